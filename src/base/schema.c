@@ -169,8 +169,9 @@ static enum plim_status read_child(struct reading *r, const struct node *child)
 {
     const char *path = strbuf_text(&r->path);
     const struct schema_row *row = find_row(r->schema, path);
-    if (row) return read_value(r, row, child);
     bool section = is_section(r->schema, path);
+    if (r->listener && r->listener->foreign && r->listener->foreign(path, child)) return PLIM_OK;
+    if (row && !(section && child->kind == NODE_MAP)) return read_value(r, row, child);
     if (child->kind == NODE_MAP && (section || node_count(child) > 0)) return read_map(r, child);
     if (section && child->kind == NODE_NULL) return PLIM_OK;
     char where[512];

@@ -19,6 +19,8 @@
  *     schema_read(&schema, &doc->root, doc->name, &job, &store, &listener, &err);
  *     schema_set(&schema, "training.batch_size", "16", &job, &store, &listener, &err);
  *
+ * A path may be a row and a section at once: then a map is read as the section, all else as the row's value.
+ *
  * Texts and lists that land in the target live in `store` (a bump the caller frees after the target's last
  * use); SCHEMA_NODE pointers live in the document. null means "not given". Errors are PLIM_BAD_INPUT and one
  * line, for example
@@ -99,6 +101,8 @@ struct schema_listener {
     void (*say)(void *arg, const char *where, const char *path, const char *note);
     void *arg;
     void (*given)(void *arg, const char *where, const struct schema_row *row, const char *path);
+    /* Is this key of a file somebody else's to read? Then it is passed over, whatever it holds. NULL: none is. */
+    bool (*foreign)(const char *path, const struct node *node);
 };
 
 /* Write every row's default into the target. An unreadable default is PLIM_BUG. */

@@ -52,6 +52,9 @@ struct job_options {
     struct string_list set;
     bool quiet;
     const char *flags[JOB_FLAGS]; /* NULL: not given */
+    const char *deepspeed;        /* DeepSpeed's JSON, instead of what training.deepspeed says */
+    const char *mode;   /* "single", "multi", or NULL: as many ranks as there are; see cli_check_mode */
+    int64_t local_rank; /* launchers pass it along; their variables count */
     bool no_graphs, no_compilation;
     const struct schema_listener *notes; /* hears of needless keys; NULL: stderr, unless quiet */
 };
@@ -70,6 +73,19 @@ struct job_options {
         JOB_FLAG_ROW("model-output", type, field, FLAG_OUTPUT, "DIR", "output.dir=DIR"),                     \
         JOB_FLAG_ROW("pretrained-model", type, field, FLAG_MODEL, "DIR", "model.path=DIR"),                  \
         JOB_FLAG_ROW("dataloader-num-workers", type, field, FLAG_WORKERS, "N", "data.workers=N"),            \
+        {"deepspeed",   0,                                                                                   \
+         OPTION_STRING, offsetof(type, field.deepspeed),                                                     \
+         "FILE",        "DeepSpeed's JSON beside the job, as training.deepspeed"},                           \
+        {"mode",                                                                                             \
+         0,                                                                                                  \
+         OPTION_STRING,                                                                                      \
+         offsetof(type, field.mode),                                                                         \
+         "NAME",                                                                                             \
+         "single or multi: refused unless there is one rank, or several",                                    \
+         .choices = cli_modes},                                                                              \
+        {"local-rank", 0,                                                                                    \
+         OPTION_INT64, offsetof(type, field.local_rank),                                                     \
+         "N",          "accepted: launchers pass it, and their variables count"},                            \
         {"disable-cudagraphs",                                                                               \
          0,                                                                                                  \
          OPTION_FLAG,                                                                                        \
@@ -80,6 +96,12 @@ struct job_options {
         "disable-compilation", 0, OPTION_FLAG, offsetof(type, field.no_compilation), NULL,                   \
             "accepted: kernels are compiled ahead"                                                           \
     }
+
+extern const char *const cli_modes[];
+
+/* PLIM_BAD_INPUT: --mode says single and there are several ranks, or multi and there is one. `how` says how several are had. */
+enum plim_status cli_check_mode(const struct job_options *options, int ranks, const char *how,
+                                struct plim_error *err);
 
 /* What the flags say, --budget too. */
 enum plim_status cli_take_flags(struct job *job, const struct job_options *options,

@@ -19,6 +19,8 @@ static const struct option_row rows[] = {
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "show: values and where they came from as JSON"},
     {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES", "show: with this budget instead of the config's",
      .given = OPTION_GIVEN(struct config_flags, job.budget_given)},
+    {"deepspeed", 0, OPTION_STRING, AT(job.deepspeed), "FILE",
+     "show: with DeepSpeed's JSON, as training.deepspeed"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes"},
 };
@@ -29,7 +31,7 @@ static const struct option_example examples[] = {
     {"config explain training.batch_size small.yaml", "what a key means, and what it is in this job"},
     {"config explain training.memory", "all keys of a section"},
     {"config convert training_args.json > job.yaml",
-     "from Hugging Face's TrainingArguments, or Axolotl's YAML"},
+     "from Hugging Face's TrainingArguments, DeepSpeed's JSON, or Axolotl's YAML"},
     {NULL, NULL}};
 
 static const struct command command = {
@@ -43,8 +45,8 @@ static const struct command command = {
         "environment "
         "makes of them.\n\n"
         "explain says what a key takes and means, its other names, and what it does to the plan.\n\n"
-        "convert reads the JSON of Hugging Face's TrainingArguments or YAML with Axolotl's names and prints "
-        "a job file. "
+        "convert reads the JSON of Hugging Face's TrainingArguments or of DeepSpeed, or YAML with Axolotl's "
+        "names, and prints a job file. "
         "What is not carried over is listed at its end, and on standard error.",
     COMMAND_ROWS(rows),
     .examples = examples,

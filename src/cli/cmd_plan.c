@@ -109,6 +109,7 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
 {
     if (o->cluster.ranks < 0 || o->cluster.nodes < 0)
         return plim_fail(err, PLIM_BAD_INPUT, "plan: options '--ranks' and '--nodes': write 1 or more");
+    cluster_from_keys(&o->cluster, job->training.link, job->training.network);
     if (o->device && cluster_find(o->device, &o->cluster)) o->device = o->cluster.device;
     struct job asked = *job; /* a device that is named is planned for, whatever the budget leaves of it */
     if (strcmp(job->training.device, "auto")) asked.budget = 0;
@@ -117,6 +118,7 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
     if (status != PLIM_OK && o->device) plim_error_prefix(err, "plan: option '--device'");
     if (status == PLIM_OK && !o->device) preset->facts = (*device)->facts;
     if (status == PLIM_OK) status = cluster_apply(&o->cluster, &preset->facts, err);
+    if (status == PLIM_OK) status = cli_check_mode(&o->job, preset->facts.ranks, "write --ranks N", err);
     if (status == PLIM_OK) status = cli_meet_device(job, &preset->facts, &o->job, err);
     if (status == PLIM_OK && o->device) job_take_profile(job, preset);
     return status;

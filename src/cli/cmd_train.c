@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/train_log.h"
+#include "cli/train_ranks.h"
 #include "comm/comm.h"
 #include "exec/exec.h"
 
@@ -58,6 +59,7 @@ static const struct option_example examples[] = {
     {"train small.yaml --budget 64MiB", "plan and train inside 64 MiB"},
     {"train small.yaml --log run.jsonl", "with a line of JSON per step"},
     {"train small.yaml --budget-at 50=40MiB --budget-at 80=64MiB", "the line moves while it runs"},
+    {"train llama.yaml --deepspeed ds.json", "with DeepSpeed's configuration"},
     {"train small.yaml --resume", "go on after a stop or a crash"},
     {"train small.yaml --resume --set training.seed=2 --change training.seed", "go on with another seed"},
     {NULL, NULL}};
@@ -143,10 +145,6 @@ static void print_profile(const struct trainer *t)
                     100 * t->op_seconds[k] / all);
 }
 
-/* What is assumed of the link between ranks until it is measured. */
-#define LINK_BANDWIDTH 1e9
-#define LINK_SECONDS   1e-4
-
 /* An error that all ranks have is rank 0's to tell; one of the link (comm.c begins it so) ends them all. */
 static int tell_error(struct comm *comm, enum plim_status status, const struct plim_error *err)
 {
@@ -180,8 +178,6 @@ static enum plim_status share_machine(struct device *device, struct comm *comm, 
     if (!comm) return PLIM_OK;
     device->comm = comm;
     device->facts.ranks = comm->ranks, device->facts.rank = comm->rank;
-    device->facts.link_bandwidth = LINK_BANDWIDTH, device->facts.link_seconds = LINK_SECONDS;
-    device->facts.node_bandwidth = LINK_BANDWIDTH, device->facts.node_seconds = LINK_SECONDS;
     device->facts.node_ranks = comm->node ? comm->node->ranks : 0;
     device->facts.async_exchanges = comm->lane && device->facts.unified_memory;
     if (!device->facts.unified_memory) return join_cards(device, comm, err);
@@ -220,9 +216,12 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
 {
     enum plim_status status = cli_open_device(job, device, err);
     if (status == PLIM_OK) status = share_machine(*device, comm, err);
+    status = comm_agree(comm, status, err);
+    if (status == PLIM_OK && comm) status = train_find_link(job, *device, &f->job, err);
     if (status == PLIM_OK) status = cli_meet_device(job, &(*device)->facts, &f->job, err);
     if (status == PLIM_OK && comm_rank(comm) == 0) status = open_log(log, f, job, *device, err);
     status = comm_agree(comm, status, err);
+    if (status == PLIM_OK) status = train_tell_uneven(job, *device, &f->job, err);
     if (status != PLIM_OK) return status;
     struct train_options options = {.resume = f->resume,
                                     .overwrite = f->overwrite,
@@ -232,7 +231,7 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
                                     .listener = {comm_rank(comm) == 0 ? train_log_hear : NULL, log},
                                     .stop = cli_stop_flag(),
                                     .save_now = cli_save_flag(),
-                                    .profile = f->profile,
+                                    .profile = f->profile || job->training.profile,
                                     .numerics = f->numerics || job->training.check_numerics,
                                     .trace = comm_rank(comm) == 0 ? f->trace : NULL,
                                     .trace_step = f->trace_step,
@@ -254,7 +253,7 @@ static int train(struct job *job, const struct train_flags *f, struct comm *comm
                                       : plim_fail(&err, PLIM_NO_MEMORY, "out of memory");
     if (status == PLIM_OK) status = open_trainer(job, f, comm, &log, changes, &device, &trainer, &err);
     if (status == PLIM_OK) status = trainer_run(trainer, &err);
-    if (trainer && f->profile && comm_rank(comm) == 0) print_profile(trainer);
+    if (trainer && (f->profile || job->training.profile) && comm_rank(comm) == 0) print_profile(trainer);
     if (status == PLIM_OK && log.failed)
         status = plim_fail(&err, PLIM_IO, "%s: the log could not be written in full",
                            f->log ? f->log : "standard output");
@@ -325,7 +324,10 @@ static int load_and_train(struct train_flags *f, const char *config)
     f->job.config = config;
     enum plim_status status = comm_open(&comm, &err);
     if (status != PLIM_OK) return cli_error(&err);
-    status = comm_agree(comm, load(&job, f, &err), &err);
+    status =
+        cli_check_mode(&f->job, comm_ranks(comm), "start several by mpirun -n 4 plimsoll train ...", &err);
+    if (status == PLIM_OK) status = load(&job, f, &err);
+    status = comm_agree(comm, status, &err);
     if (status == PLIM_OK) share_out(&job, comm);
     int code = status == PLIM_OK ? train(&job, f, comm) : tell_error(comm, status, &err);
     job_release(&job);

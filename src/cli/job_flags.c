@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const struct {
     const char *flag, *key;
@@ -14,6 +15,23 @@ static const struct {
     [FLAG_MODEL] = {"--pretrained-model", "model.path"},
     [FLAG_WORKERS] = {"--dataloader-num-workers", "data.workers"},
 };
+
+const char *const cli_modes[] = {"single", "multi", NULL};
+
+enum plim_status cli_check_mode(const struct job_options *options, int ranks, const char *how,
+                                struct plim_error *err)
+{
+    bool single = options->mode && !strcmp(options->mode, "single");
+    bool multi = options->mode && !strcmp(options->mode, "multi");
+    if (single && ranks > 1)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "option '--mode single': there are %d ranks; start one process, or write multi",
+                         ranks);
+    if (multi && ranks < 2)
+        return plim_fail(err, PLIM_BAD_INPUT, "option '--mode multi': there is one rank; %s, or write single",
+                         how);
+    return PLIM_OK;
+}
 
 enum plim_status cli_take_flags(struct job *job, const struct job_options *options,
                                 const struct schema_listener *notes, struct plim_error *err)

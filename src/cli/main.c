@@ -1,6 +1,7 @@
 /* main.c - finds the subcommand and hands over. */
 #include "cli/cli.h"
 #include "base/nearest.h"
+#include "job/deepspeed.h"
 
 #include <malloc.h>
 #include <stdio.h>
@@ -151,6 +152,7 @@ enum plim_status cli_read_job(struct job *job, const struct job_options *options
     struct schema_listener notes = {print_note, NULL};
     const struct schema_listener *listener = options->notes ? options->notes : options->quiet ? NULL : &notes;
     job_init(job);
+    job->deepspeed_flag = options->deepspeed;
     enum plim_status status = job_load(job, options->config, listener, err);
     for (size_t i = 0; i < options->set.count && status == PLIM_OK; i++)
         status = job_set(job, options->set.items[i], listener, err);
@@ -174,6 +176,8 @@ enum plim_status cli_meet_device(struct job *job, const struct device_facts *fac
     if (note.len) fprintf(stderr, "plimsoll: %s: %s\n", job->name, note.data);
     strbuf_clear(&note);
     if (status == PLIM_OK && !options->quiet) job_idle_text(job, facts, &note);
+    if (status == PLIM_OK && !options->quiet)
+        deepspeed_auto_text(job, facts->ranks > 1 ? facts->ranks : 1, &note);
     for (const char *line = strbuf_text(&note); *line; line = strchr(line, '\n') + 1)
         fprintf(stderr, "plimsoll: %.*s\n", (int)strcspn(line, "\n"), line);
     strbuf_release(&note);

@@ -119,18 +119,39 @@ static enum plim_status join(struct comm *comm, int row, int ranks, struct plim_
     return PLIM_OK;
 }
 
+/* The command that was given, as one would type it. */
+static void put_command(char *out, size_t size)
+{
+    FILE *file = fopen("/proc/self/cmdline", "r");
+    size_t n = file ? fread(out, 1, size - 1, file) : 0;
+    if (file) fclose(file);
+    out[n] = '\0';
+    for (size_t i = 0; i + 1 < n; i++)
+        if (!out[i]) out[i] = ' ';
+    if (!n) snprintf(out, size, "plimsoll train JOB");
+}
+
+/* Ranks that found each other's address and have nothing to exchange bytes by: what would start them. */
+static enum plim_status refuse_unconnected(int row, int ranks, struct plim_error *err)
+{
+    char command[256];
+    const char *local = getenv("LOCAL_WORLD_SIZE"), *elastic = getenv("TORCHELASTIC_RUN_ID");
+    long here = local ? strtol(local, NULL, 10) : 0;
+    put_command(command, sizeof command);
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "environment: %s: %s started %d ranks, which need MPI to exchange; start them by: mpirun -n %d%s %s",
+        sizes[row].name, elastic ? "torchrun" : "a launcher (torchrun, deepspeed, accelerate)", ranks, ranks,
+        here > 0 && here < ranks ? " --hostfile HOSTS" : "", command);
+}
+
 enum plim_status comm_open(struct comm **out, struct plim_error *err)
 {
     int row, ranks;
     *out = NULL;
     enum plim_status status = find_launcher(&row, &ranks, err);
     if (status != PLIM_OK || row < 0) return status;
-    if (!sizes[row].mpi)
-        return plim_fail(
-            err, PLIM_UNSUPPORTED,
-            "environment: %s: %s started %d ranks, and ranks without MPI are not connected yet; start "
-            "them with mpirun, or unset %s",
-            sizes[row].name, sizes[row].launcher, ranks, sizes[row].name);
+    if (!sizes[row].mpi) return refuse_unconnected(row, ranks, err);
     struct comm *comm = calloc(1, sizeof *comm);
     if (!comm) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks were connected");
     status = join(comm, row, ranks, err);

@@ -30,6 +30,12 @@ bool cluster_find(const char *machine, struct cluster *cluster)
     return true;
 }
 
+void cluster_from_keys(struct cluster *cluster, const char *link, const char *network)
+{
+    if (!cluster->link && link && strcmp(link, "auto")) cluster->link = link;
+    if (!cluster->network && network && strcmp(network, "auto")) cluster->network = network;
+}
+
 static enum plim_status find_link(const char *name, const struct link **out, struct plim_error *err)
 {
     struct nearest near = nearest_begin(name);

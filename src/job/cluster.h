@@ -19,6 +19,9 @@ struct cluster {
 /* Is it the name of a machine with several devices? Then device, ranks and link are set where they are open. */
 bool cluster_find(const char *machine, struct cluster *cluster);
 
+/* What training.link and training.network name, where a flag does not; "auto" is nothing. */
+void cluster_from_keys(struct cluster *cluster, const char *link, const char *network);
+
 /* PLIM_BAD_INPUT: nodes that ranks do not divide, or a link nobody knows. */
 enum plim_status cluster_apply(const struct cluster *cluster, struct device_facts *facts,
                                struct plim_error *err);

@@ -3,6 +3,7 @@
 #include "job/convert.h"
 #include "base/json.h"
 #include "base/number.h"
+#include "job/deepspeed.h"
 #include "job/job.h"
 
 #include <stdio.h>
@@ -185,7 +186,7 @@ static void needless(struct converting *c, const struct carry *row, const struct
 static void deepspeed(struct converting *c, const struct carry *row, const struct node *value)
 {
     (void)row;
-    if (!is_nothing(value)) leave(c, value, "DeepSpeed's JSON is not converted yet; give a budget");
+    if (!is_nothing(value)) leave(c, value, "convert that file, too, or write training.deepspeed: FILE");
 }
 
 static bool is_file(const char *path)
@@ -356,25 +357,19 @@ static bool has_one(const struct node *root, const char *const *names, int count
 static enum plim_status recognise(const struct node *root, const char *file, const struct trainer_names **out,
                                   struct plim_error *err)
 {
-    static const char *const ds[] = {"zero_optimization", "train_micro_batch_size_per_gpu"};
     static const char *const own[] = {"model", "data", "training"};
     *out = NULL;
-    if (root->kind == NODE_MAP && has_one(root, ds, COUNT(ds)))
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: this is DeepSpeed's JSON, which is not converted yet; write a job file with a "
-                         "budget, and training.deepspeed for its offload",
-                         file);
     for (size_t i = 0; root->kind == NODE_MAP && i < COUNT(others) && !*out; i++)
         if (has_one(root, others[i].marks, 6)) *out = &others[i];
     if (*out) return PLIM_OK;
     if (root->kind == NODE_MAP && has_one(root, own, COUNT(own)))
         return plim_fail(err, PLIM_BAD_INPUT, "%s: this is a job file already; see plimsoll config show %s",
                          file, file);
-    return plim_fail(
-        err, PLIM_BAD_INPUT,
-        "%s: neither TrainingArguments as JSON nor Axolotl's YAML; write a job file by hand, see "
-        "docs/configuration.md",
-        file);
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: neither TrainingArguments or DeepSpeed's configuration as JSON nor Axolotl's YAML; "
+                     "write a job file by hand, see "
+                     "docs/configuration.md",
+                     file);
 }
 
 static void carry_all(struct converting *c, const struct trainer_names *names)
@@ -408,12 +403,12 @@ static void carry_defaults(struct converting *c, const struct trainer_names *nam
     }
 }
 
-static void print(struct converting *c, const struct trainer_names *names)
+static void print(struct converting *c, const char *title)
 {
     struct strbuf *out = &c->out->yaml;
     strbuf_add(out, "# From ");
     origin_put_comment(out, c->file, strlen(c->file));
-    strbuf_addf(out, ", which has the names of %s.\n", names->title);
+    strbuf_addf(out, ", which has the names of %s.\n", title);
     if (!c->job.model.path) strbuf_add(out, "# Add the model: model: {path: FOLDER}\n");
     if (!c->job.train.count) strbuf_add(out, "# Add the data: data: {train: FILE, tokenizer: FOLDER}\n");
     strbuf_addc(out, '\n');
@@ -423,20 +418,38 @@ static void print(struct converting *c, const struct trainer_names *names)
                     (int)strcspn(line, "\n"), line);
 }
 
+/* A key that is needless is left, with what replaces it. */
+static void leave_needless(void *arg, const char *where, const char *path, const char *note)
+{
+    struct converting *c = arg;
+    struct strbuf line = STRBUF_INIT;
+    strbuf_addf(&line, "%s: %s is not carried over: %s", where, path, note);
+    origin_put_comment(&c->out->left, strbuf_text(&line), line.len);
+    strbuf_addc(&c->out->left, '\n');
+    strbuf_release(&line);
+}
+
+static enum plim_status carry_deepspeed(struct converting *c, struct plim_error *err)
+{
+    struct schema_listener notes = {leave_needless, c, NULL, NULL};
+    return deepspeed_take(&c->job, c->root, c->file, "", &notes, err);
+}
+
 enum plim_status job_convert(const struct node *root, const char *file, struct conversion *out,
                              struct plim_error *err)
 {
-    const struct trainer_names *names;
+    const struct trainer_names *names = NULL;
     *out = (struct conversion){0};
     struct converting c = {.root = root, .file = file, .out = out};
-    enum plim_status status = recognise(root, file, &names, err);
+    bool ds = deepspeed_marks(root);
+    enum plim_status status = ds ? PLIM_OK : recognise(root, file, &names, err);
     if (status != PLIM_OK) return status;
     job_init(&c.job);
     status = schema_defaults(&job_schema, &c.job, &c.job.store, err);
+    if (status == PLIM_OK && ds) status = carry_deepspeed(&c, err);
     if (status == PLIM_OK) {
-        carry_all(&c, names);
-        carry_defaults(&c, names);
-        print(&c, names);
+        if (!ds) carry_all(&c, names), carry_defaults(&c, names);
+        print(&c, ds ? "DeepSpeed" : names->title);
         status = strbuf_status(&out->yaml, err);
     }
     job_release(&c.job);

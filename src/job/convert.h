@@ -6,9 +6,9 @@
  *     fputs(strbuf_text(&c.left), stderr);            // one line for each thing that was not carried over, and why
  *     conversion_release(&c);
  *
- * Known are the JSON of Hugging Face's TrainingArguments and YAML with Axolotl's names. What the file does not say, and
- * where the other trainer's default is not ours, is written, too. PLIM_UNSUPPORTED: DeepSpeed's JSON, which has its own
- * meaning; PLIM_BAD_INPUT: neither.
+ * Known are the JSON of Hugging Face's TrainingArguments, DeepSpeed's JSON (deepspeed.h) and YAML with Axolotl's names. What
+ * the file does not say, and where the other trainer's default is not ours, is written, too. PLIM_UNSUPPORTED: a wish of
+ * DeepSpeed's that cannot be granted; PLIM_BAD_INPUT: none of them.
  */
 #ifndef PLIM_JOB_CONVERT_H
 #define PLIM_JOB_CONVERT_H

@@ -4,6 +4,7 @@
 #include "base/file.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* Headers of the weight files, texts, and the last block of each file. */
 #define TEXT_BYTES   (64 << 10)
@@ -49,10 +50,20 @@ void disk_line_of(const struct job *job, const struct plan *plan, int64_t there,
                               .checkpoint = checkpoint_bytes(job, &plan->tape),
                               .checkpoints = most_checkpoints(job, there),
                               .free = file_free_bytes(job->output_dir)};
-    out->total = out->tier + out->checkpoints * out->checkpoint;
+    bool apart = strcmp(job_disk_dir(job), job->output_dir) != 0;
+    out->tier_free = apart ? file_free_bytes(job_disk_dir(job)) : -1;
+    out->total = (apart ? 0 : out->tier) + out->checkpoints * out->checkpoint;
 }
 
-bool disk_line_held(const struct disk_line *line) { return line->free < 0 || line->total <= line->free; }
+static bool tier_held(const struct disk_line *line)
+{
+    return line->tier_free < 0 || line->tier <= line->tier_free;
+}
+
+bool disk_line_held(const struct disk_line *line)
+{
+    return (line->free < 0 || line->total <= line->free) && tier_held(line);
+}
 
 void disk_line_text(const struct disk_line *line, struct strbuf *out)
 {
@@ -68,6 +79,12 @@ enum plim_status disk_line_check(const struct disk_line *line, const struct job 
 {
     struct strbuf need = STRBUF_INIT;
     if (disk_line_held(line)) return PLIM_OK;
+    if (!tier_held(line))
+        return plim_fail(
+            err, PLIM_NO_FIT,
+            "%s: key 'output.disk_dir': does not fit %s: tensors on disk take %lld bytes and %lld "
+            "are free; free them or choose another folder",
+            job->name, job_disk_dir(job), (long long)line->tier, (long long)line->tier_free);
     disk_line_text(line, &need);
     enum plim_status status = plim_fail(
         err, PLIM_NO_FIT,

@@ -119,8 +119,8 @@ static bool read_port(const char *value, char out[VALUE], struct plim_error *err
     "hold "                                                                                                  \
     "memory as the plan needs it, which is what expandable_segments is for"
 #define ONE_RANK                                                                                             \
-    "ranks are started by mpirun or srun, which have variables of their own; train refuses a WORLD_SIZE "    \
-    "above 1"
+    "ranks are started by mpirun or srun, which have variables of their own; with a WORLD_SIZE above 1 and " \
+    "no MPI, train says the mpirun line to use"
 #define OFFLINE                                                                                              \
     "nothing is sent: training.report_to: wandb writes a folder, and wandb sync, which reads the key, "      \
     "sends "                                                                                                 \

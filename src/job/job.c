@@ -4,6 +4,7 @@
 #include "base/yaml.h"
 #include "data/dataset.h"
 #include "device/registry.h"
+#include "job/deepspeed.h"
 #include "model/hf.h"
 
 #include <stdio.h>
@@ -18,6 +19,19 @@ void job_release(struct job *job)
     job_init(job);
 }
 
+/* DeepSpeed's keys: of the file that a flag or the job names, or those in the job itself. What they set has its own origin. */
+static enum plim_status take_deepspeed(struct job *job, const struct doc *doc,
+                                       const struct schema_listener *notes, struct plim_error *err)
+{
+    static const char key[] = "training.deepspeed";
+    const struct node *here = node_path(&doc->root, key);
+    const char *file = job->deepspeed_flag ? job->deepspeed_flag : job->deepspeed;
+    if (job_origin(job, key)->kind != ORIGIN_DEFAULT) job_origin_set(job, key, ORIGIN_DEFAULT, "default");
+    if (file && *file) return deepspeed_load(job, file, notes, err);
+    bool inside = here && here->kind == NODE_MAP && job->wishes.use_deepspeed;
+    return inside ? deepspeed_take(job, here, doc->name, "training.deepspeed.", notes, err) : PLIM_OK;
+}
+
 enum plim_status job_load(struct job *job, const char *path, const struct schema_listener *notes,
                           struct plim_error *err)
 {
@@ -28,8 +42,11 @@ enum plim_status job_load(struct job *job, const char *path, const struct schema
     status = job->name ? schema_defaults(&job_schema, job, &job->store, err)
                        : plim_fail(err, PLIM_NO_MEMORY, "out of memory while %s was read", path);
     struct origin_recorder recorder;
-    notes = origin_record(&recorder, job, ORIGIN_FILE, notes);
-    if (status == PLIM_OK) status = schema_read(&job_schema, &doc->root, path, job, &job->store, notes, err);
+    origin_record(&recorder, job, ORIGIN_FILE, notes);
+    recorder.listener.foreign = deepspeed_owns;
+    if (status == PLIM_OK)
+        status = schema_read(&job_schema, &doc->root, path, job, &job->store, &recorder.listener, err);
+    if (status == PLIM_OK) status = take_deepspeed(job, doc, notes, err);
     doc_free(doc);
     return status;
 }
@@ -41,6 +58,9 @@ enum plim_status job_set(struct job *job, const char *assignment, const struct s
     snprintf(key, sizeof key, "%.*s", (int)strcspn(assignment, "="), assignment);
     const struct schema_row *row = schema_find(&job_schema, key);
     struct origin_recorder recorder;
+    if (row && row->offset == offsetof(struct job, deepspeed))
+        return plim_fail(err, PLIM_BAD_INPUT, "--set %s: a file is read with the job; write --deepspeed FILE",
+                         key);
     notes = origin_record(&recorder, job, ORIGIN_SET, notes);
     enum plim_status status = schema_assign(&job_schema, assignment, job, &job->store, notes, err);
     return status == PLIM_OK && row ? job_override(job, row->path, err) : status;
@@ -406,6 +426,7 @@ static enum plim_status check_stage(const struct job *job, const struct device_f
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err)
 {
     enum plim_status status = job_take_preset(job, facts, err);
+    if (status == PLIM_OK) status = job_settle_batch(job, facts->ranks > 1 ? facts->ranks : 1, err);
     if (job->training.precision == PRECISION_AUTO) job->training.precision = automatic_precision(facts);
     if (status == PLIM_OK) status = check_types(job, err);
     if (status == PLIM_OK) status = check_stage(job, facts, err);
@@ -469,6 +490,48 @@ void job_settle_epoch(struct job *job)
         t->save_every = steps;
         job_origin_follow(job, "training.save_every", "training.save_strategy");
     }
+}
+
+/* Is a key left open, or only recommended? */
+static bool is_open(const struct job *job, const char *key)
+{
+    return job_origin(job, key)->kind <= ORIGIN_PRESET;
+}
+
+static enum plim_status refuse_batch(const struct job *job, int ranks, struct plim_error *err)
+{
+    const struct job_training *t = &job->training;
+    const struct origin *o = job_origin(job, "training.train_batch_size");
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: %s: %lld is not batch_size %lld x gradient_accumulation_steps %lld x %d rank%s; "
+                     "change one of them, or start another number of ranks (plan: --ranks N)",
+                     o->where, o->name ? o->name : "training.train_batch_size", (long long)t->total_batch,
+                     (long long)t->batch_size, (long long)t->accumulation, ranks, ranks == 1 ? "" : "s");
+}
+
+enum plim_status job_settle_batch(struct job *job, int ranks, struct plim_error *err)
+{
+    static const char total[] = "training.train_batch_size", batch[] = "training.batch_size",
+                      steps[] = "training.gradient_accumulation_steps";
+    struct job_training *t = &job->training;
+    bool open_batch = is_open(job, batch), open_steps = is_open(job, steps);
+    int64_t mine = t->total_batch / ranks;
+    if (!t->total_batch) return PLIM_OK;
+    if (open_batch && open_steps) t->accumulation = 1;
+    if (open_batch) t->batch_size = mine / t->accumulation;
+    if (!open_batch && open_steps) t->accumulation = mine / t->batch_size;
+    bool positive = t->batch_size > 0 && t->accumulation > 0;
+    if (!positive || t->batch_size * t->accumulation * ranks != t->total_batch)
+        return refuse_batch(job, ranks, err);
+    if (open_batch) job_origin_follow(job, batch, total);
+    if (open_steps) job_origin_follow(job, steps, total);
+    t->batch_size_given = t->accumulation_given = true;
+    return PLIM_OK;
+}
+
+const char *job_disk_dir(const struct job *job)
+{
+    return is_text(job->disk_dir) ? job->disk_dir : job->output_dir;
 }
 
 int64_t job_rows(const struct job *job) { return job->training.batch_size * job->training.accumulation; }

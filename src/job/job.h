@@ -33,6 +33,8 @@ struct job_schedule {
     int kind; /* enum schedule_kind */
     double learning_rate, min_lr;
     int64_t warmup_steps, decay_steps; /* decay_steps: the last steps of wsd */
+    int warmup_type;                   /* 0: by equal steps, 1: by the logarithm of the step */
+    double warmup_min_lr;              /* where the warm-up begins */
     double warmup_ratio;               /* share of the run's steps, instead of warmup_steps; 0: they count */
     /* GreedyLR; see docs/schedules.md */
     double factor, threshold, max_lr, eps;
@@ -75,7 +77,8 @@ enum { PRECISION_AUTO = PRECISION_COUNT };
 struct job_training {
     const char *preset; /* "none", "auto" or a name; see job_take_preset */
     int64_t batch_size, accumulation, micro_batch, max_micro_batch, steps;
-    int64_t zero; /* enum zero */
+    int64_t total_batch; /* rows of a step on all ranks; 0: not given. See job_settle_batch */
+    int64_t zero;        /* enum zero */
     bool zero_given;
     bool batch_size_given, accumulation_given, micro_batch_given;
     int objective;     /* 0: the architecture's; else 1 + enum objective */
@@ -107,7 +110,10 @@ struct job_training {
     bool check_numerics;              /* training.debug: underflow_overflow */
     double epochs;                    /* 0: not given */
     double loss_scale;
-    int64_t loss_scale_window;
+    int64_t loss_scale_window, loss_scale_hysteresis;
+    double min_loss_scale;
+    bool profile;               /* ops are timed */
+    const char *link, *network; /* of job/cluster.h, or "auto" */
     int64_t threads;
     int matmul_precision; /* MATMUL_HIGHEST: fp32 products are fp32 */
     bool matmul_given, tf32, tf32_given;
@@ -134,10 +140,21 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     bool workers_given, prefetch_given, max_line_given;
 };
 
+/* What bounds parameters that several ranks have in pieces (training.zero), in elements. */
+struct job_zero {
+    int64_t max_live, max_reuse, prefetch, whole_below;
+    bool prefetch_given;
+};
+
+/* training.deepspeed.offload_optimizer and offload_param. */
+enum offload_device { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
+
 /* Keys of other frameworks that ask for something: wishes.c grants it or says what to write instead. */
 struct job_wishes {
     bool use_deepspeed, cpu_offload, nvme_offload, checkpointing, checkpointing_given, zero_given;
     int64_t zero_stage;
+    int offload_optimizer, offload_param; /* enum offload_device */
+    bool offload_optimizer_given, offload_param_given;
     bool memory_offload; /* training.memory.enable_cpu_offload: the planner may offload, as it may anyway */
     double pool_gb;      /* a budget in GB; 0: none */
     double
@@ -187,6 +204,10 @@ struct job {
     struct string_list train, validation;
     struct job_data data;
     struct job_wishes wishes;
+    struct job_zero zero;
+    const char *deepspeed;         /* DeepSpeed's file: training.deepspeed */
+    const char *deepspeed_flag;    /* the same from a command line, set before job_load: instead of that */
+    struct deepspeed_autos *autos; /* what such a file leaves open, see deepspeed.h; NULL: nothing */
     struct job_monitor monitor;
     struct job_batching batching;
     struct job_telling telling;
@@ -196,7 +217,7 @@ struct job {
     struct loader_sizes loader_sizes;
     struct job_epoch epoch; /* of a plan */
     int64_t max_length;
-    const char *output_dir;
+    const char *output_dir, *disk_dir; /* disk_dir NULL: output_dir */
     int64_t keep_checkpoints;
     bool gather_weights;            /* of checkpoints of several ranks */
     bool no_final_checkpoint;       /* a run that was asked to save nothing at its end */
@@ -252,7 +273,14 @@ enum plim_status job_settle_labels(struct job *job, bool of_model, struct plim_e
  * the same share of it; 0: the model has no source. */
 int64_t job_source_time(const struct job *job, int64_t time);
 
-/* Rows of one optimizer step: batch_size x gradient_accumulation_steps. */
+/* Where the disk tier lies. */
+const char *job_disk_dir(const struct job *job);
+
+/* When the number of ranks is known: training.train_batch_size is divided among what is left open of batch_size and
+ * gradient_accumulation_steps. PLIM_BAD_INPUT: it is not their product. For job_meet_device. */
+enum plim_status job_settle_batch(struct job *job, int ranks, struct plim_error *err);
+
+/* Rows of one optimizer step of a rank: batch_size x gradient_accumulation_steps. */
 int64_t job_rows(const struct job *job);
 
 extern const struct schema job_schema;

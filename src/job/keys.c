@@ -32,6 +32,8 @@ static const char *const greedy_events[] = {"step", "eval", NULL};
 static const char *const formats[] = {"auto", "text", "lines", "jsonl", "tokens", NULL};
 static const char *const row_kinds[] = {"auto", "stream", "samples", NULL};
 static const char *const overlongs[] = {"truncate", "split", "drop", "refuse", NULL};
+static const char *const offload_devices[] = {"none", "cpu", "nvme", NULL};
+static const char *const warmups[] = {"linear", "log", NULL};
 static const char *const profiles[] = {"aggressive", "balanced", "conservative", NULL};
 static const char *const feed_forwards[] = {"relu", "gated-gelu", NULL};
 static const char *const attention_types[] = {"flash", "sliding_window", "sparse", NULL};
@@ -130,6 +132,7 @@ static const struct schema_row rows[] = {
     {"training.batch_size", SCHEMA_INT64, AT(training.batch_size), .flag = GIVEN(training.batch_size_given), .min = 1, .max = 1e6, .fallback = "8", .help = "rows per micro-batch as people count them; the effective batch is this times the accumulation"},
     {"training.per_device_train_batch_size", .alias = "training.batch_size"},
     {"training.gradient_accumulation_steps", SCHEMA_INT64, AT(training.accumulation), .flag = GIVEN(training.accumulation_given), .min = 1, .max = 1e6, .fallback = "1", .help = "multiplies the effective batch; the planner may split it otherwise"},
+    {"training.train_batch_size", SCHEMA_INT64, AT(training.total_batch), .min = 0, .max = 1e9, .fallback = "0", .help = "rows of a step on all ranks together: batch_size x gradient_accumulation_steps x ranks must be this, and what of the first two is left open follows from it; 0: not checked"},
     {"training.micro_batch_size", SCHEMA_INT64, AT(training.micro_batch), .flag = GIVEN(training.micro_batch_given), .min = 1, .max = 1e6, .help = "pins the rows of a micro-batch"},
     {"training.max_micro_batch_size", SCHEMA_INT64, AT(training.max_micro_batch), .min = 0, .max = 1e6, .fallback = "0", .help = "rows of a micro-batch at most; 0: as many as fit"},
     {"training.steps", SCHEMA_INT64, AT(training.steps), .min = -1, .max = 1e12, .fallback = "100", .help = "optimizer steps; -1: training.epochs counts"},
@@ -141,6 +144,8 @@ static const struct schema_row rows[] = {
     {"training.lr_scheduler_type", .alias = "training.lr_scheduler"},
     {"training.warmup_steps", SCHEMA_INT64, AT(schedule.warmup_steps), .min = 0, .max = 1e12, .fallback = "0", .help = "steps of linear warm-up"},
     {"training.warmup_ratio", SCHEMA_FLOAT, AT(schedule.warmup_ratio), .min = 0, .max = 1, .fallback = "0", .help = "the same as a share of all steps; 0: warmup_steps counts"},
+    {"training.warmup_type", SCHEMA_ENUM, AT(schedule.warmup_type), .names = warmups, .fallback = "linear", .help = "how the rate rises in the warm-up: by equal steps, or by the logarithm of the step, fast at first"},
+    {"training.warmup_min_lr", SCHEMA_FLOAT, AT(schedule.warmup_min_lr), .min = 0, .max = 1000, .fallback = "0", .help = "where the warm-up begins"},
     {"training.decay_steps", SCHEMA_INT64, AT(schedule.decay_steps), .min = 0, .max = 1e12, .fallback = "0", .help = "wsd: the last steps, in which the rate falls; 0: a fifth of all"},
     {"training.min_lr", SCHEMA_FLOAT, AT(schedule.min_lr), .min = 0, .max = 1000, .fallback = "0", .help = "where the rate ends (greedy: its lowest)"},
     {"training.greedy.factor", SCHEMA_FLOAT, AT(schedule.factor), .min = 0, .max = 1, .fallback = "0.99", .help = "greedy: step of the rate"},
@@ -159,7 +164,9 @@ static const struct schema_row rows[] = {
     {"training.fp16", SCHEMA_BOOL, AT(training.fp16), .flag = GIVEN(training.fp16_given), .fallback = "false", .help = "the same as mixed_precision: fp16"},
     {"training.bf16", SCHEMA_BOOL, AT(training.bf16), .flag = GIVEN(training.bf16_given), .fallback = "false", .help = "the same as mixed_precision: bf16"},
     {"training.loss_scale", SCHEMA_FLOAT, AT(training.loss_scale), .min = 1, .max = 1e9, .fallback = "65536", .help = "fp16: first loss scale"},
-    {"training.loss_scale_window", SCHEMA_INT64, AT(training.loss_scale_window), .min = 1, .max = 1e9, .fallback = "2000", .help = "fp16: good steps before the scale doubles"},
+    {"training.loss_scale_window", SCHEMA_INT64, AT(training.loss_scale_window), .min = 0, .max = 1e9, .fallback = "2000", .help = "fp16: good steps before the scale doubles; 0: the scale stays what it is"},
+    {"training.loss_scale_hysteresis", SCHEMA_INT64, AT(training.loss_scale_hysteresis), .min = 1, .max = 1e6, .fallback = "1", .help = "fp16: the scale halves at the so-many-th overflow since it last grew"},
+    {"training.min_loss_scale", SCHEMA_FLOAT, AT(training.min_loss_scale), .min = 1, .max = 1e9, .fallback = "1", .help = "fp16: the scale does not become smaller than this"},
     {"training.optimizer", SCHEMA_ENUM, AT(training.optimizer), .names = optimizers, .synonyms = optimizer_words, .fallback = "adamw", .help = "adamw; sgd; adamw8bit: moments in 8 bits, a scale for every 256 of them; adafactor: second moment by rows and columns"},
     {"optimizer.name", .alias = "training.optimizer"},
     {"training.optim", .alias = "training.optimizer"},
@@ -183,6 +190,12 @@ static const struct schema_row rows[] = {
     {"training.loss_chunks", SCHEMA_INT64, AT(training.loss_chunks), .flag = GIVEN(training.loss_chunks_given), .min = 1, .max = 4096, .help = "pins the slices of the output projection and loss"},
     {"training.optimizer_in_backward", SCHEMA_BOOL, AT(training.in_backward), .flag = GIVEN(training.in_backward_given), .help = "pins whether parameters are updated during backward (needs accumulation 1, no clipping)"},
     {"training.zero_stage", SCHEMA_INT64, AT(training.zero), .flag = GIVEN(training.zero_given), .min = 0, .max = 4, .help = "pins what each of several ranks has only a piece of: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters, 4 the same in pieces of each node's ranks (hybrid sharding)"},
+    {"training.zero.max_live_parameters", SCHEMA_INT64, AT(zero.max_live), .min = 0, .max = 1e15, .fallback = "0", .help = "stage 3: elements of parameters that are whole at once at most, so that fewer are gathered ahead; what one op reads is always whole; 0: no limit"},
+    {"training.zero.max_reuse_distance", SCHEMA_INT64, AT(zero.max_reuse), .min = 0, .max = 1e15, .fallback = "0", .help = "stage 3: a parameter may stay whole from forward to backward where at most so many elements of others are read in between, if the budget allows it; 0: none does"},
+    {"training.zero.prefetch_bucket_size", SCHEMA_INT64, AT(zero.prefetch), .flag = GIVEN(zero.prefetch_given), .min = 0, .max = 1e15, .help = "stage 3: elements that are gathered ahead of the ops that read them at most; 0: none; absent: about a layer's"},
+    {"training.zero.param_persistence_threshold", SCHEMA_INT64, AT(zero.whole_below), .min = 0, .max = 1e15, .fallback = "0", .help = "stage 3: parameters with fewer elements stay whole on every rank; 0: only the smallest do"},
+    {"training.link", SCHEMA_STRING, AT(training.link), .fallback = "auto", .help = "between ranks of a machine: shared-memory, pcie or nvlink; auto: measured when they start, or the device's usual one in a plan"},
+    {"training.network", SCHEMA_STRING, AT(training.network), .fallback = "auto", .help = "between machines: 1g, 10g, 25g, 100g or 400g; auto: measured when ranks start, or 100g in a plan"},
     {"training.state_tier", SCHEMA_ENUM, AT(training.state_tier), .flag = GIVEN(training.state_tier_given), .names = tiers, .help = "pins where optimizer state lives: device, or what is below it: disk under a CPU, host or disk under a GPU"},
     {"training.param_tier", SCHEMA_ENUM, AT(training.param_tier), .flag = GIVEN(training.param_tier_given), .names = tiers, .help = "pins where parameters are while no layer needs them: device, disk under a CPU, host or disk under a GPU"},
     {"training.offload_layers", SCHEMA_INT64, AT(training.offload_layers), .flag = GIVEN(training.offload_layers_given), .min = 0, .max = 4096, .help = "pins of how many first layers the activations are offloaded to host memory between forward and backward, under a GPU (beside a pinned training.recompute_layers none are, unless this says so)"},
@@ -208,10 +221,13 @@ static const struct schema_row rows[] = {
     {"training.device", SCHEMA_STRING, AT(training.device), .fallback = "auto", .help = "cpu, cuda, cuda:N (the N-th GPU), or auto: a GPU when there is one that works, else the CPU"},
     {"training.deterministic", SCHEMA_BOOL, AT(training.deterministic), .fallback = "false", .help = "cuda: the same bits on every run, at some cost in attention (the CPU always computes so)"},
     {"training.threads", SCHEMA_INT64, AT(training.threads), .min = 0, .max = 1024, .fallback = "0", .help = "CPU threads; 0: one per core"},
+    {"training.deepspeed", SCHEMA_STRING, AT(deepspeed), .help = "DeepSpeed's JSON, which is read as it is; or its keys in place, beside those below (docs/ranks.md)"},
     {"training.deepspeed.use_deepspeed", SCHEMA_BOOL, AT(wishes.use_deepspeed), .fallback = "true", .help = "false: the keys of this section are not looked at"},
     {"training.deepspeed.zero_stage", SCHEMA_INT64, AT(wishes.zero_stage), .flag = GIVEN(wishes.zero_given), .min = 0, .max = 3, .fallback = "0", .help = "as training.zero_stage; 3 offloads parameters, too, where cpu_offload or nvme_offload is true"},
     {"training.deepspeed.cpu_offload", SCHEMA_BOOL, AT(wishes.cpu_offload), .fallback = "false", .help = "true: optimizer state (with zero_stage: 3 parameters, too) is offloaded to a GPU's host memory; a CPU has everything there; false: where the budget asks for it"},
     {"training.deepspeed.nvme_offload", SCHEMA_BOOL, AT(wishes.nvme_offload), .fallback = "false", .help = "true: the same to disk, under a GPU by way of its host's memory"},
+    {"training.deepspeed.offload_optimizer", SCHEMA_ENUM, AT(wishes.offload_optimizer), .flag = GIVEN(wishes.offload_optimizer_given), .names = offload_devices, .help = "pins where optimizer state lives: none: on the device; cpu: in a GPU's host memory (a CPU has everything there); nvme: on disk"},
+    {"training.deepspeed.offload_param", SCHEMA_ENUM, AT(wishes.offload_param), .flag = GIVEN(wishes.offload_param_given), .names = offload_devices, .help = "the same of parameters, with stage 3"},
     {"training.deepspeed.activation_checkpointing", SCHEMA_BOOL, AT(wishes.checkpointing), .flag = GIVEN(wishes.checkpointing_given), .fallback = "false", .help = "true is training.gradient_checkpointing: true"},
     {"training.memory.target_utilization", SCHEMA_FLOAT, AT(target), .min = 0.01, .max = 1, .help = "share of memory a plan may take when no budget is given"},
     {"training.memory.warning_threshold", SCHEMA_FLOAT, AT(warning), .min = 0.01, .max = 1, .help = "share at which the status is warning"},
@@ -236,11 +252,13 @@ static const struct schema_row rows[] = {
     {"monitoring.notify_timeout", SCHEMA_FLOAT, AT(telling.timeout), .min = 0.1, .max = 300, .fallback = "10", .help = "seconds that a message may take, and at the end of a run all that are left; steps never wait"},
     {"monitoring.wandb_project", SCHEMA_STRING, AT(telling.project), .fallback = "plimsoll", .help = "report_to: wandb: the project of the run"},
     {"performance.cuda_graphs", SCHEMA_BOOL, AT(training.cuda_graphs), .fallback = "true", .help = "cuda: a step is recorded once and launched as a whole; false: op by op, slower"},
+    {"performance.profile", SCHEMA_BOOL, AT(training.profile), .fallback = "false", .help = "every op is timed, and the end of a run says where its steps went, as by train --profile"},
     {"performance.torch_compile", .note = "needless: kernels are compiled ahead"},
     {"performance.float32_matmul_precision", SCHEMA_ENUM, AT(training.matmul_precision), .flag = GIVEN(training.matmul_given), .names = matmul_precisions, .fallback = "highest", .help = "fp32 training on cuda: highest multiplies in fp32, high and medium in TF32 (the CPU always in fp32)"},
     {"training.tf32", SCHEMA_BOOL, AT(training.tf32), .flag = GIVEN(training.tf32_given), .fallback = "false", .help = "true is performance.float32_matmul_precision: high, false is highest"},
     /* output and budget */
     {"output.dir", SCHEMA_STRING, AT(output_dir), .fallback = "runs/job", .help = "checkpoints and exports"},
+    {"output.disk_dir", SCHEMA_STRING, AT(disk_dir), .help = "folder of tensors that are offloaded to disk; absent: output.dir"},
     {"output.keep_checkpoints", SCHEMA_INT64, AT(keep_checkpoints), .min = 1, .max = 1000, .fallback = "2", .help = "how many checkpoints stay"},
     {"output.gather_weights", SCHEMA_BOOL, AT(gather_weights), .fallback = "true", .help = "several ranks: parameters of a checkpoint come to rank 0, which writes them as one file that other programs read; false: each rank writes its own piece (train, eval, generate, serve and export read both)"},
     {"training.deepspeed.stage3_gather_16bit_weights_on_model_save", .alias = "output.gather_weights"},

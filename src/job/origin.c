@@ -63,11 +63,18 @@ const struct schema_listener *origin_record(struct origin_recorder *recorder, st
     return &recorder->listener;
 }
 
-void job_origin_set(struct job *job, const char *key, enum origin_kind kind, const char *where)
+void job_origin_set_as(struct job *job, const char *key, enum origin_kind kind, const char *where,
+                       const char *name)
 {
     const struct schema_row *row = schema_find(&job_schema, key);
     const char *copy = bump_copy(&job->store, where, strlen(where));
-    if (row && copy) put(job, row, (struct origin){kind, copy, NULL});
+    if (name) name = bump_copy(&job->store, name, strlen(name));
+    if (row && copy) put(job, row, (struct origin){kind, copy, name});
+}
+
+void job_origin_set(struct job *job, const char *key, enum origin_kind kind, const char *where)
+{
+    job_origin_set_as(job, key, kind, where, NULL);
 }
 
 void job_origin_follow(struct job *job, const char *key, const char *from)

@@ -50,6 +50,9 @@ const struct schema_listener *origin_record(struct origin_recorder *recorder, st
 
 /* One key by hand; `where` is copied. */
 void job_origin_set(struct job *job, const char *key, enum origin_kind kind, const char *where);
+/* The same, given under another name. */
+void job_origin_set_as(struct job *job, const char *key, enum origin_kind kind, const char *where,
+                       const char *name);
 /* `key` has its value because `from` was given. */
 void job_origin_follow(struct job *job, const char *key, const char *from);
 

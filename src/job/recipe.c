@@ -16,13 +16,16 @@ static bool needs_global_norm(const struct job *job)
  * asked for ten ops ahead, about a layer's, or three where the budget asks for it: by the planner's clock that costs 3 to 6 %
  * of a step where parameters stream, and more than ten win nothing. Towards a disk, buffers for that would make the smallest
  * plans larger by half of what they move. */
-static struct prefetch_options prefetch_of(const struct knobs *knobs)
+static struct prefetch_options prefetch_of(const struct job *job, const struct knobs *knobs)
 {
     int ops = knobs && knobs->prefetch_ops ? (int)knobs->prefetch_ops : PREFETCH_AHEAD;
+    const struct job_zero *z = &job->zero;
     return (struct prefetch_options){.loop_lead = ops,
                                      .loop_lag = 2,
                                      .update_lag = 2,
-                                     .gather_lead = ops,
+                                     .gather_lead = z->prefetch_given && !z->prefetch ? 0 : ops,
+                                     .most_ahead = z->prefetch,
+                                     .most_live = z->max_live,
                                      .exchange_lag = ops,
                                      .exchange_update_lag = 3};
 }
@@ -61,14 +64,14 @@ static void set_precision(struct tape *tape, const struct job *job)
     }
 }
 
-static enum plim_status prefetch(struct tape *tape, const struct device_facts *facts,
+static enum plim_status prefetch(const struct job *job, struct tape *tape, const struct device_facts *facts,
                                  const struct offload_options *o, const struct knobs *knobs,
                                  struct plim_error *err)
 {
     bool copies_beside = o->state_tier == TIER_HOST || o->grad_tier == TIER_HOST ||
                          o->param_tier == TIER_HOST || (knobs && knobs->offload_layers > 0);
     bool exchanges_beside = knobs && facts && facts->ranks > 1 && facts->async_exchanges;
-    struct prefetch_options options = prefetch_of(knobs);
+    struct prefetch_options options = prefetch_of(job, knobs);
     if (!copies_beside) options.loop_lead = options.loop_lag = options.update_lag = 0;
     if (!exchanges_beside) options.gather_lead = options.exchange_lag = options.exchange_update_lag = 0;
     return copies_beside || exchanges_beside ? pass_prefetch(tape, &options, err) : PLIM_OK;
@@ -142,22 +145,28 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     return pass_part(tape, part, knobs->grad_tier != TIER_DEVICE, err);
 }
 
-static struct shard_options shard_of(const struct device_facts *facts, const struct knobs *knobs)
+static struct shard_options shard_of(const struct job *job, const struct device_facts *facts,
+                                     const struct knobs *knobs)
 {
     if (!facts || !knobs) return (struct shard_options){.ranks = 1};
-    return (struct shard_options){facts->ranks, facts->rank, (enum zero)knobs->zero, facts->node_ranks};
+    return (struct shard_options){.ranks = facts->ranks,
+                                  .rank = facts->rank,
+                                  .zero = (enum zero)knobs->zero,
+                                  .node_ranks = facts->node_ranks,
+                                  .whole_below = job->zero.whole_below,
+                                  .reuse = knobs->keep_gathered ? job->zero.max_reuse : 0};
 }
 
 enum plim_status job_place(const struct plan_request *request, const struct knobs *knobs, struct tape *tape,
                            struct plim_error *err)
 {
     struct offload_options offload = offload_of(request->build_arg, knobs);
-    struct shard_options shard = shard_of(request->facts, knobs);
+    struct shard_options shard = shard_of(request->build_arg, request->facts, knobs);
     enum plim_status status = pass_shard(tape, &shard, err);
     if (status == PLIM_OK) status = pass_offload(tape, &offload, err);
     if (status == PLIM_OK)
         status = pass_offload_activations(tape, (int)knobs->offload_layers, request->facts->copy_pace, err);
-    if (status == PLIM_OK) status = prefetch(tape, request->facts, &offload, knobs, err);
+    if (status == PLIM_OK) status = prefetch(request->build_arg, tape, request->facts, &offload, knobs, err);
     return status == PLIM_OK ? stage(tape, request->facts, err) : status;
 }
 
@@ -166,7 +175,7 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
                                 struct plim_error *err)
 {
     struct offload_options offload = {.slice_bytes = OFFLOAD_SLICE}; /* nothing is updated */
-    struct shard_options shard = shard_of(facts, knobs);
+    struct shard_options shard = shard_of(job, facts, knobs);
     if (knobs)
         offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share,
         offload.disk_share = (int)knobs->disk_share;
@@ -183,7 +192,7 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
     set_precision(out, job);
     if (status == PLIM_OK) status = pass_shard(out, &shard, err);
     if (status == PLIM_OK) status = pass_offload(out, &offload, err);
-    if (status == PLIM_OK) status = prefetch(out, facts, &offload, knobs, err);
+    if (status == PLIM_OK) status = prefetch(job, out, facts, &offload, knobs, err);
     if (status == PLIM_OK) status = stage(out, facts, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
     if (status != PLIM_OK) tape_release(out);
@@ -247,6 +256,7 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .host_updates = job->training.optimizer == OPTIMIZER_ADAMW ||
                                                  job->training.optimizer == OPTIMIZER_SGD,
                                  .whole_state = job->training.optimizer == OPTIMIZER_ADAFACTOR,
+                                 .may_keep_gathered = job->zero.max_reuse > 0,
                                  .compute = job_compute,
                                  .place = job_place,
                                  .build_arg = job};

@@ -55,6 +55,27 @@ static bool zero_clash(const struct job *job)
            job->wishes.zero_stage != job->training.zero;
 }
 
+/* A tier that is not the one of DeepSpeed's device. */
+static bool is_elsewhere(bool given, int device, int tier)
+{
+    static const enum tier tiers[] = {TIER_DEVICE, TIER_HOST, TIER_DISK};
+    return given && tier != (int)tiers[device];
+}
+
+static bool state_clash(const struct job *job)
+{
+    const struct job_wishes *w = &job->wishes;
+    return job->training.state_tier_given &&
+           is_elsewhere(w->offload_optimizer_given, w->offload_optimizer, job->training.state_tier);
+}
+
+static bool param_clash(const struct job *job)
+{
+    const struct job_wishes *w = &job->wishes;
+    return job->training.param_tier_given &&
+           is_elsewhere(w->offload_param_given, w->offload_param, job->training.param_tier);
+}
+
 static bool tf32_clash(const struct job *job)
 {
     const struct job_training *t = &job->training;
@@ -78,6 +99,8 @@ static const struct {
     {"training.gradient_checkpointing", "training.deepspeed.activation_checkpointing",
      deepspeed_checkpointing_clash},
     {"training.zero_stage", "training.deepspeed.zero_stage", zero_clash},
+    {"training.state_tier", "training.deepspeed.offload_optimizer", state_clash},
+    {"training.param_tier", "training.deepspeed.offload_param", param_clash},
     {"performance.float32_matmul_precision", "training.tf32", tf32_clash},
     {"training.warmup_steps", "training.warmup_ratio", warmup_clash},
 };
@@ -86,8 +109,10 @@ enum { PAIRS = sizeof pairs / sizeof *pairs };
 /* "training.bf16: true" */
 static void put_key(const struct job *job, const char *key, struct strbuf *out)
 {
+    const struct origin *o = job_origin(job, key);
     strbuf_addf(out, "%s: ", key);
     schema_value(schema_find(&job_schema, key), job, out);
+    if (o->name && o->kind == ORIGIN_FILE) strbuf_addf(out, " (%s, %s)", o->where, o->name);
 }
 
 enum plim_status job_agree(struct job *job, struct plim_error *err)
@@ -166,36 +191,79 @@ enum plim_status job_check_wishes(struct job *job, struct plim_error *err)
                          "swap them",
                          job->name, (long long)b->max, (long long)b->min);
     if (job->training.save_strategy == EVERY_NEVER) job->training.save_every = 0;
+    const struct job_wishes *w = &job->wishes;
+    const char *param = "training.deepspeed.offload_param";
+    const struct origin *o = job_origin(job, param);
+    if (w->offload_param_given && w->offload_param != OFFLOAD_NONE && job->training.zero_given &&
+        job->training.zero < ZERO_PARAMS)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: %s: parameters are offloaded with stage 3 alone, and it is %lld; write 3, or none", o->where,
+            o->name ? o->name : param, (long long)job->training.zero);
     return check_thresholds(job, err);
 }
 
 /* A tier that a word of DeepSpeed pins; the key that has the same meaning may say so, too. */
-static enum plim_status pin_tier(struct job *job, const char *word, const char *key, enum tier tier,
+static enum plim_status pin_tier(struct job *job, const char *from, const char *key, enum tier tier,
                                  int *field, bool *given, struct plim_error *err)
 {
-    char name[64], from[64];
-    snprintf(name, sizeof name, "training.%s", key);
-    snprintf(from, sizeof from, "training.deepspeed.%s", word);
+    struct strbuf word = STRBUF_INIT;
+    enum plim_status status = PLIM_OK;
+    put_key(job, from, &word);
     if (*given && *field != (int)tier)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: %s: true and %s: %s contradict each other; keep one",
-                         job->name, from, name, tier_name((enum tier) * field));
-    if (!*given) job_origin_follow(job, name, from);
+        status = plim_fail(err, PLIM_BAD_INPUT, "%s: %s and %s: %s contradict each other; keep one",
+                           job->name, strbuf_text(&word), key, tier_name((enum tier) * field));
+    else if (!*given)
+        job_origin_follow(job, key, from);
+    strbuf_release(&word);
     *field = (int)tier, *given = true;
-    return PLIM_OK;
+    return status;
+}
+
+/* The tier that DeepSpeed's name of a device is. False: the device itself has it all, and the planner may choose. */
+static bool tier_of(const struct device_facts *facts, enum offload_device device, enum tier *out)
+{
+    *out = device == OFFLOAD_NVME ? TIER_DISK : device == OFFLOAD_CPU ? TIER_HOST : TIER_DEVICE;
+    return device != OFFLOAD_CPU || !facts->unified_memory; /* a CPU's tensors are in host memory */
+}
+
+/* One of DeepSpeed's offload keys. */
+static enum plim_status grant_offload(struct job *job, const struct device_facts *facts, const char *from,
+                                      enum offload_device device, const char *key, int *field, bool *given,
+                                      struct plim_error *err)
+{
+    enum tier tier;
+    if (!tier_of(facts, device, &tier)) return PLIM_OK;
+    return pin_tier(job, from, key, tier, field, given, err);
 }
 
 enum plim_status job_grant_wishes(struct job *job, const struct device_facts *facts, struct plim_error *err)
 {
     const struct job_wishes *w = &job->wishes;
     struct job_training *t = &job->training;
-    bool disk = w->use_deepspeed && w->nvme_offload, host = w->use_deepspeed && w->cpu_offload;
-    const char *word = disk ? "nvme_offload" : "cpu_offload";
-    if (!disk && (!host || facts->unified_memory)) return PLIM_OK; /* a CPU's tensors are in host memory */
-    enum tier tier = disk ? TIER_DISK : facts->lower_tier;
-    enum plim_status status =
-        pin_tier(job, word, "state_tier", tier, &t->state_tier, &t->state_tier_given, err);
-    if (status == PLIM_OK && w->zero_stage == 3)
-        status = pin_tier(job, word, "param_tier", tier, &t->param_tier, &t->param_tier_given, err);
+    const char *word = w->nvme_offload ? "training.deepspeed.nvme_offload" : "training.deepspeed.cpu_offload";
+    enum offload_device old = w->nvme_offload ? OFFLOAD_NVME : OFFLOAD_CPU;
+    bool both = w->use_deepspeed && (w->nvme_offload || w->cpu_offload);
+    const struct {
+        bool asked;
+        const char *from;
+        enum offload_device device;
+        bool params;
+    } rows[] = {
+        {both, word, old, false},
+        {both && w->zero_stage == 3, word, old, true},
+        {w->offload_optimizer_given, "training.deepspeed.offload_optimizer",
+         (enum offload_device)w->offload_optimizer, false},
+        {w->offload_param_given, "training.deepspeed.offload_param", (enum offload_device)w->offload_param,
+         true},
+    };
+    enum plim_status status = PLIM_OK;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && status == PLIM_OK; i++)
+        if (rows[i].asked)
+            status = grant_offload(job, facts, rows[i].from, rows[i].device,
+                                   rows[i].params ? "training.param_tier" : "training.state_tier",
+                                   rows[i].params ? &t->param_tier : &t->state_tier,
+                                   rows[i].params ? &t->param_tier_given : &t->state_tier_given, err);
     return status;
 }
 
@@ -208,8 +276,14 @@ static void put_idle(const struct job *job, const char *key, const char *why, st
 void job_idle_text(const struct job *job, const struct device_facts *facts, struct strbuf *out)
 {
     static const char fraction[] = "training.memory.cuda_memory_fraction";
-    if (facts->ranks <= 1)
+    static const char *const pieces[] = {
+        "training.zero.max_live_parameters", "training.zero.max_reuse_distance",
+        "training.zero.prefetch_bucket_size", "training.zero.param_persistence_threshold"};
+    if (facts->ranks <= 1) {
         put_idle(job, "training.zero_stage", "there is one rank, so that a stage has nothing to shard", out);
+        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+            put_idle(job, pieces[i], "there is one rank, and its parameters are whole", out);
+    }
     if (facts->unified_memory)
         put_idle(job, fraction, "the device is a CPU", out);
     else if (job->budget_given)

@@ -27,6 +27,7 @@ const struct knob_row knob_rows[KNOB_COUNT] = {
     KNOB(disk_share),
     KNOB(offload_layers, .key = "training.offload_layers"),
     KNOB(zero, .key = "training.zero_stage"),
+    KNOB(keep_gathered, .form = KNOB_FLAG),
     KNOB(prefetch_ops),
 };
 

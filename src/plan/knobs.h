@@ -34,7 +34,9 @@ struct knobs {
                              * offloaded is on disk, below the host's memory */
     int64_t offload_layers; /* so many first layers' activations are offloaded between forward and backward */
     int64_t zero;           /* enum zero: what each rank has a piece of */
-    int64_t prefetch_ops;   /* parameters and gradients that are elsewhere are fetched so many ops ahead */
+    int64_t
+        keep_gathered; /* 1: parameters in pieces that are read again soon stay whole from forward to backward */
+    int64_t prefetch_ops; /* parameters and gradients that are elsewhere are fetched so many ops ahead */
 };
 
 /* Values of prefetch_ops: about a layer ahead, or as late as hides most of a copy; between ranks, as late as takes hardly

@@ -270,6 +270,17 @@ enum plim_status oracle_least_inside(struct oracle *o, const struct knobs *k, do
     return status;
 }
 
+enum plim_status oracle_kept(struct oracle *o, const struct knobs *k, struct plan_bound *out,
+                             struct plim_error *err)
+{
+    struct knobs apart = *k;
+    apart.optimizer_in_backward = 0;
+    struct knobs key = update_key(&apart);
+    enum plim_status status = find(&o->updates, &key) ? PLIM_OK : look_for(o, &apart, true, false, err);
+    if (status == PLIM_OK) plan_lines(o->request, find(&o->updates, &key)->kept, 0, 0, false, out);
+    return status;
+}
+
 enum plim_status oracle_update_seconds(struct oracle *o, const struct knobs *k, double *out,
                                        struct plim_error *err)
 {

@@ -73,6 +73,10 @@ enum plim_status oracle_ask(struct oracle *oracle, const struct knobs *knobs, st
 enum plim_status oracle_least_inside(struct oracle *oracle, const struct knobs *knobs, double *out,
                                      struct plim_error *err);
 
+/* Bytes that stay on the device at least, of these knobs with the update behind backward: all that is kept, and nothing else. */
+enum plim_status oracle_kept(struct oracle *oracle, const struct knobs *knobs, struct plan_bound *out,
+                             struct plim_error *err);
+
 /* Seconds of the update alone, where it does not run inside backward. */
 enum plim_status oracle_update_seconds(struct oracle *oracle, const struct knobs *knobs, double *out,
                                        struct plim_error *err);

@@ -157,36 +157,54 @@ enum plim_status search_ask_tight(struct search *s, struct point p, struct plan_
     return ask_bytes(s, latest(s, p), out);
 }
 
+/* Seconds that a box must promise to beat: the more work is spent, the more it must promise. */
+static double cutoff(const struct search *s)
+{
+    double spent = fmax(1, (double)s->oracle.work / (double)plan_work_of(s->request, PLAN_PATIENCE));
+    return s->best.found ? s->best.seconds * (1 - GAP * spent * spent) : INFINITY;
+}
+
 /* Seconds at a point with the best prefetching, whether it fits or not. Where the lanes of updates inside backward alone take
- * longer than the best plan, their least is enough to know. */
-static enum plim_status ask_prefetches(struct search *s, struct point p, double *out)
+ * longer than a plan that is worth to be looked at, their least is enough to know. Between ranks the first value is the fastest,
+ * and enough for a bound; the others are for plans that it does not fit in. */
+static enum plim_status ask_prefetches(struct search *s, struct point p, bool bound, double *out)
 {
     struct knobs k = space_knobs(&s->space, &p);
     enum plim_status status = PLIM_OK;
     *out = 0;
     if (k.optimizer_in_backward) status = oracle_least_inside(&s->oracle, &k, out, s->err);
-    if (status != PLIM_OK || (s->best.found && *out >= s->best.seconds)) return status;
+    if (status != PLIM_OK || (k.optimizer_in_backward && *out >= cutoff(s))) {
+        s->dropped = fmin(s->dropped, *out);
+        return status;
+    }
     *out = INFINITY;
-    for (int f = 0; f < space_count(&s->space, AXIS_PREFETCH, &p) && status == PLIM_OK; f++) {
+    bool ranks = s->request->facts->ranks > 1, enough = false;
+    for (int f = 0; f < space_count(&s->space, AXIS_PREFETCH, &p) && status == PLIM_OK && !enough; f++) {
         struct plan_bound b;
         p.at[AXIS_PREFETCH] = f;
         status = ask(s, &p, &b);
         if (status == PLIM_OK) *out = fmin(*out, b.step_seconds);
+        enough = status == PLIM_OK && ranks && (bound || within(s, &b));
     }
     return status;
 }
 
-enum plim_status search_ask_seconds(struct search *s, struct point p, double *out)
+static enum plim_status ask_seconds(struct search *s, struct point p, bool bound, double *out)
 {
     enum plim_status status = PLIM_OK;
     *out = INFINITY;
     for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p) && status == PLIM_OK; u++) {
         double seconds;
         p.at[AXIS_UPDATER] = u;
-        status = ask_prefetches(s, p, &seconds);
+        status = ask_prefetches(s, p, bound, &seconds);
         if (status == PLIM_OK) *out = fmin(*out, seconds);
     }
     return status;
+}
+
+enum plim_status search_ask_seconds(struct search *s, struct point p, double *out)
+{
+    return ask_seconds(s, p, true, out);
 }
 
 enum plim_status search_settle(struct search *s, struct point p)
@@ -194,7 +212,7 @@ enum plim_status search_settle(struct search *s, struct point p)
     struct plan_bound tight;
     double seconds;
     enum plim_status status = search_ask_tight(s, p, &tight);
-    return status == PLIM_OK && search_may_fit(s, &tight) ? search_ask_seconds(s, p, &seconds) : status;
+    return status == PLIM_OK && search_may_fit(s, &tight) ? ask_seconds(s, p, false, &seconds) : status;
 }
 
 /* --- boxes --------------------------------------------------------------------------------------------------- */
@@ -204,13 +222,6 @@ int point_order(const struct point *a, const struct point *b)
     for (int i = 0; i < AXES; i++)
         if (a->at[i] != b->at[i]) return a->at[i] - b->at[i];
     return 0;
-}
-
-/* Seconds that a box must promise to beat: the more work is spent, the more it must promise. */
-static double cutoff(const struct search *s)
-{
-    double spent = fmax(1, (double)s->oracle.work / PLAN_PATIENCE);
-    return s->best.found ? s->best.seconds * (1 - GAP * spent * spent) : INFINITY;
 }
 
 static enum plim_status push(struct search *s, const struct box *box)
@@ -437,7 +448,7 @@ static enum plim_status least_update(struct search *s, const struct box *box, do
             status = k.optimizer_in_backward ? oracle_least_inside(&s->oracle, &k, &seconds, s->err)
                                              : oracle_update_seconds(&s->oracle, &k, &seconds, s->err);
             bool hopeful = k.optimizer_in_backward && box->stage != BOX_NEW && seconds < *out;
-            if (status == PLIM_OK && hopeful) status = ask_prefetches(s, p, &seconds);
+            if (status == PLIM_OK && hopeful) status = ask_prefetches(s, p, true, &seconds);
             if (status != PLIM_OK) return status;
             *out = fmin(*out, seconds);
         }
@@ -522,7 +533,7 @@ struct range {
     int first, last;
 };
 
-/* A box in one place; its first bound is the time of a loop with nothing offloaded or recomputed. */
+/* A box in one place; its first bound is the time of the place's loop with nothing offloaded or recomputed. */
 static enum plim_status open_box(struct search *s, int place, struct range micros, struct range activations,
                                  struct range recompute)
 {
@@ -536,6 +547,7 @@ static enum plim_status open_box(struct search *s, int place, struct range micro
     box.hi.at[AXIS_MICRO] = micros.last;
     box.lo.at[AXIS_ACTIVATIONS] = activations.first, box.hi.at[AXIS_ACTIVATIONS] = activations.last;
     box.lo.at[AXIS_RECOMPUTE] = recompute.first, box.hi.at[AXIS_RECOMPUTE] = recompute.last;
+    free.zero = s->space.places[place].zero, free.keep_gathered = s->request->may_keep_gathered;
     free.micro_batch = s->space.micros[micros.first], free.accumulation = s->request->rows / free.micro_batch;
     enum plim_status status = oracle_ask(&s->oracle, &free, &b, s->err);
     if (status == PLIM_OK) status = oracle_update_seconds(&s->oracle, &free, &update, s->err);
@@ -560,14 +572,36 @@ static enum plim_status open_micros(struct search *s, int place, struct range mi
     return status;
 }
 
+/* Of several ranks' stages, may one hold the device's line at all? What is kept with as much offloaded as can be decides most
+ * of them: parameters that every rank has whole. */
+static enum plim_status place_may_fit(struct search *s, int place, bool *may)
+{
+    struct point p = {.at = {[AXIS_PLACE] = place}};
+    struct plan_bound b;
+    *may = true;
+    if (s->request->facts->ranks <= 1) return PLIM_OK;
+    p.at[AXIS_SHARE] = space_count(&s->space, AXIS_SHARE, &p) - 1;
+    if (p.at[AXIS_SHARE] < 0 || !space_count(&s->space, AXIS_MICRO, &p)) return PLIM_OK;
+    struct knobs k = space_knobs(&s->space, &p);
+    enum plim_status status = oracle_kept(&s->oracle, &k, &b, s->err);
+    if (status == PLIM_OK) *may = b.total <= s->allowed;
+    return status;
+}
+
 /* The whole batch at once is a box by itself: it carries no gradients from part to part and may fit where half of it does
  * not. Where memory is cached smaller parts can be faster: then each is by itself. */
-static enum plim_status open_boxes(struct search *s)
+static enum plim_status open_boxes(struct search *s, bool hopeless, bool *skipped)
 {
     enum plim_status status = PLIM_OK;
     for (int place = 0; place < s->space.nplaces && status == PLIM_OK; place++) {
         struct point p = {.at[AXIS_PLACE] = place};
         int micros = space_count(&s->space, AXIS_MICRO, &p);
+        bool may = true;
+        status = place_may_fit(s, place, &may);
+        if (may == hopeless) {
+            *skipped = *skipped || !may;
+            continue;
+        }
         for (struct range r = {0, 0}; r.first < micros && status == PLIM_OK; r.first = r.last + 1) {
             bool alone = s->space.micros[r.first] == s->request->rows || s->request->facts->cache_bytes;
             r.last = alone ? r.first : micros - 1;
@@ -577,16 +611,29 @@ static enum plim_status open_boxes(struct search *s)
     return status;
 }
 
-static enum plim_status find_best(struct search *s)
+static enum plim_status look_into_all(struct search *s)
 {
-    s->nboxes = 0, s->best = (struct candidate){0}, s->dropped = INFINITY;
-    enum plim_status status = open_boxes(s);
-    while (s->nboxes && status == PLIM_OK && (!s->best.found || s->oracle.work < PLAN_WORK)) {
+    enum plim_status status = PLIM_OK;
+    while (s->nboxes && status == PLIM_OK &&
+           (!s->best.found || s->oracle.work < plan_work_of(s->request, PLAN_WORK))) {
         struct box box = pop(s);
         if (box.bound < cutoff(s))
             status = look_into(s, box);
         else
             s->dropped = fmin(s->dropped, box.bound);
+    }
+    return status;
+}
+
+static enum plim_status find_best(struct search *s)
+{
+    bool skipped = false;
+    s->nboxes = 0, s->best = (struct candidate){0}, s->dropped = INFINITY;
+    enum plim_status status = open_boxes(s, false, &skipped);
+    if (status == PLIM_OK) status = look_into_all(s);
+    if (status == PLIM_OK && !s->best.found && skipped) { /* the nearest miss may be among them */
+        status = open_boxes(s, true, &skipped);
+        if (status == PLIM_OK) status = look_into_all(s);
     }
     for (int i = 0; i < s->nboxes; i++) s->dropped = fmin(s->dropped, s->boxes[i].bound);
     if (status == PLIM_OK && !s->best.found) status = squeeze(s);

@@ -11,6 +11,14 @@
 #define PLAN_PATIENCE 200000
 #define PLAN_POLISH   200000
 
+/* Of several ranks a tape has twice the ops, and stages are further apart than what is left to find in one: they get so
+ * small a part of that work. */
+#define PLAN_RANKS_PART 10
+static inline int64_t plan_work_of(const struct plan_request *request, int64_t work)
+{
+    return request->facts->ranks > 1 ? work / PLAN_RANKS_PART : work;
+}
+
 /* plan_search with the rows of the table in this order: the plan is the same. */
 enum plim_status plan_search_in(const struct plan_request *request, const int order[AXES], struct plan *out,
                                 struct plim_error *err);

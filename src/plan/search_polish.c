@@ -99,7 +99,7 @@ static enum plim_status slide(struct search *s)
 /* Where axes are not quite ordered a box may have hidden a better plan near the best one. */
 enum plim_status search_polish(struct search *s)
 {
-    s->polish_until = s->oracle.work + PLAN_POLISH;
+    s->polish_until = s->oracle.work + plan_work_of(s->request, 2 * PLAN_POLISH);
     enum plim_status status = slide(s);
     for (int step = 8; step >= 1 && s->best.found && status == PLIM_OK;) {
         double before = s->best.weight;

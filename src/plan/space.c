@@ -313,14 +313,23 @@ static bool exchanges(const struct space *s, const struct point *p)
     return s->request->facts->async_exchanges && place_at(s, p)->zero >= ZERO_GRADS;
 }
 
+static bool may_keep(const struct space *s, const struct point *p)
+{
+    return s->request->may_keep_gathered && place_at(s, p)->zero >= ZERO_PARAMS;
+}
+
+/* What is gathered stays, where it may; it comes early; it comes late. */
 static int count_prefetch(const struct space *s, const struct point *p)
 {
-    return exchanges(s, p) || (s->request->facts->async_copies && streams(s, p)) ? 2 : 1;
+    bool late = exchanges(s, p) || (s->request->facts->async_copies && streams(s, p));
+    return 1 + late + may_keep(s, p);
 }
 
 static void apply_prefetch(const struct space *s, const struct point *p, struct knobs *k)
 {
-    bool late = p->at[AXIS_PREFETCH] && count_prefetch(s, p) > 1;
+    int at = p->at[AXIS_PREFETCH], keep = may_keep(s, p), count = count_prefetch(s, p);
+    bool late = at > keep && at < count;
+    k->keep_gathered = keep && at == 0;
     k->prefetch_ops = !late ? PREFETCH_AHEAD : exchanges(s, p) ? PREFETCH_RANKS : PREFETCH_LEAST;
 }
 

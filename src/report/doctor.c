@@ -261,11 +261,11 @@ static void check_ranks(const struct doctor_case *c, struct strbuf *out)
     for (size_t i = 0; i < sizeof mpi / sizeof *mpi; i++)
         if (getenv(mpi[i])) return;
     if (torch && strtol(torch, NULL, 10) > 1)
-        strbuf_addf(
-            out,
-            "environment WORLD_SIZE: torchrun's %.20s processes are refused by train; start them with "
-            "mpirun, or unset it\n",
-            torch);
+        strbuf_addf(out,
+                    "environment WORLD_SIZE: torchrun's %.20s processes are refused by train; start them by "
+                    "mpirun -n "
+                    "%.20s, or unset it\n",
+                    torch, torch);
 }
 
 static check *const checks[] = {

@@ -56,7 +56,7 @@ int64_t runtime_taken(const struct runtime *rt, enum tier tier)
 
 static const char *disk_folder(const struct runtime *rt)
 {
-    return rt->job ? rt->job->output_dir : rt->scratch;
+    return rt->job ? job_disk_dir(rt->job) : rt->scratch;
 }
 
 static enum plim_status resize_disk(struct runtime *rt, int64_t bytes, struct plim_error *err)

@@ -107,9 +107,9 @@ enum plim_status runtime_same_plan(const struct runtime *rt, const struct plan *
 bool runtime_learn_disk(const struct job *job, struct device_facts *facts, const struct plan *plan)
 {
     struct disk_speed speed;
-    bool known = disk_speed_recall(job->output_dir, &speed);
+    bool known = disk_speed_recall(job_disk_dir(job), &speed);
     bool measures = plan && plan->disk > 0 && !known && disk_speed_wanted();
-    if (measures) disk_speed_measure(job->output_dir, &speed, NULL); /* or what is assumed stays */
+    if (measures) disk_speed_measure(job_disk_dir(job), &speed, NULL); /* or what is assumed stays */
     disk_speed_apply(&speed, facts);
     return measures;
 }

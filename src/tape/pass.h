@@ -99,7 +99,10 @@ enum zero { ZERO_NONE, ZERO_STATE, ZERO_GRADS, ZERO_PARAMS, ZERO_NODE, ZERO_COUN
 struct shard_options {
     int ranks, rank;
     enum zero zero;
-    int node_ranks; /* of a node, for ZERO_NODE: divides ranks */
+    int node_ranks;      /* of a node, for ZERO_NODE: divides ranks */
+    int64_t whole_below; /* parameters with fewer elements stay whole at every stage */
+    int64_t
+        reuse; /* a parameter stays whole from forward to backward where no more elements of others are read between */
 };
 enum plim_status pass_shard(struct tape *tape, const struct shard_options *options, struct plim_error *err);
 
@@ -131,6 +134,8 @@ enum plim_status pass_offload_activations(struct tape *tape, int layers, double 
 struct prefetch_options {
     int loop_lead, loop_lag, update_lag;
     int gather_lead, exchange_lag, exchange_update_lag;
+    int64_t most_ahead,
+        most_live; /* elements gathered before they are read, and whole at once; 0: no limit */
 };
 enum plim_status pass_prefetch(struct tape *tape, const struct prefetch_options *options,
                                struct plim_error *err);

@@ -23,11 +23,27 @@ struct spread {
     struct placed *placed, *sorted;
     int *start; /* by key */
     int count;
+    /* Where what is gathered has bounds: by computing op, elements that are whole then and elements that are not read yet; by
+     * tensor, the last computing op that reads it. */
+    int64_t *live, *ahead, most_live, most_ahead;
+    int *last;
 };
 
 static void spread_free(struct spread *s)
 {
     free(s->least), free(s->placed), free(s->sorted), free(s->start);
+    free(s->live), free(s->ahead), free(s->last);
+}
+
+static bool is_bounded(const struct spread *s) { return s->most_live > 0 || s->most_ahead > 0; }
+
+static bool bounds_alloc(struct spread *s)
+{
+    size_t n = (size_t)s->tape->nops + 1;
+    if (!is_bounded(s)) return true;
+    s->live = calloc(n, sizeof *s->live), s->ahead = calloc(n, sizeof *s->ahead);
+    s->last = malloc(((size_t)s->tape->ntensors + 1) * sizeof *s->last);
+    return s->live && s->ahead && s->last;
 }
 
 static bool spread_alloc(struct spread *s)
@@ -37,7 +53,7 @@ static bool spread_alloc(struct spread *s)
     s->placed = malloc(2 * n * sizeof *s->placed);
     s->sorted = malloc(2 * n * sizeof *s->sorted);
     s->start = malloc((2 * n + 2) * sizeof *s->start);
-    return s->least && s->placed && s->sorted && s->start;
+    return s->least && s->placed && s->sorted && s->start && bounds_alloc(s);
 }
 
 static void put(struct spread *s, int key, int index, bool hold)
@@ -84,6 +100,32 @@ static int lag_of(const struct tape *tape, const struct op *op, const struct dis
     return sends ? d->exchange : d->store;
 }
 
+static void find_last_reads(struct spread *s, const struct op *ops, int begin, int end)
+{
+    int computed = 0;
+    for (int i = 0; i < s->tape->ntensors; i++) s->last[i] = -1;
+    for (int i = 0; i <= end - begin; i++) s->live[i] = s->ahead[i] = 0;
+    for (int i = begin; i < end; i++) {
+        if (op_moves(&ops[i]) || is_exchange(&ops[i])) continue;
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (ops[i].in[k] >= 0) s->last[tape_root(s->tape, ops[i].in[k])] = computed;
+        computed++;
+    }
+}
+
+/* How far a gather that computing op number `first` needs may come earlier, and from then on does. */
+static int bound_lead(struct spread *s, const struct op *op, int first, int lead)
+{
+    int near = op->out[MOVE_TO], from = first, last = s->last[near] > first ? s->last[near] : first;
+    int64_t n = tensor_count(&s->tape->tensors[near]);
+    while (from > 0 && first - from < lead && (!s->most_live || s->live[from - 1] + n <= s->most_live) &&
+           (!s->most_ahead || s->ahead[from - 1] + n <= s->most_ahead))
+        from--;
+    for (int i = from; i <= last; i++) s->live[i] += n;
+    for (int i = from; i < first; i++) s->ahead[i] += n;
+    return first - from;
+}
+
 /* Keys of ops [begin, end); the number of computing ops among them. Holds come last: where keys are equal, behind all
  * else. */
 static int find_keys(struct spread *s, const struct op *ops, int begin, int end, const struct distance *d)
@@ -91,6 +133,7 @@ static int find_keys(struct spread *s, const struct op *ops, int begin, int end,
     const struct tape *tape = s->tape;
     int computed = 0;
     s->count = 0;
+    if (is_bounded(s)) find_last_reads(s, ops, begin, end);
     for (int i = begin; i < end; i++) {
         const struct op *op = &ops[i];
         int key = 2 * computed;
@@ -101,7 +144,9 @@ static int find_keys(struct spread *s, const struct op *ops, int begin, int end,
             continue;
         }
         int far = far_of(op); /* slices of one tensor are each their own */
-        key -= 2 * lead_of(op, d);
+        int lead = lead_of(op, d);
+        if (lead && op->kind == OP_GATHER && is_bounded(s)) lead = bound_lead(s, op, computed, lead);
+        key -= 2 * lead;
         if (key < s->least[far]) key = s->least[far];
         s->least[far] = key;
         if (op->kind == OP_FETCH) s->least[op->out[MOVE_TO]] = key; /* a gather may read what is fetched */
@@ -157,7 +202,7 @@ static void emit(struct spread *s, const struct op *ops)
 
 enum plim_status pass_prefetch(struct tape *tape, const struct prefetch_options *o, struct plim_error *err)
 {
-    struct spread s = {.tape = tape};
+    struct spread s = {.tape = tape, .most_live = o->most_live, .most_ahead = o->most_ahead};
     if (!spread_alloc(&s)) {
         spread_free(&s);
         return plim_fail(err, PLIM_NO_MEMORY, "out of memory while copies were spread");

@@ -31,6 +31,7 @@ struct shard {
     int *last[PHASES]; /* op of the loop that touches the parameter */
     int *writer;       /* the last op of the loop that writes the gradient */
     bool *summed;      /* a gradient that is the sum already */
+    bool *stays;       /* a parameter that is whole from forward to backward */
 };
 
 static enum plim_status no_memory(struct plim_error *err)
@@ -49,14 +50,15 @@ static bool shard_alloc(struct shard *s)
 {
     s->view = ids(s->count), s->near = ids(s->count), s->made = ids(s->count), s->writer = ids(s->count);
     s->summed = calloc((size_t)s->count + 1, sizeof *s->summed);
-    bool good = s->view && s->near && s->made && s->writer && s->summed;
+    s->stays = calloc((size_t)s->count + 1, sizeof *s->stays);
+    bool good = s->view && s->near && s->made && s->writer && s->summed && s->stays;
     for (int p = 0; p < PHASES; p++) good = (s->last[p] = ids(s->count)) != NULL && good;
     return good;
 }
 
 static void shard_free(struct shard *s)
 {
-    free(s->view), free(s->near), free(s->made), free(s->writer), free(s->summed);
+    free(s->view), free(s->near), free(s->made), free(s->writer), free(s->summed), free(s->stays);
     for (int p = 0; p < PHASES; p++) free(s->last[p]);
 }
 
@@ -114,7 +116,8 @@ static bool is_cut(const struct shard *s, int id)
     default:
         break;
     }
-    return s->options->zero >= least && owner_of(s->tape, id) >= 0;
+    bool small = least == ZERO_PARAMS && tensor_count(&s->tape->tensors[id]) < s->options->whole_below;
+    return s->options->zero >= least && !small && owner_of(s->tape, id) >= 0;
 }
 
 static void cut_tensors(struct shard *s)
@@ -215,7 +218,9 @@ static void emit_in_loop(struct shard *s, const struct op *old, int index)
             s->near[root] = -1;
         }
     for (int k = 0; k < OP_MAX_IN; k++)
-        if ((root = cut_root(s, old->in[k])) >= 0 && last[root] == index) s->near[root] = -1;
+        if ((root = cut_root(s, old->in[k])) >= 0 && last[root] == index &&
+            !(s->stays[root] && phase_of(old) == PHASE_FORWARD))
+            s->near[root] = -1;
 }
 
 /* --- updates ----------------------------------------------------------------------------------------------------- */
@@ -348,6 +353,22 @@ static void find_last(struct shard *s)
     }
 }
 
+/* What forward reads last backward reads first: between the two uses of a parameter lie those behind it, twice. */
+static void find_staying(struct shard *s)
+{
+    int64_t behind = 0;
+    for (int i = s->tape->loop_end - 1; i >= 0 && s->options->reuse > 0; i--) {
+        const struct op *op = &s->tape->ops[i];
+        enum phase phase = phase_of(op);
+        for (int k = 0; k < OP_MAX_IN && phase != PHASE_BACKWARD; k++) {
+            int root = cut_root(s, op->in[k]);
+            if (root < 0 || s->last[phase][root] != i || s->stays[root]) continue;
+            s->stays[root] = phase == PHASE_FORWARD && 2 * behind <= s->options->reuse;
+            behind += tensor_count(&s->tape->tensors[root]);
+        }
+    }
+}
+
 static void rewrite(struct shard *s, const struct op_list *old)
 {
     int loop_end = s->tape->loop_end;
@@ -372,6 +393,7 @@ enum plim_status pass_shard(struct tape *tape, const struct shard_options *optio
     if (good) {
         cut_tensors(&s);
         find_last(&s);
+        find_staying(&s);
         struct op_list old = tape_take_ops(tape);
         rewrite(&s, &old);
         tape_drop_ops(tape, &old);

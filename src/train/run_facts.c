@@ -16,15 +16,16 @@ static const char *const left_out[] = {
     "model.", /* the spec has them, also where model.path does */
     /* as fingerprints, or as what several keys come to */
     "data.train", "data.validation", "data.tokenizer", "data.chat_template", "training.preset",
-    "training.batch_size", "training.gradient_accumulation_steps", "training.fp16", "training.bf16",
-    "training.beta1", "training.objective", "training.device", "training.steps", "training.eval_every",
-    "training.eval_rows",
+    "training.batch_size", "training.gradient_accumulation_steps", "training.train_batch_size",
+    "training.fp16", "training.bf16", "training.beta1", "training.objective", "training.device",
+    "training.steps", "training.eval_every", "training.eval_rows",
     /* kept with the plan's knobs, or without influence on any bit */
     "training.micro_batch_size", "training.recompute", "training.recompute_layers",
     "training.gradient_checkpointing", "training.loss_chunks", "training.optimizer_in_backward",
     "training.zero_stage", "training.state_tier", "training.param_tier", "training.grad_tier",
     "training.offload_layers", "training.host_update", "training.threads", "training.save_every",
-    "training.log_every", "training.deepspeed.", "training.memory.", "training.dynamic_batching.",
+    "training.log_every", "training.deepspeed", "training.deepspeed.", "training.zero.", "training.link",
+    "training.network", "performance.profile", "training.memory.", "training.dynamic_batching.",
     "training.max_micro_batch_size", "training.eval_strategy", "training.save_strategy", "training.debug",
     "training.report_to", "training.logging_dir", "training.run_name", "training.tf32",
     "performance.cuda_graphs", "monitoring.", "output.", "host_budget", "budget", "profile",

@@ -1,33 +1,49 @@
-/* scaler.h - dynamic loss scaling for fp16: halve when a gradient overflows, double after a good while.
+/* scaler.h - loss scaling for fp16: halve when gradients overflow, double after a good while.
  *
- * With fp32 and bf16 the scale is 1 and never moves. The state is two numbers that a checkpoint keeps. */
+ * With fp32 and bf16 the scale is 1 and never moves; a window of 0 keeps it where it began. The state is three numbers that a
+ * checkpoint keeps. */
 #ifndef PLIM_TRAIN_SCALER_H
 #define PLIM_TRAIN_SCALER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+struct scaler_options {
+    double first, least;
+    int64_t window;     /* good steps before the scale doubles; 0: it stays */
+    int64_t hysteresis; /* it halves at the so-many-th overflow since it last doubled */
+};
+
 struct scaler {
     bool active;
     double scale;
-    int64_t good_steps, window;
+    int64_t good_steps, overflows; /* overflows that did not yet halve it, and those since */
+    struct scaler_options options;
 };
 
-static inline void scaler_init(struct scaler *s, bool active, double first, int64_t window)
+static inline void scaler_init(struct scaler *s, bool active, const struct scaler_options *options)
 {
-    *s = (struct scaler){active, active ? first : 1.0, 0, window};
+    *s = (struct scaler){.active = active, .scale = active ? options->first : 1.0, .options = *options};
+}
+
+/* May a step that overflowed be skipped? Where no smaller scale is left to try it is the end. */
+static inline bool scaler_skips(const struct scaler *s)
+{
+    return s->active && (s->options.window == 0 || s->scale > s->options.least);
 }
 
 /* After an optimizer step: `finite` says whether all gradients were. */
 static inline void scaler_update(struct scaler *s, bool finite)
 {
-    if (!s->active) return;
+    if (!s->active || !s->options.window) return;
     if (!finite) {
-        s->scale = s->scale > 1 ? s->scale / 2 : 1;
+        double half = s->scale / 2;
+        if (++s->overflows >= s->options.hysteresis)
+            s->scale = half > s->options.least ? half : s->options.least;
         s->good_steps = 0;
-    } else if (++s->good_steps >= s->window) {
+    } else if (++s->good_steps >= s->options.window) {
         if (s->scale < 16777216.0) s->scale *= 2;
-        s->good_steps = 0;
+        s->good_steps = s->overflows = 0;
     }
 }
 

@@ -62,10 +62,19 @@ static double rate_greedy(const struct schedule *s, int64_t step)
 static double (*const rates[SCHEDULE_COUNT])(const struct schedule *, int64_t) = {
     rate_constant, rate_linear, rate_cosine, rate_wsd, rate_greedy};
 
+/* Share of the way up after `step` steps; by the logarithm, the first step is none of it. */
+static double warmup_share(const struct schedule *s, int64_t step)
+{
+    double steps = (double)s->config.warmup_steps;
+    if (!s->config.warmup_type) return (double)(step + 1) / steps;
+    return s->config.warmup_steps > 1 ? log((double)(step + 1)) / log(steps) : 1;
+}
+
 double schedule_rate(const struct schedule *s, int64_t step)
 {
-    double rate = rates[s->config.kind](s, step);
-    if (step < s->config.warmup_steps) rate *= (double)(step + 1) / (double)s->config.warmup_steps;
+    double rate = rates[s->config.kind](s, step), first = s->config.warmup_min_lr;
+    if (step < s->config.warmup_steps)
+        rate = first > 0 ? first + (rate - first) * warmup_share(s, step) : rate * warmup_share(s, step);
     return rate;
 }
 

@@ -205,8 +205,7 @@ static enum plim_status finish_step(struct trainer *t, struct train_event *event
     event->grad_norm = clip[CLIP_NORM];
     event->skipped = !finite;
     event->scale = t->scaler.scale;
-    bool scaled_out = !t->scaler.active || t->scaler.scale <= 1; /* no smaller scale could help */
-    if (!finite && scaled_out) return not_finite(t, "gradient", event->loss, err);
+    if (!finite && !scaler_skips(&t->scaler)) return not_finite(t, "gradient", event->loss, err);
     t->updates += finite;
     scaler_update(&t->scaler, finite);
     return PLIM_OK;

@@ -188,8 +188,10 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     t->job = job, t->options = *options;
     t->start.lock = (struct run_lock)RUN_LOCK_NONE;
     job_thresholds(job, &t->thresholds);
-    scaler_init(&t->scaler, job->training.precision == PRECISION_F16, job->training.loss_scale,
-                job->training.loss_scale_window);
+    scaler_init(&t->scaler, job->training.precision == PRECISION_F16,
+                &(struct scaler_options){job->training.loss_scale, job->training.min_loss_scale,
+                                         job->training.loss_scale_window,
+                                         job->training.loss_scale_hysteresis});
     struct overhead overhead =
         runtime_overhead(); /* before the data: their bytes are a number of their own */
     overhead.bytes += job_telling_bytes(job);

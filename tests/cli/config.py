@@ -105,7 +105,7 @@ def convert(folder):
     plim.ok(odd.returncode == 0 and len(lines) == 5 and all(any(f": {k}: " in line for line in lines) for k in ("deepspeed", "report_to", "optim", "label_smoothing_factor", "fsdp")) and
             all(f"# {line}" in odd.stdout for line in lines), f"what is not carried over is a comment and on stderr: {len(lines)}")
     ds = plim.run("config", "convert", write("ds.json", {"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 1}))
-    plim.ok(ds.returncode == 2 and ds.stderr.count("\n") == 1 and "DeepSpeed" in ds.stderr, f"DeepSpeed: {ds.stderr.strip()}")
+    plim.ok(ds.returncode == 0 and not ds.stderr and "names of DeepSpeed" in ds.stdout and "zero_stage: 3" in ds.stdout, f"DeepSpeed: {ds.stderr.strip()}")
     for name, data in (("own.yaml", "training: {steps: 3}\n"), ("none.json", {"a": 1}), ("list.json", [1]), ("bad.json", "{")):
         result = plim.run("config", "convert", write(name, data))
         plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and not result.stdout, f"{name}: {result.stderr.strip()}")

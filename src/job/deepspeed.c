@@ -1,0 +1,528 @@
+/* deepspeed.c - see deepspeed.h. First every key of the file is looked for in the table (deepspeed_keys.c), so that a misspelt
+ * one is an error before anything acts; then the rows act in the table's order, through our own keys and their checks. */
+#include "job/deepspeed.h"
+#include "base/json.h"
+#include "base/nearest.h"
+#include "base/schema_value.h"
+#include "job/deepspeed_keys.h"
+#include "job/job.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static const char section[] = "training.deepspeed.";
+
+struct reading {
+    struct job *job;
+    const struct node *root;
+    const char *name, *prefix; /* prefix: of keys, where they stand in a job file */
+    const struct schema_listener *notes;
+    bool *mine; /* by row of job_schema: given by this file */
+    struct plim_error *err;
+};
+
+/* ---- the table ---- */
+
+static const struct deepspeed_row *find_row(const char *path)
+{
+    for (size_t i = 0; i < deepspeed_row_count; i++)
+        if (!strcmp(deepspeed_rows[i].theirs, path)) return &deepspeed_rows[i];
+    return NULL;
+}
+
+static bool is_section(const char *path)
+{
+    size_t len = strlen(path);
+    for (size_t i = 0; i < deepspeed_row_count; i++)
+        if (!strncmp(deepspeed_rows[i].theirs, path, len) && deepspeed_rows[i].theirs[len] == '.')
+            return true;
+    return false;
+}
+
+bool deepspeed_marks(const struct node *root)
+{
+    static const char *const marks[] = {"zero_optimization", "train_micro_batch_size_per_gpu",
+                                        "train_batch_size", "zero_allow_untested_optimizer"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) found = found || node_get(root, marks[i]);
+    return found && !node_get(root, "output_dir") && !node_get(root, "per_device_train_batch_size");
+}
+
+bool deepspeed_owns(const char *path, const struct node *node)
+{
+    size_t len = sizeof section - 1;
+    if (strncmp(path, section, len)) return false;
+    bool theirs = find_row(path + len) || is_section(path + len);
+    return theirs && (node->kind == NODE_MAP || !schema_find(&job_schema, path));
+}
+
+/* ---- saying it ---- */
+
+static const char *where_of(const struct reading *r, int line, char *buf, size_t size)
+{
+    if (line)
+        snprintf(buf, size, "%.200s:%d", r->name, line);
+    else
+        snprintf(buf, size, "default of DeepSpeed");
+    return buf;
+}
+
+static void put_node(struct strbuf *out, const struct node *node)
+{
+    struct json_writer w;
+    if (node->kind == NODE_STRING) {
+        strbuf_add(out, node->as.string.text);
+        return;
+    }
+    json_writer_init(&w, out, 0);
+    json_node(&w, NULL, node);
+}
+
+/* "ds.json:3: optimizer.type: Lamb: why" */
+static enum plim_status refuse(const struct reading *r, const struct deepspeed_row *row,
+                               const struct node *value, const char *why)
+{
+    struct strbuf text = STRBUF_INIT, shown = STRBUF_INIT;
+    char where[256];
+    put_node(&text, value);
+    origin_put_comment(&shown, strbuf_text(&text), text.len);
+    enum plim_status status = plim_fail(r->err, PLIM_UNSUPPORTED, "%s: %s%s: %.80s%s is not possible: %s",
+                                        where_of(r, value->line, where, sizeof where), r->prefix, row->theirs,
+                                        strbuf_text(&shown), shown.len > 80 ? "..." : "", why);
+    strbuf_release(&text);
+    strbuf_release(&shown);
+    return status;
+}
+
+static enum plim_status wrong(const struct reading *r, const struct deepspeed_row *row,
+                              const struct node *value, const char *expected)
+{
+    char where[256];
+    return plim_fail(r->err, PLIM_BAD_INPUT, "%s: %s%s: expected %s, found %s",
+                     where_of(r, value->line, where, sizeof where), r->prefix, row->theirs, expected,
+                     node_kind_name(value->kind));
+}
+
+static enum plim_status say(const struct reading *r, const struct deepspeed_row *row,
+                            const struct node *value, const char *text)
+{
+    char where[256], path[160];
+    snprintf(path, sizeof path, "%s%s", r->prefix, row->theirs);
+    if (r->notes && r->notes->say)
+        r->notes->say(r->notes->arg, where_of(r, value->line, where, sizeof where), path, text);
+    return PLIM_OK;
+}
+
+/* ---- unknown keys ---- */
+
+/* The section that a row is in, or itself. */
+static void offer_section(struct nearest *near, const char *theirs, char *buf, size_t size)
+{
+    int before = near->distance;
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(theirs, "."), theirs);
+    nearest_offer(near, name);
+    if (near->distance < before) snprintf(buf, size, "%s", name);
+}
+
+static enum plim_status unknown(const struct reading *r, const char *path, const struct node *value)
+{
+    struct nearest near = nearest_begin(path), whole = nearest_begin(path);
+    struct strbuf shown = STRBUF_INIT;
+    char where[256], part[64] = "";
+    for (size_t i = 0; i < deepspeed_row_count; i++) {
+        nearest_offer(&whole, deepspeed_rows[i].theirs);
+        offer_section(&near, deepspeed_rows[i].theirs, part, sizeof part);
+    }
+    const char *best = whole.best ? whole.best : *part ? part : NULL;
+    origin_put_comment(&shown, path, strlen(path)); /* one line, whatever the file holds */
+    enum plim_status status =
+        plim_fail(r->err, PLIM_BAD_INPUT, "%s: unknown key '%s%.120s' of DeepSpeed's%s%s%s",
+                  where_of(r, value->line, where, sizeof where), r->prefix, strbuf_text(&shown),
+                  best ? "; did you mean '" : "; remove it", best ? best : "", best ? "'?" : "");
+    strbuf_release(&shown);
+    return status;
+}
+
+/* Names that begin with a low line are comments. */
+static enum plim_status check_keys(const struct reading *r, const struct node *map, const char *above)
+{
+    enum plim_status status = PLIM_OK;
+    for (size_t i = 0; i < node_count(map) && status == PLIM_OK; i++) {
+        const struct node *child = node_item(map, i);
+        char path[200], where[256];
+        snprintf(path, sizeof path, "%.100s%s%.90s", above, *above ? "." : "", child->key);
+        if (child->key[0] == '_' || find_row(path)) continue;
+        if (*r->prefix && !*above) {
+            char full[256];
+            snprintf(full, sizeof full, "%s%s", r->prefix, path);
+            if (!deepspeed_owns(full, child)) continue; /* ours, and read with the job */
+        }
+        if (!is_section(path))
+            status = unknown(r, path, child);
+        else if (child->kind == NODE_MAP)
+            status = check_keys(r, child, path);
+        else if (child->kind != NODE_NULL)
+            status = plim_fail(
+                r->err, PLIM_BAD_INPUT, "%s: %s%s: expected a section with keys of its own, found a %s",
+                where_of(r, child->line, where, sizeof where), r->prefix, path, node_kind_name(child->kind));
+    }
+    return status;
+}
+
+/* ---- setting a key of ours ---- */
+
+static enum plim_status contradict(const struct reading *r, const char *label, const char *ours,
+                                   const char *theirs_is, const struct origin *said, const char *is)
+{
+    return plim_fail(r->err, PLIM_BAD_INPUT, "%s is %s, but %s gives %s %s, which means the same; keep one",
+                     label, theirs_is, said->where, said->name ? said->name : ours, is);
+}
+
+/* What the job file says stays, and has to be the same. */
+static enum plim_status put(struct reading *r, const struct deepspeed_row *from, int line, const char *ours,
+                            const char *text)
+{
+    const struct schema_row *row = schema_find(&job_schema, ours);
+    struct strbuf before = STRBUF_INIT, after = STRBUF_INIT;
+    struct origin said = *job_origin(r->job, ours);
+    bool by_job = said.kind >= ORIGIN_FILE && !r->mine[row - job_schema.rows];
+    char where[256], label[420], name[160];
+    where_of(r, line, where, sizeof where);
+    snprintf(label, sizeof label, "%s: %s%s", where, r->prefix, from->theirs);
+    snprintf(name, sizeof name, "%s%s", r->prefix, from->theirs);
+    schema_exact(row, r->job, &before);
+    enum plim_status status =
+        schema_set_from(&job_schema, label, ours, text, r->job, &r->job->store, NULL, r->err);
+    if (status == PLIM_OK) schema_exact(row, r->job, &after);
+    if (status == PLIM_OK && by_job && strcmp(strbuf_text(&before), strbuf_text(&after)))
+        status = contradict(r, label, ours, strbuf_text(&after), &said, strbuf_text(&before));
+    if (status == PLIM_OK && !by_job) {
+        job_origin_set_as(r->job, ours, ORIGIN_FILE, where, name);
+        r->mine[row - job_schema.rows] = true;
+    }
+    strbuf_release(&before);
+    strbuf_release(&after);
+    return status;
+}
+
+static enum plim_status put_number(struct reading *r, const struct deepspeed_row *from, int line,
+                                   const char *ours, double number)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.17g", number);
+    return put(r, from, line, ours, text);
+}
+
+static enum plim_status set(struct reading *r, const struct deepspeed_row *row, const struct node *value)
+{
+    struct strbuf text = STRBUF_INIT;
+    if (value->kind == NODE_LIST || value->kind == NODE_MAP) return wrong(r, row, value, "a single value");
+    put_node(&text, value);
+    for (size_t i = 0; i < text.len; i++) /* errors repeat it, on one line */
+        if ((unsigned char)text.data[i] < ' ') return strbuf_release(&text), wrong(r, row, value, "one word");
+    enum plim_status status = put(r, row, value->line, row->ours, strbuf_text(&text));
+    strbuf_release(&text);
+    return status;
+}
+
+static enum plim_status note_auto(struct reading *r, const struct deepspeed_row *row,
+                                  const struct node *value)
+{
+    struct job *job = r->job;
+    char where[256], name[160];
+    if (!job->autos) job->autos = bump_alloc(&job->store, sizeof *job->autos);
+    if (!job->autos || job->autos->count == DEEPSPEED_AUTOS) return PLIM_OK;
+    where_of(r, value->line, where, sizeof where);
+    snprintf(name, sizeof name, "%s%s", r->prefix, row->theirs);
+    struct deepspeed_auto one = {bump_copy(&job->store, name, strlen(name)),
+                                 bump_copy(&job->store, where, strlen(where)), row->ours};
+    if (one.theirs && one.where) job->autos->items[job->autos->count++] = one;
+    return PLIM_OK;
+}
+
+/* Nothing is asked for; of a section with a switch, the switch is off. */
+static bool is_off(const struct node *v)
+{
+    const struct node *on = node_get(v, "enabled");
+    const char *text = node_string(v, "none");
+    bool off = true;
+    switch (v->kind) {
+    case NODE_BOOL:
+        return !v->as.boolean;
+    case NODE_INT:
+    case NODE_FLOAT:
+        return node_float(v, 2) == 0 || node_float(v, 2) == 1;
+    case NODE_STRING:
+        return !*text || !strcmp(text, "none") || !strcmp(text, "auto");
+    default:
+        if (on) return is_off(on);
+        for (size_t i = 0; i < node_count(v); i++) off = off && is_off(node_item(v, i));
+        return off;
+    }
+}
+
+/* ---- keys that are more than a value ---- */
+
+typedef enum plim_status own_key(struct reading *r, const struct deepspeed_row *row,
+                                 const struct node *value);
+
+struct word {
+    const char *theirs, *ours;
+};
+
+static const char *translate(const struct word *words, const struct node *value)
+{
+    const char *text = node_string(value, "");
+    while (words->theirs && strcasecmp(words->theirs, text)) words++;
+    return words->ours;
+}
+
+static enum plim_status own_optimizer(struct reading *r, const struct deepspeed_row *row,
+                                      const struct node *value)
+{
+    static const struct word words[] = {
+        {"Adam", "adamw"},           {"AdamW", "adamw"},         {"SGD", "sgd"}, {"Adafactor", "adafactor"},
+        {"adamw_8bit", "adamw8bit"}, {"AdamW8bit", "adamw8bit"}, {NULL, NULL}};
+    const char *ours = translate(words, value);
+    if (!ours) return refuse(r, row, value, "write AdamW, AdamW8bit, SGD or Adafactor");
+    return put(r, row, value->line, row->ours, ours);
+}
+
+static enum plim_status own_betas(struct reading *r, const struct deepspeed_row *row,
+                                  const struct node *value)
+{
+    const struct node *first = node_item(value, 0), *second = node_item(value, 1);
+    double one = node_float(first, -1), two = node_float(second, -1);
+    if (value->kind != NODE_LIST || node_count(value) != 2 || one < 0 || two < 0)
+        return wrong(r, row, value, "two numbers, e.g. [0.9, 0.999]");
+    enum plim_status status = put_number(r, row, value->line, "training.beta1", one);
+    return status == PLIM_OK ? put_number(r, row, value->line, "training.beta2", two) : status;
+}
+
+static enum plim_status own_scheduler(struct reading *r, const struct deepspeed_row *row,
+                                      const struct node *value)
+{
+    static const struct word words[] = {
+        {"WarmupLR", "constant"}, {"WarmupDecayLR", "linear"}, {"WarmupCosineLR", "cosine"}, {NULL, NULL}};
+    const char *ours = translate(words, value);
+    if (!ours)
+        return refuse(r, row, value,
+                      "write WarmupLR, WarmupDecayLR or WarmupCosineLR, or remove the scheduler and write "
+                      "training.lr_scheduler in the job");
+    return put(r, row, value->line, row->ours, ours);
+}
+
+/* A share of the highest rate. */
+static enum plim_status own_ratio(struct reading *r, const struct deepspeed_row *row,
+                                  const struct node *value)
+{
+    double share = node_float(value, -1);
+    if (share < 0 || share > 1) return wrong(r, row, value, "a number from 0 to 1");
+    return put_number(r, row, value->line, row->ours, share * r->job->schedule.learning_rate);
+}
+
+/* Above 0 the scale is that number and stays. */
+static enum plim_status own_loss_scale(struct reading *r, const struct deepspeed_row *row,
+                                       const struct node *value)
+{
+    double scale = node_float(value, -1);
+    if (scale < 0) return wrong(r, row, value, "a number, 0 for a scale that moves");
+    if (scale == 0) return PLIM_OK;
+    enum plim_status status = put_number(r, row, value->line, row->ours, scale);
+    return status == PLIM_OK ? put(r, row, value->line, "training.loss_scale_window", "0") : status;
+}
+
+static enum plim_status own_scale_power(struct reading *r, const struct deepspeed_row *row,
+                                        const struct node *value)
+{
+    int64_t power = node_int(value, -1);
+    if (power < 0 || power > 29) return wrong(r, row, value, "a whole number from 0 to 29, e.g. 16");
+    return put_number(r, row, value->line, row->ours, ldexp(1, (int)power));
+}
+
+static enum plim_status own_offload(struct reading *r, const struct deepspeed_row *row,
+                                    const struct node *value)
+{
+    static const struct word words[] = {{"none", "none"}, {"cpu", "cpu"}, {"nvme", "nvme"}, {NULL, NULL}};
+    const char *ours = translate(words, value);
+    return ours ? put(r, row, value->line, row->ours, ours)
+                : refuse(r, row, value, "write none, cpu or nvme");
+}
+
+static enum plim_status own_old_offload(struct reading *r, const struct deepspeed_row *row,
+                                        const struct node *value)
+{
+    if (value->kind != NODE_BOOL) return wrong(r, row, value, "true or false");
+    return value->as.boolean ? put(r, row, value->line, row->ours, "cpu") : PLIM_OK;
+}
+
+static enum plim_status own_nvme_path(struct reading *r, const struct deepspeed_row *row,
+                                      const struct node *value)
+{
+    char device[96];
+    snprintf(device, sizeof device, "%.*sdevice", (int)(strlen(row->theirs) - strlen("nvme_path")),
+             row->theirs);
+    if (value->kind != NODE_STRING || !*value->as.string.text) return wrong(r, row, value, "a folder");
+    if (strcasecmp(node_string(node_path(r->root, device), ""), "nvme"))
+        return say(r, row, value, "nothing of it is offloaded to disk");
+    return put(r, row, value->line, row->ours, value->as.string.text);
+}
+
+static enum plim_status own_monitor(struct reading *r, const struct deepspeed_row *row,
+                                    const struct node *value)
+{
+    const struct schema_row *ours = schema_find(&job_schema, row->ours);
+    struct strbuf list = STRBUF_INIT;
+    if (!node_bool(node_get(value, "enabled"), false)) return PLIM_OK;
+    if (r->mine[ours - job_schema.rows]) schema_value(ours, r->job, &list), strbuf_addc(&list, ',');
+    strbuf_add(&list, row->theirs);
+    enum plim_status status = put(r, row, value->line, row->ours, strbuf_text(&list));
+    strbuf_release(&list);
+    return status;
+}
+
+static enum plim_status own_cpu_checkpointing(struct reading *r, const struct deepspeed_row *row,
+                                              const struct node *value)
+{
+    return is_off(value) ? PLIM_OK : put(r, row, value->line, row->ours, "4096"); /* all there are */
+}
+
+static enum plim_status own_narrow_masters(struct reading *r, const struct deepspeed_row *row,
+                                           const struct node *value)
+{
+    if (is_off(value)) return PLIM_OK;
+    enum plim_status status = put(r, row, value->line, row->ours, "none");
+    return status == PLIM_OK ? put(r, row, value->line, "training.grad_dtype", "bf16") : status;
+}
+
+static enum plim_status own_states(struct reading *r, const struct deepspeed_row *row,
+                                   const struct node *value)
+{
+    return is_off(value) ? PLIM_OK : put(r, row, value->line, row->ours, "bf16");
+}
+
+static own_key *const own_keys[OWN_COUNT] = {
+    [OWN_OPTIMIZER] = own_optimizer,
+    [OWN_BETAS] = own_betas,
+    [OWN_SCHEDULER] = own_scheduler,
+    [OWN_MIN_RATIO] = own_ratio,
+    [OWN_FLOOR_RATIO] = own_ratio,
+    [OWN_LOSS_SCALE] = own_loss_scale,
+    [OWN_SCALE_POWER] = own_scale_power,
+    [OWN_OFFLOAD] = own_offload,
+    [OWN_OLD_OFFLOAD] = own_old_offload,
+    [OWN_NVME_PATH] = own_nvme_path,
+    [OWN_MONITOR] = own_monitor,
+    [OWN_CPU_CHECKPOINTING] = own_cpu_checkpointing,
+    [OWN_NARROW_MASTERS] = own_narrow_masters,
+    [OWN_STATES] = own_states,
+};
+
+/* ---- all of them ---- */
+
+static enum plim_status fixed(struct reading *r, const struct deepspeed_row *row, const struct node *value)
+{
+    struct strbuf text = STRBUF_INIT;
+    put_node(&text, value);
+    bool good = !strcmp(strbuf_text(&text), row->fallback);
+    strbuf_release(&text);
+    return good ? PLIM_OK : refuse(r, row, value, row->text);
+}
+
+/* Is the section of a row there, and on? The floor of a cosine is the cosine's alone. */
+static bool is_on(const struct reading *r, const struct deepspeed_row *row)
+{
+    const struct node *type = node_path(r->root, "scheduler.type");
+    const struct node *top = node_get_n(r->root, row->theirs, strcspn(row->theirs, "."));
+    if (!top || top->kind != NODE_MAP) return false;
+    if (row->own == OWN_MIN_RATIO) return !strcasecmp(node_string(type, ""), "WarmupCosineLR");
+    if (!strncmp(row->theirs, "scheduler.", 10)) return type && type->kind == NODE_STRING;
+    return !node_get(top, "enabled") || node_bool(node_get(top, "enabled"), false);
+}
+
+/* What DeepSpeed does where the file says nothing; the job may say otherwise. */
+static enum plim_status take_default(struct reading *r, const struct deepspeed_row *row)
+{
+    struct node value = {.kind = NODE_STRING, .key = row->theirs};
+    bool sets = row->how == DS_SET || row->own == OWN_MIN_RATIO;
+    if (!row->fallback || !sets || !is_on(r, row)) return PLIM_OK;
+    if (job_origin(r->job, row->ours)->kind >= ORIGIN_FILE) return PLIM_OK;
+    value.as.string.text = row->fallback, value.as.string.len = strlen(row->fallback);
+    if (row->how == DS_SET) return set(r, row, &value);
+    value = (struct node){.kind = NODE_FLOAT, .as.real = strtod(row->fallback, NULL)};
+    return own_keys[row->own](r, row, &value);
+}
+
+static enum plim_status act(struct reading *r, const struct deepspeed_row *row)
+{
+    const struct node *value = node_path(r->root, row->theirs);
+    if (!value) return take_default(r, row);
+    if (value->kind == NODE_NULL) return PLIM_OK;
+    bool leaves_open = !strcmp(node_string(value, ""), "auto");
+    if (leaves_open && row->ours) return note_auto(r, row, value);
+    switch (row->how) {
+    case DS_SET:
+        return set(r, row, value);
+    case DS_NEEDLESS:
+        return say(r, row, value, row->text);
+    case DS_OFF:
+        return is_off(value) ? PLIM_OK : refuse(r, row, value, row->text);
+    case DS_FIXED:
+        return leaves_open ? PLIM_OK : fixed(r, row, value);
+    case DS_OWN:
+        break;
+    }
+    return own_keys[row->own](r, row, value);
+}
+
+enum plim_status deepspeed_take(struct job *job, const struct node *root, const char *name,
+                                const char *prefix, const struct schema_listener *notes,
+                                struct plim_error *err)
+{
+    struct reading r = {job, root, name, prefix, notes, NULL, err};
+    if (root->kind != NODE_MAP)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: expected DeepSpeed's keys and values, found a %s", name,
+                         root->line, node_kind_name(root->kind));
+    r.mine = bump_alloc(&job->store, job_schema.count * sizeof *r.mine);
+    if (!r.mine) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
+    enum plim_status status = check_keys(&r, root, "");
+    for (size_t i = 0; i < deepspeed_row_count && status == PLIM_OK; i++)
+        status = act(&r, &deepspeed_rows[i]);
+    return status;
+}
+
+enum plim_status deepspeed_load(struct job *job, const char *path, const struct schema_listener *notes,
+                                struct plim_error *err)
+{
+    struct doc *doc = NULL;
+    enum plim_status status = json_load(path, &doc, err);
+    if (status != PLIM_OK) return status == PLIM_IO ? (err->status = PLIM_BAD_INPUT) : status;
+    status = deepspeed_take(job, &doc->root, path, "", notes, err);
+    doc_free(doc);
+    return status;
+}
+
+void deepspeed_auto_text(const struct job *job, int ranks, struct strbuf *out)
+{
+    for (int i = 0; job->autos && i < job->autos->count; i++) {
+        const struct deepspeed_auto *a = &job->autos->items[i];
+        const struct schema_row *row = schema_find(&job_schema, a->ours);
+        const struct origin *o = job_origin(job, a->ours);
+        strbuf_addf(out, "%s, %s: auto is ", a->where, a->theirs);
+        if (!strcmp(a->ours, "training.train_batch_size") && !job->training.total_batch) {
+            strbuf_addf(out, "%lld, %lld of each of %d rank%s\n", (long long)(job_rows(job) * ranks),
+                        (long long)job_rows(job), ranks, ranks == 1 ? "" : "s");
+            continue;
+        }
+        if (o->kind == ORIGIN_DEFAULT && !row->fallback) {
+            strbuf_add(out, "the planner's choice\n");
+            continue;
+        }
+        schema_value(row, job, out);
+        strbuf_addf(out, " (%s%s%s)\n", o->where, o->name ? ", as " : "", o->name ? o->name : "");
+    }
+}
