@@ -238,6 +238,8 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
                                     .save_at_end = f->save};
     status = trainer_open(job, *device, &options, trainer, err);
     if (status != PLIM_OK) return status;
+    const char *folder = (*trainer)->start.lock.fd >= 0 ? job->output_dir : NULL;
+    if (comm_rank(comm) == 0) train_log_begin(log, folder, &(*trainer)->runtime.plan);
     return comm_agree(comm, tell_start(log->tell, (*trainer)->step, err), err);
 }
 

@@ -35,12 +35,11 @@ static void end_line(int fd)
         errno = 0; /* the next write fails likewise, and tells */
 }
 
-void train_folder_open(struct train_folder *f, const char *path, bool append, FILE *other)
+static void open_log(struct train_folder *f, bool append, FILE *other)
 {
     char name[1024];
     struct stat at;
-    f->path = path;
-    snprintf(name, sizeof name, "%s/" RUN_LOG, path);
+    snprintf(name, sizeof name, "%s/" RUN_LOG, f->path);
     if (same_file(name, other)) return;
     int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
     int fd = open(name, flags | (append ? 0 : O_TRUNC), 0666);
@@ -52,8 +51,17 @@ void train_folder_open(struct train_folder *f, const char *path, bool append, FI
     if (fd >= 0) close(fd);
 }
 
+void train_folder_begin(struct train_folder *f, const char *path, bool append, FILE *other)
+{
+    f->path = path, f->begun = true;
+    if (path) open_log(f, append, other);
+    train_folder_event(f, strbuf_text(&f->early), f->early.len);
+    strbuf_release(&f->early);
+}
+
 void train_folder_event(struct train_folder *f, const char *line, size_t len)
 {
+    if (!f->begun) strbuf_addn(&f->early, line, len);
     if (!f->log) return;
     if (fwrite(line, 1, len, f->log) == len && fflush(f->log) == 0) return;
     give_up(f, RUN_LOG);
@@ -64,6 +72,7 @@ void train_folder_event(struct train_folder *f, const char *line, size_t len)
 void train_folder_close(struct train_folder *f)
 {
     if (f->log) fclose(f->log);
+    strbuf_release(&f->early);
     *f = (struct train_folder){0};
 }
 

@@ -2,8 +2,8 @@
  * holds (watch/run_log.h says who reads them).
  *
  *     struct train_folder folder = {0};
- *     train_folder_open(&folder, "runs/small", resume, log_or_null);      // as soon as a plan stands
- *     train_folder_event(&folder, line, len);
+ *     train_folder_event(&folder, line, len);                             // waits in memory until the run begins
+ *     train_folder_begin(&folder, "runs/small", resume, log_or_null);     // weights are there; a run that is refused leaves nothing
  *     train_folder_plan(&folder, plan, &facts);                           // and again after each re-plan
  *     train_folder_close(&folder);
  *
@@ -14,17 +14,21 @@
 #ifndef PLIM_CLI_TRAIN_FOLDER_H
 #define PLIM_CLI_TRAIN_FOLDER_H
 
+#include "base/strbuf.h"
 #include "plan/plan.h"
 #include <stdio.h>
 
 struct train_folder {
-    const char *path; /* NULL: there is none */
-    FILE *log;        /* NULL: not open, or given up */
-    bool told;        /* that something could not be written, or nobody wants to know */
+    const char *path;    /* NULL: there is none */
+    FILE *log;           /* NULL: not open, or given up */
+    bool told;           /* that something could not be written, or nobody wants to know */
+    bool begun;          /* until then events are `early` */
+    struct strbuf early; /* lines */
 };
 
-/* `other` is the file of --log, or NULL: where it is the run's own log, that is written once. */
-void train_folder_open(struct train_folder *folder, const char *path, bool append, FILE *other);
+/* `path` is NULL for a run without a folder. `other` is the file of --log, or NULL: where it is the run's own log, that is
+ * written once. */
+void train_folder_begin(struct train_folder *folder, const char *path, bool append, FILE *other);
 void train_folder_event(struct train_folder *folder, const char *line, size_t len);
 void train_folder_plan(struct train_folder *folder, const struct plan *plan,
                        const struct device_facts *facts);

@@ -350,13 +350,10 @@ static void tell_people(struct train_log *log, const struct train_event *e)
     }
 }
 
-/* From the first plan on there is something to watch; what was there of a run before is then the past. */
-static void keep_folder(struct train_log *log, const struct train_event *e)
+void train_log_begin(struct train_log *log, const char *folder, const struct plan *plan)
 {
-    if (e->kind == TRAIN_PLANNED && e->folder)
-        train_folder_open(&log->folder, e->folder, log->resume, log->json);
-    if (e->kind == TRAIN_PLANNED || e->kind == TRAIN_REPLANNED)
-        train_folder_plan(&log->folder, e->plan, log->facts);
+    train_folder_begin(&log->folder, folder, log->resume, log->json);
+    train_folder_plan(&log->folder, plan, log->facts);
 }
 
 static void put_event(struct train_log *log, const struct train_event *event)
@@ -364,8 +361,8 @@ static void put_event(struct train_log *log, const struct train_event *event)
     bool rare = event->kind == TRAIN_STEP && event->step % log->job->training.log_every &&
                 event->step != event->steps;
     if (rare) return;
-    keep_folder(log, event);
-    if (log->json || log->folder.log) write_json(log, event);
+    if (event->kind == TRAIN_REPLANNED) train_folder_plan(&log->folder, event->plan, log->facts);
+    if (log->json || log->folder.log || !log->folder.begun) write_json(log, event);
     if (!log->people) return;
     tell_people(log, event);
     if (fflush(log->people)) lose(log, &log->people);

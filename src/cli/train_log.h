@@ -26,6 +26,9 @@ struct train_log {
 /* A train_listener's function; arg is a struct train_log. */
 void train_log_hear(void *log, const struct train_event *event);
 
+/* The run begins: its folder (NULL: it has none) gets what was heard so far, and the plan. */
+void train_log_begin(struct train_log *log, const char *folder, const struct plan *plan);
+
 /* A note that is not the trainer's. */
 void train_log_note(void *log, const char *line);
 

@@ -14,7 +14,8 @@
 /* Is the parameter in blocks? */
 static inline bool weights_param_in_blocks(const struct tape *tape, int param)
 {
-    return tape->tensors[param].type == DT_U8;
+    const struct tensor *t = &tape->tensors[param];
+    return t->type == DT_U8 && t->owner < 0; /* an optimizer's 8-bit state has an owner */
 }
 
 /* Matrices that a parameter in blocks has: experts, or 1. */

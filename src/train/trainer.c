@@ -37,7 +37,6 @@ void trainer_tell(struct trainer *t, struct train_event *event)
     struct device *device = t->runtime.device;
     os_process_memory(&me, NULL);
     event->plan = &t->runtime.plan;
-    event->folder = t->start.lock.fd >= 0 ? t->job->output_dir : NULL;
     event->steps = t->job->training.steps;
     event->budget = t->runtime.request.budget;
     event->used = device->ops->used ? (int64_t)device->ops->used(device) : (int64_t)me.rss;

@@ -57,9 +57,8 @@ enum train_event_kind {
 struct train_event {
     enum train_event_kind kind;
     const struct plan *plan;
-    const char *folder; /* the run's own; NULL: it writes nothing */
-    const char *text;   /* note, path of a checkpoint, step line of memory */
-    bool warns;         /* a note that somebody should look at */
+    const char *text; /* note, path of a checkpoint, step line of memory */
+    bool warns;       /* a note that somebody should look at */
     const struct explanation *why;
     const char *action; /* TRAIN_MEMORY: what was done; empty: nothing */
     int64_t step, steps;

@@ -14,10 +14,11 @@ import plim
 
 
 def snapshot(folder):
-    """Names and bytes of everything below a folder."""
+    """Names and bytes of everything below a folder but what watchers read, which grows whatever is saved."""
     out = {}
     for root, _, files in os.walk(folder):
         for name in files:
+            if root == folder and name in plim.WATCHED: continue
             with open(os.path.join(root, name), "rb") as f: out[os.path.relpath(os.path.join(root, name), folder)] = f.read()
     return out
 

@@ -133,9 +133,12 @@ def events(text):
     return out
 
 
+WATCHED = {"log.jsonl", "plan.json"}
+
+
 def left(folder):
     """Names in a run's folder beside what watchers read."""
-    return sorted(set(os.listdir(folder)) - {"log.jsonl", "plan.json"})
+    return sorted(set(os.listdir(folder)) - WATCHED)
 
 
 def losses(text):
