@@ -190,6 +190,8 @@ static void test_host_budget_fills_the_disk(void **state)
     static const char more[] = "model.num_layers=6 model.hidden_size=192 training.mixed_precision=fp32";
     struct run cpu, run;
     char keys[400];
+    if (EVERY > 1)
+        skip(); /* a sanitizer's own memory, which the host's line counts, grows between the two runs */
     on_the_cpu(&cpu, more);
     struct fake *f = fake_open(LATE_STORES);
     snprintf(keys, sizeof keys, "%s training.state_tier=host", more);
