@@ -71,6 +71,9 @@ void json_bool(struct json_writer *w, const char *key, bool value);
 void json_null(struct json_writer *w, const char *key);
 void json_node(struct json_writer *w, const char *key, const struct node *node); /* a whole tree */
 
+/* A tree as people write it, outside any writer: a string without quotes, all else as JSON. */
+void json_plain(struct strbuf *out, const struct node *node);
+
 /* One quoted and escaped string, outside any writer. */
 void json_quote(struct strbuf *out, const char *text, size_t len);
 

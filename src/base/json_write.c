@@ -192,3 +192,14 @@ void json_node(struct json_writer *w, const char *key, const struct node *node)
     entry(w, key);
     write_value(w, node);
 }
+
+void json_plain(struct strbuf *out, const struct node *node)
+{
+    struct json_writer w;
+    if (node->kind == NODE_STRING) {
+        strbuf_add(out, node->as.string.text);
+        return;
+    }
+    json_writer_init(&w, out, 0);
+    json_node(&w, NULL, node);
+}

@@ -28,22 +28,11 @@ struct carry {
 
 /* ---- saying what is left ---- */
 
-static void put_node(struct strbuf *out, const struct node *node)
-{
-    struct json_writer w;
-    if (node->kind == NODE_STRING) {
-        strbuf_add(out, node->as.string.text);
-        return;
-    }
-    json_writer_init(&w, out, 0);
-    json_node(&w, NULL, node);
-}
-
 /* "args.json:12: deepspeed: ds.json is not carried over: ..." */
 static void leave(struct converting *c, const struct node *value, const char *why)
 {
     struct strbuf text = STRBUF_INIT, line = STRBUF_INIT, *left = &c->out->left;
-    put_node(&text, value);
+    json_plain(&text, value);
     strbuf_addf(&line, "%s:%d: %.100s: %.80s%s is not carried over: %s", c->file, value->line,
                 value->key ? value->key : "", strbuf_text(&text), text.len > 80 ? "..." : "", why);
     origin_put_comment(left, strbuf_text(&line), line.len); /* one line, whatever the file holds */
@@ -94,7 +83,7 @@ static void as_it_is(struct converting *c, const struct carry *row, const struct
         leave(c, value, "a single value was expected");
         return;
     }
-    put_node(&text, value);
+    json_plain(&text, value);
     set_text(c, row->ours, value, strbuf_text(&text));
     strbuf_release(&text);
 }

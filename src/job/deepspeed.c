@@ -70,24 +70,13 @@ static const char *where_of(const struct reading *r, int line, char *buf, size_t
     return buf;
 }
 
-static void put_node(struct strbuf *out, const struct node *node)
-{
-    struct json_writer w;
-    if (node->kind == NODE_STRING) {
-        strbuf_add(out, node->as.string.text);
-        return;
-    }
-    json_writer_init(&w, out, 0);
-    json_node(&w, NULL, node);
-}
-
 /* "ds.json:3: optimizer.type: Lamb: why" */
 static enum plim_status refuse(const struct reading *r, const struct deepspeed_row *row,
                                const struct node *value, const char *why)
 {
     struct strbuf text = STRBUF_INIT, shown = STRBUF_INIT;
     char where[256];
-    put_node(&text, value);
+    json_plain(&text, value);
     origin_put_comment(&shown, strbuf_text(&text), text.len);
     enum plim_status status = plim_fail(r->err, PLIM_UNSUPPORTED, "%s: %s%s: %.80s%s is not possible: %s",
                                         where_of(r, value->line, where, sizeof where), r->prefix, row->theirs,
@@ -221,7 +210,7 @@ static enum plim_status set(struct reading *r, const struct deepspeed_row *row, 
 {
     struct strbuf text = STRBUF_INIT;
     if (value->kind == NODE_LIST || value->kind == NODE_MAP) return wrong(r, row, value, "a single value");
-    put_node(&text, value);
+    json_plain(&text, value);
     for (size_t i = 0; i < text.len; i++) /* errors repeat it, on one line */
         if ((unsigned char)text.data[i] < ' ') return strbuf_release(&text), wrong(r, row, value, "one word");
     enum plim_status status = put(r, row, value->line, row->ours, strbuf_text(&text));
@@ -427,7 +416,7 @@ static own_key *const own_keys[OWN_COUNT] = {
 static enum plim_status fixed(struct reading *r, const struct deepspeed_row *row, const struct node *value)
 {
     struct strbuf text = STRBUF_INIT;
-    put_node(&text, value);
+    json_plain(&text, value);
     bool good = !strcmp(strbuf_text(&text), row->fallback);
     strbuf_release(&text);
     return good ? PLIM_OK : refuse(r, row, value, row->text);

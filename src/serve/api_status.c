@@ -1,7 +1,7 @@
 /* api_status.c - /health, /metrics, /hold and the page. */
 #include "serve/server_part.h"
 #include "serve/plan_text.h"
-#include "base/embedded.h"
+#include "net/page.h"
 #include "mem/os.h"
 
 static const char *const states[] = {
@@ -82,16 +82,6 @@ void api_hold(struct server *s, struct http_exchange *x)
 
 void api_page(struct server *s, struct http_exchange *x)
 {
-    const struct plim_data *page = embedded_find("page");
-    struct strbuf out = STRBUF_INIT;
     (void)s;
-    if (page) strbuf_addn(&out, page->text, page->size);
-    http_set_header(x, "Content-Security-Policy",
-                    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src "
-                    "'self'; img-src "
-                    "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
-    http_set_header(x, "X-Content-Type-Options", "nosniff");
-    http_set_header(x, "Referrer-Policy", "no-referrer");
-    http_set_header(x, "Cache-Control", "no-cache");
-    http_answer(x, page ? 200 : 404, "text/html; charset=utf-8", &out);
+    page_answer(x, "page", "text/html; charset=utf-8");
 }

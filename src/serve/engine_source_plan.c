@@ -52,15 +52,12 @@ static int list_sizes(int64_t least, int64_t most, int64_t *out)
     return n;
 }
 
-static enum plim_status plan_passes(struct engine *e, struct sources *s, int64_t budget,
-                                    struct plim_error *err)
+/* Passes of fewer rows, and of each length, beside the largest one that was planned. */
+static enum plim_status join_passes(struct engine *e, struct sources *s, struct plim_error *err)
 {
-    struct pass pass = {e, s, s->rows, 0};
+    struct pass pass = {e, s, 0, 0};
     struct forward_family family = {.build = build, .arg = &pass};
-    struct forward_line line = {budget, e->options.host_budget, {.bytes = e->overhead.bytes}};
-    s->token_count = list_sizes(1, s->rows, s->token_rows);
-    s->read_count = list_sizes(LEAST_LENGTH, s->length, s->read_length);
-    enum plim_status status = runtime_plan_forward(&s->runtime, e->device, &e->spec, &line, &family, 1, err);
+    enum plim_status status = PLIM_OK;
     for (int i = 0; i + 1 < s->token_count && status == PLIM_OK; i++) {
         pass.rows = s->token_rows[i];
         status = runtime_forward(&s->runtime, &family, 1, 1, &s->tokens[i], err);
@@ -71,6 +68,18 @@ static enum plim_status plan_passes(struct engine *e, struct sources *s, int64_t
         status = runtime_forward(&s->runtime, &family, 1, 1, &s->reads[i], err);
     }
     return status;
+}
+
+static enum plim_status plan_passes(struct engine *e, struct sources *s, int64_t budget,
+                                    struct plim_error *err)
+{
+    struct pass pass = {e, s, s->rows, 0};
+    struct forward_family family = {.build = build, .arg = &pass};
+    struct forward_line line = {budget, e->options.host_budget, {.bytes = e->overhead.bytes}};
+    s->token_count = list_sizes(1, s->rows, s->token_rows);
+    s->read_count = list_sizes(LEAST_LENGTH, s->length, s->read_length);
+    enum plim_status status = runtime_plan_forward(&s->runtime, e->device, &e->spec, &line, &family, 1, err);
+    return status == PLIM_OK ? join_passes(e, s, err) : status;
 }
 
 static void close_passes(struct sources *s)
@@ -274,19 +283,7 @@ void source_close(struct engine *e)
 /* Passes of the plan that stands, after another one could not. */
 static enum plim_status rejoin_passes(struct engine *e, struct sources *s, struct plim_error *err)
 {
-    struct pass pass = {e, s, 0, 0};
-    struct forward_family family = {.build = build, .arg = &pass};
-    enum plim_status status = s->runtime.torn ? PLIM_NO_MEMORY : PLIM_OK;
-    for (int i = 0; i + 1 < s->token_count && status == PLIM_OK; i++) {
-        pass.rows = s->token_rows[i];
-        status = runtime_forward(&s->runtime, &family, 1, 1, &s->tokens[i], err);
-    }
-    pass.rows = 0;
-    for (int i = 0; i < s->read_count && status == PLIM_OK; i++) {
-        pass.length = s->read_length[i];
-        status = runtime_forward(&s->runtime, &family, 1, 1, &s->reads[i], err);
-    }
-    return status;
+    return s->runtime.torn ? PLIM_NO_MEMORY : join_passes(e, s, err);
 }
 
 /* The most rows that fit, halved from those there were at first; `next` is planned. */

@@ -5,8 +5,8 @@
 #define _GNU_SOURCE
 #include "watch/run_page.h"
 #include "base/clock.h"
-#include "base/embedded.h"
 #include "net/host.h"
+#include "net/page.h"
 #include "net/http.h"
 #include "watch/run_log.h"
 #include "watch/run_metrics.h"
@@ -96,31 +96,16 @@ static void say(struct http_exchange *x, int status, const char *text)
     http_answer(x, status, "text/plain; charset=utf-8", &out);
 }
 
-static void give_data(struct http_exchange *x, const char *name, const char *type)
-{
-    const struct plim_data *data = embedded_find(name);
-    struct strbuf out = STRBUF_INIT;
-    if (data) strbuf_addn(&out, data->text, data->size);
-    http_set_header(x, "Content-Security-Policy",
-                    "default-src 'none'; style-src 'unsafe-inline'; script-src 'self' 'unsafe-inline'; "
-                    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors "
-                    "'none'");
-    http_set_header(x, "X-Content-Type-Options", "nosniff");
-    http_set_header(x, "Referrer-Policy", "no-referrer");
-    http_set_header(x, "Cache-Control", "no-cache");
-    http_answer(x, data ? 200 : 404, type, &out);
-}
-
 static void give_page(struct run_page *p, struct http_exchange *x, int64_t offset)
 {
     (void)p, (void)offset;
-    give_data(x, "watch", "text/html; charset=utf-8");
+    page_answer(x, "watch", "text/html; charset=utf-8");
 }
 
 static void give_map(struct run_page *p, struct http_exchange *x, int64_t offset)
 {
     (void)p, (void)offset;
-    give_data(x, "map", "text/javascript; charset=utf-8");
+    page_answer(x, "map", "text/javascript; charset=utf-8");
 }
 
 /* Which file it is: another one has another name for itself. */

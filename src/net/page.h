@@ -1,0 +1,13 @@
+/* page.h - what is built into the program, as an answer: pages and their scripts, which load nothing from elsewhere.
+ *
+ *     page_answer(x, "watch", "text/html; charset=utf-8");        // data/watch.html
+ */
+#ifndef PLIM_NET_PAGE_H
+#define PLIM_NET_PAGE_H
+
+#include "net/http.h"
+
+/* 404 where nothing of that name is built in (base/embedded.h). */
+void page_answer(struct http_exchange *x, const char *name, const char *type);
+
+#endif
