@@ -38,6 +38,9 @@ typedef enum plim_status device_give(void *arg);
 
 enum device_fill { FILL_ZERO, FILL_NOISE };
 
+/* Of reads in two parts: how many at a time, and the bytes of each. */
+enum { DEVICE_READS = 2, DEVICE_READ_BYTES = 64 << 10 };
+
 /* A device's memory as its driver sees it, of all processes. */
 enum { DEVICE_HOLDERS = 16 };
 struct device_memory {
@@ -85,6 +88,10 @@ struct device_ops {
                              struct plim_error *err);
     enum plim_status (*write)(struct device *, size_t offset, const void *host, size_t bytes,
                               struct plim_error *err);
+    /* Optional, both or none: a read in two parts, of few bytes. read_begin takes note of them as they are when everything given so
+     * far is done; read_end waits for that and for nothing that was given later. A slot that begins again forgets what it had. */
+    void (*read_begin)(struct device *, int slot, size_t offset, size_t bytes);
+    enum plim_status (*read_end)(struct device *, int slot, void *host, size_t bytes, struct plim_error *err);
     /* One op. A device that computes asynchronously only takes note; what goes wrong, sync tells. */
     void (*run)(struct device *, struct kernel_call *call);
     /* Optional: several ops of one kind, none of which touches what another writes (tape/group.h), at most

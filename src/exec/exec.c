@@ -407,6 +407,11 @@ enum plim_status exec_read(const struct exec *exec, int id, void *host, int64_t 
     return status;
 }
 
+void exec_read_begin(const struct exec *exec, int id, int slot, int64_t bytes)
+{
+    exec->device->ops->read_begin(exec->device, slot, (size_t)exec->layout->offset[id], (size_t)bytes);
+}
+
 enum plim_status exec_write(const struct exec *exec, int id, const void *host, int64_t offset, int64_t bytes,
                             struct plim_error *err)
 {

@@ -101,6 +101,9 @@ enum plim_status exec_read(const struct exec *exec, int tensor, void *host, int6
                            struct plim_error *err);
 enum plim_status exec_write(const struct exec *exec, int tensor, const void *host, int64_t offset,
                             int64_t bytes, struct plim_error *err);
+/* The first bytes of a device tensor, whole on every rank, as what was run so far leaves them; the device's read_end brings
+ * them, however much is run in between. Where the device has reads in two parts (device_ops.read_begin). */
+void exec_read_begin(const struct exec *exec, int tensor, int slot, int64_t bytes);
 
 /* The element of a tensor in pieces with which this rank's begins. */
 int64_t exec_own_first(const struct exec *exec, int tensor);

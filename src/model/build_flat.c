@@ -1,6 +1,8 @@
 /* build_flat.c - the bricks of a flat shape: one row of tokens of many requests. See model.h and build.h.
  *
- * All inputs are views of one tensor, so that a step costs one copy to a device with its own memory. */
+ * All inputs are views of one tensor, so that a step costs one copy to a device with its own memory. Where the device draws tokens
+ * it writes them over the first ids, too: a step in which each of those rows goes on needs no ids from the host. The tensor
+ * lives as long as the pass, because sampling reads it last. */
 #include "model/build.h"
 #include "tensor/kv8.h"
 
@@ -63,6 +65,8 @@ void build_flat_inputs(struct builder *b)
     b->blocks = part(b, root, &at, "blocks", f->rows, f->reach);
     b->last = part(b, root, &at, "last", f->rows, 0);
     b->sampling = f->samples ? part(b, root, &at, "sampling", f->rows, SAMPLE_WORDS) : -1;
+    at = 0;
+    b->next = f->samples ? part(b, root, &at, "next", f->rows, 0) : -1;
     b->pool = pool(b);
 }
 
@@ -116,5 +120,6 @@ void build_flat_sample(struct builder *b, int logits)
                                                       .ndim = 1,
                                                       .dim = {b->shape->flat.rows},
                                                       .view_of = -1});
+    op.out[SAMPLE_NEXT] = b->next;
     tape_append(b->tape, &op);
 }

@@ -239,7 +239,8 @@ static enum plim_status check_flat(const struct model_shape *shape, struct plim_
 {
     const struct model_flat *flat = &shape->flat;
     bool good = shape->batch == 1 && shape->time == flat->tokens && shape->kv_length == 0 &&
-                shape->head == HEAD_LAST_LOGITS && flat->rows >= 1 && flat->blocks >= 1 && flat->reach >= 1;
+                shape->head == HEAD_LAST_LOGITS && flat->rows >= 1 && flat->blocks >= 1 && flat->reach >= 1 &&
+                (!flat->samples || flat->rows <= flat->tokens);
     return good ? PLIM_OK : plim_fail(err, PLIM_BUG, "a flat shape whose sizes do not agree");
 }
 

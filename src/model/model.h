@@ -209,7 +209,8 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
  * A flat shape (HEAD_LAST_LOGITS) has one input instead, "flat", in which "ids", "pos", "slots" i32[N], "rows" i32[R,3],
  * "blocks" i32[R,M] and "last" i32[R] (the tokens whose "logits" [R,V] are wanted) lie one after the other, and one kept
  * CLASS_KV "kv.pool" for all layers; op.h, kv_put and attn_paged, says what is in them. One that samples has "sampling"
- * i32[R,SAMPLE_WORDS] as the last of its inputs and reads "tokens" i32[R] beside the logits. */
+ * i32[R,SAMPLE_WORDS] as the last of its inputs and reads "tokens" i32[R] beside the logits; the pass leaves them in "next" i32[R],
+ * too, which are the first ids, so R is N at most. */
 enum plim_status model_emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape,
                             struct plim_error *err);
 

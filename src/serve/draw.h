@@ -23,6 +23,7 @@ struct draw {
     int64_t prompt, known;
     int32_t given; /* the token is this one; -1: it is drawn */
     int logprobs;  /* -1: none, else so many of the likeliest too */
+    bool asked;    /* of the device (draw_words) */
     bool done;     /* the token is there already, and nothing else is wanted */
     int32_t token; /* out, as are those below */
     float logprob;

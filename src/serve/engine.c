@@ -40,10 +40,14 @@ static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
     const struct engine_plan *p = &e->plan;
     size_t rows = (size_t)p->parallel;
     const struct model_flat *largest = &e->family.size[e->family.count - 1];
-    e->rows = calloc(rows, sizeof *e->rows);
-    e->draws = calloc(rows, sizeof *e->draws);
-    e->drawn = calloc(rows, sizeof *e->drawn);
-    bool good = e->rows && e->draws && e->drawn;
+    bool good = true;
+    for (int i = 0; i < engine_steps(e); i++) {
+        struct step *step = &e->step[i];
+        step->rows = calloc(rows, sizeof *step->rows);
+        step->draws = calloc(rows, sizeof *step->draws);
+        step->drawn = calloc(rows, sizeof *step->drawn);
+        good = good && step->rows && step->draws && step->drawn;
+    }
     if (!e->device->facts.unified_memory) {
         int64_t numbers = 3 * p->step_tokens + p->parallel * (largest->reach + 4 + SAMPLE_WORDS);
         e->staged = malloc((size_t)numbers * sizeof *e->staged);
@@ -81,7 +85,6 @@ static enum plim_status open_decoder(struct engine *e, struct plim_error *err)
 static void close_decoder(struct engine *e)
 {
     schedule_restart(&e->schedule);
-    drawer_release(&e->drawer);
     blocks_release(&e->blocks);
     if (e->options.plan_only)
         family_drop(&e->family);
@@ -89,12 +92,6 @@ static void close_decoder(struct engine *e)
         family_close(&e->family);
     memset(&e->family, 0, sizeof e->family);
     quantise_release(&e->quantisation);
-    free(e->rows), e->rows = NULL;
-    free(e->draws), e->draws = NULL;
-    free(e->drawn), e->drawn = NULL;
-    free(e->staged), e->staged = NULL;
-    free(e->tokens), e->tokens = NULL;
-    free(e->raw), e->raw = NULL;
 }
 
 const struct engine_kind engine_decoder = {open_decoder, close_decoder, engine_step_decoder,
@@ -127,8 +124,28 @@ static enum plim_status stand_up(struct engine *e, struct plim_error *err)
     return status == PLIM_OK ? e->kind->open(e, err) : status;
 }
 
+/* What kinds share of a step's buffers. */
+static void drop_buffers(struct engine *e)
+{
+    for (int i = 0; i < DEVICE_READS; i++) {
+        free(e->step[i].rows);
+        free(e->step[i].draws);
+        free(e->step[i].drawn);
+        e->step[i] = (struct step){0};
+    }
+    e->under_way = NULL;
+    drawer_release(&e->drawer);
+    free(e->staged), e->staged = NULL;
+    free(e->tokens), e->tokens = NULL;
+    free(e->raw), e->raw = NULL;
+}
+
 /* Requests stay; all else goes. */
-static void lie_down(struct engine *e) { e->kind->close(e); }
+static void lie_down(struct engine *e)
+{
+    e->kind->close(e);
+    drop_buffers(e);
+}
 
 enum plim_status engine_reopen(struct engine *e, struct device *device, const struct engine_options *options,
                                struct plim_error *err)

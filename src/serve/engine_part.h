@@ -1,8 +1,8 @@
 /* engine_part.h - what the files of the engine share. See engine.h.
  *
  * engine.c is the outside, the same for every kind of model: opening, submitting, waiting. A kind is a table of functions.
- * Of decoders engine_plan.c makes a plan fit and moves to another one, and engine_step.c runs steps; encoder-decoders are in
- * engine_source.h, encoders in engine_vectors.c.
+ * Of decoders engine_plan.c makes a plan fit and moves to another one, engine_step.c runs steps, and engine_pass.c is what goes into one and
+ * comes out of it; encoder-decoders are in engine_source.h, encoders in engine_vectors.c.
  *
  * What belongs to whom: the schedule, the blocks and everything that touches the device belong to the stepping thread;
  * what stands below `lock` is read and written under it.
@@ -49,11 +49,26 @@ struct request {
     int32_t *tokens;           /* prompt, then answer */
     int64_t made, told;        /* tokens of the answer; of the prompt, told with their log-probabilities */
     bool seen;                 /* it was in a step */
+    bool open;                 /* the device has left a token of it to the host: its steps are read before others begin */
     double submitted, started, answered;
     int64_t bytes;         /* of host memory */
     bool cancelled;        /* under the lock */
     struct request *next;  /* of all */
     struct request *after; /* of those that are not in the schedule yet */
+};
+
+static inline struct request *request_of(struct sequence *s) { return (struct request *)s; }
+
+/* A step: who takes part, and what is drawn for whom. Rows and draws of requests that have ended since are nobody's: NULL. */
+struct step {
+    const struct member *member;
+    struct model_flat size;
+    struct step_row *rows;  /* [parallel] */
+    struct draw *draws;     /* [parallel] */
+    struct request **drawn; /* [parallel] */
+    int row_count, draw_count;
+    int64_t tokens;
+    bool behind; /* launched before the step in front of it was read: its tokens are those which that one draws */
 };
 
 struct engine {
@@ -79,9 +94,8 @@ struct engine {
     struct schedule schedule;
     int64_t kept_bytes,
         kept_room; /* of waiting requests' keys and values on the host (engine_keep.c); room 0: none */
-    struct step_row *rows;  /* [parallel] */
-    struct draw *draws;     /* [parallel] */
-    struct request **drawn; /* [parallel]: whose they are */
+    struct step step[DEVICE_READS]; /* the second where the device draws tokens by itself */
+    struct step *under_way;         /* launched and not read; NULL: none is */
     struct drawer drawer;
     double now;           /* when the tokens of the last step were there */
     int64_t fresh_tokens; /* made since the statistics were written */
@@ -100,6 +114,13 @@ struct engine {
     struct engine_stats stats;
 };
 
+/* Steps that may be under way at a time: a device whose memory is the process's own computes while it is called, and what its
+ * tokens are the host says. */
+static inline int engine_steps(const struct engine *e)
+{
+    return e->device->facts.unified_memory ? 1 : DEVICE_READS;
+}
+
 /* engine_plan.c: spec and options are set; the plan is committed and its programs are ready. */
 enum plim_status engine_make_plan(struct engine *e, struct plim_error *err);
 enum plim_status engine_commit(struct engine *e, struct plim_error *err);
@@ -116,6 +137,16 @@ int64_t engine_blocks_within(const struct engine *e, int64_t budget);
 /* engine_keep.c: keys and values of requests that wait, in the host's memory. */
 struct keeper engine_keeper(struct engine *e);
 int64_t engine_keep_room(const struct engine *e, int64_t request_bytes);
+
+/* engine_pass.c: what goes into a step and what comes out of it. The step has its rows; step_size finds the member that computes
+ * them. step_launch hands inputs over and begins; step_draw waits, and every draw has its token then, unless the step was
+ * overtaken: logits are gone then, and a draw that the device has left to the host is not done. */
+void step_size(const struct engine *e, struct step *s);
+enum plim_status step_launch(struct engine *e, struct step *s, struct plim_error *err);
+enum plim_status step_draw(struct engine *e, struct step *s, bool overtaken, struct plim_error *err);
+/* Can a step with one token more of each row be launched before this one is read? The device must draw all tokens of this one, none
+ * of them the last of its answer, and leave them where the other one's ids are: it is the same member's. */
+bool step_may_be_overtaken(const struct engine *e, const struct step *s);
 
 /* engine_step.c: the end of a request, told and freed. */
 void engine_finish(struct engine *e, struct request *r, struct engine_event *event);

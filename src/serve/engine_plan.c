@@ -304,7 +304,8 @@ static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64
     if (e->bytes_room > (4 << 20)) e->bytes_room = 4 << 20;
     if (e->bytes_room < s->context * 5 + 4096) e->bytes_room = s->context * 5 + 4096;
     *out = f->count * tape + (int64_t)sizeof(struct engine) + e->bytes_room + own_drawer(e) +
-           blocks_bytes(s->blocks) + s->parallel * (int64_t)(sizeof(struct draw) + sizeof(struct step_row));
+           blocks_bytes(s->blocks) +
+           engine_steps(e) * s->parallel * (int64_t)(sizeof(struct draw) + sizeof(struct step_row));
     e->kept_room = engine_keep_room(e, s->blocks * e->block_bytes);
     *out += e->kept_room;
     if (!e->device->facts.unified_memory)

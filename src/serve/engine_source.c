@@ -126,25 +126,26 @@ static enum plim_status read_logits(struct engine *e, struct exec *exec, int64_t
 static void draw_all(struct engine *e, struct sources *s, int64_t rows, enum dtype type, const char *logits)
 {
     int64_t width = e->spec.vocab_size * (int64_t)dtype_size(type);
+    struct draw *all = e->step[0].draws;
     int n = 0, k = 0;
     for (int64_t i = 0; i < rows; i++) {
         struct request *r = s->row[i].request;
         if (!draws(&s->row[i])) continue;
-        e->draws[n++] = (struct draw){.logits = logits + i * width,
-                                      .type = type,
-                                      .sampling = &r->ask.sampling,
-                                      .step = (uint64_t)r->made,
-                                      .tokens = r->tokens + r->ask.count,
-                                      .known = r->made,
-                                      .given = -1,
-                                      .logprobs = r->ask.logprobs};
+        all[n++] = (struct draw){.logits = logits + i * width,
+                                 .type = type,
+                                 .sampling = &r->ask.sampling,
+                                 .step = (uint64_t)r->made,
+                                 .tokens = r->tokens + r->ask.count,
+                                 .known = r->made,
+                                 .given = -1,
+                                 .logprobs = r->ask.logprobs};
     }
-    drawer_run(&e->drawer, e->draws, n);
+    drawer_run(&e->drawer, all, n);
     for (int64_t i = 0; i < rows; i++) {
         struct source_row *row = &s->row[i];
         bool drew = draws(row);
         row->fed += row->read;
-        if (drew && !engine_answer(e, row->request, &e->draws[k++])) *row = (struct source_row){0};
+        if (drew && !engine_answer(e, row->request, &all[k++])) *row = (struct source_row){0};
     }
 }
 

@@ -223,10 +223,10 @@ static enum plim_status take_buffers(struct engine *e, struct sources *s, struct
 {
     size_t rows = (size_t)s->rows, numbers = (size_t)(s->rows > s->length ? s->rows : s->length);
     int64_t vocab = e->spec.vocab_size;
-    e->draws = calloc(rows, sizeof *e->draws);
+    e->step[0].draws = calloc(rows, sizeof *e->step[0].draws);
     s->row = calloc(rows, sizeof *s->row);
     s->input = malloc(numbers * sizeof *s->input);
-    bool good = e->draws && s->row && s->input;
+    bool good = e->step[0].draws && s->row && s->input;
     if (!e->device->facts.unified_memory)
         good = (e->raw = malloc(rows * (size_t)vocab * sizeof(float))) && good; /* no type is wider */
     if (!good) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the rows of a step");

@@ -1,4 +1,10 @@
-/* engine_step.c - one step: who takes part, inputs, the pass, tokens, events. See engine_part.h. */
+/* engine_step.c - one step: who takes part, tokens, events, the end of requests. See engine_part.h.
+ *
+ * While a step is under way the next one is launched, where it is certain what that is: one token more of each of its rows. Only
+ * then is the first one read, so that the device never waits for the host. Whoever turns out to have ended leaves both (let_go),
+ * and what the second step computes of it is read by nobody: its blocks are free at once, because whatever is written into
+ * them next is queued behind that step.
+ */
 #include "base/clock.h"
 #include "serve/engine_part.h"
 
@@ -6,8 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static struct request *request_of(struct sequence *s) { return (struct request *)s; }
 
 /* --- the end of a request --------------------------------------------------------------------------------- */
 
@@ -28,9 +32,22 @@ static void unlink_live(struct engine *e, const struct request *r)
     e->live_count--, e->live_bytes -= r->bytes;
 }
 
+/* Nothing that steps under way compute of this request counts. */
+static void let_go(struct engine *e, const struct request *r)
+{
+    for (int i = 0; i < DEVICE_READS; i++) {
+        struct step *s = &e->step[i];
+        for (int k = 0; k < s->row_count; k++)
+            if (s->rows[k].sequence == &r->sequence) s->rows[k].sequence = NULL;
+        for (int k = 0; k < s->draw_count; k++)
+            if (s->drawn[k] == r) s->drawn[k] = NULL;
+    }
+}
+
 void engine_finish(struct engine *e, struct request *r, struct engine_event *event)
 {
     fill_event(r, clock_seconds(), event);
+    let_go(e, r);
     schedule_remove(&e->schedule, &r->sequence);
     pthread_mutex_lock(&e->lock);
     unlink_live(e, r);
@@ -62,169 +79,6 @@ static enum plim_status take_in(struct engine *e, struct plim_error *err)
         if (!e->incoming) e->incoming_end = &e->incoming;
     }
     pthread_mutex_unlock(&e->lock);
-    return status;
-}
-
-/* Numbers of a step, where the host writes them. */
-struct inputs {
-    int32_t *ids, *pos, *slots, *rows, *blocks, *last;
-    int32_t *sampling; /* where the device samples */
-};
-
-static struct inputs inputs_at(int32_t *at, const struct model_flat *size)
-{
-    struct inputs in = {.ids = at};
-    in.pos = in.ids + size->tokens;
-    in.slots = in.pos + size->tokens;
-    in.rows = in.slots + size->tokens;
-    in.blocks = in.rows + 3 * size->rows;
-    in.last = in.blocks + size->rows * size->reach;
-    in.sampling = in.last + size->rows;
-    return in;
-}
-
-static void put_row(const struct inputs *in, const struct model_flat *size, const struct step_row *row,
-                    int64_t r, int64_t at)
-{
-    const struct sequence *q = row->sequence;
-    for (int64_t i = 0; i < row->count; i++) {
-        int64_t p = row->first + i;
-        in->ids[at + i] = q->tokens[row->skipped + p], in->pos[at + i] = (int32_t)p;
-        in->slots[at + i] = q->table[p / KV_BLOCK] * KV_BLOCK + (int32_t)(p % KV_BLOCK);
-    }
-    in->rows[3 * r] = (int32_t)at, in->rows[3 * r + 1] = (int32_t)row->count;
-    in->rows[3 * r + 2] = (int32_t)row->first;
-    memcpy(in->blocks + r * size->reach, q->table, (size_t)q->held * sizeof *q->table);
-}
-
-/* Rows and tokens behind those of the step do nothing and are stored nowhere. */
-static void pad(const struct inputs *in, const struct model_flat *size, int64_t tokens, int64_t rows,
-                int64_t lasts)
-{
-    for (int64_t i = tokens; i < size->tokens; i++) in->ids[i] = 0, in->pos[i] = 0, in->slots[i] = -1;
-    for (int64_t r = rows; r < size->rows; r++)
-        in->rows[3 * r] = in->rows[3 * r + 1] = in->rows[3 * r + 2] = 0;
-    for (int64_t i = lasts; i < size->rows; i++) in->last[i] = 0;
-}
-
-/* Tokens whose logits are wanted: the last of all, and those of a prompt whose successor has not been told. */
-static bool wants(const struct step_row *row, int64_t i)
-{
-    const struct request *r = request_of(row->sequence);
-    int64_t next = row->skipped + row->first + i + 1;
-    return (row->last && i + 1 == row->count) ||
-           (row->sequence->every && next < r->ask.count && next >= r->told);
-}
-
-/* --- the pass --------------------------------------------------------------------------------------------- */
-
-struct step {
-    const struct member *member;
-    struct model_flat size;
-    int rows;
-    int64_t tokens;
-    int draws;
-};
-
-static void count_step(struct engine *e, struct step *s)
-{
-    int64_t lasts = 0;
-    for (int r = 0; r < s->rows; r++) {
-        s->tokens += e->rows[r].count;
-        for (int64_t i = 0; i < e->rows[r].count; i++) lasts += wants(&e->rows[r], i);
-    }
-    s->member = family_member(&e->family, s->tokens, lasts > s->rows ? lasts : s->rows, &s->size);
-}
-
-static void add_draw(struct engine *e, struct step *s, struct request *r, int64_t position)
-{
-    const struct sequence *q = &r->sequence;
-    bool of_prompt = position + 1 < r->ask.count;
-    e->drawn[s->draws] = r;
-    e->draws[s->draws++] = (struct draw){.sampling = &r->ask.sampling,
-                                         .step = (uint64_t)r->made,
-                                         .tokens = r->tokens,
-                                         .prompt = r->ask.count,
-                                         .known = q->known,
-                                         .given = of_prompt ? q->tokens[position + 1] : -1,
-                                         .logprobs = r->ask.logprobs};
-}
-
-/* What the device draws by itself, and rows without anything to draw behind it. */
-static void put_sampling(struct engine *e, const struct step *s, int32_t *words)
-{
-    for (int i = 0; i < s->draws; i++)
-        draw_words(&e->draws[i], e->drawer.vocab, words + (int64_t)i * SAMPLE_WORDS);
-    memset(words + (int64_t)s->draws * SAMPLE_WORDS, 0,
-           (size_t)((s->size.rows - s->draws) * SAMPLE_WORDS) * sizeof *words);
-}
-
-static enum plim_status run_pass(struct engine *e, struct step *s, struct plim_error *err)
-{
-    struct exec *exec = s->member->exec;
-    int32_t *direct = exec_host(exec, s->member->flat);
-    struct inputs in = inputs_at(direct ? direct : e->staged, &s->size);
-    int64_t at = 0;
-    for (int r = 0; r < s->rows; r++) {
-        const struct step_row *row = &e->rows[r];
-        put_row(&in, &s->size, row, r, at);
-        for (int64_t i = 0; i < row->count; i++) {
-            if (!wants(row, i)) continue;
-            in.last[s->draws] = (int32_t)(at + i);
-            add_draw(e, s, request_of(row->sequence), row->skipped + row->first + i);
-        }
-        at += row->count;
-    }
-    pad(&in, &s->size, s->tokens, s->rows, s->draws);
-    if (s->member->tokens >= 0) put_sampling(e, s, in.sampling);
-    const struct tensor *flat = &exec->tape->tensors[s->member->flat];
-    enum plim_status status = PLIM_OK;
-    if (!direct) status = exec_write(exec, s->member->flat, e->staged, 0, tensor_bytes(flat), err);
-    return status == PLIM_OK ? exec_loop(exec, 0, err) : status;
-}
-
-/* Tokens that the device has drawn. */
-static enum plim_status read_tokens(struct engine *e, const struct step *s, struct plim_error *err)
-{
-    enum plim_status status = exec_read(s->member->exec, s->member->tokens, e->tokens, 0,
-                                        s->draws * (int64_t)sizeof *e->tokens, err);
-    for (int i = 0; i < s->draws && status == PLIM_OK; i++) {
-        struct draw *d = &e->draws[i];
-        d->done = e->tokens[i] >= 0;
-        if (d->done) d->token = e->tokens[i];
-    }
-    return status;
-}
-
-/* Logits of the rows that are left to the host: those from the first to the last of them. */
-static enum plim_status read_logits(struct engine *e, const struct step *s, struct plim_error *err)
-{
-    const struct exec *exec = s->member->exec;
-    const struct tensor *t = &exec->tape->tensors[s->member->logits];
-    int64_t row = e->spec.vocab_size * (int64_t)dtype_size(t->type);
-    const char *from = exec_host(exec, s->member->logits);
-    enum plim_status status = PLIM_OK;
-    int first = 0, end = s->draws;
-    while (first < end && e->draws[first].done) first++;
-    while (end > first && e->draws[end - 1].done) end--;
-    if (!from && first < end)
-        status =
-            exec_read(exec, s->member->logits, e->raw + first * row, first * row, (end - first) * row, err);
-    for (int i = first; i < end; i++)
-        e->draws[i].logits = (from ? from : e->raw) + i * row, e->draws[i].type = t->type;
-    return status;
-}
-
-/* Tokens of all rows. */
-static enum plim_status draw_tokens(struct engine *e, const struct step *s, struct plim_error *err)
-{
-    enum plim_status status = PLIM_OK;
-    int left = 0;
-    if (!s->draws) return e->device->ops->sync(e->device, err);
-    if (s->member->tokens >= 0) status = read_tokens(e, s, err);
-    for (int i = 0; i < s->draws; i++) left += !e->draws[i].done;
-    if (status == PLIM_OK && left) status = read_logits(e, s, err);
-    if (status == PLIM_OK && left) drawer_run(&e->drawer, e->draws, s->draws);
     return status;
 }
 
@@ -281,9 +135,10 @@ bool engine_answer(struct engine *e, struct request *r, const struct draw *d)
 
 static void tell_all(struct engine *e, const struct step *s)
 {
-    for (int i = 0; i < s->draws; i++) {
-        struct request *r = e->drawn[i];
-        const struct draw *d = &e->draws[i];
+    for (int i = 0; i < s->draw_count; i++) {
+        struct request *r = s->drawn[i];
+        const struct draw *d = &s->draws[i];
+        if (!r) continue;
         if (d->given >= 0)
             tell_prompt(e, r, d);
         else
@@ -306,16 +161,16 @@ static void sweep(struct engine *e)
 /* Under the lock. */
 static void count_up(struct engine *e, const struct step *s)
 {
-    for (int r = 0; r < s->rows; r++) {
-        struct request *q = request_of(e->rows[r].sequence);
-        int64_t before = e->rows[r].first, prompt = q->ask.count - before;
+    for (int r = 0; r < s->row_count; r++) {
+        struct request *q = request_of(s->rows[r].sequence);
+        int64_t before = s->rows[r].first, prompt = q->ask.count - before;
         if (prompt > 0 && !(e->options.window && q->seen))
-            e->stats.prompt_tokens += prompt < e->rows[r].count ? prompt : e->rows[r].count;
+            e->stats.prompt_tokens += prompt < s->rows[r].count ? prompt : s->rows[r].count;
         if (q->seen) continue;
         q->seen = true, q->started = clock_seconds();
         e->stats.shared_tokens += q->sequence.shared;
     }
-    e->stats.steps++;
+    e->stats.steps++, e->stats.ahead += s->behind;
 }
 
 /* Statistics, before a step (NULL: none comes) and after one with which requests have ended. */
@@ -380,30 +235,94 @@ static bool has_news(struct engine *e)
     return news;
 }
 
+/* --- a step ----------------------------------------------------------------------------------------------- */
+
+static enum plim_status launch(struct engine *e, struct step *s, struct plim_error *err)
+{
+    step_size(e, s);
+    note(e, s);
+    return step_launch(e, s, err);
+}
+
+/* Those whose token the device has left to the host when its logits had gone: their step is taken again, and read at once. */
+static void take_again(struct engine *e, struct step *s)
+{
+    for (int i = 0; i < s->draw_count; i++)
+        if (s->drawn[i] && !s->draws[i].done) s->drawn[i]->open = true, let_go(e, s->drawn[i]);
+}
+
+/* Reads the step under way and tells its tokens; `next`, if there is one, is under way from then on. */
+static enum plim_status end_step(struct engine *e, struct step *next, struct plim_error *err)
+{
+    struct step *s = e->under_way;
+    int before = e->schedule.count;
+    e->under_way = NULL;
+    enum plim_status status = step_draw(e, s, next != NULL, err);
+    if (status != PLIM_OK) return status;
+    e->under_way = next;
+    e->now = clock_seconds();
+    if (next) take_again(e, s);
+    schedule_done(&e->schedule, s->rows, s->row_count);
+    tell_all(e, s);
+    if (e->schedule.count != before) note(e, NULL);
+    return PLIM_OK;
+}
+
+/* Is the step after this one the same rows with one token more, whatever the tokens of this one are? Then next->rows has them. */
+static bool may_run_ahead(struct engine *e, const struct step *s, struct step *next)
+{
+    if (!step_may_be_overtaken(e, s) || has_news(e)) return false;
+    next->row_count = schedule_next(&e->schedule, s->rows, s->row_count, next->rows);
+    return next->row_count > 0;
+}
+
+/* The next step is launched before the one under way is read; *out is NULL where it cannot be. */
+static enum plim_status run_ahead(struct engine *e, struct step **out, struct plim_error *err)
+{
+    struct step *next = &e->step[e->under_way == &e->step[0]];
+    *out = NULL;
+    if (!may_run_ahead(e, e->under_way, next)) return PLIM_OK;
+    next->behind = true, *out = next;
+    return launch(e, next, err);
+}
+
+/* The step under way is read before the line moves: it has blocks where they are. */
 static enum plim_status take_news(struct engine *e, struct plim_error *err)
 {
-    enum plim_status status = engine_take_line(e, err);
+    pthread_mutex_lock(&e->lock);
+    bool moved = e->budget_moved;
+    pthread_mutex_unlock(&e->lock);
+    enum plim_status status = moved && e->under_way ? end_step(e, NULL, err) : PLIM_OK;
+    if (status == PLIM_OK) status = engine_take_line(e, err);
     if (status == PLIM_OK) status = take_in(e, err);
-    if (status == PLIM_OK) sweep(e);
+    if (status == PLIM_OK) sweep(e), note(e, NULL);
     return status;
+}
+
+/* Nobody who is in the step is still there. */
+static bool is_left(const struct step *s)
+{
+    for (int r = 0; r < s->row_count; r++)
+        if (s->rows[r].sequence) return false;
+    return true;
 }
 
 enum plim_status engine_step_decoder(struct engine *e, struct plim_error *err)
 {
-    struct step s = {0};
+    struct step *next = NULL;
     enum plim_status status = has_news(e) ? take_news(e, err) : PLIM_OK;
     if (status != PLIM_OK) return status;
-    s.rows = schedule_step(&e->schedule, e->rows);
-    if (!s.rows) return note(e, NULL), PLIM_OK;
-    count_step(e, &s);
-    note(e, &s);
-    status = run_pass(e, &s, err);
-    if (status == PLIM_OK) status = draw_tokens(e, &s, err);
-    if (status != PLIM_OK) return status;
-    int before = e->schedule.count;
-    e->now = clock_seconds();
-    schedule_done(&e->schedule, e->rows, s.rows);
-    tell_all(e, &s);
-    if (e->schedule.count != before) note(e, NULL);
-    return PLIM_OK;
+    if (e->under_way && is_left(e->under_way)) e->under_way = NULL;
+    if (!e->under_way) {
+        struct step *s = &e->step[0];
+        s->behind = false, s->draw_count = 0;
+        s->row_count = schedule_step(&e->schedule, s->rows);
+        if (!s->row_count) return note(e, NULL), PLIM_OK;
+        status = launch(e, s, err);
+        e->under_way = s;
+    }
+    if (status == PLIM_OK) status = run_ahead(e, &next, err);
+    if (status == PLIM_OK) return end_step(e, next, err);
+    e->under_way = NULL; /* nothing of it has been told: the next one begins where it began */
+    return status;
 }

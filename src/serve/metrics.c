@@ -148,6 +148,8 @@ static void put_engine(struct writer *w, const struct engine_stats *e)
     put_one(w, "prefix_cache_hits_total", "counter", "Prompt tokens found in blocks of other requests.",
             (double)e->shared_tokens);
     put_one(w, "engine_steps_total", "counter", "Steps of the engine.", (double)e->steps);
+    put_one(w, "engine_steps_ahead_total", "counter",
+            "Steps that were launched before the one before them was read.", (double)e->ahead);
     put_one(w, "kv_blocks", "gauge", "Blocks of the cache.", (double)e->blocks);
     put_one(w, "kv_blocks_used", "gauge", "Blocks in use.", (double)e->blocks_used);
     put_one(w, "kv_blocks_shared", "gauge", "Blocks that several requests use.", (double)e->blocks_shared);

@@ -203,9 +203,35 @@ int schedule_step(struct schedule *s, struct step_row *rows)
 void schedule_done(struct schedule *s, const struct step_row *rows, int count)
 {
     for (int k = 0; k < count && !s->window; k++) {
+        if (!rows[k].sequence) continue;
         rows[k].sequence->computed += rows[k].count;
         name_blocks(s, rows[k].sequence);
     }
+}
+
+/* Blocks that a row still needs for one position more. */
+static int64_t missing(const struct step_row *row)
+{
+    int64_t blocks = blocks_for(row->first + row->count + 1) - row->sequence->held;
+    return blocks > 0 ? blocks : 0;
+}
+
+int schedule_next(struct schedule *s, const struct step_row *rows, int count, struct step_row *next)
+{
+    int64_t need = 0, running = 0;
+    for (int i = 0; i < s->count; i++) running += s->queue[i]->running;
+    if (s->window || running != count || (s->count > running && count < s->rows)) return 0;
+    for (int k = 0; k < count; k++) {
+        if (!rows[k].sequence || !rows[k].last) return 0;
+        need += missing(&rows[k]);
+    }
+    if (need > blocks_left(s->blocks)) return 0;
+    for (int k = 0; k < count; k++) {
+        struct sequence *q = rows[k].sequence;
+        for (int64_t n = missing(&rows[k]); n > 0; n--) q->table[q->held++] = blocks_take(s->blocks);
+        next[k] = (struct step_row){q, rows[k].first + rows[k].count, 1, 0, true};
+    }
+    return count;
 }
 
 void schedule_shrink(struct schedule *s, int64_t most)

@@ -77,7 +77,11 @@ void schedule_release(struct schedule *s); /* the queue's memory */
 
 /* At most s->rows of them. */
 int schedule_step(struct schedule *s, struct step_row *rows);
+/* Rows without a sequence, which has gone since, are passed over. */
 void schedule_done(struct schedule *s, const struct step_row *rows, int count);
+/* The step behind one that is not done: one token more of each of its sequences, as many rows. 0: it may become another one, because
+ * not all of them decode then, somebody who waits could join, or blocks are missing; nothing has changed then. */
+int schedule_next(struct schedule *s, const struct step_row *rows, int count, struct step_row *next);
 
 /* Gives way until no more than `most` blocks are owned. */
 void schedule_shrink(struct schedule *s, int64_t most);

@@ -167,7 +167,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .name = "sample",
             .cls = OP_CLASS_COMPUTE,
             .in = {[SAMPLE_LOGITS] = "x#RV", [SAMPLE_ROWS] = "iRP"},
-            .out = {[SAMPLE_TOKEN] = "i#R"},
+            .out = {[SAMPLE_TOKEN] = "i#R", [SAMPLE_NEXT] = "i#R?"},
         },
     [OP_KV_PUT8] =
         {

@@ -28,7 +28,7 @@
  *  kv_put        k[1,N,K,D] v slots[N]i32 pool[P,2L,K,16D]         pool                        keys and values of N tokens into blocks, see below
  *  attn_paged    q[1,N,H,D] pool[P,2L,K,16D] rows[R,3]i32          o[1,N,H,D]                  causal attention of rows of tokens over blocks, see below
  *                blocks[R,M]i32
- *  sample        logits[R,V] rows[R,12]i32                         token[R]i32                 the next token of each row, see below
+ *  sample        logits[R,V] rows[R,12]i32                         token[R]i32 [next[R]i32]    the next token of each row, see below
  *  kv_put8       k[1,N,K,D] v slots[N]i32 pool[P,2L,K,16(D+4)]u8   pool                        the same in 8 bits
  *  attn_paged8   q[1,N,H,D] pool[P,2L,K,16(D+4)]u8 rows[R,3]i32    o[1,N,H,D]                  the same over them
  *                blocks[R,M]i32
@@ -127,7 +127,8 @@
  *
  * Sampling. A row has SAMPLE_WORDS words (enum sample_word; of a double the lower one first). By its mode the token is -1, the
  * likeliest of the first `vocab` (of equal ones the first), or drawn as tensor/sample.h says it, by the number. A
- * backend may leave a row that keeps more candidates than it has room for to the caller: the token is then -2.
+ * backend may leave a row that keeps more candidates than it has room for to the caller: the token is then -2. next is the token
+ * where there is one, else 0: ids that embed may read.
  *
  * kv_put8 and attn_paged8 are the same over a pool of bytes: pool[block,2l,head] is 16 D codes, as the elements above lie, and then
  * 16 fp32 scales, one for each position (tensor/kv8.h is the arithmetic). kv_put8 makes them; an element is code * scale.

@@ -71,6 +71,8 @@ void ref_sample(const struct ref_call *call)
         call->out[SAMPLE_TOKEN].i[r] = row[SAMPLE_MODE] == SAMPLE_NONE        ? SAMPLED_NONE
                                        : row[SAMPLE_MODE] == SAMPLE_LIKELIEST ? (int32_t)best
                                                                               : draw(c, n, row);
+        int32_t token = call->out[SAMPLE_TOKEN].i[r];
+        if (call->out[SAMPLE_NEXT].i) call->out[SAMPLE_NEXT].i[r] = token < 0 ? 0 : token;
     }
     free(c);
 }

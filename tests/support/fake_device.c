@@ -329,6 +329,28 @@ static enum plim_status fake_write(struct device *dev, size_t at, const void *ho
     return fake_of(dev)->cpu->ops->write(fake_of(dev)->cpu, at, host, bytes, e);
 }
 
+/* What is there now: everything that was given so far is done. */
+static void fake_read_begin(struct device *dev, int slot, size_t at, size_t bytes)
+{
+    struct fake *f = fake_of(dev);
+    static const int32_t open = SAMPLED_OPEN;
+    assert_true(slot >= 0 && slot < DEVICE_READS && bytes <= DEVICE_READ_BYTES && !f->compiling);
+    f->begun++;
+    if (f->lost) return;
+    if (f->npending) settle(f, (struct use){.near = (char *)fake_base(dev) + at, .bytes = bytes});
+    memcpy(f->slots[slot], (char *)fake_base(dev) + at, bytes);
+    if (f->open_every && f->begun % f->open_every == 0) memcpy(f->slots[slot], &open, sizeof open);
+}
+
+static enum plim_status fake_read_end(struct device *dev, int slot, void *host, size_t bytes,
+                                      struct plim_error *e)
+{
+    struct fake *f = fake_of(dev);
+    memcpy(host, f->slots[slot], bytes);
+    memset(f->slots[slot], 0x7f, bytes); /* once */
+    return is_there(f, e);
+}
+
 /* The base moves, unlike a GPU's: addresses of the host tier are not to be kept across this. */
 static enum plim_status fake_host_commit(struct device *dev, size_t bytes, struct plim_error *e)
 {
@@ -463,6 +485,8 @@ static const struct device_ops fake_ops = {
     .fill = fake_fill,
     .read = fake_read,
     .write = fake_write,
+    .read_begin = fake_read_begin,
+    .read_end = fake_read_end,
     .run = fake_run,
     .run_many = fake_run_many,
     .tune = fake_tune,

@@ -35,6 +35,7 @@ void make_sample(struct op_case *c)
     case_in(c, SAMPLE_ROWS, DT_I32, DIMS(rows, SAMPLE_WORDS));
     for (int64_t r = 0; r < rows; r++) set_row(c, r * SAMPLE_WORDS, vocab, vocab <= 2000);
     case_out(c, SAMPLE_TOKEN, DT_I32, DIMS(rows));
+    if (case_flip(c)) case_out(c, SAMPLE_NEXT, DT_I32, DIMS(rows));
     c->exact = true;
     case_note(c, "%d of %d, heat %.0f%s", (int)rows, (int)vocab, heat, equal ? ", equal" : "");
 }

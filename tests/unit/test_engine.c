@@ -63,6 +63,8 @@ struct setting {
     int threads, parallel;
     int64_t step, chunk, budget;
     bool alone, fake;
+    bool drawn;         /* by the device: no log-probabilities, which would be the host's */
+    int open_every;     /* of the fake device's reads, one has a token that the host must draw; 0: none */
     enum dtype kv_type; /* 0: the weights' */
     struct engine_stats stats;
     struct engine_plan plan;
@@ -72,7 +74,11 @@ static struct device *open_device(const struct setting *s)
 {
     struct device *device;
     struct plim_error err = {0};
-    if (s->fake) return &fake_open(PROMPT)->device;
+    if (s->fake) {
+        struct fake *fake = fake_open(PROMPT);
+        fake->open_every = s->open_every;
+        return &fake->device;
+    }
     if (device_cpu_open(s->threads ? s->threads : 2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
     return device;
 }
@@ -97,14 +103,14 @@ static struct engine *open_engine(struct setting *s, struct device *device)
     return e;
 }
 
-static void submit(struct engine *e, struct heard *h, double temperature, int64_t *id)
+static void submit(struct engine *e, struct heard *h, double temperature, int logprobs, int64_t *id)
 {
     struct plim_error err = {0};
     struct engine_request ask = {.prompt = h->prompt,
                                  .count = h->length,
                                  .tokens = ANSWER,
                                  .sampling = {.temperature = temperature, .seed = 7},
-                                 .logprobs = 0,
+                                 .logprobs = logprobs,
                                  .hear = hear,
                                  .arg = h};
     if (engine_submit(e, &ask, id, &err) != PLIM_OK) fail_msg("%s", err.text);
@@ -123,7 +129,7 @@ static void answer_all(struct setting *s, struct heard *h, int n, double tempera
 {
     struct device *device = open_device(s);
     struct engine *e = open_engine(s, device);
-    for (int r = 0; r < n; r++) submit(e, &h[r], temperature, NULL);
+    for (int r = 0; r < n; r++) submit(e, &h[r], temperature, s->drawn ? -1 : 0, NULL);
     steps(e);
     engine_stats(e, &s->stats);
     assert_int_equal(s->stats.blocks_used, 0);
@@ -278,23 +284,86 @@ static void test_coded(void **state)
     check_coded("llama-tied"), check_coded("gemma2"), check_coded("qwen3");
 }
 
+/* --- the next step before this one is read ------------------------------------------------------------------ */
+
+/* Ends a request after some tokens, as a stop string does. */
+static bool hear_some(void *arg, const struct engine_event *event)
+{
+    struct heard *h = arg;
+    hear(arg, event);
+    return h->count != 1 + h->length % ANSWER;
+}
+
+/* Requests that come and go while steps run ahead. */
+static void answer_some(struct setting *s, struct heard *h, int n)
+{
+    struct device *device = open_device(s);
+    struct engine *e = open_engine(s, device);
+    struct plim_error err = {0};
+    for (int r = 0; r < n; r++) {
+        struct engine_request ask = {.prompt = h[r].prompt,
+                                     .count = h[r].length,
+                                     .tokens = ANSWER,
+                                     .sampling = {.temperature = r % 2 ? 0.8 : 0, .seed = 3},
+                                     .logprobs = -1,
+                                     .hear = hear_some,
+                                     .arg = &h[r]};
+        assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_OK);
+        for (int i = 0; i < r % 4; i++) assert_int_equal(engine_step(e, &err), PLIM_OK);
+    }
+    steps(e);
+    engine_stats(e, &s->stats);
+    assert_int_equal(s->stats.blocks_used, 0);
+    engine_close(e);
+    device->ops->close(device);
+}
+
+/* The same tokens whoever draws them: by the host after each step, by the device whose steps overtake the host, of requests that end
+ * by length and in the middle, and where the device leaves some tokens to the host. */
+static void test_ahead(void **state)
+{
+    (void)state;
+    struct heard one[REQUESTS], other[REQUESTS];
+    struct setting single = {.model = "llama-tied", .parallel = 1, .drawn = true};
+    const struct setting settings[] = {
+        {.model = "llama-tied", .parallel = 1, .fake = true, .drawn = true},
+        {.model = "llama-tied", .parallel = 8, .fake = true, .drawn = true},
+        {.model = "llama-tied", .parallel = 3, .step = 7, .fake = true, .drawn = true},
+        {.model = "llama-tied", .parallel = 8, .fake = true, .drawn = true, .open_every = 5},
+        {.model = "llama-tied", .parallel = 1, .fake = true, .drawn = true, .open_every = 4},
+    };
+    for (int some = 0; some < 2; some++)
+        for (size_t i = 0; i < 1 + sizeof settings / sizeof *settings; i++) {
+            struct setting s = i ? settings[i - 1] : single;
+            struct heard *h = i ? other : one;
+            make_prompts(h, REQUESTS);
+            if (some)
+                answer_some(&s, h, REQUESTS);
+            else
+                answer_all(&s, h, REQUESTS, 0.9);
+            if (i) same(other, one, REQUESTS, "ahead");
+            if (!s.fake) assert_int_equal(s.stats.ahead, 0);
+            if (s.fake && !some && !s.open_every) assert_true(s.stats.ahead > s.stats.steps / 3);
+            if (s.fake) assert_true(s.stats.ahead > 0);
+        }
+}
+
 /* --- lines that move, requests that go --------------------------------------------------------------------- */
 
 /* 100, 60, 30 and again 100 % of a pool, under load: the same answers, no request lost, plan and ledger agree. */
-static void move_lines(bool fake)
+static void move_lines(bool fake, bool drawn)
 {
     struct heard one[REQUESTS], other[REQUESTS];
-    struct setting single = {.model = "llama-tied", .parallel = 1},
-                   s = {.model = "llama-tied", .parallel = 8};
+    struct setting single = {.model = "llama-tied", .parallel = 1, .drawn = drawn},
+                   s = {.model = "llama-tied", .parallel = 8, .fake = fake, .drawn = drawn};
     struct plim_error err = {0};
     make_prompts(one, REQUESTS), make_prompts(other, REQUESTS);
     answer_all(&single, one, REQUESTS, 0.9);
-    s.fake = fake;
     struct device *device = open_device(&s);
     struct engine *e = open_engine(&s, device);
     int64_t fixed = s.plan.total - s.plan.pool;
     static const int percent[] = {60, 30, 100, 15, 100};
-    for (int r = 0; r < REQUESTS; r++) submit(e, &other[r], 0.9, NULL);
+    for (int r = 0; r < REQUESTS; r++) submit(e, &other[r], 0.9, s.drawn ? -1 : 0, NULL);
     for (int i = 0; engine_busy(e); i++) {
         if (i % 4 == 3 && i / 4 < 5) {
             int64_t line = fixed + s.plan.pool * percent[i / 4] / 100;
@@ -338,21 +407,24 @@ static void test_swapped(void **state)
     }
 }
 
-static void test_moving_line(void **state) { (void)state, move_lines(false); }
-static void test_moving_line_of_a_device(void **state) { (void)state, move_lines(true); }
-
-static void test_cancel(void **state)
+static void test_moving_line(void **state) { (void)state, move_lines(false, false); }
+static void test_moving_line_of_a_device(void **state)
 {
     (void)state;
+    move_lines(true, false), move_lines(true, true);
+}
+
+static void check_cancel(bool fake)
+{
     struct heard h[REQUESTS];
-    struct setting s = {.model = "llama-tied", .parallel = 8};
+    struct setting s = {.model = "llama-tied", .parallel = 8, .fake = fake, .drawn = fake};
     struct plim_error err = {0};
     struct device *device = open_device(&s);
     struct engine *e = open_engine(&s, device);
     int64_t id[REQUESTS];
     make_prompts(h, REQUESTS);
-    for (int r = 0; r < REQUESTS; r++) submit(e, &h[r], 0, &id[r]);
-    for (int i = 0; i < 3; i++) assert_int_equal(engine_step(e, &err), PLIM_OK);
+    for (int r = 0; r < REQUESTS; r++) submit(e, &h[r], 0, s.drawn ? -1 : 0, &id[r]);
+    for (int i = 0; i < 4; i++) assert_int_equal(engine_step(e, &err), PLIM_OK);
     engine_stats(e, &s.stats);
     assert_true(s.stats.blocks_used > 0 && s.stats.running > 1);
     for (int r = 0; r < REQUESTS; r++) engine_cancel(e, id[r]);
@@ -361,10 +433,16 @@ static void test_cancel(void **state)
     assert_int_equal(s.stats.blocks_used, 0);
     assert_false(engine_busy(e));
     for (int r = 0; r < REQUESTS; r++) assert_true(h[r].ends == 1);
-    submit(e, &h[0], 0, NULL); /* closing ends what is under way */
+    submit(e, &h[0], 0, 0, NULL); /* closing ends what is under way */
     engine_close(e);
     assert_true(h[0].ends == 2 && h[0].finish == FINISH_CANCELLED);
     device->ops->close(device);
+}
+
+static void test_cancel(void **state)
+{
+    (void)state;
+    check_cancel(false), check_cancel(true);
 }
 
 static void test_refusals(void **state)
@@ -525,6 +603,7 @@ int main(void)
         cmocka_unit_test(test_olmo2),
         cmocka_unit_test(test_smollm3),
         cmocka_unit_test(test_coded),
+        cmocka_unit_test(test_ahead),
         cmocka_unit_test(test_swapped),
         cmocka_unit_test(test_moving_line),
         cmocka_unit_test(test_moving_line_of_a_device),

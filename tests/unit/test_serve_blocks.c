@@ -150,14 +150,25 @@ static void write_blocks(int32_t wrote[][KV_BLOCK], const struct step_row *rows,
                              rows[k].sequence->tokens[p] * 1000 + (int32_t)p);
 }
 
+/* The step that was foretold, in any order. */
+static void check_same(const struct step_row *rows, int n, const struct step_row *next, int ahead)
+{
+    assert_int_equal(n, ahead);
+    for (int k = 0; k < n; k++) {
+        int i = 0;
+        while (i < n && next[i].sequence != rows[k].sequence) i++;
+        assert_true(i < n && next[i].first == rows[k].first && rows[k].count == 1 && rows[k].last);
+    }
+}
+
 static void run_schedule(int64_t tokens, int64_t most, int64_t chunk, bool share)
 {
     static struct one one[SEQUENCES];
     struct blocks b;
     struct plim_error err = {0};
-    struct step_row rows[SEQUENCES];
+    struct step_row rows[SEQUENCES], next[SEQUENCES];
     int32_t wrote[4 * POOL][KV_BLOCK], to[4 * POOL];
-    int finished = 0;
+    int finished = 0, ahead = 0, told = 0;
     assert_int_equal(blocks_init(&b, POOL, &err), PLIM_OK);
     struct schedule s = {
         .blocks = &b, .tokens = tokens, .rows = most, .chunk = chunk, .seed = 5, .share = share};
@@ -167,7 +178,14 @@ static void run_schedule(int64_t tokens, int64_t most, int64_t chunk, bool share
         int n = schedule_step(&s, rows);
         check_step(&s, rows, n);
         good(&b);
-        if (below(10) == 0) continue; /* the device failed: the same once more */
+        if (ahead) check_same(rows, n, next, ahead);
+        ahead = schedule_next(&s, rows, n, next);
+        told += ahead;
+        good(&b);
+        if (below(10) == 0) { /* the device failed: the same once more */
+            ahead = 0;
+            continue;
+        }
         write_blocks(wrote, rows, n);
         schedule_done(&s, rows, n);
         for (int k = 0; k < n; k++) {
@@ -175,12 +193,13 @@ static void run_schedule(int64_t tokens, int64_t most, int64_t chunk, bool share
             if (rows[k].last) o->q.known++;
             if (o->q.known <= o->wanted && below(60)) continue;
             schedule_remove(&s, &o->q);
-            finished++;
+            finished++, ahead = 0;
             if (finished > 60) continue;
             fresh(o);
             assert_int_equal(schedule_add(&s, &o->q, &err), PLIM_OK);
         }
         if (below(20)) continue;
+        ahead = 0;
         int64_t count = POOL + below(3 * POOL), had = b.count;
         int32_t old[4 * POOL][KV_BLOCK];
         memcpy(old, wrote, sizeof old);
@@ -192,7 +211,7 @@ static void run_schedule(int64_t tokens, int64_t most, int64_t chunk, bool share
     }
     assert_int_equal(s.count, 0);
     assert_int_equal(blocks_left(&b), b.count);
-    assert_true(finished >= 60);
+    assert_true(finished >= 60 && told > 0);
     schedule_release(&s);
     blocks_release(&b);
 }

@@ -40,8 +40,10 @@ void cpu_sample(const struct kernel_call *call)
     int64_t vocab = last_dim(logits), rows = tensor_count(logits) / vocab;
     int64_t bytes = vocab * (int64_t)dtype_size(logits->type);
     const int32_t *row = call->in[SAMPLE_ROWS];
-    int32_t *token = call->out[SAMPLE_TOKEN];
-    for (int64_t r = 0; r < rows; r++)
+    int32_t *token = call->out[SAMPLE_TOKEN], *next = call->out[SAMPLE_NEXT];
+    for (int64_t r = 0; r < rows; r++) {
         token[r] =
             sample_row(call, (const char *)call->in[SAMPLE_LOGITS] + r * bytes, row + r * SAMPLE_WORDS);
+        if (next) next[r] = token[r] > 0 ? token[r] : 0;
+    }
 }

@@ -36,6 +36,10 @@ struct cuda {
     struct cuda_attention *attention;
     struct cuda_transfer *transfer;
     struct cuda_staging staging;
+    struct cuda_read { /* in two parts */
+        cudaEvent_t done;
+        size_t mark; /* of the staging, when it began */
+    } reads[DEVICE_READS];
     struct cuda_queue queue;
     bool chain;     /* what was queued last is a kernel of a chain (begin_chained) */
     bool recording; /* a program is being compiled: ops of few rows may become one launch */
@@ -229,7 +233,7 @@ static void wait_for_all(struct cuda *cuda)
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     note(cuda, (int)cudaStreamSynchronize(stream_of(cuda)), "computing");
     cuda_transfer_done(cuda->transfer);
-    cuda_staging_reset(&cuda->staging);
+    cuda_staging_free(&cuda->staging, cuda->staging.taken);
 }
 
 static enum plim_status leave(struct cuda *cuda, struct plim_error *err)
@@ -260,7 +264,7 @@ static void *cuda_base(struct device *dev) { return (void *)(uintptr_t)cuda_of(d
 static void *stage(struct cuda *cuda, size_t bytes)
 {
     void *at = cuda_staging_take(&cuda->staging, bytes);
-    if (at || !cuda->staging.used) return at;
+    if (at || cuda->staging.taken == cuda->staging.freed) return at;
     wait_for_all(cuda);
     return cuda_staging_take(&cuda->staging, bytes);
 }
@@ -290,6 +294,31 @@ static enum plim_status cuda_write(struct device *dev, size_t offset, const void
     note(cuda, cudaMemcpyAsync(to, staged ? staged : host, bytes, cudaMemcpyHostToDevice, stream_of(cuda)),
          "copying to the device");
     if (!staged) wait_for_all(cuda);
+    return leave(cuda, err);
+}
+
+static void cuda_read_begin(struct device *dev, int slot, size_t offset, size_t bytes)
+{
+    struct cuda *cuda = enter(dev);
+    struct cuda_read *read = &cuda->reads[slot];
+    const char *from = (const char *)cuda_base(dev) + offset;
+    void *at = cuda_staging_slot(&cuda->staging, slot);
+    int code = at ? cuda_transfer_before(cuda->transfer, from, bytes, false) : (int)cudaErrorMemoryAllocation;
+    if (!code) code = (int)cudaMemcpyAsync(at, from, bytes, cudaMemcpyDeviceToHost, stream_of(cuda));
+    if (!code) code = (int)cudaEventRecord(read->done, stream_of(cuda));
+    note(cuda, code, "copying to the host");
+    read->mark = cuda->staging.taken;
+    leave(cuda, NULL);
+}
+
+static enum plim_status cuda_read_end(struct device *dev, int slot, void *host, size_t bytes,
+                                      struct plim_error *err)
+{
+    struct cuda *cuda = enter(dev);
+    const void *at = cuda_staging_slot(&cuda->staging, slot);
+    note(cuda, (int)cudaEventSynchronize(cuda->reads[slot].done), "computing");
+    cuda_staging_free(&cuda->staging, cuda->reads[slot].mark);
+    if (at) memcpy(host, at, bytes);
     return leave(cuda, err);
 }
 
@@ -565,6 +594,8 @@ static void cuda_close(struct device *dev)
         cuda_transfer_close(cuda->transfer);
         cuda_attention_close(cuda->attention);
         cuda_matmul_close(cuda->matmul);
+        for (int i = 0; i < DEVICE_READS; i++)
+            if (cuda->reads[i].done) cudaEventDestroy(cuda->reads[i].done);
         cudaStreamDestroy(stream_of(cuda));
     }
     if (cuda->arena.api) cuda_arena_release(&cuda->arena);
@@ -582,6 +613,8 @@ static const struct device_ops ops = {
     .fill = cuda_fill,
     .read = cuda_read,
     .write = cuda_write,
+    .read_begin = cuda_read_begin,
+    .read_end = cuda_read_end,
     .run = cuda_run,
     .run_many = cuda_run_many,
     .workspace = cuda_scratch,
@@ -676,7 +709,9 @@ static enum plim_status open_context(struct cuda *cuda, struct plim_error *err)
     if (code != cudaSuccess) return cuda_check(code, "opening the card", err);
     cuda->queue.stream = stream;
     choose_kernels(&cuda->queue);
-    return PLIM_OK;
+    for (int i = 0; i < DEVICE_READS && code == cudaSuccess; i++)
+        code = cudaEventCreateWithFlags(&cuda->reads[i].done, cudaEventDisableTiming);
+    return cuda_check(code, "opening the card", err);
 }
 
 static enum plim_status find_facts(struct cuda *cuda, struct plim_error *err)

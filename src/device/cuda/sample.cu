@@ -24,8 +24,8 @@ struct peak {
 template <class T> struct sampling {
     const T *logits; /* [R,V] */
     const int32_t *rows;
-    int32_t *token;
-    struct peak *peaks; /* [R,PARTS] */
+    int32_t *token, *next; /* next: NULL where nobody wants it */
+    struct peak *peaks;    /* [R,PARTS] */
     int64_t width;
 };
 
@@ -247,6 +247,13 @@ template <class T> ON_GPU int draw_kept(const sampling<T> &s, const struct order
     return SAMPLED_OPEN;
 }
 
+/* One thread. */
+template <class T> ON_GPU void put_token(const sampling<T> &s, int64_t row, int token)
+{
+    s.token[row] = token;
+    if (s.next) s.next[row] = max(token, 0);
+}
+
 template <class T> __global__ void __launch_bounds__(WIDE) choose_token(const sampling<T> s)
 {
     __shared__ room r;
@@ -257,14 +264,14 @@ template <class T> __global__ void __launch_bounds__(WIDE) choose_token(const sa
     next_may_begin();
     await_previous();
     if (mode == SAMPLE_NONE) {
-        if (threadIdx.x == 0) s.token[row] = SAMPLED_NONE;
+        if (threadIdx.x == 0) put_token(s, row, SAMPLED_NONE);
         return;
     }
     if (threadIdx.x < 32) {
         struct peak p = warp_peak(s.peaks[row * PARTS + threadIdx.x]);
         if (p.token == INT_MAX || isnan(logit(s, row, 0))) p.token = 0, p.value = logit(s, row, 0);
         if (threadIdx.x == 0) best = p;
-        if (threadIdx.x == 0 && mode == SAMPLE_LIKELIEST) s.token[row] = p.token;
+        if (threadIdx.x == 0 && mode == SAMPLE_LIKELIEST) put_token(s, row, p.token);
     }
     if (mode == SAMPLE_LIKELIEST) return;
     __syncthreads();
@@ -277,13 +284,14 @@ template <class T> __global__ void __launch_bounds__(WIDE) choose_token(const sa
                             double_of(words + SAMPLE_NUMBER)};
     const bool all = (o.top_k <= 0 || o.top_k >= o.vocab) && (o.top_p <= 0 || o.top_p >= 1) && o.min_p <= 0;
     const int token = all ? draw_all(s, o, row, &r) : draw_kept(s, o, row, &r);
-    if (threadIdx.x == 0) s.token[row] = token;
+    if (threadIdx.x == 0) put_token(s, row, token);
 }
 
 template <class T> int run_sample(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     sampling<T> s = {(const T *)call->in[SAMPLE_LOGITS], (const int32_t *)call->in[SAMPLE_ROWS],
-                     (int32_t *)call->out[SAMPLE_TOKEN], (struct peak *)call->work};
+                     (int32_t *)call->out[SAMPLE_TOKEN], (int32_t *)call->out[SAMPLE_NEXT],
+                     (struct peak *)call->work};
     s.width = last_dim(call_in(call, SAMPLE_LOGITS));
     const int64_t rows = tensor_count(call_in(call, SAMPLE_LOGITS)) / s.width;
     if (rows == 0) return 0;

@@ -1,0 +1,202 @@
+/* engine_pass.c - what goes into a step and what comes out of it. See engine_part.h.
+ *
+ * Where the device draws tokens, the step that comes next may be launched before this one is read: the device has left the
+ * tokens where that step's ids lie (model.h, "next"), and what the host reads of this one was set aside behind it.
+ */
+#include "serve/engine_part.h"
+
+#include <string.h>
+
+/* --- inputs ----------------------------------------------------------------------------------------------- */
+
+/* Numbers of a step, where the host writes them. */
+struct inputs {
+    int32_t *ids, *pos, *slots, *rows, *blocks, *last;
+    int32_t *sampling; /* where the device samples */
+};
+
+static struct inputs inputs_at(int32_t *at, const struct model_flat *size)
+{
+    struct inputs in = {.ids = at};
+    in.pos = in.ids + size->tokens;
+    in.slots = in.pos + size->tokens;
+    in.rows = in.slots + size->tokens;
+    in.blocks = in.rows + 3 * size->rows;
+    in.last = in.blocks + size->rows * size->reach;
+    in.sampling = in.last + size->rows;
+    return in;
+}
+
+static void put_row(const struct inputs *in, const struct step *s, int r, int64_t at)
+{
+    const struct step_row *row = &s->rows[r];
+    const struct sequence *q = row->sequence;
+    for (int64_t i = 0; i < row->count; i++) {
+        int64_t p = row->first + i;
+        if (!s->behind) in->ids[at + i] = q->tokens[row->skipped + p];
+        in->pos[at + i] = (int32_t)p;
+        in->slots[at + i] = q->table[p / KV_BLOCK] * KV_BLOCK + (int32_t)(p % KV_BLOCK);
+    }
+    in->rows[3 * r] = (int32_t)at, in->rows[3 * r + 1] = (int32_t)row->count;
+    in->rows[3 * r + 2] = (int32_t)row->first;
+    memcpy(in->blocks + r * s->size.reach, q->table, (size_t)q->held * sizeof *q->table);
+}
+
+/* Rows and tokens behind those of the step do nothing and are stored nowhere. */
+static void pad(const struct inputs *in, const struct step *s)
+{
+    const struct model_flat *size = &s->size;
+    for (int64_t i = s->tokens; i < size->tokens; i++) in->ids[i] = 0, in->pos[i] = 0, in->slots[i] = -1;
+    for (int64_t r = s->row_count; r < size->rows; r++)
+        in->rows[3 * r] = in->rows[3 * r + 1] = in->rows[3 * r + 2] = 0;
+    for (int64_t i = s->draw_count; i < size->rows; i++) in->last[i] = 0;
+}
+
+/* Tokens whose logits are wanted: the last of all, and those of a prompt whose successor has not been told. */
+static bool wants(const struct step_row *row, int64_t i)
+{
+    const struct request *r = request_of(row->sequence);
+    int64_t next = row->skipped + row->first + i + 1;
+    return (row->last && i + 1 == row->count) ||
+           (row->sequence->every && next < r->ask.count && next >= r->told);
+}
+
+static void add_draw(struct step *s, struct request *r, int64_t position)
+{
+    bool of_prompt = position + 1 < r->ask.count;
+    s->drawn[s->draw_count] = r;
+    s->draws[s->draw_count++] = (struct draw){.sampling = &r->ask.sampling,
+                                              .step = (uint64_t)(position + 1 - r->ask.count),
+                                              .tokens = r->tokens,
+                                              .prompt = r->ask.count,
+                                              .known = position + 1,
+                                              .given = of_prompt ? r->tokens[position + 1] : -1,
+                                              .logprobs = r->ask.logprobs};
+}
+
+/* What the device draws by itself, and rows without anything to draw behind it. */
+static void put_sampling(const struct engine *e, struct step *s, int32_t *words)
+{
+    for (int i = 0; i < s->draw_count; i++)
+        s->draws[i].asked = draw_words(&s->draws[i], e->drawer.vocab, words + (int64_t)i * SAMPLE_WORDS);
+    memset(words + (int64_t)s->draw_count * SAMPLE_WORDS, 0,
+           (size_t)((s->size.rows - s->draw_count) * SAMPLE_WORDS) * sizeof *words);
+}
+
+static void put_all(const struct engine *e, struct step *s, const struct inputs *in)
+{
+    int64_t at = 0;
+    s->draw_count = 0;
+    for (int r = 0; r < s->row_count; r++) {
+        const struct step_row *row = &s->rows[r];
+        put_row(in, s, r, at);
+        for (int64_t i = 0; i < row->count; i++) {
+            if (!wants(row, i)) continue;
+            in->last[s->draw_count] = (int32_t)(at + i);
+            add_draw(s, request_of(row->sequence), row->skipped + row->first + i);
+        }
+        at += row->count;
+    }
+    pad(in, s);
+    if (s->member->tokens >= 0) put_sampling(e, s, in->sampling);
+}
+
+/* --- the pass --------------------------------------------------------------------------------------------- */
+
+void step_size(const struct engine *e, struct step *s)
+{
+    int64_t lasts = 0;
+    s->tokens = 0;
+    for (int r = 0; r < s->row_count; r++) {
+        s->tokens += s->rows[r].count;
+        for (int64_t i = 0; i < s->rows[r].count; i++) lasts += wants(&s->rows[r], i);
+    }
+    s->member = family_member(&e->family, s->tokens, lasts > s->row_count ? lasts : s->row_count, &s->size);
+}
+
+/* Is the step read in two parts? */
+static bool is_set_aside(const struct engine *e, const struct step *s)
+{
+    return s->member->tokens >= 0 && e->device->ops->read_begin &&
+           s->size.rows * (int64_t)sizeof *e->tokens <= DEVICE_READ_BYTES;
+}
+
+bool step_may_be_overtaken(const struct engine *e, const struct step *s)
+{
+    struct model_flat size;
+    bool may = is_set_aside(e, s) && s->draw_count == s->row_count &&
+               family_member(&e->family, s->row_count, s->row_count, &size) == s->member;
+    for (int i = 0; i < s->draw_count && may; i++) {
+        const struct request *r = s->drawn[i];
+        may = r && &r->sequence == s->rows[i].sequence && s->draws[i].asked && !r->open &&
+              (int64_t)s->draws[i].step + 1 < r->ask.tokens;
+    }
+    return may;
+}
+
+enum plim_status step_launch(struct engine *e, struct step *s, struct plim_error *err)
+{
+    struct exec *exec = s->member->exec;
+    int32_t *direct = exec_host(exec, s->member->flat);
+    struct inputs in = inputs_at(direct ? direct : e->staged, &s->size);
+    put_all(e, s, &in);
+    int64_t bytes = tensor_bytes(&exec->tape->tensors[s->member->flat]);
+    int64_t there = s->behind ? s->size.tokens * (int64_t)sizeof *in.ids : 0;
+    enum plim_status status = PLIM_OK;
+    if (!direct)
+        status =
+            exec_write(exec, s->member->flat, (char *)e->staged + there, there, bytes - there, err);
+    if (status == PLIM_OK) status = exec_loop(exec, 0, err);
+    if (status == PLIM_OK && s->draw_count && is_set_aside(e, s))
+        exec_read_begin(exec, s->member->tokens, (int)(s - e->step), s->draw_count * (int64_t)sizeof *e->tokens);
+    return status;
+}
+
+/* --- tokens ----------------------------------------------------------------------------------------------- */
+
+/* Tokens that the device has drawn. */
+static enum plim_status read_tokens(struct engine *e, struct step *s, struct plim_error *err)
+{
+    int64_t bytes = s->draw_count * (int64_t)sizeof *e->tokens;
+    enum plim_status status =
+        is_set_aside(e, s)
+            ? e->device->ops->read_end(e->device, (int)(s - e->step), e->tokens, (size_t)bytes, err)
+            : exec_read(s->member->exec, s->member->tokens, e->tokens, 0, bytes, err);
+    for (int i = 0; i < s->draw_count && status == PLIM_OK; i++) {
+        struct draw *d = &s->draws[i];
+        d->done = e->tokens[i] >= 0;
+        if (d->done) d->token = e->tokens[i];
+    }
+    return status;
+}
+
+/* Logits of the rows that are left to the host: those from the first to the last of them. */
+static enum plim_status read_logits(struct engine *e, struct step *s, struct plim_error *err)
+{
+    const struct exec *exec = s->member->exec;
+    const struct tensor *t = &exec->tape->tensors[s->member->logits];
+    int64_t row = e->spec.vocab_size * (int64_t)dtype_size(t->type);
+    const char *from = exec_host(exec, s->member->logits);
+    enum plim_status status = PLIM_OK;
+    int first = 0, end = s->draw_count;
+    while (first < end && s->draws[first].done) first++;
+    while (end > first && s->draws[end - 1].done) end--;
+    if (!from && first < end)
+        status =
+            exec_read(exec, s->member->logits, e->raw + first * row, first * row, (end - first) * row, err);
+    for (int i = first; i < end; i++)
+        s->draws[i].logits = (from ? from : e->raw) + i * row, s->draws[i].type = t->type;
+    return status;
+}
+
+enum plim_status step_draw(struct engine *e, struct step *s, bool overtaken, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    int left = 0;
+    if (!s->draw_count) return e->device->ops->sync(e->device, err);
+    if (s->member->tokens >= 0) status = read_tokens(e, s, err);
+    for (int i = 0; i < s->draw_count && !overtaken; i++) left += !s->draws[i].done;
+    if (status == PLIM_OK && left) status = read_logits(e, s, err);
+    if (status == PLIM_OK && left) drawer_run(&e->drawer, s->draws, s->draw_count);
+    return status;
+}
