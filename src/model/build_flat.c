@@ -29,7 +29,8 @@ static int part(struct builder *b, int root, int64_t *at, const char *label, int
 
 static int64_t numbers(const struct model_flat *f)
 {
-    return 3 * f->tokens + f->rows * (3 + f->reach + 1 + (f->samples ? SAMPLE_WORDS : 0));
+    int64_t drawn = f->samples ? f->rows * SAMPLE_WORDS + 2 * f->seen : 0;
+    return 3 * f->tokens + f->rows * (3 + f->reach + 1) + drawn;
 }
 
 static int pool(struct builder *b)
@@ -65,6 +66,7 @@ void build_flat_inputs(struct builder *b)
     b->blocks = part(b, root, &at, "blocks", f->rows, f->reach);
     b->last = part(b, root, &at, "last", f->rows, 0);
     b->sampling = f->samples ? part(b, root, &at, "sampling", f->rows, SAMPLE_WORDS) : -1;
+    b->seen = f->samples && f->seen ? part(b, root, &at, "seen", f->seen, 2) : -1;
     at = 0;
     b->next = f->samples ? part(b, root, &at, "next", f->rows, 0) : -1;
     b->pool = pool(b);
@@ -107,19 +109,42 @@ int build_flat_last(struct builder *b, int x)
     return op.out[EMBED_Y];
 }
 
+/* Numbers of what a step tells, as views of one tensor: one read out. */
+static int told(struct builder *b, const char *label, enum dtype type, int64_t columns, int root, int64_t *at)
+{
+    const struct model_flat *f = &b->shape->flat;
+    struct tensor t = {.label = label,
+                       .type = type,
+                       .cls = CLASS_ACT,
+                       .flags = TENSOR_STAT,
+                       .ndim = columns ? 2 : 1,
+                       .dim = {f->rows, columns},
+                       .view_of = root,
+                       .view_offset = *at * (int64_t)sizeof(int32_t)};
+    *at += f->rows * (columns ? columns : 1);
+    return declare(b, t);
+}
+
 void build_flat_sample(struct builder *b, int logits)
 {
+    const struct model_flat *f = &b->shape->flat;
     struct op op = tape_op(OP_SAMPLE, b->layer);
-    if (!b->shape->flat.samples || logits < 0) return;
+    int64_t at = 0;
+    if (!f->samples || logits < 0) return;
+    int root = declare(b, (struct tensor){.label = "drawn",
+                                          .type = DT_I32,
+                                          .cls = CLASS_ACT,
+                                          .flags = TENSOR_OUTPUT,
+                                          .ndim = 1,
+                                          .dim = {f->rows * (2 + 2 * f->top)},
+                                          .view_of = -1});
     op.part = b->part;
-    op.in[SAMPLE_LOGITS] = logits, op.in[SAMPLE_ROWS] = b->sampling;
-    op.out[SAMPLE_TOKEN] = declare(b, (struct tensor){.label = "tokens",
-                                                      .type = DT_I32,
-                                                      .cls = CLASS_ACT,
-                                                      .flags = TENSOR_OUTPUT,
-                                                      .ndim = 1,
-                                                      .dim = {b->shape->flat.rows},
-                                                      .view_of = -1});
+    op.in[SAMPLE_LOGITS] = logits, op.in[SAMPLE_ROWS] = b->sampling, op.in[SAMPLE_SEEN] = b->seen;
+    op.out[SAMPLE_TOKEN] = told(b, "tokens", DT_I32, 0, root, &at);
     op.out[SAMPLE_NEXT] = b->next;
+    if (f->top) {
+        op.out[SAMPLE_TOP] = told(b, "top", DT_I32, f->top, root, &at);
+        op.out[SAMPLE_LOGPROB] = told(b, "logprob", DT_F32, f->top + 1, root, &at);
+    }
     tape_append(b->tape, &op);
 }

@@ -155,6 +155,8 @@ struct model_flat {
     int64_t
         length; /* positions of one request, at most: where frequencies follow the length of a row, it decides */
     bool samples; /* the tape ends with tokens, not with logits */
+    int64_t seen; /* L: tokens of all requests together that penalties go by, at most, where it samples; 0: none */
+    int64_t top;  /* K: likeliest tokens that are told of a row, at most, where it samples */
     bool coded;   /* keys and values in 8 bits (tensor/kv8.h) */
 };
 
@@ -209,8 +211,9 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
  * A flat shape (HEAD_LAST_LOGITS) has one input instead, "flat", in which "ids", "pos", "slots" i32[N], "rows" i32[R,3],
  * "blocks" i32[R,M] and "last" i32[R] (the tokens whose "logits" [R,V] are wanted) lie one after the other, and one kept
  * CLASS_KV "kv.pool" for all layers; op.h, kv_put and attn_paged, says what is in them. One that samples has "sampling"
- * i32[R,SAMPLE_WORDS] as the last of its inputs and reads "tokens" i32[R] beside the logits; the pass leaves them in "next" i32[R],
- * too, which are the first ids, so R is N at most. */
+ * i32[R,SAMPLE_WORDS] and, with L, "seen" i32[L,2] as the last of its inputs, and beside the logits reads "drawn", in which "tokens" i32[R], "top"
+ * i32[R,K] and "logprob" f32[R,K+1] lie one after the other; the pass leaves the tokens in "next" i32[R], too, which are the first ids, so R
+ * is N at most. */
 enum plim_status model_emit(const struct model_spec *spec, const struct model_shape *shape, struct tape *tape,
                             struct plim_error *err);
 

@@ -6,25 +6,26 @@
  *     drawer_release(&drawer);
  *
  * Penalties first, then tensor/sample.h. Log-probabilities are of the logits as the model gave them. A row's result depends
- * on its own logits and parameters alone; the team only shares rows or, of a single row, its work.
+ * on its own logits and parameters alone; the team only shares rows or, of a single row, its work. A device that has its own memory
+ * does the same by itself (draw_words, draw_take): then logits stay where they are.
  */
 #ifndef PLIM_SERVE_DRAW_H
 #define PLIM_SERVE_DRAW_H
 
 #include "base/threads.h"
 #include "serve/engine.h"
+#include "serve/seen.h"
 
 struct draw {
     const void *logits; /* [vocab] of `type` */
     enum dtype type;
     const struct sampling *sampling;
     uint64_t step;
-    const int32_t *tokens; /* so far: prompt, then answer; for penalties */
-    int64_t prompt, known;
-    int32_t given; /* the token is this one; -1: it is drawn */
+    const struct seen *seen; /* tokens so far; for penalties */
+    int32_t given;           /* the token is this one; -1: it is drawn */
     int logprobs;  /* -1: none, else so many of the likeliest too */
     bool asked;    /* of the device (draw_words) */
-    bool done;     /* the token is there already, and nothing else is wanted */
+    bool done;     /* it has told */
     int32_t token; /* out, as are those below */
     float logprob;
     int ntop;
@@ -36,8 +37,7 @@ struct drawer {
     int64_t vocab; /* tokens that may be drawn */
     int workers;
     struct draw_room {
-        float *row;      /* logits in fp32 */
-        int32_t *counts; /* by token: in the answer; 0 between two draws */
+        float *row; /* logits in fp32 */
         struct sampler sampler;
     } * room;
     struct draw *draws; /* during a run */
@@ -49,8 +49,17 @@ int64_t drawer_bytes(struct threads *team, int64_t vocab);
 
 void drawer_run(struct drawer *d, struct draw *draws, int count);
 
-/* What a device needs to draw the token of a row (tape/op.h, sample); false: it cannot, because log-probabilities, penalties
- * or a given token are asked for, and the words say that there is nothing to draw. */
-bool draw_words(const struct draw *draw, int64_t vocab, int32_t words[SAMPLE_WORDS]);
+/* Where the tokens that penalties of a step go by are written for a device. */
+struct draw_seen {
+    struct seen_token *at; /* [room] */
+    int64_t used, room;
+};
+
+/* What a device needs to draw the token of a row (tape/op.h, sample); false: there is no room for what it goes by, it
+ * is the host's, and the words say that there is nothing to draw. */
+bool draw_words(const struct draw *draw, int64_t vocab, struct draw_seen *seen, int32_t words[SAMPLE_WORDS]);
+/* What the device has told of a row: the draw is done, unless it has left the token to the host. top and logprob as op sample has
+ * them; only looked at where log-probabilities are wanted. */
+void draw_take(struct draw *draw, int64_t vocab, int32_t token, const int32_t *top, const float *logprob);
 
 #endif

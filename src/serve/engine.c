@@ -49,11 +49,12 @@ static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
         good = good && step->rows && step->draws && step->drawn;
     }
     if (!e->device->facts.unified_memory) {
-        int64_t numbers = 3 * p->step_tokens + p->parallel * (largest->reach + 4 + SAMPLE_WORDS);
+        int64_t numbers =
+            3 * p->step_tokens + p->parallel * (largest->reach + 4 + SAMPLE_WORDS) + 2 * largest->seen;
         e->staged = malloc((size_t)numbers * sizeof *e->staged);
-        e->tokens = malloc(rows * sizeof *e->tokens);
+        e->told = malloc(rows * DRAWN_NUMBERS * sizeof *e->told);
         e->raw = malloc(rows * (size_t)e->spec.vocab_size * sizeof(float)); /* no type is wider */
-        good = good && e->staged && e->tokens && e->raw;
+        good = good && e->staged && e->told && e->raw;
     }
     if (!good) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the rows of a step");
     int64_t vocab =
@@ -136,7 +137,7 @@ static void drop_buffers(struct engine *e)
     e->under_way = NULL;
     drawer_release(&e->drawer);
     free(e->staged), e->staged = NULL;
-    free(e->tokens), e->tokens = NULL;
+    free(e->told), e->told = NULL;
     free(e->raw), e->raw = NULL;
 }
 
@@ -234,26 +235,41 @@ static enum plim_status check_fit(const struct engine *e, const struct engine_re
     return PLIM_OK;
 }
 
-static struct request *new_request(const struct engine_request *ask)
+void request_free(struct request *r)
+{
+    if (!r) return;
+    seen_release(&r->so_far);
+    free(r->tokens);
+    free(r->sequence.table);
+    free(r);
+}
+
+/* Penalties go by prompt and answer, of an encoder-decoder by the answer alone. */
+static bool see_prompt(const struct engine *e, struct request *r)
+{
+    int64_t prompt = e->kind == &engine_decoder ? r->ask.count : 0, most = prompt + r->ask.tokens;
+    int64_t room = most < e->spec.vocab_size ? most : e->spec.vocab_size;
+    if (!sampling_penalises(&r->ask.sampling)) return true;
+    r->bytes += room * (int64_t)sizeof *r->so_far.token;
+    return seen_init(&r->so_far, room, r->tokens, prompt);
+}
+
+static struct request *new_request(const struct engine *e, const struct engine_request *ask)
 {
     struct request *r = calloc(1, sizeof *r);
     int64_t most = ask->count + ask->tokens;
     if (!r) return NULL;
     r->tokens = malloc((size_t)most * sizeof *r->tokens);
     r->sequence.table = malloc((size_t)blocks_for(most) * sizeof *r->sequence.table);
-    if (!r->tokens || !r->sequence.table) {
-        free(r->tokens);
-        free(r->sequence.table);
-        free(r);
-        return NULL;
-    }
-    memcpy(r->tokens, ask->prompt, (size_t)ask->count * sizeof *r->tokens);
     r->ask = *ask, r->ask.prompt = r->tokens;
+    r->bytes = (int64_t)sizeof *r + (most + blocks_for(most)) * (int64_t)sizeof *r->tokens;
+    bool good = r->tokens && r->sequence.table;
+    if (good) memcpy(r->tokens, ask->prompt, (size_t)ask->count * sizeof *r->tokens);
+    if (!good || !see_prompt(e, r)) return request_free(r), NULL;
     if (ask->prompt_logprobs && ask->logprobs < 0) r->ask.logprobs = 0;
     r->sequence.tokens = r->tokens;
     r->sequence.known = r->sequence.prompt = ask->count;
     r->sequence.every = ask->prompt_logprobs;
-    r->bytes = (int64_t)sizeof *r + (most + blocks_for(most)) * (int64_t)sizeof *r->tokens;
     r->submitted = clock_seconds();
     return r;
 }
@@ -282,7 +298,7 @@ enum plim_status engine_submit(struct engine *e, const struct engine_request *re
 {
     enum plim_status status = check_request(e, request, err);
     if (status != PLIM_OK) return status;
-    struct request *r = new_request(request);
+    struct request *r = new_request(e, request);
     if (!r) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a request");
     pthread_mutex_lock(&e->lock);
     status = enqueue(e, r, err);
@@ -290,9 +306,7 @@ enum plim_status engine_submit(struct engine *e, const struct engine_request *re
     if (status == PLIM_OK) pthread_cond_signal(&e->more);
     pthread_mutex_unlock(&e->lock);
     if (status == PLIM_OK) return PLIM_OK;
-    free(r->tokens);
-    free(r->sequence.table);
-    free(r);
+    request_free(r);
     return status;
 }
 

@@ -18,15 +18,17 @@
 #include <pthread.h>
 
 enum { ENGINE_MEMBERS = 64 };
+/* Of a row that the device draws (model.h, "drawn"): the token, its log-probability, the likeliest and theirs. */
+enum { DRAWN_NUMBERS = 2 + 2 * ENGINE_LOGPROBS };
 
 /* Programs of several sizes over the same kept bytes: the first is the runtime's plan. */
 struct family {
     struct runtime runtime;
     struct forward more[ENGINE_MEMBERS]; /* of member i + 1 */
     struct model_flat size[ENGINE_MEMBERS];
-    struct member { /* where tokens go in and logits come out, and tokens where the device samples; else -1 */
+    struct member { /* where tokens go in and logits come out, and what is drawn where the device samples; else -1 */
         struct exec *exec;
-        int flat, logits, tokens;
+        int flat, logits, drawn;
     } member[ENGINE_MEMBERS];
     int count;
 };
@@ -47,6 +49,7 @@ struct request {
     int64_t id;
     struct engine_request ask; /* its prompt points to tokens */
     int32_t *tokens;           /* prompt, then answer */
+    struct seen so_far;        /* tokens, where they are penalised */
     int64_t made, told;        /* tokens of the answer; of the prompt, told with their log-probabilities */
     bool seen;                 /* it was in a step */
     bool open;                 /* the device has left a token of it to the host: its steps are read before others begin */
@@ -100,7 +103,7 @@ struct engine {
     double now;           /* when the tokens of the last step were there */
     int64_t fresh_tokens; /* made since the statistics were written */
     int32_t *staged;      /* inputs of the largest member, for a device with its own memory */
-    int32_t *tokens;      /* [parallel]: what it has sampled, likewise */
+    int32_t *told;        /* [parallel, DRAWN_NUMBERS]: what it has drawn, likewise */
     char *raw;            /* logits, likewise: of rows that the host draws */
 
     pthread_mutex_t lock;
@@ -137,6 +140,9 @@ int64_t engine_blocks_within(const struct engine *e, int64_t budget);
 /* engine_keep.c: keys and values of requests that wait, in the host's memory. */
 struct keeper engine_keeper(struct engine *e);
 int64_t engine_keep_room(const struct engine *e, int64_t request_bytes);
+
+/* engine.c: a request that nobody has any more. */
+void request_free(struct request *r);
 
 /* engine_pass.c: what goes into a step and what comes out of it. The step has its rows; step_size finds the member that computes
  * them. step_launch hands inputs over and begins; step_draw waits, and every draw has its token then, unless the step was

@@ -13,6 +13,7 @@
 struct inputs {
     int32_t *ids, *pos, *slots, *rows, *blocks, *last;
     int32_t *sampling; /* where the device samples */
+    struct draw_seen seen;
 };
 
 static struct inputs inputs_at(int32_t *at, const struct model_flat *size)
@@ -24,6 +25,7 @@ static struct inputs inputs_at(int32_t *at, const struct model_flat *size)
     in.blocks = in.rows + 3 * size->rows;
     in.last = in.blocks + size->rows * size->reach;
     in.sampling = in.last + size->rows;
+    in.seen = (struct draw_seen){(struct seen_token *)(in.sampling + size->rows * SAMPLE_WORDS), 0, size->seen};
     return in;
 }
 
@@ -67,23 +69,23 @@ static void add_draw(struct step *s, struct request *r, int64_t position)
     s->drawn[s->draw_count] = r;
     s->draws[s->draw_count++] = (struct draw){.sampling = &r->ask.sampling,
                                               .step = (uint64_t)(position + 1 - r->ask.count),
-                                              .tokens = r->tokens,
-                                              .prompt = r->ask.count,
-                                              .known = position + 1,
+                                              .seen = &r->so_far,
                                               .given = of_prompt ? r->tokens[position + 1] : -1,
                                               .logprobs = r->ask.logprobs};
 }
 
 /* What the device draws by itself, and rows without anything to draw behind it. */
-static void put_sampling(const struct engine *e, struct step *s, int32_t *words)
+static void put_sampling(const struct engine *e, struct step *s, struct inputs *in)
 {
+    int32_t *words = in->sampling;
     for (int i = 0; i < s->draw_count; i++)
-        s->draws[i].asked = draw_words(&s->draws[i], e->drawer.vocab, words + (int64_t)i * SAMPLE_WORDS);
+        s->draws[i].asked =
+            draw_words(&s->draws[i], e->drawer.vocab, &in->seen, words + (int64_t)i * SAMPLE_WORDS);
     memset(words + (int64_t)s->draw_count * SAMPLE_WORDS, 0,
            (size_t)((s->size.rows - s->draw_count) * SAMPLE_WORDS) * sizeof *words);
 }
 
-static void put_all(const struct engine *e, struct step *s, const struct inputs *in)
+static void put_all(const struct engine *e, struct step *s, struct inputs *in)
 {
     int64_t at = 0;
     s->draw_count = 0;
@@ -98,7 +100,7 @@ static void put_all(const struct engine *e, struct step *s, const struct inputs 
         at += row->count;
     }
     pad(in, s);
-    if (s->member->tokens >= 0) put_sampling(e, s, in->sampling);
+    if (s->member->drawn >= 0) put_sampling(e, s, in);
 }
 
 /* --- the pass --------------------------------------------------------------------------------------------- */
@@ -114,13 +116,22 @@ void step_size(const struct engine *e, struct step *s)
     s->member = family_member(&e->family, s->tokens, lasts > s->row_count ? lasts : s->row_count, &s->size);
 }
 
+/* Bytes of what the device tells of a step: tokens alone, or all of it. */
+static int64_t told_bytes(const struct step *s)
+{
+    bool likely = false;
+    for (int i = 0; i < s->draw_count && !likely; i++) likely = s->draws[i].logprobs >= 0;
+    int64_t numbers = likely ? s->size.rows * DRAWN_NUMBERS : s->draw_count;
+    return numbers * (int64_t)sizeof(int32_t);
+}
+
 /* Is the step read in two parts? */
 static bool is_set_aside(const struct engine *e, const struct step *s)
 {
-    return s->member->tokens >= 0 && e->device->ops->read_begin &&
-           s->size.rows * (int64_t)sizeof *e->tokens <= DEVICE_READ_BYTES;
+    return s->member->drawn >= 0 && e->device->ops->read_begin && told_bytes(s) <= DEVICE_READ_BYTES;
 }
 
+/* A token that is penalised goes by all before it, and the one before it is not known yet. */
 bool step_may_be_overtaken(const struct engine *e, const struct step *s)
 {
     struct model_flat size;
@@ -128,7 +139,8 @@ bool step_may_be_overtaken(const struct engine *e, const struct step *s)
                family_member(&e->family, s->row_count, s->row_count, &size) == s->member;
     for (int i = 0; i < s->draw_count && may; i++) {
         const struct request *r = s->drawn[i];
-        may = r && &r->sequence == s->rows[i].sequence && s->draws[i].asked && !r->open &&
+        may = r && &r->sequence == s->rows[i].sequence && s->draws[i].asked && s->draws[i].given < 0 &&
+              !r->open && !sampling_penalises(&r->ask.sampling) &&
               (int64_t)s->draws[i].step + 1 < r->ask.tokens;
     }
     return may;
@@ -139,34 +151,34 @@ enum plim_status step_launch(struct engine *e, struct step *s, struct plim_error
     struct exec *exec = s->member->exec;
     int32_t *direct = exec_host(exec, s->member->flat);
     struct inputs in = inputs_at(direct ? direct : e->staged, &s->size);
-    put_all(e, s, &in);
-    int64_t bytes = tensor_bytes(&exec->tape->tensors[s->member->flat]);
-    int64_t there = s->behind ? s->size.tokens * (int64_t)sizeof *in.ids : 0;
     enum plim_status status = PLIM_OK;
-    if (!direct)
-        status =
-            exec_write(exec, s->member->flat, (char *)e->staged + there, there, bytes - there, err);
+    put_all(e, s, &in);
+    if (!direct) { /* neither ids that are there nor room that nobody has used */
+        int64_t there = s->behind ? s->size.tokens * (int64_t)sizeof *in.ids : 0;
+        int64_t end = (char *)(in.seen.at + in.seen.used) - (char *)e->staged;
+        status = exec_write(exec, s->member->flat, (char *)e->staged + there, there, end - there, err);
+    }
     if (status == PLIM_OK) status = exec_loop(exec, 0, err);
     if (status == PLIM_OK && s->draw_count && is_set_aside(e, s))
-        exec_read_begin(exec, s->member->tokens, (int)(s - e->step), s->draw_count * (int64_t)sizeof *e->tokens);
+        exec_read_begin(exec, s->member->drawn, (int)(s - e->step), told_bytes(s));
     return status;
 }
 
 /* --- tokens ----------------------------------------------------------------------------------------------- */
 
-/* Tokens that the device has drawn. */
-static enum plim_status read_tokens(struct engine *e, struct step *s, struct plim_error *err)
+/* Tokens that the device has drawn, and how likely they are. */
+static enum plim_status read_drawn(struct engine *e, struct step *s, struct plim_error *err)
 {
-    int64_t bytes = s->draw_count * (int64_t)sizeof *e->tokens;
+    int64_t bytes = told_bytes(s);
     enum plim_status status =
         is_set_aside(e, s)
-            ? e->device->ops->read_end(e->device, (int)(s - e->step), e->tokens, (size_t)bytes, err)
-            : exec_read(s->member->exec, s->member->tokens, e->tokens, 0, bytes, err);
-    for (int i = 0; i < s->draw_count && status == PLIM_OK; i++) {
-        struct draw *d = &s->draws[i];
-        d->done = e->tokens[i] >= 0;
-        if (d->done) d->token = e->tokens[i];
-    }
+            ? e->device->ops->read_end(e->device, (int)(s - e->step), e->told, (size_t)bytes, err)
+            : exec_read(s->member->exec, s->member->drawn, e->told, 0, bytes, err);
+    const int32_t *top = e->told + s->size.rows;
+    const float *logprob = (const float *)(const void *)(top + s->size.rows * ENGINE_LOGPROBS);
+    for (int i = 0; i < s->draw_count && status == PLIM_OK; i++)
+        draw_take(&s->draws[i], e->drawer.vocab, e->told[i], top + (int64_t)i * ENGINE_LOGPROBS,
+                  logprob + (int64_t)i * (ENGINE_LOGPROBS + 1));
     return status;
 }
 
@@ -194,7 +206,7 @@ enum plim_status step_draw(struct engine *e, struct step *s, bool overtaken, str
     enum plim_status status = PLIM_OK;
     int left = 0;
     if (!s->draw_count) return e->device->ops->sync(e->device, err);
-    if (s->member->tokens >= 0) status = read_tokens(e, s, err);
+    if (s->member->drawn >= 0) status = read_drawn(e, s, err);
     for (int i = 0; i < s->draw_count && !overtaken; i++) left += !s->draws[i].done;
     if (status == PLIM_OK && left) status = read_logits(e, s, err);
     if (status == PLIM_OK && left) drawer_run(&e->drawer, s->draws, s->draw_count);

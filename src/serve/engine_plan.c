@@ -20,6 +20,7 @@ enum {
     PARALLEL_HOST = 16,   /* where nobody says */
     FEW_ROWS = 8,         /* of members for prompts: few of their tokens end one */
     USUAL_CONTEXT = 2048, /* without a line, what each request has blocks for */
+    SEEN_USUAL = 4096,    /* tokens that penalties go by, of all requests of a step */
 };
 
 /* --- tapes ------------------------------------------------------------------------------------------------ */
@@ -60,7 +61,7 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
     const struct build_arg *b = arg;
     struct model_shape shape = {
         .batch = 1, .time = b->size.tokens, .head = HEAD_LAST_LOGITS, .flat = b->size};
-    shape.flat.samples = !b->e->device->facts.unified_memory;
+    shape.flat.samples = !b->e->device->facts.unified_memory, shape.flat.top = ENGINE_LOGPROBS;
     (void)unused;
     tape_init(out);
     enum plim_status status = model_emit(&b->e->spec, &shape, out, err);
@@ -102,6 +103,7 @@ static enum plim_status choose_weights(struct engine *e, struct plim_error *err)
 struct sizes {
     int64_t step, parallel, context, blocks;
     int64_t seen; /* positions of a request in the pool, at most: context, or the window */
+    int64_t penalised; /* tokens that penalties of a step go by, at most, where the device draws: those of one request, or SEEN_USUAL */
     bool coded;   /* keys and values in 8 bits */
 };
 
@@ -111,6 +113,7 @@ static void add_size(struct family *f, const struct sizes *s, int64_t tokens, in
 {
     if (f->count == ENGINE_MEMBERS) return;
     f->size[f->count++] = (struct model_flat){.tokens = tokens,
+                                              .seen = s->penalised,
                                               .rows = rows,
                                               .blocks = s->blocks,
                                               .reach = blocks_for(s->seen),
@@ -195,6 +198,8 @@ static void set_context(const struct engine *e, struct sizes *s, int64_t context
     s->context = context;
     s->seen = e->options.window ? least(context, e->options.window) : context;
     s->blocks = blocks_for(s->seen);
+    int64_t each = least(context, e->spec.vocab_size), most = each > SEEN_USUAL ? each : SEEN_USUAL;
+    s->penalised = least(each * s->parallel, most);
 }
 
 /* The next smaller plan; false: there is none. */
@@ -291,7 +296,8 @@ static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64
 {
     struct family *f = calloc(1, sizeof *f);
     if (!f) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was planned");
-    struct sizes one = {1, 1, s->context, s->blocks, s->seen, s->coded};
+    struct sizes one = *s;
+    one.step = one.parallel = 1;
     enum plim_status status = plan_family(e, &one, 0, true, f, err);
     int64_t tape = 0;
     if (status == PLIM_OK) {
@@ -300,16 +306,18 @@ static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64
     }
     family_drop(f);
     list_sizes(f, s);
-    e->bytes_room = s->parallel * s->context * 5;
+    int64_t each = s->context * 5 + least(s->context, e->spec.vocab_size) * (int64_t)sizeof(struct seen_token);
+    e->bytes_room = s->parallel * each;
     if (e->bytes_room > (4 << 20)) e->bytes_room = 4 << 20;
-    if (e->bytes_room < s->context * 5 + 4096) e->bytes_room = s->context * 5 + 4096;
+    if (e->bytes_room < each + 4096) e->bytes_room = each + 4096;
     *out = f->count * tape + (int64_t)sizeof(struct engine) + e->bytes_room + own_drawer(e) +
            blocks_bytes(s->blocks) +
            engine_steps(e) * s->parallel * (int64_t)(sizeof(struct draw) + sizeof(struct step_row));
     e->kept_room = engine_keep_room(e, s->blocks * e->block_bytes);
     *out += e->kept_room;
     if (!e->device->facts.unified_memory)
-        *out += 4 * (s->parallel * (e->spec.vocab_size + s->blocks + 5 + SAMPLE_WORDS) + 3 * s->step);
+        *out += 4 * (s->parallel * (e->spec.vocab_size + s->blocks + 4 + SAMPLE_WORDS + DRAWN_NUMBERS) +
+                     3 * s->step + 2 * s->penalised);
     free(f);
     return status;
 }
@@ -478,7 +486,7 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
 static void find_ends(struct family *f, int i, struct exec *exec)
 {
     f->member[i] = (struct member){exec, tape_find(exec->tape, "flat", -1),
-                                   tape_find(exec->tape, "logits", -1), tape_find(exec->tape, "tokens", -1)};
+                                   tape_find(exec->tape, "logits", -1), tape_find(exec->tape, "drawn", -1)};
 }
 
 /* Members beyond the first, and programs of all of them. */

@@ -135,8 +135,7 @@ static void draw_all(struct engine *e, struct sources *s, int64_t rows, enum dty
                                  .type = type,
                                  .sampling = &r->ask.sampling,
                                  .step = (uint64_t)r->made,
-                                 .tokens = r->tokens + r->ask.count,
-                                 .known = r->made,
+                                 .seen = &r->so_far,
                                  .given = -1,
                                  .logprobs = r->ask.logprobs};
     }

@@ -96,7 +96,8 @@ static void drop_plan(struct sources *s)
 
 static int64_t request_bytes(int64_t length)
 {
-    return (int64_t)sizeof(struct request) + (2 * length + blocks_for(2 * length)) * (int64_t)sizeof(int32_t);
+    return (int64_t)sizeof(struct request) + (2 * length + blocks_for(2 * length)) * (int64_t)sizeof(int32_t) +
+           length * (int64_t)sizeof(struct seen_token);
 }
 
 static void note_sizes(struct engine *e, const struct sources *s)

@@ -54,9 +54,7 @@ void engine_finish(struct engine *e, struct request *r, struct engine_event *eve
     e->stats.finished[event->finish]++;
     pthread_mutex_unlock(&e->lock);
     if (r->ask.hear) r->ask.hear(r->ask.arg, event);
-    free(r->tokens);
-    free(r->sequence.table);
-    free(r);
+    request_free(r);
 }
 
 void engine_finish_cancelled(struct engine *e, struct request *r)
@@ -120,6 +118,7 @@ bool engine_answer(struct engine *e, struct request *r, const struct draw *d)
     if (!r->made) r->answered = e->now;
     if (ends) return engine_finish(e, r, &end), false;
     r->tokens[r->sequence.known++] = d->token;
+    if (r->so_far.token) seen_add(&r->so_far, d->token);
     r->made++, e->fresh_tokens++;
     if (r->made == r->ask.tokens) {
         end = (struct engine_event){.token = d->token,
@@ -170,7 +169,6 @@ static void count_up(struct engine *e, const struct step *s)
         q->seen = true, q->started = clock_seconds();
         e->stats.shared_tokens += q->sequence.shared;
     }
-    e->stats.steps++, e->stats.ahead += s->behind;
 }
 
 /* Statistics, before a step (NULL: none comes) and after one with which requests have ended. */
@@ -261,6 +259,9 @@ static enum plim_status end_step(struct engine *e, struct step *next, struct pli
     if (status != PLIM_OK) return status;
     e->under_way = next;
     e->now = clock_seconds();
+    pthread_mutex_lock(&e->lock);
+    e->stats.steps++, e->stats.ahead += s->behind;
+    pthread_mutex_unlock(&e->lock);
     if (next) take_again(e, s);
     schedule_done(&e->schedule, s->rows, s->row_count);
     tell_all(e, s);

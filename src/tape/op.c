@@ -166,8 +166,11 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "sample",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[SAMPLE_LOGITS] = "x#RV", [SAMPLE_ROWS] = "iRP"},
-            .out = {[SAMPLE_TOKEN] = "i#R", [SAMPLE_NEXT] = "i#R?"},
+            .in = {[SAMPLE_LOGITS] = "x#RV", [SAMPLE_ROWS] = "iRP", [SAMPLE_SEEN] = "iL2?"},
+            .out = {[SAMPLE_TOKEN] = "i#R",
+                    [SAMPLE_NEXT] = "i#R?",
+                    [SAMPLE_TOP] = "i#RK?",
+                    [SAMPLE_LOGPROB] = "f#RE?"},
         },
     [OP_KV_PUT8] =
         {

@@ -28,7 +28,8 @@
  *  kv_put        k[1,N,K,D] v slots[N]i32 pool[P,2L,K,16D]         pool                        keys and values of N tokens into blocks, see below
  *  attn_paged    q[1,N,H,D] pool[P,2L,K,16D] rows[R,3]i32          o[1,N,H,D]                  causal attention of rows of tokens over blocks, see below
  *                blocks[R,M]i32
- *  sample        logits[R,V] rows[R,12]i32                         token[R]i32 [next[R]i32]    the next token of each row, see below
+ *  sample        logits[R,V] rows[R,22]i32 [seen[L,2]i32]          token[R]i32 [next[R]i32]    the next token of each row, see below
+ *                                                                  [top[R,K]i32] [logprob[R,K+1]f32]
  *  kv_put8       k[1,N,K,D] v slots[N]i32 pool[P,2L,K,16(D+4)]u8   pool                        the same in 8 bits
  *  attn_paged8   q[1,N,H,D] pool[P,2L,K,16(D+4)]u8 rows[R,3]i32    o[1,N,H,D]                  the same over them
  *                blocks[R,M]i32
@@ -126,9 +127,13 @@
  * than those that are alone in theirs.
  *
  * Sampling. A row has SAMPLE_WORDS words (enum sample_word; of a double the lower one first). By its mode the token is -1, the
- * likeliest of the first `vocab` (of equal ones the first), or drawn as tensor/sample.h says it, by the number. A
+ * likeliest of the first `vocab` (of equal ones the first), drawn as tensor/sample.h says it, by the number, or the one that is given.
+ * Penalties come first: pairs [first, first + count) of seen are the row's, (token, times), ascending by token, and tensor/sample.h
+ * (sampling_penalty) says what becomes of a logit x, in fp64, rounded to fp32. A
  * backend may leave a row that keeps more candidates than it has room for to the caller: the token is then -2. next is the token
- * where there is one, else 0: ids that embed may read.
+ * where there is one, else 0: ids that embed may read. With wanted = n + 1, n up to K, logprob[r,0] is the log-probability of the
+ * token by the logits as they came in, among the first `vocab`, top[r] the n likeliest of them in order, and logprob[r,1..n] theirs; all other
+ * numbers of both are 0. A given token from vocab on has -inf; of a token below 0 there is none: 0.
  *
  * kv_put8 and attn_paged8 are the same over a pool of bytes: pool[block,2l,head] is 16 D codes, as the elements above lie, and then
  * 16 fp32 scales, one for each position (tensor/kv8.h is the arithmetic). kv_put8 makes them; an element is code * scale.
@@ -231,13 +236,20 @@ enum sample_word {
     SAMPLE_MODE,
     SAMPLE_VOCAB,
     SAMPLE_TOP_K,           /* 0: all */
+    SAMPLE_GIVEN,           /* token of SAMPLE_AS_GIVEN */
     SAMPLE_TEMPERATURE = 4, /* doubles from here on */
     SAMPLE_TOP_P = 6,
     SAMPLE_MIN_P = 8,
     SAMPLE_NUMBER = 10, /* in [0,1) */
-    SAMPLE_WORDS = 12
+    SAMPLE_REPETITION = 12,
+    SAMPLE_PRESENCE = 14,
+    SAMPLE_FREQUENCY = 16,
+    SAMPLE_SEEN_FIRST = 18, /* pairs of seen; words again */
+    SAMPLE_SEEN_COUNT,      /* 0: nothing is penalised */
+    SAMPLE_WANTED,          /* log-probabilities: the token's and so many less one of the likeliest's; 0: none */
+    SAMPLE_WORDS = 22
 };
-enum sample_mode { SAMPLE_NONE, SAMPLE_LIKELIEST, SAMPLE_DRAWN };
+enum sample_mode { SAMPLE_NONE, SAMPLE_LIKELIEST, SAMPLE_DRAWN, SAMPLE_AS_GIVEN };
 enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
 
 enum op_kind {

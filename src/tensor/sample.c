@@ -46,6 +46,27 @@ enum plim_status sampling_check(const struct sampling *s, struct plim_error *err
     return PLIM_OK;
 }
 
+bool sampling_penalises(const struct sampling *s)
+{
+    return (s->repetition_penalty > 0 && s->repetition_penalty != 1) || s->presence_penalty != 0 ||
+           s->frequency_penalty != 0;
+}
+
+float sampling_penalty(const struct sampling *s, float x, int32_t times)
+{
+    double by = s->repetition_penalty > 0 ? s->repetition_penalty : 1, y = (double)x;
+    y = y > 0 ? y / by : y * by;
+    if (times > 0) y -= s->presence_penalty + s->frequency_penalty * times;
+    return (float)y;
+}
+
+void sampling_penalise(const struct sampling *s, const struct seen_token *seen, int64_t count, float *logits,
+                       int64_t vocab)
+{
+    for (int64_t i = 0; i < count && seen[i].token < vocab; i++)
+        logits[seen[i].token] = sampling_penalty(s, logits[seen[i].token], seen[i].times);
+}
+
 static int64_t blocks_of(int64_t vocab) { return (vocab + BLOCK - 1) / BLOCK; }
 
 int64_t sampler_bytes(int64_t vocab)

@@ -5,8 +5,8 @@
  * = 1}, &err); int32_t token = sampler_draw(&sampler, logits, step); sampler_release(&sampler);
  *
  * The order is the usual one: divide by the temperature, keep the top_k likeliest, of those the fewest whose
- * share reaches top_p, of those the ones with at least min_p of the likeliest's, draw one by its share. Penalties are
- * the caller's (serve/draw.h). Temperature 0 takes the likeliest. Equal logits go to the
+ * share reaches top_p, of those the ones with at least min_p of the likeliest's, draw one by its share. Penalties come
+ * before all that (sampling_penalise). Temperature 0 takes the likeliest. Equal logits go to the
  * smaller id. Random numbers are named by (seed, step), so a token depends on nothing but the seed, its place
  * and the logits; neither the team that helps nor how many candidates are looked at changes it. Nothing is allocated
  * after sampler_init.
@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "base/threads.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 struct sampling {
@@ -32,6 +33,18 @@ struct sampling {
 
 /* PLIM_BAD_INPUT names the number that makes no sense. */
 enum plim_status sampling_check(const struct sampling *sampling, struct plim_error *err);
+
+/* A token of prompt or answer, and how often it is in the answer. */
+struct seen_token {
+    int32_t token, times;
+};
+
+bool sampling_penalises(const struct sampling *sampling);
+/* The logit of a token that is there already. */
+float sampling_penalty(const struct sampling *sampling, float logit, int32_t times);
+/* Each of these tokens, all different, ascending: those from vocab on have no logit. */
+void sampling_penalise(const struct sampling *sampling, const struct seen_token *seen, int64_t count,
+                       float *logits, int64_t vocab);
 
 struct sampler {
     struct sampling sampling;

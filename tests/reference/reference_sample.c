@@ -54,25 +54,68 @@ static int32_t draw(struct candidate *c, int64_t n, const int32_t *row)
     return c[i].token;
 }
 
+/* Logits of tokens that have been seen, rounded to fp32. */
+static void penalise(const struct ref_call *call, const int32_t *row, double *x)
+{
+    const int32_t *seen = call->in[SAMPLE_SEEN].i;
+    double by = number_of(row + SAMPLE_REPETITION), presence = number_of(row + SAMPLE_PRESENCE);
+    for (int i = 0; i < row[SAMPLE_SEEN_COUNT]; i++) {
+        const int32_t *pair = seen + 2 * (row[SAMPLE_SEEN_FIRST] + i);
+        if (pair[0] >= row[SAMPLE_VOCAB]) continue;
+        double y = x[pair[0]];
+        if (by > 0) y = y > 0 ? y / by : y * by;
+        if (pair[1] > 0) y -= presence + number_of(row + SAMPLE_FREQUENCY) * pair[1];
+        x[pair[0]] = (double)(float)y;
+    }
+}
+
+static int32_t choose(const struct ref_call *call, const int32_t *row, double *x, struct candidate *c)
+{
+    int64_t n = row[SAMPLE_VOCAB], best = 0;
+    if (row[SAMPLE_MODE] == SAMPLE_NONE) return SAMPLED_NONE;
+    if (row[SAMPLE_MODE] == SAMPLE_AS_GIVEN) return row[SAMPLE_GIVEN];
+    penalise(call, row, x);
+    for (int64_t i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    if (row[SAMPLE_MODE] == SAMPLE_LIKELIEST) return (int32_t)best;
+    for (int64_t i = 0; i < n; i++)
+        c[i] = (struct candidate){(double)(float)exp((x[i] - x[best]) / number_of(row + SAMPLE_TEMPERATURE)),
+                                  (int)i};
+    return draw(c, n, row);
+}
+
+static void tell(const struct ref_call *call, int64_t r, const int32_t *row, const double *x,
+                 struct candidate *c)
+{
+    int64_t most = ref_out(call, SAMPLE_TOP)->dim[1], n = row[SAMPLE_VOCAB];
+    int32_t token = call->out[SAMPLE_TOKEN].i[r], *top = call->out[SAMPLE_TOP].i + r * most;
+    double *logprob = call->out[SAMPLE_LOGPROB].f + r * (most + 1), sum = 0;
+    for (int64_t i = 0; i <= most; i++) logprob[i] = 0;
+    for (int64_t i = 0; i < most; i++) top[i] = 0;
+    if (token < 0 || !row[SAMPLE_WANTED]) return;
+    for (int64_t i = 0; i < n; i++) c[i] = (struct candidate){x[i], (int)i};
+    qsort(c, (size_t)n, sizeof *c, by_weight);
+    for (int64_t i = 0; i < n; i++) sum += exp(x[i] - c[0].weight);
+    double norm = c[0].weight + log(sum);
+    logprob[0] = token < n ? x[token] - norm : (double)-INFINITY;
+    for (int64_t i = 0; i + 1 < row[SAMPLE_WANTED] && i < n; i++)
+        top[i] = c[i].token, logprob[1 + i] = c[i].weight - norm;
+}
+
 void ref_sample(const struct ref_call *call)
 {
     int64_t vocab = ref_in(call, SAMPLE_LOGITS)->dim[1], rows = ref_in(call, SAMPLE_LOGITS)->dim[0];
     struct candidate *c = malloc((size_t)vocab * sizeof *c);
-    if (!c) abort();
+    double *x = malloc((size_t)vocab * sizeof *x);
+    if (!c || !x) abort();
     for (int64_t r = 0; r < rows; r++) {
-        const double *x = call->in[SAMPLE_LOGITS].f + r * vocab;
+        const double *logits = call->in[SAMPLE_LOGITS].f + r * vocab;
         const int32_t *row = call->in[SAMPLE_ROWS].i + r * SAMPLE_WORDS;
-        int64_t n = row[SAMPLE_VOCAB], best = 0;
-        for (int64_t i = 1; i < n; i++)
-            if (x[i] > x[best]) best = i;
-        for (int64_t i = 0; i < n; i++)
-            c[i] = (struct candidate){
-                (double)(float)exp((x[i] - x[best]) / number_of(row + SAMPLE_TEMPERATURE)), (int)i};
-        call->out[SAMPLE_TOKEN].i[r] = row[SAMPLE_MODE] == SAMPLE_NONE        ? SAMPLED_NONE
-                                       : row[SAMPLE_MODE] == SAMPLE_LIKELIEST ? (int32_t)best
-                                                                              : draw(c, n, row);
-        int32_t token = call->out[SAMPLE_TOKEN].i[r];
+        memcpy(x, logits, (size_t)vocab * sizeof *x);
+        int32_t token = call->out[SAMPLE_TOKEN].i[r] = choose(call, row, x, c);
         if (call->out[SAMPLE_NEXT].i) call->out[SAMPLE_NEXT].i[r] = token < 0 ? 0 : token;
+        if (call->out[SAMPLE_TOP].i) tell(call, r, row, logits, c);
     }
     free(c);
+    free(x);
 }

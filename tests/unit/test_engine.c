@@ -31,7 +31,7 @@ static const char *model_dir(const char *name)
 
 struct heard {
     int32_t prompt[LONGEST], tokens[ANSWER];
-    float logprob[ANSWER];
+    float logprob[ANSWER], tops[ANSWER]; /* tops: a sum that knows tokens, order and numbers of the likeliest */
     int length, count, ended, ends;
     int64_t shared;
     enum engine_finish finish;
@@ -40,7 +40,11 @@ struct heard {
 static bool hear(void *arg, const struct engine_event *event)
 {
     struct heard *h = arg;
-    if (event->token >= 0) h->logprob[h->count] = event->logprob, h->tokens[h->count++] = event->token;
+    if (event->token >= 0) {
+        for (int i = 0; i < event->ntop; i++)
+            h->tops[h->count] += event->top[i].logprob * (float)(1 + event->top[i].token * ENGINE_LOGPROBS + i);
+        h->logprob[h->count] = event->logprob, h->tokens[h->count++] = event->token;
+    }
     if (event->finish != FINISH_NONE) h->finish = event->finish, h->ends++, h->shared = event->shared_tokens;
     return true;
 }
@@ -144,7 +148,8 @@ static void same(const struct heard *a, const struct heard *b, int n, const char
         assert_int_equal(a[r].ends, 1);
         if (a[r].count != b[r].count || a[r].finish != b[r].finish ||
             memcmp(a[r].tokens, b[r].tokens, sizeof a[r].tokens) ||
-            memcmp(a[r].logprob, b[r].logprob, sizeof a[r].logprob))
+            memcmp(a[r].logprob, b[r].logprob, sizeof a[r].logprob) ||
+            memcmp(a[r].tops, b[r].tops, sizeof a[r].tops))
             fail_msg("%s: request %d gets something else", what, r);
     }
 }
@@ -294,18 +299,24 @@ static bool hear_some(void *arg, const struct engine_event *event)
     return h->count != 1 + h->length % ANSWER;
 }
 
-/* Requests that come and go while steps run ahead. */
+/* Requests that come and go while steps run ahead, with and without log-probabilities and penalties. */
 static void answer_some(struct setting *s, struct heard *h, int n)
 {
     struct device *device = open_device(s);
     struct engine *e = open_engine(s, device);
     struct plim_error err = {0};
+    int reads = s->fake ? ((struct fake *)device)->reads : 0;
     for (int r = 0; r < n; r++) {
+        bool strict = r % 4 == 3;
         struct engine_request ask = {.prompt = h[r].prompt,
                                      .count = h[r].length,
                                      .tokens = ANSWER,
-                                     .sampling = {.temperature = r % 2 ? 0.8 : 0, .seed = 3},
-                                     .logprobs = -1,
+                                     .sampling = {.temperature = r % 2 ? 0.8 : 0,
+                                                  .seed = 3,
+                                                  .repetition_penalty = strict ? 1.3 : 0,
+                                                  .presence_penalty = r == 4 ? 0.5 : 0,
+                                                  .frequency_penalty = strict ? 0.7 : 0},
+                                     .logprobs = r % 5 - 1,
                                      .hear = hear_some,
                                      .arg = &h[r]};
         assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_OK);
@@ -314,11 +325,12 @@ static void answer_some(struct setting *s, struct heard *h, int n)
     steps(e);
     engine_stats(e, &s->stats);
     assert_int_equal(s->stats.blocks_used, 0);
+    if (s->fake && !s->open_every) assert_int_equal(((struct fake *)device)->reads, reads); /* no logits */
     engine_close(e);
     device->ops->close(device);
 }
 
-/* The same tokens whoever draws them: by the host after each step, by the device whose steps overtake the host, of requests that end
+/* The same tokens, as likely, whoever draws them: by the host after each step, by the device whose steps overtake the host, of requests that end
  * by length and in the middle, and where the device leaves some tokens to the host. */
 static void test_ahead(void **state)
 {
@@ -493,15 +505,16 @@ static bool hear_all(void *arg, const struct engine_event *event)
 static void test_prompt_logprobs(void **state)
 {
     (void)state;
-    float whole[CONTEXT + ANSWER], pieces[CONTEXT + ANSWER], *at;
+    enum { WAYS = 3 };
+    float told[WAYS][CONTEXT + ANSWER], *at;
     struct heard h[REQUESTS];
     struct plim_error err = {0};
     make_prompts(h, REQUESTS);
-    for (int way = 0; way < 2; way++) {
-        struct setting s = {.model = "llama-tied", .parallel = way ? 3 : 16};
+    for (int way = 0; way < WAYS; way++) {
+        struct setting s = {.model = "llama-tied", .parallel = way == 1 ? 3 : 16, .fake = way == 2};
         struct device *device = open_device(&s);
         struct engine *e = open_engine(&s, device);
-        at = way ? pieces : whole;
+        at = told[way];
         struct engine_request ask = {.prompt = h[2].prompt,
                                      .count = LONGEST,
                                      .tokens = 3,
@@ -510,12 +523,13 @@ static void test_prompt_logprobs(void **state)
                                      .arg = &at};
         assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_OK);
         steps(e);
-        assert_int_equal(at - (way ? pieces : whole), LONGEST + 3);
+        assert_int_equal(at - told[way], LONGEST + 3);
         engine_close(e);
         device->ops->close(device);
     }
-    assert_true(isnan(whole[0]));
-    for (int i = 1; i < LONGEST + 3; i++) assert_true(whole[i] < 0 && whole[i] == pieces[i]);
+    assert_true(isnan(told[0][0]));
+    for (int i = 1; i < LONGEST + 3; i++)
+        for (int way = 1; way < WAYS; way++) assert_true(told[0][i] < 0 && told[0][i] == told[way][i]);
 }
 
 /* --- threads ---------------------------------------------------------------------------------------------- */

@@ -59,11 +59,13 @@ static void test_words(void **state)
     struct sampling s = {.temperature = 0.7, .top_k = 5, .top_p = 0.9, .min_p = 0.01, .seed = 3};
     struct sampler sampler;
     int32_t words[SAMPLE_WORDS];
+    struct seen_token room[4];
+    struct draw_seen none = {0}, some = {room, 1, 4};
     assert_true(sampler_bytes(VOCAB) <= (int64_t)sizeof memory);
     for (uint64_t step = 0; step < 50; step++) {
         struct draw w = {.sampling = &s, .step = step, .given = -1, .logprobs = -1};
         double number;
-        assert_true(draw_words(&w, VOCAB, words) && words[SAMPLE_MODE] == SAMPLE_DRAWN);
+        assert_true(draw_words(&w, VOCAB, &none, words) && words[SAMPLE_MODE] == SAMPLE_DRAWN);
         assert_true(words[SAMPLE_VOCAB] == VOCAB && words[SAMPLE_TOP_K] == 5);
         memcpy(&number, words + SAMPLE_NUMBER, sizeof number);
         sampler_bind(&sampler, VOCAB, memory);
@@ -72,12 +74,22 @@ static void test_words(void **state)
     }
     s.temperature = 0;
     struct draw likeliest = {.sampling = &s, .given = -1, .logprobs = -1};
-    assert_true(draw_words(&likeliest, VOCAB, words) && words[SAMPLE_MODE] == SAMPLE_LIKELIEST);
-    struct draw given = {.sampling = &s, .given = 4, .logprobs = -1}, told = {.sampling = &s, .given = -1};
-    assert_false(draw_words(&given, VOCAB, words) || words[SAMPLE_MODE] != SAMPLE_NONE);
-    assert_false(draw_words(&told, VOCAB, words));
+    assert_true(draw_words(&likeliest, VOCAB, &none, words) && words[SAMPLE_MODE] == SAMPLE_LIKELIEST);
+    assert_int_equal(words[SAMPLE_WANTED], 0);
+    struct draw given = {.sampling = &s, .given = 4, .logprobs = 2};
+    assert_true(draw_words(&given, VOCAB, &none, words) && words[SAMPLE_MODE] == SAMPLE_AS_GIVEN);
+    assert_true(words[SAMPLE_GIVEN] == 4 && words[SAMPLE_WANTED] == 3);
     s.presence_penalty = 1;
-    assert_false(draw_words(&likeliest, VOCAB, words));
+    struct seen seen;
+    assert_true(seen_init(&seen, 3, (const int32_t[]){9, 4, 9}, 3));
+    seen_add(&seen, 4), seen_add(&seen, 5), seen_add(&seen, 4);
+    assert_true(seen.count == 3 && seen.token[0].token == 4 && seen.token[0].times == 2);
+    assert_true(seen.token[1].token == 5 && seen.token[2].token == 9 && seen.token[2].times == 0);
+    likeliest.seen = &seen;
+    assert_true(draw_words(&likeliest, VOCAB, &some, words) && some.used == 4 && room[1].token == 4);
+    assert_true(words[SAMPLE_SEEN_FIRST] == 1 && words[SAMPLE_SEEN_COUNT] == 3);
+    assert_false(draw_words(&likeliest, VOCAB, &some, words) || words[SAMPLE_MODE] != SAMPLE_NONE);
+    seen_release(&seen);
 }
 
 /* How often each token comes, over many steps. */

@@ -7,7 +7,11 @@
  * there is room for are left to the host.
  *
  * Weights are sample.c's: fp64 exponentials, rounded to fp32; sums are fp64 in an order of their own, which depends on
- * the vocabulary alone. */
+ * the vocabulary alone. A penalised logit is made anew each time it is read: its token is looked for among the row's, which lie
+ * in order. That costs a dozen reads of a cache for each logit of such a row, and nothing else: no copy of the logits, and none of them changed.
+ *
+ * How likely tokens are is found by the row's block at the end, the likeliest one after the other: each is the best of those behind
+ * the one before it. */
 #include "device/cuda/overlap.cuh"
 
 namespace
@@ -24,9 +28,20 @@ struct peak {
 template <class T> struct sampling {
     const T *logits; /* [R,V] */
     const int32_t *rows;
+    const int32_t *seen;   /* [L,2]; NULL: nothing is penalised */
     int32_t *token, *next; /* next: NULL where nobody wants it */
+    int32_t *top;          /* [R,K]; NULL: nobody asks how likely tokens are */
+    float *logprob;        /* [R,K+1] */
     struct peak *peaks;    /* [R,PARTS] */
     int64_t width;
+    int most; /* K */
+};
+
+/* Of one row. */
+struct penalties {
+    const int32_t *pairs;
+    int count;
+    double repetition, presence, frequency;
 };
 
 /* Of equal ones the first. What is not a number is never likelier. */
@@ -46,11 +61,50 @@ ON_GPU struct peak warp_peak(struct peak p)
     return p;
 }
 
-template <class T> ON_GPU float logit(const sampling<T> &s, int64_t row, int token)
+ON_GPU double double_of(const int32_t *words) { return __hiloint2double(words[1], words[0]); }
+
+template <class T> ON_GPU struct penalties penalties_of(const sampling<T> &s, const int32_t *words)
+{
+    struct penalties p = {s.seen, s.seen ? words[SAMPLE_SEEN_COUNT] : 0, 1, 0, 0};
+    if (!p.count) return p;
+    const double by = double_of(words + SAMPLE_REPETITION);
+    p.pairs += 2 * (int64_t)words[SAMPLE_SEEN_FIRST];
+    p.repetition = by > 0 ? by : 1;
+    p.presence = double_of(words + SAMPLE_PRESENCE), p.frequency = double_of(words + SAMPLE_FREQUENCY);
+    return p;
+}
+
+/* tensor/sample.c's sampling_penalty; each step is rounded as it is there. */
+ON_GPU float penalise(const struct penalties &p, int token, float x)
+{
+    int low = 0, high = p.count;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (p.pairs[2 * middle] < token)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == p.count || p.pairs[2 * low] != token) return x;
+    const int times = p.pairs[2 * low + 1];
+    double y = x > 0 ? __ddiv_rn((double)x, p.repetition) : __dmul_rn((double)x, p.repetition);
+    if (times > 0) y = __dsub_rn(y, __dadd_rn(p.presence, __dmul_rn(p.frequency, (double)times)));
+    return (float)y;
+}
+
+/* As it came in. */
+template <class T> ON_GPU float raw(const sampling<T> &s, int64_t row, int token)
 {
     float v[1];
     load<1>(s.logits + row * s.width + token, v);
     return v[0];
+}
+
+template <class T>
+ON_GPU float logit(const sampling<T> &s, const struct penalties &p, int64_t row, int token)
+{
+    const float x = raw(s, row, token);
+    return p.count ? penalise(p, token, x) : x;
 }
 
 template <class T, int N> __global__ void __launch_bounds__(THREADS) find_peaks(const sampling<T> s)
@@ -59,14 +113,17 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) find_peaks(
     const int64_t row = blockIdx.x / PARTS;
     const int part = blockIdx.x % PARTS;
     next_may_begin();
-    const int vocab = s.rows[row * SAMPLE_WORDS + SAMPLE_VOCAB], mode = s.rows[row * SAMPLE_WORDS];
+    const int32_t *words = s.rows + row * SAMPLE_WORDS;
+    const int vocab = words[SAMPLE_VOCAB], mode = words[SAMPLE_MODE];
+    const struct penalties p = penalties_of(s, words);
     await_previous();
-    if (mode == SAMPLE_NONE) return;
+    if (mode == SAMPLE_NONE || mode == SAMPLE_AS_GIVEN) return;
     const int packets = (vocab + N - 1) / N, each = (packets + PARTS - 1) / PARTS;
     struct peak mine = {-INFINITY, INT_MAX};
     for (int i = part * each + threadIdx.x; i < min(packets, (part + 1) * each); i += THREADS) {
         float v[N];
         load(s.logits + row * s.width + (int64_t)i * N, v);
+        for (int k = 0; k < N && p.count; k++) v[k] = penalise(p, i * N + k, v[k]);
 #pragma unroll
         for (int k = 0; k < N; k++) /* in order: equal ones do not replace */
             if (i * N + k < vocab && (v[k] > mine.value || (mine.token == INT_MAX && v[k] == -INFINITY)))
@@ -84,9 +141,8 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) find_peaks(
 struct order {
     int vocab, top_k;
     double largest, temperature, top_p, min_p, number;
+    struct penalties penalties;
 };
-
-ON_GPU double double_of(const int32_t *words) { return __hiloint2double(words[1], words[0]); }
 
 ON_GPU float weight_of(const struct order &o, float x)
 {
@@ -108,7 +164,7 @@ ON_GPU double sum_weights(const sampling<T> &s, const struct order &o, int64_t r
     for (int span = warp; span < spans; span += WARPS) {
         double sum = 0;
         for (int i = span * SPAN + lane; i < min(o.vocab, (span + 1) * SPAN); i += 32)
-            sum += (double)weight_of(o, logit(s, row, i));
+            sum += (double)weight_of(o, logit(s, o.penalties, row, i));
         sum = warp_sum(sum);
         if (lane == 0) r->before[span] = sum;
     }
@@ -133,7 +189,7 @@ ON_GPU int scan_span(const sampling<T> &s, const struct order &o, int64_t row, i
     enum { EACH = SPAN / 32 };
     const int lane = threadIdx.x % 32, from = span * SPAN + lane * EACH, end = min(from + EACH, o.vocab);
     double mine = 0;
-    for (int i = from; i < end; i++) mine += (double)weight_of(o, logit(s, row, i));
+    for (int i = from; i < end; i++) mine += (double)weight_of(o, logit(s, o.penalties, row, i));
     double upto = mine;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -145,7 +201,7 @@ ON_GPU int scan_span(const sampling<T> &s, const struct order &o, int64_t row, i
     if (passing && lane == __ffs(passing) - 1) {
         double at = sum + upto - mine;
         for (int i = from; i < end && token < 0; i++)
-            if ((at += (double)weight_of(o, logit(s, row, i))) > target) token = i;
+            if ((at += (double)weight_of(o, logit(s, o.penalties, row, i))) > target) token = i;
     }
     return __shfl_sync(0xffffffffu, token, passing ? __ffs(passing) - 1 : 0);
 }
@@ -169,7 +225,7 @@ ON_GPU bool gather(const sampling<T> &s, const struct order &o, int64_t row, flo
     if (threadIdx.x == 0) r->count = 0;
     __syncthreads();
     for (int i = threadIdx.x; i < o.vocab; i += WIDE) {
-        float x = logit(s, row, i), w;
+        float x = logit(s, o.penalties, row, i), w;
         if (!((double)x >= bound) || (w = weight_of(o, x)) < least) continue;
         int at = atomicAdd(&r->count, 1);
         if (at < ROOM) r->weight[at] = w, r->token[at] = i;
@@ -254,45 +310,132 @@ template <class T> ON_GPU void put_token(const sampling<T> &s, int64_t row, int 
     if (s.next) s.next[row] = max(token, 0);
 }
 
+/* What a block finds together: every thread gets it, and may come again. */
+struct shared_find {
+    struct peak peak[WARPS];
+    double sum[WARPS];
+};
+
+ON_GPU struct peak block_peak(struct peak mine, shared_find *f)
+{
+    mine = warp_peak(mine);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) f->peak[threadIdx.x / 32] = mine;
+    __syncthreads();
+    mine = f->peak[0];
+    for (int w = 1; w < WARPS; w++) mine = better(mine, f->peak[w]);
+    return mine;
+}
+
+ON_GPU double block_sum(double mine, shared_find *f)
+{
+    mine = warp_sum(mine);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) f->sum[threadIdx.x / 32] = mine;
+    __syncthreads();
+    mine = 0;
+    for (int w = 0; w < WARPS; w++) mine += f->sum[w];
+    return mine;
+}
+
+/* The best of those that come after `last`, as they came in. */
+template <class T>
+ON_GPU struct peak best_behind(const sampling<T> &s, int64_t row, int vocab, struct peak last, shared_find *f)
+{
+    struct peak mine = {-INFINITY, INT_MAX};
+    for (int i = threadIdx.x; i < vocab; i += WIDE) {
+        const struct peak next = {raw(s, row, i), i};
+        if (next.value < last.value || (next.value == last.value && i > last.token)) mine = better(mine, next);
+    }
+    return block_peak(mine, f);
+}
+
+/* The row's part of top and logprob, by its block. */
+template <class T>
+ON_GPU void tell_likely(const sampling<T> &s, int64_t row, const int32_t *words, int token, shared_find *f)
+{
+    const int vocab = words[SAMPLE_VOCAB], wanted = token < 0 ? 0 : words[SAMPLE_WANTED];
+    int32_t *top = s.top + row * s.most;
+    float *logprob = s.logprob + row * (s.most + 1);
+    for (int i = threadIdx.x; i <= s.most; i += WIDE) {
+        if (i >= wanted) logprob[i] = 0;
+        if (i < s.most && i + 1 >= wanted) top[i] = 0;
+    }
+    if (!wanted) return;
+    const struct peak first = best_behind(s, row, vocab, {INFINITY, -1}, f);
+    double sum = 0;
+    for (int i = threadIdx.x; i < vocab; i += WIDE) sum += (double)expf(raw(s, row, i) - first.value);
+    const double norm = (double)first.value + log(block_sum(sum, f));
+    if (threadIdx.x == 0)
+        logprob[0] = token < vocab ? (float)((double)raw(s, row, token) - norm) : -INFINITY;
+    struct peak at = first;
+    for (int i = 0; i + 1 < wanted; i++) {
+        const bool found = i < vocab;
+        if (threadIdx.x == 0) top[i] = found ? at.token : 0;
+        if (threadIdx.x == 0) logprob[1 + i] = found ? (float)((double)at.value - norm) : 0;
+        if (i + 2 < wanted) at = best_behind(s, row, vocab, at, f);
+    }
+}
+
+/* The likeliest by find_peaks: one warp. */
+template <class T>
+ON_GPU struct peak best_of(const sampling<T> &s, const struct penalties &penalties, int64_t row)
+{
+    struct peak p = warp_peak(s.peaks[row * PARTS + threadIdx.x]);
+    const float first = logit(s, penalties, row, 0);
+    if (p.token == INT_MAX || isnan(first)) p.token = 0, p.value = first;
+    return p;
+}
+
+template <class T>
+ON_GPU int draw_token(const sampling<T> &s, int64_t row, const int32_t *words, const struct penalties &p,
+                      float largest, room *r)
+{
+    const struct order o = {words[SAMPLE_VOCAB],
+                            words[SAMPLE_TOP_K],
+                            (double)largest,
+                            double_of(words + SAMPLE_TEMPERATURE),
+                            double_of(words + SAMPLE_TOP_P),
+                            double_of(words + SAMPLE_MIN_P),
+                            double_of(words + SAMPLE_NUMBER),
+                            p};
+    const bool all = (o.top_k <= 0 || o.top_k >= o.vocab) && (o.top_p <= 0 || o.top_p >= 1) && o.min_p <= 0;
+    return all ? draw_all(s, o, row, r) : draw_kept(s, o, row, r);
+}
+
 template <class T> __global__ void __launch_bounds__(WIDE) choose_token(const sampling<T> s)
 {
     __shared__ room r;
     __shared__ struct peak best;
+    __shared__ shared_find find;
     const int64_t row = blockIdx.x;
     const int32_t *words = s.rows + row * SAMPLE_WORDS;
     const int mode = words[SAMPLE_MODE];
+    const struct penalties p = penalties_of(s, words);
     next_may_begin();
     await_previous();
-    if (mode == SAMPLE_NONE) {
-        if (threadIdx.x == 0) put_token(s, row, SAMPLED_NONE);
-        return;
+    int token = mode == SAMPLE_AS_GIVEN ? words[SAMPLE_GIVEN] : SAMPLED_NONE;
+    if (mode == SAMPLE_LIKELIEST || mode == SAMPLE_DRAWN) {
+        if (threadIdx.x < 32) {
+            struct peak likeliest = best_of(s, p, row);
+            if (threadIdx.x == 0) best = likeliest;
+        }
+        __syncthreads();
+        token = best.token;
+        if (mode == SAMPLE_DRAWN) token = draw_token(s, row, words, p, best.value, &r);
     }
-    if (threadIdx.x < 32) {
-        struct peak p = warp_peak(s.peaks[row * PARTS + threadIdx.x]);
-        if (p.token == INT_MAX || isnan(logit(s, row, 0))) p.token = 0, p.value = logit(s, row, 0);
-        if (threadIdx.x == 0) best = p;
-        if (threadIdx.x == 0 && mode == SAMPLE_LIKELIEST) put_token(s, row, p.token);
-    }
-    if (mode == SAMPLE_LIKELIEST) return;
-    __syncthreads();
-    const struct order o = {words[SAMPLE_VOCAB],
-                            words[SAMPLE_TOP_K],
-                            (double)best.value,
-                            double_of(words + SAMPLE_TEMPERATURE),
-                            double_of(words + SAMPLE_TOP_P),
-                            double_of(words + SAMPLE_MIN_P),
-                            double_of(words + SAMPLE_NUMBER)};
-    const bool all = (o.top_k <= 0 || o.top_k >= o.vocab) && (o.top_p <= 0 || o.top_p >= 1) && o.min_p <= 0;
-    const int token = all ? draw_all(s, o, row, &r) : draw_kept(s, o, row, &r);
     if (threadIdx.x == 0) put_token(s, row, token);
+    if (s.top) tell_likely(s, row, words, token, &find);
 }
 
 template <class T> int run_sample(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    sampling<T> s = {(const T *)call->in[SAMPLE_LOGITS], (const int32_t *)call->in[SAMPLE_ROWS],
-                     (int32_t *)call->out[SAMPLE_TOKEN], (int32_t *)call->out[SAMPLE_NEXT],
-                     (struct peak *)call->work};
+    sampling<T> s = {(const T *)call->in[SAMPLE_LOGITS],    (const int32_t *)call->in[SAMPLE_ROWS],
+                     (const int32_t *)call->in[SAMPLE_SEEN], (int32_t *)call->out[SAMPLE_TOKEN],
+                     (int32_t *)call->out[SAMPLE_NEXT],      (int32_t *)call->out[SAMPLE_TOP],
+                     (float *)call->out[SAMPLE_LOGPROB],     (struct peak *)call->work};
     s.width = last_dim(call_in(call, SAMPLE_LOGITS));
+    if (s.top) s.most = (int)last_dim(call_out(call, SAMPLE_TOP));
     const int64_t rows = tensor_count(call_in(call, SAMPLE_LOGITS)) / s.width;
     if (rows == 0) return 0;
     bool wide = s.width % lanes<T> == 0 && aligned(s.logits);

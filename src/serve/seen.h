@@ -1,0 +1,25 @@
+/* seen.h - tokens of a request so far, each once and ascending, with how often they are in the answer: what penalties go by.
+ *
+ *     struct seen seen;
+ *     seen_init(&seen, room, prompt, count);       // false: out of memory
+ *     seen_add(&seen, token);                      // one more of the answer
+ *     sampling_penalise(&sampling, seen.token, seen.count, logits, vocab);
+ *     seen_release(&seen);
+ */
+#ifndef PLIM_SERVE_SEEN_H
+#define PLIM_SERVE_SEEN_H
+
+#include "tensor/sample.h"
+#include <stdbool.h>
+
+struct seen {
+    struct seen_token *token;
+    int64_t count;
+};
+
+/* Room for so many different ones. */
+bool seen_init(struct seen *seen, int64_t room, const int32_t *prompt, int64_t count);
+void seen_add(struct seen *seen, int32_t token);
+void seen_release(struct seen *seen);
+
+#endif
