@@ -300,27 +300,27 @@ static bool hear_some(void *arg, const struct engine_event *event)
 }
 
 /* Requests that come and go while steps run ahead, with and without log-probabilities and penalties. */
-static void answer_some(struct setting *s, struct heard *h, int n)
+static void answer_some(struct setting *s, struct heard *h, int n, bool penalties)
 {
     struct device *device = open_device(s);
     struct engine *e = open_engine(s, device);
     struct plim_error err = {0};
     int reads = s->fake ? ((struct fake *)device)->reads : 0;
     for (int r = 0; r < n; r++) {
-        bool strict = r % 4 == 3;
+        bool strict = penalties && r % 4 == 3;
         struct engine_request ask = {.prompt = h[r].prompt,
                                      .count = h[r].length,
                                      .tokens = ANSWER,
                                      .sampling = {.temperature = r % 2 ? 0.8 : 0,
                                                   .seed = 3,
                                                   .repetition_penalty = strict ? 1.3 : 0,
-                                                  .presence_penalty = r == 4 ? 0.5 : 0,
+                                                  .presence_penalty = penalties && r == 4 ? 0.5 : 0,
                                                   .frequency_penalty = strict ? 0.7 : 0},
                                      .logprobs = r % 5 - 1,
                                      .hear = hear_some,
                                      .arg = &h[r]};
         assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_OK);
-        for (int i = 0; i < r % 4; i++) assert_int_equal(engine_step(e, &err), PLIM_OK);
+        for (int i = 0; i < r % 4 && penalties; i++) assert_int_equal(engine_step(e, &err), PLIM_OK);
     }
     steps(e);
     engine_stats(e, &s->stats);
@@ -344,19 +344,19 @@ static void test_ahead(void **state)
         {.model = "llama-tied", .parallel = 8, .fake = true, .drawn = true, .open_every = 5},
         {.model = "llama-tied", .parallel = 1, .fake = true, .drawn = true, .open_every = 4},
     };
-    for (int some = 0; some < 2; some++)
+    for (int some = 0; some < 3; some++)
         for (size_t i = 0; i < 1 + sizeof settings / sizeof *settings; i++) {
             struct setting s = i ? settings[i - 1] : single;
             struct heard *h = i ? other : one;
             make_prompts(h, REQUESTS);
             if (some)
-                answer_some(&s, h, REQUESTS);
+                answer_some(&s, h, REQUESTS, some == 2);
             else
                 answer_all(&s, h, REQUESTS, 0.9);
             if (i) same(other, one, REQUESTS, "ahead");
             if (!s.fake) assert_int_equal(s.stats.ahead, 0);
             if (s.fake && !some && !s.open_every) assert_true(s.stats.ahead > s.stats.steps / 3);
-            if (s.fake) assert_true(s.stats.ahead > 0);
+            if (s.fake && some < 2) assert_true(s.stats.ahead > 0);
         }
 }
 
