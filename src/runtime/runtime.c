@@ -15,18 +15,33 @@
  * on both architectures with tests/fault/truth.py. */
 #define RUN_ALLOWANCE (2048 << 10)
 
+/* The same of a process that only goes forward: it saves nothing, which takes half of the other. Pages of libraries that come in with the
+ * first requests, the control socket's thread, and the stack of each thread of the team, which runs already. Measured with
+ * tests/fault/serve_truth.py: 400 KiB with two threads. Beside a card drivers and libraries take more, as they like. */
+#define FORWARD_ALLOWANCE        (768 << 10)
+#define FORWARD_THREAD_ALLOWANCE (32 << 10)
+
 /* Steps of the stated size, and the least reserve: of 150 starts one was a step smaller than most and four a step larger, as
  * pages of libraries came in. Beside a card the process is a hundred times larger and varies more. */
 #define GRAIN   (256 << 10)
 #define RESERVE (2 * GRAIN)
 
-struct overhead runtime_overhead(void)
+static struct overhead overhead_with(int64_t allowance)
 {
     os_touch_code();
-    int64_t least = (int64_t)os_process_counted() + RUN_ALLOWANCE;
+    int64_t least = (int64_t)os_process_counted() + allowance;
     int64_t reserve = least / 64 > RESERVE ? least / 64 : RESERVE;
     int64_t stated = (least + reserve + GRAIN - 1) / GRAIN * GRAIN;
     return (struct overhead){stated, stated - least};
+}
+
+struct overhead runtime_overhead(void) { return overhead_with(RUN_ALLOWANCE); }
+
+struct overhead runtime_overhead_forward(const struct device *device)
+{
+    int threads = device->team ? threads_count(device->team) : device->facts.threads;
+    if (!device->facts.unified_memory) return runtime_overhead();
+    return overhead_with(FORWARD_ALLOWANCE + threads * (int64_t)FORWARD_THREAD_ALLOWANCE);
 }
 
 enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,

@@ -456,7 +456,7 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     } else {
         status = own_bytes(e, &s, &own, err);
         if (status != PLIM_OK) return status;
-        e->overhead = runtime_overhead(), e->overhead.bytes += own;
+        e->overhead = runtime_overhead_forward(e->device), e->overhead.bytes += own;
     }
     e->overhead.bytes += e->options.beside;
     if (!e->bytes_room) e->bytes_room = INT64_MAX;

@@ -128,7 +128,7 @@ static enum plim_status add_own_bytes(struct engine *e, struct sources *s, struc
     if (status != PLIM_OK) return status;
     struct plan_own own = plan_own_bytes(&s->runtime.plan.tape, &s->runtime.plan.layout);
     struct plan_own read = plan_own_bytes(&s->reads[0].tape, &s->reads[0].layout);
-    e->overhead = runtime_overhead();
+    e->overhead = runtime_overhead_forward(e->device);
     e->overhead.bytes += s->token_count * (own.loop + own.update) +
                          s->read_count * (read.loop + read.update) + (int64_t)(sizeof *e + sizeof *s) +
                          e->bytes_room + logits + drawer_bytes(e->device->team, e->spec.vocab_size) +
