@@ -16,9 +16,9 @@ struct builder {
     int layer; /* -1 outside layers */
     int below; /* layers of the stacks before this one: ops and activations are numbered through, parameters are not */
     enum op_part part;
-    int ids, pos;                            /* i32 [B,T] */
+    int ids, pos;                                        /* i32 [B,T] */
     int slots, rows, blocks, last, sampling, seen, next; /* of a flat shape */
-    int pool;                                /* likewise: keys and values of all layers */
+    int pool;                                            /* likewise: keys and values of all layers */
     int rope_table
         [MODEL_ROPE_SETS]; /* f32 [B,T,rotary size] of each set of frequencies, -1: no layer rotates with it */
     int types;             /* i32 [B,T], -1: segments are not told apart */

@@ -155,9 +155,10 @@ struct model_flat {
     int64_t
         length; /* positions of one request, at most: where frequencies follow the length of a row, it decides */
     bool samples; /* the tape ends with tokens, not with logits */
-    int64_t seen; /* L: tokens of all requests together that penalties go by, at most, where it samples; 0: none */
-    int64_t top;  /* K: likeliest tokens that are told of a row, at most, where it samples */
-    bool coded;   /* keys and values in 8 bits (tensor/kv8.h) */
+    int64_t
+        seen; /* L: tokens of all requests together that penalties go by, at most, where it samples; 0: none */
+    int64_t top; /* K: likeliest tokens that are told of a row, at most, where it samples */
+    bool coded;  /* keys and values in 8 bits (tensor/kv8.h) */
 };
 
 struct model_shape {

@@ -13,35 +13,20 @@
 /* What a run adds after the measurement: stacks of the team and of the reader, bounce buffers of loading and
  * saving, libc's own buffers; the threads of monitor and control socket with their heaps, and a client's buffers. Measured
  * on both architectures with tests/fault/truth.py. */
-#define RUN_ALLOWANCE (2048 << 10)
+#define RUN_ALLOWANCE (1024 << 10)
 
-/* The same of a process that only goes forward: it saves nothing, which takes half of the other. Pages of libraries that come in with the
- * first requests, the control socket's thread, and the stack of each thread of the team, which runs already. Measured with
- * tests/fault/serve_truth.py, 0.4 MiB with two threads, and `generate`, 0.9 MiB. Beside a card drivers and libraries take more, as they like. */
-#define FORWARD_ALLOWANCE        (1024 << 10)
-#define FORWARD_THREAD_ALLOWANCE (32 << 10)
-
-/* Steps of the stated size, and the least reserve: of 150 starts one was a step smaller than most and four a step larger, as
- * pages of libraries came in. Beside a card the process is a hundred times larger and varies more. */
+/* Steps of the stated size, and the least reserve: of 400 starts one in twenty was up to 100 KiB smaller than the others.
+ * Beside a card the process is a hundred times larger and varies more. */
 #define GRAIN   (256 << 10)
-#define RESERVE (2 * GRAIN)
+#define RESERVE (GRAIN / 2)
 
-static struct overhead overhead_with(int64_t allowance)
+struct overhead runtime_overhead(void)
 {
     os_touch_code();
-    int64_t least = (int64_t)os_process_counted() + allowance;
+    int64_t least = (int64_t)os_process_counted() + RUN_ALLOWANCE;
     int64_t reserve = least / 64 > RESERVE ? least / 64 : RESERVE;
     int64_t stated = (least + reserve + GRAIN - 1) / GRAIN * GRAIN;
     return (struct overhead){stated, stated - least};
-}
-
-struct overhead runtime_overhead(void) { return overhead_with(RUN_ALLOWANCE); }
-
-struct overhead runtime_overhead_forward(const struct device *device)
-{
-    int threads = device->team ? threads_count(device->team) : device->facts.threads;
-    if (!device->facts.unified_memory) return runtime_overhead();
-    return overhead_with(FORWARD_ALLOWANCE + threads * (int64_t)FORWARD_THREAD_ALLOWANCE);
 }
 
 enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,

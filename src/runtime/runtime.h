@@ -77,8 +77,6 @@ struct overhead {
     int64_t reserve; /* of them, beyond what this very process takes */
 };
 struct overhead runtime_overhead(void);
-/* Of a process that trains and saves nothing: less comes later. After the device, whose team runs then. */
-struct overhead runtime_overhead_forward(const struct device *device);
 
 /* What the planner is asked for a job on a device, here or absent: job_request, with rows staged for a device that has its
  * own memory counted in, and job_check_budget. */

@@ -107,9 +107,7 @@ bool draw_words(const struct draw *w, int64_t vocab, struct draw_seen *seen, int
     bool drawn = w->given < 0;
     memset(words, 0, SAMPLE_WORDS * sizeof *words);
     if (drawn && sampling_penalises(s) && !put_seen(w, seen, words)) return false;
-    words[SAMPLE_MODE] = !drawn                ? SAMPLE_AS_GIVEN
-                         : s->temperature > 0 ? SAMPLE_DRAWN
-                                              : SAMPLE_LIKELIEST;
+    words[SAMPLE_MODE] = !drawn ? SAMPLE_AS_GIVEN : s->temperature > 0 ? SAMPLE_DRAWN : SAMPLE_LIKELIEST;
     words[SAMPLE_VOCAB] = (int32_t)vocab;
     words[SAMPLE_TOP_K] = (int32_t)(s->top_k < vocab ? s->top_k : 0);
     words[SAMPLE_GIVEN] = w->given;

@@ -23,10 +23,10 @@ struct draw {
     uint64_t step;
     const struct seen *seen; /* tokens so far; for penalties */
     int32_t given;           /* the token is this one; -1: it is drawn */
-    int logprobs;  /* -1: none, else so many of the likeliest too */
-    bool asked;    /* of the device (draw_words) */
-    bool done;     /* it has told */
-    int32_t token; /* out, as are those below */
+    int logprobs;            /* -1: none, else so many of the likeliest too */
+    bool asked;              /* of the device (draw_words) */
+    bool done;               /* it has told */
+    int32_t token;           /* out, as are those below */
     float logprob;
     int ntop;
     struct engine_logprob top[ENGINE_LOGPROBS];

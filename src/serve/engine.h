@@ -181,7 +181,7 @@ struct engine_stats {
     int64_t blocks, blocks_used, blocks_shared;
     int64_t swapped; /* of preempted requests, those whose keys and values were kept on the host */
     int64_t steps, preemptions, prompt_tokens, generated_tokens, shared_tokens;
-    int64_t ahead; /* of steps, those launched before the one before them was read */
+    int64_t ahead;        /* of steps, those launched before the one before them was read */
     int64_t finished[5];  /* by enum engine_finish */
     int64_t budget, used; /* bytes of the line and on the ledger */
 };

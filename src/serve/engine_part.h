@@ -26,7 +26,8 @@ struct family {
     struct runtime runtime;
     struct forward more[ENGINE_MEMBERS]; /* of member i + 1 */
     struct model_flat size[ENGINE_MEMBERS];
-    struct member { /* where tokens go in and logits come out, and what is drawn where the device samples; else -1 */
+    struct
+        member { /* where tokens go in and logits come out, and what is drawn where the device samples; else -1 */
         struct exec *exec;
         int flat, logits, drawn;
     } member[ENGINE_MEMBERS];
@@ -52,7 +53,7 @@ struct request {
     struct seen so_far;        /* tokens, where they are penalised */
     int64_t made, told;        /* tokens of the answer; of the prompt, told with their log-probabilities */
     bool seen;                 /* it was in a step */
-    bool open;                 /* the device has left a token of it to the host: its steps are read before others begin */
+    bool open; /* the device has left a token of it to the host: its steps are read before others begin */
     double submitted, started, answered;
     int64_t bytes;         /* of host memory */
     bool cancelled;        /* under the lock */
@@ -71,7 +72,8 @@ struct step {
     struct request **drawn; /* [parallel] */
     int row_count, draw_count;
     int64_t tokens;
-    bool behind; /* launched before the step in front of it was read: its tokens are those which that one draws */
+    bool
+        behind; /* launched before the step in front of it was read: its tokens are those which that one draws */
 };
 
 struct engine {

@@ -25,7 +25,8 @@ static struct inputs inputs_at(int32_t *at, const struct model_flat *size)
     in.blocks = in.rows + 3 * size->rows;
     in.last = in.blocks + size->rows * size->reach;
     in.sampling = in.last + size->rows;
-    in.seen = (struct draw_seen){(struct seen_token *)(in.sampling + size->rows * SAMPLE_WORDS), 0, size->seen};
+    in.seen =
+        (struct draw_seen){(struct seen_token *)(in.sampling + size->rows * SAMPLE_WORDS), 0, size->seen};
     return in;
 }
 

@@ -103,8 +103,9 @@ static enum plim_status choose_weights(struct engine *e, struct plim_error *err)
 struct sizes {
     int64_t step, parallel, context, blocks;
     int64_t seen; /* positions of a request in the pool, at most: context, or the window */
-    int64_t penalised; /* tokens that penalties of a step go by, at most, where the device draws: those of one request, or SEEN_USUAL */
-    bool coded;   /* keys and values in 8 bits */
+    int64_t
+        penalised; /* tokens that penalties of a step go by, at most, where the device draws: those of one request, or SEEN_USUAL */
+    bool coded;    /* keys and values in 8 bits */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -306,7 +307,8 @@ static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64
     }
     family_drop(f);
     list_sizes(f, s);
-    int64_t each = s->context * 5 + least(s->context, e->spec.vocab_size) * (int64_t)sizeof(struct seen_token);
+    int64_t each =
+        s->context * 5 + least(s->context, e->spec.vocab_size) * (int64_t)sizeof(struct seen_token);
     e->bytes_room = s->parallel * each;
     if (e->bytes_room > (4 << 20)) e->bytes_room = 4 << 20;
     if (e->bytes_room < each + 4096) e->bytes_room = each + 4096;
@@ -456,7 +458,7 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     } else {
         status = own_bytes(e, &s, &own, err);
         if (status != PLIM_OK) return status;
-        e->overhead = runtime_overhead_forward(e->device), e->overhead.bytes += own;
+        e->overhead = runtime_overhead(), e->overhead.bytes += own;
     }
     e->overhead.bytes += e->options.beside;
     if (!e->bytes_room) e->bytes_room = INT64_MAX;

@@ -96,7 +96,8 @@ static void drop_plan(struct sources *s)
 
 static int64_t request_bytes(int64_t length)
 {
-    return (int64_t)sizeof(struct request) + (2 * length + blocks_for(2 * length)) * (int64_t)sizeof(int32_t) +
+    return (int64_t)sizeof(struct request) +
+           (2 * length + blocks_for(2 * length)) * (int64_t)sizeof(int32_t) +
            length * (int64_t)sizeof(struct seen_token);
 }
 
@@ -128,7 +129,7 @@ static enum plim_status add_own_bytes(struct engine *e, struct sources *s, struc
     if (status != PLIM_OK) return status;
     struct plan_own own = plan_own_bytes(&s->runtime.plan.tape, &s->runtime.plan.layout);
     struct plan_own read = plan_own_bytes(&s->reads[0].tape, &s->reads[0].layout);
-    e->overhead = runtime_overhead_forward(e->device);
+    e->overhead = runtime_overhead();
     e->overhead.bytes += s->token_count * (own.loop + own.update) +
                          s->read_count * (read.loop + read.update) + (int64_t)(sizeof *e + sizeof *s) +
                          e->bytes_room + logits + drawer_bytes(e->device->team, e->spec.vocab_size) +

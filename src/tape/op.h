@@ -246,7 +246,7 @@ enum sample_word {
     SAMPLE_FREQUENCY = 16,
     SAMPLE_SEEN_FIRST = 18, /* pairs of seen; words again */
     SAMPLE_SEEN_COUNT,      /* 0: nothing is penalised */
-    SAMPLE_WANTED,          /* log-probabilities: the token's and so many less one of the likeliest's; 0: none */
+    SAMPLE_WANTED, /* log-probabilities: the token's and so many less one of the likeliest's; 0: none */
     SAMPLE_WORDS = 22
 };
 enum sample_mode { SAMPLE_NONE, SAMPLE_LIKELIEST, SAMPLE_DRAWN, SAMPLE_AS_GIVEN };

@@ -50,9 +50,9 @@ struct fake {
     bool cannot_compile; /* compile says so */
     bool refuse;         /* the next commit fails */
     bool full;           /* every commit of more than there is fails */
-    int open_every;      /* of so many reads in two parts one has a token that the device did not draw; 0: none */
-    int lose_after;      /* it is lost when so many programs are launched; 0: it is not */
-    bool lost;           /* sync, read and write fail from now on, and nothing is computed */
+    int open_every; /* of so many reads in two parts one has a token that the device did not draw; 0: none */
+    int lose_after; /* it is lost when so many programs are launched; 0: it is not */
+    bool lost;      /* sync, read and write fail from now on, and nothing is computed */
     char *host;
     size_t host_bytes, committed;
     struct fake_stream stream;               /* of exchanges */
@@ -60,7 +60,7 @@ struct fake {
     struct fake_event pending[FAKE_PENDING]; /* copies asked for and not made */
     int npending;
     char slots[DEVICE_READS][DEVICE_READ_BYTES]; /* of reads in two parts */
-    struct fake_program *programs, *compiling; /* all there ever were; the one that takes ops */
+    struct fake_program *programs, *compiling;   /* all there ever were; the one that takes ops */
     int compiled, launches, freed, tunes, runs, groups, host_runs, host_waits, copies, exchanges, writes,
         reads, begun; /* how often so far */
 };

@@ -31,7 +31,8 @@ static const char *model_dir(const char *name)
 
 struct heard {
     int32_t prompt[LONGEST], tokens[ANSWER];
-    float logprob[ANSWER], tops[ANSWER]; /* tops: a sum that knows tokens, order and numbers of the likeliest */
+    float logprob[ANSWER],
+        tops[ANSWER]; /* tops: a sum that knows tokens, order and numbers of the likeliest */
     int length, count, ended, ends;
     int64_t shared;
     enum engine_finish finish;
@@ -42,7 +43,8 @@ static bool hear(void *arg, const struct engine_event *event)
     struct heard *h = arg;
     if (event->token >= 0) {
         for (int i = 0; i < event->ntop; i++)
-            h->tops[h->count] += event->top[i].logprob * (float)(1 + event->top[i].token * ENGINE_LOGPROBS + i);
+            h->tops[h->count] +=
+                event->top[i].logprob * (float)(1 + event->top[i].token * ENGINE_LOGPROBS + i);
         h->logprob[h->count] = event->logprob, h->tokens[h->count++] = event->token;
     }
     if (event->finish != FINISH_NONE) h->finish = event->finish, h->ends++, h->shared = event->shared_tokens;

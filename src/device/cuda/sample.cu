@@ -100,8 +100,7 @@ template <class T> ON_GPU float raw(const sampling<T> &s, int64_t row, int token
     return v[0];
 }
 
-template <class T>
-ON_GPU float logit(const sampling<T> &s, const struct penalties &p, int64_t row, int token)
+template <class T> ON_GPU float logit(const sampling<T> &s, const struct penalties &p, int64_t row, int token)
 {
     const float x = raw(s, row, token);
     return p.count ? penalise(p, token, x) : x;
@@ -345,7 +344,8 @@ ON_GPU struct peak best_behind(const sampling<T> &s, int64_t row, int vocab, str
     struct peak mine = {-INFINITY, INT_MAX};
     for (int i = threadIdx.x; i < vocab; i += WIDE) {
         const struct peak next = {raw(s, row, i), i};
-        if (next.value < last.value || (next.value == last.value && i > last.token)) mine = better(mine, next);
+        if (next.value < last.value || (next.value == last.value && i > last.token))
+            mine = better(mine, next);
     }
     return block_peak(mine, f);
 }
@@ -366,8 +366,7 @@ ON_GPU void tell_likely(const sampling<T> &s, int64_t row, const int32_t *words,
     double sum = 0;
     for (int i = threadIdx.x; i < vocab; i += WIDE) sum += (double)expf(raw(s, row, i) - first.value);
     const double norm = (double)first.value + log(block_sum(sum, f));
-    if (threadIdx.x == 0)
-        logprob[0] = token < vocab ? (float)((double)raw(s, row, token) - norm) : -INFINITY;
+    if (threadIdx.x == 0) logprob[0] = token < vocab ? (float)((double)raw(s, row, token) - norm) : -INFINITY;
     struct peak at = first;
     for (int i = 0; i + 1 < wanted; i++) {
         const bool found = i < vocab;
@@ -430,7 +429,7 @@ template <class T> __global__ void __launch_bounds__(WIDE) choose_token(const sa
 
 template <class T> int run_sample(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    sampling<T> s = {(const T *)call->in[SAMPLE_LOGITS],    (const int32_t *)call->in[SAMPLE_ROWS],
+    sampling<T> s = {(const T *)call->in[SAMPLE_LOGITS],     (const int32_t *)call->in[SAMPLE_ROWS],
                      (const int32_t *)call->in[SAMPLE_SEEN], (int32_t *)call->out[SAMPLE_TOKEN],
                      (int32_t *)call->out[SAMPLE_NEXT],      (int32_t *)call->out[SAMPLE_TOP],
                      (float *)call->out[SAMPLE_LOGPROB],     (struct peak *)call->work};
