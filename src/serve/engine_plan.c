@@ -17,10 +17,11 @@ enum {
     STEP_HOST = 256, /* tokens of a step where nobody says: enough for products to be fast */
     STEP_DEVICE = 2048,
     PARALLEL_MOST = 256,
-    PARALLEL_HOST = 16,   /* where nobody says */
-    FEW_ROWS = 8,         /* of members for prompts: few of their tokens end one */
-    USUAL_CONTEXT = 2048, /* without a line, what each request has blocks for */
-    SEEN_USUAL = 4096,    /* tokens that penalties go by, of all requests of a step */
+    PARALLEL_HOST = 16,     /* where nobody says */
+    FEW_ROWS = 8,           /* of members for prompts: few of their tokens end one */
+    USUAL_CONTEXT = 2048,   /* without a line, what each request has blocks for */
+    SEEN_USUAL = 4096,      /* tokens that penalties go by, of all requests of a step */
+    BESIDE_EARLY = 1 << 20, /* of what the caller takes beside the engine, at most before it is measured */
 };
 
 /* --- tapes ------------------------------------------------------------------------------------------------ */
@@ -398,19 +399,22 @@ static struct sizes sizes_now(const struct engine *e)
 }
 
 /* Sizes of an earlier start come first, with the overhead that it stated: this process, which differs by some pages, then has
- * the very same plan. */
+ * the very same plan. A server is asked for its health before it is measured: what that takes is both resident and part of
+ * `beside`, so a plan that counts it once is as good. */
 static void recall(struct engine *e, struct sizes *s)
 {
     struct plan_key key;
     struct kept_plan kept;
     int64_t least_overhead = e->overhead.bytes - e->overhead.reserve, near = e->overhead.bytes / 16;
     plan_key_make(&key, e->model, &e->device->facts, &e->options);
-    bool good = plan_cache_load(&key, &kept) && kept.overhead >= least_overhead &&
+    bool good = plan_cache_load(&key, &kept) &&
+                kept.overhead >= least_overhead - least(e->options.beside, BESIDE_EARLY) &&
                 kept.overhead <= e->overhead.bytes + near && kept.step <= s->step &&
                 kept.parallel <= s->parallel && kept.context <= s->context && kept.share <= OFFLOAD_SHARES;
     plan_key_release(&key);
     if (!good) return;
-    e->overhead = (struct overhead){kept.overhead, kept.overhead - least_overhead};
+    int64_t reserve = kept.overhead - least_overhead;
+    e->overhead = (struct overhead){kept.overhead, reserve > 0 ? reserve : 0};
     s->step = kept.step, s->parallel = kept.parallel,
     e->stream_share = e->options.stream ? (int)kept.share : 0;
     set_context(e, s, kept.context);
