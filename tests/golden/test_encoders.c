@@ -178,9 +178,10 @@ static void outputs_of(const struct golden *g, const struct task *task)
 
 static void losses_of(const struct golden *g, const struct task *task)
 {
-    struct rig_options ways[] = {{.head = task->loss},
-                                 {.head = task->loss, .recompute = {RECOMPUTE_FULL, 0}},
-                                 {.head = task->loss, .recompute = {RECOMPUTE_SELECTIVE, 1}, .in_backward = true}};
+    struct rig_options ways[] = {
+        {.head = task->loss},
+        {.head = task->loss, .recompute = {RECOMPUTE_FULL, 0}},
+        {.head = task->loss, .recompute = {RECOMPUTE_SELECTIVE, 1}, .in_backward = true}};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) golden_losses(g, &ways[i], SMALL_LOSS);
 }
 

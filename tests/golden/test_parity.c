@@ -46,10 +46,12 @@ static void check_logits(const char *name, enum precision precision)
     golden_open(&g, name);
     golden_run(&rig, &g, &(struct rig_options){.head = HEAD_LOGITS, .precision = precision}, 0);
     float *have = golden_floats(&rig, tape_find(&rig.tape, "logits", -1)),
-          *want = golden_read(&g, "logits", DT_F32, &count), *torch = golden_read(&g, "bf16err:logits", DT_F32, NULL);
+          *want = golden_read(&g, "logits", DT_F32, &count),
+          *torch = golden_read(&g, "bf16err:logits", DT_F32, NULL);
     double error = golden_error(have, want, count, 0);
     bool narrow = precision != PRECISION_F32, routed = rig.spec.num_experts > 0;
-    check_error(name, "logits", error, narrow ? bf16_limit(&g, routed, "logits", torch[0]) : GOLDEN_TOLERANCE);
+    check_error(name, "logits", error,
+                narrow ? bf16_limit(&g, routed, "logits", torch[0]) : GOLDEN_TOLERANCE);
     print_message("# %s: logits error %.2e (torch bf16 %.2e)\n", name, error, (double)torch[0]);
     free(have), free(want), free(torch);
     rig_close(&rig);
@@ -80,7 +82,8 @@ static void check_gradients(const char *name, enum precision precision, struct e
             fail_msg("%s: %s: %.3g times torch's error", name, e.most_name, e.most);
         check_error(name, "all gradients", ours, bf16_limit(&g, routed, "gradients", torch));
     }
-    print_message("# %s: worst gradient error %.2e, rms %.2e (torch bf16 %.2e)\n", name, e.worst, ours, torch);
+    print_message("# %s: worst gradient error %.2e, rms %.2e (torch bf16 %.2e)\n", name, e.worst, ours,
+                  torch);
     all[routed].ours += e.ours, all[routed].torch += e.torch, all[routed].count += e.count;
     rig_close(&rig);
     golden_close(&g);

@@ -44,8 +44,8 @@ static void gradients_of(const struct golden *g)
     double ours = sqrt(narrow.ours / narrow.count), torch = sqrt(narrow.torch / narrow.count);
     int files = 0; /* every gradient that PyTorch has is compared */
     for (size_t i = 0; i < g->expected.count; i++) files += !strncmp(g->expected.tensors[i].name, "grad:", 5);
-    print_message("# %s: worst of %d gradients: error %.2e; bf16 rms %.2e, torch's %.2e\n", g->name, wide.count,
-                  wide.worst, ours, torch);
+    print_message("# %s: worst of %d gradients: error %.2e; bf16 rms %.2e, torch's %.2e\n", g->name,
+                  wide.count, wide.worst, ours, torch);
     assert_int_equal(wide.count, files);
     if (!(wide.worst <= GOLDEN_TOLERANCE))
         fail_msg("%s: gradient of %s: error %.3g", g->name, wide.worst_name, wide.worst);

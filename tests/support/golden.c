@@ -75,8 +75,8 @@ void golden_close(struct golden *g) { safetensors_close(&g->expected); }
 
 static void write_feeds(struct model_rig *rig, const struct golden *g)
 {
-    static const char *const feeds[] = {"ids",        "pos",            "types",  "lengths",
-                                        "source.ids", "source.lengths", "targets"};
+    static const char *const feeds[] = {"ids",    "pos", "types", "lengths", "source.ids", "source.lengths",
+                                        "targets"};
     for (size_t i = 0; i < sizeof feeds / sizeof *feeds; i++) {
         int64_t count;
         if (tape_find(&rig->tape, feeds[i], -1) < 0) continue;
@@ -153,8 +153,7 @@ static void add_part(const struct golden *g, const struct weights_part *part, co
         e->worst = error, snprintf(e->worst_name, sizeof e->worst_name, "%s", part->name);
     if (norm > nothing * nothing) {
         double share = error > 0 ? error / torch[0] : 0;
-        if (share > e->most)
-            e->most = share, snprintf(e->most_name, sizeof e->most_name, "%s", part->name);
+        if (share > e->most) e->most = share, snprintf(e->most_name, sizeof e->most_name, "%s", part->name);
         e->ours += error * error, e->torch += pow(torch[0], 2), e->count++;
     }
     free(want), free(torch);

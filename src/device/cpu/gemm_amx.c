@@ -144,7 +144,8 @@ static void pack_a_along_lines(uint16_t *dst, const uint16_t *src, int64_t ks, i
         uint16_t *to = dst + i / AMX_KG * AMX_GROUP + i % AMX_KG;
         for (int l = 0; l < AMX_SIDE; l += 8) turn_8x8(to + l * AMX_KG, src + i * ks + l, ks);
     }
-    gemm_pack_bf16_plain(dst + whole * AMX_SIDE, 0, AMX_SIDE, AMX_KG, src + whole * ks, 1, ks, AMX_SIDE, k - whole);
+    gemm_pack_bf16_plain(dst + whole * AMX_SIDE, 0, AMX_SIDE, AMX_KG, src + whole * ks, 1, ks, AMX_SIDE,
+                         k - whole);
 }
 
 static void pack_a(void *panels, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
