@@ -6,7 +6,7 @@
 #include "device/calibration.h"
 #include "device/registry.h"
 #include "exec/disk_speed.h"
-#include "mem/cpu_load.h"
+#include "base/cpu_load.h"
 
 #include <stdio.h>
 #include <stdlib.h>
