@@ -4,6 +4,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 const char *const rig_small[] = {"model.architecture=llama",
@@ -47,4 +51,24 @@ void rig_job(struct job *job, const char *const *keys)
     for (; *keys; keys++)
         if (job_set(job, *keys, NULL, &err) != PLIM_OK) fail_msg("%s", err.text);
     if (job_finish(job, &err) != PLIM_OK) fail_msg("%s", err.text);
+}
+
+char rig_corpus[300];
+
+int rig_corpus_make(void **state)
+{
+    (void)state;
+    const char *tmp = getenv("TMPDIR");
+    int key = snprintf(rig_corpus, sizeof rig_corpus, "data.train=");
+    snprintf(rig_corpus + key, sizeof rig_corpus - (size_t)key, "%s/corpus-XXXXXX", tmp ? tmp : "/tmp");
+    int fd = mkstemp(rig_corpus + key);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    for (int i = 0; file && i < 400; i++) fprintf(file, "the %d ships of line %d\n", i % 7, i % 11);
+    return file && !fclose(file) ? 0 : -1;
+}
+
+int rig_corpus_drop(void **state)
+{
+    (void)state;
+    return unlink(strchr(rig_corpus, '=') + 1);
 }
