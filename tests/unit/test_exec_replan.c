@@ -4,7 +4,7 @@
 /* run-tests: long */
 #define _GNU_SOURCE /* nftw */
 #include "train/checkpoint.h"
-#include "unit/tier_run.h"
+#include "tier_run.h"
 
 #include <ftw.h>
 
@@ -232,10 +232,8 @@ static void test_checkpoint_of_far_parameters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_replan_between_tiers),
-        cmocka_unit_test(test_replan_refused),
-        cmocka_unit_test(test_replan_moves_parameters),
-        cmocka_unit_test(test_checkpoint_of_far_parameters),
+        cmocka_unit_test(test_replan_between_tiers),    cmocka_unit_test(test_replan_refused),
+        cmocka_unit_test(test_replan_moves_parameters), cmocka_unit_test(test_checkpoint_of_far_parameters),
         cmocka_unit_test(test_replan_with_pins),
     };
     return cmocka_run_group_tests(tests, rig_corpus_make, rig_corpus_drop);

@@ -4,7 +4,7 @@
 /* run-tests: long */
 #include "base/rng.h"
 #include "tape/group.h"
-#include "unit/tier_run.h"
+#include "tier_run.h"
 
 #include <unistd.h>
 

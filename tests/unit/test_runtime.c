@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 enum { STEPS = 3, TRAINING = 3 /* programs: first micro-batch, others, update */ };
