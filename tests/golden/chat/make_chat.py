@@ -4,8 +4,8 @@
     python3 tests/golden/chat/make_chat.py          needs transformers 5 and jinja2 3.1
 
 The templates beside this file use the constructs of the well-known families (LLaMA-3 to 3.2, Mistral 7B v0.1 to
-v0.3, Qwen2 and 2.5, ChatML) in our own words; small cases are lines of expressions.txt, templates.txt and failing.txt. tests/golden/test_chat_golden.c replays the cases. The clock stands
-at 4 March 2025, 15:07:09.
+v0.3, Qwen2 and 2.5, ChatML) in our own words; small cases are lines of expressions.txt, templates.txt and failing.txt.
+tests/golden/test_chat_golden.c replays the cases. The clock stands at 4 March 2025, 15:07:09.
 """
 import datetime
 import json
