@@ -91,10 +91,8 @@ static void same_records(const struct record *a, const struct record *b, int fro
 /* Keys of a run with validation data. Gradients stay, so that parameters are what leaves after the state. */
 static void long_keys(char *keys, size_t size, const char *more)
 {
-    const char *path = strchr(rig_corpus, '=') + 1;
-    snprintf(keys, size,
-             "training.steps=%d training.grad_tier=device training.eval_rows=6 data.validation=%s %s", LONG,
-             path, more);
+    snprintf(keys, size, "training.steps=%d training.grad_tier=device training.eval_rows=6 %s %s", LONG,
+             rig_validation, more);
 }
 
 static void long_run_on_the_cpu(const char *more, struct record *out)

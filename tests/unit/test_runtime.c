@@ -179,11 +179,9 @@ static void test_evaluation_keeps_programs(void **state)
     struct fake *f = fake_open(PROMPT);
     struct job job;
     struct trainer *t;
-    char validation[320];
     double loss, again;
     int64_t tokens;
-    snprintf(validation, sizeof validation, "data.validation=%s", strchr(rig_corpus, '=') + 1);
-    make_job(&job, MORE(validation, "training.eval_rows=6"));
+    make_job(&job, MORE(rig_validation, "training.eval_rows=6"));
     must(trainer_open(&job, &f->device, &(struct train_options){0}, &t, &err));
     step(t);
     must(trainer_evaluate(t, &loss, &tokens, &err));
