@@ -153,6 +153,7 @@ static struct shard_options shard_of(const struct job *job, const struct device_
                                   .rank = facts->rank,
                                   .zero = (enum zero)knobs->zero,
                                   .node_ranks = facts->node_ranks,
+                                  .whole_grads = job->zero.sum_gradients == 1,
                                   .whole_below = job->zero.whole_below,
                                   .reuse = knobs->keep_gathered ? job->zero.max_reuse : 0};
 }
@@ -256,6 +257,7 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .host_updates = job->training.optimizer == OPTIMIZER_ADAMW ||
                                                  job->training.optimizer == OPTIMIZER_SGD,
                                  .whole_state = job->training.optimizer == OPTIMIZER_ADAFACTOR,
+                                 .whole_grads = job->zero.sum_gradients == 1,
                                  .may_keep_gathered = job->zero.max_reuse > 0,
                                  .compute = job_compute,
                                  .place = job_place,

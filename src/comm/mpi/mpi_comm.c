@@ -63,6 +63,9 @@ static const char *finish(const struct comm *comm, const char *what, int code, M
         code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (done) continue;
         rest(comm, tries);
+        const char *gone = comm->gone && tries % 64 == 0 ? comm->gone(comm->pmi) : NULL;
+        if (gone)
+            return own->lost = true, snprintf(own->why, sizeof own->why, "%s: %s", what, gone), own->why;
         if (tries % 64 == 0 && now() > until) {
             int n = snprintf(own->why, sizeof own->why, "%s: ", what);
             mpi_roll_call(own->rank, own->ranks, own->seconds, own->why + n, sizeof own->why - (size_t)n);
@@ -195,6 +198,14 @@ static const char *mpi_exchange(struct comm *comm, const char *from, size_t whol
     return why ? why : code == MPI_SUCCESS ? NULL : mpi_error(own, "exchange", code);
 }
 
+static const char *mpi_missing(struct comm *comm, double seconds)
+{
+    struct own *own = comm->own;
+    if (!own->lost) mpi_roll_call(own->rank, own->ranks, seconds, own->why, sizeof own->why);
+    own->lost = true;
+    return own->why;
+}
+
 static void mpi_abort(struct comm *comm, int code)
 {
     (void)comm;
@@ -213,11 +224,17 @@ static void mpi_close(struct comm *comm)
 }
 
 __attribute__((visibility("default"))) extern const struct comm_ops plimsoll_mpi;
-const struct comm_ops plimsoll_mpi = {.name = "MPI",
+#ifdef OPEN_MPI
+#define NAME "Open MPI"
+#else
+#define NAME "MPICH"
+#endif
+const struct comm_ops plimsoll_mpi = {.name = NAME,
                                       .open = mpi_open,
                                       .gather = mpi_gather,
                                       .exchange = mpi_exchange,
                                       .broadcast = mpi_broadcast,
                                       .split = mpi_split,
+                                      .missing = mpi_missing,
                                       .abort = mpi_abort,
                                       .close = mpi_close};
