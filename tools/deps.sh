@@ -37,11 +37,11 @@ need_library libmicrohttpd libmicrohttpd-dev
 need_library libcurl libcurl4-openssl-dev
 need_library liburing liburing-dev
 if [ "$purpose" = test ]; then
-    if ! has mpirun; then
+    if ! has mpirun.openmpi && ! mpirun --version 2>/dev/null | grep -q 'Open MPI'; then
         need openmpi-bin
         need libopenmpi-dev
     fi
-    if ! has mpiexec.mpich && ! has mpichversion; then
+    if ! has mpichversion; then
         need mpich
         need libmpich-dev
     fi

@@ -60,7 +60,9 @@ static enum plim_status find_launcher(int *row, int *ranks, struct plim_error *e
         int n;
         enum plim_status status = read_size(i, &n, err);
         if (status != PLIM_OK) return status;
-        if (n > 1 && *row < 0) *row = i, *ranks = n;
+        bool nearer =
+            sizes[i].addresses && getenv("TORCHELASTIC_RUN_ID"); /* torchrun, itself started by another */
+        if (n > 1 && (*row < 0 || nearer)) *row = i, *ranks = n;
     }
     return PLIM_OK;
 }

@@ -2,7 +2,8 @@
  * changed since 2.7, which brought send and receive.
  *
  * Joining waits for all ranks, and has no end where one of them does not come: it runs on a thread of its own, which is left
- * behind with everything it uses when it takes too long. */
+ * behind with everything it uses when it takes too long. Groups of calls, which connect ranks when they are first made, are
+ * watched: one that takes too long is ended by ncclCommAbort from the thread that watches. */
 #include "comm/nccl.h"
 #include "base/clock.h"
 #include "base/threads.h"
@@ -60,8 +61,12 @@ struct nccl {
     void *handle;
     struct library lib;
     struct comm *comm;
-    bool stuck;    /* a thread is in the library and does not come back */
-    struct group { /* by enum among */
+    bool stuck; /* a thread is in the library and does not come back */
+    pthread_t watch;
+    bool watched;
+    atomic_bool closing, ended; /* nobody watches any more; communicators are gone */
+    _Atomic double calling;     /* since when a group of calls is made; 0: none is */
+    struct group {              /* by enum among */
         struct nccl_comm *comm;
         int rank, ranks;
     } group[GROUPS];
@@ -124,7 +129,7 @@ static void *join_main(void *arg)
     return NULL;
 }
 
-enum { JOIN_STACK = 8 << 20 }; /* the library's own threads have as much */
+enum { JOIN_STACK = 8 << 20, WATCH_STACK = 1 << 20, WATCH_NS = 100000000 };
 
 /* Half of the time that ranks have: one whose joining failed waits for the others to agree on that. */
 static const char *join_in_time(struct nccl *nccl, struct joining *j, double seconds)
@@ -165,6 +170,36 @@ static enum plim_status join(struct nccl *nccl, struct comm *comm, enum among am
     return status;
 }
 
+static void end(struct nccl *nccl, int (*how)(struct nccl_comm *))
+{
+    if (!how || atomic_exchange(&nccl->ended, true)) return;
+    for (int i = 0; i < GROUPS; i++)
+        if (nccl->group[i].comm) how(nccl->group[i].comm);
+}
+
+static void *watch_main(void *arg)
+{
+    struct nccl *nccl = arg;
+    while (!atomic_load(&nccl->closing)) {
+        double since = atomic_load(&nccl->calling);
+        if (since > 0 && clock_seconds() > since + nccl->comm->patience) end(nccl, nccl->lib.abort);
+        nanosleep(&(struct timespec){0, WATCH_NS}, NULL);
+    }
+    return NULL;
+}
+
+void nccl_close(struct nccl *nccl)
+{
+    if (!nccl || nccl->stuck) return;
+    atomic_store(&nccl->closing, true);
+    if (nccl->watched) pthread_join(nccl->watch, NULL);
+    end(nccl, nccl->lib.destroy);
+    if (nccl->handle) dlclose(nccl->handle);
+    free(nccl);
+}
+
+void nccl_abort(struct nccl *nccl) { end(nccl, nccl->lib.abort); }
+
 enum plim_status nccl_open(struct comm *comm, struct plim_error *err)
 {
     struct nccl *nccl = calloc(1, sizeof *nccl);
@@ -176,33 +211,16 @@ enum plim_status nccl_open(struct comm *comm, struct plim_error *err)
     for (int i = 0; i < GROUPS && status == PLIM_OK; i++)
         status = comm_agree(comm, join(nccl, groups[i], (enum among)i, err), err);
     if (status != PLIM_OK) return nccl_close(nccl), status;
+    nccl->watched = !thread_begin(&nccl->watch, WATCH_STACK, watch_main, nccl);
     comm->nccl = nccl;
     return PLIM_OK;
 }
-
-static void end(struct nccl *nccl, int (*how)(struct nccl_comm *))
-{
-    for (int i = 0; i < GROUPS && how; i++) {
-        if (nccl->group[i].comm) how(nccl->group[i].comm);
-        nccl->group[i].comm = NULL;
-    }
-}
-
-void nccl_close(struct nccl *nccl)
-{
-    if (!nccl || nccl->stuck) return;
-    end(nccl, nccl->lib.destroy);
-    if (nccl->handle) dlclose(nccl->handle);
-    free(nccl);
-}
-
-void nccl_abort(struct nccl *nccl) { end(nccl, nccl->lib.abort); }
 
 enum plim_status nccl_check(struct nccl *nccl, struct plim_error *err)
 {
     for (int i = 0; i < GROUPS; i++) {
         int code = NCCL_SUCCESS;
-        if (!nccl->group[i].comm) continue;
+        if (!nccl->group[i].comm || atomic_load(&nccl->ended)) continue;
         int asked = nccl->lib.async_error(nccl->group[i].comm, &code);
         const char *why = text_of(nccl, "exchange", asked ? asked : code);
         if (why) return comm_missing(nccl->comm, "NCCL", why, err);
@@ -221,8 +239,12 @@ static size_t part(size_t whole, size_t first, size_t bytes)
 /* The first error of a group of calls; the group is ended in any case. */
 static const char *finish(struct nccl *nccl, const char *what, int code)
 {
+    atomic_store(&nccl->calling, clock_seconds());
     int ended = nccl->lib.group_end();
-    return text_of(nccl, what, code ? code : ended);
+    atomic_store(&nccl->calling, 0);
+    if (!atomic_load(&nccl->ended)) return text_of(nccl, what, code ? code : ended);
+    snprintf(nccl->why, sizeof nccl->why, "%s: not answered within %.0f s", what, nccl->comm->patience);
+    return nccl->why;
 }
 
 /* Pieces may be short, which all-gather does not know: each comes from its rank by itself, all at once. */

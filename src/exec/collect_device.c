@@ -43,8 +43,7 @@ static enum plim_status give(struct device *device, const struct device_exchange
 {
     struct plim_error why = {0};
     if (device->ops->exchange(device, e, &why) == PLIM_OK) return PLIM_OK;
-    return plim_fail(err, PLIM_IO, "rank %d of %d: NCCL: %s", device->comm->rank, device->comm->ranks,
-                     why.text);
+    return comm_missing(device->comm, "NCCL", why.text, err);
 }
 
 static const char *begin_gather(void *arg, void *stream)

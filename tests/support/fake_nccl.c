@@ -5,6 +5,7 @@
  *     init, init-waits    joining fails; never returns
  *     async:N             from the Nth group on of a communicator an error is there
  *     hangs:N             from the Nth group on nothing is sent, and streams are stuck
+ *     group-waits:N       the Nth group of calls does not return until the communicator is aborted
  *     gives-up            who waits longer than a second for others is stuck
  */
 #include "support/fake_stream.h"
@@ -96,7 +97,12 @@ int ncclCommInitRank(struct comm **out, int ranks, struct id id, int rank)
 }
 
 int ncclCommDestroy(struct comm *comm) { return free(comm), SUCCESS; }
-int ncclCommAbort(struct comm *comm) { return free(comm), SUCCESS; }
+static volatile bool aborted;
+int ncclCommAbort(struct comm *comm)
+{
+    (void)comm; /* a call may still be in it */
+    return aborted = true, SUCCESS;
+}
 
 int ncclCommGetAsyncError(struct comm *comm, int *code)
 {
@@ -165,6 +171,10 @@ int ncclGroupStart(void) { return group.count = 0, SUCCESS; }
 int ncclGroupEnd(void)
 {
     if (fails("group")) return FAILS;
+    while (fails("group-waits") && group.comm && group.comm->groups >= from_group()) {
+        if (aborted) return FAILS;
+        usleep(1000);
+    }
     if (group.count) group.stream->queue(group.stream, run, &group, sizeof group);
     return SUCCESS;
 }

@@ -8,7 +8,7 @@ import sys
 
 import plim
 
-MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none"]
+MPIRUN = [shutil.which("mpirun.openmpi") or "mpirun", "--oversubscribe", "--bind-to", "none"]
 ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 
 
