@@ -49,8 +49,9 @@ static void put_ranks(const struct plan_report *r, struct strbuf *out)
     strbuf_addf(out,
                 "%d ranks of this plan, in pieces %s (ZeRO %d); a rank sends %s a step; %.0f %% of the speed "
                 "without a link\n",
-                report_ranks(r), pieces[r->request->whole_grads][r->plan->knobs.zero], (int)r->plan->knobs.zero,
-                bytes_format(bytes, (uint64_t)report_link_bytes(r)), 100 * report_link_efficiency(r));
+                report_ranks(r), pieces[r->request->whole_grads][r->plan->knobs.zero],
+                (int)r->plan->knobs.zero, bytes_format(bytes, (uint64_t)report_link_bytes(r)),
+                100 * report_link_efficiency(r));
 }
 
 static void put_head(const struct plan_report *r, bool colour, struct strbuf *out)
