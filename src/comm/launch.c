@@ -308,5 +308,6 @@ void comm_close(struct comm *comm)
 
 void comm_abort(struct comm *comm, int code)
 {
+    if (comm && comm->pmi) pmi_abort(comm->pmi, code);
     if (comm) comm->ops->abort(comm, code);
 }

@@ -147,13 +147,16 @@ static void leave(struct pmi *pmi, struct peer *peer, const char *line)
     say(peer, "cmd=finalize_ack\n");
 }
 
-static void end_all(struct pmi *pmi, int code)
+/* All but the one that asked for it, whose library waits for an answer that nobody has. */
+static void end_all(struct pmi *pmi, const struct peer *asked, int code)
 {
     char text[48];
     snprintf(text, sizeof text, "cmd=end code=%d\n", code);
     for (int r = 1; r < pmi->ranks; r++) {
-        say(&pmi->peers[r], text);
-        if (pmi->peers[r].fd >= 0) shutdown(pmi->peers[r].fd, SHUT_RDWR);
+        struct peer *peer = &pmi->peers[r];
+        if (peer == asked || peer->fd < 0) continue;
+        say(peer, text);
+        shutdown(peer->fd, SHUT_RDWR);
     }
     end_process(code);
 }
@@ -161,9 +164,8 @@ static void end_all(struct pmi *pmi, int code)
 static void end_by_abort(struct pmi *pmi, struct peer *peer, const char *line)
 {
     char code[16];
-    (void)peer;
     word(line, "exitcode", code, sizeof code);
-    end_all(pmi, atoi(code));
+    end_all(pmi, peer, atoi(code));
 }
 
 static const struct {
@@ -244,7 +246,7 @@ static void *serve(void *arg)
         if (!left_at && atomic_load(&pmi->freed)) left_at = now;
         if (left_at && now > left_at + LEAVE_SECONDS) break;
         if (atomic_load(&pmi->gone) && now > pmi->gone_at + pmi->seconds)
-            end_all(pmi, ENDED); /* nobody told it */
+            end_all(pmi, NULL, ENDED); /* nobody told it */
     }
     for (int r = 0; r < pmi->ranks; r++)
         if (pmi->peers[r].fd >= 0) close(pmi->peers[r].fd);
@@ -324,6 +326,15 @@ enum plim_status pmi_open(struct meeting *meeting, struct pmi **out, struct plim
 }
 
 const char *pmi_gone(struct pmi *pmi) { return atomic_load(&pmi->gone); }
+
+void pmi_abort(struct pmi *pmi, int code)
+{
+    char text[48];
+    if (pmi->rank == 0) end_all(pmi, NULL, code);
+    snprintf(text, sizeof text, "cmd=abort exitcode=%d\n", code);
+    (void)!send(pmi->watched, text, strlen(text), MSG_NOSIGNAL);
+    end_process(code);
+}
 
 void pmi_leave(struct pmi *pmi)
 {
