@@ -27,7 +27,8 @@ static bool place_is_allowed(const struct plan_request *r, const struct place *p
     if (p->zero != ZERO_NONE && (!several || r->whole_state)) return false;
     if (p->zero == ZERO_NODE && (r->facts->node_ranks < 2 || r->facts->node_ranks >= r->facts->ranks))
         return false;
-    if (several && (is_needless(r, p->zero) || (lower && r->whole_grads))) return false;
+    if (several && (is_needless(r, p->zero) || (lower && (r->whole_grads || p->zero < ZERO_GRADS))))
+        return false;
     return pin_allows(pins->grad_tier, p->grad) && pin_allows(pins->optimizer_in_backward, p->inside) &&
            (!several || pin_allows(pins->zero, p->zero));
 }

@@ -94,7 +94,7 @@ enum plim_status pass_update(struct tape *tape, const struct update_options *opt
  *
  * The order of summation is not the stage's: gradients are summed over ranks in every micro-batch and accumulate in
  * pieces, or (whole_grads) accumulate whole and are summed once, at every stage alike. So the first four give the same bits at
- * the same number of ranks; nodes are summed one by one first. Small tensors (TENSOR_NEAR) stay whole and are summed once. */
+ * the same number of ranks and micro-batch; nodes are summed one by one first. Small tensors (TENSOR_NEAR) stay whole and are summed once. */
 enum zero { ZERO_NONE, ZERO_STATE, ZERO_GRADS, ZERO_PARAMS, ZERO_NODE, ZERO_COUNT };
 
 struct shard_options {

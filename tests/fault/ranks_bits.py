@@ -44,7 +44,7 @@ def same(name, path, folder, count, stages, *settings):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    base = dict(training__threads=1, training__max_grad_norm=0.5, training__batch_size=1, model__num_layers=2)
+    base = dict(training__threads=1, training__max_grad_norm=0.5, training__batch_size=1, training__micro_batch_size=1, model__num_layers=2)
     path = plim.job(folder, **base)
     passes = lambda n: f"training.gradient_accumulation_steps={n}"
     for count in (2, 3, 4):
