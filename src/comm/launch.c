@@ -208,7 +208,7 @@ enum { PORT_OFFSET = 100, PORT_MOST = 65535 };
 static enum plim_status read_meeting(const struct launcher *l, int ranks, struct meeting *out,
                                      char run[MEET_RUN], struct plim_error *err)
 {
-    long rank, master, port, local = ranks;
+    long rank, master, port = 0, local = ranks;
     const char *host = getenv("MASTER_ADDR"), *id = getenv("TORCHELASTIC_RUN_ID");
     if (!host || !*host || !number("RANK", 0, ranks - 1, &rank) ||
         !number("MASTER_PORT", 1, PORT_MOST, &master))

@@ -4,6 +4,7 @@
  *     rank 0    when all are there                                 "welcome\n"
  *               otherwise                                          "no WHY\n"
  */
+#define _GNU_SOURCE /* accept4 */
 #include "comm/meet.h"
 #include "base/clock.h"
 

@@ -8,6 +8,7 @@
  *
  * Invariants: a peer has left, or its connection is open, or the job is over. Rank 0's thread alone touches peers and names.
  */
+#define _GNU_SOURCE /* POLLRDHUP */
 #include "comm/pmi.h"
 #include "base/clock.h"
 #include "base/threads.h"

@@ -1,5 +1,6 @@
 /* same_program.c - ranks of different programs would add up what neither of them means: they are told apart before anything else is
  * exchanged, by the number that the linker makes of what it has linked (the build ID). */
+#define _GNU_SOURCE /* dl_iterate_phdr */
 #include "comm/lane.h"
 
 #include <elf.h>
