@@ -184,7 +184,7 @@ static enum plim_status go_there(struct meeting *m, int *fd, struct plim_error *
     bool heard = say(*fd, line) && hear(*fd, line, until + HELLO_MS * 1e-3);
     if (heard && !strcmp(line, "welcome")) return PLIM_OK;
     close(*fd), *fd = -1;
-    m->tells = m->tells && !(heard && !strncmp(line, "no ", 3)); /* rank 0 does */
+    m->tells = false; /* rank 0 does: it has said so, or has found its port taken */
     if (heard && !strncmp(line, "no ", 3)) return plim_fail(err, PLIM_IO, "%s", line + 3);
     return plim_fail(
         err, PLIM_IO,

@@ -69,7 +69,8 @@ static const char *finish(const struct comm *comm, const char *what, int code, M
             return own->lost = true, snprintf(own->why, sizeof own->why, "%s: %s", what, gone), own->why;
         if (tries % 64 == 0 && now() > until) {
             int n = snprintf(own->why, sizeof own->why, "%s: ", what);
-            mpi_roll_call(own->rank, own->ranks, own->seconds, own->why + n, sizeof own->why - (size_t)n);
+            mpi_roll_call(own->rank, own->ranks, own->seconds, true, own->why + n,
+                          sizeof own->why - (size_t)n);
             own->lost = true;
             return own->why;
         }
@@ -202,7 +203,7 @@ static const char *mpi_exchange(struct comm *comm, const char *from, size_t whol
 static const char *mpi_missing(struct comm *comm, double seconds)
 {
     struct own *own = comm->own;
-    if (!own->lost) mpi_roll_call(own->rank, own->ranks, seconds, own->why, sizeof own->why);
+    if (!own->lost) mpi_roll_call(own->rank, own->ranks, seconds, false, own->why, sizeof own->why);
     own->lost = true;
     return own->why;
 }
