@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "watch/monitor.h"
 #include "base/clock.h"
+#include "mem/os_groups.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 
 struct monitor {
     struct monitor_options options;
+    struct os_groups groups;
     pthread_mutex_t lock;
     pthread_cond_t wake;
     pthread_t thread;
@@ -170,6 +172,8 @@ enum plim_status monitor_open(const struct monitor_options *options, struct moni
     m->options = *options;
     if (!m->options.readers) m->options.readers = watch_readers;
     if (!m->options.source.root) m->options.source.root = "";
+    os_groups_find(m->options.source.root, &m->groups);
+    m->options.source.groups = &m->groups;
     pthread_mutex_init(&m->lock, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
