@@ -33,6 +33,19 @@ enum plim_status snapshot_format_parse(const char *text, enum snapshot_format *o
 /* What a file's name asks for: the format with the longest ending that it has, JSON where there is none. */
 enum snapshot_format snapshot_format_of(const char *path);
 
+enum { SNAPSHOT_PATH = 512 };
+/* The file of one of several ranks: "step.rank-3.trace.json" of "step.trace.json"; rank 0's is the path itself. */
+void snapshot_rank_path(const char *path, int rank, char out[SNAPSHOT_PATH]);
+
+/* What a message to a run or a server asks for: "format", JSON where there is none, and "file", empty where there is none.
+ * PLIM_BAD_INPUT: neither is such. */
+struct snapshot_wish {
+    enum snapshot_format format;
+    char file[SNAPSHOT_PATH];
+};
+enum plim_status snapshot_wish_read(const struct node *message, struct snapshot_wish *out,
+                                    struct plim_error *err);
+
 /* A pass over one micro-batch, or the update, as it ran. */
 struct snapshot_pass {
     double start, seconds; /* since the step began */
@@ -40,9 +53,9 @@ struct snapshot_pass {
     int64_t used; /* bytes of the device, or of the process, when it was done */
 };
 
-/* A step of a run, measured. */
+/* A step of a run, measured. A server's plan has no update: then a pass is a step, and there is neither loss nor end. */
 struct snapshot_run {
-    const char *job;
+    const char *job; /* or a model */
     int64_t step, steps;
     double loss, lr, tokens_per_s;
     double seconds;      /* of the step that was measured */
@@ -100,6 +113,12 @@ void snapshot_trace(const struct snapshot *snapshot, struct strbuf *out);
 void snapshot_memory_viz(const struct snapshot *snapshot, struct strbuf *out);
 
 /* ---- shared by the forms ---- */
+
+/* Is the plan one of training? */
+static inline bool snapshot_trains(const struct snapshot *snapshot)
+{
+    return snapshot->plan->tape.loop_end < snapshot->plan->tape.nops;
+}
 
 enum { SNAPSHOT_NAME = 256 };
 /* "linear mlp.gate[3]": kind and result. "model.layers.3.mlp.up_proj.weight", "scratch of linear mlp.gate[3]". Return buf. */
