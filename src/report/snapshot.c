@@ -344,8 +344,8 @@ static void put_run(const struct snapshot *s, struct json_writer *w)
         json_int(w, "steps", run->steps);
         json_double(w, "loss", run->loss);
         json_double(w, "lr", run->lr);
+        json_double(w, "tokens_per_s", run->tokens_per_s);
     }
-    json_double(w, "tokens_per_s", run->tokens_per_s);
     json_begin_object(w, "measured");
     json_double(w, "step_us", microseconds(run->seconds));
     if (run->last_seconds > 0) json_double(w, "last_step_us", microseconds(run->last_seconds));
