@@ -143,6 +143,7 @@ static void print_profile(const struct trainer *t)
         if (t->op_seconds[k] > 0)
             fprintf(stderr, "%-12s %10.3f %6.1f%%\n", op_row(k)->name, t->op_seconds[k],
                     100 * t->op_seconds[k] / all);
+    fprintf(stderr, "%-12s %10.6f %6.3f%%\n", "watching", t->watch.seconds, 100 * t->watch.seconds / all);
 }
 
 /* An error that all ranks have is rank 0's to tell; one of the link (comm.c begins it so) ends them all. */

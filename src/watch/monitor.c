@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "watch/monitor.h"
 #include "base/clock.h"
+#include "base/threads.h"
 #include "mem/os_groups.h"
 
 #include <pthread.h>
@@ -149,6 +150,7 @@ static struct timespec later(double seconds)
 static void *keep_watch(void *arg)
 {
     struct monitor *m = arg;
+    thread_name("plim-monitor");
     pthread_mutex_lock(&m->lock);
     while (!m->ending) {
         struct timespec until = later(m->options.interval);

@@ -20,7 +20,7 @@ from snapshots import MEASURED, check_json, check_pickle, check_trace, load
 
 server.need_http()
 FORMS = {"snapshot": "json", "trace": "trace.json", "memory-viz": "pickle"}
-DECODER = {"kinds": {"linear", "paged_attn"}, "phases": {"forward"}}
+DECODER = {"kinds": {"linear", "attn_paged"}, "phases": {"forward"}}
 CASES = {  # options of plan --serve
     "cpu": ["--device", "cpu"],
     "cpu, one request of one token at a time": ["--device", "cpu", "--parallel", 1, "--max-context", 16],
