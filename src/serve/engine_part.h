@@ -129,8 +129,8 @@ void engine_finish_cancelled(struct engine *e, struct request *r);
 bool engine_answer(struct engine *e, struct request *r, const struct draw *d);
 enum plim_status engine_step_decoder(struct engine *e, struct plim_error *err);
 
-/* engine_snapshot.c: one pass over an exec, measured where a snapshot waits for one; and what waits while nothing is to do. */
-enum plim_status engine_pass(struct engine *e, struct exec *exec, struct plim_error *err);
+/* engine_snapshot.c: exec_loop, measured where a snapshot waits for a step; and the one that waits while nothing is to do. */
+enum plim_status engine_loop(struct engine *e, struct exec *exec, struct plim_error *err);
 void engine_snapshot_idle(struct engine *e);
 
 /* The line that was asked for, if it is another one; every kind's step begins with it. */

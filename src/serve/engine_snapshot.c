@@ -153,7 +153,7 @@ static enum plim_status measured_pass(struct engine *e, struct exec *exec, struc
     return status;
 }
 
-enum plim_status engine_pass(struct engine *e, struct exec *exec, struct plim_error *err)
+enum plim_status engine_loop(struct engine *e, struct exec *exec, struct plim_error *err)
 {
     return waits(e, false) ? measured_pass(e, exec, err) : exec_loop(exec, 0, err);
 }

@@ -60,7 +60,7 @@ static enum plim_status read_source(struct engine *e, struct sources *s, int64_t
     for (int64_t t = 0; t < time; t++) s->input[t] = (int32_t)(row * s->length + t);
     if (status == PLIM_OK) status = put(exec, "source.pos", s->input, time, err);
     if (status == PLIM_OK) status = put(exec, "source.lengths", &length, 1, err);
-    if (status == PLIM_OK) status = engine_pass(e, exec, err);
+    if (status == PLIM_OK) status = engine_loop(e, exec, err);
     if (status == PLIM_OK) s->row[row].read = true;
     return status;
 }
@@ -108,7 +108,7 @@ static enum plim_status feed(struct engine *e, struct sources *s, int64_t rows, 
     if (status == PLIM_OK) status = put(exec, "pos", s->input, n, err);
     for (int64_t r = 0; r < n; r++) s->input[r] = s->row[r].read ? (int32_t)s->row[r].request->ask.count : 1;
     if (status == PLIM_OK) status = put(exec, "source.lengths", s->input, n, err);
-    return status == PLIM_OK ? engine_pass(e, exec, err) : status;
+    return status == PLIM_OK ? engine_loop(e, exec, err) : status;
 }
 
 /* The logits of row r, on the host. */

@@ -180,7 +180,7 @@ static enum plim_status run_pass(struct engine *e, struct step *s, struct plim_e
     const struct tensor *flat = &exec->tape->tensors[s->member->flat];
     enum plim_status status = PLIM_OK;
     if (!direct) status = exec_write(exec, s->member->flat, e->staged, 0, tensor_bytes(flat), err);
-    return status == PLIM_OK ? engine_pass(e, exec, err) : status;
+    return status == PLIM_OK ? engine_loop(e, exec, err) : status;
 }
 
 /* Tokens that the device has drawn. */

@@ -52,7 +52,7 @@ static enum plim_status set_sizes(struct engine *e, struct sentence_config *how,
 
 static enum plim_status run_pass(void *engine, struct exec *exec, struct plim_error *err)
 {
-    return engine_pass(engine, exec, err);
+    return engine_loop(engine, exec, err);
 }
 
 static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
