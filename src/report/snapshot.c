@@ -172,6 +172,7 @@ enum plim_status snapshot_init(struct snapshot *s, const struct plan *plan, cons
 {
     size_t tensors = (size_t)plan->tape.ntensors, ops = (size_t)plan->tape.nops;
     *s = (struct snapshot){.plan = plan, .facts = facts, .run = run};
+    for (size_t i = 0; i < ops; i++) s->trains |= plan->tape.ops[i].part == PART_UPDATE;
     if (!plan->layout.offset || !ops) return PLIM_OK;
     s->span = calloc(ops + 1, sizeof *s->span);
     s->block = malloc((tensors + ops + 3) * sizeof *s->block); /* two scratches of exchanges */
@@ -327,7 +328,7 @@ static void put_block(const struct snapshot *s, const struct snapshot_block *b, 
 static void put_pass(const struct snapshot *s, const struct snapshot_pass *p, struct json_writer *w)
 {
     json_begin_object(w, NULL);
-    json_str(w, "what", p->update ? "update" : snapshot_trains(s) ? "micro-batch" : "step");
+    json_str(w, "what", p->update ? "update" : s->trains ? "micro-batch" : "step");
     json_double(w, "start_us", microseconds(p->start));
     json_double(w, "us", microseconds(p->seconds));
     json_int(w, "used", p->used);
@@ -338,9 +339,9 @@ static void put_run(const struct snapshot *s, struct json_writer *w)
 {
     const struct snapshot_run *run = s->run;
     json_begin_object(w, "run");
-    json_str(w, snapshot_trains(s) ? "job" : "model", run->job);
+    json_str(w, s->trains ? "job" : "model", run->job);
     json_int(w, "step", run->step);
-    if (snapshot_trains(s)) {
+    if (s->trains) {
         json_int(w, "steps", run->steps);
         json_double(w, "loss", run->loss);
         json_double(w, "lr", run->lr);

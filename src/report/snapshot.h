@@ -53,7 +53,7 @@ struct snapshot_pass {
     int64_t used; /* bytes of the device, or of the process, when it was done */
 };
 
-/* A step of a run, measured. A server's plan has no update: then a pass is a step, and there is neither loss nor end. */
+/* A step of a run, measured. Of a server there is neither loss nor end. */
 struct snapshot_run {
     const char *job; /* or a model */
     int64_t step, steps;
@@ -88,6 +88,7 @@ struct snapshot {
     const struct plan *plan;
     const struct device_facts *facts;
     const struct snapshot_run *run;
+    bool trains;          /* the tape updates parameters; where it does not, a pass is a step */
     struct op_span *span; /* by op, planned; the update's follow the loop's */
     double seconds;       /* of both */
     struct snapshot_block *block;
@@ -113,12 +114,6 @@ void snapshot_trace(const struct snapshot *snapshot, struct strbuf *out);
 void snapshot_memory_viz(const struct snapshot *snapshot, struct strbuf *out);
 
 /* ---- shared by the forms ---- */
-
-/* Is the plan one of training? */
-static inline bool snapshot_trains(const struct snapshot *snapshot)
-{
-    return snapshot->plan->tape.loop_end < snapshot->plan->tape.nops;
-}
 
 enum { SNAPSHOT_NAME = 256 };
 /* "linear mlp.gate[3]": kind and result. "model.layers.3.mlp.up_proj.weight", "scratch of linear mlp.gate[3]". Return buf. */

@@ -167,7 +167,7 @@ static void put_passes(struct trace *t, const struct snapshot_run *run)
     name_thread(t, MEASURED, TID_PASSES, "passes");
     for (int i = 0; i < run->passes; i++) {
         const struct snapshot_pass *p = &run->pass[i];
-        if (snapshot_trains(t->s))
+        if (t->s->trains)
             snprintf(name, sizeof name, "micro-batch %d of %d", i + 1, run->passes - 1);
         else
             snprintf(name, sizeof name, "step %lld", (long long)run->step);
@@ -371,9 +371,9 @@ static void put_head(struct trace *t)
     json_int(&t->w, "micro_batch", s->plan->knobs.micro_batch);
     json_int(&t->w, "accumulation", s->plan->knobs.accumulation);
     if (s->run) {
-        json_str(&t->w, snapshot_trains(s) ? "job" : "model", s->run->job);
+        json_str(&t->w, s->trains ? "job" : "model", s->run->job);
         json_int(&t->w, "step", s->run->step);
-        if (snapshot_trains(s)) json_double(&t->w, "loss", s->run->loss);
+        if (s->trains) json_double(&t->w, "loss", s->run->loss);
     }
     json_end_object(&t->w);
 }
@@ -392,7 +392,7 @@ static void name_processes(struct trace *t)
     for (int i = PLANNED; i < PROCESSES; i++)
         if (used[i])
             name_process(t, (enum process)i,
-                         i == PLANNED && !snapshot_trains(t->s) ? "planned: one step" : names[i]);
+                         i == PLANNED && !t->s->trains ? "planned: one step" : names[i]);
 }
 
 static bool put_events(struct trace *t)

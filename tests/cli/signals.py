@@ -59,9 +59,9 @@ def limit_tests(folder, path):
             f"B14: a log that may not grow: the run goes on, saves and says so: {ended.returncode} {ended.stderr.strip()}")
 
     with open(f"{run}/log.jsonl", "w") as f: f.write("x" * (size - 1000) + "\n")
-    ended = subprocess.run([plim.PLIMSOLL, "train", path, "-q", "--json", "--steps", "60", "--resume", "--set", f"output.dir={run}"], capture_output=True, text=True,
+    ended = subprocess.run([plim.PLIMSOLL, "train", path, "--json", "--steps", "60", "--resume", "--set", f"output.dir={run}"], capture_output=True, text=True,
                            stdin=subprocess.DEVNULL, preexec_fn=small)
-    plim.ok(ended.returncode == 0 and ended.stderr.count("\n") == 1 and "log.jsonl cannot be written" in ended.stderr and len(plim.losses(ended.stdout)) == 20 and
+    plim.ok(ended.returncode == 0 and ended.stderr.count("log.jsonl cannot be written") == 1 and len(plim.losses(ended.stdout)) == 20 and
             os.path.exists(f"{run}/checkpoint-00000060/manifest.json"), f"the run's own log may not grow: it is told once, and all steps are made: {ended.returncode} {ended.stderr.strip()}")
 
     def smaller():
