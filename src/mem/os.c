@@ -1,7 +1,6 @@
 /* os.c - reading /proc. See os.h. */
 #define _GNU_SOURCE /* dl_iterate_phdr */
 #include "mem/os.h"
-#include "base/file.h"
 #include "base/strbuf.h"
 #include "mem/os_groups.h"
 #include "mem/os_text.h"
@@ -14,22 +13,18 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096 };
-
 enum plim_status os_process_memory(struct os_process *out, struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
     uint64_t rss, peak, file = 0, shared = 0;
-    enum plim_status status = file_read("/proc/self/status", OS_TEXT_MAX, &text, err);
-    if (status == PLIM_OK) {
-        os_text_find(&text, "RssFile:", &file);
-        os_text_find(&text, "RssShmem:", &shared);
-        if (os_text_find(&text, "VmRSS:", &rss) && os_text_find(&text, "VmHWM:", &peak))
-            *out =
-                (struct os_process){.rss = rss * 1024, .peak = peak * 1024, .file = (file + shared) * 1024};
-        else
-            status = plim_fail(err, PLIM_UNSUPPORTED, "/proc/self/status: has no VmRSS and VmHWM");
-    }
+    enum plim_status status = PLIM_OK;
+    os_text_read("", "/proc/self/status", &text);
+    os_text_find(&text, "RssFile:", &file);
+    os_text_find(&text, "RssShmem:", &shared);
+    if (os_text_find(&text, "VmRSS:", &rss) && os_text_find(&text, "VmHWM:", &peak))
+        *out = (struct os_process){.rss = rss * 1024, .peak = peak * 1024, .file = (file + shared) * 1024};
+    else
+        status = plim_fail(err, PLIM_UNSUPPORTED, "/proc/self/status: has no VmRSS and VmHWM");
     strbuf_release(&text);
     return status;
 }
@@ -39,8 +34,7 @@ uint64_t os_process_counted(void)
     struct strbuf text = STRBUF_INIT;
     struct os_process sums = {0};
     uint64_t rss = 0;
-    bool found = file_read("/proc/self/smaps_rollup", OS_TEXT_MAX, &text, NULL) == PLIM_OK &&
-                 os_text_find(&text, "Rss:", &rss);
+    bool found = os_text_read("", "/proc/self/smaps_rollup", &text) && os_text_find(&text, "Rss:", &rss);
     strbuf_release(&text);
     if (found) return rss * 1024;
     os_process_memory(&sums, NULL);
@@ -76,18 +70,16 @@ enum plim_status os_reset_peak(struct plim_error *err)
 enum plim_status os_machine_memory_at(const char *root, const struct os_groups *groups,
                                       struct os_machine *out, struct plim_error *err)
 {
-    char path[PATH_BYTES];
     struct os_groups found;
     struct strbuf text = STRBUF_INIT;
     uint64_t total, available;
-    snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    enum plim_status status = file_read(path, OS_TEXT_MAX, &text, err);
-    if (status == PLIM_OK) {
-        if (os_text_find(&text, "MemTotal:", &total) && os_text_find(&text, "MemAvailable:", &available))
-            *out = (struct os_machine){.total = total * 1024, .available = available * 1024};
-        else
-            status = plim_fail(err, PLIM_UNSUPPORTED, "%s: has no MemTotal and MemAvailable", path);
-    }
+    enum plim_status status = PLIM_OK;
+    if (!os_text_read(root, "/proc/meminfo", &text))
+        status = plim_fail(err, PLIM_IO, "%s/proc/meminfo: cannot be read", root);
+    else if (os_text_find(&text, "MemTotal:", &total) && os_text_find(&text, "MemAvailable:", &available))
+        *out = (struct os_machine){.total = total * 1024, .available = available * 1024};
+    else
+        status = plim_fail(err, PLIM_UNSUPPORTED, "%s/proc/meminfo: has no MemTotal and MemAvailable", root);
     strbuf_release(&text);
     if (status == PLIM_OK && !groups) os_groups_find(root, &found), groups = &found;
     if (status == PLIM_OK) os_groups_limit(groups, out);
