@@ -148,7 +148,8 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
     if (f->json && !f->plan) return bad_flag(err, "json", "only with --plan");
     for (int i = 0; i < SNAPSHOT_FORMATS; i++) {
         if (f->snapshot[i] && !f->plan)
-            return bad_flag(err, files[i], "only with --plan; of a server: plimsoll ctl SOCKET snapshot FILE");
+            return bad_flag(err, files[i],
+                            "only with --plan; of a server: plimsoll ctl SOCKET snapshot FILE");
         if (f->snapshot[i] && strlen(f->snapshot[i]) >= SNAPSHOT_PATH)
             return bad_flag(err, files[i], "a path of less than 512 bytes, please");
     }

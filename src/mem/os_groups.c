@@ -76,7 +76,8 @@ static void take_mount(const char *line, const char *end, struct os_groups *out)
 void os_groups_find(const char *root, struct os_groups *out)
 {
     struct strbuf text = STRBUF_INIT;
-    *out = (struct os_groups){.root = root, .v1 = {"/sys/fs/cgroup/memory", ""}, .v2 = {"/sys/fs/cgroup", ""}};
+    *out =
+        (struct os_groups){.root = root, .v1 = {"/sys/fs/cgroup/memory", ""}, .v2 = {"/sys/fs/cgroup", ""}};
     if (os_text_read(root, "/proc/self/mountinfo", &text)) {
         *out = (struct os_groups){.root = root};
         for (const char *line = strbuf_text(&text); *line;) {
@@ -129,8 +130,10 @@ static bool folder_of(const struct os_groups *g, const struct os_group_mount *mo
 struct version {
     const char *limits[3], *usage, *droppable, *above;
 };
-static const struct version version_1 = {
-    {"/memory.limit_in_bytes"}, "/memory.usage_in_bytes", "total_inactive_file ", "hierarchical_memory_limit "};
+static const struct version version_1 = {{"/memory.limit_in_bytes"},
+                                         "/memory.usage_in_bytes",
+                                         "total_inactive_file ",
+                                         "hierarchical_memory_limit "};
 static const struct version version_2 = {
     {"/memory.max", "/memory.high"}, "/memory.current", "inactive_file ", NULL};
 

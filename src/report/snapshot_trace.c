@@ -391,8 +391,7 @@ static void name_processes(struct trace *t)
     for (int i = 0; i < t->s->blocks; i++) used[process_of(&t->s->block[i])] = true;
     for (int i = PLANNED; i < PROCESSES; i++)
         if (used[i])
-            name_process(t, (enum process)i,
-                         i == PLANNED && !t->s->trains ? "planned: one step" : names[i]);
+            name_process(t, (enum process)i, i == PLANNED && !t->s->trains ? "planned: one step" : names[i]);
 }
 
 static bool put_events(struct trace *t)

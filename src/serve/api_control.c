@@ -116,5 +116,6 @@ enum plim_status server_control(void *server, const char *what, const struct nod
 {
     for (size_t i = 0; i < sizeof orders / sizeof *orders; i++)
         if (!strcmp(orders[i].what, what)) return orders[i].obey(server, message, reply, err);
-    return plim_fail(err, PLIM_UNSUPPORTED, "a server takes status, budget, snapshot and stop, not '%.40s'", what);
+    return plim_fail(err, PLIM_UNSUPPORTED, "a server takes status, budget, snapshot and stop, not '%.40s'",
+                     what);
 }

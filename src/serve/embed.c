@@ -315,8 +315,7 @@ static enum plim_status run_batch(struct embedder *e, struct member *m, const st
     int64_t width = e->spec.hidden_size;
     int embedding = tape_find(m->exec->tape, "embedding", -1);
     enum plim_status status = put_batch(e, m, rows, order, count, err);
-    if (status == PLIM_OK)
-        status = e->pass ? e->pass(e->pass_arg, m->exec, err) : exec_loop(m->exec, 0, err);
+    if (status == PLIM_OK) status = e->pass ? e->pass(e->pass_arg, m->exec, err) : exec_loop(m->exec, 0, err);
     if (status == PLIM_OK)
         status = exec_read(m->exec, embedding, e->vectors, 0, count * width * (int64_t)sizeof(float), err);
     for (int64_t b = 0; b < count && status == PLIM_OK; b++) {

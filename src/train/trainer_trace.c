@@ -71,7 +71,8 @@ static void tell(struct trainer *t, enum plim_status status, const struct plim_e
     struct run_trace *r = &t->trace;
     char text[640];
     if (r->order.number && t->watch.control)
-        run_control_done(t->watch.control, &r->order, status, status == PLIM_OK ? r->order.snapshot.file : err->text);
+        run_control_done(t->watch.control, &r->order, status,
+                         status == PLIM_OK ? r->order.snapshot.file : err->text);
     snprintf(text, sizeof text,
              status == PLIM_OK ? "trace of step %lld written: %.500s" : "no trace of step %lld: %.500s",
              (long long)t->step, status == PLIM_OK ? r->order.snapshot.file : err->text);

@@ -210,12 +210,9 @@ static void paths_may_be_long_and_must_be_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        test(messages_are_answered_and_refused),
-        test(the_socket_is_its_owners_alone),
-        test(other_users_are_not_answered),
-        test(a_stale_socket_is_replaced_and_a_file_is_not),
-        test(clients_that_stall_hold_nobody_up),
-        test(paths_may_be_long_and_must_be_there),
+        test(messages_are_answered_and_refused), test(the_socket_is_its_owners_alone),
+        test(other_users_are_not_answered),      test(a_stale_socket_is_replaced_and_a_file_is_not),
+        test(clients_that_stall_hold_nobody_up), test(paths_may_be_long_and_must_be_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,8 +44,13 @@ static void submit(struct engine *e, struct heard *h)
 {
     static const int32_t prompt[] = {5, 17, 40, 8, 61};
     struct plim_error err = {0};
-    struct engine_request ask = {
-        .prompt = prompt, .count = 5, .tokens = ANSWER, .logprobs = -1, .ignore_eos = true, .hear = hear, .arg = h};
+    struct engine_request ask = {.prompt = prompt,
+                                 .count = 5,
+                                 .tokens = ANSWER,
+                                 .logprobs = -1,
+                                 .ignore_eos = true,
+                                 .hear = hear,
+                                 .arg = h};
     if (engine_submit(e, &ask, NULL, &err) != PLIM_OK) fail_msg("%s", err.text);
 }
 

@@ -237,7 +237,8 @@ static void test_groups_elsewhere(void **state)
 {
     (void)state;
     put_meminfo();
-    put("/proc/self/mountinfo", "41 31 0:38 /pod/box /my\\040groups rw master:4 shared:7 - cgroup2 cgroup rw\n");
+    put("/proc/self/mountinfo",
+        "41 31 0:38 /pod/box /my\\040groups rw master:4 shared:7 - cgroup2 cgroup rw\n");
     put("/proc/self/cgroup", "0::/pod/box/inner\n");
     put("/my groups/inner/memory.max", "1000000000\n");
     put("/my groups/memory.max", "800000000\n");

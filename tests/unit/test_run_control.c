@@ -83,7 +83,8 @@ static void orders_wait_for_the_trainer(void **state)
     assert_non_null(strstr(ask("{\"do\":\"status\"}"), "{\"number\":1,\"ok\":false,\"text\":\"too small\"}"));
     assert_string_equal(ask("{\"do\":\"snapshot\"}"), "{\"ok\":true,\"order\":2}");
     assert_true(run_control_next(control, &order));
-    assert_true(order.kind == ORDER_SNAPSHOT && order.snapshot.format == SNAPSHOT_JSON && !*order.snapshot.file);
+    assert_true(order.kind == ORDER_SNAPSHOT && order.snapshot.format == SNAPSHOT_JSON &&
+                !*order.snapshot.file);
     run_control_done(control, &order, PLIM_OK, "file");
     assert_non_null(strstr(ask("{\"do\":\"snapshot\",\"format\":\"jpeg\"}"), "'jpeg' is no format"));
     assert_non_null(strstr(ask("{\"do\":\"snapshot\",\"file\":\"here\"}"), "absolute path"));

@@ -307,9 +307,12 @@ static void test_ranks_have_files_of_their_own(void **state)
         const char *path;
         int rank;
         const char *want;
-    } files[] = {{"a/step.trace.json", 0, "a/step.trace.json"}, {"a/step.trace.json", 3, "a/step.rank-3.trace.json"},
-                 {"step.json", 1, "step.rank-1.json"},          {"s.pickle", 12, "s.rank-12.pickle"},
-                 {"a.b/step", 2, "a.b/step.rank-2"},            {".json", 1, ".rank-1.json"}};
+    } files[] = {{"a/step.trace.json", 0, "a/step.trace.json"},
+                 {"a/step.trace.json", 3, "a/step.rank-3.trace.json"},
+                 {"step.json", 1, "step.rank-1.json"},
+                 {"s.pickle", 12, "s.rank-12.pickle"},
+                 {"a.b/step", 2, "a.b/step.rank-2"},
+                 {".json", 1, ".rank-1.json"}};
     char path[SNAPSHOT_PATH];
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         snapshot_rank_path(files[i].path, files[i].rank, path);
