@@ -4,14 +4,15 @@
     bench/watch_cost.py [--repeat 3] [--steps 20] [--build build/release]
 
 Runs demo/small.yaml by turns with everything off and with everything on: log.jsonl, the monitor, TensorBoard's files, and plimsoll watch --web
-whose /metrics somebody reads every second. Three numbers of each kind of run, medians of all:
+whose /metrics somebody reads every second. Medians of three numbers:
 
-    threads    CPU time of the threads that watch (plim-monitor, plim-control), as the system counts it
-    trainer    CPU time that the training thread takes to look, to obey and to tell (train --profile)
+    threads    CPU time of the threads that watch (plim-monitor, plim-control) in a second, as the system counts it: they work by the clock
+    trainer    CPU time that the training thread takes in a step to look, to obey and to tell (train --profile), as a share of the step's
+               CPU time on each core, which is how long it takes on a quiet machine
     both runs  CPU time of all of the process for so many more steps, with and without
 
-The first two are counted and mean the same on a busy machine; the third is a difference of two large numbers and only shows that nothing
-was forgotten. The goal is 0.2 % of a step.
+The first two are counted and mean about the same on a busy machine, where caches are cold more often; the third is a difference of two large numbers
+and only shows that nothing was forgotten. The goal is 0.2 % of a step.
 """
 import argparse
 import os
@@ -21,7 +22,6 @@ import subprocess
 import tempfile
 import threading
 import time
-import json
 import urllib.request
 
 OFF = ["--no-checkpoint", "--set", "monitoring.enabled=false"]
@@ -48,13 +48,13 @@ def read_metrics(page, stop):
 
 
 class Run:
-    """One run to its end; .cpu are its seconds, .threads those of its watchers, .events its log."""
+    """One run to its end; .wall and .cpu are its seconds, .threads those of its watchers, .trainer what its training thread took to watch."""
 
     def __init__(self, program, folder, steps, on):
         self.log = f"{folder}/run/log.jsonl"
         args = [program, "train", "demo/small.yaml", "-q", "--overwrite", "--profile", "--steps", str(steps), "--set", f"output.dir={folder}/run"]
         args += ["--set", "training.report_to=tensorboard"] if on else OFF
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         self.process = subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.threads = {}
         page, stop = None, threading.Event()
@@ -67,7 +67,7 @@ class Run:
                 reader.start()
             time.sleep(0.05)
         self.process.wait()
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        after, self.wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - began
         self.cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         if page:
             stop.set()
@@ -77,22 +77,18 @@ class Run:
         told = self.process.stderr.read()
         if self.process.returncode: raise SystemExit(f"{' '.join(args)}: exit {self.process.returncode}\n{told}")
         self.trainer = float(next(line for line in told.splitlines() if line.startswith("watching")).split()[1])
-        self.events = [json.loads(line) for line in open(self.log)] if on else []
-
-    def step_seconds(self):
-        return statistics.median(e["step_ms"] for e in self.events if e["event"] == "step") / 1e3
 
 
 def measure(program, steps):
-    """(seconds of a step, of it threads, trainer; CPU seconds of a step off, on), of one turn. What starting and ending take is taken off."""
+    """(CPU seconds of the watching threads in a second, of the trainer in a step, of a step off and on), of one turn. What starting and ending
+    take is taken off."""
     cpu = {}
     with tempfile.TemporaryDirectory() as folder:
         for on in (False, True):
             short, long = Run(program, folder, 2, on), Run(program, folder, 2 + steps, on)
             cpu[on] = (long.cpu - short.cpu) / steps
-            threads = {name: (long.threads.get(name, 0) - short.threads.get(name, 0)) / steps for name in WATCHERS}
-            trainer = (long.trainer - short.trainer) / steps
-        return long.step_seconds(), threads, trainer, cpu
+            threads = {name: (long.threads.get(name, 0) - short.threads.get(name, 0)) / (long.wall - short.wall) for name in WATCHERS}
+        return threads, (long.trainer - short.trainer) / steps, cpu
 
 
 def main():
@@ -102,15 +98,18 @@ def main():
     p.add_argument("--build", default="build/release")
     a = p.parse_args()
     turns = [measure(os.path.join(a.build, "plimsoll"), a.steps) for _ in range(a.repeat)]
-    step = statistics.median(t[0] for t in turns)
-    parts = {name: statistics.median(t[1][name] for t in turns) for name in WATCHERS}
-    parts["trainer"] = statistics.median(t[2] for t in turns)
-    off, on = (statistics.median(t[3][k] for t in turns) for k in (False, True))
-    print(f"a step of the demo        {1e3 * step:10.1f} ms, {1e3 * off:.1f} ms of CPU time")
-    for name, seconds in parts.items(): print(f"{name:25} {1e6 * seconds:10.1f} us a step, {100 * seconds / step:.4f} %")
-    total = sum(parts.values())
-    print(f"{'watching in all':25} {1e6 * total:10.1f} us a step, {100 * total / step:.4f} % of its time, {100 * total / off:.4f} % of its CPU time")
-    print(f"{'CPU time, on against off':25} {100 * (on / off - 1):+10.2f} %, medians of {a.repeat} turns; of turns: {', '.join(f'{100 * (t[3][True] / t[3][False] - 1):+.2f}' for t in turns)}")
+    off, on = (statistics.median(t[2][k] for t in turns) for k in (False, True))
+    step, share = off / os.cpu_count(), 0
+    print(f"a step of the demo        {1e3 * off:10.1f} ms of CPU time, {1e3 * step:.1f} ms on each core")
+    for name in WATCHERS:
+        each = statistics.median(t[0][name] for t in turns)
+        share += each
+        print(f"{name:25} {1e6 * each:10.1f} us a second, {100 * each:.4f} %")
+    trainer = statistics.median(t[1] for t in turns)
+    share += trainer / step
+    print(f"{'training thread':25} {1e6 * trainer:10.1f} us a step, {100 * trainer / step:.4f} %")
+    print(f"{'watching in all':25} {100 * share:10.4f} % of a step")
+    print(f"{'CPU time, on against off':25} {100 * (on / off - 1):+10.2f} %, medians of {a.repeat} turns; of turns: {', '.join(f'{100 * (t[2][True] / t[2][False] - 1):+.2f}' for t in turns)}")
 
 
 main()
