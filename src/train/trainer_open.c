@@ -196,7 +196,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
         runtime_overhead(); /* before the data: their bytes are a number of their own */
     overhead.bytes += job_telling_bytes(job);
     enum plim_status status = open_data(t, err);
-    schedule_init(&t->schedule, &job->schedule, job->training.steps);
+    lr_schedule_init(&t->schedule, &job->schedule, job->training.steps);
     struct run_options run = {options->resume, options->overwrite, trainer_may_save(t), options->accepted};
     status = comm_agree(device->comm, status, err);
     if (status == PLIM_OK) status = run_start_begin(&t->start, job, &t->corpus, device, &run, err);
