@@ -5,6 +5,7 @@
 #include "train/checkpoint.h"
 #include "train/epoch.h"
 #include "train/manifest.h"
+#include "train/run_same.h"
 #include "train/trainer.h"
 
 #include <stdlib.h>
@@ -201,6 +202,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     status = comm_agree(device->comm, status, err);
     if (status == PLIM_OK) status = run_start_begin(&t->start, job, &t->corpus, device, &run, err);
     status = comm_agree(device->comm, status, err);
+    if (status == PLIM_OK) status = run_same(device->comm, job, t->start.facts, err);
     if (status == PLIM_OK && t->start.now) corpus_set_now(&t->corpus, t->start.now);
     if (status == PLIM_OK) status = open_runtime(t, device, overhead, err);
     if (status == PLIM_OK) tell_notes(t);
