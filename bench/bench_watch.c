@@ -1,11 +1,11 @@
-/* bench_watch - what watching costs: a sample, which the monitor's thread takes every interval, and what a step pays. */
+/* bench_watch - what watching costs, in CPU time: a sample, which the monitor's thread takes every interval, and what a step pays. */
 #include "base/clock.h"
 #include "device/registry.h"
 #include "train/run_control.h"
 
 #include <stdio.h>
 
-static double each(double begin, int n) { return 1e6 * (clock_seconds() - begin) / n; }
+static double each(double begin, int n) { return 1e6 * (clock_thread() - begin) / n; }
 
 int main(void)
 {
@@ -23,10 +23,10 @@ int main(void)
     options.source.device = device;
     if (monitor_open(&options, &monitor, &err) != PLIM_OK) return 4;
     if (run_control_open(NULL, monitor, &control, &err) != PLIM_OK) return 4;
-    double begin = clock_seconds();
+    double begin = clock_thread();
     for (int i = 0; i < N; i++) monitor_sample(monitor);
     printf("%-34s %8.2f us\n", "a sample (the monitor's thread)", each(begin, N));
-    begin = clock_seconds();
+    begin = clock_thread();
     for (int i = 0; i < N; i++) {
         struct run_order order;
         monitor_tell(monitor, &(struct monitor_own){.step = i, .budget = 1 << 30});
@@ -38,7 +38,7 @@ int main(void)
         os_heap_bytes();
     }
     printf("%-34s %8.2f us\n", "a step's part", each(begin, N));
-    begin = clock_seconds();
+    begin = clock_thread();
     for (int i = 0; i < N; i++) os_process_memory(&process, &err);
     printf("%-34s %8.2f us\n", "the process's memory, for its line", each(begin, N));
     run_control_close(control);

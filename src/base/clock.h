@@ -1,4 +1,4 @@
-/* clock.h - the two clocks.
+/* clock.h - the clocks.
  *
  *     double begin = clock_seconds();
  *     work();
@@ -12,5 +12,8 @@ double clock_seconds(void);
 
 /* Seconds since 1970-01-01 UTC, for time stamps people read. May jump when the machine's time is set. */
 double clock_wall(void);
+
+/* Seconds that the calling thread has computed; waiting, and what others do meanwhile, takes none. */
+double clock_thread(void);
 
 #endif

@@ -199,6 +199,8 @@ int thread_begin(pthread_t *out, size_t stack_bytes, void *(*body)(void *), void
     return rc;
 }
 
+void thread_name(const char *name) { pthread_setname_np(pthread_self(), name); }
+
 void thread_wait(pthread_cond_t *cond, pthread_mutex_t *lock, bool look)
 {
     enum { SECOND_NS = 1000000000, LOOK_NS = SECOND_NS / 20 };

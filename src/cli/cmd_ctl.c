@@ -42,6 +42,7 @@ static const struct option_example examples[] = {
     {"ctl runs/small snapshot step.trace.json", "the same for ui.perfetto.dev"},
     {"ctl runs/small stop", "save and end"},
     {"ctl /run/user/1000/plimsoll.sock status", "a server's socket"},
+    {"ctl /run/user/1000/plimsoll.sock snapshot step.trace.json", "its next step, measured"},
     {NULL, NULL}};
 
 static const struct command command = {
@@ -51,7 +52,8 @@ static const struct command command = {
     .description =
         "RUN is the folder of a training run (output.dir), SOCKET the control socket of a server. Only the "
         "user who runs the job is answered. status never waits; a budget and a checkpoint are carried out "
-        "between two optimizer steps, a snapshot when the next step has been measured, and the command waits "
+        "between two optimizer steps, a snapshot when the next step has been measured (of a server with "
+        "nothing to do it is the plan alone; a server needs FILE), and the command waits "
         "until they are. A budget that no plan fits is refused with what is missing, and the run goes on as "
         "it was.",
     COMMAND_ROWS(rows),

@@ -61,6 +61,7 @@ static const struct option_example examples[] = {
     {"plan small.yaml --html plan.html", "a picture of the hold"},
     {"plan small.yaml --trace plan.trace.json", "the same to zoom into, at ui.perfetto.dev"},
     {"plan --serve runs/demo --budget 64MiB", "how many requests of which length a server would have"},
+    {"plan --serve runs/demo --trace step.trace.json", "its largest step, to zoom into"},
     {NULL, NULL}};
 
 static const struct command command = {

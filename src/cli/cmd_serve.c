@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "device/registry.h"
 #include "model/hf.h"
+#include "serve/engine_snapshot.h"
 #include "serve/ladder.h"
 #include "serve/server.h"
 
@@ -25,6 +26,7 @@ struct serve_flags {
     int64_t max_context;
     uint64_t budget, max_body;
     bool budget_given, quiet, verbose, plan, json;
+    const char *snapshot[SNAPSHOT_FORMATS]; /* files */
 };
 
 #define AT(field) offsetof(struct serve_flags, field)
@@ -64,6 +66,12 @@ static const struct option_row rows[] = {
      "(none)"},
     {"plan", 0, OPTION_FLAG, AT(plan), NULL, "show the plan and stop; --device may be a preset's name then"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "with --plan: as JSON"},
+    {"trace", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_TRACE]), "FILE",
+     "with --plan: write the largest step, ops as lanes and tensors as address x time, for ui.perfetto.dev"},
+    {"memory-viz", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_MEMORY_VIZ]), "FILE",
+     "with --plan: write it as a pickle that PyTorch's memory_viz opens"},
+    {"snapshot", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_JSON]), "FILE",
+     "with --plan: write its ops and tensors with places and times as JSON"},
     {"kv-type", 0, OPTION_STRING, AT(kv_type), "TYPE",
      "of keys and values: i8 takes half of bf16 and is less exact; auto: the type of the weights (auto)"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
@@ -136,7 +144,15 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
 {
     struct device_name unused;
     unsigned unused_kinds;
+    static const char *const files[SNAPSHOT_FORMATS] = {"snapshot", "trace", "memory-viz"};
     if (f->json && !f->plan) return bad_flag(err, "json", "only with --plan");
+    for (int i = 0; i < SNAPSHOT_FORMATS; i++) {
+        if (f->snapshot[i] && !f->plan)
+            return bad_flag(err, files[i],
+                            "only with --plan; of a server: plimsoll ctl SOCKET snapshot FILE");
+        if (f->snapshot[i] && strlen(f->snapshot[i]) >= SNAPSHOT_PATH)
+            return bad_flag(err, files[i], "a path of less than 512 bytes, please");
+    }
     if (!(f->plan && serve_plan_absent(f->device)) && !device_name_read(f->device, &unused))
         return bad_flag(err, "device", "no such device; write auto, cpu, cuda or cuda:1");
     if (kv_type_of(f->kv_type) == DT_F64) return bad_flag(err, "kv-type", "write auto, f32, bf16, f16 or i8");
@@ -428,6 +444,19 @@ static void close_all(struct serving *g)
     secrets_release(&g->keys);
 }
 
+/* Every file that was asked for. */
+static enum plim_status write_files(struct serving *g, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < SNAPSHOT_FORMATS && status == PLIM_OK; i++) {
+        struct snapshot_wish wish = {.format = (enum snapshot_format)i};
+        if (!g->flags->snapshot[i]) continue;
+        snprintf(wish.file, sizeof wish.file, "%s", g->flags->snapshot[i]);
+        status = engine_save_plan(g->engine, &wish, err);
+    }
+    return status;
+}
+
 /* plan --serve: what serve would commit, and nothing is. */
 static int show_plan(struct serving *g)
 {
@@ -454,6 +483,7 @@ static int serve(const struct serve_flags *f, const char *what)
     bool opening = status == PLIM_OK;
     if (status == PLIM_OK) status = open_all(&g, what, &err);
     if (status != PLIM_OK && opening && !f->plan) serve_log_failure(&g.stages, status);
+    if (status == PLIM_OK && f->plan) status = write_files(&g, &err);
     if (status == PLIM_OK && f->plan) shown = show_plan(&g);
     if (status == PLIM_OK && !f->plan) {
         volatile sig_atomic_t *stop = cli_stop_flag();

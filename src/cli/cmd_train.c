@@ -143,6 +143,7 @@ static void print_profile(const struct trainer *t)
         if (t->op_seconds[k] > 0)
             fprintf(stderr, "%-12s %10.3f %6.1f%%\n", op_row(k)->name, t->op_seconds[k],
                     100 * t->op_seconds[k] / all);
+    fprintf(stderr, "%-12s %10.6f %6.3f%%\n", "watching", t->watch.seconds, 100 * t->watch.seconds / all);
 }
 
 /* An error that all ranks have is rank 0's to tell; one of the link (comm.c begins it so) ends them all. */
@@ -233,7 +234,7 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
                                     .save_now = cli_save_flag(),
                                     .profile = f->profile || job->training.profile,
                                     .numerics = f->numerics || job->training.check_numerics,
-                                    .trace = comm_rank(comm) == 0 ? f->trace : NULL,
+                                    .trace = f->trace,
                                     .trace_step = f->trace_step,
                                     .save_at_end = f->save};
     status = trainer_open(job, *device, &options, trainer, err);
@@ -269,14 +270,16 @@ static int train(struct job *job, const struct train_flags *f, struct comm *comm
     return status == PLIM_OK ? 0 : tell_error(comm, status, &err);
 }
 
+enum { TRACE_PATH = SNAPSHOT_PATH - 32 }; /* with the number of a rank in it, too */
+
 /* A file that cannot be written is told of now, not when its step is done. */
 static enum plim_status check_trace(const char *path, struct plim_error *err)
 {
     struct file_atomic file;
     if (!path) return PLIM_OK;
-    if (strlen(path) >= RUN_PATH)
+    if (strlen(path) >= TRACE_PATH)
         return plim_fail(err, PLIM_BAD_INPUT, "train: option '--trace': a path of less than %d bytes, please",
-                         RUN_PATH);
+                         TRACE_PATH);
     enum plim_status status = file_atomic_begin(&file, path, err);
     if (status == PLIM_OK)
         file_atomic_abandon(&file);

@@ -1,13 +1,9 @@
-/* os.c - reading /proc and the cgroup file systems.
- *
- * A process is in one v2 group and, on older machines, one v1 memory group. Limits of all groups above it
- * count too. Inside a container the path in /proc/self/cgroup may not exist below the mount; walking up ends
- * at the mount itself, which then is the container's own group.
- */
+/* os.c - reading /proc. See os.h. */
 #define _GNU_SOURCE /* dl_iterate_phdr */
 #include "mem/os.h"
-#include "base/file.h"
 #include "base/strbuf.h"
+#include "mem/os_groups.h"
+#include "mem/os_text.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
@@ -17,60 +13,22 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PROC_FILE_MAX = 1 << 20, PATH_BYTES = 4096 };
-
 enum { PAGE_PRESENT = 63 };      /* the bit of an entry of /proc/self/pagemap */
 enum { SMALL_OBJECT = 4 << 20 }; /* libc and libm are; what CUDA brings is not  */
 enum { IN_USE = 5 }; /* a fifth of its pages: libm has a third before step 1, an unused library a tenth */
-
-/* v1 says "no limit" with a number near 2^63. */
-#define UNLIMITED ((uint64_t)1 << 62)
-
-static bool read_text(const char *path, struct strbuf *text)
-{
-    strbuf_clear(text);
-    return file_read(path, PROC_FILE_MAX, text, NULL) == PLIM_OK;
-}
-
-/* The number after `key` at the beginning of a line. */
-static bool find_number(const struct strbuf *text, const char *key, uint64_t *out)
-{
-    size_t len = strlen(key);
-    for (const char *line = strbuf_text(text); *line;) {
-        if (strncmp(line, key, len) == 0) {
-            char *end;
-            *out = strtoull(line + len, &end, 10);
-            return end != line + len;
-        }
-        line += strcspn(line, "\n");
-        if (*line) line++;
-    }
-    return false;
-}
-
-/* A file that holds one number; "max" and unreadable files are false. */
-static bool read_number(const char *path, uint64_t *out)
-{
-    struct strbuf text = STRBUF_INIT;
-    bool found = read_text(path, &text) && find_number(&text, "", out);
-    strbuf_release(&text);
-    return found;
-}
 
 enum plim_status os_process_memory(struct os_process *out, struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
     uint64_t rss, peak, file = 0, shared = 0;
-    enum plim_status status = file_read("/proc/self/status", PROC_FILE_MAX, &text, err);
-    if (status == PLIM_OK) {
-        find_number(&text, "RssFile:", &file);
-        find_number(&text, "RssShmem:", &shared);
-        if (find_number(&text, "VmRSS:", &rss) && find_number(&text, "VmHWM:", &peak))
-            *out =
-                (struct os_process){.rss = rss * 1024, .peak = peak * 1024, .file = (file + shared) * 1024};
-        else
-            status = plim_fail(err, PLIM_UNSUPPORTED, "/proc/self/status: has no VmRSS and VmHWM");
-    }
+    enum plim_status status = PLIM_OK;
+    os_text_read("", "/proc/self/status", &text);
+    os_text_find(&text, "RssFile:", &file);
+    os_text_find(&text, "RssShmem:", &shared);
+    if (os_text_find(&text, "VmRSS:", &rss) && os_text_find(&text, "VmHWM:", &peak))
+        *out = (struct os_process){.rss = rss * 1024, .peak = peak * 1024, .file = (file + shared) * 1024};
+    else
+        status = plim_fail(err, PLIM_UNSUPPORTED, "/proc/self/status: has no VmRSS and VmHWM");
     strbuf_release(&text);
     return status;
 }
@@ -80,8 +38,7 @@ uint64_t os_process_counted(void)
     struct strbuf text = STRBUF_INIT;
     struct os_process sums = {0};
     uint64_t rss = 0;
-    bool found = file_read("/proc/self/smaps_rollup", PROC_FILE_MAX, &text, NULL) == PLIM_OK &&
-                 find_number(&text, "Rss:", &rss);
+    bool found = os_text_read("", "/proc/self/smaps_rollup", &text) && os_text_find(&text, "Rss:", &rss);
     strbuf_release(&text);
     if (found) return rss * 1024;
     os_process_memory(&sums, NULL);
@@ -145,119 +102,22 @@ enum plim_status os_reset_peak(struct plim_error *err)
                      strerror(code));
 }
 
-/* Where a kind of group keeps its numbers. */
-struct cgroup_kind {
-    const char *mount, *limit, *usage, *droppable;
-};
-
-static const struct cgroup_kind group_v2[] = {
-    {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file "},
-    {"/sys/fs/cgroup", "memory.high", "memory.current", "inactive_file "},
-};
-static const struct cgroup_kind group_v1[] = {
-    {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "},
-};
-
-/* Bytes used by the group in `folder` that cannot simply be dropped. */
-static uint64_t group_use(const struct cgroup_kind *kind, const char *folder)
+enum plim_status os_machine_memory_at(const char *root, const struct os_groups *groups,
+                                      struct os_machine *out, struct plim_error *err)
 {
-    char path[PATH_BYTES + 64];
-    uint64_t usage = 0, droppable = 0;
-    struct strbuf text = STRBUF_INIT;
-    snprintf(path, sizeof path, "%s/%s", folder, kind->usage);
-    read_number(path, &usage);
-    snprintf(path, sizeof path, "%s/memory.stat", folder);
-    if (read_text(path, &text)) find_number(&text, kind->droppable, &droppable);
-    strbuf_release(&text);
-    return usage > droppable ? usage - droppable : 0;
-}
-
-static void apply_limit(const struct cgroup_kind *kind, const char *folder, struct os_machine *box)
-{
-    char path[PATH_BYTES + 64];
-    uint64_t limit;
-    snprintf(path, sizeof path, "%s/%s", folder, kind->limit);
-    if (!read_number(path, &limit) || limit > UNLIMITED) return;
-    uint64_t use = group_use(kind, folder), left = limit > use ? limit - use : 0;
-    if (left < box->available) box->available = left;
-    if (limit >= box->total) return;
-    box->total = limit;
-    box->limited = true;
-}
-
-/* All limits from the group at `path` (len bytes) up to the mount. */
-static void apply_group(const char *root, const struct cgroup_kind *kind, const char *path, size_t len,
-                        struct os_machine *box)
-{
-    char folder[PATH_BYTES];
-    for (;;) {
-        while (len > 0 && path[len - 1] == '/') len--;
-        int n = snprintf(folder, sizeof folder, "%s%s%.*s", root, kind->mount, (int)len, path);
-        if (n > 0 && n < (int)sizeof folder) apply_limit(kind, folder, box);
-        if (len == 0) return;
-        while (len > 0 && path[len - 1] != '/') len--;
-    }
-}
-
-/* Is `name` one of the comma-separated controllers in text[0..len)? */
-static bool has_controller(const char *text, size_t len, const char *name)
-{
-    size_t want = strlen(name);
-    for (const char *end = text + len; text < end;) {
-        const char *comma = memchr(text, ',', (size_t)(end - text));
-        size_t n = (size_t)((comma ? comma : end) - text);
-        if (n == want && memcmp(text, name, n) == 0) return true;
-        text += n + 1;
-    }
-    return false;
-}
-
-/* One line "id:controllers:path" of /proc/self/cgroup. */
-static void apply_line(const char *root, const char *line, size_t len, struct os_machine *box)
-{
-    const char *first = memchr(line, ':', len);
-    if (!first) return;
-    const char *controllers = first + 1,
-               *second = memchr(controllers, ':', len - (size_t)(controllers - line));
-    if (!second) return;
-    const char *path = second + 1;
-    size_t controllers_len = (size_t)(second - controllers), path_len = len - (size_t)(path - line);
-    if (controllers_len == 0)
-        for (size_t i = 0; i < sizeof group_v2 / sizeof group_v2[0]; i++)
-            apply_group(root, &group_v2[i], path, path_len, box);
-    else if (has_controller(controllers, controllers_len, "memory"))
-        apply_group(root, &group_v1[0], path, path_len, box);
-}
-
-static void apply_cgroups(const char *root, struct os_machine *box)
-{
-    char path[PATH_BYTES];
-    struct strbuf text = STRBUF_INIT;
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    if (read_text(path, &text))
-        for (const char *line = strbuf_text(&text); *line;) {
-            size_t len = strcspn(line, "\n");
-            apply_line(root, line, len, box);
-            line += len + (line[len] == '\n');
-        }
-    strbuf_release(&text);
-}
-
-enum plim_status os_machine_memory_at(const char *root, struct os_machine *out, struct plim_error *err)
-{
-    char path[PATH_BYTES];
+    struct os_groups found;
     struct strbuf text = STRBUF_INIT;
     uint64_t total, available;
-    snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    enum plim_status status = file_read(path, PROC_FILE_MAX, &text, err);
-    if (status == PLIM_OK) {
-        if (find_number(&text, "MemTotal:", &total) && find_number(&text, "MemAvailable:", &available))
-            *out = (struct os_machine){.total = total * 1024, .available = available * 1024};
-        else
-            status = plim_fail(err, PLIM_UNSUPPORTED, "%s: has no MemTotal and MemAvailable", path);
-    }
+    enum plim_status status = PLIM_OK;
+    if (!os_text_read(root, "/proc/meminfo", &text))
+        status = plim_fail(err, PLIM_IO, "%s/proc/meminfo: cannot be read", root);
+    else if (os_text_find(&text, "MemTotal:", &total) && os_text_find(&text, "MemAvailable:", &available))
+        *out = (struct os_machine){.total = total * 1024, .available = available * 1024};
+    else
+        status = plim_fail(err, PLIM_UNSUPPORTED, "%s/proc/meminfo: has no MemTotal and MemAvailable", root);
     strbuf_release(&text);
-    if (status == PLIM_OK) apply_cgroups(root, out);
+    if (status == PLIM_OK && !groups) os_groups_find(root, &found), groups = &found;
+    if (status == PLIM_OK) os_groups_limit(groups, out);
     return status;
 }
 
@@ -269,7 +129,7 @@ const char *os_machine_root(void)
 
 enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *err)
 {
-    return os_machine_memory_at(os_machine_root(), out, err);
+    return os_machine_memory_at(os_machine_root(), NULL, out, err);
 }
 
 /* "some avg10=1.25 avg60=..." */
@@ -279,18 +139,12 @@ static double find_share(const struct strbuf *text, const char *kind)
     return share ? strtod(share + strlen("avg10="), NULL) : 0;
 }
 
-void os_memory_pressure_at(const char *root, struct os_pressure *out)
+void os_memory_pressure_at(const char *root, const struct os_groups *groups, struct os_pressure *out)
 {
-    char path[PATH_BYTES + 64];
+    struct os_groups found;
     struct strbuf text = STRBUF_INIT;
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    const char *group = read_text(path, &text) ? strstr(strbuf_text(&text), "0::") : NULL;
-    int len = group ? (int)strcspn(group + 3, "\n") : 0;
-    snprintf(path, sizeof path, "%s/sys/fs/cgroup%.*s/memory.pressure", root, len, group ? group + 3 : "");
-    if (!read_text(path, &text)) {
-        snprintf(path, sizeof path, "%s/proc/pressure/memory", root);
-        read_text(path, &text);
-    }
+    if (!groups) os_groups_find(root, &found), groups = &found;
+    if (!os_groups_pressure(groups, &text)) os_text_read(root, "/proc/pressure/memory", &text);
     *out = (struct os_pressure){find_share(&text, "some"), find_share(&text, "full")};
     strbuf_release(&text);
 }

@@ -5,7 +5,7 @@
  *     struct os_machine box;
  *     os_machine_memory(&box, &err);                     // box.available: what we may still take
  *
- * A container's limit (cgroup v1 or v2, the tightest on the way up) counts as the machine's total, and memory
+ * A container's limit (cgroup v1 or v2, the tightest on the way up; os_groups.h) counts as the machine's total, and memory
  * already used inside it, less file cache the kernel can drop, is subtracted from what is available.
  */
 #ifndef PLIM_MEM_OS_H
@@ -50,14 +50,19 @@ enum plim_status os_reset_peak(struct plim_error *err);
 /* PLIMSOLL_MACHINE in the environment names a folder to read /proc and /sys below, for tests of other machines. */
 enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *err);
 
-/* The same with every path below `root` ("" for the real machine), so that it can be shown other machines. */
-enum plim_status os_machine_memory_at(const char *root, struct os_machine *out, struct plim_error *err);
+struct os_groups;
+
+/* The same with every path below `root` ("" for the real machine), so that it can be shown other machines. `groups`, for who
+ * asks often: what os_groups_find has said of that root; NULL: it is asked. */
+enum plim_status os_machine_memory_at(const char *root, const struct os_groups *groups,
+                                      struct os_machine *out, struct plim_error *err);
 
 /* The folder that PLIMSOLL_MACHINE names, "" when it does not. */
 const char *os_machine_root(void);
 
-/* Of this process's control group or, where there is none, of the machine; zero where the system does not tell. */
-void os_memory_pressure_at(const char *root, struct os_pressure *out);
+/* Of this process's control group or, where there is none, of the machine; zero where the system does not tell. `groups` as
+ * above. */
+void os_memory_pressure_at(const char *root, const struct os_groups *groups, struct os_pressure *out);
 
 /* Bytes that the process has from the C library and not given back; 0: it does not count. */
 uint64_t os_heap_bytes(void);

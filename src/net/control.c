@@ -2,6 +2,7 @@
 #include "net/control.h"
 
 #include "base/clock.h"
+#include "base/threads.h"
 #include "net/control_path.h"
 
 #include <errno.h>
@@ -156,6 +157,7 @@ static int poll_milliseconds(const struct control *c)
 static void *listen_on(void *arg)
 {
     struct control *c = arg;
+    thread_name("plim-control");
     for (;;) {
         struct pollfd fds[CONTROL_CLIENTS + 2] = {{c->wake[0], POLLIN, 0}, {c->fd, POLLIN, 0}};
         int count = c->count;

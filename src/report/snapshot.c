@@ -25,16 +25,49 @@ enum plim_status snapshot_format_parse(const char *text, enum snapshot_format *o
                      "'%.40s' is no format of a snapshot; write json, trace or memory_viz", text);
 }
 
-enum snapshot_format snapshot_format_of(const char *path)
+/* The longest ending of a format that the path has; *bytes: of it, 0 where there is none. */
+static enum snapshot_format find_ending(const char *path, size_t *bytes)
 {
-    size_t len = strlen(path), longest = 0;
+    size_t len = strlen(path);
     enum snapshot_format best = SNAPSHOT_JSON;
+    *bytes = 0;
     for (int i = 0; i < SNAPSHOT_FORMATS; i++) {
         size_t n = strlen(formats[i].ending);
-        if (n <= longest || n > len || strcmp(path + len - n, formats[i].ending) != 0) continue;
-        longest = n, best = (enum snapshot_format)i;
+        if (n <= *bytes || n > len || strcmp(path + len - n, formats[i].ending) != 0) continue;
+        *bytes = n, best = (enum snapshot_format)i;
     }
     return best;
+}
+
+enum snapshot_format snapshot_format_of(const char *path)
+{
+    size_t bytes;
+    return find_ending(path, &bytes);
+}
+
+void snapshot_rank_path(const char *path, int rank, char out[SNAPSHOT_PATH])
+{
+    size_t ending;
+    find_ending(path, &ending);
+    int stem = (int)(strlen(path) - ending);
+    if (rank == 0)
+        snprintf(out, SNAPSHOT_PATH, "%s", path);
+    else
+        snprintf(out, SNAPSHOT_PATH, "%.*s.rank-%d%s", stem, path, rank, path + stem);
+}
+
+enum plim_status snapshot_wish_read(const struct node *message, struct snapshot_wish *out,
+                                    struct plim_error *err)
+{
+    const char *file = node_string(node_get(message, "file"), "");
+    enum plim_status status =
+        snapshot_format_parse(node_string(node_get(message, "format"), "json"), &out->format, err);
+    if (status != PLIM_OK) return status;
+    if ((*file && *file != '/') || strlen(file) >= sizeof out->file)
+        return plim_fail(err, PLIM_BAD_INPUT, "\"file\" is an absolute path of less than %d bytes",
+                         SNAPSHOT_PATH);
+    strcpy(out->file, file);
+    return PLIM_OK;
 }
 
 /* --- blocks --------------------------------------------------------------------------------------------------------- */
@@ -139,6 +172,7 @@ enum plim_status snapshot_init(struct snapshot *s, const struct plan *plan, cons
 {
     size_t tensors = (size_t)plan->tape.ntensors, ops = (size_t)plan->tape.nops;
     *s = (struct snapshot){.plan = plan, .facts = facts, .run = run};
+    for (size_t i = 0; i < ops; i++) s->trains |= plan->tape.ops[i].part == PART_UPDATE;
     if (!plan->layout.offset || !ops) return PLIM_OK;
     s->span = calloc(ops + 1, sizeof *s->span);
     s->block = malloc((tensors + ops + 3) * sizeof *s->block); /* two scratches of exchanges */
@@ -291,31 +325,34 @@ static void put_block(const struct snapshot *s, const struct snapshot_block *b, 
     snapshot_pause(s, w->out);
 }
 
-static void put_pass(const struct snapshot_pass *p, struct json_writer *w)
+static void put_pass(const struct snapshot *s, const struct snapshot_pass *p, struct json_writer *w)
 {
     json_begin_object(w, NULL);
-    json_str(w, "what", p->update ? "update" : "micro-batch");
+    json_str(w, "what", p->update ? "update" : s->trains ? "micro-batch" : "step");
     json_double(w, "start_us", microseconds(p->start));
     json_double(w, "us", microseconds(p->seconds));
     json_int(w, "used", p->used);
     json_end_object(w);
 }
 
-static void put_run(const struct snapshot_run *run, struct json_writer *w)
+static void put_run(const struct snapshot *s, struct json_writer *w)
 {
+    const struct snapshot_run *run = s->run;
     json_begin_object(w, "run");
-    json_str(w, "job", run->job);
+    json_str(w, s->trains ? "job" : "model", run->job);
     json_int(w, "step", run->step);
-    json_int(w, "steps", run->steps);
-    json_double(w, "loss", run->loss);
-    json_double(w, "lr", run->lr);
-    json_double(w, "tokens_per_s", run->tokens_per_s);
+    if (s->trains) {
+        json_int(w, "steps", run->steps);
+        json_double(w, "loss", run->loss);
+        json_double(w, "lr", run->lr);
+        json_double(w, "tokens_per_s", run->tokens_per_s);
+    }
     json_begin_object(w, "measured");
     json_double(w, "step_us", microseconds(run->seconds));
     if (run->last_seconds > 0) json_double(w, "last_step_us", microseconds(run->last_seconds));
     json_int(w, "used", run->used);
     json_begin_array(w, "passes");
-    for (int i = 0; i < run->passes; i++) put_pass(&run->pass[i], w);
+    for (int i = 0; i < run->passes; i++) put_pass(s, &run->pass[i], w);
     json_end_array(w);
     json_end_object(w);
     json_end_object(w);
@@ -331,7 +368,7 @@ void snapshot_json(const struct snapshot *s, struct json_writer *w)
     json_begin_array(w, "tensors");
     for (int i = 0; i < s->blocks; i++) put_block(s, &s->block[i], w);
     json_end_array(w);
-    if (s->run) put_run(s->run, w);
+    if (s->run) put_run(s, w);
 }
 
 /* --- files ---------------------------------------------------------------------------------------------------------- */

@@ -33,6 +33,19 @@ enum plim_status snapshot_format_parse(const char *text, enum snapshot_format *o
 /* What a file's name asks for: the format with the longest ending that it has, JSON where there is none. */
 enum snapshot_format snapshot_format_of(const char *path);
 
+enum { SNAPSHOT_PATH = 512 };
+/* The file of one of several ranks: "step.rank-3.trace.json" of "step.trace.json"; rank 0's is the path itself. */
+void snapshot_rank_path(const char *path, int rank, char out[SNAPSHOT_PATH]);
+
+/* What a message to a run or a server asks for: "format", JSON where there is none, and "file", empty where there is none.
+ * PLIM_BAD_INPUT: neither is such. */
+struct snapshot_wish {
+    enum snapshot_format format;
+    char file[SNAPSHOT_PATH];
+};
+enum plim_status snapshot_wish_read(const struct node *message, struct snapshot_wish *out,
+                                    struct plim_error *err);
+
 /* A pass over one micro-batch, or the update, as it ran. */
 struct snapshot_pass {
     double start, seconds; /* since the step began */
@@ -40,9 +53,9 @@ struct snapshot_pass {
     int64_t used; /* bytes of the device, or of the process, when it was done */
 };
 
-/* A step of a run, measured. */
+/* A step of a run, measured. Of a server there is neither loss nor end. */
 struct snapshot_run {
-    const char *job;
+    const char *job; /* or a model */
     int64_t step, steps;
     double loss, lr, tokens_per_s;
     double seconds;      /* of the step that was measured */
@@ -75,6 +88,7 @@ struct snapshot {
     const struct plan *plan;
     const struct device_facts *facts;
     const struct snapshot_run *run;
+    bool trains;          /* the tape updates parameters; where it does not, a pass is a step */
     struct op_span *span; /* by op, planned; the update's follow the loop's */
     double seconds;       /* of both */
     struct snapshot_block *block;

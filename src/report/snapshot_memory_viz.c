@@ -273,9 +273,9 @@ static void put_settings(struct viz *v)
     pickle_int(&v->w, "budget", p->budget);
     pickle_int(&v->w, "planned", p->total);
     if (v->s->run) {
-        pickle_str(&v->w, "job", v->s->run->job);
+        pickle_str(&v->w, v->s->trains ? "job" : "model", v->s->run->job);
         pickle_int(&v->w, "step", v->s->run->step);
-        pickle_double(&v->w, "loss", v->s->run->loss);
+        if (v->s->trains) pickle_double(&v->w, "loss", v->s->run->loss);
     }
     pickle_end_dict(&v->w);
 }

@@ -167,7 +167,10 @@ static void put_passes(struct trace *t, const struct snapshot_run *run)
     name_thread(t, MEASURED, TID_PASSES, "passes");
     for (int i = 0; i < run->passes; i++) {
         const struct snapshot_pass *p = &run->pass[i];
-        snprintf(name, sizeof name, "micro-batch %d of %d", i + 1, run->passes - 1);
+        if (t->s->trains)
+            snprintf(name, sizeof name, "micro-batch %d of %d", i + 1, run->passes - 1);
+        else
+            snprintf(name, sizeof name, "step %lld", (long long)run->step);
         begin_event(t, "X", p->update ? "update" : name, MEASURED, TID_PASSES);
         json_str(&t->w, "cat", "pass");
         put_time(t, p->start, p->start + p->seconds);
@@ -368,9 +371,9 @@ static void put_head(struct trace *t)
     json_int(&t->w, "micro_batch", s->plan->knobs.micro_batch);
     json_int(&t->w, "accumulation", s->plan->knobs.accumulation);
     if (s->run) {
-        json_str(&t->w, "job", s->run->job);
+        json_str(&t->w, s->trains ? "job" : "model", s->run->job);
         json_int(&t->w, "step", s->run->step);
-        json_double(&t->w, "loss", s->run->loss);
+        if (s->trains) json_double(&t->w, "loss", s->run->loss);
     }
     json_end_object(&t->w);
 }
@@ -387,7 +390,8 @@ static void name_processes(struct trace *t)
     bool used[PROCESSES] = {[PLANNED] = true, [MEASURED] = t->s->run != NULL, [MEMORY] = true};
     for (int i = 0; i < t->s->blocks; i++) used[process_of(&t->s->block[i])] = true;
     for (int i = PLANNED; i < PROCESSES; i++)
-        if (used[i]) name_process(t, (enum process)i, names[i]);
+        if (used[i])
+            name_process(t, (enum process)i, i == PLANNED && !t->s->trains ? "planned: one step" : names[i]);
 }
 
 static bool put_events(struct trace *t)

@@ -1,5 +1,6 @@
 /* api_control.c - what the owner of a server asks and orders over its control socket. See server.h and net/control.h. */
 #include "serve/server_part.h"
+#include "serve/engine_snapshot.h"
 #include "base/clock.h"
 #include "mem/os.h"
 
@@ -12,12 +13,49 @@ enum { APPLY_SECONDS = 5 };
 typedef enum plim_status order(struct server *s, const struct node *message, struct json_writer *reply,
                                struct plim_error *err);
 
+static enum plim_status check_ready(struct server *s, struct plim_error *err)
+{
+    if (atomic_load(&s->state) != SERVER_LOADING) return PLIM_OK;
+    return plim_fail(err, PLIM_BUSY, "the model is being loaded; try again later");
+}
+
+/* As a training run tells them (train/run_control.h). */
+static void tell_orders(struct server *s, struct json_writer *reply)
+{
+    struct engine_orders orders;
+    engine_orders(s->model.engine, &orders);
+    if (orders.waiting) json_int(reply, "order_waiting", orders.waiting);
+    if (!orders.done) return;
+    json_begin_object(reply, "last_order");
+    json_int(reply, "number", orders.done);
+    json_bool(reply, "ok", orders.good);
+    json_str(reply, "text", orders.text);
+    json_end_object(reply);
+}
+
 static enum plim_status tell_status(struct server *s, const struct node *message, struct json_writer *reply,
                                     struct plim_error *err)
 {
     (void)message, (void)err;
     server_write_status(s, reply);
+    if (atomic_load(&s->state) != SERVER_LOADING) tell_orders(s, reply);
     return PLIM_OK;
+}
+
+static enum plim_status take_snapshot(struct server *s, const struct node *message, struct json_writer *reply,
+                                      struct plim_error *err)
+{
+    struct snapshot_wish wish;
+    int64_t number = 0;
+    enum plim_status status = snapshot_wish_read(message, &wish, err);
+    if (status == PLIM_OK && !*wish.file)
+        status = plim_fail(err, PLIM_BAD_INPUT,
+                           "a server has no folder of its own: say which file, e.g. plimsoll ctl SOCKET "
+                           "snapshot step.trace.json");
+    if (status == PLIM_OK) status = check_ready(s, err);
+    if (status == PLIM_OK) status = engine_snapshot(s->model.engine, &wish, &number, err);
+    if (status == PLIM_OK) json_int(reply, "order", number);
+    return status;
 }
 
 /* Has the engine's line come to be `bytes`? */
@@ -36,8 +74,7 @@ static enum plim_status move_line(struct server *s, const struct node *message, 
     if (!node_is_whole(node_get(message, "bytes"), &bytes) || bytes <= 0)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "budget: say how many, e.g. {\"do\":\"budget\",\"bytes\":1073741824}");
-    if (atomic_load(&s->state) == SERVER_LOADING)
-        return plim_fail(err, PLIM_BUSY, "the model is being loaded; try again later");
+    if (check_ready(s, err) != PLIM_OK) return PLIM_BUSY;
     engine_stats(s->model.engine, &stats);
     int64_t before = stats.budget, process = 0;
     enum plim_status status = engine_set_budget(s->model.engine, bytes, err);
@@ -72,12 +109,13 @@ static enum plim_status stop(struct server *s, const struct node *message, struc
 static const struct {
     const char *what;
     order *obey;
-} orders[] = {{"status", tell_status}, {"budget", move_line}, {"stop", stop}};
+} orders[] = {{"status", tell_status}, {"budget", move_line}, {"snapshot", take_snapshot}, {"stop", stop}};
 
 enum plim_status server_control(void *server, const char *what, const struct node *message,
                                 struct json_writer *reply, struct plim_error *err)
 {
     for (size_t i = 0; i < sizeof orders / sizeof *orders; i++)
         if (!strcmp(orders[i].what, what)) return orders[i].obey(server, message, reply, err);
-    return plim_fail(err, PLIM_UNSUPPORTED, "a server takes status, budget and stop, not '%.40s'", what);
+    return plim_fail(err, PLIM_UNSUPPORTED, "a server takes status, budget, snapshot and stop, not '%.40s'",
+                     what);
 }

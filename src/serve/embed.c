@@ -42,7 +42,16 @@ struct embedder {
     int32_t *feed;       /* [tokens] ids or positions of a batch */
     float *vectors;      /* [rows][C] of a batch */
     int64_t *order, cap; /* rows of a call by length */
+    embed_pass *pass;    /* NULL: exec_loop */
+    void *pass_arg;
 };
+
+void embedder_pass_by(struct embedder *e, embed_pass *pass, void *arg) { e->pass = pass, e->pass_arg = arg; }
+
+void embedder_largest(const struct embedder *e, const struct tape **tape, const struct layout **layout)
+{
+    *tape = &e->runtime.plan.tape, *layout = &e->runtime.plan.layout;
+}
 
 const struct model_spec *embedder_spec(const struct embedder *e) { return &e->spec; }
 const struct embed_plan *embedder_plan(const struct embedder *e) { return &e->plan; }
@@ -306,7 +315,7 @@ static enum plim_status run_batch(struct embedder *e, struct member *m, const st
     int64_t width = e->spec.hidden_size;
     int embedding = tape_find(m->exec->tape, "embedding", -1);
     enum plim_status status = put_batch(e, m, rows, order, count, err);
-    if (status == PLIM_OK) status = exec_loop(m->exec, 0, err);
+    if (status == PLIM_OK) status = e->pass ? e->pass(e->pass_arg, m->exec, err) : exec_loop(m->exec, 0, err);
     if (status == PLIM_OK)
         status = exec_read(m->exec, embedding, e->vectors, 0, count * width * (int64_t)sizeof(float), err);
     for (int64_t b = 0; b < count && status == PLIM_OK; b++) {

@@ -52,6 +52,8 @@ struct embed_count {
 };
 
 struct embedder;
+struct exec;
+struct layout;
 
 /* PLIM_NO_FIT with the bytes missing; PLIM_UNSUPPORTED for a model that writes text; the errors of hf_config_load and
  * weights_from_directory. The device is borrowed until embedder_close. */
@@ -68,6 +70,12 @@ int64_t embedder_smallest(const struct embedder *e);
 const struct model_spec *embedder_spec(const struct embedder *e);
 const struct embed_plan *embedder_plan(const struct embedder *e);
 const struct embed_count *embedder_count(const struct embedder *e);
+
+/* Who runs the passes of batches in the stead of exec_loop, e.g. to measure one. */
+typedef enum plim_status embed_pass(void *arg, struct exec *exec, struct plim_error *err);
+void embedder_pass_by(struct embedder *e, embed_pass *pass, void *arg);
+/* The pass over a batch of the longest rows. */
+void embedder_largest(const struct embedder *e, const struct tape **tape, const struct layout **layout);
 
 /* vectors: [count][hidden size]. */
 enum plim_status embedder_run(struct embedder *e, const struct embed_row *rows, int64_t count, float *vectors,

@@ -95,8 +95,16 @@ static void close_decoder(struct engine *e)
     quantise_release(&e->quantisation);
 }
 
-const struct engine_kind engine_decoder = {open_decoder, close_decoder, engine_step_decoder,
-                                           engine_move_line};
+static void largest_decoder(const struct engine *e, const struct tape **tape, const struct layout **layout)
+{
+    const struct family *f = &e->family;
+    const struct forward *last = f->count > 1 ? &f->more[f->count - 2] : NULL;
+    *tape = last ? &last->tape : &f->runtime.plan.tape;
+    *layout = last ? &last->layout : &f->runtime.plan.layout;
+}
+
+const struct engine_kind engine_decoder = {open_decoder, close_decoder, engine_step_decoder, engine_move_line,
+                                           largest_decoder};
 
 static const struct engine_kind *kind_of(const struct model_spec *spec)
 {
@@ -401,15 +409,19 @@ void engine_set_room(struct engine *e, int64_t request_bytes)
 
 /* --- running ---------------------------------------------------------------------------------------------- */
 
-enum plim_status engine_step(struct engine *e, struct plim_error *err) { return e->kind->step(e, err); }
+enum plim_status engine_step(struct engine *e, struct plim_error *err)
+{
+    engine_snapshot_idle(e);
+    return e->kind->step(e, err);
+}
 
 /* Sleeps while there is nothing to do; false: nothing will come. */
 static bool wait_for_work(struct engine *e, const volatile int *stop)
 {
     pthread_mutex_lock(&e->lock);
-    while (!e->live_count && !e->budget_moved && !e->draining && !(stop && *stop))
+    while (!e->live_count && !e->budget_moved && !e->orders.waiting && !e->draining && !(stop && *stop))
         thread_wait(&e->more, &e->lock, true);
-    bool go_on = (e->live_count || e->budget_moved) && !(stop && *stop);
+    bool go_on = (e->live_count || e->budget_moved || e->orders.waiting) && !(stop && *stop);
     pthread_mutex_unlock(&e->lock);
     return go_on;
 }

@@ -13,6 +13,7 @@
 #include "runtime/runtime.h"
 #include "serve/draw.h"
 #include "serve/engine.h"
+#include "serve/engine_snapshot.h"
 #include "serve/plan_cache.h"
 #include "serve/schedule.h"
 #include <pthread.h>
@@ -42,6 +43,8 @@ struct engine_kind {
     enum plim_status (*step)(struct engine *e, struct plim_error *err);
     /* Between two steps: to the plan for options.budget, with the requests there are. An error: the old one stands. */
     enum plim_status (*move)(struct engine *e, struct plim_error *err);
+    /* The pass that a plan is shown by: the largest, or one over every row. */
+    void (*largest)(const struct engine *e, const struct tape **tape, const struct layout **layout);
 };
 extern const struct engine_kind engine_decoder, engine_source, engine_vectors;
 
@@ -117,6 +120,8 @@ struct engine {
     bool draining, budget_moved, cancels; /* cancels: since the last look somebody was cancelled */
     int64_t wanted_budget;
     struct engine_stats stats;
+    struct engine_orders orders;
+    struct snapshot_wish wish; /* of the order that waits */
 };
 
 /* Steps that may be under way at a time: a device whose memory is the process's own computes while it is called, and what its
@@ -162,6 +167,10 @@ void engine_finish_cancelled(struct engine *e, struct request *r);
 /* The next token of a request's answer, told; false: with it the request has ended. */
 bool engine_answer(struct engine *e, struct request *r, const struct draw *d);
 enum plim_status engine_step_decoder(struct engine *e, struct plim_error *err);
+
+/* engine_snapshot.c: exec_loop, measured where a snapshot waits for a step; and the one that waits while nothing is to do. */
+enum plim_status engine_loop(struct engine *e, struct exec *exec, struct plim_error *err);
+void engine_snapshot_idle(struct engine *e);
 
 /* The line that was asked for, if it is another one; every kind's step begins with it. */
 enum plim_status engine_take_line(struct engine *e, struct plim_error *err);

@@ -159,7 +159,7 @@ enum plim_status step_launch(struct engine *e, struct step *s, struct plim_error
         int64_t end = (char *)(in.seen.at + in.seen.used) - (char *)e->staged;
         status = exec_write(exec, s->member->flat, (char *)e->staged + there, there, end - there, err);
     }
-    if (status == PLIM_OK) status = exec_loop(exec, 0, err);
+    if (status == PLIM_OK) status = engine_loop(e, exec, err);
     if (status == PLIM_OK && s->draw_count && is_set_aside(e, s))
         exec_read_begin(exec, s->member->drawn, (int)(s - e->step), told_bytes(s));
     return status;

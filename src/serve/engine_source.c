@@ -46,7 +46,7 @@ static enum plim_status put(struct exec *exec, const char *label, const int32_t 
                       err);
 }
 
-static enum plim_status read_source(struct sources *s, int64_t row, struct plim_error *err)
+static enum plim_status read_source(struct engine *e, struct sources *s, int64_t row, struct plim_error *err)
 {
     const struct request *r = s->row[row].request;
     int32_t length = (int32_t)r->ask.count;
@@ -60,7 +60,7 @@ static enum plim_status read_source(struct sources *s, int64_t row, struct plim_
     for (int64_t t = 0; t < time; t++) s->input[t] = (int32_t)(row * s->length + t);
     if (status == PLIM_OK) status = put(exec, "source.pos", s->input, time, err);
     if (status == PLIM_OK) status = put(exec, "source.lengths", &length, 1, err);
-    if (status == PLIM_OK) status = exec_loop(exec, 0, err);
+    if (status == PLIM_OK) status = engine_loop(e, exec, err);
     if (status == PLIM_OK) s->row[row].read = true;
     return status;
 }
@@ -72,7 +72,7 @@ static enum plim_status read_one(struct engine *e, struct sources *s, struct pli
         struct request *r = s->row[i].request;
         if (!r || s->row[i].read) continue;
         if (!r->seen) r->seen = true, r->started = clock_seconds();
-        enum plim_status status = read_source(s, i, err);
+        enum plim_status status = read_source(e, s, i, err);
         if (status != PLIM_OK) return status;
         pthread_mutex_lock(&e->lock);
         e->stats.prompt_tokens += r->ask.count;
@@ -108,7 +108,7 @@ static enum plim_status feed(struct engine *e, struct sources *s, int64_t rows, 
     if (status == PLIM_OK) status = put(exec, "pos", s->input, n, err);
     for (int64_t r = 0; r < n; r++) s->input[r] = s->row[r].read ? (int32_t)s->row[r].request->ask.count : 1;
     if (status == PLIM_OK) status = put(exec, "source.lengths", s->input, n, err);
-    return status == PLIM_OK ? exec_loop(exec, 0, err) : status;
+    return status == PLIM_OK ? engine_loop(e, exec, err) : status;
 }
 
 /* The logits of row r, on the host. */
@@ -177,4 +177,11 @@ static enum plim_status step_source(struct engine *e, struct plim_error *err)
     return PLIM_OK;
 }
 
-const struct engine_kind engine_source = {source_open, source_close, step_source, source_move};
+static void largest_source(const struct engine *e, const struct tape **tape, const struct layout **layout)
+{
+    const struct sources *s = e->own;
+    *tape = &s->runtime.plan.tape, *layout = &s->runtime.plan.layout;
+}
+
+const struct engine_kind engine_source = {source_open, source_close, step_source, source_move,
+                                          largest_source};

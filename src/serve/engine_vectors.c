@@ -50,6 +50,11 @@ static enum plim_status set_sizes(struct engine *e, struct sentence_config *how,
     return PLIM_OK;
 }
 
+static enum plim_status run_pass(void *engine, struct exec *exec, struct plim_error *err)
+{
+    return engine_loop(engine, exec, err);
+}
+
 static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
 {
     struct vectors *v = e->own = calloc(1, sizeof *v);
@@ -63,6 +68,7 @@ static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
     engine_tell(e, "weights_mapped");
     status = embedder_open(&room, e->device, &v->embedder, err);
     if (status != PLIM_OK) return status;
+    embedder_pass_by(v->embedder, run_pass, e);
     note_plan(e, v->embedder);
     v->rows = calloc(rows, sizeof *v->rows);
     v->requests = calloc(rows, sizeof(struct request *));
@@ -138,4 +144,11 @@ static enum plim_status move_vectors(struct engine *e, struct plim_error *err)
     return status;
 }
 
-const struct engine_kind engine_vectors = {open_vectors, close_vectors, step_vectors, move_vectors};
+static void largest_vectors(const struct engine *e, const struct tape **tape, const struct layout **layout)
+{
+    const struct vectors *v = e->own;
+    embedder_largest(v->embedder, tape, layout);
+}
+
+const struct engine_kind engine_vectors = {open_vectors, close_vectors, step_vectors, move_vectors,
+                                           largest_vectors};

@@ -61,7 +61,8 @@ void server_stop(struct server *s);
 void server_close(struct server *s);
 
 /* A control_answer (net/control.h); arg is the struct server. {"do":"status"}: what /hold says; {"do":"budget","bytes":N}: another
- * line, answered when it is held or with why it cannot be; {"do":"stop"}: what is under way is answered first. */
+ * line, answered when it is held or with why it cannot be; {"do":"snapshot","file":F,"format":F}: "order", its number, and status tells
+ * when the file is written (engine_snapshot.h); {"do":"stop"}: what is under way is answered first. */
 enum plim_status server_control(void *server, const char *what, const struct node *message,
                                 struct json_writer *reply, struct plim_error *err);
 

@@ -50,6 +50,7 @@ static void *work(void *arg)
 {
     struct hook *h = arg;
     double seconds;
+    thread_name("plim-hook");
     for (char *text; (text = take(h, &seconds));) {
         struct plim_error err = {0};
         if (post_send(h->post, text, strlen(text), seconds, &err) != PLIM_OK) note_loss(h, &err);

@@ -99,14 +99,8 @@ static enum plim_status take_snapshot(struct run_control *c, const struct node *
                                       struct json_writer *w, struct plim_error *err)
 {
     struct run_order order = {.kind = ORDER_SNAPSHOT};
-    const char *file = node_string(node_get(message, "file"), "");
-    enum plim_status status =
-        snapshot_format_parse(node_string(node_get(message, "format"), "json"), &order.format, err);
-    if (status != PLIM_OK) return status;
-    if ((*file && *file != '/') || strlen(file) >= sizeof order.file)
-        return plim_fail(err, PLIM_BAD_INPUT, "\"file\" is an absolute path of less than %d bytes", RUN_PATH);
-    strcpy(order.file, file);
-    return take_order(c, &order, w, err);
+    enum plim_status status = snapshot_wish_read(message, &order.snapshot, err);
+    return status == PLIM_OK ? take_order(c, &order, w, err) : status;
 }
 
 static enum plim_status take_stop(struct run_control *c, const struct node *message, struct json_writer *w,

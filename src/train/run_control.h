@@ -33,14 +33,11 @@
 
 enum run_order_kind { ORDER_BUDGET, ORDER_CHECKPOINT, ORDER_SNAPSHOT };
 
-enum { RUN_PATH = 512 };
-
 struct run_order {
     int64_t number; /* from 1 */
     enum run_order_kind kind;
-    int64_t bytes;               /* ORDER_BUDGET */
-    enum snapshot_format format; /* ORDER_SNAPSHOT */
-    char file[RUN_PATH];         /* likewise; empty: the run's choice */
+    int64_t bytes;                 /* ORDER_BUDGET */
+    struct snapshot_wish snapshot; /* ORDER_SNAPSHOT; without a file: the run's choice */
 };
 
 /* What a run says of itself at the end of a step. */

@@ -10,24 +10,19 @@
 #ifndef PLIM_TRAIN_RUN_TRACE_H
 #define PLIM_TRAIN_RUN_TRACE_H
 
+#include "exec/op_clock.h"
 #include "train/run_control.h"
-
-struct exec;
 
 struct run_trace {
     bool wanted, on;
     bool given;             /* what train_options.trace asks for has been wanted */
     struct run_order order; /* number 0: of the options; else the socket waits for an answer */
-    double began, last;     /* the step; the op before */
     double before;          /* seconds of the step before */
     int64_t used;           /* bytes when it began */
-    struct op_span *ops;    /* by op of the plan's tape */
+    struct op_clock clock;  /* of the plan's tape */
     bool measured;          /* a micro-batch has run op by op */
     struct snapshot_pass *pass;
     int passes, room;
-    /* Who looks at each op otherwise. */
-    void (*inspect)(void *arg, const struct exec *exec, int op);
-    void *inspect_arg;
 };
 
 #endif

@@ -344,6 +344,9 @@ static const char *who_stopped(const struct trainer *t)
     return told ? "plimsoll ctl" : "a signal to another rank";
 }
 
+/* Seconds that this thread has computed, where somebody wants to know what watching takes of them. */
+static double thread_seconds(const struct trainer *t) { return t->options.profile ? clock_thread() : 0; }
+
 enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
 {
     const struct job_training *c = &t->job->training;
@@ -351,17 +354,21 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
     enum plim_status status = PLIM_OK;
     while (t->step < c->steps && finished && status == PLIM_OK) {
         struct train_event event = {0};
+        t->watch.seconds -= thread_seconds(t);
         trainer_trace_due(t);
         status = change_budget(t, err);
         if (status == PLIM_OK) status = trainer_obey(t, err);
         if (status == PLIM_OK) status = trainer_adapt(t, err);
+        t->watch.seconds += thread_seconds(t);
         if (status == PLIM_OK) trainer_trace_begin(t);
         if (status == PLIM_OK) status = trainer_step(t, &event, &finished, err);
         if (status != PLIM_OK || !finished) break;
         trainer_trace_end(t, &event);
+        t->watch.seconds -= thread_seconds(t);
         tell_bad(t);
         trainer_tell(t, &event);
         trainer_note_step(t, &event);
+        t->watch.seconds += thread_seconds(t);
         saved = false;
         bool last = t->step == c->steps;
         if (t->corpus.validation && (due(c->eval_every, t->step) || last)) status = evaluate_and_tell(t, err);

@@ -105,7 +105,7 @@ struct train_options {
         *save_now;      /* likewise: a checkpoint after the step under way; the trainer clears it */
     bool profile;       /* time every op */
     bool numerics;      /* tell the first tensor that overflows or underflows */
-    const char *trace;  /* a file for a trace of one step; NULL: none */
+    const char *trace;  /* a file for a trace of one step, of each rank (snapshot_rank_path); NULL: none */
     int64_t trace_step; /* of this one, or the first after it that is made */
     bool save_at_end;   /* and when stopped; false, without training.save_every: output.dir is not touched */
 };

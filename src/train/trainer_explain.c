@@ -38,7 +38,8 @@ void trainer_explain(struct trainer *t, const struct plim_error *err)
     bool of_memory = err && (err->status == PLIM_NO_FIT || err->status == PLIM_NO_MEMORY);
     bool alone = !t->runtime.device || !t->runtime.device->comm;
     if (!of_memory || !alone || !t->options.listener.hear || !request.facts) return;
-    watch_read(watch_readers, &(struct watch_source){os_machine_root(), t->runtime.device}, &reading);
+    watch_read(watch_readers, &(struct watch_source){.root = os_machine_root(), .device = t->runtime.device},
+               &reading);
     struct refusal refusal = {.status = err->status,
                               .error = err->text,
                               .stage = t->stage,

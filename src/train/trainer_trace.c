@@ -1,5 +1,4 @@
 /* trainer_trace.c - measuring one step, and the snapshot that comes of it. See run_trace.h. */
-#include "base/clock.h"
 #include "mem/allocations.h"
 #include "train/trainer.h"
 #include "watch/environment.h"
@@ -11,41 +10,15 @@
 
 /* --- measuring ------------------------------------------------------------------------------------------------------ */
 
-/* After each op, when it is done. The time of somebody else who looks at it is nobody's. */
-static void note_op(void *arg, const struct exec *exec, int op)
-{
-    struct run_trace *r = arg;
-    double now = clock_seconds();
-    r->ops[op].start = r->last - r->began, r->ops[op].seconds = now - r->last;
-    if (r->inspect) r->inspect(r->inspect_arg, exec, op);
-    r->last = r->inspect ? clock_seconds() : now;
-}
-
-static void look_at_ops(struct run_trace *r, struct exec *exec, bool look)
-{
-    if (look) {
-        r->inspect = exec->inspect, r->inspect_arg = exec->inspect_arg;
-        exec->inspect = note_op, exec->inspect_arg = r;
-    } else {
-        exec->inspect = r->inspect, exec->inspect_arg = r->inspect_arg;
-    }
-}
-
-/* A pass, waited for before and behind; by_op: each of its ops, too. */
+/* A pass of the step that is measured; by_op: each of its ops, too. */
 static enum plim_status measure(struct trainer *t, struct exec *exec, bool update, bool by_op, int64_t micro,
                                 struct plim_error *err)
 {
     struct run_trace *r = &t->trace;
-    struct device *device = t->runtime.device;
-    enum plim_status status = device->ops->sync(device, err);
-    double start = r->last = clock_seconds();
-    if (by_op) look_at_ops(r, exec, true);
-    if (status == PLIM_OK) status = update ? exec_update(exec, err) : exec_loop(exec, micro, err);
-    if (by_op) look_at_ops(r, exec, false);
-    if (status == PLIM_OK) status = device->ops->sync(device, err);
-    double seconds = clock_seconds() - start;
+    struct op_span span;
+    enum plim_status status = op_clock_pass(&r->clock, exec, update, micro, by_op, &span, err);
     if (status == PLIM_OK && r->passes < r->room)
-        r->pass[r->passes++] = (struct snapshot_pass){start - r->began, seconds, update, trainer_used(t)};
+        r->pass[r->passes++] = (struct snapshot_pass){span.start, span.seconds, update, trainer_used(t)};
     return status;
 }
 
@@ -74,9 +47,10 @@ void trainer_trace_order(struct trainer *t, const struct run_order *order)
     if (r->wanted) return;
     r->wanted = true;
     r->order = *order;
-    if (!*r->order.file)
-        snprintf(r->order.file, sizeof r->order.file, "%.400s/snapshot-%lld%s", t->job->output_dir,
-                 (long long)t->step + 1, snapshot_format_ending(order->format));
+    struct snapshot_wish *wish = &r->order.snapshot;
+    if (!*wish->file)
+        snprintf(wish->file, sizeof wish->file, "%.400s/snapshot-%lld%s", t->job->output_dir,
+                 (long long)t->step + 1, snapshot_format_ending(wish->format));
 }
 
 void trainer_trace_due(struct trainer *t)
@@ -86,8 +60,8 @@ void trainer_trace_due(struct trainer *t)
     bool last = t->step + 1 == t->job->training.steps;
     if (!o->trace || r->given || (t->step + 1 < o->trace_step && !last)) return;
     r->given = true;
-    struct run_order order = {.format = SNAPSHOT_TRACE};
-    snprintf(order.file, sizeof order.file, "%s", o->trace);
+    struct run_order order = {.snapshot = {.format = SNAPSHOT_TRACE}};
+    snapshot_rank_path(o->trace, comm_rank(t->runtime.device->comm), order.snapshot.file);
     trainer_trace_order(t, &order);
 }
 
@@ -97,10 +71,11 @@ static void tell(struct trainer *t, enum plim_status status, const struct plim_e
     struct run_trace *r = &t->trace;
     char text[640];
     if (r->order.number && t->watch.control)
-        run_control_done(t->watch.control, &r->order, status, status == PLIM_OK ? r->order.file : err->text);
+        run_control_done(t->watch.control, &r->order, status,
+                         status == PLIM_OK ? r->order.snapshot.file : err->text);
     snprintf(text, sizeof text,
              status == PLIM_OK ? "trace of step %lld written: %.500s" : "no trace of step %lld: %.500s",
-             (long long)t->step, status == PLIM_OK ? r->order.file : err->text);
+             (long long)t->step, status == PLIM_OK ? r->order.snapshot.file : err->text);
     if (!r->order.number)
         trainer_tell(t, &(struct train_event){.kind = TRAIN_NOTE, .step = t->step, .text = text});
 }
@@ -109,7 +84,7 @@ static void end(struct trainer *t, enum plim_status status, const struct plim_er
 {
     struct run_trace *r = &t->trace;
     if (r->wanted) tell(t, status, err);
-    free(r->ops);
+    op_clock_stop(&r->clock);
     free(r->pass);
     *r = (struct run_trace){.given = r->given};
 }
@@ -119,19 +94,15 @@ void trainer_trace_begin(struct trainer *t)
     struct run_trace *r = &t->trace;
     struct plim_error err = {0};
     if (!r->wanted) return;
-    size_t ops = (size_t)t->runtime.plan.tape.nops;
     r->room = (int)t->runtime.request.rows + 1; /* a pass for each row at most, and the update */
-    r->ops = malloc((ops + 1) * sizeof *r->ops);
     r->pass = malloc((size_t)r->room * sizeof *r->pass);
-    if (!r->ops || !r->pass) {
+    r->before = t->watch.facts.step_seconds;
+    r->used = trainer_used(t);
+    if (!r->pass || op_clock_start(&r->clock, t->runtime.plan.tape.nops, &err) != PLIM_OK) {
         end(t, plim_fail(&err, PLIM_NO_MEMORY, "out of memory for a snapshot"), &err);
         return;
     }
-    for (size_t i = 0; i < ops; i++) r->ops[i] = (struct op_span){.seconds = -1};
     r->on = true;
-    r->before = t->watch.facts.step_seconds;
-    r->used = trainer_used(t);
-    r->began = clock_seconds();
 }
 
 void trainer_trace_drop(struct trainer *t)
@@ -173,14 +144,14 @@ void trainer_trace_end(struct trainer *t, const struct train_event *event)
                                      .seconds = event->seconds,
                                      .last_seconds = r->before,
                                      .used = r->used,
-                                     .ops = r->measured ? r->ops : NULL,
+                                     .ops = r->measured ? r->clock.ops : NULL,
                                      .pass = r->pass,
                                      .passes = r->passes,
                                      .more = put_more,
                                      .arg = t};
     enum plim_status status = snapshot_init(&s, &t->runtime.plan, &t->runtime.device->facts, &run, &err);
     if (status == PLIM_OK) {
-        status = snapshot_save(&s, r->order.format, r->order.file, &err);
+        status = snapshot_save(&s, r->order.snapshot.format, r->order.snapshot.file, &err);
         snapshot_release(&s);
     }
     end(t, status, &err);

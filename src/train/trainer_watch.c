@@ -216,7 +216,7 @@ void trainer_watch_open(struct trainer *t)
 {
     struct run_watch *w = &t->watch;
     struct plim_error err = {0};
-    struct monitor_options options = {.source = {os_machine_root(), t->runtime.device},
+    struct monitor_options options = {.source = {.root = os_machine_root(), .device = t->runtime.device},
                                       .thresholds = t->thresholds,
                                       .interval = t->job->monitor.interval};
     w->adapt = (struct adapt){.rules = rules_of(t)};

@@ -5,6 +5,8 @@
 #define _GNU_SOURCE
 #include "watch/monitor.h"
 #include "base/clock.h"
+#include "base/threads.h"
+#include "mem/os_groups.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,6 +14,7 @@
 
 struct monitor {
     struct monitor_options options;
+    struct os_groups groups;
     pthread_mutex_t lock;
     pthread_cond_t wake;
     pthread_t thread;
@@ -147,6 +150,7 @@ static struct timespec later(double seconds)
 static void *keep_watch(void *arg)
 {
     struct monitor *m = arg;
+    thread_name("plim-monitor");
     pthread_mutex_lock(&m->lock);
     while (!m->ending) {
         struct timespec until = later(m->options.interval);
@@ -170,6 +174,8 @@ enum plim_status monitor_open(const struct monitor_options *options, struct moni
     m->options = *options;
     if (!m->options.readers) m->options.readers = watch_readers;
     if (!m->options.source.root) m->options.source.root = "";
+    os_groups_find(m->options.source.root, &m->groups);
+    m->options.source.groups = &m->groups;
     pthread_mutex_init(&m->lock, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);

@@ -2,7 +2,7 @@
  * never steers: train/adapt.h decides what is done about it.
  *
  *     struct monitor *monitor;
- *     monitor_open(&(struct monitor_options){.source = {os_machine_root(), device}, .thresholds = profile,
+ *     monitor_open(&(struct monitor_options){.source = {.root = os_machine_root(), .device = device}, .thresholds = profile,
  *                                            .interval = MONITOR_SECONDS}, &monitor, &err);
  *     monitor_tell(monitor, &(struct monitor_own){.step = step, .budget = budget});   // at step ends
  *     struct monitor_state now;

@@ -10,12 +10,12 @@ static void read_process(const struct watch_source *source, struct watch_reading
 
 static void read_machine(const struct watch_source *source, struct watch_reading *out)
 {
-    os_machine_memory_at(source->root, &out->machine, NULL);
+    os_machine_memory_at(source->root, source->groups, &out->machine, NULL);
 }
 
 static void read_pressure(const struct watch_source *source, struct watch_reading *out)
 {
-    os_memory_pressure_at(source->root, &out->pressure);
+    os_memory_pressure_at(source->root, source->groups, &out->pressure);
 }
 
 static void read_device(const struct watch_source *source, struct watch_reading *out)

@@ -16,6 +16,8 @@
 struct watch_source {
     const char *root;      /* folder that /proc and /sys are read below; "" for the real machine */
     struct device *device; /* NULL: none */
+    const struct os_groups
+        *groups; /* where control groups of that machine are; NULL: found with each reading */
 };
 
 struct watch_reading {

@@ -58,13 +58,19 @@ def limit_tests(folder, path):
     plim.ok(ended.returncode == 2 and "log" in ended.stderr and ended.stderr.count("\n") == 1 and os.path.exists(f"{run}/checkpoint-00000040/manifest.json"),
             f"B14: a log that may not grow: the run goes on, saves and says so: {ended.returncode} {ended.stderr.strip()}")
 
+    with open(f"{run}/log.jsonl", "w") as f: f.write("x" * (size - 1000) + "\n")
+    ended = subprocess.run([plim.PLIMSOLL, "train", path, "--json", "--steps", "60", "--resume", "--set", f"output.dir={run}"], capture_output=True, text=True,
+                           stdin=subprocess.DEVNULL, preexec_fn=small)
+    plim.ok(ended.returncode == 0 and ended.stderr.count("log.jsonl cannot be written") == 1 and len(plim.losses(ended.stdout)) == 20 and
+            os.path.exists(f"{run}/checkpoint-00000060/manifest.json"), f"the run's own log may not grow: it is told once, and all steps are made: {ended.returncode} {ended.stderr.strip()}")
+
     def smaller():
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
 
-    ended = subprocess.run([plim.PLIMSOLL, "train", path, "-q", "--steps", "42", "--resume", "--set", f"output.dir={run}"],
+    ended = subprocess.run([plim.PLIMSOLL, "train", path, "-q", "--steps", "62", "--resume", "--set", f"output.dir={run}"],
                            capture_output=True, text=True, stdin=subprocess.DEVNULL, preexec_fn=smaller)
-    plim.ok(ended.returncode == 2 and ended.stderr.count("\n") == 1 and "checkpoint of step 42 not saved" in ended.stderr and plim.left(run) == ["checkpoint-00000040"],
+    plim.ok(ended.returncode == 2 and ended.stderr.count("\n") == 1 and "checkpoint of step 62 not saved" in ended.stderr and plim.left(run) == ["checkpoint-00000040", "checkpoint-00000060"],
             f"B14: a checkpoint that may not grow: one line, the earlier one is whole: {ended.returncode} {ended.stderr.strip()}")
 
 

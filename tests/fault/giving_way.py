@@ -4,71 +4,15 @@
 limit is lowered under it. Losses are the undisturbed run's within rounding, and each cause changes the plan at most twice.
 """
 import os
-import subprocess
 import sys
 import tempfile
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import machine
 import plim
+from steered import Run, effective, lines, one_way, replans, same_losses
 
 MIB = 1 << 20
-
-
-class Run:
-    """A training run that is talked to."""
-
-    def __init__(self, folder, path, *args, env=None):
-        self.log, self.folder = os.path.join(folder, "log.jsonl"), os.path.join(folder, "run")
-        if os.path.exists(self.log): os.remove(self.log)
-        self.process = subprocess.Popen([plim.PLIMSOLL, "train", path, "--log", self.log, "-q", "--overwrite", *map(str, args)],
-                                        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                        env={**os.environ, **(env or {})})
-
-    def events(self):
-        return plim.events(open(self.log).read()) if os.path.exists(self.log) else []
-
-    def wait(self, what, found):
-        """Until found(events) is true; the events, or None when the run has ended without."""
-        while True:
-            ended = self.process.poll() is not None
-            events = self.events()
-            if found(events): return events
-            if ended: return plim.ok(False, f"{what}: the run ended before: {self.process.stderr.read().strip()}") and None
-            time.sleep(0.02)
-
-    def steps(self, more):
-        """Until so many more steps are done."""
-        begin = len([e for e in self.events() if e["event"] == "step"])
-        return self.wait(f"{more} steps", lambda es: len([e for e in es if e["event"] == "step"]) >= begin + more)
-
-    def ctl(self, *args):
-        return plim.run("ctl", self.folder, *args)
-
-    def end(self):
-        self.ctl("stop")
-        self.process.wait()
-        return self.events(), self.process.stderr.read()
-
-
-def lines(events):
-    return [e for e in events if e["event"] == "memory"]
-
-
-def replans(events):
-    return [e for e in events if e["event"] == "replan"]
-
-
-def same_losses(calm, events, what):
-    mine = {e["step"]: e["loss"] for e in events if e["event"] == "step"}
-    worst = max(abs(calm[s] - mine[s]) / abs(calm[s]) for s in mine if s in calm)
-    missing = [s for s in range(1, max(mine) + 1) if s not in mine]
-    plim.ok(worst <= 1e-5 and not missing, f"{what}: no step lost, losses agree within rounding (worst {worst:.1e} of {len(mine)})")
-
-
-def effective(events):
-    return {e["knobs"]["micro_batch"] * e["knobs"]["accumulation"] for e in events if e["event"] in ("plan", "replan")}
 
 
 def budget_by_ctl(folder, path, full, calm):
@@ -110,12 +54,8 @@ def squeezed(folder, path, full, calm, what, smooth, squeeze, relax):
     reduced = [e for e in lines(events) if "reducing" in e["action"]]
     plim.ok(all("Status: critical - reducing batch size" in e["text"] for e in reduced) and reduced, f"{what}: the step line says so")
     plim.ok("normal" in told[0] and told[-1].endswith("Status: normal - batch size restored"), f"{what}: normal again, and restored")
-    micros = [e["knobs"]["micro_batch"] for e in events if e["event"] in ("plan", "replan")]
-    low = micros.index(min(micros))
-    plim.ok(micros[0] == micros[-1] and micros == sorted(micros[:low], reverse=True) + sorted(micros[low:]),
-            f"{what}: one way down, one way up: micro-batches {micros}")
-    if smooth == "false": plim.ok(low <= 2 and len(micros) - 1 - low <= 2, f"{what}: at most two changes a cause")
-    plim.ok(effective(events) == {16} and min(micros) < 16, f"{what}: the effective batch stays, the micro-batch does not")
+    down, up = one_way(events, what)
+    if smooth == "false": plim.ok(down <= 2 and up <= 2, f"{what}: at most two changes a cause")
     same_losses(calm, events, what)
     print(f"# re-plans take {[round(e['plan_ms'] + e['move_ms'], 1) for e in replans(events)]} ms")
 

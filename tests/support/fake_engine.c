@@ -10,6 +10,7 @@
  * All running requests advance by a token a step; a prompt costs one step. Requests with the same prompt share blocks.
  */
 #include "serve/engine.h"
+#include "serve/engine_snapshot.h"
 #include "base/clock.h"
 #include "model/hf.h"
 
@@ -39,6 +40,7 @@ struct engine {
     bool draining;
     int64_t last_id;
     struct engine_stats stats;
+    struct engine_orders orders;
 };
 
 static int64_t setting(const char *name, int64_t otherwise)
@@ -304,6 +306,23 @@ enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim
     e->stats.budget = budget;
     return PLIM_OK;
 }
+
+enum plim_status engine_save_plan(struct engine *e, const struct snapshot_wish *wish, struct plim_error *err)
+{
+    (void)e, (void)wish;
+    return plim_fail(err, PLIM_UNSUPPORTED, "the fake engine has no plan");
+}
+
+/* Every order is done at once, and makes nothing. */
+enum plim_status engine_snapshot(struct engine *e, const struct snapshot_wish *wish, int64_t *number,
+                                 struct plim_error *err)
+{
+    (void)wish, (void)err;
+    *number = ++e->orders.done;
+    return PLIM_OK;
+}
+
+void engine_orders(struct engine *e, struct engine_orders *out) { *out = e->orders; }
 
 void engine_stats(struct engine *e, struct engine_stats *out)
 {

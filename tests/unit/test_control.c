@@ -13,6 +13,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[64];
@@ -90,6 +92,43 @@ static void the_socket_is_its_owners_alone(void **state)
     assert_int_equal(control_open(path, answer, &count, &second, &err), PLIM_BUSY);
     assert_null(second);
     assert_int_equal(access(path, F_OK), 0);
+    control_close(c);
+}
+
+/* What comes back to a user with this number: bytes, or -1 where the socket cannot be reached. */
+static int asked_by(uid_t user)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        char reply[100];
+        struct sockaddr_un at = {.sun_family = AF_UNIX};
+        int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        strcpy(at.sun_path, path);
+        if (setuid(user) || connect(fd, (struct sockaddr *)&at, sizeof at)) _exit(255);
+        send(fd, "{\"do\":\"status\"}\n", 16, MSG_NOSIGNAL);
+        ssize_t n = recv(fd, reply, sizeof reply, 0);
+        _exit(n > 0 ? (int)n : 0);
+    }
+    assert_true(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
+    return WEXITSTATUS(status) == 255 ? -1 : WEXITSTATUS(status);
+}
+
+/* The file's mode keeps others out; where somebody has opened that, the kernel is asked who calls. */
+static void other_users_are_not_answered(void **state)
+{
+    (void)state;
+    enum { NOBODY = 65534 };
+    int count = 0;
+    if (geteuid() != 0) skip();
+    struct control *c = open_control(&count);
+    assert_int_equal(chmod(folder, 0711), 0);
+    assert_int_equal(asked_by(NOBODY), -1);
+    assert_int_equal(chmod(path, 0666), 0);
+    assert_int_equal(asked_by(NOBODY), 0);
+    assert_int_equal(count, 0);
+    assert_true(asked_by(0) > 0);
+    assert_int_equal(count, 1);
     control_close(c);
 }
 
@@ -171,11 +210,9 @@ static void paths_may_be_long_and_must_be_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        test(messages_are_answered_and_refused),
-        test(the_socket_is_its_owners_alone),
-        test(a_stale_socket_is_replaced_and_a_file_is_not),
-        test(clients_that_stall_hold_nobody_up),
-        test(paths_may_be_long_and_must_be_there),
+        test(messages_are_answered_and_refused), test(the_socket_is_its_owners_alone),
+        test(other_users_are_not_answered),      test(a_stale_socket_is_replaced_and_a_file_is_not),
+        test(clients_that_stall_hold_nobody_up), test(paths_may_be_long_and_must_be_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -281,7 +281,7 @@ static void test_a_measured_step(void **state)
         int ops = 0;
         for (int i = 0; i < tape->nops; i++) ops += tape->ops[i].kind != OP_HOLD;
         assert_int_equal(events_with(path, "planned_us"), ops);
-        assert_true(!run.trainer->trace.ops && !run.trainer->trace.wanted);
+        assert_true(!run.trainer->trace.clock.ops && !run.trainer->trace.wanted);
         assert_null(run.trainer->runtime.exec.inspect);
         run_close(&run, &f->device);
         assert_int_equal(unlink(path), 0);

@@ -47,7 +47,7 @@ static struct os_machine look(void)
 {
     struct os_machine box;
     struct plim_error err = {0};
-    if (os_machine_memory_at(root, &box, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (os_machine_memory_at(root, NULL, &box, &err) != PLIM_OK) fail_msg("%s", err.text);
     return box;
 }
 
@@ -117,9 +117,9 @@ static void test_no_files(void **state)
     (void)state;
     struct os_machine box;
     struct plim_error err = {0};
-    assert_int_equal(os_machine_memory_at("/nonexistent", &box, &err), PLIM_IO);
+    assert_int_equal(os_machine_memory_at("/nonexistent", NULL, &box, &err), PLIM_IO);
     put("/proc/meminfo", "nothing here\n");
-    assert_int_equal(os_machine_memory_at(root, &box, &err), PLIM_UNSUPPORTED);
+    assert_int_equal(os_machine_memory_at(root, NULL, &box, &err), PLIM_UNSUPPORTED);
 }
 
 static void test_without_groups(void **state)
@@ -180,6 +180,82 @@ static void test_group_v1(void **state)
     assert_false(look().limited);
 }
 
+#define V1 "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n"
+#define V2 "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n"
+
+/* Groups inside groups: the tightest limit counts, and the least that one of them leaves. */
+static void test_group_v1_nested(void **state)
+{
+    (void)state;
+    put_meminfo();
+    put("/proc/self/mountinfo", V1 V2);
+    put("/proc/self/cgroup", "4:memory:/a/b\n0::/\n");
+    put("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "3000000000\n");
+    put("/sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "100000000\n");
+    put("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1000000000\n");
+    put("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "400000000\n");
+    struct os_machine box = look();
+    assert_true(box.limited && box.total == 1000000000 && box.available == 600000000);
+    put("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n");
+    box = look();
+    assert_true(box.total == 3000000000 && box.available == 2900000000);
+}
+
+/* Limits of groups that a container does not see are in its own memory.stat. */
+static void test_group_v1_from_above(void **state)
+{
+    (void)state;
+    put_meminfo();
+    put("/proc/self/mountinfo", V1);
+    put("/proc/self/cgroup", "4:memory:/\n");
+    put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "500000000\n");
+    put("/sys/fs/cgroup/memory/memory.stat",
+        "hierarchical_memory_limit 2000000000\ntotal_inactive_file 100000000\n");
+    struct os_machine box = look();
+    assert_true(box.limited && box.total == 2000000000 && box.available == 1600000000);
+}
+
+/* Both versions beside each other: whichever counts memory is heard, the other has no such files. */
+static void test_groups_hybrid(void **state)
+{
+    (void)state;
+    put_meminfo();
+    put("/proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n" V2
+                                "33 31 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n" V1);
+    put("/proc/self/cgroup", "4:memory:/a\n1:cpu:/\n0::/c\n");
+    put("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "2000000000\n");
+    assert_true(look().total == 2000000000);
+    put("/sys/fs/cgroup/unified/c/memory.max", "1500000000\n");
+    put("/sys/fs/cgroup/unified/c/memory.current", "500000000\n");
+    struct os_machine box = look();
+    assert_true(box.total == 1500000000 && box.available == 1000000000);
+}
+
+/* A container sees its own part of the tree, at a place of its own; what is outside of it is not looked for. */
+static void test_groups_elsewhere(void **state)
+{
+    (void)state;
+    put_meminfo();
+    put("/proc/self/mountinfo",
+        "41 31 0:38 /pod/box /my\\040groups rw master:4 shared:7 - cgroup2 cgroup rw\n");
+    put("/proc/self/cgroup", "0::/pod/box/inner\n");
+    put("/my groups/inner/memory.max", "1000000000\n");
+    put("/my groups/memory.max", "800000000\n");
+    put("/my groups/memory.current", "300000000\n");
+    struct os_machine box = look();
+    assert_true(box.total == 800000000 && box.available == 500000000);
+    put("/my groups/memory.max", "max\n");
+    assert_true(look().total == 1000000000);
+    put("/memory.max", "5\n");
+    put("/proc/self/cgroup", "0::/pod/boxes\n");
+    assert_false(look().limited);
+    put("/proc/self/cgroup", "0::/../..\n");
+    assert_false(look().limited);
+    put("/proc/self/mountinfo", "41 31 0:38 / / rw\n- - - -\n\n41 31 0:38 / \\04 rw - cgroup2\n");
+    assert_false(look().limited);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -192,6 +268,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_group_v2, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_group_v2_siblings, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_group_v1, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_group_v1_nested, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_group_v1_from_above, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_groups_hybrid, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_groups_elsewhere, make_root, remove_root),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

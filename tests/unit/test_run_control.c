@@ -83,14 +83,15 @@ static void orders_wait_for_the_trainer(void **state)
     assert_non_null(strstr(ask("{\"do\":\"status\"}"), "{\"number\":1,\"ok\":false,\"text\":\"too small\"}"));
     assert_string_equal(ask("{\"do\":\"snapshot\"}"), "{\"ok\":true,\"order\":2}");
     assert_true(run_control_next(control, &order));
-    assert_true(order.kind == ORDER_SNAPSHOT && order.format == SNAPSHOT_JSON && !*order.file);
+    assert_true(order.kind == ORDER_SNAPSHOT && order.snapshot.format == SNAPSHOT_JSON &&
+                !*order.snapshot.file);
     run_control_done(control, &order, PLIM_OK, "file");
     assert_non_null(strstr(ask("{\"do\":\"snapshot\",\"format\":\"jpeg\"}"), "'jpeg' is no format"));
     assert_non_null(strstr(ask("{\"do\":\"snapshot\",\"file\":\"here\"}"), "absolute path"));
     assert_string_equal(ask("{\"do\":\"snapshot\",\"format\":\"memory_viz\",\"file\":\"/tmp/a\"}"),
                         "{\"ok\":true,\"order\":3}");
     assert_true(run_control_next(control, &order));
-    assert_true(order.format == SNAPSHOT_MEMORY_VIZ && !strcmp(order.file, "/tmp/a"));
+    assert_true(order.snapshot.format == SNAPSHOT_MEMORY_VIZ && !strcmp(order.snapshot.file, "/tmp/a"));
     run_control_done(control, &order, PLIM_OK, "/tmp/a");
     assert_non_null(strstr(ask("{\"do\":\"budget\",\"bytes\":0}"), "whole number above 0"));
     assert_non_null(strstr(ask("{\"do\":\"budget\",\"bytes\":\"4KiB\"}"), "whole number above 0"));

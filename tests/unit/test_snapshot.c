@@ -300,6 +300,26 @@ static void test_formats(void **state)
     assert_non_null(strstr(err.text, "json, trace or memory_viz"));
 }
 
+static void test_ranks_have_files_of_their_own(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path;
+        int rank;
+        const char *want;
+    } files[] = {{"a/step.trace.json", 0, "a/step.trace.json"},
+                 {"a/step.trace.json", 3, "a/step.rank-3.trace.json"},
+                 {"step.json", 1, "step.rank-1.json"},
+                 {"s.pickle", 12, "s.rank-12.pickle"},
+                 {"a.b/step", 2, "a.b/step.rank-2"},
+                 {".json", 1, ".rank-1.json"}};
+    char path[SNAPSHOT_PATH];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snapshot_rank_path(files[i].path, files[i].rank, path);
+        assert_string_equal(path, files[i].want);
+    }
+}
+
 /* {"a": [1, -70000, 1 << 40, -(1 << 40)], "p": (3, 4), "f": 0.5, "t": True, "s": "\u00e9", "r": the list again} */
 static void test_pickle(void **state)
 {
@@ -347,6 +367,7 @@ int main(void)
         cmocka_unit_test(test_memory_viz_in_pieces),
         cmocka_unit_test(test_an_empty_plan),
         cmocka_unit_test(test_formats),
+        cmocka_unit_test(test_ranks_have_files_of_their_own),
         cmocka_unit_test(test_pickle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -262,16 +262,21 @@ static void files_are_read(void **state)
     char command[100];
     strcpy(root, "/tmp/plimsoll-watch-XXXXXX");
     assert_non_null(mkdtemp(root));
-    os_memory_pressure_at(root, &pressure);
+    os_memory_pressure_at(root, NULL, &pressure);
     assert_true(pressure.some == 0 && pressure.full == 0);
     put("proc/pressure/memory",
         "some avg10=1.50 avg60=0.00 avg300=0.00 total=1\nfull avg10=0.25 avg60=0.00\n");
-    os_memory_pressure_at(root, &pressure);
+    os_memory_pressure_at(root, NULL, &pressure);
     assert_true(pressure.some == 1.5 && pressure.full == 0.25);
     put("proc/self/cgroup", "0::/job\n");
     put("sys/fs/cgroup/job/memory.pressure", "some avg10=30.00 avg60=0\nfull avg10=20.00 avg60=0.00\n");
-    os_memory_pressure_at(root, &pressure);
+    os_memory_pressure_at(root, NULL, &pressure);
     assert_true(pressure.full == 20);
+    put("proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"
+                               "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+    put("sys/fs/cgroup/unified/job/memory.pressure", "some avg10=9.00 avg60=0\nfull avg10=8.00 avg60=0\n");
+    os_memory_pressure_at(root, NULL, &pressure);
+    assert_true(pressure.full == 8);
     put("proc/10/statm", "100 7 1 1 1 1 1\n");
     put("proc/10/comm", "small\n");
     put("proc/11/statm", "9999999 5000 1 1 1 1 1\n");
