@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """bench/disk.py [FOLDER] - a model whose optimizer state is three times the memory it trains in, and the disk beside it.
 
-Trains on the CPU with all state on disk and prints which share of the disk's rate the steps reach: bytes of state read and
-written per step over the step's time, against a raw loop (bench_disk) with pieces of the same size on the same disk, before
-and after every run. Medians of the runs; the loop's rate is its reading and writing by turns, as the tier does."""
+Trains on the CPU with all state on disk and prints which share of the disk's rate the steps reach: bytes that a step read and
+wrote, as the run's log tells them, over the step's time and the rate of a raw loop (bench_disk) on the same disk. Both read and write by
+turns, with O_DIRECT; the loop runs before and after every run, with the tier's pieces and with larger ones, of which the faster
+counts. Medians of RUNS. Few tokens a step: arithmetic is to be small against the bytes. Run it alone on the machine, or with priority:
+steps and loop need the processors."""
 import json
 import os
 import statistics
@@ -14,14 +16,16 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.environ.get("BUILD_DIR", os.path.join(HERE, "..", "build", "release"))
 PLIMSOLL = os.environ.get("PLIMSOLL", os.path.join(BUILD, "plimsoll"))
-RUNS = int(os.environ.get("RUNS", "3"))
+RUNS = int(os.environ.get("RUNS", "5"))
 STEPS = int(os.environ.get("STEPS", "6"))
 HIDDEN = int(os.environ.get("HIDDEN", "2048"))
 LAYERS = int(os.environ.get("LAYERS", "3"))
+TOKENS = int(os.environ.get("TOKENS", "16"))
+LARGE = (16, 1 << 20)  # pieces of the loop's other try
 
 JOB = """
 model: {{architecture: llama, vocab_size: 256, hidden_size: {hidden}, intermediate_size: {inner}, num_layers: {layers}, num_attention_heads: 16}}
-data: {{train: {corpus}, max_length: 16}}
+data: {{train: {corpus}, max_length: {tokens}}}
 training: {{batch_size: 1, gradient_accumulation_steps: 1, steps: {steps}, mixed_precision: bf16, optimizer: adamw, max_grad_norm: 0,
   optimizer_in_backward: true, state_tier: disk, grad_dtype: bf16, learning_rate: 1.0e-4}}
 budget: {budget}
@@ -30,8 +34,12 @@ output: {{dir: {out}}}
 
 
 def raw(folder, disk, size):
-    line = [os.path.join(BUILD, "bench_disk"), folder, str(size), str(disk["depth"]), str(disk["piece"]), "1"]
-    return json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout)
+    """GB/s of reading and writing by turns: the best that the disk shows."""
+    best = 0
+    for depth, piece in ((disk["depth"], disk["piece"]), LARGE):
+        line = [os.path.join(BUILD, "bench_disk"), folder, str(size), str(depth), str(piece), "0.7"]
+        best = max(best, json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout)["mixed"])
+    return best
 
 
 def plan(path, *more):
@@ -40,10 +48,14 @@ def plan(path, *more):
 
 
 def train(path, log):
+    """Of the steps behind the first: median seconds, bytes, and the shares of the time in which the disk was idle and the step waited."""
     subprocess.run([PLIMSOLL, "train", path, "-q", "--overwrite", "--no-checkpoint", "--log", log], check=True, capture_output=True, text=True)
     events = [json.loads(line) for line in open(log)]
-    steps = [e["step_ms"] / 1e3 for e in events if e["event"] == "step"]
-    return statistics.median(steps[1:]), next((e["text"] for e in events if "disk tier" in e.get("text", "")), "")
+    steps = sorted((e for e in events if e["event"] == "step" and e["step"] > 1), key=lambda e: e["step_ms"])
+    step = steps[len(steps) // 2]
+    disk = step["disk"]
+    return (step["step_ms"] / 1e3, disk["read"] + disk["written"], disk["idle_ms"] / step["step_ms"], disk["waited_ms"] / step["step_ms"],
+            next((e["text"] for e in events if "disk tier" in e.get("text", "")), ""))
 
 
 def main():
@@ -54,7 +66,7 @@ def main():
 
         def write(budget):
             with open(path, "w") as f:
-                f.write(JOB.format(hidden=HIDDEN, inner=HIDDEN * 11 // 4 // 64 * 64, layers=LAYERS, corpus=corpus, steps=STEPS, budget=budget, out=f"{work}/run"))
+                f.write(JOB.format(hidden=HIDDEN, inner=HIDDEN * 11 // 4 // 64 * 64, layers=LAYERS, corpus=corpus, tokens=TOKENS, steps=STEPS, budget=budget, out=f"{work}/run"))
         write("16GiB")
         state = plan(path)["peak_bytes"]["disk"]
         write(state // 3)  # the line: a third of the state
@@ -64,16 +76,17 @@ def main():
         disk = json.loads(kept.stdout)["now"]["disk"]
         rows, before = [], raw(work, disk, state)
         for _ in range(RUNS):
-            seconds, words = train(path, log)
+            seconds, moved, idle, waited, words = train(path, log)
             after = raw(work, disk, state)
-            rate, beside = 2 * state / seconds / 1e9, (before["mixed"] + after["mixed"]) / 2
-            rows.append((rate / beside, rate, beside, seconds))
-            print(f"{seconds:.2f} s a step, {rate:.2f} GB/s of {beside:.2f}: {rate / beside:.2f}", flush=True)
+            rate, beside = moved / seconds / 1e9, (before + after) / 2
+            rows.append((rate / beside, rate, beside, seconds, idle, waited))
+            print(f"{seconds:.2f} s a step, {rate:.2f} GB/s of {beside:.2f}: {rate / beside:.2f}; disk idle {idle:.0%}, step waited {waited:.0%}", flush=True)
             before = after
-        share, rate, beside, seconds = (statistics.median(row[i] for row in rows) for i in range(4))
+        share, rate, beside, seconds, idle, waited = (statistics.median(row[i] for row in rows) for i in range(6))
         print(words)
         print(json.dumps({"state_bytes": state, "memory_bytes": held["peak_bytes"]["total"] if "total" in held["peak_bytes"] else held["total_bytes"],
-                          "seconds": round(seconds, 3), "rate": round(rate, 3), "disk": round(beside, 3), "share": round(share, 3)}))
+                          "moved_bytes": moved, "seconds": round(seconds, 3), "rate": round(rate, 3), "disk": round(beside, 3), "share": round(share, 3),
+                          "idle": round(idle, 3), "waited": round(waited, 3)}))
 
 
 main()

@@ -8,8 +8,9 @@
  *     engine->ops->wait(engine, &done);                            // done.slot, and bytes or -errno
  *     engine->ops->close(engine);
  *
- * A piece is read into, or written from, the buffer of its slot; a slot has one piece under way at most. Pieces end in any
- * order: whoever submits two that touch the same bytes of the file waits for the first. One thread calls these.
+ * A piece is read into, or written from, the buffer of its slot or memory of the caller's; a slot has one piece under way at
+ * most. There are as many slots again as buffers, for pieces that need none. Pieces end in any order: whoever submits two that touch the same
+ * bytes of the file waits for the first. One thread calls these.
  */
 #ifndef PLIM_EXEC_DISK_ENGINE_H
 #define PLIM_EXEC_DISK_ENGINE_H
@@ -19,9 +20,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DISK_DEPTH_MOST = 32 };
+enum { DISK_DEPTH_MOST = 32, DISK_SLOTS_MOST = 2 * DISK_DEPTH_MOST };
 
-/* The memory that pieces go through: `depth` slots of `piece` bytes each, from a page's beginning on. */
+/* The memory that pieces go through: for each of the first `depth` slots `piece` bytes, from a page's beginning on. */
 struct disk_buffers {
     char *base;
     size_t piece;
@@ -33,7 +34,13 @@ struct disk_piece {
     bool write;
     size_t n;
     uint64_t offset;
+    void *memory; /* NULL: the slot's buffer */
 };
+
+static inline char *disk_piece_memory(const struct disk_buffers *b, const struct disk_piece *p)
+{
+    return p->memory ? p->memory : b->base + (size_t)p->slot * b->piece;
+}
 
 struct disk_done {
     int slot;
@@ -58,7 +65,7 @@ struct disk_engine_ops {
  * lets so much memory be locked. */
 struct disk_engine *disk_uring_open(const struct disk_buffers *buffers, char *why, size_t size);
 
-/* As many threads as slots. NULL: PLIM_NO_MEMORY. */
+/* As many threads as buffers. NULL: PLIM_NO_MEMORY. */
 struct disk_engine *disk_threads_open(const struct disk_buffers *buffers, struct plim_error *err);
 
 #endif
