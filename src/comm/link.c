@@ -176,14 +176,14 @@ static enum plim_status name_link(struct comm *comm, const struct threads *team,
     return status == PLIM_OK ? strbuf_status(key, err) : status;
 }
 
-enum { NUMBERS = 4 };
+enum { NUMBERS = 4 }; /* all above 0: the last is the share of computing that is left */
 
 enum plim_status link_measure(struct comm *comm, struct threads *team, struct link_rates *out,
                               struct plim_error *err)
 {
     struct strbuf key = STRBUF_INIT;
     struct calibration_number kept[NUMBERS] = {
-        {"bandwidth", 0}, {"seconds", 0}, {"reduce_share", 0}, {"load", 0}};
+        {"bandwidth", 0}, {"seconds", 0}, {"reduce_share", 0}, {"left", 0}};
     *out = (struct link_rates){ASSUMED_BANDWIDTH, ASSUMED_SECONDS, 1, 0, false};
     bool wanted = calibration_wanted(), known = false;
     enum plim_status status = comm_broadcast(comm, &wanted, sizeof wanted, 0, err);
@@ -193,11 +193,11 @@ enum plim_status link_measure(struct comm *comm, struct threads *team, struct li
         known = calibration_recall("link", strbuf_text(&key), kept, NUMBERS);
     if (status == PLIM_OK) status = comm_broadcast(comm, &known, sizeof known, 0, err);
     if (status == PLIM_OK && known)
-        *out = (struct link_rates){kept[0].value, kept[1].value, kept[2].value, kept[3].value, false};
+        *out = (struct link_rates){kept[0].value, kept[1].value, kept[2].value, 1 - kept[3].value, false};
     if (status == PLIM_OK && !known) status = measure(comm, team, out, err);
     if (status == PLIM_OK) status = comm_broadcast(comm, out, sizeof *out, 0, err);
     kept[0].value = out->bandwidth, kept[1].value = out->seconds;
-    kept[2].value = out->reduce_share, kept[3].value = out->load;
+    kept[2].value = out->reduce_share, kept[3].value = 1 - out->load;
     if (status == PLIM_OK && out->fresh && comm->rank == 0)
         calibration_keep("link", strbuf_text(&key), kept, NUMBERS);
     strbuf_release(&key);
