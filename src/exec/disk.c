@@ -178,7 +178,7 @@ static void reap(struct disk_store *disk)
 /* Invariant 1. */
 static void wait_for_blocks(struct disk_store *disk, uint64_t offset, size_t n, bool write)
 {
-    for (int i = 0; i < 2 * disk->buffers.depth; i++) {
+    for (int i = 0; i < disk->buffers.depth + DISK_BARE; i++) {
         const struct slot *s = &disk->slots[i];
         while (s->busy && (write || s->piece.write) && offset < s->piece.offset + s->piece.n &&
                s->piece.offset < offset + n)
@@ -190,8 +190,9 @@ static void wait_for_blocks(struct disk_store *disk, uint64_t offset, size_t n, 
 static struct slot *free_slot(struct disk_store *disk, bool buffer)
 {
     struct slot *first = disk->slots + (buffer ? 0 : disk->buffers.depth);
+    struct slot *end = first + (buffer ? disk->buffers.depth : DISK_BARE);
     for (;; reap(disk))
-        for (struct slot *s = first; s < first + disk->buffers.depth; s++)
+        for (struct slot *s = first; s < end; s++)
             if (!s->busy) return s;
 }
 

@@ -9,8 +9,9 @@
  *     engine->ops->close(engine);
  *
  * A piece is read into, or written from, the buffer of its slot or memory of the caller's; a slot has one piece under way at
- * most. There are as many slots again as buffers, for pieces that need none. Pieces end in any order: whoever submits two that touch the same
- * bytes of the file waits for the first. One thread calls these.
+ * most. Behind those with a buffer come DISK_BARE slots for pieces that need none: they take no memory, so there are enough of them
+ * to keep a disk busy while whoever submits waits for a processor. Pieces end in any order: whoever submits two that touch the same bytes of the
+ * file waits for the first. One thread calls these.
  */
 #ifndef PLIM_EXEC_DISK_ENGINE_H
 #define PLIM_EXEC_DISK_ENGINE_H
@@ -20,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DISK_DEPTH_MOST = 32, DISK_SLOTS_MOST = 2 * DISK_DEPTH_MOST };
+enum { DISK_DEPTH_MOST = 32, DISK_BARE = 16, DISK_SLOTS_MOST = DISK_DEPTH_MOST + DISK_BARE };
 
 /* The memory that pieces go through: for each of the first `depth` slots `piece` bytes, from a page's beginning on. */
 struct disk_buffers {

@@ -83,7 +83,7 @@ static bool register_buffers(struct uring_engine *e)
 struct disk_engine *disk_uring_open(const struct disk_buffers *buffers, char *why, size_t size)
 {
     struct uring_engine *e = calloc(1, sizeof *e);
-    int code = e ? io_uring_queue_init(2 * (unsigned)buffers->depth, &e->ring, 0) : -ENOMEM;
+    int code = e ? io_uring_queue_init((unsigned)buffers->depth + DISK_BARE, &e->ring, 0) : -ENOMEM;
     if (code < 0) {
         snprintf(why, size, "io_uring: %s", strerror(-code));
         free(e);

@@ -186,7 +186,7 @@ static void run_op(struct clock *c, int index)
             c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
         c->busy[lane] += end - start;
     } else if (lane == LANE_DISK) {
-        end += disk_seconds(c->facts, bytes);
+        end += disk_seconds(c->facts, bytes) + (c->facts->unified_memory ? c->facts->op_seconds : 0);
         c->busy[lane] += end - start;
         if (c->facts->unified_memory && op->kind == OP_STORE && !op->attr.behind) /* its end is in buffers */
             later(&c->free[LANE_COMPUTE], end - disk_seconds(c->facts, (double)facts_disk_buffers(c->facts)));
