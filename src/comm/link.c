@@ -1,7 +1,7 @@
-/* link.c - see link.h. Exchanges are timed as a run has them: where there is a lane, on it and beside a team that computes, for
- * what carries bytes takes its part of the processors and gets less of them; elsewhere one after the other. A gather of a
- * number is all waiting; of one of megabytes, what is left behind the waiting is the link's rate, and of a reduction that of
- * exchanges whose parts are added. Medians: what disturbs these disturbs a run, too. */
+/* link.c - see link.h. Exchanges are timed as a run has them. A gather of a number is all waiting, and a run waits for those that
+ * it did not begin early: nothing computes meanwhile. Of megabytes, what is left behind the waiting is the link's rate, and of a
+ * reduction that of exchanges whose parts are added; where there is a lane they run beside a team that computes, for what carries bytes
+ * takes its part of the processors and gets less of them. Medians: what disturbs these disturbs a run, too. */
 #include "comm/link.h"
 #include "base/clock.h"
 #include "base/strbuf.h"
@@ -14,9 +14,10 @@
 #define ASSUMED_BANDWIDTH 1e9
 #define ASSUMED_SECONDS   1e-4
 #define PACE_SECONDS      0.004
+#define PACE_WINDOWS      5
 #define LOAD_MOST         0.9
 
-enum { HOST_NAME = 64, SMALL_ROUNDS = 21, LARGE_ROUNDS = 7, LARGE_WHOLE = 8 << 20, LARGE_LEAST = 64 << 10 };
+enum { HOST_NAME = 64, SMALL_ROUNDS = 21, LARGE_ROUNDS = 5, LARGE_COUNT = 4, LARGE_WHOLE = 8 << 20, LARGE_LEAST = 64 << 10 };
 enum { UNIT_FLOATS = 4096, UNIT_PASSES = 32 }; /* some ten microseconds of a thread */
 
 /* --- what is computed beside ------------------------------------------------------------------------------------ */
@@ -45,12 +46,16 @@ static void compute_unit(const struct probe *p)
     threads_each(p->team, threads_count(p->team), 1, unit_body, p->work);
 }
 
+/* The best of a few, for others may use the machine. */
 static void find_pace(struct probe *p)
 {
-    double start = clock_seconds(), now = start;
-    int64_t units = 0;
-    for (; now - start < PACE_SECONDS; now = clock_seconds(), units++) compute_unit(p);
-    p->pace = (double)units / (now - start);
+    for (int i = 0; i < PACE_WINDOWS; i++) {
+        double start = clock_seconds(), now = start;
+        int64_t units = 0;
+        for (; now - start < PACE_SECONDS; now = clock_seconds(), units++) compute_unit(p);
+        double pace = (double)units / (now - start);
+        if (pace > p->pace) p->pace = pace;
+    }
 }
 
 /* --- times ------------------------------------------------------------------------------------------------------ */
@@ -59,21 +64,23 @@ struct timing {
     double seconds, load; /* that it took, and the share of computing that was lost meanwhile */
 };
 
-static enum plim_status time_once(const struct probe *p, const struct comm_exchange *x, struct timing *out,
-                                  struct plim_error *err)
+/* One of `count` exchanges that follow each other. */
+static enum plim_status time_once(const struct probe *p, const struct comm_exchange *x, int count,
+                                  bool beside, struct timing *out, struct plim_error *err)
 {
     double start = clock_seconds();
+    uint64_t ticket = 0;
     int64_t units = 0;
-    if (!p->comm->lane) {
-        enum plim_status status = comm_run(p->comm, x, err);
-        *out = (struct timing){clock_seconds() - start, 0};
-        return status;
-    }
-    uint64_t ticket = comm_begin(p->comm, x);
-    for (; p->team && !comm_is_done(p->comm, ticket); units++) compute_unit(p);
-    enum plim_status status = comm_wait(p->comm, ticket, err);
-    out->seconds = clock_seconds() - start;
-    out->load = p->pace > 0 ? 1 - (double)units / (p->pace * out->seconds) : 0;
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < count && status == PLIM_OK; i++)
+        if (p->comm->lane)
+            ticket = comm_begin(p->comm, x);
+        else
+            status = comm_run(p->comm, x, err);
+    for (; beside && !comm_is_done(p->comm, ticket); units++) compute_unit(p);
+    if (p->comm->lane) status = comm_wait(p->comm, ticket, err);
+    double seconds = clock_seconds() - start;
+    *out = (struct timing){seconds / count, beside ? 1 - (double)units / (p->pace * seconds) : 0};
     return status;
 }
 
@@ -94,13 +101,15 @@ static enum plim_status time_rounds(const struct probe *p, enum comm_kind kind, 
                                     struct timing *out, struct plim_error *err)
 {
     double seconds[SMALL_ROUNDS] = {0}, load[SMALL_ROUNDS] = {0};
+    bool large = bytes > sizeof(float);
     int64_t piece = (int64_t)(bytes / sizeof(float)), whole = piece * p->comm->ranks;
     struct comm_exchange gather = {COMM_GATHER, p->piece, p->whole, piece, whole, DT_F32, false, p->scratch},
                          reduce = {COMM_REDUCE, p->whole, p->piece, whole, piece, DT_F32, false, p->scratch};
     enum plim_status status = PLIM_OK;
     for (int i = -1; i < rounds && status == PLIM_OK; i++) {
         struct timing t;
-        status = time_once(p, kind == COMM_GATHER ? &gather : &reduce, &t, err);
+        status = time_once(p, kind == COMM_GATHER ? &gather : &reduce, large ? LARGE_COUNT : 1,
+                           large && p->team, &t, err);
         if (i >= 0) seconds[i] = t.seconds, load[i] = t.load;
     }
     *out = (struct timing){median(seconds, rounds), median(load, rounds)};

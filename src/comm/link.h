@@ -3,7 +3,7 @@
  *     struct link_rates all;
  *     link_measure(comm, team, &all, &err);           // every rank: a few small exchanges and a few large ones
  *
- * They run as those of a run do: on the lane, where there is one, while the team computes.
+ * They run as those of a run do: on the lane, where there is one, the large ones while the team computes.
  *
  * The numbers are kept beside a device's calibration, for the machines and the number of ranks they were measured with. With
  * PLIMSOLL_CALIBRATE=0 they are fixed ones, of a modest network, so that a plan is the same everywhere.

@@ -60,7 +60,7 @@ class Hosts:
 
     def command(self, each, *args):
         net = f"{NET}.0/24"
-        mpirun = [*ranks.MPIRUN, "--mca", "plm_rsh_agent", self.agent, "--mca", "oob_tcp_if_include", net, "--mca", "btl_tcp_if_include", net,
+        mpirun = [*ranks.MPIRUN, "--leave-session-attached", "--mca", "plm_rsh_agent", self.agent, "--mca", "oob_tcp_if_include", net, "--mca", "btl_tcp_if_include", net,
                   "--mca", "btl", "tcp,vader,self", "--host", f"{NET}.1:{each},{NET}.2:{each}", "-n", str(2 * each),
                   "-x", "PLIMSOLL_LANE", "-x", "PLIMSOLL_CALIBRATE"]
         return ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "sh", "-c", f'hostname {self.names[0]}; exec "$@"', "sh",
