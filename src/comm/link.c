@@ -1,7 +1,8 @@
 /* link.c - see link.h. Exchanges are timed as a run has them. A gather of a number is all waiting, and a run waits for those that
  * it did not begin early: nothing computes meanwhile. Of megabytes, what is left behind the waiting is the link's rate, and of a
  * reduction that of exchanges whose parts are added; where there is a lane they run beside a team that computes, for what carries bytes
- * takes its part of the processors and gets less of them. Medians: what disturbs these disturbs a run, too. */
+ * takes its part of the processors and gets less of them. Of the waiting the median counts, of the large ones the fastest, for others only
+ * make them slower. */
 #include "comm/link.h"
 #include "base/clock.h"
 #include "base/strbuf.h"
@@ -96,12 +97,13 @@ static double median(double *values, int n)
     return values[n / 2];
 }
 
-/* Medians of `rounds` exchanges of so many bytes of each rank; the first, which opens connections, does not count. */
+/* Of `rounds` rounds of exchanges of so many bytes of each rank; the first, which opens connections, does not count. */
 static enum plim_status time_rounds(const struct probe *p, enum comm_kind kind, size_t bytes, int rounds,
                                     struct timing *out, struct plim_error *err)
 {
-    double seconds[SMALL_ROUNDS] = {0}, load[SMALL_ROUNDS] = {0};
+    double seconds[SMALL_ROUNDS] = {0};
     bool large = bytes > sizeof(float);
+    struct timing fastest = {0};
     int64_t piece = (int64_t)(bytes / sizeof(float)), whole = piece * p->comm->ranks;
     struct comm_exchange gather = {COMM_GATHER, p->piece, p->whole, piece, whole, DT_F32, false, p->scratch},
                          reduce = {COMM_REDUCE, p->whole, p->piece, whole, piece, DT_F32, false, p->scratch};
@@ -110,9 +112,10 @@ static enum plim_status time_rounds(const struct probe *p, enum comm_kind kind, 
         struct timing t;
         status = time_once(p, kind == COMM_GATHER ? &gather : &reduce, large ? LARGE_COUNT : 1,
                            large && p->team, &t, err);
-        if (i >= 0) seconds[i] = t.seconds, load[i] = t.load;
+        if (i >= 0) seconds[i] = t.seconds;
+        if (i == 0 || (i > 0 && t.seconds < fastest.seconds)) fastest = t;
     }
-    *out = (struct timing){median(seconds, rounds), median(load, rounds)};
+    *out = large ? fastest : (struct timing){median(seconds, rounds), 0};
     return status;
 }
 
