@@ -18,7 +18,14 @@
 #define PACE_WINDOWS      5
 #define LOAD_MOST         0.9
 
-enum { HOST_NAME = 64, SMALL_ROUNDS = 21, LARGE_ROUNDS = 5, LARGE_COUNT = 4, LARGE_WHOLE = 8 << 20, LARGE_LEAST = 64 << 10 };
+enum {
+    HOST_NAME = 64,
+    SMALL_ROUNDS = 21,
+    LARGE_ROUNDS = 5,
+    LARGE_COUNT = 4,
+    LARGE_WHOLE = 8 << 20,
+    LARGE_LEAST = 64 << 10
+};
 enum { UNIT_FLOATS = 4096, UNIT_PASSES = 32 }; /* some ten microseconds of a thread */
 
 /* --- what is computed beside ------------------------------------------------------------------------------------ */
@@ -130,10 +137,7 @@ static bool probe_open(struct probe *p)
     return p->work && p->piece && p->whole && p->scratch;
 }
 
-static void probe_close(struct probe *p)
-{
-    free(p->work), free(p->piece), free(p->whole), free(p->scratch);
-}
+static void probe_close(struct probe *p) { free(p->work), free(p->piece), free(p->whole), free(p->scratch); }
 
 /* Bytes/s behind the waiting. */
 static double rate_of(const struct probe *p, double seconds, double waiting)
@@ -147,9 +151,9 @@ static enum plim_status measure(struct comm *comm, struct threads *team, struct 
 {
     struct probe p = {.comm = comm, .team = comm->lane ? team : NULL};
     struct timing small, gather, reduce;
-    enum plim_status status = probe_open(&p) ? PLIM_OK
-                                             : plim_fail(err, PLIM_NO_MEMORY,
-                                                         "out of memory while the link was measured");
+    enum plim_status status =
+        probe_open(&p) ? PLIM_OK
+                       : plim_fail(err, PLIM_NO_MEMORY, "out of memory while the link was measured");
     status = comm_agree(comm, status, err); /* and all begin to compute at once */
     if (status == PLIM_OK && p.team) find_pace(&p);
     if (status == PLIM_OK) status = time_rounds(&p, COMM_GATHER, sizeof(float), SMALL_ROUNDS, &small, err);

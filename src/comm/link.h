@@ -15,11 +15,11 @@
 #include "comm/comm.h"
 
 struct link_rates {
-    double bandwidth; /* bytes/s that a rank sends to the others, and gets from them at the same time */
-    double seconds;   /* until an exchange has begun */
+    double bandwidth;    /* bytes/s that a rank sends to the others, and gets from them at the same time */
+    double seconds;      /* until an exchange has begun */
     double reduce_share; /* of that rate, which exchanges reach whose parts are added */
     double load; /* share of its computing that the team loses while something is exchanged beside it */
-    bool fresh;       /* measured now */
+    bool fresh;  /* measured now */
 };
 
 /* Rank 0's numbers on all ranks. `team` computes meanwhile; NULL: the processors have nothing else to do. */

@@ -248,13 +248,12 @@ static void begin_next(struct disk_store *disk, const struct request *r, uint64_
     else if (direct && (inside || left < DISK_BLOCK))
         carry_cached(disk, r, ticket, least(left, DISK_BLOCK - inside));
     else
-        begin_piece(
-            disk, r, ticket,
-            (struct slot){.user = r->buf + r->begun,
-                          .piece = {.write = r->write,
-                                    .n = direct ? n / DISK_BLOCK * DISK_BLOCK : n,
-                                    .offset = at,
-                                    .memory = own_memory(disk, r)}});
+        begin_piece(disk, r, ticket,
+                    (struct slot){.user = r->buf + r->begun,
+                                  .piece = {.write = r->write,
+                                            .n = direct ? n / DISK_BLOCK * DISK_BLOCK : n,
+                                            .offset = at,
+                                            .memory = own_memory(disk, r)}});
 }
 
 static void *mover_main(void *arg)
@@ -467,11 +466,9 @@ enum plim_status disk_wait(struct disk_store *disk, uint64_t ticket, struct plim
 static uint64_t ask_write(struct disk_store *disk, const void *buf, size_t n, uint64_t offset, bool stays)
 {
     if (fault_hit(NULL, FAULT_WRITE)) fail_errno(disk, true, ENOSPC);
-    return ask(disk, (struct request){.buf = (char *)(uintptr_t)buf,
-                                      .n = n,
-                                      .offset = offset,
-                                      .write = true,
-                                      .stays = stays});
+    return ask(disk,
+               (struct request){
+                   .buf = (char *)(uintptr_t)buf, .n = n, .offset = offset, .write = true, .stays = stays});
 }
 
 enum plim_status disk_write(struct disk_store *disk, const void *buf, size_t n, uint64_t offset,

@@ -39,8 +39,9 @@ enum plim_status os_process_memory(struct os_process *out, struct plim_error *er
  * date only now and then and which can be some hundred KiB off. For once, not for every step. 0: nobody knows. */
 uint64_t os_process_counted(void);
 
-/* Bring in all of the program's own code. Which of its pages are resident is otherwise up to where the loader has put them
- * and what the page cache held: some hundred KiB from start to start, all of which a long run needs in the end. */
+/* Bring in all code and constants of the program and of the small libraries it uses. Which of their pages are resident is
+ * otherwise up to where the loader has put them: half a MiB from start to start, and what `plan` grants `train` would refuse.
+ * A long run needs nearly all of them in the end. */
 void os_touch_code(void);
 
 /* Let VmHWM start again from the present RSS. PLIM_UNSUPPORTED where the kernel does not allow it. */

@@ -327,8 +327,7 @@ static bool reads_disk(const struct space *s, const struct point *p)
 /* What is gathered stays, where it may; it comes early; it comes late. */
 static int count_prefetch(const struct space *s, const struct point *p)
 {
-    bool late =
-        exchanges(s, p) || reads_disk(s, p) || (s->request->facts->async_copies && streams(s, p));
+    bool late = exchanges(s, p) || reads_disk(s, p) || (s->request->facts->async_copies && streams(s, p));
     return 1 + late + may_keep(s, p);
 }
 

@@ -255,7 +255,8 @@ static const char *nap(void) { return nanosleep(&(struct timespec){0, 100000}, N
 static const char *slow_gather(struct comm *comm, const void *piece, size_t bytes, void *whole, size_t all)
 {
     for (int r = 0; r < comm->ranks && (size_t)r * bytes < all; r++)
-        memcpy((char *)whole + (size_t)r * bytes, piece, (size_t)(r + 1) * bytes <= all ? bytes : all % bytes);
+        memcpy((char *)whole + (size_t)r * bytes, piece,
+               (size_t)(r + 1) * bytes <= all ? bytes : all % bytes);
     return nap();
 }
 

@@ -104,7 +104,8 @@ static void test_aligned_memory(void **state)
         assert_int_equal(disk_write(disk, want, N, DISK_BLOCK, &err), PLIM_OK);
         assert_int_equal(disk_settle(disk, &err), PLIM_OK);
         assert_int_equal(disk_use_of(disk).copied, N);
-        for (int shift = 0; shift <= SHIFT; shift += SHIFT) { /* few disks take memory at any multiple of 64 */
+        for (int shift = 0; shift <= SHIFT;
+             shift += SHIFT) { /* few disks take memory at any multiple of 64 */
             memset(memory, 0, N + DISK_BLOCK);
             assert_int_equal(disk_read(disk, memory + shift, N, DISK_BLOCK, &err), PLIM_OK);
             assert_memory_equal(memory + shift, want, N);

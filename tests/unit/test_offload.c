@@ -656,8 +656,7 @@ static void test_a_disk_beside_updates(void **state)
     for (size_t k = 0; k < NMODELS * 4; k++) {
         struct tape tape;
         struct recipe r = {.model = k % NMODELS, .update = k / NMODELS % 2 ? &adamw_inside : &adamw};
-        struct offload_options o = {
-            .state_tier = TIER_DISK, .slice_bytes = 5000, .beside = k / NMODELS / 2};
+        struct offload_options o = {.state_tier = TIER_DISK, .slice_bytes = 5000, .beside = k / NMODELS / 2};
         int ahead = 0, all = 0;
         make_far(&tape, &r, &o);
         count_ahead(&tape, &ahead, &all);
