@@ -145,7 +145,8 @@ static void find_lifetimes(struct layout *l, const struct tape *tape, const stru
     }
     for (int i = 0; i < tape->ntensors; i++) {
         const struct tensor *t = &tape->tensors[i];
-        if (t->view_of >= 0 || l->life[i].last < 0) continue;
+        bool rests = (t->flags & TENSOR_INPUT) && (t->flags & TENSOR_OUTPUT); /* see pass_part */
+        if (t->view_of >= 0 || (l->life[i].last < 0 && !rests)) continue;
         if (t->flags & TENSOR_INPUT) l->life[i].first = 0;
         if (t->flags & TENSOR_OUTPUT) l->life[i].last = tape->nops - 1;
         if (t->flags & TENSOR_KEPT || (options->carried_below && is_carried(l, tape, i)))
