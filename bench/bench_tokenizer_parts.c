@@ -66,7 +66,7 @@ static int run_decode(const struct node *spec, struct plim_error *err)
         bool good = token_decoding_open(d, &decoding, err) == PLIM_OK;
         for (uint32_t i = 0; good && i < count; i++, strbuf_clear(&token))
             good = read_text(&token) &&
-                   token_decoding_add(decoding, (struct token_text){strbuf_text(&token), token.len}, &out,
+                   token_decoding_add(decoding, (struct token_bytes){strbuf_text(&token), token.len}, &out,
                                       err) == PLIM_OK;
         if (good) token_decoding_end(decoding, &out, err);
         write_text(&out);

@@ -67,13 +67,24 @@ if(PLIMSOLL_CURL)
   endif()
 endif()
 
-# Open MPI or MPICH, whichever the compiler finds; sanitizers have no use for it.
-if(PLIMSOLL_MPI AND NOT PLIMSOLL_SANITIZE)
-  plimsoll_dependency(mpi ompi-c mpi.h mpi)
-  if(NOT TARGET plimsoll_mpi)
-    plimsoll_dependency(mpi mpich mpi.h mpich)
+# plimsoll_mpi_dependency(NAME PKG_CONFIG_NAME LIBRARY MARK): likewise of an MPI, whose header has MARK: distributions give all of
+# them the name mpi.h, and one of them the place where it is looked for.
+function(plimsoll_mpi_dependency name module library mark)
+  plimsoll_dependency(${name} ${module} mpi.h ${library})
+  if(TARGET plimsoll_${name})
+    file(STRINGS "${PLIMSOLL_${name}_INCLUDE}/mpi.h" found LIMIT_COUNT 1 REGEX "#define ${mark}")
+    if(NOT found)
+      message(STATUS "${module}: ${PLIMSOLL_${name}_INCLUDE}/mpi.h is another MPI's: not used")
+    endif()
+    set(plimsoll_${name}_usable "${found}" PARENT_SCOPE)
   endif()
-  if(NOT TARGET plimsoll_mpi)
+endfunction()
+
+# Open MPI and MPICH, each that is here; sanitizers have no use for them.
+if(PLIMSOLL_MPI AND NOT PLIMSOLL_SANITIZE)
+  plimsoll_mpi_dependency(mpi ompi-c mpi OMPI_MAJOR_VERSION)
+  plimsoll_mpi_dependency(mpich mpich mpich MPICH_NUMVERSION)
+  if(NOT plimsoll_mpi_usable AND NOT plimsoll_mpich_usable)
     message(STATUS "no MPI: one rank only (tools/deps.sh installs one; Debian: libopenmpi-dev openmpi-bin)")
   endif()
 endif()

@@ -36,9 +36,15 @@ need_library libzstd libzstd-dev
 need_library libmicrohttpd libmicrohttpd-dev
 need_library libcurl libcurl4-openssl-dev
 need_library liburing liburing-dev
-if [ "$purpose" = test ] && ! has mpirun; then
-    need openmpi-bin
-    need libopenmpi-dev
+if [ "$purpose" = test ]; then
+    if ! has mpirun.openmpi && ! mpirun --version 2>/dev/null | grep -q 'Open MPI'; then
+        need openmpi-bin
+        need libopenmpi-dev
+    fi
+    if ! has mpichversion; then
+        need mpich
+        need libmpich-dev
+    fi
 fi
 if [ "$purpose" = fuzz ]; then
     has clang || need clang

@@ -1,12 +1,12 @@
 /* cmd_calibrate.c - plimsoll calibrate: how fast this device is, measured anew, shown and kept for every plan from now
  * on. */
 #include "cli/cli.h"
+#include "base/cpu_load.h"
 #include "base/json.h"
 #include "base/table.h"
 #include "device/calibration.h"
 #include "device/registry.h"
 #include "exec/disk_speed.h"
-#include "mem/cpu_load.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -318,19 +318,28 @@ static enum plim_status load(struct job *job, struct train_flags *f, struct plim
     return status;
 }
 
+/* On every rank, and agreed upon. */
+static enum plim_status prepare(struct train_flags *f, struct comm *comm, struct job *job,
+                                struct plim_error *err)
+{
+    enum plim_status status =
+        cli_check_mode(&f->job, comm_ranks(comm), "start several by mpirun -n 4 plimsoll train ...", err);
+    if (status == PLIM_OK) status = load(job, f, err);
+    status = comm_agree(comm, status, err);
+    if (status == PLIM_OK) share_out(job, comm);
+    return status;
+}
+
 static int load_and_train(struct train_flags *f, const char *config)
 {
     struct plim_error err = {0};
     struct comm *comm = NULL;
     struct job job = {0};
     f->job.config = config;
-    enum plim_status status = comm_open(&comm, &err);
-    if (status != PLIM_OK) return cli_error(&err);
-    status =
-        cli_check_mode(&f->job, comm_ranks(comm), "start several by mpirun -n 4 plimsoll train ...", &err);
-    if (status == PLIM_OK) status = load(&job, f, &err);
-    status = comm_agree(comm, status, &err);
-    if (status == PLIM_OK) share_out(&job, comm);
+    bool tells;
+    enum plim_status status = comm_open(&comm, &tells, &err);
+    if (status != PLIM_OK && !comm) return tells ? cli_error(&err) : plim_exit_code(status);
+    if (status == PLIM_OK) status = prepare(f, comm, &job, &err);
     int code = status == PLIM_OK ? train(&job, f, comm) : tell_error(comm, status, &err);
     job_release(&job);
     comm_close(comm);

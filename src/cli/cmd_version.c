@@ -67,10 +67,15 @@ static const struct command command = {
 #define CURL_IN false
 #endif
 
-#ifdef PLIMSOLL_MPI /* an MPI was there, says the build */
+#ifdef PLIMSOLL_MPI /* Open MPI was there, says the build */
 #define MPI_IN true
 #else
 #define MPI_IN false
+#endif
+#ifdef PLIMSOLL_MPICH
+#define MPICH_IN true
+#else
+#define MPICH_IN false
 #endif
 
 /* Everything the design knows; what this build lacks is said. */
@@ -83,7 +88,8 @@ static const struct {
     {"safetensors", "Hugging Face folders", true},
     {"cuda", CUDA_WHAT, CUDA_IN},
     {"pjrt", "XLA devices", false},
-    {"mpi", "several ranks", MPI_IN},
+    {"mpi", "several ranks, by Open MPI", MPI_IN},
+    {"mpich", "several ranks, by MPICH; torchrun", MPICH_IN},
     {"nccl", "collectives between GPUs", false},
     {"http", "HTTP server (libmicrohttpd)", HTTP_IN},
     {"curl", "webhooks (libcurl)", CURL_IN},

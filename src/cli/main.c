@@ -39,10 +39,10 @@ static struct program program = {
     .name = "plimsoll",
     .version = PLIMSOLL_VERSION,
     .date = "2026-11-15",
-    .summary = "train transformer models inside a memory budget",
+    .summary = "train and serve transformer models inside a memory budget",
     .description =
         "Give a model and a number of bytes. Plimsoll plans every byte before the run, shows the plan, "
-        "and trains exactly as planned.",
+        "and trains or serves exactly as planned.",
     .commands = commands,
     .sections = sections,
 };

@@ -16,6 +16,12 @@ static enum plim_status told(const struct comm *comm, const char *what, const ch
     return plim_fail(err, PLIM_IO, "rank %d of %d: %s: %s", comm->rank, comm->ranks, what, why);
 }
 
+enum plim_status comm_missing(struct comm *comm, const char *what, const char *why, struct plim_error *err)
+{
+    const char *who = comm->ops->missing(comm, comm->patience);
+    return told(comm, what, why ? why : who, err);
+}
+
 /* What the lane was given is done first: all ranks see one order. */
 static enum plim_status settle(struct comm *comm, struct plim_error *err)
 {
@@ -237,7 +243,8 @@ enum plim_status comm_agree(struct comm *comm, enum plim_status status, struct p
     bool failed = first < comm->ranks;
     enum plim_status agreed = failed && !why ? (enum plim_status)all[first] : PLIM_OK;
     free(all);
-    if (why) return told(comm, "agree", why, err);
+    if (why)
+        return status != PLIM_OK ? status : told(comm, "agree", why, err); /* its own error comes first */
     if (!failed) return PLIM_OK;
     struct plim_error told_by = *mine;
     why = comm->ops->broadcast(comm, &told_by, sizeof told_by, first);

@@ -1,7 +1,8 @@
 /* comm.h - several ranks as one: pieces gathered, sums in the order of ranks, one number agreed on.
  *
  *     struct comm *comm;
- *     comm_open(&comm, &err);                           // as mpirun, srun or nobody started us; one rank: NULL
+ *     bool tells;
+ *     comm_open(&comm, &tells, &err);                   // as mpirun, srun, torchrun or nobody started us; one rank: NULL
  *     comm_gather(comm, piece, piece_bytes, whole, whole_bytes, &err);
  *     comm_reduce(comm, whole, count, piece, piece_count, DT_F32, true, work, &err);
  *     comm_close(comm);
@@ -36,6 +37,7 @@
 struct comm;
 struct comm_lane;
 struct nccl;
+struct pmi;
 
 /* What moves bytes between ranks. Each returns NULL or one line about what went wrong, good until the next call. */
 struct comm_ops {
@@ -52,6 +54,9 @@ struct comm_ops {
     const char *(*broadcast)(struct comm *, void *data, size_t bytes, int root);
     /* Ranks that give the same `part` become a group of their own, in their order: rank, ranks and own of `out` are set. */
     const char *(*split)(struct comm *, int part, struct comm *out);
+    /* Who does not answer, after something that is not this backend's was not answered within `seconds`: returns on the rank that
+     * is to tell it, at most 15 s later; the others are held, for the job is about to be ended. */
+    const char *(*missing)(struct comm *, double seconds);
     void (*abort)(struct comm *, int code); /* ends all ranks */
     void (*close)(struct comm *);           /* the world, or a group of it */
 };
@@ -71,6 +76,10 @@ struct comm {
     struct comm *node, *across;
     struct nccl *
         nccl; /* between the memories of GPUs, of all ranks and their groups (nccl.h); NULL: through the host's */
+    /* Of ranks whose launcher does not watch over them (pmi.h): says which rank has ended, NULL: none, and ends waiting. Both NULL
+     * where it does. */
+    struct pmi *pmi;
+    const char *(*gone)(struct pmi *);
     char *stage; /* host memory through which a device with its own exchanges; see comm_stage */
 };
 
@@ -98,10 +107,16 @@ enum plim_status comm_run(struct comm *comm, const struct comm_exchange *exchang
 /* Takes and touches that memory, before the process is measured. PLIM_NO_MEMORY. */
 enum plim_status comm_stage(struct comm *comm, struct plim_error *err);
 
-/* PLIM_UNSUPPORTED: a launcher started several ranks, and what connects them is missing; PLIM_IO: they do not meet. */
-enum plim_status comm_open(struct comm **out, struct plim_error *err);
+/* PLIM_UNSUPPORTED: a launcher started several ranks, and what connects them is missing; PLIM_IO: they do not meet; PLIM_BAD_INPUT:
+ * they are of different programs. *tells: of an error that several ranks have, this rank's is the one to tell. *out may be
+ * set with an error, when ranks are connected. */
+enum plim_status comm_open(struct comm **out, bool *tells, struct plim_error *err);
 void comm_close(struct comm *comm);
 void comm_abort(struct comm *comm, int code);
+
+/* PLIM_IO with who is missing, where another library (`what`) waited in vain; or, with `why`, with that. Of the ranks that come
+ * here about the same time the first one returns, to tell it; others are held. */
+enum plim_status comm_missing(struct comm *comm, const char *what, const char *why, struct plim_error *err);
 
 static inline int comm_rank(const struct comm *comm) { return comm ? comm->rank : 0; }
 static inline int comm_ranks(const struct comm *comm) { return comm ? comm->ranks : 1; }

@@ -21,4 +21,7 @@ enum plim_status lane_drain(struct comm_lane *lane, struct plim_error *err);
 /* Sets comm->node and comm->across where they are (nodes.c). All ranks together. */
 enum plim_status comm_find_nodes(struct comm *comm, struct plim_error *err);
 
+/* PLIM_BAD_INPUT where ranks are of different builds (same_program.c). All ranks together. */
+enum plim_status comm_same_program(struct comm *comm, struct plim_error *err);
+
 #endif

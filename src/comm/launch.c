@@ -1,6 +1,8 @@
-/* launch.c - how many ranks were started, and the module that connects them. */
+/* launch.c - how many ranks were started, by whom, and the module that connects them: one for each MPI, since what a launcher of the
+ * one starts the other cannot connect. */
 #include "comm/lane.h"
 #include "comm/nccl.h"
+#include "comm/pmi.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,14 +11,28 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Where launchers say how many ranks there are. */
+enum library { OPEN_MPI, MPICH, LIBRARIES };
+
 static const struct {
+    const char *name, *file, *packages;
+} libraries[LIBRARIES] = {
+    [OPEN_MPI] = {"Open MPI", "plimsoll-mpi.so", "libopenmpi-dev openmpi-bin"},
+    [MPICH] = {"MPICH", "plimsoll-mpich.so", "libmpich-dev mpich"},
+};
+
+/* Where launchers say how many ranks there are. */
+static const struct launcher {
     const char *name, *launcher;
-    bool mpi; /* ranks that MPI can connect */
+    enum library library; /* that connects them */
+    bool either;          /* or the other one does, where this is not here */
+    bool addresses;       /* ranks know where rank 0 is and have no process manager: pmi.h is theirs */
 } sizes[] = {
-    {"OMPI_COMM_WORLD_SIZE", "mpirun", true}, {"PMI_SIZE", "mpiexec", true},
-    {"PMIX_SIZE", "mpiexec", true},           {"MPI_LOCALNRANKS", "mpiexec", true},
-    {"SLURM_STEP_NUM_TASKS", "srun", true},   {"WORLD_SIZE", "torchrun", false},
+    {"OMPI_COMM_WORLD_SIZE", "mpirun", OPEN_MPI},
+    {"PMIX_SIZE", "mpiexec", OPEN_MPI},
+    {"PMI_SIZE", "mpiexec", MPICH},
+    {"MPI_LOCALNRANKS", "mpiexec", MPICH},
+    {"SLURM_STEP_NUM_TASKS", "srun", OPEN_MPI, .either = true},
+    {"WORLD_SIZE", "torchrun", MPICH, .addresses = true},
 };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
@@ -44,7 +60,9 @@ static enum plim_status find_launcher(int *row, int *ranks, struct plim_error *e
         int n;
         enum plim_status status = read_size(i, &n, err);
         if (status != PLIM_OK) return status;
-        if (n > 1 && *row < 0) *row = i, *ranks = n;
+        bool nearer =
+            sizes[i].addresses && getenv("TORCHELASTIC_RUN_ID"); /* torchrun, itself started by another */
+        if (n > 1 && (*row < 0 || nearer)) *row = i, *ranks = n;
     }
     return PLIM_OK;
 }
@@ -57,26 +75,67 @@ enum plim_status comm_launched(int *ranks, struct plim_error *err)
 
 /* --- the module ------------------------------------------------------------------------------------------------ */
 
-/* Beside the program, in the library folder beside its folder, or where the system looks. */
-static const char *const places[] = {"%s/plimsoll-mpi.so", "%s/../lib/plimsoll/plimsoll-mpi.so", NULL};
+/* Beside the program, or in the library folder beside its folder. */
+static const char *const places[] = {"%s/%s", "%s/../lib/plimsoll/%s", NULL};
 
-static void *load_module(char *why, size_t size)
+static bool find_module(enum library library, char *path, size_t size)
 {
-    char self[512], path[640];
-    void *module = NULL;
+    char self[512];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = '\0';
     char *slash = strrchr(self, '/');
     if (slash) *slash = '\0';
-    const char *named = getenv("PLIMSOLL_MPI");
-    if (named && *named) module = dlopen(named, RTLD_NOW | RTLD_GLOBAL);
-    for (int i = 0; places[i] && !module; i++) {
-        snprintf(path, sizeof path, places[i], self);
-        if (access(path, R_OK) == 0) module = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    for (int i = 0; places[i]; i++) {
+        snprintf(path, size, places[i], self, libraries[library].file);
+        if (access(path, R_OK) == 0) return true;
     }
-    const char *text = module ? "" : dlerror();
-    snprintf(why, size, "%s", text ? text : "plimsoll-mpi.so is not beside the program");
-    return module;
+    return false;
+}
+
+/* PLIMSOLL_MPI names the file of a module; otherwise the launcher's library decides. srun's ranks have a PMI of the one or of the
+ * other. */
+static enum library choose(const struct launcher *l)
+{
+    char path[640];
+    enum library library = l->library;
+    if (l->either && getenv("PMI_FD")) library = MPICH;
+    enum library other = library == MPICH ? OPEN_MPI : MPICH;
+    bool slurm = getenv("SLURM_STEP_NUM_TASKS") != NULL;
+    return (l->either || slurm) && !find_module(library, path, sizeof path) ? other : library;
+}
+
+static enum plim_status refuse_without(const struct launcher *l, enum library library, int ranks,
+                                       const char *why, struct plim_error *err)
+{
+    char path[640], rather[160] = "";
+    enum library other = library == MPICH ? OPEN_MPI : MPICH;
+    if (find_module(other, path, sizeof path))
+        snprintf(rather, sizeof rather, ", start them by the mpirun of %s, whose module is here",
+                 libraries[other].name);
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "environment: %s: %s started %d ranks and the module for %s is not usable (%s); install %s "
+        "and build again%s, or unset %s",
+        l->name, l->launcher, ranks, libraries[library].name, why, libraries[library].packages, rather,
+        l->name);
+}
+
+static enum plim_status load_module(const struct launcher *l, int ranks, const struct comm_ops **out,
+                                    struct plim_error *err)
+{
+    char path[640], why[256];
+    enum library library = choose(l);
+    const char *named = getenv("PLIMSOLL_MPI"), *failed = NULL;
+    bool own = named && *named, here = own || find_module(library, path, sizeof path);
+    void *module = here ? dlopen(own ? named : path, RTLD_NOW | RTLD_GLOBAL) : NULL;
+    if (here && !module) failed = dlerror();
+    snprintf(why, sizeof why, "%s%s", failed ? failed : libraries[library].file,
+             failed ? "" : " is not beside the program");
+    if (!module) return refuse_without(l, library, ranks, why, err);
+    *out = dlsym(module, "plimsoll_mpi");
+    return *out ? PLIM_OK
+                : plim_fail(err, PLIM_UNSUPPORTED, "%s: of another version; build it again",
+                            own ? named : path);
 }
 
 /* Seconds that a rank waits for the others before it gives up: PLIMSOLL_PATIENCE, or five minutes. */
@@ -94,20 +153,8 @@ static bool lane_is_wanted(void)
     return !text || strcmp(text, "0") != 0;
 }
 
-static enum plim_status join(struct comm *comm, int row, int ranks, struct plim_error *err)
+static enum plim_status join(struct comm *comm, const struct launcher *l, int ranks, struct plim_error *err)
 {
-    char why[256];
-    void *module = load_module(why, sizeof why);
-    if (!module)
-        return plim_fail(
-            err, PLIM_UNSUPPORTED,
-            "environment: %s: %s started %d ranks and this build has no MPI module (%s); install an MPI "
-            "and build again, or unset %s",
-            sizes[row].name, sizes[row].launcher, ranks, why, sizes[row].name);
-    comm->ops = dlsym(module, "plimsoll_mpi");
-    if (!comm->ops)
-        return plim_fail(err, PLIM_UNSUPPORTED, "plimsoll-mpi.so: of another version; build it again");
-    comm->patience = patience();
     const char *failed = comm->ops->open(comm, comm->patience);
     if (failed) return plim_fail(err, PLIM_IO, "%s: %s", comm->ops->name, failed);
     if (comm->ranks != ranks)
@@ -115,9 +162,11 @@ static enum plim_status join(struct comm *comm, int row, int ranks, struct plim_
             err, PLIM_IO,
             "environment: %s says that %s started %d ranks, and %s knows of %d; start with its own "
             "launcher, or unset %s",
-            sizes[row].name, sizes[row].launcher, ranks, comm->ops->name, comm->ranks, sizes[row].name);
+            l->name, l->launcher, ranks, comm->ops->name, comm->ranks, l->name);
     return PLIM_OK;
 }
+
+/* --- ranks that know rank 0's address --------------------------------------------------------------------------- */
 
 /* The command that was given, as one would type it. */
 static void put_command(char *out, size_t size)
@@ -131,35 +180,111 @@ static void put_command(char *out, size_t size)
     if (!n) snprintf(out, size, "plimsoll train JOB");
 }
 
-/* Ranks that found each other's address and have nothing to exchange bytes by: what would start them. */
-static enum plim_status refuse_unconnected(int row, int ranks, struct plim_error *err)
+/* Ranks that have nothing to exchange bytes by, or no address: what would start them. */
+static enum plim_status refuse_unconnected(const struct launcher *l, int ranks, const char *why,
+                                           struct plim_error *err)
 {
     char command[256];
     const char *local = getenv("LOCAL_WORLD_SIZE"), *elastic = getenv("TORCHELASTIC_RUN_ID");
     long here = local ? strtol(local, NULL, 10) : 0;
     put_command(command, sizeof command);
-    return plim_fail(
-        err, PLIM_UNSUPPORTED,
-        "environment: %s: %s started %d ranks, which need MPI to exchange; start them by: mpirun -n %d%s %s",
-        sizes[row].name, elastic ? "torchrun" : "a launcher (torchrun, deepspeed, accelerate)", ranks, ranks,
-        here > 0 && here < ranks ? " --hostfile HOSTS" : "", command);
+    return plim_fail(err, PLIM_UNSUPPORTED,
+                     "environment: %s: %s started %d ranks, %s; start them by: mpirun -n %d%s %s", l->name,
+                     elastic ? "torchrun" : "a launcher (torchrun, deepspeed, accelerate)", ranks, why, ranks,
+                     here > 0 && here < ranks ? " --hostfile HOSTS" : "", command);
 }
 
-enum plim_status comm_open(struct comm **out, struct plim_error *err)
+static bool number(const char *name, long least, long most, long *out)
+{
+    const char *text = getenv(name);
+    char *end;
+    *out = text ? strtol(text, &end, 10) : -1;
+    return text && *text && !*end && *out >= least && *out <= most;
+}
+
+/* Beside MASTER_PORT, which is the launcher's own, and not the next one, which a second job has. */
+enum { PORT_OFFSET = 100, PORT_MOST = 65535 };
+
+static enum plim_status read_meeting(const struct launcher *l, int ranks, struct meeting *out,
+                                     char run[MEET_RUN], struct plim_error *err)
+{
+    long rank, master, port = 0, local = ranks;
+    const char *host = getenv("MASTER_ADDR"), *id = getenv("TORCHELASTIC_RUN_ID");
+    if (!host || !*host || !number("RANK", 0, ranks - 1, &rank) ||
+        !number("MASTER_PORT", 1, PORT_MOST, &master))
+        return refuse_unconnected(l, ranks, "whose RANK, MASTER_ADDR and MASTER_PORT are not all there", err);
+    if (getenv("PLIMSOLL_PORT") && !number("PLIMSOLL_PORT", 1, PORT_MOST, &port))
+        return plim_fail(err, PLIM_BAD_INPUT, "environment: PLIMSOLL_PORT='%s' is no port; write 1 to %d",
+                         getenv("PLIMSOLL_PORT"), PORT_MOST);
+    if (!getenv("PLIMSOLL_PORT"))
+        port = master + PORT_OFFSET <= PORT_MOST ? master + PORT_OFFSET : master - PORT_OFFSET;
+    bool told = number("LOCAL_WORLD_SIZE", 1, ranks, &local);
+    snprintf(run, MEET_RUN, "%ld/%.80s", master, id && *id ? id : "none");
+    for (char *c = run; *c; c++)
+        if (*c <= ' ') *c = '_';
+    *out = (struct meeting){.rank = (int)rank,
+                            .ranks = ranks,
+                            .host = host,
+                            .port = (int)port,
+                            .apart = told && local < ranks,
+                            .run = run};
+    return PLIM_OK;
+}
+
+static enum plim_status manage(struct comm *comm, const struct launcher *l, int ranks, bool *tells,
+                               struct plim_error *err)
+{
+    char run[MEET_RUN];
+    struct meeting meeting;
+    enum plim_status status = read_meeting(l, ranks, &meeting, run, err);
+    if (status != PLIM_OK) return status;
+    meeting.seconds = comm->patience;
+    status = pmi_open(&meeting, &comm->pmi, err);
+    *tells = meeting.tells;
+    if (status == PLIM_OK) comm->gone = pmi_gone;
+    return status;
+}
+
+/* --- opening and closing ---------------------------------------------------------------------------------------- */
+
+/* What is wrong with a machine is the same for all its ranks: the first of them tells it. */
+static bool first_of_machine(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID",
+                                        "LOCAL_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i])) return strtol(getenv(names[i]), NULL, 10) == 0;
+    return true;
+}
+
+static enum plim_status connect_ranks(struct comm *comm, const struct launcher *l, int ranks, bool *tells,
+                                      struct plim_error *err)
+{
+    enum plim_status status = load_module(l, ranks, &comm->ops, err);
+    if (status != PLIM_OK && l->addresses)
+        return refuse_unconnected(
+            l, ranks, "which need MPICH (libmpich-dev, and plimsoll built again) to exchange", err);
+    comm->patience = patience();
+    if (status == PLIM_OK && l->addresses) status = manage(comm, l, ranks, tells, err);
+    if (status == PLIM_OK) *tells = true, status = join(comm, l, ranks, err);
+    if (status == PLIM_OK && comm->any_thread && lane_is_wanted()) status = lane_open(comm, err);
+    return status;
+}
+
+enum plim_status comm_open(struct comm **out, bool *tells, struct plim_error *err)
 {
     int row, ranks;
-    *out = NULL;
+    *out = NULL, *tells = true;
     enum plim_status status = find_launcher(&row, &ranks, err);
     if (status != PLIM_OK || row < 0) return status;
-    if (!sizes[row].mpi) return refuse_unconnected(row, ranks, err);
+    *tells = first_of_machine();
     struct comm *comm = calloc(1, sizeof *comm);
     if (!comm) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks were connected");
-    status = join(comm, row, ranks, err);
-    if (status != PLIM_OK) return free(comm), status;
-    if (comm->any_thread && lane_is_wanted()) status = lane_open(comm, err);
-    if (status == PLIM_OK) status = comm_find_nodes(comm, err);
-    *out = status == PLIM_OK ? comm : NULL;
-    return status;
+    status = connect_ranks(comm, &sizes[row], ranks, tells, err);
+    if (status != PLIM_OK) return pmi_free(comm->pmi), free(comm), status;
+    *out = comm;
+    status = comm_same_program(comm, err);
+    return status == PLIM_OK ? comm_find_nodes(comm, err) : status;
 }
 
 static void close_group(struct comm *group)
@@ -174,12 +299,15 @@ void comm_close(struct comm *comm)
     lane_close(comm->lane);
     nccl_close(comm->nccl);
     close_group(comm->node), close_group(comm->across);
+    pmi_leave(comm->pmi);
     comm->ops->close(comm);
+    pmi_free(comm->pmi);
     free(comm->stage);
     free(comm);
 }
 
 void comm_abort(struct comm *comm, int code)
 {
+    if (comm && comm->pmi) pmi_abort(comm->pmi, code);
     if (comm) comm->ops->abort(comm, code);
 }

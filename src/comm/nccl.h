@@ -34,7 +34,7 @@ const char *nccl_gather(struct nccl *nccl, enum among among, const void *piece, 
 const char *nccl_exchange(struct nccl *nccl, enum among among, const char *from, size_t whole, size_t stride,
                           size_t bytes, char *to, void *stream);
 
-/* PLIM_IO: another rank, or the link to it, has failed. */
+/* PLIM_IO: another rank, or the link to it, has failed. Where several ranks see it the first of them returns, to tell it. */
 enum plim_status nccl_check(struct nccl *nccl, struct plim_error *err);
 
 #endif

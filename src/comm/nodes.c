@@ -29,6 +29,7 @@ static enum plim_status make_group(struct comm *comm, int part, struct comm **ou
     struct comm *group = calloc(1, sizeof *group);
     if (!group) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks were connected");
     group->ops = comm->ops, group->any_thread = comm->any_thread, group->lane = comm->lane;
+    group->pmi = comm->pmi, group->gone = comm->gone;
     const char *why = comm->ops->split(comm, part, group);
     if (!why) return *out = group, PLIM_OK;
     free(group);

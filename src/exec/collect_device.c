@@ -43,8 +43,7 @@ static enum plim_status give(struct device *device, const struct device_exchange
 {
     struct plim_error why = {0};
     if (device->ops->exchange(device, e, &why) == PLIM_OK) return PLIM_OK;
-    return plim_fail(err, PLIM_IO, "rank %d of %d: NCCL: %s", device->comm->rank, device->comm->ranks,
-                     why.text);
+    return comm_missing(device->comm, "NCCL", why.text, err);
 }
 
 static const char *begin_gather(void *arg, void *stream)
@@ -157,7 +156,7 @@ enum plim_status exec_join_devices(struct device *device, struct plim_error *err
 }
 
 /* A card that waits for another one's bytes waits for ever: the host looks at the clock for it. */
-enum plim_status exec_await_device(struct exec *exec, struct plim_error *err)
+enum plim_status exec_await_device(const struct exec *exec, struct plim_error *err)
 {
     struct device *device = exec->device;
     struct comm *comm = device->comm;
@@ -165,11 +164,8 @@ enum plim_status exec_await_device(struct exec *exec, struct plim_error *err)
     enum plim_status status = nccl_check(comm->nccl, err);
     for (long tries = 0; status == PLIM_OK && !device->ops->is_idle(device); tries++) {
         if (tries > 100) nanosleep(&(struct timespec){0, 50000}, NULL);
-        if (clock_seconds() > until)
-            status = plim_fail(err, PLIM_IO, "rank %d of %d: NCCL: some rank did not answer within %.0f s",
-                               comm->rank, comm->ranks, comm->patience);
-        else
-            status = nccl_check(comm->nccl, err);
+        status =
+            clock_seconds() > until ? comm_missing(comm, "NCCL", NULL, err) : nccl_check(comm->nccl, err);
     }
     if (status != PLIM_OK) nccl_abort(comm->nccl);
     return status;

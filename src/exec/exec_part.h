@@ -28,7 +28,7 @@ struct exchange {
 enum plim_status exec_collect_on_device(const struct exchange *x, struct plim_error *err);
 
 /* Until what was given to a device that exchanges with others is done. PLIM_IO: some rank failed, or does not answer. */
-enum plim_status exec_await_device(struct exec *exec, struct plim_error *err);
+enum plim_status exec_await_device(const struct exec *exec, struct plim_error *err);
 
 /* One exchange between ranks (collect.c): done when it returns or, where there is a lane, begun. */
 enum plim_status exec_collect(struct exec *exec, int index, int64_t micro, struct plim_error *err);

@@ -119,8 +119,9 @@ static bool read_port(const char *value, char out[VALUE], struct plim_error *err
     "hold "                                                                                                  \
     "memory as the plan needs it, which is what expandable_segments is for"
 #define ONE_RANK                                                                                             \
-    "ranks are started by mpirun or srun, which have variables of their own; with a WORLD_SIZE above 1 and " \
-    "no MPI, train says the mpirun line to use"
+    "torchrun's variables say which rank train is; ranks of mpirun and srun, and one process by itself, do " \
+    "not "                                                                                                   \
+    "look at them"
 #define OFFLINE                                                                                              \
     "nothing is sent: training.report_to: wandb writes a folder, and wandb sync, which reads the key, "      \
     "sends "                                                                                                 \
@@ -158,13 +159,14 @@ static const struct variable variables[] = {
     {"WANDB_API_KEY", read_any, "text", .why = OFFLINE, .secret = true,
      .help = "ignored: nothing is sent; wandb sync reads it"},
     {"WORLD_SIZE", read_ranks, "a number of processes, e.g. 1", .why = ONE_RANK, .launcher = true,
-     .help = "1: ranks are started by mpirun or srun (docs/ranks.md); plan is one process anywhere"},
+     .help =
+         "train is one of so many ranks that torchrun started (docs/ranks.md); plan is one process anywhere"},
     {"RANK", read_rank, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .help = "checked"},
     {"LOCAL_RANK", read_rank, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .help = "checked"},
     {"MASTER_ADDR", read_any, "a host", .why = ONE_RANK, .launcher = true,
-     .help = "ignored: MPI's ranks find each other"},
+     .help = "where torchrun's ranks meet"},
     {"MASTER_PORT", read_port, "a port from 1 to 65535, e.g. 29500", .why = ONE_RANK, .launcher = true,
-     .help = "checked"},
+     .help = "torchrun's ranks meet 100 ports behind it, or where PLIMSOLL_PORT says"},
 };
 enum { VARIABLES = sizeof variables / sizeof *variables };
 _Static_assert((int)VARIABLES * 2 < (int)VARIABLES_SEEN,

@@ -140,10 +140,11 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     bool workers_given, prefetch_given, max_line_given;
 };
 
-/* What bounds parameters that several ranks have in pieces (training.zero), in elements. */
+/* What bounds parameters that several ranks have in pieces (training.zero), in elements, and when gradients are summed. */
 struct job_zero {
     int64_t max_live, max_reuse, prefetch, whole_below;
     bool prefetch_given;
+    int sum_gradients; /* 0: in every micro-batch, 1: once a step */
 };
 
 /* training.deepspeed.offload_optimizer and offload_param. */

@@ -33,6 +33,7 @@ static const char *const formats[] = {"auto", "text", "lines", "jsonl", "tokens"
 static const char *const row_kinds[] = {"auto", "stream", "samples", NULL};
 static const char *const overlongs[] = {"truncate", "split", "drop", "refuse", NULL};
 static const char *const offload_devices[] = {"none", "cpu", "nvme", NULL};
+static const char *const sums[] = {"micro_batch", "step", NULL};
 static const char *const warmups[] = {"linear", "log", NULL};
 static const char *const profiles[] = {"aggressive", "balanced", "conservative", NULL};
 static const char *const feed_forwards[] = {"relu", "gated-gelu", NULL};
@@ -194,6 +195,7 @@ static const struct schema_row rows[] = {
     {"training.zero.max_reuse_distance", SCHEMA_INT64, AT(zero.max_reuse), .min = 0, .max = 1e15, .fallback = "0", .help = "stage 3: a parameter may stay whole from forward to backward where at most so many elements of others are read in between, if the budget allows it; 0: none does"},
     {"training.zero.prefetch_bucket_size", SCHEMA_INT64, AT(zero.prefetch), .flag = GIVEN(zero.prefetch_given), .min = 0, .max = 1e15, .help = "stage 3: elements that are gathered ahead of the ops that read them at most; 0: none; absent: about a layer's"},
     {"training.zero.param_persistence_threshold", SCHEMA_INT64, AT(zero.whole_below), .min = 0, .max = 1e15, .fallback = "0", .help = "stage 3: parameters with fewer elements stay whole on every rank; 0: only the smallest do"},
+    {"training.zero.sum_gradients", SCHEMA_ENUM, AT(zero.sum_gradients), .names = sums, .fallback = "micro_batch", .help = "when ranks sum gradients, at every stage alike: in every micro-batch, so that each keeps a piece of them; or once a step, which sends less where gradients accumulate and keeps them whole. All stages have the same bits with each; the two differ in the last digits"},
     {"training.link", SCHEMA_STRING, AT(training.link), .fallback = "auto", .help = "between ranks of a machine: shared-memory, pcie or nvlink; auto: measured when they start, or the device's usual one in a plan"},
     {"training.network", SCHEMA_STRING, AT(training.network), .fallback = "auto", .help = "between machines: 1g, 10g, 25g, 100g or 400g; auto: measured when ranks start, or 100g in a plan"},
     {"training.state_tier", SCHEMA_ENUM, AT(training.state_tier), .flag = GIVEN(training.state_tier_given), .names = tiers, .help = "pins where optimizer state lives: device, or what is below it: disk under a CPU, host or disk under a GPU"},

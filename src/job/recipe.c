@@ -158,6 +158,12 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     return pass_part(tape, part, knobs->grad_tier != TIER_DEVICE, err);
 }
 
+/* Adafactor has one stage, and statistics of whole gradients. */
+static bool sums_once(const struct job *job)
+{
+    return job->zero.sum_gradients == 1 || job->training.optimizer == OPTIMIZER_ADAFACTOR;
+}
+
 static struct shard_options shard_of(const struct job *job, const struct device_facts *facts,
                                      const struct knobs *knobs)
 {
@@ -166,6 +172,7 @@ static struct shard_options shard_of(const struct job *job, const struct device_
                                   .rank = facts->rank,
                                   .zero = (enum zero)knobs->zero,
                                   .node_ranks = facts->node_ranks,
+                                  .whole_grads = sums_once(job),
                                   .whole_below = job->zero.whole_below,
                                   .reuse = knobs->keep_gathered ? job->zero.max_reuse : 0};
 }
@@ -269,6 +276,7 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
                                  .host_updates = job->training.optimizer == OPTIMIZER_ADAMW ||
                                                  job->training.optimizer == OPTIMIZER_SGD,
                                  .whole_state = job->training.optimizer == OPTIMIZER_ADAFACTOR,
+                                 .whole_grads = sums_once(job),
                                  .may_keep_gathered = job->zero.max_reuse > 0,
                                  .compute = job_compute,
                                  .place = job_place,

@@ -16,14 +16,7 @@ const struct param_row decoder_params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ONES)
                                                          DECODER_GATED, DECODER_NORMS};
 
 const struct model_keys decoder_keys = {
-    .hidden = "hidden_size",
-    .intermediate = "intermediate_size",
-    .layers = "num_hidden_layers",
-    .heads = "num_attention_heads",
-    .kv_heads = "num_key_value_heads",
-    .positions = "max_position_embeddings",
-    .norm_eps = "rms_norm_eps",
-    .activation = "hidden_act",
+    DECODER_KEYS("intermediate_size", "hidden_act"),
     .dropout = {"attention_dropout"},
 };
 

@@ -140,6 +140,12 @@ enum decoder_param {
     [P_Q_NORM] = DECODER_NORM("self_attn.q_norm", q, rule), [P_K_NORM] =                                     \
                                                                 DECODER_NORM("self_attn.k_norm", k, rule)
 
+/* What config.json calls the sizes: of LLaMA, and with other names for the feed-forward part. */
+#define DECODER_KEYS(inner, act)                                                                             \
+    .hidden = "hidden_size", .intermediate = inner, .layers = "num_hidden_layers",                           \
+    .heads = "num_attention_heads", .kv_heads = "num_key_value_heads",                                       \
+    .positions = "max_position_embeddings", .norm_eps = "rms_norm_eps", .activation = act
+
 extern const struct param_row decoder_params[DECODER_PARAMS]; /* LLaMA's */
 extern const struct model_keys decoder_keys;
 

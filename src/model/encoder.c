@@ -26,6 +26,22 @@ const struct model_keys encoder_keys = {
     .types = "type_vocab_size",
 };
 
+const struct hf_demand encoder_demands[] = {
+    {.key = "is_decoder"},
+    {.key = "add_cross_attention"},
+    {.key = "position_embedding_type", .text = "absolute"},
+    {.key = NULL},
+};
+
+void encoder_defaults(struct model_spec *spec)
+{
+    spec->max_positions = 512;
+    spec->norm_eps = 1e-12;
+    spec->tie_embeddings = true;
+    spec->qkv_bias = spec->o_bias = spec->mlp_bias = true;
+    spec->pad_token_id = 0;
+}
+
 enum plim_status encoder_check(const struct model_spec *spec, struct plim_error *err)
 {
     const struct model_keys *keys = spec->arch->keys;

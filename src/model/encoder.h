@@ -1,14 +1,20 @@
 /* encoder.h - the encoder that BERT, RoBERTa and DistilBERT share: LayerNorm after each residual, learned positions, full
  * attention inside a row's length, exact GELU, biases everywhere.
  *
- * The three differ in names, in whether segments are told apart, and in where numbers are dropped. Each has a table of
- * ENCODER_PARAMS rows in the order of enum encoder_param; a bias follows its weight. Only model/ includes this header.
+ * The three differ in names, in whether segments are told apart, and in where numbers are dropped. A file of an architecture
+ * puts its table together of the pieces below:
+ *
+ *     static const struct param_row params[ENCODER_PARAMS] = {ENCODER_EMBEDDINGS("bert"), ENCODER_LAYERS("bert"),
+ *                                                             ENCODER_TOKEN_HEAD(...), ENCODER_LABEL_HEAD};
+ *
+ * Only model/ includes this header.
  */
 #ifndef PLIM_MODEL_ENCODER_H
 #define PLIM_MODEL_ENCODER_H
 
 #include "model/arch.h"
 
+/* A bias follows its weight. */
 enum encoder_param {
     ENCODER_WORDS,
     ENCODER_POSITIONS,
@@ -41,7 +47,60 @@ enum encoder_param {
 /* Which of a spec's dropouts is which. */
 enum { ENCODER_DROP_HIDDEN, ENCODER_DROP_ATTENTION, ENCODER_DROP_LABELS };
 
-extern const struct model_keys encoder_keys; /* BERT's and RoBERTa's */
+#define ENCODER_LINEAR(row, name, rows, columns, when)                                                       \
+    [row] = {name ".weight", {rows, columns}, RULE_NORMAL, when},                                            \
+    [row##_BIAS] = {name ".bias", {rows}, RULE_ZEROS, when}
+#define ENCODER_LAYER_NORM(row, name, when)                                                                  \
+    [row] = {name ".weight", {DIM_C}, RULE_ONES, when},                                                      \
+    [row##_BIAS] = {name ".bias", {DIM_C}, RULE_ZEROS, when}
+
+#define ENCODER_EMBEDDINGS(model)                                                                            \
+    [ENCODER_WORDS] = {model ".embeddings.word_embeddings.weight",                                           \
+                       {DIM_V, DIM_C},                                                                       \
+                       RULE_NORMAL,                                                                          \
+                       WHEN_ALWAYS},                                                                         \
+    [ENCODER_POSITIONS] = {model ".embeddings.position_embeddings.weight",                                   \
+                           {DIM_P, DIM_C},                                                                   \
+                           RULE_NORMAL,                                                                      \
+                           WHEN_ALWAYS},                                                                     \
+    [ENCODER_TYPES] = {model ".embeddings.token_type_embeddings.weight",                                     \
+                       {DIM_TYPES, DIM_C},                                                                   \
+                       RULE_NORMAL,                                                                          \
+                       WHEN_TYPES},                                                                          \
+    ENCODER_LAYER_NORM(ENCODER_NORM, model ".embeddings.LayerNorm", WHEN_ALWAYS)
+
+/* Layers as BERT and RoBERTa call them. */
+#define ENCODER_LAYER(model, name) model ".encoder.layer.%d." name
+#define ENCODER_LAYERS(model)                                                                                \
+    ENCODER_LINEAR(ENCODER_QKV, ENCODER_LAYER(model, "attention.self.{query,key,value}"), DIM_QKV, DIM_C,    \
+                   WHEN_ALWAYS),                                                                             \
+        ENCODER_LINEAR(ENCODER_O, ENCODER_LAYER(model, "attention.output.dense"), DIM_C, DIM_C,              \
+                       WHEN_ALWAYS),                                                                         \
+        ENCODER_LAYER_NORM(ENCODER_NORM1, ENCODER_LAYER(model, "attention.output.LayerNorm"), WHEN_ALWAYS),  \
+        ENCODER_LINEAR(ENCODER_FC, ENCODER_LAYER(model, "intermediate.dense"), DIM_F, DIM_C, WHEN_ALWAYS),   \
+        ENCODER_LINEAR(ENCODER_PROJ, ENCODER_LAYER(model, "output.dense"), DIM_C, DIM_F, WHEN_ALWAYS),       \
+        ENCODER_LAYER_NORM(ENCODER_NORM2, ENCODER_LAYER(model, "output.LayerNorm"), WHEN_ALWAYS)
+
+/* The projection's weight is the words' where they are tied; its bias has a whole name of its own. */
+#define ENCODER_TOKEN_HEAD(transform, norm, projection, bias)                                                \
+    ENCODER_LINEAR(ENCODER_TRANSFORM, transform, DIM_C, DIM_C, WHEN_SAYS_TOKENS),                            \
+        ENCODER_LAYER_NORM(ENCODER_HEAD_NORM, norm, WHEN_SAYS_TOKENS),                                       \
+        [ENCODER_HEAD] = {projection ".weight", {DIM_V, DIM_C}, RULE_NORMAL, WHEN_UNTIED_TOKENS},            \
+        [ENCODER_HEAD_BIAS] = {bias, {DIM_V}, RULE_ZEROS, WHEN_SAYS_TOKENS}
+#define ENCODER_LABEL_HEAD ENCODER_LINEAR(ENCODER_LABELS, "classifier", DIM_LABELS, DIM_C, WHEN_SAYS_LABELS)
+
+/* hf_class of each task. */
+#define ENCODER_CLASSES(name)                                                                                \
+    {                                                                                                        \
+        [TASK_TOKENS] = name "ForMaskedLM", [TASK_LABELS] = name "ForTokenClassification",                   \
+        [TASK_EMBEDDING] = name "Model"                                                                      \
+    }
+
+extern const struct model_keys encoder_keys;     /* BERT's and RoBERTa's */
+extern const struct hf_demand encoder_demands[]; /* theirs, too */
+
+/* BERT's, but for segments. */
+void encoder_defaults(struct model_spec *spec);
 
 /* drops_attention: what leaves attention is dropped like what leaves the feed-forward part. */
 void encoder_emit(struct builder *b, bool drops_attention);

@@ -6,14 +6,7 @@ static const struct param_row params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ZEROS)
                                                         DECODER_GATED, DECODER_SANDWICH_NORMS(RULE_ZEROS)};
 
 const struct model_keys gemma_keys = {
-    .hidden = "hidden_size",
-    .intermediate = "intermediate_size",
-    .layers = "num_hidden_layers",
-    .heads = "num_attention_heads",
-    .kv_heads = "num_key_value_heads",
-    .positions = "max_position_embeddings",
-    .norm_eps = "rms_norm_eps",
-    .activation = "hidden_activation",
+    DECODER_KEYS("intermediate_size", "hidden_activation"),
     .dropout = {"attention_dropout"},
 };
 

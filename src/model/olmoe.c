@@ -6,14 +6,7 @@ static const struct param_row params[DECODER_PARAMS] = {
     DECODER_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj")};
 
 static const struct model_keys keys = {
-    .hidden = "hidden_size",
-    .intermediate = "intermediate_size",
-    .layers = "num_hidden_layers",
-    .heads = "num_attention_heads",
-    .kv_heads = "num_key_value_heads",
-    .positions = "max_position_embeddings",
-    .norm_eps = "rms_norm_eps",
-    .activation = "hidden_act",
+    DECODER_KEYS("intermediate_size", "hidden_act"),
     .experts = "num_experts",
     .dropout = {"attention_dropout"},
 };

@@ -7,14 +7,7 @@ static const struct param_row params[DECODER_PARAMS] = {
     DECODER_SHARED_EXPERT,   DECODER_DENSE_LAYERS};
 
 static const struct model_keys keys = {
-    .hidden = "hidden_size",
-    .intermediate = "moe_intermediate_size",
-    .layers = "num_hidden_layers",
-    .heads = "num_attention_heads",
-    .kv_heads = "num_key_value_heads",
-    .positions = "max_position_embeddings",
-    .norm_eps = "rms_norm_eps",
-    .activation = "hidden_act",
+    DECODER_KEYS("moe_intermediate_size", "hidden_act"),
     .experts = "num_experts",
     .dropout = {"attention_dropout"},
 };

@@ -32,13 +32,13 @@ void oracle_release(struct oracle *o)
     *o = (struct oracle){0};
 }
 
-static bool streams(const struct knobs *k)
+static bool streams(const struct oracle *o, const struct knobs *k)
 {
-    return k->param_tier != TIER_DEVICE || k->grad_tier != TIER_DEVICE || k->zero >= ZERO_GRADS;
+    return k->param_tier != TIER_DEVICE || k->grad_tier != TIER_DEVICE || o->request->facts->ranks > 1;
 }
 
 /* The knobs that the loop depends on: state is touched there only by updates inside backward. */
-static struct knobs loop_key(const struct knobs *k)
+static struct knobs loop_key(const struct oracle *o, const struct knobs *k)
 {
     struct knobs key = *k;
     key.accumulation = 0;
@@ -46,13 +46,13 @@ static struct knobs loop_key(const struct knobs *k)
         key.state_tier = key.state_share = key.host_share = 0;
         if (key.disk_share <= OFFLOAD_SHARES) key.disk_share = 0; /* no parameters */
     }
-    if (!streams(k) && key.state_tier != TIER_DISK) key.prefetch_ops = 0;
+    if (!streams(o, k) && key.state_tier != TIER_DISK) key.prefetch_ops = 0;
     return key;
 }
 
-static struct knobs update_key(const struct knobs *k)
+static struct knobs update_key(const struct oracle *o, const struct knobs *k)
 {
-    if (k->optimizer_in_backward) return loop_key(k);
+    if (k->optimizer_in_backward) return loop_key(o, k);
     return (struct knobs){.zero = k->zero,
                           .state_tier = k->state_tier,
                           .state_share = k->state_share,
@@ -201,7 +201,7 @@ static enum plim_status measure(struct oracle *o, const struct knobs *knobs, enu
 static enum plim_status look(struct oracle *o, const struct knobs *knobs, enum tape_part part,
                              struct plim_error *err)
 {
-    struct part_cost loop = {.key = loop_key(knobs)}, update = {.key = update_key(knobs)};
+    struct part_cost loop = {.key = loop_key(o, knobs)}, update = {.key = update_key(o, knobs)};
     enum plim_status status = measure(o, knobs, part, &loop, &update, err);
     if (status == PLIM_NO_FIT && o->patient) {
         loop.peak = update.peak = TOO_LARGE, loop.seconds = update.seconds = TOO_LONG;
@@ -237,7 +237,7 @@ struct parts {
 static enum plim_status find_parts(struct oracle *o, const struct knobs *k, struct parts *out,
                                    struct plim_error *err)
 {
-    struct knobs loop_knobs = loop_key(k), update_knobs = update_key(k);
+    struct knobs loop_knobs = loop_key(o, k), update_knobs = update_key(o, k);
     *out = (struct parts){find(&o->loops, &loop_knobs), find(&o->updates, &update_knobs)};
     if (out->loop && out->update) return PLIM_OK;
     enum plim_status status = look_for(o, k, out->loop != NULL, out->update != NULL, err);
@@ -276,7 +276,7 @@ enum plim_status oracle_kept(struct oracle *o, const struct knobs *k, struct pla
 {
     struct knobs apart = *k;
     apart.optimizer_in_backward = 0;
-    struct knobs key = update_key(&apart);
+    struct knobs key = update_key(o, &apart);
     enum plim_status status = find(&o->updates, &key) ? PLIM_OK : look_for(o, &apart, true, false, err);
     if (status == PLIM_OK) plan_lines(o->request, find(&o->updates, &key)->kept, 0, 0, false, out);
     return status;
@@ -285,7 +285,7 @@ enum plim_status oracle_kept(struct oracle *o, const struct knobs *k, struct pla
 enum plim_status oracle_update_seconds(struct oracle *o, const struct knobs *k, double *out,
                                        struct plim_error *err)
 {
-    struct knobs key = update_key(k);
+    struct knobs key = update_key(o, k);
     enum plim_status status = find(&o->updates, &key) ? PLIM_OK : look_for(o, k, true, false, err);
     if (status == PLIM_OK) *out = find(&o->updates, &key)->seconds;
     return status;

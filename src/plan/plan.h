@@ -42,6 +42,7 @@ struct plan_request {
     int lengths; /* tapes of the loop, for rows of several lengths, that take turns over the plan's arena; 0: one */
     bool needs_global_norm; /* clipping or loss scaling: the optimizer cannot run inside backward */
     bool host_updates;      /* a host's CPU can make this optimizer's updates */
+    bool whole_grads;       /* ranks sum gradients once a step, not in every micro-batch */
     bool may_keep_gathered; /* what stage 3 gathers for forward may stay whole until backward */
     bool whole_state;       /* this optimizer's state cannot be in pieces */
     struct knobs pins;

@@ -11,6 +11,12 @@ static bool pin_allows(int64_t pin, int64_t value) { return pin == KNOB_OPEN || 
 
 /* --- places and shares --------------------------------------------------------------------------------------- */
 
+/* Stages 1 and 2 differ in what gradients are, and that is the same at every stage (pass.h): one of them is searched. */
+static bool is_needless(const struct plan_request *r, enum zero zero)
+{
+    return r->pins.zero == KNOB_OPEN && zero == (r->whole_grads ? ZERO_GRADS : ZERO_STATE);
+}
+
 /* Gradients that wait on a lower tier have no update inside backward to wait for; of several ranks' they are pieces. */
 static bool place_is_allowed(const struct plan_request *r, const struct place *p)
 {
@@ -21,7 +27,8 @@ static bool place_is_allowed(const struct plan_request *r, const struct place *p
     if (p->zero != ZERO_NONE && (!several || r->whole_state)) return false;
     if (p->zero == ZERO_NODE && (r->facts->node_ranks < 2 || r->facts->node_ranks >= r->facts->ranks))
         return false;
-    if (several && lower && p->zero < ZERO_GRADS) return false;
+    if (several && (is_needless(r, p->zero) || (lower && (r->whole_grads || p->zero < ZERO_GRADS))))
+        return false;
     return pin_allows(pins->grad_tier, p->grad) && pin_allows(pins->optimizer_in_backward, p->inside) &&
            (!several || pin_allows(pins->zero, p->zero));
 }
@@ -310,7 +317,9 @@ static void apply_updater(const struct space *s, const struct point *p, struct k
 /* Ranks exchange in every micro-batch, beside computing. */
 static bool exchanges(const struct space *s, const struct point *p)
 {
-    return s->request->facts->async_exchanges && place_at(s, p)->zero >= ZERO_GRADS;
+    const struct plan_request *r = s->request;
+    return r->facts->async_exchanges && r->facts->ranks > 1 &&
+           (!r->whole_grads || place_at(s, p)->zero >= ZERO_PARAMS);
 }
 
 static bool may_keep(const struct space *s, const struct point *p)

@@ -260,12 +260,12 @@ static void check_ranks(const struct doctor_case *c, struct strbuf *out)
     (void)c;
     for (size_t i = 0; i < sizeof mpi / sizeof *mpi; i++)
         if (getenv(mpi[i])) return;
-    if (torch && strtol(torch, NULL, 10) > 1)
+    if (torch && strtol(torch, NULL, 10) > 1 && !(getenv("RANK") && getenv("MASTER_ADDR")))
         strbuf_addf(out,
-                    "environment WORLD_SIZE: torchrun's %.20s processes are refused by train; start them by "
-                    "mpirun -n "
-                    "%.20s, or unset it\n",
-                    torch, torch);
+                    "environment WORLD_SIZE: train takes itself for one of %.20s processes of torchrun, "
+                    "whose RANK and "
+                    "MASTER_ADDR are not there; unset it\n",
+                    torch);
 }
 
 static check *const checks[] = {

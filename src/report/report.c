@@ -172,6 +172,28 @@ static void put_epoch(struct json_writer *w, const struct plan_report *r)
     json_end_object(w);
 }
 
+static void put_ranks(struct json_writer *w, const struct plan_report *r)
+{
+    json_begin_object(w, "ranks");
+    json_int(w, "count", report_ranks(r));
+    json_int(w, "zero_stage", r->plan->knobs.zero);
+    json_double(w, "link_bytes_per_step", report_link_bytes(r));
+    json_double(w, "efficiency", report_link_efficiency(r));
+    json_end_object(w);
+}
+
+static void put_predicted(struct json_writer *w, const struct plan_report *r)
+{
+    double seconds = r->plan->step_seconds;
+    int64_t tokens = r->request->rows * report_ranks(r) * r->request->time;
+    json_begin_object(w, "predicted");
+    json_double(w, "step_ms", seconds * 1e3);
+    json_double(w, "tokens_per_s", seconds > 0 ? (double)tokens / seconds : 0);
+    json_double(w, "run_s", report_run_seconds(r));
+    json_int(w, "steps", r->job->training.steps);
+    json_end_object(w);
+}
+
 void report_json(const struct plan_report *r, struct strbuf *out)
 {
     const struct plan *p = r->plan;
@@ -195,14 +217,7 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     if (r->request->facts->no_kernels[0]) json_str(&w, "not_runnable", r->request->facts->no_kernels);
     json_int(&w, "parameters", model_param_count(&r->job->spec));
     json_int(&w, "effective_batch", r->request->rows * report_ranks(r));
-    if (report_ranks(r) > 1) {
-        json_begin_object(&w, "ranks");
-        json_int(&w, "count", report_ranks(r));
-        json_int(&w, "zero_stage", p->knobs.zero);
-        json_double(&w, "link_bytes_per_step", report_link_bytes(r));
-        json_double(&w, "efficiency", report_link_efficiency(r));
-        json_end_object(&w);
-    }
+    if (report_ranks(r) > 1) put_ranks(&w, r);
     json_int(&w, "max_length", r->request->time);
     report_json_knobs(&w, "knobs", r->job, &p->knobs);
     json_begin_array(&w, "pins");
@@ -210,15 +225,7 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     json_end_array(&w);
     report_json_savings(&w, r);
     if (!p->fits) put_remedies(&w, r);
-    json_begin_object(&w, "predicted");
-    json_double(&w, "step_ms", p->step_seconds * 1e3);
-    json_double(&w, "tokens_per_s",
-                p->step_seconds > 0
-                    ? (double)(r->request->rows * report_ranks(r) * r->request->time) / p->step_seconds
-                    : 0);
-    json_double(&w, "run_s", report_run_seconds(r));
-    json_int(&w, "steps", r->job->training.steps);
-    json_end_object(&w);
+    put_predicted(&w, r);
     if (r->job->epoch.rows) put_epoch(&w, r);
     json_begin_object(&w, "planning");
     json_int(&w, "ops", p->tape.nops);

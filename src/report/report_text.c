@@ -40,15 +40,18 @@ static void put_line(struct strbuf *out, const char *name, int64_t bytes, int64_
 
 static void put_ranks(const struct plan_report *r, struct strbuf *out)
 {
-    static const char *const pieces[ZERO_COUNT] = {
-        "nothing", "optimizer state", "optimizer state and gradients",
-        "optimizer state, gradients and parameters", "the same on every node"};
+    static const char *const pieces[2][ZERO_COUNT] = {
+        {"gradients", "optimizer state and gradients", "optimizer state and gradients",
+         "optimizer state, gradients and parameters", "the same on every node"},
+        {"nothing", "optimizer state", "optimizer state", "optimizer state and parameters",
+         "the same on every node"}}; /* gradients summed once a step are whole */
     char bytes[BYTES_TEXT];
     strbuf_addf(out,
                 "%d ranks of this plan, in pieces %s (ZeRO %d); a rank sends %s a step; %.0f %% of the speed "
                 "without a link\n",
-                report_ranks(r), pieces[r->plan->knobs.zero], (int)r->plan->knobs.zero,
-                bytes_format(bytes, (uint64_t)report_link_bytes(r)), 100 * report_link_efficiency(r));
+                report_ranks(r), pieces[r->request->whole_grads][r->plan->knobs.zero],
+                (int)r->plan->knobs.zero, bytes_format(bytes, (uint64_t)report_link_bytes(r)),
+                100 * report_link_efficiency(r));
 }
 
 static void put_head(const struct plan_report *r, bool colour, struct strbuf *out)

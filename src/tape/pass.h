@@ -85,21 +85,23 @@ enum plim_status pass_update(struct tape *tape, const struct update_options *opt
 
 /* Of several ranks each has a piece of:
  *
- *     ZERO_NONE       nothing; gradients are summed before the update
+ *     ZERO_NONE       nothing of what is kept from step to step
  *     ZERO_STATE      moments and masters (ZeRO 1)
- *     ZERO_GRADS      and gradients (ZeRO 2), which are summed in every micro-batch
+ *     ZERO_GRADS      and gradients (ZeRO 2)
  *     ZERO_PARAMS     and parameters (ZeRO 3), gathered around the ops that read them
  *     ZERO_NODE       the same, but pieces are of the ranks of a node: every node has a whole model, and nodes sum
  *                     their gradients before the update (hybrid sharding)
  *
- * Small tensors (TENSOR_NEAR) stay whole. At the same number of ranks and one micro-batch a step the first four give the
- * same bits; nodes are summed one by one first. */
+ * The order of summation is not the stage's: gradients are summed over ranks in every micro-batch and accumulate in
+ * pieces, or (whole_grads) accumulate whole and are summed once, at every stage alike. So the first four give the same bits at
+ * the same number of ranks and micro-batch; nodes are summed one by one first. Small tensors (TENSOR_NEAR) stay whole and are summed once. */
 enum zero { ZERO_NONE, ZERO_STATE, ZERO_GRADS, ZERO_PARAMS, ZERO_NODE, ZERO_COUNT };
 
 struct shard_options {
     int ranks, rank;
     enum zero zero;
     int node_ranks;      /* of a node, for ZERO_NODE: divides ranks */
+    bool whole_grads;    /* gradients are summed once, before the update, and whole until then */
     int64_t whole_below; /* parameters with fewer elements stay whole at every stage */
     int64_t
         reuse; /* a parameter stays whole from forward to backward where no more elements of others are read between */

@@ -2,9 +2,10 @@
  *
  * A tensor in pieces keeps its shape and name; `piece` says how much of it is here, and ops touch that through one view. A
  * parameter in pieces is gathered before the first op of a phase that reads it. A gradient in pieces is made whole by
- * backward and summed over ranks behind its last writer: once in a micro-batch, so that the order of summation is that of
- * gradients which are whole. Updates compute the piece alone; where the parameter is whole, its piece is taken before
- * and gathered after.
+ * backward and summed over ranks behind its last writer, in every micro-batch; one that stays whole is summed where the update
+ * needs it first. Which of both is the same at every stage, for the order of summation follows from it. Updates compute
+ * the piece alone; where the parameter is whole, its piece is taken before and gathered after. A whole update (ZERO_NONE)
+ * gathers the sum.
  *
  * With ZERO_NODE the pieces are those of a node's ranks, and the sum over nodes of a gradient's piece is made where the update
  * needs it first.
@@ -28,6 +29,7 @@ struct shard {
     int *view;         /* of what is in pieces: the piece */
     int *near;         /* the whole of it, now */
     int *made;         /* of a gradient that is whole: its piece of the sum */
+    int *gathered;     /* of a gradient in pieces: the whole of the sum */
     int *last[PHASES]; /* op of the loop that touches the parameter */
     int *writer;       /* the last op of the loop that writes the gradient */
     bool *summed;      /* a gradient that is the sum already */
@@ -49,16 +51,18 @@ static int *ids(int count)
 static bool shard_alloc(struct shard *s)
 {
     s->view = ids(s->count), s->near = ids(s->count), s->made = ids(s->count), s->writer = ids(s->count);
+    s->gathered = ids(s->count);
     s->summed = calloc((size_t)s->count + 1, sizeof *s->summed);
     s->stays = calloc((size_t)s->count + 1, sizeof *s->stays);
-    bool good = s->view && s->near && s->made && s->writer && s->summed && s->stays;
+    bool good = s->view && s->near && s->made && s->writer && s->gathered && s->summed && s->stays;
     for (int p = 0; p < PHASES; p++) good = (s->last[p] = ids(s->count)) != NULL && good;
     return good;
 }
 
 static void shard_free(struct shard *s)
 {
-    free(s->view), free(s->near), free(s->made), free(s->writer), free(s->summed), free(s->stays);
+    free(s->view), free(s->near), free(s->made), free(s->writer), free(s->gathered);
+    free(s->summed), free(s->stays);
     for (int p = 0; p < PHASES; p++) free(s->last[p]);
 }
 
@@ -108,7 +112,7 @@ static bool is_cut(const struct shard *s, int id)
         least = ZERO_STATE;
         break;
     case CLASS_GRAD:
-        least = ZERO_GRADS;
+        least = s->options->whole_grads ? ZERO_COUNT : ZERO_NONE;
         break;
     case CLASS_PARAM:
         least = ZERO_PARAMS;
@@ -164,11 +168,11 @@ static int cut_root(const struct shard *s, int id)
 }
 
 /* An operand as part of the whole that is near. */
-static int near_operand(struct shard *s, int id, int root)
+static int near_operand(struct shard *s, int id, int root, int whole)
 {
-    if (id == root) return s->near[root];
+    if (id == root) return whole;
     struct tensor view = s->tape->tensors[id];
-    view.view_of = s->near[root];
+    view.view_of = whole;
     return tape_tensor(s->tape, &view);
 }
 
@@ -178,7 +182,7 @@ static int read_whole(struct shard *s, const struct op *op, int id, int root)
         s->near[root] = scratch(s, s->tape->tensors[root]);
         emit(s, op, OP_GATHER, s->view[root], s->near[root], ACC_OVERWRITE);
     }
-    return near_operand(s, id, root);
+    return near_operand(s, id, root, s->near[root]);
 }
 
 /* Does the op also add to a gradient that stays whole? A matrix' gradient comes with that of its bias. */
@@ -199,7 +203,7 @@ static int write_whole(struct shard *s, const struct op *old, struct op *op, int
         op->attr.fresh = true;
     else if (old->accumulate == ACC_AFTER_FIRST)
         op->accumulate = ACC_OVERWRITE;
-    return near_operand(s, id, root);
+    return near_operand(s, id, root, s->near[root]);
 }
 
 static void emit_in_loop(struct shard *s, const struct op *old, int index)
@@ -234,36 +238,38 @@ static void sum_small(struct shard *s, const struct op *op, int grad)
 }
 
 /* A piece of what a node has summed becomes the sum of all. */
-static void sum_nodes(struct shard *s, const struct op *op, int grad)
+static void sum_nodes(struct shard *s, const struct op *op, int grad, int piece)
 {
     if (s->among != AMONG_NODE || s->summed[grad]) return;
-    emit_among(s, op, OP_SUM, s->view[grad], s->view[grad], AMONG_NODES);
+    emit_among(s, op, OP_SUM, piece, piece, AMONG_NODES);
     s->summed[grad] = true;
 }
 
 /* This rank's piece of the summed gradient. */
 static int grad_piece(struct shard *s, const struct op *op, int grad)
 {
-    if (s->view[grad] >= 0) {
-        sum_nodes(s, op, grad);
-        return s->view[grad];
+    int piece = s->view[grad] >= 0 ? s->view[grad] : s->made[grad];
+    if (piece < 0) {
+        piece = s->made[grad] = scratch(s, piece_of(s, grad));
+        emit(s, op, OP_REDUCE, grad, piece, ACC_OVERWRITE);
     }
-    if (s->made[grad] < 0) {
-        s->made[grad] = scratch(s, piece_of(s, grad));
-        emit(s, op, OP_REDUCE, grad, s->made[grad], ACC_OVERWRITE);
-    }
-    return s->made[grad];
+    sum_nodes(s, op, grad, piece);
+    return piece;
 }
 
-/* The summed gradient, whole. */
-static void whole_grad(struct shard *s, const struct op *op, int grad)
+/* The summed gradient, whole: in its own place, or beside its piece. */
+static int whole_grad(struct shard *s, const struct op *op, int grad)
 {
     if (owner_of(s->tape, grad) < 0) {
         sum_small(s, op, grad);
-    } else if (!s->summed[grad]) {
-        emit(s, op, OP_GATHER, grad_piece(s, op, grad), grad, ACC_OVERWRITE);
-        s->summed[grad] = true;
+        return grad;
     }
+    if (s->gathered[grad] < 0) {
+        int piece = grad_piece(s, op, grad);
+        s->gathered[grad] = s->view[grad] >= 0 ? scratch(s, s->tape->tensors[grad]) : grad;
+        emit(s, op, OP_GATHER, piece, s->gathered[grad], ACC_OVERWRITE);
+    }
+    return s->gathered[grad];
 }
 
 /* The norm is summed over pieces whatever the stage, and so has the same bits in all of them. */
@@ -281,7 +287,7 @@ static void emit_square(struct shard *s, const struct op *old)
         emit(s, old, OP_PIECE, grad, op.in[SUMSQ_GRAD], ACC_OVERWRITE);
     }
     tape_append(s->tape, &op);
-    if (s->options->zero == ZERO_NONE) whole_grad(s, old, grad);
+    if (s->options->zero == ZERO_NONE && s->options->whole_grads) whole_grad(s, old, grad);
 }
 
 /* Operand `from` of an update becomes `to`, where it is read and where it is written. */
@@ -309,10 +315,10 @@ static void emit_piece_update(struct shard *s, const struct op *old, int param, 
     if (whole) emit(s, old, OP_GATHER, piece, param, ACC_OVERWRITE);
 }
 
-/* Adafactor's statistics are of whole matrices. */
-static int grad_of_update(const struct tape *tape, const struct op *op)
+/* Where an update has its gradient. Adafactor's statistics are of whole matrices. */
+static int grad_slot(const struct op *op)
 {
-    return tape_root(tape, op->in[op->kind == OP_FACTOR_STAT ? (int)FACTOR_STAT_G : (int)UPDATE_G]);
+    return op->kind == OP_FACTOR_STAT ? (int)FACTOR_STAT_G : (int)UPDATE_G;
 }
 
 static void emit_update(struct shard *s, const struct op *old)
@@ -326,15 +332,17 @@ static void emit_update(struct shard *s, const struct op *old)
         tape_append(s->tape, old);
         return;
     }
-    int grad = grad_of_update(s->tape, old), param = s->tape->tensors[grad].owner;
+    int grad = tape_root(s->tape, old->in[grad_slot(old)]), param = s->tape->tensors[grad].owner;
     bool pieces = s->options->zero != ZERO_NONE && owner_of(s->tape, grad) >= 0 &&
                   !op_row(old->kind)->whole && old->kind != OP_ADAFACTOR;
     if (pieces) {
         emit_piece_update(s, old, param, grad);
         return;
     }
-    whole_grad(s, old, grad);
-    tape_append(s->tape, old);
+    struct op op = *old;
+    int whole = whole_grad(s, old, grad), slot = grad_slot(old);
+    if (whole != grad) op.in[slot] = near_operand(s, old->in[slot], grad, whole);
+    tape_append(s->tape, &op);
 }
 
 /* --- the pass ------------------------------------------------------------------------------------------------------ */

@@ -242,6 +242,6 @@ enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *t, boo
     t->scaler.scale = node_float(node_path(root, "scaler.scale"), t->scaler.scale);
     t->scaler.good_steps = node_int(node_path(root, "scaler.good_steps"), 0);
     t->scaler.overflows = node_int(node_path(root, "scaler.overflows"), 0);
-    schedule_restore(&t->schedule, node_get(root, "schedule"));
+    lr_schedule_restore(&t->schedule, node_get(root, "schedule"));
     return PLIM_OK;
 }

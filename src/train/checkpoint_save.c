@@ -257,7 +257,7 @@ static void write_trainer(const struct trainer *t, struct strbuf *text)
                 optimizer_name((enum optimizer)t->job->training.optimizer));
     strbuf_addf(text, "\"scaler\":{\"scale\":%.17g,\"good_steps\":%lld,\"overflows\":%lld},\"schedule\":",
                 t->scaler.scale, (long long)t->scaler.good_steps, (long long)t->scaler.overflows);
-    schedule_save(&t->schedule, text);
+    lr_schedule_save(&t->schedule, text);
     strbuf_addf(text, ",\"loader\":");
     loader_save(t->loader, text);
     strbuf_addf(text, "}\n");

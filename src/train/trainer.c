@@ -248,7 +248,7 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     struct disk_use before = disk_since(t, (struct disk_use){0});
     t->stage = STAGE_STEP;
     struct loader_window window = {0};
-    double lr = schedule_rate(&t->schedule, t->step);
+    double lr = lr_schedule_rate(&t->schedule, t->step);
     enum plim_status status = next_window(t, &window, err);
     if (t->runtime.device->comm) {
         if (status == PLIM_OK && stop_asked(t)) status = plim_fail(err, PLIM_INTERRUPTED, "stopped");
@@ -268,7 +268,7 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     status = finish_step(t, event, err);
     if (status != PLIM_OK) return status;
     t->step++;
-    if (!event->skipped) schedule_observe(&t->schedule, SCHEDULE_ON_STEP, event->loss);
+    if (!event->skipped) lr_schedule_observe(&t->schedule, SCHEDULE_ON_STEP, event->loss);
     t->rows_done += event->rows, t->positions += event->positions, t->padding += event->padding;
     event->kind = TRAIN_STEP;
     event->step = t->step, event->lr = lr, event->tokens = tokens;
@@ -318,7 +318,7 @@ static enum plim_status evaluate_and_tell(struct trainer *t, struct plim_error *
     }
     if (status != PLIM_OK) return status;
     event.scores = t->scores;
-    schedule_observe(&t->schedule, SCHEDULE_ON_EVAL, event.loss);
+    lr_schedule_observe(&t->schedule, SCHEDULE_ON_EVAL, event.loss);
     trainer_tell(t, &event);
     return PLIM_OK;
 }

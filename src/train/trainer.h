@@ -37,7 +37,7 @@
 #include "train/run_trace.h"
 #include "train/run_watch.h"
 #include "train/scaler.h"
-#include "train/schedule.h"
+#include "train/lr_schedule.h"
 #include "watch/explain.h"
 #include <signal.h>
 
@@ -121,7 +121,7 @@ struct trainer {
     struct loader *evaluator; /* of the validation data; NULL: there are none */
     bool told_bad;            /* the first bad record has been told */
     bool data_failed;         /* the rows of a step could not be had; nothing of it has been computed */
-    struct schedule schedule;
+    struct lr_schedule schedule;
     struct scaler scaler;
     struct profile thresholds;
     int64_t step;       /* optimizer steps done */

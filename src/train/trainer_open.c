@@ -5,6 +5,7 @@
 #include "train/checkpoint.h"
 #include "train/epoch.h"
 #include "train/manifest.h"
+#include "train/run_same.h"
 #include "train/trainer.h"
 
 #include <stdlib.h>
@@ -196,11 +197,12 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
         runtime_overhead(); /* before the data: their bytes are a number of their own */
     overhead.bytes += job_telling_bytes(job);
     enum plim_status status = open_data(t, err);
-    schedule_init(&t->schedule, &job->schedule, job->training.steps);
+    lr_schedule_init(&t->schedule, &job->schedule, job->training.steps);
     struct run_options run = {options->resume, options->overwrite, trainer_may_save(t), options->accepted};
     status = comm_agree(device->comm, status, err);
     if (status == PLIM_OK) status = run_start_begin(&t->start, job, &t->corpus, device, &run, err);
     status = comm_agree(device->comm, status, err);
+    if (status == PLIM_OK) status = run_same(device->comm, job, t->start.facts, err);
     if (status == PLIM_OK && t->start.now) corpus_set_now(&t->corpus, t->start.now);
     if (status == PLIM_OK) status = open_runtime(t, device, overhead, err);
     if (status == PLIM_OK) tell_notes(t);

@@ -280,13 +280,14 @@ def runs(case):
 
 
 def launchers(case):
-    torch = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}
-    result = plim.run("train", case.job, "--mode", "multi", "--local_rank=1", *GREEDY, env=torch)
-    line = f"mpirun -n 4 {plim.PLIMSOLL} train {case.job} --mode multi --local_rank=1 --lr_scheduler greedy"
+    torch = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none",
+             "PLIMSOLL_MPI": "/no/such/module.so"}  # with one, ranks meet: tests/fault/ranks_launch.py
+    result = plim.run("train", case.job, "--mode", "multi", "--local_rank=0", *GREEDY, env=torch)
+    line = f"mpirun -n 4 {plim.PLIMSOLL} train {case.job} --mode multi --local_rank=0 --lr_scheduler greedy"
     plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and "torchrun" in result.stderr and line in result.stderr, f"torchrun: {result.stderr.strip()}")
     spread = plim.run("train", case.job, env={**torch, "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": ""})
     plim.ok(spread.returncode == 2 and "mpirun -n 8 --hostfile HOSTS" in spread.stderr, f"two machines: {spread.stderr.strip()}")
-    one = plim.run("train", case.job, "-q", "--mode", "single", "--steps", 1, "--no-checkpoint", env={**torch, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
+    one = plim.run("train", case.job, "-q", "--mode", "single", "--steps", 1, "--no-checkpoint", env={**torch, "WORLD_SIZE": "1"})
     plim.ok(one.returncode == 0, f"one process trains {one.stderr.strip()[:200]}")
     multi = plim.run("train", case.job, "-q", "--mode", "multi", "--steps", 1)
     plim.ok(multi.returncode == 2 and "mpirun" in multi.stderr and multi.stderr.count("\n") == 1, f"--mode multi alone: {multi.stderr.strip()}")

@@ -7,6 +7,7 @@ Files it names are small ones that stand in (make_files). What is run otherwise 
 be run by a test is in ELSEWHERE with its reason, and what does not end with 0 is in EXITS; a command that cannot be run
 and is in no table fails, and so does a row of a table that no document needs any more.
 """
+import json
 import os
 import pathlib
 import re
@@ -60,7 +61,7 @@ EXITS = {"plimsoll doctor small.yaml": 1,  # it has been trained before in these
 # Options in these pages that are other programs'.
 FOREIGN = {"--preset", "--build", "--cases", "--list", "--out", "--merge", "--compile", "--plimsoll", "--attention",
            "--cudnn-probe", "--long", "--speed", "--torch", "--ultra", "--precision", "--name", "--no",
-           "--minutes", "--prompts", "--bind-to"}
+           "--minutes", "--prompts", "--bind-to", "--nproc", "--python"}
 
 
 def commands(text):
@@ -142,8 +143,25 @@ def check_options():
         plim.ok(told == helps[name], f"cli.md has the options of {name}, no more and no fewer {sorted(told ^ helps[name])}")
 
 
+def check_fields(folder):
+    """cli.md's table of plan --json has the fields that plans have, no more and no fewer; of objects their members, too."""
+    part = (ROOT / "docs" / "cli.md").read_text().split("\n## plan\n")[1].split("\n## ")[0].split("`--json` prints one object")[1]
+    rows = re.findall(r"^\| (`.*?) \| (.*) \|$", part, re.M)
+    told = {name: text for names, text in rows for name in re.findall(r"`([a-z_]+)(?:\[\])?`", names)}
+    has = {}
+    for flags in ("", "--budget 8MiB", "--device t4", "--ranks 2"):  # it fits, does not, has no kernels, is shared
+        has.update(json.loads(run(f"plimsoll plan demo/small.yaml --json --quiet {flags}", folder).stdout))
+    plim.ok(set(told) == set(has), f"cli.md has the fields of plan --json {sorted(set(told) ^ set(has))}")
+    for name, value in has.items():
+        first = value[0] if isinstance(value, list) and value else value
+        if name == "settings" or not isinstance(first, dict): continue
+        none = [m for m in first if f"`{m}`" not in told[name]]
+        plim.ok(not none, f"cli.md has the members of {name} {none}")
+
+
 with tempfile.TemporaryDirectory() as folder_:
     make_files(folder_)
     check_commands(folder_)
+    check_fields(folder_)
 check_options()
 plim.done()

@@ -1,25 +1,16 @@
 #!/usr/bin/env python3
 """Ten AdamW losses of encoders through `plimsoll train` against transformers: entities with BERT, RoBERTa and DistilBERT, pairs of
 sentences with in-batch negatives as sentence-transformers has them; evaluation, and the export of what was learned. Skips itself
-where torch is not installed; PYTHON_WITH_TORCH names another interpreter that has it."""
-import os
-import sys
-
-other = os.environ.pop("PYTHON_WITH_TORCH", None)
-if other: os.execv(other, [other, *sys.argv])
-sys.path.pop(0)  # a test beside this one has the name of a module that torch imports
-try:
-    import torch
-    import transformers as hf
-except ImportError as e:
-    print(f"no torch here: {e}")
-    sys.exit(77)
-
+where torch is not installed (with_torch.py)."""
 import json
+import os
 import random
+import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from with_torch import torch
+import transformers as hf
 import encoder_jobs
 import plim
 

@@ -1,25 +1,16 @@
 #!/usr/bin/env python3
 """Exported encoders load in transformers, with every tensor, the names of their labels and the golden numbers. Skips itself
-where torch is not installed; PYTHON_WITH_TORCH names another interpreter that has it."""
-import os
-import sys
-
-other = os.environ.pop("PYTHON_WITH_TORCH", None)
-if other: os.execv(other, [other, *sys.argv])
-sys.path.pop(0)  # a test beside this one has the name of a module that torch imports
-try:
-    import torch
-    import transformers as hf
-    from safetensors.torch import load_file
-except ImportError as e:
-    print(f"no torch here: {e}")
-    sys.exit(77)
-
+where torch is not installed (with_torch.py)."""
 import json
+import os
 import shutil
+import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from with_torch import torch
+import transformers as hf
+from safetensors.torch import load_file
 import plim
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden")

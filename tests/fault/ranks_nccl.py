@@ -5,8 +5,10 @@
 line and the end of all ranks.
 """
 import os
+import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import plim
@@ -23,6 +25,10 @@ def losses(result):
     return list(plim.losses(result.stdout or "").values())
 
 
+def lines(result):
+    return [l for l in (result.stderr or "").splitlines() if l.startswith("plimsoll:")]
+
+
 with tempfile.TemporaryDirectory() as folder:
     path = plim.job(folder, training__device="cuda", training__gradient_accumulation_steps=2, training__max_grad_norm=1.0)
     base = ["train", path, "-q", "--json", "--no-checkpoint", "--steps", 3, "--set", "training.micro_batch_size=2", "--set"]
@@ -37,10 +43,31 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(len(losses(nodes[0])) == 3 and losses(nodes[0]) == losses(nodes[1]), f"stage 4, two nodes of two {nodes[1].stderr.strip()[:300]}")
     left = [name for name in os.listdir(folder) if name[0].isdigit()]
     plim.ok(not left, f"everything that was sent was taken {left[:3]}")
+
+    def one(rank, mode, others="", stage=3):
+        env = {"PLIMSOLL_NCCL": LIBRARY, "PLIMSOLL_MPI": MPI, "FAKE_NCCL_DIR": folder, "PLIMSOLL_PATIENCE": "4"}
+        args = [*base, f"training.zero_stage={stage}"]
+        parts = [(1, {**env, "FAKE_NCCL": mode if r == rank else others}, args, None) for r in range(2)]
+        process = ranks.apart(parts)
+        began = time.monotonic()
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(args, process.returncode, out, err), time.monotonic() - began
+
     for mode, said in (("version", "NCCL is version 2408; install 2.7 or newer"), ("init", "NCCL: rank 0 of 2: joining: internal error"),
                        ("async", "NCCL: exchange: internal error"), ("group", "internal error")):
         bad = run(3, LIBRARY, FAKE_NCCL=mode)
-        plim.ok(bad.returncode not in (0, None) and said in bad.stderr, f"{mode}: {bad.stderr.strip()[:200]}")
+        plim.ok(bad.returncode not in (0, None) and said in bad.stderr and len(lines(bad)) == 1, f"{mode}: {lines(bad)}")
+    # One rank fails, and the others wait for it; the communicator hangs for all.
+    for name, rank, mode, others, said in (("joining fails on one rank", 1, "init", "init-waits", "joining: "),
+                                           ("joining hangs on one rank", 1, "init-waits", "init-waits", "joining: not all ranks came within 2 s"),
+                                           ("an error in a step", 1, "async:40", "gives-up", "rank 1 of 2: NCCL: exchange: internal error"),
+                                           ("an error in a step, on all", 1, "async:40", "async:40", "NCCL: exchange: internal error"),
+                                           ("a call that hangs", 1, "group-waits:9", "gives-up", "answered within 4 s"),
+                                           ("a communicator that hangs", 1, "hangs:40", "gives-up", "within 4 s")):
+        bad, took = one(rank, mode, others)
+        plim.ok(bad.returncode not in (0, None) and len(lines(bad)) == 1 and said in lines(bad)[0] and took < 60, f"{name}: after {took:.1f} s {lines(bad)}")
+    other = run(3, "libm.so.6")
+    plim.ok(other.returncode not in (0, None) and len(lines(other)) == 1 and "NCCL's library has no ncclGetVersion" in other.stderr, f"another library: {lines(other)}")
     missing = run(3, os.path.join(folder, "none.so"))
     plim.ok(missing.returncode not in (0, None) and missing.stderr.count("NCCL is not here") == 1, f"no library: {missing.stderr.strip()[:200]}")
 plim.done()

@@ -2,7 +2,7 @@
  * transformers' generate() writes (make_t5.py). */
 #include "device/device.h"
 #include "serve/generate_seq2seq.h"
-#include "store/safetensors.h"
+#include "support/golden.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,7 +44,6 @@ static int length_of(const int32_t *tokens)
 
 static void compare(const char *model, const char *name, int beams)
 {
-    const char *dir = getenv("GOLDEN_DIR"), *src = getenv("SRC_DIR");
     static int32_t ids[TEXTS][SOURCE], want[TEXTS][ANSWER], lengths[TEXTS];
     char path[512], file[600];
     struct plim_error err = {0};
@@ -52,8 +51,7 @@ static void compare(const char *model, const char *name, int beams)
     struct device *device;
     struct seq2seq *s;
     int ended = 0;
-    snprintf(path, sizeof path, "%s%s/%s", dir ? dir : src ? src : ".", dir ? "" : "/tests/golden", model);
-    snprintf(file, sizeof file, "%s/expected.safetensors", path);
+    snprintf(file, sizeof file, "%s/expected.safetensors", golden_model(model, path, sizeof path));
     assert_int_equal(safetensors_open(file, &set, &err), PLIM_OK);
     read_numbers(&set, "text.ids", ids[0]);
     read_numbers(&set, "text.lengths", lengths);

@@ -437,7 +437,12 @@ static void fake_copy(struct device *dev, void *to, size_t bytes, const void *fr
     queue_call(stream, copy_piece_now, &c, sizeof c);
 }
 
-static bool fake_is_idle(struct device *dev) { return join(fake_of(dev)), true; }
+static bool fake_is_idle(struct device *dev)
+{
+    struct fake *f = fake_of(dev);
+    if (!f->stream.stuck) join(f);
+    return !f->stream.stuck;
+}
 
 static void *fake_host_base(struct device *dev) { return fake_of(dev)->host; }
 

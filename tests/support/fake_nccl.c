@@ -1,5 +1,13 @@
 /* fake_nccl.c - NCCL's functions that comm/nccl.c uses, as a library of its own, for the fake device's streams: bytes go through
- * files of the folder FAKE_NCCL_DIR. FAKE_NCCL makes one of them fail: version, init, async or group. */
+ * files of the folder FAKE_NCCL_DIR. FAKE_NCCL makes one of them fail:
+ *
+ *     version, group      it is old; groups of calls cannot be made
+ *     init, init-waits    joining fails; never returns
+ *     async:N             from the Nth group on of a communicator an error is there
+ *     hangs:N             from the Nth group on nothing is sent, and streams are stuck
+ *     group-waits:N       the Nth group of calls does not return until the communicator is aborted
+ *     gives-up            who waits longer than a second for others is stuck
+ */
 #include "support/fake_stream.h"
 
 #include <stdbool.h>
@@ -53,7 +61,15 @@ int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, stru
 static bool fails(const char *what)
 {
     const char *text = getenv("FAKE_NCCL");
-    return text && !strcmp(text, what);
+    size_t n = strlen(what);
+    return text && !strncmp(text, what, n) && (!text[n] || text[n] == ':');
+}
+
+/* The group from which on it does. */
+static unsigned long from_group(void)
+{
+    const char *colon = strchr(getenv("FAKE_NCCL"), ':');
+    return colon ? strtoul(colon + 1, NULL, 10) : 1;
 }
 
 int ncclGetVersion(int *version)
@@ -72,6 +88,7 @@ int ncclGetUniqueId(struct id *id)
 int ncclCommInitRank(struct comm **out, int ranks, struct id id, int rank)
 {
     struct comm *comm = calloc(1, sizeof *comm);
+    while (fails("init-waits")) pause();
     if (!comm || fails("init")) return free(comm), FAILS;
     memcpy(comm->name, id.bytes, sizeof comm->name);
     comm->rank = rank, comm->ranks = ranks;
@@ -80,11 +97,16 @@ int ncclCommInitRank(struct comm **out, int ranks, struct id id, int rank)
 }
 
 int ncclCommDestroy(struct comm *comm) { return free(comm), SUCCESS; }
-int ncclCommAbort(struct comm *comm) { return free(comm), SUCCESS; }
+static volatile bool aborted;
+int ncclCommAbort(struct comm *comm)
+{
+    (void)comm; /* a call may still be in it */
+    return aborted = true, SUCCESS;
+}
 
 int ncclCommGetAsyncError(struct comm *comm, int *code)
 {
-    *code = fails("async") && comm->groups ? FAILS : SUCCESS;
+    *code = fails("async") && comm->groups >= from_group() ? FAILS : SUCCESS;
     return SUCCESS;
 }
 
@@ -104,12 +126,14 @@ static void put(const struct comm *comm, int to, const char *from, size_t bytes)
     if (!f || fwrite(from, 1, bytes, f) != bytes || fclose(f) || rename(early, path)) abort();
 }
 
-static void get(const struct comm *comm, int from, char *to, size_t bytes)
+static void get(const struct comm *comm, int from, char *to, size_t bytes, struct fake_stream *stream)
 {
     char path[512];
     path_of(comm, from, comm->rank, path, sizeof path);
     for (int tries = 0; access(path, R_OK); tries++) {
         if (tries > 600000) abort();
+        stream->stuck = tries > 10000 && fails("gives-up");
+        if (stream->stuck) return;
         usleep(100);
     }
     FILE *f = fopen(path, "rb");
@@ -127,16 +151,18 @@ static void begin(const struct comm *comm, const struct transfer *t)
     }
 }
 
-static void end(const struct comm *comm, const struct transfer *t)
+static void end(const struct comm *comm, const struct transfer *t, struct fake_stream *stream)
 {
-    if (t->broadcast ? t->peer != comm->rank : !t->sends) get(comm, t->peer, t->to, t->bytes);
+    if (t->broadcast ? t->peer != comm->rank : !t->sends) get(comm, t->peer, t->to, t->bytes, stream);
 }
 
 static void run(const void *arg)
 {
     const struct group *g = arg;
+    if (fails("hangs") && g->comm->groups >= from_group()) g->stream->stuck = true;
+    if (g->stream->stuck) return;
     for (int i = 0; i < g->count; i++) begin(g->comm, &g->ops[i]);
-    for (int i = 0; i < g->count; i++) end(g->comm, &g->ops[i]);
+    for (int i = 0; i < g->count && !g->stream->stuck; i++) end(g->comm, &g->ops[i], g->stream);
     g->comm->groups++;
 }
 
@@ -145,6 +171,10 @@ int ncclGroupStart(void) { return group.count = 0, SUCCESS; }
 int ncclGroupEnd(void)
 {
     if (fails("group")) return FAILS;
+    while (fails("group-waits") && group.comm && group.comm->groups >= from_group()) {
+        if (aborted) return FAILS;
+        usleep(1000);
+    }
     if (group.count) group.stream->queue(group.stream, run, &group, sizeof group);
     return SUCCESS;
 }

@@ -3,11 +3,13 @@
 #ifndef PLIM_TESTS_FAKE_STREAM_H
 #define PLIM_TESTS_FAKE_STREAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct fake_stream {
     /* call(arg) later; so many bytes of arg are copied. */
     void (*queue)(struct fake_stream *, void (*call)(const void *arg), const void *arg, size_t bytes);
+    bool stuck; /* set by a call that waits for ever: the device is never idle again */
 };
 
 #endif

@@ -1,9 +1,14 @@
 /* job_rig.c - see job_rig.h. */
+#define _GNU_SOURCE /* mkstemps */
 #include "support/job_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 const char *const rig_small[] = {"model.architecture=llama",
@@ -47,4 +52,44 @@ void rig_job(struct job *job, const char *const *keys)
     for (; *keys; keys++)
         if (job_set(job, *keys, NULL, &err) != PLIM_OK) fail_msg("%s", err.text);
     if (job_finish(job, &err) != PLIM_OK) fail_msg("%s", err.text);
+}
+
+char rig_corpus[300], rig_validation[300];
+
+static FILE *make_file(const char *ending)
+{
+    const char *tmp = getenv("TMPDIR");
+    char path[256];
+    snprintf(path, sizeof path, "%s/corpus-XXXXXX%s", tmp ? tmp : "/tmp", ending);
+    int fd = mkstemps(path, (int)strlen(ending));
+    snprintf(rig_corpus, sizeof rig_corpus, "data.train=%s", path);
+    snprintf(rig_validation, sizeof rig_validation, "data.validation=%s", path);
+    return fd < 0 ? NULL : fdopen(fd, "w");
+}
+
+int rig_corpus_make(void **state)
+{
+    (void)state;
+    FILE *file = make_file("");
+    for (int i = 0; file && i < 400; i++) fprintf(file, "the %d ships of line %d\n", i % 7, i % 11);
+    return file && !fclose(file) ? 0 : -1;
+}
+
+int rig_samples_make(void **state)
+{
+    (void)state;
+    FILE *file = make_file(".jsonl");
+    for (int i = 0; file && i < RIG_SAMPLES; i++) {
+        int length = i % 11 == 0 ? 90 : 4 + i * 7 % 30;
+        fprintf(file, "{\"text\":\"");
+        for (int k = 0; k < length; k++) fputc('a' + (i * 3 + k * k) % 26, file);
+        fprintf(file, "\"}\n");
+    }
+    return file && !fclose(file) ? 0 : -1;
+}
+
+int rig_corpus_drop(void **state)
+{
+    (void)state;
+    return unlink(strchr(rig_corpus, '=') + 1);
 }

@@ -1,6 +1,7 @@
 /* model_run.c - see model_run.h. */
 #include "support/model_run.h"
 #include "base/hash.h"
+#include "support/golden.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,13 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-
-const char *golden_model(const char *name, char *buf, size_t size)
-{
-    const char *src = getenv("SRC_DIR");
-    snprintf(buf, size, "%s/tests/golden/%s", src ? src : ".", name);
-    return buf;
-}
 
 static void write_micro(struct model_rig *rig, int64_t rows, int step, int64_t first_row)
 {

@@ -21,9 +21,6 @@ struct model_run {
     int steps;
 };
 
-/* The path of a golden model. */
-const char *golden_model(const char *name, char *buf, size_t size);
-
 /* options: model, batch, time, head, grad and update are filled in; accumulation splits the rows. */
 void model_run(struct model_run *run, const char *golden, const struct rig_options *options, int steps);
 bool model_run_same(const struct model_run *a, const struct model_run *b);

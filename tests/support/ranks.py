@@ -1,13 +1,14 @@
-"""Runs of several ranks on this machine: mpirun over loopback and shared memory."""
+"""Runs of several ranks on this machine: mpirun over loopback and shared memory, or processes that torchrun would have started."""
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 
 import plim
 
-MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none"]
+MPIRUN = [shutil.which("mpirun.openmpi") or "mpirun", "--oversubscribe", "--bind-to", "none"]
 ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 
 
@@ -15,10 +16,14 @@ def need_mpi():
     """Ends the test as skipped where there is no launcher or the program has no MPI module."""
     why = ""
     if not shutil.which("mpirun"): why = "no mpirun"
-    elif not json.loads(plim.run("version", "--json").stdout)["features"]["mpi"]: why = "this plimsoll was built without MPI"
+    elif not feature("mpi"): why = "this plimsoll was built without MPI"
     if why:
         print(why)
         sys.exit(77)
+
+
+def feature(name):
+    return json.loads(plim.run("version", "--json").stdout)["features"][name]
 
 
 def command(ranks, *args):
@@ -54,6 +59,51 @@ def run(ranks, *args, env=None, limit=300):
         out, err = process.communicate()
         return subprocess.CompletedProcess(args, None, out, err)
     return subprocess.CompletedProcess(args, process.returncode, out, err)
+
+
+def by_mpich(ranks, *args, env=None, limit=300):
+    """To its end under MPICH's launcher."""
+    return subprocess.run(["mpiexec.mpich", "-n", str(ranks), plim.PLIMSOLL, *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          env={**os.environ, **(env or {})}, timeout=limit)
+
+
+def free_port():
+    """A port that is free, as is the one where ranks meet."""
+    while True:
+        with socket.socket() as a, socket.socket() as b:
+            a.bind(("127.0.0.1", 0))
+            port = a.getsockname()[1]
+            try:
+                b.bind(("127.0.0.1", port + 100))
+                return port
+            except (OSError, OverflowError):
+                continue
+
+
+def torch_env(rank, ranks, port):
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "none"}
+
+
+def start_by_torch(ranks, *args, env=None, port=None, which=None):
+    """Processes with the environment that torchrun gives them; `which` of them, else all."""
+    port = port or free_port()
+    return [subprocess.Popen([plim.PLIMSOLL, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env={**os.environ, **torch_env(r, ranks, port), **(env or {})}) for r in which or range(ranks)]
+
+
+def finish(processes, limit=120):
+    """(exit code, output, errors) of each; a process that does not end is killed and has None."""
+    out = []
+    for process in processes:
+        try:
+            text, told = process.communicate(timeout=limit)
+            out.append((process.returncode, text, told))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            text, told = process.communicate()
+            out.append((None, text, told))
+    return out
 
 
 def children(pid):

@@ -10,7 +10,7 @@
 #include "job/deepspeed_keys.h"
 #include "support/search_jobs.h"
 #include "train/scaler.h"
-#include "train/schedule.h"
+#include "train/lr_schedule.h"
 
 #include <math.h>
 #include <string.h>
@@ -74,16 +74,16 @@ static void a_scale_halves_and_doubles(void **state)
 static void a_warm_up_rises_by_the_logarithm(void **state)
 {
     (void)state;
-    struct schedule s;
+    struct lr_schedule s;
     struct job_schedule config = {
         .learning_rate = 1e-2, .warmup_steps = 8, .warmup_type = 1, .warmup_min_lr = 1e-3, .window_size = 1};
-    schedule_init(&s, &config, 100);
-    assert_true(schedule_rate(&s, 0) == 1e-3);
-    assert_true(fabs(schedule_rate(&s, 1) - (1e-3 + 9e-3 / 3)) < 1e-12); /* log 2 / log 8 */
-    assert_true(fabs(schedule_rate(&s, 7) - 1e-2) < 1e-12 && schedule_rate(&s, 8) == 1e-2);
+    lr_schedule_init(&s, &config, 100);
+    assert_true(lr_schedule_rate(&s, 0) == 1e-3);
+    assert_true(fabs(lr_schedule_rate(&s, 1) - (1e-3 + 9e-3 / 3)) < 1e-12); /* log 2 / log 8 */
+    assert_true(fabs(lr_schedule_rate(&s, 7) - 1e-2) < 1e-12 && lr_schedule_rate(&s, 8) == 1e-2);
     config.warmup_type = 0;
-    schedule_init(&s, &config, 100);
-    assert_true(fabs(schedule_rate(&s, 3) - (1e-3 + 9e-3 / 2)) < 1e-12);
+    lr_schedule_init(&s, &config, 100);
+    assert_true(fabs(lr_schedule_rate(&s, 3) - (1e-3 + 9e-3 / 2)) < 1e-12);
 }
 
 /* ---- what is whole of parameters in pieces ---- */

@@ -13,13 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 enum { STEPS = 3 };
 
 static struct plim_error err;
-static char corpus[300] = "data.train=", validation[300] = "data.validation=";
 
 static void must(enum plim_status status)
 {
@@ -45,8 +43,8 @@ static void make_job(struct job *job, const char *arch, const char *const *more)
                             "training.micro_batch_size=4",
                             "training.optimizer_in_backward=false",
                             "budget=4GiB",
-                            corpus,
-                            validation,
+                            rig_corpus,
+                            rig_validation,
                             arch};
     int n = 0;
     while (keys[n]) n++;
@@ -205,30 +203,6 @@ static void test_shares(void **state)
         }
 }
 
-static int make_files(void **state)
-{
-    (void)state;
-    char path[] = "/tmp/plim-dropout-XXXXXX", named[64];
-    FILE *f = fdopen(mkstemp(path), "w");
-    if (!f) return -1;
-    for (int i = 0; i < 60; i++) {
-        fprintf(f, "{\"text\":\"");
-        for (int k = 0; k < 6 + i * 7 % 40; k++) fputc('a' + (i * 3 + k * k) % 26, f);
-        fprintf(f, "\"}\n");
-    }
-    fclose(f);
-    snprintf(named, sizeof named, "%s.jsonl", path);
-    if (rename(path, named)) return -1;
-    strcat(corpus, named), strcat(validation, named);
-    return 0;
-}
-
-static int remove_files(void **state)
-{
-    (void)state;
-    return unlink(strchr(corpus, '=') + 1);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -237,5 +211,5 @@ int main(void)
         cmocka_unit_test(test_llama),
         cmocka_unit_test(test_gpt2),
     };
-    return cmocka_run_group_tests(tests, make_files, remove_files);
+    return cmocka_run_group_tests(tests, rig_samples_make, rig_corpus_drop);
 }

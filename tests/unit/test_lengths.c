@@ -13,13 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
 
-enum { STEPS = 4, TIME = 96, SAMPLES = 120 };
+enum { STEPS = 4, TIME = 96 };
 
 static struct plim_error err;
-static char corpus[300] = "data.train=", validation[300] = "data.validation=";
 
 static void must(enum plim_status status)
 {
@@ -43,7 +41,7 @@ static void make_job(struct job *job, const char *const *more)
                             "training.steps=4",
                             "training.eval_rows=20",
                             "budget=4GiB",
-                            corpus};
+                            rig_corpus};
     int n = 0;
     while (keys[n]) n++;
     while (*more) keys[n++] = *more++;
@@ -97,19 +95,19 @@ static void test_losses(void **state)
     struct device *cpu;
     struct outcome whole, shorter, moved, grouped, small;
     must(device_cpu_open(2, &cpu, &err));
-    train(cpu, MORE(validation), false, &whole);
-    train(cpu, MORE(validation, "data.padding=longest", "data.group_by_length=false"), false, &shorter);
+    train(cpu, MORE(rig_validation), false, &whole);
+    train(cpu, MORE(rig_validation, "data.padding=longest", "data.group_by_length=false"), false, &shorter);
     same_losses(&whole, &shorter);
     assert_true(shorter.positions < whole.positions * 3 / 4);
     assert_int_equal(whole.positions, STEPS * 12 * TIME);
     assert_int_equal(whole.positions - whole.padding, shorter.positions - shorter.padding);
-    train(cpu, MORE(validation, "data.padding=longest", "data.group_by_length=false"), true, &moved);
+    train(cpu, MORE(rig_validation, "data.padding=longest", "data.group_by_length=false"), true, &moved);
     same_losses(&whole, &moved);
-    train(cpu, MORE(validation, "data.padding=longest"), false, &grouped);
+    train(cpu, MORE(rig_validation, "data.padding=longest"), false, &grouped);
     assert_true(grouped.padding * 2 < grouped.positions);
     train(cpu,
-          MORE(validation, "data.padding=longest", "training.micro_batch_size=2", "training.recompute=full",
-               "training.threads=1"),
+          MORE(rig_validation, "data.padding=longest", "training.micro_batch_size=2",
+               "training.recompute=full", "training.threads=1"),
           false, &small);
     same_losses(&grouped, &small);
     cpu->ops->close(cpu);
@@ -127,11 +125,11 @@ static void test_nothing_is_compiled_late(void **state)
     for (int i = 0; i < 2; i++) {
         struct fake *f = fake_open(LATE_STORES);
         f->device.facts.lower_bandwidth = 10e9, f->device.facts.host_bandwidth = 20e9;
-        train(&f->device, MORE(tiers[i][0], tiers[i][1], tiers[i][2], tiers[i][3], validation), false,
+        train(&f->device, MORE(tiers[i][0], tiers[i][1], tiers[i][2], tiers[i][3], rig_validation), false,
               &whole);
         struct job job;
         struct trainer *t;
-        make_job(&job, MORE(tiers[i][0], tiers[i][1], tiers[i][2], tiers[i][3], validation,
+        make_job(&job, MORE(tiers[i][0], tiers[i][1], tiers[i][2], tiers[i][3], rig_validation,
                             "data.padding=longest", "data.group_by_length=false"));
         must(trainer_open(&job, &f->device, &(struct train_options){0}, &t, &err));
         int compiled = f->compiled;
@@ -231,38 +229,11 @@ static void test_epochs(void **state)
     must(device_cpu_open(1, &cpu, &err));
     make_job(&job, MORE("training.epochs=1.5"));
     must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
-    assert_int_equal(job.epoch.rows, SAMPLES);
+    assert_int_equal(job.epoch.rows, RIG_SAMPLES);
     assert_int_equal(job.training.steps, 15); /* of 12 rows */
     trainer_close(t);
     job_release(&job);
     cpu->ops->close(cpu);
-}
-
-static int make_files(void **state)
-{
-    (void)state;
-    char path[] = "/tmp/plim-lengths-XXXXXX";
-    int fd = mkstemp(path);
-    FILE *f = fdopen(fd, "w");
-    if (!f) return -1;
-    for (int i = 0; i < SAMPLES; i++) {
-        int length = i % 11 == 0 ? 90 : 4 + i * 7 % 30;
-        fprintf(f, "{\"text\":\"");
-        for (int k = 0; k < length; k++) fputc('a' + (i * 3 + k * k) % 26, f);
-        fprintf(f, "\"}\n");
-    }
-    fclose(f);
-    char named[64];
-    snprintf(named, sizeof named, "%s.jsonl", path);
-    if (rename(path, named)) return -1;
-    strcat(corpus, named), strcat(validation, named);
-    return 0;
-}
-
-static int remove_files(void **state)
-{
-    (void)state;
-    return unlink(strchr(corpus, '=') + 1);
 }
 
 int main(void)
@@ -275,5 +246,5 @@ int main(void)
         cmocka_unit_test(test_programs_are_in_the_plan),
         cmocka_unit_test(test_epochs),
     };
-    return cmocka_run_group_tests(tests, make_files, remove_files);
+    return cmocka_run_group_tests(tests, rig_samples_make, rig_corpus_drop);
 }

@@ -3,6 +3,7 @@
  * result. */
 #include "device/cpu/gemm.h"
 #include "model/hf.h"
+#include "support/golden.h"
 #include "support/model_run.h"
 #include "support/pace.h"
 

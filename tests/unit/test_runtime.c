@@ -21,7 +21,6 @@
 enum { STEPS = 3, TRAINING = 3 /* programs: first micro-batch, others, update */ };
 
 static struct plim_error err;
-static char corpus[300] = "data.train=";
 
 static void must(enum plim_status status)
 {
@@ -47,7 +46,7 @@ static void make_job(struct job *job, const char *const *more)
                             "training.optimizer_in_backward=false",
                             "training.mixed_precision=bf16",
                             "budget=4GiB",
-                            corpus};
+                            rig_corpus};
     int n = 0;
     while (keys[n]) n++;
     while (*more) keys[n++] = *more++;
@@ -180,11 +179,9 @@ static void test_evaluation_keeps_programs(void **state)
     struct fake *f = fake_open(PROMPT);
     struct job job;
     struct trainer *t;
-    char validation[320];
     double loss, again;
     int64_t tokens;
-    snprintf(validation, sizeof validation, "data.validation=%s", strchr(corpus, '=') + 1);
-    make_job(&job, MORE(validation, "training.eval_rows=6"));
+    make_job(&job, MORE(rig_validation, "training.eval_rows=6"));
     must(trainer_open(&job, &f->device, &(struct train_options){0}, &t, &err));
     step(t);
     must(trainer_evaluate(t, &loss, &tokens, &err));
@@ -297,7 +294,7 @@ static void test_disk_ledger(void **state)
     struct job job;
     struct trainer *t;
     char folder[320];
-    snprintf(folder, sizeof folder, "output.dir=%s-out", strchr(corpus, '=') + 1);
+    snprintf(folder, sizeof folder, "output.dir=%s-out", strchr(rig_corpus, '=') + 1);
     must(device_cpu_open(2, &cpu, &err));
     assert_ptr_equal(cpu->ledger[TIER_HOST], cpu->ledger[TIER_DEVICE]);
     make_job(&job, MORE("training.state_tier=disk", folder));
@@ -329,7 +326,7 @@ static int run_moved(enum move how, enum fault_point point, int64_t nth, double 
     struct trainer *t;
     char folder[320];
     int failed = 0;
-    snprintf(folder, sizeof folder, "output.dir=%s-out", strchr(corpus, '=') + 1);
+    snprintf(folder, sizeof folder, "output.dir=%s-out", strchr(rig_corpus, '=') + 1);
     must(device_cpu_open(2, &cpu, &err));
     make_job(&job, MORE(folder, "training.steps=9"));
     must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
@@ -417,24 +414,6 @@ static void test_device_names(void **state)
     assert_true(backend_fallback()->present());
 }
 
-static int make_corpus(void **state)
-{
-    (void)state;
-    const char *tmp = getenv("TMPDIR");
-    size_t key = strlen(corpus);
-    snprintf(corpus + key, sizeof corpus - key, "%s/runtime-XXXXXX", tmp ? tmp : "/tmp");
-    int fd = mkstemp(corpus + key);
-    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
-    for (int i = 0; file && i < 400; i++) fprintf(file, "the %d ships of line %d\n", i % 7, i % 11);
-    return file && !fclose(file) ? 0 : -1;
-}
-
-static int drop_corpus(void **state)
-{
-    (void)state;
-    return unlink(strchr(corpus, '=') + 1);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -449,5 +428,5 @@ int main(void)
         cmocka_unit_test(test_overhead_is_an_argument),
         cmocka_unit_test(test_device_names),
     };
-    return cmocka_run_group_tests(tests, make_corpus, drop_corpus);
+    return cmocka_run_group_tests(tests, rig_corpus_make, rig_corpus_drop);
 }

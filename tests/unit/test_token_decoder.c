@@ -22,7 +22,7 @@ static struct doc *parse(const char *spec)
 
 /* What the tokens say, one after the other. C18: at every cut, what has come out and what would come out if it were the
  * end are the text of the tokens so far, and what has come out stays. */
-static void decode(const struct token_decoder *d, const struct token_text *tokens, size_t count,
+static void decode(const struct token_decoder *d, const struct token_bytes *tokens, size_t count,
                    struct strbuf *out)
 {
     struct plim_error err = {0};
@@ -79,12 +79,12 @@ static void test_decoders(void **state)
         struct doc *doc = parse(cases[i].spec);
         struct token_decoder *d;
         struct plim_error err = {0};
-        struct token_text tokens[8];
+        struct token_bytes tokens[8];
         struct strbuf out = STRBUF_INIT;
         size_t count = 0;
         assert_int_equal(token_decoder_build(&doc->root, "t", &d, &err), PLIM_OK);
         for (; count < 8 && cases[i].tokens[count]; count++)
-            tokens[count] = (struct token_text){cases[i].tokens[count], strlen(cases[i].tokens[count])};
+            tokens[count] = (struct token_bytes){cases[i].tokens[count], strlen(cases[i].tokens[count])};
         decode(d, tokens, count, &out);
         assert_string_equal(strbuf_text(&out), cases[i].want);
         strbuf_release(&out);

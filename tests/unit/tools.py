@@ -83,6 +83,8 @@ def test_layers():
         ("a folder with its line", 0, {**base, "src/README.md": "| `base` | things | `a.h` |\n"}),
         ("a folder without one", 1, {**base, **plan, "src/README.md": "| `base` | things | `a.h` |\n"}),
         ("a line without its header", 1, {**base, "src/README.md": "| `base` | things | `b.h` |\n"}),
+        ("a page in the order of layers", 0, {**base, "ARCHITECTURE.md": "| `src/base` | x |\n| `src/plan` | x |\n"}),
+        ("a page in another order", 1, {**base, "ARCHITECTURE.md": "| `src/plan` | x |\n| `src/base` | x |\n"}),
         ("a comment is not an include", 0, {"src/base/a.c": '/* #include "plan/p.h" */\n'}),
     ]
     good = True

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Bytes of one MPI call, whose counts are ints: exchanges of more come in several. */
 #define MOST ((size_t)1 << 30)
@@ -63,9 +64,13 @@ static const char *finish(const struct comm *comm, const char *what, int code, M
         code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (done) continue;
         rest(comm, tries);
+        const char *gone = comm->gone && tries % 64 == 0 ? comm->gone(comm->pmi) : NULL;
+        if (gone)
+            return own->lost = true, snprintf(own->why, sizeof own->why, "%s: %s", what, gone), own->why;
         if (tries % 64 == 0 && now() > until) {
             int n = snprintf(own->why, sizeof own->why, "%s: ", what);
-            mpi_roll_call(own->rank, own->ranks, own->seconds, own->why + n, sizeof own->why - (size_t)n);
+            mpi_roll_call(own->rank, own->ranks, own->seconds, true, own->why + n,
+                          sizeof own->why - (size_t)n);
             own->lost = true;
             return own->why;
         }
@@ -195,10 +200,19 @@ static const char *mpi_exchange(struct comm *comm, const char *from, size_t whol
     return why ? why : code == MPI_SUCCESS ? NULL : mpi_error(own, "exchange", code);
 }
 
+static const char *mpi_missing(struct comm *comm, double seconds)
+{
+    struct own *own = comm->own;
+    if (!own->lost) mpi_roll_call(own->rank, own->ranks, seconds, false, own->why, sizeof own->why);
+    own->lost = true;
+    return own->why;
+}
+
 static void mpi_abort(struct comm *comm, int code)
 {
     (void)comm;
     MPI_Abort(MPI_COMM_WORLD, code);
+    _exit(code); /* a library may come back from it */
 }
 
 static void mpi_close(struct comm *comm)
@@ -213,11 +227,17 @@ static void mpi_close(struct comm *comm)
 }
 
 __attribute__((visibility("default"))) extern const struct comm_ops plimsoll_mpi;
-const struct comm_ops plimsoll_mpi = {.name = "MPI",
+#ifdef OPEN_MPI
+#define NAME "Open MPI"
+#else
+#define NAME "MPICH"
+#endif
+const struct comm_ops plimsoll_mpi = {.name = NAME,
                                       .open = mpi_open,
                                       .gather = mpi_gather,
                                       .exchange = mpi_exchange,
                                       .broadcast = mpi_broadcast,
                                       .split = mpi_split,
+                                      .missing = mpi_missing,
                                       .abort = mpi_abort,
                                       .close = mpi_close};

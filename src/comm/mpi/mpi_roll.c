@@ -8,6 +8,7 @@
 
 #define ROLL 77 /* a tag that no exchange uses */
 #define HOLD 30 /* seconds */
+#define LATE 3  /* seconds: another rank may be telling it just now */
 
 static void pause_a_little(void) { nanosleep(&(struct timespec){0, 10000000}, NULL); }
 
@@ -54,7 +55,7 @@ static void tell(const bool *heard, int rank, int ranks, int missing, double sec
     if (n < size) snprintf(text + n, size - n, " did not answer within %.0f s", seconds);
 }
 
-void mpi_roll_call(int rank, int ranks, double seconds, char *text, size_t size)
+void mpi_roll_call(int rank, int ranks, double seconds, bool waited, char *text, size_t size)
 {
     double most = seconds / 4 < 1 ? 1 : seconds / 4 > 15 ? 15 : seconds / 4;
     bool *heard = calloc((size_t)ranks, sizeof *heard);
@@ -65,7 +66,7 @@ void mpi_roll_call(int rank, int ranks, double seconds, char *text, size_t size)
     else
         snprintf(text, size, "ranks wait for each other, and none answered within %.0f s", seconds);
     while (heard && first < rank && !heard[first]) first++;
-    if (first < rank || late)
-        for (double until = now() + HOLD; now() < until;) pause_a_little();
+    bool holds = first < rank || (late && waited);
+    for (double until = now() + (holds ? HOLD : late ? LATE : 0); now() < until;) pause_a_little();
     free(heard);
 }

@@ -11,7 +11,8 @@
 #include <stddef.h>
 
 /* Writes "rank 1 did not answer within 300 s" and the like. Takes up to a quarter of `seconds`, at most 15 s; ranks that do not
- * tell it hold still for half a minute more. So does one that finds everybody's call waiting: it is the late one itself. */
-void mpi_roll_call(int rank, int ranks, double seconds, char *text, size_t size);
+ * tell it hold still for half a minute more. So does one that `waited` for the others and finds everybody's call there: it is the
+ * late one itself. */
+void mpi_roll_call(int rank, int ranks, double seconds, bool waited, char *text, size_t size);
 
 #endif

@@ -1,8 +1,8 @@
 /* calibrate.c - see calibrate.h. */
 #include "device/cpu/calibrate.h"
+#include "base/cpu_load.h"
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/cpu_model.h"
-#include "mem/cpu_load.h"
 #include <sys/wait.h>
 #include <unistd.h>
 #include <stdio.h>

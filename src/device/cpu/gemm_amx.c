@@ -1,31 +1,14 @@
-/* gemm_amx.c - the bf16 micro-kernel for AMX: a 32x32 tile of C in four tile registers.
+/* gemm_amx.c - the bf16 micro-kernel for AMX: see gemm_amx.h.
  *
- * tdpbf16ps multiplies 16 lines of A over 32 k by 16 columns of B over the same k. It wants A's lines whole (32 k side by
- * side) and B's k in pairs, so the two sides are packed differently within a group of 32 k:
- *
- *     A   [k / 32][line][k % 32]          the rule of gemm_kernel.h with kg 32
- *     B   [k / 2][column][k % 2]          the rule with kg 2, k rounded up to 32 with zeros
- *
- * What follows a product (adding to C, rounding) goes through a tile in memory that stays in the first-level cache.
  * Threads set their tile registers up once, at their first product, and nobody else may set them otherwise; the system was
  * asked for permission by cpu_features.c.
  */
-#include "device/cpu/gemm_x86.h"
+#include "device/cpu/gemm_amx.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 
 #define AMX_CODE GEMM_AMX_CODE
-#define INLINE   static inline __attribute__((always_inline))
-
-enum {
-    SIDE = 32, /* lines of a panel, on both sides */
-    KG = 32,
-    HALF = 16, /* lines of a tile register */
-    GROUP = SIDE * KG,
-};
-
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+#define INLINE   AMX_INLINE
 
 /* ---- products ---- */
 
@@ -47,63 +30,16 @@ AMX_CODE void gemm_amx_set_up_thread(void)
 
 AMX_CODE void gemm_amx_set_up_again(void) { _tile_loadconfig(&tile_shapes); }
 
-/* Tiles 0 and 1 are the upper 16 rows of C, 2 and 3 the lower ones. `lower` is a constant in every caller. */
-AMX_CODE INLINE void multiply_tiles(const uint16_t *a, const uint16_t *b, int64_t k, bool lower)
+AMX_CODE INLINE void add_group(const uint16_t *a, const uint16_t *b, bool lower)
 {
-    _tile_zero(0);
-    _tile_zero(1);
-    if (lower) {
-        _tile_zero(2);
-        _tile_zero(3);
-    }
-    for (int64_t i = 0; i < k; i += KG, a += GROUP, b += GROUP) {
-        _tile_loadd(4, a, 64);
-        _tile_loadd(6, b, 128);
-        _tile_loadd(7, b + 2 * HALF, 128);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        if (lower) {
-            _tile_loadd(5, a + HALF * KG, 64);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
-    }
-}
-
-/* c[rows rounded up to 16][32] = A.B */
-AMX_CODE INLINE void multiply(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows)
-{
-    size_t step = (size_t)ldc * sizeof *c;
-    gemm_amx_set_up_thread();
-    __asm__ volatile("" ::: "memory"); /* panels are written: gcc does not know that tile loads read memory */
-    if (rows <= HALF) {
-        multiply_tiles(a, b, k, false);
-    } else {
-        multiply_tiles(a, b, k, true);
-        _tile_stored(2, c + HALF * ldc, step);
-        _tile_stored(3, c + HALF * ldc + HALF, step);
-    }
-    _tile_stored(0, c, step);
-    _tile_stored(1, c + HALF, step);
+    amx_load_a(a, lower);
+    amx_add_products(b, lower);
 }
 
 AMX_CODE static void run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
                          bool accumulate)
 {
-    if (!accumulate && rows % HALF == 0) {
-        multiply(a, b, k, c, ldc, rows);
-        return;
-    }
-    _Alignas(64) float tile[SIDE * SIDE];
-    multiply(a, b, k, tile, SIDE, rows);
-    for (int r = 0; r < rows; r++, c += ldc) {
-        const float *from = tile + r * SIDE;
-        if (accumulate) {
-            for (int n = 0; n < SIDE; n++) c[n] += from[n];
-        } else {
-            memcpy(c, from, SIDE * sizeof *c);
-        }
-    }
+    amx_run(add_group, AMX_GROUP, a, b, k, c, ldc, rows, accumulate);
 }
 
 /* ---- rounding, sixteen at a time ---- */
@@ -137,9 +73,9 @@ AMX_CODE INLINE void store_rounded(uint16_t *to, floats x)
 
 AMX_CODE static void round_tile(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols)
 {
-    for (int m = 0; m < rows; m++, c += ldc, tile += SIDE) {
+    for (int m = 0; m < rows; m++, c += ldc, tile += AMX_SIDE) {
         int n = 0;
-        for (; n + HALF <= cols; n += HALF) store_rounded(c + n, load(tile + n));
+        for (; n + AMX_HALF <= cols; n += AMX_HALF) store_rounded(c + n, load(tile + n));
         for (; n < cols; n++) c[n] = f32_to_bf16(tile[n]);
     }
 }
@@ -147,13 +83,13 @@ AMX_CODE static void round_tile(uint16_t *c, int64_t ldc, const float *tile, int
 AMX_CODE static void run_round(const void *a, const void *b, int64_t k, const float *sums,
                                const uint16_t *add, const float *bias, uint16_t *c, int64_t ldc)
 {
-    _Alignas(64) float tile[SIDE * SIDE];
+    _Alignas(64) float tile[AMX_SIDE * AMX_SIDE];
     const floats none = {0};
-    multiply(a, b, k, tile, SIDE, SIDE);
-    for (int64_t m = 0; m < SIDE; m++) {
-        for (int n = 0; n < SIDE; n += HALF) {
-            floats x = load(tile + m * SIDE + n), extra = bias ? load(bias + n) : none;
-            if (sums) x = load(sums + m * SIDE + n) + x;
+    amx_multiply(add_group, AMX_GROUP, a, b, k, tile, AMX_SIDE, AMX_SIDE);
+    for (int64_t m = 0; m < AMX_SIDE; m++) {
+        for (int n = 0; n < AMX_SIDE; n += AMX_HALF) {
+            floats x = load(tile + m * AMX_SIDE + n), extra = bias ? load(bias + n) : none;
+            if (sums) x = load(sums + m * AMX_SIDE + n) + x;
             if (add) extra = widen(add + m * ldc + n) + extra;
             if (add || bias) x += extra;
             store_rounded(c + m * ldc + n, x);
@@ -166,12 +102,12 @@ AMX_CODE static void run_round(const void *a, const void *b, int64_t k, const fl
 /* k contiguous: a line's 32 k are one row of its group. */
 static void pack_a_along_k(uint16_t *dst, const uint16_t *src, int64_t ls, int64_t lines, int64_t k)
 {
-    for (int64_t l = 0; l < lines; l++, src += ls, dst += KG) {
+    for (int64_t l = 0; l < lines; l++, src += ls, dst += AMX_KG) {
         int64_t i = 0;
-        for (; i + KG <= k; i += KG) memcpy(dst + i * SIDE, src + i, KG * sizeof *dst);
+        for (; i + AMX_KG <= k; i += AMX_KG) memcpy(dst + i * AMX_SIDE, src + i, AMX_KG * sizeof *dst);
         if (i == k) continue;
-        memset(dst + i * SIDE, 0, KG * sizeof *dst);
-        memcpy(dst + i * SIDE, src + i, (size_t)(k - i) * sizeof *dst);
+        memset(dst + i * AMX_SIDE, 0, AMX_KG * sizeof *dst);
+        memcpy(dst + i * AMX_SIDE, src + i, (size_t)(k - i) * sizeof *dst);
     }
 }
 
@@ -193,22 +129,23 @@ INLINE void turn_8x8(uint16_t *dst, const uint16_t *src, int64_t ks)
     }
     for (int i = 0; i < 2; i++) {
         __m128i x = four[i], y = four[i + 2], z = four[i + 4], w = four[i + 6];
-        store_8(dst + (2 * i) * KG, _mm_unpacklo_epi64(x, y));
-        store_8(dst + (2 * i + 1) * KG, _mm_unpackhi_epi64(x, y));
-        store_8(dst + (2 * i + 4) * KG, _mm_unpacklo_epi64(z, w));
-        store_8(dst + (2 * i + 5) * KG, _mm_unpackhi_epi64(z, w));
+        store_8(dst + (2 * i) * AMX_KG, _mm_unpacklo_epi64(x, y));
+        store_8(dst + (2 * i + 1) * AMX_KG, _mm_unpackhi_epi64(x, y));
+        store_8(dst + (2 * i + 4) * AMX_KG, _mm_unpacklo_epi64(z, w));
+        store_8(dst + (2 * i + 5) * AMX_KG, _mm_unpackhi_epi64(z, w));
     }
 }
 
 /* Lines contiguous, a whole panel. */
 static void pack_a_along_lines(uint16_t *dst, const uint16_t *src, int64_t ks, int64_t k)
 {
-    int64_t whole = k / KG * KG;
+    int64_t whole = k / AMX_KG * AMX_KG;
     for (int64_t i = 0; i < whole; i += 8) {
-        uint16_t *to = dst + i / KG * GROUP + i % KG;
-        for (int l = 0; l < SIDE; l += 8) turn_8x8(to + l * KG, src + i * ks + l, ks);
+        uint16_t *to = dst + i / AMX_KG * AMX_GROUP + i % AMX_KG;
+        for (int l = 0; l < AMX_SIDE; l += 8) turn_8x8(to + l * AMX_KG, src + i * ks + l, ks);
     }
-    gemm_pack_bf16_plain(dst + whole * SIDE, 0, SIDE, KG, src + whole * ks, 1, ks, SIDE, k - whole);
+    gemm_pack_bf16_plain(dst + whole * AMX_SIDE, 0, AMX_SIDE, AMX_KG, src + whole * ks, 1, ks, AMX_SIDE,
+                         k - whole);
 }
 
 static void pack_a(void *panels, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
@@ -216,14 +153,14 @@ static void pack_a(void *panels, int64_t stride, const void *src, int64_t ls, in
 {
     uint16_t *dst = panels;
     const uint16_t *from = src;
-    for (int64_t l = 0; l < lines; l += SIDE, dst += stride, from += SIDE * ls) {
-        int64_t here = least(SIDE, lines - l);
+    for (int64_t l = 0; l < lines; l += AMX_SIDE, dst += stride, from += AMX_SIDE * ls) {
+        int64_t here = amx_least(AMX_SIDE, lines - l);
         if (ks == 1) {
             pack_a_along_k(dst, from, ls, here, k);
-        } else if (ls == 1 && here == SIDE) {
+        } else if (ls == 1 && here == AMX_SIDE) {
             pack_a_along_lines(dst, from, ks, k);
         } else {
-            gemm_pack_bf16_plain(dst, stride, SIDE, KG, from, ls, ks, here, k);
+            gemm_pack_bf16_plain(dst, stride, AMX_SIDE, AMX_KG, from, ls, ks, here, k);
         }
     }
 }
@@ -232,19 +169,19 @@ static void pack_b(void *panels, int64_t stride, const void *src, int64_t ls, in
                    int64_t k)
 {
     gemm_x86_bf16_pack_32(panels, stride, src, ls, ks, lines, k);
-    int64_t packed = (k + 1) / 2 * 2, padded = (k + KG - 1) / KG * KG;
+    int64_t packed = (k + 1) / 2 * 2, padded = (k + AMX_KG - 1) / AMX_KG * AMX_KG;
     if (packed == padded) return;
-    uint16_t *pad = (uint16_t *)panels + packed * SIDE;
-    for (int64_t l = 0; l < lines; l += SIDE, pad += stride) {
-        memset(pad, 0, (size_t)((padded - packed) * SIDE) * sizeof *pad);
+    uint16_t *pad = (uint16_t *)panels + packed * AMX_SIDE;
+    for (int64_t l = 0; l < lines; l += AMX_SIDE, pad += stride) {
+        memset(pad, 0, (size_t)((padded - packed) * AMX_SIDE) * sizeof *pad);
     }
 }
 
 const struct gemm_kernel gemm_amx_bf16 = {
     .name = "amx tdpbf16ps 32x32",
-    .mr = SIDE,
-    .nr = SIDE,
-    .kg = KG,
+    .mr = AMX_SIDE,
+    .nr = AMX_SIDE,
+    .kg = AMX_KG,
     .type = DT_BF16,
     .pack_a = pack_a,
     .pack_b = pack_b,

@@ -59,7 +59,7 @@ void decoder_end(struct token_decoding *flow, size_t step)
 /* --- the interface ---------------------------------------------------------------------------------------- */
 
 /* Without a decoder tokens are joined by blanks; `fed` tells the first one. */
-static void add_joined(struct token_decoding *flow, struct token_text token, struct strbuf *out)
+static void add_joined(struct token_decoding *flow, struct token_bytes token, struct strbuf *out)
 {
     if (flow->fed) strbuf_addc(out, ' ');
     strbuf_addn(out, token.text, token.len);
@@ -106,7 +106,7 @@ static enum plim_status status_of(const struct token_decoding *flow, const struc
     return strbuf_status(out, err);
 }
 
-enum plim_status token_decoding_add(struct token_decoding *flow, struct token_text token, struct strbuf *out,
+enum plim_status token_decoding_add(struct token_decoding *flow, struct token_bytes token, struct strbuf *out,
                                     struct plim_error *err)
 {
     if (!flow->decoder) {

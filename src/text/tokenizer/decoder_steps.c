@@ -6,10 +6,10 @@
 
 static const char replacement[] = "\xef\xbf\xbd";
 
-static struct token_text item_of(const struct token_decoding *flow, size_t step)
+static struct token_bytes item_of(const struct token_decoding *flow, size_t step)
 {
     const struct strbuf *item = &flow->state[step].item;
-    return (struct token_text){strbuf_text(item), item->len};
+    return (struct token_bytes){strbuf_text(item), item->len};
 }
 
 static const struct decoder_step *step_of(const struct token_decoding *flow, size_t step)
@@ -65,7 +65,7 @@ static int alphabet_byte(uint32_t point)
     return point == 256 + 67 ? 173 : -1;
 }
 
-static bool add_alphabet(struct strbuf *out, struct token_text token)
+static bool add_alphabet(struct strbuf *out, struct token_bytes token)
 {
     size_t before = out->len;
     for (size_t at = 0; at < token.len;) {
@@ -92,7 +92,7 @@ static void drop_front(struct strbuf *sb, size_t n)
 void decoder_byte_level_close(struct token_decoding *flow, size_t step)
 {
     struct strbuf *bytes = &flow->state[step].held;
-    struct token_text token = item_of(flow, step);
+    struct token_bytes token = item_of(flow, step);
     if (!add_alphabet(bytes, token)) strbuf_addn(bytes, token.text, token.len);
     flow->failed |= bytes->failed;
     drop_front(bytes, put_lossy(flow, step, strbuf_text(bytes), bytes->len, false));
@@ -116,7 +116,7 @@ static int hex_digit(char c)
 }
 
 /* "<0x0A>" -> 10; -1 when the token is not of that kind. A plus sign counts as no digit at all. */
-static int fallback_byte(struct token_text token)
+static int fallback_byte(struct token_bytes token)
 {
     if (token.len != 6 || memcmp(token.text, "<0x", 3) != 0 || token.text[5] != '>') return -1;
     int high = token.text[3] == '+' ? 0 : hex_digit(token.text[3]), low = hex_digit(token.text[4]);
@@ -138,7 +138,7 @@ void decoder_byte_fallback_end(struct token_decoding *flow, size_t step)
 void decoder_byte_fallback_close(struct token_decoding *flow, size_t step)
 {
     struct strbuf *bytes = &flow->state[step].held;
-    struct token_text token = item_of(flow, step);
+    struct token_bytes token = item_of(flow, step);
     int byte = fallback_byte(token);
     if (byte >= 0) {
         strbuf_addc(bytes, (char)byte);
@@ -155,7 +155,7 @@ void decoder_byte_fallback_close(struct token_decoding *flow, size_t step)
 void decoder_metaspace_close(struct token_decoding *flow, size_t step)
 {
     const struct decoder_step *d = step_of(flow, step);
-    struct token_text token = item_of(flow, step);
+    struct token_bytes token = item_of(flow, step);
     bool blank = flow->state[step].count || !d->flag;
     size_t from = 0;
     for (size_t at = 0; at < token.len;) {
@@ -200,7 +200,7 @@ static void clean_up(struct strbuf *text, struct strbuf *spare)
 void decoder_wordpiece_close(struct token_decoding *flow, size_t step)
 {
     const struct decoder_step *d = step_of(flow, step);
-    struct token_text token = item_of(flow, step);
+    struct token_bytes token = item_of(flow, step);
     struct strbuf *text = &flow->spare[0];
     bool first = flow->state[step].count == 0;
     bool inner = token.len >= d->len && memcmp(token.text, d->text, d->len) == 0;
@@ -290,7 +290,7 @@ void decoder_strip_close(struct token_decoding *flow, size_t step)
 {
     const struct decoder_step *d = step_of(flow, step);
     struct decoder_state *state = &flow->state[step];
-    struct token_text t = item_of(flow, step);
+    struct token_bytes t = item_of(flow, step);
     for (size_t n = 0;
          n < d->stop && t.len >= d->len && memcmp(t.text + t.len - d->len, d->text, d->len) == 0; n++)
         t.len -= d->len;
@@ -302,7 +302,7 @@ void decoder_strip_close(struct token_decoding *flow, size_t step)
 
 void decoder_replace_close(struct token_decoding *flow, size_t step)
 {
-    struct token_text token = item_of(flow, step);
+    struct token_bytes token = item_of(flow, step);
     struct strbuf *text = &flow->spare[0];
     size_t left = decoder_left(flow, step);
     strbuf_clear(text);

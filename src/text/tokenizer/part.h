@@ -100,7 +100,7 @@ struct token_decoder;
 enum plim_status token_decoder_build(const struct node *spec, const char *name, struct token_decoder **out,
                                      struct plim_error *err);
 void token_decoder_free(struct token_decoder *d);
-struct token_text {
+struct token_bytes {
     const char *text;
     size_t len;
 };
@@ -111,7 +111,7 @@ struct token_decoding;
 enum plim_status token_decoding_open(const struct token_decoder *d, struct token_decoding **out,
                                      struct plim_error *err);
 void token_decoding_close(struct token_decoding *decoding);
-enum plim_status token_decoding_add(struct token_decoding *decoding, struct token_text token,
+enum plim_status token_decoding_add(struct token_decoding *decoding, struct token_bytes token,
                                     struct strbuf *out, struct plim_error *err);
 enum plim_status token_decoding_end(struct token_decoding *decoding, struct strbuf *out,
                                     struct plim_error *err);

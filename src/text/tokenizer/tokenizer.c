@@ -289,7 +289,7 @@ void decoding_close(struct decoding *d)
 
 enum plim_status decoding_add(struct decoding *d, int32_t id, struct strbuf *out, struct plim_error *err)
 {
-    struct token_text token;
+    struct token_bytes token;
     token.text = tokenizer_text(d->tok, id, &token.len);
     if (!token.text)
         return plim_fail(err, PLIM_BAD_INPUT, "token id %d is not in the vocabulary of %lld", (int)id,

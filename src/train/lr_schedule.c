@@ -1,12 +1,12 @@
-/* schedule.c - see schedule.h and docs/schedules.md. */
-#include "train/schedule.h"
+/* lr_schedule.c - see lr_schedule.h and docs/schedules.md. */
+#include "train/lr_schedule.h"
 
 #include <math.h>
 #include <string.h>
 
 static const double pi = 3.14159265358979323846;
 
-void schedule_init(struct schedule *s, const struct job_schedule *config, int64_t total_steps)
+void lr_schedule_init(struct lr_schedule *s, const struct job_schedule *config, int64_t total_steps)
 {
     memset(s, 0, sizeof *s);
     s->config = *config;
@@ -19,7 +19,7 @@ void schedule_init(struct schedule *s, const struct job_schedule *config, int64_
 }
 
 /* Share of the way from the end of warm-up to the last step. */
-static double progress(const struct schedule *s, int64_t step)
+static double progress(const struct lr_schedule *s, int64_t step)
 {
     if (step < s->config.warmup_steps) return 0; /* also when the warm-up is longer than the run */
     double span = (double)(s->total_steps - s->config.warmup_steps);
@@ -27,24 +27,24 @@ static double progress(const struct schedule *s, int64_t step)
     return p < 0 ? 0 : p > 1 ? 1 : p;
 }
 
-static double rate_constant(const struct schedule *s, int64_t step)
+static double rate_constant(const struct lr_schedule *s, int64_t step)
 {
     (void)step;
     return s->config.learning_rate;
 }
 
-static double rate_linear(const struct schedule *s, int64_t step)
+static double rate_linear(const struct lr_schedule *s, int64_t step)
 {
     return s->config.learning_rate + (s->config.min_lr - s->config.learning_rate) * progress(s, step);
 }
 
-static double rate_cosine(const struct schedule *s, int64_t step)
+static double rate_cosine(const struct lr_schedule *s, int64_t step)
 {
     double share = 0.5 * (1 + cos(pi * progress(s, step)));
     return s->config.min_lr + (s->config.learning_rate - s->config.min_lr) * share;
 }
 
-static double rate_wsd(const struct schedule *s, int64_t step)
+static double rate_wsd(const struct lr_schedule *s, int64_t step)
 {
     int64_t decay = s->config.decay_steps ? s->config.decay_steps : s->total_steps / 5;
     int64_t into = step - (s->total_steps - decay);
@@ -53,24 +53,24 @@ static double rate_wsd(const struct schedule *s, int64_t step)
            (s->config.min_lr - s->config.learning_rate) * fmin(1, (double)into / (double)decay);
 }
 
-static double rate_greedy(const struct schedule *s, int64_t step)
+static double rate_greedy(const struct lr_schedule *s, int64_t step)
 {
     (void)step;
     return s->lr;
 }
 
-static double (*const rates[SCHEDULE_COUNT])(const struct schedule *, int64_t) = {
+static double (*const rates[SCHEDULE_COUNT])(const struct lr_schedule *, int64_t) = {
     rate_constant, rate_linear, rate_cosine, rate_wsd, rate_greedy};
 
 /* Share of the way up after `step` steps; by the logarithm, the first step is none of it. */
-static double warmup_share(const struct schedule *s, int64_t step)
+static double warmup_share(const struct lr_schedule *s, int64_t step)
 {
     double steps = (double)s->config.warmup_steps;
     if (!s->config.warmup_type) return (double)(step + 1) / steps;
     return s->config.warmup_steps > 1 ? log((double)(step + 1)) / log(steps) : 1;
 }
 
-double schedule_rate(const struct schedule *s, int64_t step)
+double lr_schedule_rate(const struct lr_schedule *s, int64_t step)
 {
     double rate = rates[s->config.kind](s, step), first = s->config.warmup_min_lr;
     if (step < s->config.warmup_steps)
@@ -78,7 +78,7 @@ double schedule_rate(const struct schedule *s, int64_t step)
     return rate;
 }
 
-static double smoothed(struct schedule *s, double x)
+static double smoothed(struct lr_schedule *s, double x)
 {
     int64_t size = s->config.window_size;
     if (!s->config.smooth) return x;
@@ -89,7 +89,7 @@ static double smoothed(struct schedule *s, double x)
     return sum / (double)n;
 }
 
-static void greedy_reset(struct schedule *s)
+static void greedy_reset(struct lr_schedule *s)
 {
     s->lr = s->config.learning_rate;
     s->best = INFINITY;
@@ -97,7 +97,7 @@ static void greedy_reset(struct schedule *s)
     s->resets_left = s->config.reset_start;
 }
 
-static void greedy_raise(struct schedule *s)
+static void greedy_raise(struct lr_schedule *s)
 {
     double next = fmin(s->lr / s->config.factor, s->config.max_lr);
     if (next - s->lr > s->config.eps) s->lr = next;
@@ -106,7 +106,7 @@ static void greedy_raise(struct schedule *s)
     s->good = 0;
 }
 
-static void greedy_lower(struct schedule *s)
+static void greedy_lower(struct lr_schedule *s)
 {
     double next = fmax(s->lr * s->config.factor, s->config.min_lr);
     if (s->lr - next > s->config.eps) s->lr = next;
@@ -115,7 +115,7 @@ static void greedy_lower(struct schedule *s)
     s->bad = 0;
 }
 
-static void greedy_step(struct schedule *s, double loss)
+static void greedy_step(struct lr_schedule *s, double loss)
 {
     double x = smoothed(s, loss);
     if (s->cool > 0) {
@@ -137,13 +137,13 @@ static void greedy_step(struct schedule *s, double loss)
         greedy_lower(s);
 }
 
-void schedule_observe(struct schedule *s, enum schedule_event event, double loss)
+void lr_schedule_observe(struct lr_schedule *s, enum schedule_event event, double loss)
 {
     if (!isfinite(loss)) return; /* it would stay in the mean for a whole window */
     if (s->config.kind == SCHEDULE_GREEDY && s->config.on == (int)event) greedy_step(s, loss);
 }
 
-void schedule_save(const struct schedule *s, struct strbuf *out)
+void lr_schedule_save(const struct lr_schedule *s, struct strbuf *out)
 {
     strbuf_addf(out,
                 "{\"lr\":%.17g,\"good\":%lld,\"bad\":%lld,\"cool\":%lld,\"warm\":%lld,\"resets_left\":%lld,"
@@ -157,7 +157,7 @@ void schedule_save(const struct schedule *s, struct strbuf *out)
     strbuf_addf(out, "]}");
 }
 
-void schedule_restore(struct schedule *s, const struct node *saved)
+void lr_schedule_restore(struct lr_schedule *s, const struct node *saved)
 {
     s->lr = node_float(node_get(saved, "lr"), s->lr);
     s->best = node_float(node_get(saved, "best"), INFINITY);

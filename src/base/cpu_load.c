@@ -1,5 +1,5 @@
 /* cpu_load.c - the first line of /proc/stat: user nice system idle iowait irq softirq steal. See cpu_load.h. */
-#include "mem/cpu_load.h"
+#include "base/cpu_load.h"
 
 #include <stdio.h>
 #include <sys/resource.h>

@@ -7,8 +7,8 @@
  *
  * The system counts in hundredths of a second, so times below a tenth say little. In a container it is the whole
  * machine that is told of. */
-#ifndef PLIM_MEM_CPU_LOAD_H
-#define PLIM_MEM_CPU_LOAD_H
+#ifndef PLIM_BASE_CPU_LOAD_H
+#define PLIM_BASE_CPU_LOAD_H
 
 struct cpu_load {
     double busy, all; /* seconds of all processors since the start; all 0: the system does not tell */

@@ -1,6 +1,6 @@
-/* test_schedule.c - GreedyLR against a plain transcription of its definition, and the ends of the others. */
+/* test_lr_schedule.c - GreedyLR against a plain transcription of its definition, and the ends of the others. */
 #include "base/json.h"
-#include "train/schedule.h"
+#include "train/lr_schedule.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -127,16 +127,16 @@ static const struct job_schedule configs[] = {
 };
 #define NCONFIGS (sizeof configs / sizeof *configs)
 
-static void restore_copy(struct schedule *to, const struct schedule *from)
+static void restore_copy(struct lr_schedule *to, const struct lr_schedule *from)
 {
     struct strbuf text = STRBUF_INIT;
     struct doc *doc = NULL;
     struct plim_error err = {0};
-    schedule_save(from, &text);
+    lr_schedule_save(from, &text);
     if (json_parse(text.data, text.len, "saved", &doc, &err) != PLIM_OK)
         fail_msg("%s: %s", err.text, text.data);
-    schedule_init(to, &from->config, from->total_steps);
-    schedule_restore(to, &doc->root);
+    lr_schedule_init(to, &from->config, from->total_steps);
+    lr_schedule_restore(to, &doc->root);
     doc_free(doc);
     strbuf_release(&text);
 }
@@ -145,18 +145,18 @@ static void test_greedy_step_by_step(void **state)
 {
     (void)state;
     static struct greedy plain;
-    static struct schedule s, other;
+    static struct lr_schedule s, other;
     for (size_t c = 0; c < NCONFIGS; c++)
         for (int64_t pattern = 0; pattern < 4; pattern++) {
             struct job_schedule config = configs[c];
             config.kind = SCHEDULE_GREEDY;
             plain_init(&plain, &config);
-            schedule_init(&s, &config, 1000);
+            lr_schedule_init(&s, &config, 1000);
             double low = s.lr, high = s.lr;
             for (int64_t i = 0; i < 3000; i++) {
                 plain_step(&plain, loss_at(i, pattern));
-                schedule_observe(&s, SCHEDULE_ON_STEP, loss_at(i, pattern));
-                if (schedule_rate(&s, i) != plain.lr || s.best != plain.best || s.good != plain.good ||
+                lr_schedule_observe(&s, SCHEDULE_ON_STEP, loss_at(i, pattern));
+                if (lr_schedule_rate(&s, i) != plain.lr || s.best != plain.best || s.good != plain.good ||
                     s.bad != plain.bad || s.cool != plain.cool || s.warm != plain.warm ||
                     s.resets_left != plain.rs)
                     fail_msg("config %zu, pattern %d, step %d: rate %.17g, not %.17g", c, (int)pattern,
@@ -175,13 +175,13 @@ static void test_greedy_step_by_step(void **state)
 static void test_greedy_hears_only_its_event(void **state)
 {
     (void)state;
-    static struct schedule s;
+    static struct lr_schedule s;
     struct job_schedule config = configs[1];
     config.kind = SCHEDULE_GREEDY, config.on = SCHEDULE_ON_EVAL;
-    schedule_init(&s, &config, 100);
-    for (int i = 0; i < 50; i++) schedule_observe(&s, SCHEDULE_ON_STEP, 1);
+    lr_schedule_init(&s, &config, 100);
+    for (int i = 0; i < 50; i++) lr_schedule_observe(&s, SCHEDULE_ON_STEP, 1);
     assert_true(s.lr == config.learning_rate && isinf(s.best));
-    for (int i = 0; i < 50; i++) schedule_observe(&s, SCHEDULE_ON_EVAL, 1);
+    for (int i = 0; i < 50; i++) lr_schedule_observe(&s, SCHEDULE_ON_EVAL, 1);
     assert_true(s.lr < config.learning_rate && s.best == 1);
 }
 
@@ -189,13 +189,13 @@ static void test_greedy_hears_only_its_event(void **state)
 static void test_not_finite(void **state)
 {
     (void)state;
-    static struct schedule s, other;
+    static struct lr_schedule s, other;
     struct job_schedule config = configs[3];
     config.kind = SCHEDULE_GREEDY;
-    schedule_init(&s, &config, 100);
-    schedule_observe(&s, SCHEDULE_ON_STEP, 2);
-    schedule_observe(&s, SCHEDULE_ON_STEP, NAN);
-    schedule_observe(&s, SCHEDULE_ON_STEP, INFINITY);
+    lr_schedule_init(&s, &config, 100);
+    lr_schedule_observe(&s, SCHEDULE_ON_STEP, 2);
+    lr_schedule_observe(&s, SCHEDULE_ON_STEP, NAN);
+    lr_schedule_observe(&s, SCHEDULE_ON_STEP, INFINITY);
     restore_copy(&other, &s);
     assert_true(other.seen == 1 && other.best == 2 && other.window[0] == 2);
 }
@@ -204,20 +204,20 @@ static void test_not_finite(void **state)
 static void test_window_of_another_size(void **state)
 {
     (void)state;
-    static struct schedule s, other;
+    static struct lr_schedule s, other;
     struct job_schedule config = configs[3];
     config.kind = SCHEDULE_GREEDY;
-    schedule_init(&s, &config, 100);
-    for (int i = 0; i < 20; i++) schedule_observe(&s, SCHEDULE_ON_STEP, 4);
+    lr_schedule_init(&s, &config, 100);
+    for (int i = 0; i < 20; i++) lr_schedule_observe(&s, SCHEDULE_ON_STEP, 4);
     struct strbuf text = STRBUF_INIT;
     struct doc *doc = NULL;
     struct plim_error err = {0};
-    schedule_save(&s, &text);
+    lr_schedule_save(&s, &text);
     assert_int_equal(json_parse(text.data, text.len, "saved", &doc, &err), PLIM_OK);
     config.window_size = 12;
-    schedule_init(&other, &config, 100);
-    schedule_restore(&other, &doc->root);
-    schedule_observe(&other, SCHEDULE_ON_STEP, 4);
+    lr_schedule_init(&other, &config, 100);
+    lr_schedule_restore(&other, &doc->root);
+    lr_schedule_observe(&other, SCHEDULE_ON_STEP, 4);
     assert_true(other.best == 4 && other.seen == 1);
     doc_free(doc);
     strbuf_release(&text);
@@ -225,7 +225,7 @@ static void test_window_of_another_size(void **state)
 
 static double rate(int kind, int64_t step, int64_t total, int64_t warmup, int64_t decay)
 {
-    static struct schedule s;
+    static struct lr_schedule s;
     struct job_schedule config = {.kind = kind,
                                   .learning_rate = 1e-3,
                                   .min_lr = 1e-4,
@@ -233,8 +233,8 @@ static double rate(int kind, int64_t step, int64_t total, int64_t warmup, int64_
                                   .decay_steps = decay,
                                   .factor = 0.9,
                                   .window_size = 1};
-    schedule_init(&s, &config, total);
-    return schedule_rate(&s, step);
+    lr_schedule_init(&s, &config, total);
+    return lr_schedule_rate(&s, step);
 }
 
 static void near(double a, double b)
