@@ -109,6 +109,18 @@ static void put_router(struct json_writer *w, const struct train_event *e)
     json_end_array(w);
 }
 
+/* Bytes that the disk tier moved, how long it had nothing to do, and how long the step waited for it. */
+static void put_disk(struct json_writer *w, const struct train_event *e)
+{
+    if (!e->disk.read && !e->disk.written) return;
+    json_begin_object(w, "disk");
+    json_int(w, "read", (int64_t)e->disk.read);
+    json_int(w, "written", (int64_t)e->disk.written);
+    json_double(w, "idle_ms", 1e3 * e->disk.idle);
+    json_double(w, "waited_ms", 1e3 * e->disk.waited);
+    json_end_object(w);
+}
+
 static void put_step(struct json_writer *w, const struct train_event *e)
 {
     json_double(w, "loss", e->loss);
@@ -124,6 +136,7 @@ static void put_step(struct json_writer *w, const struct train_event *e)
     put_padding(w, e);
     if (e->scale != 1) json_double(w, "loss_scale", e->scale);
     if (e->skipped) json_bool(w, "skipped", true);
+    put_disk(w, e);
     put_memory(w, e);
 }
 

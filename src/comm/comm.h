@@ -99,6 +99,7 @@ struct comm_exchange {
 /* Begun on the lane, which there must be; done, with everything begun before it, when comm_wait of its ticket returns. */
 uint64_t comm_begin(struct comm *comm, const struct comm_exchange *exchange);
 enum plim_status comm_wait(struct comm *comm, uint64_t ticket, struct plim_error *err);
+bool comm_is_done(struct comm *comm, uint64_t ticket); /* comm_wait would return at once */
 
 /* The same exchange now, by the thread that calls; where there is no lane, or it is empty. */
 enum plim_status comm_run(struct comm *comm, const struct comm_exchange *exchange, struct plim_error *err);

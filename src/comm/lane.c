@@ -104,3 +104,12 @@ enum plim_status comm_wait(struct comm *comm, uint64_t ticket, struct plim_error
 {
     return wait_for(comm->lane, ticket + 1, err);
 }
+
+bool comm_is_done(struct comm *comm, uint64_t ticket)
+{
+    struct comm_lane *lane = comm->lane;
+    pthread_mutex_lock(&lane->lock);
+    bool done = lane->done > ticket;
+    pthread_mutex_unlock(&lane->lock);
+    return done;
+}

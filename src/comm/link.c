@@ -1,5 +1,8 @@
-/* link.c - see link.h. A gather of a number is all waiting; of one of megabytes, what is left behind the waiting is the link's
- * rate: of the waiting the median, of the large ones the fastest, for disturbance only makes them slower. */
+/* link.c - see link.h. Exchanges are timed as a run has them. A gather of a number is all waiting, and a run waits for those that
+ * it did not begin early: nothing computes meanwhile. Of megabytes, what is left behind the waiting is the link's rate, and of a
+ * reduction that of exchanges whose parts are added; where there is a lane they run beside a team that computes, for what carries bytes
+ * takes its part of the processors and gets less of them. Of the waiting the median counts, of the large ones the fastest, for others only
+ * make them slower. */
 #include "comm/link.h"
 #include "base/clock.h"
 #include "base/strbuf.h"
@@ -11,8 +14,83 @@
 
 #define ASSUMED_BANDWIDTH 1e9
 #define ASSUMED_SECONDS   1e-4
+#define PACE_SECONDS      0.004
+#define PACE_WINDOWS      5
+#define LOAD_MOST         0.9
 
-enum { HOST_NAME = 64, SMALL_ROUNDS = 21, LARGE_ROUNDS = 5, LARGE_WHOLE = 8 << 20, LARGE_LEAST = 64 << 10 };
+enum {
+    HOST_NAME = 64,
+    SMALL_ROUNDS = 21,
+    LARGE_ROUNDS = 5,
+    LARGE_COUNT = 4,
+    LARGE_WHOLE = 8 << 20,
+    LARGE_LEAST = 64 << 10
+};
+enum { UNIT_FLOATS = 4096, UNIT_PASSES = 32 }; /* some ten microseconds of a thread */
+
+/* --- what is computed beside ------------------------------------------------------------------------------------ */
+
+static void unit_body(void *arg, int64_t begin, int64_t end, int worker)
+{
+    (void)worker;
+    for (int64_t i = begin; i < end; i++) {
+        float *x = (float *)arg + i * UNIT_FLOATS;
+        for (int pass = 0; pass < UNIT_PASSES; pass++)
+            for (int k = 0; k < UNIT_FLOATS; k++) x[k] = x[k] * 0.999f + 0.001f;
+    }
+}
+
+struct probe {
+    struct comm *comm;
+    struct threads *team; /* NULL: nothing computes */
+    float *work;          /* of each of its threads */
+    double pace;          /* units/s while nothing is exchanged */
+    char *piece, *whole, *scratch;
+    size_t bytes; /* of a piece */
+};
+
+static void compute_unit(const struct probe *p)
+{
+    threads_each(p->team, threads_count(p->team), 1, unit_body, p->work);
+}
+
+/* The best of a few, for others may use the machine. */
+static void find_pace(struct probe *p)
+{
+    for (int i = 0; i < PACE_WINDOWS; i++) {
+        double start = clock_seconds(), now = start;
+        int64_t units = 0;
+        for (; now - start < PACE_SECONDS; now = clock_seconds(), units++) compute_unit(p);
+        double pace = (double)units / (now - start);
+        if (pace > p->pace) p->pace = pace;
+    }
+}
+
+/* --- times ------------------------------------------------------------------------------------------------------ */
+
+struct timing {
+    double seconds, load; /* that it took, and the share of computing that was lost meanwhile */
+};
+
+/* One of `count` exchanges that follow each other. */
+static enum plim_status time_once(const struct probe *p, const struct comm_exchange *x, int count,
+                                  bool beside, struct timing *out, struct plim_error *err)
+{
+    double start = clock_seconds();
+    uint64_t ticket = 0;
+    int64_t units = 0;
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < count && status == PLIM_OK; i++)
+        if (p->comm->lane)
+            ticket = comm_begin(p->comm, x);
+        else
+            status = comm_run(p->comm, x, err);
+    for (; beside && !comm_is_done(p->comm, ticket); units++) compute_unit(p);
+    if (p->comm->lane) status = comm_wait(p->comm, ticket, err);
+    double seconds = clock_seconds() - start;
+    *out = (struct timing){seconds / count, beside ? 1 - (double)units / (p->pace * seconds) : 0};
+    return status;
+}
 
 static int by_value(const void *a, const void *b)
 {
@@ -20,43 +98,83 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Times of `rounds` gathers of so many bytes of each rank, in rising order; the first, which opens connections, does not
- * count. */
-static enum plim_status time_gathers(struct comm *comm, size_t bytes, int rounds,
-                                     double seconds[SMALL_ROUNDS], struct plim_error *err)
+static double median(double *values, int n)
 {
-    size_t whole = bytes * (size_t)comm->ranks;
-    char *piece = calloc(1, bytes), *all = calloc(1, whole);
-    enum plim_status status =
-        piece && all ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while the link was measured");
+    qsort(values, (size_t)n, sizeof *values, by_value);
+    return values[n / 2];
+}
+
+/* Of `rounds` rounds of exchanges of so many bytes of each rank; the first, which opens connections, does not count. */
+static enum plim_status time_rounds(const struct probe *p, enum comm_kind kind, size_t bytes, int rounds,
+                                    struct timing *out, struct plim_error *err)
+{
+    double seconds[SMALL_ROUNDS] = {0};
+    bool large = bytes > sizeof(float);
+    struct timing fastest = {0};
+    int64_t piece = (int64_t)(bytes / sizeof(float)), whole = piece * p->comm->ranks;
+    struct comm_exchange gather = {COMM_GATHER, p->piece, p->whole, piece, whole, DT_F32, false, p->scratch},
+                         reduce = {COMM_REDUCE, p->whole, p->piece, whole, piece, DT_F32, false, p->scratch};
+    enum plim_status status = PLIM_OK;
     for (int i = -1; i < rounds && status == PLIM_OK; i++) {
-        double start = clock_seconds();
-        status = comm_gather(comm, piece, bytes, all, whole, err);
-        if (i >= 0) seconds[i] = clock_seconds() - start;
+        struct timing t;
+        status = time_once(p, kind == COMM_GATHER ? &gather : &reduce, large ? LARGE_COUNT : 1,
+                           large && p->team, &t, err);
+        if (i >= 0) seconds[i] = t.seconds;
+        if (i == 0 || (i > 0 && t.seconds < fastest.seconds)) fastest = t;
     }
-    free(piece), free(all);
-    if (status == PLIM_OK) qsort(seconds, (size_t)rounds, sizeof *seconds, by_value);
+    *out = large ? fastest : (struct timing){median(seconds, rounds), 0};
     return status;
 }
 
-static enum plim_status measure(struct comm *comm, struct link_rates *out, struct plim_error *err)
+static bool probe_open(struct probe *p)
 {
-    size_t bytes = (size_t)LARGE_WHOLE / (size_t)comm->ranks;
-    double waits[SMALL_ROUNDS] = {0}, moves[SMALL_ROUNDS] = {0};
-    if (bytes < LARGE_LEAST) bytes = LARGE_LEAST;
-    enum plim_status status = time_gathers(comm, sizeof(double), SMALL_ROUNDS, waits, err);
-    if (status == PLIM_OK) status = time_gathers(comm, bytes, LARGE_ROUNDS, moves, err);
+    size_t ranks = (size_t)p->comm->ranks, threads = p->team ? (size_t)threads_count(p->team) : 0;
+    p->bytes = (size_t)LARGE_WHOLE / ranks / 4096 * 4096;
+    if (p->bytes < LARGE_LEAST) p->bytes = LARGE_LEAST;
+    p->work = calloc(threads + 1, UNIT_FLOATS * sizeof *p->work);
+    p->piece = calloc(1, p->bytes), p->whole = calloc(ranks, p->bytes);
+    p->scratch = calloc(1, comm_work(p->comm->ranks, ranks * p->bytes));
+    return p->work && p->piece && p->whole && p->scratch;
+}
+
+static void probe_close(struct probe *p) { free(p->work), free(p->piece), free(p->whole), free(p->scratch); }
+
+/* Bytes/s behind the waiting. */
+static double rate_of(const struct probe *p, double seconds, double waiting)
+{
+    double least = 0.1 * seconds, behind = seconds - waiting > least ? seconds - waiting : least;
+    return (double)p->bytes * (p->comm->ranks - 1) / (behind > 1e-9 ? behind : 1e-9);
+}
+
+static enum plim_status measure(struct comm *comm, struct threads *team, struct link_rates *out,
+                                struct plim_error *err)
+{
+    struct probe p = {.comm = comm, .team = comm->lane ? team : NULL};
+    struct timing small, gather, reduce;
+    enum plim_status status =
+        probe_open(&p) ? PLIM_OK
+                       : plim_fail(err, PLIM_NO_MEMORY, "out of memory while the link was measured");
+    status = comm_agree(comm, status, err); /* and all begin to compute at once */
+    if (status == PLIM_OK && p.team) find_pace(&p);
+    if (status == PLIM_OK) status = time_rounds(&p, COMM_GATHER, sizeof(float), SMALL_ROUNDS, &small, err);
+    if (status == PLIM_OK) status = time_rounds(&p, COMM_GATHER, p.bytes, LARGE_ROUNDS, &gather, err);
+    if (status == PLIM_OK) status = time_rounds(&p, COMM_REDUCE, p.bytes, LARGE_ROUNDS, &reduce, err);
+    probe_close(&p);
     if (status != PLIM_OK) return status;
-    double small = waits[SMALL_ROUNDS / 2], large = moves[0];
-    double least = 0.1 * large, behind = large - small > least ? large - small : least;
-    out->seconds = small > 1e-9 ? small : 1e-9;
-    out->bandwidth = (double)bytes * (comm->ranks - 1) / (behind > 1e-9 ? behind : 1e-9);
+    double load = (gather.load + reduce.load) / 2;
+    out->seconds = small.seconds > 1e-9 ? small.seconds : 1e-9;
+    out->bandwidth = rate_of(&p, gather.seconds, small.seconds);
+    out->reduce_share = rate_of(&p, reduce.seconds, small.seconds) / out->bandwidth;
+    out->load = load < 0 ? 0 : load > LOAD_MOST ? LOAD_MOST : load;
     out->fresh = true;
     return PLIM_OK;
 }
 
-/* "MPI: 4 on a, 4 on b": the machines in the order of ranks. */
-static enum plim_status name_link(struct comm *comm, struct strbuf *key, struct plim_error *err)
+/* --- what is remembered ----------------------------------------------------------------------------------------- */
+
+/* "MPI: 4 on a, 4 on b, beside 2 threads": the machines in the order of ranks. */
+static enum plim_status name_link(struct comm *comm, const struct threads *team, struct strbuf *key,
+                                  struct plim_error *err)
 {
     char mine[HOST_NAME] = "", *all = calloc((size_t)comm->ranks, HOST_NAME);
     if (!all) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the link was measured");
@@ -69,27 +187,35 @@ static enum plim_status name_link(struct comm *comm, struct strbuf *key, struct 
         strbuf_addf(key, " %d on %.63s", same, host);
         same = 0;
     }
+    if (comm->lane && team) strbuf_addf(key, ", beside %d threads", threads_count(team));
     free(all);
     return status == PLIM_OK ? strbuf_status(key, err) : status;
 }
 
-enum plim_status link_measure(struct comm *comm, struct link_rates *out, struct plim_error *err)
+enum { NUMBERS = 4 }; /* all above 0: the last is the share of computing that is left */
+
+enum plim_status link_measure(struct comm *comm, struct threads *team, struct link_rates *out,
+                              struct plim_error *err)
 {
     struct strbuf key = STRBUF_INIT;
-    struct calibration_number kept[] = {{"bandwidth", 0}, {"seconds", 0}};
-    *out = (struct link_rates){ASSUMED_BANDWIDTH, ASSUMED_SECONDS, false};
+    struct calibration_number kept[NUMBERS] = {
+        {"bandwidth", 0}, {"seconds", 0}, {"reduce_share", 0}, {"left", 0}};
+    *out = (struct link_rates){ASSUMED_BANDWIDTH, ASSUMED_SECONDS, 1, 0, false};
     bool wanted = calibration_wanted(), known = false;
     enum plim_status status = comm_broadcast(comm, &wanted, sizeof wanted, 0, err);
     if (status != PLIM_OK || !wanted) return status;
-    status = name_link(comm, &key, err);
-    if (status == PLIM_OK && comm->rank == 0) known = calibration_recall("link", strbuf_text(&key), kept, 2);
+    status = name_link(comm, team, &key, err);
+    if (status == PLIM_OK && comm->rank == 0)
+        known = calibration_recall("link", strbuf_text(&key), kept, NUMBERS);
     if (status == PLIM_OK) status = comm_broadcast(comm, &known, sizeof known, 0, err);
-    if (status == PLIM_OK && known) out->bandwidth = kept[0].value, out->seconds = kept[1].value;
-    if (status == PLIM_OK && !known) status = measure(comm, out, err);
+    if (status == PLIM_OK && known)
+        *out = (struct link_rates){kept[0].value, kept[1].value, kept[2].value, 1 - kept[3].value, false};
+    if (status == PLIM_OK && !known) status = measure(comm, team, out, err);
     if (status == PLIM_OK) status = comm_broadcast(comm, out, sizeof *out, 0, err);
     kept[0].value = out->bandwidth, kept[1].value = out->seconds;
+    kept[2].value = out->reduce_share, kept[3].value = 1 - out->load;
     if (status == PLIM_OK && out->fresh && comm->rank == 0)
-        calibration_keep("link", strbuf_text(&key), kept, 2);
+        calibration_keep("link", strbuf_text(&key), kept, NUMBERS);
     strbuf_release(&key);
     return status;
 }

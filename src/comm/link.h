@@ -1,7 +1,9 @@
 /* link.h - how fast ranks exchange, measured once and remembered.
  *
  *     struct link_rates all;
- *     link_measure(comm, &all, &err);                 // every rank: a few small exchanges and a few large ones
+ *     link_measure(comm, team, &all, &err);           // every rank: a few small exchanges and a few large ones
+ *
+ * They run as those of a run do: on the lane, where there is one, the large ones while the team computes.
  *
  * The numbers are kept beside a device's calibration, for the machines and the number of ranks they were measured with. With
  * PLIMSOLL_CALIBRATE=0 they are fixed ones, of a modest network, so that a plan is the same everywhere.
@@ -9,15 +11,19 @@
 #ifndef PLIM_COMM_LINK_H
 #define PLIM_COMM_LINK_H
 
+#include "base/threads.h"
 #include "comm/comm.h"
 
 struct link_rates {
-    double bandwidth; /* bytes/s that a rank sends to the others, and gets from them at the same time */
-    double seconds;   /* until an exchange has begun */
-    bool fresh;       /* measured now */
+    double bandwidth;    /* bytes/s that a rank sends to the others, and gets from them at the same time */
+    double seconds;      /* until an exchange has begun */
+    double reduce_share; /* of that rate, which exchanges reach whose parts are added */
+    double load; /* share of its computing that the team loses while something is exchanged beside it */
+    bool fresh;  /* measured now */
 };
 
-/* Rank 0's numbers on all ranks. */
-enum plim_status link_measure(struct comm *comm, struct link_rates *out, struct plim_error *err);
+/* Rank 0's numbers on all ranks. `team` computes meanwhile; NULL: the processors have nothing else to do. */
+enum plim_status link_measure(struct comm *comm, struct threads *team, struct link_rates *out,
+                              struct plim_error *err);
 
 #endif

@@ -1,5 +1,6 @@
-/* disk.c - see disk.h. A ring of requests, and one thread, the mover, that cuts them into pieces and copies bytes between the
- * callers' memory and the buffers that the engine (disk_engine.h) reads into and writes from.
+/* disk.c - see disk.h. A ring of requests, and one thread, the mover, that cuts them into pieces for the engine (disk_engine.h)
+ * and copies bytes between the callers' memory and the buffers that it reads into and writes from. Where the disk can reach memory
+ * itself, and it stays as it is until the request has ended, nothing is copied: on a machine whose processors compute, the copies are what a fast disk waits for.
  *
  * Invariants
  *  1. Requests begin in the order they were asked for. A piece begins when no piece under way that writes touches its
@@ -13,6 +14,7 @@
 #define _GNU_SOURCE
 #include "exec/disk.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/threads.h"
@@ -29,7 +31,6 @@
 #include <unistd.h>
 
 #define RING        32
-#define SMALL       ((size_t)64 << 10) /* bytes: as fast through the page cache */
 #define STACK_BYTES ((size_t)128 << 10)
 
 struct request {
@@ -37,6 +38,7 @@ struct request {
     size_t n, begun, ended; /* bytes of it: all, in pieces that have begun, in pieces that are done */
     uint64_t offset;
     bool write;
+    bool stays; /* the memory is as it is until the request has ended */
 };
 
 /* A piece under way. */
@@ -55,8 +57,9 @@ struct disk_store {
     int cls;
     struct disk_engine *engine;
     struct disk_buffers buffers;
-    struct slot slots[DISK_DEPTH_MOST]; /* the mover's */
+    struct slot slots[DISK_SLOTS_MOST]; /* the mover's */
     int under_way;
+    size_t memory_align; /* of memory that the direct descriptor reads into */
     pthread_t mover;
     bool has_mover;
     pthread_mutex_t lock;
@@ -66,6 +69,8 @@ struct disk_store {
         done; /* tickets: request t is ring[t % RING]; all below begun have begun, below done ended */
     bool stop;
     struct plim_error failure; /* the first one, kept */
+    struct disk_use use;
+    double idle_since; /* while nothing is under way */
 };
 
 size_t disk_buffer_bytes(int depth, size_t piece)
@@ -106,16 +111,23 @@ static void advance(struct disk_store *disk, uint64_t ticket, size_t begun, size
     pthread_mutex_unlock(&disk->lock);
 }
 
-static char *buffer_of(const struct disk_store *disk, const struct slot *s)
+/* So many pieces more, or fewer, are under way, and so many bytes have been copied. */
+static void count(struct disk_store *disk, int more, size_t copied)
 {
-    return disk->buffers.base + (size_t)(s - disk->slots) * disk->buffers.piece;
+    pthread_mutex_lock(&disk->lock);
+    double now = clock_seconds();
+    if (!disk->under_way) disk->use.idle += now - disk->idle_since;
+    disk->under_way += more;
+    disk->idle_since = now;
+    disk->use.copied += copied;
+    pthread_mutex_unlock(&disk->lock);
 }
 
 /* Invariant 3: bytes [from, n) of a piece by plain calls. */
 static void finish_piece(struct disk_store *disk, struct slot *s, size_t from)
 {
     struct plim_error err = {0};
-    char *at = buffer_of(disk, s) + from;
+    char *at = disk_piece_memory(&disk->buffers, &s->piece) + from;
     size_t n = s->piece.n - from;
     enum plim_status status =
         s->piece.write ? file_pwrite_full(disk->fd, at, n, s->piece.offset + from, disk->path, &err)
@@ -129,6 +141,12 @@ static int64_t with_faults(int64_t result)
     return fault_hit(NULL, FAULT_SHORT) && result > 0 ? result / 2 : result;
 }
 
+/* Is this piece to be carried on by plain calls? Memory that the disk will not read into after all is one reason. */
+static bool may_go_on(const struct slot *s, int64_t result)
+{
+    return result >= 0 || result == -EAGAIN || result == -EINTR || (result == -EINVAL && s->piece.memory);
+}
+
 /* Waits for the next piece; what was read goes where it belongs. */
 static void reap(struct disk_store *disk)
 {
@@ -136,29 +154,31 @@ static void reap(struct disk_store *disk)
     int code = disk->engine->ops->wait(disk->engine, &done);
     if (code) { /* nothing can be known of what is under way */
         fail_errno(disk, false, code);
-        for (int i = 0; i < disk->buffers.depth; i++)
+        for (int i = 0; i < DISK_SLOTS_MOST; i++)
             if (disk->slots[i].busy) {
                 disk->slots[i].busy = false;
                 advance(disk, disk->slots[i].ticket, 0, disk->slots[i].piece.n);
             }
-        disk->under_way = 0;
+        count(disk, -disk->under_way, 0);
         return;
     }
     struct slot *s = &disk->slots[done.slot];
     int64_t result = with_faults(done.result);
-    if (result < 0 && result != -EAGAIN && result != -EINTR)
+    if (!may_go_on(s, result))
         fail_errno(disk, s->piece.write, (int)-result);
     else if (result < (int64_t)s->piece.n)
         finish_piece(disk, s, result < 0 ? 0 : (size_t)result);
-    if (!s->piece.write) memcpy(s->user, buffer_of(disk, s), s->piece.n);
-    s->busy = false, disk->under_way--;
+    if (!s->piece.memory && !s->piece.write)
+        memcpy(s->user, disk_piece_memory(&disk->buffers, &s->piece), s->piece.n);
+    s->busy = false;
+    count(disk, -1, s->piece.memory ? 0 : s->piece.n);
     advance(disk, s->ticket, 0, s->piece.n);
 }
 
 /* Invariant 1. */
 static void wait_for_blocks(struct disk_store *disk, uint64_t offset, size_t n, bool write)
 {
-    for (int i = 0; i < disk->buffers.depth; i++) {
+    for (int i = 0; i < disk->buffers.depth + DISK_BARE; i++) {
         const struct slot *s = &disk->slots[i];
         while (s->busy && (write || s->piece.write) && offset < s->piece.offset + s->piece.n &&
                s->piece.offset < offset + n)
@@ -166,12 +186,14 @@ static void wait_for_blocks(struct disk_store *disk, uint64_t offset, size_t n, 
     }
 }
 
-static struct slot *free_slot(struct disk_store *disk)
+/* One with a buffer, or without. */
+static struct slot *free_slot(struct disk_store *disk, bool buffer)
 {
-    if (disk->under_way == disk->buffers.depth) reap(disk);
-    for (int i = 0; i < disk->buffers.depth; i++)
-        if (!disk->slots[i].busy) return &disk->slots[i];
-    return NULL;
+    struct slot *first = disk->slots + (buffer ? 0 : disk->buffers.depth);
+    struct slot *end = first + (buffer ? disk->buffers.depth : DISK_BARE);
+    for (;; reap(disk))
+        for (struct slot *s = first; s < end; s++)
+            if (!s->busy) return s;
 }
 
 /* Invariant 2: `n` bytes through the page cache. */
@@ -184,20 +206,21 @@ static void carry_cached(struct disk_store *disk, const struct request *r, uint6
     enum plim_status status = r->write ? file_pwrite_full(disk->fd, user, n, at, disk->path, &err)
                                        : file_pread_full(disk->fd, user, n, at, disk->path, &err);
     if (status != PLIM_OK) fail_with(disk, &err);
+    count(disk, 0, n);
     advance(disk, ticket, n, n);
 }
 
 static void begin_piece(struct disk_store *disk, const struct request *r, uint64_t ticket, struct slot piece)
 {
     wait_for_blocks(disk, piece.piece.offset, piece.piece.n, r->write);
-    struct slot *s = free_slot(disk);
-    if (!s) return;
+    struct slot *s = free_slot(disk, !piece.piece.memory);
     *s = piece;
     s->busy = true, s->ticket = ticket;
     s->piece.slot = (int)(s - disk->slots), s->piece.fd = disk->direct < 0 ? disk->fd : disk->direct;
-    if (r->write) memcpy(buffer_of(disk, s), s->user, s->piece.n);
+    if (r->write && !s->piece.memory)
+        memcpy(disk_piece_memory(&disk->buffers, &s->piece), s->user, s->piece.n);
     int code = disk->engine->ops->submit(disk->engine, &s->piece);
-    disk->under_way += !code;
+    if (!code) count(disk, 1, 0);
     if (code) {
         fail_errno(disk, r->write, code);
         s->busy = false;
@@ -207,22 +230,30 @@ static void begin_piece(struct disk_store *disk, const struct request *r, uint64
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
+/* The memory itself, where the disk can reach it. */
+static void *own_memory(const struct disk_store *disk, const struct request *r)
+{
+    char *user = r->buf + r->begun;
+    return disk->direct >= 0 && r->stays && (uintptr_t)user % disk->memory_align == 0 ? user : NULL;
+}
+
 /* The next bytes of a request. */
 static void begin_next(struct disk_store *disk, const struct request *r, uint64_t ticket)
 {
     uint64_t at = r->offset + r->begun;
     size_t left = r->n - r->begun, inside = (size_t)(at % DISK_BLOCK), n = least(left, disk->buffers.piece);
     bool direct = disk->direct >= 0;
-    if (direct && r->n < SMALL)
+    if (direct && r->n < DISK_SMALL)
         carry_cached(disk, r, ticket, left);
     else if (direct && (inside || left < DISK_BLOCK))
         carry_cached(disk, r, ticket, least(left, DISK_BLOCK - inside));
     else
-        begin_piece(
-            disk, r, ticket,
-            (struct slot){
-                .user = r->buf + r->begun,
-                .piece = {.write = r->write, .n = direct ? n / DISK_BLOCK * DISK_BLOCK : n, .offset = at}});
+        begin_piece(disk, r, ticket,
+                    (struct slot){.user = r->buf + r->begun,
+                                  .piece = {.write = r->write,
+                                            .n = direct ? n / DISK_BLOCK * DISK_BLOCK : n,
+                                            .offset = at,
+                                            .memory = own_memory(disk, r)}});
 }
 
 static void *mover_main(void *arg)
@@ -275,6 +306,18 @@ enum plim_status disk_resize(struct disk_store *disk, uint64_t bytes, struct pli
     return PLIM_OK;
 }
 
+/* The least alignment of memory that a direct read takes, or 0: the file system has none of the kind after all. */
+static size_t find_align(const struct disk_store *disk)
+{
+    static const size_t tried[] = {64, DISK_MEMORY, DISK_BLOCK};
+    size_t room = disk_buffer_bytes(disk->buffers.depth, disk->buffers.piece);
+    for (int i = 0; i < 3; i++)
+        if (tried[i] + DISK_BLOCK <= room &&
+            pread(disk->direct, disk->buffers.base + tried[i], DISK_BLOCK, 0) >= 0)
+            return tried[i];
+    return pread(disk->direct, disk->buffers.base, DISK_BLOCK, 0) < 0 ? 0 : DISK_BLOCK;
+}
+
 /* The file, without a name from here on, and a way past the page cache where the file system has one: some only say at the
  * first read that they do not. */
 static enum plim_status create(struct disk_store *disk, const char *dir, uint64_t bytes, bool no_direct,
@@ -289,9 +332,8 @@ static enum plim_status create(struct disk_store *disk, const char *dir, uint64_
     if (!no_direct) disk->direct = open(disk->path, O_RDWR | O_DIRECT | O_CLOEXEC);
     unlink(disk->path);
     status = disk_resize(disk, bytes, err);
-    if (status == PLIM_OK && disk->direct >= 0 && bytes &&
-        pread(disk->direct, disk->buffers.base, DISK_BLOCK, 0) < 0)
-        close(disk->direct), disk->direct = -1;
+    disk->memory_align = status == PLIM_OK && disk->direct >= 0 && bytes ? find_align(disk) : DISK_BLOCK;
+    if (!disk->memory_align) close(disk->direct), disk->direct = -1;
     return status;
 }
 
@@ -335,6 +377,7 @@ enum plim_status disk_open(const char *dir, uint64_t bytes, const struct disk_op
     if (!disk) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the disk tier was opened");
     pthread_mutex_init(&disk->lock, NULL);
     pthread_cond_init(&disk->moved, NULL);
+    disk->idle_since = clock_seconds();
     disk->fd = disk->direct = -1, disk->ledger = options->ledger, disk->cls = options->cls;
     enum plim_status status = take_buffers(disk, options, err);
     if (status == PLIM_OK) status = create(disk, dir, bytes, options->no_direct, err);
@@ -372,10 +415,19 @@ const char *disk_describe(const struct disk_store *disk) { return disk->words; }
 
 /* --- what is asked of it ---------------------------------------------------------------------------------------- */
 
+/* Until something moves; that time is told. */
+static void wait_moved(struct disk_store *disk)
+{
+    double start = clock_seconds();
+    pthread_cond_wait(&disk->moved, &disk->lock);
+    disk->use.waited += clock_seconds() - start;
+}
+
 static uint64_t ask(struct disk_store *disk, struct request r)
 {
     pthread_mutex_lock(&disk->lock);
-    while (disk->asked - disk->done >= RING) pthread_cond_wait(&disk->moved, &disk->lock);
+    while (disk->asked - disk->done >= RING) wait_moved(disk);
+    *(r.write ? &disk->use.written : &disk->use.read) += r.n;
     uint64_t ticket = disk->asked++;
     disk->ring[ticket % RING] = r;
     pthread_cond_broadcast(&disk->moved);
@@ -394,7 +446,7 @@ static bool is_over(const struct disk_store *disk, uint64_t ticket, bool begun)
 static enum plim_status await(struct disk_store *disk, uint64_t ticket, bool begun, struct plim_error *err)
 {
     pthread_mutex_lock(&disk->lock);
-    while (!is_over(disk, ticket, begun)) pthread_cond_wait(&disk->moved, &disk->lock);
+    while (!is_over(disk, ticket, begun)) wait_moved(disk);
     struct plim_error failure = disk->failure;
     pthread_mutex_unlock(&disk->lock);
     if (failure.status != PLIM_OK && err) *err = failure;
@@ -403,7 +455,7 @@ static enum plim_status await(struct disk_store *disk, uint64_t ticket, bool beg
 
 uint64_t disk_prefetch(struct disk_store *disk, void *buf, size_t n, uint64_t offset)
 {
-    return ask(disk, (struct request){.buf = buf, .n = n, .offset = offset});
+    return ask(disk, (struct request){.buf = buf, .n = n, .offset = offset, .stays = true});
 }
 
 enum plim_status disk_wait(struct disk_store *disk, uint64_t ticket, struct plim_error *err)
@@ -411,13 +463,23 @@ enum plim_status disk_wait(struct disk_store *disk, uint64_t ticket, struct plim
     return await(disk, ticket, false, err);
 }
 
+static uint64_t ask_write(struct disk_store *disk, const void *buf, size_t n, uint64_t offset, bool stays)
+{
+    if (fault_hit(NULL, FAULT_WRITE)) fail_errno(disk, true, ENOSPC);
+    return ask(disk,
+               (struct request){
+                   .buf = (char *)(uintptr_t)buf, .n = n, .offset = offset, .write = true, .stays = stays});
+}
+
 enum plim_status disk_write(struct disk_store *disk, const void *buf, size_t n, uint64_t offset,
                             struct plim_error *err)
 {
-    if (fault_hit(NULL, FAULT_WRITE)) fail_errno(disk, true, ENOSPC);
-    uint64_t ticket =
-        ask(disk, (struct request){.buf = (char *)(uintptr_t)buf, .n = n, .offset = offset, .write = true});
-    return await(disk, ticket, true, err);
+    return await(disk, ask_write(disk, buf, n, offset, false), true, err);
+}
+
+uint64_t disk_write_behind(struct disk_store *disk, const void *buf, size_t n, uint64_t offset)
+{
+    return ask_write(disk, buf, n, offset, true);
 }
 
 enum plim_status disk_read(struct disk_store *disk, void *buf, size_t n, uint64_t offset,
@@ -429,9 +491,18 @@ enum plim_status disk_read(struct disk_store *disk, void *buf, size_t n, uint64_
 enum plim_status disk_settle(struct disk_store *disk, struct plim_error *err)
 {
     pthread_mutex_lock(&disk->lock);
-    while (disk->done < disk->asked) pthread_cond_wait(&disk->moved, &disk->lock);
+    while (disk->done < disk->asked) wait_moved(disk);
     struct plim_error failure = disk->failure;
     pthread_mutex_unlock(&disk->lock);
     if (failure.status != PLIM_OK && err) *err = failure;
     return failure.status;
+}
+
+struct disk_use disk_use_of(struct disk_store *disk)
+{
+    pthread_mutex_lock(&disk->lock);
+    struct disk_use use = disk->use;
+    if (!disk->under_way) use.idle += clock_seconds() - disk->idle_since;
+    pthread_mutex_unlock(&disk->lock);
+    return use;
 }

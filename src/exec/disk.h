@@ -10,7 +10,8 @@
  *     disk_close(disk);
  *
  * Any offset and length will do. Every read comes after the writes asked for before it. Bytes go through `depth` buffers of
- * `piece` bytes, so that the file is read and written past the page cache and several pieces are under way at once. What
+ * `piece` bytes, so that the file is read and written past the page cache and several pieces are under way at once; what is read, or
+ * written behind, in memory that is aligned as the disk wants it (DISK_MEMORY does for most) needs no buffer. What
  * fails is kept: from then on every call says so, and that is how a write that failed on its way is told.
  *
  * The file has no name once it is open: it goes with the process. The ledger, when there is one, carries exactly the bytes
@@ -20,7 +21,7 @@
 #define PLIM_EXEC_DISK_H
 
 #include "base/status.h"
-#include "plan/facts.h" /* DISK_BLOCK, DISK_DEPTH, DISK_PIECE */
+#include "plan/facts.h" /* DISK_BLOCK, DISK_DEPTH, DISK_PIECE, DISK_MEMORY, DISK_SMALL */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -58,8 +59,19 @@ enum plim_status disk_wait(struct disk_store *disk, uint64_t ticket, struct plim
 
 enum plim_status disk_write(struct disk_store *disk, const void *buf, size_t n, uint64_t offset,
                             struct plim_error *err);
+/* Written from where it is, as a read is read: buf must stay as it is until disk_wait of the ticket returns. */
+uint64_t disk_write_behind(struct disk_store *disk, const void *buf, size_t n, uint64_t offset);
 enum plim_status disk_read(struct disk_store *disk, void *buf, size_t n, uint64_t offset,
                            struct plim_error *err);
+
+/* What a store has done since it was opened. */
+struct disk_use {
+    uint64_t read, written; /* bytes asked for */
+    uint64_t copied;        /* of them, through buffers or the page cache */
+    double idle;            /* seconds in which nothing was under way */
+    double waited;          /* seconds in which callers waited for it */
+};
+struct disk_use disk_use_of(struct disk_store *disk);
 
 /* Every byte that was written is in the file. */
 enum plim_status disk_settle(struct disk_store *disk, struct plim_error *err);

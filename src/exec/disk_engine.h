@@ -8,8 +8,10 @@
  *     engine->ops->wait(engine, &done);                            // done.slot, and bytes or -errno
  *     engine->ops->close(engine);
  *
- * A piece is read into, or written from, the buffer of its slot; a slot has one piece under way at most. Pieces end in any
- * order: whoever submits two that touch the same bytes of the file waits for the first. One thread calls these.
+ * A piece is read into, or written from, the buffer of its slot or memory of the caller's; a slot has one piece under way at
+ * most. Behind those with a buffer come DISK_BARE slots for pieces that need none: they take no memory, so there are enough of them
+ * to keep a disk busy while whoever submits waits for a processor. Pieces end in any order: whoever submits two that touch the same bytes of the
+ * file waits for the first. One thread calls these.
  */
 #ifndef PLIM_EXEC_DISK_ENGINE_H
 #define PLIM_EXEC_DISK_ENGINE_H
@@ -19,9 +21,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DISK_DEPTH_MOST = 32 };
+enum { DISK_DEPTH_MOST = 32, DISK_BARE = 16, DISK_SLOTS_MOST = DISK_DEPTH_MOST + DISK_BARE };
 
-/* The memory that pieces go through: `depth` slots of `piece` bytes each, from a page's beginning on. */
+/* The memory that pieces go through: for each of the first `depth` slots `piece` bytes, from a page's beginning on. */
 struct disk_buffers {
     char *base;
     size_t piece;
@@ -33,7 +35,13 @@ struct disk_piece {
     bool write;
     size_t n;
     uint64_t offset;
+    void *memory; /* NULL: the slot's buffer */
 };
+
+static inline char *disk_piece_memory(const struct disk_buffers *b, const struct disk_piece *p)
+{
+    return p->memory ? p->memory : b->base + (size_t)p->slot * b->piece;
+}
 
 struct disk_done {
     int slot;
@@ -58,7 +66,7 @@ struct disk_engine_ops {
  * lets so much memory be locked. */
 struct disk_engine *disk_uring_open(const struct disk_buffers *buffers, char *why, size_t size);
 
-/* As many threads as slots. NULL: PLIM_NO_MEMORY. */
+/* As many threads as buffers. NULL: PLIM_NO_MEMORY. */
 struct disk_engine *disk_threads_open(const struct disk_buffers *buffers, struct plim_error *err);
 
 #endif

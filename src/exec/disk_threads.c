@@ -18,8 +18,8 @@ struct threads_engine {
     int threads;
     pthread_mutex_t lock;
     pthread_cond_t more, fewer; /* a piece is given; a piece is done */
-    struct disk_piece given[DISK_DEPTH_MOST];
-    struct disk_done done[DISK_DEPTH_MOST];
+    struct disk_piece given[DISK_SLOTS_MOST];
+    struct disk_done done[DISK_SLOTS_MOST];
     int first, ngiven, ndone;
     bool stop;
 };
@@ -27,7 +27,7 @@ struct threads_engine {
 /* As many bytes as one call carries. */
 static int64_t carry(const struct threads_engine *e, const struct disk_piece *p)
 {
-    char *buf = e->buffers.base + (size_t)p->slot * e->buffers.piece;
+    char *buf = disk_piece_memory(&e->buffers, p);
     ssize_t n;
     do n = p->write ? pwrite(p->fd, buf, p->n, (off_t)p->offset) : pread(p->fd, buf, p->n, (off_t)p->offset);
     while (n < 0 && errno == EINTR);
@@ -42,7 +42,7 @@ static void *carrier_main(void *arg)
         while (!e->ngiven && !e->stop) pthread_cond_wait(&e->more, &e->lock);
         if (!e->ngiven) break;
         struct disk_piece piece = e->given[e->first];
-        e->first = (e->first + 1) % DISK_DEPTH_MOST, e->ngiven--;
+        e->first = (e->first + 1) % DISK_SLOTS_MOST, e->ngiven--;
         pthread_mutex_unlock(&e->lock);
         int64_t result = carry(e, &piece);
         pthread_mutex_lock(&e->lock);
@@ -57,7 +57,7 @@ static int threads_submit(struct disk_engine *engine, const struct disk_piece *p
 {
     struct threads_engine *e = (struct threads_engine *)engine;
     pthread_mutex_lock(&e->lock);
-    e->given[(e->first + e->ngiven++) % DISK_DEPTH_MOST] = *piece;
+    e->given[(e->first + e->ngiven++) % DISK_SLOTS_MOST] = *piece;
     pthread_cond_signal(&e->more);
     pthread_mutex_unlock(&e->lock);
     return 0;
@@ -101,7 +101,7 @@ struct disk_engine *disk_threads_open(const struct disk_buffers *buffers, struct
     for (int code = 0; e->threads < buffers->depth && !code;) {
         code = thread_begin(&e->thread[e->threads], STACK_BYTES, carrier_main, e);
         if (!code) e->threads++;
-        if (code && !e->threads) { /* fewer than slots will do */
+        if (code && !e->threads) { /* fewer will do */
             plim_fail(err, PLIM_NO_MEMORY, "cannot start a thread of the disk tier: %s", strerror(code));
             threads_close(&e->engine);
             return NULL;

@@ -21,11 +21,12 @@ struct uring_engine {
 
 static void prepare(const struct uring_engine *e, struct io_uring_sqe *sqe, const struct disk_piece *p)
 {
-    char *buf = e->buffers.base + (size_t)p->slot * e->buffers.piece;
+    char *buf = disk_piece_memory(&e->buffers, p);
     unsigned n = (unsigned)p->n;
-    if (e->registered && p->write)
+    bool registered = e->registered && !p->memory;
+    if (registered && p->write)
         io_uring_prep_write_fixed(sqe, p->fd, buf, n, p->offset, p->slot);
-    else if (e->registered)
+    else if (registered)
         io_uring_prep_read_fixed(sqe, p->fd, buf, n, p->offset, p->slot);
     else if (p->write)
         io_uring_prep_write(sqe, p->fd, buf, n, p->offset);
@@ -82,7 +83,7 @@ static bool register_buffers(struct uring_engine *e)
 struct disk_engine *disk_uring_open(const struct disk_buffers *buffers, char *why, size_t size)
 {
     struct uring_engine *e = calloc(1, sizeof *e);
-    int code = e ? io_uring_queue_init((unsigned)buffers->depth, &e->ring, 0) : -ENOMEM;
+    int code = e ? io_uring_queue_init((unsigned)buffers->depth + DISK_BARE, &e->ring, 0) : -ENOMEM;
     if (code < 0) {
         snprintf(why, size, "io_uring: %s", strerror(-code));
         free(e);

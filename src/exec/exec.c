@@ -1,7 +1,8 @@
 /* exec.c - see exec.h.
  *
  * Fetches run ahead on the disk store's thread; an op that touches a tensor still being filled waits for it.
- * Stores are finished before the next op starts, so the packer's lifetimes hold as they are. */
+ * A store is over for the memory it comes from before the next op starts or, where its tape says so, at the hold that follows: so the
+ * packer's lifetimes stand as they are. */
 #include "exec/exec_part.h"
 #include "base/fault.h"
 #include "base/clock.h"
@@ -79,6 +80,35 @@ static enum plim_status await_operands(struct exec *exec, const struct op *op, s
     return status;
 }
 
+/* What a hold names has been written. */
+static enum plim_status await_stores(struct exec *exec, const struct op *hold, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < exec->nstoring && status == PLIM_OK;) {
+        bool named = false;
+        for (int k = 0; k < OP_MAX_IN; k++) named |= hold->in[k] == exec->storing[i].tensor;
+        if (named) status = disk_wait(exec->disk, exec->storing[i].ticket, err);
+        if (named)
+            exec->storing[i] = exec->storing[--exec->nstoring];
+        else
+            i++;
+    }
+    return status;
+}
+
+/* Where more are under way than are remembered, it is over at once. */
+static enum plim_status store(struct exec *exec, const struct op *op, size_t bytes, uint64_t offset,
+                              struct plim_error *err)
+{
+    int near = op->in[MOVE_FROM];
+    const void *from = exec_address(exec, near);
+    if (!op->attr.behind || exec->nstoring == EXEC_STORES)
+        return disk_write(exec->disk, from, bytes, offset, err);
+    exec->storing[exec->nstoring].tensor = near;
+    exec->storing[exec->nstoring++].ticket = disk_write_behind(exec->disk, from, bytes, offset);
+    return PLIM_OK;
+}
+
 /* A stage is the disk's when the device is done with it. */
 static enum plim_status await_stage(struct exec *exec, int near, size_t bytes, struct plim_error *err)
 {
@@ -103,7 +133,7 @@ static enum plim_status move(struct exec *exec, const struct op *op, int64_t mic
     }
     enum plim_status status = await_stage(exec, near, bytes, err);
     if (status != PLIM_OK) return status;
-    if (op->kind == OP_STORE) return disk_write(exec->disk, exec_address(exec, near), bytes, offset, err);
+    if (op->kind == OP_STORE) return store(exec, op, bytes, offset, err);
     if (exec->nfetching == EXEC_FETCHES) {
         status = await_operand(exec, exec->fetching[0].tensor, err);
         if (status != PLIM_OK) return status;
@@ -199,6 +229,7 @@ static enum plim_status run_op(struct exec *exec, int i, int64_t micro, struct p
     enum plim_status status = exec->nfetching ? await_operands(exec, op, err) : PLIM_OK;
     if (status == PLIM_OK && exec->nexchanging && !on_lane(exec, op))
         status = tell_op(exec, i, exec_await(exec, i, err), err);
+    if (status == PLIM_OK && exec->nstoring && op->kind == OP_HOLD) status = await_stores(exec, op, err);
     if (status == PLIM_OK && op_moves(op))
         status = move(exec, op, micro, err);
     else if (status == PLIM_OK && op_collects(op))

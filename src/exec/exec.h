@@ -23,6 +23,7 @@
 #include "plan/layout.h"
 
 #define EXEC_FETCHES   16
+#define EXEC_STORES    16
 #define EXEC_EXCHANGES 32
 #define EXEC_PROGRAMS  4
 
@@ -40,6 +41,11 @@ struct exec {
         uint64_t ticket;
     } fetching[EXEC_FETCHES];
     int nfetching;
+    struct {
+        int tensor; /* being written behind */
+        uint64_t ticket;
+    } storing[EXEC_STORES];
+    int nstoring;
     struct {
         uint64_t ticket;
         struct exec_span reads, writes;

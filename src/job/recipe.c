@@ -12,6 +12,16 @@ static bool needs_global_norm(const struct job *job)
 #define DISK_SLICES   512
 #define HOST_SLICES   256
 
+/* Where memory allows it, a disk works beside all that the CPU computes: slices are written while the next one is updated, the next
+ * update's first one is read while ops between updates run, and slices are larger, so that reading one takes about as long as
+ * those ops. */
+#define BESIDE_SLICES 4
+
+static bool disk_beside(const struct knobs *knobs)
+{
+    return knobs->state_tier == TIER_DISK && !knobs->host_share && knobs->prefetch_ops == PREFETCH_AHEAD;
+}
+
 /* Copies between a GPU and the host run beside computing: four slices of an update in flight, parameters and gradients
  * asked for ten ops ahead, about a layer's, or three where the budget asks for it: by the planner's clock that costs 3 to 6 %
  * of a step where parameters stream, and more than ten win nothing. Towards a disk, buffers for that would make the smallest
@@ -30,10 +40,12 @@ static struct prefetch_options prefetch_of(const struct job *job, const struct k
                                      .exchange_update_lag = 3};
 }
 
-static int64_t offload_slice(const struct job *job, int64_t tier)
+static int64_t offload_slice(const struct job *job, const struct knobs *knobs)
 {
-    int64_t share = model_param_count(&job->spec) * 12 / (tier == TIER_HOST ? HOST_SLICES : DISK_SLICES);
-    return share > OFFLOAD_SLICE ? share : OFFLOAD_SLICE;
+    int64_t slices = knobs->state_tier == TIER_HOST ? HOST_SLICES : DISK_SLICES;
+    int64_t share = model_param_count(&job->spec) * 12 / slices;
+    int64_t least = disk_beside(knobs) ? OFFLOAD_SLICE * BESIDE_SLICES : OFFLOAD_SLICE;
+    return share > least ? share : least;
 }
 
 static struct offload_options offload_of(const struct job *job, const struct knobs *knobs)
@@ -41,7 +53,8 @@ static struct offload_options offload_of(const struct job *job, const struct kno
     return (struct offload_options){.state_tier = (enum tier)knobs->state_tier,
                                     .grad_tier = (enum tier)knobs->grad_tier,
                                     .param_tier = (enum tier)knobs->param_tier,
-                                    .slice_bytes = offload_slice(job, knobs->state_tier),
+                                    .slice_bytes = offload_slice(job, knobs),
+                                    .beside = disk_beside(knobs),
                                     .state_share = (int)knobs->state_share,
                                     .param_share = (int)knobs->param_share,
                                     .host_share = (int)knobs->host_share,

@@ -7,8 +7,9 @@
  * the host; where exchanges between ranks run beside computing, there is one for them. Each does
  * one thing at a time and in order. What is put on another lane begins when everything that computes before it is done and
  * its own operands are there; computing goes on beside it and waits when it needs what is not there yet. That is how the
- * CUDA backend queues them (device/cuda/cuda_transfer.c). Under a CPU a disk has no lane of its own: the CPU waits for most of
- * it or copies it through memory itself. */
+ * CUDA backend queues them (device/cuda/cuda_transfer.c). A disk below a CPU's memory has a lane, too: reads run ahead on it, and what
+ * is stored is written beside computing until it is held or, where nothing holds it, but for the last bytes, which wait in buffers
+ * (exec/disk.h). */
 #include "plan/cost.h"
 
 #include <stdlib.h>
@@ -23,7 +24,7 @@ struct clock {
     struct piece_time {
         double ready;      /* when a copy or the host has written it */
         double read;       /* when the last copy has read it */
-        bool sent;         /* and that is an exchange between ranks */
+        bool sent;         /* and that is an exchange between ranks, or a disk's */
     } * times;             /* by piece */
     int *piece;            /* by tensor */
     double host_bytes;     /* moved by other lanes than computing, at the host's end */
@@ -73,6 +74,7 @@ static double link_time(const struct tape *tape, const struct op *op, const stru
     bool near = op->attr.among == AMONG_NODE;
     double rate = near ? facts->node_bandwidth : facts->link_bandwidth;
     if (cost.link_bytes <= 0 || rate <= 0) return cost.bytes / facts->bandwidth;
+    if (facts->reduce_share > 0 && op->kind != OP_GATHER) rate *= facts->reduce_share;
     return (near ? facts->node_seconds : facts->link_seconds) +
            sent_share(facts, op) * cost.link_bytes / rate;
 }
@@ -110,7 +112,7 @@ static double alone_seconds(const struct tape *tape, const struct op *op, const 
 
 static enum lane lane_of(const struct tape *tape, const struct op *op)
 {
-    if (op_moves(op) && tape->tensors[move_near(op)].tier == TIER_HOST) return LANE_DISK;
+    if (op_moves(op) && tape->tensors[move_far(op)].tier == TIER_DISK) return LANE_DISK;
     if (op_moves(op)) return op->kind == OP_FETCH ? LANE_COPY_IN : LANE_COPY_OUT;
     if (op_collects(op)) return LANE_LINK;
     return op->attr.on_host ? LANE_HOST : LANE_COMPUTE;
@@ -119,8 +121,10 @@ static enum lane lane_of(const struct tape *tape, const struct op *op)
 /* The lane that it takes up: that of computing where nothing runs beside it. */
 static enum lane busy_lane(const struct tape *tape, const struct op *op, const struct device_facts *facts)
 {
-    bool beside = op_moves(op) ? facts->async_copies : facts->async_exchanges && op->kind != OP_PIECE;
-    return (op_moves(op) || op_collects(op)) && !beside ? LANE_COMPUTE : lane_of(tape, op);
+    enum lane lane = lane_of(tape, op);
+    bool beside = op_moves(op) ? facts->async_copies || lane == LANE_DISK
+                               : facts->async_exchanges && op->kind != OP_PIECE;
+    return (op_moves(op) || op_collects(op)) && !beside ? LANE_COMPUTE : lane;
 }
 
 /* Slices of offloaded tensors come and go on their own; all else is one piece. */
@@ -150,6 +154,18 @@ static void later(double *time, double than) { *time = longer(*time, than); }
 /* Updates inside backward have no such op. */
 static bool serves_norm(const struct op *op) { return op->kind == OP_SUMSQ || op->kind == OP_CLIP; }
 
+/* Of the processors that compute, those that carry the bytes of an exchange take their part for as long as it lasts. */
+static double lost_to_link(const struct clock *c, double start, double seconds)
+{
+    double load = c->facts->link_load, beside = c->free[LANE_LINK] - start;
+    return load > 0 && beside > 0 ? load * shorter(beside, seconds / (1 - load)) : 0;
+}
+
+static double disk_seconds(const struct device_facts *facts, double bytes)
+{
+    return bytes / (facts->unified_memory ? facts->lower_bandwidth : facts->disk_bandwidth);
+}
+
 static void run_op(struct clock *c, int index)
 {
     const struct op *op = &c->tape->ops[index];
@@ -158,9 +174,10 @@ static void run_op(struct clock *c, int index)
     if (lane == LANE_COMPUTE) {
         double seconds = alone_seconds(c->tape, op, c->facts);
         if (joins_last(c->tape, index)) seconds -= c->facts->op_seconds;
-        c->free[LANE_COMPUTE] = start + seconds;
         if (!serves_norm(op)) c->busy[LANE_COMPUTE] += seconds;
-        note_span(c->spans, index, lane_of(c->tape, op), start, start + seconds);
+        end += seconds + lost_to_link(c, start, seconds);
+        c->free[LANE_COMPUTE] = end;
+        note_span(c->spans, index, lane_of(c->tape, op), start, end);
         return;
     }
     double bytes = op_cost_of(c->tape, op).bytes;
@@ -169,8 +186,10 @@ static void run_op(struct clock *c, int index)
             c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
         c->busy[lane] += end - start;
     } else if (lane == LANE_DISK) {
-        end += bytes / c->facts->disk_bandwidth;
+        end += disk_seconds(c->facts, bytes) + (c->facts->unified_memory ? c->facts->op_seconds : 0);
         c->busy[lane] += end - start;
+        if (c->facts->unified_memory && op->kind == OP_STORE && !op->attr.behind) /* its end is in buffers */
+            later(&c->free[LANE_COMPUTE], end - disk_seconds(c->facts, (double)facts_disk_buffers(c->facts)));
     } else if (lane == LANE_LINK) {
         bytes = 0; /* none of the host's */
         end += link_time(c->tape, op, c->facts);
@@ -188,7 +207,7 @@ static void run_op(struct clock *c, int index)
         if (op->in[i] < 0) continue;
         struct piece_time *t = &c->times[c->piece[op->in[i]]];
         later(&t->read, end);
-        t->sent = lane == LANE_LINK;
+        t->sent = lane == LANE_LINK || op->attr.behind;
     }
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (op->out[i] >= 0) later(&c->times[c->piece[op->out[i]]].ready, end);
@@ -199,7 +218,7 @@ static bool is_idle(const struct op *op, bool once)
     return op->kind == OP_HOLD || (once && op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST);
 }
 
-/* Offloaded activations, and what is sent to other ranks, are held until their bytes are wanted: the next op waits for the
+/* Offloaded activations, and what is sent to other ranks or written behind, are held until their bytes are wanted: the next op waits for the
  * copy that reads them. */
 static void release(struct clock *c, const struct op *hold)
 {
@@ -250,12 +269,21 @@ static double add_part(const struct tape *tape, const struct device_facts *facts
     return sum;
 }
 
+/* Does anything run beside computing? */
+static bool has_lanes(const struct tape *tape, const struct device_facts *facts)
+{
+    if (facts->async_copies || (facts->async_exchanges && facts->ranks > 1)) return true;
+    for (int i = 0; i < tape->ntensors; i++)
+        if (tape->tensors[i].tier == TIER_DISK) return true;
+    return false;
+}
+
 enum plim_status tape_spans_of(const struct tape *tape, const struct device_facts *facts, bool once,
                                struct op_span *spans, struct tape_time *out, struct plim_error *err)
 {
     int begin = tape->loop_end, end = tape->nops;
     *out = (struct tape_time){0};
-    if (!facts->async_copies && !(facts->async_exchanges && facts->ranks > 1)) {
+    if (!has_lanes(tape, facts)) {
         out->loop_seconds = add_part(tape, facts, once, 0, begin, spans, &out->loop_busy[LANE_COMPUTE]);
         out->update_seconds = add_part(tape, facts, once, begin, end, spans, &out->update_busy[LANE_COMPUTE]);
         return PLIM_OK;

@@ -42,7 +42,9 @@ struct device_facts {
     double link_bandwidth; /* bytes/s that a rank sends to the others, and gets from them at the same time */
     double link_seconds;   /* until an exchange between ranks has begun */
     double node_bandwidth, node_seconds; /* the same among the ranks of a node, where node_ranks is set */
-    bool async_exchanges;                /* exchanges between ranks run beside computing */
+    double reduce_share;  /* of a link's rate, that exchanges reach whose parts are added; 0: all of it */
+    double link_load;     /* share of computing that is lost while something is exchanged beside it */
+    bool async_exchanges; /* exchanges between ranks run beside computing */
     size_t host_bytes; /* of the host's memory beside a device that has its own, free for us; 0: no limit */
     size_t overhead_bytes; /* taken on the device outside the arena (context, libraries) */
     size_t program_bytes; /* of the device, that each program beyond a plan's first takes outside the arena */
@@ -68,8 +70,10 @@ static inline void facts_set_memory(struct device_facts *facts, bool unified)
 /* bytes/s of a disk that nobody has measured: a modest SSD. */
 #define FACTS_DISK_ASSUMED 500e6
 
-/* The disk tier (exec/disk.h): tensors begin with a block of its file; pieces where nobody has measured which are best. */
-enum { DISK_BLOCK = 4096, DISK_DEPTH = 4, DISK_PIECE = 64 << 10 };
+/* The disk tier (exec/disk.h): tensors begin with a block of its file; pieces where nobody has measured which are best. What
+ * is smaller than DISK_SMALL goes through the page cache; a larger near copy begins at a multiple of DISK_MEMORY, the alignment from
+ * which most disks read and write memory without a buffer between. */
+enum { DISK_BLOCK = 4096, DISK_DEPTH = 4, DISK_PIECE = 64 << 10, DISK_SMALL = 64 << 10, DISK_MEMORY = 512 };
 
 /* Memory that the disk tier's buffers take, once something is on it. */
 static inline int64_t facts_disk_buffers(const struct device_facts *facts)

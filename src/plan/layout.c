@@ -24,6 +24,20 @@ static int64_t tier_align(const struct device_facts *facts, enum tier tier)
 static bool in_arena(const struct tensor *t) { return t->tier == TIER_DEVICE && t->view_of < 0; }
 static bool is_transient(const struct tensor *t) { return in_arena(t) && !(t->flags & TENSOR_KEPT); }
 
+/* Is this where a disk reads into memory without a buffer between? */
+static bool begins_aligned(const struct device_facts *facts, const struct tensor *t)
+{
+    return facts->unified_memory && facts->align < DISK_MEMORY && t->flags & TENSOR_OF_DISK &&
+           tensor_bytes(t) >= DISK_SMALL;
+}
+
+/* What a transient takes: the packer knows one alignment for all, so that some begin a little behind their place. */
+static int64_t packed_bytes(const struct device_facts *facts, const struct tensor *t)
+{
+    int64_t slack = begins_aligned(facts, t) ? DISK_MEMORY - (int64_t)facts->align : 0;
+    return tensor_bytes(t) + slack;
+}
+
 void layout_release(struct layout *l)
 {
     free(l->offset);
@@ -131,7 +145,8 @@ static void find_lifetimes(struct layout *l, const struct tape *tape, const stru
     }
     for (int i = 0; i < tape->ntensors; i++) {
         const struct tensor *t = &tape->tensors[i];
-        if (t->view_of >= 0 || l->life[i].last < 0) continue;
+        bool rests = (t->flags & TENSOR_INPUT) && (t->flags & TENSOR_OUTPUT); /* see pass_part */
+        if (t->view_of >= 0 || (l->life[i].last < 0 && !rests)) continue;
         if (t->flags & TENSOR_INPUT) l->life[i].first = 0;
         if (t->flags & TENSOR_OUTPUT) l->life[i].last = tape->nops - 1;
         if (t->flags & TENSOR_KEPT || (options->carried_below && is_carried(l, tape, i)))
@@ -342,7 +357,7 @@ static enum plim_status find_bound(struct layout *l, const struct tape *tape,
     if (!delta) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while lifetimes were summed");
     for (int i = 0; i < tape->ntensors; i++) {
         if (!is_transient(&tape->tensors[i]) || l->life[i].last < 0 || l->buffer[i] != i) continue;
-        double bytes = (double)align_up(tensor_bytes(&tape->tensors[i]), align);
+        double bytes = (double)align_up(packed_bytes(options->facts, &tape->tensors[i]), align);
         delta[l->life[i].first] += bytes;
         delta[l->life[i].last + 1] -= bytes;
     }
@@ -366,8 +381,9 @@ static enum plim_status find_bound(struct layout *l, const struct tape *tape,
 }
 
 /* What is live at the peak. */
-static void find_classes(struct layout *l, const struct tape *tape, int64_t align)
+static void find_classes(struct layout *l, const struct tape *tape, const struct device_facts *facts)
 {
+    int64_t align = (int64_t)facts->align;
     int group = l->peak_op;
     while (group > 0 && layout_group_end(l, group - 1) > l->peak_op) group--;
     for (int i = 0; i < tape->ntensors; i++) {
@@ -375,7 +391,8 @@ static void find_classes(struct layout *l, const struct tape *tape, int64_t alig
         bool kept = in_arena(t) && (t->flags & TENSOR_KEPT);
         bool live_here = is_transient(t) && l->buffer[i] == i && l->life[i].first <= l->peak_op &&
                          l->life[i].last >= l->peak_op;
-        if (kept || live_here) l->by_class[t->cls] += align_up(tensor_bytes(t), align);
+        if (kept || live_here)
+            l->by_class[t->cls] += align_up(kept ? tensor_bytes(t) : packed_bytes(facts, t), align);
     }
     if (!tape->nops) return;
     l->by_class[CLASS_WORK] +=
@@ -446,7 +463,7 @@ enum plim_status layout_make(const struct tape *tape, const struct layout_option
 {
     enum plim_status status = measure(tape, options, true, out, err);
     if (status != PLIM_OK) return status;
-    find_classes(out, tape, (int64_t)options->facts->align);
+    find_classes(out, tape, options->facts);
     struct pack_item *items = calloc((size_t)tape->ntensors + (size_t)tape->nops + 3, sizeof *items);
     int *who = malloc(((size_t)tape->ntensors + (size_t)tape->nops + 3) * sizeof *who), n = 0;
     struct pack_result result = {0};
@@ -457,8 +474,8 @@ enum plim_status layout_make(const struct tape *tape, const struct layout_option
     for (int i = 0; i < tape->ntensors; i++) {
         if (!is_transient(&tape->tensors[i]) || out->life[i].last < 0 || out->buffer[i] != i) continue;
         if (options->carried_below && is_carried(out, tape, i)) continue;
-        items[n] =
-            (struct pack_item){out->life[i].first, out->life[i].last + 1, tensor_bytes(&tape->tensors[i]), 0};
+        items[n] = (struct pack_item){out->life[i].first, out->life[i].last + 1,
+                                      packed_bytes(options->facts, &tape->tensors[i]), 0};
         who[n++] = i;
     }
     n += list_work(out, tape, items + n, who + n);
@@ -472,6 +489,8 @@ enum plim_status layout_make(const struct tape *tape, const struct layout_option
     for (int i = 0; i < n; i++) {
         int64_t offset = bottom + items[i].offset;
         int op = -1 - who[i];
+        if (who[i] >= 0 && begins_aligned(options->facts, &tape->tensors[who[i]]))
+            offset = align_up(offset, DISK_MEMORY);
         *(who[i] >= 0      ? &out->offset[who[i]]
           : op < out->nops ? &out->work_offset[op]
                            : &out->lane_offset[op - out->nops]) = offset;

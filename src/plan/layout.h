@@ -18,6 +18,7 @@
  *     scratch for as long as the loop, those of the update another one.
  *  5. With carried_below, gradients, sums and outputs that one pass leaves for another have their places throughout.
  *  6. lower_bound is kept bytes plus the peak of live transient bytes; no layout can be smaller.
+ *  7. In memory that is the process's own, a near copy of what is on disk begins at a multiple of DISK_MEMORY unless it is small.
  */
 #ifndef PLIM_PLAN_LAYOUT_H
 #define PLIM_PLAN_LAYOUT_H

@@ -46,7 +46,7 @@ static struct knobs loop_key(const struct oracle *o, const struct knobs *k)
         key.state_tier = key.state_share = key.host_share = 0;
         if (key.disk_share <= OFFLOAD_SHARES) key.disk_share = 0; /* no parameters */
     }
-    if (!streams(o, k)) key.prefetch_ops = 0;
+    if (!streams(o, k) && key.state_tier != TIER_DISK) key.prefetch_ops = 0;
     return key;
 }
 
@@ -56,6 +56,7 @@ static struct knobs update_key(const struct oracle *o, const struct knobs *k)
     return (struct knobs){.zero = k->zero,
                           .state_tier = k->state_tier,
                           .state_share = k->state_share,
+                          .prefetch_ops = k->state_tier == TIER_DISK ? k->prefetch_ops : 0,
                           .host_share = k->host_share,
                           .grad_tier = k->grad_tier,
                           .param_tier = k->param_tier,

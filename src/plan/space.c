@@ -327,10 +327,16 @@ static bool may_keep(const struct space *s, const struct point *p)
     return s->request->may_keep_gathered && place_at(s, p)->zero >= ZERO_PARAMS;
 }
 
+/* A disk below a CPU's memory works beside all that is computed, or beside most of it in less memory. */
+static bool reads_disk(const struct space *s, const struct point *p)
+{
+    return s->request->facts->lower_tier == TIER_DISK && share_at(s, p).state > 0;
+}
+
 /* What is gathered stays, where it may; it comes early; it comes late. */
 static int count_prefetch(const struct space *s, const struct point *p)
 {
-    bool late = exchanges(s, p) || (s->request->facts->async_copies && streams(s, p));
+    bool late = exchanges(s, p) || reads_disk(s, p) || (s->request->facts->async_copies && streams(s, p));
     return 1 + late + may_keep(s, p);
 }
 

@@ -10,6 +10,12 @@ static inline bool is_offloaded(const struct tape *tape, int id)
     return id >= 0 && tape->tensors[id].tier != TIER_DEVICE;
 }
 
+/* Flags of the near copy of an offloaded tensor. */
+static inline unsigned offload_near_flags(const struct tensor *far)
+{
+    return far->tier == TIER_DISK ? TENSOR_OF_DISK : 0;
+}
+
 /* Part of an operand, in its own outermost dimension. */
 struct part {
     int64_t first, rows;
@@ -42,16 +48,24 @@ struct near_slice {
     int near[OP_MAX_IN], far[OP_MAX_IN]; /* by input slot; -1: not moved */
 };
 
-/* The slice that is fetched but not yet computed. */
+/* Slices that are fetched but not yet computed: one of the present update, and the next one's first; and a hold of the slice that is
+ * being stored. */
 struct near_updates {
-    struct near_slice waiting;
-    bool has_waiting;
+    bool behind; /* slices are stored while the next one is computed */
+    struct near_slice waiting, ahead;
+    bool has_waiting, has_ahead;
+    struct op hold;
+    int nheld; /* operands of it; 0: nothing is being stored */
 };
 
 /* Rows [first, first + rows) of the parameter. */
 void near_update(struct near_updates *n, struct tape *tape, const struct op *op, int64_t first, int64_t rows);
-/* Nothing waits any more. */
+/* The first slice of the update that comes next, with other ops before it, is fetched from here on. */
+void near_ahead(struct near_updates *n, struct tape *tape, const struct op *op, int64_t rows);
+/* Nothing of the present update waits any more. */
 void near_finish(struct near_updates *n, struct tape *tape);
+/* Nothing is being stored any more. */
+void near_settle(struct near_updates *n, struct tape *tape);
 
 /* --- offload_host.c: the CPU updates where the state is ------------------------------------------------------- */
 

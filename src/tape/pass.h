@@ -113,6 +113,7 @@ struct offload_options {
     enum tier grad_tier;  /* where gradients wait between micro-batches and for the update */
     enum tier param_tier; /* where parameters live while no op reads them */
     int64_t slice_bytes;  /* a parameter is updated in slices with at most so many offloaded bytes */
+    bool beside;          /* of a disk: slices are read ahead and written behind other ops (offload_near.c) */
     int state_share; /* of OFFLOAD_SHARES parts of the state, so many leave (0: all); the last parameters' first */
     int param_share; /* likewise of the parameters */
     int host_share; /* of OFFLOAD_SHARES slices of adamw and sgd with state in host memory, so many the CPU updates */

@@ -65,6 +65,16 @@ static int64_t offloaded_row_bytes(const struct tape *tape, const struct op *op)
     return (bytes + rows - 1) / rows;
 }
 
+/* So many rows of usual lengths are whole blocks of a file. */
+enum { DISK_ROWS = 64 };
+
+static bool on_disk(const struct tape *tape, const struct op *op)
+{
+    for (int k = 0; k < OP_MAX_IN; k++)
+        if (is_offloaded(tape, op->in[k]) && tape->tensors[op->in[k]].tier == TIER_DISK) return true;
+    return false;
+}
+
 int64_t offload_rows(const struct tape *tape, const struct op *op, int64_t slice_bytes)
 {
     int64_t row_bytes = offloaded_row_bytes(tape, op);
@@ -72,6 +82,7 @@ int64_t offload_rows(const struct tape *tape, const struct op *op, int64_t slice
     const struct tensor *p = &tape->tensors[op->in[UPDATE_SHAPE]];
     int64_t row = tensor_count(p) / p->dim[0], unit = 1, per = slice_bytes / row_bytes;
     if (op_row(op->kind)->whole) return p->dim[0];
+    if (on_disk(tape, op) && per > 2 * DISK_ROWS) unit = DISK_ROWS;
     for (int k = 0; k < OP_MAX_IN && op_row(op->kind)->in[k]; k++)
         if (cut_of(op, k) == CUT_BLOCKS)
             while (unit * row % QUANT8_BLOCK) unit *= 2; /* 256 rows do, whatever their length */
@@ -190,7 +201,7 @@ static int near_of(struct loop_copies *c, struct tape *tape, const struct op *op
     if (c->near[far] >= 0) return c->near[far];
     struct tensor t = tape->tensors[far];
     bool is_grad = t.cls == CLASS_GRAD;
-    t.tier = TIER_DEVICE, t.cls = CLASS_WORK, t.flags = 0;
+    t.flags = offload_near_flags(&t), t.tier = TIER_DEVICE, t.cls = CLASS_WORK;
     t.view_of = -1, t.view_offset = 0;
     c->near[far] = tape_tensor(tape, &t);
     offload_move(tape, op, OP_FETCH, far, c->near[far]);
@@ -270,16 +281,41 @@ static void emit_update(struct rewrite *r, const struct op *op, int64_t per)
     }
 }
 
+static int64_t update_rows(const struct rewrite *r, const struct op *op)
+{
+    return op->part == PART_UPDATE ? offload_rows(r->tape, op, r->options->slice_bytes) : 0;
+}
+
+/* Moments and masters, which nothing but their update touches, are all that this one fetches. */
+static bool fetches_state_alone(const struct tape *tape, const struct op *op)
+{
+    for (int k = 0; k < OP_MAX_IN; k++)
+        if (is_offloaded(tape, op->in[k]) && !is_state(&tape->tensors[tape_root(tape, op->in[k])]))
+            return false;
+    return true;
+}
+
+/* An update ends and ops [i, end) follow: the next one's first slice comes beside them. */
+static void read_ahead(struct rewrite *r, const struct op *old, int i, int end)
+{
+    if (!r->options->beside || !r->near.has_waiting || r->near.has_ahead) return;
+    while (i < end && !update_rows(r, &old[i])) i++;
+    if (i == end || !fetches_state_alone(r->tape, &old[i])) return;
+    int64_t per = update_rows(r, &old[i]), all = r->tape->tensors[old[i].in[UPDATE_SHAPE]].dim[0];
+    near_ahead(&r->near, r->tape, &old[i], per < all ? per : all);
+}
+
 static void rewrite(struct tape *tape, const struct offload_options *options, struct loop_copies *copies,
                     const struct op *old, int nops)
 {
-    struct rewrite r = {.tape = tape, .options = options};
+    struct rewrite r = {.tape = tape, .options = options, .near = {.behind = options->beside}};
     int loop_end = tape->loop_end;
     if (options->host_share) host_begin(&r.host, tape, old, nops, options->slice_bytes);
     for (int i = 0; i <= nops; i++) {
-        int64_t per =
-            i < nops && old[i].part == PART_UPDATE ? offload_rows(tape, &old[i], options->slice_bytes) : 0;
+        int64_t per = i < nops ? update_rows(&r, &old[i]) : 0;
+        if (per == 0 && i != loop_end) read_ahead(&r, old, i, i < loop_end ? loop_end : nops);
         if (per == 0 || i == loop_end) near_finish(&r.near, tape);
+        if (i == loop_end || i == nops) near_settle(&r.near, tape);
         bool exchange = i < nops && old[i].part == PART_UPDATE && op_collects(&old[i]);
         if (i == loop_end || i == nops || exchange) host_finish(&r.host, tape);
         if (i == loop_end) tape->loop_end = tape->nops;

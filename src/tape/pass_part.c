@@ -2,7 +2,7 @@
  *
  * The loop and the update hand each other gradients and, where those are offloaded, their squares: a gradient that leaves
  * is squared before (pass_offload). Without the update they are outputs, alive to the end; without the loop they are
- * inputs, alive from the beginning. So each part alone has the peak and the time that it has in the whole tape. */
+ * inputs, alive from the beginning. What the loop leaves for the host is there throughout the update. So each part alone has the peak and the time that it has in the whole tape. */
 #include "tape/pass.h"
 
 #include <stdlib.h>
@@ -56,7 +56,8 @@ static void drop_untouched(struct tape *tape, const char *seen, int *to)
 {
     int n = 0;
     for (int i = 0; i < tape->ntensors; i++) {
-        bool stays = (seen[i] & BY_UPDATE) || (tape->tensors[i].flags & TENSOR_KEPT);
+        unsigned flags = tape->tensors[i].flags, rests = TENSOR_INPUT | TENSOR_OUTPUT;
+        bool stays = (seen[i] & BY_UPDATE) || (flags & TENSOR_KEPT) || (flags & rests) == rests;
         to[i] = stays ? n++ : -1;
         if (stays) tape->tensors[to[i]] = tape->tensors[i];
     }
@@ -88,6 +89,8 @@ enum plim_status pass_part(struct tape *tape, enum tape_part part, bool grads_of
         if ((seen[i] == BY_UPDATE) == (part == TAPE_LOOP)) t->flags |= TENSOR_ELSEWHERE;
         bool crosses = seen[i] == (BY_LOOP | BY_UPDATE) && t->view_of < 0 && !(t->flags & TENSOR_KEPT);
         if (crosses) t->flags |= part == TAPE_LOOP ? TENSOR_OUTPUT : TENSOR_INPUT;
+        bool rests = seen[i] == BY_LOOP && t->view_of < 0 && (t->flags & TENSOR_OUTPUT);
+        if (rests && part == TAPE_UPDATE) t->flags |= TENSOR_INPUT;
     }
     if (part == TAPE_LOOP) {
         keep_loop(tape, grads_offloaded);

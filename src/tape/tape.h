@@ -51,6 +51,7 @@ enum tensor_flag {
     TENSOR_ELSEWHERE = 32, /* of the other part, where the tape is one part of a whole (pass_part) */
     TENSOR_NEAR =
         16, /* too small to be worth a lower tier: stays on the device, and all that belongs to it */
+    TENSOR_OF_DISK = 64, /* a near copy of what is on disk */
 };
 
 #define TENSOR_MAX_DIM 4
@@ -173,6 +174,7 @@ struct op_attr {
         lines[OP_LINE_PARTS]; /* linear_q, embed_q, expert_linear_q: what the weight's bytes are */
     enum among among;         /* collectives */
     bool on_host; /* computed by the CPU of a device with its own memory, on operands in host memory */
+    bool behind;  /* of a store: a hold of what is stored follows, and until then it may still be under way */
 };
 
 struct op {

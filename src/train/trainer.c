@@ -232,10 +232,20 @@ static enum plim_status next_window(struct trainer *t, struct loader_window *win
     return status;
 }
 
+/* What the disk tier has done since it had done so much. */
+static struct disk_use disk_since(const struct trainer *t, struct disk_use then)
+{
+    if (!t->runtime.disk) return (struct disk_use){0};
+    struct disk_use now = disk_use_of(t->runtime.disk);
+    return (struct disk_use){now.read - then.read, now.written - then.written, now.copied - then.copied,
+                             now.idle - then.idle, now.waited - then.waited};
+}
+
 enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool *finished,
                               struct plim_error *err)
 {
     double start = clock_seconds();
+    struct disk_use before = disk_since(t, (struct disk_use){0});
     t->stage = STAGE_STEP;
     struct loader_window window = {0};
     double lr = lr_schedule_rate(&t->schedule, t->step);
@@ -264,6 +274,7 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     event->step = t->step, event->lr = lr, event->tokens = tokens;
     event->seconds = clock_seconds() - start;
     event->tokens_per_s = (double)tokens / event->seconds;
+    event->disk = disk_since(t, before);
     return PLIM_OK;
 }
 

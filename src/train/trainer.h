@@ -72,6 +72,7 @@ struct train_event {
     int64_t rows;               /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened */
     int64_t positions, padding; /* computed, and of them without a token; likewise */
     double seconds, tokens_per_s;
+    struct disk_use disk;      /* TRAIN_STEP: of the disk tier; nothing read or written: there is none */
     int64_t used, budget;      /* bytes of the process as the system or the driver tells them, and the line */
     enum memory_status status; /* the worst of all memories that are watched */
     enum adapt_level level;    /* how much of the plan the run has given up */

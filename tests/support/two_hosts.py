@@ -3,7 +3,8 @@
     with two_hosts.Hosts("1gbit") as hosts:
         hosts.shaped, hosts.run(1, "train", job, ...)          # so many ranks on each host
 
-The wire is a pair of veth devices; where the kernel can shape it has that rate, and where it has netem 1 ms each way.
+The wire is a pair of veth devices; where the kernel can shape it has that rate, and where it has netem 1 ms each way. Without a rate
+it is as fast as the machine copies.
 """
 import os
 import shutil
@@ -44,8 +45,8 @@ class Hosts:
             self.__exit__()
             return None
         tc = [["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "wire"] for name in self.names]
-        self.shaped = all(_ok(*t, "root", "handle", "1:", "tbf", "rate", self.rate, "burst", "256kb", "latency", "100ms") for t in tc)
-        self.delayed = all(_ok(*t, "parent" if self.shaped else "root", *(["1:"] if self.shaped else []), "netem", "delay", "1ms") for t in tc)
+        self.shaped = bool(self.rate) and all(_ok(*t, "root", "handle", "1:", "tbf", "rate", self.rate, "burst", "256kb", "latency", "100ms") for t in tc)
+        self.delayed = bool(self.rate) and all(_ok(*t, "parent" if self.shaped else "root", *(["1:"] if self.shaped else []), "netem", "delay", "1ms") for t in tc)
         agent = os.path.join(self.folder.name, "agent")
         with open(agent, "w") as f:
             f.write(f'#!/bin/sh\nshift\nexec ip netns exec {b} unshare --uts sh -c "hostname {b}; $*"\n')
@@ -59,7 +60,7 @@ class Hosts:
 
     def command(self, each, *args):
         net = f"{NET}.0/24"
-        mpirun = [*ranks.MPIRUN, "--mca", "plm_rsh_agent", self.agent, "--mca", "oob_tcp_if_include", net, "--mca", "btl_tcp_if_include", net,
+        mpirun = [*ranks.MPIRUN, "--leave-session-attached", "--mca", "plm_rsh_agent", self.agent, "--mca", "oob_tcp_if_include", net, "--mca", "btl_tcp_if_include", net,
                   "--mca", "btl", "tcp,vader,self", "--host", f"{NET}.1:{each},{NET}.2:{each}", "-n", str(2 * each),
                   "-x", "PLIMSOLL_LANE", "-x", "PLIMSOLL_CALIBRATE"]
         return ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "sh", "-c", f'hostname {self.names[0]}; exec "$@"', "sh",

@@ -7,11 +7,13 @@
 #include <cmocka.h>
 
 #include "comm/lane.h"
+#include "comm/link.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { RANKS = 3, MOST = 4096 };
 
@@ -246,6 +248,60 @@ static void differences_and_failures_are_everybodys(void **state)
     assert_int_equal(comm_agree(NULL, PLIM_NO_FIT, &err), PLIM_NO_FIT);
 }
 
+/* --- how fast it is ------------------------------------------------------------------------------------------------ */
+
+static const char *nap(void) { return nanosleep(&(struct timespec){0, 100000}, NULL) ? "interrupted" : NULL; }
+
+static const char *slow_gather(struct comm *comm, const void *piece, size_t bytes, void *whole, size_t all)
+{
+    for (int r = 0; r < comm->ranks && (size_t)r * bytes < all; r++)
+        memcpy((char *)whole + (size_t)r * bytes, piece,
+               (size_t)(r + 1) * bytes <= all ? bytes : all % bytes);
+    return nap();
+}
+
+static const char *slow_exchange(struct comm *comm, const char *from, size_t whole, size_t stride,
+                                 size_t bytes, char *to)
+{
+    (void)comm, (void)from, (void)whole, (void)stride, (void)bytes, (void)to;
+    return nap();
+}
+
+static const struct comm_ops slow_ops = {
+    .name = "slow", .gather = slow_gather, .exchange = slow_exchange, .broadcast = broadcast};
+
+/* Measured once beside so many threads, and once without; remembered for each. */
+static void links_are_remembered(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/plimsoll-link-XXXXXX", remove[96];
+    struct comm c = {.ops = &slow_ops, .rank = 0, .ranks = 2};
+    struct threads *team = NULL;
+    assert_non_null(mkdtemp(folder));
+    setenv("XDG_CACHE_HOME", folder, 1);
+    unsetenv("PLIMSOLL_CALIBRATE");
+    assert_int_equal(threads_start(1, &team, NULL), PLIM_OK);
+    assert_int_equal(lane_open(&c, NULL), PLIM_OK);
+    for (int beside = 0; beside < 2; beside++) {
+        struct link_rates first, again;
+        assert_int_equal(link_measure(&c, beside ? team : NULL, &first, NULL), PLIM_OK);
+        assert_true(first.fresh && first.bandwidth > 0 && first.reduce_share > 0 && first.load >= 0);
+        assert_true(first.seconds >= 1e-4 && first.load < 1);
+        if (!beside) assert_true(first.load == 0);
+        assert_int_equal(link_measure(&c, beside ? team : NULL, &again, NULL), PLIM_OK);
+        assert_true(!again.fresh && again.seconds > 0);
+        assert_true(again.load < first.load + 1e-3 && again.load > first.load - 1e-3);
+    }
+    setenv("PLIMSOLL_CALIBRATE", "0", 1);
+    struct link_rates fixed;
+    assert_int_equal(link_measure(&c, team, &fixed, NULL), PLIM_OK);
+    assert_true(fixed.load == 0 && fixed.reduce_share == 1);
+    lane_close(c.lane);
+    threads_free(team);
+    snprintf(remove, sizeof remove, "rm -r '%s'", folder);
+    assert_int_equal(system(remove), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +313,7 @@ int main(void)
         cmocka_unit_test(the_lane_keeps_the_order),
         cmocka_unit_test(the_lanes_first_error_is_everybodys),
         cmocka_unit_test(differences_and_failures_are_everybodys),
+        cmocka_unit_test(links_are_remembered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -262,6 +262,51 @@ static void exchanges_run_beside_computing(void **state)
     }
 }
 
+/* Who carries the bytes computes meanwhile, and so computing takes longer while it lasts, but not beyond. */
+static void exchanges_take_of_computing(void **state)
+{
+    (void)state;
+    for (int longer = 0; longer < 2; longer++) {
+        struct lanes l = ranks_begin(true);
+        l.facts.link_load = 0.25;
+        if (longer) l.facts.link_bandwidth /= 4;
+        move(&l, OP_GATHER, square(&l.tape, DT_F32));
+        multiply(&l, square(&l.tape, DT_F32));
+        multiply(&l, square(&l.tape, DT_F32));
+        SECONDS(l, longer ? 4 : 2.25);
+        l = ranks_begin(true);
+        l.facts.reduce_share = 0.5;
+        move(&l, longer ? OP_REDUCE : OP_GATHER, square(&l.tape, DT_F32));
+        SECONDS(l, longer ? 2 : 1);
+    }
+}
+
+/* Below a CPU a disk reads beside computing; a store takes as long as it does not fit the buffers. */
+static void a_disk_runs_beside_the_cpu(void **state)
+{
+    (void)state;
+    for (int ahead = 0; ahead < 2; ahead++) {
+        struct lanes l = lanes_begin();
+        facts_set_memory(&l.facts, true);
+        int far = square(&l.tape, DT_F32), near;
+        l.tape.tensors[far].tier = TIER_DISK;
+        if (!ahead) multiply(&l, square(&l.tape, DT_F32));
+        near = move(&l, OP_FETCH, far);
+        if (ahead) multiply(&l, square(&l.tape, DT_F32));
+        multiply(&l, near);
+        SECONDS(l, ahead ? 2 : 3);
+    }
+    for (int half = 0; half < 2; half++) {
+        struct lanes l = lanes_begin();
+        facts_set_memory(&l.facts, true);
+        l.facts.disk_depth = 1, l.facts.disk_piece = (size_t)4 * N * N / (half ? 2 : 1);
+        int far = move(&l, OP_STORE, square(&l.tape, DT_F32));
+        l.tape.tensors[far].tier = TIER_DISK;
+        multiply(&l, square(&l.tape, DT_F32));
+        SECONDS(l, half ? 1.5 : 1);
+    }
+}
+
 /* What is sent may be written when it has gone, which a hold says. */
 static void a_hold_waits_for_an_exchange(void **state)
 {
@@ -340,6 +385,8 @@ int main(void)
         cmocka_unit_test(updates_together_are_one_launch),
         cmocka_unit_test(exchanges_run_beside_computing),
         cmocka_unit_test(a_hold_waits_for_an_exchange),
+        cmocka_unit_test(exchanges_take_of_computing),
+        cmocka_unit_test(a_disk_runs_beside_the_cpu),
         cmocka_unit_test(nodes_have_a_link_of_their_own),
         cmocka_unit_test(calibrations_are_remembered_by_key),
     };

@@ -89,6 +89,45 @@ static void test_description(void **state)
     assert_int_equal(disk_buffer_bytes(8, 4096), 32768);
 }
 
+/* What is read into aligned memory or written behind from it is not copied where the file is read directly; what a store has done is
+ * told. */
+static void test_aligned_memory(void **state)
+{
+    enum { N = 600 << 10, SHIFT = 64 };
+    char *memory = aligned_alloc(DISK_BLOCK, N + DISK_BLOCK), *want = malloc(N);
+    (void)state;
+    assert_true(memory && want);
+    for (int i = 0; i < N; i++) want[i] = (char)(i * 5 + (i >> 10));
+    for (int w = 0; w < WAYS; w++) {
+        struct disk_store *disk = open_way(&ways[w], 2 * N + DISK_BLOCK);
+        bool direct = !strstr(disk_describe(disk), "through the page cache");
+        assert_int_equal(disk_write(disk, want, N, DISK_BLOCK, &err), PLIM_OK);
+        assert_int_equal(disk_settle(disk, &err), PLIM_OK);
+        assert_int_equal(disk_use_of(disk).copied, N);
+        for (int shift = 0; shift <= SHIFT;
+             shift += SHIFT) { /* few disks take memory at any multiple of 64 */
+            memset(memory, 0, N + DISK_BLOCK);
+            assert_int_equal(disk_read(disk, memory + shift, N, DISK_BLOCK, &err), PLIM_OK);
+            assert_memory_equal(memory + shift, want, N);
+            struct disk_use use = disk_use_of(disk);
+            if (!shift) assert_int_equal(use.copied, direct ? N : 2 * N);
+            assert_int_equal(use.read, shift ? 2 * N : N);
+            assert_int_equal(use.written, N);
+            assert_true(use.idle >= 0 && use.waited > 0);
+        }
+        memcpy(memory, want, N);
+        uint64_t copied = disk_use_of(disk).copied;
+        uint64_t ticket = disk_write_behind(disk, memory, N, N + DISK_BLOCK);
+        assert_int_equal(disk_wait(disk, ticket, &err), PLIM_OK);
+        assert_int_equal(disk_use_of(disk).copied - copied, direct ? 0 : N);
+        memset(memory, 0, N);
+        assert_int_equal(disk_read(disk, memory, N, N + DISK_BLOCK, &err), PLIM_OK);
+        assert_memory_equal(memory, want, N);
+        disk_close(disk);
+    }
+    free(memory), free(want);
+}
+
 /* A piece of which only half came, or went, is carried to its end. */
 static void test_short_pieces(void **state)
 {
@@ -217,7 +256,7 @@ int main(void)
         cmocka_unit_test(test_engines_agree),       cmocka_unit_test(test_description),
         cmocka_unit_test(test_short_pieces),        cmocka_unit_test(test_errors_of_the_device),
         cmocka_unit_test(test_full_disk),           cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_speed_is_remembered),
+        cmocka_unit_test(test_speed_is_remembered), cmocka_unit_test(test_aligned_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

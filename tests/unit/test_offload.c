@@ -23,8 +23,10 @@ static const char *const models[][9] = {
     {SMALL, "model.architecture=llama", "model.tie_word_embeddings=true", "model.intermediate_size=72"},
     {SMALL, "model.architecture=qwen2", "model.tie_word_embeddings=false", "model.intermediate_size=48"},
     {SMALL, "model.architecture=gpt2"},
+    {"model.vocab_size=256", "model.hidden_size=256", "model.num_layers=1", "model.num_attention_heads=4",
+     "data.max_length=16", "model.architecture=llama", "model.intermediate_size=300"},
 };
-#define NMODELS (sizeof models / sizeof *models)
+enum { NMODELS = 3, LARGER = NMODELS };
 
 static const int64_t slices[] = {300, 5000, 1 << 20};
 #define NSLICES (sizeof slices / sizeof *slices)
@@ -613,6 +615,81 @@ static void test_spread(void **state)
     assert_true(moved > 0 && held > 0);
 }
 
+/* --- disks ------------------------------------------------------------------------------------------------- */
+
+/* Updates of state on disk whose first fetch stands before the update before them, and all but the first. */
+static void count_ahead(const struct tape *tape, int *ahead, int *all)
+{
+    int last = -1, *fetched = malloc(((size_t)tape->ntensors + 1) * sizeof *fetched);
+    assert_non_null(fetched);
+    for (int i = 0; i < tape->nops; i++) {
+        const struct op *op = &tape->ops[i];
+        if (op->kind == OP_FETCH) fetched[op->out[MOVE_TO]] = i;
+        if (op->kind != OP_ADAMW || !(tape->tensors[op->in[ADAMW_M]].flags & TENSOR_OF_DISK)) continue;
+        if (last >= 0) *ahead += fetched[op->in[ADAMW_M]] < last, ++*all;
+        last = i;
+    }
+    free(fetched);
+}
+
+/* What is written behind is held once, behind the next update or at the end of its part. */
+static void check_behind(const struct tape *tape, bool wanted)
+{
+    for (int i = 0; i < tape->nops; i++) {
+        const struct op *op = &tape->ops[i];
+        if (op->kind != OP_STORE) continue;
+        assert_int_equal(op->attr.behind, wanted);
+        int end = i < tape->loop_end ? tape->loop_end : tape->nops, held = 0, updates = 0;
+        for (int k = i + 1; k < end; k++) {
+            held += holds(&tape->ops[k], op->in[MOVE_FROM]);
+            updates += !held && tape->ops[k].kind == OP_ADAMW &&
+                       tape->tensors[tape->ops[k].in[ADAMW_M]].flags & TENSOR_OF_DISK;
+        }
+        assert_int_equal(held, wanted);
+        if (wanted) assert_true(updates <= 1);
+    }
+}
+
+static void test_a_disk_beside_updates(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < NMODELS * 4; k++) {
+        struct tape tape;
+        struct recipe r = {.model = k % NMODELS, .update = k / NMODELS % 2 ? &adamw_inside : &adamw};
+        struct offload_options o = {.state_tier = TIER_DISK, .slice_bytes = 5000, .beside = k / NMODELS / 2};
+        int ahead = 0, all = 0;
+        make_far(&tape, &r, &o);
+        count_ahead(&tape, &ahead, &all);
+        assert_true(all > 0 && (o.beside ? ahead == all : ahead < all));
+        check_behind(&tape, o.beside);
+        tape_release(&tape);
+    }
+}
+
+/* Large near copies begin where a disk reads into memory, small ones anywhere; nothing collides. */
+static void test_near_copies_are_aligned(void **state)
+{
+    (void)state;
+    struct tape tape;
+    struct layout layout;
+    struct recipe r = {.model = LARGER, .update = &adamw_inside};
+    struct offload_options o = {.state_tier = TIER_DISK, .slice_bytes = 400 << 10, .beside = true};
+    struct device_facts facts = {.align = 64};
+    facts_set_memory(&facts, true);
+    make_far(&tape, &r, &o);
+    struct layout_options options = {.facts = &facts, .accumulation = 1};
+    must(layout_make(&tape, &options, &layout, &err));
+    must(layout_verify(&tape, &layout, &err));
+    assert_true(layout.lower_bound <= layout.arena_bytes);
+    int large = 0;
+    for (int i = 0; i < tape.ntensors; i++)
+        if (tape.tensors[i].flags & TENSOR_OF_DISK && tensor_bytes(&tape.tensors[i]) >= DISK_SMALL)
+            assert_int_equal(layout.offset[i] % DISK_MEMORY, 0), large++;
+    assert_true(large > 0);
+    layout_release(&layout);
+    tape_release(&tape);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -623,6 +700,8 @@ int main(void)
         cmocka_unit_test(test_only_copies_cross_tiers),
         cmocka_unit_test(test_spread),
         cmocka_unit_test(test_far_gradients_are_squared_before_they_leave),
+        cmocka_unit_test(test_a_disk_beside_updates),
+        cmocka_unit_test(test_near_copies_are_aligned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
