@@ -173,7 +173,7 @@ static void run_op(struct clock *c, int index)
     double start = longer(longer(c->free[lane], c->free[LANE_COMPUTE]), operands_ready(c, op)), end = start;
     if (lane == LANE_COMPUTE) {
         double seconds = alone_seconds(c->tape, op, c->facts);
-        if (joins_last(c->tape, index)) seconds -= c->facts->op_seconds;
+        if (c->facts->async_copies && joins_last(c->tape, index)) seconds -= c->facts->op_seconds;
         if (!serves_norm(op)) c->busy[LANE_COMPUTE] += seconds;
         end += seconds + lost_to_link(c, start, seconds);
         c->free[LANE_COMPUTE] = end;

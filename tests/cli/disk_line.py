@@ -7,6 +7,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import encoder_jobs
 import plim
 
 FULL = {"PLIMSOLL_FAULT": "disk:1"}  # the first look at free space finds none
@@ -23,6 +24,11 @@ def small_disk(folder):
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", place], capture_output=True)
     return place if done.returncode == 0 else None
 
+
+with tempfile.TemporaryDirectory() as folder:
+    for objective in ("token_labels", "sentence_pairs"):
+        ample, _ = plim.plan(encoder_jobs.job(os.path.join(folder, objective), objective))
+        plim.ok(ample["peak_bytes"]["disk"] == 0, f"A7: {objective}: what fits into memory does not go to disk")
 
 with tempfile.TemporaryDirectory() as folder:
     path = plim.job(folder, training__save_every=2, training__steps=8, training__state_tier="disk")
