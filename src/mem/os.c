@@ -13,9 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PAGE_PRESENT = 63 };      /* the bit of an entry of /proc/self/pagemap */
-enum { SMALL_OBJECT = 4 << 20 }; /* libc and libm are; what CUDA brings is not  */
-enum { IN_USE = 5 }; /* a fifth of its pages: libm has a third before step 1, an unused library a tenth */
+enum { SMALL_PART = 4 << 20 }; /* of libc and libm all are; those of CUDA are not */
 
 enum plim_status os_process_memory(struct os_process *out, struct plim_error *err)
 {
@@ -48,48 +46,23 @@ uint64_t os_process_counted(void)
 /* Constants lie between redzones, which AddressSanitizer lets nobody read. */
 __attribute__((no_sanitize("address"))) static void touch(uintptr_t at) { (void)*(const volatile char *)at; }
 
-/* What to do with the pages of an object that hold code and constants. */
-enum visit { COUNT_ALL, COUNT_RESIDENT, TOUCH };
-
-static size_t visit_pages(const struct dl_phdr_info *object, enum visit visit, int pagemap)
-{
-    size_t pages = 0, page = os_page_size();
-    for (int i = 0; i < object->dlpi_phnum; i++) {
-        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
-        if (part->p_type != PT_LOAD || (part->p_flags & PF_W) || !(part->p_flags & PF_R)) continue;
-        if (!(part->p_flags & PF_X) && part->p_memsz > SMALL_OBJECT) continue; /* kernels of a card */
-        uintptr_t at = (object->dlpi_addr + part->p_vaddr) & ~(uintptr_t)(page - 1);
-        for (uintptr_t end = object->dlpi_addr + part->p_vaddr + part->p_memsz; at < end; at += page) {
-            uint64_t entry = 0;
-            if (visit == TOUCH) touch(at);
-            if (visit == COUNT_RESIDENT &&
-                pread(pagemap, &entry, sizeof entry, (off_t)(at / page * sizeof entry)) < 0)
-                entry = 0;
-            pages += visit == COUNT_RESIDENT ? entry >> PAGE_PRESENT : 1;
-        }
-    }
-    return pages;
-}
-
-/* The program, which has no name, and those of its libraries that are small and in use. */
+/* One byte of each page of an object's code and constants. What a card computes with lies among constants, too. */
 static int touch_object(struct dl_phdr_info *object, size_t size, void *arg)
 {
-    int *pagemap = arg;
-    size_t pages = visit_pages(object, COUNT_ALL, -1);
     bool program = !object->dlpi_name || !object->dlpi_name[0];
-    bool small = pages <= SMALL_OBJECT / os_page_size() && *pagemap >= 0;
-    (void)size;
-    if (program || (small && visit_pages(object, COUNT_RESIDENT, *pagemap) * IN_USE >= pages))
-        visit_pages(object, TOUCH, -1);
+    (void)size, (void)arg;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        bool own_code = program && (part->p_flags & PF_X);
+        if (part->p_type != PT_LOAD || (part->p_flags & PF_W) || !(part->p_flags & PF_R)) continue;
+        if (part->p_memsz > SMALL_PART && !own_code) continue;
+        for (size_t at = 0; at < part->p_memsz; at += os_page_size())
+            touch(object->dlpi_addr + part->p_vaddr + at);
+    }
     return 0;
 }
 
-void os_touch_code(void)
-{
-    int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-    dl_iterate_phdr(touch_object, &pagemap);
-    if (pagemap >= 0) close(pagemap);
-}
+void os_touch_code(void) { dl_iterate_phdr(touch_object, NULL); }
 
 enum plim_status os_reset_peak(struct plim_error *err)
 {

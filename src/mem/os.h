@@ -39,7 +39,7 @@ enum plim_status os_process_memory(struct os_process *out, struct plim_error *er
  * date only now and then and which can be some hundred KiB off. For once, not for every step. 0: nobody knows. */
 uint64_t os_process_counted(void);
 
-/* Bring in all code and constants of the program and of the small libraries it uses. Which of their pages are resident is
+/* Bring in all code and constants of the program and of small libraries. Which of their pages are resident is
  * otherwise up to where the loader has put them: half a MiB from start to start, and what `plan` grants `train` would refuse.
  * A long run needs nearly all of them in the end. */
 void os_touch_code(void);

@@ -19,7 +19,7 @@ NARROW = dict(model__hidden_size=16, model__intermediate_size=32, model__num_att
 
 
 VARIES = MIB // 2  # by which the size of the process differs from start to start
-PROGRAM = 10 * MIB  # resident before anything is planned: code, stacks, the team, what reads the job
+PROGRAM = 11 * MIB  # resident before anything is planned: code, stacks, the team, what reads the job
 
 
 def train(path, budget, name, *args, refused=False):
