@@ -25,6 +25,7 @@ static size_t card_workspace(const struct device_facts *facts, const struct tape
 {
     const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT];
     struct cuda_card card = {.warpgroups = facts->capability == 90, .cudnn = true};
+    if (!cuda_has_workspace(op->kind)) return 0; /* planners ask of every op */
     device_describe(tape, op, desc);
     return cuda_workspace(&card, desc, op);
 }

@@ -13,6 +13,7 @@
 #include "plan/cost.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define UNHIDDEN 0.3 /* share of the shorter of an op's computing and moving that the longer does not hide */
 
@@ -26,6 +27,7 @@ struct clock {
         double read;       /* when the last copy has read it */
         bool sent;         /* and that is an exchange between ranks, or a disk's */
     } * times;             /* by piece */
+    double *bytes;         /* by tensor; NULL where there is one lane */
     int *piece;            /* by tensor */
     double host_bytes;     /* moved by other lanes than computing, at the host's end */
     bool once;             /* there is one micro-batch: nothing is fetched to be added to */
@@ -68,9 +70,10 @@ static double sent_share(const struct device_facts *facts, const struct op *op)
 }
 
 /* Seconds of an exchange between ranks. */
-static double link_time(const struct tape *tape, const struct op *op, const struct device_facts *facts)
+static double link_time(const struct clock *c, const struct op *op)
 {
-    struct op_cost cost = op_cost_of(tape, op);
+    const struct device_facts *facts = c->facts;
+    struct op_cost cost = op_cost_of(c->tape, op, c->bytes);
     bool near = op->attr.among == AMONG_NODE;
     double rate = near ? facts->node_bandwidth : facts->link_bandwidth;
     if (cost.link_bytes <= 0 || rate <= 0) return cost.bytes / facts->bandwidth;
@@ -85,15 +88,16 @@ double tape_link_bytes(const struct tape *tape, const struct device_facts *facts
     for (int i = 0; i < tape->nops && facts->ranks > 1; i++) {
         const struct op *op = &tape->ops[i];
         double times = i < tape->loop_end ? (double)accumulation : 1;
-        if (op_collects(op)) sum += op_cost_of(tape, op).link_bytes * times * sent_share(facts, op);
+        if (op_collects(op)) sum += op_cost_of(tape, op, NULL).link_bytes * times * sent_share(facts, op);
     }
     return sum;
 }
 
 /* Seconds of an op that computes on the device. */
-static double compute_seconds(const struct tape *tape, const struct op *op, const struct device_facts *facts)
+static double compute_seconds(const struct clock *c, const struct op *op)
 {
-    struct op_cost cost = op_cost_of(tape, op);
+    const struct device_facts *facts = c->facts;
+    struct op_cost cost = op_cost_of(c->tape, op, c->bytes);
     double compute = 0;
     if (cost.matmul_flops > 0) compute += cost.matmul_flops / matmul_rate(facts, op, cost.type);
     if (cost.attn_flops > 0) compute += cost.attn_flops / facts->attn_flops[cost.type];
@@ -103,11 +107,17 @@ static double compute_seconds(const struct tape *tape, const struct op *op, cons
     return longer(compute, move) + UNHIDDEN * shorter(compute, move) + facts->op_seconds;
 }
 
-/* Seconds of an op that nothing else runs beside. */
-static double alone_seconds(const struct tape *tape, const struct op *op, const struct device_facts *facts)
+static double moved_bytes(const struct clock *c, const struct op *move)
 {
-    if (op_moves(op)) return op_cost_of(tape, op).moved_bytes / facts->lower_bandwidth + facts->op_seconds;
-    return op_collects(op) ? link_time(tape, op, facts) : compute_seconds(tape, op, facts);
+    int from = move->in[MOVE_FROM];
+    return c->bytes ? c->bytes[from] : (double)tensor_bytes(&c->tape->tensors[from]);
+}
+
+/* Seconds of an op that nothing else runs beside. */
+static double alone_seconds(const struct clock *c, const struct op *op)
+{
+    if (op_moves(op)) return moved_bytes(c, op) / c->facts->lower_bandwidth + c->facts->op_seconds;
+    return op_collects(op) ? link_time(c, op) : compute_seconds(c, op);
 }
 
 static enum lane lane_of(const struct tape *tape, const struct op *op)
@@ -169,10 +179,11 @@ static double disk_seconds(const struct device_facts *facts, double bytes)
 static void run_op(struct clock *c, int index)
 {
     const struct op *op = &c->tape->ops[index];
+    const struct op_row *row = op_row(op->kind);
     enum lane lane = busy_lane(c->tape, op, c->facts);
     double start = longer(longer(c->free[lane], c->free[LANE_COMPUTE]), operands_ready(c, op)), end = start;
     if (lane == LANE_COMPUTE) {
-        double seconds = alone_seconds(c->tape, op, c->facts);
+        double seconds = alone_seconds(c, op);
         if (c->facts->async_copies && joins_last(c->tape, index)) seconds -= c->facts->op_seconds;
         if (!serves_norm(op)) c->busy[LANE_COMPUTE] += seconds;
         end += seconds + lost_to_link(c, start, seconds);
@@ -180,8 +191,9 @@ static void run_op(struct clock *c, int index)
         note_span(c->spans, index, lane_of(c->tape, op), start, end);
         return;
     }
-    double bytes = op_cost_of(c->tape, op).bytes;
+    double bytes = op_moves(op) ? moved_bytes(c, op) : 0; /* at the host's end */
     if (lane == LANE_HOST) {
+        bytes = op_cost_of(c->tape, op, c->bytes).bytes;
         end +=
             c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
         c->busy[lane] += end - start;
@@ -191,8 +203,7 @@ static void run_op(struct clock *c, int index)
         if (c->facts->unified_memory && op->kind == OP_STORE && !op->attr.behind) /* its end is in buffers */
             later(&c->free[LANE_COMPUTE], end - disk_seconds(c->facts, (double)facts_disk_buffers(c->facts)));
     } else if (lane == LANE_LINK) {
-        bytes = 0; /* none of the host's */
-        end += link_time(c->tape, op, c->facts);
+        end += link_time(c, op);
         c->busy[lane] += end - start;
     } else { /* both ways at once are a little slower */
         double other = c->free[lane == LANE_COPY_IN ? LANE_COPY_OUT : LANE_COPY_IN];
@@ -203,13 +214,13 @@ static void run_op(struct clock *c, int index)
     note_span(c->spans, index, lane, start, end);
     c->free[lane] = end;
     c->host_bytes += bytes;
-    for (int i = 0; i < OP_MAX_IN; i++) {
+    for (int i = 0; i < OP_MAX_IN && row->in[i]; i++) {
         if (op->in[i] < 0) continue;
         struct piece_time *t = &c->times[c->piece[op->in[i]]];
         later(&t->read, end);
         t->sent = lane == LANE_LINK || op->attr.behind;
     }
-    for (int i = 0; i < OP_MAX_OUT; i++)
+    for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++)
         if (op->out[i] >= 0) later(&c->times[c->piece[op->out[i]]].ready, end);
 }
 
@@ -233,7 +244,7 @@ static void release(struct clock *c, const struct op *hold)
 static double run_part(struct clock *c, int begin, int end, double busy[LANES])
 {
     for (int i = 0; i < LANES; i++) c->free[i] = c->busy[i] = 0;
-    for (int i = 0; i < c->tape->ntensors; i++) c->times[i] = (struct piece_time){0, 0, false};
+    memset(c->times, 0, (size_t)c->tape->ntensors * sizeof *c->times);
     c->host_bytes = 0;
     for (int i = begin; i < end; i++) {
         const struct op *op = &c->tape->ops[i];
@@ -252,16 +263,13 @@ static double run_part(struct clock *c, int begin, int end, double busy[LANES])
 }
 
 /* One lane: everything in turn. */
-static double add_part(const struct tape *tape, const struct device_facts *facts, bool once, int begin,
-                       int end, struct op_span *spans, double *busy)
+static double add_part(const struct clock *c, int begin, int end, double *busy)
 {
     double sum = 0, norm = 0;
     for (int i = begin; i < end; i++) {
-        const struct op *op = &tape->ops[i];
-        note_span(spans, i, lane_of(tape, op), sum, sum);
-        if (is_idle(op, once)) continue;
-        double seconds = alone_seconds(tape, op, facts);
-        note_span(spans, i, lane_of(tape, op), sum, sum + seconds);
+        const struct op *op = &c->tape->ops[i];
+        double seconds = is_idle(op, c->once) ? 0 : alone_seconds(c, op);
+        if (c->spans) note_span(c->spans, i, lane_of(c->tape, op), sum, sum + seconds);
         sum += seconds;
         if (serves_norm(op)) norm += seconds;
     }
@@ -278,22 +286,31 @@ static bool has_lanes(const struct tape *tape, const struct device_facts *facts)
     return false;
 }
 
+/* All lists are one allocation, which begins with `times`. */
+static bool clock_alloc(struct clock *c)
+{
+    size_t tensors = (size_t)c->tape->ntensors + 1;
+    c->times = malloc(tensors * (sizeof *c->times + sizeof *c->bytes + sizeof *c->piece));
+    if (!c->times) return false;
+    c->bytes = (double *)(c->times + tensors);
+    c->piece = (int *)(c->bytes + tensors);
+    for (int i = 0; i < c->tape->ntensors; i++)
+        c->bytes[i] = (double)tensor_bytes(&c->tape->tensors[i]), c->piece[i] = piece_of(c->tape, i);
+    return true;
+}
+
 enum plim_status tape_spans_of(const struct tape *tape, const struct device_facts *facts, bool once,
                                struct op_span *spans, struct tape_time *out, struct plim_error *err)
 {
     int begin = tape->loop_end, end = tape->nops;
+    struct clock c = {.tape = tape, .facts = facts, .once = once, .spans = spans};
     *out = (struct tape_time){0};
     if (!has_lanes(tape, facts)) {
-        out->loop_seconds = add_part(tape, facts, once, 0, begin, spans, &out->loop_busy[LANE_COMPUTE]);
-        out->update_seconds = add_part(tape, facts, once, begin, end, spans, &out->update_busy[LANE_COMPUTE]);
+        out->loop_seconds = add_part(&c, 0, begin, &out->loop_busy[LANE_COMPUTE]);
+        out->update_seconds = add_part(&c, begin, end, &out->update_busy[LANE_COMPUTE]);
         return PLIM_OK;
     }
-    size_t tensors = (size_t)tape->ntensors + 1;
-    struct clock c = {.tape = tape, .facts = facts, .once = once, .spans = spans};
-    c.times = malloc(tensors * (sizeof *c.times + sizeof *c.piece));
-    if (!c.times) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was timed");
-    c.piece = (int *)(c.times + tensors);
-    for (int i = 0; i < tape->ntensors; i++) c.piece[i] = piece_of(tape, i);
+    if (!clock_alloc(&c)) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was timed");
     if (begin > 0) out->loop_seconds = run_part(&c, 0, begin, out->loop_busy);
     if (begin < end) out->update_seconds = run_part(&c, begin, end, out->update_busy);
     free(c.times);

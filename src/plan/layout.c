@@ -61,7 +61,7 @@ static enum plim_status layout_alloc(struct layout *l, const struct tape *tape,
     l->life = malloc(n * sizeof *l->life);
     l->buffer = malloc(n * sizeof *l->buffer);
     l->work_offset = offsets ? calloc(m, sizeof *l->work_offset) : NULL;
-    l->work_bytes = calloc(m, sizeof *l->work_bytes);
+    l->work_bytes = malloc(m * sizeof *l->work_bytes);
     l->group_end = groups ? malloc(m * sizeof *l->group_end) : NULL;
     bool good = l->life && l->buffer && l->work_bytes && (l->group_end || !groups);
     if (good && ((l->offset && l->work_offset) || !offsets)) return PLIM_OK;
@@ -75,13 +75,10 @@ static void extend(struct lifetime *life, int first, int last)
     if (last > life->last) life->last = last;
 }
 
-/* Ops [first, last] touch a tensor, and its root; *seen counts those that nothing has touched before. */
-static void touch(struct layout *l, const struct tape *tape, int id, int first, int last, int *seen)
+/* Ops [first, last] touch a tensor, and its root. */
+static void touch(struct layout *l, const struct tape *tape, int id, int first, int last)
 {
-    for (; id >= 0; id = tape->tensors[id].view_of) {
-        *seen += l->life[id].last < 0 && !(tape->tensors[id].flags & TENSOR_ELSEWHERE);
-        extend(&l->life[id], first, last);
-    }
+    for (; id >= 0; id = tape->tensors[id].view_of) extend(&l->life[id], first, last);
 }
 
 /* Invariant 2: what is added to is carried from micro-batch to micro-batch. */
@@ -124,29 +121,38 @@ static void add_collective(struct layout *l, const struct tape *tape, int i, con
         *lane = bytes;
 }
 
-static void find_lifetimes(struct layout *l, const struct tape *tape, const struct layout_options *options)
+/* Lifetimes by what ops touch, the first of a part of the tape by whether it is below loop_end. */
+static void find_touches(struct layout *l, const struct tape *tape, const struct layout_options *options)
 {
+    const struct device_facts *facts = options->facts;
     for (int i = 0; i < tape->ntensors; i++) l->life[i] = (struct lifetime){INT_MAX, -1}, l->buffer[i] = i;
     for (int i = 0, group = 0, end = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
         const struct op_row *row = op_row(op->kind);
-        int *seen = &l->part_tensors[i >= tape->loop_end];
         if (i >= end) group = i, end = l->group_end ? tape_group_end(tape, i) : i + 1;
         if (l->group_end) l->group_end[i] = end;
-        for (int k = 0; k < OP_MAX_IN && row->in[k]; k++) touch(l, tape, op->in[k], i, i, seen);
+        for (int k = 0; k < OP_MAX_IN && row->in[k]; k++) touch(l, tape, op->in[k], i, i);
         for (int k = 0; k < OP_MAX_OUT && row->out[k];
              k++) /* invariant 4: not on bytes that end in the group */
-            touch(l, tape, op->out[k], group, i, seen);
+            touch(l, tape, op->out[k], group, i);
         if (op->accumulate == ACC_AFTER_FIRST && options->accumulation > 1) carry(l, tape, op);
+        l->work_bytes[i] = 0;
         if (op_collects(op))
-            add_collective(l, tape, i, options->facts);
-        else if (options->facts->workspace && op_computes(op) && !op->attr.on_host)
-            l->work_bytes[i] = (int64_t)options->facts->workspace(options->facts, tape, op);
+            add_collective(l, tape, i, facts);
+        else if (facts->workspace && op_computes(op) && !op->attr.on_host)
+            l->work_bytes[i] = (int64_t)facts->workspace(facts, tape, op);
     }
+}
+
+static void find_lifetimes(struct layout *l, const struct tape *tape, const struct layout_options *options)
+{
+    find_touches(l, tape, options);
     for (int i = 0; i < tape->ntensors; i++) {
         const struct tensor *t = &tape->tensors[i];
         bool rests = (t->flags & TENSOR_INPUT) && (t->flags & TENSOR_OUTPUT); /* see pass_part */
-        if (t->view_of >= 0 || (l->life[i].last < 0 && !rests)) continue;
+        bool touched = l->life[i].last >= 0;
+        if (touched && !(t->flags & TENSOR_ELSEWHERE)) l->part_tensors[l->life[i].first >= tape->loop_end]++;
+        if (t->view_of >= 0 || (!touched && !rests)) continue;
         if (t->flags & TENSOR_INPUT) l->life[i].first = 0;
         if (t->flags & TENSOR_OUTPUT) l->life[i].last = tape->nops - 1;
         if (t->flags & TENSOR_KEPT || (options->carried_below && is_carried(l, tape, i)))
@@ -159,15 +165,15 @@ static bool is_alone(const struct layout *l, int op)
     return layout_group_end(l, op) == op + 1 && (op == 0 || layout_group_end(l, op - 1) == op);
 }
 
-/* May output `out` of op `index` take over the bytes of input `in`? */
+/* May output `out` of op `index` take over the bytes of input `in`? What most often forbids it is asked first. */
 static bool can_take_over(const struct layout *l, const struct tape *tape, int index, int out, int in)
 {
-    if (out < 0 || in < 0 || tape->tensors[out].view_of >= 0 || tape->tensors[in].view_of >= 0) return false;
+    if (out < 0 || in < 0 || out == in || l->life[out].first != index) return false;
+    if (l->life[l->buffer[in]].last != index || !is_alone(l, index)) return false;
     const struct tensor *a = &tape->tensors[in], *b = &tape->tensors[out];
     if (!is_transient(a) || !is_transient(b) || (a->flags | b->flags) & (TENSOR_INPUT | TENSOR_OUTPUT))
         return false;
-    if (tensor_bytes(a) != tensor_bytes(b) || !is_alone(l, index)) return false;
-    if (l->life[l->buffer[in]].last != index || l->life[out].first != index || out == in) return false;
+    if (tensor_bytes(a) != tensor_bytes(b)) return false;
     int uses = 0; /* the input must not come in through another slot as well */
     for (int k = 0; k < OP_MAX_IN; k++) {
         int id = tape->ops[index].in[k];

@@ -132,9 +132,13 @@ static enum plim_status build(struct oracle *o, const struct knobs *knobs, enum 
         tape_trim(&c->tape);
         o->frugal = r->facts->unified_memory && tape_bytes(&c->tape) > REMEMBERED_MOST;
     }
-    if (!tape_copy(&o->tape, &c->tape))
+    if (o->frugal) {
+        tape_release(&o->tape);
+        o->tape = c->tape, tape_init(&c->tape);
+        forget_computed(o);
+    } else if (!tape_borrow(&o->tape, &c->tape)) {
         return plim_fail(err, PLIM_NO_MEMORY, "out of memory while plans were compared");
-    if (o->frugal) forget_computed(o);
+    }
     return r->place(r, knobs, &o->tape, err);
 }
 

@@ -79,7 +79,7 @@ struct host_updates {
     int copied[HOST_COPIES], copy[HOST_COPIES], ncopies; /* small operands and where they are on the host */
     /* Weights that are computed but not on their way back. */
     struct {
-        struct op like;
+        const struct op *like; /* of the ops before the pass */
         int from, to;
     } returns[HOST_RETURNS];
     int nreturns;

@@ -85,7 +85,7 @@ static int stage_view(struct tape *tape, int stage, int near, int64_t offset)
 
 static void return_first(struct host_updates *h, struct tape *tape)
 {
-    offload_move(tape, &h->returns[0].like, OP_FETCH, h->returns[0].from, h->returns[0].to);
+    offload_move(tape, h->returns[0].like, OP_FETCH, h->returns[0].from, h->returns[0].to);
     h->nreturns--;
     for (int i = 0; i < h->nreturns; i++) h->returns[i] = h->returns[i + 1];
 }
@@ -121,6 +121,6 @@ void host_update(struct host_updates *h, struct tape *tape, const struct op *op,
     /* Every slice takes a stage, so every slice lets one go that is due. */
     if (h->nreturns == HOST_RETURNS || (near < 0 && h->nreturns)) return_first(h, tape);
     if (near < 0) return;
-    h->returns[h->nreturns].like = *op, h->returns[h->nreturns].from = here.out[UPDATE_NEW_P];
+    h->returns[h->nreturns].like = op, h->returns[h->nreturns].from = here.out[UPDATE_NEW_P];
     h->returns[h->nreturns++].to = near;
 }

@@ -325,11 +325,10 @@ enum op_class {
 struct op_cost {
     double matmul_flops;
     double attn_flops;
-    enum dtype type;    /* of what is multiplied, where there are flops */
-    double bytes;       /* read and written once */
-    double moved_bytes; /* moved between tiers */
-    double link_bytes;  /* of all ranks' pieces together, exchanged between them */
-    double coded;       /* elements with moments of 8 bits, decoded and encoded again */
+    enum dtype type;   /* of what is multiplied, where there are flops */
+    double bytes;      /* read and written once */
+    double link_bytes; /* of all ranks' pieces together, exchanged between them */
+    double coded;      /* elements with moments of 8 bits, decoded and encoded again */
 };
 
 /* Where the step of an optimizer has what not all of them have, or not in the same place; UPDATE_P, UPDATE_G and
@@ -381,7 +380,8 @@ static inline int op_shares(int kind, int slot) { return op_row(kind)->shares[sl
 /* Arity, types and shapes against the row: PLIM_BUG with a line naming the operand that is wrong. */
 enum plim_status op_check(const struct tape *tape, const struct op *op, struct plim_error *err);
 
-struct op_cost op_cost_of(const struct tape *tape, const struct op *op);
+/* bytes[id]: tensor_bytes of the tape's tensors, for callers that ask of all ops; NULL: they are made here. */
+struct op_cost op_cost_of(const struct tape *tape, const struct op *op, const double *bytes);
 
 /* Copies between tiers, and the two ends of one. */
 static inline bool op_moves(const struct op *op) { return op_row(op->kind)->cls == OP_CLASS_MOVE; }

@@ -159,7 +159,7 @@ void cost_attn_paged(const struct tape *tape, const struct op *op, struct op_cos
 
 void cost_move(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
-    cost->bytes = cost->moved_bytes = bytes_of(tape, op->in[MOVE_FROM]);
+    cost->bytes = bytes_of(tape, op->in[MOVE_FROM]);
 }
 
 /* What one rank sends is the whole but for its own piece; near enough all of it. */
@@ -184,14 +184,14 @@ void cost_hold(const struct tape *tape, const struct op *op, struct op_cost *cos
     *cost = (struct op_cost){0};
 }
 
-struct op_cost op_cost_of(const struct tape *tape, const struct op *op)
+struct op_cost op_cost_of(const struct tape *tape, const struct op *op, const double *bytes)
 {
     struct op_cost cost = {0};
     const struct op_row *row = op_row(op->kind);
     for (int i = 0; i < OP_MAX_IN && row->in[i]; i++)
-        if (op->in[i] >= 0) cost.bytes += bytes_of(tape, op->in[i]);
+        if (op->in[i] >= 0) cost.bytes += bytes ? bytes[op->in[i]] : bytes_of(tape, op->in[i]);
     for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++)
-        if (op->out[i] >= 0) cost.bytes += bytes_of(tape, op->out[i]);
+        if (op->out[i] >= 0) cost.bytes += bytes ? bytes[op->out[i]] : bytes_of(tape, op->out[i]);
     if (row->cost) row->cost(tape, op, &cost);
     return cost;
 }

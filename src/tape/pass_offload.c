@@ -91,9 +91,8 @@ int64_t offload_rows(const struct tape *tape, const struct op *op, int64_t slice
 
 void offload_move(struct tape *tape, const struct op *like, int kind, int from, int to)
 {
-    struct op op = tape_op(kind, like->layer);
-    op.part = like->part, op.in[MOVE_FROM] = from, op.out[MOVE_TO] = to;
-    tape_append(tape, &op);
+    struct op *op = tape_add(tape, kind, like->layer);
+    if (op) op->part = like->part, op->in[MOVE_FROM] = from, op->out[MOVE_TO] = to;
 }
 
 /* --- what is offloaded ------------------------------------------------------------------------------------- */
@@ -106,18 +105,23 @@ static bool may_leave(const struct tape *tape, int id)
     return t->view_of < 0 && !(flags & TENSOR_NEAR);
 }
 
-static bool is_state(const struct tensor *t) { return t->cls == CLASS_STATE || t->cls == CLASS_MASTER; }
-static bool is_param(const struct tensor *t) { return t->cls == CLASS_PARAM; }
+/* Classes as bits. */
+enum { STATE = 1 << CLASS_STATE | 1 << CLASS_MASTER, PARAM = 1 << CLASS_PARAM };
+
+static bool may_leave_of(const struct tape *tape, int id, int classes)
+{
+    return (classes >> tape->tensors[id].cls & 1) && may_leave(tape, id);
+}
 
 /* What belongs to the last parameters goes from one tier to a lower one, until the share is reached: what stays lies at the
  * same place in every plan (invariant 1 of plan/layout.h). */
-static enum plim_status mark_share(struct tape *tape, bool (*kind)(const struct tensor *), enum tier from,
-                                   enum tier tier, int share, struct plim_error *err)
+static enum plim_status mark_share(struct tape *tape, int classes, enum tier from, enum tier tier, int share,
+                                   struct plim_error *err)
 {
     int64_t *bytes = calloc((size_t)tape->ntensors + 1, sizeof *bytes), all = 0, kept = 0;
     if (!bytes) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed");
     for (int i = 0; i < tape->ntensors; i++)
-        if (kind(&tape->tensors[i]) && may_leave(tape, i)) {
+        if (may_leave_of(tape, i, classes)) {
             int64_t n = tensor_bytes(&tape->tensors[i]);
             bytes[tape->tensors[i].owner < 0 ? i : tape->tensors[i].owner] += n, all += n;
         }
@@ -127,7 +131,7 @@ static enum plim_status mark_share(struct tape *tape, bool (*kind)(const struct 
     while (first < tape->ntensors && kept + bytes[first] <= stays) kept += bytes[first++];
     for (int i = 0; i < tape->ntensors; i++) {
         struct tensor *t = &tape->tensors[i];
-        bool goes = kind(t) && may_leave(tape, i) && (t->owner < 0 ? i : t->owner) >= first;
+        bool goes = may_leave_of(tape, i, classes) && (t->owner < 0 ? i : t->owner) >= first;
         if (goes && t->tier == from) t->tier = tier;
     }
     free(bytes);
@@ -143,11 +147,11 @@ static enum plim_status mark_far(struct tape *tape, const struct offload_options
     int state = o->disk_share < OFFLOAD_SHARES ? o->disk_share : OFFLOAD_SHARES,
         param = o->disk_share - state;
     if (o->state_tier != TIER_DEVICE)
-        status = mark_share(tape, is_state, TIER_DEVICE, o->state_tier, o->state_share, err);
+        status = mark_share(tape, STATE, TIER_DEVICE, o->state_tier, o->state_share, err);
     if (o->param_tier != TIER_DEVICE && status == PLIM_OK)
-        status = mark_share(tape, is_param, TIER_DEVICE, o->param_tier, o->param_share, err);
-    if (state > 0 && status == PLIM_OK) status = mark_share(tape, is_state, TIER_HOST, TIER_DISK, state, err);
-    if (param > 0 && status == PLIM_OK) status = mark_share(tape, is_param, TIER_HOST, TIER_DISK, param, err);
+        status = mark_share(tape, PARAM, TIER_DEVICE, o->param_tier, o->param_share, err);
+    if (state > 0 && status == PLIM_OK) status = mark_share(tape, STATE, TIER_HOST, TIER_DISK, state, err);
+    if (param > 0 && status == PLIM_OK) status = mark_share(tape, PARAM, TIER_HOST, TIER_DISK, param, err);
     for (int i = 0; i < tape->ntensors; i++) /* parts of what leaves go with it */
         if (tape->tensors[i].view_of >= 0) tape->tensors[i].tier = tape->tensors[tape_root(tape, i)].tier;
     return status;
@@ -156,14 +160,15 @@ static enum plim_status mark_far(struct tape *tape, const struct offload_options
 /* --- copies around the ops of the loop ----------------------------------------------------------------------- */
 
 /* By offloaded tensor: its near copy now, the last op of each phase that touches it, and of a gradient the op of the update that
- * squares it, as an index or -1. */
+ * squares it, as an index or -1. By op: whether it touches an offloaded tensor. */
 struct loop_copies {
     int *near, *last[PHASES], *square;
+    bool *touches;
 };
 
 static void loop_copies_free(struct loop_copies *c)
 {
-    free(c->near), free(c->square);
+    free(c->near), free(c->square), free(c->touches);
     for (int p = 0; p < PHASES; p++) free(c->last[p]);
 }
 
@@ -172,33 +177,47 @@ static bool squares_far(const struct tape *tape, const struct op *op)
     return op->kind == OP_SUMSQ && is_offloaded(tape, op->in[SUMSQ_GRAD]);
 }
 
-static enum plim_status find_last(struct loop_copies *c, const struct tape *tape, struct plim_error *err)
+static bool loop_copies_alloc(struct loop_copies *c, const struct tape *tape)
 {
     size_t bytes = ((size_t)tape->ntensors + 1) * sizeof(int);
     bool good = (c->near = malloc(bytes)) != NULL;
     good = (c->square = malloc(bytes)) != NULL && good;
+    good = (c->touches = malloc((size_t)tape->nops + 1)) != NULL && good;
     for (int p = 0; p < PHASES; p++) good = (c->last[p] = malloc(bytes)) != NULL && good;
-    if (!good) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed");
+    if (!good) return false;
     memset(c->near, -1, bytes), memset(c->square, -1, bytes);
     for (int p = 0; p < PHASES; p++) memset(c->last[p], -1, bytes);
-    for (int i = 0; i < tape->loop_end; i++) {
+    return true;
+}
+
+static enum plim_status find_last(struct loop_copies *c, const struct tape *tape, struct plim_error *err)
+{
+    if (!loop_copies_alloc(c, tape))
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed");
+    for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
         const struct op_row *row = op_row(op->kind);
-        if (op->part == PART_UPDATE) continue;
-        for (int k = 0; k < OP_MAX_IN && row->in[k]; k++)
-            if (is_offloaded(tape, op->in[k])) c->last[phase_of(op)][op->in[k]] = i;
-        for (int k = 0; k < OP_MAX_OUT && row->out[k]; k++)
-            if (is_offloaded(tape, op->out[k])) c->last[phase_of(op)][op->out[k]] = i;
+        int *last = i < tape->loop_end && op->part != PART_UPDATE ? c->last[phase_of(op)] : NULL;
+        c->touches[i] = false;
+        for (int k = 0; k < OP_MAX_IN && row->in[k]; k++) {
+            if (!is_offloaded(tape, op->in[k])) continue;
+            c->touches[i] = true;
+            if (last) last[op->in[k]] = i;
+        }
+        for (int k = 0; k < OP_MAX_OUT && row->out[k]; k++) {
+            if (!is_offloaded(tape, op->out[k])) continue;
+            c->touches[i] = true;
+            if (last) last[op->out[k]] = i;
+        }
+        if (i >= tape->loop_end && squares_far(tape, op)) c->square[op->in[SUMSQ_GRAD]] = i;
     }
-    for (int i = tape->loop_end; i < tape->nops; i++)
-        if (squares_far(tape, &tape->ops[i])) c->square[tape->ops[i].in[SUMSQ_GRAD]] = i;
     return PLIM_OK;
 }
 
-/* The near copy of an offloaded tensor, fetched if there is none yet. */
-static int near_of(struct loop_copies *c, struct tape *tape, const struct op *op, int far)
+/* An offloaded tensor gets a near copy, fetched, if it has none yet. */
+static void come_near(struct loop_copies *c, struct tape *tape, const struct op *op, int far)
 {
-    if (c->near[far] >= 0) return c->near[far];
+    if (c->near[far] >= 0) return;
     struct tensor t = tape->tensors[far];
     bool is_grad = t.cls == CLASS_GRAD;
     t.flags = offload_near_flags(&t), t.tier = TIER_DEVICE, t.cls = CLASS_WORK;
@@ -208,7 +227,6 @@ static int near_of(struct loop_copies *c, struct tape *tape, const struct op *op
     /* What the writer would overwrite need not be fetched. */
     if (is_grad && op->accumulate == ACC_AFTER_FIRST && !tape->failed)
         tape->ops[tape->nops - 1].accumulate = ACC_AFTER_FIRST;
-    return c->near[far];
 }
 
 /* The near copy of a gradient goes where it belongs, squared if nothing adds to it any more. */
@@ -225,27 +243,22 @@ static void send_back(struct tape *tape, struct loop_copies *c, const struct op 
     c->near[far] = -1;
 }
 
-static bool touches_offloaded(const struct tape *tape, const struct op *op)
-{
-    const struct op_row *row = op_row(op->kind);
-    for (int k = 0; k < OP_MAX_IN && row->in[k]; k++)
-        if (is_offloaded(tape, op->in[k])) return true;
-    for (int k = 0; k < OP_MAX_OUT && row->out[k]; k++)
-        if (is_offloaded(tape, op->out[k])) return true;
-    return false;
-}
-
 /* One op of the loop, with the copies its offloaded operands need. */
 static void emit_in_loop(struct tape *tape, struct loop_copies *c, const struct op *ops, int index)
 {
     const struct op *old = &ops[index];
-    struct op op = *old;
     const int *last = c->last[phase_of(old)];
     for (int k = 0; k < OP_MAX_IN; k++)
-        if (is_offloaded(tape, old->in[k])) op.in[k] = near_of(c, tape, old, old->in[k]);
+        if (is_offloaded(tape, old->in[k])) come_near(c, tape, old, old->in[k]);
     for (int o = 0; o < OP_MAX_OUT; o++)
-        if (is_offloaded(tape, old->out[o])) op.out[o] = near_of(c, tape, old, old->out[o]);
-    tape_append(tape, &op);
+        if (is_offloaded(tape, old->out[o])) come_near(c, tape, old, old->out[o]);
+    tape_append(tape, old);
+    if (tape->failed) return;
+    struct op *op = &tape->ops[tape->nops - 1];
+    for (int k = 0; k < OP_MAX_IN; k++)
+        if (is_offloaded(tape, old->in[k])) op->in[k] = c->near[old->in[k]];
+    for (int o = 0; o < OP_MAX_OUT; o++)
+        if (is_offloaded(tape, old->out[o])) op->out[o] = c->near[old->out[o]];
     for (int o = 0; o < OP_MAX_OUT; o++) {
         int far = old->out[o];
         if (is_offloaded(tape, far) && last[far] == index) send_back(tape, c, ops, index, far);
@@ -290,7 +303,7 @@ static int64_t update_rows(const struct rewrite *r, const struct op *op)
 static bool fetches_state_alone(const struct tape *tape, const struct op *op)
 {
     for (int k = 0; k < OP_MAX_IN; k++)
-        if (is_offloaded(tape, op->in[k]) && !is_state(&tape->tensors[tape_root(tape, op->in[k])]))
+        if (is_offloaded(tape, op->in[k]) && !(STATE >> tape->tensors[tape_root(tape, op->in[k])].cls & 1))
             return false;
     return true;
 }
@@ -322,7 +335,7 @@ static void rewrite(struct tape *tape, const struct offload_options *options, st
         if (i < nops && i >= loop_end && squares_far(tape, &old[i])) continue; /* done before it left */
         if (per > 0)
             emit_update(&r, &old[i], per);
-        else if (i < nops && touches_offloaded(tape, &old[i]))
+        else if (i < nops && copies->touches[i])
             emit_in_loop(tape, copies, old, i);
         else if (i < nops)
             tape_append(tape, &old[i]);

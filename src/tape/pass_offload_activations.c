@@ -67,12 +67,13 @@ static void choose(struct offload *p)
         if (tape->tensors[i].view_of >= 0) p->layer[tape->tensors[i].view_of] = STAYS;
     for (int i = 0; i < tape->loop_end; i++) {
         const struct op *op = &tape->ops[i];
-        for (int o = 0; o < OP_MAX_OUT && op->part == PART_FORWARD; o++) {
+        const struct op_row *row = op_row(op->kind);
+        for (int o = 0; o < OP_MAX_OUT && row->out[o] && op->part == PART_FORWARD; o++) {
             const struct tensor *t = op->out[o] < 0 ? NULL : &tape->tensors[op->out[o]];
             bool may = t && t->cls == CLASS_ACT && t->tier == TIER_DEVICE && t->view_of < 0 && !t->flags;
             if (may && p->layer[op->out[o]] == UNSEEN) p->layer[op->out[o]] = MADE;
         }
-        for (int k = 0; k < OP_MAX_IN && is_backward(op); k++)
+        for (int k = 0; k < OP_MAX_IN && row->in[k] && is_backward(op); k++)
             if (op->in[k] >= 0 && p->layer[op->in[k]] == MADE) p->layer[op->in[k]] = op->layer;
     }
     for (int i = 0; i < p->count; i++) {
@@ -98,7 +99,7 @@ static void find_layers(struct offload *p, const struct op *ops, int end)
 /* What an op of forward has made goes to the host. */
 static void store_made(struct offload *p, const struct op *op)
 {
-    for (int o = 0; o < OP_MAX_OUT && op->part == PART_FORWARD; o++) {
+    for (int o = 0; o < OP_MAX_OUT && op_row(op->kind)->out[o] && op->part == PART_FORWARD; o++) {
         int id = op->out[o];
         if (id < 0 || id >= p->count || p->layer[id] < 0 || p->copy[id] >= 0) continue;
         struct tensor t = p->tape->tensors[id];
@@ -171,7 +172,8 @@ static void rewrite(struct offload *p, const struct op *old, int nops)
         tape_append(p->tape, &old[i]);
         if (p->tape->failed) return;
         struct op *op = &p->tape->ops[p->tape->nops - 1];
-        for (int k = 0; k < OP_MAX_IN && is_backward(op); k++)
+        const struct op_row *row = op_row(op->kind);
+        for (int k = 0; k < OP_MAX_IN && row->in[k] && is_backward(op); k++)
             if (op->in[k] >= 0 && op->in[k] < p->count && p->back[op->in[k]] >= 0)
                 op->in[k] = p->back[op->in[k]];
         if (i < loop_end) store_made(p, &old[i]);
@@ -181,6 +183,7 @@ static void rewrite(struct offload *p, const struct op *old, int nops)
 
 enum plim_status pass_offload_activations(struct tape *tape, int layers, double pace, struct plim_error *err)
 {
+    if (layers <= 0) return PLIM_OK;
     struct offload p = {
         .tape = tape, .layers = count_layers(tape), .pace = (int)pace, .count = tape->ntensors};
     p.offload_layers = layers < p.layers ? layers : p.layers;

@@ -23,11 +23,12 @@ static void mark(const struct tape *tape, char *seen, bool squared)
 {
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
+        const struct op_row *row = op_row(op->kind);
         char by = i < tape->loop_end ? BY_LOOP : BY_UPDATE;
         if (squared && squares_leaving(tape, op)) by = BY_LOOP | BY_UPDATE;
-        for (int k = 0; k < OP_MAX_IN; k++)
+        for (int k = 0; k < OP_MAX_IN && row->in[k]; k++)
             if (op->in[k] >= 0) seen[op->in[k]] |= by, seen[tape_root(tape, op->in[k])] |= by;
-        for (int k = 0; k < OP_MAX_OUT; k++)
+        for (int k = 0; k < OP_MAX_OUT && row->out[k]; k++)
             if (op->out[k] >= 0) seen[op->out[k]] |= by, seen[tape_root(tape, op->out[k])] |= by;
     }
 }

@@ -10,6 +10,7 @@
 #include "tape/pass.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct placed {
     int key;
@@ -19,10 +20,10 @@ struct placed {
 
 struct spread {
     struct tape *tape;
-    int *least; /* by tensor: the key before which it cannot be fetched */
-    struct placed *placed, *sorted;
-    int *start; /* by key */
-    int count;
+    int *least;                     /* by tensor: the key before which it cannot be fetched */
+    struct placed *placed, *sorted; /* until all are placed, `sorted` has the holds */
+    int *start;                     /* by key */
+    int count, holds;
     /* Where what is gathered has bounds: by computing op, elements that are whole then and elements that are not read yet; by
      * tensor, the last computing op that reads it. */
     int64_t *live, *ahead, most_live, most_ahead;
@@ -54,11 +55,6 @@ static bool spread_alloc(struct spread *s)
     s->sorted = malloc(2 * n * sizeof *s->sorted);
     s->start = malloc((2 * n + 2) * sizeof *s->start);
     return s->least && s->placed && s->sorted && s->start && bounds_alloc(s);
-}
-
-static void put(struct spread *s, int key, int index, bool hold)
-{
-    s->placed[s->count++] = (struct placed){key, index, hold};
 }
 
 static bool is_kept(const struct tape *tape, int id)
@@ -130,32 +126,33 @@ static int bound_lead(struct spread *s, const struct op *op, int first, int lead
  * else. */
 static int find_keys(struct spread *s, const struct op *ops, int begin, int end, const struct distance *d)
 {
-    const struct tape *tape = s->tape;
     int computed = 0;
-    s->count = 0;
+    s->count = s->holds = 0;
     if (is_bounded(s)) find_last_reads(s, ops, begin, end);
     for (int i = begin; i < end; i++) {
         const struct op *op = &ops[i];
-        int key = 2 * computed;
+        int key = 2 * computed, lag = lag_of(s->tape, op, d);
         if (!op_moves(op) && !is_exchange(op)) {
             for (int o = 0; o < OP_MAX_OUT && op->attr.on_host; o++)
                 if (op->out[o] >= 0) s->least[op->out[o]] = key + 2;
-            put(s, 2 * computed++ + 1, i, false);
-            continue;
+            key++, computed++;
+        } else {
+            int far = far_of(op); /* slices of one tensor are each their own */
+            int lead = lead_of(op, d);
+            if (lead && op->kind == OP_GATHER && is_bounded(s)) lead = bound_lead(s, op, computed, lead);
+            key -= 2 * lead;
+            if (key < s->least[far]) key = s->least[far];
+            s->least[far] = key;
+            if (op->kind == OP_FETCH)
+                s->least[op->out[MOVE_TO]] = key; /* a gather may read what is fetched */
         }
-        int far = far_of(op); /* slices of one tensor are each their own */
-        int lead = lead_of(op, d);
-        if (lead && op->kind == OP_GATHER && is_bounded(s)) lead = bound_lead(s, op, computed, lead);
-        key -= 2 * lead;
-        if (key < s->least[far]) key = s->least[far];
-        s->least[far] = key;
-        if (op->kind == OP_FETCH) s->least[op->out[MOVE_TO]] = key; /* a gather may read what is fetched */
-        put(s, key, i, false);
+        s->placed[s->count++] = (struct placed){key, i, false};
+        if (lag > 0) s->sorted[s->holds++] = (struct placed){key + 2 * lag, i, true};
     }
-    for (int k = 0, n = s->count; k < n; k++) {
-        struct placed p = s->placed[k];
-        int lag = lag_of(tape, &ops[p.index], d), until = p.key + 2 * lag;
-        if (lag > 0) put(s, until > 2 * computed ? 2 * computed : until, p.index, true);
+    for (int k = 0; k < s->holds; k++) {
+        struct placed hold = s->sorted[k];
+        if (hold.key > 2 * computed) hold.key = 2 * computed;
+        s->placed[s->count++] = hold;
     }
     return computed;
 }
@@ -169,34 +166,24 @@ static void sort(struct spread *s, int most)
     for (int i = 0; i < s->count; i++) s->sorted[s->start[s->placed[i].key]++] = s->placed[i];
 }
 
-/* Operands it has. */
-static int hold_count(const struct op *op)
-{
-    int k = 0;
-    while (k < OP_MAX_IN && op->in[k] >= 0) k++;
-    return k;
-}
-
 /* Holds of the same place are one op, as far as its operands reach. */
 static void emit(struct spread *s, const struct op *ops)
 {
-    struct op *last = NULL; /* hold */
+    int held = 0; /* operands of the hold that was emitted last; 0: something else was */
     for (int i = 0; i < s->count; i++) {
         const struct placed p = s->sorted[i];
         const struct op *op = &ops[p.index];
         if (!p.hold) {
             tape_append(s->tape, op);
-            last = NULL;
+            held = 0;
             continue;
         }
-        if (!last || hold_count(last) == OP_MAX_IN) {
-            struct op hold = tape_op(OP_HOLD, op->layer);
-            hold.part = op->part;
-            tape_append(s->tape, &hold);
-            if (s->tape->failed) return;
-            last = &s->tape->ops[s->tape->nops - 1];
+        if (held == 0 || held == OP_MAX_IN) {
+            struct op *hold = tape_add(s->tape, OP_HOLD, op->layer);
+            if (!hold) return;
+            hold->part = op->part, held = 0;
         }
-        last->in[hold_count(last)] = op->in[MOVE_FROM];
+        s->tape->ops[s->tape->nops - 1].in[held++] = op->in[MOVE_FROM];
     }
 }
 
@@ -212,7 +199,7 @@ enum plim_status pass_prefetch(struct tape *tape, const struct prefetch_options 
     struct distance distances[2] = {{o->loop_lead, o->gather_lead, o->loop_lag, o->exchange_lag},
                                     {0, 0, o->update_lag, o->exchange_update_lag}};
     for (int p = 0; p < 2; p++) {
-        for (int i = 0; i < tape->ntensors; i++) s.least[i] = 0;
+        memset(s.least, 0, (size_t)tape->ntensors * sizeof *s.least);
         int computed = find_keys(&s, old.ops, parts[p], parts[p + 1], &distances[p]);
         sort(&s, 2 * computed);
         emit(&s, old.ops);

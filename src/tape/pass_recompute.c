@@ -140,11 +140,11 @@ static void forget(struct remat *r, const struct op *op)
     r->nfresh = 0;
 }
 
-static void read_again(struct remat *r, struct op *op)
+/* `op`, a copy of `before`, reads what is made again. */
+static void read_again(struct remat *r, const struct op *before, struct op *op)
 {
-    const struct op before = *op;
-    for (int k = 0; k < OP_MAX_IN; k++) op->in[k] = make_again(r, op->in[k]);
-    forget(r, &before);
+    for (int k = 0; k < OP_MAX_IN; k++) op->in[k] = make_again(r, before->in[k]);
+    forget(r, before);
 }
 
 /* linear_dw, of one weight or of experts, wants dropped x, and `next` is the gradient of what made x: emits `next` with x among its results. */
@@ -158,7 +158,7 @@ static bool remade_by(struct remat *r, const struct op *op, const struct op *nex
     if (!m) return false;
     struct op back = *next;
     struct tensor t = r->tape->tensors[x];
-    read_again(r, &back);
+    read_again(r, next, &back);
     r->again[x] = back.out[m->slot] = tape_tensor(r->tape, &t);
     tape_append(r->tape, &back);
     return true;
@@ -175,9 +175,10 @@ static bool weights_first(const struct remat *r, const struct op *dx, const stru
     return x < r->count && r->dropped[x] && !(behind && remaker_of(&r->ops[r->producer[x]], behind));
 }
 
-static void emit(struct remat *r, struct op op)
+static void emit(struct remat *r, const struct op *before)
 {
-    read_again(r, &op);
+    struct op op = *before;
+    read_again(r, before, &op);
     tape_append(r->tape, &op);
 }
 
@@ -190,10 +191,10 @@ static void rewrite(struct remat *r, const struct op_list *old)
             continue;
         }
         if (next && weights_first(r, op, next, i + 2 < old->count ? op + 2 : NULL))
-            emit(r, *next), i++;
+            emit(r, next), i++;
         else if (next && remade_by(r, op, next))
             i++;
-        emit(r, *op);
+        emit(r, op);
     }
 }
 

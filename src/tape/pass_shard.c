@@ -139,18 +139,15 @@ static void cut_tensors(struct shard *s)
 
 static void emit_among(struct shard *s, const struct op *like, int kind, int from, int to, enum among among)
 {
-    struct op op = tape_op(kind, like->layer);
-    op.part = like->part, op.attr.among = among, op.in[MOVE_FROM] = from, op.out[MOVE_TO] = to;
-    tape_append(s->tape, &op);
+    struct op *op = tape_add(s->tape, kind, like->layer);
+    if (op) op->part = like->part, op->attr.among = among, op->in[MOVE_FROM] = from, op->out[MOVE_TO] = to;
 }
 
 static void emit(struct shard *s, const struct op *like, int kind, int from, int to,
                  enum accumulate accumulate)
 {
-    struct op op = tape_op(kind, like->layer);
-    op.attr.among = s->among, op.part = like->part, op.accumulate = accumulate, op.in[MOVE_FROM] = from,
-    op.out[MOVE_TO] = to;
-    tape_append(s->tape, &op);
+    emit_among(s, like, kind, from, to, s->among);
+    if (!s->tape->failed) s->tape->ops[s->tape->nops - 1].accumulate = accumulate;
 }
 
 static int scratch(struct shard *s, struct tensor t)

@@ -1,6 +1,7 @@
 /* tape.c - growing, naming and finding. See tape.h. */
 #include "tape/tape.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,16 +15,39 @@ const char *tier_name(enum tier tier) { return tier_names[tier]; }
 
 void tape_init(struct tape *tape) { *tape = (struct tape){0}; }
 
+/* Keeps an array of ops for the next one who needs one. */
+static void keep_room(struct tape *tape, struct op_room room)
+{
+    for (int i = 0; i < 2 && room.ops; i++) {
+        struct op_room before = tape->room[i];
+        tape->room[i] = room, room = before;
+    }
+    free(room.ops);
+}
+
+static void drop_rooms(struct tape *tape)
+{
+    for (int i = 0; i < 2; i++) free(tape->room[i].ops), tape->room[i] = (struct op_room){0};
+}
+
 void tape_release(struct tape *tape)
 {
     free(tape->tensors);
-    free(tape->ops);
-    free(tape->spare);
+    if (!tape->borrowed) free(tape->ops);
+    drop_rooms(tape);
     tape_init(tape);
+}
+
+static void use_room(struct tape *tape)
+{
+    tape->ops = tape->room[0].ops, tape->op_cap = tape->room[0].cap, tape->nops = 0;
+    tape->room[0] = tape->room[1], tape->room[1] = (struct op_room){0};
+    tape->borrowed = false;
 }
 
 void tape_clear(struct tape *tape)
 {
+    if (tape->borrowed) use_room(tape);
     tape->ntensors = tape->nops = tape->loop_end = 0;
     tape->node_pieces = false;
     tape->failed = false;
@@ -31,16 +55,15 @@ void tape_clear(struct tape *tape)
 
 struct op_list tape_take_ops(struct tape *tape)
 {
-    struct op_list old = {tape->ops, tape->nops, tape->op_cap};
-    tape->ops = tape->spare, tape->op_cap = tape->spare_cap, tape->nops = 0;
-    tape->spare = NULL, tape->spare_cap = 0;
+    struct op_list old = {tape->ops, tape->nops, {tape->ops, tape->op_cap}};
+    if (tape->borrowed) old.room = (struct op_room){0};
+    use_room(tape);
     return old;
 }
 
 void tape_drop_ops(struct tape *tape, struct op_list *old)
 {
-    free(tape->spare);
-    tape->spare = old->ops, tape->spare_cap = old->cap;
+    keep_room(tape, old->room);
     *old = (struct op_list){0};
 }
 
@@ -60,26 +83,20 @@ static bool grow(struct tape *tape, void **array, int count, int *cap, size_t si
     return true;
 }
 
-/* Room for so many; what was there is lost. */
-static bool make_room(void **array, int count, int *cap, size_t size)
+bool tape_borrow(struct tape *tape, const struct tape *from)
 {
-    if (count <= *cap) return true;
-    free(*array);
-    *array = malloc((size_t)count * size);
-    *cap = *array ? count : 0;
-    return *array != NULL;
-}
-
-bool tape_copy(struct tape *tape, const struct tape *from)
-{
-    bool good = make_room((void **)&tape->tensors, from->ntensors, &tape->tensor_cap, sizeof *tape->tensors);
-    good = make_room((void **)&tape->ops, from->nops, &tape->op_cap, sizeof *tape->ops) && good;
-    tape->failed = !good;
-    tape->ntensors = good ? from->ntensors : 0, tape->nops = good ? from->nops : 0;
-    tape->loop_end = good ? from->loop_end : 0;
-    tape->node_pieces = from->node_pieces;
+    bool good = true;
+    if (tape->tensor_cap < from->ntensors) {
+        free(tape->tensors);
+        tape->tensors = malloc((size_t)from->ntensors * sizeof *tape->tensors);
+        good = tape->tensors != NULL;
+        tape->tensor_cap = good ? from->ntensors : 0;
+    }
+    if (!tape->borrowed) keep_room(tape, (struct op_room){tape->ops, tape->op_cap});
+    tape->ops = from->ops, tape->nops = tape->op_cap = from->nops, tape->borrowed = true;
+    tape->ntensors = good ? from->ntensors : 0;
+    tape->loop_end = from->loop_end, tape->node_pieces = from->node_pieces, tape->failed = !good;
     if (good) memcpy(tape->tensors, from->tensors, (size_t)from->ntensors * sizeof *tape->tensors);
-    if (good) memcpy(tape->ops, from->ops, (size_t)from->nops * sizeof *tape->ops);
     return good;
 }
 
@@ -91,8 +108,7 @@ static void cut(void **array, int count, int *cap, size_t size)
 
 void tape_trim(struct tape *tape)
 {
-    free(tape->spare);
-    tape->spare = NULL, tape->spare_cap = 0;
+    drop_rooms(tape);
     cut((void **)&tape->tensors, tape->ntensors, &tape->tensor_cap, sizeof *tape->tensors);
     cut((void **)&tape->ops, tape->nops, &tape->op_cap, sizeof *tape->ops);
 }
@@ -120,11 +136,16 @@ int tape_view_rows(struct tape *tape, int of, int64_t first, int64_t rows)
     return tape_tensor(tape, &t);
 }
 
+bool tape_grow_ops(struct tape *tape)
+{
+    assert(!tape->borrowed);
+    return grow(tape, (void **)&tape->ops, tape->nops, &tape->op_cap, sizeof *tape->ops);
+}
+
 void tape_append_grown(struct tape *tape, const struct op *op)
 {
     struct op copy = *op; /* likewise */
-    if (grow(tape, (void **)&tape->ops, tape->nops, &tape->op_cap, sizeof copy))
-        tape->ops[tape->nops++] = copy;
+    if (tape_grow_ops(tape)) tape->ops[tape->nops++] = copy;
 }
 
 bool tape_drops(const struct tape *tape)

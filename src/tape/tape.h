@@ -195,8 +195,11 @@ struct tape {
     bool
         node_pieces; /* tensors in pieces are so on every node: pieces are numbered by the rank on its node */
     bool failed;
-    struct op *spare; /* room that tape_drop_ops left for the next one */
-    int spare_cap;
+    bool borrowed; /* ops are another tape's (tape_borrow) */
+    struct op_room {
+        struct op *ops;
+        int cap;
+    } room[2]; /* for the next list of ops; empty where ops is NULL */
 };
 
 /* Scalars the host writes into the tensor labelled "step.scalars" (f32) before a tape runs. */
@@ -236,8 +239,9 @@ void tape_release(struct tape *tape);
 /* Empties a tape and keeps its memory, for callers that make one tape after another. */
 void tape_clear(struct tape *tape);
 
-/* What `from` holds, with the room it has. False, and sticky failure, when memory is out. */
-bool tape_copy(struct tape *tape, const struct tape *from);
+/* What `from` holds: tensors of its own, and the very ops, until a pass takes them. `from` stays as it is for as long. False, and
+ * sticky failure, when memory is out. */
+bool tape_borrow(struct tape *tape, const struct tape *from);
 
 /* Gives back what a finished tape does not use. */
 void tape_trim(struct tape *tape);
@@ -255,7 +259,8 @@ static inline struct op tape_op(int kind, int layer)
     return op;
 }
 
-/* Where the list of ops must grow first; tape_append asks. */
+/* Where the list of ops must grow first; tape_append and tape_add ask. */
+bool tape_grow_ops(struct tape *tape);
 void tape_append_grown(struct tape *tape, const struct op *op);
 
 static inline void tape_append(struct tape *tape, const struct op *op)
@@ -266,15 +271,28 @@ static inline void tape_append(struct tape *tape, const struct op *op)
         tape_append_grown(tape, op);
 }
 
-/* For a pass that writes all ops anew: the old ones, in an array of their own; the tape has none.
+/* An op with no inputs and outputs yet, on the tape already: NULL when memory is out, and another's after the next one. */
+static inline struct op *tape_add(struct tape *tape, int kind, int layer)
+{
+    if (tape->nops == tape->op_cap && !tape_grow_ops(tape)) return NULL;
+    struct op *op = &tape->ops[tape->nops++];
+    memset(op, 0, sizeof *op);
+    op->kind = kind, op->layer = layer;
+    memset(op->in, -1, sizeof op->in);
+    memset(op->out, -1, sizeof op->out);
+    return op;
+}
+
+/* For a pass that writes all ops anew: the old ones, in an array of their own, only to be read; the tape has none.
  *
  *     struct op_list old = tape_take_ops(tape);
  *     for (int i = 0; i < old.count; i++) ... tape_append(tape, &old.ops[i]) ...
  *     tape_drop_ops(tape, &old);
  */
 struct op_list {
-    struct op *ops;
-    int count, cap;
+    const struct op *ops;
+    int count;
+    struct op_room room; /* that they are in, unless they are another tape's */
 };
 struct op_list tape_take_ops(struct tape *tape);
 void tape_drop_ops(struct tape *tape, struct op_list *old);

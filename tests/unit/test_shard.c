@@ -118,7 +118,7 @@ static void check_stage(enum zero zero, int ranks, int node_ranks, bool once)
     make(&rig, &plain, false);
     for (int i = 0; i < plain.nops; i++) plain.ops[i].attr.stream = (uint32_t)i;
     struct prefetch_options spread = {.gather_lead = 10, .exchange_lag = 10, .exchange_update_lag = 3};
-    assert_true(tape_copy((tape_init(&tape), &tape), &plain));
+    assert_true(tape_borrow((tape_init(&tape), &tape), &plain));
     must(pass_prefetch(&tape, &spread, &err));
     must(tape_verify(&tape, &err));
     struct layout_options options = plan_layout_options(&rig.request, &rig.knobs);

@@ -336,6 +336,8 @@ static scratch *const table[OP_KIND_COUNT] = {
     [OP_EXPERT_LINEAR_DW] = expert_dw,
 };
 
+bool cuda_has_workspace(int kind) { return table[kind] != NULL; }
+
 size_t cuda_workspace(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
 {
     return table[op->kind] ? table[op->kind](card, desc, op) : 0;

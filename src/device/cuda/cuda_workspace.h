@@ -24,6 +24,7 @@ struct cuda_card {
 };
 
 /* desc: of in[0..], then of out[0..], as in a kernel_call. */
+bool cuda_has_workspace(int kind); /* false: an op of this kind never has any */
 size_t cuda_workspace(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op);
 
 enum {
