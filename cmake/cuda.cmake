@@ -79,8 +79,10 @@ function(plimsoll_cuda_sources result)
     set(nvcc_werror -Werror all-warnings)
   endif()
   set(targets ${PLIMSOLL_CUDA_TARGETS})
+  set(level -O3)
   if(NOT plimsoll_cuda)
     set(targets "-gencode=arch=compute_90a,code=sm_90a")
+    set(level -O0)
     execute_process(COMMAND "${PLIMSOLL_NVCC}" --help OUTPUT_VARIABLE nvcc_help ERROR_QUIET)
     if(nvcc_help MATCHES "--Ofast-compile")
       list(APPEND targets "--Ofast-compile=max")
@@ -94,7 +96,7 @@ function(plimsoll_cuda_sources result)
       set(object "${PROJECT_BINARY_DIR}/cuda/${name}.o")
       add_custom_command(OUTPUT "${object}"
         COMMAND ${CMAKE_COMMAND} -E make_directory "${PROJECT_BINARY_DIR}/cuda"
-        COMMAND "${PLIMSOLL_NVCC}" -std=c++17 -O3 ${targets} ${nvcc_werror}
+        COMMAND "${PLIMSOLL_NVCC}" -std=c++17 ${level} ${targets} ${nvcc_werror}
           -Xcompiler -fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-fvisibility=hidden -I "${PROJECT_SOURCE_DIR}/src"
           -MD -MF "${object}.d" -c "${source}" -o "${object}"
         DEPENDS "${source}" ${cu_headers} DEPFILE "${object}.d"

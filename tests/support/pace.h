@@ -13,7 +13,7 @@
 enum { EVERY = 15 };
 #define LENGTH "16"
 #elif defined(__SANITIZE_ADDRESS__)
-enum { EVERY = 5 };
+enum { EVERY = 10 };
 #define LENGTH "48"
 #else
 enum { EVERY = 1 };

@@ -159,7 +159,7 @@ static void test_replan_moves_parameters(void **state)
     static const char *const keys[] = {
         "training.host_update=1", "training.host_update=0",
         "training.host_update=0.5 model.tie_word_embeddings=false training.mixed_precision=fp32"};
-    for (int k = 0; k < 3; k += (EVERY > 5 ? 3 : 1)) {
+    for (int k = 0; k < 3; k += (EVERY > 10 ? 3 : 1)) {
         struct record cpu;
         long_run_on_the_cpu(keys[k], &cpu);
         for (int timing = k % EVERY; timing < FAKE_TIMINGS; timing += EVERY)
