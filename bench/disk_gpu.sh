@@ -21,7 +21,7 @@ budget: $card
 host_budget: $host
 output: {dir: $work/run}
 YAML
-"$build/plimsoll" plan "$work/job.yaml"
+"$build/plimsoll" plan "$work/job.yaml" --no-checkpoint
 [ "${SHARE:-run}" = run ] || exit 0
 "$build/plimsoll" calibrate --device cpu --force --json --disk "$work" >"$work/disk.json"
 depth=$(python3 -c "import json; print(json.load(open('$work/disk.json'))['now']['disk']['depth'])")

@@ -2,6 +2,7 @@
 """What watching a run costs, against a step of the demo on the CPU.
 
     bench/watch_cost.py [--repeat 3] [--steps 20] [--build build/release]
+    bench/watch_cost.py --clock JOB [--repeat 5] [--steps 100]    # by the clock: for a card, or a machine with nothing else to do
 
 Runs demo/small.yaml by turns with everything off and with everything on: log.jsonl, the monitor, TensorBoard's files, and plimsoll watch --web
 whose /metrics somebody reads every second. Medians of three numbers:
@@ -13,8 +14,11 @@ whose /metrics somebody reads every second. Medians of three numbers:
 
 The first two are counted and mean about the same on a busy machine, where caches are cold more often; the third is a difference of two large numbers
 and only shows that nothing was forgotten. The goal is 0.2 % of a step.
+
+--clock compares the steps' own times instead: medians of each run, runs off and on by turns, and how much two runs of the same kind differ.
 """
 import argparse
+import json
 import os
 import resource
 import statistics
@@ -91,12 +95,36 @@ def measure(program, steps):
         return threads, (long.trainer - short.trainer) / steps, cpu
 
 
+def step_ms(program, job, steps, on):
+    """The median step of one run."""
+    with tempfile.TemporaryDirectory() as folder:
+        args = [program, "train", job, "-q", "--no-checkpoint", "--steps", str(steps), "--set", f"output.dir={folder}/run"]
+        args += ["--set", "training.report_to=tensorboard", "--log", f"{folder}/log.jsonl"] if on else [*OFF, "--json"]
+        done = subprocess.run(args, capture_output=True, text=True)
+        if done.returncode: raise SystemExit(f"{' '.join(args)}: exit {done.returncode}\n{done.stderr}")
+        told = open(f"{folder}/log.jsonl").read() if on else done.stdout
+        events = [json.loads(line) for line in told.splitlines()]
+        return statistics.median(e["step_ms"] for e in events if e["event"] == "step" and e["step"] > 2)
+
+
+def by_clock(program, job, steps, repeat):
+    times = {False: [], True: []}
+    for turn in range(repeat):
+        for on in (False, True) if turn % 2 else (True, False): times[on].append(step_ms(program, job, steps, on))
+    for on, name in ((False, "off"), (True, "on")):
+        print(f"{name:4} {statistics.median(times[on]):.4f} ms a step; of runs: {', '.join(f'{t:.4f}' for t in times[on])}")
+    off = statistics.median(times[False])
+    print(f"on against off {100 * (statistics.median(times[True]) / off - 1):+.3f} %; runs without watching differ by {100 * (max(times[False]) - min(times[False])) / off:.3f} %")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--repeat", type=int, default=3)
     p.add_argument("--steps", type=int, default=20)
     p.add_argument("--build", default="build/release")
+    p.add_argument("--clock", metavar="JOB", help="compare step times of this job, watched and not")
     a = p.parse_args()
+    if a.clock: return by_clock(os.path.join(a.build, "plimsoll"), a.clock, a.steps, a.repeat)
     turns = [measure(os.path.join(a.build, "plimsoll"), a.steps) for _ in range(a.repeat)]
     off, on = (statistics.median(t[2][k] for t in turns) for k in (False, True))
     step, share = off / os.cpu_count(), 0

@@ -19,6 +19,7 @@ import plim
 MIB = gpu.MIB
 DOWN, UP, STEPS = 5, 45, 55
 SLACK = 32 * MIB  # recordings and libraries settle in
+ALONE = ["--set", "training.dynamic_batching.enabled=false"]  # the card is full on purpose: giving way to that is tests/gpu/giving_way.py
 
 
 class Borrower:
@@ -46,12 +47,12 @@ def check(path, name, limit):
     if not plim.ok(roomy and least, f"{name}: plans {result.stderr.strip()}"): return
     full = roomy["peak_bytes"]["total"] + 64 * MIB
     low = int(least + max(0.25 * (full - least), 64 * MIB))
-    calm = gpu.train(path, "--budget", full)
+    calm = gpu.train(path, "--budget", full, *ALONE)
     with gpu.Neighbour() as neighbour:
         if not plim.ok("free" in neighbour.ready, f"{name}: the neighbour is on the card {neighbour.ready}"): return
         neighbour.leave(full + 64 * MIB)
         borrower = Borrower(neighbour)
-        moved = gpu.train(path, "--budget", full, "--budget-at", f"{DOWN}={low}", "--budget-at", f"{UP}={full}", on_event=borrower)
+        moved = gpu.train(path, *ALONE, "--budget", full, "--budget-at", f"{DOWN}={low}", "--budget-at", f"{UP}={full}", on_event=borrower)
     replans = moved.of("replan")
     if not plim.ok(len(replans) == 2, f"{name}: {full / MIB:.0f} -> {low / MIB:.0f} -> {full / MIB:.0f} MiB in two re-plans"): return
     for e in replans:

@@ -41,6 +41,12 @@ def card_used():
     return int(rows[0][0]) * MIB if rows and rows[0][0].isdigit() else 0
 
 
+def card_total():
+    """Bytes the card has; 0 when the driver does not tell."""
+    rows = smi("--query-gpu=memory.total")
+    return int(rows[0][0]) * MIB if rows and rows[0][0].isdigit() else 0
+
+
 def driver_used(pid, baseline):
     """Bytes a process takes, as the driver tells them: by its id; inside a container, where ids have other names, what
     the one process there takes; else what the card took on since `baseline`. 0: nothing yet."""
