@@ -186,6 +186,12 @@ struct op {
     struct op_attr attr;
 };
 
+/* Memory for a list of ops. */
+struct op_room {
+    struct op *ops;
+    int cap;
+};
+
 struct tape {
     struct tensor *tensors;
     int ntensors, tensor_cap;
@@ -195,11 +201,8 @@ struct tape {
     bool
         node_pieces; /* tensors in pieces are so on every node: pieces are numbered by the rank on its node */
     bool failed;
-    bool borrowed; /* ops are another tape's (tape_borrow) */
-    struct op_room {
-        struct op *ops;
-        int cap;
-    } room[2]; /* for the next list of ops; empty where ops is NULL */
+    bool borrowed;          /* ops are another tape's (tape_borrow) */
+    struct op_room room[2]; /* for the next list of ops; empty where ops is NULL */
 };
 
 /* Scalars the host writes into the tensor labelled "step.scalars" (f32) before a tape runs. */
