@@ -68,6 +68,15 @@ static bool add_linear(struct cuda_fuse *f, const struct kernel_call *call)
 
 bool cuda_fuse_add(struct cuda_fuse *f, const struct kernel_call *call)
 {
+    if (f->has_split) {
+        f->has_put = call->op->kind == OP_KV_PUT && cuda_split3_puts(&f->split, call);
+        if (f->has_put) f->put = *call;
+        return f->has_put;
+    }
+    if (call->op->kind == OP_SPLIT3 && cuda_fuse_empty(f) && cuda_split3_puts(call, NULL)) {
+        f->split = *call, f->has_split = true;
+        return true;
+    }
     if (call->op->kind == OP_LINEAR) return add_linear(f, call);
     if (!cuda_fuse_empty(f) || !is_source(call)) return false;
     f->source = *call, f->has_source = true;
@@ -80,9 +89,11 @@ int cuda_fuse_launch(struct cuda_fuse *f, const struct cuda_queue *queue)
     if (f->linears) {
         struct few_product p = product_of(f);
         failed = cuda_matmul_few(queue, &p);
+    } else if (f->has_split) {
+        failed = f->has_put ? cuda_split3_put(queue, &f->split, &f->put) : cuda_split3(queue, &f->split);
     } else if (f->has_source) {
         failed = (f->source.op->kind == OP_NORM ? cuda_norm : cuda_glu)(queue, &f->source);
     }
-    f->has_source = false, f->linears = 0;
+    f->has_source = f->has_split = f->has_put = false, f->linears = 0;
     return failed;
 }

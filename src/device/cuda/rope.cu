@@ -1,6 +1,9 @@
 /* rope.cu - rotary positions: the table of cosines and sines once per batch; the rotation once per layer, on the way
  * from joint rows of queries, keys and values to three tensors and, of gradients, back.
  *
+ * Of few rows, when tokens are generated, keys and values go into their blocks in the same launch (tape/op.h, kv_put): between
+ * two of the short kernels of a token the memory rests.
+ *
  * A joint row is all heads one after the other, [0, H) of q, [H, H + K) of k, then those of v. A thread keeps N
  * cosines and sines and turns the same N pairs of several heads with them; heads of v it only moves. */
 #include "device/cuda/move.cuh"
@@ -42,18 +45,21 @@ template <class T> ON_GPU T *own_place(const parts<T> &p, int64_t r, int64_t h)
     return (value ? p.part[2] : p.part[1]) + (r * p.heads[1] + h - (value ? p.heads[1] : 0)) * p.size;
 }
 
+ON_GPU void turn_pair(float &x1, float &x2, float c, float s)
+{
+    float y1 = fmaf(-x2, s, x1 * c), y2 = fmaf(x1, s, x2 * c);
+    x1 = y1, x2 = y2;
+}
+
 template <class T, int N>
 ON_GPU void turn(const packet<T, N> &a, const packet<T, N> &b, const float (&c)[N], const float (&s)[N],
                  T *to, int64_t half)
 {
-    float x1[N], x2[N], y1[N], y2[N];
+    float x1[N], x2[N];
     unpack(a, x1), unpack(b, x2);
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-        y1[k] = fmaf(-x2[k], s[k], x1[k] * c[k]);
-        y2[k] = fmaf(x1[k], s[k], x2[k] * c[k]);
-    }
-    save(to, y1), save(to + half, y2);
+    for (int k = 0; k < N; k++) turn_pair(x1[k], x2[k], c[k], s[k]);
+    save(to, x1), save(to + half, x2);
 }
 
 /* Thread i: packet u of each half, heads g, g + groups, ... of row r. */
@@ -88,6 +94,44 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) rotate(part
         else if (h < heads)
             store(to[j], x[j][0]), store(to[j] + p.half, x[j][1]);
     }
+}
+
+/* Where keys and values of a layer go. */
+template <class T> struct blocks {
+    T *pool;
+    const int32_t *slots; /* [R] */
+    int64_t block, plane, layer;
+};
+
+/* Number d of head h of the keys or of the values (plane 0 or 1) of a slot. */
+template <class T>
+ON_GPU T *block_place(const blocks<T> &b, int slot, int64_t plane, int64_t h, int64_t d, int64_t size)
+{
+    T *head = b.pool + slot / KV_BLOCK * b.block + b.layer + plane * b.plane + h * KV_BLOCK * size;
+    int64_t at = slot % KV_BLOCK;
+    return head + (plane ? at * size + d : d * KV_BLOCK + at);
+}
+
+/* Thread i: pair u of head h of row r, to its own tensor and, of keys and values, into its block. Whole heads are turned. */
+template <class T> __global__ void __launch_bounds__(THREADS) rotate_put(parts<T> p, blocks<T> b)
+{
+    int64_t turned = p.heads[0] + p.heads[1], heads = turned + p.heads[1], u, h;
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, r = divide(divide(i, p.half, &u), heads, &h);
+    next_may_begin();
+    const int slot = r < p.rows ? b.slots[r] : -1; /* an input */
+    await_previous();
+    if (r >= p.rows) return;
+    float x1[1], x2[1], c[1], s[1];
+    const T *from = p.whole + (r * heads + h) * p.size + u;
+    T *to = own_place(p, r, h) + u;
+    load<1>(from, x1), load<1>(from + p.half, x2);
+    load<1>(p.table + r * 2 * p.half + u, c), load<1>(p.table + r * 2 * p.half + p.half + u, s);
+    if (h < turned) turn_pair(x1[0], x2[0], c[0], s[0]);
+    save<1>(to, x1), save<1>(to + p.half, x2);
+    if (h < p.heads[0] || slot < 0) return;
+    const int64_t plane = h >= turned, head = h - (plane ? turned : p.heads[0]);
+    save<1>(block_place(b, slot, plane, head, u, p.size), x1);
+    save<1>(block_place(b, slot, plane, head, u + p.half, p.size), x2);
 }
 
 /* What the rotation leaves out of each head: word i of [R][heads][words of the rest]. */
@@ -210,6 +254,39 @@ int cuda_split3(const struct cuda_queue *queue, const struct kernel_call *call)
         return run_parts<typename decltype(t)::type>(
             queue, call_out(call, SPLIT3_Q), call_out(call, SPLIT3_K), call->out, call->in[SPLIT3_X],
             call->in[SPLIT3_TABLE], turned_by(call, SPLIT3_TABLE), false);
+    });
+}
+
+bool cuda_split3_puts(const struct kernel_call *split, const struct kernel_call *put)
+{
+    const struct tensor *q = call_out(split, SPLIT3_Q);
+    return turned_by(split, SPLIT3_TABLE) == q->dim[3] && q->dim[0] * q->dim[1] <= CUDA_FEW_ROWS &&
+           (!put || (put->in[KV_PUT_K] == split->out[SPLIT3_K] && put->in[KV_PUT_V] == split->out[SPLIT3_V] &&
+                     put->in[KV_PUT_POOL] == put->out[KV_PUT_NEW_POOL] &&
+                     call_in(put, KV_PUT_POOL)->type == q->type));
+}
+
+int cuda_split3_put(const struct cuda_queue *queue, const struct kernel_call *split,
+                    const struct kernel_call *put)
+{
+    const struct tensor *q = call_out(split, SPLIT3_Q), *k = call_out(split, SPLIT3_K),
+                        *pool = call_in(put, KV_PUT_POOL);
+    int64_t rows = q->dim[0] * q->dim[1], size = q->dim[3], heads = q->dim[2] + 2 * k->dim[2];
+    int64_t plane = k->dim[2] * KV_BLOCK * size, layer = put->op->layer > 0 ? put->op->layer : 0;
+    if (rows == 0) return 0;
+    return with_type(q->type, [&](auto t) {
+        using T = typename decltype(t)::type;
+        parts<T> p = {(T *)split->in[SPLIT3_X],
+                      {(T *)split->out[SPLIT3_Q], (T *)split->out[SPLIT3_K], (T *)split->out[SPLIT3_V]},
+                      (const float *)split->in[SPLIT3_TABLE],
+                      rows,
+                      {q->dim[2], k->dim[2]},
+                      size,
+                      size / 2,
+                      false};
+        blocks<T> b = {(T *)put->out[KV_PUT_NEW_POOL], (const int32_t *)put->in[KV_PUT_SLOTS],
+                       pool->dim[1] * plane, plane, 2 * layer * plane};
+        return launch(queue, rotate_put<T>, parts_of(rows * heads * p.half, THREADS), THREADS, 0, p, b);
     });
 }
 
