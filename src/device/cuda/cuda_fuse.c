@@ -17,6 +17,20 @@ static void *made_by(const struct kernel_call *source)
     return source->out[source->op->kind == OP_NORM ? NORM_Y : GLU_H];
 }
 
+static bool apart(const void *a, int64_t bytes_a, const void *b, int64_t bytes_b)
+{
+    uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return !a || !b || x + (uintptr_t)bytes_a <= y || y + (uintptr_t)bytes_b <= x;
+}
+
+/* Bytes of a norm's stat that a product of the same launch writes over: the layout gave them away, so nobody reads it. */
+static bool stat_lives(const struct few_product *p)
+{
+    int64_t size = (int64_t)dtype_size(p->type), stat = p->rows * (int64_t)sizeof *p->stat;
+    return apart(p->stat, stat, p->y, p->rows * p->m * size) &&
+           apart(p->stat, stat, p->y2, p->rows * p->m2 * size);
+}
+
 static struct few_product product_of(const struct cuda_fuse *f)
 {
     struct few_product p = cuda_linear_few(&f->linear[0]);
@@ -30,13 +44,8 @@ static struct few_product product_of(const struct cuda_fuse *f)
     p.source = norm ? FEW_NORM : FEW_GLU;
     p.a = s->in[norm ? NORM_X : GLU_GATE], p.b = s->in[norm ? NORM_W : GLU_UP];
     if (norm) p.stat = s->out[NORM_STAT], p.eps = s->op->attr.eps, p.plus_one = s->op->attr.plus_one;
+    if (norm && !stat_lives(&p)) p.stat = NULL;
     return p;
-}
-
-static bool apart(const void *a, int64_t bytes_a, const void *b, int64_t bytes_b)
-{
-    uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
-    return !a || !b || x + (uintptr_t)bytes_a <= y || y + (uintptr_t)bytes_b <= x;
 }
 
 /* What the products write is read by none of their blocks. */

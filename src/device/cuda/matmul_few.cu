@@ -172,7 +172,7 @@ ON_GPU void make_norm(const product<T> &p, const fusion<T> &f, const norm_weight
 #pragma unroll
         for (int i = 0; i < WARPS; i++) square += sums[r][i];
         const float rstd = 1.0f / sqrtf(square / (float)p.k + f.eps);
-        if (blockIdx.x == 0 && threadIdx.x == 0) f.stat[r] = rstd;
+        if (f.stat && blockIdx.x == 0 && threadIdx.x == 0) f.stat[r] = rstd;
 #pragma unroll
         for (int j = 0; j < NORM_MOST; j++) {
             int64_t c = (threadIdx.x + j * THREADS) * N;

@@ -28,7 +28,7 @@ struct few_product {
     int64_t m2;
     enum few_source source;
     const void *a, *b;
-    float *stat; /* [R] */
+    float *stat; /* [R]; NULL: nobody reads it */
     float eps;
     bool plus_one;
 };
