@@ -69,8 +69,9 @@ with tempfile.TemporaryDirectory() as folder:
                 "a neighbour: no remedy asks for more than there is")
         box.close()
 
-        told = refused("a leak", "leak or fragmentation", "re-planning", 3, job(training__batch_size=4), "--budget", "1GiB",
-                       "--set", "monitoring.interval=0.01", "--budget-at", f"59={overhead}", env={"PLIMSOLL_FAULT": "leak:3"})
+        # Long enough for the monitor to see it grow however short a step is: 20 samples are 0.2 s.
+        told = refused("a leak", "leak or fragmentation", "re-planning", 3, job(training__batch_size=4, training__steps=400), "--budget", "1GiB",
+                       "--set", "monitoring.interval=0.01", "--budget-at", f"399={overhead}", env={"PLIMSOLL_FAULT": "leak:3"})
         plim.ok(told and told["leak"] == "unknown" and any(h["ours"] for h in told["holders"]), "a leak: whose, and this process is among the holders")
 
     path = job(training__batch_size=4, training__eval_every=2, data__validation=f"[{folder}/corpus.txt]")
