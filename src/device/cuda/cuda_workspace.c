@@ -118,7 +118,7 @@ static size_t route(const struct cuda_card *card, const struct tensor *const *de
 size_t cuda_expert_turns(int64_t experts, int64_t m, int64_t k, int64_t rows)
 {
     if (rows <= CUDA_EXPERT_CHUNK) return 0;
-    return (size_t)(experts * parts_of(m, CUDA_EXPERT_TILE) * parts_of(k, CUDA_EXPERT_TILE)) *
+    return (size_t)(experts * parts_of(m, CUDA_EXPERT_ROWS) * parts_of(k, CUDA_EXPERT_COLUMNS)) *
            sizeof(int32_t);
 }
 

@@ -73,8 +73,11 @@ struct cuda_route_places {
 struct cuda_route_places cuda_route_places(int64_t rows, int64_t experts);
 
 /* Products of experts: rows of one whose gradient is one sum. Where there are more, the sums of such chunks are added in turn:
- * an fp32 gradient has a count for every tile of 128 by 128 in its scratch; 0: no expert can have as many. */
-enum { CUDA_EXPERT_CHUNK = 4096, CUDA_EXPERT_TILE = 128 };
+ * an fp32 gradient has a count for every 64 rows by 256 columns in its scratch; 0: no expert can have as many. */
+#ifndef CHUNK_ROWS
+#define CHUNK_ROWS 4096
+#endif
+enum { CUDA_EXPERT_CHUNK = CHUNK_ROWS, CUDA_EXPERT_ROWS = 64, CUDA_EXPERT_COLUMNS = 256 };
 size_t cuda_expert_turns(int64_t experts, int64_t m, int64_t k, int64_t rows);
 
 /* Whether heads of this kind are multiplied on the tensor cores. */

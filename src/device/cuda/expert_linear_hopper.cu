@@ -1,39 +1,43 @@
 /* expert_linear_hopper.cu - products of experts on warpgroups (sm_90a), operands brought by the tensor memory accelerator.
  *
- * As many blocks as there are multiprocessors take tiles of C, 128 by 128, in turn (expert_work.cuh). A block has three
- * warpgroups: one thread of the first brings tiles of 64 of k into a ring of stages, the other two multiply a tile each, with
- * their sums in registers, and store it (expert_store.cuh):
+ * As many blocks as there are multiprocessors, in pairs, take tiles of C, 128 by 256, in rounds (expert_work.cuh). A block has
+ * three warpgroups: one thread of the first brings tiles of 64 of k into a ring of stages, the other two multiply 64 rows each,
+ * with their sums in registers, and store them (expert_store.cuh):
  *
- *     producer    wait empty[s]; ask for A and B of the next 64 of k; full[s] counts their bytes
- *     consumers   wait for the turn to multiply; for every stage: wait full[s]; eight products of 16 of k and 64 rows;
- *                 when those of the stage before are done, arrive at its empty; give the turn to the other; store
+ *     producer    wait empty[s]; ask for its own operand and half of the shared one, which goes to both blocks; full[s]
+ *                 counts the bytes of all
+ *     consumers   for every stage: wait full[s]; four products of 16 of k; when those of the stage before are done, arrive at
+ *                 its empty in both blocks; store
  *
- * So one warpgroup stores while the other multiplies, and the producer runs ahead of both. Tiles in shared memory are blocks
- * of 64 columns, 128 bytes to a row, swizzled (attention_wgmma.cuh); an operand whose rows are not k lies turned, and the
- * tensor cores read it so.
+ * The second warpgroup begins a tile LAG stages behind the first, and so ends it: one stores while the other multiplies, at
+ * twice the rate, and the producer runs ahead of both. Tiles in shared memory are blocks of 64 columns, 128 bytes to a row,
+ * swizzled (attention_wgmma.cuh); an operand whose rows are not k lies turned, and the tensor cores read it so.
  *
  * Rows of the next expert, or columns of its matrix, that a tile brings along are not stored; where k ends inside a tile the
  * other operand has zeros (outside a tensor the accelerator reads zeros; rows behind an expert's last, which are k of the
  * weights' gradient, are zeroed in shared memory).
  *
  * The order of a sum depends on k alone, of weights on the expert's rows: bits repeat, and do not depend on the card. */
-#include "device/cuda/attention_hopper.cuh"
+#include "device/cuda/expert_pipe.cuh"
 #include "device/cuda/expert_store.cuh"
-
-#include <cuda.h>
 
 namespace
 {
 
+#ifndef LAG_STEPS
+#define LAG_STEPS 2
+#endif
 enum {
-    STAGES = 6,
-    BLOCK = EXPERT_STEP * 128, /* bytes of 64 rows of 64 columns */
-    OPERAND = 2 * BLOCK,       /* of a tile's edge */
-    STAGE = 2 * OPERAND,
-    CONSUMERS = 2,
+    STAGES = 4,
+    LAG = LAG_STEPS,
+    A_BYTES = EXPERT_ROWS / 64 * TILE_BLOCK,
+    B_BYTES = EXPERT_COLUMNS / 64 * TILE_BLOCK,
+    STAGE = A_BYTES + B_BYTES,
+    CONSUMERS = EXPERT_ROWS / 64,
     THREADS = (1 + CONSUMERS) * WG_THREADS,
-    READERS = WG_THREADS / 32, /* warps that read a stage */
-    SHARED = STAGES * STAGE + WG_ALIGN + 2 * STAGES * 8 + (int)sizeof(expert_lists),
+    WARPS = WG_THREADS / 32, /* of a warpgroup */
+    BARRIERS = 3 * STAGES * 8,
+    SHARED = STAGES * STAGE + WG_ALIGN + IDLE_BYTES + BARRIERS + (int)sizeof(expert_lists),
 };
 
 struct maps {
@@ -42,145 +46,10 @@ struct maps {
 
 #if WG_BODY /* what only the kernel's body calls */
 
-/* --- barriers and copies ------------------------------------------------------------------------------------ */
-
-ON_GPU void barrier_init(uint32_t at, int count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
-}
-
-ON_GPU void barrier_expect(uint32_t at, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
-
-ON_GPU void barrier_arrive(uint32_t at)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-}
-
-ON_GPU void barrier_wait(uint32_t at, uint32_t parity)
-{
-    asm volatile("{\n.reg .pred done;\nagain:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n}" ::"r"(at),
-                 "r"(parity)
-                 : "memory");
-}
-
-/* A box of the tensor that `map` describes, from column x and row y on. */
-ON_GPU void bring(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier)
-{
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
-        "[%2];" ::"r"(to),
-        "l"(map), "r"(barrier), "r"(x), "r"(y)
-        : "memory");
-}
-
-/* Named barriers of the block: 1 + group is of a warpgroup alone, TURN + group lets it multiply. */
-enum { TURN = 1 + CONSUMERS };
-
-ON_GPU void group_wait(int group)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"((int)WG_THREADS) : "memory");
-}
-
-ON_GPU void turn_wait(int group)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(TURN + group), "n"(2 * (int)WG_THREADS) : "memory");
-}
-
-ON_GPU void turn_give(int group)
-{
-    asm volatile("bar.arrive %0, %1;" ::"r"(TURN + group), "n"(2 * (int)WG_THREADS) : "memory");
-}
-
-template <int registers> ON_GPU void take_registers(void)
-{
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
-}
-
-template <int registers> ON_GPU void leave_registers(void)
-{
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
-}
-
-/* --- products ----------------------------------------------------------------------------------------------- */
-
-/* A tile whose rows are rows or columns of the product; or, turned, whose rows are k, with columns in blocks of 64. */
-ON_GPU uint64_t operand(uint32_t at, bool turned)
-{
-    uint64_t blocks = turned ? BLOCK >> 4 : 1;
-    return (uint64_t)((at & 0x3ffff) >> 4) | blocks << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
-}
-
-#define SUM4(i)  "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-#define SUM16(i) SUM4(i), SUM4(i + 1), SUM4(i + 2), SUM4(i + 3)
-#define SUMS     SUM16(0), SUM16(4), SUM16(8), SUM16(12)
-#define NAMES                                                                                                \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-#define PRODUCT(kind)                                                                                        \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"                                            \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." kind "." kind " " NAMES                      \
-                 ", %64, %65, add, 1, 1, %67, %68;\n}"                                                       \
-                 : SUMS                                                                                      \
-                 : "l"(a), "l"(b), "r"((int)add), "n"(TURN_A), "n"(TURN_B))
-
-template <class T, int TURN_A, int TURN_B>
-ON_GPU void product(float (&c)[SUM_BLOCKS][4], uint64_t a, uint64_t b, bool add)
-{
-    if constexpr (sizeof(T) == 2 && __is_same(T, bf16))
-        PRODUCT("bf16");
-    else
-        PRODUCT("f16");
-}
-
-/* --- operands ----------------------------------------------------------------------------------------------- */
-
-/* Both blocks of an operand, from (x, y) on: the second is the next 64 along y, turned along x. */
-template <bool TURNED>
-ON_GPU void bring_operand(const CUtensorMap *map, int x, int y, uint32_t to, uint32_t full)
-{
-    bring(to, map, x, y, full);
-    bring(to + BLOCK, map, TURNED ? x + 64 : x, TURNED ? y : y + 64, full);
-}
-
-/* Both operands of one step. */
-template <int KIND>
-ON_GPU void bring_step(const expert_problem &p, const expert_tile &t, const maps &m, int k, uint32_t to,
-                       uint32_t full)
-{
-    barrier_expect(full, STAGE);
-    if constexpr (KIND == GROUPED_DW) {
-        bring_operand<true>(&m.a, t.row, t.first + k, to, full);
-        bring_operand<true>(&m.b, t.column, t.first + k, to + OPERAND, full);
-    } else {
-        bring_operand<false>(&m.a, k, t.row, to, full);
-        if constexpr (KIND == GROUPED_LINEAR)
-            bring_operand<false>(&m.b, k, t.expert * p.m + t.column, to + OPERAND, full);
-        else
-            bring_operand<true>(&m.b, t.column, t.expert * p.m + k, to + OPERAND, full);
-    }
-}
-
-/* Rows from `rows` on of both blocks of A, which are another expert's, become zeros. */
-ON_GPU void clear_rows(char *blocks, int rows, int group)
-{
-    for (int i = rows * 8 + threadIdx.x % WG_THREADS; i < EXPERT_STEP * 8; i += WG_THREADS)
-        *(uint4 *)(blocks + i * 16) = *(uint4 *)(blocks + BLOCK + i * 16) = make_uint4(0, 0, 0, 0);
-    wgmma_publish();
-    group_wait(group);
-}
-
-/* --- the two kinds of warpgroups ---------------------------------------------------------------------------- */
-
 struct ring {
     uint32_t tiles, full, empty;
-    char *at; /* tiles, for those who write them */
+    uint32_t led; /* barriers by which the first warpgroup tells the second which stages it began */
+    char *at;     /* tiles, for those who write them */
 };
 
 /* Which stage comes next, and how often the ring went round. */
@@ -188,123 +57,198 @@ struct place {
     int stage, turn;
 };
 
-ON_GPU void advance(place *at, int steps)
+ON_GPU place after(place at, int steps)
 {
-    at->stage += steps, at->turn += at->stage / STAGES, at->stage %= STAGES;
+    at.stage += steps, at.turn += at.stage / STAGES, at.stage %= STAGES;
+    return at;
 }
 
-template <int KIND>
-ON_GPU void produce(const expert_problem &p, const maps &m, const ring &r, const expert_work &w)
+/* --- operands ----------------------------------------------------------------------------------------------- */
+
+/* Blocks of an operand that begins at (x, y): those behind are the next 64 along y, turned along x. A shared operand's blocks are
+ * brought by both blocks of the pair, each its part of them. */
+template <bool TURNED, int COUNT, int SHARERS>
+ON_GPU void bring_operand(const CUtensorMap *map, int x, int y, uint32_t to, uint32_t full, int rank)
 {
-    place at = {0, 0};
-    for (int i = blockIdx.x; i < w.tiles; i += gridDim.x) {
-        const expert_tile t = expert_tile_at<KIND>(p, w, i);
-        const int steps = expert_steps<KIND>(p, t);
-        for (int s = 0; s < steps; s++) {
-            barrier_wait(r.empty + at.stage * 8, (at.turn & 1) ^ 1);
-            bring_step<KIND>(p, t, m, s * EXPERT_STEP, r.tiles + at.stage * STAGE, r.full + at.stage * 8);
-            if (++at.stage == STAGES) at.stage = 0, at.turn++;
-        }
+#pragma unroll
+    for (int i = 0; i < COUNT / SHARERS; i++) {
+        const int n = (SHARERS > 1 ? rank * (COUNT / SHARERS) : 0) + i;
+        const int at_x = TURNED ? x + n * 64 : x, at_y = TURNED ? y : y + n * 64;
+        if constexpr (SHARERS > 1)
+            bring_both(to + n * TILE_BLOCK, map, at_x, at_y, full);
+        else
+            bring(to + n * TILE_BLOCK, map, at_x, at_y, full);
     }
 }
 
-/* Sums of a tile; the last products may still be under way. Returns the last stage, which is not given back yet. */
+/* This block's part of both operands of one step. */
+template <int KIND>
+ON_GPU void bring_step(const expert_problem &p, const expert_tile &t, const maps &m, int k, uint32_t to,
+                       uint32_t full, int rank)
+{
+    constexpr bool DW = KIND == GROUPED_DW;
+    constexpr int A = A_BYTES / TILE_BLOCK, B = B_BYTES / TILE_BLOCK, PAIR = expert_pair<KIND>;
+    const uint32_t b = to + A_BYTES;
+    barrier_expect(full, STAGE);
+    if constexpr (DW) {
+        bring_operand<true, A, 1>(&m.a, t.row, t.first + k, to, full, rank);
+        bring_operand<true, B, PAIR>(&m.b, t.column, t.first + k, b, full, rank);
+    } else {
+        bring_operand<false, A, PAIR>(&m.a, k, t.row, to, full, rank);
+        if constexpr (KIND == GROUPED_LINEAR)
+            bring_operand<false, B, 1>(&m.b, k, t.expert * p.m + t.column, b, full, rank);
+        else
+            bring_operand<true, B, 1>(&m.b, t.column, t.expert * p.m + k, b, full, rank);
+    }
+}
+
+/* Rows from `rows` on of a block of A, which are another expert's, become zeros. */
+ON_GPU void clear_rows(char *block, int rows, int group)
+{
+    for (int i = rows * 8 + threadIdx.x % WG_THREADS; i < EXPERT_STEP * 8; i += WG_THREADS)
+        *(uint4 *)(block + i * 16) = make_uint4(0, 0, 0, 0);
+    wgmma_publish();
+    group_wait(group);
+}
+
+/* --- the two kinds of warpgroups ---------------------------------------------------------------------------- */
+
+template <class G, int KIND>
+ON_GPU void produce(const expert_problem &p, const maps &m, const ring &r, const expert_work &w, uint32_t zeros)
+{
+    place at = {0, 0};
+    expert_tile t;
+    idle_experts idle;
+    if constexpr (KIND == GROUPED_DW) idle = idle_experts_of<G>(p, w, zeros);
+    for (int round = 0; round < w.rounds; round++) {
+        if (!expert_tile_in<KIND>(p, w, round, &t)) continue;
+        const int steps = expert_steps<KIND>(p, t);
+        for (int s = 0; s < steps; s++) {
+            barrier_wait(r.empty + at.stage * 8, (at.turn & 1) ^ 1);
+            bring_step<KIND>(p, t, m, s * EXPERT_STEP, r.tiles + at.stage * STAGE, r.full + at.stage * 8, w.rank);
+            if (++at.stage == STAGES) at.stage = 0, at.turn++;
+            if constexpr (KIND == GROUPED_DW) clear_some<G>(p, &idle);
+        }
+    }
+    if constexpr (KIND == GROUPED_DW) clear_rest<G>(p, &idle);
+}
+
+/* A warp has read the stage. */
+template <int KIND> ON_GPU void give_back(const ring &r, int stage)
+{
+    constexpr int PAIR = expert_pair<KIND>;
+    const int lane = threadIdx.x % 32;
+    if (PAIR == 1 && lane == 0) barrier_arrive(r.empty + stage * 8);
+    if (PAIR == 2 && lane < PAIR) barrier_arrive_at(r.empty + stage * 8, lane);
+}
+
+/* Sums of 64 rows of a tile. */
 template <class T, int KIND>
-ON_GPU int multiply_tile(const ring &r, const expert_tile &t, int steps, int group, place at,
-                         float (&c)[2][SUM_BLOCKS][4])
+ON_GPU void multiply_tile(const ring &r, const expert_tile &t, int steps, int group, place at,
+                          float (&c)[SUM_BLOCKS][4])
 {
     constexpr bool TURN_A = KIND == GROUPED_DW, TURN_B = KIND != GROUPED_LINEAR;
     constexpr int A_STEP = TURN_A ? 2048 : 32, B_STEP = TURN_B ? 2048 : 32; /* bytes to the next 16 of k */
     int before = -1;
+    if (LAG && group == 1) {
+        const place ahead = after(at, min((int)LAG, steps) - 1);
+        barrier_wait(r.led + ahead.stage * 8, ahead.turn & 1);
+    }
     for (int s = 0; s < steps; s++) {
-        const uint32_t a = r.tiles + at.stage * STAGE, b = a + OPERAND;
+        const uint32_t a = r.tiles + at.stage * STAGE + group * TILE_BLOCK, b = r.tiles + at.stage * STAGE + A_BYTES;
         barrier_wait(r.full + at.stage * 8, at.turn & 1);
         if (KIND == GROUPED_DW && t.first + (s + 1) * EXPERT_STEP > t.end)
-            clear_rows(r.at + at.stage * STAGE, t.end - t.first - s * EXPERT_STEP, group);
+            clear_rows(r.at + at.stage * STAGE + group * TILE_BLOCK, t.end - t.first - s * EXPERT_STEP, group);
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < EXPERT_STEP / 16; k++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                product<T, TURN_A, TURN_B>(c[h], operand(a + h * BLOCK + k * A_STEP, TURN_A),
-                                           operand(b + k * B_STEP, TURN_B), s > 0 || k > 0);
+            product<T, TURN_A, TURN_B>(c, operand(a + k * A_STEP, TURN_A), operand(b + k * B_STEP, TURN_B),
+                                       s > 0 || k > 0);
         wgmma_commit();
+        if (LAG && group == 0 && threadIdx.x % 32 == 0) barrier_arrive(r.led + at.stage * 8);
         wgmma_wait<1>(); /* the stage before is read */
-        if (before >= 0 && threadIdx.x % 32 == 0) barrier_arrive(r.empty + before * 8);
+        if (before >= 0) give_back<KIND>(r, before);
         before = at.stage;
         if (++at.stage == STAGES) at.stage = 0, at.turn++;
     }
-    return before;
+    wgmma_wait<0>();
+    settle(c);
+    give_back<KIND>(r, before);
 }
 
-/* Tiles are taken in turn, and so are the ring's stages: a warpgroup that waited for a stage too early would take the one
- * that was there a round before for it. */
+/* A chunk's sums are added when those of the chunk before are. */
+template <class G, int KIND>
+ON_GPU void store_tile(const expert_problem &p, const expert_tile &t, int group, const float (&c)[SUM_BLOCKS][4])
+{
+    const int top = group * 64;
+    const bool first = threadIdx.x % WG_THREADS == 0;
+    if (KIND == GROUPED_DW && t.row + top >= p.m) return;
+    if (t.chunk) {
+        if (first) await_turn(turn_of(p, t, top), t.chunk);
+        group_wait(group);
+    }
+    store_sums<G, KIND>(p, t, top, c);
+    if (t.more) {
+        __threadfence();
+        group_wait(group);
+        if (first) pass_turn(turn_of(p, t, top), t.chunk);
+    }
+}
+
 template <class T, class G, int KIND>
 ON_GPU void consume(const expert_problem &p, const ring &r, const expert_work &w, int group)
 {
     place at = {0, 0};
-    bool mine = group == 0;
-    if (group == 1 && (int)blockIdx.x < w.tiles) turn_give(0);
-    for (int i = blockIdx.x; i < w.tiles; i += gridDim.x, mine = !mine) {
-        const expert_tile t = expert_tile_at<KIND>(p, w, i);
+    expert_tile t;
+    for (int round = 0; round < w.rounds; round++) {
+        if (!expert_tile_in<KIND>(p, w, round, &t)) continue;
         const int steps = expert_steps<KIND>(p, t);
-        if (mine) {
-            float c[2][SUM_BLOCKS][4];
-            turn_wait(group);
-            const int last = multiply_tile<T, KIND>(r, t, steps, group, at, c);
-            if (i + (int)gridDim.x < w.tiles) turn_give(1 - group);
-            wgmma_wait<0>();
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-#pragma unroll
-                for (int n = 0; n < SUM_BLOCKS; n++)
-                    asm volatile(""
-                                 : "+f"(c[h][n][0]), "+f"(c[h][n][1]), "+f"(c[h][n][2]),
-                                   "+f"(c[h][n][3])::"memory");
-            if (threadIdx.x % 32 == 0) barrier_arrive(r.empty + last * 8);
-            if (t.chunk) {
-                if (threadIdx.x % WG_THREADS == 0) await_turn(p, t);
-                group_wait(group);
-            }
-#pragma unroll
-            for (int h = 0; h < 2; h++) store_sums<G, KIND>(p, t, h * 64, c[h]);
-            if (t.more) {
-                __threadfence();
-                group_wait(group);
-                if (threadIdx.x % WG_THREADS == 0) pass_turn(p, t);
-            }
-        }
-        advance(&at, steps);
+        float c[SUM_BLOCKS][4];
+        multiply_tile<T, KIND>(r, t, steps, group, at, c);
+        store_tile<G, KIND>(p, t, group, c);
+        at = after(at, steps);
     }
+}
+
+template <int KIND> ON_GPU ring ring_at(char *pool, char *behind)
+{
+    const uint32_t barriers = shared_address(behind);
+    const ring r = {shared_address(pool), barriers, barriers + STAGES * 8, barriers + 2 * STAGES * 8, pool};
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) {
+            barrier_init(r.full + s * 8, 1);
+            barrier_init(r.empty + s * 8, CONSUMERS * WARPS * expert_pair<KIND>);
+            barrier_init(r.led + s * 8, WARPS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    return r;
 }
 
 #endif
 
+/* Shared memory: stages, zeros, barriers, lists. */
 template <class T, class G, int KIND>
 __global__ void __launch_bounds__(THREADS, 1) multiply(expert_problem p, const __grid_constant__ maps m)
 {
 #if WG_BODY
-    char *pool = wg_pool();
-    ring r = {shared_address(pool), 0, 0, pool};
-    r.full = r.tiles + STAGES * STAGE, r.empty = r.full + STAGES * 8;
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; s++) {
-            barrier_init(r.full + s * 8, 1);
-            barrier_init(r.empty + s * 8, READERS);
-        }
-        wgmma_publish();
-    }
-    const expert_work w = expert_work_of<KIND>(p, (expert_lists *)(pool + STAGES * STAGE + 2 * STAGES * 8));
+    char *pool = wg_pool(), *zeros = pool + STAGES * STAGE, *barriers = zeros + IDLE_BYTES;
+    const ring r = ring_at<KIND>(pool, barriers);
+    if (KIND == GROUPED_DW)
+        for (int i = threadIdx.x; i < IDLE_BYTES / 16; i += THREADS) ((uint4 *)zeros)[i] = make_uint4(0, 0, 0, 0);
+    wgmma_publish();
+    const int rank = expert_pair<KIND> == 2 ? pair_rank() : 0;
+    const expert_work w = expert_work_of<KIND>(p, (expert_lists *)(barriers + BARRIERS), rank);
+    if (expert_pair<KIND> == 2) pair_wait();
     if (threadIdx.x < WG_THREADS) {
         leave_registers<56>();
-        if (threadIdx.x == 0)
-            produce<KIND>(p, m, r, w);
-        else if (KIND == GROUPED_DW && !p.add && threadIdx.x >= 32)
-            clear_idle_experts<G>(p, w, threadIdx.x - 32, WG_THREADS - 32);
+        if (threadIdx.x == 0) produce<G, KIND>(p, m, r, w, shared_address(zeros));
     } else {
         take_registers<224>();
         consume<T, G, KIND>(p, r, w, threadIdx.x / WG_THREADS - 1);
     }
+    __syncwarp();
+    if (expert_pair<KIND> == 2) pair_wait(); /* a block's memory is the other's until both are done */
 #endif
 }
 
@@ -343,6 +287,28 @@ static bool describe_both(maps *m, const struct grouped *g)
            describe(&m->b, g->type, g->b, g->kind == GROUPED_DW ? g->rows : weights, g->k);
 }
 
+/* One block for each multiprocessor, in pairs as far as the card can hold those at the same time: pairs wait for each other's
+ * chunks. */
+template <int KIND>
+static int launch(void (*kernel)(expert_problem, maps), const struct cuda_queue *queue, const expert_problem &p,
+                  const maps &m)
+{
+    constexpr int PAIR = expert_pair<KIND>;
+    cudaLaunchAttribute pair = {};
+    cudaLaunchConfig_t config = {};
+    int pairs = 0;
+    pair.id = cudaLaunchAttributeClusterDimension;
+    pair.val.clusterDim.x = PAIR, pair.val.clusterDim.y = pair.val.clusterDim.z = 1;
+    config.gridDim = dim3((unsigned)(queue->sms / PAIR * PAIR)), config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = SHARED, config.stream = stream_of(queue);
+    config.attrs = &pair, config.numAttrs = 1;
+    int code = (int)cudaOccupancyMaxActiveClusters(&pairs, (const void *)kernel, &config);
+    if (code) return code;
+    if (pairs * PAIR < (int)config.gridDim.x) config.gridDim.x = (unsigned)(pairs * PAIR);
+    code = (int)cudaLaunchKernelEx(&config, kernel, p, m);
+    return code ? code : launched();
+}
+
 template <class T, class G, int KIND> static int run(const struct cuda_queue *queue, const struct grouped *g)
 {
     maps m;
@@ -357,8 +323,7 @@ template <class T, class G, int KIND> static int run(const struct cuda_queue *qu
         code = (int)cudaMemsetAsync(g->turns, 0, cuda_expert_turns(g->experts, g->m, g->k, g->rows),
                                     stream_of(queue));
     if (code) return code;
-    kernel<<<(unsigned)queue->sms, THREADS, SHARED, stream_of(queue)>>>(p, m);
-    return launched();
+    return launch<KIND>(kernel, queue, p, m);
 }
 
 template <class T> static int run_kind(const struct cuda_queue *queue, const struct grouped *g)

@@ -11,7 +11,7 @@
 
 #include "device/cuda/expert_work.cuh"
 
-enum { SUM_BLOCKS = EXPERT_TILE / 8 }; /* blocks of 8 columns */
+enum { SUM_BLOCKS = EXPERT_COLUMNS / 8 }; /* blocks of 8 columns */
 
 /* Four lanes have four words each; lane i gets every lane's word i. */
 ON_GPU void turn_quad(uint32_t (&w)[4])
@@ -113,52 +113,82 @@ ON_GPU void store_sums(const expert_problem &p, const expert_tile &t, int top,
 
 /* --- chunks in their order ---------------------------------------------------------------------------------- */
 
-/* Where the count of a tile's added chunks is kept. */
-ON_GPU int *turn_of(const expert_problem &p, const expert_tile &t)
+/* Where the count of added chunks of 64 rows of a tile, from row `top` on, is kept. */
+ON_GPU int *turn_of(const expert_problem &p, const expert_tile &t, int top)
 {
-    const int across = parts(p.k, EXPERT_TILE), down = parts(p.m, EXPERT_TILE);
-    return p.turns + ((int64_t)t.expert * down + t.row / EXPERT_TILE) * across + t.column / EXPERT_TILE;
+    const int across = parts(p.k, CUDA_EXPERT_COLUMNS), down = parts(p.m, CUDA_EXPERT_ROWS);
+    const int64_t row = (int64_t)t.expert * down + (t.row + top) / CUDA_EXPERT_ROWS;
+    return p.turns + row * across + t.column / CUDA_EXPERT_COLUMNS;
 }
 
 /* One thread waits; the caller lets the others wait for it. */
-ON_GPU void await_turn(const expert_problem &p, const expert_tile &t)
+ON_GPU void await_turn(const int *at, int chunk)
 {
-    const int *at = turn_of(p, t);
     int now;
     do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
-    while (now != t.chunk);
+    while (now != chunk);
 }
 
 /* One thread says so, once all threads' sums are on their way in order (__threadfence). */
-ON_GPU void pass_turn(const expert_problem &p, const expert_tile &t)
+ON_GPU void pass_turn(int *at, int chunk)
 {
-    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn_of(p, t)), "r"(t.chunk + 1) : "memory");
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(chunk + 1) : "memory");
 }
 
 /* --- experts without rows ----------------------------------------------------------------------------------- */
 
-/* So long a step takes at least, in nanoseconds. */
-#define STEP_LEAST 250
+enum { IDLE_BYTES = 8192 };
 
-/* Zeros for experts without rows, by threads that have nothing else to do, beside the products of the others: so slowly that
- * both are done at the same time, because stores in a row would hold up the products' operands. */
+/* Gradients of experts without rows are zeros. The thread that asks for operands copies them from a piece of shared memory,
+ * so many with every step that both are done at the same time: stores in a row would hold up the operands. */
+struct idle_experts {
+    uint32_t zeros; /* IDLE_BYTES of them */
+    int expert, at; /* the piece that comes next of the expert's */
+    int pieces;     /* of an expert */
+    int all;        /* pieces of all experts; 0: nothing to do */
+    int steps;      /* of all tiles */
+    int owed;       /* pieces times steps */
+};
+
 template <class G>
-ON_GPU void clear_idle_experts(const expert_problem &p, const expert_work &w, int thread, int threads)
+ON_GPU idle_experts idle_experts_of(const expert_problem &p, const expert_work &w, uint32_t zeros)
 {
-    const int64_t count = (int64_t)p.m * p.k * (int)sizeof(G) / 16, stride = (int64_t)gridDim.x * threads;
-    int idle = 0;
-    for (int e = 0; e < p.experts; e++) idle += expert_rows(p, e) == 0;
-    const float steps = (float)parts(p.ends[p.experts - 1], EXPERT_STEP) * (w.down * w.across) / gridDim.x;
-    const unsigned nap =
-        idle ? (unsigned)min(steps * STEP_LEAST * stride / ((float)idle * count), 1000.0f) : 0;
-    for (int e = 0; e < p.experts; e++) {
-        if (expert_rows(p, e)) continue;
-        uint4 *at = (uint4 *)p.c + e * count;
-        for (int64_t i = (int64_t)blockIdx.x * threads + thread; i < count; i += stride) {
-            at[i] = make_uint4(0, 0, 0, 0);
-            if (nap > 20) __nanosleep(nap);
-        }
+    idle_experts idle = {zeros, 0, (int)blockIdx.x};
+    idle.pieces = (int)(((int64_t)p.m * p.k * (int)sizeof(G) + IDLE_BYTES - 1) / IDLE_BYTES);
+    for (int e = 0; e < p.experts && !p.add; e++) idle.all += expert_rows(p, e) ? 0 : idle.pieces;
+    idle.steps = w.lists->steps * w.down * w.across * expert_pair<GROUPED_DW>;
+    return idle;
+}
+
+/* The block's next piece; false: none is left. */
+template <class G> ON_GPU bool clear_piece(const expert_problem &p, idle_experts *i)
+{
+    const int64_t bytes = (int64_t)p.m * p.k * (int)sizeof(G);
+    while (i->expert < p.experts && (expert_rows(p, i->expert) || i->at >= i->pieces)) {
+        if (expert_rows(p, i->expert) == 0) i->at -= i->pieces;
+        i->expert++;
     }
+    if (i->expert == p.experts) return false;
+    const int64_t from = (int64_t)i->at * IDLE_BYTES;
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                     (char *)p.c + i->expert * bytes + from),
+                 "r"(i->zeros), "r"((int)min((int64_t)IDLE_BYTES, bytes - from))
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    i->at += gridDim.x;
+    return true;
+}
+
+/* As many pieces as a step is worth. */
+template <class G> ON_GPU void clear_some(const expert_problem &p, idle_experts *i)
+{
+    for (i->owed += i->all; i->owed >= i->steps; i->owed -= i->steps) clear_piece<G>(p, i);
+}
+
+template <class G> ON_GPU void clear_rest(const expert_problem &p, idle_experts *i)
+{
+    while (i->all && clear_piece<G>(p, i)) {}
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 #endif

@@ -1,35 +1,49 @@
 /* expert_work.cuh - the tiles of products of experts, and which block has which, from where each expert's rows end.
  *
- * A tile is 128 by 128 of C. Every block adds up the work once and then finds its n-th tile by itself.
+ * A tile is 128 rows by 256 columns of C. Two blocks, a pair, have neighbouring tiles at the same time and share an operand:
+ * of weights (dw) tiles below each other, else beside each other. What a pair has is an item. Every block adds up the work
+ * once and then finds its items by itself.
  *
- * Rows (linear, dx): experts one after the other, each as many rows of tiles as its rows need. Tiles go in groups of 16 rows of
- * tiles, column after column, so that those under way share operands in the second-level cache.
+ * Rows (linear, dx): experts one after the other, each as many rows of tiles as its rows need. Items go in groups of 16 rows
+ * of tiles, column after column, so that those under way share operands in the second-level cache.
  *
- * Weights (dw): every expert has as many tiles, and they take as long as its rows. More than CHUNK rows are cut into chunks
- * that different blocks take; their sums are added in the order of chunks, so bits depend on rows alone, not on how many
- * blocks there are. Parts are listed chunks first, then experts of one chunk, the longest first. Blocks take them in rounds,
- * in turn from the front and from the back: a tile of few rows has much to store and nothing to multiply, and is best beside
- * one that multiplies.
- *  1. A block takes the chunks of the list in its order, and waits only for a chunk before: the first unfinished chunk can
+ * Weights (dw): every expert has as many items, and they take as long as its rows. More than a chunk of rows is cut into
+ * chunks that different pairs take; their sums are added in the order of chunks, so bits depend on rows alone, not on how many
+ * blocks there are. Parts are listed chunks first, then experts of one chunk, the longest first. A short part, of few rows, has
+ * much to store and little to multiply: rounds that take from the back of the list, where those are, lie evenly between the
+ * others, and at different times for different pairs.
+ *  1. A pair takes the chunks of the list in its order, and waits only for a chunk before: the first unfinished chunk can
  *     always go on. From the back come only experts of one chunk, which wait for nobody. */
 #ifndef PLIM_DEVICE_CUDA_EXPERT_WORK_CUH
 #define PLIM_DEVICE_CUDA_EXPERT_WORK_CUH
 
 #include "device/cuda/expert_linear.cuh"
 
+#ifndef PAIR_ROWS
+#define PAIR_ROWS 2
+#endif
+#ifndef PAIR_DW
+#define PAIR_DW 2
+#endif
+#ifndef SHORT_ROWS
+#define SHORT_ROWS 512
+#endif
 enum {
-    EXPERT_TILE = CUDA_EXPERT_TILE,
+    EXPERT_ROWS = 128, /* of a tile */
+    EXPERT_COLUMNS = CUDA_EXPERT_COLUMNS,
     EXPERT_STEP = 64,   /* of k, that are brought at once */
     EXPERT_MOST = 1024, /* experts that there are places for */
     EXPERT_GROUP = 16,  /* rows of tiles that go together */
+    EXPERT_SHORT = SHORT_ROWS, /* rows of a part that takes longer to store than to multiply */
 };
+template <int KIND> constexpr int expert_pair = KIND == GROUPED_DW ? PAIR_DW : PAIR_ROWS;
 
 /* What of the problem a kernel reads. */
 struct expert_problem {
     const int32_t *ends;
     const void *add;
     void *c;
-    int *turns; /* weights: of each tile, how many chunks are added */
+    int *turns; /* weights: of each tile's halves, how many chunks are added */
     int experts, m, k, chunk;
 };
 
@@ -40,19 +54,21 @@ struct expert_tile {
     bool more;              /* chunks behind it */
 };
 
-/* Places in shared memory; first the last thread's sums, then whoever asks. */
+/* Places in shared memory. */
 struct expert_lists {
-    int before[EXPERT_MOST +
-               1]; /* rows of tiles, or chunks, of the experts before; of experts of one chunk none */
-    int single[EXPERT_MOST]; /* weights: experts of one chunk, the longest first */
-    int singles;
+    int before[EXPERT_MOST + 1]; /* rows of tiles, or chunks, of experts before; of one chunk none */
+    int single[EXPERT_MOST];     /* weights: experts of one chunk, the longest first */
+    int singles, shorts;         /* of those, that are short */
+    int steps;                   /* weights: of one tile of each part together */
 };
 
 struct expert_work {
     const struct expert_lists *lists;
-    int down, across; /* tiles of an expert's weights; across: of C, of every kind */
-    int tiles;        /* all */
-    int chunked;      /* weights: of those, tiles of experts of several chunks */
+    int down, across; /* items of an expert's weights; across: of C, of every kind */
+    int items;        /* all */
+    int rounds, back; /* in which every pair takes an item; of those, from the back of the list */
+    int pairs, pair;  /* of blocks; this block's */
+    int rank;         /* of this block in its pair */
 };
 
 template <int KIND> ON_GPU int expert_width(const expert_problem &p)
@@ -78,26 +94,38 @@ ON_GPU void list_singles(const expert_problem &p, expert_lists *lists)
     }
 }
 
-template <int KIND> ON_GPU expert_work expert_work_of(const expert_problem &p, expert_lists *lists)
+/* One thread adds up what the others left in `before`. */
+ON_GPU void add_up(const expert_problem &p, expert_lists *lists)
 {
+    lists->before[0] = lists->singles = lists->shorts = lists->steps = 0;
+    for (int e = 0; e < p.experts; e++) {
+        const int rows = expert_rows(p, e);
+        lists->singles += rows > 0 && rows <= p.chunk;
+        lists->shorts += rows > 0 && rows <= p.chunk && rows < EXPERT_SHORT;
+        lists->steps += parts(rows, EXPERT_STEP);
+        lists->before[e + 1] += lists->before[e];
+    }
+}
+
+template <int KIND> ON_GPU expert_work expert_work_of(const expert_problem &p, expert_lists *lists, int rank)
+{
+    constexpr bool DW = KIND == GROUPED_DW;
+    constexpr int PAIR = expert_pair<KIND>;
     for (int e = threadIdx.x; e < p.experts; e += blockDim.x) {
         const int rows = expert_rows(p, e), chunks = rows > p.chunk ? parts(rows, p.chunk) : 0;
-        lists->before[e + 1] = KIND == GROUPED_DW ? chunks : parts(rows, EXPERT_TILE);
+        lists->before[e + 1] = DW ? chunks : parts(rows, EXPERT_ROWS);
     }
-    if (KIND == GROUPED_DW) list_singles(p, lists);
+    if (DW) list_singles(p, lists);
     __syncthreads();
-    if (threadIdx.x == 0) {
-        lists->before[0] = lists->singles = 0;
-        for (int e = 0; e < p.experts; e++) {
-            const int rows = expert_rows(p, e);
-            lists->singles += rows > 0 && rows <= p.chunk;
-            lists->before[e + 1] += lists->before[e];
-        }
-    }
+    if (threadIdx.x == 0) add_up(p, lists);
     __syncthreads();
-    expert_work w = {lists, parts(p.m, EXPERT_TILE), parts(expert_width<KIND>(p), EXPERT_TILE), 0, 0};
-    w.chunked = lists->before[p.experts] * w.across * (KIND == GROUPED_DW ? w.down : 1);
-    w.tiles = w.chunked + (KIND == GROUPED_DW ? lists->singles * w.across * w.down : 0);
+    expert_work w = {lists};
+    w.down = parts(p.m, EXPERT_ROWS * PAIR);
+    w.across = parts(expert_width<KIND>(p), EXPERT_COLUMNS * (DW ? 1 : PAIR));
+    w.items = (lists->before[p.experts] + (DW ? lists->singles : 0)) * w.across * (DW ? w.down : 1);
+    w.pairs = gridDim.x / PAIR, w.pair = blockIdx.x / PAIR, w.rank = rank;
+    w.rounds = parts(w.items, w.pairs);
+    w.back = DW ? lists->shorts * w.across * w.down / w.pairs : 0;
     return w;
 }
 
@@ -115,44 +143,51 @@ ON_GPU int find_expert(const int *before, int experts, int index)
     return low;
 }
 
-/* Number `within` of `down` rows of tiles. */
-ON_GPU void place_tile(expert_tile *t, int within, int down, int across)
+/* Number `within` of `down` rows of items, of which `group` go together: its row and column among items. */
+ON_GPU void place_item(expert_tile *t, int within, int down, int across, int group)
 {
-    const int group = within / (EXPERT_GROUP * across), left = within - group * EXPERT_GROUP * across;
-    const int height = min((int)EXPERT_GROUP, down - group * EXPERT_GROUP);
-    t->row = (group * EXPERT_GROUP + left % height) * EXPERT_TILE;
-    t->column = left / height * EXPERT_TILE;
+    const int above = within / (group * across), left = within - above * group * across;
+    const int height = min(group, down - above * group);
+    t->row = above * group + left % height;
+    t->column = left / height;
 }
 
-/* Where in the list of weights' tiles the index-th is that is taken. */
-ON_GPU int taken_from(const expert_work &w, int index)
+/* Where in the list the item is that this block's pair takes in a round; -1: none. Pairs begin at different places of the
+ * pattern of rounds from the back. */
+ON_GPU int taken_in(const expert_work &w, int round)
 {
-    const int blocks = gridDim.x, round = index / blocks, block = index % blocks;
-    const int back = min((w.tiles - w.chunked) / blocks, w.tiles / blocks / 2); /* rounds from the back */
-    if (round % 2 && round / 2 < back) return w.tiles - 1 - (round / 2 * blocks + block);
-    return (round - min((round + 1) / 2, back)) * blocks + block;
+    const int phase = (int)((int64_t)w.pair * w.rounds / w.pairs);
+    const int backs = (int)(((int64_t)round * w.back + phase) / w.rounds);
+    if (((int64_t)(round + 1) * w.back + phase) / w.rounds > backs)
+        return w.items - 1 - (backs * w.pairs + w.pair);
+    const int at = (round - backs) * w.pairs + w.pair;
+    return at < w.items - w.back * w.pairs ? at : -1;
 }
 
+/* This block's tile in a round; false: none. */
 template <int KIND>
-ON_GPU expert_tile expert_tile_at(const expert_problem &p, const expert_work &w, int index)
+ON_GPU bool expert_tile_in(const expert_problem &p, const expert_work &w, int round, expert_tile *t)
 {
+    constexpr int PAIR = expert_pair<KIND>;
     const expert_lists &l = *w.lists;
-    expert_tile t;
+    const int at = taken_in(w, round);
+    if (at < 0) return false;
     if constexpr (KIND == GROUPED_DW) {
-        const int each = w.down * w.across, at = taken_from(w, index), part = at / each;
-        const int chunks = l.before[p.experts],
-                  e = part < chunks ? find_expert(l.before, p.experts, part) : l.single[part - chunks];
-        const int first = e ? p.ends[e - 1] : 0, end = p.ends[e];
-        t.expert = e, t.chunk = part < chunks ? part - l.before[e] : 0;
-        t.first = first + t.chunk * p.chunk, t.end = min(end, t.first + p.chunk), t.more = t.end < end;
-        place_tile(&t, at % each, w.down, w.across);
+        const int each = w.down * w.across, part = at / each, chunks = l.before[p.experts];
+        const int e = part < chunks ? find_expert(l.before, p.experts, part) : l.single[part - chunks];
+        const int end = p.ends[e];
+        t->expert = e, t->chunk = part < chunks ? part - l.before[e] : 0;
+        t->first = (e ? p.ends[e - 1] : 0) + t->chunk * p.chunk;
+        t->end = min(end, t->first + p.chunk), t->more = t->end < end;
+        place_item(t, at % each, w.down, w.across, EXPERT_GROUP / PAIR);
+        t->row = (t->row * PAIR + w.rank) * EXPERT_ROWS, t->column *= EXPERT_COLUMNS;
     } else {
-        const int e = find_expert(l.before, p.experts, index / w.across);
-        t.expert = e, t.first = e ? p.ends[e - 1] : 0, t.end = p.ends[e], t.chunk = 0, t.more = false;
-        place_tile(&t, index - l.before[e] * w.across, l.before[e + 1] - l.before[e], w.across);
-        t.row += t.first;
+        const int e = find_expert(l.before, p.experts, at / w.across);
+        t->expert = e, t->first = e ? p.ends[e - 1] : 0, t->end = p.ends[e], t->chunk = 0, t->more = false;
+        place_item(t, at - l.before[e] * w.across, l.before[e + 1] - l.before[e], w.across, EXPERT_GROUP);
+        t->row = t->first + t->row * EXPERT_ROWS, t->column = (t->column * PAIR + w.rank) * EXPERT_COLUMNS;
     }
-    return t;
+    return true;
 }
 
 template <int KIND> ON_GPU int expert_steps(const expert_problem &p, const expert_tile &t)
