@@ -115,9 +115,16 @@ static size_t route(const struct cuda_card *card, const struct tensor *const *de
         .bytes;
 }
 
+int64_t cuda_expert_chunk(int64_t m, int64_t k, int64_t rows)
+{
+    int64_t tiles = parts_of(m, 2 * CUDA_EXPERT_ROWS) * parts_of(k, CUDA_EXPERT_COLUMNS), chunk = CUDA_EXPERT_CHUNK;
+    while (chunk < rows && rows / (2 * chunk) * tiles >= CUDA_EXPERT_TILES) chunk *= 2;
+    return chunk;
+}
+
 size_t cuda_expert_turns(int64_t experts, int64_t m, int64_t k, int64_t rows)
 {
-    if (rows <= CUDA_EXPERT_CHUNK) return 0;
+    if (rows <= cuda_expert_chunk(m, k, rows)) return 0;
     return (size_t)(experts * parts_of(m, CUDA_EXPERT_ROWS) * parts_of(k, CUDA_EXPERT_COLUMNS)) *
            sizeof(int32_t);
 }

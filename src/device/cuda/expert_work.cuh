@@ -31,11 +31,13 @@
 enum {
     EXPERT_ROWS = 128, /* of a tile */
     EXPERT_COLUMNS = CUDA_EXPERT_COLUMNS,
-    EXPERT_STEP = 64,   /* of k, that are brought at once */
     EXPERT_MOST = 1024, /* experts that there are places for */
     EXPERT_GROUP = 16,  /* rows of tiles that go together */
+    EXPERT_NARROW = 4096, /* columns or rows of C, operands of which stay in the second-level cache */
     EXPERT_SHORT = SHORT_ROWS, /* rows of a part that takes longer to store than to multiply */
 };
+/* Of k, that are brought at once. */
+template <int KIND> constexpr int expert_step = KIND == GROUPED_DW ? 32 : 64;
 template <int KIND> constexpr int expert_pair = KIND == GROUPED_DW ? PAIR_DW : PAIR_ROWS;
 
 /* What of the problem a kernel reads. */
@@ -57,7 +59,7 @@ struct expert_tile {
 /* Places in shared memory. */
 struct expert_lists {
     int before[EXPERT_MOST + 1]; /* rows of tiles, or chunks, of experts before; of one chunk none */
-    int single[EXPERT_MOST];     /* weights: experts of one chunk, the longest first */
+    uint16_t single[EXPERT_MOST]; /* weights: experts of one chunk, the longest first */
     int singles, shorts;         /* of those, that are short */
     int steps;                   /* weights: of one tile of each part together */
 };
@@ -66,6 +68,7 @@ struct expert_work {
     const struct expert_lists *lists;
     int down, across; /* items of an expert's weights; across: of C, of every kind */
     int items;        /* all */
+    int group;        /* rows of items that go together */
     int rounds, back; /* in which every pair takes an item; of those, from the back of the list */
     int pairs, pair;  /* of blocks; this block's */
     int rank;         /* of this block in its pair */
@@ -90,7 +93,7 @@ ON_GPU void list_singles(const expert_problem &p, expert_lists *lists)
             const int other = expert_rows(p, o);
             place += other <= p.chunk && (other > rows || (other == rows && o < e));
         }
-        lists->single[place] = e;
+        lists->single[place] = (uint16_t)e;
     }
 }
 
@@ -102,9 +105,18 @@ ON_GPU void add_up(const expert_problem &p, expert_lists *lists)
         const int rows = expert_rows(p, e);
         lists->singles += rows > 0 && rows <= p.chunk;
         lists->shorts += rows > 0 && rows <= p.chunk && rows < EXPERT_SHORT;
-        lists->steps += parts(rows, EXPERT_STEP);
+        lists->steps += parts(rows, expert_step<GROUPED_DW>);
         lists->before[e + 1] += lists->before[e];
     }
+}
+
+/* Rows of items of weights that go together: where C is narrow, all across and as many rows as pairs can take; where it is
+ * low, all. Operands of the short side are then read once. */
+ON_GPU int weights_group(const expert_work &w)
+{
+    constexpr int PAIR = expert_pair<GROUPED_DW>;
+    if (w.across * EXPERT_COLUMNS <= EXPERT_NARROW) return max(1, w.pairs / w.across);
+    return w.down * EXPERT_ROWS * PAIR <= EXPERT_NARROW ? w.down : EXPERT_GROUP / PAIR;
 }
 
 template <int KIND> ON_GPU expert_work expert_work_of(const expert_problem &p, expert_lists *lists, int rank)
@@ -124,6 +136,7 @@ template <int KIND> ON_GPU expert_work expert_work_of(const expert_problem &p, e
     w.across = parts(expert_width<KIND>(p), EXPERT_COLUMNS * (DW ? 1 : PAIR));
     w.items = (lists->before[p.experts] + (DW ? lists->singles : 0)) * w.across * (DW ? w.down : 1);
     w.pairs = gridDim.x / PAIR, w.pair = blockIdx.x / PAIR, w.rank = rank;
+    w.group = DW ? weights_group(w) : EXPERT_GROUP;
     w.rounds = parts(w.items, w.pairs);
     w.back = DW ? lists->shorts * w.across * w.down / w.pairs : 0;
     return w;
@@ -179,12 +192,12 @@ ON_GPU bool expert_tile_in(const expert_problem &p, const expert_work &w, int ro
         t->expert = e, t->chunk = part < chunks ? part - l.before[e] : 0;
         t->first = (e ? p.ends[e - 1] : 0) + t->chunk * p.chunk;
         t->end = min(end, t->first + p.chunk), t->more = t->end < end;
-        place_item(t, at % each, w.down, w.across, EXPERT_GROUP / PAIR);
+        place_item(t, at % each, w.down, w.across, w.group);
         t->row = (t->row * PAIR + w.rank) * EXPERT_ROWS, t->column *= EXPERT_COLUMNS;
     } else {
         const int e = find_expert(l.before, p.experts, at / w.across);
         t->expert = e, t->first = e ? p.ends[e - 1] : 0, t->end = p.ends[e], t->chunk = 0, t->more = false;
-        place_item(t, at - l.before[e] * w.across, l.before[e + 1] - l.before[e], w.across, EXPERT_GROUP);
+        place_item(t, at - l.before[e] * w.across, l.before[e + 1] - l.before[e], w.across, w.group);
         t->row = t->first + t->row * EXPERT_ROWS, t->column = (t->column * PAIR + w.rank) * EXPERT_COLUMNS;
     }
     return true;
@@ -192,7 +205,7 @@ ON_GPU bool expert_tile_in(const expert_problem &p, const expert_work &w, int ro
 
 template <int KIND> ON_GPU int expert_steps(const expert_problem &p, const expert_tile &t)
 {
-    return parts(KIND == GROUPED_DW ? t.end - t.first : KIND == GROUPED_LINEAR ? p.k : p.m, EXPERT_STEP);
+    return parts(KIND == GROUPED_DW ? t.end - t.first : KIND == GROUPED_LINEAR ? p.k : p.m, expert_step<KIND>);
 }
 
 #endif
