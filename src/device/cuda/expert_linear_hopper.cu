@@ -21,40 +21,30 @@
 #include "device/cuda/expert_pipe.cuh"
 #include "device/cuda/expert_store.cuh"
 
+#ifndef AHEAD
+#define AHEAD 1
+#endif
 namespace
 {
 
-#ifndef DW_STAGES
-#define DW_STAGES 7
-#define DW_SLOTS 3
-#endif
 enum {
+    STAGES = 4,
+    A_BYTES = EXPERT_ROWS / 64 * TILE_BLOCK,
+    B_BYTES = EXPERT_COLUMNS / 64 * TILE_BLOCK,
+    STAGE = A_BYTES + B_BYTES,
     CONSUMERS = EXPERT_ROWS / 64,
     THREADS = (1 + CONSUMERS) * WG_THREADS,
     WARPS = WG_THREADS / 32, /* of a warpgroup */
-};
-
-/* Shared memory: stages, slots of each consumer, zeros, barriers, lists. */
-template <int KIND> struct layout {
-    static constexpr int STAGES = KIND == GROUPED_DW ? DW_STAGES : 4;
-    static constexpr int SLOTS = KIND == GROUPED_DW ? DW_SLOTS : 0; /* of a warpgroup, for sums on their way */
-    static constexpr int STEP = expert_step<KIND>;
-    static constexpr int BLOCK = KIND == GROUPED_DW ? STEP * 128 : 64 * 128; /* bytes of a block of 64 columns */
-    static constexpr int A_BYTES = EXPERT_ROWS / 64 * 64 * STEP * 2, B_BYTES = EXPERT_COLUMNS * STEP * 2;
-    static constexpr int STAGE = A_BYTES + B_BYTES;
-    static constexpr int SLOTS_AT = STAGES * STAGE, ZEROS_AT = SLOTS_AT + CONSUMERS * SLOTS * SLOT_BYTES;
-    static constexpr int BARRIERS_AT = ZEROS_AT + IDLE_BYTES;
-    static constexpr int LISTS_AT = BARRIERS_AT + 2 * (STAGES + CONSUMERS * SLOTS) * 8;
-    static constexpr int ALL = WG_ALIGN + LISTS_AT + (int)sizeof(expert_lists);
-    static_assert(BLOCK == (KIND == GROUPED_DW ? STEP : 64) * 128 && ALL <= 227 * 1024);
+    /* Shared memory: stages, zeros, barriers, lists. */
+    ZEROS_AT = STAGES * STAGE,
+    BARRIERS_AT = ZEROS_AT + IDLE_BYTES,
+    LISTS_AT = BARRIERS_AT + 2 * STAGES * 8,
+    SHARED = WG_ALIGN + LISTS_AT + (int)sizeof(expert_lists),
 };
 
 struct maps {
     CUtensorMap a, b;
-    CUtensorMap c; /* weights of fp32 */
 };
-
-template <class G, int KIND> constexpr bool staged = KIND == GROUPED_DW && sizeof(G) == 4;
 
 #if WG_BODY /* what only the kernel's body calls */
 
@@ -68,12 +58,12 @@ struct place {
     int stage, turn;
 };
 
-template <int STAGES> ON_GPU void next(place *at)
+ON_GPU void next(place *at)
 {
     if (++at->stage == STAGES) at->stage = 0, at->turn++;
 }
 
-template <int STAGES> ON_GPU place after(place at, int steps)
+ON_GPU place after(place at, int steps)
 {
     at.stage += steps, at.turn += at.stage / STAGES, at.stage %= STAGES;
     return at;
@@ -83,7 +73,7 @@ template <int STAGES> ON_GPU place after(place at, int steps)
 
 /* Blocks of an operand that begins at (x, y): those behind are the next 64 along y, turned along x. A shared operand's blocks are
  * brought by both blocks of the pair, each its part of them. */
-template <bool TURNED, int COUNT, int SHARERS, int BLOCK>
+template <bool TURNED, int COUNT, int SHARERS>
 ON_GPU void bring_operand(const CUtensorMap *map, int x, int y, uint32_t to, uint32_t full, int rank)
 {
 #pragma unroll
@@ -91,9 +81,9 @@ ON_GPU void bring_operand(const CUtensorMap *map, int x, int y, uint32_t to, uin
         const int n = (SHARERS > 1 ? rank * (COUNT / SHARERS) : 0) + i;
         const int at_x = TURNED ? x + n * 64 : x, at_y = TURNED ? y : y + n * 64;
         if constexpr (SHARERS > 1)
-            bring_both(to + n * BLOCK, map, at_x, at_y, full);
+            bring_both(to + n * TILE_BLOCK, map, at_x, at_y, full);
         else
-            bring(to + n * BLOCK, map, at_x, at_y, full);
+            bring(to + n * TILE_BLOCK, map, at_x, at_y, full);
     }
 }
 
@@ -102,55 +92,57 @@ template <int KIND>
 ON_GPU void bring_step(const expert_problem &p, const expert_tile &t, const maps &m, int k, uint32_t to,
                        uint32_t full, int rank)
 {
-    using L = layout<KIND>;
-    constexpr int A = L::A_BYTES / L::BLOCK, B = L::B_BYTES / L::BLOCK, PAIR = expert_pair<KIND>;
-    const uint32_t b = to + L::A_BYTES;
-    barrier_expect(full, L::STAGE);
+    constexpr int A = A_BYTES / TILE_BLOCK, B = B_BYTES / TILE_BLOCK, PAIR = expert_pair<KIND>;
+    const uint32_t b = to + A_BYTES;
+    barrier_expect(full, STAGE);
     if constexpr (KIND == GROUPED_DW) {
-        bring_operand<true, A, 1, L::BLOCK>(&m.a, t.row, t.first + k, to, full, rank);
-        bring_operand<true, B, PAIR, L::BLOCK>(&m.b, t.column, t.first + k, b, full, rank);
+        bring_operand<true, A, 1>(&m.a, t.row, t.first + k, to, full, rank);
+        bring_operand<true, B, PAIR>(&m.b, t.column, t.first + k, b, full, rank);
     } else {
-        bring_operand<false, A, PAIR, L::BLOCK>(&m.a, k, t.row, to, full, rank);
+        bring_operand<false, A, PAIR>(&m.a, k, t.row, to, full, rank);
         if constexpr (KIND == GROUPED_LINEAR)
-            bring_operand<false, B, 1, L::BLOCK>(&m.b, k, t.expert * p.m + t.column, b, full, rank);
+            bring_operand<false, B, 1>(&m.b, k, t.expert * p.m + t.column, b, full, rank);
         else
-            bring_operand<true, B, 1, L::BLOCK>(&m.b, t.column, t.expert * p.m + k, b, full, rank);
+            bring_operand<true, B, 1>(&m.b, t.column, t.expert * p.m + k, b, full, rank);
     }
 }
 
 /* Rows from `rows` on of a block of A of the weights' gradient, which are another expert's, become zeros. */
 ON_GPU void clear_rows(char *block, int rows, int group)
 {
-    for (int i = rows * 8 + threadIdx.x % WG_THREADS; i < expert_step<GROUPED_DW> * 8; i += WG_THREADS)
+    for (int i = rows * 8 + threadIdx.x % WG_THREADS; i < EXPERT_STEP * 8; i += WG_THREADS)
         *(uint4 *)(block + i * 16) = make_uint4(0, 0, 0, 0);
     wgmma_publish();
     group_wait(group);
 }
 
-/* --- who brings --------------------------------------------------------------------------------------------- */
+/* --- the two kinds of warpgroups ---------------------------------------------------------------------------- */
 
+/* A warp; its first lane asks for operands. */
 template <class G, int KIND>
-ON_GPU void produce(const expert_problem &p, const maps &m, const ring &r, const expert_work &w, uint32_t zeros)
+ON_GPU void produce(const expert_problem &p, const maps &m, const ring &r, const expert_work &w)
 {
-    using L = layout<KIND>;
+    constexpr bool DW = KIND == GROUPED_DW;
+    const bool first = threadIdx.x == 0;
     place at = {0, 0};
-    expert_tile t;
     idle_experts idle;
-    if constexpr (KIND == GROUPED_DW) idle = idle_experts_of<G>(p, w, zeros);
+    lines_ahead lines;
+    if constexpr (DW) idle = idle_experts_of<G>(p, w, r.tiles + ZEROS_AT);
     for (int round = 0; round < w.rounds; round++) {
-        if (!expert_tile_in<KIND>(p, w, round, &t)) continue;
+        const expert_tile t = expert_tile_in<KIND>(p, w, round);
         const int steps = expert_steps<KIND>(p, t);
+        if constexpr (DW && sizeof(G) == 4) lines = lines_ahead_of(p, t, steps);
         for (int s = 0; s < steps; s++) {
+            const uint32_t to = r.tiles + at.stage * STAGE, full = r.full + at.stage * 8;
             barrier_wait(r.empty + at.stage * 8, (at.turn & 1) ^ 1);
-            bring_step<KIND>(p, t, m, s * L::STEP, r.tiles + at.stage * L::STAGE, r.full + at.stage * 8, w.rank);
-            next<L::STAGES>(&at);
-            if constexpr (KIND == GROUPED_DW) clear_some<G>(p, &idle);
+            if (first) bring_step<KIND>(p, t, m, s * EXPERT_STEP, to, full, w.rank);
+            if (DW && first) clear_some<G>(p, &idle);
+            if constexpr (DW && sizeof(G) == 4 && AHEAD) ask_for_some(p, t, &lines);
+            next(&at);
         }
     }
-    if constexpr (KIND == GROUPED_DW) clear_rest<G>(p, &idle);
+    if (DW && first) clear_rest<G>(p, &idle);
 }
-
-/* --- who multiplies ----------------------------------------------------------------------------------------- */
 
 /* A warp has read the stage. */
 template <int KIND> ON_GPU void give_back(const ring &r, int stage)
@@ -166,105 +158,75 @@ template <class T, int KIND>
 ON_GPU void multiply_tile(const ring &r, const expert_tile &t, int steps, int group, place at,
                           float (&c)[SUM_BLOCKS][4])
 {
-    using L = layout<KIND>;
     constexpr bool TURN_A = KIND == GROUPED_DW, TURN_B = KIND != GROUPED_LINEAR;
     constexpr int A_STEP = TURN_A ? 2048 : 32, B_STEP = TURN_B ? 2048 : 32; /* bytes to the next 16 of k */
     int before = -1;
     for (int s = 0; s < steps; s++) {
-        const int stage = at.stage * L::STAGE, mine = stage + group * L::BLOCK;
-        const uint32_t a = r.tiles + mine, b = r.tiles + stage + L::A_BYTES;
+        const int stage = at.stage * STAGE, mine = stage + group * TILE_BLOCK;
+        const uint32_t a = r.tiles + mine, b = r.tiles + stage + A_BYTES;
         barrier_wait(r.full + at.stage * 8, at.turn & 1);
-        if (KIND == GROUPED_DW && t.first + (s + 1) * L::STEP > t.end)
-            clear_rows(r.at + mine, t.end - t.first - s * L::STEP, group);
+        if (KIND == GROUPED_DW && t.first + (s + 1) * EXPERT_STEP > t.end)
+            clear_rows(r.at + mine, t.end - t.first - s * EXPERT_STEP, group);
         wgmma_begin();
 #pragma unroll
-        for (int k = 0; k < L::STEP / 16; k++)
-            product<T, TURN_A, TURN_B>(c, operand(a + k * A_STEP, TURN_A, L::BLOCK),
-                                       operand(b + k * B_STEP, TURN_B, L::BLOCK), s > 0 || k > 0);
+        for (int k = 0; k < EXPERT_STEP / 16; k++)
+            product<T, TURN_A, TURN_B>(c, operand(a + k * A_STEP, TURN_A),
+                                       operand(b + k * B_STEP, TURN_B), s > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<1>(); /* the stage before is read */
         if (before >= 0) give_back<KIND>(r, before);
         before = at.stage;
-        next<L::STAGES>(&at);
+        next(&at);
     }
     wgmma_wait<0>();
     settle(c);
     give_back<KIND>(r, before);
 }
 
-template <class T, class G, int KIND>
-ON_GPU void consume(const expert_problem &p, const ring &r, const outbox &o, const expert_work &w, int group)
+/* A chunk's sums are added when those of the chunk before are. */
+template <class G, int KIND>
+ON_GPU void store_tile(const expert_problem &p, const expert_tile &t, int group, const float (&c)[SUM_BLOCKS][4])
 {
-    using L = layout<KIND>;
-    place at = {0, 0}, slot = {0, 0};
-    expert_tile t;
+    const int row = t.row + group * 64;
+    const bool first = threadIdx.x % WG_THREADS == 0;
+    if (KIND == GROUPED_DW && row >= p.m) return;
+    if (t.chunk) {
+        if (first) await_turn(turn_of(p, t, row), t.chunk);
+        group_wait(group);
+    }
+    store_sums<G, KIND>(p, t, group * 64, c);
+    if (t.more) {
+        __threadfence();
+        group_wait(group);
+        if (first) pass_turn(turn_of(p, t, row), t.chunk);
+    }
+}
+
+template <class T, class G, int KIND>
+ON_GPU void consume(const expert_problem &p, const ring &r, const expert_work &w, int group)
+{
+    place at = {0, 0};
     for (int round = 0; round < w.rounds; round++) {
-        if (!expert_tile_in<KIND>(p, w, round, &t)) continue;
+        const expert_tile t = expert_tile_in<KIND>(p, w, round);
         const int steps = expert_steps<KIND>(p, t);
         float c[SUM_BLOCKS][4];
         multiply_tile<T, KIND>(r, t, steps, group, at, c);
-        if constexpr (staged<G, KIND>)
-            put_sums<L::SLOTS>(o, &slot, c);
-        else
-            store_sums<G, KIND>(p, t, group * 64, c);
-        at = after<L::STAGES>(at, steps);
+        store_tile<G, KIND>(p, t, group, c);
+        at = after(at, steps);
     }
-}
-
-/* --- who stores --------------------------------------------------------------------------------------------- */
-
-/* One thread for each consumer: its sums leave their slots. A chunk's are added when those of the chunk before are. */
-ON_GPU void send_tiles(const expert_problem &p, const maps &m, const outbox &o, const expert_work &w, int group)
-{
-    using L = layout<GROUPED_DW>;
-    place slot = {0, 0};
-    int before = -1;
-    expert_tile t;
-    for (int round = 0; round < w.rounds; round++) {
-        if (!expert_tile_in<GROUPED_DW>(p, w, round, &t)) continue;
-        const int row = t.row + group * 64;
-        const bool in = row < p.m;
-        if (in && t.chunk) await_turn(turn_of(p, t, row), t.chunk);
-        for (int i = 0; i < SUM_BLOCKS / 4; i++) {
-            barrier_wait(o.put + slot.stage * 8, slot.turn & 1);
-            send(&m.c, t.column + i * 32, row, t.expert, o.slots + slot.stage * SLOT_BYTES, p.add || t.chunk);
-            sent_from<1>(); /* the slot before is read */
-            if (before >= 0) barrier_arrive(o.free + before * 8);
-            before = slot.stage;
-            next<L::SLOTS>(&slot);
-        }
-        if (in && t.more) {
-            sent();
-            pass_turn(turn_of(p, t, row), t.chunk);
-        }
-    }
-    sent();
-}
-
-template <int KIND> ON_GPU void init_barriers(uint32_t at)
-{
-    using L = layout<KIND>;
-    for (int i = 0; i < L::STAGES; i++, at += 8) barrier_init(at, 1);
-    for (int i = 0; i < L::STAGES; i++, at += 8) barrier_init(at, CONSUMERS * WARPS * expert_pair<KIND>);
-    for (int i = 0; i < CONSUMERS * L::SLOTS; i++, at += 8) barrier_init(at, WARPS);
-    for (int i = 0; i < CONSUMERS * L::SLOTS; i++, at += 8) barrier_init(at, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 template <int KIND> ON_GPU ring ring_at(char *pool)
 {
-    using L = layout<KIND>;
-    const uint32_t at = shared_address(pool), barriers = at + L::BARRIERS_AT;
-    return {at, barriers, barriers + L::STAGES * 8, pool};
-}
-
-template <int KIND> ON_GPU outbox outbox_at(char *pool, int group)
-{
-    using L = layout<KIND>;
-    const uint32_t at = shared_address(pool), barriers = at + L::BARRIERS_AT + 2 * L::STAGES * 8,
-                   first = group * L::SLOTS;
-    return {at + L::SLOTS_AT + first * SLOT_BYTES, barriers + first * 8,
-            barriers + (CONSUMERS * L::SLOTS + first) * 8};
+    const uint32_t at = shared_address(pool), full = at + BARRIERS_AT, empty = full + STAGES * 8;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) {
+            barrier_init(full + s * 8, 1);
+            barrier_init(empty + s * 8, CONSUMERS * WARPS * expert_pair<KIND>);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    return {at, full, empty, pool};
 }
 
 #endif
@@ -273,26 +235,20 @@ template <class T, class G, int KIND>
 __global__ void __launch_bounds__(THREADS, 1) multiply(expert_problem p, const __grid_constant__ maps m)
 {
 #if WG_BODY
-    using L = layout<KIND>;
     char *pool = wg_pool();
+    uint4 *zeros = (uint4 *)(pool + ZEROS_AT);
     const ring r = ring_at<KIND>(pool);
-    if (threadIdx.x == 0) init_barriers<KIND>(r.full);
-    if (threadIdx.x < IDLE_BYTES / 16) ((uint4 *)(pool + L::ZEROS_AT))[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    for (int i = threadIdx.x; i < IDLE_BYTES / 16; i += THREADS) zeros[i] = make_uint4(0, 0, 0, 0);
     wgmma_publish();
     const int rank = expert_pair<KIND> == 2 ? pair_rank() : 0;
-    const expert_work w = expert_work_of<KIND>(p, (expert_lists *)(pool + L::LISTS_AT), rank);
+    const expert_work w = expert_work_of<KIND>(p, (expert_lists *)(pool + LISTS_AT), rank);
     if (expert_pair<KIND> == 2) pair_wait();
     if (threadIdx.x < WG_THREADS) {
         leave_registers<56>();
-        const int warp = threadIdx.x / 32;
-        if (threadIdx.x == 0)
-            produce<G, KIND>(p, m, r, w, r.tiles + L::ZEROS_AT);
-        else if (staged<G, KIND> && threadIdx.x % 32 == 0 && warp <= CONSUMERS)
-            send_tiles(p, m, outbox_at<KIND>(pool, warp - 1), w, warp - 1);
+        if (threadIdx.x < 32) produce<G, KIND>(p, m, r, w);
     } else {
         take_registers<224>();
-        const int group = threadIdx.x / WG_THREADS - 1;
-        consume<T, G, KIND>(p, r, outbox_at<KIND>(pool, group), w, group);
+        consume<T, G, KIND>(p, r, w, threadIdx.x / WG_THREADS - 1);
     }
     __syncwarp();
     if (expert_pair<KIND> == 2) pair_wait(); /* a block's memory is the other's until both are done */
@@ -314,12 +270,12 @@ static encode_map *find_encoder(void)
     return code == cudaSuccess && how == cudaDriverEntryPointSuccess ? (encode_map *)symbol : NULL;
 }
 
-/* A tensor [rows, columns] of 16 bits, read in boxes of 64 columns. */
-static bool describe(CUtensorMap *map, enum dtype type, const void *at, int64_t rows, int64_t columns, int high)
+/* A tensor [rows, columns] of 16 bits, read in boxes of 64 by 64. */
+static bool describe(CUtensorMap *map, enum dtype type, const void *at, int64_t rows, int64_t columns)
 {
     encode_map *encode = find_encoder();
     cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)columns * 2};
-    cuuint32_t box[2] = {64, (cuuint32_t)high}, step[2] = {1, 1};
+    cuuint32_t box[2] = {64, 64}, step[2] = {1, 1};
     return encode &&
            encode(map, type == DT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
                   2, const_cast<void *>(at), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -327,27 +283,11 @@ static bool describe(CUtensorMap *map, enum dtype type, const void *at, int64_t 
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/* The gradient [experts, m, k] of fp32, written in boxes of 64 by 32. */
-static bool describe_sums(CUtensorMap *map, const struct grouped *g)
+static bool describe_both(maps *m, const struct grouped *g)
 {
-    encode_map *encode = find_encoder();
-    const cuuint64_t m = (cuuint64_t)g->m, k = (cuuint64_t)g->k;
-    const cuuint64_t size[3] = {k, m, (cuuint64_t)g->experts}, stride[2] = {k * 4, m * k * 4};
-    const cuuint32_t box[3] = {32, 64, 1}, step[3] = {1, 1, 1};
-    return encode &&
-           encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, g->c, size, stride, box, step,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-static bool describe_all(maps *m, const struct grouped *g)
-{
-    const bool dw = g->kind == GROUPED_DW;
     const int64_t weights = (int64_t)g->experts * g->m;
-    const int high = dw ? expert_step<GROUPED_DW> : 64;
-    return describe(&m->a, g->type, g->a, g->rows, g->kind == GROUPED_LINEAR ? g->k : g->m, high) &&
-           describe(&m->b, g->type, g->b, dw ? g->rows : weights, g->k, high) &&
-           (!dw || g->out_type != DT_F32 || describe_sums(&m->c, g));
+    return describe(&m->a, g->type, g->a, g->rows, g->kind == GROUPED_LINEAR ? g->k : g->m) &&
+           describe(&m->b, g->type, g->b, g->kind == GROUPED_DW ? g->rows : weights, g->k);
 }
 
 /* One block for each multiprocessor, in pairs as far as the card can hold those at the same time: pairs wait for each other's
@@ -363,7 +303,7 @@ static int launch(void (*kernel)(expert_problem, maps), const struct cuda_queue 
     pair.id = cudaLaunchAttributeClusterDimension;
     pair.val.clusterDim.x = PAIR, pair.val.clusterDim.y = pair.val.clusterDim.z = 1;
     config.gridDim = dim3((unsigned)(queue->sms / PAIR * PAIR)), config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = layout<KIND>::ALL, config.stream = stream_of(queue);
+    config.dynamicSmemBytes = SHARED, config.stream = stream_of(queue);
     config.attrs = &pair, config.numAttrs = 1;
     int code = (int)cudaOccupancyMaxActiveClusters(&pairs, (const void *)kernel, &config);
     if (code) return code;
@@ -374,15 +314,15 @@ static int launch(void (*kernel)(expert_problem, maps), const struct cuda_queue 
 
 template <class T, class G, int KIND> static int run(const struct cuda_queue *queue, const struct grouped *g)
 {
-    maps m = {};
+    maps m;
     const bool chunks = KIND == GROUPED_DW && g->turns;
     expert_problem p = {g->ends,    g->add, g->c, g->turns,
                         g->experts, g->m,   g->k, chunks ? (int)cuda_expert_chunk(g->m, g->k, g->rows) : 1 << 30};
     auto kernel = multiply<T, G, KIND>;
-    if (!describe_all(&m, g)) return (int)cudaErrorNotSupported;
+    if (!describe_both(&m, g)) return (int)cudaErrorNotSupported;
     int code =
         (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          layout<KIND>::ALL);
+                                          SHARED);
     if (!code && chunks)
         code = (int)cudaMemsetAsync(g->turns, 0, cuda_expert_turns(g->experts, g->m, g->k, g->rows),
                                     stream_of(queue));
@@ -402,10 +342,9 @@ template <class T> static int run_kind(const struct cuda_queue *queue, const str
 bool grouped_on_warpgroups(const struct cuda_queue *queue, const struct grouped *g)
 {
     bool type = g->type == DT_BF16 || g->type == DT_F16;
-    const size_t most = layout<GROUPED_DW>::ALL > layout<GROUPED_DX>::ALL ? layout<GROUPED_DW>::ALL : layout<GROUPED_DX>::ALL;
     bool small = g->rows < (1 << 30) && (int64_t)g->experts * g->m < (1 << 30); /* coordinates are ints */
     return queue->warpgroups && type && small && g->m % 8 == 0 && g->k % 8 == 0 &&
-           g->experts <= EXPERT_MOST && queue->shared_most >= most && aligned(g->a, g->b, g->c, g->add) &&
+           g->experts <= EXPERT_MOST && queue->shared_most >= SHARED && aligned(g->a, g->b, g->c, g->add) &&
            find_encoder();
 }
 

@@ -95,38 +95,14 @@ ON_GPU void bring_both(uint32_t to, const CUtensorMap *map, int x, int y, uint32
                  : "memory");
 }
 
-/* A box of shared memory into the tensor, from column x, row y and matrix z on, or added to what is there. What lies outside of the
- * tensor is left out. */
-ON_GPU void send(const CUtensorMap *map, int x, int y, int z, uint32_t from, bool add)
-{
-    if (add)
-        asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2, %3}], "
-                     "[%4];" ::"l"(map),
-                     "r"(x), "r"(y), "r"(z), "r"(from)
-                     : "memory");
-    else
-        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(
-                         map),
-                     "r"(x), "r"(y), "r"(z), "r"(from)
-                     : "memory");
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-/* Until shared memory of all but the last `left` boxes was read; until all are where they belong. */
-template <int left> ON_GPU void sent_from(void)
-{
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(left) : "memory");
-}
-
-ON_GPU void sent(void) { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-
 /* --- products ----------------------------------------------------------------------------------------------- */
 
-/* A tile whose rows are rows or columns of the product; or, turned, whose rows are k, with columns in blocks of 64, of
- * `block` bytes each. */
-ON_GPU uint64_t operand(uint32_t at, bool turned, int block)
+enum { TILE_BLOCK = 64 * 128 }; /* bytes of 64 rows of 64 columns */
+
+/* A tile whose rows are rows or columns of the product; or, turned, whose rows are k, with columns in blocks of 64. */
+ON_GPU uint64_t operand(uint32_t at, bool turned)
 {
-    uint64_t blocks = turned ? block >> 4 : 1;
+    uint64_t blocks = turned ? TILE_BLOCK >> 4 : 1;
     return (uint64_t)((at & 0x3ffff) >> 4) | blocks << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 

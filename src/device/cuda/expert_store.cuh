@@ -9,7 +9,6 @@
 #ifndef PLIM_DEVICE_CUDA_EXPERT_STORE_CUH
 #define PLIM_DEVICE_CUDA_EXPERT_STORE_CUH
 
-#include "device/cuda/expert_pipe.cuh"
 #include "device/cuda/expert_work.cuh"
 
 enum { SUM_BLOCKS = EXPERT_COLUMNS / 8 }; /* blocks of 8 columns */
@@ -37,6 +36,34 @@ template <class G> ON_GPU void add_two(uint32_t w, float *x, float *y)
     q.w[0] = w;
     unpack(q, v);
     *x += v[0], *y += v[1];
+}
+
+#if STCS
+#define STORE4(to, v) __stcs((float4 *)(to), v)
+#else
+#define STORE4(to, v) *(float4 *)(to) = v
+#endif
+/* fp32: two lanes have a block of 8 columns and the next; one of them gets both halves of either. */
+template <int HALF>
+ON_GPU void store_row(bool add, float *line, int columns, bool in, const float (&c)[SUM_BLOCKS][4])
+{
+    const int quad = threadIdx.x % 4;
+    const bool odd = quad % 2;
+#pragma unroll
+    for (int n = 0; n < SUM_BLOCKS; n += 2) {
+        const float *a = &c[n][HALF * 2], *b = &c[n + 1][HALF * 2];
+        const float x = __shfl_xor_sync(~0u, odd ? a[0] : b[0], 1),
+                    y = __shfl_xor_sync(~0u, odd ? a[1] : b[1], 1);
+        const float4 v = odd ? make_float4(x, y, b[0], b[1]) : make_float4(a[0], a[1], x, y);
+        const int at = (n + odd) * 8 + quad / 2 * 4;
+        if (!in || at >= columns) continue;
+        if (add)
+            asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(line + at),
+                         "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                         : "memory");
+        else
+            STORE4(line + at, v);
+    }
 }
 
 /* 16 bits: four lanes have four blocks of 8 columns; each gets one. What is there is read ahead. */
@@ -77,54 +104,15 @@ ON_GPU void store_sums(const expert_problem &p, const expert_tile &t, int top,
               columns = width - t.column;
     const int64_t base = KIND == GROUPED_DW ? (int64_t)t.expert * p.m * p.k : 0;
     const int64_t at = base + (int64_t)row * width + t.column, next = at + (int64_t)8 * width;
-    const G *add = (const G *)p.add;
     G *c_at = (G *)p.c;
-    store_row<0>(add ? add + at : add, c_at + at, columns, row < end, c);
-    store_row<1>(add ? add + next : add, c_at + next, columns, row + 8 < end, c);
-}
-
-/* --- through shared memory ---------------------------------------------------------------------------------- */
-
-enum { SLOT_BYTES = 64 * 128 }; /* 64 rows of 32 columns of fp32 */
-
-/* Slots of a warpgroup, which its four warps fill and one thread elsewhere empties. */
-struct outbox {
-    uint32_t slots, put, free; /* barriers: what is in a slot may go; it went */
-};
-
-/* 32 columns into a slot, swizzled as the accelerator reads them: the eight 16-byte pieces of row r exchanged by r % 8. Odd rows
- * begin with another block of 8 columns than even ones, so that no two lanes meet in a bank. */
-ON_GPU void fill_slot(uint32_t slot, const float *c) /* c: 4 blocks of 4 */
-{
-    const int lane = threadIdx.x % 32, row = lane / 4;
-    const bool odd = row % 2;
-    const uint32_t line = slot + (threadIdx.x / 32 % 4 * 16 + row) * 128 + lane % 2 * 8;
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        const int piece = (n ^ (odd ? 2 : 0)) * 2 + lane % 4 / 2;
-        const uint32_t at = line + (piece ^ row) * 16;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float *even = c + n * 4 + half * 2, *other = c + (n ^ 2) * 4 + half * 2;
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at + half * 1024),
-                         "f"(odd ? other[0] : even[0]), "f"(odd ? other[1] : even[1])
-                         : "memory");
-        }
-    }
-}
-
-/* Sums of 64 rows, 32 columns after the other. */
-template <int SLOTS, class place>
-ON_GPU void put_sums(const outbox &o, place *at, const float (&c)[SUM_BLOCKS][4])
-{
-#pragma unroll
-    for (int n = 0; n < SUM_BLOCKS; n += 4) {
-        barrier_wait(o.free + at->stage * 8, (at->turn & 1) ^ 1);
-        fill_slot(o.slots + at->stage * SLOT_BYTES, c[n]);
-        wgmma_publish();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(o.put + at->stage * 8);
-        if (++at->stage == SLOTS) at->stage = 0, at->turn++;
+    if constexpr (sizeof(G) == 4) {
+        const bool add = p.add || t.chunk;
+        store_row<0>(add, c_at + at, columns, row < end, c);
+        store_row<1>(add, c_at + next, columns, row + 8 < end, c);
+    } else {
+        const G *add = (const G *)p.add;
+        store_row<0>(add ? add + at : add, c_at + at, columns, row < end, c);
+        store_row<1>(add ? add + next : add, c_at + next, columns, row + 8 < end, c);
     }
 }
 
@@ -138,25 +126,49 @@ ON_GPU int *turn_of(const expert_problem &p, const expert_tile &t, int row)
     return p.turns + line * across + t.column / CUDA_EXPERT_COLUMNS;
 }
 
-/* The accelerator adds behind those whose turn it was. */
+/* One thread waits; the caller lets the others wait for it. */
 ON_GPU void await_turn(const int *at, int chunk)
 {
     int now;
     do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
     while (now != chunk);
-    asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-/* Once all sums are where they belong. */
+/* One thread says so, once all threads' sums are on their way in order (__threadfence). */
 ON_GPU void pass_turn(int *at, int chunk)
 {
-    asm volatile("fence.proxy.async;" ::: "memory");
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(chunk + 1) : "memory");
+}
+
+/* --- what is added to --------------------------------------------------------------------------------------- */
+
+/* A warp asks for the lines of 128 bytes of an fp32 tile that something will be added to, some with each step: they are in the
+ * second-level cache when the sums come. */
+struct lines_ahead {
+    int all, each, at; /* of the tile; with a step; asked for */
+};
+
+ON_GPU lines_ahead lines_ahead_of(const expert_problem &p, const expert_tile &t, int steps)
+{
+    const int all = p.add || t.chunk ? EXPERT_ROWS * (EXPERT_COLUMNS / 32) : 0;
+    return {all, parts(all, steps), 0};
+}
+
+ON_GPU void ask_for_some(const expert_problem &p, const expert_tile &t, lines_ahead *l)
+{
+    const int end = min(l->at + l->each, l->all);
+    for (int i = l->at + threadIdx.x % 32; i < end; i += 32) {
+        const int row = t.row + i / (EXPERT_COLUMNS / 32), column = t.column + i % (EXPERT_COLUMNS / 32) * 32;
+        if (row < p.m && column < p.k)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"((const float *)p.c +
+                                                          ((int64_t)t.expert * p.m + row) * p.k + column));
+    }
+    l->at = end;
 }
 
 /* --- experts without rows ----------------------------------------------------------------------------------- */
 
-enum { IDLE_BYTES = 2048 };
+enum { IDLE_BYTES = 8192 };
 
 /* Gradients of experts without rows are zeros. The thread that asks for operands copies them from a piece of shared memory,
  * so many with every step that both are done at the same time: stores in a row would hold up the operands. */

@@ -25,19 +25,22 @@
 #ifndef PAIR_DW
 #define PAIR_DW 2
 #endif
+#ifndef NARROW
+#define NARROW 4096
+#endif
 #ifndef SHORT_ROWS
 #define SHORT_ROWS 512
 #endif
 enum {
     EXPERT_ROWS = 128, /* of a tile */
     EXPERT_COLUMNS = CUDA_EXPERT_COLUMNS,
+    EXPERT_STEP = 64,   /* of k, that are brought at once */
     EXPERT_MOST = 1024, /* experts that there are places for */
     EXPERT_GROUP = 16,  /* rows of tiles that go together */
-    EXPERT_NARROW = 4096, /* columns or rows of C, operands of which stay in the second-level cache */
+    EXPERT_STORE = 4, /* steps that storing a tile takes as long as */
+    EXPERT_NARROW = NARROW, /* columns or rows of C, operands of which stay in the second-level cache */
     EXPERT_SHORT = SHORT_ROWS, /* rows of a part that takes longer to store than to multiply */
 };
-/* Of k, that are brought at once. */
-template <int KIND> constexpr int expert_step = KIND == GROUPED_DW ? 32 : 64;
 template <int KIND> constexpr int expert_pair = KIND == GROUPED_DW ? PAIR_DW : PAIR_ROWS;
 
 /* What of the problem a kernel reads. */
@@ -61,7 +64,8 @@ struct expert_lists {
     int before[EXPERT_MOST + 1]; /* rows of tiles, or chunks, of experts before; of one chunk none */
     uint16_t single[EXPERT_MOST]; /* weights: experts of one chunk, the longest first */
     int singles, shorts;         /* of those, that are short */
-    int steps;                   /* weights: of one tile of each part together */
+    int parts;                   /* weights: chunks and singles */
+    int steps, short_steps;      /* weights: of one tile of each part, of each short one */
 };
 
 struct expert_work {
@@ -69,8 +73,10 @@ struct expert_work {
     int down, across; /* items of an expert's weights; across: of C, of every kind */
     int items;        /* all */
     int group;        /* rows of items that go together */
-    int rounds, back; /* in which every pair takes an item; of those, from the back of the list */
     int pairs, pair;  /* of blocks; this block's */
+    int rounds, back; /* in which the pair takes an item; of those, from the back of the list */
+    int even, extra;  /* of those, that every pair takes, and pairs with one item less from the front, from `fewer` on */
+    int fewer;
     int rank;         /* of this block in its pair */
 };
 
@@ -100,14 +106,15 @@ ON_GPU void list_singles(const expert_problem &p, expert_lists *lists)
 /* One thread adds up what the others left in `before`. */
 ON_GPU void add_up(const expert_problem &p, expert_lists *lists)
 {
-    lists->before[0] = lists->singles = lists->shorts = lists->steps = 0;
+    lists->before[0] = lists->singles = lists->shorts = lists->steps = lists->short_steps = 0;
     for (int e = 0; e < p.experts; e++) {
         const int rows = expert_rows(p, e);
-        lists->singles += rows > 0 && rows <= p.chunk;
-        lists->shorts += rows > 0 && rows <= p.chunk && rows < EXPERT_SHORT;
-        lists->steps += parts(rows, expert_step<GROUPED_DW>);
+        const bool single = rows > 0 && rows <= p.chunk, is_short = single && rows < EXPERT_SHORT;
+        lists->singles += single, lists->shorts += is_short;
+        lists->steps += parts(rows, EXPERT_STEP), lists->short_steps += is_short ? parts(rows, EXPERT_STEP) : 0;
         lists->before[e + 1] += lists->before[e];
     }
+    lists->parts = lists->before[p.experts] + lists->singles;
 }
 
 /* Rows of items of weights that go together: where C is narrow, all across and as many rows as pairs can take; where it is
@@ -117,6 +124,23 @@ ON_GPU int weights_group(const expert_work &w)
     constexpr int PAIR = expert_pair<GROUPED_DW>;
     if (w.across * EXPERT_COLUMNS <= EXPERT_NARROW) return max(1, w.pairs / w.across);
     return w.down * EXPERT_ROWS * PAIR <= EXPERT_NARROW ? w.down : EXPERT_GROUP / PAIR;
+}
+
+/* How many items the pair takes from the front and from the back, where the short ones are: those with a long one less take as
+ * many short ones more as are worth it. */
+ON_GPU void share_items(expert_work *w, int shorts)
+{
+    const expert_lists &l = *w->lists;
+    const int front = w->items - shorts, rest = w->pairs - front % w->pairs, longs = l.parts - l.shorts;
+    w->fewer = front % w->pairs, w->extra = 0;
+    if (w->fewer && shorts && longs > 0) {
+        const int one = (l.steps - l.short_steps) / longs + EXPERT_STORE, other = l.short_steps / l.shorts + EXPERT_STORE;
+        w->extra = min(one / other, shorts / rest);
+    }
+    const int left = shorts - w->extra * rest;
+    w->even = left / w->pairs;
+    w->back = w->even + (w->pair >= w->fewer ? w->extra : 0) + (w->pair >= w->pairs - left % w->pairs);
+    w->rounds = w->back + front / w->pairs + (w->pair < w->fewer);
 }
 
 template <int KIND> ON_GPU expert_work expert_work_of(const expert_problem &p, expert_lists *lists, int rank)
@@ -134,11 +158,10 @@ template <int KIND> ON_GPU expert_work expert_work_of(const expert_problem &p, e
     expert_work w = {lists};
     w.down = parts(p.m, EXPERT_ROWS * PAIR);
     w.across = parts(expert_width<KIND>(p), EXPERT_COLUMNS * (DW ? 1 : PAIR));
-    w.items = (lists->before[p.experts] + (DW ? lists->singles : 0)) * w.across * (DW ? w.down : 1);
+    w.items = DW ? lists->parts * w.across * w.down : lists->before[p.experts] * w.across;
     w.pairs = gridDim.x / PAIR, w.pair = blockIdx.x / PAIR, w.rank = rank;
     w.group = DW ? weights_group(w) : EXPERT_GROUP;
-    w.rounds = parts(w.items, w.pairs);
-    w.back = DW ? lists->shorts * w.across * w.down / w.pairs : 0;
+    share_items(&w, DW ? lists->shorts * w.across * w.down : 0);
     return w;
 }
 
@@ -165,26 +188,26 @@ ON_GPU void place_item(expert_tile *t, int within, int down, int across, int gro
     t->column = left / height;
 }
 
-/* Where in the list the item is that this block's pair takes in a round; -1: none. Pairs begin at different places of the
- * pattern of rounds from the back. */
+/* Where in the list the item is that this block's pair takes in a round. Pairs begin at different places of the pattern of
+ * rounds from the back. */
 ON_GPU int taken_in(const expert_work &w, int round)
 {
-    const int phase = (int)((int64_t)w.pair * w.rounds / w.pairs);
-    const int backs = (int)(((int64_t)round * w.back + phase) / w.rounds);
-    if (((int64_t)(round + 1) * w.back + phase) / w.rounds > backs)
-        return w.items - 1 - (backs * w.pairs + w.pair);
-    const int at = (round - backs) * w.pairs + w.pair;
-    return at < w.items - w.back * w.pairs ? at : -1;
+    const int phase = (int)((int64_t)w.pair * w.rounds / w.pairs), backs = (int)(((int64_t)round * w.back + phase) / w.rounds);
+    if (((int64_t)(round + 1) * w.back + phase) / w.rounds == backs) return (round - backs) * w.pairs + w.pair;
+    const int extra = w.pair >= w.fewer ? w.extra : 0, evens = w.items - 1 - w.even * w.pairs;
+    if (backs < w.even) return w.items - 1 - (backs * w.pairs + w.pair);
+    if (backs < w.even + extra) return evens - ((backs - w.even) * (w.pairs - w.fewer) + w.pair - w.fewer);
+    return evens - w.extra * (w.pairs - w.fewer) - (w.pairs - 1 - w.pair);
 }
 
-/* This block's tile in a round; false: none. */
+/* This block's tile in a round. */
 template <int KIND>
-ON_GPU bool expert_tile_in(const expert_problem &p, const expert_work &w, int round, expert_tile *t)
+ON_GPU expert_tile expert_tile_in(const expert_problem &p, const expert_work &w, int round)
 {
     constexpr int PAIR = expert_pair<KIND>;
     const expert_lists &l = *w.lists;
     const int at = taken_in(w, round);
-    if (at < 0) return false;
+    expert_tile tile, *t = &tile;
     if constexpr (KIND == GROUPED_DW) {
         const int each = w.down * w.across, part = at / each, chunks = l.before[p.experts];
         const int e = part < chunks ? find_expert(l.before, p.experts, part) : l.single[part - chunks];
@@ -200,12 +223,12 @@ ON_GPU bool expert_tile_in(const expert_problem &p, const expert_work &w, int ro
         place_item(t, at - l.before[e] * w.across, l.before[e + 1] - l.before[e], w.across, w.group);
         t->row = t->first + t->row * EXPERT_ROWS, t->column = (t->column * PAIR + w.rank) * EXPERT_COLUMNS;
     }
-    return true;
+    return tile;
 }
 
 template <int KIND> ON_GPU int expert_steps(const expert_problem &p, const expert_tile &t)
 {
-    return parts(KIND == GROUPED_DW ? t.end - t.first : KIND == GROUPED_LINEAR ? p.k : p.m, expert_step<KIND>);
+    return parts(KIND == GROUPED_DW ? t.end - t.first : KIND == GROUPED_LINEAR ? p.k : p.m, EXPERT_STEP);
 }
 
 #endif
