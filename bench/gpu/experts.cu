@@ -6,7 +6,7 @@
  *
  * In bf16, gradients of weights in fp32 (+=: added to those there), with rows spread over the experts evenly, each expert half
  * as many as the one before, most on one of eight, and all on one expert. A card that is warm is slower than one that was idle,
- * so dense and grouped products are timed in turn, and the fastest turn of each counts. Printed: TFLOP/s of both, and the
+ * so each is timed after a while of the same, dense and grouped in turn, and the fastest turn of each counts. Printed: TFLOP/s of both, and the
  * speed of the experts' as a share of the dense one's.
  * Each product is first compared with the same by the plain kernel on a smaller problem. */
 extern "C" {
@@ -42,7 +42,8 @@ static const struct shape shapes[] = {{"mixtral", 8, 4096, 14336, 8192 * 2},
 static const char *const loads[] = {"even", "halving", "few", "one"};
 enum { LOADS = sizeof loads / sizeof *loads };
 static const char *const kinds[] = {"linear", "dx", "dw", "dw +="};
-enum { ROUNDS = 5, TURNS = 4, ADDED = GROUPED_DW + 1 };
+enum { ROUNDS = 5, TURNS = 3, ADDED = GROUPED_DW + 1 };
+#define WARM_MS 30
 
 static cudaStream_t stream;
 static cublasHandle_t blas;
@@ -76,14 +77,22 @@ static std::vector<int32_t> spread(int experts, int64_t rows, int load)
     return ends;
 }
 
-/* Seconds of one call. */
+/* Seconds of one call, once the card has done nothing else for a while: its clock falls with what a kernel takes of its power. */
 template <class F> static double time_of(F f)
 {
     cudaEvent_t begin, end;
     float ms;
     CHECK(cudaEventCreate(&begin));
     CHECK(cudaEventCreate(&end));
-    f();
+    for (ms = 0; ms < WARM_MS;) {
+        float more;
+        CHECK(cudaEventRecord(begin, stream));
+        for (int i = 0; i < ROUNDS; i++) f();
+        CHECK(cudaEventRecord(end, stream));
+        CHECK(cudaEventSynchronize(end));
+        CHECK(cudaEventElapsedTime(&more, begin, end));
+        ms += more;
+    }
     CHECK(cudaEventRecord(begin, stream));
     for (int i = 0; i < ROUNDS; i++) f();
     CHECK(cudaEventRecord(end, stream));
@@ -185,8 +194,7 @@ static void measure(const struct shape *s, bool down, int kind)
     const struct grouped g = problem(kind, s->experts, m, k, s->rows);
     double one = INFINITY, many[LOADS];
     std::fill(many, many + LOADS, INFINITY);
-    for (int turn = -1; turn < TURNS; turn++) {
-        if (turn == 0) one = INFINITY, std::fill(many, many + LOADS, INFINITY); /* the card is warm now */
+    for (int turn = 0; turn < TURNS; turn++) {
         one = fmin(one, time_of([&] { dense(kind, m, k, s->rows); }));
         for (int load = 0; load < LOADS; load++) {
             std::vector<int32_t> ends = spread(s->experts, s->rows, load);

@@ -19,18 +19,6 @@
 
 #include "device/cuda/expert_linear.cuh"
 
-#ifndef PAIR_ROWS
-#define PAIR_ROWS 2
-#endif
-#ifndef PAIR_DW
-#define PAIR_DW 2
-#endif
-#ifndef NARROW
-#define NARROW 4096
-#endif
-#ifndef SHORT_ROWS
-#define SHORT_ROWS 512
-#endif
 enum {
     EXPERT_ROWS = 128, /* of a tile */
     EXPERT_COLUMNS = CUDA_EXPERT_COLUMNS,
@@ -38,10 +26,11 @@ enum {
     EXPERT_MOST = 1024, /* experts that there are places for */
     EXPERT_GROUP = 16,  /* rows of tiles that go together */
     EXPERT_STORE = 4, /* steps that storing a tile takes as long as */
-    EXPERT_NARROW = NARROW, /* columns or rows of C, operands of which stay in the second-level cache */
-    EXPERT_SHORT = SHORT_ROWS, /* rows of a part that takes longer to store than to multiply */
+    EXPERT_NARROW = 4096, /* columns or rows of C, operands of which stay in the second-level cache */
+    EXPERT_SHORT = 512, /* rows of a part that takes longer to store than to multiply */
 };
-template <int KIND> constexpr int expert_pair = KIND == GROUPED_DW ? PAIR_DW : PAIR_ROWS;
+/* Blocks that have an item between them. */
+template <int KIND> constexpr int expert_pair = KIND == GROUPED_DW ? 2 : 1;
 
 /* What of the problem a kernel reads. */
 struct expert_problem {
@@ -59,14 +48,24 @@ struct expert_tile {
     bool more;              /* chunks behind it */
 };
 
-/* Places in shared memory. */
+/* What every block adds up, in its shared memory. */
 struct expert_lists {
-    int before[EXPERT_MOST + 1]; /* rows of tiles, or chunks, of experts before; of one chunk none */
-    uint16_t single[EXPERT_MOST]; /* weights: experts of one chunk, the longest first */
-    int singles, shorts;         /* of those, that are short */
-    int parts;                   /* weights: chunks and singles */
-    int steps, short_steps;      /* weights: of one tile of each part, of each short one */
+    int singles, shorts;    /* weights: experts of one chunk; of those, that are short */
+    int parts;              /* weights: chunks and singles */
+    int steps, short_steps; /* weights: of one tile of each part, of each short one */
+    int before[];           /* rows of tiles, or chunks, of experts before; of experts of one chunk none. Behind the last
+                               expert's: all, and then, of weights, experts of one chunk, the longest first */
 };
+
+constexpr int expert_lists_bytes(int experts)
+{
+    return (int)sizeof(expert_lists) + (experts + 1) * (int)sizeof(int) + experts * (int)sizeof(uint16_t);
+}
+
+ON_GPU uint16_t *expert_singles(const expert_problem &p, const expert_lists *lists)
+{
+    return (uint16_t *)(lists->before + p.experts + 1);
+}
 
 struct expert_work {
     const struct expert_lists *lists;
@@ -99,7 +98,7 @@ ON_GPU void list_singles(const expert_problem &p, expert_lists *lists)
             const int other = expert_rows(p, o);
             place += other <= p.chunk && (other > rows || (other == rows && o < e));
         }
-        lists->single[place] = (uint16_t)e;
+        expert_singles(p, lists)[place] = (uint16_t)e;
     }
 }
 
@@ -157,7 +156,7 @@ template <int KIND> ON_GPU expert_work expert_work_of(const expert_problem &p, e
     __syncthreads();
     expert_work w = {lists};
     w.down = parts(p.m, EXPERT_ROWS * PAIR);
-    w.across = parts(expert_width<KIND>(p), EXPERT_COLUMNS * (DW ? 1 : PAIR));
+    w.across = parts(expert_width<KIND>(p), EXPERT_COLUMNS);
     w.items = DW ? lists->parts * w.across * w.down : lists->before[p.experts] * w.across;
     w.pairs = gridDim.x / PAIR, w.pair = blockIdx.x / PAIR, w.rank = rank;
     w.group = DW ? weights_group(w) : EXPERT_GROUP;
@@ -204,24 +203,23 @@ ON_GPU int taken_in(const expert_work &w, int round)
 template <int KIND>
 ON_GPU expert_tile expert_tile_in(const expert_problem &p, const expert_work &w, int round)
 {
-    constexpr int PAIR = expert_pair<KIND>;
     const expert_lists &l = *w.lists;
     const int at = taken_in(w, round);
     expert_tile tile, *t = &tile;
     if constexpr (KIND == GROUPED_DW) {
         const int each = w.down * w.across, part = at / each, chunks = l.before[p.experts];
-        const int e = part < chunks ? find_expert(l.before, p.experts, part) : l.single[part - chunks];
+        const int e = part < chunks ? find_expert(l.before, p.experts, part) : expert_singles(p, w.lists)[part - chunks];
         const int end = p.ends[e];
         t->expert = e, t->chunk = part < chunks ? part - l.before[e] : 0;
         t->first = (e ? p.ends[e - 1] : 0) + t->chunk * p.chunk;
         t->end = min(end, t->first + p.chunk), t->more = t->end < end;
         place_item(t, at % each, w.down, w.across, w.group);
-        t->row = (t->row * PAIR + w.rank) * EXPERT_ROWS, t->column *= EXPERT_COLUMNS;
+        t->row = (t->row * expert_pair<KIND> + w.rank) * EXPERT_ROWS, t->column *= EXPERT_COLUMNS;
     } else {
         const int e = find_expert(l.before, p.experts, at / w.across);
         t->expert = e, t->first = e ? p.ends[e - 1] : 0, t->end = p.ends[e], t->chunk = 0, t->more = false;
         place_item(t, at - l.before[e] * w.across, l.before[e + 1] - l.before[e], w.across, w.group);
-        t->row = t->first + t->row * EXPERT_ROWS, t->column = (t->column * PAIR + w.rank) * EXPERT_COLUMNS;
+        t->row = t->first + t->row * EXPERT_ROWS, t->column *= EXPERT_COLUMNS;
     }
     return tile;
 }
