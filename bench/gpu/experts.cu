@@ -6,7 +6,7 @@
  *
  * In bf16, gradients of weights in fp32 (+=: added to those there), with rows spread over the experts evenly, each expert half
  * as many as the one before, most on one of eight, and all on one expert. A card that is warm is slower than one that was idle,
- * so each is timed after a while of the same, dense and grouped in turn, and the fastest turn of each counts. Printed: TFLOP/s of both, and the
+ * so it is warmed first, dense and grouped products are timed in turn, and the middle one of each one's turns counts. Printed: TFLOP/s of both, and the
  * speed of the experts' as a share of the dense one's.
  * Each product is first compared with the same by the plain kernel on a smaller problem. */
 extern "C" {
@@ -42,8 +42,8 @@ static const struct shape shapes[] = {{"mixtral", 8, 4096, 14336, 8192 * 2},
 static const char *const loads[] = {"even", "halving", "few", "one"};
 enum { LOADS = sizeof loads / sizeof *loads };
 static const char *const kinds[] = {"linear", "dx", "dw", "dw +="};
-enum { ROUNDS = 5, TURNS = 3, ADDED = GROUPED_DW + 1 };
-#define WARM_MS 30
+enum { ROUNDS = 5, TURNS = 5, ADDED = GROUPED_DW + 1 };
+#define WARM_SECONDS 0.3
 
 static cudaStream_t stream;
 static cublasHandle_t blas;
@@ -77,22 +77,14 @@ static std::vector<int32_t> spread(int experts, int64_t rows, int load)
     return ends;
 }
 
-/* Seconds of one call, once the card has done nothing else for a while: its clock falls with what a kernel takes of its power. */
+/* Seconds of one call. */
 template <class F> static double time_of(F f)
 {
     cudaEvent_t begin, end;
     float ms;
     CHECK(cudaEventCreate(&begin));
     CHECK(cudaEventCreate(&end));
-    for (ms = 0; ms < WARM_MS;) {
-        float more;
-        CHECK(cudaEventRecord(begin, stream));
-        for (int i = 0; i < ROUNDS; i++) f();
-        CHECK(cudaEventRecord(end, stream));
-        CHECK(cudaEventSynchronize(end));
-        CHECK(cudaEventElapsedTime(&more, begin, end));
-        ms += more;
-    }
+    f();
     CHECK(cudaEventRecord(begin, stream));
     for (int i = 0; i < ROUNDS; i++) f();
     CHECK(cudaEventRecord(end, stream));
@@ -125,8 +117,8 @@ static struct grouped problem(int kind, int experts, int m, int k, int64_t rows)
     return g;
 }
 
-/* The plain kernel and the other on a problem with ragged loads and edges; `times` as many rows. */
-static void compare(int kind, int times)
+/* The plain kernel and the other on a problem with ragged loads and edges; `times` as many rows; results of `size` bytes. */
+static void compare(int kind, int times, size_t size)
 {
     const int experts = 5, m = 520, k = 392;
     const int64_t rows = 1000 * times, count = kind == GROUPED_DW ? (int64_t)experts * m * k
@@ -135,13 +127,13 @@ static void compare(int kind, int times)
     CHECK(cudaMemcpy(ends_at, ends, sizeof ends, cudaMemcpyHostToDevice));
     for (int add = 0; add < 2; add++) {
         double worst = 0, norm = 0;
-        const size_t size = kind == GROUPED_DW ? 4 : 2;
         std::vector<char> got((size_t)count * size), ref((size_t)count * size), again((size_t)count * size);
         for (int run = 0; run < 3; run++) {
             const bool plain = run == 1;
             struct cuda_queue q = queue;
             struct grouped g = problem(kind, experts, m, k, rows);
             q.warpgroups = !plain;
+            if (size == 2) g.out_type = DT_BF16, g.turns = NULL;
             g.c = plain ? want : c;
             CHECK(cudaMemset(g.c, add ? 0x3d : 0xff, (size_t)count * size));
             if (add) g.add = g.c;
@@ -162,8 +154,8 @@ static void compare(int kind, int times)
             worst += (double)(x - y) * (x - y), norm += (double)y * y;
             if (x != x) worst = INFINITY;
         }
-        printf("%-6s %s %5d rows differs from the plain kernel by %.2e%s\n", kinds[kind],
-               add ? "added " : "       ", (int)rows, sqrt(worst / norm),
+        printf("%-6s %s %5d rows %d bytes differs from the plain kernel by %.2e%s\n", kinds[kind],
+               add ? "added " : "       ", (int)rows, (int)size, sqrt(worst / norm),
                got == again ? "" : " and from itself");
     }
 }
@@ -187,25 +179,33 @@ static void dense(int kind, int m, int k, int64_t rows)
                            CUBLAS_GEMM_DEFAULT));
 }
 
+static double middle(std::vector<double> x)
+{
+    std::sort(x.begin(), x.end());
+    return x[x.size() / 2];
+}
+
 static void measure(const struct shape *s, bool down, int kind)
 {
     const int m = down ? s->hidden : s->inner, k = down ? s->inner : s->hidden;
     const double flops = 2.0 * (double)s->rows * m * k;
     const struct grouped g = problem(kind, s->experts, m, k, s->rows);
-    double one = INFINITY, many[LOADS];
-    std::fill(many, many + LOADS, INFINITY);
+    std::vector<double> one, many[LOADS];
+    for (double spent = 0; spent < WARM_SECONDS;)
+        spent += ROUNDS * time_of([&] { dense(kind, m, k, s->rows); });
     for (int turn = 0; turn < TURNS; turn++) {
-        one = fmin(one, time_of([&] { dense(kind, m, k, s->rows); }));
+        one.push_back(time_of([&] { dense(kind, m, k, s->rows); }));
         for (int load = 0; load < LOADS; load++) {
             std::vector<int32_t> ends = spread(s->experts, s->rows, load);
             CHECK(cudaMemcpy(ends_at, ends.data(), ends.size() * 4, cudaMemcpyHostToDevice));
-            many[load] = fmin(many[load], time_of([&] { CHECK(grouped_run_warpgroups(&queue, &g)); }));
+            many[load].push_back(time_of([&] { CHECK(grouped_run_warpgroups(&queue, &g)); }));
         }
     }
     printf("%-8s %-4s %-6s dense %6.1f TFLOP/s", s->name, down ? "down" : "up", kinds[kind],
-           flops / one * 1e-12);
+           flops / middle(one) * 1e-12);
     for (int load = 0; load < LOADS; load++)
-        printf("  %s %6.1f %.2f", loads[load], flops / many[load] * 1e-12, one / many[load]);
+        printf("  %s %6.1f %.2f", loads[load], flops / middle(many[load]) * 1e-12,
+               middle(one) / middle(many[load]));
     printf("\n");
 }
 
@@ -224,7 +224,8 @@ int main(void)
     fill<<<1024, 256, 0, stream>>>((__nv_bfloat16 *)a, pool / 2, 1);
     fill<<<1024, 256, 0, stream>>>((__nv_bfloat16 *)b, pool / 2, 2);
     CHECK(cudaStreamSynchronize(stream));
-    for (int kind = 0; kind < 3; kind++) compare(kind, 1), compare(kind, 20);
+    for (int kind = 0; kind < 3; kind++) compare(kind, 1, 2), compare(kind, 20, 2);
+    compare(GROUPED_DW, 1, 4), compare(GROUPED_DW, 20, 4);
     for (const struct shape &s : shapes)
         for (int down = 0; down < 2; down++)
             for (int kind = 0; kind <= ADDED; kind++) measure(&s, down, kind);

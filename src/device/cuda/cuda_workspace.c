@@ -117,7 +117,8 @@ static size_t route(const struct cuda_card *card, const struct tensor *const *de
 
 int64_t cuda_expert_chunk(int64_t m, int64_t k, int64_t rows)
 {
-    int64_t tiles = parts_of(m, 2 * CUDA_EXPERT_ROWS) * parts_of(k, CUDA_EXPERT_COLUMNS), chunk = CUDA_EXPERT_CHUNK;
+    int64_t tiles = parts_of(m, 2 * CUDA_EXPERT_ROWS) * parts_of(k, CUDA_EXPERT_COLUMNS),
+            chunk = CUDA_EXPERT_CHUNK;
     while (chunk < rows && rows / (2 * chunk) * tiles >= CUDA_EXPERT_TILES) chunk *= 2;
     return chunk;
 }

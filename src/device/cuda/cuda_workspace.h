@@ -75,10 +75,7 @@ struct cuda_route_places cuda_route_places(int64_t rows, int64_t experts);
 /* Products of experts: rows of one whose gradient is one sum. Where there are more, the sums of such chunks are added in turn:
  * an fp32 gradient has a count for every 64 rows by 256 columns in its scratch; 0: no expert can have as many. Chunks are
  * as long as leaves all rows on one expert CUDA_EXPERT_TILES tiles. */
-#ifndef CHUNK_TILES
-#define CHUNK_TILES 512
-#endif
-enum { CUDA_EXPERT_CHUNK = 4096, CUDA_EXPERT_TILES = CHUNK_TILES, CUDA_EXPERT_ROWS = 64, CUDA_EXPERT_COLUMNS = 256 };
+enum { CUDA_EXPERT_CHUNK = 4096, CUDA_EXPERT_TILES = 512, CUDA_EXPERT_ROWS = 64, CUDA_EXPERT_COLUMNS = 256 };
 int64_t cuda_expert_chunk(int64_t m, int64_t k, int64_t rows);
 size_t cuda_expert_turns(int64_t experts, int64_t m, int64_t k, int64_t rows);
 

@@ -1,17 +1,17 @@
 /* expert_linear_hopper.cu - products of experts on warpgroups (sm_90a), operands brought by the tensor memory accelerator.
  *
- * As many blocks as there are multiprocessors, in pairs, take tiles of C, 128 by 256, in rounds (expert_work.cuh). A block has
- * three warpgroups: one thread of the first brings tiles of 64 of k into a ring of stages, the other two multiply 64 rows each,
- * with their sums in registers, and store them (expert_store.cuh):
+ * As many blocks as there are multiprocessors take tiles of C, 128 by 256, in rounds (expert_work.cuh). A block has three
+ * warpgroups: one thread of the first brings tiles of 64 of k into a ring of stages, the other two multiply 64 rows each, with
+ * their sums in registers, and store them (expert_store.cuh):
  *
- *     producer    wait empty[s]; ask for its own operand and half of the shared one, which goes to both blocks; full[s]
- *                 counts the bytes of all
+ *     producer    wait empty[s]; ask for A and B of the next 64 of k; full[s] counts their bytes
  *     consumers   for every stage: wait full[s]; four products of 16 of k; when those of the stage before are done, arrive at
- *                 its empty in both blocks; store
+ *                 its empty; store
  *
- * The second warpgroup begins a tile LAG stages behind the first, and so ends it: one stores while the other multiplies, at
- * twice the rate, and the producer runs ahead of both. Tiles in shared memory are blocks of 64 columns, 128 bytes to a row,
- * swizzled (attention_wgmma.cuh); an operand whose rows are not k lies turned, and the tensor cores read it so.
+ * Of weights two blocks, a pair, have tiles below each other: B of both is the same, and either block brings half of it to both.
+ * full[s] counts bytes of both, and consumers of both arrive at empty[s] of both. Tiles in shared memory are blocks of 64
+ * columns, 128 bytes to a row, swizzled (attention_wgmma.cuh); an operand whose rows are not k lies turned, and the tensor cores
+ * read it so.
  *
  * Rows of the next expert, or columns of its matrix, that a tile brings along are not stored; where k ends inside a tile the
  * other operand has zeros (outside a tensor the accelerator reads zeros; rows behind an expert's last, which are k of the
@@ -32,22 +32,16 @@ enum {
     CONSUMERS = EXPERT_ROWS / 64,
     THREADS = (1 + CONSUMERS) * WG_THREADS,
     WARPS = WG_THREADS / 32, /* of a warpgroup */
-    /* Shared memory: stages, slots, barriers, lists. Many experts leave one slot instead of two. */
-    BARRIERS = 2 * (STAGES + 2 * CONSUMERS) * 8,
-    EXPERTS_FEW = 256,
-    REST_FEW = 2 * CONSUMERS * SLOT_BYTES + expert_lists_bytes(EXPERTS_FEW),
-    REST_MOST = CONSUMERS * SLOT_BYTES + expert_lists_bytes(EXPERT_MOST),
-    SHARED = WG_ALIGN + STAGES * STAGE + BARRIERS + (REST_FEW > REST_MOST ? REST_FEW : REST_MOST),
+    /* Shared memory: stages, zeros, barriers, lists. */
+    ZEROS_AT = STAGES * STAGE,
+    BARRIERS_AT = ZEROS_AT + IDLE_BYTES,
+    LISTS_AT = BARRIERS_AT + 2 * STAGES * 8,
+    SHARED = WG_ALIGN + LISTS_AT + (int)sizeof(expert_lists),
 };
-static_assert(SHARED <= 227 * 1024, "what a block can have");
 
 struct maps {
     CUtensorMap a, b;
-    CUtensorMap c; /* gradients of fp32 */
 };
-
-/* Whether sums leave through slots. */
-template <class G, int KIND> constexpr bool staged = KIND == GROUPED_DW && sizeof(G) == 4;
 
 #if WG_BODY /* what only the kernel's body calls */
 
@@ -55,6 +49,22 @@ struct ring {
     uint32_t tiles, full, empty;
     char *at; /* tiles, for those who write them */
 };
+
+/* Which stage comes next, and how often the ring went round. */
+struct place {
+    int stage, turn;
+};
+
+ON_GPU void next(place *at)
+{
+    if (++at->stage == STAGES) at->stage = 0, at->turn++;
+}
+
+ON_GPU place after(place at, int steps)
+{
+    at.stage += steps, at.turn += at.stage / STAGES, at.stage %= STAGES;
+    return at;
+}
 
 /* --- operands ----------------------------------------------------------------------------------------------- */
 
@@ -105,25 +115,26 @@ ON_GPU void clear_rows(char *block, int rows, int group)
 
 /* --- the two kinds of warpgroups ---------------------------------------------------------------------------- */
 
-/* A warp; its first lane asks for operands. */
+/* One thread. */
 template <class G, int KIND>
 ON_GPU void produce(const expert_problem &p, const maps &m, const ring &r, const expert_work &w)
 {
     constexpr bool DW = KIND == GROUPED_DW;
     place at = {0, 0};
     idle_experts idle;
-    if constexpr (DW) idle = idle_experts_of<G>(p, w);
+    if constexpr (DW) idle = idle_experts_of<G>(p, w, r.tiles + ZEROS_AT);
     for (int round = 0; round < w.rounds; round++) {
         const expert_tile t = expert_tile_in<KIND>(p, w, round);
         const int steps = expert_steps<KIND>(p, t);
-        for (int s = 0; s < steps; s++, next(&at, STAGES)) {
-            const uint32_t to = r.tiles + at.stage * STAGE, full = r.full + at.stage * 8;
+        for (int s = 0; s < steps; s++) {
             barrier_wait(r.empty + at.stage * 8, (at.turn & 1) ^ 1);
-            if (threadIdx.x == 0) bring_step<KIND>(p, t, m, s * EXPERT_STEP, to, full, w.rank);
-            if constexpr (DW) clear_some(p, &idle);
+            bring_step<KIND>(p, t, m, s * EXPERT_STEP, r.tiles + at.stage * STAGE, r.full + at.stage * 8,
+                             w.rank);
+            next(&at);
+            if constexpr (DW) clear_some<G>(p, &idle);
         }
     }
-    if constexpr (DW) clear_rest(p, &idle);
+    if constexpr (DW) clear_rest<G>(p, &idle);
 }
 
 /* A warp has read the stage. */
@@ -152,97 +163,64 @@ ON_GPU void multiply_tile(const ring &r, const expert_tile &t, int steps, int gr
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < EXPERT_STEP / 16; k++)
-            product<T, TURN_A, TURN_B>(c, operand(a + k * A_STEP, TURN_A),
-                                       operand(b + k * B_STEP, TURN_B), s > 0 || k > 0);
+            product<T, TURN_A, TURN_B>(c, operand(a + k * A_STEP, TURN_A), operand(b + k * B_STEP, TURN_B),
+                                       s > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<1>(); /* the stage before is read */
         if (before >= 0) give_back<KIND>(r, before);
         before = at.stage;
-        next(&at, STAGES);
+        next(&at);
     }
     wgmma_wait<0>();
     settle(c);
     give_back<KIND>(r, before);
 }
 
-template <class T, class G, int KIND>
-ON_GPU void consume(const expert_problem &p, const ring &r, const outbox &o, const expert_work &w, int group)
+/* A chunk's sums are added when those of the chunk before are. */
+template <class G, int KIND>
+ON_GPU void store_tile(const expert_problem &p, const expert_tile &t, int group,
+                       const float (&c)[SUM_BLOCKS][4])
 {
-    place at = {0, 0}, slot = {0, 0};
+    const int row = t.row + group * 64;
+    const bool first = threadIdx.x % WG_THREADS == 0;
+    if (KIND == GROUPED_DW && row >= p.m) return;
+    if (t.chunk) {
+        if (first) await_turn(turn_of(p, t, row), t.chunk);
+        group_wait(group);
+    }
+    store_sums<G, KIND>(p, t, group * 64, c);
+    if (t.more) {
+        __threadfence();
+        group_wait(group);
+        if (first) pass_turn(turn_of(p, t, row), t.chunk);
+    }
+}
+
+template <class T, class G, int KIND>
+ON_GPU void consume(const expert_problem &p, const ring &r, const expert_work &w, int group)
+{
+    place at = {0, 0};
     for (int round = 0; round < w.rounds; round++) {
         const expert_tile t = expert_tile_in<KIND>(p, w, round);
         const int steps = expert_steps<KIND>(p, t);
         float c[SUM_BLOCKS][4];
         multiply_tile<T, KIND>(r, t, steps, group, at, c);
-        if constexpr (staged<G, KIND>)
-            put_sums(o, &slot, c);
-        else
-            store_sums<G, KIND>(p, t, group * 64, c);
-        at = after(at, steps, STAGES);
+        store_tile<G, KIND>(p, t, group, c);
+        at = after(at, steps);
     }
 }
 
-/* One thread for each consumer: its sums leave their slots. A chunk's are added when those of the chunk before are. */
-ON_GPU void send_tiles(const expert_problem &p, const maps &m, const outbox &o, const expert_work &w, int group)
+template <int KIND> ON_GPU ring ring_at(char *pool)
 {
-#if LAZY
-    int before = -1;
-#endif
-    place slot = {0, 0};
-    for (int round = 0; round < w.rounds; round++) {
-        const expert_tile t = expert_tile_in<GROUPED_DW>(p, w, round);
-        const int row = t.row + group * 64;
-        const bool in = row < p.m;
-        if (in && t.chunk) await_turn(turn_of(p, t, row), t.chunk);
-        for (int i = 0; i < SUM_BLOCKS / 4; i++, next(&slot, o.count)) {
-            barrier_wait(o.put + slot.stage * 8, slot.turn & 1);
-            send(&m.c, t.column + i * 32, row, t.expert, o.slots + slot.stage * SLOT_BYTES, p.add || t.chunk);
-#if LAZY
-            sent_from<1>();
-            if (before >= 0) barrier_arrive(o.free + before * 8);
-            before = slot.stage;
-#else
-            sent_from<0>();
-            barrier_arrive(o.free + slot.stage * 8);
-#endif
+    const uint32_t at = shared_address(pool), full = at + BARRIERS_AT, empty = full + STAGES * 8;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) {
+            barrier_init(full + s * 8, 1);
+            barrier_init(empty + s * 8, CONSUMERS * WARPS * expert_pair<KIND>);
         }
-        if (in && t.more) {
-            sent();
-            pass_turn(turn_of(p, t, row), t.chunk);
-        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    sent();
-}
-
-/* --- the kernel --------------------------------------------------------------------------------------------- */
-
-template <class G, int KIND> ON_GPU int slots_of(const expert_problem &p)
-{
-    return !staged<G, KIND> ? 0 : p.experts <= EXPERTS_FEW ? 2 : 1;
-}
-
-ON_GPU outbox outbox_at(uint32_t pool, int slots, int group)
-{
-    const int first = group * slots, all = CONSUMERS * slots;
-    const uint32_t at = pool + STAGES * STAGE, put = at + all * SLOT_BYTES + 2 * STAGES * 8;
-    return {at + first * SLOT_BYTES, put + first * 8, put + (all + first) * 8, slots};
-}
-
-template <int KIND> ON_GPU ring ring_at(char *pool, int slots)
-{
-    const uint32_t at = shared_address(pool), full = at + STAGES * STAGE + CONSUMERS * slots * SLOT_BYTES;
-    return {at, full, full + STAGES * 8, pool};
-}
-
-/* One thread. */
-template <int KIND> ON_GPU void init_barriers(const ring &r, const outbox &all)
-{
-    for (int s = 0; s < STAGES; s++) {
-        barrier_init(r.full + s * 8, 1);
-        barrier_init(r.empty + s * 8, CONSUMERS * WARPS * expert_pair<KIND>);
-    }
-    for (int s = 0; s < CONSUMERS * all.count; s++) barrier_init(all.put + s * 8, WARPS), barrier_init(all.free + s * 8, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    return {at, full, empty, pool};
 }
 
 #endif
@@ -252,22 +230,19 @@ __global__ void __launch_bounds__(THREADS, 1) multiply(expert_problem p, const _
 {
 #if WG_BODY
     char *pool = wg_pool();
-    const int rank = expert_pair<KIND> == 2 ? pair_rank() : 0, warp = threadIdx.x / 32, slots = slots_of<G, KIND>(p);
-    const ring r = ring_at<KIND>(pool, slots);
-    if (threadIdx.x == 0) init_barriers<KIND>(r, outbox_at(r.tiles, slots, 0));
-    char *lists = pool + STAGES * STAGE + CONSUMERS * slots * SLOT_BYTES + BARRIERS;
-    const expert_work w = expert_work_of<KIND>(p, (expert_lists *)lists, rank);
+    uint4 *zeros = (uint4 *)(pool + ZEROS_AT);
+    const ring r = ring_at<KIND>(pool);
+    for (int i = threadIdx.x; i < IDLE_BYTES / 16; i += THREADS) zeros[i] = make_uint4(0, 0, 0, 0);
+    wgmma_publish();
+    const int rank = expert_pair<KIND> == 2 ? pair_rank() : 0;
+    const expert_work w = expert_work_of<KIND>(p, (expert_lists *)(pool + LISTS_AT), rank);
     if (expert_pair<KIND> == 2) pair_wait();
-    if (warp < WARPS) {
+    if (threadIdx.x < WG_THREADS) {
         leave_registers<56>();
-        if (warp == 0)
-            produce<G, KIND>(p, m, r, w);
-        else if (staged<G, KIND> && warp <= CONSUMERS && threadIdx.x % 32 == 0)
-            send_tiles(p, m, outbox_at(r.tiles, slots, warp - 1), w, warp - 1);
+        if (threadIdx.x == 0) produce<G, KIND>(p, m, r, w);
     } else {
         take_registers<224>();
-        const int group = warp / WARPS - 1;
-        consume<T, G, KIND>(p, r, outbox_at(r.tiles, slots, group), w, group);
+        consume<T, G, KIND>(p, r, w, threadIdx.x / WG_THREADS - 1);
     }
     __syncwarp();
     if (expert_pair<KIND> == 2) pair_wait(); /* a block's memory is the other's until both are done */
@@ -302,33 +277,18 @@ static bool describe(CUtensorMap *map, enum dtype type, const void *at, int64_t 
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/* The gradient [experts, m, k] of fp32, written in boxes of 64 by 32. */
-static bool describe_sums(CUtensorMap *map, const struct grouped *g)
+static bool describe_both(maps *m, const struct grouped *g)
 {
-    encode_map *encode = find_encoder();
-    const cuuint64_t m = (cuuint64_t)g->m, k = (cuuint64_t)g->k;
-    const cuuint64_t size[3] = {k, m, (cuuint64_t)g->experts}, stride[2] = {k * 4, m * k * 4};
-    const cuuint32_t box[3] = {32, 64, 1}, step[3] = {1, 1, 1};
-    return encode &&
-           encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, g->c, size, stride, box, step,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-static bool describe_all(maps *m, const struct grouped *g)
-{
-    const bool dw = g->kind == GROUPED_DW;
     const int64_t weights = (int64_t)g->experts * g->m;
     return describe(&m->a, g->type, g->a, g->rows, g->kind == GROUPED_LINEAR ? g->k : g->m) &&
-           describe(&m->b, g->type, g->b, dw ? g->rows : weights, g->k) &&
-           (!dw || g->out_type != DT_F32 || describe_sums(&m->c, g));
+           describe(&m->b, g->type, g->b, g->kind == GROUPED_DW ? g->rows : weights, g->k);
 }
 
 /* One block for each multiprocessor, in pairs as far as the card can hold those at the same time: pairs wait for each other's
  * chunks. */
 template <int KIND>
-static int launch(void (*kernel)(expert_problem, maps), const struct cuda_queue *queue, const expert_problem &p,
-                  const maps &m)
+static int launch(void (*kernel)(expert_problem, maps), const struct cuda_queue *queue,
+                  const expert_problem &p, const maps &m)
 {
     constexpr int PAIR = expert_pair<KIND>;
     cudaLaunchAttribute pair = {};
@@ -348,15 +308,15 @@ static int launch(void (*kernel)(expert_problem, maps), const struct cuda_queue 
 
 template <class T, class G, int KIND> static int run(const struct cuda_queue *queue, const struct grouped *g)
 {
-    maps m = {};
+    maps m;
     const bool chunks = KIND == GROUPED_DW && g->turns;
-    expert_problem p = {g->ends,    g->add, g->c, g->turns,
-                        g->experts, g->m,   g->k, chunks ? (int)cuda_expert_chunk(g->m, g->k, g->rows) : 1 << 30};
+    expert_problem p = {
+        g->ends,    g->add, g->c, g->turns,
+        g->experts, g->m,   g->k, chunks ? (int)cuda_expert_chunk(g->m, g->k, g->rows) : 1 << 30};
     auto kernel = multiply<T, G, KIND>;
-    if (!describe_all(&m, g)) return (int)cudaErrorNotSupported;
+    if (!describe_both(&m, g)) return (int)cudaErrorNotSupported;
     int code =
-        (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          SHARED);
+        (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
     if (!code && chunks)
         code = (int)cudaMemsetAsync(g->turns, 0, cuda_expert_turns(g->experts, g->m, g->k, g->rows),
                                     stream_of(queue));

@@ -10,24 +10,6 @@
 
 #include <cuda.h>
 
-/* --- rings -------------------------------------------------------------------------------------------------- */
-
-/* Which stage of a ring comes next, and how often the ring went round. */
-struct place {
-    int stage, turn;
-};
-
-ON_GPU void next(place *at, int stages)
-{
-    if (++at->stage == stages) at->stage = 0, at->turn++;
-}
-
-ON_GPU place after(place at, int steps, int stages)
-{
-    at.stage += steps, at.turn += at.stage / stages, at.stage %= stages;
-    return at;
-}
-
 /* --- barriers ----------------------------------------------------------------------------------------------- */
 
 ON_GPU void barrier_init(uint32_t at, int count)
@@ -66,7 +48,8 @@ ON_GPU void barrier_wait(uint32_t at, uint32_t parity)
 /* All threads of both blocks of a pair. */
 ON_GPU void pair_wait(void)
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
 }
 
 ON_GPU int pair_rank(void)
@@ -112,31 +95,6 @@ ON_GPU void bring_both(uint32_t to, const CUtensorMap *map, int x, int y, uint32
                  "l"(map), "r"(barrier), "r"(x), "r"(y), "h"((uint16_t)3)
                  : "memory");
 }
-
-/* A box of shared memory into the tensor, from column x, row y and matrix z on, or added to what is there. What lies outside of the
- * tensor is left out. */
-ON_GPU void send(const CUtensorMap *map, int x, int y, int z, uint32_t from, bool add)
-{
-    if (add)
-        asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2, %3}], "
-                     "[%4];" ::"l"(map),
-                     "r"(x), "r"(y), "r"(z), "r"(from)
-                     : "memory");
-    else
-        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(
-                         map),
-                     "r"(x), "r"(y), "r"(z), "r"(from)
-                     : "memory");
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-/* Until shared memory of all but the last `left` boxes was read; until all are where they belong. */
-template <int left> ON_GPU void sent_from(void)
-{
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(left) : "memory");
-}
-
-ON_GPU void sent(void) { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 /* --- products ----------------------------------------------------------------------------------------------- */
 

@@ -9,7 +9,6 @@
 #ifndef PLIM_DEVICE_CUDA_EXPERT_STORE_CUH
 #define PLIM_DEVICE_CUDA_EXPERT_STORE_CUH
 
-#include "device/cuda/expert_pipe.cuh"
 #include "device/cuda/expert_work.cuh"
 
 enum { SUM_BLOCKS = EXPERT_COLUMNS / 8 }; /* blocks of 8 columns */
@@ -37,6 +36,29 @@ template <class G> ON_GPU void add_two(uint32_t w, float *x, float *y)
     q.w[0] = w;
     unpack(q, v);
     *x += v[0], *y += v[1];
+}
+
+/* fp32: two lanes have a block of 8 columns and the next; one of them gets both halves of either. */
+template <int HALF>
+ON_GPU void store_row(bool add, float *line, int columns, bool in, const float (&c)[SUM_BLOCKS][4])
+{
+    const int quad = threadIdx.x % 4;
+    const bool odd = quad % 2;
+#pragma unroll
+    for (int n = 0; n < SUM_BLOCKS; n += 2) {
+        const float *a = &c[n][HALF * 2], *b = &c[n + 1][HALF * 2];
+        const float x = __shfl_xor_sync(~0u, odd ? a[0] : b[0], 1),
+                    y = __shfl_xor_sync(~0u, odd ? a[1] : b[1], 1);
+        const float4 v = odd ? make_float4(x, y, b[0], b[1]) : make_float4(a[0], a[1], x, y);
+        const int at = (n + odd) * 8 + quad / 2 * 4;
+        if (!in || at >= columns) continue;
+        if (add)
+            asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(line + at),
+                         "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                         : "memory");
+        else
+            *(float4 *)(line + at) = v;
+    }
 }
 
 /* 16 bits: four lanes have four blocks of 8 columns; each gets one. What is there is read ahead. */
@@ -77,54 +99,15 @@ ON_GPU void store_sums(const expert_problem &p, const expert_tile &t, int top,
               columns = width - t.column;
     const int64_t base = KIND == GROUPED_DW ? (int64_t)t.expert * p.m * p.k : 0;
     const int64_t at = base + (int64_t)row * width + t.column, next = at + (int64_t)8 * width;
-    const G *add = (const G *)p.add;
     G *c_at = (G *)p.c;
-    store_row<0>(add ? add + at : add, c_at + at, columns, row < end, c);
-    store_row<1>(add ? add + next : add, c_at + next, columns, row + 8 < end, c);
-}
-
-/* --- through shared memory ---------------------------------------------------------------------------------- */
-
-enum { SLOT_BYTES = 64 * 128 }; /* 64 rows of 32 columns of fp32 */
-
-/* Slots of a warpgroup, which its four warps fill and one thread elsewhere empties. */
-struct outbox {
-    uint32_t slots, put, free; /* barriers: what is in a slot may go; it went */
-    int count;                 /* of slots */
-};
-
-/* 32 columns into a slot, swizzled as the accelerator reads them: the eight 16-byte pieces of row r exchanged by r % 8. Odd rows
- * begin with another block of 8 columns than even ones, so that no two lanes meet in a bank. */
-ON_GPU void fill_slot(uint32_t slot, const float *c) /* c: 4 blocks of 4 */
-{
-    const int lane = threadIdx.x % 32, row = lane / 4;
-    const bool odd = row % 2;
-    const uint32_t line = slot + (threadIdx.x / 32 % 4 * 16 + row) * 128 + lane % 2 * 8;
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        const int piece = (n ^ (odd ? 2 : 0)) * 2 + lane % 4 / 2;
-        const uint32_t at = line + (piece ^ row) * 16;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float *even = c + n * 4 + half * 2, *other = c + (n ^ 2) * 4 + half * 2;
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at + half * 1024),
-                         "f"(odd ? other[0] : even[0]), "f"(odd ? other[1] : even[1])
-                         : "memory");
-        }
-    }
-}
-
-/* Sums of 64 rows, 32 columns after the other. */
-ON_GPU void put_sums(const outbox &o, place *at, const float (&c)[SUM_BLOCKS][4])
-{
-#pragma unroll
-    for (int n = 0; n < SUM_BLOCKS; n += 4) {
-        barrier_wait(o.free + at->stage * 8, (at->turn & 1) ^ 1);
-        fill_slot(o.slots + at->stage * SLOT_BYTES, c[n]);
-        wgmma_publish();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(o.put + at->stage * 8);
-        next(at, o.count);
+    if constexpr (sizeof(G) == 4) {
+        const bool add = p.add || t.chunk;
+        store_row<0>(add, c_at + at, columns, row < end, c);
+        store_row<1>(add, c_at + next, columns, row + 8 < end, c);
+    } else {
+        const G *add = (const G *)p.add;
+        store_row<0>(add ? add + at : add, c_at + at, columns, row < end, c);
+        store_row<1>(add ? add + next : add, c_at + next, columns, row + 8 < end, c);
     }
 }
 
@@ -138,30 +121,28 @@ ON_GPU int *turn_of(const expert_problem &p, const expert_tile &t, int row)
     return p.turns + line * across + t.column / CUDA_EXPERT_COLUMNS;
 }
 
-/* The accelerator adds behind those whose turn it was. */
+/* One thread waits; the caller lets the others wait for it. */
 ON_GPU void await_turn(const int *at, int chunk)
 {
     int now;
     do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
     while (now != chunk);
-    asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-/* Once all sums are where they belong. */
+/* One thread says so, once all threads' sums are on their way in order (__threadfence). */
 ON_GPU void pass_turn(int *at, int chunk)
 {
-    asm volatile("fence.proxy.async;" ::: "memory");
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(chunk + 1) : "memory");
 }
 
 /* --- experts without rows ----------------------------------------------------------------------------------- */
 
-enum { IDLE_BYTES = 2048 };
+enum { IDLE_BYTES = 8192 };
 
-/* Gradients of experts without rows are zeros. The warp that asks for operands stores them, so many with every step that both
- * are done at the same time: stores in a row would hold up the operands. */
+/* Gradients of experts without rows are zeros. The thread that asks for operands copies them from a piece of shared memory,
+ * so many with every step that both are done at the same time: stores in a row would hold up the operands. */
 struct idle_experts {
-    int64_t bytes;  /* of an expert */
+    uint32_t zeros; /* IDLE_BYTES of them */
     int expert, at; /* the piece that comes next of the expert's */
     int pieces;     /* of an expert */
     int all;        /* pieces of all experts; 0: nothing to do */
@@ -169,41 +150,46 @@ struct idle_experts {
     int owed;       /* pieces times steps */
 };
 
-template <class G> ON_GPU idle_experts idle_experts_of(const expert_problem &p, const expert_work &w)
+template <class G>
+ON_GPU idle_experts idle_experts_of(const expert_problem &p, const expert_work &w, uint32_t zeros)
 {
-    idle_experts idle = {(int64_t)p.m * p.k * (int)sizeof(G), 0, (int)blockIdx.x};
-    idle.pieces = (int)((idle.bytes + IDLE_BYTES - 1) / IDLE_BYTES);
+    idle_experts idle = {zeros, 0, (int)blockIdx.x};
+    idle.pieces = (int)(((int64_t)p.m * p.k * (int)sizeof(G) + IDLE_BYTES - 1) / IDLE_BYTES);
     for (int e = 0; e < p.experts && !p.add; e++) idle.all += expert_rows(p, e) ? 0 : idle.pieces;
     idle.steps = w.lists->steps * w.down * w.across * expert_pair<GROUPED_DW>;
     return idle;
 }
 
 /* The block's next piece; false: none is left. */
-ON_GPU bool clear_piece(const expert_problem &p, idle_experts *i)
+template <class G> ON_GPU bool clear_piece(const expert_problem &p, idle_experts *i)
 {
+    const int64_t bytes = (int64_t)p.m * p.k * (int)sizeof(G);
     while (i->expert < p.experts && (expert_rows(p, i->expert) || i->at >= i->pieces)) {
         if (expert_rows(p, i->expert) == 0) i->at -= i->pieces;
         i->expert++;
     }
     if (i->expert == p.experts) return false;
-    const int64_t from = (int64_t)i->at * IDLE_BYTES, end = min(i->bytes, from + IDLE_BYTES);
-    char *to = (char *)p.c + i->expert * i->bytes;
-#pragma unroll
-    for (int64_t at = from + threadIdx.x % 32 * 16; at < end; at += 32 * 16)
-        *(uint4 *)(to + at) = make_uint4(0, 0, 0, 0);
+    const int64_t from = (int64_t)i->at * IDLE_BYTES;
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                     (char *)p.c + i->expert * bytes + from),
+                 "r"(i->zeros), "r"((int)min((int64_t)IDLE_BYTES, bytes - from))
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
     i->at += gridDim.x;
     return true;
 }
 
 /* As many pieces as a step is worth. */
-ON_GPU void clear_some(const expert_problem &p, idle_experts *i)
+template <class G> ON_GPU void clear_some(const expert_problem &p, idle_experts *i)
 {
-    for (i->owed += i->all; i->owed >= i->steps; i->owed -= i->steps) clear_piece(p, i);
+    for (i->owed += i->all; i->owed >= i->steps; i->owed -= i->steps) clear_piece<G>(p, i);
 }
 
-ON_GPU void clear_rest(const expert_problem &p, idle_experts *i)
+template <class G> ON_GPU void clear_rest(const expert_problem &p, idle_experts *i)
 {
-    while (i->all && clear_piece(p, i)) {}
+    while (i->all && clear_piece<G>(p, i)) {
+    }
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 #endif

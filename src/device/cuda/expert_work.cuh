@@ -1,8 +1,8 @@
 /* expert_work.cuh - the tiles of products of experts, and which block has which, from where each expert's rows end.
  *
- * A tile is 128 rows by 256 columns of C. Two blocks, a pair, have neighbouring tiles at the same time and share an operand:
- * of weights (dw) tiles below each other, else beside each other. What a pair has is an item. Every block adds up the work
- * once and then finds its items by itself.
+ * A tile is 128 rows by 256 columns of C. An item is a tile (linear, dx) or two below each other (dw), which a pair of blocks
+ * has at the same time to share an operand. Every block adds up the work once and then finds its items by itself; where an item
+ * is one tile, a block is a pair of its own.
  *
  * Rows (linear, dx): experts one after the other, each as many rows of tiles as its rows need. Items go in groups of 16 rows
  * of tiles, column after column, so that those under way share operands in the second-level cache.
@@ -11,7 +11,7 @@
  * chunks that different pairs take; their sums are added in the order of chunks, so bits depend on rows alone, not on how many
  * blocks there are. Parts are listed chunks first, then experts of one chunk, the longest first. A short part, of few rows, has
  * much to store and little to multiply: rounds that take from the back of the list, where those are, lie evenly between the
- * others, and at different times for different pairs.
+ * others, and at different times for different pairs. A pair that gets a long item less takes short ones instead.
  *  1. A pair takes the chunks of the list in its order, and waits only for a chunk before: the first unfinished chunk can
  *     always go on. From the back come only experts of one chunk, which wait for nobody. */
 #ifndef PLIM_DEVICE_CUDA_EXPERT_WORK_CUH
@@ -22,12 +22,12 @@
 enum {
     EXPERT_ROWS = 128, /* of a tile */
     EXPERT_COLUMNS = CUDA_EXPERT_COLUMNS,
-    EXPERT_STEP = 64,   /* of k, that are brought at once */
-    EXPERT_MOST = 1024, /* experts that there are places for */
-    EXPERT_GROUP = 16,  /* rows of tiles that go together */
-    EXPERT_STORE = 4, /* steps that storing a tile takes as long as */
+    EXPERT_STEP = 64,     /* of k, that are brought at once */
+    EXPERT_MOST = 1024,   /* experts that there are places for */
+    EXPERT_GROUP = 16,    /* rows of tiles that go together */
+    EXPERT_STORE = 4,     /* steps that storing a tile takes as long as */
     EXPERT_NARROW = 4096, /* columns or rows of C, operands of which stay in the second-level cache */
-    EXPERT_SHORT = 512, /* rows of a part that takes longer to store than to multiply */
+    EXPERT_SHORT = 512,   /* rows of a part that takes longer to store than to multiply */
 };
 /* Blocks that have an item between them. */
 template <int KIND> constexpr int expert_pair = KIND == GROUPED_DW ? 2 : 1;
@@ -48,24 +48,14 @@ struct expert_tile {
     bool more;              /* chunks behind it */
 };
 
-/* What every block adds up, in its shared memory. */
+/* Places in shared memory. */
 struct expert_lists {
-    int singles, shorts;    /* weights: experts of one chunk; of those, that are short */
-    int parts;              /* weights: chunks and singles */
-    int steps, short_steps; /* weights: of one tile of each part, of each short one */
-    int before[];           /* rows of tiles, or chunks, of experts before; of experts of one chunk none. Behind the last
-                               expert's: all, and then, of weights, experts of one chunk, the longest first */
+    int before[EXPERT_MOST + 1];  /* rows of tiles, or chunks, of experts before; of one chunk none */
+    uint16_t single[EXPERT_MOST]; /* weights: experts of one chunk, the longest first */
+    int singles, shorts;          /* of those, that are short */
+    int parts;                    /* weights: chunks and singles */
+    int steps, short_steps;       /* weights: of one tile of each part, of each short one */
 };
-
-constexpr int expert_lists_bytes(int experts)
-{
-    return (int)sizeof(expert_lists) + (experts + 1) * (int)sizeof(int) + experts * (int)sizeof(uint16_t);
-}
-
-ON_GPU uint16_t *expert_singles(const expert_problem &p, const expert_lists *lists)
-{
-    return (uint16_t *)(lists->before + p.experts + 1);
-}
 
 struct expert_work {
     const struct expert_lists *lists;
@@ -74,9 +64,10 @@ struct expert_work {
     int group;        /* rows of items that go together */
     int pairs, pair;  /* of blocks; this block's */
     int rounds, back; /* in which the pair takes an item; of those, from the back of the list */
-    int even, extra;  /* of those, that every pair takes, and pairs with one item less from the front, from `fewer` on */
+    int even,
+        extra; /* of those, that every pair takes, and pairs with one item less from the front, from `fewer` on */
     int fewer;
-    int rank;         /* of this block in its pair */
+    int rank; /* of this block in its pair */
 };
 
 template <int KIND> ON_GPU int expert_width(const expert_problem &p)
@@ -98,7 +89,7 @@ ON_GPU void list_singles(const expert_problem &p, expert_lists *lists)
             const int other = expert_rows(p, o);
             place += other <= p.chunk && (other > rows || (other == rows && o < e));
         }
-        expert_singles(p, lists)[place] = (uint16_t)e;
+        lists->single[place] = (uint16_t)e;
     }
 }
 
@@ -110,7 +101,8 @@ ON_GPU void add_up(const expert_problem &p, expert_lists *lists)
         const int rows = expert_rows(p, e);
         const bool single = rows > 0 && rows <= p.chunk, is_short = single && rows < EXPERT_SHORT;
         lists->singles += single, lists->shorts += is_short;
-        lists->steps += parts(rows, EXPERT_STEP), lists->short_steps += is_short ? parts(rows, EXPERT_STEP) : 0;
+        lists->steps += parts(rows, EXPERT_STEP),
+            lists->short_steps += is_short ? parts(rows, EXPERT_STEP) : 0;
         lists->before[e + 1] += lists->before[e];
     }
     lists->parts = lists->before[p.experts] + lists->singles;
@@ -133,7 +125,8 @@ ON_GPU void share_items(expert_work *w, int shorts)
     const int front = w->items - shorts, rest = w->pairs - front % w->pairs, longs = l.parts - l.shorts;
     w->fewer = front % w->pairs, w->extra = 0;
     if (w->fewer && shorts && longs > 0) {
-        const int one = (l.steps - l.short_steps) / longs + EXPERT_STORE, other = l.short_steps / l.shorts + EXPERT_STORE;
+        const int one = (l.steps - l.short_steps) / longs + EXPERT_STORE,
+                  other = l.short_steps / l.shorts + EXPERT_STORE;
         w->extra = min(one / other, shorts / rest);
     }
     const int left = shorts - w->extra * rest;
@@ -191,8 +184,10 @@ ON_GPU void place_item(expert_tile *t, int within, int down, int across, int gro
  * rounds from the back. */
 ON_GPU int taken_in(const expert_work &w, int round)
 {
-    const int phase = (int)((int64_t)w.pair * w.rounds / w.pairs), backs = (int)(((int64_t)round * w.back + phase) / w.rounds);
-    if (((int64_t)(round + 1) * w.back + phase) / w.rounds == backs) return (round - backs) * w.pairs + w.pair;
+    const int phase = (int)((int64_t)w.pair * w.rounds / w.pairs),
+              backs = (int)(((int64_t)round * w.back + phase) / w.rounds);
+    if (((int64_t)(round + 1) * w.back + phase) / w.rounds == backs)
+        return (round - backs) * w.pairs + w.pair;
     const int extra = w.pair >= w.fewer ? w.extra : 0, evens = w.items - 1 - w.even * w.pairs;
     if (backs < w.even) return w.items - 1 - (backs * w.pairs + w.pair);
     if (backs < w.even + extra) return evens - ((backs - w.even) * (w.pairs - w.fewer) + w.pair - w.fewer);
@@ -208,7 +203,7 @@ ON_GPU expert_tile expert_tile_in(const expert_problem &p, const expert_work &w,
     expert_tile tile, *t = &tile;
     if constexpr (KIND == GROUPED_DW) {
         const int each = w.down * w.across, part = at / each, chunks = l.before[p.experts];
-        const int e = part < chunks ? find_expert(l.before, p.experts, part) : expert_singles(p, w.lists)[part - chunks];
+        const int e = part < chunks ? find_expert(l.before, p.experts, part) : l.single[part - chunks];
         const int end = p.ends[e];
         t->expert = e, t->chunk = part < chunks ? part - l.before[e] : 0;
         t->first = (e ? p.ends[e - 1] : 0) + t->chunk * p.chunk;
