@@ -35,7 +35,8 @@ enum {
     /* Shared memory: stages, zeros, barriers, lists. */
     ZEROS_AT = STAGES * STAGE,
     BARRIERS_AT = ZEROS_AT + IDLE_BYTES,
-    LISTS_AT = BARRIERS_AT + 2 * STAGES * 8,
+    BEGUN_AT = BARRIERS_AT + 2 * STAGES * 8, /* rounds that the consumers began */
+    LISTS_AT = BEGUN_AT + 8,
     SHARED = WG_ALIGN + LISTS_AT + (int)sizeof(expert_lists),
 };
 
@@ -201,6 +202,7 @@ ON_GPU void consume(const expert_problem &p, const ring &r, const expert_work &w
 {
     place at = {0, 0};
     for (int round = 0; round < w.rounds; round++) {
+        if (threadIdx.x == WG_THREADS) *(volatile int *)(r.at + BEGUN_AT) = round + 1;
         const expert_tile t = expert_tile_in<KIND>(p, w, round);
         const int steps = expert_steps<KIND>(p, t);
         float c[SUM_BLOCKS][4];
@@ -233,13 +235,17 @@ __global__ void __launch_bounds__(THREADS, 1) multiply(expert_problem p, const _
     uint4 *zeros = (uint4 *)(pool + ZEROS_AT);
     const ring r = ring_at<KIND>(pool);
     for (int i = threadIdx.x; i < IDLE_BYTES / 16; i += THREADS) zeros[i] = make_uint4(0, 0, 0, 0);
+    if (threadIdx.x == 0) *(volatile int *)(pool + BEGUN_AT) = 0;
     wgmma_publish();
     const int rank = expert_pair<KIND> == 2 ? pair_rank() : 0;
     const expert_work w = expert_work_of<KIND>(p, (expert_lists *)(pool + LISTS_AT), rank);
     if (expert_pair<KIND> == 2) pair_wait();
     if (threadIdx.x < WG_THREADS) {
         leave_registers<56>();
-        if (threadIdx.x == 0) produce<G, KIND>(p, m, r, w);
+        if (threadIdx.x == 0)
+            produce<G, KIND>(p, m, r, w);
+        else if (KIND == GROUPED_DW && threadIdx.x / 32 == 1)
+            look_ahead<G>(p, w, (volatile int *)(pool + BEGUN_AT));
     } else {
         take_registers<224>();
         consume<T, G, KIND>(p, r, w, threadIdx.x / WG_THREADS - 1);

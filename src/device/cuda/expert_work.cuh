@@ -25,6 +25,7 @@ enum {
     EXPERT_STEP = 64,     /* of k, that are brought at once */
     EXPERT_MOST = 1024,   /* experts that there are places for */
     EXPERT_GROUP = 16,    /* rows of tiles that go together */
+    EXPERT_SOON = 16,    /* steps after which a tile is over soon */
     EXPERT_STORE = 4,     /* steps that storing a tile takes as long as */
     EXPERT_NARROW = 4096, /* columns or rows of C, operands of which stay in the second-level cache */
     EXPERT_SHORT = 512,   /* rows of a part that takes longer to store than to multiply */
