@@ -9,7 +9,7 @@
  *                 its empty; store
  *
  * Of weights two blocks, a pair, have tiles below each other: B of both is the same, and either block brings half of it to both.
- * full[s] counts bytes of both, and consumers of both arrive at empty[s] of both. Tiles in shared memory are blocks of 64
+ * full[s] counts what comes from either, and consumers arrive at empty[s] of both. Tiles in shared memory are blocks of 64
  * columns, 128 bytes to a row, swizzled (attention_wgmma.cuh); an operand whose rows are not k lies turned, and the tensor cores
  * read it so.
  *
@@ -17,7 +17,8 @@
  * other operand has zeros (outside a tensor the accelerator reads zeros; rows behind an expert's last, which are k of the
  * weights' gradient, are zeroed in shared memory).
  *
- * The order of a sum depends on k alone, of weights on the expert's rows: bits repeat, and do not depend on the card. */
+ * The order of a sum depends on k alone, of weights on the expert's rows and the shapes: bits repeat, and do not depend on the
+ * card. */
 #include "device/cuda/expert_pipe.cuh"
 #include "device/cuda/expert_store.cuh"
 
@@ -35,8 +36,7 @@ enum {
     /* Shared memory: stages, zeros, barriers, lists. */
     ZEROS_AT = STAGES * STAGE,
     BARRIERS_AT = ZEROS_AT + IDLE_BYTES,
-    BEGUN_AT = BARRIERS_AT + 2 * STAGES * 8, /* rounds that the consumers began */
-    LISTS_AT = BEGUN_AT + 8,
+    LISTS_AT = BARRIERS_AT + 2 * STAGES * 8,
     SHARED = WG_ALIGN + LISTS_AT + (int)sizeof(expert_lists),
 };
 
@@ -202,7 +202,6 @@ ON_GPU void consume(const expert_problem &p, const ring &r, const expert_work &w
 {
     place at = {0, 0};
     for (int round = 0; round < w.rounds; round++) {
-        if (threadIdx.x == WG_THREADS) *(volatile int *)(r.at + BEGUN_AT) = round + 1;
         const expert_tile t = expert_tile_in<KIND>(p, w, round);
         const int steps = expert_steps<KIND>(p, t);
         float c[SUM_BLOCKS][4];
@@ -235,17 +234,13 @@ __global__ void __launch_bounds__(THREADS, 1) multiply(expert_problem p, const _
     uint4 *zeros = (uint4 *)(pool + ZEROS_AT);
     const ring r = ring_at<KIND>(pool);
     for (int i = threadIdx.x; i < IDLE_BYTES / 16; i += THREADS) zeros[i] = make_uint4(0, 0, 0, 0);
-    if (threadIdx.x == 0) *(volatile int *)(pool + BEGUN_AT) = 0;
     wgmma_publish();
     const int rank = expert_pair<KIND> == 2 ? pair_rank() : 0;
     const expert_work w = expert_work_of<KIND>(p, (expert_lists *)(pool + LISTS_AT), rank);
     if (expert_pair<KIND> == 2) pair_wait();
     if (threadIdx.x < WG_THREADS) {
         leave_registers<56>();
-        if (threadIdx.x == 0)
-            produce<G, KIND>(p, m, r, w);
-        else if (KIND == GROUPED_DW && threadIdx.x / 32 == 1)
-            look_ahead<G>(p, w, (volatile int *)(pool + BEGUN_AT));
+        if (threadIdx.x == 0) produce<G, KIND>(p, m, r, w);
     } else {
         take_registers<224>();
         consume<T, G, KIND>(p, r, w, threadIdx.x / WG_THREADS - 1);
@@ -299,15 +294,15 @@ static int launch(void (*kernel)(expert_problem, maps), const struct cuda_queue 
     constexpr int PAIR = expert_pair<KIND>;
     cudaLaunchAttribute pair = {};
     cudaLaunchConfig_t config = {};
-    int pairs = 0;
+    int pairs = queue->sms / PAIR, most = pairs, code = 0;
     pair.id = cudaLaunchAttributeClusterDimension;
     pair.val.clusterDim.x = PAIR, pair.val.clusterDim.y = pair.val.clusterDim.z = 1;
-    config.gridDim = dim3((unsigned)(queue->sms / PAIR * PAIR)), config.blockDim = dim3(THREADS);
+    config.gridDim = dim3((unsigned)(pairs * PAIR)), config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = SHARED, config.stream = stream_of(queue);
     config.attrs = &pair, config.numAttrs = 1;
-    int code = (int)cudaOccupancyMaxActiveClusters(&pairs, (const void *)kernel, &config);
+    if (PAIR > 1) code = (int)cudaOccupancyMaxActiveClusters(&most, (const void *)kernel, &config);
     if (code) return code;
-    if (pairs * PAIR < (int)config.gridDim.x) config.gridDim.x = (unsigned)(pairs * PAIR);
+    config.gridDim.x = (unsigned)((pairs < most ? pairs : most) * PAIR);
     code = (int)cudaLaunchKernelEx(&config, kernel, p, m);
     return code ? code : launched();
 }

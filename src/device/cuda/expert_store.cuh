@@ -135,39 +135,6 @@ ON_GPU void pass_turn(int *at, int chunk)
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(chunk + 1) : "memory");
 }
 
-/* --- what is added to --------------------------------------------------------------------------------------- */
-
-/* A warp asks for the lines of a tile that something will be added to, resting in between: sums find them in the second-level
- * cache, instead of waiting there for memory and keeping those behind them from leaving. */
-template <class G> ON_GPU void ask_for_tile(const expert_problem &p, const expert_tile &t, int rest)
-{
-    constexpr int LINE = 128 / (int)sizeof(G), ACROSS = EXPERT_COLUMNS / LINE;
-    const G *c = (const G *)p.c + (int64_t)t.expert * p.m * p.k;
-    for (int i = threadIdx.x % 32; i < EXPERT_ROWS * ACROSS; i += 32) {
-        const int row = t.row + i / ACROSS, column = t.column + i % ACROSS * LINE;
-        if (row < p.m && column < p.k)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(c + (int64_t)row * p.k + column));
-        __nanosleep(rest);
-    }
-}
-
-/* Nanoseconds of rest for a step of the tile under way: lines are asked for about as long as it takes. */
-#define REST 20
-
-/* Rounds of the block, one after the other as they are begun; behind short ones, which are over soon, the next at once. */
-template <class G> ON_GPU void look_ahead(const expert_problem &p, const expert_work &w, volatile int *begun)
-{
-    if (!p.add && w.lists->before[p.experts] == 0) return;
-    for (int round = 0, asked = 0; round < w.rounds; round++) {
-        while (*begun <= round) __nanosleep(500);
-        const int steps = expert_steps<GROUPED_DW>(p, expert_tile_in<GROUPED_DW>(p, w, round));
-        for (; asked <= round + (steps < EXPERT_SOON) && asked < w.rounds; asked++) {
-            const expert_tile t = expert_tile_in<GROUPED_DW>(p, w, asked);
-            if (p.add || t.chunk) ask_for_tile<G>(p, t, min(steps, 64) * REST);
-        }
-    }
-}
-
 /* --- experts without rows ----------------------------------------------------------------------------------- */
 
 enum { IDLE_BYTES = 8192 };

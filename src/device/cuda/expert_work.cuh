@@ -25,7 +25,6 @@ enum {
     EXPERT_STEP = 64,     /* of k, that are brought at once */
     EXPERT_MOST = 1024,   /* experts that there are places for */
     EXPERT_GROUP = 16,    /* rows of tiles that go together */
-    EXPERT_SOON = 16,    /* steps after which a tile is over soon */
     EXPERT_STORE = 4,     /* steps that storing a tile takes as long as */
     EXPERT_NARROW = 4096, /* columns or rows of C, operands of which stay in the second-level cache */
     EXPERT_SHORT = 512,   /* rows of a part that takes longer to store than to multiply */
@@ -51,7 +50,7 @@ struct expert_tile {
 
 /* Places in shared memory. */
 struct expert_lists {
-    int before[EXPERT_MOST + 1];  /* rows of tiles, or chunks, of experts before; of one chunk none */
+    int before[EXPERT_MOST + 1]; /* rows of tiles, or chunks, of experts before; of those of one chunk none */
     uint16_t single[EXPERT_MOST]; /* weights: experts of one chunk, the longest first */
     int singles, shorts;          /* of those, that are short */
     int parts;                    /* weights: chunks and singles */
@@ -65,10 +64,9 @@ struct expert_work {
     int group;        /* rows of items that go together */
     int pairs, pair;  /* of blocks; this block's */
     int rounds, back; /* in which the pair takes an item; of those, from the back of the list */
-    int even,
-        extra; /* of those, that every pair takes, and pairs with one item less from the front, from `fewer` on */
-    int fewer;
-    int rank; /* of this block in its pair */
+    int even;         /* of those, that every pair has */
+    int fewer, extra; /* from pair `fewer` on, one less from the front and `extra` more from the back */
+    int rank;         /* of this block in its pair */
 };
 
 template <int KIND> ON_GPU int expert_width(const expert_problem &p)
@@ -102,8 +100,8 @@ ON_GPU void add_up(const expert_problem &p, expert_lists *lists)
         const int rows = expert_rows(p, e);
         const bool single = rows > 0 && rows <= p.chunk, is_short = single && rows < EXPERT_SHORT;
         lists->singles += single, lists->shorts += is_short;
-        lists->steps += parts(rows, EXPERT_STEP),
-            lists->short_steps += is_short ? parts(rows, EXPERT_STEP) : 0;
+        lists->steps += parts(rows, EXPERT_STEP);
+        lists->short_steps += is_short ? parts(rows, EXPERT_STEP) : 0;
         lists->before[e + 1] += lists->before[e];
     }
     lists->parts = lists->before[p.experts] + lists->singles;
