@@ -17,6 +17,7 @@
 
 enum {
     PARTS = 3,
+    AHEAD = 4, /* lines of A that are fetched before they are packed */
 };
 
 /* ---- products ---- */
@@ -167,8 +168,11 @@ SPLIT_CODE static void pack_a(void *panels, int64_t stride, const void *src, int
     for (int64_t l = 0; l < lines; l++) {
         const float *line = (const float *)src + l * ls;
         uint16_t *dst = (uint16_t *)panels + l / AMX_SIDE * 2 * stride + l % AMX_SIDE * AMX_KG;
+        const float *ahead = line + amx_least(AHEAD, lines - 1 - l) * ls;
         for (int64_t i = 0; i < k; i += AMX_KG, dst += PARTS * AMX_GROUP) {
             __m512i part[PARTS];
+            _mm_prefetch((const char *)(ahead + i), _MM_HINT_T0);
+            _mm_prefetch((const char *)(ahead + i + AMX_HALF), _MM_HINT_T0);
             split(group_of(line, ks, i, k, copy), part);
             for (int p = 0; p < PARTS; p++) _mm512_storeu_si512(dst + p * AMX_GROUP, part[p]);
         }
