@@ -210,8 +210,12 @@ SPLIT_CODE static void pack_columns(uint16_t *dst, const float *src, int64_t ls,
 {
     __m512i part[AMX_HALF][PARTS], one[AMX_HALF];
     float copy[AMX_KG];
-    for (int64_t l = 0; l < AMX_HALF; l++)
-        split(group_of(src + amx_least(l, lines - 1) * ls, ks, i, k, copy), part[l]);
+    for (int64_t l = 0; l < AMX_HALF; l++) {
+        const float *line = src + amx_least(l, lines - 1) * ls;
+        _mm_prefetch((const char *)(line + (i + 2 * AMX_KG) * ks), _MM_HINT_T0);
+        _mm_prefetch((const char *)(line + (i + 2 * AMX_KG) * ks + AMX_HALF), _MM_HINT_T0);
+        split(group_of(line, ks, i, k, copy), part[l]);
+    }
     for (int p = 0; p < PARTS; p++, dst += AMX_GROUP) {
         for (int l = 0; l < AMX_HALF; l++) one[l] = part[l][p];
         turn(one);
