@@ -47,6 +47,17 @@ typedef void gemm_round(uint16_t *c, int64_t ldc, const float *tile, int rows, i
 typedef void gemm_tile_round(const void *a, const void *b, int64_t k, const float *sums, const uint16_t *add,
                              const float *bias, uint16_t *c, int64_t ldc);
 
+/* What goes with a tile of an F32 C. add: rows ldc apart, may be C itself; bias[nr]; each may be NULL. */
+struct gemm_onto {
+    const float *add, *bias;
+    const char *next; /* `bytes` that the next tiles will read: to be prefetched on the way */
+    int64_t bytes;
+};
+
+/* C[rows,nr] = (add + bias) + A.B (rows <= mr; all nr columns are written). */
+typedef void gemm_tile_onto(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
+                            const struct gemm_onto *onto);
+
 struct gemm_kernel {
     const char *name;
     int mr, nr, kg;
@@ -57,6 +68,7 @@ struct gemm_kernel {
     gemm_tile *run;
     gemm_round *round;
     gemm_tile_round *run_round; /* optional: run and round in one, without the detour through memory */
+    gemm_tile_onto *run_onto;   /* optional: C is written once, and fetched while the products are made */
 };
 
 extern const struct gemm_kernel gemm_plain_f32;
