@@ -3,6 +3,7 @@
  * Workers share the columns of C and nothing else. Each takes as many as its kernel reads side by side, all of k, block by
  * block, and writes them to C before it takes the next. */
 #include "device/cpu/gemm_few.h"
+#include "device/cpu/gemm_kernel.h"
 
 enum {
     TASKS_PER_WORKER = 4, /* so that a worker that was held up does not hold up the rest */
@@ -20,7 +21,7 @@ static const struct gemm_few *const kernels[CPU_LEVELS][DT_COUNT] = {
     [CPU_AVX2] = {&gemm_few_avx2_f32, &gemm_few_avx2_bf16, &gemm_few_avx2_f16},
     [CPU_AVX512] = {&gemm_few_avx512_f32, &gemm_few_avx512_bf16, &gemm_few_avx512_f16},
     [CPU_AVX512_BF16] = {&gemm_few_avx512_f32, &gemm_few_vdpbf16ps, &gemm_few_avx512_f16},
-    [CPU_AMX] = {&gemm_few_avx512_f32, &gemm_few_amx_bf16, &gemm_few_avx512_f16},
+    [CPU_AMX] = {&gemm_few_avx512_f32, &gemm_few_amx_bf16, &gemm_few_amx_f16},
 #endif
 };
 _Static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "the order of the table");
@@ -48,9 +49,15 @@ static const struct gemm_few *kernel_for(int64_t m, int64_t k, enum dtype type)
     return few && m <= few->rows && packed_bytes(few, k) <= MOST_BYTES ? few : NULL;
 }
 
+/* Its packed kernel multiplies fp32 in parts, and no kernel here does. */
+static bool in_parts(const struct gemm *g)
+{
+    return g->split && g->ab_type == DT_F32 && gemm_kernel_split(cpu_level())->parts;
+}
+
 const struct gemm_few *gemm_few_for(const struct gemm *g)
 {
-    const struct gemm_few *few = kernel_for(g->m, g->k, g->ab_type);
+    const struct gemm_few *few = in_parts(g) ? NULL : kernel_for(g->m, g->k, g->ab_type);
     if (!few || g->k == 0 || g->a_cs != 1) return NULL;
     return g->b_rs == 1 || (g->b_cs == 1 && few->across) ? few : NULL;
 }
