@@ -8,6 +8,7 @@
 enum {
     TASKS_PER_WORKER = 4, /* so that a worker that was held up does not hold up the rest */
     NARROWEST = 64,       /* columns of a task that reads across */
+    FEWEST = 16,          /* columns of a task that reads along k */
     MOST_BYTES = 1 << 20, /* of packed A */
 };
 
@@ -95,7 +96,8 @@ struct job {
     const struct gemm_few *few;
     const struct gemm *g;
     const char *a; /* packed, a block of k after the other */
-    int width;     /* columns of a task */
+    int cols;      /* columns of a task */
+    int width;     /* of its sums */
     bool across;
 };
 
@@ -175,16 +177,18 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int worker)
     const struct job *job = arg;
     (void)worker;
     for (int64_t i = begin; i < end; i++) {
-        int64_t n = i * job->width;
-        make_tile(job, n, (int)least(job->width, job->g->n - n));
+        int64_t n = i * job->cols;
+        make_tile(job, n, (int)least(job->cols, job->g->n - n));
     }
 }
 
-static int width_of(const struct gemm_few *few, bool across, int64_t n, int threads)
+/* Columns of a task. Along k they are those that a kernel takes at once; so few that workers would wait are halved. */
+static int columns_of(const struct gemm_few *few, bool across, int64_t n, int threads)
 {
-    if (!across) return few->lines;
-    int64_t even = divide_up(divide_up(n, (int64_t)threads * TASKS_PER_WORKER), NARROWEST) * NARROWEST;
-    return (int)least(even, GEMM_FEW_WIDTH);
+    int64_t even = divide_up(n, (int64_t)threads * TASKS_PER_WORKER), cols = few->lines;
+    if (across) return (int)least(divide_up(even, NARROWEST) * NARROWEST, GEMM_FEW_WIDTH);
+    while (cols > FEWEST && cols > 2 * even) cols /= 2;
+    return (int)cols;
 }
 
 void gemm_few_run(const struct gemm_few *few, const struct gemm *g, void *workspace, struct threads *team)
@@ -194,7 +198,8 @@ void gemm_few_run(const struct gemm_few *few, const struct gemm *g, void *worksp
         few->pack((char *)workspace + (size_t)(k / GEMM_KC) * block_bytes(few), element(g->a, g->ab_type, k),
                   g->ab_type, g->a_rs, (int)g->m, least(GEMM_KC, g->k - k));
     int threads = threads_count(team);
-    job.width = width_of(few, job.across, g->n, threads);
-    int64_t tasks = divide_up(g->n, job.width), grain = tasks / ((int64_t)threads * TASKS_PER_WORKER);
+    job.cols = columns_of(few, job.across, g->n, threads);
+    job.width = job.across ? job.cols : few->lines;
+    int64_t tasks = divide_up(g->n, job.cols), grain = tasks / ((int64_t)threads * TASKS_PER_WORKER);
     threads_each(team, tasks, grain > 1 ? grain : 1, run_tasks, &job);
 }

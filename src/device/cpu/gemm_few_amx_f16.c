@@ -107,7 +107,7 @@ F16_CODE static void along_whole(const struct gemm_few_block *p)
     for (int i = 0; i < TILES; i++) put(tile[i], p, i * SIDE);
 }
 
-/* Any lines and any k, a tile at a time through a copy. */
+/* Any lines and any k, a tile at a time; what does not fill it goes through a copy. */
 F16_CODE static void along_edge(const struct gemm_few_block *p)
 {
     for (int line = 0; line < p->cols; line += SIDE) {
@@ -118,8 +118,9 @@ F16_CODE static void along_edge(const struct gemm_few_block *p)
         _tile_zero(0);
         for (int64_t k = 0; k < p->k; k += STEP, a += PARTS * TILE, b += STEP) {
             int64_t here = p->k - k < STEP ? p->k - k : STEP;
-            few_copy_lines((char *)copy, 64, SIDE, (const char *)b, 2 * p->step, lines, 2 * here);
-            split_lines(split, copy, STEP, SIDE);
+            bool whole = lines == SIDE && here == STEP;
+            if (!whole) few_copy_lines((char *)copy, 64, SIDE, (const char *)b, 2 * p->step, lines, 2 * here);
+            split_lines(split, whole ? b : copy, whole ? p->step : STEP, SIDE);
             load_a(a);
             MULTIPLY(0, 4, split + TILE);
             MULTIPLY(0, 4, split);
