@@ -5,39 +5,133 @@
  * the result is as exact as an fp32 kernel's, at six times the work of bf16 and still less than half of fp32's time.
  * Infinities come out as NaN, and parts below 2^-126 as zero.
  *
- * Panels are those of gemm_amx.h, three in turn for each group of 32 k: parts 0, 1, 2.
+ * Panels are those of gemm_amx.h, three in turn for each group of 32 k: parts 0, 1, 2. B's have 16 columns to a tile, and the
+ * two tiles of a part behind each other.
  */
 #include "device/cpu/gemm_amx.h"
 
 #if defined(__x86_64__)
 
-#define SPLIT_CODE __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+#define SPLIT_CODE AMX_PARTS_CODE
 #define INLINE     AMX_INLINE
 
 enum {
     PARTS = 3,
+    AHEAD = 4, /* lines of A that are fetched before they are packed */
 };
 
 /* ---- products ---- */
 
-/* The smallest products come first. */
+SPLIT_CODE INLINE void load_b(const uint16_t *b)
+{
+    _tile_loadd(6, b, 64);
+    _tile_loadd(7, b + AMX_GROUP / 2, 64);
+}
+
+SPLIT_CODE INLINE void add_products(bool lower)
+{
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (lower) {
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+/* From one product to the next one side stays where it is: loads are what this loop waits for. The largest comes last. */
 SPLIT_CODE INLINE void add_group(const uint16_t *a, const uint16_t *b, bool lower)
 {
-    amx_load_a(a + 2 * AMX_GROUP, lower);
-    amx_add_products(b, lower);
-    amx_load_a(a + AMX_GROUP, lower);
-    amx_add_products(b + AMX_GROUP, lower);
-    amx_add_products(b, lower);
     amx_load_a(a, lower);
-    amx_add_products(b + 2 * AMX_GROUP, lower);
-    amx_add_products(b + AMX_GROUP, lower);
-    amx_add_products(b, lower);
+    load_b(b + 2 * AMX_GROUP);
+    add_products(lower);
+    load_b(b + AMX_GROUP);
+    add_products(lower);
+    amx_load_a(a + AMX_GROUP, lower);
+    add_products(lower);
+    load_b(b);
+    add_products(lower);
+    amx_load_a(a + 2 * AMX_GROUP, lower);
+    add_products(lower);
+    amx_load_a(a, lower);
+    add_products(lower);
 }
 
 SPLIT_CODE static void run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
                            bool accumulate)
 {
     amx_run(add_group, PARTS * AMX_GROUP, a, b, k, c, ldc, rows, accumulate);
+}
+
+/* ---- products onto something ---- */
+
+/* Lines of the caches that come with each group of k, so that no group waits for all of them. */
+struct ahead {
+    const float *c; /* rows ldc apart, two lines each */
+    int64_t ldc, rows;
+    const char *next, *end;
+    int64_t step;
+};
+
+SPLIT_CODE INLINE void look_ahead(struct ahead *at)
+{
+    enum { ROWS = 4 };
+    for (int r = 0; r < ROWS && at->rows > 0; r++, at->rows--, at->c += at->ldc) {
+        _mm_prefetch((const char *)at->c, _MM_HINT_T0);
+        _mm_prefetch((const char *)(at->c + AMX_HALF), _MM_HINT_T0);
+    }
+    for (int64_t i = 0; i < at->step && at->next < at->end; i += 64, at->next += 64)
+        _mm_prefetch(at->next, _MM_HINT_T1);
+}
+
+SPLIT_CODE INLINE void add_all(const uint16_t *a, const uint16_t *b, int64_t k, float *tile, bool lower,
+                               struct ahead *at)
+{
+    const int64_t step = PARTS * AMX_GROUP, row = AMX_SIDE * sizeof *tile;
+    gemm_amx_set_up_thread();
+    __asm__ volatile("" ::: "memory"); /* panels are written: gcc does not know that tile loads read memory */
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t i = 0; i < k; i += AMX_KG, a += step, b += step) {
+        look_ahead(at);
+        add_group(a, b, lower);
+    }
+    _tile_stored(0, tile, row);
+    _tile_stored(1, tile + AMX_HALF, row);
+    if (!lower) return;
+    _tile_stored(2, tile + AMX_HALF * AMX_SIDE, row);
+    _tile_stored(3, tile + AMX_HALF * AMX_SIDE + AMX_HALF, row);
+}
+
+/* Sixteen columns of a row. */
+SPLIT_CODE INLINE void put(float *c, const float *tile, const float *add, const float *bias)
+{
+    __m512 x = _mm512_load_ps(tile), start;
+    if (add) {
+        start = _mm512_loadu_ps(add);
+        if (bias) start = _mm512_add_ps(start, _mm512_loadu_ps(bias));
+        x = _mm512_add_ps(start, x);
+    } else if (bias) {
+        x = _mm512_add_ps(_mm512_loadu_ps(bias), x);
+    }
+    _mm512_storeu_ps(c, x);
+}
+
+SPLIT_CODE static void run_onto(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
+                                const struct gemm_onto *onto)
+{
+    _Alignas(64) float tile[AMX_SIDE * AMX_SIDE];
+    const float *add = onto->add, *bias = onto->bias;
+    int64_t groups = k / AMX_KG + 1;
+    struct ahead at = {add ? add : c, ldc, rows, onto->next, onto->next + onto->bytes, onto->bytes / groups};
+    if (rows > AMX_HALF)
+        add_all(a, b, k, tile, true, &at);
+    else
+        add_all(a, b, k, tile, false, &at);
+    for (int r = 0; r < rows; r++, c += ldc, add += add ? ldc : 0)
+        for (int half = 0; half < AMX_SIDE; half += AMX_HALF)
+            put(c + half, tile + r * AMX_SIDE + half, add ? add + half : NULL, bias ? bias + half : NULL);
 }
 
 /* ---- packing ---- */
@@ -73,41 +167,44 @@ SPLIT_CODE static void pack_a(void *panels, int64_t stride, const void *src, int
     for (int64_t l = 0; l < lines; l++) {
         const float *line = (const float *)src + l * ls;
         uint16_t *dst = (uint16_t *)panels + l / AMX_SIDE * 2 * stride + l % AMX_SIDE * AMX_KG;
+        const float *ahead = line + amx_least(AHEAD, lines - 1 - l) * ls;
         for (int64_t i = 0; i < k; i += AMX_KG, dst += PARTS * AMX_GROUP) {
             __m512i part[PARTS];
+            _mm_prefetch((const char *)(ahead + i), _MM_HINT_T0);
+            _mm_prefetch((const char *)(ahead + i + AMX_HALF), _MM_HINT_T0);
             split(group_of(line, ks, i, k, copy), part);
             for (int p = 0; p < PARTS; p++) _mm512_storeu_si512(dst + p * AMX_GROUP, part[p]);
         }
     }
 }
 
-/* One group of 32 k of a panel: pairs of k, and in them columns. */
-SPLIT_CODE static void pack_b_group(uint32_t *dst, const float *src, int64_t ls, int64_t ks, int64_t lines,
+/* 16 columns of a group of 32 k: of each part, which are AMX_GROUP numbers apart, pairs of k and in them columns. */
+SPLIT_CODE static void pack_columns(uint16_t *dst, const float *src, int64_t ls, int64_t ks, int64_t lines,
                                     int64_t i, int64_t k)
 {
-    _Alignas(64) uint32_t turned[PARTS][AMX_SIDE][AMX_HALF];
+    __m512i part[AMX_HALF][PARTS], one[AMX_HALF];
     float copy[AMX_KG];
-    for (int64_t l = 0; l < AMX_SIDE; l++) {
-        __m512i part[PARTS];
-        split(group_of(src + amx_least(l, lines - 1) * ls, ks, i, k, copy), part);
-        for (int p = 0; p < PARTS; p++) _mm512_store_si512(turned[p][l], part[p]);
+    for (int64_t l = 0; l < AMX_HALF; l++) {
+        const float *line = src + amx_least(l, lines - 1) * ls;
+        _mm_prefetch((const char *)(line + (i + 2 * AMX_KG) * ks), _MM_HINT_T0);
+        _mm_prefetch((const char *)(line + (i + 2 * AMX_KG) * ks + AMX_HALF), _MM_HINT_T0);
+        split(group_of(line, ks, i, k, copy), part[l]);
     }
-    const __m512i lanes = _mm512_mullo_epi32(
-        _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi32(AMX_HALF));
-    for (int p = 0; p < PARTS; p++)
-        for (int pair = 0; pair < AMX_HALF; pair++, dst += AMX_SIDE) {
-            _mm512_storeu_si512(dst, _mm512_i32gather_epi32(lanes, turned[p][0] + pair, 4));
-            _mm512_storeu_si512(dst + AMX_HALF, _mm512_i32gather_epi32(lanes, turned[p][AMX_HALF] + pair, 4));
-        }
+    for (int p = 0; p < PARTS; p++, dst += AMX_GROUP) {
+        for (int l = 0; l < AMX_HALF; l++) one[l] = part[l][p];
+        amx_turn(one);
+        for (int l = 0; l < AMX_HALF; l++) _mm512_storeu_si512(dst + l * AMX_KG, one[l]);
+    }
 }
 
+/* A group of k of a part is two tiles, one behind the other. */
 static void pack_b(void *panels, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
                    int64_t k)
 {
-    for (int64_t l = 0; l < lines; l += AMX_SIDE) {
-        uint32_t *dst = (uint32_t *)panels + l / AMX_SIDE * stride;
-        for (int64_t i = 0; i < k; i += AMX_KG, dst += PARTS * AMX_GROUP / 2)
-            pack_b_group(dst, (const float *)src + l * ls, ls, ks, amx_least(AMX_SIDE, lines - l), i, k);
+    for (int64_t l = 0; l < lines; l += AMX_HALF) {
+        uint16_t *dst = (uint16_t *)panels + l / AMX_SIDE * 2 * stride + l % AMX_SIDE * AMX_KG;
+        for (int64_t i = 0; i < k; i += AMX_KG, dst += PARTS * AMX_GROUP)
+            pack_columns(dst, (const float *)src + l * ls, ls, ks, lines - l, i, k);
     }
 }
 
@@ -116,11 +213,12 @@ const struct gemm_kernel gemm_amx_split = {
     .mr = AMX_SIDE,
     .nr = AMX_SIDE,
     .kg = AMX_KG,
-    .halves = PARTS,
+    .parts = PARTS,
     .type = DT_F32,
     .pack_a = pack_a,
     .pack_b = pack_b,
     .run = run,
+    .run_onto = run_onto,
 };
 
 #endif

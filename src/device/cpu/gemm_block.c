@@ -91,6 +91,20 @@ static void tile_in_c(const struct gemm_block *block, const struct tile *t)
     run(block, t, c, g->c_rs, block->k > 0 || g->add || g->bias);
 }
 
+/* The same by a kernel that reads and writes C once; `bytes` of `next` are prefetched meanwhile. */
+static void tile_onto_c(const struct gemm_block *block, const struct tile *t, const char *next, int64_t bytes)
+{
+    const struct gemm *g = block->g;
+    int64_t at = t->m * g->c_rs + t->n;
+    float *c = (float *)g->c + at;
+    struct gemm_onto onto = {.add = c, .next = next, .bytes = bytes};
+    if (block->k == 0) {
+        onto.add = g->add ? (const float *)g->add + at : NULL;
+        onto.bias = g->bias ? t->bias : NULL;
+    }
+    block->kernel->run_onto(t->a, t->b, block->depth, c, g->c_rs, t->rows, &onto);
+}
+
 /* F32 C, but it ends inside the tile. */
 static void tile_at_edge(const struct gemm_block *block, const struct tile *t)
 {
@@ -157,6 +171,7 @@ void gemm_block_multiply(const struct gemm_block *block)
     int64_t share = b_step * kernel->mr / (block->rows + kernel->mr) + 64; /* to prefetch with each tile */
     bool f32 = block->g->c_type == DT_F32, last = block->k + block->depth >= block->g->k;
     bool rounded = kernel->run_round && block->g->c_type == DT_BF16 && last;
+    bool onto = kernel->run_onto && f32;
     float *sums = block->sums;
     struct tile t = {0};
     for (int64_t j = 0; j * kernel->nr < block->cols; j++) {
@@ -166,6 +181,10 @@ void gemm_block_multiply(const struct gemm_block *block)
         for (int64_t i = 0; i < block->rows; i += kernel->mr, t.a += a_step, next += share) {
             t.m = block->m + i;
             t.rows = (int)least(kernel->mr, block->rows - i);
+            if (onto && t.cols == kernel->nr) {
+                tile_onto_c(block, &t, next, share);
+                continue;
+            }
             prefetch_next(next, share);
             if (!f32) {
                 if (rounded && t.cols == kernel->nr && t.rows == kernel->mr) {
