@@ -70,6 +70,19 @@ static void test_few_rows_need_no_scratch(void **state)
     }
 }
 
+/* Gradients of experts: chunks of rows are as long as leaves tiles for all blocks, and what is never cut needs no counts. */
+static void test_expert_chunks(void **state)
+{
+    (void)state;
+    assert_int_equal(cuda_expert_chunk(14336, 4096, 16384), 16384); /* Mixtral: 1792 tiles */
+    assert_int_equal(cuda_expert_turns(8, 14336, 4096, 16384), 0);
+    assert_int_equal(cuda_expert_chunk(1024, 2048, 65536), 8192); /* OLMoE: 64 tiles, 8 chunks of all rows */
+    assert_int_equal(cuda_expert_turns(64, 1024, 2048, 65536), 64 * 16 * 8 * 4);
+    assert_int_equal(cuda_expert_chunk(64, 64, 1 << 20), CUDA_EXPERT_CHUNK);
+    assert_int_equal(cuda_expert_turns(8, 64, 64, CUDA_EXPERT_CHUNK), 0);
+    assert_int_equal(cuda_expert_turns(8, 64, 264, CUDA_EXPERT_CHUNK + 1), 8 * 2 * 4);
+}
+
 /* Every plan for a card has cuBLASLt's room, every plan for a CPU its kernels'. */
 static void test_presets_count_scratch(void **state)
 {
@@ -370,6 +383,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention_counts_who_runs),
         cmocka_unit_test(test_few_rows_need_no_scratch),
+        cmocka_unit_test(test_expert_chunks),
         cmocka_unit_test(test_presets_count_scratch),
         cmocka_unit_test(test_absent_cpu_is_like_the_one_here),
         cmocka_unit_test(test_no_kernels),
