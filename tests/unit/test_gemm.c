@@ -66,7 +66,7 @@ struct trial {
     int64_t m, n, k;
     enum dtype type, c_type;
     bool a_turned, b_turned; /* contiguous over m; contiguous over k */
-    bool bias, add, in_place, exact;
+    bool bias, add, in_place, exact, split;
 };
 
 struct data {
@@ -79,6 +79,7 @@ static struct data make(const struct trial *t, uint32_t seed)
 {
     struct data d = {{.m = t->m, .n = t->n, .k = t->k, .ab_type = t->type, .c_type = t->c_type}, NULL, 0};
     struct gemm *g = &d.g;
+    g->split = t->split;
     g->a_rs = t->a_turned ? 1 : t->k + PAD;
     g->a_cs = t->a_turned ? t->m + PAD : 1;
     g->b_rs = t->b_turned ? 1 : t->n + PAD;
@@ -114,7 +115,8 @@ static void refill(struct data *d)
 /* Run with a workspace of exactly the promised size; fail when anything after it was touched. */
 static void run(const struct gemm *g, int threads)
 {
-    size_t bytes = gemm_workspace(g->m, g->n, g->k, g->ab_type, g->c_type, threads);
+    size_t bytes = (g->split ? gemm_split_workspace : gemm_workspace)(g->m, g->n, g->k, g->ab_type,
+                                                                      g->c_type, threads);
     unsigned char *workspace = aligned_alloc(64, (bytes + GUARD + 63) & ~(size_t)63);
     assert_non_null(workspace);
     memset(workspace + bytes, MARK, GUARD);
@@ -193,10 +195,17 @@ static void try_one(const struct trial *t, uint32_t seed)
 
 static const struct {
     enum dtype ab, c;
+    bool split;
 } type_pairs[] = {
-    {DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_BF16, DT_F32}, {DT_F16, DT_F16}, {DT_F16, DT_F32},
+    {DT_F32, DT_F32},        {DT_BF16, DT_BF16}, {DT_BF16, DT_F32}, {DT_F16, DT_F16}, {DT_F16, DT_F32},
+    {DT_F32, DT_F32, true},
 };
 enum { PAIRS = sizeof type_pairs / sizeof *type_pairs };
+
+static void set_types(struct trial *t, int pair)
+{
+    t->type = type_pairs[pair].ab, t->c_type = type_pairs[pair].c, t->split = type_pairs[pair].split;
+}
 
 /* All 32 combinations of strides and extras, for every pair of types and small odd shapes. */
 static void test_small(void **state)
@@ -207,7 +216,8 @@ static void test_small(void **state)
     static const int64_t ks[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 66};
     uint32_t seed = 1;
     for (int i = 0; i < 32 * PAIRS * 4; i += STRIDE) {
-        struct trial t = {.type = type_pairs[i % PAIRS].ab, .c_type = type_pairs[i % PAIRS].c};
+        struct trial t = {0};
+        set_types(&t, i % PAIRS);
         int bits = i / PAIRS;
         t.a_turned = bits & 1, t.b_turned = bits >> 1 & 1, t.bias = bits >> 2 & 1;
         t.add = bits >> 3 & 1, t.in_place = bits >> 4 & 1;
@@ -230,7 +240,7 @@ static void test_blocks(void **state)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int i = 0; i < PAIRS * 4; i += STRIDE) {
             struct trial t = {.m = shapes[s][0], .n = shapes[s][1], .k = shapes[s][2]};
-            t.type = type_pairs[i % PAIRS].ab, t.c_type = type_pairs[i % PAIRS].c;
+            set_types(&t, i % PAIRS);
             t.a_turned = i / PAIRS & 1, t.b_turned = i / PAIRS >> 1 & 1;
             t.bias = next_random(&seed) & 1, t.add = next_random(&seed) & 1;
             t.in_place = next_random(&seed) & 1, t.exact = next_random(&seed) & 1;
@@ -272,7 +282,7 @@ static void *copy_of_c(const struct data *d)
 static struct trial invariant_trial(int i, int64_t m, int64_t n, int64_t k)
 {
     struct trial t = {.m = m, .n = n, .k = k, .bias = true, .add = true, .in_place = true};
-    t.type = type_pairs[i].ab, t.c_type = type_pairs[i].c;
+    set_types(&t, i);
     t.b_turned = i & 1, t.a_turned = i >> 1 & 1;
     return t;
 }
@@ -327,6 +337,7 @@ static void test_parts(void **state)
     (void)state;
     static const int64_t heights[] = {1, 2, 3, 5, 8, 11};
     for (int i = 0; i < PAIRS; i += STRIDE) {
+        if (type_pairs[i].split) continue; /* few rows of it are not split */
         struct trial t = invariant_trial(i, 30, 61, GEMM_KC + 90);
         struct data d = make(&t, (uint32_t)i + 90);
         run(&d.g, 2);
@@ -352,6 +363,34 @@ static void test_parts(void **state)
     }
 }
 
+/* The same of products in parts, where no part has few rows. */
+static void test_parts_split(void **state)
+{
+    (void)state;
+    struct trial t = invariant_trial(PAIRS - 1, 230, 150, GEMM_KC + 90);
+    struct data d = make(&t, 71);
+    run(&d.g, 2);
+    void *want = copy_of_c(&d);
+    refill(&d);
+    for (int64_t m = 0; m < t.m; m += 105) {
+        for (int64_t n = 0; n < t.n; n += 61) {
+            struct gemm part = d.g;
+            part.m = t.m - m < 125 ? t.m - m : 105;
+            part.n = t.n - n < 61 ? t.n - n : 61;
+            part.a = (const float *)d.g.a + m * d.g.a_rs;
+            part.b = (const float *)d.g.b + n * d.g.b_cs;
+            part.bias = (const float *)d.g.bias + n;
+            part.c = (float *)d.g.c + m * d.g.c_rs + n;
+            part.add = part.c;
+            run(&part, 1);
+        }
+        if (t.m - m < 125) break;
+    }
+    same_bits(&d, want, "cutting M and N of products in parts");
+    free(want);
+    drop(&d);
+}
+
 /* Rows [m, m + part.m) of d as a problem of their own. */
 static struct gemm rows_of(const struct data *d, int64_t m, int64_t rows)
 {
@@ -371,9 +410,11 @@ static void test_few_rows(void **state)
     (void)state;
     static const int64_t heights[] = {1, 2, 3, 1, 5, 8, 4, 7, 16}, ns[] = {192, 75}, ks[] = {1024, 593, 8};
     for (int i = 0; i < PAIRS * 2 * 2 * 3; i += STRIDE) {
+        if (type_pairs[i % PAIRS].split) continue;
         struct trial t = {
             .m = 47, .n = ns[i / PAIRS / 2 % 2], .k = ks[i / PAIRS / 4], .bias = i & 1, .add = true};
-        t.type = type_pairs[i % PAIRS].ab, t.c_type = type_pairs[i % PAIRS].c, t.b_turned = i / PAIRS % 2;
+        set_types(&t, i % PAIRS);
+        t.b_turned = i / PAIRS % 2;
         t.in_place = i / 2 & 1;
         struct data d = make(&t, (uint32_t)i + 130);
         run(&d.g, 2);
@@ -450,6 +491,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_rounds),   cmocka_unit_test(test_thread_count),
         cmocka_unit_test(test_split_k),  cmocka_unit_test(test_parts),
         cmocka_unit_test(test_few_rows), cmocka_unit_test(test_workspace_bound),
+        cmocka_unit_test(test_parts_split),
     };
     int failed = 0;
     if (!getenv("PLIMSOLL_CPU") && !SANITIZED) {
