@@ -7,6 +7,7 @@
  * rows: Y = X W^T, dX = dY W, and dW += dY^T X (fp32 accumulation into C).
  *
  *     bench_gemm [threads] few           products of few rows, as when tokens are generated
+ *     bench_gemm [threads] peaks         only the machine: GB/s of reading, and GFLOP/s of each type
  *
  * Per shape, type and layout of W: GB/s at which W is read, and the share of what a loop reaches that only reads. Both go
  * round a pool of weights, so that W comes from memory as it does while a model's layers follow each other.
@@ -241,7 +242,8 @@ enum { READ_PIECE = 1 << 20 };
 
 struct reading {
     const uint64_t *pool;
-    uint64_t *sums; /* per piece, so that the loop is not left out */
+    uint64_t *sums;  /* per piece, so that the loop is not left out */
+    int64_t streams; /* read side by side within a piece */
 };
 
 static void read_body(void *arg, int64_t begin, int64_t end, int worker)
@@ -250,20 +252,23 @@ static void read_body(void *arg, int64_t begin, int64_t end, int worker)
     (void)worker;
     for (int64_t i = begin; i < end; i++) {
         const uint64_t *from = r->pool + (size_t)i * READ_PIECE / 8;
-        uint64_t sum[32] = {0};
-        for (int64_t j = 0; j < READ_PIECE / 8; j += 32)
-            for (int k = 0; k < 32; k++) sum[k] += from[j + k];
-        for (int k = 0; k < 32; k++) r->sums[i] += sum[k];
+        int64_t words = READ_PIECE / 8 / r->streams;
+        uint64_t sum[8] = {0};
+        for (int64_t j = 0; j < words; j += 8)
+            for (int64_t s = 0; s < r->streams; s++)
+                for (int k = 0; k < 8; k++) sum[k] += from[s * words + j + k];
+        for (int k = 0; k < 8; k++) r->sums[i] += sum[k];
     }
 }
 
-/* Bytes per second of reading, all threads at once. */
+/* Bytes per second of reading, all threads at once: from end to end, or many lines side by side, whichever is faster. */
 static double measure_reading(const void *pool, struct threads *team)
 {
     double best = 0;
-    struct reading r = {pool, calloc(POOL / READ_PIECE, sizeof *r.sums)};
+    struct reading r = {.pool = pool, .sums = calloc(POOL / READ_PIECE, sizeof *r.sums)};
     if (!r.sums) abort();
-    for (int trial = 0; trial < TRIALS; trial++) {
+    for (int trial = 0; trial < 2 * TRIALS; trial++) {
+        r.streams = trial % 2 ? 16 : 1;
         double begin = now();
         threads_each(team, (int64_t)(POOL / READ_PIECE), 1, read_body, &r);
         double rate = (double)POOL / (now() - begin);
@@ -326,36 +331,54 @@ static void bench_few_rows(struct threads *team)
     free(pool);
 }
 
+static const enum dtype all_types[] = {DT_F32, DT_BF16, DT_F16};
+enum { ALL_TYPES = sizeof all_types / sizeof *all_types };
+
+static void print_peaks(struct threads *team)
+{
+    char *pool = filled((int64_t)(POOL / 4), DT_F32);
+    printf("read %.1f\n", measure_reading(pool, team) * 1e-9);
+    for (int t = 0; t < ALL_TYPES; t++)
+        printf("%s %.1f\n", dtype_name(all_types[t]), measure_peak(all_types[t], team) * 1e-9);
+    free(pool);
+}
+
+/* rows: 0 for all shapes. */
+static void bench_shapes(int64_t rows, struct threads *team)
+{
+    for (int t = 0; t < ALL_TYPES; t++) {
+        enum dtype type = all_types[t];
+        double peak = measure_peak(type, team);
+        printf("\n%s: kernel %s, measured peak %.1f GFLOP/s\n", dtype_name(type), gemm_kernel_name(type),
+               peak * 1e-9);
+        printf("%6s %6s %6s  %-5s", "M", "K", "N", "type");
+        for (int form = 0; form < FORMS; form++) printf("  %15s", form_names[form]);
+        printf("\n");
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            if (rows && shapes[i].m != rows) continue;
+            if (type == DT_F16 && shapes[i].m > 512) continue;
+            bench_shape(shapes[i].m, shapes[i].k, shapes[i].n, type, peak, team);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     int threads = argc > 1 ? atoi(argv[1]) : 0;
-    int64_t rows = argc > 2 ? atoll(argv[2]) : 0; /* "few": 0 */
+    const char *what = argc > 2 ? argv[2] : "0";
     struct plim_error err = {0};
     struct threads *team;
     if (threads_start(threads, &team, &err) != PLIM_OK) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
-    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
     printf("level %s, %d threads\n", cpu_level_name(cpu_level()), threads_count(team));
-    if (argc > 2 && !strcmp(argv[2], "few")) {
+    if (!strcmp(what, "few"))
         bench_few_rows(team);
-        threads_free(team);
-        return 0;
-    }
-    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
-        double peak = measure_peak(types[t], team);
-        printf("\n%s: kernel %s, measured peak %.1f GFLOP/s\n", dtype_name(types[t]),
-               gemm_kernel_name(types[t]), peak * 1e-9);
-        printf("%6s %6s %6s  %-5s", "M", "K", "N", "type");
-        for (int form = 0; form < FORMS; form++) printf("  %15s", form_names[form]);
-        printf("\n");
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-            if (rows && shapes[i].m != rows) continue;
-            if (types[t] == DT_F16 && shapes[i].m > 512) continue;
-            bench_shape(shapes[i].m, shapes[i].k, shapes[i].n, types[t], peak, team);
-        }
-    }
+    else if (!strcmp(what, "peaks"))
+        print_peaks(team);
+    else
+        bench_shapes(atoll(what), team);
     threads_free(team);
     return 0;
 }

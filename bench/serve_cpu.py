@@ -5,8 +5,9 @@
 
 Both read the same GGUF files of random numbers, which are made on the first run (numpy); llama.cpp is llama-cpp-python as
 pip builds it, in the Python that --llama-python names; without it only our own numbers are printed. Rounds alternate
-between the two, so that a machine with other work slows both; medians and their ratio are printed, and beside decoding
-the share of the machine's memory bandwidth that reading the weights once a step takes.
+between the two, so that a machine with other work slows both; medians and their ratio are printed. Beside decoding is the
+share of the machine's memory bandwidth that reading the weights once a step takes, beside a prompt of 16 bits the share of
+its arithmetic that two operations per weight and token take; bench_gemm beside our program measures both.
 """
 import argparse
 import json
@@ -144,16 +145,20 @@ def llama(path, threads, streams, plain):
 
 # --- the table -----------------------------------------------------------------------------------------------------------
 
-def bandwidth(program, threads):
-    """GB/s that the device's calibration measured; 0: it does not say."""
-    env = dict(os.environ, PLIMSOLL_CALIBRATE="1")
-    out = subprocess.run([program, "calibrate", "--device", "cpu", "--threads", str(threads), "--json"], capture_output=True, text=True, env=env)
-    try:
-        found = json.loads(out.stdout)
-    except ValueError:
-        return 0
-    rate = found.get("memory_bytes_per_s") or found.get("bandwidth") or 0
-    return rate / 1e9
+def peaks(program, threads):
+    """What bench_gemm beside the program measures: GB/s of reading, GFLOP/s by type; nothing where it was not built."""
+    bench = os.path.join(os.path.dirname(program), "bench_gemm")
+    if not os.path.exists(bench): return {}
+    out = subprocess.run([bench, str(threads), "peaks"], capture_output=True, text=True, check=True).stdout
+    return {name: float(rate) for name, rate in (line.split() for line in out.splitlines()[1:])}
+
+
+def share(what, path, kind, speed, peak):
+    """Of memory when decoding (steps/s), of arithmetic for a prompt (tokens/s), as text; f16 is multiplied as f32."""
+    size = os.path.getsize(path)
+    if what == "decode" and "read" in peak: return f"   {size * speed / peak['read'] / 1e9:.2f} of memory"
+    rate = peak.get({"f16": "f32", "bf16": "bf16"}.get(kind))
+    return f"   {size * speed / rate / 1e9:.2f} of arithmetic" if what == "prefill" and rate else ""  # 2 bytes, 2 operations
 
 
 def main():
@@ -166,7 +171,6 @@ def main():
     p.add_argument("--sizes", default="276M,1.2B")
     p.add_argument("--kinds", default="f16,bf16,q8,q4")
     p.add_argument("--streams", default="1,8")
-    p.add_argument("--gbs", type=float, help="memory bandwidth in GB/s; absent: measured")
     p.add_argument("--as-llama", metavar="FILE", help=argparse.SUPPRESS)
     p.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
@@ -174,14 +178,15 @@ def main():
         print(json.dumps(llama(a.as_llama, a.threads, int(a.streams), a.plain)))
         return
     os.makedirs(a.folder, exist_ok=True)
-    rate = a.gbs or bandwidth(a.program, a.threads)
-    print(f"{'':12} {'':>8} {'ours':>10} {'llama.cpp':>10} {'ratio':>6}   memory {rate:.1f} GB/s")
+    peak = peaks(a.program, a.threads)
+    machine = ", ".join(f"{name} {rate:.0f} {'GB/s' if name == 'read' else 'GFLOP/s'}" for name, rate in peak.items())
+    print(f"{'':12} {'':>9} {'ours':>10} {'llama.cpp':>10} {'ratio':>6}   {machine}")
     for size in a.sizes.split(","):
         for kind in a.kinds.split(","):
             path = f"{a.folder}/{size}-{kind}.gguf"
             if not os.path.exists(path): make(path, SHAPES[size], kind)
             for streams in (int(s) for s in a.streams.split(",")):
-                table(a, path, f"{size} {kind}", streams, rate)
+                table(a, path, size, kind, streams, peak)
 
 
 def theirs(a, path, streams):
@@ -193,7 +198,7 @@ def theirs(a, path, streams):
     sys.exit(f"llama.cpp: {done.stderr.strip()}")
 
 
-def table(a, path, label, streams, rate):
+def table(a, path, size, kind, streams, peak):
     runs = {"ours": [], "llama": []}
     for _ in range(a.rounds):
         runs["ours"].append(ours(a.program, path, a.threads, streams))
@@ -202,9 +207,10 @@ def table(a, path, label, streams, rate):
     for what in ("prefill", "decode") if streams == 1 else ("decode",):
         mine = statistics.median(r[what] for r in runs["ours"])
         its = statistics.median(r[what] for r in runs["llama"]) if runs["llama"] else float("nan")
-        share = f"   {os.path.getsize(path) * mine / streams / rate / 1e9:.2f} of memory" if what == "decode" and rate else ""
+        part = share(what, path, kind, mine / streams, peak)
         note = "   (llama.cpp without its own layouts)" if any(r["plain"] for r in runs["llama"]) else ""
-        print(f"{label:12} {what + ' ' + str(streams):>8} {mine:10.1f} {its:10.1f} {mine / its:6.2f}{share}{note}", flush=True)
+        label = f"{what} {streams}"
+        print(f"{size + ' ' + kind:12} {label:>9} {mine:10.1f} {its:10.1f} {mine / its:6.2f}{part}{note}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ enum {
     MOST_BYTES = 1 << 20, /* of packed A */
 };
 
-/* By level and type of A and B. Whatever multiplies in fp32 needs no more than AVX2: memory is slower. */
+/* By level and type of A and B. */
 static const struct gemm_few *const kernels[CPU_LEVELS][DT_COUNT] = {
 #if defined(__aarch64__)
     [CPU_NEON] = {&gemm_few_neon_f32, &gemm_few_neon_bf16, &gemm_few_neon_f16},
@@ -18,9 +18,9 @@ static const struct gemm_few *const kernels[CPU_LEVELS][DT_COUNT] = {
 #endif
 #if defined(__x86_64__)
     [CPU_AVX2] = {&gemm_few_avx2_f32, &gemm_few_avx2_bf16, &gemm_few_avx2_f16},
-    [CPU_AVX512] = {&gemm_few_avx2_f32, &gemm_few_avx2_bf16, &gemm_few_avx2_f16},
-    [CPU_AVX512_BF16] = {&gemm_few_avx2_f32, &gemm_few_avx512_bf16, &gemm_few_avx2_f16},
-    [CPU_AMX] = {&gemm_few_avx2_f32, &gemm_few_amx_bf16, &gemm_few_avx2_f16},
+    [CPU_AVX512] = {&gemm_few_avx512_f32, &gemm_few_avx512_bf16, &gemm_few_avx512_f16},
+    [CPU_AVX512_BF16] = {&gemm_few_avx512_f32, &gemm_few_vdpbf16ps, &gemm_few_avx512_f16},
+    [CPU_AMX] = {&gemm_few_avx512_f32, &gemm_few_amx_bf16, &gemm_few_avx512_f16},
 #endif
 };
 _Static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "the order of the table");

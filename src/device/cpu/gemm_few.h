@@ -70,8 +70,8 @@ FEW_INLINE void few_copy_lines(char *dst, int64_t stride, int count, const char 
 extern const struct gemm_few gemm_few_neon_f32, gemm_few_neon_bf16, gemm_few_neon_f16, gemm_few_bfmmla;
 #endif
 #if defined(__x86_64__)
-extern const struct gemm_few gemm_few_avx2_f32, gemm_few_avx2_bf16, gemm_few_avx2_f16, gemm_few_avx512_bf16,
-    gemm_few_amx_bf16;
+extern const struct gemm_few gemm_few_avx2_f32, gemm_few_avx2_bf16, gemm_few_avx2_f16, gemm_few_avx512_f32,
+    gemm_few_avx512_bf16, gemm_few_avx512_f16, gemm_few_vdpbf16ps, gemm_few_amx_bf16;
 #endif
 
 /* The kernel for this problem on this machine; NULL where there is none. */

@@ -1,140 +1,189 @@
-/* gemm_few_avx512.c - few rows of bf16 with vdpbf16ps: see gemm_few.h.
+/* gemm_few_avx512.c - few rows with AVX-512 in fp32, B in fp32, bf16 or fp16: see gemm_few.h.
  *
- * As gemm_few_avx2.c, but a turned cell, two neighbours in k of 8 lines, is an operand as it is. Registers are of 256 bits:
- * turning wider ones is no faster, and vdpbf16ps gives an element the same bits in either. */
+ * As gemm_few_avx2.c, twice as wide and with twice the registers: 16 of k of 16 lines, widened and turned, stay in half of
+ * them while eight rows of A multiply them. A piece of a line is a cache line, read once and whole: lines whose length is a
+ * multiple of 4 KiB share one set of the first cache, which holds fewer of them than are read side by side. */
 #include "device/cpu/gemm_few_x86.h"
 
 #if defined(__x86_64__)
 
-#define BF16_CODE __attribute__((target("avx2,avx512f,avx512bw,avx512vl,avx512bf16")))
+#define AVX512_CODE __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
 
-enum { STEP = 16, CELLS = STEP / 2, ROWS = 8 };
+enum {
+    WIDE = 16,  /* lines of a group, and of k that are turned at once */
+    PIECE = 64, /* bytes of a line that are read at once */
+    GROUPS = 2, /* side by side: one's products fill the other's latency */
+    LINES = GROUPS * WIDE,
+    ROWS = 16,
+    AHEAD = 4 * PIECE,
+};
 
-BF16_CODE FEW_INLINE void load_cells(__m256i r[CELLS], const uint16_t *b, int64_t step)
+/* Sixteen of a line's elements, or of a row's columns, widened; those that `here` leaves out are zero and not read. */
+typedef __m512 load_wide(const char *b, __mmask16 here);
+
+AVX512_CODE FEW_INLINE __m512 wide_f32(const char *b, __mmask16 here)
 {
-    for (int l = 0; l < FEW_GROUP; l++)
-        r[l] = _mm256_loadu_si256((const __m256i *)(const void *)(b + l * step));
-    few_turn_8x8(r);
+    return _mm512_maskz_loadu_ps(here, b);
 }
 
-/* Two of k for 8 lines or columns. */
-BF16_CODE FEW_INLINE __m256 multiply_cell(__m256 sum, const uint16_t *a, __m256i cell)
+AVX512_CODE FEW_INLINE __m512 wide_bf16(const char *b, __mmask16 here)
 {
-    int32_t two;
-    memcpy(&two, a, sizeof two);
-    return _mm256_dpbf16_ps(sum, (__m256bh)_mm256_set1_epi32(two), (__m256bh)cell);
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(here, b)), 16));
 }
 
-/* `rows` is a constant in every caller. */
-BF16_CODE FEW_INLINE void multiply_lines(const __m256i w[CELLS], int cells, const uint16_t *a, float *sums,
-                                         int64_t width, int rows)
+AVX512_CODE FEW_INLINE __m512 wide_f16(const char *b, __mmask16 here)
 {
-    __m256 s[4];
-    for (int r = 0; r < rows; r++) s[r] = _mm256_load_ps(sums + r * width);
-    for (int i = 0; i < cells; i++)
-        for (int r = 0; r < rows; r++) s[r] = multiply_cell(s[r], a + r * GEMM_KC + 2 * i, w[i]);
-    for (int r = 0; r < rows; r++) _mm256_store_ps(sums + r * width, s[r]);
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(here, b));
 }
 
-BF16_CODE FEW_INLINE void multiply(const __m256i w[CELLS], int cells, const uint16_t *a, float *sums,
-                                   int64_t width, int rows)
-{
-    int r = 0;
-    for (; r + 4 <= rows; r += 4) multiply_lines(w, cells, a + r * GEMM_KC, sums + r * width, width, 4);
-    for (; r + 2 <= rows; r += 2) multiply_lines(w, cells, a + r * GEMM_KC, sums + r * width, width, 2);
-    if (r < rows) multiply_lines(w, cells, a + r * GEMM_KC, sums + r * width, width, 1);
-}
+AVX512_CODE FEW_INLINE __mmask16 first(int64_t n) { return (__mmask16)(n < WIDE ? (1u << n) - 1 : 0xffff); }
 
-BF16_CODE FEW_INLINE void groups_along(const uint16_t *b, int64_t step, int64_t k, const uint16_t *a,
-                                       float *sums, int rows, int groups)
+/* w[i] = element i of all vectors. */
+AVX512_CODE FEW_INLINE void turn_16x16(__m512 w[WIDE])
 {
-    for (int64_t i = 0; i < k; i += STEP)
-        for (int g = 0; g < groups; g++) {
-            const uint16_t *from = b + g * FEW_GROUP * step + i;
-            __m256i w[CELLS];
-            load_cells(w, from, step);
-            multiply(w, CELLS, a + i, sums + g * FEW_GROUP, FEW_LINES, rows);
+    __m512 t[WIDE];
+    for (int i = 0; i < WIDE; i += 2)
+        t[i] = _mm512_unpacklo_ps(w[i], w[i + 1]), t[i + 1] = _mm512_unpackhi_ps(w[i], w[i + 1]);
+    for (int i = 0; i < WIDE; i += 4)
+        for (int j = 0; j < 2; j++) {
+            __m512d x = _mm512_castps_pd(t[i + j]), y = _mm512_castps_pd(t[i + j + 2]);
+            w[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
+            w[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
         }
-}
-
-/* Of an odd k the last pair has a zero, as when packed; pairs after it are not multiplied. */
-BF16_CODE FEW_INLINE void rest_along(const uint16_t *b, int64_t step, int64_t k, const uint16_t *a,
-                                     float *sums, int rows, int lines)
-{
-    uint16_t copy[FEW_GROUP * STEP];
-    __m256i w[CELLS];
-    few_copy_lines((char *)copy, STEP * 2, FEW_GROUP, (const char *)b, 2 * step, lines, 2 * k);
-    load_cells(w, copy, STEP);
-    multiply(w, (int)(k + 1) / 2, a, sums, FEW_LINES, rows);
-}
-
-BF16_CODE FEW_INLINE void along_rows(const struct gemm_few_block *p, int rows)
-{
-    const uint16_t *a = p->a, *b = p->b;
-    int64_t whole = p->k / STEP * STEP;
-    int groups = p->cols / FEW_GROUP, left = p->cols % FEW_GROUP;
-    for (int i = 0; i < rows * FEW_LINES; i++) p->sums[i] = 0;
-    if (groups == FEW_LINES / FEW_GROUP)
-        groups_along(b, p->step, whole, a, p->sums, rows, FEW_LINES / FEW_GROUP);
-    else
-        groups_along(b, p->step, whole, a, p->sums, rows, groups);
-    for (int g = 0; g < groups && whole < p->k; g++)
-        rest_along(b + g * FEW_GROUP * p->step + whole, p->step, p->k - whole, a + whole,
-                   p->sums + g * FEW_GROUP, rows, FEW_GROUP);
-    for (int64_t i = 0; i < p->k && left; i += STEP)
-        rest_along(b + groups * FEW_GROUP * p->step + i, p->step, p->k - i < STEP ? p->k - i : STEP, a + i,
-                   p->sums + groups * FEW_GROUP, rows, left);
-}
-
-BF16_CODE static void along(const struct gemm_few_block *p)
-{
-    if (p->rows == 1)
-        along_rows(p, 1);
-    else
-        along_rows(p, p->rows);
-}
-
-/* ---- across columns: two of k side by side ---- */
-
-BF16_CODE FEW_INLINE __m256i pair_columns(const uint16_t *even, const uint16_t *odd)
-{
-    __m128i x = _mm_loadu_si128((const __m128i *)(const void *)even),
-            y = odd ? _mm_loadu_si128((const __m128i *)(const void *)odd) : _mm_setzero_si128();
-    return _mm256_set_m128i(_mm_unpackhi_epi16(x, y), _mm_unpacklo_epi16(x, y));
-}
-
-/* Eight columns over `deep` of k. */
-BF16_CODE FEW_INLINE void step_across(const uint16_t *b, int64_t step, int deep, const uint16_t *a,
-                                      float *sums, int64_t width, int rows)
-{
-    __m256i w[CELLS];
-    for (int i = 0; i < deep; i += 2)
-        w[i / 2] = pair_columns(b + i * step, i + 1 < deep ? b + (i + 1) * step : NULL);
-    multiply(w, (deep + 1) / 2, a, sums, width, rows);
-}
-
-BF16_CODE static void across(const struct gemm_few_block *p)
-{
-    const uint16_t *a = p->a;
-    int64_t step = p->step, whole = p->cols / 8 * 8, left = p->cols - whole;
-    for (int i = 0; i < p->rows * p->width; i++) p->sums[i] = 0;
-    for (int64_t k = 0; k < p->k; k += STEP) {
-        const uint16_t *b = (const uint16_t *)p->b + k * step;
-        int deep = (int)(p->k - k < STEP ? p->k - k : STEP);
-        for (int64_t n = 0; n < whole && deep == STEP; n += 8) {
-            if (n % 32 == 0) few_prefetch((const char *)(b + STEP * step + n), 2 * step, STEP);
-            step_across(b + n, step, STEP, a + k, p->sums + n, p->width, p->rows);
+    for (int i = 0; i < WIDE; i += 8)
+        for (int j = 0; j < 4; j++) {
+            t[i + j] = _mm512_shuffle_f32x4(w[i + j], w[i + j + 4], 0x88);
+            t[i + j + 4] = _mm512_shuffle_f32x4(w[i + j], w[i + j + 4], 0xdd);
         }
-        for (int64_t n = 0; n < whole && deep < STEP; n += 8)
-            step_across(b + n, step, deep, a + k, p->sums + n, p->width, p->rows);
-        if (!left) continue;
-        uint16_t copy[STEP * 8];
-        few_copy_lines((char *)copy, 16, deep, (const char *)(b + whole), 2 * step, deep, 2 * left);
-        step_across(copy, 8, deep, a + k, p->sums + whole, p->width, p->rows);
+    for (int i = 0; i < 8; i++) {
+        w[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        w[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
     }
 }
 
-const struct gemm_few gemm_few_avx512_bf16 = {"avx512 vdpbf16ps", ROWS,  FEW_LINES, 2,
-                                              gemm_few_keep,      along, across};
+/* `rows` rows of A by `deep` vectors; `rows` is a constant in every caller. */
+AVX512_CODE FEW_INLINE void multiply_rows(const __m512 w[WIDE], int deep, const float *a, float *sums,
+                                          int64_t width, int rows)
+{
+    __m512 s[8];
+    for (int r = 0; r < rows; r++) s[r] = _mm512_load_ps(sums + r * width);
+    for (int i = 0; i < deep; i++)
+        for (int r = 0; r < rows; r++) s[r] = _mm512_fmadd_ps(_mm512_set1_ps(a[r * GEMM_KC + i]), w[i], s[r]);
+    for (int r = 0; r < rows; r++) _mm512_store_ps(sums + r * width, s[r]);
+}
+
+AVX512_CODE FEW_INLINE void multiply(const __m512 w[WIDE], int deep, const float *a, float *sums,
+                                     int64_t width, int rows)
+{
+    int r = 0;
+    for (; r + 8 <= rows; r += 8) multiply_rows(w, deep, a + r * GEMM_KC, sums + r * width, width, 8);
+    for (; r + 4 <= rows; r += 4) multiply_rows(w, deep, a + r * GEMM_KC, sums + r * width, width, 4);
+    for (; r + 2 <= rows; r += 2) multiply_rows(w, deep, a + r * GEMM_KC, sums + r * width, width, 2);
+    if (r < rows) multiply_rows(w, deep, a + r * GEMM_KC, sums + r * width, width, 1);
+}
+
+/* ---- along k ---- */
+
+/* A piece of 16 lines, read at once. */
+AVX512_CODE FEW_INLINE void copy_pieces(char held[WIDE * PIECE], const char *b, int64_t step)
+{
+    for (int l = 0; l < WIDE; l++, b += step) {
+        _mm_prefetch(b + AHEAD, _MM_HINT_T0);
+        _mm512_store_si512(held + l * PIECE, _mm512_loadu_si512(b));
+    }
+}
+
+AVX512_CODE FEW_INLINE void turn_pieces(load_wide *load, __m512 w[WIDE], const char *held)
+{
+    for (int l = 0; l < WIDE; l++) w[l] = load(held + l * PIECE, 0xffff);
+    turn_16x16(w);
+}
+
+/* `groups` whole groups from b on, k in whole pieces. */
+AVX512_CODE FEW_INLINE void groups_along(load_wide *load, int size, const char *b, int64_t step, int64_t k,
+                                         const float *a, float *sums, int rows, int groups)
+{
+    _Alignas(64) char held[WIDE * PIECE];
+    for (int64_t i = 0; i < k; i += PIECE / size)
+        for (int g = 0; g < groups; g++) {
+            copy_pieces(held, b + g * WIDE * step + i * size, step);
+            for (int j = 0; j < PIECE / size; j += WIDE) {
+                __m512 w[WIDE];
+                turn_pieces(load, w, held + j * size);
+                multiply(w, WIDE, a + i + j, sums + g * WIDE, LINES, rows);
+            }
+        }
+}
+
+/* Up to 16 lines, up to 16 of k. The zeros after k are not multiplied: they could change the sign of a zero. */
+AVX512_CODE FEW_INLINE void rest_along(load_wide *load, const char *b, int64_t step, int64_t k,
+                                       const float *a, float *sums, int rows, int lines)
+{
+    __m512 w[WIDE];
+    for (int l = 0; l < WIDE; l++) w[l] = load(b + l * step, l < lines ? first(k) : 0);
+    turn_16x16(w);
+    multiply(w, (int)k, a, sums, LINES, rows);
+}
+
+AVX512_CODE FEW_INLINE void along(load_wide *load, int size, const struct gemm_few_block *p, int rows)
+{
+    const float *a = p->a;
+    const char *b = p->b;
+    int64_t step = p->step * size, piece = PIECE / size, whole = p->k / piece * piece;
+    int groups = p->cols / WIDE, left = p->cols % WIDE;
+    for (int i = 0; i < rows * LINES; i++) p->sums[i] = 0;
+    if (groups == GROUPS)
+        groups_along(load, size, b, step, whole, a, p->sums, rows, GROUPS);
+    else
+        groups_along(load, size, b, step, whole, a, p->sums, rows, groups);
+    for (int g = 0; g < groups + (left > 0); g++)
+        for (int64_t i = g < groups ? whole : 0; i < p->k; i += WIDE)
+            rest_along(load, b + g * WIDE * step + i * size, step, p->k - i < WIDE ? p->k - i : WIDE, a + i,
+                       p->sums + g * WIDE, rows, g < groups ? WIDE : left);
+}
+
+/* ---- across columns ---- */
+
+AVX512_CODE FEW_INLINE void across(load_wide *load, int size, const struct gemm_few_block *p, int rows)
+{
+    const float *a = p->a;
+    int64_t step = p->step * size;
+    for (int i = 0; i < rows * p->width; i++) p->sums[i] = 0;
+    for (int64_t k = 0; k < p->k; k += WIDE) {
+        const char *b = (const char *)p->b + k * step;
+        int deep = (int)(p->k - k < WIDE ? p->k - k : WIDE);
+        for (int64_t n = 0; n < p->cols; n += WIDE) {
+            __m512 w[WIDE];
+            __mmask16 here = first(p->cols - n);
+            if (n * size % 64 == 0) few_prefetch(b + WIDE * step + n * size, step, WIDE);
+            for (int i = 0; i < WIDE; i++) w[i] = load(b + i * step + n * size, i < deep ? here : 0);
+            if (deep == WIDE)
+                multiply(w, WIDE, a + k, p->sums + n, p->width, rows);
+            else
+                multiply(w, deep, a + k, p->sums + n, p->width, rows);
+        }
+    }
+}
+
+/* One row and eight, the usual numbers, have loops without a choice. */
+#define BY_ROWS(way, type, size)                                                                             \
+    AVX512_CODE static void way##_##type(const struct gemm_few_block *p)                                     \
+    {                                                                                                        \
+        if (p->rows == 1)                                                                                    \
+            way(wide_##type, size, p, 1);                                                                    \
+        else if (p->rows == 8)                                                                               \
+            way(wide_##type, size, p, 8);                                                                    \
+        else                                                                                                 \
+            way(wide_##type, size, p, p->rows);                                                              \
+    }
+#define BY_TYPE(type, size)                                                                                  \
+    BY_ROWS(along, type, size)                                                                               \
+    BY_ROWS(across, type, size)                                                                              \
+    const struct gemm_few gemm_few_avx512_##type = {"avx512 fma",   ROWS,         LINES,        4,           \
+                                                    gemm_few_widen, along_##type, across_##type};
+BY_TYPE(f32, 4)
+BY_TYPE(bf16, 2)
+BY_TYPE(f16, 2)
 
 #endif
