@@ -118,8 +118,21 @@ VEC_FN void act_at(enum dtype t, struct row_act a, void *y, const void *x, int64
     v_store(t, y, i, k, act_of(a, v_load(t, x, i, k)));
 }
 
-ROW_FN void row_act(enum dtype t, struct row_act a, void *y, const void *x,
-                    int64_t n){VEC_TYPES(t, VEC_EACH(n, act_at(T, a, y, x, i, k)))}
+/* An encoder's activation, in a loop of its own. */
+VEC_FN void gelu_at(enum dtype t, void *y, const void *x, int64_t i, int k)
+{
+    vf v = v_load(t, x, i, k), e;
+    v_store(t, y, i, k, gelu_of(v, normal_tail(v, &e)));
+}
+
+ROW_FN void row_act(enum dtype t, struct row_act a, void *y, const void *x, int64_t n)
+{
+    if (a.kind == ACTIVATION_GELU) {
+        VEC_TYPES(t, VEC_EACH(n, gelu_at(T, y, x, i, k)))
+        return;
+    }
+    VEC_TYPES(t, VEC_EACH(n, act_at(T, a, y, x, i, k)))
+}
 
 VEC_FN void act_bwd_at(enum dtype t, struct row_act a, void *dx, void *y, const void *dy, const void *x,
                        int64_t i, int k)
