@@ -115,8 +115,8 @@ static void refill(struct data *d)
 /* Run with a workspace of exactly the promised size; fail when anything after it was touched. */
 static void run(const struct gemm *g, int threads)
 {
-    size_t bytes = (g->split ? gemm_split_workspace : gemm_workspace)(g->m, g->n, g->k, g->ab_type,
-                                                                      g->c_type, threads);
+    size_t bytes =
+        (g->split ? gemm_split_workspace : gemm_workspace)(g->m, g->n, g->k, g->ab_type, g->c_type, threads);
     unsigned char *workspace = aligned_alloc(64, (bytes + GUARD + 63) & ~(size_t)63);
     assert_non_null(workspace);
     memset(workspace + bytes, MARK, GUARD);
@@ -197,8 +197,8 @@ static const struct {
     enum dtype ab, c;
     bool split;
 } type_pairs[] = {
-    {DT_F32, DT_F32},        {DT_BF16, DT_BF16}, {DT_BF16, DT_F32}, {DT_F16, DT_F16}, {DT_F16, DT_F32},
-    {DT_F32, DT_F32, true},
+    {DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_BF16, DT_F32},
+    {DT_F16, DT_F16}, {DT_F16, DT_F32},   {DT_F32, DT_F32, true},
 };
 enum { PAIRS = sizeof type_pairs / sizeof *type_pairs };
 
@@ -487,10 +487,10 @@ int main(int argc, char **argv)
 {
     (void)argc;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),    cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_rounds),   cmocka_unit_test(test_thread_count),
-        cmocka_unit_test(test_split_k),  cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_few_rows), cmocka_unit_test(test_workspace_bound),
+        cmocka_unit_test(test_small),       cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_rounds),      cmocka_unit_test(test_thread_count),
+        cmocka_unit_test(test_split_k),     cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_few_rows),    cmocka_unit_test(test_workspace_bound),
         cmocka_unit_test(test_parts_split),
     };
     int failed = 0;

@@ -18,8 +18,7 @@ static const struct {
     {CPU_NEON_BF16, 4, 4, &attn_rows_neon_bf16},
 #endif
 #if defined(__x86_64__)
-    {CPU_AVX2, 2, 8, &attn_rows_avx2_bf16},
-    {CPU_AVX512, 1, 16, &attn_rows_avx512},
+    {CPU_AVX2, 2, 8, &attn_rows_avx2_bf16},      {CPU_AVX512, 1, 16, &attn_rows_avx512},
     {CPU_AVX2, 1, 8, &attn_rows_avx2},
 #endif
     {CPU_PLAIN, 1, 4, &attn_rows_baseline},

@@ -88,13 +88,15 @@ static void meet(struct single *s, int64_t key, int count)
     struct rows keys = rows_of(s, s->f->k, key, count);
     for (int64_t r = 0; r < s->f->rows; r++) {
         const float *q = s->queries + r * s->ld;
-        a->rows->single->dots(s->weights + r * KEYS, q, keys.x, keys.type, keys.ld, s->ld, (int)attn_up(count, 4));
+        a->rows->single->dots(s->weights + r * KEYS, q, keys.x, keys.type, keys.ld, s->ld,
+                              (int)attn_up(count, 4));
         weigh(s, r, key, count);
     }
     struct rows values = rows_of(s, s->f->v, key, count);
     for (int64_t r = 0; r < s->f->rows; r++) {
         const float *w = s->weights + r * KEYS;
-        a->rows->single->mix(s->sums + r * s->ld, s->fade[r], w, values.x, values.type, values.ld, s->ld, count);
+        a->rows->single->mix(s->sums + r * s->ld, s->fade[r], w, values.x, values.type, values.ld, s->ld,
+                             count);
     }
 }
 

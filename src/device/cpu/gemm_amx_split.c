@@ -124,8 +124,7 @@ SPLIT_CODE static void run_onto(const void *a, const void *b, int64_t k, float *
     _Alignas(64) float tile[AMX_SIDE * AMX_SIDE];
     const float *add = onto->add, *bias = onto->bias;
     int64_t groups = k / AMX_KG + 1;
-    struct ahead at = {add ? add : c,  ldc, rows, onto->next, onto->next + onto->bytes,
-                       onto->bytes / groups};
+    struct ahead at = {add ? add : c, ldc, rows, onto->next, onto->next + onto->bytes, onto->bytes / groups};
     if (rows > AMX_HALF)
         add_all(a, b, k, tile, true, &at);
     else
