@@ -163,10 +163,17 @@ static enum plim_status join_cards(struct device *device, struct comm *comm, str
     const char *named = getenv("PLIMSOLL_NCCL");
     struct device_facts facts;
     bool own = device->ops->exchange && device_cuda_peek(comm->local_ranks - 1, &facts);
-    double without = own && !(named && !strcmp(named, "0")) ? 0 : 1;
-    enum plim_status status = comm_sum_numbers(comm, &without, 1, err);
+    bool refused = named && !strcmp(named, "0");
+    double without[] = {own && !refused ? 0 : 1,
+                        named && !refused ? 1 : 0}; /* a card of its own or NCCL; a choice */
+    enum plim_status status = comm_sum_numbers(comm, without, 2, err);
+    if (status == PLIM_OK && without[0] > 0 && without[1] > 0)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "PLIMSOLL_NCCL names a library, but not every rank has a card of its own and NCCL; "
+                         "start one rank "
+                         "per card, or unset PLIMSOLL_NCCL: then GPUs exchange through host memory");
     if (status == PLIM_OK) status = comm_stage(comm, err);
-    if (status != PLIM_OK || without > 0) return status;
+    if (status != PLIM_OK || without[0] > 0) return status;
     status = exec_join_devices(device, err);
     if (status != PLIM_UNSUPPORTED || named) return status;
     if (comm->rank == 0) fprintf(stderr, "plimsoll: %s: GPUs exchange through host memory\n", err->text);

@@ -178,8 +178,9 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
             out, "\n  a smaller data loader leaves room: %lld workers, prefetch_factor %lld, lines up to %s",
             (long long)d->workers, (long long)d->prefetch_factor, bytes_format(line, d->max_line_bytes));
     double seconds = r->plan->step_seconds;
-    strbuf_addf(out, "\n  predicted %s a step, %.0f tokens/s\n", report_duration(step, seconds),
-                seconds > 0 ? (double)(r->request->rows * r->request->time) / seconds : 0);
+    int64_t tokens = r->request->rows * report_ranks(r) * r->request->time;
+    strbuf_addf(out, "\n  predicted %s a step, %.0f tokens/s%s\n", report_duration(step, seconds),
+                seconds > 0 ? (double)tokens / seconds : 0, report_ranks(r) > 1 ? " of all ranks" : "");
     put_run(r, out);
     put_search(&r->plan->search, r->plan->fits, out);
 }

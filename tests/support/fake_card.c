@@ -2,7 +2,7 @@
  *
  * tests/CMakeLists.txt links the program once more with `-Wl,--wrap` for the three functions here. FAKE_CARD is a list like
  * "lost=40,memory=100000000": lost (the device is lost when so many programs are launched), full (1: it has no memory for anybody),
- * memory (bytes that it has), absent (1: there is no card).
+ * memory (bytes that it has), absent (1: there is no card), cards (how many there are; 0: any number).
  */
 #include "support/fake_device.h"
 
@@ -26,10 +26,9 @@ bool __wrap_device_cuda_present(void) { return !setting("absent"); }
 
 bool __wrap_device_cuda_peek(int index, struct device_facts *out)
 {
-    (void)index;
     *out = (struct device_facts){.name = "fake",
                                  .overhead_bytes = 1}; /* it was open before, and takes nothing */
-    return !setting("absent");
+    return !setting("absent") && (!setting("cards") || index < setting("cards"));
 }
 
 enum plim_status __wrap_device_cuda_open(int index, int threads, struct device **out, struct plim_error *err)

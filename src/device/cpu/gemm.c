@@ -85,10 +85,18 @@ static size_t packed_bytes(const struct gemm_kernel *kernel, int width, int64_t 
     return (size_t)round_up(elements * (int64_t)dtype_size(kernel->type) + GEMM_SLACK, 128);
 }
 
+/* Bytes of an element as cutting counts them: in parts it counts as an fp32. */
+static int64_t counted_bytes(const struct gemm_kernel *kernel)
+{
+    return kernel->parts ? 4 : (int64_t)dtype_size(kernel->type);
+}
+
+static int64_t own_aim(const struct gemm_kernel *kernel) { return kernel->parts ? OWN_SPLIT : OWN_BYTES; }
+
 static void cut_for_shared_a(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads)
 {
     const struct gemm_kernel *kernel = cut->kernel;
-    int64_t line = least(k, GEMM_KC) * (int64_t)dtype_size(kernel->type);
+    int64_t line = least(k, GEMM_KC) * counted_bytes(kernel);
     int64_t longest = least(PACK_PANELS * kernel->nr, OWN_BYTES / line);
     cut->mc = round_up(m, kernel->mr);
     cut->nc = even_piece(n, least(longest, divide_up(n, threads * TASKS_PER_WORKER)), kernel->nr, 1);
@@ -101,10 +109,9 @@ static void cut_for_shared_a(struct cut *cut, int64_t m, int64_t n, int64_t k, i
 static void cut_for_shared_b(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads)
 {
     const struct gemm_kernel *kernel = cut->kernel;
-    int64_t size = (int64_t)dtype_size(kernel->type), line = least(k, GEMM_KC) * size;
+    int64_t size = counted_bytes(kernel), line = least(k, GEMM_KC) * size;
     int64_t fit = SHARED_BYTES / size / k; /* columns of B that fit with all of k */
-    cut->mc = even_piece(m, (kernel->halves ? OWN_SPLIT : OWN_BYTES) / line, kernel->mr,
-                         m > threads * kernel->mr ? threads : 1);
+    cut->mc = even_piece(m, own_aim(kernel) / line, kernel->mr, m > threads * kernel->mr ? threads : 1);
     if (fit >= least(round_up(n, kernel->nr), ENOUGH_COLUMNS)) {
         cut->n_round = even_piece(n, fit, kernel->nr, 1);
         cut->k_round = k;
@@ -183,7 +190,7 @@ size_t gemm_workspace_most(int64_t m, int64_t n, int64_t k, enum dtype ab_type, 
     /* A k smaller than a kernel's group is packed as one, however many lines a piece has. */
     int64_t group = most((int64_t)packed_bytes(kernel, kernel->mr, m, 1),
                          (int64_t)packed_bytes(kernel, kernel->nr, n, 1));
-    int64_t own = least(most(own_a, own_b), most(2 * OWN_BYTES, group));
+    int64_t own = least(most(own_a, own_b), most(2 * own_aim(kernel), group));
     int64_t sums = round_up(round_up(m, kernel->mr) * round_up(n, kernel->nr) * 4, 128);
     if (c_type == DT_F32 || k <= GEMM_KC) sums = 0;
     for (int64_t rows = 1; rows <= least(m, GEMM_MAX_MR); rows++)

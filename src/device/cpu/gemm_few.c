@@ -3,10 +3,12 @@
  * Workers share the columns of C and nothing else. Each takes as many as its kernel reads side by side, all of k, block by
  * block, and writes them to C before it takes the next. */
 #include "device/cpu/gemm_few.h"
+#include "device/cpu/gemm_kernel.h"
 
 enum {
     TASKS_PER_WORKER = 4, /* so that a worker that was held up does not hold up the rest */
     NARROWEST = 64,       /* columns of a task that reads across */
+    FEWEST = 16,          /* columns of a task that reads along k */
     MOST_BYTES = 1 << 20, /* of packed A */
 };
 
@@ -20,7 +22,7 @@ static const struct gemm_few *const kernels[CPU_LEVELS][DT_COUNT] = {
     [CPU_AVX2] = {&gemm_few_avx2_f32, &gemm_few_avx2_bf16, &gemm_few_avx2_f16},
     [CPU_AVX512] = {&gemm_few_avx512_f32, &gemm_few_avx512_bf16, &gemm_few_avx512_f16},
     [CPU_AVX512_BF16] = {&gemm_few_avx512_f32, &gemm_few_vdpbf16ps, &gemm_few_avx512_f16},
-    [CPU_AMX] = {&gemm_few_avx512_f32, &gemm_few_amx_bf16, &gemm_few_avx512_f16},
+    [CPU_AMX] = {&gemm_few_avx512_f32, &gemm_few_amx_bf16, &gemm_few_amx_f16},
 #endif
 };
 _Static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "the order of the table");
@@ -48,9 +50,15 @@ static const struct gemm_few *kernel_for(int64_t m, int64_t k, enum dtype type)
     return few && m <= few->rows && packed_bytes(few, k) <= MOST_BYTES ? few : NULL;
 }
 
+/* Its packed kernel multiplies fp32 in parts, and no kernel here does. */
+static bool in_parts(const struct gemm *g)
+{
+    return g->split && g->ab_type == DT_F32 && gemm_kernel_split(cpu_level())->parts;
+}
+
 const struct gemm_few *gemm_few_for(const struct gemm *g)
 {
-    const struct gemm_few *few = kernel_for(g->m, g->k, g->ab_type);
+    const struct gemm_few *few = in_parts(g) ? NULL : kernel_for(g->m, g->k, g->ab_type);
     if (!few || g->k == 0 || g->a_cs != 1) return NULL;
     return g->b_rs == 1 || (g->b_cs == 1 && few->across) ? few : NULL;
 }
@@ -88,7 +96,8 @@ struct job {
     const struct gemm_few *few;
     const struct gemm *g;
     const char *a; /* packed, a block of k after the other */
-    int width;     /* columns of a task */
+    int cols;      /* columns of a task */
+    int width;     /* of its sums */
     bool across;
 };
 
@@ -168,16 +177,18 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int worker)
     const struct job *job = arg;
     (void)worker;
     for (int64_t i = begin; i < end; i++) {
-        int64_t n = i * job->width;
-        make_tile(job, n, (int)least(job->width, job->g->n - n));
+        int64_t n = i * job->cols;
+        make_tile(job, n, (int)least(job->cols, job->g->n - n));
     }
 }
 
-static int width_of(const struct gemm_few *few, bool across, int64_t n, int threads)
+/* Columns of a task. Along k they are those that a kernel takes at once; so few that workers would wait are halved. */
+static int columns_of(const struct gemm_few *few, bool across, int64_t n, int threads)
 {
-    if (!across) return few->lines;
-    int64_t even = divide_up(divide_up(n, (int64_t)threads * TASKS_PER_WORKER), NARROWEST) * NARROWEST;
-    return (int)least(even, GEMM_FEW_WIDTH);
+    int64_t even = divide_up(n, (int64_t)threads * TASKS_PER_WORKER), cols = few->lines;
+    if (across) return (int)least(divide_up(even, NARROWEST) * NARROWEST, GEMM_FEW_WIDTH);
+    while (cols > FEWEST && cols > 2 * even) cols /= 2;
+    return (int)cols;
 }
 
 void gemm_few_run(const struct gemm_few *few, const struct gemm *g, void *workspace, struct threads *team)
@@ -187,7 +198,8 @@ void gemm_few_run(const struct gemm_few *few, const struct gemm *g, void *worksp
         few->pack((char *)workspace + (size_t)(k / GEMM_KC) * block_bytes(few), element(g->a, g->ab_type, k),
                   g->ab_type, g->a_rs, (int)g->m, least(GEMM_KC, g->k - k));
     int threads = threads_count(team);
-    job.width = width_of(few, job.across, g->n, threads);
-    int64_t tasks = divide_up(g->n, job.width), grain = tasks / ((int64_t)threads * TASKS_PER_WORKER);
+    job.cols = columns_of(few, job.across, g->n, threads);
+    job.width = job.across ? job.cols : few->lines;
+    int64_t tasks = divide_up(g->n, job.cols), grain = tasks / ((int64_t)threads * TASKS_PER_WORKER);
     threads_each(team, tasks, grain > 1 ? grain : 1, run_tasks, &job);
 }

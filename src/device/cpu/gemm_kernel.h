@@ -61,8 +61,8 @@ typedef void gemm_tile_onto(const void *a, const void *b, int64_t k, float *c, i
 struct gemm_kernel {
     const char *name;
     int mr, nr, kg;
-    enum dtype type; /* of packed elements: F32 or BF16 */
-    int halves;      /* not 0: a packed F32 is so many bf16 instead */
+    enum dtype type; /* of what is packed */
+    int parts;       /* not 0: an element is packed as so many bf16 */
     gemm_pack *pack_a, *pack_b;
     gemm_pack *round_a, *round_b; /* optional, bf16 kernels: from an fp32 source, rounded on the way */
     gemm_tile *run;
@@ -77,7 +77,7 @@ extern const struct gemm_kernel gemm_neon_f32, gemm_neon_bf16;
 #endif
 #if defined(__x86_64__)
 extern const struct gemm_kernel gemm_avx2_f32, gemm_avx512_f32, gemm_avx512_bf16, gemm_amx_bf16,
-    gemm_amx_split;
+    gemm_amx_split, gemm_amx_f16;
 #endif
 
 /* The kernel for arithmetic in `type` (F32, BF16, F16) at a level that cpu_has(). */
@@ -89,7 +89,7 @@ const struct gemm_kernel *gemm_kernel_split(enum cpu_level level);
 /* What so many elements take when they are packed, in elements of the kernel's type. */
 static inline int64_t gemm_packed(const struct gemm_kernel *kernel, int64_t elements)
 {
-    return kernel->halves ? elements * kernel->halves / 2 : elements;
+    return kernel->parts ? elements * kernel->parts * 2 / (int64_t)dtype_size(kernel->type) : elements;
 }
 
 /* Elements of a panel of `width` lines over k. */
