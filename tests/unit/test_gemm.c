@@ -337,7 +337,6 @@ static void test_parts(void **state)
     (void)state;
     static const int64_t heights[] = {1, 2, 3, 5, 8, 11};
     for (int i = 0; i < PAIRS; i += STRIDE) {
-        if (type_pairs[i].split) continue; /* few rows of it are not split */
         struct trial t = invariant_trial(i, 30, 61, GEMM_KC + 90);
         struct data d = make(&t, (uint32_t)i + 90);
         run(&d.g, 2);
@@ -363,34 +362,6 @@ static void test_parts(void **state)
     }
 }
 
-/* The same of products in parts, where no part has few rows. */
-static void test_parts_split(void **state)
-{
-    (void)state;
-    struct trial t = invariant_trial(PAIRS - 1, 230, 150, GEMM_KC + 90);
-    struct data d = make(&t, 71);
-    run(&d.g, 2);
-    void *want = copy_of_c(&d);
-    refill(&d);
-    for (int64_t m = 0; m < t.m; m += 105) {
-        for (int64_t n = 0; n < t.n; n += 61) {
-            struct gemm part = d.g;
-            part.m = t.m - m < 125 ? t.m - m : 105;
-            part.n = t.n - n < 61 ? t.n - n : 61;
-            part.a = (const float *)d.g.a + m * d.g.a_rs;
-            part.b = (const float *)d.g.b + n * d.g.b_cs;
-            part.bias = (const float *)d.g.bias + n;
-            part.c = (float *)d.g.c + m * d.g.c_rs + n;
-            part.add = part.c;
-            run(&part, 1);
-        }
-        if (t.m - m < 125) break;
-    }
-    same_bits(&d, want, "cutting M and N of products in parts");
-    free(want);
-    drop(&d);
-}
-
 /* Rows [m, m + part.m) of d as a problem of their own. */
 static struct gemm rows_of(const struct data *d, int64_t m, int64_t rows)
 {
@@ -410,7 +381,6 @@ static void test_few_rows(void **state)
     (void)state;
     static const int64_t heights[] = {1, 2, 3, 1, 5, 8, 4, 7, 16}, ns[] = {192, 75}, ks[] = {1024, 593, 8};
     for (int i = 0; i < PAIRS * 2 * 2 * 3; i += STRIDE) {
-        if (type_pairs[i % PAIRS].split) continue;
         struct trial t = {
             .m = 47, .n = ns[i / PAIRS / 2 % 2], .k = ks[i / PAIRS / 4], .bias = i & 1, .add = true};
         set_types(&t, i % PAIRS);
@@ -487,11 +457,10 @@ int main(int argc, char **argv)
 {
     (void)argc;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),       cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_rounds),      cmocka_unit_test(test_thread_count),
-        cmocka_unit_test(test_split_k),     cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_few_rows),    cmocka_unit_test(test_workspace_bound),
-        cmocka_unit_test(test_parts_split),
+        cmocka_unit_test(test_small),    cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_rounds),   cmocka_unit_test(test_thread_count),
+        cmocka_unit_test(test_split_k),  cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_few_rows), cmocka_unit_test(test_workspace_bound),
     };
     int failed = 0;
     if (!getenv("PLIMSOLL_CPU") && !SANITIZED) {

@@ -37,9 +37,8 @@ struct gemm {
     enum dtype ab_type; /* of A and B */
     enum dtype c_type;  /* of C: F32 or ab_type */
     const void *bias;   /* [N] of dtype ab_type, or NULL */
-    bool split; /* fp32 operands may be multiplied as sums of bf16 parts: as exact, with other bits; not in
-                         * problems of few rows, so that invariant 3 holds among the others */
-    const void *add; /* R [M,N] of dtype c_type, row stride c_rs, or NULL; `add == c` is C += */
+    bool split;         /* fp32 operands may be multiplied as sums of bf16 parts: as exact, with other bits */
+    const void *add;    /* R [M,N] of dtype c_type, row stride c_rs, or NULL; `add == c` is C += */
 };
 
 /* Bytes of scratch for this problem with that many threads (64-byte aligned memory expected). Pure. Bounded
