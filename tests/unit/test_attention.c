@@ -456,14 +456,14 @@ static void exponentials(void **state)
         for (double v = -130; v < 0; v += 0.03) {
             float x[4], y[4], top = 0, sum = 0;
             for (int j = 0; j < 4; j++) x[j] = y[j] = (float)v - 0.007f * (float)j;
-            assert_true(rows->weigh(x, 1, 4, &top, &sum) == 1);
+            assert_true(rows->single->weigh(x, 1, 4, &top, &sum) == 1);
             for (int j = 0; j < 4; j++) {
                 double want = exp2((double)y[j]), off = fabs((double)x[j] - want);
                 assert_true(y[j] < -126 ? (double)x[j] < 0x1p-125 : off <= 2 * want * 0x1p-23);
             }
         }
         float edge[4] = {-INFINITY, 0, -127, -3e38f}, top = 0, sum = 0;
-        rows->weigh(edge, 1, 4, &top, &sum);
+        rows->single->weigh(edge, 1, 4, &top, &sum);
         assert_true(edge[0] == 0 && edge[1] == 1 && edge[2] == 0 && edge[3] == 0 && sum == 1);
     }
 }

@@ -66,7 +66,7 @@ struct trial {
     int64_t m, n, k;
     enum dtype type, c_type;
     bool a_turned, b_turned; /* contiguous over m; contiguous over k */
-    bool bias, add, in_place, exact;
+    bool bias, add, in_place, exact, split;
 };
 
 struct data {
@@ -79,6 +79,7 @@ static struct data make(const struct trial *t, uint32_t seed)
 {
     struct data d = {{.m = t->m, .n = t->n, .k = t->k, .ab_type = t->type, .c_type = t->c_type}, NULL, 0};
     struct gemm *g = &d.g;
+    g->split = t->split;
     g->a_rs = t->a_turned ? 1 : t->k + PAD;
     g->a_cs = t->a_turned ? t->m + PAD : 1;
     g->b_rs = t->b_turned ? 1 : t->n + PAD;
@@ -114,7 +115,8 @@ static void refill(struct data *d)
 /* Run with a workspace of exactly the promised size; fail when anything after it was touched. */
 static void run(const struct gemm *g, int threads)
 {
-    size_t bytes = gemm_workspace(g->m, g->n, g->k, g->ab_type, g->c_type, threads);
+    size_t bytes =
+        (g->split ? gemm_split_workspace : gemm_workspace)(g->m, g->n, g->k, g->ab_type, g->c_type, threads);
     unsigned char *workspace = aligned_alloc(64, (bytes + GUARD + 63) & ~(size_t)63);
     assert_non_null(workspace);
     memset(workspace + bytes, MARK, GUARD);
@@ -193,10 +195,17 @@ static void try_one(const struct trial *t, uint32_t seed)
 
 static const struct {
     enum dtype ab, c;
+    bool split;
 } type_pairs[] = {
-    {DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_BF16, DT_F32}, {DT_F16, DT_F16}, {DT_F16, DT_F32},
+    {DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_BF16, DT_F32},
+    {DT_F16, DT_F16}, {DT_F16, DT_F32},   {DT_F32, DT_F32, true},
 };
 enum { PAIRS = sizeof type_pairs / sizeof *type_pairs };
+
+static void set_types(struct trial *t, int pair)
+{
+    t->type = type_pairs[pair].ab, t->c_type = type_pairs[pair].c, t->split = type_pairs[pair].split;
+}
 
 /* All 32 combinations of strides and extras, for every pair of types and small odd shapes. */
 static void test_small(void **state)
@@ -207,7 +216,8 @@ static void test_small(void **state)
     static const int64_t ks[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 66};
     uint32_t seed = 1;
     for (int i = 0; i < 32 * PAIRS * 4; i += STRIDE) {
-        struct trial t = {.type = type_pairs[i % PAIRS].ab, .c_type = type_pairs[i % PAIRS].c};
+        struct trial t = {0};
+        set_types(&t, i % PAIRS);
         int bits = i / PAIRS;
         t.a_turned = bits & 1, t.b_turned = bits >> 1 & 1, t.bias = bits >> 2 & 1;
         t.add = bits >> 3 & 1, t.in_place = bits >> 4 & 1;
@@ -230,7 +240,7 @@ static void test_blocks(void **state)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int i = 0; i < PAIRS * 4; i += STRIDE) {
             struct trial t = {.m = shapes[s][0], .n = shapes[s][1], .k = shapes[s][2]};
-            t.type = type_pairs[i % PAIRS].ab, t.c_type = type_pairs[i % PAIRS].c;
+            set_types(&t, i % PAIRS);
             t.a_turned = i / PAIRS & 1, t.b_turned = i / PAIRS >> 1 & 1;
             t.bias = next_random(&seed) & 1, t.add = next_random(&seed) & 1;
             t.in_place = next_random(&seed) & 1, t.exact = next_random(&seed) & 1;
@@ -272,7 +282,7 @@ static void *copy_of_c(const struct data *d)
 static struct trial invariant_trial(int i, int64_t m, int64_t n, int64_t k)
 {
     struct trial t = {.m = m, .n = n, .k = k, .bias = true, .add = true, .in_place = true};
-    t.type = type_pairs[i].ab, t.c_type = type_pairs[i].c;
+    set_types(&t, i);
     t.b_turned = i & 1, t.a_turned = i >> 1 & 1;
     return t;
 }
@@ -373,7 +383,8 @@ static void test_few_rows(void **state)
     for (int i = 0; i < PAIRS * 2 * 2 * 3; i += STRIDE) {
         struct trial t = {
             .m = 47, .n = ns[i / PAIRS / 2 % 2], .k = ks[i / PAIRS / 4], .bias = i & 1, .add = true};
-        t.type = type_pairs[i % PAIRS].ab, t.c_type = type_pairs[i % PAIRS].c, t.b_turned = i / PAIRS % 2;
+        set_types(&t, i % PAIRS);
+        t.b_turned = i / PAIRS % 2;
         t.in_place = i / 2 & 1;
         struct data d = make(&t, (uint32_t)i + 130);
         run(&d.g, 2);

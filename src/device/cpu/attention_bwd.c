@@ -193,9 +193,9 @@ static void run_delta(void *arg, int64_t begin, int64_t end, int worker)
         int64_t b = i / a->time, t = i % a->time;
         for (int64_t h = 0; h < a->heads; h++) {
             int64_t at = attn_query(a, b, t, h);
-            a->rows->widen(d_o, 0, attn_at(a, w->d_o, at), 0, a->type, a->size, 1);
-            a->rows->widen(o, 0, attn_at(a, w->o, at), 0, a->type, a->size, 1);
-            a->rows->dots(sum, d_o, o, DT_F32, 0, attn_up(a->size, 8), 4);
+            a->rows->single->widen(d_o, 0, attn_at(a, w->d_o, at), 0, a->type, a->size, 1);
+            a->rows->single->widen(o, 0, attn_at(a, w->o, at), 0, a->type, a->size, 1);
+            a->rows->single->dots(sum, d_o, o, DT_F32, 0, attn_up(a->size, 8), 4);
             w->delta[(b * a->heads + h) * a->time + t] = sum[0];
         }
     }

@@ -3,9 +3,11 @@
 #include "device/cpu/attention_rows_tables.h"
 #include "device/cpu/vexp.h"
 
-#define ROWS_KG    1
-#define ROWS_TABLE attn_rows_baseline
+#define ROWS_KG     1
+#define ROWS_TABLE  attn_rows_baseline
+#define ROWS_SINGLE attn_single_baseline
 #include "device/cpu/attention_rows.inc"
+#include "device/cpu/attention_single_rows.inc"
 
 static const struct {
     enum cpu_level level;
@@ -16,7 +18,7 @@ static const struct {
     {CPU_NEON_BF16, 4, 4, &attn_rows_neon_bf16},
 #endif
 #if defined(__x86_64__)
-    {CPU_AVX2, 2, 8, &attn_rows_avx2_bf16},
+    {CPU_AVX2, 2, 8, &attn_rows_avx2_bf16},      {CPU_AVX512, 1, 16, &attn_rows_avx512},
     {CPU_AVX2, 1, 8, &attn_rows_avx2},
 #endif
     {CPU_PLAIN, 1, 4, &attn_rows_baseline},

@@ -74,6 +74,21 @@ struct attn_grad {
     float *raw; /* [rows][width] out: dS before the slope; NULL: not wanted */
 };
 
+/* Of one query, whose elements lie side by side. */
+struct attn_single_rows {
+    /* dst[r][i] = src[r][i] as fp32 for i < n, zeroes up to a multiple of 8; rows ld and stride apart. */
+    void (*widen)(float *dst, int64_t ld, const void *src, int64_t stride, enum dtype type, int64_t n,
+                  int rows);
+    /* out[i] = sum over j < d of q[j] * k[i*ld + j]; d a multiple of 8, n of 4. */
+    void (*dots)(float *out, const float *q, const void *k, enum dtype type, int64_t ld, int64_t d, int n);
+    /* Softmax of one query: scores x[n] become probabilities relative to *top, n a multiple of 4. *top and
+     * *sum move on; returns what earlier sums must be multiplied with. */
+    float (*weigh)(float *x, float scale, int n, float *top, float *sum);
+    /* o[j] = o[j] * fade + sum over i < n of p[i] * v[i*ld + j], j < d; d a multiple of 8. */
+    void (*mix)(float *o, float fade, const float *p, const void *v, enum dtype type, int64_t ld, int64_t d,
+                int n);
+};
+
 struct attn_rows {
     /* True when some fade is not 1. */
     bool (*softmax)(const struct attn_softmax *);
@@ -87,17 +102,7 @@ struct attn_rows {
     void (*fade)(float *x, int64_t rows, int width, const float *by);
     /* dst[line][i] = src[i][line] * by[line], i < n, line < width; ld >= n rounded up to 4 */
     void (*turn)(float *dst, int64_t ld, const float *src, int64_t n, int width, const float *by);
-    /* dst[r][i] = src[r][i] as fp32 for i < n, zeroes up to a multiple of 8; rows ld and stride apart. */
-    void (*widen)(float *dst, int64_t ld, const void *src, int64_t stride, enum dtype type, int64_t n,
-                  int rows);
-    /* out[i] = sum over j < d of q[j] * k[i*ld + j]; d a multiple of 8, n of 4. */
-    void (*dots)(float *out, const float *q, const void *k, enum dtype type, int64_t ld, int64_t d, int n);
-    /* Softmax of one query: scores x[n] become probabilities relative to *top, n a multiple of 4. *top and
-     * *sum move on; returns what earlier sums must be multiplied with. */
-    float (*weigh)(float *x, float scale, int n, float *top, float *sum);
-    /* o[j] = o[j] * fade + sum over i < n of p[i] * v[i*ld + j], j < d; d a multiple of 8. */
-    void (*mix)(float *o, float fade, const float *p, const void *v, enum dtype type, int64_t ld, int64_t d,
-                int n);
+    const struct attn_single_rows *single;
 };
 
 const struct attn_rows *attn_rows_for(const struct gemm_kernel *kernel);

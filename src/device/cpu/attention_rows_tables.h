@@ -5,11 +5,14 @@
 #include "device/cpu/attention_rows.h"
 
 extern const struct attn_rows attn_rows_baseline;
+extern const struct attn_single_rows attn_single_baseline;
 #if defined(__aarch64__)
 extern const struct attn_rows attn_rows_neon_bf16;
+extern const struct attn_single_rows attn_single_neon_bf16;
 #endif
 #if defined(__x86_64__)
-extern const struct attn_rows attn_rows_avx2, attn_rows_avx2_bf16;
+extern const struct attn_rows attn_rows_avx2, attn_rows_avx2_bf16, attn_rows_avx512;
+extern const struct attn_single_rows attn_single_avx2; /* of all three */
 #endif
 
 #endif

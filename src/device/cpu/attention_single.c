@@ -40,7 +40,7 @@ static struct rows rows_of(const struct single *s, const void *x, int64_t key, i
     const void *src = attn_at(a, x, attn_key(a, s->item->b, key, s->item->kv));
     bool cheap = a->type == DT_F32 || s->f->rows == 1;
     if (cheap && a->size % 8 == 0 && count % 4 == 0) return (struct rows){src, a->type, stride};
-    a->rows->widen(s->block, s->ld, src, stride, a->type, a->size, count);
+    a->rows->single->widen(s->block, s->ld, src, stride, a->type, a->size, count);
     memset(s->block + count * s->ld, 0, (size_t)((4 - count % 4) % 4 * s->ld) * 4);
     return (struct rows){s->block, DT_F32, s->ld};
 }
@@ -78,7 +78,7 @@ static void weigh(struct single *s, int64_t r, int64_t key, int count)
     for (int64_t i = attn_most(end, 0); i < padded; i++) w[i] = -INFINITY;
     for (int64_t i = attn_most(s->panel.hole[r] - key, 0); i < count && i <= s->panel.hole_last[r] - key; i++)
         w[i] = -INFINITY;
-    s->fade[r] = a->rows->weigh(w, a->scale2, padded, &s->top[r], &s->sum[r]);
+    s->fade[r] = a->rows->single->weigh(w, a->scale2, padded, &s->top[r], &s->sum[r]);
     if (s->f->score.drop.below) drop(s, r, key, count, w);
 }
 
@@ -88,13 +88,15 @@ static void meet(struct single *s, int64_t key, int count)
     struct rows keys = rows_of(s, s->f->k, key, count);
     for (int64_t r = 0; r < s->f->rows; r++) {
         const float *q = s->queries + r * s->ld;
-        a->rows->dots(s->weights + r * KEYS, q, keys.x, keys.type, keys.ld, s->ld, (int)attn_up(count, 4));
+        a->rows->single->dots(s->weights + r * KEYS, q, keys.x, keys.type, keys.ld, s->ld,
+                              (int)attn_up(count, 4));
         weigh(s, r, key, count);
     }
     struct rows values = rows_of(s, s->f->v, key, count);
     for (int64_t r = 0; r < s->f->rows; r++) {
         const float *w = s->weights + r * KEYS;
-        a->rows->mix(s->sums + r * s->ld, s->fade[r], w, values.x, values.type, values.ld, s->ld, count);
+        a->rows->single->mix(s->sums + r * s->ld, s->fade[r], w, values.x, values.type, values.ld, s->ld,
+                             count);
     }
 }
 
@@ -111,7 +113,7 @@ void forward_single(const struct forward *f, const struct forward_item *item, ch
     for (int64_t r = 0; r < f->rows; r++) {
         int64_t h = item->kv * a->group + r % a->group;
         const void *src = attn_at(a, f->q, attn_query(a, item->b, r / a->group, h));
-        a->rows->widen(s.queries + r * s.ld, s.ld, src, 0, a->type, a->size, 1);
+        a->rows->single->widen(s.queries + r * s.ld, s.ld, src, 0, a->type, a->size, 1);
         s.top[r] = ATTN_TOP_START;
     }
     int64_t key = attn_most(item->key, s.panel.low), end = attn_least(item->end, s.panel.high + 1);

@@ -115,11 +115,26 @@ VEC_FN vf act_slope(struct row_act a, vf x, vf *y)
 
 VEC_FN void act_at(enum dtype t, struct row_act a, void *y, const void *x, int64_t i, int k)
 {
+    v_ahead(t, x, i);
     v_store(t, y, i, k, act_of(a, v_load(t, x, i, k)));
 }
 
-ROW_FN void row_act(enum dtype t, struct row_act a, void *y, const void *x,
-                    int64_t n){VEC_TYPES(t, VEC_EACH(n, act_at(T, a, y, x, i, k)))}
+/* An encoder's activation, in a loop of its own. */
+VEC_FN void gelu_at(enum dtype t, void *y, const void *x, int64_t i, int k)
+{
+    v_ahead(t, x, i);
+    vf v = v_load(t, x, i, k), e;
+    v_store(t, y, i, k, gelu_of(v, normal_tail(v, &e)));
+}
+
+ROW_FN void row_act(enum dtype t, struct row_act a, void *y, const void *x, int64_t n)
+{
+    if (a.kind == ACTIVATION_GELU) {
+        VEC_TYPES(t, VEC_EACH(n, gelu_at(T, y, x, i, k)))
+        return;
+    }
+    VEC_TYPES(t, VEC_EACH(n, act_at(T, a, y, x, i, k)))
+}
 
 VEC_FN void act_bwd_at(enum dtype t, struct row_act a, void *dx, void *y, const void *dy, const void *x,
                        int64_t i, int k)
@@ -141,6 +156,7 @@ VEC_FN vf glu_of(struct row_act a, vf g, vf u)
 VEC_FN void glu_at(enum dtype t, struct row_act a, void *h, const void *gate, const void *up, int64_t i,
                    int k)
 {
+    v_ahead(t, gate, i), v_ahead(t, up, i);
     v_store(t, h, i, k, glu_of(a, v_load(t, gate, i, k), v_load(t, up, i, k)));
 }
 

@@ -45,7 +45,7 @@ VEC_FN void rms_row(enum dtype t, void *y, float *stat, const void *x, const voi
                     int64_t n, float eps)
 {
     vf sum = v_all(0);
-    VEC_EACH(n, square_at(t, &sum, x, 0, i, k))
+    VEC_EACH(n, (v_ahead(t, x, i), square_at(t, &sum, x, 0, i, k)))
     float rstd = stat[0] = 1.0f / sqrtf(v_sum(sum) / (float)n + eps);
     VEC_EACH(n, rms_at(t, y, x, w, plus_one, rstd, i, k))
 }
@@ -65,7 +65,7 @@ VEC_FN void layer_row(enum dtype t, void *y, float *stat, const void *x, const v
                       int64_t n, float eps)
 {
     vf sum = v_all(0), square = v_all(0);
-    VEC_EACH(n, sum_at(t, &sum, x, i, k))
+    VEC_EACH(n, (v_ahead(t, x, i), sum_at(t, &sum, x, i, k)))
     float mean = stat[0] = v_sum(sum) / (float)n;
     VEC_EACH(n, square_at(t, &square, x, mean, i, k))
     float rstd = stat[1] = 1.0f / sqrtf(v_sum(square) / (float)n + eps);

@@ -7,9 +7,9 @@
  *     regf x = reg_load(p), y = reg_fma(x, reg_all(2), reg_all(1));      // 2 x + 1, rounded once
  *     reg_store(p, reg_exp2(y));
  *
- * The instruction set is chosen before the first include: VEXP_AVX2 (AVX2, FMA, F16C), VEXP_BF16 (NEON with
+ * The instruction set is chosen before the first include: VEXP_AVX2 (AVX2, FMA, F16C), VEXP_AVX512, VEXP_BF16 (NEON with
  * bfcvtn), else the architecture's baseline. Functions that call these must carry REG_TARGET, so one file is
- * written for one instruction set. Without VEXP_AVX2 the multiply-add of x86-64 rounds twice.
+ * written for one instruction set. Without either of the AVX the multiply-add of x86-64 rounds twice.
  */
 #ifndef PLIM_DEVICE_CPU_VEXP_H
 #define PLIM_DEVICE_CPU_VEXP_H
@@ -20,7 +20,7 @@
 #include <string.h>
 #if defined(__aarch64__)
 #include <arm_neon.h>
-#elif defined(VEXP_AVX2)
+#elif defined(VEXP_AVX2) || defined(VEXP_AVX512)
 #include <immintrin.h>
 #endif
 
@@ -30,6 +30,8 @@
 #define REG_TARGET __attribute__((target("arch=armv8.2-a+bf16")))
 #elif defined(VEXP_AVX2)
 #define REG_TARGET __attribute__((target("avx2,fma,f16c")))
+#elif defined(VEXP_AVX512)
+#define REG_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
 #else
 #define REG_TARGET
 #endif
@@ -39,7 +41,12 @@
 typedef float quadf __attribute__((vector_size(16)));
 typedef uint32_t quadu __attribute__((vector_size(16)));
 
-#if defined(VEXP_AVX2)
+#if defined(VEXP_AVX512)
+enum { REG_LANES = 16 };
+typedef float regf __attribute__((vector_size(64)));
+typedef int32_t regi __attribute__((vector_size(64)));
+typedef uint32_t regu __attribute__((vector_size(64)));
+#elif defined(VEXP_AVX2)
 enum { REG_LANES = 8 };
 typedef float regf __attribute__((vector_size(32)));
 typedef int32_t regi __attribute__((vector_size(32)));
@@ -77,6 +84,10 @@ REG_FN regf reg_fma(regf a, regf b, regf c)
 }
 REG_FN regf reg_max(regf a, regf b) { return (regf)vmaxq_f32((float32x4_t)a, (float32x4_t)b); }
 REG_FN regf reg_min(regf a, regf b) { return (regf)vminq_f32((float32x4_t)a, (float32x4_t)b); }
+#elif defined(VEXP_AVX512)
+REG_FN regf reg_fma(regf a, regf b, regf c) { return (regf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+REG_FN regf reg_max(regf a, regf b) { return (regf)_mm512_max_ps((__m512)a, (__m512)b); }
+REG_FN regf reg_min(regf a, regf b) { return (regf)_mm512_min_ps((__m512)a, (__m512)b); }
 #elif defined(VEXP_AVX2)
 REG_FN regf reg_fma(regf a, regf b, regf c) { return (regf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
 REG_FN regf reg_max(regf a, regf b) { return (regf)_mm256_max_ps((__m256)a, (__m256)b); }
@@ -155,6 +166,13 @@ REG_FN float reg_sum(regf x)
     for (int width = REG_LANES / 2; width > 0; width /= 2)
         for (int i = 0; i < width; i++) lane[i] += lane[i + width];
     return lane[0];
+}
+
+REG_FN quadf quad_load(const float *p)
+{
+    quadf q;
+    memcpy(&q, p, sizeof q);
+    return q;
 }
 
 /* Four rows of four become four columns. */
