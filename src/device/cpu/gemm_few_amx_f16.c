@@ -16,7 +16,7 @@ enum {
     TILES = 4,
     LINES = TILES * SIDE,
     TILE = SIDE * STEP, /* numbers of a tile */
-    AHEAD = 256,        /* bytes of a line that are fetched before they are split */
+    AHEAD = 128,        /* bytes of a line that are fetched before they are split */
 };
 
 /* Per step of k both parts of A: [k / 2][row][k % 2]; rows that are missing are zero. */
