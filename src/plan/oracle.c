@@ -275,6 +275,19 @@ enum plim_status oracle_least_inside(struct oracle *o, const struct knobs *k, do
     return status;
 }
 
+enum plim_status oracle_exchanges(struct oracle *o, const struct knobs *k, struct exchange_seconds *out,
+                                  struct plim_error *err)
+{
+    struct parts p;
+    struct knobs apart = *k;
+    apart.optimizer_in_backward = 0;
+    enum plim_status status = find_parts(o, &apart, &p, err);
+    if (status == PLIM_OK)
+        *out = (struct exchange_seconds){(double)k->accumulation * p.loop->busy[LANE_LINK],
+                                         p.update->busy[LANE_LINK]};
+    return status;
+}
+
 enum plim_status oracle_kept(struct oracle *o, const struct knobs *k, struct plan_bound *out,
                              struct plim_error *err)
 {

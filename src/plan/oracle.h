@@ -77,6 +77,14 @@ enum plim_status oracle_least_inside(struct oracle *oracle, const struct knobs *
 enum plim_status oracle_kept(struct oracle *oracle, const struct knobs *knobs, struct plan_bound *out,
                              struct plim_error *err);
 
+/* Seconds that ranks exchange beside computing, in all micro-batches of a step and in its update. Those of the update are the
+ * same whatever is offloaded and wherever it runs, those of the loop depend on what is computed and on keep_gathered. */
+struct exchange_seconds {
+    double loop, update;
+};
+enum plim_status oracle_exchanges(struct oracle *oracle, const struct knobs *knobs,
+                                  struct exchange_seconds *out, struct plim_error *err);
+
 /* Seconds of the update alone, where it does not run inside backward. */
 enum plim_status oracle_update_seconds(struct oracle *oracle, const struct knobs *knobs, double *out,
                                        struct plim_error *err);

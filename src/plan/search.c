@@ -6,10 +6,11 @@
  * which is what makes the bound of a box sharp. What remains is halved along the axis that moves time most.
  *
  * Invariants
- *  1. `best` fits both lines, and no box that was dropped can beat it by more than GAP (as far as axes are ordered).
+ *  1. `best` fits both lines, and no box that was dropped can beat it by more than GAP (search_ask.c), as far as axes are ordered.
  *  2. What is chosen depends on bytes and seconds alone: every choice between axes or boxes is made by value, ties by the
  *     axis' or point's own number, so the order of the table's rows does not matter.
- *  3. Work is counted in ops of tapes built, never in time: the same request gives the same plan on every machine.
+ *  3. Work is counted in ops of tapes built, never in time: the same request gives the same plan on every machine. Where it
+ *     ends before the boxes do, what has begun is left as it is, and then the order of rows can matter after all.
  */
 #include "plan/search.h"
 #include "base/bytes.h"
@@ -20,200 +21,14 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A box that promises less than this is dropped; after PLAN_PATIENCE of work more is asked of it. With what preferences
- * cost at most it is below the 0.1 % by which more memory may be slower. */
-#define GAP 0.0008
+/* Where updates run inside backward, a bound is what the busiest lane has to do, which few plans come near, and tapes share
+ * nothing (oracle.h): such boxes come later by this share, and last until something fits. */
+#define INSIDE_LATER 1.05
 
-/* A plan that offloads more, or that hides the gradient norm people watch, must be faster by this share per step. */
-#define PREFERENCE 0.00003
+/* An update's least time is not looked for where it can be less than what is known by no more than this share of a step. */
+#define NEAR 0.005
 
 #define SHARE_STEP 8 /* in which the times of updates are looked at for a bound */
-
-/* --- asking ------------------------------------------------------------------------------------------------ */
-
-/* The nearest miss: what holds the device's line and takes least of the host, else what takes least of the device. */
-static void note_miss(struct search *s, const struct point *p, const struct knobs *k,
-                      const struct plan_bound *b)
-{
-    bool holds = b->total <= s->request->budget;
-    int64_t takes = holds ? b->host : b->total;
-    int64_t least = s->smallest_holds ? s->smallest_bound.host : s->smallest_bound.total;
-    bool nearer = takes < least || (takes == least && b->total < s->smallest_bound.total);
-    if (holds != s->smallest_holds) nearer = holds;
-    if (s->has_smallest && !nearer) return;
-    s->has_smallest = true, s->smallest_point = *p, s->smallest = *k;
-    s->smallest_holds = holds, s->smallest_bound = *b;
-}
-
-static bool within(const struct search *s, const struct plan_bound *b)
-{
-    return b->total <= s->allowed && plan_within(s->request, b->total, b->host);
-}
-
-/* May it, or something near it, fit? A plan's own data structures are small beside what is offloaded, but their size jumps
- * from value to value: bounds leave them out of the host's line. */
-bool search_may_fit(const struct search *s, const struct plan_bound *b)
-{
-    bool limited = s->request->host_budget > 0 && !s->request->facts->unified_memory;
-    return b->total <= s->allowed && (!limited || b->host - b->own <= s->request->host_budget);
-}
-
-static bool knobs_before(const struct knobs *a, const struct knobs *b)
-{
-    for (int i = 0; i < KNOB_COUNT; i++)
-        if (knob_get(a, i) != knob_get(b, i)) return knob_get(a, i) < knob_get(b, i);
-    return false;
-}
-
-static void consider(struct search *s, const struct point *p, const struct knobs *k, double seconds)
-{
-    int steps = (k->state_tier != TIER_DEVICE) + (k->grad_tier != TIER_DEVICE) +
-                (k->param_tier != TIER_DEVICE) + (k->offload_layers > 0) + (k->optimizer_in_backward != 0) +
-                (k->disk_share > 0);
-    double weight = seconds * (1 + PREFERENCE * steps);
-    for (int i = 0; i < s->nunpacked; i++)
-        if (knobs_equal(&s->unpacked[i], k)) return;
-    bool better = weight < s->best.weight || (weight == s->best.weight && knobs_before(k, &s->best.knobs));
-    if (!s->best.found || better) s->best = (struct candidate){true, *p, *k, seconds, weight};
-    s->oracle.patient = true;
-}
-
-static bool over_host(const struct search *s, const struct plan_bound *b)
-{
-    return s->request->host_budget > 0 && b->host > s->request->host_budget;
-}
-
-/* May what is offloaded go further down, from the host's memory to a disk? */
-static int most_on_disk(const struct search *s, const struct knobs *k)
-{
-    const struct plan_request *r = s->request;
-    if (r->facts->unified_memory || r->facts->disk_bandwidth <= 0 || r->pins.disk_share != KNOB_OPEN)
-        return 0;
-    if (k->state_tier != TIER_HOST) return 0;
-    bool params = k->param_tier == TIER_HOST && r->pins.param_tier == KNOB_OPEN;
-    return params ? 2 * OFFLOAD_SHARES : OFFLOAD_SHARES;
-}
-
-/* Bytes and seconds of these knobs with the least share on disk that holds the host's line: more only takes longer. Bytes
- * change about evenly, so the share is guessed from them. */
-static enum plim_status ask_with_disk(struct search *s, struct knobs *k, struct plan_bound *out)
-{
-    enum plim_status status = oracle_ask(&s->oracle, k, out, s->err);
-    int most = status == PLIM_OK && over_host(s, out) ? most_on_disk(s, k) : 0, fails = 0;
-    struct plan_bound none = *out;
-    if (most == 0) return status;
-    k->disk_share = most;
-    status = oracle_ask(&s->oracle, k, out, s->err);
-    if (status != PLIM_OK || over_host(s, out)) return status;
-    double above = (double)(none.host - s->request->host_budget), whole = (double)(none.host - out->host);
-    for (int at = (int)ceil(above / whole * most); most - fails > 1 && status == PLIM_OK;) {
-        struct plan_bound here;
-        k->disk_share = at > fails && at < most ? at : (fails + most) / 2;
-        status = oracle_ask(&s->oracle, k, &here, s->err);
-        if (over_host(s, &here))
-            fails = (int)k->disk_share, at = fails + 1;
-        else
-            most = (int)k->disk_share, *out = here, at = most - 1;
-    }
-    k->disk_share = most;
-    return status;
-}
-
-/* Whatever fits is a candidate, whoever asked. */
-static enum plim_status ask(struct search *s, const struct point *p, struct plan_bound *out)
-{
-    struct knobs k = space_knobs(&s->space, p);
-    enum plim_status status = ask_with_disk(s, &k, out);
-    if (status == PLIM_OK && within(s, out)) consider(s, p, &k, out->step_seconds);
-    if (status == PLIM_OK && !within(s, out)) note_miss(s, p, &k, out);
-    return status;
-}
-
-/* Bytes of the device at a point with the updater that takes least: all updates by the host or none. */
-static enum plim_status ask_bytes(struct search *s, struct point p, struct plan_bound *out)
-{
-    enum { EXTREMES = 2 };
-    int updaters = space_count(&s->space, AXIS_UPDATER, &p);
-    enum plim_status status = PLIM_OK;
-    for (int u = 0; u < updaters && u < EXTREMES && status == PLIM_OK; u++) {
-        struct plan_bound b;
-        p.at[AXIS_UPDATER] = u;
-        status = ask(s, &p, &b);
-        if (u == 0 || b.total < out->total || search_may_fit(s, &b)) *out = b;
-        if (search_may_fit(s, out)) break;
-    }
-    return status;
-}
-
-/* The latest prefetching takes least. */
-static struct point latest(const struct search *s, struct point p)
-{
-    p.at[AXIS_PREFETCH] = space_count(&s->space, AXIS_PREFETCH, &p) - 1;
-    return p;
-}
-
-enum plim_status search_ask_tight(struct search *s, struct point p, struct plan_bound *out)
-{
-    return ask_bytes(s, latest(s, p), out);
-}
-
-/* Seconds that a box must promise to beat: the more work is spent, the more it must promise. */
-static double cutoff(const struct search *s)
-{
-    double spent = fmax(1, (double)s->oracle.work / (double)plan_work_of(s->request, PLAN_PATIENCE));
-    return s->best.found ? s->best.seconds * (1 - GAP * spent * spent) : INFINITY;
-}
-
-/* Seconds at a point with the best prefetching, whether it fits or not. Where the lanes of updates inside backward alone take
- * longer than a plan that is worth to be looked at, their least is enough to know. Between ranks the first value is the fastest,
- * and enough for a bound; the others are for plans that it does not fit in. */
-static enum plim_status ask_prefetches(struct search *s, struct point p, bool bound, double *out)
-{
-    struct knobs k = space_knobs(&s->space, &p);
-    enum plim_status status = PLIM_OK;
-    *out = 0;
-    if (k.optimizer_in_backward) status = oracle_least_inside(&s->oracle, &k, out, s->err);
-    if (status != PLIM_OK || (k.optimizer_in_backward && *out >= cutoff(s))) {
-        s->dropped = fmin(s->dropped, *out);
-        return status;
-    }
-    *out = INFINITY;
-    bool ranks = s->request->facts->ranks > 1, enough = false;
-    for (int f = 0; f < space_count(&s->space, AXIS_PREFETCH, &p) && status == PLIM_OK && !enough; f++) {
-        struct plan_bound b;
-        p.at[AXIS_PREFETCH] = f;
-        status = ask(s, &p, &b);
-        if (status == PLIM_OK) *out = fmin(*out, b.step_seconds);
-        enough = status == PLIM_OK && ranks && (bound || within(s, &b));
-    }
-    return status;
-}
-
-static enum plim_status ask_seconds(struct search *s, struct point p, bool bound, double *out)
-{
-    enum plim_status status = PLIM_OK;
-    *out = INFINITY;
-    for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p) && status == PLIM_OK; u++) {
-        double seconds;
-        p.at[AXIS_UPDATER] = u;
-        status = ask_prefetches(s, p, bound, &seconds);
-        if (status == PLIM_OK) *out = fmin(*out, seconds);
-    }
-    return status;
-}
-
-enum plim_status search_ask_seconds(struct search *s, struct point p, double *out)
-{
-    return ask_seconds(s, p, true, out);
-}
-
-enum plim_status search_settle(struct search *s, struct point p)
-{
-    struct plan_bound tight;
-    double seconds;
-    enum plim_status status = search_ask_tight(s, p, &tight);
-    return status == PLIM_OK && search_may_fit(s, &tight) ? ask_seconds(s, p, false, &seconds) : status;
-}
 
 /* --- boxes --------------------------------------------------------------------------------------------------- */
 
@@ -236,114 +51,63 @@ static enum plim_status push(struct search *s, const struct box *box)
     return PLIM_OK;
 }
 
+static bool is_inside(const struct search *s, const struct box *box)
+{
+    return s->space.places[box->lo.at[AXIS_PLACE]].inside;
+}
+
+static bool comes_before(const struct search *s, const struct box *a, const struct box *b)
+{
+    bool late = is_inside(s, a), other_late = is_inside(s, b);
+    if (!s->best.found && late != other_late) return other_late;
+    double x = a->bound * (late ? INSIDE_LATER : 1), y = b->bound * (other_late ? INSIDE_LATER : 1);
+    return x < y || (x == y && point_order(&a->lo, &b->lo) < 0);
+}
+
 /* The most promising box. */
 static struct box pop(struct search *s)
 {
     int at = 0;
-    for (int i = 1; i < s->nboxes; i++) {
-        const struct box *a = &s->boxes[i], *b = &s->boxes[at];
-        if (a->bound < b->bound || (a->bound == b->bound && point_order(&a->lo, &b->lo) < 0)) at = i;
-    }
+    for (int i = 1; i < s->nboxes; i++)
+        if (comes_before(s, &s->boxes[i], &s->boxes[at])) at = i;
     struct box box = s->boxes[at];
     s->boxes[at] = s->boxes[--s->nboxes];
     return box;
-}
-
-/* Bytes above a line at a point; none or fewer: it may hold. */
-typedef enum plim_status line_question(struct search *s, struct point p, double *above);
-
-static enum plim_status above_device(struct search *s, struct point p, double *above)
-{
-    struct plan_bound b;
-    enum plim_status status = ask_bytes(s, p, &b);
-    if (status != PLIM_OK) return status;
-    *above = (double)(b.total - s->allowed);
-    if (!search_may_fit(s, &b)) *above = fmax(1, *above); /* the host's line */
-    return status;
-}
-
-static enum plim_status above_host(struct search *s, struct point p, double *above)
-{
-    enum plim_status status = PLIM_OK;
-    *above = INFINITY;
-    for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p) && status == PLIM_OK; u++) {
-        struct plan_bound b;
-        p.at[AXIS_UPDATER] = u;
-        status = ask(s, &p, &b);
-        if (status == PLIM_OK) *above = fmin(*above, (double)(b.host - b.own - s->request->host_budget));
-    }
-    return status;
-}
-
-/* How far from `good`, where a point holds a line, an axis can go towards `end`. Bytes change about evenly, so values are
- * guessed from them. */
-static enum plim_status reach(struct search *s, struct point p, int axis, int good, int end,
-                              line_question *above, int *out)
-{
-    double over = 0, under = 0, here = 0;
-    p.at[axis] = end;
-    enum plim_status status = above(s, p, &over);
-    if (over <= 0) good = end;
-    p.at[axis] = good;
-    if (status == PLIM_OK && good != end) status = above(s, p, &under);
-    for (bool guess = true; status == PLIM_OK && abs(end - good) > 1; guess = !guess) {
-        double part = guess ? under / (under - over) : 0.5;
-        int at = good + (int)(part * (end - good));
-        p.at[axis] = at == good ? good + (end > good ? 1 : -1) : at;
-        status = above(s, p, &here);
-        if (here <= 0)
-            good = p.at[axis], under = here;
-        else
-            end = p.at[axis], over = here;
-    }
-    *out = good;
-    return status;
-}
-
-/* With late prefetching and with early, which takes more and is faster. */
-enum plim_status search_settle_along(struct search *s, struct point p, int axis, int lo, int hi)
-{
-    enum plim_status status = PLIM_OK;
-    double above = 0;
-    p.at[axis] = hi;
-    for (p = latest(s, p); p.at[AXIS_PREFETCH] >= 0 && status == PLIM_OK; p.at[AXIS_PREFETCH]--) {
-        p.at[axis] = hi;
-        status = above_device(s, p, &above);
-        if (above > 0) break;
-        if (status == PLIM_OK) status = reach(s, p, axis, hi, lo, above_device, &lo);
-        p.at[axis] = lo;
-        if (status == PLIM_OK) status = search_settle(s, p);
-    }
-    return status;
 }
 
 /* Values that take more of the host than there is are cut off; false: even the free corner does. */
 static enum plim_status cut_by_host(struct search *s, struct box *box, bool *holds)
 {
     double above = 0;
-    enum plim_status status = above_host(s, box->lo, &above);
+    enum plim_status status = search_above_host(s, box->lo, &above);
     *holds = above <= 0;
     for (int a = 0; a < AXES && *holds && status == PLIM_OK; a++)
         if (space_axes[a].fills_host && box->lo.at[a] < box->hi.at[a])
-            status = reach(s, box->lo, a, box->lo.at[a], box->hi.at[a], above_host, &box->hi.at[a]);
+            status =
+                search_reach(s, box->lo, a, box->lo.at[a], box->hi.at[a], search_above_host, &box->hi.at[a]);
     return status;
 }
 
-/* Each range begins where the axis alone can make it fit, all others at their tight end. False: nothing in the box fits. */
+/* Each range begins where the axis alone can make it fit, all others at their tight end. False: nothing in the box fits.
+ * Between ranks early prefetching is faster by much for a little memory: where a range begins it is tried. */
 static enum plim_status shrink(struct search *s, struct box *box, bool *fits)
 {
     double above = 0;
+    bool ranks = s->request->facts->ranks > 1;
     enum plim_status status = PLIM_OK;
     *fits = true;
     if (!s->request->facts->unified_memory && s->request->host_budget) status = cut_by_host(s, box, fits);
     if (!*fits || status != PLIM_OK) return status;
-    struct point tight = latest(s, box->hi);
-    status = above_device(s, tight, &above);
+    struct point tight = search_latest(s, box->hi);
+    status = search_above_device(s, tight, &above);
     *fits = above <= 0;
     for (int i = 0; i < AXES && *fits && status == PLIM_OK; i++) {
         int a = s->order[i];
-        if (axis_is_ordered(a) && box->lo.at[a] < tight.at[a])
-            status = reach(s, tight, a, tight.at[a], box->lo.at[a], above_device, &box->lo.at[a]);
+        if (!axis_is_ordered(a) || box->lo.at[a] >= tight.at[a]) continue;
+        struct point edge = tight;
+        status = search_reach(s, tight, a, tight.at[a], box->lo.at[a], search_above_device, &box->lo.at[a]);
+        edge.at[a] = box->lo.at[a];
+        if (ranks && status == PLIM_OK) status = search_settle(s, edge);
     }
     return status;
 }
@@ -390,7 +154,7 @@ static enum plim_status dive(struct search *s, const struct box *box)
         int cheapest = -1;
         double least = INFINITY;
         bool enough = false;
-        for (int i = 0; i < AXES && status == PLIM_OK; i++) {
+        for (int i = 0; i < AXES && status == PLIM_OK && !search_is_spent(s); i++) {
             int a = s->order[i], end = dive_end(s, box, &p, a);
             struct push_out out;
             status = push_axis(s, &p, a, end, &out);
@@ -402,7 +166,7 @@ static enum plim_status dive(struct search *s, const struct box *box)
             enough = true;
             status = search_settle_along(s, p, a, p.at[a], end);
         }
-        if (status != PLIM_OK || enough || cheapest < 0) return status;
+        if (status != PLIM_OK || enough || cheapest < 0 || search_is_spent(s)) return status;
         p.at[cheapest] = dive_end(s, box, &p, cheapest);
     }
     return PLIM_OK;
@@ -430,25 +194,44 @@ static enum plim_status branch(struct search *s, const struct box *box)
     return status == PLIM_OK ? push(s, &high) : status;
 }
 
+/* The least that an update, or loop and update inside backward, can take with any share: what ranks exchange. */
+static enum plim_status least_exchanges(struct search *s, const struct point *p, double *out)
+{
+    struct exchange_seconds e;
+    struct knobs k = space_knobs(&s->space, p);
+    *out = 0;
+    if (s->request->facts->ranks <= 1) return PLIM_OK;
+    enum plim_status status = oracle_exchanges(&s->oracle, &k, &e, s->err);
+    if (status == PLIM_OK) *out = k.optimizer_in_backward ? e.loop + e.update : e.update;
+    return status;
+}
+
 /* The least time of an update with a share in the box's range, looked at in steps: more on the host can be faster, where
  * the CPU there updates beside the device or saves the way back. Where updates run inside backward: of loop and update, of
  * which no lane can have less to do than they have by themselves; what leaves hope then is timed, unless the box is new. */
 static enum plim_status least_update(struct search *s, const struct box *box, double *out)
 {
     struct point p = box->lo;
-    enum plim_status status = PLIM_OK;
+    double floor = 0;
+    enum plim_status status = least_exchanges(s, &p, &floor);
     *out = INFINITY;
-    for (int at = p.at[AXIS_SHARE], last = box->hi.at[AXIS_SHARE]; at <= last;
+    for (int at = p.at[AXIS_SHARE]; at <= box->hi.at[AXIS_SHARE] && status == PLIM_OK;
          at += SHARE_STEP - at % SHARE_STEP) {
+        if (*out - floor < NEAR * box->bound) {
+            *out = floor;
+            break;
+        }
         p.at[AXIS_SHARE] = at;
-        for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p); u++) {
-            double seconds = INFINITY;
+        double last = INFINITY, seconds = 0;
+        int count = space_count(&s->space, AXIS_UPDATER, &p);
+        for (int u = 0; u < count && search_is_downhill(s, &p, last, seconds); u++) {
+            last = u ? seconds : INFINITY;
             p.at[AXIS_UPDATER] = u;
             struct knobs k = space_knobs(&s->space, &p);
             status = k.optimizer_in_backward ? oracle_least_inside(&s->oracle, &k, &seconds, s->err)
                                              : oracle_update_seconds(&s->oracle, &k, &seconds, s->err);
             bool hopeful = k.optimizer_in_backward && box->stage != BOX_NEW && seconds < *out;
-            if (status == PLIM_OK && hopeful) status = ask_prefetches(s, p, true, &seconds);
+            if (status == PLIM_OK && hopeful) status = search_ask_prefetches(s, p, true, &seconds);
             if (status != PLIM_OK) return status;
             *out = fmin(*out, seconds);
         }
@@ -478,14 +261,16 @@ static enum plim_status cut(struct search *s, struct box *box, bool *open)
     if (status != PLIM_OK || !*open) return status;
     status = time_box(s, box);
     if (status == PLIM_OK) status = search_settle(s, box->lo);
-    *open = box->bound < cutoff(s) && point_order(&box->lo, &box->hi) != 0;
+    *open = box->bound < search_cutoff(s) && point_order(&box->lo, &box->hi) != 0;
     return status;
 }
 
-/* One stage of a box at a time: between two of them a box that promises more may come first. */
+/* One stage of a box at a time: between two of them a box that promises more may come first. A box that work did not
+ * suffice for is left as it was. */
 static enum plim_status look_into(struct search *s, struct box box)
 {
     bool open = true;
+    struct box as_was = box;
     enum plim_status status = PLIM_OK;
     if (box.stage == BOX_NEW)
         status = time_box(s, &box);
@@ -493,6 +278,7 @@ static enum plim_status look_into(struct search *s, struct box box)
         status = cut(s, &box, &open);
     else
         status = dive(s, &box);
+    if (status == PLIM_OK && search_is_spent(s)) return push(s, &as_was);
     if (status != PLIM_OK || !open) return status;
     if (box.stage == BOX_CUT) return branch(s, &box);
     box.stage++;
@@ -519,7 +305,8 @@ static enum plim_status squeeze(struct search *s)
                     if (p.at[a] > last) p.at[a] = last;
                     if (p.at[a] < 0) p.at[a] = 0;
                 }
-                if (space_count(&s->space, AXIS_MICRO, &p) && point_order(&p, &from)) status = ask(s, &p, &b);
+                if (space_count(&s->space, AXIS_MICRO, &p) && point_order(&p, &from))
+                    status = search_ask(s, &p, &b);
             }
         nearer = point_order(&from, &s->smallest_point) != 0;
     }
@@ -533,26 +320,40 @@ struct range {
     int first, last;
 };
 
-/* A box in one place; its first bound is the time of the place's loop with nothing offloaded or recomputed. */
+/* The least that a step in one place takes: its loop with nothing offloaded or recomputed, and what ranks exchange in the
+ * update, or in both where that runs inside backward. */
+static enum plim_status least_step(struct search *s, int place, int64_t micro_batch, double *out)
+{
+    struct plan_bound b;
+    struct exchange_seconds e = {0};
+    double update = 0;
+    struct knobs free = knobs_naive(s->request);
+    free.zero = s->space.places[place].zero, free.keep_gathered = s->request->may_keep_gathered;
+    free.micro_batch = micro_batch, free.accumulation = s->request->rows / micro_batch;
+    enum plim_status status = oracle_ask(&s->oracle, &free, &b, s->err);
+    if (status == PLIM_OK) status = oracle_update_seconds(&s->oracle, &free, &update, s->err);
+    if (status == PLIM_OK) status = oracle_exchanges(&s->oracle, &free, &e, s->err);
+    if (status != PLIM_OK) return status;
+    double loop = b.step_seconds - update;
+    *out = s->space.places[place].inside ? fmax(loop, e.loop + e.update) : loop + e.update;
+    return status;
+}
+
+/* A box in one place, whose first bound is the least step there. */
 static enum plim_status open_box(struct search *s, int place, struct range micros, struct range activations,
                                  struct range recompute)
 {
     struct box box = {.lo.at = {[AXIS_PLACE] = place, [AXIS_MICRO] = micros.first}};
-    struct plan_bound b;
-    double update = 0;
-    struct knobs free = knobs_naive(s->request);
     box.hi = box.lo;
     for (int a = 0; a < AXES; a++)
         if (axis_is_ordered(a)) box.hi.at[a] = space_count(&s->space, a, &box.lo) - 1;
     box.hi.at[AXIS_MICRO] = micros.last;
     box.lo.at[AXIS_ACTIVATIONS] = activations.first, box.hi.at[AXIS_ACTIVATIONS] = activations.last;
     box.lo.at[AXIS_RECOMPUTE] = recompute.first, box.hi.at[AXIS_RECOMPUTE] = recompute.last;
-    free.zero = s->space.places[place].zero, free.keep_gathered = s->request->may_keep_gathered;
-    free.micro_batch = s->space.micros[micros.first], free.accumulation = s->request->rows / free.micro_batch;
-    enum plim_status status = oracle_ask(&s->oracle, &free, &b, s->err);
-    if (status == PLIM_OK) status = oracle_update_seconds(&s->oracle, &free, &update, s->err);
-    box.bound = b.step_seconds - update;
-    return status == PLIM_OK ? push(s, &box) : status;
+    enum plim_status status = least_step(s, place, s->space.micros[micros.first], &box.bound);
+    if (status != PLIM_OK) return status;
+    s->place_bound[place] = fmin(s->place_bound[place], box.bound);
+    return push(s, &box);
 }
 
 /* What an offloaded layer saves is not even: none, one, and more are by themselves. The less a policy keeps of a layer, the less
@@ -614,10 +415,9 @@ static enum plim_status open_boxes(struct search *s, bool hopeless, bool *skippe
 static enum plim_status look_into_all(struct search *s)
 {
     enum plim_status status = PLIM_OK;
-    while (s->nboxes && status == PLIM_OK &&
-           (!s->best.found || s->oracle.work < plan_work_of(s->request, PLAN_WORK))) {
+    while (s->nboxes && status == PLIM_OK && !search_is_spent(s)) {
         struct box box = pop(s);
-        if (box.bound < cutoff(s))
+        if (box.bound < search_cutoff(s))
             status = look_into(s, box);
         else
             s->dropped = fmin(s->dropped, box.bound);
@@ -629,6 +429,8 @@ static enum plim_status find_best(struct search *s)
 {
     bool skipped = false;
     s->nboxes = 0, s->best = (struct candidate){0}, s->dropped = INFINITY;
+    s->until = s->oracle.work + plan_work_of(s->request, PLAN_WORK);
+    for (int i = 0; i < SPACE_PLACES; i++) s->place_bound[i] = INFINITY;
     enum plim_status status = open_boxes(s, false, &skipped);
     if (status == PLIM_OK) status = look_into_all(s);
     if (status == PLIM_OK && !s->best.found && skipped) { /* the nearest miss may be among them */

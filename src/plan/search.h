@@ -5,15 +5,15 @@
 #include "plan/space.h"
 
 /* Work is counted in ops of tapes built. Up to PLAN_PATIENCE the search looks at every box that may hold something faster;
- * beyond it a box must promise more and more; at PLAN_WORK it takes the best plan it has. It goes on where nothing has
- * fitted yet, and the best plan is always polished, for PLAN_POLISH at most. */
+ * beyond it a box must promise more and more; at PLAN_WORK it takes the best plan it has, in the midst of a box. It goes on where
+ * nothing has fitted yet, and the best plan is always polished, for twice PLAN_POLISH at most. */
 #define PLAN_WORK     1000000
 #define PLAN_PATIENCE 200000
 #define PLAN_POLISH   200000
 
-/* Of several ranks a tape has twice the ops, and stages are further apart than what is left to find in one: they get so
- * small a part of that work. */
-#define PLAN_RANKS_PART 10
+/* Of several ranks a tape has twice the ops, and what is left to find behind this part of the work is little: 0.1 % of a step
+ * for 200 jobs. */
+#define PLAN_RANKS_PART 4
 static inline int64_t plan_work_of(const struct plan_request *request, int64_t work)
 {
     return request->facts->ranks > 1 ? work / PLAN_RANKS_PART : work;

@@ -1,4 +1,4 @@
-/* search_internal.h - what search.c and search_polish.c share: boxes, the best plan so far, and the questions asked. */
+/* search_internal.h - what search.c, search_ask.c and search_polish.c share: boxes, the best plan so far, and the questions asked. */
 #ifndef PLIM_PLAN_SEARCH_INTERNAL_H
 #define PLIM_PLAN_SEARCH_INTERNAL_H
 
@@ -31,8 +31,9 @@ struct search {
     struct candidate best;
     struct knobs unpacked[UNPACKED_MOST]; /* their bound fits, their packing did not */
     int nunpacked;
-    int64_t polish_until; /* the oracle has done so much work */
-    double dropped;       /* the least bound of a box that was dropped unseen */
+    int64_t until; /* work of the oracle at which the search, or polishing, ends once something fits */
+    double place_bound[SPACE_PLACES]; /* seconds; INFINITY: nothing there fits */
+    double dropped;                   /* the least bound of a box that was dropped unseen */
     bool has_smallest;
     struct point smallest_point; /* the nearest miss: where to look when nothing fits, and for the message */
     struct knobs smallest;
@@ -43,12 +44,20 @@ struct search {
 
 static inline bool axis_is_ordered(int axis) { return space_axes[axis].kind == AXIS_ORDERED; }
 
+/* The work is done: what has begun is ended with what is known. */
+static inline bool search_is_spent(const struct search *s)
+{
+    return s->best.found && s->oracle.work >= s->until;
+}
+
 /* By the values of the axes in turn: negative, 0 or positive. */
 int point_order(const struct point *a, const struct point *b);
 
 /* May it, or something near it, fit? */
 bool search_may_fit(const struct search *s, const struct plan_bound *b);
 
+/* Bytes and seconds of a point; whatever fits is a candidate for the best plan. */
+enum plim_status search_ask(struct search *s, const struct point *p, struct plan_bound *out);
 /* Bytes of the device at a point, with the values of AXIS_BEST that take least. */
 enum plim_status search_ask_tight(struct search *s, struct point p, struct plan_bound *out);
 /* Seconds at a point with the values of AXIS_BEST that are fastest, whether it fits or not. */
@@ -57,6 +66,22 @@ enum plim_status search_ask_seconds(struct search *s, struct point p, double *ou
 enum plim_status search_settle(struct search *s, struct point p);
 /* The same where, along an axis, a point begins to fit; it does at hi. */
 enum plim_status search_settle_along(struct search *s, struct point p, int axis, int lo, int hi);
+
+/* The point with the latest prefetching, which takes least. */
+struct point search_latest(const struct search *s, struct point p);
+/* Seconds at a point with the best prefetching, whether it fits or not; bound: as far as a bound needs to know them. */
+enum plim_status search_ask_prefetches(struct search *s, struct point p, bool bound, double *out);
+/* Is the updater behind one that takes `here`, and that one behind one of `last`, worth to be asked? */
+bool search_is_downhill(const struct search *s, const struct point *p, double last, double here);
+/* Seconds that a box must promise to beat. */
+double search_cutoff(const struct search *s);
+
+/* Bytes above a line at a point; none or fewer: it may hold. */
+typedef enum plim_status line_question(struct search *s, struct point p, double *above);
+line_question search_above_device, search_above_host;
+/* How far from `good`, where a point holds a line, an axis can go towards `end`. */
+enum plim_status search_reach(struct search *s, struct point p, int axis, int good, int end,
+                              line_question *above, int *out);
 
 /* Makes the best plan faster by small changes (search_polish.c). */
 enum plim_status search_polish(struct search *s);

@@ -1,14 +1,12 @@
 /* search_polish.c - from the best plan of the search to a better one near it.
  *
  * Axes are ordered, but not quite, and boxes are dropped when patience is over: what is left out lies mostly near the best
- * plan. Each axis is made as free as it can be alone; then one is made freer and another pays for it, or one costlier and
+ * plan. It is tried in other places. Each axis is made as free as it can be alone; then one is made freer and another pays for it, or one costlier and
  * another gains, in steps that halve. */
 #include "plan/search_internal.h"
 
 /* An axis is left alone where its first steps say that it takes so many times what a freer one gains. */
 #define HOPE 2
-
-static bool is_spent(const struct search *s) { return s->oracle.work >= s->polish_until; }
 
 /* A point that is faster than the best plan and too large. */
 struct wish {
@@ -23,7 +21,7 @@ static enum plim_status pay(struct search *s, const struct wish *wish, int axis,
 {
     const struct point *p = &wish->point;
     int last = space_count(&s->space, axis, p) - 1;
-    for (int more = 1; more <= most && p->at[axis] + more <= last && !is_spent(s); more *= 2) {
+    for (int more = 1; more <= most && p->at[axis] + more <= last && !search_is_spent(s); more *= 2) {
         struct plan_bound b;
         struct point q = *p;
         double seconds;
@@ -68,7 +66,7 @@ static enum plim_status invest(struct search *s, int costlier, int step)
     p.at[costlier] = p.at[costlier] + step < last ? p.at[costlier] + step : last;
     enum plim_status status = search_ask_tight(s, p, &b);
     if (status != PLIM_OK || !search_may_fit(s, &b)) return status;
-    for (int i = 0; i < AXES && status == PLIM_OK && !is_spent(s); i++) {
+    for (int i = 0; i < AXES && status == PLIM_OK && !search_is_spent(s); i++) {
         int a = s->order[i];
         struct point q = p;
         double seconds;
@@ -85,7 +83,7 @@ static enum plim_status invest(struct search *s, int costlier, int step)
 static enum plim_status slide(struct search *s)
 {
     enum plim_status status = PLIM_OK;
-    for (bool moved = true; moved && status == PLIM_OK && !is_spent(s);) {
+    for (bool moved = true; moved && status == PLIM_OK && !search_is_spent(s);) {
         struct point from = s->best.point;
         for (int i = 0; i < AXES && status == PLIM_OK; i++) {
             int a = s->order[i];
@@ -96,15 +94,43 @@ static enum plim_status slide(struct search *s)
     return status;
 }
 
+/* The best plan in another place, with as much offloaded and the updater that takes least. */
+static struct point moved(const struct search *s, int place)
+{
+    struct point p = s->best.point;
+    p.at[AXIS_PLACE] = place, p.at[AXIS_UPDATER] = 0;
+    for (int a = 0; a < AXES; a++) {
+        int last = space_count(&s->space, a, &p) - 1;
+        if (a == AXIS_SHARE) p.at[a] = space_share(&s->space, &s->best.point, place);
+        if (p.at[a] > last) p.at[a] = last;
+    }
+    return p;
+}
+
+/* The best plan as it is in every other place that promises more. */
+static enum plim_status try_places(struct search *s)
+{
+    enum plim_status status = PLIM_OK;
+    for (int place = 0; place < s->space.nplaces && status == PLIM_OK; place++) {
+        struct plan_bound b;
+        struct point p = moved(s, place);
+        if (place == s->best.point.at[AXIS_PLACE] || s->place_bound[place] >= s->best.seconds) continue;
+        if (s->best.point.at[AXIS_MICRO] > p.at[AXIS_MICRO]) continue;
+        status = search_ask(s, &p, &b);
+    }
+    return status;
+}
+
 /* Where axes are not quite ordered a box may have hidden a better plan near the best one. */
 enum plim_status search_polish(struct search *s)
 {
-    s->polish_until = s->oracle.work + plan_work_of(s->request, 2 * PLAN_POLISH);
-    enum plim_status status = slide(s);
+    s->until = s->oracle.work + plan_work_of(s->request, 2 * PLAN_POLISH);
+    enum plim_status status = try_places(s);
+    if (status == PLIM_OK) status = slide(s);
     for (int step = 8; step >= 1 && s->best.found && status == PLIM_OK;) {
         double before = s->best.weight;
         struct point from = s->best.point;
-        for (int i = 0; i < AXES && status == PLIM_OK && !is_spent(s); i++) {
+        for (int i = 0; i < AXES && status == PLIM_OK && !search_is_spent(s); i++) {
             int a = s->order[i];
             if (!axis_is_ordered(a) || point_order(&from, &s->best.point)) continue;
             if (from.at[a] > 0) status = trade(s, a, step);

@@ -86,6 +86,16 @@ static struct share share_at(const struct space *s, const struct point *p)
     return s->shares[p->at[AXIS_PLACE]].items[p->at[AXIS_SHARE]];
 }
 
+int space_share(const struct space *s, const struct point *p, int place)
+{
+    struct share from = share_at(s, p);
+    const struct share_list *list = &s->shares[place];
+    int at = 0;
+    while (at + 1 < list->count && list->items[at].state + list->items[at].param < from.state + from.param)
+        at++;
+    return at;
+}
+
 static bool streams(const struct space *s, const struct point *p)
 {
     return place_at(s, p)->grad != TIER_DEVICE || share_at(s, p).param > 0;
@@ -296,8 +306,8 @@ static void apply_activations(const struct space *s, const struct point *p, stru
 
 /* --- updates and prefetching ----------------------------------------------------------------------------------- */
 
-/* Of OFFLOAD_SHARES slices; the first two are the extremes, of which one takes least of the device. */
-static const int updaters[] = {OFFLOAD_SHARES, 0, OFFLOAD_SHARES * 5 / 8, OFFLOAD_SHARES / 2};
+/* Of OFFLOAD_SHARES slices; the first takes least of the device. */
+static const int updaters[] = {OFFLOAD_SHARES, OFFLOAD_SHARES * 5 / 8, OFFLOAD_SHARES / 2, 0};
 
 static int count_updaters(const struct space *s, const struct point *p)
 {

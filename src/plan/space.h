@@ -87,6 +87,9 @@ int space_count(const struct space *space, enum axis_id axis, const struct point
 /* Where from a point on, along an axis, a step begins to save and cost differently: the last value is one, too. */
 int space_kink(const struct space *space, enum axis_id axis, const struct point *point);
 
+/* The value of AXIS_SHARE at another place that offloads as much as a point does; where there is none, the next that offloads more. */
+int space_share(const struct space *space, const struct point *point, int place);
+
 struct knobs space_knobs(const struct space *space, const struct point *point);
 
 /* The most slices a loss of so many rows is cut into. */
