@@ -27,8 +27,6 @@
 #include <string.h>
 
 #define AMX_INLINE static inline __attribute__((always_inline))
-#define AMX_PARTS_CODE                                                                                       \
-    __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 
 enum {
     AMX_SIDE = 32, /* lines of a panel, on both sides */
@@ -111,51 +109,6 @@ GEMM_AMX_CODE AMX_INLINE void amx_run(amx_add_group *add_group, int64_t group, c
             memcpy(c, from, AMX_SIDE * sizeof *c);
         }
     }
-}
-
-/* ---- numbers in parts ---- */
-
-/* Rows of 16 cells become columns: cells of pairs, then pairs of those, then quarters of registers change places. */
-AMX_PARTS_CODE AMX_INLINE void amx_turn(__m512i x[AMX_HALF])
-{
-    __m512i y[AMX_HALF];
-    for (int i = 0; i < AMX_HALF; i += 2) {
-        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-    }
-    for (int i = 0; i < AMX_HALF; i += 4)
-        for (int j = 0; j < 2; j++) {
-            x[i + 2 * j] = _mm512_unpacklo_epi64(y[i + j], y[i + j + 2]);
-            x[i + 2 * j + 1] = _mm512_unpackhi_epi64(y[i + j], y[i + j + 2]);
-        }
-    for (int i = 0; i < 4; i++) {
-        y[i] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88);
-        y[i + 4] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
-        y[i + 8] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
-        y[i + 12] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 8; i++) {
-        x[i] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0x88);
-        x[i + 8] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0xdd);
-    }
-}
-
-enum { AMX_F16_PARTS = 2 };
-
-/* x = upper + rest: 8 of an fp16's 11 bits, and the other three. Infinities become NaN. */
-AMX_PARTS_CODE AMX_INLINE __m512 amx_upper_f16(__m512 x)
-{
-    return _mm512_and_ps(x, _mm512_castsi512_ps(_mm512_set1_epi32((int)0xffff0000u)));
-}
-
-/* The parts of 32 fp16, each part's 32 side by side. */
-AMX_PARTS_CODE AMX_INLINE void amx_split_f16(__m512i x, __m512i part[AMX_F16_PARTS])
-{
-    __m512 low = _mm512_cvtph_ps(_mm512_castsi512_si256(x)),
-           high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1)), low0 = amx_upper_f16(low),
-           high0 = amx_upper_f16(high);
-    part[0] = (__m512i)_mm512_cvtne2ps_pbh(high0, low0);
-    part[1] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(high, high0), _mm512_sub_ps(low, low0));
 }
 #endif
 

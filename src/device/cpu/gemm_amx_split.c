@@ -12,7 +12,7 @@
 
 #if defined(__x86_64__)
 
-#define SPLIT_CODE AMX_PARTS_CODE
+#define SPLIT_CODE __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 #define INLINE     AMX_INLINE
 
 enum {
@@ -178,6 +178,31 @@ SPLIT_CODE static void pack_a(void *panels, int64_t stride, const void *src, int
     }
 }
 
+/* Rows of 16 cells become columns: cells of pairs, then pairs of those, then quarters of registers change places. */
+SPLIT_CODE INLINE void turn(__m512i x[AMX_HALF])
+{
+    __m512i y[AMX_HALF];
+    for (int i = 0; i < AMX_HALF; i += 2) {
+        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    }
+    for (int i = 0; i < AMX_HALF; i += 4)
+        for (int j = 0; j < 2; j++) {
+            x[i + 2 * j] = _mm512_unpacklo_epi64(y[i + j], y[i + j + 2]);
+            x[i + 2 * j + 1] = _mm512_unpackhi_epi64(y[i + j], y[i + j + 2]);
+        }
+    for (int i = 0; i < 4; i++) {
+        y[i] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88);
+        y[i + 4] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
+        y[i + 8] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
+        y[i + 12] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 8; i++) {
+        x[i] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0x88);
+        x[i + 8] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0xdd);
+    }
+}
+
 /* 16 columns of a group of 32 k: of each part, which are AMX_GROUP numbers apart, pairs of k and in them columns. */
 SPLIT_CODE static void pack_columns(uint16_t *dst, const float *src, int64_t ls, int64_t ks, int64_t lines,
                                     int64_t i, int64_t k)
@@ -192,7 +217,7 @@ SPLIT_CODE static void pack_columns(uint16_t *dst, const float *src, int64_t ls,
     }
     for (int p = 0; p < PARTS; p++, dst += AMX_GROUP) {
         for (int l = 0; l < AMX_HALF; l++) one[l] = part[l][p];
-        amx_turn(one);
+        turn(one);
         for (int l = 0; l < AMX_HALF; l++) _mm512_storeu_si512(dst + l * AMX_KG, one[l]);
     }
 }

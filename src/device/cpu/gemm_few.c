@@ -22,7 +22,7 @@ static const struct gemm_few *const kernels[CPU_LEVELS][DT_COUNT] = {
     [CPU_AVX2] = {&gemm_few_avx2_f32, &gemm_few_avx2_bf16, &gemm_few_avx2_f16},
     [CPU_AVX512] = {&gemm_few_avx512_f32, &gemm_few_avx512_bf16, &gemm_few_avx512_f16},
     [CPU_AVX512_BF16] = {&gemm_few_avx512_f32, &gemm_few_vdpbf16ps, &gemm_few_avx512_f16},
-    [CPU_AMX] = {&gemm_few_avx512_f32, &gemm_few_amx_bf16, &gemm_few_amx_f16},
+    [CPU_AMX] = {&gemm_few_avx512_f32, &gemm_few_amx_bf16, &gemm_few_avx512_f16},
 #endif
 };
 _Static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "the order of the table");

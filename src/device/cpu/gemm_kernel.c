@@ -7,24 +7,23 @@
 #include "device/cpu/gemm_kernel.h"
 
 static const struct {
-    const struct gemm_kernel *f32, *bf16, *f16;
+    const struct gemm_kernel *f32, *bf16;
 } kernels[CPU_LEVELS] = {
-    [CPU_PLAIN] = {&gemm_plain_f32, &gemm_plain_f32, &gemm_plain_f32},
+    [CPU_PLAIN] = {&gemm_plain_f32, &gemm_plain_f32},
 #if defined(__aarch64__)
-    [CPU_NEON] = {&gemm_neon_f32, &gemm_neon_f32, &gemm_neon_f32},
-    [CPU_NEON_BF16] = {&gemm_neon_f32, &gemm_neon_bf16, &gemm_neon_f32},
+    [CPU_NEON] = {&gemm_neon_f32, &gemm_neon_f32},
+    [CPU_NEON_BF16] = {&gemm_neon_f32, &gemm_neon_bf16},
 #endif
 #if defined(__x86_64__)
-    [CPU_AVX2] = {&gemm_avx2_f32, &gemm_avx2_f32, &gemm_avx2_f32},
-    [CPU_AVX512] = {&gemm_avx512_f32, &gemm_avx512_f32, &gemm_avx512_f32},
-    [CPU_AVX512_BF16] = {&gemm_avx512_f32, &gemm_avx512_bf16, &gemm_avx512_f32},
-    [CPU_AMX] = {&gemm_avx512_f32, &gemm_amx_bf16, &gemm_amx_f16},
+    [CPU_AVX2] = {&gemm_avx2_f32, &gemm_avx2_f32},
+    [CPU_AVX512] = {&gemm_avx512_f32, &gemm_avx512_f32},
+    [CPU_AVX512_BF16] = {&gemm_avx512_f32, &gemm_avx512_bf16},
+    [CPU_AMX] = {&gemm_avx512_f32, &gemm_amx_bf16},
 #endif
 };
 
 const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type)
 {
-    if (type == DT_F16) return kernels[level].f16;
     return type == DT_BF16 ? kernels[level].bf16 : kernels[level].f32;
 }
 

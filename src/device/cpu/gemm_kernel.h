@@ -77,7 +77,7 @@ extern const struct gemm_kernel gemm_neon_f32, gemm_neon_bf16;
 #endif
 #if defined(__x86_64__)
 extern const struct gemm_kernel gemm_avx2_f32, gemm_avx512_f32, gemm_avx512_bf16, gemm_amx_bf16,
-    gemm_amx_split, gemm_amx_f16;
+    gemm_amx_split;
 #endif
 
 /* The kernel for arithmetic in `type` (F32, BF16, F16) at a level that cpu_has(). */
