@@ -94,17 +94,19 @@ static enum plim_status slide(struct search *s)
     return status;
 }
 
-/* The best plan in another place, with as much offloaded and the updater that takes least. */
-static struct point moved(const struct search *s, int place)
+/* The best plan in another place, with as much offloaded and the updater that takes least; false: that place has no such
+ * plan. */
+static bool moved(const struct search *s, int place, struct point *p)
 {
-    struct point p = s->best.point;
-    p.at[AXIS_PLACE] = place, p.at[AXIS_UPDATER] = 0;
+    *p = s->best.point;
+    p->at[AXIS_PLACE] = place, p->at[AXIS_UPDATER] = 0;
     for (int a = 0; a < AXES; a++) {
-        int last = space_count(&s->space, a, &p) - 1;
-        if (a == AXIS_SHARE) p.at[a] = space_share(&s->space, &s->best.point, place);
-        if (p.at[a] > last) p.at[a] = last;
+        int last = space_count(&s->space, a, p) - 1;
+        if (last < 0) return false;
+        if (a == AXIS_SHARE) p->at[a] = space_share(&s->space, &s->best.point, place);
+        if (p->at[a] > last) p->at[a] = last;
     }
-    return p;
+    return true;
 }
 
 /* The best plan as it is in every other place that promises more. */
@@ -113,9 +115,9 @@ static enum plim_status try_places(struct search *s)
     enum plim_status status = PLIM_OK;
     for (int place = 0; place < s->space.nplaces && status == PLIM_OK; place++) {
         struct plan_bound b;
-        struct point p = moved(s, place);
+        struct point p;
         if (place == s->best.point.at[AXIS_PLACE] || s->place_bound[place] >= s->best.seconds) continue;
-        if (s->best.point.at[AXIS_MICRO] > p.at[AXIS_MICRO]) continue;
+        if (!moved(s, place, &p) || s->best.point.at[AXIS_MICRO] > p.at[AXIS_MICRO]) continue;
         status = search_ask(s, &p, &b);
     }
     return status;
