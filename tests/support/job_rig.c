@@ -32,17 +32,8 @@ const char *const rig_llama_1b[] = {"model.architecture=llama",      "model.voca
                                     "model.num_key_value_heads=8",   "model.tie_word_embeddings=true",
                                     "data.max_length=2048",          "training.batch_size=16",
                                     "training.mixed_precision=bf16", NULL};
-const char *const rig_llama_70b[] = {"model.architecture=llama",
-                                     "model.vocab_size=128256",
-                                     "model.hidden_size=8192",
-                                     "model.intermediate_size=28672",
-                                     "model.num_layers=80",
-                                     "model.num_attention_heads=64",
-                                     "model.num_key_value_heads=8",
-                                     "data.max_length=2048",
-                                     "training.batch_size=64",
-                                     "training.mixed_precision=bf16",
-                                     NULL};
+const char *const rig_llama_70b[] = {RIG_SHAPE_70B, "data.max_length=2048", "training.batch_size=64",
+                                     "training.mixed_precision=bf16", NULL};
 
 void rig_job(struct job *job, const char *const *keys)
 {

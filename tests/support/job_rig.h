@@ -16,6 +16,12 @@ int rig_corpus_make(void **state);
 int rig_samples_make(void **state);
 int rig_corpus_drop(void **state);
 
+/* Keys of LLaMA-70B's shape: rig_llama_70b has these and a batch of 64 rows of 2048. */
+#define RIG_SHAPE_70B                                                                                        \
+    "model.architecture=llama", "model.vocab_size=128256", "model.hidden_size=8192",                         \
+        "model.intermediate_size=28672", "model.num_layers=80", "model.num_attention_heads=64",              \
+        "model.num_key_value_heads=8"
+
 extern const char *const rig_small[], *const rig_gpt2[], *const rig_llama_1b[], *const rig_llama_70b[];
 
 #endif

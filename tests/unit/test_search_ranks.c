@@ -19,13 +19,7 @@ static struct job job;
 static struct preset preset;
 static struct plan_request request;
 
-static const char *const llama_70b[] = {"model.architecture=llama",
-                                        "model.vocab_size=128256",
-                                        "model.hidden_size=8192",
-                                        "model.intermediate_size=28672",
-                                        "model.num_layers=80",
-                                        "model.num_attention_heads=64",
-                                        "model.num_key_value_heads=8",
+static const char *const llama_70b[] = {RIG_SHAPE_70B,
                                         "model.tie_word_embeddings=false",
                                         "data.max_length=4096",
                                         "training.batch_size=1",
