@@ -36,7 +36,7 @@ enum plim_status train_find_link(const struct job *job, struct device *device,
     struct device_facts *facts = &device->facts;
     struct cluster wish = {0};
     struct link_rates all, node = {0};
-    char load[64];
+    char load[96];
     cluster_from_keys(&wish, job->training.link, job->training.network);
     struct threads *team = facts->unified_memory ? device->team : NULL;
     enum plim_status status = link_measure(comm, team, &all, err);
@@ -44,12 +44,13 @@ enum plim_status train_find_link(const struct job *job, struct device *device,
     if (!comm->node) node = all;
     facts->link_bandwidth = all.bandwidth, facts->link_seconds = all.seconds;
     facts->node_bandwidth = node.bandwidth, facts->node_seconds = node.seconds;
-    facts->reduce_share = all.reduce_share, facts->link_load = all.load;
+    facts->reduce_share = all.reduce_share, facts->link_beside = all.beside, facts->link_load = all.load;
     if (status == PLIM_OK && (wish.link || wish.network)) status = take_presets(job, &wish, comm, facts, err);
-    snprintf(load, sizeof load, ", and take %.0f %% of computing", 100 * all.load);
+    snprintf(load, sizeof load, "; beside computing %.3g GB/s, of which they take %.0f %%",
+             all.bandwidth * all.beside * 1e-9, 100 * all.load);
     if (status == PLIM_OK && all.fresh && comm->rank == 0 && !options->quiet)
         fprintf(stderr, "plimsoll: %d ranks exchange %.3g GB/s, after %.0f us%s\n", comm->ranks,
-                all.bandwidth * 1e-9, all.seconds * 1e6, all.load > 0.005 ? load : "");
+                all.bandwidth * 1e-9, all.seconds * 1e6, all.load > 0.005 || all.beside < 0.995 ? load : "");
     return status;
 }
 

@@ -1,13 +1,13 @@
-/* link.c - see link.h. Exchanges are timed as a run has them. A gather of a number is all waiting, and a run waits for those that
- * it did not begin early: nothing computes meanwhile. Of megabytes, what is left behind the waiting is the link's rate, and of a
- * reduction that of exchanges whose parts are added; where there is a lane they run beside a team that computes, for what carries bytes
- * takes its part of the processors and gets less of them. Of the waiting the median counts, of the large ones the fastest, for others only
- * make them slower. */
+/* link.c - see link.h. Exchanges are timed as a run has them. A gather of a number is all waiting. Of megabytes, what is left behind the
+ * waiting is the link's rate, and of a reduction that of exchanges whose parts are added: so long does a run take that waits for
+ * them. Where there is a lane they run once more beside a team that computes, for what carries bytes takes its part of the processors and
+ * gets less of them. Of the waiting the median counts, of the large ones the fastest, for others only make them slower. */
 #include "comm/link.h"
 #include "base/clock.h"
 #include "base/strbuf.h"
 #include "device/calibration.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -105,11 +105,12 @@ static double median(double *values, int n)
 }
 
 /* Of `rounds` rounds of exchanges of so many bytes of each rank; the first, which opens connections, does not count. */
-static enum plim_status time_rounds(const struct probe *p, enum comm_kind kind, size_t bytes, int rounds,
+static enum plim_status time_rounds(const struct probe *p, enum comm_kind kind, size_t bytes, bool beside,
                                     struct timing *out, struct plim_error *err)
 {
     double seconds[SMALL_ROUNDS] = {0};
     bool large = bytes > sizeof(float);
+    int rounds = large ? LARGE_ROUNDS : SMALL_ROUNDS;
     struct timing fastest = {0};
     int64_t piece = (int64_t)(bytes / sizeof(float)), whole = piece * p->comm->ranks;
     struct comm_exchange gather = {COMM_GATHER, p->piece, p->whole, piece, whole, DT_F32, false, p->scratch},
@@ -117,8 +118,8 @@ static enum plim_status time_rounds(const struct probe *p, enum comm_kind kind, 
     enum plim_status status = PLIM_OK;
     for (int i = -1; i < rounds && status == PLIM_OK; i++) {
         struct timing t;
-        status = time_once(p, kind == COMM_GATHER ? &gather : &reduce, large ? LARGE_COUNT : 1,
-                           large && p->team, &t, err);
+        status =
+            time_once(p, kind == COMM_GATHER ? &gather : &reduce, large ? LARGE_COUNT : 1, beside, &t, err);
         if (i >= 0) seconds[i] = t.seconds;
         if (i == 0 || (i > 0 && t.seconds < fastest.seconds)) fastest = t;
     }
@@ -150,18 +151,21 @@ static enum plim_status measure(struct comm *comm, struct threads *team, struct 
                                 struct plim_error *err)
 {
     struct probe p = {.comm = comm, .team = comm->lane ? team : NULL};
-    struct timing small, gather, reduce;
+    struct timing small, gather, reduce, beside[2] = {0};
     enum plim_status status =
         probe_open(&p) ? PLIM_OK
                        : plim_fail(err, PLIM_NO_MEMORY, "out of memory while the link was measured");
     status = comm_agree(comm, status, err); /* and all begin to compute at once */
     if (status == PLIM_OK && p.team) find_pace(&p);
-    if (status == PLIM_OK) status = time_rounds(&p, COMM_GATHER, sizeof(float), SMALL_ROUNDS, &small, err);
-    if (status == PLIM_OK) status = time_rounds(&p, COMM_GATHER, p.bytes, LARGE_ROUNDS, &gather, err);
-    if (status == PLIM_OK) status = time_rounds(&p, COMM_REDUCE, p.bytes, LARGE_ROUNDS, &reduce, err);
+    if (status == PLIM_OK) status = time_rounds(&p, COMM_GATHER, sizeof(float), false, &small, err);
+    if (status == PLIM_OK) status = time_rounds(&p, COMM_GATHER, p.bytes, false, &gather, err);
+    if (status == PLIM_OK) status = time_rounds(&p, COMM_REDUCE, p.bytes, false, &reduce, err);
+    if (status == PLIM_OK && p.team) status = time_rounds(&p, COMM_GATHER, p.bytes, true, &beside[0], err);
+    if (status == PLIM_OK && p.team) status = time_rounds(&p, COMM_REDUCE, p.bytes, true, &beside[1], err);
     probe_close(&p);
     if (status != PLIM_OK) return status;
-    double load = (gather.load + reduce.load) / 2;
+    double load = (beside[0].load + beside[1].load) / 2, slower = beside[0].seconds + beside[1].seconds;
+    out->beside = fmin(1, p.team ? (gather.seconds + reduce.seconds) / slower : 1);
     out->seconds = small.seconds > 1e-9 ? small.seconds : 1e-9;
     out->bandwidth = rate_of(&p, gather.seconds, small.seconds);
     out->reduce_share = rate_of(&p, reduce.seconds, small.seconds) / out->bandwidth;
@@ -192,15 +196,15 @@ static enum plim_status name_link(struct comm *comm, const struct threads *team,
     return status == PLIM_OK ? strbuf_status(key, err) : status;
 }
 
-enum { NUMBERS = 4 }; /* all above 0: the last is the share of computing that is left */
+enum { NUMBERS = 5 }; /* all above 0: the last is the share of computing that is left */
 
 enum plim_status link_measure(struct comm *comm, struct threads *team, struct link_rates *out,
                               struct plim_error *err)
 {
     struct strbuf key = STRBUF_INIT;
     struct calibration_number kept[NUMBERS] = {
-        {"bandwidth", 0}, {"seconds", 0}, {"reduce_share", 0}, {"left", 0}};
-    *out = (struct link_rates){ASSUMED_BANDWIDTH, ASSUMED_SECONDS, 1, 0, false};
+        {"bandwidth", 0}, {"seconds", 0}, {"reduce_share", 0}, {"beside", 0}, {"left", 0}};
+    *out = (struct link_rates){ASSUMED_BANDWIDTH, ASSUMED_SECONDS, 1, 1, 0, false};
     bool wanted = calibration_wanted(), known = false;
     enum plim_status status = comm_broadcast(comm, &wanted, sizeof wanted, 0, err);
     if (status != PLIM_OK || !wanted) return status;
@@ -209,11 +213,12 @@ enum plim_status link_measure(struct comm *comm, struct threads *team, struct li
         known = calibration_recall("link", strbuf_text(&key), kept, NUMBERS);
     if (status == PLIM_OK) status = comm_broadcast(comm, &known, sizeof known, 0, err);
     if (status == PLIM_OK && known)
-        *out = (struct link_rates){kept[0].value, kept[1].value, kept[2].value, 1 - kept[3].value, false};
+        *out = (struct link_rates){kept[0].value, kept[1].value,     kept[2].value,
+                                   kept[3].value, 1 - kept[4].value, false};
     if (status == PLIM_OK && !known) status = measure(comm, team, out, err);
     if (status == PLIM_OK) status = comm_broadcast(comm, out, sizeof *out, 0, err);
     kept[0].value = out->bandwidth, kept[1].value = out->seconds;
-    kept[2].value = out->reduce_share, kept[3].value = 1 - out->load;
+    kept[2].value = out->reduce_share, kept[3].value = out->beside, kept[4].value = 1 - out->load;
     if (status == PLIM_OK && out->fresh && comm->rank == 0)
         calibration_keep("link", strbuf_text(&key), kept, NUMBERS);
     strbuf_release(&key);

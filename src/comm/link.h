@@ -3,7 +3,7 @@
  *     struct link_rates all;
  *     link_measure(comm, team, &all, &err);           // every rank: a few small exchanges and a few large ones
  *
- * They run as those of a run do: on the lane, where there is one, the large ones while the team computes.
+ * They run as those of a run do: on the lane, where there is one; the large ones by themselves and while the team computes.
  *
  * The numbers are kept beside a device's calibration, for the machines and the number of ranks they were measured with. With
  * PLIMSOLL_CALIBRATE=0 they are fixed ones, of a modest network, so that a plan is the same everywhere.
@@ -18,6 +18,7 @@ struct link_rates {
     double bandwidth;    /* bytes/s that a rank sends to the others, and gets from them at the same time */
     double seconds;      /* until an exchange has begun */
     double reduce_share; /* of that rate, which exchanges reach whose parts are added */
+    double beside;       /* of that rate, which exchanges reach while the team computes */
     double load; /* share of its computing that the team loses while something is exchanged beside it */
     bool fresh;  /* measured now */
 };

@@ -4,8 +4,8 @@
  * speed when an op's operands fit half of the last-level cache, since the op before has just written most of them.
  *
  * Where the host is another memory, there are lanes for computing, copies in, copies out, ops of the host, and the disk below
- * the host; where exchanges between ranks run beside computing, there is one for them. Each does
- * one thing at a time and in order. What is put on another lane begins when everything that computes before it is done and
+ * the host; where exchanges between ranks run beside computing, there is one for them, which is slower while something
+ * computes and has the link to itself while computing waits for it. Each does one thing at a time and in order. What is put on another lane begins when everything that computes before it is done and
  * its own operands are there; computing goes on beside it and waits when it needs what is not there yet. That is how the
  * CUDA backend queues them (device/cuda/cuda_transfer.c). A disk below a CPU's memory has a lane, too: reads run ahead on it, and what
  * is stored is written beside computing until it is held or, where nothing holds it, but for the last bytes, which wait in buffers
@@ -17,21 +17,28 @@
 
 #define UNHIDDEN 0.3 /* share of the shorter of an op's computing and moving that the longer does not hide */
 
+/* When a lane has done something. The link's own time is as if computing never waited: `ahead` of the clock tells how much earlier it is. */
+struct moment {
+    double at;
+    bool on_link;
+};
+
 struct clock {
     const struct tape *tape;
     const struct device_facts *facts;
-    double free[LANES]; /* when a lane has done what it was given */
+    double free[LANES]; /* when a lane has done what it was given; the link's in its own time */
     double busy[LANES]; /* what it was given */
+    double ahead;       /* what the link has gained while computing waited for it */
     struct piece_time {
-        double ready;      /* when a copy or the host has written it */
-        double read;       /* when the last copy has read it */
-        bool sent;         /* and that is an exchange between ranks, or a disk's */
-    } * times;             /* by piece */
-    double *bytes;         /* by tensor; NULL where there is one lane */
-    int *piece;            /* by tensor */
-    double host_bytes;     /* moved by other lanes than computing, at the host's end */
-    bool once;             /* there is one micro-batch: nothing is fetched to be added to */
-    struct op_span *spans; /* by op; NULL: nobody asks */
+        struct moment ready; /* when a copy or the host has written it */
+        struct moment read;  /* when the last copy has read it */
+        bool sent;           /* and that is an exchange between ranks, or a disk's */
+    } * times;               /* by piece */
+    double *bytes;           /* by tensor; NULL where there is one lane */
+    int *piece;              /* by tensor */
+    double host_bytes;       /* moved by other lanes than computing, at the host's end */
+    bool once;               /* there is one micro-batch: nothing is fetched to be added to */
+    struct op_span *spans;   /* by op; NULL: nobody asks */
 };
 
 static void note_span(struct op_span *spans, int index, enum lane lane, double start, double end)
@@ -69,7 +76,7 @@ static double sent_share(const struct device_facts *facts, const struct op *op)
     return ranks > 1 ? (double)(ranks - 1) / ranks : 0;
 }
 
-/* Seconds of an exchange between ranks. */
+/* Seconds of an exchange between ranks while nothing computes. */
 static double link_time(const struct clock *c, const struct op *op)
 {
     const struct device_facts *facts = c->facts;
@@ -144,22 +151,48 @@ static int piece_of(const struct tape *tape, int id)
     return tape->tensors[id].tier == TIER_DEVICE || tape->tensors[root].cls == CLASS_WORK ? root : id;
 }
 
-/* When an op's operands are there and may be written. */
-static double operands_ready(const struct clock *c, const struct op *op)
+static double time_of(const struct clock *c, struct moment m) { return m.at - (m.on_link ? c->ahead : 0); }
+static struct moment free_at(const struct clock *c, enum lane lane)
 {
-    const struct op_row *row = op_row(op->kind);
-    double at = 0;
-    for (int i = 0; i < OP_MAX_IN && row->in[i]; i++)
-        if (op->in[i] >= 0) at = longer(at, c->times[c->piece[op->in[i]]].ready);
-    for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++) {
-        if (op->out[i] < 0) continue;
-        const struct piece_time *t = &c->times[c->piece[op->out[i]]];
-        at = longer(at, longer(t->ready, t->read));
-    }
-    return at;
+    return (struct moment){c->free[lane], lane == LANE_LINK};
 }
 
 static void later(double *time, double than) { *time = longer(*time, than); }
+static void put_off(const struct clock *c, struct moment *m, struct moment to)
+{
+    if (time_of(c, to) > time_of(c, *m)) *m = to;
+}
+
+/* Of the time that an exchange takes beside computing, the share that it takes while computing waits for it. */
+static double waited_share(const struct device_facts *facts)
+{
+    return facts->link_beside > 0 ? facts->link_beside : 1;
+}
+
+static void wait_until(struct clock *c, struct moment m)
+{
+    double wait = time_of(c, m) - c->free[LANE_COMPUTE];
+    if (wait <= 0) return;
+    double gained = m.on_link ? wait * (1 - waited_share(c->facts)) : 0;
+    c->ahead += gained;
+    c->free[LANE_COMPUTE] += wait - gained;
+}
+
+/* When an op's operands are there and may be written; what computes waits for each of them. */
+static double operands_ready(struct clock *c, const struct op *op, bool computes)
+{
+    const struct op_row *row = op_row(op->kind);
+    struct moment last = {0};
+    for (int i = 0; i < OP_MAX_IN && row->in[i]; i++)
+        if (op->in[i] >= 0) put_off(c, &last, c->times[c->piece[op->in[i]]].ready);
+    for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++) {
+        if (op->out[i] < 0) continue;
+        const struct piece_time *t = &c->times[c->piece[op->out[i]]];
+        put_off(c, &last, t->ready), put_off(c, &last, t->read);
+    }
+    if (computes) wait_until(c, last);
+    return time_of(c, last);
+}
 
 /* Updates inside backward have no such op. */
 static bool serves_norm(const struct op *op) { return op->kind == OP_SUMSQ || op->kind == OP_CLIP; }
@@ -167,7 +200,7 @@ static bool serves_norm(const struct op *op) { return op->kind == OP_SUMSQ || op
 /* Of the processors that compute, those that carry the bytes of an exchange take their part for as long as it lasts. */
 static double lost_to_link(const struct clock *c, double start, double seconds)
 {
-    double load = c->facts->link_load, beside = c->free[LANE_LINK] - start;
+    double load = c->facts->link_load, beside = time_of(c, free_at(c, LANE_LINK)) - start;
     return load > 0 && beside > 0 ? load * shorter(beside, seconds / (1 - load)) : 0;
 }
 
@@ -181,7 +214,8 @@ static void run_op(struct clock *c, int index)
     const struct op *op = &c->tape->ops[index];
     const struct op_row *row = op_row(op->kind);
     enum lane lane = busy_lane(c->tape, op, c->facts);
-    double start = longer(longer(c->free[lane], c->free[LANE_COMPUTE]), operands_ready(c, op)), end = start;
+    double ready = operands_ready(c, op, lane == LANE_COMPUTE), start = time_of(c, free_at(c, lane)), end;
+    later(&start, c->free[LANE_COMPUTE]), later(&start, ready), end = start;
     if (lane == LANE_COMPUTE) {
         double seconds = alone_seconds(c, op);
         if (c->facts->async_copies && joins_last(c->tape, index)) seconds -= c->facts->op_seconds;
@@ -203,8 +237,9 @@ static void run_op(struct clock *c, int index)
         if (c->facts->unified_memory && op->kind == OP_STORE && !op->attr.behind) /* its end is in buffers */
             later(&c->free[LANE_COMPUTE], end - disk_seconds(c->facts, (double)facts_disk_buffers(c->facts)));
     } else if (lane == LANE_LINK) {
-        end += link_time(c, op);
-        c->busy[lane] += end - start;
+        double seconds = link_time(c, op);
+        end += seconds / waited_share(c->facts);
+        c->busy[lane] += seconds;
     } else { /* both ways at once are a little slower */
         double other = c->free[lane == LANE_COPY_IN ? LANE_COPY_OUT : LANE_COPY_IN];
         end += bytes / c->facts->lower_bandwidth;
@@ -212,16 +247,17 @@ static void run_op(struct clock *c, int index)
         end += c->facts->duplex_cost * longer(0, shorter(end, other) - start);
     }
     note_span(c->spans, index, lane, start, end);
-    c->free[lane] = end;
+    struct moment done = {end + (lane == LANE_LINK ? c->ahead : 0), lane == LANE_LINK};
+    c->free[lane] = done.at;
     c->host_bytes += bytes;
     for (int i = 0; i < OP_MAX_IN && row->in[i]; i++) {
         if (op->in[i] < 0) continue;
         struct piece_time *t = &c->times[c->piece[op->in[i]]];
-        later(&t->read, end);
+        put_off(c, &t->read, done);
         t->sent = lane == LANE_LINK || op->attr.behind;
     }
     for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++)
-        if (op->out[i] >= 0) later(&c->times[c->piece[op->out[i]]].ready, end);
+        if (op->out[i] >= 0) put_off(c, &c->times[c->piece[op->out[i]]].ready, done);
 }
 
 static bool is_idle(const struct op *op, bool once)
@@ -236,7 +272,7 @@ static void release(struct clock *c, const struct op *hold)
     for (int i = 0; i < OP_MAX_IN; i++) {
         int id = hold->in[i];
         const struct piece_time *t = id >= 0 ? &c->times[c->piece[id]] : NULL;
-        if (t && (c->tape->tensors[id].cls == CLASS_ACT || t->sent)) later(&c->free[LANE_COMPUTE], t->read);
+        if (t && (c->tape->tensors[id].cls == CLASS_ACT || t->sent)) wait_until(c, t->read);
     }
 }
 
@@ -245,7 +281,7 @@ static double run_part(struct clock *c, int begin, int end, double busy[LANES])
 {
     for (int i = 0; i < LANES; i++) c->free[i] = c->busy[i] = 0;
     memset(c->times, 0, (size_t)c->tape->ntensors * sizeof *c->times);
-    c->host_bytes = 0;
+    c->host_bytes = c->ahead = 0;
     for (int i = begin; i < end; i++) {
         const struct op *op = &c->tape->ops[i];
         if (op->kind == OP_HOLD) release(c, op);
@@ -255,8 +291,9 @@ static double run_part(struct clock *c, int begin, int end, double busy[LANES])
             run_op(c, i);
     }
     double rate = c->facts->host_total, last = rate > 0 ? c->host_bytes / rate : 0;
-    for (int i = 0; i < LANES; i++) {
-        last = longer(last, c->free[i]);
+    wait_until(c, free_at(c, LANE_LINK));
+    for (enum lane i = 0; i < LANES; i++) {
+        last = longer(last, time_of(c, free_at(c, i)));
         busy[i] = c->busy[i];
     }
     return last;

@@ -43,6 +43,7 @@ struct device_facts {
     double link_seconds;   /* until an exchange between ranks has begun */
     double node_bandwidth, node_seconds; /* the same among the ranks of a node, where node_ranks is set */
     double reduce_share;  /* of a link's rate, that exchanges reach whose parts are added; 0: all of it */
+    double link_beside;   /* of a link's rate, that exchanges reach while something computes; 0: all of it */
     double link_load;     /* share of computing that is lost while something is exchanged beside it */
     bool async_exchanges; /* exchanges between ranks run beside computing */
     size_t host_bytes; /* of the host's memory beside a device that has its own, free for us; 0: no limit */

@@ -286,6 +286,7 @@ static void links_are_remembered(void **state)
         struct link_rates first, again;
         assert_int_equal(link_measure(&c, beside ? team : NULL, &first, NULL), PLIM_OK);
         assert_true(first.fresh && first.bandwidth > 0 && first.reduce_share > 0 && first.load >= 0);
+        assert_true(first.beside > 0 && first.beside <= 1);
         assert_true(first.seconds >= 1e-4 && first.load < 1);
         if (!beside) assert_true(first.load == 0);
         assert_int_equal(link_measure(&c, beside ? team : NULL, &again, NULL), PLIM_OK);
@@ -295,7 +296,7 @@ static void links_are_remembered(void **state)
     setenv("PLIMSOLL_CALIBRATE", "0", 1);
     struct link_rates fixed;
     assert_int_equal(link_measure(&c, team, &fixed, NULL), PLIM_OK);
-    assert_true(fixed.load == 0 && fixed.reduce_share == 1);
+    assert_true(fixed.load == 0 && fixed.reduce_share == 1 && fixed.beside == 1);
     lane_close(c.lane);
     threads_free(team);
     snprintf(remove, sizeof remove, "rm -r '%s'", folder);

@@ -281,6 +281,26 @@ static void exchanges_take_of_computing(void **state)
     }
 }
 
+/* Beside computing an exchange has half of the link, and all of it from when computing waits for it: by its result, by a hold, or at the end.
+ * What is exchanged behind it comes that much earlier, too. */
+static void waiting_gives_the_link_its_rate(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        struct lanes l = ranks_begin(true);
+        l.facts.link_beside = 0.5;
+        int from = square(&l.tape, DT_F32), x = move(&l, OP_GATHER, from), behind = -1;
+        struct op hold = tape_op(OP_HOLD, -1);
+        hold.in[0] = from;
+        if (way == 3) behind = move(&l, OP_GATHER, square(&l.tape, DT_F32));
+        multiply(&l, square(&l.tape, DT_F32)); /* half of the exchange is left: half a second */
+        if (way == 1) tape_append(&l.tape, &hold);
+        if (way > 0) multiply(&l, x);
+        if (way == 3) multiply(&l, behind); /* half of it came beside x's second */
+        SECONDS(l, way == 0 ? 1.5 : way == 3 ? 4 : 2.5);
+    }
+}
+
 /* Below a CPU a disk reads beside computing; a store takes as long as it does not fit the buffers. */
 static void a_disk_runs_beside_the_cpu(void **state)
 {
@@ -386,6 +406,7 @@ int main(void)
         cmocka_unit_test(exchanges_run_beside_computing),
         cmocka_unit_test(a_hold_waits_for_an_exchange),
         cmocka_unit_test(exchanges_take_of_computing),
+        cmocka_unit_test(waiting_gives_the_link_its_rate),
         cmocka_unit_test(a_disk_runs_beside_the_cpu),
         cmocka_unit_test(nodes_have_a_link_of_their_own),
         cmocka_unit_test(calibrations_are_remembered_by_key),
