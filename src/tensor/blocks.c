@@ -24,15 +24,20 @@ static void read_f32(const unsigned char *in, float *out, int64_t n)
     memcpy(out, in, (size_t)n * sizeof *out);
 }
 
-static void read_f16(const unsigned char *in, float *out, int64_t n)
+/* By way of a copy, since they may lie at an odd address. */
+static void read_halves(const unsigned char *in, float *out, int64_t n, enum dtype type)
 {
-    for (int64_t i = 0; i < n; i++) out[i] = scale_at(in + 2 * i);
+    enum { PIECE = 1024 };
+    uint16_t halves[PIECE];
+    for (int64_t i = 0; i < n; i += PIECE) {
+        int64_t here = n - i < PIECE ? n - i : PIECE;
+        memcpy(halves, in + 2 * i, (size_t)here * sizeof *halves);
+        dtype_convert(out + i, DT_F32, halves, type, here);
+    }
 }
 
-static void read_bf16(const unsigned char *in, float *out, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) out[i] = bf16_to_f32(u16_at(in + 2 * i));
-}
+static void read_f16(const unsigned char *in, float *out, int64_t n) { read_halves(in, out, n, DT_F16); }
+static void read_bf16(const unsigned char *in, float *out, int64_t n) { read_halves(in, out, n, DT_BF16); }
 
 /* scale, 32 signed bytes: scale * q */
 static void read_q8_0(const unsigned char *in, float *out, int64_t n)

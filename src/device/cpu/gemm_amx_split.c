@@ -240,8 +240,8 @@ const struct gemm_kernel gemm_amx_split = {
     .kg = AMX_KG,
     .parts = PARTS,
     .type = DT_F32,
-    .pack_a = pack_a,
-    .pack_b = pack_b,
+    .pack_a = {[DT_F32] = pack_a},
+    .pack_b = {[DT_F32] = pack_b},
     .run = run,
     .run_onto = run_onto,
 };

@@ -80,8 +80,8 @@ const struct gemm_kernel gemm_avx2_f32 = {
     .nr = NR,
     .kg = 1,
     .type = DT_F32,
-    .pack_a = gemm_x86_f32_pack_6,
-    .pack_b = gemm_x86_f32_pack_16,
+    .pack_a = {[DT_F32] = gemm_x86_f32_pack_6},
+    .pack_b = {[DT_F32] = gemm_x86_f32_pack_16},
     .run = run,
     .round = round_tile,
 };

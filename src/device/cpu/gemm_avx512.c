@@ -138,8 +138,8 @@ const struct gemm_kernel gemm_avx512_f32 = {
     .nr = NR,
     .kg = 1,
     .type = DT_F32,
-    .pack_a = gemm_x86_f32_pack_14,
-    .pack_b = gemm_x86_f32_pack_32,
+    .pack_a = {gemm_avx512_f32_pack_14, gemm_avx512_bf16_pack_14, gemm_avx512_f16_pack_14},
+    .pack_b = {gemm_avx512_f32_pack_32, gemm_avx512_bf16_pack_32, gemm_avx512_f16_pack_32},
     .run = f32_run,
     .round = round_tile,
 };
@@ -150,8 +150,8 @@ const struct gemm_kernel gemm_avx512_bf16 = {
     .nr = NR,
     .kg = 2,
     .type = DT_BF16,
-    .pack_a = gemm_x86_bf16_pack_14,
-    .pack_b = gemm_x86_bf16_pack_32,
+    .pack_a = {[DT_BF16] = gemm_x86_bf16_pack_14},
+    .pack_b = {[DT_BF16] = gemm_x86_bf16_pack_32},
     .run = bf16_run,
     .round = round_tile,
 };

@@ -4,63 +4,19 @@
  * them while eight rows of A multiply them. A piece of a line is a cache line, read once and whole: lines whose length is a
  * multiple of 4 KiB share one set of the first cache, which holds fewer of them than are read side by side. */
 #include "device/cpu/gemm_few_x86.h"
+#include "device/cpu/turn_avx512.h"
 
 #if defined(__x86_64__)
 
-#define AVX512_CODE __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
+#define AVX512_CODE TURN_CODE
 
 enum {
-    WIDE = 16,  /* lines of a group, and of k that are turned at once */
     PIECE = 64, /* bytes of a line that are read at once */
-    GROUPS = 2, /* side by side: one's products fill the other's latency */
+    GROUPS = 2, /* of WIDE lines, side by side: one's products fill the other's latency */
     LINES = GROUPS * WIDE,
     ROWS = 16,
     AHEAD = 4 * PIECE,
 };
-
-/* Sixteen of a line's elements, or of a row's columns, widened; those that `here` leaves out are zero and not read. */
-typedef __m512 load_wide(const char *b, __mmask16 here);
-
-AVX512_CODE FEW_INLINE __m512 wide_f32(const char *b, __mmask16 here)
-{
-    return _mm512_maskz_loadu_ps(here, b);
-}
-
-AVX512_CODE FEW_INLINE __m512 wide_bf16(const char *b, __mmask16 here)
-{
-    return _mm512_castsi512_ps(
-        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(here, b)), 16));
-}
-
-AVX512_CODE FEW_INLINE __m512 wide_f16(const char *b, __mmask16 here)
-{
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(here, b));
-}
-
-AVX512_CODE FEW_INLINE __mmask16 first(int64_t n) { return (__mmask16)(n < WIDE ? (1u << n) - 1 : 0xffff); }
-
-/* w[i] = element i of all vectors. */
-AVX512_CODE FEW_INLINE void turn_16x16(__m512 w[WIDE])
-{
-    __m512 t[WIDE];
-    for (int i = 0; i < WIDE; i += 2)
-        t[i] = _mm512_unpacklo_ps(w[i], w[i + 1]), t[i + 1] = _mm512_unpackhi_ps(w[i], w[i + 1]);
-    for (int i = 0; i < WIDE; i += 4)
-        for (int j = 0; j < 2; j++) {
-            __m512d x = _mm512_castps_pd(t[i + j]), y = _mm512_castps_pd(t[i + j + 2]);
-            w[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
-            w[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
-        }
-    for (int i = 0; i < WIDE; i += 8)
-        for (int j = 0; j < 4; j++) {
-            t[i + j] = _mm512_shuffle_f32x4(w[i + j], w[i + j + 4], 0x88);
-            t[i + j + 4] = _mm512_shuffle_f32x4(w[i + j], w[i + j + 4], 0xdd);
-        }
-    for (int i = 0; i < 8; i++) {
-        w[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
-        w[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
-    }
-}
 
 /* `rows` rows of A by `deep` vectors; `rows` is a constant in every caller. */
 AVX512_CODE FEW_INLINE void multiply_rows(const __m512 w[WIDE], int deep, const float *a, float *sums,

@@ -1,6 +1,6 @@
 /* gemm_kernel.c - choosing a kernel by level, and packing from types the kernel does not read itself.
  *
- * A foreign source type is converted block by block into a buffer on the stack and packed from there, so that
+ * A source type that a kernel has no packer for is converted block by block into a buffer on the stack and packed from there, so that
  * every kernel needs packers for one type only. The buffer keeps the direction of the source: the dimension
  * that is contiguous there is contiguous here, and the converter runs along it.
  */
@@ -90,14 +90,10 @@ void gemm_pack_side(const struct gemm_kernel *kernel, bool side_a, void *dst, co
                     enum dtype src_type, int64_t ls, int64_t ks, int64_t lines, int64_t k)
 {
     int width = side_a ? kernel->mr : kernel->nr;
-    gemm_pack *pack = side_a ? kernel->pack_a : kernel->pack_b;
-    gemm_pack *rounding = side_a ? kernel->round_a : kernel->round_b;
+    gemm_pack *const *pack = side_a ? kernel->pack_a : kernel->pack_b;
     int64_t stride = gemm_panel(kernel, width, k);
-    if (src_type == kernel->type) {
-        pack(dst, stride, src, ls, ks, lines, k);
-    } else if (src_type == DT_F32 && rounding) {
-        rounding(dst, stride, src, ls, ks, lines, k);
-    } else {
-        pack_converted(kernel, pack, width, dst, stride, src, src_type, ls, ks, lines, k);
-    }
+    if (pack[src_type])
+        pack[src_type](dst, stride, src, ls, ks, lines, k);
+    else
+        pack_converted(kernel, pack[kernel->type], width, dst, stride, src, src_type, ls, ks, lines, k);
 }

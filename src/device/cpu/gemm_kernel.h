@@ -31,7 +31,7 @@ enum {
 };
 
 /* Pack `lines` lines over k elements of k, from src(line,k) = src[line*ls + k*ks], into consecutive panels
- * that are `stride` elements apart. src is of the kernel's `type`. */
+ * that are `stride` elements apart. */
 typedef void gemm_pack(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
                        int64_t k);
 
@@ -61,10 +61,9 @@ typedef void gemm_tile_onto(const void *a, const void *b, int64_t k, float *c, i
 struct gemm_kernel {
     const char *name;
     int mr, nr, kg;
-    enum dtype type; /* of what is packed */
-    int parts;       /* not 0: an element is packed as so many bf16 */
-    gemm_pack *pack_a, *pack_b;
-    gemm_pack *round_a, *round_b; /* optional, bf16 kernels: from an fp32 source, rounded on the way */
+    enum dtype type;                                /* of what is packed: its packers are there */
+    int parts;                                      /* not 0: an element is packed as so many bf16 */
+    gemm_pack *pack_a[DT_COUNT], *pack_b[DT_COUNT]; /* by type of the source; NULL: brought to `type` first */
     gemm_tile *run;
     gemm_round *round;
     gemm_tile_round *run_round; /* optional: run and round in one, without the detour through memory */

@@ -82,8 +82,8 @@ const struct gemm_kernel gemm_neon_f32 = {
     .nr = GEMM_NEON_NR,
     .kg = 1,
     .type = DT_F32,
-    .pack_a = gemm_neon_f32_pack_a,
-    .pack_b = gemm_neon_f32_pack_b,
+    .pack_a = {[DT_F32] = gemm_neon_f32_pack_a},
+    .pack_b = {[DT_F32] = gemm_neon_f32_pack_b},
     .run = f32_run,
     .round = round_plain,
 };

@@ -79,8 +79,8 @@ const struct gemm_kernel gemm_plain_f32 = {
     .nr = NR,
     .kg = 1,
     .type = DT_F32,
-    .pack_a = pack_a,
-    .pack_b = pack_b,
+    .pack_a = {[DT_F32] = pack_a},
+    .pack_b = {[DT_F32] = pack_b},
     .run = run,
     .round = round_tile,
 };

@@ -9,8 +9,10 @@
 #include "device/cpu/gemm_kernel.h"
 
 #if defined(__x86_64__)
-gemm_pack gemm_x86_f32_pack_6, gemm_x86_f32_pack_14, gemm_x86_f32_pack_16, gemm_x86_f32_pack_32;
-gemm_pack gemm_x86_bf16_pack_14, gemm_x86_bf16_pack_32; /* kg 2 */
+gemm_pack gemm_x86_f32_pack_6, gemm_x86_f32_pack_16;
+gemm_pack gemm_avx512_f32_pack_14, gemm_avx512_f32_pack_32, gemm_avx512_bf16_pack_14,
+    gemm_avx512_bf16_pack_32, gemm_avx512_f16_pack_14, gemm_avx512_f16_pack_32; /* by type of the source */
+gemm_pack gemm_x86_bf16_pack_14, gemm_x86_bf16_pack_32;                         /* kg 2 */
 
 /* Functions that use tiles. Before its first product a thread has its tile registers set up, all of them 16 rows of 64
  * bytes; whoever sets them otherwise sets them up again. */

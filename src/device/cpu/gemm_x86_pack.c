@@ -106,9 +106,7 @@ INLINE void f32_pack(void *dst, int64_t stride, int width, const void *src, int6
         f32_pack(dst, stride, width, src, ls, ks, lines, k);                                                 \
     }
 F32_PACK(6)
-F32_PACK(14)
 F32_PACK(16)
-F32_PACK(32)
 
 /* ---- bf16, two k to a cell ---- */
 

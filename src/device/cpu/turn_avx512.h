@@ -1,0 +1,60 @@
+/* turn_avx512.h - sixteen numbers of each of sixteen lines, widened to fp32 and turned: what packing and the kernels for few rows
+ * share. Not for others. */
+#ifndef PLIM_DEVICE_CPU_TURN_AVX512_H
+#define PLIM_DEVICE_CPU_TURN_AVX512_H
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <stdint.h>
+
+#define TURN_CODE   __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
+#define TURN_INLINE static inline __attribute__((always_inline))
+
+enum { WIDE = 16 }; /* lines, and numbers of a line, that are turned at once */
+
+/* Sixteen numbers of a line widened; those that `here` leaves out are zero and not read. */
+typedef __m512 load_wide(const char *b, __mmask16 here);
+
+TURN_CODE TURN_INLINE __m512 wide_f32(const char *b, __mmask16 here)
+{
+    return _mm512_maskz_loadu_ps(here, b);
+}
+
+TURN_CODE TURN_INLINE __m512 wide_bf16(const char *b, __mmask16 here)
+{
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(here, b)), 16));
+}
+
+TURN_CODE TURN_INLINE __m512 wide_f16(const char *b, __mmask16 here)
+{
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(here, b));
+}
+
+TURN_CODE TURN_INLINE __mmask16 first(int64_t n) { return (__mmask16)(n < WIDE ? (1u << n) - 1 : 0xffff); }
+
+/* w[i] = element i of all vectors. */
+TURN_CODE TURN_INLINE void turn_16x16(__m512 w[WIDE])
+{
+    __m512 t[WIDE];
+    for (int i = 0; i < WIDE; i += 2)
+        t[i] = _mm512_unpacklo_ps(w[i], w[i + 1]), t[i + 1] = _mm512_unpackhi_ps(w[i], w[i + 1]);
+    for (int i = 0; i < WIDE; i += 4)
+        for (int j = 0; j < 2; j++) {
+            __m512d x = _mm512_castps_pd(t[i + j]), y = _mm512_castps_pd(t[i + j + 2]);
+            w[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
+            w[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+        }
+    for (int i = 0; i < WIDE; i += 8)
+        for (int j = 0; j < 4; j++) {
+            t[i + j] = _mm512_shuffle_f32x4(w[i + j], w[i + j + 4], 0x88);
+            t[i + j + 4] = _mm512_shuffle_f32x4(w[i + j], w[i + j + 4], 0xdd);
+        }
+    for (int i = 0; i < 8; i++) {
+        w[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        w[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+    }
+}
+#endif
+
+#endif
