@@ -36,49 +36,59 @@ static void pack_f16(void *dst, const void *src, enum dtype type, int64_t rs, in
         for (int64_t i = 0; i < k; i++) to[i * wide + r] = from[r * rs + i];
 }
 
+/* ---- assembly, because the compiler runs out of registers or hoists what must wait ---- */
+
+/* clang-format off */
+#define FM(half, sum, w, lane) "fmlal" half " v" #sum ".4s, v" #w ".4h, v0.h[" #lane "]\n"
+#define LOAD_A                 "ldr q0, [%[a]], #16\n"
+#define LOAD_W(w, at)          "ldr q" #w ", [%[held], #" #at "]\n"
+#define SUMS(op, x, y, at)     op " q" #x ", q" #y ", [%[sums], #" #at "]\n"
+/* clang-format on */
+
 /* ---- one row ---- */
 
-/* sum += lower or upper ("2") half of w by a lane of x. */
-#define FMLAL(half, sum, w, x, lane)                                                                         \
-    __asm__("fmlal" half " %0.4s, %1.4h, %2.h[" #lane "]" : "+w"(sum) : "w"(w), "x"(x))
+/* v4..v19 are the lines of the next step, v20..v23 the sums, v24..v27 one group of this step, turned. */
+/* clang-format off */
+#define GROUP_ADDRESS(g, by)   "add %[b" #g "], %[b" #g "], " by "\n"
+#define LOAD_LINES(g, p, q, r, s)                                                                            \
+    "ldr q" #p ", [%[b" #g "]]\n"        "ldr q" #q ", [%[b" #g "], %[s1]]\n"                                \
+    "ldr q" #r ", [%[b" #g "], %[s2]]\n" "ldr q" #s ", [%[b" #g "], %[s3]]\n"
+#define TURN(op, size, to, x, y) #op " v" #to "." #size ", v" #x "." #size ", v" #y "." #size "\n"
+#define TURN_LINES(p, q, r, s)                                                                               \
+    TURN(trn1, 8h, 28, p, q)   TURN(trn2, 8h, 29, p, q)   TURN(trn1, 8h, 30, r, s)   TURN(trn2, 8h, 31, r, s)   \
+    TURN(trn1, 4s, 24, 28, 30) TURN(trn1, 4s, 25, 29, 31) TURN(trn2, 4s, 26, 28, 30) TURN(trn2, 4s, 27, 29, 31)
+#define EIGHT_K(sum)                                                                                         \
+    FM("", sum, 24, 0)  FM("", sum, 25, 1)  FM("", sum, 26, 2)  FM("", sum, 27, 3)                           \
+    FM("2", sum, 24, 4) FM("2", sum, 25, 5) FM("2", sum, 26, 6) FM("2", sum, 27, 7)
+#define PREFETCH_LINES(g)                                                                                    \
+    "add %[later], %[b" #g "], #64\n" "prfm pldl1keep, [%[later]]\n" "prfm pldl1keep, [%[later], %[s1]]\n"   \
+    "prfm pldl1keep, [%[later], %[s2]]\n" "prfm pldl1keep, [%[later], %[s3]]\n"
+#define STEP_OF_GROUP(g, sum, p, q, r, s, by)                                                                \
+    TURN_LINES(p, q, r, s) GROUP_ADDRESS(g, by) LOAD_LINES(g, p, q, r, s) EIGHT_K(sum)
+#define STEP_OF_ROW(g, by)                                                                                   \
+    PREFETCH_LINES(g) LOAD_A                                                                                 \
+    STEP_OF_GROUP(0, 20, 4, 5, 6, 7, by)     STEP_OF_GROUP(1, 21, 8, 9, 10, 11, by)                          \
+    STEP_OF_GROUP(2, 22, 12, 13, 14, 15, by) STEP_OF_GROUP(3, 23, 16, 17, 18, 19, by)
 
-FMLAL_CODE FEW_INLINE float32x4_t eight_k(float32x4_t s, const uint16x8_t w[4], uint16x8_t x)
-{
-    FMLAL("", s, w[0], x, 0);
-    FMLAL("", s, w[1], x, 1);
-    FMLAL("", s, w[2], x, 2);
-    FMLAL("", s, w[3], x, 3);
-    FMLAL("2", s, w[0], x, 4);
-    FMLAL("2", s, w[1], x, 5);
-    FMLAL("2", s, w[2], x, 6);
-    FMLAL("2", s, w[3], x, 7);
-    return s;
-}
-
-/* k is whole pieces. The last step loads itself once more. */
+/* The last step loads itself once more. */
 FMLAL_CODE static void one_along(struct lines from, int64_t k, const uint16_t *a, float *sums)
 {
-    const char *b = from.b, *last = b + 2 * (k - STEP);
-    float32x4_t s[GROUPS];
-    uint16x8_t r[GROUPS][4], w[4];
-    for (int g = 0; g < GROUPS; g++) {
-        s[g] = vld1q_f32(sums + g * GROUP);
-        few_load_16(r[g], b + g * GROUP * from.step, from.step);
-    }
-    for (int64_t i = 0; i < k; i += PIECE)
-        for (int j = 0; j < STEPS; j++) {
-            uint16x8_t x = vld1q_u16(a + i + j * STEP);
-            for (int l = 0; l < GROUP; l++)
-                __builtin_prefetch(b + (j * GROUP + l) * from.step + 2 * PIECE, 0, 3);
-            b = b < last ? b + 2 * STEP : last;
-            for (int g = 0; g < GROUPS; g++) {
-                few_turn_16(w, r[g]);
-                few_load_16(r[g], b + g * GROUP * from.step, from.step);
-                s[g] = eight_k(s[g], w, x);
-            }
-        }
-    for (int g = 0; g < GROUPS; g++) vst1q_f32(sums + g * GROUP, s[g]);
+    int64_t step = from.step, by;
+    const char *b0 = from.b, *b1 = b0 + GROUP * step, *b2 = b1 + GROUP * step, *b3 = b2 + GROUP * step, *later;
+    __asm__ volatile(SUMS("ldp", 20, 21, 0) SUMS("ldp", 22, 23, 32)
+        LOAD_LINES(0, 4, 5, 6, 7) LOAD_LINES(1, 8, 9, 10, 11) LOAD_LINES(2, 12, 13, 14, 15) LOAD_LINES(3, 16, 17, 18, 19)
+        "1:\n"
+        "subs %[k], %[k], #32\n" "mov %[by], #16\n" "csel %[by], xzr, %[by], eq\n"
+        STEP_OF_ROW(0, "#16") STEP_OF_ROW(1, "#16") STEP_OF_ROW(2, "#16") STEP_OF_ROW(3, "%[by]")
+        "cbnz %[k], 1b\n"
+        SUMS("stp", 20, 21, 0) SUMS("stp", 22, 23, 32)
+        : [a] "+r"(a), [k] "+r"(k), [b0] "+r"(b0), [b1] "+r"(b1), [b2] "+r"(b2), [b3] "+r"(b3), [by] "=&r"(by),
+          [later] "=&r"(later)
+        : [sums] "r"(sums), [s1] "r"(step), [s2] "r"(2 * step), [s3] "r"(3 * step)
+        : "memory", "cc", "v0", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17",
+          "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
 }
+/* clang-format on */
 
 /* ---- more rows ---- */
 
@@ -93,14 +103,9 @@ FMLAL_CODE FEW_INLINE void turn_piece(uint16x8_t held[HELD], const char *b, int6
         }
 }
 
-/* Assembly, because the compiler runs out of registers. v16..v31 are the sums, v1..v4 one k of up to four groups, v0 the
- * rows of A. Offsets: a group of the piece is 256 bytes, a row of sums 64. */
+/* v16..v31 are the sums, v1..v4 one k of up to four groups, v0 the rows of A. Offsets: a group of the piece is 256 bytes, a
+ * row of sums 64. */
 /* clang-format off */
-#define FM(half, sum, w, lane) "fmlal" half " v" #sum ".4s, v" #w ".4h, v0.h[" #lane "]\n"
-#define LOAD_A                 "ldr q0, [%[a]], #16\n"
-#define LOAD_W(w, at)          "ldr q" #w ", [%[held], #" #at "]\n"
-#define SUMS(op, x, y, at)     op " q" #x ", q" #y ", [%[sums], #" #at "]\n"
-
 #define SUMS_2(op) SUMS(op, 16, 18, 0)  SUMS(op, 20, 22, 32) SUMS(op, 17, 19, 64) SUMS(op, 21, 23, 96)
 #define K_2(half, at, p, q)                                                                                  \
     LOAD_W(1, at) LOAD_W(2, at + 256) LOAD_W(3, at + 512) LOAD_W(4, at + 768)                                \
@@ -178,6 +183,10 @@ static void along_f16(const struct gemm_few_block *p)
 }
 
 /* ---- across columns: a vector is eight columns of one k ---- */
+
+/* sum += lower or upper ("2") half of w by a lane of x. */
+#define FMLAL(half, sum, w, x, lane)                                                                         \
+    __asm__("fmlal" half " %0.4s, %1.4h, %2.h[" #lane "]" : "+w"(sum) : "w"(w), "x"(x))
 
 FMLAL_CODE FEW_INLINE void step_across(const char *b, int64_t step, int deep, const uint16_t *a, float *sums,
                                        int64_t width, int rows, int wide)
