@@ -1,8 +1,8 @@
 /* gemm_few_neon_f16.c - few rows of fp16 on AArch64 by fmlal: see gemm_few.h.
  *
  * fmlal multiplies fp16 and adds to fp32 with one rounding: the bits of fmla on widened operands, without widening them,
- * which a Neoverse V1 does four times slower than it multiplies. A is packed [k][row], so that one vector holds what a step
- * needs of all rows: 1, 2, 4 or 8 of them, rows of zeros where they are missing.
+ * which a Neoverse V1 does four times slower than it multiplies. A is packed [eight rows][k][row], so that one vector holds what a
+ * step needs of 1, 2, 4 or 8 rows; where they are missing they are zeros.
  *
  * One row keeps four groups of lines in registers, loads the next step before it multiplies this one, and prefetches one cache
  * line ahead: its few chains of sums would let the loads wait. More rows turn a piece of all lines, a cache line of each, into
@@ -21,9 +21,15 @@
 #define FMLAL_CODE __attribute__((target("arch=armv8.2-a+fp16fml")))
 #endif
 
-enum { PIECE = 32 /* of k: a cache line */, STEPS = PIECE / STEP, HELD = GROUPS * STEPS * 4 };
+enum {
+    PIECE = 32, /* of k: a cache line */
+    STEPS = PIECE / STEP,
+    HELD = GROUPS * STEPS * 4,
+    MOST_ROWS = 2 * ROWS,
+};
 
-static int padded(int rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : 8; }
+/* Rows that are multiplied at once. */
+static int padded(int rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : ROWS; }
 
 static void pack_f16(void *dst, const void *src, enum dtype type, int64_t rs, int rows, int64_t k)
 {
@@ -31,9 +37,12 @@ static void pack_f16(void *dst, const void *src, enum dtype type, int64_t rs, in
     uint16_t *to = dst;
     int wide = padded(rows);
     (void)type;
-    memset(to, 0, (size_t)((k + PIECE - 1) / PIECE * PIECE * wide) * sizeof *to);
-    for (int r = 0; r < rows; r++)
-        for (int64_t i = 0; i < k; i++) to[i * wide + r] = from[r * rs + i];
+    for (int r = 0; r < rows; r += ROWS, to += ROWS * GEMM_KC, from += ROWS * rs) {
+        int here = rows - r < ROWS ? rows - r : ROWS;
+        memset(to, 0, (size_t)((k + PIECE - 1) / PIECE * PIECE * wide) * sizeof *to);
+        for (int j = 0; j < here; j++)
+            for (int64_t i = 0; i < k; i++) to[i * wide + j] = from[j * rs + i];
+    }
 }
 
 /* ---- assembly, because the compiler runs out of registers or hoists what must wait ---- */
@@ -172,14 +181,17 @@ static void along_f16(const struct gemm_few_block *p)
     struct copied copy;
     struct lines from = find_lines(p, 2, &copy);
     const uint16_t *a = p->a;
-    int rows = padded(p->rows);
-    int64_t whole = p->k / PIECE * PIECE;
-    memset(p->sums, 0, (size_t)(rows * LINES) * sizeof *p->sums);
-    if (whole) kernels[rows](from, whole, a, p->sums);
-    if (whole == p->k) return;
+    float *sums = p->sums;
     _Alignas(64) char rest[LINES * PIECE * 2];
-    few_copy_lines(rest, PIECE * 2, LINES, from.b + 2 * whole, from.step, LINES, 2 * (p->k - whole));
-    kernels[rows]((struct lines){rest, PIECE * 2}, PIECE, a + whole * rows, p->sums);
+    int64_t whole = p->k / PIECE * PIECE;
+    int wide = padded(p->rows);
+    if (whole < p->k)
+        few_copy_lines(rest, PIECE * 2, LINES, from.b + 2 * whole, from.step, LINES, 2 * (p->k - whole));
+    for (int r = 0; r < p->rows; r += ROWS, a += ROWS * GEMM_KC, sums += ROWS * LINES) {
+        memset(sums, 0, (size_t)(wide * LINES) * sizeof *sums);
+        if (whole) kernels[wide](from, whole, a, sums);
+        if (whole < p->k) kernels[wide]((struct lines){rest, PIECE * 2}, PIECE, a + whole * wide, sums);
+    }
 }
 
 /* ---- across columns: a vector is eight columns of one k ---- */
@@ -188,8 +200,28 @@ static void along_f16(const struct gemm_few_block *p)
 #define FMLAL(half, sum, w, x, lane)                                                                         \
     __asm__("fmlal" half " %0.4s, %1.4h, %2.h[" #lane "]" : "+w"(sum) : "w"(w), "x"(x))
 
-FMLAL_CODE FEW_INLINE void step_across(const char *b, int64_t step, int deep, const uint16_t *a, float *sums,
-                                       int64_t width, int rows, int wide)
+#define ROW_ACROSS(r)                                                                                        \
+    FMLAL("", s[r][0], w, x, r);                                                                             \
+    FMLAL("2", s[r][1], w, x, r);
+
+/* Eight rows, of which `rows` are there. */
+FMLAL_CODE FEW_INLINE void eight_across(const char *b, int64_t step, int deep, const uint16_t *a, float *sums,
+                                        int64_t width, int rows)
+{
+    float32x4_t s[ROWS][2];
+    for (int r = 0; r < ROWS; r++)
+        for (int h = 0; h < 2; h++) s[r][h] = vld1q_f32(sums + (r < rows ? r : 0) * width + 4 * h);
+    for (int i = 0; i < deep; i++) {
+        uint16x8_t w = vld1q_u16((const uint16_t *)(const void *)(b + i * step)), x = vld1q_u16(a + i * ROWS);
+        ROW_ACROSS(0)
+        ROW_ACROSS(1) ROW_ACROSS(2) ROW_ACROSS(3) ROW_ACROSS(4) ROW_ACROSS(5) ROW_ACROSS(6) ROW_ACROSS(7)
+    }
+    for (int r = 0; r < rows; r++)
+        for (int h = 0; h < 2; h++) vst1q_f32(sums + r * width + 4 * h, s[r][h]);
+}
+
+FMLAL_CODE FEW_INLINE void few_across(const char *b, int64_t step, int deep, const uint16_t *a, float *sums,
+                                      int64_t width, int rows, int wide)
 {
     uint16x8_t w[STEP];
     for (int i = 0; i < deep; i++) w[i] = vld1q_u16((const uint16_t *)(const void *)(b + i * step));
@@ -203,6 +235,19 @@ FMLAL_CODE FEW_INLINE void step_across(const char *b, int64_t step, int deep, co
         }
         vst1q_f32(at, s), vst1q_f32(at + 4, t);
     }
+}
+
+FMLAL_CODE FEW_INLINE void step_across(const char *b, int64_t step, int deep, const uint16_t *a, float *sums,
+                                       int64_t width, int rows, int wide)
+{
+    if (wide < ROWS) {
+        few_across(b, step, deep, a, sums, width, rows, wide);
+        return;
+    }
+    int r = 0;
+    for (; r + ROWS <= rows; r += ROWS)
+        eight_across(b, step, deep, a + r * GEMM_KC, sums + r * width, width, ROWS);
+    if (r < rows) eight_across(b, step, deep, a + r * GEMM_KC, sums + r * width, width, rows - r);
 }
 
 FMLAL_CODE static void across_f16(const struct gemm_few_block *p)
@@ -229,6 +274,6 @@ FMLAL_CODE static void across_f16(const struct gemm_few_block *p)
     }
 }
 
-const struct gemm_few gemm_few_fmlal = {"neon fmlal", ROWS, LINES, 2, pack_f16, along_f16, across_f16};
+const struct gemm_few gemm_few_fmlal = {"neon fmlal", MOST_ROWS, LINES, 2, pack_f16, along_f16, across_f16};
 
 #endif
