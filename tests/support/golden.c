@@ -148,7 +148,11 @@ static void add_part(const struct golden *g, const struct weights_part *part, co
           *torch = read_part(g, "bf16err", part->name, NULL);
     assert_int_equal(count, part->count);
     double error = golden_error(have + part->first, want, count, nothing), norm = 0;
-    for (int64_t i = 0; i < count; i++) norm += pow(want[i], 2);
+    for (int64_t i = 0; i < count; i++) {
+        norm += pow(want[i], 2);
+        e->whole.diff += pow((double)have[part->first + i] - want[i], 2);
+    }
+    e->whole.norm += norm;
     if (error > e->worst || !e->worst_name[0])
         e->worst = error, snprintf(e->worst_name, sizeof e->worst_name, "%s", part->name);
     if (norm > nothing * nothing) {

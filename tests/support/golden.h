@@ -52,7 +52,10 @@ struct golden_errors {
     char worst_name[192];
     double ours, torch; /* sums of squares of errors: ours, and of PyTorch's bf16 */
     int count;          /* in the sums */
-    double most;        /* largest error as a multiple of PyTorch's in bf16 */
+    struct {
+        double diff, norm;
+    } whole;     /* squares of all gradients as one vector: of our error, and of PyTorch's fp32 */
+    double most; /* largest error as a multiple of PyTorch's in bf16 */
     char most_name[192];
 };
 struct golden_errors golden_gradients(struct model_rig *rig, const struct golden *g, double nothing);

@@ -29,8 +29,7 @@
 enum {
     SHARED_BYTES = 4 << 20,     /* the shared panel of B aims at this */
     SHARED_A_BYTES = 512 << 10, /* A is shared when all of it is at most this */
-    OWN_BYTES = 128 << 10,      /* a worker's packed block aims at this */
-    OWN_SPLIT = 384 << 10,      /* the same of a kernel that is so fast that B's panels come too slowly */
+    OWN_BYTES = 128 << 10,      /* a worker's packed block aims at this, unless its kernel says otherwise */
     SUM_BYTES = 512 << 10,      /* a worker's running sums, at most */
     PACK_PANELS = 8,            /* panels of the shared operand packed by one task */
     ENOUGH_COLUMNS = 512,       /* a round narrower than this packs A too often: cut k instead */
@@ -91,7 +90,10 @@ static int64_t counted_bytes(const struct gemm_kernel *kernel)
     return kernel->parts ? 4 : (int64_t)dtype_size(kernel->type);
 }
 
-static int64_t own_aim(const struct gemm_kernel *kernel) { return kernel->parts ? OWN_SPLIT : OWN_BYTES; }
+static int64_t own_aim(const struct gemm_kernel *kernel)
+{
+    return kernel->own_bytes ? kernel->own_bytes : OWN_BYTES;
+}
 
 static void cut_for_shared_a(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads)
 {

@@ -239,6 +239,7 @@ const struct gemm_kernel gemm_amx_split = {
     .nr = AMX_SIDE,
     .kg = AMX_KG,
     .parts = PARTS,
+    .own_bytes = 384 << 10,
     .type = DT_F32,
     .pack_a = {[DT_F32] = pack_a},
     .pack_b = {[DT_F32] = pack_b},

@@ -138,6 +138,7 @@ const struct gemm_kernel gemm_avx512_f32 = {
     .nr = NR,
     .kg = 1,
     .type = DT_F32,
+    .own_bytes = 384 << 10,
     .pack_a = {gemm_avx512_f32_pack_14, gemm_avx512_bf16_pack_14, gemm_avx512_f16_pack_14},
     .pack_b = {gemm_avx512_f32_pack_32, gemm_avx512_bf16_pack_32, gemm_avx512_f16_pack_32},
     .run = f32_run,

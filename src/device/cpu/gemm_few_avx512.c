@@ -18,25 +18,39 @@ enum {
     AHEAD = 4 * PIECE,
 };
 
+/* Pieces of B that come next, asked for between products: at once they would be more than the cache has under way. */
+struct ahead {
+    const char *b;
+    int64_t step;
+    int lines; /* 16, 8, or none */
+};
+static const struct ahead nothing = {0};
+
 /* `rows` rows of A by `deep` vectors; `rows` is a constant in every caller. */
 AVX512_CODE FEW_INLINE void multiply_rows(const __m512 w[WIDE], int deep, const float *a, float *sums,
-                                          int64_t width, int rows)
+                                          int64_t width, int rows, struct ahead next)
 {
     __m512 s[8];
     for (int r = 0; r < rows; r++) s[r] = _mm512_load_ps(sums + r * width);
-    for (int i = 0; i < deep; i++)
+    for (int i = 0; i < deep; i++) {
+        if (next.lines && i % (WIDE / next.lines) == 0)
+            _mm_prefetch(next.b, _MM_HINT_T0), next.b += next.step;
         for (int r = 0; r < rows; r++) s[r] = _mm512_fmadd_ps(_mm512_set1_ps(a[r * GEMM_KC + i]), w[i], s[r]);
+    }
     for (int r = 0; r < rows; r++) _mm512_store_ps(sums + r * width, s[r]);
 }
 
 AVX512_CODE FEW_INLINE void multiply(const __m512 w[WIDE], int deep, const float *a, float *sums,
-                                     int64_t width, int rows)
+                                     int64_t width, int rows, struct ahead next)
 {
     int r = 0;
-    for (; r + 8 <= rows; r += 8) multiply_rows(w, deep, a + r * GEMM_KC, sums + r * width, width, 8);
-    for (; r + 4 <= rows; r += 4) multiply_rows(w, deep, a + r * GEMM_KC, sums + r * width, width, 4);
-    for (; r + 2 <= rows; r += 2) multiply_rows(w, deep, a + r * GEMM_KC, sums + r * width, width, 2);
-    if (r < rows) multiply_rows(w, deep, a + r * GEMM_KC, sums + r * width, width, 1);
+    for (; r + 8 <= rows; r += 8, next = nothing)
+        multiply_rows(w, deep, a + r * GEMM_KC, sums + r * width, width, 8, next);
+    for (; r + 4 <= rows; r += 4, next = nothing)
+        multiply_rows(w, deep, a + r * GEMM_KC, sums + r * width, width, 4, next);
+    for (; r + 2 <= rows; r += 2, next = nothing)
+        multiply_rows(w, deep, a + r * GEMM_KC, sums + r * width, width, 2, next);
+    if (r < rows) multiply_rows(w, deep, a + r * GEMM_KC, sums + r * width, width, 1, next);
 }
 
 /* ---- along k ---- */
@@ -44,10 +58,7 @@ AVX512_CODE FEW_INLINE void multiply(const __m512 w[WIDE], int deep, const float
 /* A piece of 16 lines, read at once. */
 AVX512_CODE FEW_INLINE void copy_pieces(char held[WIDE * PIECE], const char *b, int64_t step)
 {
-    for (int l = 0; l < WIDE; l++, b += step) {
-        _mm_prefetch(b + AHEAD, _MM_HINT_T0);
-        _mm512_store_si512(held + l * PIECE, _mm512_loadu_si512(b));
-    }
+    for (int l = 0; l < WIDE; l++, b += step) _mm512_store_si512(held + l * PIECE, _mm512_loadu_si512(b));
 }
 
 AVX512_CODE FEW_INLINE void turn_pieces(load_wide *load, __m512 w[WIDE], const char *held)
@@ -61,13 +72,16 @@ AVX512_CODE FEW_INLINE void groups_along(load_wide *load, int size, const char *
                                          const float *a, float *sums, int rows, int groups)
 {
     _Alignas(64) char held[WIDE * PIECE];
+    int turns = PIECE / size / WIDE, lines = WIDE / turns;
     for (int64_t i = 0; i < k; i += PIECE / size)
         for (int g = 0; g < groups; g++) {
-            copy_pieces(held, b + g * WIDE * step + i * size, step);
-            for (int j = 0; j < PIECE / size; j += WIDE) {
+            const char *piece = b + g * WIDE * step + i * size;
+            copy_pieces(held, piece, step);
+            for (int j = 0; j < turns; j++) {
                 __m512 w[WIDE];
-                turn_pieces(load, w, held + j * size);
-                multiply(w, WIDE, a + i + j, sums + g * WIDE, LINES, rows);
+                turn_pieces(load, w, held + j * WIDE * size);
+                multiply(w, WIDE, a + i + j * WIDE, sums + g * WIDE, LINES, rows,
+                         (struct ahead){piece + AHEAD + j * lines * step, step, lines});
             }
         }
 }
@@ -79,7 +93,7 @@ AVX512_CODE FEW_INLINE void rest_along(load_wide *load, const char *b, int64_t s
     __m512 w[WIDE];
     for (int l = 0; l < WIDE; l++) w[l] = load(b + l * step, l < lines ? first(k) : 0);
     turn_16x16(w);
-    multiply(w, (int)k, a, sums, LINES, rows);
+    multiply(w, (int)k, a, sums, LINES, rows, nothing);
 }
 
 AVX512_CODE FEW_INLINE void along(load_wide *load, int size, const struct gemm_few_block *p, int rows)
@@ -115,9 +129,9 @@ AVX512_CODE FEW_INLINE void across(load_wide *load, int size, const struct gemm_
             if (n * size % 64 == 0) few_prefetch(b + WIDE * step + n * size, step, WIDE);
             for (int i = 0; i < WIDE; i++) w[i] = load(b + i * step + n * size, i < deep ? here : 0);
             if (deep == WIDE)
-                multiply(w, WIDE, a + k, p->sums + n, p->width, rows);
+                multiply(w, WIDE, a + k, p->sums + n, p->width, rows, nothing);
             else
-                multiply(w, deep, a + k, p->sums + n, p->width, rows);
+                multiply(w, deep, a + k, p->sums + n, p->width, rows, nothing);
         }
     }
 }

@@ -61,8 +61,9 @@ typedef void gemm_tile_onto(const void *a, const void *b, int64_t k, float *c, i
 struct gemm_kernel {
     const char *name;
     int mr, nr, kg;
-    enum dtype type;                                /* of what is packed: its packers are there */
-    int parts;                                      /* not 0: an element is packed as so many bf16 */
+    enum dtype type; /* of what is packed: its packers are there */
+    int parts;       /* not 0: an element is packed as so many bf16 */
+    int own_bytes; /* of A that a worker packs for itself, where the usual number would fetch B too often; 0: the usual */
     gemm_pack *pack_a[DT_COUNT], *pack_b[DT_COUNT]; /* by type of the source; NULL: brought to `type` first */
     gemm_tile *run;
     gemm_round *round;
