@@ -400,6 +400,41 @@ static void test_few_rows(void **state)
     }
 }
 
+/* Any bits but NaN: subnormal, zero with a sign, now and then infinite. */
+static void fill_halves(const void *at, int64_t n, uint32_t seed)
+{
+    uint16_t *h = (uint16_t *)(uintptr_t)at;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t r = next_random(&seed);
+        uint16_t size = r % 4 == 0 ? r >> 4 & 0x3ff : (r >> 4) % 0x7c00;
+        h[i] = (uint16_t)((r % 2048 == 1 ? 0x7c00 : r % 64 == 2 ? 0 : size) | (r >> 8 & 0x8000));
+    }
+}
+
+/* fp16 that kernels for few rows may widen in another way. */
+static void test_few_rows_of_odd_halves(void **state)
+{
+    (void)state;
+    for (int turned = 0; turned < 2; turned++) {
+        struct trial t = {.m = 27, .n = 75, .k = 593, .type = DT_F16, .c_type = DT_F32, .b_turned = turned};
+        struct data d = make(&t, 5);
+        fill_halves(d.g.a, (t.m - 1) * d.g.a_rs + t.k, 6);
+        fill_halves(d.g.b, turned ? (t.n - 1) * d.g.b_cs + t.k : (t.k - 1) * d.g.b_rs + t.n, 7);
+        run(&d.g, 2);
+        void *want = copy_of_c(&d);
+        refill(&d);
+        static const int64_t heights[] = {1, 2, 4, 8, 12};
+        for (int64_t m = 0, h = 0; m < t.m; m += heights[h++]) {
+            struct gemm part = rows_of(&d, m, heights[h]);
+            part.add = NULL;
+            run(&part, 1);
+        }
+        same_bits(&d, want, "few rows of odd halves");
+        free(want);
+        drop(&d);
+    }
+}
+
 /* The bound for problems of unknown size holds for every smaller one, and is within reach of the largest. */
 static void test_workspace_bound(void **state)
 {
@@ -457,10 +492,11 @@ int main(int argc, char **argv)
 {
     (void)argc;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),    cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_rounds),   cmocka_unit_test(test_thread_count),
-        cmocka_unit_test(test_split_k),  cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_few_rows), cmocka_unit_test(test_workspace_bound),
+        cmocka_unit_test(test_small),           cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_rounds),          cmocka_unit_test(test_thread_count),
+        cmocka_unit_test(test_split_k),         cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_few_rows),        cmocka_unit_test(test_few_rows_of_odd_halves),
+        cmocka_unit_test(test_workspace_bound),
     };
     int failed = 0;
     if (!getenv("PLIMSOLL_CPU") && !SANITIZED) {

@@ -19,8 +19,8 @@ static bool always(void) { return true; }
 #if defined(__aarch64__)
 static bool arm_bf16(void)
 {
-    const unsigned long hwcap2_bf16 = 1ul << 14;
-    return (getauxval(AT_HWCAP2) & hwcap2_bf16) != 0;
+    const unsigned long hwcap_fhm = 1ul << 23, hwcap2_bf16 = 1ul << 14;
+    return (getauxval(AT_HWCAP) & hwcap_fhm) && (getauxval(AT_HWCAP2) & hwcap2_bf16);
 }
 #define NEON_PROBE      always
 #define NEON_BF16_PROBE arm_bf16

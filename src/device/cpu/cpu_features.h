@@ -13,7 +13,7 @@
 enum cpu_level {
     CPU_PLAIN,       /* what the compiler's baseline gives */
     CPU_NEON,        /* AArch64 Advanced SIMD */
-    CPU_NEON_BF16,   /* and FEAT_BF16: bfmmla, bfdot, bfcvt */
+    CPU_NEON_BF16,   /* and FEAT_BF16: bfmmla, bfdot, bfcvt; and FEAT_FHM: fmlal */
     CPU_AVX2,        /* x86-64-v3: AVX2, FMA, F16C */
     CPU_AVX512,      /* x86-64-v4: AVX-512 F, BW, DQ, VL */
     CPU_AVX512_BF16, /* and vdpbf16ps */

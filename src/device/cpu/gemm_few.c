@@ -16,7 +16,7 @@ enum {
 static const struct gemm_few *const kernels[CPU_LEVELS][DT_COUNT] = {
 #if defined(__aarch64__)
     [CPU_NEON] = {&gemm_few_neon_f32, &gemm_few_neon_bf16, &gemm_few_neon_f16},
-    [CPU_NEON_BF16] = {&gemm_few_neon_f32, &gemm_few_bfmmla, &gemm_few_neon_f16},
+    [CPU_NEON_BF16] = {&gemm_few_neon_f32, &gemm_few_bfmmla, &gemm_few_fmlal},
 #endif
 #if defined(__x86_64__)
     [CPU_AVX2] = {&gemm_few_avx2_f32, &gemm_few_avx2_bf16, &gemm_few_avx2_f16},

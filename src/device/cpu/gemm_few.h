@@ -67,7 +67,8 @@ FEW_INLINE void few_copy_lines(char *dst, int64_t stride, int count, const char 
 
 /* Named for the instructions, then the type of A and B. */
 #if defined(__aarch64__)
-extern const struct gemm_few gemm_few_neon_f32, gemm_few_neon_bf16, gemm_few_neon_f16, gemm_few_bfmmla;
+extern const struct gemm_few gemm_few_neon_f32, gemm_few_neon_bf16, gemm_few_neon_f16, gemm_few_bfmmla,
+    gemm_few_fmlal;
 #endif
 #if defined(__x86_64__)
 extern const struct gemm_few gemm_few_avx2_f32, gemm_few_avx2_bf16, gemm_few_avx2_f16, gemm_few_avx512_f32,

@@ -4,30 +4,9 @@
  * into one vector for each k; for bfmmla eight k of two lines are two operands. Sums stay in registers over a block of k, up
  * to four rows at once: more rows read the block again while it is in the first-level cache. There are no prefetches: the
  * hardware follows the lines well, and measured faster without help. */
-#include "device/cpu/gemm_few.h"
-#include "device/cpu/gemm_neon.h"
+#include "device/cpu/gemm_few_neon.h"
 
 #if defined(__aarch64__)
-
-enum { STEP = 8, LINES = 16, GROUP = 4, GROUPS = LINES / GROUP, ROWS = 8, ROWS_AT_ONCE = 4 };
-
-/* Where lines are missing: all of them once more, in whole. */
-struct copied {
-    _Alignas(16) char lines[LINES * GEMM_KC * 4];
-};
-
-/* The block with all its lines; `step` in bytes. */
-struct lines {
-    const char *b;
-    int64_t step;
-};
-
-FEW_INLINE struct lines find_lines(const struct gemm_few_block *p, int size, struct copied *copy)
-{
-    if (p->cols == LINES) return (struct lines){p->b, p->step * size};
-    few_copy_lines(copy->lines, p->k * size, LINES, p->b, p->step * size, p->cols, p->k * size);
-    return (struct lines){copy->lines, p->k * size};
-}
 
 /* ---- fmla ---- */
 
@@ -46,20 +25,6 @@ FEW_INLINE void lines_f32(float32x4_t w[STEP], const char *b, int64_t step)
     }
 }
 
-/* w[i] = i of k of four lines, and i + 4 of k in the upper half. */
-FEW_INLINE void turn_16(uint16x8_t w[4], const char *b, int64_t step)
-{
-    uint16x8_t r[4];
-    for (int l = 0; l < 4; l++) r[l] = vld1q_u16((const uint16_t *)(const void *)(b + l * step));
-    for (int odd = 0; odd < 2; odd++) {
-        uint16x8_t x = odd ? vtrn2q_u16(r[0], r[1]) : vtrn1q_u16(r[0], r[1]);
-        uint16x8_t y = odd ? vtrn2q_u16(r[2], r[3]) : vtrn1q_u16(r[2], r[3]);
-        uint32x4_t x2 = vreinterpretq_u32_u16(x), y2 = vreinterpretq_u32_u16(y);
-        w[odd] = vreinterpretq_u16_u32(vtrn1q_u32(x2, y2));
-        w[odd + 2] = vreinterpretq_u16_u32(vtrn2q_u32(x2, y2));
-    }
-}
-
 FEW_INLINE float32x4_t widen_bf16(uint16x4_t x) { return vreinterpretq_f32_u32(vshll_n_u16(x, 16)); }
 
 FEW_INLINE float32x4_t widen_f16(uint16x4_t x) { return vcvt_f32_f16(vreinterpret_f16_u16(x)); }
@@ -67,8 +32,9 @@ FEW_INLINE float32x4_t widen_f16(uint16x4_t x) { return vcvt_f32_f16(vreinterpre
 #define LINES_16(type)                                                                                       \
     FEW_INLINE void lines_##type(float32x4_t w[STEP], const char *b, int64_t step)                           \
     {                                                                                                        \
-        uint16x8_t turned[4];                                                                                \
-        turn_16(turned, b, step);                                                                            \
+        uint16x8_t lines[4], turned[4];                                                                      \
+        few_load_16(lines, b, step);                                                                         \
+        few_turn_16(turned, lines);                                                                          \
         for (int i = 0; i < 4; i++) {                                                                        \
             w[i] = widen_##type(vget_low_u16(turned[i]));                                                    \
             w[i + 4] = widen_##type(vget_high_u16(turned[i]));                                               \
