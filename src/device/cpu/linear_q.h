@@ -20,6 +20,7 @@
 
 enum {
     X8_BLOCK = 32,    /* elements of x with one scale */
+    X8_SIDE = 8,      /* rows of x that may lie side by side */
     PANEL8_ROWS = 32, /* of x that are multiplied at once, at most */
     PANEL8_FEW = 8,   /* rows for which a panel need not be unpacked */
     PANEL8_GROUP = 8, /* a block's codes of a panel: 8 x [16 lines][4 of k] */
@@ -71,7 +72,7 @@ typedef void panel_few(const unsigned char *panel, const struct x8 *x, float *ou
 
 struct linear_q_level {
     const char *name;
-    int side; /* rows of x whose codes lie side by side: 1, or 2 for products of pairs */
+    int side; /* rows of x whose codes lie side by side: 1, or X8_SIDE at most */
     x8_quantise *quantise;
     panel8_unpack *unpack[BLOCK_Q6_K + 1]; /* by number of the type */
     panel8_multiply *multiply;
@@ -94,15 +95,17 @@ static inline void panel8_ready(const struct linear_q_level *level, int type, co
     if (level->arrange && rows > 1) level->arrange(k, scratch, w);
 }
 
-/* Codes and blocks of rows, the last with room for the one beside it. */
+/* Codes and blocks of rows, the last with room for those beside it. */
 static inline int64_t x8_codes_bytes(int64_t rows, int64_t k)
 {
-    return ((rows + 1) / 2 * 2 * k + 63) / 64 * 64;
+    return ((rows + X8_SIDE - 1) / X8_SIDE * X8_SIDE * k + 63) / 64 * 64;
 }
 
 static inline int64_t x8_blocks_bytes(int64_t rows, int64_t k)
 {
-    return ((rows + 1) / 2 * 2 * (k / X8_BLOCK) * (int64_t)sizeof(struct x8_block) + 63) / 64 * 64;
+    return ((rows + X8_SIDE - 1) / X8_SIDE * X8_SIDE * (k / X8_BLOCK) * (int64_t)sizeof(struct x8_block) +
+            63) /
+           64 * 64;
 }
 
 /* `rows` rows of those from codes and blocks on. */

@@ -54,7 +54,8 @@ VEC_FN void quantise_block(const float *x, int8_t *codes, struct x8_block *block
         code[i] = inverse > 0 ? bits_of(whole) - bits_of(magic) : 0;
     }
     for (int i = 0; i < X8_BLOCK; i++) codes[i] = (int8_t)code[i];
-    for (int i = 0; i < X8_BLOCK / 2; i++) sum[0] += code[i], sum[1] += code[i + X8_BLOCK / 2];
+    for (int i = 0; i < X8_BLOCK / 2; i++) sum[0] += code[i];
+    for (int i = X8_BLOCK / 2; i < X8_BLOCK; i++) sum[1] += code[i];
     block->scale = largest <= FLT_MAX ? (inverse > 0 ? largest / 127.0f : 0) : NAN;
     block->total = block->scale * (float)(sum[0] + sum[1]);
     block->lift[0] = -128 * sum[0], block->lift[1] = -128 * sum[1];

@@ -16,8 +16,9 @@ VEC_PUSH("arch=armv8.2-a+dotprod+i8mm")
 #include "device/cpu/linear_q_sdot.h"
 
 enum {
-    PAIRS = PANEL8_FEW / 2, /* of rows at once */
-    CHUNK = 16,             /* blocks that all lines of a panel meet before the next */
+    ROWS = PANEL8_FEW, /* at once */
+    PAIRS = ROWS / 2,
+    CHUNK = 16, /* blocks that all lines of a panel meet before the next */
 };
 
 /* What a block of two rows has beside its codes. */
@@ -30,19 +31,22 @@ _Static_assert(sizeof(struct x8_pair) == 2 * sizeof(struct x8_block), "a pair ta
 
 /* ---- rows of x ---- */
 
+/* Eight rows: [k / 32][4 pairs][4 x 8 of k][2 rows][8] codes and [k / 32][4] of what is beside them. */
+enum { PAIR_CODES = 2 * X8_BLOCK, EIGHT_CODES = PAIRS * PAIR_CODES };
+
 static void quantise_in_pair(const void *x, enum dtype type, int64_t k, int64_t row, int8_t *codes,
                              struct x8_block *blocks)
 {
-    int64_t second = row % 2;
-    struct x8_pair *pair = (struct x8_pair *)(void *)(blocks + (row - second) * (k / X8_BLOCK));
-    codes += (row - second) * k + 8 * second;
-    for (int64_t at = 0; at < k; at += X8_BLOCK, pair++) {
+    int64_t first = row / ROWS * ROWS, at_pair = row % ROWS / 2, second = row % 2;
+    struct x8_pair *pair = (struct x8_pair *)(void *)(blocks + first * (k / X8_BLOCK)) + at_pair;
+    codes += first * k + at_pair * PAIR_CODES + 8 * second;
+    for (int64_t at = 0; at < k; at += X8_BLOCK, pair += PAIRS, codes += EIGHT_CODES) {
         float wide[X8_BLOCK];
         int8_t code[X8_BLOCK];
         struct x8_block block;
         widen_block(x, type, at, wide);
         quantise_block(wide, code, &block);
-        for (int i = 0; i < 4; i++) memcpy(codes + 2 * at + 16 * i, code + 8 * i, 8);
+        for (int i = 0; i < 4; i++) memcpy(codes + 16 * i, code + 8 * i, 8);
         pair->scale[2 * second] = pair->scale[2 * second + 1] = block.scale;
         pair->total[second] = block.total;
         pair->start[second] = SUM_START + (block.lift[0] + block.lift[1]) / 16;
@@ -137,7 +141,7 @@ struct tile {
 };
 
 /* Sums of a part of a block. Those of Q4_0 begin at x8_pair.start; its codes of 16 elements are in the same bytes as the next 16. */
-VEC_FN void sum_part(const int8_t *codes, struct tile t, int part, int i, const int8_t *x, int64_t k,
+VEC_FN void sum_part(const int8_t *codes, struct tile t, int part, int i, const int8_t *x,
                      int32x4_t (*sum)[4][2])
 {
     for (int n = 0; n < 4 / t.parts; n++) {
@@ -145,7 +149,7 @@ VEC_FN void sum_part(const int8_t *codes, struct tile t, int part, int i, const 
         for (int j = 0; j < t.fours; j++) {
             int8x16x2_t two = lines_of_eight(codes, t.from, eight, i + j);
             for (int r = 0; r < t.pairs; r++) {
-                int8x16_t rows = vld1q_s8(x + r * 2 * k + 16 * eight);
+                int8x16_t rows = vld1q_s8(x + r * PAIR_CODES + 16 * eight);
                 sum[r][j][0] = vmmlaq_s32(sum[r][j][0], rows, two.val[0]);
                 sum[r][j][1] = vmmlaq_s32(sum[r][j][1], rows, two.val[1]);
             }
@@ -158,24 +162,23 @@ VEC_FN void add_block(const struct panel8 *w, struct tile t, int64_t b, const st
                       float32x4_t (*y)[4][2])
 {
     const int8_t *codes = w->codes + b * w->step;
-    const struct x8_pair *q = (const struct x8_pair *)(const void *)x->blocks + b;
-    int64_t blocks = x->k / X8_BLOCK;
+    const struct x8_pair *q = (const struct x8_pair *)(const void *)x->blocks + b * PAIRS;
     for (int p = 0; p < t.parts; p++) {
         int32x4_t sum[PAIRS][4][2];
         for (int r = 0; r < t.pairs; r++) {
             int32x4_t start = vdupq_n_s32(SUM_START);
             if (t.from == FROM_Q4_0) {
-                start = vreinterpretq_s32_f32(vld1q_f32(q[r * blocks].total));
+                start = vreinterpretq_s32_f32(vld1q_f32(q[r].total));
                 start = vzip2q_s32(start, start);
             }
             for (int j = 0; j < t.fours; j++) sum[r][j][0] = sum[r][j][1] = start;
         }
-        sum_part(codes, t, p, i, x->codes + b * 2 * X8_BLOCK, x->k, sum);
+        sum_part(codes, t, p, i, x->codes + b * EIGHT_CODES, sum);
         for (int j = 0; j < t.fours; j++) {
             float32x4_t scale[2];
             scales_of(w, t.from, codes, b * t.parts + p, i + j, scale);
             for (int r = 0; r < t.pairs; r++) {
-                float32x4_t with = vld1q_f32(q[r * blocks].scale);
+                float32x4_t with = vld1q_f32(q[r].scale);
                 for (int h = 0; h < 2; h++)
                     y[r][j][h] = vfmaq_f32(y[r][j][h], sum_as_float(sum[r][j][h]), vmulq_f32(scale[h], with));
             }
@@ -184,7 +187,7 @@ VEC_FN void add_block(const struct panel8 *w, struct tile t, int64_t b, const st
     for (int j = 0; j < t.fours && t.least; j++)
         for (int r = 0; r < t.pairs; r++) {
             const float *least = w->least + b * 2 * PANEL_LINES + 8 * (i + j);
-            float32x4_t total = vld1q_f32(q[r * blocks].total);
+            float32x4_t total = vld1q_f32(q[r].total);
             total = vzip1q_f32(total, total);
             for (int h = 0; h < 2; h++) y[r][j][h] = vfmsq_f32(y[r][j][h], vld1q_f32(least + 4 * h), total);
         }
@@ -209,55 +212,73 @@ VEC_FN void add_blocks(const struct panel8 *w, struct tile t, int64_t at, int64_
         for (int j = 0; j < t.fours; j++) y[i + j][r][0] = here[r][j][0], y[i + j][r][1] = here[r][j][1];
 }
 
-/* Some pairs of rows. Of the first pair `skip` rows are another's, the last may have one row: those are not written. */
-VEC_FN void multiply_pairs(const struct panel8 *w, struct tile t, int pairs, const struct x8 *x, float *out)
+/* Blocks [at, end) of all lines by some pairs of rows. */
+VEC_FN void add_lines(const struct panel8 *w, struct tile t, int pairs, int64_t at, int64_t end,
+                      const struct x8 *x, float32x4_t (*y)[PAIRS][2])
 {
-    int64_t blocks = x->k / X8_BLOCK;
-    float32x4_t y[4][PAIRS][2];
     t.pairs = pairs, t.fours = pairs == 1 ? 4 : pairs == 2 ? 2 : 1;
-    for (int n = 0; n < 4 * pairs; n++)
-        y[n / pairs][n % pairs][0] = y[n / pairs][n % pairs][1] = vdupq_n_f32(0);
-    for (int64_t at = 0; at < blocks; at += CHUNK)
-        for (int i = 0; i < 4; i += t.fours)
-            add_blocks(w, t, at, at + CHUNK < blocks ? at + CHUNK : blocks, x, i, y);
+    for (int i = 0; i < 4; i += t.fours) add_blocks(w, t, at, end, x, i, y);
+}
+
+/* The first `skip` and what is after `rows` are not written. */
+VEC_FN void put_lines(float32x4_t (*y)[PAIRS][2], int64_t skip, int64_t rows, float *out)
+{
     for (int i = 0; i < 4; i++)
-        for (int r = 0; r < pairs; r++) {
+        for (int r = 0; 2 * r < rows; r++) {
             float *to = out + 2 * r * PANEL_LINES + 4 * i;
             float64x2_t a = vreinterpretq_f64_f32(y[i][r][0]), b = vreinterpretq_f64_f32(y[i][r][1]);
-            if (2 * r >= x->skip) vst1q_f32(to, vreinterpretq_f32_f64(vzip1q_f64(a, b)));
-            if (2 * r + 1 < x->rows) vst1q_f32(to + PANEL_LINES, vreinterpretq_f32_f64(vzip2q_f64(a, b)));
+            if (2 * r >= skip) vst1q_f32(to, vreinterpretq_f32_f64(vzip1q_f64(a, b)));
+            if (2 * r + 1 < rows) vst1q_f32(to + PANEL_LINES, vreinterpretq_f32_f64(vzip2q_f64(a, b)));
         }
 }
 
+/* Rows [row, row + rows) of x, counted from the first eight on, that lie in the same eight; row is that of a pair. */
+struct span {
+    int64_t row, rows;
+};
+
+VEC_FN struct span span_from(const struct x8 *x, int64_t row)
+{
+    int64_t end = row / ROWS * ROWS + ROWS, last = x->skip + x->rows;
+    return (struct span){row, (end < last ? end : last) - row};
+}
+
+/* All rows meet some blocks before the next. The first pair may have a row of another's, the last may have only one. */
 VEC_FN void multiply_all(const struct panel8 *w, struct tile t, const struct x8 *x, float *out)
 {
-    struct x8 at = *x; /* whose rows are counted from that of a pair on */
-    at.rows += at.skip;
-    out -= at.skip * PANEL_LINES;
-    while (at.rows > 0) {
-        if (at.rows > 6)
-            multiply_pairs(w, t, 4, &at, out);
-        else if (at.rows > 4)
-            multiply_pairs(w, t, 3, &at, out);
-        else if (at.rows > 2)
-            multiply_pairs(w, t, 2, &at, out);
-        else
-            multiply_pairs(w, t, 1, &at, out);
-        at.codes += 2 * PAIRS * x->k, at.blocks += 2 * PAIRS * (x->k / X8_BLOCK), at.rows -= 2 * PAIRS;
-        at.skip = 0, out += 2 * PAIRS * PANEL_LINES;
-    }
+    int64_t blocks = x->k / X8_BLOCK, begin = x->skip / 2 * 2, last = x->skip + x->rows;
+    float32x4_t y[PANEL8_ROWS / ROWS + 1][4][PAIRS][2];
+    memset(y, 0, (size_t)((last + ROWS - 1) / ROWS) * sizeof *y);
+    for (int64_t at = 0; at < blocks; at += CHUNK)
+        for (struct span s = span_from(x, begin); s.row < last; s = span_from(x, s.row + s.rows)) {
+            int64_t end = at + CHUNK < blocks ? at + CHUNK : blocks, eight = s.row / ROWS,
+                    skip = s.row % ROWS;
+            struct x8 rows = {x->codes + eight * ROWS * x->k + skip / 2 * PAIR_CODES,
+                              x->blocks + eight * ROWS * blocks + skip, x->k, s.rows, 0};
+            if (s.rows > 6)
+                add_lines(w, t, 4, at, end, &rows, y[eight]);
+            else if (s.rows > 4)
+                add_lines(w, t, 3, at, end, &rows, y[eight]);
+            else if (s.rows > 2)
+                add_lines(w, t, 2, at, end, &rows, y[eight]);
+            else
+                add_lines(w, t, 1, at, end, &rows, y[eight]);
+        }
+    for (struct span s = span_from(x, begin); s.row < last; s = span_from(x, s.row + s.rows))
+        put_lines(y[s.row / ROWS], x->skip - s.row, s.rows, out + (s.row - x->skip) * PANEL_LINES);
 }
 
 /* One row of lines that are not in pairs, as an unpacked panel of one row and one that lies in memory: sdot needs no zips. */
 VEC_FN void multiply_one(const struct panel8 *w, enum source from, const struct x8 *x, float *out)
 {
-    const struct x8_pair *q = (const struct x8_pair *)(const void *)x->blocks;
-    struct row8 row = {x->codes + 8 * x->skip, 16};
+    const struct x8_pair *q = (const struct x8_pair *)(const void *)x->blocks + x->skip / 2;
+    struct row8 row = {x->codes + x->skip / 2 * PAIR_CODES + x->skip % 2 * 8, 16, EIGHT_CODES};
+    int second = x->skip % 2;
     float32x4_t y[1][4];
     for (int i = 0; i < 4; i++) y[0][i] = vdupq_n_f32(0);
-    for (int64_t b = 0; b < x->k / X8_BLOCK; b++, q++) {
-        float with[1][2] = {{q->scale[2 * x->skip], q->total[x->skip]}};
-        int32_t start = from == FROM_Q4_0 ? q->start[x->skip] : SUM_START;
+    for (int64_t b = 0; b < x->k / X8_BLOCK; b++, q += PAIRS) {
+        float with[1][2] = {{q->scale[2 * second], q->total[second]}};
+        int32_t start = from == FROM_Q4_0 ? q->start[second] : SUM_START;
         sdot_block(w, from, b, &row, &start, with, 1, 0, 4, y);
     }
     for (int i = 0; i < 4; i++) vst1q_f32(out + 4 * i, y[0][i]);
@@ -300,5 +321,5 @@ static void few_q4_0(const unsigned char *panel, const struct x8 *x, float *out)
 VEC_POP
 
 const struct linear_q_level linear_q_i8mm = LINEAR_Q_TABLE(
-    "neon smmla", 2, quantise_in_pair, {[BLOCK_Q8_0] = few_q8_0, [BLOCK_Q4_0] = few_q4_0}, pair_up);
+    "neon smmla", ROWS, quantise_in_pair, {[BLOCK_Q8_0] = few_q8_0, [BLOCK_Q4_0] = few_q4_0}, pair_up);
 #endif

@@ -21,7 +21,7 @@ VEC_FN void multiply_rows(const struct panel8 *w, enum source from, const struct
 {
     int64_t blocks = x->k / X8_BLOCK;
     struct row8 row[ROWS];
-    for (int r = 0; r < rows; r++) row[r] = (struct row8){x->codes + (at + r) * x->k, 8};
+    for (int r = 0; r < rows; r++) row[r] = (struct row8){x->codes + (at + r) * x->k, 8, X8_BLOCK};
     for (int first = 0; first < 4; first += lines) {
         float32x4_t y[ROWS][4];
         for (int n = 0; n < rows * lines; n++) y[n / lines][n % lines] = vdupq_n_f32(0);

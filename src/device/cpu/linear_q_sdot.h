@@ -52,10 +52,10 @@ VEC_FN int8x16_t group_of(const int8_t *codes, enum source from, int g, int i)
     return vreinterpretq_s8_u8(g < 4 ? vandq_u8(two, vdupq_n_u8(15)) : vshrq_n_u8(two, 4));
 }
 
-/* A row of x: eight codes every `step` bytes. */
+/* A row of x: eight codes every `step` bytes, a block every `block` bytes. */
 struct row8 {
     const int8_t *codes;
-    int64_t step;
+    int64_t step, block;
 };
 
 /* Block b of some rows by `lines` vectors of four lines from vector `first` on; all but b, codes and w are constants. */
@@ -74,7 +74,7 @@ VEC_FN void sdot_block(const struct panel8 *w, enum source from, int64_t b, cons
                 int8x16_t even = group_of(codes, from, g, first + i),
                           odd = group_of(codes, from, g + 1, first + i);
                 for (int r = 0; r < rows; r++) {
-                    int8x8_t eight = vld1_s8(x[r].codes + (b * 4 + g / 2) * x[r].step);
+                    int8x8_t eight = vld1_s8(x[r].codes + b * x[r].block + g / 2 * x[r].step);
                     sum[r][i] = vdotq_lane_s32(sum[r][i], even, eight, 0);
                     sum[r][i] = vdotq_lane_s32(sum[r][i], odd, eight, 1);
                 }
