@@ -1,7 +1,8 @@
 /* linear_q_body.h - what every level of linear_q.h has in common, as loops that compilers turn into its vectors.
  *
  * A .c file includes this between VEC_PUSH and VEC_POP of its instruction set and multiplies in its own way:
- * multiply_panel(). With LINEAR_Q_HALF16 it has defined half16(), f16 of 16 lines to f32, itself.
+ * multiply_panel(). With LINEAR_Q_HALF16 it has defined half16(), f16 of 16 lines to f32, itself, with LINEAR_Q_CODES_OF
+ * codes_of().
  */
 #ifndef PLIM_DEVICE_CPU_LINEAR_Q_BODY_H
 #define PLIM_DEVICE_CPU_LINEAR_Q_BODY_H
@@ -38,24 +39,33 @@ VEC_FN float float_of(int32_t bits)
     return f;
 }
 
-/* Nearest whole numbers, ties to even: what adding 1.5 * 2^23 leaves in the low bits. */
-VEC_FN void quantise_block(const float *x, int8_t *codes, struct x8_block *block)
+#if !defined(LINEAR_Q_CODES_OF)
+/* Codes of a block, and the sums of its halves. Nearest whole numbers, ties to even: what adding 1.5 * 2^23 leaves in the low bits. */
+VEC_FN void codes_of(const float *x, float inverse, int8_t *codes, int32_t *sum)
 {
     const float magic = 12582912.0f;
-    int32_t most = 0, sum[2] = {0, 0}, code[X8_BLOCK];
+    int32_t code[X8_BLOCK];
+    for (int i = 0; i < X8_BLOCK; i++) code[i] = bits_of(x[i] * inverse + magic) - bits_of(magic);
+    for (int i = 0; i < X8_BLOCK; i++) codes[i] = (int8_t)code[i];
+    sum[0] = sum[1] = 0;
+    for (int i = 0; i < X8_BLOCK / 2; i++) sum[0] += code[i];
+    for (int i = X8_BLOCK / 2; i < X8_BLOCK; i++) sum[1] += code[i];
+}
+#endif
+
+VEC_FN void quantise_block(const float *x, int8_t *codes, struct x8_block *block)
+{
+    int32_t most = 0, sum[2] = {0, 0};
     for (int i = 0; i < X8_BLOCK; i++) {
         int32_t size = bits_of(x[i]) & 0x7fffffff;
         most = size > most ? size : most;
     }
     float largest = float_of(most),
           inverse = largest > 0x1p-100f && largest <= FLT_MAX ? 127.0f / largest : 0;
-    for (int i = 0; i < X8_BLOCK; i++) {
-        float whole = x[i] * inverse + magic;
-        code[i] = inverse > 0 ? bits_of(whole) - bits_of(magic) : 0;
-    }
-    for (int i = 0; i < X8_BLOCK; i++) codes[i] = (int8_t)code[i];
-    for (int i = 0; i < X8_BLOCK / 2; i++) sum[0] += code[i];
-    for (int i = X8_BLOCK / 2; i < X8_BLOCK; i++) sum[1] += code[i];
+    if (inverse > 0)
+        codes_of(x, inverse, codes, sum);
+    else
+        memset(codes, 0, X8_BLOCK);
     block->scale = largest <= FLT_MAX ? (inverse > 0 ? largest / 127.0f : 0) : NAN;
     block->total = block->scale * (float)(sum[0] + sum[1]);
     block->lift[0] = -128 * sum[0], block->lift[1] = -128 * sum[1];

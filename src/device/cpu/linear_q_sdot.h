@@ -18,7 +18,25 @@ VEC_FN void half16(float *out, const unsigned char *in)
     }
 }
 
+/* What linear_q_body.h does with loops, which compilers do not turn into so few instructions. */
+VEC_FN void codes_of(const float *x, float inverse, int8_t *codes, int32_t *sum)
+{
+    const float32x4_t magic = vdupq_n_f32(12582912.0f);
+    for (int h = 0; h < 2; h++, x += 16) {
+        int32x4_t code[4];
+        for (int i = 0; i < 4; i++)
+            code[i] =
+                vsubq_s32(vreinterpretq_s32_f32(vaddq_f32(vmulq_n_f32(vld1q_f32(x + 4 * i), inverse), magic)),
+                          vreinterpretq_s32_f32(magic));
+        sum[h] = vaddvq_s32(vaddq_s32(vaddq_s32(code[0], code[1]), vaddq_s32(code[2], code[3])));
+        int16x8_t low = vcombine_s16(vmovn_s32(code[0]), vmovn_s32(code[1])),
+                  high = vcombine_s16(vmovn_s32(code[2]), vmovn_s32(code[3]));
+        vst1q_s8(codes + 16 * h, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+    }
+}
+
 #define LINEAR_Q_HALF16
+#define LINEAR_Q_CODES_OF
 #include "device/cpu/linear_q_body.h"
 
 #define SUM_START 0x4b400000 /* 1.5 * 2^23 */
@@ -58,39 +76,39 @@ struct row8 {
     int64_t step, block;
 };
 
-/* Block b of some rows by `lines` vectors of four lines from vector `first` on; all but b, codes and w are constants. */
+enum { SDOT_ROWS = 2 }; /* at once, at most: more do not fit the registers with all lines */
+
+/* Block b of some rows by all lines: y[row][four lines]. `with` is scale and total of the row's block. Rows are a constant. */
 VEC_FN void sdot_block(const struct panel8 *w, enum source from, int64_t b, const struct row8 *x,
-                       const int32_t *start, const float (*with)[2], int rows, int first, int lines,
-                       float32x4_t (*y)[4])
+                       const int32_t *start, const float (*with)[2], int rows, float32x4_t (*y)[4])
 {
     const int8_t *codes = w->codes + b * w->step;
     int parts = from == FROM_PANEL8 ? w->parts : 1;
     for (int p = 0; p < parts; p++) {
-        int32x4_t sum[4][4];
+        int32x4_t sum[SDOT_ROWS][4];
         for (int r = 0; r < rows; r++)
-            for (int i = 0; i < lines; i++) sum[r][i] = vdupq_n_s32(start[r]);
+            for (int i = 0; i < 4; i++) sum[r][i] = vdupq_n_s32(start[r]);
         for (int g = 8 / parts * p; g < 8 / parts * (p + 1); g += 2)
-            for (int i = 0; i < lines; i++) {
-                int8x16_t even = group_of(codes, from, g, first + i),
-                          odd = group_of(codes, from, g + 1, first + i);
+            for (int i = 0; i < 4; i++) {
+                int8x16_t even = group_of(codes, from, g, i), odd = group_of(codes, from, g + 1, i);
                 for (int r = 0; r < rows; r++) {
                     int8x8_t eight = vld1_s8(x[r].codes + b * x[r].block + g / 2 * x[r].step);
                     sum[r][i] = vdotq_lane_s32(sum[r][i], even, eight, 0);
                     sum[r][i] = vdotq_lane_s32(sum[r][i], odd, eight, 1);
                 }
             }
-        for (int i = 0; i < lines; i++) {
+        for (int i = 0; i < 4; i++) {
             float32x4_t scale = from == FROM_PANEL8
-                                    ? vld1q_f32(w->scale + (b * parts + p) * PANEL_LINES + 4 * (first + i))
-                                    : half_scales(codes, first + i);
+                                    ? vld1q_f32(w->scale + (b * parts + p) * PANEL_LINES + 4 * i)
+                                    : half_scales(codes, i);
             for (int r = 0; r < rows; r++)
                 y[r][i] = vfmaq_f32(y[r][i], sum_as_float(sum[r][i]), vmulq_n_f32(scale, with[r][0]));
         }
     }
-    for (int i = 0; i < lines && from == FROM_PANEL8 && w->least; i++)
+    for (int i = 0; i < 4 && from == FROM_PANEL8 && w->least; i++)
         for (int r = 0; r < rows; r++)
-            y[r][i] = vfmsq_f32(y[r][i], vld1q_f32(w->least + b * PANEL_LINES + 4 * (first + i)),
-                                vdupq_n_f32(with[r][1]));
+            y[r][i] =
+                vfmsq_f32(y[r][i], vld1q_f32(w->least + b * PANEL_LINES + 4 * i), vdupq_n_f32(with[r][1]));
 }
 
 #endif
