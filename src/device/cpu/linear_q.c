@@ -57,9 +57,9 @@ struct product {
     const int32_t *ends; /* of experts: the row after the last of each; NULL: all rows meet the one matrix */
     int64_t panels, bytes; /* of a matrix */
     int64_t k, m, rows;
-    int8_t *codes;           /* [rows][k] */
-    struct x8_block *blocks; /* [rows][k / 32] */
-    char *scratch;           /* of each worker */
+    int8_t *codes; /* of all rows */
+    struct x8_block *blocks;
+    char *scratch; /* of each worker */
 };
 
 static void quantise_body(void *arg, int64_t begin, int64_t end, int worker)
@@ -67,8 +67,7 @@ static void quantise_body(void *arg, int64_t begin, int64_t end, int worker)
     const struct product *p = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++)
-        p->level->quantise(element(p->x, p->type, r * p->k), p->type, p->k, p->codes + r * p->k,
-                           p->blocks + r * (p->k / X8_BLOCK));
+        p->level->quantise(element(p->x, p->type, r * p->k), p->type, p->k, r, p->codes, p->blocks);
 }
 
 /* Some lines of y, of which the panel has up to 16, and the rows that they meet. */
@@ -80,7 +79,7 @@ struct lines {
 
 static struct x8 rows_from(const struct product *p, int64_t row, int64_t rows)
 {
-    return (struct x8){p->codes + row * p->k, p->blocks + row * (p->k / X8_BLOCK), p->k, rows};
+    return x8_rows(p->level, p->codes, p->blocks, p->k, row, rows);
 }
 
 static void put_rows(const struct product *p, const struct lines *l, int64_t row, int64_t rows,
@@ -114,7 +113,7 @@ static void multiply_panel(const struct product *p, int type, const unsigned cha
 {
     _Alignas(64) float value[PANEL8_ROWS * PANEL_LINES];
     struct panel8 w;
-    p->level->unpack[type](panel, p->k, scratch, &w);
+    panel8_ready(p->level, type, panel, p->k, l->rows, scratch, &w);
     for (int64_t r = 0; r < l->rows; r += PANEL8_ROWS) {
         struct x8 x = rows_from(p, l->row + r, lesser(PANEL8_ROWS, l->rows - r));
         p->level->multiply(&w, &x, value);
@@ -159,13 +158,6 @@ static void panels_body(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-static int64_t codes_bytes(int64_t rows, int64_t k) { return (rows * k + 63) / 64 * 64; }
-
-static int64_t blocks_bytes(int64_t rows, int64_t k)
-{
-    return (rows * (k / X8_BLOCK) * (int64_t)sizeof(struct x8_block) + 63) / 64 * 64;
-}
-
 static int64_t panels_of(const struct op_attr *attr)
 {
     int64_t n = 0;
@@ -180,8 +172,8 @@ static void run_product(struct product *p, const struct kernel_call *call, int64
     p->bytes = quantised_bytes(p->attr, p->k), p->panels = panels_of(p->attr),
     p->m = quantised_lines(p->attr);
     p->codes = call->work;
-    p->blocks = (struct x8_block *)((char *)call->work + codes_bytes(p->rows, p->k));
-    p->scratch = (char *)p->blocks + blocks_bytes(p->rows, p->k);
+    p->blocks = (struct x8_block *)((char *)call->work + x8_codes_bytes(p->rows, p->k));
+    p->scratch = (char *)p->blocks + x8_blocks_bytes(p->rows, p->k);
     int64_t tasks = (int64_t)threads_count(call->team) * TASKS_PER_WORKER;
     threads_each(call->team, p->rows, row_grain(p->k), quantise_body, p);
     threads_each(call->team, matrices * p->panels, (p->panels + tasks - 1) / tasks, panels_body, p);
@@ -189,7 +181,7 @@ static void run_product(struct product *p, const struct kernel_call *call, int64
 
 static size_t product_workspace(int64_t rows, int64_t k, int threads)
 {
-    return (size_t)(codes_bytes(rows, k) + blocks_bytes(rows, k) + threads * panel8_bytes(k));
+    return (size_t)(x8_codes_bytes(rows, k) + x8_blocks_bytes(rows, k) + threads * panel8_bytes(k));
 }
 
 void cpu_linear_q(const struct kernel_call *call)

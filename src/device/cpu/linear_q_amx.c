@@ -85,11 +85,11 @@ static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *ou
                 multiply_tile(w, x->codes + r * x->k, x->blocks + r * blocks, x->k, false, out + r * SIDE);
         gemm_amx_set_up_again();
     }
-    struct x8 rest = {x->codes + r * x->k, x->blocks + r * blocks, x->k, x->rows - r};
+    struct x8 rest = {x->codes + r * x->k, x->blocks + r * blocks, x->k, x->rows - r, 0};
     if (rest.rows) multiply_vnni(w, &rest, out + r * PANEL_LINES);
 }
 
 VEC_POP
 
-const struct linear_q_level linear_q_amx = LINEAR_Q_TABLE("amx tdpbssd", LINEAR_Q_FEW);
+const struct linear_q_level linear_q_amx = LINEAR_Q_TABLE("amx tdpbssd", 1, quantise_row, LINEAR_Q_FEW, NULL);
 #endif

@@ -1,7 +1,8 @@
 /* linear_q_body.h - what every level of linear_q.h has in common, as loops that compilers turn into its vectors.
  *
  * A .c file includes this between VEC_PUSH and VEC_POP of its instruction set and multiplies in its own way:
- * multiply_panel(). With LINEAR_Q_HALF16 it has defined half16(), f16 of 16 lines to f32, itself.
+ * multiply_panel(). With LINEAR_Q_HALF16 it has defined half16(), f16 of 16 lines to f32, itself, with LINEAR_Q_CODES_OF
+ * codes_of().
  */
 #ifndef PLIM_DEVICE_CPU_LINEAR_Q_BODY_H
 #define PLIM_DEVICE_CPU_LINEAR_Q_BODY_H
@@ -38,40 +39,57 @@ VEC_FN float float_of(int32_t bits)
     return f;
 }
 
-/* Nearest whole numbers, ties to even: what adding 1.5 * 2^23 leaves in the low bits. */
-VEC_FN void quantise_block(const float *x, int8_t *codes, struct x8_block *block)
+#if !defined(LINEAR_Q_CODES_OF)
+/* Codes of a block, and the sums of its halves. Nearest whole numbers, ties to even: what adding 1.5 * 2^23 leaves in the low bits. */
+VEC_FN void codes_of(const float *x, float inverse, int8_t *codes, int32_t *sum)
 {
     const float magic = 12582912.0f;
-    int32_t most = 0, sum[2] = {0, 0}, code[X8_BLOCK];
+    int32_t code[X8_BLOCK];
+    for (int i = 0; i < X8_BLOCK; i++) code[i] = bits_of(x[i] * inverse + magic) - bits_of(magic);
+    for (int i = 0; i < X8_BLOCK; i++) codes[i] = (int8_t)code[i];
+    sum[0] = sum[1] = 0;
+    for (int i = 0; i < X8_BLOCK / 2; i++) sum[0] += code[i];
+    for (int i = X8_BLOCK / 2; i < X8_BLOCK; i++) sum[1] += code[i];
+}
+#endif
+
+VEC_FN void quantise_block(const float *x, int8_t *codes, struct x8_block *block)
+{
+    int32_t most = 0, sum[2] = {0, 0};
     for (int i = 0; i < X8_BLOCK; i++) {
         int32_t size = bits_of(x[i]) & 0x7fffffff;
         most = size > most ? size : most;
     }
     float largest = float_of(most),
           inverse = largest > 0x1p-100f && largest <= FLT_MAX ? 127.0f / largest : 0;
-    for (int i = 0; i < X8_BLOCK; i++) {
-        float whole = x[i] * inverse + magic;
-        code[i] = inverse > 0 ? bits_of(whole) - bits_of(magic) : 0;
-    }
-    for (int i = 0; i < X8_BLOCK; i++) codes[i] = (int8_t)code[i];
-    for (int i = 0; i < X8_BLOCK / 2; i++) sum[0] += code[i], sum[1] += code[i + X8_BLOCK / 2];
+    if (inverse > 0)
+        codes_of(x, inverse, codes, sum);
+    else
+        memset(codes, 0, X8_BLOCK);
     block->scale = largest <= FLT_MAX ? (inverse > 0 ? largest / 127.0f : 0) : NAN;
     block->total = block->scale * (float)(sum[0] + sum[1]);
     block->lift[0] = -128 * sum[0], block->lift[1] = -128 * sum[1];
 }
 
-LINEAR_Q_FN void quantise_row(const void *x, enum dtype type, int64_t k, int8_t *codes,
+/* The block of 32 at element `at` of a row, as f32. */
+VEC_FN void widen_block(const void *x, enum dtype type, int64_t at, float *wide)
+{
+    const uint16_t *narrow = (const uint16_t *)x + at;
+    if (type == DT_F32)
+        memcpy(wide, (const float *)x + at, X8_BLOCK * sizeof *wide);
+    else if (type == DT_BF16)
+        for (int i = 0; i < X8_BLOCK; i++) wide[i] = bf16_to_f32(narrow[i]);
+    else
+        for (int i = 0; i < X8_BLOCK; i += 16) half16(wide + i, (const unsigned char *)(narrow + i));
+}
+
+LINEAR_Q_FN void quantise_row(const void *x, enum dtype type, int64_t k, int64_t row, int8_t *codes,
                               struct x8_block *blocks)
 {
+    codes += row * k, blocks += row * (k / X8_BLOCK);
     for (int64_t at = 0; at < k; at += X8_BLOCK) {
         float wide[X8_BLOCK];
-        const uint16_t *narrow = (const uint16_t *)x + at;
-        if (type == DT_F32)
-            memcpy(wide, (const float *)x + at, sizeof wide);
-        else if (type == DT_BF16)
-            for (int i = 0; i < X8_BLOCK; i++) wide[i] = bf16_to_f32(narrow[i]);
-        else
-            for (int i = 0; i < X8_BLOCK; i += 16) half16(wide + i, (const unsigned char *)(narrow + i));
+        widen_block(x, type, at, wide);
         quantise_block(wide, codes + at, blocks + at / X8_BLOCK);
     }
 }
@@ -85,13 +103,14 @@ VEC_FN struct panel8 lay_out(void *scratch, int64_t k, int parts, bool least)
 {
     float *scale = (float *)((char *)scratch + k * PANEL_LINES);
     int64_t each = k / X8_BLOCK * PANEL_LINES;
-    return (struct panel8){scratch, CODES, scale, least ? scale + each * parts : NULL, parts};
+    return (struct panel8){scratch, CODES, scale, least ? scale + each * parts : NULL, parts, false};
 }
 
 LINEAR_Q_FN void unpack_q8_0(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
 {
-    float *scale = scratch;
-    *out = (struct panel8){(const int8_t *)in + 32, 544, scale, NULL, 1};
+    *out = lay_out(scratch, k, 1, false);
+    float *scale = (float *)(uintptr_t)out->scale;
+    out->codes = (const int8_t *)in + 32, out->step = 544;
     for (int64_t b = 0; b < k / 32; b++) half16(scale + b * PANEL_LINES, in + b * 544);
 }
 
@@ -196,9 +215,10 @@ LINEAR_Q_FN void put16(void *y, enum dtype type, const float *value, const float
         memcpy(y, narrow, (size_t)n * sizeof *narrow);
 }
 
-#define LINEAR_Q_TABLE(text, ...)                                                                            \
+/* side and quantise, then few and arrange. */
+#define LINEAR_Q_TABLE(text, side, quantise, ...)                                                            \
     {                                                                                                        \
-        text, quantise_row,                                                                                  \
+        text, side, quantise,                                                                                \
             {[BLOCK_Q4_0] = unpack_q4_0,                                                                     \
              [BLOCK_Q8_0] = unpack_q8_0,                                                                     \
              [BLOCK_Q4_K] = unpack_q4_k,                                                                     \

@@ -1,7 +1,9 @@
 /* linear_q_i8mm.c - products with weights in blocks with the 8-bit matrix products of AArch64 (FEAT_I8MM). See linear_q.h.
  *
- * smmla multiplies two rows by two lines over eight of k. Two groups of four of k are zipped to lines of eight in registers;
- * a row that is left over goes the way of sdot. */
+ * smmla multiplies two rows by two lines over eight of k. So rows of x lie in pairs, eight codes of one and eight of the
+ * other, and an unpacked panel is pairs of lines in the same way; scales of both lie as the four sums of a product
+ * do. Of panels as they lie in memory two groups of four of k are zipped to lines of eight in registers: that is as fast
+ * for few rows. Eight rows by four lines are multiplied at once, over some blocks of k that stay in the first cache. */
 #include "device/cpu/linear_q.h"
 
 #if defined(__aarch64__)
@@ -13,81 +15,311 @@ VEC_PUSH("arch=armv8.2-a+dotprod+i8mm")
 #define LINEAR_Q_SDOT
 #include "device/cpu/linear_q_sdot.h"
 
-/* Four lines of a group and of the next, as two registers of two lines by eight of k. */
-VEC_FN int8x16x2_t lines_of_eight(const int8_t *codes)
+enum {
+    ROWS = PANEL8_FEW, /* at once */
+    PAIRS = ROWS / 2,
+    CHUNK = 16, /* blocks that all lines of a panel meet before the next */
+};
+
+/* What a block of two rows has beside its codes. */
+struct x8_pair {
+    float scale[4]; /* first row, first row, second row, second row */
+    float total[2];
+    int32_t start[2]; /* of sums with codes that are 8 too large */
+};
+_Static_assert(sizeof(struct x8_pair) == 2 * sizeof(struct x8_block), "a pair takes the place of two blocks");
+
+/* ---- rows of x ---- */
+
+/* Eight rows: [k / 32][4 pairs][4 x 8 of k][2 rows][8] codes and [k / 32][4] of what is beside them. */
+enum { PAIR_CODES = 2 * X8_BLOCK, EIGHT_CODES = PAIRS * PAIR_CODES };
+
+static void quantise_in_pair(const void *x, enum dtype type, int64_t k, int64_t row, int8_t *codes,
+                             struct x8_block *blocks)
 {
-    int32x4_t a = vreinterpretq_s32_s8(vld1q_s8(codes)), b = vreinterpretq_s32_s8(vld1q_s8(codes + 64));
+    int64_t first = row / ROWS * ROWS, at_pair = row % ROWS / 2, second = row % 2;
+    struct x8_pair *pair = (struct x8_pair *)(void *)(blocks + first * (k / X8_BLOCK)) + at_pair;
+    codes += first * k + at_pair * PAIR_CODES + 8 * second;
+    for (int64_t at = 0; at < k; at += X8_BLOCK, pair += PAIRS, codes += EIGHT_CODES) {
+        float wide[X8_BLOCK];
+        int8_t code[X8_BLOCK];
+        struct x8_block block;
+        widen_block(x, type, at, wide);
+        quantise_block(wide, code, &block);
+        for (int i = 0; i < 4; i++) memcpy(codes + 16 * i, code + 8 * i, 8);
+        pair->scale[2 * second] = pair->scale[2 * second + 1] = block.scale;
+        pair->total[second] = block.total;
+        pair->start[second] = SUM_START + (block.lift[0] + block.lift[1]) / 16;
+    }
+}
+
+/* ---- panels ---- */
+
+VEC_FN int8x16x2_t zip_groups(int8x16_t even, int8x16_t odd)
+{
+    int32x4_t a = vreinterpretq_s32_s8(even), b = vreinterpretq_s32_s8(odd);
     int8x16x2_t out = {{vreinterpretq_s8_s32(vzip1q_s32(a, b)), vreinterpretq_s8_s32(vzip2q_s32(a, b))}};
     return out;
 }
 
-/* Sums of two rows over half a block, four lines: sum[row]. */
-VEC_FN void dot_half(const int8_t *codes, const int8_t *x0, const int8_t *x1, int32x4_t *sum)
+/* A block's codes as pairs of lines: [4 x 8 of k][8 pairs][2 lines][8]. The two may be the same. */
+VEC_FN void pair_lines(const int8_t *from, int8_t *to)
 {
-    int32x4_t low = vdupq_n_s32(0), high = low;
-    for (int g = 0; g < 2; g++) {
-        int8x16_t x = vcombine_s8(vld1_s8(x0 + 8 * g), vld1_s8(x1 + 8 * g));
-        int8x16x2_t w = lines_of_eight(codes + 128 * g);
-        low = vmmlaq_s32(low, x, w.val[0]);
-        high = vmmlaq_s32(high, x, w.val[1]);
+    for (int g = 0; g < PANEL8_GROUP; g += 2, from += 128, to += 128) {
+        int8x16x2_t two[4];
+        for (int i = 0; i < 4; i++)
+            two[i] = zip_groups(vld1q_s8(from + 16 * i), vld1q_s8(from + 64 + 16 * i));
+        for (int i = 0; i < 8; i++) vst1q_s8(to + 16 * i, two[i / 2].val[i % 2]);
     }
-    sum[0] = vcombine_s32(vget_low_s32(low), vget_low_s32(high));
-    sum[1] = vcombine_s32(vget_high_s32(low), vget_high_s32(high));
 }
 
-VEC_FN float32x4_t add_scaled(float32x4_t y, int32x4_t sum, const float *scale, float with)
+/* Four numbers as two pairs that are there twice, from the last on: the two may overlap. */
+VEC_FN void double_pairs(const float *from, float *to, int64_t count)
 {
-    return vfmaq_f32(y, vcvtq_f32_s32(sum), vmulq_n_f32(vld1q_f32(scale), with));
+    for (int64_t i = count - 4; i >= 0; i -= 4) {
+        float64x2_t four = vreinterpretq_f64_f32(vld1q_f32(from + i));
+        vst1q_f32(to + 2 * i, vreinterpretq_f32_f64(vzip1q_f64(four, four)));
+        vst1q_f32(to + 2 * i + 4, vreinterpretq_f32_f64(vzip2q_f64(four, four)));
+    }
 }
 
-/* Block b of two rows, 16 lines: y[row][4]. */
-VEC_FN void add_block2(const struct panel8 *w, int64_t b, const int8_t *const *x,
-                       const struct x8_block *const *q, int parts, float32x4_t (*y)[4])
+/* Scales and minima grow in their place: scratch has room for them twice. */
+static void pair_up(int64_t k, void *scratch, struct panel8 *w)
 {
-    const int8_t *codes = w->codes + b * w->step;
-    const float *scale = w->scale + b * parts * PANEL_LINES;
-    for (int i = 0; i < 4; i++) {
-        int32x4_t first[2], second[2];
-        dot_half(codes + 16 * i, x[0] + b * X8_BLOCK, x[1] + b * X8_BLOCK, first);
-        dot_half(codes + 256 + 16 * i, x[0] + b * X8_BLOCK + 16, x[1] + b * X8_BLOCK + 16, second);
-        for (int r = 0; r < 2; r++) {
-            const struct x8_block *with = q[r] + b;
-            int32x4_t sum = parts == 1 ? vaddq_s32(first[r], second[r]) : first[r];
-            y[r][i] = add_scaled(y[r][i], sum, scale + 4 * i, with->scale);
-            if (parts == 2)
-                y[r][i] = add_scaled(y[r][i], second[r], scale + PANEL_LINES + 4 * i, with->scale);
-            if (w->least)
-                y[r][i] = vfmsq_f32(y[r][i], vld1q_f32(w->least + b * PANEL_LINES + 4 * i),
-                                    vdupq_n_f32(with->total));
+    int64_t each = k / X8_BLOCK * PANEL_LINES;
+    float *scale = (float *)(uintptr_t)w->scale;
+    for (int64_t b = 0; b < k / X8_BLOCK; b++)
+        pair_lines(w->codes + b * w->step, (int8_t *)scratch + b * CODES);
+    if (w->least) {
+        double_pairs(w->least, scale + 2 * each * w->parts, each);
+        w->least = scale + 2 * each * w->parts;
+    }
+    double_pairs(scale, scale, each * w->parts);
+    w->codes = scratch, w->step = CODES, w->arranged = true;
+}
+
+/* ---- products ---- */
+
+/* Four lines from line 4 * i on by eight of k. */
+VEC_FN int8x16x2_t lines_of_eight(const int8_t *codes, enum source from, int eight, int i)
+{
+    int8x16x2_t two;
+    if (from == FROM_PANEL8) {
+        two.val[0] = vld1q_s8(codes + 128 * eight + 32 * i);
+        two.val[1] = vld1q_s8(codes + 128 * eight + 32 * i + 16);
+        return two;
+    }
+    const int8_t *at = codes + (from == FROM_Q4_0 ? eight % 2 : eight) * 128 + 16 * i;
+    two = zip_groups(vld1q_s8(at), vld1q_s8(at + 64));
+    for (int j = 0; j < 2 && from == FROM_Q4_0; j++) {
+        uint8x16_t both = vreinterpretq_u8_s8(two.val[j]);
+        two.val[j] = vreinterpretq_s8_u8(eight < 2 ? vandq_u8(both, vdupq_n_u8(15)) : vshrq_n_u8(both, 4));
+    }
+    return two;
+}
+
+/* Scales of lines as sums have them: line, next line, line, next line. */
+VEC_FN void scales_of(const struct panel8 *w, enum source from, const int8_t *codes, int64_t part, int i,
+                      float32x4_t *scale)
+{
+    if (from == FROM_PANEL8) {
+        scale[0] = vld1q_f32(w->scale + part * 2 * PANEL_LINES + 8 * i);
+        scale[1] = vld1q_f32(w->scale + part * 2 * PANEL_LINES + 8 * i + 4);
+    } else {
+        float64x2_t four = vreinterpretq_f64_f32(half_scales(codes, i));
+        scale[0] = vreinterpretq_f32_f64(vzip1q_f64(four, four));
+        scale[1] = vreinterpretq_f32_f64(vzip2q_f64(four, four));
+    }
+}
+
+/* How many rows meet how many lines at once: `pairs` times `fours` is 4 at most. Constants in every caller. */
+struct tile {
+    enum source from;
+    int pairs, fours; /* pairs of rows, four lines each */
+    int parts;
+    bool least;
+};
+
+/* Sums of a part of a block. Those of Q4_0 begin at x8_pair.start; its codes of 16 elements are in the same bytes as the next 16. */
+VEC_FN void sum_part(const int8_t *codes, struct tile t, int part, int i, const int8_t *x,
+                     int32x4_t (*sum)[4][2])
+{
+    for (int n = 0; n < 4 / t.parts; n++) {
+        int eight = t.from == FROM_Q4_0 ? n / 2 + n % 2 * 2 : 4 / t.parts * part + n;
+        for (int j = 0; j < t.fours; j++) {
+            int8x16x2_t two = lines_of_eight(codes, t.from, eight, i + j);
+            for (int r = 0; r < t.pairs; r++) {
+                int8x16_t rows = vld1q_s8(x + r * PAIR_CODES + 16 * eight);
+                sum[r][j][0] = vmmlaq_s32(sum[r][j][0], rows, two.val[0]);
+                sum[r][j][1] = vmmlaq_s32(sum[r][j][1], rows, two.val[1]);
+            }
         }
     }
 }
 
-VEC_FN void multiply_pairs(const struct panel8 *w, const struct x8 *x, int parts, float *out)
+/* Block b by lines from line 4 * i on: y[pair][four lines][two lines]. */
+VEC_FN void add_block(const struct panel8 *w, struct tile t, int64_t b, const struct x8 *x, int i,
+                      float32x4_t (*y)[4][2])
 {
-    int64_t blocks = x->k / X8_BLOCK;
-    for (int64_t r = 0; r + 2 <= x->rows; r += 2) {
-        const int8_t *codes[2] = {x->codes + r * x->k, x->codes + (r + 1) * x->k};
-        const struct x8_block *q[2] = {x->blocks + r * blocks, x->blocks + (r + 1) * blocks};
-        float32x4_t y[2][4];
-        for (int i = 0; i < 8; i++) y[i / 4][i % 4] = vdupq_n_f32(0);
-        for (int64_t b = 0; b < blocks; b++) add_block2(w, b, codes, q, parts, y);
-        for (int i = 0; i < 8; i++) vst1q_f32(out + r * PANEL_LINES + 4 * i, y[i / 4][i % 4]);
+    const int8_t *codes = w->codes + b * w->step;
+    const struct x8_pair *q = (const struct x8_pair *)(const void *)x->blocks + b * PAIRS;
+    for (int p = 0; p < t.parts; p++) {
+        int32x4_t sum[PAIRS][4][2];
+        for (int r = 0; r < t.pairs; r++) {
+            int32x4_t start = vdupq_n_s32(SUM_START);
+            if (t.from == FROM_Q4_0) {
+                start = vreinterpretq_s32_f32(vld1q_f32(q[r].total));
+                start = vzip2q_s32(start, start);
+            }
+            for (int j = 0; j < t.fours; j++) sum[r][j][0] = sum[r][j][1] = start;
+        }
+        sum_part(codes, t, p, i, x->codes + b * EIGHT_CODES, sum);
+        for (int j = 0; j < t.fours; j++) {
+            float32x4_t scale[2];
+            scales_of(w, t.from, codes, b * t.parts + p, i + j, scale);
+            for (int r = 0; r < t.pairs; r++) {
+                float32x4_t with = vld1q_f32(q[r].scale);
+                for (int h = 0; h < 2; h++)
+                    y[r][j][h] = vfmaq_f32(y[r][j][h], sum_as_float(sum[r][j][h]), vmulq_f32(scale[h], with));
+            }
+        }
     }
+    for (int j = 0; j < t.fours && t.least; j++)
+        for (int r = 0; r < t.pairs; r++) {
+            const float *least = w->least + b * 2 * PANEL_LINES + 8 * (i + j);
+            float32x4_t total = vld1q_f32(q[r].total);
+            total = vzip1q_f32(total, total);
+            for (int h = 0; h < 2; h++) y[r][j][h] = vfmsq_f32(y[r][j][h], vld1q_f32(least + 4 * h), total);
+        }
+}
+
+/* Blocks [at, end) of lines from 4 * i on. A panel as it lies in memory is asked for some blocks ahead by each of the passes. */
+VEC_FN void add_blocks(const struct panel8 *w, struct tile t, int64_t at, int64_t end, const struct x8 *x,
+                       int i, float32x4_t (*y)[PAIRS][2])
+{
+    float32x4_t here[PAIRS][4][2];
+    for (int r = 0; r < t.pairs; r++)
+        for (int j = 0; j < t.fours; j++) here[r][j][0] = y[i + j][r][0], here[r][j][1] = y[i + j][r][1];
+    for (int64_t b = at; b < end; b++) {
+        if (t.from != FROM_PANEL8 && t.fours == 1) {
+            int each = t.from == FROM_Q4_0 ? 64 : 128;
+            const int8_t *ahead = w->codes + (b + CHUNK) * w->step + each * i;
+            for (int n = 0; n < each; n += 64) __builtin_prefetch(ahead + n);
+        }
+        add_block(w, t, b, x, i, here);
+    }
+    for (int r = 0; r < t.pairs; r++)
+        for (int j = 0; j < t.fours; j++) y[i + j][r][0] = here[r][j][0], y[i + j][r][1] = here[r][j][1];
+}
+
+/* Blocks [at, end) of all lines by some pairs of rows. */
+VEC_FN void add_lines(const struct panel8 *w, struct tile t, int pairs, int64_t at, int64_t end,
+                      const struct x8 *x, float32x4_t (*y)[PAIRS][2])
+{
+    t.pairs = pairs, t.fours = pairs == 1 ? 4 : pairs == 2 ? 2 : 1;
+    for (int i = 0; i < 4; i += t.fours) add_blocks(w, t, at, end, x, i, y);
+}
+
+/* The first `skip` and what is after `rows` are not written. */
+VEC_FN void put_lines(float32x4_t (*y)[PAIRS][2], int64_t skip, int64_t rows, float *out)
+{
+    for (int i = 0; i < 4; i++)
+        for (int r = 0; 2 * r < rows; r++) {
+            float *to = out + 2 * r * PANEL_LINES + 4 * i;
+            float64x2_t a = vreinterpretq_f64_f32(y[i][r][0]), b = vreinterpretq_f64_f32(y[i][r][1]);
+            if (2 * r >= skip) vst1q_f32(to, vreinterpretq_f32_f64(vzip1q_f64(a, b)));
+            if (2 * r + 1 < rows) vst1q_f32(to + PANEL_LINES, vreinterpretq_f32_f64(vzip2q_f64(a, b)));
+        }
+}
+
+/* Rows [row, row + rows) of x, counted from the first eight on, that lie in the same eight; row is that of a pair. */
+struct span {
+    int64_t row, rows;
+};
+
+VEC_FN struct span span_from(const struct x8 *x, int64_t row)
+{
+    int64_t end = row / ROWS * ROWS + ROWS, last = x->skip + x->rows;
+    return (struct span){row, (end < last ? end : last) - row};
+}
+
+/* All rows meet some blocks before the next. The first pair may have a row of another's, the last may have only one. */
+VEC_FN void multiply_all(const struct panel8 *w, struct tile t, const struct x8 *x, float *out)
+{
+    int64_t blocks = x->k / X8_BLOCK, begin = x->skip / 2 * 2, last = x->skip + x->rows;
+    float32x4_t y[PANEL8_ROWS / ROWS + 1][4][PAIRS][2];
+    memset(y, 0, (size_t)((last + ROWS - 1) / ROWS) * sizeof *y);
+    for (int64_t at = 0; at < blocks; at += CHUNK)
+        for (struct span s = span_from(x, begin); s.row < last; s = span_from(x, s.row + s.rows)) {
+            int64_t end = at + CHUNK < blocks ? at + CHUNK : blocks, eight = s.row / ROWS,
+                    skip = s.row % ROWS;
+            struct x8 rows = {x->codes + eight * ROWS * x->k + skip / 2 * PAIR_CODES,
+                              x->blocks + eight * ROWS * blocks + skip, x->k, s.rows, 0};
+            if (s.rows > 6)
+                add_lines(w, t, 4, at, end, &rows, y[eight]);
+            else if (s.rows > 4)
+                add_lines(w, t, 3, at, end, &rows, y[eight]);
+            else if (s.rows > 2)
+                add_lines(w, t, 2, at, end, &rows, y[eight]);
+            else
+                add_lines(w, t, 1, at, end, &rows, y[eight]);
+        }
+    for (struct span s = span_from(x, begin); s.row < last; s = span_from(x, s.row + s.rows))
+        put_lines(y[s.row / ROWS], x->skip - s.row, s.rows, out + (s.row - x->skip) * PANEL_LINES);
+}
+
+/* One row of lines that are not in pairs, as an unpacked panel of one row and one that lies in memory: sdot needs no zips. */
+VEC_FN void multiply_one(const struct panel8 *w, enum source from, const struct x8 *x, float *out)
+{
+    const struct x8_pair *q = (const struct x8_pair *)(const void *)x->blocks + x->skip / 2;
+    struct row8 row = {x->codes + x->skip / 2 * PAIR_CODES + x->skip % 2 * 8, 16, EIGHT_CODES};
+    int second = x->skip % 2;
+    float32x4_t y[1][4];
+    for (int i = 0; i < 4; i++) y[0][i] = vdupq_n_f32(0);
+    for (int64_t b = 0; b < x->k / X8_BLOCK; b++, q += PAIRS) {
+        float with[1][2] = {{q->scale[2 * second], q->total[second]}};
+        int32_t start = from == FROM_Q4_0 ? q->start[second] : SUM_START;
+        sdot_block(w, from, b, &row, &start, with, 1, y);
+    }
+    for (int i = 0; i < 4; i++) vst1q_f32(out + 4 * i, y[0][i]);
 }
 
 static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *out)
 {
-    int64_t pairs = x->rows / 2 * 2;
-    if (w->parts == 1)
-        multiply_pairs(w, x, 1, out);
+    struct panel8 one = *w, two = *w;
+    one.parts = 1, two.parts = 2, two.least = NULL;
+    if (!w->arranged && w->parts == 1)
+        multiply_one(&one, FROM_PANEL8, x, out);
+    else if (!w->arranged)
+        multiply_one(&two, FROM_PANEL8, x, out);
+    else if (w->parts == 2)
+        multiply_all(w, (struct tile){.parts = 2}, x, out);
+    else if (w->least)
+        multiply_all(w, (struct tile){.parts = 1, .least = true}, x, out);
     else
-        multiply_pairs(w, x, 2, out);
-    struct x8 last = {x->codes + pairs * x->k, x->blocks + pairs * (x->k / X8_BLOCK), x->k, x->rows - pairs};
-    if (last.rows) multiply_sdot(w, &last, out + pairs * PANEL_LINES);
+        multiply_all(w, (struct tile){.parts = 1}, x, out);
+}
+
+VEC_FN void multiply_few(const unsigned char *panel, enum source from, const struct x8 *x, float *out)
+{
+    struct panel8 w = panel_as_it_lies(panel, from);
+    if (x->rows == 1)
+        multiply_one(&w, from, x, out);
+    else
+        multiply_all(&w, (struct tile){.from = from, .parts = 1}, x, out);
+}
+
+static void few_q8_0(const unsigned char *panel, const struct x8 *x, float *out)
+{
+    multiply_few(panel, FROM_Q8_0, x, out);
+}
+static void few_q4_0(const unsigned char *panel, const struct x8 *x, float *out)
+{
+    multiply_few(panel, FROM_Q4_0, x, out);
 }
 
 VEC_POP
 
-const struct linear_q_level linear_q_i8mm = LINEAR_Q_TABLE("neon smmla", {NULL});
+const struct linear_q_level linear_q_i8mm = LINEAR_Q_TABLE(
+    "neon smmla", ROWS, quantise_in_pair, {[BLOCK_Q8_0] = few_q8_0, [BLOCK_Q4_0] = few_q4_0}, pair_up);
 #endif

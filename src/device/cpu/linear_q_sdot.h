@@ -1,4 +1,8 @@
-/* linear_q_sdot.h - one panel with sdot, for the levels of AArch64. See linear_q.h. Included between VEC_PUSH and VEC_POP. */
+/* linear_q_sdot.h - one panel with sdot, for the levels of AArch64. See linear_q.h. Included between VEC_PUSH and VEC_POP.
+ *
+ * sdot multiplies four lines by four of k with one lane of x. Sums begin at the bits of 1.5 * 2^23, and less than 2^22 is
+ * added to them: as a float, less 1.5 * 2^23, they are the whole number, and a subtraction is issued more often than a
+ * conversion. Q4_0 is multiplied by its codes as they lie, which are 8 too large: sums begin lower by 8 times x's codes. */
 #ifndef PLIM_DEVICE_CPU_LINEAR_Q_SDOT_H
 #define PLIM_DEVICE_CPU_LINEAR_Q_SDOT_H
 
@@ -14,57 +18,97 @@ VEC_FN void half16(float *out, const unsigned char *in)
     }
 }
 
+/* What linear_q_body.h does with loops, which compilers do not turn into so few instructions. */
+VEC_FN void codes_of(const float *x, float inverse, int8_t *codes, int32_t *sum)
+{
+    const float32x4_t magic = vdupq_n_f32(12582912.0f);
+    for (int h = 0; h < 2; h++, x += 16) {
+        int32x4_t code[4];
+        for (int i = 0; i < 4; i++)
+            code[i] =
+                vsubq_s32(vreinterpretq_s32_f32(vaddq_f32(vmulq_n_f32(vld1q_f32(x + 4 * i), inverse), magic)),
+                          vreinterpretq_s32_f32(magic));
+        sum[h] = vaddvq_s32(vaddq_s32(vaddq_s32(code[0], code[1]), vaddq_s32(code[2], code[3])));
+        int16x8_t low = vcombine_s16(vmovn_s32(code[0]), vmovn_s32(code[1])),
+                  high = vcombine_s16(vmovn_s32(code[2]), vmovn_s32(code[3]));
+        vst1q_s8(codes + 16 * h, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+    }
+}
+
 #define LINEAR_Q_HALF16
+#define LINEAR_Q_CODES_OF
 #include "device/cpu/linear_q_body.h"
 
-/* Four lines over 16 of k: groups [0, 4) from w on. */
-#define DOT4(sum, w, x)                                                                                      \
-    do {                                                                                                     \
-        sum = vdotq_laneq_s32(sum, vld1q_s8(w), x, 0);                                                       \
-        sum = vdotq_laneq_s32(sum, vld1q_s8((w) + 64), x, 1);                                                \
-        sum = vdotq_laneq_s32(sum, vld1q_s8((w) + 128), x, 2);                                               \
-        sum = vdotq_laneq_s32(sum, vld1q_s8((w) + 192), x, 3);                                               \
-    } while (0)
+#define SUM_START 0x4b400000 /* 1.5 * 2^23 */
 
-/* Block b of one row, 16 lines. */
-VEC_FN void add_block(const struct panel8 *w, int64_t b, const int8_t *x, const struct x8_block *q, int parts,
-                      float32x4_t *y)
+/* Where codes come from: a struct panel8, or a panel as it lies in memory, whose scales are before the codes of a block. */
+enum source { FROM_PANEL8, FROM_Q8_0, FROM_Q4_0 };
+
+VEC_FN struct panel8 panel_as_it_lies(const unsigned char *panel, enum source from)
+{
+    return (struct panel8){(const int8_t *)panel + 32, from == FROM_Q4_0 ? 288 : 544, NULL, NULL, 1, false};
+}
+
+VEC_FN float32x4_t sum_as_float(int32x4_t sum)
+{
+    return vsubq_f32(vreinterpretq_f32_s32(sum), vreinterpretq_f32_s32(vdupq_n_s32(SUM_START)));
+}
+
+/* Four scales before the codes of a block, from line 4 * i on. */
+VEC_FN float32x4_t half_scales(const int8_t *codes, int i)
+{
+    uint16x4_t half;
+    memcpy(&half, codes - 32 + 8 * i, sizeof half);
+    return vcvt_f32_f16(vreinterpret_f16_u16(half));
+}
+
+/* Four lines by four of k: group g of eight. */
+VEC_FN int8x16_t group_of(const int8_t *codes, enum source from, int g, int i)
+{
+    if (from != FROM_Q4_0) return vld1q_s8(codes + 64 * g + 16 * i);
+    uint8x16_t two = vreinterpretq_u8_s8(vld1q_s8(codes + 64 * (g % 4) + 16 * i));
+    return vreinterpretq_s8_u8(g < 4 ? vandq_u8(two, vdupq_n_u8(15)) : vshrq_n_u8(two, 4));
+}
+
+/* A row of x: eight codes every `step` bytes, a block every `block` bytes. */
+struct row8 {
+    const int8_t *codes;
+    int64_t step, block;
+};
+
+enum { SDOT_ROWS = 2 }; /* at once, at most: more do not fit the registers with all lines */
+
+/* Block b of some rows by all lines: y[row][four lines]. `with` is scale and total of the row's block. Rows are a constant. */
+VEC_FN void sdot_block(const struct panel8 *w, enum source from, int64_t b, const struct row8 *x,
+                       const int32_t *start, const float (*with)[2], int rows, float32x4_t (*y)[4])
 {
     const int8_t *codes = w->codes + b * w->step;
-    const float *scale = w->scale + b * parts * PANEL_LINES;
-    int8x16_t x0 = vld1q_s8(x), x1 = vld1q_s8(x + 16);
-    for (int i = 0; i < 4; i++) {
-        int32x4_t sum0 = vdupq_n_s32(0), sum1 = sum0;
-        DOT4(sum0, codes + 16 * i, x0);
-        DOT4(sum1, codes + 256 + 16 * i, x1);
-        if (parts == 1) sum0 = vaddq_s32(sum0, sum1);
-        y[i] = vfmaq_f32(y[i], vcvtq_f32_s32(sum0), vmulq_n_f32(vld1q_f32(scale + 4 * i), q->scale));
-        if (parts == 2)
-            y[i] = vfmaq_f32(y[i], vcvtq_f32_s32(sum1),
-                             vmulq_n_f32(vld1q_f32(scale + PANEL_LINES + 4 * i), q->scale));
-        if (w->least)
-            y[i] = vfmsq_f32(y[i], vld1q_f32(w->least + b * PANEL_LINES + 4 * i), vdupq_n_f32(q->total));
+    int parts = from == FROM_PANEL8 ? w->parts : 1;
+    for (int p = 0; p < parts; p++) {
+        int32x4_t sum[SDOT_ROWS][4];
+        for (int r = 0; r < rows; r++)
+            for (int i = 0; i < 4; i++) sum[r][i] = vdupq_n_s32(start[r]);
+        for (int g = 8 / parts * p; g < 8 / parts * (p + 1); g += 2)
+            for (int i = 0; i < 4; i++) {
+                int8x16_t even = group_of(codes, from, g, i), odd = group_of(codes, from, g + 1, i);
+                for (int r = 0; r < rows; r++) {
+                    int8x8_t eight = vld1_s8(x[r].codes + b * x[r].block + g / 2 * x[r].step);
+                    sum[r][i] = vdotq_lane_s32(sum[r][i], even, eight, 0);
+                    sum[r][i] = vdotq_lane_s32(sum[r][i], odd, eight, 1);
+                }
+            }
+        for (int i = 0; i < 4; i++) {
+            float32x4_t scale = from == FROM_PANEL8
+                                    ? vld1q_f32(w->scale + (b * parts + p) * PANEL_LINES + 4 * i)
+                                    : half_scales(codes, i);
+            for (int r = 0; r < rows; r++)
+                y[r][i] = vfmaq_f32(y[r][i], sum_as_float(sum[r][i]), vmulq_n_f32(scale, with[r][0]));
+        }
     }
-}
-
-VEC_FN void multiply_kind(const struct panel8 *w, const struct x8 *x, int parts, float *out)
-{
-    int64_t blocks = x->k / X8_BLOCK;
-    for (int64_t r = 0; r < x->rows; r++) {
-        const int8_t *codes = x->codes + r * x->k;
-        float32x4_t y[4] = {vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0)};
-        for (int64_t b = 0; b < blocks; b++)
-            add_block(w, b, codes + b * X8_BLOCK, x->blocks + r * blocks + b, parts, y);
-        for (int i = 0; i < 4; i++) vst1q_f32(out + r * PANEL_LINES + 4 * i, y[i]);
-    }
-}
-
-static void multiply_sdot(const struct panel8 *w, const struct x8 *x, float *out)
-{
-    if (w->parts == 1)
-        multiply_kind(w, x, 1, out);
-    else
-        multiply_kind(w, x, 2, out);
+    for (int i = 0; i < 4 && from == FROM_PANEL8 && w->least; i++)
+        for (int r = 0; r < rows; r++)
+            y[r][i] =
+                vfmsq_f32(y[r][i], vld1q_f32(w->least + b * PANEL_LINES + 4 * i), vdupq_n_f32(with[r][1]));
 }
 
 #endif
