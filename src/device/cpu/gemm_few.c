@@ -148,6 +148,14 @@ static void store(const struct gemm *g, const struct tile *t)
     }
 }
 
+/* A part of the next tile's lines for each block of k of this one: they follow each other in memory, and so they are asked for. */
+static const char *find_ahead(const struct job *job, int64_t n, int64_t k)
+{
+    const struct gemm *g = job->g;
+    if (job->across || g->b_cs != g->k || n + 2 * job->cols > g->n) return NULL;
+    return element(g->b, g->ab_type, (n + job->cols) * g->b_cs + k * job->cols);
+}
+
 /* Columns [n, n + cols). The steps are those of gemm_block.c: an F32 C is the running value from the start, a narrow one
  * is rounded at the end. */
 static void make_tile(const struct job *job, int64_t n, int cols)
@@ -163,6 +171,7 @@ static void make_tile(const struct job *job, int64_t n, int cols)
         block.a = job->a + (size_t)(k / GEMM_KC) * block_bytes(job->few);
         block.b = element(g->b, g->ab_type, n * g->b_cs + k * g->b_rs);
         block.k = least(GEMM_KC, g->k - k);
+        block.ahead = find_ahead(job, n, k);
         block.sums = k == 0 ? t.value : sums;
         (job->across ? job->few->across : job->few->along)(&block);
         if (k == 0 && extra && g->c_type == DT_F32) add_extra(g, &t);

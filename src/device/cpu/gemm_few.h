@@ -33,6 +33,8 @@ struct gemm_few_block {
     const void *a, *b;
     int64_t step, k;
     int rows, cols, width;
+    const char *
+        ahead; /* along: what is read after this block, as many bytes of it as this block has; NULL: unknown */
     float *sums; /* 64-byte aligned */
 };
 typedef void gemm_few_multiply(const struct gemm_few_block *block);

@@ -2,8 +2,8 @@
  *
  * Lines are read 8 of k at a time, sixteen side by side. For fmla four of them are turned, and widened if they are narrow,
  * into one vector for each k; for bfmmla eight k of two lines are two operands. Sums stay in registers over a block of k, up
- * to four rows at once: more rows read the block again while it is in the first-level cache. There are no prefetches: the
- * hardware follows the lines well, and measured faster without help. */
+ * to four rows at once: more rows read the block again while it is in the first-level cache. Of the lines that are read there are no
+ * prefetches: measured faster without. bfmmla asks for those of the next tile, which follow each other in memory, from end to end. */
 #include "device/cpu/gemm_few_neon.h"
 
 #if defined(__aarch64__)
@@ -87,7 +87,7 @@ FEW_INLINE void rows_along(load_lines *load, int size, struct lines from, int64_
 FEW_INLINE void along(load_lines *load, int size, const struct gemm_few_block *p)
 {
     struct copied copy;
-    struct lines from = find_lines(p, size, &copy);
+    struct lines from = find_lines(p, size, false, &copy);
     const float *a = p->a;
     float *sums = p->sums;
     int r = 0;
@@ -207,8 +207,10 @@ GEMM_BF16_CODE FEW_INLINE void pairs_along(struct lines from, int64_t k, const u
 {
     float32x4_t s[PAIRS_AT_ONCE][LINE_PAIRS] = {{{0}}};
     int64_t i = 0;
-    for (; i + STEP <= k; i += STEP, from.b += 2 * STEP)
+    for (; i + STEP <= k; i += STEP, from.b += 2 * STEP, from.ahead += 2 * STEP * LINES) {
+        for (int j = 0; j < 2 * STEP * LINES; j += 64) __builtin_prefetch(from.ahead + j, 0, 2);
         eight_k(s, pairs, a + 2 * i, from.b, from.step, true);
+    }
     if (i < k) {
         _Alignas(16) char copy[LINES * STEP * 2];
         few_copy_lines(copy, STEP * 2, LINES, from.b, from.step, LINES, 2 * (k - i));
@@ -221,10 +223,13 @@ GEMM_BF16_CODE FEW_INLINE void pairs_along(struct lines from, int64_t k, const u
         }
 }
 
+/* Lines so many bytes apart share so few sets of the first cache that the second pass would not find them. */
+enum { CROWDED = 8 << 10 };
+
 GEMM_BF16_CODE static void along_bfmmla(const struct gemm_few_block *p)
 {
     struct copied copy;
-    struct lines from = find_lines(p, 2, &copy);
+    struct lines from = find_lines(p, 2, p->rows > 2 && p->step * 2 % CROWDED == 0, &copy);
     const uint16_t *a = p->a;
     int r = 0;
     for (; p->rows - r > 2; r += 4) {

@@ -9,7 +9,7 @@
 
 enum { STEP = 8, LINES = 16, GROUP = 4, GROUPS = LINES / GROUP, ROWS = 8, ROWS_AT_ONCE = 4 };
 
-/* Where lines are missing: all of them once more, in whole. */
+/* Where lines are missing, or are read again while they would drive each other out: all of them once more, in whole. */
 struct copied {
     _Alignas(16) char lines[LINES * GEMM_KC * 4];
 };
@@ -18,13 +18,15 @@ struct copied {
 struct lines {
     const char *b;
     int64_t step;
+    const char *ahead; /* 16 lines' worth of what is read next */
 };
 
-FEW_INLINE struct lines find_lines(const struct gemm_few_block *p, int size, struct copied *copy)
+FEW_INLINE struct lines find_lines(const struct gemm_few_block *p, int size, bool again, struct copied *copy)
 {
-    if (p->cols == LINES) return (struct lines){p->b, p->step * size};
+    const char *ahead = p->ahead ? p->ahead : p->b;
+    if (p->cols == LINES && !again) return (struct lines){p->b, p->step * size, ahead};
     few_copy_lines(copy->lines, p->k * size, LINES, p->b, p->step * size, p->cols, p->k * size);
-    return (struct lines){copy->lines, p->k * size};
+    return (struct lines){copy->lines, p->k * size, ahead};
 }
 
 /* w[i] = i of k of four lines, and i + 4 of k in the upper half. */

@@ -5,7 +5,8 @@
  * step needs of 1, 2, 4 or 8 rows; where they are missing they are zeros.
  *
  * One row keeps four groups of lines in registers, loads the next step before it multiplies this one, and prefetches one cache
- * line ahead: its few chains of sums would let the loads wait. More rows turn a piece of all lines, a cache line of each, into
+ * line ahead: its few chains of sums would let the loads wait. It also asks for the next tile's lines, which follow each other in memory, from
+ * end to end: the processor itself sees sixteen streams of a few KiB too late. More rows turn a piece of all lines, a cache line of each, into
  * a buffer, and multiply it from there with as many chains as the latency of fmlal takes. Stores that follow each other
  * matter there: scattered over the buffer they took three times as long.
  *
@@ -74,8 +75,11 @@ static void pack_f16(void *dst, const void *src, enum dtype type, int64_t rs, in
     "prfm pldl1keep, [%[later], %[s2]]\n" "prfm pldl1keep, [%[later], %[s3]]\n"
 #define STEP_OF_GROUP(g, sum, p, q, r, s, by)                                                                \
     TURN_LINES(p, q, r, s) GROUP_ADDRESS(g, by) LOAD_LINES(g, p, q, r, s) EIGHT_K(sum)
+#define PREFETCH_NEXT                                                                                        \
+    "prfm pldl2keep, [%[ahead]]\n"       "prfm pldl2keep, [%[ahead], #64]\n"                                 \
+    "prfm pldl2keep, [%[ahead], #128]\n" "prfm pldl2keep, [%[ahead], #192]\n" "add %[ahead], %[ahead], #256\n"
 #define STEP_OF_ROW(g, by)                                                                                   \
-    PREFETCH_LINES(g) LOAD_A                                                                                 \
+    PREFETCH_LINES(g) PREFETCH_NEXT LOAD_A                                                                                 \
     STEP_OF_GROUP(0, 20, 4, 5, 6, 7, by)     STEP_OF_GROUP(1, 21, 8, 9, 10, 11, by)                          \
     STEP_OF_GROUP(2, 22, 12, 13, 14, 15, by) STEP_OF_GROUP(3, 23, 16, 17, 18, 19, by)
 
@@ -83,7 +87,8 @@ static void pack_f16(void *dst, const void *src, enum dtype type, int64_t rs, in
 FMLAL_CODE static void one_along(struct lines from, int64_t k, const uint16_t *a, float *sums)
 {
     int64_t step = from.step, by;
-    const char *b0 = from.b, *b1 = b0 + GROUP * step, *b2 = b1 + GROUP * step, *b3 = b2 + GROUP * step, *later;
+    const char *ahead = from.ahead, *b0 = from.b, *b1 = b0 + GROUP * step, *b2 = b1 + GROUP * step,
+               *b3 = b2 + GROUP * step, *later;
     __asm__ volatile(SUMS("ldp", 20, 21, 0) SUMS("ldp", 22, 23, 32)
         LOAD_LINES(0, 4, 5, 6, 7) LOAD_LINES(1, 8, 9, 10, 11) LOAD_LINES(2, 12, 13, 14, 15) LOAD_LINES(3, 16, 17, 18, 19)
         "1:\n"
@@ -92,7 +97,7 @@ FMLAL_CODE static void one_along(struct lines from, int64_t k, const uint16_t *a
         "cbnz %[k], 1b\n"
         SUMS("stp", 20, 21, 0) SUMS("stp", 22, 23, 32)
         : [a] "+r"(a), [k] "+r"(k), [b0] "+r"(b0), [b1] "+r"(b1), [b2] "+r"(b2), [b3] "+r"(b3), [by] "=&r"(by),
-          [later] "=&r"(later)
+          [later] "=&r"(later), [ahead] "+r"(ahead)
         : [sums] "r"(sums), [s1] "r"(step), [s2] "r"(2 * step), [s3] "r"(3 * step)
         : "memory", "cc", "v0", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17",
           "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
@@ -179,7 +184,7 @@ static pieces_along *const kernels[ROWS + 1] = {
 static void along_f16(const struct gemm_few_block *p)
 {
     struct copied copy;
-    struct lines from = find_lines(p, 2, &copy);
+    struct lines from = find_lines(p, 2, false, &copy);
     const uint16_t *a = p->a;
     float *sums = p->sums;
     _Alignas(64) char rest[LINES * PIECE * 2];
@@ -190,7 +195,7 @@ static void along_f16(const struct gemm_few_block *p)
     for (int r = 0; r < p->rows; r += ROWS, a += ROWS * GEMM_KC, sums += ROWS * LINES) {
         memset(sums, 0, (size_t)(wide * LINES) * sizeof *sums);
         if (whole) kernels[wide](from, whole, a, sums);
-        if (whole < p->k) kernels[wide]((struct lines){rest, PIECE * 2}, PIECE, a + whole * wide, sums);
+        if (whole < p->k) kernels[wide]((struct lines){rest, PIECE * 2, rest}, PIECE, a + whole * wide, sums);
     }
 }
 
