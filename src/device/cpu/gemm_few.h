@@ -74,7 +74,7 @@ extern const struct gemm_few gemm_few_neon_f32, gemm_few_neon_bf16, gemm_few_neo
 #endif
 #if defined(__x86_64__)
 extern const struct gemm_few gemm_few_avx2_f32, gemm_few_avx2_bf16, gemm_few_avx2_f16, gemm_few_avx512_f32,
-    gemm_few_avx512_bf16, gemm_few_avx512_f16, gemm_few_vdpbf16ps, gemm_few_amx_bf16, gemm_few_amx_f16;
+    gemm_few_avx512_bf16, gemm_few_avx512_f16, gemm_few_vdpbf16ps, gemm_few_amx_bf16;
 #endif
 
 /* The kernel for this problem on this machine; NULL where there is none. */
