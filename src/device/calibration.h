@@ -6,6 +6,7 @@
 #ifndef PLIM_DEVICE_CALIBRATION_H
 #define PLIM_DEVICE_CALIBRATION_H
 
+#include "base/threads.h"
 #include "plan/facts.h"
 #include "tensor/dtype.h"
 #include <stdbool.h>
@@ -39,6 +40,11 @@ struct calibration {
 enum { CALIBRATION_ROUNDS = 9 };
 void calibration_median(const struct calibration *list, int n, struct calibration *out);
 void calibration_best(struct calibration *mine, const struct calibration *other);
+
+/* Measures with a team of so many threads in a child process: what measuring touches never counts in the peak of a process with
+ * a budget. `measure` says whether it could. False, and nothing in out: then not, or there was no child. */
+typedef bool calibration_measure(struct threads *team, struct calibration *out);
+bool calibration_apart(int threads, calibration_measure *measure, struct calibration *out);
 
 /* The rates of the facts. */
 void calibration_apply(const struct calibration *speed, struct device_facts *facts);

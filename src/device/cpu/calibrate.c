@@ -3,8 +3,6 @@
 #include "base/cpu_load.h"
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/cpu_model.h"
-#include <sys/wait.h>
-#include <unistd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,31 +39,10 @@ static enum plim_status measure_rounds(struct threads *team, struct calibration 
     return status;
 }
 
-#if defined(__SANITIZE_THREAD__) /* refuses threads in a child of a process that has some */
-static bool measure_in_child(int threads, struct calibration *out)
+static bool measure_all(struct threads *team, struct calibration *out)
 {
-    (void)threads, (void)out;
-    return false;
+    return measure_rounds(team, out, NULL) == PLIM_OK;
 }
-#else
-/* In a child process, so that what measuring touches never counts in the peak of a process with a budget. */
-static bool measure_in_child(int threads, struct calibration *out)
-{
-    int ends[2], code = -1;
-    if (pipe(ends)) return false;
-    pid_t child = fork();
-    if (child == 0) {
-        struct threads *team = NULL;
-        bool good =
-            threads_start(threads, &team, NULL) == PLIM_OK && measure_rounds(team, out, NULL) == PLIM_OK;
-        _exit(good && write(ends[1], out, sizeof *out) == (ssize_t)sizeof *out ? 0 : 1);
-    }
-    close(ends[1]);
-    bool good = child > 0 && read(ends[0], out, sizeof *out) == (ssize_t)sizeof *out;
-    close(ends[0]);
-    return child > 0 && waitpid(child, &code, 0) == child && code == 0 && good;
-}
-#endif
 
 /* Other programs took so much while it was measured that it is worth another look, but not for ever. */
 #define BUSY       0.1
@@ -81,7 +58,7 @@ static enum plim_status measure(struct threads *team, bool known, struct calibra
     struct cpu_load before;
     enum plim_status status = PLIM_OK;
     cpu_load_read(&before);
-    if (!measure_in_child(threads_count(team), &now)) status = measure_rounds(team, &now, err);
+    if (!calibration_apart(threads_count(team), measure_all, &now)) status = measure_rounds(team, &now, err);
     if (status != PLIM_OK) return status;
     now.others = cpu_load_others(&before);
     now.tries = calibration_anew() ? BUSY_TRIES : out->tries + 1; /* what was asked for stays */

@@ -154,7 +154,7 @@ static double link_rate(struct bench *b)
 }
 
 /* An AdamW step of the CPU on operands that no cache holds. */
-static double host_rate(struct device *dev)
+static bool measure_host(struct threads *team, struct calibration *out)
 {
     static const enum dtype operands[] = {[ADAMW_P] = DT_BF16,
                                           [ADAMW_G] = DT_BF16,
@@ -168,13 +168,13 @@ static double host_rate(struct device *dev)
     long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
     int64_t count = 2 * (cache > LEAST_CACHE ? cache : LEAST_CACHE) / ELEMENT / ALIGN * ALIGN;
     uint64_t bytes = (uint64_t)count * ELEMENT;
-    double rate = HOST_ASSUMED;
-    if (os_machine_memory(&machine, NULL) != PLIM_OK || bytes > machine.available / 4) return rate;
-    if (arena_reserve(&arena, bytes, NULL, 0, NULL) != PLIM_OK) return rate;
-    if (arena_commit(&arena, bytes, dev->team, NULL) == PLIM_OK) {
+    if (os_machine_memory(&machine, NULL) != PLIM_OK || bytes > machine.available / 4) return false;
+    if (arena_reserve(&arena, bytes, NULL, 0, NULL) != PLIM_OK) return false;
+    bool good = arena_commit(&arena, bytes, team, NULL) == PLIM_OK;
+    if (good) {
         struct op op = tape_op(OP_ADAMW, -1);
         struct tensor t[OPERANDS], list = {.type = DT_F32, .ndim = 1, .dim = {SCALAR_COUNT}, .view_of = -1};
-        struct kernel_call call = {.op = &op, .team = dev->team};
+        struct kernel_call call = {.op = &op, .team = team};
         char *at = arena_base(&arena);
         for (int i = 0; i < OPERANDS; i++) {
             t[i] = (struct tensor){.type = operands[i], .ndim = 1, .dim = {count}, .view_of = -1};
@@ -189,10 +189,16 @@ static double host_rate(struct device *dev)
         run(&call);
         double start = clock_seconds();
         run(&call);
-        rate = (double)count * READ_AND_WRITTEN / (clock_seconds() - start);
+        out->host_bandwidth = (double)count * READ_AND_WRITTEN / (clock_seconds() - start);
     }
     arena_release(&arena);
-    return rate;
+    return good;
+}
+
+static double host_rate(int threads)
+{
+    struct calibration host = {0};
+    return calibration_apart(threads, measure_host, &host) ? host.host_bandwidth : HOST_ASSUMED;
 }
 
 static void measure(struct device *dev, struct calibration *out)
@@ -209,7 +215,7 @@ static void measure(struct device *dev, struct calibration *out)
     out->cache_bandwidth = out->bandwidth; /* facts.cache_bytes is 0: no cache is modelled */
     out->op_seconds = launch_seconds(&b);
     out->lower_bandwidth = link_rate(&b);
-    out->host_bandwidth = host_rate(dev);
+    out->host_bandwidth = host_rate(threads_count(dev->team));
     out->coded_rate = out->bandwidth; /* its bytes take longer */
 }
 
