@@ -27,7 +27,7 @@ static const struct {
 const struct attn_rows *attn_rows_for(const struct gemm_kernel *kernel)
 {
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        bool fits = kernel->kg == tables[i].kg && kernel->nr % tables[i].lanes == 0;
+        bool fits = kernel->kg == tables[i].kg && kernel->nr % tables[i].lanes == 0 && !kernel->strands;
         if (fits && cpu_has(tables[i].level)) return tables[i].rows;
     }
     return NULL;

@@ -6,7 +6,8 @@
  *
  * Invariants
  *  1. Work is cut over M and N only, never over K, and K is summed in blocks of GEMM_KC in increasing order,
- *     each block from zero, with one rounding into the fp32 running value per block. An F32 C is that running
+ *     each block from zero, with one rounding into the fp32 running value per block (per strand of a block,
+ *     where a kernel has them: gemm_kernel.h). An F32 C is that running
  *     value and starts as R + bias. So the result does not depend on the thread count, and for an F32 C, one
  *     call over K equals two accumulating calls over a split of K at a multiple of GEMM_KC, bit for bit.
  *  2. When C is narrower than fp32 it is rounded once, after all of K (the running sum lives in workspace),

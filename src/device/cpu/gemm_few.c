@@ -10,6 +10,7 @@ enum {
     NARROWEST = 64,       /* columns of a task that reads across */
     FEWEST = 16,          /* columns of a task that reads along k */
     MOST_BYTES = 1 << 20, /* of packed A */
+    SOON = 64 << 10,      /* bytes of B ahead that are asked for */
 };
 
 /* By level and type of A and B. */
@@ -95,9 +96,10 @@ void gemm_few_keep(void *dst, const void *src, enum dtype type, int64_t rs, int 
 struct job {
     const struct gemm_few *few;
     const struct gemm *g;
-    const char *a; /* packed, a block of k after the other */
-    int cols;      /* columns of a task */
-    int width;     /* of its sums */
+    const char *a;  /* packed, a block of k after the other */
+    int64_t a_step; /* bytes of a block */
+    int cols;       /* columns of a task */
+    int width;      /* of its sums */
     bool across;
 };
 
@@ -156,28 +158,59 @@ static const char *find_ahead(const struct job *job, int64_t n, int64_t k)
     return element(g->b, g->ab_type, (n + job->cols) * g->b_cs + k * job->cols);
 }
 
+/* From zero, or for an F32 C from what is added to it: it is the running value from the start. */
+static void make_whole(const struct job *job, struct tile *t)
+{
+    const struct gemm *g = job->g;
+    struct gemm_few_tile tile = {.a = job->a,
+                                 .b = element(g->b, g->ab_type, t->n * g->b_cs),
+                                 .a_step = job->a_step,
+                                 .step = g->b_cs,
+                                 .k = g->k,
+                                 .rows = (int)g->m,
+                                 .cols = t->cols,
+                                 .width = t->width,
+                                 .value = t->value};
+    tile.ahead = (const char *)tile.b + (g->b_cs == g->k ? SOON : 0);
+    memset(t->value, 0, (size_t)(g->m * t->width) * sizeof *t->value);
+    if ((g->add || g->bias) && g->c_type == DT_F32) add_extra(g, t);
+    job->few->whole(&tile);
+}
+
+static void make_blocks(const struct job *job, struct tile *t)
+{
+    const struct gemm *g = job->g;
+    int strands = job->few->strands ? job->few->strands : 1;
+    _Alignas(64) float sums[GEMM_FEW_ROWS * GEMM_FEW_WIDTH];
+    struct gemm_few_block block = {.step = job->across ? g->b_rs : g->b_cs, .rows = (int)g->m};
+    block.cols = t->cols, block.width = t->width;
+    for (int64_t k = 0; k < g->k; k += GEMM_KC) {
+        block.a = job->a + k / GEMM_KC * job->a_step;
+        block.b = element(g->b, g->ab_type, t->n * g->b_cs + k * g->b_rs);
+        block.k = least(GEMM_KC, g->k - k);
+        block.ahead = find_ahead(job, t->n, k);
+        for (block.strand = 0; block.strand < strands; block.strand++) {
+            bool first = k == 0 && block.strand == 0;
+            block.sums = first ? t->value : sums;
+            (job->across ? job->few->across : job->few->along)(&block);
+            if (first && (g->add || g->bias) && g->c_type == DT_F32) add_extra(g, t);
+            if (!first) add_sums(g, t, sums);
+        }
+    }
+}
+
 /* Columns [n, n + cols). The steps are those of gemm_block.c: an F32 C is the running value from the start, a narrow one
  * is rounded at the end. */
 static void make_tile(const struct job *job, int64_t n, int cols)
 {
     const struct gemm *g = job->g;
-    _Alignas(64) float sums[GEMM_FEW_ROWS * GEMM_FEW_WIDTH];
     struct tile t;
     t.n = n, t.cols = cols, t.width = job->width;
-    struct gemm_few_block block = {.step = job->across ? g->b_rs : g->b_cs, .rows = (int)g->m};
-    block.cols = cols, block.width = t.width;
-    bool extra = g->add || g->bias;
-    for (int64_t k = 0; k < g->k; k += GEMM_KC) {
-        block.a = job->a + (size_t)(k / GEMM_KC) * block_bytes(job->few);
-        block.b = element(g->b, g->ab_type, n * g->b_cs + k * g->b_rs);
-        block.k = least(GEMM_KC, g->k - k);
-        block.ahead = find_ahead(job, n, k);
-        block.sums = k == 0 ? t.value : sums;
-        (job->across ? job->few->across : job->few->along)(&block);
-        if (k == 0 && extra && g->c_type == DT_F32) add_extra(g, &t);
-        if (k > 0) add_sums(g, &t, sums);
-    }
-    if (extra && g->c_type != DT_F32) add_extra(g, &t);
+    if (job->few->whole && !job->across)
+        make_whole(job, &t);
+    else
+        make_blocks(job, &t);
+    if ((g->add || g->bias) && g->c_type != DT_F32) add_extra(g, &t);
     store(g, &t);
 }
 
@@ -203,9 +236,10 @@ static int columns_of(const struct gemm_few *few, bool across, int64_t n, int th
 void gemm_few_run(const struct gemm_few *few, const struct gemm *g, void *workspace, struct threads *team)
 {
     struct job job = {.few = few, .g = g, .a = workspace, .across = g->b_rs != 1};
+    job.a_step = few->whole ? (g->m + 1) / 2 * 2 * GEMM_KC * few->unit : (int64_t)block_bytes(few);
     for (int64_t k = 0; k < g->k; k += GEMM_KC)
-        few->pack((char *)workspace + (size_t)(k / GEMM_KC) * block_bytes(few), element(g->a, g->ab_type, k),
-                  g->ab_type, g->a_rs, (int)g->m, least(GEMM_KC, g->k - k));
+        few->pack((char *)workspace + k / GEMM_KC * job.a_step, element(g->a, g->ab_type, k), g->ab_type,
+                  g->a_rs, (int)g->m, least(GEMM_KC, g->k - k));
     int threads = threads_count(team);
     job.cols = columns_of(few, job.across, g->n, threads);
     job.width = job.across ? job.cols : few->lines;

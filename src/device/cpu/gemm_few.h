@@ -35,9 +35,21 @@ struct gemm_few_block {
     int rows, cols, width;
     const char *
         ahead; /* along: what is read after this block, as many bytes of it as this block has; NULL: unknown */
+    int strand;  /* only k % strands == strand, where a kernel sums in strands */
     float *sums; /* 64-byte aligned */
 };
 typedef void gemm_few_multiply(const struct gemm_few_block *block);
+
+/* value[rows][width] = value + A.B over all of k, as along, the sum of one block of k after the other: for kernels that go
+ * through k in an order of their own. Blocks of A are a_step bytes apart. */
+struct gemm_few_tile {
+    const void *a, *b;
+    int64_t a_step, step, k;
+    int rows, cols, width;
+    const char *ahead; /* where bytes lie that are read soon, in the order in which they are read */
+    float *value;      /* 64-byte aligned */
+};
+typedef void gemm_few_whole(const struct gemm_few_tile *tile);
 
 struct gemm_few {
     const char *name;
@@ -47,6 +59,8 @@ struct gemm_few {
     gemm_few_pack *pack;
     gemm_few_multiply *along;  /* B is contiguous over k */
     gemm_few_multiply *across; /* B is contiguous over columns; NULL: pack it */
+    gemm_few_whole *whole;     /* instead of along; it may read a row more of A where their number is odd */
+    int strands;               /* as in gemm_kernel.h */
 };
 
 /* Rows of A as f32, GEMM_KC apart. */

@@ -7,12 +7,12 @@
 #include "device/cpu/gemm_kernel.h"
 
 static const struct {
-    const struct gemm_kernel *f32, *bf16;
+    const struct gemm_kernel *f32, *bf16, *f16; /* NULL: as fp32 */
 } kernels[CPU_LEVELS] = {
     [CPU_PLAIN] = {&gemm_plain_f32, &gemm_plain_f32},
 #if defined(__aarch64__)
     [CPU_NEON] = {&gemm_neon_f32, &gemm_neon_f32},
-    [CPU_NEON_BF16] = {&gemm_neon_f32, &gemm_neon_bf16},
+    [CPU_NEON_BF16] = {&gemm_neon_f32, &gemm_neon_bf16, &gemm_neon_f16},
 #endif
 #if defined(__x86_64__)
     [CPU_AVX2] = {&gemm_avx2_f32, &gemm_avx2_f32},
@@ -24,6 +24,7 @@ static const struct {
 
 const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type)
 {
+    if (type == DT_F16 && kernels[level].f16) return kernels[level].f16;
     return type == DT_BF16 ? kernels[level].bf16 : kernels[level].f32;
 }
 

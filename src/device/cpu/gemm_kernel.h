@@ -63,6 +63,7 @@ struct gemm_kernel {
     int mr, nr, kg;
     enum dtype type; /* of what is packed: its packers are there */
     int parts;       /* not 0: an element is packed as so many bf16 */
+    int strands; /* not 0: every so many-th k is a sum of its own, made and added to C before the next one's; packed strand by strand */
     int own_bytes; /* of A that a worker packs for itself, where the usual number would fetch B too often; 0: the usual */
     gemm_pack *pack_a[DT_COUNT], *pack_b[DT_COUNT]; /* by type of the source; NULL: brought to `type` first */
     gemm_tile *run;
@@ -73,7 +74,7 @@ struct gemm_kernel {
 
 extern const struct gemm_kernel gemm_plain_f32;
 #if defined(__aarch64__)
-extern const struct gemm_kernel gemm_neon_f32, gemm_neon_bf16;
+extern const struct gemm_kernel gemm_neon_f32, gemm_neon_bf16, gemm_neon_f16;
 #endif
 #if defined(__x86_64__)
 extern const struct gemm_kernel gemm_avx2_f32, gemm_avx512_f32, gemm_avx512_bf16, gemm_amx_bf16,

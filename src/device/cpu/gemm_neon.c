@@ -60,7 +60,8 @@ static void f32_8x12(const float *a, const float *b, int64_t k, float *c, int64_
     }
 }
 
-static void f32_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows, bool accumulate)
+void gemm_neon_f32_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
+                       bool accumulate)
 {
     float tile[GEMM_NEON_MR * GEMM_NEON_NR];
     if (rows == GEMM_NEON_MR) {
@@ -71,7 +72,7 @@ static void f32_run(const void *a, const void *b, int64_t k, float *c, int64_t l
     }
 }
 
-static void round_plain(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols)
+void gemm_neon_round(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols)
 {
     gemm_round_plain(c, ldc, tile, GEMM_NEON_NR, rows, cols);
 }
@@ -84,8 +85,8 @@ const struct gemm_kernel gemm_neon_f32 = {
     .type = DT_F32,
     .pack_a = {[DT_F32] = gemm_neon_f32_pack_a},
     .pack_b = {[DT_F32] = gemm_neon_f32_pack_b},
-    .run = f32_run,
-    .round = round_plain,
+    .run = gemm_neon_f32_run,
+    .round = gemm_neon_round,
 };
 
 #endif

@@ -28,6 +28,8 @@ enum { GEMM_NEON_MR = 8, GEMM_NEON_NR = 12 };
 
 gemm_pack gemm_neon_f32_pack_a, gemm_neon_f32_pack_b, gemm_neon_bf16_pack_a, gemm_neon_bf16_pack_b;
 gemm_pack gemm_neon_bf16_round_a, gemm_neon_bf16_round_b;
+gemm_tile gemm_neon_f32_run;
+gemm_round gemm_neon_round;
 
 /* ---- assembly: the tile of C fills v8..v31, operands pass through v0..v7 ---- */
 
