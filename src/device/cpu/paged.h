@@ -55,7 +55,7 @@ const struct paged_rows *paged_rows(void);
 
 extern const struct paged_rows paged_rows_baseline;
 #if defined(__x86_64__)
-extern const struct paged_rows paged_rows_avx2;
+extern const struct paged_rows paged_rows_avx2, paged_rows_avx512;
 #endif
 
 #endif

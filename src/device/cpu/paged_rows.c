@@ -9,6 +9,7 @@
 const struct paged_rows *paged_rows(void)
 {
 #if defined(__x86_64__)
+    if (cpu_has(CPU_AVX512)) return &paged_rows_avx512;
     if (cpu_has(CPU_AVX2)) return &paged_rows_avx2;
 #endif
     return &paged_rows_baseline;
