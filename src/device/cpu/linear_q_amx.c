@@ -89,7 +89,17 @@ static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *ou
     if (rest.rows) multiply_vnni(w, &rest, out + r * PANEL_LINES);
 }
 
+/* Codes that are used where they lie, half a cache line off, go to scratch: all rows meet them there. */
+static void line_up(int64_t k, void *scratch, struct panel8 *w)
+{
+    if (w->step == CODES) return;
+    for (int64_t b = 0; b < k / X8_BLOCK; b++)
+        memcpy((int8_t *)scratch + b * CODES, w->codes + b * w->step, CODES);
+    w->codes = scratch, w->step = CODES;
+}
+
 VEC_POP
 
-const struct linear_q_level linear_q_amx = LINEAR_Q_TABLE("amx tdpbssd", 1, quantise_row, LINEAR_Q_FEW, NULL);
+const struct linear_q_level linear_q_amx =
+    LINEAR_Q_TABLE("amx tdpbssd", 1, quantise_row, LINEAR_Q_FEW, line_up);
 #endif
