@@ -214,7 +214,7 @@ VEC_FN void add_blocks(const struct panel8 *w, struct tile t, int64_t at, int64_
 
 /* ---- eight rows by four lines: most of a prompt's time, which compilers make a quarter slower ---- */
 
-/* v16..v23 are a block's sums, v24..v31 y, v0..v3 lines, v4..v11 rows; then v0..v3 and v8..v11 are scales of both. */
+/* v16..v23 are a block's sums, v24..v31 y, v0..v3 lines, v4..v11 rows, v12..v14 scales. */
 /* clang-format off */
 #define ZERO_SUMS                                                                                            \
     "movi v16.4s, #0\n" "movi v17.4s, #0\n" "movi v18.4s, #0\n" "movi v19.4s, #0\n"                          \
@@ -226,9 +226,11 @@ VEC_FN void add_blocks(const struct panel8 *w, struct tile t, int64_t at, int64_
     "ldr q" #r ", [%[x], #128 + 16 * " #at "]\n"  "ldr q" #s ", [%[x], #192 + 16 * " #at "]\n"               \
     SMMLA(16, p, c) SMMLA(17, p, d) SMMLA(18, q, c) SMMLA(19, q, d)                                          \
     SMMLA(20, r, c) SMMLA(21, r, d) SMMLA(22, s, c) SMMLA(23, s, d)
-#define SCALE(to, of, with)     "fmul v" #to ".4s, v" #of ".4s, v" #with ".4s\n"
-#define AS_FLOAT(sum)           "scvtf v" #sum ".4s, v" #sum ".4s\n"
-#define ADD_TO(y, sum, scale)   "fmla v" #y ".4s, v" #sum ".4s, v" #scale ".4s\n"
+#define ADD_PAIR(at, sum, next, y, z)                                                                        \
+    "ldr q14, [%[q], #" #at "]\n"                                                                            \
+    "scvtf v" #sum ".4s, v" #sum ".4s\n" "scvtf v" #next ".4s, v" #next ".4s\n"                              \
+    "fmul v4.4s, v12.4s, v14.4s\n"       "fmul v5.4s, v13.4s, v14.4s\n"                                      \
+    "fmla v" #y ".4s, v" #sum ".4s, v4.4s\n" "fmla v" #z ".4s, v" #next ".4s, v5.4s\n"
 #define EIGHT_Y(op)                                                                                          \
     op " q24, q25, [%[y]]\n" op " q26, q27, [%[y], #32]\n" op " q28, q29, [%[y], #64]\n" op " q30, q31, [%[y], #96]\n"
 
@@ -244,19 +246,15 @@ static void eight_by_four(const struct panel8 *w, int64_t at, int64_t n, const s
         EIGHT_OF_K(0, 4, 5, 6, 7, 0, 1)   EIGHT_OF_K(1, 8, 9, 10, 11, 2, 3)
         EIGHT_OF_K(2, 4, 5, 6, 7, 0, 1)   EIGHT_OF_K(3, 8, 9, 10, 11, 2, 3)
         "ldp q12, q13, [%[scale]]\n"
-        "ldr q4, [%[q]]\n" "ldr q5, [%[q], #32]\n" "ldr q6, [%[q], #64]\n" "ldr q7, [%[q], #96]\n"
-        SCALE(0, 12, 4)   SCALE(1, 13, 4)   SCALE(2, 12, 5)   SCALE(3, 13, 5)
-        SCALE(8, 12, 6)   SCALE(9, 13, 6)   SCALE(10, 12, 7)  SCALE(11, 13, 7)
-        AS_FLOAT(16) AS_FLOAT(17) AS_FLOAT(18) AS_FLOAT(19) AS_FLOAT(20) AS_FLOAT(21) AS_FLOAT(22) AS_FLOAT(23)
-        ADD_TO(24, 16, 0) ADD_TO(25, 17, 1) ADD_TO(26, 18, 2)  ADD_TO(27, 19, 3)
-        ADD_TO(28, 20, 8) ADD_TO(29, 21, 9) ADD_TO(30, 22, 10) ADD_TO(31, 23, 11)
+        ADD_PAIR(0, 16, 17, 24, 25)  ADD_PAIR(32, 18, 19, 26, 27)
+        ADD_PAIR(64, 20, 21, 28, 29) ADD_PAIR(96, 22, 23, 30, 31)
         "add %[codes], %[codes], #512\n" "add %[x], %[x], #256\n" "add %[q], %[q], #128\n" "add %[scale], %[scale], #128\n"
         "subs %[n], %[n], #1\n" "b.ne 1b\n"
         EIGHT_Y("stp")
         : [codes] "+r"(codes), [x] "+r"(rows), [scale] "+r"(scale), [q] "+r"(q), [n] "+r"(n)
         : [y] "r"(y)
-        : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v16",
-          "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
+        : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14",
+          "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
 }
 /* clang-format on */
 _Static_assert(CODES == 512 && EIGHT_CODES == 256 && sizeof(struct x8_pair) == 32, "as the assembly counts");
