@@ -21,7 +21,7 @@
 enum {
     X8_BLOCK = 32,    /* elements of x with one scale */
     X8_SIDE = 8,      /* rows of x that may lie side by side */
-    PANEL8_ROWS = 32, /* of x that are multiplied at once, at most */
+    PANEL8_ROWS = 64, /* of x that are multiplied at once, at most */
     PANEL8_FEW = 8,   /* rows for which a panel need not be unpacked */
     PANEL8_GROUP = 8, /* a block's codes of a panel: 8 x [16 lines][4 of k] */
 };

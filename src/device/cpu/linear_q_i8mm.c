@@ -18,7 +18,8 @@ VEC_PUSH("arch=armv8.2-a+dotprod+i8mm")
 enum {
     ROWS = PANEL8_FEW, /* at once */
     PAIRS = ROWS / 2,
-    CHUNK = 16, /* blocks that all lines of a panel meet before the next */
+    CHUNK = 32, /* blocks that all lines of a panel meet before the next */
+    AHEAD = 16, /* blocks of a panel as it lies in memory that are asked for before they are read */
 };
 
 /* What a block of two rows has beside its codes. */
@@ -203,7 +204,7 @@ VEC_FN void add_blocks(const struct panel8 *w, struct tile t, int64_t at, int64_
     for (int64_t b = at; b < end; b++) {
         if (t.from != FROM_PANEL8 && t.fours == 1) {
             int each = t.from == FROM_Q4_0 ? 64 : 128;
-            const int8_t *ahead = w->codes + (b + CHUNK) * w->step + each * i;
+            const int8_t *ahead = w->codes + (b + AHEAD) * w->step + each * i;
             for (int n = 0; n < each; n += 64) __builtin_prefetch(ahead + n);
         }
         add_block(w, t, b, x, i, here);
@@ -242,7 +243,7 @@ static void eight_by_four(const struct panel8 *w, int64_t at, int64_t n, const s
     const float *scale = w->scale + at * 2 * PANEL_LINES + 8 * i;
     const struct x8_pair *q = (const struct x8_pair *)(const void *)x->blocks + at * PAIRS;
     __asm__ volatile(EIGHT_Y("ldp")
-        "1:\n" ZERO_SUMS
+        ".p2align 6\n" "1:\n" ZERO_SUMS
         EIGHT_OF_K(0, 4, 5, 6, 7, 0, 1)   EIGHT_OF_K(1, 8, 9, 10, 11, 2, 3)
         EIGHT_OF_K(2, 4, 5, 6, 7, 0, 1)   EIGHT_OF_K(3, 8, 9, 10, 11, 2, 3)
         "ldp q12, q13, [%[scale]]\n"
