@@ -2,7 +2,7 @@
  *
  * A .c file includes this between VEC_PUSH and VEC_POP of its instruction set and multiplies in its own way:
  * multiply_panel(). With LINEAR_Q_HALF16 it has defined half16(), f16 of 16 lines to f32, itself, with LINEAR_Q_CODES_OF
- * codes_of().
+ * codes_of(); with LINEAR_Q_UNPACK_Q4_0 it will define unpack_q4_0().
  */
 #ifndef PLIM_DEVICE_CPU_LINEAR_Q_BODY_H
 #define PLIM_DEVICE_CPU_LINEAR_Q_BODY_H
@@ -114,6 +114,7 @@ LINEAR_Q_FN void unpack_q8_0(const unsigned char *in, int64_t k, void *scratch, 
     for (int64_t b = 0; b < k / 32; b++) half16(scale + b * PANEL_LINES, in + b * 544);
 }
 
+#if !defined(LINEAR_Q_UNPACK_Q4_0)
 LINEAR_Q_FN void unpack_q4_0(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
 {
     *out = lay_out(scratch, k, 1, false);
@@ -127,6 +128,7 @@ LINEAR_Q_FN void unpack_q4_0(const unsigned char *in, int64_t k, void *scratch, 
         }
     }
 }
+#endif
 
 /* Scales and minima of part j of eight, of 16 lines; see part_of in tensor/blocks.c. */
 VEC_FN void scales_k(const unsigned char *packed, int j, const float *d, const float *dmin, float *scale,

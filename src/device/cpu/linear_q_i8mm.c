@@ -13,6 +13,7 @@
 VEC_PUSH("arch=armv8.2-a+dotprod+i8mm")
 
 #define LINEAR_Q_SDOT
+#define LINEAR_Q_UNPACK_Q4_0
 #include "device/cpu/linear_q_sdot.h"
 
 enum {
@@ -84,11 +85,42 @@ VEC_FN void double_pairs(const float *from, float *to, int64_t count)
     }
 }
 
+/* Eight of k of four lines, from the lower or the upper halves of bytes. */
+VEC_FN int8x16x2_t pair_halves(const unsigned char *at, bool upper)
+{
+    int8x16_t group[2];
+    for (int i = 0; i < 2; i++) {
+        uint8x16_t both = vld1q_u8(at + 64 * i);
+        both = upper ? vshrq_n_u8(both, 4) : vandq_u8(both, vdupq_n_u8(15));
+        group[i] = vsubq_s8(vreinterpretq_s8_u8(both), vdupq_n_s8(8));
+    }
+    return zip_groups(group[0], group[1]);
+}
+
+/* Straight into pairs of lines: what pair_up does of the other types. */
+static void unpack_q4_0(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
+{
+    *out = lay_out(scratch, k, 1, false);
+    int8_t *codes = scratch;
+    float *scale = (float *)(uintptr_t)out->scale, wide[PANEL_LINES];
+    for (int64_t b = 0; b < k / X8_BLOCK; b++, in += 288, scale += 2 * PANEL_LINES) {
+        half16(wide, in);
+        double_pairs(wide, scale, PANEL_LINES);
+        for (int eight = 0; eight < 4; eight++)
+            for (int i = 0; i < 4; i++, codes += 32) {
+                int8x16x2_t two = pair_halves(in + 32 + eight % 2 * 128 + 16 * i, eight >= 2);
+                vst1q_s8(codes, two.val[0]), vst1q_s8(codes + 16, two.val[1]);
+            }
+    }
+    out->arranged = true;
+}
+
 /* Scales and minima grow in their place: scratch has room for them twice. */
 static void pair_up(int64_t k, void *scratch, struct panel8 *w)
 {
     int64_t each = k / X8_BLOCK * PANEL_LINES;
     float *scale = (float *)(uintptr_t)w->scale;
+    if (w->arranged) return;
     for (int64_t b = 0; b < k / X8_BLOCK; b++)
         pair_lines(w->codes + b * w->step, (int8_t *)scratch + b * CODES);
     if (w->least) {
