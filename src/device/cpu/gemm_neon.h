@@ -1,4 +1,4 @@
-/* gemm_neon.h - what the files of the AArch64 kernels share: gemm_neon.c and gemm_neon_bf16.c multiply packed
+/* gemm_neon.h - what the files of the AArch64 kernels share: gemm_neon.c, gemm_neon_bf16.c and gemm_neon_f16.c multiply packed
  * panels, gemm_neon_few.c multiplies few rows by an unpacked B, gemm_neon_pack.c packs. Not for others.
  *
  * The kernels' loops are written out in assembly because the order of the instructions decides the speed:
