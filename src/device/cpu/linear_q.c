@@ -108,24 +108,36 @@ static void multiply_few(const struct product *p, panel_few *few, const unsigned
     put_rows(p, l, l->row, l->rows, value);
 }
 
-static void multiply_panel(const struct product *p, int type, const unsigned char *panel, void *scratch,
-                           const struct lines *l)
+/* Panels that are unpacked, at most two, and their lines. */
+struct ready {
+    struct panel8 w[2];
+    struct lines l[2];
+    int count;
+};
+
+static void multiply_ready(const struct product *p, struct ready *list)
 {
-    _Alignas(64) float value[PANEL8_ROWS * PANEL_LINES];
-    struct panel8 w;
-    panel8_ready(p->level, type, panel, p->k, l->rows, scratch, &w);
-    for (int64_t r = 0; r < l->rows; r += PANEL8_ROWS) {
-        struct x8 x = rows_from(p, l->row + r, lesser(PANEL8_ROWS, l->rows - r));
-        p->level->multiply(&w, &x, value);
-        put_rows(p, l, l->row + r, x.rows, value);
+    _Alignas(64) float value[2 * PANEL8_ROWS * PANEL_LINES];
+    const struct linear_q_level *level = p->level;
+    int64_t row = list->l->row, rows = list->count ? list->l->rows : 0;
+    for (int64_t r = 0; r < rows; r += PANEL8_ROWS) {
+        struct x8 x = rows_from(p, row + r, lesser(PANEL8_ROWS, rows - r));
+        if (list->count == 2) level->multiply_two(list->w, &x, value);
+        if (list->count == 1) level->multiply(list->w, &x, value);
+        for (int i = 0; i < list->count; i++)
+            put_rows(p, &list->l[i], row + r, x.rows, value + i * PANEL8_ROWS * PANEL_LINES);
     }
+    list->count = 0;
 }
+
+static int panels_at_once(const struct product *p) { return p->level->multiply_two ? 2 : 1; }
 
 /* Panels [begin, end) of all parts of the matrix at w, by rows [row, row + rows). */
 static void multiply_panels(const struct product *p, const unsigned char *w, int64_t begin, int64_t end,
                             struct lines l, char *scratch)
 {
     struct quantised_part part;
+    struct ready ready = {.count = 0};
     int64_t before = 0;
     for (int i = 0; quantised_part(p->attr, p->k, i, &part); i++, before += panels_count(part.lines)) {
         int64_t last = lesser(end, before + panels_count(part.lines));
@@ -135,19 +147,24 @@ static void multiply_panels(const struct product *p, const unsigned char *w, int
             int64_t line = (at - before) * PANEL_LINES;
             const unsigned char *from = w + part.offset + (at - before) * panel_bytes(part.type, p->k);
             l.first = part.first + line, l.count = (int)lesser(PANEL_LINES, part.lines - line);
-            if (few)
+            if (few) {
                 multiply_few(p, few, from, &l);
-            else
-                multiply_panel(p, type, from, scratch, &l);
+                continue;
+            }
+            int n = ready.count++;
+            ready.l[n] = l;
+            panel8_ready(p->level, type, from, p->k, l.rows, scratch + n * panel8_bytes(p->k), &ready.w[n]);
+            if (ready.count == panels_at_once(p)) multiply_ready(p, &ready);
         }
     }
+    multiply_ready(p, &ready);
 }
 
 /* begin and end count panels of all matrices. */
 static void panels_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct product *p = arg;
-    char *scratch = p->scratch + worker * panel8_bytes(p->k);
+    char *scratch = p->scratch + worker * 2 * panel8_bytes(p->k);
     while (begin < end) {
         int64_t e = begin / p->panels, first = begin % p->panels,
                 last = lesser(p->panels, first + end - begin);
@@ -181,7 +198,7 @@ static void run_product(struct product *p, const struct kernel_call *call, int64
 
 static size_t product_workspace(int64_t rows, int64_t k, int threads)
 {
-    return (size_t)(x8_codes_bytes(rows, k) + x8_blocks_bytes(rows, k) + threads * panel8_bytes(k));
+    return (size_t)(x8_codes_bytes(rows, k) + x8_blocks_bytes(rows, k) + threads * 2 * panel8_bytes(k));
 }
 
 void cpu_linear_q(const struct kernel_call *call)

@@ -51,7 +51,7 @@ struct panel8 {
     bool arranged;      /* by the level, in its own order */
 };
 
-/* One panel's work: rows of y [rows][16]. */
+/* One panel's work: rows of y [rows][16]. Two panels': [2][PANEL8_ROWS][16]. */
 typedef void panel8_multiply(const struct panel8 *w, const struct x8 *x, float *out);
 
 /* One row of k elements, of those whose codes and blocks begin there. */
@@ -79,6 +79,8 @@ struct linear_q_level {
     y16_put *put;
     panel_few *few[BLOCK_Q6_K + 1]; /* by number; NULL: unpack it */
     panel8_arrange *arrange;        /* NULL: unpacked panels are as they should be */
+    panel8_multiply
+        *multiply_two; /* w[2]: some of k of x meets both while it is near; NULL: one after the other */
 };
 
 /* Scales and minima may be there twice. */

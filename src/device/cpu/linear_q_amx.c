@@ -101,5 +101,5 @@ static void line_up(int64_t k, void *scratch, struct panel8 *w)
 VEC_POP
 
 const struct linear_q_level linear_q_amx =
-    LINEAR_Q_TABLE("amx tdpbssd", 1, quantise_row, LINEAR_Q_FEW, line_up);
+    LINEAR_Q_TABLE("amx tdpbssd", 1, quantise_row, LINEAR_Q_FEW, line_up, NULL);
 #endif

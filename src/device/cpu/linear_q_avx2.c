@@ -73,5 +73,5 @@ static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *ou
 
 VEC_POP
 
-const struct linear_q_level linear_q_avx2 = LINEAR_Q_TABLE("avx2", 1, quantise_row, {NULL}, NULL);
+const struct linear_q_level linear_q_avx2 = LINEAR_Q_TABLE("avx2", 1, quantise_row, {NULL}, NULL, NULL);
 #endif

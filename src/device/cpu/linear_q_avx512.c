@@ -18,5 +18,5 @@ static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *ou
 VEC_POP
 
 const struct linear_q_level linear_q_vnni =
-    LINEAR_Q_TABLE("avx512 vnni", 1, quantise_row, LINEAR_Q_FEW, NULL);
+    LINEAR_Q_TABLE("avx512 vnni", 1, quantise_row, LINEAR_Q_FEW, NULL, NULL);
 #endif

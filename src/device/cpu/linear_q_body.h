@@ -217,7 +217,7 @@ LINEAR_Q_FN void put16(void *y, enum dtype type, const float *value, const float
         memcpy(y, narrow, (size_t)n * sizeof *narrow);
 }
 
-/* side and quantise, then few and arrange. */
+/* side and quantise, then few, arrange and multiply_two. */
 #define LINEAR_Q_TABLE(text, side, quantise, ...)                                                            \
     {                                                                                                        \
         text, side, quantise,                                                                                \

@@ -19,7 +19,7 @@ VEC_PUSH("arch=armv8.2-a+dotprod+i8mm")
 enum {
     ROWS = PANEL8_FEW, /* at once */
     PAIRS = ROWS / 2,
-    CHUNK = 32, /* blocks that all lines of a panel meet before the next */
+    CHUNK = 24, /* blocks that all lines of a panel meet before the next */
     AHEAD = 16, /* blocks of a panel as it lies in memory that are asked for before they are read */
 };
 
@@ -328,29 +328,32 @@ VEC_FN struct span span_from(const struct x8 *x, int64_t row)
     return (struct span){row, (end < last ? end : last) - row};
 }
 
-/* All rows meet some blocks before the next. The first pair may have a row of another's, the last may have only one. */
-VEC_FN void multiply_all(const struct panel8 *w, struct tile t, const struct x8 *x, float *out)
+/* All rows meet some blocks of `count` panels, one or two, before the next: a constant. The first pair may have a row of another's, the
+ * last may have only one. */
+VEC_FN void multiply_all(const struct panel8 *w, int count, struct tile t, const struct x8 *x, float *out)
 {
     int64_t blocks = x->k / X8_BLOCK, begin = x->skip / 2 * 2, last = x->skip + x->rows;
-    float32x4_t y[PANEL8_ROWS / ROWS + 1][4][PAIRS][2];
-    memset(y, 0, (size_t)((last + ROWS - 1) / ROWS) * sizeof *y);
+    float32x4_t y[2][PANEL8_ROWS / ROWS + 1][4][PAIRS][2];
+    for (int p = 0; p < count; p++) memset(y[p], 0, (size_t)((last + ROWS - 1) / ROWS) * sizeof *y[p]);
     for (int64_t at = 0; at < blocks; at += CHUNK)
         for (struct span s = span_from(x, begin); s.row < last; s = span_from(x, s.row + s.rows)) {
             int64_t end = at + CHUNK < blocks ? at + CHUNK : blocks, eight = s.row / ROWS,
                     skip = s.row % ROWS;
             struct x8 rows = {x->codes + eight * ROWS * x->k + skip / 2 * PAIR_CODES,
                               x->blocks + eight * ROWS * blocks + skip, x->k, s.rows, 0};
-            if (s.rows > 6)
-                add_lines(w, t, 4, at, end, &rows, y[eight]);
-            else if (s.rows > 4)
-                add_lines(w, t, 3, at, end, &rows, y[eight]);
-            else if (s.rows > 2)
-                add_lines(w, t, 2, at, end, &rows, y[eight]);
-            else
-                add_lines(w, t, 1, at, end, &rows, y[eight]);
+            for (int p = 0; p < count; p++)
+                if (s.rows > 6)
+                    add_lines(w + p, t, 4, at, end, &rows, y[p][eight]);
+                else if (s.rows > 4)
+                    add_lines(w + p, t, 3, at, end, &rows, y[p][eight]);
+                else if (s.rows > 2)
+                    add_lines(w + p, t, 2, at, end, &rows, y[p][eight]);
+                else
+                    add_lines(w + p, t, 1, at, end, &rows, y[p][eight]);
         }
-    for (struct span s = span_from(x, begin); s.row < last; s = span_from(x, s.row + s.rows))
-        put_lines(y[s.row / ROWS], x->skip - s.row, s.rows, out + (s.row - x->skip) * PANEL_LINES);
+    for (int p = 0; p < count; p++, out += PANEL8_ROWS * PANEL_LINES)
+        for (struct span s = span_from(x, begin); s.row < last; s = span_from(x, s.row + s.rows))
+            put_lines(y[p][s.row / ROWS], x->skip - s.row, s.rows, out + (s.row - x->skip) * PANEL_LINES);
 }
 
 /* One row of lines that are not in pairs, as an unpacked panel of one row and one that lies in memory: sdot needs no zips. */
@@ -378,11 +381,22 @@ static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *ou
     else if (!w->arranged)
         multiply_one(&two, FROM_PANEL8, x, out);
     else if (w->parts == 2)
-        multiply_all(w, (struct tile){.parts = 2}, x, out);
+        multiply_all(w, 1, (struct tile){.parts = 2}, x, out);
     else if (w->least)
-        multiply_all(w, (struct tile){.parts = 1, .least = true}, x, out);
+        multiply_all(w, 1, (struct tile){.parts = 1, .least = true}, x, out);
     else
-        multiply_all(w, (struct tile){.parts = 1}, x, out);
+        multiply_all(w, 1, (struct tile){.parts = 1}, x, out);
+}
+
+VEC_FN bool is_plain(const struct panel8 *w) { return w->arranged && w->parts == 1 && !w->least; }
+
+static void multiply_two(const struct panel8 *w, const struct x8 *x, float *out)
+{
+    if (is_plain(w) && is_plain(w + 1)) {
+        multiply_all(w, 2, (struct tile){.parts = 1}, x, out);
+        return;
+    }
+    for (int p = 0; p < 2; p++) multiply_panel(w + p, x, out + p * PANEL8_ROWS * PANEL_LINES);
 }
 
 VEC_FN void multiply_few(const unsigned char *panel, enum source from, const struct x8 *x, float *out)
@@ -391,7 +405,7 @@ VEC_FN void multiply_few(const unsigned char *panel, enum source from, const str
     if (x->rows == 1)
         multiply_one(&w, from, x, out);
     else
-        multiply_all(&w, (struct tile){.from = from, .parts = 1}, x, out);
+        multiply_all(&w, 1, (struct tile){.from = from, .parts = 1}, x, out);
 }
 
 static void few_q8_0(const unsigned char *panel, const struct x8 *x, float *out)
@@ -405,6 +419,7 @@ static void few_q4_0(const unsigned char *panel, const struct x8 *x, float *out)
 
 VEC_POP
 
-const struct linear_q_level linear_q_i8mm = LINEAR_Q_TABLE(
-    "neon smmla", ROWS, quantise_in_pair, {[BLOCK_Q8_0] = few_q8_0, [BLOCK_Q4_0] = few_q4_0}, pair_up);
+const struct linear_q_level linear_q_i8mm =
+    LINEAR_Q_TABLE("neon smmla", ROWS, quantise_in_pair, {[BLOCK_Q8_0] = few_q8_0, [BLOCK_Q4_0] = few_q4_0},
+                   pair_up, multiply_two);
 #endif

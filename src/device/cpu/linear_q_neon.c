@@ -64,6 +64,6 @@ static void few_q4_0(const unsigned char *panel, const struct x8 *x, float *out)
 
 VEC_POP
 
-const struct linear_q_level linear_q_dotprod =
-    LINEAR_Q_TABLE("neon sdot", 1, quantise_row, {[BLOCK_Q8_0] = few_q8_0, [BLOCK_Q4_0] = few_q4_0}, NULL);
+const struct linear_q_level linear_q_dotprod = LINEAR_Q_TABLE(
+    "neon sdot", 1, quantise_row, {[BLOCK_Q8_0] = few_q8_0, [BLOCK_Q4_0] = few_q4_0}, NULL, NULL);
 #endif

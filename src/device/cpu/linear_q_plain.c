@@ -29,4 +29,4 @@ static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *ou
     }
 }
 
-const struct linear_q_level linear_q_plain = LINEAR_Q_TABLE("plain", 1, quantise_row, {NULL}, NULL);
+const struct linear_q_level linear_q_plain = LINEAR_Q_TABLE("plain", 1, quantise_row, {NULL}, NULL, NULL);
