@@ -15,6 +15,7 @@ import machine
 import plim
 
 MIB = 1 << 20
+INTERVAL = 0.2  # s between two samples: the machine's numbers are as late as a busy host makes their writer
 
 
 class Run:
@@ -37,9 +38,10 @@ class Run:
             if ended: return plim.ok(False, f"{what}: the run ended before: {self.process.stderr.read().strip()}")
             time.sleep(0.02)
 
-    def steps(self, more):
-        begin = len(self.events("step"))
-        return self.wait(f"{more} steps", lambda: len(self.events("step")) >= begin + more)
+    def steps(self, more, samples=0):
+        """So many steps more, and time for so many samples."""
+        begin, clock = len(self.events("step")), time.monotonic()
+        return self.wait(f"{more} steps", lambda: len(self.events("step")) >= begin + more and time.monotonic() - clock >= samples * INTERVAL)
 
     def end(self, folder):
         plim.run("ctl", f"{folder}/run", "stop")
@@ -51,16 +53,16 @@ with tempfile.TemporaryDirectory() as folder:
     roomy, _ = plim.plan(path, "--budget", "8GiB")
     full = roomy["naive_bytes"]
     calm = plim.losses(plim.run("train", path, "--budget", "8GiB", "--no-checkpoint", "-q", "--steps", 100).stdout)
-    box = machine.Machine(folder, 4 * full, others=full)
+    box = machine.Machine(4 * full, others=full)
     reserve = box.total // 6
-    run = Run(folder, path, box, "--set", "budget=auto", "--set", f"monitoring.reserve={reserve}", "--set", "monitoring.interval=0.02")
-    if run.steps(3):
+    run = Run(folder, path, box, "--set", "budget=auto", "--set", f"monitoring.reserve={reserve}", "--set", f"monitoring.interval={INTERVAL}")
+    if run.steps(3, samples=3):
         plan = run.events("plan")[0]
         plim.ok(not run.events("replan"), f"alone it keeps its plan of {plan['planned_total'] / MIB:.1f} MiB")
         # The neighbour leaves half of the reserve free: nothing is critical, but it is too near.
         box.others = box.total - box.ours() - reserve // 2
         run.wait("a lower line", lambda: run.events("replan"))
-        run.steps(6)
+        run.steps(6, samples=6)
         free = box.total - box.others - box.ours()
         lowered = run.events("replan")
         plim.ok(lowered[-1]["planned_total"] < plan["planned_total"] and len(lowered) <= 2, f"a neighbour comes: {len(lowered)} changes, now {lowered[-1]['planned_total'] / MIB:.1f} MiB")
@@ -68,7 +70,7 @@ with tempfile.TemporaryDirectory() as folder:
         plim.ok(all(e["memory"]["status"] in ("normal", "warning") for e in run.events("memory")), "before anything was critical")
         box.others = full
         run.wait("the line back", lambda: run.events("replan")[-1]["planned_total"] == plan["planned_total"])
-        run.steps(4)
+        run.steps(4, samples=6)
         raised = run.events("replan")[len(lowered):]
         plim.ok(len(raised) <= 2 and run.events("replan")[-1]["knobs"] == plan["knobs"], f"it leaves: {len(raised)} changes, and the first plan is back")
     run.end(folder)

@@ -34,7 +34,7 @@ def budget_by_ctl(folder, path, full, calm):
 
 def squeezed(folder, path, full, calm, what, smooth, squeeze, relax):
     """critical -> reduced -> normal -> restored, on a machine that the run and others share."""
-    box = machine.Machine(folder, 4 * full, others=full)
+    box = machine.Machine(4 * full, others=full)
     run = Run(folder, path, "--budget", full, "--set", f"training.dynamic_batching.smooth_transitions={smooth}",
               "--set", "monitoring.interval=0.02", env={"PLIMSOLL_MACHINE": box.root})
     box.follow(run.process.pid)
@@ -48,7 +48,6 @@ def squeezed(folder, path, full, calm, what, smooth, squeeze, relax):
         run.steps(1)
     events, stderr = run.end()
     box.close()
-    os.rename(box.root, box.root + what.replace(" ", ""))
     told = [e["text"] for e in lines(events)]
     print("\n".join("# " + t for t in told))
     reduced = [e for e in lines(events) if "reducing" in e["action"]]

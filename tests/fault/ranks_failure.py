@@ -132,7 +132,7 @@ def squeeze(folder):
     path = job(folder, training__steps=100000, training__zero_stage=1, training__batch_size=8)
     planned, _ = plim.plan(path, "--ranks", 2, "--budget", "8GiB")
     full = planned["naive_bytes"] + (24 << 20)  # a process with MPI in it is larger
-    box, calm = machine.Machine(folder, 4 * full, others=full), machine.Machine(os.path.join(folder, "calm"), 4 * full, others=full)
+    box, calm = machine.Machine(4 * full, others=full), machine.Machine(4 * full, others=full)
     args = ["train", path, "-q", "--json", "--budget", full, "--set", "monitoring.interval=0.02"]
     process = ranks.apart([(1, {"PLIMSOLL_MACHINE": calm.root}, args, None), (1, {"PLIMSOLL_MACHINE": box.root}, args, None)])
     seen = []

@@ -63,7 +63,7 @@ with tempfile.TemporaryDirectory() as folder:
     if not plim.SANITIZED:
         held = ("--set", "training.recompute=none", "--set", "training.micro_batch_size=4")
         path = job(data__max_length=512, training__batch_size=4)
-        box = machine.Machine(folder, 1 << 30, others=(1 << 30) - 20 * MIB)
+        box = machine.Machine(1 << 30, others=(1 << 30) - 20 * MIB)
         told = refused("a neighbour", "other process", "committing", 4, path, "--budget", "200MiB", *held, env={"PLIMSOLL_MACHINE": box.root})
         plim.ok(told and told["remedies"] and all("budget" not in r["change"] for r in told["remedies"]),
                 "a neighbour: no remedy asks for more than there is")

@@ -1,11 +1,13 @@
 """A machine for tests: /proc and /sys/fs/cgroup in a folder (PLIMSOLL_MACHINE), kept true to one real process.
 
 The machine has `total` bytes, others take `others`, and what the process named by follow() has resident is taken besides: the
-numbers move as those of a real machine of that size would. invite() brings a real process that takes the rest.
+numbers move as those of a real machine of that size would. invite() brings a real process that takes the rest. The folder lies
+in memory: on a disk, a rename may wait for a journal that others keep busy, and the numbers would be late.
 """
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -13,8 +15,9 @@ KIB = 1 << 10
 
 
 class Machine:
-    def __init__(self, folder, total, others=0):
-        self.root, self.total, self.others, self.limit = os.path.join(folder, "machine"), total, others, None
+    def __init__(self, total, others=0):
+        self.folder = tempfile.TemporaryDirectory(prefix="plimsoll-machine-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+        self.root, self.total, self.others, self.limit = self.folder.name, total, others, None
         self.pid, self.neighbour, self.ending = None, None, False
         os.makedirs(os.path.join(self.root, "proc/self"))
         os.makedirs(os.path.join(self.root, "sys/fs/cgroup"))
@@ -71,3 +74,4 @@ class Machine:
     def close(self):
         self.ending = True
         self.thread.join()
+        self.folder.cleanup()
