@@ -400,6 +400,9 @@ static enum plim_status run_engine(struct serving *g, const volatile int *stop, 
     }
 }
 
+/* For requests that were on their way when the last one under way was answered: they get 503. */
+#define ARRIVAL_SECONDS 2.0
+
 static volatile int time_is_up;
 static void on_alarm(int number) { (void)number, time_is_up = 1; }
 
@@ -416,8 +419,12 @@ static enum plim_status drain(struct serving *g, struct plim_error *err)
     time_is_up = g->flags->drain == 0;
     alarm((unsigned)g->flags->drain);
     enum plim_status status = time_is_up ? PLIM_OK : run_engine(g, &time_is_up, err);
-    while (server_active(g->server) && clock_seconds() < limit) nanosleep(&pause, NULL);
     alarm(0);
+    double arrived = clock_seconds() + ARRIVAL_SECONDS;
+    while (server_active(g->server) || (server_arriving(g->server) && clock_seconds() < arrived)) {
+        if (clock_seconds() >= limit) break;
+        nanosleep(&pause, NULL);
+    }
     int left = server_active(g->server);
     if (left) log_warn(&g->log, "%d requests were not answered in time", left);
     return status;

@@ -245,6 +245,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
     if (!x) {
         x = *context = exchange_new(h, connection, url, method);
         if (!x) return MHD_NO;
+        http_connection_begun(h, x->peer);
         if (h->service->begin) h->service->begin(h->arg, x);
         unsigned long long bytes_to_come = announced(x), most = (unsigned long long)h->limits.body_bytes;
         if (bytes_to_come > most && !x->status) refuse_body(x);
@@ -344,7 +345,7 @@ static enum plim_status start_daemon(struct http *h, int fd, int threads, struct
 enum plim_status http_open(const struct http_options *options, struct http **out, struct plim_error *err)
 {
     struct http *h = calloc(1, sizeof *h);
-    int fd, threads = options->threads ? options->threads : HTTP_THREADS;
+    int fd = -1, threads = options->threads ? options->threads : HTTP_THREADS;
     *out = NULL;
     if (!h) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the HTTP front was set up");
     h->limits = options->limits, h->service = options->service, h->arg = options->arg, h->log = options->log;
@@ -352,6 +353,7 @@ enum plim_status http_open(const struct http_options *options, struct http **out
     pthread_cond_init(&h->changed, NULL);
     enum plim_status status = mhd_api_open(&h->mhd, err);
     if (status == PLIM_OK) status = listen_on(h, options->host, options->port, &fd, err);
+    h->listener = fd;
     *out = h; /* callbacks may want it before this function has returned */
     if (status == PLIM_OK) status = start_daemon(h, fd, threads, err);
     if (status == PLIM_OK) status = http_watch_start(h, err);

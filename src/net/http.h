@@ -86,6 +86,8 @@ int http_port(const struct http *h);
 bool http_is_loopback(const struct http *h);
 int http_connections(struct http *h);
 int http_active(struct http *h); /* exchanges that are whole and not answered to their end */
+/* Connections whose request is on its way: begun and not whole, with bytes that nobody has read, or new. */
+int http_arriving(struct http *h);
 
 /* The most that all connections and bodies together can take, beside what the service keeps of them. */
 int64_t http_bytes(const struct http_limits *limits, int threads);

@@ -17,6 +17,7 @@ int http_port(const struct http *h) { return (void)h, 0; }
 bool http_is_loopback(const struct http *h) { return (void)h, true; }
 int http_connections(struct http *h) { return (void)h, 0; }
 int http_active(struct http *h) { return (void)h, 0; }
+int http_arriving(struct http *h) { return (void)h, 0; }
 int64_t http_bytes(const struct http_limits *limits, int threads) { return (void)limits, (void)threads, 0; }
 const char *http_method(const struct http_exchange *x) { return (void)x, ""; }
 const char *http_path(const struct http_exchange *x) { return (void)x, ""; }

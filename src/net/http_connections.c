@@ -54,6 +54,22 @@ static struct http_connection *longest_idle(struct http *h, double seconds)
     return oldest;
 }
 
+static bool is_arriving(const struct http_connection *c, double now)
+{
+    if (c->busy || c->hung_up) return false;
+    return c->begun || (!c->asked && now - c->since < GRACE_SECONDS) || has_bytes(c->fd);
+}
+
+int http_arriving(struct http *h)
+{
+    double now = clock_seconds();
+    pthread_mutex_lock(&h->lock);
+    int n = has_bytes(h->listener); /* somebody who was not let in yet */
+    for (struct http_connection *c = h->first; c; c = c->after) n += is_arriving(c, now);
+    pthread_mutex_unlock(&h->lock);
+    return n;
+}
+
 /* Idle connections make place: too many of them when they have had time to ask, and for the newest at once. */
 static void make_place(struct http *h, struct http_connection *newest)
 {
@@ -144,6 +160,13 @@ void http_on_connection(void *arg, struct MHD_Connection *connection, void **con
     pthread_mutex_unlock(&h->lock);
 }
 
+void http_connection_begun(struct http *h, struct http_connection *c)
+{
+    pthread_mutex_lock(&h->lock);
+    c->asked = c->begun = true;
+    pthread_mutex_unlock(&h->lock);
+}
+
 void http_connection_busy(struct http *h, struct http_connection *c, struct http_exchange *x)
 {
     pthread_mutex_lock(&h->lock);
@@ -154,7 +177,7 @@ void http_connection_busy(struct http *h, struct http_connection *c, struct http
 void http_connection_idle(struct http *h, struct http_connection *c, struct http_exchange *x)
 {
     pthread_mutex_lock(&h->lock);
-    c->since = clock_seconds();
+    c->since = clock_seconds(), c->begun = false;
     if (c->busy == x) c->busy = NULL, h->idle += !c->hung_up, h->active--;
     pthread_mutex_unlock(&h->lock);
 }

@@ -16,6 +16,7 @@ struct http_connection {
     int fd;
     double since;               /* it began, or its last answer was sent */
     struct http_exchange *busy; /* whose request is whole; NULL: idle */
+    bool asked, begun;          /* a head has come; one has come that is not answered */
     bool hung_up;
 };
 
@@ -26,7 +27,7 @@ struct http {
     const struct http_service *service;
     void *arg;
     const struct log *log;
-    int port;
+    int listener, port;
     bool loopback;
     _Atomic int64_t bodies; /* bytes */
 
@@ -34,7 +35,7 @@ struct http {
     pthread_cond_t changed;
     struct http_connection *first, *last;   /* oldest first */
     int connections, idle, active, leaving; /* idle: not of those that were hung up on and are leaving */
-    bool stop, closing;
+    bool stop;
     pthread_t watcher;
 };
 
@@ -68,7 +69,8 @@ enum plim_status http_watch_start(struct http *h, struct plim_error *err);
 void http_watch_stop(struct http *h);
 void http_on_connection(void *arg, struct MHD_Connection *connection, void **context,
                         enum MHD_ConnectionNotificationCode code);
-/* The connection's request is whole; its answer was sent or it is lost. */
+/* A head has come; the connection's request is whole; its answer was sent or it is lost. */
+void http_connection_begun(struct http *h, struct http_connection *c);
 void http_connection_busy(struct http *h, struct http_connection *c, struct http_exchange *x);
 void http_connection_idle(struct http *h, struct http_connection *c, struct http_exchange *x);
 

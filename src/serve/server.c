@@ -101,11 +101,20 @@ static bool check_kind(const struct server *s, const struct endpoint *e, struct 
     return true;
 }
 
+static bool check_state(struct server *s, const struct endpoint *e, struct refusal *why)
+{
+    int state = atomic_load(&s->state);
+    if ((e->flags & NEEDS_MODEL) && state == SERVER_LOADING)
+        return refuse(why, 503, NULL, "loading", "the model is being loaded; try again later");
+    if (e->handle != api_models && (e->flags & NEEDS_MODEL) && state == SERVER_DRAINING)
+        return refuse(why, 503, NULL, "shutting_down", "the server is shutting down");
+    return true;
+}
+
 static bool check(struct server *s, struct http_exchange *x, struct refusal *why)
 {
     const char *allowed;
     const struct endpoint *e = find(x, &allowed);
-    int state = atomic_load(&s->state);
     if (!check_browser(s, x, why)) return false;
     if (!e && allowed) {
         http_set_header(x, "Allow", allowed);
@@ -117,10 +126,7 @@ static bool check(struct server *s, struct http_exchange *x, struct refusal *why
         return refuse(why, 401, NULL, "invalid_api_key",
                       "a key is needed: send it as 'Authorization: Bearer KEY'");
     }
-    if ((e->flags & NEEDS_MODEL) && state == SERVER_LOADING)
-        return refuse(why, 503, NULL, "loading", "the model is being loaded; try again later");
-    if (e->handle != api_models && (e->flags & NEEDS_MODEL) && state == SERVER_DRAINING)
-        return refuse(why, 503, NULL, "shutting_down", "the server is shutting down");
+    if (!check_state(s, e, why)) return false;
     return !(e->flags & NEEDS_MODEL) || check_kind(s, e, why);
 }
 
@@ -137,7 +143,9 @@ static void on_handle(void *arg, struct http_exchange *x)
     const char *allowed;
     const struct endpoint *e = find(x, &allowed);
     struct server *s = arg;
+    struct refusal why = {0};
     size_t len;
+    if (!check_state(s, e, &why)) return reply_refusal(s, x, &why); /* it was ready when the head came */
     http_body(x, &len);
     bool large = len > SMALL_BODY; /* one of them at a time: its tree is what takes most */
     if (large) pthread_mutex_lock(&s->large);
@@ -232,6 +240,7 @@ void server_close(struct server *s)
 
 int server_port(const struct server *s) { return http_port(s->http); }
 int server_active(struct server *s) { return http_active(s->http); }
+int server_arriving(struct server *s) { return http_arriving(s->http); }
 
 uint64_t server_number(struct server *s)
 {

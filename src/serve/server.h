@@ -67,7 +67,8 @@ enum plim_status server_control(void *server, const char *what, const struct nod
                                 struct json_writer *reply, struct plim_error *err);
 
 int server_port(const struct server *s);
-int server_active(struct server *s); /* requests not yet answered to their end */
+int server_active(struct server *s);   /* requests not yet answered to their end */
+int server_arriving(struct server *s); /* connections whose request is on its way */
 
 #define SERVER_TREE    ((int64_t)32 << 20)
 #define SERVER_ANSWERS ((int64_t)64 << 20)

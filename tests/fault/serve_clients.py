@@ -184,6 +184,19 @@ def drain(m):
         ok(whole.result[1]["choices"][0]["text"] == "abcde" * 20 == "".join(e["choices"][0]["text"] for e in streamed.result[:-1]), "those there are answered")
         s.process.wait(60) # a second signal would end it at once
         ok(s.stop() == 0 and s.log().splitlines()[-1] == "stopped", "exit 0")
+    with Server(m) as s:
+        request = post_bytes("/generate", {"prompt": "a", "max_tokens": 1, "temperature": 0})
+        halves = [socket.create_connection(("127.0.0.1", s.port), timeout=60) for _ in range(2)]
+        halves[0].sendall(request[:-3])  # the other has said nothing yet
+        ok(s.wait_for(lambda: s.metric("http_connections") >= 3), "a request is on its way")
+        s.process.send_signal(signal.SIGTERM)
+        ok(s.wait_for(lambda: "stopping" in s.log()), "SIGTERM with nothing under way")
+        halves[0].sendall(request[-3:])
+        halves[1].sendall(request)
+        told = [c.recv(4096) for c in halves]
+        ok(all(b"503" in t and b"shutting_down" in t for t in told), "what was on its way is answered with 503")
+        s.process.wait(60)
+        ok(s.stop() == 0, "exit 0")
     with Server(m, "--drain", 1, "--max-context", 100000, engine="delay=5") as s:
         c = open_stream(s, {"prompt": "abcde", "max_tokens": 90000, "temperature": 0, "stream": True})
         ok(s.wait_for(lambda: s.metric("num_requests_running") == 1), "a long request runs")
