@@ -27,13 +27,16 @@ def prepare(kind, task, folder):
 
 
 def difference(model, kind, task, numbers):
+    """Of the largest number."""
     ids = numbers["ids"].long()
     mask = torch.arange(ids.shape[1])[None] < numbers["lengths"][:, None]
     more = {"token_type_ids": numbers["types"].long()} if kind == "bert" else {}
     with torch.no_grad(): out = model(input_ids=ids, attention_mask=mask.long(), **more)
-    if task != "pairs": return (torch.where(mask[..., None], out.logits, 0) - numbers["logits"]).abs().max().item()
-    mean = (out.last_hidden_state * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-    return (mean - numbers["embedding:mean0"]).abs().max().item()
+    if task == "pairs":
+        mine, want = (out.last_hidden_state * mask[..., None]).sum(1) / mask.sum(1, keepdim=True), numbers["embedding:mean0"]
+    else:
+        mine, want = torch.where(mask[..., None], out.logits, 0), numbers["logits"]
+    return ((mine - want).abs().max() / want.abs().max()).item()
 
 
 with tempfile.TemporaryDirectory() as folder:

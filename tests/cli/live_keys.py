@@ -120,6 +120,6 @@ with tempfile.TemporaryDirectory() as folder_:
             if name.endswith("bias"): torch.nn.init.normal_(p, std=0.2)
         start = f"{folder_}/start"
         model_.save_pretrained(start)
-        path_ = plim.job(folder_, **{f"model__{k}": '""' for k in ("architecture",)}, **small)
+        path_ = plim.job(folder_, model__architecture='""', model__tie_word_embeddings="false", **small)
         follow(name_.replace(" ", "-"), folder_, path_, "--set", f"model.path={start}")
 plim.done()
