@@ -37,7 +37,7 @@ const struct linear_q_level *linear_q_level(void)
 {
     const unsigned long hwcap_dotprod = 1ul << 20, hwcap2_i8mm = 1ul << 13;
     bool dot = cpu_has(CPU_NEON) && (getauxval(AT_HWCAP) & hwcap_dotprod);
-    if (dot && (getauxval(AT_HWCAP2) & hwcap2_i8mm)) return &linear_q_i8mm;
+    if (dot && cpu_has(CPU_NEON_BF16) && (getauxval(AT_HWCAP2) & hwcap2_i8mm)) return &linear_q_i8mm;
     return dot ? &linear_q_dotprod : &linear_q_plain;
 }
 #else
