@@ -20,8 +20,6 @@ extern const struct subcommand subcommand_plan, subcommand_train, subcommand_gen
     subcommand_version, subcommand_docs, subcommand_embed, subcommand_serve, subcommand_config,
     subcommand_doctor, subcommand_ctl, subcommand_watch;
 
-/* All of them, ending with a NULL command. */
-const struct subcommand *const *cli_subcommands(void);
 /* The program for help, man page and completion. */
 const struct program *cli_program(void);
 

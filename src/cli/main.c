@@ -47,8 +47,6 @@ static struct program program = {
     .sections = sections,
 };
 
-const struct subcommand *const *cli_subcommands(void) { return subcommands; }
-
 const struct program *cli_program(void)
 {
     int n = 0;

@@ -15,7 +15,6 @@ struct train_log {
     double started;
     double losses[48]; /* the last ones, for the curve */
     int nlosses;
-    const char *command_name;
     struct job *job;
     const struct device_facts *facts; /* what it runs on */
     bool resume;                      /* the folder's log goes on */

@@ -121,9 +121,6 @@ enum plim_status comm_missing(struct comm *comm, const char *what, const char *w
 static inline int comm_rank(const struct comm *comm) { return comm ? comm->rank : 0; }
 static inline int comm_ranks(const struct comm *comm) { return comm ? comm->ranks : 1; }
 
-/* How many ranks a launcher started, as the environment says, before anything is loaded. PLIM_BAD_INPUT: no number. */
-enum plim_status comm_launched(int *ranks, struct plim_error *err);
-
 /* Bytes of scratch that comm_reduce and comm_sum of so many ranks need. */
 size_t comm_work(int ranks, size_t whole_bytes);
 

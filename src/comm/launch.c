@@ -67,12 +67,6 @@ static enum plim_status find_launcher(int *row, int *ranks, struct plim_error *e
     return PLIM_OK;
 }
 
-enum plim_status comm_launched(int *ranks, struct plim_error *err)
-{
-    int row;
-    return find_launcher(&row, ranks, err);
-}
-
 /* --- the module ------------------------------------------------------------------------------------------------ */
 
 /* Beside the program, or in the library folder beside its folder. */

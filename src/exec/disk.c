@@ -341,7 +341,8 @@ static enum plim_status take_buffers(struct disk_store *disk, const struct disk_
                                      struct plim_error *err)
 {
     int depth = o->depth ? o->depth : DISK_DEPTH;
-    disk->buffers.depth = depth > DISK_DEPTH_MOST ? DISK_DEPTH_MOST : depth;
+    if (depth > DISK_DEPTH_MOST) depth = DISK_DEPTH_MOST;
+    disk->buffers.depth = depth;
     disk->buffers.piece = o->piece ? o->piece : DISK_PIECE;
     void *base = mmap(NULL, disk_buffer_bytes(depth, disk->buffers.piece), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 struct client {
@@ -137,7 +138,12 @@ static void client_accept(struct control *c)
     struct ucred who;
     socklen_t len = sizeof who;
     int fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) return;
+    if (fd < 0) {
+        struct timespec pause = {
+            0, 100000000}; /* no descriptor is left: the client still waits, and poll would spin */
+        if (errno != EAGAIN) nanosleep(&pause, NULL);
+        return;
+    }
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || who.uid != geteuid()) {
         close(fd);
         return;

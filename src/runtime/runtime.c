@@ -88,7 +88,8 @@ static enum plim_status share_line(struct runtime *rt, struct plim_error *err)
         comm_gather(comm, &mine, sizeof mine, all, (size_t)comm_ranks(comm) * sizeof mine, err);
     for (int i = 0; i < comm_ranks(comm) && status == PLIM_OK; i++) {
         if (all[i].budget < r->budget) r->budget = all[i].budget;
-        if (all[i].host_budget < r->host_budget) r->host_budget = all[i].host_budget;
+        int64_t host = all[i].host_budget; /* 0: no line */
+        if (host && (!r->host_budget || host < r->host_budget)) r->host_budget = host;
         if (all[i].overhead > r->overhead) r->overhead = all[i].overhead;
         if (all[i].reserve < rt->reserve) rt->reserve = all[i].reserve;
     }

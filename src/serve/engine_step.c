@@ -98,12 +98,18 @@ static bool tell(const struct engine *e, struct request *r, const struct draw *d
     return !r->ask.hear || r->ask.hear(r->ask.arg, &event);
 }
 
-/* A token of the prompt; the first has nothing before it to be likely after. */
-static void tell_prompt(struct engine *e, struct request *r, const struct draw *d)
+/* The first token of a prompt has nothing before it to be likely after. */
+static bool tell_first(struct engine *e, struct request *r)
 {
     static const struct draw first = {.logprob = NAN};
-    bool go_on = true;
-    if (r->told == 0) go_on = tell(e, r, &first, r->tokens[0], FINISH_NONE), r->told = 1;
+    if (r->told || !r->ask.prompt_logprobs) return true;
+    r->told = 1;
+    return tell(e, r, &first, r->tokens[0], FINISH_NONE);
+}
+
+static void tell_prompt(struct engine *e, struct request *r, const struct draw *d)
+{
+    bool go_on = tell_first(e, r);
     if (go_on) go_on = tell(e, r, d, d->token, FINISH_NONE), r->told++;
     if (go_on) return;
     pthread_mutex_lock(&e->lock);
@@ -116,6 +122,7 @@ bool engine_answer(struct engine *e, struct request *r, const struct draw *d)
     struct engine_event end = {.token = -1, .finish = FINISH_EOS};
     bool ends = !r->ask.ignore_eos && is_end(&e->spec, d->token);
     if (!r->made) r->answered = e->now;
+    if (!tell_first(e, r)) return engine_finish_cancelled(e, r), false;
     if (ends) return engine_finish(e, r, &end), false;
     r->tokens[r->sequence.known++] = d->token;
     if (r->so_far.token) seen_add(&r->so_far, d->token);

@@ -88,8 +88,8 @@ static enum plim_status check_promises(const struct safetensors *set, const char
         const struct node *node = node_item(map, i);
         const struct safetensor *t = safetensors_find(set, node->key);
         const char *file = node_string(node, "");
-        size_t n = t ? strlen(t->path) : 0, m = strlen(file);
-        if (!t || n < m || strcmp(t->path + n - m, file))
+        const char *slash = t ? strrchr(t->path, '/') : NULL;
+        if (!t || strcmp(slash ? slash + 1 : t->path, file))
             return plim_fail(err, PLIM_BAD_INPUT,
                              "%s: tensor '%.200s' is missing from %s; fetch that file again", index,
                              node->key, file);

@@ -3,7 +3,7 @@
  *
  *     struct monitor *monitor;
  *     monitor_open(&(struct monitor_options){.source = {.root = os_machine_root(), .device = device}, .thresholds = profile,
- *                                            .interval = MONITOR_SECONDS}, &monitor, &err);
+ *                                            .interval = 0.2}, &monitor, &err);
  *     monitor_tell(monitor, &(struct monitor_own){.step = step, .budget = budget});   // at step ends
  *     struct monitor_state now;
  *     monitor_look(monitor, &now);                       // the newest sample; never waits for one
@@ -21,8 +21,7 @@
 #include "watch/readers.h"
 #include "watch/status.h"
 
-#define MONITOR_SECONDS 0.2  /* between two samples */
-#define MONITOR_STALL   10.0 /* per cent of the time that every task waits for memory: a warning by itself */
+#define MONITOR_STALL 10.0 /* per cent of the time that every task waits for memory: a warning by itself */
 
 enum { GAUGES_MAX = 3, MONITOR_TREND = 16, ADVICE_MAX = 4 };
 

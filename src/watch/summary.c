@@ -1,6 +1,5 @@
 /* summary.c - see summary.h. */
 #include "watch/summary.h"
-#include "base/bytes.h"
 
 void summary_of(const struct runtime *rt, struct memory_summary *out)
 {
@@ -46,24 +45,4 @@ void summary_json(const struct memory_summary *s, struct json_writer *w, const c
     json_int(w, "overhead", s->overhead);
     json_end_object(w);
     json_end_object(w);
-}
-
-static void put_row(struct strbuf *out, const char *name, int64_t bytes)
-{
-    char text[BYTES_TEXT];
-    strbuf_addf(out, "  %-14s %10s\n", name, bytes_format(text, (uint64_t)(bytes > 0 ? bytes : 0)));
-}
-
-void summary_text(const struct memory_summary *s, struct strbuf *out)
-{
-    put_row(out, "budget", s->budget);
-    put_row(out, "allocated", s->allocated);
-    put_row(out, "reserved", s->reserved);
-    put_row(out, "free", s->free);
-    put_row(out, "peak", s->peak);
-    strbuf_addf(out, "  %-14s %9.1f%%\n  %-14s %9.1f%%\n", "utilisation", 100 * summary_utilisation(s),
-                "fragmentation", 100 * summary_fragmentation(s));
-    for (int i = 0; i < CLASS_COUNT; i++)
-        if (s->by_class[i]) put_row(out, tensor_class_name((enum tensor_class)i), s->by_class[i]);
-    put_row(out, "overhead", s->overhead);
 }

@@ -2,7 +2,7 @@
  *
  *     struct memory_summary s;
  *     summary_of(&runtime, &s);
- *     summary_text(&s, &out);
+ *     summary_json(&s, w, "memory");
  *
  * Of the tier that the budget counts: the process on a CPU, the device's bytes on a GPU. All numbers but the peak follow
  * from the plan, which is what is committed, to the byte (runtime_check).
@@ -31,6 +31,5 @@ double summary_utilisation(const struct memory_summary *summary);
 double summary_fragmentation(const struct memory_summary *summary);
 
 void summary_json(const struct memory_summary *summary, struct json_writer *w, const char *key);
-void summary_text(const struct memory_summary *summary, struct strbuf *out);
 
 #endif

@@ -57,6 +57,10 @@ def likelihoods(s):
     l = r["choices"][0]["logprobs"]
     ok(l["tokens"] == list("abcab") and l["text_offset"] == [0, 1, 2, 3, 4] and l["token_logprobs"] == [None, -0.5, -0.75, -0.25, -0.5]
        and l["top_logprobs"][0] is None and l["top_logprobs"][3] == {"a": -0.25, "b": -0.5}, f"logprobs with echo {l}")
+    for more in (0, 2):
+        code, r = s.post("/v1/completions", {"prompt": "a", "max_tokens": more, "temperature": 0, "logprobs": 1, "echo": True})
+        lp = r["choices"][0]["logprobs"]
+        ok(code == 200 and lp["tokens"][0] == "a" and lp["token_logprobs"][0] is None and len(lp["tokens"]) == 1 + more, f"echo of a prompt of one token, and {more} more")
     code, r = s.post("/v1/completions", {"prompt": "abc", "max_tokens": 0, "logprobs": 0, "echo": True, "temperature": 0})
     ok(r["choices"][0]["text"] == "abc" and len(r["choices"][0]["logprobs"]["tokens"]) == 3 and r["usage"]["completion_tokens"] == 0, f"scoring a prompt {r}")
     code, r = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "é"}], "max_tokens": 10, "temperature": 0, "logprobs": True, "top_logprobs": 1})

@@ -21,7 +21,6 @@
 enum {
     ITEM_LINES = 64,
     PIECE = 512,
-    TILE_BLOCKS = PAGED_TILE / KV_BLOCK,
     LEAST_ITEMS = 4, /* for each worker; below, keys are cut into pieces */
 };
 #define TOP_START (-1e30f)

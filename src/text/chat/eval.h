@@ -87,7 +87,6 @@ const struct chat_row *chat_list_filter_find(const char *name, size_t len);
 const struct chat_row *chat_test_find(const char *name, size_t len);
 const struct chat_row *chat_function_find(const char *name, size_t len);
 const struct chat_row *chat_method_find(const struct chat_value *self, const char *name, size_t len);
-bool chat_method_known(const char *name, size_t len); /* of any type */
 const struct chat_row *chat_row_find(const struct chat_row *rows, const char *name, size_t len);
 
 /* ---- bounds and errors (eval.c) ---- */

@@ -128,10 +128,3 @@ const struct chat_row *chat_method_find(const struct chat_value *self, const cha
     const struct chat_row *rows = by_kind[self->kind];
     return rows ? chat_row_find(rows, name, len) : NULL;
 }
-
-bool chat_method_known(const char *name, size_t len)
-{
-    for (int kind = 0; kind < CHAT_KINDS; kind++)
-        if (by_kind[kind] && chat_row_find(by_kind[kind], name, len)) return true;
-    return false;
-}

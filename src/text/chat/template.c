@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { CONFIG_MAX = 64 << 20, PATH_TEXT = 4096 };
+enum { PATH_TEXT = 4096 };
 
 static enum plim_status parse_into(struct chat_template *tmpl, const char *text, size_t len,
                                    struct plim_error *err)
