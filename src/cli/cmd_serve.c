@@ -488,12 +488,13 @@ static int serve(const struct serve_flags *f, const char *what)
     serve_log_open(&g.stages, &g.log);
     enum plim_status status = check_flags(f, &err);
     bool opening = status == PLIM_OK;
+    volatile sig_atomic_t *stop =
+        f->plan ? NULL : cli_stop_flag(); /* whoever is told the address may stop it */
     if (status == PLIM_OK) status = open_all(&g, what, &err);
     if (status != PLIM_OK && opening && !f->plan) serve_log_failure(&g.stages, status);
     if (status == PLIM_OK && f->plan) status = write_files(&g, &err);
     if (status == PLIM_OK && f->plan) shown = show_plan(&g);
     if (status == PLIM_OK && !f->plan) {
-        volatile sig_atomic_t *stop = cli_stop_flag();
         status = run_engine(&g, stop, &err);
         if (status == PLIM_OK) status = drain(&g, &err);
         if (status != PLIM_OK) serve_log_failure(&g.stages, status), give_up(&g, &err);

@@ -52,6 +52,13 @@ void http_drop_body(struct http_exchange *x)
     x->booked = 0;
 }
 
+bool http_book(struct http_exchange *x, int64_t bytes)
+{
+    int64_t all = atomic_fetch_add(&x->http->bodies, bytes) + bytes;
+    x->booked += bytes;
+    return all <= x->http->limits.bodies_bytes;
+}
+
 void http_set_header(struct http_exchange *x, const char *name, const char *value)
 {
     if (x->headers == HTTP_HEADERS) return;
@@ -115,6 +122,14 @@ static enum turn next_turn(struct http_exchange *x)
     return turn;
 }
 
+/* "http://host/path", as proxies are asked, is "/path" here. */
+static const char *path_of(const char *url)
+{
+    const char *host = strncasecmp(url, "http://", 7) ? NULL : url + 7,
+               *path = host ? strchr(host, '/') : NULL;
+    return path ? path : url;
+}
+
 static struct http_exchange *exchange_new(struct http *h, struct MHD_Connection *connection, const char *url,
                                           const char *method)
 {
@@ -122,7 +137,7 @@ static struct http_exchange *exchange_new(struct http *h, struct MHD_Connection 
         h->mhd.connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct http_exchange *x = info && info->socket_context ? calloc(1, sizeof *x) : NULL;
     if (!x) return NULL;
-    *x = (struct http_exchange){.http = h, .connection = connection, .path = url, .method = method};
+    *x = (struct http_exchange){.http = h, .connection = connection, .path = path_of(url), .method = method};
     x->peer = info->socket_context;
     x->body.most = (size_t)h->limits.body_bytes + 1;
     pthread_mutex_init(&x->lock, NULL);
@@ -371,11 +386,10 @@ static void lose_all(struct http *h)
 {
     for (bool left = true; left;) {
         pthread_mutex_lock(&h->lock);
-        for (struct http_connection *c = h->first; c; c = c->after)
-            if (c->busy)
-                http_lose(c->busy);
-            else
-                http_hang_up(h, c);
+        for (struct http_connection *c = h->first; c; c = c->after) {
+            if (c->busy) http_lose(c->busy);
+            http_hang_up(h, c); /* wakes whoever waits to send, too */
+        }
         left = h->active > 0;
         pthread_mutex_unlock(&h->lock);
         struct timespec pause = {0, 2000000};

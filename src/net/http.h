@@ -97,6 +97,8 @@ const char *http_path(const struct http_exchange *x);                     /* wit
 const char *http_header(const struct http_exchange *x, const char *name); /* NULL: absent */
 const char *http_body(const struct http_exchange *x, size_t *len);        /* from handle on */
 void http_drop_body(struct http_exchange *x);                             /* when it is no longer needed */
+/* Counts a large answer among the bodies until its exchange ends; false: there is no room for it now. */
+bool http_book(struct http_exchange *x, int64_t bytes);
 
 /* The service's own. */
 void http_set_user(struct http_exchange *x, void *user);

@@ -24,6 +24,7 @@ const char *http_path(const struct http_exchange *x) { return (void)x, ""; }
 const char *http_header(const struct http_exchange *x, const char *name) { return (void)x, (void)name, NULL; }
 const char *http_body(const struct http_exchange *x, size_t *len) { return (void)x, *len = 0, ""; }
 void http_drop_body(struct http_exchange *x) { (void)x; }
+bool http_book(struct http_exchange *x, int64_t bytes) { return (void)x, (void)bytes, false; }
 void http_set_user(struct http_exchange *x, void *user) { (void)x, (void)user; }
 void *http_user(const struct http_exchange *x) { return (void)x, NULL; }
 void http_set_header(struct http_exchange *x, const char *name, const char *value)

@@ -1,6 +1,8 @@
 /* api_tokens.c - /tokenize and /detokenize. */
 #include "serve/server_part.h"
 
+enum { NUMBER_BYTES = 8 /* of a token in JSON */ };
+
 static bool tokenize(struct server *s, const struct ask *ask, struct token_list *ids, struct refusal *why)
 {
     struct strbuf text = STRBUF_INIT;
@@ -18,6 +20,13 @@ static bool tokenize(struct server *s, const struct ask *ask, struct token_list 
     return good;
 }
 
+/* An answer waits as long as its client does not read it. */
+static bool book(struct http_exchange *x, int64_t bytes, struct refusal *why)
+{
+    return http_book(x, bytes) ||
+           refuse(why, 503, NULL, "answers_full", "too many large answers at once; try again later");
+}
+
 void api_tokenize(struct server *s, struct http_exchange *x)
 {
     struct doc *doc = NULL;
@@ -26,7 +35,8 @@ void api_tokenize(struct server *s, struct http_exchange *x)
     struct token_list ids = {0};
     struct strbuf out = STRBUF_INIT;
     struct json_writer w;
-    if (!body_ask(s, x, ASK_TOKENIZE, &doc, &ask, &why) || !tokenize(s, &ask, &ids, &why)) {
+    if (!body_ask(s, x, ASK_TOKENIZE, &doc, &ask, &why) || !tokenize(s, &ask, &ids, &why) ||
+        !book(x, (int64_t)ids.count * NUMBER_BYTES, &why)) {
         reply_refusal(s, x, &why);
         goto out;
     }

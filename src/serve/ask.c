@@ -299,7 +299,7 @@ struct sampling ask_sampling(const struct ask *ask, uint64_t seed)
 {
     return (struct sampling){.temperature = ask->temperature,
                              .top_k = ask->top_k,
-                             .top_p = ask->top_p,
+                             .top_p = ask->top_p > 0 ? ask->top_p : 1e-9, /* 0: the likeliest alone */
                              .min_p = ask->min_p,
                              .repetition_penalty = ask->repetition_penalty,
                              .presence_penalty = ask->presence_penalty,

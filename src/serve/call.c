@@ -293,6 +293,13 @@ static bool reserve(struct call *c, struct refusal *why)
         if (wants_prompt(c)) tokens += (int64_t)c->prompts[i].ids.count;
         bytes += tokens * each * c->ask.n + width * NUMBER_BYTES;
     }
+    int64_t longest = engine_plan_now(s->model.engine).context * TOKEN_BYTES, most = s->options.answer_bytes;
+    if (most < longest) most = longest; /* what the plan promises runs */
+    if (bytes > most)
+        return refuse(why, 400, NULL, "answer_too_large",
+                      "the answer may take %lld bytes, and %lld are there for answers: ask for fewer tokens, "
+                      "choices or likelihoods",
+                      (long long)bytes, (long long)most);
     pthread_mutex_lock(&s->lock);
     bool fits = !s->answers || s->answers + bytes <= s->options.answer_bytes;
     if (fits) s->answers += bytes, c->reserved = bytes;
@@ -327,6 +334,7 @@ static bool submit(struct call *c, struct choice *ch, uint64_t seed, struct refu
     ch->id = id, ch->submitted = status == PLIM_OK;
     if (status != PLIM_OK) c->holders--;
     pthread_mutex_unlock(&c->lock);
+    if (status == PLIM_BUSY && server_is_draining(c->server, why)) return false;
     return status == PLIM_OK || refuse_error(why, status == PLIM_NO_FIT ? "max_tokens" : NULL, &err);
 }
 

@@ -68,9 +68,8 @@ struct engine_options {
     const char *rung; /* static text, for the plan; NULL: it has no name */
     bool
         plan_only; /* nothing is taken: the engine can tell its plan and be closed. Of the device only facts are looked at */
-    const struct log *log; /* NULL: nobody */
-    void (*stage)(void *arg,
-                  const char *name); /* hears how far opening has come, by the names of S2; NULL: nobody */
+    const struct log *log;                      /* NULL: nobody */
+    void (*stage)(void *arg, const char *name); /* hears how far opening has come; NULL: nobody */
     void *stage_arg;
 };
 

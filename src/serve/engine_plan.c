@@ -21,6 +21,8 @@ enum {
     FEW_ROWS = 8,           /* of members for prompts: few of their tokens end one */
     USUAL_CONTEXT = 2048,   /* without a line, what each request has blocks for */
     SEEN_USUAL = 4096,      /* tokens that penalties go by, of all requests of a step */
+    ROOM_USUAL = 8 << 20,   /* for requests, at most */
+    ROOM_ASKED = 64 << 20,  /* and where the queue is as long as somebody wants it */
     BESIDE_EARLY = 1 << 20, /* of what the caller takes beside the engine, at most before it is measured */
 };
 
@@ -292,6 +294,19 @@ static int64_t own_drawer(const struct engine *e)
     return drawer_bytes(NULL, e->spec.vocab_size) * e->device->facts.threads; /* a device that is not here */
 }
 
+/* Requests that run or wait, each as long as can be; not more than a part of the budget, and a larger one where the queue's length
+ * was asked for. */
+static int64_t requests_room(const struct engine *e, const struct sizes *s)
+{
+    const struct engine_options *o = &e->options;
+    int64_t each = (int64_t)sizeof(struct request) + s->context * 5 +
+                   least(s->context, e->spec.vocab_size) * (int64_t)sizeof(struct seen_token);
+    int64_t room = (s->parallel + (o->queue ? o->queue : 4 * s->parallel)) * each;
+    int64_t most = o->queue ? ROOM_ASKED : ROOM_USUAL;
+    if (o->budget) most = least(most, o->budget / (o->queue ? 4 : 16));
+    return room < most ? room : most > each ? most : each;
+}
+
 /* Host bytes beside the arena: requests, blocks, logits and what draws from them, tapes and layouts of all members. */
 static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64_t *out,
                                   struct plim_error *err)
@@ -308,11 +323,7 @@ static enum plim_status own_bytes(struct engine *e, const struct sizes *s, int64
     }
     family_drop(f);
     list_sizes(f, s);
-    int64_t each =
-        s->context * 5 + least(s->context, e->spec.vocab_size) * (int64_t)sizeof(struct seen_token);
-    e->bytes_room = s->parallel * each;
-    if (e->bytes_room > (4 << 20)) e->bytes_room = 4 << 20;
-    if (e->bytes_room < each + 4096) e->bytes_room = each + 4096;
+    e->bytes_room = requests_room(e, s);
     *out = f->count * tape + (int64_t)sizeof(struct engine) + e->bytes_room + own_drawer(e) +
            blocks_bytes(s->blocks) +
            engine_steps(e) * s->parallel * (int64_t)(sizeof(struct draw) + sizeof(struct step_row));

@@ -101,14 +101,19 @@ static bool check_kind(const struct server *s, const struct endpoint *e, struct 
     return true;
 }
 
+bool server_is_draining(struct server *s, struct refusal *why)
+{
+    if (atomic_load(&s->state) != SERVER_DRAINING) return false;
+    refuse(why, 503, NULL, "shutting_down", "the server is shutting down");
+    return true;
+}
+
 static bool check_state(struct server *s, const struct endpoint *e, struct refusal *why)
 {
-    int state = atomic_load(&s->state);
-    if ((e->flags & NEEDS_MODEL) && state == SERVER_LOADING)
+    if (!(e->flags & NEEDS_MODEL)) return true;
+    if (atomic_load(&s->state) == SERVER_LOADING)
         return refuse(why, 503, NULL, "loading", "the model is being loaded; try again later");
-    if (e->handle != api_models && (e->flags & NEEDS_MODEL) && state == SERVER_DRAINING)
-        return refuse(why, 503, NULL, "shutting_down", "the server is shutting down");
-    return true;
+    return e->handle == api_models || !server_is_draining(s, why);
 }
 
 static bool check(struct server *s, struct http_exchange *x, struct refusal *why)

@@ -35,8 +35,8 @@ struct server_options {
     const char *metrics_prefix; /* before every name of /metrics; NULL: none */
     int64_t tree_bytes;         /* of a large body's JSON while it is read, one at a time; 0: SERVER_TREE */
     int64_t
-        answer_bytes; /* that all requests may come to hold of their answers; 0: SERVER_ANSWERS. One request may
-                                 * always come, however large */
+        answer_bytes; /* that all requests may come to hold of their answers; 0: SERVER_ANSWERS. One answer as long as
+                           * the model's context is always taken */
     void (*stop)(void); /* does what SIGTERM does, when the control socket is told to; NULL: it cannot */
     const struct log *log;
 };

@@ -64,6 +64,9 @@ bool body_ask(struct server *s, struct http_exchange *x, enum ask_form form, str
               struct ask *ask, struct refusal *why);
 bool model_is_ours(const struct server *s, const struct ask *ask, struct refusal *why);
 
+/* Refuses with 503 where the server is shutting down. */
+bool server_is_draining(struct server *s, struct refusal *why);
+
 /* Text to tokens, appended. `param` stands in refusals. */
 bool server_encode(struct server *s, const char *text, size_t len, unsigned flags, const char *param,
                    struct token_list *out, struct refusal *why);

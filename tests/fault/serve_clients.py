@@ -45,6 +45,11 @@ def loading(m):
     ok(code == 503 and headers["Retry-After"] and json.loads(text)["error"]["code"] == "loading", f"503 while loading {text.strip()}")
     ok(s.get("/health") == (503, '{"status":"loading"}\n') and s.get("/metrics")[0] == 200 and s.get("/hold")[0] == 200, "health says so, metrics work")
     with s: ok(s.get("/health")[0] == 200, "and 200 when it is ready")
+    s = Server(m, engine="load=1500")
+    ok(s.get("/health")[0] == 503, "one that loads")
+    s.process.send_signal(signal.SIGTERM)
+    ok(s.process.wait(60) == 0 and s.log().splitlines()[-1] == "stopped", "SIGTERM ends it as if it were ready")
+    s.stop()
     code = Server(m, engine="refuse=2")
     code.process.wait(60)
     ok(code.stop() == 3 and "buffer allocation before stage weights_mapped" in code.log() and "host" in code.log(), f"an engine that does not fit: exit 3, {code.log()[-200:]}")
@@ -197,6 +202,14 @@ def drain(m):
         ok(all(b"503" in t and b"shutting_down" in t for t in told), "what was on its way is answered with 503")
         s.process.wait(60)
         ok(s.stop() == 0, "exit 0")
+    with Server(m, "--drain", 1, "--timeout", 60, "--max-context", 100000, engine="") as s:
+        c = open_stream(s, {"prompt": "abcde", "max_tokens": 90000, "temperature": 0, "logprobs": 2, "stream": False}, 4096)
+        ok(s.wait_for(lambda: s.metric("generation_tokens_total") >= 90000 and s.idle()), "an answer that nobody reads")
+        s.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        s.process.wait(120)
+        ok(time.monotonic() - began < 30, f"does not hold up the end: {time.monotonic() - began:.1f} s")
+        c.close()
     with Server(m, "--drain", 1, "--max-context", 100000, engine="delay=5") as s:
         c = open_stream(s, {"prompt": "abcde", "max_tokens": 90000, "temperature": 0, "stream": True})
         ok(s.wait_for(lambda: s.metric("num_requests_running") == 1), "a long request runs")
@@ -231,6 +244,13 @@ def bad_engine(m):
         ok(answer.result[0] == 500 and "dead" in answer.result[1]["error"]["message"], f"who waited is told why: {answer.result}")
 
 
+def too_large(m):
+    with Server(m, "--parallel", 8, "--max-context", 100000, engine="") as s:
+        code, r = s.post("/v1/completions", {"prompt": "abc", "max_tokens": 90000, "n": 8, "logprobs": 20})
+        ok(code == 400 and r["error"]["code"] == "answer_too_large", f"an answer beyond what is there for answers, on an idle server: {r}")
+        ok(s.post("/v1/completions", {"prompt": "abc", "max_tokens": 90000, "temperature": 0})[0] == 200, "the longest one that is promised")
+
+
 def memory(m):
     if plim.SANITIZED: return plim.skip("sanitizers have memory of their own")
     with Server(m, "--parallel", 8, "--queue", 100, "--max-body", 65536) as s:
@@ -247,7 +267,7 @@ def main():
         ok(r.returncode == 0, "tests/cli/serve.py: " + "\n".join(l for l in (r.stdout + r.stderr).splitlines() if not l.startswith(("ok", "1..")))[-3000:])
     with tempfile.TemporaryDirectory() as folder:
         m = server.model(f"{folder}/m")
-        for part in (loading, full_queue, vanish, slow_readers, idle, nonsense, drain, bad_engine, memory): part(m)
+        for part in (loading, full_queue, vanish, slow_readers, idle, nonsense, drain, bad_engine, too_large, memory): part(m)
     plim.done()
 
 
