@@ -49,11 +49,7 @@ endif()
 
 # The disk tier reads and writes through io_uring where this is; its few calls go into the program, so that it also starts
 # where the library is not installed.
-set(uring_names liburing.a uring)
-if(PLIMSOLL_SHARED)
-  set(uring_names uring)
-endif()
-plimsoll_dependency(uring liburing liburing.h "${uring_names}")
+plimsoll_dependency(uring liburing liburing.h "liburing.a;uring")
 if(NOT TARGET plimsoll_uring)
   message(STATUS "liburing is missing: the disk tier uses threads (tools/deps.sh installs it; Debian: liburing-dev)")
 endif()

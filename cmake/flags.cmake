@@ -26,7 +26,7 @@ if(werror STREQUAL "AUTO")
 endif()
 
 add_library(plimsoll_flags INTERFACE)
-target_include_directories(plimsoll_flags INTERFACE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
+target_include_directories(plimsoll_flags INTERFACE "${PROJECT_SOURCE_DIR}/src")
 target_compile_definitions(plimsoll_flags INTERFACE PLIMSOLL_VERSION="${PROJECT_VERSION}")
 target_compile_options(plimsoll_flags INTERFACE
   -fno-math-errno -ffp-contract=off

@@ -79,7 +79,7 @@ struct job_options {
          OPTION_STRING,                                                                                      \
          offsetof(type, field.mode),                                                                         \
          "NAME",                                                                                             \
-         "single or multi: refused unless there is one rank, or several",                                    \
+         "refuse to run as several ranks, or as one alone",                                                  \
          .choices = cli_modes},                                                                              \
         {"local-rank", 0,                                                                                    \
          OPTION_INT64, offsetof(type, field.local_rank),                                                     \

@@ -30,7 +30,8 @@ static const char *const poolings[] = {"mean", "cls", NULL};
 static const struct option_row rows[] = {
     {"output", 'o', OPTION_STRING, AT(out), "FILE", "where vectors go; absent: standard output"},
     {"format", 0, OPTION_STRING, AT(format), "KIND",
-     "npy, a NumPy file of float32, or jsonl (auto: npy when FILE ends so, else jsonl)", .choices = formats},
+     "of the vectors; npy is a NumPy file of float32 (auto: npy when FILE ends so, else jsonl)",
+     .choices = formats},
     {"field", 'f', OPTION_STRING, AT(field), "NAME",
      "lines are JSON, and this field has the text; absent: of .jsonl files text, else lines are texts"},
     {"pooling", 0, OPTION_STRING, AT(pooling), "KIND",

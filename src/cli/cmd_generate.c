@@ -14,7 +14,7 @@ enum {
 
 #define AT(field) offsetof(struct generate_flags, field)
 static const struct option_row rows[] = {
-    {"prompt", 'p', OPTION_STRING_LIST, AT(prompts), "TEXT", "what the text begins with; may be given again"},
+    {"prompt", 'p', OPTION_STRING_LIST, AT(prompts), "TEXT", "what the text begins with"},
     {"prompts-file", 0, OPTION_STRING, AT(prompts_file), "FILE",
      "a prompt a line or, in a .jsonl file, {\"prompt\": \"...\"}"},
     {"parallel", 0, OPTION_INT, AT(parallel), "N", "of several prompts so many at once, at most (8)"},

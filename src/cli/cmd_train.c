@@ -38,7 +38,7 @@ static const struct option_row rows[] = {
     {"resume", 'r', OPTION_FLAG, AT(resume), NULL,
      "go on from the newest checkpoint of output.dir, if there is one"},
     {"change", 0, OPTION_STRING_LIST, AT(change), "KEY",
-     "with --resume: this key may differ from the checkpoint's; may be repeated"},
+     "with --resume: this key may differ from the checkpoint's"},
     {"overwrite", 0, OPTION_FLAG, AT(overwrite), NULL,
      "replace the checkpoints that are in output.dir, when the first new one is complete"},
     {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "save at the end and when stopped (the default)"},

@@ -22,8 +22,8 @@
  * of LOADER_GROUP windows are sorted by length and cut into windows, which are shuffled again. Which rows there are in an
  * epoch does not change, and a group is a pure function of seed, data and window size.
  *
- * Rows of a source and a target have two lengths. What counts as a row's is the longer one as a share of the most that its side may
- * have: a row that needs half of T positions is given half of those of a source, too.
+ * A row of a source and a target takes the same share of both sides: the larger of what its target takes of T and its source
+ * of S. A row that needs half of T positions is given half of S, too.
  *
  * Streams are shuffled in blocks of shuffle_samples samples (or shuffle_bytes of tokens, whichever is less); one
  * block is consumed while the next is made. A block's order is a pure function of seed and of the place in the

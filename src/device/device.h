@@ -23,9 +23,9 @@ enum { DEVICE_LEDGER_ARENA, DEVICE_LEDGER_OVERHEAD, DEVICE_LEDGER_CLASSES };
 struct device;
 struct comm;
 
-/* Ops made into one thing that is launched again and again: a CUDA graph, later an XLA executable. Operand addresses are
- * part of it. It belongs to the caller, any number may be alive, and each is freed before its device is
- * closed. Backends have it at the beginning of a struct of their own. */
+/* Ops made into one thing that is launched again and again: a CUDA graph. Operand addresses are part of it. It
+ * belongs to the caller, any number may be alive, and each is freed before its device is closed. Backends have it at the
+ * beginning of a struct of their own. */
 struct device_program {
     struct device *device;
     size_t

@@ -239,7 +239,7 @@ static void set_pins(const struct job *job, const struct device_facts *facts, st
     const struct job_training *t = &job->training;
     knobs_open(pins);
     if (t->micro_batch_given) pins->micro_batch = t->micro_batch;
-    if (job_objective(job) == OBJECTIVE_SENTENCE_PAIRS) /* its pairs are told from each other */
+    if (job_objective(job) == OBJECTIVE_SENTENCE_PAIRS) /* its pairs are compared with each other */
         pins->micro_batch = t->batch_size;
     if (t->recompute_given) {
         pins->recompute = t->recompute;

@@ -29,9 +29,9 @@ struct knobs {
     int64_t grad_tier;   /* enum tier where gradients wait between micro-batches */
     int64_t param_tier;  /* enum tier of parameters while no op reads them */
     int64_t param_share; /* of OFFLOAD_SHARES parts of them, so many are on param_tier */
-    int64_t
-        disk_share; /* of 2 x OFFLOAD_SHARES parts, of the state and then of the parameters, so many of what is
-                             * offloaded is on disk, below the host's memory */
+    /* Of what left a GPU, the parts that are on disk instead of the host: up to OFFLOAD_SHARES of the state, then as many of
+     * the parameters. */
+    int64_t disk_share;
     int64_t offload_layers; /* so many first layers' activations are offloaded between forward and backward */
     int64_t zero;           /* enum zero: what each rank has a piece of */
     int64_t
@@ -39,8 +39,8 @@ struct knobs {
     int64_t prefetch_ops; /* parameters and gradients that are elsewhere are fetched so many ops ahead */
 };
 
-/* Values of prefetch_ops: about a layer ahead, or as late as hides most of a copy; between ranks, as late as takes hardly
- * more than exchanges one after the other with computing. */
+/* Values of prefetch_ops. AHEAD is about a layer. LEAST takes less memory and still hides most of a copy. RANKS is LEAST of
+ * exchanges between ranks: it takes hardly more memory than exchanging and computing in turn. */
 enum { PREFETCH_AHEAD = 10, PREFETCH_LEAST = 3, PREFETCH_RANKS = 1 };
 
 enum knob_form { KNOB_NUMBER, KNOB_FLAG, KNOB_RECOMPUTE, KNOB_TIER };

@@ -8,7 +8,7 @@
  * A training tape has two parts, one micro-batch and the update, which hand each other nothing but gradients. So its time
  * is accumulation x loop + update and its peak is what is kept + the higher of two peaks, and each part is found once for
  * the knobs it depends on: asking for every combination of three loops and three updates builds three tapes, not nine.
- * The answers are exact: those of plan_bound_of (tests/unit/test_oracle.c). With the optimizer inside backward the loop
+ * The answers are exact: those of plan_bound_of (tests/unit/test_search_proof.c). With the optimizer inside backward the loop
  * depends on all knobs and there is nothing to be shared.
  */
 #ifndef PLIM_PLAN_ORACLE_H

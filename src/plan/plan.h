@@ -37,8 +37,7 @@ struct plan_request {
     int64_t source_time; /* S, of the source beside them; 0: there is none */
     int layers;
     int64_t micro_least, micro_most; /* rows of a micro-batch, where it is not pinned; 0: no limit */
-    bool
-        whole_passes; /* every pass has micro_batch rows, whatever their length: they are told from each other */
+    bool whole_passes;               /* contrastive rows are compared within a pass: it is never split */
     int lengths; /* tapes of the loop, for rows of several lengths, that take turns over the plan's arena; 0: one */
     bool needs_global_norm; /* clipping or loss scaling: the optimizer cannot run inside backward */
     bool host_updates;      /* a host's CPU can make this optimizer's updates */
@@ -82,9 +81,9 @@ enum plim_status plan_search(const struct plan_request *request, struct plan *ou
 enum plim_status plan_make(const struct plan_request *request, const struct knobs *knobs, struct plan *out,
                            struct plim_error *err);
 
-/* Bytes of a tape, with those of its layout where it has one, that comparing plans may build under search_line; a tape
- * needs other room than its own: ops are written from one list into another, and packing sorts them all. INT64_MAX where
- * there is no limit. plan_needs: the line that a tape of so many bytes needs. */
+/* Largest tape (layout included) that the search may build under search_line; INT64_MAX: no limit. Building takes more
+ * than the tape itself: ops are written from one list into another, and packing sorts them all. plan_needs: the line that a
+ * tape of so many bytes needs. */
 int64_t plan_tape_most(const struct plan_request *request);
 int64_t plan_needs(const struct plan_request *request, int64_t tape);
 /* PLIM_NO_FIT: so large a tape is more than search_line allows. */
@@ -93,8 +92,7 @@ enum plim_status plan_refuse_search(const struct plan_request *request, int64_t 
 /* Does it hold both lines? */
 bool plan_within(const struct plan_request *request, int64_t total, int64_t host);
 
-/* Only its total bytes and time, without packing. `room` is a tape to work in; a caller that asks often keeps one and saves the
- * time its memory takes (NULL: none). */
+/* What plan_bound_of and the oracle find of a set of knobs. */
 struct plan_bound {
     int64_t total, host;
     int64_t own; /* of the host's bytes, the plan's own data structures */
@@ -127,6 +125,8 @@ struct plan_own plan_own_all(const struct plan_request *request, const struct ta
 /* How tapes of these knobs are laid out. */
 struct layout_options plan_layout_options(const struct plan_request *request, const struct knobs *knobs);
 
+/* Bytes and time of the plan of these knobs, without packing. `room` is a tape to work in; a caller that asks often keeps
+ * one and saves the time its memory takes (NULL: none). */
 enum plim_status plan_bound_of(const struct plan_request *request, const struct knobs *knobs,
                                struct tape *room, struct plan_bound *out, struct plim_error *err);
 

@@ -94,8 +94,8 @@ enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct 
 /* exec_tune, as the job wants it: performance.cuda_graphs. */
 enum plim_status runtime_tune(const struct runtime *rt, struct exec *exec, struct plim_error *err);
 
-/* Makes the job's data loader as small as a budget asks for that comes later: what is resident when the line moves cannot
- * shrink then. Nothing changes where nothing fits the budget even so, or the loader is small enough. */
+/* Makes the job's data loader small enough for a budget that comes later, because a loader that is open cannot shrink.
+ * Nothing changes where it is small enough already, or where no plan fits that budget with any loader. */
 enum plim_status runtime_fit_loader(struct job *job, const struct device_facts *facts,
                                     struct overhead overhead, int64_t budget, struct plim_error *err);
 

@@ -79,7 +79,6 @@ def test_layers():
         ("an interface does not", 1, {**cpu, "src/device/d.h": '#include "device/cpu/k.h"\n'}),
         ("siblings are strangers", 1, {**cpu, "src/device/cuda/c.c": '#include "device/cpu/k.h"\n'}),
         ("a ring of headers", 1, {"src/base/a.h": '#include "base/b.h"\n', "src/base/b.h": '#include "base/a.h"\n'}),
-        ("a public header that shows the inside", 1, {**base, "include/plimsoll/p.h": '#include "base/a.h"\n'}),
         ("a folder with its line", 0, {**base, "src/README.md": "| `base` | things | `a.h` |\n"}),
         ("a folder without one", 1, {**base, **plan, "src/README.md": "| `base` | things | `a.h` |\n"}),
         ("a line without its header", 1, {**base, "src/README.md": "| `base` | things | `b.h` |\n"}),
