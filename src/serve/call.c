@@ -220,9 +220,9 @@ static bool count_tokens(const struct call *c, const struct call_prompt *p, int6
             wanted = c->ask.max_tokens;
     if (!count) return refuse(why, 422, "prompt", "invalid_value", "the prompt has no tokens");
     if (plan.width) wanted = 0;
-    if (wanted < 0) wanted = room;
-    *tokens = wanted > 0 ? wanted : !plan.width;
-    if (*tokens <= room) return true;
+    if (wanted < 0) wanted = room > 0 ? room : 1;
+    *tokens = wanted > 0 ? wanted : !plan.width; /* the engine draws one even where none is wanted */
+    if (wanted <= room) return true;
     if (plan.width)
         return refuse(why, 400, "input", "context_length_exceeded",
                       "this server's context is %lld tokens; a text of the input has %lld: %lld too many",
@@ -232,12 +232,12 @@ static bool count_tokens(const struct call *c, const struct call_prompt *p, int6
             why, 400, "max_tokens", "context_length_exceeded",
             "this server takes a prompt of %lld tokens and an answer of %lld; the prompt has %lld and "
             "the answer may have %lld",
-            (long long)plan.context, (long long)plan.answer, (long long)count, (long long)*tokens);
+            (long long)plan.context, (long long)plan.answer, (long long)count, (long long)wanted);
     return refuse(
         why, 400, c->ask.max_tokens < 0 ? "messages" : "max_tokens", "context_length_exceeded",
         "this server's context is %lld tokens; the prompt has %lld and the answer may have %lld: %lld "
         "too many",
-        (long long)plan.context, (long long)count, (long long)*tokens, (long long)(*tokens - room));
+        (long long)plan.context, (long long)count, (long long)wanted, (long long)(wanted - room));
 }
 
 static bool make_choices(struct call *c, struct refusal *why)

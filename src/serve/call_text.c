@@ -80,9 +80,9 @@ static void add_token(struct choice *ch, const struct call_event *e, const struc
 {
     struct call *c = ch->call;
     const struct codec *codec = c->server->model.codec;
+    if (!e->prompt && !c->ask.max_tokens) return; /* only the prompt was asked for */
     if (!e->prompt && codec->eos >= 0 && e->token == codec->eos && !c->ask.ignore_eos)
         return finish_early(ch, CHOICE_EOS);
-    if (!e->prompt && !c->ask.max_tokens) return; /* only the prompt was asked for */
     if (!add_mark(ch, e, top)) return finish_early(ch, CHOICE_FAILED);
     if (e->prompt) return;
     note_time(ch, e->when);
@@ -112,7 +112,10 @@ static void hear_end(struct choice *ch, enum engine_finish how)
                                            [FINISH_EOS] = CHOICE_EOS,
                                            [FINISH_CANCELLED] = CHOICE_CANCELLED,
                                            [FINISH_FAILED] = CHOICE_FAILED};
-    if (ch->end == CHOICE_RUNS) finish(ch, add_rest(ch, ends[how]));
+    enum choice_end end = ends[how];
+    if (end == CHOICE_EOS && !ch->call->ask.max_tokens)
+        end = CHOICE_LENGTH; /* of a token that nobody wanted */
+    if (ch->end == CHOICE_RUNS) finish(ch, add_rest(ch, end));
 }
 
 static void read_event(struct choice *ch, const struct call_event *e, const struct engine_logprob *top)

@@ -35,6 +35,9 @@ def main():
             ok(hold["budget"] == 256 << 20 and 0 < hold["used"] <= hold["budget"] and hold["process"] <= hold["budget"], f"inside the budget {hold['used']} {hold['process']}")
             code, r = s.post("/v1/completions", {"prompt": "x", "max_tokens": 100000})
             ok(code == 400 and r["error"]["code"] == "context_length_exceeded", "a request that never fits is told so")
+            code, r = s.post("/v1/completions", {"prompt": "x" * 256, "max_tokens": 0, "echo": True, "logprobs": 0})
+            ok(code == 200 and len(r["choices"][0]["logprobs"]["tokens"]) == r["usage"]["prompt_tokens"] == 256 and r["choices"][0]["finish_reason"] == "length",
+               f"a prompt as long as the context, scored: {str(r)[:200]}")
             ok(s.stop() == 0, "stopped")
         small = plim.run("serve", f"{folder}/run", "--budget", "1MiB", "--port", 0, "--device", "cpu")
         ok(small.returncode == 3 and small.stderr.count("plimsoll: ") == 1, f"a budget that nothing fits: exit {small.returncode} {small.stderr.splitlines()[-1]}")
