@@ -33,6 +33,7 @@ struct call *call_new(struct server *s, struct http_exchange *x, const struct ca
 static void choice_release(struct choice *ch)
 {
     token_text_release(&ch->decoder);
+    token_text_release(&ch->echo.decoder);
     stop_text_release(&ch->stop);
     strbuf_release(&ch->text);
     free(ch->vector);
@@ -261,6 +262,8 @@ static bool make_choices(struct call *c, struct refusal *why)
         *ch = (struct choice){.call = c, .index = i, .prompt = i / (int)c->ask.n};
         ch->stop = (struct stop_text){.strings = c->ask.stop, .count = c->ask.stops};
         token_text_init(&ch->decoder, c->server->model.codec);
+        token_text_init(&ch->echo.decoder, c->server->model.codec);
+        ch->echo.decoder.special = c->prompts[ch->prompt].listed;
     }
     return true;
 }
@@ -335,6 +338,7 @@ static void echo_prompts(struct call *c)
     for (int i = 0; i < c->count && c->ask.echo; i++) {
         const struct strbuf *text = &c->prompts[c->choices[i].prompt].text;
         strbuf_addn(&c->choices[i].text, strbuf_text(text), text->len);
+        c->choices[i].place = token_place_behind(strbuf_text(text), text->len);
     }
 }
 
