@@ -15,7 +15,7 @@ static void write_token(struct call *c, struct json_writer *w, const char *key, 
 {
     const struct codec *codec = c->server->model.codec;
     struct strbuf text = STRBUF_INIT;
-    server_token_text(c->server, m->token, &text);
+    codec_piece(codec, m->token, 0, &text, NULL);
     json_begin_object(w, key);
     json_int(w, "id", m->token);
     json_strn(w, "text", strbuf_text(&text), text.len);

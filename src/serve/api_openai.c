@@ -17,12 +17,27 @@ static void write_logprob(struct json_writer *w, const char *key, float value)
     json_double(w, key, isfinite(value) ? (double)value : -9999.0);
 }
 
-static void write_token(struct call *c, struct json_writer *w, const char *key, int32_t token)
+/* A token as completions name it: its text, or "bytes:\\xe2\\x82" where it is only a part of a character. */
+static void add_name(struct call *c, int32_t token, struct strbuf *out)
 {
-    struct strbuf text = STRBUF_INIT;
-    server_token_text(c->server, token, &text);
-    json_strn(w, key, strbuf_text(&text), text.len);
-    strbuf_release(&text);
+    struct strbuf bytes = STRBUF_INIT;
+    codec_piece(c->server->model.codec, token, 0, &bytes, NULL);
+    const char *text = strbuf_text(&bytes);
+    if (utf8_valid_prefix(text, bytes.len) == bytes.len && !memchr(text, 0, bytes.len)) {
+        strbuf_addn(out, text, bytes.len);
+    } else {
+        strbuf_add(out, "bytes:");
+        for (size_t i = 0; i < bytes.len; i++) strbuf_addf(out, "\\x%02x", (unsigned char)text[i]);
+    }
+    strbuf_release(&bytes);
+}
+
+static void write_name(struct call *c, struct json_writer *w, int32_t token)
+{
+    struct strbuf name = STRBUF_INIT;
+    add_name(c, token, &name);
+    json_strn(w, NULL, strbuf_text(&name), name.len);
+    strbuf_release(&name);
 }
 
 /* Names of an object's fields are tokens here, and each may come once only. */
@@ -33,11 +48,7 @@ static void write_tops(struct call *c, struct choice *ch, struct json_writer *w,
     for (int i = 0; i < m->ntop && i < ENGINE_LOGPROBS; i++) {
         const struct engine_logprob *top = &ch->tops[m->top + i];
         bool twice = false;
-        server_token_text(c->server, top->token, &names[i]);
-        if (utf8_valid_prefix(strbuf_text(&names[i]), names[i].len) != names[i].len) {
-            strbuf_clear(&names[i]);
-            strbuf_addf(&names[i], "token:%d", (int)top->token);
-        }
+        add_name(c, top->token, &names[i]);
         for (int k = 0; k < i; k++) twice = twice || !strcmp(strbuf_text(&names[k]), strbuf_text(&names[i]));
         if (!twice) write_logprob(w, strbuf_text(&names[i]), top->logprob);
     }
@@ -51,7 +62,7 @@ static void write_lists(struct call *c, struct choice *ch, struct json_writer *w
     if (c->ask.logprobs < 0) return json_null(w, "logprobs");
     json_begin_object(w, "logprobs");
     json_begin_array(w, "tokens");
-    for (size_t i = from; i < ch->mark_count; i++) write_token(c, w, NULL, ch->marks[i].token);
+    for (size_t i = from; i < ch->mark_count; i++) write_name(c, w, ch->marks[i].token);
     json_end_array(w);
     json_begin_array(w, "token_logprobs");
     for (size_t i = from; i < ch->mark_count; i++)
@@ -76,7 +87,7 @@ static void write_lists(struct call *c, struct choice *ch, struct json_writer *w
 static void write_entry(struct call *c, struct json_writer *w, int32_t token, float logprob)
 {
     struct strbuf text = STRBUF_INIT;
-    server_token_text(c->server, token, &text);
+    codec_piece(c->server->model.codec, token, 0, &text, NULL);
     json_strn(w, "token", strbuf_text(&text), text.len);
     write_logprob(w, "logprob", logprob);
     json_begin_array(w, "bytes");

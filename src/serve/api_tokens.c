@@ -54,18 +54,6 @@ out:
     doc_free(doc);
 }
 
-static bool detokenize(struct server *s, const struct token_list *ids, struct strbuf *text,
-                       struct refusal *why)
-{
-    struct plim_error err = {0};
-    if (!s->model.codec->tokenizer) {
-        for (size_t i = 0; i < ids->count; i++) strbuf_addc(text, (char)ids->id[i]);
-        return true;
-    }
-    return tokenizer_decode(s->model.codec->tokenizer, ids->id, ids->count, 0, text, &err) == PLIM_OK ||
-           refuse_error(why, "tokens", &err);
-}
-
 void api_detokenize(struct server *s, struct http_exchange *x)
 {
     struct doc *doc = NULL;
@@ -78,7 +66,8 @@ void api_detokenize(struct server *s, struct http_exchange *x)
     if (good && (!ask.input || ask.input->kind != NODE_LIST))
         good = refuse(&why, 422, "tokens", ask.input ? "invalid_value" : "missing_parameter",
                       "tokens: write a list of token ids");
-    if (!good || !server_read_ids(s, ask.input, "tokens", &ids, &why) || !detokenize(s, &ids, &text, &why)) {
+    if (!good || !server_read_ids(s, ask.input, "tokens", &ids, &why) ||
+        !server_decode(s, &ids, "tokens", &text, &why)) {
         reply_refusal(s, x, &why);
         goto out;
     }

@@ -145,19 +145,25 @@ static bool read_stream_options(const struct node *value, struct ask *out, struc
     return true;
 }
 
+/* All of the text, whatever bytes it has. */
+static bool is_text(const struct node *value, const char *text)
+{
+    return value && value->kind == NODE_STRING && value->as.string.len == strlen(text) &&
+           !memcmp(value->as.string.text, text, value->as.string.len);
+}
+
 static bool read_response_format(const struct node *value, struct ask *out, struct refusal *why)
 {
     (void)out;
-    if (!strcmp(node_string(node_get(value, "type"), ""), "text")) return true;
+    if (is_text(node_get(value, "type"), "text")) return true;
     return refuse(why, 422, "response_format", "unsupported_value",
                   "response_format: only {\"type\": \"text\"} is supported");
 }
 
 static bool read_encoding(const struct node *value, struct ask *out, struct refusal *why)
 {
-    const char *text = node_string(value, "");
-    out->base64 = !strcmp(text, "base64");
-    if (out->base64 || !strcmp(text, "float")) return true;
+    out->base64 = is_text(value, "base64");
+    if (out->base64 || is_text(value, "float")) return true;
     return refuse(why, 422, "encoding_format", "invalid_value",
                   "encoding_format: write \"float\" or \"base64\"");
 }
@@ -173,7 +179,7 @@ static bool is_neutral(const struct node *value, const struct row *row)
     case NODE_FLOAT:
         return fabs(node_float(value, -1) - row->least) < 1e-9;
     case NODE_STRING:
-        return !value->as.string.len || !strcmp(value->as.string.text, "none");
+        return !value->as.string.len || is_text(value, "none");
     case NODE_LIST:
     case NODE_MAP:
         return !node_count(value);
@@ -216,6 +222,8 @@ static bool read_row(const struct row *row, const struct node *value, struct ask
         return *(bool *)to = value->as.boolean, true;
     case KIND_TEXT:
         if (value->kind != NODE_STRING) return wrong(row, value, "a text", why);
+        if (strlen(value->as.string.text) != value->as.string.len)
+            return refuse(why, 422, row->name, "invalid_value", "%s: no name has U+0000 in it", row->name);
         return *(const char **)to = value->as.string.text, true;
     case KIND_NODE:
         return *(const struct node **)to = value, true;

@@ -33,6 +33,7 @@ struct call *call_new(struct server *s, struct http_exchange *x, const struct ca
 static void choice_release(struct choice *ch)
 {
     token_text_release(&ch->decoder);
+    token_text_release(&ch->echo.decoder);
     stop_text_release(&ch->stop);
     strbuf_release(&ch->text);
     free(ch->vector);
@@ -220,9 +221,9 @@ static bool count_tokens(const struct call *c, const struct call_prompt *p, int6
             wanted = c->ask.max_tokens;
     if (!count) return refuse(why, 422, "prompt", "invalid_value", "the prompt has no tokens");
     if (plan.width) wanted = 0;
-    if (wanted < 0) wanted = room;
-    *tokens = wanted > 0 ? wanted : !plan.width;
-    if (*tokens <= room) return true;
+    if (wanted < 0) wanted = room > 0 ? room : 1;
+    *tokens = wanted > 0 ? wanted : !plan.width; /* the engine draws one even where none is wanted */
+    if (wanted <= room) return true;
     if (plan.width)
         return refuse(why, 400, "input", "context_length_exceeded",
                       "this server's context is %lld tokens; a text of the input has %lld: %lld too many",
@@ -232,12 +233,12 @@ static bool count_tokens(const struct call *c, const struct call_prompt *p, int6
             why, 400, "max_tokens", "context_length_exceeded",
             "this server takes a prompt of %lld tokens and an answer of %lld; the prompt has %lld and "
             "the answer may have %lld",
-            (long long)plan.context, (long long)plan.answer, (long long)count, (long long)*tokens);
+            (long long)plan.context, (long long)plan.answer, (long long)count, (long long)wanted);
     return refuse(
         why, 400, c->ask.max_tokens < 0 ? "messages" : "max_tokens", "context_length_exceeded",
         "this server's context is %lld tokens; the prompt has %lld and the answer may have %lld: %lld "
         "too many",
-        (long long)plan.context, (long long)count, (long long)*tokens, (long long)(*tokens - room));
+        (long long)plan.context, (long long)count, (long long)wanted, (long long)(wanted - room));
 }
 
 static bool make_choices(struct call *c, struct refusal *why)
@@ -261,6 +262,8 @@ static bool make_choices(struct call *c, struct refusal *why)
         *ch = (struct choice){.call = c, .index = i, .prompt = i / (int)c->ask.n};
         ch->stop = (struct stop_text){.strings = c->ask.stop, .count = c->ask.stops};
         token_text_init(&ch->decoder, c->server->model.codec);
+        token_text_init(&ch->echo.decoder, c->server->model.codec);
+        ch->echo.decoder.special = c->prompts[ch->prompt].listed;
     }
     return true;
 }
@@ -343,6 +346,7 @@ static void echo_prompts(struct call *c)
     for (int i = 0; i < c->count && c->ask.echo; i++) {
         const struct strbuf *text = &c->prompts[c->choices[i].prompt].text;
         strbuf_addn(&c->choices[i].text, strbuf_text(text), text->len);
+        c->choices[i].place = token_place_behind(strbuf_text(text), text->len);
     }
 }
 

@@ -17,7 +17,7 @@
 #define PLIM_SERVE_CALL_H
 
 #include "serve/server_part.h"
-#include "text/token_text.h"
+#include "text/token_place.h"
 
 enum choice_end { CHOICE_RUNS, CHOICE_LENGTH, CHOICE_EOS, CHOICE_STOP, CHOICE_FAILED, CHOICE_CANCELLED };
 
@@ -37,7 +37,7 @@ struct mark {
     int32_t token;
     float logprob;
     bool prompt;
-    size_t offset; /* in the text, where it begins: characters */
+    size_t offset; /* in the text before a stop string cut it, where it begins: characters */
     int ntop, top; /* the first of them in tops */
 };
 
@@ -56,11 +56,16 @@ struct choice {
     /* The front's: */
     struct token_text decoder;
     struct stop_text stop;
-    struct strbuf text;         /* all of it, behind the prompt where that is echoed */
-    size_t told;                /* of text: sent in a stream */
-    size_t counted, characters; /* bytes of text that were counted, and how many characters they are */
-    size_t prompt_characters;   /* of the prompt's tokens that have come */
-    struct mark *marks;         /* kept when somebody wants them */
+    struct strbuf text; /* all of it, behind the prompt where that is echoed */
+    size_t told;        /* of text: sent in a stream */
+    struct token_place place;
+    struct prompt_place {
+        struct token_text decoder;
+        struct token_place place;
+        size_t bytes;    /* of the echoed text that its tokens have come to */
+        bool after_mark; /* the last one was special */
+    } echo;              /* of the prompt's tokens, when those are told */
+    struct mark *marks;  /* kept when somebody wants them */
     size_t mark_count, mark_cap, marks_told;
     struct engine_logprob *tops;
     size_t top_count, top_cap;
@@ -92,6 +97,7 @@ struct call {
     struct call_prompt {
         struct token_list ids;
         struct strbuf text; /* to be echoed */
+        bool listed;        /* it came as ids: special ones are in the text */
     } * prompts;
     int prompt_count;
     struct choice *choices;

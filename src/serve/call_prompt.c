@@ -18,10 +18,9 @@ static bool add_prompt(struct call *c, const struct node *prompt, const char *pa
     token_list_release(&ids);
     if (!good || !c->ask.echo) return good;
     struct call_prompt *p = &c->prompts[c->prompt_count - 1];
-    if (prompt->kind == NODE_STRING)
-        strbuf_addn(&p->text, prompt->as.string.text, prompt->as.string.len);
-    else
-        for (size_t i = 0; i < p->ids.count; i++) server_token_text(c->server, p->ids.id[i], &p->text);
+    p->listed = prompt->kind == NODE_LIST;
+    if (p->listed) return server_decode(c->server, &p->ids, param, &p->text, why);
+    strbuf_addn(&p->text, prompt->as.string.text, prompt->as.string.len);
     return true;
 }
 

@@ -26,28 +26,48 @@ static void finish_early(struct choice *ch, enum choice_end end)
     engine_cancel(ch->call->server->model.engine, ch->id);
 }
 
-/* Characters of the text so far. */
-static size_t characters(struct choice *ch)
+static bool echo_goes_on(const struct choice *ch, const char *text, size_t len)
 {
-    for (; ch->counted < ch->text.len; ch->counted++)
-        ch->characters += ((unsigned char)ch->text.data[ch->counted] & 0xc0) != 0x80;
-    return ch->characters;
+    const struct strbuf *echoed = &ch->call->prompts[ch->prompt].text;
+    size_t at = ch->echo.bytes;
+    return at <= echoed->len && echoed->len - at >= len && !memcmp(strbuf_text(echoed) + at, text, len);
 }
 
-/* Where a token begins. Tokens of the prompt come before any of the answer, while all of its text is there already. */
-static size_t place_of(struct choice *ch, const struct call_event *e)
+/* A prompt's text is echoed as it came. A special token is part of it where it was written there, not where the tokenizer
+ * put it; the blank that some tokenizers put behind one is not. `came`: what was decoded of the token. */
+static void follow_echo(struct choice *ch, int32_t token, const struct strbuf *came)
+{
+    struct prompt_place *p = &ch->echo;
+    const struct tokenizer *tok = ch->call->server->model.codec->tokenizer;
+    bool special = tok && tokenizer_is_special(tok, token), first = p->after_mark;
+    size_t len = 0;
+    p->after_mark = special;
+    if (special) {
+        const char *text = tokenizer_text(tok, token, &len);
+        if (!echo_goes_on(ch, text, len)) return;
+        size_t characters = token_place_behind(text, len).made;
+        p->bytes += len, p->place.made += characters, p->place.begun += characters;
+    } else if (first && came->len && *came->data == ' ' && !echo_goes_on(ch, " ", 1)) {
+        p->bytes += came->len - 1, p->place.made--, p->place.begun--;
+    } else {
+        p->bytes += came->len;
+    }
+}
+
+/* A token of the prompt: they come before any of the answer, while all of the echoed text is there already. */
+static bool add_prompt_token(struct choice *ch, int32_t token, size_t *at)
 {
     struct call *c = ch->call;
-    size_t before = ch->prompt_characters;
-    if (!e->prompt) return characters(ch);
+    struct prompt_place *p = &ch->echo;
     strbuf_clear(&c->piece);
-    server_token_text(c->server, e->token, &c->piece);
-    for (size_t i = 0; i < c->piece.len; i++)
-        ch->prompt_characters += ((unsigned char)c->piece.data[i] & 0xc0) != 0x80;
-    return before;
+    if (token_place_add(&p->place, &p->decoder, token, &c->piece, at, NULL) != PLIM_OK) return false;
+    if (!p->decoder.special) follow_echo(ch, token, &c->piece);
+    if (*at > ch->place.made) *at = ch->place.made;
+    return true;
 }
 
-static bool add_mark(struct choice *ch, const struct call_event *e, const struct engine_logprob *top)
+static bool add_mark(struct choice *ch, const struct call_event *e, const struct engine_logprob *top,
+                     size_t offset)
 {
     struct call *c = ch->call;
     size_t ntop = (size_t)e->ntop;
@@ -59,7 +79,7 @@ static bool add_mark(struct choice *ch, const struct call_event *e, const struct
     ch->marks[ch->mark_count++] = (struct mark){.token = e->token,
                                                 .logprob = e->logprob,
                                                 .prompt = e->prompt,
-                                                .offset = place_of(ch, e),
+                                                .offset = offset,
                                                 .ntop = e->ntop,
                                                 .top = (int)ch->top_count};
     ch->top_count += ntop;
@@ -80,16 +100,18 @@ static void add_token(struct choice *ch, const struct call_event *e, const struc
 {
     struct call *c = ch->call;
     const struct codec *codec = c->server->model.codec;
+    if (!e->prompt && !c->ask.max_tokens) return; /* only the prompt was asked for */
     if (!e->prompt && codec->eos >= 0 && e->token == codec->eos && !c->ask.ignore_eos)
         return finish_early(ch, CHOICE_EOS);
-    if (!e->prompt && !c->ask.max_tokens) return; /* only the prompt was asked for */
-    if (!add_mark(ch, e, top)) return finish_early(ch, CHOICE_FAILED);
+    size_t at = 0;
+    strbuf_clear(&c->piece);
+    bool good = e->prompt
+                    ? add_prompt_token(ch, e->token, &at)
+                    : token_place_add(&ch->place, &ch->decoder, e->token, &c->piece, &at, NULL) == PLIM_OK;
+    if (!good || !add_mark(ch, e, top, at)) return finish_early(ch, CHOICE_FAILED);
     if (e->prompt) return;
     note_time(ch, e->when);
     ch->tokens++;
-    strbuf_clear(&c->piece);
-    if (token_text_add(&ch->decoder, e->token, &c->piece, NULL) != PLIM_OK)
-        return finish_early(ch, CHOICE_FAILED);
     if (stop_text_add(&ch->stop, strbuf_text(&c->piece), c->piece.len, &ch->text) >= 0)
         finish_early(ch, CHOICE_STOP);
 }
@@ -112,7 +134,10 @@ static void hear_end(struct choice *ch, enum engine_finish how)
                                            [FINISH_EOS] = CHOICE_EOS,
                                            [FINISH_CANCELLED] = CHOICE_CANCELLED,
                                            [FINISH_FAILED] = CHOICE_FAILED};
-    if (ch->end == CHOICE_RUNS) finish(ch, add_rest(ch, ends[how]));
+    enum choice_end end = ends[how];
+    if (end == CHOICE_EOS && !ch->call->ask.max_tokens)
+        end = CHOICE_LENGTH; /* of a token that nobody wanted */
+    if (ch->end == CHOICE_RUNS) finish(ch, add_rest(ch, end));
 }
 
 static void read_event(struct choice *ch, const struct call_event *e, const struct engine_logprob *top)

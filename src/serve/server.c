@@ -395,11 +395,10 @@ bool server_read_ids(const struct server *s, const struct node *list, const char
     return true;
 }
 
-void server_token_text(const struct server *s, int32_t token, struct strbuf *out)
+bool server_decode(const struct server *s, const struct token_list *ids, const char *param,
+                   struct strbuf *out, struct refusal *why)
 {
-    const struct codec *codec = s->model.codec;
-    if (codec->tokenizer)
-        tokenizer_decode(codec->tokenizer, &token, 1, 0, out, NULL);
-    else
-        strbuf_addc(out, (char)token);
+    struct plim_error err = {0};
+    return codec_decode(s->model.codec, ids->id, ids->count, 0, out, &err) == PLIM_OK ||
+           refuse_error(why, param, &err);
 }

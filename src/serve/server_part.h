@@ -77,8 +77,9 @@ bool server_read_ids(const struct server *s, const struct node *list, const char
                      struct token_list *out, struct refusal *why);
 /* A conversation as the model's template writes it (chat_text.c). */
 bool server_render_chat(struct server *s, const struct ask *ask, struct strbuf *out, struct refusal *why);
-/* The text of one token by itself. */
-void server_token_text(const struct server *s, int32_t token, struct strbuf *out);
+/* Tokens to text, appended; special ones are part of it. */
+bool server_decode(const struct server *s, const struct token_list *ids, const char *param,
+                   struct strbuf *out, struct refusal *why);
 
 /* A number nobody can guess, another one each time. */
 uint64_t server_number(struct server *s);

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/hash.h"
 #include "mem/os.h"
+#include "text/byte_text.h"
 #include "text/gguf_tokenizer.h"
 
 #include <malloc.h>
@@ -170,4 +171,23 @@ enum plim_status codec_set_eos(struct codec *c, const char *text, struct plim_er
                          text);
     c->eos = id;
     return PLIM_OK;
+}
+
+enum plim_status codec_decode(const struct codec *c, const int32_t *ids, size_t count, unsigned flags,
+                              struct strbuf *out, struct plim_error *err)
+{
+    struct byte_text text = {0};
+    char bytes[BYTE_TEXT_MAX];
+    if (c->tokenizer) return tokenizer_decode(c->tokenizer, ids, count, flags, out, err);
+    for (size_t i = 0; i < count; i++) strbuf_addn(out, bytes, byte_text_add(&text, ids[i], bytes));
+    strbuf_addn(out, bytes, byte_text_end(&text, bytes));
+    return strbuf_status(out, err);
+}
+
+enum plim_status codec_piece(const struct codec *c, int32_t id, unsigned flags, struct strbuf *out,
+                             struct plim_error *err)
+{
+    if (c->tokenizer) return tokenizer_piece(c->tokenizer, id, flags, out, err);
+    strbuf_addc(out, (char)id);
+    return strbuf_status(out, err);
 }

@@ -38,4 +38,10 @@ bool codec_is_bytes(const char *path);
 /* Another end-of-text token, by its text. PLIM_BAD_INPUT when the vocabulary has none such. */
 enum plim_status codec_set_eos(struct codec *codec, const char *text, struct plim_error *err);
 
+/* tokenizer_decode and tokenizer_piece, with bytes as well. */
+enum plim_status codec_decode(const struct codec *codec, const int32_t *ids, size_t count, unsigned flags,
+                              struct strbuf *out, struct plim_error *err);
+enum plim_status codec_piece(const struct codec *codec, int32_t id, unsigned flags, struct strbuf *out,
+                             struct plim_error *err);
+
 #endif

@@ -16,11 +16,13 @@ void token_text_release(struct token_text *t)
     *t = (struct token_text){.codec = t->codec};
 }
 
+static unsigned flags_of(const struct token_text *t) { return t->special ? 0 : TOKENIZE_SKIP_SPECIAL; }
+
 static enum plim_status begin(struct token_text *t, struct plim_error *err)
 {
     strbuf_clear(&t->piece);
     if (t->decoding) return PLIM_OK;
-    return decoding_open(t->codec->tokenizer, TOKENIZE_SKIP_SPECIAL, &t->decoding, err);
+    return decoding_open(t->codec->tokenizer, flags_of(t), &t->decoding, err);
 }
 
 static size_t step(const char *text, size_t at, size_t len)
@@ -84,4 +86,15 @@ enum plim_status token_text_end(struct token_text *t, struct strbuf *out, struct
     if (status != PLIM_OK) return status;
     hand_out(t, out);
     return strbuf_status(out, err);
+}
+
+bool token_text_holds(const struct token_text *t)
+{
+    return t->bytes.count || (t->decoding && decoding_holds(t->decoding));
+}
+
+enum plim_status token_text_piece(const struct token_text *t, int32_t token, struct strbuf *out,
+                                  struct plim_error *err)
+{
+    return codec_piece(t->codec, token, flags_of(t), out, err);
 }

@@ -24,6 +24,7 @@ struct token_text {
     struct strbuf piece; /* what has just become certain */
     struct strbuf known; /* what the prompt ends with that was not certain at its end */
     size_t met;          /* bytes of it that have come again */
+    bool special;        /* special tokens are text, too: set before the first token */
 };
 
 void token_text_init(struct token_text *text, const struct codec *codec);
@@ -37,5 +38,11 @@ enum plim_status token_text_follow(struct token_text *text, const int32_t *ids, 
 enum plim_status token_text_add(struct token_text *text, int32_t token, struct strbuf *out,
                                 struct plim_error *err);
 enum plim_status token_text_end(struct token_text *text, struct strbuf *out, struct plim_error *err);
+
+/* Does some text of the tokens so far wait for what follows? */
+bool token_text_holds(const struct token_text *text);
+/* The bytes of a token inside such a text (codec_piece). */
+enum plim_status token_text_piece(const struct token_text *text, int32_t token, struct strbuf *out,
+                                  struct plim_error *err);
 
 #endif

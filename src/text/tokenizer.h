@@ -89,10 +89,17 @@ enum plim_status decoding_add(struct decoding *decoding, int32_t id, struct strb
                               struct plim_error *err);
 enum plim_status decoding_end(struct decoding *decoding, struct strbuf *out, struct plim_error *err);
 enum plim_status decoding_tail(const struct decoding *decoding, struct strbuf *out, struct plim_error *err);
+/* Does some text of the ids added so far wait for what follows? */
+bool decoding_holds(const struct decoding *decoding);
 
 /* Appends the text of the ids. PLIM_BAD_INPUT when an id is not in the vocabulary, or when the decoder makes more than
  * three bytes of each byte of the tokens and 1 MiB. */
 enum plim_status tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t count,
                                   unsigned flags, struct strbuf *out, struct plim_error *err);
+
+/* Appends the bytes of one id as they stand inside a text: a blank in front stays, which the first token of a text loses,
+ * and a part of a character is the bytes that it is (<0xC3> is one). Errors as with tokenizer_decode. */
+enum plim_status tokenizer_piece(const struct tokenizer *tok, int32_t id, unsigned flags, struct strbuf *out,
+                                 struct plim_error *err);
 
 #endif

@@ -63,6 +63,11 @@ def likelihoods(s):
         ok(code == 200 and lp["tokens"][0] == "a" and lp["token_logprobs"][0] is None and len(lp["tokens"]) == 1 + more, f"echo of a prompt of one token, and {more} more")
     code, r = s.post("/v1/completions", {"prompt": "abc", "max_tokens": 0, "logprobs": 0, "echo": True, "temperature": 0})
     ok(r["choices"][0]["text"] == "abc" and len(r["choices"][0]["logprobs"]["tokens"]) == 3 and r["usage"]["completion_tokens"] == 0, f"scoring a prompt {r}")
+    code, r = s.post("/v1/completions", {"prompt": "\x04ab", "max_tokens": 0, "echo": True, "temperature": 0})
+    ok(r["choices"][0]["text"] == "\x04ab" and r["choices"][0]["finish_reason"] == "length", f"no token was asked for: none can end it {r}")
+    for n, want in ((512, 200), (513, 400)):
+        code, r = s.post("/v1/completions", {"prompt": "x" * n, "max_tokens": 0, "echo": True, "logprobs": 0})
+        ok(code == want and (code == 200 or "may have 0: 1 too many" in r["error"]["message"]), f"a prompt of {n} tokens alone in a context of 512: {code} {str(r)[:200]}")
     code, r = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "é"}], "max_tokens": 10, "temperature": 0, "logprobs": True, "top_logprobs": 1})
     entries = r["choices"][0]["logprobs"]["content"]
     ok(len(entries) == 10 and entries[0]["token"] == "[" and entries[0]["bytes"] == [91] and entries[0]["top_logprobs"][0]["token"] == "[", "logprobs of a chat")
@@ -146,6 +151,8 @@ def refusals(s):
     bad("/v1/completions", {"prompt": ""}, 422, "prompt", "no tokens")
     bad("/v1/completions", {"prompt": [1, 256]}, 422, "prompt", "item 1")
     bad("/v1/completions", {"prompt": "x", "model": "other"}, 404, "model", "'m'")
+    bad("/v1/completions", {"prompt": "x", "model": "m\x00x"}, 422, "model", "U+0000")
+    bad("/v1/completions", {"prompt": "x", "response_format": {"type": "text\x00x"}}, 422, "response_format", "text")
     bad("/v1/completions", {"prompt": "x", "max_tokens": 512}, 400, "max_tokens", "512 tokens; the prompt has 1 and the answer may have 512: 1 too many")
     bad("/v1/completions", {"prompt": "x" * 600}, 400, "max_tokens", "600")
     bad("/v1/completions", {"prompt": "x", "n": 100}, 422, "n", "at once")

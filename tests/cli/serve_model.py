@@ -37,6 +37,9 @@ def main():
             ok(len({s.post("/generate", dict(hot, seed=i))[1]["generated_text"] for i in range(4)} | {s.post("/generate", dict(hot, temperature=0))[1]["generated_text"]}) == 1, "top_p 0: the likeliest alone")
             code, r = s.post("/v1/completions", {"prompt": "x", "max_tokens": 100000})
             ok(code == 400 and r["error"]["code"] == "context_length_exceeded", "a request that never fits is told so")
+            code, r = s.post("/v1/completions", {"prompt": "x" * 256, "max_tokens": 0, "echo": True, "logprobs": 0})
+            ok(code == 200 and len(r["choices"][0]["logprobs"]["tokens"]) == r["usage"]["prompt_tokens"] == 256 and r["choices"][0]["finish_reason"] == "length",
+               f"a prompt as long as the context, scored: {str(r)[:200]}")
             ok(s.stop() == 0, "stopped")
         with server.Server(f"{folder}/run", "--budget", "256MiB", "--max-context", 256, "--parallel", 4, program=plim.PLIMSOLL) as s:
             with concurrent.futures.ThreadPoolExecutor(20) as pool:

@@ -160,7 +160,7 @@ void engine_close(struct engine *e)
 enum plim_status engine_submit(struct engine *e, const struct engine_request *request, int64_t *id,
                                struct plim_error *err)
 {
-    if (request->count + request->tokens > e->plan.context)
+    if (request->count + request->tokens - 1 > e->plan.context) /* the last is drawn and not read */
         return plim_fail(err, PLIM_NO_FIT, "%lld and %lld tokens do not fit a context of %lld",
                          (long long)request->count, (long long)request->tokens, (long long)e->plan.context);
     enum plim_status status = sampling_check(&request->sampling, err);

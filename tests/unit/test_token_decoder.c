@@ -93,6 +93,46 @@ static void test_decoders(void **state)
     }
 }
 
+#define LLAMA                                                                                                \
+    "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"" MARK             \
+    "\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},"                                \
+    "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}"
+
+static void test_pieces(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *spec, *token, *want;
+    } cases[] = {
+        {"null", "a", " a"},
+        {"{\"type\":\"ByteLevel\"}", GAP "a", " a"},
+        {"{\"type\":\"ByteLevel\"}", "\xc3\x83", "\xc3"},
+        {"{\"type\":\"ByteLevel\"}", "\xe6\xbc\xa2", "\xe6\xbc\xa2"},
+        {LLAMA, MARK "a", " a"},
+        {LLAMA, "<0xE4>", "\xe4"},
+        {LLAMA, "<0x1>", "<0x1>"},
+        {"{\"type\":\"Metaspace\",\"replacement\":\"" MARK "\"}", MARK "a", " a"},
+        {"{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}", "##do", "do"},
+        {"{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}", "un", " un"},
+        {"{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}", ".", "."},
+        {"{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"}", "a</w>", "a "},
+        {"{\"type\":\"Strip\",\"content\":\"a\",\"start\":1,\"stop\":1}", "aabaa", "aba"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct doc *doc = parse(cases[i].spec);
+        struct token_bytes token = {cases[i].token, strlen(cases[i].token)};
+        struct token_decoder *d;
+        struct plim_error err = {0};
+        struct strbuf out = STRBUF_INIT;
+        assert_int_equal(token_decoder_build(&doc->root, "t", &d, &err), PLIM_OK);
+        assert_int_equal(token_decoder_piece(d, token, &out, &err), PLIM_OK);
+        assert_string_equal(strbuf_text(&out), cases[i].want);
+        strbuf_release(&out);
+        token_decoder_free(d);
+        doc_free(doc);
+    }
+}
+
 static void test_decoder_refusals(void **state)
 {
     (void)state;
@@ -186,6 +226,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decoders),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_decoder_refusals),
         cmocka_unit_test(test_post_processors),
     };

@@ -1,5 +1,6 @@
 /* C18: generated text as it comes is the decoded text of everything, wherever the prompt ends. */
-#include "text/token_text.h"
+#include "base/utf8.h"
+#include "text/token_place.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -138,8 +139,64 @@ static void test_seen(void **state)
     strbuf_release(&out);
 }
 
+static const char *at_character(const char *text, size_t n)
+{
+    for (; n && *text; n--) do
+            text++;
+        while (((unsigned char)*text & 0xc0) == 0x80);
+    return text;
+}
+
+/* Where a token is said to begin, its text does: of all that have some of their own, whatever bytes come around them. */
+static void check_places(const struct codec *codec, const int32_t *ids, struct strbuf *out,
+                         struct strbuf *piece)
+{
+    struct plim_error err = {0};
+    struct token_text text;
+    struct token_place place = {0};
+    size_t at[LIST];
+    token_text_init(&text, codec);
+    strbuf_clear(out);
+    for (int i = 0; i < LIST; i++) {
+        assert_int_equal(token_place_add(&place, &text, ids[i], out, &at[i], &err), PLIM_OK);
+        assert_true(i == 0 || at[i] >= at[i - 1]);
+    }
+    assert_int_equal(token_text_end(&text, out, &err), PLIM_OK);
+    for (int i = 0; i < LIST; i++) {
+        bool byte = strncmp(texts[ids[i]], "<0x", 3) == 0;
+        strbuf_clear(piece);
+        assert_int_equal(token_text_piece(&text, ids[i], piece, &err), PLIM_OK);
+        if (byte || !at[i] || utf8_valid_prefix(strbuf_text(piece), piece->len) != piece->len) continue;
+        if (strncmp(at_character(strbuf_text(out), at[i]), strbuf_text(piece), piece->len) != 0)
+            fail_msg("'%s' is not at %zu of '%s'", strbuf_text(piece), at[i], strbuf_text(out));
+    }
+    token_text_release(&text);
+}
+
+static void test_places(void **state)
+{
+    (void)state;
+    static const size_t with[] = {1, 2, 5}; /* decoders that take nothing from inside a text */
+    uint32_t seed = 777;
+    struct strbuf out = STRBUF_INIT, piece = STRBUF_INIT;
+    for (size_t d = 0; d < sizeof with / sizeof *with; d++) {
+        struct codec codec;
+        open_codec(decoders[with[d]], &codec);
+        for (int round = 0; round < 1000; round++) {
+            int32_t ids[LIST];
+            for (int i = 0; i < LIST; i++)
+                ids[i] = (int32_t)((seed = seed * 1664525 + 1013904223) >> 8) % TOKENS;
+            check_places(&codec, ids, &out, &piece);
+        }
+        tokenizer_free(codec.tokenizer);
+    }
+    strbuf_release(&out);
+    strbuf_release(&piece);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_cut), cmocka_unit_test(test_seen)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_cut), cmocka_unit_test(test_seen),
+                                       cmocka_unit_test(test_places)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

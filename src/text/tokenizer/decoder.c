@@ -10,10 +10,11 @@
 #define TIMES 3
 #define MORE  ((size_t)1 << 20)
 
+size_t decoder_most(size_t fed) { return fed > (SIZE_MAX - MORE) / TIMES ? SIZE_MAX : TIMES * fed + MORE; }
+
 size_t decoder_left(const struct token_decoding *flow, size_t step)
 {
-    size_t most = flow->fed > (SIZE_MAX - MORE) / TIMES ? SIZE_MAX : TIMES * flow->fed + MORE;
-    return most - flow->state[step].passed;
+    return decoder_most(flow->fed) - flow->state[step].passed;
 }
 
 /* Is it within what the step before may pass on? */
@@ -126,6 +127,15 @@ enum plim_status token_decoding_end(struct token_decoding *flow, struct strbuf *
     flow->out = out;
     decoder_end(flow, 0);
     return status_of(flow, out, err);
+}
+
+bool token_decoding_holds(const struct token_decoding *flow)
+{
+    for (size_t i = 0; flow->decoder && i < flow->decoder->count; i++) {
+        const struct decoder_state *state = &flow->state[i];
+        if (state->item.len || state->held.len || state->waits) return true;
+    }
+    return false;
 }
 
 enum plim_status token_decoding_tail(const struct token_decoding *flow, struct strbuf *out,

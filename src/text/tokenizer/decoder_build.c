@@ -80,14 +80,16 @@ static enum plim_status replace_build(struct decoder_step *step, const struct no
 }
 
 const struct decoder_kind decoder_kinds[] = {
-    {"ByteLevel", plain_build, NULL, decoder_byte_level_close, decoder_byte_level_end},
-    {"ByteFallback", plain_build, NULL, decoder_byte_fallback_close, decoder_byte_fallback_end},
-    {"Metaspace", metaspace_build, NULL, decoder_metaspace_close, NULL},
-    {"WordPiece", wordpiece_build, NULL, decoder_wordpiece_close, NULL},
-    {"BPEDecoder", bpe_build, NULL, decoder_bpe_close, decoder_bpe_end},
-    {"Fuse", plain_build, decoder_fuse_put, decoder_fuse_close, decoder_fuse_end},
-    {"Strip", strip_build, decoder_strip_put, decoder_strip_close, NULL},
-    {"Replace", replace_build, NULL, decoder_replace_close, NULL},
+    {"ByteLevel", plain_build, NULL, decoder_byte_level_close, decoder_byte_level_end,
+     decoder_byte_level_piece},
+    {"ByteFallback", plain_build, NULL, decoder_byte_fallback_close, decoder_byte_fallback_end,
+     decoder_byte_fallback_piece},
+    {"Metaspace", metaspace_build, NULL, decoder_metaspace_close, NULL, decoder_blank_piece},
+    {"WordPiece", wordpiece_build, NULL, decoder_wordpiece_close, NULL, decoder_wordpiece_piece},
+    {"BPEDecoder", bpe_build, NULL, decoder_bpe_close, decoder_bpe_end, decoder_blank_piece},
+    {"Fuse", plain_build, decoder_fuse_put, decoder_fuse_close, decoder_fuse_end, NULL},
+    {"Strip", strip_build, decoder_strip_put, decoder_strip_close, NULL, decoder_strip_piece},
+    {"Replace", replace_build, NULL, decoder_replace_close, NULL, decoder_replace_piece},
     {0},
 };
 

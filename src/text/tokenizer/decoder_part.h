@@ -45,6 +45,8 @@ struct decoder_kind {
     void (*close)(struct token_decoding *, size_t step);
     /* What is held goes on; decoder_end follows by itself. NULL: nothing is. */
     void (*end)(struct token_decoding *, size_t step);
+    /* Appends what is made of a token inside a text; NULL: the token. */
+    void (*piece)(const struct decoder_step *, struct token_bytes token, struct strbuf *out);
 };
 
 struct decoder_step {
@@ -65,7 +67,8 @@ void decoder_put(struct token_decoding *flow, size_t step, const char *bytes, si
 void decoder_close(struct token_decoding *flow, size_t step);
 void decoder_end(struct token_decoding *flow, size_t step);
 
-/* The most bytes that `step` may still put: three for each that came in, and 1 MiB. */
+/* The most bytes that a step may make of so many: three of each, and 1 MiB. What `step` may still put. */
+size_t decoder_most(size_t fed);
 size_t decoder_left(const struct token_decoding *flow, size_t step);
 
 /* decoder_build.c: the kinds, ended by one without a type. */
@@ -86,5 +89,18 @@ void decoder_fuse_end(struct token_decoding *flow, size_t step);
 void decoder_strip_put(struct token_decoding *flow, size_t step, const char *bytes, size_t len);
 void decoder_strip_close(struct token_decoding *flow, size_t step);
 void decoder_replace_close(struct token_decoding *flow, size_t step);
+/* Appends the bytes that a token in the byte alphabet stands for; false: it is not in it. */
+bool decoder_add_alphabet(struct strbuf *out, struct token_bytes token);
+int decoder_fallback_byte(struct token_bytes token);
+void decoder_clean_up(struct strbuf *text, struct strbuf *spare);
+
+/* decoder_piece.c */
+void decoder_byte_level_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
+void decoder_byte_fallback_piece(const struct decoder_step *step, struct token_bytes token,
+                                 struct strbuf *out);
+void decoder_blank_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
+void decoder_wordpiece_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
+void decoder_strip_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
+void decoder_replace_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
 
 #endif

@@ -65,7 +65,7 @@ static int alphabet_byte(uint32_t point)
     return point == 256 + 67 ? 173 : -1;
 }
 
-static bool add_alphabet(struct strbuf *out, struct token_bytes token)
+bool decoder_add_alphabet(struct strbuf *out, struct token_bytes token)
 {
     size_t before = out->len;
     for (size_t at = 0; at < token.len;) {
@@ -93,7 +93,7 @@ void decoder_byte_level_close(struct token_decoding *flow, size_t step)
 {
     struct strbuf *bytes = &flow->state[step].held;
     struct token_bytes token = item_of(flow, step);
-    if (!add_alphabet(bytes, token)) strbuf_addn(bytes, token.text, token.len);
+    if (!decoder_add_alphabet(bytes, token)) strbuf_addn(bytes, token.text, token.len);
     flow->failed |= bytes->failed;
     drop_front(bytes, put_lossy(flow, step, strbuf_text(bytes), bytes->len, false));
 }
@@ -116,7 +116,7 @@ static int hex_digit(char c)
 }
 
 /* "<0x0A>" -> 10; -1 when the token is not of that kind. A plus sign counts as no digit at all. */
-static int fallback_byte(struct token_bytes token)
+int decoder_fallback_byte(struct token_bytes token)
 {
     if (token.len != 6 || memcmp(token.text, "<0x", 3) != 0 || token.text[5] != '>') return -1;
     int high = token.text[3] == '+' ? 0 : hex_digit(token.text[3]), low = hex_digit(token.text[4]);
@@ -139,7 +139,7 @@ void decoder_byte_fallback_close(struct token_decoding *flow, size_t step)
 {
     struct strbuf *bytes = &flow->state[step].held;
     struct token_bytes token = item_of(flow, step);
-    int byte = fallback_byte(token);
+    int byte = decoder_fallback_byte(token);
     if (byte >= 0) {
         strbuf_addc(bytes, (char)byte);
         flow->failed |= bytes->failed;
@@ -186,7 +186,7 @@ static void replace_all(struct strbuf *text, struct strbuf *spare, const char *o
 }
 
 /* Blanks before punctuation and English endings go, one rule after the other. */
-static void clean_up(struct strbuf *text, struct strbuf *spare)
+void decoder_clean_up(struct strbuf *text, struct strbuf *spare)
 {
     static const char *const rules[][2] = {
         {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},
@@ -208,7 +208,7 @@ void decoder_wordpiece_close(struct token_decoding *flow, size_t step)
     strbuf_clear(text);
     if (!first && !inner) strbuf_addc(text, ' ');
     strbuf_addn(text, token.text + skip, token.len - skip);
-    if (d->flag && memchr(strbuf_text(text), ' ', text->len)) clean_up(text, &flow->spare[1]);
+    if (d->flag && memchr(strbuf_text(text), ' ', text->len)) decoder_clean_up(text, &flow->spare[1]);
     flow->failed |= text->failed;
     pass(flow, step, strbuf_text(text), text->len);
 }

@@ -118,5 +118,10 @@ enum plim_status token_decoding_end(struct token_decoding *decoding, struct strb
 /* What end would append now. */
 enum plim_status token_decoding_tail(const struct token_decoding *decoding, struct strbuf *out,
                                      struct plim_error *err);
+/* Is there text of tokens that were added, and not yet in what add has appended? */
+bool token_decoding_holds(const struct token_decoding *decoding);
+/* See tokenizer_piece. */
+enum plim_status token_decoder_piece(const struct token_decoder *d, struct token_bytes token,
+                                     struct strbuf *out, struct plim_error *err);
 
 #endif

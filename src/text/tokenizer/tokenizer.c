@@ -287,16 +287,24 @@ void decoding_close(struct decoding *d)
     free(d);
 }
 
+/* *skip: it is left out of the text. */
+static enum plim_status find_token(const struct tokenizer *tok, int32_t id, unsigned flags,
+                                   struct token_bytes *token, bool *skip, struct plim_error *err)
+{
+    token->text = tokenizer_text(tok, id, &token->len);
+    if (!token->text)
+        return plim_fail(err, PLIM_BAD_INPUT, "token id %d is not in the vocabulary of %lld", (int)id,
+                         (long long)tokenizer_vocab_size(tok));
+    *skip = flags & TOKENIZE_SKIP_SPECIAL && added_tokens_special(tok->added, token->text, token->len);
+    return PLIM_OK;
+}
+
 enum plim_status decoding_add(struct decoding *d, int32_t id, struct strbuf *out, struct plim_error *err)
 {
     struct token_bytes token;
-    token.text = tokenizer_text(d->tok, id, &token.len);
-    if (!token.text)
-        return plim_fail(err, PLIM_BAD_INPUT, "token id %d is not in the vocabulary of %lld", (int)id,
-                         (long long)tokenizer_vocab_size(d->tok));
-    if (d->flags & TOKENIZE_SKIP_SPECIAL && added_tokens_special(d->tok->added, token.text, token.len))
-        return PLIM_OK;
-    return token_decoding_add(d->flow, token, out, err);
+    bool skip = false;
+    enum plim_status status = find_token(d->tok, id, d->flags, &token, &skip, err);
+    return status == PLIM_OK && !skip ? token_decoding_add(d->flow, token, out, err) : status;
 }
 
 enum plim_status decoding_end(struct decoding *d, struct strbuf *out, struct plim_error *err)
@@ -307,6 +315,17 @@ enum plim_status decoding_end(struct decoding *d, struct strbuf *out, struct pli
 enum plim_status decoding_tail(const struct decoding *d, struct strbuf *out, struct plim_error *err)
 {
     return token_decoding_tail(d->flow, out, err);
+}
+
+bool decoding_holds(const struct decoding *d) { return token_decoding_holds(d->flow); }
+
+enum plim_status tokenizer_piece(const struct tokenizer *tok, int32_t id, unsigned flags, struct strbuf *out,
+                                 struct plim_error *err)
+{
+    struct token_bytes token;
+    bool skip = false;
+    enum plim_status status = find_token(tok, id, flags, &token, &skip, err);
+    return status == PLIM_OK && !skip ? token_decoder_piece(tok->decoder, token, out, err) : status;
 }
 
 enum plim_status tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t count,
