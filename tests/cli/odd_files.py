@@ -71,6 +71,9 @@ def small_things(folder, path):
     flow = write(f"{folder}/flow.yaml", "\ufeff{budget: 64MiB, model: {architecture: llama}}\n")
     result = plim.run("plan", flow, "-q")
     plim.ok("document start" not in result.stderr, f"E: in flow style as well {result.stderr.strip()}")
+    marked = write(f"{folder}/marked.txt", "\ufeff" + plim.CORPUS)
+    plain, with_mark = (plim.run("train", path, "-q", "--steps", 2, "--no-checkpoint", "--set", f"data.train={p}") for p in (f"{folder}/corpus.txt", marked))
+    plim.ok(plim.losses(plain.stdout) and plim.losses(with_mark.stdout) == plim.losses(plain.stdout), f"E: text as bytes with a byte order mark {with_mark.stderr.strip()}")
     for line in ('{"text":"first","text":"last"}', '{"text":12,"text":"last"}', r'{"text":"a\nb\nc","x":1,"te\u0078t":"last"}'):
         plim.ok(tokens_of(folder, line) == json.loads(line)["text"], f"E: of a key given twice the last counts, as in Python: {line}: {tokens_of(folder, line)}")
     template = write(f"{folder}/t.jinja", "{% for m in messages %}[{{ m.content }}]{% endfor %}")
