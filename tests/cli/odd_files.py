@@ -4,6 +4,7 @@ small token files (E)."""
 import json
 import os
 import resource
+import stat
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,19 @@ def pipes(folder, path):
     with open(path) as f: text = f.read()
     result = subprocess.run(["bash", "-c", '"$0" plan -q <(cat "$1")', plim.PLIMSOLL, path], capture_output=True, text=True)
     plim.ok(result.returncode == 0 and "fits" in result.stdout and text, f"D20: a job through a pipe {result.stderr.strip()}")
+
+
+def targets(folder, path):
+    """What is no file is not replaced by one: a pipe, or a link to it."""
+    pipe, link = f"{folder}/target", f"{folder}/link"
+    os.mkfifo(pipe), os.symlink(pipe, link)
+    for name in (pipe, link):
+        for args in (["plan", path, "-q", "--snapshot", name], ["plan", path, "-q", "--html", name], ["train", path, "-q", "--steps", 1, "--no-checkpoint", "--trace", name],
+                     ["tokenize", f"{folder}/corpus.txt", "-q", "-o", name]):
+            one_line(f"E: {args[0]} {args[-2]} into {os.path.basename(name)}", plim.run(*args), name, "is a pipe")
+    plim.ok(stat.S_ISFIFO(os.lstat(pipe).st_mode) and os.path.islink(link), "E: and both are there as before")
+    left = [n for n in os.listdir(folder) if n.startswith(("target.", "link."))]
+    plim.ok(not left, f"E: with nothing beside them {left}")
 
 
 def long_lines(folder):
@@ -103,6 +117,7 @@ def small_token_files(folder, path):
 with tempfile.TemporaryDirectory() as folder:
     path = plim.job(folder)
     pipes(folder, path)
+    targets(folder, path)
     long_lines(folder)
     small_things(folder, path)
     small_token_files(folder, path)
