@@ -165,6 +165,18 @@ enum plim_status file_sync_parent(const char *path, struct plim_error *err)
     return status;
 }
 
+enum plim_status file_refuse_special(const char *path, struct plim_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) || S_ISREG(st.st_mode)) return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: is a %s, and would be replaced by a file; give the name of a file", path,
+                     S_ISDIR(st.st_mode)    ? "folder"
+                     : S_ISFIFO(st.st_mode) ? "pipe"
+                     : S_ISSOCK(st.st_mode) ? "socket"
+                                            : "device");
+}
+
 static void forget(struct file_atomic *f)
 {
     if (f->fd >= 0) close(f->fd);
@@ -175,7 +187,10 @@ static void forget(struct file_atomic *f)
 
 enum plim_status file_atomic_begin(struct file_atomic *f, const char *path, struct plim_error *err)
 {
-    *f = (struct file_atomic){.fd = -1, .path = strdup(path)};
+    *f = (struct file_atomic){.fd = -1};
+    enum plim_status status = file_refuse_special(path, err);
+    if (status != PLIM_OK) return status;
+    f->path = strdup(path);
     size_t len = strlen(path) + 32;
     f->temp = malloc(len);
     if (!f->path || !f->temp) {
@@ -189,7 +204,7 @@ enum plim_status file_atomic_begin(struct file_atomic *f, const char *path, stru
         if (f->fd < 0 && errno != EEXIST) break;
     }
     if (f->fd >= 0) return PLIM_OK;
-    enum plim_status status = fail(err, f->temp, "create");
+    status = fail(err, f->temp, "create");
     forget(f);
     return status;
 }

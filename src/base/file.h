@@ -43,7 +43,11 @@ struct file_atomic {
     char *path, *temp;
 };
 
-/* After a failed begin or commit there is nothing left to clean up. abandon after commit does nothing. */
+/* A file that is written beside its target and renamed would take a pipe's, a device's or a folder's place: PLIM_BAD_INPUT,
+ * also for a link to one. Of what is not there nothing is said, and a link to a file is replaced itself. */
+enum plim_status file_refuse_special(const char *path, struct plim_error *err);
+
+/* Passes file_refuse_special. After a failed begin or commit there is nothing left to clean up. abandon after commit does nothing. */
 enum plim_status file_atomic_begin(struct file_atomic *f, const char *path, struct plim_error *err);
 enum plim_status file_atomic_commit(struct file_atomic *f, struct plim_error *err);
 void file_atomic_abandon(struct file_atomic *f);

@@ -9,7 +9,10 @@ static void format(char *text, size_t size, const char *fmt, va_list ap)
 {
     int n = vsnprintf(text, size, fmt, ap);
     if (n < 0) text[0] = '\0';
-    if (n >= (int)size) memcpy(text + size - 4, "...", 4);
+    if (n < (int)size) return;
+    size_t end = size - 4;
+    while (end > 0 && (text[end] & 0xc0) == 0x80) end--; /* no half of a character before the dots */
+    memcpy(text + end, "...", 4);
 }
 
 enum plim_status plim_fail(struct plim_error *err, enum plim_status status, const char *fmt, ...)

@@ -1,5 +1,8 @@
 /* utf8.c - the encoding by its definition; widths from the few ranges that matter on terminals. */
 #include "base/utf8.h"
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
 
 size_t utf8_decode(const char *text, size_t len, uint32_t *point)
 {
@@ -32,6 +35,38 @@ size_t utf8_encode(uint32_t point, char out[4])
     static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
     out[0] = (char)(lead[n] | point);
     return n;
+}
+
+static bool breaks_line(uint32_t point)
+{
+    return point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x2028 || point == 0x2029;
+}
+
+/* How the character of n bytes at `text` is shown; n is 0 when the byte there is none. */
+static size_t show(const char *text, size_t n, uint32_t point, char out[8])
+{
+    if (n && !breaks_line(point)) return memcpy(out, text, n), n;
+    if (n && point == '\n') return memcpy(out, "\\n", 2), 2;
+    if (n && point == '\t') return memcpy(out, "\\t", 2), 2;
+    if (n && point == '\r') return memcpy(out, "\\r", 2), 2;
+    if (n > 1) return (size_t)snprintf(out, 8, "\\u%04x", (unsigned)point & 0xffff);
+    return (size_t)snprintf(out, 8, "\\x%02x", (unsigned char)*text);
+}
+
+size_t utf8_one_line(const char *text, size_t len, char *out, size_t size)
+{
+    size_t put = 0;
+    for (size_t at = 0; at < len;) {
+        uint32_t point = 0;
+        char shown[8];
+        size_t n = utf8_decode(text + at, len - at, &point);
+        size_t wide = show(text + at, n, point, shown);
+        if (put + wide >= size) break;
+        memcpy(out + put, shown, wide);
+        put += wide, at += n ? n : 1;
+    }
+    if (size) out[put] = '\0';
+    return put;
 }
 
 size_t utf8_valid_prefix(const char *text, size_t len)

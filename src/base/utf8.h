@@ -15,6 +15,11 @@ size_t utf8_encode(uint32_t point, char out[4]);
 /* Length of the longest valid prefix of text[0..len); equal to len when all of it is valid. */
 size_t utf8_valid_prefix(const char *text, size_t len);
 
+/* Copy text[0..len) into out, which ends in NUL, so that it is one line and moves no cursor: controls and separators of lines
+ * become \n, \x1b or \u2028, and bytes that are no UTF-8 \xff. At most 4 bytes come of one; what finds no room in
+ * `size` is left out. Returns the bytes written. */
+size_t utf8_one_line(const char *text, size_t len, char *out, size_t size);
+
 /* Columns a terminal uses for text[0..len): combining marks and ANSI colour sequences count 0, East Asian
  * wide characters and emoji 2. An invalid byte counts 1. */
 size_t utf8_width(const char *text, size_t len);

@@ -23,7 +23,10 @@ extern const struct subcommand subcommand_plan, subcommand_train, subcommand_gen
 /* The program for help, man page and completion. */
 const struct program *cli_program(void);
 
-/* "plimsoll: text" on stderr; returns the exit code that belongs to the error. */
+/* "plimsoll: ..." on stderr, as one line whatever is in it: names and values come from files and may hold anything. */
+void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* The error's text by cli_say; returns the exit code that belongs to the error. */
 int cli_error(const struct plim_error *err);
 
 /* Parse options; prints help when asked. Returns -1 to go on, else the exit code. */

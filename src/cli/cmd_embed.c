@@ -198,7 +198,7 @@ static enum plim_status open_model(struct embedding *e, struct plim_error *err)
     const struct backend *other = backend_fallback();
     bool chosen = e->device && !strcmp(f->device, "auto") && strcmp(e->device->ops->name, other->name);
     if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
-    fprintf(stderr, "plimsoll: using %s: %s\n", other->what, err->text);
+    cli_say("using %s: %s", other->what, err->text);
     e->device->ops->close(e->device), e->device = NULL;
     status = other->open(0, f->threads, &e->device, err);
     return status == PLIM_OK ? open_embedder(e, err) : status;

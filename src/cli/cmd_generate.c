@@ -236,7 +236,7 @@ static enum plim_status open_model(struct generation *g, struct device **device,
     const struct backend *other = backend_fallback();
     bool chosen = *device && !strcmp(f->device, "auto") && strcmp((*device)->ops->name, other->name);
     if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
-    fprintf(stderr, "plimsoll: using %s: %s\n", other->what, err->text);
+    cli_say("using %s: %s", other->what, err->text);
     (*device)->ops->close(*device), *device = NULL;
     status = other->open(0, f->threads, device, err);
     return status == PLIM_OK ? writer_open(w, *device, err) : status;

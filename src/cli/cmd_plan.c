@@ -143,7 +143,7 @@ static int show(struct job *job, const struct plan_options *o, struct device_fac
         else if (!o->tape)
             report_text(&p.report, cli_colour(STDOUT_FILENO), &out);
         int failed = cli_print(&out);
-        if (status == PLIM_NO_FIT) fprintf(stderr, "plimsoll: %s\n", err.text);
+        if (status == PLIM_NO_FIT) cli_say("%s", err.text);
         if (failed) code = failed;
     }
     planned_release(&p);

@@ -176,7 +176,7 @@ static enum plim_status join_cards(struct device *device, struct comm *comm, str
     if (status != PLIM_OK || without[0] > 0) return status;
     status = exec_join_devices(device, err);
     if (status != PLIM_UNSUPPORTED || named) return status;
-    if (comm->rank == 0) fprintf(stderr, "plimsoll: %s: GPUs exchange through host memory\n", err->text);
+    if (comm->rank == 0) cli_say("%s: GPUs exchange through host memory", err->text);
     return PLIM_OK;
 }
 

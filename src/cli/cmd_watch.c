@@ -102,7 +102,7 @@ static int follow_lines(struct run_log *log, const volatile sig_atomic_t *stop)
     }
     if (!l.lost && !*stop) tell_silence(&l.state);
     bool left = l.lost && errno == EPIPE;
-    if (l.lost && !left) fprintf(stderr, "plimsoll: standard output: write failed\n");
+    if (l.lost && !left) cli_say("standard output: write failed");
     return l.lost && !left ? 2 : 0;
 }
 

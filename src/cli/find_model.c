@@ -36,11 +36,9 @@ enum plim_status cli_check_model(const char *path, struct plim_error *err)
     bool checked;
     enum plim_status status = checkpoint_check(path, MANIFEST_WEIGHTS, &checked, err);
     if (status == PLIM_OK && !checked)
-        fprintf(
-            stderr,
-            "plimsoll: %s: saved by an earlier version without checksums, read unchecked; one that is saved "
-            "after train --resume --change manifest has them\n",
-            path);
+        cli_say("%s: saved by an earlier version without checksums, read unchecked; one that is saved "
+                "after train --resume --change manifest has them",
+                path);
     return status;
 }
 

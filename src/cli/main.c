@@ -1,9 +1,11 @@
 /* main.c - finds the subcommand and hands over. */
 #include "cli/cli.h"
 #include "base/nearest.h"
+#include "base/utf8.h"
 #include "job/deepspeed.h"
 
 #include <malloc.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -56,9 +58,21 @@ const struct program *cli_program(void)
     return &program;
 }
 
+/* On the stack: memory may be what is short. */
+void cli_say(const char *fmt, ...)
+{
+    char text[4096], line[4 * sizeof text];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    utf8_one_line(text, strlen(text), line, sizeof line);
+    fprintf(stderr, "plimsoll: %s\n", line);
+}
+
 int cli_error(const struct plim_error *err)
 {
-    fprintf(stderr, "plimsoll: %s\n", err->text);
+    cli_say("%s", err->text);
     return plim_exit_code(err->status);
 }
 
@@ -67,7 +81,7 @@ int cli_print(struct strbuf *text)
     size_t written = fwrite(text->data, 1, text->len, stdout);
     int failed = written != text->len || fflush(stdout);
     strbuf_release(text);
-    if (failed) fprintf(stderr, "plimsoll: standard output: write failed\n");
+    if (failed) cli_say("standard output: write failed");
     return failed ? 2 : 0;
 }
 
@@ -127,7 +141,7 @@ int cli_options(const struct command *command, int argc, char **argv, void *targ
 static void print_note(void *arg, const char *where, const char *path, const char *note)
 {
     (void)arg;
-    fprintf(stderr, "plimsoll: %s: '%s' is accepted: %s\n", where, path, note);
+    cli_say("%s: '%s' is accepted: %s", where, path, note);
 }
 
 /* Variables, and a .env beside the job file. */
@@ -140,7 +154,7 @@ static enum plim_status take_environment(struct job *job, const struct job_optio
     enum plim_status status = job_take_environment(job, slash == options->config ? "/" : dir, err);
     for (int i = 0; job->environment && i < job->environment->count && !options->quiet; i++) {
         const struct variable_seen *v = &job->environment->seen[i];
-        if (v->note && v->why) fprintf(stderr, "plimsoll: %s is ignored: %s\n", v->where, v->why);
+        if (v->note && v->why) cli_say("%s is ignored: %s", v->where, v->why);
     }
     return status;
 }
@@ -171,13 +185,13 @@ enum plim_status cli_meet_device(struct job *job, const struct device_facts *fac
     struct strbuf note = STRBUF_INIT;
     enum plim_status status = job_meet_device(job, facts, err);
     if (status == PLIM_OK && !options->quiet) job_preset_text(job, facts, &note);
-    if (note.len) fprintf(stderr, "plimsoll: %s: %s\n", job->name, note.data);
+    if (note.len) cli_say("%s: %s", job->name, note.data);
     strbuf_clear(&note);
     if (status == PLIM_OK && !options->quiet) job_idle_text(job, facts, &note);
     if (status == PLIM_OK && !options->quiet)
         deepspeed_auto_text(job, facts->ranks > 1 ? facts->ranks : 1, &note);
     for (const char *line = strbuf_text(&note); *line; line = strchr(line, '\n') + 1)
-        fprintf(stderr, "plimsoll: %.*s\n", (int)strcspn(line, "\n"), line);
+        cli_say("%.*s", (int)strcspn(line, "\n"), line);
     strbuf_release(&note);
     return status;
 }
@@ -206,8 +220,7 @@ int main(int argc, char **argv)
         if (!strcmp(argv[1], subcommands[i]->command->name)) return subcommands[i]->run(argc - 2, argv + 2);
         if (!subcommands[i]->hidden) nearest_offer(&near, subcommands[i]->command->name);
     }
-    fprintf(stderr, "plimsoll: unknown command '%s'; %s%s%s\n", argv[1],
-            near.best ? "did you mean '" : "see plimsoll --help", near.best ? near.best : "",
-            near.best ? "'?" : "");
+    cli_say("unknown command '%s'; %s%s%s", argv[1], near.best ? "did you mean '" : "see plimsoll --help",
+            near.best ? near.best : "", near.best ? "'?" : "");
     return 2;
 }

@@ -48,7 +48,7 @@ static enum plim_status open_any(const struct device_wish *wish, struct device *
         struct plim_error why = {0};
         if (open_one(b, 0, wish, out, &why) == PLIM_OK) return PLIM_OK;
         if (b->present()) /* else there is nothing to miss */
-            fprintf(stderr, "plimsoll: using %s: %s\n", last->what, why.text);
+            cli_say("using %s: %s", last->what, why.text);
     }
     return last->open(0, wish->threads, out, err);
 }

@@ -1,5 +1,6 @@
 /* train_folder.c - see train_folder.h. */
 #include "cli/train_folder.h"
+#include "cli/cli.h"
 #include "report/snapshot.h"
 #include "watch/run_log.h"
 
@@ -12,8 +13,7 @@
 static void give_up(struct train_folder *f, const char *name)
 {
     if (!f->told)
-        fprintf(stderr, "plimsoll: %s/%s cannot be written: %s; training goes on without it\n", f->path, name,
-                strerror(errno));
+        cli_say("%s/%s cannot be written: %s; training goes on without it", f->path, name, strerror(errno));
     f->told = true;
 }
 

@@ -206,8 +206,7 @@ static void lose(struct train_log *log, FILE **stream)
     bool left = errno == EPIPE;
     if (!left) log->failed |= *stream == log->json;
     if (!left) return;
-    if (*stream != stderr)
-        fprintf(stderr, "plimsoll: nobody reads the output any more; training goes on without it\n");
+    if (*stream != stderr) cli_say("nobody reads the output any more; training goes on without it");
     *stream = NULL;
 }
 

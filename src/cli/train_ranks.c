@@ -49,8 +49,8 @@ enum plim_status train_find_link(const struct job *job, struct device *device,
     snprintf(load, sizeof load, "; beside computing %.3g GB/s, of which they take %.0f %%",
              all.bandwidth * all.beside * 1e-9, 100 * all.load);
     if (status == PLIM_OK && all.fresh && comm->rank == 0 && !options->quiet)
-        fprintf(stderr, "plimsoll: %d ranks exchange %.3g GB/s, after %.0f us%s\n", comm->ranks,
-                all.bandwidth * 1e-9, all.seconds * 1e6, all.load > 0.005 || all.beside < 0.995 ? load : "");
+        cli_say("%d ranks exchange %.3g GB/s, after %.0f us%s", comm->ranks, all.bandwidth * 1e-9,
+                all.seconds * 1e6, all.load > 0.005 || all.beside < 0.995 ? load : "");
     return status;
 }
 
@@ -81,13 +81,12 @@ enum plim_status train_tell_uneven(const struct job *job, struct device *device,
     /* Free memory of a machine moves from one look to the next. */
     bool uneven = (double)all[least].budget < 0.95 * (double)all[most].budget;
     if (tells && uneven)
-        fprintf(stderr, "plimsoll: rank %d may take %s and rank %d %s: the least counts for all\n", least,
+        cli_say("rank %d may take %s and rank %d %s: the least counts for all", least,
                 bytes_format(low, (uint64_t)all[least].budget), most,
                 bytes_format(high, (uint64_t)all[most].budget));
     if (tells && other)
-        fprintf(stderr,
-                "plimsoll: rank 0 has %.63s and rank %d %.63s: steps take as long as the slower one\n",
-                all[0].name, other, all[other].name);
+        cli_say("rank 0 has %.63s and rank %d %.63s: steps take as long as the slower one", all[0].name,
+                other, all[other].name);
     free(all);
     return status;
 }

@@ -15,6 +15,7 @@
 struct indexed_file {
     struct token_file *tokens; /* a token file */
     int fd;                    /* or text as bytes */
+    int mark;                  /* bytes of the byte order mark before it */
     int64_t length;            /* in tokens */
     int64_t first;             /* sample of this file in the whole */
 };
@@ -156,10 +157,14 @@ static enum plim_status open_tokens(struct dataset *d, struct indexed_file *x, c
 
 static enum plim_status open_bytes(struct indexed_file *x, const struct input_file *f, struct plim_error *err)
 {
+    char head[3];
     x->fd = open(f->path, O_RDONLY | O_CLOEXEC);
     if (x->fd < 0)
         return plim_fail(err, PLIM_BAD_INPUT, "%s: cannot open the data file: %s", f->path, strerror(errno));
-    x->length = f->bytes;
+    bool marked =
+        pread(x->fd, head, sizeof head, 0) == sizeof head && !memcmp(head, "\xef\xbb\xbf", sizeof head);
+    x->mark = marked ? (int)sizeof head : 0;
+    x->length = f->bytes - x->mark;
     return PLIM_OK;
 }
 
@@ -302,7 +307,7 @@ static void hint(const struct dataset *d, int file, uint64_t first, uint64_t cou
     if (x->tokens)
         token_file_hint(x->tokens, first, count);
     else
-        posix_fadvise(x->fd, (off_t)first, (off_t)count, POSIX_FADV_WILLNEED);
+        posix_fadvise(x->fd, (off_t)first + x->mark, (off_t)count, POSIX_FADV_WILLNEED);
 }
 
 enum plim_status dataset_measure(struct dataset *d, int64_t i, int64_t *length, int64_t *targets,
@@ -333,6 +338,7 @@ enum plim_status dataset_sample(struct dataset *d, int64_t i, int32_t *tokens, i
     if (x->tokens) {
         status = token_file_read(x->tokens, first, (size_t)count, tokens, err);
     } else {
+        first += (uint64_t)x->mark;
         status = file_pread_full(x->fd, d->window, (size_t)count, first, d->inputs.file[file].path, err);
         for (uint64_t t = 0; t < count; t++) tokens[t] = d->window[t];
     }

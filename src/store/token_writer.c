@@ -164,6 +164,7 @@ enum plim_status token_writer_open(const char *path, const struct token_writer_f
         status = plim_fail(err, PLIM_BAD_INPUT, "%.200s...: the path is too long", path);
     else if (!(w->path = strdup(path)))
         status = plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
+    if (status == PLIM_OK) status = file_refuse_special(path, err);
     w->format = *format;
     w->width = format->vocab_size <= 65536 ? 2 : 4;
     if (mark) w->mark = *mark;

@@ -73,6 +73,8 @@ static enum plim_status load(struct checkpoint *c, unsigned parts, struct share 
     char file[560];
     snprintf(file, sizeof file, "%s/trainer.json", c->path);
     enum plim_status status = manifest_read(c->path, &c->manifest, err);
+    if (status == PLIM_OK && !file_exists(file))
+        status = plim_fail(err, PLIM_BAD_INPUT, "%s: damaged: it is missing", file);
     if (status == PLIM_OK && c->manifest)
         status = manifest_check(c->path, c->manifest, parts, share.rank, share.ranks, err);
     if (status == PLIM_OK && json_load(file, &c->doc, err) != PLIM_OK)
@@ -102,7 +104,8 @@ static void offer_earlier(const char *path, struct plim_error *err)
                   "%s; the one before, %s, is whole: use that, or remove the damaged folder", err->text,
                   other.path);
     else
-        plim_fail(err, err->status, "%s; there is no whole checkpoint before it", err->text);
+        plim_fail(err, err->status, "%s; there is no whole checkpoint before it: remove the damaged folder",
+                  err->text);
 }
 
 static enum plim_status open_at(const char *path, unsigned parts, struct share share, struct checkpoint **out,
@@ -138,10 +141,8 @@ enum plim_status checkpoint_find(const char *dir, struct comm *comm, struct chec
 enum plim_status checkpoint_check(const char *dir, unsigned parts, bool *checked, struct plim_error *err)
 {
     struct checkpoint *c = NULL;
-    char last[1100];
     *checked = true;
-    snprintf(last, sizeof last, "%s/trainer.json", dir);
-    if (!file_exists(last)) return PLIM_OK; /* a model of somebody else's */
+    if (!checkpoint_is_ours(dir)) return PLIM_OK; /* a model of somebody else's */
     enum plim_status status = open_at(dir, parts, (struct share){0, 1}, &c, err);
     if (c) *checked = c->manifest != NULL;
     checkpoint_close(c);

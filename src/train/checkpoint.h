@@ -27,7 +27,7 @@ struct trainer;
 struct checkpoint;
 struct comm;
 
-/* The newest complete checkpoint of an output folder; *out is NULL when there is none. Every byte of it is read and held
+/* The newest checkpoint of an output folder; *out is NULL when there is none. Every byte of it is read and held
  * against its manifest: PLIM_BAD_INPUT names what is damaged, and the newest one before it that is whole. Several ranks call it
  * together and share the reading; comm NULL: one is alone. */
 enum plim_status checkpoint_find(const char *dir, struct comm *comm, struct checkpoint **out,
@@ -48,7 +48,7 @@ enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *traine
  * wrong on one is every rank's error. */
 enum plim_status checkpoint_save(struct trainer *trainer, char *path, size_t size, struct plim_error *err);
 
-/* Newest complete checkpoint folder below dir into path; 0 when there is none, else its step. */
+/* Newest checkpoint folder below dir, whole or damaged, into path; 0 when there is none, else its step. */
 int64_t checkpoint_newest(const char *dir, char *path, size_t size);
 
 /* How many there are below dir. */

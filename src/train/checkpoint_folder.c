@@ -3,7 +3,9 @@
 #include "train/checkpoint_folder.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "store/safetensors.h"
 #include "train/checkpoint.h"
+#include "train/manifest.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -25,6 +27,42 @@ int64_t checkpoint_name_step(const char *name)
     return *digits && !*end ? step : -1;
 }
 
+static bool holds(const char *dir, const char *name)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return file_exists(path);
+}
+
+bool checkpoint_is_ours(const char *path)
+{
+    return holds(path, "trainer.json") || holds(path, "manifest.json") || holds(path, "state");
+}
+
+/* Whole or damaged. A folder gets its name when it is whole, so what is missing of one was lost afterwards. */
+static bool is_checkpoint(const char *path)
+{
+    return checkpoint_is_ours(path) || holds(path, "model.safetensors") ||
+           holds(path, "model.safetensors.index.json") || holds(path, SAFETENSORS_PIECES);
+}
+
+/* Every file of the manifest is there and has its size. Contents are not read: see checkpoint_find. */
+static bool seems_whole(const char *path)
+{
+    struct doc *manifest;
+    if (manifest_read(path, &manifest, NULL) != PLIM_OK || !manifest) return false;
+    const struct node *files = node_get(&manifest->root, "files");
+    bool whole = files != NULL;
+    for (size_t i = 0; whole && i < node_count(files); i++) {
+        const struct node *entry = node_item(files, i);
+        char file[1024];
+        snprintf(file, sizeof file, "%s/%s", path, entry->key);
+        whole = file_bytes(file) == node_int(node_get(entry, "bytes"), -1);
+    }
+    doc_free(manifest);
+    return whole;
+}
+
 int64_t checkpoint_below(const char *dir, int64_t before, char *path, size_t size)
 {
     DIR *d = opendir(dir);
@@ -32,11 +70,11 @@ int64_t checkpoint_below(const char *dir, int64_t before, char *path, size_t siz
     if (!d) return 0;
     for (struct dirent *e; (e = readdir(d));) {
         int64_t step = checkpoint_name_step(e->d_name);
-        char last[800];
-        snprintf(last, sizeof last, "%s/%s/trainer.json", dir, e->d_name);
-        if (step <= newest || step >= before || !file_exists(last)) continue;
+        char found[800];
+        snprintf(found, sizeof found, "%s/%s", dir, e->d_name);
+        if (step <= newest || step >= before || !is_checkpoint(found)) continue;
         newest = step;
-        snprintf(path, size, "%s/%s", dir, e->d_name);
+        snprintf(path, size, "%s", found);
     }
     closedir(d);
     return newest;
@@ -74,8 +112,9 @@ static void remove_tree(const char *path, int depth)
 
 void checkpoint_remove(const char *path) { remove_tree(path, 2); }
 
-/* The oldest checkpoint before `newest` into victim ("" when there is none); how many there are up to it. What
- * earlier crashes left half-written or half-removed goes. */
+/* The oldest checkpoint before `newest` into victim ("" when there is none); how many whole ones there are up to it:
+ * damaged ones grow old with the others, but keep none of them from staying. What earlier crashes left half-written or
+ * half-removed goes. */
 static int64_t find_oldest(const char *dir, int64_t newest, char *victim, size_t size)
 {
     int64_t oldest = newest, count = 0;
@@ -86,7 +125,7 @@ static int64_t find_oldest(const char *dir, int64_t newest, char *victim, size_t
         char partial[800];
         snprintf(partial, sizeof partial, "%s/%s", dir, e->d_name);
         if (!strncmp(e->d_name, TEMP PREFIX, sizeof TEMP PREFIX - 1)) remove_tree(partial, 2);
-        count += step >= 0 && step <= newest;
+        count += step >= 0 && step <= newest && seems_whole(partial);
         if (step >= 0 && step < oldest) oldest = step, snprintf(victim, size, "%s", partial);
     }
     if (d) closedir(d);

@@ -85,6 +85,29 @@ def config_cases(folder, path):
     refused("--set without a value", ["train", path, "--set", "training.steps"], ["training.steps"], folder)
 
 
+def control_cases(folder, path):
+    """What a file or a flag holds is shown in one line that a terminal does not obey."""
+    text = open(path).read()
+
+    def shown(name, args, words, hidden="\n\x1b\r\t\x07\x7f\x85\x9b\u2028"):
+        refused(name, args, words, folder)
+        line = plim.run(*args).stderr.rstrip("\n")
+        plim.ok(not set(hidden) & set(line), f"and nothing of it is raw: {line!r}")
+
+    bad = os.path.join(folder, "bad.yaml")
+    with open(bad, "w") as f: f.write(text.replace("  steps: 4", '  steps: 4\n  "x\\ny\\e[31m\\N\\L\\u009b": 1'))
+    shown("a key of controls", ["train", bad], ["bad.yaml", r"x\ny\x1b[31m\u0085\u2028\u009b"])
+    for key, value, words in (("training.lr_scheduler", "a\nb\x1b[31m", [r"a\nb\x1b[31m"]), ("training.batch_size", "4\n\x7f", [r"4\n\x7f"]),
+                              ("training.device", "cpu\r\x07", [r"cpu\r\x07"]), ("data.train", f"{folder}/no\nne\t.txt", [r"no\nne\t.txt"]),
+                              ("data.train", f"{folder}/größe 船\x1b.txt", ["größe 船", r"\x1b.txt"])):
+        shown(f"{key} of controls", ["train", path, "--set", f"{key}={value}"], words)
+    shown("a file's name", ["train", f"{folder}/no\nfile\x1b[0m"], [r"no\nfile\x1b[0m"])
+    shown("a command", ["tra\nin\x1b"], [r"tra\nin\x1b"])
+    refused("a name that is no UTF-8", ["train", os.fsdecode(b"/none/\xff\xc3\xb6")], [r"/none/\xffö"], folder)
+    long = plim.run("train", f"{folder}/" + "船" * 500)
+    plim.ok("\\x" not in long.stderr and long.stderr.count("\n") == 1, f"a text that is cut is cut between characters: {long.stderr.strip()[-40:]}")
+
+
 def budget_cases(folder, path):
     refused("a budget of 12Gb", ["train", path, "--budget", "12Gb"], ["--budget", "12Gb", "GB"], folder)
     refused("a budget of 12Gb in the config", ["train", path, "--set", "budget=12Gb"], ["budget", "12Gb", "GB"], folder)
@@ -183,6 +206,7 @@ def file_cases(folder, path):
 with tempfile.TemporaryDirectory() as folder_:
     path_ = plim.job(folder_)
     config_cases(folder_, path_)
+    control_cases(folder_, path_)
     budget_cases(folder_, path_)
     file_cases(folder_, path_)
 plim.done()

@@ -4,6 +4,7 @@ small token files (E)."""
 import json
 import os
 import resource
+import stat
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,19 @@ def pipes(folder, path):
     plim.ok(result.returncode == 0 and "fits" in result.stdout and text, f"D20: a job through a pipe {result.stderr.strip()}")
 
 
+def targets(folder, path):
+    """What is no file is not replaced by one: a pipe, or a link to it."""
+    pipe, link = f"{folder}/target", f"{folder}/link"
+    os.mkfifo(pipe), os.symlink(pipe, link)
+    for name in (pipe, link):
+        for args in (["plan", path, "-q", "--snapshot", name], ["plan", path, "-q", "--html", name], ["train", path, "-q", "--steps", 1, "--no-checkpoint", "--trace", name],
+                     ["tokenize", f"{folder}/corpus.txt", "-q", "-o", name]):
+            one_line(f"E: {args[0]} {args[-2]} into {os.path.basename(name)}", plim.run(*args), name, "is a pipe")
+    plim.ok(stat.S_ISFIFO(os.lstat(pipe).st_mode) and os.path.islink(link), "E: and both are there as before")
+    left = [n for n in os.listdir(folder) if n.startswith(("target.", "link."))]
+    plim.ok(not left, f"E: with nothing beside them {left}")
+
+
 def long_lines(folder):
     """D20: eight times the line takes about eight times the time; looking at it again for each piece took sixty times."""
     used = []
@@ -71,6 +85,9 @@ def small_things(folder, path):
     flow = write(f"{folder}/flow.yaml", "\ufeff{budget: 64MiB, model: {architecture: llama}}\n")
     result = plim.run("plan", flow, "-q")
     plim.ok("document start" not in result.stderr, f"E: in flow style as well {result.stderr.strip()}")
+    marked = write(f"{folder}/marked.txt", "\ufeff" + plim.CORPUS)
+    plain, with_mark = (plim.run("train", path, "-q", "--steps", 2, "--no-checkpoint", "--set", f"data.train={p}") for p in (f"{folder}/corpus.txt", marked))
+    plim.ok(plim.losses(plain.stdout) and plim.losses(with_mark.stdout) == plim.losses(plain.stdout), f"E: text as bytes with a byte order mark {with_mark.stderr.strip()}")
     for line in ('{"text":"first","text":"last"}', '{"text":12,"text":"last"}', r'{"text":"a\nb\nc","x":1,"te\u0078t":"last"}'):
         plim.ok(tokens_of(folder, line) == json.loads(line)["text"], f"E: of a key given twice the last counts, as in Python: {line}: {tokens_of(folder, line)}")
     template = write(f"{folder}/t.jinja", "{% for m in messages %}[{{ m.content }}]{% endfor %}")
@@ -100,6 +117,7 @@ def small_token_files(folder, path):
 with tempfile.TemporaryDirectory() as folder:
     path = plim.job(folder)
     pipes(folder, path)
+    targets(folder, path)
     long_lines(folder)
     small_things(folder, path)
     small_token_files(folder, path)

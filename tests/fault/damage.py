@@ -46,7 +46,6 @@ def damage_tests(folder, path, good):
             if what == "bytes": overwrite(f"{hurt}/{name}", size // 2)
             if what == "cut": os.truncate(f"{hurt}/{name}", size - 1)
             if what == "gone": os.remove(f"{hurt}/{name}")
-            if what == "gone" and name == "trainer.json": continue  # then it is no checkpoint
             wrong = []
             for command, args in commands(path, run, folder).items():
                 if command in ("train", "eval", "generate") and name == "state/model.safetensors": continue  # not read there
@@ -58,6 +57,14 @@ def damage_tests(folder, path, good):
             plim.ok(not wrong, f"B12: {name}, {what}: named everywhere, and the one before offered {wrong[:2]}")
     shutil.rmtree(f"{run}/{newest}")
     shutil.copytree(f"{good}/{newest}", f"{run}/{newest}")
+    for name in ("trainer.json", "manifest.json", "config.json"): os.remove(f"{hurt}/{name}")
+    result = plim.run(*commands(path, run, folder)["resume"])
+    plim.ok(result.returncode == 2 and "trainer.json: damaged: it is missing" in result.stderr, f"B12: weights alone are a damaged checkpoint, too: {result.stderr.strip()}")
+    shutil.rmtree(hurt), os.makedirs(hurt)
+    result = plim.run(*commands(path, run, folder)["resume"])
+    plim.ok(sorted(plim.losses(result.stdout)) == [3, 4, 5], f"B12: an empty folder is none {result.stderr.strip()}")
+    shutil.rmtree(run)
+    shutil.copytree(good, run)
     for step in ("00000002", "00000004"): overwrite(f"{run}/checkpoint-{step}/model.safetensors", 2000)
     line = plim.run(*commands(path, run, folder)["resume"]).stderr.strip()
     plim.ok("no whole checkpoint" in line and "checkpoint-00000002 " not in line, f"B12: a damaged one is not offered: {line}")
@@ -72,6 +79,21 @@ def damage_tests(folder, path, good):
     os.rename(f"{run}/{newest}", f"{run}/checkpoint-00000009")
     line = plim.run(*commands(path, run, folder)["resume"]).stderr.strip()
     plim.ok("different steps" in line, f"B12: a checkpoint under another name: {line}")
+
+
+def rotation_tests(folder, path, good):
+    """One that is damaged behind a run's back takes no whole one's place, and goes when it is old."""
+    run = f"{folder}/rotated"
+    for name in ("trainer.json", "manifest.json", "model.safetensors"):
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(good, run)
+        shutil.copytree(f"{run}/checkpoint-00000002", f"{run}/checkpoint-00000003")
+        os.remove(f"{run}/checkpoint-00000003/{name}")
+        seen = []
+        for steps in (6, 8, 10):
+            plim.run("train", path, "-q", "--resume", "--steps", steps, "--set", f"output.dir={run}", "--set", "output.keep_checkpoints=3")
+            seen.append([int(n[-8:]) for n in plim.left(run)])
+        plim.ok(seen == [[2, 3, 4, 6], [3, 4, 6, 8], [6, 8, 10]], f"B12: step 3 lacks {name}, three whole ones are kept: {seen}")
 
 
 def without_manifest(run, step=None):
@@ -112,5 +134,6 @@ with tempfile.TemporaryDirectory() as folder_:
     good_ = f"{folder_}/good"
     plim.run("train", path_, "-q", "--steps", 4, "--set", f"output.dir={good_}")
     damage_tests(folder_, path_, good_)
+    rotation_tests(folder_, path_, good_)
     old_tests(folder_, path_, good_)
 plim.done()

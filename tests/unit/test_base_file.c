@@ -77,6 +77,32 @@ static void test_write_and_read(void **state)
     assert_false(file_exists(path));
 }
 
+/* What is no file keeps its place; a link to a file is replaced, not what it points to. */
+static void test_special_targets(void **state)
+{
+    (void)state;
+    struct plim_error err = {0};
+    struct stat st;
+    const char *pipe = in_folder("pipe"), *link = in_folder("link"), *file = in_folder("file");
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    assert_int_equal(symlink(pipe, link), 0);
+    assert_int_equal(file_write_atomic(pipe, "x", 1, &err), PLIM_BAD_INPUT);
+    assert_non_null(strstr(err.text, "is a pipe"));
+    assert_int_equal(file_write_atomic(link, "x", 1, &err), PLIM_BAD_INPUT);
+    assert_true(!lstat(pipe, &st) && S_ISFIFO(st.st_mode));
+    assert_true(!lstat(link, &st) && S_ISLNK(st.st_mode));
+    assert_int_equal(file_write_atomic(folder, "x", 1, &err), PLIM_BAD_INPUT);
+    assert_non_null(strstr(err.text, "is a folder"));
+    assert_int_equal(files_in_folder(), 2);
+    unlink(link);
+    assert_int_equal(file_write_atomic(file, "old", 3, NULL), PLIM_OK);
+    assert_int_equal(symlink(file, link), 0);
+    assert_int_equal(file_write_atomic(link, "new", 3, NULL), PLIM_OK);
+    check_content(file, "old");
+    check_content(link, "new");
+    unlink(link), unlink(file), unlink(pipe);
+}
+
 static void test_read_limits(void **state)
 {
     (void)state;
@@ -142,7 +168,7 @@ static void test_failed_writes_leave_the_old_file(void **state)
     unlink(path);
     assert_int_equal(file_write_atomic(in_folder("no/such"), "x", 1, &err), PLIM_IO);
     mkdir(in_folder("taken"), 0700);
-    assert_int_equal(file_write_atomic(in_folder("taken"), "x", 1, &err), PLIM_IO);
+    assert_int_equal(file_write_atomic(in_folder("taken"), "x", 1, &err), PLIM_BAD_INPUT);
     rmdir(in_folder("taken"));
     assert_int_equal(files_in_folder(), 0);
 }
@@ -286,11 +312,17 @@ static void test_log_to_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_write_and_read), cmocka_unit_test(test_read_limits),
-        cmocka_unit_test(test_positions),      cmocka_unit_test(test_failed_writes_leave_the_old_file),
-        cmocka_unit_test(test_make_dirs),      cmocka_unit_test(test_fault_counts),
-        cmocka_unit_test(test_fault_texts),    cmocka_unit_test(test_table),
-        cmocka_unit_test(test_bars),           cmocka_unit_test(test_log),
+        cmocka_unit_test(test_write_and_read),
+        cmocka_unit_test(test_special_targets),
+        cmocka_unit_test(test_read_limits),
+        cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_failed_writes_leave_the_old_file),
+        cmocka_unit_test(test_make_dirs),
+        cmocka_unit_test(test_fault_counts),
+        cmocka_unit_test(test_fault_texts),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_bars),
+        cmocka_unit_test(test_log),
         cmocka_unit_test(test_log_to_file),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
