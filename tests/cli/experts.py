@@ -155,4 +155,15 @@ with tempfile.TemporaryDirectory() as folder:
         losses[name] = [e.get("token_loss", e["loss"]) for e in told]
     plim.ok(len(losses["one"]) == 6 and losses["one"] == losses["dense"], f"one expert is Mistral, bit for bit: {losses['one'][-1:]} {losses['dense'][-1:]} {result.stderr.strip()}")
 
+# Rows of any length: a step has as many passes as its rows need, whatever the plan's micro-batch is; the router's losses are their mean.
+with tempfile.TemporaryDirectory() as folder:
+    with open(f"{folder}/rows.jsonl", "w") as f:
+        for i in range(256): f.write(json.dumps({"text": plim.CORPUS[i:i + 12]}) + "\n")
+    path = plim.job(folder, **dict(EXPERTS, model__router_aux_loss_coef=5, data__train=f"[{folder}/rows.jsonl]", training__batch_size=256,
+                                 training__gradient_accumulation_steps=1, training__steps=1, training__optimizer="sgd", training__max_grad_norm=1e6))
+    short = ("--no-checkpoint", "--set", "data.padding=longest", "--set")
+    few, many = (steps(path, *short, f"training.micro_batch_size={micro}")[0][0] for micro in (256, 32))
+    plim.ok(few["loss"] == many["loss"] and few["grad_norm"] == many["grad_norm"],
+            f"the same passes have the same gradient under every plan: {few['grad_norm']} {many['grad_norm']}")
+
 plim.done()
