@@ -80,15 +80,14 @@ static int attention_block(struct builder *b, int x)
     return end_branch(b, &end, o, x);
 }
 
-/* `stat`: the router's, of all layers. */
-static int mlp_block(struct builder *b, int x, int stat)
+static int mlp_block(struct builder *b, int x, const struct build_router *router)
 {
     static const struct branch end = {
         P_DOWN, P_POST2, "mlp.down[%d]", "mlp.post[%d]", "mlp.post.rstd[%d]", "mlp.residual[%d]"};
     bool among_mixtures = layer_set_has(&b->spec->dense_layers, b->layer);
     int64_t width = among_mixtures ? b->spec->dense_size : b->spec->intermediate_size;
     int h = rms_norm(b, P_NORM2, "mlp.norm[%d]", "mlp.norm.rstd[%d]", x);
-    if (has(b, P_ROUTER)) return build_experts(b, stat, h, x);
+    if (has(b, P_ROUTER)) return build_experts(b, router, h, x);
     struct op op = tape_op(OP_GLU, b->layer);
     op.part = b->part;
     op.attr.activation = b->spec->arch->act;
@@ -111,13 +110,14 @@ void decoder_emit(struct builder *b)
     build_inputs(b);
     int table = build_param(b, P_EMBED);
     int x = build_embed(b, "embed", b->ids, table, -1);
-    int stat = has(b, P_ROUTER) ? build_router_stat(b) : -1;
+    bool experts = has(b, P_ROUTER);
+    struct build_router router = experts ? build_router(b) : (struct build_router){-1, -1};
     for (b->layer = 0; b->layer < b->spec->num_layers; b->layer++) {
         x = attention_block(b, x);
-        x = mlp_block(b, x, stat);
+        x = mlp_block(b, x, &router);
     }
     b->layer = -1;
-    if (stat >= 0 && b->shape->head == HEAD_LOSS) build_router_loss(b, stat);
+    if (experts && b->shape->head == HEAD_LOSS) build_router_loss(b, &router);
     x = rms_norm(b, P_NORM, "norm", "norm.rstd", x);
     int head = build_param(b, P_HEAD);
     build_head(b, x, head >= 0 ? head : table);

@@ -40,20 +40,21 @@ static int rows_of(struct builder *b, const char *label, int64_t columns)
         (struct tensor){.label = label, .type = DT_F32, .cls = CLASS_ACT, .ndim = 2, .dim = {rows, columns}});
 }
 
-int build_router_stat(struct builder *b)
+struct build_router build_router(struct builder *b)
 {
-    return declare(
-        b, (struct tensor){.label = "router.stat",
-                           .type = DT_F32,
-                           .cls = CLASS_ACT,
-                           .flags = TENSOR_STAT,
-                           .ndim = 3,
-                           .dim = {model_mixtures(b->spec, b->spec->num_layers), 3, b->spec->num_experts}});
+    int64_t layers = model_mixtures(b->spec, b->spec->num_layers);
+    int stat = declare(b, (struct tensor){.label = "router.stat",
+                                          .type = DT_F32,
+                                          .cls = CLASS_ACT,
+                                          .flags = TENSOR_STAT,
+                                          .ndim = 3,
+                                          .dim = {layers, 3, b->spec->num_experts}});
+    bool loss = b->shape->head == HEAD_LOSS;
+    return (struct build_router){stat, loss ? build_feed(b, "lengths", b->shape->batch, 0) : -1};
 }
 
 static int layer_stat(struct builder *b, int stat)
 {
-    if (stat < 0) return -1;
     struct tensor t = b->tape->tensors[stat];
     t.label = "router.stat[%d]", t.layer = b->layer;
     t.ndim = 2, t.dim[0] = 3, t.dim[1] = b->spec->num_experts;
@@ -62,19 +63,19 @@ static int layer_stat(struct builder *b, int stat)
     return tape_tensor(b->tape, &t);
 }
 
-static struct op build_route(struct builder *b, int stat, int h)
+static struct op build_route(struct builder *b, const struct build_router *shared, int h)
 {
     int64_t rows = b->shape->batch * b->shape->time, top = b->spec->experts_per_token;
     struct build_linear router = {.weight = build_param(b, P_ROUTER), .bias = -1, .add = -1};
     int logits = build_linear(b, h, &router, build_act(b, "router.logits[%d]", b->spec->num_experts));
     struct op op = start(b, OP_ROUTE);
     op.attr.norm_topk = b->spec->norm_topk;
-    op.in[ROUTE_LOGITS] = logits;
+    op.in[ROUTE_LOGITS] = logits, op.in[ROUTE_LENGTHS] = shared->lengths;
     op.out[ROUTE_WEIGHT] = table(b, "router.weight[%d]", DT_F32, rows, top);
     op.out[ROUTE_EXPERT] = table(b, "router.expert[%d]", DT_I32, rows, top);
     op.out[ROUTE_PLACE] = table(b, "router.place[%d]", DT_I32, rows, top);
     op.out[ROUTE_ENDS] = table(b, "router.ends[%d]", DT_I32, 0, b->spec->num_experts);
-    op.out[ROUTE_STAT] = layer_stat(b, stat);
+    op.out[ROUTE_STAT] = layer_stat(b, shared->stat);
     tape_append(b->tape, &op);
     return op;
 }
@@ -122,10 +123,10 @@ static int build_shared(struct builder *b, int h, int y)
     return gate.out[ROW_GATE_Y];
 }
 
-int build_experts(struct builder *b, int stat, int h, int x)
+int build_experts(struct builder *b, const struct build_router *router, int h, int x)
 {
     int64_t inner = b->spec->intermediate_size, width = b->spec->hidden_size;
-    struct op route = build_route(b, stat, h);
+    struct op route = build_route(b, router, h);
     int ends = route.out[ROUTE_ENDS], rows = build_dispatch(b, h, route.out[ROUTE_PLACE]);
     struct op glu = start(b, OP_GLU), sum = start(b, OP_COMBINE);
     glu.attr.activation = b->spec->arch->act;
@@ -142,7 +143,7 @@ int build_experts(struct builder *b, int stat, int h, int x)
     return b->spec->shared_size > 0 ? build_shared(b, h, sum.out[COMBINE_Y]) : sum.out[COMBINE_Y];
 }
 
-void build_router_loss(struct builder *b, int stat)
+void build_router_loss(struct builder *b, const struct build_router *router)
 {
     const struct model_spec *spec = b->spec;
     struct op op = start(b, OP_ROUTER_LOSS);
@@ -156,7 +157,7 @@ void build_router_loss(struct builder *b, int stat)
     op.attr.top_k = spec->experts_per_token;
     op.attr.balance = spec->router_losses ? (float)spec->balance_coef : 0;
     op.attr.z_loss = (float)spec->z_coef;
-    op.in[ROUTER_LOSS_STAT] = stat, op.in[ROUTER_LOSS_SCALARS] = build_scalars(b);
+    op.in[ROUTER_LOSS_STAT] = router->stat, op.in[ROUTER_LOSS_SCALARS] = build_scalars(b);
     op.out[ROUTER_LOSS_LOSS] = declare(b, loss), op.out[ROUTER_LOSS_LOAD] = declare(b, load);
     op.out[ROUTER_LOSS_FACTOR] = table(b, "router.factor", DT_F32, 2, spec->num_experts);
     tape_append(b->tape, &op);

@@ -1,8 +1,8 @@
 /* experts.h - the feed-forward part of a decoder as a mixture of experts.
  *
- *     int stat = build_router_stat(b);                  // once, before the layers
- *     x = build_experts(b, stat, norm(x), x);           // in each layer
- *     build_router_loss(b, stat);                       // once, behind them, where there is a loss
+ *     struct build_router router = build_router(b);     // once, before the layers
+ *     x = build_experts(b, &router, norm(x), x);        // in each layer
+ *     build_router_loss(b, &router);                    // once, behind them, where there is a loss
  *
  * Rows of parameters are those of decoder.h (P_ROUTER and the three after it). Only model/ includes this header.
  */
@@ -11,13 +11,17 @@
 
 #include "model/build.h"
 
-/* What the routers of all layers with experts leave for their losses and for the log: f32 [L,3,E] (op.h, route). */
-int build_router_stat(struct builder *b);
+/* What the routers of all layers with experts have in common (op.h, route). */
+struct build_router {
+    int stat;    /* f32 [L,3,E]: what they leave for their losses and for the log */
+    int lengths; /* i32 [B], "lengths": padding behind them is left out of it; -1: there is no loss */
+};
+struct build_router build_router(struct builder *b);
 
 /* x + the weighted sum of what each row's experts make of h, + the shared expert's; both [B,T,C]. */
-int build_experts(struct builder *b, int stat, int h, int x);
+int build_experts(struct builder *b, const struct build_router *router, int h, int x);
 
 /* "router.loss" and "router.load" (model.h). */
-void build_router_loss(struct builder *b, int stat);
+void build_router_loss(struct builder *b, const struct build_router *router);
 
 #endif

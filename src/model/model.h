@@ -199,8 +199,8 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
 
 /* Append the forward ops of one micro-batch, all in f32, to an empty tape. Validates spec and shape first.
  *
- * The host fills: "ids", "pos" i32[B,T]; of an encoder "lengths" i32[B], the tokens of each row, and "types" i32[B,T] where
- * it tells segments apart; for HEAD_LOSS and HEAD_LABELS "targets" i32[B,T], for HEAD_PAIRS "targets" i32[B/2], in which
+ * The host fills: "ids", "pos" i32[B,T]; of an encoder, and of experts for HEAD_LOSS, "lengths" i32[B], the tokens of each
+ * row; of an encoder that tells segments apart "types" i32[B,T]; for HEAD_LOSS and HEAD_LABELS "targets" i32[B,T], for HEAD_PAIRS "targets" i32[B/2], in which
  * pair i has i or -1, and with all three "step.scalars"; of an encoder-decoder "source.ids" i32[B,S] and "source.lengths"
  * i32[B], and for HEAD_SOURCE "source.pos" i32[B,S] in place of ids and pos; once "rope.inv_freq" (model_rope_frequencies, one set after the
  * other). It reads "loss" f64[2] (sum of token losses, number of tokens) or

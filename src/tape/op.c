@@ -235,7 +235,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         {
             .name = "route",
             .cls = OP_CLASS_COMPUTE,
-            .in = {[ROUTE_LOGITS] = "x#RE"},
+            .in = {[ROUTE_LOGITS] = "x#RE", [ROUTE_LENGTHS] = "iB?"},
             .out = {[ROUTE_WEIGHT] = "fRK",
                     [ROUTE_EXPERT] = "iRK",
                     [ROUTE_PLACE] = "iRK",
@@ -388,7 +388,8 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .in = {[ROUTE_BWD_DWEIGHT] = "fRK",
                    [ROUTE_BWD_LOGITS] = "x#RE",
                    [ROUTE_BWD_EXPERT] = "iRK",
-                   [ROUTE_BWD_FACTOR] = "f2E?"},
+                   [ROUTE_BWD_FACTOR] = "f2E?",
+                   [ROUTE_BWD_LENGTHS] = "iB?"},
             .out = {[ROUTE_BWD_DLOGITS] = "x#RE"},
             .shares = {[ROUTE_BWD_DLOGITS] = SHARES(ROUTE_BWD_LOGITS)},
         },

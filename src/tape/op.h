@@ -35,7 +35,7 @@
  *                blocks[R,M]i32
  *  split3        x[B,T,(H+2K)D] [table[B,T,E]f32]                  q[B,T,H,D] k v[B,T,K,D]     parts of each row; with a table q and k are rotated, see below
  *  pool          x[B,T,C] [lengths[B]i32]                          y[B,C] stat[B]f32           a vector for each row, see below; y is f32 or of the x-type
- *  route         logits[R,E]                                       weight[R,K]f32 expert[R,K]i32      the K experts of each row, see below
+ *  route         logits[R,E] [lengths[B]i32]                       weight[R,K]f32 expert[R,K]i32      the K experts of each row, see below
  *                                                                  place[R,K]i32 ends[E]i32 stat[3,E]f32
  *  dispatch      x[R,C] place[R,K] [weight[R,K]f32]                y[RK,C]                     y[place[r,i]] = x[r] (* weight[r,i])
  *  expert_linear x[RK,C] W[E,M,C] ends[E]i32                       y[RK,M]                     y[j] = x[j] W[e]' for the rows j of each expert e
@@ -51,7 +51,7 @@
  *  act_bwd       dy x                                              dx [y]                      y: act's, likewise
  *  pool_bwd      dy[B,C] y[B,C] stat[B]f32 [lengths]               dx[B,T,C]
  *  join3         q k v [table]                                     x                           inverse of split3: with a table rotated back
- *  route_bwd     dweight[R,K]f32 logits expert [factor]            dlogits[R,E]
+ *  route_bwd     dweight[R,K]f32 logits expert [factor] [lengths]  dlogits[R,E]
  *  expert_linear_dx  dy[RK,M] W ends [add[RK,C]]                   dx[RK,C]                    dx[j] = dy[j] W[e] (+ add[j])
  *  expert_linear_dw  dy[RK,M] x[RK,C] ends                         dW[E,M,C] acc               an expert without rows has zeros
  *  combine_dw    dy[R,C] x[RK,C] place                             dweight[R,K]f32             dweight[r,i] = dy[r] . x[place[r,i]]
@@ -156,8 +156,9 @@
  * and for one expert in the order of (r, i), are what expert_linear multiplies: expert e has rows [ends[e-1], ends[e]),
  * ends[E-1] = RK, and place[r,i] is where the i-th copy of row r stands. So shapes never depend on data. dispatch and
  * combine are each other's gradients. stat has of each expert its number of rows and the sum of its p over all rows, and
- * in its third line first the sum over rows of lse^2, lse the log of the sum of exp(logits), then zeros. Sums have an
- * order that depends on the shape alone.
+ * in its third line first the sum over rows of lse^2, lse the log of the sum of exp(logits), then zeros. With lengths the
+ * rows are those of B rows of tokens, R / B each, and stat leaves padding out, which is from lengths[b] on: padding has its
+ * experts, but they are no load. Sums have an order that depends on the shape alone.
  *
  * router_loss. With n_e, P_e and Z the sums of stat over the layers, R their rows (sum of n_e / attr.top_k) and
  * s = scalars[AUX_GRAD]:
@@ -169,7 +170,7 @@
  * so that route_bwd has with D = dweight of the row's experts, 0 of others, t = the sum over them of weight D:
  *
  *     dlogits[e] = attr.norm_topk ? weight[e] (D[e] - t), 0 of others : p[e] (D[e] - t)
- *                  + p[e] (factor[0,e] - sum over j of p[j] factor[0,j]) + factor[1,0] lse p[e]
+ *                  + p[e] (factor[0,e] - sum over j of p[j] factor[0,j]) + factor[1,0] lse p[e]          (this line: 0 of padding)
  *
  * Rotation (HF's half-rotation): the first E <= D numbers of a head are (x1, x2), their halves; with c and s of the table:
  * (x1 c - x2 s, x2 c + x1 s); back: s := -s. Numbers from E on stay as they are.

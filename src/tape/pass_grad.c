@@ -277,6 +277,7 @@ void grad_route(struct grad_pass *pass, const struct op *op)
     back.in[ROUTE_BWD_DWEIGHT] = pass->gradient[op->out[ROUTE_WEIGHT]];
     back.in[ROUTE_BWD_LOGITS] = op->in[ROUTE_LOGITS], back.in[ROUTE_BWD_EXPERT] = op->out[ROUTE_EXPERT];
     back.in[ROUTE_BWD_FACTOR] = pass->gradient[tape_root(pass->tape, op->out[ROUTE_STAT])];
+    back.in[ROUTE_BWD_LENGTHS] = op->in[ROUTE_LENGTHS];
     contribute(pass, &back, ROUTE_BWD_DLOGITS, op->in[ROUTE_LOGITS], -1);
     emit(pass, &back, PART_BACKWARD);
     settle(pass, &back, ROUTE_BWD_DLOGITS, op->in[ROUTE_LOGITS]);

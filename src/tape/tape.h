@@ -218,7 +218,7 @@ enum step_scalar {
     SCALAR_KEY_HIGH,
     SCALAR_FIRST_ROW, /* dropout: number of the micro-batch's first row in the batch of the step; a whole number */
     SCALAR_ROW_SKIP, /* dropout: rows of the step that lie between two of the micro-batch: those of other ranks */
-    SCALAR_AUX_GRAD, /* auxiliary losses: what d(loss of a micro-batch) is multiplied with: loss scale / micro-batches of the window */
+    SCALAR_AUX_GRAD, /* auxiliary losses: what d(loss of a micro-batch) is multiplied with: loss scale / passes of the step on all ranks */
     SCALAR_COUNT = 16
 };
 

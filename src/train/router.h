@@ -1,7 +1,7 @@
 /* router.h - what a step tells of its experts: the router's losses, and how many rows each expert had.
  *
  *     router_bind(&router, tape);                          // after a plan or a re-plan
- *     router_read(&router, &exec, micro_batches, &err);    // after the last micro-batch of a step
+ *     router_read(&router, &exec, &err);                   // after the last micro-batch of a step
  *     if (router.experts) ... router.balance, router.load[layer * router.experts + e] ...
  *     router_release(&router);
  */
@@ -13,7 +13,7 @@
 struct router {
     int layers, experts; /* layers with experts; 0: the model has none */
     double balance, z;   /* losses, with their weights: the mean of the step's micro-batches */
-    float *load;         /* [layers, experts]: rows of the step */
+    float *load;         /* [layers, experts]: rows of the step, without padding */
     int *layer;          /* [layers]: which of the model's layers have experts */
     int loss_id, load_id;
 };

@@ -105,6 +105,7 @@ static bool stop_asked(const struct trainer *t)
 /* One rank alone stops between two passes; several agree on it between two steps. */
 static bool stops_here(const struct trainer *t) { return !t->runtime.device->comm && stop_asked(t); }
 
+/* The window must be cut into its passes by now: ranks have cut it alike, and the router's losses are the mean of all. */
 static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double lr, struct plim_error *err)
 {
     const struct job_training *c = &t->job->training;
@@ -118,8 +119,7 @@ static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double 
     scalars[SCALAR_UNSCALE] = (float)(1 / t->scaler.scale);
     int ranks = comm_ranks(t->runtime.device->comm);
     scalars[SCALAR_ROW_SKIP] = (float)(ranks - 1);
-    scalars[SCALAR_AUX_GRAD] =
-        (float)(t->scaler.scale / (double)(t->runtime.plan.knobs.accumulation * ranks));
+    scalars[SCALAR_AUX_GRAD] = (float)(t->scaler.scale / (double)(t->cutting.count * ranks));
     scalars[SCALAR_BETA2] = (float)(1 - pow(n, -0.8));
     uint64_t random = rng_u64((uint64_t)c->seed, ROUNDING_STREAM, (uint64_t)t->step);
     scalars[SCALAR_KEY_LOW] = (float)(random & 0xffff);
@@ -148,14 +148,18 @@ static enum plim_status run_pass(struct trainer *t, const struct length_cut *cut
     return status == PLIM_OK ? trainer_loop(t, cut->program, micro, err) : status;
 }
 
-/* The passes of one window. */
+static void cut_window(struct trainer *t, const struct loader_window *window)
+{
+    lengths_cut(&t->cutting, t->lengths.shape, t->lengths.count, window->lengths, window->slots);
+}
+
+/* The passes of one window, which is cut. */
 static enum plim_status run_window(struct trainer *t, const struct loader_window *window,
                                    struct train_event *event, bool *finished, struct plim_error *err)
 {
     int64_t row = 0;
     const struct length_cut *cuts = t->cutting.cuts;
     *finished = true;
-    lengths_cut(&t->cutting, t->lengths.shape, t->lengths.count, window->lengths, window->slots);
     event->rows = window->rows;
     for (int64_t i = 0; i < t->cutting.count; i++) {
         if (stops_here(t)) { /* invariant 2 */
@@ -261,6 +265,7 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     }
     t->data_failed = status != PLIM_OK;
     int64_t tokens = window.all_targets;
+    if (status == PLIM_OK) cut_window(t, &window);
     if (status == PLIM_OK) status = write_scalars(t, tokens, lr, err);
     if (status == PLIM_OK) status = run_window(t, &window, event, finished, err);
     if (status != PLIM_OK || !*finished) return status;

@@ -155,4 +155,18 @@ with tempfile.TemporaryDirectory() as folder:
         losses[name] = [e.get("token_loss", e["loss"]) for e in told]
     plim.ok(len(losses["one"]) == 6 and losses["one"] == losses["dense"], f"one expert is Mistral, bit for bit: {losses['one'][-1:]} {losses['dense'][-1:]} {result.stderr.strip()}")
 
+# Rows of any length: a step has as many passes as its rows need, whatever the plan's micro-batch is. The router's losses are the
+# mean of the passes, each with a balance of its own, and padding is no load.
+with tempfile.TemporaryDirectory() as folder:
+    with open(f"{folder}/rows.jsonl", "w") as f:
+        for i in range(256): f.write(json.dumps({"text": plim.CORPUS[i:i + 12]}) + "\n")
+    path = plim.job(folder, **dict(EXPERTS, model__router_aux_loss_coef=5, data__train=f"[{folder}/rows.jsonl]", training__batch_size=256,
+                                 training__gradient_accumulation_steps=1, training__steps=1, training__optimizer="sgd", training__max_grad_norm=1e6))
+    whole, *cut = (steps(path, "--no-checkpoint", "--set", f"data.padding={padding}", "--set", f"training.micro_batch_size={micro}")[0][0]
+                   for padding, micro in (("max_length", 256), ("longest", 256), ("longest", 32)))
+    norms = [e["grad_norm"] for e in (whole, *cut)]
+    plim.ok(all(abs(n - norms[0]) < 0.02 * norms[0] for n in norms), f"every padding and every plan has the same gradient: {norms}")
+    plim.ok(all(abs(e["loss"] - whole["loss"]) < 1e-3 * whole["loss"] for e in cut), f"and the same loss: {whole['loss']} {cut[0]['loss']} {cut[1]['loss']}")
+    plim.ok(all(sum(layer) == 2 * e["tokens"] for e in (whole, *cut) for layer in e["expert_load"]), f"padding is no load: {whole['expert_load']}")
+
 plim.done()

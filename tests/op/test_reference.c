@@ -359,11 +359,13 @@ static void split_gradient(void **state)
 }
 
 /* Weights of the chosen, and of the statistics the sums of probabilities and of squares, through their factor. */
-static void route_gradient_of(bool norm)
+static void route_gradient_of(bool norm, bool padded)
 {
     struct probe f = probe_make(OP_ROUTE, 21), b = probe_make(OP_ROUTE_BWD, 22);
     f.op.attr.norm_topk = b.op.attr.norm_topk = norm;
     probe_in(&f, ROUTE_LOGITS, DT_F32, "6 5");
+    if (padded)
+        probe_in(&f, ROUTE_LENGTHS, DT_I32, "2"), probe_ints(&f, ROUTE_LENGTHS, (const int[]){3, 1}, 2);
     probe_out(&f, ROUTE_WEIGHT, DT_F32, "6 2");
     probe_out(&f, ROUTE_EXPERT, DT_I32, "6 2"), probe_out(&f, ROUTE_PLACE, DT_I32, "6 2");
     probe_out(&f, ROUTE_ENDS, DT_I32, "5"), probe_out(&f, ROUTE_STAT, DT_F32, "3 5");
@@ -378,6 +380,7 @@ static void route_gradient_of(bool norm)
     probe_copy(&b, ROUTE_BWD_EXPERT, f.call.out[ROUTE_EXPERT], probe_out_desc(&f, ROUTE_EXPERT));
     probe_in(&b, ROUTE_BWD_FACTOR, DT_F32, "2 5");
     memcpy(b.call.in[ROUTE_BWD_FACTOR].f, factor, sizeof factor);
+    if (padded) probe_use(&b, ROUTE_BWD_LENGTHS, f.call.in[ROUTE_LENGTHS], &f.desc[ROUTE_LENGTHS]);
     probe_out(&b, ROUTE_BWD_DLOGITS, DT_F32, "6 5");
     probe_run(&b);
     check_gradient(&f, ROUTE_LOGITS, b.call.out[ROUTE_BWD_DLOGITS].f);
@@ -387,8 +390,7 @@ static void route_gradient_of(bool norm)
 static void route_gradient(void **state)
 {
     (void)state;
-    route_gradient_of(false);
-    route_gradient_of(true);
+    for (int i = 0; i < 4; i++) route_gradient_of(i & 1, i & 2);
 }
 
 /* --- optional addends and accumulation --------------------------------------------------------------------

@@ -32,6 +32,13 @@ static void choose(const double *x, int64_t n, int64_t top, int32_t *chosen)
     }
 }
 
+static bool is_padding(const int32_t *lengths, const struct tensor *desc, int64_t rows, int64_t r)
+{
+    if (!lengths) return false;
+    int64_t time = rows / desc->dim[0];
+    return r % time >= lengths[r / time];
+}
+
 void ref_route(const struct ref_call *call)
 {
     const struct tensor *weight = ref_out(call, ROUTE_WEIGHT);
@@ -44,8 +51,10 @@ void ref_route(const struct ref_call *call)
         int32_t *chosen = call->out[ROUTE_EXPERT].i + r * s.top;
         double *w = call->out[ROUTE_WEIGHT].f + r * s.top, lse = softmax(x, s.experts, p), sum = 0;
         choose(x, s.experts, s.top, chosen);
-        for (int64_t i = 0; i < s.top; i++) sum += w[i] = p[chosen[i]], stat[chosen[i]] += 1;
+        for (int64_t i = 0; i < s.top; i++) sum += w[i] = p[chosen[i]];
         for (int64_t i = 0; i < s.top && call->op->attr.norm_topk; i++) w[i] /= sum;
+        if (is_padding(call->in[ROUTE_LENGTHS].i, ref_in(call, ROUTE_LENGTHS), s.rows, r)) continue;
+        for (int64_t i = 0; i < s.top; i++) stat[chosen[i]] += 1;
         for (int64_t e = 0; e < s.experts; e++) stat[s.experts + e] += p[e];
         stat[2 * s.experts] += lse * lse;
     }
@@ -63,8 +72,9 @@ void ref_route_bwd(const struct ref_call *call)
     const struct shape s = {dweight->dim[0], dweight->dim[1],
                             tensor_count(ref_in(call, ROUTE_BWD_LOGITS)) / dweight->dim[0]};
     double *p = calloc((size_t)s.experts, sizeof *p), *dp = calloc((size_t)s.experts, sizeof *dp);
-    const double *factor = call->in[ROUTE_BWD_FACTOR].f;
     for (int64_t r = 0; r < s.rows; r++) {
+        bool padding = is_padding(call->in[ROUTE_BWD_LENGTHS].i, ref_in(call, ROUTE_BWD_LENGTHS), s.rows, r);
+        const double *factor = padding ? NULL : call->in[ROUTE_BWD_FACTOR].f;
         const int32_t *chosen = call->in[ROUTE_BWD_EXPERT].i + r * s.top;
         const double *dw = call->in[ROUTE_BWD_DWEIGHT].f + r * s.top;
         double lse = softmax(call->in[ROUTE_BWD_LOGITS].f + r * s.experts, s.experts, p), sum = 0, mean = 0,

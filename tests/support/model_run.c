@@ -15,7 +15,7 @@
 static void write_micro(struct model_rig *rig, int64_t rows, int step, int64_t first_row)
 {
     static int32_t ids[MODEL_RUN_ROWS * MODEL_RUN_TIME], targets[MODEL_RUN_ROWS * MODEL_RUN_TIME],
-        pos[MODEL_RUN_ROWS * MODEL_RUN_TIME];
+        pos[MODEL_RUN_ROWS * MODEL_RUN_TIME], lengths[MODEL_RUN_ROWS];
     size_t bytes = (size_t)(rows * MODEL_RUN_TIME) * sizeof *ids;
     for (int64_t i = 0; i < rows * MODEL_RUN_TIME; i++) {
         int64_t at = first_row * MODEL_RUN_TIME + i + step * 7;
@@ -25,6 +25,9 @@ static void write_micro(struct model_rig *rig, int64_t rows, int step, int64_t f
     rig_write(rig, "ids", ids, bytes);
     rig_write(rig, "targets", targets, bytes);
     rig_write(rig, "pos", pos, bytes);
+    for (int64_t b = 0; b < rows; b++) lengths[b] = MODEL_RUN_TIME;
+    if (tape_find(&rig->tape, "lengths", -1) >= 0)
+        rig_write(rig, "lengths", lengths, (size_t)rows * sizeof *lengths);
 }
 
 static void write_scalars(struct model_rig *rig, int step)

@@ -48,6 +48,14 @@ static void fill_routes(struct op_case *c, const struct sizes *s, int ends, int 
               (int)s->top, (int)s->experts);
 }
 
+/* Rows of tokens that the rows are of, with padding behind them. */
+static void any_padding(struct op_case *c, int slot, int64_t rows)
+{
+    int64_t time = PICK(c, 1, 2, 5, 13, 16, 50);
+    if (rows % time) time = rows;
+    if (case_flip(c)) case_lengths(c, slot, rows / time, time);
+}
+
 void make_route(struct op_case *c)
 {
     struct sizes s = any_sizes(c, 600);
@@ -57,6 +65,7 @@ void make_route(struct op_case *c)
     case_fill(c, ROUTE_LOGITS, 0, heat);
     bool equal = case_below(c, 5) == 0; /* of equal logits the first experts are chosen */
     for (int64_t i = 0; i < s.rows * s.experts && equal; i++) case_set(c, ROUTE_LOGITS, i, (double)(i % 3));
+    any_padding(c, ROUTE_LENGTHS, s.rows);
     case_out(c, ROUTE_WEIGHT, DT_F32, DIMS(s.rows, s.top));
     case_out(c, ROUTE_EXPERT, DT_I32, DIMS(s.rows, s.top));
     case_out(c, ROUTE_PLACE, DT_I32, DIMS(s.rows, s.top));
@@ -81,6 +90,7 @@ void make_route_bwd(struct op_case *c)
             case_set_int(c, ROUTE_BWD_EXPERT, r * s.top + i, (int32_t)((first + i) % s.experts));
     }
     if (case_flip(c)) case_in(c, ROUTE_BWD_FACTOR, DT_F32, DIMS(2, s.experts));
+    any_padding(c, ROUTE_BWD_LENGTHS, s.rows);
     case_out(c, ROUTE_BWD_DLOGITS, c->type, DIMS(s.rows, s.experts));
     c->inner[ROUTE_BWD_DLOGITS] = 16 * F32_UNIT * (1 + heat);
     c->scale[ROUTE_BWD_DLOGITS] = 4; /* differences of numbers about 1 */

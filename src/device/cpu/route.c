@@ -16,11 +16,12 @@ struct routing {
     const struct row_ops *rows;
     enum dtype type;
     const void *logits;
-    int64_t count, experts, top; /* R, E, K */
+    const int32_t *lengths;            /* [R / time] or NULL */
+    int64_t count, time, experts, top; /* R, R / B, E, K */
     bool norm;
     float *weight;
     int32_t *expert, *place;
-    double *sums;   /* [blocks, E + 1]: of probabilities, and of lse^2 */
+    double *sums;   /* [blocks, 2 E + 1]: as stat has them: rows, probabilities, lse^2 */
     int32_t *begin; /* [blocks, E]: rows of the block, then the place of the next one */
     float *lines;   /* [workers, E] */
 };
@@ -36,6 +37,12 @@ static double soften(const struct routing *r, float *p)
     struct row_softmax s = r->rows->softmax(DT_F32, p, r->experts);
     r->rows->exp_scaled(DT_F32, p, p, r->experts, s.top, (float)(1 / s.sum));
     return (double)s.top + log(s.sum);
+}
+
+/* Padding has experts as every row, but the losses do not know of it. */
+static bool is_padding(const struct routing *r, int64_t row)
+{
+    return r->lengths && row % r->time >= r->lengths[row / r->time];
 }
 
 static bool is_among(const int32_t *chosen, int64_t count, int64_t e)
@@ -66,14 +73,23 @@ static void weigh(const struct routing *r, const float *p, const int32_t *chosen
     for (int64_t i = 0; i < r->top && r->norm; i++) weight[i] /= sum;
 }
 
+/* A row's part of the sums. */
+static void count_row(const struct routing *r, const float *p, double lse, const int32_t *chosen,
+                      double *sums)
+{
+    for (int64_t i = 0; i < r->top; i++) sums[chosen[i]]++;
+    for (int64_t e = 0; e < r->experts; e++) sums[r->experts + e] += (double)p[e];
+    sums[2 * r->experts] += lse * lse;
+}
+
 static void choose_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     const struct routing *r = arg;
     float stack[LINE], *p = r->experts <= LINE ? stack : r->lines + worker * r->experts;
     for (int64_t b = begin; b < end; b++) {
-        double *sums = r->sums + b * (r->experts + 1);
+        double *sums = r->sums + b * (2 * r->experts + 1);
         int32_t *counts = r->begin + b * r->experts;
-        memset(sums, 0, (size_t)(r->experts + 1) * sizeof *sums);
+        memset(sums, 0, (size_t)(2 * r->experts + 1) * sizeof *sums);
         memset(counts, 0, (size_t)r->experts * sizeof *counts);
         for (int64_t row = b * KERNEL_ROW_BLOCK; row < lesser((b + 1) * KERNEL_ROW_BLOCK, r->count); row++) {
             int32_t *chosen = r->expert + row * r->top;
@@ -82,25 +98,22 @@ static void choose_body(void *arg, int64_t begin, int64_t end, int worker)
             double lse = soften(r, p);
             weigh(r, p, chosen, r->weight + row * r->top);
             for (int64_t i = 0; i < r->top; i++) counts[chosen[i]]++;
-            for (int64_t e = 0; e < r->experts; e++) sums[e] += (double)p[e];
-            sums[r->experts] += lse * lse;
+            if (!is_padding(r, row)) count_row(r, p, lse, chosen, sums);
         }
     }
 }
 
 /* Counts become the places where each block's rows of each expert begin. */
-static void find_places(const struct routing *r, int64_t blocks, int32_t *ends, float *stat)
+static void find_places(const struct routing *r, int64_t blocks, int32_t *ends)
 {
     int32_t at = 0;
     for (int64_t e = 0; e < r->experts; e++) {
-        int32_t first = at;
         for (int64_t b = 0; b < blocks; b++) {
             int32_t rows = r->begin[b * r->experts + e];
             r->begin[b * r->experts + e] = at;
             at += rows;
         }
         ends[e] = at;
-        stat[e] = (float)(at - first);
     }
 }
 
@@ -117,12 +130,19 @@ static void place_body(void *arg, int64_t begin, int64_t end, int worker)
 
 static void add_up(const struct routing *r, int64_t blocks, float *stat)
 {
-    for (int64_t e = 0; e <= r->experts; e++) {
+    int64_t width = 2 * r->experts + 1; /* the last one is the third line's first number */
+    for (int64_t i = 0; i < width; i++) {
         double sum = 0;
-        for (int64_t b = 0; b < blocks; b++) sum += r->sums[b * (r->experts + 1) + e];
-        stat[r->experts + e] = (float)sum; /* behind the last expert: the third line's first number */
+        for (int64_t b = 0; b < blocks; b++) sum += r->sums[b * width + i];
+        stat[i] = (float)sum;
     }
     for (int64_t e = 1; e < r->experts; e++) stat[2 * r->experts + e] = 0;
+}
+
+/* Positions of a row of tokens; without lengths nobody asks. */
+static int64_t time_of(int64_t count, const struct tensor *lengths)
+{
+    return lengths ? count / tensor_count(lengths) : count;
 }
 
 void cpu_route(const struct kernel_call *call)
@@ -130,23 +150,23 @@ void cpu_route(const struct kernel_call *call)
     const struct tensor *logits = call_in(call, ROUTE_LOGITS), *weight = call_out(call, ROUTE_WEIGHT);
     int64_t experts = tensor_count(call_out(call, ROUTE_ENDS)), count = weight->dim[0],
             blocks = blocks_of(count, KERNEL_ROW_BLOCK);
-    struct routing r = {row_ops(),
-                        logits->type,
-                        call->in[ROUTE_LOGITS],
-                        count,
-                        experts,
-                        weight->dim[1],
-                        call->op->attr.norm_topk,
-                        call->out[ROUTE_WEIGHT],
-                        call->out[ROUTE_EXPERT],
-                        call->out[ROUTE_PLACE],
-                        call->work,
-                        NULL,
-                        NULL};
-    r.begin = (int32_t *)(void *)(r.sums + blocks * (experts + 1));
+    struct routing r = {.rows = row_ops(),
+                        .type = logits->type,
+                        .logits = call->in[ROUTE_LOGITS],
+                        .lengths = call->in[ROUTE_LENGTHS],
+                        .count = count,
+                        .time = time_of(count, call_in(call, ROUTE_LENGTHS)),
+                        .experts = experts,
+                        .top = weight->dim[1],
+                        .norm = call->op->attr.norm_topk,
+                        .weight = call->out[ROUTE_WEIGHT],
+                        .expert = call->out[ROUTE_EXPERT],
+                        .place = call->out[ROUTE_PLACE],
+                        .sums = call->work};
+    r.begin = (int32_t *)(void *)(r.sums + blocks * (2 * experts + 1));
     r.lines = (float *)(void *)(r.begin + blocks * experts);
     threads_each(call->team, blocks, 1, choose_body, &r);
-    find_places(&r, blocks, call->out[ROUTE_ENDS], call->out[ROUTE_STAT]);
+    find_places(&r, blocks, call->out[ROUTE_ENDS]);
     add_up(&r, blocks, call->out[ROUTE_STAT]);
     threads_each(call->team, blocks, 1, place_body, &r);
 }
@@ -157,7 +177,7 @@ size_t cpu_route_workspace(const struct tensor *const *desc, const struct op *op
     int64_t experts = tensor_count(desc[OP_MAX_IN + ROUTE_ENDS]),
             blocks = blocks_of(desc[OP_MAX_IN + ROUTE_WEIGHT]->dim[0], KERNEL_ROW_BLOCK);
     int64_t lines = experts > LINE ? threads * experts : 0;
-    return (size_t)(blocks * (experts + 1) * 8 + blocks * experts * 4 + lines * 4);
+    return (size_t)(blocks * (2 * experts + 1) * 8 + blocks * experts * 4 + lines * 4);
 }
 
 /* --- its losses ------------------------------------------------------------------------------------------- */
@@ -208,14 +228,15 @@ static void row_gradient(const struct unrouting *u, int64_t row, double lse, con
     const struct routing *r = &u->r;
     const float *dw = u->dweight + row * r->top;
     const int32_t *chosen = r->expert + row * r->top;
-    float mean = 0, pull = 0, sum = 0, z = u->factor ? u->factor[r->experts] * (float)lse : 0;
-    for (int64_t e = 0; e < r->experts && u->factor; e++) pull += p[e] * u->factor[e];
+    const float *factor = is_padding(r, row) ? NULL : u->factor;
+    float mean = 0, pull = 0, sum = 0, z = factor ? factor[r->experts] * (float)lse : 0;
+    for (int64_t e = 0; e < r->experts && factor; e++) pull += p[e] * factor[e];
     for (int64_t i = 0; i < r->top; i++) sum += p[chosen[i]];
     if (!r->norm) sum = 1;
     for (int64_t i = 0; i < r->top; i++) mean += p[chosen[i]] / sum * dw[i];
     for (int64_t e = 0; e < r->experts; e++) {
         d[e] = r->norm ? 0 : -(p[e] * mean);
-        if (u->factor) d[e] += p[e] * (u->factor[e] - pull + z);
+        if (factor) d[e] += p[e] * (factor[e] - pull + z);
     }
     for (int64_t i = 0; i < r->top; i++) {
         int64_t e = chosen[i];
@@ -245,7 +266,9 @@ void cpu_route_bwd(const struct kernel_call *call)
     struct unrouting u = {{.rows = row_ops(),
                            .type = logits->type,
                            .logits = call->in[ROUTE_BWD_LOGITS],
+                           .lengths = call->in[ROUTE_BWD_LENGTHS],
                            .count = count,
+                           .time = time_of(count, call_in(call, ROUTE_BWD_LENGTHS)),
                            .experts = experts,
                            .top = dweight->dim[1],
                            .norm = call->op->attr.norm_topk,

@@ -104,6 +104,7 @@ struct cuda_route_places cuda_route_places(int64_t rows, int64_t experts)
     p.squares = take(&p.bytes, blocks * 8);
     p.lse = take(&p.bytes, rows * 4);
     p.begin = take(&p.bytes, blocks * experts * 4);
+    p.load = take(&p.bytes, blocks * experts * 4);
     return p;
 }
 

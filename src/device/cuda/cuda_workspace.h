@@ -68,7 +68,7 @@ struct cuda_factor_places {
 struct cuda_factor_places cuda_factor_places(int64_t rows, int64_t columns, bool matrix);
 
 struct cuda_route_places {
-    size_t squares, lse, begin, bytes;
+    size_t squares, lse, begin, load, bytes;
 };
 struct cuda_route_places cuda_route_places(int64_t rows, int64_t experts);
 

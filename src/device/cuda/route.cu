@@ -10,14 +10,26 @@ namespace
 
 enum { THREADS = 256, WARPS = THREADS / 32, ROWS = CUDA_ROUTE_ROWS };
 
+/* Rows that are padding have experts as all have, but the losses do not know of them. */
+struct padding {
+    const int32_t *lengths; /* [B], NULL: there is none */
+    uint32_t time;          /* R / B */
+};
+
+ON_GPU bool is_padding(const padding &p, int64_t row)
+{
+    return p.lengths && (int32_t)((uint32_t)row % p.time) >= p.lengths[(uint32_t)row / p.time];
+}
+
 template <class T> struct routing {
     const T *logits; /* [R,E] */
-    float *weight;   /* [R,K] */
+    padding pad;
+    float *weight; /* [R,K] */
     int32_t *expert, *place, *ends;
     float *stat;            /* [3,E] */
     float *lse;             /* [R] */
     double *sums, *squares; /* [blocks,E], [blocks] */
-    int32_t *begin;         /* [blocks,E] */
+    int32_t *begin, *load;  /* [blocks,E]: places, and rows without padding */
     int64_t rows;
     int experts, top, blocks;
     bool norm;
@@ -95,16 +107,23 @@ template <class T> __global__ void __launch_bounds__(THREADS) count(routing<T> r
     const int64_t first = (int64_t)blockIdx.x * ROWS, end = min(first + ROWS, (int64_t)r.rows);
     for (int e = threadIdx.x; e < r.experts; e += THREADS) {
         double sum = 0;
-        int32_t mine = 0;
-        for (int64_t row = first; row < end; row++)
+        int32_t mine = 0, load = 0;
+        for (int64_t row = first; row < end; row++) {
+            int32_t hits = 0;
+            for (int i = 0; i < r.top; i++) hits += r.expert[row * r.top + i] == e;
+            mine += hits;
+            if (is_padding(r.pad, row)) continue;
+            load += hits;
             sum += expf(number(r.logits + row * r.experts + e) - r.lse[row]);
-        for (int64_t i = first * r.top; i < end * r.top; i++) mine += r.expert[i] == e;
+        }
         r.sums[(int64_t)blockIdx.x * r.experts + e] = sum;
         r.begin[(int64_t)blockIdx.x * r.experts + e] = mine;
+        r.load[(int64_t)blockIdx.x * r.experts + e] = load;
     }
     if (threadIdx.x) return;
     double squares = 0;
-    for (int64_t row = first; row < end; row++) squares += (double)r.lse[row] * r.lse[row];
+    for (int64_t row = first; row < end; row++)
+        if (!is_padding(r.pad, row)) squares += (double)r.lse[row] * r.lse[row];
     r.squares[blockIdx.x] = squares;
 }
 
@@ -113,8 +132,9 @@ template <class T> __global__ void __launch_bounds__(THREADS) find_places(routin
 {
     for (int e = threadIdx.x; e < r.experts; e += THREADS) {
         double sum = 0;
-        int32_t rows = 0;
+        int32_t rows = 0, load = 0;
         for (int b = 0; b < r.blocks; b++) {
+            load += r.load[(int64_t)b * r.experts + e];
             sum += r.sums[(int64_t)b * r.experts + e];
             int32_t mine = r.begin[(int64_t)b * r.experts + e];
             r.begin[(int64_t)b * r.experts + e] =
@@ -122,7 +142,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) find_places(routin
             rows += mine;
         }
         r.ends[e] = rows;
-        r.stat[e] = (float)rows, r.stat[r.experts + e] = (float)sum;
+        r.stat[e] = (float)load, r.stat[r.experts + e] = (float)sum;
         if (e) r.stat[2 * r.experts + e] = 0;
     }
     __syncthreads();
@@ -151,6 +171,11 @@ template <class T> __global__ void __launch_bounds__(THREADS) hand_out(routing<T
     }
 }
 
+static padding padding_of(const void *lengths, const struct tensor *desc, int64_t rows)
+{
+    return {(const int32_t *)lengths, (uint32_t)(desc ? rows / tensor_count(desc) : rows)};
+}
+
 template <class T> static int run_route(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     const struct tensor *weight = call_out(call, ROUTE_WEIGHT);
@@ -158,6 +183,7 @@ template <class T> static int run_route(const struct cuda_queue *queue, const st
     struct cuda_route_places at = cuda_route_places(rows, experts);
     char *work = (char *)call->work;
     routing<T> r = {(const T *)call->in[ROUTE_LOGITS],
+                    padding_of(call->in[ROUTE_LENGTHS], call_in(call, ROUTE_LENGTHS), rows),
                     (float *)call->out[ROUTE_WEIGHT],
                     (int32_t *)call->out[ROUTE_EXPERT],
                     (int32_t *)call->out[ROUTE_PLACE],
@@ -167,6 +193,7 @@ template <class T> static int run_route(const struct cuda_queue *queue, const st
                     (double *)work,
                     (double *)(work + at.squares),
                     (int32_t *)(work + at.begin),
+                    (int32_t *)(work + at.load),
                     rows,
                     (int)experts,
                     (int)weight->dim[1],
@@ -187,6 +214,7 @@ template <class T> struct unrouting {
     const T *logits;
     const int32_t *expert;
     T *dlogits; /* may be logits */
+    padding pad;
     int64_t rows;
     int experts, top;
     bool norm;
@@ -199,14 +227,14 @@ template <class T> __global__ void __launch_bounds__(THREADS) unroute(unrouting<
     if (row >= u.rows) return;
     const T *x = u.logits + row * u.experts;
     const int32_t *chosen = u.expert + row * u.top;
-    const float *dw = u.dweight + row * u.top;
+    const float *dw = u.dweight + row * u.top, *factor = is_padding(u.pad, row) ? nullptr : u.factor;
     float top = -INFINITY, all = 0, pull = 0, share = 0, mean = 0;
     for (int e = lane; e < u.experts; e += 32) top = fmaxf(top, number(x + e));
     top = warp_top(top);
     for (int e = lane; e < u.experts; e += 32) {
         float p = expf(number(x + e) - top);
         all += p;
-        if (u.factor) pull += p * u.factor[e];
+        if (factor) pull += p * factor[e];
     }
     all = warp_sum(all), pull = warp_sum(pull) / all;
     for (int i = 0; i < u.top; i++) {
@@ -215,11 +243,11 @@ template <class T> __global__ void __launch_bounds__(THREADS) unroute(unrouting<
     }
     if (!u.norm) share = 1;
     mean /= share;
-    const float z = u.factor ? u.factor[u.experts] * (top + logf(all)) : 0;
+    const float z = factor ? factor[u.experts] * (top + logf(all)) : 0;
     __syncwarp(); /* every lane has read the row: it may be written over */
     for (int e = lane; e < u.experts; e += 32) {
         float p = expf(number(x + e) - top) / all, d[1] = {u.norm ? 0 : -(p * mean)};
-        if (u.factor) d[0] += p * (u.factor[e] - pull + z);
+        if (factor) d[0] += p * (factor[e] - pull + z);
         for (int i = 0; i < u.top; i++)
             if (chosen[i] == e) d[0] += u.norm ? p / share * (dw[i] - mean) : p * dw[i];
         save<1>(u.dlogits + row * u.experts + e, d);
@@ -272,15 +300,17 @@ __global__ void __launch_bounds__(THREADS) find_losses(losses s)
 template <class T> static int run_unroute(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     const struct tensor *dweight = call_in(call, ROUTE_BWD_DWEIGHT);
-    unrouting<T> u = {(const float *)call->in[ROUTE_BWD_DWEIGHT],
-                      (const float *)call->in[ROUTE_BWD_FACTOR],
-                      (const T *)call->in[ROUTE_BWD_LOGITS],
-                      (const int32_t *)call->in[ROUTE_BWD_EXPERT],
-                      (T *)call->out[ROUTE_BWD_DLOGITS],
-                      dweight->dim[0],
-                      (int)(tensor_count(call_in(call, ROUTE_BWD_LOGITS)) / dweight->dim[0]),
-                      (int)dweight->dim[1],
-                      call->op->attr.norm_topk};
+    unrouting<T> u = {
+        (const float *)call->in[ROUTE_BWD_DWEIGHT],
+        (const float *)call->in[ROUTE_BWD_FACTOR],
+        (const T *)call->in[ROUTE_BWD_LOGITS],
+        (const int32_t *)call->in[ROUTE_BWD_EXPERT],
+        (T *)call->out[ROUTE_BWD_DLOGITS],
+        padding_of(call->in[ROUTE_BWD_LENGTHS], call_in(call, ROUTE_BWD_LENGTHS), dweight->dim[0]),
+        dweight->dim[0],
+        (int)(tensor_count(call_in(call, ROUTE_BWD_LOGITS)) / dweight->dim[0]),
+        (int)dweight->dim[1],
+        call->op->attr.norm_topk};
     unroute<T><<<(unsigned)parts_of(u.rows, WARPS), THREADS, 0, stream_of(queue)>>>(u);
     return launched();
 }
