@@ -129,6 +129,11 @@ def places(case):
                lambda p: p["peak_bytes"]["disk"] > 0 and p["knobs"]["disk_share"] == (32 if stage == 3 else 16), "--device", "g5.12xlarge", "--budget", "16GB")
         effect(case, f"stage {stage}, nvme, on CPU ranks", ds, lambda p: p["knobs"]["state_tier"] == "disk" and p["peak_bytes"]["disk"] > 0 and
                p["knobs"]["param_tier"] == ("disk" if stage == 3 else "device") and p["settings"]["output.disk_dir"]["value"] == case.folder, "--ranks", 4)
+    nvme = {"device": "nvme", "nvme_path": case.folder}
+    effect(case, "nvme without a stage makes it 3", {"zero_optimization": {"offload_optimizer": nvme, "offload_param": nvme}},
+           lambda p: p["ranks"]["zero_stage"] == 3 and p["knobs"]["state_tier"] == p["knobs"]["param_tier"] == "disk", "--ranks", 2)
+    refused(case, "a tier and a stage that exclude each other", {}, "training.param_tier", "training.zero_stage",
+            args=("--ranks", 2, "--set", "training.param_tier=disk", "--set", "training.zero_stage=2"))
     effect(case, "cpu under a CPU is where everything is", zero(offload_optimizer={"device": "cpu"}), lambda p: p["knobs"]["state_tier"] == "device")
     effect(case, "the old word", zero(cpu_offload=True), lambda p: p["knobs"]["state_tier"] == "host", "--device", "a10g")
     effect(case, "ratio", zero(offload_optimizer={"device": "cpu", "ratio": 0.5}), lambda p: p["knobs"]["host_share"] == 8, "--device", "a10g")
