@@ -87,6 +87,8 @@ def settings(case):
         (adam(eps=1e-6), "training.eps", "1e-06"),
         (adam(weight_decay=0.1), "training.weight_decay", "0.1"),
         ({"optimizer": {"type": "SGD", "params": {"momentum": 0.8}}}, "training.beta1", "0.8"),
+        ({"optimizer": {"type": "SGD"}}, "training.beta1", "0"),
+        (adam(), "training.beta1", "0.9"),
         ({"optimizer": {"type": "Adam"}}, "training.optimizer", "adamw"),
         (warm(warmup_max_lr=1e-4), "training.learning_rate", "0.0001"),
         ({**adam(lr=1e-2), **warm(warmup_max_lr=1e-4)}, "training.learning_rate", "0.0001"),
@@ -95,6 +97,10 @@ def settings(case):
         (warm(), "training.warmup_type", "log"),
         (warm(warmup_type="linear"), "training.warmup_type", "linear"),
         (warm(warmup_min_lr=1e-6), "training.warmup_min_lr", "1e-06"),
+        (warm(warmup_min_lr=1e-6), "training.min_lr", "0"),
+        ({"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": 1e-6}}}, "training.min_lr", "1e-06"),
+        ({"fp16": {"enabled": "true"}}, "training.loss_scale_window", "1000"),
+        ({"sequence_parallel_size": 1, "pipeline": {"stages": 1}, "tensor_parallel": {"autotp_size": 1}, "elasticity": {"enabled": 0}}, "training.batch_size", "8"),
         (warm(), "training.lr_scheduler", "constant"),
         ({"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 33}}}, "training.steps", "33"),
         ({"scheduler": {"type": "WarmupDecayLR", "params": {}}}, "training.lr_scheduler", "linear"),
@@ -196,6 +202,11 @@ def bad(case):
     refused(case, "a scheduler that is not here", {"scheduler": {"type": "OneCycle"}}, "OneCycle", "WarmupDecayLR")
     refused(case, "a device that is none", zero(offload_optimizer={"device": "gpu"}), "offload_optimizer.device", "none, cpu or nvme")
     refused(case, "elasticity", {"elasticity": {"enabled": True}}, "elasticity", "--resume")
+    refused(case, "elasticity by a number", {"elasticity": {"enabled": 1}}, "elasticity", "--resume")
+    for key in ("nesterov", "dampening"): refused(case, f"{key} by a number", {"optimizer": {"type": "SGD", "params": {key: 1}}}, f"optimizer.params.{key}: 1 is not possible")
+    refused(case, "a sequence in two parts", {"sequence_parallel_size": 2}, "sequence_parallel_size: 2", "remove it")
+    refused(case, "a scale beyond all", {"fp16": {"enabled": True, "initial_scale_power": 32}}, "fp16.initial_scale_power: expected a whole number from 0 to 29", "found 32")
+    refused(case, "a share above 1", {"scheduler": {"type": "WarmupCosineLR", "params": {"cos_min_ratio": 2.5}}}, "expected a number from 0 to 1, found 2.5")
     refused(case, "amp", {"amp": {"enabled": True}}, "amp", "bf16")
     refused(case, "L2 instead of decay", {"optimizer": {"type": "Adam", "params": {"adam_w_mode": False}}}, "adam_w_mode")
     refused(case, "pipelines", {"pipeline": {"stages": 4}}, "pipeline", "remove it")
@@ -278,6 +289,15 @@ def runs(case):
     import math
     want = [1e-4 + 9e-4 * math.log(i + 1) / math.log(4) for i in range(4)] + [1e-3]
     plim.ok(len(rates) == 5 and all(abs(a - b) < 1e-9 for a, b in zip(rates, want)), f"WarmupLR rises by the logarithm: {rates} {result.stderr.strip()[:200]}")
+    decay = {"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 2, "warmup_max_lr": 1e-3, "warmup_min_lr": 5e-4, "total_num_steps": 8}}}
+    result = plim.run("train", case.bare_job, "--deepspeed", case.write(decay), "--no-checkpoint", "-q")
+    rates = [e["lr"] for e in plim.events(result.stdout) if e["event"] == "step"]
+    plim.ok(len(rates) == 8 and abs(rates[-1] - (5e-4 + 5e-4 / 6)) < 1e-9, f"WarmupDecayLR falls to where it began: {rates} {result.stderr.strip()[:200]}")
+    losses = {}
+    for name, args in (("as it is", ()), ("0", ("--set", "training.beta1=0")), ("0.9", ("--set", "training.beta1=0.9"))):
+        result = plim.run("train", case.bare_job, "--deepspeed", case.write({"optimizer": {"type": "SGD", "params": {"lr": 0.1}}}), "--steps", 4, "--no-checkpoint", "-q", *args)
+        losses[name] = [e["loss"] for e in plim.events(result.stdout) if e["event"] == "step"]
+    plim.ok(losses["as it is"] == losses["0"] != losses["0.9"], f"SGD has no momentum unless it is given: {losses}")
     scale = {"fp16": {"enabled": True, "loss_scale": 64}, "wall_clock_breakdown": True, "steps_per_print": 2}
     result = plim.run("train", case.bare_job, "--deepspeed", case.write(scale), "--steps", 2, "--no-checkpoint", "-q")
     scales = {e["loss_scale"] for e in plim.events(result.stdout) if e["event"] == "step"}
