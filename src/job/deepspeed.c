@@ -323,13 +323,36 @@ static enum plim_status own_warmup_min(struct reading *r, const struct deepspeed
     return status == PLIM_OK && !strcasecmp(type, "WarmupDecayLR") ? set(r, &floor, value) : status;
 }
 
-/* A share of the highest rate. */
+/* A share of the highest rate, which a flag may still change. */
 static enum plim_status own_ratio(struct reading *r, const struct deepspeed_row *row,
                                   const struct node *value)
 {
+    struct job_wishes *w = &r->job->wishes;
     double share = node_float(value, -1);
     if (share < 0 || share > 1) return wrong(r, row, value, "a number from 0 to 1");
+    *(row->own == OWN_MIN_RATIO ? &w->min_lr_ratio : &w->warmup_min_ratio) = share;
     return put_number(r, row, value->line, row->ours, share * r->job->schedule.learning_rate);
+}
+
+/* Does the key still have the value that a row of this kind gave it? */
+static bool is_from(const struct job *job, enum deepspeed_own own)
+{
+    for (size_t i = 0; i < deepspeed_row_count; i++) {
+        const struct deepspeed_row *row = &deepspeed_rows[i];
+        if (row->how != DS_OWN || row->own != own) continue;
+        const struct origin *o = job_origin(job, row->ours);
+        size_t len = strlen(row->theirs), given = o->name ? strlen(o->name) : 0;
+        return given >= len && !strcmp(o->name + given - len, row->theirs);
+    }
+    return false;
+}
+
+void deepspeed_settle_ratios(struct job *job)
+{
+    struct job_schedule *s = &job->schedule;
+    const struct job_wishes *w = &job->wishes;
+    if (is_from(job, OWN_MIN_RATIO)) s->min_lr = w->min_lr_ratio * s->learning_rate;
+    if (is_from(job, OWN_FLOOR_RATIO)) s->warmup_min_lr = w->warmup_min_ratio * s->learning_rate;
 }
 
 /* Above 0 the scale is that number and stays. */

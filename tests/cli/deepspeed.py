@@ -118,6 +118,16 @@ def settings(case):
             plim.ok(plan["settings"][key]["where"].startswith((case.ds + ":", "default of DeepSpeed")), f"and says so: {plan['settings'][key]['where']}")
 
 
+def overrides(case):
+    """Floors that are shares of the learning rate follow a flag that changes it; a floor that is given stays."""
+    ds = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "scheduler": {"type": "WarmupCosineLR", "params": {"warmup_min_ratio": 0.25, "cos_min_ratio": 0.125}}}
+    lower = ("--set", "training.learning_rate=1e-5")
+    for args, first, last in (((), "0.00025", "0.000125"), (lower, "2.5e-06", "1.25e-06"), (("--set", "training.min_lr=1e-6", *lower), "2.5e-06", "1e-06")):
+        effect(case, f"{args}: from {first} to {last}", ds, lambda p: setting("training.warmup_min_lr", first)(p) and setting("training.min_lr", last)(p), *args)
+    del ds["scheduler"]["params"]["cos_min_ratio"]
+    effect(case, "the default of a floor, too", ds, setting("training.min_lr", "1e-09"), *lower)
+
+
 def places(case):
     """ZeRO 2 and 3 with offload none, cpu and nvme give the plan they describe."""
     tiers = {"none": "device", "cpu": "host"}
@@ -318,6 +328,6 @@ def launchers(case):
     plim.ok(multi.returncode == 2 and "mpirun" in multi.stderr and multi.stderr.count("\n") == 1, f"--mode multi alone: {multi.stderr.strip()}")
 
 
-for part in (settings, places, limits, batch, autos, needless, bad, doors, source_job, runs, launchers):
+for part in (settings, overrides, places, limits, batch, autos, needless, bad, doors, source_job, runs, launchers):
     with tempfile.TemporaryDirectory() as folder_: part(Case(folder_))
 plim.done()
