@@ -89,10 +89,16 @@ static enum plim_status refuse(const struct reading *r, const struct deepspeed_r
 static enum plim_status wrong(const struct reading *r, const struct deepspeed_row *row,
                               const struct node *value, const char *expected)
 {
+    struct strbuf number = STRBUF_INIT;
     char where[256];
-    return plim_fail(r->err, PLIM_BAD_INPUT, "%s: %s%s: expected %s, found %s",
-                     where_of(r, value->line, where, sizeof where), r->prefix, row->theirs, expected,
-                     node_kind_name(value->kind));
+    bool is_number = value->kind == NODE_INT || value->kind == NODE_FLOAT; /* it is beyond its range */
+    if (is_number) json_plain(&number, value);
+    enum plim_status status =
+        plim_fail(r->err, PLIM_BAD_INPUT, "%s: %s%s: expected %s, found %s",
+                  where_of(r, value->line, where, sizeof where), r->prefix, row->theirs, expected,
+                  is_number ? strbuf_text(&number) : node_kind_name(value->kind));
+    strbuf_release(&number);
+    return status;
 }
 
 static enum plim_status say(const struct reading *r, const struct deepspeed_row *row,
@@ -233,8 +239,8 @@ static enum plim_status note_auto(struct reading *r, const struct deepspeed_row 
     return PLIM_OK;
 }
 
-/* Nothing is asked for; of a section with a switch, the switch is off. */
-static bool is_off(const struct node *v)
+/* Nothing is asked for, or less than two parts of it; of a section with a switch, the switch is off. */
+static bool is_below(const struct node *v, double parts)
 {
     const struct node *on = node_get(v, "enabled");
     const char *text = node_string(v, "none");
@@ -244,15 +250,17 @@ static bool is_off(const struct node *v)
         return !v->as.boolean;
     case NODE_INT:
     case NODE_FLOAT:
-        return node_float(v, 2) == 0 || node_float(v, 2) == 1;
+        return node_float(v, 2) == 0 || node_float(v, 2) == parts - 1;
     case NODE_STRING:
         return !*text || !strcmp(text, "none") || !strcmp(text, "auto");
     default:
-        if (on) return is_off(on);
-        for (size_t i = 0; i < node_count(v); i++) off = off && is_off(node_item(v, i));
+        if (on) return is_below(on, 1);
+        for (size_t i = 0; i < node_count(v); i++) off = off && is_below(node_item(v, i), parts);
         return off;
     }
 }
+
+static bool is_off(const struct node *v) { return is_below(v, 1); }
 
 /* ---- keys that are more than a value ---- */
 
@@ -305,13 +313,46 @@ static enum plim_status own_scheduler(struct reading *r, const struct deepspeed_
     return put(r, row, value->line, row->ours, ours);
 }
 
-/* A share of the highest rate. */
+/* WarmupDecayLR falls to where it began. */
+static enum plim_status own_warmup_min(struct reading *r, const struct deepspeed_row *row,
+                                       const struct node *value)
+{
+    static const struct deepspeed_row floor = {"scheduler.params.warmup_min_lr", DS_SET, "training.min_lr"};
+    const char *type = node_string(node_path(r->root, "scheduler.type"), "");
+    enum plim_status status = set(r, row, value);
+    return status == PLIM_OK && !strcasecmp(type, "WarmupDecayLR") ? set(r, &floor, value) : status;
+}
+
+/* A share of the highest rate, which a flag may still change. */
 static enum plim_status own_ratio(struct reading *r, const struct deepspeed_row *row,
                                   const struct node *value)
 {
+    struct job_wishes *w = &r->job->wishes;
     double share = node_float(value, -1);
     if (share < 0 || share > 1) return wrong(r, row, value, "a number from 0 to 1");
+    *(row->own == OWN_MIN_RATIO ? &w->min_lr_ratio : &w->warmup_min_ratio) = share;
     return put_number(r, row, value->line, row->ours, share * r->job->schedule.learning_rate);
+}
+
+/* Does the key still have the value that a row of this kind gave it? */
+static bool is_from(const struct job *job, enum deepspeed_own own)
+{
+    for (size_t i = 0; i < deepspeed_row_count; i++) {
+        const struct deepspeed_row *row = &deepspeed_rows[i];
+        if (row->how != DS_OWN || row->own != own) continue;
+        const struct origin *o = job_origin(job, row->ours);
+        size_t len = strlen(row->theirs), given = o->name ? strlen(o->name) : 0;
+        return given >= len && !strcmp(o->name + given - len, row->theirs);
+    }
+    return false;
+}
+
+void deepspeed_settle_ratios(struct job *job)
+{
+    struct job_schedule *s = &job->schedule;
+    const struct job_wishes *w = &job->wishes;
+    if (is_from(job, OWN_MIN_RATIO)) s->min_lr = w->min_lr_ratio * s->learning_rate;
+    if (is_from(job, OWN_FLOOR_RATIO)) s->warmup_min_lr = w->warmup_min_ratio * s->learning_rate;
 }
 
 /* Above 0 the scale is that number and stays. */
@@ -366,7 +407,8 @@ static enum plim_status own_monitor(struct reading *r, const struct deepspeed_ro
 {
     const struct schema_row *ours = schema_find(&job_schema, row->ours);
     struct strbuf list = STRBUF_INIT;
-    if (!node_bool(node_get(value, "enabled"), false)) return PLIM_OK;
+    const struct node *on = node_get(value, "enabled");
+    if (!on || is_off(on)) return PLIM_OK;
     if (r->mine[ours - job_schema.rows]) schema_value(ours, r->job, &list), strbuf_addc(&list, ',');
     strbuf_add(&list, row->theirs);
     enum plim_status status = put(r, row, value->line, row->ours, strbuf_text(&list));
@@ -398,6 +440,7 @@ static own_key *const own_keys[OWN_COUNT] = {
     [OWN_OPTIMIZER] = own_optimizer,
     [OWN_BETAS] = own_betas,
     [OWN_SCHEDULER] = own_scheduler,
+    [OWN_WARMUP_MIN] = own_warmup_min,
     [OWN_MIN_RATIO] = own_ratio,
     [OWN_FLOOR_RATIO] = own_ratio,
     [OWN_LOSS_SCALE] = own_loss_scale,
@@ -422,15 +465,15 @@ static enum plim_status fixed(struct reading *r, const struct deepspeed_row *row
     return good ? PLIM_OK : refuse(r, row, value, row->text);
 }
 
-/* Is the section of a row there, and on? The floor of a cosine is the cosine's alone. */
+/* Is the section of a row there, on, and of the row's type? */
 static bool is_on(const struct reading *r, const struct deepspeed_row *row)
 {
-    const struct node *type = node_path(r->root, "scheduler.type");
     const struct node *top = node_get_n(r->root, row->theirs, strcspn(row->theirs, "."));
     if (!top || top->kind != NODE_MAP) return false;
-    if (row->own == OWN_MIN_RATIO) return !strcasecmp(node_string(type, ""), "WarmupCosineLR");
+    const struct node *type = node_get(top, "type"), *on = node_get(top, "enabled");
+    if (row->of) return !strcasecmp(node_string(type, ""), row->of);
     if (!strncmp(row->theirs, "scheduler.", 10)) return type && type->kind == NODE_STRING;
-    return !node_get(top, "enabled") || node_bool(node_get(top, "enabled"), false);
+    return !on || !is_off(on);
 }
 
 /* What DeepSpeed does where the file says nothing; the job may say otherwise. */
@@ -460,6 +503,8 @@ static enum plim_status act(struct reading *r, const struct deepspeed_row *row)
         return say(r, row, value, row->text);
     case DS_OFF:
         return is_off(value) ? PLIM_OK : refuse(r, row, value, row->text);
+    case DS_PARTS:
+        return is_below(value, 2) ? PLIM_OK : refuse(r, row, value, row->text);
     case DS_FIXED:
         return leaves_open ? PLIM_OK : fixed(r, row, value);
     case DS_OWN:

@@ -36,6 +36,9 @@ enum plim_status deepspeed_take(struct job *job, const struct node *root, const 
                                 const char *prefix, const struct schema_listener *notes,
                                 struct plim_error *err);
 
+/* After the last override: floors that such a file gives as shares of the learning rate are shares of the one there is now. */
+void deepspeed_settle_ratios(struct job *job);
+
 /* Is it such a file? One of the keys that every one has. */
 bool deepspeed_marks(const struct node *root);
 

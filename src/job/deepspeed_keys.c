@@ -19,7 +19,7 @@ const struct deepspeed_row deepspeed_rows[] = {
     {"optimizer.type", DS_OWN, "training.optimizer", .own = OWN_OPTIMIZER},
     {"optimizer.params.lr", DS_SET, "training.learning_rate", .fallback = "0.001"},
     {"optimizer.params.betas", DS_OWN, "training.beta1", .own = OWN_BETAS},
-    {"optimizer.params.momentum", DS_SET, "training.beta1"},
+    {"optimizer.params.momentum", DS_SET, "training.beta1", .fallback = "0", .of = "SGD"},
     {"optimizer.params.eps", DS_SET, "training.eps"},
     {"optimizer.params.weight_decay", DS_SET, "training.weight_decay"},
     {"optimizer.params.torch_adam", DS_NEEDLESS, .text = "there is one AdamW"},
@@ -37,9 +37,9 @@ const struct deepspeed_row deepspeed_rows[] = {
     {"scheduler.params.warmup_max_lr", DS_SET, "training.learning_rate", .fallback = "0.001"},
     {"scheduler.params.warmup_num_steps", DS_SET, "training.warmup_steps", .fallback = "1000"},
     {"scheduler.params.warmup_type", DS_SET, "training.warmup_type", .fallback = "log"},
-    {"scheduler.params.warmup_min_lr", DS_SET, "training.warmup_min_lr"},
+    {"scheduler.params.warmup_min_lr", DS_OWN, "training.warmup_min_lr", .own = OWN_WARMUP_MIN},
     {"scheduler.params.warmup_min_ratio", DS_OWN, "training.warmup_min_lr", .own = OWN_FLOOR_RATIO},
-    {"scheduler.params.cos_min_ratio", DS_OWN, "training.min_lr", .own = OWN_MIN_RATIO, .fallback = "0.0001"},
+    {"scheduler.params.cos_min_ratio", DS_OWN, "training.min_lr", .own = OWN_MIN_RATIO, .fallback = "0.0001", .of = "WarmupCosineLR"},
     {"scheduler.params.total_num_steps", DS_SET, "training.steps"},
     {"scheduler.params.last_batch_iteration", DS_FIXED, .fallback = "-1", .text = "a run goes on by train --resume; remove it"},
     /* precision */
@@ -108,7 +108,7 @@ const struct deepspeed_row deepspeed_rows[] = {
     {"zero_optimization.load_from_fp32_weights", DS_NEEDLESS, .text = "a checkpoint has the masters' bits"},
     {"zero_optimization.elastic_checkpoint", DS_NEEDLESS, .text = "every checkpoint goes on with any number of ranks"},
     {"zero_optimization.log_trace_cache_warnings", DS_NEEDLESS, .text = "there is no trace: the order of gathers is planned"},
-    {"zero_optimization.zero_hpz_partition_size", DS_OFF, .text = "write 1, or training.zero_stage: 4 in the job for pieces of each node's ranks"},
+    {"zero_optimization.zero_hpz_partition_size", DS_PARTS, .text = "write 1, or training.zero_stage: 4 in the job for pieces of each node's ranks"},
     {"zero_optimization.mics_shard_size", DS_FIXED, .fallback = "-1", .text = "write -1, or training.zero_stage: 4 in the job for pieces of each node's ranks"},
     {"zero_optimization.mics_hierarchical_params_gather", DS_OFF, .text = "write false, or training.zero_stage: 4 in the job for pieces of each node's ranks"},
     {"zero_optimization.zero_quantized_weights", DS_OFF, .text = "weights are sent in the type they have; write false"},
@@ -152,9 +152,9 @@ const struct deepspeed_row deepspeed_rows[] = {
     {"sparse_attention", DS_OFF, .text = "write model.attention_type: sparse in the job"},
     {"hybrid_engine", DS_OFF, .text = "plimsoll serve generates; remove it"},
     {"nebula", DS_OFF, .text = "checkpoints lie in output.dir; remove it"},
-    {"pipeline", DS_OFF, .text = NO_PARTS},
-    {"tensor_parallel", DS_OFF, .text = NO_PARTS},
-    {"sequence_parallel_size", DS_OFF, .text = NO_PARTS},
+    {"pipeline", DS_PARTS, .text = NO_PARTS},
+    {"tensor_parallel", DS_PARTS, .text = NO_PARTS},
+    {"sequence_parallel_size", DS_PARTS, .text = NO_PARTS},
 };
 /* clang-format on */
 

@@ -160,6 +160,7 @@ struct job_wishes {
     double pool_gb;      /* a budget in GB; 0: none */
     double
         cuda_fraction; /* share of a GPU's memory that is the budget, instead of the profile's; 0: not given */
+    double min_lr_ratio, warmup_min_ratio; /* DeepSpeed's floors, of the learning rate; 0: none */
 };
 
 /* What is watched beside a run. Thresholds are job_thresholds'. */

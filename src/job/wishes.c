@@ -2,6 +2,7 @@
  *
  * Two names for one wish may both be given while they agree. A key that would silently do nothing is an error that says
  * what to write instead; at its default it asks for nothing. */
+#include "job/deepspeed.h"
 #include "job/job.h"
 #include "job/preset.h"
 
@@ -185,6 +186,7 @@ static enum plim_status check_thresholds(const struct job *job, struct plim_erro
 enum plim_status job_check_wishes(struct job *job, struct plim_error *err)
 {
     const struct job_batching *b = &job->batching;
+    deepspeed_settle_ratios(job);
     if (b->enabled && b->max && b->max < b->min)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: training.dynamic_batching: max_batch_size %lld is below min_batch_size %lld; "

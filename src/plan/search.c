@@ -471,7 +471,7 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out)
 {
     char need[BYTES_TEXT], have[BYTES_TEXT];
     struct plim_error *err = s->err;
-    if (!s->has_smallest) return plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other");
+    if (!s->has_smallest) return search_name_clash(s->request, err);
     enum plim_status status = make(s, &s->smallest, out);
     if (status != PLIM_OK || out->fits) return status; /* only the lowered mark had ruled it out */
     if (out->total <= s->request->budget) {

@@ -33,17 +33,6 @@ static bool place_is_allowed(const struct plan_request *r, const struct place *p
            (!several || pin_allows(pins->zero, p->zero));
 }
 
-static void list_places(struct space *s)
-{
-    for (int zero = 0; zero < ZERO_COUNT; zero++)
-        for (int inside = 0; inside < 2; inside++)
-            for (int lower = 0; lower < 2; lower++) {
-                struct place p = {lower ? s->request->facts->lower_tier : TIER_DEVICE, inside,
-                                  (enum zero)zero};
-                if (place_is_allowed(s->request, &p)) s->places[s->nplaces++] = p;
-            }
-}
-
 /* May so much of the state and of the parameters be offloaded? State leaves first, from the last parameter on, then
  * parameters (plan/layout.h, invariant 1); gradients leave when all state has. Pins overrule that, and a pinned tier means
  * all of it. */
@@ -65,15 +54,29 @@ static bool share_is_allowed(const struct plan_request *r, const struct place *p
            pin_allows(pins->param_tier, share.param ? lower : TIER_DEVICE);
 }
 
-static void list_shares(struct space *s, int place)
+static int list_shares(const struct plan_request *r, const struct place *place, struct share_list *list)
 {
-    struct share_list *list = &s->shares[place];
+    list->count = 0;
     for (int param = 0; param <= OFFLOAD_SHARES; param++)
         for (int state = 0; state <= OFFLOAD_SHARES; state++) {
             struct share share = {state, param};
             if (state && state < OFFLOAD_SHARES && param) continue;
-            if (share_is_allowed(s->request, &s->places[place], share)) list->items[list->count++] = share;
+            if (share_is_allowed(r, place, share)) list->items[list->count++] = share;
         }
+    return list->count;
+}
+
+/* A place where pinned tiers leave no share is none. */
+static void list_places(struct space *s)
+{
+    const struct plan_request *r = s->request;
+    for (int zero = 0; zero < ZERO_COUNT; zero++)
+        for (int inside = 0; inside < 2; inside++)
+            for (int lower = 0; lower < 2; lower++) {
+                struct place p = {lower ? r->facts->lower_tier : TIER_DEVICE, inside, (enum zero)zero};
+                if (!place_is_allowed(r, &p) || !list_shares(r, &p, &s->shares[s->nplaces])) continue;
+                s->places[s->nplaces++] = p;
+            }
 }
 
 static const struct place *place_at(const struct space *s, const struct point *p)
@@ -378,7 +381,6 @@ enum plim_status space_init(struct space *s, const struct plan_request *request,
 {
     *s = (struct space){.request = request};
     list_places(s);
-    for (int place = 0; place < s->nplaces; place++) list_shares(s, place);
     enum plim_status status = list_micros(s, err);
     return status == PLIM_OK ? list_recompute(s, err) : status;
 }

@@ -51,7 +51,7 @@ enum { SPACE_PLACES = 4 * ZERO_COUNT, SPACE_MICROS = 24, SPACE_SHARES = 2 * (OFF
 
 struct space {
     const struct plan_request *request;
-    struct place places[SPACE_PLACES];
+    struct place places[SPACE_PLACES]; /* those with a share */
     int nplaces;
     struct share_list {
         struct share items[SPACE_SHARES];

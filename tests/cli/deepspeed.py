@@ -87,6 +87,8 @@ def settings(case):
         (adam(eps=1e-6), "training.eps", "1e-06"),
         (adam(weight_decay=0.1), "training.weight_decay", "0.1"),
         ({"optimizer": {"type": "SGD", "params": {"momentum": 0.8}}}, "training.beta1", "0.8"),
+        ({"optimizer": {"type": "SGD"}}, "training.beta1", "0"),
+        (adam(), "training.beta1", "0.9"),
         ({"optimizer": {"type": "Adam"}}, "training.optimizer", "adamw"),
         (warm(warmup_max_lr=1e-4), "training.learning_rate", "0.0001"),
         ({**adam(lr=1e-2), **warm(warmup_max_lr=1e-4)}, "training.learning_rate", "0.0001"),
@@ -95,6 +97,10 @@ def settings(case):
         (warm(), "training.warmup_type", "log"),
         (warm(warmup_type="linear"), "training.warmup_type", "linear"),
         (warm(warmup_min_lr=1e-6), "training.warmup_min_lr", "1e-06"),
+        (warm(warmup_min_lr=1e-6), "training.min_lr", "0"),
+        ({"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": 1e-6}}}, "training.min_lr", "1e-06"),
+        ({"fp16": {"enabled": "true"}}, "training.loss_scale_window", "1000"),
+        ({"sequence_parallel_size": 1, "pipeline": {"stages": 1}, "tensor_parallel": {"autotp_size": 1}, "elasticity": {"enabled": 0}}, "training.batch_size", "8"),
         (warm(), "training.lr_scheduler", "constant"),
         ({"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 33}}}, "training.steps", "33"),
         ({"scheduler": {"type": "WarmupDecayLR", "params": {}}}, "training.lr_scheduler", "linear"),
@@ -110,6 +116,16 @@ def settings(case):
         plan, _ = effect(case, f"{json.dumps(ds)}: {key} is {value}", ds, setting(key, value))
         if plan and len(ds) == 1 and "where" in plan["settings"][key]:
             plim.ok(plan["settings"][key]["where"].startswith((case.ds + ":", "default of DeepSpeed")), f"and says so: {plan['settings'][key]['where']}")
+
+
+def overrides(case):
+    """Floors that are shares of the learning rate follow a flag that changes it; a floor that is given stays."""
+    ds = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "scheduler": {"type": "WarmupCosineLR", "params": {"warmup_min_ratio": 0.25, "cos_min_ratio": 0.125}}}
+    lower = ("--set", "training.learning_rate=1e-5")
+    for args, first, last in (((), "0.00025", "0.000125"), (lower, "2.5e-06", "1.25e-06"), (("--set", "training.min_lr=1e-6", *lower), "2.5e-06", "1e-06")):
+        effect(case, f"{args}: from {first} to {last}", ds, lambda p: setting("training.warmup_min_lr", first)(p) and setting("training.min_lr", last)(p), *args)
+    del ds["scheduler"]["params"]["cos_min_ratio"]
+    effect(case, "the default of a floor, too", ds, setting("training.min_lr", "1e-09"), *lower)
 
 
 def places(case):
@@ -129,6 +145,11 @@ def places(case):
                lambda p: p["peak_bytes"]["disk"] > 0 and p["knobs"]["disk_share"] == (32 if stage == 3 else 16), "--device", "g5.12xlarge", "--budget", "16GB")
         effect(case, f"stage {stage}, nvme, on CPU ranks", ds, lambda p: p["knobs"]["state_tier"] == "disk" and p["peak_bytes"]["disk"] > 0 and
                p["knobs"]["param_tier"] == ("disk" if stage == 3 else "device") and p["settings"]["output.disk_dir"]["value"] == case.folder, "--ranks", 4)
+    nvme = {"device": "nvme", "nvme_path": case.folder}
+    effect(case, "nvme without a stage makes it 3", {"zero_optimization": {"offload_optimizer": nvme, "offload_param": nvme}},
+           lambda p: p["ranks"]["zero_stage"] == 3 and p["knobs"]["state_tier"] == p["knobs"]["param_tier"] == "disk", "--ranks", 2)
+    refused(case, "a tier and a stage that exclude each other", {}, "training.param_tier", "training.zero_stage",
+            args=("--ranks", 2, "--set", "training.param_tier=disk", "--set", "training.zero_stage=2"))
     effect(case, "cpu under a CPU is where everything is", zero(offload_optimizer={"device": "cpu"}), lambda p: p["knobs"]["state_tier"] == "device")
     effect(case, "the old word", zero(cpu_offload=True), lambda p: p["knobs"]["state_tier"] == "host", "--device", "a10g")
     effect(case, "ratio", zero(offload_optimizer={"device": "cpu", "ratio": 0.5}), lambda p: p["knobs"]["host_share"] == 8, "--device", "a10g")
@@ -191,6 +212,11 @@ def bad(case):
     refused(case, "a scheduler that is not here", {"scheduler": {"type": "OneCycle"}}, "OneCycle", "WarmupDecayLR")
     refused(case, "a device that is none", zero(offload_optimizer={"device": "gpu"}), "offload_optimizer.device", "none, cpu or nvme")
     refused(case, "elasticity", {"elasticity": {"enabled": True}}, "elasticity", "--resume")
+    refused(case, "elasticity by a number", {"elasticity": {"enabled": 1}}, "elasticity", "--resume")
+    for key in ("nesterov", "dampening"): refused(case, f"{key} by a number", {"optimizer": {"type": "SGD", "params": {key: 1}}}, f"optimizer.params.{key}: 1 is not possible")
+    refused(case, "a sequence in two parts", {"sequence_parallel_size": 2}, "sequence_parallel_size: 2", "remove it")
+    refused(case, "a scale beyond all", {"fp16": {"enabled": True, "initial_scale_power": 32}}, "fp16.initial_scale_power: expected a whole number from 0 to 29", "found 32")
+    refused(case, "a share above 1", {"scheduler": {"type": "WarmupCosineLR", "params": {"cos_min_ratio": 2.5}}}, "expected a number from 0 to 1, found 2.5")
     refused(case, "amp", {"amp": {"enabled": True}}, "amp", "bf16")
     refused(case, "L2 instead of decay", {"optimizer": {"type": "Adam", "params": {"adam_w_mode": False}}}, "adam_w_mode")
     refused(case, "pipelines", {"pipeline": {"stages": 4}}, "pipeline", "remove it")
@@ -273,6 +299,15 @@ def runs(case):
     import math
     want = [1e-4 + 9e-4 * math.log(i + 1) / math.log(4) for i in range(4)] + [1e-3]
     plim.ok(len(rates) == 5 and all(abs(a - b) < 1e-9 for a, b in zip(rates, want)), f"WarmupLR rises by the logarithm: {rates} {result.stderr.strip()[:200]}")
+    decay = {"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 2, "warmup_max_lr": 1e-3, "warmup_min_lr": 5e-4, "total_num_steps": 8}}}
+    result = plim.run("train", case.bare_job, "--deepspeed", case.write(decay), "--no-checkpoint", "-q")
+    rates = [e["lr"] for e in plim.events(result.stdout) if e["event"] == "step"]
+    plim.ok(len(rates) == 8 and abs(rates[-1] - (5e-4 + 5e-4 / 6)) < 1e-9, f"WarmupDecayLR falls to where it began: {rates} {result.stderr.strip()[:200]}")
+    losses = {}
+    for name, args in (("as it is", ()), ("0", ("--set", "training.beta1=0")), ("0.9", ("--set", "training.beta1=0.9"))):
+        result = plim.run("train", case.bare_job, "--deepspeed", case.write({"optimizer": {"type": "SGD", "params": {"lr": 0.1}}}), "--steps", 4, "--no-checkpoint", "-q", *args)
+        losses[name] = [e["loss"] for e in plim.events(result.stdout) if e["event"] == "step"]
+    plim.ok(losses["as it is"] == losses["0"] != losses["0.9"], f"SGD has no momentum unless it is given: {losses}")
     scale = {"fp16": {"enabled": True, "loss_scale": 64}, "wall_clock_breakdown": True, "steps_per_print": 2}
     result = plim.run("train", case.bare_job, "--deepspeed", case.write(scale), "--steps", 2, "--no-checkpoint", "-q")
     scales = {e["loss_scale"] for e in plim.events(result.stdout) if e["event"] == "step"}
@@ -293,6 +328,6 @@ def launchers(case):
     plim.ok(multi.returncode == 2 and "mpirun" in multi.stderr and multi.stderr.count("\n") == 1, f"--mode multi alone: {multi.stderr.strip()}")
 
 
-for part in (settings, places, limits, batch, autos, needless, bad, doors, source_job, runs, launchers):
+for part in (settings, overrides, places, limits, batch, autos, needless, bad, doors, source_job, runs, launchers):
     with tempfile.TemporaryDirectory() as folder_: part(Case(folder_))
 plim.done()

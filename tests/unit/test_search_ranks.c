@@ -163,6 +163,62 @@ static void test_shares_of_other_places(void **state)
     job_release(&job);
 }
 
+/* Parameters leave the device in pieces alone: a tier that is pinned makes the stage 3, and is never dropped. */
+static void test_a_pinned_tier_chooses_the_stage(void **state)
+{
+    struct plan plan;
+    (void)state;
+    open_job(small, (struct cluster){.ranks = 4});
+    request.pins.param_tier = TIER_HOST;
+    for (int pinned = 0; pinned < 2; pinned++) {
+        if (pinned) request.pins.state_tier = TIER_HOST;
+        assert_int_equal(plan_search(&request, &plan, &err), PLIM_OK);
+        assert_int_equal(plan.knobs.zero, ZERO_PARAMS);
+        assert_int_equal(plan.knobs.param_tier, TIER_HOST);
+        assert_int_equal(plan.knobs.state_tier, TIER_HOST);
+        plan_release(&plan);
+    }
+    job_release(&job);
+}
+
+static void must_name(const char *a, const char *b)
+{
+    struct plan plan;
+    assert_int_equal(plan_search(&request, &plan, &err), PLIM_BAD_INPUT);
+    char text[160];
+    snprintf(text, sizeof text, "%s and %s exclude each other; drop one", a, b);
+    assert_string_equal(err.text, text);
+    plan_release(&plan);
+    job_release(&job);
+}
+
+/* Of all that is pinned, the error names the keys that exclude each other. */
+static void test_a_clash_is_named(void **state)
+{
+    const struct cluster four = {.ranks = 4};
+    (void)state;
+    for (int zero = ZERO_NONE; zero < ZERO_PARAMS; zero++) {
+        open_job(small, four);
+        request.pins.param_tier = request.pins.state_tier = TIER_HOST, request.pins.zero = zero;
+        must_name("training.param_tier", "training.zero_stage");
+    }
+    open_job(small, four);
+    request.pins.grad_tier = TIER_HOST, request.pins.zero = ZERO_NONE, request.pins.loss_chunks = 2;
+    must_name("training.grad_tier", "training.zero_stage");
+    open_job(small, four);
+    request.pins.grad_tier = TIER_HOST, request.whole_grads = true;
+    must_name("training.grad_tier", "training.zero.sum_gradients: step");
+    open_job(small, four);
+    request.pins.grad_tier = TIER_HOST, request.whole_grads = request.whole_state = true;
+    must_name("training.grad_tier", "training.optimizer: adafactor");
+    open_job(small, four);
+    request.pins.zero = ZERO_STATE, request.whole_grads = request.whole_state = true;
+    must_name("training.zero_stage", "training.optimizer: adafactor");
+    open_job(small, four);
+    request.pins.optimizer_in_backward = 1, request.pins.micro_batch = 1;
+    must_name("training.micro_batch_size", "training.optimizer_in_backward");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -170,6 +226,8 @@ int main(void)
         cmocka_unit_test(test_exchanges_of_updates),
         cmocka_unit_test(test_the_first_updater_takes_least),
         cmocka_unit_test(test_shares_of_other_places),
+        cmocka_unit_test(test_a_pinned_tier_chooses_the_stage),
+        cmocka_unit_test(test_a_clash_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
