@@ -75,6 +75,25 @@ def resumed(folder):
     plim.ok(first.returncode == 0 and again.returncode == 0 and steps(again) > 0, f"two ranks go on where four were: {again.stderr.strip()[:200]}")
 
 
+def lines(folder):
+    """What a plan for ranks says fits is what ranks train in: MPI is a part of each. What does not fit names the plan to ask."""
+    path = job(folder)
+    rows = ("--set", "training.batch_size=4")
+    for count in (2, 4):
+        plan, told = plim.plan(path, "--ranks", count, "--budget", "8GiB", *rows)
+        run = train(count, path, "--no-checkpoint", "--steps", 1, *rows)
+        events = [e for e in plim.events(run.stdout or "") if e["event"] == "plan"]
+        planned, measured = plan["by_class"]["overhead"], events[0]["by_class"]["overhead"] if events else 0
+        plim.ok(abs(planned - measured) < 4 << 20, f"{count} ranks: a plan counts {planned / 2**20:.1f} MiB beside the arena, a rank {measured / 2**20:.1f}")
+    for budget in (16, 24, 40):
+        fits = plim.run("plan", path, "-q", "--ranks", 2, "--budget", f"{budget}MiB", *rows).returncode
+        runs = train(2, path, "--no-checkpoint", "--steps", 1, "--budget", f"{budget}MiB", *rows)
+        plim.ok(fits in (0, 3) and (fits or runs.returncode == 0), f"{budget} MiB: the plan ends with {fits}, the run with {runs.returncode}")
+        if runs.returncode == 3: plim.ok(f"plimsoll plan {path} --ranks 2 lists" in runs.stderr, f"{budget} MiB: {runs.stderr.strip()[:200]}")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    lines(folder)
 with tempfile.TemporaryDirectory() as folder:
     lengths(folder)
 with tempfile.TemporaryDirectory() as folder:
