@@ -66,6 +66,19 @@ def seconds(folder):
         plim.ok(f"{plan['predicted']['steps']} steps, " in text, f"{count} ranks: the text has as many steps to an epoch as the run has")
 
 
+def counted(folder):
+    """Rows, positions and padding in the events are those of all ranks, as tokens are."""
+    with open(f"{folder}/lines.jsonl", "w") as f:
+        for i in range(100): f.write(json.dumps({"text": plim.CORPUS[i:i + 20 + 7 * i % 40]}) + "\n")
+    path = job(folder, data__train=f"[{folder}/lines.jsonl]", training__epochs=0, training__steps=3)
+    told = []
+    for count in COUNTS:
+        result = train(count, path, "--no-checkpoint", *batch(count))
+        told.append([[e[k] for k in ("rows", "positions", "padding")] for e in plim.events(result.stdout or "") if e["event"] in ("step", "end")])
+    plim.ok(len(told[0]) == 4 and told[0][0][:2] == [ROWS, 64 * ROWS] and 0 < told[0][0][2] < 1, f"one rank: {told[0]}")
+    plim.ok(told == [told[0]] * 3, f"several have the same: {told[1:]}")
+
+
 def resumed(folder):
     """The schedule ends with the run: with another number of ranks, too, that is the same step."""
     path = job(folder, training__lr_scheduler="linear")
@@ -98,6 +111,8 @@ with tempfile.TemporaryDirectory() as folder:
     lengths(folder)
 with tempfile.TemporaryDirectory() as folder:
     seconds(folder)
+with tempfile.TemporaryDirectory() as folder:
+    counted(folder)
 with tempfile.TemporaryDirectory() as folder:
     resumed(folder)
 plim.done()
