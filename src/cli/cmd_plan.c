@@ -119,6 +119,7 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
     if (status != PLIM_OK && o->device) plim_error_prefix(err, "plan: option '--device'");
     if (status == PLIM_OK && !o->device) preset->facts = (*device)->facts;
     if (status == PLIM_OK) status = cluster_apply(&o->cluster, &preset->facts, err);
+    if (status == PLIM_OK) job->ranks = preset->facts.ranks;
     if (status == PLIM_OK) status = cli_check_mode(&o->job, preset->facts.ranks, "write --ranks N", err);
     if (status == PLIM_OK) status = cli_meet_device(job, &preset->facts, &o->job, err);
     if (status == PLIM_OK && o->device) job_take_profile(job, preset);

@@ -1,6 +1,7 @@
 /* plan_job.c - see plan_job.h. */
 #include "cli/plan_job.h"
 #include "base/bytes.h"
+#include "comm/comm.h"
 #include "runtime/runtime.h"
 #include "train/checkpoint.h"
 #include "train/corpus.h"
@@ -50,6 +51,8 @@ enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool 
 {
     struct overhead overhead = runtime_overhead();
     overhead.bytes += job_telling_bytes(job);
+    if (facts->ranks > 1)
+        overhead.bytes += comm_library_bytes(facts->node_ranks ? facts->node_ranks : facts->ranks);
     struct plim_error filling = {0};
     *out = (struct planned){0};
     enum plim_status status = corpus_measure(job, err);

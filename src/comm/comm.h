@@ -114,6 +114,10 @@ enum plim_status comm_open(struct comm **out, bool *tells, struct plim_error *er
 void comm_close(struct comm *comm);
 void comm_abort(struct comm *comm, int code);
 
+/* Bytes of a rank that MPI will take, for a plan of ranks that nobody has started: Open MPI's, or MPICH's where only its module is
+ * here. A run measures them. */
+int64_t comm_library_bytes(int local_ranks);
+
 /* PLIM_IO with who is missing, where another library (`what`) waited in vain; or, with `why`, with that. Of the ranks that come
  * here about the same time the first one returns, to tell it; others are held. */
 enum plim_status comm_missing(struct comm *comm, const char *what, const char *why, struct plim_error *err);

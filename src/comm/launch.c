@@ -13,11 +13,15 @@
 
 enum library { OPEN_MPI, MPICH, LIBRARIES };
 
+/* `bytes`: that a rank has of the library once it is connected, in memory that all ranks of a machine share and in its own, beside
+ * RANK_BYTES for each rank of the machine. Measured with Open MPI 4.1 and MPICH 4.0, 2 to 16 ranks, as a run measures itself. */
+#define RANK_BYTES (128 << 10)
 static const struct {
     const char *name, *file, *packages;
+    int64_t bytes;
 } libraries[LIBRARIES] = {
-    [OPEN_MPI] = {"Open MPI", "plimsoll-mpi.so", "libopenmpi-dev openmpi-bin"},
-    [MPICH] = {"MPICH", "plimsoll-mpich.so", "libmpich-dev mpich"},
+    [OPEN_MPI] = {"Open MPI", "plimsoll-mpi.so", "libopenmpi-dev openmpi-bin", 17664 << 10},
+    [MPICH] = {"MPICH", "plimsoll-mpich.so", "libmpich-dev mpich", 22272 << 10},
 };
 
 /* Where launchers say how many ranks there are. */
@@ -84,6 +88,13 @@ static bool find_module(enum library library, char *path, size_t size)
         if (access(path, R_OK) == 0) return true;
     }
     return false;
+}
+
+int64_t comm_library_bytes(int local_ranks)
+{
+    char path[640];
+    bool other = !find_module(OPEN_MPI, path, sizeof path) && find_module(MPICH, path, sizeof path);
+    return libraries[other ? MPICH : OPEN_MPI].bytes + (int64_t)local_ranks * RANK_BYTES;
 }
 
 /* PLIMSOLL_MPI names the file of a module; otherwise the launcher's library decides. srun's ranks have a PMI of the one or of the

@@ -501,6 +501,7 @@ static enum plim_status add_row(struct loader *l, struct loader_window *out, boo
     here.targets = has.targets;
     here.length = (int32_t)length_of(l, has.positions, has.source);
     here.used = (int32_t)(has.positions + has.source), here.source = (int32_t)has.source;
+    out->all_positions += here.used;
     here.sample = l->sample_number, here.epoch = l->at.epoch;
     if (mine) l->rows[out->rows++] = here;
     return PLIM_OK;

@@ -70,9 +70,10 @@ struct loader_window {
     int64_t all_rows; /* of all ranks */
     int64_t
         slots; /* rows of the rank that has the most: ranks cut these into passes, and so have equally many */
-    int64_t targets;     /* counted targets in them */
-    int64_t all_targets; /* of all ranks' rows */
-    int64_t positions;   /* in use, of this rank's rows, sources counted too */
+    int64_t targets;       /* counted targets in them */
+    int64_t all_targets;   /* of all ranks' rows */
+    int64_t positions;     /* in use, of this rank's rows, sources counted too */
+    int64_t all_positions; /* of all ranks' rows */
     const int32_t *
         lengths; /* [slots] positions that rows need, in the order in which they will be filled; where rows are sorted, the same on every rank: the longest of theirs; until the next window */
 };

@@ -479,7 +479,7 @@ bool job_counts_epochs(const struct job *job)
 void job_settle_epoch(struct job *job)
 {
     struct job_training *t = &job->training;
-    int64_t rows = job_rows(job), steps = (job->epoch.rows + rows - 1) / rows;
+    int64_t rows = job_rows_of_all(job), steps = (job->epoch.rows + rows - 1) / rows;
     if (steps < 1) return;
     if (t->epochs > 0) job_origin_follow(job, "training.steps", "training.epochs");
     if (t->eval_strategy == EVERY_EPOCH) {
@@ -535,3 +535,5 @@ const char *job_disk_dir(const struct job *job)
 }
 
 int64_t job_rows(const struct job *job) { return job->training.batch_size * job->training.accumulation; }
+
+int64_t job_rows_of_all(const struct job *job) { return job_rows(job) * (job->ranks > 1 ? job->ranks : 1); }

@@ -284,6 +284,8 @@ enum plim_status job_settle_batch(struct job *job, int ranks, struct plim_error 
 
 /* Rows of one optimizer step of a rank: batch_size x gradient_accumulation_steps. */
 int64_t job_rows(const struct job *job);
+/* The same of all its ranks together: what a step takes of the data. */
+int64_t job_rows_of_all(const struct job *job);
 
 extern const struct schema job_schema;
 

@@ -52,7 +52,7 @@ static void check_passes(const struct doctor_case *c, struct strbuf *out)
 {
     const struct job *job = c->job;
     if (!job->epoch.rows || job->training.epochs > 0) return;
-    double passes = (double)job->training.steps * (double)job_rows(job) / (double)job->epoch.rows;
+    double passes = (double)job->training.steps * (double)job_rows_of_all(job) / (double)job->epoch.rows;
     if (passes < 100) return;
     put_key(job, "training.steps", out);
     strbuf_addf(out, "%lld steps go over the data %.0f times; give more data, or training.epochs\n",

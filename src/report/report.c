@@ -185,7 +185,7 @@ static void put_ranks(struct json_writer *w, const struct plan_report *r)
 static void put_predicted(struct json_writer *w, const struct plan_report *r)
 {
     double seconds = r->plan->step_seconds;
-    int64_t tokens = r->request->rows * report_ranks(r) * r->request->time;
+    int64_t tokens = job_rows_of_all(r->job) * r->request->time;
     json_begin_object(w, "predicted");
     json_double(w, "step_ms", seconds * 1e3);
     json_double(w, "tokens_per_s", seconds > 0 ? (double)tokens / seconds : 0);
@@ -216,7 +216,7 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     json_bool(&w, "runnable", !r->request->facts->no_kernels[0]);
     if (r->request->facts->no_kernels[0]) json_str(&w, "not_runnable", r->request->facts->no_kernels);
     json_int(&w, "parameters", model_param_count(&r->job->spec));
-    json_int(&w, "effective_batch", r->request->rows * report_ranks(r));
+    json_int(&w, "effective_batch", job_rows_of_all(r->job));
     if (report_ranks(r) > 1) put_ranks(&w, r);
     json_int(&w, "max_length", r->request->time);
     report_json_knobs(&w, "knobs", r->job, &p->knobs);

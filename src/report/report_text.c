@@ -62,7 +62,7 @@ static void put_head(const struct plan_report *r, bool colour, struct strbuf *ou
     strbuf_addf(out, "%s, %s parameters, %s, T=%lld, effective batch %lld, on %s\n",
                 model_architecture_name(s->arch), params,
                 precision_name((enum precision)r->job->training.precision), (long long)r->request->time,
-                (long long)(r->request->rows * report_ranks(r)), r->request->facts->name);
+                (long long)job_rows_of_all(r->job), r->request->facts->name);
     if (report_ranks(r) > 1) put_ranks(r, out);
     struct strbuf verdict = STRBUF_INIT;
     report_verdict(r, &verdict);
@@ -156,7 +156,7 @@ static void put_run(const struct plan_report *r, struct strbuf *out)
     if (e->rows)
         strbuf_addf(out, "an epoch is %s%lld rows, %.0f steps, %.0f %% padding: %s; ",
                     e->exact ? "" : "about ", (long long)e->rows,
-                    ceil((double)e->rows / (double)r->request->rows),
+                    ceil((double)e->rows / (double)job_rows_of_all(r->job)),
                     100 * (1 - (double)e->tokens / (double)e->positions),
                     report_duration(text, report_epoch_seconds(r)));
     strbuf_addf(out, "the run's %lld steps take %s\n", (long long)r->job->training.steps,
@@ -178,7 +178,7 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
             out, "\n  a smaller data loader leaves room: %lld workers, prefetch_factor %lld, lines up to %s",
             (long long)d->workers, (long long)d->prefetch_factor, bytes_format(line, d->max_line_bytes));
     double seconds = r->plan->step_seconds;
-    int64_t tokens = r->request->rows * report_ranks(r) * r->request->time;
+    int64_t tokens = job_rows_of_all(r->job) * r->request->time;
     strbuf_addf(out, "\n  predicted %s a step, %.0f tokens/s%s\n", report_duration(step, seconds),
                 seconds > 0 ? (double)tokens / seconds : 0, report_ranks(r) > 1 ? " of all ranks" : "");
     put_run(r, out);

@@ -30,7 +30,7 @@ char *report_duration(char buf[DURATION_TEXT], double seconds)
 static double seconds_a_row(const struct plan_report *r)
 {
     const struct job_epoch *e = &r->job->epoch;
-    double row = r->plan->step_seconds / (double)r->request->rows;
+    double row = r->plan->step_seconds / (double)job_rows_of_all(r->job);
     int64_t time = r->request->time, positions = time + job_source_time(r->job, time);
     return e->rows ? row * (double)e->positions / ((double)e->rows * (double)positions) : row;
 }
@@ -42,7 +42,7 @@ double report_epoch_seconds(const struct plan_report *r)
 
 double report_run_seconds(const struct plan_report *r)
 {
-    return (double)r->job->training.steps * (double)r->request->rows * seconds_a_row(r);
+    return (double)r->job->training.steps * (double)job_rows_of_all(r->job) * seconds_a_row(r);
 }
 
 char *report_saved(char buf[SAVED_TEXT], int64_t bytes)

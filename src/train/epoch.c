@@ -118,6 +118,6 @@ void epoch_estimate(const struct corpus *c, struct job_epoch *out)
 
 int64_t epoch_steps(const struct job *job, const struct job_epoch *epoch)
 {
-    double steps = ceil(job->training.epochs * (double)epoch->rows / (double)job_rows(job));
+    double steps = ceil(job->training.epochs * (double)epoch->rows / (double)job_rows_of_all(job));
     return steps < 1 ? 1 : (int64_t)steps;
 }

@@ -132,7 +132,7 @@ static void put_combined(struct json_writer *w, const struct job *job, const str
     char text[NUMBER_TEXT];
     int kind = job->schedule.kind;
     bool on_eval = kind == SCHEDULE_GREEDY && job->schedule.on == 1 && job->validation.count;
-    put_number(w, "training.batch_size", true, job_rows(job) * (job->ranks > 1 ? job->ranks : 1));
+    put_number(w, "training.batch_size", true, job_rows_of_all(job));
     bool counts = (kind != SCHEDULE_CONSTANT && kind != SCHEDULE_GREEDY) || job->schedule.warmup_ratio > 0;
     put_number(w, "training.steps", counts, t->steps);
     put_number(w, "training.eval_every", on_eval, t->eval_every);

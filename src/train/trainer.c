@@ -160,7 +160,7 @@ static enum plim_status run_window(struct trainer *t, const struct loader_window
     int64_t row = 0;
     const struct length_cut *cuts = t->cutting.cuts;
     *finished = true;
-    event->rows = window->rows;
+    event->rows = window->all_rows;
     for (int64_t i = 0; i < t->cutting.count; i++) {
         if (stops_here(t)) { /* invariant 2 */
             loader_rewind(t->loader);
@@ -173,7 +173,8 @@ static enum plim_status run_window(struct trainer *t, const struct loader_window
         event->positions += shape->rows * (shape->time + t->feed[cuts[i].program].rows.source_time);
         row += cuts[i].rows;
     }
-    event->padding = event->positions - window->positions;
+    event->positions *= comm_ranks(t->runtime.device->comm); /* ranks cut their rows into the same passes */
+    event->padding = event->positions - window->all_positions;
     return PLIM_OK;
 }
 

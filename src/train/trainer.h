@@ -69,7 +69,7 @@ struct train_event {
     double scale;
     struct scores scores; /* TRAIN_EVAL */
     int64_t tokens;
-    int64_t rows;               /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened */
+    int64_t rows; /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened. All ranks', as tokens are */
     int64_t positions, padding; /* computed, and of them without a token; likewise */
     double seconds, tokens_per_s;
     struct disk_use disk;      /* TRAIN_STEP: of the disk tier; nothing read or written: there is none */

@@ -8,6 +8,7 @@
 #include "train/run_same.h"
 #include "train/trainer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,6 +126,16 @@ static void note_disk(struct trainer *t)
                 1e-9 * (f->unified_memory ? f->lower_bandwidth : f->disk_bandwidth));
 }
 
+/* Which command says more about a job that does not fit. */
+static void name_plan(const struct job *job, struct plim_error *err)
+{
+    char ranks[32] = "";
+    if (!err) return;
+    if (job->ranks > 1) snprintf(ranks, sizeof ranks, " --ranks %d", job->ranks);
+    plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s%s lists what would help", job->name, err->text,
+              job->name, ranks);
+}
+
 /* The plan, and with it everything but the weights. */
 static enum plim_status open_runtime(struct trainer *t, struct device *device, struct overhead overhead,
                                      struct plim_error *err)
@@ -133,9 +144,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
     runtime_learn_disk(job, &device->facts, NULL);
     enum plim_status status = check_changes(job, &t->options, &device->facts, overhead, err);
     if (status == PLIM_OK) status = make_plan(t, device, overhead, err);
-    if (status == PLIM_NO_FIT && err)
-        plim_fail(err, PLIM_NO_FIT, "%s: %s; plimsoll plan %s lists what would help", job->name, err->text,
-                  job->name);
+    if (status == PLIM_NO_FIT) name_plan(job, err);
     struct disk_line disk;
     if (status == PLIM_OK) disk_line_of(job, &t->runtime.plan, checkpoint_count(job->output_dir), &disk);
     if (status == PLIM_OK) status = disk_line_check(&disk, job, err);
