@@ -45,6 +45,7 @@ enum plim_status train_find_link(const struct job *job, struct device *device,
     facts->link_bandwidth = all.bandwidth, facts->link_seconds = all.seconds;
     facts->node_bandwidth = node.bandwidth, facts->node_seconds = node.seconds;
     facts->reduce_share = all.reduce_share, facts->link_beside = all.beside, facts->link_load = all.load;
+    if (all.beside < all.load) facts->async_exchanges = false; /* together they take longer than in turn */
     if (status == PLIM_OK && (wish.link || wish.network)) status = take_presets(job, &wish, comm, facts, err);
     snprintf(load, sizeof load, "; beside computing %.3g GB/s, of which they take %.0f %%",
              all.bandwidth * all.beside * 1e-9, 100 * all.load);
