@@ -190,7 +190,7 @@ int thread_begin(pthread_t *out, size_t stack_bytes, void *(*body)(void *), void
     sigset_t all, old;
     int rc = pthread_attr_init(&attr);
     if (rc) return rc;
-    pthread_attr_setstacksize(&attr, stack_bytes);
+    if (stack_bytes) pthread_attr_setstacksize(&attr, stack_bytes);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     rc = pthread_create(out, &attr, body, arg);

@@ -29,7 +29,7 @@ void threads_free(struct threads *team);
 int threads_count(const struct threads *team);
 void threads_each(struct threads *team, int64_t n, int64_t grain, threads_body *body, void *arg);
 
-/* A thread of one's own, outside any team, with so large a stack. It takes no signals: those belong to the program's
+/* A thread of one's own, outside any team, with so large a stack (0: the usual). It takes no signals: those belong to the program's
  * own threads. 0, or an errno. */
 int thread_begin(pthread_t *out, size_t stack_bytes, void *(*body)(void *), void *arg);
 

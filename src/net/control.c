@@ -222,7 +222,7 @@ enum plim_status control_open(const char *path, control_answer *answer, void *ar
     c->answer = answer, c->arg = arg, c->fd = c->wake[0] = c->wake[1] = -1;
     enum plim_status status = control_path_open(path, &c->path, err);
     if (status == PLIM_OK) status = listen_at(c, err);
-    int failed = status == PLIM_OK ? pthread_create(&c->thread, NULL, listen_on, c) : 0;
+    int failed = status == PLIM_OK ? thread_begin(&c->thread, 0, listen_on, c) : 0;
     if (failed) status = plim_fail(err, PLIM_NO_MEMORY, "%s: no thread: %s", path, strerror(failed));
     if (status != PLIM_OK) return release(c), status;
     *out = c;

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -345,6 +346,9 @@ static enum plim_status start_daemon(struct http *h, int fd, int threads, struct
 {
     unsigned flags =
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | MHD_USE_ITC;
+    sigset_t all, mine;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &mine); /* signals belong to the program's own threads */
     h->daemon = h->mhd.start(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_complaint, h,
                              MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)threads,
                              MHD_OPTION_CONNECTION_LIMIT, (unsigned)(h->limits.connections + threads * 16),
@@ -352,6 +356,7 @@ static enum plim_status start_daemon(struct http *h, int fd, int threads, struct
                              MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->limits.send_seconds,
                              MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, h, MHD_OPTION_NOTIFY_COMPLETED,
                              on_completed, h, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    pthread_sigmask(SIG_SETMASK, &mine, NULL);
     if (h->daemon) return PLIM_OK;
     close(fd);
     return plim_fail(err, PLIM_NO_MEMORY, "libmicrohttpd could not be started with %d threads", threads);

@@ -13,6 +13,7 @@
 #define _GNU_SOURCE /* POLLRDHUP */
 #include "net/http_part.h"
 #include "base/clock.h"
+#include "base/threads.h"
 
 #include <poll.h>
 #include <stdlib.h>
@@ -113,7 +114,7 @@ static void *watch(void *arg)
 
 enum plim_status http_watch_start(struct http *h, struct plim_error *err)
 {
-    if (pthread_create(&h->watcher, NULL, watch, h) == 0) return PLIM_OK;
+    if (thread_begin(&h->watcher, 0, watch, h) == 0) return PLIM_OK;
     return plim_fail(err, PLIM_NO_MEMORY, "no thread to watch connections with");
 }
 

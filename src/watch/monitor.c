@@ -183,7 +183,7 @@ enum plim_status monitor_open(const struct monitor_options *options, struct moni
     pthread_condattr_destroy(&clock);
     m->libraries = os_library_bytes();
     monitor_sample(m);
-    if (options->interval > 0) m->started = pthread_create(&m->thread, NULL, keep_watch, m) == 0;
+    if (options->interval > 0) m->started = thread_begin(&m->thread, 0, keep_watch, m) == 0;
     if (options->interval <= 0 || m->started) return PLIM_OK;
     monitor_close(m);
     *out = NULL;

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "watch/run_page.h"
 #include "base/clock.h"
+#include "base/threads.h"
 #include "net/host.h"
 #include "net/page.h"
 #include "net/http.h"
@@ -304,7 +305,7 @@ enum plim_status run_page_open(const char *run, int port, struct run_page **out,
         status = open_front(p, port, err);
     }
     if (status == PLIM_OK) {
-        p->reading = pthread_create(&p->reader, NULL, read_folder, p) == 0;
+        p->reading = thread_begin(&p->reader, 0, read_folder, p) == 0;
         if (!p->reading) status = plim_fail(err, PLIM_NO_MEMORY, "no thread for the page");
     }
     if (status == PLIM_OK) return PLIM_OK;
