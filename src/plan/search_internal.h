@@ -1,4 +1,4 @@
-/* search_internal.h - what search.c, search_ask.c, search_polish.c and clash.c share: boxes, the best plan so far, and the questions asked. */
+/* search_internal.h - what search.c, search_ask.c, search_polish.c and search_clash.c share: boxes, the best plan so far, and the questions asked. */
 #ifndef PLIM_PLAN_SEARCH_INTERNAL_H
 #define PLIM_PLAN_SEARCH_INTERNAL_H
 
@@ -83,7 +83,7 @@ line_question search_above_device, search_above_host;
 enum plim_status search_reach(struct search *s, struct point p, int axis, int good, int end,
                               line_question *above, int *out);
 
-/* PLIM_BAD_INPUT: nothing can be planned, and the keys that exclude each other are in err (clash.c). */
+/* PLIM_BAD_INPUT: nothing can be planned, and the keys that exclude each other are in err (search_clash.c). */
 enum plim_status search_name_clash(const struct plan_request *request, struct plim_error *err);
 
 /* Makes the best plan faster by small changes (search_polish.c). */

@@ -1,4 +1,4 @@
-/* clash.c - which settings leave nothing to plan. Each limit of a request is lifted in turn: where there is still nothing, it has
+/* search_clash.c - which settings leave nothing to plan. Each limit of a request is lifted in turn: where there is still nothing, it has
  * no part in it and stays lifted; where something is possible then, it comes back. What remains excludes each other, and without
  * any one of it there is a plan. */
 #include "plan/search_internal.h"
