@@ -1,4 +1,4 @@
-/* gemm_few_neon.c - few rows on AArch64, B in fp32, bf16 or fp16 by fmla, and in bf16 by bfmmla: see gemm_few.h.
+/* gemm_few_neon.c - few rows on AArch64, B in fp32 or bf16 by fmla, and in bf16 by bfmmla: see gemm_few.h.
  *
  * Lines are read 8 of k at a time, sixteen side by side. For fmla four of them are turned, and widened if they are narrow,
  * into one vector for each k; for bfmmla eight k of two lines are two operands. Sums stay in registers over a block of k, up
@@ -27,21 +27,16 @@ FEW_INLINE void lines_f32(float32x4_t w[STEP], const char *b, int64_t step)
 
 FEW_INLINE float32x4_t widen_bf16(uint16x4_t x) { return vreinterpretq_f32_u32(vshll_n_u16(x, 16)); }
 
-FEW_INLINE float32x4_t widen_f16(uint16x4_t x) { return vcvt_f32_f16(vreinterpret_f16_u16(x)); }
-
-#define LINES_16(type)                                                                                       \
-    FEW_INLINE void lines_##type(float32x4_t w[STEP], const char *b, int64_t step)                           \
-    {                                                                                                        \
-        uint16x8_t lines[4], turned[4];                                                                      \
-        few_load_16(lines, b, step);                                                                         \
-        few_turn_16(turned, lines);                                                                          \
-        for (int i = 0; i < 4; i++) {                                                                        \
-            w[i] = widen_##type(vget_low_u16(turned[i]));                                                    \
-            w[i + 4] = widen_##type(vget_high_u16(turned[i]));                                               \
-        }                                                                                                    \
+FEW_INLINE void lines_bf16(float32x4_t w[STEP], const char *b, int64_t step)
+{
+    uint16x8_t lines[4], turned[4];
+    few_load_16(lines, b, step);
+    few_turn_16(turned, lines);
+    for (int i = 0; i < 4; i++) {
+        w[i] = widen_bf16(vget_low_u16(turned[i]));
+        w[i + 4] = widen_bf16(vget_high_u16(turned[i]));
     }
-LINES_16(bf16)
-LINES_16(f16)
+}
 
 FEW_INLINE float32x4_t multiply_step(float32x4_t s, const float32x4_t w[STEP], const float *a)
 {
@@ -110,14 +105,11 @@ FEW_INLINE void columns_f32(float32x4_t w[2], const char *b)
     w[0] = vld1q_f32((const float *)(const void *)b), w[1] = vld1q_f32((const float *)(const void *)(b + 16));
 }
 
-#define COLUMNS_16(type)                                                                                     \
-    FEW_INLINE void columns_##type(float32x4_t w[2], const char *b)                                          \
-    {                                                                                                        \
-        uint16x8_t x = vld1q_u16((const uint16_t *)(const void *)b);                                         \
-        w[0] = widen_##type(vget_low_u16(x)), w[1] = widen_##type(vget_high_u16(x));                         \
-    }
-COLUMNS_16(bf16)
-COLUMNS_16(f16)
+FEW_INLINE void columns_bf16(float32x4_t w[2], const char *b)
+{
+    uint16x8_t x = vld1q_u16((const uint16_t *)(const void *)b);
+    w[0] = widen_bf16(vget_low_u16(x)), w[1] = widen_bf16(vget_high_u16(x));
+}
 
 FEW_INLINE void step_across(load_columns *load, const char *b, int64_t step, int deep, const float *a,
                             float *sums, int64_t width, int rows)
@@ -163,7 +155,6 @@ FEW_INLINE void across(load_columns *load, int size, const struct gemm_few_block
                                                   gemm_few_widen, along_##type, across_##type};
 BY_TYPE(f32, 4)
 BY_TYPE(bf16, 2)
-BY_TYPE(f16, 2)
 
 /* ---- bfmmla: A is packed in pairs of rows, [pair][k / 4][row of two][k % 4] ---- */
 

@@ -11,7 +11,7 @@ static const struct {
 } kernels[CPU_LEVELS] = {
     [CPU_PLAIN] = {&gemm_plain_f32, &gemm_plain_f32},
 #if defined(__aarch64__)
-    [CPU_NEON] = {&gemm_neon_f32, &gemm_neon_f32},
+    [CPU_NEON] = {&gemm_neon_f32, &gemm_neon_f32, &gemm_neon_f16},
     [CPU_NEON_BF16] = {&gemm_neon_f32, &gemm_neon_bf16, &gemm_neon_f16},
 #endif
 #if defined(__x86_64__)

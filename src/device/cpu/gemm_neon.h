@@ -1,5 +1,5 @@
 /* gemm_neon.h - what the files of the AArch64 kernels share: gemm_neon.c, gemm_neon_bf16.c and gemm_neon_f16.c multiply packed
- * panels, gemm_few_neon.c and gemm_few_neon_f16.c multiply few rows by an unpacked B, gemm_neon_pack.c packs. Not for others.
+ * panels, gemm_few_neon*.c multiply few rows by an unpacked B, gemm_neon_pack.c packs. Not for others.
  *
  * The kernels' loops are written out in assembly because the order of the instructions decides the speed:
  * multiplies column by column with every load placed where its register becomes free run at 92 % (bfmmla) and

@@ -1,7 +1,7 @@
-/* gemm_neon_f16.c - products of fp16 on AArch64 where fmlal is (gemm_few_neon_f16.c): see gemm_neon.h.
+/* gemm_neon_f16.c - products of fp16 on AArch64: see gemm_neon.h.
  *
- * With one row fmlal reads a line of B as it lies: lane j of its sum gets every fourth k from j on. Those are the strands of a block of
- * k, and here are the same sums for many rows. Packing widens to fp32 and sorts k by strand, and the fp32 kernel multiplies
+ * With few rows a line of B is read as it lies: lane j of a sum gets every fourth k from j on (gemm_few_strands.h). Those are the strands
+ * of a block of k, and here are the same sums for many rows. Packing widens to fp32 and sorts k by strand, and the fp32 kernel multiplies
  * one strand after the other: products of fp16 are exact in fp32, and so fmla and fmlal give the same bits. */
 #include "device/cpu/gemm_neon.h"
 
