@@ -367,7 +367,7 @@ VEC_FN void multiply_one(const struct panel8 *w, enum source from, const struct 
     for (int64_t b = 0; b < x->k / X8_BLOCK; b++, q += PAIRS) {
         float with[1][2] = {{q->scale[2 * second], q->total[second]}};
         int32_t start = from == FROM_Q4_0 ? q->start[second] : SUM_START;
-        sdot_block(w, from, b, &row, &start, with, 1, y);
+        sdot_block(w, from, b, &row, &start, with, (struct sdot_shape){1, 0, 4}, y);
     }
     for (int i = 0; i < 4; i++) vst1q_f32(out + 4 * i, y[0][i]);
 }

@@ -9,36 +9,64 @@
 
 VEC_PUSH("arch=armv8.2-a+dotprod")
 
+/* gcc would move loads ahead until sums no longer fit the registers, and take new ones for each sum of vdotq_lane_s32. */
+#if !defined(__clang__)
+#pragma GCC optimize("no-schedule-insns")
+#endif
+#define SDOT(sum, w, x, lane) __asm__("sdot %0.4s, %1.16b, %2.4b[" #lane "]" : "+w"(sum) : "w"(w), "w"(x))
+
 #define LINEAR_Q_SDOT
 #include "device/cpu/linear_q_sdot.h"
 
-/* Rows of x from `at` on by all lines; rows and from are constants: two share the loads of a panel. */
-VEC_FN void multiply_rows(const struct panel8 *w, enum source from, const struct x8 *x, int64_t at, int rows,
-                          float *out)
+enum { NEAR = 32 }; /* blocks of a panel that stay in the first cache while all rows meet them */
+
+/* Blocks of k from `begin` on. */
+struct blocks {
+    int64_t begin, end;
+};
+
+/* Rows of x from `at` on by some lines, added to out where blocks came before; the shape and from are constants. */
+VEC_FN void multiply_shape(const struct panel8 *w, enum source from, const struct x8 *x, int64_t at,
+                           struct sdot_shape of, struct blocks k, float *out)
 {
     int64_t blocks = x->k / X8_BLOCK;
     struct row8 row[SDOT_ROWS];
     float32x4_t y[SDOT_ROWS][4];
-    for (int r = 0; r < rows; r++) row[r] = (struct row8){x->codes + (at + r) * x->k, 8, X8_BLOCK};
-    for (int n = 0; n < 4 * rows; n++) y[n / 4][n % 4] = vdupq_n_f32(0);
-    for (int64_t b = 0; b < blocks; b++) {
+    out += at * PANEL_LINES;
+    for (int r = 0; r < of.rows; r++) {
+        row[r] = (struct row8){x->codes + (at + r) * x->k, 8, X8_BLOCK};
+        for (int i = of.first; i < of.first + of.fours; i++)
+            y[r][i] = k.begin ? vld1q_f32(out + r * PANEL_LINES + 4 * i) : vdupq_n_f32(0);
+    }
+    for (int64_t b = k.begin; b < k.end; b++) {
         float with[SDOT_ROWS][2];
         int32_t start[SDOT_ROWS];
-        for (int r = 0; r < rows; r++) {
+        for (int r = 0; r < of.rows; r++) {
             const struct x8_block *q = x->blocks + (at + r) * blocks + b;
             with[r][0] = q->scale, with[r][1] = q->total;
             start[r] = SUM_START + (from == FROM_Q4_0 ? (q->lift[0] + q->lift[1]) / 16 : 0);
         }
-        sdot_block(w, from, b, row, start, with, rows, y);
+        sdot_block(w, from, b, row, start, with, of, y);
     }
-    for (int n = 0; n < 4 * rows; n++) vst1q_f32(out + at * PANEL_LINES + 4 * n, y[n / 4][n % 4]);
+    for (int r = 0; r < of.rows; r++)
+        for (int i = of.first; i < of.first + of.fours; i++)
+            vst1q_f32(out + r * PANEL_LINES + 4 * i, y[r][i]);
 }
 
+/* Four rows share the loads of half of the lines, two and one those of all. */
 VEC_FN void multiply_all(const struct panel8 *w, enum source from, const struct x8 *x, float *out)
 {
-    int64_t r = 0;
-    for (; r + 2 <= x->rows; r += 2) multiply_rows(w, from, x, r, 2, out);
-    if (r < x->rows) multiply_rows(w, from, x, r, 1, out);
+    int64_t blocks = x->k / X8_BLOCK;
+    for (struct blocks k = {0, 0}; k.begin < blocks; k.begin = k.end) {
+        int64_t r = 0;
+        k.end = blocks - k.begin < NEAR ? blocks : k.begin + NEAR;
+        for (; r + 4 <= x->rows; r += 4) {
+            multiply_shape(w, from, x, r, (struct sdot_shape){4, 0, 2}, k, out);
+            multiply_shape(w, from, x, r, (struct sdot_shape){4, 2, 2}, k, out);
+        }
+        for (; r + 2 <= x->rows; r += 2) multiply_shape(w, from, x, r, (struct sdot_shape){2, 0, 4}, k, out);
+        if (r < x->rows) multiply_shape(w, from, x, r, (struct sdot_shape){1, 0, 4}, k, out);
+    }
 }
 
 static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *out)

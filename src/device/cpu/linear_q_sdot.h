@@ -76,37 +76,46 @@ struct row8 {
     int64_t step, block;
 };
 
-enum { SDOT_ROWS = 2 }; /* at once, at most: more do not fit the registers with all lines */
+#if !defined(SDOT)
+#define SDOT(sum, w, x, lane) sum = vdotq_lane_s32(sum, w, x, lane)
+#endif
 
-/* Block b of some rows by all lines: y[row][four lines]. `with` is scale and total of the row's block. Rows are a constant. */
+/* So many rows by so many fours of lines, from `first` on, all constants: their sums and values fit the registers. */
+struct sdot_shape {
+    int rows, first, fours;
+};
+enum { SDOT_ROWS = 4 };
+
+/* Block b of some rows by some lines: y[row][four lines]. `with` is scale and total of the row's block. */
 VEC_FN void sdot_block(const struct panel8 *w, enum source from, int64_t b, const struct row8 *x,
-                       const int32_t *start, const float (*with)[2], int rows, float32x4_t (*y)[4])
+                       const int32_t *start, const float (*with)[2], struct sdot_shape of,
+                       float32x4_t (*y)[4])
 {
     const int8_t *codes = w->codes + b * w->step;
-    int parts = from == FROM_PANEL8 ? w->parts : 1;
+    int parts = from == FROM_PANEL8 ? w->parts : 1, end = of.first + of.fours;
     for (int p = 0; p < parts; p++) {
         int32x4_t sum[SDOT_ROWS][4];
-        for (int r = 0; r < rows; r++)
-            for (int i = 0; i < 4; i++) sum[r][i] = vdupq_n_s32(start[r]);
+        for (int r = 0; r < of.rows; r++)
+            for (int i = of.first; i < end; i++) sum[r][i] = vdupq_n_s32(start[r]);
         for (int g = 8 / parts * p; g < 8 / parts * (p + 1); g += 2)
-            for (int i = 0; i < 4; i++) {
+            for (int i = of.first; i < end; i++) {
                 int8x16_t even = group_of(codes, from, g, i), odd = group_of(codes, from, g + 1, i);
-                for (int r = 0; r < rows; r++) {
+                for (int r = 0; r < of.rows; r++) {
                     int8x8_t eight = vld1_s8(x[r].codes + b * x[r].block + g / 2 * x[r].step);
-                    sum[r][i] = vdotq_lane_s32(sum[r][i], even, eight, 0);
-                    sum[r][i] = vdotq_lane_s32(sum[r][i], odd, eight, 1);
+                    SDOT(sum[r][i], even, eight, 0);
+                    SDOT(sum[r][i], odd, eight, 1);
                 }
             }
-        for (int i = 0; i < 4; i++) {
+        for (int i = of.first; i < end; i++) {
             float32x4_t scale = from == FROM_PANEL8
                                     ? vld1q_f32(w->scale + (b * parts + p) * PANEL_LINES + 4 * i)
                                     : half_scales(codes, i);
-            for (int r = 0; r < rows; r++)
+            for (int r = 0; r < of.rows; r++)
                 y[r][i] = vfmaq_f32(y[r][i], sum_as_float(sum[r][i]), vmulq_n_f32(scale, with[r][0]));
         }
     }
-    for (int i = 0; i < 4 && from == FROM_PANEL8 && w->least; i++)
-        for (int r = 0; r < rows; r++)
+    for (int i = of.first; i < end && from == FROM_PANEL8 && w->least; i++)
+        for (int r = 0; r < of.rows; r++)
             y[r][i] =
                 vfmsq_f32(y[r][i], vld1q_f32(w->least + b * PANEL_LINES + 4 * i), vdupq_n_f32(with[r][1]));
 }
