@@ -7,6 +7,7 @@
  * rows: Y = X W^T, dX = dY W, and dW += dY^T X (fp32 accumulation into C).
  *
  *     bench_gemm [threads] few           products of few rows, as when tokens are generated
+ *     bench_gemm [threads] split         fp32 as the sum of parts (gemm.h) beside fp32, Y = X W^T of encoders
  *     bench_gemm [threads] peaks         only the machine: GB/s of reading, and GFLOP/s of each type
  *
  * Per shape, type and layout of W: GB/s at which W is read, and the share of what a loop reaches that only reads. Both go
@@ -331,6 +332,42 @@ static void bench_few_rows(struct threads *team)
     free(pool);
 }
 
+/* ---- fp32 in parts ---- */
+
+static double time_split(struct gemm g, bool split, struct threads *team)
+{
+    size_t bytes = gemm_split_workspace(g.m, g.n, g.k, DT_F32, DT_F32, threads_count(team));
+    void *workspace = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    double best = 0, flops = 2.0 * (double)(g.m * g.n * g.k);
+    if (!workspace) abort();
+    g.split = split;
+    for (int trial = 0; trial < 4 * TRIALS; trial++) {
+        double begin = now();
+        gemm_run(&g, workspace, team);
+        double rate = flops / (now() - begin);
+        if (rate > best) best = rate;
+    }
+    free(workspace);
+    return best;
+}
+
+static void bench_split(struct threads *team)
+{
+    static const int64_t sizes[][2] = {{384, 384}, {384, 1536}, {1536, 384}, {768, 3072}, {3072, 768}};
+    enum { ROWS = 2048 };
+    printf("%6s %6s %6s  %12s  %12s   GFLOP/s\n", "M", "K", "N", "fp32", "in parts");
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        int64_t k = sizes[s][0], n = sizes[s][1];
+        void *x = filled(ROWS * k, DT_F32), *w = filled(n * k, DT_F32), *y = filled(ROWS * n, DT_F32);
+        struct gemm g = {.m = ROWS, .n = n, .k = k, .a = x, .a_rs = k, .a_cs = 1, .b = w, .b_rs = 1};
+        g.b_cs = k, g.c = y, g.c_rs = n, g.ab_type = DT_F32, g.c_type = DT_F32;
+        double whole = time_split(g, false, team), parts = time_split(g, true, team);
+        printf("%6d %6lld %6lld  %12.1f  %12.1f\n", ROWS, (long long)k, (long long)n, whole * 1e-9,
+               parts * 1e-9);
+        free(x), free(w), free(y);
+    }
+}
+
 static const enum dtype all_types[] = {DT_F32, DT_BF16, DT_F16};
 enum { ALL_TYPES = sizeof all_types / sizeof *all_types };
 
@@ -375,6 +412,8 @@ int main(int argc, char **argv)
     printf("level %s, %d threads\n", cpu_level_name(cpu_level()), threads_count(team));
     if (!strcmp(what, "few"))
         bench_few_rows(team);
+    else if (!strcmp(what, "split"))
+        bench_split(team);
     else if (!strcmp(what, "peaks"))
         print_peaks(team);
     else
