@@ -358,6 +358,7 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     if (status == PLIM_OK) serve_log_hear(&g->stages, "warmup_complete");
     if (status != PLIM_OK) return status;
     engine_remember(g->engine);
+    engine_count_anew(g->engine);
     serve_log_hear(&g->stages, "model_saved");
     malloc_trim(0);
     serve_log_hear(&g->stages, "final_cleanup");

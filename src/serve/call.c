@@ -289,14 +289,15 @@ static int64_t token_bytes(const struct call *c)
 static bool reserve(struct call *c, struct refusal *why)
 {
     struct server *s = c->server;
-    int64_t each = token_bytes(c), bytes = 0, width = engine_plan(s->model.engine)->width;
+    struct engine_plan plan = engine_plan_now(s->model.engine);
+    int64_t each = token_bytes(c), bytes = 0;
     for (int i = 0; i < c->prompt_count; i++) {
         int64_t tokens;
         if (!count_tokens(c, &c->prompts[i], &tokens, why)) return false;
         if (wants_prompt(c)) tokens += (int64_t)c->prompts[i].ids.count;
-        bytes += tokens * each * c->ask.n + width * NUMBER_BYTES;
+        bytes += tokens * each * c->ask.n + plan.width * NUMBER_BYTES;
     }
-    int64_t longest = engine_plan_now(s->model.engine).context * TOKEN_BYTES, most = s->options.answer_bytes;
+    int64_t longest = plan.context * TOKEN_BYTES, most = s->options.answer_bytes;
     if (most < longest) most = longest; /* what the plan promises runs */
     if (bytes > most)
         return refuse(why, 400, NULL, "answer_too_large",
@@ -329,13 +330,13 @@ static bool submit(struct call *c, struct choice *ch, uint64_t seed, struct refu
     r.prompt_logprobs = wants_prompt(c);
     r.ignore_eos = c->ask.ignore_eos;
     pthread_mutex_lock(&c->lock);
-    c->holders++; /* before the engine can have ended it */
+    c->holders++, ch->submitted = true; /* before the engine can have ended it, or all of them failed */
     pthread_mutex_unlock(&c->lock);
     int64_t id = 0;
     enum plim_status status = engine_submit(c->server->model.engine, &r, &id, &err);
     pthread_mutex_lock(&c->lock);
-    ch->id = id, ch->submitted = status == PLIM_OK;
-    if (status != PLIM_OK) c->holders--;
+    ch->id = id;
+    if (status != PLIM_OK) c->holders--, ch->submitted = false;
     pthread_mutex_unlock(&c->lock);
     if (status == PLIM_BUSY && server_is_draining(c->server, why)) return false;
     return status == PLIM_OK || refuse_error(why, status == PLIM_NO_FIT ? "max_tokens" : NULL, &err);

@@ -474,3 +474,13 @@ void engine_stats(struct engine *e, struct engine_stats *out)
     *out = e->stats;
     pthread_mutex_unlock(&e->lock);
 }
+
+void engine_count_anew(struct engine *e)
+{
+    struct engine_stats *s = &e->stats;
+    pthread_mutex_lock(&e->lock);
+    s->steps = s->preemptions = s->prompt_tokens = s->generated_tokens = s->shared_tokens = 0;
+    s->swapped = s->ahead = 0;
+    memset(s->finished, 0, sizeof s->finished);
+    pthread_mutex_unlock(&e->lock);
+}

@@ -185,5 +185,6 @@ struct engine_stats {
     int64_t budget, used; /* bytes of the line and on the ledger */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
+void engine_count_anew(struct engine *e); /* what is counted begins at 0: a warm-up is nobody's */
 
 #endif

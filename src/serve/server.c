@@ -91,7 +91,7 @@ static const struct endpoint *find(const struct http_exchange *x, const char **a
 /* What the endpoint makes is what the model makes. */
 static bool check_kind(const struct server *s, const struct endpoint *e, struct refusal *why)
 {
-    bool vectors = engine_plan(s->model.engine)->width > 0;
+    bool vectors = engine_plan_now(s->model.engine).width > 0;
     if ((e->flags & NEEDS_TEXT) && vectors)
         return refuse(why, 501, NULL, "unsupported",
                       "'%s' makes embeddings and writes no text: /v1/embeddings is for it", s->model.name);
@@ -374,9 +374,9 @@ bool server_encode(struct server *s, const char *text, size_t len, unsigned flag
 
 unsigned server_prompt_flags(const struct server *s, const struct ask *ask)
 {
-    const struct engine_plan *plan = engine_plan(s->model.engine);
+    struct engine_plan plan = engine_plan_now(s->model.engine);
     if (!ask->special) return 0;
-    return plan->answer || plan->width ? TOKENIZE_SPECIAL : TOKENIZE_BEFORE;
+    return plan.answer || plan.width ? TOKENIZE_SPECIAL : TOKENIZE_BEFORE;
 }
 
 bool server_read_ids(const struct server *s, const struct node *list, const char *param,

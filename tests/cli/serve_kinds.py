@@ -82,11 +82,13 @@ def encoder(folder):
     wanted = [json.loads(line)["embedding"] for line in told.splitlines()]
     control = f"{folder}/bert.sock"
     with server.Server(f"{folder}/bert", "--budget", "96MiB", "--max-connections", 64, "--control", control, program=plim.PLIMSOLL) as s:
+        ok(s.metric("prompt_tokens_total") == 0, "the warm-up is nobody's: nothing is counted yet")
         code, r = s.post("/v1/embeddings", {"input": TEXTS, "model": "bert"})
         ok(code == 200 and r["object"] == "list" and r["model"] == "bert" and [d["index"] for d in r["data"]] == list(range(5))
            and apart([d["embedding"] for d in r["data"]], wanted) < 1e-6, "a list of texts: the vectors of embed")
         tokens = [s.post("/tokenize", {"prompt": t})[1]["tokens"] for t in TEXTS]
-        ok(r["usage"]["prompt_tokens"] == r["usage"]["total_tokens"] == sum(map(len, tokens)), "usage counts their tokens, marks included")
+        ok(r["usage"]["prompt_tokens"] == r["usage"]["total_tokens"] == sum(map(len, tokens)) == s.metric("prompt_tokens_total"),
+           "usage counts their tokens, marks included")
         ok(apart(vectors(s, TEXTS[0]), wanted[:1]) < 1e-6, "one text")
         ok(apart(vectors(s, tokens[1]), wanted[1:2]) < 1e-6 and apart(vectors(s, tokens), wanted) < 1e-6, "tokens, and lists of them")
         raw = [struct.unpack(f"<{len(wanted[0])}f", base64.b64decode(v)) for v in vectors(s, TEXTS, encoding_format="base64")]

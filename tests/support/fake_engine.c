@@ -97,6 +97,7 @@ const struct model_spec *engine_spec(const struct engine *e) { return &e->spec; 
 const struct engine_plan *engine_plan(const struct engine *e) { return &e->plan; }
 
 void engine_remember(const struct engine *e) { (void)e; }
+void engine_count_anew(struct engine *e) { (void)e; }
 
 struct engine_plan engine_plan_now(struct engine *e) { return e->plan; }
 
