@@ -73,7 +73,9 @@ static const struct rate {
     RATE("bandwidth", "memory", "GB/s", bandwidth, 1e-9),
     RATE("cache_bandwidth", "cache", "GB/s", cache_bandwidth, 1e-9),
     RATE("coded_rate", "8-bit AdamW", "M elements/s", coded_rate, 1e-6),
+    RATE("curve_rate", "activations", "M elements/s", curve_rate, 1e-6),
     RATE("op_seconds", "starting an op", "us", op_seconds, 1e6),
+    RATE("matmul_seconds", "starting a matmul", "us", matmul_seconds, 1e6),
 };
 
 enum { RATES = sizeof rates / sizeof *rates };

@@ -65,6 +65,8 @@ static const struct number numbers[] = {
     NUMBER("lower_bandwidth", lower_bandwidth),
     NUMBER("host_bandwidth", host_bandwidth),
     NUMBER("coded_rate", coded_rate),
+    NUMBER("curve_rate", curve_rate),
+    NUMBER("matmul_seconds", matmul_seconds),
 };
 
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
@@ -99,7 +101,7 @@ void calibration_best(struct calibration *mine, const struct calibration *other)
     struct calibration theirs = *other;
     for (size_t i = 0; i < NUMBERS; i++) {
         double *a = number_at(mine, i), b = *number_at(&theirs, i);
-        bool shorter = numbers[i].offset == offsetof(struct calibration, op_seconds);
+        bool shorter = strstr(numbers[i].name, "_seconds");
         if (b > 0 && (shorter ? b < *a : b > *a)) *a = b;
     }
 }
@@ -222,6 +224,8 @@ void calibration_apply(const struct calibration *speed, struct device_facts *fac
     memcpy(facts->flops, speed->flops, sizeof facts->flops);
     facts->tf32_flops = speed->tf32_flops;
     facts->coded_rate = speed->coded_rate;
+    facts->curve_rate = speed->curve_rate;
+    facts->matmul_seconds = speed->matmul_seconds;
     memcpy(facts->attn_flops, speed->attn_flops, sizeof facts->attn_flops);
     facts->bandwidth = speed->bandwidth;
     facts->cache_bandwidth = speed->cache_bandwidth;

@@ -30,10 +30,15 @@ struct calibration {
     double lower_bandwidth;      /* bytes/s to and from the tier below */
     double host_bandwidth;       /* bytes/s of an update by the host's CPU; the CPU as a device: its own */
     double coded_rate;           /* elements/s of 8-bit AdamW, operands in the cache */
+    double curve_rate;           /* elements/s of SiLU and a gate in bf16, operands in the cache */
     double op_seconds;           /* starting one op */
+    double matmul_seconds;       /* of a small product, beyond its flops and starting it */
     double others; /* share of the processors that other programs took meanwhile; 0: quiet, or unknown */
     int64_t tries; /* how often it was measured because they took much */
 };
+
+/* Of seconds that are too few to be measured: what is kept is above 0. */
+#define CALIBRATION_LEAST 1e-9
 
 /* Element by element the median of n <= CALIBRATION_ROUNDS measurements; the best of two. Disturbance only makes rates lower,
  * so of two disturbed measurements the better numbers are nearer to the truth. */

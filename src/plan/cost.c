@@ -109,6 +109,8 @@ static double compute_seconds(const struct clock *c, const struct op *op)
     if (cost.matmul_flops > 0) compute += cost.matmul_flops / matmul_rate(facts, op, cost.type);
     if (cost.attn_flops > 0) compute += cost.attn_flops / facts->attn_flops[cost.type];
     if (facts->coded_rate > 0) compute += cost.coded / facts->coded_rate;
+    if (facts->curve_rate > 0) compute += cost.curved / facts->curve_rate;
+    compute += cost.products * facts->matmul_seconds;
     bool cached = facts->cache_bytes && cost.bytes < 0.5 * (double)facts->cache_bytes;
     double move = cost.bytes / (cached ? facts->cache_bandwidth : facts->bandwidth);
     return longer(compute, move) + UNHIDDEN * shorter(compute, move) + facts->op_seconds;

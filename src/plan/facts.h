@@ -37,6 +37,8 @@ struct device_facts {
     double copy_pace;       /* copying a layer's activations takes as long as computing so many, at most */
     double coded_rate;      /* elements/s of updates with moments of 8 bits; 0: as fast as their bytes come */
     double op_seconds;      /* fixed cost of one op */
+    double matmul_seconds;  /* of a product of many rows with a weight, beside op_seconds and its flops */
+    double curve_rate;      /* elements/s of activations; 0: as fast as their bytes come */
     int ranks, rank;        /* that share the work, and this one's number; 0: one */
     int node_ranks;        /* of every node, one node after the other; 0: there is one node, or they differ */
     double link_bandwidth; /* bytes/s that a rank sends to the others, and gets from them at the same time */

@@ -74,6 +74,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .shares = {[GLU_H] = SHARES(GLU_GATE)},
             .cheap = true,
             .grad = grad_glu,
+            .cost = cost_glu,
         },
     [OP_ACT] =
         {
@@ -84,6 +85,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .shares = {[ACT_Y] = SHARES(ACT_X)},
             .cheap = true,
             .grad = grad_act,
+            .cost = cost_act,
         },
     [OP_ADD] =
         {
@@ -347,6 +349,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .shares = {[GLU_BWD_DGATE] = SHARES(GLU_BWD_GATE),
                        [GLU_BWD_DUP] = SHARES(GLU_BWD_UP),
                        [GLU_BWD_H] = SHARES(GLU_BWD_DH)},
+            .cost = cost_glu_bwd,
         },
     [OP_ACT_BWD] =
         {
@@ -355,6 +358,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
             .in = {[ACT_BWD_DY] = "x#N", [ACT_BWD_X] = "x#N"},
             .out = {[ACT_BWD_DX] = "x#N", [ACT_BWD_Y] = "x#N?"},
             .shares = {[ACT_BWD_DX] = SHARES(ACT_BWD_DY), [ACT_BWD_Y] = SHARES(ACT_BWD_X)},
+            .cost = cost_act_bwd,
         },
     [OP_JOIN3] =
         {

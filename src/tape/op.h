@@ -330,6 +330,8 @@ struct op_cost {
     double bytes;      /* read and written once */
     double link_bytes; /* of all ranks' pieces together, exchanged between them */
     double coded;      /* elements with moments of 8 bits, decoded and encoded again */
+    double curved;     /* elements whose activation is computed */
+    double products;   /* with weights, of so many rows that a device may get the weight ready for them */
 };
 
 /* Where the step of an optimizer has what not all of them have, or not in the same place; UPDATE_P, UPDATE_G and

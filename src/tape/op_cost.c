@@ -12,10 +12,19 @@ static double matmul_flops(const struct tape *tape, int wide, int weight, bool k
     return 2.0 * (double)(count_of(tape, wide) / width) * (double)tensor_count(w);
 }
 
+enum { FEW_ROWS = 16 }; /* of generation: a weight is read as it lies */
+
+static void add_product(const struct tape *tape, int wide, int weight, bool kn, struct op_cost *cost)
+{
+    double flops = matmul_flops(tape, wide, weight, kn);
+    cost->matmul_flops += flops;
+    cost->products += flops > 2.0 * FEW_ROWS * (double)count_of(tape, weight);
+}
+
 void cost_linear(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     cost->type = tape->tensors[op->in[LINEAR_X]].type;
-    cost->matmul_flops += matmul_flops(tape, op->out[LINEAR_Y], op->in[LINEAR_W], op->attr.weight_kn);
+    add_product(tape, op->out[LINEAR_Y], op->in[LINEAR_W], op->attr.weight_kn, cost);
 }
 
 /* A weight in blocks: every element of it once for each row. */
@@ -30,13 +39,13 @@ void cost_linear_q(const struct tape *tape, const struct op *op, struct op_cost 
 void cost_linear_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     cost->type = tape->tensors[op->in[LINEAR_DX_DY]].type;
-    cost->matmul_flops += matmul_flops(tape, op->in[LINEAR_DX_DY], op->in[LINEAR_DX_W], op->attr.weight_kn);
+    add_product(tape, op->in[LINEAR_DX_DY], op->in[LINEAR_DX_W], op->attr.weight_kn, cost);
 }
 
 void cost_linear_dw(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     cost->type = tape->tensors[op->in[LINEAR_DW_DY]].type;
-    cost->matmul_flops += matmul_flops(tape, op->in[LINEAR_DW_DY], op->out[LINEAR_DW_DW], op->attr.weight_kn);
+    add_product(tape, op->in[LINEAR_DW_DY], op->out[LINEAR_DW_DW], op->attr.weight_kn, cost);
 }
 
 /* Experts: every row meets one expert's matrix, whichever it is. `row`: a tensor of the rows of `width`. */
@@ -111,6 +120,32 @@ void cost_attn(const struct tape *tape, const struct op *op, struct op_cost *cos
 void cost_attn_bwd(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     attn_flops(tape, op, op->in[ATTN_BWD_Q], op->in[ATTN_BWD_K], 5, cost);
+}
+
+/* A slope takes half as long again as a value, which is made beside it where it is wanted. */
+static double slope_of(const struct tape *tape, int dy, int value)
+{
+    return (1.5 + (value >= 0)) * (double)count_of(tape, dy);
+}
+
+void cost_glu(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->curved += (double)count_of(tape, op->out[GLU_H]);
+}
+
+void cost_glu_bwd(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->curved += slope_of(tape, op->in[GLU_BWD_DH], op->out[GLU_BWD_H]);
+}
+
+void cost_act(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->curved += (double)count_of(tape, op->out[ACT_Y]);
+}
+
+void cost_act_bwd(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->curved += slope_of(tape, op->in[ACT_BWD_DY], op->out[ACT_BWD_Y]);
 }
 
 void cost_adamw8(const struct tape *tape, const struct op *op, struct op_cost *cost)

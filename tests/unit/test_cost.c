@@ -111,6 +111,36 @@ static void codes_have_a_rate(void **state)
     tape_release(&tape);
 }
 
+/* So do activations, and products of many rows beyond their flops. */
+static void activations_and_products_have_costs(void **state)
+{
+    struct device_facts facts = {.bandwidth = INFINITY, .lower_bandwidth = 1, .curve_rate = 1e9};
+    struct tape tape;
+    struct op glu = tape_op(OP_GLU, -1), bwd = tape_op(OP_GLU_BWD, -1), linear = tape_op(OP_LINEAR, -1);
+    (void)state;
+    for (int t = 0; t < DT_COUNT; t++) facts.flops[t] = INFINITY;
+    tape_init(&tape);
+    for (int i = GLU_GATE; i <= GLU_UP; i++) glu.in[i] = square(&tape, DT_F32);
+    glu.out[GLU_H] = square(&tape, DT_F32);
+    tape_append(&tape, &glu);
+    assert_true(fabs(time_of(&tape, &facts).update_seconds - N * N / 1e9) < 1e-9);
+    for (int i = GLU_BWD_DH; i <= GLU_BWD_UP; i++) bwd.in[i] = square(&tape, DT_F32);
+    for (int i = GLU_BWD_DGATE; i <= GLU_BWD_H; i++) bwd.out[i] = square(&tape, DT_F32);
+    tape_append(&tape, &bwd);
+    assert_true(fabs(time_of(&tape, &facts).update_seconds - 3.5 * N * N / 1e9) < 1e-9);
+    facts.curve_rate = 0, facts.matmul_seconds = 0.5;
+    assert_true(time_of(&tape, &facts).update_seconds < 1e-9);
+    linear.in[LINEAR_X] = square(&tape, DT_F32), linear.in[LINEAR_W] = square(&tape, DT_F32);
+    linear.out[LINEAR_Y] = square(&tape, DT_F32);
+    tape_append(&tape, &linear);
+    assert_true(fabs(time_of(&tape, &facts).update_seconds - 0.5) < 1e-9);
+    struct tensor few = tape.tensors[linear.in[LINEAR_X]];
+    few.dim[0] = 16; /* read the weight as it lies */
+    tape.tensors[linear.in[LINEAR_X]] = tape.tensors[linear.out[LINEAR_Y]] = few;
+    assert_true(time_of(&tape, &facts).update_seconds < 1e-9);
+    tape_release(&tape);
+}
+
 /* Ops of one second each on the lanes of a device: a product, a copy of a square either way, an update by the host. */
 struct lanes {
     struct tape tape;
@@ -366,6 +396,8 @@ static struct calibration numbers(double tf32)
                             .lower_bandwidth = 1,
                             .host_bandwidth = 1,
                             .coded_rate = 1,
+                            .curve_rate = 1,
+                            .matmul_seconds = 1,
                             .op_seconds = 1};
     for (int i = 0; i < DT_COUNT; i++) c.flops[i] = c.attn_flops[i] = i + 1;
     return c;
@@ -398,6 +430,7 @@ int main(void)
         cmocka_unit_test(tf32_has_a_rate_of_its_own),
         cmocka_unit_test(experts_reach_a_share_of_the_rate),
         cmocka_unit_test(codes_have_a_rate),
+        cmocka_unit_test(activations_and_products_have_costs),
         cmocka_unit_test(copies_run_beside_computing),
         cmocka_unit_test(both_ways_at_once_are_slower),
         cmocka_unit_test(slices_follow_each_other),

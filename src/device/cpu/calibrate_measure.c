@@ -19,7 +19,8 @@
 enum {
     COPY_BYTES = 16 << 20,        /* beyond most caches */
     CACHE_COPY_BYTES = 256 << 10, /* within all last-level ones */
-    MATMUL_MAX = 512,             /* rows, against a weight of 768 x 768 */
+    MATMUL_MIN = 256,             /* rows, against a weight of 768 x 768 */
+    MATMUL_MAX = 512,
     WIDTH = 768,
     ATTN_MAX = 256, /* tokens, with 8 heads of 64 */
     HEADS = 8,
@@ -49,11 +50,11 @@ static double once(struct bench *b, job *run)
     return took > 1e-9 ? took : 1e-9;
 }
 
-/* The fastest of several short runs: other programs on the machine disturb most of them, but not all. */
+/* The fastest of several short runs, and of three long ones: other programs on the machine disturb most of them, but not all. */
 static double seconds(struct bench *b, job *run)
 {
     double best = once(b, run), begin = clock_seconds(), used = 0;
-    for (int i = 0; used < MEASURE_SECONDS || (i < 3 && used < 3 * MEASURE_SECONDS); i++) {
+    for (int i = 0; i < 2 || used < MEASURE_SECONDS; i++) {
         double took = once(b, run);
         if (took < best) best = took;
         used = clock_seconds() - begin;
@@ -73,7 +74,7 @@ static double matmul_rate(struct bench *b, enum dtype type)
     size_t weight = (size_t)WIDTH * WIDTH * dtype_size(type),
            rows = (size_t)WIDTH * MATMUL_MAX * dtype_size(type);
     b->work = b->scratch + weight + 2 * rows;
-    for (int64_t m = 64;; m *= 2) {
+    for (int64_t m = MATMUL_MIN;; m *= 2) {
         b->gemm = (struct gemm){
             .m = m,
             .n = WIDTH,
@@ -92,6 +93,29 @@ static double matmul_rate(struct bench *b, enum dtype type)
         if (once(b, run_gemm) < LONG_ENOUGH && m < MATMUL_MAX) continue;
         return 2.0 * (double)m * WIDTH * WIDTH / seconds(b, run_gemm);
     }
+}
+
+enum { SMALL = 256, SMALL_ROWS = 64, SMALLS = 24 }; /* weights of a small model, one after the other */
+
+static void run_small(struct bench *b)
+{
+    for (int i = 0; i < SMALLS; i++, b->gemm.b = (const char *)b->gemm.b + 2 * SMALL * SMALL)
+        gemm_run(&b->gemm, b->work, b->team);
+    b->gemm.b = b->scratch;
+}
+
+/* What small products in bf16 take beyond their flops at `rate` and `start`: packing, and waiting for the last worker. */
+static double matmul_seconds(struct bench *b, double rate, double start)
+{
+    char *x = b->scratch + 2 * SMALLS * SMALL * SMALL;
+    b->gemm = (struct gemm){.m = SMALL_ROWS, .n = SMALL, .k = SMALL, .a = x, .a_rs = SMALL, .a_cs = 1};
+    b->gemm.b = b->scratch, b->gemm.b_rs = 1, b->gemm.b_cs = SMALL;
+    b->gemm.c = x + 2 * SMALL_ROWS * SMALL, b->gemm.c_rs = SMALL;
+    b->gemm.ab_type = b->gemm.c_type = DT_BF16;
+    b->work = x + 4 * SMALL_ROWS * SMALL;
+    double each = seconds(b, run_small) / SMALLS;
+    each -= 2.0 * SMALL_ROWS * SMALL * SMALL / rate + start;
+    return each > CALIBRATION_LEAST ? each : CALIBRATION_LEAST;
 }
 
 static void run_attn(struct bench *b) { cpu_attn(&b->call); }
@@ -174,6 +198,18 @@ static double coded_rate(struct bench *b)
     return CODED / seconds(b, run_adamw8);
 }
 
+static void run_glu(struct bench *b) { cpu_glu(&b->call); }
+
+static double curve_rate(struct bench *b)
+{
+    static const struct op op = {.kind = OP_GLU, .attr = {.activation = ACTIVATION_SILU}};
+    struct tensor t = {.type = DT_BF16, .ndim = 2, .dim = {1, CODED}};
+    b->call = (struct kernel_call){.op = &op, .team = b->team};
+    for (int i = GLU_GATE; i <= GLU_UP; i++) b->call.desc[i] = &t, b->call.in[i] = b->scratch + i * 2 * CODED;
+    b->call.desc[OP_MAX_IN + GLU_H] = &t, b->call.out[GLU_H] = b->scratch + 4 * CODED;
+    return CODED / seconds(b, run_glu);
+}
+
 static void nothing(void *arg, int64_t begin, int64_t end, int worker)
 {
     (void)arg, (void)begin, (void)end, (void)worker;
@@ -224,7 +260,9 @@ enum plim_status calibrate_measure(struct threads *team, struct calibration *out
     if (out->cache_bandwidth < out->bandwidth) out->cache_bandwidth = out->bandwidth;
     memset(b.scratch, 0x3c, 2 << 20);
     out->coded_rate = coded_rate(&b);
+    out->curve_rate = curve_rate(&b);
     out->op_seconds = start_seconds(&b);
+    out->matmul_seconds = matmul_seconds(&b, out->flops[DT_BF16], out->op_seconds);
     munmap(b.scratch, b.bytes);
     return PLIM_OK;
 }

@@ -216,7 +216,8 @@ static void measure(struct device *dev, struct calibration *out)
     out->op_seconds = launch_seconds(&b);
     out->lower_bandwidth = link_rate(&b);
     out->host_bandwidth = host_rate(threads_count(dev->team));
-    out->coded_rate = out->bandwidth; /* its bytes take longer */
+    out->coded_rate = out->curve_rate = out->bandwidth; /* their bytes take longer */
+    out->matmul_seconds = CALIBRATION_LEAST;            /* launch_seconds has it */
 }
 
 /* Modules come with the first run of a kernel. */
