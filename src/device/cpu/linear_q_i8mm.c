@@ -10,7 +10,7 @@
 #include "device/cpu/vec_base.h"
 #include <arm_neon.h>
 
-VEC_PUSH("arch=armv8.2-a+dotprod+i8mm")
+VEC_PUSH_ARCH("armv8.2-a+dotprod+i8mm")
 
 #define LINEAR_Q_SDOT
 #define LINEAR_Q_UNPACK_Q4_0
@@ -417,7 +417,7 @@ static void few_q4_0(const unsigned char *panel, const struct x8 *x, float *out)
     multiply_few(panel, FROM_Q4_0, x, out);
 }
 
-VEC_POP
+VEC_POP_ARCH
 
 const struct linear_q_level linear_q_i8mm =
     LINEAR_Q_TABLE("neon smmla", ROWS, quantise_in_pair, {[BLOCK_Q8_0] = few_q8_0, [BLOCK_Q4_0] = few_q4_0},

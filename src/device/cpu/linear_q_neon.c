@@ -7,7 +7,7 @@
 #include "device/cpu/vec_base.h"
 #include <arm_neon.h>
 
-VEC_PUSH("arch=armv8.2-a+dotprod")
+VEC_PUSH_ARCH("armv8.2-a+dotprod")
 
 /* gcc would move loads ahead until sums no longer fit the registers, and take new ones for each sum of vdotq_lane_s32. */
 #if !defined(__clang__)
@@ -90,7 +90,7 @@ static void few_q4_0(const unsigned char *panel, const struct x8 *x, float *out)
     multiply_all(&w, FROM_Q4_0, x, out);
 }
 
-VEC_POP
+VEC_POP_ARCH
 
 const struct linear_q_level linear_q_dotprod = LINEAR_Q_TABLE(
     "neon sdot", 1, quantise_row, {[BLOCK_Q8_0] = few_q8_0, [BLOCK_Q4_0] = few_q4_0}, NULL, NULL);

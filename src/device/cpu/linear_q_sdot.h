@@ -1,4 +1,4 @@
-/* linear_q_sdot.h - one panel with sdot, for the levels of AArch64. See linear_q.h. Included between VEC_PUSH and VEC_POP.
+/* linear_q_sdot.h - one panel with sdot, for the levels of AArch64. See linear_q.h. Included between VEC_PUSH_ARCH and VEC_POP_ARCH.
  *
  * sdot multiplies four lines by four of k with one lane of x. Sums begin at the bits of 1.5 * 2^23, and less than 2^22 is
  * added to them: as a float, less 1.5 * 2^23, they are the whole number, and a subtraction is issued more often than a

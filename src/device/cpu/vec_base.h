@@ -2,6 +2,7 @@
  *
  * No file is compiled with machine flags, so code for one instruction set stands between VEC_BEGIN and
  * VEC_END, which the header of that set defines with the pragmas below (or empty, if the baseline will do).
+ * Clang has some intrinsics of AArch64 by machine flags alone: CMakeLists.txt gives them to the files that use VEC_PUSH_ARCH.
  */
 #ifndef PLIM_DEVICE_CPU_VEC_BASE_H
 #define PLIM_DEVICE_CPU_VEC_BASE_H
@@ -20,9 +21,13 @@ enum { VEC_LANES = 16 };
 #define VEC_PUSH(features)                                                                                   \
     VEC_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
 #define VEC_POP VEC_PRAGMA(clang attribute pop)
+#define VEC_PUSH_ARCH(features)
+#define VEC_POP_ARCH
 #else
-#define VEC_PUSH(features) VEC_PRAGMA(GCC push_options) VEC_PRAGMA(GCC target(features))
-#define VEC_POP            VEC_PRAGMA(GCC pop_options)
+#define VEC_PUSH(features)      VEC_PRAGMA(GCC push_options) VEC_PRAGMA(GCC target(features))
+#define VEC_POP                 VEC_PRAGMA(GCC pop_options)
+#define VEC_PUSH_ARCH(features) VEC_PUSH("arch=" features)
+#define VEC_POP_ARCH            VEC_POP
 #endif
 
 #endif
