@@ -1,13 +1,15 @@
 /* gemm_few_neon_f16.c - few rows of fp16 on AArch64 by fmla: see gemm_few_strands.h. A is widened when it is packed, B in registers. */
 #define STRANDS_CODE
 #define STRANDS_A float
-#include "device/cpu/gemm_few_strands.h"
+#define STRANDS_W struct eight
+#include "device/cpu/gemm_few_neon.h"
 
 #if defined(__aarch64__)
 
 struct eight {
     float32x4_t low, high;
 };
+#include "device/cpu/gemm_few_strands.h"
 
 FEW_INLINE struct eight widen(const uint16_t *x)
 {
@@ -43,26 +45,13 @@ FEW_INLINE void eight_k(const struct work *w, int64_t j, float32x4_t s[SUMS], in
     four_k(high, w->a + (j + DEEP) * rows, s, rows, lines);
 }
 
-FEW_INLINE void columns_by_rows(const uint16_t *b, int64_t step, int deep, const float *a, float *sums,
-                                int64_t width, int rows)
+FEW_INLINE struct eight load_columns(const uint16_t *b) { return widen(b); }
+
+FEW_INLINE void add_columns(float32x4_t s[2], struct eight w, const float *factor)
 {
-    struct eight w[STEP] = {0};
-    for (int i = 0; i < deep; i++) w[i] = widen(b + i * step);
-    for (int r = 0; r < rows; r++, a += STRAND, sums += width) {
-        float32x4_t s = vld1q_f32(sums), t = vld1q_f32(sums + 4);
-        for (int i = 0; i < deep; i++)
-            s = vfmaq_n_f32(s, w[i].low, a[i]), t = vfmaq_n_f32(t, w[i].high, a[i]);
-        vst1q_f32(sums, s), vst1q_f32(sums + 4, t);
-    }
+    s[0] = vfmaq_n_f32(s[0], w.low, *factor), s[1] = vfmaq_n_f32(s[1], w.high, *factor);
 }
 
-const struct gemm_few gemm_few_neon_f16 = {.name = "neon fmla in strands",
-                                           .rows = MOST_ROWS,
-                                           .lines = LINES,
-                                           .unit = sizeof(STRANDS_A),
-                                           .strands = STRANDS,
-                                           .pack = pack_f16,
-                                           .whole = whole_f16,
-                                           .across = across_f16};
+const struct gemm_few gemm_few_neon_f16 = STRANDS_TABLE("neon fmla in strands");
 
 #endif

@@ -8,6 +8,7 @@
 #define STRANDS_CODE __attribute__((target("arch=armv8.2-a+fp16fml")))
 #endif
 #define STRANDS_A uint16_t
+#define STRANDS_W float16x8_t
 #include "device/cpu/gemm_few_strands.h"
 
 #if defined(__aarch64__)
@@ -25,28 +26,17 @@ STRANDS_CODE FEW_INLINE void eight_k(const struct work *w, int64_t j, float32x4_
     }
 }
 
-STRANDS_CODE FEW_INLINE void columns_by_rows(const uint16_t *b, int64_t step, int deep, const uint16_t *a,
-                                             float *sums, int64_t width, int rows)
+STRANDS_CODE FEW_INLINE float16x8_t load_columns(const uint16_t *b)
 {
-    float16x8_t w[STEP];
-    for (int i = 0; i < deep; i++) w[i] = vreinterpretq_f16_u16(vld1q_u16(b + i * step));
-    for (int r = 0; r < rows; r++, a += STRAND, sums += width) {
-        float32x4_t s = vld1q_f32(sums), t = vld1q_f32(sums + 4);
-        for (int i = 0; i < deep; i++) {
-            float16x8_t x = vreinterpretq_f16_u16(vld1q_dup_u16(a + i));
-            s = vfmlalq_low_f16(s, w[i], x), t = vfmlalq_high_f16(t, w[i], x);
-        }
-        vst1q_f32(sums, s), vst1q_f32(sums + 4, t);
-    }
+    return vreinterpretq_f16_u16(vld1q_u16(b));
 }
 
-const struct gemm_few gemm_few_fmlal = {.name = "neon fmlal",
-                                        .rows = MOST_ROWS,
-                                        .lines = LINES,
-                                        .unit = sizeof(STRANDS_A),
-                                        .strands = STRANDS,
-                                        .pack = pack_f16,
-                                        .whole = whole_f16,
-                                        .across = across_f16};
+STRANDS_CODE FEW_INLINE void add_columns(float32x4_t s[2], float16x8_t w, const uint16_t *factor)
+{
+    float16x8_t x = vreinterpretq_f16_u16(vld1q_dup_u16(factor));
+    s[0] = vfmlalq_low_f16(s[0], w, x), s[1] = vfmlalq_high_f16(s[1], w, x);
+}
+
+const struct gemm_few gemm_few_fmlal = STRANDS_TABLE("neon fmlal");
 
 #endif

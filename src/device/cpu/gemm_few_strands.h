@@ -10,8 +10,8 @@
  * Where k ends within a piece, zeros are multiplied. They change nothing: a sum that starts at +0 never becomes -0, since
  * products of fp16 are too large to vanish in fp32.
  *
- * A .c file defines STRANDS_CODE, its instruction set, and STRANDS_A, an element of packed A, includes this, and defines
- * eight_k() and columns_by_rows() in its own way. */
+ * A .c file defines STRANDS_CODE, its instruction set, STRANDS_A, an element of packed A, and STRANDS_W, eight columns of B ready to be
+ * multiplied; it includes this, and defines eight_k(), load_columns() and add_columns() in its own way. */
 #ifndef PLIM_DEVICE_CPU_GEMM_FEW_STRANDS_H
 #define PLIM_DEVICE_CPU_GEMM_FEW_STRANDS_H
 
@@ -195,9 +195,21 @@ _Static_assert(NEAR / (sizeof(STRANDS_A) * MOST_ROWS) >= GEMM_KC, "a block of k 
 
 enum { STRAND = GEMM_KC / STRANDS }; /* factors of a strand in a row, at most */
 
+STRANDS_CODE FEW_INLINE STRANDS_W load_columns(const uint16_t *b);
+STRANDS_CODE FEW_INLINE void add_columns(float32x4_t s[2], STRANDS_W w, const STRANDS_A *factor);
+
 /* sums[rows][8] += `deep` factors of a strand, STRAND apart from row to row, by as many rows of b. */
 STRANDS_CODE FEW_INLINE void columns_by_rows(const uint16_t *b, int64_t step, int deep, const STRANDS_A *a,
-                                             float *sums, int64_t width, int rows);
+                                             float *sums, int64_t width, int rows)
+{
+    STRANDS_W w[STEP] = {0};
+    for (int i = 0; i < deep; i++) w[i] = load_columns(b + i * step);
+    for (int r = 0; r < rows; r++, a += STRAND, sums += width) {
+        float32x4_t s[2] = {vld1q_f32(sums), vld1q_f32(sums + 4)};
+        for (int i = 0; i < deep; i++) add_columns(s, w[i], a + i);
+        vst1q_f32(sums, s[0]), vst1q_f32(sums + 4, s[1]);
+    }
+}
 
 /* The factors of a strand, each row's behind each other. */
 static void find_factors(const struct gemm_few_block *p, int64_t length, STRANDS_A *out)
@@ -235,6 +247,12 @@ STRANDS_CODE static void across_f16(const struct gemm_few_block *p)
         columns_by_rows(copy, STEP, deep, a + k, p->sums + whole, p->width, p->rows);
     }
 }
+
+#define STRANDS_TABLE(text)                                                                                  \
+    {                                                                                                        \
+        .name = text, .rows = MOST_ROWS, .lines = LINES, .unit = sizeof(STRANDS_A), .strands = STRANDS,      \
+        .pack = pack_f16, .whole = whole_f16, .across = across_f16                                           \
+    }
 
 #endif
 
