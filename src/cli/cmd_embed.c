@@ -17,7 +17,7 @@
 
 struct embed_flags {
     const char *out, *format, *field, *pooling, *tokenizer, *device;
-    bool normalize, normalize_given, verbose, quiet, budget_given;
+    bool normalize, normalize_given, exact, verbose, quiet, budget_given;
     int64_t batch, max_length;
     uint64_t budget, max_line;
     int threads;
@@ -43,6 +43,9 @@ static const struct option_row rows[] = {
     {"max-length", 0, OPTION_INT64, AT(max_length), "N",
      "tokens of a line that are read, marks included; absent: as the model's folder says, else its "
      "positions"},
+    {"exact", 0, OPTION_FLAG, AT(exact), NULL,
+     "multiply fp32 as it is; absent: where a CPU multiplies bf16 faster, in two bf16 parts, which changes a "
+     "vector of length 1 by less than 0.00001"},
     {"batch", 0, OPTION_INT64, AT(batch), "N",
      "lines computed together at most; absent: as suits their length"},
     {"tokenizer", 't', OPTION_STRING, AT(tokenizer), "FILE",
@@ -170,6 +173,7 @@ static enum plim_status open_embedder(struct embedding *e, struct plim_error *er
 {
     struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
     struct embed_room room = {.how = e->how,
+                              .exact = e->flags->exact,
                               .rows = e->flags->batch,
                               .budget = e->flags->budget_given ? (int64_t)e->flags->budget : 0,
                               .log = e->flags->quiet ? NULL : &log};

@@ -39,6 +39,7 @@ struct embedder {
     int64_t tokens, tokens_most; /* of a batch at most, now and under any line */
     struct overhead overhead;    /* of the process, and what is beside the arena */
     int64_t smallest;
+    bool exact;          /* as embed_room says */
     int32_t *feed;       /* [tokens] ids or positions of a batch */
     float *vectors;      /* [rows][C] of a batch */
     int64_t *order, cap; /* rows of a call by length */
@@ -90,7 +91,10 @@ static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct 
     enum plim_status status = model_emit(&s->e->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, s->e->plan.precision, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
-    for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = out->ops[i].attr.split = true;
+    for (int i = 0; i < out->nops; i++) {
+        out->ops[i].attr.repeatable = true;
+        out->ops[i].attr.split = !s->e->exact;
+    }
     if (status != PLIM_OK) tape_release(out);
     return status;
 }
@@ -204,7 +208,7 @@ enum plim_status embedder_open(const struct embed_room *room, struct device *dev
 {
     struct embedder *e = calloc(1, sizeof *e);
     if (!e) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an embedder was set up");
-    e->runtime.device = device;
+    e->runtime.device = device, e->exact = room->exact;
     enum plim_status status = hf_config_load(room->how.path, &e->spec, err);
     e->spec.pooling = room->how.pooling, e->spec.normalize = room->how.normalize;
     if (status == PLIM_OK) status = set_length(e, room, err);

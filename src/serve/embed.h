@@ -26,6 +26,8 @@ struct embed_room {
     int64_t rows;   /* of a batch at most; 0: as many as EMBED_TOKENS allow */
     int64_t budget; /* bytes the process may take; 0: no line */
     int64_t beside; /* bytes that the caller takes on the way, counted in the plan */
+    bool
+        exact; /* fp32 is multiplied as it is, not in two bf16 parts where that is faster (device/cpu/gemm.h) */
     const struct log *log; /* hears of unused tensors; NULL: nobody */
 };
 

@@ -74,8 +74,8 @@
  * ranks run in the order of ranks, in fp32 (f64 in f64), reduce adds what is there last, and the result is rounded once. All
  * ranks run the same collective ops in the same order.
  *
- * Products. With attr.split fp32 operands of linear and its gradients may be taken as sums of bf16 parts, with an error like
- * fp32's; a device that has no use for it multiplies fp32.
+ * Products. With attr.split fp32 operands of linear and its gradients may be taken as sums of two bf16 parts, with an error of
+ * 2^-16 of each product at most (2^-24 in fp32); a device that has no use for it multiplies fp32.
  *
  * Weights in blocks (tape/quantised.h is this text in C). W's bytes are the lines of attr.lines, part after part: so many
  * lines of a block type, as panels (tensor/panels.h), each part beginning a panel of its own. An element of W is the

@@ -147,8 +147,7 @@ struct op_attr {
     bool
         read_once; /* what the op makes is read by the next op alone, and need not be written if both are one */
     bool tf32;     /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
-    bool
-        split; /* linear and its gradients: fp32 operands may be multiplied as sums of bf16 parts, as exact */
+    bool split;    /* linear and its gradients: fp32 operands may be multiplied as sums of two bf16 parts */
     bool layer_norm;       /* norm: LayerNorm instead of RMSNorm */
     bool plus_one;         /* norm: an RMSNorm whose weight is 1 + w */
     bool joint;            /* glu: gate and up are the halves of one operand's rows */

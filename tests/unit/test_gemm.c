@@ -153,6 +153,7 @@ static void check_element(const struct trial *t, const struct data *d, const dou
         return;
     }
     double bound = size * 0x1p-22 * (8 + sqrt((double)t->k)) + 1e-30;
+    if (t->split) bound += size * 0x1p-16;
     if (t->c_type == DT_BF16) bound += fabs(want) * 0x1p-8;
     if (t->c_type == DT_F16) bound += fabs(want) * 0x1p-11 + 0x1p-24;
     if (!(fabs(got - want) <= bound)) fail_at(t, m, n, got, want);

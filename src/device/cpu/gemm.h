@@ -4,6 +4,11 @@
  * a[m*a_rs + k*a_cs]; one of the two strides must be 1. C and R are row-major with leading dimensions.
  * A and B share a dtype (F32, BF16 or F16); C is that dtype or F32; accumulation is always in fp32.
  *
+ * Parts. An fp32 x is nearly x0 + x1, with x0 = bf16(x) and x1 = bf16(x - x0): 2^-18 |x| at most is missing. The product of two
+ * such numbers is taken as a0 b0 + a0 b1 + a1 b0, with an error of 2^-16 |a b| at most, most of which cancels in a sum of many. Sums are
+ * fp32's. Where the processor multiplies matrices of bf16, three such products are faster than one of fp32; elsewhere operands
+ * stay fp32. An infinity comes out as NaN, and a part below 2^-126 as zero.
+ *
  * Invariants
  *  1. Work is cut over M and N only, never over K, and K is summed in blocks of GEMM_KC in increasing order,
  *     each block from zero, with one rounding into the fp32 running value per block (per strand of a block,
@@ -38,7 +43,7 @@ struct gemm {
     enum dtype ab_type; /* of A and B */
     enum dtype c_type;  /* of C: F32 or ab_type */
     const void *bias;   /* [N] of dtype ab_type, or NULL */
-    bool split;         /* fp32 operands may be multiplied as sums of bf16 parts: as exact, with other bits */
+    bool split;         /* fp32 operands may be multiplied as sums of two bf16 parts: see "Parts" */
     const void *add;    /* R [M,N] of dtype c_type, row stride c_rs, or NULL; `add == c` is C += */
 };
 

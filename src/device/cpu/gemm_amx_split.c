@@ -1,11 +1,8 @@
-/* gemm_amx_split.c - fp32 products on AMX: each fp32 is the sum of three bf16, and six products of the parts are fp32's.
+/* gemm_amx_split.c - fp32 products on AMX: see gemm.h for what two parts mean.
  *
- * x = x0 + x1 + x2 with x0 = bf16(x), x1 = bf16(x - x0), x2 = bf16(x - x0 - x1): 24 bits, exactly but for the smallest numbers.
- * Of the nine products of two such sums the three smallest, 2^-24 of the largest and less, are left out. Sums are fp32's. So
- * the result is as exact as an fp32 kernel's, at six times the work of bf16 and still less than half of fp32's time.
- * Infinities come out as NaN, and parts below 2^-126 as zero.
+ * Of two parts of A and two of B three products are made, at three times the work of bf16.
  *
- * Panels are those of gemm_amx.h, three in turn for each group of 32 k: parts 0, 1, 2. B's have 16 columns to a tile, and the
+ * Panels are those of gemm_amx.h, two in turn for each group of 32 k: parts 0 and 1. B's have 16 columns to a tile, and the
  * two tiles of a part behind each other.
  */
 #include "device/cpu/gemm_amx.h"
@@ -16,7 +13,7 @@
 #define INLINE     AMX_INLINE
 
 enum {
-    PARTS = 3,
+    PARTS = 2,
     AHEAD = 4, /* lines of A that are fetched before they are packed */
 };
 
@@ -38,21 +35,15 @@ SPLIT_CODE INLINE void add_products(bool lower)
     }
 }
 
-/* From one product to the next one side stays where it is: loads are what this loop waits for. The largest comes last. */
+/* From one product to the next one side stays where it is: loads are what this loop waits for. */
 SPLIT_CODE INLINE void add_group(const uint16_t *a, const uint16_t *b, bool lower)
 {
     amx_load_a(a, lower);
-    load_b(b + 2 * AMX_GROUP);
-    add_products(lower);
     load_b(b + AMX_GROUP);
-    add_products(lower);
-    amx_load_a(a + AMX_GROUP, lower);
     add_products(lower);
     load_b(b);
     add_products(lower);
-    amx_load_a(a + 2 * AMX_GROUP, lower);
-    add_products(lower);
-    amx_load_a(a, lower);
+    amx_load_a(a + AMX_GROUP, lower);
     add_products(lower);
 }
 
@@ -234,7 +225,7 @@ static void pack_b(void *panels, int64_t stride, const void *src, int64_t ls, in
 }
 
 const struct gemm_kernel gemm_amx_split = {
-    .name = "amx tdpbf16ps 32x32, fp32 in three parts",
+    .name = "amx tdpbf16ps 32x32, fp32 in two parts",
     .mr = AMX_SIDE,
     .nr = AMX_SIDE,
     .kg = AMX_KG,

@@ -30,7 +30,9 @@ const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type)
 
 const struct gemm_kernel *gemm_kernel_split(enum cpu_level level)
 {
-#if defined(__x86_64__)
+#if defined(__aarch64__)
+    if (level == CPU_NEON_BF16) return &gemm_neon_split;
+#elif defined(__x86_64__)
     if (level == CPU_AMX) return &gemm_amx_split;
 #endif
     return gemm_kernel_at(level, DT_F32);

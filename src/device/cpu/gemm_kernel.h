@@ -74,7 +74,7 @@ struct gemm_kernel {
 
 extern const struct gemm_kernel gemm_plain_f32;
 #if defined(__aarch64__)
-extern const struct gemm_kernel gemm_neon_f32, gemm_neon_bf16, gemm_neon_f16;
+extern const struct gemm_kernel gemm_neon_f32, gemm_neon_bf16, gemm_neon_f16, gemm_neon_split;
 #endif
 #if defined(__x86_64__)
 extern const struct gemm_kernel gemm_avx2_f32, gemm_avx512_f32, gemm_avx512_bf16, gemm_amx_bf16,
@@ -84,7 +84,7 @@ extern const struct gemm_kernel gemm_avx2_f32, gemm_avx512_f32, gemm_avx512_bf16
 /* The kernel for arithmetic in `type` (F32, BF16, F16) at a level that cpu_has(). */
 const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type);
 
-/* The kernel for fp32 products as sums of bf16 parts, gemm_kernel_at(level, DT_F32) where the level has none faster. */
+/* The kernel for fp32 products as sums of two bf16 parts, gemm_kernel_at(level, DT_F32) where the level has none faster. */
 const struct gemm_kernel *gemm_kernel_split(enum cpu_level level);
 
 /* What so many elements take when they are packed, in elements of the kernel's type. */

@@ -16,11 +16,12 @@
 #define FM_HIGH2(a, b) FM(22, a, 0, b) FM(25, a, 1, b) FM(28, a, 2, b) FM(31, a, 3, b)
 /* clang-format on */
 
-static void f32_8x12(const float *a, const float *b, int64_t k, float *c, int64_t ldc, bool accumulate)
+static void f32_8x12(const float *a, const float *b, int64_t k, float *c, int64_t ldc,
+                     const struct gemm_onto *onto)
 {
     int64_t n = k;
     ACCUMULATORS;
-    gemm_prefetch_tile(c, ldc);
+    gemm_prefetch_tile(c, ldc, onto);
     /* v0,v1 and v2,v3: the eight rows of A at even and odd k; v4,v5,v6: twelve columns of B. */
     /* clang-format off */
     __asm__ volatile(
@@ -44,32 +45,33 @@ static void f32_8x12(const float *a, const float *b, int64_t k, float *c, int64_
         :
         : OPERAND_REGISTERS, "cc", "memory");
     /* clang-format on */
-#define STORE_ROWS(add)                                                                                      \
-    c = gemm_put_row(c, ldc, c0, c1, c2, add);                                                               \
-    c = gemm_put_row(c, ldc, c3, c4, c5, add);                                                               \
-    c = gemm_put_row(c, ldc, c6, c7, c8, add);                                                               \
-    c = gemm_put_row(c, ldc, c9, c10, c11, add);                                                             \
-    c = gemm_put_row(c, ldc, c12, c13, c14, add);                                                            \
-    c = gemm_put_row(c, ldc, c15, c16, c17, add);                                                            \
-    c = gemm_put_row(c, ldc, c18, c19, c20, add);                                                            \
-    gemm_put_row(c, ldc, c21, c22, c23, add)
-    if (accumulate) {
-        STORE_ROWS(true);
+    struct gemm_neon_start s = gemm_start_of(onto);
+    c = gemm_put_row(c, ldc, c0, c1, c2, &s);
+    c = gemm_put_row(c, ldc, c3, c4, c5, &s);
+    c = gemm_put_row(c, ldc, c6, c7, c8, &s);
+    c = gemm_put_row(c, ldc, c9, c10, c11, &s);
+    c = gemm_put_row(c, ldc, c12, c13, c14, &s);
+    c = gemm_put_row(c, ldc, c15, c16, c17, &s);
+    c = gemm_put_row(c, ldc, c18, c19, c20, &s);
+    gemm_put_row(c, ldc, c21, c22, c23, &s);
+}
+
+static void f32_onto(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
+                     const struct gemm_onto *onto)
+{
+    float tile[GEMM_NEON_MR * GEMM_NEON_NR];
+    if (rows == GEMM_NEON_MR) {
+        f32_8x12(a, b, k, c, ldc, onto);
     } else {
-        STORE_ROWS(false);
+        f32_8x12(a, b, k, tile, GEMM_NEON_NR, &(struct gemm_onto){0});
+        gemm_put_tile(tile, c, ldc, rows, onto);
     }
 }
 
 void gemm_neon_f32_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
                        bool accumulate)
 {
-    float tile[GEMM_NEON_MR * GEMM_NEON_NR];
-    if (rows == GEMM_NEON_MR) {
-        f32_8x12(a, b, k, c, ldc, accumulate);
-    } else {
-        f32_8x12(a, b, k, tile, GEMM_NEON_NR, false);
-        gemm_put_tile(tile, c, ldc, rows, accumulate);
-    }
+    f32_onto(a, b, k, c, ldc, rows, &(struct gemm_onto){.add = accumulate ? c : NULL});
 }
 
 void gemm_neon_round(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols)
@@ -87,6 +89,7 @@ const struct gemm_kernel gemm_neon_f32 = {
     .pack_b = {[DT_F32] = gemm_neon_f32_pack_b},
     .run = gemm_neon_f32_run,
     .round = gemm_neon_round,
+    .run_onto = f32_onto,
 };
 
 #endif

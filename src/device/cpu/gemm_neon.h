@@ -1,5 +1,5 @@
-/* gemm_neon.h - what the files of the AArch64 kernels share: gemm_neon.c, gemm_neon_bf16.c and gemm_neon_f16.c multiply packed
- * panels, gemm_few_neon*.c multiply few rows by an unpacked B, gemm_neon_pack.c packs. Not for others.
+/* gemm_neon.h - what the files of the AArch64 kernels share: gemm_neon.c, gemm_neon_bf16.c, gemm_neon_f16.c and gemm_neon_split.c
+ * multiply packed panels, gemm_few_neon*.c multiply few rows by an unpacked B, gemm_neon_pack.c packs. Not for others.
  *
  * The kernels' loops are written out in assembly because the order of the instructions decides the speed:
  * multiplies column by column with every load placed where its register becomes free run at 92 % (bfmmla) and
@@ -58,22 +58,48 @@ gemm_round gemm_neon_round;
 
 /* ---- rows of C ---- */
 
-#define GEMM_PUT(p, x) vst1q_f32(p, accumulate ? vaddq_f32(vld1q_f32(p), x) : (x))
+/* What a tile is added to, on its way to C: see struct gemm_onto. */
+struct gemm_neon_start {
+    const float *add; /* of the row under way */
+    float32x4_t bias[3];
+    bool any;
+};
 
-static inline __attribute__((always_inline)) float *
-gemm_put_row(float *c, int64_t ldc, float32x4_t x, float32x4_t y, float32x4_t z, bool accumulate)
+static inline __attribute__((always_inline)) struct gemm_neon_start
+gemm_start_of(const struct gemm_onto *onto)
 {
-    GEMM_PUT(c, x);
-    GEMM_PUT(c + 4, y);
-    GEMM_PUT(c + 8, z);
+    static const float none[GEMM_NEON_NR];
+    const float *bias = onto->bias ? onto->bias : none;
+    return (struct gemm_neon_start){
+        onto->add, {vld1q_f32(bias), vld1q_f32(bias + 4), vld1q_f32(bias + 8)}, onto->add || onto->bias};
+}
+
+/* Twelve columns; where the next row begins. */
+static inline __attribute__((always_inline)) float *
+gemm_put_row(float *c, int64_t ldc, float32x4_t x, float32x4_t y, float32x4_t z, struct gemm_neon_start *s)
+{
+    if (s->any) {
+        float32x4_t p = s->bias[0], q = s->bias[1], r = s->bias[2];
+        if (s->add) {
+            p = vaddq_f32(vld1q_f32(s->add), p);
+            q = vaddq_f32(vld1q_f32(s->add + 4), q);
+            r = vaddq_f32(vld1q_f32(s->add + 8), r);
+            s->add += ldc;
+        }
+        x = vaddq_f32(p, x), y = vaddq_f32(q, y), z = vaddq_f32(r, z);
+    }
+    vst1q_f32(c, x);
+    vst1q_f32(c + 4, y);
+    vst1q_f32(c + 8, z);
     return c + ldc;
 }
 
-static inline void gemm_put_tile(const float *tile, float *c, int64_t ldc, int rows, bool accumulate)
+static inline void gemm_put_tile(const float *tile, float *c, int64_t ldc, int rows,
+                                 const struct gemm_onto *onto)
 {
-    for (int r = 0; r < rows; r++, tile += GEMM_NEON_NR) {
-        c = gemm_put_row(c, ldc, vld1q_f32(tile), vld1q_f32(tile + 4), vld1q_f32(tile + 8), accumulate);
-    }
+    struct gemm_neon_start s = gemm_start_of(onto);
+    for (int r = 0; r < rows; r++, tile += GEMM_NEON_NR)
+        c = gemm_put_row(c, ldc, vld1q_f32(tile), vld1q_f32(tile + 4), vld1q_f32(tile + 8), &s);
 }
 
 #define GEMM_JOIN(half, x, y) vreinterpretq_f32_f64(half(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)))
@@ -82,12 +108,12 @@ static inline void gemm_put_tile(const float *tile, float *c, int64_t ldc, int r
 static inline __attribute__((always_inline)) float *gemm_put_pair(float *c, int64_t ldc, float32x4_t x0,
                                                                   float32x4_t x1, float32x4_t x2,
                                                                   float32x4_t x3, float32x4_t x4,
-                                                                  float32x4_t x5, bool accumulate)
+                                                                  float32x4_t x5, struct gemm_neon_start *s)
 {
     c = gemm_put_row(c, ldc, GEMM_JOIN(vzip1q_f64, x0, x1), GEMM_JOIN(vzip1q_f64, x2, x3),
-                     GEMM_JOIN(vzip1q_f64, x4, x5), accumulate);
+                     GEMM_JOIN(vzip1q_f64, x4, x5), s);
     return gemm_put_row(c, ldc, GEMM_JOIN(vzip2q_f64, x0, x1), GEMM_JOIN(vzip2q_f64, x2, x3),
-                        GEMM_JOIN(vzip2q_f64, x4, x5), accumulate);
+                        GEMM_JOIN(vzip2q_f64, x4, x5), s);
 }
 
 /* Four, or two times four, fp32 rounded to bf16. */
@@ -106,13 +132,17 @@ GEMM_BF16_CODE static inline __attribute__((always_inline)) uint16x8_t gemm_bfcv
     return z;
 }
 
-/* A tile beside C is near; C itself may be far away. */
-static inline void gemm_prefetch_tile(const float *c, int64_t ldc)
+/* What a tile will need at its end, asked for before its products are made. A tile beside C is near; C itself may be far away.
+ * Inlined always: gcc drops a call of a function that only prefetches. */
+static inline __attribute__((always_inline)) void gemm_prefetch_tile(const float *c, int64_t ldc,
+                                                                     const struct gemm_onto *onto)
 {
+    const float *far = onto->add ? onto->add : c;
+    for (int64_t i = 0; i < onto->bytes; i += 64) __builtin_prefetch(onto->next + i, 0, 2);
     if (ldc == GEMM_NEON_NR) return;
     for (int m = 0; m < GEMM_NEON_MR; m++) {
-        __builtin_prefetch(c + m * ldc, 1, 3);
-        __builtin_prefetch(c + m * ldc + GEMM_NEON_NR - 1, 1, 3);
+        __builtin_prefetch(far + m * ldc, 1, 3);
+        __builtin_prefetch(far + m * ldc + GEMM_NEON_NR - 1, 1, 3);
     }
 }
 #endif

@@ -52,22 +52,17 @@
 /* clang-format on */
 
 GEMM_BF16_CODE static void bf16_8x12(const uint16_t *a, const uint16_t *b, int64_t k, float *c, int64_t ldc,
-                                     bool accumulate)
+                                     const struct gemm_onto *onto)
 {
     int64_t n = (k + 3) / 4;
     ACCUMULATORS;
-    gemm_prefetch_tile(c, ldc);
+    gemm_prefetch_tile(c, ldc, onto);
     BF16_LOOP;
-#define STORE_PAIRS(add)                                                                                     \
-    c = gemm_put_pair(c, ldc, c0, c1, c2, c3, c4, c5, add);                                                  \
-    c = gemm_put_pair(c, ldc, c6, c7, c8, c9, c10, c11, add);                                                \
-    c = gemm_put_pair(c, ldc, c12, c13, c14, c15, c16, c17, add);                                            \
-    gemm_put_pair(c, ldc, c18, c19, c20, c21, c22, c23, add)
-    if (accumulate) {
-        STORE_PAIRS(true);
-    } else {
-        STORE_PAIRS(false);
-    }
+    struct gemm_neon_start s = gemm_start_of(onto);
+    c = gemm_put_pair(c, ldc, c0, c1, c2, c3, c4, c5, &s);
+    c = gemm_put_pair(c, ldc, c6, c7, c8, c9, c10, c11, &s);
+    c = gemm_put_pair(c, ldc, c12, c13, c14, c15, c16, c17, &s);
+    gemm_put_pair(c, ldc, c18, c19, c20, c21, c22, c23, &s);
 }
 
 GEMM_BF16_CODE INLINE uint16_t *round_row(uint16_t *c, int64_t ldc, float32x4_t x, float32x4_t y,
@@ -148,16 +143,22 @@ GEMM_BF16_CODE static void bf16_run_round(const void *ap, const void *bp, int64_
     FINISH_PAIRS(&e);
 }
 
-static void bf16_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
-                     bool accumulate)
+static void bf16_onto(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
+                      const struct gemm_onto *onto)
 {
     float tile[GEMM_NEON_MR * GEMM_NEON_NR];
     if (rows == GEMM_NEON_MR) {
-        bf16_8x12(a, b, k, c, ldc, accumulate);
+        bf16_8x12(a, b, k, c, ldc, onto);
     } else {
-        bf16_8x12(a, b, k, tile, GEMM_NEON_NR, false);
-        gemm_put_tile(tile, c, ldc, rows, accumulate);
+        bf16_8x12(a, b, k, tile, GEMM_NEON_NR, &(struct gemm_onto){0});
+        gemm_put_tile(tile, c, ldc, rows, onto);
     }
+}
+
+static void bf16_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
+                     bool accumulate)
+{
+    bf16_onto(a, b, k, c, ldc, rows, &(struct gemm_onto){.add = accumulate ? c : NULL});
 }
 
 GEMM_BF16_CODE static void round_bfcvt(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols)
@@ -182,6 +183,7 @@ const struct gemm_kernel gemm_neon_bf16 = {
     .run = bf16_run,
     .round = round_bfcvt,
     .run_round = bf16_run_round,
+    .run_onto = bf16_onto,
 };
 
 #endif
