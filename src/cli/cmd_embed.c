@@ -45,7 +45,7 @@ static const struct option_row rows[] = {
      "positions"},
     {"exact", 0, OPTION_FLAG, AT(exact), NULL,
      "multiply fp32 as it is; absent: where a CPU multiplies bf16 faster, in two bf16 parts, which changes a "
-     "vector of length 1 by less than 0.00001"},
+     "vector by about 0.00002 of its length"},
     {"batch", 0, OPTION_INT64, AT(batch), "N",
      "lines computed together at most; absent: as suits their length"},
     {"tokenizer", 't', OPTION_STRING, AT(tokenizer), "FILE",

@@ -61,6 +61,7 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok("padding" in told and "lost their end" in told and "mean" in told, f"what was done is told: {told.strip()}")
     plim.ok([[struct.unpack("<f", struct.pack("<f", x))[0] for x in v] for v in all_of_them] == read_npy(f"{folder}/v.npy"), "NumPy and JSON have the same numbers")
     plim.ok(vectors(model, text, "--threads", 1) == all_of_them, "one thread gives the same bits")
+    plim.ok(apart(vectors(model, text, "--exact"), all_of_them) < 5e-5, "--exact: the same but for rounding")
     plim.ok(apart(vectors(model, text, "--batch", 1), all_of_them) < 1e-5, "a line's vector is its own, whatever its neighbours")
     plain = vectors(model, text, "--no-normalize")
     plim.ok(apart([[x / math.sqrt(sum(y * y for y in v)) for x in v] for v in plain], all_of_them) < 1e-5, "--no-normalize")
