@@ -45,15 +45,16 @@ static void f32_8x12(const float *a, const float *b, int64_t k, float *c, int64_
         :
         : OPERAND_REGISTERS, "cc", "memory");
     /* clang-format on */
-    struct gemm_neon_start s = gemm_start_of(onto);
-    c = gemm_put_row(c, ldc, c0, c1, c2, &s);
-    c = gemm_put_row(c, ldc, c3, c4, c5, &s);
-    c = gemm_put_row(c, ldc, c6, c7, c8, &s);
-    c = gemm_put_row(c, ldc, c9, c10, c11, &s);
-    c = gemm_put_row(c, ldc, c12, c13, c14, &s);
-    c = gemm_put_row(c, ldc, c15, c16, c17, &s);
-    c = gemm_put_row(c, ldc, c18, c19, c20, &s);
-    gemm_put_row(c, ldc, c21, c22, c23, &s);
+#define PUT_ROWS(s)                                                                                          \
+    c = gemm_put_row(c, ldc, c0, c1, c2, s);                                                                 \
+    c = gemm_put_row(c, ldc, c3, c4, c5, s);                                                                 \
+    c = gemm_put_row(c, ldc, c6, c7, c8, s);                                                                 \
+    c = gemm_put_row(c, ldc, c9, c10, c11, s);                                                               \
+    c = gemm_put_row(c, ldc, c12, c13, c14, s);                                                              \
+    c = gemm_put_row(c, ldc, c15, c16, c17, s);                                                              \
+    c = gemm_put_row(c, ldc, c18, c19, c20, s);                                                              \
+    gemm_put_row(c, ldc, c21, c22, c23, s)
+    GEMM_PUT_ONTO(onto, PUT_ROWS)
 }
 
 static void f32_onto(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,

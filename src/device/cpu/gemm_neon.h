@@ -60,46 +60,53 @@ gemm_round gemm_neon_round;
 
 /* What a tile is added to, on its way to C: see struct gemm_onto. */
 struct gemm_neon_start {
-    const float *add; /* of the row under way */
+    const float *add; /* of the row under way, or NULL */
+    bool biased;
     float32x4_t bias[3];
-    bool any;
 };
-
-static inline __attribute__((always_inline)) struct gemm_neon_start
-gemm_start_of(const struct gemm_onto *onto)
-{
-    static const float none[GEMM_NEON_NR];
-    const float *bias = onto->bias ? onto->bias : none;
-    return (struct gemm_neon_start){
-        onto->add, {vld1q_f32(bias), vld1q_f32(bias + 4), vld1q_f32(bias + 8)}, onto->add || onto->bias};
-}
 
 /* Twelve columns; where the next row begins. */
 static inline __attribute__((always_inline)) float *
 gemm_put_row(float *c, int64_t ldc, float32x4_t x, float32x4_t y, float32x4_t z, struct gemm_neon_start *s)
 {
-    if (s->any) {
-        float32x4_t p = s->bias[0], q = s->bias[1], r = s->bias[2];
-        if (s->add) {
-            p = vaddq_f32(vld1q_f32(s->add), p);
-            q = vaddq_f32(vld1q_f32(s->add + 4), q);
-            r = vaddq_f32(vld1q_f32(s->add + 8), r);
-            s->add += ldc;
-        }
-        x = vaddq_f32(p, x), y = vaddq_f32(q, y), z = vaddq_f32(r, z);
+    bool any = s->add || s->biased;
+    float32x4_t p = s->bias[0], q = s->bias[1], r = s->bias[2];
+    if (s->add) {
+        float32x4_t u = vld1q_f32(s->add), v = vld1q_f32(s->add + 4), w = vld1q_f32(s->add + 8);
+        p = s->biased ? vaddq_f32(u, p) : u;
+        q = s->biased ? vaddq_f32(v, q) : v;
+        r = s->biased ? vaddq_f32(w, r) : w;
+        s->add += ldc;
     }
-    vst1q_f32(c, x);
-    vst1q_f32(c + 4, y);
-    vst1q_f32(c + 8, z);
+    vst1q_f32(c, any ? vaddq_f32(p, x) : x);
+    vst1q_f32(c + 4, any ? vaddq_f32(q, y) : y);
+    vst1q_f32(c + 8, any ? vaddq_f32(r, z) : z);
     return c + ldc;
 }
+
+/* PUT(&start) puts a tile's rows: written out for tiles with a bias, onto something, and for those that are all. */
+#define GEMM_PUT_ONTO(onto, PUT)                                                                             \
+    if ((onto)->bias) {                                                                                      \
+        const float *bias = (onto)->bias;                                                                    \
+        struct gemm_neon_start s = {                                                                         \
+            (onto)->add, true, {vld1q_f32(bias), vld1q_f32(bias + 4), vld1q_f32(bias + 8)}};                 \
+        PUT(&s);                                                                                             \
+    } else if ((onto)->add) {                                                                                \
+        struct gemm_neon_start s = {.add = (onto)->add};                                                     \
+        PUT(&s);                                                                                             \
+    } else {                                                                                                 \
+        struct gemm_neon_start s = {0};                                                                      \
+        PUT(&s);                                                                                             \
+    }
 
 static inline void gemm_put_tile(const float *tile, float *c, int64_t ldc, int rows,
                                  const struct gemm_onto *onto)
 {
-    struct gemm_neon_start s = gemm_start_of(onto);
-    for (int r = 0; r < rows; r++, tile += GEMM_NEON_NR)
-        c = gemm_put_row(c, ldc, vld1q_f32(tile), vld1q_f32(tile + 4), vld1q_f32(tile + 8), &s);
+#define PUT_TILE(s)                                                                                          \
+    for (int r = 0; r < rows; r++, tile += GEMM_NEON_NR)                                                     \
+    c = gemm_put_row(c, ldc, vld1q_f32(tile), vld1q_f32(tile + 4), vld1q_f32(tile + 8), s)
+    GEMM_PUT_ONTO(onto, PUT_TILE)
+#undef PUT_TILE
 }
 
 #define GEMM_JOIN(half, x, y) vreinterpretq_f32_f64(half(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)))
@@ -115,6 +122,13 @@ static inline __attribute__((always_inline)) float *gemm_put_pair(float *c, int6
     return gemm_put_row(c, ldc, GEMM_JOIN(vzip2q_f64, x0, x1), GEMM_JOIN(vzip2q_f64, x2, x3),
                         GEMM_JOIN(vzip2q_f64, x4, x5), s);
 }
+
+/* Row pairs of 2x2 blocks, as bfmmla leaves them in c0 to c23; uses c and ldc of the function. */
+#define GEMM_PUT_PAIRS(s)                                                                                    \
+    c = gemm_put_pair(c, ldc, c0, c1, c2, c3, c4, c5, s);                                                    \
+    c = gemm_put_pair(c, ldc, c6, c7, c8, c9, c10, c11, s);                                                  \
+    c = gemm_put_pair(c, ldc, c12, c13, c14, c15, c16, c17, s);                                              \
+    gemm_put_pair(c, ldc, c18, c19, c20, c21, c22, c23, s)
 
 /* Four, or two times four, fp32 rounded to bf16. */
 GEMM_BF16_CODE static inline __attribute__((always_inline)) uint16x4_t gemm_bfcvt(float32x4_t x)

@@ -58,11 +58,7 @@ GEMM_BF16_CODE static void bf16_8x12(const uint16_t *a, const uint16_t *b, int64
     ACCUMULATORS;
     gemm_prefetch_tile(c, ldc, onto);
     BF16_LOOP;
-    struct gemm_neon_start s = gemm_start_of(onto);
-    c = gemm_put_pair(c, ldc, c0, c1, c2, c3, c4, c5, &s);
-    c = gemm_put_pair(c, ldc, c6, c7, c8, c9, c10, c11, &s);
-    c = gemm_put_pair(c, ldc, c12, c13, c14, c15, c16, c17, &s);
-    gemm_put_pair(c, ldc, c18, c19, c20, c21, c22, c23, &s);
+    GEMM_PUT_ONTO(onto, GEMM_PUT_PAIRS)
 }
 
 GEMM_BF16_CODE INLINE uint16_t *round_row(uint16_t *c, int64_t ldc, float32x4_t x, float32x4_t y,

@@ -69,11 +69,7 @@ GEMM_BF16_CODE static void split_8x12(const uint16_t *a, const uint16_t *b, int6
         :
         : OPERAND_REGISTERS, "cc", "memory");
     /* clang-format on */
-    struct gemm_neon_start s = gemm_start_of(onto);
-    c = gemm_put_pair(c, ldc, c0, c1, c2, c3, c4, c5, &s);
-    c = gemm_put_pair(c, ldc, c6, c7, c8, c9, c10, c11, &s);
-    c = gemm_put_pair(c, ldc, c12, c13, c14, c15, c16, c17, &s);
-    gemm_put_pair(c, ldc, c18, c19, c20, c21, c22, c23, &s);
+    GEMM_PUT_ONTO(onto, GEMM_PUT_PAIRS)
 }
 
 static void run_onto(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
@@ -154,7 +150,6 @@ const struct gemm_kernel gemm_neon_split = {
     .pack_a = {[DT_F32] = pack_a},
     .pack_b = {[DT_F32] = pack_b},
     .run = run,
-    .round = gemm_neon_round,
     .run_onto = run_onto,
 };
 
