@@ -16,8 +16,8 @@
 #define FM_HIGH2(a, b) FM(22, a, 0, b) FM(25, a, 1, b) FM(28, a, 2, b) FM(31, a, 3, b)
 /* clang-format on */
 
-static void f32_8x12(const float *a, const float *b, int64_t k, float *c, int64_t ldc,
-                     const struct gemm_onto *onto)
+GEMM_NEON_TILE static void f32_8x12(const float *a, const float *b, int64_t k, float *c, int64_t ldc,
+                                    const struct gemm_onto *onto)
 {
     int64_t n = k;
     ACCUMULATORS;

@@ -33,6 +33,9 @@ gemm_round gemm_neon_round;
 
 /* ---- assembly: the tile of C fills v8..v31, operands pass through v0..v7 ---- */
 
+/* Of functions with ACCUMULATORS: the thread sanitizer calls functions where memory is read and written, and a call loses them. */
+#define GEMM_NEON_TILE __attribute__((no_sanitize("thread")))
+
 /* clang-format off */
 #define ACC(i, reg) register float32x4_t c##i __asm__(#reg)
 #define ACCUMULATORS                                                                  \

@@ -51,8 +51,8 @@
         : OPERAND_REGISTERS, "cc", "memory")
 /* clang-format on */
 
-GEMM_BF16_CODE static void bf16_8x12(const uint16_t *a, const uint16_t *b, int64_t k, float *c, int64_t ldc,
-                                     const struct gemm_onto *onto)
+GEMM_BF16_CODE GEMM_NEON_TILE static void bf16_8x12(const uint16_t *a, const uint16_t *b, int64_t k, float *c,
+                                                    int64_t ldc, const struct gemm_onto *onto)
 {
     int64_t n = (k + 3) / 4;
     ACCUMULATORS;
@@ -118,8 +118,9 @@ GEMM_BF16_CODE INLINE uint16_t *finish_pair(uint16_t *c, int64_t ldc, float32x4_
     c = finish_pair(c, ldc, c12, c13, c14, c15, c16, c17, e);                                                \
     finish_pair(c, ldc, c18, c19, c20, c21, c22, c23, e)
 
-GEMM_BF16_CODE static void bf16_run_round(const void *ap, const void *bp, int64_t k, const float *sums,
-                                          const uint16_t *add, const float *bias, uint16_t *c, int64_t ldc)
+GEMM_BF16_CODE GEMM_NEON_TILE static void bf16_run_round(const void *ap, const void *bp, int64_t k,
+                                                         const float *sums, const uint16_t *add,
+                                                         const float *bias, uint16_t *c, int64_t ldc)
 {
     const uint16_t *a = ap, *b = bp;
     int64_t n = (k + 3) / 4;
