@@ -16,7 +16,7 @@
 #define FM_HIGH2(a, b) FM(22, a, 0, b) FM(25, a, 1, b) FM(28, a, 2, b) FM(31, a, 3, b)
 /* clang-format on */
 
-GEMM_NEON_TILE static void f32_8x12(const float *a, const float *b, int64_t k, float *c, int64_t ldc,
+GEMM_NEON_TILE static void f32_8x12(const void *a, const void *b, int64_t k, float *c, int64_t ldc,
                                     const struct gemm_onto *onto)
 {
     int64_t n = k;
@@ -60,19 +60,13 @@ GEMM_NEON_TILE static void f32_8x12(const float *a, const float *b, int64_t k, f
 static void f32_onto(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
                      const struct gemm_onto *onto)
 {
-    float tile[GEMM_NEON_MR * GEMM_NEON_NR];
-    if (rows == GEMM_NEON_MR) {
-        f32_8x12(a, b, k, c, ldc, onto);
-    } else {
-        f32_8x12(a, b, k, tile, GEMM_NEON_NR, &(struct gemm_onto){0});
-        gemm_put_tile(tile, c, ldc, rows, onto);
-    }
+    gemm_neon_onto(f32_8x12, a, b, k, c, ldc, rows, onto);
 }
 
 void gemm_neon_f32_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
                        bool accumulate)
 {
-    f32_onto(a, b, k, c, ldc, rows, &(struct gemm_onto){.add = accumulate ? c : NULL});
+    gemm_neon_run(f32_8x12, a, b, k, c, ldc, rows, accumulate);
 }
 
 void gemm_neon_round(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols)

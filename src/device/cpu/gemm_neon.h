@@ -112,6 +112,33 @@ static inline void gemm_put_tile(const float *tile, float *c, int64_t ldc, int r
 #undef PUT_TILE
 }
 
+/* A whole tile: what the loop of a kernel does. */
+typedef void gemm_neon_tile(const void *a, const void *b, int64_t k, float *c, int64_t ldc,
+                            const struct gemm_onto *onto);
+
+/* run_onto of a kernel; a tile with fewer rows is made beside C. */
+static inline __attribute__((always_inline)) void gemm_neon_onto(gemm_neon_tile *whole, const void *a,
+                                                                 const void *b, int64_t k, float *c,
+                                                                 int64_t ldc, int rows,
+                                                                 const struct gemm_onto *onto)
+{
+    float tile[GEMM_NEON_MR * GEMM_NEON_NR];
+    if (rows == GEMM_NEON_MR) {
+        whole(a, b, k, c, ldc, onto);
+    } else {
+        whole(a, b, k, tile, GEMM_NEON_NR, &(struct gemm_onto){0});
+        gemm_put_tile(tile, c, ldc, rows, onto);
+    }
+}
+
+/* And its run. */
+static inline __attribute__((always_inline)) void gemm_neon_run(gemm_neon_tile *whole, const void *a,
+                                                                const void *b, int64_t k, float *c,
+                                                                int64_t ldc, int rows, bool accumulate)
+{
+    gemm_neon_onto(whole, a, b, k, c, ldc, rows, &(struct gemm_onto){.add = accumulate ? c : NULL});
+}
+
 #define GEMM_JOIN(half, x, y) vreinterpretq_f32_f64(half(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)))
 
 /* Six 2x2 blocks are two rows of twelve. */

@@ -51,7 +51,7 @@
         : OPERAND_REGISTERS, "cc", "memory")
 /* clang-format on */
 
-GEMM_BF16_CODE GEMM_NEON_TILE static void bf16_8x12(const uint16_t *a, const uint16_t *b, int64_t k, float *c,
+GEMM_BF16_CODE GEMM_NEON_TILE static void bf16_8x12(const void *a, const void *b, int64_t k, float *c,
                                                     int64_t ldc, const struct gemm_onto *onto)
 {
     int64_t n = (k + 3) / 4;
@@ -143,19 +143,13 @@ GEMM_BF16_CODE GEMM_NEON_TILE static void bf16_run_round(const void *ap, const v
 static void bf16_onto(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
                       const struct gemm_onto *onto)
 {
-    float tile[GEMM_NEON_MR * GEMM_NEON_NR];
-    if (rows == GEMM_NEON_MR) {
-        bf16_8x12(a, b, k, c, ldc, onto);
-    } else {
-        bf16_8x12(a, b, k, tile, GEMM_NEON_NR, &(struct gemm_onto){0});
-        gemm_put_tile(tile, c, ldc, rows, onto);
-    }
+    gemm_neon_onto(bf16_8x12, a, b, k, c, ldc, rows, onto);
 }
 
 static void bf16_run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
                      bool accumulate)
 {
-    bf16_onto(a, b, k, c, ldc, rows, &(struct gemm_onto){.add = accumulate ? c : NULL});
+    gemm_neon_run(bf16_8x12, a, b, k, c, ldc, rows, accumulate);
 }
 
 GEMM_BF16_CODE static void round_bfcvt(uint16_t *c, int64_t ldc, const float *tile, int rows, int cols)

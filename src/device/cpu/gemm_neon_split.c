@@ -23,8 +23,8 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* v0..v3: row pairs of a part of A; v4..v7: column pairs of B in turn. The block of row pair r and column pair j accumulates in
  * v(8 + 6r + j). In a step b1 comes first, then b0, both with a0; four pairs of b0 stay for a1, and two are loaded again. */
-GEMM_BF16_CODE GEMM_NEON_TILE static void split_8x12(const uint16_t *a, const uint16_t *b, int64_t k,
-                                                     float *c, int64_t ldc, const struct gemm_onto *onto)
+GEMM_BF16_CODE GEMM_NEON_TILE static void split_8x12(const void *a, const void *b, int64_t k, float *c,
+                                                     int64_t ldc, const struct gemm_onto *onto)
 {
     int64_t n = (k + KG - 1) / KG;
     ACCUMULATORS;
@@ -75,18 +75,12 @@ GEMM_BF16_CODE GEMM_NEON_TILE static void split_8x12(const uint16_t *a, const ui
 static void run_onto(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
                      const struct gemm_onto *onto)
 {
-    float tile[GEMM_NEON_MR * GEMM_NEON_NR];
-    if (rows == GEMM_NEON_MR) {
-        split_8x12(a, b, k, c, ldc, onto);
-    } else {
-        split_8x12(a, b, k, tile, GEMM_NEON_NR, &(struct gemm_onto){0});
-        gemm_put_tile(tile, c, ldc, rows, onto);
-    }
+    gemm_neon_onto(split_8x12, a, b, k, c, ldc, rows, onto);
 }
 
 static void run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows, bool accumulate)
 {
-    run_onto(a, b, k, c, ldc, rows, &(struct gemm_onto){.add = accumulate ? c : NULL});
+    gemm_neon_run(split_8x12, a, b, k, c, ldc, rows, accumulate);
 }
 
 /* ---- packing: panel[k / 4][part][line][k % 4]; of A part 0 comes first, of B part 1 ---- */
