@@ -38,12 +38,12 @@ struct embedder {
     int next;                    /* of members, to be made or replaced */
     int64_t tokens, tokens_most; /* of a batch at most, now and under any line */
     struct overhead overhead;    /* of the process, and what is beside the arena */
-    int64_t smallest;
-    bool exact;          /* as embed_room says */
-    int32_t *feed;       /* [tokens] ids or positions of a batch */
-    float *vectors;      /* [rows][C] of a batch */
-    int64_t *order, cap; /* rows of a call by length */
-    embed_pass *pass;    /* NULL: exec_loop */
+    int64_t smallest, limit;
+    bool exact, planned_only; /* as embed_room says */
+    int32_t *feed;            /* [tokens] ids or positions of a batch */
+    float *vectors;           /* [rows][C] of a batch */
+    int64_t *order, cap;      /* rows of a call by length */
+    embed_pass *pass;         /* NULL: exec_loop */
     void *pass_arg;
 };
 
@@ -105,13 +105,14 @@ static enum plim_status refuse(const struct embedder *e, const char *dir, struct
 {
     const struct embed_plan *p = &e->plan;
     char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
-    bytes_format(need, (uint64_t)p->total);
-    bytes_format(have, (uint64_t)p->budget);
-    bytes_format(missing, (uint64_t)(p->total - p->budget));
+    int64_t line = p->budget ? p->budget : e->limit;
+    bytes_format(need, (uint64_t)p->total), bytes_format(have, (uint64_t)line);
+    bytes_format(missing, (uint64_t)(p->total - line));
     return plim_fail(err, PLIM_NO_FIT,
-                     "%s: does not fit: parameters and one row of %lld tokens take %s, the budget is %s: %s "
+                     "%s: does not fit: parameters and one row of %lld tokens take %s, %s %s: %s "
                      "(%lld bytes) missing; raise the budget or lower --max-length",
-                     dir, (long long)p->time, need, have, missing, (long long)(p->total - p->budget));
+                     dir, (long long)p->time, need, p->budget ? "the budget is" : "the device has", have,
+                     missing, (long long)(p->total - line));
 }
 
 /* Host bytes beside the arena: a batch's tokens and vectors, and the members' tapes. */
@@ -132,7 +133,7 @@ static enum plim_status set_length(struct embedder *e, const struct embed_room *
 {
     int64_t asked = room->how.max_length;
     e->plan.time = asked && asked < e->spec.max_positions ? asked : e->spec.max_positions;
-    e->tokens = compiles(e) ? EMBED_TOKENS_GPU : EMBED_TOKENS;
+    e->tokens = e->runtime.device->facts.unified_memory ? EMBED_TOKENS : EMBED_TOKENS_GPU;
     if (e->tokens < e->plan.time) e->tokens = e->plan.time;
     if (!model_is_encoder(&e->spec))
         return plim_fail(
@@ -148,7 +149,7 @@ static enum plim_status plan_batch(const struct embedder *e, struct runtime *rt,
 {
     struct shape shape = {e, e->plan.time};
     struct forward_family family = {.build = build, .arg = &shape};
-    struct forward_line line = {.budget = budget, .overhead = e->overhead};
+    struct forward_line line = {.budget = budget ? budget : e->limit, .overhead = e->overhead};
     return runtime_plan_forward(rt, device, &e->spec, &line, &family, rows, err);
 }
 
@@ -158,11 +159,11 @@ static int64_t longest_most(const struct embedder *e)
     return most > e->plan.rows ? e->plan.rows : most;
 }
 
-/* What changes with the line: a small budget asks for smaller batches. */
-static void note_line(struct embedder *e)
+/* The part of the plan that changes with the budget: a small one asks for smaller batches. */
+static void note_line(struct embedder *e, int64_t budget)
 {
     const struct runtime *rt = &e->runtime;
-    e->plan.budget = rt->request.budget, e->plan.arena = rt->arena, e->plan.total = rt->plan.total;
+    e->plan.budget = budget, e->plan.arena = rt->arena, e->plan.total = rt->plan.total;
     e->plan.overhead = e->plan.total - e->plan.arena;
     e->tokens = rt->size < longest_most(e) ? rt->size * e->plan.time : e->tokens_most;
 }
@@ -179,10 +180,12 @@ static enum plim_status make_plan(struct embedder *e, const struct embed_room *r
     if (status != PLIM_OK) return status;
     e->overhead = runtime_overhead(), e->overhead.bytes += own + room->beside;
     status = plan_batch(e, &e->runtime, device, room->budget, longest_most(e), err);
-    note_line(e);
+    note_line(e, room->budget);
     if (status != PLIM_OK) return status == PLIM_NO_FIT ? refuse(e, room->how.path, err) : status;
     e->plan.params = e->runtime.plan.layout.by_class[CLASS_PARAM];
+    e->limit = 0;
     status = plan_batch(e, &one, device, 0, 1, err);
+    e->limit = room->limit;
     if (status == PLIM_OK) e->smallest = one.plan.total;
     plan_release(&one.plan);
     return status;
@@ -208,12 +211,13 @@ enum plim_status embedder_open(const struct embed_room *room, struct device *dev
 {
     struct embedder *e = calloc(1, sizeof *e);
     if (!e) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an embedder was set up");
-    e->runtime.device = device, e->exact = room->exact;
+    e->runtime.device = device, e->exact = room->exact, e->limit = room->limit;
     enum plim_status status = hf_config_load(room->how.path, &e->spec, err);
     e->spec.pooling = room->how.pooling, e->spec.normalize = room->how.normalize;
     if (status == PLIM_OK) status = set_length(e, room, err);
     if (status == PLIM_OK) status = make_plan(e, room, device, err);
-    if (status == PLIM_OK) status = start(e, room, err);
+    if (status == PLIM_OK && !room->plan_only) status = start(e, room, err);
+    e->planned_only = room->plan_only;
     if (status != PLIM_OK) {
         embedder_close(e);
         return status;
@@ -232,7 +236,10 @@ void embedder_close(struct embedder *e)
 {
     if (!e) return;
     for (int i = 0; i < MEMBERS; i++) close_member(e->members[i]);
-    if (e->runtime.state != RUNTIME_CLOSED) runtime_close(&e->runtime);
+    if (e->planned_only)
+        plan_release(&e->runtime.plan);
+    else if (e->runtime.state != RUNTIME_CLOSED)
+        runtime_close(&e->runtime);
     free(e->feed);
     free(e->vectors);
     free(e->order);
@@ -250,7 +257,7 @@ enum plim_status embedder_move(struct embedder *e, int64_t budget, struct plim_e
         status = runtime_adopt(&e->runtime, &next, err);
     }
     plan_release(&next.plan);
-    note_line(e);
+    note_line(e, status == PLIM_OK ? budget : e->plan.budget);
     e->first.rows = e->runtime.size;
     return status;
 }

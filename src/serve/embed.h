@@ -25,6 +25,8 @@ struct embed_room {
         how;        /* pooling, normalize; max_length: tokens of a row at most, 0: the model's positions */
     int64_t rows;   /* of a batch at most; 0: as many as EMBED_TOKENS allow */
     int64_t budget; /* bytes the process may take; 0: no line */
+    int64_t limit;  /* bytes the device has: holds where there is no budget; 0: unknown */
+    bool plan_only; /* nothing is committed: the plan can be read, and the embedder be closed */
     int64_t beside; /* bytes that the caller takes on the way, counted in the plan */
     bool
         exact; /* fp32 is multiplied as it is, not in two bf16 parts where that is faster (device/cpu/gemm.h) */

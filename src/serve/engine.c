@@ -63,7 +63,7 @@ static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
     if (status == PLIM_OK) status = blocks_init(&e->blocks, p->blocks, err);
     struct schedule *s = &e->schedule; /* who is in its queue stays there */
     s->blocks = &e->blocks, s->tokens = p->step_tokens, s->rows = p->parallel, s->chunk = e->options.chunk;
-    s->window = e->options.window, s->share = !e->options.alone && !e->options.window, s->seed = secret();
+    s->window = e->offer.window, s->share = !e->options.alone && !e->offer.window, s->seed = secret();
     s->keeper = engine_keeper(e);
     return status;
 }
@@ -126,11 +126,10 @@ static enum plim_status check_weights(const struct engine *e, struct plim_error 
 static enum plim_status stand_up(struct engine *e, struct plim_error *err)
 {
     enum plim_status status = check_options(&e->options, err);
-    if (status == PLIM_OK && e->options.plan_only && e->kind != &engine_decoder)
-        status = plim_fail(err, PLIM_UNSUPPORTED, "%s: a %s model is planned when it is served, not before",
-                           e->model, model_architecture_name(e->spec.arch));
     if (status == PLIM_OK) status = check_weights(e, err);
-    return status == PLIM_OK ? e->kind->open(e, err) : status;
+    if (status == PLIM_OK) status = e->kind->open(e, err);
+    if (status != PLIM_OK) engine_tell(e, ENGINE_FAILED);
+    return status;
 }
 
 /* What kinds share of a step's buffers. */
@@ -395,16 +394,14 @@ void engine_note(struct engine *e, int running, int rows)
     pthread_mutex_unlock(&e->lock);
 }
 
-enum { ROOM_MOST = 8 << 20 };
-
-void engine_set_room(struct engine *e, int64_t request_bytes)
+void engine_set_room(struct engine *e, int64_t request_bytes, int64_t most)
 {
     struct engine_plan *p = &e->plan;
-    int64_t line = e->options.budget ? e->options.budget / 16 : ROOM_MOST, most;
-    most = (line < ROOM_MOST ? line : ROOM_MOST) / request_bytes - p->parallel;
-    if (p->queue > most) p->queue = most < p->parallel ? p->parallel : (int)most;
+    int64_t queue = most / request_bytes - p->parallel;
+    if (p->queue > queue) p->queue = queue < p->parallel ? p->parallel : (int)queue;
     if (e->options.queue) p->queue = e->options.queue;
-    p->requests = e->bytes_room = (p->parallel + p->queue) * request_bytes;
+    int64_t all = (p->parallel + p->queue) * request_bytes;
+    p->requests = e->bytes_room = all < most && all + request_bytes > most ? most : all;
 }
 
 /* --- running ---------------------------------------------------------------------------------------------- */

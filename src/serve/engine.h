@@ -27,6 +27,7 @@
 #include "device/device.h"
 #include "model/model.h"
 #include "model/quantise.h"
+#include "plan/offer.h"
 #include "tensor/sample.h"
 #include "tape/op.h"
 #include "tape/pass.h"
@@ -35,6 +36,9 @@
 #define ENGINE_LOGPROBS 20       /* of the likeliest tokens, at most */
 
 struct engine;
+
+/* The stage that is told when opening has failed, before anything is given back. */
+#define ENGINE_FAILED "failed"
 
 struct engine_options {
     const char *model;         /* folder */
@@ -52,20 +56,20 @@ struct engine_options {
     int64_t
         beside; /* bytes of the host that the caller takes beside the engine, at most: part of the overhead */
     bool alone; /* requests that begin alike do not share blocks */
-    /* What serve/ladder.h chooses. */
-    bool whole;            /* PLIM_NO_FIT rather than fewer requests at once or shorter ones */
-    int64_t least_context; /* requests may be made no shorter than this; 0: as short as a block */
-    bool
-        stream; /* parameters that do not fit the device live on the tier below and come when they are read */
-    const char *
-        scratch; /* folder for streamed parameters of a device whose memory is the process's own; NULL: none are */
-    bool exact; /* computes in float32 whatever type the weights have */
+    /* What may be given up where not everything fits (plan/offer.h); requests and context that are not set above always may. */
+    bool allow_kv8;    /* keys and values in 8 bits */
+    bool stream;       /* parameters on the tier below, fetched for each step */
+    bool allow_window; /* as the last resort: one request at a time, each token computed from the last 32 */
+    enum offer_rung first_rung; /* offers of the rungs above it have failed */
+    /* Folder for streamed parameters where device memory is the process's own; NULL: none are streamed there. */
+    const char *scratch;
+    const char *rung; /* name of the ladder's rung, static text; NULL: the offer's */
+    bool exact;       /* computes in float32 whatever type the weights have */
     int64_t
         window; /* tokens that the next one is computed from, the last ones, from position 0 on and each time anew; 0: all.
                      * Others come out than without it */
     bool
         remember; /* sizes that stood before are tried first (serve/plan_cache.h); engine_remember keeps them */
-    const char *rung; /* static text, for the plan; NULL: it has no name */
     bool
         plan_only; /* nothing is taken: the engine can tell its plan and be closed. Of the device only facts are looked at */
     const struct log *log;                      /* NULL: nobody */
@@ -82,8 +86,9 @@ struct engine_plan {
     int64_t streamed; /* bytes of parameters that are on the tier below */
     int64_t window;   /* 0: none */
     bool remembered;  /* its sizes are those of an earlier start */
-    double prefill_rate, decode_rate,
-        full_rate;   /* predicted tokens/s: prompts, one request, as many as run at once */
+    /* Predicted tokens/s: prompts, one request, as many requests as run at once; each with rate_context positions. */
+    double prefill_rate, decode_rate, full_rate;
+    int64_t rate_context;
     int64_t blocks;  /* of the pool */
     int64_t context; /* positions of the largest request that is promised */
     int64_t
@@ -94,7 +99,9 @@ struct engine_plan {
     enum precision
         precision; /* of weights that are not in blocks, of activations, and of keys and values unless kv_type says otherwise */
     enum dtype kv_type;
-    const char *rung; /* of the ladder, as the options call it; static text, NULL: none was named */
+    const char *rung; /* name for people; static text */
+    enum offer_rung offer_rung;
+    int64_t missed[OFFER_RUNGS]; /* fewest bytes that each rung above would take; 0: there is none */
 };
 
 enum engine_finish { FINISH_NONE, FINISH_LENGTH, FINISH_EOS, FINISH_CANCELLED, FINISH_FAILED };

@@ -13,7 +13,7 @@ enum { REQUESTS_KEPT = 4 };
 int64_t engine_keep_room(const struct engine *e, int64_t request_bytes)
 {
     int64_t room = REQUESTS_KEPT * request_bytes, host = e->options.host_budget;
-    if (e->device->facts.unified_memory || e->options.window) return 0;
+    if (e->device->facts.unified_memory || e->offer.window) return 0;
     if (room > KEPT_MOST) room = KEPT_MOST;
     return host && room > host / 4 ? host / 4 : room;
 }

@@ -1,8 +1,8 @@
 /* engine_part.h - what the files of the engine share. See engine.h.
  *
  * engine.c is the outside, the same for every kind of model: opening, submitting, waiting. A kind is a table of functions.
- * Of decoders engine_plan.c makes a plan fit and moves to another one, engine_step.c runs steps, and engine_pass.c is what goes into one and
- * comes out of it; encoder-decoders are in engine_source.h, encoders in engine_vectors.c.
+ * A decoder's plan is made in engine_offer.c, committed and moved in engine_plan.c (engine_size.h says how they share it); engine_step.c runs
+ * steps, and engine_pass.c fills one and reads its results. Encoder-decoders are in engine_source.h, encoders in engine_vectors.c.
  *
  * What belongs to whom: the schedule, the blocks and everything that touches the device belong to the stepping thread;
  * what stands below `lock` is read and written under it.
@@ -10,6 +10,7 @@
 #ifndef PLIM_SERVE_ENGINE_PART_H
 #define PLIM_SERVE_ENGINE_PART_H
 
+#include "plan/offer.h"
 #include "runtime/runtime.h"
 #include "serve/draw.h"
 #include "serve/engine.h"
@@ -88,15 +89,15 @@ struct engine {
     struct model_spec spec;
     struct engine_plan plan;
     struct quantisation quantisation; /* of weights; the same under every plan */
-    struct overhead overhead;
-    int64_t stated_overhead; /* before a reserve was used up */
+    struct offer offer;               /* of the plan */
+    struct overhead overhead;         /* of the process and the caller, whatever is offered */
+    int64_t stated_overhead;          /* before the reserve was used up */
+    int64_t tape_bytes;               /* of the tapes and layouts of all members */
     enum dtype kv_type;
     int64_t block_bytes, base; /* base: the total without blocks */
     int64_t least_blocks, most_blocks;
     int64_t smallest;     /* bytes of the smallest plan that keeps what was promised: no line goes below it */
-    bool remembered;      /* the plan's sizes are an earlier start's */
     int64_t asked_budget; /* the line that the plan was made for first */
-    int stream_share;     /* of OFFLOAD_SHARES parts of the parameters, so many are on the tier below */
     struct family family;
     struct blocks blocks;
     struct schedule schedule;
@@ -131,7 +132,8 @@ static inline int engine_steps(const struct engine *e)
     return e->device->facts.unified_memory ? 1 : DEVICE_READS;
 }
 
-/* engine_plan.c: spec and options are set; the plan is committed and its programs are ready. */
+/* engine_offer.c: spec and options are set; the largest offer that fits is planned. engine_plan.c: it is committed and its programs
+ * are ready. */
 enum plim_status engine_make_plan(struct engine *e, struct plim_error *err);
 enum plim_status engine_commit(struct engine *e, struct plim_error *err);
 /* The line that was asked for last; nothing under way is lost. */
@@ -174,7 +176,7 @@ void engine_snapshot_idle(struct engine *e);
 
 /* The line that was asked for, if it is another one; every kind's step begins with it. */
 enum plim_status engine_take_line(struct engine *e, struct plim_error *err);
-/* A line in bytes: without one, what a device with its own memory has; 0: nobody knows. */
+/* The bytes that a plan under this budget may take: never more than the device has. Without a budget: what it has free. 0: unknown. */
 int64_t engine_line(const struct engine *e, int64_t budget);
 
 /* For kinds without a schedule: the request that waits longest, no longer waiting; NULL: none does. Before it, requests that
@@ -185,8 +187,9 @@ void engine_put_back(struct engine *e, struct request *r);
 bool engine_is_cancelled(struct engine *e, const struct request *r);
 /* Requests that run now, as the statistics have it; rows: of so many that could. */
 void engine_note(struct engine *e, int running, int rows);
-/* Host bytes that requests may take together, and the most that wait within it. */
-void engine_set_room(struct engine *e, int64_t request_bytes);
+/* Host bytes that requests may take together, at most `most` unless a queue was asked for, and how many wait within it. */
+#define ENGINE_ROOM ((int64_t)8 << 20)
+void engine_set_room(struct engine *e, int64_t request_bytes, int64_t most);
 /* Under another plan: requests that it does not promise end, the others wait for their turn. */
 enum plim_status engine_readmit(struct engine *e, struct plim_error *err);
 

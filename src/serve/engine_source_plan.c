@@ -1,4 +1,5 @@
-/* engine_source_plan.c - the most rows of an encoder-decoder that fit a line. See engine_source.h. */
+/* engine_source_plan.c - an encoder-decoder's plan: the largest offer that fits, committed, and moved to another budget.
+ * See engine_source.h and plan/offer.h. */
 #include "serve/engine_source.h"
 #include "base/bytes.h"
 #include "runtime/load.h"
@@ -9,6 +10,7 @@
 enum {
     ROWS_HOST = 8, /* where nobody says */
     ROWS_DEVICE = 64,
+    ROWS_MODEST = 8,
     USUAL_LENGTH = 512, /* of sources and answers: what such models are trained on */
     LEAST_LENGTH = 16,
 };
@@ -70,12 +72,42 @@ static enum plim_status join_passes(struct engine *e, struct sources *s, struct 
     return status;
 }
 
+static int64_t request_bytes(int64_t length)
+{
+    return (int64_t)sizeof(struct request) +
+           (2 * length + blocks_for(2 * length)) * (int64_t)sizeof(int32_t) +
+           length * (int64_t)sizeof(struct seen_token);
+}
+
+static void note_sizes(struct engine *e, const struct sources *s)
+{
+    e->plan.parallel = (int)s->rows, e->plan.queue = 4 * e->plan.parallel;
+    e->plan.context = e->plan.answer = s->length, e->plan.step_tokens = s->rows;
+    engine_set_room(e, request_bytes(s->length), ENGINE_ROOM);
+}
+
+static int64_t drawer_room(const struct engine *e)
+{
+    if (e->device->team) return drawer_bytes(e->device->team, e->spec.vocab_size);
+    return drawer_bytes(NULL, e->spec.vocab_size) * e->device->facts.threads; /* a device that is not here */
+}
+
+/* Host bytes beside the arena: the process, requests, logits and the sampler; tape_bytes are the tapes of all passes. */
+static int64_t overhead_of(const struct engine *e, const struct sources *s)
+{
+    bool own = e->device->facts.unified_memory;
+    int64_t logits = own ? 0 : s->rows * e->spec.vocab_size * (int64_t)sizeof(float);
+    if (e->options.overhead) return e->overhead.bytes;
+    return e->overhead.bytes + e->tape_bytes + e->bytes_room + (int64_t)(sizeof *e + sizeof *s) + logits +
+           drawer_room(e) + s->rows * (int64_t)(sizeof(struct draw) + sizeof *s->row);
+}
+
 static enum plim_status plan_passes(struct engine *e, struct sources *s, int64_t budget,
                                     struct plim_error *err)
 {
     struct pass pass = {e, s, s->rows, 0};
     struct forward_family family = {.build = build, .arg = &pass};
-    struct forward_line line = {budget, e->options.host_budget, {.bytes = e->overhead.bytes}};
+    struct forward_line line = {budget, e->options.host_budget, {.bytes = overhead_of(e, s)}};
     s->token_count = list_sizes(1, s->rows, s->token_rows);
     s->read_count = list_sizes(LEAST_LENGTH, s->length, s->read_length);
     enum plim_status status = runtime_plan_forward(&s->runtime, e->device, &e->spec, &line, &family, 1, err);
@@ -94,21 +126,7 @@ static void drop_plan(struct sources *s)
     s->runtime = (struct runtime){0};
 }
 
-static int64_t request_bytes(int64_t length)
-{
-    return (int64_t)sizeof(struct request) +
-           (2 * length + blocks_for(2 * length)) * (int64_t)sizeof(int32_t) +
-           length * (int64_t)sizeof(struct seen_token);
-}
-
-static void note_sizes(struct engine *e, const struct sources *s)
-{
-    e->plan.parallel = (int)s->rows, e->plan.queue = 4 * e->plan.parallel;
-    e->plan.context = e->plan.answer = s->length, e->plan.step_tokens = s->rows;
-    engine_set_room(e, request_bytes(s->length));
-}
-
-/* What changes with the line. */
+/* The part of the plan that changes with the budget. */
 static void note_line(struct engine *e, const struct sources *s)
 {
     const struct runtime *rt = &s->runtime;
@@ -116,98 +134,132 @@ static void note_line(struct engine *e, const struct sources *s)
     pthread_mutex_lock(&e->lock);
     p->budget = rt->request.budget, p->total = rt->plan.total, p->arena = rt->arena;
     p->params = rt->plan.layout.by_class[CLASS_PARAM], p->pool = rt->plan.layout.by_class[CLASS_KV];
-    p->blocks = s->rows;
+    p->transient = rt->arena - rt->plan.layout.kept_bytes, p->overhead = rt->plan.overhead;
+    p->host = e->device->facts.unified_memory ? 0 : rt->plan.host;
+    p->blocks = s->rows, p->kv_type = precision_type(p->precision);
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Host bytes beside the arena: requests, logits and what draws of them, tapes and layouts of all passes. */
-static enum plim_status add_own_bytes(struct engine *e, struct sources *s, struct plim_error *err)
+/* --- the offer -------------------------------------------------------------------------------------------- */
+
+static int64_t own_bytes(const struct tape *tape, const struct layout *layout)
 {
-    int64_t logits =
-        e->device->facts.unified_memory ? 0 : s->rows * e->spec.vocab_size * (int64_t)sizeof(float);
+    struct plan_own own = plan_own_bytes(tape, layout);
+    return own.loop + own.update;
+}
+
+static int64_t tapes_of(const struct sources *s)
+{
+    int64_t bytes = own_bytes(&s->runtime.plan.tape, &s->runtime.plan.layout);
+    for (int i = 0; i + 1 < s->token_count; i++) bytes += own_bytes(&s->tokens[i].tape, &s->tokens[i].layout);
+    for (int i = 0; i < s->read_count; i++) bytes += own_bytes(&s->reads[i].tape, &s->reads[i].layout);
+    return bytes;
+}
+
+static enum plim_status need(void *arg, const struct offer *offer, const struct offer_bytes *line,
+                             struct offer_bytes *out, struct plim_error *err)
+{
+    struct engine *e = arg;
+    struct sources *s = calloc(1, sizeof *s);
+    (void)line;
+    if (!s) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was planned");
+    s->rows = offer->requests, s->length = offer->context;
+    note_sizes(e, s);
+    e->tape_bytes = 0;
     enum plim_status status = plan_passes(e, s, 0, err);
-    if (status != PLIM_OK) return status;
-    struct plan_own own = plan_own_bytes(&s->runtime.plan.tape, &s->runtime.plan.layout);
-    struct plan_own read = plan_own_bytes(&s->reads[0].tape, &s->reads[0].layout);
-    e->overhead = runtime_overhead();
-    e->overhead.bytes += s->token_count * (own.loop + own.update) +
-                         s->read_count * (read.loop + read.update) + (int64_t)(sizeof *e + sizeof *s) +
-                         e->bytes_room + logits + drawer_bytes(e->device->team, e->spec.vocab_size) +
-                         s->rows * (int64_t)(sizeof(struct draw) + sizeof *s->row);
+    if (status == PLIM_OK) {
+        struct runtime *rt = &s->runtime;
+        e->tape_bytes = e->options.overhead ? 0 : tapes_of(s);
+        rt->request.overhead = overhead_of(e, s);
+        plan_sum(&rt->plan, &rt->request, rt->arena, 0);
+        *out = (struct offer_bytes){rt->plan.total, e->device->facts.unified_memory ? 0 : rt->plan.host};
+    }
     drop_plan(s);
-    return PLIM_OK;
-}
-
-/* Fewer rows, then shorter ones; false: nothing smaller is left. */
-static bool shrink(const struct engine *e, struct sources *s)
-{
-    if (!e->options.parallel && s->rows > 1) return s->rows /= 2, true;
-    if (e->options.max_context || s->length <= LEAST_LENGTH) return false;
-    s->length = s->length / 2 > LEAST_LENGTH ? s->length / 2 : LEAST_LENGTH;
-    return true;
-}
-
-static enum plim_status refuse(struct engine *e, struct sources *s, struct plim_error *err)
-{
-    char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
-    int64_t budget = e->options.budget;
-    enum plim_status status = plan_passes(e, s, 0, err);
-    if (status != PLIM_OK) return status;
-    int64_t total = s->runtime.plan.total;
-    e->plan.total = total;
-    return plim_fail(
-        err, PLIM_NO_FIT,
-        "%s: does not fit: parameters, caches of %lld rows for sources and answers of %lld tokens "
-        "and one pass take %s, the budget is %s: %s (%lld bytes) missing; raise the budget or ask "
-        "for fewer tokens",
-        e->model, (long long)s->rows, (long long)s->length, bytes_format(need, (uint64_t)total),
-        bytes_format(have, (uint64_t)budget), bytes_format(missing, (uint64_t)(total - budget)),
-        (long long)(total - budget));
-}
-
-/* What the plan takes with one row. */
-static enum plim_status measure_smallest(struct engine *e, struct sources *s, int64_t *out,
-                                         struct plim_error *err)
-{
-    struct sources one = {.rows = 1, .length = s->length};
-    enum plim_status status = plan_passes(e, &one, 0, err);
-    *out = one.runtime.plan.total;
-    drop_plan(&one);
+    free(s);
     return status;
 }
 
-/* The largest sizes below the line; the process's reserve is used up last. */
-static enum plim_status fit(struct engine *e, struct sources *s, struct plim_error *err)
+static struct offer_wish wish_of(const struct engine *e)
 {
-    for (;;) {
-        enum plim_status status = plan_passes(e, s, e->options.budget, err);
-        if (status != PLIM_NO_FIT) return status;
-        drop_plan(s);
-        if (shrink(e, s)) continue;
-        if (!e->overhead.reserve) return refuse(e, s, err);
-        e->overhead.bytes -= e->overhead.reserve, e->overhead.reserve = 0;
-    }
+    const struct engine_options *o = &e->options;
+    struct offer most = {.context = o->max_context ? o->max_context : USUAL_LENGTH};
+    most.requests = o->parallel ? o->parallel : e->device->facts.unified_memory ? ROWS_HOST : ROWS_DEVICE;
+    most.step = most.requests;
+    struct offer_wish w = {.most = most,
+                           .least = {.context = LEAST_LENGTH, .requests = 1},
+                           .usual_context = USUAL_LENGTH,
+                           .modest = {.context = USUAL_LENGTH, .requests = ROWS_MODEST},
+                           .shortest_context = LEAST_LENGTH};
+    if (o->max_context) w.least.context = w.shortest_context = most.context;
+    if (o->parallel) w.least.requests = most.requests;
+    return w;
+}
+
+static enum plim_status refuse(const struct engine *e, const struct offer *o, int64_t total,
+                               struct plim_error *err)
+{
+    char need_text[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
+    int64_t line = engine_line(e, e->options.budget);
+    bytes_format(need_text, (uint64_t)total), bytes_format(have, (uint64_t)line);
+    bytes_format(missing, (uint64_t)(total - line));
+    return plim_fail(
+        err, PLIM_NO_FIT,
+        "%s: does not fit: parameters, caches of %lld rows for sources and answers of %lld tokens, "
+        "one pass and the process take %s, %s %s: %s (%lld bytes) missing; raise the budget%s",
+        e->model, (long long)o->requests, (long long)o->context, need_text,
+        e->options.budget ? "the budget is" : "the device has", have, missing, (long long)(total - line),
+        e->options.max_context ? ", or lower --max-context" : "");
+}
+
+/* Bytes of one row of this length: no budget goes below them. */
+static enum plim_status measure_smallest(struct engine *e, struct plim_error *err)
+{
+    struct offer one = e->offer;
+    struct offer_bytes none = {0}, bytes = {0};
+    int64_t tapes = e->tape_bytes;
+    one.requests = 1;
+    enum plim_status status = need(e, &one, &none, &bytes, err);
+    e->smallest = bytes.device, e->tape_bytes = tapes;
+    return status;
+}
+
+static enum plim_status choose(struct engine *e, struct plim_error *err)
+{
+    struct offer_wish wish = wish_of(e);
+    struct offer_list list;
+    struct offer_choice choice;
+    struct offer_oracle oracle = {need, e};
+    bool own = e->device->facts.unified_memory;
+    struct offer_line line = {{engine_line(e, e->options.budget), own ? 0 : e->options.host_budget},
+                              own ? e->overhead.reserve : 0,
+                              e->options.first_rung};
+    offer_list_make(&wish, &list);
+    enum plim_status status = offer_choose(&list, &oracle, &line, &choice, err);
+    if (status != PLIM_OK && status != PLIM_NO_FIT) return status;
+    e->offer = list.offer[choice.at], e->plan.total = choice.need.device;
+    if (status == PLIM_NO_FIT) return refuse(e, &e->offer, choice.need.device, err);
+    if (choice.used_reserve) e->overhead.bytes -= e->overhead.reserve;
+    e->plan.offer_rung = e->offer.rung;
+    e->plan.rung = e->options.rung ? e->options.rung : offer_rung_name(e->offer.rung);
+    memcpy(e->plan.missed, choice.missed, sizeof e->plan.missed);
+    return PLIM_OK;
 }
 
 static enum plim_status make_plan(struct engine *e, struct sources *s, struct plim_error *err)
 {
     const struct engine_options *o = &e->options;
-    bool host = e->device->facts.unified_memory;
-    s->rows = o->parallel ? o->parallel : host ? ROWS_HOST : ROWS_DEVICE;
-    s->length = o->max_context ? o->max_context : USUAL_LENGTH;
     enum plim_status status = weights_precision(e->model, &e->plan.precision, err);
     if (status != PLIM_OK) return status;
-    note_sizes(e, s);
-    if (o->overhead)
-        e->overhead = (struct overhead){.bytes = o->overhead};
-    else
-        status = add_own_bytes(e, s, err);
+    e->overhead = o->overhead ? (struct overhead){.bytes = o->overhead} : runtime_overhead();
     e->overhead.bytes += o->beside;
-    if (status == PLIM_OK) status = fit(e, s, err);
+    status = choose(e, err);
+    if (status == PLIM_OK) status = measure_smallest(e, err);
     if (status != PLIM_OK) return status;
+    s->rows = e->offer.requests, s->length = e->offer.context;
     note_sizes(e, s);
-    note_line(e, s);
-    return measure_smallest(e, s, &e->smallest, err);
+    status = plan_passes(e, s, o->budget, err);
+    if (status == PLIM_OK) note_line(e, s);
+    return status;
 }
 
 /* Requests in rows from `first` on wait again, before all others; those below it have nothing in the caches. */
@@ -263,7 +315,8 @@ enum plim_status source_open(struct engine *e, struct plim_error *err)
     if (!s) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was set up");
     enum plim_status status = make_plan(e, s, err);
     if (status == PLIM_OK) engine_tell(e, "weights_mapped");
-    if (status == PLIM_OK) status = take_buffers(e, s, err);
+    if (status != PLIM_OK || e->options.plan_only) return status;
+    status = take_buffers(e, s, err);
     return status == PLIM_OK ? start(e, s, err) : status;
 }
 
@@ -273,7 +326,10 @@ void source_close(struct engine *e)
     if (!s) return;
     if (s->row && e->live) wait_again(e, s, 0); /* another plan comes */
     close_passes(s);
-    runtime_close(&s->runtime);
+    if (e->options.plan_only)
+        plan_release(&s->runtime.plan);
+    else
+        runtime_close(&s->runtime);
     free(s->row);
     free(s->input);
     free(s);

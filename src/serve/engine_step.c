@@ -170,7 +170,7 @@ static void count_up(struct engine *e, const struct step *s)
     for (int r = 0; r < s->row_count; r++) {
         struct request *q = request_of(s->rows[r].sequence);
         int64_t before = s->rows[r].first, prompt = q->ask.count - before;
-        if (prompt > 0 && !(e->options.window && q->seen))
+        if (prompt > 0 && !(e->offer.window && q->seen))
             e->stats.prompt_tokens += prompt < s->rows[r].count ? prompt : s->rows[r].count;
         if (q->seen) continue;
         q->seen = true, q->started = clock_seconds();
@@ -202,7 +202,7 @@ enum plim_status engine_readmit(struct engine *e, struct plim_error *err)
     for (int i = e->schedule.count - 1; i >= 0; i--) {
         struct request *r = request_of(e->schedule.queue[i]);
         if (r->ask.count + r->ask.tokens - 1 <= e->plan.context &&
-            !(e->options.window && r->ask.prompt_logprobs))
+            !(e->offer.window && r->ask.prompt_logprobs))
             continue;
         snprintf(
             why, sizeof why,

@@ -31,6 +31,8 @@ static void note_plan(struct engine *e, const struct embedder *embedder)
     e->plan.budget = p->budget, e->plan.total = p->total, e->plan.arena = p->arena,
     e->plan.params = p->params;
     e->plan.precision = p->precision, e->plan.step_tokens = p->rows * p->time;
+    e->plan.overhead = p->overhead, e->plan.transient = p->arena - p->params;
+    e->plan.rung = e->options.rung ? e->options.rung : offer_rung_name(OFFER_FULL);
     e->smallest = embedder_smallest(embedder);
     pthread_mutex_unlock(&e->lock);
 }
@@ -46,7 +48,8 @@ static enum plim_status set_sizes(struct engine *e, struct sentence_config *how,
     e->plan.width = e->spec.hidden_size;
     e->plan.parallel = e->options.parallel ? e->options.parallel : STEP_ROWS;
     e->plan.queue = QUEUE;
-    engine_set_room(e, request_bytes(e->plan.context));
+    int64_t most = e->options.budget / 16;
+    engine_set_room(e, request_bytes(e->plan.context), most && most < ENGINE_ROOM ? most : ENGINE_ROOM);
     return PLIM_OK;
 }
 
@@ -58,7 +61,10 @@ static enum plim_status run_pass(void *engine, struct exec *exec, struct plim_er
 static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
 {
     struct vectors *v = e->own = calloc(1, sizeof *v);
-    struct embed_room room = {.budget = e->options.budget, .log = e->options.log};
+    struct embed_room room = {.budget = e->options.budget,
+                              .limit = engine_line(e, 0),
+                              .plan_only = e->options.plan_only,
+                              .log = e->options.log};
     if (!v) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was set up");
     enum plim_status status = set_sizes(e, &room.how, err);
     if (status != PLIM_OK) return status;
@@ -70,6 +76,7 @@ static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
     if (status != PLIM_OK) return status;
     embedder_pass_by(v->embedder, run_pass, e);
     note_plan(e, v->embedder);
+    if (room.plan_only) return PLIM_OK;
     v->rows = calloc(rows, sizeof *v->rows);
     v->requests = calloc(rows, sizeof(struct request *));
     v->vectors = malloc(rows * width * sizeof *v->vectors);

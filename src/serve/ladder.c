@@ -7,9 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Tokens of the smallest rung of a device; where it may be used, requests are not made shorter than LEAST_CONTEXT before. */
-enum { WINDOW = 32, LEAST_CONTEXT = 256 };
-
 /* --- failures ---------------------------------------------------------------------------------------------- */
 
 const char *failure_name(enum failure f)
@@ -21,7 +18,7 @@ const char *failure_name(enum failure f)
 
 enum failure failure_of(enum plim_status status, const char *stage, struct device *device)
 {
-    /* What comes after these stages looks at ops and their kernels; before, and with weights, it is files that say what is asked. */
+    /* Only what follows these stages looks at ops and their kernels. Before them, and with weights, files are to blame. */
     bool compiles =
         stage && device && (!strcmp(stage, "model_loaded_cpu") || !strcmp(stage, "compilation_started"));
     switch (status) {
@@ -52,50 +49,35 @@ const char *memory_text(const struct device *device, char text[MEMORY_TEXT])
 
 /* --- rungs ------------------------------------------------------------------------------------------------- */
 
-static void set_full(struct engine_options *o) { o->whole = true; }
-static void set_fewer(struct engine_options *o) { o->whole = false; }
-static void set_kv8(struct engine_options *o) { o->kv_type = DT_U8; }
-static void set_streamed(struct engine_options *o) { o->stream = true; }
-static void set_minimal(struct engine_options *o)
-{
-    o->window = o->step_tokens = WINDOW;
-    o->parallel = 1, o->whole = false;
-}
-static void set_cpu(struct engine_options *o) { o->whole = false; }
-static void set_exact(struct engine_options *o) { o->exact = true; }
-
 #define BIT(failure) (1u << (failure))
 #define MEMORY       (BIT(FAILURE_EXHAUSTED) | BIT(FAILURE_BUFFER))
 #define ANYTHING     (MEMORY | BIT(FAILURE_COMPILE) | BIT(FAILURE_LOST))
 
+/* The first OFFER_RUNGS rows are the rungs of the planner's offers, in its order. */
 static const struct rung rungs[] = {
-    {.name = "full", .what = "as many requests, and as long ones, as were asked for", .set = set_full},
-    {.name = "fewer", .what = "fewer requests at once, and shorter ones", .helps = MEMORY, .set = set_fewer},
-    {.name = "kv8", .what = "keys and values in 8 bits", .needs = ALLOW_KV8, .helps = MEMORY, .set = set_kv8},
-    {.name = "streamed",
-     .what = "parameters on the host or on disk, fetched for each step",
-     .helps = MEMORY,
-     .below = true,
-     .limited = true,
-     .set = set_streamed},
-    {.name = "minimal",
-     .what = "one request at a time, each token computed from the last 32, without a cache",
-     .needs = ALLOW_WINDOW,
-     .helps = MEMORY,
-     .limited = true,
-     .set = set_minimal},
+    [OFFER_FULL] = {.name = "full", .what = "as many requests, and as long ones, as were asked for"},
+    [OFFER_FEWER] = {.name = "fewer", .what = "fewer requests at once, and shorter ones", .helps = MEMORY},
+    [OFFER_KV8] = {.name = "kv8", .what = "keys and values in 8 bits", .needs = ALLOW_KV8, .helps = MEMORY},
+    [OFFER_STREAMED] = {.name = "streamed",
+                        .what = "parameters on the host or on disk, fetched for each step",
+                        .helps = MEMORY,
+                        .limited = true},
+    [OFFER_MINIMAL] = {.name = "minimal",
+                       .what = "one request at a time, each token computed from the last 32, without a cache",
+                       .needs = ALLOW_WINDOW,
+                       .helps = MEMORY,
+                       .limited = true},
     {.name = "cpu",
      .what = "on the CPU, in the type of the weights",
      .helps = ANYTHING,
      .fallback = true,
-     .limited = true,
-     .set = set_cpu},
+     .limited = true},
     {.name = "cpu-fp32",
      .what = "on the CPU, in float32",
      .helps = BIT(FAILURE_COMPILE),
      .fallback = true,
-     .limited = true,
-     .set = set_exact},
+     .exact = true,
+     .limited = true},
 };
 enum { RUNGS = sizeof rungs / sizeof *rungs };
 
@@ -125,39 +107,40 @@ static bool is_fallback(const struct device *device)
     return !strcmp(device->ops->name, backend_fallback()->name);
 }
 
-static bool allowed(const struct ladder *l, const struct rung *r)
+/* May this rung be used, were it its turn? */
+static bool applies(const struct ladder *l, int n)
 {
-    bool below = !l->device || !l->device->facts.unified_memory || l->options.scratch;
-    return !(r->needs & ~l->allowed) && (below || !r->below);
-}
-
-/* May the rung be used, were it its turn? */
-static bool applies(const struct ladder *l, const struct rung *r)
-{
+    const struct rung *r = &rungs[n];
     bool here = l->device && is_fallback(l->device);
-    if (!allowed(l, r)) return false;
-    if (r->fallback && !here && !l->fallback) return false;
-    return !(r->fallback && here && r->set == set_cpu); /* the rungs above were on it */
+    bool tier_below = !l->device || !l->device->facts.unified_memory || l->options.scratch;
+    if (r->needs & ~l->allowed) return false;
+    if (n == OFFER_STREAMED && !tier_below) return false;
+    if (!r->fallback) return true;
+    return here ? r->exact : l->fallback; /* the rungs above were on the CPU already */
 }
 
-/* The next one that may help; -1: none. */
+/* The next rung that may help; -1: none. */
 static int next_rung(const struct ladder *l, enum failure cause)
 {
     for (int i = l->rung + 1; i < RUNGS; i++)
-        if ((rungs[i].helps & BIT(cause)) && applies(l, &rungs[i])) return i;
+        if ((rungs[i].helps & BIT(cause)) && applies(l, i)) return i;
     return -1;
 }
 
 /* --- a rung made real -------------------------------------------------------------------------------------- */
 
+/* A failure is told with the memory that was taken when it happened, before anything was given back. */
 static void hear_stage(void *arg, const char *stage)
 {
     struct ladder *l = arg;
-    l->stage = stage;
+    if (!strcmp(stage, ENGINE_FAILED))
+        memory_text(l->device, l->memory);
+    else
+        l->stage = stage;
     if (l->options.stage) l->options.stage(l->options.stage_arg, stage);
 }
 
-/* What the device has for us, where nobody gave a line: below the first rung a plan must be held against something. */
+/* What the device has for us where nobody gave a budget: after a failure the next plan must be held against something. */
 static int64_t free_bytes(const struct device *device)
 {
     struct os_machine machine = {0};
@@ -167,15 +150,15 @@ static int64_t free_bytes(const struct device *device)
     return (int64_t)((machine.available + me.rss) / 10 * 9);
 }
 
-/* The options of rung number n: what is above it on the same device, and its own. */
 static struct engine_options options_of(struct ladder *l, int n)
 {
+    const struct rung *r = &rungs[n];
     struct engine_options o = l->options;
-    for (int i = 0; i <= n; i++)
-        if (rungs[i].fallback == rungs[n].fallback && allowed(l, &rungs[i])) rungs[i].set(&o);
-    if (l->allowed & ALLOW_WINDOW) o.least_context = LEAST_CONTEXT;
-    if (!o.budget && n > 0 && rungs[n].helps & MEMORY) o.budget = free_bytes(l->device);
-    o.rung = rungs[n].name, o.stage = hear_stage, o.stage_arg = l;
+    o.allow_kv8 = l->allowed & ALLOW_KV8, o.allow_window = l->allowed & ALLOW_WINDOW, o.stream = true;
+    o.first_rung = r->fallback ? OFFER_FULL : (enum offer_rung)n;
+    o.exact = o.exact || r->exact;
+    if (!o.budget && n > 0 && r->helps & MEMORY) o.budget = free_bytes(l->device);
+    o.rung = r->fallback ? r->name : NULL, o.stage = hear_stage, o.stage_arg = l;
     return o;
 }
 
@@ -198,11 +181,11 @@ static void use(struct ladder *l, struct device *before)
     if (before) before->ops->close(before);
 }
 
-/* One rung: *e is opened when it is NULL, else it goes over to the rung with its requests. */
-static enum plim_status try_rung(struct ladder *l, int n, struct engine **e, struct plim_error *err)
+/* Opens *e when it is NULL; otherwise *e goes over to the rung with its requests. */
+static enum plim_status open_rung(struct ladder *l, int n, struct engine **e, struct plim_error *err)
 {
     struct device *before;
-    l->rung = n, l->stage = "tokenizer_loaded";
+    l->rung = n, l->stage = "tokenizer_loaded", l->memory[0] = 0;
     enum plim_status status = change_device(l, &rungs[n], &before, err);
     if (status != PLIM_OK) return status;
     struct engine_options o = options_of(l, n);
@@ -215,16 +198,27 @@ static enum plim_status try_rung(struct ladder *l, int n, struct engine **e, str
     return status;
 }
 
-static void tell_failure(const struct ladder *l, enum failure cause, int next, const char *why)
+static void tell_failure(const struct ladder *l, int rung, enum failure cause, int next, const char *why)
 {
-    char memory[MEMORY_TEXT];
-    bool grave = next < 0 || rungs[next].limited || rungs[next].needs;
-    const char *at = l->stage ? l->stage : "ready";
-    memory_text(l->device, memory);
-    if (next < 0) return; /* the caller tells the error itself */
+    char now[MEMORY_TEXT];
+    bool grave = rungs[next].limited || rungs[next].needs;
     log_say(l->log, grave ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
-            "rung %s: %s after stage %s (%s): %s; next: %s, %s", rungs[l->rung].name, failure_name(cause), at,
-            memory, why, rungs[next].name, rungs[next].what);
+            "rung %s: %s after stage %s (%s): %s; next: %s, %s", rungs[rung].name, failure_name(cause),
+            l->stage ? l->stage : "ready", l->memory[0] ? l->memory : memory_text(l->device, now), why,
+            rungs[next].name, rungs[next].what);
+}
+
+/* The planner has come down by itself: each rung that it passed over is told with the bytes it would take. */
+static void tell_missed(struct ladder *l, const struct engine_plan *plan)
+{
+    char takes[BYTES_TEXT], why[BYTES_TEXT + 16];
+    for (int r = l->rung, next; r < (int)plan->offer_rung; r = next) {
+        for (next = r + 1; next < (int)plan->offer_rung && !plan->missed[next];) next++;
+        if (!plan->missed[r]) continue;
+        snprintf(why, sizeof why, "takes %s", bytes_format(takes, (uint64_t)plan->missed[r]));
+        tell_failure(l, r, FAILURE_BUFFER, next, why);
+    }
+    if (!rungs[l->rung].fallback) l->rung = (int)plan->offer_rung;
 }
 
 static enum plim_status come_down(struct ladder *l, enum plim_status status, struct engine **e,
@@ -233,11 +227,14 @@ static enum plim_status come_down(struct ladder *l, enum plim_status status, str
     bool served = !l->stage;
     while (status != PLIM_OK) {
         enum failure cause = failure_of(status, l->stage, l->device);
+        if (cause == FAILURE_BUFFER && l->rung < OFFER_RUNGS)
+            l->rung = OFFER_RUNGS - 1; /* it tried them all */
         int next = next_rung(l, cause);
-        tell_failure(l, cause, next, err->text);
-        if (next < 0) return status;
-        status = try_rung(l, next, e, err);
+        if (next < 0) return status; /* the caller tells the error itself */
+        tell_failure(l, l->rung, cause, next, err->text);
+        status = open_rung(l, next, e, err);
     }
+    tell_missed(l, engine_plan(*e));
     const struct rung *r = &rungs[l->rung];
     if (served) l->stage = NULL;
     log_say(l->log, r->limited ? LOG_LEVEL_WARN : LOG_LEVEL_INFO, "rung %s: %s%s", r->name, r->what,
@@ -248,12 +245,13 @@ static enum plim_status come_down(struct ladder *l, enum plim_status status, str
 enum plim_status ladder_open(struct ladder *l, struct engine **out, struct plim_error *err)
 {
     *out = NULL;
-    return come_down(l, try_rung(l, 0, out, err), out, err);
+    return come_down(l, open_rung(l, 0, out, err), out, err);
 }
 
 enum plim_status ladder_down(struct ladder *l, struct engine *e, enum plim_status status,
                              struct plim_error *err)
 {
+    l->memory[0] = 0;
     return come_down(l, status, &e, err);
 }
 

@@ -1,18 +1,19 @@
-/* ladder.h - what a server comes down to where its device cannot hold what was asked, or fails: a table of rungs.
+/* ladder.h - how a server degrades where its device cannot hold what was asked, or fails: a table of rungs.
  *
  *     struct ladder l = {.options = options, .open = open_device, .arg = me, .log = &log, .fallback = true};
- *     ladder_open(&l, &engine, &err);                  // the first rung that stands
+ *     ladder_open(&l, &engine, &err);                  // the highest rung that works
  *     engine_run(engine, stop, &err);                  // a step fails
- *     ladder_down(&l, engine, status, &err);           // the same engine on a lower rung; what ran and waits goes on
+ *     ladder_down(&l, engine, status, &err);           // the same engine on a lower rung; its requests go on
  *     engine_close(engine), ladder_close(&l);
  *
- * A rung is the options asked for, and those of every rung above it on the same device that were allowed, and its own. Which rung
- * is next depends on what failed: less memory does not help a device that is lost. A rung whose answers have other numbers
- * than those asked for is used only where its kind was allowed.
+ * The upper rungs are those of the planner's offers (plan/offer.h): the planner itself takes the highest that fits. The
+ * ladder comes down by one where a device refuses what was planned, and to the CPU where the device cannot serve at all.
+ * Which rung is next depends on what failed: less memory does not help a device that is lost. Rungs that compute other
+ * numbers than were asked for are used only where `allowed` has them.
  *
  * Invariants
  *  1. Rungs are tried in the order of the table, each at most once: coming down ends.
- *  2. What no rung helps against (a file that lies, a model nobody knows) is told at once, as it came.
+ *  2. An error that no rung helps against (a damaged file, an unknown model) is returned at once, as it came.
  *  3. When ladder_open or ladder_down fail, the error is that of the last rung that was tried.
  */
 #ifndef PLIM_SERVE_LADDER_H
@@ -43,13 +44,11 @@ bool ladder_read_allowed(const char *text, unsigned *out);
 
 struct rung {
     const char *name, *what; /* "streamed"; what it is, for people */
-    unsigned needs;          /* must be allowed */
+    unsigned needs;          /* bits of ladder.allowed */
     unsigned helps;          /* a bit for each enum failure that it may help against */
-    bool
-        below; /* only where a tier is below the device: the host's memory, or a folder (engine_options.scratch) */
-    bool fallback; /* on the fallback device, whatever the rungs above were on */
-    bool limited;  /* performance will be limited */
-    void (*set)(struct engine_options *options);
+    bool fallback;           /* on the fallback device */
+    bool exact;              /* in float32 */
+    bool limited;            /* performance will be limited */
 };
 /* By number, from 0; NULL behind the last. */
 const struct rung *ladder_rung(int number);
@@ -64,9 +63,10 @@ struct ladder {
     void *arg;
     const struct log *log;
     /* The ladder's own. */
-    struct device *device; /* open, or NULL */
-    const char *stage;     /* how far the start has come; the caller sets it to NULL when it serves */
-    int rung;              /* the one in use, or the last one tried */
+    struct device *device;    /* open, or NULL */
+    const char *stage;        /* how far the start has come; the caller sets it to NULL when it serves */
+    int rung;                 /* the one in use, or the last one tried */
+    char memory[MEMORY_TEXT]; /* taken when the last rung failed; "": unknown */
 };
 
 enum plim_status ladder_open(struct ladder *l, struct engine **out, struct plim_error *err);

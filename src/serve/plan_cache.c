@@ -41,13 +41,12 @@ void plan_key_make(struct plan_key *key, const char *model, const struct device_
     key->text = (struct strbuf)STRBUF_INIT;
     strbuf_addf(&key->text, "plimsoll %s; %s, %zu bytes, %d threads; ", PLIMSOLL_VERSION, facts->name,
                 facts->memory_bytes, facts->threads);
-    strbuf_addf(
-        &key->text, "budget %lld %lld, context %lld %lld, parallel %d, step %lld, queue %d, vocab %lld, ",
-        (long long)o->budget, (long long)o->host_budget, (long long)o->max_context,
-        (long long)o->least_context, o->parallel, (long long)o->step_tokens, o->queue, (long long)o->vocab);
-    strbuf_addf(&key->text, "type %d %d, overhead %lld, beside %lld, window %lld, %d%d%d;", (int)o->kv_type,
-                (int)o->weights, (long long)o->overhead, (long long)o->beside, (long long)o->window, o->whole,
-                o->stream, o->exact);
+    strbuf_addf(&key->text, "budget %lld %lld, context %lld, parallel %d, step %lld, queue %d, vocab %lld, ",
+                (long long)o->budget, (long long)o->host_budget, (long long)o->max_context, o->parallel,
+                (long long)o->step_tokens, o->queue, (long long)o->vocab);
+    strbuf_addf(&key->text, "type %d %d, overhead %lld, beside %lld, window %lld, rung %d, %d%d%d%d;",
+                (int)o->kv_type, (int)o->weights, (long long)o->overhead, (long long)o->beside,
+                (long long)o->window, (int)o->first_rung, o->allow_kv8, o->allow_window, o->stream, o->exact);
     add_model(&key->text, model);
 }
 
@@ -75,10 +74,12 @@ static const struct {
     size_t offset;
     int64_t least;
 } numbers[] = {{"overhead", offsetof(struct kept_plan, overhead), 1},
-               {"step", offsetof(struct kept_plan, step), 1},
-               {"parallel", offsetof(struct kept_plan, parallel), 1},
-               {"context", offsetof(struct kept_plan, context), 1},
-               {"share", offsetof(struct kept_plan, share), 0}};
+               {"step", offsetof(struct kept_plan, offer.step), 1},
+               {"parallel", offsetof(struct kept_plan, offer.requests), 1},
+               {"context", offsetof(struct kept_plan, offer.context), 1},
+               {"window", offsetof(struct kept_plan, offer.window), 0},
+               {"share", offsetof(struct kept_plan, offer.share), 0},
+               {"coded", offsetof(struct kept_plan, coded), 0}};
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
 bool plan_cache_load(const struct plan_key *key, struct kept_plan *out)

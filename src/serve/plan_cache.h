@@ -21,8 +21,9 @@ struct plan_key {
 };
 
 struct kept_plan {
-    int64_t overhead; /* host bytes beside the arena, as the plan counted them */
-    int64_t step, parallel, context, share;
+    int64_t overhead; /* host bytes of the process and its caller, as the plan counted them */
+    struct offer offer;
+    int64_t coded; /* offer.coded as a number */
 };
 
 void plan_key_make(struct plan_key *key, const char *model, const struct device_facts *facts,

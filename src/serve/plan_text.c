@@ -37,6 +37,7 @@ void plan_text_json(const struct engine_plan *p, struct json_writer *w)
     json_bool(w, "remembered", p->remembered);
     json_str(w, "kv_type", dtype_name(p->kv_type));
     json_int(w, "longest_at_once", together(p, p->context));
+    json_int(w, "rate_context", p->rate_context);
     json_double(w, "prefill_tokens_per_second", p->prefill_rate);
     json_double(w, "decode_tokens_per_second", p->decode_rate);
     json_double(w, "decode_tokens_per_second_full", p->full_rate);
@@ -59,7 +60,7 @@ static void bytes_part(const struct engine_plan *p, const struct device_facts *f
     line(out, own ? "driver, libraries" : "process",
          own ? (int64_t)facts->overhead_bytes : p->overhead - server - p->requests, "");
     if (!own) line(out, "connections, requests", server + p->requests, "at most");
-    line(out, "total", p->total, p->budget ? "" : "no budget: nothing holds it");
+    line(out, "total", p->total, p->budget ? "" : "no --budget: may use the whole device");
     if (own) line(out, "beside it, on the host", p->host, "");
     if (p->streamed)
         strbuf_addf(out, "  %s of parameters live on the host and come for each step\n",
@@ -84,10 +85,13 @@ void plan_text(const struct engine_plan *p, const struct device_facts *facts, in
 {
     char budget[BYTES_TEXT];
     strbuf_addf(out, "serving on %s, %s%s, rung %s\n", facts->name, p->budget ? "budget " : "no budget",
-                p->budget ? bytes_format(budget, (uint64_t)p->budget) : "", p->rung ? p->rung : "full");
+                p->budget ? bytes_format(budget, (uint64_t)p->budget) : "", p->rung);
     bytes_part(p, facts, server, out);
     strbuf_addf(out, "requests\n");
     requests_part(p, out);
-    strbuf_addf(out, "predicted tokens/s\n  prompts %.0f, answers %.0f for one request, %.0f for %d\n",
-                p->prefill_rate, p->decode_rate, p->full_rate, p->parallel);
+    if (p->decode_rate > 0)
+        strbuf_addf(out,
+                    "predicted tokens/s, at %lld positions a request\n"
+                    "  prompts %.0f, answers %.0f for one request, %.0f for %d\n",
+                    (long long)p->rate_context, p->prefill_rate, p->decode_rate, p->full_rate, p->parallel);
 }

@@ -72,12 +72,13 @@ def faults_at_start(model, wanted):
 def rung_at(model, budget, *flags):
     r = subprocess.run([CARD, "plan", "--serve", model, "--json", "--device", "cuda", "--budget", str(budget), *flags], capture_output=True, text=True,
                        env=dict(os.environ, FAKE_CARD="x=1"))
-    return json.loads(r.stdout)["rung"] if r.returncode == 0 else None
+    p = json.loads(r.stdout) if r.returncode == 0 else {"rung": None}
+    return p["rung"] if not flags or r.returncode or p["plan"]["context"] >= 256 else "too short"
 
 
 def least(model, rungs, *flags):
     """The smallest budget whose plan is on one of these rungs."""
-    low, high = 0, 2 << 20
+    low, high = 0, 256 << 20
     while high - low > 16384:
         middle = (low + high) // 2
         low, high = (low, middle) if rung_at(model, middle, *flags) in rungs else (middle, high)

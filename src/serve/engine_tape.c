@@ -1,0 +1,71 @@
+/* engine_tape.c - the tape of one step of a decoder. See engine_size.h. */
+#include "runtime/load.h"
+#include "serve/engine_size.h"
+
+/* Whether op i is a gated unit whose result is read by the next product and by nothing else. */
+static bool is_read_once(const struct tape *tape, int i)
+{
+    if (tape->ops[i].kind != OP_GLU || i + 1 == tape->nops) return false;
+    int made = tape_root(tape, tape->ops[i].out[GLU_H]), reads = 0;
+    for (int j = 0; j < tape->nops; j++)
+        for (int k = 0; k < OP_MAX_IN; k++) {
+            int in = tape->ops[j].in[k];
+            reads += in >= 0 && tape_root(tape, in) == made;
+        }
+    return reads == 1 && tape->ops[i + 1].kind == OP_LINEAR &&
+           tape_root(tape, tape->ops[i + 1].in[LINEAR_X]) == made;
+}
+
+/* Parameters of the last layers live on the tier below and are fetched before the ops that read them. */
+static enum plim_status stream(const struct engine_tape *t, struct tape *tape, struct plim_error *err)
+{
+    const struct device_facts *facts = &t->e->device->facts;
+    struct offload_options offload = {.param_tier = facts->lower_tier,
+                                      .param_share = (int)t->share,
+                                      .slice_bytes = 1 << 20}; /* nothing is updated */
+    struct prefetch_options ahead = {.loop_lead = PREFETCH_AHEAD, .loop_lag = PREFETCH_AHEAD};
+    enum plim_status status = pass_offload(tape, &offload, err);
+    if (status != PLIM_OK || !facts->async_copies) return status;
+    return pass_prefetch(tape, &ahead, err);
+}
+
+enum plim_status engine_tape_build(void *arg, int64_t unused, struct tape *out, struct plim_error *err)
+{
+    const struct engine_tape *t = arg;
+    const struct engine *e = t->e;
+    struct model_shape shape = {
+        .batch = 1, .time = t->size.tokens, .head = HEAD_LAST_LOGITS, .flat = t->size};
+    shape.flat.samples = !e->device->facts.unified_memory, shape.flat.top = ENGINE_LOGPROBS;
+    (void)unused;
+    tape_init(out);
+    enum plim_status status = model_emit(&e->spec, &shape, out, err);
+    if (status == PLIM_OK) status = pass_precision(out, e->plan.precision, err);
+    if (status == PLIM_OK) quantise_tape(&e->quantisation, &e->spec, out);
+    if (status == PLIM_OK && t->share) status = stream(t, out, err);
+    if (status == PLIM_OK) status = tape_verify(out, err);
+    for (int i = 0; i < out->nops; i++) {
+        out->ops[i].attr.repeatable = true; /* same seed, same text */
+        out->ops[i].attr.read_once = is_read_once(out, i);
+    }
+    if (status != PLIM_OK) tape_release(out);
+    return status;
+}
+
+enum plim_status engine_choose_weights(struct engine *e, struct plim_error *err)
+{
+    struct engine_tape one = {e, {1, 1, 1, 1, 1}, 0};
+    struct tape tape;
+    const struct kernel *kernels = e->device->kernels; /* NULL: the device is not here */
+    if (kernels && !kernels[OP_LINEAR_Q].run) {
+        if (e->options.weights == WEIGHTS_AS_IS) return PLIM_OK;
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "this device has no kernels for %s weights; use the CPU, or as-is",
+                         weights_kind_name(e->options.weights));
+    }
+    enum plim_status status = engine_tape_build(&one, 0, &tape, err);
+    if (status != PLIM_OK) return status;
+    struct quantise_wish wish = {e->options.weights, e->model, !kernels || kernels[OP_EXPERT_LINEAR_Q].run};
+    status = quantise_choose(&e->quantisation, &wish, &e->spec, &tape, err);
+    tape_release(&tape);
+    return status;
+}
