@@ -465,11 +465,13 @@ static enum plim_status write_files(struct serving *g, struct plim_error *err)
     return status;
 }
 
-/* plan --serve: what serve would commit, and nothing is. */
+/* plan --serve: what serve would commit; nothing is committed. */
 static int show_plan(struct serving *g)
 {
     const struct engine_plan *plan = engine_plan(g->engine);
     struct strbuf out = STRBUF_INIT;
+    int cards = serve_plan_cards(g->flags->device);
+    if (cards > 1) cli_say("serving uses 1 of the %d cards of %s", cards, g->flags->device);
     if (g->flags->json)
         serve_plan_json(g->name, &g->ladder.device->facts, plan, server_bytes(&g->limits), &out);
     else

@@ -12,6 +12,12 @@ bool serve_plan_absent(const char *name)
     return !device_name_read(name, &here) && preset_find(name, &preset, NULL) == PLIM_OK;
 }
 
+int serve_plan_cards(const char *name)
+{
+    struct preset_machine machine;
+    return preset_machine(name, &machine) ? machine.cards : 1;
+}
+
 static enum plim_status absent_sync(struct device *device, struct plim_error *err)
 {
     (void)device, (void)err;

@@ -6,6 +6,7 @@
 
 /* Is `name` a preset's, and no device's of this machine? */
 bool serve_plan_absent(const char *name);
+int serve_plan_cards(const char *name); /* of a machine that can be rented; 1: it is something else */
 /* A device of which there are only facts: good for plans. */
 enum plim_status serve_plan_device(const char *name, struct device **out, struct plim_error *err);
 

@@ -61,14 +61,28 @@ static void bytes_part(const struct engine_plan *p, const struct device_facts *f
          own ? (int64_t)facts->overhead_bytes : p->overhead - server - p->requests, "");
     if (!own) line(out, "connections, requests", server + p->requests, "at most");
     line(out, "total", p->total, p->budget ? "" : "no --budget: may use the whole device");
-    if (own) line(out, "beside it, on the host", p->host, "");
     if (p->streamed)
         strbuf_addf(out, "  %s of parameters live on the host and come for each step\n",
                     bytes_format(below, (uint64_t)p->streamed));
 }
 
+/* Encoders and encoder-decoders have rows instead of blocks. */
+static void rows_part(const struct engine_plan *p, struct strbuf *out)
+{
+    if (p->width)
+        strbuf_addf(out, "  vectors of %lld numbers, texts of up to %lld tokens, %lld tokens a batch\n",
+                    (long long)p->width, (long long)p->context, (long long)p->step_tokens);
+    else
+        strbuf_addf(out, "  up to %d requests at once, %d may wait; sources and answers of up to %lld tokens\n",
+                    p->parallel, p->queue, (long long)p->context);
+}
+
 static void requests_part(const struct engine_plan *p, struct strbuf *out)
 {
+    if (p->width || p->answer) {
+        rows_part(p, out);
+        return;
+    }
     strbuf_addf(out,
                 "  %lld blocks of %d positions; up to %d requests at once, %d may wait, %lld tokens a step\n",
                 (long long)p->blocks, ENGINE_BLOCK, p->parallel, p->queue, (long long)p->step_tokens);
@@ -83,9 +97,11 @@ static void requests_part(const struct engine_plan *p, struct strbuf *out)
 void plan_text(const struct engine_plan *p, const struct device_facts *facts, int64_t server,
                struct strbuf *out)
 {
-    char budget[BYTES_TEXT];
-    strbuf_addf(out, "serving on %s, %s%s, rung %s\n", facts->name, p->budget ? "budget " : "no budget",
+    char budget[BYTES_TEXT], host[BYTES_TEXT];
+    strbuf_addf(out, "serving on %s, %s%s, rung %s", facts->name, p->budget ? "budget " : "no budget",
                 p->budget ? bytes_format(budget, (uint64_t)p->budget) : "", p->rung);
+    if (p->host) strbuf_addf(out, "; needs %s of host memory", bytes_format(host, (uint64_t)p->host));
+    strbuf_addc(out, '\n');
     bytes_part(p, facts, server, out);
     strbuf_addf(out, "requests\n");
     requests_part(p, out);

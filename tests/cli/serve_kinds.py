@@ -41,6 +41,18 @@ def refused(s, path, ask, code, param, word):
 def inside(s, budget):
     hold = json.loads(s.get("/hold")[1])
     ok(hold["used"] == hold["plan"]["total"] <= budget and hold["process"] <= budget, f"planned {hold['plan']['total']} = ledger {hold['used']}, process {hold['process']}")
+    return hold
+
+
+def planned(model, hold, *flags):
+    """plan --serve says what serve has committed, also as text, and for a card that is not here."""
+    p = json.loads(plim.run("plan", "--serve", model, "--json", "--device", "cpu", *flags).stdout)["plan"]
+    near = abs(p["total"] - hold["plan"]["total"])
+    ok(near <= 512 << 10 and all(p[k] == hold["plan"][k] for k in ("context", "parallel", "parameters")), f"planned before {p['total']}, serving {hold['plan']['total']}")
+    text = plim.run("plan", "--serve", model, "--device", "rtx-4090")
+    ok(text.returncode == 0 and "serving on rtx-4090" in text.stdout and "tokens" in text.stdout, f"on a card: {text.stdout[:80]!r} {text.stderr}")
+    small = plim.run("plan", "--serve", model, "--device", "cpu", "--budget", "12MiB")
+    ok(small.returncode == 3 and "missing" in small.stderr, f"too small: {small.stderr.strip()}")
 
 
 def order(path, message):
@@ -108,7 +120,7 @@ def encoder(folder):
         refused(s, "/v1/embeddings", {"input": "word " * 500}, 400, "input", "48 tokens")
         refused(s, "/v1/embeddings", {"input": ["x"] * 3000}, 422, "input", "2048")
         ok(s.metric("prompt_tokens_total") > 0 and s.metric("request_success_total", finished_reason="stop") > 300, "they are counted")
-        inside(s, 96 << 20)
+        planned(f"{folder}/bert", inside(s, 96 << 20), "--budget", "96MiB", "--max-connections", 64)
         moves(s, control, lambda plan: plan["arena"] - plan["parameters"], lambda i: apart(vectors(s, TEXTS * 8), wanted * 8) < 1e-6, lambda i: True)
         ok(s.wait_for(s.idle) and s.stop() == 0, "stopped")
     small = plim.run("serve", f"{folder}/bert", "--budget", "20MiB", "--port", 0, "--device", "cpu")
@@ -148,7 +160,7 @@ def t5(folder):
         gone = [server.open_connection(s, "/v1/completions", ask(p, max_tokens=64, ignore_eos=True, stream=True)) for p in prompts]
         for c in gone: c.close()
         ok(s.wait_for(s.idle), "clients that go leave nothing behind")
-        inside(s, 96 << 20)
+        planned(f"{folder}/t5", inside(s, 96 << 20), *flags[:-2])
         moves(s, control, lambda plan: plan["pool"], lambda i: text(prompts[i]), lambda i: wanted[i])
         waits = [server.background(s.post, "/v1/completions", ask(p, max_tokens=60, ignore_eos=True)) for p in prompts]
         # a request counts as there when the server knows it: one that is still on its way may be hung up on

@@ -23,7 +23,7 @@ plim.need_gpu()
 SIZES = dict(vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
              num_key_value_heads=8, head_dim=64, max_position_embeddings=131072)
 BUDGETS = [float(b) for b in sys.argv[1:]] or [3, 4, 6, 8, 16, 24, 40, 80, 120, 130]
-CLIENTS = 48
+CLIENTS = 32
 
 
 def ask(s, n):
