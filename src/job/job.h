@@ -153,11 +153,12 @@ enum offload_device { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
 /* Keys of other frameworks that ask for something: wishes.c grants it or says what to write instead. */
 struct job_wishes {
     bool use_deepspeed, cpu_offload, nvme_offload, checkpointing, checkpointing_given, zero_given;
+    bool cpu_offload_given, nvme_offload_given; /* false is a wish, too: nothing is offloaded */
     int64_t zero_stage;
     int offload_optimizer, offload_param; /* enum offload_device */
     bool offload_optimizer_given, offload_param_given;
-    bool memory_offload; /* training.memory.enable_cpu_offload: the planner may offload, as it may anyway */
-    double pool_gb;      /* a budget in GB; 0: none */
+    bool memory_offload, memory_offload_given; /* training.memory.enable_cpu_offload */
+    double pool_gb;                            /* a budget in GB; 0: none */
     double
         cuda_fraction; /* share of a GPU's memory that is the budget, instead of the profile's; 0: not given */
     double min_lr_ratio, warmup_min_ratio; /* DeepSpeed's floors, of the learning rate; 0: none */
