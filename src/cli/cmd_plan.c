@@ -112,7 +112,7 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
     if (o->cluster.ranks < 0 || o->cluster.nodes < 0)
         return plim_fail(err, PLIM_BAD_INPUT, "plan: options '--ranks' and '--nodes': write 1 or more");
     cluster_from_keys(&o->cluster, job->training.link, job->training.network);
-    if (o->device && cluster_find(o->device, &o->cluster)) o->device = o->cluster.device;
+    if (o->device) cluster_find(o->device, &o->cluster);
     struct job asked = *job; /* a device that is named is planned for, whatever the budget leaves of it */
     if (strcmp(job->training.device, "auto")) asked.budget = 0;
     enum plim_status status =

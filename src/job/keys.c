@@ -265,7 +265,7 @@ static const struct schema_row rows[] = {
     {"output.gather_weights", SCHEMA_BOOL, AT(gather_weights), .fallback = "true", .help = "several ranks: parameters of a checkpoint come to rank 0, which writes them as one file that other programs read; false: each rank writes its own piece (train, eval, generate, serve and export read both)"},
     {"training.deepspeed.stage3_gather_16bit_weights_on_model_save", .alias = "output.gather_weights"},
     {"training.save_total_limit", .alias = "output.keep_checkpoints"},
-    {"host_budget", SCHEMA_BYTES, AT(host_budget), .min = 1, .max = 1e18, .help = "bytes of the host that a job on a GPU may take, host tier and program together; absent: what the machine has free"},
+    {"host_budget", SCHEMA_BYTES, AT(host_budget), .min = 1, .max = 1e18, .help = "bytes of the host that a job on a GPU may take, host tier and program together; absent: what the machine has free, or the preset of a machine says"},
     {"budget", SCHEMA_BYTES, AT(budget), .flag = GIVEN(budget_given), .names = follows, .min = 1, .max = 1e18, .help = "bytes the job may take; auto: as absent at the start, and then it follows what others take; absent: what the machine has (or a container's limit), times the profile's target, and on a CPU no more than is free"},
     {"profile", SCHEMA_ENUM, AT(profile), .flag = GIVEN(profile_given), .names = profiles, .fallback = "balanced", .help = "memory profile: shares of memory for the budget and for what the monitor says"},
 };

@@ -496,11 +496,12 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out)
     if (out->total <= s->request->budget) {
         bytes_format(need, (uint64_t)out->host);
         bytes_format(have, (uint64_t)s->request->host_budget);
+        size_t has = s->request->facts->host_bytes;
+        bool all = has && s->request->host_budget >= (int64_t)has;
         return plim_fail(
             err, PLIM_NO_FIT,
-            "does not fit: what leaves the device takes %s of the host, where %s may be taken; raise "
-            "host_budget or the budget",
-            need, have);
+            "does not fit: what leaves the device takes %s of the host, where %s may be taken; raise %s",
+            need, have, all ? "the budget, or use a host with more memory" : "host_budget or the budget");
     }
     return say_missing(s, out);
 }

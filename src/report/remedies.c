@@ -440,6 +440,9 @@ static void cost_of_raise(struct attempt *a, int64_t device_more, int64_t host_m
 /* The host's line is held against the process too, and processes of one job differ by some pages. */
 #define PROCESS_DIFFERS (1 << 20)
 
+/* A machine that is not here has no more than its preset says. */
+static bool host_is_fixed(const struct device_facts *f) { return f->host_bytes && !f->free_bytes; }
+
 /* Lines raised to these needs, or a little more where the search does not come back to the smallest plan. */
 static bool try_lines(struct offers *o, const struct attempt *fresh, int64_t device, int64_t host, int tries)
 {
@@ -451,6 +454,7 @@ static bool try_lines(struct offers *o, const struct attempt *fresh, int64_t dev
         int64_t most = (int64_t)r->facts->memory_bytes;
         bool more = device > r->budget, more_host = host_line && host > r->host_budget;
         if (more && most && device > most) return false; /* no line lies above what a device has */
+        if (more_host && host_is_fixed(r->facts) && host > (int64_t)r->facts->host_bytes) return false;
         if (more) raise_line(&a, "budget", device, most, &a.budget);
         if (more_host) raise_line(&a, "host_budget", host, 0, &a.host_budget);
         if (!fits(&a)) continue;
