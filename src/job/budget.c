@@ -13,16 +13,22 @@ static enum plim_status check_tier(const struct job *job, const char *key, int t
                      tier_name((enum tier)tier), tier_name(lower));
 }
 
-enum plim_status job_check_memory(const struct job *job, const char *where, int64_t bytes,
-                                  const struct device_facts *facts, struct plim_error *err)
+enum plim_status budget_check(const char *who, const char *where, int64_t bytes,
+                              const struct device_facts *facts, struct plim_error *err)
 {
     char budget[BYTES_TEXT], memory[BYTES_TEXT];
     if (bytes <= (int64_t)facts->memory_bytes) return PLIM_OK;
     bytes_format(budget, (uint64_t)bytes);
     bytes_format(memory, facts->memory_bytes);
-    return plim_fail(
-        err, PLIM_BAD_INPUT, "%s: %s: %s is more than %s has (%s%s); write less, or leave it out", job->name,
-        where, budget, facts_holder(facts), memory, facts->memory_limited ? ", the container's limit" : "");
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: %s: %s is more than %s has (%s%s); write less, or leave it out", who, where, budget,
+                     facts_holder(facts), memory, facts->memory_limited ? ", the container's limit" : "");
+}
+
+enum plim_status job_check_memory(const struct job *job, const char *where, int64_t bytes,
+                                  const struct device_facts *facts, struct plim_error *err)
+{
+    return budget_check(job->name, where, bytes, facts, err);
 }
 
 /* A machine that is planned for from afar has what it has; on one that is here others may make room. */

@@ -364,7 +364,9 @@ enum plim_status job_plan(struct job *job, struct plan_request *request, struct 
                           struct plim_error *err);
 
 /* No run holds a line above what its device, or the container it is in, has; `where` names the key or option that asks for
- * it. A plan may be made for such a line on a CPU and says so. */
+ * it, `who` the job or command. A plan may be made for such a line on a CPU and says so. */
+enum plim_status budget_check(const char *who, const char *where, int64_t bytes,
+                              const struct device_facts *facts, struct plim_error *err);
 enum plim_status job_check_memory(const struct job *job, const char *where, int64_t bytes,
                                   const struct device_facts *facts, struct plim_error *err);
 
