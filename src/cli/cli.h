@@ -140,6 +140,23 @@ enum plim_status cli_open_device_as(const struct device_wish *wish, struct devic
 /* The job's device. */
 enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err);
 
+/* The budget of a command that reads no job (default_line.c). */
+struct device_line {
+    uint64_t budget; /* --budget */
+    bool given;
+    uint64_t fallback; /* cli_default_line, asked before the command takes memory */
+};
+/* What this process may take where nobody gave a budget: a container's limit, less what others in it use and a reserve. 0: no
+ * container limits it. */
+uint64_t cli_default_line(void);
+/* Bytes of the host that what is read before a device is open may take; 0: no line. */
+uint64_t cli_host_line(const struct device_line *line);
+/* The line on a device: a container limits no card's own memory. 0: none. */
+int64_t cli_device_line(const struct device_line *line, const struct device_facts *facts);
+/* PLIM_BAD_INPUT: --budget is more than the device or its container has. More than is free now is a note on stderr. */
+enum plim_status cli_check_line(const char *command, const struct device_line *line,
+                                const struct device_facts *facts, struct plim_error *err);
+
 /* The job gets to know the device it runs on or is planned for: training.preset: auto is resolved. What a preset has set is
  * a note on stderr unless quiet. */
 enum plim_status cli_meet_device(struct job *job, const struct device_facts *facts,

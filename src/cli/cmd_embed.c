@@ -51,7 +51,8 @@ static const struct option_row rows[] = {
     {"tokenizer", 't', OPTION_STRING, AT(tokenizer), "FILE",
      "tokenizer.json or a folder with one; absent: the model's own"},
     {"max-line", 0, OPTION_BYTES, AT(max_line), "BYTES", "longest line that is accepted (16MiB)"},
-    {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES", "hold this line, e.g. 256MiB; absent: none",
+    {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
+     "memory budget, e.g. 256MiB; absent: none, or in a container what its limit leaves",
      .given = OPTION_GIVEN(struct embed_flags, budget_given)},
     {"device", 0, OPTION_STRING, AT(device), "NAME",
      "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
@@ -87,6 +88,7 @@ static const struct command command = {
 /* One run of the command. */
 struct embedding {
     const struct embed_flags *flags;
+    struct device_line line;
     struct sentence_config how;
     char dir[CLI_PATH];
     struct codec codec;
@@ -155,7 +157,7 @@ static enum plim_status open_codec(struct embedding *e, struct plim_error *err)
     if (!e->flags->tokenizer && !file_exists(path))
         return plim_fail(err, PLIM_BAD_INPUT, "%s: there is no tokenizer.json; give --tokenizer",
                          e->how.path);
-    enum plim_status status = codec_open_within(which, e->flags->budget, &e->codec, err);
+    enum plim_status status = codec_open_within(which, cli_host_line(&e->line), &e->codec, err);
     if (status == PLIM_OK && !e->codec.tokenizer)
         status =
             plim_fail(err, PLIM_BAD_INPUT, "embed: option '--tokenizer': encoders have no byte tokenizer");
@@ -175,7 +177,7 @@ static enum plim_status open_embedder(struct embedding *e, struct plim_error *er
     struct embed_room room = {.how = e->how,
                               .exact = e->flags->exact,
                               .rows = e->flags->batch,
-                              .budget = e->flags->budget_given ? (int64_t)e->flags->budget : 0,
+                              .budget = cli_device_line(&e->line, &e->device->facts),
                               .log = e->flags->quiet ? NULL : &log};
     struct model_spec spec;
     enum plim_status status = hf_config_load(e->how.path, &spec, err);
@@ -198,6 +200,7 @@ static enum plim_status open_model(struct embedding *e, struct plim_error *err)
     const struct embed_flags *f = e->flags;
     struct device_wish wish = {"embed", f->device, "--device cpu", f->threads, f->budget};
     enum plim_status status = cli_open_device_as(&wish, &e->device, err);
+    if (status == PLIM_OK) status = cli_check_line("embed", &e->line, &e->device->facts, err);
     if (status == PLIM_OK) status = open_embedder(e, err);
     const struct backend *other = backend_fallback();
     bool chosen = e->device && !strcmp(f->device, "auto") && strcmp(e->device->ops->name, other->name);
@@ -295,6 +298,7 @@ static void tell(const struct embedding *e)
 static enum plim_status embed(struct embedding *e, const struct string_list *args, struct plim_error *err)
 {
     enum plim_status status = check_flags(e->flags, err);
+    e->line = (struct device_line){e->flags->budget, e->flags->budget_given, cli_default_line()};
     if (status == PLIM_OK) status = find_how(e, args->items[0], err);
     if (status == PLIM_OK)
         status =

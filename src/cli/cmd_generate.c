@@ -33,7 +33,8 @@ static const struct option_row rows[] = {
      "with --beams: scores of texts are divided by length^X; above 0 favours long ones (1)",
      .given = OPTION_GIVEN(struct generate_flags, penalty_given)},
     {"seed", 0, OPTION_INT64, AT(seed), "N", "same seed, same text (1)"},
-    {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES", "hold this line, e.g. 64MiB; absent: none",
+    {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
+     "memory budget, e.g. 64MiB; absent: none, or in a container what its limit leaves",
      .given = OPTION_GIVEN(struct generate_flags, budget_given)},
     {"device", 0, OPTION_STRING, AT(device), "NAME",
      "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
@@ -190,14 +191,15 @@ static enum plim_status writer_init(const struct generation *g, struct writer *w
     w->options.model = g->dir;
     w->options.vocab = g->codec.vocab_size;
     w->options.weights = weights_kind_parse(f->weights);
-    w->options.budget = w->room.budget = f->budget_given ? (int64_t)f->budget : 0;
     w->options.log = w->room.log = f->quiet ? NULL : &w->log;
     enum plim_status status = hf_config_load(g->dir, &w->spec, err);
     return status == PLIM_OK ? find_room(g, w, err) : status;
 }
 
-static enum plim_status writer_open(struct writer *w, struct device *device, struct plim_error *err)
+static enum plim_status writer_open(const struct generation *g, struct writer *w, struct device *device,
+                                    struct plim_error *err)
 {
+    w->options.budget = w->room.budget = cli_device_line(&g->line, &device->facts);
     int64_t most = device->facts.unified_memory ? STEP_TOKENS : STEP_TOKENS_DEVICE;
     w->options.step_tokens = w->tokens < most ? w->tokens : most;
     return model_has_source(&w->spec) ? seq2seq_open(w->options.model, device, &w->room, &w->seq2seq, err)
@@ -232,14 +234,15 @@ static enum plim_status open_model(struct generation *g, struct device **device,
     struct device_wish wish = {"generate", f->device, "--device cpu", f->threads, f->budget};
     enum plim_status status = writer_init(g, w, err);
     if (status == PLIM_OK) status = cli_open_device_as(&wish, device, err);
-    if (status == PLIM_OK) status = writer_open(w, *device, err);
+    if (status == PLIM_OK) status = cli_check_line("generate", &g->line, &(*device)->facts, err);
+    if (status == PLIM_OK) status = writer_open(g, w, *device, err);
     const struct backend *other = backend_fallback();
     bool chosen = *device && !strcmp(f->device, "auto") && strcmp((*device)->ops->name, other->name);
     if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
     cli_say("using %s: %s", other->what, err->text);
     (*device)->ops->close(*device), *device = NULL;
     status = other->open(0, f->threads, device, err);
-    return status == PLIM_OK ? writer_open(w, *device, err) : status;
+    return status == PLIM_OK ? writer_open(g, w, *device, err) : status;
 }
 
 static enum plim_status generate(struct generation *g, struct device **device_out, struct plim_error *err)
@@ -267,7 +270,8 @@ static enum plim_status generate(struct generation *g, struct device **device_ou
 
 static int generate_and_tell(const struct generate_flags *f, const char *what)
 {
-    struct generation g = {.flags = f, .piece = STRBUF_INIT};
+    struct generation g = {
+        .flags = f, .line = {f->budget, f->budget_given, cli_default_line()}, .piece = STRBUF_INIT};
     struct plim_error err = {0};
     struct device *device = NULL;
     int code = 0;

@@ -70,7 +70,8 @@ static const struct command command = {
     .usage = "[OPTION...] CONFIG",
     .description =
         "Chooses micro-batch, accumulation, recomputation, loss slices, optimizer placement and tiers "
-        "so that the job fits its budget and is predicted to run fastest, and shows the result. Exits 0 "
+        "so that the job fits its budget and is predicted to run fastest, and shows the result. Nothing is "
+        "offloaded unless that is needed, or predicted faster by more than a tenth. Exits 0 "
         "when it fits and 3 when nothing does; then the missing bytes and the cheapest remedies are "
         "listed.",
     COMMAND_ROWS(rows),
@@ -111,7 +112,7 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
     if (o->cluster.ranks < 0 || o->cluster.nodes < 0)
         return plim_fail(err, PLIM_BAD_INPUT, "plan: options '--ranks' and '--nodes': write 1 or more");
     cluster_from_keys(&o->cluster, job->training.link, job->training.network);
-    if (o->device && cluster_find(o->device, &o->cluster)) o->device = o->cluster.device;
+    if (o->device) cluster_find(o->device, &o->cluster);
     struct job asked = *job; /* a device that is named is planned for, whatever the budget leaves of it */
     if (strcmp(job->training.device, "auto")) asked.budget = 0;
     enum plim_status status =

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "device/registry.h"
+#include "mem/os.h"
 #include "model/hf.h"
 #include "serve/engine_snapshot.h"
 #include "serve/ladder.h"
@@ -109,6 +110,7 @@ static const struct command command = {
 /* One run of the command. */
 struct serving {
     const struct serve_flags *flags;
+    struct device_line line;
     struct log log;
     char dir[CLI_PATH], name[128];
     struct serve_log stages;
@@ -216,7 +218,8 @@ static struct server_options server_options(const struct serving *g)
     o.limits.body_bytes = (int64_t)f->max_body;
     if (o.limits.bodies_bytes < 4 * o.limits.body_bytes) o.limits.bodies_bytes = 4 * o.limits.body_bytes;
     if (o.limits.body_bytes * 16 > SERVER_TREE) o.tree_bytes = o.limits.body_bytes * 16;
-    server_fit(&o, f->budget_given ? (int64_t)(f->budget / BUDGET_SHARE) : INT64_MAX);
+    uint64_t line = cli_host_line(&g->line);
+    server_fit(&o, line ? (int64_t)(line / BUDGET_SHARE) : INT64_MAX);
     return o;
 }
 
@@ -244,8 +247,7 @@ static enum plim_status open_text(struct serving *g, struct plim_error *err)
 {
     char path[CLI_PATH + 32];
     const char *which = cli_tokenizer_of(g->flags->tokenizer, g->dir, path, sizeof path);
-    enum plim_status status =
-        codec_open_within(which, g->flags->budget_given ? g->flags->budget : 0, &g->codec, err);
+    enum plim_status status = codec_open_within(which, cli_host_line(&g->line), &g->codec, err);
     if (status != PLIM_OK) return status;
     const char *from = g->flags->template ? g->flags->template : g->dir;
     status = chat_template_load(from, NULL, &g->chat, &g->no_chat);
@@ -255,12 +257,42 @@ static enum plim_status open_text(struct serving *g, struct plim_error *err)
     return PLIM_OK;
 }
 
+/* Where nobody gave a budget, a container's limit is one as soon as the plan without it takes more. A server that takes less does
+ * not grow up to the limit. */
+static void choose_line(struct serving *g, struct device *device)
+{
+    struct engine_options probe = g->ladder.options;
+    struct engine *engine = NULL;
+    struct os_allowance may = {0};
+    char line[BYTES_TEXT], takes[BYTES_TEXT] = "more";
+    probe.budget = 0, probe.plan_only = true, probe.remember = false, probe.stage = NULL;
+    g->ladder.options.budget = cli_device_line(&g->line, &device->facts);
+    if (g->line.given || !g->ladder.options.budget) return;
+    if (engine_open(device, &probe, &engine, NULL) == PLIM_OK) {
+        int64_t total = engine_plan(engine)->total;
+        bytes_format(takes, (uint64_t)total);
+        if (total <= g->ladder.options.budget) g->ladder.options.budget = 0;
+    }
+    engine_close(engine);
+    malloc_trim(0);
+    if (!g->ladder.options.budget) return;
+    os_allowance(&may, NULL);
+    log_info(&g->log, "no --budget: the container leaves %s (%s), a server without a line would take %s",
+             bytes_format(line, (uint64_t)g->ladder.options.budget), may.rule, takes);
+}
+
 static enum plim_status open_device(void *arg, bool fallback, struct device **out, struct plim_error *err)
 {
-    const struct serve_flags *f = ((struct serving *)arg)->flags;
+    struct serving *g = arg;
+    const struct serve_flags *f = g->flags;
     if (f->plan && !fallback && serve_plan_absent(f->device)) return serve_plan_device(f->device, out, err);
     struct device_wish wish = {"serve", f->device, "--device cpu", f->threads, f->budget};
-    return fallback ? backend_fallback()->open(0, f->threads, out, err) : cli_open_device_as(&wish, out, err);
+    enum plim_status status =
+        fallback ? backend_fallback()->open(0, f->threads, out, err) : cli_open_device_as(&wish, out, err);
+    if (status == PLIM_OK && !fallback) status = cli_check_line("serve", &g->line, &(*out)->facts, err);
+    if (status != PLIM_OK && *out) (*out)->ops->close(*out), *out = NULL;
+    if (status == PLIM_OK) choose_line(g, *out);
+    return status;
 }
 
 static void device_opened(void *arg, struct device *device)
@@ -482,7 +514,7 @@ static int show_plan(struct serving *g)
 static int serve(const struct serve_flags *f, const char *what)
 {
     int shown = 0;
-    struct serving g = {.flags = f};
+    struct serving g = {.flags = f, .line = {f->budget, f->budget_given, cli_default_line()}};
     struct plim_error err = {0};
     g.log = (struct log){f->quiet || f->plan ? LOG_LEVEL_WARN
                          : f->verbose        ? LOG_LEVEL_DEBUG

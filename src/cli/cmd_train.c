@@ -188,6 +188,7 @@ static enum plim_status share_machine(struct device *device, struct comm *comm, 
     device->facts.ranks = comm->ranks, device->facts.rank = comm->rank;
     device->facts.node_ranks = comm->node ? comm->node->ranks : 0;
     device->facts.async_exchanges = comm->lane && device->facts.unified_memory;
+    device->facts.host_bytes /= (size_t)comm->local_ranks;
     if (!device->facts.unified_memory) return join_cards(device, comm, err);
     device->facts.memory_bytes /= (size_t)comm->local_ranks;
     device->facts.free_bytes /= (size_t)comm->local_ranks;

@@ -149,9 +149,9 @@ static void put_text(struct strbuf *out)
     os_machine_memory(&box, NULL);
     strbuf_addf(out, "plimsoll %s\n", PLIMSOLL_VERSION);
     strbuf_addf(out, "  build     %s, %s, %s\n", build_kind(), ARCHITECTURE, COMPILER);
-    strbuf_addf(out, "  machine   %ld CPUs (%s), %s%s\n", sysconf(_SC_NPROCESSORS_ONLN),
+    strbuf_addf(out, "  machine   %ld CPUs (%s), %s%s%s\n", sysconf(_SC_NPROCESSORS_ONLN),
                 cpu_level_name(cpu_level()), bytes_format(memory, box.total),
-                box.limited ? ", a container's limit" : "");
+                box.limited ? ", a container's limit: " : "", box.limited ? box.rule : "");
     for (size_t i = 0; i < sizeof gemm_types / sizeof gemm_types[0]; i++)
         strbuf_addf(out, "  %-9s %s: %s\n", i ? "" : "matmul", dtype_name(gemm_types[i]),
                     gemm_kernel_name(gemm_types[i]));

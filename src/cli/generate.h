@@ -41,6 +41,7 @@ struct answer {
 /* One run of the command. */
 struct generation {
     const struct generate_flags *flags;
+    struct device_line line;
     char dir[CLI_PATH];
     struct codec codec;
     struct bump store; /* of prompts from a file */

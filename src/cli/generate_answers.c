@@ -23,7 +23,7 @@ static enum plim_status open_codec(struct generation *g, struct plim_error *err)
 {
     char path[CLI_PATH + 32];
     const char *which = cli_tokenizer_of(g->flags->tokenizer, g->dir, path, sizeof path);
-    return codec_open_within(which, g->flags->budget_given ? g->flags->budget : 0, &g->codec, err);
+    return codec_open_within(which, cli_host_line(&g->line), &g->codec, err);
 }
 
 static enum plim_status add_prompt(struct generation *g, const char *text, size_t len, struct plim_error *err)

@@ -13,16 +13,36 @@ static enum plim_status check_tier(const struct job *job, const char *key, int t
                      tier_name((enum tier)tier), tier_name(lower));
 }
 
-enum plim_status job_check_memory(const struct job *job, const char *where, int64_t bytes,
-                                  const struct device_facts *facts, struct plim_error *err)
+enum plim_status budget_check(const char *who, const char *where, int64_t bytes,
+                              const struct device_facts *facts, struct plim_error *err)
 {
     char budget[BYTES_TEXT], memory[BYTES_TEXT];
     if (bytes <= (int64_t)facts->memory_bytes) return PLIM_OK;
     bytes_format(budget, (uint64_t)bytes);
     bytes_format(memory, facts->memory_bytes);
-    return plim_fail(
-        err, PLIM_BAD_INPUT, "%s: %s: %s is more than %s has (%s%s); write less, or leave it out", job->name,
-        where, budget, facts_holder(facts), memory, facts->memory_limited ? ", the container's limit" : "");
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: %s: %s is more than %s has (%s%s); write less, or leave it out", who, where, budget,
+                     facts_holder(facts), memory, facts->memory_limited ? ", the container's limit" : "");
+}
+
+enum plim_status job_check_memory(const struct job *job, const char *where, int64_t bytes,
+                                  const struct device_facts *facts, struct plim_error *err)
+{
+    return budget_check(job->name, where, bytes, facts, err);
+}
+
+/* A machine that is planned for from afar has what it has; on one that is here others may make room. */
+static enum plim_status check_host(const struct job *job, const struct plan_request *request,
+                                   struct plim_error *err)
+{
+    char budget[BYTES_TEXT], has[BYTES_TEXT];
+    int64_t most = (int64_t)request->facts->host_bytes;
+    if (request->facts->free_bytes || !most || request->host_budget <= most) return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: key 'host_budget': %s is more than the machine's host has for a rank (%s); write "
+                     "less, or leave it out",
+                     job->name, bytes_format(budget, (uint64_t)request->host_budget),
+                     bytes_format(has, (uint64_t)most));
 }
 
 enum plim_status job_check_budget(const struct job *job, const struct plan_request *request,
@@ -40,8 +60,9 @@ enum plim_status job_check_budget(const struct job *job, const struct plan_reque
             "%s: key 'training.offload_layers': on a CPU activations are in host memory anyway; remove "
             "the key",
             job->name);
-    return unified_memory ? PLIM_OK
-                          : job_check_memory(job, "key 'budget'", request->budget, request->facts, err);
+    if (unified_memory) return PLIM_OK;
+    status = job_check_memory(job, "key 'budget'", request->budget, request->facts, err);
+    return status == PLIM_OK ? check_host(job, request, err) : status;
 }
 
 bool job_shrink_loader(struct job *job, int64_t missing)

@@ -4,7 +4,6 @@
 #include "base/strbuf.h"
 #include "job/preset.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* What a rank sends and gets at the same time, in a collective of many ranks; about what such links give in practice. */
@@ -18,16 +17,14 @@ static const struct link {
 };
 enum { LINKS = sizeof links / sizeof *links };
 
-bool cluster_find(const char *machine, struct cluster *cluster)
+void cluster_find(const char *machine, struct cluster *cluster)
 {
     struct preset_machine found;
-    if (!preset_machine(machine, &found) || found.cards < 2) return false;
+    if (!preset_machine(machine, &found) || found.cards < 2) return;
     int64_t nodes = cluster->nodes > 0 ? cluster->nodes : 1;
-    snprintf(cluster->device, sizeof cluster->device, "%s", found.device);
     if (!cluster->ranks) cluster->ranks = found.cards * nodes;
     for (int i = 0; i < LINKS && !cluster->link; i++)
         if (!strcmp(links[i].name, found.link)) cluster->link = links[i].name;
-    return true;
 }
 
 void cluster_from_keys(struct cluster *cluster, const char *link, const char *network)
@@ -49,7 +46,7 @@ static enum plim_status find_link(const char *name, const struct link **out, str
         near.best ? "; did you mean " : "", near.best ? near.best : "");
 }
 
-/* Ranks of a node share its network. */
+/* Ranks of a node share its network and its host's memory. */
 enum plim_status cluster_apply(const struct cluster *c, struct device_facts *facts, struct plim_error *err)
 {
     int64_t ranks = c->ranks > 0 ? c->ranks : 1, nodes = c->nodes > 0 ? c->nodes : 1;
@@ -65,6 +62,7 @@ enum plim_status cluster_apply(const struct cluster *c, struct device_facts *fac
     if (status == PLIM_OK) status = find_link(c->network ? c->network : "100g", &network, err);
     if (status != PLIM_OK) return status;
     facts->ranks = (int)ranks, facts->async_exchanges = ranks > 1;
+    facts->host_bytes /= (size_t)(ranks / nodes);
     facts->link_bandwidth = link->bandwidth, facts->link_seconds = link->seconds;
     if (nodes == 1) return PLIM_OK;
     facts->node_ranks = (int)(ranks / nodes);

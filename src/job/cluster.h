@@ -1,7 +1,7 @@
 /* cluster.h - ranks that are not here: how many, on how many nodes, and what connects them.
  *
  *     struct cluster cluster = {.ranks = 1024, .nodes = 128};
- *     cluster_find("g5.12xlarge", &cluster);             // a machine by its name: its device, ranks and link
+ *     cluster_find("g5.12xlarge", &cluster);             // a machine by its name: its ranks and link
  *     cluster_apply(&cluster, &facts, &err);             // the planner counts with them from now on
  */
 #ifndef PLIM_JOB_CLUSTER_H
@@ -13,11 +13,10 @@ struct cluster {
     int64_t ranks, nodes; /* in all; 0: one */
     const char *link;     /* between the ranks of a node, and between nodes; NULL: the usual one */
     const char *network;
-    char device[32]; /* of the machine; empty: none was named */
 };
 
-/* Is it the name of a machine with several devices? Then device, ranks and link are set where they are open. */
-bool cluster_find(const char *machine, struct cluster *cluster);
+/* A machine with several devices: ranks and link are set where they are open. Other names change nothing. */
+void cluster_find(const char *machine, struct cluster *cluster);
 
 /* What training.link and training.network name, where a flag does not; "auto" is nothing. */
 void cluster_from_keys(struct cluster *cluster, const char *link, const char *network);

@@ -386,8 +386,11 @@ static enum plim_status own_offload(struct reading *r, const struct deepspeed_ro
 static enum plim_status own_old_offload(struct reading *r, const struct deepspeed_row *row,
                                         const struct node *value)
 {
+    bool params = strstr(row->theirs, "params");
+    const char *newer = params ? "zero_optimization.offload_param" : "zero_optimization.offload_optimizer";
     if (value->kind != NODE_BOOL) return wrong(r, row, value, "true or false");
-    return value->as.boolean ? put(r, row, value->line, row->ours, "cpu") : PLIM_OK;
+    if (!value->as.boolean && node_path(r->root, newer)) return PLIM_OK; /* the newer word counts */
+    return put(r, row, value->line, row->ours, value->as.boolean ? "cpu" : "none");
 }
 
 static enum plim_status own_nvme_path(struct reading *r, const struct deepspeed_row *row,

@@ -153,11 +153,12 @@ enum offload_device { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
 /* Keys of other frameworks that ask for something: wishes.c grants it or says what to write instead. */
 struct job_wishes {
     bool use_deepspeed, cpu_offload, nvme_offload, checkpointing, checkpointing_given, zero_given;
+    bool cpu_offload_given, nvme_offload_given; /* false is a wish, too: nothing is offloaded */
     int64_t zero_stage;
     int offload_optimizer, offload_param; /* enum offload_device */
     bool offload_optimizer_given, offload_param_given;
-    bool memory_offload; /* training.memory.enable_cpu_offload: the planner may offload, as it may anyway */
-    double pool_gb;      /* a budget in GB; 0: none */
+    bool memory_offload, memory_offload_given; /* training.memory.enable_cpu_offload */
+    double pool_gb;                            /* a budget in GB; 0: none */
     double
         cuda_fraction; /* share of a GPU's memory that is the budget, instead of the profile's; 0: not given */
     double min_lr_ratio, warmup_min_ratio; /* DeepSpeed's floors, of the learning rate; 0: none */
@@ -363,7 +364,9 @@ enum plim_status job_plan(struct job *job, struct plan_request *request, struct 
                           struct plim_error *err);
 
 /* No run holds a line above what its device, or the container it is in, has; `where` names the key or option that asks for
- * it. A plan may be made for such a line on a CPU and says so. */
+ * it, `who` the job or command. A plan may be made for such a line on a CPU and says so. */
+enum plim_status budget_check(const char *who, const char *where, int64_t bytes,
+                              const struct device_facts *facts, struct plim_error *err);
 enum plim_status job_check_memory(const struct job *job, const char *where, int64_t bytes,
                                   const struct device_facts *facts, struct plim_error *err);
 

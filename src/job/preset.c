@@ -157,6 +157,7 @@ static void read_facts(const struct node *d, struct device_facts *f)
 static void read_preset(const struct node *d, struct preset *out)
 {
     *out = (struct preset){
+        .cards = 1,
         .batch = node_int(node_get(d, "batch"), 1),
         .accumulation = node_int(node_get(d, "accumulation"), 1),
         .precision = precision_of(node_string(node_get(d, "precision"), "")),
@@ -169,18 +170,21 @@ bool preset_machine(const char *name, struct preset_machine *out)
     struct doc *doc;
     if (load("instances", &doc, NULL) != PLIM_OK) return false;
     const struct node *machine = node_get(&doc->root, name);
-    *out = (struct preset_machine){.cards = (int)node_int(node_get(machine, "cards"), 1)};
+    *out = (struct preset_machine){.cards = (int)node_int(node_get(machine, "cards"), 1),
+                                   .host = bytes_of(node_get(machine, "host"))};
     snprintf(out->device, sizeof out->device, "%s", node_string(node_get(machine, "device"), ""));
     snprintf(out->link, sizeof out->link, "%s", node_string(node_get(machine, "link"), ""));
     doc_free(doc);
     return machine != NULL;
 }
 
+/* Of a machine's memory a tenth is left to its system, which never reports all of it either. */
 enum plim_status preset_find(const char *name, struct preset *out, struct plim_error *err)
 {
     struct doc *doc;
     struct preset_machine machine;
-    const char *card = preset_machine(name, &machine) ? machine.device : name;
+    bool rented = preset_machine(name, &machine);
+    const char *card = rented ? machine.device : name;
     enum plim_status status = load("devices", &doc, err);
     if (status != PLIM_OK) return status;
     const struct node *d = node_get(&doc->root, card);
@@ -188,6 +192,7 @@ enum plim_status preset_find(const char *name, struct preset *out, struct plim_e
         read_preset(d, out);
     else
         status = unknown(name, &doc->root, err);
+    if (d && rented) out->cards = machine.cards, out->facts.host_bytes = (size_t)(machine.host / 10 * 9);
     doc_free(doc);
     return status;
 }
@@ -280,9 +285,11 @@ void preset_list(struct strbuf *out)
     if (load("instances", &doc, NULL) != PLIM_OK) return;
     for (size_t i = 0; i < node_count(&doc->root); i++) {
         const struct node *machine = node_item(&doc->root, i);
-        strbuf_addf(out, "%-13s %lld x %s\n", machine->key,
+        char host[BYTES_TEXT];
+        strbuf_addf(out, "%-13s %lld x %s, %s of the host\n", machine->key,
                     (long long)node_int(node_get(machine, "cards"), 1),
-                    node_string(node_get(machine, "device"), ""));
+                    node_string(node_get(machine, "device"), ""),
+                    bytes_format(host, bytes_of(node_get(machine, "host"))));
     }
     doc_free(doc);
 }

@@ -15,7 +15,8 @@
 #include "plan/facts.h"
 
 struct preset {
-    struct device_facts facts; /* name is the preset's */
+    struct device_facts facts; /* name is the preset's; host_bytes: of a machine, what its host has for us */
+    int cards;                 /* of the machine; 1: a card alone */
     int precision;             /* enum precision */
     int64_t batch, accumulation;
     int profile; /* as the key `profile` counts */
@@ -28,6 +29,7 @@ struct preset_machine {
     char device[32]; /* a preset's name */
     char link[16];   /* between its cards, see cluster.h; empty: there is one */
     int cards;
+    uint64_t host; /* bytes of the host's memory */
 };
 bool preset_machine(const char *name, struct preset_machine *out);
 

@@ -256,6 +256,9 @@ static void set_pins(const struct job *job, const struct device_facts *facts, st
     if (t->state_tier_given) pins->state_tier = t->state_tier;
     if (t->grad_tier_given) pins->grad_tier = t->grad_tier;
     if (t->param_tier_given) pins->param_tier = t->param_tier;
+    const struct job_wishes *w = &job->wishes;
+    if (!facts->unified_memory && w->use_deepspeed && w->nvme_offload_given && !w->nvme_offload)
+        pins->disk_share = 0;
     if (!facts->unified_memory) pin_disk(facts, pins);
     if (t->zero_given) pins->zero = t->zero;
     if (t->host_update_given) pins->host_share = (int)(t->host_update * OFFLOAD_SHARES + 0.5);

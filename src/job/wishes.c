@@ -239,6 +239,51 @@ static enum plim_status grant_offload(struct job *job, const struct device_facts
     return pin_tier(job, from, key, tier, field, given, err);
 }
 
+/* Everything stays on the device, because `from` says so. */
+static enum plim_status pin_all(struct job *job, const char *from, struct plim_error *err)
+{
+    struct job_training *t = &job->training;
+    enum plim_status status =
+        pin_tier(job, from, "training.state_tier", TIER_DEVICE, &t->state_tier, &t->state_tier_given, err);
+    if (status == PLIM_OK)
+        status =
+            pin_tier(job, from, "training.grad_tier", TIER_DEVICE, &t->grad_tier, &t->grad_tier_given, err);
+    if (status == PLIM_OK)
+        status = pin_tier(job, from, "training.param_tier", TIER_DEVICE, &t->param_tier, &t->param_tier_given,
+                          err);
+    if (status == PLIM_OK && t->offload_layers_given && t->offload_layers > 0)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: %s: false and training.offload_layers: %lld contradict each other; keep one",
+                         job->name, from, (long long)t->offload_layers);
+    if (status == PLIM_OK && !t->offload_layers_given) {
+        job_origin_follow(job, "training.offload_layers", from);
+        t->offload_layers = 0, t->offload_layers_given = true;
+    }
+    return status;
+}
+
+/* Words for offloading that say false. What they name is a GPU's host, or a CPU's disk. */
+static enum plim_status forbid_offload(struct job *job, const struct device_facts *facts,
+                                       struct plim_error *err)
+{
+    const struct job_wishes *w = &job->wishes;
+    bool card = !facts->unified_memory, nvme = w->use_deepspeed && w->nvme_offload;
+    const struct {
+        bool said;
+        const char *key;
+    } words[] = {
+        {card && w->use_deepspeed && w->cpu_offload_given && !w->cpu_offload && !nvme,
+         "training.deepspeed.cpu_offload"},
+        {card && w->memory_offload_given && !w->memory_offload, "training.memory.enable_cpu_offload"},
+        {!card && w->use_deepspeed && w->nvme_offload_given && !w->nvme_offload,
+         "training.deepspeed.nvme_offload"},
+    };
+    enum plim_status status = PLIM_OK;
+    for (size_t i = 0; i < sizeof words / sizeof *words && status == PLIM_OK; i++)
+        if (words[i].said) status = pin_all(job, words[i].key, err);
+    return status;
+}
+
 enum plim_status job_grant_wishes(struct job *job, const struct device_facts *facts, struct plim_error *err)
 {
     const struct job_wishes *w = &job->wishes;
@@ -260,13 +305,16 @@ enum plim_status job_grant_wishes(struct job *job, const struct device_facts *fa
          true},
     };
     enum plim_status status = PLIM_OK;
+    if (w->offload_optimizer_given && w->offload_optimizer == OFFLOAD_NONE && !t->grad_tier_given)
+        status = pin_tier(job, "training.deepspeed.offload_optimizer", "training.grad_tier", TIER_DEVICE,
+                          &t->grad_tier, &t->grad_tier_given, err);
     for (size_t i = 0; i < sizeof rows / sizeof *rows && status == PLIM_OK; i++)
         if (rows[i].asked)
             status = grant_offload(job, facts, rows[i].from, rows[i].device,
                                    rows[i].params ? "training.param_tier" : "training.state_tier",
                                    rows[i].params ? &t->param_tier : &t->state_tier,
                                    rows[i].params ? &t->param_tier_given : &t->state_tier_given, err);
-    return status;
+    return status == PLIM_OK ? forbid_offload(job, facts, err) : status;
 }
 
 static void put_idle(const struct job *job, const char *key, const char *why, struct strbuf *out)

@@ -105,6 +105,20 @@ enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *er
     return os_machine_memory_at(os_machine_root(), NULL, out, err);
 }
 
+enum plim_status os_allowance(struct os_allowance *out, struct plim_error *err)
+{
+    struct os_machine box;
+    struct os_process me = {0};
+    enum plim_status status = os_machine_memory(&box, err);
+    if (status != PLIM_OK) return status;
+    os_process_memory(&me, NULL);
+    uint64_t bytes = box.available + me.rss;
+    *out = (struct os_allowance){
+        .bytes = bytes < box.total ? bytes : box.total, .total = box.total, .limited = box.limited};
+    memcpy(out->rule, box.rule, sizeof out->rule);
+    return PLIM_OK;
+}
+
 /* "some avg10=1.25 avg60=..." */
 static double find_share(const struct strbuf *text, const char *kind)
 {

@@ -22,10 +22,21 @@ struct os_process {
     uint64_t file; /* of rss, pages of mapped files and shared memory      */
 };
 
+enum { OS_RULE = 160 };
+
 struct os_machine {
     uint64_t total;     /* physical memory, or the container's limit when that is less   */
     uint64_t available; /* what can be taken without swapping or being killed            */
     bool limited;       /* total is a container's limit                                  */
+    char rule[OS_RULE]; /* the file whose limit leaves least; empty: the machine does    */
+};
+
+/* How many bytes this process may take here, and who says so. What it holds already is part of it. */
+struct os_allowance {
+    uint64_t bytes;     /* in all                                        */
+    uint64_t total;     /* what the machine has, or the container's limit */
+    bool limited;       /* by a container                                */
+    char rule[OS_RULE]; /* as in os_machine                              */
 };
 
 /* Shares of the last ten seconds, in per cent, in which some or all tasks waited for memory (PSI). */
@@ -49,6 +60,10 @@ enum plim_status os_reset_peak(struct plim_error *err);
 
 /* PLIMSOLL_MACHINE in the environment names a folder to read /proc and /sys below, for tests of other machines. */
 enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *err);
+
+/* The one answer for every command: the tightest of the machine and of all control groups above this process, less what others
+ * use. */
+enum plim_status os_allowance(struct os_allowance *out, struct plim_error *err);
 
 struct os_groups;
 

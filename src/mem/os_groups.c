@@ -137,9 +137,11 @@ static const struct version version_1 = {{"/memory.limit_in_bytes"},
 static const struct version version_2 = {
     {"/memory.max", "/memory.high"}, "/memory.current", "inactive_file ", NULL};
 
-static void lower(uint64_t *limit, uint64_t to)
+static bool lower(uint64_t *limit, uint64_t to)
 {
-    if (to < *limit) *limit = to;
+    if (to >= *limit) return false;
+    *limit = to;
+    return true;
 }
 
 /* The limit of the group in `folder`, and what of its use cannot simply be dropped. */
@@ -147,19 +149,22 @@ static void apply_limit(const struct version *v, const char *folder, bool leaf, 
 {
     struct strbuf stat = STRBUF_INIT;
     uint64_t limit = UNLIMITED, number, use = 0, droppable = 0;
+    const char *file = "/memory.stat";
     for (int i = 0; v->limits[i]; i++)
-        if (os_text_number(folder, v->limits[i], &number)) lower(&limit, number);
+        if (os_text_number(folder, v->limits[i], &number) && lower(&limit, number)) file = v->limits[i];
     bool asks_above = leaf && v->above;
     if (limit == UNLIMITED && !asks_above) return;
     if (os_text_read(folder, "/memory.stat", &stat)) {
-        if (asks_above && os_text_find(&stat, v->above, &number)) lower(&limit, number);
+        if (asks_above && os_text_find(&stat, v->above, &number) && lower(&limit, number))
+            file = "/memory.stat";
         os_text_find(&stat, v->droppable, &droppable);
     }
     strbuf_release(&stat);
     if (limit == UNLIMITED) return;
     os_text_number(folder, v->usage, &use);
     use = use > droppable ? use - droppable : 0;
-    lower(&box->available, limit > use ? limit - use : 0);
+    if (lower(&box->available, limit > use ? limit - use : 0))
+        snprintf(box->rule, sizeof box->rule, "%.*s%s", OS_RULE - 32, folder, file);
     if (limit >= box->total) return;
     box->total = limit;
     box->limited = true;

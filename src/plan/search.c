@@ -5,8 +5,12 @@
  * faster than the best plan so far, nothing in the box is. Ranges are cut to what can fit at all before time is asked,
  * which is what makes the bound of a box sharp. What remains is halved along the axis that moves time most.
  *
+ * Boxes are opened three times, each time with more that may leave the device (space.h, reach). A plan of a wider reach replaces
+ * the best one only where it is predicted faster by PLAN_DOUBT.
+ *
  * Invariants
  *  1. `best` fits both lines, and no box that was dropped can beat it by more than GAP (search_ask.c), as far as axes are ordered.
+ *     What beats what is decided by value (search_internal.h), which does not depend on the budget: more memory is never worth less.
  *  2. What is chosen depends on bytes and seconds alone: every choice between axes or boxes is made by value, ties by the
  *     axis' or point's own number, so the order of the table's rows does not matter.
  *  3. Work is counted in ops of tapes built, never in time: the same request gives the same plan on every machine. Where it
@@ -420,16 +424,16 @@ static enum plim_status look_into_all(struct search *s)
         if (box.bound < search_cutoff(s))
             status = look_into(s, box);
         else
-            s->dropped = fmin(s->dropped, box.bound);
+            search_drop(s, box.bound);
     }
     return status;
 }
 
-static enum plim_status find_best(struct search *s)
+/* What the present reach holds: everything in it that beats the best plan so far, or where there is none the nearest miss. */
+static enum plim_status search_reachable(struct search *s)
 {
     bool skipped = false;
-    s->nboxes = 0, s->best = (struct candidate){0}, s->dropped = INFINITY;
-    s->until = s->oracle.work + plan_work_of(s->request, PLAN_WORK);
+    s->nboxes = 0, s->has_smallest = s->smallest_holds = false;
     for (int i = 0; i < SPACE_PLACES; i++) s->place_bound[i] = INFINITY;
     enum plim_status status = open_boxes(s, false, &skipped);
     if (status == PLIM_OK) status = look_into_all(s);
@@ -437,9 +441,24 @@ static enum plim_status find_best(struct search *s)
         status = open_boxes(s, true, &skipped);
         if (status == PLIM_OK) status = look_into_all(s);
     }
-    for (int i = 0; i < s->nboxes; i++) s->dropped = fmin(s->dropped, s->boxes[i].bound);
-    if (status == PLIM_OK && !s->best.found) status = squeeze(s);
-    return status == PLIM_OK && s->best.found ? search_polish(s) : status;
+    for (int i = 0; i < s->nboxes; i++) search_drop(s, s->boxes[i].bound);
+    return status == PLIM_OK && !s->best.found ? squeeze(s) : status;
+}
+
+/* From what stays on the device to what leaves it: the wider the reach, the more a plan must promise. */
+static enum plim_status find_best(struct search *s)
+{
+    int64_t until = 0;
+    enum plim_status status = PLIM_OK;
+    s->best = (struct candidate){0}, s->dropped = INFINITY;
+    for (int reach = REACH_NOTHING; reach < REACHES && status == PLIM_OK; reach++) {
+        if (!s->best.found) until = s->oracle.work + plan_work_of(s->request, PLAN_WORK);
+        s->space.reach = (enum reach)reach, s->until = until;
+        status = search_reachable(s);
+    }
+    if (status != PLIM_OK || !s->best.found) return status;
+    s->space.reach = space_reach(&s->space, &s->best.point);
+    return search_polish(s);
 }
 
 static enum plim_status say_missing(struct search *s, const struct plan *smallest)
@@ -477,11 +496,12 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out)
     if (out->total <= s->request->budget) {
         bytes_format(need, (uint64_t)out->host);
         bytes_format(have, (uint64_t)s->request->host_budget);
+        size_t has = s->request->facts->host_bytes;
+        bool all = has && s->request->host_budget >= (int64_t)has;
         return plim_fail(
             err, PLIM_NO_FIT,
-            "does not fit: what leaves the device takes %s of the host, where %s may be taken; raise "
-            "host_budget or the budget",
-            need, have);
+            "does not fit: what leaves the device takes %s of the host, where %s may be taken; raise %s",
+            need, have, all ? "the budget, or use a host with more memory" : "host_budget or the budget");
     }
     return say_missing(s, out);
 }
@@ -536,7 +556,7 @@ enum plim_status plan_search_in(const struct plan_request *request, const int or
         status = count_planning(&s, out, status);
     else if (status == PLIM_NO_FIT) /* the search itself had no room */
         out->total = out->host = request->search_line + 1;
-    double gap = s.best.found ? fmax(0, 1 - s.dropped / s.best.seconds) : 0;
+    double gap = s.best.found ? fmax(0, 1 - s.dropped / s.best.value) : 0;
     out->search = (struct plan_search_report){gap, s.oracle.tapes, s.oracle.work, clock_seconds() - start};
     free(s.boxes);
     space_release(&s.space);

@@ -11,6 +11,10 @@
 #define PLAN_PATIENCE 200000
 #define PLAN_POLISH   200000
 
+/* A plan in which state or activations leave the device beyond what pins ask for must be predicted faster than one without by
+ * this factor; one in which parameters or gradients leave, too, than those by the same factor again. */
+#define PLAN_DOUBT 1.1
+
 /* Of several ranks a tape has twice the ops, and what is left to find behind this part of the work is little: 0.1 % of a step
  * for 200 jobs. */
 #define PLAN_RANKS_PART 4

@@ -51,11 +51,12 @@ static void consider(struct search *s, const struct point *p, const struct knobs
     int steps = (k->state_tier != TIER_DEVICE) + (k->grad_tier != TIER_DEVICE) +
                 (k->param_tier != TIER_DEVICE) + (k->offload_layers > 0) + (k->optimizer_in_backward != 0) +
                 (k->disk_share > 0);
-    double weight = seconds * (1 + PREFERENCE * steps);
+    double value = seconds * search_doubt(space_reach(&s->space, p)),
+           weight = value * (1 + PREFERENCE * steps);
     for (int i = 0; i < s->nunpacked; i++)
         if (knobs_equal(&s->unpacked[i], k)) return;
     bool better = weight < s->best.weight || (weight == s->best.weight && knobs_before(k, &s->best.knobs));
-    if (!s->best.found || better) s->best = (struct candidate){true, *p, *k, seconds, weight};
+    if (!s->best.found || better) s->best = (struct candidate){true, *p, *k, value, weight};
     s->oracle.patient = true;
 }
 
@@ -100,11 +101,26 @@ static enum plim_status ask_with_disk(struct search *s, struct knobs *k, struct 
     return status;
 }
 
+/* Memory that is there is used first: a plan counts as no faster than the same plan with nothing offloaded, though updates by
+ * the host's CPU beside the device may be. Where parameters or gradients stream that is left out: the doubt is larger than what
+ * they could gain. */
+static enum plim_status no_gain(struct search *s, const struct point *p, struct plan_bound *out)
+{
+    struct plan_bound home;
+    if (space_reach(&s->space, p) != REACH_STATE) return PLIM_OK;
+    struct point q = space_at_home(&s->space, p);
+    struct knobs k = space_knobs(&s->space, &q);
+    enum plim_status status = oracle_ask(&s->oracle, &k, &home, s->err);
+    if (status == PLIM_OK) out->step_seconds = fmax(out->step_seconds, home.step_seconds);
+    return status;
+}
+
 /* Whatever fits is a candidate, whoever asked. */
 enum plim_status search_ask(struct search *s, const struct point *p, struct plan_bound *out)
 {
     struct knobs k = space_knobs(&s->space, p);
     enum plim_status status = ask_with_disk(s, &k, out);
+    if (status == PLIM_OK) status = no_gain(s, p, out);
     if (status == PLIM_OK && within(s, out)) consider(s, p, &k, out->step_seconds);
     if (status == PLIM_OK && !within(s, out)) note_miss(s, p, &k, out);
     return status;
@@ -133,7 +149,7 @@ enum plim_status search_ask_tight(struct search *s, struct point p, struct plan_
 double search_cutoff(const struct search *s)
 {
     double spent = fmax(1, (double)s->oracle.work / (double)plan_work_of(s->request, PLAN_PATIENCE));
-    return s->best.found ? s->best.seconds * (1 - GAP * spent * spent) : INFINITY;
+    return s->best.found ? search_goal(s) * (1 - GAP * spent * spent) : INFINITY;
 }
 
 /* Seconds at a point with the best prefetching, whether it fits or not. Where the lanes of updates inside backward alone take
@@ -146,7 +162,7 @@ enum plim_status search_ask_prefetches(struct search *s, struct point p, bool bo
     *out = 0;
     if (k.optimizer_in_backward) status = oracle_least_inside(&s->oracle, &k, out, s->err);
     if (status != PLIM_OK || (k.optimizer_in_backward && *out >= search_cutoff(s))) {
-        s->dropped = fmin(s->dropped, *out);
+        search_drop(s, *out);
         return status;
     }
     *out = INFINITY;

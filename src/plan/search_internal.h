@@ -15,7 +15,7 @@ struct candidate {
     bool found;
     struct point point;
     struct knobs knobs;
-    double seconds, weight; /* weight: seconds with the preferences counted */
+    double value, weight; /* value: seconds x search_doubt; weight: the same with the preferences counted */
 };
 
 enum { UNPACKED_MOST = 8 };
@@ -33,7 +33,7 @@ struct search {
     int nunpacked;
     int64_t until; /* work of the oracle at which the search, or polishing, ends once something fits */
     double place_bound[SPACE_PLACES]; /* seconds; INFINITY: nothing there fits */
-    double dropped;                   /* the least bound of a box that was dropped unseen */
+    double dropped;                   /* the least value of a box that was dropped unseen */
     bool has_smallest;
     struct point smallest_point; /* the nearest miss: where to look when nothing fits, and for the message */
     struct knobs smallest;
@@ -41,6 +41,20 @@ struct search {
     struct plan_bound smallest_bound;
     struct plim_error *err;
 };
+
+/* What a prediction is multiplied with before plans are compared: the clock is known to be off by 4 to 8 % where tensors leave the
+ * device and by 5 % the other way where none does (docs/design/planner.md). */
+static inline double search_doubt(enum reach reach)
+{
+    static const double doubts[REACHES] = {1, PLAN_DOUBT, PLAN_DOUBT * PLAN_DOUBT};
+    return doubts[reach];
+}
+
+/* Seconds that a plan must beat at the present reach. */
+static inline double search_goal(const struct search *s)
+{
+    return s->best.value / search_doubt(s->space.reach);
+}
 
 static inline bool axis_is_ordered(int axis) { return space_axes[axis].kind == AXIS_ORDERED; }
 
@@ -73,6 +87,12 @@ struct point search_latest(const struct search *s, struct point p);
 enum plim_status search_ask_prefetches(struct search *s, struct point p, bool bound, double *out);
 /* Is the updater behind one that takes `here`, and that one behind one of `last`, worth to be asked? */
 bool search_is_downhill(const struct search *s, const struct point *p, double last, double here);
+/* Notes that nothing faster than so many seconds was looked for at the present reach. */
+static inline void search_drop(struct search *s, double seconds)
+{
+    double value = seconds * search_doubt(s->space.reach);
+    if (value < s->dropped) s->dropped = value;
+}
 /* Seconds that a box must promise to beat. */
 double search_cutoff(const struct search *s);
 

@@ -27,13 +27,13 @@ static enum plim_status pay(struct search *s, const struct wish *wish, int axis,
         double seconds;
         q.at[axis] += more;
         enum plim_status status = search_ask_seconds(s, q, &seconds);
-        if (status != PLIM_OK || seconds >= s->best.seconds) return status;
+        if (status != PLIM_OK || seconds >= search_goal(s)) return status;
         status = search_ask_tight(s, q, &b);
         if (status != PLIM_OK) return status;
         if (search_may_fit(s, &b)) return search_settle_along(s, q, axis, p->at[axis], q.at[axis]);
         double frees = (double)(wish->lacks - (b.total - s->allowed));
         double price = (seconds - wish->seconds) * (double)wish->lacks;
-        if (frees > 0 && price > (s->best.seconds - wish->seconds) * frees * HOPE) return PLIM_OK;
+        if (frees > 0 && price > (search_goal(s) - wish->seconds) * frees * HOPE) return PLIM_OK;
     }
     return PLIM_OK;
 }
@@ -46,7 +46,7 @@ static enum plim_status trade(struct search *s, int freer, int step)
     struct plan_bound b;
     p->at[freer] = p->at[freer] > step ? p->at[freer] - step : 0;
     enum plim_status status = search_ask_seconds(s, *p, &wish.seconds);
-    if (status != PLIM_OK || wish.seconds >= s->best.seconds) return status;
+    if (status != PLIM_OK || wish.seconds >= search_goal(s)) return status;
     status = search_ask_tight(s, *p, &b);
     if (status == PLIM_OK && search_may_fit(s, &b)) return search_settle(s, *p);
     wish.lacks = b.total - s->allowed;
@@ -73,7 +73,7 @@ static enum plim_status invest(struct search *s, int costlier, int step)
         if (!axis_is_ordered(a) || a == costlier || !p.at[a]) continue;
         q.at[a] = 0;
         status = search_ask_seconds(s, q, &seconds);
-        if (status != PLIM_OK || seconds >= s->best.seconds) continue;
+        if (status != PLIM_OK || seconds >= search_goal(s)) continue;
         status = search_settle_along(s, p, a, 0, p.at[a]);
     }
     return status;
@@ -116,7 +116,7 @@ static enum plim_status try_places(struct search *s)
     for (int place = 0; place < s->space.nplaces && status == PLIM_OK; place++) {
         struct plan_bound b;
         struct point p;
-        if (place == s->best.point.at[AXIS_PLACE] || s->place_bound[place] >= s->best.seconds) continue;
+        if (place == s->best.point.at[AXIS_PLACE] || s->place_bound[place] >= search_goal(s)) continue;
         if (!moved(s, place, &p) || s->best.point.at[AXIS_MICRO] > p.at[AXIS_MICRO]) continue;
         status = search_ask(s, &p, &b);
     }

@@ -99,6 +99,19 @@ int space_share(const struct space *s, const struct point *p, int place)
     return at;
 }
 
+/* Gradients wait on a lower tier, and no pin says so. */
+static bool sends_grads(const struct space *s, int place)
+{
+    return s->places[place].grad != TIER_DEVICE && s->request->pins.grad_tier == KNOB_OPEN;
+}
+
+enum reach space_reach(const struct space *s, const struct point *p)
+{
+    int place = p->at[AXIS_PLACE];
+    if (sends_grads(s, place) || share_at(s, p).param > s->shares[place].items[0].param) return REACH_ALL;
+    return p->at[AXIS_SHARE] || p->at[AXIS_ACTIVATIONS] ? REACH_STATE : REACH_NOTHING;
+}
+
 static bool streams(const struct space *s, const struct point *p)
 {
     return place_at(s, p)->grad != TIER_DEVICE || share_at(s, p).param > 0;
@@ -117,9 +130,14 @@ static void apply_place(const struct space *s, const struct point *p, struct kno
     k->zero = place_at(s, p)->zero;
 }
 
+/* Shares are listed from the least that pins allow; those of the parameters come last. */
 static int count_shares(const struct space *s, const struct point *p)
 {
-    return s->shares[p->at[AXIS_PLACE]].count;
+    const struct share_list *list = &s->shares[p->at[AXIS_PLACE]];
+    int count = list->count;
+    if (s->reach == REACH_NOTHING) return 1;
+    while (s->reach == REACH_STATE && list->items[count - 1].param > list->items[0].param) count--;
+    return count;
 }
 
 /* Behind the last share of the state parameters begin to leave, and then the loop streams. */
@@ -212,6 +230,7 @@ static enum plim_status list_micros(struct space *s, struct plim_error *err)
 
 static int count_micros(const struct space *s, const struct point *p)
 {
+    if (s->reach < REACH_ALL && sends_grads(s, p->at[AXIS_PLACE])) return 0;
     if (!place_at(s, p)->inside) return s->nmicros;
     return s->micros[0] == s->request->rows; /* no gradient waits for another micro-batch */
 }
@@ -294,7 +313,7 @@ static void apply_chunks(const struct space *s, const struct point *p, struct kn
 static int count_activations(const struct space *s, const struct point *p)
 {
     const struct plan_request *r = s->request;
-    bool can = r->facts->async_copies && r->facts->lower_bandwidth > 0 &&
+    bool can = s->reach > REACH_NOTHING && r->facts->async_copies && r->facts->lower_bandwidth > 0 &&
                place_at(s, p)->grad == TIER_DEVICE && r->pins.full_layers <= 0 &&
                r->pins.offload_layers == KNOB_OPEN;
     return can ? r->layers + 1 : 1;
@@ -379,7 +398,7 @@ const struct axis space_axes[AXES] = {
 
 enum plim_status space_init(struct space *s, const struct plan_request *request, struct plim_error *err)
 {
-    *s = (struct space){.request = request};
+    *s = (struct space){.request = request, .reach = REACH_ALL};
     list_places(s);
     enum plim_status status = list_micros(s, err);
     return status == PLIM_OK ? list_recompute(s, err) : status;
@@ -409,4 +428,13 @@ struct knobs space_knobs(const struct space *s, const struct point *point)
     int64_t others = s->request->layers - k.offload_layers; /* an offloaded layer is not recomputed */
     if (k.full_layers > others) k.full_layers = others < 0 ? 0 : others;
     return k;
+}
+
+struct point space_at_home(const struct space *s, const struct point *point)
+{
+    struct point p = *point;
+    p.at[AXIS_SHARE] = p.at[AXIS_ACTIVATIONS] = p.at[AXIS_UPDATER] = 0;
+    int last = count_prefetch(s, &p) - 1;
+    if (p.at[AXIS_PREFETCH] > last) p.at[AXIS_PREFETCH] = last;
+    return p;
 }

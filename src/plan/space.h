@@ -14,6 +14,10 @@
  *     AXIS_BEST     a handful of values, of which the best at a point is taken
  *
  * A new capability adds a row here and nothing to the search.
+ *
+ * Memory that is there is used first. space.reach says how much may leave the device beyond what pins ask for, and the search
+ * widens it step by step: nothing, then optimizer state and activations, then parameters and gradients. A point keeps its
+ * numbers when the reach changes; only the counts grow.
  */
 #ifndef PLIM_PLAN_SPACE_H
 #define PLIM_PLAN_SPACE_H
@@ -49,8 +53,11 @@ struct share {
 
 enum { SPACE_PLACES = 4 * ZERO_COUNT, SPACE_MICROS = 24, SPACE_SHARES = 2 * (OFFLOAD_SHARES + 1) };
 
+enum reach { REACH_NOTHING, REACH_STATE, REACH_ALL, REACHES };
+
 struct space {
     const struct plan_request *request;
+    enum reach reach;
     struct place places[SPACE_PLACES]; /* those with a share */
     int nplaces;
     struct share_list {
@@ -91,6 +98,12 @@ int space_kink(const struct space *space, enum axis_id axis, const struct point 
 int space_share(const struct space *space, const struct point *point, int place);
 
 struct knobs space_knobs(const struct space *space, const struct point *point);
+
+/* The smallest reach that holds a point. */
+enum reach space_reach(const struct space *space, const struct point *point);
+
+/* The same point with nothing offloaded that no pin asks for. */
+struct point space_at_home(const struct space *space, const struct point *point);
 
 /* The most slices a loss of so many rows is cut into. */
 int64_t space_finest_cut(const struct plan_request *request, int64_t micro_batch);

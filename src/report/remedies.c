@@ -93,25 +93,41 @@ static const char *pin_name(const struct job *job, int pin)
     return name ? name : pins[pin].key;
 }
 
+/* One word may pin several things; it is told, and taken out, once. */
+static bool first_of_name(const struct job *job, int pin)
+{
+    for (int i = 0; i < pin; i++)
+        if (is_pinned(&job->training, i) && !strcmp(pin_name(job, i), pin_name(job, pin))) return false;
+    return true;
+}
+
 int job_pins(const struct job *job, const char **keys)
 {
     int n = 0;
     for (int i = 0; i < NPINS; i++)
-        if (is_pinned(&job->training, i)) keys[n++] = pin_name(job, i);
+        if (is_pinned(&job->training, i) && first_of_name(job, i)) keys[n++] = pin_name(job, i);
     return n;
 }
 
-static void unpin(struct attempt *a, int pin)
+static void unpin_one(struct attempt *a, int pin)
 {
     struct job_training *t = &a->job.training;
-    if (!is_pinned(t, pin)) return;
-    add_key(&a->remedy, pin_name(&a->job, pin), "");
     if (pin == PIN_RECOMPUTE && t->checkpointing_given)
         t->recompute = implied(t); /* it comes into force */
     else if (pin == PIN_CHECKPOINTING && t->recompute == implied(t))
         t->recompute_given = t->checkpointing_given = false;
     else
         *(bool *)((char *)t + pins[pin].flag) = false;
+}
+
+static void unpin(struct attempt *a, int pin)
+{
+    const struct job_training *t = &a->job.training;
+    if (!is_pinned(t, pin)) return;
+    const char *name = pin_name(&a->job, pin);
+    add_key(&a->remedy, name, "");
+    for (int i = 0; i < NPINS; i++)
+        if (is_pinned(t, i) && !strcmp(pin_name(&a->job, i), name)) unpin_one(a, i);
 }
 
 /* ---- asking the planner ---- */
@@ -316,7 +332,7 @@ static void try_pins(struct offers *o, const struct attempt *fresh)
     unsigned which = 0;
     for (int i = 0; i < NPINS; i++) {
         struct attempt a = without_pins(fresh, 1u << i);
-        if (!is_pinned(&fresh->job.training, i)) continue;
+        if (!is_pinned(&fresh->job.training, i) || !first_of_name(&fresh->job, i)) continue;
         which |= 1u << i;
         if (fits(&a)) offer(o, &a);
     }
@@ -424,6 +440,9 @@ static void cost_of_raise(struct attempt *a, int64_t device_more, int64_t host_m
 /* The host's line is held against the process too, and processes of one job differ by some pages. */
 #define PROCESS_DIFFERS (1 << 20)
 
+/* A machine that is not here has no more than its preset says. */
+static bool host_is_fixed(const struct device_facts *f) { return f->host_bytes && !f->free_bytes; }
+
 /* Lines raised to these needs, or a little more where the search does not come back to the smallest plan. */
 static bool try_lines(struct offers *o, const struct attempt *fresh, int64_t device, int64_t host, int tries)
 {
@@ -435,6 +454,7 @@ static bool try_lines(struct offers *o, const struct attempt *fresh, int64_t dev
         int64_t most = (int64_t)r->facts->memory_bytes;
         bool more = device > r->budget, more_host = host_line && host > r->host_budget;
         if (more && most && device > most) return false; /* no line lies above what a device has */
+        if (more_host && host_is_fixed(r->facts) && host > (int64_t)r->facts->host_bytes) return false;
         if (more) raise_line(&a, "budget", device, most, &a.budget);
         if (more_host) raise_line(&a, "host_budget", host, 0, &a.host_budget);
         if (!fits(&a)) continue;

@@ -19,7 +19,10 @@ enum plim_status report_fill(struct plan_report *report, struct job *job, const 
     return status;
 }
 
-bool report_fits(const struct plan_report *r) { return r->plan->fits && disk_line_held(&r->disk); }
+bool report_fits(const struct plan_report *r)
+{
+    return r->plan->fits && report_holds_device(r) && disk_line_held(&r->disk);
+}
 
 void report_json_knobs(struct json_writer *w, const char *key, const struct job *job,
                        const struct knobs *knobs)

@@ -49,9 +49,15 @@ void report_html(const struct plan_report *report, struct strbuf *out);
 
 /* ---- words that text and page share (report_words.c) ---- */
 
-/* "fits: 19.3 GiB of 21.6 GiB, and 1.03 TiB of the host (no host_budget given)": every line there is, and what is
+/* "fits: 19.3 GiB of 21.6 GiB, and 20 GiB of the host, where 28.8 GiB may be taken": every line there is, and what is
  * needed below the device where something leaves it. */
 void report_verdict(const struct plan_report *report, struct strbuf *out);
+
+/* A budget may be larger than the device; is the plan? */
+bool report_holds_device(const struct plan_report *report);
+
+/* "needs 90.2 GiB of host memory", where nobody said how much the host of a card has; nothing otherwise. */
+void report_host_need(const struct plan_report *report, struct strbuf *out);
 
 /* Where a plan or its budget is beyond the device's memory, or beyond what is free of it, a sentence; else nothing. */
 void report_memory(const struct plan_report *report, struct strbuf *out);

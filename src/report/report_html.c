@@ -49,6 +49,7 @@ static void put_summary(const struct plan_report *r, struct strbuf *out)
     strbuf_addf(out, "<h1>");
     report_verdict(r, out);
     strbuf_add(out, "</h1><p>");
+    report_host_need(r, out);
     report_memory(r, out);
     strbuf_addf(out,
                 "</p>%s%s%s<p class=sub>arena %s, %.4f x its lower bound; micro-batch %lld x %lld, "

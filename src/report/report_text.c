@@ -59,12 +59,15 @@ static void put_head(const struct plan_report *r, bool colour, struct strbuf *ou
     const struct model_spec *s = &r->job->spec;
     char params[COUNT_TEXT], naive[BYTES_TEXT];
     number_format_count(params, model_param_count(s));
-    strbuf_addf(out, "%s, %s parameters, %s, T=%lld, effective batch %lld, on %s\n",
+    struct strbuf verdict = STRBUF_INIT, host = STRBUF_INIT;
+    report_host_need(r, &host);
+    strbuf_addf(out, "%s, %s parameters, %s, T=%lld, effective batch %lld, on %s%s%s\n",
                 model_architecture_name(s->arch), params,
                 precision_name((enum precision)r->job->training.precision), (long long)r->request->time,
-                (long long)job_rows_of_all(r->job), r->request->facts->name);
+                (long long)job_rows_of_all(r->job), r->request->facts->name, host.len ? "; " : "",
+                strbuf_text(&host));
+    strbuf_release(&host);
     if (report_ranks(r) > 1) put_ranks(r, out);
-    struct strbuf verdict = STRBUF_INIT;
     report_verdict(r, &verdict);
     table_coloured(out, colour, report_fits(r) ? TABLE_GREEN : TABLE_RED, strbuf_text(&verdict));
     strbuf_release(&verdict);

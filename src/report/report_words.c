@@ -69,10 +69,28 @@ static void put_below(const struct plan_report *r, const char *join, struct strb
     if (p->disk) strbuf_addf(out, "%s%s on disk", join, bytes_format(need, (uint64_t)p->disk));
     if (on_host(r) || !(p->layout.tier_bytes[TIER_HOST] || (budget && p->host > budget))) return;
     strbuf_addf(out, "%s%s of the host", join, bytes_format(need, (uint64_t)p->host));
-    if (budget)
-        strbuf_addf(out, ", where %s may be taken", bytes_format(line, (uint64_t)budget));
-    else
-        strbuf_add(out, " (no host_budget given)");
+    if (budget) strbuf_addf(out, ", where %s may be taken", bytes_format(line, (uint64_t)budget));
+}
+
+void report_host_need(const struct plan_report *r, struct strbuf *out)
+{
+    char need[BYTES_TEXT];
+    if (on_host(r) || r->request->host_budget) return;
+    strbuf_addf(out, "needs %s of host memory%s", bytes_format(need, (uint64_t)r->plan->host),
+                r->request->facts->ranks > 1 ? " for each rank" : "");
+}
+
+bool report_holds_device(const struct plan_report *r)
+{
+    return r->plan->total <= (int64_t)r->request->facts->memory_bytes;
+}
+
+/* Whose memory it is and how much, with the word for a container. */
+static void put_holder(const struct device_facts *f, struct strbuf *out)
+{
+    char has[BYTES_TEXT];
+    strbuf_addf(out, "%s, which has %s%s", facts_holder(f), bytes_format(has, f->memory_bytes),
+                f->memory_limited ? ", the container's limit" : "");
 }
 
 void report_verdict(const struct plan_report *r, struct strbuf *out)
@@ -81,7 +99,11 @@ void report_verdict(const struct plan_report *r, struct strbuf *out)
     char total[BYTES_TEXT], budget[BYTES_TEXT], host[BYTES_TEXT], line[BYTES_TEXT];
     bytes_format(total, (uint64_t)p->total);
     bytes_format(budget, (uint64_t)p->budget);
-    if (p->fits && !disk_line_held(&r->disk)) {
+    if (p->fits && !report_holds_device(r)) {
+        strbuf_add(out, "does not fit ");
+        put_holder(r->request->facts, out);
+        strbuf_addf(out, ": %s, inside a budget of %s", total, budget);
+    } else if (p->fits && !disk_line_held(&r->disk)) {
         strbuf_add(out, "does not fit the disk: ");
         disk_line_text(&r->disk, out);
         strbuf_addf(out, "; %s of %s of memory", total, budget);
@@ -107,9 +129,11 @@ void report_memory(const struct plan_report *r, struct strbuf *out)
     char has[BYTES_TEXT], spare[BYTES_TEXT];
     const char *whose = facts_holder(f), *limit = f->memory_limited ? ", the container's limit" : "";
     bytes_format(has, f->memory_bytes);
-    if (r->plan->total > (int64_t)f->memory_bytes)
-        strbuf_addf(out, "does not fit %s, which has %s%s", whose, has, limit);
-    else if (r->plan->budget > (int64_t)f->memory_bytes)
+    if (!report_holds_device(r)) {
+        if (r->plan->fits) return; /* the verdict says so */
+        strbuf_add(out, "does not fit ");
+        put_holder(f, out);
+    } else if (r->plan->budget > (int64_t)f->memory_bytes)
         strbuf_addf(out, "the budget is more than %s has (%s%s): no run may hold such a line", whose, has,
                     limit);
     else if (f->free_bytes && r->plan->total > (int64_t)f->free_bytes)
@@ -183,7 +207,13 @@ void report_larger_device(const struct plan_report *r, struct strbuf *out)
 {
     const struct device_facts *f = r->request->facts;
     char need[BYTES_TEXT], has[BYTES_TEXT];
-    if (r->plan->fits || r->plan->total <= (int64_t)f->memory_bytes) return;
-    strbuf_addf(out, "%sa device with %s: %s has %s", r->nremedies ? "or " : "what would make it fit: ",
-                bytes_format(need, (uint64_t)r->plan->total), f->name, bytes_format(has, f->memory_bytes));
+    const char *begin = r->nremedies ? "or " : "what would make it fit: ";
+    if (r->plan->fits) return;
+    if (r->plan->total > (int64_t)f->memory_bytes)
+        strbuf_addf(out, "%sa device with %s: %s has %s", begin, bytes_format(need, (uint64_t)r->plan->total),
+                    f->name, bytes_format(has, f->memory_bytes));
+    else if (!on_host(r) && f->host_bytes && r->plan->host > (int64_t)f->host_bytes)
+        strbuf_addf(out, "%sa machine whose host has %s%s: this one has %s", begin,
+                    bytes_format(need, (uint64_t)r->plan->host), f->ranks > 1 ? " for each rank" : "",
+                    bytes_format(has, f->host_bytes));
 }

@@ -152,6 +152,11 @@ def places(case):
             args=("--ranks", 2, "--set", "training.param_tier=disk", "--set", "training.zero_stage=2"))
     effect(case, "cpu under a CPU is where everything is", zero(offload_optimizer={"device": "cpu"}), lambda p: p["knobs"]["state_tier"] == "device")
     effect(case, "the old word", zero(cpu_offload=True), lambda p: p["knobs"]["state_tier"] == "host", "--device", "a10g")
+    for word in (zero(cpu_offload=False), zero(cpu_offload=False, cpu_offload_params=False)):
+        plan, _ = effect(case, "the old word for nothing is a pin", word, lambda p: p["knobs"]["state_tier"] == p["knobs"]["grad_tier"] == "device", "--device", "a10g")
+        pins = plan and plan["pins"]
+        plim.ok(pins and pins[0] == "zero_optimization.cpu_offload" and len(pins) == len(word["zero_optimization"]) - 1, f"and named: {pins}")
+    effect(case, "beside the newer word, which counts", zero(cpu_offload=False, offload_optimizer={"device": "cpu"}), lambda p: p["knobs"]["state_tier"] == "host", "--device", "a10g")
     effect(case, "ratio", zero(offload_optimizer={"device": "cpu", "ratio": 0.5}), lambda p: p["knobs"]["host_share"] == 8, "--device", "a10g")
     refused(case, "parameters below stage 3", zero(stage=2, offload_param={"device": "cpu"}), "ds.json:", "zero_optimization.offload_param", "stage 3")
 

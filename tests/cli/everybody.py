@@ -123,6 +123,11 @@ def attention_and_types(jobs):
     plim.ok(events and setting("training.lr_scheduler", "greedy")(jobs.plan(training(lr_scheduler="greedy"))[0]), "lr_scheduler: greedy")
 
 
+def at_home(knobs):
+    """Nothing leaves the device."""
+    return [knobs[name] for name in ("state_tier", "grad_tier", "param_tier", "offload_layers")] == ["device", "device", "device", 0]
+
+
 def zero(jobs):
     for stage in (0, 1, 2, 3):
         _, result = jobs.plan(deepspeed(use_deepspeed=True, zero_stage=stage, cpu_offload=False, nvme_offload=False))
@@ -136,6 +141,20 @@ def zero(jobs):
            lambda p: p["knobs"]["state_tier"] == p["knobs"]["param_tier"] == "host", "--device", "a10g")
     plan, _ = jobs.plan(deepspeed(**on_card), "--device", "a10g")
     plim.ok(plan and plan["pins"] == ["training.deepspeed.cpu_offload"], f"the pin is named as the job has it: {plan and plan['pins']}")
+    large = {"model": {"hidden_size": 512, "intermediate_size": 2048, "num_layers": 12}}
+    tight = ("--device", "a10g", "--budget", "700MiB")
+    effect(jobs, "without a word state leaves the card where it must", large, lambda p: p["fits"] and p["knobs"]["state_tier"] == "host", *tight)
+    for word, keys in (("training.deepspeed.cpu_offload", deepspeed(cpu_offload=False)), ("training.memory.enable_cpu_offload", training(memory={"enable_cpu_offload": False}))):
+        effect(jobs, f"{word}: false is a pin", merge(keys, large), lambda p: not p["fits"] and p["pins"] == [word] and at_home(p["knobs"]) and
+               any(r["unset"] == [word] and not r["set"] for r in p["remedies"]), *tight)
+    effect(jobs, "offload_optimizer: none pins gradients, too", merge(deepspeed(offload_optimizer="none"), large),
+           lambda p: p["pins"] == ["training.deepspeed.offload_optimizer"] and p["knobs"]["state_tier"] == p["knobs"]["grad_tier"] == "device", *tight)
+    jobs.refused("no offload, and offloaded layers", merge(deepspeed(cpu_offload=False), training(offload_layers=2)), "training.deepspeed.cpu_offload: false",
+                 "training.offload_layers: 2", args=("--device", "a10g"))
+    least = jobs.plan({}, "--device", "cpu-4gb", "--budget", "1MiB")[0]["peak_bytes"]["total"]
+    small = ("--device", "cpu-4gb", "--budget", least + 50000)
+    effect(jobs, "a CPU's small budget takes the disk", {}, lambda p: p["fits"] and p["knobs"]["state_tier"] == "disk", *small)
+    effect(jobs, "nvme_offload: false is a pin there", deepspeed(nvme_offload=False), lambda p: not p["fits"] and at_home(p["knobs"]), *small)
     effect(jobs, "a CPU has all of it there", deepspeed(**on_card), knob("state_tier", "device"))
     effect(jobs, "nvme_offload is the disk under a CPU", deepspeed(nvme_offload=True),
            lambda p: p["knobs"]["state_tier"] == "disk" and p["knobs"]["param_tier"] == "device" and p["peak_bytes"]["disk"] > 0)

@@ -94,7 +94,7 @@ with tempfile.TemporaryDirectory() as folder:
     offload = savings["optimizer state offload"]
     plim.ok(offload["bytes"] > 0 > offload["host_bytes"], "what leaves the device takes room on the host")
     text = text_of(path, "--device", "rtx-4090")
-    plim.ok(re.search(r"^fits: .* of .*, and \d+ GiB of the host \(no host_budget given\)", text, re.M), "the verdict tells the host's need")
+    plim.ok(re.search(r"on rtx-4090; needs \d+ GiB of host memory\nfits: .* of .*, and \d+ GiB of the host;", text), "the first line and the verdict tell the host's need")
     plim.ok(re.search(r"bytes on the device at the peak, op \d+ of \d+", text), "class lines say that they are at the peak")
     plim.ok(re.search(r"\d+ % of the parameters come from the host", text), "shares say of what")
     plim.ok(re.search(r"predicted [\d.]+ (ms|s|min|h) a step", text), "a duration for people")

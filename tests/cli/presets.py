@@ -2,13 +2,14 @@
 """Devices that are not here and training.preset: names, lines above a card's memory, where there are no kernels, what a
 preset fills."""
 import os
+import re
 import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import plim
 
-MIB = 1 << 20
+GIB, MIB = 1 << 30, 1 << 20
 OPEN = {"training__batch_size": "null", "training__gradient_accumulation_steps": "null", "training__mixed_precision": "null"}
 
 
@@ -49,7 +50,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     # Where the program has no kernels.
     listed = dict(line.split(None, 1) for line in plim.run("plan", "--list-devices").stdout.splitlines())
-    plim.ok(listed["g5.12xlarge"] == "4 x a10g" and listed["p5"] == "8 x h100", "--list-devices names machines that can be rented")
+    plim.ok(listed["g5.12xlarge"] == "4 x a10g, 192 GiB of the host" and listed["p5"] == "8 x h100, 2.00 TiB of the host", "--list-devices names machines that can be rented")
     noted = plim.run("plan", path, "--device", "g5.12xlarge", "--json", "--set", "training.gradient_accumulation_steps=8")
     plim.ok(noted.returncode == 0 and '"device": "a10g"' in noted.stdout and '"count": 4' in noted.stdout, f"a machine is its cards: {noted.stderr.strip()}")
     plim.ok(len(listed) == 28 and [n for n, rest in listed.items() if "cannot run" in rest] == ["t4", "inf2"],
@@ -64,6 +65,27 @@ with tempfile.TemporaryDirectory() as folder:
     card, result = plim.plan(path, "--device", "a10g")
     plim.ok(card["runnable"] is True and "not_runnable" not in card and
             "cannot run" not in plim.run("plan", path, "-q", "--device", "a10g").stdout, "a10g: nothing of the kind")
+
+    # A machine has its host's memory, which is the line there; a card alone says first what its host must have.
+    large = plim.job(folder, model__hidden_size=8192, model__intermediate_size=28672, model__num_layers=7, model__vocab_size=128256,
+                     model__num_attention_heads=64, model__num_key_value_heads=8, training__mixed_precision="bf16", training__batch_size=8, data__max_length=2048)
+    first, verdict = plim.run("plan", large, "-q", "--device", "a10g").stdout.splitlines()[:2]
+    plim.ok(re.search(r"on a10g; needs [6-9]\d\.\d GiB of host memory$", first) and verdict.startswith("fits"), f"a card alone: {first}")
+    machine, result = plim.plan(large, "--device", "g5.2xlarge")
+    plim.ok(result.returncode == 3 and not machine["fits"] and machine["host_budget_bytes"] == 32 * GIB // 10 * 9 and machine["missing_host_bytes"] > 32 * GIB and
+            "use a host with more memory" in result.stderr, f"g5.2xlarge has 32 GiB: {result.stderr.strip()}")
+    text = plim.run("plan", large, "-q", "--device", "g5.2xlarge").stdout
+    plim.ok(machine["remedies"] and not any("host_budget" in r["set"] for r in machine["remedies"]) and "a machine whose host has" in text and "needs" not in text.split("\n")[0],
+            "no remedy asks for what the machine has not")
+    for r in machine["remedies"][:1]:
+        changed, result = plim.plan(large, "--device", "g5.2xlarge", *[w for k, v in r["set"].items() for w in ("--set", f"{k}={v}")])
+        plim.ok(result.returncode == 0 and changed["fits"] and changed["peak_bytes"]["host"] <= 32 * GIB, f"a remedy holds: {r['change']}")
+    shared, result = plim.plan(large, "--device", "g5.12xlarge")
+    plim.ok(result.returncode == 0 and shared["host_budget_bytes"] == 192 * GIB // 10 * 9 // 4 >= shared["peak_bytes"]["host"], "ranks of a machine share its host's memory")
+    result = plim.run("plan", large, "-q", "--device", "g5.2xlarge", "--set", "host_budget=100GiB")
+    plim.ok(result.returncode == 2 and "host_budget" in result.stderr and "28.8 GiB" in result.stderr and not result.stdout, f"more than it has: {result.stderr.strip()}")
+    beyond, result = plim.plan(path, "--device", "cpu-512mb", "--budget", "64GiB", "--set", "training.batch_size=4096", "--set", "training.micro_batch_size=4096")
+    plim.ok(result.returncode == 3 and beyond["fits"] is False, "what holds its budget and not its device does not fit, in JSON too")
 
     # The memory profile of the device holds where the job names none.
     for name, memory, share in (("cpu-512mb", 512 * MIB, 0.85), ("cpu-2gb", 2048 * MIB, 0.90)):

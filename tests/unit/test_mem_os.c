@@ -256,6 +256,38 @@ static void test_groups_elsewhere(void **state)
     assert_false(look().limited);
 }
 
+/* What this process may take, and which file says so: the tightest of all groups, what it holds itself added. */
+static void test_allowance(void **state)
+{
+    (void)state;
+    struct os_allowance may;
+    struct os_process me;
+    struct plim_error err = {0};
+    char rule[OS_RULE];
+    put_meminfo();
+    put("/proc/self/cgroup", "0::/a/b\n");
+    assert_int_equal(setenv("PLIMSOLL_MACHINE", root, 1), 0);
+    assert_int_equal(os_allowance(&may, &err), PLIM_OK);
+    assert_true(!may.limited && !*may.rule && may.total == 16000000ull * 1024);
+    put("/sys/fs/cgroup/a/memory.max", "8000000000\n");
+    put("/sys/fs/cgroup/a/memory.high", "4000000000\n");
+    put("/sys/fs/cgroup/a/memory.current", "3900000000\n");
+    put("/sys/fs/cgroup/a/b/memory.max", "2000000000\n");
+    put("/sys/fs/cgroup/a/b/memory.current", "100000000\n");
+    assert_int_equal(os_allowance(&may, &err), PLIM_OK);
+    assert_int_equal(os_process_memory(&me, &err), PLIM_OK);
+    assert_true(may.limited && may.total == 2000000000);
+    assert_in_range(may.bytes, 100000000 + me.rss / 2, 100000000 + 2 * me.rss);
+    snprintf(rule, sizeof rule, "%s/sys/fs/cgroup/a/memory.high", root);
+    assert_string_equal(may.rule, rule);
+    put("/sys/fs/cgroup/a/memory.current", "0\n");
+    put("/sys/fs/cgroup/a/b/memory.current",
+        "10\n"); /* others have charged what is ours: never above the limit */
+    assert_int_equal(os_allowance(&may, &err), PLIM_OK);
+    assert_true(may.bytes == 2000000000 && strstr(may.rule, "/a/b/memory.max"));
+    unsetenv("PLIMSOLL_MACHINE");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +304,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_group_v1_from_above, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_groups_hybrid, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_groups_elsewhere, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_allowance, make_root, remove_root),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

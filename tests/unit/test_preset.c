@@ -332,6 +332,11 @@ static void test_recommendations(void **state)
         job_thresholds(&job, &profile);
         bool rented = preset_machine(rows[i].name, &machine);
         assert_int_equal(rented, strchr(rows[i].name, '.') || rows[i].name[0] == 'p');
+        struct preset preset; /* a machine's cards and its host's memory */
+        assert_int_equal(preset_find(rows[i].name, &preset, &err), PLIM_OK);
+        assert_int_equal(preset.cards, rows[i].cards);
+        assert_int_equal(preset.facts.host_bytes > 0, rented);
+        assert_true(!rented || preset.facts.host_bytes == machine.host / 10 * 9);
         bool same = !strcmp(job.preset, rows[i].device) && machine.cards == rows[i].cards &&
                     job.training.batch_size == rows[i].batch &&
                     job.training.accumulation == rows[i].accumulation &&

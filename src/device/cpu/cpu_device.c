@@ -141,21 +141,12 @@ static size_t workspace(const struct device_facts *facts, const struct tape *tap
     return device_workspace(facts->backend, tape, op);
 }
 
-/* What is free, and what this process holds of it already. */
-static size_t free_for_us(const struct os_machine *machine)
-{
-    struct os_process me = {0};
-    os_process_memory(&me, NULL);
-    uint64_t ours = machine->available + me.rss;
-    return (size_t)(ours < machine->total ? ours : machine->total);
-}
-
 /* Everything the planner asks. The process as it stands now is what the arena has beside it. */
 static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
 {
     struct device_facts *facts = &cpu->device.facts;
-    struct os_machine machine;
-    enum plim_status status = os_machine_memory(&machine, err);
+    struct os_allowance may;
+    enum plim_status status = os_allowance(&may, err);
     if (status != PLIM_OK) return status;
     struct calibration speed;
     status = calibrate_cpu(cpu->device.team, &speed, err);
@@ -163,9 +154,9 @@ static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
     cpu_model_name(facts->name, sizeof facts->name);
     facts_set_memory(facts, true);
     facts->threads = threads_count(cpu->device.team);
-    facts->memory_bytes = machine.total;
-    facts->memory_limited = machine.limited;
-    facts->free_bytes = free_for_us(&machine);
+    facts->memory_bytes = may.total;
+    facts->memory_limited = may.limited;
+    facts->free_bytes = may.bytes;
     facts->align = ALIGN;
     facts->cache_bytes = calibrate_cache_bytes();
     calibration_apply(&speed, facts);

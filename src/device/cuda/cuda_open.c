@@ -99,8 +99,8 @@ static enum plim_status open_context(struct cuda *cuda, struct plim_error *err)
 static enum plim_status find_facts(struct cuda *cuda, struct plim_error *err)
 {
     struct device_facts *facts = &cuda->device.facts;
-    struct os_machine machine;
-    if (os_machine_memory(&machine, NULL) == PLIM_OK) facts->host_bytes = machine.available / 20 * 19;
+    struct os_allowance may;
+    if (os_allowance(&may, NULL) == PLIM_OK) facts->host_bytes = may.bytes / 20 * 19;
     facts->threads = 1;
     facts->align = ALIGN;
     facts_set_memory(facts, false);
