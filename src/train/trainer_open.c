@@ -208,6 +208,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     enum plim_status status = open_data(t, err);
     lr_schedule_init(&t->schedule, &job->schedule, job->training.steps);
     struct run_options run = {options->resume, options->overwrite, trainer_may_save(t), options->accepted};
+    if (status == PLIM_OK) status = trainer_best_open(t, err);
     status = comm_agree(device->comm, status, err);
     if (status == PLIM_OK) status = run_start_begin(&t->start, job, &t->corpus, device, &run, err);
     status = comm_agree(device->comm, status, err);
