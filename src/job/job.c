@@ -423,6 +423,19 @@ static enum plim_status check_stage(const struct job *job, const struct device_f
                      job->name, facts->ranks);
 }
 
+/* Attention over all scores at once is a CPU's: kernels of GPUs never keep them. */
+static enum plim_status check_attention(const struct job *job, const struct device_facts *facts,
+                                        struct plim_error *err)
+{
+    const struct origin *o = job_origin(job, "model.use_flash_attention");
+    if (job->model.flash || facts->unified_memory) return PLIM_OK;
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "%s: key 'model.use_flash_attention': false is for a CPU: attention on a GPU never keeps all "
+        "scores; write true, or training.device: cpu to debug with",
+        o->kind == ORIGIN_DEFAULT ? job->name : o->where);
+}
+
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err)
 {
     enum plim_status status = job_take_preset(job, facts, err);
@@ -430,6 +443,7 @@ enum plim_status job_meet_device(struct job *job, const struct device_facts *fac
     if (job->training.precision == PRECISION_AUTO) job->training.precision = automatic_precision(facts);
     if (status == PLIM_OK) status = check_types(job, err);
     if (status == PLIM_OK) status = check_stage(job, facts, err);
+    if (status == PLIM_OK) status = check_attention(job, facts, err);
     return status == PLIM_OK ? job_grant_wishes(job, facts, err) : status;
 }
 

@@ -155,6 +155,8 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     bool packing, add_special, append_eos, skip_bad;
     uint64_t max_line_bytes, shuffle_bytes;
     int64_t workers, prefetch_factor, shuffle_buffer;
+    int64_t
+        pieces; /* of text that each worker reads ahead where prefetch_factor is not given; 0: the usual */
     bool workers_given, prefetch_given, max_line_given;
 };
 
@@ -202,7 +204,7 @@ struct job_batching {
 /* How large the data loader may be, from what the keys say to the smallest that makes the same rows: keys that were given
  * stay. Filled when the data are opened, used by job_plan. */
 struct loader_size {
-    int64_t workers, prefetch_factor, max_line_bytes, bytes;
+    int64_t workers, pieces, max_line_bytes, bytes;
 };
 enum { LOADER_SIZES = 12 };
 struct loader_sizes {
