@@ -1,6 +1,7 @@
 /* cmd_serve.c - plimsoll serve: a model behind HTTP, inside a budget. Flags, the start-up log, signals. */
 #include "cli/cli.h"
 #include "cli/serve_control.h"
+#include "cli/serve_environment.h"
 #include "cli/serve_log.h"
 #include "cli/serve_plan.h"
 #include "base/bytes.h"
@@ -109,6 +110,7 @@ static const struct command command = {
 /* One run of the command. */
 struct serving {
     const struct serve_flags *flags;
+    struct serve_environment environment;
     struct log log;
     char dir[CLI_PATH], name[128];
     struct serve_log stages;
@@ -255,12 +257,25 @@ static enum plim_status open_text(struct serving *g, struct plim_error *err)
     return PLIM_OK;
 }
 
-static enum plim_status open_device(void *arg, bool fallback, struct device **out, struct plim_error *err)
+static enum plim_status find_device(const struct serving *g, bool fallback, struct device **out,
+                                    struct plim_error *err)
 {
-    const struct serve_flags *f = ((struct serving *)arg)->flags;
+    const struct serve_flags *f = g->flags;
     if (f->plan && !fallback && serve_plan_absent(f->device)) return serve_plan_device(f->device, out, err);
     struct device_wish wish = {"serve", f->device, "--device cpu", f->threads, f->budget};
     return fallback ? backend_fallback()->open(0, f->threads, out, err) : cli_open_device_as(&wish, out, err);
+}
+
+/* The share of a GPU's memory that the environment allows is its budget, where no flag is. */
+static enum plim_status open_device(void *arg, bool fallback, struct device **out, struct plim_error *err)
+{
+    struct serving *g = arg;
+    enum plim_status status = find_device(g, fallback, out, err);
+    if (status != PLIM_OK || g->flags->budget_given) return status;
+    const struct device_facts *facts = &(*out)->facts;
+    double share = facts->unified_memory ? 0 : g->environment.fraction;
+    g->ladder.options.budget = (int64_t)(share * (double)facts->memory_bytes);
+    return PLIM_OK;
 }
 
 static void device_opened(void *arg, struct device *device)
@@ -277,7 +292,9 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .max_context = f->max_context,
                                      .weights = weights_kind_parse(f->weights),
                                      .scratch = f->scratch,
-                                     .parallel = f->parallel,
+                                     .parallel = f->parallel ? f->parallel : g->environment.parallel,
+                                     .exact = g->environment.exact,
+                                     .mixed = g->environment.mixed,
                                      .queue = f->queue,
                                      .vocab = g->codec.vocab_size,
                                      .kv_type = kv_type_of(f->kv_type),
@@ -293,7 +310,10 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                 .arg = g,
                                 .log = &g->log};
     ladder_read_allowed(f->allowed, &g->ladder.allowed);
-    return ladder_open(&g->ladder, &g->engine, err);
+    enum plim_status status = ladder_open(&g->ladder, &g->engine, err);
+    if (status != PLIM_OK) return status;
+    return serve_environment_check(&g->environment, engine_plan(g->engine)->precision,
+                                   &g->ladder.device->facts, err);
 }
 
 static enum plim_status check_vocabulary(const struct serving *g, struct plim_error *err)
@@ -488,6 +508,7 @@ static int serve(const struct serve_flags *f, const char *what)
                          log_to_file, stderr};
     serve_log_open(&g.stages, &g.log);
     enum plim_status status = check_flags(f, &err);
+    if (status == PLIM_OK) status = serve_environment_read(&g.environment, &err);
     bool opening = status == PLIM_OK;
     volatile sig_atomic_t *stop =
         f->plan ? NULL : cli_stop_flag(); /* whoever is told the address may stop it */

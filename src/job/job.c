@@ -403,7 +403,7 @@ enum plim_status job_finish(struct job *job, struct plim_error *err)
 }
 
 /* A CPU has bf16 when products of it are faster than of fp32 by more than measurements differ. */
-static int automatic_precision(const struct device_facts *facts)
+int job_automatic_precision(const struct device_facts *facts)
 {
     bool cpu_has_it = facts->flops[DT_BF16] > 1.25 * facts->flops[DT_F32];
     if (facts->unified_memory) return cpu_has_it ? PRECISION_BF16 : PRECISION_F32;
@@ -440,7 +440,7 @@ enum plim_status job_meet_device(struct job *job, const struct device_facts *fac
 {
     enum plim_status status = job_take_preset(job, facts, err);
     if (status == PLIM_OK) status = job_settle_batch(job, facts->ranks > 1 ? facts->ranks : 1, err);
-    if (job->training.precision == PRECISION_AUTO) job->training.precision = automatic_precision(facts);
+    if (job->training.precision == PRECISION_AUTO) job->training.precision = job_automatic_precision(facts);
     if (status == PLIM_OK) status = check_types(job, err);
     if (status == PLIM_OK) status = check_stage(job, facts, err);
     if (status == PLIM_OK) status = check_attention(job, facts, err);

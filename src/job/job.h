@@ -272,6 +272,9 @@ enum plim_status job_finish(struct job *job, struct plim_error *err);
  * resolved, and what could not be checked before is. */
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err);
 
+/* training.mixed_precision: auto on this device: an enum precision. */
+int job_automatic_precision(const struct device_facts *facts);
+
 /* After job_finish, before training is planned: PLIM_UNSUPPORTED when the model has something that its config.json could not
  * say, PLIM_BAD_INPUT when it would drop everything. With eval_strategy: no the job has no validation data from here on. */
 enum plim_status job_check_training(struct job *job, struct plim_error *err);
