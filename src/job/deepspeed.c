@@ -228,6 +228,9 @@ static enum plim_status set(struct reading *r, const struct deepspeed_row *row, 
 {
     struct strbuf text = STRBUF_INIT;
     if (value->kind == NODE_LIST || value->kind == NODE_MAP) return wrong(r, row, value, "a single value");
+    const struct origin *said = job_origin(r->job, row->ours);
+    if (row->yields && said->kind >= ORIGIN_FILE)
+        return say(r, row, value, "the job says how often steps are told");
     json_plain(&text, value);
     for (size_t i = 0; i < text.len; i++) /* errors repeat it, on one line */
         if ((unsigned char)text.data[i] < ' ') return strbuf_release(&text), wrong(r, row, value, "one word");

@@ -122,7 +122,7 @@ static void note_disk(struct trainer *t)
     char bytes[BYTES_TEXT];
     if (!rt->disk) return;
     strbuf_addf(&t->start.notes, "disk tier: %s below %s, %s; planned with %.3g GB/s\n",
-                bytes_format(bytes, (uint64_t)rt->plan.disk), t->job->output_dir, disk_describe(rt->disk),
+                bytes_format(bytes, (uint64_t)rt->plan.disk), job_disk_dir(t->job), disk_describe(rt->disk),
                 1e-9 * (f->unified_memory ? f->lower_bandwidth : f->disk_bandwidth));
 }
 

@@ -117,6 +117,15 @@ static void strains_are_told_apart(void **state)
     assert_int_equal(s.strain, STRAIN_OTHERS);
     assert_int_equal(monitor_recommend(&s, advice, ADVICE_MAX), 2);
     assert_non_null(strstr(advice[0], "other processes"));
+    assert_non_null(strstr(advice[1], "dynamic_batching"));
+    monitor_tell(m, &(struct monitor_own){.budget = 900 * MIB, .gives_way = true}); /* it does already */
+    for (int i = 0; i < 2; i++) {
+        if (i)
+            s = sample(m);
+        else
+            monitor_look(m, &s);
+        assert_int_equal(monitor_recommend(&s, advice, ADVICE_MAX), 1);
+    }
     set_machine(520 * MIB, 500 * MIB, 100 * MIB);
     assert_int_equal(sample(m).strain, STRAIN_LIMIT);
     set_machine(1000 * MIB, 960 * MIB, 560 * MIB);
