@@ -345,6 +345,31 @@ static void test_replan_is_worth_it(void **state)
     rmdir(strchr(folder, '=') + 1);
 }
 
+/* A run is told of growth beyond four MiB, not of a multiple of that. */
+static void test_leak_is_told(void **state)
+{
+    (void)state;
+    struct device *cpu;
+    struct job job;
+    struct trainer *t;
+    must(device_cpu_open(2, &cpu, &err));
+    make_job(&job, MORE("training.steps=1000"));
+    job.monitor.interval = 0; /* samples are ours */
+    must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
+    fault_set(fault_process(), FAULT_LEAK, 1);
+    for (int i = 0; i < 200 && !t->watch.seen.leak.found; i++) {
+        step(t);
+        for (int k = 0; k < 2; k++) monitor_sample(t->watch.monitor);
+        trainer_note_step(t, NULL);
+    }
+    const struct leak *leak = &t->watch.seen.leak;
+    if (!leak->found || leak->growth <= 4 << 20 || leak->growth > 12 << 20 || !t->watch.leak_told)
+        fail_msg("found %d, growth %lld", leak->found, (long long)leak->growth);
+    trainer_close(t);
+    job_release(&job);
+    cpu->ops->close(cpu);
+}
+
 /* --- re-plans that fail ----------------------------------------------------------------------------------- */
 
 enum { BEFORE = 2, AFTER = 3 };
@@ -459,6 +484,7 @@ int main(void)
         cmocka_unit_test(test_replan_keeps_ledgers),
         cmocka_unit_test(test_disk_ledger),
         cmocka_unit_test(test_replan_is_worth_it),
+        cmocka_unit_test(test_leak_is_told),
         cmocka_unit_test(test_failed_replan_keeps_bits),
         cmocka_unit_test(test_overhead_is_an_argument),
         cmocka_unit_test(test_device_names),
