@@ -65,7 +65,8 @@ struct engine_options {
     const char *scratch;
     const char *rung; /* name of the ladder's rung, static text; NULL: the offer's */
     bool exact;       /* computes in float32 whatever type the weights have */
-    bool mixed;       /* float32 weights are computed in 16 bits where the device gains by it (job_automatic_precision) */
+    bool
+        mixed; /* float32 weights are computed in 16 bits where the device gains by it (job_automatic_precision) */
     int64_t
         window; /* tokens that the next one is computed from, the last ones, from position 0 on and each time anew; 0: all.
                      * Others come out than without it */
