@@ -1,9 +1,11 @@
-# make install: program, licence, man page and completions.
+# make install: program, licence, pages that errors and help refer to, man page and completions.
 
 if(TARGET plimsoll)
   install(TARGETS plimsoll)
 endif()
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
+  FILES_MATCHING PATTERN "*.md" PATTERN "*.png" PATTERN "*.svg")
 
 # The program knows its own options, so it writes its man page and completions (cmake/docs.cmake).
 if(TARGET plimsoll AND NOT CMAKE_CROSSCOMPILING)

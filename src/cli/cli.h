@@ -176,6 +176,7 @@ volatile sig_atomic_t *cli_stop_flag(void);
 /* From now on SIGUSR1 sets the flag this returns, as often as it comes. */
 volatile sig_atomic_t *cli_save_flag(void);
 
-bool cli_colour(int fd); /* a terminal that wants colours (NO_COLOR, TERM) */
+bool cli_is_terminal(int fd); /* a terminal that somebody looks at, also behind mpirun */
+bool cli_colour(int fd);      /* a terminal that wants colours (NO_COLOR, TERM) */
 
 #endif

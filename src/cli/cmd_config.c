@@ -31,7 +31,7 @@ static const struct option_example examples[] = {
     {"config explain training.batch_size small.yaml", "what a key means, and what it is in this job"},
     {"config explain training.memory", "all keys of a section"},
     {"config convert training_args.json > job.yaml",
-     "from Hugging Face's TrainingArguments, DeepSpeed's JSON, or Axolotl's YAML"},
+     "from Hugging Face's TrainingArguments, DeepSpeed's JSON, or YAML of Axolotl or LLaMA-Factory"},
     {NULL, NULL}};
 
 static const struct command command = {
@@ -45,9 +45,11 @@ static const struct command command = {
         "environment "
         "makes of them.\n\n"
         "explain says what a key takes and means, its other names, and what it does to the plan.\n\n"
-        "convert reads the JSON of Hugging Face's TrainingArguments or of DeepSpeed, or YAML with Axolotl's "
-        "names, and prints a job file. "
-        "What is not carried over is listed at its end, and on standard error.",
+        "convert reads the JSON of Hugging Face's TrainingArguments or of DeepSpeed, or YAML with the names "
+        "of "
+        "Axolotl or LLaMA-Factory, and prints a job file. Settings without effect are comments at its end. A "
+        "setting that cannot be converted is named on standard error, with all others like it, and no job is "
+        "printed.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -113,10 +115,17 @@ static int convert(struct config_flags *f, const struct string_list *args)
     enum plim_status status = json ? json_load(path, &doc, &err) : yaml_load(path, &doc, &err);
     if (status == PLIM_OK) status = job_convert(&doc->root, path, &c, &err);
     doc_free(doc);
+    (void)f;
     if (status != PLIM_OK) return cli_error(&err);
-    if (!f->job.quiet) fputs(strbuf_text(&c.left), stderr);
     strbuf_release(&c.left);
-    return cli_print(&c.yaml);
+    if (!c.refusals) return strbuf_release(&c.refused), cli_print(&c.yaml);
+    fputs(strbuf_text(&c.refused), stderr);
+    plim_fail(
+        &err, PLIM_UNSUPPORTED,
+        "%s: %d setting%s cannot be converted, as the job would train something else; no job is printed",
+        path, c.refusals, c.refusals == 1 ? "" : "s");
+    conversion_release(&c);
+    return cli_error(&err);
 }
 
 static const struct {

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/json.h"
 #include "mem/os.h"
+#include "train/best_model.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
 
@@ -61,7 +62,7 @@ static enum plim_status choose_model(struct job *job, const struct eval_flags *f
     enum plim_status status = PLIM_OK;
     if (f->model)
         status = cli_find_model(f->model, dir, CLI_PATH, err);
-    else if (!checkpoint_newest(job->output_dir, dir, CLI_PATH)) {
+    else if (!best_model_or_newest(job->output_dir, dir, CLI_PATH)) {
         if (!m->path)
             return plim_fail(
                 err, PLIM_BAD_INPUT,

@@ -1,13 +1,13 @@
 /* cmd_serve.c - plimsoll serve: a model behind HTTP, inside a budget. Flags, the start-up log, signals. */
 #include "cli/cli.h"
 #include "cli/serve_control.h"
+#include "cli/serve_environment.h"
 #include "cli/serve_log.h"
 #include "cli/serve_plan.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "device/registry.h"
-#include "mem/os.h"
 #include "model/hf.h"
 #include "serve/engine_snapshot.h"
 #include "serve/ladder.h"
@@ -111,6 +111,7 @@ static const struct command command = {
 struct serving {
     const struct serve_flags *flags;
     struct device_line line;
+    struct serve_environment environment;
     struct log log;
     char dir[CLI_PATH], name[128];
     struct serve_log stages;
@@ -257,41 +258,32 @@ static enum plim_status open_text(struct serving *g, struct plim_error *err)
     return PLIM_OK;
 }
 
-/* Where nobody gave a budget, a container's limit is one as soon as the plan without it takes more. A server that takes less does
- * not grow up to the limit. */
-static void choose_line(struct serving *g, struct device *device)
+static enum plim_status find_device(const struct serving *g, bool fallback, struct device **out,
+                                    struct plim_error *err)
 {
-    struct engine_options probe = g->ladder.options;
-    struct engine *engine = NULL;
-    struct os_allowance may = {0};
-    char line[BYTES_TEXT], takes[BYTES_TEXT] = "more";
-    probe.budget = 0, probe.plan_only = true, probe.remember = false, probe.stage = NULL;
-    g->ladder.options.budget = cli_device_line(&g->line, &device->facts);
-    if (g->line.given || !g->ladder.options.budget) return;
-    if (engine_open(device, &probe, &engine, NULL) == PLIM_OK) {
-        int64_t total = engine_plan(engine)->total;
-        bytes_format(takes, (uint64_t)total);
-        if (total <= g->ladder.options.budget) g->ladder.options.budget = 0;
-    }
-    engine_close(engine);
-    malloc_trim(0);
-    if (!g->ladder.options.budget) return;
-    os_allowance(&may, NULL);
-    log_info(&g->log, "no --budget: the container leaves %s (%s), a server without a line would take %s",
-             bytes_format(line, (uint64_t)g->ladder.options.budget), may.rule, takes);
+    const struct serve_flags *f = g->flags;
+    if (f->plan && !fallback && serve_plan_absent(f->device)) return serve_plan_device(f->device, out, err);
+    struct device_wish wish = {"serve", f->device, "--device cpu", f->threads, f->budget};
+    return fallback ? backend_fallback()->open(0, f->threads, out, err) : cli_open_device_as(&wish, out, err);
+}
+
+/* The lines of a device that was opened: the flag's, or the share of a GPU's memory that the environment allows; without either the
+ * container's limit bounds the plan. */
+static void choose_line(struct serving *g, const struct device_facts *facts)
+{
+    struct engine_options *o = &g->ladder.options;
+    if (g->line.given) return;
+    o->budget = facts->unified_memory ? 0 : (int64_t)(g->environment.fraction * (double)facts->memory_bytes);
+    o->limit = facts->free_bytes ? cli_device_line(&g->line, facts) : 0; /* 0: a device that is not here */
 }
 
 static enum plim_status open_device(void *arg, bool fallback, struct device **out, struct plim_error *err)
 {
     struct serving *g = arg;
-    const struct serve_flags *f = g->flags;
-    if (f->plan && !fallback && serve_plan_absent(f->device)) return serve_plan_device(f->device, out, err);
-    struct device_wish wish = {"serve", f->device, "--device cpu", f->threads, f->budget};
-    enum plim_status status =
-        fallback ? backend_fallback()->open(0, f->threads, out, err) : cli_open_device_as(&wish, out, err);
+    enum plim_status status = find_device(g, fallback, out, err);
     if (status == PLIM_OK && !fallback) status = cli_check_line("serve", &g->line, &(*out)->facts, err);
     if (status != PLIM_OK && *out) (*out)->ops->close(*out), *out = NULL;
-    if (status == PLIM_OK) choose_line(g, *out);
+    if (status == PLIM_OK) choose_line(g, &(*out)->facts);
     return status;
 }
 
@@ -309,7 +301,9 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .max_context = f->max_context,
                                      .weights = weights_kind_parse(f->weights),
                                      .scratch = f->scratch,
-                                     .parallel = f->parallel,
+                                     .parallel = f->parallel ? f->parallel : g->environment.parallel,
+                                     .exact = g->environment.exact,
+                                     .mixed = g->environment.mixed,
                                      .queue = f->queue,
                                      .vocab = g->codec.vocab_size,
                                      .kv_type = kv_type_of(f->kv_type),
@@ -325,7 +319,10 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                 .arg = g,
                                 .log = &g->log};
     ladder_read_allowed(f->allowed, &g->ladder.allowed);
-    return ladder_open(&g->ladder, &g->engine, err);
+    enum plim_status status = ladder_open(&g->ladder, &g->engine, err);
+    if (status != PLIM_OK) return status;
+    return serve_environment_check(&g->environment, engine_plan(g->engine)->precision,
+                                   &g->ladder.device->facts, err);
 }
 
 static enum plim_status check_vocabulary(const struct serving *g, struct plim_error *err)
@@ -522,6 +519,7 @@ static int serve(const struct serve_flags *f, const char *what)
                          log_to_file, stderr};
     serve_log_open(&g.stages, &g.log);
     enum plim_status status = check_flags(f, &err);
+    if (status == PLIM_OK) status = serve_environment_read(&g.environment, &err);
     bool opening = status == PLIM_OK;
     volatile sig_atomic_t *stop =
         f->plan ? NULL : cli_stop_flag(); /* whoever is told the address may stop it */

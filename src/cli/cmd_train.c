@@ -33,6 +33,8 @@ static const struct option_row rows[] = {
     {"steps", 'n', OPTION_INT64, AT(steps), "N", "optimizer steps instead of the config's",
      .given = OPTION_GIVEN(struct train_flags, steps_given)},
     {"log", 'l', OPTION_STRING, AT(log), "FILE", "write JSON lines to FILE (- for standard output)"},
+    {"log-file", 0, OPTION_STRING, AT(log), "FILE",
+     "the same as --log, by a name that torchrun does not take for one of its own options"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL,
      "JSON lines on standard output (the default when it is not a terminal, unless --quiet)"},
     {"resume", 'r', OPTION_FLAG, AT(resume), NULL,
@@ -117,7 +119,7 @@ static enum plim_status open_log(struct train_log *log, const struct train_flags
                               .resume = f->resume,
                               .folder = {.told = f->job.quiet}};
     bool asked = f->json || (f->log && !strcmp(f->log, "-"));
-    bool to_stdout = asked || (!f->log && !f->job.quiet && !isatty(STDOUT_FILENO));
+    bool to_stdout = asked || (!f->log && !f->job.quiet && !cli_is_terminal(STDOUT_FILENO));
     if (f->log && strcmp(f->log, "-")) {
         log->json = fopen(f->log, f->resume ? "a" : "w");
         if (!log->json)
@@ -127,9 +129,9 @@ static enum plim_status open_log(struct train_log *log, const struct train_flags
         log->json = stdout;
     }
     if (!f->job.quiet && !to_stdout) log->people = stdout;
-    if (!f->job.quiet && to_stdout && isatty(STDERR_FILENO)) log->people = stderr;
+    if (!f->job.quiet && to_stdout && cli_is_terminal(STDERR_FILENO)) log->people = stderr;
     log->verbose = f->verbose;
-    log->bar = log->people && isatty(fileno(log->people));
+    log->bar = log->people && cli_is_terminal(fileno(log->people));
     struct tell_options told = {job, device->facts.name, f->resume, train_log_note, log};
     return tell_open(&told, &log->tell, err);
 }
@@ -350,6 +352,7 @@ static int load_and_train(struct train_flags *f, const char *config)
     bool tells;
     enum plim_status status = comm_open(&comm, &tells, &err);
     if (status != PLIM_OK && !comm) return tells ? cli_error(&err) : plim_exit_code(status);
+    if (comm_rank(comm) > 0) f->job.quiet = true; /* notes that all ranks have are rank 0's to tell */
     if (status == PLIM_OK) status = prepare(f, comm, &job, &err);
     int code = status == PLIM_OK ? train(&job, f, comm) : tell_error(comm, status, &err);
     job_release(&job);

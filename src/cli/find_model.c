@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "base/file.h"
 #include "store/gguf.h"
+#include "train/best_model.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
 
@@ -22,7 +23,7 @@ static enum plim_status from_config(const char *config, char *path, size_t size,
     struct job job;
     job_init(&job);
     enum plim_status status = job_load(&job, config, NULL, err);
-    if (status == PLIM_OK && !checkpoint_newest(job.output_dir, path, size))
+    if (status == PLIM_OK && !best_model_or_newest(job.output_dir, path, size))
         status = plim_fail(
             err, PLIM_BAD_INPUT,
             "%s: key 'output.dir': there is no checkpoint in %s; train first, or point at a model folder",
@@ -51,7 +52,7 @@ static enum plim_status find(const char *what, char *path, size_t size, struct p
     if ((size_t)snprintf(path, size, "%s", what) >= size)
         return plim_fail(err, PLIM_BAD_INPUT, "%.100s...: the path is too long", what);
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = '\0';
-    if (gguf_is(path) || holds(path, "config.json") || checkpoint_newest(what, path, size)) return PLIM_OK;
+    if (gguf_is(path) || holds(path, "config.json") || best_model_or_newest(what, path, size)) return PLIM_OK;
     return plim_fail(
         err, PLIM_BAD_INPUT,
         "%s: neither config.json nor a checkpoint is there; point at a Hugging Face folder, a checkpoint "

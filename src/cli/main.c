@@ -124,7 +124,7 @@ volatile sig_atomic_t *cli_save_flag(void)
 bool cli_colour(int fd)
 {
     const char *term = getenv("TERM"), *no = getenv("NO_COLOR");
-    return isatty(fd) && !(no && *no) && term && strcmp(term, "dumb");
+    return cli_is_terminal(fd) && !(no && *no) && term && strcmp(term, "dumb");
 }
 
 int cli_options(const struct command *command, int argc, char **argv, void *target, struct bump *store,

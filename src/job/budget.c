@@ -73,7 +73,7 @@ bool job_shrink_loader(struct job *job, int64_t missing)
     do s->chosen++;
     while (s->chosen + 1 < s->count && s->at[s->chosen].bytes > wanted);
     job->data.workers = s->at[s->chosen].workers;
-    job->data.prefetch_factor = s->at[s->chosen].prefetch_factor;
+    job->data.pieces = s->at[s->chosen].pieces;
     job->data.max_line_bytes = (uint64_t)s->at[s->chosen].max_line_bytes;
     job->loader_bytes = s->at[s->chosen].bytes;
     return true;

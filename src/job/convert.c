@@ -1,8 +1,11 @@
-/* convert.c - see convert.h: a table of names for each of the other trainers, and one walk over the file. Values are set in a
- * job by our own keys, so that they are checked as ours are; the job is then printed. */
+/* convert.c - see convert.h: a table of names for each of the other trainers (convert_keys.c), and one walk over the file. Values
+ * are set in a job by our own keys, so that they are checked as ours are; the job is then printed. A name that neither becomes
+ * one of ours nor is known to be without effect is refused, and all such are told. */
 #include "job/convert.h"
 #include "base/json.h"
 #include "base/number.h"
+#include "base/schema_value.h"
+#include "job/convert_keys.h"
 #include "job/deepspeed.h"
 #include "job/job.h"
 
@@ -16,32 +19,42 @@ struct converting {
     struct conversion *out;
 };
 
-/* How a value is carried over. */
-struct carry;
-typedef void carry_how(struct converting *c, const struct carry *row, const struct node *value);
+typedef void carry_function(struct converting *c, const struct carry *row, const struct node *value);
 
-struct carry {
-    const char *theirs, *ours;
-    carry_how *how;
-    const char *fallback; /* theirs, where the file does not say and ours is another */
-};
+/* ---- saying what does not become a key ---- */
 
-/* ---- saying what is left ---- */
-
-/* "args.json:12: deepspeed: ds.json is not carried over: ..." */
-static void leave(struct converting *c, const struct node *value, const char *why)
+/* "args.json:12: optim: lion is not converted: ..." */
+static void put_line(struct converting *c, struct strbuf *out, const struct node *value, const char *what,
+                     const char *why)
 {
-    struct strbuf text = STRBUF_INIT, line = STRBUF_INIT, *left = &c->out->left;
-    json_plain(&text, value);
-    strbuf_addf(&line, "%s:%d: %.100s: %.80s%s is not carried over: %s", c->file, value->line,
-                value->key ? value->key : "", strbuf_text(&text), text.len > 80 ? "..." : "", why);
-    origin_put_comment(left, strbuf_text(&line), line.len); /* one line, whatever the file holds */
-    strbuf_addc(left, '\n');
+    struct strbuf text = STRBUF_INIT, line = STRBUF_INIT;
+    char where[32] = "";
+    if (value->key && strstr(value->key, "hub_token")) /* a secret */
+        strbuf_add(&text, "...");
+    else
+        json_plain(&text, value);
+    if (value->line) snprintf(where, sizeof where, ":%d", value->line);
+    strbuf_addf(&line, "%s%s: %.100s: %.80s%s%s %s: %s", c->file, where, value->key ? value->key : "",
+                strbuf_text(&text), text.len > 80 ? "..." : "", value->line ? "" : " (the default)", what,
+                why);
+    origin_put_comment(out, strbuf_text(&line), line.len); /* one line, whatever the file holds */
+    strbuf_addc(out, '\n');
     strbuf_release(&text);
     strbuf_release(&line);
 }
 
-/* Nothing is asked for: null, false, 0, "", [], {}. */
+static void refuse(struct converting *c, const struct node *value, const char *why)
+{
+    put_line(c, &c->out->refused, value, "cannot be converted", why);
+    c->out->refusals++;
+}
+
+static void leave(struct converting *c, const struct node *value, const char *why)
+{
+    put_line(c, &c->out->left, value, "is left out", why);
+}
+
+/* Nothing is asked for: null, false, 0, "", "none", [], {}. */
 static bool is_nothing(const struct node *v)
 {
     switch (v->kind) {
@@ -62,17 +75,31 @@ static bool is_nothing(const struct node *v)
 
 /* ---- setting a key of ours ---- */
 
+/* Two names of the file that are one of ours have to agree. */
 static void set_text(struct converting *c, const char *ours, const struct node *value, const char *text)
 {
     struct origin_recorder recorder;
     struct plim_error why = {0};
+    struct strbuf before = STRBUF_INIT, after = STRBUF_INIT;
+    const struct schema_row *row = schema_find(&job_schema, ours);
+    struct origin said = *job_origin(&c->job, ours);
     char where[320];
     snprintf(where, sizeof where, "%.200s:%d, %.80s", c->file, value->line, value->key);
+    if (!value->line) snprintf(where, sizeof where, "default of %.80s", value->key);
     const struct schema_listener *listener = origin_record(&recorder, &c->job, ORIGIN_FILE, NULL);
+    schema_exact(row, &c->job, &before);
     if (schema_set_from(&job_schema, where, ours, text, &c->job, &c->job.store, listener, &why) != PLIM_OK) {
         const char *colon = strstr(why.text, "': ");
-        leave(c, value, colon ? colon + 3 : why.text);
+        refuse(c, value, colon ? colon + 3 : why.text);
     }
+    schema_exact(row, &c->job, &after);
+    if (said.kind == ORIGIN_FILE && strcmp(strbuf_text(&before), strbuf_text(&after))) {
+        char clash[480];
+        snprintf(clash, sizeof clash, "%.300s means the same and differs; keep one", said.where);
+        refuse(c, value, clash);
+    }
+    strbuf_release(&before);
+    strbuf_release(&after);
 }
 
 static void as_it_is(struct converting *c, const struct carry *row, const struct node *value)
@@ -80,7 +107,7 @@ static void as_it_is(struct converting *c, const struct carry *row, const struct
     struct strbuf text = STRBUF_INIT;
     if (value->kind == NODE_NULL) return;
     if (value->kind == NODE_LIST || value->kind == NODE_MAP) {
-        leave(c, value, "a single value was expected");
+        refuse(c, value, "a single value was expected");
         return;
     }
     json_plain(&text, value);
@@ -96,13 +123,53 @@ static void where_asked(struct converting *c, const struct carry *row, const str
 
 static void where_positive(struct converting *c, const struct carry *row, const struct node *value)
 {
-    if (node_float(value, 0) > 0) as_it_is(c, row, value);
+    bool number = value->kind == NODE_INT || value->kind == NODE_FLOAT;
+    if (!number || node_float(value, 0) > 0) as_it_is(c, row, value);
+}
+
+static void needless(struct converting *c, const struct carry *row, const struct node *value)
+{
+    if (!is_nothing(value)) leave(c, value, row->text);
+}
+
+static void off(struct converting *c, const struct carry *row, const struct node *value)
+{
+    if (!is_nothing(value)) refuse(c, value, row->text);
+}
+
+static void fixed(struct converting *c, const struct carry *row, const struct node *value)
+{
+    struct strbuf text = STRBUF_INIT;
+    json_plain(&text, value);
+    if (value->kind != NODE_NULL && strcmp(strbuf_text(&text), row->ours)) refuse(c, value, row->text);
+    strbuf_release(&text);
+}
+
+/* Keys of an adapter that the file does not ask for mean nothing there either. */
+static void of_adapter(struct converting *c, const struct carry *row, const struct node *value)
+{
+    static const char *const marks[] = {"adapter",      "use_peft",         "load_in_4bit",
+                                        "load_in_8bit", "quantization_bit", "finetuning_type"};
+    bool asked = false;
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        const struct node *mark = node_get(c->root, marks[i]);
+        asked = asked || (mark && !is_nothing(mark) && strcmp(node_string(mark, ""), "full"));
+    }
+    (asked ? off : needless)(c, row, value);
 }
 
 /* max_steps is the stronger of the two. */
 static void epochs(struct converting *c, const struct carry *row, const struct node *value)
 {
     if (node_float(node_get(c->root, "max_steps"), 0) <= 0) as_it_is(c, row, value);
+}
+
+/* Below 1 it is a share of all steps. */
+static void warmup(struct converting *c, const struct carry *row, const struct node *value)
+{
+    static const struct carry share = {"warmup_steps", CARRY_SET, "training.warmup_ratio"};
+    double number = node_float(value, 0);
+    where_positive(c, number > 0 && number < 1 ? &share : row, value);
 }
 
 static void ratio(struct converting *c, const struct carry *row, const struct node *value)
@@ -145,7 +212,7 @@ static void once_an_epoch(struct converting *c, const struct carry *row, const s
     if (node_float(value, 0) == 1)
         set_text(c, row->ours, value, "epoch");
     else if (!is_nothing(value))
-        leave(c, value, "write a number of steps");
+        refuse(c, value, "write a number of steps");
 }
 
 static void report(struct converting *c, const struct carry *row, const struct node *value)
@@ -161,21 +228,18 @@ static void report(struct converting *c, const struct carry *row, const struct n
         if (k < sizeof known / sizeof *known)
             strbuf_addf(&words, "%s%s", words.len ? "," : "", word);
         else if (!is_nothing(one) && strcmp(word, "none"))
-            leave(c, value, "write tensorboard or wandb; train --log FILE writes lines of JSON");
+            refuse(c, value, "write tensorboard or wandb; train --log FILE writes lines of JSON");
     }
     if (words.len) set_text(c, row->ours, value, words.data);
     strbuf_release(&words);
 }
 
-static void needless(struct converting *c, const struct carry *row, const struct node *value)
-{
-    (void)c, (void)row, (void)value;
-}
-
 static void deepspeed(struct converting *c, const struct carry *row, const struct node *value)
 {
-    (void)row;
-    if (!is_nothing(value)) leave(c, value, "convert that file, too, or write training.deepspeed: FILE");
+    if (value->kind == NODE_MAP && node_count(value))
+        refuse(c, value, "write it into a file of its own, and that file's name here");
+    else
+        where_asked(c, row, value);
 }
 
 static bool is_file(const char *path)
@@ -187,6 +251,49 @@ static bool is_file(const char *path)
     return *path == '/' || *path == '.';
 }
 
+/* Names of files, or of data sets that are somewhere else. */
+static void files(struct converting *c, const struct carry *row, const struct node *value)
+{
+    if (is_nothing(value)) return;
+    if (value->kind != NODE_STRING || !is_file(value->as.string.text))
+        refuse(c, value, row->text);
+    else
+        set_text(c, row->ours, value, value->as.string.text);
+}
+
+/* What a data set of Axolotl says of itself. */
+static void dataset_type(struct converting *c, const struct node *one, const struct node *value)
+{
+    const struct node *messages = node_get(one, "field_messages");
+    const char *type = node_string(value, "");
+    if (!strcmp(type, "completion")) return;
+    if (strcmp(type, "chat_template"))
+        refuse(c, value, "name the fields instead: data.prompt_field and others, see docs/data.md");
+    else if (!messages)
+        set_text(c, "data.messages_field", value, "messages");
+}
+
+static void dataset_key(struct converting *c, const struct node *one, const struct node *value)
+{
+    static const struct carry rows[] = {
+        {"field", CARRY_SET, "data.field"},
+        {"field_messages", CARRY_SET, "data.messages_field"},
+        {"split", CARRY_FIXED, "train", .text = "a file has no splits; remove it"},
+        {"ds_type", CARRY_FIXED, "json", .text = "files are JSON lines or text; remove it"},
+    };
+    size_t i = 0;
+    if (!strcmp(value->key, "path")) return;
+    if (!strcmp(value->key, "type")) {
+        dataset_type(c, one, value);
+        return;
+    }
+    while (i < sizeof rows / sizeof *rows && strcmp(rows[i].theirs, value->key)) i++;
+    if (i == sizeof rows / sizeof *rows)
+        refuse(c, value, "there is nothing like it here; see docs/data.md");
+    else
+        (rows[i].how == CARRY_SET ? as_it_is : fixed)(c, &rows[i], value);
+}
+
 /* Axolotl: a list of maps with a path each. */
 static void datasets(struct converting *c, const struct carry *row, const struct node *value)
 {
@@ -195,146 +302,122 @@ static void datasets(struct converting *c, const struct carry *row, const struct
         const struct node *one = node_item(value, i), *path = node_get(one, "path");
         const char *text = node_string(path, "");
         if (!is_file(text) || strchr(text, ','))
-            leave(c, path ? path : value, "no file of this machine; write files into data.train");
+            refuse(c, path ? path : value, "no file of this machine; write files into data.train");
         else
             strbuf_addf(&paths, "%s%s", paths.len ? "," : "", text);
-        if (node_get(one, "type")) leave(c, node_get(one, "type"), "name the fields, see docs/data.md");
-        const struct node *messages = node_get(one, "field_messages"), *field = node_get(one, "field");
-        if (messages) set_text(c, "data.messages_field", messages, node_string(messages, ""));
-        if (field) set_text(c, "data.field", field, node_string(field, ""));
+        for (size_t k = 0; one->kind == NODE_MAP && k < node_count(one); k++)
+            dataset_key(c, one, node_item(one, k));
     }
+    if (value->kind != NODE_LIST && !is_nothing(value)) refuse(c, value, "expected a list of data sets");
     if (paths.len) set_text(c, row->ours, value, paths.data);
     strbuf_release(&paths);
 }
 
-/* ---- the names ---- */
+/* transformers' warmup_stable_decay falls along a cosine unless it is told otherwise. */
+static void scheduler(struct converting *c, const struct carry *row, const struct node *value)
+{
+    const struct node *decay = node_path(c->root, "lr_scheduler_kwargs.decay_type");
+    as_it_is(c, row, value);
+    if (!decay && !strcmp(node_string(value, ""), "warmup_stable_decay"))
+        set_text(c, "training.decay_type", value, "cosine");
+}
 
-/* What both have under the same name. */
-#define SHARED                                                                                               \
-    {"gradient_accumulation_steps", "training.gradient_accumulation_steps", as_it_is, NULL},                 \
-        {"max_steps", "training.steps", where_positive, NULL},                                               \
-        {"weight_decay", "training.weight_decay", as_it_is, NULL},                                           \
-        {"adam_beta1", "training.beta1", as_it_is, NULL}, {"adam_beta2", "training.beta2", as_it_is, NULL},  \
-        {"adam_epsilon", "training.eps", as_it_is, NULL},                                                    \
-        {"warmup_steps", "training.warmup_steps", where_positive, NULL},                                     \
-        {"warmup_ratio", "training.warmup_ratio", ratio, NULL}, {"bf16", "training.bf16", automatic, NULL},  \
-        {"fp16", "training.fp16", where_asked, NULL}, {"tf32", "training.tf32", where_asked, NULL},          \
-        {"gradient_checkpointing", "training.gradient_checkpointing", where_asked, NULL},                    \
-        {"eval_strategy", "training.eval_strategy", as_it_is, NULL},                                         \
-        {"evaluation_strategy", "training.eval_strategy", as_it_is, NULL},                                   \
-        {"eval_steps", "training.eval_every", where_positive, NULL},                                         \
-        {"save_strategy", "training.save_strategy", as_it_is, NULL},                                         \
-        {"save_total_limit", "output.keep_checkpoints", where_positive, NULL},                               \
-        {"logging_steps", "training.log_every", where_positive, NULL},                                       \
-        {"group_by_length", "data.group_by_length", where_asked, NULL},                                      \
-        {"dataloader_num_workers", "data.workers", where_positive, NULL},                                    \
-        {"dataloader_prefetch_factor", "data.prefetch_factor", where_positive, NULL},                        \
-        {"dataloader_pin_memory", NULL, needless, NULL}, {"torch_compile", NULL, needless, NULL},            \
-        {"report_to", "training.report_to", report, NULL}, {"deepspeed", NULL, deepspeed, NULL},             \
-    {                                                                                                        \
-        "output_dir", "output.dir", as_it_is, NULL                                                           \
+static void kwargs(struct converting *c, const struct carry *row, const struct node *value)
+{
+    (void)row;
+    if (value->kind != NODE_MAP && !is_nothing(value)) refuse(c, value, "expected names and values");
+    for (size_t i = 0; value->kind == NODE_MAP && i < node_count(value); i++) {
+        const struct node *one = node_item(value, i);
+        char key[160];
+        snprintf(key, sizeof key, "training.lr_scheduler_kwargs.%.100s", one->key);
+        const struct schema_row *ours = schema_find(&job_schema, key);
+        if (ours)
+            as_it_is(c, &(struct carry){one->key, CARRY_SET, ours->path}, one);
+        else
+            refuse(c, one, "schedules here have no such argument; see docs/schedules.md");
     }
+}
 
-static const struct carry training_arguments[] = {
-    SHARED,
-    {"per_device_train_batch_size", "training.batch_size", as_it_is, NULL},
-    {"per_gpu_train_batch_size", "training.batch_size", as_it_is, NULL},
-    {"train_batch_size", NULL, needless, NULL}, /* of all cards: the product of others */
-    {"per_device_eval_batch_size", "training.eval_batch_size", as_it_is, NULL},
-    {"eval_batch_size", "training.eval_batch_size", as_it_is, NULL},
-    {"num_train_epochs", "training.epochs", epochs, "3"},
-    {"epochs", "training.epochs", epochs, NULL},
-    {"learning_rate", "training.learning_rate", as_it_is, "5e-5"},
-    {"lr_scheduler_type", "training.lr_scheduler", as_it_is, "linear"},
-    {"max_grad_norm", "training.max_grad_norm", as_it_is, "1"},
-    {"optim", "training.optimizer", as_it_is, NULL},
-    {"save_steps", "training.save_every", where_positive, "500"},
-    {"seed", "training.seed", as_it_is, "42"},
-    {"debug", "training.debug", words, NULL},
-    {"use_cpu", "training.device", cpu, NULL},
-    {"no_cuda", "training.device", cpu, NULL},
-    /* of Python's program alone */
-    {"overwrite_output_dir", NULL, needless, NULL},
-    {"do_train", NULL, needless, NULL},
-    {"do_eval", NULL, needless, NULL},
-    {"do_predict", NULL, needless, NULL},
-    {"prediction_loss_only", NULL, needless, NULL},
-    {"logging_dir", "training.logging_dir", where_asked, NULL},
-    {"logging_strategy", NULL, needless, NULL},
-    {"logging_first_step", NULL, needless, NULL},
-    {"logging_nan_inf_filter", NULL, needless, NULL},
-    {"log_level", NULL, needless, NULL},
-    {"log_level_replica", NULL, needless, NULL},
-    {"log_on_each_node", NULL, needless, NULL},
-    {"run_name", "training.run_name", where_asked, NULL},
-    {"disable_tqdm", NULL, needless, NULL},
-    {"remove_unused_columns", NULL, needless, NULL},
-    {"save_safetensors", NULL, needless, NULL},
-    {"save_on_each_node", NULL, needless, NULL},
-    {"dataloader_drop_last", NULL, needless, NULL},
-    {"dataloader_persistent_workers", NULL, needless, NULL},
-    {"ddp_timeout", NULL, needless, NULL},
-    {"ddp_backend", NULL, needless, NULL},
-    {"local_rank", NULL, needless, NULL},
-    {"_n_gpu", NULL, needless, NULL},
-    {"past_index", NULL, needless, NULL},
-    {"half_precision_backend", NULL, needless, NULL},
-    {"fp16_backend", NULL, needless, NULL},
-    {"fp16_opt_level", NULL, needless, NULL},
-    {"fsdp_config", NULL, needless, NULL},
-    {"accelerator_config", NULL, needless, NULL},
-    {"hub_strategy", NULL, needless, NULL},
-    {"hub_token", NULL, needless, NULL},
-    {"push_to_hub_token", NULL, needless, NULL},
-    {"ray_scope", NULL, needless, NULL},
-    {"skip_memory_metrics", NULL, needless, NULL},
-    {"eval_delay", NULL, needless, NULL},
-    {"tpu_num_cores", NULL, needless, NULL},
+/* A share that counts where the schedule is a cosine. */
+static void floor_ratio(struct converting *c, const struct carry *row, const struct node *value)
+{
+    if (!strcmp(node_string(node_get(c->root, "lr_scheduler"), "cosine"), "cosine"))
+        where_positive(c, row, value);
+    else
+        needless(c, &(struct carry){.text = "it counts with lr_scheduler: cosine alone"}, value);
+}
+
+/* Without eval_steps evaluations are as often as log lines are, 500 steps unless said. */
+static void eval_strategy(struct converting *c, const struct carry *row, const struct node *value)
+{
+    const struct node *every = node_get(c->root, "eval_steps"), *log = node_get(c->root, "logging_steps");
+    as_it_is(c, row, value);
+    if (strcmp(node_string(value, ""), "steps") || (every && every->kind != NODE_NULL)) return;
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)node_int(log, 500));
+    set_text(c, "training.eval_every", value, text);
+}
+
+static void project(struct converting *c, const struct carry *row, const struct node *value)
+{
+    if (is_nothing(value)) return;
+    as_it_is(c, row, value);
+    set_text(c, "training.report_to", value, "wandb");
+}
+
+/* Padding is never learned, so its token does not matter. */
+static void tokens(struct converting *c, const struct carry *row, const struct node *value)
+{
+    (void)row;
+    for (size_t i = 0; value->kind == NODE_MAP && i < node_count(value); i++) {
+        const struct node *one = node_item(value, i);
+        if (strcmp(one->key, "pad_token") && !is_nothing(one))
+            refuse(c, one, "the tokenizer's files say it; change them, or remove it");
+        else
+            needless(c, &(struct carry){.text = "padding is never learned"}, one);
+    }
+    if (value->kind != NODE_MAP && !is_nothing(value)) refuse(c, value, "expected names and tokens");
+}
+
+/* Axolotl's eager_attention: true and LLaMA-Factory's flash_attn: disabled. */
+static void eager(struct converting *c, const struct carry *row, const struct node *value)
+{
+    bool asked =
+        !strcmp(node_string(value, ""), "disabled") || (value->kind == NODE_BOOL && value->as.boolean);
+    if (asked) set_text(c, row->ours, value, "false");
+    if (!asked) needless(c, &(struct carry){.text = "attention is always of that kind"}, value);
+}
+
+static carry_function *const functions[CARRY_KINDS] = {
+    [CARRY_SET] = as_it_is,
+    [CARRY_ASKED] = where_asked,
+    [CARRY_POSITIVE] = where_positive,
+    [CARRY_NEEDLESS] = needless,
+    [CARRY_OFF] = off,
+    [CARRY_FIXED] = fixed,
+    [CARRY_ADAPTER] = of_adapter,
+    [CARRY_EPOCHS] = epochs,
+    [CARRY_WARMUP] = warmup,
+    [CARRY_RATIO] = ratio,
+    [CARRY_CPU] = cpu,
+    [CARRY_PRECISION] = automatic,
+    [CARRY_MODEL] = model,
+    [CARRY_WORDS] = words,
+    [CARRY_ONCE_AN_EPOCH] = once_an_epoch,
+    [CARRY_REPORT] = report,
+    [CARRY_DEEPSPEED] = deepspeed,
+    [CARRY_DATASETS] = datasets,
+    [CARRY_FILES] = files,
+    [CARRY_SCHEDULER] = scheduler,
+    [CARRY_KWARGS] = kwargs,
+    [CARRY_FLOOR] = floor_ratio,
+    [CARRY_EVAL_STRATEGY] = eval_strategy,
+    [CARRY_PROJECT] = project,
+    [CARRY_TOKENS] = tokens,
+    [CARRY_EAGER] = eager,
 };
 
-static const struct carry axolotl[] = {
-    SHARED,
-    {"base_model", "model.path", model, NULL},
-    {"tokenizer_config", "data.tokenizer", as_it_is, NULL},
-    {"base_model_config", NULL, needless, NULL},
-    {"model_type", NULL, needless, NULL},
-    {"tokenizer_type", NULL, needless, NULL},
-    {"sequence_len", "data.max_length", as_it_is, NULL},
-    {"sample_packing", "data.packing", where_asked, NULL},
-    {"pad_to_sequence_len", NULL, needless, NULL}, /* as our padding: max_length */
-    {"micro_batch_size", "training.batch_size", as_it_is, NULL},
-    {"eval_batch_size", "training.eval_batch_size", as_it_is, NULL},
-    {"num_epochs", "training.epochs", epochs, NULL},
-    {"learning_rate", "training.learning_rate", as_it_is, NULL},
-    {"lr_scheduler", "training.lr_scheduler", as_it_is, NULL},
-    {"optimizer", "training.optimizer", as_it_is, NULL},
-    {"max_grad_norm", "training.max_grad_norm", as_it_is, NULL},
-    {"gradient_clipping", "training.max_grad_norm", as_it_is, NULL},
-    {"flash_attention", "model.use_flash_attention", where_asked, NULL},
-    {"save_steps", "training.save_every", where_positive, NULL},
-    {"seed", "training.seed", as_it_is, NULL},
-    {"datasets", "data.train", datasets, NULL},
-    {"saves_per_epoch", "training.save_strategy", once_an_epoch, NULL},
-    {"evals_per_epoch", "training.eval_strategy", once_an_epoch, NULL},
-    {"strict", NULL, needless, NULL},
-    {"dataset_prepared_path", NULL, needless, NULL},
-};
-
-#define COUNT(table) (sizeof(table) / sizeof *(table))
-
-static const struct trainer_names {
-    const char *title;
-    const struct carry *rows;
-    size_t count;
-    const char *marks[6]; /* one of them is in every such file */
-} others[] = {
-    {"Axolotl", axolotl, COUNT(axolotl), {"base_model", "sequence_len", "micro_batch_size", "datasets"}},
-    {"TrainingArguments",
-     training_arguments,
-     COUNT(training_arguments),
-     {"per_device_train_batch_size", "num_train_epochs", "lr_scheduler_type", "output_dir", "optim",
-      "learning_rate"}},
-};
+/* ---- the walk ---- */
 
 static bool has_one(const struct node *root, const char *const *names, int count)
 {
@@ -343,53 +426,81 @@ static bool has_one(const struct node *root, const char *const *names, int count
     return false;
 }
 
+/* torchtune's files are nests of Python's objects. */
+static bool has_components(const struct node *root)
+{
+    for (size_t i = 0; i < node_count(root); i++)
+        if (node_get(node_item(root, i), "_component_")) return true;
+    return false;
+}
+
 static enum plim_status recognise(const struct node *root, const char *file, const struct trainer_names **out,
                                   struct plim_error *err)
 {
     static const char *const own[] = {"model", "data", "training"};
     *out = NULL;
-    for (size_t i = 0; root->kind == NODE_MAP && i < COUNT(others) && !*out; i++)
-        if (has_one(root, others[i].marks, 6)) *out = &others[i];
+    if (root->kind == NODE_MAP && has_components(root))
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: torchtune's configuration is not converted: it names objects of Python; write a job "
+            "file by hand, see docs/configuration.md",
+            file);
+    for (size_t i = 0; root->kind == NODE_MAP && i < trainer_count && !*out; i++)
+        if (has_one(root, trainers[i].marks, TRAINER_MARKS)) *out = &trainers[i];
     if (*out) return PLIM_OK;
-    if (root->kind == NODE_MAP && has_one(root, own, COUNT(own)))
+    if (root->kind == NODE_MAP && has_one(root, own, sizeof own / sizeof *own))
         return plim_fail(err, PLIM_BAD_INPUT, "%s: this is a job file already; see plimsoll config show %s",
                          file, file);
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: neither TrainingArguments or DeepSpeed's configuration as JSON nor Axolotl's YAML; "
-                     "write a job file by hand, see "
-                     "docs/configuration.md",
-                     file);
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s: neither TrainingArguments or DeepSpeed's configuration as JSON nor YAML of Axolotl or "
+        "LLaMA-Factory; write a job file by hand, see docs/configuration.md",
+        file);
+}
+
+static bool fits(const char *pattern, const char *name)
+{
+    size_t len = strlen(pattern);
+    return pattern[len - 1] == '*' ? !strncmp(pattern, name, len - 1) : !strcmp(pattern, name);
+}
+
+static const struct carry *find_row(const struct trainer_names *names, const char *name)
+{
+    for (int t = 0; t < TRAINER_TABLES; t++)
+        for (size_t i = 0; i < names->tables[t].count; i++)
+            if (fits(names->tables[t].rows[i].theirs, name)) return &names->tables[t].rows[i];
+    return NULL;
 }
 
 static void carry_all(struct converting *c, const struct trainer_names *names)
 {
     for (size_t i = 0; i < node_count(c->root); i++) {
         const struct node *value = node_item(c->root, i);
-        size_t at = 0;
-        while (at < names->count && strcmp(names->rows[at].theirs, value->key)) at++;
-        if (at < names->count)
-            names->rows[at].how(c, &names->rows[at], value);
-        else if (!is_nothing(value))
-            leave(c, value, "there is no such key here");
+        const struct carry *row = find_row(names, value->key);
+        if (row)
+            functions[row->how](c, row, value);
+        else if (value->kind != NODE_NULL)
+            refuse(c, value, "what it asks for is not known here; remove it to train without");
     }
 }
 
 /* Defaults of the other trainer that the file relies on. */
 static void carry_defaults(struct converting *c, const struct trainer_names *names)
 {
-    for (size_t i = 0; i < names->count; i++) {
-        const struct carry *row = &names->rows[i];
-        struct node value = {.kind = NODE_STRING, .key = row->theirs};
-        if (!row->fallback || node_get(c->root, row->theirs)) continue;
-        value.as.string.text = row->fallback, value.as.string.len = strlen(row->fallback);
-        if (row->how == epochs &&
-            (c->job.training.epochs > 0 || node_float(node_get(c->root, "max_steps"), 0) > 0))
-            continue;
-        set_text(c, row->ours, &value, row->fallback);
-        char where[96];
-        snprintf(where, sizeof where, "default of %s", names->title);
-        job_origin_set(&c->job, row->ours, ORIGIN_FILE, where);
-    }
+    for (int t = 0; t < TRAINER_TABLES; t++)
+        for (size_t i = 0; i < names->tables[t].count; i++) {
+            const struct carry *row = &names->tables[t].rows[i];
+            const struct node *said = node_get(c->root, row->theirs);
+            struct node value = {.kind = NODE_STRING, .key = row->theirs};
+            if (!row->fallback || (said && said->kind != NODE_NULL)) continue;
+            if (row->how != CARRY_FIXED && job_origin(&c->job, row->ours)->kind == ORIGIN_FILE) continue;
+            value.as.string.text = row->fallback, value.as.string.len = strlen(row->fallback);
+            functions[row->how](c, row, &value);
+            char where[96];
+            snprintf(where, sizeof where, "default of %s", names->title);
+            if (row->how != CARRY_FIXED && job_origin(&c->job, row->ours)->kind == ORIGIN_FILE)
+                job_origin_set(&c->job, row->ours, ORIGIN_FILE, where);
+        }
 }
 
 static void print(struct converting *c, const char *title)
@@ -407,12 +518,25 @@ static void print(struct converting *c, const char *title)
                     (int)strcspn(line, "\n"), line);
 }
 
+/* Keys that are each possible and contradict each other. */
+static void check_together(struct converting *c)
+{
+    struct plim_error why = {0};
+    c->job.name = c->file;
+    enum plim_status status = job_agree(&c->job, &why);
+    if (status == PLIM_OK) status = job_check_wishes(&c->job, &why);
+    if (status == PLIM_OK) return;
+    origin_put_comment(&c->out->refused, why.text, strlen(why.text));
+    strbuf_addc(&c->out->refused, '\n');
+    c->out->refusals++;
+}
+
 /* A key that is needless is left, with what replaces it. */
 static void leave_needless(void *arg, const char *where, const char *path, const char *note)
 {
     struct converting *c = arg;
     struct strbuf line = STRBUF_INIT;
-    strbuf_addf(&line, "%s: %s is not carried over: %s", where, path, note);
+    strbuf_addf(&line, "%s: %s is left out: %s", where, path, note);
     origin_put_comment(&c->out->left, strbuf_text(&line), line.len);
     strbuf_addc(&c->out->left, '\n');
     strbuf_release(&line);
@@ -421,7 +545,7 @@ static void leave_needless(void *arg, const char *where, const char *path, const
 static enum plim_status carry_deepspeed(struct converting *c, struct plim_error *err)
 {
     struct schema_listener notes = {leave_needless, c, NULL, NULL};
-    return deepspeed_take(&c->job, c->root, c->file, "", &notes, err);
+    return deepspeed_take_all(&c->job, c->root, c->file, &notes, &c->out->refused, &c->out->refusals, err);
 }
 
 enum plim_status job_convert(const struct node *root, const char *file, struct conversion *out,
@@ -439,6 +563,7 @@ enum plim_status job_convert(const struct node *root, const char *file, struct c
     if (status == PLIM_OK) {
         if (!ds) carry_all(&c, names), carry_defaults(&c, names);
         print(&c, ds ? "DeepSpeed" : names->title);
+        check_together(&c);
         status = strbuf_status(&out->yaml, err);
     }
     job_release(&c.job);
@@ -450,4 +575,5 @@ void conversion_release(struct conversion *c)
 {
     strbuf_release(&c->yaml);
     strbuf_release(&c->left);
+    strbuf_release(&c->refused);
 }

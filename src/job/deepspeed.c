@@ -22,7 +22,18 @@ struct reading {
     const struct schema_listener *notes;
     bool *mine; /* by row of job_schema: given by this file */
     struct plim_error *err;
+    struct strbuf *refused; /* NULL: the first refusal ends the reading */
+    int *refusals;
 };
+
+/* The status to go on with after one key. */
+static enum plim_status after_key(const struct reading *r, enum plim_status status)
+{
+    if (status == PLIM_OK || status == PLIM_NO_MEMORY || !r->refused) return status;
+    strbuf_addf(r->refused, "%s\n", r->err->text);
+    ++*r->refusals;
+    return PLIM_OK;
+}
 
 /* ---- the table ---- */
 
@@ -164,6 +175,7 @@ static enum plim_status check_keys(const struct reading *r, const struct node *m
             status = plim_fail(
                 r->err, PLIM_BAD_INPUT, "%s: %s%s: expected a section with keys of its own, found a %s",
                 where_of(r, child->line, where, sizeof where), r->prefix, path, node_kind_name(child->kind));
+        status = after_key(r, status);
     }
     return status;
 }
@@ -216,6 +228,9 @@ static enum plim_status set(struct reading *r, const struct deepspeed_row *row, 
 {
     struct strbuf text = STRBUF_INIT;
     if (value->kind == NODE_LIST || value->kind == NODE_MAP) return wrong(r, row, value, "a single value");
+    const struct origin *said = job_origin(r->job, row->ours);
+    if (row->yields && said->kind >= ORIGIN_FILE)
+        return say(r, row, value, "the job says how often steps are told");
     json_plain(&text, value);
     for (size_t i = 0; i < text.len; i++) /* errors repeat it, on one line */
         if ((unsigned char)text.data[i] < ' ') return strbuf_release(&text), wrong(r, row, value, "one word");
@@ -516,11 +531,11 @@ static enum plim_status act(struct reading *r, const struct deepspeed_row *row)
     return own_keys[row->own](r, row, value);
 }
 
-enum plim_status deepspeed_take(struct job *job, const struct node *root, const char *name,
-                                const char *prefix, const struct schema_listener *notes,
-                                struct plim_error *err)
+static enum plim_status take(struct job *job, const struct node *root, const char *name, const char *prefix,
+                             const struct schema_listener *notes, struct strbuf *refused, int *refusals,
+                             struct plim_error *err)
 {
-    struct reading r = {job, root, name, prefix, notes, NULL, err};
+    struct reading r = {job, root, name, prefix, notes, NULL, err, refused, refusals};
     if (root->kind != NODE_MAP)
         return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: expected DeepSpeed's keys and values, found a %s", name,
                          root->line, node_kind_name(root->kind));
@@ -528,8 +543,22 @@ enum plim_status deepspeed_take(struct job *job, const struct node *root, const 
     if (!r.mine) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
     enum plim_status status = check_keys(&r, root, "");
     for (size_t i = 0; i < deepspeed_row_count && status == PLIM_OK; i++)
-        status = act(&r, &deepspeed_rows[i]);
+        status = after_key(&r, act(&r, &deepspeed_rows[i]));
     return status;
+}
+
+enum plim_status deepspeed_take(struct job *job, const struct node *root, const char *name,
+                                const char *prefix, const struct schema_listener *notes,
+                                struct plim_error *err)
+{
+    return take(job, root, name, prefix, notes, NULL, NULL, err);
+}
+
+enum plim_status deepspeed_take_all(struct job *job, const struct node *root, const char *name,
+                                    const struct schema_listener *notes, struct strbuf *refused,
+                                    int *refusals, struct plim_error *err)
+{
+    return take(job, root, name, "", notes, refused, refusals, err);
 }
 
 enum plim_status deepspeed_load(struct job *job, const char *path, const struct schema_listener *notes,

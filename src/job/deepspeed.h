@@ -36,6 +36,11 @@ enum plim_status deepspeed_take(struct job *job, const struct node *root, const 
                                 const char *prefix, const struct schema_listener *notes,
                                 struct plim_error *err);
 
+/* The same, and keys that are wrong or cannot be granted are all told: a line each is added to `refused`, and counted. */
+enum plim_status deepspeed_take_all(struct job *job, const struct node *root, const char *name,
+                                    const struct schema_listener *notes, struct strbuf *refused,
+                                    int *refusals, struct plim_error *err);
+
 /* After the last override: floors that such a file gives as shares of the learning rate are shares of the one there is now. */
 void deepspeed_settle_ratios(struct job *job);
 

@@ -123,7 +123,7 @@ const struct deepspeed_row deepspeed_rows[] = {
     {"activation_checkpointing.synchronize_checkpoint_boundary", DS_NEEDLESS, .text = "ops run in the tape's order"},
     {"activation_checkpointing.profile", DS_NEEDLESS, .text = SHOWN},
     /* what is told */
-    {"steps_per_print", DS_SET, "training.log_every"},
+    {"steps_per_print", DS_SET, "training.log_every", .yields = true},
     {"wall_clock_breakdown", DS_SET, "performance.profile"},
     {"memory_breakdown", DS_NEEDLESS, .text = SHOWN},
     {"dump_state", DS_NEEDLESS, .text = "plimsoll config show prints every setting and where it came from"},

@@ -2,6 +2,7 @@
 #ifndef PLIM_JOB_DEEPSPEED_KEYS_H
 #define PLIM_JOB_DEEPSPEED_KEYS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum deepspeed_how {
@@ -39,6 +40,7 @@ struct deepspeed_row {
     const char *text;     /* DS_NEEDLESS, DS_OFF, DS_PARTS, DS_FIXED: what to know */
     const char *fallback; /* DS_SET: DeepSpeed's default, where its section is on and ours is another */
     enum deepspeed_own own;
+    bool yields;    /* what the job says is stronger, without contradiction */
     const char *of; /* the type of optimizer or scheduler whose default `fallback` is; NULL: every one's */
 };
 

@@ -138,13 +138,15 @@ static bool read_port(const char *value, char out[VALUE], struct plim_error *err
 static const struct variable variables[] = {
     {"MAX_BATCH_SIZE", read_count, "a whole number of at least 1, e.g. 16", "training.max_micro_batch_size",
      .says = {"training.max_micro_batch_size", "training.micro_batch_size"},
-     .help = "rows of a micro-batch at most"},
+     .help = "rows of a micro-batch at most; serve: requests at once at most, as --parallel"},
     {"CUDA_MEMORY_FRACTION", read_fraction, "a number above 0 and at most 1, e.g. 0.8",
      "training.memory.cuda_memory_fraction", .says = FRACTION,
-     .help = "share of a GPU's memory that is the budget; a CPU does not look at it"},
+     .help = "share of a GPU's memory that is the budget, of serve, too; a CPU does not look at it"},
     {"ENABLE_MIXED_PRECISION", read_mixed, "true or false", "training.mixed_precision",
      .says = {"training.mixed_precision", "training.fp16", "training.bf16"},
-     .help = "true: bf16 where the device has it, else fp16 on a GPU and fp32 on a CPU; false: fp32"},
+     .help =
+         "true: bf16 where the device has it, else fp16 on a GPU and fp32 on a CPU; false: fp32; serve: the "
+         "same for weights in fp32, and with false weights of 16 bits are computed in fp32"},
     {"PLIMSOLL_ALLOC_CONF", ALLOCATOR,
      .help = "checked; per_process_memory_fraction acts like CUDA_MEMORY_FRACTION, the rest has no cache to "
              "tune"},
@@ -250,7 +252,7 @@ static enum plim_status arrive(struct job *job, const struct arrival *a, struct 
     return status;
 }
 
-static enum plim_status take_process(struct job *job, struct plim_error *err)
+enum plim_status job_take_process_environment(struct job *job, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
     for (int i = 0; i < VARIABLES && status == PLIM_OK; i++) {
@@ -294,7 +296,7 @@ enum plim_status job_take_environment(struct job *job, const char *dir, struct p
 {
     struct dotenv vars;
     char path[512];
-    enum plim_status status = take_process(job, err);
+    enum plim_status status = job_take_process_environment(job, err);
     if (status != PLIM_OK) return status;
     if ((size_t)snprintf(path, sizeof path, "%s%s.env", dir, *dir ? "/" : "") >= sizeof path) return PLIM_OK;
     status = dotenv_load(path, &vars, err);

@@ -30,6 +30,9 @@ struct job_environment {
 /* Reads the process's environment, then dir/.env. */
 enum plim_status job_take_environment(struct job *job, const char *dir, struct plim_error *err);
 
+/* The process's environment alone: for programs without a job. */
+enum plim_status job_take_process_environment(struct job *job, struct plim_error *err);
+
 /* Every variable that is known, for docs: a Markdown table. */
 void environment_markdown(struct strbuf *out);
 

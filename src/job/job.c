@@ -403,7 +403,7 @@ enum plim_status job_finish(struct job *job, struct plim_error *err)
 }
 
 /* A CPU has bf16 when products of it are faster than of fp32 by more than measurements differ. */
-static int automatic_precision(const struct device_facts *facts)
+int job_automatic_precision(const struct device_facts *facts)
 {
     bool cpu_has_it = facts->flops[DT_BF16] > 1.25 * facts->flops[DT_F32];
     if (facts->unified_memory) return cpu_has_it ? PRECISION_BF16 : PRECISION_F32;
@@ -423,13 +423,27 @@ static enum plim_status check_stage(const struct job *job, const struct device_f
                      job->name, facts->ranks);
 }
 
+/* Attention over all scores at once is a CPU's: kernels of GPUs never keep them. */
+static enum plim_status check_attention(const struct job *job, const struct device_facts *facts,
+                                        struct plim_error *err)
+{
+    const struct origin *o = job_origin(job, "model.use_flash_attention");
+    if (job->model.flash || facts->unified_memory) return PLIM_OK;
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "%s: key 'model.use_flash_attention': false is for a CPU: attention on a GPU never keeps all "
+        "scores; write true, or training.device: cpu to debug with",
+        o->kind == ORIGIN_DEFAULT ? job->name : o->where);
+}
+
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err)
 {
     enum plim_status status = job_take_preset(job, facts, err);
     if (status == PLIM_OK) status = job_settle_batch(job, facts->ranks > 1 ? facts->ranks : 1, err);
-    if (job->training.precision == PRECISION_AUTO) job->training.precision = automatic_precision(facts);
+    if (job->training.precision == PRECISION_AUTO) job->training.precision = job_automatic_precision(facts);
     if (status == PLIM_OK) status = check_types(job, err);
     if (status == PLIM_OK) status = check_stage(job, facts, err);
+    if (status == PLIM_OK) status = check_attention(job, facts, err);
     return status == PLIM_OK ? job_grant_wishes(job, facts, err) : status;
 }
 

@@ -26,8 +26,14 @@ enum schedule_kind {
     SCHEDULE_COSINE,
     SCHEDULE_WSD, /* warm-up, stable, decay */
     SCHEDULE_GREEDY,
+    SCHEDULE_RESTARTS, /* cosine_with_restarts */
+    SCHEDULE_POLYNOMIAL,
+    SCHEDULE_INVERSE_SQRT,
     SCHEDULE_COUNT
 };
+
+/* How wsd falls at its end. */
+enum schedule_decay { DECAY_LINEAR, DECAY_COSINE, DECAY_ROOT };
 
 struct job_schedule {
     int kind; /* enum schedule_kind */
@@ -36,6 +42,13 @@ struct job_schedule {
     int warmup_type;                   /* 0: by equal steps, 1: by the logarithm of the step */
     double warmup_min_lr;              /* where the warm-up begins */
     double warmup_ratio;               /* share of the run's steps, instead of warmup_steps; 0: they count */
+    /* Arguments of single schedules; see docs/schedules.md. */
+    bool min_lr_given, cycles_given, stable_given;
+    double min_lr_ratio; /* min_lr as a share of learning_rate; 0: min_lr counts */
+    double cycles;       /* cosine waves; cosine_with_restarts: falls */
+    double power;        /* of polynomial */
+    int64_t stable_steps, timescale;
+    int decay_type; /* enum schedule_decay */
     /* GreedyLR; see docs/schedules.md */
     double factor, threshold, max_lr, eps;
     int64_t patience, cooldown, warmup, window_size, reset_start;
@@ -106,9 +119,14 @@ struct job_training {
     bool host_update_given;
     int64_t seed, eval_every, eval_rows, eval_batch, save_every, log_every;
     int eval_strategy, save_strategy; /* EVERY_EPOCH: settled by job_settle_epoch */
-    struct string_list debug;         /* words of TrainingArguments */
-    bool check_numerics;              /* training.debug: underflow_overflow */
-    double epochs;                    /* 0: not given */
+    bool load_best;                   /* load_best_model_at_end; see train/best_model.h */
+    const char *best_metric;          /* metric_for_best_model; NULL: the loss */
+    bool greater_is_better, greater_given;
+    int64_t stop_patience; /* early_stopping_patience: evaluations; 0: never */
+    double stop_threshold;
+    struct string_list debug; /* words of TrainingArguments */
+    bool check_numerics;      /* training.debug: underflow_overflow */
+    double epochs;            /* 0: not given */
     double loss_scale;
     int64_t loss_scale_window, loss_scale_hysteresis;
     double min_loss_scale;
@@ -137,6 +155,8 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     bool packing, add_special, append_eos, skip_bad;
     uint64_t max_line_bytes, shuffle_bytes;
     int64_t workers, prefetch_factor, shuffle_buffer;
+    int64_t
+        pieces; /* of text that each worker reads ahead where prefetch_factor is not given; 0: the usual */
     bool workers_given, prefetch_given, max_line_given;
 };
 
@@ -185,7 +205,7 @@ struct job_batching {
 /* How large the data loader may be, from what the keys say to the smallest that makes the same rows: keys that were given
  * stay. Filled when the data are opened, used by job_plan. */
 struct loader_size {
-    int64_t workers, prefetch_factor, max_line_bytes, bytes;
+    int64_t workers, pieces, max_line_bytes, bytes;
 };
 enum { LOADER_SIZES = 12 };
 struct loader_sizes {
@@ -253,6 +273,9 @@ enum plim_status job_finish(struct job *job, struct plim_error *err);
  * resolved, and what could not be checked before is. */
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err);
 
+/* training.mixed_precision: auto on this device: an enum precision. */
+int job_automatic_precision(const struct device_facts *facts);
+
 /* After job_finish, before training is planned: PLIM_UNSUPPORTED when the model has something that its config.json could not
  * say, PLIM_BAD_INPUT when it would drop everything. With eval_strategy: no the job has no validation data from here on. */
 enum plim_status job_check_training(struct job *job, struct plim_error *err);
@@ -295,7 +318,8 @@ extern const struct schema job_schema;
 /* Keys that say the same in other words (mixed_precision and bf16, recompute and gradient_checkpointing) may all be
  * given while they agree. PLIM_BAD_INPUT names the two that do not. */
 enum plim_status job_agree(struct job *job, struct plim_error *err);
-/* An override wins over such a key given before it: that one is as if it had not been given. */
+/* An override wins over such a key of the job file or the environment: that one is as if it had not been given. Two
+ * overrides that contradict each other stay, and job_agree names them; so do fp16 and bf16, which are never both meant. */
 enum plim_status job_override(struct job *job, const char *key, struct plim_error *err);
 /* What is asked for in other frameworks' words where Plimsoll has a word of its own: DeepSpeed's offload pins the tiers of
  * state and, with stage 3, of parameters. PLIM_UNSUPPORTED names a key whose wish this device cannot grant and what to write

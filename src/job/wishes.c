@@ -83,6 +83,11 @@ static bool tf32_clash(const struct job *job)
     return t->matmul_given && t->tf32_given && t->tf32 != (t->matmul_precision != MATMUL_HIGHEST);
 }
 
+static bool floor_clash(const struct job *job)
+{
+    return job->schedule.min_lr > 0 && job->schedule.min_lr_ratio > 0;
+}
+
 static bool warmup_clash(const struct job *job)
 {
     return job->schedule.warmup_steps > 0 && job->schedule.warmup_ratio > 0;
@@ -104,6 +109,7 @@ static const struct {
     {"training.param_tier", "training.deepspeed.offload_param", param_clash},
     {"performance.float32_matmul_precision", "training.tf32", tf32_clash},
     {"training.warmup_steps", "training.warmup_ratio", warmup_clash},
+    {"training.min_lr", "training.min_lr_ratio", floor_clash},
 };
 enum { PAIRS = sizeof pairs / sizeof *pairs };
 
@@ -113,7 +119,8 @@ static void put_key(const struct job *job, const char *key, struct strbuf *out)
     const struct origin *o = job_origin(job, key);
     strbuf_addf(out, "%s: ", key);
     schema_value(schema_find(&job_schema, key), job, out);
-    if (o->name && o->kind == ORIGIN_FILE) strbuf_addf(out, " (%s, %s)", o->where, o->name);
+    if (o->kind != ORIGIN_DEFAULT)
+        strbuf_addf(out, " (%s%s%s)", o->where, o->name ? ", " : "", o->name ? o->name : "");
 }
 
 enum plim_status job_agree(struct job *job, struct plim_error *err)
@@ -156,8 +163,9 @@ enum plim_status job_override(struct job *job, const char *key, struct plim_erro
     enum plim_status status = PLIM_OK;
     for (int i = 0; i < PAIRS && status == PLIM_OK; i++) {
         bool is_a = !strcmp(key, pairs[i].a), is_b = !strcmp(key, pairs[i].b);
-        if ((is_a || is_b) && pairs[i].clashes(job))
-            status = drop_key(job, is_a ? pairs[i].b : pairs[i].a, err);
+        const char *other = is_a ? pairs[i].b : pairs[i].a;
+        if ((!is_a && !is_b) || !pairs[i].clashes(job) || pairs[i].clashes == both_narrow) continue;
+        if (job_origin(job, other)->kind < ORIGIN_SET) status = drop_key(job, other, err);
     }
     return status;
 }
@@ -183,8 +191,59 @@ static enum plim_status check_thresholds(const struct job *job, struct plim_erro
     return PLIM_OK;
 }
 
+/* Arguments that only some schedules take. */
+#define OF(kind) (1u << SCHEDULE_##kind)
+#define FALLING                                                                                              \
+    (OF(LINEAR) | OF(COSINE) | OF(WSD) | OF(GREEDY) | OF(RESTARTS) | OF(POLYNOMIAL)) /* to min_lr */
+
+static const struct {
+    const char *key;
+    unsigned kinds;
+    const char *names;
+} schedule_keys[] = {
+    {"training.min_lr", FALLING, "schedules that fall to it"},
+    {"training.min_lr_ratio", FALLING, "schedules that fall to it"},
+    {"training.lr_cycles", OF(COSINE) | OF(RESTARTS) | OF(WSD), "cosine, cosine_with_restarts and wsd"},
+    {"training.lr_power", OF(POLYNOMIAL), "polynomial"},
+    {"training.lr_timescale", OF(INVERSE_SQRT), "inverse_sqrt"},
+    {"training.decay_steps", OF(WSD), "wsd"},
+    {"training.stable_steps", OF(WSD), "wsd"},
+    {"training.decay_type", OF(WSD), "wsd"},
+    {"training.greedy.factor", OF(GREEDY), "greedy"},
+    {"training.greedy.patience", OF(GREEDY), "greedy"},
+    {"training.greedy.threshold", OF(GREEDY), "greedy"},
+    {"training.greedy.relative", OF(GREEDY), "greedy"},
+    {"training.greedy.cooldown", OF(GREEDY), "greedy"},
+    {"training.greedy.warmup", OF(GREEDY), "greedy"},
+    {"training.greedy.max_lr", OF(GREEDY), "greedy"},
+    {"training.greedy.eps", OF(GREEDY), "greedy"},
+    {"training.greedy.smooth", OF(GREEDY), "greedy"},
+    {"training.greedy.window_size", OF(GREEDY), "greedy"},
+    {"training.greedy.reset_start", OF(GREEDY), "greedy"},
+    {"training.greedy.on", OF(GREEDY), "greedy"},
+};
+
+/* An argument that the schedule does not look at would be a wish that nobody hears. */
+static enum plim_status check_schedule(const struct job *job, struct plim_error *err)
+{
+    const struct schema_row *kind = schema_find(&job_schema, "training.lr_scheduler");
+    for (size_t i = 0; i < sizeof schedule_keys / sizeof *schedule_keys; i++) {
+        const struct origin *o = job_origin(job, schedule_keys[i].key);
+        if (schedule_keys[i].kinds >> job->schedule.kind & 1 || o->kind <= ORIGIN_PRESET) continue;
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key '%s' is for %s, and training.lr_scheduler is %s; remove it, or choose another "
+            "schedule",
+            o->where, o->name ? o->name : schedule_keys[i].key, schedule_keys[i].names,
+            kind->names[job->schedule.kind]);
+    }
+    return PLIM_OK;
+}
+
 enum plim_status job_check_wishes(struct job *job, struct plim_error *err)
 {
+    enum plim_status scheduled = check_schedule(job, err);
+    if (scheduled != PLIM_OK) return scheduled;
     const struct job_batching *b = &job->batching;
     deepspeed_settle_ratios(job);
     if (b->enabled && b->max && b->max < b->min)

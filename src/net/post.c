@@ -2,6 +2,7 @@
 #include "net/post.h"
 #include "net/curl_api.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 
 struct post_library {
@@ -73,6 +74,7 @@ enum plim_status post_send(struct post *p, const char *json, size_t len, double 
     CURLcode code = p->curl->perform(p->handle);
     if (code != CURLE_OK) return plim_fail(err, PLIM_IO, "%s", p->curl->strerror(code));
     p->curl->getinfo(p->handle, CURLINFO_RESPONSE_CODE, &answer);
-    if (answer / 100 != 2) return plim_fail(err, PLIM_IO, "the answer was %ld", answer);
+    bool later = answer == 408 || answer == 429 || answer / 100 == 5;
+    if (answer / 100 != 2) return plim_fail(err, later ? PLIM_BUSY : PLIM_IO, "the answer was %ld", answer);
     return PLIM_OK;
 }

@@ -29,7 +29,8 @@ enum plim_status post_open(struct post_library *library, const char *url, struct
                            struct plim_error *err);
 void post_close(struct post *post); /* NULL is fine */
 
-/* PLIM_IO: nobody there, no answer in so many seconds, or one that is no 2xx. */
+/* PLIM_BUSY: the answer asks to come again (408, 429, 5xx). PLIM_IO: nobody there, no answer in so many seconds, or one that is
+ * neither that nor 2xx. */
 enum plim_status post_send(struct post *post, const char *json, size_t len, double seconds,
                            struct plim_error *err);
 

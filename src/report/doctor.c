@@ -64,9 +64,10 @@ static void check_padding(const struct doctor_case *c, struct strbuf *out)
     const struct job_epoch *e = &c->job->epoch;
     if (!e->positions || c->job->data.packing || 2 * e->tokens > e->positions) return;
     put_key(c->job, "data.padding", out);
-    strbuf_addf(out,
-                "%.0f %% of what is computed is padding; write data.padding: longest or data.packing: true\n",
-                100 - 100 * (double)e->tokens / (double)e->positions);
+    bool longest = c->job->data.padding == PADDING_LONGEST;
+    strbuf_addf(out, "%.0f %% of what is computed is padding; write %sdata.packing: true\n",
+                100 - 100 * (double)e->tokens / (double)e->positions,
+                longest ? "" : "data.padding: longest or ");
 }
 
 static void check_workers(const struct doctor_case *c, struct strbuf *out)
@@ -140,11 +141,12 @@ static void check_saves(const struct doctor_case *c, struct strbuf *out)
     const struct job *job = c->job;
     double seconds = c->report ? report_run_seconds(c->report) : 0;
     char text[DURATION_TEXT];
+    bool asks_for_none = job->training.save_strategy == EVERY_NEVER;
     if (job->training.save_every > job->training.steps) {
         put_key(job, "training.save_every", out);
         strbuf_addf(out, "the run ends after %lld steps: nothing is saved before; write less\n",
                     (long long)job->training.steps);
-    } else if (!job->training.save_every && seconds > LONG_RUN) {
+    } else if (!job->training.save_every && seconds > LONG_RUN && !asks_for_none) {
         put_key(job, "training.save_every", out);
         strbuf_addf(out, "a run of %s is saved only at its end; write a number of steps\n",
                     report_duration(text, seconds));

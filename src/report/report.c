@@ -96,10 +96,11 @@ static void put_disk(struct json_writer *w, const struct disk_line *disk)
 
 static void put_loader(struct json_writer *w, const struct job *job)
 {
+    const struct loader_sizes *s = &job->loader_sizes;
     json_begin_object(w, "loader");
     json_int(w, "bytes", job->loader_bytes);
     json_int(w, "workers", job->data.workers);
-    json_int(w, "prefetch_factor", job->data.prefetch_factor);
+    json_int(w, "pieces", s->count ? s->at[s->chosen].pieces : 0);
     json_int(w, "max_line_bytes", (int64_t)job->data.max_line_bytes);
     json_bool(w, "shrunk", job->loader_sizes.chosen > 0);
     json_end_object(w);

@@ -176,10 +176,13 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
                 k->loss_chunks == 1 ? "" : "s");
     report_places(r, out);
     const struct job_data *d = &r->job->data;
-    if (r->job->loader_sizes.chosen)
+    const struct loader_sizes *sizes = &r->job->loader_sizes;
+    if (sizes->chosen)
         strbuf_addf(
-            out, "\n  a smaller data loader leaves room: %lld workers, prefetch_factor %lld, lines up to %s",
-            (long long)d->workers, (long long)d->prefetch_factor, bytes_format(line, d->max_line_bytes));
+            out,
+            "\n  a smaller data loader leaves room: %lld workers, %lld pieces read ahead, lines up to %s",
+            (long long)d->workers, (long long)sizes->at[sizes->chosen].pieces,
+            bytes_format(line, d->max_line_bytes));
     double seconds = r->plan->step_seconds;
     int64_t tokens = job_rows_of_all(r->job) * r->request->time;
     strbuf_addf(out, "\n  predicted %s a step, %.0f tokens/s%s\n", report_duration(step, seconds),

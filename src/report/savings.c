@@ -104,6 +104,15 @@ static int flip_moments(struct job *other, const struct plan_request *r, struct 
     return on;
 }
 
+/* Only a job that turned it off is planned the other way: see flash() for one that has it. */
+static int flip_flash(struct job *other, const struct plan_request *r, struct knobs *k)
+{
+    (void)r, (void)k;
+    if (other->model.flash) return -1;
+    other->model.flash = true;
+    return 0;
+}
+
 static const struct {
     const char *name;
     flip *flip;
@@ -118,6 +127,7 @@ static const struct {
     {"activation offload", flip_activations},
     {"mixed precision", flip_precision},
     {"8-bit moments", flip_moments},
+    {"flash attention", flip_flash},
 };
 
 /* Bytes of a tape on the tier below the device, of one class or (CLASS_COUNT) of all. */
@@ -142,6 +152,7 @@ static struct saving flash(const struct job *job, const struct plan *plan)
 {
     const struct model_spec *s = &job->spec;
     const struct knobs *k = &plan->knobs;
+    if (!job->model.flash) return (struct saving){0};
     int64_t element = job->training.precision == PRECISION_F32 ? 4 : 2;
     int64_t matrix = k->micro_batch * s->num_heads * job->max_length * job->max_length * element;
     int64_t kept = k->recompute == RECOMPUTE_FULL ? 0 : model_layers(s) - k->full_layers;

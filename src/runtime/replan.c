@@ -259,15 +259,25 @@ static enum plim_status share_request(const struct runtime *rt, struct plan_requ
     return status;
 }
 
+/* Less than a twentieth of the bytes for more than a tenth of the time. */
+static bool is_worth_it(const struct plan *old, const struct plan *next)
+{
+    return next->total <= old->total - old->total / 20 || next->step_seconds <= 1.1 * old->step_seconds;
+}
+
 /* The next plan; request->budget is its line. */
 static enum plim_status choose(struct runtime *rt, const struct replan *wish, struct plan_request *request,
                                struct plan *next, bool *reserve_used, struct plim_error *err)
 {
     if (wish->micro_batch) return recut(rt, request, wish->micro_batch, next, reserve_used, err);
     enum plim_status status = search(rt, request, next, reserve_used, err);
-    if (status != PLIM_NO_FIT || !wish->or_smallest || !next->tape.nops || next->total >= rt->plan.total)
-        return status;
-    request->budget = next->total;
+    bool smallest =
+        status == PLIM_NO_FIT && wish->or_smallest && next->tape.nops && next->total < rt->plan.total;
+    if (smallest) request->budget = next->total;
+    if (status != PLIM_OK && !smallest) return status;
+    if (wish->worthwhile && !is_worth_it(&rt->plan, next))
+        return plim_fail(err, PLIM_NO_FIT,
+                         "a plan with less memory gives back too little for the time it takes");
     return PLIM_OK;
 }
 

@@ -163,6 +163,8 @@ struct replan {
     int64_t budget; /* the line from now on */
     int64_t
         micro_batch; /* 0: the fastest plan under it; else the present plan with micro-batches of so many rows */
+    /* PLIM_NO_FIT rather than a plan that gives back little and makes steps much slower. */
+    bool worthwhile;
     bool or_smallest; /* where nothing fits, the smallest plan there is: its bytes are the line then */
     /* Others want the machine's memory: the arena keeps what the next plan may need of it throughout, because what is given
      * back may be gone. Comparing plans then takes its memory beside it, some MiB above the line for as long as that lasts. */

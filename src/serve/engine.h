@@ -43,6 +43,7 @@ struct engine;
 struct engine_options {
     const char *model;         /* folder */
     int64_t budget;            /* bytes of the device; 0: no line */
+    int64_t limit;             /* bytes that a plan may take where there is no budget; 0: what the device has free */
     int64_t host_budget;       /* bytes of the host beside a device with its own memory; 0: no line */
     int64_t max_context;       /* positions of the largest request; 0: the model's, or as many as fit */
     int parallel;              /* requests that run at once, at most; 0: as many as fit, up to 256 */
@@ -65,6 +66,8 @@ struct engine_options {
     const char *scratch;
     const char *rung; /* name of the ladder's rung, static text; NULL: the offer's */
     bool exact;       /* computes in float32 whatever type the weights have */
+    bool
+        mixed; /* float32 weights are computed in 16 bits where the device gains by it (job_automatic_precision) */
     int64_t
         window; /* tokens that the next one is computed from, the last ones, from position 0 on and each time anew; 0: all.
                      * Others come out than without it */

@@ -249,6 +249,7 @@ int64_t engine_line(const struct engine *e, int64_t budget)
     const struct device_facts *facts = &e->device->facts;
     int64_t all = (int64_t)facts->memory_bytes, free = (int64_t)facts->free_bytes;
     if (budget) return all ? min64(budget, all) : budget;
+    if (e->options.limit) return e->options.limit;
     return free ? free : all;
 }
 
@@ -417,15 +418,23 @@ static void take_offer(struct engine *e, const struct offer_choice *choice, stru
     s->blocks = engine_blocks_within(e, e->options.budget);
 }
 
+enum plim_status engine_choose_precision(struct engine *e, struct plim_error *err)
+{
+    enum plim_status status = weights_precision(e->model, &e->plan.precision, err);
+    if (e->options.mixed && e->plan.precision == PRECISION_F32)
+        e->plan.precision = (enum precision)job_automatic_precision(&e->device->facts);
+    if (e->options.exact) e->plan.precision = PRECISION_F32;
+    return status;
+}
+
 enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
 {
     struct offer_choice choice = {0};
     struct sizes s;
-    enum plim_status status = weights_precision(e->model, &e->plan.precision, err);
+    enum plim_status status = engine_choose_precision(e, err);
     if (status == PLIM_OK) status = engine_choose_weights(e, err);
     if (status != PLIM_OK) return status;
     engine_tell(e, "weights_mapped");
-    if (e->options.exact) e->plan.precision = PRECISION_F32;
     status = check_kv_type(e, err);
     if (status != PLIM_OK) return status;
     measure_process(e);

@@ -132,6 +132,8 @@ static inline int engine_steps(const struct engine *e)
     return e->device->facts.unified_memory ? 1 : DEVICE_READS;
 }
 
+/* engine_offer.c. The type that the model is computed in: that of its weights, or as the options say. */
+enum plim_status engine_choose_precision(struct engine *e, struct plim_error *err);
 /* engine_offer.c: spec and options are set; the largest offer that fits is planned. engine_plan.c: it is committed and its programs
  * are ready. */
 enum plim_status engine_make_plan(struct engine *e, struct plim_error *err);

@@ -248,7 +248,7 @@ static enum plim_status choose(struct engine *e, struct plim_error *err)
 static enum plim_status make_plan(struct engine *e, struct sources *s, struct plim_error *err)
 {
     const struct engine_options *o = &e->options;
-    enum plim_status status = weights_precision(e->model, &e->plan.precision, err);
+    enum plim_status status = engine_choose_precision(e, err);
     if (status != PLIM_OK) return status;
     e->overhead = o->overhead ? (struct overhead){.bytes = o->overhead} : runtime_overhead();
     e->overhead.bytes += o->beside;

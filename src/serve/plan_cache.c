@@ -44,9 +44,10 @@ void plan_key_make(struct plan_key *key, const char *model, const struct device_
     strbuf_addf(&key->text, "budget %lld %lld, context %lld, parallel %d, step %lld, queue %d, vocab %lld, ",
                 (long long)o->budget, (long long)o->host_budget, (long long)o->max_context, o->parallel,
                 (long long)o->step_tokens, o->queue, (long long)o->vocab);
-    strbuf_addf(&key->text, "type %d %d, overhead %lld, beside %lld, window %lld, rung %d, %d%d%d%d;",
+    strbuf_addf(&key->text, "type %d %d, overhead %lld, beside %lld, window %lld, rung %d, %d%d%d%d%d;",
                 (int)o->kv_type, (int)o->weights, (long long)o->overhead, (long long)o->beside,
-                (long long)o->window, (int)o->first_rung, o->allow_kv8, o->allow_window, o->stream, o->exact);
+                (long long)o->window, (int)o->first_rung, o->allow_kv8, o->allow_window, o->stream, o->exact,
+                o->mixed);
     add_model(&key->text, model);
 }
 

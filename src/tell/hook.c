@@ -46,6 +46,40 @@ static void note_loss(struct hook *h, const struct plim_error *why)
     pthread_mutex_unlock(&h->lock);
 }
 
+/* Seconds before the first repetition; each further one waits twice as long. */
+#define PAUSE 0.25
+
+static void rest(struct hook *h, double seconds)
+{
+    double until = clock_seconds() + seconds;
+    pthread_mutex_lock(&h->lock);
+    while (clock_seconds() < until && !(h->closing && clock_seconds() >= h->end))
+        thread_wait(&h->changed, &h->lock, true);
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* What is left of a message's time, or of the hook's. */
+static double time_left(struct hook *h, double deadline)
+{
+    pthread_mutex_lock(&h->lock);
+    if (h->closing && h->end < deadline) deadline = h->end;
+    pthread_mutex_unlock(&h->lock);
+    return deadline - clock_seconds();
+}
+
+static enum plim_status deliver(struct hook *h, const char *text, double seconds, struct plim_error *err)
+{
+    double deadline = clock_seconds() + seconds, pause = PAUSE;
+    enum plim_status status = post_send(h->post, text, strlen(text), seconds, err);
+    for (int tries = 1; status == PLIM_BUSY && tries < HOOK_TRIES; tries++, pause *= 2) {
+        rest(h, pause);
+        double left = time_left(h, deadline);
+        if (left <= 0) break;
+        status = post_send(h->post, text, strlen(text), left, err);
+    }
+    return status;
+}
+
 static void *work(void *arg)
 {
     struct hook *h = arg;
@@ -53,7 +87,7 @@ static void *work(void *arg)
     thread_name("plim-hook");
     for (char *text; (text = take(h, &seconds));) {
         struct plim_error err = {0};
-        if (post_send(h->post, text, strlen(text), seconds, &err) != PLIM_OK) note_loss(h, &err);
+        if (deliver(h, text, seconds, &err) != PLIM_OK) note_loss(h, &err);
         free(text);
     }
     return NULL;

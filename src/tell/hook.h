@@ -14,7 +14,8 @@
  *
  * Invariants
  *  1. The queue never has more than HOOK_QUEUE messages; what is sent has left it.
- *  2. A message has `seconds` at most; after hook_finish all of them together have.
+ *  2. A message has `seconds` at most; after hook_finish all of them together have. One that is answered with "later" is sent
+ *     again, HOOK_TRIES times in all, as far as that time goes.
  *  3. The lock is never held while something is sent.
  */
 #ifndef PLIM_TELL_HOOK_H
@@ -23,7 +24,7 @@
 #include "base/strbuf.h"
 #include "net/post.h"
 
-enum { HOOK_QUEUE = 16 };
+enum { HOOK_QUEUE = 16, HOOK_TRIES = 3 };
 
 struct hook;
 

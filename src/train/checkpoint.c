@@ -244,5 +244,6 @@ enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *t, boo
     t->scaler.good_steps = node_int(node_path(root, "scaler.good_steps"), 0);
     t->scaler.overflows = node_int(node_path(root, "scaler.overflows"), 0);
     lr_schedule_restore(&t->schedule, node_get(root, "schedule"));
+    best_model_restore(&t->best, node_get(root, "best"));
     return PLIM_OK;
 }

@@ -115,7 +115,7 @@ void checkpoint_remove(const char *path) { remove_tree(path, 2); }
 /* The oldest checkpoint before `newest` into victim ("" when there is none); how many whole ones there are up to it:
  * damaged ones grow old with the others, but keep none of them from staying. What earlier crashes left half-written or
  * half-removed goes. */
-static int64_t find_oldest(const char *dir, int64_t newest, char *victim, size_t size)
+static int64_t find_oldest(const char *dir, int64_t newest, int64_t best, char *victim, size_t size)
 {
     int64_t oldest = newest, count = 0;
     DIR *d = opendir(dir);
@@ -125,6 +125,7 @@ static int64_t find_oldest(const char *dir, int64_t newest, char *victim, size_t
         char partial[800];
         snprintf(partial, sizeof partial, "%s/%s", dir, e->d_name);
         if (!strncmp(e->d_name, TEMP PREFIX, sizeof TEMP PREFIX - 1)) remove_tree(partial, 2);
+        if (best && step == best) continue;
         count += step >= 0 && step <= newest && seems_whole(partial);
         if (step >= 0 && step < oldest) oldest = step, snprintf(victim, size, "%s", partial);
     }
@@ -133,11 +134,11 @@ static int64_t find_oldest(const char *dir, int64_t newest, char *victim, size_t
 }
 
 /* A victim loses its name first: half removed, it must not pass for a checkpoint. */
-void checkpoint_prune(const char *dir, int64_t keep, int64_t newest)
+void checkpoint_prune(const char *dir, int64_t keep, int64_t newest, int64_t best)
 {
     char victim[800], away[600];
     snprintf(away, sizeof away, "%s/" TEMP PREFIX "old", dir);
-    while (find_oldest(dir, newest, victim, sizeof victim) > keep && *victim) {
+    while (find_oldest(dir, newest, best, victim, sizeof victim) > keep && *victim) {
         if (rename(victim, away)) return; /* not ours to remove */
         fault_may_die();
         remove_tree(away, 2);

@@ -26,8 +26,9 @@ int64_t checkpoint_below(const char *dir, int64_t before, char *path, size_t siz
 /* The complete folder temp takes the name `path`; one that is there is exchanged for it and removed. */
 enum plim_status checkpoint_take_name(const char *temp, const char *path, struct plim_error *err);
 
-/* Keep the newest `keep` that are whole up to step `newest`, as far as names and sizes tell. What earlier crashes left half-written or half-removed goes, too. */
-void checkpoint_prune(const char *dir, int64_t keep, int64_t newest);
+/* Keep the newest `keep` that are whole up to step `newest`, as far as names and sizes tell, and the one of step `best` besides
+ * (0: none). What earlier crashes left half-written or half-removed goes, too. */
+void checkpoint_prune(const char *dir, int64_t keep, int64_t newest, int64_t best);
 
 /* No checkpoint is left, whole or damaged. */
 void checkpoint_clear(const char *dir);

@@ -260,6 +260,8 @@ static void write_trainer(const struct trainer *t, struct strbuf *text)
     strbuf_addf(text, "\"scaler\":{\"scale\":%.17g,\"good_steps\":%lld,\"overflows\":%lld},\"schedule\":",
                 t->scaler.scale, (long long)t->scaler.good_steps, (long long)t->scaler.overflows);
     lr_schedule_save(&t->schedule, text);
+    strbuf_add(text, ",\"best\":");
+    best_model_save(&t->best, text);
     strbuf_addf(text, ",\"loader\":");
     loader_save(t->loader, text);
     strbuf_addf(text, "}\n");
@@ -333,7 +335,7 @@ static enum plim_status finish(struct save_job *s, const char *temp, const char 
     if (status == PLIM_OK) status = manifest_write(temp, &about, &s->files, err);
     if (status != PLIM_OK) return status;
     /* Between the two, a crash leaves no checkpoint with a name rather than one of the run that was to be replaced. */
-    if (t->start.replaces) checkpoint_clear(t->job->output_dir);
+    if (t->start.replaces) checkpoint_clear(t->job->output_dir), best_model_unlink(t->job->output_dir);
     return checkpoint_take_name(temp, path, err);
 }
 
@@ -370,6 +372,8 @@ enum plim_status checkpoint_save(struct trainer *t, char *path, size_t size, str
     }
     t->start.replaces = false;
     t->saved_step = t->step;
-    if (s.writes) checkpoint_prune(dir, t->job->keep_checkpoints, t->step);
+    int64_t best = t->job->training.load_best ? t->best.step : 0;
+    if (s.writes) checkpoint_prune(dir, t->job->keep_checkpoints, t->step, best);
+
     return PLIM_OK;
 }

@@ -1,10 +1,12 @@
 /* corpus.c - see corpus.h. */
 #include "train/corpus.h"
 #include "base/file.h"
+#include "data/intake.h"
 #include "train/epoch.h"
 #include "train/evaluate.h"
 
 #include <malloc.h>
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -12,6 +14,9 @@
 #define EVAL_BLOCK  256
 #define CHAT_LINE   ((uint64_t)2 << 20)
 #define LABELS_LINE ((uint64_t)128 << 10)
+
+/* Bytes of text that a token of a usual vocabulary stands for; pieces that are read ahead unless a key says so, and at most. */
+enum { USUAL_TOKEN = 4, USUAL_PIECES = 4, MOST_PIECES = 1 << 20 };
 
 static bool is_text(const char *text) { return text && *text; }
 
@@ -70,6 +75,17 @@ static bool drops(const struct job *job)
     return model_dropout(&job->spec, &key) > 0;
 }
 
+/* Pieces of text that a worker reads ahead: those of data.prefetch_factor batches, as full rows of usual text. */
+static int64_t pieces_of(const struct job *job)
+{
+    const struct job_data *d = &job->data;
+    int64_t token = codec_is_bytes(d->tokenizer) ? 1 : USUAL_TOKEN;
+    int64_t batch = job->training.batch_size * job->max_length * token, slot = (int64_t)INTAKE_SLOT;
+    if (!d->prefetch_given) return d->pieces ? d->pieces : USUAL_PIECES;
+    int64_t pieces = (int64_t)ceil((double)d->prefetch_factor * (double)batch / (double)slot);
+    return pieces < MOST_PIECES ? pieces : MOST_PIECES;
+}
+
 /* Ranks share an evaluation's rows, but for pairs: a batch of those is one thing. */
 static void loader_options(const struct job *job, bool evaluation, struct loader_options *out)
 {
@@ -82,7 +98,7 @@ static void loader_options(const struct job *job, bool evaluation, struct loader
                                    .in_order = evaluation,
                                    .once = evaluation,
                                    .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
-                                   .prefetch = (int)d->prefetch_factor,
+                                   .prefetch = (int)pieces_of(job),
                                    .max_line = (size_t)longest_line(job),
                                    .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
                                    .shuffle_bytes = (size_t)d->shuffle_bytes,
@@ -149,7 +165,7 @@ static enum plim_status open_chat(struct corpus *c, struct plim_error *err)
  * shuffle are not among these, they are what the order is made of. */
 static const struct {
     uint64_t max_line_bytes;
-    int64_t workers, prefetch_factor;
+    int64_t workers, pieces;
 } smaller[] = {{4 << 20, 256, 1024}, {1 << 20, 256, 1024}, {1 << 20, 2, 2},   {1 << 20, 2, 1},
                {1 << 20, 1, 1},      {1 << 20, 0, 1},      {256 << 10, 0, 1}, {64 << 10, 0, 1}};
 enum { SMALLER = sizeof smaller / sizeof *smaller };
@@ -171,7 +187,7 @@ static void add_size(struct loader_sizes *s, const struct job *job, int64_t byte
 {
     if (s->count && bytes >= s->at[s->count - 1].bytes) return;
     s->at[s->count++] =
-        (struct loader_size){job->data.workers, job->data.prefetch_factor, (int64_t)longest_line(job), bytes};
+        (struct loader_size){job->data.workers, pieces_of(job), (int64_t)longest_line(job), bytes};
 }
 
 static void measure(struct corpus *c)
@@ -185,8 +201,7 @@ static void measure(struct corpus *c)
             job.data.max_line_bytes = smaller[i].max_line_bytes;
         if (!keys->workers_given && smaller[i].workers < job.data.workers)
             job.data.workers = smaller[i].workers;
-        if (!keys->prefetch_given && smaller[i].prefetch_factor < job.data.prefetch_factor)
-            job.data.prefetch_factor = smaller[i].prefetch_factor;
+        if (!keys->prefetch_given && smaller[i].pieces < pieces_of(&job)) job.data.pieces = smaller[i].pieces;
         add_size(&c->sizes, &job, all_bytes(c, &job));
     }
 }

@@ -6,6 +6,10 @@
 
 static const double pi = 3.14159265358979323846;
 
+/* Where polynomial ends and how long inverse_sqrt waits when the job does not say, as in transformers. */
+#define POLYNOMIAL_END    1e-7
+#define DEFAULT_TIMESCALE 10000
+
 void lr_schedule_init(struct lr_schedule *s, const struct job_schedule *config, int64_t total_steps)
 {
     memset(s, 0, sizeof *s);
@@ -13,6 +17,10 @@ void lr_schedule_init(struct lr_schedule *s, const struct job_schedule *config, 
     s->total_steps = total_steps;
     if (config->warmup_ratio > 0)
         s->config.warmup_steps = (int64_t)ceil(config->warmup_ratio * (double)total_steps);
+    if (config->min_lr_ratio > 0) s->config.min_lr = config->min_lr_ratio * config->learning_rate;
+    if (config->kind == SCHEDULE_POLYNOMIAL && !config->min_lr_given && config->min_lr_ratio <= 0)
+        s->config.min_lr = fmin(POLYNOMIAL_END, config->learning_rate);
+    if (!config->cycles_given) s->config.cycles = config->kind == SCHEDULE_RESTARTS ? 1 : 0.5;
     s->lr = config->learning_rate;
     s->best = INFINITY;
     s->resets_left = config->reset_start;
@@ -33,24 +41,68 @@ static double rate_constant(const struct lr_schedule *s, int64_t step)
     return s->config.learning_rate;
 }
 
+/* The rate when `share` of the way down from learning_rate to min_lr is left. */
+static double above_floor(const struct lr_schedule *s, double share)
+{
+    return s->config.min_lr + (s->config.learning_rate - s->config.min_lr) * share;
+}
+
 static double rate_linear(const struct lr_schedule *s, int64_t step)
 {
     return s->config.learning_rate + (s->config.min_lr - s->config.learning_rate) * progress(s, step);
 }
 
+/* config.cycles waves; half a wave is one fall. */
+static double wave(const struct lr_schedule *s, double p)
+{
+    return 0.5 * (1 + cos(pi * (2 * s->config.cycles) * p));
+}
+
 static double rate_cosine(const struct lr_schedule *s, int64_t step)
 {
-    double share = 0.5 * (1 + cos(pi * progress(s, step)));
-    return s->config.min_lr + (s->config.learning_rate - s->config.min_lr) * share;
+    return above_floor(s, wave(s, progress(s, step)));
 }
+
+static double rate_restarts(const struct lr_schedule *s, int64_t step)
+{
+    double p = progress(s, step);
+    return above_floor(s, p < 1 ? 0.5 * (1 + cos(pi * fmod(s->config.cycles * p, 1))) : 0);
+}
+
+static double rate_polynomial(const struct lr_schedule *s, int64_t step)
+{
+    return above_floor(s, pow(1 - progress(s, step), s->config.power));
+}
+
+static double rate_inverse_sqrt(const struct lr_schedule *s, int64_t step)
+{
+    int64_t warmup = s->config.warmup_steps;
+    int64_t timescale = s->config.timescale ? s->config.timescale : warmup ? warmup : DEFAULT_TIMESCALE;
+    if (step < warmup) return s->config.learning_rate;
+    return s->config.learning_rate / sqrt((double)(step - warmup + timescale) / (double)timescale);
+}
+
+/* First step of wsd's decay, and how many there are. */
+static int64_t decay_begin(const struct lr_schedule *s, int64_t *steps)
+{
+    int64_t begin = s->config.warmup_steps + s->config.stable_steps;
+    *steps = s->config.decay_steps    ? s->config.decay_steps
+             : s->config.stable_given ? s->total_steps - begin
+                                      : s->total_steps / 5;
+    return s->config.stable_given ? begin : s->total_steps - *steps;
+}
+
+static double decay_linear(const struct lr_schedule *s, double p) { return (void)s, 1 - p; }
+static double decay_root(const struct lr_schedule *s, double p) { return (void)s, 1 - sqrt(p); }
 
 static double rate_wsd(const struct lr_schedule *s, int64_t step)
 {
-    int64_t decay = s->config.decay_steps ? s->config.decay_steps : s->total_steps / 5;
-    int64_t into = step - (s->total_steps - decay);
+    static double (*const falls[])(const struct lr_schedule *, double) = {
+        [DECAY_LINEAR] = decay_linear, [DECAY_COSINE] = wave, [DECAY_ROOT] = decay_root};
+    int64_t decay, into = step - decay_begin(s, &decay);
     if (into <= 0 || decay <= 0) return s->config.learning_rate;
-    return s->config.learning_rate +
-           (s->config.min_lr - s->config.learning_rate) * fmin(1, (double)into / (double)decay);
+    if (into >= decay) return s->config.min_lr;
+    return above_floor(s, falls[s->config.decay_type](s, (double)into / (double)decay));
 }
 
 static double rate_greedy(const struct lr_schedule *s, int64_t step)
@@ -60,7 +112,8 @@ static double rate_greedy(const struct lr_schedule *s, int64_t step)
 }
 
 static double (*const rates[SCHEDULE_COUNT])(const struct lr_schedule *, int64_t) = {
-    rate_constant, rate_linear, rate_cosine, rate_wsd, rate_greedy};
+    rate_constant, rate_linear,   rate_cosine,     rate_wsd,
+    rate_greedy,   rate_restarts, rate_polynomial, rate_inverse_sqrt};
 
 /* Share of the way up after `step` steps; by the logarithm, the first step is none of it. */
 static double warmup_share(const struct lr_schedule *s, int64_t step)

@@ -32,8 +32,9 @@ static const char *const left_out[] = {
     /* a run that met a bad record may go on without it */
     "data.skip_bad", "data.max_line_bytes", "data.workers", "data.prefetch_factor", "training.epochs",
     "training.eval_batch_size",
-    /* only an evaluation reads it */
-    "data.score_field"};
+    /* only an evaluation reads it, or who compares evaluations */
+    "data.score_field", "training.load_best_model_at_end", "training.metric_for_best_model",
+    "training.greater_is_better", "training.early_stopping_patience", "training.early_stopping_threshold"};
 
 static const char *const shapes[] = {"model.architecture",
                                      "model.vocab_size",

@@ -1,6 +1,7 @@
 /* run_start.c - see run_start.h. */
 #include "train/run_start.h"
 #include "base/nearest.h"
+#include "base/schema_value.h"
 #include "train/run_facts.h"
 
 #include <stdio.h>
@@ -46,11 +47,25 @@ static void differ(struct comparison *c, const char *key, const char *then, cons
     }
 }
 
-static void compare_facts(struct comparison *c, const struct node *then, const struct node *now)
+/* A key that is newer than the checkpoint, at the value that did not change what was there before. */
+static bool is_news(const struct job *defaults, const struct node *then, const struct node *now)
+{
+    const struct schema_row *row = schema_find(&job_schema, now->key);
+    struct strbuf value = STRBUF_INIT;
+    if (!row || node_get(then, now->key)) return false;
+    schema_exact(row, defaults, &value);
+    bool same = !strcmp(strbuf_text(&value), now->as.string.text);
+    strbuf_release(&value);
+    return same;
+}
+
+static void compare_facts(struct comparison *c, const struct job *defaults, const struct node *then,
+                          const struct node *now)
 {
     for (size_t i = 0; i < node_count(now); i++) {
         const struct node *n = node_item(now, i);
         const char *was = node_string(node_get(then, n->key), "not recorded");
+        if (is_news(defaults, then, n)) continue;
         if (strcmp(was, n->as.string.text)) differ(c, n->key, was, n->as.string.text);
     }
     for (size_t i = 0; i < node_count(then); i++) {
@@ -92,7 +107,12 @@ static enum plim_status compare(struct run_start *s, const struct job *job, cons
     const struct node *manifest = checkpoint_manifest(s->saved);
     struct comparison c = {.start = s, .options = options, .others = STRBUF_INIT};
     const struct job_training *t = &job->training;
-    compare_facts(&c, node_get(manifest, "run"), &s->facts->root);
+    struct job defaults;
+    job_init(&defaults);
+    enum plim_status status = schema_defaults(&job_schema, &defaults, &defaults.store, err);
+    if (status == PLIM_OK) compare_facts(&c, &defaults, node_get(manifest, "run"), &s->facts->root);
+    job_release(&defaults);
+    if (status != PLIM_OK) return status;
     bool pairs =
         job_objective(job) == OBJECTIVE_SENTENCE_PAIRS; /* what a pair is told from decides its loss */
     compare_pin(&c, MICRO_BATCH, node_int(node_path(manifest, "knobs.micro_batch"), 0),
@@ -100,7 +120,7 @@ static enum plim_status compare(struct run_start *s, const struct job *job, cons
     if (t->grad_type)
         compare_pin(&c, LOSS_CHUNKS, node_int(node_path(manifest, "knobs.loss_chunks"), 0),
                     t->loss_chunks_given, t->loss_chunks);
-    enum plim_status status = c.count ? refuse(&c, job, err) : PLIM_OK;
+    if (c.count) status = refuse(&c, job, err);
     strbuf_release(&c.others);
     return status;
 }

@@ -311,7 +311,7 @@ static void tell_end(struct trainer *t)
                                           .dropped_samples = (int64_t)stats.dropped});
 }
 
-static enum plim_status evaluate_and_tell(struct trainer *t, struct plim_error *err)
+static enum plim_status evaluate_and_tell(struct trainer *t, bool *best, struct plim_error *err)
 {
     struct train_event event = {.kind = TRAIN_EVAL, .step = t->step};
     t->stage = STAGE_EVALUATION;
@@ -326,6 +326,7 @@ static enum plim_status evaluate_and_tell(struct trainer *t, struct plim_error *
     event.scores = t->scores;
     lr_schedule_observe(&t->schedule, SCHEDULE_ON_EVAL, event.loss);
     trainer_tell(t, &event);
+    if (due(t->job->training.eval_every, t->step)) *best = trainer_best_hear(t, event.loss);
     return PLIM_OK;
 }
 
@@ -369,7 +370,7 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
     const struct job_training *c = &t->job->training;
     bool finished = true, saved = false;
     enum plim_status status = PLIM_OK;
-    while (t->step < c->steps && finished && status == PLIM_OK) {
+    while (t->step < c->steps && finished && status == PLIM_OK && !best_model_stops(&t->best)) {
         struct train_event event = {0};
         t->watch.seconds -= thread_seconds(t);
         trainer_trace_due(t);
@@ -387,14 +388,17 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
         trainer_note_step(t, &event);
         t->watch.seconds += thread_seconds(t);
         saved = false;
-        bool last = t->step == c->steps;
-        if (t->corpus.validation && (due(c->eval_every, t->step) || last)) status = evaluate_and_tell(t, err);
+        bool last = t->step == c->steps, best = false;
+        if (t->corpus.validation && (due(c->eval_every, t->step) || last))
+            status = evaluate_and_tell(t, &best, err);
         if (status == PLIM_INTERRUPTED) status = PLIM_OK; /* the step counts; its evaluation is left out */
-        if (status == PLIM_OK && due(c->save_every, t->step)) status = trainer_save(t, err), saved = true;
+        if (status == PLIM_OK && (best || due(c->save_every, t->step)))
+            status = trainer_save(t, err), saved = true;
         if (stops_here(t)) finished = false;
     }
     trainer_trace_drop(t);
     if (status == PLIM_OK && !saved && (t->options.save_at_end || !finished)) status = trainer_save(t, err);
+    if (status == PLIM_OK && finished) status = trainer_best_end(t, err);
     if (t->data_failed && t->step > 0 &&
         t->options.save_at_end) { /* bad data are no reason to lose the work */
         struct plim_error unsaved;

@@ -29,6 +29,7 @@
 #include "runtime/feed.h"
 #include "runtime/lengths.h"
 #include "runtime/runtime.h"
+#include "train/best_model.h"
 #include "train/corpus.h"
 #include "train/evaluate.h"
 #include "train/numerics.h"
@@ -122,6 +123,7 @@ struct trainer {
     bool told_bad;            /* the first bad record has been told */
     bool data_failed;         /* the rows of a step could not be had; nothing of it has been computed */
     struct lr_schedule schedule;
+    struct best_model best;
     struct scaler scaler;
     struct profile thresholds;
     int64_t step;       /* optimizer steps done */
@@ -182,6 +184,15 @@ enum plim_status trainer_replan_as(struct trainer *trainer, const struct replan 
 
 /* A checkpoint, if any is wanted, and the listener is told. */
 enum plim_status trainer_save(struct trainer *trainer, struct plim_error *err);
+
+/* --- which evaluation was the best (trainer_best.c) --- */
+
+/* Before the first step. PLIM_BAD_INPUT: the job compares evaluations and has none, or keeps none of them. */
+enum plim_status trainer_best_open(struct trainer *trainer, struct plim_error *err);
+/* After an evaluation that was due. True: a checkpoint is wanted, as it is the best so far. */
+bool trainer_best_hear(struct trainer *trainer, double loss);
+/* The run is over: the best checkpoint is linked, and the listener is told. */
+enum plim_status trainer_best_end(struct trainer *trainer, struct plim_error *err);
 
 /* --- between two optimizer steps (trainer_watch.c, trainer_orders.c) --- */
 

@@ -122,7 +122,7 @@ static void note_disk(struct trainer *t)
     char bytes[BYTES_TEXT];
     if (!rt->disk) return;
     strbuf_addf(&t->start.notes, "disk tier: %s below %s, %s; planned with %.3g GB/s\n",
-                bytes_format(bytes, (uint64_t)rt->plan.disk), t->job->output_dir, disk_describe(rt->disk),
+                bytes_format(bytes, (uint64_t)rt->plan.disk), job_disk_dir(t->job), disk_describe(rt->disk),
                 1e-9 * (f->unified_memory ? f->lower_bandwidth : f->disk_bandwidth));
 }
 
@@ -208,6 +208,7 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     enum plim_status status = open_data(t, err);
     lr_schedule_init(&t->schedule, &job->schedule, job->training.steps);
     struct run_options run = {options->resume, options->overwrite, trainer_may_save(t), options->accepted};
+    if (status == PLIM_OK) status = trainer_best_open(t, err);
     status = comm_agree(device->comm, status, err);
     if (status == PLIM_OK) status = run_start_begin(&t->start, job, &t->corpus, device, &run, err);
     status = comm_agree(device->comm, status, err);

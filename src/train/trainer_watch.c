@@ -80,6 +80,7 @@ void trainer_note_step(struct trainer *t, const struct train_event *event)
     if (!w->monitor) return;
     monitor_tell(w->monitor, &(struct monitor_own){.step = t->step,
                                                    .budget = t->runtime.request.budget,
+                                                   .gives_way = w->adapt.rules.enabled,
                                                    .loader_held = w->loader_held,
                                                    .planned = t->runtime.plan.overhead,
                                                    .allowed = LEAK_ALLOWED});
@@ -120,7 +121,8 @@ static struct adapt_look look_of(const struct trainer *t)
 static struct replan tighten(const struct trainer *t, const struct adapt_look *look)
 {
     int64_t budget = t->runtime.plan.total - look->over;
-    return (struct replan){.budget = budget > 1 ? budget : 1, .or_smallest = true};
+    bool emergency = look->status == MEMORY_EMERGENCY;
+    return (struct replan){.budget = budget > 1 ? budget : 1, .or_smallest = true, .worthwhile = !emergency};
 }
 
 /* Activations are about as large as their micro-batch; kept tensors stay. */

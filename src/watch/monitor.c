@@ -132,6 +132,7 @@ void monitor_sample(struct monitor *m)
     find_trend(m, &next);
     watch_leak(m, &own, &next);
     pthread_mutex_lock(&m->lock);
+    next.gives_way = m->own.gives_way;
     m->state = next;
     pthread_mutex_unlock(&m->lock);
 }
@@ -207,6 +208,7 @@ void monitor_tell(struct monitor *m, const struct monitor_own *own)
 {
     pthread_mutex_lock(&m->lock);
     m->own = *own;
+    m->state.gives_way = own->gives_way;
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -223,10 +225,11 @@ static const struct {
     enum strain strain;
     enum memory_status from; /* at this status and above */
     const char *text;
+    bool gives_way; /* it advises what a job that gives way has */
 } advice[] = {
     {STRAIN_OTHERS, MEMORY_WARNING, "other processes take the memory: end or move one, or lower budget"},
     {STRAIN_OTHERS, MEMORY_CRITICAL,
-     "training.dynamic_batching.enabled: true lets the run give way by itself"},
+     "training.dynamic_batching.enabled: true lets the run give way by itself", .gives_way = true},
     {STRAIN_LIMIT, MEMORY_WARNING,
      "the limit was lowered: raise it again, or lower budget to what it leaves"},
     {STRAIN_OURS, MEMORY_WARNING,
@@ -242,6 +245,8 @@ int monitor_recommend(const struct monitor_state *s, const char **out, int most)
 {
     int n = 0;
     for (size_t i = 0; i < sizeof advice / sizeof *advice && n < most; i++)
-        if (advice[i].strain == s->strain && s->status >= advice[i].from) out[n++] = advice[i].text;
+        if (advice[i].strain == s->strain && s->status >= advice[i].from &&
+            !(advice[i].gives_way && s->gives_way))
+            out[n++] = advice[i].text;
     return n;
 }

@@ -40,6 +40,7 @@ const char *strain_name(enum strain strain);
 /* What the job says of itself. */
 struct monitor_own {
     int64_t step, budget; /* budget 0: none */
+    bool gives_way;       /* the job plans anew by itself where others want its memory */
     int64_t loader_held;  /* heap that grew while the loader worked and was not given back */
     int64_t planned;      /* of the process outside the arena: up to there nothing has grown */
     int64_t allowed;      /* growth beyond it that is no leak; 0: leaks are not looked for */
@@ -56,6 +57,7 @@ struct monitor_state {
     enum strain strain;
     double trend; /* bytes/s of the first gauge, over the last samples */
     struct leak leak;
+    bool gives_way; /* as monitor_own says */
 };
 
 struct monitor_options {

@@ -97,8 +97,10 @@ def recomputation(jobs):
 
 def attention_and_types(jobs):
     kept = effect(jobs, "use_flash_attention: true", merge({"model": {"use_flash_attention": True}}, {"data": {"max_length": 512}}), lambda p: True)
+    denied = jobs.plan({"model": {"use_flash_attention": False}}, "--device", "a10g")[1]
+    plim.ok(denied.returncode != 0 and "model.use_flash_attention" in denied.stderr and denied.stderr.count("\n") == 1 and not denied.stdout, f"use_flash_attention: false on a GPU is refused by name: {denied.stderr.strip()}")
     effect(jobs, "use_flash_attention: false keeps scores", merge({"model": {"use_flash_attention": False}}, {"data": {"max_length": 512}}),
-           lambda p: p["arena_bytes"] > kept["arena_bytes"])
+           lambda p: p["arena_bytes"] > kept["arena_bytes"] and [x["on"] for x in p["savings"] if x["name"] == "flash attention"] == [False])
     effect(jobs, "attention_type: flash", {"model": {"attention_type": "flash"}}, setting("model.attention_type", "flash"))
     blocks = {"architecture": "mistral", "num_key_value_heads": 4, "attention_type": "sliding_window", "sparse_block_size": 8, "num_local_blocks": 3}
     effect(jobs, "sliding_window: block x local blocks", {"model": blocks}, setting("model.sliding_window", "24"))
@@ -212,7 +214,11 @@ def loader(jobs):
     def data(**keys): return {"data": {"train": [f"{jobs.folder}/rows.jsonl"], **keys}}
     one = effect(jobs, "a worker", data(num_workers=1, prefetch_factor=1, buffer_size=64), lambda p: p["loader"]["workers"] == 1)
     effect(jobs, "num_workers", data(num_workers=4, prefetch_factor=1, buffer_size=64), lambda p: p["loader"]["workers"] == 4 and p["loader"]["bytes"] > one["loader"]["bytes"])
-    effect(jobs, "prefetch_factor", data(num_workers=1, prefetch_factor=8, buffer_size=64), lambda p: p["loader"]["bytes"] > one["loader"]["bytes"])
+    rows, time = 8, 4096  # bytes are tokens: a batch is one piece of 32 KiB
+    for factor in (1, 3, 8):
+        effect(jobs, f"prefetch_factor: {factor} batches for each worker", merge(data(num_workers=1, prefetch_factor=factor, buffer_size=64, max_length=time), training(batch_size=rows)),
+               lambda p, factor=factor: p["loader"]["pieces"] == factor)
+    effect(jobs, "prefetch_factor of a small batch: no less than a piece", data(num_workers=1, prefetch_factor=8, buffer_size=64), lambda p: p["loader"]["pieces"] == 1)
     effect(jobs, "buffer_size is samples", data(num_workers=1, prefetch_factor=1, buffer_size=30000), lambda p: setting("data.shuffle_buffer", "30000")(p) and p["loader"]["bytes"] > one["loader"]["bytes"])
     effect(jobs, "max_length", data(max_length=32), lambda p: p["max_length"] == 32)
     _, result = jobs.plan(data(persistent_workers=True))

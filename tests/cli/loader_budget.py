@@ -32,7 +32,7 @@ with tempfile.TemporaryDirectory() as folder:
     data = sets(f"data.train={folder}/a.jsonl", "data.max_line_bytes=64KiB", "data.shuffle_bytes=256KiB")
     wide = plim.plan(path, "--budget", "400MiB", *data)[0]
     least = plim.plan(path, "--budget", "400MiB", *data, *sets("data.workers=0", "data.prefetch_factor=1"))[0]
-    plim.ok(wide["loader"]["workers"] == 2 and wide["loader"]["prefetch_factor"] == 4 and not wide["loader"]["shrunk"] and
+    plim.ok(wide["loader"]["workers"] == 2 and wide["loader"]["pieces"] == 4 and not wide["loader"]["shrunk"] and
             wide["loader"]["bytes"] > least["loader"]["bytes"] + MIB, f"there is something to give up: {wide['loader']}")
 
     # The smallest job there is with the whole loader, then less and less.
@@ -53,16 +53,16 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(len(seen) == 3 and not seen[0]["shrunk"] and seen[1]["shrunk"] and seen[2]["shrunk"] and seen[0]["bytes"] > seen[1]["bytes"] >= seen[2]["bytes"],
             f"as small as is needed: {[s['bytes'] >> 10 for s in seen]} KiB")
     text = plim.run("plan", path, "-q", "--budget", floor + MIB // 2, *data).stdout
-    plim.ok("a smaller data loader leaves room: 0 workers, prefetch_factor 1" in text or "a smaller data loader leaves room: 1 workers" in text, "the report says so")
+    plim.ok("a smaller data loader leaves room: 0 workers, 1 pieces" in text or "a smaller data loader leaves room: 1 workers" in text, "the report says so")
 
     # Keys that were given stay, and are remedies.
-    kept, result = plim.plan(path, "--budget", floor + MIB // 2, *data, *sets("data.workers=2", "data.prefetch_factor=4"))
+    kept, result = plim.plan(path, "--budget", floor + MIB // 2, *data, *sets("data.workers=2", "data.prefetch_factor=512"))
     changes = [r["change"] for r in kept["remedies"]]
     plim.ok(result.returncode == 3 and kept["loader"]["workers"] == 2 and not kept["loader"]["shrunk"] and changes[0].startswith("data."),
             f"a loader that was asked for stays: {changes}")
     plim.ok("data loader takes" in result.stderr, f"its part is told: {result.stderr.strip()}")
     remedy = next(r for r in kept["remedies"] if "data.workers" in r["set"])
-    again, result = plim.plan(path, "--budget", floor + MIB // 2, *data, *sets("data.workers=2", "data.prefetch_factor=4"), *sets(*[f"{k}={v}" for k, v in remedy["set"].items()]))
+    again, result = plim.plan(path, "--budget", floor + MIB // 2, *data, *sets("data.workers=2", "data.prefetch_factor=512"), *sets(*[f"{k}={v}" for k, v in remedy["set"].items()]))
     plim.ok(result.returncode == 0 and again["fits"], "the remedy is true")
 
     # A budget that program and loader together pass is planned, one below the program is not.

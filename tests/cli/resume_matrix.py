@@ -65,12 +65,12 @@ def chat_base(folder):
                                 "other": f"another text {i}", "p": "ask", "r": "answer", "talk": [{"role": "assistant", "content": "so"}]}) + "\n")
     json.dump(tokenizer(), open(f"{folder}/tokenizer.json", "w"))
     json.dump({"chat_template": TEMPLATE, "eos_token": "[E]"}, open(f"{folder}/tokenizer_config.json", "w"))
-    return plim.job(folder, data__train=f"[{folder}/chat.jsonl]", data__tokenizer=folder, data__messages_field="messages", **TINY)
+    return plim.job(folder, data__train=f"[{folder}/chat.jsonl]", data__tokenizer=folder, data__messages_field="messages", training__lr_scheduler="polynomial", **TINY)
 
 
 def lines_base(folder):
     chat_base(folder)
-    return plim.job(folder, data__train=f"[{folder}/chat.jsonl]", data__tokenizer=folder, **TINY)
+    return plim.job(folder, data__train=f"[{folder}/chat.jsonl]", data__tokenizer=folder, training__lr_scheduler="wsd", **TINY)
 
 
 def file_base(arch, **keys):
@@ -172,7 +172,9 @@ MATRIX = {
     "data.padding": ("lines", "longest"), "data.group_by_length": ("lines", "false"),
     "training.learning_rate": ("cosine", 1e-4), "training.lr_scheduler": ("cosine", "linear"), "training.steps": ("cosine", 6), "training.warmup_steps": ("cosine", 2), "training.warmup_ratio": ("cosine", 0.5),
     "training.warmup_type": ("cosine", "log"), "training.warmup_min_lr": ("cosine", 1e-5),
-    "training.decay_steps": ("cosine", 2), "training.min_lr": ("cosine", 1e-5), "training.greedy.factor": ("bytes", 0.5), "training.greedy.patience": ("bytes", 2),
+    "training.decay_steps": ("lines", 2), "training.stable_steps": ("lines", 2), "training.decay_type": ("lines", "1-sqrt"), "training.min_lr": ("cosine", 1e-5), "training.min_lr_ratio": ("cosine", 0.1),
+    "training.lr_cycles": ("cosine", 1.5), "training.lr_power": ("chat", 2), "training.lr_timescale": ("cosine", {"training.lr_scheduler": "inverse_sqrt", "training.lr_timescale": 50}),
+    "training.greedy.factor": ("bytes", 0.5), "training.greedy.patience": ("bytes", 2),
     "training.greedy.threshold": ("bytes", 0.5), "training.greedy.relative": ("bytes", "true"), "training.greedy.cooldown": ("bytes", 3),
     "training.greedy.warmup": ("bytes", 3), "training.greedy.max_lr": ("bytes", 0.5), "training.greedy.eps": ("bytes", 1e-5), "training.greedy.smooth": ("bytes", "true"),
     "training.greedy.window_size": ("bytes", 5), "training.greedy.reset_start": ("bytes", 5), "training.greedy.on": ("bytes", "step"),
@@ -205,7 +207,7 @@ def test_key(base, key, change, shape):
     named = key in line and f"was {base.facts[key]}"[:40] in line or f"more:" in line and key in line
     plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and named and not plim.losses(result.stdout), f"B13: {key} is refused: {line[line.find('was made') if 'was made' in line else 0:][:150]}")
     accept = ["--change", key]
-    if key.startswith(("model.rope_scaling", "data.")) or key in ("training.lr_scheduler", "training.greedy.on", "model.architecture") or key.endswith(("_dropout_prob", "classifier_dropout", "_pdrop")):
+    if key.startswith(("model.rope_scaling", "data.")) or key in ("training.lr_scheduler", "training.lr_timescale", "training.greedy.on", "model.architecture") or key.endswith(("_dropout_prob", "classifier_dropout", "_pdrop")):
         accept = [a for k in base.facts for a in ("--change", k) if k.split(".")[0] == key.split(".")[0]]  # several change with it
     result, manifest = base.resume(*args, *accept)
     if shape:

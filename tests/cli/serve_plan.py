@@ -62,6 +62,30 @@ def refusals(model):
     ok(r.returncode == 2 and "--plan" in r.stderr, f"--json without --plan: {r.stderr.strip()}")
 
 
+def environment(model, narrow):
+    """Variables act as flags do, which are stronger, or are refused by their value."""
+    def planned(which, *flags, device="cpu", **env):
+        r = plim.run("plan", "--serve", which, "--json", "--device", device, *flags, env=env)
+        return (json.loads(r.stdout)["plan"] if r.returncode == 0 else {}), r
+    for env, flags, want in (({}, [], None), ({"MAX_BATCH_SIZE": "3"}, [], 3), ({"MAX_BATCH_SIZE": "3"}, ["--parallel", 5], 5)):
+        p, r = planned(model, "--budget", "300MiB", *flags, **env)
+        ok(p and (p["parallel"] == want if want else p["parallel"] > 5), f"{env} {flags}: {p.get('parallel')} requests at once {r.stderr.strip()}")
+    precision = lambda which, device, **env: planned(which, device=device, **env)[0].get("precision")
+    ok([precision(narrow, "cpu"), precision(narrow, "cpu", ENABLE_MIXED_PRECISION="false"), precision(model, "a10g"), precision(model, "a10g", ENABLE_MIXED_PRECISION="true"), precision(model, "t4", ENABLE_MIXED_PRECISION="1"),
+        precision(model, "a10g", ENABLE_MIXED_PRECISION="0"), precision(narrow, "a10g", ENABLE_MIXED_PRECISION="true")] == ["bf16", "fp32", "fp32", "bf16", "fp16", "fp32", "bf16"], "ENABLE_MIXED_PRECISION is the type that is computed in")
+    whole, half = (planned(model, device="a10g", **env)[0].get("total", 0) for env in ({}, {"CUDA_MEMORY_FRACTION": "0.04"}))
+    ok(0 < half <= 0.04 * 24e9 and half < whole, f"CUDA_MEMORY_FRACTION is a GPU's budget: {half} of {whole}")
+    for name, value in (("MAX_BATCH_SIZE", "many"), ("MAX_BATCH_SIZE", "0"), ("ENABLE_MIXED_PRECISION", "perhaps"), ("CUDA_MEMORY_FRACTION", "7")):
+        r = plim.run("serve", model, "--port", 0, env={name: value})
+        ok(r.returncode == 2 and name in r.stderr and value in r.stderr and r.stderr.count("\n") == 1 and not r.stdout, f"{name}={value}: {r.stderr.strip()}")
+    os.environ["ENABLE_MIXED_PRECISION"] = "false"
+    with server.Server(narrow, "--parallel", 2, program=plim.PLIMSOLL) as s:
+        answer = s.post("/generate", {"prompt": "abc", "max_tokens": 4})
+        s.stop()
+    del os.environ["ENABLE_MIXED_PRECISION"]
+    ok(answer[0] == 200, f"a server that computes bf16 weights in fp32 answers: {answer[0]}")
+
+
 def cache(model, folder):
     files = lambda: sorted(glob.glob(f"{folder}/cache/plimsoll/serve-*.json"))
     for f in files(): os.remove(f)
@@ -89,6 +113,7 @@ def main():
         same_plans(model)
         absent(model)
         refusals(model)
+        environment(model, llama_folder.make(f"{folder}/narrow", bf16=True, hidden_size=128, head_dim=128, num_attention_heads=8, num_key_value_heads=8))
         cache(model, folder)
     plim.done()
 

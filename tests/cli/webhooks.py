@@ -95,8 +95,8 @@ def trouble(folder, path):
     """The same steps, one line, in the time that was stated."""
     calm = plim.losses(train(path)[1].stdout)
     hanging = receiver.Receiver(hang=True)
-    with hanging, receiver.Receiver(status=500) as failing:
-        cases = {"hangs": hanging.url, "answers 500": failing.url, "refuses": f"http://127.0.0.1:{receiver.closed_port()}", "has no such name": "https://nobody.invalid"}
+    with hanging, receiver.Receiver(status=403) as failing:
+        cases = {"hangs": hanging.url, "answers 403": failing.url, "refuses": f"http://127.0.0.1:{receiver.closed_port()}", "has no such name": "https://nobody.invalid"}
         for name, url in cases.items():
             events, result = train(path, "--set", "monitoring.notify_timeout=0.5", "--set", "monitoring.notify_interval=0",
                                    env={"DISCORD_WEBHOOK": f"{url}/{SECRET}", "https_proxy": "", "HTTPS_PROXY": ""})
@@ -105,6 +105,13 @@ def trouble(folder, path):
             plim.ok(len(notes) == 1 and SECRET not in notes[0] and "goes on" in notes[0], f"one line: {notes}")
         plim.ok(len(failing.messages) == 6, "later messages are tried")
     # No step waits: 40 steps end while the first message still hangs, which may take longer than all of them.
+    # What a 4xx answers has not arrived, and is not sent again; 429 and 5xx are.
+    for statuses, arrives in (([404], False), ([400], False), ([401], False), ([308], False), ([429, 204], True), ([503, 503, 200], True), ([429], False)):
+        with receiver.Receiver(status=statuses) as r:
+            result = plim.run("train", path, "-q", "--no-checkpoint", "--steps", 1, "--set", "monitoring.notify=start", env={"PLIMSOLL_WEBHOOK": r.url})
+            told = [e["text"] for e in plim.events(result.stdout) if e["event"] == "note" and f"the answer was {statuses[-1]}" in e["text"]]
+            tries = len(statuses) if len(statuses) > 1 else 3 if statuses == [429] else 1
+            plim.ok(result.returncode == 0 and len(r.messages) == tries and bool(told) != arrives, f"answers {statuses}: sent {len(r.messages)} times, told {told} {result.stderr.strip()}")
     with receiver.Receiver(hang=True) as hanging:
         events, result = train(path, "--set", "monitoring.notify_timeout=3", "--set", "monitoring.notify_interval=0", "--steps", 40, "--no-checkpoint",
                                env={"PLIMSOLL_WEBHOOK": hanging.url})

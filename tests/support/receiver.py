@@ -6,7 +6,7 @@ import threading
 
 
 class Receiver:
-    """with Receiver(status=204) as r: ... r.url, r.messages"""
+    """with Receiver(status=204) as r: ... r.url, r.messages. A list of statuses: one for each request, the last for all others."""
 
     def __init__(self, status=204, hang=False):
         self.messages, self.headers, self.paths, self.lock = [], [], [], threading.Lock()
@@ -18,11 +18,12 @@ class Receiver:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 if hang: outer.release.wait(120)
                 with outer.lock:
+                    answer = status if isinstance(status, int) else status[min(len(outer.messages), len(status) - 1)]
                     outer.messages.append(json.loads(body))
                     outer.headers.append(dict(self.headers))
                     outer.paths.append(self.path)
                 try:
-                    self.send_response(status)
+                    self.send_response(answer)
                     self.send_header("Content-Length", "0")
                     self.end_headers()
                 except OSError:

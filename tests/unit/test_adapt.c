@@ -191,6 +191,44 @@ static void does_not_insist(void **state)
     assert_int_equal(tries, 2);
 }
 
+/* Invariant 4: what failed is tried again once things have been normal, or the budget was set anew. */
+static void tries_again_after_calm(void **state)
+{
+    (void)state;
+    for (int reset = 0; reset < 2; reset++) {
+        struct world w = world_of(false, 1);
+        int tries = 0;
+        w.stuck = true, w.others = 560;
+        for (int i = 0; i < 50; i++) tries += step(&w) != ADAPT_STAY;
+        assert_int_equal(tries, 1);
+        if (reset)
+            adapt_reset(&w.adapt, w.sample);
+        else
+            w.others = 300;
+        steps(&w, reset ? 0 : 10);
+        w.others = 560, w.stuck = false;
+        for (int i = 0; i < 50; i++) tries += step(&w) != ADAPT_STAY;
+        assert_int_equal(tries, 2);
+        assert_int_equal(w.shrinks, 1);
+    }
+}
+
+/* And a run that gave way and took back gives way again, as often as it is asked to. */
+static void gives_way_every_time(void **state)
+{
+    (void)state;
+    struct world w = world_of(false, 1);
+    for (int i = 1; i <= 5; i++) {
+        w.others = 560;
+        steps(&w, 50);
+        assert_int_equal(w.shrinks, i);
+        w.others = 300;
+        steps(&w, 50);
+        assert_int_equal(w.restores, i);
+        assert_int_equal(w.micro, 16);
+    }
+}
+
 static void leaves_hopeless_things_alone(void **state)
 {
     (void)state;
@@ -211,6 +249,7 @@ int main(void)
         cmocka_unit_test(waits_for_calm),           cmocka_unit_test(goes_by_divisors_when_smooth),
         cmocka_unit_test(keeps_to_its_frequency),   cmocka_unit_test(stays_above_the_least),
         cmocka_unit_test(does_not_insist),          cmocka_unit_test(leaves_hopeless_things_alone),
+        cmocka_unit_test(tries_again_after_calm),   cmocka_unit_test(gives_way_every_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

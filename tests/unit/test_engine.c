@@ -249,6 +249,38 @@ static void test_olmo2(void **state) { (void)state, check_model("olmo2"); }
 static void test_smollm3(void **state) { (void)state, check_model("smollm3"); }
 static void test_gpt2(void **state) { (void)state, check_model("gpt2"); }
 
+/* --- equal blocks after different ones --------------------------------------------------------------------- */
+
+/* Prompts in turn, of blocks AC, BD, BC, AC: the third has the first's C after another block and shares B alone, the fourth begins
+ * as the first and shares both. Each gets what it gets alone. */
+static void test_equal_block_after_another(void **state)
+{
+    (void)state;
+    enum { PROMPTS = 4 };
+    static const int blocks[PROMPTS][2] = {{0, 2}, {1, 3}, {1, 2}, {0, 2}};
+    struct heard one[PROMPTS] = {0}, other[PROMPTS] = {0};
+    for (int r = 0; r < PROMPTS; r++) {
+        one[r].length = 2 * KV_BLOCK + 3;
+        for (int i = 0; i < one[r].length; i++)
+            one[r].prompt[i] = 3 + (i * 5 + 11 * (i < 2 * KV_BLOCK ? blocks[r][i / KV_BLOCK] : r)) % 90;
+        other[r] = one[r];
+    }
+    for (int alone = 1; alone >= 0; alone--) {
+        struct setting s = {.model = "llama-tied", .parallel = 2, .alone = alone};
+        struct heard *h = alone ? one : other;
+        struct device *device = open_device(&s);
+        struct engine *e = open_engine(&s, device);
+        for (int r = 0; r < PROMPTS; r++) submit(e, &h[r], 0, 0, NULL), steps(e);
+        engine_close(e);
+        device->ops->close(device);
+    }
+    same(other, one, PROMPTS, "after another block");
+    assert_int_equal(other[0].shared, 0);
+    assert_int_equal(other[1].shared, 0);
+    assert_int_equal(other[2].shared, KV_BLOCK);
+    assert_int_equal(other[3].shared, 2 * KV_BLOCK);
+}
+
 /* --- keys and values in 8 bits ------------------------------------------------------------------------------ */
 
 /* What a request gets depends on nothing but itself in 8 bits too; how far the likelihood of its first token is from that of
@@ -612,6 +644,7 @@ int main(void)
         cmocka_unit_test(test_mistral),
         cmocka_unit_test(test_qwen2),
         cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_equal_block_after_another),
         cmocka_unit_test(test_qwen3),
         cmocka_unit_test(test_gemma2),
         cmocka_unit_test(test_gemma3),

@@ -22,6 +22,7 @@ struct post {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool shut, fails;
+    int busy; /* so many are told to come again */
     int begun, count;
     int sent[SENT_MOST];
     double given[SENT_MOST]; /* seconds */
@@ -62,11 +63,15 @@ enum plim_status post_send(struct post *p, const char *json, size_t len, double 
     p->begun++;
     pthread_cond_broadcast(&p->changed);
     while (p->shut && !late) late = pthread_cond_timedwait(&p->changed, &p->lock, &until);
-    bool arrived = !late && !p->fails;
+    bool later = p->busy > 0 && p->busy--, arrived = !late && !p->fails && !later;
     if (arrived && p->count < SENT_MOST) p->given[p->count] = seconds, p->sent[p->count++] = atoi(json);
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
-    return arrived ? PLIM_OK : plim_fail(err, PLIM_IO, late ? "too late" : "refused");
+    return arrived ? PLIM_OK
+                   : plim_fail(err, later ? PLIM_BUSY : PLIM_IO,
+                               late    ? "too late"
+                               : later ? "later"
+                                       : "refused");
 }
 
 static void door(bool shut, bool fails)
@@ -151,6 +156,23 @@ static void test_failures(void **state)
     assert_int_equal(there.sent[there.count - 1], 6);
 }
 
+/* An answer of "later" is no loss while there are tries, and one after them. */
+static void test_comes_again(void **state)
+{
+    struct plim_error err;
+    (void)state;
+    for (int busy = HOOK_TRIES - 1; busy <= HOOK_TRIES; busy++) {
+        struct hook *hook = fresh(60);
+        there.busy = busy;
+        send_number(hook, 1);
+        send_number(hook, 2);
+        assert_int_equal(hook_close(hook, &err), busy == HOOK_TRIES);
+        assert_int_equal(there.begun, HOOK_TRIES + 1);
+        assert_int_equal(there.count, busy == HOOK_TRIES ? 1 : 2);
+        if (busy == HOOK_TRIES) assert_string_equal(err.text, "later");
+    }
+}
+
 /* All that is left at the end has the time of one message. */
 static void test_end_is_bounded(void **state)
 {
@@ -172,7 +194,7 @@ static void test_end_is_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test(test_full_queue),
-                                       cmocka_unit_test(test_failures),
+                                       cmocka_unit_test(test_failures), cmocka_unit_test(test_comes_again),
                                        cmocka_unit_test(test_end_is_bounded)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

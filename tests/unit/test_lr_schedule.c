@@ -266,6 +266,99 @@ static void test_ends(void **state)
     near(rate(SCHEDULE_WSD, 95, 100, 10, 10), 5.5e-4);
 }
 
+/* The lambdas of transformers' optimization.py after warm-up, as shares of learning_rate. */
+static double lambda_of(const struct job_schedule *c, int64_t step, int64_t total)
+{
+    const double pi = 3.14159265358979323846, lr = c->learning_rate;
+    double span = fmax(1, (double)(total - c->warmup_steps)), p = (double)(step - c->warmup_steps) / span;
+    double floor = c->min_lr_ratio > 0 ? c->min_lr_ratio : c->min_lr / lr;
+    double cycles = c->cycles_given ? c->cycles : c->kind == SCHEDULE_RESTARTS ? 1 : 0.5;
+    double timescale = (double)(c->timescale ? c->timescale : c->warmup_steps ? c->warmup_steps : 10000);
+    int64_t into = step - c->warmup_steps - c->stable_steps;
+    double q = (double)into / fmax(1, (double)c->decay_steps), f = 0;
+    switch (c->kind) {
+    case SCHEDULE_COSINE:
+        return fmax(0, 0.5 * (1 + cos(pi * cycles * 2 * p)) * (1 - floor) + floor);
+    case SCHEDULE_RESTARTS:
+        return p >= 1 ? 0 : fmax(0, 0.5 * (1 + cos(pi * fmod(cycles * p, 1))));
+    case SCHEDULE_POLYNOMIAL: {
+        double end = c->min_lr_given ? c->min_lr : 1e-7;
+        return step > total ? end / lr : ((lr - end) * pow(1 - p, c->power) + end) / lr;
+    }
+    case SCHEDULE_INVERSE_SQRT:
+        return 1 / sqrt(((double)step + timescale - (double)c->warmup_steps) / timescale);
+    default: /* warmup_stable_decay */
+        if (into < 0) return 1;
+        if (into >= c->decay_steps) return floor;
+        if (c->decay_type == DECAY_LINEAR) f = 1 - q;
+        if (c->decay_type == DECAY_COSINE) f = 0.5 * (1 + cos(pi * cycles * 2 * q));
+        if (c->decay_type == DECAY_ROOT) f = 1 - sqrt(q);
+        return fmax(0, f * (1 - floor) + floor);
+    }
+}
+
+static void test_arguments_as_in_transformers(void **state)
+{
+    (void)state;
+    static struct lr_schedule s;
+    static const struct job_schedule cases[] = {
+        {.kind = SCHEDULE_COSINE},
+        {.kind = SCHEDULE_COSINE, .min_lr = 2e-5, .min_lr_given = true},
+        {.kind = SCHEDULE_COSINE, .min_lr_ratio = 0.1},
+        {.kind = SCHEDULE_COSINE, .cycles = 1.5, .cycles_given = true},
+        {.kind = SCHEDULE_RESTARTS},
+        {.kind = SCHEDULE_RESTARTS, .cycles = 4, .cycles_given = true},
+        {.kind = SCHEDULE_POLYNOMIAL, .power = 1},
+        {.kind = SCHEDULE_POLYNOMIAL, .power = 2.5, .min_lr = 1e-5, .min_lr_given = true},
+        {.kind = SCHEDULE_INVERSE_SQRT},
+        {.kind = SCHEDULE_INVERSE_SQRT, .timescale = 50},
+        {.kind = SCHEDULE_WSD,
+         .stable_steps = 20,
+         .stable_given = true,
+         .decay_steps = 30,
+         .decay_type = DECAY_LINEAR},
+        {.kind = SCHEDULE_WSD,
+         .stable_steps = 20,
+         .stable_given = true,
+         .decay_steps = 30,
+         .decay_type = DECAY_COSINE,
+         .min_lr_ratio = 0.2},
+        {.kind = SCHEDULE_WSD,
+         .stable_steps = 0,
+         .stable_given = true,
+         .decay_steps = 90,
+         .decay_type = DECAY_ROOT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int64_t warmup = 0; warmup <= 10; warmup += 10)
+            for (int64_t step = warmup; step <= 100; step++) {
+                struct job_schedule c = cases[i];
+                c.learning_rate = 1e-3, c.warmup_steps = warmup;
+                lr_schedule_init(&s, &c, 100);
+                double got = lr_schedule_rate(&s, step), want = 1e-3 * lambda_of(&c, step, 100);
+                if (!(fabs(got - want) < 1e-15))
+                    fail_msg("case %zu, step %lld: %.17g, not %.17g", i, (long long)step, got, want);
+            }
+}
+
+/* math.ceil(steps * ratio), as in transformers: never rounded down, nor to the nearest. */
+static void test_warmup_ratio_rounds_up(void **state)
+{
+    (void)state;
+    static struct lr_schedule s;
+    static const struct {
+        double ratio;
+        int64_t total, steps;
+    } cases[] = {{0.1, 15, 2}, {0.21, 10, 3}, {0.29, 10, 3}, {0.03, 100, 3}, {0.001, 100, 1}, {1, 7, 7}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct job_schedule c = {.kind = SCHEDULE_LINEAR, .learning_rate = 1, .warmup_ratio = cases[i].ratio};
+        lr_schedule_init(&s, &c, cases[i].total);
+        assert_int_equal(s.config.warmup_steps, cases[i].steps);
+        near(lr_schedule_rate(&s, cases[i].steps - 1), 1);
+        if (cases[i].steps > 1) assert_true(lr_schedule_rate(&s, cases[i].steps - 2) < 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -274,6 +367,8 @@ int main(void)
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_window_of_another_size),
         cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_arguments_as_in_transformers),
+        cmocka_unit_test(test_warmup_ratio_rounds_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

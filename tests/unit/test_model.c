@@ -336,6 +336,44 @@ static void architectures_are_listed(void **state)
                          model_architecture_at(i));
 }
 
+/* transformers' _compute_yarn_parameters in double precision; truncate: whole borders. */
+static double yarn_frequency(int i, int dim, double base, double factor, double length, double fast,
+                             double slow, bool truncate)
+{
+    double low = dim * log(length / (fast * 2 * M_PI)) / (2 * log(base));
+    double high = dim * log(length / (slow * 2 * M_PI)) / (2 * log(base));
+    if (truncate) low = floor(low), high = ceil(high);
+    low = low < 0 ? 0 : low, high = high > dim - 1 ? dim - 1 : high;
+    if (low == high) high += 0.001;
+    double ramp = (i - low) / (high - low), power = pow(base, 2.0 * i / dim);
+    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+    return ramp / (factor * power) + (1 - ramp) / power;
+}
+
+static void yarn_borders(void **state)
+{
+    (void)state;
+    bool apart = false;
+    float got[2][64];
+    for (int truncate = 0; truncate < 2; truncate++) {
+        struct model_spec spec;
+        char text[1024];
+        snprintf(text, sizeof text,
+                 LLAMA ",\"head_dim\":32,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,"
+                       "\"original_max_position_embeddings\":64,\"beta_fast\":8,\"beta_slow\":1.5%s}}",
+                 truncate ? "" : ",\"truncate\":false");
+        expect_spec(text, &spec);
+        model_rope_frequencies(&spec, 0, got[truncate]);
+        for (int i = 0; i < 16; i++) {
+            double want = yarn_frequency(i, 32, spec.rope_theta, 4, 64, 8, 1.5, truncate);
+            if (!(fabs(got[truncate][i] - want) < 1e-6 * want))
+                fail_msg("truncate %d, %d: %.9g, not %.9g", truncate, i, got[truncate][i], want);
+        }
+    }
+    for (int i = 0; i < 16; i++) apart = apart || fabs(got[0][i] / got[1][i] - 1) > 0.01;
+    assert_true(apart);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -349,6 +387,7 @@ int main(void)
         cmocka_unit_test(last_row_is_a_view),
         cmocka_unit_test(shapes_are_checked),
         cmocka_unit_test(initial_values),
+        cmocka_unit_test(yarn_borders),
         cmocka_unit_test(architectures_are_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

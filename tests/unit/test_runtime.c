@@ -311,6 +311,65 @@ static void test_disk_ledger(void **state)
     rmdir(strchr(folder, '=') + 1);
 }
 
+/* Memory that runs short is no reason to put state on the disk for next to nothing. */
+static void test_replan_is_worth_it(void **state)
+{
+    (void)state;
+    struct device *cpu;
+    struct job job;
+    struct trainer *t;
+    struct runtime_moves moves;
+    char folder[320];
+    snprintf(folder, sizeof folder, "output.dir=%s-out", strchr(rig_corpus, '=') + 1);
+    must(device_cpu_open(2, &cpu, &err));
+    make_job(&job, MORE(folder));
+    must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
+    double seconds = t->runtime.plan.step_seconds;
+    int64_t total = t->runtime.plan.total;
+    struct replan little = {.budget = total - total / 200, .or_smallest = true, .worthwhile = true};
+    step(t);
+    assert_int_equal(t->runtime.plan.disk, 0);
+    trainer_unbind(t);
+    assert_int_equal(runtime_replan_as(&t->runtime, &little, &moves, &err), PLIM_NO_FIT);
+    must(trainer_bind(t, &err));
+    assert_true(t->runtime.plan.total == total && t->runtime.plan.disk == 0);
+    step(t);
+    trainer_unbind(t);
+    little.worthwhile = false; /* an emergency takes what there is */
+    must(runtime_replan_as(&t->runtime, &little, &moves, &err));
+    assert_true(t->runtime.plan.disk > 0 && t->runtime.plan.step_seconds > 1.1 * seconds);
+    trainer_close(t);
+    nothing_taken(cpu);
+    job_release(&job);
+    cpu->ops->close(cpu);
+    rmdir(strchr(folder, '=') + 1);
+}
+
+/* A run is told of growth beyond four MiB, not of a multiple of that. */
+static void test_leak_is_told(void **state)
+{
+    (void)state;
+    struct device *cpu;
+    struct job job;
+    struct trainer *t;
+    must(device_cpu_open(2, &cpu, &err));
+    make_job(&job, MORE("training.steps=1000"));
+    job.monitor.interval = 0; /* samples are ours */
+    must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
+    fault_set(fault_process(), FAULT_LEAK, 1);
+    for (int i = 0; i < 200 && !t->watch.seen.leak.found; i++) {
+        step(t);
+        for (int k = 0; k < 2; k++) monitor_sample(t->watch.monitor);
+        trainer_note_step(t, NULL);
+    }
+    const struct leak *leak = &t->watch.seen.leak;
+    if (!leak->found || leak->growth <= 4 << 20 || leak->growth > 12 << 20 || !t->watch.leak_told)
+        fail_msg("found %d, growth %lld", leak->found, (long long)leak->growth);
+    trainer_close(t);
+    job_release(&job);
+    cpu->ops->close(cpu);
+}
+
 /* --- re-plans that fail ----------------------------------------------------------------------------------- */
 
 enum { BEFORE = 2, AFTER = 3 };
@@ -424,6 +483,8 @@ int main(void)
         cmocka_unit_test(test_host_budget),
         cmocka_unit_test(test_replan_keeps_ledgers),
         cmocka_unit_test(test_disk_ledger),
+        cmocka_unit_test(test_replan_is_worth_it),
+        cmocka_unit_test(test_leak_is_told),
         cmocka_unit_test(test_failed_replan_keeps_bits),
         cmocka_unit_test(test_overhead_is_an_argument),
         cmocka_unit_test(test_device_names),

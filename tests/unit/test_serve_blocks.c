@@ -69,6 +69,34 @@ static void test_blocks(void **state)
     blocks_release(&b);
 }
 
+/* The same tokens after others are another block, however far back the others differ. */
+static void test_names(void **state)
+{
+    (void)state;
+    struct blocks b;
+    struct plim_error err = {0};
+    int32_t same[KV_BLOCK] = {7, 8, 9}, first[2][KV_BLOCK] = {{1}, {2}};
+    struct block_name chain[2][4];
+    for (int c = 0; c < 2; c++) {
+        chain[c][0] = block_name_of(5, first[c]);
+        for (int i = 1; i < 4; i++) chain[c][i] = block_name_of(chain[c][i - 1].hash, same);
+    }
+    assert_int_equal(blocks_init(&b, 8, &err), PLIM_OK);
+    for (int i = 0; i < 4; i++) {
+        int32_t id = blocks_take(&b);
+        blocks_name(&b, id, &chain[0][i]);
+        assert_int_equal(blocks_find(&b, &chain[0][i]), id);
+        assert_int_equal(blocks_find(&b, &chain[1][i]), -1);
+    }
+    /* A hash alone is no name: one that is equal by chance has other tokens, or others before them. */
+    struct block_name forged = chain[0][2];
+    forged.before++;
+    assert_int_equal(blocks_find(&b, &forged), -1);
+    forged = chain[0][2], forged.tokens[KV_BLOCK - 1]++;
+    assert_int_equal(blocks_find(&b, &forged), -1);
+    blocks_release(&b);
+}
+
 /* What nobody has had for longest goes first. */
 static void test_eviction(void **state)
 {
@@ -109,7 +137,8 @@ static void fresh(struct one *o)
 {
     memset(o, 0, sizeof *o);
     int64_t text = below(3);
-    for (int64_t i = 0; i < LONG; i++) o->tokens[i] = (int32_t)(text * 7 + i % 5);
+    /* Texts differ in their first block alone: what follows is equal, and is not the same. */
+    for (int64_t i = 0; i < LONG; i++) o->tokens[i] = (int32_t)((i < KV_BLOCK ? text * 7 : 0) + i % 5);
     o->q = (struct sequence){.tokens = o->tokens, .table = o->table};
     o->q.known = o->q.prompt = 1 + below(LONG - 10);
     o->q.every = below(6) == 0;
@@ -137,17 +166,24 @@ static void check_step(const struct schedule *s, const struct step_row *rows, in
     assert_true(oldest || !s->count);
 }
 
+/* Keys and values of a position stand for all tokens up to it. */
+static int32_t written(const struct sequence *q, int64_t p)
+{
+    uint32_t all = 2166136261u;
+    for (int64_t i = 0; i <= p; i++) all = (all ^ (uint32_t)q->tokens[i]) * 16777619u;
+    return (int32_t)all;
+}
+
 /* Blocks say which tokens they were written with: what a sequence reads is what it wrote, or somebody with the same text. */
 static void write_blocks(int32_t wrote[][KV_BLOCK], const struct step_row *rows, int n)
 {
     for (int k = 0; k < n; k++)
         for (int64_t p = rows[k].first; p < rows[k].first + rows[k].count; p++)
-            wrote[rows[k].sequence->table[p / KV_BLOCK]][p % KV_BLOCK] =
-                rows[k].sequence->tokens[p] * 1000 + (int32_t)p;
+            wrote[rows[k].sequence->table[p / KV_BLOCK]][p % KV_BLOCK] = written(rows[k].sequence, p);
     for (int k = 0; k < n; k++)
         for (int64_t p = 0; p < rows[k].first + rows[k].count; p++)
             assert_int_equal(wrote[rows[k].sequence->table[p / KV_BLOCK]][p % KV_BLOCK],
-                             rows[k].sequence->tokens[p] * 1000 + (int32_t)p);
+                             written(rows[k].sequence, p));
 }
 
 /* The step that was foretold, in any order. */
@@ -229,6 +265,6 @@ static void test_schedule(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks), cmocka_unit_test(test_eviction),
-                                       cmocka_unit_test(test_schedule)};
+                                       cmocka_unit_test(test_names), cmocka_unit_test(test_schedule)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

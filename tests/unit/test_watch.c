@@ -117,6 +117,15 @@ static void strains_are_told_apart(void **state)
     assert_int_equal(s.strain, STRAIN_OTHERS);
     assert_int_equal(monitor_recommend(&s, advice, ADVICE_MAX), 2);
     assert_non_null(strstr(advice[0], "other processes"));
+    assert_non_null(strstr(advice[1], "dynamic_batching"));
+    monitor_tell(m, &(struct monitor_own){.budget = 900 * MIB, .gives_way = true}); /* it does already */
+    for (int i = 0; i < 2; i++) {
+        if (i)
+            s = sample(m);
+        else
+            monitor_look(m, &s);
+        assert_int_equal(monitor_recommend(&s, advice, ADVICE_MAX), 1);
+    }
     set_machine(520 * MIB, 500 * MIB, 100 * MIB);
     assert_int_equal(sample(m).strain, STRAIN_LIMIT);
     set_machine(1000 * MIB, 960 * MIB, 560 * MIB);
@@ -200,6 +209,25 @@ static void leaks_are_named(void **state)
 }
 
 /* What comes and goes is none: a checkpoint's buffers, an evaluation. */
+/* The threshold is what the caller allows, not a multiple of it: found in the first window that is beyond. */
+static void leaks_are_found_at_the_threshold(void **state)
+{
+    (void)state;
+    const int64_t allowed[] = {MIB, 4 * MIB, 16 * MIB};
+    for (size_t a = 0; a < sizeof allowed / sizeof *allowed; a++)
+        for (int64_t each = MIB / 16; each <= MIB; each *= 4) {
+            struct leak leak = {0};
+            struct leak_parts parts = {0};
+            int64_t window = LEAK_WINDOW * each, beyond = allowed[a] / window + 1;
+            int64_t windows = 1 + (beyond > LEAK_WINDOWS ? beyond : LEAK_WINDOWS);
+            for (int64_t i = 1; i <= windows * LEAK_WINDOW; i++) {
+                assert_false(leak.found);
+                leak_look(&leak, i, i * each, allowed[a], &parts);
+            }
+            assert_true(leak.found && leak.growth > allowed[a]);
+        }
+}
+
 static void noise_is_no_leak(void **state)
 {
     (void)state;
@@ -322,6 +350,7 @@ int main(void)
         cmocka_unit_test(strains_are_told_apart),
         cmocka_unit_test(the_trend),
         cmocka_unit_test(leaks_are_named),
+        cmocka_unit_test(leaks_are_found_at_the_threshold),
         cmocka_unit_test(noise_is_no_leak),
         cmocka_unit_test(files_are_read),
         cmocka_unit_test(what_was_planned_is_no_leak),

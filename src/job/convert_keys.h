@@ -1,0 +1,61 @@
+/* convert_keys.h - configuration names of other trainers, and what becomes of each; see convert.h.
+ *
+ * A name that ends with a star stands for all that begin like it; the first row that fits counts. A name that is in no row is
+ * refused. Only job/ includes this header. */
+#ifndef PLIM_JOB_CONVERT_KEYS_H
+#define PLIM_JOB_CONVERT_KEYS_H
+
+#include <stddef.h>
+
+enum carry_how {
+    CARRY_SET,      /* the value is ours as it is */
+    CARRY_ASKED,    /* the same, unless it is off: false, 0, none or empty */
+    CARRY_POSITIVE, /* the same, where the number is above 0 */
+    CARRY_NEEDLESS, /* without influence on the training; text says why */
+    CARRY_OFF,      /* refused unless it is off; text says what to do */
+    CARRY_FIXED,    /* refused unless it is the word in `ours`; text says what to do */
+    CARRY_ADAPTER,  /* CARRY_OFF where the file asks for an adapter, else CARRY_NEEDLESS */
+    CARRY_EPOCHS,
+    CARRY_WARMUP,
+    CARRY_RATIO,
+    CARRY_CPU,
+    CARRY_PRECISION,
+    CARRY_MODEL,
+    CARRY_WORDS,
+    CARRY_ONCE_AN_EPOCH,
+    CARRY_REPORT,
+    CARRY_DEEPSPEED,
+    CARRY_DATASETS,
+    CARRY_FILES,
+    CARRY_SCHEDULER,
+    CARRY_KWARGS,
+    CARRY_FLOOR,
+    CARRY_EVAL_STRATEGY,
+    CARRY_PROJECT,
+    CARRY_TOKENS,
+    CARRY_EAGER,
+    CARRY_KINDS
+};
+
+struct carry {
+    const char *theirs;
+    enum carry_how how;
+    const char *ours;     /* a key of job_schema; NULL: none */
+    const char *text;     /* reason or advice */
+    const char *fallback; /* theirs, where the file does not say and ours is another */
+};
+
+enum { TRAINER_MARKS = 6, TRAINER_TABLES = 2 };
+struct trainer_names {
+    const char *title;
+    const char *marks[TRAINER_MARKS]; /* one of them is in every such file */
+    struct {
+        const struct carry *rows;
+        size_t count;
+    } tables[TRAINER_TABLES]; /* the first one that has a name counts */
+};
+
+extern const struct trainer_names trainers[];
+extern const size_t trainer_count;
+
+#endif
