@@ -345,7 +345,7 @@ static bool reads_bytes(const struct job *job)
     if (!codec_is_bytes(job->data.tokenizer) || job->data.format == DATA_TOKENS) return false;
     if (job->data.format != DATA_AUTO) return true;
     if (inputs_find(job->train.items, (int)job->train.count, &in, NULL) != PLIM_OK) return true;
-    bool tokens = in.count > 0 && in.file[0].is_tokens;
+    bool tokens = in.count > 0 && in.file[0].form == FORM_TOKENS;
     inputs_release(&in);
     return !tokens;
 }

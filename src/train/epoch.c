@@ -18,7 +18,7 @@ static double bytes_before(const struct dataset *data, uint64_t visit, uint64_t 
     double before = (double)offset;
     *all = 0;
     for (int i = 0; i < in->count; i++) {
-        if (in->file[i].compression) return 0;
+        if (!input_is_plain(&in->file[i])) return 0;
         if ((uint64_t)i < visit) before += (double)in->file[i].bytes;
         *all += (double)in->file[i].bytes;
     }
