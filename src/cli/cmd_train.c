@@ -66,6 +66,7 @@ static const struct option_example examples[] = {
 
 static const struct command command = {
     .name = "train",
+    .keys = &job_schema,
     .summary = "train a model inside its budget, exactly as planned",
     .usage = "[OPTION...] CONFIG",
     .description = "Plans, commits every byte of the plan, loads or makes the weights, and trains. SIGINT, "

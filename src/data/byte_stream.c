@@ -26,7 +26,7 @@ struct byte_stream {
     z_stream z;
     bool z_open;
     ZSTD_DStream *zstd;
-    struct table *table; /* NULL: the bytes are given as they are */
+    struct sheet *sheet; /* NULL: the bytes are given as they are */
 };
 
 size_t byte_stream_bytes_most(const struct input_file *file)
@@ -35,7 +35,7 @@ size_t byte_stream_bytes_most(const struct input_file *file)
                                   [COMPRESSION_GZIP] = sizeof(struct byte_stream) + IN_BYTES + (48 << 10),
                                   [COMPRESSION_ZSTD] = sizeof(struct byte_stream) + IN_BYTES +
                                                        ((size_t)1 << ZSTD_WINDOW_LOG) + (512 << 10)};
-    return most[file->compression] + (form_is_table(file->form) ? table_bytes_most(file) : 0);
+    return most[file->compression] + (form_is_sheet(file->form) ? sheet_bytes_most(file) : 0);
 }
 
 static enum plim_status damaged(const struct byte_stream *s, const char *what, struct plim_error *err)
@@ -61,7 +61,7 @@ static enum plim_status open_inflater(struct byte_stream *s, struct plim_error *
 
 static enum plim_status read_raw(void *arg, void *buf, size_t n, size_t *got, struct plim_error *err);
 
-enum plim_status byte_stream_open(const struct input_file *file, const struct table_want *want,
+enum plim_status byte_stream_open(const struct input_file *file, const struct sheet_want *want,
                                   struct byte_stream **out, struct plim_error *err)
 {
     struct byte_stream *s = calloc(1, sizeof *s);
@@ -74,8 +74,8 @@ enum plim_status byte_stream_open(const struct input_file *file, const struct ta
     else
         posix_fadvise(s->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     if (status == PLIM_OK && s->kind != COMPRESSION_NONE) status = open_inflater(s, err);
-    if (status == PLIM_OK && form_is_table(file->form))
-        status = table_open(file, (struct table_source){read_raw, s}, want, &s->table, err);
+    if (status == PLIM_OK && form_is_sheet(file->form))
+        status = sheet_open(file, (struct sheet_source){read_raw, s}, want, &s->sheet, err);
     if (status != PLIM_OK) {
         byte_stream_close(s);
         return status;
@@ -87,7 +87,7 @@ enum plim_status byte_stream_open(const struct input_file *file, const struct ta
 void byte_stream_close(struct byte_stream *s)
 {
     if (!s) return;
-    table_close(s->table);
+    sheet_close(s->sheet);
     if (s->z_open) inflateEnd(&s->z);
     ZSTD_freeDStream(s->zstd);
     if (s->fd >= 0) close(s->fd);
@@ -186,14 +186,14 @@ static enum plim_status read_raw(void *arg, void *buf, size_t n, size_t *got, st
 enum plim_status byte_stream_read(struct byte_stream *s, void *buf, size_t n, size_t *got,
                                   struct plim_error *err)
 {
-    return s->table ? table_read(s->table, buf, n, got, err) : read_raw(s, buf, n, got, err);
+    return s->sheet ? sheet_read(s->sheet, buf, n, got, err) : read_raw(s, buf, n, got, err);
 }
 
 enum plim_status byte_stream_skip(struct byte_stream *s, uint64_t offset, bool (*stopped)(void *arg),
                                   void *arg, struct plim_error *err)
 {
     struct stat st;
-    if (s->kind == COMPRESSION_NONE && !s->table) {
+    if (s->kind == COMPRESSION_NONE && !s->sheet) {
         if (fstat(s->fd, &st) || (uint64_t)st.st_size < offset || lseek(s->fd, (off_t)offset, SEEK_SET) < 0)
             return plim_fail(err, PLIM_BAD_INPUT,
                              "%s: is shorter than it was: byte %llu is not there any more", s->path,

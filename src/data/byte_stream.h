@@ -1,4 +1,4 @@
-/* byte_stream.h - the bytes of a file from front to back, decompressed on the way, tables as JSON lines (table.h).
+/* byte_stream.h - the bytes of a file from front to back, decompressed on the way, tables as JSON lines (sheet.h).
  *
  *     struct byte_stream *s;
  *     byte_stream_open(&file, NULL, &s, &err);
@@ -13,7 +13,7 @@
 
 #include "base/status.h"
 #include "data/inputs.h"
-#include "data/table.h"
+#include "data/sheet.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,7 +21,7 @@
 struct byte_stream;
 
 /* Of a table with the fields that are wanted; NULL: all of them. */
-enum plim_status byte_stream_open(const struct input_file *file, const struct table_want *want,
+enum plim_status byte_stream_open(const struct input_file *file, const struct sheet_want *want,
                                   struct byte_stream **out, struct plim_error *err);
 void byte_stream_close(struct byte_stream *s);
 

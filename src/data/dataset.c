@@ -100,16 +100,16 @@ static enum plim_status settle_format(struct dataset *d, struct plim_error *err)
 }
 
 /* What names the columns of a table is read at once: one that lacks a field is told before anything is planned. */
-static enum plim_status check_tables(const struct dataset *d, struct plim_error *err)
+static enum plim_status check_sheets(const struct dataset *d, struct plim_error *err)
 {
     struct intake_options intake;
-    struct table_want want;
+    struct sheet_want want;
     enum plim_status status = PLIM_OK;
     dataset_intake_options(d, &intake);
     record_want(&intake.rules, intake.skip_bad, &want);
     for (int i = 0; i < d->inputs.count && status == PLIM_OK; i++) {
         struct byte_stream *s = NULL;
-        if (!form_is_table(d->inputs.file[i].form)) continue;
+        if (!form_is_sheet(d->inputs.file[i].form)) continue;
         status = byte_stream_open(&d->inputs.file[i], &want, &s, err);
         byte_stream_close(s);
     }
@@ -293,7 +293,7 @@ enum plim_status dataset_open(const struct data_options *options, const struct c
     if (status == PLIM_OK && is_indexed(d)) status = open_indexed(d, err);
     if (status == PLIM_OK && d->options.rows == ROWS_AUTO)
         d->options.rows = d->options.format == DATA_TEXT ? ROWS_STREAM : ROWS_SAMPLES;
-    if (status == PLIM_OK) status = check_tables(d, err);
+    if (status == PLIM_OK) status = check_sheets(d, err);
     if (status != PLIM_OK) {
         dataset_close(d);
         return status;

@@ -26,7 +26,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Rows of CSV and CoNLL are read as JSON lines (table.h): an open dataset has one of the others. */
+/* Rows of CSV and CoNLL are read as JSON lines (sheet.h): an open dataset has one of the others. */
 enum data_format { DATA_AUTO, DATA_TEXT, DATA_LINES, DATA_JSONL, DATA_TOKENS, DATA_CSV, DATA_CONLL };
 enum data_rows { ROWS_AUTO, ROWS_STREAM, ROWS_SAMPLES };
 /* The last is source_target's: a target that is too long is a bad record; sources are cut. */

@@ -14,7 +14,7 @@ static const char *const names[] = {"text",         "JSON lines", "tokens",     
 
 const char *form_name(enum data_form form) { return names[form]; }
 
-bool form_is_table(enum data_form form) { return form >= FORM_CSV && form <= FORM_PARQUET; }
+bool form_is_sheet(enum data_form form) { return form >= FORM_CSV && form <= FORM_PARQUET; }
 
 static bool ends_with(const char *text, size_t len, const char *suffix)
 {

@@ -35,8 +35,8 @@ struct form_guess form_guess(const char *path, const char *head, size_t n);
 /* "text", "JSON lines", "CSV", ... */
 const char *form_name(enum data_form form);
 
-/* Are its records rows that a table reader (table.h) turns into JSON lines? */
-bool form_is_table(enum data_form form);
+/* Are its records rows that a table reader (sheet.h) turns into JSON lines? */
+bool form_is_sheet(enum data_form form);
 
 /* Does the name end so, a compression's suffix left aside: form_name_ends("a.jsonl.gz", ".jsonl"). */
 bool form_name_ends(const char *path, const char *suffix);

@@ -44,7 +44,7 @@ void inputs_leave_out(struct inputs *in, const char *path, const char *suffix);
 /* Are the bytes that are read the file's own? Else its size says nothing about them. */
 static inline bool input_is_plain(const struct input_file *f)
 {
-    return f->compression == COMPRESSION_NONE && !form_is_table(f->form);
+    return f->compression == COMPRESSION_NONE && !form_is_sheet(f->form);
 }
 
 /* PLIM_BAD_INPUT names a file that holds nothing to train on: pictures, archives, programs. */

@@ -5,7 +5,7 @@
  *     for (struct line line; lines_next(lines, &line, &err) == PLIM_OK && line.text;) use(line.text, line.len);
  *     lines_close(lines);
  *
- * Paths are files, folders and globs (inputs.h), .gz and .zst are decompressed, the rows of tables are lines of JSON (table.h). A line ends in LF or CR LF, which are not
+ * Paths are files, folders and globs (inputs.h), .gz and .zst are decompressed, the rows of tables are lines of JSON (sheet.h). A line ends in LF or CR LF, which are not
  * part of it; the last one need not end. A byte order mark that begins a file is passed over.
  */
 #ifndef PLIM_DATA_LINES_H

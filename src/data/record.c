@@ -83,17 +83,17 @@ size_t record_encoder_bytes_most(const struct record_rules *rules)
            (rules->kind == RECORD_LABELS ? record_parts_bytes(rules, longest) : 0);
 }
 
-static void want_field(struct table_want *out, const char *name, bool optional, bool number)
+static void want_field(struct sheet_want *out, const char *name, bool optional, bool number)
 {
     if (!name) return;
     out->name[out->count] = name, out->optional[out->count] = optional, out->number[out->count] = number;
     out->count++;
 }
 
-void record_want(const struct record_rules *rules, bool skip_bad, struct table_want *out)
+void record_want(const struct record_rules *rules, bool skip_bad, struct sheet_want *out)
 {
     bool two = rules->kind == RECORD_PAIR || rules->kind == RECORD_TWO || rules->kind == RECORD_LABELS;
-    *out = (struct table_want){.skip_bad = skip_bad};
+    *out = (struct sheet_want){.skip_bad = skip_bad};
     if (rules->kind == RECORD_TEXT || rules->kind == RECORD_LINE) return;
     want_field(out, rules->field[0], false, false);
     want_field(out, two ? rules->field[1] : NULL, rules->other_labels != NULL, false);

@@ -19,7 +19,7 @@
 #define PLIM_DATA_RECORD_H
 
 #include "base/status.h"
-#include "data/table.h"
+#include "data/sheet.h"
 #include "store/token_file.h"
 #include "text/chat_template.h"
 #include "text/codec.h"
@@ -79,7 +79,7 @@ enum plim_status record_more(struct record_encoder *enc, struct token_list *out,
                              struct plim_error *err);
 
 /* Which fields of a table these rules read. */
-void record_want(const struct record_rules *rules, bool skip_bad, struct table_want *out);
+void record_want(const struct record_rules *rules, bool skip_bad, struct sheet_want *out);
 
 /* The most memory one encoder takes, by its rules. */
 size_t record_encoder_bytes_most(const struct record_rules *rules);

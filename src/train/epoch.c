@@ -9,7 +9,6 @@
 #define BLOCK 64
 /* Rows that an estimate reads. */
 #define SAMPLE 1024
-#define LINE   ((size_t)1 << 20)
 
 /* Bytes of the files, and those before a place; 0: they say little, some are compressed. */
 static double bytes_before(const struct dataset *data, uint64_t visit, uint64_t offset, double *all)
@@ -82,12 +81,11 @@ static enum plim_status measure(const struct corpus *c, int64_t most, struct job
     struct loader_options options = {.in_order = true,
                                      .once = true,
                                      .prefetch = 1,
-                                     .max_line = d->max_line_bytes < LINE ? (size_t)d->max_line_bytes : LINE,
+                                     .max_line = (size_t)d->max_line_bytes,
                                      .shuffle_samples = BLOCK,
                                      .shuffle_bytes = (size_t)d->shuffle_bytes,
                                      .window_rows = BLOCK,
                                      .stop = c->stop};
-    if (most == INT64_MAX) options.max_line = (size_t)d->max_line_bytes; /* as in the run that follows */
     struct loader *loader;
     *out = (struct job_epoch){0};
     enum plim_status status = loader_open(c->train, &options, &loader, err);
@@ -103,17 +101,18 @@ enum plim_status epoch_count(const struct corpus *c, struct job_epoch *out, stru
     return measure(c, INT64_MAX, out, &share, err);
 }
 
-void epoch_estimate(const struct corpus *c, struct job_epoch *out)
+enum plim_status epoch_estimate(const struct corpus *c, struct job_epoch *out, struct plim_error *err)
 {
     double share = 0;
-    struct plim_error ignored;
-    if (measure(c, SAMPLE, out, &share, &ignored) != PLIM_OK || share <= 0 || !out->rows) {
+    enum plim_status status = measure(c, SAMPLE, out, &share, err);
+    if (status != PLIM_OK || share <= 0 || !out->rows) {
         *out = (struct job_epoch){0};
-        return;
+        return status;
     }
     out->rows = llround((double)out->rows / share);
     out->tokens = llround((double)out->tokens / share);
     out->positions = llround((double)out->positions / share);
+    return PLIM_OK;
 }
 
 int64_t epoch_steps(const struct job *job, const struct job_epoch *epoch)

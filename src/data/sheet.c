@@ -1,30 +1,30 @@
-/* table.c - what all table readers share: buffers, JSON text, lines that are owed. */
-#include "data/table_part.h"
+/* sheet.c - what all table readers share: buffers, JSON text, lines that are owed. */
+#include "data/sheet_part.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const struct table_reader *reader_of(enum data_form form)
+static const struct sheet_reader *reader_of(enum data_form form)
 {
-    static const struct table_reader *const readers[] = {[FORM_CSV] = &csv_reader,
+    static const struct sheet_reader *const readers[] = {[FORM_CSV] = &csv_reader,
                                                          [FORM_JSON_ARRAY] = &json_array_reader,
                                                          [FORM_CONLL] = &conll_reader,
                                                          [FORM_REFUSED] = NULL};
     return readers[form];
 }
 
-size_t table_bytes_most(const struct input_file *file)
+size_t sheet_bytes_most(const struct input_file *file)
 {
-    return sizeof(struct table) + TABLE_IN + TABLE_OUT + TABLE_STEP + reader_of(file->form)->bytes_most(file);
+    return sizeof(struct sheet) + SHEET_IN + SHEET_OUT + SHEET_STEP + reader_of(file->form)->bytes_most(file);
 }
 
-enum plim_status table_open(const struct input_file *file, struct table_source source,
-                            const struct table_want *want, struct table **out, struct plim_error *err)
+enum plim_status sheet_open(const struct input_file *file, struct sheet_source source,
+                            const struct sheet_want *want, struct sheet **out, struct plim_error *err)
 {
-    struct table *t = calloc(1, sizeof *t);
-    if (t) t->in = malloc(TABLE_IN), t->out = malloc(TABLE_OUT + TABLE_STEP);
+    struct sheet *t = calloc(1, sizeof *t);
+    if (t) t->in = malloc(SHEET_IN), t->out = malloc(SHEET_OUT + SHEET_STEP);
     if (!t || !t->in || !t->out) {
-        table_close(t);
+        sheet_close(t);
         return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory for a table", file->path);
     }
     t->path = file->path, t->source = source, t->line = 1, t->reader = reader_of(file->form);
@@ -33,11 +33,11 @@ enum plim_status table_open(const struct input_file *file, struct table_source s
     if (status == PLIM_OK)
         *out = t;
     else
-        table_close(t);
+        sheet_close(t);
     return status;
 }
 
-void table_close(struct table *t)
+void sheet_close(struct sheet *t)
 {
     if (!t) return;
     if (t->reader) t->reader->close(t);
@@ -46,62 +46,62 @@ void table_close(struct table *t)
     free(t);
 }
 
-enum plim_status table_more(struct table *t, bool *more, struct plim_error *err)
+enum plim_status sheet_more(struct sheet *t, bool *more, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
     if (t->in_at == t->in_len && !t->in_end) {
-        status = t->source.read(t->source.arg, t->in, TABLE_IN, &t->in_len, err);
+        status = t->source.read(t->source.arg, t->in, SHEET_IN, &t->in_len, err);
         t->in_at = 0;
         if (status != PLIM_OK) t->in_len = 0;
-        t->in_end = t->in_len < TABLE_IN;
+        t->in_end = t->in_len < SHEET_IN;
     }
     *more = t->in_at < t->in_len;
     return status;
 }
 
-void table_put_text(struct table *t, const char *text, size_t len)
+void sheet_put_text(struct sheet *t, const char *text, size_t len)
 {
     memcpy(t->out + t->out_len, text, len);
     t->out_len += len;
 }
 
-void table_put_escaped(struct table *t, unsigned char c)
+void sheet_put_escaped(struct sheet *t, unsigned char c)
 {
     static const char hex[] = "0123456789abcdef";
     if (c == '"' || c == '\\') {
-        table_put(t, '\\');
-        table_put(t, (char)c);
+        sheet_put(t, '\\');
+        sheet_put(t, (char)c);
     } else if (c == '\n') {
-        table_put_text(t, "\\n", 2);
+        sheet_put_text(t, "\\n", 2);
     } else if (c < 32) {
-        table_put_text(t, "\\u00", 4);
-        table_put(t, hex[c >> 4]);
-        table_put(t, hex[c & 15]);
+        sheet_put_text(t, "\\u00", 4);
+        sheet_put(t, hex[c >> 4]);
+        sheet_put(t, hex[c & 15]);
     } else {
-        table_put(t, (char)c);
+        sheet_put(t, (char)c);
     }
 }
 
-void table_put_quoted(struct table *t, const char *text, size_t len)
+void sheet_put_quoted(struct sheet *t, const char *text, size_t len)
 {
-    table_put(t, '"');
-    for (size_t i = 0; i < len; i++) table_put_escaped(t, (unsigned char)text[i]);
-    table_put(t, '"');
+    sheet_put(t, '"');
+    for (size_t i = 0; i < len; i++) sheet_put_escaped(t, (unsigned char)text[i]);
+    sheet_put(t, '"');
 }
 
-static void pay(struct table *t)
+static void pay(struct sheet *t)
 {
-    for (; t->owed && !table_full(t); t->owed--) table_put(t, '\n');
+    for (; t->owed && !sheet_full(t); t->owed--) sheet_put(t, '\n');
 }
 
-void table_end_line(struct table *t)
+void sheet_end_line(struct sheet *t)
 {
     t->owed += t->inside + 1;
     t->inside = 0;
     pay(t);
 }
 
-int table_wants(const struct table *t, const char *name, size_t len)
+int sheet_wants(const struct sheet *t, const char *name, size_t len)
 {
     if (!t->want.count) return 0;
     for (int i = 0; i < t->want.count; i++)
@@ -116,7 +116,7 @@ static bool has_name(const char *const *names, int count, const char *name)
     return false;
 }
 
-enum plim_status table_check_names(const struct table *t, const char *const *names, int count,
+enum plim_status sheet_check_names(const struct sheet *t, const char *const *names, int count,
                                    struct plim_error *err)
 {
     for (int i = 0; i < t->want.count; i++) {
@@ -134,15 +134,15 @@ enum plim_status table_check_names(const struct table *t, const char *const *nam
     return PLIM_OK;
 }
 
-enum plim_status table_bad_row(struct table *t, const char *what, struct plim_error *err)
+enum plim_status sheet_bad_row(struct sheet *t, const char *what, struct plim_error *err)
 {
     if (!t->want.skip_bad)
         return plim_fail(err, PLIM_BAD_INPUT, "%s:%llu: %s", t->path, (unsigned long long)t->line, what);
-    table_put(t, '!');
+    sheet_put(t, '!');
     return PLIM_OK;
 }
 
-enum plim_status table_read(struct table *t, char *buf, size_t n, size_t *got, struct plim_error *err)
+enum plim_status sheet_read(struct sheet *t, char *buf, size_t n, size_t *got, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
     for (*got = 0; *got < n;) {

@@ -1,10 +1,10 @@
-/* table_conll.c - a word on each line, its label in the last column, an empty line between sentences: CoNLL-2003 and its
+/* sheet_conll.c - a word on each line, its label in the last column, an empty line between sentences: CoNLL-2003 and its
  * relatives, and CoNLL-U, whose columns are ten and whose label is the part of speech.
  *
  * A sentence is a row of two lists. Words are written as they come; their labels wait until the sentence ends, which bounds
  * how long it may be. */
 #include "base/json.h"
-#include "data/table_part.h"
+#include "data/sheet_part.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ struct split {
     int count;
 };
 
-static enum plim_status open_conll(struct table *t, const struct input_file *file, struct plim_error *err)
+static enum plim_status open_conll(struct sheet *t, const struct input_file *file, struct plim_error *err)
 {
     (void)file;
     struct conll *c = t->state = calloc(1, sizeof *c);
@@ -45,7 +45,7 @@ static enum plim_status open_conll(struct table *t, const struct input_file *fil
     return PLIM_OK;
 }
 
-static void close_conll(struct table *t)
+static void close_conll(struct sheet *t)
 {
     struct conll *c = t->state;
     if (c) strbuf_release(&c->labels);
@@ -84,34 +84,34 @@ static bool is_universal(const struct split *s)
 
 /* --- sentences ----------------------------------------------------------------------------------------------------- */
 
-static void end_sentence(struct table *t, struct conll *c)
+static void end_sentence(struct sheet *t, struct conll *c)
 {
     const char *labels = t->want.count > 1 ? t->want.name[1] : "labels";
     c->columns = 0, c->pouring = true, c->poured = 0;
     if (c->bad) strbuf_clear(&c->labels);
-    table_put_text(t, "],", 2);
-    table_put_quoted(t, labels, strlen(labels));
-    table_put_text(t, ":[", 2);
+    sheet_put_text(t, "],", 2);
+    sheet_put_quoted(t, labels, strlen(labels));
+    sheet_put_text(t, ":[", 2);
 }
 
 /* Labels may take more room than one step has. */
-static void pour_labels(struct table *t, struct conll *c)
+static void pour_labels(struct sheet *t, struct conll *c)
 {
-    while (c->poured < c->labels.len && !table_full(t)) table_put(t, c->labels.data[c->poured++]);
-    if (c->poured < c->labels.len || table_full(t)) return;
-    table_put_text(t, "]}", 2);
-    table_end_line(t);
+    while (c->poured < c->labels.len && !sheet_full(t)) sheet_put(t, c->labels.data[c->poured++]);
+    if (c->poured < c->labels.len || sheet_full(t)) return;
+    sheet_put_text(t, "]}", 2);
+    sheet_end_line(t);
     strbuf_clear(&c->labels);
     c->pouring = c->bad = false;
 }
 
-static enum plim_status give_up(struct table *t, struct conll *c, const char *what, struct plim_error *err)
+static enum plim_status give_up(struct sheet *t, struct conll *c, const char *what, struct plim_error *err)
 {
     c->bad = true;
-    return table_bad_row(t, what, err);
+    return sheet_bad_row(t, what, err);
 }
 
-static enum plim_status take_word(struct table *t, struct conll *c, const struct split *s,
+static enum plim_status take_word(struct sheet *t, struct conll *c, const struct split *s,
                                   struct plim_error *err)
 {
     bool universal = is_universal(s), opens = c->columns == 0;
@@ -119,9 +119,9 @@ static enum plim_status take_word(struct table *t, struct conll *c, const struct
     const struct column *word = universal ? &s->second : &s->first,
                         *label = universal ? &s->fourth : &s->last;
     if (opens) {
-        table_put(t, '{');
-        table_put_quoted(t, words, strlen(words));
-        table_put_text(t, ":[", 2);
+        sheet_put(t, '{');
+        sheet_put_quoted(t, words, strlen(words));
+        sheet_put_text(t, ":[", 2);
         c->columns = s->count;
     } else {
         t->inside++;
@@ -131,22 +131,22 @@ static enum plim_status take_word(struct table *t, struct conll *c, const struct
     if (s->count != c->columns)
         return give_up(t, c, "the line has another number of columns than the first one of its sentence",
                        err);
-    if (!opens) table_put(t, ','), strbuf_addc(&c->labels, ',');
-    table_put_quoted(t, word->at, word->len);
+    if (!opens) sheet_put(t, ','), strbuf_addc(&c->labels, ',');
+    sheet_put_quoted(t, word->at, word->len);
     json_quote(&c->labels, label->at, label->len);
     if (!c->labels.failed) return PLIM_OK;
     return give_up(t, c, "the sentence is too long: its labels take more than 128 KiB", err);
 }
 
-static void skip_line(struct table *t, const struct conll *c)
+static void skip_line(struct sheet *t, const struct conll *c)
 {
     if (c->columns)
         t->inside++;
     else
-        table_end_line(t);
+        sheet_end_line(t);
 }
 
-static enum plim_status take_line(struct table *t, struct conll *c, struct plim_error *err)
+static enum plim_status take_line(struct sheet *t, struct conll *c, struct plim_error *err)
 {
     static const char document[] = "-DOCSTART-";
     struct split s;
@@ -166,7 +166,7 @@ static enum plim_status take_line(struct table *t, struct conll *c, struct plim_
     return PLIM_OK;
 }
 
-static enum plim_status take_byte(struct table *t, struct conll *c, char ch, struct plim_error *err)
+static enum plim_status take_byte(struct sheet *t, struct conll *c, char ch, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
     if (ch == '\n') {
@@ -181,17 +181,17 @@ static enum plim_status take_byte(struct table *t, struct conll *c, char ch, str
     return status;
 }
 
-static enum plim_status fill_conll(struct table *t, struct plim_error *err)
+static enum plim_status fill_conll(struct sheet *t, struct plim_error *err)
 {
     struct conll *c = t->state;
     enum plim_status status = PLIM_OK;
-    while (status == PLIM_OK && !table_full(t)) {
+    while (status == PLIM_OK && !sheet_full(t)) {
         bool more;
         if (c->pouring) {
             pour_labels(t, c);
             continue;
         }
-        status = table_more(t, &more, err);
+        status = sheet_more(t, &more, err);
         if (status != PLIM_OK) break;
         if (more) {
             status = take_byte(t, c, t->in[t->in_at++], err);
@@ -207,4 +207,4 @@ static enum plim_status fill_conll(struct table *t, struct plim_error *err)
     return status;
 }
 
-const struct table_reader conll_reader = {open_conll, fill_conll, close_conll, conll_bytes};
+const struct sheet_reader conll_reader = {open_conll, fill_conll, close_conll, conll_bytes};

@@ -1,7 +1,7 @@
-/* table_json.c - the objects of one JSON array. They pass through as they are, but for line ends between their values, which
+/* sheet_json.c - the objects of one JSON array. They pass through as they are, but for line ends between their values, which
  * become blanks; whoever reads the lines checks what is in them. Objects that share a line of the file get lines of their own, and
  * the numbers agree again as soon as the file has had as many. */
-#include "data/table_part.h"
+#include "data/sheet_part.h"
 
 #include <stdlib.h>
 
@@ -16,14 +16,14 @@ struct array {
     uint64_t ahead;     /* lines written that the file has not had yet */
 };
 
-static enum plim_status open_array(struct table *t, const struct input_file *file, struct plim_error *err)
+static enum plim_status open_array(struct sheet *t, const struct input_file *file, struct plim_error *err)
 {
     (void)file;
     t->state = calloc(1, sizeof(struct array));
     return t->state ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory for a table", t->path);
 }
 
-static void close_array(struct table *t) { free(t->state); }
+static void close_array(struct sheet *t) { free(t->state); }
 
 static size_t array_bytes(const struct input_file *file)
 {
@@ -31,25 +31,25 @@ static size_t array_bytes(const struct input_file *file)
     return sizeof(struct array);
 }
 
-static enum plim_status wrong(const struct table *t, const char *what, struct plim_error *err)
+static enum plim_status wrong(const struct sheet *t, const char *what, struct plim_error *err)
 {
     return plim_fail(err, PLIM_BAD_INPUT, "%s:%llu: %s", t->path, (unsigned long long)t->line, what);
 }
 
-static void end_line(struct table *t, struct array *a)
+static void end_line(struct sheet *t, struct array *a)
 {
     if (a->ahead)
         a->ahead--;
     else if (a->place == INSIDE)
         t->inside++;
     else
-        table_end_line(t);
+        sheet_end_line(t);
 }
 
-static void take_inside(struct table *t, struct array *a, char ch)
+static void take_inside(struct sheet *t, struct array *a, char ch)
 {
     bool blank = ch == '\n' && !a->text; /* a text has no line end: it is passed on for the error it makes */
-    table_put(t, blank ? ' ' : ch);
+    sheet_put(t, blank ? ' ' : ch);
     if (blank) end_line(t, a);
     if (a->text) {
         if (ch == '"' && !a->escaped) a->text = false;
@@ -62,10 +62,10 @@ static void take_inside(struct table *t, struct array *a, char ch)
     if (a->depth) return;
     a->place = BETWEEN, a->item = true, a->comma = false;
     a->ahead++;
-    table_end_line(t);
+    sheet_end_line(t);
 }
 
-static enum plim_status take_between(struct table *t, struct array *a, char ch, struct plim_error *err)
+static enum plim_status take_between(struct sheet *t, struct array *a, char ch, struct plim_error *err)
 {
     if (ch == '\n') end_line(t, a);
     if (ch == '\n' || ch == ' ' || ch == '\t' || ch == '\r') return PLIM_OK;
@@ -84,7 +84,7 @@ static enum plim_status take_between(struct table *t, struct array *a, char ch, 
     return PLIM_OK;
 }
 
-static enum plim_status take_byte(struct table *t, struct array *a, char ch, struct plim_error *err)
+static enum plim_status take_byte(struct sheet *t, struct array *a, char ch, struct plim_error *err)
 {
     if (a->place == INSIDE) {
         take_inside(t, a, ch);
@@ -99,13 +99,13 @@ static enum plim_status take_byte(struct table *t, struct array *a, char ch, str
     return PLIM_OK;
 }
 
-static enum plim_status fill_array(struct table *t, struct plim_error *err)
+static enum plim_status fill_array(struct sheet *t, struct plim_error *err)
 {
     struct array *a = t->state;
     enum plim_status status = PLIM_OK;
-    while (status == PLIM_OK && !table_full(t)) {
+    while (status == PLIM_OK && !sheet_full(t)) {
         bool more;
-        status = table_more(t, &more, err);
+        status = sheet_more(t, &more, err);
         if (status != PLIM_OK) break;
         t->ended = !more;
         if (!more && a->place != AFTER)
@@ -118,4 +118,4 @@ static enum plim_status fill_array(struct table *t, struct plim_error *err)
     return status;
 }
 
-const struct table_reader json_array_reader = {open_array, fill_array, close_array, array_bytes};
+const struct sheet_reader json_array_reader = {open_array, fill_array, close_array, array_bytes};

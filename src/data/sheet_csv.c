@@ -1,7 +1,7 @@
-/* table_csv.c - rows of separated fields under a header, as RFC 4180 has them: fields that hold the separator, a quote or a
+/* sheet_csv.c - rows of separated fields under a header, as RFC 4180 has them: fields that hold the separator, a quote or a
  * line end stand in quotes, and a quote among them is doubled. The separator is the one of , tab ; | that the header has most
  * of. A row with fewer fields than the header lacks the last ones; one with more is bad. */
-#include "data/table_part.h"
+#include "data/sheet_part.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -33,11 +33,11 @@ struct csv {
 
 /* --- header -------------------------------------------------------------------------------------------------------- */
 
-static enum plim_status read_header(struct table *t, struct csv *c, size_t *len, struct plim_error *err)
+static enum plim_status read_header(struct sheet *t, struct csv *c, size_t *len, struct plim_error *err)
 {
     bool quoted = false, more;
     for (*len = 0;;) {
-        enum plim_status status = table_more(t, &more, err);
+        enum plim_status status = sheet_more(t, &more, err);
         if (status != PLIM_OK || !more) return status;
         char ch = t->in[t->in_at++];
         if (*len == 2 && ch == '\xbf' && !memcmp(c->header, "\xef\xbb", 2)) {
@@ -88,7 +88,7 @@ static char *take_name(char *at, char *end, char separator, char **name)
     return at;
 }
 
-static enum plim_status split_header(struct table *t, struct csv *c, size_t len, struct plim_error *err)
+static enum plim_status split_header(struct sheet *t, struct csv *c, size_t len, struct plim_error *err)
 {
     char *at = c->header, *end = c->header + len;
     if (end > at && end[-1] == '\r') end--;
@@ -106,12 +106,12 @@ static enum plim_status split_header(struct table *t, struct csv *c, size_t len,
             return plim_fail(err, PLIM_BAD_INPUT,
                              "%s: column %d has a name of %zu bytes; is its first line a header?", t->path,
                              c->columns + 1, n);
-        c->column[c->columns++] = table_wants(t, *name, n);
+        c->column[c->columns++] = sheet_wants(t, *name, n);
     }
-    return table_check_names(t, (const char *const *)c->name, c->columns, err);
+    return sheet_check_names(t, (const char *const *)c->name, c->columns, err);
 }
 
-static enum plim_status open_csv(struct table *t, const struct input_file *file, struct plim_error *err)
+static enum plim_status open_csv(struct sheet *t, const struct input_file *file, struct plim_error *err)
 {
     (void)file;
     struct csv *c = t->state = calloc(1, sizeof *c);
@@ -126,7 +126,7 @@ static enum plim_status open_csv(struct table *t, const struct input_file *file,
     return status == PLIM_OK ? split_header(t, c, len, err) : status;
 }
 
-static void close_csv(struct table *t)
+static void close_csv(struct sheet *t)
 {
     struct csv *c = t->state;
     if (c) free(c->header), free(c->name), free(c->column);
@@ -141,7 +141,7 @@ static size_t csv_bytes(const struct input_file *file)
 
 /* --- rows ---------------------------------------------------------------------------------------------------------- */
 
-static enum plim_status begin_field(struct table *t, struct csv *c, struct plim_error *err)
+static enum plim_status begin_field(struct sheet *t, struct csv *c, struct plim_error *err)
 {
     c->place = PLAIN, c->field = -1;
     if (c->bad) return PLIM_OK;
@@ -151,69 +151,69 @@ static enum plim_status begin_field(struct table *t, struct csv *c, struct plim_
                  "the row has more than %d fields, as many as its header; quote fields that hold '%s'",
                  c->columns, c->separator == '\t' ? "\\t" : (char[]){c->separator, 0});
         c->bad = true;
-        return table_bad_row(t, what, err);
+        return sheet_bad_row(t, what, err);
     }
     c->field = c->column[c->at];
     if (c->field < 0) return PLIM_OK;
-    if (c->any) table_put(t, ',');
+    if (c->any) sheet_put(t, ',');
     c->any = true;
-    table_put_quoted(t, c->name[c->at], strlen(c->name[c->at]));
-    table_put(t, ':');
+    sheet_put_quoted(t, c->name[c->at], strlen(c->name[c->at]));
+    sheet_put(t, ':');
     c->number_len = 0;
-    if (!t->want.number[c->field]) table_put(t, '"');
+    if (!t->want.number[c->field]) sheet_put(t, '"');
     return PLIM_OK;
 }
 
 /* JSON writes fewer numbers than people do (+1, .5, 1.): what strtod takes is written anew. */
-static void end_number(struct table *t, struct csv *c)
+static void end_number(struct sheet *t, struct csv *c)
 {
     char *end, text[40];
     c->number[c->number_len] = 0;
     double x = strtod(c->number, &end);
     if (!c->number_len)
-        table_put_text(t, "null", 4);
+        sheet_put_text(t, "null", 4);
     else if (*end || !isfinite(x))
-        table_put_quoted(t, c->number, c->number_len);
+        sheet_put_quoted(t, c->number, c->number_len);
     else
-        table_put_text(t, text, (size_t)snprintf(text, sizeof text, "%.17g", x));
+        sheet_put_text(t, text, (size_t)snprintf(text, sizeof text, "%.17g", x));
 }
 
-static void end_field(struct table *t, struct csv *c)
+static void end_field(struct sheet *t, struct csv *c)
 {
     c->place = FIELD_BEGIN, c->at++;
     if (c->field < 0) return;
     if (t->want.number[c->field])
         end_number(t, c);
     else
-        table_put(t, '"');
+        sheet_put(t, '"');
     c->field = -1;
 }
 
-static void put_char(struct table *t, struct csv *c, char ch)
+static void put_char(struct sheet *t, struct csv *c, char ch)
 {
     if (c->field < 0) return;
     if (!t->want.number[c->field])
-        table_put_escaped(t, (unsigned char)ch);
+        sheet_put_escaped(t, (unsigned char)ch);
     else if (c->number_len < sizeof c->number - 1)
         c->number[c->number_len++] = ch;
 }
 
-static void end_row(struct table *t, struct csv *c)
+static void end_row(struct sheet *t, struct csv *c)
 {
     end_field(t, c);
-    table_put(t, '}');
-    table_end_line(t);
+    sheet_put(t, '}');
+    sheet_end_line(t);
     c->place = ROW_BEGIN, c->at = 0, c->any = c->bad = false;
 }
 
-static enum plim_status begin_row(struct table *t, struct csv *c, struct plim_error *err)
+static enum plim_status begin_row(struct sheet *t, struct csv *c, struct plim_error *err)
 {
-    table_put(t, '{');
+    sheet_put(t, '{');
     return begin_field(t, c, err);
 }
 
 /* A byte outside quotes; a CR counts when no LF follows it. */
-static enum plim_status take_plain(struct table *t, struct csv *c, char ch, struct plim_error *err)
+static enum plim_status take_plain(struct sheet *t, struct csv *c, char ch, struct plim_error *err)
 {
     bool fresh = c->place == FIELD_BEGIN || c->place == ROW_BEGIN;
     if (ch == '\r' && !c->cr) {
@@ -223,7 +223,7 @@ static enum plim_status take_plain(struct table *t, struct csv *c, char ch, stru
     bool cr = c->cr;
     c->cr = false;
     if (ch == '\n' && c->place == ROW_BEGIN) {
-        table_end_line(t);
+        sheet_end_line(t);
         return PLIM_OK;
     }
     enum plim_status status = PLIM_OK;
@@ -242,7 +242,7 @@ static enum plim_status take_plain(struct table *t, struct csv *c, char ch, stru
     return PLIM_OK;
 }
 
-static enum plim_status take_byte(struct table *t, struct csv *c, char ch, struct plim_error *err)
+static enum plim_status take_byte(struct sheet *t, struct csv *c, char ch, struct plim_error *err)
 {
     if (c->place == QUOTED) {
         if (ch == '"')
@@ -262,7 +262,7 @@ static enum plim_status take_byte(struct table *t, struct csv *c, char ch, struc
     return take_plain(t, c, ch, err);
 }
 
-static enum plim_status finish(struct table *t, struct csv *c, struct plim_error *err)
+static enum plim_status finish(struct sheet *t, struct csv *c, struct plim_error *err)
 {
     t->ended = true;
     if (c->place == QUOTED)
@@ -273,13 +273,13 @@ static enum plim_status finish(struct table *t, struct csv *c, struct plim_error
     return status;
 }
 
-static enum plim_status fill_csv(struct table *t, struct plim_error *err)
+static enum plim_status fill_csv(struct sheet *t, struct plim_error *err)
 {
     struct csv *c = t->state;
     enum plim_status status = PLIM_OK;
-    while (status == PLIM_OK && !table_full(t)) {
+    while (status == PLIM_OK && !sheet_full(t)) {
         bool more;
-        status = table_more(t, &more, err);
+        status = sheet_more(t, &more, err);
         if (status != PLIM_OK) break;
         if (!more) return finish(t, c, err);
         char ch = t->in[t->in_at++];
@@ -289,4 +289,4 @@ static enum plim_status fill_csv(struct table *t, struct plim_error *err)
     return status;
 }
 
-const struct table_reader csv_reader = {open_csv, fill_csv, close_csv, csv_bytes};
+const struct sheet_reader csv_reader = {open_csv, fill_csv, close_csv, csv_bytes};
