@@ -3,6 +3,7 @@
 #include "base/nearest.h"
 #include "base/utf8.h"
 #include "job/deepspeed.h"
+#include "cli/variables.h"
 
 #include <malloc.h>
 #include <stdarg.h>
@@ -236,6 +237,8 @@ int main(int argc, char **argv)
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
         return overview(stdout);
     if (!strcmp(argv[1], "--version")) return subcommand_version.run(0, NULL);
+    struct plim_error err = {0};
+    if (variables_check(&err) != PLIM_OK) return cli_error(&err);
     struct nearest near = nearest_begin(argv[1]);
     for (int i = 0; subcommands[i]; i++) {
         if (!strcmp(argv[1], subcommands[i]->command->name)) return subcommands[i]->run(argc - 2, argv + 2);
