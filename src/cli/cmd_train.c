@@ -341,6 +341,13 @@ static enum plim_status prepare(struct train_flags *f, struct comm *comm, struct
     return status;
 }
 
+/* From a thread beside one that cannot be called back. */
+static void end_stuck(const char *why)
+{
+    cli_say("%s", why);
+    _exit(plim_exit_code(PLIM_IO));
+}
+
 static int load_and_train(struct train_flags *f, const char *config)
 {
     struct plim_error err = {0};
@@ -348,7 +355,7 @@ static int load_and_train(struct train_flags *f, const char *config)
     struct job job = {0};
     f->job.config = config;
     bool tells;
-    enum plim_status status = comm_open(&comm, &tells, &err);
+    enum plim_status status = comm_open(&comm, &tells, end_stuck, &err);
     if (status != PLIM_OK && !comm) return tells ? cli_error(&err) : plim_exit_code(status);
     if (status == PLIM_OK) status = prepare(f, comm, &job, &err);
     int code = status == PLIM_OK ? train(&job, f, comm) : tell_error(comm, status, &err);

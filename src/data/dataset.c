@@ -51,7 +51,7 @@ enum data_form data_form_of(enum data_format format, enum data_form found)
         [DATA_AUTO] = FORM_TEXT,        [DATA_TEXT] = FORM_TEXT,     [DATA_LINES] = FORM_TEXT,
         [DATA_JSONL] = FORM_JSON_LINES, [DATA_TOKENS] = FORM_TOKENS, [DATA_CSV] = FORM_CSV,
         [DATA_CONLL] = FORM_CONLL};
-    bool records = found == FORM_JSON_ARRAY || found == FORM_PARQUET;
+    bool records = found == FORM_JSON_ARRAY;
     return format == DATA_AUTO || (format == DATA_JSONL && records) ? found : forms[format];
 }
 
@@ -133,11 +133,10 @@ static enum plim_status check_objective(const struct dataset *d, struct plim_err
     const struct objective_row *row = objective_row(o->objective);
     if (o->objective == OBJECTIVE_NEXT_TOKEN) return PLIM_OK;
     if (row->two_parts && o->format != DATA_JSONL)
-        return plim_fail(
-            err, PLIM_BAD_INPUT,
-            "objective %s reads records with fields (JSON lines, CSV, Parquet), and %s looks like %s; "
-            "set data.format",
-            row->name, d->inputs.file[0].path, form_name(d->inputs.file[0].form));
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "objective %s reads records with fields (JSON lines, CSV), and %s looks like %s; "
+                         "set data.format",
+                         row->name, d->inputs.file[0].path, form_name(d->inputs.file[0].form));
     bool refuses = o->overlong == OVERLONG_REFUSE && o->objective == OBJECTIVE_SOURCE_TARGET;
     if (row->two_parts && (o->rows == ROWS_STREAM || (o->overlong != OVERLONG_TRUNCATE && !refuses)))
         return plim_fail(err, PLIM_BAD_INPUT,
@@ -176,7 +175,7 @@ static enum plim_status check_fields(const struct dataset *d, struct plim_error 
         return plim_fail(err, PLIM_BAD_INPUT, "messages need a chat template, and none was found");
     if (o->format != DATA_JSONL && (o->prompt_field || o->messages_field))
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "fields are for JSON lines, CSV and Parquet, and %s looks like %s; set data.format",
+                         "fields are for JSON lines and CSV, and %s looks like %s; set data.format",
                          d->inputs.file[0].path, form_name(d->inputs.file[0].form));
     if (o->format == DATA_TEXT && o->rows == ROWS_SAMPLES && o->overlong != OVERLONG_SPLIT)
         return plim_fail(err, PLIM_BAD_INPUT,

@@ -5,7 +5,7 @@
  *     dataset_open(&options, &codec, &data, &err);
  *     dataset_close(data);
  *
- * Files are text, lines, records with fields (JSON lines, CSV, Parquet, ...) or token files (docs/data.md). They come in two ways:
+ * Files are text, lines, records with fields (JSON lines, CSV, ...) or token files (docs/data.md). They come in two ways:
  *
  *   by index    any sample can be had at once: token files, and plain text as bytes. The order of an epoch is
  *               a permutation of all of them, computed, not stored.

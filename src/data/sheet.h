@@ -1,4 +1,4 @@
-/* sheet.h - the rows of a CSV file, a JSON array, CoNLL data or a Parquet file, as JSON lines.
+/* sheet.h - the rows of a CSV file, a JSON array or CoNLL data, as JSON lines.
  *
  *     struct sheet_want want = {.name = {"text"}, .count = 1};
  *     sheet_open(file, (struct sheet_source){read, arg}, &want, &sheet, &err);
@@ -9,8 +9,7 @@
  * read is a pure function of the file and of `want`, so a place in it is the same place the next time.
  *
  * Each row is written on the line on which it begins in the file, with empty lines for a header and for the rest of a row
- * of several lines: whoever counts lines counts those of the file. A Parquet file has no lines; there it is the number
- * of the row.
+ * of several lines: whoever counts lines counts those of the file.
  *
  * PLIM_BAD_INPUT names the file, and the line where there is one.
  */

@@ -172,7 +172,8 @@ static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
     if (!m->max_positions && s->max_positions < job->max_length) s->max_positions = job->max_length;
     if (m->dropout_given) model_set_dropout(s, m->dropout);
     take_router_losses(s, m);
-    return model_complete(s, err);
+    status = model_complete(s, err);
+    return status == PLIM_OK ? model_check_export(s, err) : status;
 }
 
 static enum plim_status refuse_beside_path(const struct job *job, const char *key,
