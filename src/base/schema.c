@@ -140,7 +140,7 @@ static enum plim_status read_value(struct reading *r, const struct schema_row *n
     return apply(r->schema, named, where, node, r->target, r->store, r->listener, r->err);
 }
 
-static enum plim_status read_map(struct reading *r, const struct node *map);
+static enum plim_status read_map(struct reading *r, const struct node *map, bool known);
 
 /* The child whose full key is r->path. */
 static enum plim_status read_child(struct reading *r, const struct node *child)
@@ -150,7 +150,7 @@ static enum plim_status read_child(struct reading *r, const struct node *child)
     bool section = is_section(r->schema, path);
     if (r->listener && r->listener->foreign && r->listener->foreign(path, child)) return PLIM_OK;
     if (row && !(section && child->kind == NODE_MAP)) return read_value(r, row, child);
-    if (child->kind == NODE_MAP && (section || node_count(child) > 0)) return read_map(r, child);
+    if (child->kind == NODE_MAP && (section || node_count(child) > 0)) return read_map(r, child, section);
     if (section && child->kind == NODE_NULL) return PLIM_OK;
     char where[512];
     snprintf(where, sizeof where, "%.400s:%d", r->name, child->line);
@@ -168,7 +168,8 @@ static void tell_wrong(const struct reading *r)
     if (r->wrong.status != PLIM_OK && l && l->wrong) l->wrong(l->arg, r->wrong.text);
 }
 
-static enum plim_status read_map(struct reading *r, const struct node *map)
+/* Of a section that is unknown the first key is told for all. */
+static enum plim_status read_map(struct reading *r, const struct node *map, bool known)
 {
     size_t before = r->path.len;
     for (size_t i = 0; i < node_count(map); i++) {
@@ -177,7 +178,7 @@ static enum plim_status read_map(struct reading *r, const struct node *map)
         strbuf_add(&r->path, child->key);
         enum plim_status status = strbuf_status(&r->path, r->err);
         if (status == PLIM_OK) status = read_child(r, child);
-        if (status == PLIM_BAD_INPUT && child->kind != NODE_MAP) {
+        if (status == PLIM_BAD_INPUT && known) {
             tell_wrong(r);
             r->wrong = *r->err;
             status = PLIM_OK;
@@ -205,7 +206,7 @@ enum plim_status schema_read(const struct schema *schema, const struct node *roo
                         .err = &present,
                         .given = bump_alloc(store, schema->count * sizeof *r.given)};
     if (!r.given) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
-    enum plim_status status = read_map(&r, root);
+    enum plim_status status = read_map(&r, root, true);
     strbuf_release(&r.path);
     if (status == PLIM_OK && r.wrong.status != PLIM_OK) status = PLIM_BAD_INPUT, present = r.wrong;
     if (status != PLIM_OK && err) *err = present;

@@ -200,7 +200,7 @@ static bool is_usual_name(const char *name, size_t len)
     return false;
 }
 
-/* Does the first line consist of short names, one of them a usual one? */
+/* Does the first line consist of short names without blanks, one of them a usual one? */
 static bool is_header(const char *line, size_t len, char separator)
 {
     bool usual = false;
@@ -210,7 +210,7 @@ static bool is_header(const char *line, size_t len, char separator)
         size_t n = end ? (size_t)(end - line) - at : len - at;
         if (n > 64) return false;
         for (size_t i = 0; i < n; i++)
-            if (line[at + i] == '.' || line[at + i] == ':') return false;
+            if (!isalnum((unsigned char)line[at + i]) && !strchr("_-\"", line[at + i])) return false;
         usual |= is_usual_name(line + at, n);
         at += n + 1;
     }
