@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/nearest.h"
 #include "base/number.h"
+#include <ctype.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,10 +40,30 @@ static const struct option_row *find_letter(const struct command *command, char 
     return NULL;
 }
 
+/* Is it one of the arguments, written as an option: --model of "serve MODEL"? */
+static bool names_argument(const struct command *command, const char *word)
+{
+    size_t n = strlen(word), k;
+    for (const char *at = command->usage; at && *at; at++) {
+        for (k = 0; k < n && toupper((unsigned char)word[k]) == at[k]; k++) continue;
+        bool begins = at == command->usage || !isalpha((unsigned char)at[-1]);
+        if (n && k == n && begins && !isalpha((unsigned char)at[n])) return true;
+    }
+    return false;
+}
+
 static enum plim_status unknown_name(struct parsing *p, const char *name, size_t len)
 {
     char word[128];
     snprintf(word, sizeof word, "%.*s", (int)(len < 100 ? len : 100), name);
+    if (names_argument(p->command, word))
+        return plim_fail(p->err, PLIM_BAD_INPUT, "%s: unknown option '--%s'; it is an argument: %s %s",
+                         p->command->name, word, p->command->name, p->command->usage);
+    const char *key = p->command->keys ? schema_known_word(p->command->keys, word) : NULL;
+    if (key)
+        return plim_fail(p->err, PLIM_BAD_INPUT,
+                         "%s: unknown option '--%s'; write --set %s=..., or the key in the job file",
+                         p->command->name, word, key);
     struct nearest near = nearest_begin(word);
     nearest_offer(&near, "help");
     for (size_t i = 0; i < p->command->row_count; i++) nearest_offer(&near, p->command->rows[i].name);

@@ -27,6 +27,7 @@
 #define PLIM_BASE_OPTIONS_H
 
 #include "base/bump.h"
+#include "base/schema.h"
 #include "base/status.h"
 #include "base/strbuf.h"
 #include <stdbool.h>
@@ -69,6 +70,7 @@ struct command {
     size_t row_count;
     const struct option_example *examples; /* ends with a NULL line; NULL: none */
     bool takes_files;                      /* arguments complete as file names   */
+    const struct schema *keys;             /* what its --set takes; NULL: it has none */
 };
 
 #define COMMAND_ROWS(table) .rows = (table), .row_count = sizeof(table) / sizeof((table)[0])

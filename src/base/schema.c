@@ -5,7 +5,6 @@
  * given under several of its names while the values agree.
  */
 #include "base/schema.h"
-#include "base/nearest.h"
 #include "base/schema_value.h"
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +15,8 @@ struct reading {
     void *target;
     struct bump *store;
     const struct schema_listener *listener;
-    struct plim_error *err;
+    struct plim_error *err;          /* of the present key */
+    struct plim_error wrong;         /* the last key that is wrong; status PLIM_OK: none is */
     const struct schema_row **given; /* per row, the name it was first given under; NULL: not given */
     struct strbuf path;
 };
@@ -47,32 +47,10 @@ static bool is_section(const struct schema *schema, const char *path)
     return false;
 }
 
-static const char *last_part(const char *path)
-{
-    const char *dot = strrchr(path, '.');
-    return dot ? dot + 1 : path;
-}
-
-/* The known key nearest to an unknown one: by its whole path, or else by its last part in another section. */
-static const char *guess_key(const struct schema *schema, const char *path)
-{
-    struct nearest whole = nearest_begin(path), part = nearest_begin(last_part(path));
-    const char *by_part = NULL;
-    for (size_t i = 0; i < schema->count; i++) {
-        const struct schema_row *row = &schema->rows[i];
-        if (row->kind == SCHEMA_NOTHING && !row->alias) continue;
-        int before = part.distance;
-        nearest_offer(&whole, row->path);
-        nearest_offer(&part, last_part(row->path));
-        if (part.distance < before) by_part = row->path;
-    }
-    return whole.best ? whole.best : by_part;
-}
-
 enum plim_status schema_unknown(const struct schema *schema, const char *where, const char *path,
                                 struct plim_error *err)
 {
-    const char *guess = guess_key(schema, path);
+    const char *guess = schema_guess(schema, path);
     if (guess)
         return plim_fail(err, PLIM_BAD_INPUT, "%s: unknown key '%.200s'; did you mean '%s'?", where, path,
                          guess);
@@ -162,7 +140,7 @@ static enum plim_status read_value(struct reading *r, const struct schema_row *n
     return apply(r->schema, named, where, node, r->target, r->store, r->listener, r->err);
 }
 
-static enum plim_status read_map(struct reading *r, const struct node *map);
+static enum plim_status read_map(struct reading *r, const struct node *map, bool known);
 
 /* The child whose full key is r->path. */
 static enum plim_status read_child(struct reading *r, const struct node *child)
@@ -172,7 +150,7 @@ static enum plim_status read_child(struct reading *r, const struct node *child)
     bool section = is_section(r->schema, path);
     if (r->listener && r->listener->foreign && r->listener->foreign(path, child)) return PLIM_OK;
     if (row && !(section && child->kind == NODE_MAP)) return read_value(r, row, child);
-    if (child->kind == NODE_MAP && (section || node_count(child) > 0)) return read_map(r, child);
+    if (child->kind == NODE_MAP && (section || node_count(child) > 0)) return read_map(r, child, section);
     if (section && child->kind == NODE_NULL) return PLIM_OK;
     char where[512];
     snprintf(where, sizeof where, "%.400s:%d", r->name, child->line);
@@ -183,7 +161,15 @@ static enum plim_status read_child(struct reading *r, const struct node *child)
     return schema_unknown(r->schema, where, path, r->err);
 }
 
-static enum plim_status read_map(struct reading *r, const struct node *map)
+/* A wrong key is told when the next one comes; the last is the caller's error. */
+static void tell_wrong(const struct reading *r)
+{
+    const struct schema_listener *l = r->listener;
+    if (r->wrong.status != PLIM_OK && l && l->wrong) l->wrong(l->arg, r->wrong.text);
+}
+
+/* Of a section that is unknown the first key is told for all. */
+static enum plim_status read_map(struct reading *r, const struct node *map, bool known)
 {
     size_t before = r->path.len;
     for (size_t i = 0; i < node_count(map); i++) {
@@ -192,6 +178,11 @@ static enum plim_status read_map(struct reading *r, const struct node *map)
         strbuf_add(&r->path, child->key);
         enum plim_status status = strbuf_status(&r->path, r->err);
         if (status == PLIM_OK) status = read_child(r, child);
+        if (status == PLIM_BAD_INPUT && known) {
+            tell_wrong(r);
+            r->wrong = *r->err;
+            status = PLIM_OK;
+        }
         if (status != PLIM_OK) return status;
         strbuf_truncate(&r->path, before);
     }
@@ -206,12 +197,19 @@ enum plim_status schema_read(const struct schema *schema, const struct node *roo
     if (root->kind != NODE_MAP)
         return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: expected keys and values, found a %s", name, root->line,
                          node_kind_name(root->kind));
-    struct reading r = {
-        schema,     name, target, store, listener, err, bump_alloc(store, schema->count * sizeof *r.given),
-        STRBUF_INIT};
+    struct plim_error present = {0};
+    struct reading r = {.schema = schema,
+                        .name = name,
+                        .target = target,
+                        .store = store,
+                        .listener = listener,
+                        .err = &present,
+                        .given = bump_alloc(store, schema->count * sizeof *r.given)};
     if (!r.given) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", name);
-    enum plim_status status = read_map(&r, root);
+    enum plim_status status = read_map(&r, root, true);
     strbuf_release(&r.path);
+    if (status == PLIM_OK && r.wrong.status != PLIM_OK) status = PLIM_BAD_INPUT, present = r.wrong;
+    if (status != PLIM_OK && err) *err = present;
     return status;
 }
 

@@ -88,11 +88,14 @@ struct schema_row {
 struct schema {
     const struct schema_row *rows;
     size_t count;
+    const struct schema_synonym
+        *words; /* other words for keys or for their last parts: {"lr", "training.learning_rate"};
+                                           ends with a NULL word; NULL: none */
 };
 
 #define SCHEMA(table)                                                                                        \
     {                                                                                                        \
-        (table), sizeof(table) / sizeof((table)[0])                                                          \
+        .rows = (table), .count = sizeof(table) / sizeof((table)[0])                                         \
     }
 
 /* Hears of every given key that has a note: where ("job.yaml:7" or "--set"), the key and the note; and, with `given`, of every
@@ -103,6 +106,8 @@ struct schema_listener {
     void (*given)(void *arg, const char *where, const struct schema_row *row, const char *path);
     /* Is this key of a file somebody else's to read? Then it is passed over, whatever it holds. NULL: none is. */
     bool (*foreign)(const char *path, const struct node *node);
+    /* Hears of each wrong key but the last, which is the error. NULL: nobody does. */
+    void (*wrong)(void *arg, const char *text);
 };
 
 /* Write every row's default into the target. An unreadable default is PLIM_BUG. */
@@ -110,8 +115,8 @@ enum plim_status schema_defaults(const struct schema *schema, void *target, stru
                                  struct plim_error *err);
 
 /* Read all keys below `root` (a map, or null: nothing). A key and its aliases may all be given while their values
- * agree; unequal ones are an error that names both. The first error ends the reading; the target then
- * holds some new values and must not be used. listener may be NULL. */
+ * agree; unequal ones are an error that names both. All keys are read: of those that are wrong the last is the error, and
+ * the listener has heard of the others. The target then holds some new values and must not be used. listener may be NULL. */
 enum plim_status schema_read(const struct schema *schema, const struct node *root, const char *name,
                              void *target, struct bump *store, const struct schema_listener *listener,
                              struct plim_error *err);
@@ -134,6 +139,11 @@ enum plim_status schema_assign(const struct schema *schema, const char *assignme
 
 /* The row with that path, aliases followed; NULL when there is none. */
 const struct schema_row *schema_find(const struct schema *schema, const char *path);
+
+/* The key that an unknown one stands for, most likely; NULL: none is like it. */
+const char *schema_guess(const struct schema *schema, const char *path);
+/* The key that one word means for certain, as itself, a synonym or an abbreviation; NULL: none. */
+const char *schema_known_word(const struct schema *schema, const char *word);
 
 /* PLIM_BAD_INPUT: no row has that path; names the nearest, if one is near. */
 enum plim_status schema_unknown(const struct schema *schema, const char *where, const char *path,

@@ -36,6 +36,7 @@ static const struct option_example examples[] = {
 
 static const struct command command = {
     .name = "config",
+    .keys = &job_schema,
     .summary = "show a job's settings and their origin, explain keys, convert other trainers' files",
     .usage = "show [JOB] | explain KEY [JOB] | convert FILE",
     .description =

@@ -33,6 +33,7 @@ static const struct option_example examples[] = {
 
 static const struct command command = {
     .name = "doctor",
+    .keys = &job_schema,
     .summary = "name what is wrong with a job or a run, and say what is on and what is ignored",
     .usage = "[OPTION...] [CONFIG|RUN]",
     .description = "Problems come first: settings that contradict each other or what they are for, budgets "
@@ -119,10 +120,12 @@ static void examine_plan(struct diagnosis *d, struct job *job)
     job_idle_text(job, &device->facts, &d->ignored);
 }
 
+static void hear_wrong(void *arg, const char *text) { add_problem(arg, text); }
+
 static void examine_job(struct diagnosis *d, struct doctor_flags *f, struct job *job)
 {
     struct plim_error err = {0};
-    struct schema_listener notes = {hear_note, d, NULL};
+    struct schema_listener notes = {.say = hear_note, .arg = d, .wrong = hear_wrong};
     f->job.config = d->subject, f->job.quiet = true, f->job.notes = &notes;
     enum plim_status status = cli_load_job(job, &f->job, &err);
     add_environment(d, job);

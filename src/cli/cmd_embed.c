@@ -256,9 +256,8 @@ static enum plim_status run_lines(struct embedding *e, struct plim_error *err)
     enum plim_status status;
     struct line line;
     while ((status = lines_next(e->lines, &line, err)) == PLIM_OK && line.text) {
-        const char *field = e->flags->field                   ? e->flags->field
-                            : input_ends(line.path, ".jsonl") ? "text"
-                                                              : NULL;
+        const char *field = e->flags->field ? e->flags->field : line.json ? "text" : NULL;
+        if (field && !line.len) continue;
         status = add_line(e, &line, field, err);
         if (status == PLIM_OK && text_rows_full(e->rows)) status = run_window(e, err);
         if (status == PLIM_OK && *stop)
@@ -301,8 +300,8 @@ static enum plim_status embed(struct embedding *e, const struct string_list *arg
     e->line = (struct device_line){e->flags->budget, e->flags->budget_given, cli_default_line()};
     if (status == PLIM_OK) status = find_how(e, args->items[0], err);
     if (status == PLIM_OK)
-        status =
-            lines_open(args->items + 1, (int)args->count - 1, (size_t)e->flags->max_line, &e->lines, err);
+        status = lines_open(args->items + 1, (int)args->count - 1, DATA_AUTO, (size_t)e->flags->max_line,
+                            &e->lines, err);
     if (status == PLIM_OK) status = open_codec(e, err);
     if (status == PLIM_OK) status = open_model(e, err);
     if (status == PLIM_OK) status = open_rest(e, err);

@@ -39,6 +39,7 @@ static const struct option_example examples[] = {
 
 static const struct command command = {
     .name = "eval",
+    .keys = &job_schema,
     .summary = "measure the loss of a model on text, inside its budget",
     .usage = "[OPTION...] CONFIG",
     .description =

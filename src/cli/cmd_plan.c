@@ -66,6 +66,7 @@ static const struct option_example examples[] = {
 
 static const struct command command = {
     .name = "plan",
+    .keys = &job_schema,
     .summary = "show where every byte will live, before anything runs",
     .usage = "[OPTION...] CONFIG",
     .description =
@@ -145,6 +146,9 @@ static int show(struct job *job, const struct plan_options *o, struct device_fac
         else if (!o->tape)
             report_text(&p.report, cli_colour(STDOUT_FILENO), &out);
         int failed = cli_print(&out);
+        if (p.no_data && !o->job.quiet)
+            cli_say("%s: data.train or data.validation is not on this machine: neither checked nor counted",
+                    job->name);
         if (status == PLIM_NO_FIT) cli_say("%s", err.text);
         if (failed) code = failed;
     }

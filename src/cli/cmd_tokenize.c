@@ -19,14 +19,14 @@ struct tokenize_flags {
     bool append_eos, add_special, resume, skip_bad, quiet;
 };
 
-static const char *const formats[] = {"auto", "text", "lines", "jsonl", NULL};
+static const char *const formats[] = {"auto", "text", "lines", "jsonl", "csv", NULL};
 
 #define AT(field) offsetof(struct tokenize_flags, field)
 static const struct option_row rows[] = {
     {"output", 'o', OPTION_STRING, AT(out), "FILE", "the token file to make; needed"},
     {"tokenizer", 't', OPTION_STRING, AT(tokenizer), "FILE",
      "tokenizer.json or a folder with one; absent: bytes"},
-    {"format", 0, OPTION_STRING, AT(format), "KIND", "how files are read (auto: .jsonl by name, else text)",
+    {"format", 0, OPTION_STRING, AT(format), "KIND", "how files are read (auto: by content and name)",
      .choices = formats},
     {"field", 'f', OPTION_STRING, AT(field), "NAME", "JSON lines: the field with the text (text)"},
     {"prompt-field", 0, OPTION_STRING, AT(prompt), "NAME",
@@ -117,7 +117,7 @@ static int online_cpus(void)
 
 static enum data_format format_of(const char *name)
 {
-    static const enum data_format values[] = {DATA_AUTO, DATA_TEXT, DATA_LINES, DATA_JSONL};
+    static const enum data_format values[] = {DATA_AUTO, DATA_TEXT, DATA_LINES, DATA_JSONL, DATA_CSV};
     for (int i = 0; name && formats[i]; i++)
         if (!strcmp(name, formats[i])) return values[i];
     return DATA_AUTO;

@@ -68,6 +68,7 @@ static const struct option_example examples[] = {
 
 static const struct command command = {
     .name = "train",
+    .keys = &job_schema,
     .summary = "train a model inside its budget, exactly as planned",
     .usage = "[OPTION...] CONFIG",
     .description = "Plans, commits every byte of the plan, loads or makes the weights, and trains. SIGINT, "
@@ -343,6 +344,13 @@ static enum plim_status prepare(struct train_flags *f, struct comm *comm, struct
     return status;
 }
 
+/* From a thread beside one that cannot be called back. */
+static void end_stuck(const char *why)
+{
+    cli_say("%s", why);
+    _exit(plim_exit_code(PLIM_IO));
+}
+
 static int load_and_train(struct train_flags *f, const char *config)
 {
     struct plim_error err = {0};
@@ -350,7 +358,7 @@ static int load_and_train(struct train_flags *f, const char *config)
     struct job job = {0};
     f->job.config = config;
     bool tells;
-    enum plim_status status = comm_open(&comm, &tells, &err);
+    enum plim_status status = comm_open(&comm, &tells, end_stuck, &err);
     if (status != PLIM_OK && !comm) return tells ? cli_error(&err) : plim_exit_code(status);
     if (comm_rank(comm) > 0) f->job.quiet = true; /* notes that all ranks have are rank 0's to tell */
     if (status == PLIM_OK) status = prepare(f, comm, &job, &err);

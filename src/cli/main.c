@@ -3,6 +3,7 @@
 #include "base/nearest.h"
 #include "base/utf8.h"
 #include "job/deepspeed.h"
+#include "cli/variables.h"
 
 #include <malloc.h>
 #include <stdarg.h>
@@ -144,6 +145,28 @@ static void print_note(void *arg, const char *where, const char *path, const cha
     cli_say("%s: '%s' is accepted: %s", where, path, note);
 }
 
+static void print_wrong(void *arg, const char *text)
+{
+    (void)arg;
+    cli_say("%s", text);
+}
+
+/* Every --set; of those that are wrong the last is the error, and the listener hears of the others. */
+static enum plim_status set_keys(struct job *job, const struct job_options *options,
+                                 const struct schema_listener *listener, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    for (size_t i = 0; i < options->set.count; i++) {
+        struct plim_error now = {0};
+        enum plim_status one = job_set(job, options->set.items[i], listener, &now);
+        if (one == PLIM_OK) continue;
+        if (status != PLIM_OK && listener->wrong) listener->wrong(listener->arg, err->text);
+        status = one, *err = now;
+        if (one != PLIM_BAD_INPUT) break;
+    }
+    return status;
+}
+
 /* Variables, and a .env beside the job file. */
 static enum plim_status take_environment(struct job *job, const struct job_options *options,
                                          struct plim_error *err)
@@ -161,13 +184,12 @@ static enum plim_status take_environment(struct job *job, const struct job_optio
 
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err)
 {
-    struct schema_listener notes = {print_note, NULL};
-    const struct schema_listener *listener = options->notes ? options->notes : options->quiet ? NULL : &notes;
+    struct schema_listener notes = {.say = options->quiet ? NULL : print_note, .wrong = print_wrong};
+    const struct schema_listener *listener = options->notes ? options->notes : &notes;
     job_init(job);
     job->deepspeed_flag = options->deepspeed;
     enum plim_status status = job_load(job, options->config, listener, err);
-    for (size_t i = 0; i < options->set.count && status == PLIM_OK; i++)
-        status = job_set(job, options->set.items[i], listener, err);
+    if (status == PLIM_OK) status = set_keys(job, options, listener, err);
     if (status == PLIM_OK) status = cli_take_flags(job, options, listener, err);
     if (status == PLIM_OK) status = take_environment(job, options, err);
     return status;
@@ -215,6 +237,8 @@ int main(int argc, char **argv)
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
         return overview(stdout);
     if (!strcmp(argv[1], "--version")) return subcommand_version.run(0, NULL);
+    struct plim_error err = {0};
+    if (variables_check(&err) != PLIM_OK) return cli_error(&err);
     struct nearest near = nearest_begin(argv[1]);
     for (int i = 0; subcommands[i]; i++) {
         if (!strcmp(argv[1], subcommands[i]->command->name)) return subcommands[i]->run(argc - 2, argv + 2);

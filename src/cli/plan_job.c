@@ -55,7 +55,8 @@ enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool 
         overhead.bytes += comm_library_bytes(facts->node_ranks ? facts->node_ranks : facts->ranks);
     struct plim_error filling = {0};
     *out = (struct planned){0};
-    enum plim_status status = corpus_measure(job, err);
+    enum plim_status status = corpus_measure(job, here, &out->no_data, err);
+    if (status != PLIM_OK) return status;
     if (here)
         runtime_learn_disk(job, facts, NULL);
     else if (!facts->unified_memory && names_disk(job))

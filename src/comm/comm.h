@@ -2,7 +2,7 @@
  *
  *     struct comm *comm;
  *     bool tells;
- *     comm_open(&comm, &tells, &err);                   // as mpirun, srun, torchrun or nobody started us; one rank: NULL
+ *     comm_open(&comm, &tells, end, &err);                  // as mpirun, srun, torchrun or nobody started us; one rank: NULL
  *     comm_gather(comm, piece, piece_bytes, whole, whole_bytes, &err);
  *     comm_reduce(comm, whole, count, piece, piece_count, DT_F32, true, work, &err);
  *     comm_close(comm);
@@ -109,8 +109,10 @@ enum plim_status comm_stage(struct comm *comm, struct plim_error *err);
 
 /* PLIM_UNSUPPORTED: a launcher started several ranks, and what connects them is missing; PLIM_IO: they do not meet; PLIM_BAD_INPUT:
  * they are of different programs. *tells: of an error that several ranks have, this rank's is the one to tell. *out may be
- * set with an error, when ranks are connected. */
-enum plim_status comm_open(struct comm **out, bool *tells, struct plim_error *err);
+ * set with an error, when ranks are connected. A library that connects them waits for ever for a rank that runs another
+ * program: `stuck` is then called, from another thread, with a line that names it, and must end the process. */
+enum plim_status comm_open(struct comm **out, bool *tells, void (*stuck)(const char *why),
+                           struct plim_error *err);
 void comm_close(struct comm *comm);
 void comm_abort(struct comm *comm, int code);
 

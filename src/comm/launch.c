@@ -1,14 +1,18 @@
 /* launch.c - how many ranks were started, by whom, and the module that connects them: one for each MPI, since what a launcher of the
  * one starts the other cannot connect. */
+#include "base/threads.h"
 #include "comm/lane.h"
 #include "comm/nccl.h"
 #include "comm/pmi.h"
+#include "comm/siblings.h"
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum library { OPEN_MPI, MPICH, LIBRARIES };
@@ -158,9 +162,88 @@ static bool lane_is_wanted(void)
     return !text || strcmp(text, "0") != 0;
 }
 
-static enum plim_status join(struct comm *comm, const struct launcher *l, int ranks, struct plim_error *err)
+/* What is wrong with a machine is the same for all its ranks: the first of them tells it. */
+static bool first_of_machine(void)
 {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID",
+                                        "LOCAL_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i])) return strtol(getenv(names[i]), NULL, 10) == 0;
+    return true;
+}
+
+/* --- while they meet -------------------------------------------------------------------------------------------- */
+
+/* How long nobody asks where the others are: a large job takes its time to start. */
+#define MEETING_SECONDS 10.0
+#define WATCH_STACK     ((size_t)256 << 10)
+
+struct watch {
+    void (*stuck)(const char *why);
+    double patience;
+    bool met, tells;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+};
+
+/* Wait up to that long; false: the ranks have met. */
+static bool still_apart(struct watch *w, double seconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)seconds;
+    pthread_mutex_lock(&w->lock);
+    while (!w->met && pthread_cond_timedwait(&w->changed, &w->lock, &until) == 0) continue;
+    bool apart = !w->met;
+    pthread_mutex_unlock(&w->lock);
+    return apart;
+}
+
+static void *watch_meeting(void *arg)
+{
+    struct watch *w = arg;
+    char astray[256], line[512];
+    double waited = w->patience < MEETING_SECONDS ? w->patience : MEETING_SECONDS;
+    if (!w->tells) waited += 2; /* one rank tells it: then the launcher ends the others */
+    for (double more = waited; still_apart(w, more); waited += more = 2) {
+        if (siblings_astray(astray, sizeof astray))
+            snprintf(line, sizeof line, "the ranks do not meet: %s; start all of them with the same command",
+                     astray);
+        else if (waited >= w->patience)
+            snprintf(
+                line, sizeof line,
+                "the ranks did not meet within %.0f s; see that all were started, or raise PLIMSOLL_PATIENCE",
+                w->patience);
+        else
+            continue;
+        w->stuck(line);
+    }
+    return NULL;
+}
+
+/* Connects ranks, with somebody who watches: the library itself cannot be told to stop waiting. */
+static const char *open_watched(struct comm *comm, void (*stuck)(const char *why))
+{
+    struct watch w = {.stuck = stuck, .patience = comm->patience, .tells = first_of_machine()};
+    pthread_t thread;
+    pthread_mutex_init(&w.lock, NULL);
+    pthread_cond_init(&w.changed, NULL);
+    bool watched = stuck && thread_begin(&thread, WATCH_STACK, watch_meeting, &w) == 0;
     const char *failed = comm->ops->open(comm, comm->patience);
+    pthread_mutex_lock(&w.lock);
+    w.met = true;
+    pthread_cond_signal(&w.changed);
+    pthread_mutex_unlock(&w.lock);
+    if (watched) pthread_join(thread, NULL);
+    pthread_cond_destroy(&w.changed);
+    pthread_mutex_destroy(&w.lock);
+    return failed;
+}
+
+static enum plim_status join(struct comm *comm, const struct launcher *l, int ranks,
+                             void (*stuck)(const char *why), struct plim_error *err)
+{
+    const char *failed = open_watched(comm, stuck);
     if (failed) return plim_fail(err, PLIM_IO, "%s: %s", comm->ops->name, failed);
     if (comm->ranks != ranks)
         return plim_fail(
@@ -252,18 +335,8 @@ static enum plim_status manage(struct comm *comm, const struct launcher *l, int 
 
 /* --- opening and closing ---------------------------------------------------------------------------------------- */
 
-/* What is wrong with a machine is the same for all its ranks: the first of them tells it. */
-static bool first_of_machine(void)
-{
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID",
-                                        "LOCAL_RANK"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (getenv(names[i])) return strtol(getenv(names[i]), NULL, 10) == 0;
-    return true;
-}
-
 static enum plim_status connect_ranks(struct comm *comm, const struct launcher *l, int ranks, bool *tells,
-                                      struct plim_error *err)
+                                      void (*stuck)(const char *why), struct plim_error *err)
 {
     enum plim_status status = load_module(l, ranks, &comm->ops, err);
     if (status != PLIM_OK && l->addresses)
@@ -271,12 +344,13 @@ static enum plim_status connect_ranks(struct comm *comm, const struct launcher *
             l, ranks, "which need MPICH (libmpich-dev, and plimsoll built again) to exchange", err);
     comm->patience = patience();
     if (status == PLIM_OK && l->addresses) status = manage(comm, l, ranks, tells, err);
-    if (status == PLIM_OK) *tells = true, status = join(comm, l, ranks, err);
+    if (status == PLIM_OK) *tells = true, status = join(comm, l, ranks, stuck, err);
     if (status == PLIM_OK && comm->any_thread && lane_is_wanted()) status = lane_open(comm, err);
     return status;
 }
 
-enum plim_status comm_open(struct comm **out, bool *tells, struct plim_error *err)
+enum plim_status comm_open(struct comm **out, bool *tells, void (*stuck)(const char *why),
+                           struct plim_error *err)
 {
     int row, ranks;
     *out = NULL, *tells = true;
@@ -285,7 +359,7 @@ enum plim_status comm_open(struct comm **out, bool *tells, struct plim_error *er
     *tells = first_of_machine();
     struct comm *comm = calloc(1, sizeof *comm);
     if (!comm) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks were connected");
-    status = connect_ranks(comm, &sizes[row], ranks, tells, err);
+    status = connect_ranks(comm, &sizes[row], ranks, tells, stuck, err);
     if (status != PLIM_OK) return pmi_free(comm->pmi), free(comm), status;
     *out = comm;
     status = comm_same_program(comm, err);

@@ -26,15 +26,16 @@ struct byte_stream {
     z_stream z;
     bool z_open;
     ZSTD_DStream *zstd;
+    struct sheet *sheet; /* NULL: the bytes are given as they are */
 };
 
-size_t byte_stream_bytes_most(enum compression kind)
+size_t byte_stream_bytes_most(const struct input_file *file)
 {
     static const size_t most[] = {[COMPRESSION_NONE] = sizeof(struct byte_stream),
                                   [COMPRESSION_GZIP] = sizeof(struct byte_stream) + IN_BYTES + (48 << 10),
                                   [COMPRESSION_ZSTD] = sizeof(struct byte_stream) + IN_BYTES +
                                                        ((size_t)1 << ZSTD_WINDOW_LOG) + (512 << 10)};
-    return most[kind];
+    return most[file->compression] + (form_is_sheet(file->form) ? sheet_bytes_most(file) : 0);
 }
 
 static enum plim_status damaged(const struct byte_stream *s, const char *what, struct plim_error *err)
@@ -58,8 +59,10 @@ static enum plim_status open_inflater(struct byte_stream *s, struct plim_error *
     return PLIM_OK;
 }
 
-enum plim_status byte_stream_open(const struct input_file *file, struct byte_stream **out,
-                                  struct plim_error *err)
+static enum plim_status read_raw(void *arg, void *buf, size_t n, size_t *got, struct plim_error *err);
+
+enum plim_status byte_stream_open(const struct input_file *file, const struct sheet_want *want,
+                                  struct byte_stream **out, struct plim_error *err)
 {
     struct byte_stream *s = calloc(1, sizeof *s);
     if (!s) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", file->path);
@@ -71,6 +74,8 @@ enum plim_status byte_stream_open(const struct input_file *file, struct byte_str
     else
         posix_fadvise(s->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     if (status == PLIM_OK && s->kind != COMPRESSION_NONE) status = open_inflater(s, err);
+    if (status == PLIM_OK && form_is_sheet(file->form))
+        status = sheet_open(file, (struct sheet_source){read_raw, s}, want, &s->sheet, err);
     if (status != PLIM_OK) {
         byte_stream_close(s);
         return status;
@@ -82,6 +87,7 @@ enum plim_status byte_stream_open(const struct input_file *file, struct byte_str
 void byte_stream_close(struct byte_stream *s)
 {
     if (!s) return;
+    sheet_close(s->sheet);
     if (s->z_open) inflateEnd(&s->z);
     ZSTD_freeDStream(s->zstd);
     if (s->fd >= 0) close(s->fd);
@@ -164,9 +170,10 @@ static enum plim_status read_compressed(struct byte_stream *s, unsigned char *bu
     return status;
 }
 
-enum plim_status byte_stream_read(struct byte_stream *s, void *buf, size_t n, size_t *got,
-                                  struct plim_error *err)
+/* The file's bytes, decompressed. */
+static enum plim_status read_raw(void *arg, void *buf, size_t n, size_t *got, struct plim_error *err)
 {
+    struct byte_stream *s = arg;
     *got = 0;
     if (s->kind != COMPRESSION_NONE) return read_compressed(s, buf, n, got, err);
     for (size_t more = 1; *got < n && more; *got += more) {
@@ -176,11 +183,17 @@ enum plim_status byte_stream_read(struct byte_stream *s, void *buf, size_t n, si
     return PLIM_OK;
 }
 
+enum plim_status byte_stream_read(struct byte_stream *s, void *buf, size_t n, size_t *got,
+                                  struct plim_error *err)
+{
+    return s->sheet ? sheet_read(s->sheet, buf, n, got, err) : read_raw(s, buf, n, got, err);
+}
+
 enum plim_status byte_stream_skip(struct byte_stream *s, uint64_t offset, bool (*stopped)(void *arg),
                                   void *arg, struct plim_error *err)
 {
     struct stat st;
-    if (s->kind == COMPRESSION_NONE) {
+    if (s->kind == COMPRESSION_NONE && !s->sheet) {
         if (fstat(s->fd, &st) || (uint64_t)st.st_size < offset || lseek(s->fd, (off_t)offset, SEEK_SET) < 0)
             return plim_fail(err, PLIM_BAD_INPUT,
                              "%s: is shorter than it was: byte %llu is not there any more", s->path,

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "text/chat_template.h"
 #include "base/hash.h"
+#include "data/byte_stream.h"
 #include "store/token_file.h"
 
 #include <errno.h>
@@ -39,36 +40,80 @@ const struct inputs *dataset_inputs(const struct dataset *data) { return &data->
 int64_t dataset_samples(const struct dataset *data) { return data->samples; }
 int64_t dataset_vocab_size(const struct dataset *data) { return data->vocab_size; }
 
-static enum data_format format_of(const struct input_file *f)
+static enum data_format format_of(enum data_form form)
 {
-    if (f->is_tokens) return DATA_TOKENS;
-    if (input_ends(f->path, ".jsonl") || input_ends(f->path, ".ndjson")) return DATA_JSONL;
-    return DATA_TEXT;
+    return form == FORM_TOKENS ? DATA_TOKENS : form == FORM_TEXT ? DATA_TEXT : DATA_JSONL;
+}
+
+enum data_form data_form_of(enum data_format format, enum data_form found)
+{
+    static const enum data_form forms[] = {
+        [DATA_AUTO] = FORM_TEXT,        [DATA_TEXT] = FORM_TEXT,     [DATA_LINES] = FORM_TEXT,
+        [DATA_JSONL] = FORM_JSON_LINES, [DATA_TOKENS] = FORM_TOKENS, [DATA_CSV] = FORM_CSV,
+        [DATA_CONLL] = FORM_CONLL};
+    bool records = found == FORM_JSON_ARRAY;
+    return format == DATA_AUTO || (format == DATA_JSONL && records) ? found : forms[format];
+}
+
+static enum plim_status check_file(const struct data_options *o, const struct input_file *f,
+                                   struct plim_error *err)
+{
+    if (o->format != DATA_AUTO && (o->format == DATA_TOKENS) != (f->form == FORM_TOKENS))
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: is %sa token file; change data.format", f->path,
+                         f->form == FORM_TOKENS ? "" : "not ");
+    if (f->form == FORM_REFUSED && o->format != DATA_TEXT)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: is %s; %s (data.format: text takes any bytes as text)",
+                         f->path, f->what, f->advice);
+    if (f->bytes < 1)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: the data file is empty; give a file with at least two bytes of text", f->path);
+    if (f->bytes < 2 && f->form == FORM_TEXT)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: the data file holds one byte; text needs two, one to read and one to learn",
+                         f->path);
+    return PLIM_OK;
 }
 
 /* One format for all files. */
 static enum plim_status settle_format(struct dataset *d, struct plim_error *err)
 {
-    static const char *const names[] = {"", "text", "lines", "JSON lines", "tokens"};
     struct data_options *o = &d->options;
     for (int i = 0; i < d->inputs.count; i++) {
-        const struct input_file *f = &d->inputs.file[i];
-        enum data_format format = format_of(f);
-        if (o->format == DATA_AUTO && i > 0 && format != format_of(&d->inputs.file[0]))
+        struct input_file *f = &d->inputs.file[i], *first = &d->inputs.file[0];
+        enum plim_status status = check_file(o, f, err);
+        if (status != PLIM_OK) return status;
+        f->form = data_form_of(o->format, f->form);
+        if (format_of(f->form) != format_of(first->form))
             return plim_fail(
                 err, PLIM_BAD_INPUT,
                 "%s looks like %s, %s like %s; give files of one kind, or say which with data.format",
-                d->inputs.file[0].path, names[format_of(&d->inputs.file[0])], f->path, names[format]);
-        if (o->format != DATA_AUTO && (o->format == DATA_TOKENS) != f->is_tokens)
-            return plim_fail(err, PLIM_BAD_INPUT, "%s: is %sa token file; change data.format", f->path,
-                             f->is_tokens ? "" : "not ");
-        if (f->bytes < 1 || (f->bytes < 2 && format == DATA_TEXT))
-            return plim_fail(err, PLIM_BAD_INPUT,
-                             "%s: the data file is empty; give a file with at least two bytes of text",
-                             f->path);
+                first->path, form_name(first->form), f->path, form_name(f->form));
+        if (f->form == FORM_CONLL && o->objective != OBJECTIVE_TOKEN_LABELS)
+            return plim_fail(
+                err, PLIM_BAD_INPUT,
+                "%s: looks like CoNLL data, words with labels; set training.objective: token_labels, or "
+                "data.format: text",
+                f->path);
     }
-    if (o->format == DATA_AUTO) o->format = format_of(&d->inputs.file[0]);
+    if (o->format != DATA_LINES) o->format = format_of(d->inputs.file[0].form);
     return PLIM_OK;
+}
+
+/* What names the columns of a table is read at once: one that lacks a field is told before anything is planned. */
+static enum plim_status check_sheets(const struct dataset *d, struct plim_error *err)
+{
+    struct intake_options intake;
+    struct sheet_want want;
+    enum plim_status status = PLIM_OK;
+    dataset_intake_options(d, &intake);
+    record_want(&intake.rules, intake.skip_bad, &want);
+    for (int i = 0; i < d->inputs.count && status == PLIM_OK; i++) {
+        struct byte_stream *s = NULL;
+        if (!form_is_sheet(d->inputs.file[i].form)) continue;
+        status = byte_stream_open(&d->inputs.file[i], &want, &s, err);
+        byte_stream_close(s);
+    }
+    return status;
 }
 
 static enum record_kind record_kind_of(const struct data_options *o)
@@ -89,8 +134,9 @@ static enum plim_status check_objective(const struct dataset *d, struct plim_err
     if (o->objective == OBJECTIVE_NEXT_TOKEN) return PLIM_OK;
     if (row->two_parts && o->format != DATA_JSONL)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "objective %s reads JSON lines; name the files .jsonl or set data.format: jsonl",
-                         row->name);
+                         "objective %s reads records with fields (JSON lines, CSV), and %s looks like %s; "
+                         "set data.format",
+                         row->name, d->inputs.file[0].path, form_name(d->inputs.file[0].form));
     bool refuses = o->overlong == OVERLONG_REFUSE && o->objective == OBJECTIVE_SOURCE_TARGET;
     if (row->two_parts && (o->rows == ROWS_STREAM || (o->overlong != OVERLONG_TRUNCATE && !refuses)))
         return plim_fail(err, PLIM_BAD_INPUT,
@@ -113,8 +159,9 @@ static enum plim_status check_objective(const struct dataset *d, struct plim_err
     return PLIM_OK;
 }
 
-static enum plim_status check_fields(const struct data_options *o, struct plim_error *err)
+static enum plim_status check_fields(const struct dataset *d, struct plim_error *err)
 {
+    const struct data_options *o = &d->options;
     if (o->overlong == OVERLONG_REFUSE && o->objective != OBJECTIVE_SOURCE_TARGET)
         return plim_fail(
             err, PLIM_BAD_INPUT,
@@ -128,7 +175,8 @@ static enum plim_status check_fields(const struct data_options *o, struct plim_e
         return plim_fail(err, PLIM_BAD_INPUT, "messages need a chat template, and none was found");
     if (o->format != DATA_JSONL && (o->prompt_field || o->messages_field))
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "fields are for JSON lines; name the files .jsonl or set data.format");
+                         "fields are for JSON lines and CSV, and %s looks like %s; set data.format",
+                         d->inputs.file[0].path, form_name(d->inputs.file[0].form));
     if (o->format == DATA_TEXT && o->rows == ROWS_SAMPLES && o->overlong != OVERLONG_SPLIT)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "text files are running text: drop data.rows: samples, or set data.format: lines");
@@ -239,11 +287,12 @@ enum plim_status dataset_open(const struct data_options *options, const struct c
     if (status == PLIM_OK && !d->inputs.count)
         status = plim_fail(err, PLIM_BAD_INPUT, "%s: holds no data file", options->paths[0]);
     if (status == PLIM_OK) status = settle_format(d, err);
-    if (status == PLIM_OK) status = check_fields(&d->options, err);
+    if (status == PLIM_OK) status = check_fields(d, err);
     if (status == PLIM_OK) status = check_objective(d, err);
     if (status == PLIM_OK && is_indexed(d)) status = open_indexed(d, err);
     if (status == PLIM_OK && d->options.rows == ROWS_AUTO)
         d->options.rows = d->options.format == DATA_TEXT ? ROWS_STREAM : ROWS_SAMPLES;
+    if (status == PLIM_OK) status = check_sheets(d, err);
     if (status != PLIM_OK) {
         dataset_close(d);
         return status;

@@ -5,7 +5,7 @@
  *     dataset_open(&options, &codec, &data, &err);
  *     dataset_close(data);
  *
- * Files are text, lines, JSON lines or token files (docs/data.md). They come in two ways:
+ * Files are text, lines, records with fields (JSON lines, CSV, ...) or token files (docs/data.md). They come in two ways:
  *
  *   by index    any sample can be had at once: token files, and plain text as bytes. The order of an epoch is
  *               a permutation of all of them, computed, not stored.
@@ -26,7 +26,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum data_format { DATA_AUTO, DATA_TEXT, DATA_LINES, DATA_JSONL, DATA_TOKENS };
+/* Rows of CSV and CoNLL are read as JSON lines (sheet.h): an open dataset has one of the others. */
+enum data_format { DATA_AUTO, DATA_TEXT, DATA_LINES, DATA_JSONL, DATA_TOKENS, DATA_CSV, DATA_CONLL };
 enum data_rows { ROWS_AUTO, ROWS_STREAM, ROWS_SAMPLES };
 /* The last is source_target's: a target that is too long is a bad record; sources are cut. */
 enum data_overlong { OVERLONG_TRUNCATE, OVERLONG_SPLIT, OVERLONG_DROP, OVERLONG_REFUSE };
@@ -57,10 +58,13 @@ struct data_options {
         *making; /* a token file that is being made: its parts (MAKING.part*) are no data; NULL: none */
 };
 
+/* How a file is read, by data.format and by what its content looks like. */
+enum data_form data_form_of(enum data_format format, enum data_form found);
+
 struct dataset;
 
 /* The codec and the texts of the options are borrowed until dataset_close. PLIM_BAD_INPUT names the file that is
- * missing, empty, of another kind than the others, or made with another tokenizer. */
+ * missing, empty, of another kind than the others, made with another tokenizer, or without the columns that are read. */
 enum plim_status dataset_open(const struct data_options *options, const struct codec *codec,
                               struct dataset **out, struct plim_error *err);
 void dataset_close(struct dataset *data);

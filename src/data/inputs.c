@@ -2,7 +2,7 @@
  * its content; a name that promises something else is refused. */
 #include "data/inputs.h"
 #include "base/hash.h"
-#include "store/token_file.h"
+#include "data/byte_stream.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -27,17 +27,35 @@ static bool ends_with(const char *text, size_t len, const char *suffix)
     return len >= n && !memcmp(text + len - n, suffix, n);
 }
 
-bool input_ends(const char *path, const char *suffix)
+enum { ENDS = FORM_HEAD };
+
+/* What the content is; of compressed files, its decompressed beginning. One that is damaged says so when it is read. */
+static void guess_form(struct input_file *f, const char *head, size_t n)
 {
-    size_t len = strlen(path);
-    if (ends_with(path, len, ".gz"))
-        len -= 3;
-    else if (ends_with(path, len, ".zst"))
-        len -= 4;
-    return ends_with(path, len, suffix);
+    char inner[ENDS];
+    struct byte_stream *s = NULL;
+    if (f->compression) {
+        bool good = byte_stream_open(f, NULL, &s, NULL) == PLIM_OK &&
+                    byte_stream_read(s, inner, sizeof inner, &n, NULL) == PLIM_OK;
+        byte_stream_close(s);
+        head = inner;
+        if (!good) n = 0;
+    }
+    struct form_guess guess = form_guess(f->path, head, n);
+    f->form = guess.form, f->what = guess.what, f->advice = guess.advice;
+    if (!f->compression || f->form != FORM_TOKENS) return;
+    f->form = FORM_REFUSED, f->what = "a compressed token file";
+    f->advice = "decompress it: its samples are read in any order";
 }
 
-enum { ENDS = 4096 };
+enum plim_status inputs_refuse_binary(const struct inputs *in, struct plim_error *err)
+{
+    for (int i = 0; i < in->count; i++)
+        if (in->file[i].form == FORM_REFUSED)
+            return plim_fail(err, PLIM_BAD_INPUT, "%s: is %s; %s", in->file[i].path, in->file[i].what,
+                             in->file[i].advice);
+    return PLIM_OK;
+}
 
 /* What the first bytes say, and the last. */
 static enum plim_status look_inside(struct input_file *f, int fd, struct plim_error *err)
@@ -49,7 +67,7 @@ static enum plim_status look_inside(struct input_file *f, int fd, struct plim_er
     f->fingerprint = hash64(tail, (size_t)m, hash64(head, (size_t)n, (uint64_t)f->bytes));
     if (n >= 2 && head[0] == 0x1f && head[1] == 0x8b) f->compression = COMPRESSION_GZIP;
     if (n >= 4 && !memcmp(head, "\x28\xb5\x2f\xfd", 4)) f->compression = COMPRESSION_ZSTD;
-    f->is_tokens = n >= 8 && !memcmp(head, TOKEN_FILE_MAGIC, 8);
+    guess_form(f, (const char *)head, (size_t)n);
     size_t len = strlen(f->path);
     bool gz = ends_with(f->path, len, ".gz"), zst = ends_with(f->path, len, ".zst");
     if (n > 0 && ((gz && f->compression != COMPRESSION_GZIP) || (zst && f->compression != COMPRESSION_ZSTD)))

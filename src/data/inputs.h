@@ -14,6 +14,7 @@
 
 #include "base/bump.h"
 #include "base/status.h"
+#include "data/form.h"
 #include <stdint.h>
 
 enum compression { COMPRESSION_NONE, COMPRESSION_GZIP, COMPRESSION_ZSTD };
@@ -24,7 +25,8 @@ struct input_file {
     uint64_t
         fingerprint; /* of its size and its first and last 4 KiB: most edits show, and no file is read for it */
     enum compression compression;
-    bool is_tokens; /* begins like a token file */
+    enum data_form form;       /* as its content says */
+    const char *what, *advice; /* FORM_REFUSED: what it is, and what to do with it */
 };
 
 struct inputs {
@@ -39,7 +41,13 @@ void inputs_release(struct inputs *in);
 /* Take the files out that lie beside `path` and whose names are its name, then `suffix`, then anything. */
 void inputs_leave_out(struct inputs *in, const char *path, const char *suffix);
 
-/* Does the name end so, compression suffix left aside: input_ends("a.jsonl.gz", ".jsonl"). */
-bool input_ends(const char *path, const char *suffix);
+/* Are the bytes that are read the file's own? Else its size says nothing about them. */
+static inline bool input_is_plain(const struct input_file *f)
+{
+    return f->compression == COMPRESSION_NONE && !form_is_sheet(f->form);
+}
+
+/* PLIM_BAD_INPUT names a file that holds nothing to train on: pictures, archives, programs. */
+enum plim_status inputs_refuse_binary(const struct inputs *in, struct plim_error *err);
 
 #endif

@@ -126,7 +126,7 @@ static size_t longest_line(const struct intake_options *o)
     if (o->rules.kind == RECORD_TEXT) return 0;
     for (int i = 0; i < o->inputs->count; i++) {
         const struct input_file *f = &o->inputs->file[i];
-        uint64_t n = f->compression ? o->max_line : (uint64_t)f->bytes;
+        uint64_t n = input_is_plain(f) ? (uint64_t)f->bytes : o->max_line;
         if (n > most) most = n;
     }
     return most < o->max_line ? (size_t)most : o->max_line;
@@ -137,7 +137,7 @@ static uint64_t pieces_of(const struct inputs *in)
 {
     uint64_t sum = 1;
     for (int i = 0; i < in->count; i++) {
-        if (in->file[i].compression) return UINT64_MAX;
+        if (!input_is_plain(&in->file[i])) return UINT64_MAX;
         sum += 2 * (uint64_t)in->file[i].bytes / INTAKE_SLOT + 1;
     }
     return sum;
@@ -199,7 +199,7 @@ static size_t stream_bytes(const struct inputs *in)
 {
     size_t most = 0;
     for (int i = 0; i < in->count; i++) {
-        size_t n = byte_stream_bytes_most(in->file[i].compression);
+        size_t n = byte_stream_bytes_most(&in->file[i]);
         if (n > most) most = n;
     }
     return most;

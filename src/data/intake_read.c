@@ -37,7 +37,9 @@ static enum plim_status open_file(struct intake_reader *r, struct plim_error *er
         r->at = (struct intake_place){.epoch = r->at.epoch + 1};
     }
     r->file = &o->inputs->file[intake_file(o, r->at.epoch, r->at.visit)];
-    enum plim_status status = byte_stream_open(r->file, &r->stream, err);
+    struct sheet_want want;
+    record_want(&o->rules, o->skip_bad, &want);
+    enum plim_status status = byte_stream_open(r->file, &want, &r->stream, err);
     if (status == PLIM_OK && r->at.offset)
         return byte_stream_skip(r->stream, r->at.offset, r->stopped, r->arg, err);
     if (status == PLIM_OK) status = byte_stream_read(r->stream, r->carry, 3, &r->carry_len, err);

@@ -21,10 +21,11 @@ struct lines {
     char *buf;
     size_t room, at, end, max_line;
     bool ended; /* the present file has no more bytes */
+    bool json;
 };
 
-enum plim_status lines_open(const char *const *paths, int count, size_t max_line, struct lines **out,
-                            struct plim_error *err)
+enum plim_status lines_open(const char *const *paths, int count, enum data_format format, size_t max_line,
+                            struct lines **out, struct plim_error *err)
 {
     struct lines *l = calloc(1, sizeof *l);
     char *buf = malloc(FIRST_ROOM);
@@ -35,6 +36,9 @@ enum plim_status lines_open(const char *const *paths, int count, size_t max_line
     l->buf = buf, l->room = FIRST_ROOM, l->max_line = max_line;
     l->standard = !count || (count == 1 && !strcmp(paths[0], "-"));
     enum plim_status status = l->standard ? PLIM_OK : inputs_find(paths, count, &l->inputs, err);
+    if (status == PLIM_OK) status = inputs_refuse_binary(&l->inputs, err);
+    for (int i = 0; i < l->inputs.count; i++)
+        l->inputs.file[i].form = data_form_of(format, l->inputs.file[i].form);
     if (status == PLIM_OK)
         *out = l;
     else
@@ -59,7 +63,9 @@ static enum plim_status open_next(struct lines *l, bool *more, struct plim_error
     if (!*more) return PLIM_OK;
     l->at = l->end = 0, l->number = 0, l->ended = false, l->open = true;
     l->path = l->standard ? "standard input" : l->inputs.file[l->file].path;
-    return l->standard ? (l->file++, PLIM_OK) : byte_stream_open(&l->inputs.file[l->file++], &l->stream, err);
+    l->json = !l->standard && l->inputs.file[l->file].form != FORM_TEXT;
+    return l->standard ? (l->file++, PLIM_OK)
+                       : byte_stream_open(&l->inputs.file[l->file++], NULL, &l->stream, err);
 }
 
 /* As many bytes as come, at least one unless the file has ended. */
@@ -107,7 +113,7 @@ static enum plim_status take(struct lines *l, size_t len, size_t step, struct li
     l->at += step;
     if (len && text[len - 1] == '\r') len--;
     if (!l->number && len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) text += 3, len -= 3;
-    *out = (struct line){text, len, l->path, ++l->number};
+    *out = (struct line){text, len, l->path, ++l->number, l->json};
     return len > l->max_line ? refuse_long(l, l->number, err) : PLIM_OK;
 }
 

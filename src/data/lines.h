@@ -1,17 +1,18 @@
 /* lines.h - the lines of files, or of standard input, one after the other.
  *
  *     struct lines *lines;
- *     lines_open(paths, count, 16 << 20, &lines, &err);       // count 0, or one path "-": standard input
+ *     lines_open(paths, count, DATA_AUTO, 16 << 20, &lines, &err);   // count 0, or one path "-": standard input
  *     for (struct line line; lines_next(lines, &line, &err) == PLIM_OK && line.text;) use(line.text, line.len);
  *     lines_close(lines);
  *
- * Paths are files, folders and globs (inputs.h), .gz and .zst are decompressed. A line ends in LF or CR LF, which are not
+ * Paths are files, folders and globs (inputs.h), .gz and .zst are decompressed, the rows of tables are lines of JSON (sheet.h). A line ends in LF or CR LF, which are not
  * part of it; the last one need not end. A byte order mark that begins a file is passed over.
  */
 #ifndef PLIM_DATA_LINES_H
 #define PLIM_DATA_LINES_H
 
 #include "base/status.h"
+#include "data/dataset.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,10 +23,11 @@ struct line {
     size_t len;
     const char *path; /* "standard input" */
     uint64_t number;  /* from 1 */
+    bool json;        /* the file is JSON lines, or a table */
 };
 
-enum plim_status lines_open(const char *const *paths, int count, size_t max_line, struct lines **out,
-                            struct plim_error *err);
+enum plim_status lines_open(const char *const *paths, int count, enum data_format format, size_t max_line,
+                            struct lines **out, struct plim_error *err);
 void lines_close(struct lines *lines);
 
 /* PLIM_BAD_INPUT: a line longer than max_line; PLIM_INTERRUPTED: a signal came while standard input was waited for. */

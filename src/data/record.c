@@ -83,6 +83,24 @@ size_t record_encoder_bytes_most(const struct record_rules *rules)
            (rules->kind == RECORD_LABELS ? record_parts_bytes(rules, longest) : 0);
 }
 
+static void want_field(struct sheet_want *out, const char *name, bool optional, bool number)
+{
+    if (!name) return;
+    out->name[out->count] = name, out->optional[out->count] = optional, out->number[out->count] = number;
+    out->count++;
+}
+
+void record_want(const struct record_rules *rules, bool skip_bad, struct sheet_want *out)
+{
+    bool two = rules->kind == RECORD_PAIR || rules->kind == RECORD_TWO || rules->kind == RECORD_LABELS;
+    *out = (struct sheet_want){.skip_bad = skip_bad};
+    if (rules->kind == RECORD_TEXT || rules->kind == RECORD_LINE) return;
+    want_field(out, rules->field[0], false, false);
+    want_field(out, two ? rules->field[1] : NULL, rules->other_labels != NULL, false);
+    want_field(out, rules->other_labels, true, false);
+    want_field(out, rules->score_field, true, true);
+}
+
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
 size_t text_cut(const char *text, size_t len)

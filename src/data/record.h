@@ -19,6 +19,7 @@
 #define PLIM_DATA_RECORD_H
 
 #include "base/status.h"
+#include "data/sheet.h"
 #include "store/token_file.h"
 #include "text/chat_template.h"
 #include "text/codec.h"
@@ -76,6 +77,9 @@ enum plim_status record_begin(struct record_encoder *enc, char *text, size_t len
                               struct plim_error *err);
 enum plim_status record_more(struct record_encoder *enc, struct token_list *out, bool *more,
                              struct plim_error *err);
+
+/* Which fields of a table these rules read. */
+void record_want(const struct record_rules *rules, bool skip_bad, struct sheet_want *out);
 
 /* The most memory one encoder takes, by its rules. */
 size_t record_encoder_bytes_most(const struct record_rules *rules);

@@ -67,11 +67,33 @@ static bool read_allocator(const char *value, char out[VALUE], struct plim_error
     return true;
 }
 
+/* What follows the scheme of an address, from its host on; NULL: it has another scheme, or no host. */
+static const char *host_of(const char *value, const char *scheme)
+{
+    size_t n = strlen(scheme), host = strlen(value) > n ? strcspn(value + n, "/:?#@") : 0;
+    return !strncmp(value, scheme, n) && (host || value[n] == '[') ? value + n : NULL;
+}
+
 static bool read_url(const char *value, char out[VALUE], struct plim_error *err)
 {
     (void)err;
     out[0] = '\0';
-    return !strncmp(value, "https://", 8) || !strncmp(value, "http://", 7);
+    return host_of(value, "https://") || host_of(value, "http://");
+}
+
+/* A service's address is a secret, which only https keeps; http is for a receiver on this machine. */
+static bool read_service(const char *value, char out[VALUE], struct plim_error *err)
+{
+    static const char *const own[] = {"localhost", "127.0.0.1", "[::1]"};
+    const char *host = host_of(value, "http://");
+    (void)err;
+    out[0] = '\0';
+    if (host_of(value, "https://")) return true;
+    for (int i = 0; host && i < 3; i++) {
+        size_t n = strlen(own[i]);
+        if (!strncmp(host, own[i], n) && (!host[n] || strchr("/:", host[n]))) return true;
+    }
+    return false;
 }
 
 static bool read_any(const char *value, char out[VALUE], struct plim_error *err)
@@ -126,7 +148,7 @@ static bool read_port(const char *value, char out[VALUE], struct plim_error *err
     "nothing is sent: training.report_to: wandb writes a folder, and wandb sync, which reads the key, "      \
     "sends "                                                                                                 \
     "it"
-#define HOOK(kind) read_url, "an address that begins with https://", .secret = true, .hook = 1 + (kind)
+#define HOOK(kind, read) read, "an address that begins with https://", .secret = true, .hook = 1 + (kind)
 #define FRACTION                                                                                             \
     {                                                                                                        \
         "budget", "training.memory.cuda_memory_fraction", "training.memory.target_utilization"               \
@@ -152,10 +174,11 @@ static const struct variable variables[] = {
              "tune"},
     {"PYTORCH_ALLOC_CONF", ALLOCATOR, .help = "the same; the one above is stronger"},
     {"PYTORCH_CUDA_ALLOC_CONF", ALLOCATOR, .help = "the same; those above are stronger"},
-    {"DISCORD_WEBHOOK", HOOK(HOOK_DISCORD),
+    {"DISCORD_WEBHOOK", HOOK(HOOK_DISCORD, read_service),
      .help = "a Discord channel that train tells of monitoring.notify; never shown"},
-    {"SLACK_WEBHOOK", HOOK(HOOK_SLACK), .help = "the same for Slack"},
-    {"PLIMSOLL_WEBHOOK", HOOK(HOOK_JSON), .help = "the same as plain JSON, for programs of your own"},
+    {"SLACK_WEBHOOK", HOOK(HOOK_SLACK, read_service), .help = "the same for Slack"},
+    {"PLIMSOLL_WEBHOOK", HOOK(HOOK_JSON, read_url),
+     .help = "the same as plain JSON, for programs of your own"},
     {"WANDB_PROJECT", read_name, "a name of at most 63 bytes", "monitoring.wandb_project",
      .says = {"monitoring.wandb_project"}, .help = "the project of a W&B folder"},
     {"WANDB_API_KEY", read_any, "text", .why = OFFLINE, .secret = true,

@@ -131,6 +131,32 @@ static void take_router_losses(struct model_spec *s, const struct job_model *m)
     if (m->z_given) s->z_coef = m->z_coef;
 }
 
+/* Sizes that no architecture has by itself: all that are missing are told at once. */
+static enum plim_status check_sizes_given(const struct job *job, struct plim_error *err)
+{
+    const struct model_spec *s = &job->spec;
+    const struct {
+        const char *key;
+        int64_t value;
+    } sizes[] = {{"vocab_size", s->vocab_size},
+                 {"hidden_size", s->hidden_size},
+                 {"num_layers", s->num_layers},
+                 {"num_attention_heads", s->num_heads}};
+    char list[160] = "";
+    int missing = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t used = strlen(list);
+        if (sizes[i].value) continue;
+        snprintf(list + used, sizeof list - used, "%smodel.%s", missing++ ? ", " : "", sizes[i].key);
+    }
+    if (!missing) return PLIM_OK;
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s: %s %s missing: %s from scratch needs %s; write %s, or model.path to train a model that exists",
+        job->name, list, missing > 1 ? "are" : "is", job->model.architecture, missing > 1 ? "them" : "it",
+        missing > 1 ? "them" : "it");
+}
+
 /* The model from its own keys. */
 static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
 {
@@ -139,11 +165,15 @@ static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
     if (!arch) return fail_architecture(job, err);
     struct model_spec *s = &job->spec;
     model_defaults(s, arch);
+    s->num_kv_heads = 0; /* as many as query heads, whatever the architecture's own config.json leaves out */
     take_keys(s, m);
+    enum plim_status status = check_sizes_given(job, err);
+    if (status != PLIM_OK) return status;
     if (!m->max_positions && s->max_positions < job->max_length) s->max_positions = job->max_length;
     if (m->dropout_given) model_set_dropout(s, m->dropout);
     take_router_losses(s, m);
-    return model_complete(s, err);
+    status = model_complete(s, err);
+    return status == PLIM_OK ? model_check_export(s, err) : status;
 }
 
 static enum plim_status refuse_beside_path(const struct job *job, const char *key,
@@ -345,7 +375,7 @@ static bool reads_bytes(const struct job *job)
     if (!codec_is_bytes(job->data.tokenizer) || job->data.format == DATA_TOKENS) return false;
     if (job->data.format != DATA_AUTO) return true;
     if (inputs_find(job->train.items, (int)job->train.count, &in, NULL) != PLIM_OK) return true;
-    bool tokens = in.count > 0 && in.file[0].is_tokens;
+    bool tokens = in.count > 0 && in.file[0].form == FORM_TOKENS;
     inputs_release(&in);
     return !tokens;
 }

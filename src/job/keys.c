@@ -32,7 +32,7 @@ static const struct schema_synonym schedule_words[] = {{"constant_with_warmup", 
 static const char *const strategies[] = {"steps", "epoch", "no", NULL};
 static const char *const follows[] = {"auto", NULL};
 static const char *const greedy_events[] = {"step", "eval", NULL};
-static const char *const formats[] = {"auto", "text", "lines", "jsonl", "tokens", NULL};
+static const char *const formats[] = {"auto", "text", "lines", "jsonl", "tokens", "csv", "conll", NULL};
 static const char *const row_kinds[] = {"auto", "stream", "samples", NULL};
 static const char *const overlongs[] = {"truncate", "split", "drop", "refuse", NULL};
 static const char *const offload_devices[] = {"none", "cpu", "nvme", NULL};
@@ -96,7 +96,7 @@ static const struct schema_row rows[] = {
     /* data */
     {"data.train", SCHEMA_STRING_LIST, AT(train), .help = "training files: paths, folders, globs; .gz and .zst are decompressed"},
     {"data.validation", SCHEMA_STRING_LIST, AT(validation), .help = "evaluation files"},
-    {"data.format", SCHEMA_ENUM, AT(data.format), .names = formats, .fallback = "auto", .help = "how files are read; auto: token files by their content, .jsonl and .ndjson by name, all else as text"},
+    {"data.format", SCHEMA_ENUM, AT(data.format), .names = formats, .fallback = "auto", .help = "how files are read; auto: by their content and name (JSON lines, JSON arrays, CSV, CoNLL, token files), all else as text"},
     {"data.tokenizer", SCHEMA_STRING, AT(data.tokenizer), .fallback = "bytes", .help = "how text becomes tokens: a tokenizer.json, a folder with one, or bytes"},
     {"data.max_length", SCHEMA_INT64, AT(max_length), .min = 2, .max = 1e7, .fallback = "256", .help = "tokens of a row"},
     {"data.field", SCHEMA_STRING, AT(data.field), .fallback = "text", .help = "jsonl: the field with the text"},
@@ -311,4 +311,52 @@ static const struct schema_row rows[] = {
 
 /* clang-format on */
 
-const struct schema job_schema = SCHEMA(rows);
+/* Words of other trainers and short forms, for suggestions. */
+static const struct schema_synonym words[] = {{"lr", "training.learning_rate"},
+                                              {"warmup", "training.warmup_steps"},
+                                              {"data.path", "data.train"},
+                                              {"data.file", "data.train"},
+                                              {"data.files", "data.train"},
+                                              {"memory.limit", "budget"},
+                                              {"model", "model.path"},
+                                              {"model_name", "model.path"},
+                                              {"model_name_or_path", "model.path"},
+                                              {"base_model", "model.path"},
+                                              {"pretrained_model", "model.path"},
+                                              {"n_layer", "model.num_layers"},
+                                              {"n_layers", "model.num_layers"},
+                                              {"layers", "model.num_layers"},
+                                              {"n_head", "model.num_attention_heads"},
+                                              {"n_heads", "model.num_attention_heads"},
+                                              {"num_heads", "model.num_attention_heads"},
+                                              {"heads", "model.num_attention_heads"},
+                                              {"n_embd", "model.hidden_size"},
+                                              {"d_model", "model.hidden_size"},
+                                              {"dim", "model.hidden_size"},
+                                              {"d_ff", "model.intermediate_size"},
+                                              {"seq_len", "data.max_length"},
+                                              {"seq_length", "data.max_length"},
+                                              {"sequence_len", "data.max_length"},
+                                              {"sequence_length", "data.max_length"},
+                                              {"max_seq_len", "data.max_length"},
+                                              {"max_seq_length", "data.max_length"},
+                                              {"block_size", "data.max_length"},
+                                              {"context_length", "data.max_length"},
+                                              {"num_epochs", "training.epochs"},
+                                              {"grad_accum", "training.gradient_accumulation_steps"},
+                                              {"clip", "training.max_grad_norm"},
+                                              {"grad_clip", "training.max_grad_norm"},
+                                              {"scheduler", "training.lr_scheduler"},
+                                              {"precision", "training.mixed_precision"},
+                                              {"dtype", "training.mixed_precision"},
+                                              {"max_memory", "budget"},
+                                              {"memory_limit", "budget"},
+                                              {"train_file", "data.train"},
+                                              {"dataset", "data.train"},
+                                              {"validation_file", "data.validation"},
+                                              {"text_field", "data.field"},
+                                              {"text_column", "data.field"},
+                                              {"dataset_text_field", "data.field"},
+                                              {NULL, NULL}};
+
+const struct schema job_schema = {.rows = rows, .count = sizeof rows / sizeof *rows, .words = words};

@@ -86,8 +86,8 @@ static enum plim_status gather_lines(struct gathering *g, struct plim_error *err
     const struct job *job = g->job;
     struct lines *lines = NULL;
     struct line line;
-    enum plim_status status =
-        lines_open(job->train.items, (int)job->train.count, (size_t)job->data.max_line_bytes, &lines, err);
+    enum plim_status status = lines_open(job->train.items, (int)job->train.count, job->data.format,
+                                         (size_t)job->data.max_line_bytes, &lines, err);
     if (status != PLIM_OK) return status;
     while ((status = lines_next(lines, &line, err)) == PLIM_OK && line.text) {
         if (!line.len) continue;

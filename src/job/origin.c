@@ -56,10 +56,17 @@ static void hear_note(void *arg, const char *where, const char *path, const char
     if (r->outer && r->outer->say) r->outer->say(r->outer->arg, where, path, note);
 }
 
+static void hear_wrong(void *arg, const char *text)
+{
+    const struct origin_recorder *r = arg;
+    if (r->outer && r->outer->wrong) r->outer->wrong(r->outer->arg, text);
+}
+
 const struct schema_listener *origin_record(struct origin_recorder *recorder, struct job *job,
                                             enum origin_kind kind, const struct schema_listener *outer)
 {
-    *recorder = (struct origin_recorder){{hear_note, recorder, hear_given}, job, outer, kind};
+    *recorder = (struct origin_recorder){
+        {.say = hear_note, .arg = recorder, .given = hear_given, .wrong = hear_wrong}, job, outer, kind};
     return &recorder->listener;
 }
 

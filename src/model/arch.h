@@ -96,6 +96,8 @@ struct model_extras {
     bool dense_layers;   /* mlp_only_layers, decoder_sparse_step; intermediate_size is their width */
     /* Phi-3: rope types are default and longrope, by other names too, and the original length stands beside them. */
     bool long_rope;
+    bool
+        heads_divide; /* transformers refuses heads that do not divide hidden_size, even where head_dim is given */
     /* What transformers takes when the file has no such key; models from scratch have the general rule. */
     int kv_heads_absent, head_dim_absent, query_scalar_absent;
 };

@@ -44,6 +44,7 @@ const struct architecture arch_gemma2 = {
     .norm_plus_one = true,
     .scaled_embed = true,
     .extras = {.attention_bias = true,
+               .heads_divide = true,
                .caps = true,
                .attn_cap = true,
                .kv_heads_absent = 4,

@@ -33,6 +33,7 @@ const struct architecture arch_gemma3 = {
     .norm_plus_one = true,
     .scaled_embed = true,
     .extras = {.attention_bias = true,
+               .heads_divide = true,
                .caps = true,
                .local_theta = true,
                .window_pattern = true,

@@ -7,6 +7,7 @@
 #include "model/hf.h"
 #include "base/json.h"
 #include "base/nearest.h"
+#include "store/safetensors.h"
 #include "model/arch.h"
 #include "model/gguf_model.h"
 #include "store/gguf.h"
@@ -371,7 +372,8 @@ static void read_tokens(struct reader *r)
 }
 
 /* What an encoder-decoder has beside. Version 5 of transformers writes tie_word_embeddings: true for every T5 and says with
- * scale_decoder_outputs what the key said before: whether the head is the embedding. */
+ * scale_decoder_outputs what the key said before: whether the head is the embedding. With false it may still be, without the
+ * scale: the files decide (find_head). */
 static void read_source(struct reader *r)
 {
     struct model_spec *spec = r->spec;
@@ -380,7 +382,10 @@ static void read_source(struct reader *r)
     read_count(r, "num_decoder_layers", false, &spec->decoder_layers);
     read_count(r, "relative_attention_num_buckets", false, &spec->bias_buckets);
     read_count(r, "relative_attention_max_distance", false, &spec->bias_reach);
-    read_bool(r, r->root, "scale_decoder_outputs", &spec->tie_embeddings);
+    bool tied = spec->tie_embeddings, scaled = tied;
+    read_bool(r, r->root, "scale_decoder_outputs", &scaled);
+    spec->tie_embeddings = tied || scaled;
+    spec->unscaled_head = tied && !scaled;
     spec->start_token_id = spec->pad_token_id; /* what transformers takes for T5 */
     read_int(r, r->root, "decoder_start_token_id", &spec->start_token_id);
 }
@@ -637,6 +642,15 @@ enum plim_status hf_config_read(const struct node *root, const char *name, struc
     return status;
 }
 
+/* Of a T5 that ties its head and does not scale: a head in the files is one of its own, and without it the embedding is it. */
+static void find_head(const char *folder, struct model_spec *spec)
+{
+    struct safetensors set;
+    if (!spec->unscaled_head || safetensors_open(folder, &set, NULL) != PLIM_OK) return;
+    if (safetensors_find(&set, "lm_head.weight")) spec->tie_embeddings = spec->unscaled_head = false;
+    safetensors_close(&set);
+}
+
 enum plim_status hf_config_load(const char *path, struct model_spec *spec, struct plim_error *err)
 {
     struct strbuf file = STRBUF_INIT;
@@ -648,6 +662,7 @@ enum plim_status hf_config_load(const char *path, struct model_spec *spec, struc
     enum plim_status status = strbuf_status(&file, err);
     if (status == PLIM_OK) status = json_load(strbuf_text(&file), &doc, err);
     if (status == PLIM_OK) status = hf_config_read(&doc->root, strbuf_text(&file), spec, err);
+    if (status == PLIM_OK) find_head(path, spec);
     doc_free(doc);
     strbuf_release(&file);
     return status;

@@ -271,6 +271,7 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
     if (keys->norm_eps) json_double(&w, keys->norm_eps, spec->norm_eps);
     json_double(&w, keys->range ? keys->range : "initializer_range", spec->initializer_range);
     json_bool(&w, "tie_word_embeddings", spec->tie_embeddings);
+    if (spec->unscaled_head) json_bool(&w, "scale_decoder_outputs", false);
     for (int i = 0; i < MODEL_DROPOUTS && keys->dropout[i]; i++)
         json_double(&w, keys->dropout[i], spec->dropout[i]);
     if (spec->arch->encoder)

@@ -19,7 +19,7 @@ const struct architecture arch_llama = {
     .params = decoder_params,
     .nparams = DECODER_PARAMS,
     .rope = true,
-    .extras = {.attention_bias = true, .mlp_bias = true},
+    .extras = {.attention_bias = true, .mlp_bias = true, .heads_divide = true},
     .defaults = defaults,
     .emit = decoder_emit,
 };

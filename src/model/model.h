@@ -114,6 +114,7 @@ struct model_spec {
     double balance_coef, z_coef; /* of the router's losses */
     bool router_losses;          /* config.json's output_router_logits: the first of them counts */
     bool tie_embeddings;         /* the output projection is the embedding */
+    bool unscaled_head;          /* T5: numbers are not divided before a tied projection */
     bool qkv_bias, o_bias, mlp_bias;
     double initializer_range;
     double dropout
@@ -186,6 +187,9 @@ void model_defaults(struct model_spec *spec, const struct architecture *arch);
 
 /* Derive what was left 0 and can be (head_dim, kv heads, GPT-2's feed-forward size), then validate. */
 enum plim_status model_complete(struct model_spec *spec, struct plim_error *err);
+
+/* PLIM_BAD_INPUT: a valid model that transformers would refuse to load. For models from scratch, before they are trained. */
+enum plim_status model_check_export(const struct model_spec *spec, struct plim_error *err);
 
 /* PLIM_OK, or one line that names the keys which disagree and a number that would work. */
 enum plim_status model_validate(const struct model_spec *spec, struct plim_error *err);

@@ -35,6 +35,7 @@ static bool is_sparse(const struct model_spec *spec) { return spec->sparse_block
 static bool is_yarn(const struct model_spec *spec) { return spec->rope.kind == ROPE_YARN; }
 static bool is_longrope(const struct model_spec *spec) { return spec->rope.kind == ROPE_LONGROPE; }
 
+static bool has_unscaled(const struct model_spec *spec) { return spec->unscaled_head; }
 static bool has_source(const struct model_spec *spec) { return spec->arch->source; }
 
 static const struct field fields[] = {
@@ -56,6 +57,7 @@ static const struct field fields[] = {
     FIELD("sliding_window", sliding_window, FIELD_INT64),
     FIELD("max_window_layers", sliding_layers, FIELD_LAYERS),
     FIELD("tie_word_embeddings", tie_embeddings, FIELD_BOOL),
+    SOME("scale_decoder_outputs", unscaled_head, FIELD_BOOL, has_unscaled),
     FIELD("attention_bias", qkv_bias, FIELD_BOOL),
     FIELD("attention_output_bias", o_bias, FIELD_BOOL),
     FIELD("mlp_bias", mlp_bias, FIELD_BOOL),

@@ -307,7 +307,7 @@ static void decode(struct builder *b, const struct source *s, int encoded, int w
     b->layer = -1;
     x = norm(b, T5_DECODER + STACK_NORM, "norm", "norm.rstd", x);
     x = drop(b, x, "norm.dropped");
-    if (b->spec->tie_embeddings) x = narrow(b, x);
+    if (b->spec->tie_embeddings && !b->spec->unscaled_head) x = narrow(b, x);
     int head = build_param(b, T5_HEAD);
     build_head(b, x, head >= 0 ? head : words);
 }

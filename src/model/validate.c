@@ -384,6 +384,19 @@ static enum plim_status check_pattern(const struct model_spec *spec, struct plim
                      "key 'sliding_window_pattern': %s has no such layers; remove the key", spec->arch->name);
 }
 
+enum plim_status model_check_export(const struct model_spec *spec, struct plim_error *err)
+{
+    const struct model_keys *keys = spec->arch->keys;
+    if (!spec->arch->extras.heads_divide || spec->num_heads < 1 || spec->hidden_size % spec->num_heads == 0)
+        return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "key '%s': %d heads do not divide '%s' %lld, and transformers refuses such a %s even "
+                     "with head_dim, so "
+                     "its export could not be loaded; the nearest number that does is %lld",
+                     keys->heads, spec->num_heads, keys->hidden, (long long)spec->hidden_size,
+                     spec->arch->name, (long long)nearest_divisor(spec->hidden_size, spec->num_heads));
+}
+
 enum plim_status model_complete(struct model_spec *spec, struct plim_error *err)
 {
     if (spec->num_kv_heads == 0) spec->num_kv_heads = spec->num_heads;

@@ -281,19 +281,57 @@ void corpus_count(const struct corpus *c, struct job *job)
     job->data.max_line_bytes = longest_line(job);
 }
 
-enum plim_status corpus_measure(struct job *job, struct plim_error *err)
+static bool are_here(const struct string_list *files)
+{
+    struct inputs in;
+    bool here = inputs_find(files->items, (int)files->count, &in, NULL) == PLIM_OK;
+    if (here) inputs_release(&in);
+    return here;
+}
+
+/* Is the first row of an evaluation one? */
+static enum plim_status try_validation(const struct corpus *c, struct plim_error *err)
+{
+    struct loader_options options = {.in_order = true,
+                                     .once = true,
+                                     .prefetch = 1,
+                                     .max_line = (size_t)c->job->data.max_line_bytes,
+                                     .shuffle_samples = 1,
+                                     .shuffle_bytes = (size_t)c->job->data.shuffle_bytes,
+                                     .window_rows = 1,
+                                     .stop = c->stop};
+    struct loader *loader;
+    struct loader_window window;
+    enum plim_status status = loader_open(c->validation, &options, &loader, err);
+    if (status != PLIM_OK) return status;
+    status = loader_window(loader, 1, &window, err);
+    loader_close(loader);
+    return at_key(c, "data.validation", status, err);
+}
+
+/* What a run would meet with its first records. */
+static enum plim_status try_records(const struct corpus *c, struct job_epoch *epoch, struct plim_error *err)
+{
+    enum plim_status status = c->train ? epoch_estimate(c, epoch, err) : PLIM_OK;
+    status = at_key(c, "data.train", status, err);
+    return status == PLIM_OK && c->validation ? try_validation(c, err) : status;
+}
+
+enum plim_status corpus_measure(struct job *job, bool here, bool *missing, struct plim_error *err)
 {
     struct corpus c;
     struct job free = *job; /* a question of what a job takes holds no line yet */
     free.budget_given = false, free.host_budget = 0;
-    enum plim_status status = corpus_open(&free, CORPUS_TRAIN | CORPUS_VALIDATION, &c, NULL);
-    if (status != PLIM_OK)
-        status = corpus_open(&free, 0, &c, err); /* files may come later, a tokenizer may not */
+    free.data.max_line_bytes = longest_line(job);
+    bool found = are_here(&job->train) && are_here(&job->validation);
+    bool later = !job->train.count || (!here && !found);
+    *missing = later && job->train.count;
+    enum plim_status status = corpus_open(&free, later ? 0 : CORPUS_TRAIN | CORPUS_VALIDATION, &c, err);
     if (status != PLIM_OK) return status;
     corpus_count(&c, job);
-    if (c.train) epoch_estimate(&c, &job->epoch);
+    status = try_records(&c, &job->epoch, err);
     if (job->training.epochs > 0 && job->epoch.rows) job->training.steps = epoch_steps(job, &job->epoch);
     job_settle_epoch(job);
     corpus_close(&c);
-    return PLIM_OK;
+    return status;
 }

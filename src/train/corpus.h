@@ -48,8 +48,9 @@ enum plim_status corpus_evaluator(const struct corpus *corpus, struct dataset *d
 int64_t corpus_rows(struct dataset *data, int64_t wanted);
 
 /* The bytes of corpus_open without keeping anything: for a plan. They go into the job, as those of an open corpus do with
- * corpus_count; and so does an estimate of an epoch. Files that are not there yet cost nothing. */
-enum plim_status corpus_measure(struct job *job, struct plim_error *err);
+ * corpus_count; and so does an estimate of an epoch. The first records are read, so that what a run would refuse at once is
+ * refused here, too. Without `here` a run elsewhere is meant: files that are missing cost nothing, and *missing is true. */
+enum plim_status corpus_measure(struct job *job, bool here, bool *missing, struct plim_error *err);
 void corpus_count(const struct corpus *corpus, struct job *job);
 
 /* Put before a report's remedies what the loader alone could give up (corpus_remedies.c). */

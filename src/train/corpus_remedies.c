@@ -28,9 +28,12 @@ static int64_t saved_by(const struct job *job, unsigned which)
     for (int i = 0; i < ROWS && status == PLIM_OK; i++)
         if (which >> i & 1)
             status = schema_set(&job_schema, rows[i].key, rows[i].value, &changed, &store, NULL, NULL);
-    if (status == PLIM_OK) status = corpus_measure(&changed, NULL);
+    bool missing;
+    changed.loader_bytes = INT64_MAX;
+    if (status == PLIM_OK) corpus_measure(&changed, false, &missing, NULL);
     bump_free(&store);
-    return status == PLIM_OK ? job->loader_bytes - changed.loader_bytes : 0;
+    /* Counted even where a line turns out to be too long for it. */
+    return changed.loader_bytes < job->loader_bytes ? job->loader_bytes - changed.loader_bytes : 0;
 }
 
 static void put_first(struct plan_report *report, int at, const struct remedy *remedy)

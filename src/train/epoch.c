@@ -9,7 +9,9 @@
 #define BLOCK 64
 /* Rows that an estimate reads. */
 #define SAMPLE 1024
-#define LINE   ((size_t)1 << 20)
+/* Positions of a window, and of all that an estimate reads: rows are padded, and few long ones take as long as many short. */
+#define WINDOW_POSITIONS ((int64_t)1 << 20)
+#define SAMPLE_POSITIONS ((int64_t)1 << 24)
 
 /* Bytes of the files, and those before a place; 0: they say little, some are compressed. */
 static double bytes_before(const struct dataset *data, uint64_t visit, uint64_t offset, double *all)
@@ -18,7 +20,7 @@ static double bytes_before(const struct dataset *data, uint64_t visit, uint64_t 
     double before = (double)offset;
     *all = 0;
     for (int i = 0; i < in->count; i++) {
-        if (in->file[i].compression) return 0;
+        if (!input_is_plain(&in->file[i])) return 0;
         if ((uint64_t)i < visit) before += (double)in->file[i].bytes;
         *all += (double)in->file[i].bytes;
     }
@@ -53,6 +55,13 @@ static void add_window(const struct job *job, const struct loader_window *w, str
     for (int64_t i = 0; i < w->rows; i++) out->positions += computed(job, ladder, steps, w->lengths[i]);
 }
 
+/* As many rows as have so many positions, at least one and at most `most`. */
+static int64_t rows_of(const struct corpus *c, int64_t positions, int64_t most)
+{
+    int64_t rows = positions / dataset_time(c->train);
+    return rows < 1 ? 1 : rows > most ? most : rows;
+}
+
 /* Up to `most` rows; *share of the data that they are, as far as can be said. */
 static enum plim_status read_rows(const struct corpus *c, struct loader *loader, int64_t most,
                                   struct job_epoch *out, double *share, struct plim_error *err)
@@ -62,7 +71,7 @@ static enum plim_status read_rows(const struct corpus *c, struct loader *loader,
     *out = (struct job_epoch){.exact = true}, *share = 1;
     while (out->exact) {
         struct loader_window window;
-        enum plim_status status = loader_window(loader, BLOCK, &window, err);
+        enum plim_status status = loader_window(loader, rows_of(c, WINDOW_POSITIONS, BLOCK), &window, err);
         if (status != PLIM_OK) return status;
         if (!window.rows) return PLIM_OK;
         double done = share_done(c->train, loader); /* of a stream, before the block the cursor is in */
@@ -82,12 +91,11 @@ static enum plim_status measure(const struct corpus *c, int64_t most, struct job
     struct loader_options options = {.in_order = true,
                                      .once = true,
                                      .prefetch = 1,
-                                     .max_line = d->max_line_bytes < LINE ? (size_t)d->max_line_bytes : LINE,
+                                     .max_line = (size_t)d->max_line_bytes,
                                      .shuffle_samples = BLOCK,
                                      .shuffle_bytes = (size_t)d->shuffle_bytes,
-                                     .window_rows = BLOCK,
+                                     .window_rows = rows_of(c, WINDOW_POSITIONS, BLOCK),
                                      .stop = c->stop};
-    if (most == INT64_MAX) options.max_line = (size_t)d->max_line_bytes; /* as in the run that follows */
     struct loader *loader;
     *out = (struct job_epoch){0};
     enum plim_status status = loader_open(c->train, &options, &loader, err);
@@ -103,17 +111,18 @@ enum plim_status epoch_count(const struct corpus *c, struct job_epoch *out, stru
     return measure(c, INT64_MAX, out, &share, err);
 }
 
-void epoch_estimate(const struct corpus *c, struct job_epoch *out)
+enum plim_status epoch_estimate(const struct corpus *c, struct job_epoch *out, struct plim_error *err)
 {
     double share = 0;
-    struct plim_error ignored;
-    if (measure(c, SAMPLE, out, &share, &ignored) != PLIM_OK || share <= 0 || !out->rows) {
+    enum plim_status status = measure(c, rows_of(c, SAMPLE_POSITIONS, SAMPLE), out, &share, err);
+    if (status != PLIM_OK || share <= 0 || !out->rows) {
         *out = (struct job_epoch){0};
-        return;
+        return status;
     }
     out->rows = llround((double)out->rows / share);
     out->tokens = llround((double)out->tokens / share);
     out->positions = llround((double)out->positions / share);
+    return PLIM_OK;
 }
 
 int64_t epoch_steps(const struct job *job, const struct job_epoch *epoch)

@@ -3,7 +3,7 @@
  *     struct job_epoch epoch;
  *     epoch_count(&corpus, &epoch, &err);                 // reads all of it
  *     job.training.steps = epoch_steps(&job, &epoch);     // training.epochs as steps
- *     epoch_estimate(&corpus, &epoch);                    // reads a little: for a plan
+ *     epoch_estimate(&corpus, &epoch, &err);              // reads a little: for a plan
  */
 #ifndef PLIM_TRAIN_EPOCH_H
 #define PLIM_TRAIN_EPOCH_H
@@ -13,8 +13,8 @@
 /* Errors are those of the data. */
 enum plim_status epoch_count(const struct corpus *corpus, struct job_epoch *out, struct plim_error *err);
 
-/* Rows 0: nothing can be said, or the data are bad. */
-void epoch_estimate(const struct corpus *corpus, struct job_epoch *out);
+/* Rows 0: nothing can be said. Errors are those of the data that were looked at. */
+enum plim_status epoch_estimate(const struct corpus *corpus, struct job_epoch *out, struct plim_error *err);
 
 /* Optimizer steps of training.epochs, at least one. */
 int64_t epoch_steps(const struct job *job, const struct job_epoch *epoch);

@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
 """Every kind of bad data: exit 2 and one line that names file, place and what is wrong; skip_bad counts instead."""
+import csv
 import gzip
+import io
 import json
 import os
+import resource
+import subprocess
 import sys
 import tempfile
 
@@ -55,6 +59,55 @@ def lines(folder, path):
     plim.ok(ok.returncode == 0, f"and as source and target, packed {ok.stderr.strip()}")
 
 
+def forms(folder, path):
+    """Tables are read as records, whatever they are called; what is no text is named; plan refuses what train would."""
+    rows = [json.loads(line) for line in GOOD.splitlines()]
+
+    def tokens(name, content):
+        result = plim.run("tokenize", write(f"{folder}/{name}", content), "-o", f"{folder}/{name}.tokens", "-q")
+        return open(f"{folder}/{name}.tokens", "rb").read() if result.returncode == 0 else result.stderr
+
+    wanted = tokens("t.jsonl", GOOD)
+    out = io.StringIO()
+    table = csv.DictWriter(out, ["q", "text", "a"])
+    table.writeheader(), table.writerows(rows)
+    tabs = out.getvalue().replace(",", "\t")
+    for name, content in (("t.csv", out.getvalue()), ("csv.txt", out.getvalue()), ("t.tsv", tabs), ("t.json", json.dumps(rows, indent=1)),
+                          ("array.txt", json.dumps(rows)), ("lines.json", GOOD), ("t.csv.gz", gzip.compress(out.getvalue().encode()))):
+        plim.ok(tokens(name, content) == wanted, f"{name}: the tokens of JSON lines")
+    result = plim.run(*train(path, f"{folder}/t.csv"), "--json")
+    plim.ok(len(plim.losses(result.stdout)) == 4, f"CSV trains {result.stderr.strip()}")
+    for name, content, word in (("a.parquet", b"PAR1\x15\x00", "a Parquet file"), ("b.txt", b"PK\x03\x04\x14\x00", "a ZIP archive"), ("c.txt", b"abc\0def", "binary data"),
+                                ("d.jsonl", b"ARROW1\0\0", "an Arrow file"), ("e.tar.gz", gzip.compress(bytes(257) + b"ustar"), "a tar archive"),
+                                ("f.json", '{\n"data": 1}', "one JSON value"), ("g.txt", "EU B-ORG\nis O\nold O\n", "CoNLL")):
+        refused(name, train(path, write(f"{folder}/{name}", content)), [name, word])
+    result = plim.run(*train(path, f"{folder}/c.txt", "data.format=text"))
+    plim.ok(result.returncode == 0, f"data.format: text takes any bytes {result.stderr.strip()}")
+    refused("a table without the column", train(path, f"{folder}/t.csv", "data.field=body"), ["t.csv", "no column 'body'", "q, text, a"])
+    refused("a row that is too long", train(path, write(f"{folder}/long.csv", "text,q\n\"a\nb\",1\nx,y,z\n")), ["long.csv:4: ", "more than 2 fields"])
+    refused("one byte", train(path, write(f"{folder}/one.txt", "x")), ["one.txt", "holds one byte"])
+    plan = ["plan", path, "-q", "--set"]
+    refused("plan without the file", [*plan, f"data.train={folder}/none.txt"], ["data.train", "none.txt"])
+    refused("plan without the file of evaluations", [*plan, f"data.validation={folder}/none.txt"], ["data.validation", "none.txt"])
+    refused("plan without the field", [*plan, f"data.train={folder}/t.jsonl", "--set", "data.field=body"], ["data.train", "t.jsonl:1: ", "'body' is missing"])
+    elsewhere = plim.run("plan", path, "--device", "a100-80", "--set", f"data.train={folder}/none.txt")
+    plim.ok(elsewhere.returncode == 0 and "not on this machine" in elsewhere.stderr, f"for another machine that is a note: {elsewhere.stderr.strip()}")
+    limited = subprocess.run([plim.PLIMSOLL, "plan", path, "-q", "--set", f"data.train={folder}/t.jsonl", "--set", "data.max_length=10000000"], capture_output=True, text=True,
+                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)))
+    plim.ok("out of memory" not in limited.stderr and limited.returncode in (0, 3), f"long rows are looked at one by one: exit {limited.returncode} {limited.stderr.strip()[:200]}")
+
+
+def words(folder, path):
+    """CoNLL trains as the same sentences in JSON lines do."""
+    sentences = [([f"w{i}", "is", "here"], ["B-PER" if i % 2 else "B-LOC", "O", "O"]) for i in range(30)]
+    write(f"{folder}/w.jsonl", "".join(json.dumps({"tokens": t, "labels": l}) + "\n" for t, l in sentences))
+    write(f"{folder}/w.txt", "\n\n".join("\n".join(f"{w} X {l}" for w, l in zip(t, ls)) for t, ls in sentences) + "\n")
+    job = plim.job(folder, model__architecture="bert", model__num_key_value_heads=4, data__shuffle_buffer=1, training__objective="token_labels")
+    got = [plim.run(*train(job, f"{folder}/{name}"), "--json") for name in ("w.jsonl", "w.txt")]
+    losses = [plim.losses(g.stdout) for g in got]
+    plim.ok(len(losses[0]) == 4 and losses[0] == losses[1], f"CoNLL: {losses} {got[1].stderr.strip()}")
+
+
 def late(folder, path):
     """A bad record in the middle of a run: the work is saved, and with skip_bad it goes on."""
     bad = write(f"{folder}/late.jsonl", GOOD * 2 + "{broken\n" + GOOD)
@@ -100,6 +153,9 @@ def tokens(folder, path):
 with tempfile.TemporaryDirectory() as folder_:
     path_ = plim.job(folder_)
     lines(folder_, path_)
+    forms(folder_, path_)
+    words(folder_, path_)
+    path_ = plim.job(folder_)
     late(folder_, path_)
     packages(folder_, path_)
     tokens(folder_, path_)

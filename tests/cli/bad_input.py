@@ -85,6 +85,44 @@ def config_cases(folder, path):
     refused("--set without a value", ["train", path, "--set", "training.steps"], ["training.steps"], folder)
 
 
+def told_at_once(folder, path):
+    """Everything that is wrong with keys is told, a line for each, and what is suggested is what was meant."""
+    text = open(path).read()
+    bad = os.path.join(folder, "bad.yaml")
+    with open(bad, "w") as f: f.write(text.replace("  batch_size: 4", "  batch_size: four\n  lr: 1").replace("  max_length: 64", "  max_length: 64\n  fild: x"))
+    told = plim.run("train", bad, "--set", "training.nothing=1")
+    lines = told.stderr.splitlines()
+    plim.ok(told.returncode == 2 and len(lines) == 3 and all(any(w in line for line in lines) for w in ("data.field", "'four'", "training.learning_rate")), f"three keys: {lines}")
+    told = plim.run("train", path, "--set", "training.lr=1", "--set", "model.layers=2")
+    plim.ok(told.returncode == 2 and told.stderr.count("\n") == 2 and "model.num_layers" in told.stderr, f"two --set: {told.stderr.strip()}")
+    for key, meant in (("lr", "training.learning_rate"), ("training.wd", "training.weight_decay"), ("training.bs", "training.batch_size"), ("training.epoch", "training.epochs"),
+                       ("training.grad_accum", "training.gradient_accumulation_steps"), ("data.seq_len", "data.max_length"), ("model.n_layer", "model.num_layers"),
+                       ("optimizer.learning_rate", "training.learning_rate"), ("data.path", "data.train"), ("training.warmup", "training.warmup_steps")):
+        refused(f"suggests {meant}", ["plan", path, "--set", f"{key}=1"], [f"'{key}'", f"did you mean '{meant}'"], folder)
+    told = plim.run("plan", path, "--set", "training.qq=1")
+    plim.ok("did you mean" not in told.stderr, f"and nothing for what is like no key: {told.stderr.strip()}")
+    refused("--model of train", ["train", path, "--model", "x"], ["--model", "--set model.path="], folder)
+    refused("--model of serve", ["serve", "--model", "x"], ["--model", "argument", "serve [OPTION...] MODEL"], folder)
+    refused("--lr of train", ["train", path, "--lr", "1"], ["--lr", "--set training.learning_rate="], folder)
+    with open(bad, "w") as f: f.write("model: {architecture: llama, hidden_size: 64}\ndata: {train: [x.txt]}\n")
+    refused("sizes that are missing", ["plan", bad], ["model.vocab_size", "model.num_layers", "model.num_attention_heads", "are missing"], folder)
+    many = plim.run("plan", path, "-q", "--set", "model.architecture=mixtral", "--set", "model.num_attention_heads=4")
+    plim.ok(many.returncode == 0, f"key heads that are absent are as many as query heads: {many.stderr.strip()}")
+    for name in ("llama", "gemma2", "gemma3"):
+        refused(f"{name} that transformers refuses", ["plan", path, "--set", f"model.architecture={name}", "--set", "model.hidden_size=64", "--set", "model.num_attention_heads=6",
+                                                      "--set", "model.num_key_value_heads=2", "--set", "model.head_dim=16"], ["num_attention_heads", "transformers"], folder)
+
+
+def variable_cases(folder, path):
+    for name, value in (("PLIMSOLL_CPU", "sse9"), ("PLIMSOLL_CALIBRATE", "x"), ("PLIMSOLL_PATIENCE", "-1"), ("PLIMSOLL_PATIENCE", "soon"), ("PLIMSOLL_LANE", "off"),
+                        ("PLIMSOLL_PORT", "99999"), ("DISCORD_WEBHOOK", "http://x"), ("SLACK_WEBHOOK", "https://"), ("PLIMSOLL_WEBHOOK", "ftp://x")):
+        told = plim.run("plan", path, "-q", env={name: value})
+        plim.ok(told.returncode == 2 and told.stderr.count("\n") == 1 and name in told.stderr and "expected" in told.stderr, f"{name}={value}: {told.stderr.strip()}")
+    for name, value in (("PLIMSOLL_CPU", ""), ("PLIMSOLL_CPU", "plain"), ("PLIMSOLL_PATIENCE", "20"), ("DISCORD_WEBHOOK", "http://127.0.0.1:1/x")):
+        told = plim.run("plan", path, "-q", env={name: value})
+        plim.ok(told.returncode == 0, f"{name}={value} is fine: {told.stderr.strip()}")
+
+
 def control_cases(folder, path):
     """What a file or a flag holds is shown in one line that a terminal does not obey."""
     text = open(path).read()
@@ -206,6 +244,8 @@ def file_cases(folder, path):
 with tempfile.TemporaryDirectory() as folder_:
     path_ = plim.job(folder_)
     config_cases(folder_, path_)
+    told_at_once(folder_, path_)
+    variable_cases(folder_, path_)
     control_cases(folder_, path_)
     budget_cases(folder_, path_)
     file_cases(folder_, path_)

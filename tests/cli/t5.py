@@ -3,6 +3,7 @@
 ledger, and bad input is one line."""
 import json
 import os
+import shutil
 import sys
 import tempfile
 
@@ -25,6 +26,35 @@ def refused(what, told, *words):
     plim.ok(good, f"{what}: {line.strip()}")
 
 
+def with_own_head(file):
+    """The same weights, with the embedding once more as lm_head.weight."""
+    with open(file, "rb") as f: raw = f.read()
+    size = int.from_bytes(raw[:8], "little")
+    header, data = json.loads(raw[8 : 8 + size]), raw[8 + size :]
+    shared = header["shared.weight"]
+    begin, end = shared["data_offsets"]
+    header["lm_head.weight"] = {**shared, "data_offsets": [len(data), len(data) + end - begin]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(file, "wb") as f: f.write(len(text).to_bytes(8, "little") + text + data + data[begin:end])
+
+
+def unscaled_head(folder, data):
+    """transformers 5 writes tie_word_embeddings: true for every T5; with scale_decoder_outputs: false the files say whose the head is."""
+    path = plim.job(folder, **{**T5, "model__tie_word_embeddings": "true", "data__train": f"[{data}]", "data__validation": f"[{data}]", "output__dir": f"{folder}/tied"})
+    train(path, "--steps", 1)
+    plim.run("export", f"{folder}/tied", "-o", f"{folder}/scaled", "--dtype", "f32")
+    for name in ("unscaled", "own"):
+        shutil.copytree(f"{folder}/scaled", f"{folder}/{name}")
+        with open(f"{folder}/{name}/config.json") as f: config = json.load(f)
+        config.update(tie_word_embeddings=True, scale_decoder_outputs=False)
+        with open(f"{folder}/{name}/config.json", "w") as f: json.dump(config, f)
+    with_own_head(f"{folder}/own/model.safetensors")
+    told = {name: plim.run("eval", path, "--model", f"{folder}/{name}", "--json", "-q") for name in ("scaled", "unscaled", "own")}
+    loss = {name: json.loads(t.stdout)["loss"] if t.returncode == 0 else t.stderr for name, t in told.items()}
+    plim.ok(loss["unscaled"] == loss["own"] != loss["scaled"], f"a tied head without its scale is read: {loss}")
+
+
 with tempfile.TemporaryDirectory() as folder:
     data, bad = f"{folder}/pairs.jsonl", f"{folder}/bad.jsonl"
     with open(data, "w") as f:
@@ -32,6 +62,8 @@ with tempfile.TemporaryDirectory() as folder:
         f.write(json.dumps({"source": "a", "target": "b"}) + "\n")
     with open(bad, "w") as f: f.write(json.dumps({"source": "abc", "answer": "b"}) + "\n")
     job = {**T5, "data__train": f"[{data}]", "data__validation": f"[{data}]"}
+    path = plim.job(folder, **job)
+    unscaled_head(folder, data)
     path = plim.job(folder, **job)
     told, reference = train(path, "--no-checkpoint", "--set", "training.micro_batch_size=4")
     plim.ok(len(reference) == 4, f"trains {told.stderr.strip()}")

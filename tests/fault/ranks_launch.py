@@ -95,6 +95,16 @@ def torch_meeting(folder):
     plim.ok(alone.returncode == 2 and "MASTER_ADDR" in alone.stderr and "mpirun -n 2" in alone.stderr, f"no address: {alone.stderr.strip()[:200]}")
 
 
+def another_command(folder):
+    """A rank that runs something else keeps the library waiting for ever: the others name it, and end."""
+    args = [plim.PLIMSOLL, "train", job(folder), "-q", "--json", "--no-checkpoint"]
+    for other, said in (("sleep 60", "rank 2 runs 'sleep 60'"), ("true", "2 of this machine's 3 ranks are running")):
+        env = {**os.environ, **ranks.ENV, "PLIMSOLL_PATIENCE": "2"}
+        got = subprocess.run([*ranks.MPIRUN, "-n", "2", *args, ":", "-n", "1", *other.split()], capture_output=True, text=True, env=env, timeout=60)
+        told = [line for line in got.stderr.splitlines() if line.startswith("plimsoll: ")]
+        plim.ok(got.returncode != 0 and told and said in told[0], f"{other}: {got.returncode} {told}")
+
+
 def torch_failure(folder):
     """Nobody watches over such ranks: they do it themselves."""
     if not MPICH: return
@@ -174,6 +184,6 @@ def strangers(folder):
         refused("other data", ranks.apart([(1, {}, args, None), (1, {}, ["train", elsewhere, *args[2:]], None)]), "rank 1: data.train is not that of rank 0")
 
 
-for part in (mpich, torch, torch_meeting, torch_failure, modules, strangers):
+for part in (mpich, torch, another_command, torch_meeting, torch_failure, modules, strangers):
     with tempfile.TemporaryDirectory() as folder: part(folder)
 plim.done()

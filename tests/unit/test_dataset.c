@@ -58,7 +58,7 @@ static struct dataset *open_three(char names[3][64])
         close(fd);
         paths[f] = names[f];
     }
-    struct data_options options = {.paths = paths, .count = 3, .time = TIME};
+    struct data_options options = {.paths = paths, .count = 3, .time = TIME, .format = DATA_TEXT};
     if (dataset_open(&options, &bytes, &data, &err) != PLIM_OK) fail_msg("%s", err.text);
     return data;
 }

@@ -152,6 +152,7 @@ static void test_resume_stream(void **state)
     data_rig_zstd(&rig, "b.txt.zst", text);
     const char *paths[] = {data_rig_path(&rig, "a.txt.gz"), data_rig_path(&rig, "b.txt.zst")};
     struct data_options options = data_rig_options(paths, 2, T);
+    options.format = DATA_TEXT; /* lines of JSON, as running text */
     struct dataset *data = data_rig_dataset(&rig, &options);
     assert_int_equal(dataset_options(data)->rows, ROWS_STREAM);
     resume_everywhere(data);
@@ -172,6 +173,7 @@ static void test_stream_rows(void **state)
     data_rig_zstd(&rig, "a.txt.zst", text);
     const char *paths[] = {data_rig_path(&rig, "a.txt.zst")};
     struct data_options options = data_rig_options(paths, 1, T);
+    options.format = DATA_TEXT; /* lines of JSON, as running text */
     struct dataset *data = data_rig_dataset(&rig, &options);
     struct loader *loader =
         data_rig_loader(data, &(struct loader_options){.in_order = true, .once = true, .workers = 2});
@@ -254,6 +256,7 @@ static void test_ranks(void **state)
     data_rig_text(&rig, "plain.txt", text);
     const char *paths[] = {data_rig_path(&rig, "plain.txt")};
     struct data_options options = data_rig_options(paths, 1, T);
+    options.format = DATA_TEXT; /* lines of JSON, as running text */
     struct dataset *data = data_rig_dataset(&rig, &options);
     assert_true(dataset_samples(data) > 0);
     share(data);

@@ -2,8 +2,8 @@
  *
  * A level names a set of instructions that kernels are written for. Levels of one architecture are ordered:
  * a machine at a level has everything of the lower ones. The environment variable PLIMSOLL_CPU (plain, neon,
- * neon-bf16, avx2, avx512, avx512-bf16, amx) lowers the level, never raises it; an unknown name or a level the
- * machine lacks leaves the detected one. It is read once, at the first question.
+ * neon-bf16, avx2, avx512, avx512-bf16, amx) lowers the level, never raises it; a level the
+ * machine lacks leaves the detected one, and the program refuses unknown names when it starts. It is read once, at the first question.
  */
 #ifndef PLIM_DEVICE_CPU_CPU_FEATURES_H
 #define PLIM_DEVICE_CPU_CPU_FEATURES_H

@@ -1,0 +1,65 @@
+/* sheet_part.h - how a table reader is built; for sheet.c and the readers of each form alone.
+ *
+ * A reader is one `fill`: it takes input with sheet_more and puts JSON into the output until sheet_full says enough or the
+ * input ends. One step of a reader writes at most SHEET_STEP bytes, so it looks at sheet_full between steps only.
+ */
+#ifndef PLIM_DATA_SHEET_PART_H
+#define PLIM_DATA_SHEET_PART_H
+
+#include "base/strbuf.h"
+#include "data/sheet.h"
+#include <stdint.h>
+
+enum { SHEET_IN = 16384, SHEET_OUT = 16384, SHEET_STEP = 32768 };
+
+struct sheet {
+    const char *path;
+    struct sheet_source source;
+    struct sheet_want want;
+    const struct sheet_reader *reader;
+    void *state; /* the reader's own */
+    char *in;    /* [SHEET_IN] */
+    size_t in_at, in_len;
+    bool in_end;
+    char *out; /* [SHEET_OUT + SHEET_STEP] */
+    size_t out_at, out_len;
+    uint64_t line;   /* of the input, from 1 */
+    uint64_t inside; /* line ends inside the present row: owed once it ends */
+    uint64_t owed;   /* line ends to be written before anything else */
+    bool ended;      /* fill has nothing more to give */
+};
+
+struct sheet_reader {
+    /* Make t->state, read what names the columns. */
+    enum plim_status (*open)(struct sheet *t, const struct input_file *file, struct plim_error *err);
+    enum plim_status (*fill)(struct sheet *t, struct plim_error *err);
+    void (*close)(struct sheet *t);
+    size_t (*bytes_most)(const struct input_file *file);
+};
+
+extern const struct sheet_reader csv_reader, json_array_reader, conll_reader;
+
+/* Have at least one byte of input at t->in[t->in_at]; false in *more: there is none. */
+enum plim_status sheet_more(struct sheet *t, bool *more, struct plim_error *err);
+
+static inline bool sheet_full(const struct sheet *t) { return t->out_len >= SHEET_OUT; }
+static inline void sheet_put(struct sheet *t, char c) { t->out[t->out_len++] = c; }
+void sheet_put_text(struct sheet *t, const char *text, size_t len); /* as it is */
+void sheet_put_escaped(struct sheet *t, unsigned char c);           /* one byte of a JSON text */
+void sheet_put_quoted(struct sheet *t, const char *text, size_t len);
+
+/* End the present line; a row that has line ends inside is followed by as many empty lines. Without room they stay owed, and
+ * sheet_full is true. */
+void sheet_end_line(struct sheet *t);
+
+/* Which of the wanted fields has this name; -1: none. With none wanted, every name is 0. */
+int sheet_wants(const struct sheet *t, const char *name, size_t len);
+
+/* Every wanted field must be among `count` names, unless it is optional or an earlier optional one is there. */
+enum plim_status sheet_check_names(const struct sheet *t, const char *const *names, int count,
+                                   struct plim_error *err);
+
+/* A row that cannot be read: an error at the present line, or with skip_bad a line that is no JSON. */
+enum plim_status sheet_bad_row(struct sheet *t, const char *what, struct plim_error *err);
+
+#endif
