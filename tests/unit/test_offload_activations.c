@@ -143,8 +143,9 @@ static void test_the_clock_waits(void **state)
     job_release(&job);
 }
 
-/* A budget that is a little too small for the whole batch at once: layers are parked, unless a pin forbids it, and that is
- * the faster plan. Of the host no more is taken than its line allows. */
+/* A budget that is a little too small for the whole batch at once: smaller parts are nearly as fast, and nothing is parked. Where
+ * the batch is pinned and layers may not be recomputed in full, layers are parked, and without that nothing fits. Of the host no
+ * more is taken than its line allows. */
 static void test_the_planner_parks(void **state)
 {
     (void)state;
@@ -152,15 +153,21 @@ static void test_the_planner_parks(void **state)
     struct plan_bound bound;
     open_job("training.max_grad_norm=1");
     struct knobs k = parked(0, RECOMPUTE_SELECTIVE);
+    request.pins.state_tier = request.pins.grad_tier = request.pins.param_tier = TIER_DEVICE;
     must(plan_bound_of(&request, &k, NULL, &bound, &err));
     request.budget = bound.total - ((int64_t)700 << 20);
     must(plan_search(&request, &with, &err));
-    request.pins.offload_layers = 0;
-    must(plan_search(&request, &without, &err));
+    assert_int_equal(with.knobs.offload_layers, 0);
+    plan_release(&with);
+    request.pins.micro_batch = k.micro_batch, request.pins.recompute = RECOMPUTE_SELECTIVE;
+    request.pins.full_layers = 0, request.pins.offload_layers = 0;
+    request.budget -= (int64_t)1 << 30;
+    assert_int_equal(plan_search(&request, &without, &err), PLIM_NO_FIT);
+    request.pins.offload_layers = KNOB_OPEN;
+    must(plan_search(&request, &with, &err));
     assert_true(with.fits && with.knobs.offload_layers > 0 && with.total <= request.budget);
-    assert_int_equal(without.knobs.offload_layers, 0);
-    assert_true(with.step_seconds < without.step_seconds);
-    request.pins.offload_layers = KNOB_OPEN, request.host_budget = with.host - 1;
+    request.pins.micro_batch = request.pins.recompute = request.pins.full_layers = KNOB_OPEN;
+    request.host_budget = with.host - 1;
     plan_release(&with);
     must(plan_search(&request, &with, &err));
     assert_true(with.fits && with.host <= request.host_budget);
