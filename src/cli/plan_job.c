@@ -49,7 +49,7 @@ static bool names_disk(const struct job *job)
 enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool here, struct planned *out,
                               struct plim_error *err)
 {
-    struct overhead overhead = runtime_overhead();
+    struct overhead overhead = runtime_overhead(facts->threads, NULL);
     overhead.bytes += job_telling_bytes(job);
     if (facts->ranks > 1)
         overhead.bytes += comm_library_bytes(facts->node_ranks ? facts->node_ranks : facts->ranks);
