@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "base/file.h"
 #include "cli/plan_job.h"
+#include "cli/train_ranks.h"
 #include "job/cluster.h"
 #include "job/preset.h"
 #include "report/snapshot.h"
@@ -114,13 +115,17 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
         return plim_fail(err, PLIM_BAD_INPUT, "plan: options '--ranks' and '--nodes': write 1 or more");
     cluster_from_keys(&o->cluster, job->training.link, job->training.network);
     if (o->device) cluster_find(o->device, &o->cluster);
+    int64_t nodes = o->cluster.nodes ? o->cluster.nodes : 1, local = o->cluster.ranks / nodes;
+    if (!o->device && local > 1) ranks_share_cores(job, (int)local);
     struct job asked = *job; /* a device that is named is planned for, whatever the budget leaves of it */
     if (strcmp(job->training.device, "auto")) asked.budget = 0;
     enum plim_status status =
         o->device ? preset_find(o->device, preset, err) : cli_open_device(&asked, device, err);
     if (status != PLIM_OK && o->device) plim_error_prefix(err, "plan: option '--device'");
     if (status == PLIM_OK && !o->device) preset->facts = (*device)->facts;
-    if (status == PLIM_OK) status = cluster_apply(&o->cluster, &preset->facts, err);
+    if (status == PLIM_OK && !o->device && local > 1 && preset->facts.unified_memory)
+        ranks_share_memory(&preset->facts, (int)local);
+    if (status == PLIM_OK) status = plan_find_link(&o->cluster, !o->device, &preset->facts, err);
     if (status == PLIM_OK) job->ranks = preset->facts.ranks;
     if (status == PLIM_OK) status = cli_check_mode(&o->job, preset->facts.ranks, "write --ranks N", err);
     if (status == PLIM_OK) status = cli_meet_device(job, &preset->facts, &o->job, err);

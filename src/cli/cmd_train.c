@@ -193,8 +193,7 @@ static enum plim_status share_machine(struct device *device, struct comm *comm, 
     device->facts.async_exchanges = comm->lane && device->facts.unified_memory;
     device->facts.host_bytes /= (size_t)comm->local_ranks;
     if (!device->facts.unified_memory) return join_cards(device, comm, err);
-    device->facts.memory_bytes /= (size_t)comm->local_ranks;
-    device->facts.free_bytes /= (size_t)comm->local_ranks;
+    ranks_share_memory(&device->facts, comm->local_ranks);
     return PLIM_OK;
 }
 
@@ -217,8 +216,7 @@ static void share_out(struct job *job, const struct comm *comm)
     if (!comm) return;
     job->ranks = comm->ranks, job->rank = comm->rank;
     share_cards(job, comm);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN) / comm->local_ranks;
-    if (!job->training.threads) job->training.threads = cores > 1 ? cores : 1;
+    ranks_share_cores(job, comm->local_ranks);
 }
 
 /* A trainer that is ready for its first step; what goes wrong on one rank is every rank's error. */
@@ -229,7 +227,7 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
     enum plim_status status = cli_open_device(job, device, err);
     if (status == PLIM_OK) status = share_machine(*device, comm, err);
     status = comm_agree(comm, status, err);
-    if (status == PLIM_OK && comm) status = train_find_link(job, *device, &f->job, err);
+    if (status == PLIM_OK && comm) status = train_find_link(job, *device, err);
     if (status == PLIM_OK) status = cli_meet_device(job, &(*device)->facts, &f->job, err);
     if (status == PLIM_OK && comm_rank(comm) == 0) status = open_log(log, f, job, *device, err);
     status = comm_agree(comm, status, err);

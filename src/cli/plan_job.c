@@ -58,16 +58,12 @@ enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool 
     enum plim_status status = corpus_measure(job, here, &out->no_data, err);
     if (status != PLIM_OK) return status;
     if (here)
-        runtime_learn_disk(job, facts, NULL);
+        runtime_recall_disk(job, facts);
     else if (!facts->unified_memory && names_disk(job))
         facts->disk_bandwidth = FACTS_DISK_ASSUMED;
-    for (bool again = true; again && status == PLIM_OK;) {
-        plan_release(&out->plan);
-        status = runtime_request(job, facts, overhead.bytes, &out->request, err);
-        if (status != PLIM_OK) return status;
-        status = make_plan(job, &out->request, overhead, &out->plan, err);
-        again = here && status == PLIM_OK && runtime_learn_disk(job, facts, &out->plan);
-    }
+    if (status == PLIM_OK) status = runtime_request(job, facts, overhead.bytes, &out->request, err);
+    if (status != PLIM_OK) return status;
+    status = make_plan(job, &out->request, overhead, &out->plan, err);
     if (status != PLIM_OK && status != PLIM_NO_FIT) return status;
     if (report_fill(&out->report, job, &out->request, &out->plan, &filling) != PLIM_OK)
         return *err = filling, filling.status;

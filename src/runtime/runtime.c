@@ -112,14 +112,12 @@ enum plim_status runtime_same_plan(const struct runtime *rt, const struct plan *
     return status == PLIM_OK ? comm_same(comm, plan->layout.offset, bytes, "the layout", err) : status;
 }
 
-bool runtime_learn_disk(const struct job *job, struct device_facts *facts, const struct plan *plan)
+bool runtime_recall_disk(const struct job *job, struct device_facts *facts)
 {
     struct disk_speed speed;
     bool known = disk_speed_recall(job_disk_dir(job), &speed);
-    bool measures = plan && plan->disk > 0 && !known && disk_speed_wanted();
-    if (measures) disk_speed_measure(job_disk_dir(job), &speed, NULL); /* or what is assumed stays */
     disk_speed_apply(&speed, facts);
-    return measures;
+    return known;
 }
 
 static enum plim_status plan_once(struct runtime *rt, struct device *device, struct job *job,
@@ -136,26 +134,11 @@ static enum plim_status plan_once(struct runtime *rt, struct device *device, str
     return rt->reserve_used ? PLIM_OK : status;
 }
 
-/* Rank 0 measures for all. */
-static enum plim_status learn_disk(const struct runtime *rt, bool *again, struct plim_error *err)
-{
-    struct device *device = rt->device;
-    *again = false;
-    if (comm_rank(device->comm) == 0) *again = runtime_learn_disk(rt->job, &device->facts, &rt->plan);
-    return device->comm ? comm_broadcast(device->comm, again, sizeof *again, 0, err) : PLIM_OK;
-}
-
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
                               struct overhead overhead, struct plim_error *err)
 {
-    bool again = false;
-    runtime_learn_disk(job, &device->facts, NULL);
+    runtime_recall_disk(job, &device->facts);
     enum plim_status status = plan_once(rt, device, job, overhead, err);
-    if (status == PLIM_OK) status = learn_disk(rt, &again, err);
-    if (again && status == PLIM_OK) {
-        plan_release(&rt->plan);
-        status = plan_once(rt, device, job, overhead, err);
-    }
     if (status == PLIM_OK) status = runtime_same_plan(rt, &rt->plan, err);
     if (status != PLIM_OK) return status;
     rt->arena = rt->plan.layout.arena_bytes;

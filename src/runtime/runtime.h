@@ -88,9 +88,9 @@ struct overhead runtime_overhead(int threads, const struct comm *comm);
 enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
                                  struct plan_request *out, struct plim_error *err);
 
-/* The disk under the job's output.dir, as its file system is known (exec/disk_speed.h). With a plan that uses it and a file
- * system that nobody has measured yet, it is measured: true, and the plan is to be made again. */
-bool runtime_learn_disk(const struct job *job, struct device_facts *facts, const struct plan *plan);
+/* The disk under the job's output.dir, as `plimsoll calibrate` has measured its file system (exec/disk_speed.h). False: nobody has,
+ * and a modest disk is assumed. Neither plans nor runs measure: both count with the same numbers. */
+bool runtime_recall_disk(const struct job *job, struct device_facts *facts);
 
 /* The fastest plan of the job that fits, the same on every rank. On an error rt->plan is empty or, with PLIM_NO_FIT, the smallest there is. */
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,

@@ -114,16 +114,17 @@ static enum plim_status make_plan(struct trainer *t, struct device *device, stru
     return status;
 }
 
-/* What the disk tier is made of, and how fast it is by the plan. */
-static void note_disk(struct trainer *t)
+/* What the disk tier is made of, and how fast it is by the plan: as measured, or as assumed. */
+static void note_disk(struct trainer *t, bool measured)
 {
     const struct runtime *rt = &t->runtime;
     const struct device_facts *f = &rt->device->facts;
     char bytes[BYTES_TEXT];
     if (!rt->disk) return;
-    strbuf_addf(&t->start.notes, "disk tier: %s below %s, %s; planned with %.3g GB/s\n",
+    strbuf_addf(&t->start.notes, "disk tier: %s below %s, %s; planned with %.3g GB/s%s\n",
                 bytes_format(bytes, (uint64_t)rt->plan.disk), job_disk_dir(t->job), disk_describe(rt->disk),
-                1e-9 * (f->unified_memory ? f->lower_bandwidth : f->disk_bandwidth));
+                1e-9 * (f->unified_memory ? f->lower_bandwidth : f->disk_bandwidth),
+                measured ? "" : " (assumed; plimsoll calibrate --disk FOLDER measures it)");
 }
 
 /* Which command says more about a job that does not fit. */
@@ -141,7 +142,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
                                      struct plim_error *err)
 {
     struct job *job = t->job;
-    runtime_learn_disk(job, &device->facts, NULL);
+    bool measured = runtime_recall_disk(job, &device->facts);
     enum plim_status status = check_changes(job, &t->options, &device->facts, overhead, err);
     if (status == PLIM_OK) status = make_plan(t, device, overhead, err);
     if (status == PLIM_NO_FIT) name_plan(job, err);
@@ -156,7 +157,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
     trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
     t->stage = STAGE_COMMIT;
     status = runtime_commit(&t->runtime, err);
-    if (status == PLIM_OK) note_disk(t);
+    if (status == PLIM_OK) note_disk(t, measured);
     if (status == PLIM_OK) status = cutting_open(&t->cutting, job_rows(job), err);
     return status == PLIM_OK ? trainer_bind(t, err) : status;
 }
