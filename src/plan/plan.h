@@ -95,7 +95,8 @@ bool plan_within(const struct plan_request *request, int64_t total, int64_t host
 /* What plan_bound_of and the oracle find of a set of knobs. */
 struct plan_bound {
     int64_t total, host;
-    int64_t own; /* of the host's bytes, the plan's own data structures */
+    int64_t own;  /* of the host's bytes, the plan's own data structures */
+    int64_t tape; /* of them, the tape and layout that making the plan builds at once; of the oracle alone */
     double step_seconds;
 };
 

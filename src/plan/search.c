@@ -478,9 +478,9 @@ static enum plim_status make(struct search *s, const struct knobs *knobs, struct
 {
     struct plan_bound b;
     enum plim_status status = oracle_ask(&s->oracle, knobs, &b, s->err);
-    if (status == PLIM_OK && b.own > plan_tape_most(s->request)) {
-        if (b.own > s->oracle.largest) s->oracle.largest = b.own;
-        status = plan_refuse_search(s->request, b.own, s->err);
+    if (status == PLIM_OK && b.tape > plan_tape_most(s->request)) {
+        if (b.tape > s->oracle.largest) s->oracle.largest = b.tape;
+        status = plan_refuse_search(s->request, b.tape, s->err);
     }
     oracle_rest(&s->oracle);
     return status == PLIM_OK ? plan_make(s->request, knobs, out, s->err) : status;

@@ -4,6 +4,7 @@
 #include "mem/os.h"
 #include "runtime/feed.h"
 #include "runtime/initial_weights.h"
+#include "runtime/lengths.h"
 #include "runtime/load.h"
 #include "runtime/runtime_part.h"
 
@@ -36,11 +37,21 @@ struct overhead runtime_overhead(int threads, const struct comm *comm)
     return (struct overhead){stated, stated - least};
 }
 
+/* Programs of several row lengths: the plan's own, one for each step of the ladder, and half as many for an evaluation, which
+ * only goes forward. */
+static int count_lengths(const struct job *job, int64_t time)
+{
+    int64_t ladder[LENGTHS_LADDER];
+    int programs = 1 + lengths_ladder(time, ladder);
+    return programs + (job->validation.count ? (programs + 1) / 2 : 0);
+}
+
 enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
                                  struct plan_request *out, struct plim_error *err)
 {
     const struct objective_row *objective = objective_row(job_objective(job));
     job_request(job, facts, overhead, out);
+    if (out->lengths > 1) out->lengths = count_lengths(job, out->time);
     struct rows rows = {.count = out->rows * objective->rows,
                         .time = out->time,
                         .source_time = job->data.max_source_length ? job->data.max_source_length : out->time};
