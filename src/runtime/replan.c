@@ -229,9 +229,13 @@ static enum plim_status stand_by(struct runtime *rt, struct plim_error *err)
 static enum plim_status search(struct runtime *rt, const struct plan_request *request, struct plan *next,
                                bool *reserve_used, struct plim_error *err)
 {
-    enum plim_status status = plan_search(request, next, err);
-    *reserve_used = status == PLIM_NO_FIT && runtime_search_again(rt, request, next);
-    return *reserve_used ? PLIM_OK : status;
+    for (;;) {
+        enum plim_status status = plan_search(request, next, err);
+        *reserve_used = status == PLIM_NO_FIT && runtime_search_again(rt->reserve, request, next);
+        if (*reserve_used) return PLIM_OK;
+        if (status != PLIM_NO_FIT || !facts_shrink_disk(&rt->device->facts)) return status;
+        plan_release(next);
+    }
 }
 
 /* The present plan in micro-batches of another size: nothing is compared. */

@@ -60,16 +60,34 @@ enum plim_status runtime_request(struct job *job, const struct device_facts *fac
     return job_check_budget(job, out, err);
 }
 
-bool runtime_search_again(const struct runtime *rt, const struct plan_request *request, struct plan *plan)
+bool runtime_search_again(int64_t reserve, const struct plan_request *request, struct plan *plan)
 {
     struct plan_request exact = *request;
     struct plan tight;
-    exact.overhead -= rt->reserve;
-    if (!rt->reserve) return false;
+    exact.overhead -= reserve;
+    if (!reserve) return false;
     bool found = plan_search(&exact, &tight, NULL) == PLIM_OK;
     if (found) plan_release(plan), *plan = tight;
     if (!found) plan_release(&tight);
     return found;
+}
+
+enum plim_status runtime_find_plan(struct job *job, struct device_facts *facts, int64_t reserve,
+                                   struct plan_request *request, struct plan *out, bool *reserve_used,
+                                   struct plim_error *err)
+{
+    struct job asked = *job;
+    struct plan_request first = *request;
+    for (;;) {
+        enum plim_status status = job_plan(job, request, out, err);
+        *reserve_used = status == PLIM_NO_FIT && runtime_search_again(reserve, request, out);
+        if (*reserve_used && err) *err = (struct plim_error){0};
+        if (*reserve_used) return PLIM_OK;
+        if (status != PLIM_NO_FIT || !facts_shrink_disk(facts)) return status;
+        plan_release(out);
+        *job = asked, *request = first;
+        if (err) *err = (struct plim_error){0};
+    }
 }
 
 int64_t runtime_search_line(const struct runtime *rt, int64_t budget)
@@ -140,9 +158,9 @@ static enum plim_status plan_once(struct runtime *rt, struct device *device, str
     if (device->comm) status = comm_agree(device->comm, status, err);
     if (status == PLIM_OK && device->comm) status = share_line(rt, err);
     rt->request.search_line = runtime_search_line(rt, rt->request.budget);
-    if (status == PLIM_OK) status = job_plan(job, &rt->request, &rt->plan, err);
-    rt->reserve_used = status == PLIM_NO_FIT && runtime_search_again(rt, &rt->request, &rt->plan);
-    return rt->reserve_used ? PLIM_OK : status;
+    if (status != PLIM_OK) return status;
+    return runtime_find_plan(job, &device->facts, rt->reserve, &rt->request, &rt->plan, &rt->reserve_used,
+                             err);
 }
 
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
@@ -163,8 +181,10 @@ enum plim_status runtime_fit_loader(struct job *job, const struct device_facts *
     struct plan_request request;
     struct plan plan = {0};
     struct job smaller = *job;
+    struct device_facts least = *facts;
     if (job->loader_sizes.count < 2) return PLIM_OK;
-    enum plim_status status = runtime_request(&smaller, facts, overhead.bytes, &request, err);
+    facts_shrink_disk(&least); /* as a re-plan does, before it refuses */
+    enum plim_status status = runtime_request(&smaller, &least, overhead.bytes, &request, err);
     if (status != PLIM_OK) return status;
     request.search_line = facts->unified_memory ? request.budget : 0; /* it begins there */
     request.budget = budget;

@@ -92,6 +92,13 @@ enum plim_status runtime_request(struct job *job, const struct device_facts *fac
  * and a modest disk is assumed. Neither plans nor runs measure: both count with the same numbers. */
 bool runtime_recall_disk(const struct job *job, struct device_facts *facts);
 
+/* The plan of a request, which `plan` prints and a run executes: the fastest that fits; where none does, one that uses the process's
+ * reserve up, or one with the smallest buffers of the disk tier, which facts have then. The job's loader may become smaller.
+ * PLIM_NO_FIT: there is none, and `out` is the smallest. request->facts is `facts`. */
+enum plim_status runtime_find_plan(struct job *job, struct device_facts *facts, int64_t reserve,
+                                   struct plan_request *request, struct plan *out, bool *reserve_used,
+                                   struct plim_error *err);
+
 /* The fastest plan of the job that fits, the same on every rank. On an error rt->plan is empty or, with PLIM_NO_FIT, the smallest there is. */
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
                               struct overhead overhead, struct plim_error *err);
