@@ -17,7 +17,8 @@ struct train_flags {
     struct job_options job;
     int64_t steps;
     bool steps_given;
-    const char *log, *trace;
+    const char *log, *trace, *plan;
+    struct kept_plan kept;
     int64_t trace_step;
     bool resume, overwrite, profile, numerics, json, save, verbose;
     struct string_list budget_at, change;
@@ -30,6 +31,8 @@ static const struct option_row rows[] = {
      .given = OPTION_GIVEN(struct train_flags, job.budget_given)},
     {"budget-at", 0, OPTION_STRING_LIST, AT(budget_at), "STEP=BYTES",
      "before this step the budget becomes BYTES"},
+    {"plan", 0, OPTION_STRING, AT(plan), "FILE",
+     "run the plan that plimsoll plan -o FILE has kept, exactly; refused when job, budget or device changed"},
     {"steps", 'n', OPTION_INT64, AT(steps), "N", "optimizer steps instead of the config's",
      .given = OPTION_GIVEN(struct train_flags, steps_given)},
     {"log", 'l', OPTION_STRING, AT(log), "FILE", "write JSON lines to FILE (- for standard output)"},
@@ -59,6 +62,7 @@ static const struct option_row rows[] = {
 
 static const struct option_example examples[] = {
     {"train small.yaml --budget 64MiB", "plan and train inside 64 MiB"},
+    {"train small.yaml --plan small.plan", "the plan that plimsoll plan -o small.plan has kept"},
     {"train small.yaml --log run.jsonl", "with a line of JSON per step"},
     {"train small.yaml --budget-at 50=40MiB --budget-at 80=64MiB", "the line moves while it runs"},
     {"train llama.yaml --deepspeed ds.json", "with DeepSpeed's configuration"},
@@ -245,6 +249,7 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
                                     .numerics = f->numerics || job->training.check_numerics,
                                     .trace = f->trace,
                                     .trace_step = f->trace_step,
+                                    .kept = f->plan ? &f->kept : NULL,
                                     .save_at_end = f->save};
     status = trainer_open(job, *device, &options, trainer, err);
     if (status != PLIM_OK) return status;
@@ -319,6 +324,8 @@ static enum plim_status load(struct job *job, struct train_flags *f, struct plim
 {
     enum plim_status status = cli_load_job(job, &f->job, err);
     if (status == PLIM_OK) status = job_check_training(job, err);
+    if (status == PLIM_OK && f->plan) status = kept_plan_load(f->plan, &f->kept, err);
+    if (status == PLIM_OK && f->plan) status = kept_plan_meet(&f->kept, job, err);
     if (status == PLIM_OK && f->steps_given && f->steps < 1)
         status = plim_fail(err, PLIM_BAD_INPUT, "train: option '--steps': %lld; write 1 or more",
                            (long long)f->steps);
@@ -361,6 +368,7 @@ static int load_and_train(struct train_flags *f, const char *config)
     if (comm_rank(comm) > 0) f->job.quiet = true; /* notes that all ranks have are rank 0's to tell */
     if (status == PLIM_OK) status = prepare(f, comm, &job, &err);
     int code = status == PLIM_OK ? train(&job, f, comm) : tell_error(comm, status, &err);
+    kept_plan_release(&f->kept);
     job_release(&job);
     comm_close(comm);
     return code;

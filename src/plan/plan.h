@@ -64,6 +64,7 @@ struct plan {
     int64_t budget, overhead;
     int64_t total; /* what the budget is held against: the process on the CPU, the device's bytes on a GPU */
     int64_t device, host, disk;
+    int64_t planning;    /* of overhead, what comparing plans took beyond the plan itself */
     double step_seconds; /* predicted, one optimizer step */
     struct plan_search_report {
         double gap; /* no plan that fits is faster by more than this share, as far as the axes are ordered */

@@ -534,7 +534,7 @@ static enum plim_status count_planning(struct search *s, struct plan *out, enum 
     int64_t largest = s->oracle.largest > own.loop + own.update ? s->oracle.largest : own.loop + own.update;
     int64_t more = plan_needs(r, largest) - r->beside - out->total;
     if (!r->facts->unified_memory || more <= 0) return status;
-    out->total += more, out->host += more, out->overhead += more;
+    out->total += more, out->host += more, out->overhead += more, out->planning = more;
     out->fits = out->fits && plan_within(r, out->total, out->host);
     return out->fits ? status : say_missing(s, out);
 }

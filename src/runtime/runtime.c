@@ -149,8 +149,8 @@ bool runtime_recall_disk(const struct job *job, struct device_facts *facts)
     return known;
 }
 
-static enum plim_status plan_once(struct runtime *rt, struct device *device, struct job *job,
-                                  struct overhead overhead, struct plim_error *err)
+enum plim_status runtime_ask(struct runtime *rt, struct device *device, struct job *job,
+                             struct overhead overhead, struct plim_error *err)
 {
     *rt = (struct runtime){.device = device, .job = job, .spec = job->spec, .reserve = overhead.reserve};
     enum plim_status status = device->comm ? share_facts(device, err) : PLIM_OK;
@@ -158,16 +158,17 @@ static enum plim_status plan_once(struct runtime *rt, struct device *device, str
     if (device->comm) status = comm_agree(device->comm, status, err);
     if (status == PLIM_OK && device->comm) status = share_line(rt, err);
     rt->request.search_line = runtime_search_line(rt, rt->request.budget);
-    if (status != PLIM_OK) return status;
-    return runtime_find_plan(job, &device->facts, rt->reserve, &rt->request, &rt->plan, &rt->reserve_used,
-                             err);
+    return status;
 }
 
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
                               struct overhead overhead, struct plim_error *err)
 {
     runtime_recall_disk(job, &device->facts);
-    enum plim_status status = plan_once(rt, device, job, overhead, err);
+    enum plim_status status = runtime_ask(rt, device, job, overhead, err);
+    if (status == PLIM_OK)
+        status = runtime_find_plan(job, &device->facts, rt->reserve, &rt->request, &rt->plan,
+                                   &rt->reserve_used, err);
     if (status == PLIM_OK) status = runtime_same_plan(rt, &rt->plan, err);
     if (status != PLIM_OK) return status;
     rt->arena = rt->plan.layout.arena_bytes;

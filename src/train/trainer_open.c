@@ -85,6 +85,26 @@ static void note_line(void *arg, enum log_level level, const char *line)
     trainer_tell(arg, &(struct train_event){.kind = TRAIN_NOTE, .text = line});
 }
 
+/* Another cut of the work than the checkpoint's changes the order of sums. */
+static void note_cut(struct trainer *t, int64_t saved, const char *why)
+{
+    strbuf_addf(&t->start.notes,
+                "the checkpoint's micro-batch of %lld %s, %lld does: losses may differ in the last digits\n",
+                (long long)saved, why, (long long)t->runtime.plan.knobs.micro_batch);
+}
+
+/* A plan that was kept stands as it is, after a resume, too. */
+static enum plim_status take_kept(struct trainer *t, struct device *device, struct overhead overhead,
+                                  struct plim_error *err)
+{
+    struct run_pins pins;
+    enum plim_status status = runtime_plan_kept(&t->runtime, device, t->job, overhead, t->options.kept, err);
+    run_start_pins(&t->start, t->job, &pins);
+    if (status == PLIM_OK && pins.micro_batch && pins.micro_batch != t->runtime.plan.knobs.micro_batch)
+        note_cut(t, pins.micro_batch, "is not the kept plan's");
+    return status;
+}
+
 /* The plan; after a resume, first one that keeps the bits of the checkpoint's. A line that moves later is free to cut
  * the work anew, so the pins hold for this plan alone. */
 static enum plim_status make_plan(struct trainer *t, struct device *device, struct overhead overhead,
@@ -105,12 +125,7 @@ static enum plim_status make_plan(struct trainer *t, struct device *device, stru
     *job = asked;
     plan_release(&t->runtime.plan);
     status = runtime_plan(&t->runtime, device, job, overhead, err);
-    if (status == PLIM_OK)
-        strbuf_addf(
-            &t->start.notes,
-            "the checkpoint's micro-batch of %lld does not fit this budget, %lld does: losses may differ "
-            "in the last digits\n",
-            (long long)pins.micro_batch, (long long)t->runtime.plan.knobs.micro_batch);
+    if (status == PLIM_OK) note_cut(t, pins.micro_batch, "does not fit this budget");
     return status;
 }
 
@@ -144,7 +159,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
     struct job *job = t->job;
     bool measured = runtime_recall_disk(job, &device->facts);
     enum plim_status status = check_changes(job, &t->options, &device->facts, overhead, err);
-    if (status == PLIM_OK) status = make_plan(t, device, overhead, err);
+    if (status == PLIM_OK) status = (t->options.kept ? take_kept : make_plan)(t, device, overhead, err);
     if (status == PLIM_NO_FIT) name_plan(job, err);
     struct disk_line disk;
     if (status == PLIM_OK) disk_line_of(job, &t->runtime.plan, checkpoint_count(job->output_dir), &disk);
