@@ -36,6 +36,37 @@ struct record_encoder {
     struct progress progress;
 };
 
+/* Bytes of text that are encoded at once, at most. */
+static size_t piece_most(const struct record_rules *rules)
+{
+    bool whole = rules->kind != RECORD_CHAT && rules->longest <= RECORD_PIECE;
+    return whole ? rules->longest : RECORD_PIECE;
+}
+
+/* A word of a few letters takes 64 bytes in a cache: of small data, a few of its bytes each. */
+static struct encoder_room room_of(const struct record_rules *rules)
+{
+    enum { KEEP = 16 << 10, CACHE_TIMES = 16 };
+    uint64_t needed = rules->data_bytes * CACHE_TIMES;
+    return (struct encoder_room){.cache = needed && needed < ENCODER_CACHE ? (size_t)needed : ENCODER_CACHE,
+                                 .keep = KEEP};
+}
+
+static enum plim_status open_encoder(const struct record_rules *rules, struct encoder **out,
+                                     struct plim_error *err)
+{
+    struct encoder_room room = room_of(rules);
+    enum plim_status status = encoder_open_within(rules->codec->tokenizer, &room, out, err);
+    if (status == PLIM_OK) encoder_limit(*out, ENCODER_LIMIT(piece_most(rules)));
+    return status;
+}
+
+static size_t encoder_bytes(const struct record_rules *rules)
+{
+    struct encoder_room room = room_of(rules);
+    return encoder_room_bytes(rules->codec->tokenizer, &room) + ENCODER_LIMIT(piece_most(rules));
+}
+
 enum plim_status record_encoder_open(const struct record_rules *rules, struct record_encoder **out,
                                      struct plim_error *err)
 {
@@ -43,7 +74,7 @@ enum plim_status record_encoder_open(const struct record_rules *rules, struct re
     if (!enc) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for an encoder");
     enc->rules = *rules;
     enum plim_status status =
-        rules->codec->tokenizer ? encoder_open(rules->codec->tokenizer, &enc->encoder, err) : PLIM_OK;
+        rules->codec->tokenizer ? open_encoder(rules, &enc->encoder, err) : PLIM_OK;
     if (status != PLIM_OK) {
         free(enc);
         return status;
@@ -76,9 +107,8 @@ size_t record_tokens_most(const struct record_rules *rules, size_t len)
 size_t record_encoder_bytes_most(const struct record_rules *rules)
 {
     bool chat = rules->kind == RECORD_CHAT;
-    size_t longest = rules->longest, piece = chat || longest > RECORD_PIECE ? RECORD_PIECE : longest;
-    return sizeof(struct record_encoder) +
-           (rules->codec->tokenizer ? encoder_bytes_most(rules->codec->tokenizer, piece) : 0) +
+    size_t longest = rules->longest;
+    return sizeof(struct record_encoder) + (rules->codec->tokenizer ? encoder_bytes(rules) : 0) +
            (chat ? record_chat_memory(longest) + record_chat_output(longest) : 0) +
            (rules->kind == RECORD_LABELS ? record_parts_bytes(rules, longest) : 0);
 }
