@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define STACK_BYTES  ((size_t)256 << 10)
-#define THREAD_BYTES ((size_t)192 << 10)
+#define THREAD_BYTES ((size_t)64 << 10)
 
 /* Cuts records into samples. */
 struct cutter {
@@ -300,9 +300,8 @@ static bool allocate(struct block_source *s)
     size_t tokens = s->caps.token_room * sizeof(int32_t), ends = s->caps.sample_room * sizeof(size_t);
     for (int i = 0; i < 2; i++) {
         struct block *b = &s->blocks[i];
-        b->tokens = malloc(tokens), b->end = malloc(ends);
+        b->tokens = intake_touched(tokens), b->end = intake_touched(ends);
         if (!b->tokens || !b->end) return false;
-        memset(b->tokens, 0, tokens), memset(b->end, 0, ends); /* there before they are needed */
     }
     s->cutter.window = malloc(((size_t)dataset_time(s->cutter.data) + 1) * sizeof(int32_t));
     return s->cutter.window != NULL;

@@ -23,7 +23,7 @@ struct progress {
 #define CHAT_TIMES     4
 #define CHAT_FIXED     ((size_t)32 << 10)
 #define CHAT_MEMORY    8
-#define CHAT_WORKSPACE ((size_t)1 << 20)
+#define CHAT_WORKSPACE ((size_t)256 << 10)
 
 struct record_encoder {
     struct record_rules rules;
@@ -39,32 +39,37 @@ struct record_encoder {
 /* Bytes of text that are encoded at once, at most. */
 static size_t piece_most(const struct record_rules *rules)
 {
-    bool whole = rules->kind != RECORD_CHAT && rules->longest <= RECORD_PIECE;
-    return whole ? rules->longest : RECORD_PIECE;
+    size_t longest = rules->kind == RECORD_CHAT ? record_chat_output(rules->longest) : rules->longest;
+    return longest < RECORD_PIECE ? longest : RECORD_PIECE;
 }
 
 /* A word of a few letters takes 64 bytes in a cache: of small data, a few of its bytes each. */
 static struct encoder_room room_of(const struct record_rules *rules)
 {
-    enum { KEEP = 16 << 10, CACHE_TIMES = 16 };
+    enum { KEEP_LEAST = 4 << 10, KEEP_MOST = 16 << 10, CACHE_TIMES = 16 };
+    size_t keep = 2 * piece_most(rules);
     uint64_t needed = rules->data_bytes * CACHE_TIMES;
     return (struct encoder_room){.cache = needed && needed < ENCODER_CACHE ? (size_t)needed : ENCODER_CACHE,
-                                 .keep = KEEP};
+                                 .keep = keep < KEEP_LEAST  ? KEEP_LEAST
+                                         : keep > KEEP_MOST ? KEEP_MOST
+                                                            : keep};
 }
 
 static enum plim_status open_encoder(const struct record_rules *rules, struct encoder **out,
                                      struct plim_error *err)
 {
     struct encoder_room room = room_of(rules);
-    enum plim_status status = encoder_open_within(rules->codec->tokenizer, &room, out, err);
-    if (status == PLIM_OK) encoder_limit(*out, ENCODER_LIMIT(piece_most(rules)));
-    return status;
+    return encoder_open_within(rules->codec->tokenizer, &room, out, err);
 }
 
+/* What it holds, and what a piece takes beyond that: of a long word, or of a normalizer that makes much of it. */
 static size_t encoder_bytes(const struct record_rules *rules)
 {
+    const struct tokenizer *tok = rules->codec->tokenizer;
     struct encoder_room room = room_of(rules);
-    return encoder_room_bytes(rules->codec->tokenizer, &room) + ENCODER_LIMIT(piece_most(rules));
+    size_t piece = piece_most(rules), word = ENCODER_LIMIT(piece),
+           normal = encoder_bytes_most(tok, piece) - encoder_bytes_most(tok, 0);
+    return encoder_room_bytes(tok, &room) + (word > normal ? word : normal);
 }
 
 enum plim_status record_encoder_open(const struct record_rules *rules, struct record_encoder **out,
@@ -73,8 +78,7 @@ enum plim_status record_encoder_open(const struct record_rules *rules, struct re
     struct record_encoder *enc = calloc(1, sizeof *enc);
     if (!enc) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for an encoder");
     enc->rules = *rules;
-    enum plim_status status =
-        rules->codec->tokenizer ? open_encoder(rules, &enc->encoder, err) : PLIM_OK;
+    enum plim_status status = rules->codec->tokenizer ? open_encoder(rules, &enc->encoder, err) : PLIM_OK;
     if (status != PLIM_OK) {
         free(enc);
         return status;

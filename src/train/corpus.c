@@ -165,7 +165,7 @@ static enum plim_status open_chat(struct corpus *c, struct plim_error *err)
 }
 
 /* Smaller loaders, from free to costly: no room for lines that hardly ever come, then fewer pieces are read ahead, then
- * fewer threads read them, and at last lines that may come are refused. The rows and their order are the same; blocks of a
+ * fewer threads read them, and at last lines that may come are refused, but none that is known to be there. The rows and their order are the same; blocks of a
  * shuffle are not among these, they are what the order is made of. */
 static const struct {
     uint64_t max_line_bytes;
@@ -198,11 +198,13 @@ static void measure(struct corpus *c)
 {
     struct job job = *c->job;
     const struct job_data *keys = &c->job->data;
+    uint64_t there = c->longest > c->longest_eval ? c->longest : c->longest_eval;
+    if (keys->skip_bad) there = 0; /* may be refused */
     c->bytes = all_bytes(c, &job);
     add_size(&c->sizes, &job, c->bytes);
     for (int i = 0; i < SMALLER; i++) {
-        if (!keys->max_line_given && smaller[i].max_line_bytes < job.data.max_line_bytes)
-            job.data.max_line_bytes = smaller[i].max_line_bytes;
+        uint64_t line = smaller[i].max_line_bytes > there ? smaller[i].max_line_bytes : there;
+        if (!keys->max_line_given && line < job.data.max_line_bytes) job.data.max_line_bytes = line;
         if (!keys->workers_given && smaller[i].workers < job.data.workers)
             job.data.workers = smaller[i].workers;
         if (!keys->prefetch_given && smaller[i].pieces < pieces_of(&job)) job.data.pieces = smaller[i].pieces;
