@@ -18,7 +18,7 @@
 #include <string.h>
 
 #define STACK_BYTES  ((size_t)512 << 10)
-#define THREAD_BYTES ((size_t)96 << 10) /* stack and allocator of a worker, touched: 24 KiB with most data */
+#define THREAD_BYTES ((size_t)64 << 10) /* stack and allocator of a worker, touched: 24 KiB with most data */
 #define CHAT_TOKENS  ((size_t)64 << 10) /* of a slot's conversations, about */
 #define SPARE_IDS    16                 /* an encoder asks for a few more than it adds */
 
@@ -132,8 +132,7 @@ static size_t longest_line(const struct intake_options *o)
     return most < o->max_line ? (size_t)most : o->max_line;
 }
 
-/* Pieces of small data are few: a slot for each is enough. */
-static uint64_t pieces_of(const struct inputs *in)
+uint64_t intake_pieces(const struct inputs *in)
 {
     uint64_t sum = 1;
     for (int i = 0; i < in->count; i++) {
@@ -170,7 +169,7 @@ static void size_up(const struct intake_options *o, struct sizes *out)
 {
     uint64_t ahead =
         o->workers > 0 ? (uint64_t)o->workers * (uint64_t)(o->prefetch > 0 ? o->prefetch : 1) : 0;
-    uint64_t pieces = pieces_of(o->inputs);
+    uint64_t pieces = intake_pieces(o->inputs);
     *out = (struct sizes){.slots = 1 + (ahead < pieces ? ahead : pieces),
                           .records = o->rules.kind == RECORD_TEXT ? 2 : (size_t)intake_lines_most(o) + 1,
                           .tokens = INTAKE_SLOT + INTAKE_SLOT / 4 + SPARE_IDS,

@@ -290,7 +290,9 @@ static void intake_options(const struct dataset *data, const struct loader_optio
                            struct intake_options *out)
 {
     dataset_intake_options(data, out);
-    out->workers = o->workers, out->prefetch = o->prefetch, out->max_line = o->max_line;
+    uint64_t pieces = intake_pieces(out->inputs);
+    out->workers = pieces < (uint64_t)o->workers ? (int)pieces : o->workers, out->prefetch = o->prefetch,
+    out->max_line = o->max_line;
     out->endless = !o->once, out->shuffle = !o->in_order, out->seed = o->seed;
     out->stop = o->workers > 0 ? NULL : o->stop; /* a waiting reader tells the maker */
 }
