@@ -24,7 +24,7 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(open(files[0]).read() == kept, "a plan takes it as it is")
     fixed = plim.run("plan", path, "--json", "-q", env={**env, "PLIMSOLL_CALIBRATE": "0"})
     plim.ok(fixed.returncode == 0 and open(files[0]).read() == kept, "fixed rates leave it alone")
-    busy = {**json.loads(kept), "others": 0.9}
+    busy = {**json.loads(kept), "others": 0.9, "tries": 0}
     with open(files[0], "w") as f: json.dump(busy, f)
     plim.run("plan", path, "--json", "-q", env=env)
     plim.ok(json.load(open(files[0])) == busy, "what is kept stays, though it was measured beside others")
