@@ -258,7 +258,7 @@ static enum plim_status calibrate_all(const struct calibrate_flags *f, int *code
 {
     struct comm *comm = NULL;
     bool tells = true;
-    enum plim_status status = comm_open(&comm, &tells, err);
+    enum plim_status status = comm_open(&comm, &tells, ranks_end_stuck, err);
     if (status == PLIM_OK) status = comm ? calibrate_link(f, comm, code, err) : calibrate(f, code, err);
     if (status != PLIM_OK && (!tells || comm_rank(comm) > 0))
         *code = plim_exit_code(status), status = PLIM_OK;

@@ -6,7 +6,7 @@
 #include "job/cluster.h"
 #include "job/preset.h"
 #include "report/snapshot.h"
-#include "runtime/kept_plan.h"
+#include "runtime/plan_file.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -148,7 +148,7 @@ static int show(struct job *job, const struct plan_options *o, const char *setti
     if (p.known && write_files(&p.report, o, &unwritten) != PLIM_OK)
         p.known = false, code = cli_error(&unwritten);
     if (p.known && status == PLIM_OK && o->keep &&
-        kept_plan_save(o->keep, settings, job, &p.request, &p.plan, &unwritten) != PLIM_OK)
+        plan_file_save(o->keep, settings, job, &p.request, &p.plan, &unwritten) != PLIM_OK)
         p.known = false, code = cli_error(&unwritten);
     if (p.known) {
         p.report.all_settings = o->settings;
@@ -210,7 +210,7 @@ static int run(int argc, char **argv)
         status = plim_fail(&err, PLIM_BAD_INPUT,
                            "plan: option '-o' keeps a plan for this machine, and --device names another "
                            "device; give one of them");
-    if (status == PLIM_OK) kept_plan_settings(&job, &settings);
+    if (status == PLIM_OK) plan_file_settings(&job, &settings);
     if (status == PLIM_OK) status = find_device(&job, &o, &preset, &device, &err);
     code = status == PLIM_OK ? show(&job, &o, strbuf_text(&settings), &preset.facts) : cli_error(&err);
     strbuf_release(&settings);

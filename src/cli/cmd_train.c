@@ -18,7 +18,7 @@ struct train_flags {
     int64_t steps;
     bool steps_given;
     const char *log, *trace, *plan;
-    struct kept_plan kept;
+    struct plan_file kept;
     int64_t trace_step;
     bool resume, overwrite, profile, numerics, json, save, verbose;
     struct string_list budget_at, change;
@@ -324,8 +324,8 @@ static enum plim_status load(struct job *job, struct train_flags *f, struct plim
 {
     enum plim_status status = cli_load_job(job, &f->job, err);
     if (status == PLIM_OK) status = job_check_training(job, err);
-    if (status == PLIM_OK && f->plan) status = kept_plan_load(f->plan, &f->kept, err);
-    if (status == PLIM_OK && f->plan) status = kept_plan_meet(&f->kept, job, err);
+    if (status == PLIM_OK && f->plan) status = plan_file_load(f->plan, &f->kept, err);
+    if (status == PLIM_OK && f->plan) status = plan_file_meet(&f->kept, job, err);
     if (status == PLIM_OK && f->steps_given && f->steps < 1)
         status = plim_fail(err, PLIM_BAD_INPUT, "train: option '--steps': %lld; write 1 or more",
                            (long long)f->steps);
@@ -349,13 +349,6 @@ static enum plim_status prepare(struct train_flags *f, struct comm *comm, struct
     return status;
 }
 
-/* From a thread beside one that cannot be called back. */
-static void end_stuck(const char *why)
-{
-    cli_say("%s", why);
-    _exit(plim_exit_code(PLIM_IO));
-}
-
 static int load_and_train(struct train_flags *f, const char *config)
 {
     struct plim_error err = {0};
@@ -363,12 +356,12 @@ static int load_and_train(struct train_flags *f, const char *config)
     struct job job = {0};
     f->job.config = config;
     bool tells;
-    enum plim_status status = comm_open(&comm, &tells, end_stuck, &err);
+    enum plim_status status = comm_open(&comm, &tells, ranks_end_stuck, &err);
     if (status != PLIM_OK && !comm) return tells ? cli_error(&err) : plim_exit_code(status);
     if (comm_rank(comm) > 0) f->job.quiet = true; /* notes that all ranks have are rank 0's to tell */
     if (status == PLIM_OK) status = prepare(f, comm, &job, &err);
     int code = status == PLIM_OK ? train(&job, f, comm) : tell_error(comm, status, &err);
-    kept_plan_release(&f->kept);
+    plan_file_release(&f->kept);
     job_release(&job);
     comm_close(comm);
     return code;

@@ -7,6 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
+void ranks_end_stuck(const char *why)
+{
+    cli_say("%s", why);
+    _exit(plim_exit_code(PLIM_IO));
+}
+
 void ranks_share_cores(struct job *job, int local_ranks)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN) / local_ranks;

@@ -6,6 +6,9 @@
 #include "job/cluster.h"
 #include "comm/comm.h"
 
+/* For comm_open: tells why and ends the process. */
+void ranks_end_stuck(const char *why);
+
 /* Ranks of one machine share its cores and its memory. Cores before the device is opened, where the job does not say how many. */
 void ranks_share_cores(struct job *job, int local_ranks);
 void ranks_share_memory(struct device_facts *facts, int local_ranks);

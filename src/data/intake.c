@@ -193,7 +193,7 @@ static struct record_rules rules_for(const struct intake_options *o, size_t long
     rules.longest = longest < o->max_line ? longest : o->max_line;
     for (int i = 0; i < o->inputs->count; i++) {
         rules.data_bytes += (uint64_t)o->inputs->file[i].bytes;
-        if (o->inputs->file[i].compression) return rules.data_bytes = 0, rules;
+        if (!input_is_plain(&o->inputs->file[i])) return rules.data_bytes = 0, rules;
     }
     return rules;
 }

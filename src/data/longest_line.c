@@ -49,7 +49,7 @@ size_t longest_line_of(const struct inputs *in, enum data_format format)
     size_t longest = 0;
     for (int i = 0; i < in->count; i++) {
         bytes += in->file[i].bytes;
-        if (in->file[i].compression || bytes > LONGEST_READ) return 0;
+        if (!input_is_plain(&in->file[i]) || bytes > LONGEST_READ) return 0;
     }
     if (format != DATA_LINES && format != DATA_JSONL) return 0;
     for (int i = 0; i < in->count; i++)

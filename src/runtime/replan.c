@@ -309,7 +309,7 @@ static enum plim_status search_and_move(struct runtime *rt, struct plan_request 
     request->budget = line;
     if (status != PLIM_NO_FIT || rt->plan.total > line) return status;
     plan_release(next);
-    *err = (struct plim_error){0};
+    if (err) *err = (struct plim_error){0};
     return recut(rt, request, rt->plan.knobs.micro_batch, next, reserve_used, err); /* the present one */
 }
 

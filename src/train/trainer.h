@@ -27,7 +27,7 @@
 #include "data/loader.h"
 #include "job/preset.h"
 #include "runtime/feed.h"
-#include "runtime/kept_plan.h"
+#include "runtime/plan_file.h"
 #include "runtime/lengths.h"
 #include "runtime/runtime.h"
 #include "train/best_model.h"
@@ -110,7 +110,7 @@ struct train_options {
     bool numerics;      /* tell the first tensor that overflows or underflows */
     const char *trace;  /* a file for a trace of one step, of each rank (snapshot_rank_path); NULL: none */
     int64_t trace_step; /* of this one, or the first after it that is made */
-    const struct kept_plan
+    const struct plan_file
         *kept;        /* the plan to run, borrowed until trainer_open returns; NULL: the fastest */
     bool save_at_end; /* and when stopped; false, without training.save_every: output.dir is not touched */
 };

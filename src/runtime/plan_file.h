@@ -1,13 +1,13 @@
-/* kept_plan.h - a plan in a file, to be run later exactly as it is.
+/* plan_file.h - a plan in a file, to be run later exactly as it is.
  *
- *     kept_plan_settings(&job, &settings);                          // after the job was read, before anything is planned
- *     kept_plan_save("job.plan", settings.data, &job, &request, &plan, &err);      // plimsoll plan -o
+ *     plan_file_settings(&job, &settings);                          // after the job was read, before anything is planned
+ *     plan_file_save("job.plan", settings.data, &job, &request, &plan, &err);      // plimsoll plan -o
  *
- *     struct kept_plan kept;
- *     kept_plan_load("job.plan", &kept, &err);                      // plimsoll train --plan
- *     kept_plan_meet(&kept, &job, &err);                            // the job and its budget are those of the plan
+ *     struct plan_file kept;
+ *     plan_file_load("job.plan", &kept, &err);                      // plimsoll train --plan
+ *     plan_file_meet(&kept, &job, &err);                            // the job and its budget are those of the plan
  *     runtime_plan_kept(&rt, device, &job, overhead, &kept, &err);  // and so are the device and every total
- *     kept_plan_release(&kept);
+ *     plan_file_release(&kept);
  *
  * The file has what a plan follows from (the job's settings, the device, the overhead), the choice that was made (knobs, the
  * size of the data loader, buffers of the disk tier) and the totals, not its tensors. The plan is made again from the
@@ -16,14 +16,14 @@
  *
  * The first line names the format and the hash of the rest, which is JSON.
  */
-#ifndef PLIM_RUNTIME_KEPT_PLAN_H
-#define PLIM_RUNTIME_KEPT_PLAN_H
+#ifndef PLIM_RUNTIME_PLAN_FILE_H
+#define PLIM_RUNTIME_PLAN_FILE_H
 
 #include "base/node.h"
 #include "base/strbuf.h"
 #include "runtime/runtime.h"
 
-struct kept_plan {
+struct plan_file {
     char path[512];
     struct doc *doc;
     struct knobs knobs;
@@ -36,22 +36,22 @@ struct kept_plan {
 };
 
 /* Every key of the job that may change a plan, with its value, as a JSON object. */
-void kept_plan_settings(const struct job *job, struct strbuf *out);
+void plan_file_settings(const struct job *job, struct strbuf *out);
 
-enum plim_status kept_plan_save(const char *path, const char *settings, const struct job *job,
+enum plim_status plan_file_save(const char *path, const char *settings, const struct job *job,
                                 const struct plan_request *request, const struct plan *plan,
                                 struct plim_error *err);
 
 /* PLIM_BAD_INPUT: no such file, another version's, or damaged. */
-enum plim_status kept_plan_load(const char *path, struct kept_plan *out, struct plim_error *err);
-void kept_plan_release(struct kept_plan *kept); /* a zeroed one has nothing */
+enum plim_status plan_file_load(const char *path, struct plan_file *out, struct plim_error *err);
+void plan_file_release(struct plan_file *kept); /* a zeroed one has nothing */
 
 /* PLIM_BAD_INPUT names a key of the job, or the budget, that is not the plan's. A job without a budget gets the plan's. */
-enum plim_status kept_plan_meet(const struct kept_plan *kept, struct job *job, struct plim_error *err);
+enum plim_status plan_file_meet(const struct plan_file *kept, struct job *job, struct plim_error *err);
 
 /* runtime_plan with exactly this plan. PLIM_BAD_INPUT names what of device, process or data is not as it was. */
 enum plim_status runtime_plan_kept(struct runtime *rt, struct device *device, struct job *job,
-                                   struct overhead overhead, const struct kept_plan *kept,
+                                   struct overhead overhead, const struct plan_file *kept,
                                    struct plim_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* kept_plan.c - see kept_plan.h. */
-#include "runtime/kept_plan.h"
+/* plan_file.c - see plan_file.h. */
+#include "runtime/plan_file.h"
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -42,7 +42,7 @@ static bool is_left_out(const char *key)
     return false;
 }
 
-void kept_plan_settings(const struct job *job, struct strbuf *out)
+void plan_file_settings(const struct job *job, struct strbuf *out)
 {
     struct json_writer w;
     json_writer_init(&w, out, 0);
@@ -65,7 +65,7 @@ static const struct number {
 } numbers[] = {
 #define NUMBER(member)                                                                                       \
     {                                                                                                        \
-#member, offsetof(struct kept_plan, member)                                                          \
+#member, offsetof(struct plan_file, member)                                                          \
     }
     NUMBER(budget),
     NUMBER(host_budget),
@@ -87,15 +87,15 @@ static const struct number {
 };
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
-static int64_t *number_at(struct kept_plan *k, int i)
+static int64_t *number_at(struct plan_file *k, int i)
 {
     return (int64_t *)(void *)((char *)k + numbers[i].offset);
 }
 
-static struct kept_plan describe(const struct job *job, const struct plan_request *r, const struct plan *p)
+static struct plan_file describe(const struct job *job, const struct plan_request *r, const struct plan *p)
 {
     const struct device_facts *f = r->facts;
-    return (struct kept_plan){.knobs = p->knobs,
+    return (struct plan_file){.knobs = p->knobs,
                               .budget = r->budget,
                               .host_budget = r->host_budget,
                               .overhead = r->overhead,
@@ -114,11 +114,11 @@ static struct kept_plan describe(const struct job *job, const struct plan_reques
                               .disk_piece = (int64_t)f->disk_piece};
 }
 
-enum plim_status kept_plan_save(const char *path, const char *settings, const struct job *job,
+enum plim_status plan_file_save(const char *path, const char *settings, const struct job *job,
                                 const struct plan_request *request, const struct plan *plan,
                                 struct plim_error *err)
 {
-    struct kept_plan k = describe(job, request, plan);
+    struct plan_file k = describe(job, request, plan);
     struct strbuf body = STRBUF_INIT, text = STRBUF_INIT;
     struct json_writer w;
     json_writer_init(&w, &body, 0);
@@ -157,11 +157,11 @@ static enum plim_status check_text(const struct strbuf *text, const char *path, 
                      path);
 }
 
-enum plim_status kept_plan_load(const char *path, struct kept_plan *out, struct plim_error *err)
+enum plim_status plan_file_load(const char *path, struct plan_file *out, struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
     const char *body = NULL;
-    *out = (struct kept_plan){0};
+    *out = (struct plan_file){0};
     snprintf(out->path, sizeof out->path, "%s", path);
     enum plim_status status = file_read(path, FILE_MOST, &text, err);
     if (status == PLIM_OK) status = check_text(&text, path, &body, err);
@@ -176,19 +176,19 @@ enum plim_status kept_plan_load(const char *path, struct kept_plan *out, struct 
     if (!strcmp(version, PLIMSOLL_VERSION)) return PLIM_OK;
     status = plim_fail(err, PLIM_BAD_INPUT, "%s: was made by plimsoll %s, this is %s" AGAIN, path, version,
                        PLIMSOLL_VERSION);
-    kept_plan_release(out);
+    plan_file_release(out);
     return status;
 }
 
-void kept_plan_release(struct kept_plan *kept)
+void plan_file_release(struct plan_file *kept)
 {
     if (kept->doc) doc_free(kept->doc);
-    *kept = (struct kept_plan){0};
+    *kept = (struct plan_file){0};
 }
 
 /* --- is everything as it was? --------------------------------------------------------------------------------- */
 
-static enum plim_status compare_settings(const struct kept_plan *k, const struct node *then,
+static enum plim_status compare_settings(const struct plan_file *k, const struct node *then,
                                          const struct node *now, struct plim_error *err)
 {
     for (size_t i = 0; i < node_count(now); i++) {
@@ -202,7 +202,7 @@ static enum plim_status compare_settings(const struct kept_plan *k, const struct
     return PLIM_OK;
 }
 
-static enum plim_status check_budget(const struct kept_plan *k, const char *key, uint64_t now, int64_t then,
+static enum plim_status check_budget(const struct plan_file *k, const char *key, uint64_t now, int64_t then,
                                      struct plim_error *err)
 {
     char a[BYTES_TEXT], b[BYTES_TEXT];
@@ -214,12 +214,12 @@ static enum plim_status check_budget(const struct kept_plan *k, const char *key,
                      (long long)then);
 }
 
-enum plim_status kept_plan_meet(const struct kept_plan *k, struct job *job, struct plim_error *err)
+enum plim_status plan_file_meet(const struct plan_file *k, struct job *job, struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
     struct doc *now = NULL, *then = NULL;
     const char *kept = node_string(node_get(&k->doc->root, "settings"), "");
-    kept_plan_settings(job, &text);
+    plan_file_settings(job, &text);
     enum plim_status status = strbuf_status(&text, err);
     if (status == PLIM_OK) status = json_parse(text.data, text.len, job->name, &now, err);
     if (status == PLIM_OK) status = json_parse(kept, strlen(kept), k->path, &then, err);
@@ -234,7 +234,7 @@ enum plim_status kept_plan_meet(const struct kept_plan *k, struct job *job, stru
     return status;
 }
 
-static enum plim_status check_device(const struct kept_plan *k, const struct device_facts *facts,
+static enum plim_status check_device(const struct plan_file *k, const struct device_facts *facts,
                                      struct plim_error *err)
 {
     const char *name = node_string(node_get(&k->doc->root, "device_name"), "");
@@ -254,7 +254,7 @@ static enum plim_status check_device(const struct kept_plan *k, const struct dev
 }
 
 /* The loader that the plan counts. */
-static enum plim_status choose_loader(const struct kept_plan *k, struct job *job, struct plim_error *err)
+static enum plim_status choose_loader(const struct plan_file *k, struct job *job, struct plim_error *err)
 {
     while (job->data.workers != k->workers || job->data.prefetch_factor != k->prefetch_factor ||
            (int64_t)job->data.max_line_bytes != k->max_line_bytes)
@@ -265,7 +265,7 @@ static enum plim_status choose_loader(const struct kept_plan *k, struct job *job
 }
 
 /* The plan made again is the one that was kept, to the byte. */
-static enum plim_status check_totals(const struct kept_plan *k, const struct plan *p, struct plim_error *err)
+static enum plim_status check_totals(const struct plan_file *k, const struct plan *p, struct plim_error *err)
 {
     if (p->total == k->total && p->host == k->host && p->device == k->device && p->disk == k->disk &&
         p->layout.arena_bytes == k->arena)
@@ -277,7 +277,7 @@ static enum plim_status check_totals(const struct kept_plan *k, const struct pla
         (long long)p->layout.arena_bytes, (long long)p->disk);
 }
 
-static enum plim_status make_again(struct runtime *rt, const struct kept_plan *k, struct plim_error *err)
+static enum plim_status make_again(struct runtime *rt, const struct plan_file *k, struct plim_error *err)
 {
     struct plan_request *r = &rt->request;
     struct plan *p = &rt->plan;
@@ -297,7 +297,7 @@ static enum plim_status make_again(struct runtime *rt, const struct kept_plan *k
 }
 
 enum plim_status runtime_plan_kept(struct runtime *rt, struct device *device, struct job *job,
-                                   struct overhead overhead, const struct kept_plan *k,
+                                   struct overhead overhead, const struct plan_file *k,
                                    struct plim_error *err)
 {
     enum plim_status status = check_device(k, &device->facts, err);
