@@ -27,6 +27,8 @@ typedef void threads_body(void *arg, int64_t begin, int64_t end, int worker);
 enum plim_status threads_start(int count, struct threads **out, struct plim_error *err);
 void threads_free(struct threads *team);
 int threads_count(const struct threads *team);
+/* Memory of a team's stacks, as far down as bodies reach: resident from threads_start on. */
+int64_t threads_bytes(int count);
 void threads_each(struct threads *team, int64_t n, int64_t grain, threads_body *body, void *arg);
 
 /* A thread of one's own, outside any team, with so large a stack (0: the usual). It takes no signals: those belong to the program's

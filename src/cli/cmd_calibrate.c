@@ -4,6 +4,9 @@
 #include "base/cpu_load.h"
 #include "base/json.h"
 #include "base/table.h"
+#include "cli/train_ranks.h"
+#include "comm/comm.h"
+#include "comm/link.h"
 #include "device/calibration.h"
 #include "device/registry.h"
 #include "exec/disk_speed.h"
@@ -37,6 +40,7 @@ static const struct option_example examples[] = {
     {"calibrate", "measure this machine and keep the rates"},
     {"calibrate --device cuda --json", "a GPU's, for a program"},
     {"calibrate --disk /mnt/nvme", "with the disk that runs are kept on"},
+    {"calibrate --threads 8", "for jobs with training.threads: 8"},
     {NULL, NULL}};
 
 static const struct command command = {
@@ -44,11 +48,12 @@ static const struct command command = {
     .summary = "measure how fast this device is, and plan with that from now on",
     .usage = "[OPTION...]",
     .description =
-        "The planner's clock runs on rates that are measured when a device is first used and kept in "
-        "$XDG_CACHE_HOME/plimsoll. This measures them anew, several times, takes the medians, shows "
-        "them beside those kept so far and keeps them, and so the rates of the disk under a folder, once for "
-        "each "
-        "file system. A machine on which other programs take more than "
+        "The planner's clock runs on rates that are kept in $XDG_CACHE_HOME/plimsoll. Those of a device are "
+        "measured when it is first used; the disk and the link between ranks are modest ones until this "
+        "command measures them. It measures the device several times, takes the medians, shows them beside "
+        "those kept so far and keeps them, and so the rates of the disk under a folder, once for each file "
+        "system. Started by mpirun -n N it measures how fast N ranks exchange, and nothing else. A machine "
+        "on which other programs take more than "
         "5 % of the processors is not measured, exit 2, unless --force says so. Rates decide which plan "
         "is the fastest, and with it the micro-batch of new runs; a run that goes on keeps its own.",
     COMMAND_ROWS(rows),
@@ -221,6 +226,46 @@ static enum plim_status calibrate(const struct calibrate_flags *f, int *code, st
     return status;
 }
 
+/* Started by mpirun: the link between the ranks, each with its share of the cores. Rank 0 tells. */
+static enum plim_status calibrate_link(const struct calibrate_flags *f, struct comm *comm, int *code,
+                                       struct plim_error *err)
+{
+    struct job job = {.training.threads = f->threads};
+    struct threads *team = NULL;
+    struct link_rates all = {0}, node = {0};
+    ranks_share_cores(&job, comm->local_ranks);
+    enum plim_status status = threads_start((int)job.training.threads, &team, err);
+    status = comm_agree(comm, status, err);
+    if (status == PLIM_OK) status = link_measure(comm, comm->lane ? team : NULL, &all, err);
+    if (status == PLIM_OK && comm->node)
+        status = link_measure(comm->node, comm->lane ? team : NULL, &node, err);
+    struct strbuf out = STRBUF_INIT;
+    strbuf_addf(&out,
+                "%d ranks exchange %.3g GB/s, after %.0f us; beside computing %.3g GB/s, of which they "
+                "take %.0f %%\n",
+                comm->ranks, all.bandwidth * 1e-9, all.seconds * 1e6, all.bandwidth * all.beside * 1e-9,
+                100 * all.load);
+    *code = 0;
+    if (status == PLIM_OK && comm->rank == 0)
+        *code = cli_print(&out);
+    else
+        strbuf_release(&out);
+    threads_free(team);
+    return status;
+}
+
+static enum plim_status calibrate_all(const struct calibrate_flags *f, int *code, struct plim_error *err)
+{
+    struct comm *comm = NULL;
+    bool tells = true;
+    enum plim_status status = comm_open(&comm, &tells, ranks_end_stuck, err);
+    if (status == PLIM_OK) status = comm ? calibrate_link(f, comm, code, err) : calibrate(f, code, err);
+    if (status != PLIM_OK && (!tells || comm_rank(comm) > 0))
+        *code = plim_exit_code(status), status = PLIM_OK;
+    comm_close(comm);
+    return status;
+}
+
 static int run(int argc, char **argv)
 {
     struct calibrate_flags f = {.device = "auto", .disk = "."};
@@ -232,7 +277,7 @@ static int run(int argc, char **argv)
         plim_fail(&err, PLIM_BAD_INPUT, "calibrate: takes no arguments; see plimsoll calibrate --help");
         code = cli_error(&err);
     }
-    if (code < 0 && calibrate(&f, &code, &err) != PLIM_OK) code = cli_error(&err);
+    if (code < 0 && calibrate_all(&f, &code, &err) != PLIM_OK) code = cli_error(&err);
     bump_free(&store);
     return code;
 }

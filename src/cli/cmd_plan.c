@@ -2,9 +2,11 @@
 #include "cli/cli.h"
 #include "base/file.h"
 #include "cli/plan_job.h"
+#include "cli/train_ranks.h"
 #include "job/cluster.h"
 #include "job/preset.h"
 #include "report/snapshot.h"
+#include "runtime/plan_file.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +14,7 @@
 
 struct plan_options {
     struct job_options job;
-    const char *device, *html;
+    const char *device, *html, *keep;
     const char *snapshot[SNAPSHOT_FORMATS]; /* files */
     bool json, tape, list_devices, save, settings, serve;
     struct cluster cluster;
@@ -32,6 +34,7 @@ static const struct option_row rows[] = {
     {"network", 0, OPTION_STRING, AT(cluster.network), "NAME",
      "between nodes: 1g, 10g, 25g, 100g, 400g (100g)"},
     {"list-devices", 0, OPTION_FLAG, AT(list_devices), NULL, "list the presets and stop"},
+    {"output", 'o', OPTION_STRING, AT(keep), "FILE", "keep the plan, for plimsoll train --plan FILE"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the plan as JSON"},
     {"html", 0, OPTION_STRING, AT(html), "FILE",
      "draw the arena (address x time) as one self-contained page"},
@@ -55,6 +58,7 @@ static const struct option_row rows[] = {
 static const struct option_example examples[] = {
     {"plan small.yaml --budget 64MiB", "the fastest plan inside 64 MiB, or what is missing"},
     {"plan small.yaml --json | jq .peak_bytes", "the peak, for a program"},
+    {"plan small.yaml --budget 64MiB -o small.plan", "kept, for plimsoll train small.yaml --plan small.plan"},
     {"plan llama.yaml --device a10g", "on a card that is not here"},
     {"plan llama.yaml --device g5.12xlarge", "on a machine of four cards"},
     {"plan llama.yaml --device h100 --ranks 1024 --nodes 128 --link nvlink", "on 128 nodes of eight"},
@@ -114,13 +118,17 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
         return plim_fail(err, PLIM_BAD_INPUT, "plan: options '--ranks' and '--nodes': write 1 or more");
     cluster_from_keys(&o->cluster, job->training.link, job->training.network);
     if (o->device) cluster_find(o->device, &o->cluster);
+    int64_t nodes = o->cluster.nodes ? o->cluster.nodes : 1, local = o->cluster.ranks / nodes;
+    if (!o->device && local > 1) ranks_share_cores(job, (int)local);
     struct job asked = *job; /* a device that is named is planned for, whatever the budget leaves of it */
     if (strcmp(job->training.device, "auto")) asked.budget = 0;
     enum plim_status status =
         o->device ? preset_find(o->device, preset, err) : cli_open_device(&asked, device, err);
     if (status != PLIM_OK && o->device) plim_error_prefix(err, "plan: option '--device'");
     if (status == PLIM_OK && !o->device) preset->facts = (*device)->facts;
-    if (status == PLIM_OK) status = cluster_apply(&o->cluster, &preset->facts, err);
+    if (status == PLIM_OK && !o->device && local > 1 && preset->facts.unified_memory)
+        ranks_share_memory(&preset->facts, (int)local);
+    if (status == PLIM_OK) status = plan_find_link(&o->cluster, !o->device, &preset->facts, err);
     if (status == PLIM_OK) job->ranks = preset->facts.ranks;
     if (status == PLIM_OK) status = cli_check_mode(&o->job, preset->facts.ranks, "write --ranks N", err);
     if (status == PLIM_OK) status = cli_meet_device(job, &preset->facts, &o->job, err);
@@ -129,7 +137,8 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
 }
 
 /* Everything after the job is loaded: search, then the forms that were asked for. */
-static int show(struct job *job, const struct plan_options *o, struct device_facts *facts)
+static int show(struct job *job, const struct plan_options *o, const char *settings,
+                struct device_facts *facts)
 {
     struct planned p;
     struct plim_error err = {0}, unwritten = {0};
@@ -137,6 +146,9 @@ static int show(struct job *job, const struct plan_options *o, struct device_fac
     enum plim_status status = cli_plan_job(job, facts, !o->device, &p, &err);
     int code = p.known ? plim_exit_code(status) : cli_error(&err);
     if (p.known && write_files(&p.report, o, &unwritten) != PLIM_OK)
+        p.known = false, code = cli_error(&unwritten);
+    if (p.known && status == PLIM_OK && o->keep &&
+        plan_file_save(o->keep, settings, job, &p.request, &p.plan, &unwritten) != PLIM_OK)
         p.known = false, code = cli_error(&unwritten);
     if (p.known) {
         p.report.all_settings = o->settings;
@@ -175,6 +187,7 @@ static int run(int argc, char **argv)
     struct job job;
     struct device *device = NULL;
     struct preset preset;
+    struct strbuf settings = STRBUF_INIT;
     int code = cli_options(&command, argc, argv, &o, &store, &rest);
     if (code >= 0) goto out;
     if (o.list_devices) {
@@ -193,8 +206,14 @@ static int run(int argc, char **argv)
     enum plim_status status = cli_load_job(&job, &o.job, &err);
     job.no_final_checkpoint = !o.save;
     if (status == PLIM_OK) status = job_check_training(&job, &err);
+    if (status == PLIM_OK && o.keep && o.device)
+        status = plim_fail(&err, PLIM_BAD_INPUT,
+                           "plan: option '-o' keeps a plan for this machine, and --device names another "
+                           "device; give one of them");
+    if (status == PLIM_OK) plan_file_settings(&job, &settings);
     if (status == PLIM_OK) status = find_device(&job, &o, &preset, &device, &err);
-    code = status == PLIM_OK ? show(&job, &o, &preset.facts) : cli_error(&err);
+    code = status == PLIM_OK ? show(&job, &o, strbuf_text(&settings), &preset.facts) : cli_error(&err);
+    strbuf_release(&settings);
     if (device) device->ops->close(device);
     job_release(&job);
 out:

@@ -17,7 +17,8 @@ struct train_flags {
     struct job_options job;
     int64_t steps;
     bool steps_given;
-    const char *log, *trace;
+    const char *log, *trace, *plan;
+    struct plan_file kept;
     int64_t trace_step;
     bool resume, overwrite, profile, numerics, json, save, verbose;
     struct string_list budget_at, change;
@@ -30,6 +31,8 @@ static const struct option_row rows[] = {
      .given = OPTION_GIVEN(struct train_flags, job.budget_given)},
     {"budget-at", 0, OPTION_STRING_LIST, AT(budget_at), "STEP=BYTES",
      "before this step the budget becomes BYTES"},
+    {"plan", 0, OPTION_STRING, AT(plan), "FILE",
+     "run the plan that plimsoll plan -o FILE has kept, exactly; refused when job, budget or device changed"},
     {"steps", 'n', OPTION_INT64, AT(steps), "N", "optimizer steps instead of the config's",
      .given = OPTION_GIVEN(struct train_flags, steps_given)},
     {"log", 'l', OPTION_STRING, AT(log), "FILE", "write JSON lines to FILE (- for standard output)"},
@@ -59,6 +62,7 @@ static const struct option_row rows[] = {
 
 static const struct option_example examples[] = {
     {"train small.yaml --budget 64MiB", "plan and train inside 64 MiB"},
+    {"train small.yaml --plan small.plan", "the plan that plimsoll plan -o small.plan has kept"},
     {"train small.yaml --log run.jsonl", "with a line of JSON per step"},
     {"train small.yaml --budget-at 50=40MiB --budget-at 80=64MiB", "the line moves while it runs"},
     {"train llama.yaml --deepspeed ds.json", "with DeepSpeed's configuration"},
@@ -193,8 +197,7 @@ static enum plim_status share_machine(struct device *device, struct comm *comm, 
     device->facts.async_exchanges = comm->lane && device->facts.unified_memory;
     device->facts.host_bytes /= (size_t)comm->local_ranks;
     if (!device->facts.unified_memory) return join_cards(device, comm, err);
-    device->facts.memory_bytes /= (size_t)comm->local_ranks;
-    device->facts.free_bytes /= (size_t)comm->local_ranks;
+    ranks_share_memory(&device->facts, comm->local_ranks);
     return PLIM_OK;
 }
 
@@ -217,8 +220,7 @@ static void share_out(struct job *job, const struct comm *comm)
     if (!comm) return;
     job->ranks = comm->ranks, job->rank = comm->rank;
     share_cards(job, comm);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN) / comm->local_ranks;
-    if (!job->training.threads) job->training.threads = cores > 1 ? cores : 1;
+    ranks_share_cores(job, comm->local_ranks);
 }
 
 /* A trainer that is ready for its first step; what goes wrong on one rank is every rank's error. */
@@ -229,7 +231,7 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
     enum plim_status status = cli_open_device(job, device, err);
     if (status == PLIM_OK) status = share_machine(*device, comm, err);
     status = comm_agree(comm, status, err);
-    if (status == PLIM_OK && comm) status = train_find_link(job, *device, &f->job, err);
+    if (status == PLIM_OK && comm) status = train_find_link(job, *device, err);
     if (status == PLIM_OK) status = cli_meet_device(job, &(*device)->facts, &f->job, err);
     if (status == PLIM_OK && comm_rank(comm) == 0) status = open_log(log, f, job, *device, err);
     status = comm_agree(comm, status, err);
@@ -247,6 +249,7 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
                                     .numerics = f->numerics || job->training.check_numerics,
                                     .trace = f->trace,
                                     .trace_step = f->trace_step,
+                                    .kept = f->plan ? &f->kept : NULL,
                                     .save_at_end = f->save};
     status = trainer_open(job, *device, &options, trainer, err);
     if (status != PLIM_OK) return status;
@@ -321,6 +324,8 @@ static enum plim_status load(struct job *job, struct train_flags *f, struct plim
 {
     enum plim_status status = cli_load_job(job, &f->job, err);
     if (status == PLIM_OK) status = job_check_training(job, err);
+    if (status == PLIM_OK && f->plan) status = plan_file_load(f->plan, &f->kept, err);
+    if (status == PLIM_OK && f->plan) status = plan_file_meet(&f->kept, job, err);
     if (status == PLIM_OK && f->steps_given && f->steps < 1)
         status = plim_fail(err, PLIM_BAD_INPUT, "train: option '--steps': %lld; write 1 or more",
                            (long long)f->steps);
@@ -344,13 +349,6 @@ static enum plim_status prepare(struct train_flags *f, struct comm *comm, struct
     return status;
 }
 
-/* From a thread beside one that cannot be called back. */
-static void end_stuck(const char *why)
-{
-    cli_say("%s", why);
-    _exit(plim_exit_code(PLIM_IO));
-}
-
 static int load_and_train(struct train_flags *f, const char *config)
 {
     struct plim_error err = {0};
@@ -358,11 +356,12 @@ static int load_and_train(struct train_flags *f, const char *config)
     struct job job = {0};
     f->job.config = config;
     bool tells;
-    enum plim_status status = comm_open(&comm, &tells, end_stuck, &err);
+    enum plim_status status = comm_open(&comm, &tells, ranks_end_stuck, &err);
     if (status != PLIM_OK && !comm) return tells ? cli_error(&err) : plim_exit_code(status);
     if (comm_rank(comm) > 0) f->job.quiet = true; /* notes that all ranks have are rank 0's to tell */
     if (status == PLIM_OK) status = prepare(f, comm, &job, &err);
     int code = status == PLIM_OK ? train(&job, f, comm) : tell_error(comm, status, &err);
+    plan_file_release(&f->kept);
     job_release(&job);
     comm_close(comm);
     return code;

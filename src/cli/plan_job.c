@@ -18,22 +18,18 @@ static enum plim_status beyond_device(const struct job *job, const struct plan_r
         facts_holder(f), bytes_format(need, (uint64_t)plan->total), bytes_format(has, f->memory_bytes));
 }
 
-/* The plan that a run would have: compared inside the line, and where none fits once more with the reserve, as a run
- * does. When there is none, plans are compared without a line, to name what is missing. */
-static enum plim_status make_plan(struct job *job, struct plan_request *request, struct overhead overhead,
-                                  struct plan *out, struct plim_error *err)
+/* The plan that a run would have. When there is none, plans are compared without a line, to name what is missing. */
+static enum plim_status make_plan(struct job *job, struct device_facts *facts, struct plan_request *request,
+                                  struct overhead overhead, struct plan *out, struct plim_error *err)
 {
-    request->search_line = request->facts->unified_memory ? request->budget : 0;
-    enum plim_status status = job_plan(job, request, out, err);
+    bool reserve_used;
+    request->search_line = facts->unified_memory ? request->budget : 0;
+    enum plim_status status =
+        runtime_find_plan(job, facts, overhead.reserve, request, out, &reserve_used, err);
+    if (reserve_used) request->overhead -= overhead.reserve;
     if (status != PLIM_NO_FIT) return status;
-    struct plan_request exact = *request;
-    struct plan tight;
-    exact.overhead -= overhead.reserve;
-    bool found = overhead.reserve && plan_search(&exact, &tight, NULL) == PLIM_OK;
     plan_release(out);
     *err = (struct plim_error){0};
-    if (found) return *out = tight, *request = exact, PLIM_OK;
-    if (overhead.reserve) plan_release(&tight);
     request->search_line = 0;
     return job_plan(job, request, out, err);
 }
@@ -49,7 +45,7 @@ static bool names_disk(const struct job *job)
 enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool here, struct planned *out,
                               struct plim_error *err)
 {
-    struct overhead overhead = runtime_overhead();
+    struct overhead overhead = runtime_overhead(facts->threads, NULL);
     overhead.bytes += job_telling_bytes(job);
     if (facts->ranks > 1)
         overhead.bytes += comm_library_bytes(facts->node_ranks ? facts->node_ranks : facts->ranks);
@@ -58,16 +54,12 @@ enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool 
     enum plim_status status = corpus_measure(job, here, &out->no_data, err);
     if (status != PLIM_OK) return status;
     if (here)
-        runtime_learn_disk(job, facts, NULL);
+        runtime_recall_disk(job, facts);
     else if (!facts->unified_memory && names_disk(job))
         facts->disk_bandwidth = FACTS_DISK_ASSUMED;
-    for (bool again = true; again && status == PLIM_OK;) {
-        plan_release(&out->plan);
-        status = runtime_request(job, facts, overhead.bytes, &out->request, err);
-        if (status != PLIM_OK) return status;
-        status = make_plan(job, &out->request, overhead, &out->plan, err);
-        again = here && status == PLIM_OK && runtime_learn_disk(job, facts, &out->plan);
-    }
+    if (status == PLIM_OK) status = runtime_request(job, facts, overhead.bytes, &out->request, err);
+    if (status != PLIM_OK) return status;
+    status = make_plan(job, facts, &out->request, overhead, &out->plan, err);
     if (status != PLIM_OK && status != PLIM_NO_FIT) return status;
     if (report_fill(&out->report, job, &out->request, &out->plan, &filling) != PLIM_OK)
         return *err = filling, filling.status;

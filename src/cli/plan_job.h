@@ -13,7 +13,7 @@ struct planned {
 };
 
 /* PLIM_NO_FIT: err says what is missing, and `known` whether there is a report. `here`: the device is one of this machine, so
- * that its disk counts, too, and is measured where a plan uses it for the first time, and the data must be here. To be released whatever is returned. */
+ * that its disk counts, too, and the data must be here. To be released whatever is returned. */
 enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool here, struct planned *out,
                               struct plim_error *err);
 void planned_release(struct planned *p);

@@ -2,57 +2,77 @@
 #include "cli/train_ranks.h"
 #include "base/bytes.h"
 #include "comm/link.h"
-#include "job/cluster.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* Presets where the job names one: of the link inside a machine, of the network between machines, or of both. */
-static enum plim_status take_presets(const struct job *job, const struct cluster *wish,
-                                     const struct comm *comm, struct device_facts *facts,
-                                     struct plim_error *err)
+void ranks_end_stuck(const char *why)
 {
-    struct device_facts named = *facts;
-    struct cluster cluster = *wish;
-    cluster.ranks = comm->ranks, cluster.nodes = comm->ranks / comm->local_ranks;
-    if (cluster.nodes * comm->local_ranks != comm->ranks)
-        cluster.nodes = comm->ranks; /* uneven: all by the network */
-    enum plim_status status = cluster_apply(&cluster, &named, err);
-    if (status != PLIM_OK)
-        plim_error_prefix(err, "%s: keys 'training.link' and 'training.network'", job->name);
-    bool whole = cluster.nodes > 1 ? wish->network != NULL : wish->link != NULL;
-    if (status == PLIM_OK && wish->link)
-        facts->node_bandwidth = named.node_bandwidth, facts->node_seconds = named.node_seconds;
-    if (status == PLIM_OK && whole)
-        facts->link_bandwidth = named.link_bandwidth, facts->link_seconds = named.link_seconds;
+    cli_say("%s", why);
+    _exit(plim_exit_code(PLIM_IO));
+}
+
+void ranks_share_cores(struct job *job, int local_ranks)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN) / local_ranks;
+    if (!job->training.threads) job->training.threads = cores > 1 ? cores : 1;
+}
+
+void ranks_share_memory(struct device_facts *facts, int local_ranks)
+{
+    facts->memory_bytes /= (size_t)local_ranks;
+    facts->free_bytes /= (size_t)local_ranks;
+}
+
+/* Rates that were measured, among all ranks. */
+static void take_rates(const struct link_rates *r, struct device_facts *facts)
+{
+    facts->link_bandwidth = r->bandwidth, facts->link_seconds = r->seconds;
+    facts->reduce_share = r->reduce_share, facts->link_beside = r->beside, facts->link_load = r->load;
+    if (r->beside < r->load) facts->async_exchanges = false; /* together they take longer than in turn */
+}
+
+enum plim_status plan_find_link(const struct cluster *cluster, bool here, struct device_facts *facts,
+                                struct plim_error *err)
+{
+    struct link_rates kept;
+    enum plim_status status = cluster_apply(cluster, facts, err);
+    bool one = here && facts->ranks > 1 && cluster->nodes <= 1 && !cluster->link;
+    int threads = facts->unified_memory ? facts->threads : 0;
+    if (status == PLIM_OK && one && link_recall_here(facts->ranks, threads, &kept)) take_rates(&kept, facts);
     return status;
 }
 
-enum plim_status train_find_link(const struct job *job, struct device *device,
-                                 const struct job_options *options, struct plim_error *err)
+/* Rates that were kept, where the job names no preset: of the link inside a machine, and of all ranks. */
+static enum plim_status take_kept(struct comm *comm, const struct cluster *cluster,
+                                  struct device_facts *facts, struct plim_error *err)
+{
+    struct link_rates all, node;
+    bool known = false, node_known = false;
+    int threads = facts->unified_memory && comm->lane ? facts->threads : 0;
+    bool named = cluster->nodes > 1 ? cluster->network != NULL : cluster->link != NULL;
+    enum plim_status status = link_recall(comm, threads, &all, &known, err);
+    if (status == PLIM_OK && comm->node) status = link_recall(comm->node, threads, &node, &node_known, err);
+    if (status == PLIM_OK && known && !named) take_rates(&all, facts);
+    if (status == PLIM_OK && node_known && !cluster->link)
+        facts->node_bandwidth = node.bandwidth, facts->node_seconds = node.seconds;
+    return status;
+}
+
+enum plim_status train_find_link(const struct job *job, struct device *device, struct plim_error *err)
 {
     struct comm *comm = device->comm;
-    struct device_facts *facts = &device->facts;
-    struct cluster wish = {0};
-    struct link_rates all, node = {0};
-    char load[96];
-    cluster_from_keys(&wish, job->training.link, job->training.network);
-    struct threads *team = facts->unified_memory ? device->team : NULL;
-    enum plim_status status = link_measure(comm, team, &all, err);
-    if (status == PLIM_OK && comm->node) status = link_measure(comm->node, team, &node, err);
-    if (!comm->node) node = all;
-    facts->link_bandwidth = all.bandwidth, facts->link_seconds = all.seconds;
-    facts->node_bandwidth = node.bandwidth, facts->node_seconds = node.seconds;
-    facts->reduce_share = all.reduce_share, facts->link_beside = all.beside, facts->link_load = all.load;
-    if (all.beside < all.load) facts->async_exchanges = false; /* together they take longer than in turn */
-    if (status == PLIM_OK && (wish.link || wish.network)) status = take_presets(job, &wish, comm, facts, err);
-    snprintf(load, sizeof load, "; beside computing %.3g GB/s, of which they take %.0f %%",
-             all.bandwidth * all.beside * 1e-9, 100 * all.load);
-    if (status == PLIM_OK && all.fresh && comm->rank == 0 && !options->quiet)
-        cli_say("%d ranks exchange %.3g GB/s, after %.0f us%s", comm->ranks, all.bandwidth * 1e-9,
-                all.seconds * 1e6, all.load > 0.005 || all.beside < 0.995 ? load : "");
-    return status;
+    struct device_facts *facts = &device->facts, own = *facts;
+    struct cluster cluster = {.ranks = comm->ranks, .nodes = comm->ranks / comm->local_ranks};
+    if (cluster.nodes * comm->local_ranks != comm->ranks)
+        cluster.nodes = comm->ranks; /* uneven: all by the network */
+    cluster_from_keys(&cluster, job->training.link, job->training.network);
+    enum plim_status status = cluster_apply(&cluster, facts, err);
+    if (status != PLIM_OK)
+        plim_error_prefix(err, "%s: keys 'training.link' and 'training.network'", job->name);
+    facts->async_exchanges = own.async_exchanges, facts->node_ranks = own.node_ranks;
+    return status == PLIM_OK ? take_kept(comm, &cluster, facts, err) : status;
 }
 
 struct rank_line {

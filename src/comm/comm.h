@@ -66,8 +66,10 @@ struct comm {
     int rank, ranks;
     int local_rank, local_ranks; /* of those on this machine */
     void *own;                   /* of the backend */
-    double patience;             /* seconds that any call waits for the others */
-    bool any_thread; /* the backend takes calls from any thread, one at a time; its open says so */
+    int64_t program_bytes;       /* os_code_bytes before the library was loaded */
+    int64_t library_bytes; /* that the library takes of this rank, by its table; see comm_library_bytes */
+    double patience;       /* seconds that any call waits for the others */
+    bool any_thread;       /* the backend takes calls from any thread, one at a time; its open says so */
     bool
         beside; /* the call under way is the lane's: whoever waits in it leaves the processor to what computes */
     struct comm_lane *lane; /* NULL: there is none, and exchanges run one after the other with computing */
@@ -117,7 +119,7 @@ void comm_close(struct comm *comm);
 void comm_abort(struct comm *comm, int code);
 
 /* Bytes of a rank that MPI will take, for a plan of ranks that nobody has started: Open MPI's, or MPICH's where only its module is
- * here. A run measures them. */
+ * here. Ranks that are connected have comm.library_bytes of the library that connects them. */
 int64_t comm_library_bytes(int local_ranks);
 
 /* PLIM_IO with who is missing, where another library (`what`) waited in vain; or, with `why`, with that. Of the ranks that come

@@ -5,6 +5,7 @@
 #include "comm/nccl.h"
 #include "comm/pmi.h"
 #include "comm/siblings.h"
+#include "mem/os.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -129,22 +130,23 @@ static enum plim_status refuse_without(const struct launcher *l, enum library li
         l->name);
 }
 
-static enum plim_status load_module(const struct launcher *l, int ranks, const struct comm_ops **out,
+static enum plim_status load_module(const struct launcher *l, int ranks, struct comm *comm,
                                     struct plim_error *err)
 {
     char path[640], why[256];
     enum library library = choose(l);
     const char *named = getenv("PLIMSOLL_MPI"), *failed = NULL;
     bool own = named && *named, here = own || find_module(library, path, sizeof path);
+    comm->program_bytes = (int64_t)os_code_bytes(), comm->library_bytes = libraries[library].bytes;
     void *module = here ? dlopen(own ? named : path, RTLD_NOW | RTLD_GLOBAL) : NULL;
     if (here && !module) failed = dlerror();
     snprintf(why, sizeof why, "%s%s", failed ? failed : libraries[library].file,
              failed ? "" : " is not beside the program");
     if (!module) return refuse_without(l, library, ranks, why, err);
-    *out = dlsym(module, "plimsoll_mpi");
-    return *out ? PLIM_OK
-                : plim_fail(err, PLIM_UNSUPPORTED, "%s: of another version; build it again",
-                            own ? named : path);
+    comm->ops = dlsym(module, "plimsoll_mpi");
+    return comm->ops ? PLIM_OK
+                     : plim_fail(err, PLIM_UNSUPPORTED, "%s: of another version; build it again",
+                                 own ? named : path);
 }
 
 /* Seconds that a rank waits for the others before it gives up: PLIMSOLL_PATIENCE, or five minutes. */
@@ -338,13 +340,14 @@ static enum plim_status manage(struct comm *comm, const struct launcher *l, int 
 static enum plim_status connect_ranks(struct comm *comm, const struct launcher *l, int ranks, bool *tells,
                                       void (*stuck)(const char *why), struct plim_error *err)
 {
-    enum plim_status status = load_module(l, ranks, &comm->ops, err);
+    enum plim_status status = load_module(l, ranks, comm, err);
     if (status != PLIM_OK && l->addresses)
         return refuse_unconnected(
             l, ranks, "which need MPICH (libmpich-dev, and plimsoll built again) to exchange", err);
     comm->patience = patience();
     if (status == PLIM_OK && l->addresses) status = manage(comm, l, ranks, tells, err);
     if (status == PLIM_OK) *tells = true, status = join(comm, l, ranks, stuck, err);
+    if (status == PLIM_OK) comm->library_bytes += (int64_t)comm->local_ranks * RANK_BYTES;
     if (status == PLIM_OK && comm->any_thread && lane_is_wanted()) status = lane_open(comm, err);
     return status;
 }

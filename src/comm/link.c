@@ -12,11 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ASSUMED_BANDWIDTH 1e9
-#define ASSUMED_SECONDS   1e-4
-#define PACE_SECONDS      0.004
-#define PACE_WINDOWS      5
-#define LOAD_MOST         0.9
+#define PACE_SECONDS 0.004
+#define PACE_WINDOWS 5
+#define LOAD_MOST    0.9
 
 enum {
     HOST_NAME = 64,
@@ -170,57 +168,100 @@ static enum plim_status measure(struct comm *comm, struct threads *team, struct 
     out->bandwidth = rate_of(&p, gather.seconds, small.seconds);
     out->reduce_share = rate_of(&p, reduce.seconds, small.seconds) / out->bandwidth;
     out->load = load < 0 ? 0 : load > LOAD_MOST ? LOAD_MOST : load;
-    out->fresh = true;
     return PLIM_OK;
 }
 
 /* --- what is remembered ----------------------------------------------------------------------------------------- */
 
-/* "MPI: 4 on a, 4 on b, beside 2 threads": the machines in the order of ranks. */
-static enum plim_status name_link(struct comm *comm, const struct threads *team, struct strbuf *key,
-                                  struct plim_error *err)
+/* " 4 on a": of the ranks in their order, so many in a row on one machine. */
+static void name_machine(struct strbuf *key, int ranks, const char *host)
+{
+    strbuf_addf(key, " %d on %.63s", ranks, host);
+}
+
+static void name_threads(struct strbuf *key, int threads)
+{
+    if (threads > 0) strbuf_addf(key, ", beside %d threads", threads);
+}
+
+/* "ranks: 4 on a, 4 on b, beside 2 threads" */
+static enum plim_status name_link(struct comm *comm, int threads, struct strbuf *key, struct plim_error *err)
 {
     char mine[HOST_NAME] = "", *all = calloc((size_t)comm->ranks, HOST_NAME);
-    if (!all) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the link was measured");
+    if (!all) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks named their machines");
     gethostname(mine, sizeof mine - 1);
     enum plim_status status = comm_gather(comm, mine, sizeof mine, all, (size_t)comm->ranks * HOST_NAME, err);
-    strbuf_addf(key, "%s:", comm->ops->name);
+    strbuf_add(key, "ranks:");
     for (int r = 0, same = 1; r < comm->ranks && status == PLIM_OK; r++, same++) {
         const char *host = all + (size_t)r * HOST_NAME;
         if (r + 1 < comm->ranks && !strncmp(host, host + HOST_NAME, HOST_NAME)) continue;
-        strbuf_addf(key, " %d on %.63s", same, host);
+        name_machine(key, same, host);
         same = 0;
     }
-    if (comm->lane && team) strbuf_addf(key, ", beside %d threads", threads_count(team));
+    name_threads(key, threads);
     free(all);
     return status == PLIM_OK ? strbuf_status(key, err) : status;
 }
 
 enum { NUMBERS = 5 }; /* all above 0: the last is the share of computing that is left */
+static const char *const names[NUMBERS] = {"bandwidth", "seconds", "reduce_share", "beside", "left"};
+
+static bool recall(const char *key, struct link_rates *out)
+{
+    struct calibration_number n[NUMBERS];
+    for (int i = 0; i < NUMBERS; i++) n[i] = (struct calibration_number){names[i], 0};
+    if (!calibration_wanted() || !calibration_recall("link", key, n, NUMBERS)) return false;
+    *out = (struct link_rates){n[0].value, n[1].value, n[2].value, n[3].value, 1 - n[4].value};
+    return true;
+}
+
+static void keep(const char *key, const struct link_rates *r)
+{
+    double values[NUMBERS] = {r->bandwidth, r->seconds, r->reduce_share, r->beside, 1 - r->load};
+    struct calibration_number n[NUMBERS];
+    for (int i = 0; i < NUMBERS; i++) n[i] = (struct calibration_number){names[i], values[i]};
+    calibration_keep("link", key, n, NUMBERS);
+}
+
+bool link_recall_here(int ranks, int threads, struct link_rates *out)
+{
+    char host[HOST_NAME] = "";
+    struct strbuf key = STRBUF_INIT;
+    gethostname(host, sizeof host - 1);
+    strbuf_add(&key, "ranks:");
+    name_machine(&key, ranks, host);
+    name_threads(&key, threads);
+    bool known = !key.failed && recall(strbuf_text(&key), out);
+    strbuf_release(&key);
+    return known;
+}
+
+enum plim_status link_recall(struct comm *comm, int threads, struct link_rates *out, bool *known,
+                             struct plim_error *err)
+{
+    struct strbuf key = STRBUF_INIT;
+    *known = false, *out = (struct link_rates){0};
+    enum plim_status status = name_link(comm, threads, &key, err);
+    if (status == PLIM_OK && comm->rank == 0) *known = recall(strbuf_text(&key), out);
+    strbuf_release(&key);
+    if (status == PLIM_OK) status = comm_broadcast(comm, known, sizeof *known, 0, err);
+    return status == PLIM_OK ? comm_broadcast(comm, out, sizeof *out, 0, err) : status;
+}
 
 enum plim_status link_measure(struct comm *comm, struct threads *team, struct link_rates *out,
                               struct plim_error *err)
 {
     struct strbuf key = STRBUF_INIT;
-    struct calibration_number kept[NUMBERS] = {
-        {"bandwidth", 0}, {"seconds", 0}, {"reduce_share", 0}, {"beside", 0}, {"left", 0}};
-    *out = (struct link_rates){ASSUMED_BANDWIDTH, ASSUMED_SECONDS, 1, 1, 0, false};
-    bool wanted = calibration_wanted(), known = false;
+    bool wanted = calibration_wanted();
+    *out = (struct link_rates){0};
     enum plim_status status = comm_broadcast(comm, &wanted, sizeof wanted, 0, err);
-    if (status != PLIM_OK || !wanted) return status;
-    status = name_link(comm, team, &key, err);
-    if (status == PLIM_OK && comm->rank == 0)
-        known = calibration_recall("link", strbuf_text(&key), kept, NUMBERS);
-    if (status == PLIM_OK) status = comm_broadcast(comm, &known, sizeof known, 0, err);
-    if (status == PLIM_OK && known)
-        *out = (struct link_rates){kept[0].value, kept[1].value,     kept[2].value,
-                                   kept[3].value, 1 - kept[4].value, false};
-    if (status == PLIM_OK && !known) status = measure(comm, team, out, err);
+    if (status == PLIM_OK && !wanted)
+        status =
+            plim_fail(err, PLIM_UNSUPPORTED, CALIBRATION_WISH "=0: the link between ranks is not measured");
+    if (status == PLIM_OK) status = name_link(comm, team ? threads_count(team) : 0, &key, err);
+    if (status == PLIM_OK) status = measure(comm, team, out, err);
     if (status == PLIM_OK) status = comm_broadcast(comm, out, sizeof *out, 0, err);
-    kept[0].value = out->bandwidth, kept[1].value = out->seconds;
-    kept[2].value = out->reduce_share, kept[3].value = out->beside, kept[4].value = 1 - out->load;
-    if (status == PLIM_OK && out->fresh && comm->rank == 0)
-        calibration_keep("link", strbuf_text(&key), kept, NUMBERS);
+    if (status == PLIM_OK && comm->rank == 0) keep(strbuf_text(&key), out);
     strbuf_release(&key);
     return status;
 }

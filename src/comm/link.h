@@ -5,8 +5,9 @@
  *
  * They run as those of a run do: on the lane, where there is one; the large ones by themselves and while the team computes.
  *
- * The numbers are kept beside a device's calibration, for the machines and the number of ranks they were measured with. With
- * PLIMSOLL_CALIBRATE=0 they are fixed ones, of a modest network, so that a plan is the same everywhere.
+ * The numbers are kept beside a device's calibration, for the machines and the number of ranks they were measured with.
+ * `mpirun -n N plimsoll calibrate` measures; plans and runs take what is kept, or presets (job/cluster.h). With
+ * PLIMSOLL_CALIBRATE=0 nothing is measured or recalled, so that a plan is the same everywhere.
  */
 #ifndef PLIM_COMM_LINK_H
 #define PLIM_COMM_LINK_H
@@ -20,11 +21,18 @@ struct link_rates {
     double reduce_share; /* of that rate, which exchanges reach whose parts are added */
     double beside;       /* of that rate, which exchanges reach while the team computes */
     double load; /* share of its computing that the team loses while something is exchanged beside it */
-    bool fresh;  /* measured now */
 };
 
-/* Rank 0's numbers on all ranks. `team` computes meanwhile; NULL: the processors have nothing else to do. */
+/* Measures, and keeps rank 0's numbers, which all ranks get. `team` computes meanwhile; NULL: the processors have nothing else to
+ * do. PLIM_UNSUPPORTED: PLIMSOLL_CALIBRATE=0 forbids it. */
 enum plim_status link_measure(struct comm *comm, struct threads *team, struct link_rates *out,
                               struct plim_error *err);
+
+/* What is kept for these ranks, the same on all of them, beside `threads` of each that compute. *known is false: nothing. */
+enum plim_status link_recall(struct comm *comm, int threads, struct link_rates *out, bool *known,
+                             struct plim_error *err);
+
+/* The same for so many ranks of this machine that nobody has started. */
+bool link_recall_here(int ranks, int threads, struct link_rates *out);
 
 #endif

@@ -100,4 +100,10 @@ int intake_file(const struct intake_options *options, uint64_t epoch, uint64_t v
 /* The most memory an intake takes. */
 size_t intake_bytes_most(const struct intake_options *options);
 
+/* Pieces that the data are read in, at most: of small data a slot for each is enough, and so is a worker. */
+uint64_t intake_pieces(const struct inputs *inputs);
+
+/* Memory that is there at once, not when it is first used: a machine that has none says so now. NULL: it does. */
+void *intake_touched(size_t bytes);
+
 #endif

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define STACK_BYTES  ((size_t)256 << 10)
-#define THREAD_BYTES ((size_t)192 << 10)
+#define THREAD_BYTES ((size_t)64 << 10)
 
 /* Cuts records into samples. */
 struct cutter {
@@ -290,7 +290,9 @@ static void intake_options(const struct dataset *data, const struct loader_optio
                            struct intake_options *out)
 {
     dataset_intake_options(data, out);
-    out->workers = o->workers, out->prefetch = o->prefetch, out->max_line = o->max_line;
+    uint64_t pieces = intake_pieces(out->inputs);
+    out->workers = pieces < (uint64_t)o->workers ? (int)pieces : o->workers, out->prefetch = o->prefetch,
+    out->max_line = o->max_line;
     out->endless = !o->once, out->shuffle = !o->in_order, out->seed = o->seed;
     out->stop = o->workers > 0 ? NULL : o->stop; /* a waiting reader tells the maker */
 }
@@ -300,9 +302,8 @@ static bool allocate(struct block_source *s)
     size_t tokens = s->caps.token_room * sizeof(int32_t), ends = s->caps.sample_room * sizeof(size_t);
     for (int i = 0; i < 2; i++) {
         struct block *b = &s->blocks[i];
-        b->tokens = malloc(tokens), b->end = malloc(ends);
+        b->tokens = intake_touched(tokens), b->end = intake_touched(ends);
         if (!b->tokens || !b->end) return false;
-        memset(b->tokens, 0, tokens), memset(b->end, 0, ends); /* there before they are needed */
     }
     s->cutter.window = malloc(((size_t)dataset_time(s->cutter.data) + 1) * sizeof(int32_t));
     return s->cutter.window != NULL;

@@ -23,7 +23,7 @@ struct progress {
 #define CHAT_TIMES     4
 #define CHAT_FIXED     ((size_t)32 << 10)
 #define CHAT_MEMORY    8
-#define CHAT_WORKSPACE ((size_t)1 << 20)
+#define CHAT_WORKSPACE ((size_t)256 << 10)
 
 struct record_encoder {
     struct record_rules rules;
@@ -36,14 +36,49 @@ struct record_encoder {
     struct progress progress;
 };
 
+/* Bytes of text that are encoded at once, at most. */
+static size_t piece_most(const struct record_rules *rules)
+{
+    size_t longest = rules->kind == RECORD_CHAT ? record_chat_output(rules->longest) : rules->longest;
+    return longest < RECORD_PIECE ? longest : RECORD_PIECE;
+}
+
+/* A word of a few letters takes 64 bytes in a cache: of small data, a few of its bytes each. */
+static struct encoder_room room_of(const struct record_rules *rules)
+{
+    enum { KEEP_LEAST = 4 << 10, KEEP_MOST = 16 << 10, CACHE_TIMES = 16 };
+    size_t keep = 2 * piece_most(rules);
+    uint64_t needed = rules->data_bytes * CACHE_TIMES;
+    return (struct encoder_room){.cache = needed && needed < ENCODER_CACHE ? (size_t)needed : ENCODER_CACHE,
+                                 .keep = keep < KEEP_LEAST  ? KEEP_LEAST
+                                         : keep > KEEP_MOST ? KEEP_MOST
+                                                            : keep};
+}
+
+static enum plim_status open_encoder(const struct record_rules *rules, struct encoder **out,
+                                     struct plim_error *err)
+{
+    struct encoder_room room = room_of(rules);
+    return encoder_open_within(rules->codec->tokenizer, &room, out, err);
+}
+
+/* What it holds, and what a piece takes beyond that: of a long word, or of a normalizer that makes much of it. */
+static size_t encoder_bytes(const struct record_rules *rules)
+{
+    const struct tokenizer *tok = rules->codec->tokenizer;
+    struct encoder_room room = room_of(rules);
+    size_t piece = piece_most(rules), word = ENCODER_LIMIT(piece),
+           normal = encoder_bytes_most(tok, piece) - encoder_bytes_most(tok, 0);
+    return encoder_room_bytes(tok, &room) + (word > normal ? word : normal);
+}
+
 enum plim_status record_encoder_open(const struct record_rules *rules, struct record_encoder **out,
                                      struct plim_error *err)
 {
     struct record_encoder *enc = calloc(1, sizeof *enc);
     if (!enc) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for an encoder");
     enc->rules = *rules;
-    enum plim_status status =
-        rules->codec->tokenizer ? encoder_open(rules->codec->tokenizer, &enc->encoder, err) : PLIM_OK;
+    enum plim_status status = rules->codec->tokenizer ? open_encoder(rules, &enc->encoder, err) : PLIM_OK;
     if (status != PLIM_OK) {
         free(enc);
         return status;
@@ -76,9 +111,8 @@ size_t record_tokens_most(const struct record_rules *rules, size_t len)
 size_t record_encoder_bytes_most(const struct record_rules *rules)
 {
     bool chat = rules->kind == RECORD_CHAT;
-    size_t longest = rules->longest, piece = chat || longest > RECORD_PIECE ? RECORD_PIECE : longest;
-    return sizeof(struct record_encoder) +
-           (rules->codec->tokenizer ? encoder_bytes_most(rules->codec->tokenizer, piece) : 0) +
+    size_t longest = rules->longest;
+    return sizeof(struct record_encoder) + (rules->codec->tokenizer ? encoder_bytes(rules) : 0) +
            (chat ? record_chat_memory(longest) + record_chat_output(longest) : 0) +
            (rules->kind == RECORD_LABELS ? record_parts_bytes(rules, longest) : 0);
 }

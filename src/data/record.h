@@ -51,6 +51,7 @@ struct record_rules {
     bool append_eos;                  /* where the codec has one */
     size_t most;                      /* tokens of a record that are needed; 0: all */
     size_t longest;                   /* bytes of a record, at most: for record_encoder_bytes_most */
+    uint64_t data_bytes;              /* of all records, about; 0: unknown. Few words need no large cache */
     const struct tm *now;             /* RECORD_CHAT: what strftime_now() sees; NULL: the local time */
 };
 

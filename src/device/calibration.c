@@ -96,16 +96,6 @@ void calibration_median(const struct calibration *list, int n, struct calibratio
     }
 }
 
-void calibration_best(struct calibration *mine, const struct calibration *other)
-{
-    struct calibration theirs = *other;
-    for (size_t i = 0; i < NUMBERS; i++) {
-        double *a = number_at(mine, i), b = *number_at(&theirs, i);
-        bool shorter = strstr(numbers[i].name, "_seconds");
-        if (b > 0 && (shorter ? b < *a : b > *a)) *a = b;
-    }
-}
-
 bool calibration_load(const char *kind, const char *key, struct calibration *out)
 {
     struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
@@ -121,7 +111,6 @@ bool calibration_load(const char *kind, const char *key, struct calibration *out
             *number_at(out, i) = value;
         }
         out->others = node_float(node_get(&doc->root, "others"), 0);
-        out->tries = node_int(node_get(&doc->root, "tries"), 0);
         doc_free(doc);
     }
     strbuf_release(&folder);
@@ -129,19 +118,19 @@ bool calibration_load(const char *kind, const char *key, struct calibration *out
     return good;
 }
 
-/* Writes the text where name_file or context_file said and releases all three. A cache that cannot be written is only a
- * slower start. */
-static void write_file(struct strbuf *folder, struct strbuf *path, struct strbuf *text)
+/* Writes the text where name_file or context_file said and releases all three. */
+static bool write_file(struct strbuf *folder, struct strbuf *path, struct strbuf *text)
 {
     strbuf_addc(text, '\n');
-    if (path->len && !text->failed && file_make_dirs(strbuf_text(folder), NULL) == PLIM_OK)
-        file_write_atomic(strbuf_text(path), text->data, text->len, NULL);
+    bool good = path->len && !text->failed && file_make_dirs(strbuf_text(folder), NULL) == PLIM_OK &&
+                file_write_atomic(strbuf_text(path), text->data, text->len, NULL) == PLIM_OK;
     strbuf_release(folder);
     strbuf_release(path);
     strbuf_release(text);
+    return good;
 }
 
-void calibration_save(const char *kind, const char *key, struct calibration *speed)
+bool calibration_save(const char *kind, const char *key, struct calibration *speed)
 {
     struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT, text = STRBUF_INIT;
     struct json_writer w;
@@ -151,9 +140,8 @@ void calibration_save(const char *kind, const char *key, struct calibration *spe
     json_str(&w, "key", key);
     for (size_t i = 0; i < NUMBERS; i++) json_double(&w, numbers[i].name, *number_at(speed, i));
     json_double(&w, "others", speed->others);
-    json_int(&w, "tries", speed->tries);
     json_end_object(&w);
-    write_file(&folder, &path, &text);
+    return write_file(&folder, &path, &text);
 }
 
 bool calibration_recall(const char *kind, const char *key, struct calibration_number *list, int n)

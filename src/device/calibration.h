@@ -1,8 +1,8 @@
 /* calibration.h - how fast a device is, as measured, and the file that remembers it.
  *
  * The cache is $XDG_CACHE_HOME/plimsoll (or ~/.cache/plimsoll), one JSON file per key; the key names everything the
- * numbers depend on, so a changed machine measures again. A cache that cannot be read or written is no error:
- * then every start measures. */
+ * numbers depend on, so a changed machine measures again. What is kept stays until `plimsoll calibrate` measures anew: every
+ * process plans with the same numbers. A cache that cannot be written is no error: a CPU then has fixed rates. */
 #ifndef PLIM_DEVICE_CALIBRATION_H
 #define PLIM_DEVICE_CALIBRATION_H
 
@@ -34,17 +34,14 @@ struct calibration {
     double op_seconds;           /* starting one op */
     double matmul_seconds;       /* of a small product, beyond its flops and starting it */
     double others; /* share of the processors that other programs took meanwhile; 0: quiet, or unknown */
-    int64_t tries; /* how often it was measured because they took much */
 };
 
 /* Of seconds that are too few to be measured: what is kept is above 0. */
 #define CALIBRATION_LEAST 1e-9
 
-/* Element by element the median of n <= CALIBRATION_ROUNDS measurements; the best of two. Disturbance only makes rates lower,
- * so of two disturbed measurements the better numbers are nearer to the truth. */
+/* Element by element the median of n <= CALIBRATION_ROUNDS measurements. */
 enum { CALIBRATION_ROUNDS = 9 };
 void calibration_median(const struct calibration *list, int n, struct calibration *out);
-void calibration_best(struct calibration *mine, const struct calibration *other);
 
 /* Measures with a team of so many threads in a child process: what measuring touches never counts in the peak of a process with
  * a budget. `measure` says whether it could. False, and nothing in out: then not, or there was no child. */
@@ -60,8 +57,8 @@ const char *calibration_host(char *buf, size_t size, int threads);
 /* False when there is nothing for this key, or the environment wishes to measure anew. `kind` ("cpu", "cuda") begins the
  * file's name. */
 bool calibration_load(const char *kind, const char *key, struct calibration *out);
-/* Nobody is told when this fails: the numbers are there, only the next start is slower. */
-void calibration_save(const char *kind, const char *key, struct calibration *speed);
+/* False: it could not be written. */
+bool calibration_save(const char *kind, const char *key, struct calibration *speed);
 
 /* Numbers of something else that is measured once, by name and all above 0: likewise. */
 struct calibration_number {

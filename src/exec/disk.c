@@ -61,7 +61,8 @@ struct disk_store {
     int under_way;
     size_t memory_align; /* of memory that the direct descriptor reads into */
     pthread_t mover;
-    bool has_mover;
+    bool has_mover; /* else it rests */
+    bool no_uring;
     pthread_mutex_t lock;
     pthread_cond_t moved;
     struct request ring[RING];
@@ -380,6 +381,7 @@ enum plim_status disk_open(const char *dir, uint64_t bytes, const struct disk_op
     pthread_cond_init(&disk->moved, NULL);
     disk->idle_since = clock_seconds();
     disk->fd = disk->direct = -1, disk->ledger = options->ledger, disk->cls = options->cls;
+    disk->no_uring = options->no_uring;
     enum plim_status status = take_buffers(disk, options, err);
     if (status == PLIM_OK) status = create(disk, dir, bytes, options->no_direct, err);
     if (status == PLIM_OK) status = start(disk, options->no_uring, err);
@@ -391,9 +393,9 @@ enum plim_status disk_open(const char *dir, uint64_t bytes, const struct disk_op
     return PLIM_OK;
 }
 
-void disk_close(struct disk_store *disk)
+/* Thread, engine and buffers go. */
+static void stop(struct disk_store *disk)
 {
-    if (!disk) return;
     if (disk->has_mover) {
         pthread_mutex_lock(&disk->lock);
         disk->stop = true;
@@ -402,11 +404,40 @@ void disk_close(struct disk_store *disk)
         pthread_join(disk->mover, NULL);
     }
     if (disk->engine) disk->engine->ops->close(disk->engine);
+    if (disk->buffers.base)
+        munmap(disk->buffers.base, disk_buffer_bytes(disk->buffers.depth, disk->buffers.piece));
+    disk->has_mover = disk->stop = false;
+    disk->engine = NULL, disk->buffers.base = NULL;
+}
+
+enum plim_status disk_rest(struct disk_store *disk, struct plim_error *err)
+{
+    enum plim_status status = disk && disk->has_mover ? disk_settle(disk, err) : PLIM_OK;
+    if (disk && status == PLIM_OK) stop(disk);
+    return status;
+}
+
+enum plim_status disk_wake(struct disk_store *disk, int depth, size_t piece, struct plim_error *err)
+{
+    struct disk_options options = {.depth = depth, .piece = piece};
+    if (!disk || disk_held(disk) == disk_buffer_bytes(depth, piece)) return PLIM_OK;
+    enum plim_status status = disk_rest(disk, err);
+    if (status == PLIM_OK) status = take_buffers(disk, &options, err);
+    return status == PLIM_OK ? start(disk, disk->no_uring, err) : status;
+}
+
+size_t disk_held(const struct disk_store *disk)
+{
+    return disk && disk->has_mover ? disk_buffer_bytes(disk->buffers.depth, disk->buffers.piece) : 0;
+}
+
+void disk_close(struct disk_store *disk)
+{
+    if (!disk) return;
+    stop(disk);
     if (disk->direct >= 0) close(disk->direct);
     if (disk->fd >= 0) close(disk->fd);
     if (disk->ledger) ledger_release(disk->ledger, disk->cls, disk->bytes);
-    if (disk->buffers.base)
-        munmap(disk->buffers.base, disk_buffer_bytes(disk->buffers.depth, disk->buffers.piece));
     pthread_cond_destroy(&disk->moved);
     pthread_mutex_destroy(&disk->lock);
     free(disk);

@@ -47,6 +47,12 @@ void disk_close(struct disk_store *disk);
  * permitted)" */
 const char *disk_describe(const struct disk_store *disk);
 
+/* Gives the store's memory back, buffers and thread, until disk_wake, which takes buffers of this size; the file keeps its bytes.
+ * Nothing may be asked of a store at rest but its size. NULL: there is no store, and nothing happens. */
+enum plim_status disk_rest(struct disk_store *disk, struct plim_error *err);
+enum plim_status disk_wake(struct disk_store *disk, int depth, size_t piece, struct plim_error *err);
+size_t disk_held(const struct disk_store *disk); /* bytes of its buffers now */
+
 /* Memory that a store of these options takes for its buffers. */
 size_t disk_buffer_bytes(int depth, size_t piece);
 

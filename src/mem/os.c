@@ -46,23 +46,48 @@ uint64_t os_process_counted(void)
 /* Constants lie between redzones, which AddressSanitizer lets nobody read. */
 __attribute__((no_sanitize("address"))) static void touch(uintptr_t at) { (void)*(const volatile char *)at; }
 
-/* One byte of each page of an object's code and constants. What a card computes with lies among constants, too. */
-static int touch_object(struct dl_phdr_info *object, size_t size, void *arg)
+/* Is this part of an object brought in whole? What a card computes with lies among constants, too. */
+static bool is_touched(const struct dl_phdr_info *object, const ElfW(Phdr) * part)
 {
     bool program = !object->dlpi_name || !object->dlpi_name[0];
+    bool own_code = program && (part->p_flags & PF_X);
+    if (part->p_type != PT_LOAD || (part->p_flags & PF_W) || !(part->p_flags & PF_R)) return false;
+    return part->p_memsz <= SMALL_PART || own_code;
+}
+
+/* One byte of each page of an object's code and constants. */
+static int touch_object(struct dl_phdr_info *object, size_t size, void *arg)
+{
     (void)size, (void)arg;
     for (int i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &object->dlpi_phdr[i];
-        bool own_code = program && (part->p_flags & PF_X);
-        if (part->p_type != PT_LOAD || (part->p_flags & PF_W) || !(part->p_flags & PF_R)) continue;
-        if (part->p_memsz > SMALL_PART && !own_code) continue;
-        for (size_t at = 0; at < part->p_memsz; at += os_page_size())
+        for (size_t at = 0; is_touched(object, part) && at < part->p_memsz; at += os_page_size())
             touch(object->dlpi_addr + part->p_vaddr + at);
     }
     return 0;
 }
 
 void os_touch_code(void) { dl_iterate_phdr(touch_object, NULL); }
+
+static int count_object(struct dl_phdr_info *object, size_t size, void *sum)
+{
+    (void)size;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        bool data = part->p_type == PT_LOAD && (part->p_flags & PF_W);
+        uint64_t before = part->p_vaddr % os_page_size(); /* of its first page, that is not in it */
+        if (data || is_touched(object, part))
+            *(uint64_t *)sum += os_page_round(before + (data ? part->p_filesz : part->p_memsz));
+    }
+    return 0;
+}
+
+uint64_t os_code_bytes(void)
+{
+    uint64_t sum = 0;
+    dl_iterate_phdr(count_object, &sum);
+    return sum;
+}
 
 enum plim_status os_reset_peak(struct plim_error *err)
 {

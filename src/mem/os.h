@@ -55,6 +55,10 @@ uint64_t os_process_counted(void);
  * A long run needs nearly all of them in the end. */
 void os_touch_code(void);
 
+/* Bytes of the program and its libraries that are resident after os_touch_code: code, constants and initialised data. The files
+ * decide them, so they are the same in every process that has loaded the same ones. */
+uint64_t os_code_bytes(void);
+
 /* Let VmHWM start again from the present RSS. PLIM_UNSUPPORTED where the kernel does not allow it. */
 enum plim_status os_reset_peak(struct plim_error *err);
 

@@ -85,6 +85,14 @@ static inline int64_t facts_disk_buffers(const struct device_facts *facts)
     return depth * (int64_t)(facts->disk_piece ? facts->disk_piece : DISK_PIECE);
 }
 
+/* The smallest buffers, for a plan that does not fit with those that are fastest; false: they are as small already. */
+static inline bool facts_shrink_disk(struct device_facts *facts)
+{
+    bool larger = facts_disk_buffers(facts) > DISK_DEPTH * DISK_PIECE;
+    if (larger) facts->disk_depth = DISK_DEPTH, facts->disk_piece = DISK_PIECE;
+    return larger;
+}
+
 /* How many ranks take part in an exchange. */
 static inline int facts_among(const struct device_facts *facts, enum among among)
 {

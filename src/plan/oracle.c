@@ -187,6 +187,7 @@ static enum plim_status measure(struct oracle *o, const struct knobs *knobs, enu
     o->tapes++, o->work += o->tape.nops;
     if (status == PLIM_OK && held > plan_tape_most(r)) status = plan_refuse_search(r, held, err);
     if (status == PLIM_OK && held > o->largest) o->largest = held;
+    loop->tape = own.loop, update->tape = own.update;
     own = plan_own_all(r, &o->tape, &layout);
     loop->seconds = time.loop_seconds, update->seconds = time.update_seconds;
     memcpy(loop->busy, time.loop_busy, sizeof loop->busy),
@@ -258,6 +259,7 @@ enum plim_status oracle_ask(struct oracle *o, const struct knobs *k, struct plan
     int64_t arena = p.update->kept + (p.loop->peak > p.update->peak ? p.loop->peak : p.update->peak);
     plan_lines(o->request, arena, p.loop->own + p.update->own, p.loop->offloaded + p.update->offloaded,
                p.loop->on_disk || p.update->on_disk, out);
+    out->tape = p.loop->tape + p.update->tape;
     out->step_seconds = (double)k->accumulation * p.loop->seconds + p.update->seconds;
     return PLIM_OK;
 }

@@ -26,7 +26,8 @@ struct part_cost {
     int64_t kept;       /* update: bytes that stay on the device */
     int64_t offloaded;  /* bytes on the host: activations of the loop, all else of the update */
     bool on_disk;       /* something is on disk */
-    int64_t own;        /* bytes of the plan's own data structures */
+    int64_t own;        /* bytes of the plan's own data structures, those of shorter rows included */
+    int64_t tape;       /* of them, its own tape and layout */
 };
 
 struct part_list {

@@ -64,6 +64,7 @@ struct plan {
     int64_t budget, overhead;
     int64_t total; /* what the budget is held against: the process on the CPU, the device's bytes on a GPU */
     int64_t device, host, disk;
+    int64_t planning;    /* of overhead, what comparing plans took beyond the plan itself */
     double step_seconds; /* predicted, one optimizer step */
     struct plan_search_report {
         double gap; /* no plan that fits is faster by more than this share, as far as the axes are ordered */
@@ -95,7 +96,8 @@ bool plan_within(const struct plan_request *request, int64_t total, int64_t host
 /* What plan_bound_of and the oracle find of a set of knobs. */
 struct plan_bound {
     int64_t total, host;
-    int64_t own; /* of the host's bytes, the plan's own data structures */
+    int64_t own;  /* of the host's bytes, the plan's own data structures */
+    int64_t tape; /* of them, the tape and layout that making the plan builds at once; of the oracle alone */
     double step_seconds;
 };
 

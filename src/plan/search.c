@@ -478,9 +478,9 @@ static enum plim_status make(struct search *s, const struct knobs *knobs, struct
 {
     struct plan_bound b;
     enum plim_status status = oracle_ask(&s->oracle, knobs, &b, s->err);
-    if (status == PLIM_OK && b.own > plan_tape_most(s->request)) {
-        if (b.own > s->oracle.largest) s->oracle.largest = b.own;
-        status = plan_refuse_search(s->request, b.own, s->err);
+    if (status == PLIM_OK && b.tape > plan_tape_most(s->request)) {
+        if (b.tape > s->oracle.largest) s->oracle.largest = b.tape;
+        status = plan_refuse_search(s->request, b.tape, s->err);
     }
     oracle_rest(&s->oracle);
     return status == PLIM_OK ? plan_make(s->request, knobs, out, s->err) : status;
@@ -534,7 +534,7 @@ static enum plim_status count_planning(struct search *s, struct plan *out, enum 
     int64_t largest = s->oracle.largest > own.loop + own.update ? s->oracle.largest : own.loop + own.update;
     int64_t more = plan_needs(r, largest) - r->beside - out->total;
     if (!r->facts->unified_memory || more <= 0) return status;
-    out->total += more, out->host += more, out->overhead += more;
+    out->total += more, out->host += more, out->overhead += more, out->planning = more;
     out->fits = out->fits && plan_within(r, out->total, out->host);
     return out->fits ? status : say_missing(s, out);
 }

@@ -3,12 +3,15 @@
  * Arena, host tier and disk store reserve on their ledgers themselves, before they take anything. Overheads have no memory
  * of their own: they are only reserved. */
 #include "runtime/runtime_part.h"
+#include "exec/disk.h"
 
-/* Bytes beside tensors on a tier's ledger. Where device memory is the process's own, its ledger is the device's. */
+/* Bytes beside tensors on a tier's ledger, with the buffers of a disk store that is still open though the plan has none. Where
+ * device memory is the process's own, its ledger is the device's. */
 static int64_t overhead_of(const struct runtime *rt, const struct plan *plan, enum tier tier)
 {
     const struct device_facts *facts = &rt->device->facts;
-    int64_t device = plan_device_overhead(&rt->request), host = plan->overhead;
+    int64_t left_open = plan->layout.tier_bytes[TIER_DISK] ? 0 : (int64_t)disk_held(rt->disk);
+    int64_t device = plan_device_overhead(&rt->request), host = plan->overhead + left_open;
     if (tier == TIER_DEVICE) return facts->unified_memory ? device + host : device;
     return tier == TIER_HOST && !facts->unified_memory ? host : 0;
 }
@@ -29,7 +32,7 @@ void runtime_set_lines(struct runtime *rt, int64_t budget)
         ledger_set_budget(rt->device->ledger[TIER_HOST], line_of(rt->request.host_budget));
 }
 
-/* Overheads become the plan's: those that fall, or those that rise. */
+/* Overheads become the plan's: those that fall, or those that rise. A store that closes in between lets them fall again. */
 static enum plim_status set_overheads(struct runtime *rt, const struct plan *plan, bool rise,
                                       struct plim_error *err)
 {
@@ -123,5 +126,6 @@ enum plim_status runtime_give(struct runtime *rt, const struct plan *plan, int64
         if (bytes < runtime_taken(rt, tiers[i].tier)) status = tiers[i].resize(rt, bytes, err);
     }
     if (status == PLIM_OK) rt->arena = arena;
+    if (status == PLIM_OK) status = set_overheads(rt, plan, false, err);
     return status == PLIM_OK ? set_overheads(rt, plan, true, err) : status;
 }

@@ -8,11 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements made at a time: on the CPU as few as fit a cache, for a device with its own memory enough for a copy. */
+/* Elements made at a time: on the CPU as few as fit a cache and a worker's stack, which is resident anyway; for a device with its
+ * own memory enough for a copy. */
 #define PIECE_HOST   4096
 #define PIECE_DEVICE (256 << 10)
 
-struct buffers { /* of one worker */
+struct buffers { /* of one worker; NULL on the CPU */
     float *values;
     uint16_t *high, *low;
     struct plim_error err;
@@ -39,11 +40,11 @@ static void fill_normal(const struct fill *f, int64_t first, int64_t n, float *o
 }
 
 /* One piece of a parameter: fp32 values, then its own type and, where there is one, the master's. */
-static enum plim_status fill_piece(struct fill *f, int64_t piece, struct buffers *b)
+static enum plim_status fill_piece(struct fill *f, int64_t piece, const struct buffers *b,
+                                   struct plim_error *err)
 {
     int64_t first = piece * f->piece, n = f->count - first < f->piece ? f->count - first : f->piece;
     enum dtype type = f->exec->tape->tensors[f->param].type;
-    struct plim_error *err = &b->err;
     if (f->init.kind == INIT_NORMAL)
         fill_normal(f, first, n, b->values);
     else
@@ -62,8 +63,12 @@ static enum plim_status fill_piece(struct fill *f, int64_t piece, struct buffers
 static void fill_body(void *arg, int64_t begin, int64_t end, int worker)
 {
     struct fill *f = arg;
-    struct buffers *b = &f->workers[worker];
-    for (int64_t p = begin; p < end && b->err.status == PLIM_OK; p++) fill_piece(f, p, b);
+    struct plim_error *err = &f->workers[worker].err;
+    float values[PIECE_HOST];
+    uint16_t high[PIECE_HOST], low[PIECE_HOST];
+    struct buffers b = {.values = values, .high = high, .low = low};
+    if (f->workers[worker].values) b = f->workers[worker];
+    for (int64_t p = begin; p < end && err->status == PLIM_OK; p++) fill_piece(f, p, &b, err);
 }
 
 static struct fill *fill_open(const struct device *device, int workers)
@@ -71,7 +76,7 @@ static struct fill *fill_open(const struct device *device, int workers)
     struct fill *f = calloc(1, sizeof *f + (size_t)workers * sizeof f->workers[0]);
     bool good = f != NULL;
     if (f) f->piece = device->facts.unified_memory ? PIECE_HOST : PIECE_DEVICE;
-    for (int w = 0; w < workers && good; w++) {
+    for (int w = 0; w < workers && good && !device->facts.unified_memory; w++) {
         struct buffers *b = &f->workers[w];
         b->values = malloc((size_t)f->piece * sizeof *b->values);
         b->high = malloc((size_t)f->piece * sizeof *b->high);

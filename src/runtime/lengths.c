@@ -42,6 +42,7 @@ static enum plim_status lay_out(const struct runtime *rt, int64_t rows, int64_t 
     struct knobs knobs = rt->plan.knobs;
     struct layout_options options = plan_layout_options(&request, &knobs);
     request.time = time, knobs.micro_batch = rows;
+    request.search_line = 0; /* nothing is compared */
     options.above = &rt->plan.layout, options.above_tape = &rt->plan.tape;
     *out = (struct length_program){0};
     tape_init(&out->tape);

@@ -5,16 +5,19 @@
  * go back to the system at once. Whatever fails, the old plan stands again.
  *
  *     reduce     of the old plan only kept tensors and their places are left, of its arena only their bytes (with hold: as
- *                many as the new plan may take)
+ *                many as the new plan may take); a disk store rests
  *     search     in the memory that this makes free, where the arena is the process's own; it has no more (plan.h, search_line)
- *     take       bytes of tiers that grow, and of the arena what the new plan keeps
+ *     take       bytes of tiers that grow, and of the arena what the new plan keeps; the disk store's buffers, small ones where it will
+ *                close
  *     move       tensors that change their tier
- *     settle     the rest of the old plan goes, then the arena becomes the new plan's, then tiers shrink
+ *     settle     the rest of the old plan goes, with the memory of a disk store that is not needed any more, then the arena becomes
+ *                the new plan's, then tiers shrink
  *
  * So the larger of the two budgets is never exceeded. A plan follows from its request and knobs: after an error before the
  * end of settle, the old one is made again (stand_by).
  */
 #include "base/clock.h"
+#include "exec/disk.h"
 #include "mem/os.h"
 #include "plan/space.h"
 #include "runtime/runtime_part.h"
@@ -174,7 +177,8 @@ static enum plim_status reduce(struct runtime *rt, const struct replan *wish, st
     enum plim_status status = device->ops->sync(device, err); /* the tape has no user after this */
     if (status != PLIM_OK) return status;
     exec_close(&rt->exec); /* programs go before the memory they were compiled for */
-    status = reduce_tape(&rt->plan, err);
+    status = disk_rest(rt->disk, err);
+    if (status == PLIM_OK) status = reduce_tape(&rt->plan, err);
     if (status != PLIM_OK || !device->facts.unified_memory) return status;
     if (stay >= runtime_taken(rt, TIER_DEVICE)) return PLIM_OK;
     return device->ops->commit(device, (size_t)stay, err);
@@ -200,12 +204,21 @@ static enum plim_status make_again(struct runtime *rt, struct plim_error *err)
     return PLIM_OK;
 }
 
+/* With the plan's buffers; or with small ones, to bring back what is on disk before the store closes. */
+static enum plim_status wake_disk(struct runtime *rt, bool stays, struct plim_error *err)
+{
+    const struct device_facts *facts = &rt->device->facts;
+    return stays ? disk_wake(rt->disk, facts->disk_depth, facts->disk_piece, err)
+                 : disk_wake(rt->disk, DISK_DEPTH, DISK_PIECE, err);
+}
+
 /* The old plan again after a re-plan that failed: tape, memory, programs, constants. */
 static enum plim_status stand_by(struct runtime *rt, struct plim_error *err)
 {
     runtime_set_lines(rt, rt->request.budget);
     exec_close(&rt->exec);
     enum plim_status status = make_again(rt, err);
+    if (status == PLIM_OK) status = wake_disk(rt, true, err);
     if (status == PLIM_OK) status = runtime_take(rt, &rt->plan, rt->plan.layout.arena_bytes, err);
     if (status == PLIM_OK) status = runtime_give(rt, &rt->plan, rt->plan.layout.arena_bytes, err);
     return status == PLIM_OK ? runtime_start(rt, false, err) : status;
@@ -216,9 +229,13 @@ static enum plim_status stand_by(struct runtime *rt, struct plim_error *err)
 static enum plim_status search(struct runtime *rt, const struct plan_request *request, struct plan *next,
                                bool *reserve_used, struct plim_error *err)
 {
-    enum plim_status status = plan_search(request, next, err);
-    *reserve_used = status == PLIM_NO_FIT && runtime_search_again(rt, request, next);
-    return *reserve_used ? PLIM_OK : status;
+    for (;;) {
+        enum plim_status status = plan_search(request, next, err);
+        *reserve_used = status == PLIM_NO_FIT && runtime_search_again(rt->reserve, request, next);
+        if (*reserve_used) return PLIM_OK;
+        if (status != PLIM_NO_FIT || !facts_shrink_disk(&rt->device->facts)) return status;
+        plan_release(next);
+    }
 }
 
 /* The present plan in micro-batches of another size: nothing is compared. */
@@ -265,12 +282,43 @@ static bool is_worth_it(const struct plan *old, const struct plan *next)
     return next->total <= old->total - old->total / 20 || next->step_seconds <= 1.1 * old->step_seconds;
 }
 
+static bool uses_disk(const struct plan *plan) { return plan->layout.tier_bytes[TIER_DISK] > 0; }
+
+/* Bytes above the larger line while tensors come back from a disk store that closes afterwards: what the new plan keeps is there, and
+ * so are the store's buffers. */
+static int64_t above_while_moving(const struct runtime *rt, const struct plan *next, int64_t budget)
+{
+    const struct device_facts *facts = &rt->device->facts;
+    int64_t line = budget > rt->request.budget ? budget : rt->request.budget;
+    int64_t transients = next->layout.arena_bytes - next->layout.kept_bytes;
+    if (!facts->unified_memory || !rt->disk || uses_disk(next)) return 0;
+    return next->total - transients + DISK_DEPTH * DISK_PIECE + PIECE - line;
+}
+
+/* The fastest plan that is also within the line while tensors move; where there is none, the present one. */
+static enum plim_status search_and_move(struct runtime *rt, struct plan_request *request, struct plan *next,
+                                        bool *reserve_used, struct plim_error *err)
+{
+    enum plim_status status = search(rt, request, next, reserve_used, err);
+    int64_t above = status == PLIM_OK ? above_while_moving(rt, next, request->budget) : 0;
+    if (above <= 0) return status;
+    int64_t line = request->budget;
+    plan_release(next);
+    request->budget -= above;
+    status = search(rt, request, next, reserve_used, err);
+    request->budget = line;
+    if (status != PLIM_NO_FIT || rt->plan.total > line) return status;
+    plan_release(next);
+    if (err) *err = (struct plim_error){0};
+    return recut(rt, request, rt->plan.knobs.micro_batch, next, reserve_used, err); /* the present one */
+}
+
 /* The next plan; request->budget is its line. */
 static enum plim_status choose(struct runtime *rt, const struct replan *wish, struct plan_request *request,
                                struct plan *next, bool *reserve_used, struct plim_error *err)
 {
     if (wish->micro_batch) return recut(rt, request, wish->micro_batch, next, reserve_used, err);
-    enum plim_status status = search(rt, request, next, reserve_used, err);
+    enum plim_status status = search_and_move(rt, request, next, reserve_used, err);
     bool smallest =
         status == PLIM_NO_FIT && wish->or_smallest && next->tape.nops && next->total < rt->plan.total;
     if (smallest) request->budget = next->total;
@@ -288,6 +336,7 @@ static enum plim_status move(struct runtime *rt, struct plan *next, int64_t *mov
     struct move m = {.from = &rt->exec, .to = &to, .piece = malloc(PIECE)};
     enum plim_status status =
         m.piece ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while tensors were moved");
+    if (status == PLIM_OK) status = wake_disk(rt, uses_disk(next), err);
     if (status == PLIM_OK) status = runtime_take(rt, next, next->layout.kept_bytes, err);
     if (status == PLIM_OK)
         status = exec_open(&rt->exec, rt->device, &rt->plan.tape, &rt->plan.layout, rt->disk, err);
@@ -302,7 +351,8 @@ static enum plim_status settle(struct runtime *rt, struct plan *next, struct pli
 {
     exec_close(&rt->exec);
     drop_tape(&rt->plan);
-    enum plim_status status = runtime_take(rt, next, next->layout.arena_bytes, err);
+    enum plim_status status = uses_disk(next) ? PLIM_OK : disk_rest(rt->disk, err);
+    if (status == PLIM_OK) status = runtime_take(rt, next, next->layout.arena_bytes, err);
     return status == PLIM_OK ? runtime_give(rt, next, next->layout.arena_bytes, err) : status;
 }
 

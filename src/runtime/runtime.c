@@ -4,29 +4,46 @@
 #include "mem/os.h"
 #include "runtime/feed.h"
 #include "runtime/initial_weights.h"
+#include "runtime/lengths.h"
 #include "runtime/load.h"
 #include "runtime/runtime_part.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What a run adds after the measurement: stacks of the team and of the reader, bounce buffers of loading and
- * saving, libc's own buffers; the threads of monitor and control socket with their heaps, and a client's buffers. Measured
- * on both architectures with tests/fault/truth.py. */
-#define RUN_ALLOWANCE (1024 << 10)
+/* What a run adds beside its team's stacks: the stack of the reader, bounce buffers of loading and saving, libc's own buffers; the
+ * threads of monitor and control socket with their heaps, and a client's buffers. Measured on both architectures with
+ * tests/fault/truth.py. */
+#define RUN_ALLOWANCE (768 << 10)
 
-/* Steps of the stated size, and the least reserve: of 400 starts one in twenty was up to 100 KiB smaller than the others.
- * Beside a card the process is a hundred times larger and varies more. */
+/* Heap and stack of a process that has read its job and opened a CPU: 160 to 240 KiB. */
+#define START_BYTES (320 << 10)
+
+/* For a process that is larger, steps of the stated size and the least reserve: of 400 starts one in twenty was up to 100 KiB
+ * smaller than the others. Beside a card the process is a hundred times larger and varies more. */
 #define GRAIN   (256 << 10)
 #define RESERVE (GRAIN / 2)
 
-struct overhead runtime_overhead(void)
+struct overhead runtime_overhead(int threads, const struct comm *comm)
 {
+    int64_t code = comm ? comm->program_bytes : (int64_t)os_code_bytes();
+    int64_t usual =
+        code + START_BYTES + RUN_ALLOWANCE + threads_bytes(threads) + (comm ? comm->library_bytes : 0);
     os_touch_code();
     int64_t least = (int64_t)os_process_counted() + RUN_ALLOWANCE;
+    if (least <= usual) return (struct overhead){usual, 0};
     int64_t reserve = least / 64 > RESERVE ? least / 64 : RESERVE;
     int64_t stated = (least + reserve + GRAIN - 1) / GRAIN * GRAIN;
     return (struct overhead){stated, stated - least};
+}
+
+/* Programs of several row lengths: the plan's own, one for each step of the ladder, and half as many for an evaluation, which
+ * only goes forward. */
+static int count_lengths(const struct job *job, int64_t time)
+{
+    int64_t ladder[LENGTHS_LADDER];
+    int programs = 1 + lengths_ladder(time, ladder);
+    return programs + (job->validation.count ? (programs + 1) / 2 : 0);
 }
 
 enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
@@ -34,6 +51,7 @@ enum plim_status runtime_request(struct job *job, const struct device_facts *fac
 {
     const struct objective_row *objective = objective_row(job_objective(job));
     job_request(job, facts, overhead, out);
+    if (out->lengths > 1) out->lengths = count_lengths(job, out->time);
     struct rows rows = {.count = out->rows * objective->rows,
                         .time = out->time,
                         .source_time = job->data.max_source_length ? job->data.max_source_length : out->time};
@@ -42,16 +60,34 @@ enum plim_status runtime_request(struct job *job, const struct device_facts *fac
     return job_check_budget(job, out, err);
 }
 
-bool runtime_search_again(const struct runtime *rt, const struct plan_request *request, struct plan *plan)
+bool runtime_search_again(int64_t reserve, const struct plan_request *request, struct plan *plan)
 {
     struct plan_request exact = *request;
     struct plan tight;
-    exact.overhead -= rt->reserve;
-    if (!rt->reserve) return false;
+    exact.overhead -= reserve;
+    if (!reserve) return false;
     bool found = plan_search(&exact, &tight, NULL) == PLIM_OK;
     if (found) plan_release(plan), *plan = tight;
     if (!found) plan_release(&tight);
     return found;
+}
+
+enum plim_status runtime_find_plan(struct job *job, struct device_facts *facts, int64_t reserve,
+                                   struct plan_request *request, struct plan *out, bool *reserve_used,
+                                   struct plim_error *err)
+{
+    struct job asked = *job;
+    struct plan_request first = *request;
+    for (;;) {
+        enum plim_status status = job_plan(job, request, out, err);
+        *reserve_used = status == PLIM_NO_FIT && runtime_search_again(reserve, request, out);
+        if (*reserve_used && err) *err = (struct plim_error){0};
+        if (*reserve_used) return PLIM_OK;
+        if (status != PLIM_NO_FIT || !facts_shrink_disk(facts)) return status;
+        plan_release(out);
+        *job = asked, *request = first;
+        if (err) *err = (struct plim_error){0};
+    }
 }
 
 int64_t runtime_search_line(const struct runtime *rt, int64_t budget)
@@ -105,18 +141,16 @@ enum plim_status runtime_same_plan(const struct runtime *rt, const struct plan *
     return status == PLIM_OK ? comm_same(comm, plan->layout.offset, bytes, "the layout", err) : status;
 }
 
-bool runtime_learn_disk(const struct job *job, struct device_facts *facts, const struct plan *plan)
+bool runtime_recall_disk(const struct job *job, struct device_facts *facts)
 {
     struct disk_speed speed;
     bool known = disk_speed_recall(job_disk_dir(job), &speed);
-    bool measures = plan && plan->disk > 0 && !known && disk_speed_wanted();
-    if (measures) disk_speed_measure(job_disk_dir(job), &speed, NULL); /* or what is assumed stays */
     disk_speed_apply(&speed, facts);
-    return measures;
+    return known;
 }
 
-static enum plim_status plan_once(struct runtime *rt, struct device *device, struct job *job,
-                                  struct overhead overhead, struct plim_error *err)
+enum plim_status runtime_ask(struct runtime *rt, struct device *device, struct job *job,
+                             struct overhead overhead, struct plim_error *err)
 {
     *rt = (struct runtime){.device = device, .job = job, .spec = job->spec, .reserve = overhead.reserve};
     enum plim_status status = device->comm ? share_facts(device, err) : PLIM_OK;
@@ -124,31 +158,17 @@ static enum plim_status plan_once(struct runtime *rt, struct device *device, str
     if (device->comm) status = comm_agree(device->comm, status, err);
     if (status == PLIM_OK && device->comm) status = share_line(rt, err);
     rt->request.search_line = runtime_search_line(rt, rt->request.budget);
-    if (status == PLIM_OK) status = job_plan(job, &rt->request, &rt->plan, err);
-    rt->reserve_used = status == PLIM_NO_FIT && runtime_search_again(rt, &rt->request, &rt->plan);
-    return rt->reserve_used ? PLIM_OK : status;
-}
-
-/* Rank 0 measures for all. */
-static enum plim_status learn_disk(const struct runtime *rt, bool *again, struct plim_error *err)
-{
-    struct device *device = rt->device;
-    *again = false;
-    if (comm_rank(device->comm) == 0) *again = runtime_learn_disk(rt->job, &device->facts, &rt->plan);
-    return device->comm ? comm_broadcast(device->comm, again, sizeof *again, 0, err) : PLIM_OK;
+    return status;
 }
 
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
                               struct overhead overhead, struct plim_error *err)
 {
-    bool again = false;
-    runtime_learn_disk(job, &device->facts, NULL);
-    enum plim_status status = plan_once(rt, device, job, overhead, err);
-    if (status == PLIM_OK) status = learn_disk(rt, &again, err);
-    if (again && status == PLIM_OK) {
-        plan_release(&rt->plan);
-        status = plan_once(rt, device, job, overhead, err);
-    }
+    runtime_recall_disk(job, &device->facts);
+    enum plim_status status = runtime_ask(rt, device, job, overhead, err);
+    if (status == PLIM_OK)
+        status = runtime_find_plan(job, &device->facts, rt->reserve, &rt->request, &rt->plan,
+                                   &rt->reserve_used, err);
     if (status == PLIM_OK) status = runtime_same_plan(rt, &rt->plan, err);
     if (status != PLIM_OK) return status;
     rt->arena = rt->plan.layout.arena_bytes;
@@ -162,8 +182,10 @@ enum plim_status runtime_fit_loader(struct job *job, const struct device_facts *
     struct plan_request request;
     struct plan plan = {0};
     struct job smaller = *job;
+    struct device_facts least = *facts;
     if (job->loader_sizes.count < 2) return PLIM_OK;
-    enum plim_status status = runtime_request(&smaller, facts, overhead.bytes, &request, err);
+    facts_shrink_disk(&least); /* as a re-plan does, before it refuses */
+    enum plim_status status = runtime_request(&smaller, &least, overhead.bytes, &request, err);
     if (status != PLIM_OK) return status;
     request.search_line = facts->unified_memory ? request.budget : 0; /* it begins there */
     request.budget = budget;

@@ -1,7 +1,7 @@
 /* runtime.h - a plan made real: ledgers, memory of every tier, programs, constants and weights in their places; and another
  * plan in its stead when the line moves.
  *
- *     struct overhead overhead = runtime_overhead();        // early: what comes later is counted by itself
+ *     struct overhead overhead = runtime_overhead(device->facts.threads, device->comm);   // early
  *     struct runtime rt = {0};
  *     runtime_plan(&rt, device, &job, overhead, &err);      // rt.plan stands; nothing is taken
  *     runtime_commit(&rt, &err);                            // every byte of it is
@@ -66,26 +66,38 @@ struct runtime {
     int64_t planned_peak[TIER_COUNT]; /* the largest plan's so far */
 };
 
-/* Host bytes outside the arena: everything resident now plus what a run still adds.
+/* Host bytes outside the arena: what the process has now and what a run still adds.
  *
- * Two processes of the same job differ by some dozens of pages, so the number is stated in steps and with a reserve: a
+ * The number is the same in every process of the same program, threads and ranks: code and data of the program and its
+ * libraries, as their files say, the table's bytes for MPI, the team's stacks, and a fixed allowance for heap and stack.
+ * So a plan and a run of one job count the same bytes.
+ *
+ * A process that is larger than this when it is asked (a GPU's driver, a model or a tokenizer that was read before) is
+ * measured. Two such processes differ by some dozens of pages, so the measured number is stated in steps and with a reserve: a
  * plan alone counts all of it, a run (runtime_plan, runtime_plan_forward, runtime_replan) falls back on the reserve before
- * saying that nothing fits. A line that a plan has stated is therefore enough for every run, as long as the run's process
- * is not larger than the planner's by more than the reserve. A program that only hosts us gives numbers of its own. */
+ * saying that nothing fits. A program that only hosts us gives numbers of its own. */
 struct overhead {
     int64_t bytes;   /* reserve included */
-    int64_t reserve; /* of them, beyond what this very process takes */
+    int64_t reserve; /* of them, beyond what this very process takes; 0: nothing was measured */
 };
-struct overhead runtime_overhead(void);
+/* `threads` of the device's team; `comm` NULL: one rank. */
+struct overhead runtime_overhead(int threads, const struct comm *comm);
 
 /* What the planner is asked for a job on a device, here or absent: job_request, with rows staged for a device that has its
  * own memory counted in, and job_check_budget. */
 enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
                                  struct plan_request *out, struct plim_error *err);
 
-/* The disk under the job's output.dir, as its file system is known (exec/disk_speed.h). With a plan that uses it and a file
- * system that nobody has measured yet, it is measured: true, and the plan is to be made again. */
-bool runtime_learn_disk(const struct job *job, struct device_facts *facts, const struct plan *plan);
+/* The disk under the job's output.dir, as `plimsoll calibrate` has measured its file system (exec/disk_speed.h). False: nobody has,
+ * and a modest disk is assumed. Neither plans nor runs measure: both count with the same numbers. */
+bool runtime_recall_disk(const struct job *job, struct device_facts *facts);
+
+/* The plan of a request, which `plan` prints and a run executes: the fastest that fits; where none does, one that uses the process's
+ * reserve up, or one with the smallest buffers of the disk tier, which facts have then. The job's loader may become smaller.
+ * PLIM_NO_FIT: there is none, and `out` is the smallest. request->facts is `facts`. */
+enum plim_status runtime_find_plan(struct job *job, struct device_facts *facts, int64_t reserve,
+                                   struct plan_request *request, struct plan *out, bool *reserve_used,
+                                   struct plim_error *err);
 
 /* The fastest plan of the job that fits, the same on every rank. On an error rt->plan is empty or, with PLIM_NO_FIT, the smallest there is. */
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,

@@ -9,7 +9,11 @@
 void runtime_set_lines(struct runtime *rt, int64_t budget);
 
 /* After PLIM_NO_FIT: a plan that uses the process's reserve up, in the stead of the smallest one. False: there is none. */
-bool runtime_search_again(const struct runtime *rt, const struct plan_request *request, struct plan *plan);
+bool runtime_search_again(int64_t reserve, const struct plan_request *request, struct plan *plan);
+
+/* A closed runtime becomes the job's on this device, with the request that all ranks plan from. */
+enum plim_status runtime_ask(struct runtime *rt, struct device *device, struct job *job,
+                             struct overhead overhead, struct plim_error *err);
 
 /* What a search in this process may reach under a budget (plan.h, search_line): the line that the process itself is on. */
 int64_t runtime_search_line(const struct runtime *rt, int64_t budget);

@@ -394,7 +394,8 @@ static enum plim_status check_kv_type(const struct engine *e, struct plim_error 
 /* What the process takes, whatever is offered. */
 static void measure_process(struct engine *e)
 {
-    e->overhead = e->options.overhead ? (struct overhead){.bytes = e->options.overhead} : runtime_overhead();
+    e->overhead = e->options.overhead ? (struct overhead){.bytes = e->options.overhead}
+                                      : runtime_overhead(e->device->facts.threads, NULL);
     e->overhead.bytes += e->options.beside;
     e->tape_bytes = 0, e->asked_budget = e->options.budget;
 }

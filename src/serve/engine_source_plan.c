@@ -250,7 +250,8 @@ static enum plim_status make_plan(struct engine *e, struct sources *s, struct pl
     const struct engine_options *o = &e->options;
     enum plim_status status = engine_choose_precision(e, err);
     if (status != PLIM_OK) return status;
-    e->overhead = o->overhead ? (struct overhead){.bytes = o->overhead} : runtime_overhead();
+    e->overhead = o->overhead ? (struct overhead){.bytes = o->overhead}
+                              : runtime_overhead(e->device->facts.threads, NULL);
     e->overhead.bytes += o->beside;
     status = choose(e, err);
     if (status == PLIM_OK) status = measure_smallest(e, err);

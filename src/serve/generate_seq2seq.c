@@ -112,7 +112,8 @@ static enum plim_status make_plan(struct seq2seq *s, const char *dir, struct dev
     struct forward_family token = {.build = build_token, .arg = s},
                           source = {.build = build_source, .arg = s};
     struct forward_line line = {.budget = room->budget, .overhead = {.bytes = room->overhead}};
-    if (!room->overhead) line.overhead = runtime_overhead(), line.overhead.bytes += own_bytes(s);
+    if (!room->overhead)
+        line.overhead = runtime_overhead(device->facts.threads, NULL), line.overhead.bytes += own_bytes(s);
     enum plim_status status = weights_precision(dir, &s->plan.precision, err);
     if (status != PLIM_OK) return status;
     status = runtime_plan_forward(&s->runtime, device, &s->spec, &line, &token, 1, err);

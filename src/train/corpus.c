@@ -2,6 +2,7 @@
 #include "train/corpus.h"
 #include "base/file.h"
 #include "data/intake.h"
+#include "data/longest_line.h"
 #include "train/epoch.h"
 #include "train/evaluate.h"
 
@@ -87,10 +88,13 @@ static int64_t pieces_of(const struct job *job)
 }
 
 /* Ranks share an evaluation's rows, but for pairs: a batch of those is one thing. */
-static void loader_options(const struct job *job, bool evaluation, struct loader_options *out)
+static void loader_options(const struct corpus *c, const struct job *job, bool evaluation,
+                           struct loader_options *out)
 {
     const struct job_data *d = &job->data;
     bool whole = evaluation && score_kind_of(job) == SCORE_PAIRS;
+    uint64_t longest = longest_line(job), known = (uint64_t)(evaluation ? c->longest_eval : c->longest);
+    if (known && known < longest) longest = known;
     bool grouped = d->group_by_length && (d->group_given || d->padding == PADDING_LONGEST);
     *out = (struct loader_options){.seed = (uint64_t)job->training.seed,
                                    .sorted = d->padding == PADDING_LONGEST || (!evaluation && drops(job)),
@@ -99,7 +103,7 @@ static void loader_options(const struct job *job, bool evaluation, struct loader
                                    .once = evaluation,
                                    .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
                                    .prefetch = (int)pieces_of(job),
-                                   .max_line = (size_t)longest_line(job),
+                                   .max_line = (size_t)longest,
                                    .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
                                    .shuffle_bytes = (size_t)d->shuffle_bytes,
                                    .window_rows = evaluation ? eval_window(job) : job_rows(job),
@@ -161,7 +165,7 @@ static enum plim_status open_chat(struct corpus *c, struct plim_error *err)
 }
 
 /* Smaller loaders, from free to costly: no room for lines that hardly ever come, then fewer pieces are read ahead, then
- * fewer threads read them, and at last lines that may come are refused. The rows and their order are the same; blocks of a
+ * fewer threads read them, and at last lines that may come are refused, but none that is known to be there. The rows and their order are the same; blocks of a
  * shuffle are not among these, they are what the order is made of. */
 static const struct {
     uint64_t max_line_bytes;
@@ -175,9 +179,9 @@ static int64_t all_bytes(const struct corpus *c, const struct job *job)
 {
     struct loader_options loader;
     int64_t sum = (int64_t)c->codec.bytes + (c->chat ? (int64_t)chat_template_bytes(c->chat) : 0);
-    loader_options(job, false, &loader);
+    loader_options(c, job, false, &loader);
     if (c->train) sum += (int64_t)loader_bytes(c->train, &loader);
-    loader_options(job, true, &loader);
+    loader_options(c, job, true, &loader);
     if (c->validation) sum += (int64_t)loader_bytes(c->validation, &loader);
     if (c->validation) sum += scoring_bytes(job, eval_window(job));
     return sum;
@@ -194,11 +198,13 @@ static void measure(struct corpus *c)
 {
     struct job job = *c->job;
     const struct job_data *keys = &c->job->data;
+    uint64_t there = c->longest > c->longest_eval ? c->longest : c->longest_eval;
+    if (keys->skip_bad) there = 0; /* may be refused */
     c->bytes = all_bytes(c, &job);
     add_size(&c->sizes, &job, c->bytes);
     for (int i = 0; i < SMALLER; i++) {
-        if (!keys->max_line_given && smaller[i].max_line_bytes < job.data.max_line_bytes)
-            job.data.max_line_bytes = smaller[i].max_line_bytes;
+        uint64_t line = smaller[i].max_line_bytes > there ? smaller[i].max_line_bytes : there;
+        if (!keys->max_line_given && line < job.data.max_line_bytes) job.data.max_line_bytes = line;
         if (!keys->workers_given && smaller[i].workers < job.data.workers)
             job.data.workers = smaller[i].workers;
         if (!keys->prefetch_given && smaller[i].pieces < pieces_of(&job)) job.data.pieces = smaller[i].pieces;
@@ -217,6 +223,14 @@ static enum plim_status open_part(struct corpus *c, const char *key, const struc
     return at_key(c, key, status, err);
 }
 
+/* A line of MIN_LINE bytes is always taken: what a file is refused for is what is in it. */
+static size_t find_longest(const struct dataset *data)
+{
+    enum { MIN_LINE = 256 };
+    size_t longest = longest_line_of(dataset_inputs(data), dataset_options(data)->format);
+    return longest && longest < MIN_LINE ? MIN_LINE : longest;
+}
+
 enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpus *out,
                              struct plim_error *err)
 {
@@ -229,6 +243,8 @@ enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpu
         status = open_part(out, "data.train", &job->train, &out->train, err);
     if (status == PLIM_OK && parts & CORPUS_VALIDATION && job->validation.count)
         status = open_part(out, "data.validation", &job->validation, &out->validation, err);
+    if (out->train) out->longest = find_longest(out->train);
+    if (out->validation) out->longest_eval = find_longest(out->validation);
     if (status == PLIM_OK) measure(out);
     if (status != PLIM_OK) corpus_close(out);
     return status;
@@ -254,7 +270,7 @@ enum plim_status corpus_loader(const struct corpus *c, struct dataset *data, str
                                struct plim_error *err)
 {
     struct loader_options options;
-    loader_options(c->job, false, &options);
+    loader_options(c, c->job, false, &options);
     options.stop = c->stop;
     return loader_open(data, &options, out, err);
 }
@@ -263,7 +279,7 @@ enum plim_status corpus_evaluator(const struct corpus *c, struct dataset *data, 
                                   struct plim_error *err)
 {
     struct loader_options options;
-    loader_options(c->job, true, &options);
+    loader_options(c, c->job, true, &options);
     options.stop = c->stop;
     return loader_open(data, &options, out, err);
 }

@@ -24,6 +24,7 @@ struct corpus {
     int64_t seconds; /* since 1970: the time that chat templates see, one for all rows */
     struct tm now;   /* the same, local; datasets borrow it, so a corpus stays where it was opened */
     struct dataset *train, *validation; /* NULL: not asked for, or not in the job */
+    size_t longest, longest_eval;       /* bytes of their longest lines (data/longest_line.h); 0: not known */
     int64_t bytes;                      /* host memory that codec and loaders will take, at most */
     struct loader_sizes sizes;          /* the same for smaller loaders of the same rows */
     const volatile sig_atomic_t *stop;  /* for its loaders; set it before they are opened; NULL: never */

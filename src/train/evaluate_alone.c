@@ -105,7 +105,7 @@ enum plim_status evaluate_alone(struct job *job, struct device *device, const ch
     struct corpus corpus;
     struct loader *loader = NULL;
     struct runtime rt = {0};
-    struct overhead overhead = runtime_overhead();
+    struct overhead overhead = runtime_overhead(device->facts.threads, device->comm);
     *out = (struct evaluation){0};
     enum plim_status status =
         corpus_open(job, job->validation.count ? CORPUS_VALIDATION : CORPUS_TRAIN, &corpus, err);

@@ -27,6 +27,7 @@
 #include "data/loader.h"
 #include "job/preset.h"
 #include "runtime/feed.h"
+#include "runtime/plan_file.h"
 #include "runtime/lengths.h"
 #include "runtime/runtime.h"
 #include "train/best_model.h"
@@ -109,7 +110,9 @@ struct train_options {
     bool numerics;      /* tell the first tensor that overflows or underflows */
     const char *trace;  /* a file for a trace of one step, of each rank (snapshot_rank_path); NULL: none */
     int64_t trace_step; /* of this one, or the first after it that is made */
-    bool save_at_end;   /* and when stopped; false, without training.save_every: output.dir is not touched */
+    const struct plan_file
+        *kept;        /* the plan to run, borrowed until trainer_open returns; NULL: the fastest */
+    bool save_at_end; /* and when stopped; false, without training.save_every: output.dir is not touched */
 };
 
 struct trainer {

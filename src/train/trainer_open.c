@@ -85,6 +85,26 @@ static void note_line(void *arg, enum log_level level, const char *line)
     trainer_tell(arg, &(struct train_event){.kind = TRAIN_NOTE, .text = line});
 }
 
+/* Another cut of the work than the checkpoint's changes the order of sums. */
+static void note_cut(struct trainer *t, int64_t saved, const char *why)
+{
+    strbuf_addf(&t->start.notes,
+                "the checkpoint's micro-batch of %lld %s, %lld does: losses may differ in the last digits\n",
+                (long long)saved, why, (long long)t->runtime.plan.knobs.micro_batch);
+}
+
+/* A plan that was kept stands as it is, after a resume, too. */
+static enum plim_status take_kept(struct trainer *t, struct device *device, struct overhead overhead,
+                                  struct plim_error *err)
+{
+    struct run_pins pins;
+    enum plim_status status = runtime_plan_kept(&t->runtime, device, t->job, overhead, t->options.kept, err);
+    run_start_pins(&t->start, t->job, &pins);
+    if (status == PLIM_OK && pins.micro_batch && pins.micro_batch != t->runtime.plan.knobs.micro_batch)
+        note_cut(t, pins.micro_batch, "is not the kept plan's");
+    return status;
+}
+
 /* The plan; after a resume, first one that keeps the bits of the checkpoint's. A line that moves later is free to cut
  * the work anew, so the pins hold for this plan alone. */
 static enum plim_status make_plan(struct trainer *t, struct device *device, struct overhead overhead,
@@ -105,25 +125,21 @@ static enum plim_status make_plan(struct trainer *t, struct device *device, stru
     *job = asked;
     plan_release(&t->runtime.plan);
     status = runtime_plan(&t->runtime, device, job, overhead, err);
-    if (status == PLIM_OK)
-        strbuf_addf(
-            &t->start.notes,
-            "the checkpoint's micro-batch of %lld does not fit this budget, %lld does: losses may differ "
-            "in the last digits\n",
-            (long long)pins.micro_batch, (long long)t->runtime.plan.knobs.micro_batch);
+    if (status == PLIM_OK) note_cut(t, pins.micro_batch, "does not fit this budget");
     return status;
 }
 
-/* What the disk tier is made of, and how fast it is by the plan. */
-static void note_disk(struct trainer *t)
+/* What the disk tier is made of, and how fast it is by the plan: as measured, or as assumed. */
+static void note_disk(struct trainer *t, bool measured)
 {
     const struct runtime *rt = &t->runtime;
     const struct device_facts *f = &rt->device->facts;
     char bytes[BYTES_TEXT];
     if (!rt->disk) return;
-    strbuf_addf(&t->start.notes, "disk tier: %s below %s, %s; planned with %.3g GB/s\n",
+    strbuf_addf(&t->start.notes, "disk tier: %s below %s, %s; planned with %.3g GB/s%s\n",
                 bytes_format(bytes, (uint64_t)rt->plan.disk), job_disk_dir(t->job), disk_describe(rt->disk),
-                1e-9 * (f->unified_memory ? f->lower_bandwidth : f->disk_bandwidth));
+                1e-9 * (f->unified_memory ? f->lower_bandwidth : f->disk_bandwidth),
+                measured ? "" : " (assumed; plimsoll calibrate --disk FOLDER measures it)");
 }
 
 /* Which command says more about a job that does not fit. */
@@ -141,9 +157,9 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
                                      struct plim_error *err)
 {
     struct job *job = t->job;
-    runtime_learn_disk(job, &device->facts, NULL);
+    bool measured = runtime_recall_disk(job, &device->facts);
     enum plim_status status = check_changes(job, &t->options, &device->facts, overhead, err);
-    if (status == PLIM_OK) status = make_plan(t, device, overhead, err);
+    if (status == PLIM_OK) status = (t->options.kept ? take_kept : make_plan)(t, device, overhead, err);
     if (status == PLIM_NO_FIT) name_plan(job, err);
     struct disk_line disk;
     if (status == PLIM_OK) disk_line_of(job, &t->runtime.plan, checkpoint_count(job->output_dir), &disk);
@@ -156,7 +172,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
     trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
     t->stage = STAGE_COMMIT;
     status = runtime_commit(&t->runtime, err);
-    if (status == PLIM_OK) note_disk(t);
+    if (status == PLIM_OK) note_disk(t, measured);
     if (status == PLIM_OK) status = cutting_open(&t->cutting, job_rows(job), err);
     return status == PLIM_OK ? trainer_bind(t, err) : status;
 }
@@ -202,8 +218,8 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
                 &(struct scaler_options){job->training.loss_scale, job->training.min_loss_scale,
                                          job->training.loss_scale_window,
                                          job->training.loss_scale_hysteresis});
-    struct overhead overhead =
-        runtime_overhead(); /* before the data: their bytes are a number of their own */
+    struct overhead overhead = runtime_overhead(
+        device->facts.threads, device->comm); /* before the data: their bytes are a number of their own */
     overhead.bytes += job_telling_bytes(job);
     enum plim_status status = open_data(t, err);
     lr_schedule_init(&t->schedule, &job->schedule, job->training.steps);

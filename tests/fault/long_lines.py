@@ -83,9 +83,11 @@ with tempfile.TemporaryDirectory() as folder:
     within("refused by number", path, "-b", "40MiB", *wide, *sets("data.max_line_bytes=4MiB", "training.steps=16"), code=2,
            says=r"late.jsonl:3001: the line is 15\.0 MiB long, and the loader holds lines of up to 4\.00 MiB")
     plan, _ = plim.plan(path, "-b", "20MiB")
+    plim.ok(not plan["fits"] and plan["loader"]["max_line_bytes"] > 14 * MIB, f"a small budget refuses no line that is there: {plan['loader']}")
+    plan, _ = plim.plan(path, "-b", "20MiB", *sets("data.skip_bad=true"))
     plim.ok(plan["fits"] and plan["loader"]["shrunk"] and plan["loader"]["max_line_bytes"] == 4 * MIB and plan["loader"]["workers"] == 2,
-            f"a small budget shortens lines first: {plan['loader']}")
-    within("a small budget", path, "-b", "20MiB", code=2, says=r"long.jsonl:101: the line is 15\.0 MiB long")
+            f"unless bad records may be skipped: it shortens lines first: {plan['loader']}")
+    within("a small budget", path, "-b", "20MiB", *sets("data.skip_bad=true"), steps=12)
     chat = sets(f"data.train={folder}/chat.jsonl", "data.messages_field=messages", f"data.chat_template={folder}/repeat.jinja", "data.workers=4", "data.skip_bad=true")
     within("a template that repeats", path, "-b", "100MiB", *chat, steps=12)
 plim.done()

@@ -56,14 +56,19 @@ def source(folder):
 def link(folder):
     path = plim.job(folder, training__gradient_accumulation_steps=1, training__threads=1)
     env = {"XDG_CACHE_HOME": folder, "PLIMSOLL_CALIBRATE": "1"}
-    base = ["train", path, "--no-checkpoint", "--steps", 1]
+    base = ["train", path, "--no-checkpoint", "--steps", 1, "--json"]
+    planned = lambda: json.loads(plim.run("plan", path, "--ranks", 2, "--json", "-q", env=env).stdout)["peak_bytes"]["total"]
+    trained = lambda done: [json.loads(line)["planned_total"] for line in done.stdout.splitlines() if '"event":"plan"' in line]
     first = ranks.run(2, *base, env=env)
+    plim.ok(first.returncode == 0 and not glob.glob(f"{folder}/plimsoll/link-*.json"), f"a run measures no link: {first.stderr.strip()[-200:]}")
+    plim.ok(trained(first) == [planned()], f"its plan is that of plan --ranks, to the byte: {trained(first)} {planned()}")
+    made = ranks.run(2, "calibrate", "--threads", 1, env=env)
     files = glob.glob(f"{folder}/plimsoll/link-*.json")
     kept = json.load(open(files[0])) if files else {}
-    plim.ok(first.returncode == 0 and first.stderr.count("ranks exchange") == 1 and kept.get("bandwidth", 0) > 1e6 and 0 < kept.get("seconds", 0) < 1,
-            f"the link is measured: {kept} {first.stderr.strip()[-200:]}")
+    plim.ok(made.returncode == 0 and made.stdout.count("ranks exchange") == 1 and kept.get("bandwidth", 0) > 1e6 and 0 < kept.get("seconds", 0) < 1,
+            f"calibrate does: {kept} {made.stdout.strip()} {made.stderr.strip()[-200:]}")
     second = ranks.run(2, *base, env=env)
-    plim.ok(second.returncode == 0 and "ranks exchange" not in second.stderr and json.load(open(files[0])) == kept, "and remembered")
+    plim.ok(second.returncode == 0 and json.load(open(files[0])) == kept and trained(second) == [planned()], f"both take what is kept: {trained(second)} {planned()}")
 
 
 def uneven(folder):

@@ -284,19 +284,23 @@ static void links_are_remembered(void **state)
     assert_int_equal(lane_open(&c, NULL), PLIM_OK);
     for (int beside = 0; beside < 2; beside++) {
         struct link_rates first, again;
+        bool known = false;
+        assert_int_equal(link_recall(&c, beside, &again, &known, NULL), PLIM_OK);
+        assert_false(known);
         assert_int_equal(link_measure(&c, beside ? team : NULL, &first, NULL), PLIM_OK);
-        assert_true(first.fresh && first.bandwidth > 0 && first.reduce_share > 0 && first.load >= 0);
+        assert_true(first.bandwidth > 0 && first.reduce_share > 0 && first.load >= 0);
         assert_true(first.beside > 0 && first.beside <= 1);
         assert_true(first.seconds >= 1e-4 && first.load < 1);
         if (!beside) assert_true(first.load == 0);
-        assert_int_equal(link_measure(&c, beside ? team : NULL, &again, NULL), PLIM_OK);
-        assert_true(!again.fresh && again.seconds > 0);
+        assert_int_equal(link_recall(&c, beside, &again, &known, NULL), PLIM_OK);
+        assert_true(known && again.seconds > 0);
+        assert_true(link_recall_here(2, beside, &again) && again.bandwidth == first.bandwidth);
         assert_true(again.load < first.load + 1e-3 && again.load > first.load - 1e-3);
     }
     setenv("PLIMSOLL_CALIBRATE", "0", 1);
     struct link_rates fixed;
-    assert_int_equal(link_measure(&c, team, &fixed, NULL), PLIM_OK);
-    assert_true(fixed.load == 0 && fixed.reduce_share == 1 && fixed.beside == 1);
+    assert_int_equal(link_measure(&c, team, &fixed, NULL), PLIM_UNSUPPORTED);
+    assert_false(link_recall_here(2, 1, &fixed));
     lane_close(c.lane);
     threads_free(team);
     snprintf(remove, sizeof remove, "rm -r '%s'", folder);

@@ -239,7 +239,7 @@ static void test_host_budget(void **state)
     assert_int_equal(f->host_bytes + f->committed, 0);
     nothing_taken(&f->device);
     job.host_budget = 0;
-    must(runtime_plan(&rt, &f->device, &job, runtime_overhead(), &err));
+    must(runtime_plan(&rt, &f->device, &job, runtime_overhead(f->device.facts.threads, NULL), &err));
     rt.request.host_budget = rt.plan.host - 1;
     assert_int_equal(runtime_commit(&rt, &err), PLIM_NO_MEMORY);
     assert_non_null(strstr(err.text, "host memory"));

@@ -44,29 +44,16 @@ static bool measure_all(struct threads *team, struct calibration *out)
     return measure_rounds(team, out, NULL) == PLIM_OK;
 }
 
-/* Other programs took so much while it was measured that it is worth another look, but not for ever. */
-#define BUSY       0.1
-#define BUSY_TRIES 5
-
-static bool is_doubtful(const struct calibration *c) { return c->others > BUSY && c->tries < BUSY_TRIES; }
-
-/* Beside others rates come out too low: what is known and doubtful only gets better. */
-static enum plim_status measure(struct threads *team, bool known, struct calibration *out,
-                                struct plim_error *err)
+static enum plim_status measure(struct threads *team, struct calibration *out, struct plim_error *err)
 {
-    struct calibration now;
     struct cpu_load before;
     enum plim_status status = PLIM_OK;
     cpu_load_read(&before);
-    if (!calibration_apart(threads_count(team), measure_all, &now)) status = measure_rounds(team, &now, err);
-    if (status != PLIM_OK) return status;
-    now.others = cpu_load_others(&before);
-    now.tries = calibration_anew() ? BUSY_TRIES : out->tries + 1; /* what was asked for stays */
-    now.lower_bandwidth = out->lower_bandwidth;
-    now.host_bandwidth = now.bandwidth;
-    if (known && now.others > BUSY) calibration_best(&now, out);
-    *out = now;
-    return PLIM_OK;
+    if (!calibration_apart(threads_count(team), measure_all, out)) status = measure_rounds(team, out, err);
+    out->others = cpu_load_others(&before);
+    out->lower_bandwidth = FACTS_DISK_ASSUMED;
+    out->host_bandwidth = out->bandwidth;
+    return status;
 }
 
 enum plim_status calibrate_cpu(struct threads *team, struct calibration *out, struct plim_error *err)
@@ -77,10 +64,11 @@ enum plim_status calibrate_cpu(struct threads *team, struct calibration *out, st
         return PLIM_OK;
     }
     describe(key, sizeof key, threads_count(team));
-    bool known = calibration_load("cpu", key, out);
-    if (known && !is_doubtful(out)) return PLIM_OK;
-    if (!known) *out = (struct calibration){.lower_bandwidth = FACTS_DISK_ASSUMED};
-    enum plim_status status = measure(team, known, out, err);
-    if (status == PLIM_OK) calibration_save("cpu", key, out);
-    return status;
+    if (calibration_load("cpu", key, out)) return PLIM_OK;
+    enum plim_status status = measure(team, out, err);
+    if (status != PLIM_OK) return status;
+    /* What the next process will not find is not used: it would measure other numbers, and plan something else. */
+    bool kept = calibration_save("cpu", key, out);
+    if (!calibration_anew() && !(kept && calibration_load("cpu", key, out))) *out = modest;
+    return PLIM_OK;
 }

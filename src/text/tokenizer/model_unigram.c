@@ -36,15 +36,11 @@ struct best {
     int32_t from; /* UNREACHED, or the position the last token begins at, from the window's begin */
 };
 
-struct span {
-    uint32_t begin, end;
-    int32_t id;
-};
-
 struct unigram_scratch {
     struct word_cache *cache;
+    struct scratch_limit *limit;
+    size_t keep; /* bytes; a larger table is given back */
     struct best *best;
-    struct span *span;
     size_t cap;
 };
 
@@ -65,11 +61,10 @@ static bool scratch_grow(struct unigram_scratch *s, size_t need)
     while (cap < need) cap *= 2;
     if (cap == s->cap) return true;
     if (cap > INT32_MAX) return false;
+    if (!scratch_take(s->limit, (cap - s->cap) * sizeof *s->best)) return false;
     struct best *best = realloc(s->best, cap * sizeof *best);
-    if (best) s->best = best;
-    struct span *span = realloc(s->span, cap * sizeof *span);
-    if (span) s->span = span;
-    if (!best || !span) return false;
+    if (!best) return false;
+    s->best = best;
     for (size_t i = s->cap; i < cap; i++) best[i].from = UNREACHED;
     s->cap = cap;
     return true;
@@ -106,17 +101,24 @@ static bool emit_span(struct cutting *c, size_t begin, size_t end, int32_t id)
     return true;
 }
 
+/* Turns the way to `end` around: `from` then says where the next token ends, 0: there is none. The first token's end. */
+static size_t turn_around(struct best *best, size_t end)
+{
+    size_t next = 0;
+    for (size_t at = end, from; at > 0; next = at, at = from) {
+        from = (size_t)best[at].from;
+        best[at].from = (int32_t)next;
+    }
+    return next;
+}
+
 /* Writes the best way to `end` (a position in the window that begins at `base`) and empties the window. */
 static bool settle(struct cutting *c, size_t base, size_t end)
 {
-    struct unigram_scratch *s = c->scratch;
-    size_t count = 0;
-    for (size_t at = end; at > 0; at = (size_t)s->best[at].from)
-        s->span[count++] = (struct span){(uint32_t)s->best[at].from, (uint32_t)at, s->best[at].id};
-    for (size_t i = 0; i <= end; i++) s->best[i].from = UNREACHED;
-    while (count--)
-        if (!emit_span(c, base + s->span[count].begin, base + s->span[count].end, s->span[count].id))
-            return false;
+    struct best *best = c->scratch->best;
+    for (size_t begin = 0, at = turn_around(best, end); at > 0; begin = at, at = (size_t)best[at].from)
+        if (!emit_span(c, base + begin, base + at, best[at].id)) return false;
+    for (size_t i = 0; i <= end; i++) best[i].from = UNREACHED;
     return true;
 }
 
@@ -194,6 +196,10 @@ static bool unigram_encode(const struct token_model *model, void *scratch, const
     if (done && out->count > before && len <= WORD_KEY_MOST)
         word_cache_put(s->cache, hash, piece, len, out->id + before, out->count - before);
     for (size_t i = 0; !done && i < s->cap; i++) s->best[i].from = UNREACHED;
+    if (s->cap * sizeof *s->best > s->keep) {
+        free(s->best);
+        s->best = NULL, s->cap = 0;
+    }
     return done;
 }
 
@@ -203,15 +209,15 @@ static void unigram_scratch_close(void *scratch)
     if (!s) return;
     free(s->cache);
     free(s->best);
-    free(s->span);
     free(s);
 }
 
-static void *unigram_scratch_open(const struct token_model *model)
+static void *unigram_scratch_open(const struct token_model *model, const struct encoder_room *room,
+                                  struct scratch_limit *limit)
 {
     (void)model;
     struct unigram_scratch *s = calloc(1, sizeof *s);
-    if (s) s->cache = word_cache_open();
+    if (s) s->limit = limit, s->keep = room->keep, s->cache = word_cache_open(room->cache);
     if (s && s->cache) return s;
     unigram_scratch_close(s);
     return NULL;
@@ -232,16 +238,15 @@ static size_t unigram_bytes(const struct token_model *model)
     return sizeof *m + m->trie.count * sizeof *m->trie.unit + m->size * sizeof *m->score;
 }
 
-static size_t unigram_scratch_bytes_most(const struct token_model *model)
+static size_t unigram_scratch_bytes(const struct token_model *model, const struct encoder_room *room)
 {
     (void)model;
-    return sizeof(struct unigram_scratch) + sizeof(struct word_cache) +
-           4 * WINDOW * (sizeof(struct best) + sizeof(struct span));
+    return sizeof(struct unigram_scratch) + word_cache_bytes(room->cache) + room->keep;
 }
 
 static const struct token_model_ops unigram_ops = {
-    "Unigram",      unigram_free,  unigram_scratch_open,       unigram_scratch_close,
-    unigram_encode, unigram_bytes, unigram_scratch_bytes_most,
+    "Unigram",      unigram_free,  unigram_scratch_open,  unigram_scratch_close,
+    unigram_encode, unigram_bytes, unigram_scratch_bytes,
 };
 
 /* The reference library reads decimal numbers with two roundings: the digits as one whole number, then one division

@@ -1,0 +1,58 @@
+/* longest_line.c - see longest_line.h. */
+#include "data/longest_line.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PIECE = 32 << 10 }; /* on the stack: before a plan stands there is not room for much */
+
+struct scan {
+    size_t run, longest; /* bytes of the present line so far, and of the longest */
+};
+
+static void scan_piece(struct scan *s, const char *at, size_t n)
+{
+    for (const char *end = at + n; at < end;) {
+        const char *line = memchr(at, '\n', (size_t)(end - at));
+        s->run += line ? (size_t)(line + 1 - at) : (size_t)(end - at);
+        if (s->run > s->longest) s->longest = s->run;
+        if (!line) return;
+        s->run = 0, at = line + 1;
+    }
+}
+
+/* JSON lines begin with an object; what begins otherwise may be cut into records in another way. */
+static bool begins_well(const char *text, size_t n, enum data_format format)
+{
+    size_t i = 0;
+    while (i < n && strchr(" \t\r\n\xef\xbb\xbf", text[i])) i++;
+    return format == DATA_LINES || (i < n && text[i] == '{');
+}
+
+static bool scan_file(const char *path, enum data_format format, size_t *longest)
+{
+    char piece[PIECE];
+    struct scan s = {0, *longest};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, piece, sizeof piece) : -1;
+    bool good = n > 0 && begins_well(piece, (size_t)n, format);
+    for (; good && n > 0; n = read(fd, piece, sizeof piece)) scan_piece(&s, piece, (size_t)n);
+    if (fd >= 0) close(fd);
+    *longest = s.longest;
+    return good && n == 0;
+}
+
+size_t longest_line_of(const struct inputs *in, enum data_format format)
+{
+    int64_t bytes = 0;
+    size_t longest = 0;
+    for (int i = 0; i < in->count; i++) {
+        bytes += in->file[i].bytes;
+        if (!input_is_plain(&in->file[i]) || bytes > LONGEST_READ) return 0;
+    }
+    if (format != DATA_LINES && format != DATA_JSONL) return 0;
+    for (int i = 0; i < in->count; i++)
+        if (!scan_file(in->file[i].path, format, &longest)) return 0;
+    return longest + 2; /* the last may lack its end, and lines of two bytes end so, too */
+}
