@@ -40,8 +40,11 @@ struct regex_run {
     size_t count, cap, barrier;
     uint64_t *seen; /* states known to fail, one bit each; used when `hard` */
     size_t seen_cap, steps;
-    bool hard, failed; /* failed: out of memory; nothing is found any more */
+    size_t most;       /* bytes it may come to hold, set by its owner; 0: any number */
+    bool hard, failed; /* failed: out of memory, or beyond `most`; nothing is found any more */
+    bool full;         /* failed because of `most` */
 };
+size_t regex_run_bytes(const struct regex_run *run);
 void regex_run_release(struct regex_run *run);
 
 /* Start on a text; it stays the caller's. Forgets a failure. */

@@ -33,18 +33,31 @@ void regex_run_release(struct regex_run *run)
     *run = (struct regex_run){0};
 }
 
+size_t regex_run_bytes(const struct regex_run *run)
+{
+    return run->cap * sizeof *run->stack + run->seen_cap * sizeof *run->seen;
+}
+
+/* May it hold `bytes` more? */
+static bool may_grow(struct regex_run *run, size_t bytes)
+{
+    if (run->most && regex_run_bytes(run) + bytes > run->most) run->full = true;
+    return !run->full;
+}
+
 void regex_begin(struct regex_run *run, const char *text, size_t len)
 {
     run->text = text, run->len = len;
     run->steps = 0, run->count = 0;
-    run->hard = run->failed = false;
+    run->hard = run->failed = run->full = false;
 }
 
 static void push(struct regex_run *run, struct regex_state state)
 {
     if (run->count == run->cap) {
         size_t cap = run->cap ? 2 * run->cap : 64;
-        struct regex_state *grown = realloc(run->stack, cap * sizeof *grown);
+        bool may = may_grow(run, (cap - run->cap) * sizeof *run->stack);
+        struct regex_state *grown = may ? realloc(run->stack, cap * sizeof *grown) : NULL;
         if (!grown) {
             run->failed = true;
             return;
@@ -61,7 +74,8 @@ static void become_hard(const struct regex *re, struct regex_run *run)
     size_t words = (size_t)re->memos * (run->len + 1) / 64 + 1;
     if (words > run->seen_cap) {
         free(run->seen);
-        run->seen = malloc(words * sizeof *run->seen);
+        run->seen = NULL, run->seen_cap = 0;
+        if (may_grow(run, words * sizeof *run->seen)) run->seen = malloc(words * sizeof *run->seen);
         run->seen_cap = run->seen ? words : 0;
     }
     if (!run->seen) {

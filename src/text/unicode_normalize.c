@@ -22,13 +22,14 @@ enum { /* Hangul syllables are composed by arithmetic */
        HANGUL_SS = HANGUL_LS * HANGUL_VS * HANGUL_TS,
 };
 
-enum { RUN_INLINE = 64 };
+/* A run takes no more memory than its text may: 12 bytes a point while it grows or is sorted. */
+enum { RUN_INLINE = 64, RUN_SHARE = 12 };
 
 /* The code points of one run; they move to the heap when it is long. */
 struct run {
     uint32_t *point;
-    size_t count, cap;
-    bool failed;
+    size_t count, cap, most; /* most: points; 0: any number */
+    bool failed, full;
     uint32_t inline_point[RUN_INLINE];
 };
 
@@ -36,7 +37,8 @@ static unsigned combining(uint32_t point) { return (unsigned)(unicode_row(point)
 
 static bool run_grow(struct run *run)
 {
-    uint32_t *more = run->cap <= SIZE_MAX / 8 ? malloc(2 * run->cap * sizeof *more) : NULL;
+    run->full = run->most && 2 * run->cap > run->most;
+    uint32_t *more = !run->full && run->cap <= SIZE_MAX / 8 ? malloc(2 * run->cap * sizeof *more) : NULL;
     if (!more) {
         run->failed = true;
         return false;
@@ -172,7 +174,7 @@ static size_t scan(enum unicode_form form, bool touched, const char *text, size_
 
 void unicode_normalize(enum unicode_form form, const char *text, size_t len, struct strbuf *out)
 {
-    struct run run = {.cap = RUN_INLINE};
+    struct run run = {.cap = RUN_INLINE, .most = out->most ? out->most / RUN_SHARE + RUN_INLINE : 0};
     bool composes = form == UNICODE_NFC || form == UNICODE_NFKC;
     run.point = run.inline_point;
     for (size_t done = 0, at = 0; done < len;) {
@@ -185,6 +187,6 @@ void unicode_normalize(enum unicode_form form, const char *text, size_t len, str
         run_write(&run, text + begin, end - begin, form, out);
         done = end;
     }
-    if (run.failed) out->failed = true;
+    if (run.failed) out->failed = true, out->full |= run.full;
     if (run.point != run.inline_point) free(run.point);
 }

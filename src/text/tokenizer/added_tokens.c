@@ -366,6 +366,14 @@ bool added_tokens_special(const struct added_tokens *a, const char *text, size_t
     return slot && a->token[slot - 1].special;
 }
 
+bool added_tokens_strip(const struct added_tokens *added)
+{
+    bool strip = false;
+    for (size_t i = 0; added && i < added->count; i++)
+        strip |= added->token[i].lstrip || added->token[i].rstrip;
+    return strip;
+}
+
 bool added_tokens_any(const struct added_tokens *a, enum added_stage stage)
 {
     return a->trie[stage].count > 0;

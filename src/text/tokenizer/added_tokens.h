@@ -36,6 +36,8 @@ bool added_tokens_special_id(const struct added_tokens *added, int32_t id);
 /* Is this text, as it is written in the file, a special token? Decoding asks this of the text it found, so that a
  * special token which its normalizer changes is not left out: so does the reference library. */
 bool added_tokens_special(const struct added_tokens *added, const char *text, size_t len);
+/* Does some token take the white space beside it along? */
+bool added_tokens_strip(const struct added_tokens *added);
 bool added_tokens_any(const struct added_tokens *added, enum added_stage stage);
 
 struct added_search {

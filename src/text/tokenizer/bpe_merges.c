@@ -8,8 +8,10 @@
  * whatever happens around them. The set is hashed bits: a false "may join" only makes a piece longer.
  *
  * Short pieces keep the value of every neighbouring pair in an array and take the minimum each time, which beats
- * any cleverness up to some dozens of symbols. Longer ones use a binary heap of candidates; a candidate is stale,
- * and skipped, when the pair at its place no longer gives the symbol it was made for.
+ * any cleverness up to some dozens of symbols. Longer ones lie in blocks of a few symbols, each of which knows its best
+ * pair; a tree over the blocks finds the best of all. A join changes its block and the two beside it, which look for
+ * their best pairs again. This takes about three bytes a symbol beside the symbol itself, so that a text of one long
+ * word needs little memory.
  */
 #include "text/tokenizer/bpe_merges.h"
 #include "text/tokenizer/bytes_hash.h"
@@ -17,6 +19,7 @@
 
 enum {
     SHORT_MOST = 48,
+    BLOCK = 16, /* symbols */
     ALLOW_BITS = 1 << 19,
 };
 
@@ -34,14 +37,9 @@ struct bpe_merges {
     uint64_t allow[ALLOW_BITS / 64];
 };
 
-struct bpe_link {
-    int32_t symbol; /* -1: joined into the one before */
-    int32_t before, after;
-};
-
-struct bpe_candidate {
-    uint64_t value;
-    int32_t at;
+struct bpe_block {
+    int32_t before, after; /* blocks with symbols in them; -1: none */
+    uint8_t count, best;   /* symbols; the first one of the best pair */
 };
 
 static uint64_t pair_of(int32_t left, int32_t right)
@@ -146,9 +144,9 @@ static bool may_join(const struct bpe_merges *m, int32_t left, int32_t right)
 
 void bpe_work_release(struct bpe_work *work)
 {
-    free(work->link);
-    free(work->heap);
-    *work = (struct bpe_work){0};
+    free(work->block);
+    free(work->tree);
+    work->block = NULL, work->tree = NULL, work->room = 0;
 }
 
 static size_t run_short(const struct bpe_merges *m, int32_t *symbol, size_t count)
@@ -170,105 +168,132 @@ static size_t run_short(const struct bpe_merges *m, int32_t *symbol, size_t coun
     return count;
 }
 
-/* --- the heap ---------------------------------------------------------------------------------------------- */
+/* --- long words -------------------------------------------------------------------------------------------- */
 
-static bool earlier(const struct bpe_candidate *a, const struct bpe_candidate *b)
-{
-    return a->value != b->value ? a->value < b->value : a->at < b->at;
-}
+static size_t blocks_of(size_t symbols) { return (symbols + BLOCK - 1) / BLOCK; }
 
-static void heap_push(struct bpe_candidate *heap, size_t *count, struct bpe_candidate item)
+static size_t leaves_of(size_t blocks)
 {
-    size_t at = (*count)++;
-    while (at > 0 && earlier(&item, &heap[(at - 1) / 2])) {
-        heap[at] = heap[(at - 1) / 2];
-        at = (at - 1) / 2;
-    }
-    heap[at] = item;
-}
-
-static void heap_sift(struct bpe_candidate *heap, size_t count, size_t at)
-{
-    struct bpe_candidate item = heap[at];
-    for (;;) {
-        size_t child = 2 * at + 1;
-        if (child >= count) break;
-        if (child + 1 < count && earlier(&heap[child + 1], &heap[child])) child++;
-        if (!earlier(&heap[child], &item)) break;
-        heap[at] = heap[child];
-        at = child;
-    }
-    heap[at] = item;
-}
-
-static struct bpe_candidate heap_pop(struct bpe_candidate *heap, size_t *count)
-{
-    struct bpe_candidate top = heap[0];
-    heap[0] = heap[--*count];
-    if (*count > 1) heap_sift(heap, *count, 0);
-    return top;
+    size_t leaves = 1;
+    while (leaves < blocks) leaves *= 2;
+    return leaves;
 }
 
 size_t bpe_work_bytes(size_t symbols)
 {
-    return symbols * (sizeof(struct bpe_link) + 3 * sizeof(struct bpe_candidate));
+    size_t blocks = blocks_of(symbols);
+    return !symbols ? 0 : blocks * sizeof(struct bpe_block) + 2 * leaves_of(blocks) * sizeof(uint64_t);
 }
 
-/* Each join makes at most two candidates, so 3n of them are enough. */
 static bool work_reserve(struct bpe_work *work, size_t count)
 {
-    if (work->links >= count) return true;
+    if (work->room >= count) return true;
     bpe_work_release(work);
-    work->link = malloc(count * sizeof *work->link);
-    work->heap = malloc(3 * count * sizeof *work->heap);
-    if (!work->link || !work->heap) {
+    work->full = work->most && bpe_work_bytes(count) > work->most;
+    if (work->full) return false;
+    work->block = malloc(blocks_of(count) * sizeof *work->block);
+    work->tree = malloc(2 * leaves_of(blocks_of(count)) * sizeof *work->tree);
+    if (!work->block || !work->tree) {
         bpe_work_release(work);
         return false;
     }
-    work->links = count, work->heaps = 3 * count;
+    work->room = count;
     return true;
 }
 
-static void consider(const struct bpe_merges *m, struct bpe_work *work, size_t *heaped, int32_t at)
+/* A long word on its way. */
+struct joining {
+    const struct bpe_merges *merges;
+    struct bpe_block *block;
+    uint64_t *tree; /* node i has the least value of nodes 2i and 2i + 1; leaf b is node leaves + b */
+    size_t leaves;
+    int32_t *symbol;
+};
+
+/* The best pair that begins in block b; a pair may end in the block behind it. */
+static uint64_t look_at(struct joining *j, size_t b)
 {
-    const struct bpe_link *link = work->link;
-    if (at < 0 || link[at].after < 0) return;
-    uint64_t value = find(m, link[at].symbol, link[link[at].after].symbol);
-    if (value != BPE_NO_MERGE) heap_push(work->heap, heaped, (struct bpe_candidate){value, at});
+    struct bpe_block *block = &j->block[b];
+    const int32_t *symbol = j->symbol + b * BLOCK;
+    uint64_t least = BPE_NO_MERGE;
+    for (unsigned i = 0; i < block->count; i++) {
+        bool last = i + 1u == block->count;
+        if (last && block->after < 0) break;
+        int32_t next = last ? j->symbol[(size_t)block->after * BLOCK] : symbol[i + 1];
+        uint64_t value = find(j->merges, symbol[i], next);
+        if (value < least) least = value, block->best = (uint8_t)i;
+    }
+    return least;
 }
 
-static size_t lay_out(const struct bpe_merges *m, struct bpe_work *work, const int32_t *symbol, size_t count)
+static void look_again(struct joining *j, int32_t b)
 {
-    size_t heaped = 0;
-    for (size_t i = 0; i < count; i++) {
-        work->link[i] = (struct bpe_link){symbol[i], (int32_t)i - 1, i + 1 < count ? (int32_t)i + 1 : -1};
-        if (i + 1 == count) break;
-        uint64_t value = find(m, symbol[i], symbol[i + 1]);
-        if (value != BPE_NO_MERGE) work->heap[heaped++] = (struct bpe_candidate){value, (int32_t)i};
+    if (b < 0) return;
+    size_t node = j->leaves + (size_t)b;
+    uint64_t least = j->block[b].count ? look_at(j, (size_t)b) : BPE_NO_MERGE;
+    for (j->tree[node] = least; node > 1; j->tree[node] = least) {
+        uint64_t beside = j->tree[node ^ 1];
+        least = least < beside ? least : beside;
+        node /= 2;
+        if (j->tree[node] == least) break;
     }
-    for (size_t i = heaped / 2; i-- > 0;) heap_sift(work->heap, heaped, i);
-    return heaped;
+}
+
+static void lay_out(struct joining *j, size_t count)
+{
+    size_t blocks = blocks_of(count);
+    for (size_t b = 0; b < blocks; b++) {
+        size_t left = count - b * BLOCK;
+        j->block[b] = (struct bpe_block){.before = (int32_t)b - 1,
+                                         .after = b + 1 < blocks ? (int32_t)b + 1 : -1,
+                                         .count = (uint8_t)(left < BLOCK ? left : BLOCK)};
+    }
+    for (size_t b = 0; b < j->leaves; b++) j->tree[j->leaves + b] = b < blocks ? look_at(j, b) : BPE_NO_MERGE;
+    for (size_t i = j->leaves - 1; i > 0; i--)
+        j->tree[i] = j->tree[2 * i] < j->tree[2 * i + 1] ? j->tree[2 * i] : j->tree[2 * i + 1];
+}
+
+/* Takes the symbol at `at` out of block b; an empty block leaves the chain. */
+static void take_out(struct joining *j, int32_t b, unsigned at)
+{
+    struct bpe_block *block = &j->block[b];
+    int32_t *symbol = j->symbol + (size_t)b * BLOCK + at;
+    block->count--;
+    memmove(symbol, symbol + 1, (block->count - at) * sizeof *symbol);
+    if (block->count) return;
+    j->block[block->before].after = block->after; /* the first block never loses its first symbol */
+    if (block->after >= 0) j->block[block->after].before = block->before;
+}
+
+/* Joins the best pair; its block is the leftmost one with the least value. */
+static void join_best(struct joining *j)
+{
+    uint64_t least = j->tree[1];
+    size_t node = 1;
+    while (node < j->leaves) node = 2 * node + (j->tree[2 * node] != least);
+    int32_t b = (int32_t)(node - j->leaves);
+    struct bpe_block *block = &j->block[b];
+    bool across = block->best + 1u == block->count;
+    int32_t behind = block->after;
+    unsigned at = block->best;
+    j->symbol[(size_t)b * BLOCK + at] = (int32_t)(uint32_t)least;
+    take_out(j, across ? behind : b, across ? 0 : at + 1);
+    if (across) look_again(j, behind);
+    look_again(j, b);
+    if (at == 0) look_again(j, block->before);
 }
 
 static size_t run_long(const struct bpe_merges *m, struct bpe_work *work, int32_t *symbol, size_t count)
 {
     if (count > INT32_MAX / 4 || !work_reserve(work, count)) return SIZE_MAX;
-    size_t heaped = lay_out(m, work, symbol, count), kept = 0;
-    struct bpe_link *link = work->link;
-    while (heaped) {
-        struct bpe_candidate top = heap_pop(work->heap, &heaped);
-        struct bpe_link *here = &link[top.at];
-        if (here->symbol < 0 || here->after < 0) continue;
-        struct bpe_link *next = &link[here->after];
-        if (find(m, here->symbol, next->symbol) != top.value) continue;
-        here->symbol = (int32_t)(uint32_t)top.value;
-        next->symbol = -1;
-        here->after = next->after;
-        if (here->after >= 0) link[here->after].before = top.at;
-        consider(m, work, &heaped, here->before);
-        consider(m, work, &heaped, top.at);
+    struct joining j = {m, work->block, work->tree, leaves_of(blocks_of(count)), symbol};
+    size_t kept = 0;
+    lay_out(&j, count);
+    while (j.tree[1] != BPE_NO_MERGE) join_best(&j);
+    for (int32_t b = 0; b >= 0; b = j.block[b].after) {
+        memmove(symbol + kept, symbol + (size_t)b * BLOCK, j.block[b].count * sizeof *symbol);
+        kept += j.block[b].count;
     }
-    for (int32_t at = 0; at >= 0; at = link[at].after) symbol[kept++] = link[at].symbol;
     return kept;
 }
 

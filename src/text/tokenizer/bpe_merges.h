@@ -33,14 +33,16 @@ void bpe_merges_allow_all(struct bpe_merges *m);
 
 /* What joining long words needs; {0} is empty. */
 struct bpe_work {
-    struct bpe_link *link;
-    struct bpe_candidate *heap;
-    size_t links, heaps; /* room */
+    struct bpe_block *block;
+    uint64_t *tree;
+    size_t room; /* symbols */
+    size_t most; /* bytes it may come to hold, set by its owner; 0: any number */
+    bool full;   /* more were asked for */
 };
 void bpe_work_release(struct bpe_work *work);
 size_t bpe_work_bytes(size_t symbols); /* for a word of that many */
 
-/* Joins symbols[0..count) in place; the new count, or SIZE_MAX when memory is short. */
+/* Joins symbols[0..count) in place; the new count, or SIZE_MAX when memory is short, or beyond work->most. */
 size_t bpe_merges_run(const struct bpe_merges *m, struct bpe_work *work, int32_t *symbols, size_t count);
 
 #endif

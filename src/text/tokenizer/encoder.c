@@ -16,6 +16,8 @@ enum { KEEP_TEXT = 128 << 10, BUFFERS = 4 }; /* longer texts give their memory b
 
 struct encoder {
     const struct tokenizer *tok;
+    struct encoder_room room;
+    struct scratch_limit limit;
     void *scratch; /* the model's */
     struct pretok_run pre;
     struct strbuf clean, normal, spare, first;
@@ -59,6 +61,7 @@ static bool clean(struct encoder *enc, const char **text, size_t *len)
     size_t at = valid_end(*text, 0, *len);
     if (at == *len) return true;
     struct strbuf *out = &enc->clean;
+    size_t before = scratch_begin(&enc->limit, out);
     strbuf_clear(out);
     for (size_t from = 0;;) {
         strbuf_addn(out, *text + from, at - from);
@@ -68,7 +71,7 @@ static bool clean(struct encoder *enc, const char **text, size_t *len)
         at = valid_end(*text, from, *len);
     }
     *text = strbuf_text(out), *len = out->len;
-    return !out->failed;
+    return scratch_end(&enc->limit, out, before);
 }
 
 /* --- the way through --------------------------------------------------------------------------------------- */
@@ -103,13 +106,26 @@ static bool normalized(struct encoder *enc, const char *text, size_t len, bool a
     return pretokenizer_run(enc->tok->pretokenizer, &enc->pre, text, len, at_start);
 }
 
+/* A normalizer writes into two buffers, and in between needs memory for two more at most. */
+static bool normalize(struct encoder *enc, const char *text, size_t len, struct strbuf *out)
+{
+    size_t before = out->cap + enc->spare.cap, most = normalizer_most(len),
+           left = scratch_left(&enc->limit) / BUFFERS;
+    bool limited = left < most;
+    out->most = enc->spare.most = limited ? left : most;
+    normalizer_run(enc->tok->normalizer, text, len, out, &enc->spare);
+    if (out->cap + enc->spare.cap > before) enc->limit.grown += out->cap + enc->spare.cap - before;
+    enc->grown = out->full && !limited ? len : 0;
+    enc->limit.full |= out->full && limited;
+    return !out->failed;
+}
+
 /* A text whose first character the normalizer drops no longer begins the input. */
 static bool keeps_first(struct encoder *enc, const char *text)
 {
     size_t first = 0;
     text_point(text, &first);
-    enc->first.most = enc->spare.most = normalizer_most(first);
-    normalizer_run(enc->tok->normalizer, text, first, &enc->first, &enc->spare);
+    normalize(enc, text, first, &enc->first);
     return enc->first.len > 0;
 }
 
@@ -118,10 +134,7 @@ static bool raw(struct encoder *enc, const char *text, size_t len, bool at_start
     const struct normalizer *normalizer = enc->tok->normalizer;
     if (normalizer && !normalizer_is_identity(normalizer, text, len)) {
         if (enc->asks_start && at_start) at_start = keeps_first(enc, text);
-        enc->normal.most = enc->spare.most = normalizer_most(len);
-        normalizer_run(normalizer, text, len, &enc->normal, &enc->spare);
-        enc->grown = enc->normal.full ? len : 0;
-        if (enc->normal.failed) return false;
+        if (!normalize(enc, text, len, &enc->normal)) return false;
         text = strbuf_text(&enc->normal), len = enc->normal.len;
         if (len == 0) return true;
     }
@@ -140,8 +153,8 @@ static void give_back(struct encoder *enc)
 {
     struct strbuf *all[BUFFERS] = {&enc->clean, &enc->normal, &enc->spare, &enc->first};
     for (int i = 0; i < BUFFERS; i++)
-        if (all[i]->cap > KEEP_TEXT) strbuf_release(all[i]);
-    pretok_run_trim(&enc->pre, KEEP_TEXT);
+        if (all[i]->cap > enc->room.keep) strbuf_release(all[i]);
+    pretok_run_trim(&enc->pre, enc->room.keep);
 }
 
 enum plim_status encoder_encode(struct encoder *enc, const char *text, size_t len, unsigned flags,
@@ -153,27 +166,34 @@ enum plim_status encoder_encode(struct encoder *enc, const char *text, size_t le
     if (!(flags & TOKENIZE_BEFORE)) nbefore = 0;
     if (!(flags & TOKENIZE_AFTER)) nafter = 0;
     enc->pre.sink.out = out;
-    enc->grown = 0;
+    enc->grown = enc->limit.grown = 0;
+    enc->limit.full = false;
     bool fine = add_ids(out, before, nbefore) && clean(enc, &text, &len) &&
                 (len == 0 || between_tokens(enc, ADDED_RAW, text, len, true, raw)) &&
                 add_ids(out, after, nafter);
-    if (given > KEEP_TEXT / 8) give_back(enc);
+    if (given > enc->room.keep / 8) give_back(enc);
     if (fine) return PLIM_OK;
     out->count = count;
     if (enc->grown) return normalizer_fail(enc->grown, err);
+    if (enc->limit.full)
+        return plim_fail(err, PLIM_NO_FIT,
+                         "a text of %zu bytes needs more than the %zu bytes of memory that it may take while "
+                         "it is tokenized; send shorter texts",
+                         given, enc->limit.most);
     return plim_fail(err, PLIM_NO_MEMORY, "no memory to encode a text of %zu bytes", given);
 }
 
-enum plim_status encoder_open(const struct tokenizer *tok, struct encoder **out, struct plim_error *err)
+enum plim_status encoder_open_within(const struct tokenizer *tok, const struct encoder_room *room,
+                                     struct encoder **out, struct plim_error *err)
 {
     const struct token_model_ops *ops = tok->model->ops;
     struct encoder *enc = calloc(1, sizeof *enc);
     *out = NULL;
     if (!enc) return plim_fail(err, PLIM_NO_MEMORY, "no memory for an encoder");
-    pretok_run_init(&enc->pre);
-    enc->tok = tok;
+    pretok_run_init(&enc->pre, &enc->limit);
+    enc->tok = tok, enc->room = *room;
     enc->asks_start = pretokenizer_asks_start(tok->pretokenizer);
-    if (ops->scratch_open && !(enc->scratch = ops->scratch_open(tok->model))) {
+    if (ops->scratch_open && !(enc->scratch = ops->scratch_open(tok->model, room, &enc->limit))) {
         encoder_close(enc);
         return plim_fail(err, PLIM_NO_MEMORY, "no memory for an encoder");
     }
@@ -196,10 +216,24 @@ void encoder_close(struct encoder *enc)
     free(enc);
 }
 
-size_t encoder_bytes_most(const struct tokenizer *tok, size_t longest)
+static const struct encoder_room usual = {ENCODER_CACHE, KEEP_TEXT};
+
+enum plim_status encoder_open(const struct tokenizer *tok, struct encoder **out, struct plim_error *err)
+{
+    return encoder_open_within(tok, &usual, out, err);
+}
+
+void encoder_limit(struct encoder *enc, size_t bytes) { enc->limit.most = bytes; }
+
+size_t encoder_room_bytes(const struct tokenizer *tok, const struct encoder_room *room)
 {
     const struct token_model_ops *ops = tok->model->ops;
     size_t steps = tok->pretokenizer ? tok->pretokenizer->count : 0;
-    return sizeof(struct encoder) + (ops->scratch_bytes_most ? ops->scratch_bytes_most(tok->model) : 0) +
-           (BUFFERS + 4 * steps) * KEEP_TEXT + (tok->normalizer ? 2 * normalizer_most(longest) : 2 * longest);
+    return sizeof(struct encoder) + (ops->scratch_bytes ? ops->scratch_bytes(tok->model, room) : 0) +
+           (BUFFERS + 4 * steps) * room->keep;
+}
+
+size_t encoder_bytes_most(const struct tokenizer *tok, size_t longest)
+{
+    return encoder_room_bytes(tok, &usual) + (tok->normalizer ? 2 * normalizer_most(longest) : 2 * longest);
 }

@@ -9,13 +9,13 @@
 #include "text/tokenizer/byte_alphabet.h"
 #include "text/tokenizer/word_cache.h"
 
-enum { KEEP_SYMBOLS = 1 << 16 }; /* longer words give their memory back */
-
 static const char word_mark[] = "\xe2\x96\x81"; /* U+2581 */
 enum { WORD_MARK = sizeof word_mark - 1 };
 
 struct bpe_scratch {
     struct word_cache *cache;
+    struct scratch_limit *limit;
+    size_t keep; /* bytes; larger buffers are given back */
     struct bpe_work work;
     int32_t *symbol;
     size_t count, cap;
@@ -31,8 +31,9 @@ static const struct model_bpe *bpe_of(const struct token_model *model)
 static void add_symbol(struct bpe_scratch *s, int32_t id)
 {
     if (s->count == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 256;
-        int32_t *grown = realloc(s->symbol, cap * sizeof *grown);
+        size_t cap = s->cap ? scratch_more(s->cap) : 256;
+        bool may = scratch_take(s->limit, (cap - s->cap) * sizeof *s->symbol);
+        int32_t *grown = may ? realloc(s->symbol, cap * sizeof *grown) : NULL;
         if (!grown) {
             s->failed = true;
             return;
@@ -128,12 +129,24 @@ static int32_t whole_word(const struct model_bpe *m, struct bpe_scratch *s, cons
 {
     if (!m->byte_level) return token_vocab_id(m->base.vocab, word, len);
     strbuf_clear(&s->text);
-    if (!strbuf_reserve(&s->text, BYTE_ALPHABET_MOST * len)) {
+    size_t before = scratch_begin(s->limit, &s->text);
+    strbuf_reserve(&s->text, BYTE_ALPHABET_MOST * len);
+    if (!scratch_end(s->limit, &s->text, before)) {
         s->failed = true;
         return -1;
     }
     size_t n = byte_alphabet_write(word, len, s->text.data);
     return token_vocab_id(m->base.vocab, s->text.data, n);
+}
+
+static void join(const struct model_bpe *m, struct bpe_scratch *s)
+{
+    size_t held = bpe_work_bytes(s->work.room);
+    s->work.most = s->limit->most ? held + scratch_left(s->limit) : 0;
+    s->count = bpe_merges_run(m->merges, &s->work, s->symbol, s->count);
+    size_t holds = bpe_work_bytes(s->work.room);
+    if (holds > held) s->limit->grown += holds - held;
+    s->limit->full |= s->work.full;
 }
 
 /* The ids of a word that is not in the cache: s->symbol[0..s->count). */
@@ -145,19 +158,19 @@ static bool work_out(const struct model_bpe *m, struct bpe_scratch *s, const cha
         add_symbol(s, whole);
     } else {
         (m->byte_level ? bytes : characters)(m, s, word, len);
-        if (!s->failed) s->count = bpe_merges_run(m->merges, &s->work, s->symbol, s->count);
+        if (!s->failed) join(m, s);
     }
     return !s->failed && s->count != SIZE_MAX;
 }
 
 static void give_back(struct bpe_scratch *s)
 {
-    if (s->cap > KEEP_SYMBOLS) {
+    if (s->cap * sizeof *s->symbol > s->keep) {
         free(s->symbol);
         s->symbol = NULL, s->cap = 0;
     }
-    if (s->work.links > KEEP_SYMBOLS) bpe_work_release(&s->work);
-    if (s->text.cap > KEEP_SYMBOLS) strbuf_release(&s->text);
+    if (bpe_work_bytes(s->work.room) > s->keep) bpe_work_release(&s->work);
+    if (s->text.cap > s->keep) strbuf_release(&s->text);
 }
 
 static bool encode_new(const struct model_bpe *m, struct bpe_scratch *s, const char *word, size_t len,
@@ -223,11 +236,12 @@ static bool bpe_encode(const struct token_model *model, void *scratch, const cha
     return true;
 }
 
-static void *bpe_scratch_open(const struct token_model *model)
+static void *bpe_scratch_open(const struct token_model *model, const struct encoder_room *room,
+                              struct scratch_limit *limit)
 {
     (void)model;
     struct bpe_scratch *s = calloc(1, sizeof *s);
-    if (s) s->cache = word_cache_open();
+    if (s) s->limit = limit, s->keep = room->keep, s->cache = word_cache_open(room->cache);
     if (s && s->cache) return s;
     free(s);
     return NULL;
@@ -261,11 +275,10 @@ static size_t bpe_bytes(const struct token_model *model)
     return sizeof *m + points + m->prefix.cap + m->suffix.cap + bpe_merges_bytes(m->merges);
 }
 
-static size_t bpe_scratch_bytes_most(const struct token_model *model)
+static size_t bpe_scratch_bytes(const struct token_model *model, const struct encoder_room *room)
 {
     (void)model;
-    return sizeof(struct bpe_scratch) + sizeof(struct word_cache) + KEEP_SYMBOLS * (sizeof(int32_t) + 1) +
-           bpe_work_bytes(KEEP_SYMBOLS);
+    return sizeof(struct bpe_scratch) + word_cache_bytes(room->cache) + 3 * room->keep;
 }
 
 const struct token_model_ops model_bpe_ops = {
@@ -275,5 +288,5 @@ const struct token_model_ops model_bpe_ops = {
     .scratch_close = bpe_scratch_close,
     .encode = bpe_encode,
     .bytes = bpe_bytes,
-    .scratch_bytes_most = bpe_scratch_bytes_most,
+    .scratch_bytes = bpe_scratch_bytes,
 };

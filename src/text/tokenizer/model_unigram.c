@@ -16,7 +16,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { WINDOW = 4096, UNREACHED = -1 };
+enum { WINDOW = 4096, UNREACHED = -1, SCORES = 2 * TOKEN_BYTES_MOST };
 static const double UNK_PENALTY = 10.0;
 
 struct unigram {
@@ -31,21 +31,17 @@ struct unigram {
 };
 
 struct best {
-    double score;
     int32_t id;
     int32_t from; /* UNREACHED, or the position the last token begins at, from the window's begin */
 };
 
-struct span {
-    uint32_t begin, end;
-    int32_t id;
-};
-
 struct unigram_scratch {
     struct word_cache *cache;
+    struct scratch_limit *limit;
+    size_t keep; /* bytes; a larger table is given back */
     struct best *best;
-    struct span *span;
     size_t cap;
+    double score[SCORES]; /* of best[at], at at % SCORES: no token reaches further */
 };
 
 /* One piece on its way. Unknown tokens wait in [unk_begin, unk_end) until it is clear that no more follow. */
@@ -62,14 +58,13 @@ static size_t char_len(unsigned char lead) { return lead < 0x80 ? 1 : lead < 0xe
 static bool scratch_grow(struct unigram_scratch *s, size_t need)
 {
     size_t cap = s->cap ? s->cap : 256;
-    while (cap < need) cap *= 2;
+    while (cap < need) cap = scratch_more(cap);
     if (cap == s->cap) return true;
     if (cap > INT32_MAX) return false;
+    if (!scratch_take(s->limit, (cap - s->cap) * sizeof *s->best)) return false;
     struct best *best = realloc(s->best, cap * sizeof *best);
-    if (best) s->best = best;
-    struct span *span = realloc(s->span, cap * sizeof *span);
-    if (span) s->span = span;
-    if (!best || !span) return false;
+    if (!best) return false;
+    s->best = best;
     for (size_t i = s->cap; i < cap; i++) best[i].from = UNREACHED;
     s->cap = cap;
     return true;
@@ -106,24 +101,32 @@ static bool emit_span(struct cutting *c, size_t begin, size_t end, int32_t id)
     return true;
 }
 
+/* Turns the way to `end` around: `from` then says where the next token ends, 0: there is none. The first token's end. */
+static size_t turn_around(struct best *best, size_t end)
+{
+    size_t next = 0;
+    for (size_t at = end, from; at > 0; next = at, at = from) {
+        from = (size_t)best[at].from;
+        best[at].from = (int32_t)next;
+    }
+    return next;
+}
+
 /* Writes the best way to `end` (a position in the window that begins at `base`) and empties the window. */
 static bool settle(struct cutting *c, size_t base, size_t end)
 {
-    struct unigram_scratch *s = c->scratch;
-    size_t count = 0;
-    for (size_t at = end; at > 0; at = (size_t)s->best[at].from)
-        s->span[count++] = (struct span){(uint32_t)s->best[at].from, (uint32_t)at, s->best[at].id};
-    for (size_t i = 0; i <= end; i++) s->best[i].from = UNREACHED;
-    while (count--)
-        if (!emit_span(c, base + s->span[count].begin, base + s->span[count].end, s->span[count].id))
-            return false;
+    struct best *best = c->scratch->best;
+    for (size_t begin = 0, at = turn_around(best, end); at > 0; begin = at, at = (size_t)best[at].from)
+        if (!emit_span(c, base + begin, base + at, best[at].id)) return false;
+    for (size_t i = 0; i <= end; i++) best[i].from = UNREACHED;
     return true;
 }
 
-static inline void offer(struct best *best, double score, int32_t id, size_t from)
+static inline void offer(struct unigram_scratch *s, size_t at, double score, int32_t id, size_t from)
 {
-    if (best->from != UNREACHED && !(score > best->score)) return;
-    *best = (struct best){score, id, (int32_t)from};
+    if (s->best[at].from != UNREACHED && !(score > s->score[at % SCORES])) return;
+    s->best[at] = (struct best){id, (int32_t)from};
+    s->score[at % SCORES] = score;
 }
 
 /* All tokens that begin at `at` of the window; returns the furthest end. */
@@ -139,13 +142,13 @@ static size_t extend(const struct unigram *m, struct unigram_scratch *s, const c
         n++;
         if (id < 0) continue;
         if (at + n >= s->cap && !scratch_grow(s, at + n + 1)) return 0;
-        offer(&s->best[at + n], m->score[id] + base, id, at);
+        offer(s, at + n, m->score[id] + base, id, at);
         has_single |= n == single;
         if (n > far) far = n;
     }
     if (!has_single) {
         if (at + single >= s->cap && !scratch_grow(s, at + single + 1)) return 0;
-        offer(&s->best[at + single], m->unk_score + base, m->unk, at);
+        offer(s, at + single, m->unk_score + base, m->unk, at);
     }
     return at + far;
 }
@@ -157,11 +160,11 @@ static bool cut(struct cutting *c, size_t len)
     double start = 0;                   /* score of the way to base */
     while (base + at < len) {
         if (at == reach && at >= WINDOW) {
-            start = s->best[at].score;
+            start = s->score[at % SCORES];
             if (!settle(c, base, at)) return false;
             base += at, at = reach = 0;
         }
-        double score = at ? s->best[at].score : start;
+        double score = at ? s->score[at % SCORES] : start;
         size_t end = extend(c->model, s, c->text + base + at, len - base - at, at, score);
         if (!end) return false;
         if (end > reach) reach = end;
@@ -194,6 +197,10 @@ static bool unigram_encode(const struct token_model *model, void *scratch, const
     if (done && out->count > before && len <= WORD_KEY_MOST)
         word_cache_put(s->cache, hash, piece, len, out->id + before, out->count - before);
     for (size_t i = 0; !done && i < s->cap; i++) s->best[i].from = UNREACHED;
+    if (s->cap * sizeof *s->best > s->keep) {
+        free(s->best);
+        s->best = NULL, s->cap = 0;
+    }
     return done;
 }
 
@@ -203,15 +210,15 @@ static void unigram_scratch_close(void *scratch)
     if (!s) return;
     free(s->cache);
     free(s->best);
-    free(s->span);
     free(s);
 }
 
-static void *unigram_scratch_open(const struct token_model *model)
+static void *unigram_scratch_open(const struct token_model *model, const struct encoder_room *room,
+                                  struct scratch_limit *limit)
 {
     (void)model;
     struct unigram_scratch *s = calloc(1, sizeof *s);
-    if (s) s->cache = word_cache_open();
+    if (s) s->limit = limit, s->keep = room->keep, s->cache = word_cache_open(room->cache);
     if (s && s->cache) return s;
     unigram_scratch_close(s);
     return NULL;
@@ -232,16 +239,15 @@ static size_t unigram_bytes(const struct token_model *model)
     return sizeof *m + m->trie.count * sizeof *m->trie.unit + m->size * sizeof *m->score;
 }
 
-static size_t unigram_scratch_bytes_most(const struct token_model *model)
+static size_t unigram_scratch_bytes(const struct token_model *model, const struct encoder_room *room)
 {
     (void)model;
-    return sizeof(struct unigram_scratch) + sizeof(struct word_cache) +
-           4 * WINDOW * (sizeof(struct best) + sizeof(struct span));
+    return sizeof(struct unigram_scratch) + word_cache_bytes(room->cache) + room->keep;
 }
 
 static const struct token_model_ops unigram_ops = {
-    "Unigram",      unigram_free,  unigram_scratch_open,       unigram_scratch_close,
-    unigram_encode, unigram_bytes, unigram_scratch_bytes_most,
+    "Unigram",      unigram_free,  unigram_scratch_open,  unigram_scratch_close,
+    unigram_encode, unigram_bytes, unigram_scratch_bytes,
 };
 
 /* The reference library reads decimal numbers with two roundings: the digits as one whole number, then one division

@@ -82,14 +82,8 @@ static size_t wordpiece_bytes(const struct token_model *model)
     return sizeof *m + m->trie.count * sizeof *m->trie.unit;
 }
 
-static size_t wordpiece_scratch_bytes_most(const struct token_model *model)
-{
-    (void)model;
-    return 0;
-}
-
 static const struct token_model_ops wordpiece_ops = {
-    "WordPiece", wordpiece_free, NULL, NULL, wordpiece_encode, wordpiece_bytes, wordpiece_scratch_bytes_most,
+    "WordPiece", wordpiece_free, NULL, NULL, wordpiece_encode, wordpiece_bytes, NULL,
 };
 
 static enum plim_status read_options(struct wordpiece *m, const struct node *spec, const char *name,

@@ -241,6 +241,11 @@ void normalizer_run(const struct normalizer *n, const char *text, size_t len, st
         n->ops->run(n, text, len, out, spare);
 }
 
+size_t normalizer_shrinks(const struct normalizer *n)
+{
+    return !n ? 1 : n->ops->shrinks ? n->ops->shrinks(n) : 0;
+}
+
 bool normalizer_is_identity(const struct normalizer *n, const char *text, size_t len)
 {
     return !n || n->ops->is_identity(n, text, len);

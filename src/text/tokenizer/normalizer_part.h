@@ -16,6 +16,8 @@ struct normalizer_ops {
     /* Surely nothing to do? */
     bool (*is_identity)(const struct normalizer *, const char *text, size_t len);
     void (*release)(struct normalizer *); /* what it holds beside itself; may be NULL */
+    /* Bytes of a text that become one, at most; NULL: any number. */
+    size_t (*shrinks)(const struct normalizer *);
 };
 
 struct normalizer {

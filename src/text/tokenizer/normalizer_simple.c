@@ -30,7 +30,13 @@ static bool form_is_identity(const struct normalizer *n, const char *text, size_
     return true;
 }
 
-static const struct normalizer_ops form_ops = {form_run, form_is_identity, NULL};
+/* A composed character has at least a third of the bytes of its parts; marks that stay are as long as they were. */
+static size_t form_shrinks(const struct normalizer *n)
+{
+    return ((const struct form_normalizer *)n)->form == UNICODE_NFC ? 4 : 0;
+}
+
+static const struct normalizer_ops form_ops = {form_run, form_is_identity, NULL, form_shrinks};
 
 enum plim_status normalizer_form_build(const struct node *spec, const char *name, struct normalizer **out,
                                        struct plim_error *err)

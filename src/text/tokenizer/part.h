@@ -34,22 +34,60 @@ enum plim_status normalizer_fail(size_t len, struct plim_error *err);
  * `out` (failed, full). out and spare are different buffers; text lies in neither. */
 void normalizer_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
                     struct strbuf *spare);
+/* Bytes of a text that it makes one of, at most; 0: any number. */
+size_t normalizer_shrinks(const struct normalizer *n);
 /* True when the normalizer surely leaves text[0..len) as it is (a quick scan; false is always allowed). */
 bool normalizer_is_identity(const struct normalizer *n, const char *text, size_t len);
+
+/* --- scratch ---------------------------------------------------------------------------------------------- */
+
+/* Bytes that the scratch of one encoder may grow by while it reads a text. Whoever makes a buffer larger asks first, and
+ * counts it. Buffers that are kept for the next text count only for what they grow. */
+struct scratch_limit {
+    size_t most; /* 0: no limit */
+    size_t grown;
+    bool full; /* more was asked for */
+};
+static inline size_t scratch_left(const struct scratch_limit *limit)
+{
+    return !limit->most ? SIZE_MAX / 8 : limit->most > limit->grown ? limit->most - limit->grown : 0;
+}
+/* The next size of a table: twice as many items, and of large ones, which grow where they are, an eighth more. */
+static inline size_t scratch_more(size_t items) { return items + (items > 16384 ? items / 8 : items); }
+/* Counts `bytes`; false, and nothing is counted, when they are too many. */
+static inline bool scratch_take(struct scratch_limit *limit, size_t bytes)
+{
+    if (bytes > scratch_left(limit)) return limit->full = true, false;
+    limit->grown += bytes;
+    return true;
+}
+/* Around the writing of a text: begin lets it grow by what is left, end counts what it grew by. False: it has failed. */
+static inline size_t scratch_begin(const struct scratch_limit *limit, struct strbuf *text)
+{
+    if (limit->most) text->most = text->cap + scratch_left(limit);
+    return text->cap;
+}
+static inline bool scratch_end(struct scratch_limit *limit, const struct strbuf *text, size_t before)
+{
+    limit->grown += text->cap - before;
+    limit->full |= text->full;
+    return !text->failed;
+}
 
 /* --- models ---------------------------------------------------------------------------------------------- */
 struct token_model;
 struct token_model_ops {
     const char *kind;
     void (*free)(struct token_model *);
-    /* Per-thread scratch; may be NULL when the model needs none. */
-    void *(*scratch_open)(const struct token_model *);
+    /* Per-thread scratch; may be NULL when the model needs none. The limit is the encoder's and outlives it. */
+    void *(*scratch_open)(const struct token_model *, const struct encoder_room *, struct scratch_limit *);
     void (*scratch_close)(void *scratch);
-    /* Appends the ids of one piece (never empty). False: out of memory. */
+    /* Appends the ids of one piece (never empty). False: out of memory, or beyond the limit. */
     bool (*encode)(const struct token_model *, void *scratch, const char *piece, size_t len,
                    struct token_list *out);
-    size_t (*bytes)(const struct token_model *);              /* held by the model */
-    size_t (*scratch_bytes_most)(const struct token_model *); /* what one scratch may come to hold */
+    size_t (*bytes)(const struct token_model *); /* held by the model */
+    /* What one scratch holds between two texts, at most. */
+    size_t (*scratch_bytes)(const struct token_model *, const struct encoder_room *);
 };
 /* Every model begins with this. */
 struct token_model {

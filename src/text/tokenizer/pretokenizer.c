@@ -282,6 +282,15 @@ void pretokenizer_pass_raw(struct pretokenizer *p)
     if (last->prefix == PRETOK_NEVER && !last->split) p->count--; /* nothing at all */
 }
 
+bool pretokenizer_keeps_all(const struct pretokenizer *p)
+{
+    for (size_t i = 0; p && i < p->count; i++) {
+        const struct pretok_step *s = &p->step[i];
+        if (s->run == pretok_words || (s->run == pretok_split && s->behavior == PRETOK_REMOVED)) return false;
+    }
+    return true;
+}
+
 bool pretokenizer_asks_start(const struct pretokenizer *p)
 {
     for (size_t i = 0; p && i < p->count; i++)
@@ -289,7 +298,11 @@ bool pretokenizer_asks_start(const struct pretokenizer *p)
     return false;
 }
 
-void pretok_run_init(struct pretok_run *run) { memset(run, 0, sizeof *run); }
+void pretok_run_init(struct pretok_run *run, struct scratch_limit *limit)
+{
+    memset(run, 0, sizeof *run);
+    run->limit = limit;
+}
 
 void pretok_run_release(struct pretok_run *run)
 {

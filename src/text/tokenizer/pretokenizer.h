@@ -3,9 +3,9 @@
  *     struct pretokenizer *pre;
  *     pretokenizer_build(node, "tokenizer.json", &pre, &err);
  *     struct pretok_run run;
- *     pretok_run_init(&run, pre);                                  // one per thread
+ *     pretok_run_init(&run, &limit);                               // one per thread
  *     run.sink = (struct pretok_sink){model, scratch, &ids};
- *     pretokenizer_run(pre, &run, text, len, true);                // false: out of memory
+ *     pretokenizer_run(pre, &run, text, len, true);                // false: out of memory, or beyond the limit
  *     pretok_run_release(&run);
  *
  * Types: ByteLevel, Split, Digits, Metaspace, Whitespace, WhitespaceSplit, Punctuation, BertPreTokenizer,
@@ -31,6 +31,7 @@ struct pretok_sink {
 /* One thread's scratch. */
 struct pretok_run {
     struct pretok_sink sink;
+    struct scratch_limit *limit;
     struct {
         struct strbuf text, piece; /* the text a step wrote; one piece of it */
         struct regex_run regex;
@@ -48,10 +49,12 @@ size_t pretokenizer_bytes(const struct pretokenizer *p);
 /* When the last step is ByteLevel it may leave writing the byte alphabet to the model and pass raw bytes. */
 bool pretokenizer_ends_in_bytes(const struct pretokenizer *p);
 void pretokenizer_pass_raw(struct pretokenizer *p);
+/* Does every byte of a text reach the model? */
+bool pretokenizer_keeps_all(const struct pretokenizer *p);
 /* Does some step ask whether a piece begins the whole text? */
 bool pretokenizer_asks_start(const struct pretokenizer *p);
 
-void pretok_run_init(struct pretok_run *run);
+void pretok_run_init(struct pretok_run *run, struct scratch_limit *limit);
 void pretok_run_release(struct pretok_run *run);
 /* Give back what a very long text left behind. */
 void pretok_run_trim(struct pretok_run *run, size_t keep);

@@ -105,6 +105,19 @@ static bool by_scan(struct cutter *c, token_scan *scan)
     return fine;
 }
 
+/* The next match, within the encoder's limit. */
+static bool find_regex(struct cutter *c, const struct regex *regex, size_t from, size_t *start, size_t *end)
+{
+    struct regex_run *run = &c->run->step[c->step].regex;
+    struct scratch_limit *limit = c->run->limit;
+    size_t held = regex_run_bytes(run);
+    run->most = limit->most ? held + scratch_left(limit) : 0;
+    bool found = regex_find(regex, run, from, start, end);
+    limit->grown += regex_run_bytes(run) - held;
+    limit->full |= run->full;
+    return found;
+}
+
 /* An empty match right behind the last one is not taken; the search goes on one character later. */
 static bool by_regex(struct cutter *c, const struct regex *regex)
 {
@@ -112,7 +125,7 @@ static bool by_regex(struct cutter *c, const struct regex *regex)
     size_t before = 0, from = 0, start, end, last_end = SIZE_MAX, len = c->text.len;
     bool fine = true;
     regex_begin(run, c->text.at, len);
-    while (fine && from <= len && regex_find(regex, run, from, &start, &end)) {
+    while (fine && from <= len && find_regex(c, regex, from, &start, &end)) {
         if (start == end && end == last_end) {
             if (from < len)
                 text_point(c->text.at + from, &from);

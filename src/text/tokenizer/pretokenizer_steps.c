@@ -7,13 +7,15 @@
 #include <string.h>
 
 /* The text with a blank before it, in the step's buffer; false: out of memory. */
-static bool with_blank(struct strbuf *out, struct pretok_text *text)
+static bool with_blank(struct pretok_run *run, size_t step, struct pretok_text *text)
 {
+    struct strbuf *out = &run->step[step].text;
+    size_t before = scratch_begin(run->limit, out);
     strbuf_clear(out);
     strbuf_addc(out, ' ');
     strbuf_addn(out, text->at, text->len);
     text->at = strbuf_text(out), text->len = out->len;
-    return !out->failed;
+    return scratch_end(run->limit, out, before);
 }
 
 static bool pass_bytes(const struct pretokenizer *p, struct pretok_run *run, size_t step,
@@ -22,7 +24,9 @@ static bool pass_bytes(const struct pretokenizer *p, struct pretok_run *run, siz
     if (p->step[step].raw) return pretok_pass(p, run, step, piece);
     struct strbuf *out = &run->step[step].piece;
     strbuf_clear(out);
-    if (!strbuf_reserve(out, BYTE_ALPHABET_MOST * piece.len)) return false;
+    size_t before = scratch_begin(run->limit, out);
+    strbuf_reserve(out, BYTE_ALPHABET_MOST * piece.len);
+    if (!scratch_end(run->limit, out, before)) return false;
     piece.len = byte_alphabet_write(piece.at, piece.len, out->data);
     piece.at = out->data;
     return pretok_pass(p, run, step, piece);
@@ -32,8 +36,7 @@ bool pretok_byte_level(const struct pretokenizer *p, struct pretok_run *run, siz
                        struct pretok_text text)
 {
     const struct pretok_step *s = &p->step[step];
-    if (s->prefix == PRETOK_ALWAYS && text.at[0] != ' ' && !with_blank(&run->step[step].text, &text))
-        return false;
+    if (s->prefix == PRETOK_ALWAYS && text.at[0] != ' ' && !with_blank(run, step, &text)) return false;
     if (!s->split) return pass_bytes(p, run, step, text);
     for (size_t at = 0, end; at < text.len; at = end) {
         end = scan_gpt2(text.at, at, text.len);
@@ -44,7 +47,7 @@ bool pretok_byte_level(const struct pretokenizer *p, struct pretok_run *run, siz
 }
 
 /* Blanks become the replacement, with one before the text where the scheme says so. */
-static bool replace_blanks(const struct pretok_step *s, struct strbuf *out, struct pretok_text text)
+static void replace_blanks(const struct pretok_step *s, struct strbuf *out, struct pretok_text text)
 {
     bool begins =
         text.at[0] == ' ' || (text.len >= s->string_len && memcmp(text.at, s->string, s->string_len) == 0);
@@ -58,7 +61,6 @@ static bool replace_blanks(const struct pretok_step *s, struct strbuf *out, stru
         at = blank + 1;
     }
     strbuf_addn(out, at, (size_t)(end - at));
-    return !out->failed;
 }
 
 bool pretok_metaspace(const struct pretokenizer *p, struct pretok_run *run, size_t step,
@@ -66,7 +68,9 @@ bool pretok_metaspace(const struct pretokenizer *p, struct pretok_run *run, size
 {
     const struct pretok_step *s = &p->step[step];
     struct strbuf *out = &run->step[step].text;
-    if (!replace_blanks(s, out, text)) return false;
+    size_t before = scratch_begin(run->limit, out);
+    replace_blanks(s, out, text);
+    if (!scratch_end(run->limit, out, before)) return false;
     struct pretok_text all = {strbuf_text(out), out->len, text.first};
     if (!s->split) return pretok_pass(p, run, step, all);
     for (size_t at = 0, end; at < all.len; at = end) { /* each replacement begins a piece */

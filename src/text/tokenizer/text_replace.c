@@ -158,13 +158,14 @@ static void run_regex(const struct text_replace *r, const char *text, size_t len
 {
     struct regex_run run = {0};
     size_t done = 0, last = SIZE_MAX, begin, end;
+    run.most = out->most; /* as much as it may write */
     regex_begin(&run, text, len);
     for (size_t from = 0; len && regex_next(r, &run, from, &last, &begin, &end); from = done = end) {
         strbuf_addn(out, text + done, begin - done);
         strbuf_addn(out, r->content, r->content_len);
     }
     strbuf_addn(out, text + done, len - done);
-    if (run.failed) out->failed = true;
+    if (run.failed) out->failed = true, out->full |= run.full;
     regex_run_release(&run);
 }
 

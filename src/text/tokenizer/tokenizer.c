@@ -257,6 +257,44 @@ size_t tokenizer_bytes(const struct tokenizer *tok)
            pretokenizer_bytes(tok->pretokenizer) + tok->model->ops->bytes(tok->model) + tok->part_bytes;
 }
 
+/* Bytes of a token that is written in the byte alphabet: its characters. */
+static size_t raw_bytes(const char *text, size_t len)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < len; i++) count += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return count;
+}
+
+size_t tokenizer_text_most(const struct tokenizer *tok)
+{
+    size_t most = 1, len;
+    for (int64_t id = 0; id < tokenizer_vocab_size(tok); id++)
+        if (tokenizer_text(tok, (int32_t)id, &len) && len > most) most = len;
+    return most;
+}
+
+size_t tokenizer_longest(const struct tokenizer *tok)
+{
+    const struct model_bpe *bpe = (const struct model_bpe *)(const void *)tok->model;
+    size_t longest = 1, shrinks = normalizer_shrinks(tok->normalizer);
+    if (!tok->byte_level || tok->model->ops != &model_bpe_ops || !shrinks) return 0;
+    if (added_tokens_strip(tok->added) || !pretokenizer_keeps_all(tok->pretokenizer)) return 0;
+    for (int i = 0; i < 256; i++)
+        if (bpe->byte_id[i] < 0) return 0;
+    for (int64_t id = 0; id < tokenizer_vocab_size(tok); id++) {
+        size_t len, bytes;
+        const char *text = added_tokens_text(tok->added, (int32_t)id, &len);
+        if (text)
+            bytes = len;
+        else if ((text = token_vocab_text(tok->vocab, (int32_t)id, &len)))
+            bytes = raw_bytes(text, len);
+        else
+            continue;
+        if (bytes > longest) longest = bytes;
+    }
+    return shrinks * longest;
+}
+
 /* --- decoding ---------------------------------------------------------------------------------------------- */
 
 struct decoding {

@@ -1,9 +1,9 @@
 /* word_cache.h - the ids of words seen before, one thread's.
  *
- * A fixed table of 64-byte entries, two for each hash; a new word takes the first place and moves the other one
- * to the second. Words and id lists that do not fit an entry are not kept, so that the size never changes.
+ * A table of 64-byte entries, two for each hash; a new word takes the first place and moves the other one to the
+ * second. Words and id lists that do not fit an entry are not kept, so that the size never changes.
  *
- *     struct word_cache *cache = word_cache_open();
+ *     struct word_cache *cache = word_cache_open(bytes);
  *     uint64_t hash = word_cache_hash(word, len);
  *     const struct word_entry *hit = word_cache_find(cache, hash, word, len);       // NULL: not there
  *     word_cache_put(cache, hash, word, len, ids, count);
@@ -16,7 +16,6 @@
 #include <stdlib.h>
 
 enum {
-    WORD_CACHE_BITS = 15, /* pairs of entries: 4 MiB */
     WORD_KEY_MOST = 26,
     WORD_IDS_MOST = 8,
 };
@@ -29,13 +28,25 @@ struct word_entry {
 };
 
 struct word_cache {
-    struct word_entry entry[2 << WORD_CACHE_BITS];
+    _Alignas(64) uint64_t mask; /* pairs of entries, less one */
+    struct word_entry entry[];
 };
 
-static inline struct word_cache *word_cache_open(void)
+/* Bytes of a cache that takes at most `bytes`, and never less than one pair. */
+static inline size_t word_cache_bytes(size_t bytes)
 {
-    struct word_cache *cache = aligned_alloc(64, sizeof *cache);
-    if (cache) memset(cache, 0, sizeof *cache);
+    size_t pairs = 1;
+    while (sizeof(struct word_cache) + 4 * pairs * sizeof(struct word_entry) <= bytes) pairs *= 2;
+    return sizeof(struct word_cache) + 2 * pairs * sizeof(struct word_entry);
+}
+
+static inline struct word_cache *word_cache_open(size_t bytes)
+{
+    size_t size = word_cache_bytes(bytes);
+    struct word_cache *cache = aligned_alloc(64, size);
+    if (!cache) return NULL;
+    memset(cache, 0, size);
+    cache->mask = (size - sizeof *cache) / sizeof(struct word_entry) / 2 - 1;
     return cache;
 }
 
@@ -43,7 +54,7 @@ static inline uint64_t word_cache_hash(const char *word, size_t len) { return by
 
 static inline struct word_entry *word_cache_pair(struct word_cache *cache, uint64_t hash)
 {
-    return &cache->entry[2 * (hash & ((1u << WORD_CACHE_BITS) - 1))];
+    return &cache->entry[2 * (hash & cache->mask)];
 }
 
 /* Equal lengths are known; both sides are read in overlapping pieces. */
