@@ -82,6 +82,7 @@ struct loaded {
     struct token_vocab *vocab;
     struct token_model *model;
     void *scratch;
+    struct scratch_limit limit;
 };
 
 static enum plim_status load_model(const struct node *spec, struct loaded *l, struct plim_error *err)
@@ -92,7 +93,8 @@ static enum plim_status load_model(const struct node *spec, struct loaded *l, st
         status = (unigram ? model_unigram_build : model_wordpiece_build)(spec, "spec", l->vocab, NULL,
                                                                          &l->model, err);
     if (status == PLIM_OK && l->model->ops->scratch_open) {
-        l->scratch = l->model->ops->scratch_open(l->model);
+        const struct encoder_room room = {ENCODER_CACHE, 128 << 10};
+        l->scratch = l->model->ops->scratch_open(l->model, &room, &l->limit);
         if (!l->scratch) status = plim_fail(err, PLIM_NO_MEMORY, "no memory for scratch");
     }
     return status;

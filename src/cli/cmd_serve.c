@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/serve_control.h"
 #include "cli/serve_environment.h"
+#include "cli/serve_files.h"
 #include "cli/serve_log.h"
 #include "cli/serve_plan.h"
 #include "base/bytes.h"
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,7 +28,7 @@ struct serve_flags {
     int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
     uint64_t budget, max_body;
-    bool budget_given, quiet, verbose, plan, json;
+    bool budget_given, max_body_given, connections_given, quiet, verbose, plan, json;
     const char *snapshot[SNAPSHOT_FORMATS]; /* files */
 };
 
@@ -52,8 +54,12 @@ static const struct option_row rows[] = {
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads that compute; 0: one per core (0)"},
     {"http-threads", 0, OPTION_INT, AT(http_threads), "N",
      "threads that read requests and write answers (4)"},
-    {"max-body", 0, OPTION_BYTES, AT(max_body), "BYTES", "of a request's body (2MiB)"},
-    {"max-connections", 0, OPTION_INT, AT(connections), "N", "at once; half of them may be idle (1024)"},
+    {"max-body", 0, OPTION_BYTES, AT(max_body), "BYTES",
+     "largest body of a request (2MiB; less where the budget is small)",
+     .given = OPTION_GIVEN(struct serve_flags, max_body_given)},
+    {"max-connections", 0, OPTION_INT, AT(connections), "N",
+     "connections at once, half of which may be idle (1024; less where the budget is small)",
+     .given = OPTION_GIVEN(struct serve_flags, connections_given)},
     {"timeout", 0, OPTION_INT, AT(timeout), "SECONDS",
      "for sending a request, and for taking an answer's next byte (30)"},
     {"drain", 0, OPTION_INT, AT(drain), "SECONDS", "to answer what is under way after SIGTERM (60)"},
@@ -181,6 +187,9 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
         return bad_flag(err, "max-body", "write 1KiB to 1GiB, e.g. 2MiB");
     if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
         return bad_flag(err, "weights", "write as-is, q8 or q4");
+    struct stat at;
+    if (f->scratch && (stat(f->scratch, &at) != 0 || !S_ISDIR(at.st_mode)))
+        return bad_flag(err, "scratch", "there is no such folder; make it, or name another");
     return PLIM_OK;
 }
 
@@ -201,7 +210,7 @@ static void name_model(struct serving *g, const char *what)
 /* --- opening, stage by stage -------------------------------------------------------------------------------- */
 
 /* The server's own part of a budget: one in so many, as long as its limits can be made that small. */
-enum { BUDGET_SHARE = 8 };
+enum { BUDGET_SHARE = 16 };
 
 static struct server_options server_options(const struct serving *g)
 {
@@ -216,7 +225,8 @@ static struct server_options server_options(const struct serving *g)
                                .log = &g->log};
     o.limits.connections = f->connections, o.limits.idle = f->connections / 2;
     o.limits.receive_seconds = o.limits.send_seconds = f->timeout;
-    o.limits.body_bytes = (int64_t)f->max_body;
+    o.limits.body_bytes = (int64_t)f->max_body, o.keep_body = f->max_body_given;
+    o.keep_connections = f->connections_given;
     if (o.limits.bodies_bytes < 4 * o.limits.body_bytes) o.limits.bodies_bytes = 4 * o.limits.body_bytes;
     if (o.limits.body_bytes * 16 > SERVER_TREE) o.tree_bytes = o.limits.body_bytes * 16;
     uint64_t line = cli_host_line(&g->line);
@@ -233,6 +243,8 @@ static enum plim_status listen_first(struct serving *g, struct plim_error *err)
     if (g->keys.open_to_others)
         log_warn(&g->log, "%s: others can read it; chmod 600 keeps keys secret", f->keys);
     g->limits = server_options(g);
+    status = serve_files(&g->limits.limits, g->limits.threads, &g->log, err);
+    if (status != PLIM_OK) return status;
     if (f->plan) g->limits.host = "127.0.0.1", g->limits.port = 0;
     status = server_open(&g->limits, &g->server, err);
     if (status != PLIM_OK || f->plan) return status;
@@ -250,6 +262,7 @@ static enum plim_status open_text(struct serving *g, struct plim_error *err)
     const char *which = cli_tokenizer_of(g->flags->tokenizer, g->dir, path, sizeof path);
     enum plim_status status = codec_open_within(which, cli_host_line(&g->line), &g->codec, err);
     if (status != PLIM_OK) return status;
+    g->limits.codec = &g->codec;
     const char *from = g->flags->template ? g->flags->template : g->dir;
     status = chat_template_load(from, NULL, &g->chat, &g->no_chat);
     if (status == PLIM_OK) return status;
@@ -392,7 +405,7 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     malloc_trim(0);
     serve_log_hear(&g->stages, "final_cleanup");
     tell_plan(g);
-    struct server_model model = {g->engine, &g->codec, g->chat, g->no_chat.text, g->name};
+    struct server_model model = {g->engine, &g->codec, g->chat, g->name};
     status = server_ready(g->server, &model, err);
     if (status != PLIM_OK) return status;
     serve_log_hear(&g->stages, "ready");
@@ -450,6 +463,7 @@ static enum plim_status drain(struct serving *g, struct plim_error *err)
     alarm((unsigned)g->flags->drain);
     enum plim_status status = time_is_up ? PLIM_OK : run_engine(g, &time_is_up, err);
     alarm(0);
+    server_close_door(g->server);
     double arrived = clock_seconds() + ARRIVAL_SECONDS;
     while (server_active(g->server) || (server_arriving(g->server) && clock_seconds() < arrived)) {
         if (clock_seconds() >= limit) break;
@@ -518,6 +532,9 @@ static int serve(const struct serve_flags *f, const char *what)
                                              : LOG_LEVEL_INFO,
                          log_to_file, stderr};
     serve_log_open(&g.stages, &g.log);
+    signal(SIGPIPE, SIG_IGN); /* whoever reads the log may leave; requests are answered all the same */
+    signal(SIGUSR1, SIG_IGN); /* saves a checkpoint of a run; there is nothing to save here */
+    mallopt(M_ARENA_MAX, 1);  /* what one thread has freed is there for the others */
     enum plim_status status = check_flags(f, &err);
     if (status == PLIM_OK) status = serve_environment_read(&g.environment, &err);
     bool opening = status == PLIM_OK;

@@ -18,6 +18,7 @@
 struct client {
     int fd;
     double until; /* clock_seconds when it is dropped; 0: nothing is half done */
+    double since; /* it came, or last sent or read something */
     struct strbuf in, out;
     size_t sent; /* of out */
 };
@@ -117,6 +118,7 @@ static short client_wants(const struct client *client)
 
 static bool client_serve(struct control *c, struct client *client, short events)
 {
+    if (events) client->since = clock_seconds();
     if (events & POLLOUT && !client_write(client)) return false;
     if (events & (POLLIN | POLLHUP | POLLERR) && !(events & POLLOUT) && !client_read(c, client)) return false;
     bool half_done = client->in.len > 0 || client->sent < client->out.len;
@@ -148,7 +150,25 @@ static void client_accept(struct control *c)
         close(fd);
         return;
     }
-    c->client[c->count++] = (struct client){.fd = fd, .in = STRBUF_INIT, .out = STRBUF_INIT};
+    c->client[c->count++] =
+        (struct client){.fd = fd, .since = clock_seconds(), .in = STRBUF_INIT, .out = STRBUF_INIT};
+}
+
+/* A client that has nothing half done makes place for a new one: the longest silent. -1: there is none. */
+static int longest_silent(const struct control *c)
+{
+    int found = -1;
+    for (int i = 0; i < c->count; i++) {
+        if (c->client[i].until != 0) continue;
+        if (found < 0 || c->client[i].since < c->client[found].since) found = i;
+    }
+    return found;
+}
+
+static void client_remove(struct control *c, int i)
+{
+    client_drop(&c->client[i]);
+    c->client[i] = c->client[--c->count];
 }
 
 /* --- the thread ----------------------------------------------------------------------------------------------- */
@@ -167,17 +187,16 @@ static void *listen_on(void *arg)
     for (;;) {
         struct pollfd fds[CONTROL_CLIENTS + 2] = {{c->wake[0], POLLIN, 0}, {c->fd, POLLIN, 0}};
         int count = c->count;
-        if (count == CONTROL_CLIENTS) fds[1].fd = -1;
+        if (count == CONTROL_CLIENTS && longest_silent(c) < 0) fds[1].fd = -1;
         for (int i = 0; i < count; i++)
             fds[2 + i] = (struct pollfd){c->client[i].fd, client_wants(&c->client[i]), 0};
         if (poll(fds, (nfds_t)count + 2, poll_milliseconds(c)) < 0 && errno != EINTR) return NULL;
         if (fds[0].revents) return NULL;
         for (int i = count - 1; i >= 0; i--)
-            if (!client_serve(c, &c->client[i], fds[2 + i].revents)) {
-                client_drop(&c->client[i]);
-                c->client[i] = c->client[--c->count];
-            }
-        if (fds[1].revents && c->count < CONTROL_CLIENTS) client_accept(c);
+            if (!client_serve(c, &c->client[i], fds[2 + i].revents)) client_remove(c, i);
+        if (!fds[1].revents) continue;
+        if (c->count == CONTROL_CLIENTS && longest_silent(c) >= 0) client_remove(c, longest_silent(c));
+        if (c->count < CONTROL_CLIENTS) client_accept(c);
     }
 }
 

@@ -18,7 +18,7 @@
 #include "base/json.h"
 
 #define CONTROL_MESSAGE 65536 /* bytes of a message, at most */
-#define CONTROL_CLIENTS 16    /* at once; a further one waits */
+#define CONTROL_CLIENTS 16    /* at once; for a further one the longest silent is dropped */
 #define CONTROL_SECONDS 10.0  /* that a client has for the rest of a message it began, or to read a reply */
 
 struct control;

@@ -10,10 +10,12 @@
  *   2. Whoever clears x->suspended resumes the connection.
  *   3. woken or lost set: the thread that would suspend goes on instead.
  */
+#define _GNU_SOURCE /* accept4 */
 #include "net/http_part.h"
 #include "base/clock.h"
 
 #include <errno.h>
+#include <linux/filter.h>
 #include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,6 +25,12 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#define CLOSE_SECONDS 1.0
+#define QUIET_SECONDS 0.03
+
+/* Connections of each thread beyond the limit: they come while others are hung up on to make place. */
+enum { SPARE = 4 };
 
 bool http_present(void) { return true; }
 
@@ -251,22 +259,44 @@ static enum MHD_Result go_on(struct http_exchange *x)
     return x->queued ? MHD_YES : send_answer(x);
 }
 
+/* The path as it was sent, before anything in it is decoded. What this returns is the request's context: none yet. */
+static void *on_path(void *arg, const char *uri, struct MHD_Connection *connection)
+{
+    struct http *h = arg;
+    const union MHD_ConnectionInfo *info =
+        h->mhd.connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct http_connection *c = info ? info->socket_context : NULL;
+    if (c) c->bad_path = !http_path_is_sound(uri);
+    return NULL;
+}
+
+/* The head is there. */
+static enum MHD_Result begin(struct http_exchange *x, const char *version)
+{
+    struct http *h = x->http;
+    const char *why = http_check_head(x, version);
+    http_connection_begun(h, x->peer);
+    if (why || x->chunked) http_set_header(x, MHD_HTTP_HEADER_CONNECTION, "close");
+    if (why) {
+        refuse(x, 400, "invalid_request_error", why);
+        return send_answer(x); /* nothing behind such a head is read */
+    }
+    if (h->service->begin) h->service->begin(h->arg, x);
+    unsigned long long bytes_to_come = announced(x), most = (unsigned long long)h->limits.body_bytes;
+    if (bytes_to_come > most && !x->status) refuse_body(x);
+    /* Clients that are still sending when they are hung up on do not read why; a little too much is read for them. */
+    return bytes_to_come > 4 * most ? send_answer(x) : MHD_YES;
+}
+
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, const char *url,
                                   const char *method, const char *version, const char *piece, size_t *bytes,
                                   void **context)
 {
     struct http *h = arg;
     struct http_exchange *x = *context;
-    (void)version;
     if (!x) {
         x = *context = exchange_new(h, connection, url, method);
-        if (!x) return MHD_NO;
-        http_connection_begun(h, x->peer);
-        if (h->service->begin) h->service->begin(h->arg, x);
-        unsigned long long bytes_to_come = announced(x), most = (unsigned long long)h->limits.body_bytes;
-        if (bytes_to_come > most && !x->status) refuse_body(x);
-        /* Clients that are still sending when they are hung up on do not read why; a little too much is read for them. */
-        return bytes_to_come > 4 * most ? send_answer(x) : MHD_YES;
+        return x ? begin(x, version) : MHD_NO;
     }
     if (*bytes) {
         take_piece(x, piece, *bytes);
@@ -351,11 +381,12 @@ static enum plim_status start_daemon(struct http *h, int fd, int threads, struct
     pthread_sigmask(SIG_SETMASK, &all, &mine); /* signals belong to the program's own threads */
     h->daemon = h->mhd.start(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_complaint, h,
                              MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)threads,
-                             MHD_OPTION_CONNECTION_LIMIT, (unsigned)(h->limits.connections + threads * 16),
+                             MHD_OPTION_CONNECTION_LIMIT, (unsigned)(h->limits.connections + threads * SPARE),
                              MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)h->limits.head_bytes * 2,
                              MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->limits.send_seconds,
                              MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, h, MHD_OPTION_NOTIFY_COMPLETED,
-                             on_completed, h, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+                             on_completed, h, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK,
+                             on_path, h, MHD_OPTION_END);
     pthread_sigmask(SIG_SETMASK, &mine, NULL);
     if (h->daemon) return PLIM_OK;
     close(fd);
@@ -402,14 +433,55 @@ static void lose_all(struct http *h)
     }
 }
 
+/* A filter that lets nothing through: whoever knocks from now on hears nothing and tries again, and those who are in the
+ * listener's queue can be answered until it is empty. */
+void http_close_door(struct http *h)
+{
+    struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
+    struct sock_fprog program = {1, &nothing};
+    setsockopt(h->listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+}
+
+/* Those who are still in the queue are told so. */
+static void turn_away(int listener)
+{
+    static const char text[] = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
+                               "Content-Length: 0\r\n\r\n";
+    struct timeval moment = {0, 100000};
+    char rest[4096];
+    for (int fd; (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0; close(fd)) {
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &moment, sizeof moment);
+        if (send(fd, text, sizeof text - 1, MSG_NOSIGNAL) < 0 || shutdown(fd, SHUT_WR)) continue;
+        for (int i = 0; i < 64 && recv(fd, rest, sizeof rest, 0) > 0;)
+            i++; /* else the answer would be lost */
+    }
+}
+
+/* A moment for those who came in last: their requests are refused by the service, or are too late. One that the library has
+ * accepted is not in the list at once, so it must be quiet for a while. */
+static void hear_out(struct http *h)
+{
+    int active = http_active(h);
+    double now = clock_seconds(), until = now + CLOSE_SECONDS, quiet = now;
+    struct timespec pause = {0, 2000000};
+    while (now < until && now - quiet < QUIET_SECONDS) {
+        nanosleep(&pause, NULL);
+        now = clock_seconds();
+        if (http_arriving(h) || http_active(h) > active) quiet = now;
+    }
+}
+
 void http_close(struct http *h)
 {
     if (!h) return;
+    http_close_door(h);
     int fd = h->mhd.quiesce(h->daemon);
+    if (fd >= 0) turn_away(fd), close(fd);
+    h->listener = -1;
+    hear_out(h);
     lose_all(h);
     http_watch_stop(h);
     h->mhd.stop(h->daemon);
-    if (fd >= 0) close(fd);
     pthread_cond_destroy(&h->changed);
     pthread_mutex_destroy(&h->lock);
     free(h);
@@ -439,8 +511,9 @@ enum { CONNECTION_BYTES = 2048, THREAD_BYTES = 128 << 10 };
 
 int64_t http_bytes(const struct http_limits *limits, int threads)
 {
+    if (!threads) threads = HTTP_THREADS;
     int64_t each = 2 * limits->head_bytes + CONNECTION_BYTES + (int64_t)sizeof(struct http_connection) +
                    (int64_t)sizeof(struct http_exchange);
-    return limits->connections * each + limits->bodies_bytes +
-           ((threads ? threads : HTTP_THREADS) + 1) * THREAD_BYTES;
+    return (limits->connections + threads * SPARE) * each + limits->bodies_bytes +
+           (threads + 1) * THREAD_BYTES;
 }

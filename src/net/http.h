@@ -79,6 +79,8 @@ bool http_present(void);
 
 /* Listens; *out is set before the first callback. PLIM_IO: the address cannot be had, and why; PLIM_UNSUPPORTED: this build has no HTTP. */
 enum plim_status http_open(const struct http_options *options, struct http **out, struct plim_error *err);
+/* From now on nobody new is let in: before http_close, so that whoever is in can be answered. */
+void http_close_door(struct http *h);
 /* Hangs up on whatever is under way (its end is heard) and stops. */
 void http_close(struct http *h);
 

@@ -18,6 +18,7 @@ struct http_connection {
     struct http_exchange *busy; /* whose request is whole; NULL: idle */
     bool asked, begun;          /* a head has come; one has come that is not answered */
     bool hung_up;
+    bool bad_path; /* of the request that has begun */
 };
 
 struct http {
@@ -49,9 +50,10 @@ struct http_exchange {
     struct strbuf body;
     int64_t booked; /* of http.bodies */
     void *user;
-    bool heard;  /* handle was called */
-    int status;  /* of the answer; 0: none yet */
-    bool queued; /* the library has it */
+    bool heard;   /* handle was called */
+    bool chunked; /* its body came without a length: the connection ends with the answer */
+    int status;   /* of the answer; 0: none yet */
+    bool queued;  /* the library has it */
     bool stream, ended, broken;
     struct {
         char *name, *value;
@@ -63,6 +65,10 @@ struct http_exchange {
     pthread_mutex_t lock;
     bool suspended, woken, lost;
 };
+
+/* http_check.c: why a head is refused, or NULL; x->chunked is set. And whether a path, as it was sent, is one. */
+const char *http_check_head(struct http_exchange *x, const char *version);
+bool http_path_is_sound(const char *uri);
 
 /* The list. */
 enum plim_status http_watch_start(struct http *h, struct plim_error *err);

@@ -16,6 +16,7 @@ static const struct {
     {"MHD_resume_connection", offsetof(struct mhd_api, resume)},
     {"MHD_get_connection_info", offsetof(struct mhd_api, connection_info)},
     {"MHD_lookup_connection_value", offsetof(struct mhd_api, lookup)},
+    {"MHD_get_connection_values_n", offsetof(struct mhd_api, values)},
     {"MHD_create_response_from_callback", offsetof(struct mhd_api, response_from_callback)},
     {"MHD_create_response_from_buffer", offsetof(struct mhd_api, response_from_buffer)},
     {"MHD_add_response_header", offsetof(struct mhd_api, add_header)},

@@ -20,6 +20,7 @@ struct mhd_api {
     __typeof__(MHD_resume_connection) *resume;
     __typeof__(MHD_get_connection_info) *connection_info;
     __typeof__(MHD_lookup_connection_value) *lookup;
+    __typeof__(MHD_get_connection_values_n) *values;
     __typeof__(MHD_create_response_from_callback) *response_from_callback;
     __typeof__(MHD_create_response_from_buffer) *response_from_buffer;
     __typeof__(MHD_add_response_header) *add_header;

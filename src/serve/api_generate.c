@@ -127,8 +127,10 @@ static bool read_prompt(struct call *c, struct refusal *why)
     if (text->kind != NODE_STRING)
         return refuse(why, 422, name, "invalid_value", "%s: expected a text, got %s", name,
                       node_kind_name(text->kind));
-    if (!server_encode(c->server, text->as.string.text, text->as.string.len,
-                       server_prompt_flags(c->server, &c->ask), name, &ids, why) ||
+    if (!call_take_prompts(c, 1, why) ||
+        !server_encode(c->server, text->as.string.text, text->as.string.len,
+                       server_prompt_flags(c->server, &c->ask), name, server_tokens_most(c->server), &ids,
+                       why) ||
         !call_add_prompt(c, &ids, why))
         return token_list_release(&ids), false;
     if (c->ask.echo) strbuf_addn(&c->prompts[0].text, text->as.string.text, text->as.string.len);

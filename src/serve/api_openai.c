@@ -316,8 +316,9 @@ static bool add_conversation(struct call *c, struct refusal *why)
     if (!c->ask.input)
         return refuse(why, 422, "messages", "missing_parameter",
                       "messages is missing: the conversation so far");
-    good = server_render_chat(c->server, &c->ask, &text, why) &&
-           server_encode(c->server, strbuf_text(&text), text.len, 0, "messages", &ids, why) &&
+    good = call_take_prompts(c, 1, why) && server_render_chat(c->server, &c->ask, &text, why) &&
+           server_encode(c->server, strbuf_text(&text), text.len, 0, "messages",
+                         server_tokens_most(c->server), &ids, why) &&
            call_add_prompt(c, &ids, why);
     token_list_release(&ids);
     strbuf_release(&text);

@@ -6,16 +6,17 @@ enum { NUMBER_BYTES = 8 /* of a token in JSON */ };
 static bool tokenize(struct server *s, const struct ask *ask, struct token_list *ids, struct refusal *why)
 {
     struct strbuf text = STRBUF_INIT;
+    int64_t most = s->options.limits.body_bytes;
     bool good;
     if (!ask->input) return refuse(why, 422, "prompt", "missing_parameter", "write a prompt, or messages");
     if (ask->input->kind == NODE_STRING)
         return server_encode(s, ask->input->as.string.text, ask->input->as.string.len,
-                             server_prompt_flags(s, ask), "prompt", ids, why);
+                             server_prompt_flags(s, ask), "prompt", most, ids, why);
     if (ask->input->kind != NODE_LIST)
         return refuse(why, 422, "prompt", "invalid_value", "prompt: expected a text, got %s",
                       node_kind_name(ask->input->kind));
     good = server_render_chat(s, ask, &text, why) &&
-           server_encode(s, strbuf_text(&text), text.len, 0, "messages", ids, why);
+           server_encode(s, strbuf_text(&text), text.len, 0, "messages", most, ids, why);
     strbuf_release(&text);
     return good;
 }
@@ -60,7 +61,7 @@ void api_detokenize(struct server *s, struct http_exchange *x)
     struct ask ask;
     struct refusal why = {0};
     struct token_list ids = {0};
-    struct strbuf out = STRBUF_INIT, text = STRBUF_INIT;
+    struct strbuf out = {.most = 2 * (size_t)s->options.limits.body_bytes}, text = STRBUF_INIT;
     struct json_writer w;
     bool good = body_ask(s, x, ASK_DETOKENIZE, &doc, &ask, &why);
     if (good && (!ask.input || ask.input->kind != NODE_LIST))
@@ -75,8 +76,12 @@ void api_detokenize(struct server *s, struct http_exchange *x)
     json_begin_object(&w, NULL);
     json_strn(&w, "prompt", strbuf_text(&text), text.len);
     json_end_object(&w);
-    reply_json(x, 200, &out);
+    if (book(x, (int64_t)out.len, &why))
+        reply_json(x, 200, &out);
+    else
+        reply_refusal(s, x, &why);
 out:
+    strbuf_release(&out);
     strbuf_release(&text);
     token_list_release(&ids);
     doc_free(doc);

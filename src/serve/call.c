@@ -198,8 +198,48 @@ void call_fail_all(struct server *s, const char *why)
 
 /* --- starting ----------------------------------------------------------------------------------------------- */
 
+/* Counts bytes among those of all answers, until the call is freed. */
+static bool take_bytes(struct call *c, int64_t bytes, struct refusal *why)
+{
+    struct server *s = c->server;
+    int64_t most = s->options.answer_bytes;
+    if (c->reserved + bytes > most)
+        return refuse(why, 400, NULL, "answer_too_large",
+                      "the answer may take %lld bytes, and %lld are there for answers: ask for fewer tokens, "
+                      "choices or likelihoods",
+                      (long long)(c->reserved + bytes), (long long)most);
+    pthread_mutex_lock(&s->lock);
+    bool fits = s->answers + bytes <= most;
+    if (fits) s->answers += bytes, c->reserved += bytes;
+    pthread_mutex_unlock(&s->lock);
+    return fits || refuse(why, 429, NULL, "answers_full",
+                          "requests under way may fill %lld bytes; try again later", (long long)most);
+}
+
+/* A choice, and the tokens of a prompt as far as they are few: those of long ones are counted with the text. What turns tokens
+ * into text is there where text is made. */
+enum { CHOICE_BYTES = sizeof(struct choice) + 256, DECODER_BYTES = 1024 };
+
+bool call_take_prompts(struct call *c, int64_t count, struct refusal *why)
+{
+    struct engine_plan plan = engine_plan_now(c->server->model.engine);
+    int64_t choices = count * c->ask.n, most = plan.parallel + plan.queue;
+    int64_t of_form = c->form->most ? c->form->most : ASK_CHOICES;
+    if (most > of_form) most = of_form;
+    if (choices > most)
+        return refuse(why, 422,
+                      c->ask.n > 1 ? "n"
+                      : plan.width ? "input"
+                                   : "prompt",
+                      "invalid_value", "%lld answers at once are more than the %lld that this server takes",
+                      (long long)choices, (long long)most);
+    return take_bytes(c, choices * (CHOICE_BYTES + (plan.width ? 0 : DECODER_BYTES)), why);
+}
+
 bool call_add_prompt(struct call *c, struct token_list *ids, struct refusal *why)
 {
+    if (c->prompt_tokens + (int64_t)ids->count > c->server->options.limits.body_bytes)
+        return refuse(why, 400, NULL, "context_length_exceeded", "all prompts together have too many tokens");
     struct call_prompt *more = realloc(c->prompts, (size_t)(c->prompt_count + 1) * sizeof *more);
     if (!more) {
         token_list_release(ids);
@@ -221,7 +261,7 @@ static bool count_tokens(const struct call *c, const struct call_prompt *p, int6
             wanted = c->ask.max_tokens;
     if (!count) return refuse(why, 422, "prompt", "invalid_value", "the prompt has no tokens");
     if (plan.width) wanted = 0;
-    if (wanted < 0) wanted = room > 0 ? room : 1;
+    if (wanted < 0) wanted = room <= 0 ? 1 : room < c->tokens_most ? room : c->tokens_most;
     *tokens = wanted > 0 ? wanted : !plan.width; /* the engine draws one even where none is wanted */
     if (wanted <= room) return true;
     if (plan.width)
@@ -243,17 +283,7 @@ static bool count_tokens(const struct call *c, const struct call_prompt *p, int6
 
 static bool make_choices(struct call *c, struct refusal *why)
 {
-    struct engine_plan plan = engine_plan_now(c->server->model.engine);
-    int64_t count = c->prompt_count * c->ask.n, most = plan.parallel + plan.queue;
-    int64_t of_form = c->form->most ? c->form->most : ASK_CHOICES;
-    if (most > of_form) most = of_form;
-    if (count > most)
-        return refuse(why, 422,
-                      c->ask.n > 1 ? "n"
-                      : plan.width ? "input"
-                                   : "prompt",
-                      "invalid_value", "%lld answers at once are more than the %lld that this server takes",
-                      (long long)count, (long long)most);
+    int64_t count = c->prompt_count * c->ask.n;
     c->choices = calloc((size_t)count, sizeof *c->choices);
     if (!c->choices)
         return refuse(why, 503, NULL, "out_of_memory", "out of memory for %lld answers", (long long)count);
@@ -268,21 +298,45 @@ static bool make_choices(struct call *c, struct refusal *why)
     return true;
 }
 
-/* What a token of an answer may take: its event and text; where likelihoods are told, a mark and those of others; and the
- * JSON of it all, unless it is sent as it comes. */
+/* What a token of an answer may take: its event, and its text twice, the second time as JSON; where likelihoods are told, a
+ * mark and those of others, and their JSON. Of a stream the JSON of a few tokens is there at a time. */
 enum {
-    TOKEN_BYTES = 64,
     MARK_BYTES = sizeof(struct mark),
     TOP_BYTES = 2 * sizeof(struct engine_logprob),
-    JSON_BYTES = 96,
-    NUMBER_BYTES = 40 /* of a vector: itself and its JSON */
+    JSON_BYTES = 128,
+    ANSWER_BYTES = 1024, /* around the texts */
+    NUMBER_BYTES = 40    /* of a vector: itself and its JSON */
 };
+
+static bool has_marks(const struct call *c) { return c->ask.logprobs >= 0 || c->form->marks; }
+static int64_t tops(const struct call *c) { return c->ask.logprobs > 0 ? c->ask.logprobs : 0; }
+static int64_t json_bytes(const struct call *c) { return has_marks(c) ? (1 + tops(c)) * JSON_BYTES : 0; }
 
 static int64_t token_bytes(const struct call *c)
 {
-    int64_t tops = c->ask.logprobs > 0 ? c->ask.logprobs : 0, json = c->ask.stream ? 0 : JSON_BYTES;
-    if (c->ask.logprobs < 0 && !c->form->marks) return TOKEN_BYTES;
-    return TOKEN_BYTES + MARK_BYTES + json + tops * (TOP_BYTES + json);
+    int64_t bytes = (int64_t)sizeof(struct call_event) + 2 * (int64_t)c->server->piece_most;
+    if (!has_marks(c)) return bytes;
+    return bytes + MARK_BYTES + tops(c) * TOP_BYTES + (c->ask.stream ? 0 : json_bytes(c));
+}
+
+/* What one choice takes beside its tokens: the echo of its prompt, twice, and of a stream what is sent at once. */
+static int64_t choice_bytes(const struct call *c, const struct call_prompt *p)
+{
+    int64_t at_once = c->ask.stream ? CALL_EVENTS * json_bytes(c) : 0;
+    return ANSWER_BYTES + 2 * (int64_t)p->text.len + at_once;
+}
+
+/* Tokens that an answer may have where nobody says how many: what the memory for answers leaves, for all alike. */
+static int64_t tokens_left(const struct call *c)
+{
+    int64_t left = c->server->options.answer_bytes - c->reserved, each = token_bytes(c);
+    for (int i = 0; i < c->prompt_count; i++) {
+        const struct call_prompt *p = &c->prompts[i];
+        left -= c->ask.n * choice_bytes(c, p);
+        if (wants_prompt(c)) left -= c->ask.n * (int64_t)p->ids.count * each;
+    }
+    left /= each * c->ask.n * c->prompt_count;
+    return left > 1 ? left : 1;
 }
 
 /* All that the answers may come to, counted before anything is queued. */
@@ -291,26 +345,15 @@ static bool reserve(struct call *c, struct refusal *why)
     struct server *s = c->server;
     struct engine_plan plan = engine_plan_now(s->model.engine);
     int64_t each = token_bytes(c), bytes = 0;
+    c->tokens_most = tokens_left(c);
     for (int i = 0; i < c->prompt_count; i++) {
+        const struct call_prompt *p = &c->prompts[i];
         int64_t tokens;
-        if (!count_tokens(c, &c->prompts[i], &tokens, why)) return false;
-        if (wants_prompt(c)) tokens += (int64_t)c->prompts[i].ids.count;
-        bytes += tokens * each * c->ask.n + plan.width * NUMBER_BYTES;
+        if (!count_tokens(c, p, &tokens, why)) return false;
+        if (wants_prompt(c)) tokens += (int64_t)p->ids.count;
+        bytes += plan.width ? plan.width * NUMBER_BYTES : (tokens * each + choice_bytes(c, p)) * c->ask.n;
     }
-    int64_t longest = plan.context * TOKEN_BYTES, most = s->options.answer_bytes;
-    if (most < longest) most = longest; /* what the plan promises runs */
-    if (bytes > most)
-        return refuse(why, 400, NULL, "answer_too_large",
-                      "the answer may take %lld bytes, and %lld are there for answers: ask for fewer tokens, "
-                      "choices or likelihoods",
-                      (long long)bytes, (long long)most);
-    pthread_mutex_lock(&s->lock);
-    bool fits = !s->answers || s->answers + bytes <= s->options.answer_bytes;
-    if (fits) s->answers += bytes, c->reserved = bytes;
-    pthread_mutex_unlock(&s->lock);
-    return fits ||
-           refuse(why, 429, NULL, "answers_full", "requests under way may fill %lld bytes; try again later",
-                  (long long)s->options.answer_bytes);
+    return take_bytes(c, bytes, why);
 }
 
 static bool submit(struct call *c, struct choice *ch, uint64_t seed, struct refusal *why)
@@ -319,6 +362,7 @@ static bool submit(struct call *c, struct choice *ch, uint64_t seed, struct refu
     struct plim_error err = {0};
     struct engine_request r = {.prompt = p->ids.id, .count = (int64_t)p->ids.count, .hear = hear, .arg = ch};
     if (!count_tokens(c, p, &r.tokens, why)) return false;
+    ch->text_most = (size_t)r.tokens * c->server->piece_most + ANSWER_BYTES / 2;
     /* The answer of an encoder-decoder is a text of its own. */
     struct engine_plan plan = engine_plan_now(c->server->model.engine);
     bool follows = !plan.answer && !plan.width;
@@ -347,6 +391,7 @@ static void echo_prompts(struct call *c)
     for (int i = 0; i < c->count && c->ask.echo; i++) {
         const struct strbuf *text = &c->prompts[c->choices[i].prompt].text;
         strbuf_addn(&c->choices[i].text, strbuf_text(text), text->len);
+        c->choices[i].echoed = text->len;
         c->choices[i].place = token_place_behind(strbuf_text(text), text->len);
     }
 }

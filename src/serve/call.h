@@ -58,6 +58,10 @@ struct choice {
     struct stop_text stop;
     struct strbuf text; /* all of it, behind the prompt where that is echoed */
     size_t told;        /* of text: sent in a stream */
+    size_t echoed;      /* of text: the prompt */
+    size_t escapes;     /* bytes that its JSON has beside those of the text */
+    size_t
+        text_most; /* bytes that text and escapes may come to beside the echo; an answer of more ends there */
     struct token_place place;
     struct prompt_place {
         struct token_text decoder;
@@ -76,6 +80,9 @@ struct choice {
 };
 
 struct call;
+
+/* Events that are read at once: as much as is made of a stream before it is sent. */
+enum { CALL_EVENTS = 64 };
 
 /* How an endpoint writes what comes. All write to `out`; streams in events. */
 struct call_form {
@@ -103,6 +110,7 @@ struct call {
     struct choice *choices;
     int count;
     int64_t prompt_tokens;
+    int64_t tokens_most; /* of an answer, where the request does not say */
     char id[48];
     int64_t created;
     double began;
@@ -119,6 +127,8 @@ struct call {
 /* Reads nothing yet. NULL: no memory. */
 struct call *call_new(struct server *s, struct http_exchange *x, const struct call_form *form,
                       const char *prefix);
+/* Before prompts are read: so many, each with its choices. */
+bool call_take_prompts(struct call *c, int64_t count, struct refusal *why);
 /* Another prompt; its ids are taken over. */
 bool call_add_prompt(struct call *c, struct token_list *ids, struct refusal *why);
 /* The body's prompt or prompts: a text, token ids, or a list of either. `param` is what the body calls them. */

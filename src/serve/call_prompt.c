@@ -8,7 +8,8 @@ static bool add_prompt(struct call *c, const struct node *prompt, const char *pa
     bool good;
     if (prompt->kind == NODE_STRING)
         good = server_encode(c->server, prompt->as.string.text, prompt->as.string.len,
-                             server_prompt_flags(c->server, &c->ask), param, &ids, why);
+                             server_prompt_flags(c->server, &c->ask), param, server_tokens_most(c->server),
+                             &ids, why);
     else if (prompt->kind == NODE_LIST)
         good = server_read_ids(c->server, prompt, param, &ids, why);
     else
@@ -30,9 +31,10 @@ bool call_read_prompts(struct call *c, const char *param, struct refusal *why)
     size_t most = c->form->most ? (size_t)c->form->most : ASK_CHOICES;
     if (!prompt) return refuse(why, 422, param, "missing_parameter", "%s is missing: a text", param);
     if (prompt->kind != NODE_LIST || (first && first->kind == NODE_INT))
-        return add_prompt(c, prompt, param, why);
+        return call_take_prompts(c, 1, why) && add_prompt(c, prompt, param, why);
     if (!first || node_count(prompt) > most)
         return refuse(why, 422, param, "invalid_value", "%s: write 1 to %zu of them", param, most);
+    if (!call_take_prompts(c, (int64_t)node_count(prompt), why)) return false;
     for (size_t i = 0; i < node_count(prompt); i++)
         if (!add_prompt(c, node_item(prompt, i), param, why)) return false;
     return true;

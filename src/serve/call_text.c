@@ -96,6 +96,17 @@ static void note_time(struct choice *ch, double when)
     ch->last = when;
 }
 
+/* Bytes that a text in JSON has beside its own, at most. */
+static size_t escapes(const char *text, size_t len)
+{
+    size_t more = 0;
+    for (size_t i = 0; i < len; i++) {
+        unsigned char byte = (unsigned char)text[i];
+        more += byte < ' ' || byte == 0x7f ? 5 : byte == '"' || byte == '\\';
+    }
+    return more;
+}
+
 static void add_token(struct choice *ch, const struct call_event *e, const struct engine_logprob *top)
 {
     struct call *c = ch->call;
@@ -112,6 +123,9 @@ static void add_token(struct choice *ch, const struct call_event *e, const struc
     if (e->prompt) return;
     note_time(ch, e->when);
     ch->tokens++;
+    ch->escapes += escapes(strbuf_text(&c->piece), c->piece.len);
+    if (ch->text.len - ch->echoed + c->piece.len + ch->escapes > ch->text_most)
+        return finish_early(ch, CHOICE_LENGTH);
     if (stop_text_add(&ch->stop, strbuf_text(&c->piece), c->piece.len, &ch->text) >= 0)
         finish_early(ch, CHOICE_STOP);
 }
@@ -147,8 +161,7 @@ static void read_event(struct choice *ch, const struct call_event *e, const stru
     if (e->finish != FINISH_NONE) hear_end(ch, e->finish);
 }
 
-/* Events that are read at once: as much as is made of a stream before it is sent. */
-enum { EVENTS = 64 };
+enum { EVENTS = CALL_EVENTS };
 
 /* What was read makes place, now and then: the cost stays in proportion to what came. */
 static void forget_read(struct choice *ch)
@@ -244,7 +257,7 @@ void call_more(struct call *c)
     if (c->streams) return stream(c, over);
     if (!over) return;
     struct refusal why = {0};
-    struct strbuf out = STRBUF_INIT;
+    struct strbuf out = {.most = (size_t)c->reserved};
     if (broken(c, &why)) return reply_refusal(c->server, c->exchange, &why);
     c->form->whole(c, &out);
     reply_json(c->exchange, 200, &out);

@@ -68,6 +68,13 @@ static bool read_messages(const struct node *messages, struct bump *store, struc
     return true;
 }
 
+/* An error of the template, without the folder that it lies in: clients need not know. */
+static const char *without_folder(const struct chat_template *chat, const char *text)
+{
+    const char *name = chat_template_name(chat), *slash = strrchr(name, '/');
+    return slash && !strncmp(text, name, strlen(name)) ? text + (slash + 1 - name) : text;
+}
+
 bool server_render_chat(struct server *s, const struct ask *ask, struct strbuf *out, struct refusal *why)
 {
     struct bump store = BUMP_INIT;
@@ -82,11 +89,13 @@ bool server_render_chat(struct server *s, const struct ask *ask, struct strbuf *
                       "chat_template_kwargs: write an object");
     options.variables = ask->variables;
     if (!s->model.chat)
-        return refuse(why, 501, NULL, "no_chat_template", "this model cannot chat: %s; /v1/completions works",
-                      s->model.chat_problem ? s->model.chat_problem : "it has no chat template");
+        return refuse(why, 501, NULL, "no_chat_template",
+                      "this model cannot chat: it has no chat template, or one that is not understood here; "
+                      "/v1/completions works");
     bool good = read_messages(ask->input, &store, &messages, why);
     if (good && chat_template_render(s->model.chat, &messages, &options, out, &err) != PLIM_OK)
-        good = refuse(why, 422, "messages", "template_refused", "%s", err.text);
+        good =
+            refuse(why, 422, "messages", "template_refused", "%s", without_folder(s->model.chat, err.text));
     bump_free(&store);
     return good;
 }

@@ -3,6 +3,7 @@
 #include "serve/call.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "mem/os.h"
 #include "net/host.h"
 
 #include <math.h>
@@ -14,29 +15,18 @@
 
 static const struct endpoint endpoints[] = {
     {"POST", "/v1/completions", api_completions, NEEDS_KEY | NEEDS_MODEL | NEEDS_TEXT},
-    {"POST", "/v1/chat/completions", api_chat, NEEDS_KEY | NEEDS_MODEL | NEEDS_TEXT},
+    {"POST", "/v1/chat/completions", api_chat, NEEDS_KEY | NEEDS_MODEL | NEEDS_TEXT | NEEDS_ROOM},
     {"POST", "/v1/embeddings", api_embeddings, NEEDS_KEY | NEEDS_MODEL | NEEDS_VECTORS},
     {"GET", "/v1/models", api_models, NEEDS_KEY | NEEDS_MODEL},
     {"POST", "/generate", api_generate, NEEDS_KEY | NEEDS_MODEL | NEEDS_TEXT},
-    {"POST", "/tokenize", api_tokenize, NEEDS_KEY | NEEDS_MODEL},
-    {"POST", "/detokenize", api_detokenize, NEEDS_KEY | NEEDS_MODEL},
+    {"POST", "/tokenize", api_tokenize, NEEDS_KEY | NEEDS_MODEL | NEEDS_ROOM},
+    {"POST", "/detokenize", api_detokenize, NEEDS_KEY | NEEDS_MODEL | NEEDS_ROOM},
     {"GET", "/health", api_health, 0},
     {"GET", "/metrics", api_metrics, NEEDS_KEY},
     {"GET", "/hold", api_hold, NEEDS_KEY},
     {"GET", "/", api_page, 0},
 };
 enum { ENDPOINTS = sizeof endpoints / sizeof endpoints[0] };
-
-/* What the limits may not go below, and what a call keeps beside its tokens. A body up to SMALL_BODY is read beside others;
- * JSON takes up to TREE_RATIO times its length as a tree. */
-enum {
-    LEAST_CONNECTIONS = 64,
-    LEAST_TREE = 4 << 20,
-    LEAST_ANSWERS = 1 << 20,
-    CALL_BYTES = 4096,
-    SMALL_BODY = 16 << 10,
-    TREE_RATIO = 64
-};
 
 /* --- who may ----------------------------------------------------------------------------------------------- */
 
@@ -152,9 +142,11 @@ static void on_handle(void *arg, struct http_exchange *x)
     size_t len;
     if (!check_state(s, e, &why)) return reply_refusal(s, x, &why); /* it was ready when the head came */
     http_body(x, &len);
-    bool large = len > SMALL_BODY; /* one of them at a time: its tree is what takes most */
+    /* One of them at a time: server_room.c counts what one takes. */
+    bool large = (e->flags & NEEDS_ROOM) || len > (size_t)s->options.small_bytes;
     if (large) pthread_mutex_lock(&s->large);
     e->handle(s, x); /* on_begin has refused what there is not */
+    if (len > (size_t)s->options.small_bytes) os_give_back();
     if (large) pthread_mutex_unlock(&s->large);
 }
 
@@ -184,8 +176,7 @@ enum plim_status server_open(const struct server_options *options, struct server
     *out = NULL;
     if (!s) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while the server was set up");
     s->options = *options;
-    if (!s->options.tree_bytes) s->options.tree_bytes = SERVER_TREE;
-    if (!s->options.answer_bytes) s->options.answer_bytes = SERVER_ANSWERS;
+    server_fit(&s->options, INT64_MAX); /* sizes that nobody gave are the usual ones */
     s->created = (int64_t)clock_wall();
     if (getrandom(&s->secret, sizeof s->secret, 0) != sizeof s->secret)
         s->secret = (uint64_t)(clock_wall() * 1e9) ^ (uint64_t)(uintptr_t)s;
@@ -206,12 +197,19 @@ enum plim_status server_open(const struct server_options *options, struct server
     return status;
 }
 
+/* Beside a token's own text: blanks that decoders put, a character in place of bytes that are none. */
+enum { PIECE_SPARE = 4 };
+
 enum plim_status server_ready(struct server *s, const struct server_model *model, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
-    s->model = *model;
-    while (model->codec->tokenizer && s->encoders < SERVER_ENCODERS && status == PLIM_OK) {
-        status = encoder_open(model->codec->tokenizer, &s->encoder[s->encoders], err);
+    const struct tokenizer *tok = model->codec->tokenizer;
+    struct encoder_room room = server_encoder_room(&s->options);
+    s->model = *model, s->options.codec = model->codec;
+    s->longest = tok ? tokenizer_longest(tok) : 1;
+    s->piece_most = PIECE_SPARE + (tok ? tokenizer_text_most(tok) : 1);
+    while (tok && s->encoders < server_encoders(&s->options) && status == PLIM_OK) {
+        status = encoder_open_within(tok, &room, &s->encoder[s->encoders], err);
         if (status == PLIM_OK) s->encoders++;
     }
     if (status == PLIM_OK) atomic_store(&s->state, SERVER_READY);
@@ -243,6 +241,7 @@ void server_close(struct server *s)
     free(s);
 }
 
+void server_close_door(struct server *s) { http_close_door(s->http); }
 int server_port(const struct server *s) { return http_port(s->http); }
 int server_active(struct server *s) { return http_active(s->http); }
 int server_arriving(struct server *s) { return http_arriving(s->http); }
@@ -251,36 +250,6 @@ uint64_t server_number(struct server *s)
 {
     uint64_t words[2] = {s->secret, atomic_fetch_add(&s->requests, 1)};
     return hash64(words, sizeof words, s->secret);
-}
-
-int64_t server_bytes(const struct server_options *o)
-{
-    int threads = o->threads ? o->threads : HTTP_THREADS;
-    int64_t large = o->tree_bytes + 3 * o->limits.body_bytes; /* tree, a conversation's text, tokens */
-    return http_bytes(&o->limits, threads) + large + (int64_t)threads * SMALL_BODY * TREE_RATIO +
-           o->answer_bytes + (int64_t)o->limits.connections * CALL_BYTES;
-}
-
-static bool halve(int64_t *value, int64_t least)
-{
-    if (*value <= least) return false;
-    *value = *value / 2 > least ? *value / 2 : least;
-    return true;
-}
-
-void server_fit(struct server_options *o, int64_t bytes)
-{
-    if (!o->tree_bytes) o->tree_bytes = SERVER_TREE;
-    if (!o->answer_bytes) o->answer_bytes = SERVER_ANSWERS;
-    for (bool smaller = true; smaller && server_bytes(o) > bytes;) {
-        int64_t connections = o->limits.connections, bodies = o->limits.bodies_bytes;
-        smaller = halve(&o->tree_bytes, LEAST_TREE);
-        smaller = halve(&o->answer_bytes, LEAST_ANSWERS) || smaller;
-        smaller = halve(&bodies, o->limits.body_bytes) || smaller;
-        smaller = halve(&connections, LEAST_CONNECTIONS) || smaller;
-        o->limits.bodies_bytes = bodies, o->limits.connections = (int)connections;
-        o->limits.idle = o->limits.connections / 2;
-    }
 }
 
 /* --- answers ------------------------------------------------------------------------------------------------ */
@@ -317,9 +286,10 @@ bool body_parse(struct server *s, struct http_exchange *x, struct doc **out, str
     struct plim_error err = {0};
     size_t len;
     const char *text = http_body(x, &len);
-    struct quota quota = {.most = SMALL_BODY * TREE_RATIO, .why = "the most for a request"};
+    int64_t small = s->options.small_bytes;
+    struct quota quota = {.most = (uint64_t)(small * SERVER_TREE_RATIO), .why = "the most for a request"};
     *out = NULL;
-    if (len > SMALL_BODY) quota.most = (uint64_t)s->options.tree_bytes;
+    if (len > (size_t)small) quota.most = (uint64_t)s->options.tree_bytes;
     if (json_parse_within(text, len, "body", &quota, out, &err) == PLIM_OK) return true;
     return refuse(why, 400, NULL, "invalid_json", "%s", err.text);
 }
@@ -357,18 +327,48 @@ static void give_back(struct server *s, struct encoder *encoder)
     pthread_mutex_unlock(&s->lock);
 }
 
+int64_t server_tokens_most(const struct server *s)
+{
+    int64_t context = engine_plan_now(s->model.engine).context, body = s->options.limits.body_bytes;
+    return 2 * context + 64 < body ? 2 * context + 64 : body;
+}
+
+static bool refuse_longer(struct server *s, const char *param, int64_t most, struct refusal *why)
+{
+    return refuse(why, 400, param, "context_length_exceeded",
+                  "this server's context is %lld tokens; %s has more than %lld",
+                  (long long)engine_plan_now(s->model.engine).context, param, (long long)most);
+}
+
+/* Encoders want room for a few ids before they know how many there are. */
+enum { IDS_SPARE = 64 };
+
+static enum plim_status encode(struct server *s, const char *text, size_t len, unsigned flags,
+                               struct token_list *out, struct plim_error *err)
+{
+    int64_t small = s->options.small_bytes,
+            bytes = len > (size_t)small ? s->options.limits.body_bytes : small;
+    struct encoder *encoder = borrow(s);
+    encoder_limit(encoder, (size_t)ENCODER_LIMIT(bytes));
+    enum plim_status status = encoder_encode(encoder, text, len, flags, out, err);
+    give_back(s, encoder);
+    return status;
+}
+
 bool server_encode(struct server *s, const char *text, size_t len, unsigned flags, const char *param,
-                   struct token_list *out, struct refusal *why)
+                   int64_t most, struct token_list *out, struct refusal *why)
 {
     struct plim_error err = {0};
+    if (s->longest && len / s->longest > (size_t)most) return refuse_longer(s, param, most, why);
     if (!s->model.codec->tokenizer) {
         if (!token_list_reserve(out, len)) return refuse(why, 503, param, "out_of_memory", "out of memory");
         for (size_t i = 0; i < len; i++) out->id[out->count++] = (unsigned char)text[i];
         return true;
     }
-    struct encoder *encoder = borrow(s);
-    enum plim_status status = encoder_encode(encoder, text, len, flags, out, &err);
-    give_back(s, encoder);
+    out->most = out->count + (size_t)most + IDS_SPARE;
+    enum plim_status status = encode(s, text, len, flags, out, &err);
+    if (out->full || out->count > (size_t)most) return refuse_longer(s, param, most, why);
+    if (status == PLIM_NO_FIT) return refuse(why, 413, param, "text_too_large", "%s: %s", param, err.text);
     return status == PLIM_OK || refuse_error(why, param, &err);
 }
 
@@ -399,6 +399,9 @@ bool server_decode(const struct server *s, const struct token_list *ids, const c
                    struct strbuf *out, struct refusal *why)
 {
     struct plim_error err = {0};
-    return codec_decode(s->model.codec, ids->id, ids->count, 0, out, &err) == PLIM_OK ||
-           refuse_error(why, param, &err);
+    out->most = (size_t)s->options.limits.body_bytes;
+    if (codec_decode(s->model.codec, ids->id, ids->count, 0, out, &err) == PLIM_OK) return true;
+    if (!out->full) return refuse_error(why, param, &err);
+    return refuse(why, 413, param, "text_too_large", "%s: they are a text of more than %lld bytes", param,
+                  (long long)s->options.limits.body_bytes);
 }

@@ -33,10 +33,13 @@ struct server_options {
     struct http_limits limits;
     const struct secrets *keys; /* NULL or none in it: nobody needs one. Borrowed */
     const char *metrics_prefix; /* before every name of /metrics; NULL: none */
-    int64_t tree_bytes;         /* of a large body's JSON while it is read, one at a time; 0: SERVER_TREE */
-    int64_t
-        answer_bytes; /* that all requests may come to hold of their answers; 0: SERVER_ANSWERS. One answer as long as
-                           * the model's context is always taken */
+    /* Sizes; 0: the usual one. */
+    int64_t tree_bytes;               /* of a large body's JSON while it is read, one at a time */
+    int64_t answer_bytes;             /* that all requests may come to hold of their answers */
+    int64_t small_bytes;              /* bodies up to this are read beside others */
+    int64_t cache_bytes;              /* of all encoders, for words seen before */
+    bool keep_body, keep_connections; /* server_fit leaves these limits as they are */
+    const struct codec *codec; /* for server_bytes, once it is known; server_ready sets the server's own */
     void (*stop)(void); /* does what SIGTERM does, when the control socket is told to; NULL: it cannot */
     const struct log *log;
 };
@@ -46,7 +49,6 @@ struct server_model {
     struct engine *engine;
     const struct codec *codec;
     const struct chat_template *chat; /* NULL: none */
-    const char *chat_problem;         /* why there is none, for those who ask */
     const char *name;
 };
 
@@ -56,6 +58,8 @@ enum plim_status server_ready(struct server *s, const struct server_model *model
 void server_drain(struct server *s);
 /* The engine will not step any more: drains, and answers whatever is under way with 500. */
 void server_fail(struct server *s, const char *why);
+/* Nobody new is let in: before server_stop, so that whoever is in can be answered. */
+void server_close_door(struct server *s);
 /* Hangs up on whoever is left. Before engine_close: the engine still knows of their requests, and server_close comes after it. */
 void server_stop(struct server *s);
 void server_close(struct server *s);
@@ -72,10 +76,19 @@ int server_arriving(struct server *s); /* connections whose request is on its wa
 
 #define SERVER_TREE    ((int64_t)32 << 20)
 #define SERVER_ANSWERS ((int64_t)64 << 20)
+#define SERVER_SMALL   ((int64_t)16 << 10)
+#define SERVER_CACHE   ((int64_t)16 << 20)
 
-/* Bytes that connections, bodies and requests can take together, at most: for the plan. */
-int64_t server_bytes(const struct server_options *options);
-/* Smaller limits, halved until server_bytes is at most `bytes` or every limit is at its least. max_body stays as it is. */
+/* What a server takes beside its engine, at most, by what takes it. Without options.codec the tokenizer is not counted. */
+struct server_parts {
+    int64_t connections; /* with the bodies that they send */
+    int64_t requests;    /* while they are read */
+    int64_t tokenizer;   /* what tokenizing keeps, not the vocabulary */
+    int64_t answers;
+};
+struct server_parts server_parts(const struct server_options *options);
+int64_t server_bytes(const struct server_options *options); /* their sum: for the plan */
+/* Smaller sizes, halved until server_bytes is at most `bytes` or each is at its least. */
 void server_fit(struct server_options *options, int64_t bytes);
 
 #endif

@@ -9,7 +9,8 @@
 #include <stdatomic.h>
 
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
-enum { SERVER_ENCODERS = 4 };
+enum { SERVER_ENCODERS = 4 };    /* at most */
+enum { SERVER_TREE_RATIO = 64 }; /* bytes of a tree for one of JSON, at most */
 
 struct server {
     struct http *http;
@@ -25,12 +26,20 @@ struct server {
     struct call *calls;
     int64_t answers; /* bytes that requests may come to hold of their answers */
     pthread_cond_t returned;
+    size_t piece_most;                        /* bytes of text that a token of an answer adds */
+    size_t longest;                           /* bytes of text that a token stands for; 0: nobody knows */
     struct encoder *encoder[SERVER_ENCODERS]; /* that nobody uses */
     int encoders;
 };
 
 /* A row of the table of endpoints. */
-enum { NEEDS_KEY = 1, NEEDS_MODEL = 2, NEEDS_TEXT = 4, NEEDS_VECTORS = 8 }; /* the last two: of the model */
+enum {
+    NEEDS_KEY = 1,
+    NEEDS_MODEL = 2,
+    NEEDS_TEXT = 4, /* of the model */
+    NEEDS_VECTORS = 8,
+    NEEDS_ROOM = 16 /* a small body can become a large text: one request at a time */
+};
 struct endpoint {
     const char *method, *path;
     void (*handle)(struct server *s, struct http_exchange *x);
@@ -67,9 +76,14 @@ bool model_is_ours(const struct server *s, const struct ask *ask, struct refusal
 /* Refuses with 503 where the server is shutting down. */
 bool server_is_draining(struct server *s, struct refusal *why);
 
-/* Text to tokens, appended. `param` stands in refusals. */
+/* Text to tokens, appended. `param` stands in refusals. A text of more than `most` tokens is refused as soon as that is sure. */
 bool server_encode(struct server *s, const char *text, size_t len, unsigned flags, const char *param,
-                   struct token_list *out, struct refusal *why);
+                   int64_t most, struct token_list *out, struct refusal *why);
+/* As many tokens of a prompt as are counted: more than fit, so that a refusal can say how many too many. */
+int64_t server_tokens_most(const struct server *s);
+/* Encoders of a server, and how large they are (server_room.c). */
+int server_encoders(const struct server_options *options);
+struct encoder_room server_encoder_room(const struct server_options *options);
 /* The marks around a prompt: in front, and behind those that a model reads whole; none where the body says so. */
 unsigned server_prompt_flags(const struct server *s, const struct ask *ask);
 /* A list of token ids of the vocabulary, appended. */
@@ -77,7 +91,7 @@ bool server_read_ids(const struct server *s, const struct node *list, const char
                      struct token_list *out, struct refusal *why);
 /* A conversation as the model's template writes it (chat_text.c). */
 bool server_render_chat(struct server *s, const struct ask *ask, struct strbuf *out, struct refusal *why);
-/* Tokens to text, appended; special ones are part of it. */
+/* Tokens to text, appended; special ones are part of it. At most as long as a body. */
 bool server_decode(const struct server *s, const struct token_list *ids, const char *param,
                    struct strbuf *out, struct refusal *why);
 

@@ -54,6 +54,9 @@ enum plim_status chat_template_load(const char *path, const char *which, struct 
 
 void chat_template_free(struct chat_template *tmpl);
 
+/* The name that stands in errors: where it was loaded from. */
+const char *chat_template_name(const struct chat_template *tmpl);
+
 /* Bytes a parsed template holds: for the plan's io line. */
 size_t chat_template_bytes(const struct chat_template *tmpl);
 

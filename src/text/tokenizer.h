@@ -83,14 +83,16 @@ enum plim_status encoder_open_within(const struct tokenizer *tok, const struct e
 /* Bytes that such an encoder holds between two texts, at most. */
 size_t encoder_room_bytes(const struct tokenizer *tok, const struct encoder_room *room);
 /* From now on a text may take `bytes` of memory beyond that while it is encoded, not counting its ids; 0: any number. One that
- * needs more is PLIM_NO_FIT. Eight bytes for each of the text and 32 KiB are enough for a text of one long word, and for
- * every text that people write. */
+ * needs more is PLIM_NO_FIT. ENCODER_LIMIT is enough for texts that people write, of up to that
+ * length, and for one long word. */
 void encoder_limit(struct encoder *enc, size_t bytes);
-#define ENCODER_LIMIT(text_bytes) (8 * (text_bytes) + (32 << 10))
+#define ENCODER_LIMIT(text_bytes) (12 * (text_bytes) + (16 << 10))
 
 /* Bytes of text that one token stands for, at most; 0 where nothing is certain, as with unknown words that become one token. A
  * text of more than n times that has more than n tokens, without being read. */
 size_t tokenizer_longest(const struct tokenizer *tok);
+/* Bytes of the longest token as it is written in the file: no token decodes to more. */
+size_t tokenizer_text_most(const struct tokenizer *tok);
 
 /* Appends the ids of text[0..len). PLIM_NO_MEMORY, also when the list may not grow any more (out->full); PLIM_NO_FIT beyond the
  * encoder's limit; PLIM_BAD_INPUT where the normalizer makes more of the text than it may. The list is then as before. */

@@ -155,8 +155,71 @@ static void test_kinds(void **state)
     replay_close(&r);
 }
 
+/* A unit, repeated to so many bytes. */
+static void repeat(struct strbuf *text, const char *unit, size_t bytes)
+{
+    strbuf_clear(text);
+    while (text->len < bytes) strbuf_add(text, unit);
+}
+
+/* A small encoder with a limit gives the ids of a large one without, or refuses; texts that a limit is made for are never
+ * refused, and a refusal leaves nothing behind. */
+static void check_limit(struct replay *r, struct encoder *small, const char *unit, bool must)
+{
+    struct token_list ids = {0};
+    repeat(&r->text, unit, 150000);
+    r->ids.count = 0;
+    encoder_limit(small, ENCODER_LIMIT(r->text.len * 5 / 4));
+    enum plim_status status = encoder_encode(small, r->text.data, r->text.len, 0, &ids, &err);
+    assert_true(status == PLIM_OK || (status == PLIM_NO_FIT && !must && ids.count == 0));
+    enum plim_status free_status = encoder_encode(r->enc, r->text.data, r->text.len, 0, &r->ids, &err);
+    if (status == PLIM_OK) {
+        assert_int_equal(free_status, PLIM_OK);
+        assert_int_equal(ids.count, r->ids.count);
+        assert_memory_equal(ids.id, r->ids.id, ids.count * sizeof *ids.id);
+    }
+    size_t longest = tokenizer_longest(r->tok);
+    if (longest && free_status == PLIM_OK) assert_true(r->ids.count * longest >= r->text.len);
+    token_list_release(&ids);
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"gpt2",    "roberta", "llama3", "qwen2", "llama2",
+                                        "mistral", "t5",      "bert",   "odd"};
+    static const char *const usual[] = {"th", "1", "0123456789", "a", "The ship left. ", "x\n"};
+    static const char *const odd[] = {" ",   "\xef\xb7\xba", "e\xcc\x81", "\xe2\x96\x81", "\xf0\x9f\x98\x80",
+                                      "\xff"};
+    const struct encoder_room room = {4096, 4096};
+    struct replay r = {.line = 0};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct encoder *small;
+        replay_use(&r, names[i]);
+        assert_int_equal(encoder_open_within(r.tok, &room, &small, &err), PLIM_OK);
+        assert_true(encoder_room_bytes(r.tok, &room) < 256 << 10);
+        for (size_t k = 0; k < sizeof usual / sizeof *usual; k++) check_limit(&r, small, usual[k], true);
+        for (size_t k = 0; k < sizeof odd / sizeof *odd; k++) check_limit(&r, small, odd[k], false);
+        check_limit(&r, small, "th", true); /* a refusal does no harm */
+        encoder_close(small);
+    }
+    replay_use(&r, "gpt2");
+    encoder_limit(r.enc, 20000);
+    repeat(&r.text, "th", 150000);
+    r.ids.count = 0;
+    assert_int_equal(encoder_encode(r.enc, r.text.data, r.text.len, 0, &r.ids, &err), PLIM_NO_FIT);
+    assert_int_equal(r.ids.count, 0);
+    assert_true(tokenizer_longest(r.tok) > 1 && tokenizer_text_most(r.tok) > 1);
+    replay_use(&r, "bert");
+    assert_int_equal(tokenizer_longest(r.tok), 0); /* a word of any length may be one unknown token */
+    token_list_release(&r.ids);
+    strbuf_release(&r.text);
+    replay_close(&r);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cases), cmocka_unit_test(test_kinds)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cases), cmocka_unit_test(test_kinds),
+                                       cmocka_unit_test(test_limits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

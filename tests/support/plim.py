@@ -93,6 +93,15 @@ def job(folder, **changes):
     return path
 
 
+def gone(process, seconds=10):
+    """Has a process ended, or does within a moment?"""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
 def pairs(folder, rows=40):
     """JSON lines of sources and targets cut from the corpus, of many lengths; the path."""
     path = os.path.join(folder, "pairs.jsonl")

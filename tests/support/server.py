@@ -50,8 +50,15 @@ class Server:
 
     def __enter__(self):
         until = time.time() + 60
-        while self.port and time.time() < until and self.get("/health")[0] != 200 and self.process.poll() is None: time.sleep(0.01)
+        while self.port and time.time() < until and not self.healthy() and self.process.poll() is None: time.sleep(0.01)
         return self
+
+    def healthy(self):
+        try:
+            return self.get("/health")[0] == 200
+        except (OSError, http.client.HTTPException):
+            if not plim.gone(self.process): raise
+            return False
 
     def __exit__(self, *_):
         self.stop()

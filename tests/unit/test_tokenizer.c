@@ -232,6 +232,25 @@ static void test_merges_in_order(void **state)
     }
 }
 
+/* What a word of a million symbols takes beside the symbols. */
+static void test_long_words_take_little(void **state)
+{
+    (void)state;
+    assert_true(bpe_work_bytes(1 << 20) <= (size_t)4 << 20);
+    struct bpe_merges *m = bpe_merges_new(1);
+    struct bpe_work work = {.most = 1000};
+    int32_t symbol[4000];
+    bpe_merges_add(m, 1, 1, 0, 2);
+    bpe_merges_allow_all(m);
+    for (int i = 0; i < 4000; i++) symbol[i] = 1;
+    assert_true(bpe_merges_run(m, &work, symbol, 4000) == SIZE_MAX && work.full);
+    work.most = bpe_work_bytes(4000);
+    assert_int_equal(bpe_merges_run(m, &work, symbol, 4000), 2000);
+    for (int i = 0; i < 2000; i++) assert_int_equal(symbol[i], 2);
+    bpe_work_release(&work);
+    bpe_merges_free(m);
+}
+
 /* --- regular expressions ------------------------------------------------------------------------------------ */
 
 /* All matches as "start-end ". */
@@ -386,6 +405,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_decode),
         cmocka_unit_test(test_merges_in_order),
+        cmocka_unit_test(test_long_words_take_little),
         cmocka_unit_test(test_regex),
         cmocka_unit_test(test_regex_refusals),
         cmocka_unit_test(test_regex_cannot_hang),

@@ -13,16 +13,18 @@ struct fixture {
     struct token_vocab *vocab;
     struct token_model *model;
     void *scratch;
+    struct scratch_limit limit;
     struct token_list ids;
 };
 
 static enum plim_status open_model(struct fixture *f, const char *spec, struct plim_error *err)
 {
+    static const struct encoder_room room = {1 << 20, 128 << 10};
     *f = (struct fixture){0};
     assert_int_equal(json_parse(spec, strlen(spec), "t", &f->doc, err), PLIM_OK);
     enum plim_status status = token_vocab_build(node_get(&f->doc->root, "vocab"), "t", NULL, &f->vocab, err);
     if (status == PLIM_OK) status = model_unigram_build(&f->doc->root, "t", f->vocab, NULL, &f->model, err);
-    if (status == PLIM_OK) f->scratch = f->model->ops->scratch_open(f->model);
+    if (status == PLIM_OK) f->scratch = f->model->ops->scratch_open(f->model, &room, &f->limit);
     return status;
 }
 

@@ -53,6 +53,8 @@ void chat_template_free(struct chat_template *tmpl)
     free(tmpl);
 }
 
+const char *chat_template_name(const struct chat_template *tmpl) { return tmpl->name; }
+
 size_t chat_template_bytes(const struct chat_template *tmpl) { return sizeof *tmpl + tmpl->store.total; }
 
 uint64_t chat_template_fingerprint(const struct chat_template *tmpl) { return tmpl->fingerprint; }

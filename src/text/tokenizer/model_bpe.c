@@ -31,7 +31,7 @@ static const struct model_bpe *bpe_of(const struct token_model *model)
 static void add_symbol(struct bpe_scratch *s, int32_t id)
 {
     if (s->count == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 256;
+        size_t cap = s->cap ? scratch_more(s->cap) : 256;
         bool may = scratch_take(s->limit, (cap - s->cap) * sizeof *s->symbol);
         int32_t *grown = may ? realloc(s->symbol, cap * sizeof *grown) : NULL;
         if (!grown) {

@@ -16,7 +16,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { WINDOW = 4096, UNREACHED = -1 };
+enum { WINDOW = 4096, UNREACHED = -1, SCORES = 2 * TOKEN_BYTES_MOST };
 static const double UNK_PENALTY = 10.0;
 
 struct unigram {
@@ -31,7 +31,6 @@ struct unigram {
 };
 
 struct best {
-    double score;
     int32_t id;
     int32_t from; /* UNREACHED, or the position the last token begins at, from the window's begin */
 };
@@ -42,6 +41,7 @@ struct unigram_scratch {
     size_t keep; /* bytes; a larger table is given back */
     struct best *best;
     size_t cap;
+    double score[SCORES]; /* of best[at], at at % SCORES: no token reaches further */
 };
 
 /* One piece on its way. Unknown tokens wait in [unk_begin, unk_end) until it is clear that no more follow. */
@@ -58,7 +58,7 @@ static size_t char_len(unsigned char lead) { return lead < 0x80 ? 1 : lead < 0xe
 static bool scratch_grow(struct unigram_scratch *s, size_t need)
 {
     size_t cap = s->cap ? s->cap : 256;
-    while (cap < need) cap *= 2;
+    while (cap < need) cap = scratch_more(cap);
     if (cap == s->cap) return true;
     if (cap > INT32_MAX) return false;
     if (!scratch_take(s->limit, (cap - s->cap) * sizeof *s->best)) return false;
@@ -122,10 +122,11 @@ static bool settle(struct cutting *c, size_t base, size_t end)
     return true;
 }
 
-static inline void offer(struct best *best, double score, int32_t id, size_t from)
+static inline void offer(struct unigram_scratch *s, size_t at, double score, int32_t id, size_t from)
 {
-    if (best->from != UNREACHED && !(score > best->score)) return;
-    *best = (struct best){score, id, (int32_t)from};
+    if (s->best[at].from != UNREACHED && !(score > s->score[at % SCORES])) return;
+    s->best[at] = (struct best){id, (int32_t)from};
+    s->score[at % SCORES] = score;
 }
 
 /* All tokens that begin at `at` of the window; returns the furthest end. */
@@ -141,13 +142,13 @@ static size_t extend(const struct unigram *m, struct unigram_scratch *s, const c
         n++;
         if (id < 0) continue;
         if (at + n >= s->cap && !scratch_grow(s, at + n + 1)) return 0;
-        offer(&s->best[at + n], m->score[id] + base, id, at);
+        offer(s, at + n, m->score[id] + base, id, at);
         has_single |= n == single;
         if (n > far) far = n;
     }
     if (!has_single) {
         if (at + single >= s->cap && !scratch_grow(s, at + single + 1)) return 0;
-        offer(&s->best[at + single], m->unk_score + base, m->unk, at);
+        offer(s, at + single, m->unk_score + base, m->unk, at);
     }
     return at + far;
 }
@@ -159,11 +160,11 @@ static bool cut(struct cutting *c, size_t len)
     double start = 0;                   /* score of the way to base */
     while (base + at < len) {
         if (at == reach && at >= WINDOW) {
-            start = s->best[at].score;
+            start = s->score[at % SCORES];
             if (!settle(c, base, at)) return false;
             base += at, at = reach = 0;
         }
-        double score = at ? s->best[at].score : start;
+        double score = at ? s->score[at % SCORES] : start;
         size_t end = extend(c->model, s, c->text + base + at, len - base - at, at, score);
         if (!end) return false;
         if (end > reach) reach = end;

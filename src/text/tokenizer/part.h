@@ -52,6 +52,8 @@ static inline size_t scratch_left(const struct scratch_limit *limit)
 {
     return !limit->most ? SIZE_MAX / 8 : limit->most > limit->grown ? limit->most - limit->grown : 0;
 }
+/* The next size of a table: twice as many items, and of large ones, which grow where they are, an eighth more. */
+static inline size_t scratch_more(size_t items) { return items + (items > 16384 ? items / 8 : items); }
 /* Counts `bytes`; false, and nothing is counted, when they are too many. */
 static inline bool scratch_take(struct scratch_limit *limit, size_t bytes)
 {

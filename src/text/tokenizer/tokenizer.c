@@ -265,6 +265,14 @@ static size_t raw_bytes(const char *text, size_t len)
     return count;
 }
 
+size_t tokenizer_text_most(const struct tokenizer *tok)
+{
+    size_t most = 1, len;
+    for (int64_t id = 0; id < tokenizer_vocab_size(tok); id++)
+        if (tokenizer_text(tok, (int32_t)id, &len) && len > most) most = len;
+    return most;
+}
+
 size_t tokenizer_longest(const struct tokenizer *tok)
 {
     const struct model_bpe *bpe = (const struct model_bpe *)(const void *)tok->model;
