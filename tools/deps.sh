@@ -118,9 +118,9 @@ pip() {
     "$python" -m pip --disable-pip-version-check install --no-compile --only-binary :all: --retries 1 --timeout 15 "$@" >>"$log" 2>&1
 }
 
-# PyTorch's own index has wheels for x86-64 without CUDA, which are a tenth of those on PyPI.
+# PyTorch's own index has wheels without CUDA; those on PyPI, the second choice, bring gigabytes of it.
 install_wheels() {
-    case "$(uname -m) $*" in "x86_64 "*torch*) pip "$1" --index-url https://download.pytorch.org/whl/cpu torch || true ;; esac
+    case $* in *torch*) pip "$1" --index-url https://download.pytorch.org/whl/cpu torch || true ;; esac
     pip "$@"
 }
 
