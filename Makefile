@@ -22,6 +22,12 @@ test-quick: deps ## unit, op and cli tests of the release build, without the slo
 	@tools/build release
 	@tools/run-tests --quick build/release unit op cli
 
+.PHONY: test-live
+test-live: build-deps ## comparisons with PyTorch, transformers and sentence-transformers as PyPI has them (a large download, once)
+	@tools/deps.sh live
+	@tools/build release
+	@tools/run-tests --live build/release golden cli
+
 asan: deps       ## unit and fault tests with the address and undefined-behaviour sanitizers
 	@tools/build asan
 	@tools/run-tests build/asan unit fault

@@ -1,17 +1,22 @@
 #!/bin/sh
-# tools/deps.sh [build|test|fuzz] - make sure that what a purpose needs is installed (test, unless told).
+# tools/deps.sh [build|test|live|fuzz] - make sure that what a purpose needs is installed (test, unless told).
 #
 # Does nothing, quickly, when everything is there. Otherwise it says what is missing and installs it with apt-get
 # (as root, or through sudo when that asks for no password); where it may not, it prints the command to run and
-# fails. clang-format is wanted for one check only, so its absence is reported, not fatal.
+# fails. Some things serve one test each: clang-format, Chromium, and the Python packages of clients, which go into a
+# virtual environment (build/venv-test; build/venv-live for PyTorch and its relatives). Without them nothing fails
+# here: a note is printed, and the test skips itself and is counted as skipped.
 set -eu
 cd "$(dirname "$0")/.."
 
+LIGHT="openai prometheus_client tensorboard"
+HEAVY="torch transformers safetensors sentence-transformers gguf"
+
 purpose=${1:-test}
 case $purpose in
-build | test | fuzz) ;;
+build | test | live | fuzz) ;;
 *)
-    echo "usage: tools/deps.sh [build|test|fuzz]" >&2
+    echo "usage: tools/deps.sh [build|test|live|fuzz]" >&2
     exit 2
     ;;
 esac
@@ -22,6 +27,9 @@ has() { command -v "$1" >/dev/null 2>&1; }
 need() { missing="$missing $1"; }
 # need_library MODULE PACKAGE: without pkg-config nobody can say, and asking for an installed package does no harm.
 need_library() { has pkg-config && pkg-config --exists "$1" || need "$2"; }
+# want PACKAGE: one that can be done without, unless an earlier try failed.
+want() { [ -e "build/.no-$1" ] || optional="$optional $1"; }
+note() { echo "tools/deps.sh: NOTE: $*" >&2; }
 
 has cmake || need cmake
 has ninja || need ninja-build
@@ -36,7 +44,10 @@ need_library libzstd libzstd-dev
 need_library libmicrohttpd libmicrohttpd-dev
 need_library libcurl libcurl4-openssl-dev
 need_library liburing liburing-dev
-if [ "$purpose" = test ]; then
+if [ "$purpose" = fuzz ]; then
+    has clang || need clang
+fi
+if [ "$purpose" = test ] || [ "$purpose" = live ]; then
     if ! has mpirun.openmpi && ! mpirun --version 2>/dev/null | grep -q 'Open MPI'; then
         need openmpi-bin
         need libopenmpi-dev
@@ -45,51 +56,98 @@ if [ "$purpose" = test ]; then
         need mpich
         need libmpich-dev
     fi
-fi
-if [ "$purpose" = fuzz ]; then
-    has clang || need clang
-fi
-tried=build/.no-clang-format
-if [ "$purpose" = test ]; then
     has python3 || need python3
     need_library cmocka libcmocka-dev
     # The code is laid out with version 14; a later one can at least be tried (tools/check-format).
-    if ! has clang-format-14 && ! has clang-format && [ ! -e "$tried" ]; then optional=clang-format; fi
+    has clang-format-14 || has clang-format || want clang-format
+    python3 -c 'import ensurepip' 2>/dev/null || want python3-venv
+    [ -n "${CHROMIUM:-}" ] || has chromium || has chromium-browser || has google-chrome || has chrome || want chromium
 fi
-
-[ -n "$missing$optional" ] || exit 0
 
 as_root=
-if [ "$(id -u)" -ne 0 ]; then as_root=sudo; fi
-if ! has apt-get; then
-    [ -n "$missing" ] || exit 0
-    echo "tools/deps.sh: missing (Debian's names):$missing" >&2
-    echo "tools/deps.sh: this system has no apt-get; install their equivalents with its own package manager" >&2
-    exit 1
-fi
-if [ -n "$as_root" ] && ! { has sudo && sudo -n true 2>/dev/null; }; then
-    [ -n "$missing" ] || exit 0
-    echo "tools/deps.sh: missing packages. Run this, then try again:" >&2
-    echo "    sudo apt-get update && sudo apt-get install -y$missing $optional" >&2
-    exit 1
-fi
-
+if [ "$(id -u)" -ne 0 ]; then as_root="sudo -n DEBIAN_FRONTEND=noninteractive"; fi
 export DEBIAN_FRONTEND=noninteractive
-if [ -n "$as_root" ]; then as_root="sudo -n DEBIAN_FRONTEND=noninteractive"; fi
 install() { $as_root apt-get install -y -qq "$@" >build/deps.log 2>&1; }
+
+# Says whether packages can be installed; ends the script where one that is needed cannot be.
+may_install() {
+    if ! has apt-get; then
+        [ -n "$missing" ] || return 1
+        echo "tools/deps.sh: missing (Debian's names):$missing" >&2
+        echo "tools/deps.sh: this system has no apt-get; install their equivalents with its own package manager" >&2
+        exit 1
+    fi
+    if [ -n "$as_root" ] && ! { has sudo && sudo -n true 2>/dev/null; }; then
+        [ -n "$missing" ] || return 1
+        echo "tools/deps.sh: missing packages. Run this, then try again:" >&2
+        echo "    sudo apt-get update && sudo apt-get install -y$missing$optional" >&2
+        exit 1
+    fi
+}
+
+install_optional() {
+    case $1 in
+    clang-format) install clang-format-14 || install clang-format ;;
+    *) install --no-install-recommends "$1" ;;
+    esac
+}
+
+install_packages() {
+    echo "tools/deps.sh: installing$missing$optional"
+    if ! $as_root apt-get update -qq >build/deps.log 2>&1; then
+        echo "tools/deps.sh: apt-get update failed; trying with the package lists as they are" >&2
+    fi
+    # shellcheck disable=SC2086
+    if [ -n "$missing" ] && ! install $missing; then
+        cat build/deps.log >&2
+        echo "tools/deps.sh: apt-get install failed (above); needed:$missing" >&2
+        exit 1
+    fi
+    for package in $optional; do
+        install_optional "$package" && continue
+        note "$package could not be installed; what needs it will be skipped"
+        note "remove build/.no-$package to try again"
+        touch "build/.no-$package"
+    done
+}
+
+# pip FOLDER ARGUMENT...: wheels only, so that nothing is compiled, and a registry that does not answer costs seconds.
+pip() {
+    python=$1/bin/python log=$1.log
+    shift
+    "$python" -m pip --disable-pip-version-check install --no-compile --only-binary :all: --retries 1 --timeout 15 "$@" >>"$log" 2>&1
+}
+
+# PyTorch's own index has wheels without CUDA; those on PyPI, the second choice, bring gigabytes of it.
+install_wheels() {
+    case $* in *torch*) pip "$1" --index-url https://download.pytorch.org/whl/cpu torch || true ;; esac
+    pip "$@"
+}
+
+# make_venv FOLDER PACKAGE...: it is whole when the file `packages` in it names them.
+make_venv() {
+    [ "$(cat "$1/packages" 2>/dev/null)" != "$*" ] || return 0
+    [ ! -e "$1.failed" ] || return 0
+    echo "tools/deps.sh: installing Python packages ($*)"
+    rm -rf "$1"
+    if python3 -m venv "$1" >"$1.log" 2>&1 && install_wheels "$@"; then
+        echo "$*" >"$1/packages"
+        return 0
+    fi
+    note "Python packages could not be installed ($1.log); tests that need them will be skipped"
+    note "remove $1.failed to try again"
+    rm -rf "$1"
+    touch "$1.failed"
+}
+
 mkdir -p build
-echo "tools/deps.sh: installing$missing${optional:+ $optional}"
-if ! $as_root apt-get update -qq >build/deps.log 2>&1; then
-    echo "tools/deps.sh: apt-get update failed; trying with the package lists as they are" >&2
+if [ -n "$missing$optional" ] && may_install; then install_packages; fi
+if [ "$purpose" = test ]; then
+    # shellcheck disable=SC2086
+    make_venv build/venv-test $LIGHT
 fi
-# shellcheck disable=SC2086
-if [ -n "$missing" ] && ! install $missing; then
-    cat build/deps.log >&2
-    echo "tools/deps.sh: apt-get install failed (above); needed:$missing" >&2
-    exit 1
-fi
-if [ -n "$optional" ] && ! install clang-format-14 && ! install clang-format; then
-    echo "tools/deps.sh: NOTE: clang-format could not be installed; the format check will be skipped" >&2
-    echo "tools/deps.sh: NOTE: remove $tried to try again" >&2
-    touch "$tried"
+if [ "$purpose" = live ]; then
+    rm -f build/venv-live.failed
+    # shellcheck disable=SC2086
+    make_venv build/venv-live $HEAVY
 fi

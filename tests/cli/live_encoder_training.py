@@ -129,7 +129,7 @@ def pairs(root, kind):
     try:
         import sentence_transformers
     except ImportError:
-        return print("no sentence_transformers here")
+        return plim.skip("sentence-transformers is not installed")
     loaded = sentence_transformers.SentenceTransformer(f"{folder}/out", device="cpu")
     theirs = torch.tensor(loaded.encode([r["text_a"] for r in records]))
     plim.ok((ours - theirs).abs().max().item() < 1e-5, f"{kind}: sentence-transformers loads it, {(ours - theirs).abs().max().item():.1e} apart")

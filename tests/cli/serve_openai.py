@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
 """Real clients: the openai package speaks to our server, and Prometheus' parser reads its metrics.
 
-Skips itself where they are not installed; PYTHON_WITH_TORCH names an interpreter that may have them."""
+Skips itself where they are not installed; `tools/deps.sh test` installs them into build/venv-test."""
 import os
 import sys
 
-other = os.environ.pop("PYTHON_WITH_TORCH", None)
-if other: os.execv(other, [other, *sys.argv])
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [p for p in sys.path if os.path.abspath(p) != here]  # tests here have names of modules that openai imports
 try:

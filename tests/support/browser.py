@@ -24,9 +24,10 @@ def find():
 
 
 def need():
-    """Ends the test as skipped where there is none."""
-    if not find():
-        print("no Chromium here")
+    """Ends the test as skipped where there is none that starts (a distribution's may be a stub that asks for another package)."""
+    program = find()
+    if not program or subprocess.run([program, "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
+        print("no Chromium here" if not program else f"{program} does not start")
         sys.exit(77)
 
 

@@ -1,9 +1,11 @@
-"""The tools that judge everybody else are judged here: the test runner's verdicts and limits, the layer check, the length of functions."""
+"""The tools that judge everybody else are judged here: the test runner's verdicts and limits, the layer check, the length of functions, the
+virtual environments for clients."""
 # run-tests: not=asan, not=tsan
 import importlib.machinery
 import importlib.util
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -119,6 +121,48 @@ def test_lengths():
     return good
 
 
+PYTHON = """#!/bin/sh
+[ "$1" != -c ] || exit 0
+echo "$*" >>"$ASKED"
+if [ "$2" = venv ]; then mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; else exit "$PIP_SAYS"; fi
+"""
+
+
+def install_clients(tree, purpose, pip_says):
+    """tools/deps.sh in a tree of its own, with a Python that only notes what it is asked and an apt-get that always fails."""
+    (tree / "tools").mkdir(parents=True, exist_ok=True)
+    (tree / "bin").mkdir(exist_ok=True)
+    shutil.copy(TOOLS / "deps.sh", tree / "tools")
+    for name, text in (("python3", PYTHON), ("apt-get", "#!/bin/sh\nexit 1\n"), ("sudo", "#!/bin/sh\nexit 1\n")):
+        (tree / "bin" / name).write_text(text)
+        (tree / "bin" / name).chmod(0o755)
+    env = dict(os.environ, PATH=f"{tree}/bin:{os.environ['PATH']}", ASKED=str(tree / "asked"), PIP_SAYS=str(pip_says), CHROMIUM="none")
+    done = subprocess.run(["sh", str(tree / "tools" / "deps.sh"), purpose], env=env, capture_output=True, text=True)
+    asked = (tree / "asked").read_text() if (tree / "asked").exists() else ""
+    (tree / "asked").unlink(missing_ok=True)
+    return done.returncode, done.stderr, asked
+
+
+def test_clients():
+    """Packages for clients go below build/; a registry that refuses is a note, and tests then run with the plain Python."""
+    python, tree = load("run-tests").find_python, pathlib.Path(os.environ["TMPDIR"], "tree")
+    code, told, asked = install_clients(tree, "test", 1)
+    good = check("a registry that refuses is no failure", (code, "skipped" in told, "openai" in asked), (0, True, True))
+    good &= check("then tests have the plain Python", python(tree, False), sys.executable)
+    good &= check("and it is not asked again", install_clients(tree, "test", 0)[2], "")
+    (tree / "build" / "venv-test.failed").unlink()
+    code, told, asked = install_clients(tree, "test", 0)
+    good &= check("packages are installed as wheels", (code, "--only-binary :all:" in asked), (0, True))
+    good &= check("scripts then run with them", python(tree, False), f"{tree}/build/venv-test/bin/python")
+    good &= check("live ones do not", python(tree, True), sys.executable)
+    code, told, asked = install_clients(tree, "live", 0)
+    good &= check("PyTorch has an environment of its own", (code, "sentence-transformers" in asked), (0, True))
+    good &= check("with which live tests run", python(tree, True), f"{tree}/build/venv-live/bin/python")
+    good &= check("once is enough", install_clients(tree, "live", 0)[2], "")
+    good &= check("the overload of a server is a part of make test", "load" in load("test-all").BUILDS[0][1], True)
+    return good
+
+
 def test_root():
     """awk's `print n > most` writes a file named after a number: what lies at the root has a name with letters."""
     names = [p.name for p in TOOLS.parent.iterdir() if p.is_file()]
@@ -127,6 +171,6 @@ def test_root():
 
 
 if __name__ == "__main__":
-    results = [test_verdicts(), test_layers(), test_runner(), test_lengths(), test_root()]
+    results = [test_verdicts(), test_layers(), test_runner(), test_lengths(), test_clients(), test_root()]
     print(f"1..{cases}")
     sys.exit(0 if all(results) else 1)
