@@ -209,9 +209,6 @@ static void name_model(struct serving *g, const char *what)
 
 /* --- opening, stage by stage -------------------------------------------------------------------------------- */
 
-/* The server's own part of a budget: one in so many, as long as its limits can be made that small. */
-enum { BUDGET_SHARE = 16 };
-
 static struct server_options server_options(const struct serving *g)
 {
     const struct serve_flags *f = g->flags;
@@ -229,9 +226,16 @@ static struct server_options server_options(const struct serving *g)
     o.keep_connections = f->connections_given;
     if (o.limits.bodies_bytes < 4 * o.limits.body_bytes) o.limits.bodies_bytes = 4 * o.limits.body_bytes;
     if (o.limits.body_bytes * 16 > SERVER_TREE) o.tree_bytes = o.limits.body_bytes * 16;
-    uint64_t line = cli_host_line(&g->line);
-    server_fit(&o, line ? (int64_t)(line / BUDGET_SHARE) : INT64_MAX);
     return o;
+}
+
+/* Bytes of the server under another budget: an engine_options.caller_bytes. */
+static int64_t caller_bytes(void *arg, int64_t budget)
+{
+    const struct serving *g = arg;
+    struct server_options usual = server_options(g);
+    usual.codec = &g->codec;
+    return server_share(&usual, budget);
 }
 
 /* Listens before the model is there, so that whoever asks for its health is told. */
@@ -242,7 +246,9 @@ static enum plim_status listen_first(struct serving *g, struct plim_error *err)
     if (status != PLIM_OK) return status;
     if (g->keys.open_to_others)
         log_warn(&g->log, "%s: others can read it; chmod 600 keeps keys secret", f->keys);
+    uint64_t line = cli_host_line(&g->line);
     g->limits = server_options(g);
+    server_fit(&g->limits, line ? (int64_t)(line / SERVER_PART) : INT64_MAX);
     status = serve_files(&g->limits.limits, g->limits.threads, &g->log, err);
     if (status != PLIM_OK) return status;
     if (f->plan) g->limits.host = "127.0.0.1", g->limits.port = 0;
@@ -311,6 +317,8 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
     struct engine_options options = {.model = g->dir,
                                      .budget = f->budget_given ? (int64_t)f->budget : 0,
                                      .beside = server_bytes(&g->limits),
+                                     .caller_bytes = cli_host_line(&g->line) ? caller_bytes : NULL,
+                                     .caller = g,
                                      .max_context = f->max_context,
                                      .weights = weights_kind_parse(f->weights),
                                      .scratch = f->scratch,

@@ -181,6 +181,7 @@ static enum plim_status make_plan(struct embedder *e, const struct embed_room *r
     e->overhead = runtime_overhead(device->facts.threads, NULL), e->overhead.bytes += own + room->beside;
     status = plan_batch(e, &e->runtime, device, room->budget, longest_most(e), err);
     note_line(e, room->budget);
+    if (status == PLIM_NO_FIT && room->need) *room->need = e->plan.total;
     if (status != PLIM_OK) return status == PLIM_NO_FIT ? refuse(e, room->how.path, err) : status;
     e->plan.params = e->runtime.plan.layout.by_class[CLASS_PARAM];
     e->limit = 0;

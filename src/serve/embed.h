@@ -26,6 +26,7 @@ struct embed_room {
     int64_t rows;   /* of a batch at most; 0: as many as EMBED_TOKENS allow */
     int64_t budget; /* bytes the process may take; 0: no line */
     int64_t limit;  /* bytes the device has: holds where there is no budget; 0: unknown */
+    int64_t *need;  /* gets the bytes of the smallest plan where nothing fits; NULL: nobody asks */
     bool plan_only; /* nothing is committed: the plan can be read, and the embedder be closed */
     int64_t beside; /* bytes that the caller takes on the way, counted in the plan */
     bool

@@ -41,9 +41,9 @@ struct engine;
 #define ENGINE_FAILED "failed"
 
 struct engine_options {
-    const char *model;         /* folder */
-    int64_t budget;            /* bytes of the device; 0: no line */
-    int64_t limit;             /* bytes that a plan may take where there is no budget; 0: what the device has free */
+    const char *model; /* folder */
+    int64_t budget;    /* bytes of the device; 0: no line */
+    int64_t limit;     /* bytes that a plan may take where there is no budget; 0: what the device has free */
     int64_t host_budget;       /* bytes of the host beside a device with its own memory; 0: no line */
     int64_t max_context;       /* positions of the largest request; 0: the model's, or as many as fit */
     int parallel;              /* requests that run at once, at most; 0: as many as fit, up to 256 */
@@ -54,8 +54,10 @@ struct engine_options {
     enum dtype kv_type;        /* 0 or DT_COUNT: the type of the weights; DT_U8: 8 bits (tensor/kv8.h) */
     int64_t overhead;          /* host bytes outside the arena; 0: measured now */
     int64_t chunk;             /* tokens of one prompt in one step, at most; 0: as the step has room for */
-    int64_t
-        beside; /* bytes of the host that the caller takes beside the engine, at most: part of the overhead */
+    int64_t beside;            /* host bytes of the caller, counted as overhead */
+    /* Those bytes under another budget, where they depend on it; NULL: they do not. budget - caller_bytes(budget) never falls. */
+    int64_t (*caller_bytes)(void *caller, int64_t budget);
+    void *caller;
     bool alone; /* requests that begin alike do not share blocks */
     /* What may be given up where not everything fits (plan/offer.h); requests and context that are not set above always may. */
     bool allow_kv8;    /* keys and values in 8 bits */

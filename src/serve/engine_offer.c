@@ -10,6 +10,7 @@
 #include "serve/engine_size.h"
 #include "tensor/kv8.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -253,7 +254,7 @@ int64_t engine_line(const struct engine *e, int64_t budget)
     return free ? free : all;
 }
 
-static int64_t host_line(const struct engine *e)
+int64_t engine_host_line(const struct engine *e)
 {
     if (e->device->facts.unified_memory) return 0;
     return e->options.host_budget ? e->options.host_budget : (int64_t)e->device->facts.host_bytes;
@@ -290,25 +291,44 @@ static struct offer_wish wish_of(const struct engine *e)
     return w;
 }
 
-static enum plim_status refuse(const struct engine *e, const struct offer *o, const struct offer_bytes *need,
+int64_t engine_caller_bytes(const struct engine *e, int64_t line)
+{
+    bool follows = e->options.caller_bytes && e->device->facts.unified_memory && line;
+    return follows ? e->options.caller_bytes(e->options.caller, line) : e->options.beside;
+}
+
+/* The smallest line that holds a plan which takes `need` under this one: the caller's bytes grow with the line. */
+static int64_t smallest_line(const struct engine *e, int64_t line, int64_t need)
+{
+    int64_t bare = need - engine_caller_bytes(e, line), low = line, high = need;
+    while (high - engine_caller_bytes(e, high) < bare) high *= 2;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (middle - engine_caller_bytes(e, middle) < bare)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+enum plim_status engine_refuse(const struct engine *e, const char *what, const struct offer_bytes *need,
                                struct plim_error *err)
 {
     char need_text[BYTES_TEXT], have_text[BYTES_TEXT], missing_text[BYTES_TEXT];
-    int64_t line = engine_line(e, e->options.budget), host = host_line(e);
-    bool on_host = need->device <= line && host && need->host > host;
-    int64_t takes = on_host ? need->host : need->device, has = on_host ? host : line;
+    int64_t line = engine_line(e, e->options.budget), host = engine_host_line(e);
+    bool on_host = need->device <= line;
+    int64_t takes = on_host ? need->host : smallest_line(e, line, need->device), has = on_host ? host : line;
     bytes_format(need_text, (uint64_t)takes), bytes_format(have_text, (uint64_t)has);
     bytes_format(missing_text, (uint64_t)(takes - has));
-    return plim_fail(
-        err, PLIM_NO_FIT,
-        "%s: does not fit: parameters, a cache of %lld positions, one step and the process take %s%s, "
-        "%s %s: %s (%lld bytes) missing; raise the budget%s",
-        e->model, (long long)sizes_of(e, o).seen, need_text, on_host ? " of the host" : "",
-        on_host             ? "the host has"
-        : e->options.budget ? "the budget is"
-                            : "the device has",
-        have_text, missing_text, (long long)(takes - has),
-        e->options.max_context ? ", or lower --max-context" : "");
+    return plim_fail(err, PLIM_NO_FIT,
+                     "%s: does not fit: %s take %s%s, %s %s: %s (%lld bytes) missing; raise the budget%s",
+                     e->model, what, need_text, on_host ? " of the host" : "",
+                     on_host             ? "the host has"
+                     : e->options.budget ? "the budget is"
+                                         : "the device has",
+                     have_text, missing_text, (long long)(takes - has),
+                     e->options.max_context ? ", or lower --max-context" : "");
 }
 
 /* An earlier start of the same model with the same options measured a process that differs from this one by a few pages. With
@@ -351,7 +371,7 @@ static enum plim_status choose(struct engine *e, struct offer_choice *choice, st
     struct offer_oracle oracle = {need, e};
     struct kept_plan kept;
     bool known = e->options.remember && recall(e, &kept);
-    struct offer_line line = {{engine_line(e, e->options.budget), host_line(e)},
+    struct offer_line line = {{engine_line(e, e->options.budget), engine_host_line(e)},
                               e->device->facts.unified_memory ? e->overhead.reserve : 0,
                               e->options.first_rung};
     e->stated_overhead = e->overhead.bytes;
@@ -360,8 +380,11 @@ static enum plim_status choose(struct engine *e, struct offer_choice *choice, st
     if (status != PLIM_OK && status != PLIM_NO_FIT) return status;
     e->offer = list.offer[choice->at];
     e->plan.remembered = known && same_offer(&e->offer, &kept);
-    if (status == PLIM_NO_FIT) return refuse(e, &e->offer, &choice->need, err);
-    return PLIM_OK;
+    if (status == PLIM_OK) return PLIM_OK;
+    char what[96];
+    snprintf(what, sizeof what, "parameters, a cache of %lld positions, one step and the process",
+             (long long)sizes_of(e, &e->offer).seen);
+    return engine_refuse(e, what, &choice->need, err);
 }
 
 /* --- the plan --------------------------------------------------------------------------------------------- */
@@ -396,7 +419,7 @@ static void measure_process(struct engine *e)
 {
     e->overhead = e->options.overhead ? (struct overhead){.bytes = e->options.overhead}
                                       : runtime_overhead(e->device->facts.threads, NULL);
-    e->overhead.bytes += e->options.beside;
+    e->overhead.bytes += engine_caller_bytes(e, engine_line(e, e->options.budget));
     e->tape_bytes = 0, e->asked_budget = e->options.budget;
 }
 

@@ -1,9 +1,9 @@
 /* engine_source_plan.c - an encoder-decoder's plan: the largest offer that fits, committed, and moved to another budget.
  * See engine_source.h and plan/offer.h. */
 #include "serve/engine_source.h"
-#include "base/bytes.h"
 #include "runtime/load.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -195,20 +195,14 @@ static struct offer_wish wish_of(const struct engine *e)
     return w;
 }
 
-static enum plim_status refuse(const struct engine *e, const struct offer *o, int64_t total,
-                               struct plim_error *err)
+static enum plim_status refuse(const struct engine *e, const struct offer_bytes *need, struct plim_error *err)
 {
-    char need_text[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
-    int64_t line = engine_line(e, e->options.budget);
-    bytes_format(need_text, (uint64_t)total), bytes_format(have, (uint64_t)line);
-    bytes_format(missing, (uint64_t)(total - line));
-    return plim_fail(
-        err, PLIM_NO_FIT,
-        "%s: does not fit: parameters, caches of %lld rows for sources and answers of %lld tokens, "
-        "one pass and the process take %s, %s %s: %s (%lld bytes) missing; raise the budget%s",
-        e->model, (long long)o->requests, (long long)o->context, need_text,
-        e->options.budget ? "the budget is" : "the device has", have, missing, (long long)(total - line),
-        e->options.max_context ? ", or lower --max-context" : "");
+    char what[160];
+    snprintf(
+        what, sizeof what,
+        "parameters, caches of %lld rows for sources and answers of %lld tokens, one pass and the process",
+        (long long)e->offer.requests, (long long)e->offer.context);
+    return engine_refuse(e, what, need, err);
 }
 
 /* Bytes of one row of this length: no budget goes below them. */
@@ -230,14 +224,14 @@ static enum plim_status choose(struct engine *e, struct plim_error *err)
     struct offer_choice choice;
     struct offer_oracle oracle = {need, e};
     bool own = e->device->facts.unified_memory;
-    struct offer_line line = {{engine_line(e, e->options.budget), own ? 0 : e->options.host_budget},
+    struct offer_line line = {{engine_line(e, e->options.budget), engine_host_line(e)},
                               own ? e->overhead.reserve : 0,
                               e->options.first_rung};
     offer_list_make(&wish, &list);
     enum plim_status status = offer_choose(&list, &oracle, &line, &choice, err);
     if (status != PLIM_OK && status != PLIM_NO_FIT) return status;
     e->offer = list.offer[choice.at], e->plan.total = choice.need.device;
-    if (status == PLIM_NO_FIT) return refuse(e, &e->offer, choice.need.device, err);
+    if (status == PLIM_NO_FIT) return refuse(e, &choice.need, err);
     if (choice.used_reserve) e->overhead.bytes -= e->overhead.reserve;
     e->plan.offer_rung = e->offer.rung;
     e->plan.rung = e->options.rung ? e->options.rung : offer_rung_name(e->offer.rung);
@@ -252,7 +246,7 @@ static enum plim_status make_plan(struct engine *e, struct sources *s, struct pl
     if (status != PLIM_OK) return status;
     e->overhead = o->overhead ? (struct overhead){.bytes = o->overhead}
                               : runtime_overhead(e->device->facts.threads, NULL);
-    e->overhead.bytes += o->beside;
+    e->overhead.bytes += engine_caller_bytes(e, engine_line(e, o->budget));
     status = choose(e, err);
     if (status == PLIM_OK) status = measure_smallest(e, err);
     if (status != PLIM_OK) return status;

@@ -7,6 +7,7 @@
 #include "serve/embed.h"
 #include "serve/engine_part.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { STEP_ROWS = 64, QUEUE = 2048 };
@@ -58,6 +59,15 @@ static enum plim_status run_pass(void *engine, struct exec *exec, struct plim_er
     return engine_loop(engine, exec, err);
 }
 
+static enum plim_status refuse(struct engine *e, const struct offer_bytes *need, struct plim_error *err)
+{
+    char what[96];
+    snprintf(what, sizeof what, "parameters, a text of %lld tokens and the process",
+             (long long)e->plan.context);
+    e->plan.total = need->device;
+    return engine_refuse(e, what, need, err);
+}
+
 static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
 {
     struct vectors *v = e->own = calloc(1, sizeof *v);
@@ -69,10 +79,13 @@ static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
     enum plim_status status = set_sizes(e, &room.how, err);
     if (status != PLIM_OK) return status;
     size_t rows = (size_t)e->plan.parallel, width = (size_t)e->plan.width;
-    room.beside = e->options.beside + e->bytes_room +
+    room.beside = engine_caller_bytes(e, engine_line(e, e->options.budget)) + e->bytes_room +
                   (int64_t)(rows * (sizeof *v->rows + sizeof *v->requests + width * sizeof *v->vectors));
     engine_tell(e, "weights_mapped");
+    struct offer_bytes need = {0};
+    room.need = &need.device;
     status = embedder_open(&room, e->device, &v->embedder, err);
+    if (status == PLIM_NO_FIT && need.device) return refuse(e, &need, err);
     if (status != PLIM_OK) return status;
     embedder_pass_by(v->embedder, run_pass, e);
     note_plan(e, v->embedder);

@@ -88,7 +88,13 @@ struct server_parts {
 };
 struct server_parts server_parts(const struct server_options *options);
 int64_t server_bytes(const struct server_options *options); /* their sum: for the plan */
-/* Smaller sizes, halved until server_bytes is at most `bytes` or each is at its least. */
+/* Smaller sizes, halved until connections and requests without the tokenizer take at most `bytes`, or each is at its least. */
 void server_fit(struct server_options *options, int64_t bytes);
+
+/* One part in SERVER_PART of a budget is the server's: server_fit(options, budget / SERVER_PART). server_share is what a plan counts for
+ * it, given the options before server_fit: at least server_bytes of the sizes, and a little more where a slightly larger budget
+ * would get the next larger sizes. So a larger budget always leaves more for the engine. */
+enum { SERVER_PART = 16 };
+int64_t server_share(const struct server_options *usual, int64_t budget);
 
 #endif

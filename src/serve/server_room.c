@@ -10,13 +10,9 @@
 
 /* What the limits may not go below, and what a call keeps beside its tokens. */
 enum {
-    LEAST_CONNECTIONS = 64,
-    FEW_CONNECTIONS = 16, /* where there is so little that these bytes are too many: */
-    FEW_BYTES = 2 << 20,
-    LEAST_TREE = 2 << 20,
-    FEW_TREE = 256 << 10,
-    LEAST_ANSWERS = 2 << 20,
-    FEW_ANSWERS = 512 << 10,
+    LEAST_CONNECTIONS = 16,
+    LEAST_TREE = 256 << 10,
+    LEAST_ANSWERS = 512 << 10,
     LEAST_BODY = 32 << 10,
     LEAST_HEAD = 4 << 10,
     LEAST_SMALL = 1 << 10,
@@ -78,23 +74,53 @@ static void set(int64_t *value, int64_t usual)
     if (!*value) *value = usual;
 }
 
-void server_fit(struct server_options *o, int64_t bytes)
+/* One round of halving; false: every size is at its least. */
+static bool shrink(struct server_options *o)
+{
+    struct http_limits *l = &o->limits;
+    int64_t connections = l->connections, body = l->body_bytes;
+    bool smaller = !o->keep_body && halve(&l->body_bytes, LEAST_BODY);
+    smaller = halve(&o->tree_bytes, 2 * body > LEAST_TREE ? 2 * body : LEAST_TREE) || smaller;
+    smaller = halve(&o->answer_bytes, LEAST_ANSWERS) || smaller;
+    smaller = halve(&o->small_bytes, LEAST_SMALL) || smaller;
+    smaller = halve(&o->cache_bytes, LEAST_CACHE) || smaller;
+    smaller = halve(&l->bodies_bytes, l->body_bytes) || smaller;
+    smaller = (!o->keep_connections && halve(&connections, LEAST_CONNECTIONS)) || smaller;
+    if (!smaller) smaller = halve(&l->head_bytes, LEAST_HEAD);
+    l->connections = (int)connections, l->idle = l->connections / 2;
+    return smaller;
+}
+
+static void set_usual(struct server_options *o)
 {
     set(&o->tree_bytes, SERVER_TREE), set(&o->answer_bytes, SERVER_ANSWERS);
     set(&o->small_bytes, SERVER_SMALL), set(&o->cache_bytes, SERVER_CACHE);
-    struct http_limits *l = &o->limits;
-    bool few = bytes < FEW_BYTES;
-    int64_t least = few ? FEW_CONNECTIONS : LEAST_CONNECTIONS, tree = few ? FEW_TREE : LEAST_TREE;
-    for (bool smaller = true; smaller && server_bytes(o) > bytes;) {
-        int64_t connections = l->connections;
-        smaller = !o->keep_body && halve(&l->body_bytes, LEAST_BODY);
-        smaller = halve(&o->tree_bytes, 2 * l->body_bytes > tree ? 2 * l->body_bytes : tree) || smaller;
-        smaller = halve(&o->answer_bytes, few ? FEW_ANSWERS : LEAST_ANSWERS) || smaller;
-        smaller = halve(&o->small_bytes, LEAST_SMALL) || smaller;
-        smaller = halve(&o->cache_bytes, LEAST_CACHE) || smaller;
-        smaller = halve(&l->bodies_bytes, l->body_bytes) || smaller;
-        smaller = (few && halve(&l->head_bytes, LEAST_HEAD)) || smaller;
-        smaller = (!o->keep_connections && halve(&connections, least)) || smaller;
-        l->connections = (int)connections, l->idle = l->connections / 2;
+}
+
+/* Sizes are chosen before the tokenizer is known. */
+static int64_t bytes_without_codec(const struct server_options *o)
+{
+    struct server_options bare = *o;
+    bare.codec = NULL;
+    return server_bytes(&bare);
+}
+
+void server_fit(struct server_options *o, int64_t bytes)
+{
+    set_usual(o);
+    while (bytes_without_codec(o) > bytes && shrink(o)) continue;
+}
+
+int64_t server_share(const struct server_options *usual, int64_t budget)
+{
+    struct server_options o = *usual;
+    int64_t most = 0;
+    set_usual(&o);
+    for (bool smaller = true; smaller; smaller = shrink(&o)) {
+        int64_t from = SERVER_PART * bytes_without_codec(&o), takes = server_bytes(&o);
+        if (from <= budget) return takes > most ? takes : most;
+        if (takes - (from - budget) > most) most = takes - (from - budget);
     }
+    int64_t least = server_bytes(&o);
+    return least > most ? least : most;
 }

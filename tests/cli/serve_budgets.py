@@ -52,7 +52,8 @@ def budgets(model):
 
 def compare(small, large):
     """The reasons why a plan of a larger budget is worse; empty: it is not."""
-    worse = [k for k in ("context", "parallel", "step_tokens", "parameters") if large[k] < small[k]]
+    worse = [k for k in ("context", "parallel", "parameters") if large[k] < small[k]]
+    if large["step_tokens"] < small["step_tokens"] and not small["window"]: worse.append("step_tokens")
     if large["streamed"] > small["streamed"]: worse.append("streamed")
     for rate in ("prefill_tokens_per_second", "decode_tokens_per_second", "decode_tokens_per_second_full"):
         if large[rate] < 0.99 * small[rate]: worse.append(f"{rate} {small[rate]:.1f} -> {large[rate]:.1f}")
