@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "comm/comm.h"
 #include "runtime/runtime.h"
+#include "train/best_model.h"
 #include "train/checkpoint.h"
 #include "train/corpus.h"
 
@@ -51,7 +52,9 @@ enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool 
         overhead.bytes += comm_library_bytes(facts->node_ranks ? facts->node_ranks : facts->ranks);
     struct plim_error filling = {0};
     *out = (struct planned){0};
+    struct best_model best;
     enum plim_status status = corpus_measure(job, here, &out->no_data, err);
+    if (status == PLIM_OK) status = best_model_init(&best, job, err); /* as train would refuse it */
     if (status != PLIM_OK) return status;
     if (here)
         runtime_recall_disk(job, facts);

@@ -89,7 +89,7 @@ enum plim_status best_model_init(struct best_model *best, const struct job *job,
     const char *asks = t->load_best       ? "training.load_best_model_at_end"
                        : t->stop_patience ? "training.early_stopping_patience"
                                           : NULL;
-    bool evaluates = job->validation.count && t->eval_every > 0;
+    bool evaluates = job->validation.count && (t->eval_every > 0 || t->eval_strategy == EVERY_EPOCH);
     if (asks && !evaluates)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: key '%s' compares evaluations, and there are none while the run goes on; write "

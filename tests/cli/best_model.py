@@ -80,6 +80,8 @@ with tempfile.TemporaryDirectory() as folder:
                         (dict(training__early_stopping_patience=2, data__validation="null"), ("early_stopping_patience", "data.validation")),
                         (dict(training__load_best_model_at_end="true", training__metric_for_best_model="f1"), ("metric_for_best_model", "f1", "loss"))):
         result, _ = train(folder, **keys)
+        planned = plim.run("plan", f"{folder}/job.yaml")
+        plim.ok(planned.returncode == 2 and planned.stderr == result.stderr, f"plan refuses it, too: {planned.stderr.strip()}")
         plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and all(w in result.stderr for w in words), f"refused by name: {result.stderr.strip()}")
     result, _ = train(folder, "--no-checkpoint", training__load_best_model_at_end="true")
     plim.ok(result.returncode == 2 and "--no-checkpoint" in result.stderr, f"nothing to keep: {result.stderr.strip()}")
