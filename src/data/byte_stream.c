@@ -38,6 +38,11 @@ size_t byte_stream_bytes_most(const struct input_file *file)
     return most[file->compression] + (form_is_sheet(file->form) ? sheet_bytes_most(file) : 0);
 }
 
+size_t byte_stream_sheet_bytes(const struct byte_stream *s)
+{
+    return s->sheet ? sheet_bytes_of(s->sheet) : 0;
+}
+
 static enum plim_status damaged(const struct byte_stream *s, const char *what, struct plim_error *err)
 {
     return plim_fail(err, PLIM_BAD_INPUT, "%s: the compressed data are damaged: %s; get the file again",

@@ -34,6 +34,8 @@ enum plim_status byte_stream_read(struct byte_stream *s, void *buf, size_t n, si
 enum plim_status byte_stream_skip(struct byte_stream *s, uint64_t offset, bool (*stopped)(void *arg),
                                   void *arg, struct plim_error *err);
 
+/* What its table takes beside buffers; 0: it is none. */
+size_t byte_stream_sheet_bytes(const struct byte_stream *s);
 /* The most memory a stream of this file takes. */
 size_t byte_stream_bytes_most(const struct input_file *file);
 

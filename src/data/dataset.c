@@ -51,7 +51,7 @@ enum data_form data_form_of(enum data_format format, enum data_form found)
         [DATA_AUTO] = FORM_TEXT,        [DATA_TEXT] = FORM_TEXT,     [DATA_LINES] = FORM_TEXT,
         [DATA_JSONL] = FORM_JSON_LINES, [DATA_TOKENS] = FORM_TOKENS, [DATA_CSV] = FORM_CSV,
         [DATA_CONLL] = FORM_CONLL};
-    bool records = found == FORM_JSON_ARRAY;
+    bool records = found == FORM_JSON_ARRAY || found == FORM_PARQUET;
     return format == DATA_AUTO || (format == DATA_JSONL && records) ? found : forms[format];
 }
 
@@ -100,7 +100,7 @@ static enum plim_status settle_format(struct dataset *d, struct plim_error *err)
 }
 
 /* What names the columns of a table is read at once: one that lacks a field is told before anything is planned. */
-static enum plim_status check_sheets(const struct dataset *d, struct plim_error *err)
+static enum plim_status check_sheets(struct dataset *d, struct plim_error *err)
 {
     struct intake_options intake;
     struct sheet_want want;
@@ -111,6 +111,7 @@ static enum plim_status check_sheets(const struct dataset *d, struct plim_error 
         struct byte_stream *s = NULL;
         if (!form_is_sheet(d->inputs.file[i].form)) continue;
         status = byte_stream_open(&d->inputs.file[i], &want, &s, err);
+        if (status == PLIM_OK) d->inputs.file[i].sheet_bytes = (int64_t)byte_stream_sheet_bytes(s);
         byte_stream_close(s);
     }
     return status;
@@ -133,10 +134,11 @@ static enum plim_status check_objective(const struct dataset *d, struct plim_err
     const struct objective_row *row = objective_row(o->objective);
     if (o->objective == OBJECTIVE_NEXT_TOKEN) return PLIM_OK;
     if (row->two_parts && o->format != DATA_JSONL)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "objective %s reads records with fields (JSON lines, CSV), and %s looks like %s; "
-                         "set data.format",
-                         row->name, d->inputs.file[0].path, form_name(d->inputs.file[0].form));
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "objective %s reads records with fields (JSON lines, CSV, Parquet), and %s looks like %s; "
+            "set data.format",
+            row->name, d->inputs.file[0].path, form_name(d->inputs.file[0].form));
     bool refuses = o->overlong == OVERLONG_REFUSE && o->objective == OBJECTIVE_SOURCE_TARGET;
     if (row->two_parts && (o->rows == ROWS_STREAM || (o->overlong != OVERLONG_TRUNCATE && !refuses)))
         return plim_fail(err, PLIM_BAD_INPUT,
@@ -175,7 +177,7 @@ static enum plim_status check_fields(const struct dataset *d, struct plim_error 
         return plim_fail(err, PLIM_BAD_INPUT, "messages need a chat template, and none was found");
     if (o->format != DATA_JSONL && (o->prompt_field || o->messages_field))
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "fields are for JSON lines and CSV, and %s looks like %s; set data.format",
+                         "fields are for JSON lines, CSV and Parquet, and %s looks like %s; set data.format",
                          d->inputs.file[0].path, form_name(d->inputs.file[0].form));
     if (o->format == DATA_TEXT && o->rows == ROWS_SAMPLES && o->overlong != OVERLONG_SPLIT)
         return plim_fail(err, PLIM_BAD_INPUT,

@@ -9,12 +9,12 @@
 
 #define FEW_LINES 32 /* that a rule looks at */
 
-static const char *const names[] = {"text",         "JSON lines", "tokens",     "CSV",
-                                    "a JSON array", "CoNLL data", "binary data"};
+static const char *const names[] = {"text",         "JSON lines", "tokens",         "CSV",
+                                    "a JSON array", "CoNLL data", "a Parquet file", "binary data"};
 
 const char *form_name(enum data_form form) { return names[form]; }
 
-bool form_is_sheet(enum data_form form) { return form >= FORM_CSV && form <= FORM_CONLL; }
+bool form_is_sheet(enum data_form form) { return form >= FORM_CSV && form <= FORM_PARQUET; }
 
 static bool ends_with(const char *text, size_t len, const char *suffix)
 {
@@ -43,8 +43,8 @@ static bool name_is_one_of(const char *path, const char *const *suffixes)
 
 #define UNPACK  "unpack it and give the files inside"
 #define INFLATE "decompress it, or compress it with gzip or zstd instead"
-#define NO_DATA "give text, JSON lines, CSV or token files"
-#define RESAVE  "save it as JSON lines (docs/data.md, Parquet and Arrow)"
+#define NO_DATA "give text, JSON lines, CSV, Parquet or token files"
+#define RESAVE  "save it as Parquet or JSON lines"
 
 struct magic {
     unsigned short at, len;
@@ -52,7 +52,6 @@ struct magic {
 };
 
 static const struct magic magics[] = {
-    {0, 4, "PAR1", "a Parquet file", RESAVE},
     {0, 6, "ARROW1", "an Arrow file", RESAVE},
     {0, 4, "\xff\xff\xff\xff", "an Arrow stream", RESAVE},
     {0, 4, "FEA1", "a Feather file", RESAVE},
@@ -264,6 +263,7 @@ struct form_guess form_guess(const char *path, const char *head, size_t n)
 {
     struct form_guess out = {.form = FORM_TEXT};
     if (n >= 8 && !memcmp(head, TOKEN_FILE_MAGIC, 8)) return (struct form_guess){.form = FORM_TOKENS};
+    if (n >= 4 && !memcmp(head, "PAR1", 4)) return (struct form_guess){.form = FORM_PARQUET};
     if (is_binary(head, n, &out)) return out;
     if (n >= 3 && !memcmp(head, "\xef\xbb\xbf", 3)) head += 3, n -= 3;
     if (is_json(path, head, n, &out)) return out;

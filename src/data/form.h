@@ -19,7 +19,8 @@ enum data_form {
     FORM_CSV,        /* rows of fields under a header; commas, tabs, semicolons or bars between them */
     FORM_JSON_ARRAY, /* one array of objects */
     FORM_CONLL,      /* a word and its labels on each line, an empty line between sentences */
-    FORM_REFUSED,    /* nothing that can be trained on */
+    FORM_PARQUET,
+    FORM_REFUSED, /* nothing that can be trained on */
 };
 
 struct form_guess {

@@ -43,9 +43,9 @@ static void guess_form(struct input_file *f, const char *head, size_t n)
     }
     struct form_guess guess = form_guess(f->path, head, n);
     f->form = guess.form, f->what = guess.what, f->advice = guess.advice;
-    if (!f->compression || f->form != FORM_TOKENS) return;
-    f->form = FORM_REFUSED, f->what = "a compressed token file";
-    f->advice = "decompress it: its samples are read in any order";
+    if (!f->compression || (f->form != FORM_TOKENS && f->form != FORM_PARQUET)) return;
+    f->what = f->form == FORM_TOKENS ? "a compressed token file" : "a compressed Parquet file";
+    f->form = FORM_REFUSED, f->advice = "decompress it: it is read in any order";
 }
 
 enum plim_status inputs_refuse_binary(const struct inputs *in, struct plim_error *err)

@@ -27,6 +27,7 @@ struct input_file {
     enum compression compression;
     enum data_form form;       /* as its content says */
     const char *what, *advice; /* FORM_REFUSED: what it is, and what to do with it */
+    int64_t sheet_bytes;       /* FORM_PARQUET: memory that reading takes, once somebody has measured it */
 };
 
 struct inputs {

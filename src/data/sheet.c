@@ -9,6 +9,7 @@ static const struct sheet_reader *reader_of(enum data_form form)
     static const struct sheet_reader *const readers[] = {[FORM_CSV] = &csv_reader,
                                                          [FORM_JSON_ARRAY] = &json_array_reader,
                                                          [FORM_CONLL] = &conll_reader,
+                                                         [FORM_PARQUET] = &parquet_reader,
                                                          [FORM_REFUSED] = NULL};
     return readers[form];
 }

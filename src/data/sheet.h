@@ -1,15 +1,16 @@
-/* sheet.h - the rows of a CSV file, a JSON array or CoNLL data, as JSON lines.
+/* sheet.h - the rows of a CSV file, a JSON array, CoNLL data or a Parquet file, as JSON lines.
  *
  *     struct sheet_want want = {.name = {"text"}, .count = 1};
  *     sheet_open(file, (struct sheet_source){read, arg}, &want, &sheet, &err);
  *     sheet_read(sheet, buf, sizeof buf, &got, &err);          // got < sizeof buf: the end
  *     sheet_close(sheet);
  *
- * Rows are converted while they are read, so a table takes a fixed amount of memory however long its rows are. What is
+ * Rows are converted while they are read, so a table takes a fixed amount of memory however long its rows are
+ * (a Parquet file: what its largest pages take). What is
  * read is a pure function of the file and of `want`, so a place in it is the same place the next time.
  *
  * Each row is written on the line on which it begins in the file, with empty lines for a header and for the rest of a row
- * of several lines: whoever counts lines counts those of the file.
+ * of several lines: whoever counts lines counts those of the file. A Parquet file has no lines, and rows are counted.
  *
  * PLIM_BAD_INPUT names the file, and the line where there is one.
  */
@@ -44,7 +45,9 @@ enum plim_status sheet_open(const struct input_file *file, struct sheet_source s
 void sheet_close(struct sheet *sheet);
 enum plim_status sheet_read(struct sheet *sheet, char *buf, size_t n, size_t *got, struct plim_error *err);
 
-/* The most memory a table of this file takes. */
+/* The most memory that this one takes beside its buffers: of a Parquet file known once its pages have been looked at. */
+size_t sheet_bytes_of(const struct sheet *sheet);
+/* The most memory a table of this file takes. Of a Parquet file file->sheet_bytes must have been set. */
 size_t sheet_bytes_most(const struct input_file *file);
 
 #endif

@@ -37,7 +37,7 @@ struct sheet_reader {
     size_t (*bytes_most)(const struct input_file *file);
 };
 
-extern const struct sheet_reader csv_reader, json_array_reader, conll_reader;
+extern const struct sheet_reader csv_reader, json_array_reader, conll_reader, parquet_reader;
 
 /* Have at least one byte of input at t->in[t->in_at]; false in *more: there is none. */
 enum plim_status sheet_more(struct sheet *t, bool *more, struct plim_error *err);

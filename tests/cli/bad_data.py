@@ -75,9 +75,15 @@ def forms(folder, path):
     for name, content in (("t.csv", out.getvalue()), ("csv.txt", out.getvalue()), ("t.tsv", tabs), ("t.json", json.dumps(rows, indent=1)),
                           ("array.txt", json.dumps(rows)), ("lines.json", GOOD), ("t.csv.gz", gzip.compress(out.getvalue().encode()))):
         plim.ok(tokens(name, content) == wanted, f"{name}: the tokens of JSON lines")
+    golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "parquet")
+    same = tokens("p.jsonl", open(f"{golden}/rows.jsonl", "rb").read())
+    for name in ("snappy", "zstd_v2", "gzip_pages", "none_v2"):
+        plim.ok(tokens(f"{name}.parquet", open(f"{golden}/{name}.parquet", "rb").read()) == same, f"Parquet, {name}: the tokens of JSON lines")
+    result = plim.run(*train(path, f"{folder}/snappy.parquet"), "--json")
+    plim.ok(len(plim.losses(result.stdout)) == 4, f"Parquet trains {result.stderr.strip()}")
     result = plim.run(*train(path, f"{folder}/t.csv"), "--json")
     plim.ok(len(plim.losses(result.stdout)) == 4, f"CSV trains {result.stderr.strip()}")
-    for name, content, word in (("a.parquet", b"PAR1\x15\x00", "a Parquet file"), ("b.txt", b"PK\x03\x04\x14\x00", "a ZIP archive"), ("c.txt", b"abc\0def", "binary data"),
+    for name, content, word in (("a.parquet", b"PAR1\x15\x00 cut off", "not a whole Parquet file"), ("b.txt", b"PK\x03\x04\x14\x00", "a ZIP archive"), ("c.txt", b"abc\0def", "binary data"),
                                 ("d.jsonl", b"ARROW1\0\0", "an Arrow file"), ("e.tar.gz", gzip.compress(bytes(257) + b"ustar"), "a tar archive"),
                                 ("f.json", '{\n"data": 1}', "one JSON value"), ("g.txt", "EU B-ORG\nis O\nold O\n", "CoNLL")):
         refused(name, train(path, write(f"{folder}/{name}", content)), [name, word])

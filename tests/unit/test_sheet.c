@@ -42,7 +42,7 @@ static void test_forms(void **state)
         {"a.conll", HEAD("x"), FORM_CONLL, NULL},
         {"a.txt", HEAD("EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n"), FORM_CONLL, NULL},
         {"a.txt", HEAD("PLIMTOK\nxx"), FORM_TOKENS, NULL},
-        {"a.txt", HEAD("PAR1\x15\x04"), FORM_REFUSED, "a Parquet file"},
+        {"a.txt", HEAD("PAR1\x15\x04"), FORM_PARQUET, NULL},
         {"a.txt", HEAD("ARROW1\0\0"), FORM_REFUSED, "an Arrow file"},
         {"a.txt", HEAD("\xff\xff\xff\xff\x10\0\0\0"), FORM_REFUSED, "an Arrow stream"},
         {"a.jsonl", HEAD("PK\x03\x04\x14\0"), FORM_REFUSED, "a ZIP archive"},
@@ -175,12 +175,76 @@ static void test_long_rows(void **state)
     data_rig_close(&rig);
 }
 
+/* The bytes of a file of tests/golden/parquet. */
+static size_t golden(const char *name, char *out, size_t size)
+{
+    char path[256];
+    snprintf(path, sizeof path, "tests/golden/parquet/%s", name);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t n = fread(out, 1, size - 1, file);
+    fclose(file);
+    out[n] = 0;
+    return n;
+}
+
+static void test_parquet(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"snappy", "zstd_v2", "gzip_pages", "none_v2"};
+    static char rows[1 << 16], bytes[1 << 16];
+    struct data_rig rig;
+    data_rig_open(&rig);
+    golden("rows.jsonl", rows, sizeof rows);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s.parquet", names[i]);
+        data_rig_write(&rig, "any.txt", bytes, golden(name, bytes, sizeof bytes));
+        for (size_t step = 1; step < 70000; step = step * 11 + 1)
+            if (strcmp(read_all(&rig, "any.txt", NULL, step), rows))
+                fail_msg("%s, %zu at a time", name, step);
+    }
+    assert_non_null(strstr(read_all(&rig, "any.txt", &text_field, 999), "\n{\"text\":\"the same text\"}\n"));
+    static const struct sheet_want other = {.name = {"body"}, .count = 1};
+    assert_non_null(strstr(read_all(&rig, "any.txt", &other, 999),
+                           "its columns are text, n, score, good, tokens, messages"));
+    data_rig_write(&rig, "a.txt", bytes, golden("refused_lz4.parquet", bytes, sizeof bytes));
+    assert_non_null(strstr(read_all(&rig, "a.txt", NULL, 999), "column 'text' is compressed by LZ4"));
+    data_rig_write(&rig, "a.txt", bytes, golden("refused_delta.parquet", bytes, sizeof bytes));
+    assert_non_null(strstr(read_all(&rig, "a.txt", NULL, 999), "column 'text' has the encoding delta text"));
+    data_rig_close(&rig);
+}
+
+/* Files that are cut off or changed in one byte: rows or an error, and nothing worse. */
+static void test_damaged_parquet(void **state)
+{
+    (void)state;
+    static char bytes[1 << 16];
+    struct data_rig rig;
+    data_rig_open(&rig);
+    size_t n = golden("zstd_v2.parquet", bytes, sizeof bytes), cuts = 0;
+    for (size_t i = 12; i < n; i += 7) {
+        data_rig_write(&rig, "cut.parquet", bytes, i);
+        read_all(&rig, "cut.parquet", NULL, 65536);
+        cuts += err.status == PLIM_BAD_INPUT;
+    }
+    assert_int_equal(cuts, (n - 12 + 6) / 7);
+    n = golden("snappy.parquet", bytes, sizeof bytes);
+    for (size_t i = 4; i < n; i += 3) {
+        bytes[i] = (char)(bytes[i] ^ (i % 2 ? 0xff : 0x11));
+        data_rig_write(&rig, "bad.parquet", bytes, n);
+        read_all(&rig, "bad.parquet", NULL, 65536);
+        bytes[i] = (char)(bytes[i] ^ (i % 2 ? 0xff : 0x11));
+    }
+    data_rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_forms),           cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_long_rows),       cmocka_unit_test(test_parquet),
+        cmocka_unit_test(test_damaged_parquet),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
