@@ -41,9 +41,9 @@ struct engine;
 #define ENGINE_FAILED "failed"
 
 struct engine_options {
-    const char *model;         /* folder */
-    int64_t budget;            /* bytes of the device; 0: no line */
-    int64_t limit;             /* bytes that a plan may take where there is no budget; 0: what the device has free */
+    const char *model; /* folder */
+    int64_t budget;    /* bytes of the device; 0: no line */
+    int64_t limit;     /* bytes that a plan may take where there is no budget; 0: what the device has free */
     int64_t host_budget;       /* bytes of the host beside a device with its own memory; 0: no line */
     int64_t max_context;       /* positions of the largest request; 0: the model's, or as many as fit */
     int parallel;              /* requests that run at once, at most; 0: as many as fit, up to 256 */
