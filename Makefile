@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 30
 
 .DEFAULT_GOAL := all
-.PHONY: all dev demo test test-quick asan tsan bench coverage fuzz format check install docs clean help deps build-deps
+.PHONY: all dev demo test test-quick test-long asan tsan bench coverage fuzz format check install docs clean help deps build-deps
 
 all: build-deps  ## build the program (build/release/plimsoll)
 	@tools/build release program
@@ -27,6 +27,10 @@ test-live: build-deps ## comparisons with PyTorch, transformers and sentence-tra
 	@tools/deps.sh live
 	@tools/build release
 	@tools/run-tests --live build/release golden cli
+
+test-long: deps  ## ranks in full: every family of models at every stage, kills at 40 points (hours on two cores)
+	@tools/build release
+	@PLIMSOLL_LONG_TESTS=1 tools/run-tests build/release fault -k ranks
 
 asan: deps       ## unit and fault tests with the address and undefined-behaviour sanitizers
 	@tools/build asan

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const names[] = {"plan",   "note",       "resume", "step",   "eval",
-                                    "replan", "checkpoint", "end",    "memory", "refused"};
+static const char *const names[] = {"plan",       "note", "resume", "step",    "eval", "replan",
+                                    "checkpoint", "end",  "memory", "refused", "epoch"};
 
 static void put_memory(struct json_writer *w, const struct train_event *e)
 {
@@ -28,6 +28,10 @@ static void put_memory(struct json_writer *w, const struct train_event *e)
         json_str(w, "strain", strain_name(e->monitor->strain));
     }
     json_end_object(w);
+    if (!e->rank_used) return;
+    json_begin_array(w, "ranks");
+    for (int r = 0; r < e->ranks; r++) json_int(w, NULL, e->rank_used[r]);
+    json_end_array(w);
 }
 
 /* The four lines of the budget in bytes, and the shares of any memory that they stand for. */
@@ -66,6 +70,19 @@ static void put_process(struct json_writer *w)
     json_str(w, "host", host);
 }
 
+/* One pass over the data, where it is known how much that is. */
+static void put_epoch(struct json_writer *w, const struct job *job, const struct plan *plan)
+{
+    json_int(w, "effective_batch", job_rows_of_all(job));
+    if (job->training.epochs > 0) json_double(w, "epochs", job->training.epochs);
+    if (job->epoch.rows) {
+        json_int(w, "epoch_rows", job->epoch.rows);
+        json_int(w, "epoch_steps", job_epoch_steps(job));
+        json_double(w, "epoch_s", report_epoch_seconds(job, plan));
+    }
+    json_double(w, "run_s", report_run_seconds(job, plan));
+}
+
 static void put_plan(struct json_writer *w, struct train_log *log, const struct train_event *e)
 {
     json_str(w, "device", log->facts->name);
@@ -76,12 +93,20 @@ static void put_plan(struct json_writer *w, struct train_log *log, const struct 
     json_int(w, "arena_bytes", e->plan->layout.arena_bytes);
     json_int(w, "host_bytes", e->plan->layout.tier_bytes[TIER_HOST]);
     json_int(w, "disk_bytes", e->plan->disk);
+    put_epoch(w, log->job, e->plan);
     put_classes(w, e->plan);
     put_lines(w, log, e);
     report_json_knobs(w, "knobs", log->job, &e->plan->knobs);
     json_double(w, "predicted_ms", 1e3 * e->plan->step_seconds);
     json_double(w, "plan_ms",
                 1e3 * (e->kind == TRAIN_REPLANNED ? e->moves.plan_seconds : e->plan->search.seconds));
+}
+
+/* Rates of a step or of the run: rows are samples, unless they are packed; micro-batches are batches. */
+static void put_rates(struct json_writer *w, const struct train_event *e, double seconds)
+{
+    json_double(w, "samples_per_s", seconds > 0 ? (double)e->rows / seconds : 0);
+    json_double(w, "batches_per_s", seconds > 0 ? (double)e->passes / seconds : 0);
 }
 
 /* Rows, positions that were computed for them, and the share of those that were padding. */
@@ -133,6 +158,8 @@ static void put_step(struct json_writer *w, const struct train_event *e)
     json_int(w, "tokens", e->tokens);
     json_double(w, "tokens_per_s", e->tokens_per_s);
     json_double(w, "step_ms", e->seconds * 1e3);
+    put_rates(w, e, e->seconds);
+    json_double(w, "epoch", e->epoch);
     put_padding(w, e);
     if (e->scale != 1) json_double(w, "loss_scale", e->scale);
     if (e->skipped) json_bool(w, "skipped", true);
@@ -175,6 +202,10 @@ static void put_fields(struct json_writer *w, struct train_log *log, const struc
     case TRAIN_REFUSED:
         explanation_json(e->why, w);
         break;
+    case TRAIN_EPOCH:
+        json_int(w, "epoch", (int64_t)e->epoch);
+        if (log->job->training.epochs > 0) json_double(w, "epochs", log->job->training.epochs);
+        break;
     case TRAIN_RESUMED:
     case TRAIN_SAVED:
         json_str(w, "path", e->text);
@@ -193,6 +224,9 @@ static void put_fields(struct json_writer *w, struct train_log *log, const struc
         put_peaks(w, e);
         json_int(w, "rss_peak", e->rss_peak);
         put_padding(w, e);
+        json_double(w, "epoch", e->epoch);
+        put_rates(w, e, clock_seconds() - log->started);
+        if (e->skipped_steps) json_int(w, "skipped_steps", e->skipped_steps);
         if (e->bad_records) json_int(w, "bad_records", e->bad_records);
         if (e->dropped_samples) json_int(w, "dropped_samples", e->dropped_samples);
         json_double(w, "seconds", clock_seconds() - log->started);
@@ -228,10 +262,11 @@ static void write_json(struct train_log *log, const struct train_event *e)
     strbuf_release(&line);
 }
 
-/* Hours and minutes left, at the speed so far. */
+/* Hours and minutes left, at the speed of the steps made since the run was started or resumed. */
 static const char *time_left(const struct train_log *log, const struct train_event *e, char *buf, size_t size)
 {
-    double each = (clock_seconds() - log->started) / (double)(e->step ? e->step : 1);
+    int64_t made = e->step - log->first_step;
+    double each = (clock_seconds() - log->stepping) / (double)(made > 0 ? made : 1);
     long left = lround(each * (double)(e->steps - e->step));
     snprintf(buf, size, left >= 3600 ? "%ld:%02ld h" : "%ld:%02ld", left >= 3600 ? left / 3600 : left / 60,
              left >= 3600 ? left / 60 % 60 : left % 60);
@@ -257,7 +292,11 @@ static void draw_step(struct train_log *log, const struct train_event *e)
     int from = log->nlosses > 16 ? log->nlosses - 16 : 0;
     if (log->bar)
         table_spark(&line, log->losses + from, (size_t)(log->nlosses - from)), strbuf_addf(&line, "  ");
-    strbuf_addf(&line, "%.0f tok/s  %s of %s", e->tokens_per_s, bytes_format(used, (uint64_t)e->used),
+    strbuf_addf(&line, "%.0f tok/s  ", e->tokens_per_s);
+    if (!log->bar && e->seconds > 0)
+        strbuf_addf(&line, "%.3g samples/s  %.3g batches/s  ", (double)e->rows / e->seconds,
+                    (double)e->passes / e->seconds);
+    strbuf_addf(&line, "%s of %s", bytes_format(used, (uint64_t)e->used),
                 bytes_format(budget, (uint64_t)e->budget));
     if (e->padding) strbuf_addf(&line, "  %.0f %% padding", 100 * (double)e->padding / (double)e->positions);
     if (e->status != MEMORY_NORMAL) strbuf_addf(&line, " (%s)", memory_status_name(e->status));
@@ -278,6 +317,34 @@ static void tell_experts(const struct train_log *log, const struct router *r)
     }
 }
 
+/* How large a step is, and how long epoch and run take by the plan. */
+static void tell_run(const struct train_log *log, const struct train_event *e)
+{
+    const struct knobs *k = &e->plan->knobs;
+    struct strbuf line = STRBUF_INIT;
+    strbuf_addf(&line, "effective batch %lld rows (micro-batch %lld x accumulation %lld",
+                (long long)job_rows_of_all(log->job), (long long)k->micro_batch, (long long)k->accumulation);
+    if (log->job->ranks > 1) strbuf_addf(&line, " x %d ranks", log->job->ranks);
+    strbuf_add(&line, "); predicted: ");
+    report_run(log->job, e->plan, &line);
+    fputs(strbuf_text(&line), log->people);
+    strbuf_release(&line);
+}
+
+/* What a re-plan moved, and what it gave back. */
+static void tell_moves(const struct train_log *log, const struct train_event *e)
+{
+    char moved[BYTES_TEXT], freed[BYTES_TEXT];
+    int64_t less = log->planned - e->plan->total;
+    if (e->moves.moved_bytes)
+        fprintf(log->people, "  moved %s in %.1f ms", bytes_format(moved, (uint64_t)e->moves.moved_bytes),
+                1e3 * e->moves.move_seconds);
+    else
+        fprintf(log->people, "  weights and state already in place");
+    if (less > 0) fprintf(log->people, ", freed %s", bytes_format(freed, (uint64_t)less));
+    fputc('\n', log->people);
+}
+
 static void tell_plan(struct train_log *log, const struct train_event *e)
 {
     char total[BYTES_TEXT], budget[BYTES_TEXT], recompute[64], state[96], params[64], activations[64];
@@ -293,6 +360,11 @@ static void tell_plan(struct train_log *log, const struct train_event *e)
         k->param_tier != TIER_DEVICE ? knobs_param_text(k, params, sizeof params) : "",
         knobs_activations_text(k, activations, sizeof activations),
         k->optimizer_in_backward ? ", optimizer in backward" : "");
+    if (e->kind == TRAIN_PLANNED)
+        tell_run(log, e);
+    else
+        tell_moves(log, e);
+    log->planned = e->plan->total;
 }
 
 static void tell_eval(struct train_log *log, const struct train_event *e)
@@ -311,6 +383,16 @@ static void tell_ended(struct train_log *log, const struct train_event *e)
             bytes_format(planned, (uint64_t)e->planned_peak[TIER_DEVICE]),
             bytes_format(ledger, (uint64_t)e->ledger_peak[TIER_DEVICE]),
             bytes_format(rss, (uint64_t)e->rss_peak), (long long)e->step, clock_seconds() - log->started);
+    double seconds = clock_seconds() - log->started;
+    if (e->rows && seconds > 0) {
+        fprintf(log->people, "%lld rows trained", (long long)e->rows);
+        if (log->job->epoch.rows) fprintf(log->people, ", %.2f epochs so far", e->epoch);
+        fprintf(log->people, ": %.3g samples/s, %.3g batches/s\n", (double)e->rows / seconds,
+                (double)e->passes / seconds);
+    }
+    if (e->skipped_steps)
+        fprintf(log->people, "%lld steps were skipped: their loss or gradients were not finite\n",
+                (long long)e->skipped_steps);
     if (e->padding)
         fprintf(log->people, "%.1f %% of the %lld computed positions were padding\n",
                 100 * (double)e->padding / (double)e->positions, (long long)e->positions);
@@ -347,6 +429,11 @@ static void tell_people(struct train_log *log, const struct train_event *e)
     case TRAIN_REFUSED:
         tell_refusal(log, e);
         break;
+    case TRAIN_EPOCH:
+        fprintf(log->people, "%sstarting epoch %.0f", clear, e->epoch);
+        if (log->job->training.epochs > 0) fprintf(log->people, "/%g", ceil(log->job->training.epochs));
+        fputc('\n', log->people);
+        break;
     case TRAIN_RESUMED:
         fprintf(log->people, "going on after step %lld from %s\n", (long long)e->step, e->text);
         break;
@@ -364,6 +451,7 @@ static void tell_people(struct train_log *log, const struct train_event *e)
 
 void train_log_begin(struct train_log *log, const char *folder, const struct plan *plan)
 {
+    log->stepping = clock_seconds();
     train_folder_begin(&log->folder, folder, log->resume, log->json);
     train_folder_plan(&log->folder, plan, log->facts);
 }
@@ -372,6 +460,7 @@ static void put_event(struct train_log *log, const struct train_event *event)
 {
     bool rare = event->kind == TRAIN_STEP && event->step % log->job->training.log_every &&
                 event->step != event->steps;
+    if (event->kind == TRAIN_RESUMED) log->first_step = event->step;
     if (rare) return;
     if (event->kind == TRAIN_REPLANNED) train_folder_plan(&log->folder, event->plan, log->facts);
     if (log->json || log->folder.log || !log->folder.begun) write_json(log, event);

@@ -13,7 +13,10 @@ struct train_log {
     bool verbose; /* people hear of every layer's experts, too */
     bool failed;  /* a JSON line could not be written */
     double started;
-    double losses[48]; /* the last ones, for the curve */
+    double stepping;    /* when the first step began */
+    int64_t first_step; /* steps done before this run: --resume */
+    int64_t planned;    /* bytes of the plan told last */
+    double losses[48];  /* the last ones, for the curve */
     int nlosses;
     struct job *job;
     const struct device_facts *facts; /* what it runs on */

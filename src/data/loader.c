@@ -52,6 +52,7 @@ struct window_row {
 /* What a row has. */
 struct extent {
     int64_t positions, targets, source;
+    uint64_t epoch; /* of its first sample */
 };
 
 enum { ROWS_MOST = 2 }; /* of a sample */
@@ -402,8 +403,8 @@ static void end_rows(const struct loader *l, const struct rows *rows, int64_t us
     }
 }
 
-/* The next row of the global order; it has no positions when there is none. */
-static enum plim_status form_row(struct loader *l, const struct rows *rows, struct extent *out,
+/* The next row of the global order; it has no positions when there is none, or with `stays` none left in this epoch. */
+static enum plim_status form_row(struct loader *l, const struct rows *rows, bool stays, struct extent *out,
                                  struct plim_error *err)
 {
     int64_t used = 0, time = dataset_time(l->data);
@@ -415,12 +416,13 @@ static enum plim_status form_row(struct loader *l, const struct rows *rows, stru
         status = peek(l, rows->ids != NULL, &v, err);
         if (status != PLIM_OK) break;
         if (v.none) {
-            if (used) break;
+            if (used || stays) break;
             status = next_epoch(l, err);
             continue;
         }
         if (used && used + v.positions > time) break;
         if (rows->ids) objective_put(dataset_rules(l->data), &v.sample, rows, used);
+        if (!used) out->epoch = l->at.epoch;
         used += v.positions, out->targets += v.targets, out->source += v.source;
         l->at.index++;
         if (!packing) break;
@@ -434,11 +436,6 @@ static enum plim_status form_row(struct loader *l, const struct rows *rows, stru
 }
 
 /* --- windows --- */
-
-static bool is_mine(const struct loader *l)
-{
-    return l->at.rows % (uint64_t)l->options.ranks == (uint64_t)l->options.rank;
-}
 
 static int longer(const void *a, const void *b)
 {
@@ -489,14 +486,16 @@ static void place_rows(const struct loader *l, const struct rows *all, int64_t f
 static enum plim_status add_row(struct loader *l, struct loader_window *out, bool *over,
                                 struct plim_error *err)
 {
-    bool mine = is_mine(l) || l->options.sorted;
+    bool mine = out->all_rows % l->options.ranks == l->options.rank || l->options.sorted;
+    bool stays = l->options.whole_epochs && out->all_rows > 0;
     struct extent has;
     struct rows rows[ROWS_MOST] = {0};
     struct window_row here = {.at = l->at, .number = (int32_t)out->rows};
     if (mine && !l->indexed) place_rows(l, &l->stored, out->rows * rows_of_sample(l), 1, rows);
-    enum plim_status status = form_row(l, rows, &has, err);
+    enum plim_status status = form_row(l, rows, stays, &has, err);
     *over = has.positions < 1;
     if (status != PLIM_OK || *over) return status;
+    if (!out->all_rows) out->epoch = has.epoch;
     out->all_rows++, out->all_targets += has.targets;
     here.targets = has.targets;
     here.length = (int32_t)length_of(l, has.positions, has.source);
@@ -544,12 +543,12 @@ static enum plim_status fill_indexed(struct loader *l, const struct window_row *
     if (l->options.grouped) { /* a group is costly to make, and another one's row may be next */
         struct view v;
         status = read_sample(l, row->sample, row->epoch, &v, err);
-        if (status == PLIM_OK) has = (struct extent){v.positions, v.targets, v.source};
+        if (status == PLIM_OK) has = (struct extent){.positions = v.positions, .source = v.source};
         if (status == PLIM_OK)
             objective_put(dataset_rules(l->data), &v.sample, to, 0), end_rows(l, to, has.positions);
     } else {
         l->at = row->at;
-        status = form_row(l, to, &has, err);
+        status = form_row(l, to, false, &has, err);
     }
     if (status == PLIM_OK && has.positions + has.source != row->used)
         return plim_fail(err, PLIM_BUG, "a row of the window is gone");

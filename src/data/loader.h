@@ -13,7 +13,7 @@
  * with targets -1. Without, each sample has a row.
  *
  * The order depends neither on the number of workers nor on how rows are asked for. Rank r of n gets the rows
- * whose number in the global order is r modulo n, and the state counts global rows: a run may go on with another
+ * whose number in the window is r modulo n, and the state counts global rows: a run may go on with another
  * number of ranks and neither repeats nor skips one. Where windows are sorted, all ranks' rows are sorted together and dealt
  * out like that: row b of rank r is row b * n + r of the step, as one rank has them, and ranks have rows of like lengths.
  *
@@ -43,10 +43,11 @@
 
 struct loader_options {
     uint64_t seed;
-    bool sorted;   /* rows of a window, longest first */
-    bool grouped;  /* windows of samples of like length; needs window_rows */
-    bool in_order; /* no shuffling */
-    bool once;     /* one epoch, then windows come up short */
+    bool sorted;       /* rows of a window, longest first */
+    bool grouped;      /* windows of samples of like length; needs window_rows */
+    bool in_order;     /* no shuffling */
+    bool once;         /* one epoch, then windows come up short */
+    bool whole_epochs; /* a window ends with its epoch: the last one of each has the rows that are left */
     int workers, prefetch;
     size_t max_line; /* bytes of a line that is accepted: the loader has memory for one such */
     int64_t shuffle_samples;
@@ -66,7 +67,7 @@ struct loader_state {
 };
 
 struct loader_window {
-    int64_t rows;     /* of this rank; fewer than asked for only at the end of `once` */
+    int64_t rows;     /* of this rank; fewer than asked for only at the end of `once`, or of `whole_epochs` */
     int64_t all_rows; /* of all ranks */
     int64_t
         slots; /* rows of the rank that has the most: ranks cut these into passes, and so have equally many */
@@ -74,6 +75,7 @@ struct loader_window {
     int64_t all_targets;   /* of all ranks' rows */
     int64_t positions;     /* in use, of this rank's rows, sources counted too */
     int64_t all_positions; /* of all ranks' rows */
+    uint64_t epoch;        /* of the first row; counted from 0 */
     const int32_t *
         lengths; /* [slots] positions that rows need, in the order in which they will be filled; where rows are sorted, the same on every rank: the longest of theirs; until the next window */
 };

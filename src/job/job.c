@@ -349,6 +349,7 @@ static enum plim_status settle_words(struct job *job, struct plim_error *err)
                              "%s: key 'training.debug': '%.80s' is not known; write underflow_overflow",
                              job->name, t->debug.items[i]);
     t->check_numerics = t->debug.count > 0;
+    t->whole_epochs = t->epochs > 0;
     if (t->steps < 1 && t->epochs <= 0)
         return plim_fail(
             err, PLIM_BAD_INPUT,
@@ -520,10 +521,16 @@ bool job_counts_epochs(const struct job *job)
            (t->eval_strategy == EVERY_EPOCH && job->validation.count);
 }
 
+int64_t job_epoch_steps(const struct job *job)
+{
+    int64_t rows = job_rows_of_all(job);
+    return (job->epoch.rows + rows - 1) / rows;
+}
+
 void job_settle_epoch(struct job *job)
 {
     struct job_training *t = &job->training;
-    int64_t rows = job_rows_of_all(job), steps = (job->epoch.rows + rows - 1) / rows;
+    int64_t steps = job_epoch_steps(job);
     if (steps < 1) return;
     if (t->epochs > 0) job_origin_follow(job, "training.steps", "training.epochs");
     if (t->eval_strategy == EVERY_EPOCH) {

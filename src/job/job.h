@@ -127,9 +127,11 @@ struct job_training {
     struct string_list debug; /* words of TrainingArguments */
     bool check_numerics;      /* training.debug: underflow_overflow */
     double epochs;            /* 0: not given */
+    bool whole_epochs; /* the job gives epochs: a step ends with its epoch, also where --steps ends the run */
     double loss_scale;
     int64_t loss_scale_window, loss_scale_hysteresis;
     double min_loss_scale;
+    int64_t max_skipped;        /* steps in a row whose loss or gradient is not finite, before the run ends */
     bool profile;               /* ops are timed */
     const char *link, *network; /* of job/cluster.h, or "auto" */
     int64_t threads;
@@ -189,6 +191,8 @@ struct job_monitor {
     bool enabled;    /* monitoring.enabled */
     bool silent;     /* training.memory.silent_mode: warnings are not printed; statuses and actions stay */
     double interval; /* monitoring.interval: seconds between two readings */
+    int64_t
+        log_every; /* monitoring.log_every: steps between two step lines of memory; 0: on a change alone */
     uint64_t
         reserve; /* monitoring.reserve: with budget: auto, bytes left free beside what others take; 0: 5 % */
 };
@@ -333,6 +337,8 @@ enum plim_status job_check_wishes(struct job *job, struct plim_error *err);
 /* Rows of a micro-batch that dynamic_batching and max_micro_batch_size allow; *most 0: no limit. */
 void job_micro_bounds(const struct job *job, int64_t *least, int64_t *most);
 
+/* Optimizer steps of one epoch whose rows are known; 0: they are not. */
+int64_t job_epoch_steps(const struct job *job);
 /* When the rows of an epoch are known: steps between evaluations and checkpoints where a strategy says epoch. */
 void job_settle_epoch(struct job *job);
 /* Must the rows of an epoch be counted before the run begins? */

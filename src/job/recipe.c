@@ -137,6 +137,7 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
                                     .weight_decay = (float)t->weight_decay,
                                     .global_norm = needs_global_norm(job) || !knobs->optimizer_in_backward,
                                     .in_backward = knobs->optimizer_in_backward,
+                                    .guards_loss = knobs->optimizer_in_backward && job->ranks <= 1,
                                     .part = part};
     const struct model_spec *s = &job->spec;
     update.joint_rows[0] = (int64_t)s->num_heads * s->head_dim;

@@ -139,7 +139,7 @@ static void check_greedy(const struct doctor_case *c, struct strbuf *out)
 static void check_saves(const struct doctor_case *c, struct strbuf *out)
 {
     const struct job *job = c->job;
-    double seconds = c->report ? report_run_seconds(c->report) : 0;
+    double seconds = c->report ? report_run_seconds(job, c->report->plan) : 0;
     char text[DURATION_TEXT];
     bool asks_for_none = job->training.save_strategy == EVERY_NEVER;
     if (job->training.save_every > job->training.steps) {

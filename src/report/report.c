@@ -171,7 +171,7 @@ static void put_epoch(struct json_writer *w, const struct plan_report *r)
     json_int(w, "rows", e->rows);
     json_int(w, "tokens", e->tokens);
     json_double(w, "padding", e->positions ? 1 - (double)e->tokens / (double)e->positions : 0);
-    json_double(w, "predicted_s", report_epoch_seconds(r));
+    json_double(w, "predicted_s", report_epoch_seconds(r->job, r->plan));
     json_bool(w, "exact", e->exact);
     json_end_object(w);
 }
@@ -193,7 +193,7 @@ static void put_predicted(struct json_writer *w, const struct plan_report *r)
     json_begin_object(w, "predicted");
     json_double(w, "step_ms", seconds * 1e3);
     json_double(w, "tokens_per_s", seconds > 0 ? (double)tokens / seconds : 0);
-    json_double(w, "run_s", report_run_seconds(r));
+    json_double(w, "run_s", report_run_seconds(r->job, r->plan));
     json_int(w, "steps", r->job->training.steps);
     json_end_object(w);
 }

@@ -83,8 +83,10 @@ enum { DURATION_TEXT = 32 };
 char *report_duration(char buf[DURATION_TEXT], double seconds);
 
 /* Predicted seconds of one pass over the training data, and of the run; 0: unknown. */
-double report_epoch_seconds(const struct plan_report *report);
-double report_run_seconds(const struct plan_report *report);
+double report_epoch_seconds(const struct job *job, const struct plan *plan);
+double report_run_seconds(const struct job *job, const struct plan *plan);
+/* "an epoch is about 4000 rows, 125 steps, 38 % padding: 1.2 min; the run's 100 steps take 57.6 s", and a new line. */
+void report_run(const struct job *job, const struct plan *plan, struct strbuf *out);
 
 /* What a trick saves in one place: "83.0 GiB", "takes 89.7 GiB", "-" for nothing. Returns buf. */
 enum { SAVED_TEXT = 48 };

@@ -150,22 +150,6 @@ static void put_search(const struct plan_search_report *s, bool fits, struct str
     strbuf_addf(out, " (%d tapes, %lld ops, %.1f ms)\n\n", s->tapes, (long long)s->work, s->seconds * 1e3);
 }
 
-/* "an epoch is about 4000 rows, 125 steps, 38 % of them padding: 1.2 min; the run's 100 steps: 57.6 s" */
-static void put_run(const struct plan_report *r, struct strbuf *out)
-{
-    const struct job_epoch *e = &r->job->epoch;
-    char text[DURATION_TEXT];
-    strbuf_add(out, "  ");
-    if (e->rows)
-        strbuf_addf(out, "an epoch is %s%lld rows, %.0f steps, %.0f %% padding: %s; ",
-                    e->exact ? "" : "about ", (long long)e->rows,
-                    ceil((double)e->rows / (double)job_rows_of_all(r->job)),
-                    100 * (1 - (double)e->tokens / (double)e->positions),
-                    report_duration(text, report_epoch_seconds(r)));
-    strbuf_addf(out, "the run's %lld steps take %s\n", (long long)r->job->training.steps,
-                report_duration(text, report_run_seconds(r)));
-}
-
 static void put_knobs(const struct plan_report *r, struct strbuf *out)
 {
     const struct knobs *k = &r->plan->knobs;
@@ -187,7 +171,8 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
     int64_t tokens = job_rows_of_all(r->job) * r->request->time;
     strbuf_addf(out, "\n  predicted %s a step, %.0f tokens/s%s\n", report_duration(step, seconds),
                 seconds > 0 ? (double)tokens / seconds : 0, report_ranks(r) > 1 ? " of all ranks" : "");
-    put_run(r, out);
+    strbuf_add(out, "  ");
+    report_run(r->job, r->plan, out);
     put_search(&r->plan->search, r->plan->fits, out);
 }
 

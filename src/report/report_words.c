@@ -27,22 +27,39 @@ char *report_duration(char buf[DURATION_TEXT], double seconds)
 }
 
 /* Steps take as long as their share of all positions; the update is a small part of them. */
-static double seconds_a_row(const struct plan_report *r)
+static double seconds_a_row(const struct job *job, const struct plan *plan)
 {
-    const struct job_epoch *e = &r->job->epoch;
-    double row = r->plan->step_seconds / (double)job_rows_of_all(r->job);
-    int64_t time = r->request->time, positions = time + job_source_time(r->job, time);
+    const struct job_epoch *e = &job->epoch;
+    double row = plan->step_seconds / (double)job_rows_of_all(job);
+    int64_t positions = job->max_length + job_source_time(job, job->max_length);
     return e->rows ? row * (double)e->positions / ((double)e->rows * (double)positions) : row;
 }
 
-double report_epoch_seconds(const struct plan_report *r)
+double report_epoch_seconds(const struct job *job, const struct plan *plan)
 {
-    return (double)r->job->epoch.rows * seconds_a_row(r);
+    return (double)job->epoch.rows * seconds_a_row(job, plan);
 }
 
-double report_run_seconds(const struct plan_report *r)
+double report_run_seconds(const struct job *job, const struct plan *plan)
 {
-    return (double)r->job->training.steps * (double)job_rows_of_all(r->job) * seconds_a_row(r);
+    double rows = (double)job->training.steps * (double)job_rows_of_all(job);
+    if (job->training.epochs > 0 && job->epoch.rows) rows = job->training.epochs * (double)job->epoch.rows;
+    return rows * seconds_a_row(job, plan);
+}
+
+void report_run(const struct job *job, const struct plan *plan, struct strbuf *out)
+{
+    const struct job_epoch *e = &job->epoch;
+    char text[DURATION_TEXT];
+    if (e->rows) {
+        strbuf_addf(out, "an epoch is %s%lld rows, %lld steps", e->exact ? "" : "about ", (long long)e->rows,
+                    (long long)job_epoch_steps(job));
+        if (e->tokens)
+            strbuf_addf(out, ", %.0f %% padding", 100 * (1 - (double)e->tokens / (double)e->positions));
+        strbuf_addf(out, ": %s; ", report_duration(text, report_epoch_seconds(job, plan)));
+    }
+    strbuf_addf(out, "the run's %lld steps take %s\n", (long long)job->training.steps,
+                report_duration(text, report_run_seconds(job, plan)));
 }
 
 char *report_saved(char buf[SAVED_TEXT], int64_t bytes)

@@ -79,6 +79,7 @@ struct update_options {
     bool global_norm;    /* clipping or loss scaling: sum of squares of all gradients first */
     bool in_backward;    /* each parameter is updated as soon as its gradient is complete;
                                               needs accumulation 1 and no global norm */
+    bool guards_loss;    /* in_backward: nothing is updated when the loss is not finite; of one rank alone */
     enum tape_part part; /* TAPE_LOOP: what follows the global norm is left out, for pass_part drops it */
 };
 enum plim_status pass_update(struct tape *tape, const struct update_options *options, struct plim_error *err);

@@ -1,7 +1,8 @@
 /* pass_update.c - optimizer ops: at the end, or each as soon as its gradient is complete.
  *
  * Inside the backward part a parameter is updated after the last op that reads it or writes its gradient, so the
- * mathematics is that of an update at the end, and gradients are never all alive. */
+ * mathematics is that of an update at the end, and gradients are never all alive. The loss is known before the first of these
+ * updates: a clip op over it, in place of gradients, has them change nothing when it is not finite. */
 #include "tape/pass.h"
 #include "base/hash.h"
 #include "tensor/quant8.h"
@@ -229,6 +230,29 @@ static void append_update(struct tape *tape, struct update *update)
     update->many = NULL;
 }
 
+/* What a clip op tells the updates (enum clip_value). */
+static int coef_of(struct tape *tape, const char *label, enum tensor_class cls, unsigned flags)
+{
+    struct tensor coef = {.label = label,
+                          .layer = -1,
+                          .type = DT_F32,
+                          .cls = cls,
+                          .flags = TENSOR_STAT | flags,
+                          .ndim = 1,
+                          .dim = {CLIP_COUNT},
+                          .view_of = -1,
+                          .owner = -1};
+    return tape_tensor(tape, &coef);
+}
+
+static void append_clip(struct update_pass *u, int sums)
+{
+    struct op op = tape_op(OP_CLIP, -1);
+    op.part = PART_UPDATE, op.in[CLIP_SUMS] = sums, op.in[CLIP_SCALARS] = u->scalars,
+    op.out[CLIP_COEF] = u->coef;
+    tape_append(u->tape, &op);
+}
+
 /* The sum of squares of each gradient, wherever it is made (pass_offload), and the multiplier made of all of them. */
 static void emit_global_norm(struct update_pass *u, int end)
 {
@@ -244,17 +268,8 @@ static void emit_global_norm(struct update_pass *u, int end)
                          .dim = {grads},
                          .view_of = -1,
                          .owner = -1};
-    struct tensor coef = {.label = "clip",
-                          .layer = -1,
-                          .type = DT_F32,
-                          .cls = CLASS_IO,
-                          .flags = TENSOR_STAT | TENSOR_OUTPUT,
-                          .ndim = 1,
-                          .dim = {CLIP_COUNT},
-                          .view_of = -1,
-                          .owner = -1};
     int sum_id = tape_tensor(tape, &sum);
-    u->coef = tape_tensor(tape, &coef);
+    u->coef = coef_of(tape, "clip", CLASS_IO, TENSOR_OUTPUT);
     for (int i = 0; i < end; i++) {
         if (tape->tensors[i].cls != CLASS_GRAD) continue;
         struct op op = tape_op(OP_SUMSQ, -1);
@@ -262,10 +277,17 @@ static void emit_global_norm(struct update_pass *u, int end)
         op.out[SUMSQ_SUM] = tape_view_rows(tape, sum_id, next++, 1);
         tape_append(tape, &op);
     }
-    struct op op = tape_op(OP_CLIP, -1);
-    op.part = PART_UPDATE, op.in[CLIP_SUMS] = sum_id, op.in[CLIP_SCALARS] = u->scalars,
-    op.out[CLIP_COEF] = u->coef;
-    tape_append(tape, &op);
+    append_clip(u, sum_id);
+}
+
+/* The last op that adds to the loss; -1: the tape has none. */
+static int last_of_loss(const struct tape *tape, int loss)
+{
+    int last = -1;
+    for (int i = 0; i < tape->nops && loss >= 0; i++)
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (tape->ops[i].out[k] == loss) last = i;
+    return last;
 }
 
 /* For each gradient, the index of the last op that reads its parameter or touches it. */
@@ -297,6 +319,8 @@ static struct update *make_updates(struct update_pass *u, int end, int *number)
 static enum plim_status update_in_backward(struct update_pass *u, int end, struct plim_error *err)
 {
     struct tape *tape = u->tape;
+    int loss = u->options->guards_loss ? tape_find(tape, "loss", -1) : -1, known = last_of_loss(tape, loss);
+    if (known >= 0) u->coef = coef_of(tape, "loss.finite", CLASS_WORK, 0);
     int *number = malloc(((size_t)end + 1) * sizeof *number);
     struct update *updates = number ? make_updates(u, end, number) : NULL;
     int *grad_of = malloc(((size_t)tape->ntensors + 1) * sizeof *grad_of),
@@ -315,6 +339,7 @@ static enum plim_status update_in_backward(struct update_pass *u, int end, struc
     const struct op *old = all.ops;
     for (int i = 0; i < all.count; i++) {
         tape_append(tape, &old[i]);
+        if (i == known) append_clip(u, loss); /* no clipping: it only says whether the loss is finite */
         /* Candidates for an update after op i are the few parameters and gradients it touches. */
         int due[OP_MAX_IN + OP_MAX_OUT], count = 0;
         for (int k = 0; k < OP_MAX_IN; k++)

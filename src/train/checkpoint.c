@@ -240,6 +240,8 @@ enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *t, boo
     t->step = node_int(node_get(root, "step"), 0);
     t->updates = node_int(node_get(root, "updates"), t->step);
     t->saved_step = t->step;
+    t->stuck = node_int(node_get(root, "stuck"), 0);
+    t->eval_due = node_bool(node_get(root, "eval_due"), false);
     t->scaler.scale = node_float(node_path(root, "scaler.scale"), t->scaler.scale);
     t->scaler.good_steps = node_int(node_path(root, "scaler.good_steps"), 0);
     t->scaler.overflows = node_int(node_path(root, "scaler.overflows"), 0);

@@ -93,6 +93,33 @@ static enum plim_status list_entries(struct trainer *t, bool state, struct set *
     return good ? PLIM_OK : no_memory(err);
 }
 
+/* --- weights that are no numbers ------------------------------------------------------------------------------ */
+
+static bool is_finite(enum dtype type, const void *data, int64_t bytes)
+{
+    const uint32_t *wide = data;
+    const uint16_t *narrow = data;
+    uint32_t top = type == DT_F32 ? 0x7f800000 : type == DT_BF16 ? 0x7f80 : 0x7c00;
+    int64_t bad = 0, size = (int64_t)dtype_size(type);
+    if (type != DT_F32 && type != DT_BF16 && type != DT_F16) return true;
+    for (int64_t i = 0; i < bytes / size; i++) bad += ((size == 4 ? wide[i] : narrow[i]) & top) == top;
+    return !bad;
+}
+
+/* A parameter that is not finite makes the model useless: the checkpoints that are there must not go for it. */
+static enum plim_status check_piece(const struct save_job *s, int tensor, int64_t bytes,
+                                    struct plim_error *err)
+{
+    const struct tape *tape = &s->trainer->runtime.plan.tape;
+    const struct tensor *t = &tape->tensors[tensor];
+    char name[192];
+    if (t->cls != CLASS_PARAM || is_finite(t->type, s->piece, bytes)) return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s holds values that are not finite; lower training.learning_rate or set "
+                     "training.max_grad_norm",
+                     tape_tensor_name(tape, tensor, name, sizeof name));
+}
+
 /* --- one file, by rank 0 -------------------------------------------------------------------------------------- */
 
 /* What cannot be written is still read: the other ranks take part in it. */
@@ -104,6 +131,8 @@ static enum plim_status stream_span(struct save_job *s, const struct span *span,
     for (int64_t at = 0; at < span->count && status == PLIM_OK; at += PIECE) {
         int64_t n = span->count - at < PIECE ? span->count - at : PIECE;
         status = exec_read(exec, span->tensor, s->piece, span->first + at, n, err);
+        if (status == PLIM_OK && s->writes && *wrote == PLIM_OK)
+            *wrote = check_piece(s, span->tensor, n, err);
         if (status == PLIM_OK && s->writes && *wrote == PLIM_OK)
             *wrote = safetensors_writer_put(w, s->piece, (size_t)n, err);
     }
@@ -156,6 +185,7 @@ static enum plim_status put_own(struct save_job *s, const struct span *own, stru
     for (int64_t at = 0; at < own->count && status == PLIM_OK; at += PIECE) {
         int64_t n = own->count - at < PIECE ? own->count - at : PIECE;
         status = exec_read_own(exec, own->tensor, s->piece, own->first - here + at, n, err);
+        if (status == PLIM_OK) status = check_piece(s, own->tensor, n, err);
         if (status == PLIM_OK) status = safetensors_writer_put(w, s->piece, (size_t)n, err);
     }
     return status;
@@ -262,7 +292,8 @@ static void write_trainer(const struct trainer *t, struct strbuf *text)
     lr_schedule_save(&t->schedule, text);
     strbuf_add(text, ",\"best\":");
     best_model_save(&t->best, text);
-    strbuf_addf(text, ",\"loader\":");
+    strbuf_addf(text, ",\"stuck\":%lld,\"eval_due\":%s,\"loader\":", (long long)t->stuck,
+                t->eval_due ? "true" : "false");
     loader_save(t->loader, text);
     strbuf_addf(text, "}\n");
 }

@@ -101,6 +101,7 @@ static void loader_options(const struct corpus *c, const struct job *job, bool e
                                    .grouped = grouped && !evaluation,
                                    .in_order = evaluation,
                                    .once = evaluation,
+                                   .whole_epochs = !evaluation && job->training.whole_epochs,
                                    .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
                                    .prefetch = (int)pieces_of(job),
                                    .max_line = (size_t)longest,

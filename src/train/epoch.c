@@ -111,6 +111,13 @@ enum plim_status epoch_count(const struct corpus *c, struct job_epoch *out, stru
     return measure(c, INT64_MAX, out, &share, err);
 }
 
+void epoch_known(const struct corpus *c, struct job_epoch *out)
+{
+    int64_t time = c->job->max_length;
+    *out = (struct job_epoch){.rows = c->job->data.packing ? 0 : dataset_samples(c->train)};
+    out->positions = out->rows * (time + job_source_time(c->job, time));
+}
+
 enum plim_status epoch_estimate(const struct corpus *c, struct job_epoch *out, struct plim_error *err)
 {
     double share = 0;
@@ -127,6 +134,7 @@ enum plim_status epoch_estimate(const struct corpus *c, struct job_epoch *out, s
 
 int64_t epoch_steps(const struct job *job, const struct job_epoch *epoch)
 {
-    double steps = ceil(job->training.epochs * (double)epoch->rows / (double)job_rows_of_all(job));
+    double each = ceil((double)epoch->rows / (double)job_rows_of_all(job));
+    double steps = ceil(job->training.epochs * each * (1 - 1e-12)); /* 0.1 of 30 steps are 3 */
     return steps < 1 ? 1 : (int64_t)steps;
 }

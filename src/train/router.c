@@ -19,7 +19,7 @@ enum plim_status router_bind(struct router *r, const struct tape *tape, struct p
                                : plim_fail(err, PLIM_NO_MEMORY, "out of memory for the experts' load");
 }
 
-enum plim_status router_read(struct router *r, struct exec *exec, struct plim_error *err)
+enum plim_status router_read(struct router *r, struct exec *exec, int64_t passes, struct plim_error *err)
 {
     double loss[3] = {0};
     if (!r->experts) return PLIM_OK;
@@ -27,8 +27,7 @@ enum plim_status router_read(struct router *r, struct exec *exec, struct plim_er
     enum plim_status status = exec_read(exec, r->loss_id, loss, 0, sizeof loss, err);
     if (status == PLIM_OK) status = exec_read(exec, r->load_id, r->load, 0, bytes, err);
     if (status == PLIM_OK) status = comm_sum_numbers(exec->device->comm, loss, 3, err);
-    double passes = loss[2] > 0 ? loss[2] : 1;
-    r->balance = loss[0] / passes, r->z = loss[1] / passes;
+    r->balance = loss[0] / (double)passes, r->z = loss[1] / (double)passes;
     return status;
 }
 

@@ -1,7 +1,7 @@
 /* router.h - what a step tells of its experts: the router's losses, and how many rows each expert had.
  *
  *     router_bind(&router, tape);                          // after a plan or a re-plan
- *     router_read(&router, &exec, &err);                   // after the last micro-batch of a step
+ *     router_read(&router, &exec, passes, &err);           // after the last micro-batch of a step
  *     if (router.experts) ... router.balance, router.load[layer * router.experts + e] ...
  *     router_release(&router);
  */
@@ -19,7 +19,9 @@ struct router {
 };
 
 enum plim_status router_bind(struct router *router, const struct tape *tape, struct plim_error *err);
-enum plim_status router_read(struct router *router, struct exec *exec, struct plim_error *err);
+/* passes: micro-batches of the step that had rows, of all ranks. */
+enum plim_status router_read(struct router *router, struct exec *exec, int64_t passes,
+                             struct plim_error *err);
 void router_release(struct router *router);
 
 /* The busiest expert of a layer, and its rows in units of an even load. */

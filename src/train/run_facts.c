@@ -24,11 +24,12 @@ static const char *const left_out[] = {
     "training.gradient_checkpointing", "training.loss_chunks", "training.optimizer_in_backward",
     "training.zero_stage", "training.state_tier", "training.param_tier", "training.grad_tier",
     "training.offload_layers", "training.host_update", "training.threads", "training.save_every",
-    "training.log_every", "training.deepspeed", "training.deepspeed.", "training.zero.", "training.link",
-    "training.network", "performance.profile", "training.memory.", "training.dynamic_batching.",
-    "training.max_micro_batch_size", "training.eval_strategy", "training.save_strategy", "training.debug",
-    "training.report_to", "training.logging_dir", "training.run_name", "training.tf32",
-    "performance.cuda_graphs", "monitoring.", "output.", "host_budget", "budget", "profile",
+    "training.log_every", "training.max_skipped_steps", "training.deepspeed", "training.deepspeed.",
+    "training.zero.", "training.link", "training.network", "performance.profile", "training.memory.",
+    "training.dynamic_batching.", "training.max_micro_batch_size", "training.eval_strategy",
+    "training.save_strategy", "training.debug", "training.report_to", "training.logging_dir",
+    "training.run_name", "training.tf32", "performance.cuda_graphs", "monitoring.", "output.", "host_budget",
+    "budget", "profile",
     /* a run that met a bad record may go on without it */
     "data.skip_bad", "data.max_line_bytes", "data.workers", "data.prefetch_factor", "training.epochs",
     "training.eval_batch_size",
@@ -143,6 +144,7 @@ static void put_combined(struct json_writer *w, const struct job *job, const str
     json_str(w, "training.objective", objective_row(job_objective(job))->name);
     if (job->spec.task == TASK_EMBEDDING) json_str(w, "model.pooling", pooling_name(job->spec.pooling));
     json_str(w, "training.device", device->ops->name);
+    json_str(w, "training.epochs", t->whole_epochs ? "given" : "any");
 }
 
 static enum plim_status put_data(struct json_writer *w, const char *key, const struct dataset *data,

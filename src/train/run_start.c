@@ -66,7 +66,8 @@ static void compare_facts(struct comparison *c, const struct job *defaults, cons
         const struct node *n = node_item(now, i);
         const char *was = node_string(node_get(then, n->key), "not recorded");
         if (is_news(defaults, then, n)) continue;
-        if (strcmp(was, n->as.string.text)) differ(c, n->key, was, n->as.string.text);
+        bool free = !node_get(then, n->key) && !strcmp(n->as.string.text, "any"); /* decides nothing */
+        if (!free && strcmp(was, n->as.string.text)) differ(c, n->key, was, n->as.string.text);
     }
     for (size_t i = 0; i < node_count(then); i++) {
         const struct node *t = node_item(then, i);

@@ -19,6 +19,7 @@ struct run_watch {
     struct run_facts facts;
     struct adapt_look look; /* what is decided on; of several ranks, the worst of what they see */
     bool looks;             /* there is one */
+    int64_t *rank_used;     /* [ranks] bytes of each, before the present step; NULL: there is one */
     double seconds; /* of the training thread: watching, obeying and telling; with train_options.profile */
 };
 

@@ -26,12 +26,6 @@ static inline void scaler_init(struct scaler *s, bool active, const struct scale
     *s = (struct scaler){.active = active, .scale = active ? options->first : 1.0, .options = *options};
 }
 
-/* May a step that overflowed be skipped? Where no smaller scale is left to try it is the end. */
-static inline bool scaler_skips(const struct scaler *s)
-{
-    return s->active && (s->options.window == 0 || s->scale > s->options.least);
-}
-
 /* After an optimizer step: `finite` says whether all gradients were. */
 static inline void scaler_update(struct scaler *s, bool finite)
 {

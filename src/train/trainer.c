@@ -117,9 +117,8 @@ static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double 
     scalars[SCALAR_BIAS2] = (float)(1 - pow(c->beta2, n));
     scalars[SCALAR_CLIP] = (float)c->clip;
     scalars[SCALAR_UNSCALE] = (float)(1 / t->scaler.scale);
-    int ranks = comm_ranks(t->runtime.device->comm);
-    scalars[SCALAR_ROW_SKIP] = (float)(ranks - 1);
-    scalars[SCALAR_AUX_GRAD] = (float)(t->scaler.scale / (double)(t->cutting.count * ranks));
+    scalars[SCALAR_ROW_SKIP] = (float)(comm_ranks(t->runtime.device->comm) - 1);
+    scalars[SCALAR_AUX_GRAD] = (float)(t->scaler.scale / (double)t->step_passes);
     scalars[SCALAR_BETA2] = (float)(1 - pow(n, -0.8));
     uint64_t random = rng_u64((uint64_t)c->seed, ROUNDING_STREAM, (uint64_t)t->step);
     scalars[SCALAR_KEY_LOW] = (float)(random & 0xffff);
@@ -137,20 +136,28 @@ static enum plim_status write_first_row(struct trainer *t, int64_t row, struct p
                       err);
 }
 
-/* One pass over the next rows of the window. */
+/* One pass over the next rows of the window, of which this rank has `left`: the rest of the pass is blank. */
 static enum plim_status run_pass(struct trainer *t, const struct length_cut *cut, int64_t first_row,
-                                 int64_t micro, struct plim_error *err)
+                                 int64_t left, int64_t micro, struct plim_error *err)
 {
     struct feed *feed = &t->feed[cut->program];
-    enum plim_status status = loader_fill(t->loader, cut->rows, &feed->rows, err);
+    int64_t rows = left < 0 ? 0 : left < cut->rows ? left : cut->rows;
+    enum plim_status status = loader_fill(t->loader, rows, &feed->rows, err);
     if (status == PLIM_OK) status = feed_send(feed, err);
     if (status == PLIM_OK) status = write_first_row(t, first_row, err);
     return status == PLIM_OK ? trainer_loop(t, cut->program, micro, err) : status;
 }
 
+/* Ranks cut their windows alike; where an epoch ends, some have no rows for their last passes. */
 static void cut_window(struct trainer *t, const struct loader_window *window)
 {
+    int64_t ranks = comm_ranks(t->runtime.device->comm), row = 0;
     lengths_cut(&t->cutting, t->lengths.shape, t->lengths.count, window->lengths, window->slots);
+    t->step_passes = 0;
+    for (int64_t i = 0; i < t->cutting.count; row += t->cutting.cuts[i++].rows) {
+        int64_t first = row * ranks, busy = window->all_rows - first;
+        t->step_passes += busy < ranks ? busy : ranks;
+    }
 }
 
 /* The passes of one window, which is cut. */
@@ -167,7 +174,7 @@ static enum plim_status run_window(struct trainer *t, const struct loader_window
             *finished = false;
             return PLIM_OK;
         }
-        enum plim_status status = run_pass(t, &cuts[i], row, i, err);
+        enum plim_status status = run_pass(t, &cuts[i], row, window->rows - row, i, err);
         if (status != PLIM_OK) return status;
         const struct pass_shape *shape = &t->lengths.shape[cuts[i].program];
         event->positions += shape->rows * (shape->time + t->feed[cuts[i].program].rows.source_time);
@@ -178,39 +185,35 @@ static enum plim_status run_window(struct trainer *t, const struct loader_window
     return PLIM_OK;
 }
 
-/* A loss that is not a number is the end, unless the scaler knows what to do about it: nothing is saved over the
- * checkpoints there are. */
-static enum plim_status not_finite(const struct trainer *t, const char *what, double loss,
-                                   struct plim_error *err)
-{
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "step %lld: the %s is not finite (loss %g); lower training.learning_rate or set "
-                     "training.max_grad_norm",
-                     (long long)t->step + 1, what, loss);
-}
-
-static enum plim_status finish_step(struct trainer *t, struct train_event *event, struct plim_error *err)
+/* The mean loss of the step over all ranks' tokens. */
+static enum plim_status read_loss(struct trainer *t, struct train_event *event, struct plim_error *err)
 {
     double loss[2] = {0};
-    float clip[CLIP_COUNT] = {[CLIP_NORM] = -1, [CLIP_FINITE] = 1};
     enum plim_status status = exec_read(&t->runtime.exec, t->loss, loss, 0, sizeof loss, err);
     if (status == PLIM_OK) status = comm_sum_numbers(t->runtime.device->comm, loss, 2, err);
-    if (status == PLIM_OK) status = router_read(&t->router, &t->runtime.exec, err);
+    if (status == PLIM_OK) status = router_read(&t->router, &t->runtime.exec, t->step_passes, err);
     event->token_loss = loss[1] > 0 ? loss[0] / loss[1] : 0;
     event->loss = event->token_loss + t->router.balance + t->router.z;
     event->router = t->router.experts ? &t->router : NULL;
-    if (status == PLIM_OK && !t->scaler.active && !isfinite(event->loss))
-        return not_finite(t, "loss", event->loss, err);
-    if (status == PLIM_OK) status = trainer_update(t, err);
-    if (status == PLIM_OK && t->clip >= 0)
+    return status;
+}
+
+/* The update is made only when the loss is finite, and changes nothing when a gradient is not (trainer_skip.c). */
+static enum plim_status finish_step(struct trainer *t, struct train_event *event, struct plim_error *err)
+{
+    float clip[CLIP_COUNT] = {[CLIP_NORM] = -1, [CLIP_FINITE] = 1};
+    enum plim_status status = read_loss(t, event, err);
+    bool finite = isfinite(event->loss);
+    if (status == PLIM_OK && finite) status = trainer_update(t, err);
+    if (status == PLIM_OK && finite && t->clip >= 0)
         status = exec_read(&t->runtime.exec, t->clip, clip, 0, sizeof clip, err);
     if (status != PLIM_OK) return status;
-    bool finite = clip[CLIP_FINITE] != 0;
+    finite = finite && clip[CLIP_FINITE] != 0;
     event->grad_norm = clip[CLIP_NORM];
     event->skipped = !finite;
     event->scale = t->scaler.scale;
-    if (!finite && !scaler_skips(&t->scaler)) return not_finite(t, "gradient", event->loss, err);
     t->updates += finite;
+    if (finite) t->stuck = t->skipped_row = 0;
     scaler_update(&t->scaler, finite);
     return PLIM_OK;
 }
@@ -237,6 +240,24 @@ static enum plim_status next_window(struct trainer *t, struct loader_window *win
     return status;
 }
 
+/* Passes over the training data so far; where it is not known how many rows one has, those that are finished. */
+static double epochs_done(const struct trainer *t)
+{
+    struct loader_state at;
+    loader_state(t->loader, &at);
+    int64_t rows = t->job->epoch.rows;
+    return rows ? (double)at.rows / (double)rows : (double)at.epoch;
+}
+
+/* Where the job counts epochs: the first window of one, or of a run that goes on inside it. */
+static void tell_epoch(struct trainer *t, const struct loader_window *window)
+{
+    int64_t number = (int64_t)window->epoch + 1;
+    if (!t->job->training.whole_epochs || number == t->epoch) return;
+    t->epoch = number;
+    trainer_tell(t, &(struct train_event){.kind = TRAIN_EPOCH, .step = t->step, .epoch = (double)number});
+}
+
 /* What the disk tier has done since it had done so much. */
 static struct disk_use disk_since(const struct trainer *t, struct disk_use then)
 {
@@ -253,7 +274,7 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     struct disk_use before = disk_since(t, (struct disk_use){0});
     t->stage = STAGE_STEP;
     struct loader_window window = {0};
-    double lr = lr_schedule_rate(&t->schedule, t->step);
+    double lr = lr_schedule_rate(&t->schedule, t->updates); /* skipped steps do not move it */
     enum plim_status status = next_window(t, &window, err);
     if (t->runtime.device->comm) {
         if (status == PLIM_OK && stop_asked(t)) status = plim_fail(err, PLIM_INTERRUPTED, "stopped");
@@ -266,6 +287,7 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     }
     t->data_failed = status != PLIM_OK;
     int64_t tokens = window.all_targets;
+    if (status == PLIM_OK) tell_epoch(t, &window);
     if (status == PLIM_OK) cut_window(t, &window);
     if (status == PLIM_OK) status = write_scalars(t, tokens, lr, err);
     if (status == PLIM_OK) status = run_window(t, &window, event, finished, err);
@@ -278,6 +300,8 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     t->rows_done += event->rows, t->positions += event->positions, t->padding += event->padding;
     event->kind = TRAIN_STEP;
     event->step = t->step, event->lr = lr, event->tokens = tokens;
+    event->passes = t->step_passes, t->passes += event->passes;
+    event->epoch = epochs_done(t);
     event->seconds = clock_seconds() - start;
     event->tokens_per_s = (double)tokens / event->seconds;
     event->disk = disk_since(t, before);
@@ -307,15 +331,22 @@ static void tell_end(struct trainer *t)
                                           .rows = t->rows_done,
                                           .positions = t->positions,
                                           .padding = t->padding,
+                                          .passes = t->passes,
+                                          .epoch = epochs_done(t),
+                                          .skipped_steps = t->step - t->updates,
                                           .bad_records = (int64_t)stats.bad,
                                           .dropped_samples = (int64_t)stats.dropped});
 }
 
-static enum plim_status evaluate_and_tell(struct trainer *t, bool *best, struct plim_error *err)
+/* An evaluation that is due by training.eval_every feeds the schedule; one at a run's end alone does not, so that a run that
+ * is extended later has the rates of one that was never interrupted. A stop in the middle of it leaves it to the resumed run. */
+static enum plim_status evaluate_and_tell(struct trainer *t, bool scheduled, bool *best,
+                                          struct plim_error *err)
 {
     struct train_event event = {.kind = TRAIN_EVAL, .step = t->step};
     t->stage = STAGE_EVALUATION;
     enum plim_status status = trainer_evaluate(t, &event.loss, &event.tokens, err);
+    t->eval_due = status == PLIM_INTERRUPTED && scheduled;
     if (status == PLIM_NO_FIT && t->watch.adapt.level != ADAPT_FULL) { /* the full plan has room for it */
         trainer_tell(t, &(struct train_event){.kind = TRAIN_NOTE,
                                               .step = t->step,
@@ -324,9 +355,9 @@ static enum plim_status evaluate_and_tell(struct trainer *t, bool *best, struct 
     }
     if (status != PLIM_OK) return status;
     event.scores = t->scores;
-    lr_schedule_observe(&t->schedule, SCHEDULE_ON_EVAL, event.loss);
+    if (scheduled) lr_schedule_observe(&t->schedule, SCHEDULE_ON_EVAL, event.loss);
     trainer_tell(t, &event);
-    if (due(t->job->training.eval_every, t->step)) *best = trainer_best_hear(t, event.loss);
+    if (scheduled) *best = trainer_best_hear(t, event.loss);
     return PLIM_OK;
 }
 
@@ -370,6 +401,9 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
     const struct job_training *c = &t->job->training;
     bool finished = true, saved = false;
     enum plim_status status = PLIM_OK;
+    bool best = false;
+    if (t->eval_due && t->corpus.validation) status = evaluate_and_tell(t, true, &best, err);
+    if (status == PLIM_INTERRUPTED) finished = false, status = PLIM_OK;
     while (t->step < c->steps && finished && status == PLIM_OK && !best_model_stops(&t->best)) {
         struct train_event event = {0};
         t->watch.seconds -= thread_seconds(t);
@@ -388,19 +422,23 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
         trainer_note_step(t, &event);
         t->watch.seconds += thread_seconds(t);
         saved = false;
-        bool last = t->step == c->steps, best = false;
-        if (t->corpus.validation && (due(c->eval_every, t->step) || last))
-            status = evaluate_and_tell(t, &best, err);
+        bool last = t->step == c->steps, evaluates = due(c->eval_every, t->step);
+        best = false;
+        if (event.skipped) status = trainer_skipped(t, &event, err);
+        if (status != PLIM_OK) break;
+        if (t->corpus.validation && (evaluates || last)) status = evaluate_and_tell(t, evaluates, &best, err);
         if (status == PLIM_INTERRUPTED) status = PLIM_OK; /* the step counts; its evaluation is left out */
-        if (status == PLIM_OK && (best || due(c->save_every, t->step)))
-            status = trainer_save(t, err), saved = true;
+        bool saves = due(c->save_every, t->step) && !t->stuck; /* else weights may be bad already */
+        if (status == PLIM_OK && (best || saves)) status = trainer_save(t, err), saved = true;
         if (stops_here(t)) finished = false;
     }
     trainer_trace_drop(t);
+    if (status == PLIM_OK && finished) status = trainer_check_taken(t, err);
     if (status == PLIM_OK && !saved && (t->options.save_at_end || !finished)) status = trainer_save(t, err);
     if (status == PLIM_OK && finished) status = trainer_best_end(t, err);
-    if (t->data_failed && t->step > 0 &&
-        t->options.save_at_end) { /* bad data are no reason to lose the work */
+    bool keeps =
+        t->data_failed || (t->diverged && !t->saved_step); /* an older checkpoint is better than that state */
+    if (keeps && t->updates > 0 && t->options.save_at_end) { /* no reason to lose the work */
         struct plim_error unsaved;
         trainer_save(t, &unsaved);
     }

@@ -54,6 +54,7 @@ enum train_event_kind {
     TRAIN_ENDED,
     TRAIN_MEMORY,  /* text: the step line of memory, when its status changes or something is done about it */
     TRAIN_REFUSED, /* why: memory was refused, and the run ends */
+    TRAIN_EPOCH,   /* epoch: the number of the one that begins, where the job counts them */
 };
 
 struct train_event {
@@ -63,15 +64,22 @@ struct train_event {
     bool warns;       /* a note that somebody should look at */
     const struct explanation *why;
     const char *action; /* TRAIN_MEMORY: what was done; empty: nothing */
+    const int64_t
+        *rank_used; /* [ranks] TRAIN_MEMORY: bytes of each rank as it saw them; NULL: there is one */
+    int ranks;
     int64_t step, steps;
     double loss, lr, grad_norm;  /* grad_norm < 0: not computed (optimizer inside backward) */
     double token_loss;           /* of which this much is the tokens': auxiliary losses are the rest */
     const struct router *router; /* of experts; NULL: there are none */
-    bool skipped;                /* fp16: the step overflowed and was not taken */
+    bool skipped;                /* the loss or a gradient was not finite: the step was not taken */
+    int64_t skipped_steps;       /* TRAIN_ENDED: how many were not */
     double scale;
     struct scores scores; /* TRAIN_EVAL */
     int64_t tokens;
-    int64_t rows; /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened. All ranks', as tokens are */
+    int64_t rows;   /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened. All ranks', as tokens are */
+    int64_t passes; /* micro-batches, likewise */
+    double
+        epoch; /* passes over the data so far; whole ones alone where it is not known how many rows one has */
     int64_t positions, padding; /* computed, and of them without a token; likewise */
     double seconds, tokens_per_s;
     struct disk_use disk;      /* TRAIN_STEP: of the disk tier; nothing read or written: there is none */
@@ -129,9 +137,14 @@ struct trainer {
     struct best_model best;
     struct scaler scaler;
     struct profile thresholds;
-    int64_t step;       /* optimizer steps done */
-    int64_t updates;    /* of them, taken (not skipped) */
-    int64_t saved_step; /* of the checkpoint that holds the present state, when it is `step`; 0: none */
+    int64_t step;        /* optimizer steps done */
+    int64_t updates;     /* of them, taken (not skipped) */
+    int64_t stuck;       /* steps skipped in a row without a smaller loss scale (trainer_skip.c) */
+    int64_t skipped_row; /* skipped in a row */
+    bool diverged;       /* too many of them: the run ends */
+    bool eval_due;       /* an evaluation after `step` was interrupted */
+    int64_t epoch;       /* told last; 0: none */
+    int64_t saved_step;  /* of the checkpoint that holds the present state, when it is `step`; 0: none */
     int next_change;
     double op_seconds[OP_KIND_COUNT];
     struct numerics numerics;
@@ -139,12 +152,13 @@ struct trainer {
     int scalars, loss, clip;
     bool drops; /* the tape has dropout */
     struct router router;
-    struct lengths lengths;                /* programs of the present plan, by row length */
-    struct feed feed[PLAN_LENGTHS];        /* theirs */
-    struct cutting cutting;                /* a step into passes */
-    struct scores scores;                  /* of the last evaluation */
-    struct eval_programs eval;             /* kept for all evaluations where rows have several lengths */
-    int64_t rows_done, positions, padding; /* since the trainer was opened */
+    struct lengths lengths;         /* programs of the present plan, by row length */
+    struct feed feed[PLAN_LENGTHS]; /* theirs */
+    struct cutting cutting;         /* a step into passes */
+    struct scores scores;           /* of the last evaluation */
+    struct eval_programs eval;      /* kept for all evaluations where rows have several lengths */
+    int64_t step_passes;            /* of the step under way: micro-batches of all ranks that have a row */
+    int64_t rows_done, positions, padding, passes; /* since the trainer was opened */
     struct run_watch watch;
     struct run_trace trace;
     bool loses, loses_in_loader; /* a test's faults: each step loses memory */
@@ -169,6 +183,12 @@ bool trainer_may_save(const struct trainer *trainer);
 /* One optimizer step; *finished is false when a stop was asked for in the middle. */
 enum plim_status trainer_step(struct trainer *trainer, struct train_event *event, bool *finished,
                               struct plim_error *err);
+
+/* After a step that was not taken: tells it at once. PLIM_BAD_INPUT: the run ends, as too many were skipped in a row. */
+enum plim_status trainer_skipped(struct trainer *trainer, const struct train_event *event,
+                                 struct plim_error *err);
+/* PLIM_BAD_INPUT: no step of the whole run was taken. */
+enum plim_status trainer_check_taken(const struct trainer *trainer, struct plim_error *err);
 
 /* The programs of an evaluation, started. PLIM_NO_FIT: not even one row fits the arena. */
 enum plim_status trainer_open_eval(struct trainer *trainer, struct eval_programs *out,

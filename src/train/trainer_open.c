@@ -41,7 +41,10 @@ static enum plim_status open_data(struct trainer *t, struct plim_error *err)
     enum plim_status status = corpus_open(t->job, CORPUS_TRAIN | CORPUS_VALIDATION, &t->corpus, err);
     if (status == PLIM_OK) corpus_count(&t->corpus, t->job);
     t->corpus.stop = t->options.stop;
-    return status == PLIM_OK && job_counts_epochs(t->job) ? count_steps(t, err) : status;
+    if (status != PLIM_OK) return status;
+    if (job_counts_epochs(t->job)) return count_steps(t, err);
+    epoch_known(&t->corpus, &t->job->epoch);
+    return PLIM_OK;
 }
 
 void trainer_unbind(struct trainer *t)

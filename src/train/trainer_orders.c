@@ -45,7 +45,7 @@ static order_do *const orders[] = {[ORDER_BUDGET] = do_budget, [ORDER_CHECKPOINT
 
 /* What a rank has to say before a step. Orders come to rank 0 alone, signals to any of them. */
 struct word {
-    int64_t saves, looks;
+    int64_t saves, looks, used;
     int64_t ordered;
     struct run_order order;
     struct adapt_look look;
@@ -60,7 +60,8 @@ static void add_look(struct adapt_look *sum, const struct adapt_look *one)
 }
 
 /* What is this rank's becomes what is all ranks'. */
-static enum plim_status share_word(struct comm *comm, struct word *word, struct plim_error *err)
+static enum plim_status share_word(struct comm *comm, struct word *word, int64_t *rank_used,
+                                   struct plim_error *err)
 {
     struct word *all = comm ? calloc((size_t)comm_ranks(comm), sizeof *all) : NULL;
     if (!comm) return PLIM_OK;
@@ -68,6 +69,7 @@ static enum plim_status share_word(struct comm *comm, struct word *word, struct 
     enum plim_status status =
         comm_gather(comm, word, sizeof *word, all, (size_t)comm_ranks(comm) * sizeof *all, err);
     *word = all[0];
+    for (int r = 0; r < comm_ranks(comm) && rank_used; r++) rank_used[r] = all[r].used;
     for (int r = 1; r < comm_ranks(comm) && status == PLIM_OK; r++) {
         word->saves |= all[r].saves, word->looks &= all[r].looks;
         add_look(&word->look, &all[r].look);
@@ -84,7 +86,8 @@ static enum plim_status next_word(struct trainer *t, struct word *word, struct p
     if (word->saves) *t->options.save_now = 0;
     word->looks = trainer_look(t, &word->look);
     word->ordered = w->control && run_control_next(w->control, &word->order);
-    enum plim_status status = share_word(t->runtime.device->comm, word, err);
+    word->used = t->runtime.device->comm ? trainer_used(t) : 0;
+    enum plim_status status = share_word(t->runtime.device->comm, word, w->rank_used, err);
     w->looks = word->looks, w->look = word->look;
     return status;
 }

@@ -7,6 +7,7 @@
 #include "mem/allocations.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 /* Normal samples before a run takes back what it gave. */
 #define CALM_SAMPLES 3
@@ -38,14 +39,21 @@ static void tell_line(struct trainer *t, const struct gauge *gauge, enum memory_
 {
     struct run_watch *w = &t->watch;
     struct strbuf line = STRBUF_INIT;
+    char bytes[BYTES_TEXT];
     bool hidden = t->job->monitor.silent && status == MEMORY_WARNING && !action;
     status_line(&line, t->step, gauge, status, action);
+    int ranks = comm_ranks(t->runtime.device->comm);
+    for (int r = 0; r < ranks && w->rank_used; r++)
+        strbuf_addf(&line, "%s rank %d %s", r ? "," : "; used:", r,
+                    bytes_format(bytes, (uint64_t)w->rank_used[r]));
     w->told = true, w->told_status = status;
     if (!hidden)
         trainer_tell(t, &(struct train_event){.kind = TRAIN_MEMORY,
                                               .step = t->step,
                                               .text = strbuf_text(&line),
-                                              .action = action ? action : ""});
+                                              .action = action ? action : "",
+                                              .rank_used = w->rank_used,
+                                              .ranks = ranks});
     strbuf_release(&line);
 }
 
@@ -85,7 +93,9 @@ void trainer_note_step(struct trainer *t, const struct train_event *event)
                                                    .planned = t->runtime.plan.overhead,
                                                    .allowed = LEAK_ALLOWED});
     monitor_look(w->monitor, &w->seen);
-    if (event && w->seen.gauges && (!w->told || w->told_status != w->seen.status))
+    int64_t every = t->job->monitor.log_every;
+    bool due = every > 0 && t->step % every == 0;
+    if (event && w->seen.gauges && (due || !w->told || w->told_status != w->seen.status))
         tell_line(t, &w->seen.gauge[w->seen.worst], w->seen.status, NULL);
     tell_leak(t);
 }
@@ -223,6 +233,8 @@ void trainer_watch_open(struct trainer *t)
                                       .interval = t->job->monitor.interval};
     w->adapt = (struct adapt){.rules = rules_of(t)};
     w->line = t->runtime.request.budget;
+    int ranks = comm_ranks(t->runtime.device->comm);
+    if (ranks > 1) w->rank_used = calloc((size_t)ranks, sizeof *w->rank_used); /* NULL: it is not told */
     if (t->job->monitor.enabled && monitor_open(&options, &w->monitor, &err) != PLIM_OK)
         note(t, "the run goes on without a monitor", &err);
     if (t->start.lock.held && /* of several ranks, rank 0 */
@@ -236,5 +248,6 @@ void trainer_watch_close(struct trainer *t)
 {
     run_control_close(t->watch.control);
     monitor_close(t->watch.monitor);
-    t->watch.control = NULL, t->watch.monitor = NULL;
+    free(t->watch.rank_used);
+    t->watch.control = NULL, t->watch.monitor = NULL, t->watch.rank_used = NULL;
 }

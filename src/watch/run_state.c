@@ -123,10 +123,12 @@ static const struct {
     const char *event;
     void (*hear)(struct run_state *s, const struct node *e);
     bool line; /* people are told */
-} rows[] = {{"plan", hear_plan, true}, {"replan", hear_plan, true},     {"step", hear_step, false},
-            {"eval", hear_eval, true}, {"resume", hear_resume, true},   {"checkpoint", hear_checkpoint, true},
-            {"end", hear_end, true},   {"refused", hear_refused, true}, {"note", NULL, true},
-            {"memory", NULL, true}};
+} rows[] = {{"plan", hear_plan, true},     {"replan", hear_plan, true},
+            {"step", hear_step, false},    {"eval", hear_eval, true},
+            {"resume", hear_resume, true}, {"checkpoint", hear_checkpoint, true},
+            {"end", hear_end, true},       {"refused", hear_refused, true},
+            {"note", NULL, true},          {"memory", NULL, true},
+            {"epoch", NULL, true}};
 
 static void tell(struct run_state *s, const struct node *e)
 {

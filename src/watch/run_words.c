@@ -73,6 +73,14 @@ static void say_text(const struct node *e, int64_t steps, struct strbuf *out)
     strbuf_add(out, text_of(e, "text"));
 }
 
+static void say_epoch(const struct node *e, int64_t steps, struct strbuf *out)
+{
+    double all = node_float(node_get(e, "epochs"), 0);
+    (void)steps;
+    strbuf_addf(out, "starting epoch %lld", (long long)node_int(node_get(e, "epoch"), 0));
+    if (all > 0) strbuf_addf(out, "/%g", ceil(all));
+}
+
 static void say_refused(const struct node *e, int64_t steps, struct strbuf *out)
 {
     (void)steps;
@@ -92,9 +100,9 @@ static void say_end(const struct node *e, int64_t steps, struct strbuf *out)
 static const struct {
     const char *event;
     void (*say)(const struct node *e, int64_t steps, struct strbuf *out);
-} rows[] = {{"plan", say_plan},     {"replan", say_plan},           {"step", say_step}, {"eval", say_eval},
-            {"resume", say_resume}, {"checkpoint", say_checkpoint}, {"note", say_text}, {"memory", say_text},
-            {"end", say_end},       {"refused", say_refused}};
+} rows[] = {{"plan", say_plan},     {"replan", say_plan},           {"step", say_step},  {"eval", say_eval},
+            {"resume", say_resume}, {"checkpoint", say_checkpoint}, {"note", say_text},  {"memory", say_text},
+            {"end", say_end},       {"refused", say_refused},       {"epoch", say_epoch}};
 
 /* A text of the log may hold anything; a terminal takes some of it for orders. */
 static void disarm(struct strbuf *out, size_t from)

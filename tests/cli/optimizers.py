@@ -81,6 +81,16 @@ def budget_test(path, name, way):
     plim.ok(len(bytes_) == 2 and (min(bytes_) > 0 or stays), f"{name}: {bytes_} bytes went to disk and came back")
 
 
+def micro_test(path):
+    """8-bit moments in fp32: micro-batches of a multiple of the summation block (512 positions) have the same bits, and a budget
+    that chooses among them the same losses. Others differ in a gradient's last digit, which a code may make larger."""
+    wide = ("training.optimizer=adamw8bit", "training.mixed_precision=fp32", "model.tie_word_embeddings=false", "training.batch_size=16", "data.max_length=64")
+    runs = {rows: train(path, f"micro{rows}", "--steps", 8, *sets(*wide, f"training.micro_batch_size={rows}"))[0] for rows in (16, 8, 1)}
+    plim.ok(len(runs[16]) == 8 and runs[16] == runs[8], "adamw8bit: micro-batches of 8 and 16 rows: the same losses")
+    far = max((abs(runs[1][s] - l) / l for s, l in runs[16].items()), default=9)
+    plim.ok(len(runs[1]) == 8 and far < 1e-5, f"adamw8bit: of one row: {far:.1e} apart")
+
+
 def size_test(path):
     """The planner counts what each choice saves."""
     def state(*way):
@@ -120,6 +130,7 @@ with tempfile.TemporaryDirectory() as folder:
         placement_test(path, name, way, losses)
         budget_test(path, name, way)
     size_test(path)
+    micro_test(path)
     refusals(path)
     if not plim.SANITIZED:
         loss_test(path)

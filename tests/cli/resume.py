@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Stopping, going on, a disk that is full, checkpoints of strangers: a run loses nothing."""
+import json
 import os
 import resource
 import shutil
@@ -47,6 +48,34 @@ def stop_test(folder, path):
         plim.ok(more.returncode == 0 and after == reference, f"{signal_.name}: resumed, every loss is the whole run's {more.stderr.strip()}")
         a, b = snapshot(f"{folder}/whole/checkpoint-{steps:08d}"), snapshot(f"{run_dir}/checkpoint-{steps:08d}")
         plim.ok(a and a == b, f"{signal_.name}: and so are the last checkpoint's bytes")
+
+
+def evaluation_test(folder):
+    """greedy.on: eval: the evaluation at a run's end moves no rate, and one that a stop interrupts is made up for: a run that is
+    extended or resumed has the rates of a whole one."""
+    keys = dict(training__lr_scheduler="greedy", training__greedy="{on: eval, patience: 0, factor: 0.5, max_lr: 0.1}", training__eval_every=4, training__steps=18,
+                data__validation=f"[{folder}/corpus.txt]", training__eval_rows=4, model__num_layers=1)
+    path = plim.job(folder, **keys)
+    def train(*args): return plim.run("train", path, "-q", "--json", *args)
+    def rates(*runs): return {e["step"]: (e["lr"], e["loss"]) for run in runs for e in plim.events(run) if e["event"] == "step"}
+    whole = rates(train("--no-checkpoint").stdout)
+    plim.ok(len(whole) == 18 and len({lr for lr, _ in whole.values()}) > 2, f"evaluations move the rate: {sorted({lr for lr, _ in whole.values()})}")
+    for stop in (6, 8, 13):
+        first = train("--steps", stop, "--overwrite")
+        plim.ok(rates(first.stdout, train("--resume").stdout) == whole, f"a run of {stop} steps extended to 18")
+    with open(f"{folder}/many.jsonl", "w") as f:
+        for i in range(3000): f.write(json.dumps({"text": plim.CORPUS[i:i + 60]}) + "\n")
+    path = plim.job(folder, **{**keys, "training__eval_rows": 3000, "data__validation": f"[{folder}/many.jsonl]", "data__shuffle_buffer": 16, "training__steps": 6})
+    whole, log, stopped = rates(train("--no-checkpoint").stdout), f"{folder}/eval.jsonl", 0
+    for _ in range(2):
+        if os.path.exists(log): os.remove(log)
+        process = subprocess.Popen([plim.PLIMSOLL, "train", path, "-q", "--log", log, "--overwrite"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and (not os.path.exists(log) or '"step":4,' not in open(log).read()): time.sleep(0.001)
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        first = open(log).read()
+        stopped += '"event":"eval"' not in first
+        plim.ok(rates(first, train("--resume").stdout) == whole, f"stopped in an evaluation ({stopped} so far) and resumed")
 
 
 def no_room(run, what):
@@ -131,4 +160,6 @@ with tempfile.TemporaryDirectory() as folder_:
     stop_test(folder_, path_)
     full_disk_tests(folder_, path_)
     stranger_tests(folder_, path_)
+with tempfile.TemporaryDirectory() as folder_:
+    evaluation_test(folder_)
 plim.done()

@@ -170,7 +170,7 @@ MATRIX = {
     "data.add_special": ("lines", "false"), "data.append_eos": ("lines", "false"), "data.shuffle_buffer": ("lines", 8), "data.shuffle_bytes": ("lines", "8KiB"),
     "data.first_field": ("lines", "p"), "data.second_field": ("lines", "r"), "data.labels": ("lines", "[a,b]"), "data.max_source_length": ("lines", 16),
     "data.padding": ("lines", "longest"), "data.group_by_length": ("lines", "false"),
-    "training.learning_rate": ("cosine", 1e-4), "training.lr_scheduler": ("cosine", "linear"), "training.steps": ("cosine", 6), "training.warmup_steps": ("cosine", 2), "training.warmup_ratio": ("cosine", 0.5),
+    "training.learning_rate": ("cosine", 1e-4), "training.lr_scheduler": ("cosine", "linear"), "training.steps": ("cosine", 6), "training.epochs": ("bytes", 1), "training.warmup_steps": ("cosine", 2), "training.warmup_ratio": ("cosine", 0.5),
     "training.warmup_type": ("cosine", "log"), "training.warmup_min_lr": ("cosine", 1e-5),
     "training.decay_steps": ("lines", 2), "training.stable_steps": ("lines", 2), "training.decay_type": ("lines", "1-sqrt"), "training.min_lr": ("cosine", 1e-5), "training.min_lr_ratio": ("cosine", 0.1),
     "training.lr_cycles": ("cosine", 1.5), "training.lr_power": ("chat", 2), "training.lr_timescale": ("cosine", {"training.lr_scheduler": "inverse_sqrt", "training.lr_timescale": 50}),

@@ -59,6 +59,29 @@ def squeezed(folder, path, full, calm, what, smooth, squeeze, relax):
     print(f"# re-plans take {[round(e['plan_ms'] + e['move_ms'], 1) for e in replans(events)]} ms")
 
 
+def emergency(folder, path, full, calm):
+    """Beyond the last line the run does not wait and does not only cut its batches: it plans anew under a lower line, and gives back."""
+    box = machine.Machine(4 * full, others=full)
+    run = Run(folder, path, "--budget", full, "--set", "monitoring.interval=0.02", "--set", "monitoring.log_every=5", env={"PLIMSOLL_MACHINE": box.root})
+    box.follow(run.process.pid)
+    run.steps(2)
+    box.others = int(box.total * 0.985) - box.ours()
+    if run.wait("emergency", lambda es: any(e["memory"]["level"] == "tight" for e in lines(es))):
+        run.steps(12)
+        box.others = full
+        run.wait("emergency", lambda es: any("restored" in e["action"] and e["memory"]["level"] == "full" for e in lines(es)))
+        run.steps(1)
+    events, _ = run.end()
+    box.close()
+    acts = [e for e in lines(events) if e["action"] and "restored" not in e["action"]]
+    plim.ok(acts and "Status: emergency - " in acts[0]["text"] and acts[0]["memory"]["level"] == "tight", f"emergency: the first answer {[e['text'] for e in acts]}")
+    smaller = [e["planned_total"] for e in replans(events)]
+    plim.ok(smaller and smaller[0] < events[0]["planned_total"], f"emergency: {events[0]['planned_total']} bytes become {smaller}")
+    told = [e["step"] for e in lines(events) if not e["action"]]
+    plim.ok(set(range(5, max(told, default=0) + 1, 5)) <= {e["step"] for e in lines(events)}, f"a step line every five steps: {told}")
+    same_losses(calm, events, "emergency")
+
+
 with tempfile.TemporaryDirectory() as folder:
     path = plim.job(folder, training__steps=600, training__batch_size=16, training__gradient_accumulation_steps=1,
                     data__max_length=32 if plim.SANITIZED else 64, model__hidden_size=64, model__num_layers=3)
@@ -75,4 +98,5 @@ with tempfile.TemporaryDirectory() as folder:
     def lower(box): box.limit = int((box.others + box.ours()) / 0.955)
     def lift(box): box.limit = box.total
     squeezed(folder, path, full, calm, "a lowered limit", "false", lower, lift)
+    emergency(folder, path, full, calm)
 plim.done()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: not=asan, not=tsan
+# run-tests: not=asan, not=tsan, timeout=7200
 """At a given number of ranks every stage of ZeRO gives the same bits: losses and weights, with and without accumulation, with
 clipping, summed in every micro-batch or once a step. PLIMSOLL_LONG_TESTS=1: all of it; otherwise a sample.
 """

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-# run-tests: not=asan, not=tsan
+# run-tests: not=asan, not=tsan, timeout=7200
 """Checkpoints that several ranks write at once: every rank its piece, one checkpoint for whoever reads it or goes on from it.
 """
 import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -112,6 +113,21 @@ def resume(folder):
             plim.ok(held[count, stage] == held[1, 0], f"{kind}: {count} ranks, stage {stage}: masters and moments of one rank")
 
 
+def reshard(folder):
+    """In fp32, whoever goes on from four ranks' pieces has their losses within 1e-6."""
+    path = job(folder, training__mixed_precision="fp32", training__save_every=3, training__learning_rate=2e-4)
+    whole = plim.losses(train(4, path, f"{folder}/whole", "--steps", 6, stage=3).stdout or "")
+    plim.ok(len(whole) == 6, f"4 ranks, six steps: {whole}")
+    shutil.rmtree(f"{folder}/whole/checkpoint-00000006", ignore_errors=True)
+    for count, stage in ((1, 0), (2, 2), (3, 3)):
+        out = f"{folder}/reshard-{count}"
+        subprocess.run(["cp", "-r", f"{folder}/whole", out], check=True)
+        result = train(count, path, out, "--steps", 6, "--resume", stage=stage)
+        got = plim.losses(result.stdout or "")
+        far = max((abs(got[s] - whole[s]) / whole[s] for s in got), default=9)
+        plim.ok(sorted(got) == [4, 5, 6] and far <= 1e-6, f"{count} ranks at stage {stage} go on with {far:.1e} {result.stderr.strip()[:200]}")
+
+
 def nodes(folder):
     """Pieces of every node are written once, and whoever goes on has the same state."""
     path, held, two = job(folder), {}, {"PLIMSOLL_RANKS_PER_NODE": "2"}
@@ -160,6 +176,6 @@ def folders(folder):
     plim.ok(process.returncode == 2 and "the newest checkpoint is not that of rank 0" in text, f"ranks that find different checkpoints: {text.strip()[:200]}")
 
 
-for part in (form, readers, resume, nodes, failures, folders):
+for part in (form, readers, resume, reshard, nodes, failures, folders):
     with tempfile.TemporaryDirectory() as folder: part(folder)
 plim.done()

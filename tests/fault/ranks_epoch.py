@@ -3,6 +3,7 @@
 """An epoch is as long for several ranks as for one with the same effective batch, and plan --ranks says the same as train does."""
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -77,6 +78,22 @@ def counted(folder):
         told.append([[e[k] for k in ("rows", "positions", "padding")] for e in plim.events(result.stdout or "") if e["event"] in ("step", "end")])
     plim.ok(len(told[0]) == 4 and told[0][0][:2] == [ROWS, 64 * ROWS] and 0 < told[0][0][2] < 1, f"one rank: {told[0]}")
     plim.ok(told == [told[0]] * 3, f"several have the same: {told[1:]}")
+    result = train(2, path, "--no-checkpoint", *batch(2), "--set", "monitoring.log_every=2")
+    memory = [e for e in plim.events(result.stdout or "") if e["event"] == "memory" and e["step"] == 2]
+    plim.ok(memory and len(memory[0]["ranks"]) == 2 and min(memory[0]["ranks"]) > 1 << 20 and re.search(r"used: rank 0 .*, rank 1 ", memory[0]["text"]), f"each rank's memory: {memory} {result.stderr.strip()[:200]}")
+
+
+def left_over(folder):
+    """The last step of an epoch has the rows that are left: some ranks have fewer of them, or none."""
+    with open(f"{folder}/ten.jsonl", "w") as f:
+        for i in range(10): f.write(json.dumps({"text": plim.CORPUS[31 * i:31 * i + 20 + 7 * i % 40]}) + "\n")
+    for more in ({}, dict(data__padding="longest"), {**plim.EXPERTS, "training__micro_batch_size": 1}):
+        path = job(folder, data__train=f"[{folder}/ten.jsonl]", training__epochs=2, **more)
+        runs = [train(count, path, "--no-checkpoint", *batch(count, **{"training.batch_size": 8 // count, "training.gradient_accumulation_steps": 1})) for count in COUNTS]
+        sizes = [[e["rows"] for e in plim.events(r.stdout or "") if e["event"] == "step"] for r in runs]
+        plim.ok(sizes == [[8, 2, 8, 2]] * 3, f"ten rows in steps of eight {more}: {sizes} {runs[-1].stderr.strip()[:200]}")
+        losses = [list(plim.losses(r.stdout or "").values()) for r in runs]
+        plim.ok(all(len(l) == 4 and max(abs(a - b) for a, b in zip(l, losses[0])) < 1e-6 for l in losses), f"with the losses of one rank {more}: {losses}")
 
 
 def resumed(folder):
@@ -113,6 +130,8 @@ with tempfile.TemporaryDirectory() as folder:
     seconds(folder)
 with tempfile.TemporaryDirectory() as folder:
     counted(folder)
+with tempfile.TemporaryDirectory() as folder:
+    left_over(folder)
 with tempfile.TemporaryDirectory() as folder:
     resumed(folder)
 plim.done()

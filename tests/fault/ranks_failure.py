@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: not=asan, not=tsan
+# run-tests: not=asan, not=tsan, timeout=7200
 """Ranks that die, hang, are stopped or are told something: the job ends for all with one explanation, or all do it; nothing is
 lost. PLIMSOLL_LONG_TESTS=1 kills at 40 points instead of a few.
 """
@@ -60,7 +60,7 @@ def kill(folder):
     plim.ok(not wrong and len(died) >= kills, f"{len(died)} kills (ranks {sorted({d[0] for d in died})}, after steps {sorted(at)}): checkpoints whole, losses of the undisturbed run {wrong[:2]}")
     result = ranks.run(COUNT, *args, "--resume", "--set", f"output.dir={out}")
     got = plim.losses(result.stdout)
-    plim.ok(result.returncode == 0 and all(reference[s] == l for s, l in got.items()), f"and gone on to the end {result.stderr.strip()[:200]}")
+    plim.ok(result.returncode == 0 and all(reference[s] == l for s, l in got.items()) and max(got, default=STEPS) == STEPS, f"and gone on to the end {result.stderr.strip()[:200]}")
 
 
 def hang(folder):
@@ -161,7 +161,19 @@ def squeeze(folder):
     plim.ok(steps and all(abs(same[s] - l) <= 1e-5 * l for s, l in steps.items()), f"losses of the undisturbed run over {len(steps)} steps")
 
 
-for part in (kill, hang, stop, orders, squeeze):
+def diverge(folder):
+    """A loss that is not finite on all ranks: their weights stay those of the last good step, or the run says that they are gone."""
+    path = plim.job(folder, training__gradient_accumulation_steps=1, training__threads=1, training__steps=30, training__learning_rate=1000, training__optimizer="sgd",
+                    model__architecture="gpt2", model__num_key_value_heads=4, training__max_skipped_steps=2)
+    for inside, words in (("false", ["2 steps in a row", "learning_rate"]), ("true", ["the weights are lost", "optimizer_in_backward: false"])):
+        result = ranks.run(2, "train", path, "-q", "--json", "--set", f"training.optimizer_in_backward={inside}", "--set", f"output.dir={folder}/{inside}")
+        lines = [l for l in result.stderr.splitlines() if l.startswith("plimsoll:")]
+        plim.ok(result.returncode == 2 and len(lines) == 1 and all(w in lines[0] for w in words), f"updated inside backward {inside}: {lines}")
+        kept = glob.glob(f"{folder}/{inside}/checkpoint-*")
+        plim.ok(len(kept) == (inside == "false") and all("is whole" in plim.run("doctor", f"{folder}/{inside}").stdout for _ in kept), f"and what is kept is good: {kept}")
+
+
+for part in (kill, hang, stop, orders, squeeze, diverge):
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(f"{folder}/calm")
         part(folder)

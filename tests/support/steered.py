@@ -12,7 +12,7 @@ class Run:
     def __init__(self, folder, path, *args, env=None, before=None):
         self.log, self.folder = os.path.join(folder, "log.jsonl"), os.path.join(folder, "run")
         if os.path.exists(self.log): os.remove(self.log)
-        self.process = subprocess.Popen([plim.PLIMSOLL, "train", path, "--log", self.log, "-q", "--overwrite", *map(str, args)],
+        self.process = subprocess.Popen([plim.PLIMSOLL, "train", path, "--log", self.log, "-q", "--overwrite", "--set", "monitoring.log_every=0", *map(str, args)],
                                         stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                         env={**os.environ, **(env or {})}, preexec_fn=before)
 

@@ -315,6 +315,9 @@ static void test_parts_add_up(void **state)
 
 /* --- against the search before ---------------------------------------------------------------------------------- */
 
+/* Of one op: tapes look at their loss since. */
+#define LAUNCH 1e-5
+
 static void test_no_plan_is_slower_than_before(void **state)
 {
     (void)state;
@@ -337,7 +340,7 @@ static void test_no_plan_is_slower_than_before(void **state)
         assert_int_equal(sscanf(line + strlen(name), ",%d,%lf", &fits, &seconds), 2);
         if (i % EVERY == 0) {
             assert_int_equal(plan_search(&request, &plan, &err), fits ? PLIM_OK : PLIM_NO_FIT);
-            if (fits && plan.step_seconds > seconds * (1 + 1e-6))
+            if (fits && plan.step_seconds > seconds * (1 + 1e-6) + LAUNCH)
                 fail_msg("%s: %g s, it was %g", name, plan.step_seconds, seconds);
             count++, faster += plan.step_seconds < 0.999 * seconds;
             if (strstr(name, "70b") && plan.search.work > most) most = plan.search.work;
