@@ -73,7 +73,8 @@ static void rows_part(const struct engine_plan *p, struct strbuf *out)
         strbuf_addf(out, "  vectors of %lld numbers, texts of up to %lld tokens, %lld tokens a batch\n",
                     (long long)p->width, (long long)p->context, (long long)p->step_tokens);
     else
-        strbuf_addf(out, "  up to %d requests at once, %d may wait; sources and answers of up to %lld tokens\n",
+        strbuf_addf(out,
+                    "  up to %d requests at once, %d may wait; sources and answers of up to %lld tokens\n",
                     p->parallel, p->queue, (long long)p->context);
 }
 
