@@ -18,7 +18,7 @@ struct subcommand {
 extern const struct subcommand subcommand_plan, subcommand_train, subcommand_generate, subcommand_eval,
     subcommand_export, subcommand_tokenize, subcommand_inspect, subcommand_calibrate, subcommand_pack,
     subcommand_version, subcommand_docs, subcommand_embed, subcommand_serve, subcommand_config,
-    subcommand_doctor, subcommand_ctl, subcommand_watch;
+    subcommand_doctor, subcommand_ctl, subcommand_watch, subcommand_chat;
 
 /* The program for help, man page and completion. */
 const struct program *cli_program(void);
@@ -161,6 +161,9 @@ enum plim_status cli_check_line(const char *command, const struct device_line *l
  * a note on stderr unless quiet. */
 enum plim_status cli_meet_device(struct job *job, const struct device_facts *facts,
                                  const struct job_options *options, struct plim_error *err);
+
+/* One line where text is read as bytes although nobody asked for it, unless quiet (job_bytes_text). */
+void cli_say_bytes(const struct job *job, const struct job_options *options);
 
 /* Write a finished text to stdout; 0 or the exit code of a failed write. */
 int cli_print(struct strbuf *text);

@@ -118,6 +118,9 @@ static void examine_plan(struct diagnosis *d, struct job *job)
     d->count += doctor_examine(&c, &d->problems);
     add_device(d, &device->facts);
     job_idle_text(job, &device->facts, &d->ignored);
+    size_t before = d->about.len;
+    job_bytes_text(job, &d->about);
+    if (d->about.len > before) strbuf_addc(&d->about, '\n');
 }
 
 static void hear_wrong(void *arg, const char *text) { add_problem(arg, text); }

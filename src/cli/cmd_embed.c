@@ -49,7 +49,7 @@ static const struct option_row rows[] = {
     {"batch", 0, OPTION_INT64, AT(batch), "N",
      "lines computed together at most; absent: as suits their length"},
     {"tokenizer", 't', OPTION_STRING, AT(tokenizer), "FILE",
-     "tokenizer.json or a folder with one; absent: the model's own"},
+     "tokenizer.json, a SentencePiece model or a folder with one; absent: the model's own"},
     {"max-line", 0, OPTION_BYTES, AT(max_line), "BYTES", "longest line that is accepted (16MiB)"},
     {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
      "memory budget, e.g. 256MiB; absent: none, or in a container what its limit leaves",
@@ -152,10 +152,10 @@ static enum plim_status find_how(struct embedding *e, const char *what, struct p
 static enum plim_status open_codec(struct embedding *e, struct plim_error *err)
 {
     char path[CLI_PATH + 32];
-    snprintf(path, sizeof path, "%s/tokenizer.json", e->how.path);
-    const char *which = e->flags->tokenizer ? e->flags->tokenizer : path;
-    if (!e->flags->tokenizer && !file_exists(path))
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: there is no tokenizer.json; give --tokenizer",
+    const char *which = cli_tokenizer_of(e->flags->tokenizer, e->how.path, path, sizeof path);
+    if (!which)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: there is no tokenizer.json or SentencePiece model; give --tokenizer",
                          e->how.path);
     enum plim_status status = codec_open_within(which, cli_host_line(&e->line), &e->codec, err);
     if (status == PLIM_OK && !e->codec.tokenizer)

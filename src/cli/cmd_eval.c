@@ -150,6 +150,7 @@ static int evaluate(const struct eval_flags *f)
     if (status == PLIM_OK) status = cli_open_device(&job, &device, &err);
     if (status == PLIM_OK) status = cli_meet_device(&job, &device->facts, &f->job, &err);
     if (status == PLIM_OK) status = evaluate_alone(&job, device, dir, f->rows, &e, &err);
+    if (status == PLIM_OK) cli_say_bytes(&job, &f->job);
     if (status == PLIM_OK)
         code = f->json ? tell_json(&job, dir, &e, ledger_peak(device->ledger[TIER_DEVICE]))
                        : tell(&job, dir, &e);

@@ -19,7 +19,8 @@ static const struct option_row rows[] = {
      "a prompt a line or, in a .jsonl file, {\"prompt\": \"...\"}"},
     {"parallel", 0, OPTION_INT, AT(parallel), "N", "of several prompts so many at once, at most (8)"},
     {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
-     "tokenizer.json, a folder with one, or bytes; absent: the model's own, else bytes"},
+     "tokenizer.json, a SentencePiece model, a folder with one, or bytes; absent: the model's own, else "
+     "bytes"},
     {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "stop after so many tokens (200)"},
     {"temperature", 't', OPTION_DOUBLE, AT(temperature), "X", "0 takes the likeliest token, always (0.8)"},
     {"top-k", 0, OPTION_INT64, AT(top_k), "K", "draw among the K likeliest only; 0: all (0)"},
@@ -41,6 +42,9 @@ static const struct option_row rows[] = {
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
      "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
+    {"raw", 0, OPTION_FLAG, AT(raw), NULL,
+     "go on with the prompt as it is; without it a model with a chat template answers it as a user's "
+     "message"},
     {"echo", 0, OPTION_FLAG, AT(echo), NULL, "print the prompt before the text"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print text, tokens, speed and memory as JSON at the end"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "only the text: no notes, no summary"},
@@ -61,7 +65,9 @@ static const struct command command = {
         "MODEL is a Hugging Face folder, a GGUF file, a checkpoint, or a run folder, of which the newest "
         "checkpoint is "
         "taken; CONFIG stands for the newest checkpoint of its output.dir. Text goes through --tokenizer, or "
-        "the tokenizer.json beside the weights; without one it is bytes. Parameters, a cache of exactly the "
+        "the tokenizer beside the weights; without one it is bytes. A model with a chat template answers the "
+        "prompt "
+        "as a user's message; --raw goes on with the text instead. Parameters, a cache of exactly the "
         "positions needed and one pass are planned and "
         "committed before anything is computed; what does not fit the budget exits with 3.",
     COMMAND_ROWS(rows),
@@ -253,6 +259,8 @@ static enum plim_status generate(struct generation *g, struct device **device_ou
     if (status != PLIM_OK) return status;
     g->plan = writer_plan(&writer);
     status = check_vocabulary(g, &writer.spec, err);
+    if (status == PLIM_OK && !g->codec.tokenizer && !g->flags->tokenizer && !g->flags->quiet)
+        cli_say("%s has no tokenizer: every byte of a text is a token", g->dir);
     if (status == PLIM_OK)
         status = writer.engine ? generation_run(g, writer.engine, err)
                                : generation_run_sources(g, writer.seq2seq, err);

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "text/codec.h"
+#include "text/sentencepiece.h"
 #include "base/hash.h"
 #include "model/hf.h"
 #include "model/labels.h"
@@ -348,8 +349,7 @@ static enum plim_status show_folder(struct report *r, const char *dir, struct pl
     bool weights = holds(dir, "model.safetensors", path, sizeof path) ||
                    holds(dir, "model.safetensors.index.json", path, sizeof path) ||
                    holds(dir, SAFETENSORS_PIECES, path, sizeof path);
-    if (!checkpoint && !weights && holds(dir, "tokenizer.json", path, sizeof path))
-        return show_tokenizer(r, dir, err);
+    if (!checkpoint && !weights && codec_find(dir, path, sizeof path)) return show_tokenizer(r, dir, err);
     if (!checkpoint && !weights)
         return plim_fail(
             err, PLIM_BAD_INPUT,
@@ -391,13 +391,14 @@ static enum plim_status show(struct report *r, const char *path, struct plim_err
     if (!memcmp(head, "GGUF", 4)) return show_gguf(r, path, err);
     if (!memcmp(head, TOKEN_FILE_MAGIC, 8)) return show_tokens(r, path, err);
     if (n > 8 && head[8] == '{') return show_weights(r, path, err);
-    if (n > 0 && (head[0] == '{' || (len > 5 && !strcmp(path + len - 5, ".json"))))
+    if (n > 0 && (head[0] == '{' || sentencepiece_is(path) || (len > 5 && !strcmp(path + len - 5, ".json"))))
         return show_tokenizer(r, path, err);
     if (len > 12 && !strcmp(path + len - 12, ".safetensors")) return show_weights(r, path, err);
-    return plim_fail(
-        err, PLIM_BAD_INPUT,
-        "%s: is of no kind known here; give safetensors, GGUF, tokenizer.json, a token file or a checkpoint",
-        path);
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: is of no kind known here; give safetensors, GGUF, tokenizer.json, a SentencePiece "
+                     "model, a token "
+                     "file or a checkpoint",
+                     path);
 }
 
 static int inspect(const struct inspect_flags *f, const struct string_list *paths)

@@ -162,6 +162,7 @@ static int show(struct job *job, const struct plan_options *o, const char *setti
             cli_say("%s: data.train or data.validation is not on this machine: neither checked nor counted",
                     job->name);
         if (status == PLIM_NO_FIT) cli_say("%s", err.text);
+        if (status == PLIM_OK) cli_say_bytes(job, &o->job);
         if (failed) code = failed;
     }
     planned_release(&p);

@@ -47,7 +47,8 @@ static const struct option_row rows[] = {
     {"api-key-file", 0, OPTION_STRING, AT(keys), "FILE", "clients must show one of these keys, one a line"},
     {"name", 0, OPTION_STRING, AT(name), "NAME", "what clients call the model; absent: its folder's name"},
     {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
-     "tokenizer.json, a folder with one, or bytes; absent: the model's own, else bytes"},
+     "tokenizer.json, a SentencePiece model, a folder with one, or bytes; absent: the model's own, else "
+     "bytes"},
     {"chat-template", 0, OPTION_STRING, AT(template), "FILE", "a *.jinja file; absent: the model's own"},
     {"device", 0, OPTION_STRING, AT(device), "NAME",
      "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
@@ -269,6 +270,8 @@ static enum plim_status open_text(struct serving *g, struct plim_error *err)
     enum plim_status status = codec_open_within(which, cli_host_line(&g->line), &g->codec, err);
     if (status != PLIM_OK) return status;
     g->limits.codec = &g->codec;
+    if (!which && !g->flags->plan)
+        log_warn(&g->log, "%s has no tokenizer: every byte of a text is a token", g->dir);
     const char *from = g->flags->template ? g->flags->template : g->dir;
     status = chat_template_load(from, NULL, &g->chat, &g->no_chat);
     if (status == PLIM_OK) return status;

@@ -25,7 +25,7 @@ static const char *const formats[] = {"auto", "text", "lines", "jsonl", "csv", N
 static const struct option_row rows[] = {
     {"output", 'o', OPTION_STRING, AT(out), "FILE", "the token file to make; needed"},
     {"tokenizer", 't', OPTION_STRING, AT(tokenizer), "FILE",
-     "tokenizer.json or a folder with one; absent: bytes"},
+     "tokenizer.json, a SentencePiece model or a folder with one; absent: bytes"},
     {"format", 0, OPTION_STRING, AT(format), "KIND", "how files are read (auto: by content and name)",
      .choices = formats},
     {"field", 'f', OPTION_STRING, AT(field), "NAME", "JSON lines: the field with the text (text)"},
@@ -146,6 +146,7 @@ static enum plim_status open_codec(const struct tokenize_flags *f, struct codec 
                                    struct chat_template **chat, struct plim_error *err)
 {
     enum plim_status status = codec_open(f->tokenizer, codec, err);
+    if (!f->tokenizer && !f->quiet) cli_say("tokenize: no --tokenizer: every byte of a text is a token");
     if (status == PLIM_OK && f->eos) status = codec_set_eos(codec, f->eos, err);
     if (status == PLIM_OK && f->append_eos && codec->eos < 0)
         status = plim_fail(

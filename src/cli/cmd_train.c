@@ -254,7 +254,10 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
     status = trainer_open(job, *device, &options, trainer, err);
     if (status != PLIM_OK) return status;
     const char *folder = (*trainer)->start.lock.fd >= 0 ? job->output_dir : NULL;
-    if (comm_rank(comm) == 0) train_log_begin(log, folder, &(*trainer)->runtime.plan);
+    if (comm_rank(comm) == 0) {
+        cli_say_bytes(job, &f->job);
+        train_log_begin(log, folder, &(*trainer)->runtime.plan);
+    }
     return comm_agree(comm, tell_start(log->tell, (*trainer)->step, err), err);
 }
 

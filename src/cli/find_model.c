@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "base/file.h"
 #include "store/gguf.h"
+#include "text/codec.h"
 #include "train/best_model.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
@@ -69,7 +70,5 @@ enum plim_status cli_find_model(const char *what, char *path, size_t size, struc
 const char *cli_tokenizer_of(const char *asked, const char *model, char *path, size_t size)
 {
     if (asked) return asked;
-    snprintf(path, size, "%s/tokenizer.json", model);
-    if (file_exists(path)) return path;
-    return gguf_is(model) ? model : NULL;
+    return codec_find(model, path, size) ? path : NULL;
 }

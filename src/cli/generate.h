@@ -3,6 +3,7 @@
 #define PLIM_CLI_GENERATE_H
 
 #include "cli/cli.h"
+#include "cli/chat_prompt.h"
 #include "base/bump.h"
 #include "serve/engine.h"
 #include "serve/generate_seq2seq.h"
@@ -14,7 +15,7 @@ struct generate_flags {
     int64_t tokens, top_k, seed;
     double temperature, top_p, min_p;
     uint64_t budget;
-    bool budget_given, json, echo, quiet;
+    bool budget_given, json, echo, quiet, raw;
     int threads, parallel, beams;
     double length_penalty;
     bool penalty_given;
@@ -44,7 +45,8 @@ struct generation {
     struct device_line line;
     char dir[CLI_PATH];
     struct codec codec;
-    struct bump store; /* of prompts from a file */
+    struct chat_template *chat; /* prompts are messages of a user to it; NULL: texts to go on with */
+    struct bump store;          /* of prompts from a file */
     struct string_list prompts;
     struct answer *answers;
     size_t count, printed;

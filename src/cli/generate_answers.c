@@ -71,16 +71,29 @@ static enum plim_status read_file(struct generation *g, struct plim_error *err)
     return status;
 }
 
+/* Tokens of a text. A template writes the marks itself. */
+static enum plim_status encode_text(struct generation *g, struct answer *a, struct encoder *encoder,
+                                    const char *text, size_t len, struct plim_error *err)
+{
+    if (encoder) return encoder_encode(encoder, text, len, g->chat ? 0 : TOKENIZE_SPECIAL, &a->ids, err);
+    if (token_list_reserve(&a->ids, len))
+        for (size_t i = 0; i < len; i++) a->ids.id[a->ids.count++] = (unsigned char)text[i];
+    return PLIM_OK;
+}
+
 static enum plim_status encode(struct generation *g, struct answer *a, struct encoder *encoder,
                                struct plim_error *err)
 {
-    size_t len = strlen(a->prompt);
+    struct strbuf text = STRBUF_INIT;
     enum plim_status status = PLIM_OK;
     token_text_init(&a->text, &g->codec);
-    if (encoder)
-        status = encoder_encode(encoder, a->prompt, len, TOKENIZE_SPECIAL, &a->ids, err);
-    else if (token_list_reserve(&a->ids, len))
-        for (size_t i = 0; i < len; i++) a->ids.id[a->ids.count++] = (unsigned char)a->prompt[i];
+    if (g->chat)
+        status = cli_chat_text(g->chat, &(struct chat_message){"user", a->prompt}, 1, &text, err);
+    else
+        strbuf_add(&text, a->prompt);
+    if (status == PLIM_OK) status = strbuf_status(&text, err);
+    if (status == PLIM_OK) status = encode_text(g, a, encoder, strbuf_text(&text), text.len, err);
+    strbuf_release(&text);
     if (g->flags->json) a->tokens = malloc((size_t)g->flags->tokens * sizeof *a->tokens);
     if (status == PLIM_OK && (!a->ids.count || (g->flags->json && !a->tokens)))
         status = plim_fail(err, PLIM_NO_MEMORY, "out of memory for prompt and answer");
@@ -98,6 +111,10 @@ enum plim_status generation_read(struct generation *g, struct plim_error *err)
     if (status == PLIM_OK && !g->prompts.count)
         status = plim_fail(err, PLIM_BAD_INPUT, "%s: there is no prompt in it", g->flags->prompts_file);
     if (status == PLIM_OK) status = open_codec(g, err);
+    if (status == PLIM_OK && !g->flags->raw) {
+        status = cli_open_chat(g->dir, &g->chat, err);
+        if (status != PLIM_OK) plim_error_prefix(err, "generate: --raw leaves the chat template out");
+    }
     if (status == PLIM_OK && g->codec.tokenizer) status = encoder_open(g->codec.tokenizer, &encoder, err);
     if (status == PLIM_OK && !(g->answers = calloc(g->prompts.count, sizeof *g->answers)))
         status = plim_fail(err, PLIM_NO_MEMORY, "out of memory for the prompts");
@@ -121,6 +138,7 @@ void generation_release(struct generation *g)
     }
     free(g->answers);
     strbuf_release(&g->piece);
+    chat_template_free(g->chat);
     codec_close(&g->codec);
     bump_free(&g->store);
 }

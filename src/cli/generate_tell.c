@@ -97,6 +97,7 @@ int generation_tell_json(const struct generation *g)
         json_double(&w, "seconds", g->seconds);
         json_int(&w, "parallel", g->plan.parallel);
     }
+    json_bool(&w, "chat", g->chat != NULL);
     json_str(&w, "precision", precision_name(g->plan.precision));
     json_str(&w, "device", g->device);
     write_memory(&w, g);

@@ -12,13 +12,25 @@
 #include <unistd.h>
 #include <stdlib.h>
 
-static const struct subcommand *const subcommands[] = {
-    &subcommand_plan,     &subcommand_train,   &subcommand_generate,
-    &subcommand_serve,    &subcommand_eval,    &subcommand_export,
-    &subcommand_tokenize, &subcommand_inspect, &subcommand_calibrate,
-    &subcommand_pack,     &subcommand_version, &subcommand_docs,
-    &subcommand_embed,    &subcommand_config,  &subcommand_doctor,
-    &subcommand_ctl,      &subcommand_watch,   NULL};
+static const struct subcommand *const subcommands[] = {&subcommand_plan,
+                                                       &subcommand_train,
+                                                       &subcommand_generate,
+                                                       &subcommand_serve,
+                                                       &subcommand_eval,
+                                                       &subcommand_export,
+                                                       &subcommand_tokenize,
+                                                       &subcommand_inspect,
+                                                       &subcommand_calibrate,
+                                                       &subcommand_pack,
+                                                       &subcommand_version,
+                                                       &subcommand_docs,
+                                                       &subcommand_embed,
+                                                       &subcommand_config,
+                                                       &subcommand_doctor,
+                                                       &subcommand_ctl,
+                                                       &subcommand_watch,
+                                                       &subcommand_chat,
+                                                       NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
@@ -218,6 +230,14 @@ enum plim_status cli_meet_device(struct job *job, const struct device_facts *fac
     return status;
 }
 
+void cli_say_bytes(const struct job *job, const struct job_options *options)
+{
+    struct strbuf note = STRBUF_INIT;
+    if (!options->quiet) job_bytes_text(job, &note);
+    if (note.len) cli_say("%s", note.data);
+    strbuf_release(&note);
+}
+
 static int overview(FILE *to)
 {
     struct strbuf text = STRBUF_INIT;
@@ -234,8 +254,11 @@ int main(int argc, char **argv)
      * freed as a sign that others will be wanted, and keeps them: memory that no plan knows of. */
     mallopt(M_MMAP_THRESHOLD, 128 << 10);
     if (argc < 2) return overview(stderr);
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
-        return overview(stdout);
+    bool help = !strcmp(argv[1], "help");
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || (help && argc == 2)) return overview(stdout);
+    char *asked[] = {argv[0], argv[argc > 2 ? 2 : 1], (char[]){"--help"},
+                     NULL}; /* help train: train --help */
+    if (help) argc = 3, argv = asked;
     if (!strcmp(argv[1], "--version")) return subcommand_version.run(0, NULL);
     struct plim_error err = {0};
     if (variables_check(&err) != PLIM_OK) return cli_error(&err);

@@ -2,6 +2,8 @@
 #include "job/disk_line.h"
 #include "base/bytes.h"
 #include "base/file.h"
+#include "store/gguf.h"
+#include "text/codec.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,15 +11,24 @@
 /* Headers of the weight files, texts, and the last block of each file. */
 #define TEXT_BYTES   (64 << 10)
 #define TENSOR_BYTES 256
+#define GGUF_TOKENIZER                                                                                       \
+    ((int64_t)32 << 20) /* that a GGUF file holds, as tokenizer.json: at most about so much */
 
 /* The tokenizer goes along with every checkpoint. */
 static int64_t saved_tokenizer(const struct job *job)
 {
     char path[1024];
-    const char *given = job->data.tokenizer ? job->data.tokenizer : "";
-    snprintf(path, sizeof path, "%s/tokenizer.json", given);
-    int64_t inside = file_bytes(path), itself = file_bytes(given);
-    return inside > 0 ? inside : itself > 0 ? itself : 0;
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "spiece.model"};
+    const char *given = job->data.kept_tokenizer ? job->model.path : job->data.tokenizer;
+    if (codec_is_bytes(given)) return 0;
+    int64_t sum = file_bytes(given);
+    if (gguf_is(given) && sum > GGUF_TOKENIZER) sum = GGUF_TOKENIZER;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", given, names[i]);
+        int64_t bytes = file_bytes(path);
+        if (bytes > 0) sum = (sum > 0 ? sum : 0) + bytes;
+    }
+    return sum > 0 ? sum : 0;
 }
 
 /* Kept tensors, whatever tier they are on. */

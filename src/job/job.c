@@ -6,6 +6,7 @@
 #include "device/registry.h"
 #include "job/deepspeed.h"
 #include "model/hf.h"
+#include "text/gguf_tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -381,6 +382,30 @@ static bool reads_bytes(const struct job *job)
     return !tokens;
 }
 
+/* A model's text goes through its own tokenizer, unless the job names another. */
+static enum plim_status settle_tokenizer(struct job *job, struct plim_error *err)
+{
+    char path[4096];
+    if (!job->model.path || job_origin(job, "data.tokenizer")->kind != ORIGIN_DEFAULT) return PLIM_OK;
+    if (!codec_find(job->model.path, path, sizeof path)) return PLIM_OK;
+    if (gguf_is(path) && !gguf_file_has_tokenizer(path)) return PLIM_OK;
+    if (reads_bytes(job)) {
+        job->data.tokenizer = job->model.path;
+        job_origin_follow(job, "data.tokenizer", "model.path");
+        return PLIM_OK;
+    }
+    job->data.kept_tokenizer = bump_copy(&job->store, path, strlen(path));
+    return job->data.kept_tokenizer ? PLIM_OK
+                                    : plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", job->name);
+}
+
+void job_bytes_text(const struct job *job, struct strbuf *out)
+{
+    if (job_origin(job, "data.tokenizer")->kind != ORIGIN_DEFAULT || !reads_bytes(job)) return;
+    strbuf_addf(out, "%s: %s has no tokenizer and data.tokenizer names none: every byte of a text is a token",
+                job->name, job->model.path ? job->model.path : "the model");
+}
+
 static enum plim_status check_lengths(const struct job *job, struct plim_error *err)
 {
     if (job->max_length > job->spec.max_positions && !model_uses_rope(&job->spec))
@@ -428,6 +453,7 @@ enum plim_status job_finish(struct job *job, struct plim_error *err)
     if (status == PLIM_OK) status = check_supported(job, err);
     if (status == PLIM_OK) status = find_spec(job, err);
     if (status == PLIM_OK) status = job_settle_objective(job, err);
+    if (status == PLIM_OK) status = settle_tokenizer(job, err);
     if (status == PLIM_OK) status = check_lengths(job, err);
     if (status == PLIM_OK) status = check_output(job, err);
     return status;

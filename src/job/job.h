@@ -153,6 +153,8 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     struct string_list labels;
     int64_t max_source_length;
     const char *tokenizer, *chat_template;
+    const char
+        *kept_tokenizer; /* of model.path, for checkpoints, where the data are tokens already; NULL: none */
     const char *field, *prompt_field, *response_field, *source_field, *target_field, *messages_field;
     bool packing, add_special, append_eos, skip_bad;
     uint64_t max_line_bytes, shuffle_bytes;
@@ -272,6 +274,10 @@ enum plim_status job_set(struct job *job, const char *assignment, const struct s
 enum plim_status job_set_flag(struct job *job, const char *flag, const char *key, const char *value,
                               const struct schema_listener *notes, struct plim_error *err);
 enum plim_status job_finish(struct job *job, struct plim_error *err);
+
+/* Appends a line, without its end, where text is read as bytes although nobody asked for it: neither data.tokenizer nor the model has a
+ * tokenizer. */
+void job_bytes_text(const struct job *job, struct strbuf *out);
 
 /* After job_finish, when the device is known (a preset's facts for one that is not here): training.preset: auto is
  * resolved, and what could not be checked before is. */

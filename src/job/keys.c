@@ -97,7 +97,7 @@ static const struct schema_row rows[] = {
     {"data.train", SCHEMA_STRING_LIST, AT(train), .help = "training files: paths, folders, globs; .gz and .zst are decompressed"},
     {"data.validation", SCHEMA_STRING_LIST, AT(validation), .help = "evaluation files"},
     {"data.format", SCHEMA_ENUM, AT(data.format), .names = formats, .fallback = "auto", .help = "how files are read; auto: by their content and name (JSON lines, JSON arrays, CSV, CoNLL, Parquet, token files), all else as text"},
-    {"data.tokenizer", SCHEMA_STRING, AT(data.tokenizer), .fallback = "bytes", .help = "how text becomes tokens: a tokenizer.json, a folder with one, or bytes"},
+    {"data.tokenizer", SCHEMA_STRING, AT(data.tokenizer), .fallback = "bytes", .help = "how text becomes tokens: a tokenizer.json, a SentencePiece model, a folder with one, or bytes; absent: the tokenizer of model.path, else bytes"},
     {"data.max_length", SCHEMA_INT64, AT(max_length), .min = 2, .max = 1e7, .fallback = "256", .help = "tokens of a row"},
     {"data.field", SCHEMA_STRING, AT(data.field), .fallback = "text", .help = "jsonl: the field with the text"},
     {"data.prompt_field", SCHEMA_STRING, AT(data.prompt_field), .help = "jsonl: pairs, of which only the response is learned"},

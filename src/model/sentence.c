@@ -59,6 +59,22 @@ static enum plim_status read_pooling(const char *file, struct sentence_config *o
     return status;
 }
 
+/* Where sentence-transformers keeps no length of its own, the tokenizer's counts: version 5 keeps it there alone. A model
+ * that is no sentence-transformer is as long as its positions allow. Tokenizers without a limit write a number like 1e30. */
+static enum plim_status read_tokenizer_length(struct sentence_config *out, struct plim_error *err)
+{
+    char file[640];
+    struct doc *doc = NULL;
+    snprintf(file, sizeof file, "%s/tokenizer_config.json", out->path);
+    if (!out->found || !file_exists(file)) return PLIM_OK;
+    enum plim_status status = json_load(file, &doc, err);
+    if (status != PLIM_OK) return status;
+    double length = node_float(node_get(&doc->root, "model_max_length"), 0);
+    if (length >= 1 && length <= INT32_MAX) out->max_length = (int64_t)length;
+    doc_free(doc);
+    return PLIM_OK;
+}
+
 /* The file has the name of the architecture it was made for. */
 static enum plim_status read_length(struct sentence_config *out, struct plim_error *err)
 {
@@ -70,12 +86,13 @@ static enum plim_status read_length(struct sentence_config *out, struct plim_err
         if (file_exists(file)) break;
         file[0] = 0;
     }
-    if (!file[0]) return PLIM_OK;
+    if (!file[0]) return read_tokenizer_length(out, err);
     enum plim_status status = json_load(file, &doc, err);
     if (status != PLIM_OK) return status;
     const struct node *length = node_get(&doc->root, "max_seq_length");
-    if (length && length->kind != NODE_NULL &&
-        (!node_is_whole(length, &out->max_length) || out->max_length < 1))
+    if (!length || length->kind == NODE_NULL)
+        status = read_tokenizer_length(out, err);
+    else if (!node_is_whole(length, &out->max_length) || out->max_length < 1)
         status = plim_fail(err, PLIM_BAD_INPUT, "%s: key 'max_seq_length': expected a whole number from 1 on",
                            file);
     if (node_bool(node_get(&doc->root, "do_lower_case"), false))

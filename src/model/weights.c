@@ -328,12 +328,16 @@ static enum plim_status put(const struct pour *p, int tensor, int64_t first, con
 static enum plim_status check_numbers(const struct pour *p, enum dtype type, int64_t first,
                                       const void *elements, int64_t n, struct plim_error *err)
 {
-    int64_t at = dtype_find_nan(type, elements, n);
+    int64_t at = dtype_find_nonfinite(type, elements, n);
     if (at < 0) return PLIM_OK;
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: element %lld is NaN; the run that wrote it had diverged, or the file is damaged: "
-                     "take an earlier checkpoint or fetch it again",
-                     p->match->file->path, (long long)(first + at));
+    float value;
+    dtype_convert(&value, DT_F32, (const char *)elements + (size_t)at * dtype_size(type), type, 1);
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s: tensor '%.160s': element %lld is %s%s; the run that wrote it had diverged, or the file is "
+        "damaged: take an earlier checkpoint or fetch it again",
+        p->match->file->path, p->match->file->name, (long long)(first + at),
+        value != value ? "NaN" : "infinite", type == DT_F16 ? " in fp16" : "");
 }
 
 /* Elements already in the parameter's type, no master to fill. */

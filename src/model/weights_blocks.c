@@ -119,7 +119,7 @@ static void make_rows(const struct panel_pour *p, int64_t at, int64_t lines, flo
 {
     for (int64_t l = 0; l < lines; l++) {
         widen(p, at + l, wide);
-        int64_t nan = dtype_find_nan(DT_F32, wide, p->k);
+        int64_t nan = dtype_find_nonfinite(DT_F32, wide, p->k);
         if (nan >= 0 && fault->nan < 0) fault->nan = (p->first + at + l) * p->k + nan;
         p->type->write(wide, rows + l * p->row_bytes, p->k / p->type->elements);
     }
@@ -159,11 +159,11 @@ static enum plim_status check_panels(const struct panel_pour *p, int64_t panels,
     for (int64_t i = 0; i < panels; i++) {
         const struct panel_fault *f = &p->faults[i];
         if (f->nan >= 0)
-            return plim_fail(
-                err, PLIM_BAD_INPUT,
-                "%s: element %lld of '%s' is NaN; the run that wrote it had diverged, or the file "
-                "is damaged: take an earlier checkpoint or fetch it again",
-                p->file->path, (long long)(p->from * p->k + f->nan), p->file->name);
+            return plim_fail(err, PLIM_BAD_INPUT,
+                             "%s: element %lld of '%s' is NaN or infinite; the run that wrote it had "
+                             "diverged, or the file "
+                             "is damaged: take an earlier checkpoint or fetch it again",
+                             p->file->path, (long long)(p->from * p->k + f->nan), p->file->name);
         if (f->scale >= 0)
             return plim_fail(
                 err, PLIM_BAD_INPUT,

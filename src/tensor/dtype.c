@@ -273,27 +273,27 @@ float dtype_round(enum dtype type, float value)
 }
 
 /* Without an early end in a span the loop is one that compilers make vectors of. */
-#define FIND_NAN(name, word, magnitude, infinity)                                                            \
+#define FIND_NONFINITE(name, word, magnitude, infinity)                                                      \
     static int64_t name(const word *x, int64_t n)                                                            \
     {                                                                                                        \
         enum { SPAN = 4096 };                                                                                \
         for (int64_t from = 0; from < n; from += SPAN) {                                                     \
             int64_t end = n - from < SPAN ? n : from + SPAN;                                                 \
             word any = 0;                                                                                    \
-            for (int64_t i = from; i < end; i++) any |= (word)((x[i] & (magnitude)) > (infinity));           \
+            for (int64_t i = from; i < end; i++) any |= (word)((x[i] & (magnitude)) >= (infinity));          \
             for (int64_t i = from; any && i < end; i++)                                                      \
-                if ((x[i] & (magnitude)) > (infinity)) return i;                                             \
+                if ((x[i] & (magnitude)) >= (infinity)) return i;                                            \
         }                                                                                                    \
         return -1;                                                                                           \
     }
 
-FIND_NAN(find_nan_f32, uint32_t, 0x7fffffffu, 0x7f800000u)
-FIND_NAN(find_nan_bf16, uint16_t, 0x7fff, 0x7f80)
-FIND_NAN(find_nan_f16, uint16_t, 0x7fff, 0x7c00)
+FIND_NONFINITE(find_nonfinite_f32, uint32_t, 0x7fffffffu, 0x7f800000u)
+FIND_NONFINITE(find_nonfinite_bf16, uint16_t, 0x7fff, 0x7f80)
+FIND_NONFINITE(find_nonfinite_f16, uint16_t, 0x7fff, 0x7c00)
 
-int64_t dtype_find_nan(enum dtype type, const void *elements, int64_t n)
+int64_t dtype_find_nonfinite(enum dtype type, const void *elements, int64_t n)
 {
-    if (type == DT_F32) return find_nan_f32(elements, n);
-    if (type == DT_BF16) return find_nan_bf16(elements, n);
-    return type == DT_F16 ? find_nan_f16(elements, n) : -1;
+    if (type == DT_F32) return find_nonfinite_f32(elements, n);
+    if (type == DT_BF16) return find_nonfinite_bf16(elements, n);
+    return type == DT_F16 ? find_nonfinite_f16(elements, n) : -1;
 }

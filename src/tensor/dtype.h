@@ -67,7 +67,7 @@ static inline float master_join(uint16_t weight, uint16_t low)
     return f;
 }
 
-/* The first of n elements that is not a number, -1: none. As fast as memory gives them; other than floating types have none. */
-int64_t dtype_find_nan(enum dtype type, const void *elements, int64_t n);
+/* The first of n elements that is NaN or infinite, -1: none. As fast as memory gives them; other than floating types have none. */
+int64_t dtype_find_nonfinite(enum dtype type, const void *elements, int64_t n);
 
 #endif

@@ -104,9 +104,10 @@ void chat_spans_release(struct chat_spans *spans);
  * the conversation is rendered prefix by prefix: an assistant message's span begins where the messages before it
  * and the generation prompt end, and ends where the messages up to it end. So it holds the content with whatever
  * closes the turn (<|eot_id|>, </s>), and not the header. Messages with the role "assistant" count; a run of
- * them is one span, as in tool calls. This is right only for templates that render every such prefix as a prefix
- * of the whole; for others (a template that moves the system message to the last turn, or drops thoughts from
- * earlier turns) the call fails with PLIM_UNSUPPORTED, and `out` and `spans` are as they were. */
+ * them is one span, as in tool calls. Where a template writes a prefix differently once more follows (one that drops thoughts
+ * from earlier turns), the span is the message's content as the whole text has it, with what closes the turn. Where that
+ * cannot be told either (a message without content, a template that moves messages about) the call fails with
+ * PLIM_UNSUPPORTED, and `out` and `spans` are as they were. */
 enum plim_status chat_template_render_spans(const struct chat_template *tmpl, const struct node *messages,
                                             const struct chat_options *options, struct strbuf *out,
                                             struct chat_spans *spans, struct plim_error *err);

@@ -6,6 +6,7 @@
 #include "mem/os.h"
 #include "text/byte_text.h"
 #include "text/gguf_tokenizer.h"
+#include "text/sentencepiece.h"
 
 #include <malloc.h>
 #include <stdio.h>
@@ -15,14 +16,23 @@
 
 bool codec_is_bytes(const char *path) { return !path || !*path || !strcmp(path, "bytes"); }
 
-/* tokenizer.json itself: the path, or the file in that folder. */
+bool codec_find(const char *model, char *path, size_t size)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "spiece.model"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if ((size_t)snprintf(path, size, "%s/%s", model, names[i]) < size && file_exists(path)) return true;
+    return gguf_is(model) && (size_t)snprintf(path, size, "%s", model) < size;
+}
+
+/* The tokenizer's file: the path, or the file in that folder. */
 static char *find_file(const char *path)
 {
     struct stat st;
-    size_t room = strlen(path) + sizeof "/tokenizer.json";
+    size_t room = strlen(path) + sizeof "/tokenizer.model";
     char *file = malloc(room);
     bool folder = !stat(path, &st) && S_ISDIR(st.st_mode);
-    if (file) snprintf(file, room, "%s%s", path, folder ? "/tokenizer.json" : "");
+    if (file && (!folder || !codec_find(path, file, room)))
+        snprintf(file, room, "%s%s", path, folder ? "/tokenizer.json" : "");
     return file;
 }
 
@@ -92,10 +102,12 @@ static enum plim_status text_of_gguf(const char *path, struct strbuf *text, stru
     return status;
 }
 
-static enum plim_status read_gguf(struct codec *c, struct quota *quota, struct plim_error *err)
+/* The tokenizer.json that a file of another kind stands for. */
+static enum plim_status read_other(struct codec *c, struct quota *quota, struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT, eos = STRBUF_INIT;
-    enum plim_status status = text_of_gguf(c->path, &text, &eos, err);
+    enum plim_status status = gguf_is(c->path) ? text_of_gguf(c->path, &text, &eos, err)
+                                               : sentencepiece_write(c->path, &text, &eos, err);
     if (status == PLIM_OK && text.len > quota->most) status = quota_fail(quota, c->path, err);
     if (status == PLIM_OK) {
         c->fingerprint = hash64(text.data, text.len, 0) | 1;
@@ -112,15 +124,23 @@ static enum plim_status read_tokenizer(struct codec *c, struct quota *quota, str
     struct strbuf text = STRBUF_INIT;
     struct stat st;
     enum plim_status status = PLIM_OK;
-    if (gguf_is(c->path)) return read_gguf(c, quota, err);
+    if (gguf_is(c->path) || sentencepiece_is(c->path)) return read_other(c, quota, err);
     if (!stat(c->path, &st) && S_ISREG(st.st_mode) && (uint64_t)st.st_size > quota->most)
         return quota_fail(quota, c->path, err);
     status = file_read(c->path, quota->most, &text, err);
     if (status == PLIM_IO && err) {
         struct plim_error why = *err;
-        status = plim_fail(err, PLIM_BAD_INPUT, "%s; give a tokenizer.json, a folder with one, or bytes",
+        status = plim_fail(err, PLIM_BAD_INPUT,
+                           "%s; give a tokenizer.json, a SentencePiece model, a folder with one, or "
+                           "bytes",
                            why.text);
     }
+    size_t n = strlen(c->path);
+    if (status == PLIM_OK && n > 6 && !strcmp(c->path + n - 6, ".model") && strbuf_text(&text)[0] != '{')
+        status = plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: it is no SentencePiece model; save the tokenizer's tokenizer.json with transformers",
+            c->path);
     if (status == PLIM_OK) {
         c->fingerprint = hash64(text.data, text.len, 0) | 1; /* never 0, which means bytes */
         status = tokenizer_read(&text, c->path, quota, &c->tokenizer, err);

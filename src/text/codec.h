@@ -5,8 +5,8 @@
  *     ... codec.vocab_size, codec.eos
  *     codec_close(&codec);
  *
- * A GGUF file (gguf_tokenizer.h) stands for the tokenizer in it.
- * The end-of-text token is that of the GGUF file, or the eos_token of a tokenizer_config.json beside the tokenizer, else the first special
+ * A SentencePiece model (sentencepiece.h) is read in place of a tokenizer.json, and a GGUF file (gguf_tokenizer.h) stands for
+ * the tokenizer in it. The end-of-text token is that of the GGUF file, or the eos_token of a tokenizer_config.json beside the tokenizer, else the first special
  * token with a usual name (</s>, <|endoftext|>, ...). Read-only once open; threads may share it.
  */
 #ifndef PLIM_DATA_CODEC_H
@@ -19,8 +19,8 @@ struct codec {
     struct tokenizer *tokenizer; /* NULL: bytes */
     int64_t vocab_size;
     int32_t eos;          /* -1: none */
-    uint64_t fingerprint; /* of tokenizer.json's bytes; 0: bytes */
-    char *path;           /* of tokenizer.json; NULL: bytes */
+    uint64_t fingerprint; /* of the tokenizer.json that is read or made; 0: bytes */
+    char *path;           /* of its file; NULL: bytes */
     size_t bytes;         /* held, with the tokenizer */
     size_t reading;       /* the most that was held while it was read */
 };
@@ -31,6 +31,10 @@ enum plim_status codec_open(const char *path, struct codec *out, struct plim_err
 enum plim_status codec_open_within(const char *path, uint64_t budget, struct codec *out,
                                    struct plim_error *err);
 void codec_close(struct codec *codec);
+
+/* The tokenizer of a model: tokenizer.json, tokenizer.model or spiece.model in its folder, or the GGUF file itself. False:
+ * there is none. */
+bool codec_find(const char *model, char *path, size_t size);
 
 /* Is it the name of the built-in byte tokenizer, or no name at all? */
 bool codec_is_bytes(const char *path);

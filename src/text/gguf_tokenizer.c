@@ -1,8 +1,8 @@
 /* gguf_tokenizer.c - see gguf_tokenizer.h. */
 #include "text/gguf_tokenizer.h"
-#include "base/hash.h"
 #include "base/json.h"
-#include "base/utf8.h"
+#include "text/score_merges.h"
+#include "text/tokenizer_json.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -115,46 +115,15 @@ static void put_pre_tokenizer(struct json_writer *w, const struct split_rule *ru
 
 static void put_added(struct writing *t)
 {
-    static const char *const never[] = {"single_word", "lstrip", "rstrip", "normalized"};
     json_begin_array(&t->w, "added_tokens");
     for (size_t i = 0; i < node_count(t->tokens); i++) {
         int64_t type = type_of(t, i);
         const struct node *text = token(t, (int64_t)i);
         if (type != TOKEN_CONTROL && type != TOKEN_USER && type != TOKEN_UNKNOWN) continue;
-        json_begin_object(&t->w, NULL);
-        json_int(&t->w, "id", (int64_t)i);
-        json_strn(&t->w, "content", text->as.string.text, text->as.string.len);
-        for (size_t k = 0; k < sizeof never / sizeof *never; k++) json_bool(&t->w, never[k], false);
-        json_bool(&t->w, "special", type != TOKEN_USER);
-        json_end_object(&t->w);
+        struct json_token added = {text->as.string.text, text->as.string.len, (int64_t)i};
+        tokenizer_json_added(&t->w, &added, type != TOKEN_USER);
     }
     json_end_array(&t->w);
-}
-
-static void put_piece(struct json_writer *w, const char *kind, const struct node *id, const char *sequence)
-{
-    json_begin_object(w, NULL);
-    json_begin_object(w, kind);
-    if (id)
-        json_strn(w, "id", id->as.string.text, id->as.string.len);
-    else
-        json_str(w, "id", sequence);
-    json_int(w, "type_id", 0);
-    json_end_object(w);
-    json_end_object(w);
-}
-
-static void put_template_token(struct json_writer *w, const struct node *text, int64_t id)
-{
-    json_begin_object(w, text->as.string.text);
-    json_strn(w, "id", text->as.string.text, text->as.string.len);
-    json_begin_array(w, "ids");
-    json_int(w, NULL, id);
-    json_end_array(w);
-    json_begin_array(w, "tokens");
-    json_strn(w, NULL, text->as.string.text, text->as.string.len);
-    json_end_array(w);
-    json_end_object(w);
 }
 
 /* What is put around a text: BOS and EOS as the file says, `bos` where it does not. */
@@ -163,29 +132,14 @@ static void put_post_processor(struct writing *t, bool bos)
     const char *const keys[] = {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"};
     const bool add[] = {node_bool(meta(t->file, "tokenizer.ggml.add_bos_token"), bos),
                         node_bool(meta(t->file, "tokenizer.ggml.add_eos_token"), false)};
-    const struct node *around[2];
-    for (int i = 0; i < 2; i++) around[i] = add[i] ? named(t, keys[i]) : NULL;
-    if (!around[0] && !around[1]) {
-        json_null(&t->w, "post_processor");
-        return;
+    struct json_token around[2];
+    for (int i = 0; i < 2; i++) {
+        const struct node *text = add[i] ? named(t, keys[i]) : NULL;
+        around[i] = (struct json_token){.text = text ? text->as.string.text : NULL,
+                                        .len = text ? text->as.string.len : 0,
+                                        .id = node_int(meta(t->file, keys[i]), 0)};
     }
-    json_begin_object(&t->w, "post_processor");
-    json_str(&t->w, "type", "TemplateProcessing");
-    for (int pair = 0; pair < 2; pair++) {
-        json_begin_array(&t->w, pair ? "pair" : "single");
-        for (int i = 0; i <= pair; i++) {
-            if (around[0]) put_piece(&t->w, "SpecialToken", around[0], NULL);
-            put_piece(&t->w, "Sequence", NULL, i ? "B" : "A");
-            if (around[1]) put_piece(&t->w, "SpecialToken", around[1], NULL);
-        }
-        json_end_array(&t->w);
-    }
-    json_begin_object(&t->w, "special_tokens");
-    bool same = around[0] && around[0] == around[1];
-    for (int i = 0; i < (same ? 1 : 2); i++)
-        if (around[i]) put_template_token(&t->w, around[i], node_int(meta(t->file, keys[i]), 0));
-    json_end_object(&t->w);
-    json_end_object(&t->w);
+    tokenizer_json_around(&t->w, &around[0], &around[1]);
 }
 
 static void put_vocabulary(struct writing *t)
@@ -257,122 +211,22 @@ static enum plim_status write_bytes(struct writing *t)
 
 /* --- SentencePiece's BPE ------------------------------------------------------------------------------------------------ */
 
-/* Two tokens that make a third. */
-struct merge {
-    int32_t left, right, whole;
-    int32_t left_length, right_length; /* characters */
-    double score;
-};
-
-struct merges {
-    struct merge *items;
-    size_t count, cap;
-    int32_t *slots; /* ids by hash of their text, -1: free */
-    size_t mask;
-};
-
-static int32_t find_id(const struct writing *t, const struct merges *m, const char *text, size_t len)
-{
-    for (size_t at = hash64(text, len, 0) & m->mask; m->slots[at] >= 0; at = (at + 1) & m->mask) {
-        const struct node *other = token(t, m->slots[at]);
-        if (other->as.string.len == len && !memcmp(other->as.string.text, text, len)) return m->slots[at];
-    }
-    return -1;
-}
-
-static bool index_tokens(const struct writing *t, struct merges *m)
-{
-    size_t n = node_count(t->tokens), size = 16;
-    while (size < 2 * n) size *= 2;
-    m->slots = malloc(size * sizeof *m->slots), m->mask = size - 1;
-    if (!m->slots) return false;
-    memset(m->slots, 0xff, size * sizeof *m->slots);
-    for (size_t i = 0; i < n; i++) {
-        const struct node *text = token(t, (int64_t)i);
-        size_t at = hash64(text->as.string.text, text->as.string.len, 0) & m->mask;
-        while (m->slots[at] >= 0) at = (at + 1) & m->mask;
-        m->slots[at] = (int32_t)i;
-    }
-    return true;
-}
-
-static bool add_merge(struct merges *m, const struct merge *merge)
-{
-    if (m->count == m->cap) {
-        size_t cap = m->cap ? 2 * m->cap : 4096;
-        struct merge *grown = realloc(m->items, cap * sizeof *grown);
-        if (!grown) return false;
-        m->items = grown, m->cap = cap;
-    }
-    m->items[m->count++] = *merge;
-    return true;
-}
-
-static bool is_continuation(char c) { return ((unsigned char)c & 0xc0) == 0x80; }
-
-/* Every way in which token `id` is two others. */
-static bool split_token(const struct writing *t, struct merges *m, int32_t id)
-{
-    const struct node *text = token(t, id);
-    const char *s = text->as.string.text;
-    size_t len = text->as.string.len;
-    int32_t length = 0, before = 0;
-    for (size_t i = 0; i < len; i++) length += !is_continuation(s[i]);
-    for (size_t cut = 1; cut < len; cut++) {
-        before += !is_continuation(s[cut - 1]);
-        if (is_continuation(s[cut])) continue;
-        struct merge merge = {.whole = id,
-                              .left = find_id(t, m, s, cut),
-                              .right = find_id(t, m, s + cut, len - cut),
-                              .left_length = before,
-                              .right_length = length - before,
-                              .score = node_float(node_item(t->scores, (size_t)id), 0)};
-        if (merge.left >= 0 && merge.right >= 0 && !add_merge(m, &merge)) return false;
-    }
-    return true;
-}
-
-/* The best score first, then the longest left and right part, then the order of tokens: as transformers sorts them. */
-static int by_rank(const void *a, const void *b)
-{
-    const struct merge *x = a, *y = b;
-    if (x->score != y->score) return x->score > y->score ? -1 : 1;
-    const int32_t first[] = {y->left_length, y->right_length, x->whole, x->left, x->right};
-    const int32_t second[] = {x->left_length, x->right_length, y->whole, y->left, y->right};
-    for (size_t i = 0; i < sizeof first / sizeof *first; i++)
-        if (first[i] != second[i]) return first[i] < second[i] ? -1 : 1;
-    return 0;
-}
-
 static enum plim_status put_score_merges(struct writing *t)
 {
-    struct merges m = {0};
-    bool enough = index_tokens(t, &m);
-    for (size_t i = 0; i < node_count(t->tokens) && enough; i++)
-        if (type_of(t, i) == TOKEN_NORMAL) enough = split_token(t, &m, (int32_t)i);
-    if (enough && m.count) qsort(m.items, m.count, sizeof *m.items, by_rank);
-    for (size_t i = 0; i < m.count && enough; i++) {
-        const struct node *parts[] = {token(t, m.items[i].left), token(t, m.items[i].right)};
-        json_begin_array(&t->w, NULL);
-        for (int k = 0; k < 2; k++) json_strn(&t->w, NULL, parts[k]->as.string.text, parts[k]->as.string.len);
-        json_end_array(&t->w);
+    size_t n = node_count(t->tokens);
+    struct scored_piece *pieces = calloc(n + 1, sizeof *pieces);
+    if (!pieces) return plim_fail(t->err, PLIM_NO_MEMORY, "%s: out of memory", gguf_path(t->file));
+    for (size_t i = 0; i < n; i++) {
+        const struct node *text = token(t, (int64_t)i);
+        pieces[i] = (struct scored_piece){.text = text->as.string.text,
+                                          .len = text->as.string.len,
+                                          .score = node_float(node_item(t->scores, i), 0),
+                                          .whole = type_of(t, i) == TOKEN_NORMAL,
+                                          .part = true};
     }
-    free(m.items);
-    free(m.slots);
+    bool enough = score_merges_write(&t->w, pieces, n, false);
+    free(pieces);
     return enough ? PLIM_OK : plim_fail(t->err, PLIM_NO_MEMORY, "%s: out of memory", gguf_path(t->file));
-}
-
-#define SPACE "\xe2\x96\x81" /* U+2581 stands for it */
-
-static void put_replace(struct json_writer *w, const char *from, const char *to)
-{
-    json_begin_object(w, NULL);
-    json_str(w, "type", "Replace");
-    json_begin_object(w, "pattern");
-    json_str(w, "String", from);
-    json_end_object(w);
-    json_str(w, "content", to);
-    json_end_object(w);
 }
 
 static void put_spaces(struct json_writer *w, bool prefix)
@@ -383,28 +237,13 @@ static void put_spaces(struct json_writer *w, bool prefix)
     if (prefix) {
         json_begin_object(w, NULL);
         json_str(w, "type", "Prepend");
-        json_str(w, "prepend", SPACE);
+        json_str(w, "prepend", TOKENIZER_JSON_BLANK);
         json_end_object(w);
     }
-    put_replace(w, " ", SPACE);
+    tokenizer_json_replace(w, " ", TOKENIZER_JSON_BLANK);
     json_end_array(w);
     json_end_object(w);
-    json_begin_object(w, "decoder");
-    json_str(w, "type", "Sequence");
-    json_begin_array(w, "decoders");
-    put_replace(w, SPACE, " ");
-    put_typed(w, NULL, "ByteFallback");
-    put_typed(w, NULL, "Fuse");
-    if (prefix) {
-        json_begin_object(w, NULL);
-        json_str(w, "type", "Strip");
-        json_str(w, "content", " ");
-        json_int(w, "start", 1);
-        json_int(w, "stop", 0);
-        json_end_object(w);
-    }
-    json_end_array(w);
-    json_end_object(w);
+    tokenizer_json_blank_decoder(w, prefix, false);
 }
 
 static enum plim_status write_pieces(struct writing *t)
@@ -427,6 +266,14 @@ static enum plim_status write_pieces(struct writing *t)
 /* ---------------------------------------------------------------------------------------------------------------------- */
 
 bool gguf_has_tokenizer(const struct gguf *file) { return meta(file, "tokenizer.ggml.model") != NULL; }
+
+bool gguf_file_has_tokenizer(const char *path)
+{
+    struct gguf *file = NULL;
+    bool has = gguf_open(path, &file, NULL) == PLIM_OK && gguf_has_tokenizer(file);
+    gguf_close(file);
+    return has;
+}
 
 static enum plim_status check_lists(const struct writing *t)
 {

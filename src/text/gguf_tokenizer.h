@@ -20,7 +20,8 @@ enum plim_status gguf_tokenizer_write(const struct gguf *file, struct strbuf *ou
 enum plim_status gguf_tokenizer_config_write(const struct gguf *file, struct strbuf *out,
                                              struct plim_error *err);
 
-/* Has the file a tokenizer at all? */
+/* Has the file a tokenizer at all? By its path: false as well where it cannot be read. */
 bool gguf_has_tokenizer(const struct gguf *file);
+bool gguf_file_has_tokenizer(const char *path);
 
 #endif

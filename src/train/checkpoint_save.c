@@ -304,7 +304,9 @@ static enum plim_status save_texts(struct trainer *t, const char *dir, struct ma
     struct strbuf config = STRBUF_INIT, trainer = STRBUF_INIT;
     hf_config_write(&t->job->spec, precision_type((enum precision)t->job->training.precision), &config);
     enum plim_status status = save_text(dir, "config.json", &config, files, err);
-    if (status == PLIM_OK) status = tokenizer_files_copy(t->corpus.codec.path, dir, err);
+    const char *tokenizer = t->corpus.codec.path ? t->corpus.codec.path : t->job->data.kept_tokenizer;
+    if (status == PLIM_OK) status = tokenizer_files_copy(tokenizer, dir, err);
+    if (status == PLIM_OK) status = model_files_copy(t->job->model.path, dir, err);
     bool vectors = t->job->spec.task == TASK_EMBEDDING;
     if (status == PLIM_OK && vectors)
         status = sentence_config_save(dir, &t->job->spec, t->job->max_length, err);

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "data/intake.h"
 #include "data/longest_line.h"
+#include "store/gguf.h"
 #include "train/epoch.h"
 #include "train/evaluate.h"
 
@@ -180,6 +181,8 @@ static int64_t all_bytes(const struct corpus *c, const struct job *job)
 {
     struct loader_options loader;
     int64_t sum = (int64_t)c->codec.bytes + (c->chat ? (int64_t)chat_template_bytes(c->chat) : 0);
+    if (c->codec.path && gguf_is(c->codec.path))
+        sum += (int64_t)c->codec.reading; /* checkpoints write it out */
     loader_options(c, job, false, &loader);
     if (c->train) sum += (int64_t)loader_bytes(c->train, &loader);
     loader_options(c, job, true, &loader);

@@ -12,6 +12,7 @@
 #include "model/weights_files.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
+#include "text/codec.h"
 #include "train/tokenizer_files.h"
 
 #include <dirent.h>
@@ -205,14 +206,10 @@ static enum plim_status write_all(struct exporter *e, const struct model_spec *s
         status =
             sentence_config_save(dir, &vectors, how.max_length ? how.max_length : spec->max_positions, err);
     }
-    if (e->params.gguf) return status == PLIM_OK ? tokenizer_files_from_gguf(e->source, dir, err) : status;
-    struct strbuf tokenizer = STRBUF_INIT;
-    strbuf_addf(&tokenizer, "%s/tokenizer.json", e->source);
-    if (status == PLIM_OK) status = strbuf_status(&tokenizer, err);
-    if (status == PLIM_OK && file_exists(tokenizer.data))
-        status = tokenizer_files_copy(tokenizer.data, dir, err);
-    strbuf_release(&tokenizer);
-    return status;
+    char tokenizer[4096];
+    if (status == PLIM_OK && codec_find(e->source, tokenizer, sizeof tokenizer))
+        status = tokenizer_files_copy(tokenizer, dir, err);
+    return status == PLIM_OK ? model_files_copy(e->source, dir, err) : status;
 }
 
 /* --- the folder -------------------------------------------------------------------------------------------

@@ -224,6 +224,11 @@ def file_cases(folder, path):
         begin = header[norm]["data_offsets"][0] + 4 * 3
         write(file, header, data[:begin] + struct.pack("<f", math.nan) + data[begin + 4:])
 
+    def infinite(file, _):
+        begin = header[norm]["data_offsets"][0] + 4 * 3
+        write(file, header, data[:begin] + struct.pack("<f", -math.inf) + data[begin + 4:])
+
+    spoiled("a weight that is infinite", change_file=infinite, words=[norm, "element 3 is infinite"])
     spoiled("C17: a weight that is NaN", change_file=not_a_number, words=[norm, "element 3 is NaN"])
     spoiled("a missing tensor", lambda h: h.update({"model.norm.other": h.pop(norm)}), words=[norm])
     spoiled("a truncated file", change_file=lambda f, _: os.truncate(f, os.path.getsize(f) - 100), words=["model.safetensors"])

@@ -93,6 +93,11 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(apart(vectors(other, text), vectors(model, text, "--no-normalize", "--max-length", 8)) == 0, "pooling, length and no normalisation from the folder")
     say({"pooling_mode": "cls"})
     plim.ok(apart(vectors(other, text), vectors(model, text, "--pooling", "cls")) == 0, "the newer spelling, and normalised")
+    os.remove(f"{other}/sentence_bert_config.json")
+    for most, length in ((6, 6), (1e30, 0)): # version 5 keeps it with the tokenizer
+        with open(f"{other}/tokenizer_config.json", "w") as f: json.dump(dict(model_max_length=most), f)
+        cut = ("--max-length", length) if length else ()
+        plim.ok(apart(vectors(other, text), vectors(model, text, "--pooling", "cls", *cut)) == 0, f"a length of {most} beside the tokenizer")
     say({"pooling_mode_max_tokens": True})
     refused(["pooling_mode_max_tokens"], other, text)
     kinds[2] = "Dense"

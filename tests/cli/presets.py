@@ -113,7 +113,7 @@ with tempfile.TemporaryDirectory() as folder:
         plim.ok(rows(plim.plan(path, "--set", f"training.preset={name}")[0]) == (8, "fp32"), f"preset '{name}' is none")
 
     # A note says what was filled; train agrees with plan.
-    noted = plim.run("plan", path, "--set", "training.preset=cpu-1gb", "--json")
+    noted = plim.run("plan", path, "--set", "training.preset=cpu-1gb", "--set", "data.tokenizer=bytes", "--json")
     plim.ok(noted.returncode == 0 and "training.preset cpu-1gb: batch_size 4, gradient_accumulation_steps 4, mixed_precision fp32, "
             "profile conservative" in noted.stderr and noted.stderr.count("\n") == 1, f"the note: {noted.stderr.strip()}")
     os.makedirs(f"{folder}/idle/proc")  # where nobody takes memory between the two

@@ -242,13 +242,38 @@ static void test_spans_need_prefixes(void **state)
     struct strbuf out = STRBUF_INIT;
     struct chat_spans spans = {0};
     struct plim_error err = {0};
-    assert_int_equal(spans_of("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
-                              &out, &spans, &err),
-                     PLIM_UNSUPPORTED);
+    assert_int_equal(
+        spans_of("{{ messages | length }}{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}",
+                 &out, &spans, &err),
+        PLIM_UNSUPPORTED);
     assert_non_null(
         strstr(err.text, "t: the template writes the first 1 messages differently when more follow"));
     assert_int_equal(out.len, 0);
     assert_int_equal(spans.count, 0);
+    strbuf_release(&out);
+    chat_spans_release(&spans);
+}
+
+/* Thoughts stay in the last answer alone, as in Qwen3's template: an earlier turn is learned as the whole text has it. */
+static void test_spans_of_dropped_thoughts(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = "
+        "loop.index0 %}{% endif %}{% endfor %}{% for m in messages %}<{{ m.role[0] }}>"
+        "{% if m.role == 'assistant' and loop.index0 > ns.last %}(hm){% endif %}"
+        "{{ m.content.split('</think>')[-1].strip() }};\n{% endfor %}{% if add_generation_prompt %}<a>{% "
+        "endif %}";
+    struct strbuf out = STRBUF_INIT;
+    struct chat_spans spans = {0};
+    struct plim_error err = {0};
+    if (spans_of(text, &out, &spans, &err) != PLIM_OK) fail_msg("%s", err.text);
+    assert_string_equal(strbuf_text(&out), "<u>Hi;\n<a>Yo;\n<u>So?;\n<a>(hm)No;\n");
+    assert_int_equal(spans.count, 2);
+    assert_memory_equal(strbuf_text(&out) + spans.span[0].begin, "Yo;\n", 4);
+    assert_int_equal(spans.span[0].end - spans.span[0].begin, 4);
+    assert_memory_equal(strbuf_text(&out) + spans.span[1].begin, "(hm)No;\n", 8);
+    assert_int_equal(spans.span[1].end, out.len);
     strbuf_release(&out);
     chat_spans_release(&spans);
 }
@@ -355,10 +380,15 @@ static void test_clock(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_render), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_bounds), cmocka_unit_test(test_nesting),
-        cmocka_unit_test(test_spans),  cmocka_unit_test(test_spans_need_prefixes),
-        cmocka_unit_test(test_load),   cmocka_unit_test(test_odd_messages),
+        cmocka_unit_test(test_render),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_spans_need_prefixes),
+        cmocka_unit_test(test_spans_of_dropped_thoughts),
+        cmocka_unit_test(test_load),
+        cmocka_unit_test(test_odd_messages),
         cmocka_unit_test(test_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

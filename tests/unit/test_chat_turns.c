@@ -186,7 +186,7 @@ static bool compare(const struct chat_template *tmpl, const struct talk *t)
     bool good = chat_template_render(tmpl, &doc->root, &with_tokens, &whole, &err) == PLIM_OK &&
                 by_prefixes(tmpl, t, &whole, want, &count);
     enum plim_status status = chat_template_render_spans(tmpl, &doc->root, &with_tokens, &out, &got, &err);
-    assert_int_equal(status == PLIM_OK, good);
+    if (good) assert_int_equal(status, PLIM_OK); /* else contents may tell */
     if (good) {
         assert_int_equal(got.count, count);
         assert_memory_equal(got.span, want, count * sizeof *want);

@@ -249,34 +249,36 @@ static void test_names(void **state)
     assert_int_equal(dtype_from_safetensors("F8_E4M3"), DT_COUNT);
 }
 
-/* C17: found wherever it is, in every type, with either sign; infinities are numbers. */
-static void test_find_nan(void **state)
+/* Found wherever it is, in every type, with either sign: what is no number, and infinities. */
+static void test_find_nonfinite(void **state)
 {
     (void)state;
     enum { MANY = 9000 };
     static const struct {
         enum dtype type;
-        uint32_t nan, infinity;
-    } types[] = {{DT_F32, 0xff800001, 0x7f800000}, {DT_BF16, 0xff81, 0x7f80}, {DT_F16, 0x7c01, 0xfc00}};
+        uint32_t nan, infinity, largest;
+    } types[] = {{DT_F32, 0xff800001, 0x7f800000, 0x7f7fffff},
+                 {DT_BF16, 0xff81, 0x7f80, 0xff7f},
+                 {DT_F16, 0x7c01, 0xfc00, 0x7bff}};
     static uint32_t x[MANY];
     for (int i = 0; i < 3; i++) {
         size_t size = dtype_size(types[i].type);
         for (int at = 0; at < MANY; at += 1 + at / 3) {
             memset(x, 0, sizeof x);
-            memcpy((char *)x + (size_t)(MANY - 1) * size, &types[i].infinity, size);
-            assert_int_equal(dtype_find_nan(types[i].type, x, MANY), -1);
-            memcpy((char *)x + (size_t)at * size, &types[i].nan, size);
-            assert_int_equal(dtype_find_nan(types[i].type, x, MANY), at);
-            assert_int_equal(dtype_find_nan(types[i].type, x, at), -1);
+            memcpy((char *)x + (size_t)(MANY - 1) * size, &types[i].largest, size);
+            assert_int_equal(dtype_find_nonfinite(types[i].type, x, MANY), -1);
+            memcpy((char *)x + (size_t)at * size, at % 2 ? &types[i].nan : &types[i].infinity, size);
+            assert_int_equal(dtype_find_nonfinite(types[i].type, x, MANY), at);
+            assert_int_equal(dtype_find_nonfinite(types[i].type, x, at), -1);
         }
     }
-    assert_int_equal(dtype_find_nan(DT_I32, x, MANY), -1);
+    assert_int_equal(dtype_find_nonfinite(DT_I32, x, MANY), -1);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find_nan),       cmocka_unit_test(test_every_half),
+        cmocka_unit_test(test_find_nonfinite), cmocka_unit_test(test_every_half),
         cmocka_unit_test(test_half_midpoints), cmocka_unit_test(test_every_bf16),
         cmocka_unit_test(test_convert),        cmocka_unit_test(test_convert_bits),
         cmocka_unit_test(test_one_rounding),   cmocka_unit_test(test_in_place),

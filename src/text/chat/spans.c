@@ -4,7 +4,12 @@
  * text; that is checked byte by byte, so a template for which the method is wrong is noticed, not mis-measured.
  *
  * Rendering every prefix is quadratic in the messages. Where turns.h proves that a prefix is the whole up to its last turn,
- * that turn and the tail, only these are rendered; where it does not, or what comes out is not a prefix, the prefix is. */
+ * that turn and the tail, only these are rendered; where it does not, the prefix is.
+ *
+ * Some templates write a turn differently once others follow: Qwen3's drops earlier thoughts. What such a turn looks like in the
+ * whole text is found by rendering the whole once more with marks for the contents of such turns: the text that a mark
+ * stands for is a content. What closes the turn (<|im_end|>) is what follows the mark where that message is the last. */
+#define _GNU_SOURCE /* memmem, memrchr */
 #include "text/chat/eval.h"
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +61,11 @@ struct prefix_job {
     struct bump store;
     struct chat_turns turns; /* item is NULL: prefixes are rendered as a whole */
     struct recording recording[2];
+    const struct node *marked; /* the messages with marks */
+    bool *wanted;              /* by message: one that a mark is to find; NULL: none */
+    struct chat_span *content; /* likewise, in the whole */
+    char *closing;             /* what closed the turn before that was found by its mark */
+    size_t closing_len;
 };
 
 static enum plim_status render(struct prefix_job *job, const struct chat_options *options, size_t count,
@@ -95,25 +105,28 @@ static struct recording *recording_of(struct prefix_job *job, const struct chat_
     return r;
 }
 
-/* How long the first `count` messages are, from their last turn; false: it does not tell. */
-static bool measure_turn(struct prefix_job *job, const struct chat_options *options, size_t count,
-                         size_t *len)
+enum told { NOT_TOLD, TOLD, NO_PREFIX };
+
+/* How long the first `count` messages are, from their last turn. */
+static enum told measure_turn(struct prefix_job *job, const struct chat_options *options, size_t count,
+                              size_t *len)
 {
     struct chat_turns *turns = &job->turns;
     size_t head = 0, messages = node_count(job->messages);
-    if (!turns->item) return false;
+    if (!turns->item) return NOT_TOLD;
     const struct recording *r = recording_of(job, options);
     size_t left_out = messages - r->count, n = count - left_out;
-    if (!r->count || count < job->tmpl->loop_need || count <= left_out || n > r->begun) return false;
+    if (!r->count || count < job->tmpl->loop_need || count <= left_out || n > r->begun) return NOT_TOLD;
     size_t at = r->begin[n - 1];
     turns->begin = &head, turns->odd = false, turns->last_only = true, turns->items = count;
-    if (at > r->common || render(job, options, count, turns, NULL) != PLIM_OK) return false;
-    if (turns->odd || turns->count != n || !turns->begun || head != r->begin[0]) return false;
+    if (at > r->common || render(job, options, count, turns, NULL) != PLIM_OK) return NOT_TOLD;
+    if (turns->odd || turns->count != n || !turns->begun || head != r->begin[0]) return NOT_TOLD;
     size_t rest = job->text.len - head;
     const char *text = strbuf_text(&job->text);
     *len = at + rest;
-    return *len <= job->whole_len && !memcmp(text, job->whole, head) &&
-           !memcmp(text + head, job->whole + at, rest);
+    bool same = *len <= job->whole_len && !memcmp(text, job->whole, head) &&
+                !memcmp(text + head, job->whole + at, rest);
+    return same ? TOLD : NO_PREFIX;
 }
 
 /* ---- prefixes ---- */
@@ -122,14 +135,16 @@ static bool measure_turn(struct prefix_job *job, const struct chat_options *opti
 static enum plim_status measure(struct prefix_job *job, const struct chat_options *options, size_t count,
                                 size_t *len, struct plim_error *err)
 {
-    if (measure_turn(job, options, count, len)) return PLIM_OK;
-    enum plim_status status = render(job, options, count, NULL, err);
+    enum told told = measure_turn(job, options, count, len);
+    if (told == TOLD) return PLIM_OK;
+    enum plim_status status = told == NO_PREFIX ? PLIM_OK : render(job, options, count, NULL, err);
     if (status != PLIM_OK) {
         plim_error_prefix(err, "the first %zu messages alone", count);
         return status;
     }
-    *len = job->text.len;
-    if (*len <= job->whole_len && (*len == 0 || memcmp(job->text.data, job->whole, *len) == 0))
+    if (told == NOT_TOLD) *len = job->text.len;
+    if (told == NOT_TOLD && *len <= job->whole_len &&
+        (*len == 0 || memcmp(job->text.data, job->whole, *len) == 0))
         return PLIM_OK;
     return plim_fail(
         err, PLIM_UNSUPPORTED,
@@ -138,24 +153,197 @@ static enum plim_status measure(struct prefix_job *job, const struct chat_option
         job->tmpl->name, count);
 }
 
+/* ---- by marks ---- */
+
+enum { MARK = 0x1a }; /* a byte of no text that is no white space: templates that strip leave it */
+
+/* Has the message a text that a mark can stand for? */
+static bool has_content(const struct node *messages, size_t i)
+{
+    const struct node *content = node_get(node_item(messages, i), "content");
+    return content && content->kind == NODE_STRING && content->as.string.len;
+}
+
+/* The messages with a mark as the content of each that job->wanted names. NULL: no memory. */
+static const struct node *mark_messages(struct prefix_job *job)
+{
+    static const char mark[] = {MARK, 0};
+    const struct node *all = job->messages;
+    size_t count = node_count(all);
+    struct node *list = bump_alloc(&job->store, sizeof *list),
+                *items = bump_alloc(&job->store, (count + 1) * sizeof *items);
+    if (!list || !items) return NULL;
+    *list = *all;
+    memcpy(items, all->as.list.items, count * sizeof *items);
+    list->as.list.items = items;
+    for (size_t i = 0; i < count; i++) {
+        if (!job->wanted[i]) continue;
+        size_t members = node_count(&items[i]);
+        struct node *parts = bump_alloc(&job->store, members * sizeof *parts);
+        if (!parts) return NULL;
+        memcpy(parts, items[i].as.list.items, members * sizeof *parts);
+        struct node *content = parts + (node_get(&items[i], "content") - items[i].as.list.items);
+        content->as.string.text = mark, content->as.string.len = 1;
+        items[i].as.list.items = parts;
+    }
+    return list;
+}
+
+/* The first `count` messages with marks, in job->text. */
+static bool render_marked(struct prefix_job *job, const struct chat_options *options, size_t count)
+{
+    const struct node *messages = job->messages;
+    job->messages = job->marked;
+    bool good = render(job, options, count, NULL, NULL) == PLIM_OK;
+    job->messages = messages;
+    return good;
+}
+
+/* Where the text between marks is in the whole, from the left: each part at its first place behind the one before. What lies
+ * between two parts is a content. */
+static bool place_parts(struct prefix_job *job, size_t *place, size_t nmarks)
+{
+    const char *part = strbuf_text(&job->text), *end = part + job->text.len, *at = job->whole,
+               *last = job->whole + job->whole_len;
+    for (size_t i = 0; i <= nmarks; i++) {
+        const char *stop = memchr(part, MARK, (size_t)(end - part));
+        if (!stop) stop = end;
+        size_t len = (size_t)(stop - part);
+        if ((size_t)(last - at) < len) return false;
+        const char *found = i == 0        ? at
+                            : i == nmarks ? last - len
+                            : len         ? memmem(at, (size_t)(last - at), part, len)
+                                          : NULL;
+        if (!found || memcmp(found, part, len)) return false;
+        place[2 * i] = (size_t)(found - job->whole), place[2 * i + 1] = place[2 * i] + len;
+        at = found + len, part = stop + 1;
+    }
+    return true;
+}
+
+/* A part that stands again in the content before it could be meant there as well: then nothing is told. */
+static bool is_only_place(const struct prefix_job *job, const size_t *place, size_t nmarks)
+{
+    for (size_t i = 1; i < nmarks; i++) {
+        const char *part = job->whole + place[2 * i];
+        size_t len = place[2 * i + 1] - place[2 * i], next = place[2 * i + 2];
+        const char *from = part + 1, *to = job->whole + next;
+        if ((size_t)(to - from) >= len && memmem(from, (size_t)(to - from), part, len)) return false;
+    }
+    return true;
+}
+
+/* The contents of the wanted messages in the whole text, job->content by message; false: they cannot be told. */
+static bool find_contents(struct prefix_job *job, const struct chat_options *options)
+{
+    size_t count = node_count(job->messages), nmarks = 0, made = 0, k = 0;
+    job->marked = mark_messages(job);
+    if (!job->marked || memchr(job->whole, MARK, job->whole_len) || !render_marked(job, options, count))
+        return false;
+    for (size_t i = 0; i < count; i++) nmarks += job->wanted[i];
+    for (size_t i = 0; i < job->text.len; i++) made += job->text.data[i] == MARK;
+    size_t *place = bump_alloc(&job->store, 2 * (nmarks + 1) * sizeof *place);
+    struct chat_span *content = bump_alloc(&job->store, (count + 1) * sizeof *content);
+    if (!place || !content || !nmarks || made != nmarks || !place_parts(job, place, nmarks) ||
+        !is_only_place(job, place, nmarks))
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (job->wanted[i]) content[i] = (struct chat_span){place[2 * k + 1], place[2 * k + 2]}, k++;
+    job->content = content;
+    return true;
+}
+
+static bool closes(const struct prefix_job *job, size_t end)
+{
+    return job->closing_len && job->whole_len - end >= job->closing_len &&
+           !memcmp(job->whole + end, job->closing, job->closing_len);
+}
+
+/* What follows the last mark where message `last` ends the conversation. */
+static void find_closing(struct prefix_job *job, const struct chat_options *options, size_t last)
+{
+    struct chat_options after = *options;
+    after.add_generation_prompt = false;
+    if (!render_marked(job, &after, last + 1)) return;
+    const char *text = strbuf_text(&job->text), *mark = memrchr(text, MARK, job->text.len);
+    if (!mark) return;
+    size_t len = job->text.len - (size_t)(mark + 1 - text);
+    char *copy = bump_copy(&job->store, mark + 1, len);
+    if (copy) job->closing = copy, job->closing_len = len;
+}
+
+/* Remembers that messages [first, last] are to be found by their contents; false: they have none. */
+static bool want_marks(struct prefix_job *job, size_t first, size_t last)
+{
+    size_t count = node_count(job->messages);
+    if (!has_content(job->messages, first) || !has_content(job->messages, last)) return false;
+    if (!job->wanted) job->wanted = bump_alloc(&job->store, count);
+    if (!job->wanted) return false;
+    job->wanted[first] = job->wanted[last] = true;
+    return true;
+}
+
+/* The span of messages [first, last], whose contents are known. */
+static struct chat_span span_by_marks(struct prefix_job *job, const struct chat_options *options,
+                                      size_t first, size_t last)
+{
+    struct chat_span span = {job->content[first].begin, job->content[last].end};
+    if (!closes(job, span.end)) find_closing(job, options, last);
+    if (closes(job, span.end)) span.end += job->closing_len;
+    return span;
+}
+
+/* The end of the run of the assistant's messages that begins with number i. */
+static size_t run_end(const struct node *messages, size_t i)
+{
+    while (i + 1 < node_count(messages) && is_assistant(messages, i + 1)) i++;
+    return i;
+}
+
+/* Spans of turns that no prefix told, in their places among the others. */
+static enum plim_status add_marked(struct prefix_job *job, const struct chat_options *options,
+                                   struct chat_span *span, struct plim_error *err)
+{
+    if (!job->wanted) return PLIM_OK;
+    if (!find_contents(job, options)) return err->status;
+    *err = (struct plim_error){0};
+    for (size_t i = 0; i < node_count(job->messages); i++) {
+        if (!is_assistant(job->messages, i)) continue;
+        size_t first = i;
+        i = run_end(job->messages, i);
+        if (job->wanted[first]) *span = span_by_marks(job, options, first, i);
+        span++;
+    }
+    return PLIM_OK;
+}
+
 static enum plim_status find_spans(struct prefix_job *job, const struct chat_options *options,
                                    struct chat_spans *spans, struct plim_error *err)
 {
     struct chat_options before = *options, after = *options;
+    struct plim_error why = {0};
+    size_t count = node_count(job->messages), base = spans->count, last = count;
+    while (last && !is_assistant(job->messages, last - 1)) last--;
+    last -= last > 0; /* where one turn is no prefix, others before the last are none: they are not tried */
     before.add_generation_prompt = true;
     after.add_generation_prompt = false;
-    size_t count = node_count(job->messages);
     for (size_t i = 0; i < count; i++) {
-        size_t begin, end, first = i;
-        enum plim_status status;
+        size_t begin = 0, end = 0, first = i;
         if (!is_assistant(job->messages, i)) continue;
-        while (i + 1 < count && is_assistant(job->messages, i + 1)) i++;
-        if ((status = measure(job, &before, first, &begin, err)) != PLIM_OK) return status;
-        if ((status = measure(job, &after, i + 1, &end, err)) != PLIM_OK) return status;
+        i = run_end(job->messages, i);
+        struct plim_error now = {0};
+        enum plim_status status =
+            job->wanted && i < last ? PLIM_UNSUPPORTED : measure(job, &before, first, &begin, &now);
+        if (status == PLIM_OK) status = measure(job, &after, i + 1, &end, &now);
+        if (!why.status) why = now;
+        if (status == PLIM_UNSUPPORTED && want_marks(job, first, i)) status = PLIM_OK, begin = end = 0;
+        if (status != PLIM_OK) return *err = why, status;
         if (end < begin) end = begin;
         if (!chat_spans_add(spans, begin, end)) return plim_fail(err, PLIM_NO_MEMORY, "out of memory");
     }
-    return PLIM_OK;
+    enum plim_status status =
+        spans->count > base ? add_marked(job, options, spans->span + base, &why) : PLIM_OK;
+    return status == PLIM_OK ? PLIM_OK : (*err = why, status);
 }
 
 /* Where turns tell of prefixes: messages as values that all renderings share, and places for the turns. */

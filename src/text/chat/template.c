@@ -200,7 +200,8 @@ enum plim_status chat_template_load(const char *path, const char *which, struct 
     }
     const char *slash = strrchr(path, '/');
     /* A tokenizer by its file: look beside it. */
-    if (strcmp(slash ? slash + 1 : path, "tokenizer.json") == 0) {
+    const char *name = slash ? slash + 1 : path;
+    if (!strcmp(name, "tokenizer.json") || (len > 6 && !strcmp(path + len - 6, ".model"))) {
         snprintf(jinja, sizeof jinja, "%.*s", slash ? (int)(slash + 1 - path) : 1, slash ? path : ".");
         return chat_template_load(jinja, which, out, err);
     }

@@ -146,7 +146,7 @@ static int32_t choose_id(const struct added_tokens *a, const struct token_vocab 
 {
     int32_t slot = *slot_of(a, text, len);
     if (slot) return a->token[slot - 1].id;
-    int32_t id = token_vocab_id(vocab, text, len);
+    int32_t id = vocab ? token_vocab_id(vocab, text, len) : -1;
     if (id >= 0) return id;
     return (int32_t)(largest >= (int64_t)vocab_count ? largest + 1 : (int64_t)vocab_count);
 }

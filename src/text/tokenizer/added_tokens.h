@@ -20,7 +20,7 @@ struct added_tokens;
 enum added_stage { ADDED_RAW, ADDED_NORMALIZED };
 
 /* `vocab_count`: tokens in the model's vocabulary; a token that is not among them gets the next free id. A null
- * list is an empty one. The vocabulary is borrowed. */
+ * list is an empty one. The vocabulary is borrowed; NULL: ids are places in the list. */
 enum plim_status added_tokens_build(const struct node *list, const char *name,
                                     const struct token_vocab *vocab, size_t vocab_count,
                                     const struct normalizer *normalizer, struct quota *quota,

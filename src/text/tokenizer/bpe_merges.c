@@ -1,6 +1,6 @@
 /* bpe_merges.c - joining by rank.
  *
- * A pair's value is rank << 32 | joined symbol, so that comparing values compares ranks. Pairs lie in an
+ * A pair's value is rank << 32 | joined symbol. Of pairs with one rank the leftmost joins first. Pairs lie in an
  * open-addressing table at most half full.
  *
  * A word is first cut where no merge can ever reach across: `allow` holds, for every merge, the last first-level
@@ -46,6 +46,8 @@ static uint64_t pair_of(int32_t left, int32_t right)
 {
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
+
+static uint32_t rank_of(uint64_t value) { return (uint32_t)(value >> 32); }
 
 static size_t mask_for(size_t count)
 {
@@ -157,7 +159,7 @@ static size_t run_short(const struct bpe_merges *m, int32_t *symbol, size_t coun
         size_t best = 0;
         uint64_t least = value[0];
         for (size_t i = 1; i + 1 < count; i++)
-            if (value[i] < least) least = value[i], best = i;
+            if (rank_of(value[i]) < rank_of(least)) least = value[i], best = i;
         if (least == BPE_NO_MERGE) break;
         symbol[best] = (int32_t)(uint32_t)least;
         count--;
@@ -210,6 +212,9 @@ struct joining {
     int32_t *symbol;
 };
 
+/* Of two values the one of lower rank, of one rank the left. */
+static uint64_t better(uint64_t left, uint64_t right) { return rank_of(right) < rank_of(left) ? right : left; }
+
 /* The best pair that begins in block b; a pair may end in the block behind it. */
 static uint64_t look_at(struct joining *j, size_t b)
 {
@@ -221,7 +226,7 @@ static uint64_t look_at(struct joining *j, size_t b)
         if (last && block->after < 0) break;
         int32_t next = last ? j->symbol[(size_t)block->after * BLOCK] : symbol[i + 1];
         uint64_t value = find(j->merges, symbol[i], next);
-        if (value < least) least = value, block->best = (uint8_t)i;
+        if (rank_of(value) < rank_of(least)) least = value, block->best = (uint8_t)i;
     }
     return least;
 }
@@ -232,8 +237,7 @@ static void look_again(struct joining *j, int32_t b)
     size_t node = j->leaves + (size_t)b;
     uint64_t least = j->block[b].count ? look_at(j, (size_t)b) : BPE_NO_MERGE;
     for (j->tree[node] = least; node > 1; j->tree[node] = least) {
-        uint64_t beside = j->tree[node ^ 1];
-        least = least < beside ? least : beside;
+        least = better(j->tree[node & ~(size_t)1], j->tree[node | 1]);
         node /= 2;
         if (j->tree[node] == least) break;
     }
@@ -250,7 +254,7 @@ static void lay_out(struct joining *j, size_t count)
     }
     for (size_t b = 0; b < j->leaves; b++) j->tree[j->leaves + b] = b < blocks ? look_at(j, b) : BPE_NO_MERGE;
     for (size_t i = j->leaves - 1; i > 0; i--)
-        j->tree[i] = j->tree[2 * i] < j->tree[2 * i + 1] ? j->tree[2 * i] : j->tree[2 * i + 1];
+        j->tree[i] = better(j->tree[2 * i], j->tree[2 * i + 1]);
 }
 
 /* Takes the symbol at `at` out of block b; an empty block leaves the chain. */

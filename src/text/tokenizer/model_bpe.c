@@ -224,16 +224,31 @@ static size_t word_end(const struct model_bpe *m, const char *piece, size_t len,
     return len;
 }
 
-static bool bpe_encode(const struct token_model *model, void *scratch, const char *piece, size_t len,
-                       struct token_list *out)
+static bool encode_text(const struct model_bpe *m, void *scratch, const char *piece, size_t len,
+                        struct token_list *out)
 {
-    const struct model_bpe *m = bpe_of(model);
     if (!m->cut_words) return encode_word(m, scratch, piece, len, out);
     for (size_t at = 0, end; at < len; at = end) {
         end = word_end(m, piece, len, at);
         if (!encode_word(m, scratch, piece + at, end - at, out)) return false;
     }
     return true;
+}
+
+static bool bpe_encode(const struct token_model *model, void *scratch, const char *piece, size_t len,
+                       struct token_list *out)
+{
+    const struct model_bpe *m = bpe_of(model);
+    struct added_search search = {.text = piece, .len = len};
+    struct added_hit hit;
+    size_t done = 0;
+    while (m->symbols && added_next(m->symbols, ADDED_RAW, &search, &hit)) {
+        if (done < hit.start && !encode_text(m, scratch, piece + done, hit.start - done, out)) return false;
+        if (!token_list_reserve(out, 1)) return false;
+        out->id[out->count++] = hit.id;
+        done = hit.end;
+    }
+    return done == len || encode_text(m, scratch, piece + done, len - done, out);
 }
 
 static void *bpe_scratch_open(const struct token_model *model, const struct encoder_room *room,
@@ -262,6 +277,7 @@ static void bpe_free(struct token_model *model)
 {
     struct model_bpe *m = (struct model_bpe *)(void *)model;
     bpe_merges_free(m->merges);
+    added_tokens_free(m->symbols);
     strbuf_release(&m->prefix);
     strbuf_release(&m->suffix);
     free(m->point_id);
@@ -272,7 +288,8 @@ static size_t bpe_bytes(const struct token_model *model)
 {
     const struct model_bpe *m = bpe_of(model);
     size_t points = m->point_id ? BPE_POINTS * sizeof *m->point_id : 0;
-    return sizeof *m + points + m->prefix.cap + m->suffix.cap + bpe_merges_bytes(m->merges);
+    size_t symbols = m->symbols ? added_tokens_bytes(m->symbols) : 0;
+    return sizeof *m + points + symbols + m->prefix.cap + m->suffix.cap + bpe_merges_bytes(m->merges);
 }
 
 static size_t bpe_scratch_bytes(const struct token_model *model, const struct encoder_room *room)

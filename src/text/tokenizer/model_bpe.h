@@ -2,6 +2,7 @@
 #ifndef PLIM_DATA_TOKENIZER_MODEL_BPE_H
 #define PLIM_DATA_TOKENIZER_MODEL_BPE_H
 
+#include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/bpe_merges.h"
 #include "text/tokenizer/part.h"
 
@@ -15,8 +16,9 @@ struct model_bpe {
     bool fuse_unk, byte_fallback, ignore_merges, byte_level;
     bool cut_words;       /* nothing joins across "x▁": words are taken one by one, */
     uint64_t cut[128][2]; /* and cut between two ASCII characters that nothing joins: bit [left][right] */
-    int32_t byte_id[256]; /* byte-level: symbol of a raw byte; else the token <0xNN>; -1: none */
-    int32_t *point_id;    /* symbols of U+0000 to U+FFFF, -1: none; not when byte-level or with affixes */
+    struct added_tokens *symbols; /* SentencePiece's user-defined symbols, which nothing joins; NULL: none */
+    int32_t byte_id[256];         /* byte-level: symbol of a raw byte; else the token <0xNN>; -1: none */
+    int32_t *point_id; /* symbols of U+0000 to U+FFFF, -1: none; not when byte-level or with affixes */
 };
 
 extern const struct token_model_ops model_bpe_ops;

@@ -19,14 +19,16 @@ struct bpe_read {
     uint64_t joins[128][2]; /* ASCII characters some merge joins */
 };
 
-/* One merge of the file: "a b" or ["a", "b"]. */
+/* One merge of the file: "a b" or ["a", "b"]; ["a", "b", 7] says its rank, which several may have. */
 struct merge_text {
     const char *text[2];
     size_t len[2];
+    int64_t rank; /* -1: its place in the list */
 };
 
 static bool split_merge(const struct node *item, struct merge_text *out)
 {
+    out->rank = -1;
     if (item->kind == NODE_STRING) {
         const char *text = item->as.string.text, *end = text + item->as.string.len;
         const char *blank = memchr(text, ' ', item->as.string.len);
@@ -35,7 +37,10 @@ static bool split_merge(const struct node *item, struct merge_text *out)
         out->text[1] = blank + 1, out->len[1] = (size_t)(end - blank) - 1;
         return true;
     }
-    if (item->kind != NODE_LIST || node_count(item) != 2) return false;
+    bool ranked = item->kind == NODE_LIST && node_count(item) == 3;
+    if (item->kind != NODE_LIST || (node_count(item) != 2 && !ranked)) return false;
+    if (ranked) out->rank = node_int(node_item(item, 2), -1);
+    if (ranked && (out->rank < 0 || out->rank >= UINT32_MAX)) return false;
     for (size_t i = 0; i < 2; i++) {
         const struct node *part = node_item(item, i);
         if (part->kind != NODE_STRING) return false;
@@ -130,7 +135,7 @@ static enum plim_status add_merge(struct bpe_read *r, const struct node *item, u
                          left < 0    ? merge.text[0]
                          : right < 0 ? merge.text[1]
                                      : strbuf_text(&r->text));
-    bpe_merges_add(r->m->merges, left, right, rank, joined);
+    bpe_merges_add(r->m->merges, left, right, merge.rank < 0 ? rank : (uint32_t)merge.rank, joined);
     allow(r, &merge, left, right);
     note_join(r, &merge);
     if (crosses_words(&merge)) r->m->cut_words = false;
@@ -242,6 +247,9 @@ enum plim_status model_bpe_build(const struct node *spec, const char *name, cons
     if (status == PLIM_OK) status = read_points(&r);
     if (status == PLIM_OK && m->cut_words) find_cuts(&r);
     if (status == PLIM_OK) status = read_unknown(&r);
+    const struct node *symbols = node_get(spec, "user_defined");
+    if (status == PLIM_OK && node_count(symbols))
+        status = added_tokens_build(symbols, name, vocab, 0, NULL, quota, &m->symbols, err);
     strbuf_release(&r.text);
     if (status == PLIM_OK)
         *out = &m->base;

@@ -4,7 +4,8 @@
  * all tokens that begin there; a code point that is no token costs unk_score, ten less than the worst token. Of
  * equal ways the one found first stays, and scores are added in the same order as in the library whose results
  * we reproduce, so that rounding decides alike. Neighbouring unknown tokens become one span; a span that is not in
- * the vocabulary is spelled in byte tokens (byte_fallback) or is one unknown token.
+ * the vocabulary is spelled in byte tokens (byte_fallback) or is one unknown token. A model that comes from a SentencePiece
+ * file (sentencepiece.h) follows that library instead, which adds scores as floats.
  *
  * No token reaches over a position p once all tokens found so far end at or before it: then every way passes
  * through p, and what lies before is decided. Long pieces are settled at such positions, so that the scratch
@@ -17,7 +18,7 @@
 #include <stdio.h>
 
 enum { WINDOW = 4096, UNREACHED = -1, SCORES = 2 * TOKEN_BYTES_MOST };
-static const double UNK_PENALTY = 10.0;
+static const double UNK_PENALTY = 10.0, NEVER = -INFINITY;
 
 struct unigram {
     struct token_model base;
@@ -26,6 +27,8 @@ struct unigram {
     size_t size;
     int32_t unk; /* -1: none */
     bool byte_fallback;
+    bool
+        single; /* as SentencePiece itself: sums are rounded to floats, tokens without a score are not found in text */
     double unk_score;
     int32_t byte_id[256]; /* "<0x00>".. or -1 */
 };
@@ -84,7 +87,7 @@ static bool emit_unknown(struct cutting *c)
     size_t begin = c->unk_begin, end = c->unk_end;
     c->unk_begin = c->unk_end;
     if (begin == end) return true;
-    int32_t id = token_vocab_id(m->base.vocab, c->text + begin, end - begin);
+    int32_t id = m->single ? -1 : token_vocab_id(m->base.vocab, c->text + begin, end - begin);
     if (id >= 0) return emit(c->out, id);
     bool spelled = m->byte_fallback;
     for (size_t i = begin; i < end && spelled; i++) spelled = m->byte_id[(unsigned char)c->text[i]] >= 0;
@@ -122,8 +125,10 @@ static bool settle(struct cutting *c, size_t base, size_t end)
     return true;
 }
 
-static inline void offer(struct unigram_scratch *s, size_t at, double score, int32_t id, size_t from)
+static inline void offer(const struct unigram *m, struct unigram_scratch *s, size_t at, double score,
+                         int32_t id, size_t from)
 {
+    if (m->single) score = (float)score;
     if (s->best[at].from != UNREACHED && !(score > s->score[at % SCORES])) return;
     s->best[at] = (struct best){id, (int32_t)from};
     s->score[at % SCORES] = score;
@@ -140,15 +145,15 @@ static size_t extend(const struct unigram *m, struct unigram_scratch *s, const c
     for (size_t n = 0; n < len && byte_trie_step(&m->trie, &node, (unsigned char)text[n]);) {
         int32_t id = byte_trie_value(node);
         n++;
-        if (id < 0) continue;
+        if (id < 0 || m->score[id] == NEVER) continue;
         if (at + n >= s->cap && !scratch_grow(s, at + n + 1)) return 0;
-        offer(s, at + n, m->score[id] + base, id, at);
+        offer(m, s, at + n, m->score[id] + base, id, at);
         has_single |= n == single;
         if (n > far) far = n;
     }
     if (!has_single) {
         if (at + single >= s->cap && !scratch_grow(s, at + single + 1)) return 0;
-        offer(s, at + single, m->unk_score + base, m->unk, at);
+        offer(m, s, at + single, m->unk_score + base, m->unk, at);
     }
     return at + far;
 }
@@ -275,9 +280,10 @@ static double as_the_reference_reads(double score)
     return copysign(exponent < 0 ? (double)digits / power : (double)digits * power, score);
 }
 
-static enum plim_status read_scores(struct unigram *m, const struct node *vocab, const char *name,
+static enum plim_status read_scores(struct unigram *m, const struct node *spec, const char *name,
                                     struct quota *quota, struct plim_error *err)
 {
+    const struct node *vocab = node_get(spec, "vocab"), *unk_score = node_get(spec, "unk_score");
     double least = INFINITY;
     m->size = node_count(vocab);
     if (!quota_take(quota, (m->size + 1) * sizeof *m->score)) return quota_fail(quota, name, err);
@@ -285,13 +291,14 @@ static enum plim_status read_scores(struct unigram *m, const struct node *vocab,
     if (!m->score) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for %zu scores", name, m->size);
     for (size_t i = 0; i < m->size; i++) {
         const struct node *item = node_item(vocab, i), *score = node_item(item, 1);
-        m->score[i] = node_float(score, NAN);
-        if (!isfinite(m->score[i]))
+        bool never = m->single && score && score->kind == NODE_NULL;
+        m->score[i] = never ? NEVER : node_float(score, NAN);
+        if (!never && !isfinite(m->score[i]))
             return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: vocab: expected [text, score]", name, item->line);
-        if (score->kind == NODE_FLOAT) m->score[i] = as_the_reference_reads(m->score[i]);
-        if (m->score[i] < least) least = m->score[i];
+        if (score->kind == NODE_FLOAT && !m->single) m->score[i] = as_the_reference_reads(m->score[i]);
+        if (!never && m->score[i] < least) least = m->score[i];
     }
-    m->unk_score = least - UNK_PENALTY;
+    m->unk_score = node_float(unk_score, least - UNK_PENALTY);
     return PLIM_OK;
 }
 
@@ -332,7 +339,8 @@ enum plim_status model_unigram_build(const struct node *spec, const char *name,
     struct unigram *m = calloc(1, sizeof *m);
     if (!m) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the model", name);
     m->base = (struct token_model){&unigram_ops, vocab};
-    enum plim_status status = read_scores(m, list, name, quota, err);
+    m->single = node_bool(node_get(spec, "sentencepiece"), false);
+    enum plim_status status = read_scores(m, spec, name, quota, err);
     if (status == PLIM_OK) status = read_options(m, spec, name, err);
     if (status == PLIM_OK) status = byte_trie_build(&m->trie, vocab, name, quota, err);
     if (status == PLIM_OK)

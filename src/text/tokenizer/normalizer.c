@@ -200,6 +200,7 @@ static const struct {
     {"Replace", normalizer_replace_build},
     {"BertNormalizer", normalizer_bert_build},
     {"Precompiled", normalizer_precompiled_build},
+    {"SentencePiece", normalizer_sentencepiece_build}, /* our own: sentencepiece.h */
     {"Sequence", sequence_build},
 };
 

@@ -52,6 +52,9 @@ enum plim_status normalizer_bert_build(const struct node *spec, const char *name
 enum plim_status normalizer_precompiled_build(const struct node *spec, const char *name,
                                               struct normalizer **out, struct plim_error *err);
 
+enum plim_status normalizer_sentencepiece_build(const struct node *spec, const char *name,
+                                                struct normalizer **out, struct plim_error *err);
+
 /* Is every byte below 0x80? */
 bool text_is_ascii(const char *text, size_t len);
 /* The next code point; *at moves on. */

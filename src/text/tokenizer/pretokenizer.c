@@ -187,6 +187,16 @@ static enum plim_status read_fixed(struct pretok_read *r, const struct node *spe
     return PLIM_OK;
 }
 
+/* A blank before, or behind, each text between special tokens; "first": only where the input begins. */
+static enum plim_status read_dummy_prefix(struct pretok_read *r, const struct node *spec,
+                                          struct pretok_step *s)
+{
+    s->run = pretok_dummy_prefix;
+    s->prefix = node_bool(node_get(spec, "first"), false) ? PRETOK_FIRST : PRETOK_ALWAYS;
+    s->behind = node_bool(node_get(spec, "behind"), false);
+    return read_character(r, spec, "content", "\xe2\x96\x81", s);
+}
+
 static const struct {
     const char *type;
     enum plim_status (*read)(struct pretok_read *, const struct node *, struct pretok_step *);
@@ -201,6 +211,7 @@ static const struct {
     {"BertPreTokenizer", read_bert},
     {"CharDelimiterSplit", read_delimiter},
     {"FixedLength", read_fixed},
+    {"SentencePiece", read_dummy_prefix}, /* our own: sentencepiece.h */
 };
 
 static enum plim_status read_any(struct pretok_read *r, const struct node *spec);

@@ -91,7 +91,8 @@ struct pretok_step {
     char *string; /* also Metaspace's replacement */
     size_t string_len;
     size_t length;             /* FixedLength */
-    enum pretok_prefix prefix; /* Metaspace; ByteLevel: ALWAYS or NEVER */
+    enum pretok_prefix prefix; /* Metaspace, SentencePiece; ByteLevel: ALWAYS or NEVER */
+    bool behind;               /* SentencePiece: the blank ends the text */
     bool split;                /* Metaspace split, ByteLevel use_regex */
     bool raw;                  /* ByteLevel: the model knows bytes */
 };
@@ -119,6 +120,8 @@ bool pretok_byte_level(const struct pretokenizer *p, struct pretok_run *run, siz
                        struct pretok_text text);
 bool pretok_metaspace(const struct pretokenizer *p, struct pretok_run *run, size_t step,
                       struct pretok_text text);
+bool pretok_dummy_prefix(const struct pretokenizer *p, struct pretok_run *run, size_t step,
+                         struct pretok_text text);
 bool pretok_words(const struct pretokenizer *p, struct pretok_run *run, size_t step, struct pretok_text text);
 bool pretok_fixed(const struct pretokenizer *p, struct pretok_run *run, size_t step, struct pretok_text text);
 

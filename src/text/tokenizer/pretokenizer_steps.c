@@ -84,6 +84,21 @@ bool pretok_metaspace(const struct pretokenizer *p, struct pretok_run *run, size
     return true;
 }
 
+/* A blank is added whatever the text begins with. */
+bool pretok_dummy_prefix(const struct pretokenizer *p, struct pretok_run *run, size_t step,
+                         struct pretok_text text)
+{
+    const struct pretok_step *s = &p->step[step];
+    struct strbuf *out = &run->step[step].text;
+    if (s->prefix == PRETOK_FIRST && !text.first) return pretok_pass(p, run, step, text);
+    strbuf_clear(out);
+    if (!s->behind) strbuf_addn(out, s->string, s->string_len);
+    strbuf_addn(out, text.at, text.len);
+    if (s->behind) strbuf_addn(out, s->string, s->string_len);
+    struct pretok_text all = {strbuf_text(out), out->len, text.first};
+    return !out->failed && pretok_pass(p, run, step, all);
+}
+
 enum word_kind { WORD_SPACE, WORD_WORD, WORD_OTHER };
 
 static enum word_kind word_kind(uint32_t point)

@@ -1,0 +1,42 @@
+/* char_map.h - SentencePiece's character map: texts and what a normalizer writes instead of them.
+ *
+ *     struct char_map map = {0};
+ *     char_map_read(&map, node, "tokenizer.json", &err);       // node: the map in base64
+ *     made = char_map_longest(&map, text, len, &taken, &made_len);
+ *     char_map_release(&map);
+ *
+ * The map is base64 of: the trie's bytes (u32), the trie (u32 units, little-endian), the replacements (UTF-8, each ended by
+ * NUL). A unit has a label (bits 0-7 and 31), a flag that a value follows (8), and an offset from which, xor the next byte,
+ * the next unit lies (bits 10-30, 8 bits further left when bit 9 is set). A value is the place of a replacement.
+ *
+ * The file is not trusted: every unit and every place is checked when it is used.
+ */
+#ifndef PLIM_TEXT_TOKENIZER_CHAR_MAP_H
+#define PLIM_TEXT_TOKENIZER_CHAR_MAP_H
+
+#include "base/node.h"
+#include "base/status.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct char_map {
+    uint32_t *unit;
+    char *text; /* replacements */
+    size_t units, text_len;
+};
+
+/* PLIM_BAD_INPUT for a map that is malformed. On errors release it as well. */
+enum plim_status char_map_read(struct char_map *map, const struct node *base64, const char *name,
+                               struct plim_error *err);
+void char_map_release(struct char_map *map);
+
+/* The replacement of the shortest, or the longest, key that text[0..len) begins with; NULL: no key fits. *taken: the key's
+ * bytes. */
+const char *char_map_shortest(const struct char_map *map, const char *text, size_t len, size_t *made_len);
+const char *char_map_longest(const struct char_map *map, const char *text, size_t len, size_t *taken,
+                             size_t *made_len);
+/* Does some key begin with these bytes? */
+bool char_map_begins(const struct char_map *map, const char *text, size_t len);
+
+#endif
