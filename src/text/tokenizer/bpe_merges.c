@@ -213,7 +213,10 @@ struct joining {
 };
 
 /* Of two values the one of lower rank, of one rank the left. */
-static uint64_t better(uint64_t left, uint64_t right) { return rank_of(right) < rank_of(left) ? right : left; }
+static uint64_t better(uint64_t left, uint64_t right)
+{
+    return rank_of(right) < rank_of(left) ? right : left;
+}
 
 /* The best pair that begins in block b; a pair may end in the block behind it. */
 static uint64_t look_at(struct joining *j, size_t b)
@@ -253,8 +256,7 @@ static void lay_out(struct joining *j, size_t count)
                                          .count = (uint8_t)(left < BLOCK ? left : BLOCK)};
     }
     for (size_t b = 0; b < j->leaves; b++) j->tree[j->leaves + b] = b < blocks ? look_at(j, b) : BPE_NO_MERGE;
-    for (size_t i = j->leaves - 1; i > 0; i--)
-        j->tree[i] = better(j->tree[2 * i], j->tree[2 * i + 1]);
+    for (size_t i = j->leaves - 1; i > 0; i--) j->tree[i] = better(j->tree[2 * i], j->tree[2 * i + 1]);
 }
 
 /* Takes the symbol at `at` out of block b; an empty block leaves the chain. */
