@@ -24,7 +24,7 @@ SIDE = {"generation_config.json": '{"temperature": 0.5}', "special_tokens_map.js
 
 
 def job_of(folder, model, **changes):
-    path = plim.job(folder, **changes)
+    path = plim.job(folder, data__tokenizer=None, **changes)
     lines = open(path).read().splitlines()
     kept = [line for line in lines if line.split(":")[0].strip() not in KEYS]
     at = kept.index("model:")
@@ -67,7 +67,7 @@ def check(folder, tokenizer, name, vocabulary, ids):
 
 
 def check_bytes(folder):
-    scratch = plim.job(folder)
+    scratch = plim.job(folder, data__tokenizer=None)
     for command in (("plan", scratch), ("train", scratch, "--steps", 1, "--json"), ("doctor", scratch)):
         said = plim.run(*command)
         plim.ok((said.stderr + said.stdout).count(BYTES) == 1, f"{command[0]}: a model from scratch reads bytes, said in one line")

@@ -63,18 +63,19 @@ def has_cuda():
 
 
 def job(folder, **changes):
-    """A small job's YAML in a folder, for the CPU; changes are dotted keys with __ for dots."""
+    """A small job's YAML in a folder, for the CPU; changes are dotted keys with __ for dots, None leaves one out."""
     keys = {
         "model.architecture": "llama", "model.vocab_size": 256, "model.hidden_size": 64,
         "model.intermediate_size": 192, "model.num_layers": 3, "model.num_attention_heads": 4,
         "model.num_key_value_heads": 2, "model.tie_word_embeddings": "true",
-        "data.train": f"[{folder}/corpus.txt]", "data.max_length": 64,
+        "data.train": f"[{folder}/corpus.txt]", "data.max_length": 64, "data.tokenizer": "bytes",
         "training.batch_size": 4, "training.gradient_accumulation_steps": 2, "training.steps": 4,
         "training.learning_rate": 1e-3, "training.mixed_precision": "fp32", "training.seed": 7,
         "training.device": "cpu",
         "output.dir": f"{folder}/run",
     }
     keys.update({k.replace("__", "."): v for k, v in changes.items()})
+    keys = {k: v for k, v in keys.items() if v is not None}
     path = os.path.join(folder, "job.yaml")
     with open(os.path.join(folder, "corpus.txt"), "w") as f:
         f.write(CORPUS)
