@@ -2,6 +2,7 @@
 #include "serve/engine.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "job/job.h"
 #include "model/hf.h"
 #include "serve/engine_part.h"
 
@@ -441,6 +442,10 @@ void engine_drain(struct engine *e)
 enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim_error *err)
 {
     char line[BYTES_TEXT], need[BYTES_TEXT];
+    const struct device_facts *facts = &e->device->facts;
+    enum plim_status status =
+        facts->free_bytes ? budget_check("serve", "budget", budget, facts, err) : PLIM_OK;
+    if (status != PLIM_OK) return status;
     pthread_mutex_lock(&e->lock);
     int64_t smallest = e->smallest, context = e->plan.context, bytes = engine_line(e, budget);
     if (budget < 0 || (bytes && bytes < smallest)) {

@@ -184,7 +184,8 @@ enum plim_status engine_run(struct engine *e, const volatile int *stop, struct p
 void engine_drain(struct engine *e); /* no more requests are taken: PLIM_BUSY; those there are finished */
 
 /* Another line: blocks are given back, preempting what must be, and pages with them; or blocks join. No request is lost. Applied
- * by the next step; PLIM_NO_FIT: below parameters and one request, the old line stays; PLIM_UNSUPPORTED: not a decoder. */
+ * by the next step; PLIM_NO_FIT: below parameters and one request, the old line stays; PLIM_UNSUPPORTED: not a decoder;
+ * PLIM_BAD_INPUT: more than the device, or the container it is in, has. */
 enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim_error *err);
 
 struct engine_stats {

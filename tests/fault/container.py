@@ -71,8 +71,8 @@ def post(port, number):
     finally: one.close()
 
 
-def serve(box, model):
-    process = box.start("serve", model, "--port", 0, "--device", "cpu", "--threads", 2, "--control", "none")
+def serve(box, model, socket):
+    process = box.start("serve", model, "--port", 0, "--device", "cpu", "--threads", 2, "--control", socket)
     found = re.search(r":(\d+)$", process.stdout.readline().strip())
     until, answers = time.time() + 60, []
     while found and time.time() < until and process.poll() is None:
@@ -83,6 +83,8 @@ def serve(box, model):
     threads = [threading.Thread(target=lambda i=i: answers.append(post(int(found.group(1)), i))) for i in range(24)] if found else []
     for t in threads: t.start()
     for t in threads: t.join()
+    raised = plim.run("ctl", socket, "budget", box.limit + MIB)
+    plim.ok(raised.returncode != 0 and "the container's limit" in raised.stdout + raised.stderr, f"ctl budget above it: {(raised.stdout + raised.stderr).strip()[:200]}")
     if process.poll() is None: process.terminate()
     result = box.end(process)
     plim.ok(result.returncode == 0 and len(answers) == 24 and set(answers) <= {200, 400, 429} and 200 in answers,
@@ -135,7 +137,7 @@ def main():
         for mib in SIZES:
             box = Container(mib)
             try:
-                serve(box, model)
+                serve(box, model, f"{folder}/socket")
                 commands(box, folder, model, bert)
                 if mib == SIZES[0]: refused(box, model, bert, folder)
                 plim.ok(box.kills == 0 and box.peak + OTHERS <= box.limit, f"{mib} MiB, a model of {size}: at most {box.peak / MIB:.1f} MiB, {box.kills} killed")
