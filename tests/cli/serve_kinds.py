@@ -124,7 +124,7 @@ def encoder(folder):
         moves(s, control, lambda plan: plan["arena"] - plan["parameters"], lambda i: apart(vectors(s, TEXTS * 8), wanted * 8) < 1e-6, lambda i: True)
         ok(s.wait_for(s.idle) and s.stop() == 0, "stopped")
     small = plim.run("serve", f"{folder}/bert", "--budget", "12MiB", "--port", 0, "--device", "cpu")
-    ok(small.returncode == 3 and "missing" in small.stderr, f"a budget that it does not fit: {small.stderr.splitlines()[-1]}")
+    ok(small.returncode == 3 and "missing" in small.stderr and "connections" in small.stderr and "tokenizing" in small.stderr, f"a budget that it does not fit: {small.stderr.splitlines()[-1]}")
 
 
 def t5(folder):
