@@ -390,6 +390,20 @@ static void tell_plan(const struct serving *g)
              p->queue, (long long)p->context, g->limits.limits.connections);
 }
 
+/* What does not fit is not the model alone: the error also says what the server itself takes, and for what. */
+static void name_parts(const struct serving *g, struct plim_error *err)
+{
+    struct server_parts p = server_parts(&g->limits);
+    char all[BYTES_TEXT], connections[BYTES_TEXT], requests[BYTES_TEXT], words[BYTES_TEXT],
+        answers[BYTES_TEXT];
+    size_t at = strlen(err->text);
+    snprintf(err->text + at, sizeof err->text - at,
+             "; %s of it are the server's: %d connections %s, reading requests %s, tokenizing %s, answers %s",
+             bytes_format(all, (uint64_t)server_bytes(&g->limits)), g->limits.limits.connections,
+             bytes_format(connections, (uint64_t)p.connections), bytes_format(requests, (uint64_t)p.requests),
+             bytes_format(words, (uint64_t)p.tokenizer), bytes_format(answers, (uint64_t)p.answers));
+}
+
 static enum plim_status open_all(struct serving *g, const char *what, struct plim_error *err)
 {
     struct model_spec spec; /* a folder that is none is refused before anybody is told where to ask */
@@ -402,6 +416,7 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     serve_log_hear(&g->stages, "config_loaded");
     status = open_text(g, err);
     if (status == PLIM_OK) serve_log_hear(&g->stages, "tokenizer_loaded"), status = open_engine(g, err);
+    if (status == PLIM_NO_FIT) name_parts(g, err);
     if (status == PLIM_OK) status = check_vocabulary(g, err);
     if (status == PLIM_OK && g->flags->plan) engine_remember(g->engine);
     if (status != PLIM_OK || g->flags->plan) return status;
