@@ -9,7 +9,7 @@
 
 /* Memory for the trees of a record's lists, of its bytes: a number and a comma are a node. */
 #define LIST_MEMORY 64
-#define LIST_FIXED  ((size_t)64 << 10)
+#define LIST_FIXED  ((size_t)16 << 10)
 #define NO_LABEL    (-100) /* what others write for words that are not counted */
 
 static enum plim_status no_memory(struct plim_error *err)

@@ -53,4 +53,17 @@ with tempfile.TemporaryDirectory() as folder:
                 f"{name}: reserved {end['ledger_peak'] / MIB:.2f} MiB, planned {total / MIB:.2f} MiB")
         plim.ok(peak <= max(1.01 * total, total + MIB),
                 f"{name}: RSS {peak / MIB:.2f} MiB, planned {total / MIB:.2f} MiB of which the loader {plan['by_class']['io'] / MIB:.2f} MiB")
+
+# What is reserved is used: plans of jobs that read words with labels, and of those that tokenize, are within a tenth of the peak.
+import encoder_jobs
+
+with tempfile.TemporaryDirectory() as folder:
+    write_lines(f"{folder}/a.jsonl", 2 * MIB)
+    tokenizer = os.path.abspath(os.path.join(plim.SRC_DIR, "tests/golden/tokenizer/gpt2.json"))
+    points = [("words with labels", encoder_jobs.job(f"{folder}/ner", "token_labels", rows=2000, training__threads=2)),
+              ("tokenized", plim.job(folder, data__train=f"[{folder}/a.jsonl]", data__tokenizer=tokenizer, model__vocab_size=4096, data__workers=4, training__threads=2))]
+    for name, path in points:
+        total = plim.plan(path, "--budget", "400MiB")[0]["peak_bytes"]["total"]
+        _, peak, _, code, stderr = plim.run_watched("train", path, "--budget", "400MiB", "--no-checkpoint")
+        plim.ok(code == 0 and peak <= total <= 1.1 * peak, f"{name}: RSS {peak / MIB:.2f} MiB, planned {total / MIB:.2f} MiB {stderr.strip()}")
 plim.done()
