@@ -34,7 +34,7 @@ static const struct option_row rows[] = {
     {"network", 0, OPTION_STRING, AT(cluster.network), "NAME",
      "between nodes: 1g, 10g, 25g, 100g, 400g (100g)"},
     {"list-devices", 0, OPTION_FLAG, AT(list_devices), NULL, "list the presets and stop"},
-    {"output", 'o', OPTION_STRING, AT(keep), "FILE", "keep the plan, for plimsoll train --plan FILE"},
+    {"output", 'o', OPTION_STRING, AT(keep), "FILE", "keep the plan in a file that train can run as it is"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the plan as JSON"},
     {"html", 0, OPTION_STRING, AT(html), "FILE",
      "draw the arena (address x time) as one self-contained page"},
@@ -58,7 +58,7 @@ static const struct option_row rows[] = {
 static const struct option_example examples[] = {
     {"plan small.yaml --budget 64MiB", "the fastest plan inside 64 MiB, or what is missing"},
     {"plan small.yaml --json | jq .peak_bytes", "the peak, for a program"},
-    {"plan small.yaml --budget 64MiB -o small.plan", "kept, for plimsoll train small.yaml --plan small.plan"},
+    {"plan small.yaml --budget 64MiB -o small.plan", "keep the plan; train runs it as it is"},
     {"plan llama.yaml --device a10g", "on a card that is not here"},
     {"plan llama.yaml --device g5.12xlarge", "on a machine of four cards"},
     {"plan llama.yaml --device h100 --ranks 1024 --nodes 128 --link nvlink", "on 128 nodes of eight"},
