@@ -14,6 +14,7 @@ enum {
     LEAST_TREE = 256 << 10,
     LEAST_ANSWERS = 512 << 10,
     LEAST_BODY = 32 << 10,
+    BODY_PART = 32, /* a body gets smaller once it is more than this part of all */
     LEAST_HEAD = 4 << 10,
     LEAST_SMALL = 1 << 10,
     LEAST_CACHE = 32 << 10,
@@ -74,12 +75,21 @@ static void set(int64_t *value, int64_t usual)
     if (!*value) *value = usual;
 }
 
+/* Sizes are chosen before the tokenizer is known. */
+static int64_t bytes_without_codec(const struct server_options *o)
+{
+    struct server_options bare = *o;
+    bare.codec = NULL;
+    return server_bytes(&bare);
+}
+
 /* One round of halving; false: every size is at its least. */
 static bool shrink(struct server_options *o)
 {
     struct http_limits *l = &o->limits;
     int64_t connections = l->connections, body = l->body_bytes;
-    bool smaller = !o->keep_body && halve(&l->body_bytes, LEAST_BODY);
+    bool large = body > bytes_without_codec(o) / BODY_PART;
+    bool smaller = large && !o->keep_body && halve(&l->body_bytes, LEAST_BODY);
     smaller = halve(&o->tree_bytes, 2 * body > LEAST_TREE ? 2 * body : LEAST_TREE) || smaller;
     smaller = halve(&o->answer_bytes, LEAST_ANSWERS) || smaller;
     smaller = halve(&o->small_bytes, LEAST_SMALL) || smaller;
@@ -95,14 +105,6 @@ static void set_usual(struct server_options *o)
 {
     set(&o->tree_bytes, SERVER_TREE), set(&o->answer_bytes, SERVER_ANSWERS);
     set(&o->small_bytes, SERVER_SMALL), set(&o->cache_bytes, SERVER_CACHE);
-}
-
-/* Sizes are chosen before the tokenizer is known. */
-static int64_t bytes_without_codec(const struct server_options *o)
-{
-    struct server_options bare = *o;
-    bare.codec = NULL;
-    return server_bytes(&bare);
 }
 
 void server_fit(struct server_options *o, int64_t bytes)

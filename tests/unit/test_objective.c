@@ -308,7 +308,7 @@ static void test_refusals(void **state)
         struct data_options o;
         const char *words;
     } bad[] = {
-        {text, options_of(NULL, OBJECTIVE_SENTENCE_PAIRS), "sentence_pairs reads JSON lines"},
+        {text, options_of(NULL, OBJECTIVE_SENTENCE_PAIRS), "sentence_pairs reads records with fields"},
         {lines, options_of(NULL, OBJECTIVE_MASKED_TOKENS), "[MASK]"},
         {lines, options_of(NULL, OBJECTIVE_TOKEN_LABELS), "data.labels"},
         {lines, options_of(NULL, OBJECTIVE_SOURCE_TARGET), "data.packing"},

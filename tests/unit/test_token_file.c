@@ -286,7 +286,7 @@ static void test_pretokenize(void **state)
     char *text = data_rig_lines(3000, 300);
     data_rig_text(&rig, "a.jsonl", text);
     data_rig_gzip(&rig, "b.jsonl.gz", "{\"text\":\"gz\"}\nbad\n{\"text\":\"\"}\n");
-    data_rig_text(&rig, "c.txt", text);
+    data_rig_text(&rig, "c.txt", text + 1); /* no JSON, so text */
     data_rig_text(&rig, "d.txt", "the end");
     const char *sets[2][2] = {{data_rig_path(&rig, "a.jsonl"), data_rig_path(&rig, "b.jsonl.gz")},
                               {data_rig_path(&rig, "c.txt"), data_rig_path(&rig, "d.txt")}};
