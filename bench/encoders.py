@@ -2,13 +2,15 @@
 """Training of encoders on the CPU, plimsoll and PyTorch side by side: BERT-base-shaped entity recognition and MiniLM-shaped pairs of
 sentences with in-batch negatives.
 
-    python bench/encoders.py [--job entities|pairs] [--precision fp32|bf16] [--threads N] [--rows N] [--steps N] [--share 0.6]
+    python bench/encoders.py [--job entities|pairs] [--precision fp32|bf16] [--threads N] [--rows N] [--steps N] [--share 0.6] [--compile] [--out FILE.json]
 
 Needs torch and transformers in the Python that runs it. Both sides have the same shapes, AdamW, dropout 0.1 and threads; PyTorch
-trains in fp32, or with bf16 autocast over fp32 weights, and reads its tensors from memory, plimsoll its text from a file. Each is
+trains in fp32 and, beside plimsoll's bf16, with bf16 autocast over fp32 weights as well, because on some CPUs that is slower than its fp32:
+plimsoll's bf16 is compared with the faster of the two, by CPU seconds. PyTorch is eager, and with --compile it runs under torch.compile too. It
+reads its tensors from memory, plimsoll its text from a file. Each is
 a process of its own, one after the other. The rate is rows a second over all steps but the first; the memory is the process's peak
-as the system reports it. plimsoll is given `share` of what PyTorch took as its budget. CPU seconds of the same steps are told too: on
-a busy machine they say more than the clock.
+as the system reports it. plimsoll is given `share` of what PyTorch took, at the least, as its budget. CPU seconds of the same steps are told too: on
+a busy machine they say more than the clock. --out adds everything that was measured to a file, as one JSON object in a line.
 """
 import argparse
 import json
@@ -50,17 +52,19 @@ def theirs(job, args):
         made = torch.nn.functional.normalize((hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True), dim=1)
         return torch.nn.functional.cross_entropy(20 * made[:rows] @ made[rows:].T, torch.arange(rows))
 
+    compute = torch.compile(loss_of) if args.compile else loss_of
+
     def step():
         ids, targets = torch.randint(5, VOCAB, shape), torch.randint(0, len(LABELS), shape)
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16"): loss = loss_of(ids, targets)
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16"): loss = compute(ids, targets)
         loss.backward()
         optimizer.step()
 
     step()
     wall, cpu = time.monotonic(), time.process_time()
     for _ in range(args.steps): step()
-    print(json.dumps(dict(seconds=time.monotonic() - wall, cpu=time.process_time() - cpu)))
+    print(json.dumps(dict(seconds=time.monotonic() - wall, cpu=time.process_time() - cpu, torch=torch.__version__, transformers=hf.__version__)))
 
 
 def run(command):
@@ -122,18 +126,39 @@ def main():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--share", type=float, default=0.6)
     parser.add_argument("--rows", type=int, help="rows, or pairs, of a step (8; 32)")
+    parser.add_argument("--compile", action="store_true", help="PyTorch under torch.compile as well as eager")
+    parser.add_argument("--out", help="add what was measured to this file")
     parser.add_argument("--theirs", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     job = dict(JOBS[args.job], rows=args.rows or JOBS[args.job]["rows"])
     if args.theirs: return theirs(job, args)
-    said, peak, _ = run([sys.executable, os.path.abspath(__file__), "--theirs", "--job", args.job, "--precision", args.precision,
-                         "--threads", args.threads, "--steps", args.steps, "--rows", job["rows"]])
-    other = dict(json.loads(said.splitlines()[-1]), peak=peak)
-    own = ours(job, args, int(args.share * peak))
-    for name, r in (("plimsoll", own), ("PyTorch", other)):
-        print(f"{name:>9}: {job['rows'] * args.steps / r['seconds']:7.2f} rows/s, {r['cpu'] / args.steps:6.2f} CPU s a step, {r['peak'] / 2**20:7.1f} MiB at the peak")
-    print(f"{args.job} {args.precision}, {args.threads} threads: {other['seconds'] / own['seconds']:.2f} x the speed, {other['cpu'] / own['cpu']:.2f} x fewer CPU seconds, "
-          f"{own['peak'] / other['peak']:.3f} x the memory; {own['knobs']}")
+    others = rivals(job, args)
+    best, least = min(others, key=lambda r: r["cpu"]), min(r["peak"] for r in others)
+    own = dict(ours(job, args, int(args.share * least)), name=f"plimsoll {args.precision}")
+    for r in (own, *others):
+        print(f"{r['name']:>22}: {job['rows'] * args.steps / r['seconds']:7.2f} rows/s, {r['cpu'] / args.steps:6.2f} CPU s a step, {r['peak'] / 2**20:7.1f} MiB at the peak")
+    print(f"{args.job} {args.precision}, {args.threads} threads, beside {best['name']}: {best['seconds'] / own['seconds']:.2f} x the speed, {best['cpu'] / own['cpu']:.2f} x fewer CPU seconds, "
+          f"{own['peak'] / best['peak']:.3f} x the memory; {own['knobs']}")
+    if args.out: keep(args, job, own, others)
+
+
+def rivals(job, args):
+    """PyTorch in every way that a user of this precision may choose."""
+    found = []
+    for precision in ("fp32", "bf16") if args.precision == "bf16" else ("fp32",):
+        for compiled in (False, True) if args.compile else (False,):
+            said, peak, _ = run([sys.executable, os.path.abspath(__file__), "--theirs", "--job", args.job, "--precision", precision, "--threads", args.threads,
+                                 "--steps", args.steps, "--rows", job["rows"], *(["--compile"] if compiled else [])])
+            name = f"PyTorch {precision}{', compiled' if compiled else ', eager'}"
+            found.append(dict(json.loads(said.splitlines()[-1]), peak=peak, name=name))
+    return found
+
+
+def keep(args, job, own, others):
+    load = os.getloadavg()[0]
+    with open(args.out, "a") as f:
+        f.write(json.dumps(dict(job=args.job, precision=args.precision, rows=job["rows"], steps=args.steps, threads=args.threads, machine=os.uname().machine,
+                                date=time.strftime("%Y-%m-%d", time.gmtime()), load=load, plimsoll=own, torch=others)) + "\n")
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ T5_XL = Case("t5xl", 32, 256, state="bf16")
 GROUPS = {
     "t5": {
         # Everything bf16: PyTorch with checkpointing stays within 24 GiB at this batch.
-        "t5xl-bf16-24": but(T5_XL, budget_gib=24, torch=("checkpointing",), rival="t5xl-bf16-24"),
+        "t5xl-bf16-24": but(T5_XL, budget_gib=24, torch=("checkpointing", "compile-checkpointing"), rival="t5xl-bf16-24"),
         # The job of the system that is replaced: fp32 master and moments, effective batch 128.
         "t5xl-128-28": but(T5_XL, state="fp32", accumulation=4, budget_gib=28, host_gib=100),
     },

@@ -570,15 +570,20 @@ def expected(model, samples, pos):
     for name, grad in grads.items():
         out["grad:" + name] = grad
         out["bf16err:" + name] = relative(narrow_grads[name], grad)
+    out["bf16err:all gradients"] = relative(as_one(narrow_grads), as_one(grads))
     return {name: value.contiguous() for name, value in out.items()}
 
 
-def routed_deviation(case, seed):
-    """How far PyTorch's own bf16 run may lie from its fp32 run where a rounding may send a token to another expert: the most of DRAWS models
+def as_one(grads):
+    return torch.cat([grads[name].float().flatten() for name in sorted(grads)])
+
+
+def routed_deviation(case, seed, draws):
+    """How far PyTorch's own bf16 run may lie from its fp32 run where a rounding may send a token to another expert: the most of `draws` models
     and batches of the case's shape, of logits and of all gradients as one vector. One draw has such a token, another has none; the gradients of an
     expert that few tokens come to would be nothing in one run and something in the other."""
     logits, grads = [], []
-    for draw in range(DRAWS):
+    for draw in range(draws):
         generator = torch.Generator().manual_seed(seed + draw)
         model = case["make"]().eval()
         randomise(model, generator)
@@ -586,8 +591,7 @@ def routed_deviation(case, seed):
         _, wide, wide_grads = run(model, samples)
         _, narrow, narrow_grads = run(narrowed(model), samples)
         logits.append(relative(narrow, wide))
-        names = list(wide_grads)
-        grads.append(relative(*(torch.cat([of[n].float().flatten() for n in names]) for of in (narrow_grads, wide_grads))))
+        grads.append(relative(as_one(narrow_grads), as_one(wide_grads)))
     return {"bf16most:logits": torch.cat(logits).amax(0, True), "bf16most:gradients": torch.cat(grads).amax(0, True)}
 
 
@@ -622,7 +626,8 @@ def fresh(root, name):
     return folder
 
 
-def plain_case(root, name, case, seed):
+def plain_case(root, name, case, seed, draws):
+    """draws: of the limit for a model with experts; 0: it gets none."""
     generator = torch.Generator().manual_seed(seed)
     model = case["make"]().eval()
     randomise(model, generator)
@@ -632,7 +637,7 @@ def plain_case(root, name, case, seed):
     folder = fresh(root, name)
     save_model(model, folder)
     out = expected(model, [(ids, targets)], pos)
-    if "num_experts_per_tok" in model.config.to_dict(): out.update(routed_deviation(case, 5000 + 100 * seed))
+    if draws and "num_experts_per_tok" in model.config.to_dict(): out.update(routed_deviation(case, 5000 + 100 * seed, draws))
     save_file(out, os.path.join(folder, "expected.safetensors"))
     return model
 
@@ -653,6 +658,7 @@ def main():
     parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)))
     parser.add_argument("--only", nargs="*", default=None, help="of the plain cases")
     parser.add_argument("--seed", type=int, default=0, help="other weights and tokens, for a live comparison")
+    parser.add_argument("--draws", type=int, default=DRAWS, help="of the limit for models with experts in bf16; 0: no limit, where many seeds are compared")
     args = parser.parse_args()
     root = args.out
     torch.set_num_threads(1)
@@ -661,7 +667,7 @@ def main():
     for seed, (name, case) in enumerate(CASES.items(), args.seed):
         if args.only is not None and name not in args.only: continue
         torch.manual_seed(seed)
-        models[name] = plain_case(root, name, case, 1000 + seed)
+        models[name] = plain_case(root, name, case, 1000 + seed, args.draws)
     if args.only is None: packed_case(root, models["llama-tied"], 2000 + args.seed)
 
 

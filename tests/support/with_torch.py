@@ -1,6 +1,7 @@
 """torch for a test that holds us against it: `from with_torch import torch`, before anything else of the test.
 
-Skips the test where torch or transformers is not installed; PYTHON_WITH_TORCH names another interpreter that has them."""
+Skips the test where torch or transformers is not installed. `make test-live` installs them into build/venv-live and runs these tests with its
+Python; PYTHON_WITH_TORCH names another interpreter that has them."""
 import os
 import sys
 

@@ -5,6 +5,7 @@ import importlib.machinery
 import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -167,6 +168,8 @@ def test_root():
     """awk's `print n > most` writes a file named after a number: what lies at the root has a name with letters."""
     names = [p.name for p in TOOLS.parent.iterdir() if p.is_file()]
     check("each folder of src/ has its line", (TOOLS.parent / "src" / "README.md").is_file(), True)
+    told = re.findall(r"^\| `(\w+)` \| `", (TOOLS.parent / "CONTRIBUTING.md").read_text(), re.M)
+    check("CONTRIBUTING.md says where the tests of each are", sorted(told), sorted(p.name for p in (TOOLS.parent / "src").iterdir() if p.is_dir()))
     return check("no stray file at the root", [n for n in names if not any(c.isalpha() for c in n)], [])
 
 
