@@ -205,7 +205,7 @@ def main():
         model = args.model or f"{folder}/run"
         if not args.model: ok(plim.run("train", plim.job(folder, training__steps=6, training__learning_rate="3e-3"), "-q").returncode == 0, "trained")
         with open(f"{folder}/keys", "w") as f: f.write("key-for-tests\n")
-        flags = flags or ["--budget", "64MiB", "--parallel", 4, "--queue", 4, "--max-context", 256, "--max-body", "64KiB"]
+        flags = flags or ["--budget", "64MiB", "--parallel", 4, "--queue", 4, "--max-context", 256, "--max-body", "64KiB", "--max-connections", 128]
         with server.Server(model, *flags, "--api-key-file", f"{folder}/keys", "--threads", 2, program=plim.PLIMSOLL) as s:
             plan = json.loads(s.request("GET", "/hold", None, KEY)[2])["plan"]
             known = answers(s, asks(random.Random(1), 24))
