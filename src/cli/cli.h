@@ -140,6 +140,9 @@ enum plim_status cli_open_device_as(const struct device_wish *wish, struct devic
 /* The job's device. */
 enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err);
 
+/* A model with this many tokens and no tokenizer reads bytes, as it was trained to: nobody needs to be told. */
+enum { CLI_BYTE_TOKENS = 256 };
+
 /* The budget of a command that reads no job (default_line.c). */
 struct device_line {
     uint64_t budget; /* --budget */

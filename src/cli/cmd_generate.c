@@ -259,7 +259,8 @@ static enum plim_status generate(struct generation *g, struct device **device_ou
     if (status != PLIM_OK) return status;
     g->plan = writer_plan(&writer);
     status = check_vocabulary(g, &writer.spec, err);
-    if (status == PLIM_OK && !g->codec.tokenizer && !g->flags->tokenizer && !g->flags->quiet)
+    bool bytes = !g->codec.tokenizer && writer.spec.vocab_size == CLI_BYTE_TOKENS; /* made for bytes */
+    if (status == PLIM_OK && !g->codec.tokenizer && !bytes && !g->flags->tokenizer && !g->flags->quiet)
         cli_say("%s has no tokenizer: every byte of a text is a token", g->dir);
     if (status == PLIM_OK)
         status = writer.engine ? generation_run(g, writer.engine, err)

@@ -270,8 +270,6 @@ static enum plim_status open_text(struct serving *g, struct plim_error *err)
     enum plim_status status = codec_open_within(which, cli_host_line(&g->line), &g->codec, err);
     if (status != PLIM_OK) return status;
     g->limits.codec = &g->codec;
-    if (!which && !g->flags->plan)
-        log_warn(&g->log, "%s has no tokenizer: every byte of a text is a token", g->dir);
     const char *from = g->flags->template ? g->flags->template : g->dir;
     status = chat_template_load(from, NULL, &g->chat, &g->no_chat);
     if (status == PLIM_OK) return status;
@@ -352,6 +350,8 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
 static enum plim_status check_vocabulary(const struct serving *g, struct plim_error *err)
 {
     int64_t has = engine_spec(g->engine)->vocab_size;
+    if (!g->codec.tokenizer && !g->flags->tokenizer && has != CLI_BYTE_TOKENS && !g->flags->plan)
+        log_warn(&g->log, "%s has no tokenizer: every byte of a text is a token", g->dir);
     if (has >= g->codec.vocab_size) return PLIM_OK;
     return plim_fail(err, PLIM_BAD_INPUT,
                      "%s: the tokenizer has %lld tokens, the model only %lld; give its own",

@@ -146,7 +146,6 @@ static enum plim_status open_codec(const struct tokenize_flags *f, struct codec 
                                    struct chat_template **chat, struct plim_error *err)
 {
     enum plim_status status = codec_open(f->tokenizer, codec, err);
-    if (!f->tokenizer && !f->quiet) cli_say("tokenize: no --tokenizer: every byte of a text is a token");
     if (status == PLIM_OK && f->eos) status = codec_set_eos(codec, f->eos, err);
     if (status == PLIM_OK && f->append_eos && codec->eos < 0)
         status = plim_fail(
@@ -199,6 +198,8 @@ static enum plim_status tokenize(const struct tokenize_flags *f, const struct st
     screen.started = screen.told = clock_seconds();
     if (status == PLIM_OK) status = pretokenize(&options, &result, err);
     if (screen.bar && screen.any && !f->quiet && status != PLIM_OK) fprintf(stderr, "\n");
+    if (status == PLIM_OK && !f->quiet && !f->tokenizer)
+        cli_say("tokenize: no --tokenizer: every byte of a text is a token");
     if (status == PLIM_OK && !f->quiet) tell(f, &result, clock_seconds() - screen.started);
     chat_template_free(chat);
     codec_close(&codec);

@@ -437,7 +437,7 @@ static void tell_conversion(const struct matching *m, const struct log *log)
     for (int i = m->count - 1; i >= 0; i--)
         if (m->tape->tensors[m->items[i].param].type != m->items[i].file->type) converted++, first = i;
     if (converted)
-        log_info(log, "converting %d of %d tensors from %s to %s", converted, m->count,
+        log_info(log, "converted %d of %d tensors from %s to %s", converted, m->count,
                  dtype_name(m->items[first].file->type),
                  dtype_name(m->tape->tensors[m->items[first].param].type));
 }
@@ -475,9 +475,9 @@ enum plim_status weights_load(const struct weights_files *files, const struct mo
     if (!m.items || !m.used) status = plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
     if (status == PLIM_OK) status = match_all(&m, sink, log, err);
     if (status == PLIM_OK) status = match_masters(&m, err);
-    if (status == PLIM_OK) tell_conversion(&m, log);
     if (status == PLIM_OK) report_unexpected(&m, log);
     if (status == PLIM_OK) status = pour_all(&m, sink, log, err);
+    if (status == PLIM_OK) tell_conversion(&m, log);
     free(m.items);
     free(m.used);
     return status;

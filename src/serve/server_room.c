@@ -14,7 +14,8 @@ enum {
     LEAST_TREE = 256 << 10,
     LEAST_ANSWERS = 512 << 10,
     LEAST_BODY = 32 << 10,
-    BODY_PART = 32, /* a body gets smaller once it is more than this part of all */
+    BODY_PART = 32,       /* a body gets smaller once it is more than this part of all, */
+    CONNECTIONS_PART = 2, /* and connections fewer */
     LEAST_HEAD = 4 << 10,
     LEAST_SMALL = 1 << 10,
     LEAST_CACHE = 32 << 10,
@@ -83,6 +84,13 @@ static int64_t bytes_without_codec(const struct server_options *o)
     return server_bytes(&bare);
 }
 
+static int64_t connection_bytes(const struct http_limits *limits)
+{
+    struct http_limits one_more = *limits;
+    one_more.connections++;
+    return http_bytes(&one_more, 1) - http_bytes(limits, 1) + CALL_BYTES;
+}
+
 /* One round of halving; false: every size is at its least. */
 static bool shrink(struct server_options *o)
 {
@@ -95,7 +103,10 @@ static bool shrink(struct server_options *o)
     smaller = halve(&o->small_bytes, LEAST_SMALL) || smaller;
     smaller = halve(&o->cache_bytes, LEAST_CACHE) || smaller;
     smaller = halve(&l->bodies_bytes, l->body_bytes) || smaller;
-    smaller = (!o->keep_connections && halve(&connections, LEAST_CONNECTIONS)) || smaller;
+    int64_t each = connection_bytes(l) * connections;
+    bool many = each > bytes_without_codec(o) / CONNECTIONS_PART;
+    bool may = !o->keep_connections && (many || !smaller);
+    smaller = (may && halve(&connections, LEAST_CONNECTIONS)) || smaller;
     if (!smaller) smaller = halve(&l->head_bytes, LEAST_HEAD);
     l->connections = (int)connections, l->idle = l->connections / 2;
     return smaller;

@@ -50,7 +50,7 @@ def weights(folder):
     """Types of weights that are read, and that are not what the job computes in."""
     plim.run("train", plim.job(folder, training__steps=1), "-q", "--overwrite")
     shutil.copytree(f"{folder}/run/checkpoint-00000001", f"{folder}/model")
-    for kind, pattern in (("bf16", r"converting (\d+) of \1 tensors from f32 to bf16"), ("fp32", "conversion skipped: already f32")):
+    for kind, pattern in (("bf16", r"converted (\d+) of \1 tensors from f32 to bf16"), ("fp32", "conversion skipped: already f32")):
         told, _ = lines(plim.job(folder, model__=f"{{path: {folder}/model}}", training__mixed_precision=kind, training__steps=1))
         has(told, pattern, kind)
 
