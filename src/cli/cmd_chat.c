@@ -33,7 +33,7 @@ struct chat_flags {
 static const struct option_row rows[] = {
     {"system", 0, OPTION_STRING, AT(system), "TEXT", "system message: how the model should behave"},
     {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
-     "tokenizer.json, a SentencePiece model or a folder with one; absent: the model's own"},
+     "tokenizer.json, a SentencePiece model or a folder with one; default: the model's own"},
     {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "longest answer, in tokens (1024)"},
     {"max-context", 0, OPTION_INT64, AT(context), "N",
      "longest conversation, in tokens; 0: what suits model and budget (0)"},
@@ -45,7 +45,7 @@ static const struct option_row rows[] = {
      "keep tokens with at least the share P of the likeliest token's probability (0)"},
     {"seed", 0, OPTION_INT64, AT(seed), "N", "same seed and same lines, same answers (1)"},
     {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
-     "memory budget, e.g. 64MiB; absent: none, or in a container what its limit leaves",
+     "memory budget, e.g. 64MiB; default: none, or in a container what its limit leaves",
      .given = OPTION_GIVEN(struct chat_flags, budget_given)},
     {"device", 0, OPTION_STRING, AT(device), "NAME", "cpu, cuda, cuda:N or auto (auto)"},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},

@@ -27,7 +27,7 @@ static const struct option_row rows[] = {
     {"wait", 'w', OPTION_INT64, AT(wait), "SECONDS",
      "how long to wait for an order to be carried out (default 600; 0: not at all)"},
     {"format", 'f', OPTION_STRING, AT(format), "FORMAT",
-     "of a snapshot; absent: as FILE's name ends (.json, .trace.json for Perfetto, .pickle for PyTorch's "
+     "of a snapshot; default: as FILE's name ends (.json, .trace.json for Perfetto, .pickle for PyTorch's "
      "memory_viz)",
      .choices = formats},
 };

@@ -28,31 +28,31 @@ static const char *const poolings[] = {"mean", "cls", NULL};
 
 #define AT(field) offsetof(struct embed_flags, field)
 static const struct option_row rows[] = {
-    {"output", 'o', OPTION_STRING, AT(out), "FILE", "where vectors go; absent: standard output"},
+    {"output", 'o', OPTION_STRING, AT(out), "FILE", "where vectors go; default: standard output"},
     {"format", 0, OPTION_STRING, AT(format), "KIND",
      "of the vectors; npy is a NumPy file of float32 (auto: npy when FILE ends so, else jsonl)",
      .choices = formats},
     {"field", 'f', OPTION_STRING, AT(field), "NAME",
-     "lines are JSON, and this field has the text; absent: of .jsonl files text, else lines are texts"},
+     "lines are JSON, and this field has the text; default: of .jsonl files text, else lines are texts"},
     {"pooling", 0, OPTION_STRING, AT(pooling), "KIND",
-     "mean of the tokens or cls, the first; absent: as the model's folder says, else mean",
+     "mean of the tokens or cls, the first; default: as the model's folder says, else mean",
      .choices = poolings},
     {"normalize", 0, OPTION_FLAG, AT(normalize), NULL,
-     "vectors of length 1, or with --no-normalize as they are; absent: as the model's folder says, else on",
+     "vectors of length 1, or with --no-normalize as they are; default: as the model's folder says, else on",
      .given = OPTION_GIVEN(struct embed_flags, normalize_given)},
     {"max-length", 0, OPTION_INT64, AT(max_length), "N",
-     "tokens of a line that are read, marks included; absent: as the model's folder says, else its "
+     "tokens of a line that are read, marks included; default: as the model's folder says, else its "
      "positions"},
     {"exact", 0, OPTION_FLAG, AT(exact), NULL,
-     "multiply fp32 as it is; absent: where a CPU multiplies bf16 faster, in two bf16 parts, which changes a "
+     "multiply fp32 as it is; default: where a CPU multiplies bf16 faster, in two bf16 parts, which changes a "
      "vector by about 0.00002 of its length"},
     {"batch", 0, OPTION_INT64, AT(batch), "N",
-     "lines computed together at most; absent: as suits their length"},
+     "lines computed together at most; default: as suits their length"},
     {"tokenizer", 't', OPTION_STRING, AT(tokenizer), "FILE",
-     "tokenizer.json, a SentencePiece model or a folder with one; absent: the model's own"},
+     "tokenizer.json, a SentencePiece model or a folder with one; default: the model's own"},
     {"max-line", 0, OPTION_BYTES, AT(max_line), "BYTES", "longest line that is accepted (16MiB)"},
     {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
-     "memory budget, e.g. 256MiB; absent: none, or in a container what its limit leaves",
+     "memory budget, e.g. 256MiB; default: none, or in a container what its limit leaves",
      .given = OPTION_GIVEN(struct embed_flags, budget_given)},
     {"device", 0, OPTION_STRING, AT(device), "NAME",
      "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},

@@ -18,7 +18,7 @@ static const char *const types[] = {"f32", "bf16", "f16", NULL};
 #define AT(field) offsetof(struct export_flags, field)
 static const struct option_row rows[] = {
     {"output", 'o', OPTION_STRING, AT(out), "DIR", "the folder to make; needed"},
-    {"dtype", 'd', OPTION_STRING, AT(dtype), "TYPE", "of the files; absent: as the parameters were saved",
+    {"dtype", 'd', OPTION_STRING, AT(dtype), "TYPE", "of the files; default: as the parameters were saved",
      .choices = types},
     {"shard-size", 0, OPTION_BYTES, AT(shard), "BYTES", "largest file (5GB)"},
     {"force", 'f', OPTION_FLAG, AT(force), NULL, "write into a folder that is not empty"},

@@ -19,7 +19,7 @@ static const struct option_row rows[] = {
      "a prompt a line or, in a .jsonl file, {\"prompt\": \"...\"}"},
     {"parallel", 0, OPTION_INT, AT(parallel), "N", "of several prompts so many at once, at most (8)"},
     {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
-     "tokenizer.json, a SentencePiece model, a folder with one, or bytes; absent: the model's own, else "
+     "tokenizer.json, a SentencePiece model, a folder with one, or bytes; default: the model's own, else "
      "bytes"},
     {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "stop after so many tokens (200)"},
     {"temperature", 't', OPTION_DOUBLE, AT(temperature), "X", "0 takes the likeliest token, always (0.8)"},
@@ -35,7 +35,7 @@ static const struct option_row rows[] = {
      .given = OPTION_GIVEN(struct generate_flags, penalty_given)},
     {"seed", 0, OPTION_INT64, AT(seed), "N", "same seed, same text (1)"},
     {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
-     "memory budget, e.g. 64MiB; absent: none, or in a container what its limit leaves",
+     "memory budget, e.g. 64MiB; default: none, or in a container what its limit leaves",
      .given = OPTION_GIVEN(struct generate_flags, budget_given)},
     {"device", 0, OPTION_STRING, AT(device), "NAME",
      "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},

@@ -17,7 +17,7 @@ struct pack_flags {
 #define AT(field) offsetof(struct pack_flags, field)
 static const struct option_row rows[] = {
     {"capacity", 'c', OPTION_BYTES, AT(capacity), "BYTES",
-     "stop at the first packing this high; absent: as low as possible",
+     "stop at the first packing this high; default: as low as possible",
      .given = OPTION_GIVEN(struct pack_flags, capacity_given)},
     {"effort", 'e', OPTION_DOUBLE, AT(effort), "SECONDS", "how long to search beyond the quick passes (10)"},
     {"output", 'o', OPTION_STRING, AT(out), "FILE", "write the packing to FILE instead of standard output"},

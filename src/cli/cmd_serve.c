@@ -45,11 +45,11 @@ static const struct option_row rows[] = {
     {"queue", 0, OPTION_INT, AT(queue), "N",
      "requests that may wait; one more is answered with 429; 0: 4 x parallel (0)"},
     {"api-key-file", 0, OPTION_STRING, AT(keys), "FILE", "clients must show one of these keys, one a line"},
-    {"name", 0, OPTION_STRING, AT(name), "NAME", "what clients call the model; absent: its folder's name"},
+    {"name", 0, OPTION_STRING, AT(name), "NAME", "what clients call the model; default: its folder's name"},
     {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
-     "tokenizer.json, a SentencePiece model, a folder with one, or bytes; absent: the model's own, else "
+     "tokenizer.json, a SentencePiece model, a folder with one, or bytes; default: the model's own, else "
      "bytes"},
-    {"chat-template", 0, OPTION_STRING, AT(template), "FILE", "a *.jinja file; absent: the model's own"},
+    {"chat-template", 0, OPTION_STRING, AT(template), "FILE", "a *.jinja file; default: the model's own"},
     {"device", 0, OPTION_STRING, AT(device), "NAME",
      "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads that compute; 0: one per core (0)"},

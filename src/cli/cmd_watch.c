@@ -42,7 +42,7 @@ static const struct command command = {
     .usage = "[OPTION...] [RUN]",
     .description =
         "RUN is the folder of a training run (output.dir), under way or finished, or a file with its JSON "
-        "lines; absent: the run below this folder that wrote last. A terminal gets one screen that is drawn "
+        "lines; default: the run below this folder that wrote last. A terminal gets one screen that is drawn "
         "again, anything else a line per event; both end with the run. --web prints the address of a page on "
         "127.0.0.1 and serves it, with /metrics for Prometheus, until it is stopped. The run is read from "
         "its "

@@ -83,7 +83,7 @@ struct overhead {
 /* `threads` of the device's team; `comm` NULL: one rank. */
 struct overhead runtime_overhead(int threads, const struct comm *comm);
 
-/* What the planner is asked for a job on a device, here or absent: job_request, with rows staged for a device that has its
+/* What the planner is asked for a job on a device, here or default: job_request, with rows staged for a device that has its
  * own memory counted in, and job_check_budget. */
 enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
                                  struct plan_request *out, struct plim_error *err);

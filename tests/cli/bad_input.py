@@ -229,7 +229,7 @@ def file_cases(folder, path):
         write(file, header, data[:begin] + struct.pack("<f", -math.inf) + data[begin + 4:])
 
     spoiled("a weight that is infinite", change_file=infinite, words=[norm, "element 3 is infinite"])
-    spoiled("C17: a weight that is NaN", change_file=not_a_number, words=[norm, "element 3 is NaN"])
+    spoiled("a weight that is NaN", change_file=not_a_number, words=[norm, "element 3 is NaN"])
     spoiled("a missing tensor", lambda h: h.update({"model.norm.other": h.pop(norm)}), words=[norm])
     spoiled("a truncated file", change_file=lambda f, _: os.truncate(f, os.path.getsize(f) - 100), words=["model.safetensors"])
     spoiled("a file cut in its header", change_file=lambda f, _: os.truncate(f, 100), words=["model.safetensors"])

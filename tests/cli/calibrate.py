@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""C15: plimsoll calibrate measures anew, shows and keeps; plans made afterwards use what was kept. How fast the machine is,
+"""plimsoll calibrate measures anew, shows and keeps; plans made afterwards use what was kept. How fast the machine is,
 and whether it is idle, decides nothing here."""
 import glob
 import json

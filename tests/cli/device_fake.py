@@ -49,22 +49,22 @@ with tempfile.TemporaryDirectory() as folder:
                 and [e["device"] for e in plim.events(auto.stdout) if e["event"] == "plan"] == device,
                 f"{fault}: auto trains on the CPU")
 
-    # A5: a budget below what the card's context takes is refused before the card is opened, by what is known of it: its
+    # A budget below what the card's context takes is refused before the card is opened, by what is known of it: its
     # preset, or what it took when it was last open.
     tight = lambda device, budget, **env: plim.run("train", path, "-q", "--json", "--no-checkpoint", "--set", f"training.device={device}",
                                                    "-b", budget, env={"FAKE_CUDA": "h200", **env})
     refused = tight("cuda", "500MiB")
     plim.ok(refused.returncode == 3 and "OPENED" not in refused.stderr and "566 MiB of the budget of 500 MiB" in refused.stderr and refused.stderr.count("\n") == 1,
-            f"A5: refused unopened: {refused.stderr.strip()}")
+            f"refused unopened: {refused.stderr.strip()}")
     opened = tight("cuda", "600MiB")
-    plim.ok("OPENED" in opened.stderr, "A5: one above the preset's overhead is tried")
+    plim.ok("OPENED" in opened.stderr, "one above the preset's overhead is tried")
     key = 0xcbf29ce484222325
     for byte in b"NVIDIA H200, context": key = (key ^ byte) * 0x100000001b3 % 2 ** 64
     os.makedirs(f"{folder}/cache/plimsoll")
     with open(f"{folder}/cache/plimsoll/cuda-{key:016x}.json", "w") as f: f.write('{"card": "NVIDIA H200", "context_bytes": 720371712}')
     refused = tight("cuda", "600MiB", XDG_CACHE_HOME=f"{folder}/cache")
-    plim.ok(refused.returncode == 3 and "OPENED" not in refused.stderr and "687 MiB" in refused.stderr, f"A5: what it took before is remembered: {refused.stderr.strip()}")
+    plim.ok(refused.returncode == 3 and "OPENED" not in refused.stderr and "687 MiB" in refused.stderr, f"what it took before is remembered: {refused.stderr.strip()}")
     auto = tight("auto", "64MiB")
     plim.ok(auto.returncode == 0 and "OPENED" not in auto.stderr and auto.stderr.startswith("plimsoll: using the CPU: ") and plim.losses(auto.stdout),
-            f"A5: auto takes the CPU and says why: {auto.stderr.strip()}")
+            f"auto takes the CPU and says why: {auto.stderr.strip()}")
 plim.done()

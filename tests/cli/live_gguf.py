@@ -102,5 +102,5 @@ with tempfile.TemporaryDirectory() as folder:
         plim.run("export", f"{folder}/source", "-o", f"{folder}/folder-{kind}", "--dtype", kind.lower(), "-q")
         mine, same = (tokens_of(which, text) for which in (path, f"{folder}/folder-{kind}"))
         plim.ok(mine and mine == same, f"{kind}: the likeliest text is the folder's {mine}")
-        if kind == "F32": plim.ok(mine == made, "F32: and that of transformers")
+        if kind == "F32": plim.ok(mine == made, "and that of transformers")
 plim.done()

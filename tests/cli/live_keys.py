@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""B8: what is trained is what is saved, for every key of every architecture: the loss that training measures at its end is
+"""what is trained is what is saved, for every key of every architecture: the loss that training measures at its end is
 the loss of `eval` on the checkpoint and of transformers on the export. A key that config.json cannot say is refused.
 
 Skips itself where torch is not installed (with_torch.py)."""

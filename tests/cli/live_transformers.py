@@ -81,7 +81,7 @@ for name in ("llama", "qwen2", "gpt2", "phi3", "gemma2"):
         path, row = start_and_row(folder, MODELS[name])
         done = plim.run("train", path, "-q")
         plim.run("export", f"{folder}/run", "-o", f"{folder}/out", "--dtype", "f32")
-        if not plim.ok(os.path.isdir(f"{folder}/out"), f"C16: {name}: trained {done.stderr.strip()}"): continue
+        if not plim.ok(os.path.isdir(f"{folder}/out"), f"{name}: trained {done.stderr.strip()}"): continue
         load = lambda which: AutoModelForCausalLM.from_pretrained(f"{folder}/{which}", dtype=torch.float32, attn_implementation="eager")
         start, model, mine = load("start").state_dict(), load("start"), load("out").state_dict()
         optimizer = Adafactor(model.parameters(), lr=1e-3, relative_step=False, scale_parameter=False, clip_threshold=1.0, decay_rate=-0.8, beta1=None, weight_decay=0.0)
@@ -91,5 +91,5 @@ for name in ("llama", "qwen2", "gpt2", "phi3", "gemma2"):
             optimizer.step()
         # GPT-2 has no rotary positions, so a bias of the keys changes nothing: its gradient is rounding alone.
         worst = max((((mine[k] - v).norm() / (v - start[k]).norm()).item(), k) for k, v in model.state_dict().items() if (v - start[k]).norm() > 0 and not k.endswith("c_attn.bias"))
-        plim.ok(worst[0] < 2e-3, f"C16: {name}: Adafactor's updates are transformers', each parameter factored by itself: {worst[0]:.2e} at {worst[1]}")
+        plim.ok(worst[0] < 2e-3, f"{name}: Adafactor's updates are transformers', each parameter factored by itself: {worst[0]:.2e} at {worst[1]}")
 plim.done()

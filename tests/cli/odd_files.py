@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Files as they come: pipes (D20), lines of many megabytes (D20), byte order marks, keys given twice, small vocabularies and
+"""Files as they come: pipes, lines of many megabytes, byte order marks, keys given twice, small vocabularies and
 small token files (E)."""
 import json
 import os
@@ -28,17 +28,17 @@ def one_line(name, result, *words):
 
 
 def pipes(folder, path):
-    """D20: a pipe in place of a file is refused by name, or read once; nothing waits for a writer that never comes."""
+    """a pipe in place of a file is refused by name, or read once; nothing waits for a writer that never comes."""
     pipe = f"{folder}/pipe.jsonl"
     os.mkfifo(pipe)
-    one_line("D20: data", plim.run("train", path, "-q", *sets(f"data.train={pipe}")), pipe, "not a regular file")
-    one_line("D20: a tokenizer", plim.run("plan", path, *sets(f"data.tokenizer={pipe}")), pipe, "is a pipe")
-    one_line("D20: a template", plim.run("plan", path, *sets("data.messages_field=m", f"data.chat_template={pipe}")), pipe, "is a pipe")
-    one_line("D20: a file to inspect", plim.run("inspect", pipe), pipe, "is a pipe")
-    one_line("D20: a job that nobody writes", plim.run("plan", pipe), pipe, "nothing came through it")
+    one_line("data", plim.run("train", path, "-q", *sets(f"data.train={pipe}")), pipe, "not a regular file")
+    one_line("a tokenizer", plim.run("plan", path, *sets(f"data.tokenizer={pipe}")), pipe, "is a pipe")
+    one_line("a template", plim.run("plan", path, *sets("data.messages_field=m", f"data.chat_template={pipe}")), pipe, "is a pipe")
+    one_line("a file to inspect", plim.run("inspect", pipe), pipe, "is a pipe")
+    one_line("a job that nobody writes", plim.run("plan", pipe), pipe, "nothing came through it")
     with open(path) as f: text = f.read()
     result = subprocess.run(["bash", "-c", '"$0" plan -q <(cat "$1")', plim.PLIMSOLL, path], capture_output=True, text=True)
-    plim.ok(result.returncode == 0 and "fits" in result.stdout and text, f"D20: a job through a pipe {result.stderr.strip()}")
+    plim.ok(result.returncode == 0 and "fits" in result.stdout and text, f"a job through a pipe {result.stderr.strip()}")
 
 
 def targets(folder, path):
@@ -55,7 +55,7 @@ def targets(folder, path):
 
 
 def long_lines(folder):
-    """D20: eight times the line takes about eight times the time; looking at it again for each piece took sixty times."""
+    """eight times the line takes about eight times the time; looking at it again for each piece took sixty times."""
     used = []
     for megabytes in (8, 64):
         data = write(f"{folder}/one.jsonl", json.dumps({"text": "x y " * (megabytes * 250000)}) + "\n")
@@ -63,8 +63,8 @@ def long_lines(folder):
         result = plim.run("tokenize", data, "-o", f"{folder}/one.tok", "-q", "--max-line", "100MiB", "--threads", "1")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        plim.ok(result.returncode == 0, f"D20: a line of {megabytes} MB {result.stderr.strip()}")
-    plim.ok(used[1] < 24 * used[0] + 0.1, f"D20: reading a line is linear: {used[0]:.3f} s, eight times it {used[1]:.3f} s")
+        plim.ok(result.returncode == 0, f"a line of {megabytes} MB {result.stderr.strip()}")
+    plim.ok(used[1] < 24 * used[0] + 0.1, f"reading a line is linear: {used[0]:.3f} s, eight times it {used[1]:.3f} s")
 
 
 def tokens_of(folder, line, *args):

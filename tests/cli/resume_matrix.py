@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # run-tests: slow
-"""B13: the resume matrix. Every key of the manifest is changed in turn: --resume refuses it in one line that names the key,
+"""the resume matrix. Every key of the manifest is changed in turn: --resume refuses it in one line that names the key,
 what it was and what it is; --resume --change KEY goes on with the new value, says so and records it. Keys that the shapes
 of saved tensors depend on are refused either way. None is silent, and a key without a change in this table fails the test."""
 import glob
@@ -36,7 +36,7 @@ class Base:
         self.path = make(self.folder)
         self.run = f"{self.folder}/run"
         made = plim.run("train", self.path, "-q")
-        plim.ok(made.returncode == 0, f"B13: {name}: the run {made.stderr.strip()}")
+        plim.ok(made.returncode == 0, f"{name}: the run {made.stderr.strip()}")
         shutil.rmtree(f"{self.run}/checkpoint-00000004", ignore_errors=True)
         self.facts = json.load(open(f"{self.run}/checkpoint-00000002/manifest.json"))["run"]
 
@@ -205,27 +205,27 @@ def test_key(base, key, change, shape):
     result, manifest = base.resume(*args)
     line = result.stderr.strip()
     named = key in line and f"was {base.facts[key]}"[:40] in line or f"more:" in line and key in line
-    plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and named and not plim.losses(result.stdout), f"B13: {key} is refused: {line[line.find('was made') if 'was made' in line else 0:][:150]}")
+    plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and named and not plim.losses(result.stdout), f"{key} is refused: {line[line.find('was made') if 'was made' in line else 0:][:150]}")
     accept = ["--change", key]
     if key.startswith(("model.rope_scaling", "data.")) or key in ("training.lr_scheduler", "training.lr_timescale", "training.greedy.on", "model.architecture") or key.endswith(("_dropout_prob", "classifier_dropout", "_pdrop")):
         accept = [a for k in base.facts for a in ("--change", k) if k.split(".")[0] == key.split(".")[0]]  # several change with it
     result, manifest = base.resume(*args, *accept)
     if shape:
-        plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and not plim.losses(result.stdout), f"B13: {key} cannot be accepted: {result.stderr.strip()[-90:]}")
+        plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and not plim.losses(result.stdout), f"{key} cannot be accepted: {result.stderr.strip()[-90:]}")
     else:
         notes = [e["text"] for e in plim.events(result.stdout) if e["event"] == "note" and key in e["text"]]
         fine = result.returncode == 0 and len(plim.losses(result.stdout)) >= 2 and notes and manifest["run"][key] != base.facts[key]
-        plim.ok(fine, f"B13: --change {key} is honoured: {(notes or [result.stderr.strip()])[0]}")
+        plim.ok(fine, f"--change {key} is honoured: {(notes or [result.stderr.strip()])[0]}")
     restore()
 
 
 with tempfile.TemporaryDirectory() as root_:
     bases = {name: Base(root_, name, make) for name, make in BASES.items()}
     keys_ = sorted({k for b in bases.values() for k in b.facts})
-    plim.ok(set(keys_) == set(MATRIX), f"B13: the matrix has every key of the manifests and no other {set(keys_) ^ set(MATRIX)}")
+    plim.ok(set(keys_) == set(MATRIX), f"the matrix has every key of the manifests and no other {set(keys_) ^ set(MATRIX)}")
     for b in bases.values():
         same, _ = b.resume()
-        plim.ok(same.returncode == 0 and len(plim.losses(same.stdout)) == 2 and '"note"' not in same.stdout, f"B13: unchanged, it goes on without a word {same.stderr.strip()}")
+        plim.ok(same.returncode == 0 and len(plim.losses(same.stdout)) == 2 and '"note"' not in same.stdout, f"unchanged, it goes on without a word {same.stderr.strip()}")
     for key_, (name_, change_, *shape_) in MATRIX.items():
         if change_ is not None: test_key(bases[name_], key_, change_, bool(shape_))
     b = bases["bytes"]
@@ -234,12 +234,12 @@ with tempfile.TemporaryDirectory() as root_:
     free = ["--set", f"data.train={moved}", "--set", "data.workers=0", "--set", "training.threads=1", "--set", "training.recompute=full", "--set", "output.keep_checkpoints=5",
             "--set", "training.batch_size=2", "--set", "training.gradient_accumulation_steps=4", "--budget", "1GiB"]
     result_, _ = b.resume(*free)
-    plim.ok(result_.returncode == 0 and len(plim.losses(result_.stdout)) == 2, f"B13: what decides nothing may change: {result_.stderr.strip()}")
+    plim.ok(result_.returncode == 0 and len(plim.losses(result_.stdout)) == 2, f"what decides nothing may change: {result_.stderr.strip()}")
     for name_, words in (("training.sed", ["did you mean training.seed"]), ("training.threads", ["decides no result"]), ("nothing", ["no such key"])):
         result_, _ = b.resume("--change", name_)
-        plim.ok(result_.returncode == 2 and result_.stderr.count("\n") == 1 and all(w in result_.stderr for w in words), f"B13: --change {name_}: {result_.stderr.strip()}")
+        plim.ok(result_.returncode == 2 and result_.stderr.count("\n") == 1 and all(w in result_.stderr for w in words), f"--change {name_}: {result_.stderr.strip()}")
     result_ = plim.run("train", b.path, "-q", "--change", "training.seed", "--overwrite")
-    plim.ok(result_.returncode == 2 and "--resume" in result_.stderr, f"B13: --change without --resume: {result_.stderr.strip()}")
+    plim.ok(result_.returncode == 2 and "--resume" in result_.stderr, f"--change without --resume: {result_.stderr.strip()}")
     alias, _ = b.resume("--set", "training.gradient_accumulation_steps=1", "--change", "training.gradient_accumulation_steps")
-    plim.ok(alias.returncode == 0 and "changed: training.batch_size was 8, is 4" in alias.stdout, f"B13: a key by its other name {alias.stderr.strip()}")
+    plim.ok(alias.returncode == 0 and "changed: training.batch_size was 8, is 4" in alias.stdout, f"a key by its other name {alias.stderr.strip()}")
 plim.done()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""B14: SIGHUP, a pipe that is closed, and a limit on file sizes lose no work."""
+"""SIGHUP, a pipe that is closed, and a limit on file sizes lose no work."""
 import os
 import resource
 import signal
@@ -24,9 +24,9 @@ def hangup_tests(folder, path):
         done = len(plim.losses(open(log).read()))
         saved = os.path.exists(f"{run}/checkpoint-{done:08d}/manifest.json")
         if ignored:
-            plim.ok(process.returncode == 0 and saved and done == 300, f"B14: under nohup SIGHUP changes nothing {process.returncode} {err.strip()}")
+            plim.ok(process.returncode == 0 and saved and done == 300, f"under nohup SIGHUP changes nothing {process.returncode} {err.strip()}")
         else:
-            plim.ok(process.returncode == 130 and saved and err.count("\n") == 1, f"B14: SIGHUP saves and ends: {err.strip()}")
+            plim.ok(process.returncode == 130 and saved and err.count("\n") == 1, f"SIGHUP saves and ends: {err.strip()}")
 
 
 def pipe_tests(folder, path):
@@ -40,8 +40,8 @@ def pipe_tests(folder, path):
         err = process.stderr.read()
         process.wait()
         saved = os.path.exists(f"{run}/checkpoint-00000040/manifest.json")
-        plim.ok(process.returncode == 0 and saved and err.count("\n") == 1 and "goes on" in err, f"B14: train | head, {name}: the run goes on to its end: {process.returncode} {err.strip()}")
-        if more: plim.ok(plim.losses(open(more[1]).read()) == whole, "B14: and its log is whole")
+        plim.ok(process.returncode == 0 and saved and err.count("\n") == 1 and "goes on" in err, f"train | head, {name}: the run goes on to its end: {process.returncode} {err.strip()}")
+        if more: plim.ok(plim.losses(open(more[1]).read()) == whole, "and its log is whole")
 
 
 def limit_tests(folder, path):
@@ -56,7 +56,7 @@ def limit_tests(folder, path):
     ended = subprocess.run([plim.PLIMSOLL, "train", path, "-q", "--steps", "40", "--resume", "--log", log, "--set", f"output.dir={run}"],
                            capture_output=True, text=True, stdin=subprocess.DEVNULL, preexec_fn=small)
     plim.ok(ended.returncode == 2 and "log" in ended.stderr and ended.stderr.count("\n") == 1 and os.path.exists(f"{run}/checkpoint-00000040/manifest.json"),
-            f"B14: a log that may not grow: the run goes on, saves and says so: {ended.returncode} {ended.stderr.strip()}")
+            f"a log that may not grow: the run goes on, saves and says so: {ended.returncode} {ended.stderr.strip()}")
 
     with open(f"{run}/log.jsonl", "w") as f: f.write("x" * (size - 1000) + "\n")
     ended = subprocess.run([plim.PLIMSOLL, "train", path, "--json", "--steps", "60", "--resume", "--set", f"output.dir={run}"], capture_output=True, text=True,
@@ -71,7 +71,7 @@ def limit_tests(folder, path):
     ended = subprocess.run([plim.PLIMSOLL, "train", path, "-q", "--steps", "62", "--resume", "--set", f"output.dir={run}"],
                            capture_output=True, text=True, stdin=subprocess.DEVNULL, preexec_fn=smaller)
     plim.ok(ended.returncode == 2 and ended.stderr.count("\n") == 1 and "checkpoint of step 62 not saved" in ended.stderr and plim.left(run) == ["checkpoint-00000040", "checkpoint-00000060"],
-            f"B14: a checkpoint that may not grow: one line, the earlier one is whole: {ended.returncode} {ended.stderr.strip()}")
+            f"a checkpoint that may not grow: one line, the earlier one is whole: {ended.returncode} {ended.stderr.strip()}")
 
 
 with tempfile.TemporaryDirectory() as folder_:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # run-tests: not=tsan
-"""B12: every byte of a checkpoint is accounted for: damage is named by resume, export, eval and generate, and the checkpoint
+"""every byte of a checkpoint is accounted for: damage is named by resume, export, eval and generate, and the checkpoint
 before it offered. Steps that cannot be are refused. Checkpoints of versions without a manifest are told by one line."""
 import glob
 import json
@@ -33,9 +33,9 @@ def commands(path, run, folder):
 def damage_tests(folder, path, good):
     newest = "checkpoint-00000004"
     files = sorted(os.path.relpath(p, f"{good}/{newest}") for p in glob.glob(f"{good}/{newest}/**", recursive=True) if os.path.isfile(p))
-    plim.ok(files == ["config.json", "manifest.json", "model.safetensors", "state/model.safetensors", "trainer.json"], f"B12: a checkpoint's files: {files}")
+    plim.ok(files == ["config.json", "manifest.json", "model.safetensors", "state/model.safetensors", "trainer.json"], f"a checkpoint's files: {files}")
     listed = json.load(open(f"{good}/{newest}/manifest.json"))["files"]
-    plim.ok(sorted(listed) == [f for f in files if f != "manifest.json"], "B12: the manifest lists all the others")
+    plim.ok(sorted(listed) == [f for f in files if f != "manifest.json"], "the manifest lists all the others")
     run = f"{folder}/hurt"
     hurt = f"{run}/{newest}"
     for name in files:
@@ -54,31 +54,31 @@ def damage_tests(folder, path, good):
                 line = result.stderr.strip()
                 named = name in line and "checkpoint-00000002" in line and "damaged" in line
                 if result.returncode != 2 or result.stderr.count("\n") != 1 or not named: wrong.append((command, result.returncode, line))
-            plim.ok(not wrong, f"B12: {name}, {what}: named everywhere, and the one before offered {wrong[:2]}")
+            plim.ok(not wrong, f"{name}, {what}: named everywhere, and the one before offered {wrong[:2]}")
     shutil.rmtree(f"{run}/{newest}")
     shutil.copytree(f"{good}/{newest}", f"{run}/{newest}")
     for name in ("trainer.json", "manifest.json", "config.json"): os.remove(f"{hurt}/{name}")
     result = plim.run(*commands(path, run, folder)["resume"])
-    plim.ok(result.returncode == 2 and "trainer.json: damaged: it is missing" in result.stderr, f"B12: weights alone are a damaged checkpoint, too: {result.stderr.strip()}")
+    plim.ok(result.returncode == 2 and "trainer.json: damaged: it is missing" in result.stderr, f"weights alone are a damaged checkpoint, too: {result.stderr.strip()}")
     shutil.rmtree(hurt), os.makedirs(hurt)
     result = plim.run(*commands(path, run, folder)["resume"])
-    plim.ok(sorted(plim.losses(result.stdout)) == [3, 4, 5], f"B12: an empty folder is none {result.stderr.strip()}")
+    plim.ok(sorted(plim.losses(result.stdout)) == [3, 4, 5], f"an empty folder is none {result.stderr.strip()}")
     shutil.rmtree(run)
     shutil.copytree(good, run)
     for step in ("00000002", "00000004"): overwrite(f"{run}/checkpoint-{step}/model.safetensors", 2000)
     line = plim.run(*commands(path, run, folder)["resume"]).stderr.strip()
-    plim.ok("no whole checkpoint" in line and "checkpoint-00000002 " not in line, f"B12: a damaged one is not offered: {line}")
+    plim.ok("no whole checkpoint" in line and "checkpoint-00000002 " not in line, f"a damaged one is not offered: {line}")
     shutil.rmtree(f"{run}/{newest}"), shutil.rmtree(f"{run}/checkpoint-00000002")
     shutil.copytree(f"{good}/{newest}", f"{run}/{newest}")
     shutil.copytree(f"{good}/checkpoint-00000002", f"{run}/checkpoint-00000002")
     shutil.copy(f"{run}/checkpoint-00000002/state/model.safetensors", f"{run}/{newest}/state/model.safetensors")
     line = plim.run(*commands(path, run, folder)["resume"]).stderr.strip()
-    plim.ok("state/model.safetensors: damaged" in line, f"B12: the state of another step: {line}")
+    plim.ok("state/model.safetensors: damaged" in line, f"the state of another step: {line}")
     shutil.rmtree(run)
     shutil.copytree(good, run)
     os.rename(f"{run}/{newest}", f"{run}/checkpoint-00000009")
     line = plim.run(*commands(path, run, folder)["resume"]).stderr.strip()
-    plim.ok("different steps" in line, f"B12: a checkpoint under another name: {line}")
+    plim.ok("different steps" in line, f"a checkpoint under another name: {line}")
 
 
 def rotation_tests(folder, path, good):
@@ -93,7 +93,7 @@ def rotation_tests(folder, path, good):
         for steps in (6, 8, 10):
             plim.run("train", path, "-q", "--resume", "--steps", steps, "--set", f"output.dir={run}", "--set", "output.keep_checkpoints=3")
             seen.append([int(n[-8:]) for n in plim.left(run)])
-        plim.ok(seen == [[2, 3, 4, 6], [3, 4, 6, 8], [6, 8, 10]], f"B12: step 3 lacks {name}, three whole ones are kept: {seen}")
+        plim.ok(seen == [[2, 3, 4, 6], [3, 4, 6, 8], [6, 8, 10]], f"step 3 lacks {name}, three whole ones are kept: {seen}")
 
 
 def without_manifest(run, step=None):
@@ -114,7 +114,7 @@ def old_tests(folder, path, good):
         shutil.copytree(good, run)
         without_manifest(run, step if step is not None else "null")
         result = plim.run("train", path, "-q", "--resume", "--change", "manifest", "--steps", 6, "--set", f"output.dir={run}")
-        plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and "step" in result.stderr and "checkpoint-00000002" in result.stderr, f"B12: step {step}: {result.stderr.strip()}")
+        plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and "step" in result.stderr and "checkpoint-00000002" in result.stderr, f"step {step}: {result.stderr.strip()}")
     shutil.rmtree(run)
     shutil.copytree(good, run)
     without_manifest(run)
@@ -123,10 +123,10 @@ def old_tests(folder, path, good):
         result = plim.run(*args)
         line = result.stderr.strip()
         fine = result.returncode == (2 if command == "resume" else 0) and result.stderr.count("\n") == 1 and "--change manifest" in line
-        plim.ok(fine, f"B12: {command} of a checkpoint without a manifest: {line}")
+        plim.ok(fine, f"{command} of a checkpoint without a manifest: {line}")
     result = plim.run("train", path, "-q", "--resume", "--change", "manifest", "--steps", 6, "--set", f"output.dir={run}")
-    plim.ok(plim.losses(result.stdout) == {s: x for s, x in reference.items() if s > 4}, f"B12: and it goes on when told to {result.stderr.strip()}")
-    plim.ok(os.path.exists(f"{run}/checkpoint-00000006/manifest.json"), "B12: with a manifest from then on")
+    plim.ok(plim.losses(result.stdout) == {s: x for s, x in reference.items() if s > 4}, f"and it goes on when told to {result.stderr.strip()}")
+    plim.ok(os.path.exists(f"{run}/checkpoint-00000006/manifest.json"), "with a manifest from then on")
 
 
 with tempfile.TemporaryDirectory() as folder_:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # run-tests: not=asan, not=tsan
-"""A1: lines far longer than the others do not cross the line, whenever they come and whoever reads them.
+"""lines far longer than the others do not cross the line, whenever they come and whoever reads them.
 
 Memory is read from outside. The loader's plan holds one line of data.max_line_bytes, taken before step 1; a longer one
 is refused by its number and length; a budget that is too small for long lines gets a loader for shorter ones. A process

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # run-tests: not=asan, not=tsan
-"""A2: the planner's own memory is inside the line, read from outside.
+"""the planner's own memory is inside the line, read from outside.
 
 Models of 200 and 600 layers at the smallest budget that `plimsoll plan` names, where the tapes of the search are most of
 what the process has, and at one above it; a line that moves under a full arena, where a search runs beside what is kept;

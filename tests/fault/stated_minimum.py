@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # run-tests: not=asan, not=tsan
-"""A6: a stated minimum always works. `plan` says what the smallest plan takes; `train` with just that budget runs, and so it
+"""a stated minimum always works. `plan` says what the smallest plan takes; `train` with just that budget runs, and so it
 does with every budget above it, again and again, although no two processes are of the same size."""
 import json
 import os
@@ -27,18 +27,18 @@ for name, changes in MODELS.items():
     with tempfile.TemporaryDirectory() as folder:
         path = plim.job(folder, training__steps=1, **changes)
         plan, result = plim.plan(path, "--budget", "1MiB")
-        if not plim.ok(plan and result.returncode == 3, f"A6: {name}: the minimum is stated {result.stderr.strip()}"): continue
+        if not plim.ok(plan and result.returncode == 3, f"{name}: the minimum is stated {result.stderr.strip()}"): continue
         least = plan["peak_bytes"]["total"]
         stated = {plim.plan(path, "--budget", "1MiB")[0]["peak_bytes"]["total"] - least for _ in range(4)}
-        plim.ok(stated == {0}, f"A6: {name}: and is the same at every start: {sorted(stated)}")
+        plim.ok(stated == {0}, f"{name}: and is the same at every start: {sorted(stated)}")
         refused = []
         for pages in PAGES:
             done = plim.run("train", path, "--budget", least + 4096 * pages, "--no-checkpoint", "-q")
             if done.returncode: refused.append((pages, done.stderr.strip()))
-        plim.ok(not refused, f"A6: {name}: {least} bytes and {len(PAGES) - 3} budgets above it are enough {refused[:2]}")
+        plim.ok(not refused, f"{name}: {least} bytes and {len(PAGES) - 3} budgets above it are enough {refused[:2]}")
         told = {k: v for r in plan["remedies"] for k, v in r["set"].items() if k == "budget"}
         done = plim.run("train", path, "--budget", told.get("budget", 0), "--no-checkpoint", "-q")
-        plim.ok(done.returncode == 0, f"A6: {name}: so is the remedy {told} {done.stderr.strip()}")
+        plim.ok(done.returncode == 0, f"{name}: so is the remedy {told} {done.stderr.strip()}")
 
 # Threads bring their stacks, rows of several lengths their tapes: both are in the number, and the process stays below it.
 POINTS = {"64 threads": dict(training__threads=64), "16 threads, bf16": dict(training__threads=16, training__mixed_precision="bf16"),
@@ -61,11 +61,11 @@ with tempfile.TemporaryDirectory() as folder:
     for command in (["eval", path, "--rows", 2, "--json"], ["generate", path, "-p", "The ship", "-n", 4, "--json"]):
         told = plim.run(*command, "--budget", "1MiB")
         missing = [int(w.lstrip("(")) for w, n in zip(told.stderr.split(), told.stderr.split()[1:]) if n == "bytes)"]
-        if not plim.ok(told.returncode == 3 and missing, f"A6: {command[0]} states its minimum: {told.stderr.strip()}"): continue
+        if not plim.ok(told.returncode == 3 and missing, f"{command[0]} states its minimum: {told.stderr.strip()}"): continue
         refused = []
         for pages in PAGES:
             done = plim.run(*command, "--budget", (1 << 20) + missing[0] + 4096 * pages)
             if done.returncode: refused.append((pages, done.stderr.strip()))
             elif json.loads(done.stdout)["memory"]["ledger_peak"] != json.loads(done.stdout)["memory"]["planned_total"]: refused.append((pages, "ledger"))
-        plim.ok(not refused, f"A6: {command[0]}: {missing[0]} bytes more are enough {refused[:2]}")
+        plim.ok(not refused, f"{command[0]}: {missing[0]} bytes more are enough {refused[:2]}")
 plim.done()

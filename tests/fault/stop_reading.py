@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # run-tests: not=tsan
-"""B14: a signal is seen while the loader finds nothing to train on, with and without threads of its own, in training and in
+"""a signal is seen while the loader finds nothing to train on, with and without threads of its own, in training and in
 evaluation: the run ends at once, and what was done is saved. What it finds nothing in is a line without an end: a file
 with a hole of 256 GiB, which takes no room on the disk."""
 import os

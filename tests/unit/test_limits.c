@@ -1,4 +1,4 @@
-/* A4: files that try to take more than their due are refused in one line with the limit, and cost no more than that. */
+/* Files that try to take more than their due are refused in one line with the limit, and cost no more than that. */
 #include "base/json.h"
 #include "data/record.h"
 #include "text/chat_template.h"
@@ -190,7 +190,7 @@ static void test_decoder(void **state)
     strbuf_release(&out);
 }
 
-/* D20: tokens that are searched for at every place have a longest length. */
+/* Tokens that are searched for at every place have a longest length. */
 static void test_long_tokens(void **state)
 {
     (void)state;
@@ -233,7 +233,7 @@ static void test_tokenizer_quota(void **state)
     }
 }
 
-/* A3: a rendering's memory is one bound for output, values and texts in between; its output has one of its own. */
+/* A rendering's memory is one bound for output, values and texts in between; its output has one of its own. */
 static void test_rendering(void **state)
 {
     (void)state;
@@ -289,7 +289,7 @@ static void test_template(void **state)
     }
 }
 
-/* D20: finding spans by prefixes ends, however many messages there are: turns that leave something behind cannot be told
+/* Finding spans by prefixes ends, however many messages there are: turns that leave something behind cannot be told
  * from the last one alone. */
 static void test_spans_end(void **state)
 {
@@ -337,7 +337,7 @@ static void test_record(void **state)
     assert_int_equal(record_encoder_open(&rules, &enc, &err), PLIM_OK);
     assert_int_equal(record_encode(enc, line[0], strlen(line[0]), RECORD_WHOLE, &out, &err), PLIM_OK);
     assert_int_equal(out.count, 3);             /* what is needed, and no more */
-    assert_int_equal(token_id(out.id[0]), '1'); /* C19: the time is the caller's */
+    assert_int_equal(token_id(out.id[0]), '1'); /* The time is the caller's */
     assert_int_equal(record_encode(enc, line[1], strlen(line[1]), RECORD_WHOLE, &out, &err), PLIM_BAD_INPUT);
     assert_non_null(strstr(err.text, "writes too much"));
     assert_true(record_tokens_most(&rules, 0) == 3 &&

@@ -86,7 +86,7 @@ static void manifests_read_back(void **state)
     doc_free(doc);
 }
 
-/* B12: no byte of the manifest or of a file it lists can change unnoticed. */
+/* No byte of the manifest or of a file it lists can change unnoticed. */
 static void every_byte_is_sealed(void **state)
 {
     struct strbuf text = STRBUF_INIT;
@@ -136,7 +136,7 @@ static void poke(const char *name, off_t at, char byte)
     close(fd);
 }
 
-/* B13: small data count byte by byte, large ones by blocks and size. */
+/* Small data count byte by byte, large ones by blocks and size. */
 static void fingerprints_see_edits(void **state)
 {
     (void)state;

@@ -299,7 +299,7 @@ static void small_spec(struct model_spec *spec, const struct architecture *arch)
     spec->num_layers = 3, spec->num_heads = 4, spec->num_kv_heads = 4;
 }
 
-/* B8: for every key of every architecture, a spec that is accepted is written, read back and equal; one that
+/* For every key of every architecture, a spec that is accepted is written, read back and equal; one that
  * config.json cannot say is refused by name before anything is trained. */
 static void every_key_is_saved_or_refused(void **state)
 {

@@ -235,7 +235,7 @@ static void test_updates(void **state)
         }
 }
 
-/* C16: Adafactor's statistics of queries, keys and values are each part's own, as those of the files' parameters are. Each row
+/* Adafactor's statistics of queries, keys and values are each part's own, as those of the files' parameters are. Each row
  * of the joint parameter is updated once, wherever state, gradients and parameters are. */
 static void test_adafactor_by_part(void **state)
 {

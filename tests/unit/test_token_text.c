@@ -1,4 +1,4 @@
-/* C18: generated text as it comes is the decoded text of everything, wherever the prompt ends. */
+/* Generated text as it comes is the decoded text of everything, wherever the prompt ends. */
 #include "base/utf8.h"
 #include "text/token_place.h"
 #include <setjmp.h>
