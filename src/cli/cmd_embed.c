@@ -44,7 +44,8 @@ static const struct option_row rows[] = {
      "tokens of a line that are read, marks included; default: as the model's folder says, else its "
      "positions"},
     {"exact", 0, OPTION_FLAG, AT(exact), NULL,
-     "multiply fp32 as it is; default: where a CPU multiplies bf16 faster, in two bf16 parts, which changes a "
+     "multiply fp32 as it is; default: where a CPU multiplies bf16 faster, in two bf16 parts, which changes "
+     "a "
      "vector by about 0.00002 of its length"},
     {"batch", 0, OPTION_INT64, AT(batch), "N",
      "lines computed together at most; default: as suits their length"},

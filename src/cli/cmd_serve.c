@@ -24,11 +24,11 @@
 
 struct serve_flags {
     const char *host, *keys, *tokenizer, *template, *device, *name, *prefix, *control, *allowed, *kv_type,
-        *weights, *scratch;
+        *weights, *scratch, *dtype;
     int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
     uint64_t budget, max_body;
-    bool budget_given, max_body_given, connections_given, quiet, verbose, plan, json;
+    bool budget_given, max_body_given, connections_given, quiet, verbose, plan, json, op_by_op;
     const char *snapshot[SNAPSHOT_FORMATS]; /* files */
 };
 
@@ -82,6 +82,10 @@ static const struct option_row rows[] = {
      "with --plan: write its ops and tensors with places and times as JSON"},
     {"kv-type", 0, OPTION_STRING, AT(kv_type), "TYPE",
      "of keys and values: i8 takes half of bf16 and is less exact; auto: the type of the weights (auto)"},
+    {"dtype", 0, OPTION_STRING, AT(dtype), "TYPE",
+     "compute in fp32, bf16 or fp16 instead of the type of the weights (auto)"},
+    {"disable-cudagraphs", 0, OPTION_FLAG, AT(op_by_op), NULL,
+     "launch ops one by one instead of recorded steps; slower"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
      "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
     {"scratch", 0, OPTION_STRING, AT(scratch), "DIR",
@@ -186,6 +190,8 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
     if (f->drain < 0 || f->drain > 86400) return bad_flag(err, "drain", "write 0 to 86400, e.g. 60");
     if (f->max_body < 1024 || f->max_body > (1u << 30))
         return bad_flag(err, "max-body", "write 1KiB to 1GiB, e.g. 2MiB");
+    if (strcmp(f->dtype, "auto") && precision_parse(f->dtype) == PRECISION_COUNT)
+        return bad_flag(err, "dtype", "write auto, fp32, bf16 or fp16");
     if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
         return bad_flag(err, "weights", "write as-is, q8 or q4");
     struct stat at;
@@ -326,6 +332,9 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .parallel = f->parallel ? f->parallel : g->environment.parallel,
                                      .exact = g->environment.exact,
                                      .mixed = g->environment.mixed,
+                                     .dtype = precision_parse(f->dtype),
+                                     .dtype_given = strcmp(f->dtype, "auto") != 0,
+                                     .op_by_op = f->op_by_op,
                                      .queue = f->queue,
                                      .vocab = g->codec.vocab_size,
                                      .kv_type = kv_type_of(f->kv_type),
@@ -588,6 +597,7 @@ static int run(int argc, char **argv)
                             .allowed = "window",
                             .kv_type = "auto",
                             .weights = "as-is",
+                            .dtype = "auto",
                             .http_threads = HTTP_THREADS,
                             .connections = 1024,
                             .timeout = 30,

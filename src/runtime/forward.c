@@ -63,7 +63,8 @@ enum plim_status runtime_plan_forward(struct runtime *rt, struct device *device,
 {
     struct forward first;
     int64_t need;
-    *rt = (struct runtime){.device = device, .spec = *spec, .scratch = line->scratch};
+    *rt = (struct runtime){
+        .device = device, .spec = *spec, .scratch = line->scratch, .op_by_op = line->op_by_op};
     rt->request = (struct plan_request){.facts = &device->facts,
                                         .budget = line->budget,
                                         .host_budget = line->host_budget,

@@ -207,7 +207,7 @@ static void note_peaks(struct runtime *rt)
 enum plim_status runtime_tune(const struct runtime *rt, struct exec *exec, struct plim_error *err)
 {
     enum plim_status status = exec_tune(exec, err);
-    if (rt->job && !rt->job->training.cuda_graphs) exec->compiles = false;
+    if (rt->op_by_op || (rt->job && !rt->job->training.cuda_graphs)) exec->compiles = false;
     return status;
 }
 

@@ -61,6 +61,7 @@ struct runtime {
     int64_t size;                /* of a forward family: the first member's */
     struct exec exec;            /* runs the plan */
     struct disk_store *disk;     /* NULL unless the plan uses it */
+    bool op_by_op;               /* forward only: as the line says */
     const char *scratch; /* forward only: folder of the disk store, borrowed; NULL: a plan may not use it */
     int64_t overhead[TIER_COUNT];     /* on the ledgers now, beside tensors */
     int64_t planned_peak[TIER_COUNT]; /* the largest plan's so far */
@@ -125,6 +126,7 @@ struct forward_line {
     int64_t host_budget;      /* of the host beside a device with its own memory, 0: none */
     struct overhead overhead; /* of the process */
     const char *scratch;      /* folder for what the plan has on disk; NULL: it has nothing there */
+    bool op_by_op;            /* passes are not compiled into programs, where the device could */
 };
 
 /* The first member: the largest size, halved from `most` down to 1, that fits the line. PLIM_NO_FIT: not even 1 does;

@@ -114,10 +114,15 @@ static const struct engine_kind *kind_of(const struct model_spec *spec)
                                     : &engine_decoder;
 }
 
-/* Only decoders multiply blocks. */
+/* Only decoders multiply blocks, and encoders are computed as embed does. */
 static enum plim_status check_weights(const struct engine *e, struct plim_error *err)
 {
-    if (e->options.weights == WEIGHTS_AS_IS || kind_of(&e->spec) == &engine_decoder) return PLIM_OK;
+    const struct engine_kind *kind = kind_of(&e->spec);
+    if (e->options.dtype_given && kind == &engine_vectors)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "%s: a %s model is computed as its files have it; leave out --dtype", e->model,
+                         model_architecture_name(e->spec.arch));
+    if (e->options.weights == WEIGHTS_AS_IS || kind == &engine_decoder) return PLIM_OK;
     return plim_fail(err, PLIM_UNSUPPORTED,
                      "%s: a %s model is computed as its files have it; leave out --weights", e->model,
                      model_architecture_name(e->spec.arch));

@@ -66,8 +66,11 @@ struct engine_options {
     enum offer_rung first_rung; /* offers of the rungs above it have failed */
     /* Folder for streamed parameters where device memory is the process's own; NULL: none are streamed there. */
     const char *scratch;
-    const char *rung; /* name of the ladder's rung, static text; NULL: the offer's */
-    bool exact;       /* computes in float32 whatever type the weights have */
+    const char *rung;     /* name of the ladder's rung, static text; NULL: the offer's */
+    bool exact;           /* computes in float32 whatever type the weights have */
+    enum precision dtype; /* computes in this type, where dtype_given */
+    bool dtype_given;
+    bool op_by_op; /* steps are not recorded as programs, where the device could */
     bool
         mixed; /* float32 weights are computed in 16 bits where the device gains by it (job_automatic_precision) */
     int64_t

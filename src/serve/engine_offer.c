@@ -98,8 +98,11 @@ void family_list(struct family *f, const struct sizes *s)
 
 static struct forward_line line_of(const struct engine *e, const struct sizes *s, int64_t budget)
 {
-    return (struct forward_line){
-        budget, e->options.host_budget, {.bytes = engine_overhead(e, s)}, e->options.scratch};
+    return (struct forward_line){.budget = budget,
+                                 .host_budget = e->options.host_budget,
+                                 .overhead = {.bytes = engine_overhead(e, s)},
+                                 .scratch = e->options.scratch,
+                                 .op_by_op = e->options.op_by_op};
 }
 
 enum plim_status family_plan(const struct engine *e, const struct sizes *s, int64_t budget, struct family *f,
@@ -447,6 +450,7 @@ enum plim_status engine_choose_precision(struct engine *e, struct plim_error *er
     enum plim_status status = weights_precision(e->model, &e->plan.precision, err);
     if (e->options.mixed && e->plan.precision == PRECISION_F32)
         e->plan.precision = (enum precision)job_automatic_precision(&e->device->facts);
+    if (e->options.dtype_given) e->plan.precision = e->options.dtype;
     if (e->options.exact) e->plan.precision = PRECISION_F32;
     return status;
 }

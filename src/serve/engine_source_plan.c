@@ -107,7 +107,10 @@ static enum plim_status plan_passes(struct engine *e, struct sources *s, int64_t
 {
     struct pass pass = {e, s, s->rows, 0};
     struct forward_family family = {.build = build, .arg = &pass};
-    struct forward_line line = {budget, e->options.host_budget, {.bytes = overhead_of(e, s)}};
+    struct forward_line line = {.budget = budget,
+                                .host_budget = e->options.host_budget,
+                                .overhead = {.bytes = overhead_of(e, s)},
+                                .op_by_op = e->options.op_by_op};
     s->token_count = list_sizes(1, s->rows, s->token_rows);
     s->read_count = list_sizes(LEAST_LENGTH, s->length, s->read_length);
     enum plim_status status = runtime_plan_forward(&s->runtime, e->device, &e->spec, &line, &family, 1, err);

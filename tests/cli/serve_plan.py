@@ -52,6 +52,17 @@ def absent(model):
     ok(tight["rung"] in ("fewer", "streamed"), f"a card that is nearly too small: rung {tight['rung']}")
 
 
+def types(model):
+    """--dtype is the type of weights, cache and activations, also of the server's answers."""
+    plain, narrow = (json.loads(plan(model, *flags).stdout)["plan"] for flags in ([], ["--dtype", "bf16"]))
+    ok(plain["precision"] == "fp32" and narrow["precision"] == "bf16" and narrow["kv_type"] == "bf16" and 2 * narrow["parameters"] == plain["parameters"],
+       f"--dtype bf16: {narrow['parameters']} of {plain['parameters']} bytes")
+    hold = served(model, "--dtype", "bf16", "--disable-cudagraphs")
+    ok(hold["plan"]["precision"] == "bf16" and hold["plan"]["parameters"] == narrow["parameters"], "and serves so")
+    r = plim.run("plan", "--serve", model, "--dtype", "int3")
+    ok(r.returncode == 2 and "--dtype" in r.stderr and r.stderr.count("\n") == 1, f"bad type: {r.stderr.strip()}")
+
+
 def refusals(model):
     r = plan(model, "--budget", "3MiB")
     ok(r.returncode == 3 and r.stderr.count("\n") == 1 and "missing" in r.stderr and not r.stdout, f"nothing fits: {r.stderr.strip()}")
@@ -112,6 +123,7 @@ def main():
         model = llama_folder.make(f"{folder}/m", hidden_size=128, head_dim=128, num_attention_heads=8, num_key_value_heads=8)
         same_plans(model)
         absent(model)
+        types(model)
         refusals(model)
         environment(model, llama_folder.make(f"{folder}/narrow", bf16=True, hidden_size=128, head_dim=128, num_attention_heads=8, num_key_value_heads=8))
         cache(model, folder)
