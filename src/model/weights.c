@@ -475,9 +475,9 @@ enum plim_status weights_load(const struct weights_files *files, const struct mo
     if (!m.items || !m.used) status = plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
     if (status == PLIM_OK) status = match_all(&m, sink, log, err);
     if (status == PLIM_OK) status = match_masters(&m, err);
-    if (status == PLIM_OK) report_unexpected(&m, log);
     if (status == PLIM_OK) status = pour_all(&m, sink, log, err);
     if (status == PLIM_OK) tell_conversion(&m, log);
+    if (status == PLIM_OK) report_unexpected(&m, log);
     free(m.items);
     free(m.used);
     return status;
