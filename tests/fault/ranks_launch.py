@@ -121,7 +121,9 @@ def torch_failure(folder):
         ranks.finish([processes[victim]])
         told = lines(*(g[2] for g in got))
         once = len(told) == 1 and said in told[0]
-        library = not told and sign == signal.SIGKILL and any(g[2].strip() for g in got)  # it was copying from the dead one's memory, and speaks first
+        # The library was copying from the dead one's memory: it speaks first, or ends a second rank, which the third then names.
+        spoke = sign == signal.SIGKILL and any(g[2].strip() and not lines(g[2]) for g in got)
+        library = spoke and (not told or (len(told) == 1 and "has ended" in told[0]))
         plim.ok(all(g[0] not in (0, None) for g in got) and (once or library), f"rank {victim} gets {sign.name}: all end after {took:.1f} s, told once: {told or got}")
     processes = ranks.start_by_torch(2, *args)
     processes[0].stdout.readline(), processes[0].stdout.readline()
