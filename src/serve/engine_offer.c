@@ -300,14 +300,14 @@ int64_t engine_caller_bytes(const struct engine *e, int64_t line)
     return follows ? e->options.caller_bytes(e->options.caller, line) : e->options.beside;
 }
 
-/* The smallest line that holds a plan which takes `need` under this one: the caller's bytes grow with the line. */
-static int64_t smallest_line(const struct engine *e, int64_t line, int64_t need)
+/* The smallest line that holds a plan which takes `need` under this one. */
+static int64_t smallest_line(const struct engine *e, int64_t line, int64_t need, engine_following *follows)
 {
-    int64_t bare = need - engine_caller_bytes(e, line), low = line, high = need;
-    while (high - engine_caller_bytes(e, high) < bare) high *= 2;
+    int64_t bare = need - follows(e, line), low = line, high = need;
+    while (high - follows(e, high) < bare) high *= 2;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        if (middle - engine_caller_bytes(e, middle) < bare)
+        if (middle - follows(e, middle) < bare)
             low = middle;
         else
             high = middle;
@@ -316,12 +316,13 @@ static int64_t smallest_line(const struct engine *e, int64_t line, int64_t need)
 }
 
 enum plim_status engine_refuse(const struct engine *e, const char *what, const struct offer_bytes *need,
-                               struct plim_error *err)
+                               engine_following *follows, struct plim_error *err)
 {
     char need_text[BYTES_TEXT], have_text[BYTES_TEXT], missing_text[BYTES_TEXT];
     int64_t line = engine_line(e, e->options.budget), host = engine_host_line(e);
     bool on_host = need->device <= line;
-    int64_t takes = on_host ? need->host : smallest_line(e, line, need->device), has = on_host ? host : line;
+    int64_t takes = on_host ? need->host : smallest_line(e, line, need->device, follows),
+            has = on_host ? host : line;
     bytes_format(need_text, (uint64_t)takes), bytes_format(have_text, (uint64_t)has);
     bytes_format(missing_text, (uint64_t)(takes - has));
     return plim_fail(err, PLIM_NO_FIT,
@@ -387,7 +388,7 @@ static enum plim_status choose(struct engine *e, struct offer_choice *choice, st
     char what[96];
     snprintf(what, sizeof what, "parameters, a cache of %lld positions, one step and the process",
              (long long)sizes_of(e, &e->offer).seen);
-    return engine_refuse(e, what, &choice->need, err);
+    return engine_refuse(e, what, &choice->need, engine_caller_bytes, err);
 }
 
 /* --- the plan --------------------------------------------------------------------------------------------- */

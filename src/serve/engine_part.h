@@ -180,9 +180,11 @@ void engine_snapshot_idle(struct engine *e);
 enum plim_status engine_take_line(struct engine *e, struct plim_error *err);
 /* Host bytes of the caller under a line. */
 int64_t engine_caller_bytes(const struct engine *e, int64_t line);
+/* Bytes of a plan that grow with the line, by less than the line does. */
+typedef int64_t engine_following(const struct engine *e, int64_t line);
 /* PLIM_NO_FIT: what takes the bytes, how many of them, and the budget that would do. */
 enum plim_status engine_refuse(const struct engine *e, const char *what, const struct offer_bytes *need,
-                               struct plim_error *err);
+                               engine_following *follows, struct plim_error *err);
 /* Bytes of the host that a plan may take beside a device with its own memory; 0: no limit, or there is no such device. */
 int64_t engine_host_line(const struct engine *e);
 /* The bytes that a plan under this budget may take: never more than the device has. Without a budget: what it has free. 0: unknown. */

@@ -205,7 +205,7 @@ static enum plim_status refuse(const struct engine *e, const struct offer_bytes 
         what, sizeof what,
         "parameters, caches of %lld rows for sources and answers of %lld tokens, one pass and the process",
         (long long)e->offer.requests, (long long)e->offer.context);
-    return engine_refuse(e, what, need, err);
+    return engine_refuse(e, what, need, engine_caller_bytes, err);
 }
 
 /* Bytes of one row of this length: no budget goes below them. */

@@ -4,6 +4,7 @@
  * a step that failed are the next step's.
  */
 #include "base/clock.h"
+#include "base/minmax.h"
 #include "serve/embed.h"
 #include "serve/engine_part.h"
 
@@ -23,6 +24,22 @@ struct vectors {
 static int64_t request_bytes(int64_t length)
 {
     return (int64_t)sizeof(struct request) + (length + blocks_for(length)) * (int64_t)sizeof(int32_t);
+}
+
+/* Host bytes of texts that are read or wait: a sixteenth of the line, within what a batch needs and a full queue takes. */
+static int64_t requests_room(const struct engine *e, int64_t line)
+{
+    int64_t each = request_bytes(e->plan.context), rows = e->plan.parallel;
+    if (e->options.queue) return (rows + e->options.queue) * each;
+    int64_t room = min64((rows + QUEUE) * each, ENGINE_ROOM);
+    if (e->options.budget) room = min64(room, line / 16);
+    return max64(room, 2 * rows * each);
+}
+
+/* The part of the plan that follows the line. */
+static int64_t following_bytes(const struct engine *e, int64_t line)
+{
+    return engine_caller_bytes(e, line) + requests_room(e, line);
 }
 
 static void note_plan(struct engine *e, const struct embedder *embedder)
@@ -48,9 +65,8 @@ static enum plim_status set_sizes(struct engine *e, struct sentence_config *how,
     e->plan.context = how->max_length && how->max_length < positions ? how->max_length : positions;
     e->plan.width = e->spec.hidden_size;
     e->plan.parallel = e->options.parallel ? e->options.parallel : STEP_ROWS;
-    e->plan.queue = QUEUE;
-    int64_t most = e->options.budget / 16;
-    engine_set_room(e, request_bytes(e->plan.context), most && most < ENGINE_ROOM ? most : ENGINE_ROOM);
+    e->plan.requests = e->bytes_room = requests_room(e, engine_line(e, e->options.budget));
+    e->plan.queue = (int)(e->bytes_room / request_bytes(e->plan.context)) - e->plan.parallel;
     return PLIM_OK;
 }
 
@@ -65,7 +81,7 @@ static enum plim_status refuse(struct engine *e, const struct offer_bytes *need,
     snprintf(what, sizeof what, "parameters, a text of %lld tokens and the process",
              (long long)e->plan.context);
     e->plan.total = need->device;
-    return engine_refuse(e, what, need, err);
+    return engine_refuse(e, what, need, following_bytes, err);
 }
 
 static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
@@ -79,7 +95,7 @@ static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
     enum plim_status status = set_sizes(e, &room.how, err);
     if (status != PLIM_OK) return status;
     size_t rows = (size_t)e->plan.parallel, width = (size_t)e->plan.width;
-    room.beside = engine_caller_bytes(e, engine_line(e, e->options.budget)) + e->bytes_room +
+    room.beside = following_bytes(e, engine_line(e, e->options.budget)) +
                   (int64_t)(rows * (sizeof *v->rows + sizeof *v->requests + width * sizeof *v->vectors));
     engine_tell(e, "weights_mapped");
     struct offer_bytes need = {0};
