@@ -168,7 +168,7 @@ static void tell_wrong(const struct reading *r)
     if (r->wrong.status != PLIM_OK && l && l->wrong) l->wrong(l->arg, r->wrong.text);
 }
 
-/* Of a section that is unknown the first key is told for all. */
+/* An unknown section is reported once, by its first key. */
 static enum plim_status read_map(struct reading *r, const struct node *map, bool known)
 {
     size_t before = r->path.len;

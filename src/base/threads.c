@@ -33,7 +33,7 @@
 
 enum { SPINS = 2000, STACK_BYTES = 256 << 10, THREADS_MAX = 1024, LINE = 64 };
 
-/* Of a worker's stack. The deepest body is a product of few rows (device/cpu/gemm_few.c): two tiles of 32 KiB, one inside the
+/* Bytes of a worker's stack that are touched at start. The deepest body is a product of few rows (device/cpu/gemm_few.c): two tiles of 32 KiB, one inside the
  * other. With what the C library has at the top, 76 KiB were touched by every job on AArch64; x86 kernels need less. */
 enum { TOUCHED = 80 << 10, TOP = 12 << 10, LEAST_PAGE = 4096 };
 

@@ -149,7 +149,7 @@ struct device_line {
     bool given;
     uint64_t fallback; /* cli_default_line, asked before the command takes memory */
 };
-/* What this process may take where nobody gave a budget: a container's limit, less what others in it use and a reserve. 0: no
+/* Memory that this process may use without a budget: the container's limit, less what others in it use, less a reserve. 0: no
  * container limits it. */
 uint64_t cli_default_line(void);
 /* Bytes of the host that what is read before a device is open may take; 0: no line. */

@@ -399,7 +399,7 @@ static void tell_plan(const struct serving *g)
              p->queue, (long long)p->context, g->limits.limits.connections);
 }
 
-/* What does not fit is not the model alone: the error also says what the server itself takes, and for what. */
+/* The error also says how much the server itself takes, and for what: the model alone may fit. */
 static void name_parts(const struct serving *g, struct plim_error *err)
 {
     struct server_parts p = server_parts(&g->limits);

@@ -331,7 +331,7 @@ static void tell_run(const struct train_log *log, const struct train_event *e)
     strbuf_release(&line);
 }
 
-/* What a re-plan moved, and what it gave back. */
+/* Reports what a re-plan moved and freed. */
 static void tell_moves(const struct train_log *log, const struct train_event *e)
 {
     char moved[BYTES_TEXT], freed[BYTES_TEXT];

@@ -17,7 +17,7 @@ void ranks_share_memory(struct device_facts *facts, int local_ranks);
  * kept for these ranks, or presets. PLIM_BAD_INPUT: such a link is not known. */
 enum plim_status train_find_link(const struct job *job, struct device *device, struct plim_error *err);
 
-/* The same for ranks that nobody has started; `here`: they would run on this machine. */
+/* Link rates for a plan of ranks that are not running; `here`: they would run on this machine. */
 enum plim_status plan_find_link(const struct cluster *cluster, bool here, struct device_facts *facts,
                                 struct plim_error *err);
 

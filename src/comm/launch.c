@@ -164,7 +164,7 @@ static bool lane_is_wanted(void)
     return !text || strcmp(text, "0") != 0;
 }
 
-/* What is wrong with a machine is the same for all its ranks: the first of them tells it. */
+/* A fault of the machine concerns all its ranks: the first of them reports it. */
 static bool first_of_machine(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID",

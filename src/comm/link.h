@@ -28,11 +28,11 @@ struct link_rates {
 enum plim_status link_measure(struct comm *comm, struct threads *team, struct link_rates *out,
                               struct plim_error *err);
 
-/* What is kept for these ranks, the same on all of them, beside `threads` of each that compute. *known is false: nothing. */
+/* Rates that calibrate kept for these ranks with `threads` computing threads each, equal on all ranks. *known is false: there are none. */
 enum plim_status link_recall(struct comm *comm, int threads, struct link_rates *out, bool *known,
                              struct plim_error *err);
 
-/* The same for so many ranks of this machine that nobody has started. */
+/* Rates kept for a number of ranks on this machine that are not running. */
 bool link_recall_here(int ranks, int threads, struct link_rates *out);
 
 #endif

@@ -20,7 +20,7 @@
 
 struct byte_stream;
 
-/* Of a table with the fields that are wanted; NULL: all of them. */
+/* Opens a file. Of a table only the wanted fields are read; NULL: all of them. */
 enum plim_status byte_stream_open(const struct input_file *file, const struct sheet_want *want,
                                   struct byte_stream **out, struct plim_error *err);
 void byte_stream_close(struct byte_stream *s);
@@ -34,7 +34,7 @@ enum plim_status byte_stream_read(struct byte_stream *s, void *buf, size_t n, si
 enum plim_status byte_stream_skip(struct byte_stream *s, uint64_t offset, bool (*stopped)(void *arg),
                                   void *arg, struct plim_error *err);
 
-/* What its table takes beside buffers; 0: it is none. */
+/* Memory of its table besides buffers; 0: the file is no table. */
 size_t byte_stream_sheet_bytes(const struct byte_stream *s);
 /* The most memory a stream of this file takes. */
 size_t byte_stream_bytes_most(const struct input_file *file);

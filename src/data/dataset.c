@@ -99,7 +99,7 @@ static enum plim_status settle_format(struct dataset *d, struct plim_error *err)
     return PLIM_OK;
 }
 
-/* What names the columns of a table is read at once: one that lacks a field is told before anything is planned. */
+/* Reads the column names of every table, so that a missing field is reported before anything is planned. */
 static enum plim_status check_sheets(struct dataset *d, struct plim_error *err)
 {
     struct intake_options intake;

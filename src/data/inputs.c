@@ -29,7 +29,7 @@ static bool ends_with(const char *text, size_t len, const char *suffix)
 
 enum { ENDS = FORM_HEAD };
 
-/* What the content is; of compressed files, its decompressed beginning. One that is damaged says so when it is read. */
+/* Recognises a file by its content, a compressed one by its decompressed beginning. A damaged file fails later, when it is read. */
 static void guess_form(struct input_file *f, const char *head, size_t n)
 {
     char inner[ENDS];

@@ -12,7 +12,7 @@ enum { PAGE_DATA = 0, PAGE_INDEX = 1, PAGE_DICTIONARY = 2, PAGE_DATA_2 = 3 };
 enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
 enum { CODEC_NONE = 0, CODEC_SNAPPY = 1, CODEC_GZIP = 2, CODEC_ZSTD = 6 };
 
-/* What the libraries take while they undo a page. */
+/* Memory that the libraries take while they decompress a page. */
 #define UNDO_BYTES ((size_t)256 << 10)
 
 static enum plim_status damaged(const struct parquet_column *c, const char *what, struct plim_error *err)
