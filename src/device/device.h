@@ -13,7 +13,7 @@
 #define PLIM_DEVICE_DEVICE_H
 
 #include "base/threads.h"
-#include "device/kernel.h"
+#include "device/range.h"
 #include "mem/ledger.h"
 #include "plan/facts.h"
 
@@ -23,18 +23,14 @@ enum { DEVICE_LEDGER_ARENA, DEVICE_LEDGER_OVERHEAD, DEVICE_LEDGER_CLASSES };
 struct device;
 struct comm;
 
-/* Ops made into one thing that is launched again and again: a CUDA graph. Operand addresses are part of it. It
- * belongs to the caller, any number may be alive, and each is freed before its device is closed. Backends have it at the
- * beginning of a struct of their own. */
+/* A range of ops made into one thing that is launched again and again, such as a CUDA graph. Where its operands lie is part
+ * of it. It belongs to the caller, any number may be alive, and each is freed before its device is closed. Backends have
+ * it at the beginning of a struct of their own. */
 struct device_program {
     struct device *device;
-    size_t
-        bytes; /* of the device that it takes beside the arena, as far as the driver tells; facts.overhead_bytes has
-                   * room for them */
+    /* That it takes of the device beside the arena, as far as the driver tells; facts.overhead_bytes has room for them. */
+    size_t bytes;
 };
-
-/* Hands ops to a device by run, run_many, fetch, store and run_host. */
-typedef enum plim_status device_give(void *arg);
 
 enum device_fill { FILL_ZERO, FILL_NOISE };
 
@@ -94,9 +90,11 @@ struct device_ops {
     enum plim_status (*read_end)(struct device *, int slot, void *host, size_t bytes, struct plim_error *err);
     /* One op. A device that computes asynchronously only takes note; what goes wrong, sync tells. */
     void (*run)(struct device *, struct kernel_call *call);
-    /* Optional: several ops of one kind, none of which touches what another writes (tape/group.h), at most
-     * TAPE_GROUP_MOST; the same bits as one by one. NULL: run them one by one. */
+    /* Optional: several ops at once, with the same bits as one by one: a group of one kind, at most TAPE_GROUP_MOST, none of
+     * which touches what another writes (tape/group.h), or a run that `fuses` said yes to. NULL: run them one by one. */
     void (*run_many)(struct device *, struct kernel_call *calls, int count);
+    /* Optional: whether run_many has one kernel for neighbouring ops of a pattern (plan/fuse.h). */
+    bool (*fuses)(struct device *, const struct kernel_call *calls, int count);
     /* Scratch of an op where it depends on more than shapes and threads; NULL: the table of kernels says it. */
     size_t (*workspace)(const struct device *, const struct tensor *const *desc, const struct op *op);
     /* Learn how best to run this op, or NULL. Writes its outputs and workspace: nothing of value may be in them. */
@@ -108,10 +106,10 @@ struct device_ops {
     /* The same of everybody, from any thread while others compute; false: the driver does not tell. NULL: device memory is
      * the process's own. */
     bool (*memory)(struct device *, struct device_memory *out);
-    /* Optional, all three or none; NULL: ops are run one by one. compile calls give(arg) and makes a program of the ops
-     * it gets, none of which is computed; NULL when give fails or the device cannot after all. launch runs all of a
+    /* Optional, all three or none; NULL: ops are run one by one. compile makes a program of a range (device/range.h) and
+     * computes nothing; NULL when the device cannot after all. Tape and layout outlive the program. launch runs all of a
      * program at the price of one op. program_free waits until it is not under way; other programs stay as they are. */
-    struct device_program *(*compile)(struct device *, device_give *give, void *arg);
+    struct device_program *(*compile)(struct device *, const struct device_range *range);
     void (*launch)(struct device_program *);
     void (*program_free)(struct device_program *);
     /* The tier below, for devices with their own memory: NULL on the CPU, whose lower tier is the disk. host_commit
@@ -121,8 +119,8 @@ struct device_ops {
      * and copies of its bytes wait for it. */
     enum plim_status (*host_commit)(struct device *, size_t bytes, struct plim_error *err);
     void *(*host_base)(struct device *);
-    void (*fetch)(struct device *, size_t host_offset, void *to, size_t bytes);
-    void (*store)(struct device *, const void *from, size_t host_offset, size_t bytes);
+    void (*fetch)(struct device *, size_t host_offset, size_t offset, size_t bytes);
+    void (*store)(struct device *, size_t offset, size_t host_offset, size_t bytes);
     void (*run_host)(struct device *, struct kernel_call *call);
     /* Nothing that was given so far touches these bytes of the host tier any more: the caller may. */
     enum plim_status (*host_wait)(struct device *, size_t host_offset, size_t bytes, struct plim_error *err);

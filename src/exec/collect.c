@@ -162,7 +162,8 @@ static enum plim_status collect_staged(const struct exchange *x, struct plim_err
     }
 }
 
-enum plim_status exec_collect(struct exec *exec, int index, int64_t micro, struct plim_error *err)
+enum plim_status exec_collect(struct exec *exec, const struct device_range *range, int index,
+                              struct plim_error *err)
 {
     const struct op *op = &exec->tape->ops[index];
     struct exchange x = {.exec = exec,
@@ -172,8 +173,7 @@ enum plim_status exec_collect(struct exec *exec, int index, int64_t micro, struc
                          .to = &exec->tape->tensors[op->out[MOVE_TO]],
                          .a = exec_address(exec, op->in[MOVE_FROM]),
                          .b = exec_address(exec, op->out[MOVE_TO]),
-                         .add =
-                             op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && micro > 0)};
+                         .add = device_accumulates(range, op)};
     struct device *device = exec->device;
     int part = index >= exec->tape->loop_end;
     bool lane = device->facts.async_exchanges; /* as the layout was made */

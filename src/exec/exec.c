@@ -6,6 +6,7 @@
 #include "exec/exec_part.h"
 #include "base/fault.h"
 #include "base/clock.h"
+#include "base/minmax.h"
 #include "tape/group.h"
 
 #include <string.h>
@@ -45,11 +46,38 @@ enum plim_status exec_open(struct exec *exec, struct device *device, const struc
     return PLIM_OK;
 }
 
+/* An exchange that failed says which op it was. */
+static enum plim_status tell_op(const struct exec *exec, int i, enum plim_status status,
+                                struct plim_error *err)
+{
+    char name[160];
+    const struct op *op = &exec->tape->ops[i];
+    if (status == PLIM_OK || !err) return status;
+    return plim_fail(err, status, "%s; op %d, %s of %s", err->text, i, op_row(op->kind)->name,
+                     tape_tensor_name(exec->tape, op->in[MOVE_FROM], name, sizeof name));
+}
+
+/* For devices that compile a range. */
+static enum plim_status queue_exchange(const struct device_range *range, int op)
+{
+    return exec_collect(range->arg, range, op, NULL);
+}
+
+static struct device_range range_of(struct exec *exec, int begin, int end, int64_t micro)
+{
+    return (struct device_range){.tape = exec->tape,
+                                 .layout = exec->layout,
+                                 .begin = begin,
+                                 .end = end,
+                                 .first = micro == 0,
+                                 .collect = queue_exchange,
+                                 .arg = exec};
+}
+
 void *exec_address(const struct exec *exec, int id)
 {
-    const struct device_ops *ops = exec->device->ops;
-    bool on_host = exec->tape->tensors[id].tier == TIER_HOST;
-    return (char *)(on_host ? ops->host_base : ops->base)(exec->device) + exec->layout->offset[id];
+    struct device_range range = {.tape = exec->tape, .layout = exec->layout};
+    return device_address(exec->device, &range, id);
 }
 
 void *exec_host(const struct exec *exec, int tensor)
@@ -116,21 +144,17 @@ static enum plim_status await_stage(struct exec *exec, int near, size_t bytes, s
     return exec->device->ops->host_wait(exec->device, (size_t)exec->layout->offset[near], bytes, err);
 }
 
-/* A fetch of what the first micro-batch overwrites is left out in that one. */
-static enum plim_status move(struct exec *exec, const struct op *op, int64_t micro, struct plim_error *err)
+static enum plim_status move(struct exec *exec, const struct device_range *range, const struct op *op,
+                             struct plim_error *err)
 {
-    int near = move_near(op), lower = move_far(op);
-    size_t bytes = (size_t)tensor_bytes(&exec->tape->tensors[near]);
-    uint64_t offset = (uint64_t)exec->layout->offset[lower];
-    if (op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST && micro == 0) return PLIM_OK;
-    if (exec->tape->tensors[lower].tier == TIER_HOST) {
-        const struct device_ops *ops = exec->device->ops;
-        if (op->kind == OP_FETCH)
-            ops->fetch(exec->device, offset, exec_address(exec, near), bytes);
-        else
-            ops->store(exec->device, exec_address(exec, near), offset, bytes);
+    if (device_skips(range, op)) return PLIM_OK;
+    if (lower_tier(exec->tape, op) == TIER_HOST) {
+        device_move(exec->device, range, op);
         return PLIM_OK;
     }
+    int near = move_near(op);
+    size_t bytes = (size_t)tensor_bytes(&exec->tape->tensors[near]);
+    uint64_t offset = (uint64_t)exec->layout->offset[move_far(op)];
     enum plim_status status = await_stage(exec, near, bytes, err);
     if (status != PLIM_OK) return status;
     if (op->kind == OP_STORE) return store(exec, op, bytes, offset, err);
@@ -142,32 +166,6 @@ static enum plim_status move(struct exec *exec, const struct op *op, int64_t mic
     exec->fetching[exec->nfetching++].ticket =
         disk_prefetch(exec->disk, exec_address(exec, near), bytes, offset);
     return PLIM_OK;
-}
-
-static struct kernel_call call_of(const struct exec *exec, int index, int64_t micro)
-{
-    const struct op *op = &exec->tape->ops[index];
-    struct kernel_call call = {.op = op, .team = exec->device->team};
-    for (int k = 0; k < OP_MAX_IN; k++) {
-        if (op->in[k] < 0) continue;
-        call.desc[k] = &exec->tape->tensors[op->in[k]];
-        call.in[k] = exec_address(exec, op->in[k]);
-    }
-    for (int k = 0; k < OP_MAX_OUT; k++) {
-        if (op->out[k] < 0) continue;
-        call.desc[OP_MAX_IN + k] = &exec->tape->tensors[op->out[k]];
-        call.out[k] = exec_address(exec, op->out[k]);
-    }
-    call.accumulate = op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && micro > 0);
-    call.work = (char *)exec->device->ops->base(exec->device) + exec->layout->work_offset[index];
-    return call;
-}
-
-static void compute(struct exec *exec, int index, int64_t micro)
-{
-    struct kernel_call call = call_of(exec, index, micro);
-    const struct device_ops *ops = exec->device->ops;
-    (call.op->attr.on_host ? ops->run_host : ops->run)(exec->device, &call);
 }
 
 static bool writes_kept(const struct tape *tape, const struct op *op)
@@ -185,8 +183,7 @@ void exec_fresh(struct exec *exec)
         const struct tensor *t = &exec->tape->tensors[i];
         bool here = t->view_of < 0 && t->tier == TIER_DEVICE;
         if (!here || !(t->flags & TENSOR_KEPT) || t->cls == CLASS_PARAM) continue;
-        size_t offset = (size_t)((char *)exec_address(exec, i) - (char *)ops->base(exec->device));
-        ops->fill(exec->device, offset, (size_t)tensor_bytes(t), FILL_ZERO);
+        ops->fill(exec->device, (size_t)exec->layout->offset[i], (size_t)tensor_bytes(t), FILL_ZERO);
     }
 }
 
@@ -198,22 +195,13 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
     if (!ops->tune) return PLIM_OK;
     for (int i = 0; i < exec->tape->nops; i++)
         for (int64_t micro = 0; micro < 2; micro++) {
-            struct kernel_call call = call_of(exec, i, micro);
-            bool free_to_run = op_computes(call.op) && !call.op->attr.on_host;
-            if (free_to_run && !writes_kept(exec->tape, call.op)) ops->tune(exec->device, &call);
+            const struct op *op = &exec->tape->ops[i];
+            struct device_range range = range_of(exec, i, i + 1, micro);
+            if (!op_computes(op) || op->attr.on_host || writes_kept(exec->tape, op)) continue;
+            struct kernel_call call = device_call(exec->device, &range, i);
+            ops->tune(exec->device, &call);
         }
     return ops->sync(exec->device, err);
-}
-
-/* An exchange that failed says which op it was. */
-static enum plim_status tell_op(const struct exec *exec, int i, enum plim_status status,
-                                struct plim_error *err)
-{
-    char name[160];
-    const struct op *op = &exec->tape->ops[i];
-    if (status == PLIM_OK || !err) return status;
-    return plim_fail(err, status, "%s; op %d, %s of %s", err->text, i, op_row(op->kind)->name,
-                     tape_tensor_name(exec->tape, op->in[MOVE_FROM], name, sizeof name));
 }
 
 /* Those wait for each other on their lane. */
@@ -222,7 +210,8 @@ static bool on_lane(const struct exec *exec, const struct op *op)
     return op_collects(op) && op->kind != OP_PIECE && exec_has_lane(exec);
 }
 
-static enum plim_status run_op(struct exec *exec, int i, int64_t micro, struct plim_error *err)
+static enum plim_status run_op(struct exec *exec, const struct device_range *range, int i,
+                               struct plim_error *err)
 {
     const struct op *op = &exec->tape->ops[i];
     double start = exec->op_seconds ? clock_seconds() : 0;
@@ -231,11 +220,11 @@ static enum plim_status run_op(struct exec *exec, int i, int64_t micro, struct p
         status = tell_op(exec, i, exec_await(exec, i, err), err);
     if (status == PLIM_OK && exec->nstoring && op->kind == OP_HOLD) status = await_stores(exec, op, err);
     if (status == PLIM_OK && op_moves(op))
-        status = move(exec, op, micro, err);
+        status = move(exec, range, op, err);
     else if (status == PLIM_OK && op_collects(op))
-        status = tell_op(exec, i, exec_collect(exec, i, micro, err), err);
+        status = tell_op(exec, i, exec_collect(exec, range, i, err), err);
     else if (status == PLIM_OK && op_computes(op))
-        compute(exec, i, micro);
+        device_run_ops(exec->device, range, i, i + 1);
     if (status == PLIM_OK && (exec->inspect || exec->op_seconds)) {
         status = exec_await_all(exec, err);
         if (status == PLIM_OK) status = exec->device->ops->sync(exec->device, err);
@@ -246,27 +235,19 @@ static enum plim_status run_op(struct exec *exec, int i, int64_t micro, struct p
     return PLIM_OK;
 }
 
-/* Ops [begin, end) of a group at once. Only a layout for a device with its own memory has groups, and what the disk fills of
- * such a device are stages, which no op of a group touches: there is nothing for await_operands to wait for. */
-static void run_group(struct exec *exec, int begin, int end, int64_t micro)
-{
-    struct kernel_call calls[TAPE_GROUP_MOST];
-    for (int i = begin; i < end; i++) calls[i - begin] = call_of(exec, i, micro);
-    exec->device->ops->run_many(exec->device, calls, end - begin);
-}
-
-/* One op after the other; groups at once where the device can and nobody asks about single ops. */
-static enum plim_status run_ops(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err)
+/* One op after the other; groups at once where the device can and nobody asks about single ops. Only a layout for a device
+ * with its own memory has groups, and what the disk fills of such a device are stages, which no op of a group touches:
+ * there is nothing for await_operands to wait for. */
+static enum plim_status run_ops(struct exec *exec, const struct device_range *range, struct plim_error *err)
 {
     bool groups = exec->device->ops->run_many && !exec->inspect && !exec->op_seconds;
     enum plim_status status = PLIM_OK;
-    for (int i = begin, next; i < end && status == PLIM_OK; i = next) {
-        next = groups ? layout_group_end(exec->layout, i) : i + 1;
-        if (next > end) next = end;
+    for (int i = range->begin, next; i < range->end && status == PLIM_OK; i = next) {
+        next = groups ? (int)min64(layout_group_end(exec->layout, i), range->end) : i + 1;
         if (next > i + 1)
-            run_group(exec, i, next, micro);
+            device_run_ops(exec->device, range, i, next);
         else
-            status = run_op(exec, i, micro, err);
+            status = run_op(exec, range, i, err);
     }
     return status;
 }
@@ -290,25 +271,13 @@ static bool may_compile(const struct exec *exec, int begin, int end)
     return exec->compiles && begin < end;
 }
 
-struct range { /* of ops, for the device that compiles them */
-    struct exec *exec;
-    int begin, end;
-    int64_t micro;
-};
-
-static enum plim_status give(void *arg)
-{
-    struct range *r = arg;
-    return run_ops(r->exec, r->begin, r->end, r->micro, NULL);
-}
-
 /* NULL when the device cannot: nothing is compiled from then on. */
 static struct device_program *compile(struct exec *exec, int begin, int end, int64_t micro)
 {
     struct device *device = exec->device;
     if (exec->nprograms == EXEC_PROGRAMS) return NULL;
-    struct device_program *program =
-        device->ops->compile(device, give, &(struct range){exec, begin, end, micro});
+    struct device_range range = range_of(exec, begin, end, micro);
+    struct device_program *program = device->ops->compile(device, &range);
     if (program)
         exec->programs[exec->nprograms++] = (struct exec_program){begin, end, micro == 0, program};
     else
@@ -355,7 +324,8 @@ enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, 
             return PLIM_OK;
         }
     }
-    enum plim_status status = run_ops(exec, begin, end, micro, err);
+    struct device_range range = range_of(exec, begin, end, micro);
+    enum plim_status status = run_ops(exec, &range, err);
     enum plim_status rest = exec_await_all(exec, status == PLIM_OK ? err : NULL);
     return status == PLIM_OK ? rest : status;
 }

@@ -31,7 +31,8 @@ enum plim_status exec_collect_on_device(const struct exchange *x, struct plim_er
 enum plim_status exec_await_device(const struct exec *exec, struct plim_error *err);
 
 /* One exchange between ranks (collect.c): done when it returns or, where there is a lane, begun. */
-enum plim_status exec_collect(struct exec *exec, int index, int64_t micro, struct plim_error *err);
+enum plim_status exec_collect(struct exec *exec, const struct device_range *range, int index,
+                              struct plim_error *err);
 
 /* Exchanges that are under way (exchanges.c). exec_await: those are done that touch bytes of op `index`, so that it may run.
  * exec_await_all: every one is. */

@@ -2,20 +2,6 @@
 #include "runtime/load.h"
 #include "serve/engine_size.h"
 
-/* Whether op i is a gated unit whose result is read by the next product and by nothing else. */
-static bool is_read_once(const struct tape *tape, int i)
-{
-    if (tape->ops[i].kind != OP_GLU || i + 1 == tape->nops) return false;
-    int made = tape_root(tape, tape->ops[i].out[GLU_H]), reads = 0;
-    for (int j = 0; j < tape->nops; j++)
-        for (int k = 0; k < OP_MAX_IN; k++) {
-            int in = tape->ops[j].in[k];
-            reads += in >= 0 && tape_root(tape, in) == made;
-        }
-    return reads == 1 && tape->ops[i + 1].kind == OP_LINEAR &&
-           tape_root(tape, tape->ops[i + 1].in[LINEAR_X]) == made;
-}
-
 /* Parameters of the last layers live on the tier below and are fetched before the ops that read them. */
 static enum plim_status stream(const struct engine_tape *t, struct tape *tape, struct plim_error *err)
 {
@@ -43,10 +29,7 @@ enum plim_status engine_tape_build(void *arg, int64_t unused, struct tape *out, 
     if (status == PLIM_OK) quantise_tape(&e->quantisation, &e->spec, out);
     if (status == PLIM_OK && t->share) status = stream(t, out, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
-    for (int i = 0; i < out->nops; i++) {
-        out->ops[i].attr.repeatable = true; /* same seed, same text */
-        out->ops[i].attr.read_once = is_read_once(out, i);
-    }
+    for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = true; /* same seed, same text */
     if (status != PLIM_OK) tape_release(out);
     return status;
 }

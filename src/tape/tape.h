@@ -144,14 +144,12 @@ struct op_attr {
     bool whole_rows; /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
     bool standard;   /* attention by plain loops over all scores, for debugging */
     bool repeatable; /*the same bits on every run, whatever that costs; any op */
-    bool
-        read_once; /* what the op makes is read by the next op alone, and need not be written if both are one */
-    bool tf32;     /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
-    bool split;    /* linear and its gradients: fp32 operands may be multiplied as sums of two bf16 parts */
-    bool layer_norm;       /* norm: LayerNorm instead of RMSNorm */
-    bool plus_one;         /* norm: an RMSNorm whose weight is 1 + w */
-    bool joint;            /* glu: gate and up are the halves of one operand's rows */
-    bool back;             /* rope: rotates back */
+    bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
+    bool split;      /* linear and its gradients: fp32 operands may be multiplied as sums of two bf16 parts */
+    bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
+    bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */
+    bool joint;      /* glu: gate and up are the halves of one operand's rows */
+    bool back;       /* rope: rotates back */
     enum pooling pooling;  /* pool */
     bool normalize;        /* pool: vectors of length 1 */
     bool fresh;            /* linear_dw: dW is overwritten, also where db is added to */

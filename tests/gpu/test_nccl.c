@@ -101,9 +101,11 @@ static const char *begin_reduce(void *arg, void *stream)
     return why;
 }
 
-static enum plim_status give_step(void *arg)
+/* The exchange of the only op. */
+static enum plim_status give_step(const struct device_range *range, int op)
 {
-    struct step *s = arg;
+    struct step *s = range->arg;
+    assert_int_equal(op, 0);
     struct plim_error err = {0};
     struct device_exchange gather = {.from = s->a,
                                      .to = s->whole,
@@ -140,7 +142,11 @@ static void runs_in_a_recorded_step(void **state)
                         .whole = base + BYTES,
                         .parts = base + 2 * (size_t)BYTES,
                         .sum = base + 3 * (size_t)BYTES};
-    struct device_program *program = device->ops->compile(device, give_step, &step);
+    struct op op = {.kind = OP_GATHER};
+    struct tape tape = {.ops = &op, .nops = 1, .loop_end = 1};
+    struct layout layout = {.nops = 1};
+    struct device_range range = {&tape, &layout, 0, 1, .first = true, .collect = give_step, .arg = &step};
+    struct device_program *program = device->ops->compile(device, &range);
     assert_non_null(program);
     for (int i = 0; i < LAUNCHES; i++) device->ops->launch(program);
     assert_int_equal(device->ops->sync(device, &err), PLIM_OK);

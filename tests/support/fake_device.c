@@ -111,6 +111,10 @@ static void perform(struct fake *f, struct fake_event *e)
         perform_exchange(f, e);
         return;
     }
+    if (e->spoil) {
+        memset(e->near, 0xff, e->bytes);
+        return;
+    }
     if (!e->call.op) {
         settle(f, (struct use){.near = e->near, .bytes = e->bytes, .writes = e->fetch});
         settle(f, (struct use){.host = e->host, .bytes = e->bytes, .writes = !e->fetch});
@@ -175,11 +179,33 @@ static void assert_apart(const struct fake *f, const struct kernel_call *a, cons
     }
 }
 
-/* In any order: the last one first. */
+/* Every pattern, of any shape. */
+static bool fake_fuses(struct device *dev, const struct kernel_call *calls, int count)
+{
+    (void)dev, (void)calls;
+    return count > 1;
+}
+
+/* As one kernel would: in order, and what only the run itself reads is nowhere to be seen afterwards. */
+static void run_fused(struct fake *f, struct kernel_call *calls, int count)
+{
+    for (int i = 0; i < count; i++) take(f, (struct fake_event){.call = calls[i]});
+    if (calls[0].op->kind == OP_GLU)
+        take(f, (struct fake_event){.spoil = true,
+                                    .near = calls[0].out[GLU_H],
+                                    .bytes = (size_t)tensor_bytes(call_out(&calls[0], GLU_H))});
+    f->fused++;
+}
+
+/* A group in any order: the last one first. */
 static void fake_run_many(struct device *dev, struct kernel_call *calls, int count)
 {
     struct fake *f = fake_of(dev);
     assert_true(count > 1 && count <= TAPE_GROUP_MOST);
+    if (!op_row(calls[0].op->kind)->together) {
+        run_fused(f, calls, count);
+        return;
+    }
     for (int i = 0; i < count; i++)
         for (int k = 0; k < count; k++)
             if (i != k) assert_apart(f, &calls[i], &calls[k]);
@@ -187,14 +213,18 @@ static void fake_run_many(struct device *dev, struct kernel_call *calls, int cou
     f->groups++;
 }
 
-static void fake_fetch(struct device *dev, size_t host, void *to, size_t bytes)
+static void *fake_base(struct device *dev) { return fake_of(dev)->cpu->ops->base(fake_of(dev)->cpu); }
+
+static void fake_fetch(struct device *dev, size_t host, size_t to, size_t bytes)
 {
-    take(fake_of(dev), (struct fake_event){.fetch = true, .near = to, .host = host, .bytes = bytes});
+    char *near = (char *)fake_base(dev) + to;
+    take(fake_of(dev), (struct fake_event){.fetch = true, .near = near, .host = host, .bytes = bytes});
 }
 
-static void fake_store(struct device *dev, const void *from, size_t host, size_t bytes)
+static void fake_store(struct device *dev, size_t from, size_t host, size_t bytes)
 {
-    take(fake_of(dev), (struct fake_event){.near = (char *)(uintptr_t)from, .host = host, .bytes = bytes});
+    char *near = (char *)fake_base(dev) + from;
+    take(fake_of(dev), (struct fake_event){.near = near, .host = host, .bytes = bytes});
 }
 
 static void fake_tune(struct device *dev, struct kernel_call *call)
@@ -207,7 +237,7 @@ static void fake_tune(struct device *dev, struct kernel_call *call)
     f->tunes++;
 }
 
-static struct device_program *fake_compile(struct device *dev, device_give *give, void *arg)
+static struct device_program *fake_compile(struct device *dev, const struct device_range *range)
 {
     struct fake *f = fake_of(dev);
     struct fake_program *p = calloc(1, sizeof *p);
@@ -216,7 +246,7 @@ static struct device_program *fake_compile(struct device *dev, device_give *give
     join(f);
     p->program.device = dev, p->next = f->programs, f->programs = p;
     f->compiling = p, f->compiled++;
-    enum plim_status status = give(arg);
+    enum plim_status status = device_give(dev, range);
     f->compiling = NULL;
     p->program.bytes = (size_t)p->count;
     p->freed = status != PLIM_OK || f->cannot_compile;
@@ -282,8 +312,6 @@ static enum plim_status fake_sync(struct device *dev, struct plim_error *e)
     join(fake_of(dev));
     return is_there(fake_of(dev), e);
 }
-
-static void *fake_base(struct device *dev) { return fake_of(dev)->cpu->ops->base(fake_of(dev)->cpu); }
 
 static enum plim_status fake_commit(struct device *dev, size_t bytes, struct plim_error *e)
 {
@@ -494,6 +522,7 @@ static const struct device_ops fake_ops = {
     .read_end = fake_read_end,
     .run = fake_run,
     .run_many = fake_run_many,
+    .fuses = fake_fuses,
     .tune = fake_tune,
     .sync = fake_sync,
     .compile = fake_compile,

@@ -25,11 +25,12 @@ struct fake_call {
     struct fake_call *next;
 };
 
-struct fake_event { /* an op, or when call.op is NULL a copy or, with calls, an exchange */
+struct
+    fake_event { /* an op, or when call.op is NULL a copy or, with calls, an exchange or, with spoil, bytes that become noise */
     struct kernel_call call;
     struct fake_call *calls;
     struct device_exchange ends;
-    bool fetch;
+    bool fetch, spoil;
     char *near;
     size_t host, bytes;
 };
@@ -61,8 +62,8 @@ struct fake {
     int npending;
     char slots[DEVICE_READS][DEVICE_READ_BYTES]; /* of reads in two parts */
     struct fake_program *programs, *compiling;   /* all there ever were; the one that takes ops */
-    int compiled, launches, freed, tunes, runs, groups, host_runs, host_waits, copies, exchanges, writes,
-        reads, begun; /* how often so far */
+    int compiled, launches, freed, tunes, runs, groups, fused, host_runs, host_waits, copies, exchanges,
+        writes, reads, begun; /* how often so far */
 };
 
 /* Programs that are alive. */

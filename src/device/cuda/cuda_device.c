@@ -302,38 +302,34 @@ static void begin_chained(struct cuda *cuda, const struct kernel_call *call)
     cuda->queue.follows = cuda->chain && cuda->queue.warpgroups; /* code for 9.0 has both or neither */
 }
 
-/* Launches what is held, before whatever comes next. */
-static void flush(struct cuda *cuda)
-{
-    bool follows = cuda->queue.follows;
-    if (cuda_fuse_empty(&cuda->fuse)) return;
-    cuda->queue.follows = cuda->fuse_follows;
-    note(cuda, cuda_fuse_launch(&cuda->fuse, &cuda->queue), "linear of few rows");
-    cuda->queue.follows = follows;
-}
-
-/* True: the op is held, or was launched with those before it. */
-static bool fuse(struct cuda *cuda, const struct kernel_call *call)
-{
-    bool first = cuda_fuse_empty(&cuda->fuse);
-    if (!cuda_fuse_add(&cuda->fuse, call)) {
-        flush(cuda);
-        first = true;
-        if (!cuda_fuse_add(&cuda->fuse, call)) return false;
-    }
-    if (first) cuda->fuse_follows = cuda->queue.follows;
-    if (call->op->kind == OP_LINEAR) cuda->chain = true;
-    if (cuda_fuse_full(&cuda->fuse)) flush(cuda);
-    return true;
-}
-
 static void cuda_run(struct device *dev, struct kernel_call *call)
 {
     struct cuda *cuda = cuda_of(dev);
     call->backend = dev;
     begin_chained(cuda, call);
     await_copies(cuda, call);
-    if (!cuda->recording || !fuse(cuda, call)) cuda_kernels[call->op->kind].run(call);
+    cuda_kernels[call->op->kind].run(call);
+    cuda->queue.follows = false;
+}
+
+static bool can_fuse(struct device *dev, const struct kernel_call *calls, int count)
+{
+    (void)dev;
+    return cuda_fuses(calls, count);
+}
+
+/* The first op says whether the launch goes on with a chain; a linear of few rows begins one. */
+static void run_fused(struct cuda *cuda, const struct kernel_call *calls, int count)
+{
+    begin_chained(cuda, &calls[0]);
+    bool follows = cuda->queue.follows;
+    for (int i = 0; i < count; i++) {
+        begin_chained(cuda, &calls[i]);
+        await_copies(cuda, &calls[i]);
+        if (calls[i].op->kind == OP_LINEAR) cuda->chain = true;
+    }
+    cuda->queue.follows = follows;
+    note(cuda, cuda_fused(&cuda->queue, calls, count), "ops of few rows");
     cuda->queue.follows = false;
 }
 
@@ -341,12 +337,13 @@ static void cuda_run_many(struct device *dev, struct kernel_call *calls, int cou
 {
     struct cuda *cuda = cuda_of(dev);
     int kind = calls[0].op->kind;
-    flush(cuda);
-    cuda->chain = false;
-    for (int i = 0; i < count; i++) {
-        calls[i].backend = dev;
-        await_copies(cuda, &calls[i]);
+    for (int i = 0; i < count; i++) calls[i].backend = dev;
+    if (!op_row(kind)->together) {
+        run_fused(cuda, calls, count);
+        return;
     }
+    cuda->chain = false;
+    for (int i = 0; i < count; i++) await_copies(cuda, &calls[i]);
     if (many[kind])
         note(cuda, many[kind](&cuda->queue, calls, count), op_row(kind)->name);
     else
@@ -357,7 +354,6 @@ static void cuda_fill(struct device *dev, size_t offset, size_t bytes, enum devi
 {
     struct cuda *cuda = cuda_of(dev);
     void *at = (char *)cuda_base(dev) + offset;
-    flush(cuda);
     cuda->chain = false;
     note(cuda,
          with == FILL_NOISE ? cuda_fill_noise(&cuda->queue, at, bytes)
@@ -399,18 +395,15 @@ static size_t card_free(void)
     return cudaMemGetInfo(&available, &total) == cudaSuccess ? available : 0;
 }
 
-/* The graph of what give queues; NULL when it cannot be recorded, and nothing has run. */
-static cudaGraph_t record(struct cuda *cuda, device_give *give, void *arg)
+/* The graph of a range's ops; NULL when it cannot be recorded, and nothing has run. */
+static cudaGraph_t record(struct cuda *cuda, const struct device_range *range)
 {
     cudaGraph_t graph = NULL;
     cuda->chain = false;
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     note(cuda, (int)cudaStreamBeginCapture(stream_of(cuda), cudaStreamCaptureModeThreadLocal), "recording");
     bool began = !cuda->failed;
-    cuda->recording = true;
-    enum plim_status status = give(arg);
-    flush(cuda);
-    cuda->recording = false;
+    enum plim_status status = device_give(&cuda->device, range);
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     cudaError_t code = cudaStreamEndCapture(stream_of(cuda), &graph);
     bool good = code == cudaSuccess && status == PLIM_OK && !cuda->failed && graph;
@@ -421,13 +414,13 @@ static cudaGraph_t record(struct cuda *cuda, device_give *give, void *arg)
     return NULL;
 }
 
-static struct device_program *cuda_compile(struct device *dev, device_give *give, void *arg)
+static struct device_program *cuda_compile(struct device *dev, const struct device_range *range)
 {
     struct cuda *cuda = cuda_of(dev);
     struct cuda_program *p = calloc(1, sizeof *p);
     if (!p) return NULL;
     cuda_transfer_record_begin(cuda->transfer);
-    cudaGraph_t graph = record(cuda, give, arg);
+    cudaGraph_t graph = record(cuda, range);
     p->program.device = dev;
     p->host_ops = cuda_transfer_record_end(cuda->transfer);
     size_t before = card_free();
@@ -472,21 +465,20 @@ static enum plim_status cuda_host_commit(struct device *dev, size_t bytes, struc
 
 static void *cuda_host_base(struct device *dev) { return cuda_transfer_base(cuda_of(dev)->transfer); }
 
-static void cuda_fetch(struct device *dev, size_t host_offset, void *to, size_t bytes)
+static void cuda_fetch(struct device *dev, size_t host_offset, size_t offset, size_t bytes)
 {
-    flush(cuda_of(dev));
+    void *to = (char *)cuda_base(dev) + offset;
     note(cuda_of(dev), cuda_transfer_fetch(cuda_of(dev)->transfer, host_offset, to, bytes), "fetch");
 }
 
-static void cuda_store(struct device *dev, const void *from, size_t host_offset, size_t bytes)
+static void cuda_store(struct device *dev, size_t offset, size_t host_offset, size_t bytes)
 {
-    flush(cuda_of(dev));
+    const void *from = (const char *)cuda_base(dev) + offset;
     note(cuda_of(dev), cuda_transfer_store(cuda_of(dev)->transfer, from, host_offset, bytes), "store");
 }
 
 static void cuda_run_host(struct device *dev, struct kernel_call *call)
 {
-    flush(cuda_of(dev));
     note(cuda_of(dev), cuda_transfer_run(cuda_of(dev)->transfer, call), op_row(call->op->kind)->name);
 }
 
@@ -494,7 +486,6 @@ static enum plim_status cuda_host_wait(struct device *dev, size_t host_offset, s
                                        struct plim_error *err)
 {
     struct cuda *cuda = enter(dev);
-    flush(cuda);
     note(cuda, cuda_transfer_await(cuda->transfer, host_offset, bytes), "waiting for a copy");
     return leave(cuda, err);
 }
@@ -503,7 +494,6 @@ static enum plim_status cuda_exchange(struct device *dev, const struct device_ex
                                       struct plim_error *err)
 {
     const char *why = NULL;
-    flush(cuda_of(dev));
     cuda_of(dev)->chain = false;
     note(cuda_of(dev), cuda_transfer_exchange(cuda_of(dev)->transfer, exchange, &why), "exchange");
     return why ? plim_fail(err, PLIM_IO, "%s", why) : PLIM_OK;
@@ -572,6 +562,7 @@ const struct device_ops cuda_ops = {
     .read_end = cuda_read_end,
     .run = cuda_run,
     .run_many = cuda_run_many,
+    .fuses = can_fuse,
     .workspace = cuda_scratch,
     .tune = cuda_tune,
     .sync = cuda_sync,

@@ -9,12 +9,7 @@ static bool is_source(const struct kernel_call *call)
     if (!x || x->type == DT_F32 || tensor_count(x) / last_dim(x) > CUDA_FEW_ROWS) return false;
     if (op->kind == OP_NORM)
         return !op->attr.layer_norm && !call->in[NORM_BIAS] && call_in(call, NORM_W)->cls == CLASS_PARAM;
-    return op->attr.activation == ACTIVATION_SILU && !op->attr.joint && op->attr.read_once;
-}
-
-static void *made_by(const struct kernel_call *source)
-{
-    return source->out[source->op->kind == OP_NORM ? NORM_Y : GLU_H];
+    return op->attr.activation == ACTIVATION_SILU && !op->attr.joint;
 }
 
 static bool apart(const void *a, int64_t bytes_a, const void *b, int64_t bytes_b)
@@ -23,7 +18,7 @@ static bool apart(const void *a, int64_t bytes_a, const void *b, int64_t bytes_b
     return !a || !b || x + (uintptr_t)bytes_a <= y || y + (uintptr_t)bytes_b <= x;
 }
 
-/* Bytes of a norm's stat that a product of the same launch writes over: the layout gave them away, so nobody reads it. */
+/* A norm's stat that a product of the same launch writes over is read by nobody: the layout gave its bytes away. */
 static bool stat_lives(const struct few_product *p)
 {
     int64_t size = (int64_t)dtype_size(p->type), stat = p->rows * (int64_t)sizeof *p->stat;
@@ -31,78 +26,53 @@ static bool stat_lives(const struct few_product *p)
            apart(p->stat, stat, p->y2, p->rows * p->m2 * size);
 }
 
-static struct few_product product_of(const struct cuda_fuse *f)
+static struct few_product product_of(const struct kernel_call *calls, int count)
 {
-    struct few_product p = cuda_linear_few(&f->linear[0]);
-    if (f->linears == 2) {
-        struct few_product second = cuda_linear_few(&f->linear[1]);
+    const struct kernel_call *source = calls[0].op->kind == OP_LINEAR ? NULL : &calls[0];
+    const struct kernel_call *linear = source ? &calls[1] : &calls[0];
+    struct few_product p = cuda_linear_few(linear);
+    if (linear + 1 < calls + count) {
+        struct few_product second = cuda_linear_few(linear + 1);
         p.w2 = second.w, p.y2 = second.y, p.m2 = second.m;
     }
-    if (!f->has_source) return p;
-    const struct kernel_call *s = &f->source;
-    bool norm = s->op->kind == OP_NORM;
+    if (!source) return p;
+    bool norm = source->op->kind == OP_NORM;
     p.source = norm ? FEW_NORM : FEW_GLU;
-    p.a = s->in[norm ? NORM_X : GLU_GATE], p.b = s->in[norm ? NORM_W : GLU_UP];
-    if (norm) p.stat = s->out[NORM_STAT], p.eps = s->op->attr.eps, p.plus_one = s->op->attr.plus_one;
+    p.a = source->in[norm ? NORM_X : GLU_GATE], p.b = source->in[norm ? NORM_W : GLU_UP];
+    if (norm) p.stat = source->out[NORM_STAT], p.eps = source->op->attr.eps;
+    if (norm) p.plus_one = source->op->attr.plus_one;
     if (norm && !stat_lives(&p)) p.stat = NULL;
     return p;
 }
 
-/* What the products write is read by none of their blocks. */
-static bool is_safe(const struct few_product *p)
+static bool is_few(const struct kernel_call *linear)
 {
-    int64_t size = (int64_t)dtype_size(p->type), x = p->rows * p->k * size, y = p->rows * p->m * size,
-            y2 = p->rows * p->m2 * size;
-    int64_t b = p->source == FEW_NORM ? p->k * size : x;
-    return apart(p->y, y, p->a, x) && apart(p->y, y, p->b, b) && apart(p->y2, y2, p->a, x) &&
-           apart(p->y2, y2, p->b, b) && apart(p->y, y, p->y2, y2) && apart(p->y2, y2, p->x, x) &&
-           apart(p->y, y, p->x, x);
+    return cuda_linear_is_few(linear->desc, linear->op) && call_in(linear, LINEAR_W)->cls == CLASS_PARAM;
 }
 
-static bool add_linear(struct cuda_fuse *f, const struct kernel_call *call)
+static bool fuses_linears(const struct kernel_call *calls, int count)
 {
-    if (f->linears == 2 || !cuda_linear_is_few(call->desc, call->op) ||
-        call_in(call, LINEAR_W)->cls != CLASS_PARAM)
-        return false;
-    const void *x = f->linears ? f->linear[0].in[LINEAR_X] : f->has_source ? made_by(&f->source) : NULL;
-    if (x && x != call->in[LINEAR_X]) return false;
-    f->linear[f->linears++] = *call;
-    struct few_product p = product_of(f);
-    bool plain = !p.bias && !p.add && !call->in[LINEAR_BIAS] && !call->in[LINEAR_ADD];
-    bool good = cuda_matmul_few_fuses(&p) && is_safe(&p) && (f->linears == 1 || plain) &&
-                last_dim(call_in(call, LINEAR_X)) == p.k && p.rows > 0;
-    if (!good) f->linears--;
-    return good;
+    int first = calls[0].op->kind != OP_LINEAR, linears = count - first;
+    for (int i = first; i < count; i++) {
+        bool plain = !calls[i].in[LINEAR_BIAS] && !calls[i].in[LINEAR_ADD];
+        if (!is_few(&calls[i]) || (linears > 1 && !plain)) return false;
+    }
+    if (first && !is_source(&calls[0])) return false;
+    struct few_product p = product_of(calls, count);
+    int64_t size = (int64_t)dtype_size(p.type);
+    return p.rows > 0 && cuda_matmul_few_fuses(&p) &&
+           apart(p.y, p.rows * p.m * size, p.y2, p.rows * p.m2 * size);
 }
 
-bool cuda_fuse_add(struct cuda_fuse *f, const struct kernel_call *call)
+bool cuda_fuses(const struct kernel_call *calls, int count)
 {
-    if (f->has_split) {
-        f->has_put = call->op->kind == OP_KV_PUT && cuda_split3_puts(&f->split, call);
-        if (f->has_put) f->put = *call;
-        return f->has_put;
-    }
-    if (call->op->kind == OP_SPLIT3 && cuda_fuse_empty(f) && cuda_split3_puts(call, NULL)) {
-        f->split = *call, f->has_split = true;
-        return true;
-    }
-    if (call->op->kind == OP_LINEAR) return add_linear(f, call);
-    if (!cuda_fuse_empty(f) || !is_source(call)) return false;
-    f->source = *call, f->has_source = true;
-    return true;
+    if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_puts(&calls[0], &calls[1]);
+    return fuses_linears(calls, count);
 }
 
-int cuda_fuse_launch(struct cuda_fuse *f, const struct cuda_queue *queue)
+int cuda_fused(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
-    int failed = 0;
-    if (f->linears) {
-        struct few_product p = product_of(f);
-        failed = cuda_matmul_few(queue, &p);
-    } else if (f->has_split) {
-        failed = f->has_put ? cuda_split3_put(queue, &f->split, &f->put) : cuda_split3(queue, &f->split);
-    } else if (f->has_source) {
-        failed = (f->source.op->kind == OP_NORM ? cuda_norm : cuda_glu)(queue, &f->source);
-    }
-    f->has_source = f->has_split = f->has_put = false, f->linears = 0;
-    return failed;
+    if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_put(queue, &calls[0], &calls[1]);
+    struct few_product p = product_of(calls, count);
+    return cuda_matmul_few(queue, &p);
 }

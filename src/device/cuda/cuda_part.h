@@ -25,10 +25,7 @@ struct cuda {
         size_t mark;   /* of the staging, when it began */
     } reads[DEVICE_READS];
     struct cuda_queue queue;
-    bool chain;     /* what was queued last is a kernel of a chain (begin_chained) */
-    bool recording; /* a program is being compiled: ops of few rows may become one launch */
-    struct cuda_fuse fuse;
-    bool fuse_follows;    /* the first op of what is held goes on with a chain */
+    bool chain;           /* what was queued last is a kernel of a chain (begin_chained) */
     pthread_mutex_t lock; /* of what read, write and sync change */
     int index;
     char bus[32];

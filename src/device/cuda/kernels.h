@@ -44,7 +44,7 @@ cuda_launch cuda_embed_q;
 cuda_launch cuda_norm, cuda_norm_bwd;
 /* rope.cu */
 cuda_launch cuda_rope_table, cuda_rope, cuda_split3, cuda_join3;
-/* Both ops as one launch, where cuda_split3_puts says so; of a split alone (put NULL): whether one may follow. */
+/* Both ops as one launch, where cuda_split3_puts says so. */
 bool cuda_split3_puts(const struct kernel_call *split, const struct kernel_call *put);
 int cuda_split3_put(const struct cuda_queue *queue, const struct kernel_call *split,
                     const struct kernel_call *put);

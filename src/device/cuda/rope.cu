@@ -261,9 +261,7 @@ bool cuda_split3_puts(const struct kernel_call *split, const struct kernel_call 
 {
     const struct tensor *q = call_out(split, SPLIT3_Q);
     return turned_by(split, SPLIT3_TABLE) == q->dim[3] && q->dim[0] * q->dim[1] <= CUDA_FEW_ROWS &&
-           (!put || (put->in[KV_PUT_K] == split->out[SPLIT3_K] && put->in[KV_PUT_V] == split->out[SPLIT3_V] &&
-                     put->in[KV_PUT_POOL] == put->out[KV_PUT_NEW_POOL] &&
-                     call_in(put, KV_PUT_POOL)->type == q->type));
+           put->in[KV_PUT_POOL] == put->out[KV_PUT_NEW_POOL] && call_in(put, KV_PUT_POOL)->type == q->type;
 }
 
 int cuda_split3_put(const struct cuda_queue *queue, const struct kernel_call *split,

@@ -1,0 +1,58 @@
+/* range.h - a range of a plan's ops, as a backend gets it: what to compute, and where the operands are.
+ *
+ *     struct device_range range = {&plan.tape, &plan.layout, 0, tape.loop_end, .first = true};
+ *     struct device_program *program = dev->ops->compile(dev, &range);       // the whole range
+ *     device_run_ops(dev, &range, i, i + 1);                                 // or op by op
+ *
+ * An operand is a tensor of the tape; its bytes are [layout.offset, + size) of the memory that its tier names. A backend
+ * whose memory has addresses gets calls with pointers, made here (device_call). One that has none reads tape and layout
+ * itself and needs nothing but `compile`.
+ */
+#ifndef PLIM_DEVICE_RANGE_H
+#define PLIM_DEVICE_RANGE_H
+
+#include "device/kernel.h"
+#include "plan/layout.h"
+
+struct device;
+
+struct device_range {
+    const struct tape *tape;
+    const struct layout *layout;
+    int begin, end; /* ops */
+    bool first;     /* of the first micro-batch of a window: what later ones add to is overwritten */
+    /* Queues an exchange between ranks; called for each op that is one. NULL: the range has none. */
+    enum plim_status (*collect)(const struct device_range *range, int op);
+    void *arg; /* collect's */
+};
+
+/* Whether this op adds to its outputs. */
+static inline bool device_accumulates(const struct device_range *range, const struct op *op)
+{
+    return op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && !range->first);
+}
+
+/* A fetch of what the first micro-batch overwrites is left out in that one. */
+static inline bool device_skips(const struct device_range *range, const struct op *op)
+{
+    return op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST && range->first;
+}
+
+/* The address of a tensor in the arena or in the host tier. */
+void *device_address(struct device *dev, const struct device_range *range, int tensor);
+
+/* The op with its operands resolved. */
+struct kernel_call device_call(struct device *dev, const struct device_range *range, int op);
+
+/* Gives ops [begin, end) to the device's run or run_host or, where there are several, to run_many: a group (tape/group.h) or
+ * a fused run (plan/fuse.h). */
+void device_run_ops(struct device *dev, const struct device_range *range, int begin, int end);
+
+/* A copy between the arena and the host tier, as the op says; not where device_skips. */
+void device_move(struct device *dev, const struct device_range *range, const struct op *op);
+
+/* Gives the device all of a range, groups and fused runs at once, in order. Backends call it that make a program of what
+ * they are given. No op of the range touches the disk. */
+enum plim_status device_give(struct device *dev, const struct device_range *range);
+
+#endif

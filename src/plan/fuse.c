@@ -1,0 +1,92 @@
+/* fuse.c - see fuse.h. */
+#include "plan/fuse.h"
+
+/* Input `slot` of op `reader` is result `result` of op 0 or, with `shared`, the same as op 0's input `result`. */
+struct tie {
+    int reader, slot, result;
+    bool shared;
+};
+
+/* Longer patterns come before their beginnings. */
+static const struct pattern {
+    int count;
+    int kind[FUSE_MOST];
+    struct tie tie[2];
+    bool inner; /* the ties' result dies in the run */
+} patterns[] = {
+    {3, {OP_NORM, OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, NORM_Y, false}, {2, LINEAR_X, NORM_Y, false}}, false},
+    {3, {OP_GLU, OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, GLU_H, false}, {2, LINEAR_X, GLU_H, false}}, true},
+    {2, {OP_NORM, OP_LINEAR}, {{1, LINEAR_X, NORM_Y, false}}, false},
+    {2, {OP_GLU, OP_LINEAR}, {{1, LINEAR_X, GLU_H, false}}, true},
+    {2, {OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, LINEAR_X, true}}, false},
+    {2, {OP_SPLIT3, OP_KV_PUT}, {{1, KV_PUT_K, SPLIT3_K, false}, {1, KV_PUT_V, SPLIT3_V, false}}, false},
+};
+
+static bool has_kinds(const struct tape *tape, const struct pattern *p, int begin, int end)
+{
+    int last = begin + p->count - 1;
+    if (last >= end || (begin < tape->loop_end && last >= tape->loop_end)) return false;
+    for (int i = 0; i < p->count; i++)
+        if (tape->ops[begin + i].kind != p->kind[i] || tape->ops[begin + i].attr.on_host) return false;
+    return true;
+}
+
+static bool same_bytes(const struct tape *tape, const struct layout *layout, int a, int b)
+{
+    return a >= 0 && b >= 0 && tape_root(tape, a) == tape_root(tape, b) &&
+           layout->offset[a] == layout->offset[b];
+}
+
+static bool is_tied(const struct tape *tape, const struct layout *layout, const struct pattern *p, int begin)
+{
+    const struct op *first = &tape->ops[begin];
+    for (const struct tie *t = p->tie; t < p->tie + 2 && t->reader; t++) {
+        int made = t->shared ? first->in[t->result] : first->out[t->result];
+        if (!same_bytes(tape, layout, made, tape->ops[begin + t->reader].in[t->slot])) return false;
+        if (p->inner && layout->life[tape_root(tape, made)].last >= begin + p->count) return false;
+    }
+    return true;
+}
+
+static bool overlap(const struct tape *tape, const struct layout *layout, int a, int b)
+{
+    const struct tensor *x = &tape->tensors[a], *y = &tape->tensors[b];
+    return x->tier == y->tier && layout->offset[a] < layout->offset[b] + tensor_bytes(y) &&
+           layout->offset[b] < layout->offset[a] + tensor_bytes(x);
+}
+
+/* Whether a result of `writer` lies on bytes of another op that are not handed on between the two. Results of the first op
+ * that nobody reads do not count: the kernel leaves them out where they are in the way. */
+static bool spoils(const struct tape *tape, const struct layout *layout, const struct op *writer,
+                   const struct op *other, int first)
+{
+    for (int w = 0; w < OP_MAX_OUT; w++)
+        for (int k = 0; k < OP_MAX_IN + OP_MAX_OUT && writer->out[w] >= 0; k++) {
+            int out = writer->out[w], id = k < OP_MAX_IN ? other->in[k] : other->out[k - OP_MAX_IN];
+            if (id < 0 || tape_root(tape, out) == tape_root(tape, id)) continue;
+            bool unread = k >= OP_MAX_IN && (layout->life[tape_root(tape, id)].last == first ||
+                                             layout->life[tape_root(tape, out)].last == first);
+            if (!unread && overlap(tape, layout, out, id)) return true;
+        }
+    return false;
+}
+
+static bool is_safe(const struct tape *tape, const struct layout *layout, int begin, int count)
+{
+    for (int i = begin; i < begin + count; i++)
+        for (int k = begin; k < begin + count; k++)
+            if (i != k && spoils(tape, layout, &tape->ops[i], &tape->ops[k], begin)) return false;
+    return true;
+}
+
+int fuse_end(const struct tape *tape, const struct layout *layout, int begin, int end, fuse_can *can,
+             void *arg)
+{
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        const struct pattern *p = &patterns[i];
+        if (has_kinds(tape, p, begin, end) && is_tied(tape, layout, p, begin) &&
+            is_safe(tape, layout, begin, p->count) && can(arg, begin, p->count))
+            return begin + p->count;
+    }
+    return begin + 1;
+}

@@ -1,0 +1,166 @@
+/* test_fuse.c - which neighbouring ops are one launch: the patterns, what ties them together, and bytes that forbid it. */
+#include "plan/fuse.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+enum { ROWS = 2, WIDTH = 64 };
+
+static struct tape tape;
+static struct layout layout;
+static int limit; /* ops of a run that the device has a kernel for */
+
+static bool can(void *arg, int begin, int count)
+{
+    assert_null(arg);
+    assert_true(begin + count <= tape.nops);
+    return count <= limit;
+}
+
+static int tensor(enum tensor_class cls, unsigned flags, int64_t rows, int64_t columns)
+{
+    return tape_tensor(&tape, &(struct tensor){.label = "t",
+                                               .layer = -1,
+                                               .type = DT_BF16,
+                                               .cls = cls,
+                                               .flags = flags,
+                                               .ndim = 2,
+                                               .dim = {rows, columns},
+                                               .view_of = -1,
+                                               .owner = -1});
+}
+
+static int rows(unsigned flags) { return tensor(CLASS_ACT, flags, ROWS, WIDTH); }
+
+/* Rows that are still there afterwards, so that no result takes their bytes. */
+static int given(void) { return rows(TENSOR_INPUT | TENSOR_OUTPUT); }
+
+static void linear(int x)
+{
+    struct op op = tape_op(OP_LINEAR, -1);
+    op.in[LINEAR_X] = x, op.in[LINEAR_W] = tensor(CLASS_PARAM, TENSOR_KEPT, WIDTH, WIDTH);
+    op.out[LINEAR_Y] = rows(TENSOR_OUTPUT);
+    tape_append(&tape, &op);
+}
+
+static int norm(int x)
+{
+    struct op op = tape_op(OP_NORM, -1);
+    op.in[NORM_X] = x, op.in[NORM_W] = tensor(CLASS_PARAM, TENSOR_KEPT, 1, WIDTH);
+    op.out[NORM_Y] = rows(0), op.out[NORM_STAT] = tensor(CLASS_ACT, 0, ROWS, 1);
+    tape_append(&tape, &op);
+    return op.out[NORM_Y];
+}
+
+static int glu(int gate, int up)
+{
+    struct op op = tape_op(OP_GLU, -1);
+    op.in[GLU_GATE] = gate, op.in[GLU_UP] = up, op.out[GLU_H] = rows(0);
+    tape_append(&tape, &op);
+    return op.out[GLU_H];
+}
+
+/* All ops of the tape, laid out as for a device with its own memory. */
+static void lay_out(void)
+{
+    struct device_facts facts = {.align = 16};
+    struct plim_error err = {0};
+    facts_set_memory(&facts, false);
+    tape.loop_end = tape.nops;
+    struct layout_options options = {.facts = &facts, .accumulation = 1};
+    assert_int_equal(layout_make(&tape, &options, &layout, &err), PLIM_OK);
+}
+
+static int end_of(int begin) { return fuse_end(&tape, &layout, begin, tape.nops, can, NULL); }
+
+static int begin(void **state)
+{
+    (void)state;
+    tape_init(&tape);
+    limit = FUSE_MOST;
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    layout_release(&layout);
+    tape_release(&tape);
+    return 0;
+}
+
+static void test_a_norm_goes_with_the_linears_that_read_it(void **state)
+{
+    (void)state;
+    int y = norm(given());
+    linear(y), linear(y), linear(y);
+    lay_out();
+    assert_int_equal(end_of(0), 3);
+    assert_int_equal(end_of(1), 3); /* two linears of the same rows */
+    assert_int_equal(end_of(3), 4);
+    limit = 2;
+    assert_int_equal(end_of(0), 2);
+    limit = 1;
+    assert_int_equal(end_of(0), 1);
+    limit = FUSE_MOST;
+    assert_int_equal(fuse_end(&tape, &layout, 0, 2, can, NULL), 2);
+    tape.loop_end = 1; /* the rest is the update */
+    assert_int_equal(end_of(0), 1);
+}
+
+static void test_a_linear_of_other_rows_stays_alone(void **state)
+{
+    (void)state;
+    int x = given(), other = given();
+    norm(x);
+    linear(other);
+    lay_out();
+    assert_int_equal(end_of(0), 1);
+}
+
+static void test_a_gated_unit_that_is_read_later_stays_alone(void **state)
+{
+    (void)state;
+    int h = glu(given(), given());
+    linear(h);
+    linear(given());
+    lay_out();
+    assert_int_equal(end_of(0), 2);
+    layout_release(&layout);
+    tape.ops[2].in[LINEAR_X] = h;
+    lay_out();
+    assert_int_equal(end_of(0), 3);
+    limit = 2; /* the second linear would read what is not written */
+    assert_int_equal(end_of(0), 1);
+}
+
+static void test_bytes_that_others_read_forbid_it(void **state)
+{
+    (void)state;
+    int x = given(), y = norm(x);
+    linear(y);
+    lay_out();
+    const struct op *second = &tape.ops[1];
+    assert_int_equal(end_of(0), 2);
+    int64_t *out = &layout.offset[second->out[LINEAR_Y]], place = *out;
+    *out = layout.offset[x] + 16;
+    assert_int_equal(end_of(0), 1);
+    *out = layout.offset[tape.ops[0].out[NORM_STAT]]; /* read by nobody: the kernel leaves it out */
+    assert_int_equal(end_of(0), 2);
+    *out = place;
+    assert_int_equal(end_of(0), 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_norm_goes_with_the_linears_that_read_it, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_linear_of_other_rows_stays_alone, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_gated_unit_that_is_read_later_stays_alone, begin, end),
+        cmocka_unit_test_setup_teardown(test_bytes_that_others_read_forbid_it, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
