@@ -213,7 +213,7 @@ static void bench(const struct bench *b, enum dtype x, struct threads *team)
 {
     struct run *r = calloc(1, sizeof *r);
     if (!r) exit(1);
-    const struct kernel *kernel = &device_cpu_kernels()[b->kind];
+    const struct kernel *kernel = device_cpu_kernels()[b->kind];
     r->op.kind = b->kind, r->op.attr = b->attr;
     r->call.op = &r->op;
     r->call.team = team;

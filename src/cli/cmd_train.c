@@ -148,7 +148,7 @@ static void print_profile(const struct trainer *t)
     fprintf(stderr, "%-12s %10s %7s\n", "op", "seconds", "share");
     for (int k = 0; k < OP_KIND_COUNT; k++)
         if (t->op_seconds[k] > 0)
-            fprintf(stderr, "%-12s %10.3f %6.1f%%\n", op_row(k)->name, t->op_seconds[k],
+            fprintf(stderr, "%-12s %10.3f %6.1f%%\n", op_name(k), t->op_seconds[k],
                     100 * t->op_seconds[k] / all);
     fprintf(stderr, "%-12s %10.6f %6.3f%%\n", "watching", t->watch.seconds, 100 * t->watch.seconds / all);
 }

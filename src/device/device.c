@@ -10,13 +10,13 @@ void device_describe(const struct tape *tape, const struct op *op, const struct 
         desc[OP_MAX_IN + i] = op->out[i] >= 0 ? &tape->tensors[op->out[i]] : NULL;
 }
 
-size_t device_table_workspace(const struct kernel *kernels, const struct tape *tape, const struct op *op,
-                              int threads)
+size_t device_table_workspace(const struct kernel *const *kernels, const struct tape *tape,
+                              const struct op *op, int threads)
 {
     const struct tensor *desc[OPERANDS];
-    if (!kernels[op->kind].workspace) return 0;
+    if (!kernels[op->kind] || !kernels[op->kind]->workspace) return 0;
     device_describe(tape, op, desc);
-    return kernels[op->kind].workspace(desc, op, threads);
+    return kernels[op->kind]->workspace(desc, op, threads);
 }
 
 size_t device_workspace(const struct device *dev, const struct tape *tape, const struct op *op)

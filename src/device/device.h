@@ -137,7 +137,7 @@ struct device_ops {
 struct device {
     const struct device_ops *ops;
     struct device_facts facts;
-    const struct kernel *kernels; /* by op kind */
+    const struct kernel *const *kernels; /* by op kind; NULL: it has none */
     /* By tier, owned by the device. Where device memory is the process's own, device and host are one ledger. */
     struct ledger *ledger[TIER_COUNT];
     struct comm *comm;    /* the ranks that work beside it, borrowed; NULL: it is alone */
@@ -156,13 +156,13 @@ bool device_cuda_peek(int index, struct device_facts *out); /* struct backend, p
 #define DEVICE_CUDA_LEAST 80
 
 /* The CPU's kernels, by op kind: for ops that other devices leave to their host. */
-const struct kernel *device_cpu_kernels(void);
+const struct kernel *const *device_cpu_kernels(void);
 
 /* Workspace of an op on this device, as the planner counts it. */
 size_t device_workspace(const struct device *dev, const struct tape *tape, const struct op *op);
 /* The same by a table of kernels alone. */
-size_t device_table_workspace(const struct kernel *kernels, const struct tape *tape, const struct op *op,
-                              int threads);
+size_t device_table_workspace(const struct kernel *const *kernels, const struct tape *tape,
+                              const struct op *op, int threads);
 /* Operands of an op as kernels get them: of in[0..], then of out[0..]; NULL when absent. */
 void device_describe(const struct tape *tape, const struct op *op, const struct tensor **desc);
 

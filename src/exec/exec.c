@@ -37,11 +37,11 @@ enum plim_status exec_open(struct exec *exec, struct device *device, const struc
         if (op_moves(op) && !is_open(exec, op))
             return plim_fail(err, PLIM_UNSUPPORTED, "device %s cannot move tensors to and from tier %s",
                              device->ops->name, tier_name(lower_tier(tape, op)));
-        bool known = op->attr.on_host ? device->ops->run_host && device_cpu_kernels()[op->kind].run
-                                      : device->kernels[op->kind].run != NULL;
+        bool known = op->attr.on_host ? device->ops->run_host && device_cpu_kernels()[op->kind]
+                                      : device->kernels[op->kind] != NULL;
         if (op_computes(op) && !known)
             return plim_fail(err, PLIM_UNSUPPORTED, "device %s has no kernel for op %s", device->ops->name,
-                             op_row(op->kind)->name);
+                             op_name(op->kind));
     }
     return PLIM_OK;
 }
@@ -53,7 +53,7 @@ static enum plim_status tell_op(const struct exec *exec, int i, enum plim_status
     char name[160];
     const struct op *op = &exec->tape->ops[i];
     if (status == PLIM_OK || !err) return status;
-    return plim_fail(err, status, "%s; op %d, %s of %s", err->text, i, op_row(op->kind)->name,
+    return plim_fail(err, status, "%s; op %d, %s of %s", err->text, i, op_name(op->kind),
                      tape_tensor_name(exec->tape, op->in[MOVE_FROM], name, sizeof name));
 }
 

@@ -216,8 +216,8 @@ void report_peak(const struct plan_report *r, struct strbuf *out)
     const struct tape *tape = &r->plan->tape;
     int at = r->plan->layout.peak_op;
     if (at < 0 || at >= tape->nops) return;
-    strbuf_addf(out, "at the peak, op %d of %d (%s, in %s)", at + 1, tape->nops,
-                op_row(tape->ops[at].kind)->name, parts[tape->ops[at].part]);
+    strbuf_addf(out, "at the peak, op %d of %d (%s, in %s)", at + 1, tape->nops, op_name(tape->ops[at].kind),
+                parts[tape->ops[at].part]);
 }
 
 void report_larger_device(const struct plan_report *r, struct strbuf *out)

@@ -224,7 +224,7 @@ const char *snapshot_op_name(const struct snapshot *s, int index, char buf[SNAPS
     int id = -1;
     for (int k = 0; k < OP_MAX_OUT && id < 0; k++) id = op->out[k];
     for (int k = 0; k < OP_MAX_IN && id < 0; k++) id = op->in[k];
-    int n = snprintf(buf, SNAPSHOT_NAME, "%s ", op_row(op->kind)->name);
+    int n = snprintf(buf, SNAPSHOT_NAME, "%s ", op_name(op->kind));
     if (id >= 0) tape_tensor_name(&s->plan->tape, id, buf + n, SNAPSHOT_NAME - (size_t)n);
     return buf;
 }
@@ -296,7 +296,7 @@ static void put_op(const struct snapshot *s, int i, struct json_writer *w)
     const struct op_span *measured = s->run && s->run->ops ? &s->run->ops[i] : NULL;
     json_begin_object(w, NULL);
     json_str(w, "name", snapshot_op_name(s, i, name));
-    json_str(w, "kind", op_row(op->kind)->name);
+    json_str(w, "kind", op_name(op->kind));
     json_str(w, "part", snapshot_part_name(op->part));
     if (op->layer >= 0) json_int(w, "layer", op->layer);
     json_str(w, "lane", snapshot_lane_name(s->span[i].lane));

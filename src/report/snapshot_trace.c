@@ -98,7 +98,7 @@ static void put_op(struct trace *t, enum process process, const struct op_span *
     const struct op *op = &t->s->plan->tape.ops[i];
     if (op->kind == OP_HOLD || span->seconds < 0) return;
     begin_event(t, "X", snapshot_op_name(t->s, i, name), process, 1 + (int)t->s->span[i].lane);
-    json_str(&t->w, "cat", op_row(op->kind)->name);
+    json_str(&t->w, "cat", op_name(op->kind));
     put_time(t, span->start, span->start + span->seconds);
     json_begin_object(&t->w, "args");
     json_int(&t->w, "op", i);

@@ -2,10 +2,15 @@
 #include "tape/op_cost.h"
 #include "tape/pass_grad.h"
 
+#define NAME(kind, name, kernels) [OP_##kind] = #name,
+static const char *const names[OP_KIND_COUNT] = {OP_KINDS(NAME)};
+#undef NAME
+
+const char *op_name(int kind) { return names[kind]; }
+
 const struct op_row op_rows[OP_KIND_COUNT] = {
     [OP_EMBED] =
         {
-            .name = "embed",
             .cls = OP_CLASS_COMPUTE,
             .in = {[EMBED_IDS] = "i#R", [EMBED_W] = "xVC", [EMBED_ADD] = "x#RC?"},
             .out = {[EMBED_Y] = "x#RC"},
@@ -15,7 +20,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_NORM] =
         {
-            .name = "norm",
             .cls = OP_CLASS_COMPUTE,
             .in = {[NORM_X] = "x#RC", [NORM_W] = "xC", [NORM_BIAS] = "xC?"},
             .out = {[NORM_Y] = "x#RC", [NORM_STAT] = "f#RS"},
@@ -24,7 +28,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_LINEAR] =
         {
-            .name = "linear",
             .cls = OP_CLASS_COMPUTE,
             .in = {[LINEAR_X] = "x#RK", [LINEAR_W] = "wMK", [LINEAR_BIAS] = "xM?", [LINEAR_ADD] = "x#RM?"},
             .out = {[LINEAR_Y] = "x#RM"},
@@ -34,7 +37,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ROPE_TABLE] =
         {
-            .name = "rope_table",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ROPE_TABLE_POS] = "iBT", [ROPE_TABLE_INV_FREQ] = "fE"},
             .out = {[ROPE_TABLE_TABLE] = "f#BT2E"},
@@ -42,7 +44,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ROPE] =
         {
-            .name = "rope",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ROPE_X] = "xBTHD", [ROPE_TABLE] = "fBTE"},
             .out = {[ROPE_Y] = "xBTHD"},
@@ -52,7 +53,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ATTN] =
         {
-            .name = "attn",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ATTN_Q] = "xBTHD",
                    [ATTN_K] = "xBSKD",
@@ -67,7 +67,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_GLU] =
         {
-            .name = "glu",
             .cls = OP_CLASS_COMPUTE,
             .in = {[GLU_GATE] = "j#N", [GLU_UP] = "x#N?"},
             .out = {[GLU_H] = "x#N"},
@@ -78,7 +77,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ACT] =
         {
-            .name = "act",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ACT_X] = "x#N"},
             .out = {[ACT_Y] = "x#N"},
@@ -89,7 +87,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ADD] =
         {
-            .name = "add",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ADD_A] = "x#N", [ADD_B] = "x#N"},
             .out = {[ADD_Y] = "x#N"},
@@ -98,7 +95,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ROW_GATE] =
         {
-            .name = "row_gate",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ROW_GATE_X] = "x#RC", [ROW_GATE_GATE] = "x#R", [ROW_GATE_ADD] = "x#RC?"},
             .out = {[ROW_GATE_Y] = "x#RC"},
@@ -107,14 +103,12 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ROW_GATE_BWD] =
         {
-            .name = "row_gate_bwd",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ROW_GATE_BWD_DY] = "x#RC", [ROW_GATE_BWD_X] = "x#RC", [ROW_GATE_BWD_GATE] = "x#R"},
             .out = {[ROW_GATE_BWD_DX] = "x#RC", [ROW_GATE_BWD_DGATE] = "x#R"},
         },
     [OP_DROPOUT] =
         {
-            .name = "dropout",
             .cls = OP_CLASS_COMPUTE,
             .in = {[DROPOUT_X] = "x#N", [DROPOUT_SCALARS] = "fZ", [DROPOUT_ADD] = "x#N?"},
             .out = {[DROPOUT_Y] = "x#N"},
@@ -123,7 +117,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_XENT] =
         {
-            .name = "xent",
             .cls = OP_CLASS_COMPUTE,
             .in = {[XENT_LOGITS] = "x#RV", [XENT_TARGETS] = "i#R", [XENT_SCALARS] = "fZ"},
             .out = {[XENT_LOSS] = "d2", [XENT_DLOGITS] = "x#RV?", [XENT_HITS] = "d1?"},
@@ -131,7 +124,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_KV_APPEND] =
         {
-            .name = "kv_append",
             .cls = OP_CLASS_COMPUTE,
             .in = {[KV_APPEND_K] = "xBTKD",
                    [KV_APPEND_V] = "xBTKD",
@@ -143,7 +135,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_KV_PUT] =
         {
-            .name = "kv_put",
             .cls = OP_CLASS_COMPUTE,
             .in = {[KV_PUT_K] = "xBTKD",
                    [KV_PUT_V] = "xBTKD",
@@ -155,7 +146,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ATTN_PAGED] =
         {
-            .name = "attn_paged",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ATTN_PAGED_Q] = "xBTHD",
                    [ATTN_PAGED_POOL] = "xPLKE",
@@ -166,7 +156,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_SAMPLE] =
         {
-            .name = "sample",
             .cls = OP_CLASS_COMPUTE,
             .in = {[SAMPLE_LOGITS] = "x#RV", [SAMPLE_ROWS] = "iRP", [SAMPLE_SEEN] = "iL2?"},
             .out = {[SAMPLE_TOKEN] = "i#R",
@@ -176,7 +165,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_KV_PUT8] =
         {
-            .name = "kv_put8",
             .cls = OP_CLASS_COMPUTE,
             .in = {[KV_PUT_K] = "xBTKD",
                    [KV_PUT_V] = "xBTKD",
@@ -188,7 +176,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ATTN_PAGED8] =
         {
-            .name = "attn_paged8",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ATTN_PAGED_Q] = "xBTHD",
                    [ATTN_PAGED_POOL] = "qPLKE",
@@ -199,7 +186,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_LINEAR_Q] =
         {
-            .name = "linear_q",
             .cls = OP_CLASS_COMPUTE,
             .in = {[LINEAR_Q_X] = "x#RK",
                    [LINEAR_Q_W] = "qQ",
@@ -211,7 +197,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_EMBED_Q] =
         {
-            .name = "embed_q",
             .cls = OP_CLASS_COMPUTE,
             .in = {[EMBED_Q_IDS] = "i#R", [EMBED_Q_W] = "qQ"},
             .out = {[EMBED_Q_Y] = "x#RC"},
@@ -219,7 +204,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_EXPERT_LINEAR_Q] =
         {
-            .name = "expert_linear_q",
             .cls = OP_CLASS_COMPUTE,
             .in = {[EXPERT_LINEAR_Q_X] = "x#RK", [EXPERT_LINEAR_Q_W] = "qQ", [EXPERT_LINEAR_Q_ENDS] = "iE"},
             .out = {[EXPERT_LINEAR_Q_Y] = "x#RM"},
@@ -227,7 +211,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_SPLIT3] =
         {
-            .name = "split3",
             .cls = OP_CLASS_COMPUTE,
             .in = {[SPLIT3_X] = "xBTL", [SPLIT3_TABLE] = "fBTE?"},
             .out = {[SPLIT3_Q] = "xBTHD", [SPLIT3_K] = "xBTKD", [SPLIT3_V] = "xBTKD"},
@@ -235,7 +218,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ROUTE] =
         {
-            .name = "route",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ROUTE_LOGITS] = "x#RE", [ROUTE_LENGTHS] = "iB?"},
             .out = {[ROUTE_WEIGHT] = "fRK",
@@ -247,7 +229,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_DISPATCH] =
         {
-            .name = "dispatch",
             .cls = OP_CLASS_COMPUTE,
             .in = {[DISPATCH_X] = "x#RC", [DISPATCH_PLACE] = "iRK", [DISPATCH_WEIGHT] = "fRK?"},
             .out = {[DISPATCH_Y] = "x#RKC"},
@@ -256,7 +237,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_EXPERT_LINEAR] =
         {
-            .name = "expert_linear",
             .cls = OP_CLASS_COMPUTE,
             .in = {[EXPERT_LINEAR_X] = "x#RK", [EXPERT_LINEAR_W] = "xEMK", [EXPERT_LINEAR_ENDS] = "iE"},
             .out = {[EXPERT_LINEAR_Y] = "x#RM"},
@@ -265,7 +245,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_COMBINE] =
         {
-            .name = "combine",
             .cls = OP_CLASS_COMPUTE,
             .in = {[COMBINE_X] = "x#RKC",
                    [COMBINE_PLACE] = "iRK",
@@ -277,7 +256,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ROUTER_LOSS] =
         {
-            .name = "router_loss",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ROUTER_LOSS_STAT] = "fL3E", [ROUTER_LOSS_SCALARS] = "fZ"},
             .out = {[ROUTER_LOSS_LOSS] = "d3", [ROUTER_LOSS_LOAD] = "fLE", [ROUTER_LOSS_FACTOR] = "f2E"},
@@ -285,7 +263,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_EMBED_BWD] =
         {
-            .name = "embed_bwd",
             .cls = OP_CLASS_COMPUTE,
             .in = {[EMBED_BWD_IDS] = "i#R", [EMBED_BWD_DY] = "x#RC"},
             .out = {[EMBED_BWD_DW] = "eVC"},
@@ -293,7 +270,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_NORM_BWD] =
         {
-            .name = "norm_bwd",
             .cls = OP_CLASS_COMPUTE,
             .in = {[NORM_BWD_DY] = "x#RC",
                    [NORM_BWD_X] = "x#RC",
@@ -305,7 +281,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_LINEAR_DX] =
         {
-            .name = "linear_dx",
             .cls = OP_CLASS_COMPUTE,
             .in = {[LINEAR_DX_DY] = "x#RM", [LINEAR_DX_W] = "wMK", [LINEAR_DX_ADD] = "x#RK?"},
             .out = {[LINEAR_DX_DX] = "x#RK"},
@@ -314,7 +289,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_LINEAR_DW] =
         {
-            .name = "linear_dw",
             .cls = OP_CLASS_COMPUTE,
             .in = {[LINEAR_DW_DY] = "x#RM", [LINEAR_DW_X] = "x#RK"},
             .out = {[LINEAR_DW_DW] = "gMK", [LINEAR_DW_DBIAS] = "eM?"},
@@ -322,7 +296,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ATTN_BWD] =
         {
-            .name = "attn_bwd",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ATTN_BWD_DO] = "xBTHD",
                    [ATTN_BWD_Q] = "xBTHD",
@@ -342,7 +315,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_GLU_BWD] =
         {
-            .name = "glu_bwd",
             .cls = OP_CLASS_COMPUTE,
             .in = {[GLU_BWD_DH] = "x#N", [GLU_BWD_GATE] = "j#N", [GLU_BWD_UP] = "x#N?"},
             .out = {[GLU_BWD_DGATE] = "j#N", [GLU_BWD_DUP] = "x#N?", [GLU_BWD_H] = "x#N?"},
@@ -353,7 +325,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ACT_BWD] =
         {
-            .name = "act_bwd",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ACT_BWD_DY] = "x#N", [ACT_BWD_X] = "x#N"},
             .out = {[ACT_BWD_DX] = "x#N", [ACT_BWD_Y] = "x#N?"},
@@ -362,14 +333,12 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_JOIN3] =
         {
-            .name = "join3",
             .cls = OP_CLASS_COMPUTE,
             .in = {[JOIN3_Q] = "xBTHD", [JOIN3_K] = "xBTKD", [JOIN3_V] = "xBTKD", [JOIN3_TABLE] = "fBTE?"},
             .out = {[JOIN3_X] = "xBTL"},
         },
     [OP_POOL] =
         {
-            .name = "pool",
             .cls = OP_CLASS_COMPUTE,
             .in = {[POOL_X] = "xBTC", [POOL_LENGTHS] = "iB?"},
             .out = {[POOL_Y] = "eBC", [POOL_STAT] = "fB"},
@@ -377,7 +346,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_POOL_BWD] =
         {
-            .name = "pool_bwd",
             .cls = OP_CLASS_COMPUTE,
             .in = {[POOL_BWD_DY] = "xBC",
                    [POOL_BWD_Y] = "xBC",
@@ -387,7 +355,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ROUTE_BWD] =
         {
-            .name = "route_bwd",
             .cls = OP_CLASS_COMPUTE,
             .in = {[ROUTE_BWD_DWEIGHT] = "fRK",
                    [ROUTE_BWD_LOGITS] = "x#RE",
@@ -399,7 +366,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_EXPERT_LINEAR_DX] =
         {
-            .name = "expert_linear_dx",
             .cls = OP_CLASS_COMPUTE,
             .in = {[EXPERT_LINEAR_DX_DY] = "x#RM",
                    [EXPERT_LINEAR_DX_W] = "xEMK",
@@ -411,7 +377,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_EXPERT_LINEAR_DW] =
         {
-            .name = "expert_linear_dw",
             .cls = OP_CLASS_COMPUTE,
             .in = {[EXPERT_LINEAR_DW_DY] = "x#RM",
                    [EXPERT_LINEAR_DW_X] = "x#RK",
@@ -421,14 +386,12 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_COMBINE_DW] =
         {
-            .name = "combine_dw",
             .cls = OP_CLASS_COMPUTE,
             .in = {[COMBINE_DW_DY] = "x#RC", [COMBINE_DW_X] = "x#RKC", [COMBINE_DW_PLACE] = "iRK"},
             .out = {[COMBINE_DW_DWEIGHT] = "fRK"},
         },
     [OP_SUMSQ] =
         {
-            .name = "sumsq",
             .cls = OP_CLASS_UPDATE,
             .in = {[SUMSQ_GRAD] = "e#N"},
             .out = {[SUMSQ_SUM] = "d1"},
@@ -436,14 +399,12 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_CLIP] =
         {
-            .name = "clip",
             .cls = OP_CLASS_UPDATE,
             .in = {[CLIP_SUMS] = "dG", [CLIP_SCALARS] = "fZ"},
             .out = {[CLIP_COEF] = "f4"},
         },
     [OP_ADAMW] =
         {
-            .name = "adamw",
             .cls = OP_CLASS_UPDATE,
             .in = {[ADAMW_P] = "x#N",
                    [ADAMW_G] = "e#N",
@@ -473,7 +434,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_SGD] =
         {
-            .name = "sgd",
             .cls = OP_CLASS_UPDATE,
             .in = {[SGD_P] = "x#N",
                    [SGD_G] = "e#N",
@@ -495,7 +455,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ADAMW8] =
         {
-            .name = "adamw8",
             .cls = OP_CLASS_UPDATE,
             .in = {[ADAMW8_P] = "x#N",
                    [ADAMW8_G] = "e#N",
@@ -534,7 +493,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_FACTOR_STAT] =
         {
-            .name = "factor_stat",
             .cls = OP_CLASS_UPDATE,
             .in = {[FACTOR_STAT_G] = "e#RC",
                    [FACTOR_STAT_ROW] = "fR",
@@ -548,7 +506,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_ADAFACTOR] =
         {
-            .name = "adafactor",
             .cls = OP_CLASS_UPDATE,
             .in = {[ADAFACTOR_P] = "x#RC",
                    [ADAFACTOR_G] = "e#RC",
@@ -573,7 +530,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_FETCH] =
         {
-            .name = "fetch",
             .cls = OP_CLASS_MOVE,
             .in = {[MOVE_FROM] = "y#N"},
             .out = {[MOVE_TO] = "y#N"},
@@ -581,7 +537,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_STORE] =
         {
-            .name = "store",
             .cls = OP_CLASS_MOVE,
             .in = {[MOVE_FROM] = "y#N"},
             .out = {[MOVE_TO] = "y#N"},
@@ -590,14 +545,12 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_HOLD] =
         {
-            .name = "hold",
             .cls = OP_CLASS_HOLD,
             .in = {"*", "*?", "*?", "*?", "*?", "*?", "*?", "*?", "*?", "*?"},
             .cost = cost_hold,
         },
     [OP_GATHER] =
         {
-            .name = "gather",
             .cls = OP_CLASS_COLLECTIVE,
             .in = {[MOVE_FROM] = "*"},
             .out = {[MOVE_TO] = "*"},
@@ -605,7 +558,6 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_REDUCE] =
         {
-            .name = "reduce",
             .cls = OP_CLASS_COLLECTIVE,
             .in = {[MOVE_FROM] = "*"},
             .out = {[MOVE_TO] = "*"},
@@ -614,14 +566,12 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
         },
     [OP_PIECE] =
         {
-            .name = "piece",
             .cls = OP_CLASS_COLLECTIVE,
             .in = {[MOVE_FROM] = "*"},
             .out = {[MOVE_TO] = "*"},
         },
     [OP_SUM] =
         {
-            .name = "sum",
             .cls = OP_CLASS_COLLECTIVE,
             .in = {[MOVE_FROM] = "*"},
             .out = {[MOVE_TO] = "*"},

@@ -253,65 +253,76 @@ enum sample_word {
 enum sample_mode { SAMPLE_NONE, SAMPLE_LIKELIEST, SAMPLE_DRAWN, SAMPLE_AS_GIVEN };
 enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
 
-enum op_kind {
-    OP_EMBED,
-    OP_NORM,
-    OP_LINEAR,
-    OP_ROPE_TABLE,
-    OP_ROPE,
-    OP_ATTN,
-    OP_GLU,
-    OP_ACT,
-    OP_ADD,
-    OP_ROW_GATE,
-    OP_ROW_GATE_BWD,
-    OP_DROPOUT,
-    OP_XENT,
-    OP_KV_APPEND,
-    OP_SPLIT3,
-    OP_ROUTE,
-    OP_DISPATCH,
-    OP_EXPERT_LINEAR,
-    OP_COMBINE,
-    OP_ROUTER_LOSS,
-    OP_EMBED_BWD,
-    OP_NORM_BWD,
-    OP_LINEAR_DX,
-    OP_LINEAR_DW,
-    OP_ATTN_BWD,
-    OP_GLU_BWD,
-    OP_ACT_BWD,
-    OP_JOIN3,
-    OP_POOL,
-    OP_POOL_BWD,
-    OP_ROUTE_BWD,
-    OP_EXPERT_LINEAR_DX,
-    OP_EXPERT_LINEAR_DW,
-    OP_COMBINE_DW,
-    OP_SUMSQ,
-    OP_CLIP,
-    OP_ADAMW,
-    OP_SGD,
-    OP_ADAMW8,
-    OP_FACTOR_STAT,
-    OP_ADAFACTOR,
-    OP_FETCH,
-    OP_STORE,
-    OP_HOLD,
-    OP_KV_PUT,
-    OP_ATTN_PAGED,
-    OP_SAMPLE,
-    OP_KV_PUT8,
-    OP_ATTN_PAGED8,
-    OP_GATHER,
-    OP_REDUCE,
-    OP_PIECE,
-    OP_SUM,
-    OP_LINEAR_Q,
-    OP_EMBED_Q,
-    OP_EXPERT_LINEAR_Q,
-    OP_KIND_COUNT
-};
+/* Every kind of op, and the only list of them: X(KIND, name, kernels). The enum, the names and each backend's table of kernels
+ * are made of it, so an op without a kernel does not link. kernels is
+ *   KERNEL    every backend has one: cpu_<name> and cuda_<name>
+ *   CPU_ONLY  the CPU alone has one so far
+ *   COPY      a copy between tiers
+ *   NONE      no kernel's work */
+#define OP_KINDS(X)                                                                                          \
+    X(EMBED, embed, KERNEL)                                                                                  \
+    X(NORM, norm, KERNEL)                                                                                    \
+    X(LINEAR, linear, KERNEL)                                                                                \
+    X(ROPE_TABLE, rope_table, KERNEL)                                                                        \
+    X(ROPE, rope, KERNEL)                                                                                    \
+    X(ATTN, attn, KERNEL)                                                                                    \
+    X(GLU, glu, KERNEL)                                                                                      \
+    X(ACT, act, KERNEL)                                                                                      \
+    X(ADD, add, KERNEL)                                                                                      \
+    X(ROW_GATE, row_gate, KERNEL)                                                                            \
+    X(ROW_GATE_BWD, row_gate_bwd, KERNEL)                                                                    \
+    X(DROPOUT, dropout, KERNEL)                                                                              \
+    X(XENT, xent, KERNEL)                                                                                    \
+    X(KV_APPEND, kv_append, KERNEL)                                                                          \
+    X(SPLIT3, split3, KERNEL)                                                                                \
+    X(ROUTE, route, KERNEL)                                                                                  \
+    X(DISPATCH, dispatch, KERNEL)                                                                            \
+    X(EXPERT_LINEAR, expert_linear, KERNEL)                                                                  \
+    X(COMBINE, combine, KERNEL)                                                                              \
+    X(ROUTER_LOSS, router_loss, KERNEL)                                                                      \
+    X(EMBED_BWD, embed_bwd, KERNEL)                                                                          \
+    X(NORM_BWD, norm_bwd, KERNEL)                                                                            \
+    X(LINEAR_DX, linear_dx, KERNEL)                                                                          \
+    X(LINEAR_DW, linear_dw, KERNEL)                                                                          \
+    X(ATTN_BWD, attn_bwd, KERNEL)                                                                            \
+    X(GLU_BWD, glu_bwd, KERNEL)                                                                              \
+    X(ACT_BWD, act_bwd, KERNEL)                                                                              \
+    X(JOIN3, join3, KERNEL)                                                                                  \
+    X(POOL, pool, KERNEL)                                                                                    \
+    X(POOL_BWD, pool_bwd, KERNEL)                                                                            \
+    X(ROUTE_BWD, route_bwd, KERNEL)                                                                          \
+    X(EXPERT_LINEAR_DX, expert_linear_dx, KERNEL)                                                            \
+    X(EXPERT_LINEAR_DW, expert_linear_dw, KERNEL)                                                            \
+    X(COMBINE_DW, combine_dw, KERNEL)                                                                        \
+    X(SUMSQ, sumsq, KERNEL)                                                                                  \
+    X(CLIP, clip, KERNEL)                                                                                    \
+    X(ADAMW, adamw, KERNEL)                                                                                  \
+    X(SGD, sgd, KERNEL)                                                                                      \
+    X(ADAMW8, adamw8, KERNEL)                                                                                \
+    X(FACTOR_STAT, factor_stat, KERNEL)                                                                      \
+    X(ADAFACTOR, adafactor, KERNEL)                                                                          \
+    X(FETCH, fetch, COPY)                                                                                    \
+    X(STORE, store, COPY)                                                                                    \
+    X(HOLD, hold, NONE)                                                                                      \
+    X(KV_PUT, kv_put, KERNEL)                                                                                \
+    X(ATTN_PAGED, attn_paged, KERNEL)                                                                        \
+    X(SAMPLE, sample, KERNEL)                                                                                \
+    X(KV_PUT8, kv_put8, KERNEL)                                                                              \
+    X(ATTN_PAGED8, attn_paged8, KERNEL)                                                                      \
+    X(GATHER, gather, NONE)                                                                                  \
+    X(REDUCE, reduce, NONE)                                                                                  \
+    X(PIECE, piece, NONE)                                                                                    \
+    X(SUM, sum, NONE)                                                                                        \
+    X(LINEAR_Q, linear_q, KERNEL)                                                                            \
+    X(EMBED_Q, embed_q, KERNEL)                                                                              \
+    X(EXPERT_LINEAR_Q, expert_linear_q, CPU_ONLY)
+
+#define OP_KIND_OF(kind, name, kernels) OP_##kind,
+enum op_kind { OP_KINDS(OP_KIND_OF) OP_KIND_COUNT };
+#undef OP_KIND_OF
+
+/* "linear_dx", for people and files. */
+const char *op_name(int kind);
 
 /* What kind of work an op is: which unit runs it, and what planner and passes may do with it. */
 enum op_class {
@@ -354,7 +365,6 @@ struct grad_pass;
  *
  * When an update is cut into slices of the parameter's rows, operands with N or R in their pattern are cut too. */
 struct op_row {
-    const char *name;
     enum op_class cls;
     const char *in[OP_MAX_IN], *out[OP_MAX_OUT];
     int shares

@@ -101,7 +101,7 @@ static bool bind_operand(struct binding *b, const char *pattern, const struct te
 static enum plim_status check_operand(struct binding *b, const struct tape *tape, const struct op *op,
                                       const char *pattern, int id, int round, struct plim_error *err)
 {
-    const char *name = op_row(op->kind)->name;
+    const char *name = op_name(op->kind);
     char text[160];
     if (id < 0) {
         if (strchr(pattern, '?')) return PLIM_OK;
@@ -182,11 +182,11 @@ enum plim_status op_check(const struct tape *tape, const struct op *op, struct p
         }
     }
     if (!parts_fill_rows(&b, op))
-        return plim_fail(err, PLIM_BUG, "op %s: q, k and v do not add up to a row", row->name);
+        return plim_fail(err, PLIM_BUG, "op %s: q, k and v do not add up to a row", op_name(op->kind));
     if (is_rotation(op) && !table_fits(&b))
-        return plim_fail(err, PLIM_BUG, "op %s: the table is wider than a head", row->name);
+        return plim_fail(err, PLIM_BUG, "op %s: the table is wider than a head", op_name(op->kind));
     if (!halves_agree(op))
-        return plim_fail(err, PLIM_BUG, "op %s: gate and up are neither two nor one", row->name);
+        return plim_fail(err, PLIM_BUG, "op %s: gate and up are neither two nor one", op_name(op->kind));
     const char *wrong = attributes_want(tape, op);
-    return wrong ? plim_fail(err, PLIM_BUG, "op %s: %s", row->name, wrong) : PLIM_OK;
+    return wrong ? plim_fail(err, PLIM_BUG, "op %s: %s", op_name(op->kind), wrong) : PLIM_OK;
 }

@@ -382,7 +382,7 @@ enum plim_status pass_grad(struct tape *tape, struct plim_error *err)
         if (op->part == PART_HEAD) continue;
         const struct op_row *row = op_row(op->kind);
         if (!row->grad) {
-            status = plim_fail(err, PLIM_BUG, "op %s has no gradient", row->name);
+            status = plim_fail(err, PLIM_BUG, "op %s has no gradient", op_name(op->kind));
             goto out;
         }
         row->grad(&pass, op);

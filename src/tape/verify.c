@@ -37,7 +37,7 @@ static enum plim_status check_place(const struct tape *tape, int index, struct p
         int id = i < OP_MAX_IN ? op->in[i] : op->out[i - OP_MAX_IN];
         if (id >= 0 && tape->tensors[id].tier != place)
             return plim_fail(err, PLIM_BUG, "op %d %s touches %s, which is on tier %s", index,
-                             op_row(op->kind)->name, tape_tensor_name(tape, id, name, sizeof name),
+                             op_name(op->kind), tape_tensor_name(tape, id, name, sizeof name),
                              tier_name(tape->tensors[id].tier));
     }
     return PLIM_OK;
@@ -52,7 +52,7 @@ static enum plim_status check_flow(const struct tape *tape, int index, bool *wri
         if (op->in[i] < 0) continue;
         if (!written[tape_root(tape, op->in[i])])
             return plim_fail(err, PLIM_BUG, "op %d %s reads %s before it is written", index,
-                             op_row(op->kind)->name, tape_tensor_name(tape, op->in[i], name, sizeof name));
+                             op_name(op->kind), tape_tensor_name(tape, op->in[i], name, sizeof name));
     }
     for (int i = 0; i < OP_MAX_OUT; i++) {
         if (op->out[i] < 0) continue;
@@ -63,7 +63,7 @@ static enum plim_status check_flow(const struct tape *tape, int index, bool *wri
                              tape_tensor_name(tape, root, name, sizeof name));
         if ((tape->tensors[root].flags & TENSOR_KEPT) && !may_write_kept(op))
             return plim_fail(err, PLIM_BUG, "op %d %s writes the kept tensor %s outside the update", index,
-                             op_row(op->kind)->name, tape_tensor_name(tape, root, name, sizeof name));
+                             op_name(op->kind), tape_tensor_name(tape, root, name, sizeof name));
         written[root] = true;
     }
     return PLIM_OK;

@@ -41,7 +41,7 @@ static void tell(struct numerics *n, const struct exec *exec, int op, int id, in
 {
     char name[200], line[400];
     snprintf(line, sizeof line, "numerics: step %lld: op %d %s writes %s (%s): %lld of %lld values %s",
-             (long long)n->trainer->step + 1, op, op_row(exec->tape->ops[op].kind)->name,
+             (long long)n->trainer->step + 1, op, op_name(exec->tape->ops[op].kind),
              tape_tensor_name(exec->tape, id, name, sizeof name), dtype_name(exec->tape->tensors[id].type),
              (long long)count, (long long)all, what);
     trainer_tell(n->trainer, &(struct train_event){.kind = TRAIN_NOTE, .text = line});

@@ -38,7 +38,7 @@ static void name_largest(const struct plan *plan, struct explanation *why)
     if (!has_plan(plan)) return;
     int id = largest_at_peak(plan), peak = plan->layout.peak_op;
     int64_t work = plan->layout.work_bytes ? plan->layout.work_bytes[peak] : 0;
-    snprintf(why->op, sizeof why->op, "%s", op_row(plan->tape.ops[peak].kind)->name);
+    snprintf(why->op, sizeof why->op, "%s", op_name(plan->tape.ops[peak].kind));
     if (id >= 0) {
         tape_tensor_name(&plan->tape, id, why->tensor, sizeof why->tensor);
         why->cls = tensor_class_name(plan->tape.tensors[id].cls);

@@ -81,7 +81,7 @@ static void test_attention(void **state)
             for (size_t k = 0; k < sizeof has / sizeof *has; k++) seen[k].n += has[k];
             op_case_release(&c);
         }
-        expect(op_row(kinds[d])->name, seen, sizeof seen / sizeof *seen);
+        expect(op_name(kinds[d]), seen, sizeof seen / sizeof *seen);
     }
 }
 
@@ -114,7 +114,7 @@ static void test_experts(void **state)
             for (size_t k = 0; k < sizeof has / sizeof *has; k++) seen[k].n += has[k];
             op_case_release(&c);
         }
-        expect(op_row(ops[o].kind)->name, seen, sizeof seen / sizeof *seen);
+        expect(op_name(ops[o].kind), seen, sizeof seen / sizeof *seen);
     }
 }
 

@@ -22,7 +22,7 @@ enum { FIRST };
 
 static const struct tensor *out_desc(const struct kernel_call *call) { return call_out(call, FIRST); }
 
-static void run_right(const struct kernel_call *call) { reference_kernels[call->op->kind].run(call); }
+static void run_right(const struct kernel_call *call) { reference_kernels[call->op->kind]->run(call); }
 
 static void writes_past_output(const struct kernel_call *call)
 {
@@ -293,11 +293,11 @@ enum { CASES = 60 };
 /* Whether some of a few cases of the op find the fault; without a fault all must pass. */
 static bool finds(int kind, kernel_run *fault)
 {
-    struct kernel kernels[OP_KIND_COUNT];
+    const struct kernel *kernels[OP_KIND_COUNT], wrong = {fault, reference_kernels[kind]->workspace};
     struct device dev = {.kernels = kernels};
     bool found = false;
     memcpy(kernels, reference_kernels, sizeof kernels);
-    kernels[kind].run = fault;
+    kernels[kind] = &wrong;
     for (int i = 0; i < CASES && !found; i++) {
         struct op_case c;
         op_case_make(&c, kind, 77, i);
@@ -420,7 +420,7 @@ static void ignored_attributes_are_found(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (!finds(rows[i].kind, rows[i].fault)) fail_msg("row %zu: %s", i, op_row(rows[i].kind)->name);
+        if (!finds(rows[i].kind, rows[i].fault)) fail_msg("row %zu: %s", i, op_name(rows[i].kind));
 }
 
 int main(void)

@@ -240,17 +240,17 @@ static void run_op(void **state, int kind)
 {
     const struct suite *suite = *state;
     struct seen seen = {0};
-    if (!suite->many->kernels[kind].run) {
+    if (!suite->many->kernels[kind]) {
         if (op_row(kind)->cls == OP_CLASS_MOVE)
             skip(); /* a device may leave copies to its transfer functions */
         if (kind == OP_EXPERT_LINEAR_Q && !suite->many->facts.unified_memory)
             skip(); /* and experts as their files have them (model/quantise.h) */
-        fail_msg("%s: the device has no kernel", op_row(kind)->name);
+        fail_msg("%s: the device has no kernel", op_name(kind));
     }
     for (int i = suite->first; i < suite->end; i++) run_case(suite, kind, i, &seen);
     print_message(
         "    %-11s %3d cases, worst error in units of the tolerance: f32 %.2f  bf16 %.2f  f16 %.2f\n",
-        op_row(kind)->name, suite->end - suite->first, seen.worst[DT_F32], seen.worst[DT_BF16],
+        op_name(kind), suite->end - suite->first, seen.worst[DT_F32], seen.worst[DT_BF16],
         seen.worst[DT_F16]);
     check_ways(suite, &seen);
 }

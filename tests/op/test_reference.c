@@ -36,7 +36,7 @@ static void check_gradient(struct probe *forward, int slot, const double *grad)
         x[i] = at;
         if (!(fabs(slope - grad[i]) <= 1e-7 * (1 + largest)))
             fail_msg("%s input %d element %lld: gradient %.12g, differences give %.12g",
-                     op_row(forward->op.kind)->name, slot, (long long)i, grad[i], slope);
+                     op_name(forward->op.kind), slot, (long long)i, grad[i], slope);
     }
 }
 

@@ -117,7 +117,7 @@ static void run(struct sliced *s, struct device *dev, int64_t begin, int64_t end
 {
     struct tensor desc[OPERANDS];
     struct kernel_call call = {.op = &s->op, .accumulate = begin > 0, .team = dev->team};
-    const struct kernel *kernel = &dev->kernels[s->op.kind];
+    const struct kernel *kernel = dev->kernels[s->op.kind];
     for (int i = 0; i < OPERANDS; i++) {
         char *base = i < OP_MAX_IN ? s->data[i] : out[i - OP_MAX_IN];
         if (!s->data[i]) continue;
@@ -154,7 +154,7 @@ static void check(int kind, enum dtype type, bool variant, struct device *dev)
     for (int i = 0; i < OP_MAX_OUT; i++) {
         if (!whole[i]) continue;
         if (memcmp(whole[i], parts[i], (size_t)tensor_bytes(&s.desc[OP_MAX_IN + i])))
-            fail_msg("%s %s: output %d of slices differs from that of the whole", op_row(kind)->name,
+            fail_msg("%s %s: output %d of slices differs from that of the whole", op_name(kind),
                      dtype_name(type), i);
         free(whole[i]), free(parts[i]);
     }

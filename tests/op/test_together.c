@@ -127,7 +127,7 @@ static void add_scratch(struct scene *s)
     for (int i = 0; i < TENSORS; i++) {
         const struct tensor *desc[OPERANDS];
         for (int k = 0; k < OPERANDS; k++) desc[k] = s->present[i][k] ? &s->desc[i][k] : NULL;
-        const struct kernel *kernel = &s->dev->kernels[s->op[i].kind];
+        const struct kernel *kernel = s->dev->kernels[s->op[i].kind];
         size_t bytes = 0;
         if (s->dev->ops->workspace)
             bytes = s->dev->ops->workspace(s->dev, desc, &s->op[i]);

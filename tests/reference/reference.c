@@ -244,60 +244,10 @@ static size_t run_workspace(const struct tensor *const *desc, const struct op *o
     return reference_bytes(desc);
 }
 
-#define ROW                                                                                                  \
-    {                                                                                                        \
-        run_kernel, run_workspace                                                                            \
-    }
-const struct kernel reference_kernels[OP_KIND_COUNT] = {
-    [OP_EMBED] = ROW,
-    [OP_NORM] = ROW,
-    [OP_LINEAR] = ROW,
-    [OP_ROPE_TABLE] = ROW,
-    [OP_ATTN] = ROW,
-    [OP_GLU] = ROW,
-    [OP_ACT] = ROW,
-    [OP_SPLIT3] = ROW,
-    [OP_ADD] = ROW,
-    [OP_ROW_GATE] = ROW,
-    [OP_ROW_GATE_BWD] = ROW,
-    [OP_XENT] = ROW,
-    [OP_KV_APPEND] = ROW,
-    [OP_EMBED_BWD] = ROW,
-    [OP_NORM_BWD] = ROW,
-    [OP_LINEAR_DX] = ROW,
-    [OP_LINEAR_DW] = ROW,
-    [OP_ATTN_BWD] = ROW,
-    [OP_GLU_BWD] = ROW,
-    [OP_ACT_BWD] = ROW,
-    [OP_JOIN3] = ROW,
-    [OP_SUMSQ] = ROW,
-    [OP_ROPE] = ROW,
-    [OP_DROPOUT] = ROW,
-    [OP_CLIP] = ROW,
-    [OP_ADAMW] = ROW,
-    [OP_SGD] = ROW,
-    [OP_ADAMW8] = ROW,
-    [OP_FACTOR_STAT] = ROW,
-    [OP_ADAFACTOR] = ROW,
-    [OP_ROUTE] = ROW,
-    [OP_DISPATCH] = ROW,
-    [OP_EXPERT_LINEAR] = ROW,
-    [OP_COMBINE] = ROW,
-    [OP_ROUTER_LOSS] = ROW,
-    [OP_ROUTE_BWD] = ROW,
-    [OP_EXPERT_LINEAR_DX] = ROW,
-    [OP_EXPERT_LINEAR_DW] = ROW,
-    [OP_COMBINE_DW] = ROW,
-    [OP_FETCH] = ROW,
-    [OP_STORE] = ROW,
-    [OP_POOL] = ROW,
-    [OP_POOL_BWD] = ROW,
-    [OP_KV_PUT] = ROW,
-    [OP_ATTN_PAGED] = ROW,
-    [OP_SAMPLE] = ROW,
-    [OP_KV_PUT8] = ROW,
-    [OP_ATTN_PAGED8] = ROW,
-    [OP_LINEAR_Q] = ROW,
-    [OP_EMBED_Q] = ROW,
-    [OP_EXPERT_LINEAR_Q] = ROW,
-};
+static const struct kernel kernel = {run_kernel, run_workspace};
+#define ROW_KERNEL(kind)   [OP_##kind] = &kernel,
+#define ROW_CPU_ONLY(kind) [OP_##kind] = &kernel,
+#define ROW_COPY(kind)     [OP_##kind] = &kernel,
+#define ROW_NONE(kind)
+#define ROW(kind, name, kernels) ROW_##kernels(kind)
+const struct kernel *const reference_kernels[OP_KIND_COUNT] = {OP_KINDS(ROW)};

@@ -52,6 +52,6 @@ void reference_load(struct ref_call *ref, const struct kernel_call *call, void *
 /* Round the outputs into the call's output operands. */
 void reference_store(const struct ref_call *ref, const struct kernel_call *call);
 
-extern const struct kernel reference_kernels[OP_KIND_COUNT];
+extern const struct kernel *const reference_kernels[OP_KIND_COUNT];
 
 #endif

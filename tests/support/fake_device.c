@@ -73,7 +73,7 @@ static void join(struct fake *f)
 
 static size_t work_bytes(const struct fake *f, const struct kernel_call *call)
 {
-    kernel_workspace *of = f->cpu->kernels[call->op->kind].workspace;
+    kernel_workspace *of = f->cpu->kernels[call->op->kind]->workspace;
     return of ? of(call->desc, call->op, f->device.facts.threads) : 0;
 }
 

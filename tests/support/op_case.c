@@ -267,7 +267,7 @@ void case_forward(struct op_case *c, int kind, const int *from, const int *to)
     for (int i = 0; to[i] >= 0; i++)
         call.desc[OP_MAX_IN + i] = op_case_in(c, to[i]), call.out[i] = c->in[to[i]];
     call.work = must_alloc(reference_bytes(call.desc));
-    reference_kernels[kind].run(&call);
+    reference_kernels[kind]->run(&call);
     free(call.work);
 }
 
@@ -385,7 +385,7 @@ static int put_operand(char *buf, size_t size, const struct tensor *t)
 
 const char *op_case_text(const struct op_case *c, char *buf, size_t size)
 {
-    int used = snprintf(buf, size, "%s case %d (OP_SEED=%llu): %s;", op_row(c->kind)->name, c->index,
+    int used = snprintf(buf, size, "%s case %d (OP_SEED=%llu): %s;", op_name(c->kind), c->index,
                         (unsigned long long)c->seed, c->note);
     for (int i = 0; i < OP_MAX_IN + OP_MAX_OUT && (size_t)used < size; i++) {
         const struct tensor *t = i < OP_MAX_IN ? op_case_in(c, i) : op_case_out(c, i - OP_MAX_IN);

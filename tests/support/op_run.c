@@ -135,7 +135,7 @@ static bool run_host(const struct op_case *c, struct device *dev, struct block *
     fill_call(&call, c, b, (char *)b->memory);
     call.team = dev->team;
     set_traps(b);
-    dev->kernels[c->kind].run(&call);
+    dev->kernels[c->kind]->run(&call);
     UNPOISON(b->memory, b->bytes);
     return true;
 }
@@ -185,7 +185,7 @@ static bool untouched(const struct block *b, char *why, size_t size)
 bool op_run(const struct op_case *c, struct device *dev, unsigned in_place, struct op_result *r, char *why,
             size_t size)
 {
-    const struct kernel *kernel = &dev->kernels[c->kind];
+    const struct kernel *kernel = dev->kernels[c->kind];
     struct kernel_call call;
     struct block b = {0};
     fill_desc(&call, c);

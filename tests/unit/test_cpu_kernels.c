@@ -276,7 +276,7 @@ static void rig_open(struct rig *r, const struct spec *spec, enum dtype x, const
 
 static void rig_run(struct rig *r, struct threads *team, bool accumulate)
 {
-    const struct kernel *kernel = &device_cpu_kernels()[r->spec->kind];
+    const struct kernel *kernel = device_cpu_kernels()[r->spec->kind];
     size_t bytes = kernel->workspace ? kernel->workspace(r->call.desc, &r->op, threads_count(team)) : 0;
     free(r->owned[SLOTS]);
     r->call.work = r->owned[SLOTS] = grab(bytes);

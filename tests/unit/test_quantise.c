@@ -201,7 +201,7 @@ static void run_reference(struct device *dev, struct kernel_call *call)
         return;
     }
     other.work = malloc(reference_bytes(call->desc));
-    reference_kernels[call->op->kind].run(&other);
+    reference_kernels[call->op->kind]->run(&other);
     free(other.work);
 }
 

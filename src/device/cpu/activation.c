@@ -145,3 +145,9 @@ void cpu_act(const struct kernel_call *call) { run(call, act_body); }
 void cpu_act_bwd(const struct kernel_call *call) { run(call, act_bwd_body); }
 
 void cpu_add(const struct kernel_call *call) { run(call, add_body); }
+
+CPU_KERNEL(glu, NULL);
+CPU_KERNEL(act, NULL);
+CPU_KERNEL(add, NULL);
+CPU_KERNEL(glu_bwd, NULL);
+CPU_KERNEL(act_bwd, NULL);

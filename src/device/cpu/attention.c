@@ -362,3 +362,5 @@ void cpu_attn(const struct kernel_call *call)
     threads_each(call->team, heads * f.blocks * f.pieces, 1, run_items, &f);
     if (f.parts_bytes) threads_each(call->team, heads * f.rows, 4, join_rows, &f);
 }
+
+CPU_KERNEL(attn, cpu_attn_workspace);

@@ -252,3 +252,5 @@ void cpu_attn_bwd(const struct kernel_call *call)
     }
     attn_grad_lines_add(a, pass.w.grad_lines, call);
 }
+
+CPU_KERNEL(attn_bwd, cpu_attn_bwd_workspace);

@@ -111,7 +111,7 @@ static size_t parts_bytes(const struct paged *a)
     return a->pieces > 1 ? (size_t)up(a->tokens * a->heads * a->pieces * part_floats(a) * 4, 64) : 0;
 }
 
-size_t cpu_attn_paged_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_attn_paged_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     struct paged a = shape_of(desc, op, threads);
     return parts_bytes(&a) + (size_t)threads * room_of(&a, NULL).bytes;
@@ -392,6 +392,8 @@ static void put_body(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
+void cpu_attn_paged8(const struct kernel_call *call) { cpu_attn_paged(call); }
+
 void cpu_kv_put(const struct kernel_call *call)
 {
     const struct tensor *k = call_in(call, KV_PUT_K), *pool = call_in(call, KV_PUT_POOL);
@@ -466,3 +468,8 @@ void cpu_kv_put8(const struct kernel_call *call)
     assert(p.d <= KV8_MOST);
     threads_each(call->team, k->dim[0] * k->dim[1], row_grain(2 * p.kv_heads * p.d), put8_body, &p);
 }
+
+CPU_KERNEL(kv_put, NULL);
+CPU_KERNEL(attn_paged, cpu_attn_paged_workspace);
+CPU_KERNEL(kv_put8, NULL);
+CPU_KERNEL(attn_paged8, cpu_attn_paged_workspace);

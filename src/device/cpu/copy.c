@@ -19,3 +19,5 @@ void cpu_copy(const struct kernel_call *call)
     struct kernel_call own = *call;
     threads_each(call->team, tensor_bytes(call_in(call, MOVE_FROM)), COPY_GRAIN, copy_body, &own);
 }
+
+CPU_KERNEL(copy, NULL);

@@ -13,61 +13,15 @@
 
 enum { ALIGN = 64 };
 
-static const struct kernel kernels[OP_KIND_COUNT] = {
-    [OP_EMBED] = {cpu_embed, NULL},
-    [OP_NORM] = {cpu_norm, NULL},
-    [OP_LINEAR] = {cpu_linear, cpu_linear_workspace},
-    [OP_LINEAR_Q] = {cpu_linear_q, cpu_linear_q_workspace},
-    [OP_EMBED_Q] = {cpu_embed_q, cpu_embed_q_workspace},
-    [OP_EXPERT_LINEAR_Q] = {cpu_expert_linear_q, cpu_expert_linear_q_workspace},
-    [OP_ROPE_TABLE] = {cpu_rope_table, NULL},
-    [OP_ATTN] = {cpu_attn, cpu_attn_workspace},
-    [OP_ROPE] = {cpu_rope, NULL},
-    [OP_DROPOUT] = {cpu_dropout, NULL},
-    [OP_GLU] = {cpu_glu, NULL},
-    [OP_ACT] = {cpu_act, NULL},
-    [OP_ADD] = {cpu_add, NULL},
-    [OP_ROW_GATE] = {cpu_row_gate, NULL},
-    [OP_ROW_GATE_BWD] = {cpu_row_gate_bwd, NULL},
-    [OP_XENT] = {cpu_xent, cpu_xent_workspace},
-    [OP_KV_APPEND] = {cpu_kv_append, NULL},
-    [OP_KV_PUT] = {cpu_kv_put, NULL},
-    [OP_ATTN_PAGED] = {cpu_attn_paged, cpu_attn_paged_workspace},
-    [OP_SAMPLE] = {cpu_sample, cpu_sample_workspace},
-    [OP_KV_PUT8] = {cpu_kv_put8, NULL},
-    [OP_ATTN_PAGED8] = {cpu_attn_paged, cpu_attn_paged_workspace},
-    [OP_SPLIT3] = {cpu_split3, NULL},
-    [OP_ROUTE] = {cpu_route, cpu_route_workspace},
-    [OP_DISPATCH] = {cpu_dispatch, NULL},
-    [OP_EXPERT_LINEAR] = {cpu_expert_linear, cpu_expert_linear_workspace},
-    [OP_COMBINE] = {cpu_combine, NULL},
-    [OP_ROUTER_LOSS] = {cpu_router_loss, NULL},
-    [OP_EMBED_BWD] = {cpu_embed_bwd, cpu_embed_bwd_workspace},
-    [OP_NORM_BWD] = {cpu_norm_bwd, cpu_norm_bwd_workspace},
-    [OP_LINEAR_DX] = {cpu_linear_dx, cpu_linear_dx_workspace},
-    [OP_LINEAR_DW] = {cpu_linear_dw, cpu_linear_dw_workspace},
-    [OP_ATTN_BWD] = {cpu_attn_bwd, cpu_attn_bwd_workspace},
-    [OP_GLU_BWD] = {cpu_glu_bwd, NULL},
-    [OP_ACT_BWD] = {cpu_act_bwd, NULL},
-    [OP_JOIN3] = {cpu_join3, NULL},
-    [OP_POOL] = {cpu_pool, cpu_pool_workspace},
-    [OP_POOL_BWD] = {cpu_pool_bwd, cpu_pool_bwd_workspace},
-    [OP_ROUTE_BWD] = {cpu_route_bwd, cpu_route_bwd_workspace},
-    [OP_EXPERT_LINEAR_DX] = {cpu_expert_linear_dx, cpu_expert_linear_workspace},
-    [OP_EXPERT_LINEAR_DW] = {cpu_expert_linear_dw, cpu_expert_linear_dw_workspace},
-    [OP_COMBINE_DW] = {cpu_combine_dw, NULL},
-    [OP_SUMSQ] = {cpu_sumsq, cpu_sumsq_workspace},
-    [OP_CLIP] = {cpu_clip, NULL},
-    [OP_ADAMW] = {cpu_adamw, NULL},
-    [OP_SGD] = {cpu_sgd, NULL},
-    [OP_ADAMW8] = {cpu_adamw8, NULL},
-    [OP_FACTOR_STAT] = {cpu_factor_stat, cpu_factor_stat_workspace},
-    [OP_ADAFACTOR] = {cpu_adafactor, NULL},
-    [OP_FETCH] = {cpu_copy, NULL},
-    [OP_STORE] = {cpu_copy, NULL},
-};
+/* Made of the list of ops; each kernel's file has its CPU_KERNEL. */
+#define ROW_KERNEL(kind, name)   [OP_##kind] = &cpu_kernel_##name,
+#define ROW_CPU_ONLY(kind, name) [OP_##kind] = &cpu_kernel_##name,
+#define ROW_COPY(kind, name)     [OP_##kind] = &cpu_kernel_copy,
+#define ROW_NONE(kind, name)
+#define ROW(kind, name, kernels) ROW_##kernels(kind, name)
+static const struct kernel *const kernels[OP_KIND_COUNT] = {OP_KINDS(ROW)};
 
-const struct kernel *device_cpu_kernels(void) { return kernels; }
+const struct kernel *const *device_cpu_kernels(void) { return kernels; }
 
 /* Below this there is no point in starting. */
 #define LEAST_ADDRESSES ((size_t)8 << 20)
@@ -106,7 +60,7 @@ static enum plim_status cpu_write(struct device *dev, size_t offset, const void 
 static void cpu_run(struct device *dev, struct kernel_call *call)
 {
     call->team = dev->team;
-    kernels[call->op->kind].run(call);
+    kernels[call->op->kind]->run(call);
 }
 
 static enum plim_status cpu_sync(struct device *dev, struct plim_error *err)

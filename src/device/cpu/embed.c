@@ -170,10 +170,13 @@ void cpu_embed_bwd(const struct kernel_call *call)
         narrow_bwd(&e, call);
 }
 
-size_t cpu_embed_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_embed_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     (void)op, (void)threads;
     const struct tensor *dw = desc[OP_MAX_IN + EMBED_BWD_DW];
     if (dw->type == DT_F32) return 0;
     return (size_t)(dw->dim[0] + tensor_count(desc[EMBED_BWD_IDS])) * sizeof(int32_t);
 }
+
+CPU_KERNEL(embed, NULL);
+CPU_KERNEL(embed_bwd, cpu_embed_bwd_workspace);

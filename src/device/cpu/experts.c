@@ -206,7 +206,7 @@ void cpu_expert_linear_dw(const struct kernel_call *call)
 }
 
 /* How many rows an expert gets is data: the scratch is for any number of them. */
-size_t cpu_expert_linear_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_expert_linear_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     bool dx = op->kind == OP_EXPERT_LINEAR_DX;
     const struct tensor *w = desc[dx ? EXPERT_LINEAR_DX_W : EXPERT_LINEAR_W], *x = desc[EXPERT_LINEAR_X];
@@ -214,10 +214,18 @@ size_t cpu_expert_linear_workspace(const struct tensor *const *desc, const struc
     return gemm_workspace_most(tensor_count(x) / k, n, k, w->type, w->type, threads);
 }
 
-size_t cpu_expert_linear_dw_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_expert_linear_dw_workspace(const struct tensor *const *desc, const struct op *op,
+                                             int threads)
 {
     (void)op;
     const struct tensor *dw = desc[OP_MAX_IN + EXPERT_LINEAR_DW_DW], *dy = desc[EXPERT_LINEAR_DW_DY];
     int64_t m = dw->dim[1], n = dw->dim[2];
     return gemm_workspace_most(m, n, tensor_count(dy) / m, dy->type, dw->type, threads);
 }
+
+CPU_KERNEL(dispatch, NULL);
+CPU_KERNEL(expert_linear, cpu_expert_linear_workspace);
+CPU_KERNEL(combine, NULL);
+CPU_KERNEL(expert_linear_dx, cpu_expert_linear_workspace);
+CPU_KERNEL(expert_linear_dw, cpu_expert_linear_dw_workspace);
+CPU_KERNEL(combine_dw, NULL);

@@ -166,7 +166,7 @@ void cpu_factor_stat(const struct kernel_call *call)
     if (s.col) factor[FACTOR_MEAN] = (float)s.mean;
 }
 
-size_t cpu_factor_stat_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_factor_stat_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     (void)op, (void)threads;
     int64_t n = tensor_count(desc[FACTOR_STAT_G]), rows = tensor_count(desc[FACTOR_STAT_ROW]);
@@ -174,3 +174,5 @@ size_t cpu_factor_stat_workspace(const struct tensor *const *desc, const struct 
     int64_t blocks = blocks_of(rows, rows_per_block(rows));
     return BLOCKS * sizeof(double) + (size_t)(2 * blocks * (n / rows)) * sizeof(float);
 }
+
+CPU_KERNEL(factor_stat, cpu_factor_stat_workspace);

@@ -1,4 +1,4 @@
-/* kernels.h - every kernel of the CPU backend; cpu_device.c puts them into the table by op kind.
+/* kernels.h - every kernel of the CPU backend, by the list of ops; cpu_device.c has the table.
  *
  * What each computes is said in tape/op.h. Here is what all of them keep:
  *  1. Results do not depend on the number of threads: every sum has a fixed order, whoever computes it.
@@ -19,54 +19,21 @@
 
 #define KERNEL_ROW_BLOCK 256
 
-kernel_run cpu_embed, cpu_embed_bwd;
-kernel_workspace cpu_embed_bwd_workspace;
+/* cpu_<name> of every op, and its place in the table. */
+#define DECLARE_KERNEL(name)                                                                                 \
+    kernel_run cpu_##name;                                                                                   \
+    extern const struct kernel cpu_kernel_##name;
+#define DECLARE_CPU_ONLY(name) DECLARE_KERNEL(name)
+#define DECLARE_COPY(name)
+#define DECLARE_NONE(name)
+#define DECLARE(kind, name, kernels) DECLARE_##kernels(name)
+OP_KINDS(DECLARE)
+DECLARE_KERNEL(copy) /* fetch and store */
+#undef DECLARE
 
-kernel_run cpu_norm, cpu_norm_bwd;
-kernel_workspace cpu_norm_bwd_workspace;
+/* Beside each kernel: CPU_KERNEL(xent, cpu_xent_workspace); NULL: it needs none. */
+#define CPU_KERNEL(name, workspace) const struct kernel cpu_kernel_##name = {cpu_##name, workspace}
 
-kernel_run cpu_linear, cpu_linear_dx, cpu_linear_dw;
-kernel_workspace cpu_linear_workspace, cpu_linear_dx_workspace, cpu_linear_dw_workspace;
-
-kernel_run cpu_linear_q, cpu_embed_q, cpu_expert_linear_q;
-kernel_workspace cpu_linear_q_workspace, cpu_embed_q_workspace, cpu_expert_linear_q_workspace;
-
-kernel_run cpu_rope_table, cpu_rope, cpu_split3, cpu_join3;
-
-kernel_run cpu_attn, cpu_attn_bwd;
 kernel_workspace cpu_attn_workspace, cpu_attn_bwd_workspace;
-
-kernel_run cpu_glu, cpu_glu_bwd, cpu_act, cpu_act_bwd, cpu_add;
-
-kernel_run cpu_row_gate, cpu_row_gate_bwd;
-
-kernel_run cpu_dropout;
-
-kernel_run cpu_pool, cpu_pool_bwd;
-kernel_workspace cpu_pool_workspace, cpu_pool_bwd_workspace;
-kernel_run cpu_route, cpu_route_bwd, cpu_router_loss;
-kernel_workspace cpu_route_workspace, cpu_route_bwd_workspace;
-
-kernel_run cpu_dispatch, cpu_combine, cpu_combine_dw, cpu_expert_linear, cpu_expert_linear_dx,
-    cpu_expert_linear_dw;
-kernel_workspace cpu_expert_linear_workspace,
-    cpu_expert_linear_dw_workspace; /* of expert_linear and its dx; of dw */
-
-kernel_run cpu_xent;
-kernel_workspace cpu_xent_workspace;
-
-kernel_run cpu_kv_append, cpu_kv_put;
-kernel_run cpu_attn_paged, cpu_kv_put8;
-kernel_workspace cpu_attn_paged_workspace;
-kernel_run cpu_sample;
-kernel_workspace cpu_sample_workspace;
-
-kernel_run cpu_sumsq, cpu_clip, cpu_adamw, cpu_sgd, cpu_adamw8, cpu_adafactor;
-kernel_workspace cpu_sumsq_workspace;
-
-kernel_run cpu_factor_stat;
-kernel_workspace cpu_factor_stat_workspace;
-
-kernel_run cpu_copy; /* fetch and store */
 
 #endif

@@ -45,3 +45,5 @@ void cpu_kv_append(const struct kernel_call *call)
     };
     threads_each(call->team, k->dim[0] * k->dim[1], row_grain(2 * width), append_body, &a);
 }
+
+CPU_KERNEL(kv_append, NULL);

@@ -59,7 +59,7 @@ void cpu_linear(const struct kernel_call *call)
     gemm_run(&g, call->work, call->team);
 }
 
-size_t cpu_linear_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_linear_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     struct shape s = shape_of(desc[LINEAR_W], op, desc[LINEAR_X]);
     return workspace_of(op)(s.rows, s.out, s.in, desc[LINEAR_X]->type, desc[OP_MAX_IN + LINEAR_Y]->type,
@@ -92,7 +92,7 @@ void cpu_linear_dx(const struct kernel_call *call)
     gemm_run(&g, call->work, call->team);
 }
 
-size_t cpu_linear_dx_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_linear_dx_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     struct shape s = shape_of(desc[LINEAR_DX_W], op, desc[OP_MAX_IN + LINEAR_DX_DX]);
     return workspace_of(op)(s.rows, s.in, s.out, desc[LINEAR_DX_DY]->type,
@@ -168,7 +168,7 @@ void cpu_linear_dw(const struct kernel_call *call)
     gemm_run(&g, call->work, call->team);
 }
 
-size_t cpu_linear_dw_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_linear_dw_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     struct shape s = shape_of(desc[OP_MAX_IN + LINEAR_DW_DW], op, desc[LINEAR_DW_X]);
     bool kn = op->attr.weight_kn;
@@ -179,3 +179,7 @@ size_t cpu_linear_dw_workspace(const struct tensor *const *desc, const struct op
                ? bias
                : gemm; /* one after the other in the same bytes */
 }
+
+CPU_KERNEL(linear, cpu_linear_workspace);
+CPU_KERNEL(linear_dx, cpu_linear_dx_workspace);
+CPU_KERNEL(linear_dw, cpu_linear_dw_workspace);

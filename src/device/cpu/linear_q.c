@@ -215,7 +215,7 @@ void cpu_linear_q(const struct kernel_call *call)
     run_product(&p, call, 1);
 }
 
-size_t cpu_linear_q_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_linear_q_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     int64_t k = quantised_columns(&op->attr, tensor_bytes(desc[LINEAR_Q_W]));
     return product_workspace(tensor_count(desc[LINEAR_Q_X]) / k, k, threads);
@@ -235,7 +235,8 @@ void cpu_expert_linear_q(const struct kernel_call *call)
     run_product(&p, call, experts);
 }
 
-size_t cpu_expert_linear_q_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_expert_linear_q_workspace(const struct tensor *const *desc, const struct op *op,
+                                            int threads)
 {
     int64_t experts = desc[EXPERT_LINEAR_Q_ENDS]->dim[0];
     int64_t k = quantised_columns(&op->attr, tensor_bytes(desc[EXPERT_LINEAR_Q_W]) / experts);
@@ -272,8 +273,12 @@ void cpu_embed_q(const struct kernel_call *call)
     threads_each(call->team, tensor_count(call_in(call, EMBED_Q_IDS)), 1, embed_body, &copy);
 }
 
-size_t cpu_embed_q_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_embed_q_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     int64_t k = quantised_columns(&op->attr, tensor_bytes(desc[EMBED_Q_W]));
     return (size_t)(threads * k) * sizeof(float);
 }
+
+CPU_KERNEL(linear_q, cpu_linear_q_workspace);
+CPU_KERNEL(embed_q, cpu_embed_q_workspace);
+CPU_KERNEL(expert_linear_q, cpu_expert_linear_q_workspace);

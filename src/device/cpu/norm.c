@@ -154,10 +154,13 @@ void cpu_norm_bwd(const struct kernel_call *call)
     threads_each(call->team, n.columns, COMBINE, combine_body, &n);
 }
 
-size_t cpu_norm_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_norm_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     (void)op, (void)threads;
     int64_t columns = tensor_count(desc[NORM_BWD_W]), sums = desc[OP_MAX_IN + NORM_BWD_DBIAS] ? 2 : 1;
     return (size_t)(blocks_of(tensor_count(desc[NORM_BWD_X]) / columns, NORM_BLOCK) * sums * columns) *
            sizeof(float);
 }
+
+CPU_KERNEL(norm, NULL);
+CPU_KERNEL(norm_bwd, cpu_norm_bwd_workspace);

@@ -43,7 +43,7 @@ void cpu_sumsq(const struct kernel_call *call)
     for (int64_t i = 0; i < blocks; i++) *sum += s.partial[i];
 }
 
-size_t cpu_sumsq_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_sumsq_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     (void)op, (void)threads;
     return (size_t)blocks_of(tensor_count(desc[SUMSQ_GRAD]), SUMSQ_BLOCK) * sizeof(double);
@@ -280,3 +280,10 @@ void cpu_adafactor(const struct kernel_call *call)
     else
         threads_each(call->team, n, SPAN_GRAIN, adafactor_each, &u);
 }
+
+CPU_KERNEL(sumsq, cpu_sumsq_workspace);
+CPU_KERNEL(clip, NULL);
+CPU_KERNEL(adamw, NULL);
+CPU_KERNEL(sgd, NULL);
+CPU_KERNEL(adamw8, NULL);
+CPU_KERNEL(adafactor, NULL);

@@ -128,3 +128,8 @@ void cpu_join3(const struct kernel_call *call)
                        .part = {call->in[JOIN3_Q], call->in[JOIN3_K], call->in[JOIN3_V]},
                        .join = true});
 }
+
+CPU_KERNEL(rope_table, NULL);
+CPU_KERNEL(rope, NULL);
+CPU_KERNEL(split3, NULL);
+CPU_KERNEL(join3, NULL);

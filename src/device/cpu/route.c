@@ -171,7 +171,7 @@ void cpu_route(const struct kernel_call *call)
     threads_each(call->team, blocks, 1, place_body, &r);
 }
 
-size_t cpu_route_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_route_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     (void)op;
     int64_t experts = tensor_count(desc[OP_MAX_IN + ROUTE_ENDS]),
@@ -280,9 +280,13 @@ void cpu_route_bwd(const struct kernel_call *call)
     threads_each(call->team, count, row_grain(experts), unroute_body, &u);
 }
 
-size_t cpu_route_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_route_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     (void)op;
     int64_t experts = tensor_count(desc[ROUTE_BWD_LOGITS]) / desc[ROUTE_BWD_DWEIGHT]->dim[0];
     return experts > LINE ? (size_t)(2 * threads * experts) * sizeof(float) : 0;
 }
+
+CPU_KERNEL(route, cpu_route_workspace);
+CPU_KERNEL(router_loss, NULL);
+CPU_KERNEL(route_bwd, cpu_route_bwd_workspace);

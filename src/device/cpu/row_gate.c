@@ -73,3 +73,6 @@ void cpu_row_gate_bwd(const struct kernel_call *call)
                            .columns = tensor_count(x) / rows};
     threads_each(call->team, rows, row_grain(g.columns), gate_bwd_body, &g);
 }
+
+CPU_KERNEL(row_gate, NULL);
+CPU_KERNEL(row_gate_bwd, NULL);

@@ -18,7 +18,7 @@ static double number_of(const int32_t *words)
     return x;
 }
 
-size_t cpu_sample_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_sample_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     int64_t vocab = last_dim(desc[SAMPLE_LOGITS]);
     (void)op, (void)threads;
@@ -83,3 +83,5 @@ void cpu_sample(const struct kernel_call *call)
         tell(call, r, row, token[r], values);
     }
 }
+
+CPU_KERNEL(sample, cpu_sample_workspace);

@@ -116,10 +116,12 @@ void cpu_xent(const struct kernel_call *call)
     }
 }
 
-size_t cpu_xent_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_xent_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     int64_t rows = tensor_count(desc[XENT_TARGETS]);
     size_t losses = (size_t)rows * sizeof(double) * (desc[OP_MAX_IN + XENT_HITS] ? 2 : 1);
     if (!(op->attr.cap > 0) || rows == 0) return losses;
     return losses + (size_t)(threads * tensor_count(desc[XENT_LOGITS]) / rows) * sizeof(float);
 }
+
+CPU_KERNEL(xent, cpu_xent_workspace);

@@ -58,7 +58,7 @@ static bool nothing(const struct attn *a) { return !a->batch || !a->time || !a->
 
 } // namespace
 
-extern "C" int cuda_attn(const struct cuda_queue *queue, const struct kernel_call *call)
+extern "C" int cuda_attn_ours(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     struct attn a = attn_of(call_in(call, ATTN_Q), call_in(call, ATTN_K), call_in(call, ATTN_BIAS), call->op);
     if (nothing(&a)) return 0;
@@ -87,7 +87,7 @@ static int bias_gradient(const struct cuda_queue *queue, struct attn *a, const s
                           call_out(call, ATTN_BWD_DBIAS)->type, call->accumulate);
 }
 
-extern "C" int cuda_attn_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
+extern "C" int cuda_attn_bwd_ours(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     struct attn a =
         attn_of(call_in(call, ATTN_BWD_Q), call_in(call, ATTN_BWD_K), call_in(call, ATTN_BWD_BIAS), call->op);

@@ -72,16 +72,26 @@ static enum plim_status run_cudnn(struct cuda_attention *a, const struct attenti
     return cudnn_attention_backward(a->cudnn, s, &io, call->work, NULL);
 }
 
-int cuda_attention_run(struct cuda_attention *a, const struct cuda_queue *queue,
-                       const struct kernel_call *call)
+/* cuDNN's, where it has a plan for the call; false: ours has to do it. */
+static bool is_cudnns(const struct cuda_queue *queue, const struct kernel_call *call)
 {
+    struct cuda_attention *a = queue->attention;
     struct attention_shape s = shape_of(call->desc, call->op);
-    if (has_plan(a, &s, call)) {
-        if (run_cudnn(a, &s, call) == PLIM_OK) return 0;
-        a->off = true;
-        cudaGetLastError(); /* cuDNN's, not that of the launch below */
-    }
-    return call->op->kind == OP_ATTN ? cuda_attn(queue, call) : cuda_attn_bwd(queue, call);
+    if (!has_plan(a, &s, call)) return false;
+    if (run_cudnn(a, &s, call) == PLIM_OK) return true;
+    a->off = true;
+    cudaGetLastError(); /* cuDNN's, not that of the launch that follows */
+    return false;
+}
+
+int cuda_attn(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return is_cudnns(queue, call) ? 0 : cuda_attn_ours(queue, call);
+}
+
+int cuda_attn_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return is_cudnns(queue, call) ? 0 : cuda_attn_bwd_ours(queue, call);
 }
 
 enum plim_status cuda_attention_open(const struct cuda_queue *queue, struct cuda_attention **out,

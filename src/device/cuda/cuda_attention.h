@@ -23,8 +23,4 @@ size_t cuda_attention_cudnn(const struct cuda_attention *attention);
 
 void cuda_attention_tune(struct cuda_attention *attention, const struct kernel_call *call);
 
-/* attn or attn_bwd; a cudaError_t as an int. */
-int cuda_attention_run(struct cuda_attention *attention, const struct cuda_queue *queue,
-                       const struct kernel_call *call);
-
 #endif

@@ -185,7 +185,7 @@ static bool measure_host(struct threads *team, struct calibration *out)
             call.out[i] = call.in[in], call.desc[OP_MAX_IN + i] = &t[in];
         }
         call.in[ADAMW_SCALARS] = scalars, call.desc[ADAMW_SCALARS] = &list;
-        kernel_run *run = device_cpu_kernels()[OP_ADAMW].run;
+        kernel_run *run = device_cpu_kernels()[OP_ADAMW]->run;
         run(&call);
         double start = clock_seconds();
         run(&call);

@@ -24,138 +24,45 @@ static void note(struct cuda *cuda, int code, const char *where)
 
 /* --- the table of kernels -------------------------------------------------------------------------------- */
 
-#define LAUNCH(launch)                                                                                       \
-    static void launch##_run(const struct kernel_call *call)                                                 \
-    {                                                                                                        \
-        struct cuda *cuda = call->backend;                                                                   \
-        note(cuda, launch(&cuda->queue, call), op_row(call->op->kind)->name);                                \
-    }
-#define LAUNCHERS(X)                                                                                         \
-    X(cuda_norm)                                                                                             \
-    X(cuda_rope_table)                                                                                       \
-    X(cuda_rope)                                                                                             \
-    X(cuda_dropout)                                                                                          \
-    X(cuda_pool)                                                                                             \
-    X(cuda_pool_bwd)                                                                                         \
-    X(cuda_glu)                                                                                              \
-    X(cuda_act)                                                                                              \
-    X(cuda_add)                                                                                              \
-    X(cuda_row_gate)                                                                                         \
-    X(cuda_row_gate_bwd)                                                                                     \
-    X(cuda_xent)                                                                                             \
-    X(cuda_kv_append)                                                                                        \
-    X(cuda_kv_put)                                                                                           \
-    X(cuda_attn_paged)                                                                                       \
-    X(cuda_sample)                                                                                           \
-    X(cuda_kv_put8)                                                                                          \
-    X(cuda_attn_paged8)                                                                                      \
-    X(cuda_split3)                                                                                           \
-    X(cuda_embed_bwd)                                                                                        \
-    X(cuda_norm_bwd)                                                                                         \
-    X(cuda_glu_bwd)                                                                                          \
-    X(cuda_act_bwd)                                                                                          \
-    X(cuda_join3)                                                                                            \
-    X(cuda_sumsq)                                                                                            \
-    X(cuda_clip)                                                                                             \
-    X(cuda_adamw)                                                                                            \
-    X(cuda_sgd)                                                                                              \
-    X(cuda_adamw8)                                                                                           \
-    X(cuda_factor_stat)                                                                                      \
-    X(cuda_adafactor)                                                                                        \
-    X(cuda_route)                                                                                            \
-    X(cuda_dispatch)                                                                                         \
-    X(cuda_expert_linear)                                                                                    \
-    X(cuda_combine)                                                                                          \
-    X(cuda_router_loss)                                                                                      \
-    X(cuda_route_bwd)                                                                                        \
-    X(cuda_expert_linear_dx)                                                                                 \
-    X(cuda_expert_linear_dw)                                                                                 \
-    X(cuda_combine_dw)                                                                                       \
-    X(cuda_embed_q)                                                                                          \
-    X(cuda_copy)
-LAUNCHERS(LAUNCH)
+#define LAUNCH_KERNEL(kind, name) [OP_##kind] = cuda_##name,
+#define LAUNCH_CPU_ONLY(kind, name)
+#define LAUNCH_COPY(kind, name)                                                                              \
+    [OP_##kind] = cuda_copy, /* within the device; between tiers: fetch and store */
+#define LAUNCH_NONE(kind, name)
+#define LAUNCH(kind, name, kernels) LAUNCH_##kernels(kind, name)
+static cuda_launch *const launches[OP_KIND_COUNT] = {OP_KINDS(LAUNCH)};
 
-static void cuda_linear_run(const struct kernel_call *call)
+static bool is_product(int kind)
 {
-    struct cuda *cuda = call->backend;
-    cuda->chain = cuda_linear_is_few(call->desc, call->op);
-    int code = cuda_matmul_run(cuda->matmul, &cuda->queue, call);
-    note(cuda, code, code ? cuda_matmul_words(cuda->matmul) : NULL);
+    return kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW || kind == OP_LINEAR_Q;
 }
 
-static void cuda_embed_run(const struct kernel_call *call)
+/* Linears and embeddings of few rows begin a chain (begin_chained). */
+static bool begins_chain(const struct kernel_call *call)
 {
-    struct cuda *cuda = call->backend;
-    cuda->chain = cuda->chain || tensor_count(call_in(call, EMBED_IDS)) <= CUDA_FEW_ROWS;
-    note(cuda, cuda_embed(&cuda->queue, call), "embed");
+    if (call->op->kind == OP_EMBED) return tensor_count(call_in(call, EMBED_IDS)) <= CUDA_FEW_ROWS;
+    return call->op->kind == OP_LINEAR && cuda_linear_is_few(call->desc, call->op);
 }
 
-static void cuda_linear_q_run(const struct kernel_call *call)
+static void launch(const struct kernel_call *call)
 {
     struct cuda *cuda = call->backend;
-    int code = cuda_matmul_quantised(cuda->matmul, &cuda->queue, call);
-    note(cuda, code, code ? cuda_matmul_words(cuda->matmul) : NULL);
-}
-
-static void cuda_attention_op_run(const struct kernel_call *call)
-{
-    struct cuda *cuda = call->backend;
-    note(cuda, cuda_attention_run(cuda->attention, &cuda->queue, call), op_row(call->op->kind)->name);
+    int kind = call->op->kind, code = launches[kind](&cuda->queue, call);
+    if (kind == OP_EMBED)
+        cuda->chain = cuda->chain || begins_chain(call);
+    else if (is_product(kind) && kind != OP_LINEAR_Q)
+        cuda->chain = begins_chain(call);
+    note(cuda, code, code && is_product(kind) ? cuda_matmul_words(cuda->queue.matmul) : op_name(kind));
 }
 
 /* Scratch is cuda_workspace's. */
-const struct kernel cuda_kernels[OP_KIND_COUNT] = {
-    [OP_EMBED] = {cuda_embed_run, NULL},
-    [OP_NORM] = {cuda_norm_run, NULL},
-    [OP_LINEAR] = {cuda_linear_run, NULL},
-    [OP_LINEAR_Q] = {cuda_linear_q_run, NULL},
-    [OP_EMBED_Q] = {cuda_embed_q_run, NULL},
-    [OP_ROPE_TABLE] = {cuda_rope_table_run, NULL},
-    [OP_ATTN] = {cuda_attention_op_run, NULL},
-    [OP_ROPE] = {cuda_rope_run, NULL},
-    [OP_DROPOUT] = {cuda_dropout_run, NULL},
-    [OP_GLU] = {cuda_glu_run, NULL},
-    [OP_ACT] = {cuda_act_run, NULL},
-    [OP_ADD] = {cuda_add_run, NULL},
-    [OP_ROW_GATE] = {cuda_row_gate_run, NULL},
-    [OP_ROW_GATE_BWD] = {cuda_row_gate_bwd_run, NULL},
-    [OP_XENT] = {cuda_xent_run, NULL},
-    [OP_KV_APPEND] = {cuda_kv_append_run, NULL},
-    [OP_KV_PUT] = {cuda_kv_put_run, NULL},
-    [OP_ATTN_PAGED] = {cuda_attn_paged_run, NULL},
-    [OP_SAMPLE] = {cuda_sample_run, NULL},
-    [OP_KV_PUT8] = {cuda_kv_put8_run, NULL},
-    [OP_ATTN_PAGED8] = {cuda_attn_paged8_run, NULL},
-    [OP_SPLIT3] = {cuda_split3_run, NULL},
-    [OP_EMBED_BWD] = {cuda_embed_bwd_run, NULL},
-    [OP_NORM_BWD] = {cuda_norm_bwd_run, NULL},
-    [OP_LINEAR_DX] = {cuda_linear_run, NULL},
-    [OP_LINEAR_DW] = {cuda_linear_run, NULL},
-    [OP_ATTN_BWD] = {cuda_attention_op_run, NULL},
-    [OP_GLU_BWD] = {cuda_glu_bwd_run, NULL},
-    [OP_ACT_BWD] = {cuda_act_bwd_run, NULL},
-    [OP_JOIN3] = {cuda_join3_run, NULL},
-    [OP_POOL] = {cuda_pool_run, NULL},
-    [OP_POOL_BWD] = {cuda_pool_bwd_run, NULL},
-    [OP_ROUTE] = {cuda_route_run, NULL},
-    [OP_DISPATCH] = {cuda_dispatch_run, NULL},
-    [OP_EXPERT_LINEAR] = {cuda_expert_linear_run, NULL},
-    [OP_COMBINE] = {cuda_combine_run, NULL},
-    [OP_ROUTER_LOSS] = {cuda_router_loss_run, NULL},
-    [OP_ROUTE_BWD] = {cuda_route_bwd_run, NULL},
-    [OP_EXPERT_LINEAR_DX] = {cuda_expert_linear_dx_run, NULL},
-    [OP_EXPERT_LINEAR_DW] = {cuda_expert_linear_dw_run, NULL},
-    [OP_COMBINE_DW] = {cuda_combine_dw_run, NULL},
-    [OP_SUMSQ] = {cuda_sumsq_run, NULL},
-    [OP_CLIP] = {cuda_clip_run, NULL},
-    [OP_ADAMW] = {cuda_adamw_run, NULL},
-    [OP_SGD] = {cuda_sgd_run, NULL},
-    [OP_ADAMW8] = {cuda_adamw8_run, NULL},
-    [OP_FACTOR_STAT] = {cuda_factor_stat_run, NULL},
-    [OP_ADAFACTOR] = {cuda_adafactor_run, NULL},
-    [OP_FETCH] = {cuda_copy_run, NULL}, /* within the device; between tiers: fetch and store below */
-    [OP_STORE] = {cuda_copy_run, NULL},
-};
+static const struct kernel launched = {launch, NULL};
+#define ROW_KERNEL(kind) [OP_##kind] = &launched,
+#define ROW_CPU_ONLY(kind)
+#define ROW_COPY(kind) [OP_##kind] = &launched,
+#define ROW_NONE(kind)
+#define ROW(kind, name, kernels) ROW_##kernels(kind)
+const struct kernel *const cuda_kernels[OP_KIND_COUNT] = {OP_KINDS(ROW)};
 
 /* Kinds of which several are one launch; NULL: one by one. */
 static cuda_launch_many *const many[OP_KIND_COUNT] = {
@@ -281,7 +188,7 @@ static enum plim_status cuda_read_end(struct device *dev, int slot, void *host, 
 static void await_copies(struct cuda *cuda, const struct kernel_call *call)
 {
     struct cuda_transfer *tr = cuda->transfer;
-    size_t work = cuda_workspace(cuda_attention_card(cuda->attention), call->desc, call->op);
+    size_t work = cuda_workspace(cuda_attention_card(cuda->queue.attention), call->desc, call->op);
     int code = 0;
     for (int k = 0; k < OP_MAX_IN && !code; k++)
         if (call->in[k])
@@ -308,7 +215,7 @@ static void cuda_run(struct device *dev, struct kernel_call *call)
     call->backend = dev;
     begin_chained(cuda, call);
     await_copies(cuda, call);
-    cuda_kernels[call->op->kind].run(call);
+    launch(call);
     cuda->queue.follows = false;
 }
 
@@ -345,9 +252,9 @@ static void cuda_run_many(struct device *dev, struct kernel_call *calls, int cou
     cuda->chain = false;
     for (int i = 0; i < count; i++) await_copies(cuda, &calls[i]);
     if (many[kind])
-        note(cuda, many[kind](&cuda->queue, calls, count), op_row(kind)->name);
+        note(cuda, many[kind](&cuda->queue, calls, count), op_name(kind));
     else
-        for (int i = 0; i < count; i++) cuda_kernels[kind].run(&calls[i]);
+        for (int i = 0; i < count; i++) launch(&calls[i]);
 }
 
 static void cuda_fill(struct device *dev, size_t offset, size_t bytes, enum device_fill with)
@@ -369,8 +276,8 @@ static void cuda_tune(struct device *dev, struct kernel_call *call)
     int kind = call->op->kind;
     /* What timing chooses may differ from run to run, and with it the order of a sum. */
     if (!call->op->attr.repeatable && (kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW))
-        cuda_matmul_tune(cuda->matmul, &cuda->queue, call);
-    if (kind == OP_ATTN || kind == OP_ATTN_BWD) cuda_attention_tune(cuda->attention, call);
+        cuda_matmul_tune(cuda->queue.matmul, &cuda->queue, call);
+    if (kind == OP_ATTN || kind == OP_ATTN_BWD) cuda_attention_tune(cuda->queue.attention, call);
 }
 
 static size_t cuda_used(struct device *dev)
@@ -479,7 +386,7 @@ static void cuda_store(struct device *dev, size_t offset, size_t host_offset, si
 
 static void cuda_run_host(struct device *dev, struct kernel_call *call)
 {
-    note(cuda_of(dev), cuda_transfer_run(cuda_of(dev)->transfer, call), op_row(call->op->kind)->name);
+    note(cuda_of(dev), cuda_transfer_run(cuda_of(dev)->transfer, call), op_name(call->op->kind));
 }
 
 static enum plim_status cuda_host_wait(struct device *dev, size_t host_offset, size_t bytes,
@@ -526,7 +433,7 @@ static bool cuda_is_idle(struct device *dev)
 
 static size_t cuda_scratch(const struct device *dev, const struct tensor *const *desc, const struct op *op)
 {
-    return cuda_workspace(cuda_attention_card(((const struct cuda *)dev)->attention), desc, op);
+    return cuda_workspace(cuda_attention_card(((const struct cuda *)dev)->queue.attention), desc, op);
 }
 
 static void cuda_close(struct device *dev)
@@ -537,8 +444,8 @@ static void cuda_close(struct device *dev)
         if (cuda->transfer) wait_for_all(cuda); /* opening may have failed before it */
         cuda_staging_close(&cuda->staging);
         cuda_transfer_close(cuda->transfer);
-        cuda_attention_close(cuda->attention);
-        cuda_matmul_close(cuda->matmul);
+        cuda_attention_close(cuda->queue.attention);
+        cuda_matmul_close(cuda->queue.matmul);
         for (int i = 0; i < DEVICE_READS; i++)
             if (cuda->reads[i].done) cudaEventDestroy((cudaEvent_t)cuda->reads[i].done);
         cudaStreamDestroy(stream_of(cuda));

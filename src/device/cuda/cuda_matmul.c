@@ -328,8 +328,9 @@ static int add_in_place(const struct cuda_queue *queue, struct product *p)
     return (int)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)queue->stream);
 }
 
-int cuda_matmul_run(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct kernel_call *call)
+static int run(const struct cuda_queue *queue, const struct kernel_call *call)
 {
+    struct cuda_matmul *mm = queue->matmul;
     if (cuda_linear_is_few(call->desc, call->op)) return multiply_few(queue, call);
     struct product p = product_of(call);
     int moved = call->op->attr.repeatable ? add_in_place(queue, &p) : 0;
@@ -342,6 +343,16 @@ int cuda_matmul_run(struct cuda_matmul *mm, const struct cuda_queue *queue, cons
     int64_t width = tensor_count(db);
     return cuda_column_sum(queue, call->in[LINEAR_DW_DY], dy->type, tensor_count(dy) / width, width,
                            call->out[LINEAR_DW_DBIAS], db->type, call->accumulate, after_workspace(call));
+}
+
+int cuda_linear(const struct cuda_queue *queue, const struct kernel_call *call) { return run(queue, call); }
+int cuda_linear_dx(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return run(queue, call);
+}
+int cuda_linear_dw(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return run(queue, call);
 }
 
 /* --- weights in blocks ----------------------------------------------------------------------------------- */
@@ -378,9 +389,9 @@ static int multiply_part(struct cuda_matmul *mm, const struct cuda_queue *queue,
     return code;
 }
 
-int cuda_matmul_quantised(struct cuda_matmul *mm, const struct cuda_queue *queue,
-                          const struct kernel_call *call)
+int cuda_linear_q(const struct cuda_queue *queue, const struct kernel_call *call)
 {
+    struct cuda_matmul *mm = queue->matmul;
     const struct op_attr *attr = &call->op->attr;
     const struct tensor *y = call_out(call, LINEAR_Q_Y);
     int64_t m = quantised_lines(attr), rows = tensor_count(y) / m;

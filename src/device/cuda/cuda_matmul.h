@@ -1,9 +1,9 @@
-/* cuda_matmul.h - linear, linear_dx and linear_dw through cuBLASLt; small ones and linear of few rows are our own.
+/* cuda_matmul.h - linear, linear_dx and linear_dw through cuBLASLt; small ones and linear of few rows are our own. linear_q:
+ * few rows by our own kernel, many with lines of the weight made into numbers first.
  *
- *     struct cuda_matmul *matmul;
- *     cuda_matmul_open(&api, &matmul, &err);
- *     int code = cuda_matmul_run(matmul, &queue, &call);     // a cudaError_t; any of the three ops
- *     cuda_matmul_close(matmul);
+ *     cuda_matmul_open(&api, &queue.matmul, &err);
+ *     int code = cuda_linear(&queue, &call);     // a cudaError_t
+ *     cuda_matmul_close(queue.matmul);
  *
  * The way cuBLASLt is to compute a shape is asked for once and remembered: the same operands' shapes always take
  * the same way, so a recomputed activation has the bits of the first one. Accumulation is fp32; fp32 operands are
@@ -21,15 +21,8 @@ enum plim_status cuda_matmul_open(const struct cuda_api *api, struct cuda_matmul
                                   struct plim_error *err);
 void cuda_matmul_close(struct cuda_matmul *matmul);
 
-int cuda_matmul_run(struct cuda_matmul *matmul, const struct cuda_queue *queue,
-                    const struct kernel_call *call);
-
 /* A linear that cuda_linear_is_few as its kernel gets it. */
 struct few_product cuda_linear_few(const struct kernel_call *call);
-
-/* linear_q: few rows by our own kernel, many with lines of the weight made into numbers first. */
-int cuda_matmul_quantised(struct cuda_matmul *matmul, const struct cuda_queue *queue,
-                          const struct kernel_call *call);
 
 /* What cuBLASLt said when a run failed. */
 const char *cuda_matmul_words(const struct cuda_matmul *matmul);

@@ -108,7 +108,7 @@ static enum plim_status find_facts(struct cuda *cuda, struct plim_error *err)
     facts->backend = &cuda->device;
     char libraries[96];
     snprintf(libraries, sizeof libraries, "cuBLASLt %zu, cuDNN %zu%s", cuda->api.cublasLtGetVersion(),
-             cuda_attention_cudnn(cuda->attention), cuda->queue.warpgroups ? ", warpgroups" : "");
+             cuda_attention_cudnn(cuda->queue.attention), cuda->queue.warpgroups ? ", warpgroups" : "");
     enum plim_status status = cuda_calibrate(&cuda->device, libraries, err);
     size_t used = cuda_api_used(&cuda->api, cuda->bus);
     facts->overhead_bytes = (used ? used : OVERHEAD_ASSUMED) + LATE_BYTES;
@@ -157,8 +157,8 @@ enum plim_status device_cuda_open(int index, int threads, struct device **out, s
         status = cuda_transfer_open(cuda->queue.stream, dev->team, dev->ledger[TIER_HOST],
                                     DEVICE_LEDGER_ARENA, &cuda->transfer, err);
     if (status == PLIM_OK) status = cuda_api_open(&cuda->api, err);
-    if (status == PLIM_OK) status = cuda_matmul_open(&cuda->api, &cuda->matmul, err);
-    if (status == PLIM_OK) status = cuda_attention_open(&cuda->queue, &cuda->attention, err);
+    if (status == PLIM_OK) status = cuda_matmul_open(&cuda->api, &cuda->queue.matmul, err);
+    if (status == PLIM_OK) status = cuda_attention_open(&cuda->queue, &cuda->queue.attention, err);
     if (status == PLIM_OK)
         status = cuda_arena_reserve(&cuda->arena, &cuda->api, index, dev->facts.memory_bytes,
                                     dev->ledger[TIER_DEVICE], DEVICE_LEDGER_ARENA, err);

@@ -16,8 +16,6 @@ struct cuda {
     struct ledger ledgers[TIER_COUNT];
     struct cuda_api api;
     struct cuda_arena arena;
-    struct cuda_matmul *matmul;
-    struct cuda_attention *attention;
     struct cuda_transfer *transfer;
     struct cuda_staging staging;
     struct cuda_read { /* in two parts */
@@ -34,6 +32,6 @@ struct cuda {
 };
 
 extern const struct device_ops cuda_ops; /* close takes a device that is open in part, too */
-extern const struct kernel cuda_kernels[OP_KIND_COUNT];
+extern const struct kernel *const cuda_kernels[OP_KIND_COUNT];
 
 #endif

@@ -184,7 +184,7 @@ static void CUDART_CB compute_on_host(void *arg)
     struct cuda_host_op *op = arg;
     atomic_int *running = op->running;
     atomic_fetch_add(running, 1);
-    device_cpu_kernels()[op->call.op->kind].run(&op->call);
+    device_cpu_kernels()[op->call.op->kind]->run(&op->call);
     atomic_fetch_sub(running, 1);
 }
 
