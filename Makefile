@@ -58,8 +58,9 @@ fuzz:            ## fuzz each target for FUZZ_SECONDS (30)
 format:          ## lay out the C files as .clang-format says
 	@tools/check-format --fix
 
-check:           ## layers, headers compile alone, length of functions, layout, words (quick, no build)
+check:           ## layers, nothing of the process below cli, headers compile alone, length of functions, layout, words (quick, no build)
 	@tools/check-layers
+	@tools/check-library
 	@tools/check-headers
 	@tools/check-functions
 	@tools/check-format || [ $$? -eq 77 ]

@@ -98,7 +98,7 @@ int main(int argc, char **argv)
     struct token_list ids = {0};
     if (argc < 3) return fprintf(stderr, "usage: bench_perplexity MODEL TEXT [WINDOWS]\n"), 2;
     enum plim_status status = read_text(argv[1], argv[2], &ids, &err);
-    if (status == PLIM_OK) status = device_cpu_open(0, &device, &err);
+    if (status == PLIM_OK) status = device_cpu_open(NULL, 0, &device, &err);
     for (enum weights_kind kind = 0; kind < WEIGHTS_KINDS && status == PLIM_OK; kind++)
         status = measure(device, argv[1], kind, &ids, argc > 3 ? atol(argv[3]) : 200, &err);
     if (status != PLIM_OK) fprintf(stderr, "bench_perplexity: %s\n", err.text);

@@ -19,7 +19,7 @@ int main(void)
     struct os_process process;
     struct profile profile = {0.90, 0.92, 0.95, 0.97};
     struct monitor_options options = {.thresholds = profile};
-    if (device_cpu_open(1, &device, &err) != PLIM_OK) return 4;
+    if (device_cpu_open(NULL, 1, &device, &err) != PLIM_OK) return 4;
     options.source.device = device;
     if (monitor_open(&options, &monitor, &err) != PLIM_OK) return 4;
     if (run_control_open(NULL, monitor, &control, &err) != PLIM_OK) return 4;

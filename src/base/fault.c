@@ -1,7 +1,6 @@
 /* fault.c - a countdown per point: the call that takes it from 1 to 0 fails. */
 #include "base/fault.h"
 #include "base/number.h"
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,31 +57,23 @@ void fault_may_die(void)
     if (fault_hit(NULL, FAULT_DIE)) kill(getpid(), SIGKILL);
 }
 
-/* The only state of the process here: a test switch, armed once from the environment. */
-static struct fault process_fault = FAULT_INIT;
-static pthread_once_t process_once = PTHREAD_ONCE_INIT;
-
-static void process_read(void)
-{
-    const char *text = getenv("PLIMSOLL_FAULT");
-    struct fault read = FAULT_INIT;
-    if (!text || !*text || fault_parse(&read, text, NULL) != PLIM_OK) return;
-    for (int i = 0; i < FAULT_POINTS; i++)
-        fault_set(&process_fault, (enum fault_point)i, atomic_load(&read.left[i]));
-}
-
+/* The only state of the process here: a test switch that its program may arm. */
 struct fault *fault_process(void)
 {
-    pthread_once(&process_once, process_read);
-    return &process_fault;
+    static struct fault fault = FAULT_INIT;
+    return &fault;
 }
 
-enum plim_status fault_process_check(struct plim_error *err)
+enum { EVERY_CALL = -1 };
+
+void fault_lose(enum fault_point point)
 {
-    const char *text = getenv("PLIMSOLL_FAULT");
-    struct fault read = FAULT_INIT;
-    if (!text || !*text) return PLIM_OK;
-    enum plim_status status = fault_parse(&read, text, err);
-    if (status != PLIM_OK) plim_error_prefix(err, "PLIMSOLL_FAULT");
-    return status;
+    static _Atomic(void *) lost; /* the last block, which leads to those before it */
+    _Atomic int64_t *left = &fault_process()->left[point];
+    if (fault_hit(NULL, point)) atomic_store(left, EVERY_CALL);
+    if (atomic_load(left) != EVERY_CALL) return;
+    void **block = malloc(FAULT_LOST_BYTES);
+    if (!block) return;
+    memset(block, 1, FAULT_LOST_BYTES);
+    *block = atomic_exchange(&lost, block);
 }

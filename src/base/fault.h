@@ -1,9 +1,9 @@
 /* fault.h - failures on demand, for tests.
  *
  * Code that can fail asks at its fault point whether it must fail now. A struct fault says which call fails:
- * the Nth one, once. It is either passed in by a test or, where NULL is passed, the process's own, read once
- * from the environment variable PLIMSOLL_FAULT (for example "alloc:17" or "reserve:2,write:3"; unset in
- * normal life). It lives in base/ because file writes, the lowest fault point, do.
+ * the Nth one, once. It is either passed in by a test or, where NULL is passed, the process's own, which a program
+ * built with PLIMSOLL_FAULTS reads from the environment variable PLIMSOLL_FAULT (for example "alloc:17" or
+ * "reserve:2,write:3"). It lives in base/ because file writes, the lowest fault point, do.
  *
  *     struct fault fault = FAULT_INIT;
  *     fault_set(&fault, FAULT_RESERVE, 2);               // the second reservation is refused
@@ -54,11 +54,11 @@ bool fault_hit(struct fault *fault, enum fault_point point);
 /* As kill -9, when FAULT_DIE is due. */
 void fault_may_die(void);
 
-/* The process's own, read from PLIMSOLL_FAULT at the first use. An unreadable value arms nothing. */
+/* The process's own. Nothing is armed, unless a program built for tests (PLIMSOLL_FAULTS) or a test does it. */
 struct fault *fault_process(void);
 
-/* The unreadable PLIMSOLL_FAULT, for a program that wants to say so at its start: PLIM_BAD_INPUT or PLIM_OK.
- */
-enum plim_status fault_process_check(struct plim_error *err);
+/* From the call on that must fail, each takes FAULT_LOST_BYTES and never gives them back, until fault_set says 0. */
+enum { FAULT_LOST_BYTES = 1 << 20 };
+void fault_lose(enum fault_point point);
 
 #endif

@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "job/job.h"
 #include <signal.h>
+#include <stdatomic.h>
 
 /* A subcommand: its option table and what runs it. argv starts after its name. Returns the exit code. */
 struct subcommand {
@@ -176,11 +177,16 @@ struct scores;
 void cli_tell_scores(struct strbuf *out, double loss, int digits, const struct scores *scores);
 void cli_json_scores(struct json_writer *w, double loss, const struct scores *scores);
 
+/* The context of every command (base/context.h). */
+const struct context *cli_context(void);
+/* First of all: the process is ours, with the variables that play a machine or a CPU. PLIM_BAD_INPUT. */
+enum plim_status cli_own_process(struct plim_error *err);
+
 /* From now on SIGINT, SIGTERM and SIGHUP set the flag this returns; a second one ends the program as usual. */
-volatile sig_atomic_t *cli_stop_flag(void);
+atomic_int *cli_stop_flag(void);
 
 /* From now on SIGUSR1 sets the flag this returns, as often as it comes. */
-volatile sig_atomic_t *cli_save_flag(void);
+atomic_int *cli_save_flag(void);
 
 bool cli_is_terminal(int fd); /* a terminal that somebody looks at, also behind mpirun */
 bool cli_colour(int fd);      /* a terminal that wants colours (NO_COLOR, TERM) */

@@ -219,9 +219,9 @@ static enum plim_status calibrate(const struct calibrate_flags *f, int *code, st
         return plim_fail(err, PLIM_BAD_INPUT, "calibrate: option '--threads': write 0 to 1024");
     enum plim_status status = check_idle(f->force, &o.others, err);
     if (status == PLIM_OK) status = facts_of(f, CALIBRATION_KEPT_WORD, &o.facts[0], err);
-    disk_speed_recall(f->disk, &o.disk[0]);
+    disk_speed_recall(cli_context(), f->disk, &o.disk[0]);
     if (status == PLIM_OK) status = facts_of(f, CALIBRATION_ANEW_WORD, &o.facts[1], err);
-    if (status == PLIM_OK) status = disk_speed_measure(f->disk, &o.disk[1], err);
+    if (status == PLIM_OK) status = disk_speed_measure(cli_context(), f->disk, &o.disk[1], err);
     if (status == PLIM_OK) *code = (f->json ? tell_json : tell)(&o);
     return status;
 }
@@ -258,7 +258,7 @@ static enum plim_status calibrate_all(const struct calibrate_flags *f, int *code
 {
     struct comm *comm = NULL;
     bool tells = true;
-    enum plim_status status = comm_open(&comm, &tells, ranks_end_stuck, err);
+    enum plim_status status = comm_open(cli_context(), &comm, &tells, ranks_end_stuck, err);
     if (status == PLIM_OK) status = comm ? calibrate_link(f, comm, code, err) : calibrate(f, code, err);
     if (status != PLIM_OK && (!tells || comm_rank(comm) > 0))
         *code = plim_exit_code(status), status = PLIM_OK;

@@ -68,7 +68,7 @@ static enum plim_status load(struct job *job, struct config_flags *f, const char
     enum plim_status status = schema_defaults(&job_schema, job, &job->store, err);
     for (size_t i = 0; i < f->job.set.count && status == PLIM_OK; i++)
         status = job_set(job, f->job.set.items[i], NULL, err);
-    return status == PLIM_OK ? job_take_environment(job, "", err) : status;
+    return status == PLIM_OK ? job_take_environment(job, cli_context(), "", err) : status;
 }
 
 static int show(struct config_flags *f, const struct string_list *args)

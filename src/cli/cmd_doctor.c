@@ -107,6 +107,7 @@ static void examine_plan(struct diagnosis *d, struct job *job)
     struct plim_error err = {0};
     struct device *device = d->device;
     struct doctor_case c = {.job = job,
+                            .context = cli_context(),
                             .facts = &device->facts,
                             .checkpoints = checkpoint_count(job->output_dir),
                             .cpus = (int)sysconf(_SC_NPROCESSORS_ONLN),
@@ -177,7 +178,7 @@ static void examine_machine(struct diagnosis *d, struct job *job)
     struct device *device = NULL;
     job_init(job);
     enum plim_status status = schema_defaults(&job_schema, job, &job->store, &err);
-    if (status == PLIM_OK) status = job_take_environment(job, "", &err);
+    if (status == PLIM_OK) status = job_take_environment(job, cli_context(), "", &err);
     add_environment(d, job);
     if (status == PLIM_OK) status = cli_open_device(job, &device, &err);
     if (status == PLIM_OK)

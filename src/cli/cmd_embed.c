@@ -11,6 +11,7 @@
 #include "serve/embed_text.h"
 #include "serve/vector_file.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,7 +209,7 @@ static enum plim_status open_model(struct embedding *e, struct plim_error *err)
     if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
     cli_say("using %s: %s", other->what, err->text);
     e->device->ops->close(e->device), e->device = NULL;
-    status = other->open(0, f->threads, &e->device, err);
+    status = other->open(cli_context(), 0, f->threads, &e->device, err);
     return status == PLIM_OK ? open_embedder(e, err) : status;
 }
 
@@ -253,7 +254,7 @@ static enum plim_status run_window(struct embedding *e, struct plim_error *err)
 
 static enum plim_status run_lines(struct embedding *e, struct plim_error *err)
 {
-    volatile sig_atomic_t *stop = cli_stop_flag();
+    atomic_int *stop = cli_stop_flag();
     enum plim_status status;
     struct line line;
     while ((status = lines_next(e->lines, &line, err)) == PLIM_OK && line.text) {

@@ -247,7 +247,7 @@ static enum plim_status open_model(struct generation *g, struct device **device,
     if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
     cli_say("using %s: %s", other->what, err->text);
     (*device)->ops->close(*device), *device = NULL;
-    status = other->open(0, f->threads, device, err);
+    status = other->open(cli_context(), 0, f->threads, device, err);
     return status == PLIM_OK ? writer_open(g, w, *device, err) : status;
 }
 

@@ -14,6 +14,7 @@
 #include "serve/ladder.h"
 #include "serve/server.h"
 
+#include <stdatomic.h>
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -290,7 +291,8 @@ static enum plim_status find_device(const struct serving *g, bool fallback, stru
     const struct serve_flags *f = g->flags;
     if (f->plan && !fallback && serve_plan_absent(f->device)) return serve_plan_device(f->device, out, err);
     struct device_wish wish = {"serve", f->device, "--device cpu", f->threads, f->budget};
-    return fallback ? backend_fallback()->open(0, f->threads, out, err) : cli_open_device_as(&wish, out, err);
+    return fallback ? backend_fallback()->open(cli_context(), 0, f->threads, out, err)
+                    : cli_open_device_as(&wish, out, err);
 }
 
 /* The lines of a device that was opened: the flag's, or the share of a GPU's memory that the environment allows; without either the
@@ -455,7 +457,7 @@ enum { STEP_FAILURES = 3 };
 
 /* Steps until told to stop. A step that fails is tried again; after so many in a row without one that works, or when the device is
  * lost, the engine goes down the ladder, and the server ends where no rung is left. */
-static enum plim_status run_engine(struct serving *g, const volatile int *stop, struct plim_error *err)
+static enum plim_status run_engine(struct serving *g, const atomic_int *stop, struct plim_error *err)
 {
     struct engine_stats stats = {0};
     int64_t steps = -1;
@@ -481,7 +483,7 @@ static enum plim_status run_engine(struct serving *g, const volatile int *stop, 
 /* For requests that were on their way when the last one under way was answered: they get 503. */
 #define ARRIVAL_SECONDS 2.0
 
-static volatile int time_is_up;
+static atomic_int time_is_up;
 static void on_alarm(int number) { (void)number, time_is_up = 1; }
 
 static enum plim_status drain(struct serving *g, struct plim_error *err)
@@ -573,8 +575,7 @@ static int serve(const struct serve_flags *f, const char *what)
     enum plim_status status = check_flags(f, &err);
     if (status == PLIM_OK) status = serve_environment_read(&g.environment, &err);
     bool opening = status == PLIM_OK;
-    volatile sig_atomic_t *stop =
-        f->plan ? NULL : cli_stop_flag(); /* whoever is told the address may stop it */
+    atomic_int *stop = f->plan ? NULL : cli_stop_flag(); /* whoever is told the address may stop it */
     if (status == PLIM_OK) status = open_all(&g, what, &err);
     if (status != PLIM_OK && opening && !f->plan) serve_log_failure(&g.stages, status);
     if (status == PLIM_OK && f->plan) status = write_files(&g, &err);

@@ -169,7 +169,7 @@ static enum plim_status join_cards(struct device *device, struct comm *comm, str
 {
     const char *named = getenv("PLIMSOLL_NCCL");
     struct device_facts facts;
-    bool own = device->ops->exchange && device_cuda_peek(comm->local_ranks - 1, &facts);
+    bool own = device->ops->exchange && device_cuda_peek(cli_context(), comm->local_ranks - 1, &facts);
     bool refused = named && !strcmp(named, "0");
     double without[] = {own && !refused ? 0 : 1,
                         named && !refused ? 1 : 0}; /* a card of its own or NCCL; a choice */
@@ -208,7 +208,7 @@ static void share_cards(struct job *job, const struct comm *comm)
     struct device_facts facts;
     int cards = 0;
     bool open = !strcmp(job->training.device, "cuda") || !strcmp(job->training.device, "auto");
-    while (open && cards < comm->local_ranks && device_cuda_peek(cards, &facts)) cards++;
+    while (open && cards < comm->local_ranks && device_cuda_peek(cli_context(), cards, &facts)) cards++;
     if (!cards) return;
     snprintf(name, sizeof name, "cuda:%d", comm->local_rank % cards);
     job->training.device = name;
@@ -359,7 +359,7 @@ static int load_and_train(struct train_flags *f, const char *config)
     struct job job = {0};
     f->job.config = config;
     bool tells;
-    enum plim_status status = comm_open(&comm, &tells, ranks_end_stuck, &err);
+    enum plim_status status = comm_open(cli_context(), &comm, &tells, ranks_end_stuck, &err);
     if (status != PLIM_OK && !comm) return tells ? cli_error(&err) : plim_exit_code(status);
     if (comm_rank(comm) > 0) f->job.quiet = true; /* notes that all ranks have are rank 0's to tell */
     if (status == PLIM_OK) status = prepare(f, comm, &job, &err);

@@ -6,6 +6,7 @@
 #include "watch/run_log.h"
 #include "watch/run_page.h"
 
+#include <stdatomic.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,7 +87,7 @@ static void tell_silence(const struct run_state *s)
         printf("the run stopped after step %lld without a last line\n", (long long)s->step);
 }
 
-static int follow_lines(struct run_log *log, const volatile sig_atomic_t *stop)
+static int follow_lines(struct run_log *log, const atomic_int *stop)
 {
     struct lines l = {0};
     bool live = true;
@@ -142,7 +143,7 @@ static void draw(const struct run_state *state, const char *name, bool live, int
     strbuf_release(&out);
 }
 
-static int follow_screen(struct run_log *log, const char *name, const volatile sig_atomic_t *stop)
+static int follow_screen(struct run_log *log, const char *name, const atomic_int *stop)
 {
     struct run_state *state = calloc(1, sizeof *state);
     int drawn = 0;
@@ -166,7 +167,7 @@ static int follow_screen(struct run_log *log, const char *name, const volatile s
 
 /* --- a page ---------------------------------------------------------------------------------------------------------- */
 
-static int serve_page(const char *run, int port, const volatile sig_atomic_t *stop)
+static int serve_page(const char *run, int port, const atomic_int *stop)
 {
     struct run_page *page;
     struct plim_error err = {0};
@@ -197,7 +198,7 @@ static int watch(const struct watch_flags *f, const char *run)
 {
     struct plim_error err = {0};
     struct run_log log;
-    const volatile sig_atomic_t *stop = cli_stop_flag();
+    const atomic_int *stop = cli_stop_flag();
     if (f->web) return serve_page(run, (int)f->port, stop);
     if (run_log_open(&log, run, &err) != PLIM_OK) return cli_error(&err);
     signal(SIGPIPE, SIG_IGN); /* a reader that leaves ends the watching, not with a signal */

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "cli/generate.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,7 +255,7 @@ static void print_echo(struct generation *g)
 /* As many at once as the queue takes; the rest as they finish. */
 enum plim_status generation_run(struct generation *g, struct engine *e, struct plim_error *err)
 {
-    volatile sig_atomic_t *stop = cli_stop_flag();
+    atomic_int *stop = cli_stop_flag();
     enum plim_status status = PLIM_OK;
     size_t next = 0;
     double start = clock_seconds();
@@ -298,7 +299,7 @@ static enum plim_status answer_source(struct answer *a, struct seq2seq *s, struc
 
 enum plim_status generation_run_sources(struct generation *g, struct seq2seq *s, struct plim_error *err)
 {
-    volatile sig_atomic_t *stop = cli_stop_flag();
+    atomic_int *stop = cli_stop_flag();
     enum plim_status status = PLIM_OK;
     double start = clock_seconds();
     print_echo(g);

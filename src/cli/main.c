@@ -5,6 +5,7 @@
 #include "job/deepspeed.h"
 #include "cli/variables.h"
 
+#include <stdatomic.h>
 #include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -98,7 +99,7 @@ int cli_print(struct strbuf *text)
     return failed ? 2 : 0;
 }
 
-static volatile sig_atomic_t stop_asked;
+static atomic_int stop_asked;
 
 static void on_signal(int number)
 {
@@ -106,7 +107,7 @@ static void on_signal(int number)
     stop_asked = 1;
 }
 
-volatile sig_atomic_t *cli_stop_flag(void)
+atomic_int *cli_stop_flag(void)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND}, before;
     sigemptyset(&action.sa_mask);
@@ -118,7 +119,7 @@ volatile sig_atomic_t *cli_stop_flag(void)
     return &stop_asked;
 }
 
-static volatile sig_atomic_t save_asked;
+static atomic_int save_asked;
 
 static void on_save_signal(int number)
 {
@@ -126,7 +127,7 @@ static void on_save_signal(int number)
     save_asked = 1;
 }
 
-volatile sig_atomic_t *cli_save_flag(void)
+atomic_int *cli_save_flag(void)
 {
     struct sigaction action = {.sa_handler = on_save_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
@@ -186,7 +187,8 @@ static enum plim_status take_environment(struct job *job, const struct job_optio
     const char *slash = strrchr(options->config, '/');
     char dir[CLI_PATH] = "";
     if (slash) snprintf(dir, sizeof dir, "%.*s", (int)(slash - options->config), options->config);
-    enum plim_status status = job_take_environment(job, slash == options->config ? "/" : dir, err);
+    enum plim_status status =
+        job_take_environment(job, cli_context(), slash == options->config ? "/" : dir, err);
     for (int i = 0; job->environment && i < job->environment->count && !options->quiet; i++) {
         const struct variable_seen *v = &job->environment->seen[i];
         if (v->note && v->why) cli_say("%s is ignored: %s", v->where, v->why);
@@ -261,7 +263,7 @@ int main(int argc, char **argv)
     if (help) argc = 3, argv = asked;
     if (!strcmp(argv[1], "--version")) return subcommand_version.run(0, NULL);
     struct plim_error err = {0};
-    if (variables_check(&err) != PLIM_OK) return cli_error(&err);
+    if (cli_own_process(&err) != PLIM_OK || variables_check(&err) != PLIM_OK) return cli_error(&err);
     struct nearest near = nearest_begin(argv[1]);
     for (int i = 0; subcommands[i]; i++) {
         if (!strcmp(argv[1], subcommands[i]->command->name)) return subcommands[i]->run(argc - 2, argv + 2);

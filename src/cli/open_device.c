@@ -12,7 +12,7 @@ static uint64_t known_context(const struct backend *backend, int index)
 {
     struct device_facts facts;
     struct preset preset;
-    if (!backend->peek || !backend->peek(index, &facts)) return backend->least;
+    if (!backend->peek || !backend->peek(cli_context(), index, &facts)) return backend->least;
     if (facts.overhead_bytes) return facts.overhead_bytes;
     return preset_detect(&facts, &preset) ? preset.facts.overhead_bytes : backend->least;
 }
@@ -33,7 +33,7 @@ static enum plim_status open_one(const struct backend *backend, int index, const
 {
     enum plim_status status =
         wish->budget ? check_room(backend, known_context(backend, index), wish->budget, why) : PLIM_OK;
-    if (status == PLIM_OK) status = backend->open(index, wish->threads, out, why);
+    if (status == PLIM_OK) status = backend->open(cli_context(), index, wish->threads, out, why);
     if (status != PLIM_OK) return status;
     status = check_room(backend, (*out)->facts.overhead_bytes, wish->budget, why);
     if (status != PLIM_OK) (*out)->ops->close(*out), *out = NULL;
@@ -50,7 +50,7 @@ static enum plim_status open_any(const struct device_wish *wish, struct device *
         if (b->present()) /* else there is nothing to miss */
             cli_say("using %s: %s", last->what, why.text);
     }
-    return last->open(0, wish->threads, out, err);
+    return last->open(cli_context(), 0, wish->threads, out, err);
 }
 
 enum plim_status cli_open_device_as(const struct device_wish *wish, struct device **out,

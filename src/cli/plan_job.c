@@ -1,4 +1,5 @@
 /* plan_job.c - see plan_job.h. */
+#include "cli/cli.h"
 #include "cli/plan_job.h"
 #include "base/bytes.h"
 #include "comm/comm.h"
@@ -49,7 +50,8 @@ enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool 
     struct overhead overhead = runtime_overhead(facts->threads, NULL);
     overhead.bytes += job_telling_bytes(job);
     if (facts->ranks > 1)
-        overhead.bytes += comm_library_bytes(facts->node_ranks ? facts->node_ranks : facts->ranks);
+        overhead.bytes +=
+            comm_library_bytes(cli_context(), facts->node_ranks ? facts->node_ranks : facts->ranks);
     struct plim_error filling = {0};
     *out = (struct planned){0};
     struct best_model best;
@@ -57,7 +59,7 @@ enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool 
     if (status == PLIM_OK) status = best_model_init(&best, job, err); /* as train would refuse it */
     if (status != PLIM_OK) return status;
     if (here)
-        runtime_recall_disk(job, facts);
+        runtime_recall_disk(cli_context(), job, facts);
     else if (!facts->unified_memory && names_disk(job))
         facts->disk_bandwidth = FACTS_DISK_ASSUMED;
     if (status == PLIM_OK) status = runtime_request(job, facts, overhead.bytes, &out->request, err);

@@ -1,4 +1,5 @@
 /* serve_environment.c - see serve_environment.h. The variables are read as for a job, so that they are checked alike. */
+#include "cli/cli.h"
 #include "cli/serve_environment.h"
 
 enum { MOST_PARALLEL = 4096 }; /* as --parallel */
@@ -10,7 +11,7 @@ enum plim_status serve_environment_read(struct serve_environment *out, struct pl
     job_init(&job);
     *out = (struct serve_environment){0};
     enum plim_status status = schema_defaults(&job_schema, &job, &job.store, err);
-    if (status == PLIM_OK) status = job_take_process_environment(&job, err);
+    if (status == PLIM_OK) status = job_take_process_environment(&job, cli_context(), err);
     if (status == PLIM_OK) {
         int64_t most = job.training.max_micro_batch;
         bool said = job_origin(&job, precision)->kind != ORIGIN_DEFAULT;

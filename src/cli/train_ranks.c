@@ -40,7 +40,8 @@ enum plim_status plan_find_link(const struct cluster *cluster, bool here, struct
     enum plim_status status = cluster_apply(cluster, facts, err);
     bool one = here && facts->ranks > 1 && cluster->nodes <= 1 && !cluster->link;
     int threads = facts->unified_memory ? facts->threads : 0;
-    if (status == PLIM_OK && one && link_recall_here(facts->ranks, threads, &kept)) take_rates(&kept, facts);
+    if (status == PLIM_OK && one && link_recall_here(cli_context(), facts->ranks, threads, &kept))
+        take_rates(&kept, facts);
     return status;
 }
 

@@ -2,7 +2,7 @@
  *
  *     struct comm *comm;
  *     bool tells;
- *     comm_open(&comm, &tells, end, &err);                  // as mpirun, srun, torchrun or nobody started us; one rank: NULL
+ *     comm_open(&context, &comm, &tells, end, &err);               // as mpirun, srun, torchrun or nobody started us; one rank: NULL
  *     comm_gather(comm, piece, piece_bytes, whole, whole_bytes, &err);
  *     comm_reduce(comm, whole, count, piece, piece_count, DT_F32, true, work, &err);
  *     comm_close(comm);
@@ -27,6 +27,7 @@
 #ifndef PLIM_COMM_COMM_H
 #define PLIM_COMM_COMM_H
 
+#include "base/context.h"
 #include "base/status.h"
 #include "tensor/dtype.h"
 
@@ -63,6 +64,7 @@ struct comm_ops {
 
 struct comm {
     const struct comm_ops *ops;
+    const struct context *context; /* it was opened with, borrowed */
     int rank, ranks;
     int local_rank, local_ranks; /* of those on this machine */
     void *own;                   /* of the backend */
@@ -112,15 +114,16 @@ enum plim_status comm_stage(struct comm *comm, struct plim_error *err);
 /* PLIM_UNSUPPORTED: a launcher started several ranks, and what connects them is missing; PLIM_IO: they do not meet; PLIM_BAD_INPUT:
  * they are of different programs. *tells: of an error that several ranks have, this rank's is the one to tell. *out may be
  * set with an error, when ranks are connected. A library that connects them waits for ever for a rank that runs another
- * program: `stuck` is then called, from another thread, with a line that names it, and must end the process. */
-enum plim_status comm_open(struct comm **out, bool *tells, void (*stuck)(const char *why),
-                           struct plim_error *err);
+ * program: `stuck` is then called, from another thread, with a line that names it, and must end the process. The context has a
+ * process: libraries that connect ranks read its variables. */
+enum plim_status comm_open(const struct context *context, struct comm **out, bool *tells,
+                           void (*stuck)(const char *why), struct plim_error *err);
 void comm_close(struct comm *comm);
 void comm_abort(struct comm *comm, int code);
 
 /* Bytes of a rank that MPI will take, for a plan of ranks that nobody has started: Open MPI's, or MPICH's where only its module is
  * here. Ranks that are connected have comm.library_bytes of the library that connects them. */
-int64_t comm_library_bytes(int local_ranks);
+int64_t comm_library_bytes(const struct context *context, int local_ranks);
 
 /* PLIM_IO with who is missing, where another library (`what`) waited in vain; or, with `why`, with that. Of the ranks that come
  * here about the same time the first one returns, to tell it; others are held. */

@@ -45,9 +45,9 @@ static const struct launcher {
 };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
-static enum plim_status read_size(int i, int *out, struct plim_error *err)
+static enum plim_status read_size(const struct context *context, int i, int *out, struct plim_error *err)
 {
-    const char *text = getenv(sizes[i].name);
+    const char *text = context_get(context, sizes[i].name);
     char *end;
     *out = 1;
     if (!text || !*text) return PLIM_OK;
@@ -62,15 +62,16 @@ static enum plim_status read_size(int i, int *out, struct plim_error *err)
 }
 
 /* The row whose launcher started several ranks, -1: none did. */
-static enum plim_status find_launcher(int *row, int *ranks, struct plim_error *err)
+static enum plim_status find_launcher(const struct context *context, int *row, int *ranks,
+                                      struct plim_error *err)
 {
     *row = -1, *ranks = 1;
     for (int i = 0; i < SIZES; i++) {
         int n;
-        enum plim_status status = read_size(i, &n, err);
+        enum plim_status status = read_size(context, i, &n, err);
         if (status != PLIM_OK) return status;
-        bool nearer =
-            sizes[i].addresses && getenv("TORCHELASTIC_RUN_ID"); /* torchrun, itself started by another */
+        bool nearer = sizes[i].addresses &&
+                      context_get(context, "TORCHELASTIC_RUN_ID"); /* torchrun, itself started by another */
         if (n > 1 && (*row < 0 || nearer)) *row = i, *ranks = n;
     }
     return PLIM_OK;
@@ -81,45 +82,42 @@ static enum plim_status find_launcher(int *row, int *ranks, struct plim_error *e
 /* Beside the program, or in the library folder beside its folder. */
 static const char *const places[] = {"%s/%s", "%s/../lib/plimsoll/%s", NULL};
 
-static bool find_module(enum library library, char *path, size_t size)
+static bool find_module(const struct context *context, enum library library, char *path, size_t size)
 {
-    char self[512];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n > 0 ? n : 0] = '\0';
-    char *slash = strrchr(self, '/');
-    if (slash) *slash = '\0';
-    for (int i = 0; places[i]; i++) {
-        snprintf(path, size, places[i], self, libraries[library].file);
+    for (int i = 0; context && context->modules && places[i]; i++) {
+        snprintf(path, size, places[i], context->modules, libraries[library].file);
         if (access(path, R_OK) == 0) return true;
     }
     return false;
 }
 
-int64_t comm_library_bytes(int local_ranks)
+int64_t comm_library_bytes(const struct context *context, int local_ranks)
 {
     char path[640];
-    bool other = !find_module(OPEN_MPI, path, sizeof path) && find_module(MPICH, path, sizeof path);
+    bool other =
+        !find_module(context, OPEN_MPI, path, sizeof path) && find_module(context, MPICH, path, sizeof path);
     return libraries[other ? MPICH : OPEN_MPI].bytes + (int64_t)local_ranks * RANK_BYTES;
 }
 
 /* PLIMSOLL_MPI names the file of a module; otherwise the launcher's library decides. srun's ranks have a PMI of the one or of the
  * other. */
-static enum library choose(const struct launcher *l)
+static enum library choose(const struct context *context, const struct launcher *l)
 {
     char path[640];
     enum library library = l->library;
-    if (l->either && getenv("PMI_FD")) library = MPICH;
+    if (l->either && context_get(context, "PMI_FD")) library = MPICH;
     enum library other = library == MPICH ? OPEN_MPI : MPICH;
-    bool slurm = getenv("SLURM_STEP_NUM_TASKS") != NULL;
-    return (l->either || slurm) && !find_module(library, path, sizeof path) ? other : library;
+    bool slurm = context_get(context, "SLURM_STEP_NUM_TASKS") != NULL;
+    return (l->either || slurm) && !find_module(context, library, path, sizeof path) ? other : library;
 }
 
-static enum plim_status refuse_without(const struct launcher *l, enum library library, int ranks,
-                                       const char *why, struct plim_error *err)
+static enum plim_status refuse_without(const struct context *context, const struct launcher *l,
+                                       enum library library, int ranks, const char *why,
+                                       struct plim_error *err)
 {
     char path[640], rather[160] = "";
     enum library other = library == MPICH ? OPEN_MPI : MPICH;
-    if (find_module(other, path, sizeof path))
+    if (find_module(context, other, path, sizeof path))
         snprintf(rather, sizeof rather, ", start them by the mpirun of %s, whose module is here",
                  libraries[other].name);
     return plim_fail(
@@ -133,16 +131,17 @@ static enum plim_status refuse_without(const struct launcher *l, enum library li
 static enum plim_status load_module(const struct launcher *l, int ranks, struct comm *comm,
                                     struct plim_error *err)
 {
+    const struct context *context = comm->context;
     char path[640], why[256];
-    enum library library = choose(l);
-    const char *named = getenv("PLIMSOLL_MPI"), *failed = NULL;
-    bool own = named && *named, here = own || find_module(library, path, sizeof path);
+    enum library library = choose(context, l);
+    const char *named = context_get(context, "PLIMSOLL_MPI"), *failed = NULL;
+    bool own = named && *named, here = own || find_module(context, library, path, sizeof path);
     comm->program_bytes = (int64_t)os_code_bytes(), comm->library_bytes = libraries[library].bytes;
     void *module = here ? dlopen(own ? named : path, RTLD_NOW | RTLD_GLOBAL) : NULL;
     if (here && !module) failed = dlerror();
     snprintf(why, sizeof why, "%s%s", failed ? failed : libraries[library].file,
              failed ? "" : " is not beside the program");
-    if (!module) return refuse_without(l, library, ranks, why, err);
+    if (!module) return refuse_without(context, l, library, ranks, why, err);
     comm->ops = dlsym(module, "plimsoll_mpi");
     return comm->ops ? PLIM_OK
                      : plim_fail(err, PLIM_UNSUPPORTED, "%s: of another version; build it again",
@@ -150,27 +149,27 @@ static enum plim_status load_module(const struct launcher *l, int ranks, struct 
 }
 
 /* Seconds that a rank waits for the others before it gives up: PLIMSOLL_PATIENCE, or five minutes. */
-static double patience(void)
+static double patience(const struct context *context)
 {
-    const char *text = getenv("PLIMSOLL_PATIENCE");
+    const char *text = context_get(context, "PLIMSOLL_PATIENCE");
     double seconds = text ? strtod(text, NULL) : 0;
     return seconds > 0 ? seconds : 300;
 }
 
 /* PLIMSOLL_LANE=0: exchanges run one after the other with computing, to tell what they cost. */
-static bool lane_is_wanted(void)
+static bool lane_is_wanted(const struct context *context)
 {
-    const char *text = getenv("PLIMSOLL_LANE");
+    const char *text = context_get(context, "PLIMSOLL_LANE");
     return !text || strcmp(text, "0") != 0;
 }
 
 /* A fault of the machine concerns all its ranks: the first of them reports it. */
-static bool first_of_machine(void)
+static bool first_of_machine(const struct context *context)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID",
                                         "LOCAL_RANK"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (getenv(names[i])) return strtol(getenv(names[i]), NULL, 10) == 0;
+        if (context_get(context, names[i])) return strtol(context_get(context, names[i]), NULL, 10) == 0;
     return true;
 }
 
@@ -181,6 +180,7 @@ static bool first_of_machine(void)
 #define WATCH_STACK     ((size_t)256 << 10)
 
 struct watch {
+    const struct context *context;
     void (*stuck)(const char *why);
     double patience;
     bool met, tells;
@@ -208,7 +208,7 @@ static void *watch_meeting(void *arg)
     double waited = w->patience < MEETING_SECONDS ? w->patience : MEETING_SECONDS;
     if (!w->tells) waited += 2; /* one rank tells it: then the launcher ends the others */
     for (double more = waited; still_apart(w, more); waited += more = 2) {
-        if (siblings_astray(astray, sizeof astray))
+        if (siblings_astray(w->context, astray, sizeof astray))
             snprintf(line, sizeof line, "the ranks do not meet: %s; start all of them with the same command",
                      astray);
         else if (waited >= w->patience)
@@ -226,7 +226,10 @@ static void *watch_meeting(void *arg)
 /* Connects ranks, with somebody who watches: the library itself cannot be told to stop waiting. */
 static const char *open_watched(struct comm *comm, void (*stuck)(const char *why))
 {
-    struct watch w = {.stuck = stuck, .patience = comm->patience, .tells = first_of_machine()};
+    struct watch w = {.stuck = stuck,
+                      .patience = comm->patience,
+                      .tells = first_of_machine(comm->context),
+                      .context = comm->context};
     pthread_t thread;
     pthread_mutex_init(&w.lock, NULL);
     pthread_cond_init(&w.changed, NULL);
@@ -271,11 +274,12 @@ static void put_command(char *out, size_t size)
 }
 
 /* Ranks that have nothing to exchange bytes by, or no address: what would start them. */
-static enum plim_status refuse_unconnected(const struct launcher *l, int ranks, const char *why,
-                                           struct plim_error *err)
+static enum plim_status refuse_unconnected(const struct context *context, const struct launcher *l, int ranks,
+                                           const char *why, struct plim_error *err)
 {
     char command[256];
-    const char *local = getenv("LOCAL_WORLD_SIZE"), *elastic = getenv("TORCHELASTIC_RUN_ID");
+    const char *local = context_get(context, "LOCAL_WORLD_SIZE"),
+               *elastic = context_get(context, "TORCHELASTIC_RUN_ID");
     long here = local ? strtol(local, NULL, 10) : 0;
     put_command(command, sizeof command);
     return plim_fail(err, PLIM_UNSUPPORTED,
@@ -284,9 +288,9 @@ static enum plim_status refuse_unconnected(const struct launcher *l, int ranks, 
                      here > 0 && here < ranks ? " --hostfile HOSTS" : "", command);
 }
 
-static bool number(const char *name, long least, long most, long *out)
+static bool number(const struct context *context, const char *name, long least, long most, long *out)
 {
-    const char *text = getenv(name);
+    const char *text = context_get(context, name);
     char *end;
     *out = text ? strtol(text, &end, 10) : -1;
     return text && *text && !*end && *out >= least && *out <= most;
@@ -295,20 +299,21 @@ static bool number(const char *name, long least, long most, long *out)
 /* Beside MASTER_PORT, which is the launcher's own, and not the next one, which a second job has. */
 enum { PORT_OFFSET = 100, PORT_MOST = 65535 };
 
-static enum plim_status read_meeting(const struct launcher *l, int ranks, struct meeting *out,
-                                     char run[MEET_RUN], struct plim_error *err)
+static enum plim_status read_meeting(const struct context *context, const struct launcher *l, int ranks,
+                                     struct meeting *out, char run[MEET_RUN], struct plim_error *err)
 {
     long rank, master, port = 0, local = ranks;
-    const char *host = getenv("MASTER_ADDR"), *id = getenv("TORCHELASTIC_RUN_ID");
-    if (!host || !*host || !number("RANK", 0, ranks - 1, &rank) ||
-        !number("MASTER_PORT", 1, PORT_MOST, &master))
-        return refuse_unconnected(l, ranks, "whose RANK, MASTER_ADDR and MASTER_PORT are not all there", err);
-    if (getenv("PLIMSOLL_PORT") && !number("PLIMSOLL_PORT", 1, PORT_MOST, &port))
+    const char *host = context_get(context, "MASTER_ADDR"), *id = context_get(context, "TORCHELASTIC_RUN_ID");
+    if (!host || !*host || !number(context, "RANK", 0, ranks - 1, &rank) ||
+        !number(context, "MASTER_PORT", 1, PORT_MOST, &master))
+        return refuse_unconnected(context, l, ranks,
+                                  "whose RANK, MASTER_ADDR and MASTER_PORT are not all there", err);
+    if (context_get(context, "PLIMSOLL_PORT") && !number(context, "PLIMSOLL_PORT", 1, PORT_MOST, &port))
         return plim_fail(err, PLIM_BAD_INPUT, "environment: PLIMSOLL_PORT='%s' is no port; write 1 to %d",
-                         getenv("PLIMSOLL_PORT"), PORT_MOST);
-    if (!getenv("PLIMSOLL_PORT"))
+                         context_get(context, "PLIMSOLL_PORT"), PORT_MOST);
+    if (!context_get(context, "PLIMSOLL_PORT"))
         port = master + PORT_OFFSET <= PORT_MOST ? master + PORT_OFFSET : master - PORT_OFFSET;
-    bool told = number("LOCAL_WORLD_SIZE", 1, ranks, &local);
+    bool told = number(context, "LOCAL_WORLD_SIZE", 1, ranks, &local);
     snprintf(run, MEET_RUN, "%ld/%.80s", master, id && *id ? id : "none");
     for (char *c = run; *c; c++)
         if (*c <= ' ') *c = '_';
@@ -326,9 +331,9 @@ static enum plim_status manage(struct comm *comm, const struct launcher *l, int 
 {
     char run[MEET_RUN];
     struct meeting meeting;
-    enum plim_status status = read_meeting(l, ranks, &meeting, run, err);
+    enum plim_status status = read_meeting(comm->context, l, ranks, &meeting, run, err);
     if (status != PLIM_OK) return status;
-    meeting.seconds = comm->patience;
+    meeting.seconds = comm->patience, meeting.process = comm->context->process;
     status = pmi_open(&meeting, &comm->pmi, err);
     *tells = meeting.tells;
     if (status == PLIM_OK) comm->gone = pmi_gone;
@@ -342,26 +347,28 @@ static enum plim_status connect_ranks(struct comm *comm, const struct launcher *
 {
     enum plim_status status = load_module(l, ranks, comm, err);
     if (status != PLIM_OK && l->addresses)
-        return refuse_unconnected(
-            l, ranks, "which need MPICH (libmpich-dev, and plimsoll built again) to exchange", err);
-    comm->patience = patience();
+        return refuse_unconnected(comm->context, l, ranks,
+                                  "which need MPICH (libmpich-dev, and plimsoll built again) to exchange",
+                                  err);
+    comm->patience = patience(comm->context);
     if (status == PLIM_OK && l->addresses) status = manage(comm, l, ranks, tells, err);
     if (status == PLIM_OK) *tells = true, status = join(comm, l, ranks, stuck, err);
     if (status == PLIM_OK) comm->library_bytes += (int64_t)comm->local_ranks * RANK_BYTES;
-    if (status == PLIM_OK && comm->any_thread && lane_is_wanted()) status = lane_open(comm, err);
+    if (status == PLIM_OK && comm->any_thread && lane_is_wanted(comm->context)) status = lane_open(comm, err);
     return status;
 }
 
-enum plim_status comm_open(struct comm **out, bool *tells, void (*stuck)(const char *why),
-                           struct plim_error *err)
+enum plim_status comm_open(const struct context *context, struct comm **out, bool *tells,
+                           void (*stuck)(const char *why), struct plim_error *err)
 {
     int row, ranks;
     *out = NULL, *tells = true;
-    enum plim_status status = find_launcher(&row, &ranks, err);
+    enum plim_status status = find_launcher(context, &row, &ranks, err);
     if (status != PLIM_OK || row < 0) return status;
-    *tells = first_of_machine();
+    *tells = first_of_machine(context);
     struct comm *comm = calloc(1, sizeof *comm);
     if (!comm) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks were connected");
+    comm->context = context;
     status = connect_ranks(comm, &sizes[row], ranks, tells, stuck, err);
     if (status != PLIM_OK) return pmi_free(comm->pmi), free(comm), status;
     *out = comm;

@@ -206,24 +206,24 @@ static enum plim_status name_link(struct comm *comm, int threads, struct strbuf 
 enum { NUMBERS = 5 }; /* all above 0: the last is the share of computing that is left */
 static const char *const names[NUMBERS] = {"bandwidth", "seconds", "reduce_share", "beside", "left"};
 
-static bool recall(const char *key, struct link_rates *out)
+static bool recall(const struct context *context, const char *key, struct link_rates *out)
 {
     struct calibration_number n[NUMBERS];
     for (int i = 0; i < NUMBERS; i++) n[i] = (struct calibration_number){names[i], 0};
-    if (!calibration_wanted() || !calibration_recall("link", key, n, NUMBERS)) return false;
+    if (!calibration_wanted(context) || !calibration_recall(context, "link", key, n, NUMBERS)) return false;
     *out = (struct link_rates){n[0].value, n[1].value, n[2].value, n[3].value, 1 - n[4].value};
     return true;
 }
 
-static void keep(const char *key, const struct link_rates *r)
+static void keep(const struct context *context, const char *key, const struct link_rates *r)
 {
     double values[NUMBERS] = {r->bandwidth, r->seconds, r->reduce_share, r->beside, 1 - r->load};
     struct calibration_number n[NUMBERS];
     for (int i = 0; i < NUMBERS; i++) n[i] = (struct calibration_number){names[i], values[i]};
-    calibration_keep("link", key, n, NUMBERS);
+    calibration_keep(context, "link", key, n, NUMBERS);
 }
 
-bool link_recall_here(int ranks, int threads, struct link_rates *out)
+bool link_recall_here(const struct context *context, int ranks, int threads, struct link_rates *out)
 {
     char host[HOST_NAME] = "";
     struct strbuf key = STRBUF_INIT;
@@ -231,7 +231,7 @@ bool link_recall_here(int ranks, int threads, struct link_rates *out)
     strbuf_add(&key, "ranks:");
     name_machine(&key, ranks, host);
     name_threads(&key, threads);
-    bool known = !key.failed && recall(strbuf_text(&key), out);
+    bool known = !key.failed && recall(context, strbuf_text(&key), out);
     strbuf_release(&key);
     return known;
 }
@@ -242,7 +242,7 @@ enum plim_status link_recall(struct comm *comm, int threads, struct link_rates *
     struct strbuf key = STRBUF_INIT;
     *known = false, *out = (struct link_rates){0};
     enum plim_status status = name_link(comm, threads, &key, err);
-    if (status == PLIM_OK && comm->rank == 0) *known = recall(strbuf_text(&key), out);
+    if (status == PLIM_OK && comm->rank == 0) *known = recall(comm->context, strbuf_text(&key), out);
     strbuf_release(&key);
     if (status == PLIM_OK) status = comm_broadcast(comm, known, sizeof *known, 0, err);
     return status == PLIM_OK ? comm_broadcast(comm, out, sizeof *out, 0, err) : status;
@@ -252,7 +252,7 @@ enum plim_status link_measure(struct comm *comm, struct threads *team, struct li
                               struct plim_error *err)
 {
     struct strbuf key = STRBUF_INIT;
-    bool wanted = calibration_wanted();
+    bool wanted = calibration_wanted(comm->context);
     *out = (struct link_rates){0};
     enum plim_status status = comm_broadcast(comm, &wanted, sizeof wanted, 0, err);
     if (status == PLIM_OK && !wanted)
@@ -261,7 +261,7 @@ enum plim_status link_measure(struct comm *comm, struct threads *team, struct li
     if (status == PLIM_OK) status = name_link(comm, team ? threads_count(team) : 0, &key, err);
     if (status == PLIM_OK) status = measure(comm, team, out, err);
     if (status == PLIM_OK) status = comm_broadcast(comm, out, sizeof *out, 0, err);
-    if (status == PLIM_OK && comm->rank == 0) keep(strbuf_text(&key), out);
+    if (status == PLIM_OK && comm->rank == 0) keep(comm->context, strbuf_text(&key), out);
     strbuf_release(&key);
     return status;
 }

@@ -33,6 +33,6 @@ enum plim_status link_recall(struct comm *comm, int threads, struct link_rates *
                              struct plim_error *err);
 
 /* Rates kept for a number of ranks on this machine that are not running. */
-bool link_recall_here(int ranks, int threads, struct link_rates *out);
+bool link_recall_here(const struct context *context, int ranks, int threads, struct link_rates *out);
 
 #endif

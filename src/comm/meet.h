@@ -10,6 +10,7 @@
 #ifndef PLIM_COMM_MEET_H
 #define PLIM_COMM_MEET_H
 
+#include "base/context.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -23,7 +24,8 @@ struct meeting {
     int port;
     bool apart; /* ranks are on several machines */
     const char
-        *run;   /* a name that ranks of other runs do not have, of less than MEET_RUN bytes without blanks */
+        *run; /* a name that ranks of other runs do not have, of less than MEET_RUN bytes without blanks */
+    const struct context_process *process; /* pmi.h's: whose variables MPI reads */
     bool tells; /* set: of the error that all have, this rank's is the one to tell */
 };
 

@@ -75,9 +75,9 @@ struct nccl {
 
 /* --- the library ---------------------------------------------------------------------------------------------- */
 
-static void *open_library(char *why, size_t size)
+static void *open_library(const struct context *context, char *why, size_t size)
 {
-    const char *named = getenv("PLIMSOLL_NCCL");
+    const char *named = context_get(context, "PLIMSOLL_NCCL");
     const char *const names[] = {named && *named ? named : "libnccl.so.2", NULL};
     void *handle = NULL;
     for (int i = 0; names[i] && !handle; i++) handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
@@ -85,10 +85,10 @@ static void *open_library(char *why, size_t size)
     return handle;
 }
 
-static enum plim_status load(struct nccl *nccl, struct plim_error *err)
+static enum plim_status load(const struct context *context, struct nccl *nccl, struct plim_error *err)
 {
     int version = 0;
-    nccl->handle = open_library(nccl->why, sizeof nccl->why);
+    nccl->handle = open_library(context, nccl->why, sizeof nccl->why);
     if (!nccl->handle)
         return plim_fail(err, PLIM_UNSUPPORTED, "NCCL is not here (%s); install libnccl2", nccl->why);
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
@@ -205,7 +205,7 @@ enum plim_status nccl_open(struct comm *comm, struct plim_error *err)
     struct nccl *nccl = calloc(1, sizeof *nccl);
     struct comm *groups[GROUPS] = {comm, comm->node, comm->across};
     enum plim_status status =
-        nccl ? load(nccl, err) : plim_fail(err, PLIM_NO_MEMORY, "out of memory for NCCL");
+        nccl ? load(comm->context, nccl, err) : plim_fail(err, PLIM_NO_MEMORY, "out of memory for NCCL");
     if (nccl) nccl->comm = comm;
     status = comm_agree(comm, status, err); /* nobody waits for a rank that has no library */
     for (int i = 0; i < GROUPS && status == PLIM_OK; i++)

@@ -9,7 +9,7 @@
 /* PLIMSOLL_RANKS_PER_NODE says what counts as a node where that is not the machine: sockets, or machines that are played. */
 static int ranks_per_node(const struct comm *comm)
 {
-    const char *text = getenv("PLIMSOLL_RANKS_PER_NODE");
+    const char *text = context_get(comm->context, "PLIMSOLL_RANKS_PER_NODE");
     long n = text ? strtol(text, NULL, 10) : 0;
     return n > 0 && n <= comm->ranks ? (int)n : comm->local_ranks;
 }
@@ -17,7 +17,7 @@ static int ranks_per_node(const struct comm *comm)
 /* As every rank sees it: the same number on all nodes, one node after the other. */
 static enum plim_status agree_on_nodes(struct comm *comm, int per, bool *even, struct plim_error *err)
 {
-    bool named = getenv("PLIMSOLL_RANKS_PER_NODE") != NULL;
+    bool named = context_get(comm->context, "PLIMSOLL_RANKS_PER_NODE") != NULL;
     double wrong = named || comm->rank % per == comm->local_rank ? 0 : 1, sums[2] = {wrong, per};
     enum plim_status status = comm_sum_numbers(comm, sums, 2, err);
     *even = sums[0] == 0 && sums[1] == (double)per * comm->ranks && comm->ranks % per == 0;
@@ -28,7 +28,8 @@ static enum plim_status make_group(struct comm *comm, int part, struct comm **ou
 {
     struct comm *group = calloc(1, sizeof *group);
     if (!group) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks were connected");
-    group->ops = comm->ops, group->any_thread = comm->any_thread, group->lane = comm->lane;
+    group->ops = comm->ops, group->context = comm->context, group->any_thread = comm->any_thread,
+    group->lane = comm->lane;
     group->pmi = comm->pmi, group->gone = comm->gone;
     const char *why = comm->ops->split(comm, part, group);
     if (!why) return *out = group, PLIM_OK;

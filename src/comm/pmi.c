@@ -40,6 +40,7 @@ struct peer {
 };
 
 struct pmi {
+    const struct context_process *process;
     int rank, ranks;
     double seconds;
     int watched; /* of others than rank 0: the connection, once more */
@@ -57,7 +58,7 @@ struct pmi {
 };
 
 /* The process ends as a launcher would end it: who has a reason to tell has told it. */
-static void end_process(int code) { _exit(code ? code : ENDED); }
+static void end_process(const struct pmi *pmi, int code) { pmi->process->end(code ? code : ENDED); }
 
 static void set_gone(struct pmi *pmi, int rank)
 {
@@ -159,7 +160,7 @@ static void end_all(struct pmi *pmi, const struct peer *asked, int code)
         say(peer, text);
         shutdown(peer->fd, SHUT_RDWR);
     }
-    end_process(code);
+    end_process(pmi, code);
 }
 
 static void end_by_abort(struct pmi *pmi, struct peer *peer, const char *line)
@@ -269,28 +270,29 @@ static void *watch(void *arg)
     ssize_t n = recv(pmi->watched, text, sizeof text - 1, MSG_PEEK | MSG_DONTWAIT);
     text[n > 0 ? n : 0] = '\0';
     word(text, "code", code, sizeof code);
-    if (code[0] || pmi->rank != 1) end_process(atoi(code));
+    if (code[0] || pmi->rank != 1) end_process(pmi, atoi(code));
     set_gone(pmi, 0);
     for (double until = clock_seconds() + pmi->seconds;
          clock_seconds() < until && !atomic_load(&pmi->leaving);)
         usleep(LOOK_MS * 1000);
-    if (!atomic_load(&pmi->leaving)) end_process(ENDED);
+    if (!atomic_load(&pmi->leaving)) end_process(pmi, ENDED);
     return NULL;
 }
 
 /* --- life ---------------------------------------------------------------------------------------------------------- */
 
-static void set_number(const char *name, int number)
+static void set_number(const struct pmi *pmi, const char *name, int number)
 {
     char text[16];
     snprintf(text, sizeof text, "%d", number);
-    setenv(name, text, 1);
+    pmi->process->set_variable(name, text);
 }
 
 /* What MPI_Init finds: this rank's end of the connection, the library's from now on. */
 static enum plim_status hand_over(struct pmi *pmi, int fd, struct plim_error *err)
 {
-    set_number("PMI_RANK", pmi->rank), set_number("PMI_SIZE", pmi->ranks), set_number("PMI_FD", fd);
+    set_number(pmi, "PMI_RANK", pmi->rank), set_number(pmi, "PMI_SIZE", pmi->ranks),
+        set_number(pmi, "PMI_FD", fd);
     if (pmi->rank) pmi->watched = dup(fd);
     int rc = thread_begin(&pmi->thread, STACK_BYTES, pmi->rank ? watch : serve, pmi);
     pmi->runs = !rc;
@@ -312,7 +314,8 @@ enum plim_status pmi_open(struct meeting *meeting, struct pmi **out, struct plim
     if (status == PLIM_OK && !meeting->rank && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
         status = plim_fail(err, PLIM_IO, "ranks cannot meet: %s", strerror(errno));
     if (status == PLIM_OK) {
-        *pmi = (struct pmi){.rank = meeting->rank,
+        *pmi = (struct pmi){.process = meeting->process,
+                            .rank = meeting->rank,
                             .ranks = meeting->ranks,
                             .seconds = meeting->seconds,
                             .watched = -1,
@@ -334,7 +337,7 @@ void pmi_abort(struct pmi *pmi, int code)
     if (pmi->rank == 0) end_all(pmi, NULL, code);
     snprintf(text, sizeof text, "cmd=abort exitcode=%d\n", code);
     (void)!send(pmi->watched, text, strlen(text), MSG_NOSIGNAL);
-    end_process(code);
+    end_process(pmi, code);
 }
 
 void pmi_leave(struct pmi *pmi)

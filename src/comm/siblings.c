@@ -67,15 +67,15 @@ static void command_of(int pid, char brief[COMMAND], char whole[COMMAND])
 }
 
 /* How many ranks the launcher started on this machine; 0: it does not say. */
-static int local_ranks(void)
+static int local_ranks(const struct context *context)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (getenv(names[i])) return atoi(getenv(names[i]));
+        if (context_get(context, names[i])) return atoi(context_get(context, names[i]));
     return 0;
 }
 
-bool siblings_astray(char *out, size_t size)
+bool siblings_astray(const struct context *context, char *out, size_t size)
 {
     int parent = getppid(), here = 0;
     char mine[COMMAND], brief[COMMAND], whole[COMMAND];
@@ -93,9 +93,9 @@ bool siblings_astray(char *out, size_t size)
         if (astray) snprintf(out, size, "rank %d runs '%s'", rank, whole);
     }
     if (proc) closedir(proc);
-    if (astray || !here || here >= local_ranks()) return astray;
+    if (astray || !here || here >= local_ranks(context)) return astray;
     snprintf(out, size,
              "%d of this machine's %d ranks %s running: the others have ended or were started elsewhere",
-             here, local_ranks(), here > 1 ? "are" : "is");
+             here, local_ranks(context), here > 1 ? "are" : "is");
     return true;
 }

@@ -5,10 +5,11 @@
 #ifndef PLIM_COMM_SIBLINGS_H
 #define PLIM_COMM_SIBLINGS_H
 
+#include "base/context.h"
 #include <stdbool.h>
 #include <stddef.h>
 
 /* "rank 1 runs 'sleep 60'"; false: nothing is wrong with those that can be seen. */
-bool siblings_astray(char *out, size_t size);
+bool siblings_astray(const struct context *context, char *out, size_t size);
 
 #endif

@@ -27,7 +27,7 @@
 
 #include "data/inputs.h"
 #include "data/record.h"
-#include <signal.h>
+#include <stdatomic.h>
 
 #define INTAKE_SLOT  ((size_t)32 << 10)
 #define INTAKE_LINES (INTAKE_SLOT / 12) /* of a slot, at most: of short ones it holds fewer bytes */
@@ -42,7 +42,7 @@ struct intake_options {
     bool endless; /* the files over and over: epochs */
     bool shuffle; /* the order of files */
     uint64_t seed;
-    const volatile sig_atomic_t *stop; /* set by a signal: intake_next ends; NULL: never */
+    const atomic_int *stop; /* set by a signal: intake_next ends; NULL: never */
 };
 
 /* A place between two records. */

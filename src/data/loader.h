@@ -37,7 +37,7 @@
 #include "base/strbuf.h"
 #include "data/dataset.h"
 #include "data/rows.h"
-#include <signal.h>
+#include <stdatomic.h>
 
 #define LOADER_GROUP 32 /* windows */
 
@@ -52,9 +52,9 @@ struct loader_options {
     size_t max_line; /* bytes of a line that is accepted: the loader has memory for one such */
     int64_t shuffle_samples;
     size_t shuffle_bytes;
-    int64_t window_rows;               /* of the largest window */
-    int rank, ranks;                   /* ranks 0: one */
-    const volatile sig_atomic_t *stop; /* set by a signal: looking for rows ends; NULL: never */
+    int64_t window_rows;    /* of the largest window */
+    int rank, ranks;        /* ranks 0: one */
+    const atomic_int *stop; /* set by a signal: looking for rows ends; NULL: never */
 };
 
 /* Where a loader stands: before row `rows` of the global order. */

@@ -12,6 +12,7 @@
 #include "data/loader_part.h"
 #include "data/record.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -388,7 +389,7 @@ enum plim_status block_source_next(struct block_source *s, struct block **out, s
         pthread_mutex_lock(&s->lock);
         if (s->using >= 0) s->full[s->using] = false;
         pthread_cond_broadcast(&s->changed);
-        const volatile sig_atomic_t *stop = s->options.stop;
+        const atomic_int *stop = s->options.stop;
         while (!s->full[next] && !(stop && *stop)) thread_wait(&s->changed, &s->lock, stop != NULL);
         bool there = s->full[next];
         pthread_mutex_unlock(&s->lock);

@@ -11,7 +11,7 @@
 #define PLIM_DATA_PRETOKENIZE_H
 
 #include "data/dataset.h"
-#include <signal.h>
+#include <stdatomic.h>
 
 struct pretokenize_progress {
     uint64_t bytes, total_bytes; /* of the files as they lie on disk */
@@ -25,7 +25,7 @@ struct pretokenize_options {
     int workers, prefetch;
     size_t max_line;
     bool resume;
-    volatile sig_atomic_t *stop;                                          /* NULL: never */
+    atomic_int *stop;                                                     /* NULL: never */
     void (*hear)(void *arg, const struct pretokenize_progress *progress); /* now and then; NULL: nobody */
     void *arg;
 };

@@ -12,31 +12,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-bool calibration_wanted(void)
+bool calibration_wanted(const struct context *context)
 {
-    const char *wish = getenv(CALIBRATION_WISH);
-    return !wish || strcmp(wish, "0") != 0;
+    const char *wish = context_get(context, CALIBRATION_WISH);
+    return context && (!wish || strcmp(wish, "0") != 0);
 }
 
-bool calibration_anew(void)
+bool calibration_anew(const struct context *context)
 {
-    const char *wish = getenv(CALIBRATION_WISH);
+    const char *wish = context_get(context, CALIBRATION_WISH);
     return wish && !strcmp(wish, CALIBRATION_ANEW_WORD);
 }
 
 /* Both stay empty when there is no place for a cache. */
-static void name_file(const char *kind, const char *key, struct strbuf *folder, struct strbuf *path)
+static void name_file(const struct context *context, const char *kind, const char *key, struct strbuf *folder,
+                      struct strbuf *path)
 {
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (base && base[0] == '/')
-        strbuf_addf(folder, "%s/plimsoll", base);
-    else if (home && home[0])
-        strbuf_addf(folder, "%s/.cache/plimsoll", home);
-    else
-        return;
+    if (!context_cache(context, folder)) return;
     strbuf_addf(path, "%s/%s-%016llx.json", strbuf_text(folder), kind, (unsigned long long)hash_text(key));
 }
 
@@ -96,14 +89,15 @@ void calibration_median(const struct calibration *list, int n, struct calibratio
     }
 }
 
-bool calibration_load(const char *kind, const char *key, struct calibration *out)
+bool calibration_load(const struct context *context, const char *kind, const char *key,
+                      struct calibration *out)
 {
     struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
     struct doc *doc = NULL;
     bool good = false;
     memset(out, 0, sizeof *out);
-    name_file(kind, key, &folder, &path);
-    if (path.len && !calibration_anew() && json_load(strbuf_text(&path), &doc, NULL) == PLIM_OK) {
+    name_file(context, kind, key, &folder, &path);
+    if (path.len && !calibration_anew(context) && json_load(strbuf_text(&path), &doc, NULL) == PLIM_OK) {
         good = !strcmp(node_string(node_get(&doc->root, "key"), ""), key);
         for (size_t i = 0; i < NUMBERS; i++) {
             double value = node_float(node_get(&doc->root, numbers[i].name), 0);
@@ -130,11 +124,12 @@ static bool write_file(struct strbuf *folder, struct strbuf *path, struct strbuf
     return good;
 }
 
-bool calibration_save(const char *kind, const char *key, struct calibration *speed)
+bool calibration_save(const struct context *context, const char *kind, const char *key,
+                      struct calibration *speed)
 {
     struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT, text = STRBUF_INIT;
     struct json_writer w;
-    name_file(kind, key, &folder, &path);
+    name_file(context, kind, key, &folder, &path);
     json_writer_init(&w, &text, 2);
     json_begin_object(&w, NULL);
     json_str(&w, "key", key);
@@ -144,13 +139,14 @@ bool calibration_save(const char *kind, const char *key, struct calibration *spe
     return write_file(&folder, &path, &text);
 }
 
-bool calibration_recall(const char *kind, const char *key, struct calibration_number *list, int n)
+bool calibration_recall(const struct context *context, const char *kind, const char *key,
+                        struct calibration_number *list, int n)
 {
     struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
     struct doc *doc = NULL;
     bool good = false;
-    name_file(kind, key, &folder, &path);
-    if (path.len && !calibration_anew() && json_load(strbuf_text(&path), &doc, NULL) == PLIM_OK) {
+    name_file(context, kind, key, &folder, &path);
+    if (path.len && !calibration_anew(context) && json_load(strbuf_text(&path), &doc, NULL) == PLIM_OK) {
         good = !strcmp(node_string(node_get(&doc->root, "key"), ""), key);
         for (int i = 0; i < n; i++) {
             list[i].value = node_float(node_get(&doc->root, list[i].name), 0);
@@ -163,11 +159,12 @@ bool calibration_recall(const char *kind, const char *key, struct calibration_nu
     return good;
 }
 
-void calibration_keep(const char *kind, const char *key, const struct calibration_number *list, int n)
+void calibration_keep(const struct context *context, const char *kind, const char *key,
+                      const struct calibration_number *list, int n)
 {
     struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT, text = STRBUF_INIT;
     struct json_writer w;
-    name_file(kind, key, &folder, &path);
+    name_file(context, kind, key, &folder, &path);
     json_writer_init(&w, &text, 2);
     json_begin_object(&w, NULL);
     json_str(&w, "key", key);
@@ -176,29 +173,26 @@ void calibration_keep(const char *kind, const char *key, const struct calibratio
     write_file(&folder, &path, &text);
 }
 
-#if defined(__SANITIZE_THREAD__) /* refuses threads in a child of a process that has some */
-bool calibration_apart(int threads, calibration_measure *measure, struct calibration *out)
+struct apart {
+    int threads;
+    calibration_measure *measure;
+    void *arg;
+};
+
+static bool measure_apart(void *arg, void *result)
 {
-    (void)threads, (void)measure, (void)out;
-    return false;
+    const struct apart *a = arg;
+    struct threads *team = NULL;
+    return threads_start(a->threads, &team, NULL) == PLIM_OK && a->measure(a->arg, team, result);
 }
-#else
-bool calibration_apart(int threads, calibration_measure *measure, struct calibration *out)
+
+bool calibration_apart(const struct context *context, int threads, calibration_measure *measure, void *arg,
+                       struct calibration *out)
 {
-    int ends[2], code = -1;
-    if (pipe(ends)) return false;
-    pid_t child = fork();
-    if (child == 0) {
-        struct threads *team = NULL;
-        bool good = threads_start(threads, &team, NULL) == PLIM_OK && measure(team, out);
-        _exit(good && write(ends[1], out, sizeof *out) == (ssize_t)sizeof *out ? 0 : 1);
-    }
-    close(ends[1]);
-    bool good = child > 0 && read(ends[0], out, sizeof *out) == (ssize_t)sizeof *out;
-    close(ends[0]);
-    return child > 0 && waitpid(child, &code, 0) == child && code == 0 && good;
+    struct apart apart = {threads, measure, arg};
+    const struct context_process *process = context ? context->process : NULL;
+    return process && process->apart(measure_apart, &apart, out, sizeof *out);
 }
-#endif
 
 const char *calibration_host(char *buf, size_t size, int threads)
 {
@@ -224,20 +218,21 @@ void calibration_apply(const struct calibration *speed, struct device_facts *fac
 
 #define CONTEXT "context_bytes"
 
-static void context_file(const char *kind, const char *card, struct strbuf *folder, struct strbuf *path)
+static void context_file(const struct context *context, const char *kind, const char *card,
+                         struct strbuf *folder, struct strbuf *path)
 {
     struct strbuf key = STRBUF_INIT;
     strbuf_addf(&key, "%s, context", card);
-    if (!key.failed) name_file(kind, strbuf_text(&key), folder, path);
+    if (!key.failed) name_file(context, kind, strbuf_text(&key), folder, path);
     strbuf_release(&key);
 }
 
-size_t calibration_context(const char *kind, const char *card)
+size_t calibration_context(const struct context *context, const char *kind, const char *card)
 {
     struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
     struct doc *doc = NULL;
     int64_t bytes = 0;
-    context_file(kind, card, &folder, &path);
+    context_file(context, kind, card, &folder, &path);
     if (path.len && json_load(strbuf_text(&path), &doc, NULL) == PLIM_OK) {
         if (!strcmp(node_string(node_get(&doc->root, "card"), ""), card))
             bytes = node_int(node_get(&doc->root, CONTEXT), 0);
@@ -248,12 +243,12 @@ size_t calibration_context(const char *kind, const char *card)
     return bytes > 0 ? (size_t)bytes : 0;
 }
 
-void calibration_note_context(const char *kind, const char *card, size_t bytes)
+void calibration_note_context(const struct context *context, const char *kind, const char *card, size_t bytes)
 {
     struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT, text = STRBUF_INIT;
     struct json_writer w;
-    if (!calibration_wanted() || calibration_context(kind, card) == bytes) return;
-    context_file(kind, card, &folder, &path);
+    if (!calibration_wanted(context) || calibration_context(context, kind, card) == bytes) return;
+    context_file(context, kind, card, &folder, &path);
     json_writer_init(&w, &text, 2);
     json_begin_object(&w, NULL);
     json_str(&w, "card", card);

@@ -6,20 +6,21 @@
 #ifndef PLIM_DEVICE_CALIBRATION_H
 #define PLIM_DEVICE_CALIBRATION_H
 
+#include "base/context.h"
 #include "base/threads.h"
 #include "plan/facts.h"
 #include "tensor/dtype.h"
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What the environment wishes: "0": a backend takes its own fixed rates, of a modest device, measures nothing and leaves the
+/* The wish of a context: none, or "0": a backend takes its own fixed rates, of a modest device, measures nothing and leaves the
  * cache alone (tests are run so: a plan is the same on every machine); "anew": it measures at this start, at leisure, and
  * keeps that (plimsoll calibrate); anything else, and nothing: it measures when nothing is kept. */
 #define CALIBRATION_WISH      "PLIMSOLL_CALIBRATE"
 #define CALIBRATION_ANEW_WORD "anew"
 #define CALIBRATION_KEPT_WORD "kept"
-bool calibration_wanted(void);
-bool calibration_anew(void);
+bool calibration_wanted(const struct context *context);
+bool calibration_anew(const struct context *context);
 
 struct calibration {
     double flops[DT_COUNT];      /* matmul, by element type; 0 for types without matmul */
@@ -43,10 +44,11 @@ struct calibration {
 enum { CALIBRATION_ROUNDS = 9 };
 void calibration_median(const struct calibration *list, int n, struct calibration *out);
 
-/* Measures with a team of so many threads in a child process: what measuring touches never counts in the peak of a process with
- * a budget. `measure` says whether it could. False, and nothing in out: then not, or there was no child. */
-typedef bool calibration_measure(struct threads *team, struct calibration *out);
-bool calibration_apart(int threads, calibration_measure *measure, struct calibration *out);
+/* Measures with a team of so many threads in a process of its own: what measuring touches never counts in the peak of a process
+ * with a budget. `measure` says whether it could. False, and nothing in out: then not, or the context has no such process. */
+typedef bool calibration_measure(void *arg, struct threads *team, struct calibration *out);
+bool calibration_apart(const struct context *context, int threads, calibration_measure *measure, void *arg,
+                       struct calibration *out);
 
 /* The rates of the facts. */
 void calibration_apply(const struct calibration *speed, struct device_facts *facts);
@@ -56,21 +58,26 @@ const char *calibration_host(char *buf, size_t size, int threads);
 
 /* False when there is nothing for this key, or the environment wishes to measure anew. `kind` ("cpu", "cuda") begins the
  * file's name. */
-bool calibration_load(const char *kind, const char *key, struct calibration *out);
+bool calibration_load(const struct context *context, const char *kind, const char *key,
+                      struct calibration *out);
 /* False: it could not be written. */
-bool calibration_save(const char *kind, const char *key, struct calibration *speed);
+bool calibration_save(const struct context *context, const char *kind, const char *key,
+                      struct calibration *speed);
 
 /* Numbers of something else that is measured once, by name and all above 0: likewise. */
 struct calibration_number {
     const char *name;
     double value;
 };
-bool calibration_recall(const char *kind, const char *key, struct calibration_number *list, int n);
-void calibration_keep(const char *kind, const char *key, const struct calibration_number *list, int n);
+bool calibration_recall(const struct context *context, const char *kind, const char *key,
+                        struct calibration_number *list, int n);
+void calibration_keep(const struct context *context, const char *kind, const char *key,
+                      const struct calibration_number *list, int n);
 
 /* Bytes that driver and libraries took of the card of this name when it was last open; 0: nobody knows. A budget below them
  * need not open it to be refused. */
-size_t calibration_context(const char *kind, const char *card);
-void calibration_note_context(const char *kind, const char *card, size_t bytes);
+size_t calibration_context(const struct context *context, const char *kind, const char *card);
+void calibration_note_context(const struct context *context, const char *kind, const char *card,
+                              size_t bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /* device.h - a backend is one struct of functions: memory, kernels, programs, facts.
  *
  *     struct device *dev;
- *     backend_find("cpu")->open(0, threads, &dev, &err);             // device/registry.h
+ *     backend_find("cpu")->open(&context, 0, threads, &dev, &err);             // device/registry.h
  *     dev->ops->commit(dev, bytes, &err);                            // the arena: [0, bytes) is usable
  *     dev->ops->run(dev, &call);                                     // one op, operands already resolved
  *     dev->ops->close(dev);
@@ -12,6 +12,7 @@
 #ifndef PLIM_DEVICE_DEVICE_H
 #define PLIM_DEVICE_DEVICE_H
 
+#include "base/context.h"
 #include "base/threads.h"
 #include "device/range.h"
 #include "mem/ledger.h"
@@ -136,6 +137,7 @@ struct device_ops {
 
 struct device {
     const struct device_ops *ops;
+    const struct context *context; /* it was opened with, borrowed; NULL: none */
     struct device_facts facts;
     const struct kernel *const *kernels; /* by op kind; NULL: it has none */
     /* By tier, owned by the device. Where device memory is the process's own, device and host are one ledger. */
@@ -148,10 +150,13 @@ struct device {
  * A GPU by its number: PLIM_UNSUPPORTED says what is missing (this build's CUDA part, a driver, a card, a card this build
  * has code for, cuBLASLt), PLIM_NO_MEMORY that the card has too little free for the context. device_cuda_present: this
  * build has CUDA and the machine a driver and a card (or a driver too old to say), usable or not. */
-enum plim_status device_cpu_open(int threads, struct device **out, struct plim_error *err);
-enum plim_status device_cuda_open(int index, int threads, struct device **out, struct plim_error *err);
+enum plim_status device_cpu_open(const struct context *context, int threads, struct device **out,
+                                 struct plim_error *err);
+enum plim_status device_cuda_open(const struct context *context, int index, int threads, struct device **out,
+                                  struct plim_error *err);
 bool device_cuda_present(void);
-bool device_cuda_peek(int index, struct device_facts *out); /* struct backend, peek */
+bool device_cuda_peek(const struct context *context, int index,
+                      struct device_facts *out); /* struct backend, peek */
 /* Compute capability from which on the CUDA kernels run, 80 for 8.0. */
 #define DEVICE_CUDA_LEAST 80
 

@@ -10,10 +10,11 @@ enum { INDEX_MOST = 1023 };
 
 static bool always(void) { return true; }
 
-static enum plim_status open_cpu(int index, int threads, struct device **out, struct plim_error *err)
+static enum plim_status open_cpu(const struct context *context, int index, int threads, struct device **out,
+                                 struct plim_error *err)
 {
     (void)index;
-    return device_cpu_open(threads, out, err);
+    return device_cpu_open(context, threads, out, err);
 }
 
 static size_t cpu_workspace(const struct device_facts *facts, const struct tape *tape, const struct op *op)

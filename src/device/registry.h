@@ -2,7 +2,7 @@
  *
  *     struct device_name name;
  *     if (!device_name_read("cuda:1", &name)) ...                  // no device at all
- *     name.backend->open(name.index, threads, &dev, &err);
+ *     name.backend->open(&context, name.index, threads, &dev, &err);
  *
  * The table is in order of preference and ends with the fallback, which every build and machine has. "auto" is no
  * backend: it is the first of the table that opens.
@@ -22,10 +22,11 @@ struct backend {
     bool (*present)(void);
     /* name, memory, capability and, where it was open before, overhead_bytes of a device, without opening it: no context, no
      * memory of it. False: there is none like it. NULL: opening costs nothing. */
-    bool (*peek)(int index, struct device_facts *out);
+    bool (*peek)(const struct context *context, int index, struct device_facts *out);
     /* `threads` are the host's, 0: one per online CPU. PLIM_UNSUPPORTED says what is missing, PLIM_BAD_INPUT that there
      * are fewer devices, PLIM_NO_MEMORY that the device has too little free to be opened. */
-    enum plim_status (*open)(int index, int threads, struct device **out, struct plim_error *err);
+    enum plim_status (*open)(const struct context *context, int index, int threads, struct device **out,
+                             struct plim_error *err);
     /* Scratch of its kernels on a device that is not here; see device_absent_facts. */
     size_t (*absent_workspace)(const struct device_facts *, const struct tape *, const struct op *);
     /* Compute capability from which on its kernels run, 80 for 8.0; 0: on every device of its kind. */

@@ -32,7 +32,7 @@ static const struct disk_speed assumed = {.bandwidth = FACTS_DISK_ASSUMED,
                                           .depth = DISK_DEPTH,
                                           .piece = DISK_PIECE};
 
-bool disk_speed_wanted(void) { return calibration_wanted(); }
+bool disk_speed_wanted(const struct context *context) { return calibration_wanted(context); }
 
 void disk_speed_apply(const struct disk_speed *speed, struct device_facts *facts)
 {
@@ -140,15 +140,15 @@ static void name_system(const struct statfs *fs, char *key, size_t size)
 
 enum { NUMBERS = 5 };
 
-bool disk_speed_recall(const char *folder, struct disk_speed *out)
+bool disk_speed_recall(const struct context *context, const char *folder, struct disk_speed *out)
 {
     char path[1024], key[160];
     struct statfs fs;
     struct calibration_number n[NUMBERS] = {{"bandwidth"}, {"read"}, {"write"}, {"depth"}, {"piece"}};
     *out = assumed;
-    if (!disk_speed_wanted() || !find_folder(folder, path, sizeof path, &fs)) return false;
+    if (!disk_speed_wanted(context) || !find_folder(folder, path, sizeof path, &fs)) return false;
     name_system(&fs, key, sizeof key);
-    if (!calibration_recall("disk", key, n, NUMBERS)) return false;
+    if (!calibration_recall(context, "disk", key, n, NUMBERS)) return false;
     *out = (struct disk_speed){n[0].value, n[1].value, n[2].value, (int)n[3].value, (size_t)n[4].value};
     return out->depth <= DISK_DEPTH_MOST && out->piece % DISK_BLOCK == 0;
 }
@@ -201,13 +201,14 @@ static enum plim_status climb(int fd, struct disk_speed *out, struct plim_error 
     return status;
 }
 
-enum plim_status disk_speed_measure(const char *folder, struct disk_speed *out, struct plim_error *err)
+enum plim_status disk_speed_measure(const struct context *context, const char *folder, struct disk_speed *out,
+                                    struct plim_error *err)
 {
     char path[1024], key[160];
     struct statfs fs;
     int fd = -1;
     *out = assumed;
-    if (!disk_speed_wanted()) return PLIM_OK;
+    if (!disk_speed_wanted(context)) return PLIM_OK;
     if (!find_folder(folder, path, sizeof path, &fs))
         return plim_fail(err, PLIM_IO, "%s: cannot be measured: %s", folder, strerror(errno));
     enum plim_status status = open_file(path, &fd, err);
@@ -220,6 +221,6 @@ enum plim_status disk_speed_measure(const char *folder, struct disk_speed *out, 
                                             {"write", out->write},
                                             {"depth", out->depth},
                                             {"piece", (double)out->piece}};
-    calibration_keep("disk", key, n, NUMBERS);
+    calibration_keep(context, "disk", key, n, NUMBERS);
     return PLIM_OK;
 }

@@ -1,8 +1,8 @@
 /* disk_speed.h - how fast the disk under a folder is, measured once per file system and remembered.
  *
  *     struct disk_speed speed;
- *     bool known = disk_speed_recall("runs/small", &speed);      // what the cache has, or an assumption
- *     if (!known) disk_speed_measure("runs/small", &speed, &err); // about a second, and the cache has it
+ *     bool known = disk_speed_recall(&context, "runs/small", &speed);      // what the cache has, or an assumption
+ *     if (!known) disk_speed_measure(&context, "runs/small", &speed, &err); // about a second, and the cache has it
  *     disk_speed_apply(&speed, &facts);
  *
  * A file of 32 MiB is read and written past the page cache with pieces of several sizes, several at once: the smallest
@@ -14,6 +14,7 @@
 #ifndef PLIM_EXEC_DISK_SPEED_H
 #define PLIM_EXEC_DISK_SPEED_H
 
+#include "base/context.h"
 #include "plan/facts.h"
 
 struct disk_speed {
@@ -25,13 +26,14 @@ struct disk_speed {
 
 /* What is kept for the folder's file system. False: nothing is, and `out` is an assumption; or nothing is to be measured, and
  * it never will be. */
-bool disk_speed_recall(const char *folder, struct disk_speed *out);
+bool disk_speed_recall(const struct context *context, const char *folder, struct disk_speed *out);
 
 /* May it be measured? Not where the environment forbids it. */
-bool disk_speed_wanted(void);
+bool disk_speed_wanted(const struct context *context);
 
 /* PLIM_IO: the folder cannot be written; `out` is an assumption then. */
-enum plim_status disk_speed_measure(const char *folder, struct disk_speed *out, struct plim_error *err);
+enum plim_status disk_speed_measure(const struct context *context, const char *folder, struct disk_speed *out,
+                                    struct plim_error *err);
 
 /* One ladder's rung: bytes/s of `seconds` at most with these pieces, reading and writing by turns, or one of the two. `fd` has
  * `bytes`, whole pieces; direct or not. For benchmarks. */

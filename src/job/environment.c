@@ -275,11 +275,12 @@ static enum plim_status arrive(struct job *job, const struct arrival *a, struct 
     return status;
 }
 
-enum plim_status job_take_process_environment(struct job *job, struct plim_error *err)
+enum plim_status job_take_process_environment(struct job *job, const struct context *context,
+                                              struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
     for (int i = 0; i < VARIABLES && status == PLIM_OK; i++) {
-        const char *value = getenv(variables[i].name);
+        const char *value = context_get(context, variables[i].name);
         char where[VALUE];
         snprintf(where, sizeof where, "environment %s", variables[i].name);
         if (!value || !*value) continue;
@@ -315,11 +316,12 @@ static enum plim_status take_line(struct job *job, const char *path, const struc
     return PLIM_OK;
 }
 
-enum plim_status job_take_environment(struct job *job, const char *dir, struct plim_error *err)
+enum plim_status job_take_environment(struct job *job, const struct context *context, const char *dir,
+                                      struct plim_error *err)
 {
     struct dotenv vars;
     char path[512];
-    enum plim_status status = job_take_process_environment(job, err);
+    enum plim_status status = job_take_process_environment(job, context, err);
     if (status != PLIM_OK) return status;
     if ((size_t)snprintf(path, sizeof path, "%s%s.env", dir, *dir ? "/" : "") >= sizeof path) return PLIM_OK;
     status = dotenv_load(path, &vars, err);

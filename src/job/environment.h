@@ -1,6 +1,6 @@
 /* environment.h - what environment variables, and a file .env beside the job, ask for.
  *
- *     job_take_environment(&job, "jobs", &err);            // after the file, --set and flags: they are stronger
+ *     job_take_environment(&job, &context, "jobs", &err);            // after the file, --set and flags: they are stronger
  *     for (int i = 0; i < job.environment->count; i++) ... // what was seen, what it set, or why it is ignored
  *
  * Variables people know from elsewhere set a key of ours where nobody else has. One whose value cannot be read is an error
@@ -10,6 +10,7 @@
 #ifndef PLIM_JOB_ENVIRONMENT_H
 #define PLIM_JOB_ENVIRONMENT_H
 
+#include "base/context.h"
 #include "job/origin.h"
 
 struct variable_seen {
@@ -28,10 +29,12 @@ struct job_environment {
 };
 
 /* Reads the process's environment, then dir/.env. */
-enum plim_status job_take_environment(struct job *job, const char *dir, struct plim_error *err);
+enum plim_status job_take_environment(struct job *job, const struct context *context, const char *dir,
+                                      struct plim_error *err);
 
 /* The process's environment alone: for programs without a job. */
-enum plim_status job_take_process_environment(struct job *job, struct plim_error *err);
+enum plim_status job_take_process_environment(struct job *job, const struct context *context,
+                                              struct plim_error *err);
 
 /* Every variable that is known, for docs: a Markdown table. */
 void environment_markdown(struct strbuf *out);

@@ -119,11 +119,15 @@ enum plim_status os_machine_memory_at(const char *root, const struct os_groups *
     return status;
 }
 
-const char *os_machine_root(void)
-{
-    const char *root = getenv("PLIMSOLL_MACHINE");
-    return root ? root : "";
-}
+/* Set once, before there are threads, by the program that owns the process. */
+static const char *machine_root = "";
+static bool owns_heap;
+
+void os_set_machine_root(const char *root) { machine_root = root ? root : ""; }
+
+const char *os_machine_root(void) { return machine_root; }
+
+void os_own_heap(void) { owns_heap = true; }
 
 enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *err)
 {
@@ -183,7 +187,10 @@ uint64_t os_library_bytes(void)
     return bytes;
 }
 
-void os_give_back(void) { malloc_trim(0); }
+void os_give_back(void)
+{
+    if (owns_heap) malloc_trim(0);
+}
 
 size_t os_page_size(void)
 {

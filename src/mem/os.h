@@ -78,6 +78,8 @@ enum plim_status os_machine_memory_at(const char *root, const struct os_groups *
 
 /* The folder that PLIMSOLL_MACHINE names, "" when it does not. */
 const char *os_machine_root(void);
+/* A folder that stands for /, with proc and sys below it: a machine that a test plays. Before there are threads. */
+void os_set_machine_root(const char *root);
 
 /* Of this process's control group or, where there is none, of the machine; zero where the system does not tell. `groups` as
  * above. */
@@ -91,6 +93,8 @@ uint64_t os_library_bytes(void);
 
 /* Gives free pages of the C library back to the system. */
 void os_give_back(void);
+/* The heap is this program's own: without this call os_give_back does nothing. Before there are threads. */
+void os_own_heap(void);
 
 size_t os_page_size(void);
 

@@ -17,11 +17,11 @@
  *     ends before the boxes do, what has begun is left as it is, and then the order of rows can matter after all.
  */
 #include "plan/search.h"
+#include "mem/os.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "plan/search_internal.h"
 
-#include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -561,7 +561,7 @@ enum plim_status plan_search_in(const struct plan_request *request, const int or
     free(s.boxes);
     space_release(&s.space);
     oracle_release(&s.oracle);
-    malloc_trim(0); /* what was compared goes back before the plan's own memory is taken */
+    os_give_back(); /* what was compared goes back before the plan's own memory is taken */
     return status;
 }
 

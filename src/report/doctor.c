@@ -258,11 +258,11 @@ static void check_ranks(const struct doctor_case *c, struct strbuf *out)
 {
     static const char *const mpi[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE",
                                       "SLURM_STEP_NUM_TASKS"};
-    const char *torch = getenv("WORLD_SIZE");
-    (void)c;
+    const char *torch = context_get(c->context, "WORLD_SIZE");
     for (size_t i = 0; i < sizeof mpi / sizeof *mpi; i++)
-        if (getenv(mpi[i])) return;
-    if (torch && strtol(torch, NULL, 10) > 1 && !(getenv("RANK") && getenv("MASTER_ADDR")))
+        if (context_get(c->context, mpi[i])) return;
+    if (torch && strtol(torch, NULL, 10) > 1 &&
+        !(context_get(c->context, "RANK") && context_get(c->context, "MASTER_ADDR")))
         strbuf_addf(out,
                     "environment WORLD_SIZE: train takes itself for one of %.20s processes of torchrun, "
                     "whose RANK and "

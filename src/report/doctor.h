@@ -9,15 +9,17 @@
 #ifndef PLIM_REPORT_DOCTOR_H
 #define PLIM_REPORT_DOCTOR_H
 
+#include "base/context.h"
 #include "report/report.h"
 
 struct doctor_case {
     const struct job *job;
     const struct plan_report *report; /* of its plan; NULL: there is none */
     const struct device_facts *facts;
-    int64_t checkpoints; /* that are in output.dir already */
-    int cpus;            /* of this machine */
-    bool gpu_here;       /* a GPU is, whatever device the job uses */
+    const struct context *context; /* whose variables are looked at */
+    int64_t checkpoints;           /* that are in output.dir already */
+    int cpus;                      /* of this machine */
+    bool gpu_here;                 /* a GPU is, whatever device the job uses */
 };
 
 /* The number of lines it added. */

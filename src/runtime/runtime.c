@@ -141,10 +141,10 @@ enum plim_status runtime_same_plan(const struct runtime *rt, const struct plan *
     return status == PLIM_OK ? comm_same(comm, plan->layout.offset, bytes, "the layout", err) : status;
 }
 
-bool runtime_recall_disk(const struct job *job, struct device_facts *facts)
+bool runtime_recall_disk(const struct context *context, const struct job *job, struct device_facts *facts)
 {
     struct disk_speed speed;
-    bool known = disk_speed_recall(job_disk_dir(job), &speed);
+    bool known = disk_speed_recall(context, job_disk_dir(job), &speed);
     disk_speed_apply(&speed, facts);
     return known;
 }
@@ -164,7 +164,7 @@ enum plim_status runtime_ask(struct runtime *rt, struct device *device, struct j
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
                               struct overhead overhead, struct plim_error *err)
 {
-    runtime_recall_disk(job, &device->facts);
+    runtime_recall_disk(device->context, job, &device->facts);
     enum plim_status status = runtime_ask(rt, device, job, overhead, err);
     if (status == PLIM_OK)
         status = runtime_find_plan(job, &device->facts, rt->reserve, &rt->request, &rt->plan,

@@ -91,7 +91,7 @@ enum plim_status runtime_request(struct job *job, const struct device_facts *fac
 
 /* The disk under the job's output.dir, as `plimsoll calibrate` has measured its file system (exec/disk_speed.h). False: nobody has,
  * and a modest disk is assumed. Neither plans nor runs measure: both count with the same numbers. */
-bool runtime_recall_disk(const struct job *job, struct device_facts *facts);
+bool runtime_recall_disk(const struct context *context, const struct job *job, struct device_facts *facts);
 
 /* The plan of a request, which `plan` prints and a run executes: the fastest that fits; where none does, one that uses the process's
  * reserve up, or one with the smallest buffers of the disk tier, which facts have then. The job's loader may become smaller.

@@ -6,6 +6,7 @@
 #include "model/hf.h"
 #include "serve/engine_part.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -419,7 +420,7 @@ enum plim_status engine_step(struct engine *e, struct plim_error *err)
 }
 
 /* Sleeps while there is nothing to do; false: nothing will come. */
-static bool wait_for_work(struct engine *e, const volatile int *stop)
+static bool wait_for_work(struct engine *e, const atomic_int *stop)
 {
     pthread_mutex_lock(&e->lock);
     while (!e->live_count && !e->budget_moved && !e->orders.waiting && !e->draining && !(stop && *stop))
@@ -429,7 +430,7 @@ static bool wait_for_work(struct engine *e, const volatile int *stop)
     return go_on;
 }
 
-enum plim_status engine_run(struct engine *e, const volatile int *stop, struct plim_error *err)
+enum plim_status engine_run(struct engine *e, const atomic_int *stop, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
     while (status == PLIM_OK && wait_for_work(e, stop)) status = engine_step(e, err);

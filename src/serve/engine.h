@@ -31,6 +31,7 @@
 #include "tensor/sample.h"
 #include "tape/op.h"
 #include "tape/pass.h"
+#include <stdatomic.h>
 
 #define ENGINE_BLOCK    KV_BLOCK /* positions of a block */
 #define ENGINE_LOGPROBS 20       /* of the likeliest tokens, at most */
@@ -183,7 +184,7 @@ enum plim_status engine_step(struct engine *e, struct plim_error *err);
 bool engine_busy(const struct engine *e);
 
 /* Steps until *stop is set or engine_drain was called and nothing is left; sleeps while there is nothing to do. */
-enum plim_status engine_run(struct engine *e, const volatile int *stop, struct plim_error *err);
+enum plim_status engine_run(struct engine *e, const atomic_int *stop, struct plim_error *err);
 void engine_drain(struct engine *e); /* no more requests are taken: PLIM_BUSY; those there are finished */
 
 /* Another line: blocks are given back, preempting what must be, and pages with them; or blocks join. No request is lost. Applied

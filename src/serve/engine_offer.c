@@ -341,7 +341,7 @@ static bool recall(struct engine *e, struct kept_plan *kept)
 {
     struct plan_key key;
     int64_t exact = e->overhead.bytes - e->overhead.reserve, near = e->overhead.bytes / 16;
-    plan_key_make(&key, e->model, &e->device->facts, &e->options);
+    plan_key_make(&key, e->model, e->device, &e->options);
     bool good = plan_cache_load(&key, kept) &&
                 kept->overhead >= exact - min64(e->options.beside, CALLER_EARLY) &&
                 kept->overhead <= e->overhead.bytes + near;
@@ -363,7 +363,7 @@ void engine_remember(const struct engine *e)
     struct engine_options asked = e->options;
     if (!e->options.remember || e->plan.remembered || e->kind != &engine_decoder) return;
     asked.budget = e->asked_budget;
-    plan_key_make(&key, e->model, &e->device->facts, &asked);
+    plan_key_make(&key, e->model, e->device, &asked);
     plan_cache_save(&key, &(struct kept_plan){e->stated_overhead, e->offer, e->offer.coded});
     plan_key_release(&key);
 }

@@ -16,7 +16,7 @@
 #include "model/model.h"
 #include "tensor/sample.h"
 #include "tape/pass.h"
-#include <signal.h>
+#include <stdatomic.h>
 
 #define SEQ2SEQ_MAX_BEAMS 64
 
@@ -57,7 +57,7 @@ struct seq2seq_request {
     double length_penalty;                  /* of that search */
     bool (*hear)(void *arg, int32_t token); /* each token as it comes; false: stop */
     void *arg;
-    volatile sig_atomic_t *stop; /* NULL: never */
+    atomic_int *stop; /* NULL: never */
 };
 
 enum seq2seq_stop {

@@ -35,9 +35,11 @@ static void add_model(struct strbuf *out, const char *model)
     if (n >= 0) free(names);
 }
 
-void plan_key_make(struct plan_key *key, const char *model, const struct device_facts *facts,
+void plan_key_make(struct plan_key *key, const char *model, const struct device *device,
                    const struct engine_options *o)
 {
+    const struct device_facts *facts = &device->facts;
+    key->context = device->context;
     key->text = (struct strbuf)STRBUF_INIT;
     strbuf_addf(&key->text, "plimsoll %s; %s, %zu bytes, %d threads; ", PLIMSOLL_VERSION, facts->name,
                 facts->memory_bytes, facts->threads);
@@ -57,14 +59,7 @@ void plan_key_release(struct plan_key *key) { strbuf_release(&key->text); }
 /* Both stay empty when there is no place for a cache. */
 static void name_file(const struct plan_key *key, struct strbuf *folder, struct strbuf *path)
 {
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (key->text.failed) return;
-    if (base && base[0] == '/')
-        strbuf_addf(folder, "%s/plimsoll", base);
-    else if (home && home[0])
-        strbuf_addf(folder, "%s/.cache/plimsoll", home);
-    else
-        return;
+    if (key->text.failed || !context_cache(key->context, folder)) return;
     strbuf_addf(path, "%s/serve-%016llx.json", strbuf_text(folder),
                 (unsigned long long)hash_text(strbuf_text(&key->text)));
 }

@@ -1,7 +1,7 @@
 /* plan_cache.h - sizes of a plan that stood, for the next start of the same model on the same device with the same options.
  *
  *     struct plan_key key;
- *     plan_key_make(&key, "llama-dir", facts, &options);
+ *     plan_key_make(&key, "llama-dir", device, &options);
  *     if (plan_cache_load(&key, &kept)) ...             // the search begins, and ends, with these sizes
  *     plan_cache_save(&key, &kept);                     // when they have stood
  *
@@ -17,6 +17,7 @@
 #include "serve/engine.h"
 
 struct plan_key {
+    const struct context *context; /* which says where the cache is */
     struct strbuf text;
 };
 
@@ -26,7 +27,7 @@ struct kept_plan {
     int64_t coded; /* offer.coded as a number */
 };
 
-void plan_key_make(struct plan_key *key, const char *model, const struct device_facts *facts,
+void plan_key_make(struct plan_key *key, const char *model, const struct device *device,
                    const struct engine_options *options);
 void plan_key_release(struct plan_key *key);
 

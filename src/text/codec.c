@@ -8,7 +8,6 @@
 #include "text/gguf_tokenizer.h"
 #include "text/sentencepiece.h"
 
-#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,7 +158,7 @@ enum plim_status codec_open_within(const char *path, uint64_t budget, struct cod
     struct quota quota = quota_under(budget);
     enum plim_status status = read_tokenizer(out, &quota, err);
     if (status == PLIM_OK && !gguf_is(out->path)) status = eos_from_config(out, &quota, err);
-    malloc_trim(0); /* what reading took is not what the tokenizer holds */
+    os_give_back(); /* what reading took is not what the tokenizer holds */
     if (status != PLIM_OK) {
         codec_close(out);
         return status;

@@ -1,5 +1,6 @@
 /* corpus.c - see corpus.h. */
 #include "train/corpus.h"
+#include "mem/os.h"
 #include "base/file.h"
 #include "data/intake.h"
 #include "data/longest_line.h"
@@ -7,7 +8,6 @@
 #include "train/epoch.h"
 #include "train/evaluate.h"
 
-#include <malloc.h>
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -242,7 +242,7 @@ enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpu
     corpus_set_now(out, (int64_t)time(NULL));
     enum plim_status status = open_codec(out, err);
     if (status == PLIM_OK) status = open_chat(out, err);
-    if (out->codec.tokenizer) malloc_trim(0); /* what parsing took is not what the tokenizer holds */
+    if (out->codec.tokenizer) os_give_back(); /* what parsing took is not what the tokenizer holds */
     if (status == PLIM_OK && parts & CORPUS_TRAIN)
         status = open_part(out, "data.train", &job->train, &out->train, err);
     if (status == PLIM_OK && parts & CORPUS_VALIDATION && job->validation.count)

@@ -14,6 +14,7 @@
 #include "data/loader.h"
 #include "job/job.h"
 #include "report/report.h"
+#include <stdatomic.h>
 
 enum corpus_part { CORPUS_TRAIN = 1, CORPUS_VALIDATION = 2 };
 
@@ -27,7 +28,7 @@ struct corpus {
     size_t longest, longest_eval;       /* bytes of their longest lines (data/longest_line.h); 0: not known */
     int64_t bytes;                      /* host memory that codec and loaders will take, at most */
     struct loader_sizes sizes;          /* the same for smaller loaders of the same rows */
-    const volatile sig_atomic_t *stop;  /* for its loaders; set it before they are opened; NULL: never */
+    const atomic_int *stop;             /* for its loaders; set it before they are opened; NULL: never */
 };
 
 /* Opens files and loads the tokenizer; no data are read. Refuses a tokenizer or token files whose vocabulary is

@@ -218,25 +218,14 @@ static enum plim_status finish_step(struct trainer *t, struct train_event *event
     return PLIM_OK;
 }
 
-/* Memory that a test wants lost (base/fault.h): a MiB in this step and in those after it. */
-static void lose(struct trainer *t, enum fault_point point, bool *loses)
-{
-    *loses |= fault_hit(NULL, point);
-    void **lost = *loses ? malloc(1 << 20) : NULL;
-    if (!lost) return;
-    memset(lost, 1, 1 << 20);
-    *lost = t->lost;
-    t->lost = lost;
-}
-
 /* Heap that the loader has kept for itself is its own, should memory outside the plan grow. */
 static enum plim_status next_window(struct trainer *t, struct loader_window *window, struct plim_error *err)
 {
     int64_t before = (int64_t)os_heap_bytes();
     enum plim_status status = loader_window(t->loader, t->runtime.request.rows, window, err);
-    lose(t, FAULT_LEAK_LOADER, &t->loses_in_loader);
+    fault_lose(FAULT_LEAK_LOADER);
     t->watch.loader_held += (int64_t)os_heap_bytes() - before;
-    lose(t, FAULT_LEAK, &t->loses);
+    fault_lose(FAULT_LEAK);
     return status;
 }
 

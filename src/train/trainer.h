@@ -41,7 +41,7 @@
 #include "train/scaler.h"
 #include "train/lr_schedule.h"
 #include "watch/explain.h"
-#include <signal.h>
+#include <stdatomic.h>
 
 enum train_event_kind {
     TRAIN_PLANNED, /* the plan stands; nothing has been computed */
@@ -111,13 +111,12 @@ struct train_options {
     const struct budget_change *changes; /* ascending steps */
     int nchanges;
     struct train_listener listener;
-    volatile sig_atomic_t *stop; /* set by a signal handler; NULL: never */
-    volatile sig_atomic_t
-        *save_now;      /* likewise: a checkpoint after the step under way; the trainer clears it */
-    bool profile;       /* time every op */
-    bool numerics;      /* tell the first tensor that overflows or underflows */
-    const char *trace;  /* a file for a trace of one step, of each rank (snapshot_rank_path); NULL: none */
-    int64_t trace_step; /* of this one, or the first after it that is made */
+    atomic_int *stop;     /* set by a signal handler; NULL: never */
+    atomic_int *save_now; /* likewise: a checkpoint after the step under way; the trainer clears it */
+    bool profile;         /* time every op */
+    bool numerics;        /* tell the first tensor that overflows or underflows */
+    const char *trace;    /* a file for a trace of one step, of each rank (snapshot_rank_path); NULL: none */
+    int64_t trace_step;   /* of this one, or the first after it that is made */
     const struct plan_file
         *kept;        /* the plan to run, borrowed until trainer_open returns; NULL: the fastest */
     bool save_at_end; /* and when stopped; false, without training.save_every: output.dir is not touched */
@@ -161,10 +160,8 @@ struct trainer {
     int64_t rows_done, positions, padding, passes; /* since the trainer was opened */
     struct run_watch watch;
     struct run_trace trace;
-    bool loses, loses_in_loader; /* a test's faults: each step loses memory */
-    void *lost;                  /* all of it, a list */
-    enum refusal_stage stage;    /* what is under way, should memory be refused */
-    int64_t wanted;              /* STAGE_REPLAN: the line */
+    enum refusal_stage stage; /* what is under way, should memory be refused */
+    int64_t wanted;           /* STAGE_REPLAN: the line */
 };
 
 enum plim_status trainer_open(struct job *job, struct device *device, const struct train_options *options,

@@ -160,7 +160,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
                                      struct plim_error *err)
 {
     struct job *job = t->job;
-    bool measured = runtime_recall_disk(job, &device->facts);
+    bool measured = runtime_recall_disk(device->context, job, &device->facts);
     enum plim_status status = check_changes(job, &t->options, &device->facts, overhead, err);
     if (status == PLIM_OK) status = (t->options.kept ? take_kept : make_plan)(t, device, overhead, err);
     if (status == PLIM_NO_FIT) name_plan(job, err);
@@ -258,9 +258,5 @@ void trainer_close(struct trainer *t)
     corpus_close(&t->corpus);
     runtime_close(&t->runtime);
     run_start_end(&t->start);
-    for (void *next; t->lost; t->lost = next) {
-        next = *(void **)t->lost;
-        free(t->lost);
-    }
     free(t);
 }

@@ -86,7 +86,8 @@ void environment_json(const struct device *device, struct json_writer *w, const 
     put_limits(w);
     json_begin_object(w, "variables");
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
-        if (getenv(variables[i])) json_str(w, variables[i], getenv(variables[i]));
+        if (context_get(device->context, variables[i]))
+            json_str(w, variables[i], context_get(device->context, variables[i]));
     json_end_object(w);
     json_end_object(w);
 }

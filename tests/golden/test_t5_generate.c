@@ -57,7 +57,7 @@ static void compare(const char *model, const char *name, int beams)
     read_numbers(&set, "text.lengths", lengths);
     read_numbers(&set, name, want[0]);
     safetensors_close(&set);
-    assert_int_equal(device_cpu_open(2, &device, &err), PLIM_OK);
+    assert_int_equal(device_cpu_open(NULL, 2, &device, &err), PLIM_OK);
     struct seq2seq_room room = {.source = SOURCE, .tokens = ANSWER, .beams = beams};
     if (seq2seq_open(path, device, &room, &s, &err) != PLIM_OK) fail_msg("%s", err.text);
     for (int i = 0; i < TEXTS; i++) {

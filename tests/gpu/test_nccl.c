@@ -44,7 +44,7 @@ static struct device *open_card(void)
     struct plim_error err = {0};
     struct device *device = NULL;
     const struct backend *cuda = backend_find("cuda");
-    if (!cuda || cuda->open(0, 1, &device, &err) != PLIM_OK) {
+    if (!cuda || cuda->open(NULL, 0, 1, &device, &err) != PLIM_OK) {
         printf("# no card: %s\n", err.text);
         skip();
     }
@@ -174,11 +174,12 @@ static void a_wrong_library_is_named(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct comm comm = self_comm(1);
         struct plim_error err = {0};
-        setenv("PLIMSOLL_NCCL", cases[i].file, 1);
+        char pair[96];
+        snprintf(pair, sizeof pair, "PLIMSOLL_NCCL=%s", cases[i].file);
+        comm.context = &(struct context){.environment = (char *[]){pair, NULL}};
         assert_int_equal(nccl_open(&comm, &err), PLIM_UNSUPPORTED);
         if (!strstr(err.text, cases[i].said)) fail_msg("%s: %s", cases[i].file, err.text);
     }
-    unsetenv("PLIMSOLL_NCCL");
     device->ops->close(device);
 }
 

@@ -40,6 +40,11 @@ struct suite {
 };
 
 /* The reference behind the kernel interface: no threads, no memory of its own. */
+static enum plim_status open_cpu(int threads, struct device **out, struct plim_error *err)
+{
+    return device_cpu_open(NULL, threads, out, err);
+}
+
 static enum plim_status open_reference(int threads, struct device **out, struct plim_error *err)
 {
     (void)threads;
@@ -52,13 +57,13 @@ static enum plim_status open_reference(int threads, struct device **out, struct 
 
 static enum plim_status open_cuda(int threads, struct device **out, struct plim_error *err)
 {
-    return device_cuda_open(0, threads, out, err);
+    return device_cuda_open(NULL, 0, threads, out, err);
 }
 
 static const struct backend {
     const char *name;
     enum plim_status (*open)(int threads, struct device **out, struct plim_error *err);
-} backends[] = {{"cpu", device_cpu_open}, {"reference", open_reference}, {"cuda", open_cuda}};
+} backends[] = {{"cpu", open_cpu}, {"reference", open_reference}, {"cuda", open_cuda}};
 
 static long setting(const char *name, long otherwise)
 {

@@ -169,7 +169,7 @@ static void slices_equal_the_whole(void **state)
     struct device *dev;
     struct plim_error err = {0};
     (void)state;
-    if (device_cpu_open(2, &dev, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (device_cpu_open(NULL, 2, &dev, &err) != PLIM_OK) fail_msg("%s", err.text);
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
         for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
             for (int variant = 0; variant < 2; variant++) check(kinds[k], types[t], variant, dev);

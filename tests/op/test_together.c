@@ -329,7 +329,7 @@ static int open_device(void **state)
     struct device *dev = NULL;
     if (!name || strcmp(name, "cuda") != 0)
         dev = &fake_open(PROMPT)->device;
-    else if (device_cuda_open(0, 1, &dev, &err) != PLIM_OK)
+    else if (device_cuda_open(NULL, 0, 1, &dev, &err) != PLIM_OK)
         print_error("%s\n", err.text);
     *state = dev;
     return dev ? 0 : -1;

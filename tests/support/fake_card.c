@@ -10,8 +10,9 @@
 #include <string.h>
 
 bool __wrap_device_cuda_present(void);
-bool __wrap_device_cuda_peek(int index, struct device_facts *out);
-enum plim_status __wrap_device_cuda_open(int index, int threads, struct device **out, struct plim_error *err);
+bool __wrap_device_cuda_peek(const struct context *context, int index, struct device_facts *out);
+enum plim_status __wrap_device_cuda_open(const struct context *context, int index, int threads,
+                                         struct device **out, struct plim_error *err);
 
 static long long setting(const char *name)
 {
@@ -24,16 +25,18 @@ static long long setting(const char *name)
 
 bool __wrap_device_cuda_present(void) { return !setting("absent"); }
 
-bool __wrap_device_cuda_peek(int index, struct device_facts *out)
+bool __wrap_device_cuda_peek(const struct context *context, int index, struct device_facts *out)
 {
+    (void)context;
     *out = (struct device_facts){.name = "fake",
                                  .overhead_bytes = 1}; /* it was open before, and takes nothing */
     return !setting("absent") && (!setting("cards") || index < setting("cards"));
 }
 
-enum plim_status __wrap_device_cuda_open(int index, int threads, struct device **out, struct plim_error *err)
+enum plim_status __wrap_device_cuda_open(const struct context *context, int index, int threads,
+                                         struct device **out, struct plim_error *err)
 {
-    (void)index, (void)threads;
+    (void)context, (void)index, (void)threads;
     if (setting("absent")) return plim_fail(err, PLIM_UNSUPPORTED, "there is no card");
     struct fake *fake = fake_open(LATE_FETCHES);
     fake->lose_after = (int)setting("lost"), fake->full = setting("full");

@@ -557,7 +557,7 @@ struct fake *fake_open(enum fake_timing timing)
     struct fake *f = calloc(1, sizeof *f);
     assert_non_null(f);
     struct plim_error err;
-    if (device_cpu_open(2, &f->cpu, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (device_cpu_open(NULL, 2, &f->cpu, &err) != PLIM_OK) fail_msg("%s", err.text);
     f->device = *f->cpu;
     f->device.ops = &fake_ops, f->timing = timing;
     static const char *const classes[DEVICE_LEDGER_CLASSES] = {"arena", "overhead"};

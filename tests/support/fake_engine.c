@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "model/hf.h"
 
+#include <stdatomic.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -284,7 +285,7 @@ static bool wait_a_moment(struct engine *e)
     return !over;
 }
 
-enum plim_status engine_run(struct engine *e, const volatile int *stop, struct plim_error *err)
+enum plim_status engine_run(struct engine *e, const atomic_int *stop, struct plim_error *err)
 {
     while (!*stop && wait_a_moment(e)) {
         enum plim_status status = engine_busy(e) ? engine_step(e, err) : PLIM_OK;

@@ -214,11 +214,6 @@ static void test_fault_texts(void **state)
                                       "alloc:-1", "alloc:x", "boom:1", "alloc:1,"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(fault_parse(&fault, bad[i], &err), PLIM_BAD_INPUT);
-    setenv("PLIMSOLL_FAULT", "boom:1", 1);
-    assert_int_equal(fault_process_check(&err), PLIM_BAD_INPUT);
-    assert_non_null(strstr(err.text, "PLIMSOLL_FAULT: fault 'boom:1'"));
-    unsetenv("PLIMSOLL_FAULT");
-    assert_int_equal(fault_process_check(&err), PLIM_OK);
 }
 
 static void test_table(void **state)

@@ -15,6 +15,8 @@
 #include <string.h>
 #include <time.h>
 
+extern char **environ;
+
 enum { RANKS = 3, MOST = 4096 };
 
 static struct world {
@@ -280,6 +282,8 @@ static void links_are_remembered(void **state)
     assert_non_null(mkdtemp(folder));
     setenv("XDG_CACHE_HOME", folder, 1);
     unsetenv("PLIMSOLL_CALIBRATE");
+    struct context context = {.environment = environ};
+    c.context = &context;
     assert_int_equal(threads_start(1, &team, NULL), PLIM_OK);
     assert_int_equal(lane_open(&c, NULL), PLIM_OK);
     for (int beside = 0; beside < 2; beside++) {
@@ -294,13 +298,14 @@ static void links_are_remembered(void **state)
         if (!beside) assert_true(first.load == 0);
         assert_int_equal(link_recall(&c, beside, &again, &known, NULL), PLIM_OK);
         assert_true(known && again.seconds > 0);
-        assert_true(link_recall_here(2, beside, &again) && again.bandwidth == first.bandwidth);
+        assert_true(link_recall_here(&context, 2, beside, &again) && again.bandwidth == first.bandwidth);
         assert_true(again.load < first.load + 1e-3 && again.load > first.load - 1e-3);
     }
     setenv("PLIMSOLL_CALIBRATE", "0", 1);
+    context.environment = environ;
     struct link_rates fixed;
     assert_int_equal(link_measure(&c, team, &fixed, NULL), PLIM_UNSUPPORTED);
-    assert_false(link_recall_here(2, 1, &fixed));
+    assert_false(link_recall_here(&context, 2, 1, &fixed));
     lane_close(c.lane);
     threads_free(team);
     snprintf(remove, sizeof remove, "rm -r '%s'", folder);

@@ -253,7 +253,7 @@ static void open_rig(struct rig *r, int64_t batch, enum recompute policy, int th
     memset(r, 0, sizeof *r);
     r->batch = batch;
     build(r, policy);
-    must(r, device_cpu_open(threads, &r->device, &r->err));
+    must(r, device_cpu_open(NULL, threads, &r->device, &r->err));
     struct layout_options options = {.facts = &r->device->facts, .accumulation = ROWS / batch};
     must(r, layout_make(&r->tape, &options, &r->layout, &r->err));
     must(r, r->device->ops->commit(r->device, (size_t)r->layout.arena_bytes, &r->err));

@@ -9,12 +9,14 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+extern char **environ;
+
 static void device_keeps_its_arena(void **state)
 {
     (void)state;
     struct device *dev;
     struct plim_error err = {0};
-    assert_int_equal(device_cpu_open(2, &dev, &err), PLIM_OK);
+    assert_int_equal(device_cpu_open(NULL, 2, &dev, &err), PLIM_OK);
     assert_true(dev->facts.unified_memory && dev->facts.threads == 2 && dev->facts.flops[DT_BF16] > 0);
     assert_int_equal(dev->ops->commit(dev, 1 << 20, &err), PLIM_OK);
     assert_int_equal(ledger_current(dev->ledger[TIER_DEVICE]), 1 << 20);
@@ -41,11 +43,12 @@ static void calibration_is_remembered(void **state)
     unsetenv("PLIMSOLL_CALIBRATE"); /* which tools/run-tests sets */
     setenv("XDG_CACHE_HOME", folder, 1);
     for (int i = 0; i < 6; i++) /* beside other programs it is measured several times, and then no more */
-        assert_int_equal(calibrate_cpu(team, &first, &err), PLIM_OK);
-    assert_int_equal(calibrate_cpu(team, &second, &err), PLIM_OK);
+        assert_int_equal(calibrate_cpu(&(struct context){.environment = environ}, team, &first, &err),
+                         PLIM_OK);
+    assert_int_equal(calibrate_cpu(&(struct context){.environment = environ}, team, &second, &err), PLIM_OK);
     assert_memory_equal(&first, &second, sizeof first);
     setenv("XDG_CACHE_HOME", "/proc/no-such-place", 1);
-    assert_int_equal(calibrate_cpu(team, &second, &err), PLIM_OK);
+    assert_int_equal(calibrate_cpu(&(struct context){.environment = environ}, team, &second, &err), PLIM_OK);
     assert_true(second.bandwidth > 0 && second.op_seconds > 0);
     unsetenv("XDG_CACHE_HOME");
     setenv("PLIMSOLL_CALIBRATE", "0", 1);
@@ -82,10 +85,10 @@ static void calibration_may_be_fixed(void **state)
     assert_non_null(mkdtemp(folder));
     setenv("XDG_CACHE_HOME", folder, 1);
     assert_int_equal(threads_start(1, &team, &err), PLIM_OK);
-    assert_int_equal(calibrate_cpu(team, &one, &err), PLIM_OK);
+    assert_int_equal(calibrate_cpu(&(struct context){.environment = environ}, team, &one, &err), PLIM_OK);
     threads_free(team);
     assert_int_equal(threads_start(2, &team, &err), PLIM_OK);
-    assert_int_equal(calibrate_cpu(team, &two, &err), PLIM_OK);
+    assert_int_equal(calibrate_cpu(&(struct context){.environment = environ}, team, &two, &err), PLIM_OK);
     threads_free(team);
     assert_memory_equal(&one, &two, sizeof one);
     assert_true(one.flops[DT_F32] == 80e9 && one.bandwidth == 20e9);

@@ -15,6 +15,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+extern char **environ;
+
 static struct plim_error err;
 
 enum { BYTES = 3 << 20, MOST = 700 << 10, ROUNDS = 120, READS = 6 };
@@ -218,21 +220,24 @@ static void test_speed_is_remembered(void **state)
     struct disk_speed first, second;
     struct device_facts facts = {0};
     assert_non_null(mkdtemp(folder));
-    assert_false(disk_speed_recall(folder, &first)); /* PLIMSOLL_CALIBRATE=0 */
-    assert_false(disk_speed_wanted());
+    assert_false(disk_speed_recall(&(struct context){.environment = environ}, folder,
+                                   &first)); /* PLIMSOLL_CALIBRATE=0 */
+    assert_false(disk_speed_wanted(&(struct context){.environment = environ}));
     assert_true(first.bandwidth == FACTS_DISK_ASSUMED && first.depth == DISK_DEPTH &&
                 first.piece == DISK_PIECE);
     char *cache = realpath(folder, NULL);
     unsetenv("PLIMSOLL_CALIBRATE");
     setenv("XDG_CACHE_HOME", cache, 1);
-    assert_false(disk_speed_recall(folder, &first));
-    assert_int_equal(disk_speed_measure(folder, &first, &err), PLIM_OK);
+    assert_false(disk_speed_recall(&(struct context){.environment = environ}, folder, &first));
+    assert_int_equal(disk_speed_measure(&(struct context){.environment = environ}, folder, &first, &err),
+                     PLIM_OK);
     assert_true(first.bandwidth > 0 && first.read > 0 && first.write > 0 && first.depth > 0 &&
                 first.piece > 0);
     snprintf(inside, sizeof inside, "%s/not/there/yet", folder);
-    assert_true(disk_speed_recall(inside, &second));
+    assert_true(disk_speed_recall(&(struct context){.environment = environ}, inside, &second));
     assert_true(second.depth == first.depth && second.piece == first.piece && second.bandwidth > 0);
-    assert_int_not_equal(disk_speed_measure("/proc/1", &second, &err), PLIM_OK);
+    assert_int_not_equal(
+        disk_speed_measure(&(struct context){.environment = environ}, "/proc/1", &second, &err), PLIM_OK);
     assert_true(second.bandwidth == FACTS_DISK_ASSUMED);
     setenv("PLIMSOLL_CALIBRATE", "0", 1);
     unsetenv("XDG_CACHE_HOME");

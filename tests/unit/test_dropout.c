@@ -64,7 +64,7 @@ static struct outcome train(const char *arch, int threads, const char *const *mo
     struct job job;
     struct trainer *t;
     int64_t tokens;
-    must(device_cpu_open(threads, &cpu, &err));
+    must(device_cpu_open(NULL, threads, &cpu, &err));
     make_job(&job, arch, more);
     must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
     for (int i = 0; i < STEPS; i++) {

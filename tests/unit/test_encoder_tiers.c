@@ -84,7 +84,7 @@ static void compare(const char *file, const char *what)
     struct device *cpu;
     struct record wanted, got;
     char keys[400];
-    must(device_cpu_open(2, &cpu, &err));
+    must(device_cpu_open(NULL, 2, &cpu, &err));
     snprintf(keys, sizeof keys, "%s training.recompute=none", what);
     run_on(cpu, file, keys, &wanted);
     assert_true(wanted.loss[STEPS - 1] < wanted.loss[0]);

@@ -85,7 +85,8 @@ static struct device *open_device(const struct setting *s)
         fake->open_every = s->open_every;
         return &fake->device;
     }
-    if (device_cpu_open(s->threads ? s->threads : 2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (device_cpu_open(NULL, s->threads ? s->threads : 2, &device, &err) != PLIM_OK)
+        fail_msg("%s", err.text);
     return device;
 }
 

@@ -143,7 +143,7 @@ static void test_cpu(void **state)
     struct device *device;
     char path[64];
     path_of(path);
-    assert_int_equal(device_cpu_open(2, &device, NULL), PLIM_OK);
+    assert_int_equal(device_cpu_open(NULL, 2, &device, NULL), PLIM_OK);
     check(device, path);
     device->ops->close(device);
 }

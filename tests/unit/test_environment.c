@@ -12,6 +12,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+extern char **environ;
+
 static struct plim_error err;
 
 /* ---- .env ---- */
@@ -140,7 +142,8 @@ static void test_order_of_authority(void **state)
     struct job job;
     write_dotenv("MAX_BATCH_SIZE=4\nCUDA_MEMORY_FRACTION=0.5\nPLIMSOLL_CPU=avx2\nOTHER=1\n");
     start(&job);
-    assert_int_equal(job_take_environment(&job, dir, &err), PLIM_OK);
+    assert_int_equal(job_take_environment(&job, &(struct context){.environment = environ}, dir, &err),
+                     PLIM_OK);
     assert_int_equal(job.training.max_micro_batch, 4);
     assert_int_equal(job_origin(&job, "training.max_micro_batch_size")->kind, ORIGIN_DOTENV);
     assert_true(job.wishes.cuda_fraction == 0.5);
@@ -150,7 +153,8 @@ static void test_order_of_authority(void **state)
 
     setenv("MAX_BATCH_SIZE", "8", 1);
     start(&job);
-    assert_int_equal(job_take_environment(&job, dir, &err), PLIM_OK);
+    assert_int_equal(job_take_environment(&job, &(struct context){.environment = environ}, dir, &err),
+                     PLIM_OK);
     assert_int_equal(job.training.max_micro_batch, 8);
     assert_string_equal(job_origin(&job, "training.max_micro_batch_size")->where,
                         "environment MAX_BATCH_SIZE");
@@ -160,7 +164,8 @@ static void test_order_of_authority(void **state)
     assert_int_equal(job_set(&job, "training.max_micro_batch_size=2", NULL, &err), PLIM_OK);
     assert_int_equal(job_set_flag(&job, "--x", "training.memory.target_utilization", "0.7", NULL, &err),
                      PLIM_OK);
-    assert_int_equal(job_take_environment(&job, dir, &err), PLIM_OK);
+    assert_int_equal(job_take_environment(&job, &(struct context){.environment = environ}, dir, &err),
+                     PLIM_OK);
     assert_int_equal(job.training.max_micro_batch, 2);
     assert_true(job.wishes.cuda_fraction == 0);
     assert_string_equal(seen(&job, "MAX_BATCH_SIZE")->why, "--set gives training.max_micro_batch_size");
@@ -205,7 +210,8 @@ static void test_every_variable(void **state)
         struct strbuf value = STRBUF_INIT;
         setenv(rows[i].name, rows[i].good, 1);
         start(&job);
-        if (job_take_environment(&job, dir, &err) != PLIM_OK) fail_msg("%s: %s", rows[i].name, err.text);
+        if (job_take_environment(&job, &(struct context){.environment = environ}, dir, &err) != PLIM_OK)
+            fail_msg("%s: %s", rows[i].name, err.text);
         const struct variable_seen *v = seen(&job, rows[i].name);
         assert_non_null(v);
         if (rows[i].key) {
@@ -221,7 +227,8 @@ static void test_every_variable(void **state)
         if (rows[i].bad) {
             setenv(rows[i].name, rows[i].bad, 1);
             start(&job);
-            assert_int_equal(job_take_environment(&job, dir, &err), PLIM_BAD_INPUT);
+            assert_int_equal(job_take_environment(&job, &(struct context){.environment = environ}, dir, &err),
+                             PLIM_BAD_INPUT);
             assert_non_null(strstr(err.text, rows[i].name));
             job_release(&job);
         }
@@ -230,7 +237,8 @@ static void test_every_variable(void **state)
     setenv("DISCORD_WEBHOOK", "a-secret", 1);
     struct job job;
     start(&job);
-    assert_int_equal(job_take_environment(&job, dir, &err), PLIM_BAD_INPUT);
+    assert_int_equal(job_take_environment(&job, &(struct context){.environment = environ}, dir, &err),
+                     PLIM_BAD_INPUT);
     assert_null(strstr(err.text, "a-secret"));
     job_release(&job);
     unsetenv("DISCORD_WEBHOOK");

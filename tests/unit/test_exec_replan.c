@@ -101,7 +101,7 @@ static void long_run_on_the_cpu(const char *more, struct record *out)
     struct device *cpu;
     struct run run;
     long_keys(keys, sizeof keys, more);
-    must(device_cpu_open(2, &cpu, &err));
+    must(device_cpu_open(NULL, 2, &cpu, &err));
     must(run_open(&run, cpu, keys, false));
     for (int i = 0; i < LONG; i++) step_and_evaluate(run.trainer, i, out);
     run_close(&run, cpu);
@@ -211,7 +211,7 @@ static void test_checkpoint_of_far_parameters(void **state)
         struct device *device = &f->device;
         if (r == 2) {
             device->ops->close(device);
-            must(device_cpu_open(2, &device, &err));
+            must(device_cpu_open(NULL, 2, &device, &err));
         }
         snprintf(more, sizeof more, "output.dir=%s %s", folder, placed[r < 0 ? 0 : r]);
         long_keys(keys, sizeof keys, more);

@@ -115,7 +115,7 @@ static void test_the_cpu_has_no_host_tier(void **state)
     (void)state;
     struct device *cpu;
     struct run run;
-    must(device_cpu_open(1, &cpu, &err));
+    must(device_cpu_open(NULL, 1, &cpu, &err));
     assert_int_equal(run_open(&run, cpu, "training.state_tier=host", false), PLIM_UNSUPPORTED);
     assert_non_null(strstr(err.text, "tier host"));
     job_release(&run.job);
@@ -425,7 +425,7 @@ static void test_rows_are_staged(void **state)
     run_close(&run, &f->device);
 
     struct device *cpu;
-    must(device_cpu_open(1, &cpu, &err));
+    must(device_cpu_open(NULL, 1, &cpu, &err));
     must(run_open(&run, cpu, "", false));
     feed = &run.trainer->feed[0];
     assert_null(feed->staged);

@@ -132,7 +132,7 @@ static void test_inputs_by_name(void **state)
     f->device.ops->close(&f->device);
 
     struct device *cpu;
-    must(device_cpu_open(1, &cpu, &err));
+    must(device_cpu_open(NULL, 1, &cpu, &err));
     build_both_sides(&rig.tape);
     rig_open(&rig, cpu);
     check_arrays(&rig.feed);
@@ -147,7 +147,7 @@ static void test_shapes_that_rows_lack(void **state)
     (void)state;
     struct rig rig = {0};
     struct device *cpu;
-    must(device_cpu_open(1, &cpu, &err));
+    must(device_cpu_open(NULL, 1, &cpu, &err));
     build_both_sides(&rig.tape);
     read_input(&rig.tape, input(&rig.tape, "pos", B, T + 1), T + 1);
     struct layout_options options = {.facts = &cpu->facts, .accumulation = 1};

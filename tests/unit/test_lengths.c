@@ -94,7 +94,7 @@ static void test_losses(void **state)
     (void)state;
     struct device *cpu;
     struct outcome whole, shorter, moved, grouped, small;
-    must(device_cpu_open(2, &cpu, &err));
+    must(device_cpu_open(NULL, 2, &cpu, &err));
     train(cpu, MORE(rig_validation), false, &whole);
     train(cpu, MORE(rig_validation, "data.padding=longest", "data.group_by_length=false"), false, &shorter);
     same_losses(&whole, &shorter);
@@ -226,7 +226,7 @@ static void test_epochs(void **state)
     struct device *cpu;
     struct job job;
     struct trainer *t;
-    must(device_cpu_open(1, &cpu, &err));
+    must(device_cpu_open(NULL, 1, &cpu, &err));
     make_job(&job, MORE("training.epochs=1.5"));
     must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
     assert_int_equal(job.epoch.rows, RIG_SAMPLES);

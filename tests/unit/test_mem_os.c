@@ -266,7 +266,7 @@ static void test_allowance(void **state)
     char rule[OS_RULE];
     put_meminfo();
     put("/proc/self/cgroup", "0::/a/b\n");
-    assert_int_equal(setenv("PLIMSOLL_MACHINE", root, 1), 0);
+    os_set_machine_root(root);
     assert_int_equal(os_allowance(&may, &err), PLIM_OK);
     assert_true(!may.limited && !*may.rule && may.total == 16000000ull * 1024);
     put("/sys/fs/cgroup/a/memory.max", "8000000000\n");
@@ -285,7 +285,7 @@ static void test_allowance(void **state)
         "10\n"); /* others have charged what is ours: never above the limit */
     assert_int_equal(os_allowance(&may, &err), PLIM_OK);
     assert_true(may.bytes == 2000000000 && strstr(may.rule, "/a/b/memory.max"));
-    unsetenv("PLIMSOLL_MACHINE");
+    os_set_machine_root(NULL);
 }
 
 int main(void)

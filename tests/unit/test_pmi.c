@@ -33,10 +33,21 @@ static int free_port(void)
     return ntohs(at.sin_port);
 }
 
+static void set_variable(const char *name, const char *value) { setenv(name, value, 1); }
+
+static void end_process(int code) { _exit(code); }
+
+static const struct context_process process = {.set_variable = set_variable, .end = end_process};
+
 static struct meeting meeting_of(int rank, int ranks, int port)
 {
-    return (struct meeting){
-        .rank = rank, .ranks = ranks, .seconds = 20, .host = "127.0.0.1", .port = port, .run = "test"};
+    return (struct meeting){.process = &process,
+                            .rank = rank,
+                            .ranks = ranks,
+                            .seconds = 20,
+                            .host = "127.0.0.1",
+                            .port = port,
+                            .run = "test"};
 }
 
 /* One line to the process manager, and its answer. */

@@ -118,7 +118,7 @@ static void test_absent_cpu_is_like_the_one_here(void **state)
     struct job job;
     struct plan_request request;
     struct plan here, absent;
-    assert_int_equal(device_cpu_open(2, &device, &err), PLIM_OK);
+    assert_int_equal(device_cpu_open(NULL, 2, &device, &err), PLIM_OK);
     rig_job(&job, rig_small);
     job_request(&job, &device->facts, OVERHEAD, &request);
     assert_int_equal(plan_search(&request, &here, &err), PLIM_OK);

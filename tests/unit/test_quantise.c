@@ -237,7 +237,8 @@ static struct heard answer(struct setting *s)
     struct plim_error err = {0};
     struct device *device;
     struct engine *e;
-    if (device_cpu_open(s->threads ? s->threads : 2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (device_cpu_open(NULL, s->threads ? s->threads : 2, &device, &err) != PLIM_OK)
+        fail_msg("%s", err.text);
     struct device copy = *device;
     struct device_ops ops = *device->ops;
     real = &copy, ops.run = run_reference;

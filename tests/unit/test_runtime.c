@@ -295,7 +295,7 @@ static void test_disk_ledger(void **state)
     struct trainer *t;
     char folder[320];
     snprintf(folder, sizeof folder, "output.dir=%s-out", strchr(rig_corpus, '=') + 1);
-    must(device_cpu_open(2, &cpu, &err));
+    must(device_cpu_open(NULL, 2, &cpu, &err));
     assert_ptr_equal(cpu->ledger[TIER_HOST], cpu->ledger[TIER_DEVICE]);
     make_job(&job, MORE("training.state_tier=disk", folder));
     must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
@@ -321,7 +321,7 @@ static void test_replan_is_worth_it(void **state)
     struct runtime_moves moves;
     char folder[320];
     snprintf(folder, sizeof folder, "output.dir=%s-out", strchr(rig_corpus, '=') + 1);
-    must(device_cpu_open(2, &cpu, &err));
+    must(device_cpu_open(NULL, 2, &cpu, &err));
     make_job(&job, MORE(folder));
     must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
     double seconds = t->runtime.plan.step_seconds;
@@ -352,7 +352,7 @@ static void test_leak_is_told(void **state)
     struct device *cpu;
     struct job job;
     struct trainer *t;
-    must(device_cpu_open(2, &cpu, &err));
+    must(device_cpu_open(NULL, 2, &cpu, &err));
     make_job(&job, MORE("training.steps=1000"));
     job.monitor.interval = 0; /* samples are ours */
     must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
@@ -366,6 +366,7 @@ static void test_leak_is_told(void **state)
     int64_t most = EVERY * ((int64_t)12 << 20); /* a sanitizer's own memory grows with it */
     if (!leak->found || leak->growth <= 4 << 20 || leak->growth > most || !t->watch.leak_told)
         fail_msg("found %d, growth %lld", leak->found, (long long)leak->growth);
+    fault_set(fault_process(), FAULT_LEAK, 0);
     trainer_close(t);
     job_release(&job);
     cpu->ops->close(cpu);
@@ -387,7 +388,7 @@ static int run_moved(enum move how, enum fault_point point, int64_t nth, double 
     char folder[320];
     int failed = 0;
     snprintf(folder, sizeof folder, "output.dir=%s-out", strchr(rig_corpus, '=') + 1);
-    must(device_cpu_open(2, &cpu, &err));
+    must(device_cpu_open(NULL, 2, &cpu, &err));
     make_job(&job, MORE(folder, "training.steps=9"));
     must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
     const struct plan *plan = &t->runtime.plan;
@@ -443,7 +444,7 @@ static void test_overhead_is_an_argument(void **state)
     struct device *cpu;
     struct job job;
     struct runtime a = {0}, b = {0};
-    must(device_cpu_open(1, &cpu, &err));
+    must(device_cpu_open(NULL, 1, &cpu, &err));
     make_job(&job, MORE("training.seed=1"));
     must(runtime_plan(&a, cpu, &job, (struct overhead){10 << 20, 0}, &err));
     must(runtime_plan(&b, cpu, &job, (struct overhead){11 << 20, 0}, &err));

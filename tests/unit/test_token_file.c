@@ -5,6 +5,7 @@
 #include "store/token_file.h"
 #include "store/token_writer.h"
 
+#include <stdatomic.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -251,7 +252,7 @@ static void test_lying_headers(void **state)
 }
 
 struct stopper {
-    volatile sig_atomic_t stop;
+    atomic_int stop;
     uint64_t after;
 };
 

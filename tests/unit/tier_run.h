@@ -100,7 +100,7 @@ static void run_all(struct run *run, struct device *device, const char *more)
 static void on_the_cpu(struct run *run, const char *more)
 {
     struct device *cpu;
-    must(device_cpu_open(2, &cpu, &err));
+    must(device_cpu_open(NULL, 2, &cpu, &err));
     run_all(run, cpu, more);
     assert_true(run->loss[STEPS - 1] != run->loss[0]); /* the weights moved */
 }

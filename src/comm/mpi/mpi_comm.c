@@ -98,13 +98,19 @@ static const char *meet(struct comm *comm, MPI_Comm with, double seconds)
 
 /* Over TCP Open MPI writes a large message by "put", which takes turns with what comes the other way: 62 of 1 Gb/s each way, where sending it
  * in fragments takes 120. These are its flags without put, unless somebody has chosen others. */
-static void choose_fragments(void) { setenv("OMPI_MCA_btl_tcp_flags", "313", 0); }
+static void choose_fragments(const struct comm *comm)
+{
+    static const char name[] = "OMPI_MCA_btl_tcp_flags";
+    for (char *const *pair = comm->context->environment; pair && *pair; pair++)
+        if (!strncmp(*pair, name, sizeof name - 1)) return;
+    comm->context->process->set_variable(name, "313");
+}
 
 static const char *mpi_open(struct comm *comm, double seconds)
 {
     MPI_Comm local;
     int began = 0, level = MPI_THREAD_SINGLE;
-    choose_fragments();
+    choose_fragments(comm);
     if (MPI_Initialized(&began) != MPI_SUCCESS ||
         (!began && MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS))
         return "MPI_Init_thread failed";
@@ -215,9 +221,8 @@ static const char *mpi_missing(struct comm *comm, double seconds)
 
 static void mpi_abort(struct comm *comm, int code)
 {
-    (void)comm;
     MPI_Abort(MPI_COMM_WORLD, code);
-    _exit(code); /* a library may come back from it */
+    comm->context->process->end(code); /* a library may come back from it */
 }
 
 static void mpi_close(struct comm *comm)

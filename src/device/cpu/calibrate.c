@@ -18,7 +18,10 @@ static const struct calibration modest = {.flops = {[DT_F32] = 80e9, [DT_BF16] =
                                           .coded_rate = 250e6,
                                           .op_seconds = 4e-6};
 
-size_t calibrate_cache_bytes(void) { return calibration_wanted() ? cpu_cache_bytes() : 0; }
+size_t calibrate_cache_bytes(const struct context *context)
+{
+    return calibration_wanted(context) ? cpu_cache_bytes() : 0;
+}
 
 /* Everything the numbers depend on. */
 static void describe(char *key, size_t size, int threads)
@@ -29,46 +32,50 @@ static void describe(char *key, size_t size, int threads)
 }
 
 /* Once when a device is opened; with time for it, the medians of several times. */
-static enum plim_status measure_rounds(struct threads *team, struct calibration *out, struct plim_error *err)
+static enum plim_status measure_rounds(const struct context *context, struct threads *team,
+                                       struct calibration *out, struct plim_error *err)
 {
     struct calibration list[CALIBRATION_ROUNDS];
-    int n = calibration_anew() ? CALIBRATION_ROUNDS : 1;
+    int n = calibration_anew(context) ? CALIBRATION_ROUNDS : 1;
     enum plim_status status = PLIM_OK;
     for (int i = 0; i < n && status == PLIM_OK; i++) status = calibrate_measure(team, &list[i], err);
     if (status == PLIM_OK) calibration_median(list, n, out);
     return status;
 }
 
-static bool measure_all(struct threads *team, struct calibration *out)
+static bool measure_all(void *arg, struct threads *team, struct calibration *out)
 {
-    return measure_rounds(team, out, NULL) == PLIM_OK;
+    return measure_rounds(*(const struct context **)arg, team, out, NULL) == PLIM_OK;
 }
 
-static enum plim_status measure(struct threads *team, struct calibration *out, struct plim_error *err)
+static enum plim_status measure(const struct context *context, struct threads *team, struct calibration *out,
+                                struct plim_error *err)
 {
     struct cpu_load before;
     enum plim_status status = PLIM_OK;
     cpu_load_read(&before);
-    if (!calibration_apart(threads_count(team), measure_all, out)) status = measure_rounds(team, out, err);
+    if (!calibration_apart(context, threads_count(team), measure_all, &context, out))
+        status = measure_rounds(context, team, out, err);
     out->others = cpu_load_others(&before);
     out->lower_bandwidth = FACTS_DISK_ASSUMED;
     out->host_bandwidth = out->bandwidth;
     return status;
 }
 
-enum plim_status calibrate_cpu(struct threads *team, struct calibration *out, struct plim_error *err)
+enum plim_status calibrate_cpu(const struct context *context, struct threads *team, struct calibration *out,
+                               struct plim_error *err)
 {
     char key[256];
-    if (!calibration_wanted()) {
+    if (!calibration_wanted(context)) {
         *out = modest;
         return PLIM_OK;
     }
     describe(key, sizeof key, threads_count(team));
-    if (calibration_load("cpu", key, out)) return PLIM_OK;
-    enum plim_status status = measure(team, out, err);
+    if (calibration_load(context, "cpu", key, out)) return PLIM_OK;
+    enum plim_status status = measure(context, team, out, err);
     if (status != PLIM_OK) return status;
     /* What the next process will not find is not used: it would measure other numbers, and plan something else. */
-    bool kept = calibration_save("cpu", key, out);
-    if (!calibration_anew() && !(kept && calibration_load("cpu", key, out))) *out = modest;
+    bool kept = calibration_save(context, "cpu", key, out);
+    if (!calibration_anew(context) && !(kept && calibration_load(context, "cpu", key, out))) *out = modest;
     return PLIM_OK;
 }

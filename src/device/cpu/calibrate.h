@@ -16,10 +16,11 @@
 #include <stddef.h>
 
 /* PLIM_NO_MEMORY when there is no room to measure. The disk below belongs to the folder of a run: exec/disk_speed.h. */
-enum plim_status calibrate_cpu(struct threads *team, struct calibration *out, struct plim_error *err);
+enum plim_status calibrate_cpu(const struct context *context, struct threads *team, struct calibration *out,
+                               struct plim_error *err);
 
 /* The last-level cache as the planner's clock sees it; it belongs to the rates: 0 when they are fixed. */
-size_t calibrate_cache_bytes(void);
+size_t calibrate_cache_bytes(const struct context *context);
 
 /* Measure now, whatever the cache says, and do not touch it. */
 enum plim_status calibrate_measure(struct threads *team, struct calibration *out, struct plim_error *err);

@@ -103,7 +103,7 @@ static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
     enum plim_status status = os_allowance(&may, err);
     if (status != PLIM_OK) return status;
     struct calibration speed;
-    status = calibrate_cpu(cpu->device.team, &speed, err);
+    status = calibrate_cpu(cpu->device.context, cpu->device.team, &speed, err);
     if (status != PLIM_OK) return status;
     cpu_model_name(facts->name, sizeof facts->name);
     facts_set_memory(facts, true);
@@ -112,20 +112,22 @@ static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
     facts->memory_limited = may.limited;
     facts->free_bytes = may.bytes;
     facts->align = ALIGN;
-    facts->cache_bytes = calibrate_cache_bytes();
+    facts->cache_bytes = calibrate_cache_bytes(cpu->device.context);
     calibration_apply(&speed, facts);
     facts->workspace = workspace;
     facts->backend = &cpu->device;
     return PLIM_OK;
 }
 
-enum plim_status device_cpu_open(int threads, struct device **out, struct plim_error *err)
+enum plim_status device_cpu_open(const struct context *context, int threads, struct device **out,
+                                 struct plim_error *err)
 {
     *out = NULL;
     struct cpu *cpu = calloc(1, sizeof *cpu);
     if (!cpu) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the CPU device");
     struct device *dev = &cpu->device;
     dev->ops = &ops;
+    dev->context = context;
     dev->kernels = kernels;
     enum plim_status status = threads_start(threads, &dev->team, err);
     if (status == PLIM_OK) status = find_facts(cpu, err);

@@ -105,16 +105,20 @@ static enum cpu_level detect(void)
     for (int i = 0; i < CPU_LEVELS; i++) {
         if (levels[i].probe()) best = (enum cpu_level)i;
     }
-    const char *wish = getenv("PLIMSOLL_CPU");
-    for (int i = 0; wish && i < CPU_LEVELS; i++) {
-        if (!strcmp(wish, levels[i].name) && reaches(best, (enum cpu_level)i)) return (enum cpu_level)i;
-    }
     return best;
+}
+
+static atomic_int known = -1; /* threads that race here find the same answer */
+
+void cpu_level_limit(const char *name)
+{
+    enum cpu_level best = detect();
+    for (int i = 0; name && i < CPU_LEVELS; i++)
+        if (!strcmp(name, levels[i].name) && reaches(best, (enum cpu_level)i)) atomic_store(&known, i);
 }
 
 enum cpu_level cpu_level(void)
 {
-    static atomic_int known = -1; /* threads that race here find the same answer */
     int level = atomic_load_explicit(&known, memory_order_relaxed);
     if (level < 0) {
         level = (int)detect();

@@ -23,6 +23,8 @@ enum cpu_level {
 
 /* The level kernels should be chosen for. */
 enum cpu_level cpu_level(void);
+/* From now on this level, where the CPU has it; NULL and other names change nothing. Before kernels run. */
+void cpu_level_limit(const char *name);
 
 /* Whether code written for `level` may run here (environment included). */
 bool cpu_has(enum cpu_level level);

@@ -3,15 +3,16 @@
 
 bool device_cuda_present(void) { return false; }
 
-bool device_cuda_peek(int index, struct device_facts *out)
+bool device_cuda_peek(const struct context *context, int index, struct device_facts *out)
 {
-    (void)index, (void)out;
+    (void)context, (void)index, (void)out;
     return false;
 }
 
-enum plim_status device_cuda_open(int index, int threads, struct device **out, struct plim_error *err)
+enum plim_status device_cuda_open(const struct context *context, int index, int threads, struct device **out,
+                                  struct plim_error *err)
 {
-    (void)index, (void)threads;
+    (void)context, (void)index, (void)threads;
     *out = NULL;
     return plim_fail(
         err, PLIM_UNSUPPORTED,

@@ -154,8 +154,9 @@ static double link_rate(struct bench *b)
 }
 
 /* An AdamW step of the CPU on operands that no cache holds. */
-static bool measure_host(struct threads *team, struct calibration *out)
+static bool measure_host(void *unused, struct threads *team, struct calibration *out)
 {
+    (void)unused;
     static const enum dtype operands[] = {[ADAMW_P] = DT_BF16,
                                           [ADAMW_G] = DT_BF16,
                                           [ADAMW_M] = DT_F32,
@@ -195,10 +196,12 @@ static bool measure_host(struct threads *team, struct calibration *out)
     return good;
 }
 
-static double host_rate(int threads)
+static double host_rate(const struct device *dev)
 {
     struct calibration host = {0};
-    return calibration_apart(threads, measure_host, &host) ? host.host_bandwidth : HOST_ASSUMED;
+    return calibration_apart(dev->context, threads_count(dev->team), measure_host, NULL, &host)
+               ? host.host_bandwidth
+               : HOST_ASSUMED;
 }
 
 static void measure(struct device *dev, struct calibration *out)
@@ -215,7 +218,7 @@ static void measure(struct device *dev, struct calibration *out)
     out->cache_bandwidth = out->bandwidth; /* facts.cache_bytes is 0: no cache is modelled */
     out->op_seconds = launch_seconds(&b);
     out->lower_bandwidth = link_rate(&b);
-    out->host_bandwidth = host_rate(threads_count(dev->team));
+    out->host_bandwidth = host_rate(dev);
     out->coded_rate = out->curve_rate = out->bandwidth; /* their bytes take longer */
     out->matmul_seconds = CALIBRATION_LEAST;            /* launch_seconds has it */
 }
@@ -271,12 +274,13 @@ enum plim_status cuda_calibrate(struct device *dev, const char *libraries, struc
 {
     struct calibration speed;
     char key[512];
-    if (!calibration_wanted()) { /* no library's kernel is to run: checkers of kernels ask for this */
+    if (!calibration_wanted(
+            dev->context)) { /* no library's kernel is to run: checkers of kernels ask for this */
         apply(&modest, &dev->facts);
         return PLIM_OK;
     }
     describe(dev, libraries, key, sizeof key);
-    bool known = calibration_load("cuda", key, &speed);
+    bool known = calibration_load(dev->context, "cuda", key, &speed);
     bool measured = false;
     enum plim_status status = dev->ops->commit(dev, known ? quarter.arena : full.arena, err);
     if (status == PLIM_NO_MEMORY && !known) {
@@ -297,6 +301,6 @@ enum plim_status cuda_calibrate(struct device *dev, const char *libraries, struc
     if (status == PLIM_OK) status = dev->ops->commit(dev, 0, err);
     if (status != PLIM_OK) return status;
     apply(&speed, &dev->facts);
-    if (measured) calibration_save("cuda", key, &speed);
+    if (measured) calibration_save(dev->context, "cuda", key, &speed);
     return PLIM_OK;
 }

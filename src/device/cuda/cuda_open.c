@@ -63,9 +63,10 @@ static enum plim_status choose_card(struct cuda *cuda, int index, struct plim_er
 }
 
 /* The best there are, or by wish those of every card, with as much shared memory as the smallest of them has. */
-static void choose_kernels(struct cuda_queue *queue)
+static void choose_kernels(struct cuda *cuda)
 {
-    const char *wish = getenv("PLIMSOLL_GPU");
+    struct cuda_queue *queue = &cuda->queue;
+    const char *wish = context_get(cuda->device.context, "PLIMSOLL_GPU");
     bool portable = wish && !strcmp(wish, "portable");
     queue->warpgroups = !portable && cuda_attn_has_warpgroups();
     if (portable && queue->shared_most > SHARED_LEAST) queue->shared_most = SHARED_LEAST;
@@ -87,7 +88,7 @@ static enum plim_status open_context(struct cuda *cuda, struct plim_error *err)
                          cuda->queue.capability / 10, cuda->queue.capability % 10);
     if (code != cudaSuccess) return cuda_check(code, "opening the card", err);
     cuda->queue.stream = stream;
-    choose_kernels(&cuda->queue);
+    choose_kernels(cuda);
     for (int i = 0; i < DEVICE_READS && code == cudaSuccess; i++) {
         cudaEvent_t done = NULL;
         code = cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
@@ -112,7 +113,8 @@ static enum plim_status find_facts(struct cuda *cuda, struct plim_error *err)
     enum plim_status status = cuda_calibrate(&cuda->device, libraries, err);
     size_t used = cuda_api_used(&cuda->api, cuda->bus);
     facts->overhead_bytes = (used ? used : OVERHEAD_ASSUMED) + LATE_BYTES;
-    if (status == PLIM_OK && used) calibration_note_context("cuda", facts->name, facts->overhead_bytes);
+    if (status == PLIM_OK && used)
+        calibration_note_context(cuda->device.context, "cuda", facts->name, facts->overhead_bytes);
     return status;
 }
 
@@ -125,7 +127,7 @@ bool device_cuda_present(void)
     return code == cudaSuccess ? count > 0 : code != cudaErrorNoDevice;
 }
 
-bool device_cuda_peek(int index, struct device_facts *out)
+bool device_cuda_peek(const struct context *context, int index, struct device_facts *out)
 {
     struct cudaDeviceProp prop;
     if (!device_cuda_present() || cudaGetDeviceProperties(&prop, index) != cudaSuccess) {
@@ -134,13 +136,14 @@ bool device_cuda_peek(int index, struct device_facts *out)
     }
     *out = (struct device_facts){.memory_bytes = prop.totalGlobalMem,
                                  .capability = prop.major * 10 + prop.minor,
-                                 .overhead_bytes = calibration_context("cuda", prop.name)};
+                                 .overhead_bytes = calibration_context(context, "cuda", prop.name)};
     snprintf(out->name, sizeof out->name, "%s", prop.name);
     facts_set_memory(out, false);
     return true;
 }
 
-enum plim_status device_cuda_open(int index, int threads, struct device **out, struct plim_error *err)
+enum plim_status device_cuda_open(const struct context *context, int index, int threads, struct device **out,
+                                  struct plim_error *err)
 {
     *out = NULL;
     struct cuda *cuda = calloc(1, sizeof *cuda);
@@ -148,6 +151,7 @@ enum plim_status device_cuda_open(int index, int threads, struct device **out, s
     struct device *dev = &cuda->device;
     pthread_mutex_init(&cuda->lock, NULL);
     dev->ops = &cuda_ops;
+    dev->context = context;
     dev->kernels = cuda_kernels;
     device_ledgers_init(dev, cuda->ledgers, false);
     enum plim_status status = choose_card(cuda, index, err);

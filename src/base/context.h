@@ -1,0 +1,39 @@
+/* context.h - what the program around this code lets it know and do.
+ *
+ *     struct context context = {.environment = environ, .modules = "/usr/bin", .process = &ours};
+ *     backend->open(&context, 0, threads, &device, &err);
+ *     context_get(device->context, "PLIMSOLL_GPU");
+ *
+ * Below cli nobody reads or changes the process's environment, forks or ends the process: the command line's context says
+ * what variables there are and does the rest. A program that links this code makes a context of its own, or passes NULL:
+ * then no variable is set, nothing is measured and nothing is kept between runs.
+ */
+#ifndef PLIM_BASE_CONTEXT_H
+#define PLIM_BASE_CONTEXT_H
+
+#include "base/strbuf.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Things that only the owner of the process may do. */
+struct context_process {
+    /* work(arg, result), in a process of its own: the memory it touches is not this one's. False: it could not. */
+    bool (*apart)(bool (*work)(void *arg, void *result), void *arg, void *result, size_t bytes);
+    void (*set_variable)(const char *name, const char *value);
+    void (*end)(int code);
+};
+
+struct context {
+    char *const *environment; /* "NAME=value", NULL behind the last; NULL: no variable is set */
+    const char
+        *modules; /* the folder of the program, near which modules for MPI libraries are; NULL: none are */
+    const struct context_process *process; /* NULL: the process belongs to somebody else */
+};
+
+/* The value of a variable; NULL: it is not set. */
+const char *context_get(const struct context *context, const char *name);
+
+/* The folder for what is kept between runs: $XDG_CACHE_HOME/plimsoll, or ~/.cache/plimsoll. False: there is none. */
+bool context_cache(const struct context *context, struct strbuf *folder);
+
+#endif
