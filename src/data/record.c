@@ -172,6 +172,37 @@ static size_t drop_carriage_returns(char *text, size_t len)
     return (size_t)(out - text);
 }
 
+/* Names that public data sets give to what a key of ours names. */
+static const struct {
+    const char *name, *key;
+} usual[] = {{"messages", "data.messages_field"}, {"conversations", "data.messages_field"},
+             {"content", "data.field"},           {"text", "data.field"},
+             {"prompt", "data.prompt_field"},     {"instruction", "data.prompt_field"},
+             {"document", "data.source_field"},   {"source", "data.source_field"},
+             {"sentence1", "data.first_field"},   {"premise", "data.first_field"},
+             {"words", "data.first_field"},       {"sentence2", "data.second_field"},
+             {"hypothesis", "data.second_field"}, {"tags", "data.second_field"}};
+enum { USUAL = sizeof usual / sizeof *usual };
+
+/* Says which field the record has instead, where its name is a usual one. */
+static enum plim_status refuse_missing(const char *field, char *line, size_t len, struct plim_error *err)
+{
+    struct json_problem problem;
+    struct json_field found[USUAL];
+    int at = 0;
+    for (int i = 0; i < USUAL; i++) found[i] = (struct json_field){.name = usual[i].name};
+    bool read = json_fields(line, len, found, USUAL, &problem);
+    while (at < USUAL && (!read || found[at].kind == JSON_ABSENT)) at++;
+    if (at == USUAL)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "the field '%s' is missing; name another field or skip bad records", field);
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "the field '%s' is missing; the record has '%s': set %s=%s, name another field or skip bad "
+        "records",
+        field, usual[at].name, usual[at].key, usual[at].name);
+}
+
 static enum plim_status take_fields(struct record_encoder *enc, char *line, size_t len, int count,
                                     enum json_kind kind, struct plim_error *err)
 {
@@ -188,9 +219,7 @@ static enum plim_status take_fields(struct record_encoder *enc, char *line, size
         fields[count - 1] = fields[count];
     for (int i = 0; i < count; i++)
         if (fields[i].kind == JSON_ABSENT)
-            return plim_fail(err, PLIM_BAD_INPUT,
-                             "the field '%s' is missing; name another field or skip bad records",
-                             fields[i].name);
+            return refuse_missing(fields[i].name, line, len, err);
         else if (fields[i].kind != kind)
             return plim_fail(err, PLIM_BAD_INPUT, "the field '%s' is %s, not %s", fields[i].name,
                              json_kind_name(fields[i].kind), json_kind_name(kind));

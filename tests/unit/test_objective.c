@@ -222,6 +222,7 @@ static void test_labels(void **state)
         {"{\"tokens\":[\"a\"],\"labels\":[{}]}\n", "x.jsonl:2: a label is map"},
         {"{\"tokens\":\"a\",\"labels\":[0]}\n", "x.jsonl:2: the field 'tokens' is text, not a list"},
         {"{\"tokens\":[\"a\"]}\n", "x.jsonl:2: the field 'labels' is missing"},
+        {"{\"words\":[\"a\"],\"labels\":[0]}\n", "the record has 'words': set data.first_field=words"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char text[300];
