@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+extern char **environ;
+
 enum { STREAMS_MOST = 4096 };
 
 struct line {
@@ -113,7 +115,7 @@ static enum plim_status measure(const char *model, const struct backend *backend
     struct engine *e = NULL;
     struct run warm = {0}, run = {0};
     double began = clock_seconds();
-    enum plim_status status = backend->open(NULL, 0, 0, &device, err);
+    enum plim_status status = backend->open(&(struct context){.environment = environ}, 0, 0, &device, err);
     double ready = clock_seconds();
     struct engine_options options = {.model = model,
                                      .max_context = l->prompt + l->tokens,

@@ -199,9 +199,9 @@ static bool measure_host(void *unused, struct threads *team, struct calibration 
 static double host_rate(const struct device *dev)
 {
     struct calibration host = {0};
-    return calibration_apart(dev->context, threads_count(dev->team), measure_host, NULL, &host)
-               ? host.host_bandwidth
-               : HOST_ASSUMED;
+    bool known = calibration_apart(dev->context, threads_count(dev->team), measure_host, NULL, &host) ||
+                 measure_host(NULL, dev->team, &host);
+    return known ? host.host_bandwidth : HOST_ASSUMED;
 }
 
 static void measure(struct device *dev, struct calibration *out)
