@@ -223,7 +223,7 @@ static void test_hold(void **state)
     int near = tensor(&tape, TIER_DEVICE, TENSOR_INPUT), far = tensor(&tape, TIER_DISK, TENSOR_KEPT);
     store.in[MOVE_FROM] = hold.in[0] = near, store.out[MOVE_TO] = far, store.attr.behind = true;
     tape_append(&tape, &store), tape_append(&tape, &hold);
-    assert_int_equal(device_cpu_open(1, &device, &err), PLIM_OK);
+    assert_int_equal(device_cpu_open(NULL, 1, &device, &err), PLIM_OK);
     struct layout_options how = {.facts = &device->facts, .accumulation = 1};
     assert_int_equal(layout_make(&tape, &how, &layout, &err), PLIM_OK);
     assert_int_equal(device->ops->commit(device, (size_t)layout.arena_bytes, &err), PLIM_OK);

@@ -143,7 +143,7 @@ static void test_what_is_sent_is_not_overwritten(void **state)
     gather.in[MOVE_FROM] = x, gather.out[MOVE_TO] = whole;
     add.in[ADD_A] = add.in[ADD_B] = y, add.out[ADD_Y] = x;
     tape_append(&tape, &gather), tape_append(&tape, &add);
-    assert_int_equal(device_cpu_open(1, &device, &err), PLIM_OK);
+    assert_int_equal(device_cpu_open(NULL, 1, &device, &err), PLIM_OK);
     assert_int_equal(lane_open(&comm, &err), PLIM_OK);
     device->comm = &comm, device->facts.async_exchanges = true;
     struct layout_options how = {.facts = &device->facts, .accumulation = 1};
