@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as folder:
     check("eight at once", *given)
     check("one after the other", *given, "--parallel", 1)
     check("three threads", *given, "--threads", 3)
-    with open(f"{folder}/prompts.txt", "w") as f: f.write("\n".join(prompts) + "\n")
+    with open(f"{folder}/prompts.txt", "w", newline="") as f: f.writelines(p + ("\r\n" if i % 2 else "\n") for i, p in enumerate(prompts))
     with open(f"{folder}/prompts.jsonl", "w") as f: f.writelines(json.dumps({"id": i, "prompt": p}) + "\n" for i, p in enumerate(prompts))
     check("a file of lines", "--prompts-file", f"{folder}/prompts.txt")
     check("a file of JSON lines", "--prompts-file", f"{folder}/prompts.jsonl")

@@ -146,6 +146,7 @@ with tempfile.TemporaryDirectory() as folder:
     for name, args, code, word in [
         ("a budget too small", ["-p", "x", "-n", 2000, "-b", room - (512 << 10)], 3, "missing"),
         ("a budget below the program", ["-p", "x", "-b", "100KiB"], 3, "raise the budget"),
+        ("a budget of nothing", ["-p", "x", "-b", "0"], 2, "--budget"),
         ("no prompt", [], 2, "--prompt"),
         ("an empty prompt", ["-p", ""], 2, "--prompt"),
         ("no tokens", ["-p", "x", "-n", "0"], 2, "--max-tokens"),

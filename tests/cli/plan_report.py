@@ -122,6 +122,8 @@ with tempfile.TemporaryDirectory() as folder:
     plan, result = plim.plan(path, "--set", "training.state_tier=disk")
     savings = check_savings(plan, "cpu")
     plim.ok(plan["pins"] == ["training.state_tier"], "pins are listed")
+    same, _ = plim.plan(path, "--set", "training.recompute=none", "--set", "training.gradient_checkpointing=false")
+    plim.ok(same["pins"] == ["training.gradient_checkpointing"], f"two words for one thing are one pin: {same['pins']}")
     plim.ok(savings["8-bit moments"]["disk_bytes"] > 0, "8-bit moments save on disk")
     plim.ok(re.search(r"^fits: .* on disk", text_of(path, "--set", "training.state_tier=disk"), re.M), "the verdict tells it")
     program = plan["by_class"]["overhead"]

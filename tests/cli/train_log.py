@@ -89,6 +89,18 @@ def time_left(folder):
     plim.ok(0.3 * seconds - 1 <= early <= 10 * seconds + 5 and (seconds < 2 or early >= 1), f"after --resume: {early} s are left of a run of {seconds:.1f} s")
 
 
-for test in (rates, weights, moves, time_left):
+def half_line(folder):
+    """A run that is killed in the middle of a line goes on with a line of its own."""
+    path, log = plim.job(folder, training__steps=1), f"{folder}/run/log.jsonl"
+    plim.run("train", path, "-q", "--overwrite")
+    os.truncate(log, os.path.getsize(log) - 5)
+    with open(log) as f: half = f.read().splitlines()[-1]
+    plim.run("train", path, "-q", "--resume", "--steps", 2)
+    with open(log) as f: told = f.read().splitlines()
+    plim.ok(told.count(half) == 1 and all(line == half or line.startswith("{") and line.endswith("}") for line in told), f"half a line stays alone: {half}")
+    plim.ok(json.loads(told[-1])["event"] == "end", "the log goes on to the end")
+
+
+for test in (rates, weights, moves, half_line, time_left):
     with tempfile.TemporaryDirectory() as folder: test(folder)
 plim.done()

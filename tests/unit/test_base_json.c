@@ -160,6 +160,7 @@ static void test_refuses(void **state)
         {"\"\\u12", "four hexadecimal"},
         {"\"\\ud800\"", "high surrogate"},
         {"\"\\ud800\\u0041\"", "high surrogate"},
+        {"\"\\ud800\\ue000\"", "high surrogate"},
         {"\"\\udc00\"", "low surrogate"},
         {"\"\xff\"", "not valid UTF-8"},
         {"\"\xed\xa0\x80\"", "not valid UTF-8"},
@@ -189,6 +190,13 @@ static void test_depth(void **state)
         assert_int_equal(status, depth == 128 ? PLIM_OK : PLIM_BAD_INPUT);
         doc_free(doc);
     }
+    struct strbuf flat = STRBUF_INIT; /* many lists beside each other are not deep */
+    for (int i = 0; i < 300; i++) strbuf_add(&flat, i ? ",[{}]" : "[[{}]");
+    strbuf_addc(&flat, ']');
+    struct doc *wide;
+    assert_int_equal(json_parse(strbuf_text(&flat), flat.len, "flat", &wide, NULL), PLIM_OK);
+    doc_free(wide);
+    strbuf_release(&flat);
     char *hostile = malloc(1 << 20);
     memset(hostile, '[', 1 << 20);
     struct doc *doc;

@@ -243,6 +243,14 @@ static void differences_and_failures_are_everybodys(void **state)
     assert_int_equal(comm_same(&c, "a", 1, "the job", &err), PLIM_BAD_INPUT);
     assert_string_equal(err.text,
                         "rank 1: the job is not that of rank 0; start every rank with the same files");
+    for (int r = 1; r < RANKS; r++) {
+        int64_t code = PLIM_NO_FIT;
+        memset(&world, 0, sizeof world);
+        memcpy(world.data[r], &code, sizeof code);
+        assert_int_equal(comm_agree(&c, PLIM_OK, &err), PLIM_NO_FIT);
+    }
+    memset(&world, 0, sizeof world);
+    assert_int_equal(comm_agree(&c, PLIM_OK, &err), PLIM_OK);
     world.fails = "some rank did not answer";
     assert_int_equal(comm_agree(&c, PLIM_OK, &err), PLIM_IO);
     assert_string_equal(err.text, "rank 0 of 3: agree: some rank did not answer");

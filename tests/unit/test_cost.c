@@ -36,10 +36,10 @@ static struct tape_time time_of(const struct tape *tape, const struct device_fac
     return out;
 }
 
-/* A product of two squares on a device where nothing else takes time. */
-static double seconds(enum dtype type, bool tf32, double tf32_flops)
+/* A product of two squares on a device where but for moving its operands nothing else takes time. */
+static double product_seconds(enum dtype type, bool tf32, double tf32_flops, double bandwidth)
 {
-    struct device_facts facts = {.bandwidth = INFINITY, .lower_bandwidth = 1, .tf32_flops = tf32_flops};
+    struct device_facts facts = {.bandwidth = bandwidth, .lower_bandwidth = 1, .tf32_flops = tf32_flops};
     struct tape tape;
     struct op op = tape_op(OP_LINEAR, -1);
     facts.flops[DT_F32] = 1e12, facts.flops[DT_BF16] = 8e12;
@@ -54,6 +54,11 @@ static double seconds(enum dtype type, bool tf32, double tf32_flops)
     return out;
 }
 
+static double seconds(enum dtype type, bool tf32, double tf32_flops)
+{
+    return product_seconds(type, tf32, tf32_flops, INFINITY);
+}
+
 static void tf32_has_a_rate_of_its_own(void **state)
 {
     const double flops = 2.0 * N * N * N;
@@ -62,6 +67,19 @@ static void tf32_has_a_rate_of_its_own(void **state)
     assert_true(fabs(seconds(DT_F32, false, 4e12) * 1e12 / flops - 1) < 1e-9);
     assert_true(fabs(seconds(DT_BF16, true, 4e12) * 8e12 / flops - 1) < 1e-9);
     assert_true(fabs(seconds(DT_F32, true, 0) * 1e12 / flops - 1) < 1e-9); /* not known: as exact fp32 */
+}
+
+/* The shorter of computing and moving is hidden in part. */
+static void moving_is_not_all_hidden(void **state)
+{
+    (void)state;
+    const double compute = 2.0 * N * N * N / 1e12, bytes = 3.0 * N * N * 4;
+    double before = compute;
+    for (double share = 0.25; share <= 1; share *= 2) { /* moving, of computing */
+        double took = product_seconds(DT_F32, false, 0, bytes / (share * compute));
+        assert_true(took > 1.01 * before && took < compute * (1 + share));
+        before = took;
+    }
 }
 
 /* Two experts share N rows of width N. */
@@ -434,6 +452,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tf32_has_a_rate_of_its_own),
+        cmocka_unit_test(moving_is_not_all_hidden),
         cmocka_unit_test(experts_reach_a_share_of_the_rate),
         cmocka_unit_test(codes_have_a_rate),
         cmocka_unit_test(activations_and_products_have_costs),

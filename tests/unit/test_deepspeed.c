@@ -64,6 +64,8 @@ static void a_scale_halves_and_doubles(void **state)
     assert_true(s.scale == 8);
     scaler_update(&s, false);
     assert_true(s.scale == 8);
+    scaler_update(&s, true), scaler_update(&s, false), scaler_update(&s, true);
+    assert_true(s.scale == 4); /* a good step before an overflow is no part of the next window */
     scaler_init(&s, true, &(struct scaler_options){.first = 64, .least = 1, .window = 0, .hysteresis = 1});
     for (int i = 0; i < 9; i++) scaler_update(&s, i % 2);
     assert_true(s.scale == 64); /* a fixed scale stays */

@@ -4,8 +4,10 @@
  * before it is waited for, and then moves the newest piece first: the worst order that an engine may choose. Its first
  * submit waits until the test has asked for everything, so the mover always finds the second request while the first one
  * is under way. */
+#include "device/registry.h"
 #include "exec/disk.h"
 #include "exec/disk_engine.h"
+#include "exec/exec.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -15,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -182,8 +185,68 @@ static void test_together(void **state)
     free(memory);
 }
 
+static int tensor(struct tape *tape, enum tier tier, unsigned flags)
+{
+    return tape_tensor(tape, &(struct tensor){.label = "t",
+                                              .type = DT_F32,
+                                              .cls = CLASS_STATE,
+                                              .flags = flags,
+                                              .tier = tier,
+                                              .ndim = 1,
+                                              .dim = {LENGTH / 4},
+                                              .layer = -1,
+                                              .view_of = -1,
+                                              .owner = -1});
+}
+
+static void *open_later(void *arg)
+{
+    nanosleep(&(struct timespec){0, 20000000}, NULL);
+    set_gate(true);
+    return arg;
+}
+
+/* Behind a hold the bytes that are being written are free: what comes there then is not what the file gets. */
+static void test_hold(void **state)
+{
+    (void)state;
+    struct plim_error err = {0};
+    struct disk_options options = {.depth = 8, .piece = PIECE, .no_direct = true};
+    struct device *device;
+    struct disk_store *disk;
+    struct tape tape;
+    struct layout layout;
+    struct exec exec;
+    pthread_t later;
+    struct op store = tape_op(OP_STORE, -1), hold = tape_op(OP_HOLD, -1);
+    tape_init(&tape);
+    int near = tensor(&tape, TIER_DEVICE, TENSOR_INPUT), far = tensor(&tape, TIER_DISK, TENSOR_KEPT);
+    store.in[MOVE_FROM] = hold.in[0] = near, store.out[MOVE_TO] = far, store.attr.behind = true;
+    tape_append(&tape, &store), tape_append(&tape, &hold);
+    assert_int_equal(device_cpu_open(NULL, 1, &device, &err), PLIM_OK);
+    struct layout_options how = {.facts = &device->facts, .accumulation = 1};
+    assert_int_equal(layout_make(&tape, &how, &layout, &err), PLIM_OK);
+    assert_int_equal(device->ops->commit(device, (size_t)layout.arena_bytes, &err), PLIM_OK);
+    set_gate(true);
+    assert_int_equal(disk_open(".", LENGTH, &options, &disk, &err), PLIM_OK);
+    assert_int_equal(exec_open(&exec, device, &tape, &layout, disk, &err), PLIM_OK);
+    char *memory = exec_host(&exec, near), *got = aligned(LENGTH);
+    memset(memory, 'a', LENGTH);
+    set_gate(false);
+    pthread_create(&later, NULL, open_later, NULL);
+    assert_int_equal(exec_run(&exec, 0, 2, 0, &err), PLIM_OK);
+    memset(memory, 'b', LENGTH);
+    pthread_join(later, NULL);
+    assert_int_equal(disk_settle(disk, &err), PLIM_OK);
+    assert_int_equal(disk_read(disk, got, LENGTH, 0, &err), PLIM_OK);
+    for (int i = 0; i < LENGTH; i++) assert_int_equal(got[i], 'a');
+    exec_close(&exec), disk_close(disk), layout_release(&layout), tape_release(&tape), free(got);
+    device->ops->close(device);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test(test_together)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test(test_together),
+                                       cmocka_unit_test(test_hold)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

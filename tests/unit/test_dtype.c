@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 #include "tensor/dtype.h"
+#include "tensor/stochastic.h"
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -275,6 +276,17 @@ static void test_find_nonfinite(void **state)
     assert_int_equal(dtype_find_nonfinite(DT_I32, x, MANY), -1);
 }
 
+/* Whatever is added to its bits, a NaN stays one. */
+static void test_stochastic_nan(void **state)
+{
+    (void)state;
+    static const uint32_t nans[] = {0x7f800001, 0x7fc00000, 0x7fffffff, 0xff800001, 0xffffffff};
+    for (size_t i = 0; i < sizeof nans / sizeof *nans; i++)
+        for (uint32_t bits = 0; bits <= 0xffff; bits += 0xff)
+            assert_true(isnan(bf16_to_f32(stochastic_bf16(float_of(nans[i]), bits))));
+    assert_int_equal(stochastic_bf16(INFINITY, 0xffff), 0x7f80);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +295,7 @@ int main(void)
         cmocka_unit_test(test_convert),        cmocka_unit_test(test_convert_bits),
         cmocka_unit_test(test_one_rounding),   cmocka_unit_test(test_in_place),
         cmocka_unit_test(test_master),         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_stochastic_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

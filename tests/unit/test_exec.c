@@ -1,4 +1,5 @@
 /* test_exec.c - the disk tier, and that state on it gives the same bits as state in the arena. */
+#include "comm/lane.h"
 #include "support/model_run.h"
 #include "support/pace.h"
 
@@ -7,6 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <cmocka.h>
 
 static struct plim_error err;
@@ -99,6 +101,65 @@ static void test_no_folder(void **state)
     disk_close(NULL);
 }
 
+/* --- exchanges beside computing --- */
+
+enum { N = 1000 };
+
+static const char *late_gather(struct comm *comm, const void *piece, size_t bytes, void *whole, size_t all)
+{
+    (void)all;
+    nanosleep(&(struct timespec){0, 20000000}, NULL);
+    for (int r = 0; r < comm->ranks; r++) memcpy((char *)whole + (size_t)r * bytes, piece, bytes);
+    return NULL;
+}
+
+static int row(struct tape *tape, unsigned flags, int64_t count)
+{
+    return tape_tensor(tape, &(struct tensor){.label = "t",
+                                              .type = DT_F32,
+                                              .cls = CLASS_ACT,
+                                              .flags = flags,
+                                              .ndim = 1,
+                                              .dim = {count},
+                                              .layer = -1,
+                                              .view_of = -1,
+                                              .owner = -1});
+}
+
+/* An op that writes what an exchange still sends waits for it. */
+static void test_what_is_sent_is_not_overwritten(void **state)
+{
+    (void)state;
+    const struct comm_ops late = {.name = "late", .gather = late_gather};
+    struct comm comm = {.ops = &late, .ranks = 2};
+    struct device *device;
+    struct tape tape;
+    struct layout layout;
+    struct exec exec;
+    struct op gather = tape_op(OP_GATHER, -1), add = tape_op(OP_ADD, -1);
+    tape_init(&tape);
+    int x = row(&tape, TENSOR_INPUT, N), y = row(&tape, TENSOR_INPUT, N),
+        whole = row(&tape, TENSOR_OUTPUT, 2 * N);
+    gather.in[MOVE_FROM] = x, gather.out[MOVE_TO] = whole;
+    add.in[ADD_A] = add.in[ADD_B] = y, add.out[ADD_Y] = x;
+    tape_append(&tape, &gather), tape_append(&tape, &add);
+    assert_int_equal(device_cpu_open(NULL, 1, &device, &err), PLIM_OK);
+    assert_int_equal(lane_open(&comm, &err), PLIM_OK);
+    device->comm = &comm, device->facts.async_exchanges = true;
+    struct layout_options how = {.facts = &device->facts, .accumulation = 1};
+    assert_int_equal(layout_make(&tape, &how, &layout, &err), PLIM_OK);
+    assert_int_equal(device->ops->commit(device, (size_t)layout.arena_bytes, &err), PLIM_OK);
+    assert_int_equal(exec_open(&exec, device, &tape, &layout, NULL, &err), PLIM_OK);
+    float *from = exec_host(&exec, x), *other = exec_host(&exec, y), *got = exec_host(&exec, whole);
+    for (int i = 0; i < N; i++) from[i] = (float)i, other[i] = -1;
+    assert_int_equal(exec_run(&exec, 0, 2, 0, &err), PLIM_OK);
+    for (int i = 0; i < N; i++) assert_true(got[i] == (float)i && got[N + i] == (float)i && from[i] == -2);
+    lane_close(comm.lane);
+    device->comm = NULL;
+    exec_close(&exec), layout_release(&layout), tape_release(&tape);
+    device->ops->close(device);
+}
+
 /* Slices of 64 bytes, of several rows, of whole parameters: the same bits as without. */
 static void test_state_on_disk(void **state)
 {
@@ -173,6 +234,7 @@ int main(void)
         cmocka_unit_test(test_close_in_flight),
         cmocka_unit_test(test_errors_are_kept),
         cmocka_unit_test(test_no_folder),
+        cmocka_unit_test(test_what_is_sent_is_not_overwritten),
         cmocka_unit_test(test_state_on_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,14 +8,15 @@
 
 #include <ftw.h>
 
-/* The budget falls below the state and rises again: state goes to the host tier and comes back. */
+/* The budget falls below the state and rises again: state goes to the host tier and comes back,
+ * of the largest tensors in more than one piece. */
 static void test_replan_between_tiers(void **state)
 {
     (void)state;
     struct run cpu, run;
     struct fake *f = fake_open(LATE_STORES);
-    on_the_cpu(&cpu, "");
-    must(run_open(&run, &f->device, "", false));
+    on_the_cpu(&cpu, "model.intermediate_size=768");
+    must(run_open(&run, &f->device, "model.intermediate_size=768", false));
     struct trainer *t = run.trainer;
     int64_t roomy = t->runtime.request.budget, arena = t->runtime.plan.layout.arena_bytes;
     for (int step = 0; step < STEPS; step++) {

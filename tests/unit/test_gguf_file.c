@@ -97,10 +97,36 @@ static void test_counts_that_no_file_holds(void **state)
     assert_int_equal(open_bytes("GGML", 4, &err), PLIM_BAD_INPUT);
 }
 
+/* Two tensors of 32 bytes in 64 bytes of data, the second at `offset`. */
+static enum plim_status open_two(uint64_t offset, struct plim_error *err)
+{
+    char bytes[256] = {0}, *at = bytes;
+    for (uint64_t i = 0; i < 2; i++) {
+        const uint64_t name = 1, count = 8, begin = i * offset;
+        const uint32_t dimensions = 1, f32 = 0;
+        memcpy(at, &name, 8), at[8] = (char)('a' + i);
+        memcpy(at + 9, &dimensions, 4), memcpy(at + 13, &count, 8);
+        memcpy(at + 21, &f32, 4), memcpy(at + 25, &begin, 8);
+        at += 33;
+    }
+    return open_header(3, 2, 0, bytes, 96 - 24 + 64, err);
+}
+
+static void test_overlaps(void **state)
+{
+    (void)state;
+    struct plim_error err = {0};
+    assert_int_equal(open_two(32, &err), PLIM_OK);
+    assert_int_equal(open_two(31, &err), PLIM_BAD_INPUT);
+    assert_non_null(strstr(err.text, "overlap"));
+    assert_int_equal(open_two(33, &err), PLIM_BAD_INPUT);
+    assert_non_null(strstr(err.text, "truncated"));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cut_anywhere),
-                                       cmocka_unit_test(test_other_bytes),
-                                       cmocka_unit_test(test_counts_that_no_file_holds)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cut_anywhere), cmocka_unit_test(test_other_bytes),
+        cmocka_unit_test(test_counts_that_no_file_holds), cmocka_unit_test(test_overlaps)};
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -236,13 +236,39 @@ static void test_nothing_is_taken_over(void **state)
     }
 }
 
+/* ... nor where the op reads the input through another slot as well. */
+static void test_read_twice_is_not_taken_over(void **state)
+{
+    (void)state;
+    for (int twice = 0; twice < 2; twice++) {
+        struct tape tape;
+        struct layout host;
+        int made[2], to;
+        tape_init(&tape);
+        for (int i = 0; i < 2; i++) {
+            struct op make = tape_op(OP_ACT, -1);
+            made[i] = tensor(&tape, DT_F32, CLASS_ACT, 0, N);
+            make.in[ACT_X] = input(&tape), make.out[ACT_Y] = made[i];
+            tape_append(&tape, &make);
+        }
+        struct op add = tape_op(OP_ADD, -1);
+        to = tensor(&tape, DT_F32, CLASS_ACT, 0, N);
+        add.in[ADD_A] = made[0], add.in[ADD_B] = made[!twice], add.out[ADD_Y] = to;
+        tape_append(&tape, &add);
+        lay_out(&tape, true, &host);
+        assert_int_equal(host.buffer[to] == to, twice);
+        layout_release(&host);
+        tape_release(&tape);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums_are_a_group),      cmocka_unit_test(test_a_group_ends),
         cmocka_unit_test(test_updates_are_a_group),   cmocka_unit_test(test_views),
         cmocka_unit_test(test_scratch_of_a_group),    cmocka_unit_test(test_lives_in_a_group),
-        cmocka_unit_test(test_nothing_is_taken_over),
+        cmocka_unit_test(test_nothing_is_taken_over), cmocka_unit_test(test_read_twice_is_not_taken_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -193,6 +193,40 @@ static void test_short_lines(void **state)
     data_rig_close(&rig);
 }
 
+/* A line of as many tokens as a row has inputs, one more, which is its last target, and two more: a part of one target. */
+static void test_lines_that_just_fit(void **state)
+{
+    (void)state;
+    static const struct {
+        enum data_overlong overlong;
+        const char *begin; /* of rows in order */
+    } cases[] = {{OVERLONG_SPLIT, "abcca"}, {OVERLONG_DROP, "ababa"}, {OVERLONG_TRUNCATE, "abcab"}};
+    struct data_rig rig;
+    struct strbuf text = STRBUF_INIT;
+    static int32_t ids[ROWS][T];
+    data_rig_open(&rig);
+    for (int i = 0; i < 3; i++) {
+        strbuf_add(&text, "{\"text\":\"");
+        strbuf_pad(&text, (char)('a' + i), (size_t)(T + i));
+        strbuf_add(&text, "\"}\n");
+    }
+    data_rig_text(&rig, "a.jsonl", text.data);
+    const char *paths[] = {data_rig_path(&rig, "a.jsonl")};
+    struct data_options options = data_rig_options(paths, 1, T);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        options.overlong = cases[i].overlong;
+        struct dataset *data = data_rig_dataset(&rig, &options);
+        struct loader *loader = data_rig_loader(data, &(struct loader_options){.in_order = true});
+        take_rows(loader, 5, ids);
+        for (int r = 0; r < 5; r++)
+            if (ids[r][0] != cases[i].begin[r]) fail_msg("case %zu, row %d: %c", i, r, ids[r][0]);
+        loader_close(loader);
+        dataset_close(data);
+    }
+    strbuf_release(&text);
+    data_rig_close(&rig);
+}
+
 static const char marked_tokenizer[] =
     "{\"added_tokens\":[{\"id\":3,\"content\":\"<s>\",\"special\":true,\"single_word\":false,\"lstrip\":"
     "false,"
@@ -234,7 +268,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_full_blocks_packed),  cmocka_unit_test(test_counts_go_on),
         cmocka_unit_test(test_long_line_in_pieces), cmocka_unit_test(test_short_lines),
-        cmocka_unit_test(test_begin_marks),
+        cmocka_unit_test(test_begin_marks),         cmocka_unit_test(test_lines_that_just_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

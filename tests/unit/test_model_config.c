@@ -73,6 +73,8 @@ static void variants_are_understood(void **state)
                       "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"]}",
                 &spec);
     assert_true(model_layer_window(&spec, 0) == 0 && model_layer_window(&spec, 1) == 8);
+    expect_spec(GEMMA2 ",\"sliding_window\":8}", &spec);
+    for (int i = 0; i < 4; i++) assert_int_equal(model_layer_window(&spec, i), i % 2 ? 0 : 8);
     expect_spec("{\"architectures\":[\"GPT2LMHeadModel\"],\"vocab_size\":64,\"n_embd\":64,\"n_layer\":2,"
                 "\"n_head\":4,\"n_inner\":null,\"n_positions\":32,\"tie_word_embeddings\":false}",
                 &spec);

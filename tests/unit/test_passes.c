@@ -208,6 +208,45 @@ static void test_full_drops_everything(void **state)
     }
 }
 
+/* Layers that were not asked for keep what they have. */
+static void test_only_layers_asked_for(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < NMODELS; m++)
+        for (int first = 0; first < 2; first++) {
+            struct tape tape;
+            int again = 0;
+            make_tape(&tape, models[m], &(struct recompute_options){RECOMPUTE_NONE, 1, first}, NULL, NULL);
+            for (int i = 0; i < tape.nops; i++) {
+                if (tape.ops[i].part != PART_RECOMPUTE) continue;
+                assert_int_equal(tape.ops[i].layer, first);
+                again++;
+            }
+            assert_true(again > 0);
+            tape_release(&tape);
+        }
+}
+
+/* Small parameters keep moments of 32 bits. */
+static void test_least_of_8_bits(void **state)
+{
+    (void)state;
+    struct tape tape;
+    struct update_options update = adamw;
+    int at_limit = 0, below = 0;
+    update.optimizer = OPTIMIZER_ADAMW8;
+    make_tape(&tape, "llama-tied", &ways[0], &update, NULL);
+    for (int i = 0; i < tape.nops; i++) {
+        int kind = tape.ops[i].kind;
+        if (kind != OP_ADAMW && kind != OP_ADAMW8) continue;
+        int64_t n = tensor_count(&tape.tensors[tape.ops[i].in[ADAMW_P]]);
+        assert_int_equal(kind == OP_ADAMW8, n >= ADAMW8_LEAST);
+        at_limit += n == ADAMW8_LEAST, below += n < ADAMW8_LEAST;
+    }
+    assert_true(at_limit > 0 && below > 0);
+    tape_release(&tape);
+}
+
 /* One update per parameter; inside backward it is the last op that touches parameter or gradient. */
 static void test_updates(void **state)
 {
@@ -324,6 +363,8 @@ int main(void)
         cmocka_unit_test(test_nothing_is_made_twice),
         cmocka_unit_test(test_rows_of_experts_are_not_kept),
         cmocka_unit_test(test_full_drops_everything),
+        cmocka_unit_test(test_only_layers_asked_for),
+        cmocka_unit_test(test_least_of_8_bits),
         cmocka_unit_test(test_updates),
         cmocka_unit_test(test_adafactor_by_part),
         cmocka_unit_test(test_offload_moves_every_byte_once),

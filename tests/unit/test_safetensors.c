@@ -357,6 +357,28 @@ static void abandoned_writes_leave_nothing(void **state)
     check_set(f->dir);
 }
 
+/* A set that could not be finished has no index: the old one would name tensors of two sets. */
+static void half_a_set_has_no_index(void **state)
+{
+    struct folder *f = *state;
+    struct safetensors_writer w;
+    struct plim_error err = {0};
+    char path[192];
+    write_set(f->dir, 100);
+    assert_int_equal(safetensors_writer_begin(&w, f->dir, entries, 3, 100, &err), PLIM_OK);
+    static const char zeros[300000 * 4];
+    size_t left = sizeof zeros + 5 * 4 + 64 * 2;
+    for (size_t n; left > 0; left -= n) {
+        n = left < sizeof zeros ? left : sizeof zeros;
+        assert_int_equal(safetensors_writer_put(&w, zeros, n, &err), PLIM_OK);
+    }
+    snprintf(path, sizeof path, "%s/model-00002-of-00003.safetensors", f->dir);
+    assert_true(unlink(path) == 0 && mkdir(path, 0777) == 0);
+    assert_int_equal(safetensors_writer_end(&w, &err), PLIM_IO);
+    assert_false(in_folder(f, "model.safetensors.index.json"));
+    rmdir(path);
+}
+
 static void indexes_that_lie(void **state)
 {
     static const struct {
@@ -410,6 +432,7 @@ int main(void)
         IN_FOLDER(pieces_that_lie),
         IN_FOLDER(forms_replace_each_other),
         IN_FOLDER(abandoned_writes_leave_nothing),
+        IN_FOLDER(half_a_set_has_no_index),
         IN_FOLDER(indexes_that_lie),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

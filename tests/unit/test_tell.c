@@ -1,6 +1,8 @@
 /* test_tell.c - what a run tells: checksums, wire format, records of event files and of W&B's log, messages. */
 #include "base/crc32c.h"
+#include "base/file.h"
 #include "base/json.h"
+#include "tell/growing_file.h"
 #include "tell/message.h"
 #include "tell/protobuf.h"
 #include "tell/tensorboard.h"
@@ -10,8 +12,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include <zlib.h>
 
@@ -217,11 +222,36 @@ static void test_measures(void **state)
     assert_int_equal(m.count, 0);
 }
 
+/* A disk that is full in the middle of a record: the record before it is the last. */
+static void test_half_a_record_goes(void **state)
+{
+    (void)state;
+    struct growing_file f;
+    struct plim_error err = {0};
+    struct rlimit old, little;
+    char path[] = "/tmp/plimsoll-tell-XXXXXX", record[100] = {0};
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && close(fd) == 0 && unlink(path) == 0);
+    assert_int_equal(growing_file_open(&f, path, &err), PLIM_OK);
+    assert_int_equal(growing_file_add(&f, record, sizeof record, &err), PLIM_OK);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    little = old, little.rlim_cur = 150;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+    assert_int_equal(growing_file_add(&f, record, sizeof record, &err), PLIM_IO);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    assert_int_equal(file_bytes(path), sizeof record);
+    growing_file_close(&f);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_crc32c),    cmocka_unit_test(test_protobuf), cmocka_unit_test(test_tfrecord),
-        cmocka_unit_test(test_wandb_log), cmocka_unit_test(test_messages), cmocka_unit_test(test_measures),
+        cmocka_unit_test(test_half_a_record_goes), cmocka_unit_test(test_crc32c),
+        cmocka_unit_test(test_protobuf),           cmocka_unit_test(test_tfrecord),
+        cmocka_unit_test(test_wandb_log),          cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_measures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,6 +93,30 @@ static void test_decoders(void **state)
     }
 }
 
+/* A byte that cannot become a character is told at once; one that may waits. */
+static void test_nothing_waits_in_vain(void **state)
+{
+    (void)state;
+    struct doc *doc = parse("{\"type\":\"ByteLevel\"}");
+    struct token_decoder *d;
+    struct token_decoding *flow;
+    struct plim_error err = {0};
+    struct strbuf out = STRBUF_INIT;
+    assert_int_equal(token_decoder_build(&doc->root, "t", &d, &err), PLIM_OK);
+    assert_int_equal(token_decoding_open(d, &flow, &err), PLIM_OK);
+    static const struct token_bytes alone = {"\xc2\xa9", 2}, lead = {"\xc3\x83", 2};
+    assert_int_equal(token_decoding_add(flow, alone, &out, &err), PLIM_OK);
+    assert_string_equal(strbuf_text(&out), BAD);
+    assert_int_equal(token_decoding_add(flow, lead, &out, &err), PLIM_OK);
+    assert_string_equal(strbuf_text(&out), BAD);
+    assert_int_equal(token_decoding_add(flow, alone, &out, &err), PLIM_OK);
+    assert_string_equal(strbuf_text(&out), BAD "\xc3\xa9");
+    token_decoding_close(flow);
+    strbuf_release(&out);
+    token_decoder_free(d);
+    doc_free(doc);
+}
+
 #define LLAMA                                                                                                \
     "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"" MARK             \
     "\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},"                                \
@@ -225,6 +249,7 @@ static void test_post_processors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_waits_in_vain),
         cmocka_unit_test(test_decoders),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_decoder_refusals),

@@ -194,6 +194,25 @@ static void test_damage(void **state)
     data_rig_close(&rig);
 }
 
+/* Sums fit, but the tokens do not fit the vocabulary. */
+static void test_foreign_tokens(void **state)
+{
+    (void)state;
+    struct data_rig rig;
+    data_rig_open(&rig);
+    const char *path = data_rig_path(&rig, "a.tok");
+    struct token_writer_format format = {.vocab_size = 100, .eos = -1};
+    for (int32_t last = 99; last <= 100; last++) {
+        struct token_writer *w;
+        const int32_t tokens[] = {0, 50, last};
+        assert_int_equal(token_writer_open(path, &format, NULL, &w, &err), PLIM_OK);
+        assert_int_equal(token_writer_put(w, tokens, 3, &err), PLIM_OK);
+        assert_int_equal(token_writer_finish(w, &err), PLIM_OK);
+        assert_int_equal(noticed(path), last == 100);
+    }
+    data_rig_close(&rig);
+}
+
 /* Damage far inside is found when its chunk is first read, not before, and its place is told. */
 static void test_damage_is_local(void **state)
 {
@@ -392,8 +411,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_write_and_read),  cmocka_unit_test(test_damage),
         cmocka_unit_test(test_damage_is_local), cmocka_unit_test(test_lying_headers),
-        cmocka_unit_test(test_pretokenize),     cmocka_unit_test(test_rows_of_tokens),
-        cmocka_unit_test(test_hash_values),     cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_foreign_tokens),  cmocka_unit_test(test_pretokenize),
+        cmocka_unit_test(test_rows_of_tokens),  cmocka_unit_test(test_hash_values),
+        cmocka_unit_test(test_stops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

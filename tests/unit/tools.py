@@ -70,6 +70,30 @@ def layer_faults(files):
         return len(done.stdout.splitlines())
 
 
+def test_planted():
+    """A list of planted bugs that no longer fits is told by name."""
+    plant, good = load("plant"), True
+    block = "== src/a.c\nbug: One.\ncaught by: unit/test_a, cli/b.py\n--- old\n%s\n--- new\n%s\n"
+    with tempfile.TemporaryDirectory() as folder:
+        plant.ROOT = pathlib.Path(folder)
+        for name, text in {"src/a.c": "x = 1;\ny = 1;\n", "tests/unit/test_a.c": "", "tests/cli/b.py": ""}.items():
+            (plant.ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+            (plant.ROOT / name).write_text(text)
+        listed = plant.ROOT / "list"
+        for name, old, new, faults in [("fits", "x = 1;\ny", "x = 2;\ny", 0), ("deletes", "x = 1;", "", 0), ("is gone", "z = 1;", "", 1), ("is there twice", "= 1;", "", 1)]:
+            listed.write_text("a remark\n\n" + block % (old, new))
+            bug = plant.read_list(listed)[0]
+            good &= check(f"a planted bug {name}", (bug.old, bug.new, bug.tests, len(plant.faults(bug))), (old, new, ["unit/test_a", "cli/b.py"], faults))
+        bug.file, bug.tests = "src/none.c", []
+        good &= check("of a file that is gone", plant.faults(bug), ["1: src/none.c is gone"])
+        bug.file, bug.old, bug.tests = "src/a.c", "x = 1;", ["unit/none"]
+        good &= check("of a test that is gone", plant.faults(bug), ["1: there is no test unit/none"])
+        listed.write_text("== src/a.c\nbug: no text\n")
+        try: good &= check("half a block", plant.read_list(listed), "refused")
+        except plant.Broken as e: good &= check("half a block", "block 1 ('== src/a.c')" in str(e), True)
+    return good
+
+
 def test_layers():
     base, plan, cpu = {"src/base/a.h": ""}, {"src/plan/p.h": ""}, {"src/device/cpu/k.h": ""}
     table = [
@@ -174,6 +198,6 @@ def test_root():
 
 
 if __name__ == "__main__":
-    results = [test_verdicts(), test_layers(), test_runner(), test_lengths(), test_clients(), test_root()]
+    results = [test_verdicts(), test_planted(), test_layers(), test_runner(), test_lengths(), test_clients(), test_root()]
     print(f"1..{cases}")
     sys.exit(0 if all(results) else 1)
