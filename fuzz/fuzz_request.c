@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size > 4096 || json_parse_within((const char *)data, size, "body", &quota, &doc, NULL) != PLIM_OK)
         return 0;
     bool looked = false;
-    for (int form = ASK_COMPLETION; form <= ASK_EMBED; form <<= 1) {
+    for (int form = ASK_COMPLETION; form <= ASK_CLASSIFY; form <<= 1) {
         struct ask ask;
         struct refusal why = {0};
         if (!ask_read(&doc->root, (enum ask_form)form, &ask, &why))

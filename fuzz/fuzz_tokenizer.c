@@ -25,6 +25,25 @@ static void there_and_back(const struct tokenizer *tok, const char *text, size_t
     encoder_close(enc);
 }
 
+/* Tokens that are located are those that are encoded, each with a place. */
+static void located(const struct tokenizer *tok, const char *text, size_t len)
+{
+    struct encoder *enc = NULL;
+    struct token_list ids = {0}, same = {0};
+    struct span_list spans = {0};
+    struct plim_error err = {0};
+    if (encoder_open(tok, &enc, &err) == PLIM_OK &&
+        encoder_locate(enc, text, len, &ids, &spans, &err) == PLIM_OK &&
+        encoder_encode(enc, text, len, 0, &same, &err) == PLIM_OK) {
+        if (ids.count != same.count || spans.count != ids.count) abort();
+        if (ids.count && memcmp(ids.id, same.id, ids.count * sizeof *ids.id)) abort();
+        for (size_t i = 0; i < spans.count; i++)
+            if (spans.at[i].begin > spans.at[i].end || spans.at[i].end > len) abort();
+    }
+    token_list_release(&ids), token_list_release(&same), span_list_release(&spans);
+    encoder_close(enc);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *json = (const char *)data, *nul = size ? memchr(json, '\0', size) : NULL;
@@ -36,6 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (tokenizer_parse(json, len, "fuzz", &tok, &err) != PLIM_OK) return 0;
     there_and_back(tok, text, text_len, TOKENIZE_SPECIAL);
     there_and_back(tok, text, text_len, TOKENIZE_SKIP_SPECIAL);
+    located(tok, text, text_len);
     tokenizer_free(tok);
     return 0;
 }

@@ -321,7 +321,7 @@ static enum plim_status put_trainer(struct report *r, const char *path, struct p
 /* What config.json says of an encoder; a model of another kind is told by its tensors. */
 static void put_encoder(struct report *r, const char *dir)
 {
-    static const char *const tasks[MODEL_TASKS] = {"masked tokens", "labels", "vectors"};
+    static const char *const tasks[MODEL_TASKS] = {"masked tokens", "labels", "vectors", "labels of texts"};
     struct model_spec spec;
     struct label_names names;
     struct sentence_config how;
@@ -330,7 +330,7 @@ static void put_encoder(struct report *r, const char *dir)
     say(r, "task", tasks[spec.task]);
     if (spec.task == TASK_EMBEDDING && sentence_config_load(dir, &how, NULL) == PLIM_OK)
         say(r, "pooling", pooling_name(how.pooling));
-    if (spec.task != TASK_LABELS || labels_load(dir, &names, NULL) != PLIM_OK) return;
+    if (!model_has_labels(&spec) || labels_load(dir, &names, NULL) != PLIM_OK) return;
     strbuf_addf(&r->text, "  %-14s", "labels");
     json_begin_array(&r->w, "labels");
     for (size_t i = 0; i < names.list.count; i++) {

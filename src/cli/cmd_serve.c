@@ -104,7 +104,8 @@ static const struct command command = {
     .summary = "answer HTTP requests with a trained model, inside a budget",
     .usage = "[OPTION...] MODEL|CONFIG",
     .description =
-        "Endpoints: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models, /generate, /tokenize, "
+        "Endpoints: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/classify, /v1/models, "
+        "/generate, /tokenize, "
         "/detokenize, /health, "
         "/metrics, and / is a page to chat with the model and to watch its memory. See docs/serving.md.\n\n"
         "MODEL and CONFIG as for generate. Memory is planned and committed before the first request. A "
@@ -442,7 +443,7 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     malloc_trim(0);
     serve_log_hear(&g->stages, "final_cleanup");
     tell_plan(g);
-    struct server_model model = {g->engine, &g->codec, g->chat, g->name};
+    struct server_model model = {g->engine, &g->codec, g->chat, g->name, g->dir};
     status = server_ready(g->server, &model, err);
     if (status != PLIM_OK) return status;
     serve_log_hear(&g->stages, "ready");

@@ -87,6 +87,12 @@ static enum plim_status take_pooling(struct job *job, struct plim_error *err)
 enum plim_status job_settle_objective(struct job *job, struct plim_error *err)
 {
     enum objective objective = job_objective(job);
+    if (job->spec.task == TASK_ROW_LABELS)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: key 'model.path': %s labels whole texts, which plimsoll classify does and training "
+            "does not; take the model that it was trained from",
+            job->name, job->model.path ? job->model.path : "the model");
     if (!is_learned_by(objective, &job->spec)) return refuse_objective(job, err);
     if (!model_is_encoder(&job->spec)) return PLIM_OK;
     bool had_labels = job->spec.task == TASK_LABELS;

@@ -45,6 +45,8 @@ enum param_when {
     WHEN_SAYS_TOKENS,   /* TASK_TOKENS; from here on they are a task's head */
     WHEN_UNTIED_TOKENS, /* both */
     WHEN_SAYS_LABELS,   /* TASK_LABELS */
+    WHEN_LABELS_ROWS,   /* TASK_ROW_LABELS */
+    WHEN_ANY_LABELS,    /* either */
 };
 
 /* INIT_NORMAL of a matrix that ends a residual branch may be narrowed by 1/sqrt(2 L). The last three are T5's: initializer_range
@@ -135,6 +137,7 @@ struct architecture {
     bool norm_plus_one;       /* a norm's weight is 1 + w */
     bool scaled_embed;        /* embeddings are multiplied with the root of the hidden size */
     enum activation act;
+    enum activation row_act; /* between the two projections of TASK_ROW_LABELS */
     struct model_extras extras;
     enum window_keys window;
     const struct hf_demand *demands; /* ends with a NULL key; NULL: none */

@@ -7,7 +7,7 @@ static const struct param_row params[ENCODER_PARAMS] = {
     ENCODER_EMBEDDINGS("bert"),
     ENCODER_LAYERS("bert"),
     ENCODER_TOKEN_HEAD(HEAD "transform.dense", HEAD "transform.LayerNorm", HEAD "decoder", HEAD "bias"),
-    ENCODER_LABEL_HEAD,
+    ENCODER_LABEL_HEAD("bert.pooler.dense"),
 };
 
 static const char *const classes[MODEL_TASKS] = ENCODER_CLASSES("Bert");
@@ -32,6 +32,7 @@ const struct architecture arch_bert = {
     .nparams = ENCODER_PARAMS,
     .encoder = true,
     .inner_multiple = 4,
+    .row_act = ACTIVATION_TANH,
     .demands = encoder_demands,
     .defaults = defaults,
     .check = encoder_check,

@@ -112,6 +112,10 @@ void build_logits(struct builder *b, int x, const struct build_linear *l, int64_
 /* A vector for each row of x [B,T,C] and, for HEAD_PAIRS, the loss of pairs (heads.c). */
 void build_vectors(struct builder *b, int x);
 
+/* The first token of each row of x [B,T,C] as [B,C], and a declared tensor f32 [B,width] (heads.c). */
+int build_first_tokens(struct builder *b, int x);
+int build_row_tensor(struct builder *b, const char *label, int64_t width, unsigned flags);
+
 /* The cross-entropy of logits [..,V], and an op or tensor of the builder's layer and part: for heads. */
 void build_loss(struct builder *b, int logits, int targets);
 struct op build_op(const struct builder *b, int kind);

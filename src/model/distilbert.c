@@ -12,7 +12,7 @@ static const struct param_row params[ENCODER_PARAMS] = {
     ENCODER_LINEAR(ENCODER_PROJ, LAYER "ffn.lin2", DIM_C, DIM_F, WHEN_ALWAYS),
     ENCODER_LAYER_NORM(ENCODER_NORM2, LAYER "output_layer_norm", WHEN_ALWAYS),
     ENCODER_TOKEN_HEAD("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
-    ENCODER_LABEL_HEAD,
+    ENCODER_LABEL_HEAD("pre_classifier"),
 };
 
 static const char *const classes[MODEL_TASKS] = ENCODER_CLASSES("DistilBert");
@@ -45,6 +45,7 @@ const struct architecture arch_distilbert = {
     .nparams = ENCODER_PARAMS,
     .encoder = true,
     .inner_multiple = 4,
+    .row_act = ACTIVATION_RELU,
     .demands = demands,
     .defaults = encoder_defaults,
     .check = encoder_check,

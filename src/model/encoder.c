@@ -5,6 +5,7 @@
  *                 x = norm(x + proj(gelu(fc(x))))
  *     tokens      logits = head(norm(gelu(transform(x))))
  *     labels      logits = classifier(x)
+ *     row labels  logits = classifier(act(row(x of the first token)))
  *     vectors     pooled x (heads.c)
  *
  * On a tape that trains, numbers are dropped after the first norm, in attention, and of what joins the residual.
@@ -151,6 +152,21 @@ static void label_head(struct builder *b, int x)
     build_logits(b, x, &l, b->spec->num_labels);
 }
 
+static void row_label_head(struct builder *b, int x)
+{
+    int64_t width = b->spec->hidden_size;
+    struct build_linear row = projection(b, ENCODER_ROW, -1);
+    struct op act = build_op(b, OP_ACT);
+    act.attr.activation = b->spec->arch->row_act, act.attr.cap = 1;
+    int h = build_row_tensor(b, "head.row", width, 0);
+    act.in[ACT_X] = build_linear(b, build_first_tokens(b, x), &row, h);
+    act.out[ACT_Y] = build_row_tensor(b, "head.row.act", width, 0);
+    tape_append(b->tape, &act);
+    struct build_linear l = projection(b, ENCODER_ROW_LABELS, -1);
+    if (l.weight < 0) l = projection(b, ENCODER_LABELS, -1);
+    build_linear(b, act.out[ACT_Y], &l, build_row_tensor(b, "logits", b->spec->num_labels, TENSOR_OUTPUT));
+}
+
 void encoder_emit(struct builder *b, bool drops_attention)
 {
     enum model_head head = b->shape->head;
@@ -167,6 +183,8 @@ void encoder_emit(struct builder *b, bool drops_attention)
         build_vectors(b, x);
     else if (head == HEAD_LABELS || head == HEAD_LABEL_LOGITS)
         label_head(b, x);
+    else if (head == HEAD_ROW_LOGITS)
+        row_label_head(b, x);
     else
         token_head(b, x, words);
 }

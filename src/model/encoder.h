@@ -5,7 +5,8 @@
  * puts its table together of the pieces below:
  *
  *     static const struct param_row params[ENCODER_PARAMS] = {ENCODER_EMBEDDINGS("bert"), ENCODER_LAYERS("bert"),
- *                                                             ENCODER_TOKEN_HEAD(...), ENCODER_LABEL_HEAD};
+ *                                                             ENCODER_TOKEN_HEAD(...),
+ *                                                             ENCODER_LABEL_HEAD("bert.pooler.dense")};
  *
  * Only model/ includes this header.
  */
@@ -41,6 +42,10 @@ enum encoder_param {
     ENCODER_HEAD_BIAS,
     ENCODER_LABELS,
     ENCODER_LABELS_BIAS,
+    ENCODER_ROW, /* of a row's first token, before the projection to labels */
+    ENCODER_ROW_BIAS,
+    ENCODER_ROW_LABELS, /* where it is another one than ENCODER_LABELS */
+    ENCODER_ROW_LABELS_BIAS,
     ENCODER_PARAMS
 };
 
@@ -87,13 +92,16 @@ enum { ENCODER_DROP_HIDDEN, ENCODER_DROP_ATTENTION, ENCODER_DROP_LABELS };
         ENCODER_LAYER_NORM(ENCODER_HEAD_NORM, norm, WHEN_SAYS_TOKENS),                                       \
         [ENCODER_HEAD] = {projection ".weight", {DIM_V, DIM_C}, RULE_NORMAL, WHEN_UNTIED_TOKENS},            \
         [ENCODER_HEAD_BIAS] = {bias, {DIM_V}, RULE_ZEROS, WHEN_SAYS_TOKENS}
-#define ENCODER_LABEL_HEAD ENCODER_LINEAR(ENCODER_LABELS, "classifier", DIM_LABELS, DIM_C, WHEN_SAYS_LABELS)
+/* `row`: what a row's first token goes through before its labels; the projection to labels is that of tokens. */
+#define ENCODER_LABEL_HEAD(row)                                                                              \
+    ENCODER_LINEAR(ENCODER_LABELS, "classifier", DIM_LABELS, DIM_C, WHEN_ANY_LABELS),                        \
+        ENCODER_LINEAR(ENCODER_ROW, row, DIM_C, DIM_C, WHEN_LABELS_ROWS)
 
 /* hf_class of each task. */
 #define ENCODER_CLASSES(name)                                                                                \
     {                                                                                                        \
         [TASK_TOKENS] = name "ForMaskedLM", [TASK_LABELS] = name "ForTokenClassification",                   \
-        [TASK_EMBEDDING] = name "Model"                                                                      \
+        [TASK_EMBEDDING] = name "Model", [TASK_ROW_LABELS] = name "ForSequenceClassification"                \
     }
 
 extern const struct model_keys encoder_keys;     /* BERT's and RoBERTa's */

@@ -8,26 +8,35 @@
 
 #include <math.h>
 
+int build_row_tensor(struct builder *b, const char *label, int64_t width, unsigned flags)
+{
+    return build_tensor(b, (struct tensor){.label = label,
+                                           .type = DT_F32,
+                                           .cls = CLASS_ACT,
+                                           .flags = flags,
+                                           .ndim = 2,
+                                           .dim = {b->shape->batch, width}});
+}
+
 static int pooled(struct builder *b, int x, struct op_attr attr, unsigned flags)
 {
-    int64_t rows = b->shape->batch;
     struct op op = build_op(b, OP_POOL);
     op.attr = attr;
     op.in[POOL_X] = x, op.in[POOL_LENGTHS] = b->lengths;
-    op.out[POOL_Y] = build_tensor(b, (struct tensor){.label = "embedding",
-                                                     .type = DT_F32,
-                                                     .cls = CLASS_ACT,
-                                                     .flags = flags,
-                                                     .ndim = 2,
-                                                     .dim = {rows, b->spec->hidden_size}});
+    op.out[POOL_Y] = build_row_tensor(b, "embedding", b->spec->hidden_size, flags);
     op.out[POOL_STAT] = build_tensor(b, (struct tensor){.label = "embedding.stat",
                                                         .type = DT_F32,
                                                         .cls = CLASS_ACT,
                                                         .flags = TENSOR_STAT,
                                                         .ndim = 1,
-                                                        .dim = {rows}});
+                                                        .dim = {b->shape->batch}});
     tape_append(b->tape, &op);
     return op.out[POOL_Y];
+}
+
+int build_first_tokens(struct builder *b, int x)
+{
+    return pooled(b, x, (struct op_attr){.pooling = POOLING_FIRST}, 0);
 }
 
 static void build_pairs(struct builder *b, int vectors)

@@ -390,6 +390,19 @@ static void read_source(struct reader *r)
     read_int(r, r->root, "decoder_start_token_id", &spec->start_token_id);
 }
 
+static void read_problem(struct reader *r)
+{
+    const char *said = read_string(r, r->root, "problem_type", NULL);
+    for (int i = PROBLEM_REGRESSION; said && i < PROBLEMS; i++)
+        if (!strcmp(said, label_problem_name((enum label_problem)i)))
+            r->spec->problem = (enum label_problem)i;
+    if (said && r->spec->problem == PROBLEM_UNSAID)
+        refuse(r, PLIM_BAD_INPUT,
+               "%s: key 'problem_type': '%s' is unknown; write regression, single_label_classification or "
+               "multi_label_classification",
+               r->name, said);
+}
+
 /* What encoders have beside: segments, labels, and positions that begin behind the padding's. */
 static void read_encoder(struct reader *r)
 {
@@ -399,11 +412,12 @@ static void read_encoder(struct reader *r)
     if (!spec->arch->encoder) return;
     if (keys->types) read_int(r, r->root, keys->types, &spec->token_types);
     if (given(r->root, keys->positions)) spec->max_positions -= model_first_position(spec);
-    if (spec->task != TASK_LABELS) return;
+    if (!model_has_labels(spec)) return;
     spec->num_labels = 2; /* what transformers takes */
     read_int(r, r->root, "num_labels", &spec->num_labels);
     if (labels && labels->kind != NODE_MAP) wrong_kind(r, labels, "id2label", "a map");
     if (labels) spec->num_labels = (int64_t)node_count(labels);
+    if (spec->task == TASK_ROW_LABELS) read_problem(r);
 }
 
 /* Keys of our own, which other programs do not read: attention over blocks of keys. */

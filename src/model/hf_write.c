@@ -216,7 +216,8 @@ static void write_encoder(struct json_writer *w, const struct model_spec *spec)
 {
     char number[24], label[32];
     if (spec->arch->keys->types) json_int(w, spec->arch->keys->types, spec->token_types);
-    if (spec->task != TASK_LABELS) return;
+    if (!model_has_labels(spec)) return;
+    if (spec->problem) json_str(w, "problem_type", label_problem_name(spec->problem));
     json_begin_object(w, "id2label");
     for (int64_t i = 0; i < spec->num_labels; i++) {
         snprintf(number, sizeof number, "%lld", (long long)i);

@@ -44,6 +44,19 @@ int64_t model_layer_window(const struct model_spec *spec, int layer)
 
 bool model_is_encoder(const struct model_spec *spec) { return spec->arch->encoder; }
 
+bool model_has_labels(const struct model_spec *spec)
+{
+    return spec->task == TASK_LABELS || spec->task == TASK_ROW_LABELS;
+}
+
+const char *label_problem_name(enum label_problem problem)
+{
+    static const char *const names[PROBLEMS] = {[PROBLEM_REGRESSION] = "regression",
+                                                [PROBLEM_SINGLE_LABEL] = "single_label_classification",
+                                                [PROBLEM_MULTI_LABEL] = "multi_label_classification"};
+    return names[problem];
+}
+
 bool model_has_source(const struct model_spec *spec) { return spec->arch->source; }
 
 int model_layers(const struct model_spec *spec) { return spec->num_layers + spec->decoder_layers; }
@@ -98,6 +111,10 @@ bool param_present(const struct model_spec *spec, const struct param_row *row)
         return spec->task == TASK_TOKENS && !spec->tie_embeddings;
     case WHEN_SAYS_LABELS:
         return spec->task == TASK_LABELS;
+    case WHEN_LABELS_ROWS:
+        return spec->task == TASK_ROW_LABELS;
+    case WHEN_ANY_LABELS:
+        return model_has_labels(spec);
     default:
         return true;
     }
@@ -281,18 +298,18 @@ static enum plim_status check_head(const struct model_spec *spec, const struct m
                                    struct plim_error *err)
 {
     enum model_head head = shape->head;
-    bool labels = head == HEAD_LABELS || head == HEAD_LABEL_LOGITS;
+    bool labels = head == HEAD_LABELS || head == HEAD_LABEL_LOGITS || head == HEAD_ROW_LOGITS;
     bool vectors = head == HEAD_EMBEDDING || head == HEAD_PAIRS;
     const char *name = spec->arch->name;
     if (spec->arch->encoder ? head == HEAD_LAST_LOGITS || shape->kv_length > 0 : labels || vectors)
         return plim_fail(
             err, PLIM_UNSUPPORTED, "a %s model %s", name,
             spec->arch->encoder
-                ? "reads text and writes none; its vectors come from plimsoll embed"
+                ? "reads text and writes none; plimsoll embed makes its vectors, plimsoll classify its labels"
                 : "writes text; labels and vectors are an encoder's (bert, roberta, distilbert)");
     if (head == HEAD_SOURCE && (!spec->arch->source || shape->kv_length == 0))
         return plim_fail(err, PLIM_BUG, "a %s model has no source to keep", name);
-    if (labels && spec->task != TASK_LABELS)
+    if (labels && spec->task != (head == HEAD_ROW_LOGITS ? TASK_ROW_LABELS : TASK_LABELS))
         return plim_fail(err, PLIM_BAD_INPUT,
                          "this %s model has no label head; train one, or take one with labels", name);
     if (!labels && !vectors && spec->task != TASK_TOKENS)

@@ -11,8 +11,8 @@
  *     if (model_emit(&spec, &shape, &tape, &err) != PLIM_OK) ...
  *     tape_release(&tape);
  *
- * A decoder writes text; an encoder reads rows whole and fills in masked tokens, labels tokens or makes one vector of a
- * row (enum model_task, heads). An encoder-decoder reads a source whole and writes a target: two stacks of layers. Layers
+ * A decoder writes text; an encoder reads rows whole and fills in masked tokens, labels tokens or rows, or makes one vector
+ * of a row (enum model_task, heads). An encoder-decoder reads a source whole and writes a target: two stacks of layers. Layers
  * of both are numbered through, the encoder's first, so that whatever counts layers (recomputation, offloading) has one line of
  * them in the order in which they run.
  *
@@ -78,11 +78,22 @@ struct architecture;
 
 /* What a model is for, which decides the parameters behind its last layer. */
 enum model_task {
-    TASK_TOKENS,    /* says tokens: the next one, or those behind masks */
-    TASK_LABELS,    /* one of num_labels for each token */
-    TASK_EMBEDDING, /* a vector for a row: nothing of its own */
+    TASK_TOKENS,     /* says tokens: the next one, or those behind masks */
+    TASK_LABELS,     /* one of num_labels for each token */
+    TASK_EMBEDDING,  /* a vector for a row: nothing of its own */
+    TASK_ROW_LABELS, /* a score of each of num_labels for a row; used, not trained */
     MODEL_TASKS
 };
+
+/* What scores of a row's labels mean: config.json's problem_type. */
+enum label_problem {
+    PROBLEM_UNSAID,
+    PROBLEM_REGRESSION,
+    PROBLEM_SINGLE_LABEL,
+    PROBLEM_MULTI_LABEL,
+    PROBLEMS
+};
+const char *label_problem_name(enum label_problem problem); /* "regression"; NULL: unsaid */
 
 struct model_spec {
     const struct architecture *arch;
@@ -123,8 +134,9 @@ struct model_spec {
     int64_t eos_token_ids[MODEL_MAX_EOS]; /* the first eos_count are set */
     int eos_count;
     enum model_task task;
-    int64_t token_types;       /* segments that encoders tell apart; 0: none */
-    int64_t num_labels;        /* TASK_LABELS */
+    int64_t token_types; /* segments that encoders tell apart; 0: none */
+    int64_t num_labels;  /* TASK_LABELS, TASK_ROW_LABELS */
+    enum label_problem problem;
     const char *const *labels; /* their names, borrowed (labels.h); NULL: they have none */
     enum pooling pooling;      /* of a row's vector; not part of config.json (sentence.h) */
     bool normalize;            /* to length 1 */
@@ -142,6 +154,7 @@ enum model_head {
     HEAD_LAST_LOGITS,  /* "logits" of the last token only, [B,V]; wants batch 1 or time 1 */
     HEAD_LABELS,       /* targets are label numbers: training and evaluation of TASK_LABELS */
     HEAD_LABEL_LOGITS, /* "logits" [B,T,labels] */
+    HEAD_ROW_LOGITS,   /* "logits" [B,labels] of TASK_ROW_LABELS */
     HEAD_EMBEDDING,    /* "embedding" f32 [B,C], pooled and normalised as the spec says */
     HEAD_PAIRS, /* loss over pairs: rows 0..B/2-1 are anchors, the others their positives in the same order */
     HEAD_SOURCE, /* encoder-decoder with a cache: the source alone, into "cross.k" and "cross.v" [B,S,H,D] of each layer */
@@ -266,6 +279,8 @@ int model_layers(const struct model_spec *spec);
 
 /* True when rows are read whole and padded by "lengths". */
 bool model_is_encoder(const struct model_spec *spec);
+/* True when it has labels, of tokens or of rows. */
+bool model_has_labels(const struct model_spec *spec);
 
 /* The window of layer i: 0 when it sees everything. */
 int64_t model_layer_window(const struct model_spec *spec, int layer);

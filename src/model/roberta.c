@@ -5,7 +5,9 @@ static const struct param_row params[ENCODER_PARAMS] = {
     ENCODER_EMBEDDINGS("roberta"),
     ENCODER_LAYERS("roberta"),
     ENCODER_TOKEN_HEAD("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
-    ENCODER_LABEL_HEAD,
+    ENCODER_LINEAR(ENCODER_LABELS, "classifier", DIM_LABELS, DIM_C, WHEN_SAYS_LABELS),
+    ENCODER_LINEAR(ENCODER_ROW, "classifier.dense", DIM_C, DIM_C, WHEN_LABELS_ROWS),
+    ENCODER_LINEAR(ENCODER_ROW_LABELS, "classifier.out_proj", DIM_LABELS, DIM_C, WHEN_LABELS_ROWS),
 };
 
 static const char *const classes[MODEL_TASKS] = ENCODER_CLASSES("Roberta");
@@ -34,6 +36,7 @@ const struct architecture arch_roberta = {
     .encoder = true,
     .positions_after_pad = true,
     .inner_multiple = 4,
+    .row_act = ACTIVATION_TANH,
     .demands = encoder_demands,
     .defaults = defaults,
     .check = encoder_check,

@@ -36,6 +36,7 @@ static bool is_yarn(const struct model_spec *spec) { return spec->rope.kind == R
 static bool is_longrope(const struct model_spec *spec) { return spec->rope.kind == ROPE_LONGROPE; }
 
 static bool has_unscaled(const struct model_spec *spec) { return spec->unscaled_head; }
+static bool model_has_row_labels(const struct model_spec *spec) { return spec->task == TASK_ROW_LABELS; }
 static bool has_source(const struct model_spec *spec) { return spec->arch->source; }
 
 static const struct field fields[] = {
@@ -82,6 +83,7 @@ static const struct field fields[] = {
     SOME("task", task, FIELD_INT, model_is_encoder),
     SOME("type_vocab_size", token_types, FIELD_INT64, model_is_encoder),
     SOME("num_labels", num_labels, FIELD_INT64, model_is_encoder),
+    SOME("problem_type", problem, FIELD_INT, model_has_row_labels),
     SOME("sparse_block_size", sparse_block, FIELD_INT, is_sparse),
     SOME("num_local_blocks", local_blocks, FIELD_INT, is_sparse),
     SOME("num_global_blocks", global_blocks, FIELD_INT, is_sparse),
@@ -100,7 +102,8 @@ static const struct field fields[] = {
     SOME("gated_feed_forward", gated, FIELD_BOOL, has_source),
     SOME("decoder_start_token_id", start_token_id, FIELD_INT64, has_source),
 };
-_Static_assert(sizeof(enum rope_kind) == sizeof(int) && sizeof(enum model_task) == sizeof(int),
+_Static_assert(sizeof(enum rope_kind) == sizeof(int) && sizeof(enum model_task) == sizeof(int) &&
+                   sizeof(enum label_problem) == sizeof(int),
                "kinds of scaling and tasks are compared as int");
 
 static const size_t sizes[] = {[FIELD_INT64] = sizeof(int64_t),

@@ -26,7 +26,7 @@ static enum plim_status check_sizes(const struct model_spec *spec, struct plim_e
          INT64_C(1) << 30},
         {"sliding_window", spec->sliding_window, 0, INT64_C(1) << 30},
         {"type_vocab_size", spec->token_types, 0, INT64_C(1) << 24},
-        {"num_labels", spec->num_labels, spec->task == TASK_LABELS, INT64_C(1) << 24},
+        {"num_labels", spec->num_labels, model_has_labels(spec), INT64_C(1) << 24},
     };
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         const struct size_rule *r = &rules[i];

@@ -32,13 +32,16 @@ static bool read_logprobs(const struct node *value, struct ask *out, struct refu
 static bool read_stream_options(const struct node *value, struct ask *out, struct refusal *why);
 static bool read_response_format(const struct node *value, struct ask *out, struct refusal *why);
 static bool read_encoding(const struct node *value, struct ask *out, struct refusal *why);
+static bool read_aggregation(const struct node *value, struct ask *out, struct refusal *why);
+static bool read_function(const struct node *value, struct ask *out, struct refusal *why);
+static bool read_ignored(const struct node *value, struct ask *out, struct refusal *why);
 
 #define AT(field)    offsetof(struct ask, field)
 #define GIVEN(field) (offsetof(struct ask, field) + 1)
 #define OPENAI       (ASK_COMPLETION | ASK_CHAT)
 #define OURS         (OPENAI | ASK_GENERATE)
 #define TEXTS        (OURS | ASK_TGI)
-#define ANY          (OURS | ASK_TOKENIZE | ASK_DETOKENIZE | ASK_EMBED | ASK_TGI_OUTER)
+#define ANY          (OURS | ASK_TOKENIZE | ASK_DETOKENIZE | ASK_EMBED | ASK_CLASSIFY | ASK_TGI_OUTER)
 #define MOST_TOKENS  100000000.0
 #define MOST_INT     9.2e18
 
@@ -49,7 +52,7 @@ static const struct row rows[] = {
     {"inputs", ASK_TGI_OUTER, KIND_NODE, AT(input)},
     {"parameters", ASK_TGI_OUTER, KIND_NODE, AT(parameters)},
     {"tokens", ASK_DETOKENIZE, KIND_NODE, AT(input)},
-    {"input", ASK_EMBED, KIND_NODE, AT(input)},
+    {"input", ASK_EMBED | ASK_CLASSIFY, KIND_NODE, AT(input)},
     {"max_tokens", OURS, KIND_INT, AT(max_tokens), 0, MOST_TOKENS, GIVEN(given_max)},
     {"max_completion_tokens", ASK_CHAT, KIND_INT, AT(max_tokens), 0, MOST_TOKENS, GIVEN(given_max)},
     {"max_new_tokens", ASK_TGI, KIND_INT, AT(max_tokens), 1, MOST_TOKENS, GIVEN(given_max)},
@@ -98,6 +101,10 @@ static const struct row rows[] = {
     {"return_token_strs", ASK_TOKENIZE, KIND_IGNORED},
     {"encoding_format", ASK_EMBED, KIND_SPECIAL, .read = read_encoding},
     {"dimensions", ASK_EMBED, KIND_NEUTRAL},
+    {"aggregation_strategy", ASK_CLASSIFY, KIND_SPECIAL, .read = read_aggregation},
+    {"ignore_labels", ASK_CLASSIFY, KIND_SPECIAL, .read = read_ignored},
+    {"top_k", ASK_CLASSIFY, KIND_INT, AT(top_k), 0, MOST_TOKENS, GIVEN(given_top_k)},
+    {"function_to_apply", ASK_CLASSIFY, KIND_SPECIAL, .read = read_function},
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
@@ -166,6 +173,42 @@ static bool read_encoding(const struct node *value, struct ask *out, struct refu
     if (out->base64 || is_text(value, "float")) return true;
     return refuse(why, 422, "encoding_format", "invalid_value",
                   "encoding_format: write \"float\" or \"base64\"");
+}
+
+/* The number of a name in a list that ends with NULL. */
+static bool read_name(const struct node *value, const char *param, const char *const *names, int *out,
+                      struct refusal *why)
+{
+    struct strbuf known = STRBUF_INIT;
+    for (*out = 0; names[*out]; ++*out) {
+        if (is_text(value, names[*out])) return strbuf_release(&known), true;
+        strbuf_addf(&known, "%s%s", *out ? ", " : "", names[*out]);
+    }
+    refuse(why, 422, param, "invalid_value", "%s: write one of %s", param, strbuf_text(&known));
+    return strbuf_release(&known), false;
+}
+
+static bool read_aggregation(const struct node *value, struct ask *out, struct refusal *why)
+{
+    int found;
+    bool good = read_name(value, "aggregation_strategy", aggregation_names, &found, why);
+    return out->aggregation = (enum aggregation)found, good;
+}
+
+static bool read_function(const struct node *value, struct ask *out, struct refusal *why)
+{
+    int found;
+    bool good = read_name(value, "function_to_apply", label_function_names, &found, why);
+    return out->function = (enum label_function)found, good;
+}
+
+static bool read_ignored(const struct node *value, struct ask *out, struct refusal *why)
+{
+    bool good = value->kind == NODE_LIST;
+    for (size_t i = 0; good && i < node_count(value); i++) good = node_item(value, i)->kind == NODE_STRING;
+    out->ignored_labels = value;
+    return good ||
+           refuse(why, 422, "ignore_labels", "invalid_value", "ignore_labels: write a list of labels");
 }
 
 static bool is_neutral(const struct node *value, const struct row *row)

@@ -13,6 +13,7 @@
 #define PLIM_SERVE_ASK_H
 
 #include "base/node.h"
+#include "serve/classify.h"
 #include "serve/refusal.h"
 #include "tensor/sample.h"
 #include "serve/stop_text.h"
@@ -26,6 +27,7 @@ enum ask_form {
     ASK_TOKENIZE = 32,
     ASK_DETOKENIZE = 64,
     ASK_EMBED = 128,
+    ASK_CLASSIFY = 256,
 };
 
 enum { ASK_STOPS = 16, ASK_CHOICES = 128, ASK_STOP_BYTES = 256 };
@@ -44,6 +46,9 @@ struct ask {
     bool tgi;                                  /* the form is TGI's */
     bool base64;                               /* vectors as bytes, not as numbers */
     bool generation_prompt;
+    enum aggregation aggregation;      /* of labelled tokens */
+    enum label_function function;      /* of labelled texts */
+    const struct node *ignored_labels; /* a list of texts; NULL: the usual */
     bool given_temperature, given_top_p, given_top_k, given_seed, given_max;
 };
 

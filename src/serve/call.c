@@ -60,6 +60,7 @@ static void call_free(struct call *c)
     free(c->prompts);
     strbuf_release(&c->piece);
     strbuf_release(&c->stops);
+    label_job_free(c->labels);
     doc_free(c->doc);
     pthread_mutex_destroy(&c->lock);
     free(c);
@@ -139,7 +140,9 @@ static bool put_down(struct choice *ch, const struct engine_event *e)
 
 static bool keep_vector(struct choice *ch, const float *vector)
 {
-    size_t bytes = (size_t)engine_plan(ch->call->server->model.engine)->width * sizeof *vector;
+    const struct engine_plan *plan = engine_plan(ch->call->server->model.engine);
+    int64_t times = plan->per_token ? ch->call->prompts[ch->prompt].count : 1;
+    size_t bytes = (size_t)(plan->width * times) * sizeof *vector;
     ch->vector = malloc(bytes);
     if (ch->vector) memcpy(ch->vector, vector, bytes);
     return ch->vector;
@@ -198,8 +201,7 @@ void call_fail_all(struct server *s, const char *why)
 
 /* --- starting ----------------------------------------------------------------------------------------------- */
 
-/* Counts bytes among those of all answers, until the call is freed. */
-static bool take_bytes(struct call *c, int64_t bytes, struct refusal *why)
+bool call_take_bytes(struct call *c, int64_t bytes, struct refusal *why)
 {
     struct server *s = c->server;
     int64_t most = s->options.answer_bytes;
@@ -233,7 +235,7 @@ bool call_take_prompts(struct call *c, int64_t count, struct refusal *why)
                                    : "prompt",
                       "invalid_value", "%lld answers at once are more than the %lld that this server takes",
                       (long long)choices, (long long)most);
-    return take_bytes(c, choices * (CHOICE_BYTES + (plan.width ? 0 : DECODER_BYTES)), why);
+    return call_take_bytes(c, choices * (CHOICE_BYTES + (plan.width ? 0 : DECODER_BYTES)), why);
 }
 
 bool call_add_prompt(struct call *c, struct token_list *ids, struct refusal *why)
@@ -246,7 +248,8 @@ bool call_add_prompt(struct call *c, struct token_list *ids, struct refusal *why
         return refuse(why, 503, NULL, "out_of_memory", "out of memory for %d prompts", c->prompt_count + 1);
     }
     c->prompts = more;
-    more[c->prompt_count++] = (struct call_prompt){.ids = *ids, .text = STRBUF_INIT};
+    more[c->prompt_count++] =
+        (struct call_prompt){.ids = *ids, .count = (int64_t)ids->count, .text = STRBUF_INIT};
     c->prompt_tokens += (int64_t)ids->count;
     *ids = (struct token_list){0};
     return true;
@@ -351,16 +354,19 @@ static bool reserve(struct call *c, struct refusal *why)
         int64_t tokens;
         if (!count_tokens(c, p, &tokens, why)) return false;
         if (wants_prompt(c)) tokens += (int64_t)p->ids.count;
-        bytes += plan.width ? plan.width * NUMBER_BYTES : (tokens * each + choice_bytes(c, p)) * c->ask.n;
+        bytes += c->form->bytes ? c->form->bytes(c, p)
+                 : plan.width   ? plan.width * NUMBER_BYTES
+                                : (tokens * each + choice_bytes(c, p)) * c->ask.n;
     }
-    return take_bytes(c, bytes, why);
+    return call_take_bytes(c, bytes, why);
 }
 
 static bool submit(struct call *c, struct choice *ch, uint64_t seed, struct refusal *why)
 {
     struct call_prompt *p = &c->prompts[ch->prompt];
     struct plim_error err = {0};
-    struct engine_request r = {.prompt = p->ids.id, .count = (int64_t)p->ids.count, .hear = hear, .arg = ch};
+    struct engine_request r = {
+        .prompt = p->ids.id, .count = (int64_t)p->ids.count, .second = p->second, .hear = hear, .arg = ch};
     if (!count_tokens(c, p, &r.tokens, why)) return false;
     ch->text_most = (size_t)r.tokens * c->server->piece_most + ANSWER_BYTES / 2;
     /* The answer of an encoder-decoder is a text of its own. */

@@ -80,6 +80,9 @@ struct choice {
 };
 
 struct call;
+struct call_prompt;
+struct label_job; /* of /v1/classify: the texts, and what is asked of their labels */
+void label_job_free(struct label_job *job);
 
 /* Events that are read at once: as much as is made of a stream before it is sent. */
 enum { CALL_EVENTS = 64 };
@@ -91,6 +94,8 @@ struct call_form {
                   struct strbuf *out);                 /* text, marks or an end not yet told */
     void (*close)(struct call *c, struct strbuf *out); /* a stream ends */
     void (*whole)(struct call *c, struct strbuf *out);
+    /* What the answer to one prompt may take; NULL: the usual. */
+    int64_t (*bytes)(const struct call *c, const struct call_prompt *p);
     bool marks; /* wanted whether likelihoods are or not */
     int most;   /* prompts of a request; 0: ASK_CHOICES */
 };
@@ -102,11 +107,14 @@ struct call {
     struct ask ask;  /* from then on without its texts */
     struct strbuf stops;
     struct call_prompt {
-        struct token_list ids;
-        struct strbuf text; /* to be echoed */
-        bool listed;        /* it came as ids: special ones are in the text */
+        struct token_list ids; /* until they are queued */
+        int64_t count;         /* of them */
+        int64_t second;        /* where the second segment begins; 0: there is none */
+        struct strbuf text;    /* to be echoed */
+        bool listed;           /* it came as ids: special ones are in the text */
     } * prompts;
     int prompt_count;
+    struct label_job *labels; /* NULL: none are asked for */
     struct choice *choices;
     int count;
     int64_t prompt_tokens;
@@ -127,6 +135,8 @@ struct call {
 /* Reads nothing yet. NULL: no memory. */
 struct call *call_new(struct server *s, struct http_exchange *x, const struct call_form *form,
                       const char *prefix);
+/* Counts bytes among those of all answers, until the call is freed. */
+bool call_take_bytes(struct call *c, int64_t bytes, struct refusal *why);
 /* Before prompts are read: so many, each with its choices. */
 bool call_take_prompts(struct call *c, int64_t count, struct refusal *why);
 /* Another prompt; its ids are taken over. */

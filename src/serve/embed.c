@@ -34,6 +34,7 @@ struct embedder {
     struct runtime runtime; /* its plan is the batch of the longest rows */
     struct embed_plan plan;
     struct embed_count count;
+    enum model_head head; /* what is read of a batch */
     struct member first, *members[MEMBERS];
     int next;                    /* of members, to be made or replaced */
     int64_t tokens, tokens_most; /* of a batch at most, now and under any line */
@@ -41,8 +42,8 @@ struct embedder {
     int64_t smallest, limit;
     bool exact, planned_only; /* as embed_room says */
     int32_t *feed;            /* [tokens] ids or positions of a batch */
-    float *vectors;           /* [rows][C] of a batch */
-    int64_t *order, cap;      /* rows of a call by length */
+    char *results;            /* of a batch, or of one row where tokens have results, in their own type */
+    int64_t *order, cap;      /* rows of a call by length, and then where the results of each begin */
     embed_pass *pass;         /* NULL: exec_loop */
     void *pass_arg;
 };
@@ -56,6 +57,11 @@ void embedder_largest(const struct embedder *e, const struct tape **tape, const 
 
 const struct model_spec *embedder_spec(const struct embedder *e) { return &e->spec; }
 const struct embed_plan *embedder_plan(const struct embedder *e) { return &e->plan; }
+bool embedder_per_token(const struct embedder *e) { return e->head == HEAD_LABEL_LOGITS; }
+int64_t embedder_width(const struct embedder *e)
+{
+    return e->head == HEAD_EMBEDDING ? e->spec.hidden_size : e->spec.num_labels;
+}
 int64_t embedder_smallest(const struct embedder *e) { return e->smallest; }
 const struct embed_count *embedder_count(const struct embedder *e) { return &e->count; }
 
@@ -86,7 +92,7 @@ struct shape {
 static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct plim_error *err)
 {
     const struct shape *s = arg;
-    struct model_shape shape = {.batch = rows, .time = s->time, .head = HEAD_EMBEDDING};
+    struct model_shape shape = {.batch = rows, .time = s->time, .head = s->e->head};
     tape_init(out);
     enum plim_status status = model_emit(&s->e->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, s->e->plan.precision, err);
@@ -115,8 +121,14 @@ static enum plim_status refuse(const struct embedder *e, const char *dir, struct
                      missing, (long long)(p->total - line));
 }
 
-/* Host bytes beside the arena: a batch's tokens and vectors, and the members' tapes. */
-static enum plim_status own_bytes(struct embedder *e, int64_t rows, int64_t *out, struct plim_error *err)
+/* Numbers that are read at once. */
+static int64_t results_most(const struct embedder *e)
+{
+    return (embedder_per_token(e) ? e->plan.time : e->plan.rows) * embedder_width(e);
+}
+
+/* Host bytes beside the arena: a batch's tokens and results, and the members' tapes. */
+static enum plim_status own_bytes(struct embedder *e, int64_t *out, struct plim_error *err)
 {
     struct tape tape;
     struct shape shape = {e, e->plan.time};
@@ -125,7 +137,7 @@ static enum plim_status own_bytes(struct embedder *e, int64_t rows, int64_t *out
     int64_t ops = tape.nops, tensors = tape.ntensors;
     tape_release(&tape);
     *out = MEMBERS * (ops * (int64_t)sizeof(struct op) + tensors * (int64_t)(sizeof(struct tensor) + 32)) +
-           e->tokens * (int64_t)sizeof(int32_t) + rows * e->spec.hidden_size * (int64_t)sizeof(float);
+           e->tokens * (int64_t)sizeof(int32_t) + results_most(e) * (int64_t)sizeof(float);
     return PLIM_OK;
 }
 
@@ -140,6 +152,13 @@ static enum plim_status set_length(struct embedder *e, const struct embed_room *
             err, PLIM_UNSUPPORTED,
             "%s: a %s model writes text and makes no vectors; use an encoder (bert, roberta, distilbert)",
             room->how.path, model_architecture_name(e->spec.arch));
+    if (room->labels && !model_has_labels(&e->spec))
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: the model has no labels; take one for token or sequence classification, or train "
+            "one (training.objective: token_labels)",
+            room->how.path);
+    if (room->labels) e->head = e->spec.task == TASK_LABELS ? HEAD_LABEL_LOGITS : HEAD_ROW_LOGITS;
     return PLIM_OK;
 }
 
@@ -176,7 +195,7 @@ static enum plim_status make_plan(struct embedder *e, const struct embed_room *r
     e->plan.rows = room->rows ? room->rows : e->tokens / 8;
     e->tokens_most = e->tokens;
     enum plim_status status = weights_precision(room->how.path, &e->plan.precision, err);
-    if (status == PLIM_OK) status = own_bytes(e, e->plan.rows, &own, err);
+    if (status == PLIM_OK) status = own_bytes(e, &own, err);
     if (status != PLIM_OK) return status;
     e->overhead = runtime_overhead(device->facts.threads, NULL), e->overhead.bytes += own + room->beside;
     status = plan_batch(e, &e->runtime, device, room->budget, longest_most(e), err);
@@ -197,10 +216,9 @@ static enum plim_status make_plan(struct embedder *e, const struct embed_room *r
 static enum plim_status start(struct embedder *e, const struct embed_room *room, struct plim_error *err)
 {
     struct runtime *rt = &e->runtime;
-    size_t width = (size_t)e->spec.hidden_size;
     e->feed = malloc((size_t)e->tokens_most * sizeof *e->feed);
-    e->vectors = malloc((size_t)e->plan.rows * width * sizeof *e->vectors);
-    if (!e->feed || !e->vectors) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a batch of rows");
+    e->results = malloc((size_t)results_most(e) * sizeof(float));
+    if (!e->feed || !e->results) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a batch of rows");
     enum plim_status status = runtime_commit(rt, err);
     if (status != PLIM_OK) return status;
     e->first = (struct member){.time = e->plan.time, .rows = rt->size, .exec = &rt->exec};
@@ -212,6 +230,7 @@ enum plim_status embedder_open(const struct embed_room *room, struct device *dev
 {
     struct embedder *e = calloc(1, sizeof *e);
     if (!e) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an embedder was set up");
+    e->head = HEAD_EMBEDDING;
     e->runtime.device = device, e->exact = room->exact, e->limit = room->limit;
     enum plim_status status = hf_config_load(room->how.path, &e->spec, err);
     e->spec.pooling = room->how.pooling, e->spec.normalize = room->how.normalize;
@@ -242,7 +261,7 @@ void embedder_close(struct embedder *e)
     else if (e->runtime.state != RUNTIME_CLOSED)
         runtime_close(&e->runtime);
     free(e->feed);
-    free(e->vectors);
+    free(e->results);
     free(e->order);
     free(e);
 }
@@ -316,24 +335,41 @@ static enum plim_status put_batch(struct embedder *e, struct member *m, const st
     for (int64_t i = 0; i < all; i++) f[i] = (int32_t)(i % m->time);
     if (status == PLIM_OK) status = put(m, "pos", f, err);
     memset(f, 0, (size_t)all * sizeof *f);
+    for (int64_t b = 0; b < count && e->spec.token_types > 1; b++)
+        for (int64_t i = rows[order[b]].second; i > 0 && i < rows[order[b]].count; i++)
+            f[b * m->time + i] = 1;
     if (status == PLIM_OK) status = put(m, "types", f, err);
     for (int64_t b = 0; b < count; b++) f[b] = (int32_t)rows[order[b]].count;
     return status == PLIM_OK ? put(m, "lengths", f, err) : status;
 }
 
-static enum plim_status run_batch(struct embedder *e, struct member *m, const struct embed_row *rows,
-                                  const int64_t *order, int64_t count, float *vectors, struct plim_error *err)
+/* Results of a batch in fp32, to where those of each row belong. Where tokens have results each row is read by itself. */
+static enum plim_status take_results(struct embedder *e, const struct member *m, const struct embed_row *rows,
+                                     const int64_t *order, int64_t count, float *out, struct plim_error *err)
 {
-    int64_t width = e->spec.hidden_size;
-    int embedding = tape_find(m->exec->tape, "embedding", -1);
+    int id = tape_find(m->exec->tape, e->head == HEAD_EMBEDDING ? "embedding" : "logits", -1);
+    enum dtype type = m->exec->tape->tensors[id].type;
+    int64_t width = embedder_width(e), each = width * (int64_t)dtype_size(type);
+    const int64_t *place = e->order + e->cap;
+    bool single = embedder_per_token(e);
+    enum plim_status status = PLIM_OK;
+    if (!single) status = exec_read(m->exec, id, e->results, 0, count * each, err);
+    for (int64_t b = 0; b < count && status == PLIM_OK; b++) {
+        int64_t n = single ? rows[order[b]].count : 1;
+        if (single) status = exec_read(m->exec, id, e->results, b * m->time * each, n * each, err);
+        dtype_convert(out + place[order[b]] * width, DT_F32, e->results + (single ? 0 : b * each), type,
+                      n * width);
+    }
+    return status;
+}
+
+static enum plim_status run_batch(struct embedder *e, struct member *m, const struct embed_row *rows,
+                                  const int64_t *order, int64_t count, float *out, struct plim_error *err)
+{
     enum plim_status status = put_batch(e, m, rows, order, count, err);
     if (status == PLIM_OK) status = e->pass ? e->pass(e->pass_arg, m->exec, err) : exec_loop(m->exec, 0, err);
-    if (status == PLIM_OK)
-        status = exec_read(m->exec, embedding, e->vectors, 0, count * width * (int64_t)sizeof(float), err);
-    for (int64_t b = 0; b < count && status == PLIM_OK; b++) {
-        memcpy(vectors + order[b] * width, e->vectors + b * width, (size_t)width * sizeof *vectors);
-        e->count.tokens += rows[order[b]].count;
-    }
+    if (status == PLIM_OK) status = take_results(e, m, rows, order, count, out, err);
+    for (int64_t b = 0; b < count && status == PLIM_OK; b++) e->count.tokens += rows[order[b]].count;
     e->count.rows += count, e->count.positions += m->rows * m->time;
     return status;
 }
@@ -345,13 +381,17 @@ static enum plim_status sort_rows(struct embedder *e, const struct embed_row *ro
     int64_t *first = calloc((size_t)e->plan.time + 2, sizeof *first);
     if (count > e->cap) {
         free(e->order);
-        e->order = malloc((size_t)count * sizeof *e->order), e->cap = e->order ? count : 0;
+        e->order = malloc(2 * (size_t)count * sizeof *e->order), e->cap = e->order ? count : 0;
     }
     if (!first || !e->order) {
         free(first);
         return plim_fail(err, PLIM_NO_MEMORY, "out of memory while %lld rows were sorted", (long long)count);
     }
-    for (int64_t i = 0; i < count; i++) first[e->plan.time - rows[i].count + 1]++;
+    int64_t *place = e->order + e->cap;
+    for (int64_t i = 0, at = 0; i < count; i++) {
+        place[i] = at, at += embedder_per_token(e) ? rows[i].count : 1;
+        first[e->plan.time - rows[i].count + 1]++;
+    }
     for (int64_t t = 1; t <= e->plan.time; t++) first[t] += first[t - 1];
     for (int64_t i = 0; i < count; i++) e->order[first[e->plan.time - rows[i].count]++] = i;
     free(first);
@@ -383,7 +423,7 @@ static int64_t batch_rows(const struct embedder *e, const struct embed_row *rows
     return n;
 }
 
-enum plim_status embedder_run(struct embedder *e, const struct embed_row *rows, int64_t count, float *vectors,
+enum plim_status embedder_run(struct embedder *e, const struct embed_row *rows, int64_t count, float *out,
                               struct plim_error *err)
 {
     double begun = clock_seconds();
@@ -396,7 +436,7 @@ enum plim_status embedder_run(struct embedder *e, const struct embed_row *rows, 
         status = find_member(e, time, n, &m, err);
         if (status != PLIM_OK) break;
         if (n > m->rows) n = m->rows;
-        status = run_batch(e, m, rows, e->order + at, n, vectors, err);
+        status = run_batch(e, m, rows, e->order + at, n, out, err);
     }
     e->count.seconds += clock_seconds() - begun;
     return status;

@@ -1,9 +1,12 @@
-/* embed.h - vectors of texts, inside a budget: rows of tokens go through an encoder in batches of similar length.
+/* embed.h - vectors or labels of texts, inside a budget: rows of tokens go through an encoder in batches of similar length.
  *
  *     struct embedder *e;
  *     embedder_open(&(struct embed_room){.how = how, .budget = 256 << 20}, device, &e, &err);
  *     embedder_run(e, rows, count, vectors, &err);       // vectors [count][embedder_width(e)], in the order of rows
  *     embedder_close(e);
+ *
+ * What is read from the last hidden states is a vector of each row or, where room.labels says so, the logits of the model's
+ * labels: of each row, or of each token of each row (embedder_per_token).
  *
  * Parameters stay in the type their files have. Rows of one call are sorted by length; a batch takes the longest that are
  * left, as many as the plan's tokens allow and are of similar length, and has a tape of its own shape. All tapes
@@ -27,6 +30,7 @@ struct embed_room {
     int64_t budget; /* bytes the process may take; 0: no line */
     int64_t limit;  /* bytes the device has: holds where there is no budget; 0: unknown */
     int64_t *need;  /* gets the bytes of the smallest plan where nothing fits; NULL: nobody asks */
+    bool labels;    /* logits of labels instead of vectors */
     bool plan_only; /* nothing is committed: the plan can be read, and the embedder be closed */
     int64_t beside; /* bytes that the caller takes on the way, counted in the plan */
     bool
@@ -48,6 +52,7 @@ struct embed_plan {
 struct embed_row {
     const int32_t *ids; /* below the vocabulary */
     int64_t count;      /* from 1 to the plan's time */
+    int64_t second;     /* where its second segment begins; 0: it has none */
 };
 
 /* Counted over all calls of embedder_run. */
@@ -60,7 +65,7 @@ struct embedder;
 struct exec;
 struct layout;
 
-/* PLIM_NO_FIT with the bytes missing; PLIM_UNSUPPORTED for a model that writes text; the errors of hf_config_load and
+/* PLIM_NO_FIT with the bytes missing; PLIM_UNSUPPORTED for a model that writes text, or has no labels to read; the errors of hf_config_load and
  * weights_from_directory. The device is borrowed until embedder_close. */
 enum plim_status embedder_open(const struct embed_room *room, struct device *device, struct embedder **out,
                                struct plim_error *err);
@@ -82,8 +87,12 @@ void embedder_pass_by(struct embedder *e, embed_pass *pass, void *arg);
 /* The pass over a batch of the longest rows. */
 void embedder_largest(const struct embedder *e, const struct tape **tape, const struct layout **layout);
 
-/* vectors: [count][hidden size]. */
-enum plim_status embedder_run(struct embedder *e, const struct embed_row *rows, int64_t count, float *vectors,
+/* Numbers of a row's result, or of each token's. */
+int64_t embedder_width(const struct embedder *e);
+bool embedder_per_token(const struct embedder *e);
+
+/* out: [count][width]; per token [tokens of all rows][width], one row after the other. */
+enum plim_status embedder_run(struct embedder *e, const struct embed_row *rows, int64_t count, float *out,
                               struct plim_error *err);
 
 #endif

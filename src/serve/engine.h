@@ -12,7 +12,7 @@
  * its blocks back and is read again later; the largest request the plan promises always runs.
  *
  * An encoder-decoder reads the prompt as its source and has a row of caches for each running request; an encoder makes one
- * vector of each prompt, of many in a batch. Queue, bounds, events, waiting and stopping are the same for all of them.
+ * vector of each prompt, or scores its labels, of many in a batch. Queue, bounds, events, waiting and stopping are the same for all of them.
  *
  * What a request gets depends on nothing but itself: not on who runs beside it, how its prompt was cut, whether it had to
  * wait or was read twice.
@@ -102,7 +102,8 @@ struct engine_plan {
     int64_t context; /* positions of the largest request that is promised */
     int64_t
         answer; /* of its answer, where that has positions of its own (encoder-decoder); 0: they are the context's */
-    int64_t width; /* numbers of a vector, where the model makes vectors and no text (encoder); else 0 */
+    int64_t width;          /* of an encoder: numbers of a vector, or its labels; else 0 */
+    bool labels, per_token; /* width are labels; of each token, and not of a text */
     int64_t step_tokens;
     int parallel, queue;
     enum precision
@@ -133,13 +134,14 @@ struct engine_event {
         tokens; /* so far; shared: prompt positions found in blocks of others */
     double queue_seconds, prefill_seconds, decode_seconds; /* so far */
     const char *why;                                       /* FINISH_FAILED: one line */
-    const float
-        *vector; /* [width] with the end of a request to an encoder, else NULL; good for the call only */
+    const float *
+        vector; /* [width], or [prompt tokens][width] per token, with the end of a request to an encoder; else NULL. Good for the call only */
 };
 
 struct engine_request {
     const int32_t *prompt; /* copied */
     int64_t count;
+    int64_t second;           /* of an encoder: where the prompt's second segment begins; 0: it has none */
     int64_t tokens;           /* of the answer, at most; an encoder makes none */
     struct sampling sampling; /* temperature, top_k, top_p, min_p, penalties, seed */
     int logprobs;             /* -1: none; n: also the n likeliest */

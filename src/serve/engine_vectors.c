@@ -1,4 +1,5 @@
-/* engine_vectors.c - encoders behind the engine: a vector of each prompt, of many that wait in one batch. See engine_part.h.
+/* engine_vectors.c - encoders behind the engine: a vector of each prompt, or logits of its labels, of many that wait in one batch.
+ * See engine_part.h.
  *
  * serve/embed.h plans, sorts by length and computes; a step takes what waits, up to STEP_ROWS, and hands it over. Requests of
  * a step that failed are the next step's.
@@ -12,13 +13,15 @@
 #include <stdlib.h>
 
 enum { STEP_ROWS = 64, QUEUE = 2048 };
+/* Results of a step: fewer rows where each has many. */
+#define RESULTS_BYTES ((int64_t)8 << 20)
 
 struct vectors {
     struct embedder *embedder;
     struct embed_row *rows;    /* [parallel] of a step */
     struct request **requests; /* whose they are */
     int count;
-    float *vectors; /* [parallel][width] */
+    float *vectors; /* of all rows, one after the other */
 };
 
 static int64_t request_bytes(int64_t length)
@@ -55,6 +58,9 @@ static void note_plan(struct engine *e, const struct embedder *embedder)
     pthread_mutex_unlock(&e->lock);
 }
 
+/* Numbers of one row's results, at most. */
+static int64_t row_numbers(const struct engine_plan *p) { return p->width * (p->per_token ? p->context : 1); }
+
 /* Sizes of the queue come first: their bytes are part of the plan. */
 static enum plim_status set_sizes(struct engine *e, struct sentence_config *how, struct plim_error *err)
 {
@@ -63,8 +69,11 @@ static enum plim_status set_sizes(struct engine *e, struct sentence_config *how,
     if (status != PLIM_OK) return status;
     if (asked && (!how->max_length || asked < how->max_length)) how->max_length = asked;
     e->plan.context = how->max_length && how->max_length < positions ? how->max_length : positions;
-    e->plan.width = e->spec.hidden_size;
-    e->plan.parallel = e->options.parallel ? e->options.parallel : STEP_ROWS;
+    e->plan.labels = model_has_labels(&e->spec), e->plan.per_token = e->spec.task == TASK_LABELS;
+    e->plan.width = e->plan.labels ? e->spec.num_labels : e->spec.hidden_size;
+    int64_t rows =
+        max64(1, min64(STEP_ROWS, RESULTS_BYTES / (row_numbers(&e->plan) * (int64_t)sizeof(float))));
+    e->plan.parallel = e->options.parallel ? e->options.parallel : (int)rows;
     e->plan.requests = e->bytes_room = requests_room(e, engine_line(e, e->options.budget));
     e->plan.queue = (int)(e->bytes_room / request_bytes(e->plan.context)) - e->plan.parallel;
     return PLIM_OK;
@@ -94,7 +103,8 @@ static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
     if (!v) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was set up");
     enum plim_status status = set_sizes(e, &room.how, err);
     if (status != PLIM_OK) return status;
-    size_t rows = (size_t)e->plan.parallel, width = (size_t)e->plan.width;
+    size_t rows = (size_t)e->plan.parallel, width = (size_t)row_numbers(&e->plan);
+    room.labels = e->plan.labels;
     room.beside = following_bytes(e, engine_line(e, e->options.budget)) +
                   (int64_t)(rows * (sizeof *v->rows + sizeof *v->requests + width * sizeof *v->vectors));
     engine_tell(e, "weights_mapped");
@@ -143,7 +153,7 @@ static void take_in(struct engine *e, struct vectors *v)
     for (v->count = left; v->count < e->plan.parallel && (r = engine_next(e));) v->requests[v->count++] = r;
     for (int i = 0; i < v->count; i++) {
         r = v->requests[i];
-        v->rows[i] = (struct embed_row){r->tokens, r->ask.count};
+        v->rows[i] = (struct embed_row){r->tokens, r->ask.count, r->ask.second};
         if (!r->seen) r->seen = true, r->started = clock_seconds();
     }
 }
@@ -163,10 +173,13 @@ static enum plim_status step_vectors(struct engine *e, struct plim_error *err)
     pthread_mutex_lock(&e->lock);
     e->stats.steps++, e->stats.prompt_tokens += tokens;
     pthread_mutex_unlock(&e->lock);
-    for (int i = 0; i < v->count; i++)
+    const float *results = v->vectors;
+    for (int i = 0; i < v->count; i++) {
+        int64_t numbers = e->plan.width * (e->plan.per_token ? v->rows[i].count : 1);
         engine_finish(e, v->requests[i],
-                      &(struct engine_event){
-                          .token = -1, .finish = FINISH_EOS, .vector = v->vectors + i * e->plan.width});
+                      &(struct engine_event){.token = -1, .finish = FINISH_EOS, .vector = results});
+        results += numbers;
+    }
     v->count = 0;
     engine_note(e, 0, 0);
     return PLIM_OK;

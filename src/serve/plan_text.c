@@ -69,7 +69,11 @@ static void bytes_part(const struct engine_plan *p, const struct device_facts *f
 /* Encoders and encoder-decoders have rows instead of blocks. */
 static void rows_part(const struct engine_plan *p, struct strbuf *out)
 {
-    if (p->width)
+    if (p->labels)
+        strbuf_addf(out, "  %lld labels of %s, texts of up to %lld tokens, %lld tokens a batch\n",
+                    (long long)p->width, p->per_token ? "tokens" : "texts", (long long)p->context,
+                    (long long)p->step_tokens);
+    else if (p->width)
         strbuf_addf(out, "  vectors of %lld numbers, texts of up to %lld tokens, %lld tokens a batch\n",
                     (long long)p->width, (long long)p->context, (long long)p->step_tokens);
     else

@@ -17,6 +17,7 @@ static const struct endpoint endpoints[] = {
     {"POST", "/v1/completions", api_completions, NEEDS_KEY | NEEDS_MODEL | NEEDS_TEXT},
     {"POST", "/v1/chat/completions", api_chat, NEEDS_KEY | NEEDS_MODEL | NEEDS_TEXT | NEEDS_ROOM},
     {"POST", "/v1/embeddings", api_embeddings, NEEDS_KEY | NEEDS_MODEL | NEEDS_VECTORS},
+    {"POST", "/v1/classify", api_classify, NEEDS_KEY | NEEDS_MODEL | NEEDS_LABELS},
     {"GET", "/v1/models", api_models, NEEDS_KEY | NEEDS_MODEL},
     {"POST", "/generate", api_generate, NEEDS_KEY | NEEDS_MODEL | NEEDS_TEXT},
     {"POST", "/tokenize", api_tokenize, NEEDS_KEY | NEEDS_MODEL | NEEDS_ROOM},
@@ -81,13 +82,19 @@ static const struct endpoint *find(const struct http_exchange *x, const char **a
 /* What the endpoint makes is what the model makes. */
 static bool check_kind(const struct server *s, const struct endpoint *e, struct refusal *why)
 {
-    bool vectors = engine_plan_now(s->model.engine).width > 0;
-    if ((e->flags & NEEDS_TEXT) && vectors)
+    struct engine_plan plan = engine_plan_now(s->model.engine);
+    const char *name = s->model.name;
+    if ((e->flags & (NEEDS_TEXT | NEEDS_VECTORS)) && plan.labels)
+        return refuse(why, 501, NULL, "unsupported", "'%s' labels texts: /v1/classify is for it", name);
+    if ((e->flags & NEEDS_TEXT) && plan.width)
         return refuse(why, 501, NULL, "unsupported",
-                      "'%s' makes embeddings and writes no text: /v1/embeddings is for it", s->model.name);
-    if ((e->flags & NEEDS_VECTORS) && !vectors)
-        return refuse(why, 501, NULL, "unsupported", "'%s' writes text and makes no embeddings",
-                      s->model.name);
+                      "'%s' makes embeddings and writes no text: /v1/embeddings is for it", name);
+    if ((e->flags & NEEDS_VECTORS) && !plan.width)
+        return refuse(why, 501, NULL, "unsupported", "'%s' writes text and makes no embeddings", name);
+    if ((e->flags & NEEDS_LABELS) && !plan.labels)
+        return refuse(why, 501, NULL, "unsupported",
+                      "'%s' has no labels: /v1/classify wants a model for token or sequence classification",
+                      name);
     return true;
 }
 
@@ -212,6 +219,8 @@ enum plim_status server_ready(struct server *s, const struct server_model *model
         status = encoder_open_within(tok, &room, &s->encoder[s->encoders], err);
         if (status == PLIM_OK) s->encoders++;
     }
+    if (status == PLIM_OK && engine_plan(model->engine)->labels)
+        status = classifier_open(&s->classifier, model->folder, engine_spec(model->engine), tok, err);
     if (status == PLIM_OK) atomic_store(&s->state, SERVER_READY);
     return status;
 }
@@ -238,6 +247,7 @@ void server_close(struct server *s)
     pthread_mutex_destroy(&s->large);
     pthread_mutex_destroy(&s->lock);
     metrics_release(&s->metrics);
+    classifier_close(&s->classifier);
     free(s);
 }
 
@@ -310,16 +320,19 @@ bool body_ask(struct server *s, struct http_exchange *x, enum ask_form form, str
 
 /* --- tokens ------------------------------------------------------------------------------------------------- */
 
-static struct encoder *borrow(struct server *s)
+struct encoder *server_borrow(struct server *s, size_t text_bytes)
 {
     pthread_mutex_lock(&s->lock);
     while (!s->encoders) pthread_cond_wait(&s->returned, &s->lock);
     struct encoder *encoder = s->encoder[--s->encoders];
     pthread_mutex_unlock(&s->lock);
+    int64_t small = s->options.small_bytes;
+    int64_t bytes = text_bytes > (size_t)small ? s->options.limits.body_bytes : small;
+    encoder_limit(encoder, (size_t)ENCODER_LIMIT(bytes));
     return encoder;
 }
 
-static void give_back(struct server *s, struct encoder *encoder)
+void server_give_back(struct server *s, struct encoder *encoder)
 {
     pthread_mutex_lock(&s->lock);
     s->encoder[s->encoders++] = encoder;
@@ -346,12 +359,9 @@ enum { IDS_SPARE = 64 };
 static enum plim_status encode(struct server *s, const char *text, size_t len, unsigned flags,
                                struct token_list *out, struct plim_error *err)
 {
-    int64_t small = s->options.small_bytes,
-            bytes = len > (size_t)small ? s->options.limits.body_bytes : small;
-    struct encoder *encoder = borrow(s);
-    encoder_limit(encoder, (size_t)ENCODER_LIMIT(bytes));
+    struct encoder *encoder = server_borrow(s, len);
     enum plim_status status = encoder_encode(encoder, text, len, flags, out, err);
-    give_back(s, encoder);
+    server_give_back(s, encoder);
     return status;
 }
 

@@ -50,6 +50,7 @@ struct server_model {
     const struct codec *codec;
     const struct chat_template *chat; /* NULL: none */
     const char *name;
+    const char *folder; /* of the model, for the names of its labels */
 };
 
 enum plim_status server_open(const struct server_options *options, struct server **out,

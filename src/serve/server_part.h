@@ -30,6 +30,7 @@ struct server {
     size_t longest;                           /* bytes of text that a token stands for; 0: nobody knows */
     struct encoder *encoder[SERVER_ENCODERS]; /* that nobody uses */
     int encoders;
+    struct classifier classifier; /* of a model with labels */
 };
 
 /* A row of the table of endpoints. */
@@ -38,6 +39,7 @@ enum {
     NEEDS_MODEL = 2,
     NEEDS_TEXT = 4, /* of the model */
     NEEDS_VECTORS = 8,
+    NEEDS_LABELS = 32,
     NEEDS_ROOM = 16 /* a small body can become a large text: one request at a time */
 };
 struct endpoint {
@@ -51,6 +53,7 @@ void api_completions(struct server *s, struct http_exchange *x);
 void api_chat(struct server *s, struct http_exchange *x);
 void api_models(struct server *s, struct http_exchange *x);
 void api_embeddings(struct server *s, struct http_exchange *x);
+void api_classify(struct server *s, struct http_exchange *x);
 void api_generate(struct server *s, struct http_exchange *x);
 void api_tokenize(struct server *s, struct http_exchange *x);
 void api_detokenize(struct server *s, struct http_exchange *x);
@@ -79,6 +82,9 @@ bool server_is_draining(struct server *s, struct refusal *why);
 /* Text to tokens, appended. `param` stands in refusals. A text of more than `most` tokens is refused as soon as that is sure. */
 bool server_encode(struct server *s, const char *text, size_t len, unsigned flags, const char *param,
                    int64_t most, struct token_list *out, struct refusal *why);
+/* An encoder that nobody else uses, for texts of up to so many bytes; waits for one. */
+struct encoder *server_borrow(struct server *s, size_t text_bytes);
+void server_give_back(struct server *s, struct encoder *encoder);
 /* As many tokens of a prompt as are counted: more than fit, so that a refusal can say how many too many. */
 int64_t server_tokens_most(const struct server *s);
 /* Encoders of a server, and how large they are (server_room.c). */

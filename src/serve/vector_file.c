@@ -68,6 +68,11 @@ enum plim_status vector_file_put(struct vector_file *f, const float *vectors, in
     return status;
 }
 
+enum plim_status vector_file_text(struct vector_file *f, const char *text, size_t len, struct plim_error *err)
+{
+    return len ? write_bytes(f, text, len, err) : PLIM_OK;
+}
+
 static enum plim_status put_header(struct vector_file *f, struct plim_error *err)
 {
     char header[NPY_HEADER];

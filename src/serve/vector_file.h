@@ -12,6 +12,7 @@
 #define PLIM_SERVE_VECTOR_FILE_H
 
 #include "base/status.h"
+#include <stddef.h>
 #include <stdint.h>
 
 enum vector_format { VECTORS_JSONL, VECTORS_NPY };
@@ -22,6 +23,9 @@ enum plim_status vector_file_open(const char *path, enum vector_format format, i
                                   struct vector_file **out, struct plim_error *err);
 enum plim_status vector_file_put(struct vector_file *f, const float *vectors, int64_t count,
                                  struct plim_error *err);
+/* Lines that the caller has made, or a part of one; not for NumPy files. */
+enum plim_status vector_file_text(struct vector_file *f, const char *text, size_t len,
+                                  struct plim_error *err);
 enum plim_status vector_file_commit(struct vector_file *f, struct plim_error *err);
 void vector_file_abandon(struct vector_file *f);
 

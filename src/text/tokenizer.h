@@ -99,6 +99,30 @@ size_t tokenizer_text_most(const struct tokenizer *tok);
 enum plim_status encoder_encode(struct encoder *enc, const char *text, size_t len, unsigned flags,
                                 struct token_list *out, struct plim_error *err);
 
+/* Where a token comes from: the characters [begin, end) of its text. */
+struct token_span {
+    uint32_t begin, end;
+};
+struct span_list {
+    struct token_span *at;
+    size_t count, cap;
+};
+void span_list_release(struct span_list *list);
+
+/* encoder_encode without marks, and where each token comes from, as the reference library counts (offset_mapping): a span for
+ * each id that is appended. PLIM_UNSUPPORTED where the tokenizer rewrites text in a way that is not followed. */
+enum plim_status encoder_locate(struct encoder *enc, const char *text, size_t len, struct token_list *out,
+                                struct span_list *spans, struct plim_error *err);
+
+/* Ids that stand around two texts. `second` of them between the texts belong to the first one's segment; -1: both texts are one
+ * segment. False: the tokenizer has no form for two texts. */
+struct pair_marks {
+    const int32_t *before, *between, *after;
+    size_t nbefore, nbetween, nafter;
+    int64_t second;
+};
+bool tokenizer_pair_marks(const struct tokenizer *tok, struct pair_marks *out);
+
 /* Ids back to text, one after the other: add appends what has become certain, end the rest, and together they are what
  * tokenizer_decode gives for all of the ids. What came out never changes and is valid UTF-8 at every moment; a character
  * waits for its last byte, and some decoders hold a token until they see the next. tail appends what end would append if
@@ -109,6 +133,9 @@ enum plim_status decoding_open(const struct tokenizer *tok, unsigned flags, stru
 void decoding_close(struct decoding *decoding);
 enum plim_status decoding_add(struct decoding *decoding, int32_t id, struct strbuf *out,
                               struct plim_error *err);
+/* The same of a token's text, which need not be in the vocabulary. */
+enum plim_status decoding_add_text(struct decoding *decoding, const char *text, size_t len,
+                                   struct strbuf *out, struct plim_error *err);
 enum plim_status decoding_end(struct decoding *decoding, struct strbuf *out, struct plim_error *err);
 enum plim_status decoding_tail(const struct decoding *decoding, struct strbuf *out, struct plim_error *err);
 /* Does some text of the ids added so far wait for what follows? */

@@ -54,6 +54,10 @@ ELSEWHERE = {  # what no test can run on every machine, and why
     "plimsoll embed MODEL_FOLDER lines.txt -o vectors.npy": "needs an encoder's weights; tests/cli/embed.py makes some",
     'plimsoll generate model.gguf --prompt "The ship"': "needs a GGUF file; tests/cli/gguf.py makes some",
     "plimsoll embed all-MiniLM-L6-v2/ sentences.txt -o vectors.npy -v": "likewise",
+    "plimsoll classify MODEL_FOLDER lines.txt": "needs a model with labels; tests/cli/classify.py makes some",
+    'echo "Ada Lovelace lived in London" | plimsoll classify ner/ --aggregation simple -q': "likewise",
+    'echo "a fine film" | plimsoll classify sentiment/ -q': "likewise",
+    'echo "a fine film" | plimsoll classify sentiment/ -q --top-k 2': "likewise",
 }
 EXITS = {"plimsoll doctor small.yaml": 1,  # it has been trained before in these pages
          "plimsoll plan demo/small.yaml --budget 8MiB": 3, "plimsoll pack problem.csv --capacity 11": 3}

@@ -73,6 +73,10 @@ def learns_labels(folder):
             f"names of labels come from the data, sorted: {config['id2label']}")
     shown = plim.run("inspect", f"{folder}/run/checkpoint-00000040", "--json")
     plim.ok(shown.returncode == 0 and json.loads(shown.stdout)[0].get("labels") == encoder_jobs.LABELS, "inspect names the labels")
+    with open(f"{folder}/text", "w") as f: f.write("Ann lives in paris\n")
+    told = plim.run("classify", f"{folder}/run", f"{folder}/text", "--aggregation", "simple", "-q")
+    plim.ok(told.returncode == 0 and [(e["entity_group"], e["word"], e["start"], e["end"]) for e in json.loads(told.stdout)["entities"]]
+            == [("PER", "ann", 0, 3), ("LOC", "paris", 13, 18)], f"classify finds them in a text: {told.stdout.strip()} {told.stderr.strip()}")
     again = encoder_jobs.job(folder, "token_labels", model__path=f"{folder}/run/checkpoint-00000040", output__dir=f"{folder}/next", training__steps=2)
     plim.ok(losses(again)[0] < 0.2, "training goes on from the checkpoint's folder, labels and all")
     words = encoder_jobs.job(folder, "masked_tokens", output__dir=f"{folder}/words", training__steps=60, training__learning_rate=1e-2, training__eval_rows=96)

@@ -10,6 +10,7 @@
 #include "text/tokenizer/bytes_hash.h"
 #include "text/tokenizer/text.h"
 #include "text/tokenizer/tokenizer_impl.h"
+#include "text/unicode.h"
 #include <stdlib.h>
 
 enum { KEEP_TEXT = 128 << 10, BUFFERS = 4 }; /* longer texts give their memory back */
@@ -83,6 +84,19 @@ static bool add_id(struct token_list *out, int32_t id)
     return true;
 }
 
+/* A token that is found as it is written. */
+static void span_hit(struct span_walk *walk, enum added_stage stage, const char *text,
+                     const struct added_hit *hit)
+{
+    if (stage == ADDED_NORMALIZED) {
+        span_range(walk, hit->start, hit->end);
+        return;
+    }
+    size_t len = hit->end - hit->start;
+    span_stretch(walk, text + hit->start, len, text + hit->start, len);
+    span_range(walk, 0, len);
+}
+
 /* What lies between added tokens, by `plain`; the tokens themselves as they are. */
 static bool between_tokens(struct encoder *enc, enum added_stage stage, const char *text, size_t len,
                            bool at_start, bool (*plain)(struct encoder *, const char *, size_t, bool))
@@ -96,6 +110,7 @@ static bool between_tokens(struct encoder *enc, enum added_stage stage, const ch
         if (done < hit.start && !plain(enc, text + done, hit.start - done, at_start && done == 0))
             return false;
         if (!add_id(enc->pre.sink.out, hit.id)) return false;
+        if (enc->pre.walk) span_hit(enc->pre.walk, stage, text, &hit);
         done = hit.end;
     }
     return done >= len || plain(enc, text + done, len - done, at_start && done == 0);
@@ -132,12 +147,15 @@ static bool keeps_first(struct encoder *enc, const char *text)
 static bool raw(struct encoder *enc, const char *text, size_t len, bool at_start)
 {
     const struct normalizer *normalizer = enc->tok->normalizer;
+    const char *given = text;
+    size_t given_len = len;
     if (normalizer && !normalizer_is_identity(normalizer, text, len)) {
         if (enc->asks_start && at_start) at_start = keeps_first(enc, text);
         if (!normalize(enc, text, len, &enc->normal)) return false;
         text = strbuf_text(&enc->normal), len = enc->normal.len;
         if (len == 0) return true;
     }
+    if (enc->pre.walk) span_stretch(enc->pre.walk, given, given_len, text, len);
     return between_tokens(enc, ADDED_NORMALIZED, text, len, at_start, normalized);
 }
 
@@ -157,6 +175,29 @@ static void give_back(struct encoder *enc)
     pretok_run_trim(&enc->pre, enc->room.keep);
 }
 
+static enum plim_status refuse(const struct encoder *enc, size_t given, struct plim_error *err)
+{
+    if (enc->grown) return normalizer_fail(enc->grown, err);
+    if (enc->limit.full)
+        return plim_fail(err, PLIM_NO_FIT,
+                         "a text of %zu bytes needs more than the %zu bytes of memory that it may take while "
+                         "it is tokenized; send shorter texts",
+                         given, enc->limit.most);
+    return plim_fail(err, PLIM_NO_MEMORY, "no memory to encode a text of %zu bytes", given);
+}
+
+static void begin(struct encoder *enc, struct token_list *out)
+{
+    enc->pre.sink.out = out;
+    enc->grown = enc->limit.grown = 0;
+    enc->limit.full = false;
+}
+
+static bool run(struct encoder *enc, const char *text, size_t len)
+{
+    return len == 0 || between_tokens(enc, ADDED_RAW, text, len, true, raw);
+}
+
 enum plim_status encoder_encode(struct encoder *enc, const char *text, size_t len, unsigned flags,
                                 struct token_list *out, struct plim_error *err)
 {
@@ -165,22 +206,87 @@ enum plim_status encoder_encode(struct encoder *enc, const char *text, size_t le
     if (flags & TOKENIZE_SPECIAL) postproc_single(enc->tok->postproc, &before, &nbefore, &after, &nafter);
     if (!(flags & TOKENIZE_BEFORE)) nbefore = 0;
     if (!(flags & TOKENIZE_AFTER)) nafter = 0;
-    enc->pre.sink.out = out;
-    enc->grown = enc->limit.grown = 0;
-    enc->limit.full = false;
-    bool fine = add_ids(out, before, nbefore) && clean(enc, &text, &len) &&
-                (len == 0 || between_tokens(enc, ADDED_RAW, text, len, true, raw)) &&
+    begin(enc, out);
+    bool fine = add_ids(out, before, nbefore) && clean(enc, &text, &len) && run(enc, text, len) &&
                 add_ids(out, after, nafter);
     if (given > enc->room.keep / 8) give_back(enc);
     if (fine) return PLIM_OK;
     out->count = count;
-    if (enc->grown) return normalizer_fail(enc->grown, err);
-    if (enc->limit.full)
-        return plim_fail(err, PLIM_NO_FIT,
-                         "a text of %zu bytes needs more than the %zu bytes of memory that it may take while "
-                         "it is tokenized; send shorter texts",
-                         given, enc->limit.most);
-    return plim_fail(err, PLIM_NO_MEMORY, "no memory to encode a text of %zu bytes", given);
+    return refuse(enc, given, err);
+}
+
+/* White space that a token in the byte alphabet begins or ends with is not part of it. */
+static bool is_blank(const char *text, size_t at)
+{
+    size_t len = 0;
+    uint32_t point = text_point(text + at, &len);
+    return point == 0x120 || unicode_is_space(point);
+}
+
+static void trim(const char *text, size_t len, bool keeps_first, struct token_span *span)
+{
+    size_t leading = 0, trailing = 0;
+    for (size_t at = 0; at < len && is_blank(text, at); leading++) text_point(text + at, &at);
+    for (size_t at = len; at > 0 && is_blank(text, text_before(text, at)); trailing++)
+        at = text_before(text, at);
+    if (leading == 1 && keeps_first) leading = 0;
+    if (span->begin + leading > span->end)
+        span->begin = span->end;
+    else
+        span->begin += (uint32_t)leading;
+    if (span->end >= trailing && trailing)
+        span->end = span->end - trailing > span->begin ? span->end - (uint32_t)trailing : span->begin;
+}
+
+/* Bytes of `text` from its character `from` to `to`; *at is the byte of `from` then. */
+static size_t characters(const char *text, size_t *at, size_t *point, size_t to)
+{
+    size_t begin = *at, end = begin;
+    for (size_t i = *point; i < to; i++) text_point(text + end, &end);
+    *at = end, *point = to;
+    return end - begin;
+}
+
+/* An added token is what was found in the text, with the white space that it took along; others are as the vocabulary has them. */
+static void trim_all(const struct tokenizer *tok, const char *text, const int32_t *ids,
+                     struct token_span *spans, size_t count)
+{
+    bool prefix;
+    size_t at = 0, point = 0, len = 0;
+    if (!postproc_trims(tok->postproc, &prefix)) return;
+    for (size_t i = 0; i < count; i++) {
+        const char *token = token_vocab_text(tok->vocab, ids[i], &len);
+        if (added_tokens_text(tok->added, ids[i], NULL)) {
+            characters(text, &at, &point, spans[i].begin);
+            token = text + at;
+            len = characters(text, &at, &point, spans[i].end);
+        }
+        trim(token, len, prefix && (i == 0 || spans[i].begin == 0), &spans[i]);
+    }
+}
+
+enum plim_status encoder_locate(struct encoder *enc, const char *text, size_t len, struct token_list *out,
+                                struct span_list *spans, struct plim_error *err)
+{
+    size_t count = out->count, had = spans->count, given = len;
+    struct span_walk walk;
+    begin(enc, out);
+    bool fine = clean(enc, &text, &len);
+    span_begin(&walk, enc->tok->normalizer, enc->tok->model, text, spans);
+    enc->pre.walk = &walk;
+    fine = fine && run(enc, text, len) && !walk.failed;
+    enc->pre.walk = NULL;
+    bool lost = walk.lost || out->count - count != spans->count - had;
+    span_end(&walk);
+    if (fine && !lost) trim_all(enc->tok, text, out->id + count, spans->at + had, out->count - count);
+    if (given > enc->room.keep / 8) give_back(enc);
+    if (fine && !lost) return PLIM_OK;
+    out->count = count, spans->count = had;
+    if (!fine) return refuse(enc, given, err);
+    return plim_fail(err, PLIM_UNSUPPORTED,
+                     "where tokens of a text come from is not known with this tokenizer (%s); WordPiece and "
+                     "byte-level BPE are supported",
+                     tokenizer_kind(enc->tok));
 }
 
 enum plim_status encoder_open_within(const struct tokenizer *tok, const struct encoder_room *room,

@@ -292,6 +292,18 @@ static size_t bpe_bytes(const struct token_model *model)
     return sizeof *m + points + symbols + m->prefix.cap + m->suffix.cap + bpe_merges_bytes(m->merges);
 }
 
+/* A token in the byte alphabet has a character for each byte. */
+static size_t bpe_covers(const struct token_model *model, int32_t id, bool first)
+{
+    const struct model_bpe *m = bpe_of(model);
+    size_t len = 0, points = 0;
+    const char *text = token_vocab_text(model->vocab, id, &len);
+    (void)first;
+    if (!text || id == m->unk || m->prefix.len || m->suffix.len || m->byte_fallback) return 0;
+    for (size_t i = 0; i < len; i++) points += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return m->byte_level ? points : len;
+}
+
 static size_t bpe_scratch_bytes(const struct token_model *model, const struct encoder_room *room)
 {
     (void)model;
@@ -305,5 +317,6 @@ const struct token_model_ops model_bpe_ops = {
     .scratch_close = bpe_scratch_close,
     .encode = bpe_encode,
     .bytes = bpe_bytes,
+    .covers = bpe_covers,
     .scratch_bytes = bpe_scratch_bytes,
 };

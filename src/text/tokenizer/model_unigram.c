@@ -250,10 +250,13 @@ static size_t unigram_scratch_bytes(const struct token_model *model, const struc
     return sizeof(struct unigram_scratch) + word_cache_bytes(room->cache) + room->keep;
 }
 
-static const struct token_model_ops unigram_ops = {
-    "Unigram",      unigram_free,  unigram_scratch_open,  unigram_scratch_close,
-    unigram_encode, unigram_bytes, unigram_scratch_bytes,
-};
+static const struct token_model_ops unigram_ops = {.kind = "Unigram",
+                                                   .free = unigram_free,
+                                                   .scratch_open = unigram_scratch_open,
+                                                   .scratch_close = unigram_scratch_close,
+                                                   .encode = unigram_encode,
+                                                   .bytes = unigram_bytes,
+                                                   .scratch_bytes = unigram_scratch_bytes};
 
 /* The reference library reads decimal numbers with two roundings: the digits as one whole number, then one division
  * or multiplication by a power of ten. Where that gives another last bit than the nearest double, ties between two

@@ -12,6 +12,7 @@ struct wordpiece {
     struct token_model base;
     struct byte_trie trie;
     uint64_t inner; /* node behind the prefix */
+    size_t prefix;  /* its bytes */
     bool has_inner; /* is there any token with the prefix? */
     int64_t most;   /* code points */
     int32_t unk;
@@ -82,9 +83,19 @@ static size_t wordpiece_bytes(const struct token_model *model)
     return sizeof *m + m->trie.count * sizeof *m->trie.unit;
 }
 
-static const struct token_model_ops wordpiece_ops = {
-    "WordPiece", wordpiece_free, NULL, NULL, wordpiece_encode, wordpiece_bytes, NULL,
-};
+static size_t wordpiece_covers(const struct token_model *model, int32_t id, bool first)
+{
+    const struct wordpiece *m = (const struct wordpiece *)model;
+    size_t len = 0;
+    bool known = id != m->unk && token_vocab_text(model->vocab, id, &len);
+    return !known ? 0 : first ? len : len - m->prefix;
+}
+
+static const struct token_model_ops wordpiece_ops = {.kind = "WordPiece",
+                                                     .free = wordpiece_free,
+                                                     .encode = wordpiece_encode,
+                                                     .bytes = wordpiece_bytes,
+                                                     .covers = wordpiece_covers};
 
 static enum plim_status read_options(struct wordpiece *m, const struct node *spec, const char *name,
                                      struct plim_error *err)
@@ -97,7 +108,7 @@ static enum plim_status read_options(struct wordpiece *m, const struct node *spe
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s:%d: model WordPiece: unk_token '%s' is not in the vocabulary", name, spec->line,
                          unk);
-    m->inner = byte_trie_root(&m->trie);
+    m->inner = byte_trie_root(&m->trie), m->prefix = strlen(prefix);
     m->has_inner = true;
     for (size_t i = 0; prefix[i] && m->has_inner; i++)
         m->has_inner = byte_trie_step(&m->trie, &m->inner, (unsigned char)prefix[i]);

@@ -86,6 +86,8 @@ struct token_model_ops {
     bool (*encode)(const struct token_model *, void *scratch, const char *piece, size_t len,
                    struct token_list *out);
     size_t (*bytes)(const struct token_model *); /* held by the model */
+    /* Bytes of a piece that a token stands for; first: of the piece. 0: nobody knows, as with unknown text. */
+    size_t (*covers)(const struct token_model *, int32_t id, bool first);
     /* What one scratch holds between two texts, at most. */
     size_t (*scratch_bytes)(const struct token_model *, const struct encoder_room *);
 };
@@ -132,6 +134,11 @@ void postproc_free(struct postproc *p);
 /* Tokens to put before and after a single sequence. */
 void postproc_single(const struct postproc *p, const int32_t **before, size_t *nbefore, const int32_t **after,
                      size_t *nafter);
+
+/* Around two texts; false: there is no such form. */
+bool postproc_pair(const struct postproc *p, struct pair_marks *out);
+/* Are spans cut by the white space that tokens begin or end with, and does every text begin with a blank of the tokenizer's? */
+bool postproc_trims(const struct postproc *p, bool *prefix);
 
 /* --- decoder.c: ByteLevel, ByteFallback, Metaspace, WordPiece, BPEDecoder, Fuse, Strip, Replace, Sequence --- */
 struct token_decoder;

@@ -1,6 +1,6 @@
-/* postproc.c - what stands before and after the ids of a text.
+/* postproc.c - what stands before and after the ids of a text, and around two texts.
  *
- * Every supported post-processor, for a single text, is two lists of ids. In a Sequence a later one wraps what
+ * Every supported post-processor is two lists of ids for a single text, and three for two texts. In a Sequence a later one wraps what
  * the earlier ones made. Every text gets all of them, so they are few.
  */
 #include "text/tokenizer/part.h"
@@ -12,8 +12,17 @@ struct id_list {
     size_t count, cap;
 };
 
+/* Two texts: ids between them, of which the first `second` belong to the first text's segment (-1: there is one segment). */
+struct pair_form {
+    bool known;
+    struct id_list before, between, after;
+    int64_t second;
+};
+
 struct postproc {
     struct id_list before, after;
+    struct pair_form pair;
+    bool trims, prefix; /* see postproc_trims */
 };
 
 enum { IDS_MOST = 256 }; /* before a text, and after it */
@@ -65,6 +74,35 @@ static enum plim_status add_special(struct id_list *list, const struct node *spe
     return status;
 }
 
+static bool is_sequence(const struct node *item, const char *id)
+{
+    return strcmp(node_string(node_path(item, "Sequence.id"), ""), id) == 0;
+}
+
+/* "pair": what stands around and between A and B. A form that is not A, then B, each once, is left unknown. */
+static enum plim_status pair_template_build(struct postproc *p, const struct node *spec, const char *name,
+                                            struct plim_error *err)
+{
+    const struct node *list = node_get(spec, "pair");
+    struct pair_form *f = &p->pair;
+    struct id_list *parts[] = {&f->before, &f->between, &f->after};
+    enum plim_status status = PLIM_OK;
+    size_t texts = 0;
+    bool good = list && list->kind == NODE_LIST;
+    f->second = -1;
+    for (size_t i = 0; good && i < node_count(list) && status == PLIM_OK; i++) {
+        const struct node *item = node_item(list, i), *special = node_get(item, "SpecialToken");
+        int64_t type = node_int(node_get(special ? special : node_get(item, "Sequence"), "type_id"), 0);
+        if (texts && type == 1 && f->second < 0) f->second = (int64_t)f->between.count;
+        if (special)
+            status = add_special(parts[texts], spec, special, name, err);
+        else
+            good = texts < 2 && is_sequence(item, texts++ ? "B" : "A");
+    }
+    f->known = good && texts == 2;
+    return status;
+}
+
 static enum plim_status template_build(struct postproc *p, const struct node *spec, const char *name,
                                        struct plim_error *err)
 {
@@ -78,7 +116,7 @@ static enum plim_status template_build(struct postproc *p, const struct node *sp
         const struct node *item = node_item(single, i), *special = node_get(item, "SpecialToken");
         if (special)
             status = add_special(texts ? &p->after : &p->before, spec, special, name, err);
-        else if (strcmp(node_string(node_path(item, "Sequence.id"), ""), "A") == 0)
+        else if (is_sequence(item, "A"))
             texts++;
         else
             status =
@@ -89,7 +127,17 @@ static enum plim_status template_build(struct postproc *p, const struct node *sp
         status = plim_fail(err, PLIM_UNSUPPORTED,
                            "%s:%d: post_processor TemplateProcessing with the text %d times is not supported",
                            name, single->line, texts);
-    return status;
+    return status == PLIM_OK ? pair_template_build(p, spec, name, err) : status;
+}
+
+/* ByteLevel adds no ids. */
+static enum plim_status byte_level_build(struct postproc *p, const struct node *spec, const char *name,
+                                         struct plim_error *err)
+{
+    (void)name, (void)err;
+    p->trims = node_bool(node_get(spec, "trim_offsets"), true);
+    p->prefix = node_bool(node_get(spec, "add_prefix_space"), true);
+    return PLIM_OK;
 }
 
 /* BertProcessing and RobertaProcessing: "cls": [text, id], "sep": [text, id]. */
@@ -99,14 +147,16 @@ static enum plim_status pair_build(struct postproc *p, const struct node *spec, 
     enum plim_status status =
         add_node(&p->before, node_item(node_get(spec, "cls"), 1), spec->line, name, err);
     if (status != PLIM_OK) return status;
-    return add_node(&p->after, node_item(node_get(spec, "sep"), 1), spec->line, name, err);
-}
-
-static enum plim_status nothing_build(struct postproc *p, const struct node *spec, const char *name,
-                                      struct plim_error *err)
-{
-    (void)p, (void)spec, (void)name, (void)err;
-    return PLIM_OK;
+    status = add_node(&p->after, node_item(node_get(spec, "sep"), 1), spec->line, name, err);
+    if (status != PLIM_OK) return status;
+    bool two = !strcmp(node_string(node_get(spec, "type"), ""), "RobertaProcessing");
+    struct pair_form *f = &p->pair;
+    f->known = true, f->second = two ? -1 : 1;
+    status = list_add(&f->before, p->before.id[0], name, err);
+    for (int i = 0; i < 1 + two && status == PLIM_OK; i++)
+        status = list_add(&f->between, p->after.id[0], name, err);
+    if (two) byte_level_build(p, spec, name, err);
+    return status == PLIM_OK ? list_add(&f->after, p->after.id[0], name, err) : status;
 }
 
 /* inner's ids go inside outer's: before = outer + inner, after = inner + outer. The result is in `inner`. */
@@ -121,6 +171,11 @@ static enum plim_status wrap(struct postproc *inner, struct postproc *outer, con
     struct id_list before = inner->before;
     inner->before = outer->before;
     outer->before = before;
+    if (outer->trims) inner->trims = true, inner->prefix = outer->prefix;
+    if (!outer->pair.known) return status;
+    struct pair_form pair = inner->pair;
+    inner->pair = outer->pair, outer->pair = pair;
+    inner->pair.known = !pair.known; /* of several that add ids to two texts none is taken */
     return status;
 }
 
@@ -145,7 +200,7 @@ static const struct {
     const char *type;
     enum plim_status (*build)(struct postproc *, const struct node *, const char *, struct plim_error *);
 } types[] = {
-    {"TemplateProcessing", template_build}, {"ByteLevel", nothing_build}, {"BertProcessing", pair_build},
+    {"TemplateProcessing", template_build}, {"ByteLevel", byte_level_build}, {"BertProcessing", pair_build},
     {"RobertaProcessing", pair_build},      {"Sequence", sequence_build},
 };
 
@@ -179,6 +234,9 @@ void postproc_free(struct postproc *p)
     if (!p) return;
     free(p->before.id);
     free(p->after.id);
+    free(p->pair.before.id);
+    free(p->pair.between.id);
+    free(p->pair.after.id);
     free(p);
 }
 
@@ -189,4 +247,19 @@ void postproc_single(const struct postproc *p, const int32_t **before, size_t *n
     *nbefore = p ? p->before.count : 0;
     *after = p ? p->after.id : NULL;
     *nafter = p ? p->after.count : 0;
+}
+
+bool postproc_pair(const struct postproc *p, struct pair_marks *out)
+{
+    if (!p || !p->pair.known) return false;
+    const struct pair_form *f = &p->pair;
+    *out = (struct pair_marks){f->before.id,     f->between.id,  f->after.id, f->before.count,
+                               f->between.count, f->after.count, f->second};
+    return true;
+}
+
+bool postproc_trims(const struct postproc *p, bool *prefix)
+{
+    *prefix = p && p->prefix;
+    return p && p->trims;
 }

@@ -18,6 +18,7 @@
 #include "text/tokenizer/part.h"
 #include "text/regex.h"
 #include "text/tokenizer/scan.h"
+#include "text/tokenizer/spans.h"
 
 enum { PRETOK_STEPS_MOST = 16 };
 
@@ -32,6 +33,7 @@ struct pretok_sink {
 struct pretok_run {
     struct pretok_sink sink;
     struct scratch_limit *limit;
+    struct span_walk *walk; /* NULL: nobody asks where tokens come from */
     struct {
         struct strbuf text, piece; /* the text a step wrote; one piece of it */
         struct regex_run regex;
@@ -109,7 +111,11 @@ static inline bool pretok_pass(const struct pretokenizer *p, struct pretok_run *
     if (piece.len == 0) return true;
     if (++step < p->count) return p->step[step].run(p, run, step, piece);
     const struct pretok_sink *sink = &run->sink;
-    return sink->model->ops->encode(sink->model, sink->scratch, piece.at, piece.len, sink->out);
+    size_t before = sink->out->count;
+    if (!sink->model->ops->encode(sink->model, sink->scratch, piece.at, piece.len, sink->out)) return false;
+    if (run->walk)
+        span_piece(run->walk, piece.at, piece.len, sink->out->id + before, sink->out->count - before);
+    return true;
 }
 
 /* pretokenizer_split.c */

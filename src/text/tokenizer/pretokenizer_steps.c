@@ -14,6 +14,7 @@ static bool with_blank(struct pretok_run *run, size_t step, struct pretok_text *
     strbuf_clear(out);
     strbuf_addc(out, ' ');
     strbuf_addn(out, text->at, text->len);
+    if (run->walk) span_blank(run->walk, text->at, strbuf_text(out), out->len);
     text->at = strbuf_text(out), text->len = out->len;
     return scratch_end(run->limit, out, before);
 }

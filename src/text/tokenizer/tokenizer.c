@@ -295,6 +295,11 @@ size_t tokenizer_longest(const struct tokenizer *tok)
     return shrinks * longest;
 }
 
+bool tokenizer_pair_marks(const struct tokenizer *tok, struct pair_marks *out)
+{
+    return postproc_pair(tok->postproc, out);
+}
+
 /* --- decoding ---------------------------------------------------------------------------------------------- */
 
 struct decoding {
@@ -343,6 +348,12 @@ enum plim_status decoding_add(struct decoding *d, int32_t id, struct strbuf *out
     bool skip = false;
     enum plim_status status = find_token(d->tok, id, d->flags, &token, &skip, err);
     return status == PLIM_OK && !skip ? token_decoding_add(d->flow, token, out, err) : status;
+}
+
+enum plim_status decoding_add_text(struct decoding *d, const char *text, size_t len, struct strbuf *out,
+                                   struct plim_error *err)
+{
+    return token_decoding_add(d->flow, (struct token_bytes){text, len}, out, err);
 }
 
 enum plim_status decoding_end(struct decoding *d, struct strbuf *out, struct plim_error *err)

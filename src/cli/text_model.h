@@ -1,0 +1,97 @@
+/* text_model.h - an encoder on a device with its tokenizer, as embed and classify open it, and the options that they share.
+ *
+ *     struct text_model m = {.command = "embed", .flags = &flags.text, .beside = own_bytes};
+ *     text_model_find(&m, "folder", &err);
+ *     text_model_open(&m, &err);               // m.codec, m.device, m.embedder
+ *     text_model_close(&m);
+ */
+#ifndef PLIM_CLI_TEXT_MODEL_H
+#define PLIM_CLI_TEXT_MODEL_H
+
+#include "base/options.h"
+#include "cli/cli.h"
+#include "data/json_fields.h"
+#include "data/lines.h"
+#include "serve/embed.h"
+#include "text/codec.h"
+
+struct text_flags {
+    const char *tokenizer, *device;
+    bool exact, quiet, budget_given;
+    int64_t batch, max_length;
+    uint64_t budget, max_line;
+    int threads;
+};
+
+/* Rows of an options table whose struct `type` has a struct text_flags `text`. max_line_help: with the default. */
+#define TEXT_ROWS(type, max_line_help)                                                                       \
+    {"max-length",                                                                                           \
+     0,                                                                                                      \
+     OPTION_INT64,                                                                                           \
+     offsetof(type, text.max_length),                                                                        \
+     "N",                                                                                                    \
+     "tokens of a text at most, marks included; default: as the model's folder says, else its positions"},   \
+        {"exact",                                                                                            \
+         0,                                                                                                  \
+         OPTION_FLAG,                                                                                        \
+         offsetof(type, text.exact),                                                                         \
+         NULL,                                                                                               \
+         "multiply fp32 as it is; default: where a CPU multiplies bf16 faster, in two bf16 parts, which "    \
+         "changes results by about 0.00002"},                                                                \
+        {"batch",      0,                                                                                    \
+         OPTION_INT64, offsetof(type, text.batch),                                                           \
+         "N",          "texts computed together at most; default: as suits their length"},                   \
+        {"tokenizer",                                                                                        \
+         't',                                                                                                \
+         OPTION_STRING,                                                                                      \
+         offsetof(type, text.tokenizer),                                                                     \
+         "FILE",                                                                                             \
+         "tokenizer.json, a SentencePiece model or a folder with one; default: the model's own"},            \
+        {"max-line", 0, OPTION_BYTES, offsetof(type, text.max_line), "BYTES", max_line_help},                \
+        {"budget",                                                                                           \
+         'b',                                                                                                \
+         OPTION_BYTES,                                                                                       \
+         offsetof(type, text.budget),                                                                        \
+         "BYTES",                                                                                            \
+         "memory budget, e.g. 256MiB; default: none, or in a container what its limit leaves",               \
+         .given = OPTION_GIVEN(type, text.budget_given)},                                                    \
+        {"device",                                                                                           \
+         0,                                                                                                  \
+         OPTION_STRING,                                                                                      \
+         offsetof(type, text.device),                                                                        \
+         "NAME",                                                                                             \
+         "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"}, \
+        {"threads", 0, OPTION_INT, offsetof(type, text.threads), "N", "CPU threads; 0: one per core (0)"},   \
+    {                                                                                                        \
+        "quiet", 'q', OPTION_FLAG, offsetof(type, text.quiet), NULL, "no notes, no summary"                  \
+    }
+
+struct text_model {
+    const char *command;
+    const struct text_flags *flags;
+    bool labels; /* labels are read, not vectors */
+    /* Host bytes of the caller beside the embedder's, for texts of up to `length` tokens. */
+    int64_t (*beside)(const struct text_model *m, const struct model_spec *spec, int64_t length);
+    struct device_line line;
+    struct sentence_config how; /* the caller may change it before text_model_open */
+    char dir[CLI_PATH];
+    struct codec codec;
+    struct device *device;
+    struct embedder *embedder;
+};
+
+/* Checks the options and finds the folder. */
+enum plim_status text_model_find(struct text_model *m, const char *what, struct plim_error *err);
+/* Tokenizer, device and weights. Where nobody asked for the card, one without room is left for the CPU. */
+enum plim_status text_model_open(struct text_model *m, struct plim_error *err);
+void text_model_close(struct text_model *m);
+
+/* The text of a line: the line itself where there are no fields, else the fields of its JSON. The first must be a text; the others
+ * may be absent or null (their `at` is NULL then). */
+enum plim_status text_model_line(const struct line *line, struct json_field *fields, int count,
+                                 struct plim_error *err);
+
+/* How texts were computed and what was planned, to standard error; `first` begins the first line. */
+void text_model_tell(const struct text_model *m, const char *first);
+
+#endif

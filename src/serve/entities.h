@@ -1,0 +1,61 @@
+/* entities.h - what the labels of tokens say of a text: each token with its label, or tokens joined into entities.
+ *
+ *     struct entity_list list = {0};
+ *     entities_of_row(&list, &names, &how, &text, row, logits, &err);      // for each row of the text
+ *     entities_overlapping(&list);                                        // where there are several
+ *     ... list.items[i], entity_word(&list, i, &len)
+ *     entity_list_release(&list);
+ *
+ * Results are those of transformers' TokenClassificationPipeline with the same aggregation_strategy: what a word is, which
+ * tokens join, and how scores and words are put together.
+ */
+#ifndef PLIM_SERVE_ENTITIES_H
+#define PLIM_SERVE_ENTITIES_H
+
+#include "serve/label_text.h"
+
+enum aggregation {
+    AGGREGATE_NONE,    /* tokens as they are */
+    AGGREGATE_SIMPLE,  /* neighbours with the same label */
+    AGGREGATE_FIRST,   /* words have the label of their first token, then as simple */
+    AGGREGATE_AVERAGE, /* ... the best of the mean scores of their tokens */
+    AGGREGATE_MAX,     /* ... the label of their most certain token */
+    AGGREGATIONS
+};
+extern const char *const aggregation_names[AGGREGATIONS + 1]; /* "none", ...; NULL after the last */
+
+struct entity_how {
+    const struct tokenizer *tok;
+    enum aggregation aggregation;
+    const char *const *labels; /* names, by number */
+    size_t nlabels;
+    const char *const *ignored; /* labels, or what entities are called, that are left out */
+    size_t nignored;
+};
+
+struct entity {
+    const char *name; /* of the label; of joined tokens what follows its "B-" or "I-" */
+    float score;
+    size_t index;             /* of the token in its row, marks counted */
+    uint32_t begin, end;      /* characters of the text */
+    size_t word_at, word_len; /* in the list's words */
+};
+
+struct entity_list {
+    struct entity *items;
+    size_t count, cap;
+    struct strbuf words;
+};
+
+/* Appends those of one row. logits [row->count][nlabels] become scores. */
+enum plim_status entities_of_row(struct entity_list *list, const struct entity_how *how,
+                                 const struct label_text *text, const struct label_row *row, float *logits,
+                                 struct plim_error *err);
+/* Of entities of several windows that overlap the longer one stays, and of equal ones the more certain. */
+void entities_overlapping(struct entity_list *list);
+void entity_list_release(struct entity_list *list);
+
+/* numbers[0..n) become exp(x) / sum. */
+void scores_softmax(float *numbers, size_t n);
+
+#endif

@@ -1,0 +1,54 @@
+/* label_text.h - a text, or two, as rows of tokens for a model with labels, and where each token comes from.
+ *
+ *     struct label_text t = {0};
+ *     struct label_form form = {.time = 512, .spans = true};
+ *     label_text_read(&t, encoder, tokenizer, &form, &(struct label_input){.text = text, .len = len}, &err);
+ *     ... t.rows[0..t.row_count), t.spans, t.text
+ *     label_text_release(&t);
+ *
+ * Longer texts are refused, cut, or read in windows that overlap by form.stride tokens. Cuts and windows are those of the
+ * reference library (truncation="longest_first", return_overflowing_tokens).
+ */
+#ifndef PLIM_SERVE_LABEL_TEXT_H
+#define PLIM_SERVE_LABEL_TEXT_H
+
+#include "base/strbuf.h"
+#include "text/tokenizer.h"
+
+struct label_form {
+    int64_t time;   /* tokens of a row at most, marks included */
+    int64_t most;   /* tokens of a text at most, several times `time`; 0: any number */
+    int64_t stride; /* tokens that two windows share; below 0: there are no windows */
+    bool truncate;  /* a text that is too long loses its end */
+    bool spans;     /* tokens have labels: text and spans are kept; two texts are refused */
+};
+
+struct label_input {
+    const char *text, *pair; /* no pair, or an empty one: one text, as in the reference library */
+    size_t len, pair_len;
+};
+
+/* A row: ids[first_id..first_id+count), of which `tokens` behind `skip` marks are tokens [from, from+tokens) of the text. */
+struct label_row {
+    size_t first_id, count, skip, tokens, from;
+    int64_t second; /* where the second segment begins; 0: there is none */
+};
+
+struct label_text {
+    struct strbuf text;
+    struct token_list body; /* tokens of the text, or of both, without marks */
+    struct span_list spans; /* of body */
+    struct token_list ids;  /* of all rows */
+    struct label_row *rows;
+    size_t row_count, row_cap;
+    bool cut;        /* it lost its end */
+    size_t too_long; /* its tokens with their marks, where it was refused for them: at least so many */
+};
+
+/* What was there before is replaced. PLIM_BAD_INPUT: too long, not UTF-8, or no tokens at all. */
+enum plim_status label_text_read(struct label_text *t, struct encoder *encoder, const struct tokenizer *tok,
+                                 const struct label_form *form, const struct label_input *in,
+                                 struct plim_error *err);
+void label_text_release(struct label_text *t);
+
+#endif

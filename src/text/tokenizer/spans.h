@@ -1,0 +1,48 @@
+/* spans.h - where tokens come from, while a text is encoded: the walk through the text that goes along.
+ *
+ * The walk stands at one character of the text and moves on only. It knows how many bytes of what the normalizer made come
+ * from that character, because it normalizes the character alone; where the sum of single characters is not what the
+ * normalizer made of the whole, the walk is lost. So it keeps no table, whatever the length of the text.
+ *
+ *     span_begin(&walk, normalizer, model, text, len, &spans);
+ *     span_stretch(&walk, part, part_len, made, made_len);      // `made` is what the model sees of a part of the text
+ *     span_piece(&walk, piece, piece_len, ids, count);          // for each piece of `made`, in order
+ *     if (walk.lost) ...
+ *     span_end(&walk);
+ */
+#ifndef PLIM_DATA_TOKENIZER_SPANS_H
+#define PLIM_DATA_TOKENIZER_SPANS_H
+
+#include "text/tokenizer/part.h"
+
+struct span_walk {
+    struct span_list *out;
+    const struct normalizer *normalizer;
+    const struct token_model *model;
+    const char *text;         /* all of it, valid UTF-8 */
+    size_t at, point;         /* byte and number of the character that the walk stands at */
+    size_t end;               /* of the stretch, in text */
+    const char *made;         /* of the stretch */
+    size_t made_len;          /* its bytes */
+    size_t done, here;        /* bytes of `made` from characters before, and from this one */
+    const char *copy, *first; /* a copy of a part of `made` behind one blank, and that part (ByteLevel) */
+    size_t copy_len;
+    struct strbuf one, spare;
+    bool same;   /* `made` is the part of the text itself */
+    bool lost;   /* text was rewritten in a way that cannot be followed */
+    bool failed; /* out of memory */
+};
+
+void span_begin(struct span_walk *w, const struct normalizer *normalizer, const struct token_model *model,
+                const char *text, struct span_list *out);
+void span_end(struct span_walk *w);
+
+/* The next part of the text, and what the model sees of it: itself, or what the normalizer made. */
+void span_stretch(struct span_walk *w, const char *part, size_t len, const char *made, size_t made_len);
+/* A step put a blank before `from`. */
+void span_blank(struct span_walk *w, const char *from, const char *copy, size_t copy_len);
+/* Tokens of one piece, or of one range of `made`. */
+void span_piece(struct span_walk *w, const char *piece, size_t len, const int32_t *ids, size_t count);
+void span_range(struct span_walk *w, size_t begin, size_t end);
+
+#endif
