@@ -17,7 +17,7 @@
 #include <string.h>
 
 struct embed_flags {
-    const char *out, *format, *field, *pooling, *tokenizer, *device;
+    const char *out, *format, *field, *pooling, *tokenizer, *device, *weights;
     bool normalize, normalize_given, exact, verbose, quiet, budget_given;
     int64_t batch, max_length;
     uint64_t budget, max_line;
@@ -26,6 +26,7 @@ struct embed_flags {
 
 static const char *const formats[] = {"auto", "npy", "jsonl", NULL};
 static const char *const poolings[] = {"mean", "cls", NULL};
+static const char *const kinds[] = {WEIGHTS_KIND_NAMES, NULL};
 
 #define AT(field) offsetof(struct embed_flags, field)
 static const struct option_row rows[] = {
@@ -59,6 +60,8 @@ static const struct option_row rows[] = {
     {"device", 0, OPTION_STRING, AT(device), "NAME",
      "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
+    {"weights", 0, OPTION_STRING, AT(weights), "KIND",
+     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)", .choices = kinds},
     {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "tell how vectors are made, and of padding and memory"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no notes, no summary"},
 };
@@ -178,6 +181,7 @@ static enum plim_status open_embedder(struct embedding *e, struct plim_error *er
     struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
     struct embed_room room = {.how = e->how,
                               .exact = e->flags->exact,
+                              .weights = weights_kind_parse(e->flags->weights),
                               .rows = e->flags->batch,
                               .budget = cli_device_line(&e->line, &e->device->facts),
                               .log = e->flags->quiet ? NULL : &log};
@@ -326,7 +330,7 @@ static void close_all(struct embedding *e)
 
 static int run(int argc, char **argv)
 {
-    struct embed_flags f = {.device = "auto", .max_line = 16 << 20};
+    struct embed_flags f = {.device = "auto", .weights = "as-is", .max_line = 16 << 20};
     struct embedding e = {.flags = &f};
     struct bump store = {0};
     struct options_rest rest;
