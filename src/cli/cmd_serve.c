@@ -5,6 +5,7 @@
 #include "cli/serve_files.h"
 #include "cli/serve_log.h"
 #include "cli/serve_plan.h"
+#include "cli/serve_scratch.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -90,7 +91,8 @@ static const struct option_row rows[] = {
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
      "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
     {"scratch", 0, OPTION_STRING, AT(scratch), "DIR",
-     "on the CPU: a folder on disk for parameters that the budget does not hold, read for each step"},
+     "on the CPU: a folder on disk for parameters that the budget does not hold, read for each step; none: "
+     "they must fit (the cache folder or /var/tmp, where nothing fits without)"},
 };
 
 static const struct option_example examples[] = {
@@ -125,7 +127,7 @@ struct serving {
     struct device_line line;
     struct serve_environment environment;
     struct log log;
-    char dir[CLI_PATH], name[128];
+    char dir[CLI_PATH], scratch[CLI_PATH], name[128];
     struct serve_log stages;
     struct secrets keys;
     struct server_options limits;
@@ -196,7 +198,7 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
     if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
         return bad_flag(err, "weights", "write as-is, q8 or q4");
     struct stat at;
-    if (f->scratch && (stat(f->scratch, &at) != 0 || !S_ISDIR(at.st_mode)))
+    if (f->scratch && strcmp(f->scratch, "none") && (stat(f->scratch, &at) != 0 || !S_ISDIR(at.st_mode)))
         return bad_flag(err, "scratch", "there is no such folder; make it, or name another");
     return PLIM_OK;
 }
@@ -320,6 +322,16 @@ static void device_opened(void *arg, struct device *device)
     ((struct serving *)arg)->stages.device = device;
 }
 
+/* NULL: nothing streams from disk. */
+static const char *scratch_of(struct serving *g)
+{
+    struct model_spec spec;
+    const char *asked = g->flags->scratch;
+    if (asked) return strcmp(asked, "none") ? asked : NULL;
+    if (hf_config_load(g->dir, &spec, NULL) != PLIM_OK) return NULL;
+    return serve_scratch_find(g->dir, &spec, g->scratch, sizeof g->scratch);
+}
+
 static enum plim_status open_engine(struct serving *g, struct plim_error *err)
 {
     const struct serve_flags *f = g->flags;
@@ -330,7 +342,8 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .caller = g,
                                      .max_context = f->max_context,
                                      .weights = weights_kind_parse(f->weights),
-                                     .scratch = f->scratch,
+                                     .scratch = scratch_of(g),
+                                     .stream_last = !f->scratch,
                                      .parallel = f->parallel ? f->parallel : g->environment.parallel,
                                      .exact = g->environment.exact,
                                      .mixed = g->environment.mixed,
@@ -399,6 +412,9 @@ static void tell_plan(const struct serving *g)
              bytes_format(pool, (uint64_t)p->pool), bytes_format(server, (uint64_t)server_bytes(&g->limits)));
     log_info(&g->log, "%d requests at once, %d may wait, up to %lld tokens each; %d connections", p->parallel,
              p->queue, (long long)p->context, g->limits.limits.connections);
+    if (p->streamed && g->ladder.device->facts.unified_memory)
+        log_info(&g->log, "%s of parameters are read from disk for each step, below %s (--scratch)",
+                 bytes_format(params, (uint64_t)p->streamed), g->ladder.options.scratch);
 }
 
 /* The error also says how much the server itself takes, and for what: the model alone may fit. */

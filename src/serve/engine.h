@@ -67,6 +67,7 @@ struct engine_options {
     enum offer_rung first_rung; /* offers of the rungs above it have failed */
     /* Folder for streamed parameters where device memory is the process's own; NULL: none are streamed there. */
     const char *scratch;
+    bool stream_last;     /* and only where nothing fits without */
     const char *rung;     /* name of the ladder's rung, static text; NULL: the offer's */
     bool exact;           /* computes in float32 whatever type the weights have */
     enum precision dtype; /* computes in this type, where dtype_given */

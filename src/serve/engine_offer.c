@@ -284,6 +284,7 @@ static struct offer_wish wish_of(const struct engine *e)
                            .usual_context = CONTEXT_USUAL,
                            .may_code = o->allow_kv8 && !asked_kv,
                            .may_stream = o->stream && (!host || o->scratch),
+                           .stream_last = host && o->stream_last,
                            .window = o->allow_window && !o->window ? WINDOW : 0};
     w.modest = (struct offer){
         .context = CONTEXT_MODEST, .requests = REQUESTS_MODEST, .step = most.step / STEP_MODEST_PART};

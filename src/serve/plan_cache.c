@@ -50,7 +50,8 @@ void plan_key_make(struct plan_key *key, const char *model, const struct device 
                 (int)o->kv_type, (int)o->weights, (long long)o->overhead, (long long)o->beside,
                 (long long)o->window, (int)o->first_rung, o->allow_kv8, o->allow_window, o->stream, o->exact,
                 o->mixed);
-    strbuf_addf(&key->text, "dtype %d;", o->dtype_given ? (int)o->dtype : -1);
+    strbuf_addf(&key->text, "dtype %d, scratch %d%d;", o->dtype_given ? (int)o->dtype : -1,
+                o->scratch != NULL, o->stream_last);
     add_model(&key->text, model);
 }
 
