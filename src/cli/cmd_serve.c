@@ -6,6 +6,7 @@
 #include "cli/serve_log.h"
 #include "cli/serve_plan.h"
 #include "cli/serve_scratch.h"
+#include "cli/serve_watch.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -29,6 +30,7 @@ struct serve_flags {
         *weights, *scratch, *dtype;
     int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
+    double monitor_every;
     uint64_t budget, max_body;
     bool budget_given, max_body_given, connections_given, quiet, verbose, plan, json, op_by_op;
     const char *snapshot[SNAPSHOT_FORMATS]; /* files */
@@ -67,6 +69,8 @@ static const struct option_row rows[] = {
      "for sending a request, and for taking an answer's next byte (30)"},
     {"drain", 0, OPTION_INT, AT(drain), "SECONDS", "to answer what is under way after SIGTERM (60)"},
     {"metrics-prefix", 0, OPTION_STRING, AT(prefix), "TEXT", "before every name of /metrics, e.g. vllm:"},
+    {"monitor-every", 0, OPTION_DOUBLE, AT(monitor_every), "SECONDS",
+     "between two lines \"[Step N] Memory: ...\"; 0: only when the status changes (60)"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no start-up log; warnings and errors only"},
     {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "also what the HTTP library complains of"},
     {"control", 0, OPTION_STRING, AT(control), "PATH",
@@ -129,6 +133,7 @@ struct serving {
     struct log log;
     char dir[CLI_PATH], scratch[CLI_PATH], name[128];
     struct serve_log stages;
+    struct serve_watch watch;
     struct secrets keys;
     struct server_options limits;
     struct server *server;
@@ -190,6 +195,8 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
     if (f->connections < 8 || f->connections > 100000)
         return bad_flag(err, "max-connections", "write 8 to 100000, e.g. 1024");
     if (f->timeout < 1 || f->timeout > 86400) return bad_flag(err, "timeout", "write 1 to 86400, e.g. 30");
+    if (!(f->monitor_every >= 0 && f->monitor_every <= 1e9))
+        return bad_flag(err, "monitor-every", "write seconds, e.g. 60, or 0 for changes alone");
     if (f->drain < 0 || f->drain > 86400) return bad_flag(err, "drain", "write 0 to 86400, e.g. 60");
     if (f->max_body < 1024 || f->max_body > (1u << 30))
         return bad_flag(err, "max-body", "write 1KiB to 1GiB, e.g. 2MiB");
@@ -471,6 +478,21 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
 
 enum { STEP_FAILURES = 3 };
 
+static void begin_watch(struct serving *g)
+{
+    struct serve_watch_how how = {&g->log, g->environment.thresholds, g->flags->monitor_every};
+    serve_watch_open(&g->watch, g->engine, g->ladder.device, &how);
+}
+
+/* The monitor looks at a device that the ladder may close. */
+static enum plim_status go_down(struct serving *g, enum plim_status status, struct plim_error *err)
+{
+    serve_watch_close(&g->watch);
+    status = ladder_down(&g->ladder, g->engine, status, err);
+    if (status == PLIM_OK) begin_watch(g);
+    return status;
+}
+
 /* Steps until told to stop. A step that fails is tried again; after so many in a row without one that works, or when the device is
  * lost, the engine goes down the ladder, and the server ends where no rung is left. */
 static enum plim_status run_engine(struct serving *g, const atomic_int *stop, struct plim_error *err)
@@ -486,7 +508,7 @@ static enum plim_status run_engine(struct serving *g, const atomic_int *stop, st
         enum failure cause = failure_of(status, NULL, g->ladder.device);
         log_error(&g->log, "%s: a step failed: %s", failure_name(cause), err->text);
         if (cause == FAILURE_LOST || failures == STEP_FAILURES) {
-            status = ladder_down(&g->ladder, g->engine, status, err);
+            status = go_down(g, status, err);
             if (status != PLIM_OK) return status;
             failures = 0;
             continue;
@@ -538,6 +560,7 @@ static void give_up(struct serving *g, const struct plim_error *err)
 
 static void close_all(struct serving *g)
 {
+    serve_watch_close(&g->watch);
     control_close(g->control);
     server_stop(g->server);
     if (g->engine) engine_close(g->engine);
@@ -597,6 +620,7 @@ static int serve(const struct serve_flags *f, const char *what)
     if (status == PLIM_OK && f->plan) status = write_files(&g, &err);
     if (status == PLIM_OK && f->plan) shown = show_plan(&g);
     if (status == PLIM_OK && !f->plan) {
+        begin_watch(&g);
         status = run_engine(&g, stop, &err);
         if (status == PLIM_OK) status = drain(&g, &err);
         if (status != PLIM_OK) serve_log_failure(&g.stages, status), give_up(&g, &err);
@@ -619,6 +643,7 @@ static int run(int argc, char **argv)
                             .connections = 1024,
                             .timeout = 30,
                             .drain = 60,
+                            .monitor_every = 60,
                             .max_body = 2 << 20};
     struct bump store = {0};
     struct options_rest rest;
