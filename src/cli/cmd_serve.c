@@ -460,6 +460,7 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     if (status == PLIM_OK) serve_log_hear(&g->stages, "warmup_complete");
     if (status != PLIM_OK) return status;
     engine_remember(g->engine);
+    ladder_remember(&g->ladder);
     engine_count_anew(g->engine);
     serve_log_hear(&g->stages, "model_saved");
     malloc_trim(0);
@@ -489,7 +490,7 @@ static enum plim_status go_down(struct serving *g, enum plim_status status, stru
 {
     serve_watch_close(&g->watch);
     status = ladder_down(&g->ladder, g->engine, status, err);
-    if (status == PLIM_OK) begin_watch(g);
+    if (status == PLIM_OK) ladder_remember(&g->ladder), begin_watch(g);
     return status;
 }
 

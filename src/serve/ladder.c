@@ -230,6 +230,7 @@ static enum plim_status come_down(struct ladder *l, enum plim_status status, str
         if (cause == FAILURE_BUFFER && l->rung < OFFER_RUNGS)
             l->rung = OFFER_RUNGS - 1; /* it tried them all */
         int next = next_rung(l, cause);
+        l->refused = l->refused || cause == FAILURE_EXHAUSTED;
         if (next < 0) return status; /* the caller tells the error itself */
         tell_failure(l, l->rung, cause, next, err->text);
         status = open_rung(l, next, e, err);
@@ -242,10 +243,70 @@ static enum plim_status come_down(struct ladder *l, enum plim_status status, str
     return PLIM_OK;
 }
 
+/* --- what is remembered ------------------------------------------------------------------------------------ */
+
+/* Beyond this part more, free memory is another situation. */
+enum { MORE_PART = 16 };
+
+static int rung_named(const char *name)
+{
+    int n = 0;
+    while (n < RUNGS && strcmp(rungs[n].name, name)) n++;
+    return n;
+}
+
+/* The rung to begin on: the first, or the one that stood where memory was refused above it. */
+static int recall(struct ladder *l, const struct plan_key *key)
+{
+    struct kept_rung kept;
+    struct strbuf file = STRBUF_INIT;
+    bool damaged;
+    int n = rung_cache_load(key, &kept, &file, &damaged) ? rung_named(kept.name) : 0;
+    bool more = l->free > kept.free + kept.free / MORE_PART;
+    if (damaged || n == RUNGS)
+        log_warn(l->log, "%s is damaged and ignored: it begins on rung %s", strbuf_text(&file),
+                 rungs[0].name);
+    if (n == RUNGS || more || !applies(l, n)) n = 0;
+    if (n > 0)
+        log_info(l->log,
+                 "begins on rung %s: memory was refused above it at an earlier start; without %s it would "
+                 "try again",
+                 rungs[n].name, strbuf_text(&file));
+    l->recalled = n > 0;
+    strbuf_release(&file);
+    return n;
+}
+
+/* For the device asked for, which is open. */
+static int begin_on(struct ladder *l)
+{
+    struct plan_key key;
+    l->free = free_bytes(l->device);
+    if (!l->options.remember) return 0;
+    plan_key_make(&key, l->options.model, l->device, &l->options);
+    int n = recall(l, &key);
+    l->key = key;
+    return n;
+}
+
+void ladder_remember(const struct ladder *l)
+{
+    struct kept_rung kept = {.free = l->free};
+    if (!l->key.text.len) return;
+    snprintf(kept.name, sizeof kept.name, "%s", rungs[l->rung].name);
+    if (l->refused)
+        rung_cache_save(&l->key, &kept);
+    else if (!l->recalled)
+        rung_cache_forget(&l->key);
+}
+
 enum plim_status ladder_open(struct ladder *l, struct engine **out, struct plim_error *err)
 {
-    *out = NULL;
-    return come_down(l, open_rung(l, 0, out, err), out, err);
+    struct device *none;
+    *out = NULL, l->rung = 0, l->stage = "tokenizer_loaded";
+    enum plim_status status = change_device(l, &rungs[0], &none, err);
+    if (status == PLIM_OK) status = open_rung(l, begin_on(l), out, err);
+    return come_down(l, status, out, err);
 }
 
 enum plim_status ladder_down(struct ladder *l, struct engine *e, enum plim_status status,
@@ -259,4 +320,5 @@ void ladder_close(struct ladder *l)
 {
     if (l->device) l->device->ops->close(l->device);
     l->device = NULL;
+    plan_key_release(&l->key);
 }

@@ -15,6 +15,7 @@ import tempfile
 import time
 
 import llama_folder
+import machine
 import plim
 from plim import ok
 import server
@@ -30,9 +31,13 @@ class Env:
     """Variables of the environment for a while."""
 
     def __init__(self, **values): self.values = values
-    def __enter__(self): os.environ.update(self.values)
+    def __enter__(self):
+        self.before = {k: os.environ.get(k) for k in self.values}
+        os.environ.update(self.values)
     def __exit__(self, *_):
-        for k in self.values: del os.environ[k]
+        for k, v in self.before.items():
+            if v is None: del os.environ[k]
+            else: os.environ[k] = v
 
 
 def serve(model, *flags, card="absent=1", fault="", device="auto"):
@@ -48,7 +53,7 @@ def text(s, **more):
 def start(model, wanted, rung, words, *flags, **how):
     """A server that must stand on this rung, say these words and give the usual text (None: another one will do)."""
     what = f"{flags} {how}"
-    with serve(model, *flags, **how) as s:
+    with tempfile.TemporaryDirectory() as cache, Env(XDG_CACHE_HOME=cache), serve(model, *flags, **how) as s:  # nothing is remembered
         hold = json.loads(s.get("/hold")[1])
         got = text(s)
         log = s.log()
@@ -67,6 +72,36 @@ def faults_at_start(model, wanted):
     start(model, wanted, "cpu", ["rung full: compile", "next: cpu,", "performance will be limited"], card="x=1", fault="compile:2")
     start(model, wanted, "cpu", ["rung full: RESOURCE_EXHAUSTED", "rung fewer: RESOURCE_EXHAUSTED", "rung streamed: RESOURCE_EXHAUSTED", "rung cpu: on the CPU"], card="full=1")
     start(model, wanted, "cpu", ["rung full: device lost after stage compilation_complete", "rung cpu"], card="lost=1")
+
+
+def remembered(model, folder):
+    """A rung that was refused memory is not tried again by the next start, while the rest is as it was."""
+    box = machine.Machine(4 << 30, 1 << 30)
+    def begin(*flags, **how):
+        with serve(model, "--max-context", 64, *flags, **how) as s:
+            rung, log = json.loads(s.get("/hold")[1])["rung"], s.log()
+            s.stop()
+        return rung, log
+    with Env(XDG_CACHE_HOME=f"{folder}/rungs", PLIMSOLL_MACHINE=box.root):
+        files = lambda: [os.path.join(d, n) for d, _, names in os.walk(f"{folder}/rungs") for n in names if n.startswith("rung-")]
+        rung, log = begin()
+        ok(rung == "full" and not files() and "begins on" not in log, "nothing is refused, nothing is remembered")
+        rung, log = begin(fault="alloc:1")
+        ok(rung == "fewer" and len(files()) == 1, f"refused memory: rung {rung}, kept {files()}")
+        rung, log = begin()
+        ok(rung == "fewer" and log.count("begins on rung fewer") == 1 and files()[0] in log and "rung full:" not in log, f"the next start begins there: {rung} {log.splitlines()[3:6]}")
+        plan = subprocess.run([CARD, "plan", "--serve", model, "--json", "--device", "auto", "--max-context", "64"], capture_output=True, text=True, env=dict(os.environ, FAKE_CARD="absent=1"))
+        ok(json.loads(plan.stdout)["rung"] == "fewer", f"and plan --serve says so {plan.stderr}")
+        ok(begin("--budget", "200MiB")[0] == "full", "another budget is another case")
+        with open(files()[0], "w") as f: f.write("{")
+        rung, log = begin()
+        ok(rung == "full" and "is damaged and ignored" in log and not files(), f"a damaged file is told of and goes: {rung}")
+        begin(fault="alloc:1")
+        box.others = 0
+        box.write()
+        rung, log = begin()
+        ok(rung == "full" and "begins on" not in log and not files(), f"with more free memory it begins above again: {rung}")
+    box.close()
 
 
 def rung_at(model, budget, *flags):
@@ -176,6 +211,7 @@ def main():
         model = llama_folder.make(f"{folder}/m")
         with serve(model) as s: wanted = text(s)
         faults_at_start(model, wanted)
+        remembered(model, folder)
         budgets(model, wanted)
         exit_codes(model)
         lost_while_serving(model)
