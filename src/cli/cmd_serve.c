@@ -13,7 +13,7 @@
 #include "device/registry.h"
 #include "model/hf.h"
 #include "serve/engine_snapshot.h"
-#include "serve/ladder.h"
+#include "serve/ladder_explain.h"
 #include "serve/server.h"
 
 #include <stdatomic.h>
@@ -559,6 +559,20 @@ static void give_up(struct serving *g, const struct plim_error *err)
     while (server_active(g->server) && clock_seconds() < limit) nanosleep(&pause, NULL);
 }
 
+/* Where memory was refused: why, who holds it, and what would help. */
+static void explain_refusal(struct serving *g, const struct plim_error *err)
+{
+    struct explanation why;
+    struct strbuf text = STRBUF_INIT;
+    struct engine_stats now = {0};
+    serve_watch_close(&g->watch);
+    if (g->engine) engine_stats(g->engine, &now);
+    if (!ladder_explain(&g->ladder, err, now.steps, &why)) return;
+    explanation_text(&why, &text);
+    fputs(strbuf_text(&text), stderr);
+    strbuf_release(&text);
+}
+
 static void close_all(struct serving *g)
 {
     serve_watch_close(&g->watch);
@@ -617,15 +631,16 @@ static int serve(const struct serve_flags *f, const char *what)
     bool opening = status == PLIM_OK;
     atomic_int *stop = f->plan ? NULL : cli_stop_flag(); /* whoever is told the address may stop it */
     if (status == PLIM_OK) status = open_all(&g, what, &err);
-    if (status != PLIM_OK && opening && !f->plan) serve_log_failure(&g.stages, status);
+    if (status != PLIM_OK && opening && !f->plan) serve_log_failure(&g.stages, status, g.ladder.memory);
     if (status == PLIM_OK && f->plan) status = write_files(&g, &err);
     if (status == PLIM_OK && f->plan) shown = show_plan(&g);
     if (status == PLIM_OK && !f->plan) {
         begin_watch(&g);
         status = run_engine(&g, stop, &err);
         if (status == PLIM_OK) status = drain(&g, &err);
-        if (status != PLIM_OK) serve_log_failure(&g.stages, status), give_up(&g, &err);
+        if (status != PLIM_OK) serve_log_failure(&g.stages, status, g.ladder.memory), give_up(&g, &err);
     }
+    if (status != PLIM_OK && !f->json) explain_refusal(&g, &err);
     close_all(&g);
     if (status == PLIM_OK) log_info(&g.log, "stopped");
     return status == PLIM_OK ? shown : cli_error(&err);

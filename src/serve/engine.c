@@ -123,13 +123,30 @@ static enum plim_status check_type(const struct engine *e, struct plim_error *er
                      model_architecture_name(e->spec.arch));
 }
 
+void engine_peak(const struct engine *e, struct peak *out)
+{
+    const struct tape *tape = NULL;
+    const struct layout *layout = NULL;
+    e->kind->largest(e, &tape, &layout);
+    peak_of(tape, layout, out);
+}
+
+static void note_refusal(const struct engine *e)
+{
+    struct engine_refusal *r = e->options.refusal;
+    if (!r) return;
+    engine_peak(e, &r->peak);
+    r->needed = *r->peak.tensor ? e->plan.total : 0;
+}
+
 /* A plan, and everything that it needs. */
 static enum plim_status stand_up(struct engine *e, struct plim_error *err)
 {
+    if (e->options.refusal) *e->options.refusal = (struct engine_refusal){.peak = {.cls = ""}};
     enum plim_status status = check_options(&e->options, err);
     if (status == PLIM_OK) status = check_type(e, err);
     if (status == PLIM_OK) status = e->kind->open(e, err);
-    if (status != PLIM_OK) engine_tell(e, ENGINE_FAILED);
+    if (status != PLIM_OK) note_refusal(e), engine_tell(e, ENGINE_FAILED);
     return status;
 }
 
@@ -235,7 +252,8 @@ static enum plim_status check_fit(const struct engine *e, const struct engine_re
     if (!fits(&e->plan, r))
         return plim_fail(
             err, PLIM_NO_FIT,
-            "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; shorten either",
+            "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; shorten "
+            "either, or give the server a larger --max-context or --budget",
             (long long)r->count, (long long)r->tokens, (long long)e->plan.context);
     if (e->plan.window && r->prompt_logprobs)
         return plim_fail(err, PLIM_UNSUPPORTED,

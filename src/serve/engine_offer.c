@@ -324,6 +324,7 @@ enum plim_status engine_refuse(const struct engine *e, const char *what, const s
     bool on_host = need->device <= line;
     int64_t takes = on_host ? need->host : smallest_line(e, line, need->device, follows),
             has = on_host ? host : line;
+    if (e->options.refusal && !on_host) e->options.refusal->enough = takes;
     bytes_format(need_text, (uint64_t)takes), bytes_format(have_text, (uint64_t)has);
     bytes_format(missing_text, (uint64_t)(takes - has));
     return plim_fail(err, PLIM_NO_FIT,

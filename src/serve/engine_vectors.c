@@ -184,7 +184,7 @@ static enum plim_status move_vectors(struct engine *e, struct plim_error *err)
 static void largest_vectors(const struct engine *e, const struct tape **tape, const struct layout **layout)
 {
     const struct vectors *v = e->own;
-    embedder_largest(v->embedder, tape, layout);
+    if (v && v->embedder) embedder_largest(v->embedder, tape, layout);
 }
 
 const struct engine_kind engine_vectors = {open_vectors, close_vectors, step_vectors, move_vectors,

@@ -24,6 +24,7 @@
 
 #include "serve/engine.h"
 #include "serve/plan_cache.h"
+#include "watch/readers.h"
 
 /* What failed, as people who run servers call it. */
 enum failure {
@@ -67,14 +68,17 @@ struct ladder {
     void *arg;
     const struct log *log;
     /* The ladder's own. */
-    struct device *device;    /* open, or NULL */
-    const char *stage;        /* how far the start has come; the caller sets it to NULL when it serves */
-    int rung;                 /* the one in use, or the last one tried */
-    char memory[MEMORY_TEXT]; /* taken when the last rung failed; "": unknown */
-    int64_t free;             /* bytes that the device asked for had for us when it was opened */
-    struct plan_key key;      /* of what is remembered; empty: nothing is */
-    bool refused;             /* a rung was refused memory that its plan had counted on */
-    bool recalled;            /* it began on a rung of an earlier start */
+    struct device *device; /* open, or NULL */
+    const char *stage;     /* how far the start has come; the caller sets it to NULL when it serves */
+    int rung;              /* the one in use, or the last one tried */
+    /* Read when the last rung failed, before anything was given back. */
+    char memory[MEMORY_TEXT]; /* "": unknown */
+    struct watch_reading reading;
+    struct engine_refusal refusal;
+    int64_t free;        /* bytes that the device asked for had for us when it was opened */
+    struct plan_key key; /* of what is remembered; empty: nothing is */
+    bool refused;        /* a rung was refused memory that its plan had counted on */
+    bool recalled;       /* it began on a rung of an earlier start */
 };
 
 enum plim_status ladder_open(struct ladder *l, struct engine **out, struct plim_error *err);

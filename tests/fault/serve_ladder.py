@@ -140,6 +140,32 @@ def exit_codes(model):
         ok(r.returncode == code and words in r.stderr and r.stderr.count("\nplimsoll: ") == 1, f"no rung is left: exit {r.returncode}, {r.stderr.splitlines()[-2:]}")
 
 
+def explained(model, folder):
+    """Refused memory is explained as a run's: the tensor, who holds the memory, and options that were planned and really help."""
+    large = server.blank_model(f"{folder}/blank")
+    flags = ("--device", "cpu", "--budget", "40MiB", "--scratch", "none", "--max-context", "1024", "--parallel", "4", "--allow-degraded", "none")
+    r = plim.run("serve", large, "--port", "0", "-q", *flags)
+    lines = r.stderr.splitlines()
+    ok(r.returncode == 3 and "memory was refused in planning" in r.stderr and "model too large" in r.stderr and lines[-1].startswith("plimsoll: "), f"a budget that is too small: {lines[-1]}")
+    ok("the largest thing at the peak, in " in r.stderr and "memory is held by " in r.stderr and "this process " in r.stderr, f"tensor and holders: {lines[2:5]}")
+    found = re.findall(r"^    (--\S+) (\S+): (\S+ \S+?)[,;]", r.stderr, re.M)
+    helps = [plim.run("plan", "--serve", large, *flags, option, folder if value == "DIR" else value).returncode == 0 for option, value, _ in found]
+    ok({"--budget", "--weights"} <= {f[0] for f in found} and all(helps), f"what would help does: {found} {helps}")
+    said = plim.run("plan", "--serve", large, *flags)
+    ok(said.returncode == 3 and "what would help" in said.stderr and not said.stdout, "plan --serve says it, too")
+    card = lambda *more, **env: subprocess.run([CARD, "serve", model, "--port", "0", *more], capture_output=True, text=True, timeout=60, env=dict(os.environ, **env))
+    r = card("--device", "cuda", FAKE_CARD="full=1")
+    ok(r.returncode == 4 and "memory was refused in committing" in r.stderr and re.search(r"rung full: .*largest of it is kv.pool, .* of class kv; memory is held by .*this process", r.stderr),
+       f"each rung that is refused names what and who: {r.stderr.splitlines()[-3:]}")
+    bad = server.blank_model(f"{folder}/nan")
+    with open(f"{bad}/model.safetensors", "r+b") as f:
+        f.seek(-4, 2)
+        f.write(b"\0\0\xc0\x7f")
+    r = plim.run("serve", bad, "--port", "0", "--device", "cpu", "--budget", "200MiB")
+    host = re.search(r"error: failed before stage model_on_device; host ([\d.]+) MiB", r.stderr)
+    ok(r.returncode == 2 and host and float(host[1]) > 100, f"memory is that of the failure: {host and host[0]}")
+
+
 def lost_while_serving(model):
     with serve(model) as s: wanted = [text(s, prompt="The ship " * n) for n in range(1, 9)]
     with serve(model, "--parallel", 4, card="lost=30") as s:
@@ -214,6 +240,7 @@ def main():
         remembered(model, folder)
         budgets(model, wanted)
         exit_codes(model)
+        explained(model, folder)
         lost_while_serving(model)
         stages(model)
         killed(folder)
