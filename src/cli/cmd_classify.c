@@ -383,7 +383,7 @@ static void close_all(struct classifying *c)
 
 static int run(int argc, char **argv)
 {
-    struct classify_flags f = {.text = {.device = "auto", .max_line = 64 << 10}};
+    struct classify_flags f = {.text = {.device = "auto", .weights = "as-is", .max_line = 64 << 10}};
     struct classifying *c = calloc(1, sizeof *c);
     struct bump store = {0};
     struct options_rest rest;

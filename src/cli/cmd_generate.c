@@ -167,11 +167,6 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
         return plim_fail(err, PLIM_UNSUPPORTED,
                          "%s: a %s model makes vectors and writes no text; see plimsoll embed", g->dir,
                          model_architecture_name(spec->arch));
-    if (model_has_source(spec) && w->options.weights != WEIGHTS_AS_IS)
-        return plim_fail(
-            err, PLIM_UNSUPPORTED,
-            "generate: option '--weights': a %s model is computed as its files have it; leave it out",
-            model_architecture_name(spec->arch));
     if (model_has_source(spec)) return PLIM_OK; /* it has no last position */
     if (f->beams > 1)
         return plim_fail(err, PLIM_UNSUPPORTED,
@@ -196,7 +191,7 @@ static enum plim_status writer_init(const struct generation *g, struct writer *w
     *w = (struct writer){.log = {LOG_LEVEL_WARN, log_to_file, stderr}};
     w->options.model = g->dir;
     w->options.vocab = g->codec.vocab_size;
-    w->options.weights = weights_kind_parse(f->weights);
+    w->options.weights = w->room.weights = weights_kind_parse(f->weights);
     w->options.log = w->room.log = f->quiet ? NULL : &w->log;
     enum plim_status status = hf_config_load(g->dir, &w->spec, err);
     return status == PLIM_OK ? find_room(g, w, err) : status;

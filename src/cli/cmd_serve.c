@@ -5,13 +5,15 @@
 #include "cli/serve_files.h"
 #include "cli/serve_log.h"
 #include "cli/serve_plan.h"
+#include "cli/serve_scratch.h"
+#include "cli/serve_watch.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "device/registry.h"
 #include "model/hf.h"
 #include "serve/engine_snapshot.h"
-#include "serve/ladder.h"
+#include "serve/ladder_explain.h"
 #include "serve/server.h"
 
 #include <stdatomic.h>
@@ -28,6 +30,7 @@ struct serve_flags {
         *weights, *scratch, *dtype;
     int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
+    double monitor_every;
     uint64_t budget, max_body;
     bool budget_given, max_body_given, connections_given, quiet, verbose, plan, json, op_by_op;
     const char *snapshot[SNAPSHOT_FORMATS]; /* files */
@@ -66,6 +69,8 @@ static const struct option_row rows[] = {
      "for sending a request, and for taking an answer's next byte (30)"},
     {"drain", 0, OPTION_INT, AT(drain), "SECONDS", "to answer what is under way after SIGTERM (60)"},
     {"metrics-prefix", 0, OPTION_STRING, AT(prefix), "TEXT", "before every name of /metrics, e.g. vllm:"},
+    {"monitor-every", 0, OPTION_DOUBLE, AT(monitor_every), "SECONDS",
+     "between two lines \"[Step N] Memory: ...\"; 0: only when the status changes (60)"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no start-up log; warnings and errors only"},
     {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "also what the HTTP library complains of"},
     {"control", 0, OPTION_STRING, AT(control), "PATH",
@@ -90,7 +95,8 @@ static const struct option_row rows[] = {
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
      "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
     {"scratch", 0, OPTION_STRING, AT(scratch), "DIR",
-     "on the CPU: a folder on disk for parameters that the budget does not hold, read for each step"},
+     "on the CPU: a folder on disk for parameters that the budget does not hold, read for each step; none: "
+     "they must fit (the cache folder or /var/tmp, where nothing fits without)"},
 };
 
 static const struct option_example examples[] = {
@@ -126,8 +132,9 @@ struct serving {
     struct device_line line;
     struct serve_environment environment;
     struct log log;
-    char dir[CLI_PATH], name[128];
+    char dir[CLI_PATH], scratch[CLI_PATH], name[128];
     struct serve_log stages;
+    struct serve_watch watch;
     struct secrets keys;
     struct server_options limits;
     struct server *server;
@@ -189,6 +196,8 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
     if (f->connections < 8 || f->connections > 100000)
         return bad_flag(err, "max-connections", "write 8 to 100000, e.g. 1024");
     if (f->timeout < 1 || f->timeout > 86400) return bad_flag(err, "timeout", "write 1 to 86400, e.g. 30");
+    if (!(f->monitor_every >= 0 && f->monitor_every <= 1e9))
+        return bad_flag(err, "monitor-every", "write seconds, e.g. 60, or 0 for changes alone");
     if (f->drain < 0 || f->drain > 86400) return bad_flag(err, "drain", "write 0 to 86400, e.g. 60");
     if (f->max_body < 1024 || f->max_body > (1u << 30))
         return bad_flag(err, "max-body", "write 1KiB to 1GiB, e.g. 2MiB");
@@ -197,7 +206,7 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
     if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
         return bad_flag(err, "weights", "write as-is, q8 or q4");
     struct stat at;
-    if (f->scratch && (stat(f->scratch, &at) != 0 || !S_ISDIR(at.st_mode)))
+    if (f->scratch && strcmp(f->scratch, "none") && (stat(f->scratch, &at) != 0 || !S_ISDIR(at.st_mode)))
         return bad_flag(err, "scratch", "there is no such folder; make it, or name another");
     return PLIM_OK;
 }
@@ -321,6 +330,16 @@ static void device_opened(void *arg, struct device *device)
     ((struct serving *)arg)->stages.device = device;
 }
 
+/* NULL: nothing streams from disk. */
+static const char *scratch_of(struct serving *g)
+{
+    struct model_spec spec;
+    const char *asked = g->flags->scratch;
+    if (asked) return strcmp(asked, "none") ? asked : NULL;
+    if (hf_config_load(g->dir, &spec, NULL) != PLIM_OK) return NULL;
+    return serve_scratch_find(g->dir, &spec, g->scratch, sizeof g->scratch);
+}
+
 static enum plim_status open_engine(struct serving *g, struct plim_error *err)
 {
     const struct serve_flags *f = g->flags;
@@ -331,7 +350,8 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .caller = g,
                                      .max_context = f->max_context,
                                      .weights = weights_kind_parse(f->weights),
-                                     .scratch = f->scratch,
+                                     .scratch = scratch_of(g),
+                                     .stream_last = !f->scratch,
                                      .parallel = f->parallel ? f->parallel : g->environment.parallel,
                                      .exact = g->environment.exact,
                                      .mixed = g->environment.mixed,
@@ -400,6 +420,9 @@ static void tell_plan(const struct serving *g)
              bytes_format(pool, (uint64_t)p->pool), bytes_format(server, (uint64_t)server_bytes(&g->limits)));
     log_info(&g->log, "%d requests at once, %d may wait, up to %lld tokens each; %d connections", p->parallel,
              p->queue, (long long)p->context, g->limits.limits.connections);
+    if (p->streamed && g->ladder.device->facts.unified_memory)
+        log_info(&g->log, "%s of parameters are read from disk for each step, below %s (--scratch)",
+                 bytes_format(params, (uint64_t)p->streamed), g->ladder.options.scratch);
 }
 
 /* The error also says how much the server itself takes, and for what: the model alone may fit. */
@@ -438,6 +461,7 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     if (status == PLIM_OK) serve_log_hear(&g->stages, "warmup_complete");
     if (status != PLIM_OK) return status;
     engine_remember(g->engine);
+    ladder_remember(&g->ladder);
     engine_count_anew(g->engine);
     serve_log_hear(&g->stages, "model_saved");
     malloc_trim(0);
@@ -456,6 +480,21 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
 
 enum { STEP_FAILURES = 3 };
 
+static void begin_watch(struct serving *g)
+{
+    struct serve_watch_how how = {&g->log, g->environment.thresholds, g->flags->monitor_every};
+    serve_watch_open(&g->watch, g->engine, g->ladder.device, &how);
+}
+
+/* The monitor looks at a device that the ladder may close. */
+static enum plim_status go_down(struct serving *g, enum plim_status status, struct plim_error *err)
+{
+    serve_watch_close(&g->watch);
+    status = ladder_down(&g->ladder, g->engine, status, err);
+    if (status == PLIM_OK) ladder_remember(&g->ladder), begin_watch(g);
+    return status;
+}
+
 /* Steps until told to stop. A step that fails is tried again; after so many in a row without one that works, or when the device is
  * lost, the engine goes down the ladder, and the server ends where no rung is left. */
 static enum plim_status run_engine(struct serving *g, const atomic_int *stop, struct plim_error *err)
@@ -471,7 +510,7 @@ static enum plim_status run_engine(struct serving *g, const atomic_int *stop, st
         enum failure cause = failure_of(status, NULL, g->ladder.device);
         log_error(&g->log, "%s: a step failed: %s", failure_name(cause), err->text);
         if (cause == FAILURE_LOST || failures == STEP_FAILURES) {
-            status = ladder_down(&g->ladder, g->engine, status, err);
+            status = go_down(g, status, err);
             if (status != PLIM_OK) return status;
             failures = 0;
             continue;
@@ -521,8 +560,23 @@ static void give_up(struct serving *g, const struct plim_error *err)
     while (server_active(g->server) && clock_seconds() < limit) nanosleep(&pause, NULL);
 }
 
+/* Where memory was refused: why, who holds it, and what would help. */
+static void explain_refusal(struct serving *g, const struct plim_error *err)
+{
+    struct explanation why;
+    struct strbuf text = STRBUF_INIT;
+    struct engine_stats now = {0};
+    serve_watch_close(&g->watch);
+    if (g->engine) engine_stats(g->engine, &now);
+    if (!ladder_explain(&g->ladder, err, now.steps, &why)) return;
+    explanation_text(&why, &text);
+    fputs(strbuf_text(&text), stderr);
+    strbuf_release(&text);
+}
+
 static void close_all(struct serving *g)
 {
+    serve_watch_close(&g->watch);
     control_close(g->control);
     server_stop(g->server);
     if (g->engine) engine_close(g->engine);
@@ -578,14 +632,16 @@ static int serve(const struct serve_flags *f, const char *what)
     bool opening = status == PLIM_OK;
     atomic_int *stop = f->plan ? NULL : cli_stop_flag(); /* whoever is told the address may stop it */
     if (status == PLIM_OK) status = open_all(&g, what, &err);
-    if (status != PLIM_OK && opening && !f->plan) serve_log_failure(&g.stages, status);
+    if (status != PLIM_OK && opening && !f->plan) serve_log_failure(&g.stages, status, g.ladder.memory);
     if (status == PLIM_OK && f->plan) status = write_files(&g, &err);
     if (status == PLIM_OK && f->plan) shown = show_plan(&g);
     if (status == PLIM_OK && !f->plan) {
+        begin_watch(&g);
         status = run_engine(&g, stop, &err);
         if (status == PLIM_OK) status = drain(&g, &err);
-        if (status != PLIM_OK) serve_log_failure(&g.stages, status), give_up(&g, &err);
+        if (status != PLIM_OK) serve_log_failure(&g.stages, status, g.ladder.memory), give_up(&g, &err);
     }
+    if (status != PLIM_OK && !f->json) explain_refusal(&g, &err);
     close_all(&g);
     if (status == PLIM_OK) log_info(&g.log, "stopped");
     return status == PLIM_OK ? shown : cli_error(&err);
@@ -604,6 +660,7 @@ static int run(int argc, char **argv)
                             .connections = 1024,
                             .timeout = 30,
                             .drain = 60,
+                            .monitor_every = 60,
                             .max_body = 2 << 20};
     struct bump store = {0};
     struct options_rest rest;

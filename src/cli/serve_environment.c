@@ -19,6 +19,7 @@ enum plim_status serve_environment_read(struct serve_environment *out, struct pl
         out->fraction = job.wishes.cuda_fraction;
         out->mixed = said && job.training.precision == PRECISION_AUTO;
         out->exact = said && !out->mixed;
+        job_thresholds(&job, &out->thresholds);
     }
     job_release(&job);
     return status;

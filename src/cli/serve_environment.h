@@ -4,11 +4,13 @@
 #define PLIM_CLI_SERVE_ENVIRONMENT_H
 
 #include "job/job.h"
+#include "job/preset.h"
 
 struct serve_environment {
-    int parallel;      /* requests at once at most; 0: not said */
-    double fraction;   /* of a GPU's memory; 0: not said */
-    bool exact, mixed; /* fp32; 16 bits where the device gains by it */
+    int parallel;              /* requests at once at most; 0: not said */
+    double fraction;           /* of a GPU's memory; 0: not said */
+    bool exact, mixed;         /* fp32; 16 bits where the device gains by it */
+    struct profile thresholds; /* of memory: those of a job that says nothing */
 };
 
 /* PLIM_BAD_INPUT names a variable whose value cannot be read. */

@@ -44,12 +44,12 @@ const char *serve_log_at(const struct serve_log *s)
     return stages[s->heard < STAGES ? s->heard : STAGES - 1];
 }
 
-void serve_log_failure(const struct serve_log *s, enum plim_status status)
+void serve_log_failure(const struct serve_log *s, enum plim_status status, const char *memory)
 {
-    char memory[MEMORY_TEXT];
+    char now[MEMORY_TEXT];
     bool ready = s->heard == STAGES;
     if (s->heard < MODEL_BEGINS) return;
     enum failure cause = failure_of(status, ready ? NULL : s->stage, (struct device *)s->device);
     log_error(s->log, "%s %s %s; %s", failure_name(cause), ready ? "while serving, after" : "before stage",
-              serve_log_at(s), memory_text(s->device, memory));
+              serve_log_at(s), *memory ? memory : memory_text(s->device, now));
 }

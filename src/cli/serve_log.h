@@ -24,7 +24,7 @@ void serve_log_open(struct serve_log *s, const struct log *log);
 void serve_log_hear(void *serve_log, const char *stage);
 const char *serve_log_at(const struct serve_log *s); /* the stage that is being worked at */
 
-/* One line: the kind (serve/ladder.h), the stage and the memory. Nothing for what failed before the model was begun: that is bad input. */
-void serve_log_failure(const struct serve_log *s, enum plim_status status);
+/* One line: the kind (serve/ladder.h), the stage and the memory at the failure; `memory` "": as it is now. Nothing for what failed before the model was begun: that is bad input. */
+void serve_log_failure(const struct serve_log *s, enum plim_status status, const char *memory);
 
 #endif

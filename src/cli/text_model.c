@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+const char *const text_weights[] = {WEIGHTS_KIND_NAMES, NULL};
+
 static enum plim_status check_flags(const char *command, const struct text_flags *f, struct plim_error *err)
 {
     struct device_name unused;
@@ -68,6 +70,7 @@ static enum plim_status open_embedder(struct text_model *m, struct plim_error *e
     struct embed_room room = {.how = m->how,
                               .exact = m->flags->exact,
                               .labels = m->labels,
+                              .weights = weights_kind_parse(m->flags->weights),
                               .rows = m->flags->batch,
                               .budget = cli_device_line(&m->line, &m->device->facts),
                               .log = m->flags->quiet ? NULL : &log};

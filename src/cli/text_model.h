@@ -16,12 +16,15 @@
 #include "text/codec.h"
 
 struct text_flags {
-    const char *tokenizer, *device;
+    const char *tokenizer, *device, *weights;
     bool exact, quiet, budget_given;
     int64_t batch, max_length;
     uint64_t budget, max_line;
     int threads;
 };
+
+/* Kinds of weights that --weights takes. */
+extern const char *const text_weights[];
 
 /* Rows of an options table whose struct `type` has a struct text_flags `text`. max_line_help: with the default. */
 #define TEXT_ROWS(type, max_line_help)                                                                       \
@@ -62,6 +65,13 @@ struct text_flags {
          "NAME",                                                                                             \
          "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"}, \
         {"threads", 0, OPTION_INT, offsetof(type, text.threads), "N", "CPU threads; 0: one per core (0)"},   \
+        {"weights",                                                                                          \
+         0,                                                                                                  \
+         OPTION_STRING,                                                                                      \
+         offsetof(type, text.weights),                                                                       \
+         "KIND",                                                                                             \
+         "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)",                      \
+         .choices = text_weights},                                                                           \
     {                                                                                                        \
         "quiet", 'q', OPTION_FLAG, offsetof(type, text.quiet), NULL, "no notes, no summary"                  \
     }

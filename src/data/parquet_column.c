@@ -10,7 +10,7 @@
 
 enum { PAGE_DATA = 0, PAGE_INDEX = 1, PAGE_DICTIONARY = 2, PAGE_DATA_2 = 3 };
 enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
-enum { CODEC_NONE = 0, CODEC_SNAPPY = 1, CODEC_GZIP = 2, CODEC_ZSTD = 6 };
+enum { CODEC_NONE = 0, CODEC_SNAPPY = 1, CODEC_GZIP = 2, CODEC_ZSTD = 6, CODEC_LZ4 = 7 };
 
 /* Memory that the libraries take while they decompress a page. */
 #define UNDO_BYTES ((size_t)256 << 10)
@@ -25,7 +25,8 @@ static enum plim_status damaged(const struct parquet_column *c, const char *what
 
 static bool is_read(int codec, int encoding)
 {
-    bool unpacks = codec == CODEC_NONE || codec == CODEC_SNAPPY || codec == CODEC_GZIP || codec == CODEC_ZSTD;
+    bool unpacks = codec == CODEC_NONE || codec == CODEC_SNAPPY || codec == CODEC_GZIP ||
+                   codec == CODEC_ZSTD || codec == CODEC_LZ4;
     return unpacks && (encoding == PLAIN || encoding == PLAIN_DICTIONARY || encoding == RLE_DICTIONARY ||
                        encoding == RLE);
 }
@@ -33,7 +34,8 @@ static bool is_read(int codec, int encoding)
 static enum plim_status refuse(const char *path, const char *column, int codec, int encoding,
                                struct plim_error *err)
 {
-    static const char *const codecs[] = {"none", "snappy", "gzip", "LZO", "brotli", "LZ4", "zstd", "LZ4"};
+    static const char *const codecs[] = {"none",   "snappy",        "gzip", "LZO",
+                                         "brotli", "LZ4 in frames", "zstd", "LZ4"};
     static const char *const encodings[] = {
         "plain",        "group",        "dictionary", "RLE",        "bit packed",
         "delta binary", "delta length", "delta text", "dictionary", "byte stream split"};
@@ -169,6 +171,7 @@ static bool undo_gzip(const unsigned char *in, size_t len, unsigned char *out, s
 static bool undo(struct parquet_column *c, const unsigned char *in, size_t len, unsigned char *out, size_t n)
 {
     if (c->codec == CODEC_SNAPPY) return snappy_undo(in, len, out, n);
+    if (c->codec == CODEC_LZ4) return lz4_undo(in, len, out, n);
     if (c->codec == CODEC_GZIP) return undo_gzip(in, len, out, n);
     if (c->codec == CODEC_ZSTD) return ZSTD_decompressDCtx(c->zstd, out, n, in, len) == n;
     if (len != n) return false;

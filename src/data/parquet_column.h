@@ -4,7 +4,7 @@
  *     parquet_column_begin(&column, &chunk);                          // of a row group
  *     while (parquet_column_next(&column, &err) == PLIM_OK && column.here) use(&column);
  *
- * Read are plain and dictionary encodings, pages of both versions, and pages that are not compressed or by snappy, gzip or zstd.
+ * Read are plain and dictionary encodings, pages of both versions, and pages that are not compressed or by snappy, gzip, zstd or LZ4.
  * An entry has its levels, and a value when `definition` is the leaf's. Texts stay where they are until the next page. */
 #ifndef PLIM_DATA_PARQUET_COLUMN_H
 #define PLIM_DATA_PARQUET_COLUMN_H
@@ -66,7 +66,8 @@ void parquet_column_begin(struct parquet_column *c, const struct parquet_chunk *
 /* The next entry; none is here at the chunk's end. */
 enum plim_status parquet_column_next(struct parquet_column *c, struct plim_error *err);
 
-/* Snappy's format; false: the data are damaged, or not of n bytes. */
+/* Snappy's format, and LZ4's blocks; false: the data are damaged, or not of n bytes. */
 bool snappy_undo(const unsigned char *in, size_t len, unsigned char *out, size_t n);
+bool lz4_undo(const unsigned char *in, size_t len, unsigned char *out, size_t n);
 
 #endif

@@ -131,17 +131,21 @@ enum plim_status quantise_choose(struct quantisation *out, const struct quantise
     enum plim_status status = weights_files_open(path, &files, err);
     if (status != PLIM_OK) return status;
     for (int i = 0; i < tape->ntensors; i++) out->count += is_weight(&tape->tensors[i]);
-    out->type = calloc((size_t)out->count + 1, sizeof *out->type);
-    if (!out->type) status = plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
-    for (int i = 0, n = 0; i < tape->ntensors && status == PLIM_OK; i++)
-        if (is_weight(&tape->tensors[i])) choose_param(&c, i, out->type[n++]);
+    out->param = calloc((size_t)out->count + 1, sizeof *out->param);
+    if (!out->param) status = plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
+    for (int i = 0, n = 0; i < tape->ntensors && status == PLIM_OK; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if (!is_weight(t)) continue;
+        out->param[n].label = t->label, out->param[n].layer = t->layer;
+        choose_param(&c, i, out->param[n++].type);
+    }
     weights_files_close(&files);
     return status;
 }
 
 void quantise_release(struct quantisation *q)
 {
-    free(q->type);
+    free(q->param);
     *q = (struct quantisation){0};
 }
 
@@ -191,11 +195,23 @@ static void turn_param(const struct model_spec *spec, struct tape *tape, int id,
     t->type = DT_U8, t->dim[0] = experts * quantised_bytes(&attr, lines.k), t->ndim = 1;
 }
 
+/* The place of a parameter, q->count where it is unknown. Tapes have parameters in about the same order: the search begins at
+ * `from`. */
+static int place_of(const struct quantisation *q, const struct tensor *t, int from)
+{
+    for (int k = 0; k < q->count; k++) {
+        int n = (from + k) % q->count;
+        if (q->param[n].layer == t->layer && !strcmp(q->param[n].label, t->label)) return n;
+    }
+    return q->count;
+}
+
 void quantise_tape(const struct quantisation *q, const struct model_spec *spec, struct tape *tape)
 {
-    for (int i = 0, n = 0; i < tape->ntensors && n < q->count; i++) {
+    for (int i = 0, next = 0; i < tape->ntensors && q->count; i++) {
         if (!is_weight(&tape->tensors[i])) continue;
-        if (q->type[n][0]) turn_param(spec, tape, i, q->type[n]);
-        n++;
+        int n = place_of(q, &tape->tensors[i], next);
+        next = n + 1;
+        if (n < q->count && q->param[n].type[0]) turn_param(spec, tape, i, q->param[n].type);
     }
 }

@@ -1,7 +1,7 @@
 /* quantise.h - which weights of a tape are in blocks of few bits, and the tape that multiplies them as they are.
  *
  *     struct quantisation q;
- *     quantise_choose(&q, &(struct quantise_wish){WEIGHTS_Q8, "model/", true}, &spec, &tape, &err);   // once, of any tape
+ *     quantise_choose(&q, &(struct quantise_wish){WEIGHTS_Q8, "model/", true}, &spec, &tape, &err);   // once
  *     quantise_tape(&q, &spec, &tape);                                     // of each tape; changes linear and embed
  *     weights_load(...);                                                   // fills what the tape has (weights.h)
  *     quantise_release(&q);
@@ -24,10 +24,14 @@ const char *weights_kind_name(enum weights_kind kind);
 /* WEIGHTS_KINDS: no such name. */
 enum weights_kind weights_kind_parse(const char *name);
 
-/* Block types of the parts of each parameter, in the tape's order; 0: it is not in blocks. */
+/* Block types of the parts of each parameter; 0: it is not in blocks. */
 struct quantisation {
     int count;
-    unsigned char (*type)[OP_LINE_PARTS];
+    struct quantised_param {
+        const char *label; /* static text */
+        int layer;
+        unsigned char type[OP_LINE_PARTS];
+    } * param;
 };
 
 struct quantise_wish {
@@ -36,13 +40,14 @@ struct quantise_wish {
     bool experts;     /* the device multiplies experts in blocks */
 };
 
-/* On failure there is nothing to release. The errors are those of weights_files_open. */
+/* The tape's ops read every parameter: one that none of them reads is not put in blocks. On failure there is nothing to
+ * release. The errors are those of weights_files_open. */
 enum plim_status quantise_choose(struct quantisation *out, const struct quantise_wish *wish,
                                  const struct model_spec *spec, const struct tape *tape,
                                  struct plim_error *err);
 void quantise_release(struct quantisation *q);
 
-/* The tape must have the parameters of the one that was chosen of, in the same order. */
+/* Parameters are found by name: the tape may have fewer of them, or have them in another order. */
 void quantise_tape(const struct quantisation *q, const struct model_spec *spec, struct tape *tape);
 
 #endif

@@ -59,6 +59,11 @@ static bool stream_more(const struct offer_wish *w, struct offer *o)
     return true;
 }
 
+static bool stream_soon(const struct offer_wish *w, struct offer *o)
+{
+    return !w->stream_last && stream_more(w, o);
+}
+
 static bool to_least_requests(const struct offer_wish *w, struct offer *o)
 {
     return halve(&o->requests, w->least.requests);
@@ -91,9 +96,9 @@ static bool to_shortest_context(const struct offer_wish *w, struct offer *o)
 
 /* What is given up, the first row first. */
 static bool (*const order[])(const struct offer_wish *, struct offer *) = {
-    to_usual_context,    to_modest_step,    to_modest_requests, to_modest_context, code,
-    stream_more,         to_least_requests, to_least_context,   to_least_step,     to_window,
-    to_shortest_context,
+    to_usual_context, to_modest_step,      to_modest_requests, to_modest_context, code,
+    stream_soon,      to_least_requests,   to_least_context,   to_least_step,     stream_more,
+    to_window,        to_shortest_context,
 };
 enum { ROWS = sizeof order / sizeof *order };
 

@@ -61,7 +61,8 @@ struct offer_wish {
     int64_t shortest_context; /* below `least`, and after the window: rather than nothing */
     bool may_code;            /* offers of OFFER_KV8 are allowed */
     bool may_stream;          /* there is a tier below */
-    int64_t window;           /* of OFFER_MINIMAL; 0: there is no such offer */
+    bool stream_last; /* it is slow: parameters stay on the device down to `least` of everything else */
+    int64_t window;   /* of OFFER_MINIMAL; 0: there is no such offer */
 };
 
 enum { OFFERS_MOST = 96 };

@@ -44,8 +44,10 @@ const char *remedy_text(const struct remedy *r, char *buf, size_t size)
     buf[0] = '\0';
     for (int i = 0; i < r->nkeys && used < size; i++) {
         bool pin = !r->keys[i].value[0];
+        const char *between =
+            !strncmp(r->keys[i].key, "--", 2) ? " " : ": "; /* an option, or a key of a job */
         used += (size_t)snprintf(buf + used, size - used, "%s%s%s%s%s", i ? ", " : "", pin ? "unpin " : "",
-                                 r->keys[i].key, pin ? "" : ": ", r->keys[i].value);
+                                 r->keys[i].key, pin ? "" : between, r->keys[i].value);
     }
     return buf;
 }

@@ -33,7 +33,7 @@ enum plim_status job_savings(struct job *job, const struct plan_request *request
                              struct saving *out, int *count, struct plim_error *err);
 
 struct remedy_key {
-    const char *key; /* "training.optimizer" */
+    const char *key; /* "training.optimizer"; of a server an option: "--weights" */
     char value[24];  /* "adamw8bit"; empty: the key pins something and is taken out */
 };
 

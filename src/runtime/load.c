@@ -23,14 +23,14 @@ enum plim_status weights_put(void *arg, int tensor, int64_t first, const void *e
     return exec_write(exec, tensor, elements, first * size, n * size, err);
 }
 
-static enum plim_status load(struct exec *exec, const struct model_spec *spec, const char *dir, bool new_head,
-                             const struct log *log, struct plim_error *err)
+static enum plim_status load(const struct tape *tape, const struct weights_sink *sink,
+                             const struct model_spec *spec, const char *dir, const struct log *log,
+                             struct plim_error *err)
 {
     struct weights_files files;
     enum plim_status status = weights_files_open(dir, &files, err);
     if (status != PLIM_OK) return status;
-    struct weights_sink sink = {weights_put, exec, exec->device->team, new_head};
-    status = weights_load(&files, spec, exec->tape, &sink, log, err);
+    status = weights_load(&files, spec, tape, sink, log, err);
     weights_files_close(&files);
     if (status != PLIM_OK && err && !strstr(err->text, dir)) plim_error_prefix(err, "%s", dir);
     return status;
@@ -39,13 +39,55 @@ static enum plim_status load(struct exec *exec, const struct model_spec *spec, c
 enum plim_status weights_from_directory(struct exec *exec, const struct model_spec *spec, const char *dir,
                                         const struct log *log, struct plim_error *err)
 {
-    return load(exec, spec, dir, false, log, err);
+    struct weights_sink sink = {weights_put, exec, exec->device->team, false};
+    return load(exec->tape, &sink, spec, dir, log, err);
+}
+
+struct other_tape {
+    const struct tape *tape;
+    struct exec *exec;
+};
+
+static enum plim_status put_by_name(void *arg, int tensor, int64_t first, const void *elements, int64_t n,
+                                    struct plim_error *err)
+{
+    const struct other_tape *o = arg;
+    const struct tensor *t = &o->tape->tensors[tensor];
+    int id = tape_find(o->exec->tape, t->label, t->layer);
+    if (id < 0) return plim_fail(err, PLIM_BUG, "no tensor '%s' takes the weights of that name", t->label);
+    return weights_put(o->exec, id, first, elements, n, err);
+}
+
+enum plim_status weights_from_directory_by(const struct tape *whole, struct exec *exec,
+                                           const struct model_spec *spec, const char *dir,
+                                           const struct log *log, struct plim_error *err)
+{
+    struct other_tape other = {whole, exec};
+    struct weights_sink sink = {put_by_name, &other, exec->device->team, false};
+    return load(whole, &sink, spec, dir, log, err);
 }
 
 enum plim_status weights_to_train(struct exec *exec, const struct model_spec *spec, const char *dir,
                                   const struct log *log, struct plim_error *err)
 {
-    return load(exec, spec, dir, true, log, err);
+    struct weights_sink sink = {weights_put, exec, exec->device->team, true};
+    return load(exec->tape, &sink, spec, dir, log, err);
+}
+
+enum plim_status weights_choose(struct quantisation *out, const struct device *device, enum weights_kind kind,
+                                const char *dir, const struct model_spec *spec, const struct tape *tape,
+                                struct plim_error *err)
+{
+    const struct kernel *const *kernels = device->kernels;
+    *out = (struct quantisation){0};
+    if (kernels && !kernels[OP_LINEAR_Q]) {
+        if (kind == WEIGHTS_AS_IS) return PLIM_OK;
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "this device has no kernels for %s weights; use the CPU, or as-is",
+                         weights_kind_name(kind));
+    }
+    struct quantise_wish wish = {kind, dir, !kernels || kernels[OP_EXPERT_LINEAR_Q]};
+    return quantise_choose(out, &wish, spec, tape, err);
 }
 
 enum plim_status weights_precision(const char *dir, enum precision *out, struct plim_error *err)

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "exec/exec.h"
 #include "model/model.h"
+#include "model/quantise.h"
 #include "tape/pass.h"
 
 /* Constants of a tape: the rotary frequencies. */
@@ -23,7 +24,19 @@ enum plim_status weights_write_constants(struct exec *exec, const struct model_s
 enum plim_status weights_from_directory(struct exec *exec, const struct model_spec *spec, const char *dir,
                                         const struct log *log, struct plim_error *err);
 
-/* The same for a model that is about to be trained: a head of which the files have nothing (labels on top of a model that
+/* The same where no single tape reads all parameters, and some are in blocks (model/quantise.h): `whole` is a tape whose ops
+ * read every one. Its parameters go to those of the exec's tape with the same names. */
+enum plim_status weights_from_directory_by(const struct tape *whole, struct exec *exec,
+                                           const struct model_spec *spec, const char *dir,
+                                           const struct log *log, struct plim_error *err);
+
+/* Which parameters of the tape are in blocks on this device, as quantise_choose. PLIM_UNSUPPORTED: it has no kernels for
+ * that kind. A device that is not here (kernels NULL) has them all. */
+enum plim_status weights_choose(struct quantisation *out, const struct device *device, enum weights_kind kind,
+                                const char *dir, const struct model_spec *spec, const struct tape *tape,
+                                struct plim_error *err);
+
+/* weights_from_directory for a model that is about to be trained: a head of which the files have nothing (labels on top of a model that
  * said tokens) keeps what is in its place. */
 enum plim_status weights_to_train(struct exec *exec, const struct model_spec *spec, const char *dir,
                                   const struct log *log, struct plim_error *err);

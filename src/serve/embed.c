@@ -33,6 +33,7 @@ struct embedder {
     struct model_spec spec;
     struct runtime runtime; /* its plan is the batch of the longest rows */
     struct embed_plan plan;
+    struct quantisation quantisation;
     struct embed_count count;
     enum model_head head; /* what is read of a batch */
     struct member first, *members[MEMBERS];
@@ -96,6 +97,7 @@ static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct 
     tape_init(out);
     enum plim_status status = model_emit(&s->e->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, s->e->plan.precision, err);
+    if (status == PLIM_OK) quantise_tape(&s->e->quantisation, &s->e->spec, out);
     if (status == PLIM_OK) status = tape_verify(out, err);
     for (int i = 0; i < out->nops; i++) {
         out->ops[i].attr.repeatable = true;
@@ -119,6 +121,19 @@ static enum plim_status refuse(const struct embedder *e, const char *dir, struct
                      "(%lld bytes) missing; raise the budget or lower --max-length",
                      dir, (long long)p->time, need, p->budget ? "the budget is" : "the device has", have,
                      missing, (long long)(p->total - line));
+}
+
+static enum plim_status choose_weights(struct embedder *e, const struct embed_room *room,
+                                       struct device *device, struct plim_error *err)
+{
+    struct tape tape;
+    struct shape shape = {e, e->plan.time};
+    if (room->weights == WEIGHTS_AS_IS) return PLIM_OK;
+    enum plim_status status = build(&shape, 1, &tape, err);
+    if (status != PLIM_OK) return status;
+    status = weights_choose(&e->quantisation, device, room->weights, room->how.path, &e->spec, &tape, err);
+    tape_release(&tape);
+    return status;
 }
 
 /* Numbers that are read at once. */
@@ -195,6 +210,7 @@ static enum plim_status make_plan(struct embedder *e, const struct embed_room *r
     e->plan.rows = room->rows ? room->rows : e->tokens / 8;
     e->tokens_most = e->tokens;
     enum plim_status status = weights_precision(room->how.path, &e->plan.precision, err);
+    if (status == PLIM_OK) status = choose_weights(e, room, device, err);
     if (status == PLIM_OK) status = own_bytes(e, &own, err);
     if (status != PLIM_OK) return status;
     e->overhead = runtime_overhead(device->facts.threads, NULL), e->overhead.bytes += own + room->beside;
@@ -263,6 +279,7 @@ void embedder_close(struct embedder *e)
     free(e->feed);
     free(e->results);
     free(e->order);
+    quantise_release(&e->quantisation);
     free(e);
 }
 

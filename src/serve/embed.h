@@ -8,7 +8,7 @@
  * What is read from the last hidden states is a vector of each row or, where room.labels says so, the logits of the model's
  * labels: of each row, or of each token of each row (embedder_per_token).
  *
- * Parameters stay in the type their files have. Rows of one call are sorted by length; a batch takes the longest that are
+ * Parameters stay in the type their files have, or are rounded to blocks (model/quantise.h). Rows of one call are sorted by length; a batch takes the longest that are
  * left, as many as the plan's tokens allow and are of similar length, and has a tape of its own shape. All tapes
  * are members of a forward family (runtime/runtime.h) over one arena, which is planned for the longest rows and committed
  * before the weights are read. What a row's vector is depends on nothing but the row: not on the batch it came in, beyond
@@ -19,6 +19,7 @@
 
 #include "base/log.h"
 #include "device/device.h"
+#include "model/quantise.h"
 #include "model/sentence.h"
 #include "tape/pass.h"
 
@@ -32,7 +33,8 @@ struct embed_room {
     int64_t *need;  /* gets the bytes of the smallest plan where nothing fits; NULL: nobody asks */
     bool labels;    /* logits of labels instead of vectors */
     bool plan_only; /* nothing is committed: the plan can be read, and the embedder be closed */
-    int64_t beside; /* bytes that the caller takes on the way, counted in the plan */
+    enum weights_kind weights; /* as files have them, or in blocks of 8 or 4 bits */
+    int64_t beside;            /* bytes that the caller takes on the way, counted in the plan */
     bool
         exact; /* fp32 is multiplied as it is, not in two bf16 parts where that is faster (device/cpu/gemm.h) */
     const struct log *log; /* hears of unused tensors; NULL: nobody */

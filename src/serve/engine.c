@@ -94,7 +94,6 @@ static void close_decoder(struct engine *e)
     else
         family_close(&e->family);
     memset(&e->family, 0, sizeof e->family);
-    quantise_release(&e->quantisation);
 }
 
 static void largest_decoder(const struct engine *e, const struct tape **tape, const struct layout **layout)
@@ -115,27 +114,39 @@ static const struct engine_kind *kind_of(const struct model_spec *spec)
                                     : &engine_decoder;
 }
 
-/* Only decoders multiply blocks, and encoders are computed as embed does. */
-static enum plim_status check_weights(const struct engine *e, struct plim_error *err)
+/* Encoders are computed as embed does. */
+static enum plim_status check_type(const struct engine *e, struct plim_error *err)
 {
-    const struct engine_kind *kind = kind_of(&e->spec);
-    if (e->options.dtype_given && kind == &engine_vectors)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: a %s model is computed as its files have it; leave out --dtype", e->model,
-                         model_architecture_name(e->spec.arch));
-    if (e->options.weights == WEIGHTS_AS_IS || kind == &engine_decoder) return PLIM_OK;
+    if (!e->options.dtype_given || kind_of(&e->spec) != &engine_vectors) return PLIM_OK;
     return plim_fail(err, PLIM_UNSUPPORTED,
-                     "%s: a %s model is computed as its files have it; leave out --weights", e->model,
+                     "%s: a %s model is computed in the type of its files; leave out --dtype", e->model,
                      model_architecture_name(e->spec.arch));
+}
+
+void engine_peak(const struct engine *e, struct peak *out)
+{
+    const struct tape *tape = NULL;
+    const struct layout *layout = NULL;
+    e->kind->largest(e, &tape, &layout);
+    peak_of(tape, layout, out);
+}
+
+static void note_refusal(const struct engine *e)
+{
+    struct engine_refusal *r = e->options.refusal;
+    if (!r) return;
+    engine_peak(e, &r->peak);
+    r->needed = *r->peak.tensor ? e->plan.total : 0;
 }
 
 /* A plan, and everything that it needs. */
 static enum plim_status stand_up(struct engine *e, struct plim_error *err)
 {
+    if (e->options.refusal) *e->options.refusal = (struct engine_refusal){.peak = {.cls = ""}};
     enum plim_status status = check_options(&e->options, err);
-    if (status == PLIM_OK) status = check_weights(e, err);
+    if (status == PLIM_OK) status = check_type(e, err);
     if (status == PLIM_OK) status = e->kind->open(e, err);
-    if (status != PLIM_OK) engine_tell(e, ENGINE_FAILED);
+    if (status != PLIM_OK) note_refusal(e), engine_tell(e, ENGINE_FAILED);
     return status;
 }
 
@@ -159,6 +170,7 @@ static void drop_buffers(struct engine *e)
 static void lie_down(struct engine *e)
 {
     e->kind->close(e);
+    quantise_release(&e->quantisation);
     drop_buffers(e);
 }
 
@@ -240,7 +252,8 @@ static enum plim_status check_fit(const struct engine *e, const struct engine_re
     if (!fits(&e->plan, r))
         return plim_fail(
             err, PLIM_NO_FIT,
-            "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; shorten either",
+            "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; shorten "
+            "either, or give the server a larger --max-context or --budget",
             (long long)r->count, (long long)r->tokens, (long long)e->plan.context);
     if (e->plan.window && r->prompt_logprobs)
         return plim_fail(err, PLIM_UNSUPPORTED,

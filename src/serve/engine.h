@@ -31,6 +31,7 @@
 #include "tensor/sample.h"
 #include "tape/op.h"
 #include "tape/pass.h"
+#include "watch/peak.h"
 #include <stdatomic.h>
 
 #define ENGINE_BLOCK    KV_BLOCK /* positions of a block */
@@ -40,6 +41,13 @@ struct engine;
 
 /* The stage that is told when opening has failed, before anything is given back. */
 #define ENGINE_FAILED "failed"
+
+/* Why an engine could not be opened, where memory was refused. */
+struct engine_refusal {
+    int64_t enough;   /* the smallest budget that would do; 0: unknown, or it is the host's that is missing */
+    int64_t needed;   /* bytes of the plan that was refused; 0: there was none */
+    struct peak peak; /* of that plan */
+};
 
 struct engine_options {
     const char *model; /* folder */
@@ -67,6 +75,7 @@ struct engine_options {
     enum offer_rung first_rung; /* offers of the rungs above it have failed */
     /* Folder for streamed parameters where device memory is the process's own; NULL: none are streamed there. */
     const char *scratch;
+    bool stream_last;     /* and only where nothing fits without */
     const char *rung;     /* name of the ladder's rung, static text; NULL: the offer's */
     bool exact;           /* computes in float32 whatever type the weights have */
     enum precision dtype; /* computes in this type, where dtype_given */
@@ -81,6 +90,7 @@ struct engine_options {
         remember; /* sizes that stood before are tried first (serve/plan_cache.h); engine_remember keeps them */
     bool
         plan_only; /* nothing is taken: the engine can tell its plan and be closed. Of the device only facts are looked at */
+    struct engine_refusal *refusal;             /* filled when opening fails; NULL: nobody asks */
     const struct log *log;                      /* NULL: nobody */
     void (*stage)(void *arg, const char *name); /* hears how far opening has come; NULL: nobody */
     void *stage_arg;
@@ -160,6 +170,8 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
  * be tried again. By the stepping thread. */
 enum plim_status engine_reopen(struct engine *e, struct device *device, const struct engine_options *options,
                                struct plim_error *err);
+/* The largest thing in a step of the plan. */
+void engine_peak(const struct engine *e, struct peak *out);
 void engine_close(struct engine *e); /* everything under way is heard as FINISH_CANCELLED */
 
 const struct model_spec *engine_spec(const struct engine *e);

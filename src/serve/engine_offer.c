@@ -284,6 +284,7 @@ static struct offer_wish wish_of(const struct engine *e)
                            .usual_context = CONTEXT_USUAL,
                            .may_code = o->allow_kv8 && !asked_kv,
                            .may_stream = o->stream && (!host || o->scratch),
+                           .stream_last = host && o->stream_last,
                            .window = o->allow_window && !o->window ? WINDOW : 0};
     w.modest = (struct offer){
         .context = CONTEXT_MODEST, .requests = REQUESTS_MODEST, .step = most.step / STEP_MODEST_PART};
@@ -323,6 +324,7 @@ enum plim_status engine_refuse(const struct engine *e, const char *what, const s
     bool on_host = need->device <= line;
     int64_t takes = on_host ? need->host : smallest_line(e, line, need->device, follows),
             has = on_host ? host : line;
+    if (e->options.refusal && !on_host) e->options.refusal->enough = takes;
     bytes_format(need_text, (uint64_t)takes), bytes_format(have_text, (uint64_t)has);
     bytes_format(missing_text, (uint64_t)(takes - has));
     return plim_fail(err, PLIM_NO_FIT,

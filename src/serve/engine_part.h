@@ -44,7 +44,8 @@ struct engine_kind {
     enum plim_status (*step)(struct engine *e, struct plim_error *err);
     /* Between two steps: to the plan for options.budget, with the requests there are. An error: the old one stands. */
     enum plim_status (*move)(struct engine *e, struct plim_error *err);
-    /* The pass that a plan is shown by: the largest, or one over every row. */
+    /* The pass that a plan is shown by: the largest, or one over every row. Where nothing is planned, nothing is set, or an
+     * empty tape. */
     void (*largest)(const struct engine *e, const struct tape **tape, const struct layout **layout);
 };
 extern const struct engine_kind engine_decoder, engine_source, engine_vectors;

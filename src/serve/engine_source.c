@@ -180,7 +180,7 @@ static enum plim_status step_source(struct engine *e, struct plim_error *err)
 static void largest_source(const struct engine *e, const struct tape **tape, const struct layout **layout)
 {
     const struct sources *s = e->own;
-    *tape = &s->runtime.plan.tape, *layout = &s->runtime.plan.layout;
+    if (s) *tape = &s->runtime.plan.tape, *layout = &s->runtime.plan.layout;
 }
 
 const struct engine_kind engine_source = {source_open, source_close, step_source, source_move,

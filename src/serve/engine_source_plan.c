@@ -1,7 +1,7 @@
 /* engine_source_plan.c - an encoder-decoder's plan: the largest offer that fits, committed, and moved to another budget.
  * See engine_source.h and plan/offer.h. */
 #include "serve/engine_source.h"
-#include "runtime/load.h"
+#include "serve/source_weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +39,7 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
     tape_init(out);
     enum plim_status status = model_emit(&p->e->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, p->e->plan.precision, err);
+    if (status == PLIM_OK) quantise_tape(&p->e->quantisation, &p->e->spec, out);
     if (status == PLIM_OK) status = tape_verify(out, err);
     for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = true; /* same seed, same text */
     if (status != PLIM_OK) tape_release(out);
@@ -246,10 +247,14 @@ static enum plim_status make_plan(struct engine *e, struct sources *s, struct pl
 {
     const struct engine_options *o = &e->options;
     enum plim_status status = engine_choose_precision(e, err);
+    if (status == PLIM_OK)
+        status = source_weights_choose(&e->quantisation, e->device, o->weights, e->model, &e->spec,
+                                       e->plan.precision, err);
     if (status != PLIM_OK) return status;
     e->overhead = o->overhead ? (struct overhead){.bytes = o->overhead}
                               : runtime_overhead(e->device->facts.threads, NULL);
-    e->overhead.bytes += engine_caller_bytes(e, engine_line(e, o->budget));
+    e->overhead.bytes += engine_caller_bytes(e, engine_line(e, o->budget)) +
+                         source_weights_bytes(&e->quantisation, &e->spec, e->plan.precision);
     status = choose(e, err);
     if (status == PLIM_OK) status = measure_smallest(e, err);
     if (status != PLIM_OK) return status;
@@ -302,7 +307,8 @@ static enum plim_status start(struct engine *e, struct sources *s, struct plim_e
     if (status == PLIM_OK) engine_tell(e, "inputs_on_device");
     if (status == PLIM_OK) status = start_passes(s, err);
     if (status != PLIM_OK) return status;
-    status = weights_from_directory(&s->runtime.exec, &e->spec, e->model, e->options.log, err);
+    status = source_weights_load(&e->quantisation, &s->runtime.exec, &e->spec, e->plan.precision, e->model,
+                                 e->options.log, err);
     if (status == PLIM_OK) engine_tell(e, "model_on_device");
     return status;
 }

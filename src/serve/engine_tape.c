@@ -38,17 +38,9 @@ enum plim_status engine_choose_weights(struct engine *e, struct plim_error *err)
 {
     struct engine_tape one = {e, {1, 1, 1, 1, 1}, 0};
     struct tape tape;
-    const struct kernel *const *kernels = e->device->kernels; /* NULL: the device is not here */
-    if (kernels && !kernels[OP_LINEAR_Q]) {
-        if (e->options.weights == WEIGHTS_AS_IS) return PLIM_OK;
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "this device has no kernels for %s weights; use the CPU, or as-is",
-                         weights_kind_name(e->options.weights));
-    }
     enum plim_status status = engine_tape_build(&one, 0, &tape, err);
     if (status != PLIM_OK) return status;
-    struct quantise_wish wish = {e->options.weights, e->model, !kernels || kernels[OP_EXPERT_LINEAR_Q]};
-    status = quantise_choose(&e->quantisation, &wish, &e->spec, &tape, err);
+    status = weights_choose(&e->quantisation, e->device, e->options.weights, e->model, &e->spec, &tape, err);
     tape_release(&tape);
     return status;
 }

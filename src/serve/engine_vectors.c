@@ -99,6 +99,7 @@ static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
     struct embed_room room = {.budget = e->options.budget,
                               .limit = engine_line(e, 0),
                               .plan_only = e->options.plan_only,
+                              .weights = e->options.weights,
                               .log = e->options.log};
     if (!v) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was set up");
     enum plim_status status = set_sizes(e, &room.how, err);
@@ -196,7 +197,7 @@ static enum plim_status move_vectors(struct engine *e, struct plim_error *err)
 static void largest_vectors(const struct engine *e, const struct tape **tape, const struct layout **layout)
 {
     const struct vectors *v = e->own;
-    embedder_largest(v->embedder, tape, layout);
+    if (v && v->embedder) embedder_largest(v->embedder, tape, layout);
 }
 
 const struct engine_kind engine_vectors = {open_vectors, close_vectors, step_vectors, move_vectors,

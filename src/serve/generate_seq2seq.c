@@ -11,9 +11,9 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "model/hf.h"
-#include "runtime/load.h"
 #include "runtime/runtime.h"
 #include "serve/beam.h"
+#include "serve/source_weights.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +23,7 @@ struct seq2seq {
     struct runtime runtime; /* its plan is the pass over one token */
     struct forward source;
     struct seq2seq_plan plan;
+    struct quantisation quantisation;
     int64_t beams, source_time;
     void *raw;      /* [beams,V] as the device has them */
     float *logits;  /* [beams,V] */
@@ -47,6 +48,7 @@ static enum plim_status build(const struct seq2seq *s, enum model_head head, str
     tape_init(out);
     enum plim_status status = model_emit(&s->spec, &shape, out, err);
     if (status == PLIM_OK) status = pass_precision(out, s->plan.precision, err);
+    if (status == PLIM_OK) quantise_tape(&s->quantisation, &s->spec, out);
     if (status == PLIM_OK) status = tape_verify(out, err);
     for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = true; /* same seed, same text */
     if (status != PLIM_OK) tape_release(out);
@@ -77,7 +79,8 @@ static int64_t own_bytes(const struct seq2seq *s)
     struct beam_options search = {
         .beams = (int)s->beams, .tokens = s->plan.positions, .eos_count = MODEL_MAX_EOS};
     return sampler_bytes(s->spec.vocab_size) + 2 * s->beams * s->spec.vocab_size * (int64_t)sizeof(float) +
-           s->beams * s->source_time * (int64_t)sizeof(int32_t) + cache_bytes(s) + beam_bytes(&search);
+           s->beams * s->source_time * (int64_t)sizeof(int32_t) + cache_bytes(s) + beam_bytes(&search) +
+           source_weights_bytes(&s->quantisation, &s->spec, s->plan.precision);
 }
 
 static enum plim_status refuse(const struct seq2seq *s, const char *dir, struct plim_error *err)
@@ -112,10 +115,13 @@ static enum plim_status make_plan(struct seq2seq *s, const char *dir, struct dev
     struct forward_family token = {.build = build_token, .arg = s},
                           source = {.build = build_source, .arg = s};
     struct forward_line line = {.budget = room->budget, .overhead = {.bytes = room->overhead}};
+    enum plim_status status = weights_precision(dir, &s->plan.precision, err);
+    if (status == PLIM_OK)
+        status = source_weights_choose(&s->quantisation, device, room->weights, dir, &s->spec,
+                                       s->plan.precision, err);
+    if (status != PLIM_OK) return status;
     if (!room->overhead)
         line.overhead = runtime_overhead(device->facts.threads, NULL), line.overhead.bytes += own_bytes(s);
-    enum plim_status status = weights_precision(dir, &s->plan.precision, err);
-    if (status != PLIM_OK) return status;
     status = runtime_plan_forward(&s->runtime, device, &s->spec, &line, &token, 1, err);
     if (status == PLIM_OK) status = runtime_forward(&s->runtime, &source, 1, 1, &s->source, err);
     sum_up(s);
@@ -159,7 +165,9 @@ enum plim_status seq2seq_open(const char *dir, struct device *device, const stru
     if (status == PLIM_OK) status = take_buffers(s, err);
     if (status == PLIM_OK) status = runtime_commit(&s->runtime, err);
     if (status == PLIM_OK) status = forward_start(&s->runtime, &s->source, err);
-    if (status == PLIM_OK) status = weights_from_directory(&s->runtime.exec, &s->spec, dir, room->log, err);
+    if (status == PLIM_OK)
+        status = source_weights_load(&s->quantisation, &s->runtime.exec, &s->spec, s->plan.precision, dir,
+                                     room->log, err);
     if (status != PLIM_OK) {
         seq2seq_close(s);
         return status;
@@ -173,6 +181,7 @@ void seq2seq_close(struct seq2seq *s)
     if (!s) return;
     forward_close(&s->source);
     runtime_close(&s->runtime);
+    quantise_release(&s->quantisation);
     free(s->logits), free(s->raw), free(s->input), free(s->cache);
     free(s);
 }

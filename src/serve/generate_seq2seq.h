@@ -5,7 +5,7 @@
  *     seq2seq_run(s, &(struct seq2seq_request){.source = ids, .count = n, .tokens = 64, ..}, &result, &err);
  *     seq2seq_close(s);
  *
- * Parameters stay in the type their files have. The arena holds them, keys and values of the source for each layer of the decoder, a
+ * Parameters stay in the type their files have, or are rounded to blocks (model/quantise.h). The arena holds them, keys and values of the source for each layer of the decoder, a
  * cache of exactly the target's positions, and the transients of one pass; it is planned and committed before the weights are read. With
  * several beams rows of all caches are as many as beams, and the answer is handed out when it is certain, at the end. */
 #ifndef PLIM_SERVE_GENERATE_SEQ2SEQ_H
@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "device/device.h"
 #include "model/model.h"
+#include "model/quantise.h"
 #include "tensor/sample.h"
 #include "tape/pass.h"
 #include <stdatomic.h>
@@ -25,8 +26,9 @@ struct seq2seq_room {
     int64_t source, tokens; /* of the longest source and answer, at least 1 each */
     int beams;              /* from 1 to SEQ2SEQ_MAX_BEAMS; 1: tokens are drawn */
     int64_t budget;         /* bytes the process may take; 0: no line */
-    int64_t overhead;       /* host bytes outside the arena; 0: measured now */
-    const struct log *log;  /* hears of unused tensors; NULL: nobody */
+    enum weights_kind weights;
+    int64_t overhead;      /* host bytes outside the arena; 0: measured now */
+    const struct log *log; /* hears of unused tensors; NULL: nobody */
 };
 
 /* The plan that was committed. */

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "device/registry.h"
 #include "mem/os.h"
+#include "watch/holders.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -129,12 +130,20 @@ static int next_rung(const struct ladder *l, enum failure cause)
 
 /* --- a rung made real -------------------------------------------------------------------------------------- */
 
+static void read_memory(struct ladder *l)
+{
+    memory_text(l->device, l->memory);
+    if (!l->device->kernels) return; /* it is not here, and this machine's memory is not its own */
+    watch_read(watch_readers, &(struct watch_source){.root = os_machine_root(), .device = l->device},
+               &l->reading);
+}
+
 /* A failure is told with the memory that was taken when it happened, before anything was given back. */
 static void hear_stage(void *arg, const char *stage)
 {
     struct ladder *l = arg;
     if (!strcmp(stage, ENGINE_FAILED))
-        memory_text(l->device, l->memory);
+        read_memory(l);
     else
         l->stage = stage;
     if (l->options.stage) l->options.stage(l->options.stage_arg, stage);
@@ -159,6 +168,7 @@ static struct engine_options options_of(struct ladder *l, int n)
     o.exact = o.exact || r->exact;
     if (!o.budget && n > 0 && r->helps & MEMORY) o.budget = free_bytes(l->device);
     o.rung = r->fallback ? r->name : NULL, o.stage = hear_stage, o.stage_arg = l;
+    o.refusal = &l->refusal;
     return o;
 }
 
@@ -198,14 +208,31 @@ static enum plim_status open_rung(struct ladder *l, int n, struct engine **e, st
     return status;
 }
 
+/* What was refused, and who holds the memory: "; the largest of it ...; memory is held by ...". */
+static void name_refused(const struct ladder *l, struct strbuf *out)
+{
+    struct holder holders[HOLDERS_MAX];
+    char bytes[BYTES_TEXT];
+    const struct peak *p = &l->refusal.peak;
+    if (l->refusal.needed)
+        strbuf_addf(out, "; the largest of it is %s, %s of class %s", p->tensor,
+                    bytes_format(bytes, (uint64_t)p->bytes), p->cls);
+    int n = holders_of(&l->reading, os_machine_root(), holders);
+    if (n) strbuf_add(out, "; memory is held by ");
+    holders_text(holders, n, out);
+}
+
 static void tell_failure(const struct ladder *l, int rung, enum failure cause, int next, const char *why)
 {
     char now[MEMORY_TEXT];
+    struct strbuf more = STRBUF_INIT;
     bool grave = rungs[next].limited || rungs[next].needs;
+    if (cause == FAILURE_EXHAUSTED) name_refused(l, &more);
     log_say(l->log, grave ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
-            "rung %s: %s after stage %s (%s): %s; next: %s, %s", rungs[rung].name, failure_name(cause),
+            "rung %s: %s after stage %s (%s): %s%s; next: %s, %s", rungs[rung].name, failure_name(cause),
             l->stage ? l->stage : "ready", l->memory[0] ? l->memory : memory_text(l->device, now), why,
-            rungs[next].name, rungs[next].what);
+            strbuf_text(&more), rungs[next].name, rungs[next].what);
+    strbuf_release(&more);
 }
 
 /* The planner has come down by itself: each rung that it passed over is told with the bytes it would take. */
@@ -230,6 +257,7 @@ static enum plim_status come_down(struct ladder *l, enum plim_status status, str
         if (cause == FAILURE_BUFFER && l->rung < OFFER_RUNGS)
             l->rung = OFFER_RUNGS - 1; /* it tried them all */
         int next = next_rung(l, cause);
+        l->refused = l->refused || cause == FAILURE_EXHAUSTED;
         if (next < 0) return status; /* the caller tells the error itself */
         tell_failure(l, l->rung, cause, next, err->text);
         status = open_rung(l, next, e, err);
@@ -242,16 +270,78 @@ static enum plim_status come_down(struct ladder *l, enum plim_status status, str
     return PLIM_OK;
 }
 
+/* --- what is remembered ------------------------------------------------------------------------------------ */
+
+/* Beyond this part more, free memory is another situation. */
+enum { MORE_PART = 16 };
+
+static int rung_named(const char *name)
+{
+    int n = 0;
+    while (n < RUNGS && strcmp(rungs[n].name, name)) n++;
+    return n;
+}
+
+/* The rung to begin on: the first, or the one that stood where memory was refused above it. */
+static int recall(struct ladder *l, const struct plan_key *key)
+{
+    struct kept_rung kept;
+    struct strbuf file = STRBUF_INIT;
+    bool damaged;
+    int n = rung_cache_load(key, &kept, &file, &damaged) ? rung_named(kept.name) : 0;
+    bool more = l->free > kept.free + kept.free / MORE_PART;
+    if (damaged || n == RUNGS)
+        log_warn(l->log, "%s is damaged and ignored: it begins on rung %s", strbuf_text(&file),
+                 rungs[0].name);
+    if (n == RUNGS || more || !applies(l, n)) n = 0;
+    if (n > 0)
+        log_info(l->log,
+                 "begins on rung %s: memory was refused above it at an earlier start; without %s it would "
+                 "try again",
+                 rungs[n].name, strbuf_text(&file));
+    l->recalled = n > 0;
+    strbuf_release(&file);
+    return n;
+}
+
+/* For the device asked for, which is open. */
+static int begin_on(struct ladder *l)
+{
+    struct plan_key key;
+    l->free = free_bytes(l->device);
+    if (!l->options.remember) return 0;
+    plan_key_make(&key, l->options.model, l->device, &l->options);
+    int n = recall(l, &key);
+    l->key = key;
+    return n;
+}
+
+void ladder_remember(const struct ladder *l)
+{
+    struct kept_rung kept = {.free = l->free};
+    if (!l->key.text.len) return;
+    snprintf(kept.name, sizeof kept.name, "%s", rungs[l->rung].name);
+    if (l->refused)
+        rung_cache_save(&l->key, &kept);
+    else if (!l->recalled)
+        rung_cache_forget(&l->key);
+}
+
 enum plim_status ladder_open(struct ladder *l, struct engine **out, struct plim_error *err)
 {
-    *out = NULL;
-    return come_down(l, open_rung(l, 0, out, err), out, err);
+    struct device *none;
+    *out = NULL, l->rung = 0, l->stage = "tokenizer_loaded";
+    enum plim_status status = change_device(l, &rungs[0], &none, err);
+    if (status == PLIM_OK) status = open_rung(l, begin_on(l), out, err);
+    return come_down(l, status, out, err);
 }
 
 enum plim_status ladder_down(struct ladder *l, struct engine *e, enum plim_status status,
                              struct plim_error *err)
 {
-    l->memory[0] = 0;
+    read_memory(l);
+    l->refusal = (struct engine_refusal){.needed = engine_plan(e)->total};
+    engine_peak(e, &l->refusal.peak);
     return come_down(l, status, &e, err);
 }
 
@@ -259,4 +349,5 @@ void ladder_close(struct ladder *l)
 {
     if (l->device) l->device->ops->close(l->device);
     l->device = NULL;
+    plan_key_release(&l->key);
 }

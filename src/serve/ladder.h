@@ -11,6 +11,9 @@
  * Which rung is next depends on what failed: less memory does not help a device that is lost. Rungs that compute other
  * numbers than were asked for are used only where `allowed` has them.
  *
+ * A rung that was refused memory is remembered (options.remember): the next start with the same model, device and options
+ * begins below it, as long as the device has no more free memory than it had then.
+ *
  * Invariants
  *  1. Rungs are tried in the order of the table, each at most once: coming down ends.
  *  2. An error that no rung helps against (a damaged file, an unknown model) is returned at once, as it came.
@@ -20,6 +23,8 @@
 #define PLIM_SERVE_LADDER_H
 
 #include "serve/engine.h"
+#include "serve/plan_cache.h"
+#include "watch/readers.h"
 
 /* What failed, as people who run servers call it. */
 enum failure {
@@ -63,16 +68,25 @@ struct ladder {
     void *arg;
     const struct log *log;
     /* The ladder's own. */
-    struct device *device;    /* open, or NULL */
-    const char *stage;        /* how far the start has come; the caller sets it to NULL when it serves */
-    int rung;                 /* the one in use, or the last one tried */
-    char memory[MEMORY_TEXT]; /* taken when the last rung failed; "": unknown */
+    struct device *device; /* open, or NULL */
+    const char *stage;     /* how far the start has come; the caller sets it to NULL when it serves */
+    int rung;              /* the one in use, or the last one tried */
+    /* Read when the last rung failed, before anything was given back. */
+    char memory[MEMORY_TEXT]; /* "": unknown */
+    struct watch_reading reading;
+    struct engine_refusal refusal;
+    int64_t free;        /* bytes that the device asked for had for us when it was opened */
+    struct plan_key key; /* of what is remembered; empty: nothing is */
+    bool refused;        /* a rung was refused memory that its plan had counted on */
+    bool recalled;       /* it began on a rung of an earlier start */
 };
 
 enum plim_status ladder_open(struct ladder *l, struct engine **out, struct plim_error *err);
 /* After a step that failed with `status`; err has its text and, on a failure, keeps it or gets the last rung's. Nobody else steps. */
 enum plim_status ladder_down(struct ladder *l, struct engine *e, enum plim_status status,
                              struct plim_error *err);
+/* The rung stands: the next start begins on it where those above were refused memory, and on the first one otherwise. */
+void ladder_remember(const struct ladder *l);
 void ladder_close(struct ladder *l); /* the device; after engine_close */
 
 #endif

@@ -5,9 +5,11 @@
 #include "base/json.h"
 
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* --- the key ----------------------------------------------------------------------------------------------- */
 
@@ -50,17 +52,19 @@ void plan_key_make(struct plan_key *key, const char *model, const struct device 
                 (int)o->kv_type, (int)o->weights, (long long)o->overhead, (long long)o->beside,
                 (long long)o->window, (int)o->first_rung, o->allow_kv8, o->allow_window, o->stream, o->exact,
                 o->mixed);
-    strbuf_addf(&key->text, "dtype %d;", o->dtype_given ? (int)o->dtype : -1);
+    strbuf_addf(&key->text, "dtype %d, scratch %d%d;", o->dtype_given ? (int)o->dtype : -1,
+                o->scratch != NULL, o->stream_last);
     add_model(&key->text, model);
 }
 
 void plan_key_release(struct plan_key *key) { strbuf_release(&key->text); }
 
 /* Both stay empty when there is no place for a cache. */
-static void name_file(const struct plan_key *key, struct strbuf *folder, struct strbuf *path)
+static void name_file(const struct plan_key *key, const char *kind, struct strbuf *folder,
+                      struct strbuf *path)
 {
     if (key->text.failed || !context_cache(key->context, folder)) return;
-    strbuf_addf(path, "%s/serve-%016llx.json", strbuf_text(folder),
+    strbuf_addf(path, "%s/%s-%016llx.json", strbuf_text(folder), kind,
                 (unsigned long long)hash_text(strbuf_text(&key->text)));
 }
 
@@ -85,7 +89,7 @@ bool plan_cache_load(const struct plan_key *key, struct kept_plan *out)
     struct doc *doc = NULL;
     bool good = false;
     *out = (struct kept_plan){0};
-    name_file(key, &folder, &path);
+    name_file(key, "serve", &folder, &path);
     if (path.len && json_load(strbuf_text(&path), &doc, NULL) == PLIM_OK) {
         good = !strcmp(node_string(node_get(&doc->root, "key"), ""), strbuf_text(&key->text));
         for (int i = 0; i < NUMBERS; i++) {
@@ -100,11 +104,23 @@ bool plan_cache_load(const struct plan_key *key, struct kept_plan *out)
     return good;
 }
 
+/* Replaces the file of that kind; the object in `text` is whole. */
+static void save(const struct plan_key *key, const char *kind, struct strbuf *text)
+{
+    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
+    name_file(key, kind, &folder, &path);
+    strbuf_addc(text, '\n');
+    if (path.len && !text->failed && file_make_dirs(strbuf_text(&folder), NULL) == PLIM_OK)
+        file_write_atomic(strbuf_text(&path), text->data, text->len, NULL);
+    strbuf_release(&folder);
+    strbuf_release(&path);
+    strbuf_release(text);
+}
+
 void plan_cache_save(const struct plan_key *key, const struct kept_plan *plan)
 {
-    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT, text = STRBUF_INIT;
+    struct strbuf text = STRBUF_INIT;
     struct json_writer w;
-    name_file(key, &folder, &path);
     json_writer_init(&w, &text, 2);
     json_begin_object(&w, NULL);
     json_str(&w, "key", strbuf_text(&key->text));
@@ -112,10 +128,52 @@ void plan_cache_save(const struct plan_key *key, const struct kept_plan *plan)
         json_int(&w, numbers[i].name,
                  *(const int64_t *)(const void *)((const char *)plan + numbers[i].offset));
     json_end_object(&w);
-    strbuf_addc(&text, '\n');
-    if (path.len && !text.failed && file_make_dirs(strbuf_text(&folder), NULL) == PLIM_OK)
-        file_write_atomic(strbuf_text(&path), text.data, text.len, NULL);
+    save(key, "serve", &text);
+}
+
+/* --- rungs ------------------------------------------------------------------------------------------------- */
+
+static bool read_rung(const struct doc *doc, const struct plan_key *key, struct kept_rung *out)
+{
+    const char *name = node_string(node_get(&doc->root, "rung"), "");
+    snprintf(out->name, sizeof out->name, "%s", name);
+    return !strcmp(node_string(node_get(&doc->root, "key"), ""), strbuf_text(&key->text)) &&
+           !strcmp(out->name, name) && node_is_whole(node_get(&doc->root, "free"), &out->free);
+}
+
+bool rung_cache_load(const struct plan_key *key, struct kept_rung *out, struct strbuf *file, bool *damaged)
+{
+    struct strbuf folder = STRBUF_INIT;
+    struct doc *doc = NULL;
+    *out = (struct kept_rung){0};
+    name_file(key, "rung", &folder, file);
+    strbuf_release(&folder);
+    *damaged = false;
+    if (!file->len || !file_exists(strbuf_text(file))) return false;
+    bool good = json_load(strbuf_text(file), &doc, NULL) == PLIM_OK && read_rung(doc, key, out);
+    doc_free(doc);
+    *damaged = !good;
+    return good;
+}
+
+void rung_cache_save(const struct plan_key *key, const struct kept_rung *rung)
+{
+    struct strbuf text = STRBUF_INIT;
+    struct json_writer w;
+    json_writer_init(&w, &text, 2);
+    json_begin_object(&w, NULL);
+    json_str(&w, "key", strbuf_text(&key->text));
+    json_str(&w, "rung", rung->name);
+    json_int(&w, "free", rung->free);
+    json_end_object(&w);
+    save(key, "rung", &text);
+}
+
+void rung_cache_forget(const struct plan_key *key)
+{
+    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
+    name_file(key, "rung", &folder, &path);
+    if (path.len) unlink(strbuf_text(&path));
     strbuf_release(&folder);
     strbuf_release(&path);
-    strbuf_release(&text);
 }

@@ -62,8 +62,8 @@ static void bytes_part(const struct engine_plan *p, const struct device_facts *f
     if (!own) line(out, "connections, requests", server + p->requests, "at most");
     line(out, "total", p->total, p->budget ? "" : "no --budget: may use the whole device");
     if (p->streamed)
-        strbuf_addf(out, "  %s of parameters live on the host and come for each step\n",
-                    bytes_format(below, (uint64_t)p->streamed));
+        strbuf_addf(out, "  %s of parameters live %s and come for each step\n",
+                    bytes_format(below, (uint64_t)p->streamed), own ? "on the host" : "on disk");
 }
 
 /* Encoders and encoder-decoders have rows instead of blocks. */

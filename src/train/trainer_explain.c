@@ -44,6 +44,8 @@ void trainer_explain(struct trainer *t, const struct plim_error *err)
                               .error = err->text,
                               .stage = t->stage,
                               .step = t->step,
+                              .budget = t->stage == STAGE_REPLAN ? t->wanted : request.budget,
+                              .budget_given = t->job->budget_given,
                               .job = t->job,
                               .request = &request,
                               .plan = t->stage == STAGE_REPLAN ? NULL : &t->runtime.plan,

@@ -11,45 +11,9 @@
 /* Scratch or scores of attention count as the reason from this part of the arena on. */
 #define MUCH 0.25
 
-/* --- the largest thing at the peak --------------------------------------------------------------------------------- */
-
-static bool alive(const struct layout *layout, int id, int op)
-{
-    return layout->life[id].first <= op && op <= layout->life[id].last;
-}
+/* --- causes -------------------------------------------------------------------------------------------------------- */
 
 static bool has_plan(const struct plan *plan) { return plan && plan->tape.nops > 0 && plan->layout.life; }
-
-static int largest_at_peak(const struct plan *plan)
-{
-    const struct tape *tape = &plan->tape;
-    int best = -1;
-    for (int i = 0; i < tape->ntensors; i++) {
-        const struct tensor *x = &tape->tensors[i];
-        bool counts =
-            x->view_of < 0 && x->tier == TIER_DEVICE && alive(&plan->layout, i, plan->layout.peak_op);
-        if (counts && (best < 0 || tensor_bytes(x) > tensor_bytes(&tape->tensors[best]))) best = i;
-    }
-    return best;
-}
-
-static void name_largest(const struct plan *plan, struct explanation *why)
-{
-    if (!has_plan(plan)) return;
-    int id = largest_at_peak(plan), peak = plan->layout.peak_op;
-    int64_t work = plan->layout.work_bytes ? plan->layout.work_bytes[peak] : 0;
-    snprintf(why->op, sizeof why->op, "%s", op_name(plan->tape.ops[peak].kind));
-    if (id >= 0) {
-        tape_tensor_name(&plan->tape, id, why->tensor, sizeof why->tensor);
-        why->cls = tensor_class_name(plan->tape.tensors[id].cls);
-        why->tensor_bytes = tensor_bytes(&plan->tape.tensors[id]);
-    }
-    if (work <= why->tensor_bytes) return;
-    snprintf(why->tensor, sizeof why->tensor, "scratch of %s", why->op);
-    why->cls = tensor_class_name(CLASS_WORK), why->tensor_bytes = work;
-}
-
-/* --- causes -------------------------------------------------------------------------------------------------------- */
 
 static bool is_evaluation(const struct explanation *why) { return why->refusal.stage == STAGE_EVALUATION; }
 
@@ -66,7 +30,7 @@ static bool is_leak(const struct explanation *why)
 static bool is_others(const struct explanation *why)
 {
     const struct refusal *r = &why->refusal;
-    bool from_machine = r->status == PLIM_NO_MEMORY || !r->job->budget_given;
+    bool from_machine = r->status == PLIM_NO_MEMORY || !r->budget_given;
     return from_machine && why->total > 0 && why->needed <= why->total && why->needed > why->available;
 }
 
@@ -81,10 +45,10 @@ static bool is_attention(const struct explanation *why)
     if (attends && plan->layout.work_bytes &&
         (double)plan->layout.work_bytes[plan->layout.peak_op] >= MUCH * (double)arena)
         return true;
-    int id = largest_at_peak(plan), times = 0;
+    int id = peak_tensor(&plan->tape, &plan->layout), times = 0;
     for (int k = 0; id >= 0 && k < plan->tape.tensors[id].ndim; k++)
         times += plan->tape.tensors[id].dim[k] == time;
-    return times >= 2 && (double)why->tensor_bytes >= MUCH * (double)arena;
+    return times >= 2 && (double)why->peak.bytes >= MUCH * (double)arena;
 }
 
 static bool is_model(const struct explanation *why)
@@ -187,7 +151,7 @@ static void look_at(struct explanation *why, struct plan *plan)
 {
     why->refusal.plan = plan;
     why->needed = plan->total, why->arena = plan->layout.arena_bytes;
-    name_largest(plan, why);
+    peak_of(&plan->tape, &plan->layout, &why->peak);
     while (!causes[why->cause].holds(why)) why->cause++;
     why->refusal.plan = NULL;
     tape_release(&plan->tape);
@@ -196,7 +160,7 @@ static void look_at(struct explanation *why, struct plan *plan)
 
 void explain(const struct refusal *refusal, struct explanation *out)
 {
-    *out = (struct explanation){.refusal = *refusal, .cls = ""};
+    *out = (struct explanation){.refusal = *refusal, .peak = {.cls = ""}};
     read_memory(refusal->reading, refusal->request->facts, out);
     if (refusal->plan) look_at(out, refusal->plan);
     struct plan_request request = affordable(out);
@@ -208,4 +172,13 @@ void explain(const struct refusal *refusal, struct explanation *out)
     out->nholders = holders_of(refusal->reading, os_machine_root(), out->holders);
     find_remedies(out, &request, &found, status);
     plan_release(&found);
+}
+
+void explain_plan(const struct refusal *refusal, const struct device_facts *facts, const struct peak *peak,
+                  int64_t needed, struct explanation *out)
+{
+    *out = (struct explanation){.refusal = *refusal, .peak = *peak, .needed = needed};
+    read_memory(refusal->reading, facts, out);
+    out->cause = is_others(out) ? CAUSE_OTHERS : CAUSE_MODEL;
+    out->nholders = holders_of(refusal->reading, os_machine_root(), out->holders);
 }

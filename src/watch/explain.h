@@ -7,6 +7,8 @@
  *     explain(&refusal, &why);
  *     explanation_text(&why, &out);
  *
+ * A server has no job: serve/ladder_explain.h adds the remedies to what explain_plan says.
+ *
  * Causes are those people meet (docs/watching.md): the model is too large; something leaks, or the arena is fragmented; an
  * evaluation is larger than a step; attention over long rows; other processes. Each is a predicate, and the first that holds
  * is named. Every remedy is a plan that was found (report/savings.h). Planning takes memory of its own: a run that explains
@@ -18,6 +20,7 @@
 #include "report/savings.h"
 #include "watch/holders.h"
 #include "watch/leak.h"
+#include "watch/peak.h"
 
 enum refusal_stage { STAGE_PLAN, STAGE_COMMIT, STAGE_REPLAN, STAGE_STEP, STAGE_EVALUATION, STAGES };
 
@@ -28,8 +31,10 @@ struct refusal {
     const char *error; /* the line that ends the run */
     enum refusal_stage stage;
     int64_t step;
-    struct job *job;
-    const struct plan_request *request; /* budget: the line that was missed */
+    int64_t budget; /* the line that was missed */
+    bool budget_given;
+    struct job *job; /* NULL: a server's */
+    const struct plan_request *request;
     struct plan *
         plan; /* what could not be had, or the smallest there is; explain releases it; NULL: it is looked for */
     int64_t arena; /* STAGE_EVALUATION: bytes of an arena that would do; 0: unknown */
@@ -40,9 +45,7 @@ struct refusal {
 struct explanation {
     struct refusal refusal;
     enum refusal_cause cause;
-    char tensor[96], op[48]; /* the largest at the plan's peak, and what runs there; empty: unknown */
-    const char *cls;         /* its class, "work" for an op's scratch */
-    int64_t tensor_bytes;
+    struct peak peak;
     int64_t needed, arena;    /* of the plan, in all and of its arena */
     int64_t total, available; /* of the memory it lies in, ours included in available; 0: unknown */
     struct holder holders[HOLDERS_MAX];
@@ -52,6 +55,10 @@ struct explanation {
 };
 
 void explain(const struct refusal *refusal, struct explanation *out);
+
+/* Everything but remedies, for a refusal without a job, of a plan that takes `needed` bytes in the memory of `facts`. */
+void explain_plan(const struct refusal *refusal, const struct device_facts *facts, const struct peak *peak,
+                  int64_t needed, struct explanation *out);
 
 const char *refusal_cause_name(enum refusal_cause cause);
 const char *refusal_stage_name(enum refusal_stage stage);

@@ -11,6 +11,13 @@ static const char *const cause_words[CAUSES] = {
     [CAUSE_MODEL] = "weights, state and activations do not fit",
 };
 
+static const char *words_of(const struct explanation *why)
+{
+    if (why->refusal.job) return cause_words[why->cause];
+    return why->cause == CAUSE_OTHERS ? "the server would fit if others did not hold the memory"
+                                      : "weights, a request's cache and a step do not fit";
+}
+
 static void put_remedies(const struct explanation *why, struct strbuf *out)
 {
     char keys[256], bytes[BYTES_TEXT], seconds[DURATION_TEXT];
@@ -18,9 +25,10 @@ static void put_remedies(const struct explanation *why, struct strbuf *out)
                                     : "  nothing was found that would help\n");
     for (int i = 0; i < why->nremedies; i++) {
         const struct remedy *r = &why->remedies[i];
-        strbuf_addf(out, "    %s: %s, %s a step; %s\n", remedy_text(r, keys, sizeof keys),
-                    bytes_format(bytes, (uint64_t)r->total), report_duration(seconds, r->step_seconds),
-                    r->cost);
+        strbuf_addf(out, "    %s: %s", remedy_text(r, keys, sizeof keys),
+                    bytes_format(bytes, (uint64_t)r->total));
+        if (r->step_seconds > 0) strbuf_addf(out, ", %s a step", report_duration(seconds, r->step_seconds));
+        strbuf_addf(out, "; %s\n", r->cost);
     }
 }
 
@@ -29,16 +37,16 @@ void explanation_text(const struct explanation *why, struct strbuf *out)
     const struct refusal *r = &why->refusal;
     char needed[BYTES_TEXT], line[BYTES_TEXT], bytes[BYTES_TEXT], total[BYTES_TEXT];
     strbuf_addf(out, "memory was refused in %s after step %lld: %s (%s)\n", refusal_stage_name(r->stage),
-                (long long)r->step, refusal_cause_name(why->cause), cause_words[why->cause]);
+                (long long)r->step, refusal_cause_name(why->cause), words_of(why));
     strbuf_addf(out, "  needed %s of a line of %s", bytes_format(needed, (uint64_t)why->needed),
-                bytes_format(line, (uint64_t)r->request->budget));
+                bytes_format(line, (uint64_t)r->budget));
     if (why->total)
         strbuf_addf(out, "; of the machine's %s this process may have %s",
                     bytes_format(total, (uint64_t)why->total), bytes_format(bytes, (uint64_t)why->available));
     strbuf_addc(out, '\n');
-    if (*why->tensor)
-        strbuf_addf(out, "  the largest thing at the peak, in %s: %s, %s of class %s\n", why->op, why->tensor,
-                    bytes_format(bytes, (uint64_t)why->tensor_bytes), why->cls);
+    if (*why->peak.tensor)
+        strbuf_addf(out, "  the largest thing at the peak, in %s: %s, %s of class %s\n", why->peak.op,
+                    why->peak.tensor, bytes_format(bytes, (uint64_t)why->peak.bytes), why->peak.cls);
     if (r->leak && r->leak->found) strbuf_add(out, "  "), leak_text(r->leak, out), strbuf_addc(out, '\n');
     if (why->nholders) {
         strbuf_add(out, "  memory is held by ");
@@ -71,13 +79,13 @@ void explanation_json(const struct explanation *why, struct json_writer *w)
     json_str(w, "stage", refusal_stage_name(r->stage));
     json_str(w, "error", r->error);
     json_int(w, "needed", why->needed);
-    json_int(w, "budget", r->request->budget);
+    json_int(w, "budget", r->budget);
     json_int(w, "machine_total", why->total);
     json_int(w, "machine_available", why->available);
-    json_str(w, "tensor", why->tensor);
-    json_str(w, "class", why->cls);
-    json_int(w, "tensor_bytes", why->tensor_bytes);
-    json_str(w, "op", why->op);
+    json_str(w, "tensor", why->peak.tensor);
+    json_str(w, "class", why->peak.cls);
+    json_int(w, "tensor_bytes", why->peak.bytes);
+    json_str(w, "op", why->peak.op);
     if (r->leak && r->leak->found) json_str(w, "leak", leak_part_name(r->leak->who));
     holders_json(why->holders, why->nholders, w, "holders");
     remedies_json(why, w);

@@ -132,9 +132,10 @@ void monitor_sample(struct monitor *m)
     find_trend(m, &next);
     watch_leak(m, &own, &next);
     pthread_mutex_lock(&m->lock);
-    next.gives_way = m->own.gives_way;
+    next.gives_way = m->own.gives_way, next.serves = m->own.serves;
     m->state = next;
     pthread_mutex_unlock(&m->lock);
+    if (m->options.hear) m->options.hear(m->options.arg, &next);
 }
 
 /* --- the thread ------------------------------------------------------------------------------------------------ */
@@ -208,7 +209,7 @@ void monitor_tell(struct monitor *m, const struct monitor_own *own)
 {
     pthread_mutex_lock(&m->lock);
     m->own = *own;
-    m->state.gives_way = own->gives_way;
+    m->state.gives_way = own->gives_way, m->state.serves = own->serves;
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -225,18 +226,23 @@ static const struct {
     enum strain strain;
     enum memory_status from; /* at this status and above */
     const char *text;
-    bool gives_way; /* it advises what a job that gives way has */
+    bool gives_way;     /* it advises what a job that gives way has */
+    const char *server; /* to one that serves; NULL: as text, "": nothing */
 } advice[] = {
     {STRAIN_OTHERS, MEMORY_WARNING, "other processes take the memory: end or move one, or lower budget"},
     {STRAIN_OTHERS, MEMORY_CRITICAL,
-     "training.dynamic_batching.enabled: true lets the run give way by itself", .gives_way = true},
+     "training.dynamic_batching.enabled: true lets the run give way by itself", .gives_way = true,
+     .server = ""},
     {STRAIN_LIMIT, MEMORY_WARNING,
      "the limit was lowered: raise it again, or lower budget to what it leaves"},
     {STRAIN_OURS, MEMORY_WARNING,
-     "this job fills the memory: lower budget or training.memory.target_utilization"},
+     "this job fills the memory: lower budget or training.memory.target_utilization",
+     .server = "this server fills the memory: lower its budget"},
     {STRAIN_BUDGET, MEMORY_WARNING,
      "the process is above its budget: something outside the plan grows; see "
-     "plimsoll ctl RUN snapshot"},
+     "plimsoll ctl RUN snapshot",
+     .server = "the process is above its budget: something outside the plan grows; see plimsoll ctl SOCKET "
+               "snapshot FILE"},
     {STRAIN_STALL, MEMORY_WARNING,
      "tasks wait for memory: the system is swapping or dropping pages it needs"},
 };
@@ -244,9 +250,10 @@ static const struct {
 int monitor_recommend(const struct monitor_state *s, const char **out, int most)
 {
     int n = 0;
-    for (size_t i = 0; i < sizeof advice / sizeof *advice && n < most; i++)
-        if (advice[i].strain == s->strain && s->status >= advice[i].from &&
-            !(advice[i].gives_way && s->gives_way))
-            out[n++] = advice[i].text;
+    for (size_t i = 0; i < sizeof advice / sizeof *advice && n < most; i++) {
+        const char *text = s->serves && advice[i].server ? advice[i].server : advice[i].text;
+        bool holds = advice[i].strain == s->strain && s->status >= advice[i].from;
+        if (holds && *text && !(advice[i].gives_way && s->gives_way)) out[n++] = text;
+    }
     return n;
 }

@@ -41,6 +41,7 @@ const char *strain_name(enum strain strain);
 struct monitor_own {
     int64_t step, budget; /* budget 0: none */
     bool gives_way;       /* the job plans anew by itself where others want its memory */
+    bool serves;          /* it is a server: advice is for one */
     int64_t loader_held;  /* heap that grew while the loader worked and was not given back */
     int64_t planned;      /* of the process outside the arena: up to there nothing has grown */
     int64_t allowed;      /* growth beyond it that is no leak; 0: leaks are not looked for */
@@ -57,7 +58,7 @@ struct monitor_state {
     enum strain strain;
     double trend; /* bytes/s of the first gauge, over the last samples */
     struct leak leak;
-    bool gives_way; /* as monitor_own says */
+    bool gives_way, serves; /* as monitor_own says */
 };
 
 struct monitor_options {
@@ -65,6 +66,9 @@ struct monitor_options {
     struct watch_source source;
     struct profile thresholds;
     double interval; /* seconds; 0: no thread, samples are the caller's (monitor_sample) */
+    /* Hears each sample on the thread that took it; NULL: nobody. */
+    void (*hear)(void *arg, const struct monitor_state *state);
+    void *arg;
 };
 
 struct monitor;

@@ -15,6 +15,7 @@ import tempfile
 import time
 
 import llama_folder
+import machine
 import plim
 from plim import ok
 import server
@@ -30,9 +31,13 @@ class Env:
     """Variables of the environment for a while."""
 
     def __init__(self, **values): self.values = values
-    def __enter__(self): os.environ.update(self.values)
+    def __enter__(self):
+        self.before = {k: os.environ.get(k) for k in self.values}
+        os.environ.update(self.values)
     def __exit__(self, *_):
-        for k in self.values: del os.environ[k]
+        for k, v in self.before.items():
+            if v is None: del os.environ[k]
+            else: os.environ[k] = v
 
 
 def serve(model, *flags, card="absent=1", fault="", device="auto"):
@@ -48,7 +53,7 @@ def text(s, **more):
 def start(model, wanted, rung, words, *flags, **how):
     """A server that must stand on this rung, say these words and give the usual text (None: another one will do)."""
     what = f"{flags} {how}"
-    with serve(model, *flags, **how) as s:
+    with tempfile.TemporaryDirectory() as cache, Env(XDG_CACHE_HOME=cache), serve(model, *flags, **how) as s:  # nothing is remembered
         hold = json.loads(s.get("/hold")[1])
         got = text(s)
         log = s.log()
@@ -67,6 +72,36 @@ def faults_at_start(model, wanted):
     start(model, wanted, "cpu", ["rung full: compile", "next: cpu,", "performance will be limited"], card="x=1", fault="compile:2")
     start(model, wanted, "cpu", ["rung full: RESOURCE_EXHAUSTED", "rung fewer: RESOURCE_EXHAUSTED", "rung streamed: RESOURCE_EXHAUSTED", "rung cpu: on the CPU"], card="full=1")
     start(model, wanted, "cpu", ["rung full: device lost after stage compilation_complete", "rung cpu"], card="lost=1")
+
+
+def remembered(model, folder):
+    """A rung that was refused memory is not tried again by the next start, while the rest is as it was."""
+    box = machine.Machine(4 << 30, 1 << 30)
+    def begin(*flags, **how):
+        with serve(model, "--max-context", 64, *flags, **how) as s:
+            rung, log = json.loads(s.get("/hold")[1])["rung"], s.log()
+            s.stop()
+        return rung, log
+    with Env(XDG_CACHE_HOME=f"{folder}/rungs", PLIMSOLL_MACHINE=box.root):
+        files = lambda: [os.path.join(d, n) for d, _, names in os.walk(f"{folder}/rungs") for n in names if n.startswith("rung-")]
+        rung, log = begin()
+        ok(rung == "full" and not files() and "begins on" not in log, "nothing is refused, nothing is remembered")
+        rung, log = begin(fault="alloc:1")
+        ok(rung == "fewer" and len(files()) == 1, f"refused memory: rung {rung}, kept {files()}")
+        rung, log = begin()
+        ok(rung == "fewer" and log.count("begins on rung fewer") == 1 and files()[0] in log and "rung full:" not in log, f"the next start begins there: {rung} {log.splitlines()[3:6]}")
+        plan = subprocess.run([CARD, "plan", "--serve", model, "--json", "--device", "auto", "--max-context", "64"], capture_output=True, text=True, env=dict(os.environ, FAKE_CARD="absent=1"))
+        ok(json.loads(plan.stdout)["rung"] == "fewer", f"and plan --serve says so {plan.stderr}")
+        ok(begin("--budget", "200MiB")[0] == "full", "another budget is another case")
+        with open(files()[0], "w") as f: f.write("{")
+        rung, log = begin()
+        ok(rung == "full" and "is damaged and ignored" in log and not files(), f"a damaged file is told of and goes: {rung}")
+        begin(fault="alloc:1")
+        box.others = 0
+        box.write()
+        rung, log = begin()
+        ok(rung == "full" and "begins on" not in log and not files(), f"with more free memory it begins above again: {rung}")
+    box.close()
 
 
 def rung_at(model, budget, *flags):
@@ -103,6 +138,32 @@ def exit_codes(model):
                            (2, "device lost", run("--device", "cuda", FAKE_CARD="lost=1")),
                            (2, "compile", run("--device", "cuda", PLIMSOLL_FAULT="compile:1"))):
         ok(r.returncode == code and words in r.stderr and r.stderr.count("\nplimsoll: ") == 1, f"no rung is left: exit {r.returncode}, {r.stderr.splitlines()[-2:]}")
+
+
+def explained(model, folder):
+    """Refused memory is explained as a run's: the tensor, who holds the memory, and options that were planned and really help."""
+    large = server.blank_model(f"{folder}/blank")
+    flags = ("--device", "cpu", "--budget", "40MiB", "--scratch", "none", "--max-context", "1024", "--parallel", "4", "--allow-degraded", "none")
+    r = plim.run("serve", large, "--port", "0", "-q", *flags)
+    lines = r.stderr.splitlines()
+    ok(r.returncode == 3 and "memory was refused in planning" in r.stderr and "model too large" in r.stderr and lines[-1].startswith("plimsoll: "), f"a budget that is too small: {lines[-1]}")
+    ok("the largest thing at the peak, in " in r.stderr and "memory is held by " in r.stderr and "this process " in r.stderr, f"tensor and holders: {lines[2:5]}")
+    found = re.findall(r"^    (--\S+) (\S+): (\S+ \S+?)[,;]", r.stderr, re.M)
+    helps = [plim.run("plan", "--serve", large, *flags, option, folder if value == "DIR" else value).returncode == 0 for option, value, _ in found]
+    ok({"--budget", "--weights"} <= {f[0] for f in found} and all(helps), f"what would help does: {found} {helps}")
+    said = plim.run("plan", "--serve", large, *flags)
+    ok(said.returncode == 3 and "what would help" in said.stderr and not said.stdout, "plan --serve says it, too")
+    card = lambda *more, **env: subprocess.run([CARD, "serve", model, "--port", "0", *more], capture_output=True, text=True, timeout=60, env=dict(os.environ, **env))
+    r = card("--device", "cuda", FAKE_CARD="full=1")
+    ok(r.returncode == 4 and "memory was refused in committing" in r.stderr and re.search(r"rung full: .*largest of it is kv.pool, .* of class kv; memory is held by .*this process", r.stderr),
+       f"each rung that is refused names what and who: {r.stderr.splitlines()[-3:]}")
+    bad = server.blank_model(f"{folder}/nan")
+    with open(f"{bad}/model.safetensors", "r+b") as f:
+        f.seek(-4, 2)
+        f.write(b"\0\0\xc0\x7f")
+    r = plim.run("serve", bad, "--port", "0", "--device", "cpu", "--budget", "200MiB")
+    host = re.search(r"error: failed before stage model_on_device; host ([\d.]+) MiB", r.stderr)
+    ok(r.returncode == 2 and host and float(host[1]) > 100, f"memory is that of the failure: {host and host[0]}")
 
 
 def lost_while_serving(model):
@@ -176,8 +237,10 @@ def main():
         model = llama_folder.make(f"{folder}/m")
         with serve(model) as s: wanted = text(s)
         faults_at_start(model, wanted)
+        remembered(model, folder)
         budgets(model, wanted)
         exit_codes(model)
+        explained(model, folder)
         lost_while_serving(model)
         stages(model)
         killed(folder)

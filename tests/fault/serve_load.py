@@ -29,20 +29,25 @@ def load(model, weights):
 
 
 def streamed(model, folder):
-    """Half of the parameters do not fit: they are read from disk for each step, and the text is the same."""
+    """Half of the parameters do not fit: they are read from disk for each step, below the cache folder or one that is named, and the text is
+    the same."""
     ask = {"prompt": "The ship", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
     with server.Server(model, *FLAGS[2:], program=plim.PLIMSOLL) as s:
         wanted, plan = s.post("/v1/completions", ask)[1]["choices"][0]["text"], json.loads(s.get("/hold")[1])["plan"]
     budget = plan["parameters"]
-    small = plim.run("serve", model, "--plan", *FLAGS, "--budget", budget)
+    small = plim.run("serve", model, "--plan", *FLAGS, "--budget", budget, "--scratch", "none")
     ok(small.returncode == 3 and "missing" in small.stderr, f"without a folder for them: {small.stderr.splitlines()[-1]}")
-    with server.Server(model, *FLAGS[2:], "--budget", budget, "--scratch", folder, program=plim.PLIMSOLL) as s:
-        if s.process.poll() is not None: return ok(False, f"does not come up: {s.log()[-300:]}")
-        got, hold = s.post("/v1/completions", ask)[1]["choices"][0]["text"], json.loads(s.get("/hold")[1])
-        most = server.resident(s.process)[1]
-        ok(hold["rung"] == "streamed" and hold["plan"]["streamed"] > 0 and got == wanted, f"with one: {hold['plan']['streamed'] / MIB:.1f} MiB on disk, the same text {got!r}")
-        ok(most <= hold["plan"]["total"] <= budget, f"at most {most / MIB:.1f} MiB, planned {hold['plan']['total'] / MIB:.1f}, budget {budget / MIB:.1f}")
-        ok("performance will be limited" in s.log(), "and it says so")
+    os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+    text = plim.run("plan", "--serve", model, *FLAGS, "--budget", budget)
+    ok(text.returncode == 0 and "live on disk" in text.stdout, f"plan --serve says so: {text.stderr}")
+    for flags, where in (((), f"{folder}/cache/plimsoll"), (("--scratch", folder), folder)):
+        with server.Server(model, *FLAGS[2:], "--budget", budget, *flags, program=plim.PLIMSOLL) as s:
+            if s.process.poll() is not None: return ok(False, f"does not come up: {s.log()[-300:]}")
+            got, hold = s.post("/v1/completions", ask)[1]["choices"][0]["text"], json.loads(s.get("/hold")[1])
+            most = server.resident(s.process)[1]
+            ok(hold["rung"] == "streamed" and hold["plan"]["streamed"] > 0 and got == wanted, f"{flags}: {hold['plan']['streamed'] / MIB:.1f} MiB on disk, the same text {got!r}")
+            ok(most <= hold["plan"]["total"] <= budget, f"at most {most / MIB:.1f} MiB, planned {hold['plan']['total'] / MIB:.1f}, budget {budget / MIB:.1f}")
+            ok("performance will be limited" in s.log() and s.log().count(f"below {where} (--scratch)") == 1, "and it says so, and where")
 
 
 def main():

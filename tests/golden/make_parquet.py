@@ -12,7 +12,7 @@ ROWS = [{"text": f"row {i}: größe \"x\"\n船" if i % 3 else "the same text", "
         for i in range(40)]
 FILES = {"snappy": dict(compression="snappy", row_group_size=16), "zstd_v2": dict(compression="zstd", data_page_version="2.0", use_dictionary=False),
          "gzip_pages": dict(compression="gzip", data_page_size=64, write_batch_size=4), "none_v2": dict(compression="none", data_page_version="2.0"),
-         "refused_lz4": dict(compression="lz4"), "refused_delta": dict(use_dictionary=False, column_encoding={"n": "DELTA_BINARY_PACKED", "text": "DELTA_BYTE_ARRAY"})}
+         "lz4": dict(compression="lz4"), "refused_delta": dict(use_dictionary=False, column_encoding={"n": "DELTA_BINARY_PACKED", "text": "DELTA_BYTE_ARRAY"})}
 
 os.makedirs(HERE, exist_ok=True)
 table = pa.Table.from_pylist(ROWS)

@@ -22,6 +22,7 @@ static struct offer_wish make_wish(uint64_t n)
                            .request_positions = n % 3 ? 256 : 0,
                            .may_code = n & 1,
                            .may_stream = n & 2,
+                           .stream_last = n & 32,
                            .window = n & 4 ? 32 : 0};
     w.shortest_context = 16;
     if (n & 8) w.least.context = w.shortest_context = most.context;
@@ -49,6 +50,8 @@ static void offers_shrink(void **state)
             assert_true(o->context >= w.shortest_context && (w.window || o->requests >= w.least.requests));
             assert_true(o->step >= o->requests && o->positions >= (o->window ? 1 : o->context));
             assert_true(w.may_stream || !o->share);
+            bool smallest = o->requests <= w.least.requests && o->context <= w.least.context;
+            assert_true(!w.stream_last || !o->share || smallest);
             assert_true(w.may_code || !o->coded);
         }
         const struct offer *last = &list.offer[list.count - 1];

@@ -191,7 +191,7 @@ static size_t golden(const char *name, char *out, size_t size)
 static void test_parquet(void **state)
 {
     (void)state;
-    static const char *const names[] = {"snappy", "zstd_v2", "gzip_pages", "none_v2"};
+    static const char *const names[] = {"snappy", "zstd_v2", "gzip_pages", "none_v2", "lz4"};
     static char rows[1 << 16], bytes[1 << 16];
     struct data_rig rig;
     data_rig_open(&rig);
@@ -208,8 +208,6 @@ static void test_parquet(void **state)
     static const struct sheet_want other = {.name = {"body"}, .count = 1};
     assert_non_null(strstr(read_all(&rig, "any.txt", &other, 999),
                            "its columns are text, n, score, good, tokens, messages"));
-    data_rig_write(&rig, "a.txt", bytes, golden("refused_lz4.parquet", bytes, sizeof bytes));
-    assert_non_null(strstr(read_all(&rig, "a.txt", NULL, 999), "column 'text' is compressed by LZ4"));
     data_rig_write(&rig, "a.txt", bytes, golden("refused_delta.parquet", bytes, sizeof bytes));
     assert_non_null(strstr(read_all(&rig, "a.txt", NULL, 999), "column 'text' has the encoding delta text"));
     data_rig_close(&rig);
@@ -229,12 +227,15 @@ static void test_damaged_parquet(void **state)
         cuts += err.status == PLIM_BAD_INPUT;
     }
     assert_int_equal(cuts, (n - 12 + 6) / 7);
-    n = golden("snappy.parquet", bytes, sizeof bytes);
-    for (size_t i = 4; i < n; i += 3) {
-        bytes[i] = (char)(bytes[i] ^ (i % 2 ? 0xff : 0x11));
-        data_rig_write(&rig, "bad.parquet", bytes, n);
-        read_all(&rig, "bad.parquet", NULL, 65536);
-        bytes[i] = (char)(bytes[i] ^ (i % 2 ? 0xff : 0x11));
+    static const char *const names[] = {"snappy.parquet", "lz4.parquet"};
+    for (int k = 0; k < 2; k++) {
+        n = golden(names[k], bytes, sizeof bytes);
+        for (size_t i = 4; i < n; i += 3) {
+            bytes[i] = (char)(bytes[i] ^ (i % 2 ? 0xff : 0x11));
+            data_rig_write(&rig, "bad.parquet", bytes, n);
+            read_all(&rig, "bad.parquet", NULL, 65536);
+            bytes[i] = (char)(bytes[i] ^ (i % 2 ? 0xff : 0x11));
+        }
     }
     data_rig_close(&rig);
 }

@@ -126,6 +126,10 @@ static void strains_are_told_apart(void **state)
             monitor_look(m, &s);
         assert_int_equal(monitor_recommend(&s, advice, ADVICE_MAX), 1);
     }
+    monitor_tell(m, &(struct monitor_own){.budget = 900 * MIB, .serves = true}); /* nothing about training */
+    monitor_look(m, &s);
+    assert_int_equal(monitor_recommend(&s, advice, ADVICE_MAX), 1);
+    assert_null(strstr(advice[0], "training."));
     set_machine(520 * MIB, 500 * MIB, 100 * MIB);
     assert_int_equal(sample(m).strain, STRAIN_LIMIT);
     set_machine(1000 * MIB, 960 * MIB, 560 * MIB);

@@ -1,4 +1,4 @@
-/* snappy.c - snappy's block format: a length, then runs of bytes and copies of what came before. See parquet_column.h. */
+/* lz_formats.c - the block formats of snappy and LZ4: runs of bytes and copies of what came before. See parquet_column.h. */
 #include "data/parquet_column.h"
 
 #include <string.h>
@@ -49,6 +49,39 @@ bool snappy_undo(const unsigned char *in, size_t len, unsigned char *out, size_t
             copy_back(out + done, number, run);
         }
         done += run;
+    }
+    return done == n;
+}
+
+/* A length of 15 goes on in bytes that are added up, as long as they are 255. False: it is cut off. */
+static bool more_length(const unsigned char **in, const unsigned char *end, size_t *length)
+{
+    for (unsigned byte = 255; byte == 255; *length += byte) {
+        if (*in == end) return false;
+        byte = *(*in)++;
+    }
+    return true;
+}
+
+bool lz4_undo(const unsigned char *in, size_t len, unsigned char *out, size_t n)
+{
+    const unsigned char *end = in + len;
+    size_t done = 0;
+    while (in < end) {
+        size_t tag = *in++, run = tag >> 4, copy = tag & 15;
+        if (run == 15 && !more_length(&in, end, &run)) return false;
+        if ((size_t)(end - in) < run || n - done < run) return false;
+        memcpy(out + done, in, run);
+        in += run, done += run;
+        if (in == end) break; /* the last run has no copy behind it */
+        if (end - in < 2) return false;
+        size_t back = little(in, 2);
+        in += 2;
+        if (copy == 15 && !more_length(&in, end, &copy)) return false;
+        copy += 4;
+        if (!back || back > done || n - done < copy) return false;
+        copy_back(out + done, back, copy);
+        done += copy;
     }
     return done == n;
 }

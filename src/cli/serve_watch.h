@@ -1,0 +1,36 @@
+/* serve_watch.h - a server's memory in its log: a line when the status changes and every so many seconds, as a run's.
+ *
+ *     serve_watch_open(&watch, engine, device, &(struct serve_watch_how){.log = &log, .thresholds = profile, .every = 60});
+ *     ... [Step 812] Memory: 22.8/24.0 GB (95%), Status: critical - running 3, waiting 1
+ *     serve_watch_close(&watch);
+ *
+ * Lines are written by the monitor's thread (watch/monitor.h). A status above normal is a warning, with what a person might
+ * do about it. A server whose engine goes over to another device is watched anew.
+ */
+#ifndef PLIM_CLI_SERVE_WATCH_H
+#define PLIM_CLI_SERVE_WATCH_H
+
+#include "serve/engine.h"
+#include "watch/monitor.h"
+
+struct serve_watch_how {
+    const struct log *log;
+    struct profile thresholds;
+    double every; /* seconds between two lines; 0: only when the status changes */
+};
+
+struct serve_watch {
+    struct serve_watch_how how;
+    struct engine *engine;
+    struct monitor *monitor; /* NULL: nobody watches */
+    bool told;
+    enum memory_status status; /* of the last line */
+    double at;                 /* when it was written */
+};
+
+/* A monitor that cannot be had is told; the server goes on without. */
+void serve_watch_open(struct serve_watch *w, struct engine *engine, struct device *device,
+                      const struct serve_watch_how *how);
+void serve_watch_close(struct serve_watch *w);
+
+#endif

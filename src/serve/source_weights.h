@@ -1,0 +1,30 @@
+/* source_weights.h - weights of an encoder-decoder, rounded to blocks while they are read where somebody asked for that.
+ *
+ *     source_weights_choose(&q, device, WEIGHTS_Q8, dir, &spec, precision, &err);
+ *     quantise_tape(&q, &spec, &tape);                         // each pass
+ *     source_weights_load(&q, exec, &spec, precision, dir, log, &err);
+ *     quantise_release(&q);
+ *
+ * One pass reads the source and another one makes tokens; neither reads every parameter. So both steps look at a tape that no
+ * plan has: the whole model over one token of each.
+ */
+#ifndef PLIM_SERVE_SOURCE_WEIGHTS_H
+#define PLIM_SERVE_SOURCE_WEIGHTS_H
+
+#include "runtime/load.h"
+
+/* WEIGHTS_AS_IS chooses nothing. The errors are those of weights_choose. */
+enum plim_status source_weights_choose(struct quantisation *out, const struct device *device,
+                                       enum weights_kind kind, const char *dir, const struct model_spec *spec,
+                                       enum precision precision, struct plim_error *err);
+
+/* exec is that of the pass which owns all parameters. */
+enum plim_status source_weights_load(const struct quantisation *q, struct exec *exec,
+                                     const struct model_spec *spec, enum precision precision, const char *dir,
+                                     const struct log *log, struct plim_error *err);
+
+/* Host bytes that source_weights_load takes on the way. */
+int64_t source_weights_bytes(const struct quantisation *q, const struct model_spec *spec,
+                             enum precision precision);
+
+#endif

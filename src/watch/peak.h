@@ -1,0 +1,22 @@
+/* peak.h - the largest thing where a plan takes most memory.
+ *
+ *     struct peak peak;
+ *     peak_of(&plan.tape, &plan.layout, &peak);      // peak.tensor "lm_head.weight", peak.op "linear", 262 MB, class "param"
+ */
+#ifndef PLIM_WATCH_PEAK_H
+#define PLIM_WATCH_PEAK_H
+
+#include "plan/layout.h"
+
+struct peak {
+    char tensor[96], op[48]; /* the largest tensor on the device, and the op that runs; empty: unknown */
+    const char *cls;         /* of the tensor, "work" for an op's scratch; "": unknown */
+    int64_t bytes;
+};
+
+/* A tape without ops, or none, has no peak. */
+void peak_of(const struct tape *tape, const struct layout *layout, struct peak *out);
+/* The number of that tensor, scratch left aside; -1: there is none. */
+int peak_tensor(const struct tape *tape, const struct layout *layout);
+
+#endif
