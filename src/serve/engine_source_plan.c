@@ -248,7 +248,7 @@ static enum plim_status make_plan(struct engine *e, struct sources *s, struct pl
     enum plim_status status = engine_choose_precision(e, err);
     if (status != PLIM_OK) return status;
     e->overhead = o->overhead ? (struct overhead){.bytes = o->overhead}
-                              : runtime_overhead(e->device->facts.threads, NULL);
+                              : runtime_engine_overhead(e->device->facts.threads);
     e->overhead.bytes += engine_caller_bytes(e, engine_line(e, o->budget));
     status = choose(e, err);
     if (status == PLIM_OK) status = measure_smallest(e, err);
