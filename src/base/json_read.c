@@ -19,10 +19,11 @@ struct parser {
     const char *name;
     int line, depth;
     struct node_build build;
-    struct strbuf scratch;      /* the string being unescaped */
+    struct strbuf scratch;      /* the string being unescaped, where strings are copied */
     size_t scratch_counted;     /* by the quota */
     const char *begin, *string; /* of the text; of the string, behind its quote */
     char *own;                  /* the text again, when strings stay in it; NULL: they are copied */
+    size_t made;                /* bytes of the string so far */
     struct plim_error *err;
 };
 
@@ -86,6 +87,16 @@ static bool take_hex(struct parser *p, uint32_t *out)
     return true;
 }
 
+/* Appends to the string. In the text itself it fits before what was read of it: escapes only shrink. */
+static void add(struct parser *p, const char *bytes, size_t count)
+{
+    if (p->own)
+        memmove(p->own + (p->string - p->begin) + p->made, bytes, count);
+    else
+        strbuf_addn(&p->scratch, bytes, count);
+    p->made += count;
+}
+
 /* What follows "\u": one code point, or a pair of surrogates that makes one. */
 static enum plim_status take_unicode(struct parser *p)
 {
@@ -98,7 +109,7 @@ static enum plim_status take_unicode(struct parser *p)
         point = 0x10000 + ((point - 0xd800) << 10) + (low - 0xdc00);
     }
     char bytes[4];
-    strbuf_addn(&p->scratch, bytes, utf8_encode(point, bytes));
+    add(p, bytes, utf8_encode(point, bytes));
     return PLIM_OK;
 }
 
@@ -110,7 +121,7 @@ static enum plim_status take_escape(struct parser *p)
     if (c == 'u') return take_unicode(p);
     const char *known = memchr(from, c, sizeof from - 1);
     if (!known) return fail(p, "unknown escape in a string; write \\\\ for a backslash");
-    strbuf_addc(&p->scratch, to[known - from]);
+    add(p, &to[known - from], 1);
     return PLIM_OK;
 }
 
@@ -124,17 +135,17 @@ static enum plim_status scratch_status(struct parser *p)
     return p->scratch.failed ? fail_memory(p) : PLIM_OK;
 }
 
-/* The rest of a string after its opening quote, into scratch. */
+/* The rest of a string after its opening quote. */
 static enum plim_status take_string(struct parser *p)
 {
     strbuf_clear(&p->scratch);
-    p->string = p->at;
+    p->string = p->at, p->made = 0;
     for (;;) {
         const char *begin = p->at;
         while (p->at < p->end && (unsigned char)*p->at >= 0x20 && *p->at != '"' && *p->at != '\\') p->at++;
         size_t len = (size_t)(p->at - begin);
         if (utf8_valid_prefix(begin, len) != len) return fail(p, "a string is not valid UTF-8");
-        strbuf_addn(&p->scratch, begin, len);
+        add(p, begin, len);
         if (p->at == p->end) return fail(p, "the file ends inside a string");
         if (take(p, '"')) return scratch_status(p);
         if (!take(p, '\\'))
@@ -147,12 +158,12 @@ static enum plim_status take_string(struct parser *p)
 static enum plim_status keep_string(struct parser *p, const char **text, size_t *len)
 {
     enum plim_status status = PLIM_OK;
-    char *to = p->own ? p->own + (p->string - p->begin) /* escapes only shrink: it fits before its quote */
-                      : node_build_alloc(&p->build, p->scratch.len + 1, &status, p->err);
+    char *to =
+        p->own ? p->own + (p->string - p->begin) : node_build_alloc(&p->build, p->made + 1, &status, p->err);
     if (!to) return status;
-    memcpy(to, strbuf_text(&p->scratch), p->scratch.len);
-    to[p->scratch.len] = '\0';
-    *len = p->scratch.len, *text = to;
+    if (!p->own) memcpy(to, strbuf_text(&p->scratch), p->made);
+    to[p->made] = '\0';
+    *len = p->made, *text = to;
     return PLIM_OK;
 }
 

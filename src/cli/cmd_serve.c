@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/minmax.h"
 #include "device/registry.h"
 #include "model/hf.h"
 #include "serve/engine_snapshot.h"
@@ -32,7 +33,8 @@ struct serve_flags {
     int64_t max_context;
     double monitor_every;
     uint64_t budget, max_body;
-    bool budget_given, max_body_given, connections_given, quiet, verbose, plan, json, op_by_op;
+    bool budget_given, max_body_given, connections_given, http_threads_given, quiet, verbose, plan, json,
+        op_by_op;
     const char *snapshot[SNAPSHOT_FORMATS]; /* files */
 };
 
@@ -58,7 +60,8 @@ static const struct option_row rows[] = {
      "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads that compute; 0: one per core (0)"},
     {"http-threads", 0, OPTION_INT, AT(http_threads), "N",
-     "threads that read requests and write answers (4)"},
+     "threads that read requests and write answers (4; 2 where the budget is small)",
+     .given = OPTION_GIVEN(struct serve_flags, http_threads_given)},
     {"max-body", 0, OPTION_BYTES, AT(max_body), "BYTES",
      "largest body of a request (2MiB; less where the budget is small)",
      .given = OPTION_GIVEN(struct serve_flags, max_body_given)},
@@ -137,6 +140,7 @@ struct serving {
     struct serve_watch watch;
     struct secrets keys;
     struct server_options limits;
+    int64_t context; /* the model's longest */
     struct server *server;
     struct control *control;
     struct ladder ladder;
@@ -236,12 +240,13 @@ static struct server_options server_options(const struct serving *g)
                                .limits = HTTP_LIMITS,
                                .keys = &g->keys,
                                .metrics_prefix = f->prefix,
+                               .context = g->context,
                                .stop = serve_control_stop,
                                .log = &g->log};
     o.limits.connections = f->connections, o.limits.idle = f->connections / 2;
     o.limits.receive_seconds = o.limits.send_seconds = f->timeout;
     o.limits.body_bytes = (int64_t)f->max_body, o.keep_body = f->max_body_given;
-    o.keep_connections = f->connections_given;
+    o.keep_connections = f->connections_given, o.keep_threads = f->http_threads_given;
     if (o.limits.bodies_bytes < 4 * o.limits.body_bytes) o.limits.bodies_bytes = 4 * o.limits.body_bytes;
     if (o.limits.body_bytes * 16 > SERVER_TREE) o.tree_bytes = o.limits.body_bytes * 16;
     return o;
@@ -252,7 +257,7 @@ static int64_t caller_bytes(void *arg, int64_t budget)
 {
     const struct serving *g = arg;
     struct server_options usual = server_options(g);
-    usual.codec = &g->codec;
+    usual.codec = &g->codec, usual.encoder_times = g->limits.encoder_times;
     return server_share(&usual, budget);
 }
 
@@ -286,7 +291,7 @@ static enum plim_status open_text(struct serving *g, struct plim_error *err)
     const char *which = cli_tokenizer_of(g->flags->tokenizer, g->dir, path, sizeof path);
     enum plim_status status = codec_open_within(which, cli_host_line(&g->line), &g->codec, err);
     if (status != PLIM_OK) return status;
-    g->limits.codec = &g->codec;
+    g->limits.codec = &g->codec, g->limits.encoder_times = server_encoder_times(&g->codec);
     const char *from = g->flags->template ? g->flags->template : g->dir;
     status = chat_template_load(from, NULL, &g->chat, &g->no_chat);
     if (status == PLIM_OK) return status;
@@ -445,6 +450,7 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     serve_log_hear(&g->stages, "start");
     enum plim_status status = cli_find_model(what, g->dir, sizeof g->dir, err);
     if (status == PLIM_OK) status = hf_config_load(g->dir, &spec, err);
+    if (status == PLIM_OK) g->context = max64(spec.max_positions, g->flags->max_context);
     if (status == PLIM_OK) status = listen_first(g, err);
     if (status != PLIM_OK) return status;
     name_model(g, what);

@@ -18,7 +18,7 @@
 #include <string.h>
 
 #define STACK_BYTES  ((size_t)512 << 10)
-#define THREAD_BYTES ((size_t)64 << 10) /* stack and allocator of a worker, touched: 24 KiB with most data */
+#define THREAD_BYTES ((size_t)40 << 10) /* stack and allocator of a worker, touched: 24 KiB with most data */
 #define CHAT_TOKENS  ((size_t)64 << 10) /* of a slot's conversations, about */
 #define SPARE_IDS    16                 /* an encoder asks for a few more than it adds */
 

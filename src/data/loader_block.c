@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define STACK_BYTES  ((size_t)256 << 10)
-#define THREAD_BYTES ((size_t)64 << 10)
+#define THREAD_BYTES ((size_t)40 << 10)
 
 /* Cuts records into samples. */
 struct cutter {

@@ -43,10 +43,10 @@ static size_t piece_most(const struct record_rules *rules)
     return longest < RECORD_PIECE ? longest : RECORD_PIECE;
 }
 
-/* A word of a few letters takes 64 bytes in a cache: of small data, a few of its bytes each. */
+/* A word of a few letters takes 64 bytes in a cache, and of small data every third or fourth is a new one. */
 static struct encoder_room room_of(const struct record_rules *rules)
 {
-    enum { KEEP_LEAST = 4 << 10, KEEP_MOST = 16 << 10, CACHE_TIMES = 16 };
+    enum { KEEP_LEAST = 4 << 10, KEEP_MOST = 16 << 10, CACHE_TIMES = 4 };
     size_t keep = 2 * piece_most(rules);
     uint64_t needed = rules->data_bytes * CACHE_TIMES;
     return (struct encoder_room){.cache = needed && needed < ENCODER_CACHE ? (size_t)needed : ENCODER_CACHE,

@@ -98,7 +98,9 @@ const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x);                     /* without the query */
 const char *http_header(const struct http_exchange *x, const char *name); /* NULL: absent */
 const char *http_body(const struct http_exchange *x, size_t *len);        /* from handle on */
-void http_drop_body(struct http_exchange *x);                             /* when it is no longer needed */
+/* The body is the caller's from now on; it counts among all bodies until http_drop_body. */
+struct strbuf http_take_body(struct http_exchange *x);
+void http_drop_body(struct http_exchange *x); /* when it is no longer needed */
 /* Counts a large answer among the bodies until its exchange ends; false: there is no room for it now. */
 bool http_book(struct http_exchange *x, int64_t bytes);
 

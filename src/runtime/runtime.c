@@ -12,29 +12,44 @@
 #include <string.h>
 
 /* What a run adds beside its team's stacks: the stack of the reader, bounce buffers of loading and saving, libc's own buffers; the
- * threads of monitor and control socket with their heaps, and a client's buffers. Measured on both architectures with
- * tests/fault/truth.py. */
-#define RUN_ALLOWANCE (896 << 10)
+ * threads of monitor and control socket with their heaps, and a client's buffers. Measured on aarch64
+ * with tests/fault/truth.py and tools/soak. */
+#define RUN_ALLOWANCE (768 << 10)
+
+/* What an engine adds: bounce buffers of loading, libc's own buffers, the thread of the control socket. Measured with
+ * tests/fault/serve_random.py. */
+#define ENGINE_ALLOWANCE (256 << 10)
 
 /* Heap and stack of a process that has read its job and opened a CPU: 160 to 240 KiB. */
-#define START_BYTES (320 << 10)
+#define START_BYTES (256 << 10)
 
 /* For a process that is larger, steps of the stated size and the least reserve: of 400 starts one in twenty was up to 100 KiB
  * smaller than the others. Beside a card the process is a hundred times larger and varies more. */
-#define GRAIN   (256 << 10)
-#define RESERVE (GRAIN / 2)
+#define GRAIN   (128 << 10)
+#define RESERVE GRAIN
+#define LARGE   (64 << 20)
 
-struct overhead runtime_overhead(int threads, const struct comm *comm)
+static struct overhead overhead_with(int64_t allowance, int threads, const struct comm *comm)
 {
     int64_t code = comm ? comm->program_bytes : (int64_t)os_code_bytes();
     int64_t usual =
-        code + START_BYTES + RUN_ALLOWANCE + threads_bytes(threads) + (comm ? comm->library_bytes : 0);
+        code + START_BYTES + allowance + threads_bytes(threads) + (comm ? comm->library_bytes : 0);
     os_touch_code();
-    int64_t least = (int64_t)os_process_counted() + RUN_ALLOWANCE;
+    int64_t least = (int64_t)os_process_counted() + allowance;
     if (least <= usual) return (struct overhead){usual, 0};
-    int64_t reserve = least / 64 > RESERVE ? least / 64 : RESERVE;
+    int64_t reserve = least > LARGE ? least / 64 : RESERVE;
     int64_t stated = (least + reserve + GRAIN - 1) / GRAIN * GRAIN;
     return (struct overhead){stated, stated - least};
+}
+
+struct overhead runtime_overhead(int threads, const struct comm *comm)
+{
+    return overhead_with(RUN_ALLOWANCE, threads, comm);
+}
+
+struct overhead runtime_engine_overhead(int threads)
+{
+    return overhead_with(ENGINE_ALLOWANCE, threads, NULL);
 }
 
 /* Programs of several row lengths: the plan's own, one for each step of the ladder, and half as many for an evaluation, which

@@ -83,6 +83,8 @@ struct overhead {
 };
 /* `threads` of the device's team; `comm` NULL: one rank. */
 struct overhead runtime_overhead(int threads, const struct comm *comm);
+/* Of a process that only goes forward: no reader, no monitor, nothing is saved. */
+struct overhead runtime_engine_overhead(int threads);
 
 /* What the planner is asked for a job on a device, here or default: job_request, with rows staged for a device that has its
  * own memory counted in, and job_check_budget. */

@@ -1,12 +1,11 @@
 /* api_tokens.c - /tokenize and /detokenize. */
 #include "serve/server_part.h"
-
-enum { NUMBER_BYTES = 8 /* of a token in JSON */ };
+#include "base/minmax.h"
 
 static bool tokenize(struct server *s, const struct ask *ask, struct token_list *ids, struct refusal *why)
 {
     struct strbuf text = STRBUF_INIT;
-    int64_t most = s->options.limits.body_bytes;
+    int64_t most = min64(server_ids_most(&s->options), s->options.limits.bodies_bytes / SERVER_ID_BYTES);
     bool good;
     if (!ask->input) return refuse(why, 422, "prompt", "missing_parameter", "write a prompt, or messages");
     if (ask->input->kind == NODE_STRING)
@@ -36,8 +35,10 @@ void api_tokenize(struct server *s, struct http_exchange *x)
     struct token_list ids = {0};
     struct strbuf out = STRBUF_INIT;
     struct json_writer w;
-    if (!body_ask(s, x, ASK_TOKENIZE, &doc, &ask, &why) || !tokenize(s, &ask, &ids, &why) ||
-        !book(x, (int64_t)ids.count * NUMBER_BYTES, &why)) {
+    bool good = body_ask(s, x, ASK_TOKENIZE, &doc, &ask, &why) && tokenize(s, &ask, &ids, &why);
+    doc_free(doc), doc = NULL;
+    http_drop_body(x); /* makes room for the answer */
+    if (!good || !book(x, (int64_t)ids.count * SERVER_ID_BYTES, &why)) {
         reply_refusal(s, x, &why);
         goto out;
     }

@@ -213,7 +213,7 @@ static enum plim_status make_plan(struct embedder *e, const struct embed_room *r
     if (status == PLIM_OK) status = choose_weights(e, room, device, err);
     if (status == PLIM_OK) status = own_bytes(e, &own, err);
     if (status != PLIM_OK) return status;
-    e->overhead = runtime_overhead(device->facts.threads, NULL), e->overhead.bytes += own + room->beside;
+    e->overhead = runtime_engine_overhead(device->facts.threads), e->overhead.bytes += own + room->beside;
     status = plan_batch(e, &e->runtime, device, room->budget, longest_most(e), err);
     note_line(e, room->budget);
     if (status == PLIM_NO_FIT && room->need) *room->need = e->plan.total;

@@ -29,7 +29,8 @@ enum {
     POSITIONS_OF_A_REQUEST = 256,
     POOL_USUAL = 2048,         /* without a budget: positions of the pool for each request */
     PENALISED_USUAL = 4096,    /* tokens that the penalties of one step go by, of all its requests */
-    REQUESTS_ROOM = 8 << 20,   /* host bytes of requests that run or wait, at most */
+    REQUESTS_PART = 64,        /* one part in so many of the line is for requests that run or wait, */
+    REQUESTS_ROOM = 8 << 20,   /* at most so many host bytes, */
     REQUESTS_ASKED = 64 << 20, /* and with a queue as long as somebody asked for */
     CALLER_EARLY = 1 << 20,    /* of options.beside, what may be resident when the process is measured */
 };
@@ -213,14 +214,15 @@ static int64_t drawer_room(const struct engine *e)
     return drawer_bytes(NULL, e->spec.vocab_size) * e->device->facts.threads; /* a device that is not here */
 }
 
-/* Requests that run or wait, each as long as it can be. */
-static int64_t requests_room(const struct engine *e, const struct offer *offer)
+/* Requests that run or wait, each as long as it can be, as far as their part of the line goes: one in any case. */
+static int64_t requests_room(const struct engine *e, const struct offer *offer, int64_t line)
 {
     const struct engine_options *o = &e->options;
     int64_t each = (int64_t)sizeof(struct request) + offer->context * 5 +
                    min64(offer->context, e->spec.vocab_size) * (int64_t)sizeof(struct seen_token);
     int64_t all = (offer->requests + (o->queue ? o->queue : 4 * offer->requests)) * each;
-    return max64(min64(all, o->queue ? REQUESTS_ASKED : REQUESTS_ROOM), each);
+    int64_t most = line ? min64(line / REQUESTS_PART, REQUESTS_ROOM) : REQUESTS_ROOM;
+    return max64(min64(all, o->queue ? REQUESTS_ASKED : most), each);
 }
 
 static int64_t kept_room(const struct engine *e, const struct sizes *s)
@@ -241,9 +243,9 @@ int64_t engine_overhead(const struct engine *e, const struct sizes *s)
 {
     if (e->options.overhead) return e->overhead.bytes;
     int64_t row = (int64_t)(sizeof(struct draw) + sizeof(struct step_row) + sizeof(struct request *));
-    return e->overhead.bytes + e->tape_bytes + (int64_t)sizeof(struct engine) + requests_room(e, &s->offer) +
-           kept_room(e, s) + drawer_room(e) + blocks_bytes(s->blocks) +
-           engine_steps(e) * s->offer.requests * row + staging_bytes(e, s);
+    return e->overhead.bytes + e->tape_bytes + (int64_t)sizeof(struct engine) +
+           requests_room(e, &s->offer, engine_line(e, e->asked_budget)) + kept_room(e, s) + drawer_room(e) +
+           blocks_bytes(s->blocks) + engine_steps(e) * s->offer.requests * row + staging_bytes(e, s);
 }
 
 /* --- choosing --------------------------------------------------------------------------------------------- */
@@ -299,6 +301,13 @@ int64_t engine_caller_bytes(const struct engine *e, int64_t line)
 {
     bool follows = e->options.caller_bytes && e->device->facts.unified_memory && line;
     return follows ? e->options.caller_bytes(e->options.caller, line) : e->options.beside;
+}
+
+/* The part of the refused offer that follows the line. */
+static int64_t following_bytes(const struct engine *e, int64_t line)
+{
+    bool counted = e->device->facts.unified_memory && !e->options.overhead;
+    return engine_caller_bytes(e, line) + (counted ? requests_room(e, &e->offer, line) : 0);
 }
 
 /* The smallest line that holds a plan which takes `need` under this one. */
@@ -390,7 +399,7 @@ static enum plim_status choose(struct engine *e, struct offer_choice *choice, st
     char what[96];
     snprintf(what, sizeof what, "parameters, a cache of %lld positions, one step and the process",
              (long long)sizes_of(e, &e->offer).seen);
-    return engine_refuse(e, what, &choice->need, engine_caller_bytes, err);
+    return engine_refuse(e, what, &choice->need, following_bytes, err);
 }
 
 /* --- the plan --------------------------------------------------------------------------------------------- */
@@ -424,7 +433,7 @@ static enum plim_status check_kv_type(const struct engine *e, struct plim_error 
 static void measure_process(struct engine *e)
 {
     e->overhead = e->options.overhead ? (struct overhead){.bytes = e->options.overhead}
-                                      : runtime_overhead(e->device->facts.threads, NULL);
+                                      : runtime_engine_overhead(e->device->facts.threads);
     e->overhead.bytes += engine_caller_bytes(e, engine_line(e, e->options.budget));
     e->tape_bytes = 0, e->asked_budget = e->options.budget;
 }
@@ -436,7 +445,8 @@ static void take_offer(struct engine *e, const struct offer_choice *choice, stru
     e->kv_type = e->offer.coded ? DT_U8 : precision_type(e->plan.precision);
     e->block_bytes = engine_block_bytes(e, e->offer.coded);
     e->kept_room = kept_room(e, s);
-    e->bytes_room = e->options.overhead ? INT64_MAX : requests_room(e, &e->offer);
+    int64_t line = engine_line(e, e->asked_budget);
+    e->bytes_room = e->options.overhead ? INT64_MAX : requests_room(e, &e->offer, line);
     if (choice->used_reserve) e->overhead.bytes -= e->overhead.reserve;
     int64_t least = blocks_for(s->seen), usual = e->options.budget ? s->seen : min64(s->seen, POOL_USUAL);
     pthread_mutex_lock(&e->lock);

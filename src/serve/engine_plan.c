@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RATE_CONTEXT = 1024 }; /* positions of the requests that predicted rates are for */
+/* Positions of the requests that predicted rates are for: the same for every offer but the last resorts, so that rates of two
+ * budgets can be compared. */
+enum { RATE_CONTEXT = 256 };
 
 /* --- what stands ------------------------------------------------------------------------------------------ */
 

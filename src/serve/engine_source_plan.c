@@ -252,7 +252,7 @@ static enum plim_status make_plan(struct engine *e, struct sources *s, struct pl
                                        e->plan.precision, err);
     if (status != PLIM_OK) return status;
     e->overhead = o->overhead ? (struct overhead){.bytes = o->overhead}
-                              : runtime_overhead(e->device->facts.threads, NULL);
+                              : runtime_engine_overhead(e->device->facts.threads);
     e->overhead.bytes += engine_caller_bytes(e, engine_line(e, o->budget)) +
                          source_weights_bytes(&e->quantisation, &e->spec, e->plan.precision);
     status = choose(e, err);

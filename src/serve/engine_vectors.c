@@ -29,13 +29,13 @@ static int64_t request_bytes(int64_t length)
     return (int64_t)sizeof(struct request) + (length + blocks_for(length)) * (int64_t)sizeof(int32_t);
 }
 
-/* Host bytes of texts that are read or wait: a sixteenth of the line, within what a batch needs and a full queue takes. */
+/* Host bytes of texts that are read or wait: a 64th of the line, within what a batch needs and a full queue takes. */
 static int64_t requests_room(const struct engine *e, int64_t line)
 {
     int64_t each = request_bytes(e->plan.context), rows = e->plan.parallel;
     if (e->options.queue) return (rows + e->options.queue) * each;
     int64_t room = min64((rows + QUEUE) * each, ENGINE_ROOM);
-    if (e->options.budget) room = min64(room, line / 16);
+    if (e->options.budget) room = min64(room, line / 64);
     return max64(room, 2 * rows * each);
 }
 

@@ -3,6 +3,7 @@
 #include "serve/call.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/minmax.h"
 #include "mem/os.h"
 #include "net/host.h"
 
@@ -213,6 +214,7 @@ enum plim_status server_ready(struct server *s, const struct server_model *model
     const struct tokenizer *tok = model->codec->tokenizer;
     struct encoder_room room = server_encoder_room(&s->options);
     s->model = *model, s->options.codec = model->codec;
+    s->options.encoder_times = server_encoder_times(model->codec);
     s->longest = tok ? tokenizer_longest(tok) : 1;
     s->piece_most = PIECE_SPARE + (tok ? tokenizer_text_most(tok) : 1);
     while (tok && s->encoders < server_encoders(&s->options) && status == PLIM_OK) {
@@ -294,13 +296,12 @@ void reply_refusal(struct server *s, struct http_exchange *x, const struct refus
 bool body_parse(struct server *s, struct http_exchange *x, struct doc **out, struct refusal *why)
 {
     struct plim_error err = {0};
-    size_t len;
-    const char *text = http_body(x, &len);
+    struct strbuf body = http_take_body(x);
     int64_t small = s->options.small_bytes;
     struct quota quota = {.most = (uint64_t)(small * SERVER_TREE_RATIO), .why = "the most for a request"};
     *out = NULL;
-    if (len > (size_t)small) quota.most = (uint64_t)s->options.tree_bytes;
-    if (json_parse_within(text, len, "body", &quota, out, &err) == PLIM_OK) return true;
+    if (body.len > (size_t)small) quota.most = (uint64_t)s->options.tree_bytes;
+    if (json_parse_taking(&body, "body", &quota, out, &err) == PLIM_OK) return true;
     return refuse(why, 400, NULL, "invalid_json", "%s", err.text);
 }
 
@@ -328,7 +329,7 @@ struct encoder *server_borrow(struct server *s, size_t text_bytes)
     pthread_mutex_unlock(&s->lock);
     int64_t small = s->options.small_bytes;
     int64_t bytes = text_bytes > (size_t)small ? s->options.limits.body_bytes : small;
-    encoder_limit(encoder, (size_t)ENCODER_LIMIT(bytes));
+    encoder_limit(encoder, (size_t)server_encoder_limit(&s->options, bytes));
     return encoder;
 }
 
@@ -342,8 +343,7 @@ void server_give_back(struct server *s, struct encoder *encoder)
 
 int64_t server_tokens_most(const struct server *s)
 {
-    int64_t context = engine_plan_now(s->model.engine).context, body = s->options.limits.body_bytes;
-    return 2 * context + 64 < body ? 2 * context + 64 : body;
+    return min64(2 * engine_plan_now(s->model.engine).context + 64, server_ids_most(&s->options));
 }
 
 static bool refuse_longer(struct server *s, const char *param, int64_t most, struct refusal *why)

@@ -28,18 +28,20 @@ struct server;
 
 struct server_options {
     const char *host;
-    int port; /* 0: any free one */
-    int threads;
+    int port;    /* 0: any free one */
+    int threads; /* 0: HTTP_THREADS */
     struct http_limits limits;
     const struct secrets *keys; /* NULL or none in it: nobody needs one. Borrowed */
     const char *metrics_prefix; /* before every name of /metrics; NULL: none */
     /* Sizes; 0: the usual one. */
-    int64_t tree_bytes;               /* of a large body's JSON while it is read, one at a time */
-    int64_t answer_bytes;             /* that all requests may come to hold of their answers */
-    int64_t small_bytes;              /* bodies up to this are read beside others */
-    int64_t cache_bytes;              /* of all encoders, for words seen before */
-    bool keep_body, keep_connections; /* server_fit leaves these limits as they are */
+    int64_t tree_bytes;   /* of a large body's JSON while it is read, one at a time */
+    int64_t answer_bytes; /* that all requests may come to hold of their answers */
+    int64_t small_bytes;  /* bodies up to this are read beside others */
+    int64_t cache_bytes;  /* of all encoders, for words seen before */
+    int64_t context;      /* tokens of the model's longest request; 0: nobody knows */
+    bool keep_body, keep_connections, keep_threads; /* server_fit leaves these as they are */
     const struct codec *codec; /* for server_bytes, once it is known; server_ready sets the server's own */
+    int encoder_times; /* of a text's bytes that tokenizing it may take (server_encoder_times); 0: as many as any */
     void (*stop)(void); /* does what SIGTERM does, when the control socket is told to; NULL: it cannot */
     const struct log *log;
 };
@@ -89,6 +91,8 @@ struct server_parts {
 };
 struct server_parts server_parts(const struct server_options *options);
 int64_t server_bytes(const struct server_options *options); /* their sum: for the plan */
+/* Bytes that tokenizing takes for each byte of a text that people write, or of one long word: found by trying. */
+int server_encoder_times(const struct codec *codec);
 /* Smaller sizes, halved until connections and requests without the tokenizer take at most `bytes`, or each is at its least. */
 void server_fit(struct server_options *options, int64_t bytes);
 

@@ -10,6 +10,7 @@
 
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
 enum { SERVER_ENCODERS = 4 };    /* at most */
+enum { SERVER_ID_BYTES = 8 };    /* of a token in JSON */
 enum { SERVER_TREE_RATIO = 64 }; /* bytes of a tree for one of JSON, at most */
 
 struct server {
@@ -87,6 +88,10 @@ struct encoder *server_borrow(struct server *s, size_t text_bytes);
 void server_give_back(struct server *s, struct encoder *encoder);
 /* As many tokens of a prompt as are counted: more than fit, so that a refusal can say how many too many. */
 int64_t server_tokens_most(const struct server *s);
+/* Bytes that a text of so many may take while it is tokenized: enough for what people write, and for one long word. */
+int64_t server_encoder_limit(const struct server_options *options, int64_t bytes);
+/* Tokens of one text, at most. */
+int64_t server_ids_most(const struct server_options *options);
 /* Encoders of a server, and how large they are (server_room.c). */
 int server_encoders(const struct server_options *options);
 struct encoder_room server_encoder_room(const struct server_options *options);

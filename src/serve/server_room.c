@@ -7,21 +7,33 @@
  */
 #include "serve/server.h"
 #include "serve/server_part.h"
+#include "base/minmax.h"
 
 /* What the limits may not go below, and what a call keeps beside its tokens. */
 enum {
     LEAST_CONNECTIONS = 16,
-    LEAST_TREE = 256 << 10,
-    LEAST_ANSWERS = 512 << 10,
-    LEAST_BODY = 32 << 10,
+    LEAST_THREADS = 2,
+    LEAST_TREE = 128 << 10,
+    LIST_TREE = 512 << 10,
+    LEAST_ANSWERS = 256 << 10,
+    LEAST_BODY = 16 << 10,
     BODY_PART = 32,       /* a body gets smaller once it is more than this part of all, */
     CONNECTIONS_PART = 2, /* and connections fewer */
     LEAST_HEAD = 4 << 10,
     LEAST_SMALL = 1 << 10,
+    NONE_SMALL = 1, /* no body is small: all are read one at a time */
     LEAST_CACHE = 32 << 10,
     CACHE_MANY = 4 << 20, /* from here on there is an encoder for each of four requests */
     CALL_BYTES = 4096,
     KEEP = 4 << 10 /* of an encoder's buffers, between two texts */
+};
+
+/* Of a text's bytes; and for a text of none. Tokens take 4, so that many texts fit where one does. */
+enum {
+    ENCODER_TIMES_LEAST = 4,
+    ENCODER_TIMES = 8, /* at most */
+    ENCODER_SPARE = 16 << 10,
+    ENCODER_TRIAL = 64 << 10 /* bytes of a text that is tried */
 };
 
 /* Of the text's bytes: the parts of a message joined, twice, and what the template holds and writes. */
@@ -36,11 +48,61 @@ struct encoder_room server_encoder_room(const struct server_options *o)
     return (struct encoder_room){(size_t)(o->cache_bytes / server_encoders(o)), KEEP};
 }
 
-/* A text of up to `bytes`, its tokens, and what it takes to make these of it. */
+static bool encodes_within(const struct tokenizer *tok, const char *text, size_t len, int times)
+{
+    struct encoder_room room = {LEAST_CACHE, KEEP};
+    struct encoder *encoder;
+    struct token_list ids = {0};
+    if (encoder_open_within(tok, &room, &encoder, NULL) != PLIM_OK) return false;
+    encoder_limit(encoder, (size_t)times * len + ENCODER_SPARE);
+    bool fits = encoder_encode(encoder, text, len, 0, &ids, NULL) == PLIM_OK;
+    token_list_release(&ids);
+    encoder_close(encoder);
+    return fits;
+}
+
+int server_encoder_times(const struct codec *codec)
+{
+    static const char *const units[] = {"th", "1", "The ship went down to the sea. ", "\n",
+                                        "\xe4\xbd\xa0\xe5\xa5\xbd"};
+    int times = ENCODER_TIMES_LEAST;
+    for (size_t i = 0; codec->tokenizer && i < sizeof units / sizeof *units; i++) {
+        struct strbuf text = STRBUF_INIT;
+        while (text.len < ENCODER_TRIAL && !text.failed) strbuf_add(&text, units[i]);
+        while (times < ENCODER_TIMES &&
+               !encodes_within(codec->tokenizer, strbuf_text(&text), text.len, times))
+            times++;
+        strbuf_release(&text);
+    }
+    return times;
+}
+
+int64_t server_encoder_limit(const struct server_options *o, int64_t bytes)
+{
+    return (o->encoder_times ? o->encoder_times : ENCODER_TIMES) * bytes + ENCODER_SPARE;
+}
+
+int64_t server_ids_most(const struct server_options *o)
+{
+    int64_t body = o->limits.body_bytes, listed = o->limits.bodies_bytes / SERVER_ID_BYTES;
+    int64_t most = o->context ? max64(2 * o->context + 64, listed) : body;
+    return min64(most, body);
+}
+
+/* A text of up to `bytes`, its tokens, and what it takes to make these of it. A body of many texts has more tokens than one text
+ * may have, and then each is so short that an encoder needs less than they take. */
 static int64_t text_bytes(const struct server_options *o, int64_t bytes)
 {
-    int64_t ids = bytes * (int64_t)sizeof(int32_t);
-    return bytes + ids + (tokenizes(o) ? ENCODER_LIMIT(bytes) : 0);
+    int64_t id = (int64_t)sizeof(int32_t);
+    if (o->codec && !tokenizes(o)) return bytes + bytes * id;
+    return bytes + min64(bytes, server_ids_most(o)) * id + server_encoder_limit(o, bytes);
+}
+
+/* What the threads take that read small bodies beside each other. */
+static int64_t small_room(const struct server_options *o, int64_t threads)
+{
+    if (o->small_bytes == NONE_SMALL) return 0;
+    return threads * (o->small_bytes * SERVER_TREE_RATIO + text_bytes(o, o->small_bytes));
 }
 
 struct server_parts server_parts(const struct server_options *o)
@@ -50,8 +112,7 @@ struct server_parts server_parts(const struct server_options *o)
     struct server_parts p = {.connections = http_bytes(&o->limits, (int)threads) +
                                             o->limits.connections * (int64_t)CALL_BYTES,
                              .answers = o->answer_bytes};
-    p.requests = o->tree_bytes + (chat > text ? chat : text) +
-                 threads * (o->small_bytes * SERVER_TREE_RATIO + text_bytes(o, o->small_bytes));
+    p.requests = o->tree_bytes + (chat > text ? chat : text) + small_room(o, threads);
     struct encoder_room room = server_encoder_room(o);
     if (tokenizes(o))
         p.tokenizer = server_encoders(o) * (int64_t)encoder_room_bytes(o->codec->tokenizer, &room);
@@ -91,6 +152,20 @@ static int64_t connection_bytes(const struct http_limits *limits)
     return http_bytes(&one_more, 1) - http_bytes(limits, 1) + CALL_BYTES;
 }
 
+/* After everything else, one by one. */
+static bool shrink_last(struct server_options *o)
+{
+    if (halve(&o->limits.head_bytes, LEAST_HEAD)) return true;
+    if (o->small_bytes > NONE_SMALL) return o->small_bytes = NONE_SMALL, true;
+    if (!o->keep_threads && o->threads > LEAST_THREADS) return o->threads = LEAST_THREADS, true;
+    if (o->keep_body || !halve(&o->limits.body_bytes, LEAST_BODY)) return false;
+    o->limits.bodies_bytes = o->limits.body_bytes;
+    return true;
+}
+
+/* Lists have many nodes for their bytes; in large bodies long texts are usual, which have few. */
+static int64_t least_tree(int64_t body) { return max64(LEAST_TREE, max64(body, min64(4 * body, LIST_TREE))); }
+
 /* One round of halving; false: every size is at its least. */
 static bool shrink(struct server_options *o)
 {
@@ -98,7 +173,7 @@ static bool shrink(struct server_options *o)
     int64_t connections = l->connections, body = l->body_bytes;
     bool large = body > bytes_without_codec(o) / BODY_PART;
     bool smaller = large && !o->keep_body && halve(&l->body_bytes, LEAST_BODY);
-    smaller = halve(&o->tree_bytes, 2 * body > LEAST_TREE ? 2 * body : LEAST_TREE) || smaller;
+    smaller = halve(&o->tree_bytes, least_tree(body)) || smaller;
     smaller = halve(&o->answer_bytes, LEAST_ANSWERS) || smaller;
     smaller = halve(&o->small_bytes, LEAST_SMALL) || smaller;
     smaller = halve(&o->cache_bytes, LEAST_CACHE) || smaller;
@@ -107,15 +182,15 @@ static bool shrink(struct server_options *o)
     bool many = each > bytes_without_codec(o) / CONNECTIONS_PART;
     bool may = !o->keep_connections && (many || !smaller);
     smaller = (may && halve(&connections, LEAST_CONNECTIONS)) || smaller;
-    if (!smaller) smaller = halve(&l->head_bytes, LEAST_HEAD);
     l->connections = (int)connections, l->idle = l->connections / 2;
-    return smaller;
+    return smaller || shrink_last(o);
 }
 
 static void set_usual(struct server_options *o)
 {
     set(&o->tree_bytes, SERVER_TREE), set(&o->answer_bytes, SERVER_ANSWERS);
     set(&o->small_bytes, SERVER_SMALL), set(&o->cache_bytes, SERVER_CACHE);
+    if (!o->threads) o->threads = HTTP_THREADS;
 }
 
 void server_fit(struct server_options *o, int64_t bytes)

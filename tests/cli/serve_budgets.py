@@ -88,6 +88,9 @@ def main():
             done = list(pool.map(lambda a: sweep(*a), [(n, m, d) for n, m in models.items() for d in devices]))
         for name, device, problems, p in done:
             ok(not problems, f"{name} on {device}: {len(problems)} of {BUDGETS} budgets: {problems[:3]}")
+        for low, high in ((1162090124, 1200000000), (1162090124, 1286707891)):  # a longer context must not make the same step slower
+            small, large = (plan(models["1b"], "t4", "--budget", str(b))[1] for b in (low, high))
+            ok(small["context"] < large["context"] and not compare(small, large), f"1b on t4 at {low} and {high}: {compare(small, large)}")
         usual = plan(models["8b"], "rtx-4090")[1]
         ok(usual["context"] >= 8192 and usual["parallel"] >= 64, f"8 B on an RTX 4090 by default: {usual['parallel']} requests, context {usual['context']}")
         for name, device, _, p in done:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Random servers and hostile clients: model families, real tokenizers of the three kinds and of GGUF files, budgets from the stated minimum up.
-The system says how large each process was (VmHWM, read from here): none above its budget, and a plain request is answered in the end.
+The system says how large each process was (VmHWM, read from here): none above its budget, and a plain request is answered in the end. Each server also
+gets what it promised all at once, so that its peak can be held against its plan: a plan far above it reserves what nobody can use.
 
     python3 tests/fault/serve_random.py 500             # the whole sweep, for a machine with time
     python3 tests/fault/serve_random.py 1 --seed 7 --only 31 --verbose"""
@@ -128,6 +129,46 @@ def idle(s, count):
     return held
 
 
+def drop(c):
+    """Hangs up without reading."""
+    try:
+        c.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    c.close()
+
+
+def fill(s, kind, limit):
+    """All that was promised, at once: idle connections with long heads, as many answers as are taken, and behind them the largest bodies one by one."""
+    plan = json.loads(s.get("/hold")[1])["plan"]
+    most, context = int(re.search(r"(\d+) connections$", s.log(), re.M).group(1)), plan["context"]
+    held, ids = [], [3 + i % (VOCAB // 2) for i in range(context)]
+    for _ in range(most // 2 - 1):
+        held.append(socket.create_connection(("127.0.0.1", s.port), timeout=10))
+        held[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"y" * 3900)
+    for n in [] if kind == "bert" else (64, 32, 16, 8, 4, 2, 1, 1):
+        for likely in (20, 5, None):
+            tokens = 3 * context // 4
+            ask = {"prompt": ids[:tokens], "max_tokens": plan.get("answer") or context - tokens, "n": n, "ignore_eos": True, "frequency_penalty": 0.5, "temperature": 1}
+            if likely: ask["logprobs"] = likely
+            if len(held) < most - 4: held.append(server.open_connection(s, "/v1/completions", ask))
+    for n in range(1, context) if kind == "bert" else (): send(s, "/v1/embeddings", {"input": "word " * n}, [])
+    room = int(limit * 0.98)
+    for n in (512, 256, 128, 64, 32) if kind == "bert" else ():
+        text = "word " * min(context // 2, room // n // 5 - 4)
+        send(s, "/v1/embeddings", {"input": [text] * n}, [])
+        held.append(server.open_connection(s, "/v1/embeddings", {"input": [text] * n}))
+    units = ("th", "1", "1 ", "\t", " ", "e\u0301", "\u4f60\u597d", "\uac00", "The ship went down to the sea. ")
+    texts = [unit * ((room - 80) // len(unit.encode())) for unit in units]
+    words = " ".join(f"w{i:x}" for i in range(room // 7))
+    for text in texts + [words]: send(s, "/tokenize", {"prompt": text}, [])
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for i in range(0, 40): pool.submit(send, s, "/v1/embeddings" if kind == "bert" else "/tokenize", {("input" if kind == "bert" else "prompt"): words[i * 900 % len(words):][:900]}, [])
+    send(s, "/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": "th" * (room // 2 - 200)}]}]}, [])
+    send(s, "/v1/completions", '{"prompt": "x", "user": ' + deep(random.Random(3), room) + "}", [])
+    for c in held: drop(c)
+
+
 def calm(s):
     """Does it answer, and is nothing left to do?"""
     try:
@@ -178,16 +219,27 @@ def one(folder, made, number, seed, requests, verbose):
         held = idle(s, rng.choice((0, 20, 60)))
         with concurrent.futures.ThreadPoolExecutor(rng.choice((1, 4, 12))) as pool:
             for _ in range(requests): pool.submit(send, s, *body(rng, kind, int(limit)), seen)
-        for c in held: c.close()
+        for c in held: drop(c)
+        s.wait_for(lambda: calm(s))
+        fill(s, kind, limit)
         s.wait_for(lambda: calm(s))
         hold, top = json.loads(s.get("/hold")[1]), server.resident(s.process)[1]
         plain = ("/v1/embeddings", {"input": "The ship"}) if kind == "bert" else ("/v1/completions", {"prompt": "The ship", "max_tokens": 2})
         last = s.request("POST", *plain)
         code = s.stop()
     total = hold["plan"]["total"]
+    if verbose: print(f"# {flags} {hold['plan']}")
     counts = {str(c): sum(str(x) == str(c) for x in seen) for c in set(seen)}
     ok(top <= budget and last[0] == 200 and code == 0, f"{name}: {top / MIB:.2f} MiB at most, planned {total / MIB:.2f} ({100 * (total / top - 1):+.1f} %), asked {asked} times, {last[0]} {code} {counts}")
     return total, top, asked
+
+
+def one_long_text(model):
+    """A body as long as is allowed may be one text."""
+    flags = ["--max-body", "256KiB"]
+    with server.Server(model, "--budget", stated_minimum(model, flags)[0] + (256 << 10), *flags, program=plim.PLIMSOLL) as s:
+        status, answer = s.post("/tokenize", {"prompt": "The ship " * 28000})
+        ok("has more than" in str(answer), f"a text of 246 KiB is read and counted: {status} {answer}")
 
 
 def main():
@@ -202,9 +254,12 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/chat.jinja", "w") as f: f.write(server.TEMPLATE)
         made = {name: make() for name, make in models(folder).items()}
+        one_long_text(made["gguf"])
         numbers = range(args.count) if args.only is None else [args.only]
         got = [r for r in (one(folder, made, n, args.seed, args.requests, args.verbose) for n in numbers) if r]
     near = sum(total <= 1.1 * top for total, top, _ in got)
+    over = sorted(100 * (total / top - 1) for total, top, _ in got)
+    if args.only is None: ok(over[len(over) // 2] <= 15, f"plans are near the peak: median {over[len(over) // 2]:.1f} % over it, most {over[-1]:.1f} %")
     print(f"# {near} of {len(got)} plans are within 10 % of the peak; the stated minimum was taken at once by {sum(a == 1 for _, _, a in got)}")
     plim.done()
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Truth of a server under full load, at five budgets: planned = ledger to the byte, the process never above the line, and what it has, read
-from outside, not more than 1 % below what the plan says without the bound for connections and requests, of which most of the time hardly any is used.
+from outside, not more than 2 % below what the plan says without the bound for connections and requests, of which most of the time hardly any is used. (A plan
+counts a little more than that bound where a slightly larger budget would raise it: server_share.)
 
     python3 tests/fault/serve_truth.py --minutes 1 --model FOLDER 4GiB 6GiB"""
 # run-tests: serial, timeout=300, not=asan, not=tsan
@@ -46,7 +47,7 @@ def measure(folder, budget, seconds):
     firm = total - beside
     ok(not bad and hold["generated_tokens"] > 0, f"{budget}: everybody is answered, {hold['generated_tokens']} tokens {bad[:2]}")
     ok(hold["used"] == total <= line, f"{budget}: ledger {hold['used']} = planned {total}, inside {line}")
-    ok(0.99 * firm <= most <= total,
+    ok(0.98 * firm <= most <= total,
        f"{budget}: RSS at most {most / MIB:.2f} MiB; planned {firm / MIB:.2f} MiB ({(most - firm) / MIB:+.2f} MiB, {100 * (most / firm - 1):+.2f} %) and {beside / MIB:.2f} MiB for connections and requests")
 
 
