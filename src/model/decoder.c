@@ -15,11 +15,6 @@
 const struct param_row decoder_params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ONES), DECODER_ATTENTION,
                                                          DECODER_GATED, DECODER_NORMS};
 
-const struct model_keys decoder_keys = {
-    DECODER_KEYS("intermediate_size", "hidden_act"),
-    .dropout = {"attention_dropout"},
-};
-
 static struct build_linear projection(struct builder *b, int weight, int bias, int add)
 {
     struct build_linear l = {.weight = build_param(b, weight), .bias = build_param(b, bias), .add = add};

@@ -76,6 +76,13 @@ static inline void layer_set_add(struct layer_set *set, int layer)
 
 struct architecture;
 
+/* Every architecture. Messages list them in this order. */
+/* clang-format off */
+#define MODEL_ARCHITECTURES(X)                                                                               \
+    X(llama) X(mistral) X(qwen2) X(qwen3) X(gemma2) X(gemma3) X(phi3) X(olmo2) X(smollm3) X(gpt2)            \
+    X(mixtral) X(qwen2_moe) X(qwen3_moe) X(olmoe) X(bert) X(roberta) X(distilbert) X(t5)
+/* clang-format on */
+
 /* What a model is for, which decides the parameters behind its last layer. */
 enum model_task {
     TASK_TOKENS,    /* says tokens: the next one, or those behind masks */
@@ -182,7 +189,7 @@ const struct architecture *model_architecture(const char *name);
 const struct architecture *model_architecture_at(int i);
 const char *model_architecture_name(const struct architecture *arch);
 
-/* Everything a spec of that architecture has when nothing is said; sizes are 0. */
+/* Everything a spec of that architecture has when a job says nothing; sizes are 0, and so is what follows from them. */
 void model_defaults(struct model_spec *spec, const struct architecture *arch);
 
 /* Derive what was left 0 and can be (head_dim, kv heads, GPT-2's feed-forward size), then validate. */
