@@ -337,6 +337,7 @@ static void set_scores(const struct builder *b, struct op_attr *attr)
     attr->heads = spec->num_heads, attr->kv_heads = spec->num_kv_heads, attr->head_dim = spec->head_dim;
     attr->standard = b->shape->standard;
     attr->scale = (float)(spec->arch->source ? 1.0 : 1.0 / divisor); /* T5 scales its initial weights */
+    if (spec->scale_by_layer) attr->scale /= (float)(b->layer + 1);
     attr->cap = (float)spec->attn_cap;
 }
 

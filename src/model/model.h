@@ -111,6 +111,7 @@ struct model_spec {
      * sparse_block 0: over all keys. */
     int sparse_block, local_blocks, global_blocks;
     int64_t query_scalar;               /* scores are divided by its root; 0: head_dim */
+    bool scale_by_layer;                /* GPT-2: scores of layer i are divided by i + 1, too */
     double attn_cap;                    /* soft-cap of scores, 0: none */
     double final_cap;                   /* soft-cap of logits, 0: none */
     int num_experts, experts_per_token; /* of each layer's feed-forward part; 0: there is one and no router */

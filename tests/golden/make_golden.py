@@ -428,6 +428,26 @@ CASES = {
         batch=2,
         time=30,
     ),
+    # Scores divided by the number of the layer.
+    "gpt2-by-layer": dict(
+        make=lambda: GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=104,
+                n_positions=32,
+                n_embd=32,
+                n_layer=3,
+                n_head=2,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                scale_attn_by_inverse_layer_idx=True,
+                bos_token_id=0,
+                eos_token_id=0,
+            )
+        ),
+        batch=2,
+        time=24,
+    ),
 }
 PACKED_LENGTHS = (13, 19)
 

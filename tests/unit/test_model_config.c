@@ -167,8 +167,7 @@ static void refusals_name_the_cause(void **state)
          "key 'vocab_size': 1 is out of range", PLIM_BAD_INPUT},
         {GPT2 ",\"n_inner\":-3}", "key 'n_inner': -3", PLIM_BAD_INPUT},
         {GPT2 ",\"activation_function\":\"relu\"}", "activation 'relu'", PLIM_UNSUPPORTED},
-        {GPT2 ",\"scale_attn_by_inverse_layer_idx\":true}", "scale_attn_by_inverse_layer_idx",
-         PLIM_UNSUPPORTED},
+        {GPT2 ",\"scale_attn_weights\":false}", "scale_attn_weights", PLIM_UNSUPPORTED},
         {GPT2 ",\"head_dim\":8}", "must be 'n_embd' 64", PLIM_BAD_INPUT},
     };
     (void)state;
