@@ -38,7 +38,7 @@ void model_file_defaults(struct model_spec *spec, const struct architecture *arc
 void model_defaults(struct model_spec *spec, const struct architecture *arch)
 {
     model_file_defaults(spec, arch);
-    spec->num_kv_heads = spec->head_dim = 0, spec->query_scalar = 0;
+    spec->num_kv_heads = spec->head_dim = 0, spec->query_scalar = 0, spec->score_scale = 0;
     spec->router_losses = spec->num_experts > 0;
     model_set_dropout(spec, 0);
 }

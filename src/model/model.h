@@ -110,10 +110,14 @@ struct model_spec {
     /* Attention over blocks of keys (op.h, mask blocks): positions of a block, nearest and first blocks that a query sees;
      * sparse_block 0: over all keys. */
     int sparse_block, local_blocks, global_blocks;
-    int64_t query_scalar;               /* scores are divided by its root; 0: head_dim */
-    bool scale_by_layer;                /* GPT-2: scores of layer i are divided by i + 1, too */
-    double attn_cap;                    /* soft-cap of scores, 0: none */
-    double final_cap;                   /* soft-cap of logits, 0: none */
+    int64_t query_scalar; /* scores are divided by its root; 0: head_dim */
+    double score_scale;   /* Granite: scores are multiplied with it instead; 0: none */
+    double embed_scale,
+        residual_scale;    /* Granite: factors of embeddings and of what a branch adds; 0: none */
+    double logits_divisor; /* Granite: logits are divided by it; 0: none */
+    bool scale_by_layer;   /* GPT-2: scores of layer i are divided by i + 1, too */
+    double attn_cap;       /* soft-cap of scores, 0: none */
+    double final_cap;      /* soft-cap of logits, 0: none */
     int num_experts, experts_per_token; /* of each layer's feed-forward part; 0: there is one and no router */
     int64_t shared_size;                /* width of the expert that every token has beside its own; 0: none */
     struct layer_set dense_layers;      /* those without experts, of dense_size */

@@ -262,17 +262,6 @@ static int cross_attention(struct builder *b, const struct source *s, int encode
     return residual(b, build_cross(b, &c), T5_CROSS + CROSS_O, x, labels);
 }
 
-/* The shared embedding as head is wide for what a norm makes. */
-static int narrow(struct builder *b, int x)
-{
-    struct op op = build_op(b, OP_ACT);
-    op.attr.activation = ACTIVATION_SCALE;
-    op.attr.scale = (float)(1 / sqrt((double)b->spec->hidden_size));
-    op.in[ACT_X] = x, op.out[ACT_Y] = build_act(b, "norm.scaled", b->spec->hidden_size);
-    tape_append(b->tape, &op);
-    return op.out[ACT_Y];
-}
-
 /* encoded: -1 where the source is in the cache. */
 static void decode(struct builder *b, const struct source *s, int encoded, int words)
 {
@@ -287,7 +276,8 @@ static void decode(struct builder *b, const struct source *s, int encoded, int w
     b->layer = -1;
     x = norm(b, T5_DECODER + STACK_NORM, "norm", "norm.rstd", x);
     x = drop(b, x, "norm.dropped");
-    if (b->spec->tie_embeddings && !b->spec->unscaled_head) x = narrow(b, x);
+    if (b->spec->tie_embeddings && !b->spec->unscaled_head) /* which is wide for what a norm makes */
+        x = build_scaled(b, "norm.scaled", x, 1 / sqrt((double)b->spec->hidden_size));
     int head = build_param(b, T5_HEAD);
     build_head(b, x, head >= 0 ? head : words);
 }

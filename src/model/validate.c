@@ -320,6 +320,8 @@ enum plim_status model_complete(struct model_spec *spec, struct plim_error *err)
         spec->intermediate_size = spec->arch->inner_multiple * spec->hidden_size;
     if (spec->query_scalar == 0 && field_key(spec->arch, FIELD_QUERY_SCALAR))
         spec->query_scalar = spec->head_dim;
+    if (spec->score_scale == 0 && field_key(spec->arch, FIELD_SCORE_SCALE) && spec->head_dim > 0)
+        spec->score_scale = 1 / sqrt((double)spec->head_dim);
     if (spec->partial_rotary == 1) spec->partial_rotary = 0;
     if (spec->decoder_layers == 0 && spec->arch->source) spec->decoder_layers = spec->num_layers;
     if (spec->start_token_id < 0 && spec->arch->source) spec->start_token_id = spec->pad_token_id;
