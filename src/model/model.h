@@ -79,7 +79,7 @@ struct architecture;
 /* Every architecture. Messages list them in this order. */
 /* clang-format off */
 #define MODEL_ARCHITECTURES(X)                                                                               \
-    X(llama) X(mistral) X(qwen2) X(qwen3) X(gemma2) X(gemma3) X(phi3) X(olmo2) X(smollm3) X(gpt2)            \
+    X(llama) X(mistral) X(qwen2) X(qwen3) X(gemma2) X(gemma3) X(phi3) X(olmo2) X(smollm3) X(granite) X(gpt2) \
     X(mixtral) X(qwen2_moe) X(qwen3_moe) X(olmoe) X(bert) X(roberta) X(distilbert) X(t5)
 /* clang-format on */
 

@@ -25,6 +25,8 @@ from transformers import (
     Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -447,6 +449,29 @@ CASES = {
         ),
         batch=2,
         time=24,
+    ),
+    # Factors of embeddings, scores, branches and logits.
+    "granite": dict(
+        make=lambda: GraniteForCausalLM(
+            GraniteConfig(
+                vocab_size=108,
+                hidden_size=40,
+                intermediate_size=52,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=64,
+                rms_norm_eps=1e-5,
+                embedding_multiplier=6.0,
+                attention_multiplier=0.125,
+                residual_multiplier=0.4,
+                logits_scaling=3.0,
+                tie_word_embeddings=True,
+                attn_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=26,
     ),
 }
 PACKED_LENGTHS = (13, 19)
