@@ -94,61 +94,30 @@ static enum plim_status fail_architecture(const struct job *job, struct plim_err
     return status;
 }
 
-/* What the keys say. What only some architectures have, model_complete refuses for the others. */
-static void take_keys(struct model_spec *s, const struct job_model *m)
+/* Copies the fields that the job gives into the spec: those that may differ from the model's files (`overrides`), or all others.
+ * model_complete refuses fields that the architecture does not have. */
+static void take_keys(struct model_spec *s, const struct job_model *m, bool overrides)
 {
-    if (m->vocab_size) s->vocab_size = m->vocab_size;
-    if (m->hidden_size) s->hidden_size = m->hidden_size;
-    if (m->intermediate_size) s->intermediate_size = m->intermediate_size;
-    if (m->num_layers) s->num_layers = (int)m->num_layers;
-    if (m->decoder_layers) s->decoder_layers = (int)m->decoder_layers;
-    if (m->feed_forward_given) s->gated = m->feed_forward == 1;
-    if (m->num_heads) s->num_heads = (int)m->num_heads;
-    if (m->num_kv_heads) s->num_kv_heads = (int)m->num_kv_heads;
-    if (m->head_dim) s->head_dim = (int)m->head_dim;
-    if (m->max_positions) s->max_positions = m->max_positions;
-    if (m->window_given) s->sliding_window = m->sliding_window;
-    if (m->window_pattern) s->full_every = (int)m->window_pattern;
-    if (m->eps_given) s->norm_eps = m->norm_eps;
-    if (m->rope_theta > 0) s->rope_theta = m->rope_theta;
-    if (m->rope_local_theta > 0) s->rope_local_theta = m->rope_local_theta;
-    if (m->partial_rotary > 0) s->partial_rotary = m->partial_rotary;
-    if (m->no_rope_given) s->no_rope_every = (int)m->no_rope_interval;
-    if (m->query_scalar) s->query_scalar = m->query_scalar;
-    if (m->attn_cap_given) s->attn_cap = m->attn_cap;
-    if (m->final_cap_given) s->final_cap = m->final_cap;
-    if (m->num_experts) s->num_experts = (int)m->num_experts;
-    if (m->shared_size) s->shared_size = m->shared_size;
-    if (m->experts_per_token) s->experts_per_token = (int)m->experts_per_token;
-    if (m->norm_topk_given) s->norm_topk = m->norm_topk;
-    if (m->range_given) s->initializer_range = m->initializer_range;
-    if (m->tie_given) s->tie_embeddings = m->tie;
-}
-
-/* Losses of the router: a job may ask for others than the model's files do. */
-static void take_router_losses(struct model_spec *s, const struct job_model *m)
-{
-    if (m->balance_given) s->balance_coef = m->balance_coef, s->router_losses = m->balance_coef > 0;
-    if (m->z_given) s->z_coef = m->z_coef;
+    for (int i = 0; i < MODEL_FIELDS; i++) {
+        const struct model_field *f = &model_fields[i];
+        if (!m->given[i] || f->sparse_only || f->may_override != overrides) continue;
+        memcpy(field_at(f, s), (const char *)&m->said + f->row.offset, f->size);
+    }
+    if (!overrides && m->feed_forward_given) s->gated = m->feed_forward == 1;
+    if (overrides && m->given[FIELD_BALANCE]) s->router_losses = s->balance_coef > 0;
 }
 
 /* Sizes that no architecture has by itself: all that are missing are told at once. */
 static enum plim_status check_sizes_given(const struct job *job, struct plim_error *err)
 {
-    const struct model_spec *s = &job->spec;
-    const struct {
-        const char *key;
-        int64_t value;
-    } sizes[] = {{"vocab_size", s->vocab_size},
-                 {"hidden_size", s->hidden_size},
-                 {"num_layers", s->num_layers},
-                 {"num_attention_heads", s->num_heads}};
     char list[160] = "";
     int missing = 0;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (int i = 0; i < MODEL_FIELDS; i++) {
+        const struct model_field *f = &model_fields[i];
         size_t used = strlen(list);
-        if (sizes[i].value) continue;
-        snprintf(list + used, sizeof list - used, "%smodel.%s", missing++ ? ", " : "", sizes[i].key);
+        bool needed = f->job && f->need != NEED_NOT && !f->sparse_only && i != FIELD_INNER;
+        if (needed && field_number(f, &job->spec) == 0)
+            snprintf(list + used, sizeof list - used, "%smodel.%s", missing++ ? ", " : "", f->row.path);
     }
     if (!missing) return PLIM_OK;
     return plim_fail(
@@ -166,13 +135,14 @@ static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
     if (!arch) return fail_architecture(job, err);
     struct model_spec *s = &job->spec;
     model_defaults(s, arch);
-    s->num_kv_heads = 0; /* as many as query heads, whatever the architecture's own config.json leaves out */
-    take_keys(s, m);
+    int experts = s->num_experts;
+    take_keys(s, m, false);
+    if (!s->num_experts) s->num_experts = experts;
     enum plim_status status = check_sizes_given(job, err);
     if (status != PLIM_OK) return status;
-    if (!m->max_positions && s->max_positions < job->max_length) s->max_positions = job->max_length;
+    if (!m->given[FIELD_POSITIONS] && s->max_positions < job->max_length) s->max_positions = job->max_length;
     if (m->dropout_given) model_set_dropout(s, m->dropout);
-    take_router_losses(s, m);
+    take_keys(s, m, true);
     status = model_complete(s, err);
     return status == PLIM_OK ? model_check_export(s, err) : status;
 }
@@ -202,14 +172,14 @@ static enum plim_status check_beside_path(const struct job *job, struct plim_err
 {
     const struct job_model *m = &job->model;
     struct model_spec said = job->spec;
-    take_keys(&said, m);
+    take_keys(&said, m, false);
     const char *key = model_spec_differs(&said, &job->spec);
     if (key) return refuse_beside_path(job, key, &said, err);
-    if (m->window_pattern || m->no_rope_given)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'model.%s': %s/config.json says which layers these are; remove the key",
-                         job->name, m->window_pattern ? "sliding_window_pattern" : "no_rope_layer_interval",
-                         m->path);
+    for (int i = 0; i < MODEL_FIELDS; i++)
+        if (m->given[i] && model_fields[i].layer_rule)
+            return plim_fail(err, PLIM_BAD_INPUT,
+                             "%s: key 'model.%s': %s/config.json says which layers these are; remove the key",
+                             job->name, model_fields[i].row.path, m->path);
     if (m->attention_type == ATTENTION_WINDOW && job->spec.sliding_window == 0)
         return plim_fail(
             err, PLIM_BAD_INPUT,
@@ -231,8 +201,8 @@ static enum plim_status take_sparse(struct job *job, struct plim_error *err)
                          "%s: key 'model.attention_type': %s/config.json says sparse; remove the key",
                          job->name, m->path);
     if (m->attention_type == ATTENTION_SPARSE) {
-        s->sparse_block = (int)m->sparse_block;
-        s->local_blocks = (int)m->local_blocks, s->global_blocks = (int)m->global_blocks;
+        s->sparse_block = m->said.sparse_block;
+        s->local_blocks = m->said.local_blocks, s->global_blocks = m->said.global_blocks;
     }
     int64_t block = s->sparse_block, fits = block;
     if (block == 0 || job->max_length % block == 0) return PLIM_OK;
@@ -254,7 +224,7 @@ static enum plim_status find_spec(struct job *job, struct plim_error *err)
         enum plim_status status = hf_config_load(job->model.path, &job->spec, err);
         if (status == PLIM_OK && job->model.dropout_given) model_set_dropout(&job->spec, job->model.dropout);
         if (status == PLIM_OK) status = check_beside_path(job, err);
-        if (status == PLIM_OK) take_router_losses(&job->spec, &job->model);
+        if (status == PLIM_OK) take_keys(&job->spec, &job->model, true);
         if (status == PLIM_OK) status = take_sparse(job, err);
         return status == PLIM_OK ? model_validate(&job->spec, err) : status;
     }
@@ -321,7 +291,8 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: key 'training.device': '%s' is no device; write auto, cpu, cuda or cuda:1",
                          job->name, job->training.device);
-    if (job->model.attention_type == ATTENTION_WINDOW && job->model.sliding_window < 1 && !job->model.path)
+    if (job->model.attention_type == ATTENTION_WINDOW && job->model.said.sliding_window < 1 &&
+        !job->model.path)
         return plim_fail(
             err, PLIM_BAD_INPUT,
             "%s: key 'model.attention_type': sliding_window needs model.sliding_window, e.g. 1024",
@@ -436,8 +407,9 @@ static void settle_window(struct job *job)
     const char *blocks = "model.num_local_blocks", *size = "model.sparse_block_size";
     bool by_blocks = job_origin(job, blocks)->kind != ORIGIN_DEFAULT;
     bool given = by_blocks || job_origin(job, size)->kind != ORIGIN_DEFAULT;
-    if (m->attention_type != ATTENTION_WINDOW || m->window_given || !given) return;
-    m->sliding_window = m->sparse_block * m->local_blocks, m->window_given = true;
+    if (m->attention_type != ATTENTION_WINDOW || m->given[FIELD_WINDOW] || !given) return;
+    m->said.sliding_window = (int64_t)m->said.sparse_block * m->said.local_blocks,
+    m->given[FIELD_WINDOW] = true;
     job_origin_follow(job, "model.sliding_window", by_blocks ? blocks : size);
 }
 

@@ -16,7 +16,7 @@
 #include "data/objective.h"
 #include "job/environment.h"
 #include "job/telling.h"
-#include "model/model.h"
+#include "model/fields.h"
 #include "plan/plan.h"
 #include "tape/pass.h"
 
@@ -60,15 +60,13 @@ enum { ATTENTION_FLASH, ATTENTION_WINDOW, ATTENTION_SPARSE }; /* as the key's na
 
 struct job_model { /* as written; becomes the spec */
     const char *path, *architecture;
-    int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
-        max_positions, sliding_window, window_pattern, no_rope_interval, query_scalar, num_experts,
-        experts_per_token, decoder_layers, shared_size, sparse_block, local_blocks, global_blocks;
-    double norm_eps, rope_theta, rope_local_theta, partial_rotary, attn_cap, final_cap, initializer_range,
-        dropout, balance_coef, z_coef;
-    bool norm_topk, norm_topk_given, balance_given, z_given;
-    bool tie, tie_given, dropout_given, window_given, no_rope_given, attn_cap_given, final_cap_given,
-        eps_given, range_given, flash, pooling_given;
-    int pooling;        /* enum pooling, of vectors */
+    struct model_spec said;   /* fields that are keys of the job (model/fields.h) */
+    bool given[MODEL_FIELDS]; /* which of them were */
+    double dropout;
+    bool dropout_given;
+    bool flash;
+    int pooling; /* enum pooling, of vectors */
+    bool pooling_given;
     int attention_type; /* flash, sliding_window, sparse */
     bool attention_given;
     int feed_forward; /* T5: relu, gated-gelu */

@@ -1,8 +1,9 @@
 /* keys.c - every configuration key, once: reading, --set, defaults, checks and docs come from this table. */
 #include "job/job.h"
 
-#define AT(field)    offsetof(struct job, field)
-#define GIVEN(field) SCHEMA_FLAG(struct job, field)
+#define AT(field)          offsetof(struct job, field)
+#define GIVEN(field)       SCHEMA_FLAG(struct job, field)
+#define ARCHITECTURE(name) " " #name
 
 static const char *const precisions[] = {PRECISION_NAMES, "auto", NULL};
 static const struct schema_synonym precision_words[] = {
@@ -53,45 +54,19 @@ static const struct schema_synonym padding_words[] = {
 static const struct schema_row rows[] = {
     /* model */
     {"model.path", SCHEMA_STRING, AT(model.path), .help = "Hugging Face directory (config.json and safetensors) or GGUF file; other keys of the model may only repeat what its config.json says"},
-    {"model.architecture", SCHEMA_STRING, AT(model.architecture), .help = "from scratch: llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, smollm3, gpt2, mixtral, qwen2_moe, qwen3_moe, olmoe, bert, roberta, distilbert or t5"},
-    {"model.vocab_size", SCHEMA_INT64, AT(model.vocab_size), .min = 1, .max = 1e9, .help = "vocabulary"},
-    {"model.hidden_size", SCHEMA_INT64, AT(model.hidden_size), .min = 1, .max = 1e7, .help = "width of the residual stream"},
-    {"model.intermediate_size", SCHEMA_INT64, AT(model.intermediate_size), .min = 1, .max = 1e7, .help = "width of the feed-forward part, or of each expert"},
-    {"model.moe_intermediate_size", .alias = "model.intermediate_size"},
-    {"model.num_layers", SCHEMA_INT64, AT(model.num_layers), .min = 1, .max = 4096, .help = "number of layers"},
-    {"model.num_hidden_layers", .alias = "model.num_layers"},
-    {"model.num_decoder_layers", SCHEMA_INT64, AT(model.decoder_layers), .min = 1, .max = 4095, .help = "t5: layers of the decoder; default: as many as the encoder's num_layers"},
+    {"model.architecture", SCHEMA_STRING, AT(model.architecture), .help = "from scratch, one of:" MODEL_ARCHITECTURES(ARCHITECTURE)},
+#define KEY(id, member, kind, name, least, most, text, ...) \
+    {"model." name, SCHEMA_##kind, AT(model.said.member), .flag = GIVEN(model.given[FIELD_##id]), .min = least, .max = most, .help = text},
+#define KEY_OR(id, member, kind, name, least, most, text, other, ...) \
+    {"model." name, SCHEMA_##kind, AT(model.said.member), .flag = GIVEN(model.given[FIELD_##id]), .min = least, .max = most, .help = text, .fallback = other},
+#define ALIAS(name, other) {"model." name, .alias = "model." other},
+#define CONFIG(...)
+#include "model/fields.inc"
     {"model.feed_forward_proj", SCHEMA_ENUM, AT(model.feed_forward), .flag = GIVEN(model.feed_forward_given), .names = feed_forwards, .fallback = "relu", .help = "t5: relu as in version 1.0, or gated-gelu as in 1.1 and FLAN"},
-    {"model.num_attention_heads", SCHEMA_INT64, AT(model.num_heads), .min = 1, .max = 65536, .help = "query heads"},
-    {"model.num_key_value_heads", SCHEMA_INT64, AT(model.num_kv_heads), .min = 1, .max = 65536, .help = "key/value heads; default: as many as query heads"},
-    {"model.head_dim", SCHEMA_INT64, AT(model.head_dim), .min = 1, .max = 256, .help = "size of a head; default: hidden_size / num_attention_heads"},
-    {"model.max_position_embeddings", SCHEMA_INT64, AT(model.max_positions), .min = 1, .max = 1e9, .help = "longest position; default: at least data.max_length"},
-    {"model.sliding_window", SCHEMA_INT64, AT(model.sliding_window), .flag = GIVEN(model.window_given), .min = 0, .max = 1e9, .help = "keys a query sees; 0: all; llama, olmo2 and gpt2 have no window; gemma2, gemma3 and smollm3 have it on some layers"},
-    {"model.sliding_window_pattern", SCHEMA_INT64, AT(model.window_pattern), .min = 1, .max = 4096, .help = "gemma2, gemma3: every so many layers one sees everything; default: 2, 6"},
-    {"model.rms_norm_eps", SCHEMA_FLOAT, AT(model.norm_eps), .flag = GIVEN(model.eps_given), .min = 0, .max = 1, .help = "epsilon of the norms"},
-    {"model.rope_theta", SCHEMA_FLOAT, AT(model.rope_theta), .min = 1, .max = 1e12, .help = "base of the rotary frequencies"},
-    {"model.rope_local_base_freq", SCHEMA_FLOAT, AT(model.rope_local_theta), .min = 1, .max = 1e12, .help = "gemma3: base for layers with a window; default: 10000"},
-    {"model.partial_rotary_factor", SCHEMA_FLOAT, AT(model.partial_rotary), .min = 0, .max = 1, .help = "phi3: share of a head that is rotated; default: all of it"},
-    {"model.no_rope_layer_interval", SCHEMA_INT64, AT(model.no_rope_interval), .flag = GIVEN(model.no_rope_given), .min = 0, .max = 4096, .help = "smollm3: every so many layers one rotates nothing; 0: all rotate; default: 4"},
-    {"model.query_pre_attn_scalar", SCHEMA_INT64, AT(model.query_scalar), .min = 1, .max = 1e9, .help = "gemma2, gemma3: scores are divided by its root; default: the size of a head"},
-    {"model.attn_logit_softcapping", SCHEMA_FLOAT, AT(model.attn_cap), .flag = GIVEN(model.attn_cap_given), .min = 0, .max = 1e9, .help = "gemma2: soft-cap of scores; 0: none; default: 50"},
-    {"model.final_logit_softcapping", SCHEMA_FLOAT, AT(model.final_cap), .flag = GIVEN(model.final_cap_given), .min = 0, .max = 1e9, .help = "gemma2, gemma3: soft-cap of logits; 0: none; default: 30, none"},
-    {"model.initializer_range", SCHEMA_FLOAT, AT(model.initializer_range), .flag = GIVEN(model.range_given), .min = 0, .max = 10, .help = "deviation of fresh weights"},
     {"model.dropout", SCHEMA_FLOAT, AT(model.dropout), .flag = GIVEN(model.dropout_given), .min = 0, .max = 1, .help = "every dropout of the model instead of what its config.json says (default: none from scratch); only training drops numbers"},
-    {"model.tie_word_embeddings", SCHEMA_BOOL, AT(model.tie), .flag = GIVEN(model.tie_given), .help = "the output projection is the embedding"},
     {"model.pooling", SCHEMA_ENUM, AT(model.pooling), .flag = GIVEN(model.pooling_given), .names = poolings, .help = "encoders of sentences: a text's vector is the mean of its tokens' or the first one's; default: as the model's folder says, else mean"},
-    {"model.num_experts", SCHEMA_INT64, AT(model.num_experts), .min = 0, .max = 4096, .fallback = "0", .help = "mixtral, qwen2_moe, qwen3_moe, olmoe: experts of each layer; 0: 8, 60, 128, 64"},
-    {"model.num_local_experts", .alias = "model.num_experts"},
-    {"model.num_experts_per_tok", SCHEMA_INT64, AT(model.experts_per_token), .min = 1, .max = 4096, .help = "experts of each token; default: 2, 4, 8, 8"},
-    {"model.shared_expert_intermediate_size", SCHEMA_INT64, AT(model.shared_size), .min = 1, .max = 1e6, .help = "qwen2_moe: width of the expert that every token has beside its own; default: 5632"},
-    {"model.norm_topk_prob", SCHEMA_BOOL, AT(model.norm_topk), .flag = GIVEN(model.norm_topk_given), .help = "qwen2_moe, qwen3_moe, olmoe: weights of a token's experts add up to 1; default: false"},
-    {"model.router_aux_loss_coef", SCHEMA_FLOAT, AT(model.balance_coef), .flag = GIVEN(model.balance_given), .min = 0, .max = 1000, .help = "weight of the loss that balances the experts' load, over the micro-batch and all layers; default: that of config.json where its output_router_logits is true, else none; from scratch 0.001 (olmoe: 0.01)"},
-    {"model.router_z_loss_coef", SCHEMA_FLOAT, AT(model.z_coef), .flag = GIVEN(model.z_given), .min = 0, .max = 1000, .help = "weight of the mean square of the routers' log-sum-exp; default: that of config.json, else none"},
     {"model.use_flash_attention", SCHEMA_BOOL, AT(model.flash), .fallback = "true", .help = "false: attention by plain loops over all scores, for debugging, on a CPU alone; memory grows with max_length squared"},
     {"model.attention_type", SCHEMA_ENUM, AT(model.attention_type), .flag = GIVEN(model.attention_given), .names = attention_types, .fallback = "flash", .help = "flash: over all keys; sliding_window, with model.sliding_window; sparse: over the nearest blocks of keys and the first ones"},
-    {"model.sparse_block_size", SCHEMA_INT64, AT(model.sparse_block), .min = 1, .max = 1e6, .fallback = "64", .help = "attention_type: sparse: positions of a block; divides data.max_length"},
-    {"model.num_local_blocks", SCHEMA_INT64, AT(model.local_blocks), .min = 1, .max = 1e6, .fallback = "4", .help = "attention_type: sparse: blocks that a query sees, its own and those before it"},
-    {"model.num_global_blocks", SCHEMA_INT64, AT(model.global_blocks), .min = 0, .max = 1e6, .fallback = "1", .help = "attention_type: sparse: first blocks of a sample, which every query sees"},
     {"model.deepspeed_activation_checkpointing", .alias = "training.deepspeed.activation_checkpointing"},
     /* data */
     {"data.train", SCHEMA_STRING_LIST, AT(train), .help = "training files: paths, folders, globs; .gz and .zst are decompressed"},

@@ -6,7 +6,7 @@
 #ifndef PLIM_MODEL_ARCH_H
 #define PLIM_MODEL_ARCH_H
 
-#include "model/model.h"
+#include "model/fields.h"
 
 /* A size taken from the spec. */
 enum param_dim {
@@ -73,44 +73,14 @@ struct param_row {
     int joint_part, joint_parts;
 };
 
-/* What config.json calls the sizes. */
-struct model_keys {
-    const char *hidden, *intermediate, *layers, *heads, *kv_heads, *positions, *norm_eps, *activation;
-    const char *head_dim, *range;        /* NULL: "head_dim", "initializer_range" */
-    const char *experts;                 /* NULL: it has none */
-    const char *dropout[MODEL_DROPOUTS]; /* NULL: fewer */
-    double dropout_absent;               /* what transformers takes when the key is missing */
-    bool last_dropout_follows;           /* the third one, when it is missing, is the first */
-    const char *types;                   /* NULL: it has none */
-};
+/* For struct architecture's keys: a field that config.json has under the table's name. */
+#define HAS(id) [FIELD_##id] = ""
 
-/* What config.json of some architectures has beside the sizes; NULL or false: this one has no such key. */
-struct model_extras {
-    bool attention_bias, mlp_bias;
-    bool caps;           /* final_logit_softcapping, and query_pre_attn_scalar */
-    bool attn_cap;       /* attn_logit_softcapping */
-    bool local_theta;    /* rope_local_base_freq */
-    bool partial_rotary; /* partial_rotary_factor */
-    bool no_rope;        /* no_rope_layers, no_rope_layer_interval */
-    bool window_pattern; /* sliding_window_pattern */
-    bool norm_topk;      /* norm_topk_prob */
-    bool shared_expert;  /* shared_expert_intermediate_size */
-    bool dense_layers;   /* mlp_only_layers, decoder_sparse_step; intermediate_size is their width */
-    /* Phi-3: rope types are default and longrope, by other names too, and the original length stands beside them. */
-    bool long_rope;
-    bool
-        heads_divide; /* transformers refuses heads that do not divide hidden_size, even where head_dim is given */
-    /* What transformers takes when the file has no such key; models from scratch have the general rule. */
-    int kv_heads_absent, head_dim_absent, query_scalar_absent;
-};
-
-/* A switch config.json may carry that we compute in one position only; text: a choice instead. */
+/* A switch config.json may carry that we compute in one position only. */
 struct hf_demand {
-    const char *key;
-    bool only;
-    bool null_only; /* any value at all asks for what we do not compute */
-    const char *text;
+    const char *key, *only; /* "false", "absolute", "null" */
 };
+#define MODEL_DEMANDS 4
 
 /* Which keys say that attention slides: none; sliding_window for all layers; with use_sliding_window and
  * max_window_layers beside it; sliding_window for all but every n-th layer; with use_sliding_window for layers without
@@ -121,12 +91,14 @@ struct builder;
 
 struct architecture {
     const char *name;                /* "llama" */
-    const char *hf_type;             /* config.json model_type */
+    const char *hf_type;             /* config.json model_type; NULL: the name */
     const char *hf_class;            /* config.json architectures[0] */
     const char *const *task_classes; /* hf_class of each task; NULL: hf_class, and TASK_TOKENS only */
     const char *activation;
     const char *prefix; /* what some checkpoints leave out of the names: "model." */
-    const struct model_keys *keys;
+    const char *gguf;   /* what GGUF files call it; NULL: there are none */
+    /* Which fields config.json has, and under which name: HAS(id), or a name of its own. NULL: it has no such field. */
+    const char *keys[MODEL_FIELDS];
     const struct param_row *params;
     int nparams;
     bool rope;
@@ -136,19 +108,28 @@ struct architecture {
     int inner_multiple;       /* feed-forward size in hidden sizes when none is given; 0: it must be */
     bool norm_plus_one;       /* a norm's weight is 1 + w */
     bool scaled_embed;        /* embeddings are multiplied with the root of the hidden size */
+    bool heads_divide; /* transformers refuses heads that do not divide hidden_size, even with head_dim */
+    int gguf_scaled_layers; /* Gemma in GGUF: with so many layers scores are divided by the root of hidden size / heads */
     enum activation act;
     enum activation row_act; /* between the two projections of TASK_ROW_LABELS */
-    struct model_extras extras;
     enum window_keys window;
-    const struct hf_demand *demands; /* ends with a NULL key; NULL: none */
-    void (*defaults)(struct model_spec *spec);
+    struct hf_demand demands[MODEL_DEMANDS];
+    void (*defaults)(struct model_spec *spec); /* what transformers takes where config.json says nothing */
     enum plim_status (*check)(const struct model_spec *spec, struct plim_error *err); /* optional */
     void (*emit)(struct builder *b);
 };
 
-extern const struct architecture arch_llama, arch_mistral, arch_qwen2, arch_qwen3, arch_gemma2, arch_gemma3,
-    arch_phi3, arch_olmo2, arch_smollm3, arch_gpt2, arch_mixtral, arch_qwen2_moe, arch_qwen3_moe, arch_olmoe;
-extern const struct architecture arch_bert, arch_roberta, arch_distilbert, arch_t5;
+#define DECLARE(name) extern const struct architecture arch_##name;
+MODEL_ARCHITECTURES(DECLARE)
+#undef DECLARE
+
+static inline const char *architecture_type(const struct architecture *arch)
+{
+    return arch->hf_type ? arch->hf_type : arch->name;
+}
+
+/* Spec of a config.json that leaves every key out: the defaults of transformers. */
+void model_file_defaults(struct model_spec *spec, const struct architecture *arch);
 
 /* How many tensors a row stands for: one, or one per layer of its stack that has it. */
 int param_copies(const struct model_spec *spec, const struct param_row *row);

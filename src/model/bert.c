@@ -15,6 +15,7 @@ static const char *const classes[MODEL_TASKS] = ENCODER_CLASSES("Bert");
 static void defaults(struct model_spec *spec)
 {
     encoder_defaults(spec);
+    spec->dropout[ENCODER_DROP_LABELS] = -1; /* as that of the hidden state */
     spec->token_types = 2;
 }
 
@@ -22,19 +23,17 @@ static void emit(struct builder *b) { encoder_emit(b, true); }
 
 const struct architecture arch_bert = {
     .name = "bert",
-    .hf_type = "bert",
     .hf_class = "BertForMaskedLM",
     .task_classes = classes,
     .activation = "gelu",
     .prefix = "bert.",
-    .keys = &encoder_keys,
+    .keys = {ENCODER_KEYS},
     .params = params,
     .nparams = ENCODER_PARAMS,
     .encoder = true,
     .inner_multiple = 4,
     .row_act = ACTIVATION_TANH,
-    .demands = encoder_demands,
+    .demands = ENCODER_DEMANDS,
     .defaults = defaults,
-    .check = encoder_check,
     .emit = emit,
 };

@@ -189,6 +189,7 @@ int build_embed(struct builder *b, const char *label, int ids, int weight, int a
     op.in[EMBED_IDS] = ids, op.in[EMBED_W] = weight, op.in[EMBED_ADD] = add;
     if (ids == b->pos) op.attr.first = model_first_position(b->spec);
     op.out[EMBED_Y] = build_act(b, label, b->spec->hidden_size);
+    if (b->spec->embed_scale > 0) op.attr.scale = (float)b->spec->embed_scale;
     if (b->spec->arch->scaled_embed) op.attr.scale = (float)sqrt((double)b->spec->hidden_size);
     tape_append(b->tape, &op);
     return op.out[EMBED_Y];
@@ -199,6 +200,17 @@ static int64_t rows_of_norm(const struct builder *b, const struct build_norm *n)
 {
     if (n->heads == 0 || n->weight < 0) return 1;
     return (int64_t)n->heads * b->spec->head_dim / tensor_count(&b->tape->tensors[n->weight]);
+}
+
+int build_scaled(struct builder *b, const char *label, int x, double factor)
+{
+    if (factor == 0 || factor == 1) return x;
+    struct op op = start(b, OP_ACT);
+    op.attr.activation = ACTIVATION_SCALE;
+    op.attr.scale = (float)factor;
+    op.in[ACT_X] = x, op.out[ACT_Y] = build_act(b, label, b->spec->hidden_size);
+    tape_append(b->tape, &op);
+    return op.out[ACT_Y];
 }
 
 /* Numbers of ops' streams are above those of parameters. */
@@ -337,6 +349,8 @@ static void set_scores(const struct builder *b, struct op_attr *attr)
     attr->heads = spec->num_heads, attr->kv_heads = spec->num_kv_heads, attr->head_dim = spec->head_dim;
     attr->standard = b->shape->standard;
     attr->scale = (float)(spec->arch->source ? 1.0 : 1.0 / divisor); /* T5 scales its initial weights */
+    if (spec->score_scale > 0) attr->scale = (float)spec->score_scale;
+    if (spec->scale_by_layer) attr->scale /= (float)(b->layer + 1);
     attr->cap = (float)spec->attn_cap;
 }
 

@@ -50,6 +50,9 @@ int build_heads(struct builder *b, const char *label, int heads);
 
 int build_embed(struct builder *b, const char *label, int ids, int weight, int add);
 
+/* x [B,T,C] times the factor; x itself where the factor is 0 or 1. */
+int build_scaled(struct builder *b, const char *label, int x, double factor);
+
 /* y = x with numbers dropped (+ add, which may be -1). Only for tapes that train. */
 int build_dropout(struct builder *b, const char *label, int x, double dropout, int add);
 

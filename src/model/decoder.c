@@ -5,7 +5,7 @@
  *                 x = x + [norm](down_proj(act(gate) * up)),       gate, up = linear([norm](x))
  *     logits = lm_head(norm(x))
  *
- * A norm in brackets is there where its row is. In layers that have the router's row the feed-forward part is a mixture
+ * A norm in brackets is there where its row is; factors of the spec are left out above. In layers that have the router's row the feed-forward part is a mixture
  * of experts (experts.h).
  */
 #include "model/decoder.h"
@@ -14,11 +14,6 @@
 
 const struct param_row decoder_params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ONES), DECODER_ATTENTION,
                                                          DECODER_GATED, DECODER_NORMS};
-
-const struct model_keys decoder_keys = {
-    DECODER_KEYS("intermediate_size", "hidden_act"),
-    .dropout = {"attention_dropout"},
-};
 
 static struct build_linear projection(struct builder *b, int weight, int bias, int add)
 {
@@ -51,16 +46,18 @@ static int rms_norm(struct builder *b, int row, const char *label, const char *s
 /* What the parts of a layer's end are called. */
 struct branch {
     int weight, post;
-    const char *y, *norm, *stat, *sum;
+    const char *y, *scaled, *norm, *stat, *sum;
 };
 
-/* x + linear(h), or x + norm(linear(h)): only the former sum rides on the linear. */
+/* x + linear(h), or x + norm(factor * linear(h)): only the former sum rides on the linear. */
 static int end_branch(struct builder *b, const struct branch *e, int h, int x)
 {
-    bool normed = has(b, e->post);
-    struct build_linear l = projection(b, e->weight, e->weight + 1, normed ? -1 : x);
-    int y = build_linear(b, h, &l, build_act(b, normed ? e->y : e->sum, b->spec->hidden_size));
-    if (!normed) return y;
+    double factor = b->spec->residual_scale;
+    bool plain = !has(b, e->post) && (factor == 0 || factor == 1);
+    struct build_linear l = projection(b, e->weight, e->weight + 1, plain ? x : -1);
+    int y = build_linear(b, h, &l, build_act(b, plain ? e->sum : e->y, b->spec->hidden_size));
+    if (plain) return y;
+    y = build_scaled(b, e->scaled, y, factor);
     struct op op = tape_op(OP_ADD, b->layer);
     op.part = b->part;
     op.in[ADD_A] = rms_norm(b, e->post, e->norm, e->stat, y), op.in[ADD_B] = x;
@@ -71,8 +68,13 @@ static int end_branch(struct builder *b, const struct branch *e, int h, int x)
 
 static int attention_block(struct builder *b, int x)
 {
-    static const struct branch end = {
-        P_O, P_POST1, "attn.o[%d]", "attn.post[%d]", "attn.post.rstd[%d]", "attn.residual[%d]"};
+    static const struct branch end = {P_O,
+                                      P_POST1,
+                                      "attn.o[%d]",
+                                      "attn.scaled[%d]",
+                                      "attn.post[%d]",
+                                      "attn.post.rstd[%d]",
+                                      "attn.residual[%d]"};
     int h = rms_norm(b, P_NORM1, "attn.norm[%d]", "attn.norm.rstd[%d]", x);
     int64_t width = param_dim_size(b->spec, DIM_QKV);
     int qkv = project(b, h, P_QKV, build_act(b, "attn.qkv[%d]", width));
@@ -82,8 +84,13 @@ static int attention_block(struct builder *b, int x)
 
 static int mlp_block(struct builder *b, int x, const struct build_router *router)
 {
-    static const struct branch end = {
-        P_DOWN, P_POST2, "mlp.down[%d]", "mlp.post[%d]", "mlp.post.rstd[%d]", "mlp.residual[%d]"};
+    static const struct branch end = {P_DOWN,
+                                      P_POST2,
+                                      "mlp.down[%d]",
+                                      "mlp.scaled[%d]",
+                                      "mlp.post[%d]",
+                                      "mlp.post.rstd[%d]",
+                                      "mlp.residual[%d]"};
     bool among_mixtures = layer_set_has(&b->spec->dense_layers, b->layer);
     int64_t width = among_mixtures ? b->spec->dense_size : b->spec->intermediate_size;
     int h = rms_norm(b, P_NORM2, "mlp.norm[%d]", "mlp.norm.rstd[%d]", x);
@@ -119,6 +126,7 @@ void decoder_emit(struct builder *b)
     b->layer = -1;
     if (experts && b->shape->head == HEAD_LOSS) build_router_loss(b, &router);
     x = rms_norm(b, P_NORM, "norm", "norm.rstd", x);
+    if (b->spec->logits_divisor > 0) x = build_scaled(b, "norm.scaled", x, 1 / b->spec->logits_divisor);
     int head = build_param(b, P_HEAD);
     build_head(b, x, head >= 0 ? head : table);
 }

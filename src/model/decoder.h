@@ -140,14 +140,18 @@ enum decoder_param {
     [P_Q_NORM] = DECODER_NORM("self_attn.q_norm", q, rule), [P_K_NORM] =                                     \
                                                                 DECODER_NORM("self_attn.k_norm", k, rule)
 
-/* What config.json calls the sizes: of LLaMA, and with other names for the feed-forward part. */
-#define DECODER_KEYS(inner, act)                                                                             \
-    .hidden = "hidden_size", .intermediate = inner, .layers = "num_hidden_layers",                           \
-    .heads = "num_attention_heads", .kv_heads = "num_key_value_heads",                                       \
-    .positions = "max_position_embeddings", .norm_eps = "rms_norm_eps", .activation = act
+/* Fields of every such config.json, and those of a mixture; `experts` is what it calls their number. */
+#define DECODER_KEYS                                                                                         \
+    HAS(POSITIONS), HAS(NORM_EPS), HAS(KV_HEADS), HAS(THETA),                                                \
+        HAS(ROPE), [FIELD_DROPOUT_1] = "attention_dropout"
+#define DECODER_MIXTURE_KEYS(experts)                                                                        \
+    [FIELD_EXPERTS] = experts, HAS(EXPERTS_PER_TOKEN), HAS(BALANCE), HAS(Z), HAS(ROUTER_LOSSES)
+
+/* Members of struct architecture that all these decoders share. */
+#define DECODER(table)                                                                                       \
+    .prefix = "model.", .params = table, .nparams = DECODER_PARAMS, .rope = true, .emit = decoder_emit
 
 extern const struct param_row decoder_params[DECODER_PARAMS]; /* LLaMA's */
-extern const struct model_keys decoder_keys;
 
 void decoder_emit(struct builder *b);
 

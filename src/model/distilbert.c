@@ -17,37 +17,29 @@ static const struct param_row params[ENCODER_PARAMS] = {
 
 static const char *const classes[MODEL_TASKS] = ENCODER_CLASSES("DistilBert");
 
-static const struct model_keys keys = {
-    .hidden = "dim",
-    .intermediate = "hidden_dim",
-    .layers = "n_layers",
-    .heads = "n_heads",
-    .positions = "max_position_embeddings",
-    .activation = "activation",
-    .dropout = {"dropout", "attention_dropout"},
-    .dropout_absent = 0.1,
-};
-
-static const struct hf_demand demands[] = {
-    {.key = "is_decoder"}, {.key = "add_cross_attention"}, {.key = NULL}};
-
 static void emit(struct builder *b) { encoder_emit(b, false); }
 
 const struct architecture arch_distilbert = {
     .name = "distilbert",
-    .hf_type = "distilbert",
     .hf_class = "DistilBertForMaskedLM",
     .task_classes = classes,
     .activation = "gelu",
     .prefix = "distilbert.",
-    .keys = &keys,
+    .keys = {[FIELD_HIDDEN] = "dim",
+             [FIELD_INNER] = "hidden_dim",
+             [FIELD_LAYERS] = "n_layers",
+             [FIELD_HEADS] = "n_heads",
+             HAS(POSITIONS),
+             HAS(LABELS),
+             [FIELD_GATED] = "activation",
+             [FIELD_DROPOUT_1 + ENCODER_DROP_HIDDEN] = "dropout",
+             [FIELD_DROPOUT_1 + ENCODER_DROP_ATTENTION] = "attention_dropout"},
     .params = params,
     .nparams = ENCODER_PARAMS,
     .encoder = true,
     .inner_multiple = 4,
     .row_act = ACTIVATION_RELU,
-    .demands = demands,
+    .demands = {{"is_decoder", "false"}, {"add_cross_attention", "false"}},
     .defaults = encoder_defaults,
-    .check = encoder_check,
     .emit = emit,
 };

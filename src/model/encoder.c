@@ -13,50 +13,14 @@
 #include "model/encoder.h"
 #include "model/build.h"
 
-const struct model_keys encoder_keys = {
-    .hidden = "hidden_size",
-    .intermediate = "intermediate_size",
-    .layers = "num_hidden_layers",
-    .heads = "num_attention_heads",
-    .positions = "max_position_embeddings",
-    .norm_eps = "layer_norm_eps",
-    .activation = "hidden_act",
-    .dropout = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
-    .dropout_absent = 0.1,
-    .last_dropout_follows = true,
-    .types = "type_vocab_size",
-};
-
-const struct hf_demand encoder_demands[] = {
-    {.key = "is_decoder"},
-    {.key = "add_cross_attention"},
-    {.key = "position_embedding_type", .text = "absolute"},
-    {.key = NULL},
-};
-
 void encoder_defaults(struct model_spec *spec)
 {
     spec->max_positions = 512;
     spec->norm_eps = 1e-12;
     spec->tie_embeddings = true;
     spec->qkv_bias = spec->o_bias = spec->mlp_bias = true;
+    spec->dropout[ENCODER_DROP_HIDDEN] = spec->dropout[ENCODER_DROP_ATTENTION] = 0.1;
     spec->pad_token_id = 0;
-}
-
-enum plim_status encoder_check(const struct model_spec *spec, struct plim_error *err)
-{
-    const struct model_keys *keys = spec->arch->keys;
-    if (spec->num_kv_heads != spec->num_heads)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s has one key head per query head: %d of %d given",
-                         spec->arch->name, spec->num_kv_heads, spec->num_heads);
-    if ((int64_t)spec->num_heads * spec->head_dim != spec->hidden_size)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: '%s' %d times head size %d must be '%s' %lld",
-                         spec->arch->name, keys->heads, spec->num_heads, spec->head_dim, keys->hidden,
-                         (long long)spec->hidden_size);
-    if (spec->arch->positions_after_pad && spec->pad_token_id < 0)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "key 'pad_token_id': positions of %s begin behind it; usual is 1", spec->arch->name);
-    return PLIM_OK;
 }
 
 static double dropped(const struct builder *b, int which)
@@ -145,7 +109,7 @@ static void token_head(struct builder *b, int x, int words)
 
 static void label_head(struct builder *b, int x)
 {
-    bool own = b->spec->arch->keys->dropout[ENCODER_DROP_LABELS] != NULL;
+    bool own = b->spec->arch->keys[FIELD_DROPOUT_1 + ENCODER_DROP_LABELS] != NULL;
     double drop = dropped(b, own ? ENCODER_DROP_LABELS : ENCODER_DROP_HIDDEN);
     if (drop > 0) x = build_dropout(b, "head.dropped", x, drop, -1);
     struct build_linear l = projection(b, ENCODER_LABELS, -1);

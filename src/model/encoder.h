@@ -104,16 +104,23 @@ enum { ENCODER_DROP_HIDDEN, ENCODER_DROP_ATTENTION, ENCODER_DROP_LABELS };
         [TASK_EMBEDDING] = name "Model", [TASK_ROW_LABELS] = name "ForSequenceClassification"                \
     }
 
-extern const struct model_keys encoder_keys;     /* BERT's and RoBERTa's */
-extern const struct hf_demand encoder_demands[]; /* theirs, too */
+/* Fields of BERT's and RoBERTa's config.json. */
+#define ENCODER_KEYS                                                                                         \
+    HAS(POSITIONS), HAS(TYPES),                                                                              \
+        HAS(LABELS), [FIELD_NORM_EPS] = "layer_norm_eps",                                                    \
+                     [FIELD_DROPOUT_1 + ENCODER_DROP_HIDDEN] = "hidden_dropout_prob",                        \
+                     [FIELD_DROPOUT_1 + ENCODER_DROP_ATTENTION] = "attention_probs_dropout_prob",            \
+                     [FIELD_DROPOUT_1 + ENCODER_DROP_LABELS] = "classifier_dropout"
+
+#define ENCODER_DEMANDS                                                                                      \
+    {                                                                                                        \
+        {"is_decoder", "false"}, {"add_cross_attention", "false"}, { "position_embedding_type", "absolute" } \
+    }
 
 /* BERT's, but for segments. */
 void encoder_defaults(struct model_spec *spec);
 
 /* drops_attention: what leaves attention is dropped like what leaves the feed-forward part. */
 void encoder_emit(struct builder *b, bool drops_attention);
-
-/* One key head per query head, which together are as wide as the hidden state. */
-enum plim_status encoder_check(const struct model_spec *spec, struct plim_error *err);
 
 #endif

@@ -4,7 +4,9 @@
 
 #include "model/decoder.h"
 
-extern const struct model_keys gemma_keys;
+#define GEMMA_KEYS                                                                                           \
+    DECODER_KEYS, HAS(WINDOW), HAS(QKV_BIAS), HAS(QUERY_SCALAR),                                             \
+        HAS(FINAL_CAP), [FIELD_GATED] = "hidden_activation"
 
 /* All but positions, caps and which layers have windows. */
 void gemma_defaults(struct model_spec *spec);

@@ -5,13 +5,9 @@
 static const struct param_row params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ZEROS), DECODER_ATTENTION,
                                                         DECODER_GATED, DECODER_SANDWICH_NORMS(RULE_ZEROS)};
 
-const struct model_keys gemma_keys = {
-    DECODER_KEYS("intermediate_size", "hidden_activation"),
-    .dropout = {"attention_dropout"},
-};
-
 void gemma_defaults(struct model_spec *spec)
 {
+    spec->num_kv_heads = 4, spec->head_dim = 256, spec->query_scalar = 256;
     spec->norm_eps = 1e-6;
     spec->tie_embeddings = true;
     spec->sliding_window = 4096;
@@ -27,31 +23,19 @@ static void defaults(struct model_spec *spec)
     spec->attn_cap = 50, spec->final_cap = 30;
 }
 
-static const struct hf_demand demands[] = {{.key = "use_bidirectional_attention", .only = false},
-                                           {.key = NULL}};
-
 const struct architecture arch_gemma2 = {
     .name = "gemma2",
-    .hf_type = "gemma2",
     .hf_class = "Gemma2ForCausalLM",
     .activation = "gelu_pytorch_tanh",
     .act = ACTIVATION_GELU_TANH,
-    .prefix = "model.",
-    .keys = &gemma_keys,
-    .params = params,
-    .nparams = DECODER_PARAMS,
-    .rope = true,
+    DECODER(params),
+    .keys = {GEMMA_KEYS, HAS(ATTN_CAP)},
+    .gguf = "gemma2",
+    .gguf_scaled_layers = 46,
     .norm_plus_one = true,
     .scaled_embed = true,
-    .extras = {.attention_bias = true,
-               .heads_divide = true,
-               .caps = true,
-               .attn_cap = true,
-               .kv_heads_absent = 4,
-               .head_dim_absent = 256,
-               .query_scalar_absent = 256},
+    .heads_divide = true,
     .window = WINDOW_PATTERN,
-    .demands = demands,
+    .demands = {{"use_bidirectional_attention", "false"}},
     .defaults = defaults,
-    .emit = decoder_emit,
 };

@@ -14,34 +14,21 @@ static void defaults(struct model_spec *spec)
     spec->full_every = 6;
 }
 
-/* transformers reads attn_logit_softcapping and computes nothing with it. */
-static const struct hf_demand demands[] = {{.key = "use_bidirectional_attention", .only = false},
-                                           {.key = "attn_logit_softcapping", .null_only = true},
-                                           {.key = NULL}};
-
 const struct architecture arch_gemma3 = {
     .name = "gemma3",
     .hf_type = "gemma3_text",
     .hf_class = "Gemma3ForCausalLM",
     .activation = "gelu_pytorch_tanh",
     .act = ACTIVATION_GELU_TANH,
-    .prefix = "model.",
-    .keys = &gemma_keys,
-    .params = params,
-    .nparams = DECODER_PARAMS,
-    .rope = true,
+    DECODER(params),
+    .keys = {GEMMA_KEYS, HAS(LOCAL_THETA), HAS(FULL_EVERY)},
+    .gguf = "gemma3",
+    .gguf_scaled_layers = 62,
     .norm_plus_one = true,
     .scaled_embed = true,
-    .extras = {.attention_bias = true,
-               .heads_divide = true,
-               .caps = true,
-               .local_theta = true,
-               .window_pattern = true,
-               .kv_heads_absent = 4,
-               .head_dim_absent = 256,
-               .query_scalar_absent = 256},
+    .heads_divide = true,
     .window = WINDOW_PATTERN,
-    .demands = demands,
+    /* transformers reads attn_logit_softcapping and computes nothing with it. */
+    .demands = {{"use_bidirectional_attention", "false"}, {"attn_logit_softcapping", "null"}},
     .defaults = defaults,
-    .emit = decoder_emit,
 };

@@ -1,10 +1,11 @@
 /* gguf_model.c - see gguf_model.h.
  *
- * A table says which key of the metadata is which key of config.json; what is left are the rules by which the two differ:
- * rotary scaling, windows, and what GGUF says by having a tensor or not.
+ * The table of fields says which key of the metadata is which key of config.json; what is left are the rules by which the two
+ * differ: rotary scaling, windows, and what GGUF says by having a tensor or not.
  */
 #include "model/gguf_model.h"
 #include "base/json.h"
+#include "model/arch.h"
 #include "model/hf.h"
 
 #include <math.h>
@@ -12,21 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An architecture by the name that GGUF has for it. */
-struct known {
-    const char *name;
-    const char *type;  /* model_type of config.json */
-    int scaled_layers; /* Gemma: with so many layers scores are divided by the root of hidden size / heads */
-};
-static const struct known known[] = {
-    {"llama", "llama", 0},    {"qwen2", "qwen2", 0},         {"qwen3", "qwen3", 0},
-    {"gemma2", "gemma2", 46}, {"gemma3", "gemma3_text", 62}, {"phi3", "phi3", 0},
-    {"olmo2", "olmo2", 0},    {"smollm3", "smollm3", 0},     {"gpt2", "gpt2", 0}};
-
 /* One file on its way into a config.json. */
 struct conversion {
     const struct gguf *file;
-    const struct known *arch;
+    const struct architecture *arch;
     struct json_writer w;
     struct plim_error *err;
     enum plim_status status;
@@ -46,45 +36,61 @@ static const struct node *meta(const struct conversion *c, const char *key)
 static const struct node *own(const struct conversion *c, const char *key)
 {
     char full[128];
-    snprintf(full, sizeof full, "%s.%s", c->arch->name, key);
+    snprintf(full, sizeof full, "%s.%s", c->arch->gguf, key);
     return meta(c, full);
 }
 
 /* --- sizes ------------------------------------------------------------------------------------------------------ */
 
-struct size_row {
-    const char *gguf, *hf, *gpt2; /* gpt2: what its config.json says instead */
-    bool needed;
-};
-static const struct size_row sizes[] = {
-    {"embedding_length", "hidden_size", "n_embd", true},
-    {"block_count", "num_hidden_layers", "n_layer", true},
-    {"attention.head_count", "num_attention_heads", "n_head", true},
-    {"attention.head_count_kv", "num_key_value_heads", NULL, false},
-    {"feed_forward_length", "intermediate_size", "n_inner", true},
-    {"context_length", "max_position_embeddings", "n_positions", true},
-    {"attention.key_length", "head_dim", NULL, false},
-};
+/* A file has 1e-6 as the nearest float: the short decimal that is the same float was meant. */
+static double meant(double value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", value);
+    double shorter = strtod(text, NULL);
+    return (float)shorter == (float)value ? shorter : value;
+}
+
+static void put_number(struct conversion *c, const char *gguf, const char *hf)
+{
+    const struct node *value = own(c, gguf);
+    if (value) json_double(&c->w, hf, meant(node_float(value, 0)));
+}
+
+/* Copies a field that means the same in both files. */
+static void put_field(struct conversion *c, const struct model_field *f, const char *key)
+{
+    const struct node *value = own(c, f->gguf);
+    int64_t n = 0;
+    if (value && value->kind == NODE_LIST)
+        refuse(c, PLIM_UNSUPPORTED, "%s: key '%s.%s': a number for each layer is not supported",
+               gguf_path(c->file), c->arch->gguf, f->gguf);
+    else if (!value && f->need >= NEED_GGUF)
+        refuse(c, PLIM_BAD_INPUT, "%s: key '%s.%s' is missing; the file is damaged, fetch it again",
+               gguf_path(c->file), c->arch->gguf, f->gguf);
+    else if (f->row.kind == SCHEMA_FLOAT)
+        put_number(c, f->gguf, key);
+    else if (value && !node_is_whole(value, &n))
+        refuse(c, PLIM_BAD_INPUT, "%s: key '%s.%s': expected a whole number, found %s", gguf_path(c->file),
+               c->arch->gguf, f->gguf, node_kind_name(value->kind));
+    else if (value)
+        json_int(&c->w, key, n);
+    if (!value && f->row.kind == SCHEMA_FLOAT && f->null_is_none) json_null(&c->w, key);
+}
+
+/* `scaling`: the members of rope_scaling, otherwise all other fields. */
+static void put_fields(struct conversion *c, bool scaling)
+{
+    for (enum model_field_id id = 0; id < MODEL_FIELDS; id++)
+        if (model_fields[id].gguf && scaling == (model_fields[id].rope != 0) && field_key(c->arch, id))
+            put_field(c, &model_fields[id], field_key(c->arch, id));
+}
 
 static void put_sizes(struct conversion *c)
 {
-    bool gpt2 = !strcmp(c->arch->name, "gpt2");
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const struct size_row *row = &sizes[i];
-        const struct node *value = own(c, row->gguf);
-        const char *key = gpt2 ? row->gpt2 : row->hf;
-        int64_t n = 0;
-        if (value && value->kind == NODE_LIST)
-            refuse(c, PLIM_UNSUPPORTED, "%s: key '%s.%s': a number for each layer is not supported",
-                   gguf_path(c->file), c->arch->name, row->gguf);
-        else if (value && !node_is_whole(value, &n))
-            refuse(c, PLIM_BAD_INPUT, "%s: key '%s.%s': expected a whole number, found %s",
-                   gguf_path(c->file), c->arch->name, row->gguf, node_kind_name(value->kind));
-        else if (!value && row->needed)
-            refuse(c, PLIM_BAD_INPUT, "%s: key '%s.%s' is missing; the file is damaged, fetch it again",
-                   gguf_path(c->file), c->arch->name, row->gguf);
-        if (value && key) json_int(&c->w, key, n);
-    }
+    bool gpt2 = !c->arch->rope;
+    put_fields(c, false);
+    if (gpt2) put_number(c, "attention.layer_norm_epsilon", field_key(c->arch, FIELD_NORM_EPS));
     int64_t key = node_int(own(c, "attention.key_length"), 0);
     int64_t value = node_int(own(c, "attention.value_length"), key);
     if (value != key)
@@ -113,7 +119,7 @@ static void put_vocabulary(struct conversion *c)
     int64_t rows = embed->dim[0], said = node_int(own(c, "vocab_size"), rows);
     if (said != rows)
         refuse(c, PLIM_BAD_INPUT, "%s: key '%s.vocab_size' is %lld but 'token_embd.weight' has %lld rows",
-               gguf_path(c->file), c->arch->name, (long long)said, (long long)rows);
+               gguf_path(c->file), c->arch->gguf, (long long)said, (long long)rows);
     if (node_count(tokens) > (size_t)rows)
         refuse(c, PLIM_BAD_INPUT,
                "%s: 'tokenizer.ggml.tokens' has %zu tokens but 'token_embd.weight' only %lld rows",
@@ -143,21 +149,6 @@ static void put_tokens(struct conversion *c)
 
 /* --- norms, biases, caps, windows --------------------------------------------------------------------------------- */
 
-/* A file has 1e-6 as the nearest float: the short decimal that is the same float was meant. */
-static double meant(double value)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%.7g", value);
-    double shorter = strtod(text, NULL);
-    return (float)shorter == (float)value ? shorter : value;
-}
-
-static void put_number(struct conversion *c, const char *gguf, const char *hf)
-{
-    const struct node *value = own(c, gguf);
-    if (value) json_double(&c->w, hf, meant(node_float(value, 0)));
-}
-
 static bool has_bias(const struct conversion *c, const char *name)
 {
     return gguf_find(c->file, name) != NULL;
@@ -165,45 +156,31 @@ static bool has_bias(const struct conversion *c, const char *name)
 
 static void put_gemma(struct conversion *c)
 {
-    static const char *const caps[][2] = {{"attn_logit_softcapping", "gemma2"},
-                                          {"final_logit_softcapping", "gemma"}};
     int64_t heads = node_int(own(c, "attention.head_count"), 1),
             hidden = node_int(own(c, "embedding_length"), 0);
     int64_t scalar = node_int(own(c, "attention.key_length"), heads > 0 ? hidden / heads : 0);
-    if (node_int(own(c, "block_count"), 0) == c->arch->scaled_layers && heads > 0) scalar = hidden / heads;
+    if (node_int(own(c, "block_count"), 0) == c->arch->gguf_scaled_layers && heads > 0)
+        scalar = hidden / heads;
     json_int(&c->w, "query_pre_attn_scalar", scalar);
-    for (size_t i = 0; i < 2; i++) {
-        if (strncmp(c->arch->name, caps[i][1], strlen(caps[i][1]))) continue;
-        if (own(c, caps[i][0]))
-            put_number(c, caps[i][0], caps[i][0]);
-        else
-            json_null(&c->w, caps[i][0]);
-    }
 }
 
 static void put_switches(struct conversion *c)
 {
-    bool gpt2 = !strcmp(c->arch->name, "gpt2");
-    if (gpt2)
-        put_number(c, "attention.layer_norm_epsilon", "layer_norm_epsilon");
-    else
-        put_number(c, "attention.layer_norm_rms_epsilon", "rms_norm_eps");
-    if (strcmp(c->arch->name, "qwen2") && !gpt2)
-        json_bool(&c->w, "attention_bias", has_bias(c, "blk.0.attn_q.bias"));
-    if (!gpt2) json_bool(&c->w, "mlp_bias", has_bias(c, "blk.0.ffn_gate.bias"));
-    if (c->arch->scaled_layers) put_gemma(c);
+    json_bool(&c->w, "attention_bias", has_bias(c, "blk.0.attn_q.bias"));
+    json_bool(&c->w, "mlp_bias", has_bias(c, "blk.0.ffn_gate.bias"));
+    if (c->arch->gguf_scaled_layers) put_gemma(c);
     int64_t window = node_int(own(c, "attention.sliding_window"), 0);
     if (window > 0) {
         json_int(&c->w, "sliding_window", window);
-    } else if (!c->arch->scaled_layers) {
+    } else if (!c->arch->gguf_scaled_layers) {
         json_null(&c->w, "sliding_window");
     } else {
         refuse(c, PLIM_BAD_INPUT, "%s: key '%s.attention.sliding_window' is missing", gguf_path(c->file),
-               c->arch->name);
+               c->arch->gguf);
     }
     if (node_int(own(c, "expert_count"), 0) > 0)
         refuse(c, PLIM_UNSUPPORTED, "%s: key '%s.expert_count': experts in GGUF files are not supported",
-               gguf_path(c->file), c->arch->name);
+               gguf_path(c->file), c->arch->gguf);
 }
 
 /* --- rotary frequencies ------------------------------------------------------------------------------------------- */
@@ -289,15 +266,9 @@ static void put_scaling(struct conversion *c)
     if (strcmp(type, "linear") && strcmp(type, "yarn"))
         refuse(c, PLIM_UNSUPPORTED,
                "%s: key '%s.rope.scaling.type': '%s' is not supported; none, linear, yarn are",
-               gguf_path(c->file), c->arch->name, type);
+               gguf_path(c->file), c->arch->gguf, type);
     json_str(&c->w, "rope_type", type);
-    put_number(c, "rope.scaling.factor", "factor");
-    put_number(c, "rope.scaling.attn_factor", "attention_factor");
-    put_number(c, "rope.scaling.yarn_beta_fast", "beta_fast");
-    put_number(c, "rope.scaling.yarn_beta_slow", "beta_slow");
-    if (own(c, "rope.scaling.original_context_length"))
-        json_int(&c->w, "original_max_position_embeddings",
-                 node_int(own(c, "rope.scaling.original_context_length"), 0));
+    put_fields(c, true);
 }
 
 static void put_rope(struct conversion *c)
@@ -307,11 +278,11 @@ static void put_rope(struct conversion *c)
     int64_t size = node_int(own(c, "attention.key_length"),
                             heads > 0 ? node_int(own(c, "embedding_length"), 0) / heads : 0);
     int64_t rotated = node_int(own(c, "rope.dimension_count"), size);
-    if (!strcmp(c->arch->name, "gpt2")) return;
+    if (!strcmp(c->arch->gguf, "gpt2")) return;
     json_double(&c->w, "rope_theta", meant(node_float(own(c, "rope.freq_base"), 10000)));
     if (size > 0 && rotated != size)
         json_double(&c->w, "partial_rotary_factor", (double)rotated / (double)size);
-    if (own(c, "rope.scaling.original_context_length") && !strcmp(c->arch->name, "phi3"))
+    if (own(c, "rope.scaling.original_context_length") && !strcmp(c->arch->gguf, "phi3"))
         json_int(&c->w, "original_max_position_embeddings",
                  node_int(own(c, "rope.scaling.original_context_length"), 0));
     json_begin_object(&c->w, "rope_scaling");
@@ -331,16 +302,20 @@ static void put_rope(struct conversion *c)
 static void find_architecture(struct conversion *c)
 {
     const char *name = node_string(meta(c, "general.architecture"), NULL);
-    for (size_t i = 0; name && i < sizeof known / sizeof *known; i++)
-        if (!strcmp(known[i].name, name)) c->arch = &known[i];
+    struct strbuf known = STRBUF_INIT;
+    for (int i = 0; model_architecture_at(i); i++) {
+        const struct architecture *arch = model_architecture_at(i);
+        if (!arch->gguf) continue;
+        strbuf_addf(&known, "%s%s", known.len ? ", " : "", arch->gguf);
+        if (name && !strcmp(arch->gguf, name)) c->arch = arch;
+    }
     if (!name)
         refuse(c, PLIM_BAD_INPUT, "%s: key 'general.architecture' is missing; the file holds no model",
                gguf_path(c->file));
     else if (!c->arch)
-        refuse(c, PLIM_UNSUPPORTED,
-               "%s: architecture '%.60s' is not supported; llama, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, "
-               "smollm3 and gpt2 are",
-               gguf_path(c->file), name);
+        refuse(c, PLIM_UNSUPPORTED, "%s: architecture '%.60s' is not supported; supported: %s",
+               gguf_path(c->file), name, strbuf_text(&known));
+    strbuf_release(&known);
 }
 
 enum plim_status gguf_config_write(const struct gguf *file, struct strbuf *out, struct plim_error *err)
@@ -348,10 +323,10 @@ enum plim_status gguf_config_write(const struct gguf *file, struct strbuf *out, 
     struct conversion c = {.file = file, .err = err};
     find_architecture(&c);
     if (c.status != PLIM_OK) return c.status;
-    bool mistral = !strcmp(c.arch->name, "llama") && node_int(own(&c, "attention.sliding_window"), 0) > 0;
+    bool mistral = c.arch == &arch_llama && node_int(own(&c, "attention.sliding_window"), 0) > 0;
     json_writer_init(&c.w, out, 1);
     json_begin_object(&c.w, NULL);
-    json_str(&c.w, "model_type", mistral ? "mistral" : c.arch->type);
+    json_str(&c.w, "model_type", mistral ? "mistral" : architecture_type(c.arch));
     put_sizes(&c);
     put_vocabulary(&c);
     put_tokens(&c);

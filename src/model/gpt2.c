@@ -53,45 +53,15 @@ static const struct param_row params[P_COUNT] = {
 /* Which of a spec's dropouts is which. */
 enum { DROP_RESIDUAL, DROP_EMBEDDING, DROP_ATTENTION };
 
-static const struct model_keys keys = {
-    .hidden = "n_embd",
-    .intermediate = "n_inner",
-    .layers = "n_layer",
-    .heads = "n_head",
-    .positions = "n_positions",
-    .norm_eps = "layer_norm_epsilon",
-    .activation = "activation_function",
-    .dropout =
-        {[DROP_RESIDUAL] = "resid_pdrop", [DROP_EMBEDDING] = "embd_pdrop", [DROP_ATTENTION] = "attn_pdrop"},
-    .dropout_absent = 0.1,
-};
-
-static const struct hf_demand demands[] = {
-    {"scale_attn_weights", true},
-    {"scale_attn_by_inverse_layer_idx", false},
-    {"add_cross_attention", false},
-    {NULL, false},
-};
-
 static void defaults(struct model_spec *spec)
 {
     spec->max_positions = 1024;
     spec->norm_eps = 1e-5;
     spec->tie_embeddings = true;
     spec->qkv_bias = spec->o_bias = spec->mlp_bias = true;
+    for (int i = 0; i < MODEL_DROPOUTS; i++) spec->dropout[i] = 0.1;
     spec->bos_token_id = 50256;
     spec->eos_token_ids[0] = 50256, spec->eos_count = 1;
-}
-
-static enum plim_status check(const struct model_spec *spec, struct plim_error *err)
-{
-    if (spec->num_kv_heads != spec->num_heads)
-        return plim_fail(err, PLIM_BAD_INPUT, "gpt2 has one key head per query head: %d of %d given",
-                         spec->num_kv_heads, spec->num_heads);
-    if ((int64_t)spec->num_heads * spec->head_dim != spec->hidden_size)
-        return plim_fail(err, PLIM_BAD_INPUT, "gpt2: n_head %d times head size %d must be n_embd %lld",
-                         spec->num_heads, spec->head_dim, (long long)spec->hidden_size);
-    return PLIM_OK;
 }
 
 /* The linear of a Conv1D whose bias follows its weight in the table. */
@@ -167,16 +137,26 @@ static void emit(struct builder *b)
 
 const struct architecture arch_gpt2 = {
     .name = "gpt2",
-    .hf_type = "gpt2",
     .hf_class = "GPT2LMHeadModel",
     .activation = "gelu_new",
     .prefix = "transformer.",
-    .keys = &keys,
+    .gguf = "gpt2",
+    .keys = {[FIELD_HIDDEN] = "n_embd",
+             [FIELD_INNER] = "n_inner",
+             [FIELD_LAYERS] = "n_layer",
+             [FIELD_HEADS] = "n_head",
+             [FIELD_POSITIONS] = "n_positions",
+             [FIELD_NORM_EPS] = "layer_norm_epsilon",
+             [FIELD_GATED] = "activation_function",
+             [FIELD_DROPOUT_1 + DROP_RESIDUAL] = "resid_pdrop",
+             [FIELD_DROPOUT_1 + DROP_EMBEDDING] = "embd_pdrop",
+             [FIELD_DROPOUT_1 + DROP_ATTENTION] = "attn_pdrop",
+             HAS(SCALE_BY_LAYER),
+             HAS(CONTEXT)},
     .params = params,
     .nparams = P_COUNT,
     .inner_multiple = 4,
-    .demands = demands,
+    .demands = {{"scale_attn_weights", "true"}, {"add_cross_attention", "false"}},
     .defaults = defaults,
-    .check = check,
     .emit = emit,
 };

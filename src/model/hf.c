@@ -1,12 +1,13 @@
 /* hf.c - config.json. See hf.h.
  *
- * Reading is a sequence of small steps over a reader with a sticky error: the first thing wrong is what the
- * user hears of, and steps after it do nothing. Where a key is missing the architecture's own default stands,
- * which is the default transformers has.
+ * The table of fields is read row by row with a sticky error: the first thing wrong is what the user hears of. Where a key is
+ * missing the architecture's own default stands, which is the default transformers has. Fields that are more than a number
+ * have a reader of their own.
  */
 #include "model/hf.h"
 #include "base/json.h"
 #include "base/nearest.h"
+#include "base/schema_value.h"
 #include "store/safetensors.h"
 #include "model/arch.h"
 #include "model/gguf_model.h"
@@ -18,6 +19,8 @@
 
 struct reader {
     const struct node *root;
+    const struct node *scaling,
+        *sliding; /* rotary parameters, and those of layers with a window; NULL: none */
     const char *name;
     struct model_spec *spec;
     struct plim_error *err;
@@ -45,23 +48,36 @@ static void wrong_kind(struct reader *r, const struct node *node, const char *ke
 /* --- one key ----------------------------------------------------------------------------------------------
  */
 
-static void read_int(struct reader *r, const struct node *map, const char *key, int64_t *out)
+/* Stores one value. model_validate checks ranges later, when all numbers are known. */
+static void read_value(struct reader *r, const struct node *map, const char *key, const struct model_field *f)
 {
     const struct node *node = given(map, key);
-    if (node && !node_is_whole(node, out)) wrong_kind(r, node, key, "a whole number");
+    struct schema_row row = f->row;
+    row.min = row.max = 0;
+    if (!node || r->status != PLIM_OK) return;
+    r->status = schema_store(&row, node, r->spec, NULL, r->err);
+    if (r->status != PLIM_OK) plim_error_prefix(r->err, "%s:%d: key '%s'", r->name, node->line, key);
 }
 
-static void read_double(struct reader *r, const struct node *map, const char *key, double *out)
+/* Reads a field as its row describes it. */
+static void read_field(struct reader *r, enum model_field_id id)
 {
-    const struct node *node = given(map, key);
-    if (!node) return;
-    if (node->kind != NODE_INT && node->kind != NODE_FLOAT) wrong_kind(r, node, key, "a number");
-    *out = node_float(node, *out);
+    const struct model_field *f = &model_fields[id];
+    const struct node *map = f->rope ? r->scaling : r->root;
+    const char *key = field_key(r->spec->arch, id);
+    bool derived = id == FIELD_INNER && r->spec->arch->inner_multiple;
+    if (!key) return;
+    if (f->hf_else && !given(map, key)) key = f->hf_else;
+    if ((f->need == NEED_HF || f->need == NEED_ALWAYS) && !derived && !given(map, key))
+        refuse(r, PLIM_BAD_INPUT, "%s: key '%s' is missing; add it", r->name, key);
+    if (f->null_is_none && node_get(map, key) && !given(map, key))
+        memset(field_at(f, r->spec), f->token ? 0xff : 0, f->size); /* -1, or 0 */
+    read_value(r, map, key, f);
 }
 
-static void read_bool(struct reader *r, const struct node *map, const char *key, bool *out)
+static void read_bool(struct reader *r, const char *key, bool *out)
 {
-    const struct node *node = given(map, key);
+    const struct node *node = given(r->root, key);
     if (!node) return;
     if (node->kind != NODE_BOOL) wrong_kind(r, node, key, "true or false");
     *out = node_bool(node, *out);
@@ -75,59 +91,26 @@ static const char *read_string(struct reader *r, const struct node *map, const c
     return node_string(node, fallback);
 }
 
-/* A size that fits int; what is too large is left for validation to name, not silently wrapped. */
-static void read_count(struct reader *r, const char *key, bool required, int *out)
+/* Reads a number from 0 on that is not a field. */
+static int read_count(struct reader *r, const char *key, int fallback)
 {
-    int64_t wide = *out;
-    if (required && !given(r->root, key))
-        refuse(r, PLIM_BAD_INPUT, "%s: key '%s' is missing; add it", r->name, key);
-    read_int(r, r->root, key, &wide);
-    if (wide < 0 || wide > INT32_MAX)
-        refuse(r, PLIM_BAD_INPUT, "%s: key '%s': %lld is out of range", r->name, key, (long long)wide);
-    *out = (int)wide;
-}
-
-static void read_size(struct reader *r, const char *key, bool required, int64_t *out)
-{
-    if (required && !given(r->root, key))
-        refuse(r, PLIM_BAD_INPUT, "%s: key '%s' is missing; add it", r->name, key);
-    read_int(r, r->root, key, out);
-}
-
-/* A switch transformers knows and we compute only in one position. */
-static void demand_bool(struct reader *r, const struct hf_demand *d)
-{
-    bool value = d->only;
-    read_bool(r, r->root, d->key, &value);
-    if (value != d->only)
-        refuse(r, PLIM_UNSUPPORTED, "%s: key '%s': %s is not supported; only %s is", r->name, d->key,
-               value ? "true" : "false", d->only ? "true" : "false");
-}
-
-static void demand_text(struct reader *r, const struct hf_demand *d)
-{
-    const char *value = read_string(r, r->root, d->key, d->text);
-    if (strcmp(value, d->text))
-        refuse(r, PLIM_UNSUPPORTED, "%s: key '%s': '%s' is not supported; only '%s' is", r->name, d->key,
-               value, d->text);
-}
-
-static void demand_null(struct reader *r, const struct hf_demand *d)
-{
-    if (given(r->root, d->key))
-        refuse(r, PLIM_UNSUPPORTED, "%s: key '%s' is not supported; only null is", r->name, d->key);
+    const struct node *node = given(r->root, key);
+    int64_t n = fallback;
+    if (node && !node_is_whole(node, &n)) wrong_kind(r, node, key, "a whole number");
+    if (n < 0 || n > INT32_MAX)
+        refuse(r, PLIM_BAD_INPUT, "%s: key '%s': %lld is out of range", r->name, key, (long long)n);
+    return (int)n;
 }
 
 static void read_demand(struct reader *r, const struct hf_demand *d)
 {
-    (d->null_only ? demand_null : d->text ? demand_text : demand_bool)(r, d);
-}
-
-/* A number of which null is none; `absent` when the key is missing. */
-static void read_or_none(struct reader *r, const char *key, double absent, double *out)
-{
-    *out = node_get(r->root, key) ? 0 : absent;
-    read_double(r, r->root, key, out);
+    const struct node *node = given(r->root, d->key);
+    if (!node) return;
+    const char *is = node->kind == NODE_BOOL ? (node_bool(node, false) ? "true" : "false")
+                                             : node_string(node, node_kind_name(node->kind));
+    if (strcmp(is, d->only))
+        refuse(r, PLIM_UNSUPPORTED, "%s: key '%s': %s is not supported; only %s is", r->name, d->key, is,
+               d->only);
 }
 
 /* --- which model ------------------------------------------------------------------------------------------
@@ -153,7 +136,7 @@ static const struct architecture *by_class(const char *class_name)
 static const struct architecture *by_type(const char *type)
 {
     for (int i = 0; type && model_architecture_at(i); i++)
-        if (!strcmp(model_architecture_at(i)->hf_type, type)) return model_architecture_at(i);
+        if (!strcmp(architecture_type(model_architecture_at(i)), type)) return model_architecture_at(i);
     return NULL;
 }
 
@@ -165,8 +148,9 @@ static void refuse_architecture(struct reader *r, const char *type, const char *
     struct nearest near = nearest_begin(word ? word : "");
     for (int i = 0; model_architecture_at(i) && used < sizeof known; i++) {
         const struct architecture *arch = model_architecture_at(i);
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", arch->hf_type);
-        nearest_offer(&near, type ? arch->hf_type : arch->hf_class);
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "",
+                                 architecture_type(arch));
+        nearest_offer(&near, type ? architecture_type(arch) : arch->hf_class);
     }
     if (!word) {
         refuse(r, PLIM_BAD_INPUT, "%s: key 'model_type' is missing; write one of %s", r->name, known);
@@ -197,16 +181,16 @@ static void read_architecture(struct reader *r)
         refuse(r, PLIM_UNSUPPORTED, "%s: architecture '%s' is not supported; %s models must be '%s'%s%s%s",
                r->name, class_name, arch->name, arch->hf_class, arch->task_classes ? " or '" : "",
                arch->task_classes ? arch->task_classes[TASK_LABELS] : "", arch->task_classes ? "'" : "");
-    model_defaults(r->spec, arch);
+    model_file_defaults(r->spec, arch);
     if (task < MODEL_TASKS) r->spec->task = task;
 }
 
-static void read_activation(struct reader *r)
+static void read_activation(struct reader *r, enum model_field_id id)
 {
     static const char *const same[][2] = {
         {"silu", "swish"}, {"gelu_new", "gelu_pytorch_tanh"}, {"gelu_pytorch_tanh", "gelu_new"}};
     const char *own = r->spec->arch->activation;
-    const char *key = r->spec->arch->keys->activation;
+    const char *key = field_key(r->spec->arch, id);
     const char *value = read_string(r, r->root, key, own);
     r->spec->gated = r->spec->arch->source && !strcmp(value, "gated-gelu");
     if (r->spec->gated) return;
@@ -218,71 +202,14 @@ static void read_activation(struct reader *r)
                value, r->spec->arch->name, own);
 }
 
-/* --- sizes and switches -----------------------------------------------------------------------------------
+/* --- fields that are more than a number -------------------------------------------------------------------
  */
 
-static void read_sizes(struct reader *r)
-{
-    struct model_spec *spec = r->spec;
-    const struct model_keys *keys = spec->arch->keys;
-    read_size(r, "vocab_size", true, &spec->vocab_size);
-    read_size(r, keys->hidden, true, &spec->hidden_size);
-    read_size(r, keys->intermediate, spec->arch->inner_multiple == 0, &spec->intermediate_size);
-    read_count(r, keys->layers, true, &spec->num_layers);
-    read_count(r, keys->heads, true, &spec->num_heads);
-    if (spec->arch->extras.kv_heads_absent) spec->num_kv_heads = spec->arch->extras.kv_heads_absent;
-    if (node_get(r->root, keys->kv_heads ? keys->kv_heads : "") && !given(r->root, keys->kv_heads))
-        spec->num_kv_heads = 0; /* null: as many as query heads, whatever the default */
-    if (keys->kv_heads) read_count(r, keys->kv_heads, false, &spec->num_kv_heads);
-    const char *head_dim = keys->head_dim ? keys->head_dim : "head_dim";
-    if (!node_get(r->root, head_dim)) spec->head_dim = spec->arch->extras.head_dim_absent;
-    read_count(r, head_dim, false, &spec->head_dim);
-    read_size(r, keys->positions, false, &spec->max_positions);
-    read_double(r, r->root, keys->norm_eps, &spec->norm_eps);
-    read_double(r, r->root, keys->range ? keys->range : "initializer_range", &spec->initializer_range);
-    read_bool(r, r->root, "tie_word_embeddings", &spec->tie_embeddings);
-}
-
-static void read_dropout(struct reader *r)
-{
-    const struct model_keys *keys = r->spec->arch->keys;
-    for (int i = 0; i < MODEL_DROPOUTS && keys->dropout[i]; i++) {
-        double *share = &r->spec->dropout[i];
-        *share = i > 1 && keys->last_dropout_follows ? r->spec->dropout[0] : keys->dropout_absent;
-        read_double(r, r->root, keys->dropout[i], share);
-        if (!(*share >= 0 && *share <= 1))
-            refuse(r, PLIM_BAD_INPUT, "%s: key '%s': %g is no share between 0 and 1", r->name,
-                   keys->dropout[i], *share);
-    }
-}
-
-static void read_extras(struct reader *r)
-{
-    struct model_spec *spec = r->spec;
-    const struct model_extras *have = &spec->arch->extras;
-    if (have->attention_bias) {
-        read_bool(r, r->root, "attention_bias", &spec->qkv_bias);
-        spec->o_bias = spec->qkv_bias;
-    }
-    if (have->mlp_bias) read_bool(r, r->root, "mlp_bias", &spec->mlp_bias);
-    if (have->attn_cap) read_or_none(r, "attn_logit_softcapping", spec->attn_cap, &spec->attn_cap);
-    if (have->caps) {
-        read_or_none(r, "final_logit_softcapping", spec->final_cap, &spec->final_cap);
-        spec->query_scalar = have->query_scalar_absent;
-        read_int(r, r->root, "query_pre_attn_scalar", &spec->query_scalar);
-        if (spec->query_scalar < 1)
-            refuse(r, PLIM_BAD_INPUT, "%s: key 'query_pre_attn_scalar': %lld must be at least 1", r->name,
-                   (long long)spec->query_scalar);
-    }
-}
-
 /* Layers that have a feed-forward part instead of experts, from both keys. */
-static void read_dense_layers(struct reader *r)
+static void read_dense_layers(struct reader *r, int step)
 {
     struct model_spec *spec = r->spec;
     const struct node *list = given(r->root, "mlp_only_layers");
-    int step = 1;
-    read_count(r, "decoder_sparse_step", false, &step);
     if (step < 1)
         refuse(r, PLIM_BAD_INPUT, "%s: key 'decoder_sparse_step': %d must be at least 1", r->name, step);
     for (int i = 0; step > 1 && i < spec->num_layers && i < MODEL_MAX_LAYERS; i++)
@@ -295,104 +222,81 @@ static void read_dense_layers(struct reader *r)
         else if (layer < spec->num_layers)
             layer_set_add(&spec->dense_layers, (int)layer);
     }
-    if (model_mixtures(spec, spec->num_layers < MODEL_MAX_LAYERS ? spec->num_layers : 0) < spec->num_layers)
-        read_size(r, "intermediate_size", true, &spec->dense_size);
 }
 
 /* Where every layer is a mixture, others are refused by name, and noise on the router is everywhere. */
-static void read_mixture_demands(struct reader *r)
+static void read_dense(struct reader *r, enum model_field_id id)
 {
     const struct node *dense = given(r->root, "mlp_only_layers");
-    int64_t step = 1;
-    double noise = 0;
-    read_double(r, r->root, "router_jitter_noise", &noise);
+    if (!field_key(r->spec->arch, FIELD_EXPERTS)) return;
+    int step = read_count(r, "decoder_sparse_step", 1);
+    double noise = node_float(given(r->root, "router_jitter_noise"), 0);
     if (noise != 0)
         refuse(r, PLIM_UNSUPPORTED, "%s: key 'router_jitter_noise': %g is not supported; only 0 is", r->name,
                noise);
-    if (r->spec->arch->extras.dense_layers) {
-        read_dense_layers(r);
+    if (field_key(r->spec->arch, id)) {
+        read_dense_layers(r, step);
         return;
     }
-    read_int(r, r->root, "decoder_sparse_step", &step);
     if (dense && (dense->kind != NODE_LIST || node_count(dense)))
         refuse(r, PLIM_UNSUPPORTED,
                "%s: key 'mlp_only_layers': layers without experts are not supported; only [] is", r->name);
     if (step != 1)
-        refuse(r, PLIM_UNSUPPORTED, "%s: key 'decoder_sparse_step': %lld is not supported; only 1 is",
-               r->name, (long long)step);
+        refuse(r, PLIM_UNSUPPORTED, "%s: key 'decoder_sparse_step': %d is not supported; only 1 is", r->name,
+               step);
 }
 
-/* Transformers 5 writes num_experts of some models as num_local_experts. */
-static void read_experts(struct reader *r)
+/* Without dense layers the key means nothing. */
+static void read_dense_size(struct reader *r, enum model_field_id id)
 {
-    struct model_spec *spec = r->spec;
-    const char *key = spec->arch->keys->experts;
-    if (!key) return;
-    read_count(r, given(r->root, key) ? key : "num_local_experts", false, &spec->num_experts);
-    read_count(r, "num_experts_per_tok", false, &spec->experts_per_token);
-    if (spec->arch->extras.norm_topk) read_bool(r, r->root, "norm_topk_prob", &spec->norm_topk);
-    if (spec->arch->extras.shared_expert)
-        read_size(r, "shared_expert_intermediate_size", false, &spec->shared_size);
-    read_double(r, r->root, "router_aux_loss_coef", &spec->balance_coef);
-    read_double(r, r->root, "router_z_loss_coef", &spec->z_coef);
-    spec->router_losses = false;
-    read_bool(r, r->root, "output_router_logits", &spec->router_losses);
-    read_mixture_demands(r);
+    int layers = r->spec->num_layers;
+    if (layers <= MODEL_MAX_LAYERS && model_mixtures(r->spec, layers) < layers) read_field(r, id);
 }
 
 static void read_switches(struct reader *r)
 {
-    for (const struct hf_demand *d = r->spec->arch->demands; d && d->key; d++) read_demand(r, d);
+    for (int i = 0; i < MODEL_DEMANDS; i++) read_demand(r, &r->spec->arch->demands[i]);
     const struct node *quantised = given(r->root, "quantization_config");
     if (quantised)
         refuse(r, PLIM_UNSUPPORTED, "%s: the weights are quantised ('%s'); use the original checkpoint",
                r->name, node_string(node_get(quantised, "quant_method"), "unknown method"));
 }
 
-static void read_tokens(struct reader *r)
+static void read_eos(struct reader *r, enum model_field_id id)
 {
     struct model_spec *spec = r->spec;
-    const struct node *eos = node_get(r->root, "eos_token_id");
-    if (node_get(r->root, "bos_token_id") && !given(r->root, "bos_token_id")) spec->bos_token_id = -1;
-    read_int(r, r->root, "bos_token_id", &spec->bos_token_id);
-    if (node_get(r->root, "pad_token_id") && !given(r->root, "pad_token_id")) spec->pad_token_id = -1;
-    read_int(r, r->root, "pad_token_id", &spec->pad_token_id);
+    const char *key = field_key(spec->arch, id);
+    const struct node *eos = node_get(r->root, key);
     if (!eos) return;
     spec->eos_count = 0;
     if (eos->kind == NODE_NULL) return;
     size_t n = eos->kind == NODE_LIST ? node_count(eos) : 1;
     if (n > MODEL_MAX_EOS)
-        refuse(r, PLIM_UNSUPPORTED, "%s: key 'eos_token_id': more than %d ids", r->name, MODEL_MAX_EOS);
+        refuse(r, PLIM_UNSUPPORTED, "%s: key '%s': more than %d ids", r->name, key, MODEL_MAX_EOS);
     for (size_t i = 0; i < n && i < MODEL_MAX_EOS; i++) {
         const struct node *item = eos->kind == NODE_LIST ? node_item(eos, i) : eos;
-        if (!node_is_whole(item, &spec->eos_token_ids[i]))
-            wrong_kind(r, item, "eos_token_id", "a whole number");
+        if (!node_is_whole(item, &spec->eos_token_ids[i])) wrong_kind(r, item, key, "a whole number");
         spec->eos_count++;
     }
 }
 
-/* What an encoder-decoder has beside. Version 5 of transformers writes tie_word_embeddings: true for every T5 and says with
- * scale_decoder_outputs what the key said before: whether the head is the embedding. With false it may still be, without the
- * scale: the files decide (find_head). */
-static void read_source(struct reader *r)
+/* Version 5 of transformers writes tie_word_embeddings: true for every T5 and says with scale_decoder_outputs what the key
+ * said before: whether the head is the embedding. With false it may still be, without the scale: the files decide
+ * (find_head). */
+static void read_scaled_head(struct reader *r, enum model_field_id id)
 {
     struct model_spec *spec = r->spec;
-    if (!spec->arch->source) return;
-    spec->decoder_layers = spec->num_layers;
-    read_count(r, "num_decoder_layers", false, &spec->decoder_layers);
-    read_count(r, "relative_attention_num_buckets", false, &spec->bias_buckets);
-    read_count(r, "relative_attention_max_distance", false, &spec->bias_reach);
     bool tied = spec->tie_embeddings, scaled = tied;
-    read_bool(r, r->root, "scale_decoder_outputs", &scaled);
+    if (!field_key(spec->arch, id)) return;
+    read_bool(r, field_key(spec->arch, id), &scaled);
     spec->tie_embeddings = tied || scaled;
     spec->unscaled_head = tied && !scaled;
-    spec->start_token_id = spec->pad_token_id; /* what transformers takes for T5 */
-    read_int(r, r->root, "decoder_start_token_id", &spec->start_token_id);
 }
 
-static void read_problem(struct reader *r)
+static void read_problem(struct reader *r, enum model_field_id id)
 {
-    const char *said = read_string(r, r->root, "problem_type", NULL);
+    if (r->spec->task != TASK_ROW_LABELS) return;
+    const char *said = read_string(r, r->root, model_fields[id].row.path, NULL);
     for (int i = PROBLEM_REGRESSION; said && i < PROBLEMS; i++)
         if (!strcmp(said, label_problem_name((enum label_problem)i)))
             r->spec->problem = (enum label_problem)i;
@@ -403,31 +307,30 @@ static void read_problem(struct reader *r)
                r->name, said);
 }
 
-/* What encoders have beside: segments, labels, and positions that begin behind the padding's. */
-static void read_encoder(struct reader *r)
+/* A file must not leave it at 0; only a job may, and then gets the size of a head. */
+static void read_query_scalar(struct reader *r, enum model_field_id id)
 {
-    struct model_spec *spec = r->spec;
-    const struct model_keys *keys = spec->arch->keys;
+    const char *key = field_key(r->spec->arch, id);
+    read_field(r, id);
+    if (key && r->spec->query_scalar < 1)
+        refuse(r, PLIM_BAD_INPUT, "%s: key '%s': %lld must be at least 1", r->name, key,
+               (long long)r->spec->query_scalar);
+}
+
+static void read_labels(struct reader *r, enum model_field_id id)
+{
     const struct node *labels = given(r->root, "id2label");
-    if (!spec->arch->encoder) return;
-    if (keys->types) read_int(r, r->root, keys->types, &spec->token_types);
-    if (given(r->root, keys->positions)) spec->max_positions -= model_first_position(spec);
-    if (!model_has_labels(spec)) return;
-    spec->num_labels = 2; /* what transformers takes */
-    read_int(r, r->root, "num_labels", &spec->num_labels);
+    if (!model_has_labels(r->spec)) return;
+    r->spec->num_labels = 2; /* what transformers takes */
+    read_field(r, id);
     if (labels && labels->kind != NODE_MAP) wrong_kind(r, labels, "id2label", "a map");
-    if (labels) spec->num_labels = (int64_t)node_count(labels);
-    if (spec->task == TASK_ROW_LABELS) read_problem(r);
+    if (labels) r->spec->num_labels = (int64_t)node_count(labels);
 }
 
 /* Keys of our own, which other programs do not read: attention over blocks of keys. */
-static void read_sparse(struct reader *r)
+static void read_sparse(struct reader *r, enum model_field_id id)
 {
-    struct model_spec *spec = r->spec;
-    if (strcmp(node_string(given(r->root, "attention_type"), ""), "sparse")) return;
-    read_count(r, "sparse_block_size", true, &spec->sparse_block);
-    read_count(r, "num_local_blocks", true, &spec->local_blocks);
-    read_count(r, "num_global_blocks", true, &spec->global_blocks);
+    if (!strcmp(node_string(given(r->root, "attention_type"), ""), "sparse")) read_field(r, id);
 }
 
 /* --- rotary positions -------------------------------------------------------------------------------------
@@ -437,13 +340,14 @@ static void read_sparse(struct reader *r)
 static const char *rope_type(struct reader *r, const struct node *scaling)
 {
     const char *type = read_string(r, scaling, "rope_type", read_string(r, scaling, "type", "default"));
-    bool older = r->spec->arch->extras.long_rope && (!strcmp(type, "su") || !strcmp(type, "yarn"));
+    bool older = field_key(r->spec->arch, FIELD_LONG_ROPE) && (!strcmp(type, "su") || !strcmp(type, "yarn"));
     return older ? "longrope" : type;
 }
 
-static void read_rope_kind(struct reader *r, const struct node *scaling)
+static void read_rope_kind(struct reader *r, enum model_field_id id)
 {
-    const char *type = rope_type(r, scaling);
+    const char *type = rope_type(r, r->scaling);
+    if (!field_key(r->spec->arch, id)) return;
     for (int kind = 0; kind < ROPE_KIND_COUNT; kind++) {
         if (strcmp(type, rope_kind_name((enum rope_kind)kind))) continue;
         r->spec->rope.kind = (enum rope_kind)kind;
@@ -454,10 +358,11 @@ static void read_rope_kind(struct reader *r, const struct node *scaling)
            type);
 }
 
-static void read_factors(struct reader *r, const struct node *scaling, const char *key,
-                         struct rope_factors *out)
+static void read_factors(struct reader *r, enum model_field_id id)
 {
-    const struct node *list = given(scaling, key);
+    const char *key = field_key(r->spec->arch, id);
+    const struct node *list = given(r->scaling, key);
+    struct rope_factors *out = field_at(&model_fields[id], r->spec);
     if (!list) return;
     if (list->kind != NODE_LIST || node_count(list) > MODEL_MAX_HEAD / 2) {
         wrong_kind(r, list, key, "a list of numbers, at most half as many as a head has");
@@ -470,83 +375,72 @@ static void read_factors(struct reader *r, const struct node *scaling, const cha
     }
 }
 
-static void read_scaling(struct reader *r, const struct node *scaling)
+/* Phi-3 has it beside the scaling. */
+static void read_original(struct reader *r, enum model_field_id id)
 {
-    struct rope_scaling *rope = &r->spec->rope;
-    read_rope_kind(r, scaling);
-    rope->beta_fast = 32, rope->beta_slow = 1, rope->truncate = true;
-    read_double(r, scaling, "factor", &rope->factor);
-    read_double(r, scaling, "low_freq_factor", &rope->low_freq_factor);
-    read_double(r, scaling, "high_freq_factor", &rope->high_freq_factor);
-    read_int(r, scaling, "original_max_position_embeddings", &rope->original_max_positions);
-    read_double(r, scaling, "attention_factor", &rope->attention_factor);
-    read_double(r, scaling, "beta_fast", &rope->beta_fast);
-    read_double(r, scaling, "beta_slow", &rope->beta_slow);
-    read_double(r, scaling, "mscale", &rope->mscale);
-    read_double(r, scaling, "mscale_all_dim", &rope->mscale_all_dim);
-    read_bool(r, scaling, "truncate", &rope->truncate);
-    read_factors(r, scaling, "short_factor", &rope->short_factor);
-    read_factors(r, scaling, "long_factor", &rope->long_factor);
-    if (rope->kind == ROPE_YARN && !given(scaling, "factor") && rope->original_max_positions > 0)
-        rope->factor = (double)r->spec->max_positions / (double)rope->original_max_positions;
-    if (!r->spec->arch->extras.long_rope) return;
-    rope->original_max_positions = 4096; /* beside the scaling, and that wins */
-    read_int(r, r->root, "original_max_position_embeddings", &rope->original_max_positions);
+    const char *beside = field_key(r->spec->arch, FIELD_LONG_ROPE);
+    if (beside)
+        read_value(r, r->root, beside, &model_fields[id]);
+    else
+        read_field(r, id);
 }
 
-/* Of rotary parameters per layer type: those of layers without a window, which alone may be scaled. Others are refused. */
-static const struct node *read_local_rope(struct reader *r, const struct node *scaling)
+/* Base and share of rotation stand beside the scaling or in it. */
+static void read_rotation(struct reader *r, enum model_field_id id)
+{
+    const char *key = model_fields[id].row.path;
+    double *partial = &r->spec->partial_rotary;
+    if (!r->spec->arch->rope) return;
+    read_value(r, r->root, key, &model_fields[id]);
+    read_value(r, r->scaling, key, &model_fields[id]);
+    if (*partial != 0 && *partial != 1 && !field_key(r->spec->arch, FIELD_PARTIAL))
+        refuse(r, PLIM_UNSUPPORTED, "%s: key 'partial_rotary_factor': only 1.0 is supported", r->name);
+}
+
+static void read_local_theta(struct reader *r, enum model_field_id id)
+{
+    read_field(r, id);
+    read_value(r, r->sliding, "rope_theta", &model_fields[id]);
+}
+
+/* Rotary parameters may be given per layer type. Those of layers without a window alone may be scaled. */
+static void split_scaling(struct reader *r)
 {
     static const char *const types[] = {"full_attention", "sliding_attention"};
-    double *local = &r->spec->rope_local_theta;
-    bool nested = false;
-    for (size_t i = 0; i < node_count(scaling); i++) nested |= node_item(scaling, i)->kind == NODE_MAP;
-    if (r->spec->arch->extras.local_theta) read_double(r, r->root, "rope_local_base_freq", local);
-    if (!nested) return scaling;
-    for (size_t i = 0; i < node_count(scaling); i++) {
-        const char *key = node_item(scaling, i)->key;
-        bool known = !strcmp(key, types[0]) || !strcmp(key, types[1]);
-        if (!r->spec->arch->extras.local_theta || !known)
+    bool nested = false, local = field_key(r->spec->arch, FIELD_LOCAL_THETA);
+    for (size_t i = 0; i < node_count(r->scaling); i++) nested |= node_item(r->scaling, i)->kind == NODE_MAP;
+    if (!nested) return;
+    for (size_t i = 0; i < node_count(r->scaling); i++) {
+        const char *key = node_item(r->scaling, i)->key;
+        if (!local || (strcmp(key, types[0]) && strcmp(key, types[1])))
             refuse(r, PLIM_UNSUPPORTED, "%s: rotary parameters per layer type ('%s') are not supported",
                    r->name, key);
     }
-    const struct node *sliding = given(scaling, types[1]);
-    read_double(r, sliding, "rope_theta", local);
-    if (strcmp(rope_type(r, sliding), "default"))
+    r->sliding = given(r->scaling, types[1]), r->scaling = given(r->scaling, types[0]);
+    if (strcmp(rope_type(r, r->sliding), "default"))
         refuse(r, PLIM_UNSUPPORTED,
                "%s: rope type '%s' of sliding_attention is not supported; only default is", r->name,
-               rope_type(r, sliding));
-    return given(scaling, types[0]);
+               rope_type(r, r->sliding));
 }
 
-static void read_rope(struct reader *r)
+static void find_scaling(struct reader *r)
 {
-    const struct node *scaling = given(r->root, "rope_scaling"); /* the old key wins, as in transformers */
-    const struct node *whole = given(r->root, "rope_parameters");
-    double *partial = &r->spec->partial_rotary;
-    if (!scaling) scaling = whole;
     if (!r->spec->arch->rope) return;
-    read_double(r, r->root, "rope_theta", &r->spec->rope_theta);
-    read_double(r, r->root, "partial_rotary_factor", partial);
-    if (scaling && scaling->kind != NODE_MAP) wrong_kind(r, scaling, scaling->key, "a map");
-    scaling = read_local_rope(r, scaling);
-    read_double(r, scaling, "rope_theta", &r->spec->rope_theta);
-    read_double(r, scaling, "partial_rotary_factor", partial);
-    if (*partial != 0 && *partial != 1 && !r->spec->arch->extras.partial_rotary)
-        refuse(r, PLIM_UNSUPPORTED, "%s: key 'partial_rotary_factor': only 1.0 is supported", r->name);
-    read_scaling(r, scaling);
+    r->scaling = given(r->root, "rope_scaling"); /* the old key wins, as in transformers */
+    if (!r->scaling) r->scaling = given(r->root, "rope_parameters");
+    if (r->scaling && r->scaling->kind != NODE_MAP) wrong_kind(r, r->scaling, r->scaling->key, "a map");
+    if (r->status == PLIM_OK) split_scaling(r);
 }
 
 /* --- layers that differ -----------------------------------------------------------------------------------
  */
 
 /* no_rope_layers has 1 for a layer that rotates. */
-static void read_no_rope(struct reader *r)
+static void read_no_rope(struct reader *r, enum model_field_id id)
 {
     struct model_spec *spec = r->spec;
-    const struct node *list = given(r->root, "no_rope_layers");
-    if (!spec->arch->extras.no_rope) return;
-    read_count(r, "no_rope_layer_interval", false, &spec->no_rope_every);
+    const struct node *list = given(r->root, field_key(spec->arch, id));
+    read_field(r, FIELD_NO_ROPE_EVERY);
     if (!list) return;
     spec->no_rope_every = 0;
     if (list->kind != NODE_LIST || node_count(list) < (size_t)spec->num_layers) {
@@ -590,45 +484,83 @@ static void read_layer_types(struct reader *r, const struct node *types)
     }
 }
 
-/* sliding_window, which null takes away. */
-static void read_window_size(struct reader *r)
-{
-    if (node_get(r->root, "sliding_window")) r->spec->sliding_window = 0;
-    read_int(r, r->root, "sliding_window", &r->spec->sliding_window);
-}
-
-/* ... and use_sliding_window, without which there is none; `absent` when only the size is missing. */
+/* sliding_window and use_sliding_window, without which there is none; `absent` when only the size is missing. */
 static void read_switched_window(struct reader *r, int64_t absent)
 {
     bool use = false;
-    read_bool(r, r->root, "use_sliding_window", &use);
+    read_bool(r, "use_sliding_window", &use);
     r->spec->sliding_window = use ? absent : 0;
-    if (use) read_int(r, r->root, "sliding_window", &r->spec->sliding_window);
+    if (use) read_field(r, FIELD_WINDOW);
 }
 
 static void read_late_window(struct reader *r)
 {
-    int first = 28; /* max_window_layers of transformers when the file has none */
     read_switched_window(r, 4096);
-    read_count(r, "max_window_layers", false, &first);
     r->spec->full_every = 0;
+    int first = read_count(r, "max_window_layers", 28); /* of transformers when the file has none */
     for (int i = first; i < r->spec->num_layers && i < MODEL_MAX_LAYERS; i++)
         layer_set_add(&r->spec->sliding_layers, i);
 }
 
-static void read_window(struct reader *r)
+static void read_window(struct reader *r, enum model_field_id id)
 {
-    struct model_spec *spec = r->spec;
-    const struct node *types = given(r->root, "layer_types");
-    if (spec->arch->window == WINDOW_ALL_LAYERS || spec->arch->window == WINDOW_PATTERN) read_window_size(r);
-    if (spec->arch->window == WINDOW_LATE_LAYERS) read_late_window(r);
-    if (spec->arch->window == WINDOW_NO_ROPE) read_switched_window(r, 0);
-    if (spec->arch->extras.window_pattern) read_count(r, "sliding_window_pattern", false, &spec->full_every);
+    enum window_keys window = r->spec->arch->window;
+    const struct node *types = given(r->root, "layer_types"), *size = node_get(r->root, "sliding_window");
+    if (window == WINDOW_LATE_LAYERS) read_late_window(r);
+    if (window == WINDOW_NO_ROPE) read_switched_window(r, 0);
+    if (window == WINDOW_ALL_LAYERS || window == WINDOW_PATTERN) {
+        if (size) r->spec->sliding_window = 0; /* which null leaves */
+        read_field(r, id);
+    }
+    read_field(r, FIELD_FULL_EVERY);
     if (types && r->status == PLIM_OK) read_layer_types(r, types);
 }
 
 /* ----------------------------------------------------------------------------------------------------------
  */
+
+static void (*const readers[MODEL_FIELDS])(struct reader *, enum model_field_id) = {
+    [FIELD_QUERY_SCALAR] = read_query_scalar,
+    [FIELD_GATED] = read_activation,
+    [FIELD_UNSCALED] = read_scaled_head,
+    [FIELD_LABELS] = read_labels,
+    [FIELD_PROBLEM] = read_problem,
+    [FIELD_THETA] = read_rotation,
+    [FIELD_PARTIAL] = read_rotation,
+    [FIELD_LOCAL_THETA] = read_local_theta,
+    [FIELD_ROPE] = read_rope_kind,
+    [FIELD_ORIGINAL] = read_original,
+    [FIELD_SHORT] = read_factors,
+    [FIELD_LONG] = read_factors,
+    [FIELD_WINDOW] = read_window,
+    [FIELD_NO_ROPE] = read_no_rope,
+    [FIELD_DENSE] = read_dense,
+    [FIELD_DENSE_SIZE] = read_dense_size,
+    [FIELD_EOS] = read_eos,
+    [FIELD_SPARSE_BLOCK] = read_sparse,
+    [FIELD_LOCAL_BLOCKS] = read_sparse,
+    [FIELD_GLOBAL_BLOCKS] = read_sparse,
+};
+
+static void read_fields(struct reader *r)
+{
+    struct model_spec *spec = r->spec;
+    const struct architecture *arch = spec->arch;
+    find_scaling(r);
+    for (enum model_field_id id = 0; id < MODEL_FIELDS; id++) {
+        const struct model_field *f = &model_fields[id];
+        if (readers[id])
+            readers[id](r, id);
+        else if (f->row.kind != SCHEMA_NOTHING && !f->layer_rule)
+            read_field(r, id);
+    }
+    if (field_key(arch, FIELD_QKV_BIAS)) spec->o_bias = spec->qkv_bias;
+    if (given(r->root, field_key(arch, FIELD_POSITIONS))) spec->max_positions -= model_first_position(spec);
+    if (spec->dropout[2] == -1) spec->dropout[2] = spec->dropout[0];
+    struct rope_scaling *rope = &spec->rope;
+    if (rope->kind == ROPE_YARN && !given(r->scaling, "factor") && rope->original_max_positions > 0)
+        rope->factor = (double)spec->max_positions / (double)rope->original_max_positions;
+}
 
 enum plim_status hf_config_read(const struct node *root, const char *name, struct model_spec *spec,
                                 struct plim_error *err)
@@ -637,19 +569,8 @@ enum plim_status hf_config_read(const struct node *root, const char *name, struc
     if (root->kind != NODE_MAP) return plim_fail(err, PLIM_BAD_INPUT, "%s: expected a map of keys", name);
     read_architecture(&r);
     if (r.status != PLIM_OK) return r.status;
-    read_activation(&r);
-    read_sizes(&r);
     read_switches(&r);
-    read_extras(&r);
-    read_experts(&r);
-    read_dropout(&r);
-    read_tokens(&r);
-    read_encoder(&r);
-    read_source(&r);
-    read_rope(&r);
-    read_no_rope(&r);
-    read_window(&r);
-    read_sparse(&r);
+    read_fields(&r);
     if (r.status != PLIM_OK) return r.status;
     enum plim_status status = model_complete(spec, err);
     if (status != PLIM_OK) plim_error_prefix(err, "%s", name);

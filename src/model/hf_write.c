@@ -23,89 +23,61 @@ static const char *torch_name(enum dtype type)
     }
 }
 
-static void token_or_null(struct json_writer *w, const char *key, int64_t id)
+static void write_eos(struct json_writer *w, const struct model_spec *spec, const char *key)
 {
-    if (id >= 0)
-        json_int(w, key, id);
-    else
+    if (spec->eos_count == 1) {
+        json_int(w, key, spec->eos_token_ids[0]);
+    } else if (!spec->eos_count) {
         json_null(w, key);
-}
-
-static void write_tokens(struct json_writer *w, const struct model_spec *spec)
-{
-    token_or_null(w, "bos_token_id", spec->bos_token_id);
-    if (spec->eos_count <= 1) {
-        token_or_null(w, "eos_token_id", spec->eos_count ? spec->eos_token_ids[0] : -1);
     } else {
-        json_begin_array(w, "eos_token_id");
+        json_begin_array(w, key);
         for (int i = 0; i < spec->eos_count; i++) json_int(w, NULL, spec->eos_token_ids[i]);
         json_end_array(w);
     }
-    token_or_null(w, "pad_token_id", spec->pad_token_id);
 }
 
-static void write_factors(struct json_writer *w, const char *key, const struct rope_factors *f)
+static void write_factors(struct json_writer *w, const struct rope_factors *f, const char *key)
 {
     json_begin_array(w, key);
     for (int i = 0; i < f->count; i++) json_double(w, NULL, f->value[i]);
     json_end_array(w);
 }
 
-/* A number that says nothing when it is 0. */
-static void write_some(struct json_writer *w, const char *key, double value)
+static void write_truncate(struct json_writer *w, const struct model_spec *spec, const char *key)
 {
-    if (value != 0) json_double(w, key, value);
+    if (!spec->rope.truncate) json_bool(w, key, false);
 }
 
-static void write_cap(struct json_writer *w, const char *key, double value)
+/* Phi-3 has it beside the scaling, in which transformers 4 allows it three keys. */
+static void write_original(struct json_writer *w, const struct model_spec *spec, const char *key)
 {
-    if (value != 0)
-        json_double(w, key, value);
-    else
-        json_null(w, key);
+    if (!field_key(spec->arch, FIELD_LONG_ROPE)) json_int(w, key, spec->rope.original_max_positions);
+}
+static void write_long_rope(struct json_writer *w, const struct model_spec *spec, const char *key)
+{
+    if (spec->rope.kind == ROPE_LONGROPE) json_int(w, key, spec->rope.original_max_positions);
 }
 
-static void write_scaling(struct json_writer *w, const struct model_spec *spec)
+static void write_field(struct json_writer *w, const struct model_spec *spec, enum model_field_id id);
+
+static void write_rope(struct json_writer *w, const struct model_spec *spec, const char *key)
 {
-    const struct rope_scaling *r = &spec->rope;
-    bool phi = spec->arch->extras.long_rope; /* transformers 4 allows it three keys, and wants this one */
+    bool phi = field_key(spec->arch, FIELD_LONG_ROPE); /* which wants the older name of the type */
+    (void)key;
+    if (spec->rope.kind == ROPE_NONE) {
+        json_null(w, "rope_scaling");
+        return;
+    }
     json_begin_object(w, "rope_scaling");
-    json_str(w, phi ? "type" : "rope_type", rope_kind_name(r->kind));
-    write_some(w, "factor", r->factor);
-    if (r->kind == ROPE_LLAMA3) {
-        json_double(w, "low_freq_factor", r->low_freq_factor);
-        json_double(w, "high_freq_factor", r->high_freq_factor);
-    }
-    if (r->kind >= ROPE_LLAMA3 && !phi)
-        json_int(w, "original_max_position_embeddings", r->original_max_positions);
-    write_some(w, "attention_factor", r->attention_factor);
-    if (r->kind == ROPE_YARN) {
-        json_double(w, "beta_fast", r->beta_fast);
-        json_double(w, "beta_slow", r->beta_slow);
-        write_some(w, "mscale", r->mscale);
-        write_some(w, "mscale_all_dim", r->mscale_all_dim);
-        if (!r->truncate) json_bool(w, "truncate", false);
-    }
-    if (r->kind == ROPE_LONGROPE) {
-        write_factors(w, "short_factor", &r->short_factor);
-        write_factors(w, "long_factor", &r->long_factor);
-    }
+    json_str(w, phi ? "type" : "rope_type", rope_kind_name(spec->rope.kind));
+    for (enum model_field_id id = 0; id < MODEL_FIELDS; id++)
+        if (model_fields[id].rope >> spec->rope.kind & 1) write_field(w, spec, id);
     json_end_object(w);
 }
 
-static void write_rope(struct json_writer *w, const struct model_spec *spec)
+static void write_partial(struct json_writer *w, const struct model_spec *spec, const char *key)
 {
-    const struct model_extras *have = &spec->arch->extras;
-    json_double(w, "rope_theta", spec->rope_theta);
-    if (have->local_theta) json_double(w, "rope_local_base_freq", spec->rope_local_theta);
-    if (have->partial_rotary)
-        json_double(w, "partial_rotary_factor", spec->partial_rotary > 0 ? spec->partial_rotary : 1);
-    if (have->long_rope && spec->rope.kind == ROPE_LONGROPE)
-        json_int(w, "original_max_position_embeddings", spec->rope.original_max_positions);
-    if (spec->rope.kind == ROPE_NONE)
-        json_null(w, "rope_scaling");
-    else
-        write_scaling(w, spec);
+    json_double(w, key, spec->partial_rotary > 0 ? spec->partial_rotary : 1);
 }
 
 static void write_layer_types(struct json_writer *w, const struct model_spec *spec)
@@ -129,8 +101,8 @@ static bool write_older_window(struct json_writer *w, const struct model_spec *s
 {
     int first = alike(spec, 0, false);
     if (spec->arch->window == WINDOW_PATTERN) {
-        if (spec->arch->extras.window_pattern)
-            json_int(w, "sliding_window_pattern", alike(spec, 0, true) + 1);
+        if (field_key(spec->arch, FIELD_FULL_EVERY))
+            json_int(w, field_key(spec->arch, FIELD_FULL_EVERY), alike(spec, 0, true) + 1);
         return false;
     }
     json_bool(w, "use_sliding_window", spec->sliding_window > 0);
@@ -141,68 +113,67 @@ static bool write_older_window(struct json_writer *w, const struct model_spec *s
     return first + alike(spec, first, true) == spec->num_layers;
 }
 
-static void write_window(struct json_writer *w, const struct model_spec *spec)
+static void write_window(struct json_writer *w, const struct model_spec *spec, const char *key)
 {
-    if (spec->arch->window == WINDOW_NEVER) return;
     /* Gemma's masks want a number even where no layer has a window. */
     int64_t idle = spec->arch->window == WINDOW_PATTERN ? spec->max_positions : 0;
     int64_t window = spec->sliding_window > 0 ? spec->sliding_window : idle;
     if (window > 0)
-        json_int(w, "sliding_window", window);
+        json_int(w, key, window);
     else
-        json_null(w, "sliding_window");
+        json_null(w, key);
     if (spec->arch->window == WINDOW_ALL_LAYERS) return;
     if (!write_older_window(w, spec)) write_layer_types(w, spec);
 }
 
-static void write_no_rope(struct json_writer *w, const struct model_spec *spec)
+static void write_no_rope(struct json_writer *w, const struct model_spec *spec, const char *key)
 {
-    json_begin_array(w, "no_rope_layers");
+    json_begin_array(w, key);
     for (int i = 0; i < spec->num_layers; i++) json_int(w, NULL, !layer_set_has(&spec->no_rope_layers, i));
     json_end_array(w);
 }
 
-static void write_dense_layers(struct json_writer *w, const struct model_spec *spec)
+static void write_dense(struct json_writer *w, const struct model_spec *spec, const char *key)
 {
     json_int(w, "decoder_sparse_step", 1);
-    json_begin_array(w, "mlp_only_layers");
+    json_begin_array(w, key);
     for (int i = 0; i < spec->num_layers; i++)
         if (layer_set_has(&spec->dense_layers, i)) json_int(w, NULL, i);
     json_end_array(w);
-    if (spec->dense_size > 0) json_int(w, "intermediate_size", spec->dense_size);
 }
 
-static void write_experts(struct json_writer *w, const struct model_spec *spec)
+static void write_positions(struct json_writer *w, const struct model_spec *spec, const char *key)
 {
-    json_int(w, spec->arch->keys->experts, spec->num_experts);
-    json_int(w, "num_experts_per_tok", spec->experts_per_token);
-    if (spec->arch->extras.norm_topk) json_bool(w, "norm_topk_prob", spec->norm_topk);
-    if (spec->arch->extras.shared_expert) json_int(w, "shared_expert_intermediate_size", spec->shared_size);
-    if (spec->arch->extras.dense_layers) write_dense_layers(w, spec);
-    json_double(w, "router_aux_loss_coef", spec->balance_coef);
-    write_some(w, "router_z_loss_coef", spec->z_coef);
-    json_bool(w, "output_router_logits", spec->router_losses);
+    json_int(w, key, spec->max_positions + model_first_position(spec));
 }
 
-static void write_decoder(struct json_writer *w, const struct model_spec *spec)
+static void write_activation(struct json_writer *w, const struct model_spec *spec, const char *key)
 {
-    const struct model_extras *have = &spec->arch->extras;
-    json_int(w, spec->arch->keys->kv_heads, spec->num_kv_heads);
-    json_int(w, "head_dim", spec->head_dim);
-    if (have->attention_bias) json_bool(w, "attention_bias", spec->qkv_bias);
-    if (have->mlp_bias) json_bool(w, "mlp_bias", spec->mlp_bias);
-    if (have->caps) json_int(w, "query_pre_attn_scalar", spec->query_scalar);
-    if (have->attn_cap) write_cap(w, "attn_logit_softcapping", spec->attn_cap);
-    if (have->caps) write_cap(w, "final_logit_softcapping", spec->final_cap);
-    write_rope(w, spec);
-    write_window(w, spec);
-    if (have->no_rope) write_no_rope(w, spec);
-    if (spec->arch->keys->experts) write_experts(w, spec);
+    json_str(w, key, spec->gated ? "gated-gelu" : spec->arch->activation);
 }
 
-static void write_gpt2(struct json_writer *w, const struct model_spec *spec)
+static void write_unscaled(struct json_writer *w, const struct model_spec *spec, const char *key)
 {
-    json_int(w, "n_ctx", spec->max_positions);
+    if (spec->unscaled_head) json_bool(w, key, false);
+}
+
+static void write_true(struct json_writer *w, const struct model_spec *spec, const char *key)
+{
+    (void)spec;
+    json_bool(w, key, true);
+}
+
+/* GPT-2 and encoders derive it. */
+static void write_head_dim(struct json_writer *w, const struct model_spec *spec, const char *key)
+{
+    if (spec->arch->rope || spec->arch->source) json_int(w, key, spec->head_dim);
+}
+
+static void write_sparse(struct json_writer *w, const struct model_spec *spec, const char *key)
+{
+    if (spec->sparse_block == 0) return;
+    json_str(w, "attention_type", "sparse");
+    json_int(w, key, spec->sparse_block);
 }
 
 static const char *label_name(const struct model_spec *spec, int64_t i, char *buf, size_t size)
@@ -212,10 +183,10 @@ static const char *label_name(const struct model_spec *spec, int64_t i, char *bu
     return buf;
 }
 
-static void write_encoder(struct json_writer *w, const struct model_spec *spec)
+static void write_labels(struct json_writer *w, const struct model_spec *spec, const char *key)
 {
     char number[24], label[32];
-    if (spec->arch->keys->types) json_int(w, spec->arch->keys->types, spec->token_types);
+    (void)key;
     if (!model_has_labels(spec)) return;
     if (spec->problem) json_str(w, "problem_type", label_problem_name(spec->problem));
     json_begin_object(w, "id2label");
@@ -229,22 +200,46 @@ static void write_encoder(struct json_writer *w, const struct model_spec *spec)
     json_end_object(w);
 }
 
-static void write_source(struct json_writer *w, const struct model_spec *spec)
+/* --- all of it -------------------------------------------------------------------------------------------- */
+
+static void (*const writers[MODEL_FIELDS])(struct json_writer *, const struct model_spec *,
+                                           const char *key) = {
+    [FIELD_EOS] = write_eos,           [FIELD_TRUNCATE] = write_truncate,
+    [FIELD_ORIGINAL] = write_original, [FIELD_LONG_ROPE] = write_long_rope,
+    [FIELD_ROPE] = write_rope,         [FIELD_PARTIAL] = write_partial,
+    [FIELD_WINDOW] = write_window,     [FIELD_NO_ROPE] = write_no_rope,
+    [FIELD_DENSE] = write_dense,       [FIELD_POSITIONS] = write_positions,
+    [FIELD_GATED] = write_activation,  [FIELD_UNSCALED] = write_unscaled,
+    [FIELD_SOURCE] = write_true,       [FIELD_HEAD_DIM] = write_head_dim,
+    [FIELD_CONTEXT] = write_positions, [FIELD_SPARSE_BLOCK] = write_sparse,
+    [FIELD_LABELS] = write_labels,
+};
+
+/* Writes a number as its row describes it. */
+static void write_number(struct json_writer *w, const struct model_field *f, const char *key, double value)
 {
-    json_bool(w, "is_encoder_decoder", true);
-    json_int(w, spec->arch->keys->head_dim, spec->head_dim);
-    json_int(w, "num_decoder_layers", spec->decoder_layers);
-    json_int(w, "relative_attention_num_buckets", spec->bias_buckets);
-    json_int(w, "relative_attention_max_distance", spec->bias_reach);
-    json_int(w, "decoder_start_token_id", spec->start_token_id);
+    if (f->omit_zero && value == 0) return;
+    if ((f->token && value < 0) || (f->null_is_none && !f->token && value == 0))
+        json_null(w, key);
+    else if (f->row.kind == SCHEMA_BOOL)
+        json_bool(w, key, value != 0);
+    else if (f->row.kind == SCHEMA_FLOAT)
+        json_double(w, key, value);
+    else
+        json_int(w, key, (int64_t)value);
 }
 
-static void write_sparse(struct json_writer *w, const struct model_spec *spec)
+static void write_field(struct json_writer *w, const struct model_spec *spec, enum model_field_id id)
 {
-    json_str(w, "attention_type", "sparse");
-    json_int(w, "sparse_block_size", spec->sparse_block);
-    json_int(w, "num_local_blocks", spec->local_blocks);
-    json_int(w, "num_global_blocks", spec->global_blocks);
+    const struct model_field *f = &model_fields[id];
+    const char *key = field_key(spec->arch, id);
+    if (!key || f->layer_rule || (f->sparse_only && spec->sparse_block == 0)) return;
+    if (id == FIELD_SHORT || id == FIELD_LONG)
+        write_factors(w, id == FIELD_LONG ? &spec->rope.long_factor : &spec->rope.short_factor, key);
+    else if (writers[id])
+        writers[id](w, spec, key);
+    else
+        write_number(w, f, key, field_number(f, spec));
 }
 
 static const char *class_of(const struct model_spec *spec)
@@ -254,37 +249,15 @@ static const char *class_of(const struct model_spec *spec)
 
 void hf_config_write(const struct model_spec *spec, enum dtype type, struct strbuf *out)
 {
-    const struct model_keys *keys = spec->arch->keys;
     struct json_writer w;
     json_writer_init(&w, out, 2);
     json_begin_object(&w, NULL);
     json_begin_array(&w, "architectures");
     json_str(&w, NULL, class_of(spec));
     json_end_array(&w);
-    json_str(&w, "model_type", spec->arch->hf_type);
-    json_int(&w, "vocab_size", spec->vocab_size);
-    json_int(&w, keys->hidden, spec->hidden_size);
-    json_int(&w, keys->intermediate, spec->intermediate_size);
-    json_int(&w, keys->layers, spec->num_layers);
-    json_int(&w, keys->heads, spec->num_heads);
-    if (keys->positions) json_int(&w, keys->positions, spec->max_positions + model_first_position(spec));
-    json_str(&w, keys->activation, spec->gated ? "gated-gelu" : spec->arch->activation);
-    if (keys->norm_eps) json_double(&w, keys->norm_eps, spec->norm_eps);
-    json_double(&w, keys->range ? keys->range : "initializer_range", spec->initializer_range);
-    json_bool(&w, "tie_word_embeddings", spec->tie_embeddings);
-    if (spec->unscaled_head) json_bool(&w, "scale_decoder_outputs", false);
-    for (int i = 0; i < MODEL_DROPOUTS && keys->dropout[i]; i++)
-        json_double(&w, keys->dropout[i], spec->dropout[i]);
-    if (spec->arch->encoder)
-        write_encoder(&w, spec);
-    else if (spec->arch->source)
-        write_source(&w, spec);
-    else if (spec->arch->rope)
-        write_decoder(&w, spec);
-    else
-        write_gpt2(&w, spec);
-    if (spec->sparse_block > 0) write_sparse(&w, spec);
-    write_tokens(&w, spec);
+    json_str(&w, "model_type", architecture_type(spec->arch));
+    for (enum model_field_id id = 0; id < MODEL_FIELDS; id++)
+        if (!model_fields[id].rope) write_field(&w, spec, id);
     json_str(&w, "torch_dtype", torch_name(type));
     json_bool(&w, "use_cache", true);
     json_end_object(&w);

@@ -11,15 +11,11 @@ static void defaults(struct model_spec *spec)
 
 const struct architecture arch_llama = {
     .name = "llama",
-    .hf_type = "llama",
     .hf_class = "LlamaForCausalLM",
     .activation = "silu",
-    .prefix = "model.",
-    .keys = &decoder_keys,
-    .params = decoder_params,
-    .nparams = DECODER_PARAMS,
-    .rope = true,
-    .extras = {.attention_bias = true, .mlp_bias = true, .heads_divide = true},
+    DECODER(decoder_params),
+    .keys = {DECODER_KEYS, HAS(QKV_BIAS), HAS(MLP_BIAS)},
+    .gguf = "llama",
+    .heads_divide = true,
     .defaults = defaults,
-    .emit = decoder_emit,
 };

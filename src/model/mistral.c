@@ -13,15 +13,10 @@ static void defaults(struct model_spec *spec)
 
 const struct architecture arch_mistral = {
     .name = "mistral",
-    .hf_type = "mistral",
     .hf_class = "MistralForCausalLM",
     .activation = "silu",
-    .prefix = "model.",
-    .keys = &decoder_keys,
-    .params = decoder_params,
-    .nparams = DECODER_PARAMS,
-    .rope = true,
+    DECODER(decoder_params),
+    .keys = {DECODER_KEYS, HAS(WINDOW)},
     .window = WINDOW_ALL_LAYERS,
     .defaults = defaults,
-    .emit = decoder_emit,
 };

@@ -4,11 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-static const struct architecture *const architectures[] = {
-    &arch_llama,     &arch_mistral, &arch_qwen2,   &arch_qwen3,   &arch_gemma2,     &arch_gemma3,
-    &arch_phi3,      &arch_olmo2,   &arch_smollm3, &arch_gpt2,    &arch_mixtral,    &arch_qwen2_moe,
-    &arch_qwen3_moe, &arch_olmoe,   &arch_bert,    &arch_roberta, &arch_distilbert, &arch_t5,
-};
+#define ADDRESS(name) &arch_##name,
+static const struct architecture *const architectures[] = {MODEL_ARCHITECTURES(ADDRESS)};
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
 const struct architecture *model_architecture_at(int i)
@@ -19,22 +16,31 @@ const struct architecture *model_architecture_at(int i)
 const struct architecture *model_architecture(const char *name)
 {
     for (int i = 0; i < ARCHITECTURES; i++)
-        if (!strcmp(architectures[i]->name, name) || !strcmp(architectures[i]->hf_type, name))
+        if (!strcmp(architectures[i]->name, name) || !strcmp(architecture_type(architectures[i]), name))
             return architectures[i];
     return NULL;
 }
 
 const char *model_architecture_name(const struct architecture *arch) { return arch->name; }
 
-void model_defaults(struct model_spec *spec, const struct architecture *arch)
+void model_file_defaults(struct model_spec *spec, const struct architecture *arch)
 {
     *spec = (struct model_spec){.arch = arch,
                                 .rope_theta = arch->rope ? 10000.0 : 0.0,
+                                .rope = {.beta_fast = 32, .beta_slow = 1, .truncate = true},
                                 .initializer_range = 0.02,
                                 .bos_token_id = -1,
                                 .pad_token_id = -1,
                                 .pair_scale = 20};
     arch->defaults(spec);
+}
+
+void model_defaults(struct model_spec *spec, const struct architecture *arch)
+{
+    model_file_defaults(spec, arch);
+    spec->num_kv_heads = spec->head_dim = 0, spec->query_scalar = 0, spec->score_scale = 0;
+    spec->router_losses = spec->num_experts > 0;
+    model_set_dropout(spec, 0);
 }
 
 int64_t model_layer_window(const struct model_spec *spec, int layer)
@@ -73,13 +79,14 @@ double model_dropout(const struct model_spec *spec, const char **key)
     int most = 0;
     for (int i = 1; i < MODEL_DROPOUTS; i++)
         if (spec->dropout[i] > spec->dropout[most]) most = i;
-    *key = spec->arch->keys->dropout[most];
+    *key = field_key(spec->arch, FIELD_DROPOUT_1 + most);
     return spec->dropout[most];
 }
 
 void model_set_dropout(struct model_spec *spec, double value)
 {
-    for (int i = 0; i < MODEL_DROPOUTS; i++) spec->dropout[i] = spec->arch->keys->dropout[i] ? value : 0;
+    for (int i = 0; i < MODEL_DROPOUTS; i++)
+        spec->dropout[i] = spec->arch->keys[FIELD_DROPOUT_1 + i] ? value : 0;
 }
 
 /* --- parameters -------------------------------------------------------------------------------------------
@@ -122,41 +129,27 @@ bool param_present(const struct model_spec *spec, const struct param_row *row)
 
 int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim)
 {
+    static const enum model_field_id fields[] = {
+        [DIM_V] = FIELD_VOCAB,       [DIM_C] = FIELD_HIDDEN,       [DIM_F] = FIELD_INNER,
+        [DIM_D] = FIELD_HEAD_DIM,    [DIM_E] = FIELD_EXPERTS,      [DIM_H] = FIELD_HEADS,
+        [DIM_TYPES] = FIELD_TYPES,   [DIM_SHARED] = FIELD_SHARED,  [DIM_DENSE] = FIELD_DENSE_SIZE,
+        [DIM_LABELS] = FIELD_LABELS, [DIM_BUCKETS] = FIELD_BUCKETS};
     switch (dim) {
-    case DIM_V:
-        return spec->vocab_size;
-    case DIM_C:
-        return spec->hidden_size;
-    case DIM_F:
-        return spec->intermediate_size;
+    case DIM_NONE:
+    case DIM_ONE:
+        return 1;
     case DIM_2F:
         return 2 * spec->intermediate_size;
-    case DIM_D:
-        return spec->head_dim;
-    case DIM_KD:
-        return (int64_t)spec->num_kv_heads * spec->head_dim;
-    case DIM_E:
-        return spec->num_experts;
-    case DIM_SHARED:
-        return spec->shared_size;
-    case DIM_DENSE:
-        return spec->dense_size;
     case DIM_P:
         return spec->max_positions + model_first_position(spec);
-    case DIM_TYPES:
-        return spec->token_types;
-    case DIM_LABELS:
-        return spec->num_labels;
-    case DIM_H:
-        return spec->num_heads;
-    case DIM_BUCKETS:
-        return spec->bias_buckets;
     case DIM_HD:
         return (int64_t)spec->num_heads * spec->head_dim;
+    case DIM_KD:
+        return (int64_t)spec->num_kv_heads * spec->head_dim;
     case DIM_QKV:
         return (int64_t)(spec->num_heads + 2 * spec->num_kv_heads) * spec->head_dim;
     default:
-        return 1;
+        return (int64_t)field_number(&model_fields[fields[dim]], spec);
     }
 }
 
@@ -268,9 +261,9 @@ static enum plim_status check_shape(const struct model_spec *spec, const struct 
         return plim_fail(err, PLIM_BAD_INPUT, "batch size and sequence length must be at least 1");
     int64_t longest = shape->kv_length > shape->time ? shape->kv_length : shape->time;
     if (!shape->flat.tokens && longest > spec->max_positions)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "sequence length %lld is beyond the model's '%s' %lld; use at most that",
-                         (long long)longest, spec->arch->keys->positions, (long long)spec->max_positions);
+        return plim_fail(
+            err, PLIM_BAD_INPUT, "sequence length %lld is beyond the model's '%s' %lld; use at most that",
+            (long long)longest, field_name(spec->arch, FIELD_POSITIONS), (long long)spec->max_positions);
     if (shape->batch > MAX_TOKENS / shape->time || shape->batch > MAX_TOKENS / longest)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "batch size %lld times sequence length %lld is beyond 2^31 tokens",

@@ -76,6 +76,13 @@ static inline void layer_set_add(struct layer_set *set, int layer)
 
 struct architecture;
 
+/* Every architecture. Messages list them in this order. */
+/* clang-format off */
+#define MODEL_ARCHITECTURES(X)                                                                               \
+    X(llama) X(mistral) X(qwen2) X(qwen3) X(gemma2) X(gemma3) X(phi3) X(olmo2) X(smollm3) X(granite) X(gpt2) \
+    X(mixtral) X(qwen2_moe) X(qwen3_moe) X(olmoe) X(bert) X(roberta) X(distilbert) X(t5)
+/* clang-format on */
+
 /* What a model is for, which decides the parameters behind its last layer. */
 enum model_task {
     TASK_TOKENS,     /* says tokens: the next one, or those behind masks */
@@ -114,9 +121,14 @@ struct model_spec {
     /* Attention over blocks of keys (op.h, mask blocks): positions of a block, nearest and first blocks that a query sees;
      * sparse_block 0: over all keys. */
     int sparse_block, local_blocks, global_blocks;
-    int64_t query_scalar;               /* scores are divided by its root; 0: head_dim */
-    double attn_cap;                    /* soft-cap of scores, 0: none */
-    double final_cap;                   /* soft-cap of logits, 0: none */
+    int64_t query_scalar; /* scores are divided by its root; 0: head_dim */
+    double score_scale;   /* Granite: scores are multiplied with it instead; 0: none */
+    double embed_scale,
+        residual_scale;    /* Granite: factors of embeddings and of what a branch adds; 0: none */
+    double logits_divisor; /* Granite: logits are divided by it; 0: none */
+    bool scale_by_layer;   /* GPT-2: scores of layer i are divided by i + 1, too */
+    double attn_cap;       /* soft-cap of scores, 0: none */
+    double final_cap;      /* soft-cap of logits, 0: none */
     int num_experts, experts_per_token; /* of each layer's feed-forward part; 0: there is one and no router */
     int64_t shared_size;                /* width of the expert that every token has beside its own; 0: none */
     struct layer_set dense_layers;      /* those without experts, of dense_size */
@@ -195,7 +207,7 @@ const struct architecture *model_architecture(const char *name);
 const struct architecture *model_architecture_at(int i);
 const char *model_architecture_name(const struct architecture *arch);
 
-/* Everything a spec of that architecture has when nothing is said; sizes are 0. */
+/* Everything a spec of that architecture has when a job says nothing; sizes are 0, and so is what follows from them. */
 void model_defaults(struct model_spec *spec, const struct architecture *arch);
 
 /* Derive what was left 0 and can be (head_dim, kv heads, GPT-2's feed-forward size), then validate. */

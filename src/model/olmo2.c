@@ -21,15 +21,10 @@ static void defaults(struct model_spec *spec)
 
 const struct architecture arch_olmo2 = {
     .name = "olmo2",
-    .hf_type = "olmo2",
     .hf_class = "Olmo2ForCausalLM",
     .activation = "silu",
-    .prefix = "model.",
-    .keys = &decoder_keys,
-    .params = params,
-    .nparams = DECODER_PARAMS,
-    .rope = true,
-    .extras = {.attention_bias = true},
+    DECODER(params),
+    .keys = {DECODER_KEYS, HAS(QKV_BIAS)},
+    .gguf = "olmo2",
     .defaults = defaults,
-    .emit = decoder_emit,
 };

@@ -11,32 +11,24 @@ static const struct param_row params[DECODER_PARAMS] = {
     [P_DOWN] = DECODER_MATRIX("mlp.down_proj", DIM_C, DIM_F),
 };
 
-static const struct model_keys keys = {
-    DECODER_KEYS("intermediate_size", "hidden_act"),
-    .dropout = {"attention_dropout", "resid_pdrop", "embd_pdrop"},
-};
-
 static void defaults(struct model_spec *spec)
 {
     spec->max_positions = 4096;
     spec->norm_eps = 1e-5;
     spec->full_every = LAYERS_NONE;
+    spec->rope.original_max_positions = 4096;
     spec->bos_token_id = 1, spec->pad_token_id = 32000;
     spec->eos_token_ids[0] = 32000, spec->eos_count = 1;
 }
 
 const struct architecture arch_phi3 = {
     .name = "phi3",
-    .hf_type = "phi3",
     .hf_class = "Phi3ForCausalLM",
     .activation = "silu",
-    .prefix = "model.",
-    .keys = &keys,
-    .params = params,
-    .nparams = DECODER_PARAMS,
-    .rope = true,
-    .extras = {.partial_rotary = true, .long_rope = true},
+    DECODER(params),
+    .keys = {DECODER_KEYS, HAS(WINDOW), HAS(PARTIAL),
+             HAS(LONG_ROPE), [FIELD_DROPOUT_2] = "resid_pdrop", [FIELD_DROPOUT_3] = "embd_pdrop"},
+    .gguf = "phi3",
     .window = WINDOW_ALL_LAYERS,
     .defaults = defaults,
-    .emit = decoder_emit,
 };

@@ -11,15 +11,11 @@ static void defaults(struct model_spec *spec)
 
 const struct architecture arch_qwen2 = {
     .name = "qwen2",
-    .hf_type = "qwen2",
     .hf_class = "Qwen2ForCausalLM",
     .activation = "silu",
-    .prefix = "model.",
-    .keys = &decoder_keys,
-    .params = decoder_params,
-    .nparams = DECODER_PARAMS,
-    .rope = true,
+    DECODER(decoder_params),
+    .keys = {DECODER_KEYS, HAS(WINDOW)},
+    .gguf = "qwen2",
     .window = WINDOW_LATE_LAYERS,
     .defaults = defaults,
-    .emit = decoder_emit,
 };

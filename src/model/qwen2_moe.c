@@ -6,36 +6,23 @@ static const struct param_row params[DECODER_PARAMS] = {
     DECODER_NORMS,           DECODER_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
     DECODER_SHARED_EXPERT,   DECODER_DENSE_LAYERS};
 
-static const struct model_keys keys = {
-    DECODER_KEYS("moe_intermediate_size", "hidden_act"),
-    .experts = "num_experts",
-    .dropout = {"attention_dropout"},
-};
-
-static const struct hf_demand demands[] = {
-    {.key = "use_sliding_window", .only = false}, {.key = "qkv_bias", .only = true}, {.key = NULL}};
-
 static void defaults(struct model_spec *spec)
 {
+    spec->num_kv_heads = 16;
     spec->max_positions = 32768;
     spec->norm_eps = 1e-6;
     spec->qkv_bias = true;
     spec->num_experts = 60, spec->experts_per_token = 4, spec->shared_size = 5632;
-    spec->balance_coef = 0.001, spec->router_losses = true;
+    spec->balance_coef = 0.001;
 }
 
 const struct architecture arch_qwen2_moe = {
     .name = "qwen2_moe",
-    .hf_type = "qwen2_moe",
     .hf_class = "Qwen2MoeForCausalLM",
     .activation = "silu",
-    .prefix = "model.",
-    .keys = &keys,
-    .params = params,
-    .nparams = DECODER_PARAMS,
-    .rope = true,
-    .extras = {.norm_topk = true, .shared_expert = true, .dense_layers = true, .kv_heads_absent = 16},
-    .demands = demands,
+    DECODER(params),
+    .keys = {DECODER_KEYS, DECODER_MIXTURE_KEYS("num_experts"), [FIELD_INNER] = "moe_intermediate_size",
+             HAS(NORM_TOPK), HAS(SHARED), HAS(DENSE), HAS(DENSE_SIZE)},
+    .demands = {{"use_sliding_window", "false"}, {"qkv_bias", "true"}},
     .defaults = defaults,
-    .emit = decoder_emit,
 };

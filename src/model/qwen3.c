@@ -7,6 +7,7 @@ static const struct param_row params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ONES),
 
 static void defaults(struct model_spec *spec)
 {
+    spec->num_kv_heads = 32, spec->head_dim = 128;
     spec->max_positions = 32768;
     spec->norm_eps = 1e-6;
     spec->full_every = LAYERS_NONE;
@@ -14,16 +15,11 @@ static void defaults(struct model_spec *spec)
 
 const struct architecture arch_qwen3 = {
     .name = "qwen3",
-    .hf_type = "qwen3",
     .hf_class = "Qwen3ForCausalLM",
     .activation = "silu",
-    .prefix = "model.",
-    .keys = &decoder_keys,
-    .params = params,
-    .nparams = DECODER_PARAMS,
-    .rope = true,
-    .extras = {.attention_bias = true, .kv_heads_absent = 32, .head_dim_absent = 128},
+    DECODER(params),
+    .keys = {DECODER_KEYS, HAS(WINDOW), HAS(QKV_BIAS)},
+    .gguf = "qwen3",
     .window = WINDOW_LATE_LAYERS,
     .defaults = defaults,
-    .emit = decoder_emit,
 };

@@ -15,30 +15,37 @@ static const char *const classes[MODEL_TASKS] = ENCODER_CLASSES("Roberta");
 static void defaults(struct model_spec *spec)
 {
     encoder_defaults(spec);
+    spec->dropout[ENCODER_DROP_LABELS] = -1; /* as that of the hidden state */
     spec->norm_eps = 1e-5;
     spec->token_types = 1;
     spec->bos_token_id = 0, spec->pad_token_id = 1;
     spec->eos_token_ids[0] = 2, spec->eos_count = 1;
 }
 
+static enum plim_status check(const struct model_spec *spec, struct plim_error *err)
+{
+    if (spec->pad_token_id >= 0) return PLIM_OK;
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "key 'pad_token_id': positions of roberta begin behind it; usual is 1");
+}
+
 static void emit(struct builder *b) { encoder_emit(b, true); }
 
 const struct architecture arch_roberta = {
     .name = "roberta",
-    .hf_type = "roberta",
     .hf_class = "RobertaForMaskedLM",
     .task_classes = classes,
     .activation = "gelu",
     .prefix = "roberta.",
-    .keys = &encoder_keys,
+    .keys = {ENCODER_KEYS},
     .params = params,
     .nparams = ENCODER_PARAMS,
     .encoder = true,
     .positions_after_pad = true,
     .inner_multiple = 4,
     .row_act = ACTIVATION_TANH,
-    .demands = encoder_demands,
+    .demands = ENCODER_DEMANDS,
     .defaults = defaults,
-    .check = encoder_check,
+    .check = check,
     .emit = emit,
 };

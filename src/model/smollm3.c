@@ -3,6 +3,7 @@
 
 static void defaults(struct model_spec *spec)
 {
+    spec->num_kv_heads = 4;
     spec->max_positions = 32768;
     spec->norm_eps = 1e-6;
     spec->rope_theta = 2e6;
@@ -14,16 +15,11 @@ static void defaults(struct model_spec *spec)
 
 const struct architecture arch_smollm3 = {
     .name = "smollm3",
-    .hf_type = "smollm3",
     .hf_class = "SmolLM3ForCausalLM",
     .activation = "silu",
-    .prefix = "model.",
-    .keys = &decoder_keys,
-    .params = decoder_params,
-    .nparams = DECODER_PARAMS,
-    .rope = true,
-    .extras = {.attention_bias = true, .mlp_bias = true, .no_rope = true, .kv_heads_absent = 4},
+    DECODER(decoder_params),
+    .keys = {DECODER_KEYS, HAS(WINDOW), HAS(QKV_BIAS), HAS(MLP_BIAS), HAS(NO_ROPE), HAS(NO_ROPE_EVERY)},
+    .gguf = "smollm3",
     .window = WINDOW_NO_ROPE,
     .defaults = defaults,
-    .emit = decoder_emit,
 };

@@ -93,40 +93,20 @@ static const struct param_row params[T5_PARAMS] = {
     [T5_HEAD] = {"lm_head.weight", {DIM_V, DIM_C}, RULE_NORMAL, WHEN_UNTIED},
 };
 
-static const struct model_keys keys = {
-    .hidden = "d_model",
-    .intermediate = "d_ff",
-    .layers = "num_layers",
-    .heads = "num_heads",
-    .norm_eps = "layer_norm_epsilon",
-    .activation = "feed_forward_proj",
-    .head_dim = "d_kv",
-    .range = "initializer_factor",
-    .dropout = {"dropout_rate"},
-    .dropout_absent = 0.1,
-};
-
-static const struct hf_demand demands[] = {
-    {.key = "is_encoder_decoder", .only = true},
-    {.key = NULL},
-};
-
 static void defaults(struct model_spec *spec)
 {
     spec->max_positions = INT64_C(1) << 30; /* distances have buckets, and positions no end */
     spec->norm_eps = 1e-6;
     spec->initializer_range = 1;
     spec->tie_embeddings = true;
+    spec->dropout[0] = 0.1;
     spec->bias_buckets = 32, spec->bias_reach = 128;
-    spec->pad_token_id = 0;
+    spec->pad_token_id = 0, spec->start_token_id = -1; /* as padding */
     spec->eos_token_ids[0] = 1, spec->eos_count = 1;
 }
 
 static enum plim_status check(const struct model_spec *spec, struct plim_error *err)
 {
-    if (spec->num_kv_heads != spec->num_heads)
-        return plim_fail(err, PLIM_BAD_INPUT, "t5 has one key head per query head: %d of %d given",
-                         spec->num_kv_heads, spec->num_heads);
     if (spec->decoder_layers < 1 || model_layers(spec) > MODEL_MAX_LAYERS)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "key 'num_decoder_layers': %d and 'num_layers' %d must be from 1 to %d together",
@@ -282,17 +262,6 @@ static int cross_attention(struct builder *b, const struct source *s, int encode
     return residual(b, build_cross(b, &c), T5_CROSS + CROSS_O, x, labels);
 }
 
-/* The shared embedding as head is wide for what a norm makes. */
-static int narrow(struct builder *b, int x)
-{
-    struct op op = build_op(b, OP_ACT);
-    op.attr.activation = ACTIVATION_SCALE;
-    op.attr.scale = (float)(1 / sqrt((double)b->spec->hidden_size));
-    op.in[ACT_X] = x, op.out[ACT_Y] = build_act(b, "norm.scaled", b->spec->hidden_size);
-    tape_append(b->tape, &op);
-    return op.out[ACT_Y];
-}
-
 /* encoded: -1 where the source is in the cache. */
 static void decode(struct builder *b, const struct source *s, int encoded, int words)
 {
@@ -307,7 +276,8 @@ static void decode(struct builder *b, const struct source *s, int encoded, int w
     b->layer = -1;
     x = norm(b, T5_DECODER + STACK_NORM, "norm", "norm.rstd", x);
     x = drop(b, x, "norm.dropped");
-    if (b->spec->tie_embeddings && !b->spec->unscaled_head) x = narrow(b, x);
+    if (b->spec->tie_embeddings && !b->spec->unscaled_head) /* which is wide for what a norm makes */
+        x = build_scaled(b, "norm.scaled", x, 1 / sqrt((double)b->spec->hidden_size));
     int head = build_param(b, T5_HEAD);
     build_head(b, x, head >= 0 ? head : words);
 }
@@ -344,15 +314,28 @@ static void emit(struct builder *b)
 
 const struct architecture arch_t5 = {
     .name = "t5",
-    .hf_type = "t5",
     .hf_class = "T5ForConditionalGeneration",
     .activation = "relu",
     .prefix = "",
-    .keys = &keys,
+    .keys = {[FIELD_HIDDEN] = "d_model",
+             [FIELD_INNER] = "d_ff",
+             [FIELD_LAYERS] = "num_layers",
+             [FIELD_HEADS] = "num_heads",
+             [FIELD_NORM_EPS] = "layer_norm_epsilon",
+             [FIELD_GATED] = "feed_forward_proj",
+             [FIELD_HEAD_DIM] = "d_kv",
+             [FIELD_RANGE] = "initializer_factor",
+             [FIELD_DROPOUT_1] = "dropout_rate",
+             HAS(UNSCALED),
+             HAS(SOURCE),
+             HAS(DECODER_LAYERS),
+             HAS(BUCKETS),
+             HAS(REACH),
+             HAS(START)},
     .params = params,
     .nparams = T5_PARAMS,
     .source = true,
-    .demands = demands,
+    .demands = {{"is_encoder_decoder", "true"}},
     .defaults = defaults,
     .check = check,
     .emit = emit,

@@ -37,25 +37,9 @@ static const char *const left_out[] = {
     "data.score_field", "training.load_best_model_at_end", "training.metric_for_best_model",
     "training.greater_is_better", "training.early_stopping_patience", "training.early_stopping_threshold"};
 
-static const char *const shapes[] = {"model.architecture",
-                                     "model.vocab_size",
-                                     "model.hidden_size",
-                                     "model.intermediate_size",
-                                     "model.num_layers",
-                                     "model.num_attention_heads",
-                                     "model.num_key_value_heads",
-                                     "model.head_dim",
-                                     "model.tie_word_embeddings",
-                                     "model.attention_bias",
-                                     "model.attention_output_bias",
-                                     "model.mlp_bias",
-                                     "model.task",
-                                     "model.type_vocab_size",
-                                     "model.num_labels",
-                                     "training.mixed_precision",
-                                     "training.optimizer",
-                                     "training.master_weights",
-                                     "training.state_dtype"};
+/* Keys, other than the model's, on which the shapes of saved state depend. */
+static const char *const shapes[] = {"training.mixed_precision", "training.optimizer",
+                                     "training.master_weights", "training.state_dtype"};
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
@@ -86,7 +70,10 @@ const char *run_fact_name(const char *key)
     return name;
 }
 
-bool run_fact_shapes(const char *key) { return in_list(shapes, COUNT(shapes), key); }
+bool run_fact_shapes(const char *key)
+{
+    return model_field_shapes(key) || in_list(shapes, COUNT(shapes), key);
+}
 
 bool run_fact_orders(const char *key) { return stands_for("data.", key) || !strcmp(key, "training.seed"); }
 

@@ -32,6 +32,7 @@ EXTRAS = {
     "phi3": dict(sliding_window=9, partial_rotary_factor=0.5, head_dim=24, intermediate_size=101),
     "olmo2": dict(rms_norm_eps=0.03, num_key_value_heads=1, rope_theta=77.5),
     "smollm3": dict(no_rope_layer_interval=0, sliding_window=9, tie_word_embeddings="false"),
+    "granite": dict(embedding_multiplier=6, attention_multiplier=0.1, residual_multiplier=0.4, logits_scaling=3, num_key_value_heads=1),
     "mixtral": dict(num_experts=3, num_experts_per_tok=1, sliding_window=9, intermediate_size=60),
     "qwen3_moe": dict(num_experts=9, num_experts_per_tok=4, norm_topk_prob="true", intermediate_size=60, rms_norm_eps=0.03),
     "qwen2_moe": dict(num_experts=5, num_experts_per_tok=2, shared_expert_intermediate_size=44, intermediate_size=60, norm_topk_prob="true"),

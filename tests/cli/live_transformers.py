@@ -23,6 +23,7 @@ MODELS = {
     "phi3": dict(model__architecture="phi3", model__partial_rotary_factor=0.75, model__sliding_window=24, model__tie_word_embeddings="false"),
     "olmo2": dict(model__architecture="olmo2", model__tie_word_embeddings="false"),
     "smollm3": dict(model__architecture="smollm3", model__no_rope_layer_interval=2, model__sliding_window=24),
+    "granite": dict(model__architecture="granite", model__embedding_multiplier=6, model__attention_multiplier=0.1, model__residual_multiplier=0.4, model__logits_scaling=3),
     "mixtral": dict(model__architecture="mixtral", model__num_experts=5, model__sliding_window=24, model__tie_word_embeddings="false"),
     "qwen3_moe": dict(model__architecture="qwen3_moe", model__num_experts=6, model__num_experts_per_tok=3, model__norm_topk_prob="true",
                       model__head_dim=24, model__intermediate_size=72, model__tie_word_embeddings="false"),

@@ -25,6 +25,8 @@ from transformers import (
     Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -427,6 +429,49 @@ CASES = {
         ),
         batch=2,
         time=30,
+    ),
+    # Scores divided by the number of the layer.
+    "gpt2-by-layer": dict(
+        make=lambda: GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=104,
+                n_positions=32,
+                n_embd=32,
+                n_layer=3,
+                n_head=2,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                scale_attn_by_inverse_layer_idx=True,
+                bos_token_id=0,
+                eos_token_id=0,
+            )
+        ),
+        batch=2,
+        time=24,
+    ),
+    # Factors of embeddings, scores, branches and logits.
+    "granite": dict(
+        make=lambda: GraniteForCausalLM(
+            GraniteConfig(
+                vocab_size=108,
+                hidden_size=40,
+                intermediate_size=52,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=64,
+                rms_norm_eps=1e-5,
+                embedding_multiplier=6.0,
+                attention_multiplier=0.125,
+                residual_multiplier=0.4,
+                logits_scaling=3.0,
+                tie_word_embeddings=True,
+                attn_implementation="eager",
+            )
+        ),
+        batch=2,
+        time=26,
     ),
 }
 PACKED_LENGTHS = (13, 19)

@@ -109,10 +109,10 @@ static void check_losses(const char *name, const struct rig_options *how)
     golden_close(&g);
 }
 
-static const char *const all_cases[] = {"llama-tied", "llama-untied", "llama-packed", "mistral",   "qwen2",
-                                        "gpt2",       "qwen3",        "gemma2",       "gemma3",    "phi3",
-                                        "olmo2",      "smollm3",      "mixtral",      "qwen3_moe", "olmoe",
-                                        "qwen2_moe",  "llama-sparse"};
+static const char *const all_cases[] = {"llama-tied", "llama-untied", "llama-packed",  "mistral",   "qwen2",
+                                        "gpt2",       "qwen3",        "gemma2",        "gemma3",    "phi3",
+                                        "olmo2",      "smollm3",      "mixtral",       "qwen3_moe", "olmoe",
+                                        "qwen2_moe",  "llama-sparse", "gpt2-by-layer", "granite"};
 #define NCASES (sizeof all_cases / sizeof *all_cases)
 
 /* Those to run. */
