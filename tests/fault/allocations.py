@@ -47,7 +47,7 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok("grown since the run began: " in note, f"a leak is told with its places: {note}")
     first = re.search(r"began: ([\d.]+ \w+) in (\d+) blocks at (\S+?)(,|$)", note)
     where = line_of(first.group(3)) if first else ""
-    plim.ok(first and (where is None or "trainer.c" in where), f"the first is the one that loses: {first and first.groups()} {where}")
+    plim.ok(first and (where is None or "fault.c" in where), f"the first is the one that loses: {first and first.groups()} {where}")
     told = leak(plim.PLIMSOLL)
     plim.ok(told and "began" not in told, "the ordinary program counts nothing")
 plim.done()
