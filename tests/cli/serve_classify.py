@@ -77,7 +77,7 @@ def tokens(folder):
         refused(s, {"input": "word " * 500}, 400, "input", "context is 96")
         refused(s, {"input": "x"}, 501, None, "/v1/classify", "/v1/embeddings")
         refused(s, {"prompt": "x"}, 501, None, "/v1/classify", "/v1/completions")
-        ok(s.metric("prompt_tokens_total") > 0 and s.metric("request_success_total", finished_reason="stop") > 300, "requests are counted")
+        ok(s.metric("prompt_tokens_total") > 0 and s.metric("request_success_total", finished_reason="stop") > 200, "requests are counted")
         ok(s.stop() == 0, "stopped")
 
 
