@@ -48,6 +48,27 @@ static inline bool input_is_plain(const struct input_file *f)
     return f->compression == COMPRESSION_NONE && !form_is_sheet(f->form);
 }
 
+/* Whether the file's size bounds the text in it: it is neither compressed nor Parquet. */
+static inline bool input_is_sized(const struct input_file *f)
+{
+    return f->compression == COMPRESSION_NONE && f->form != FORM_PARQUET;
+}
+
+/* Bytes of the longest record. A table reader makes JSON lines of rows: a byte becomes 6 at most, and names come with it. */
+static inline uint64_t input_record_most(const struct input_file *f)
+{
+    if (input_is_plain(f)) return (uint64_t)f->bytes;
+    return input_is_sized(f) ? 8 * (uint64_t)f->bytes + 256 : UINT64_MAX;
+}
+
+/* Bytes of all records. A row of CSV repeats the header, so that its size says nothing; a line of CoNLL has 4 bytes at least and
+ * becomes two texts of a list, a sentence of one such line two lists. */
+static inline uint64_t input_records_most(const struct input_file *f)
+{
+    if (input_is_plain(f)) return (uint64_t)f->bytes;
+    return f->form == FORM_CONLL && input_is_sized(f) ? 16 * (uint64_t)f->bytes + 64 : UINT64_MAX;
+}
+
 /* PLIM_BAD_INPUT names a file that holds nothing to train on: pictures, archives, programs. */
 enum plim_status inputs_refuse_binary(const struct inputs *in, struct plim_error *err);
 

@@ -119,14 +119,13 @@ static enum plim_status no_memory(struct plim_error *err)
 
 /* --- its memory --- */
 
-/* A line cannot be longer than its file, when that is not compressed. */
+/* A line cannot be longer than what its file may give. */
 static size_t longest_line(const struct intake_options *o)
 {
     uint64_t most = 0;
     if (o->rules.kind == RECORD_TEXT) return 0;
     for (int i = 0; i < o->inputs->count; i++) {
-        const struct input_file *f = &o->inputs->file[i];
-        uint64_t n = input_is_plain(f) ? (uint64_t)f->bytes : o->max_line;
+        uint64_t n = input_record_most(&o->inputs->file[i]);
         if (n > most) most = n;
     }
     return most < o->max_line ? (size_t)most : o->max_line;
@@ -136,8 +135,9 @@ uint64_t intake_pieces(const struct inputs *in)
 {
     uint64_t sum = 1;
     for (int i = 0; i < in->count; i++) {
-        if (!input_is_plain(&in->file[i])) return UINT64_MAX;
-        sum += 2 * (uint64_t)in->file[i].bytes / INTAKE_SLOT + 1;
+        uint64_t bytes = input_records_most(&in->file[i]);
+        if (bytes == UINT64_MAX) return UINT64_MAX;
+        sum += 2 * bytes / INTAKE_SLOT + 1;
     }
     return sum;
 }
@@ -193,7 +193,7 @@ static struct record_rules rules_for(const struct intake_options *o, size_t long
     rules.longest = longest < o->max_line ? longest : o->max_line;
     for (int i = 0; i < o->inputs->count; i++) {
         rules.data_bytes += (uint64_t)o->inputs->file[i].bytes;
-        if (!input_is_plain(&o->inputs->file[i])) return rules.data_bytes = 0, rules;
+        if (!input_is_sized(&o->inputs->file[i])) return rules.data_bytes = 0, rules;
     }
     return rules;
 }

@@ -266,7 +266,7 @@ static size_t tokens_most(const struct dataset *data)
     const struct inputs *in = dataset_inputs(data);
     size_t sum = 0;
     for (int i = 0; i < in->count; i++) {
-        if (!input_is_plain(&in->file[i])) return SIZE_MAX / 16;
+        if (!input_is_sized(&in->file[i])) return SIZE_MAX / 16;
         sum += (size_t)in->file[i].bytes + 2;
     }
     sum += sum / 4;

@@ -62,6 +62,10 @@ with tempfile.TemporaryDirectory() as folder:
     tokenizer = os.path.abspath(os.path.join(plim.SRC_DIR, "tests/golden/tokenizer/gpt2.json"))
     points = [("words with labels", encoder_jobs.job(f"{folder}/ner", "token_labels", rows=2000, training__threads=2)),
               ("tokenized", plim.job(folder, data__train=f"[{folder}/a.jsonl]", data__tokenizer=tokenizer, model__vocab_size=4096, data__workers=4, training__threads=2))]
+    with open(f"{folder}/words.conll", "w") as f:
+        for row in map(json.loads, open(f"{folder}/ner/token_labels.jsonl")): f.write("".join(f"{w} {l}\n" for w, l in zip(row["tokens"], row["labels"])) + "\n")
+    points.append(("words with labels in columns", encoder_jobs.job(f"{folder}/columns", "token_labels", rows=2, training__threads=2,
+                                                                     data__train=f"[{folder}/words.conll]", data__validation=f"[{folder}/words.conll]")))
     for name, path in points:
         total = plim.plan(path, "--budget", "400MiB")[0]["peak_bytes"]["total"]
         _, peak, _, code, stderr = plim.run_watched("train", path, "--budget", "400MiB", "--no-checkpoint")
