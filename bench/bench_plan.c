@@ -56,7 +56,7 @@ int main(int argc, char **argv)
             struct plan plan;
             if (argc > 2 && atoi(argv[2]) != gib) continue;
             char recompute[64];
-            job.budget = (uint64_t)gib << 30, job.budget_given = true;
+            job.budget = (uint64_t)gib << 30;
             job_request(&job, &preset.facts, 10 << 20, &request);
             enum plim_status status = plan_search(&request, &plan, &err);
             if (status != PLIM_OK && status != PLIM_NO_FIT) return fprintf(stderr, "%s\n", err.text), 1;

@@ -62,12 +62,30 @@ static void set_flag(const struct schema_row *row, void *target, bool given)
     if (row->flag) *(bool *)((char *)target + row->flag - 1) = given;
 }
 
+/* A key without a default that nobody gives leaves its field empty. */
+static void clear_field(const struct schema_row *row, void *target)
+{
+    static const size_t sizes[SCHEMA_KINDS] = {[SCHEMA_BOOL] = sizeof(bool),
+                                               [SCHEMA_INT] = sizeof(int),
+                                               [SCHEMA_INT64] = sizeof(int64_t),
+                                               [SCHEMA_FLOAT] = sizeof(double),
+                                               [SCHEMA_STRING] = sizeof(const char *),
+                                               [SCHEMA_ENUM] = sizeof(int),
+                                               [SCHEMA_BYTES] = sizeof(uint64_t),
+                                               [SCHEMA_STRING_LIST] = sizeof(struct string_list),
+                                               [SCHEMA_INT_LIST] = sizeof(struct schema_ints),
+                                               [SCHEMA_FLOAT_LIST] = sizeof(struct schema_floats),
+                                               [SCHEMA_NODE] = sizeof(const struct node *)};
+    memset((char *)target + row->offset, 0, sizes[row->kind]);
+}
+
 static enum plim_status put_default(const struct schema_row *row, void *target, struct bump *store,
                                     struct plim_error *err)
 {
     struct node node;
     set_flag(row, target, false);
-    if (!row->fallback || row->alias) return PLIM_OK;
+    if (row->alias) return PLIM_OK;
+    if (!row->fallback) return clear_field(row, target), PLIM_OK;
     enum plim_status status = schema_text_node(row, row->fallback, store, &node, err);
     if (status == PLIM_OK && node.kind != NODE_NULL) status = schema_store(row, &node, target, store, err);
     return status;

@@ -77,7 +77,7 @@ struct schema_row {
     double min, max;          /* numbers, bytes and list items; both 0: no limit                   */
     const char *const *names; /* SCHEMA_ENUM: NULL-terminated; SCHEMA_BYTES: words that stand for 0 */
     const struct schema_synonym *synonyms; /* SCHEMA_ENUM: ends with a NULL word; NULL: none        */
-    const char *fallback; /* default as one would write it; NULL: the target is left as it was */
+    const char *fallback; /* default as one would write it; NULL: 0, false, none               */
     const char *help;
     const char *note;  /* said to the listener when the key is given                        */
     const char *alias; /* this key is another name for the row with that path               */

@@ -46,7 +46,7 @@ enum plim_status cli_take_flags(struct job *job, const struct job_options *optio
         notes->say(notes->arg, "--disable-compilation", "--disable-compilation",
                    "needless: kernels are compiled ahead");
     if (options->budget_given) {
-        job->budget = options->budget, job->budget_given = true;
+        job->budget = options->budget;
         job_origin_set(job, "budget", ORIGIN_FLAG, "--budget");
     }
     return status;

@@ -40,8 +40,7 @@ static enum plim_status make_plan(struct job *job, struct device_facts *facts, s
 static bool names_disk(const struct job *job)
 {
     const struct job_training *t = &job->training;
-    return (t->state_tier_given && t->state_tier == TIER_DISK) ||
-           (t->param_tier_given && t->param_tier == TIER_DISK);
+    return (t->state_tier == TIER_DISK) || (t->param_tier == TIER_DISK);
 }
 
 enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool here, struct planned *out,

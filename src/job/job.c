@@ -8,6 +8,7 @@
 #include "model/hf.h"
 #include "text/gguf_tokenizer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -246,15 +247,14 @@ static enum plim_status settle_precision(struct job *job, struct plim_error *err
     if (status != PLIM_OK) return status;
     if (t->bf16) t->precision = PRECISION_BF16;
     if (t->fp16) t->precision = PRECISION_F16;
-    if ((t->bf16 || t->fp16) && !t->precision_given)
+    if ((t->bf16 || t->fp16) && !job_given(job, &t->precision))
         job_origin_follow(job, "training.mixed_precision", t->bf16 ? "training.bf16" : "training.fp16");
-    if (t->tf32_given && !t->matmul_given) {
+    if (job_given(job, &t->tf32) && !job_given(job, &t->matmul_precision)) {
         t->matmul_precision = t->tf32 ? MATMUL_HIGH : MATMUL_HIGHEST;
         job_origin_follow(job, "performance.float32_matmul_precision", "training.tf32");
     }
-    if (t->checkpointing_given && !t->recompute_given) {
+    if (job_given(job, &t->checkpointing) && !job_given(job, &t->recompute)) {
         t->recompute = t->checkpointing ? RECOMPUTE_FULL : RECOMPUTE_NONE;
-        t->recompute_given = true;
         job_origin_follow(job, "training.recompute", "training.gradient_checkpointing");
     }
     return PLIM_OK;
@@ -302,7 +302,7 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
             err, PLIM_UNSUPPORTED,
             "%s: key 'data.padding': rows of one pass have one length; write longest, or max_length",
             job->name);
-    if (job->data.padding == PADDING_LONGEST && job->training.in_backward_given && job->training.in_backward)
+    if (job->data.padding == PADDING_LONGEST && job->training.in_backward)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: training.optimizer_in_backward and data.padding: longest exclude each other: a "
                          "step has passes of several lengths; drop one",
@@ -314,7 +314,6 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
 static enum plim_status settle_words(struct job *job, struct plim_error *err)
 {
     struct job_training *t = &job->training;
-    if (job->budget_given && !job->budget) job->budget_given = false, job->budget_auto = true;
     for (size_t i = 0; i < t->debug.count; i++)
         if (strcmp(t->debug.items[i], "underflow_overflow"))
             return plim_fail(err, PLIM_BAD_INPUT,
@@ -357,7 +356,7 @@ static bool reads_bytes(const struct job *job)
 static enum plim_status settle_tokenizer(struct job *job, struct plim_error *err)
 {
     char path[4096];
-    if (!job->model.path || job_origin(job, "data.tokenizer")->kind != ORIGIN_DEFAULT) return PLIM_OK;
+    if (!job->model.path || job_given(job, &job->data.tokenizer)) return PLIM_OK;
     if (!codec_find(job->model.path, path, sizeof path)) return PLIM_OK;
     if (gguf_is(path) && !gguf_file_has_tokenizer(path)) return PLIM_OK;
     if (reads_bytes(job)) {
@@ -372,7 +371,7 @@ static enum plim_status settle_tokenizer(struct job *job, struct plim_error *err
 
 void job_bytes_text(const struct job *job, struct strbuf *out)
 {
-    if (job_origin(job, "data.tokenizer")->kind != ORIGIN_DEFAULT || !reads_bytes(job)) return;
+    if (job_given(job, &job->data.tokenizer) || !reads_bytes(job)) return;
     strbuf_addf(out, "%s: %s has no tokenizer and data.tokenizer names none: every byte of a text is a token",
                 job->name, job->model.path ? job->model.path : "the model");
 }
@@ -391,7 +390,7 @@ static enum plim_status check_lengths(const struct job *job, struct plim_error *
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: key 'training.%s': must be below 1; usual are 0.9 and 0.999", job->name,
                          job->training.beta1 >= 1 ? "beta1" : "beta2");
-    if (job->training.in_backward_given && job->training.in_backward && job->training.clip > 0)
+    if (job->training.in_backward && job->training.clip > 0)
         return plim_fail(
             err, PLIM_BAD_INPUT,
             "%s: training.optimizer_in_backward and training.max_grad_norm exclude each other: clipping "
@@ -405,8 +404,7 @@ static void settle_window(struct job *job)
 {
     struct job_model *m = &job->model;
     const char *blocks = "model.num_local_blocks", *size = "model.sparse_block_size";
-    bool by_blocks = job_origin(job, blocks)->kind != ORIGIN_DEFAULT;
-    bool given = by_blocks || job_origin(job, size)->kind != ORIGIN_DEFAULT;
+    bool by_blocks = job_key_given(job, blocks), given = by_blocks || job_key_given(job, size);
     if (m->attention_type != ATTENTION_WINDOW || m->given[FIELD_WINDOW] || !given) return;
     m->said.sliding_window = (int64_t)m->said.sparse_block * m->said.local_blocks,
     m->given[FIELD_WINDOW] = true;
@@ -444,8 +442,7 @@ static enum plim_status check_stage(const struct job *job, const struct device_f
                                     struct plim_error *err)
 {
     bool nodes = facts->node_ranks > 1 && facts->node_ranks < facts->ranks;
-    if (facts->ranks <= 1 || nodes || !job->training.zero_given || job->training.zero != ZERO_NODE)
-        return PLIM_OK;
+    if (facts->ranks <= 1 || nodes || job->training.zero != ZERO_NODE) return PLIM_OK;
     return plim_fail(err, PLIM_BAD_INPUT,
                      "%s: training.zero_stage 4 is for machines with the same number of ranks, two or more, "
                      "and these %d are not so; write 3",
@@ -490,10 +487,23 @@ enum plim_status job_check_training(struct job *job, struct plim_error *err)
     return status;
 }
 
+/* Where polynomial ends when the job does not say, as in transformers. */
+#define POLYNOMIAL_END 1e-7
+
+struct job_schedule job_schedule(const struct job *job)
+{
+    struct job_schedule s = job->schedule;
+    if (s.kind == SCHEDULE_POLYNOMIAL && !job_given(job, &job->schedule.min_lr) && s.min_lr_ratio <= 0)
+        s.min_lr = fmin(POLYNOMIAL_END, s.learning_rate);
+    if (!job_given(job, &job->schedule.cycles)) s.cycles = s.kind == SCHEDULE_RESTARTS ? 1 : 0.5;
+    if (!job_given(job, &job->schedule.stable_steps)) s.stable_steps = -1;
+    return s;
+}
+
 double job_beta1(const struct job *job)
 {
     const struct job_training *t = &job->training;
-    return t->optimizer == OPTIMIZER_ADAFACTOR && !t->beta1_given ? 0 : t->beta1;
+    return t->optimizer == OPTIMIZER_ADAFACTOR && !job_given(job, &t->beta1) ? 0 : t->beta1;
 }
 
 int64_t job_source_time(const struct job *job, int64_t time)
@@ -541,12 +551,6 @@ void job_settle_epoch(struct job *job)
     }
 }
 
-/* Is a key left open, or only recommended? */
-static bool is_open(const struct job *job, const char *key)
-{
-    return job_origin(job, key)->kind <= ORIGIN_PRESET;
-}
-
 static enum plim_status refuse_batch(const struct job *job, int ranks, struct plim_error *err)
 {
     const struct job_training *t = &job->training;
@@ -563,7 +567,7 @@ enum plim_status job_settle_batch(struct job *job, int ranks, struct plim_error 
     static const char total[] = "training.train_batch_size", batch[] = "training.batch_size",
                       steps[] = "training.gradient_accumulation_steps";
     struct job_training *t = &job->training;
-    bool open_batch = is_open(job, batch), open_steps = is_open(job, steps);
+    bool open_batch = !job_key_given(job, batch), open_steps = !job_key_given(job, steps);
     int64_t mine = t->total_batch / ranks;
     if (!t->total_batch) return PLIM_OK;
     if (open_batch && open_steps) t->accumulation = 1;
@@ -574,7 +578,6 @@ enum plim_status job_settle_batch(struct job *job, int ranks, struct plim_error 
         return refuse_batch(job, ranks, err);
     if (open_batch) job_origin_follow(job, batch, total);
     if (open_steps) job_origin_follow(job, steps, total);
-    t->batch_size_given = t->accumulation_given = true;
     return PLIM_OK;
 }
 

@@ -43,11 +43,11 @@ struct job_schedule {
     double warmup_min_lr;              /* where the warm-up begins */
     double warmup_ratio;               /* share of the run's steps, instead of warmup_steps; 0: they count */
     /* Arguments of single schedules; see docs/schedules.md. */
-    bool min_lr_given, cycles_given, stable_given;
-    double min_lr_ratio; /* min_lr as a share of learning_rate; 0: min_lr counts */
-    double cycles;       /* cosine waves; cosine_with_restarts: falls */
-    double power;        /* of polynomial */
-    int64_t stable_steps, timescale;
+    double min_lr_ratio;  /* min_lr as a share of learning_rate; 0: min_lr counts */
+    double cycles;        /* cosine waves; cosine_with_restarts: falls */
+    double power;         /* of polynomial */
+    int64_t stable_steps; /* of wsd; below 0: what warm-up and decay leave */
+    int64_t timescale;
     int decay_type; /* enum schedule_decay */
     /* GreedyLR; see docs/schedules.md */
     double factor, threshold, max_lr, eps;
@@ -90,36 +90,25 @@ struct job_training {
     int64_t batch_size, accumulation, micro_batch, max_micro_batch, steps;
     int64_t total_batch; /* rows of a step on all ranks; 0: not given. See job_settle_batch */
     int64_t zero;        /* enum zero */
-    bool zero_given;
-    bool batch_size_given, accumulation_given, micro_batch_given;
-    int objective;     /* 0: the architecture's; else 1 + enum objective */
-    double pair_scale; /* sentence_pairs: of cosines in the loss */
-    int precision;     /* enum precision, or PRECISION_AUTO before job_meet_device */
-    bool precision_given, fp16_given, bf16_given;
+    int objective;       /* 0: the architecture's; else 1 + enum objective */
+    double pair_scale;   /* sentence_pairs: of cosines in the loss */
+    int precision;       /* enum precision, or PRECISION_AUTO before job_meet_device */
     int optimizer;
     int master;                /* of narrow weights: 0 fp32, 1 none */
     int state_type, grad_type; /* 0 fp32, 1 bf16 */
-    bool beta1_given;
-    bool fp16, bf16, checkpointing, checkpointing_given;
+    bool fp16, bf16, checkpointing;
     double beta1, beta2, eps, weight_decay, clip;
     int recompute;
-    bool recompute_given;
-    int64_t full_layers;
-    bool full_layers_given;
-    int64_t loss_chunks;
-    bool loss_chunks_given;
-    bool in_backward, in_backward_given;
+    int64_t full_layers, loss_chunks;
+    bool in_backward;
     int state_tier, grad_tier, param_tier;
-    bool state_tier_given, grad_tier_given, param_tier_given;
     int64_t offload_layers; /* whose activations wait in a GPU's host memory */
-    bool offload_layers_given;
-    double host_update; /* share of the updates of state in host memory that the CPU makes */
-    bool host_update_given;
+    double host_update;     /* share of the updates of state in host memory that the CPU makes */
     int64_t seed, eval_every, eval_rows, eval_batch, save_every, log_every;
     int eval_strategy, save_strategy; /* EVERY_EPOCH: settled by job_settle_epoch */
     bool load_best;                   /* load_best_model_at_end; see train/best_model.h */
     const char *best_metric;          /* metric_for_best_model; NULL: the loss */
-    bool greater_is_better, greater_given;
+    bool greater_is_better;
     int64_t stop_patience; /* early_stopping_patience: evaluations; 0: never */
     double stop_threshold;
     struct string_list debug; /* words of TrainingArguments */
@@ -134,7 +123,7 @@ struct job_training {
     const char *link, *network; /* of job/cluster.h, or "auto" */
     int64_t threads;
     int matmul_precision; /* MATMUL_HIGHEST: fp32 products are fp32 */
-    bool matmul_given, tf32, tf32_given;
+    bool tf32;
     bool cuda_graphs;   /* steps are compiled into programs where the device can */
     bool deterministic; /* the same bits on every run, on every device */
     const char *device; /* "auto", "cpu", "cuda", "cuda:N"; see device/registry.h */
@@ -145,8 +134,7 @@ enum { PADDING_MAX_LENGTH, PADDING_LONGEST, PADDING_NONE };
 
 struct job_data { /* see data/dataset.h and data/loader.h */
     int format, rows, overlong, padding;
-    bool overlong_given;
-    bool group_by_length, group_given; /* not given: with PADDING_LONGEST alone */
+    bool group_by_length; /* not given: with PADDING_LONGEST alone */
     const char *first_field, *second_field, *score_field;
     struct string_list labels;
     int64_t max_source_length;
@@ -159,13 +147,11 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     int64_t workers, prefetch_factor, shuffle_buffer;
     int64_t
         pieces; /* of text that each worker reads ahead where prefetch_factor is not given; 0: the usual */
-    bool workers_given, prefetch_given, max_line_given;
 };
 
 /* What bounds parameters that several ranks have in pieces (training.zero), in elements, and when gradients are summed. */
 struct job_zero {
     int64_t max_live, max_reuse, prefetch, whole_below;
-    bool prefetch_given;
     int sum_gradients; /* 0: in every micro-batch, 1: once a step */
 };
 
@@ -174,13 +160,12 @@ enum offload_device { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
 
 /* Keys of other frameworks that ask for something: wishes.c grants it or says what to write instead. */
 struct job_wishes {
-    bool use_deepspeed, cpu_offload, nvme_offload, checkpointing, checkpointing_given, zero_given;
-    bool cpu_offload_given, nvme_offload_given; /* false is a wish, too: nothing is offloaded */
+    bool use_deepspeed, checkpointing;
+    bool cpu_offload, nvme_offload; /* false, where it is given, is a wish, too: nothing is offloaded */
     int64_t zero_stage;
     int offload_optimizer, offload_param; /* enum offload_device */
-    bool offload_optimizer_given, offload_param_given;
-    bool memory_offload, memory_offload_given; /* training.memory.enable_cpu_offload */
-    double pool_gb;                            /* a budget in GB; 0: none */
+    bool memory_offload;                  /* training.memory.enable_cpu_offload */
+    double pool_gb;                       /* a budget in GB; 0: none */
     double
         cuda_fraction; /* share of a GPU's memory that is the budget, instead of the profile's; 0: not given */
     double min_lr_ratio, warmup_min_ratio; /* DeepSpeed's floors, of the learning rate; 0: none */
@@ -246,18 +231,17 @@ struct job {
     int64_t max_length;
     const char *output_dir, *disk_dir; /* disk_dir NULL: output_dir */
     int64_t keep_checkpoints;
-    bool gather_weights;            /* of checkpoints of several ranks */
-    bool no_final_checkpoint;       /* a run that was asked to save nothing at its end */
-    uint64_t budget, host_budget;   /* host_budget 0: what the machine has */
-    bool budget_given, budget_auto; /* budget_auto: `budget: auto`, which follows what others take */
+    bool gather_weights;      /* of checkpoints of several ranks */
+    bool no_final_checkpoint; /* a run that was asked to save nothing at its end */
+    uint64_t budget,
+        host_budget; /* budget 0: none is given, or `auto`; host_budget 0: what the machine has */
     int profile;
-    bool profile_given;
     char preset[32];                             /* whose recommendations were taken; empty: nobody's */
     double target, warning, critical, emergency; /* 0: the profile's */
 
     struct model_spec spec;              /* after job_finish */
     const char *name;                    /* the file it was read from */
-    struct origin *origins;              /* per row of job_schema, see origin.h; NULL: all are defaults */
+    struct origin origins[ORIGINS];      /* per row of job_schema, see origin.h */
     struct job_environment *environment; /* what was seen of it; NULL: nothing */
     struct bump store;                   /* texts live here */
 };
@@ -287,6 +271,9 @@ int job_automatic_precision(const struct device_facts *facts);
 /* After job_finish, before training is planned: PLIM_UNSUPPORTED when the model has something that its config.json could not
  * say, PLIM_BAD_INPUT when it would drop everything. With eval_strategy: no the job has no validation data from here on. */
 enum plim_status job_check_training(struct job *job, struct plim_error *err);
+
+/* The schedule with what follows from its kind where keys are not given. */
+struct job_schedule job_schedule(const struct job *job);
 
 /* The first moment's decay as the optimizer takes it: Adafactor has no first moment unless beta1 was given. */
 double job_beta1(const struct job *job);
@@ -359,6 +346,12 @@ enum plim_status job_place(const struct plan_request *request, const struct knob
 enum plim_status job_build_eval(const struct job *job, const struct device_facts *facts,
                                 const struct knobs *knobs, int64_t rows, int64_t time, struct tape *out,
                                 struct plim_error *err);
+
+/* Knobs that keys of the job pin on this device; the others are KNOB_OPEN. left_out: knobs, by the bits of their rows, whose keys
+ * do not count. */
+void job_pins(const struct job *job, const struct device_facts *facts, unsigned left_out, struct knobs *pins);
+/* The key that pins a knob, by the name that the user wrote; NULL: none does. */
+const char *job_pin_name(const struct job *job, int knob);
 
 /* Everything the planner needs: pins from the config, rows, callbacks. facts and overhead are the caller's. */
 void job_request(struct job *job, const struct device_facts *facts, int64_t overhead,

@@ -64,7 +64,7 @@ static enum plim_status check_pairs(const struct job *job, struct plim_error *er
                          "%s: key 'training.batch_size': one pair has no other to be told from; write 2 or "
                          "more, e.g. 32",
                          job->name);
-    if (t->micro_batch_given && t->micro_batch != t->batch_size)
+    if (job_given(job, &t->micro_batch) && t->micro_batch != t->batch_size)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: key 'training.micro_batch_size': pairs of one batch are told from each other, "
                          "so it is training.batch_size, %lld; remove the key",

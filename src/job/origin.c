@@ -1,4 +1,4 @@
-/* origin.c - see origin.h: one origin per row of job_schema, in the job's own store. */
+/* origin.c - see origin.h: one origin per row of job_schema. */
 #include "job/origin.h"
 #include "base/bytes.h"
 #include "base/json.h"
@@ -7,6 +7,7 @@
 #include "base/yaml.h"
 #include "job/job.h"
 
+#include <assert.h>
 #include <string.h>
 
 const char *origin_kind_name(enum origin_kind kind)
@@ -19,11 +20,13 @@ const char *origin_kind_name(enum origin_kind kind)
     return names[kind];
 }
 
+static bool is_key(const struct schema_row *row) { return !row->alias && row->kind != SCHEMA_NOTHING; }
+
 static const struct origin by_default = {ORIGIN_DEFAULT, "default", NULL};
 
 static const struct origin *origin_of(const struct job *job, const struct schema_row *row)
 {
-    const struct origin *o = job->origins ? &job->origins[row - job_schema.rows] : &by_default;
+    const struct origin *o = &job->origins[row - job_schema.rows];
     return o->kind == ORIGIN_DEFAULT ? &by_default : o;
 }
 
@@ -33,12 +36,31 @@ const struct origin *job_origin(const struct job *job, const char *key)
     return row ? origin_of(job, row) : &by_default;
 }
 
+bool job_key_given(const struct job *job, const char *key)
+{
+    return job_origin(job, key)->kind > ORIGIN_PRESET;
+}
+
+bool job_given(const struct job *job, const void *field)
+{
+    size_t offset = (size_t)((const char *)field - (const char *)job);
+    const struct schema_row *row = job_schema.rows, *end = row + job_schema.count;
+    while (row < end && (row->offset != offset || !is_key(row))) row++;
+    assert(row < end);
+    return origin_of(job, row)->kind > ORIGIN_PRESET;
+}
+
+const char *job_key_name(const struct job *job, const char *key)
+{
+    const char *name = job_origin(job, key)->name;
+    return name ? name : key;
+}
+
 /* ---- noting it ---- */
 
 static void put(struct job *job, const struct schema_row *row, struct origin origin)
 {
-    if (!job->origins) job->origins = bump_alloc(&job->store, job_schema.count * sizeof *job->origins);
-    if (job->origins) job->origins[row - job_schema.rows] = origin;
+    job->origins[row - job_schema.rows] = origin;
 }
 
 static void hear_given(void *arg, const char *where, const struct schema_row *row, const char *path)
@@ -47,6 +69,7 @@ static void hear_given(void *arg, const char *where, const struct schema_row *ro
     if (r->outer && r->outer->given) r->outer->given(r->outer->arg, where, row, path);
     const char *copy = where ? bump_copy(&r->job->store, where, strlen(where)) : NULL;
     const char *name = strcmp(path, row->path) ? bump_copy(&r->job->store, path, strlen(path)) : NULL;
+    if (where && !copy) copy = "an unknown place"; /* out of memory: it is given all the same */
     put(r->job, row, copy ? (struct origin){r->kind, copy, name} : by_default);
 }
 
@@ -93,8 +116,6 @@ void job_origin_follow(struct job *job, const char *key, const char *from)
 }
 
 /* ---- telling it ---- */
-
-static bool is_key(const struct schema_row *row) { return !row->alias && row->kind != SCHEMA_NOTHING; }
 
 /* Keys that have a value: given, or with a default. */
 static bool has_value(const struct job *job, const struct schema_row *row)

@@ -24,6 +24,8 @@ enum origin_kind {
     ORIGIN_KINDS
 };
 
+enum { ORIGINS = 384 }; /* rows of job_schema, at most */
+
 struct origin {
     enum origin_kind kind;
     const char
@@ -37,8 +39,15 @@ const char *origin_kind_name(enum origin_kind kind);
 /* Never NULL; a key that nobody gave has ORIGIN_DEFAULT. */
 const struct origin *job_origin(const struct job *job, const char *key);
 
+/* Was the key given? A recommendation of a preset does not count. */
+bool job_key_given(const struct job *job, const char *key);
+/* The same by the field of *job that the key fills: job_given(job, &job->training.recompute). */
+bool job_given(const struct job *job, const void *field);
+/* The key as the user wrote it, which may be another name for it. */
+const char *job_key_name(const struct job *job, const char *key);
+
 /* A listener that notes the origin of every key that is given, and passes all on to another one (may be NULL). It lives as
- * long as the recorder. Where there is no memory for it, origins stay what they were. */
+ * long as the recorder. */
 struct origin_recorder {
     struct schema_listener listener;
     struct job *job;

@@ -304,8 +304,9 @@ struct open_keys {
 static struct open_keys open_keys(const struct job *job)
 {
     const struct job_training *t = &job->training;
-    return (struct open_keys){!t->batch_size_given, !t->accumulation_given,
-                              !t->precision_given && !t->fp16_given && !t->bf16_given, !job->profile_given};
+    bool typed = job_given(job, &t->precision) || job_given(job, &t->fp16) || job_given(job, &t->bf16);
+    return (struct open_keys){!job_given(job, &t->batch_size), !job_given(job, &t->accumulation), !typed,
+                              !job_given(job, &job->profile)};
 }
 
 bool job_awaits_device(const struct job *job)
@@ -365,7 +366,7 @@ enum plim_status job_take_preset(struct job *job, const struct device_facts *fac
 void job_take_profile(struct job *job, const struct preset *preset)
 {
     char where[48];
-    if (job->profile_given || job->preset[0]) return;
+    if (job_given(job, &job->profile) || job->preset[0]) return;
     job->profile = preset->profile;
     snprintf(where, sizeof where, "preset %s", preset->facts.name);
     job_origin_set(job, "profile", ORIGIN_PRESET, where);
@@ -421,23 +422,4 @@ void job_thresholds(const struct job *job, struct profile *out)
     if (job->warning > 0) out->warning = job->warning;
     if (job->critical > 0) out->critical = job->critical;
     if (job->emergency > 0) out->emergency = job->emergency;
-}
-
-/* Without a budget of its own. */
-static int64_t share_of_memory(const struct job *job, const struct device_facts *facts)
-{
-    struct profile profile;
-    job_thresholds(job, &profile);
-    bool fraction = job->wishes.cuda_fraction > 0 && !facts->unified_memory;
-    double target = fraction ? job->wishes.cuda_fraction : profile.target;
-    int64_t share = (int64_t)((double)facts->memory_bytes * target);
-    int64_t free_share = (int64_t)(facts->free_bytes / 20 * 19);
-    return free_share && free_share < share ? free_share : share;
-}
-
-int64_t job_budget(const struct job *job, const struct device_facts *facts)
-{
-    int64_t budget = job->budget_given ? (int64_t)job->budget : share_of_memory(job, facts);
-    int64_t pool = (int64_t)(job->wishes.pool_gb * 1e9);
-    return pool && pool < budget ? pool : budget;
 }

@@ -1,4 +1,4 @@
-/* tapes.c - from a job and knobs to tapes: the passes in their order, and what the planner is asked. */
+/* recipe.c - from a job and knobs to tapes: the passes in their order, and what the planner is asked. */
 #include "job/job.h"
 
 static bool needs_global_norm(const struct job *job)
@@ -33,7 +33,7 @@ static struct prefetch_options prefetch_of(const struct job *job, const struct k
     return (struct prefetch_options){.loop_lead = ops,
                                      .loop_lag = 2,
                                      .update_lag = 2,
-                                     .gather_lead = z->prefetch_given && !z->prefetch ? 0 : ops,
+                                     .gather_lead = job_given(job, &z->prefetch) && !z->prefetch ? 0 : ops,
                                      .most_ahead = z->prefetch,
                                      .most_live = z->max_live,
                                      .exchange_lag = ops,
@@ -220,51 +220,6 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
     return status;
 }
 
-static int fewer(int layers, int64_t wanted) { return wanted < layers ? (int)wanted : layers; }
-
-/* Under a GPU what is on disk is offloaded to the host, and from there further down: parameters after all state. A tier that
- * is pinned has all of it. */
-static void pin_disk(const struct device_facts *facts, struct knobs *pins)
-{
-    bool state = pins->state_tier == TIER_DISK, param = pins->param_tier == TIER_DISK;
-    if (pins->state_tier == TIER_HOST && !param) pins->disk_share = 0;
-    if (facts->disk_bandwidth <= 0 || !(state || param)) return;
-    pins->disk_share = param ? 2 * OFFLOAD_SHARES : OFFLOAD_SHARES;
-    if (state || pins->state_tier == KNOB_OPEN) pins->state_tier = TIER_HOST;
-    if (param) pins->param_tier = TIER_HOST;
-}
-
-/* Layers that the model does not have are not counted. */
-static void set_pins(const struct job *job, const struct device_facts *facts, struct knobs *pins)
-{
-    const struct job_training *t = &job->training;
-    knobs_open(pins);
-    if (t->micro_batch_given) pins->micro_batch = t->micro_batch;
-    if (job_objective(job) == OBJECTIVE_SENTENCE_PAIRS) /* its pairs are compared with each other */
-        pins->micro_batch = t->batch_size;
-    if (t->recompute_given) {
-        pins->recompute = t->recompute;
-        if (!t->full_layers_given) pins->full_layers = 0;
-    }
-    int layers = model_layers(&job->spec);
-    if (t->offload_layers_given) pins->offload_layers = fewer(layers, t->offload_layers);
-    if (t->full_layers_given) {
-        int others = pins->offload_layers > 0 ? layers - (int)pins->offload_layers : layers;
-        pins->full_layers = fewer(others, t->full_layers);
-    }
-    if (t->loss_chunks_given) pins->loss_chunks = (int)t->loss_chunks;
-    if (t->in_backward_given) pins->optimizer_in_backward = t->in_backward;
-    if (t->state_tier_given) pins->state_tier = t->state_tier;
-    if (t->grad_tier_given) pins->grad_tier = t->grad_tier;
-    if (t->param_tier_given) pins->param_tier = t->param_tier;
-    const struct job_wishes *w = &job->wishes;
-    if (!facts->unified_memory && w->use_deepspeed && w->nvme_offload_given && !w->nvme_offload)
-        pins->disk_share = 0;
-    if (!facts->unified_memory) pin_disk(facts, pins);
-    if (t->zero_given) pins->zero = t->zero;
-    if (t->host_update_given) pins->host_share = (int)(t->host_update * OFFLOAD_SHARES + 0.5);
-}
-
 void job_request(struct job *job, const struct device_facts *facts, int64_t overhead,
                  struct plan_request *out)
 {
@@ -289,6 +244,6 @@ void job_request(struct job *job, const struct device_facts *facts, int64_t over
     out->host_budget = job->host_budget ? (int64_t)job->host_budget : (int64_t)facts->host_bytes;
     if (job->data.padding == PADDING_LONGEST) /* a tape of an evaluation is less than half as long */
         out->lengths = PLAN_LENGTHS + (job->validation.count ? PLAN_LENGTHS / 2 : 0);
-    set_pins(job, facts, &out->pins);
+    job_pins(job, facts, 0, &out->pins);
     job_micro_bounds(job, &out->micro_least, &out->micro_most);
 }

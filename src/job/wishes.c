@@ -11,76 +11,58 @@
 
 /* ---- the same wish in other words ---- */
 
+/* Each of these is asked when both keys of its pair are given. */
+static bool both_narrow(const struct job *job) { return job->training.fp16 && job->training.bf16; }
+
 static bool fp16_clash(const struct job *job)
 {
-    const struct job_training *t = &job->training;
-    return t->precision_given && t->fp16_given && t->fp16 != (t->precision == PRECISION_F16);
+    return job->training.fp16 != (job->training.precision == PRECISION_F16);
 }
 
 static bool bf16_clash(const struct job *job)
 {
-    const struct job_training *t = &job->training;
-    return t->precision_given && t->bf16_given && t->bf16 != (t->precision == PRECISION_BF16);
+    return job->training.bf16 != (job->training.precision == PRECISION_BF16);
 }
-
-static bool both_narrow(const struct job *job) { return job->training.fp16 && job->training.bf16; }
 
 static bool recompute_clash(const struct job *job)
 {
-    const struct job_training *t = &job->training;
-    return t->recompute_given && t->checkpointing_given &&
-           t->checkpointing != (t->recompute != RECOMPUTE_NONE);
+    return job->training.checkpointing != (job->training.recompute != RECOMPUTE_NONE);
 }
 
-/* DeepSpeed's checkpointing counts while its section is on. */
-static bool deepspeed_speaks(const struct job *job)
-{
-    return job->wishes.use_deepspeed && job->wishes.checkpointing_given;
-}
-
+/* DeepSpeed's section counts while it is on. */
 static bool deepspeed_recompute_clash(const struct job *job)
 {
-    return deepspeed_speaks(job) && job->training.recompute_given &&
+    return job->wishes.use_deepspeed &&
            job->wishes.checkpointing != (job->training.recompute != RECOMPUTE_NONE);
 }
 
 static bool deepspeed_checkpointing_clash(const struct job *job)
 {
-    return deepspeed_speaks(job) && job->training.checkpointing_given &&
-           job->wishes.checkpointing != job->training.checkpointing;
+    return job->wishes.use_deepspeed && job->wishes.checkpointing != job->training.checkpointing;
 }
 
 static bool zero_clash(const struct job *job)
 {
-    return job->wishes.use_deepspeed && job->wishes.zero_given && job->training.zero_given &&
-           job->wishes.zero_stage != job->training.zero;
+    return job->wishes.use_deepspeed && job->wishes.zero_stage != job->training.zero;
 }
 
-/* A tier that is not the one of DeepSpeed's device. */
-static bool is_elsewhere(bool given, int device, int tier)
-{
-    static const enum tier tiers[] = {TIER_DEVICE, TIER_HOST, TIER_DISK};
-    return given && tier != (int)tiers[device];
-}
+/* DeepSpeed's devices as tiers. */
+static const enum tier tiers[] = {
+    [OFFLOAD_NONE] = TIER_DEVICE, [OFFLOAD_CPU] = TIER_HOST, [OFFLOAD_NVME] = TIER_DISK};
 
 static bool state_clash(const struct job *job)
 {
-    const struct job_wishes *w = &job->wishes;
-    return job->training.state_tier_given &&
-           is_elsewhere(w->offload_optimizer_given, w->offload_optimizer, job->training.state_tier);
+    return job->training.state_tier != (int)tiers[job->wishes.offload_optimizer];
 }
 
 static bool param_clash(const struct job *job)
 {
-    const struct job_wishes *w = &job->wishes;
-    return job->training.param_tier_given &&
-           is_elsewhere(w->offload_param_given, w->offload_param, job->training.param_tier);
+    return job->training.param_tier != (int)tiers[job->wishes.offload_param];
 }
 
 static bool tf32_clash(const struct job *job)
 {
-    const struct job_training *t = &job->training;
-    return t->matmul_given && t->tf32_given && t->tf32 != (t->matmul_precision != MATMUL_HIGHEST);
+    return job->training.tf32 != (job->training.matmul_precision != MATMUL_HIGHEST);
 }
 
 static bool floor_clash(const struct job *job)
@@ -93,7 +75,7 @@ static bool warmup_clash(const struct job *job)
     return job->schedule.warmup_steps > 0 && job->schedule.warmup_ratio > 0;
 }
 
-static const struct {
+static const struct pair {
     const char *a, *b;
     bool (*clashes)(const struct job *);
 } pairs[] = {
@@ -113,6 +95,11 @@ static const struct {
 };
 enum { PAIRS = sizeof pairs / sizeof *pairs };
 
+static bool clashes(const struct job *job, const struct pair *pair)
+{
+    return job_key_given(job, pair->a) && job_key_given(job, pair->b) && pair->clashes(job);
+}
+
 /* "training.bf16: true" */
 static void put_key(const struct job *job, const char *key, struct strbuf *out)
 {
@@ -125,10 +112,12 @@ static void put_key(const struct job *job, const char *key, struct strbuf *out)
 
 enum plim_status job_agree(struct job *job, struct plim_error *err)
 {
+    struct job_training *t = &job->training;
+    const struct job_wishes *w = &job->wishes;
     enum plim_status status = PLIM_OK;
     for (int i = 0; i < PAIRS && status == PLIM_OK; i++) {
         struct strbuf a = STRBUF_INIT, b = STRBUF_INIT;
-        if (!pairs[i].clashes(job)) continue;
+        if (!clashes(job, &pairs[i])) continue;
         put_key(job, pairs[i].a, &a);
         put_key(job, pairs[i].b, &b);
         status = plim_fail(err, PLIM_BAD_INPUT, "%s: %s and %s contradict each other; keep one", job->name,
@@ -136,15 +125,15 @@ enum plim_status job_agree(struct job *job, struct plim_error *err)
         strbuf_release(&a);
         strbuf_release(&b);
     }
-    if (status == PLIM_OK && deepspeed_speaks(job) && job->wishes.checkpointing &&
-        !job->training.recompute_given && !job->training.checkpointing_given) {
-        job->training.checkpointing = job->training.checkpointing_given = true;
+    if (status != PLIM_OK || !w->use_deepspeed) return status;
+    if (job_given(job, &w->checkpointing) && w->checkpointing && !job_given(job, &t->recompute) &&
+        !job_given(job, &t->checkpointing)) {
+        t->checkpointing = true;
         job_origin_follow(job, "training.gradient_checkpointing",
                           "training.deepspeed.activation_checkpointing");
     }
-    if (status == PLIM_OK && job->wishes.use_deepspeed && job->wishes.zero_given &&
-        !job->training.zero_given) {
-        job->training.zero = job->wishes.zero_stage, job->training.zero_given = true;
+    if (job_given(job, &w->zero_stage) && !job_given(job, &t->zero)) {
+        t->zero = w->zero_stage;
         job_origin_follow(job, "training.zero_stage", "training.deepspeed.zero_stage");
     }
     return status;
@@ -164,7 +153,7 @@ enum plim_status job_override(struct job *job, const char *key, struct plim_erro
     for (int i = 0; i < PAIRS && status == PLIM_OK; i++) {
         bool is_a = !strcmp(key, pairs[i].a), is_b = !strcmp(key, pairs[i].b);
         const char *other = is_a ? pairs[i].b : pairs[i].a;
-        if ((!is_a && !is_b) || !pairs[i].clashes(job) || pairs[i].clashes == both_narrow) continue;
+        if ((!is_a && !is_b) || !clashes(job, &pairs[i]) || pairs[i].clashes == both_narrow) continue;
         if (job_origin(job, other)->kind < ORIGIN_SET) status = drop_key(job, other, err);
     }
     return status;
@@ -255,8 +244,8 @@ enum plim_status job_check_wishes(struct job *job, struct plim_error *err)
     const struct job_wishes *w = &job->wishes;
     const char *param = "training.deepspeed.offload_param";
     const struct origin *o = job_origin(job, param);
-    if (w->offload_param_given && w->offload_param != OFFLOAD_NONE && job->training.zero_given &&
-        job->training.zero < ZERO_PARAMS)
+    if (job_given(job, &w->offload_param) && w->offload_param != OFFLOAD_NONE &&
+        job_given(job, &job->training.zero) && job->training.zero < ZERO_PARAMS)
         return plim_fail(
             err, PLIM_BAD_INPUT,
             "%s: %s: parameters are offloaded with stage 3 alone, and it is %lld; write 3, or none", o->where,
@@ -264,78 +253,70 @@ enum plim_status job_check_wishes(struct job *job, struct plim_error *err)
     return check_thresholds(job, err);
 }
 
-/* A tier that a word of DeepSpeed pins; the key that has the same meaning may say so, too. */
+/* A tier that a word of DeepSpeed pins, by the field of its key; the key itself may say the same. */
 static enum plim_status pin_tier(struct job *job, const char *from, const char *key, enum tier tier,
-                                 int *field, bool *given, struct plim_error *err)
+                                 int *field, struct plim_error *err)
 {
     struct strbuf word = STRBUF_INIT;
     enum plim_status status = PLIM_OK;
     put_key(job, from, &word);
-    if (*given && *field != (int)tier)
+    if (!job_given(job, field))
+        job_origin_follow(job, key, from);
+    else if (*field != (int)tier)
         status = plim_fail(err, PLIM_BAD_INPUT, "%s: %s and %s: %s contradict each other; keep one",
                            job->name, strbuf_text(&word), key, tier_name((enum tier) * field));
-    else if (!*given)
-        job_origin_follow(job, key, from);
     strbuf_release(&word);
-    *field = (int)tier, *given = true;
+    *field = (int)tier;
     return status;
 }
 
-/* The tier that DeepSpeed's name of a device is. False: the device itself has it all, and the planner may choose. */
-static bool tier_of(const struct device_facts *facts, enum offload_device device, enum tier *out)
+static enum plim_status pin_state(struct job *job, const char *from, enum tier tier, struct plim_error *err)
 {
-    *out = device == OFFLOAD_NVME ? TIER_DISK : device == OFFLOAD_CPU ? TIER_HOST : TIER_DEVICE;
-    return device != OFFLOAD_CPU || !facts->unified_memory; /* a CPU's tensors are in host memory */
+    return pin_tier(job, from, "training.state_tier", tier, &job->training.state_tier, err);
 }
 
-/* One of DeepSpeed's offload keys. */
-static enum plim_status grant_offload(struct job *job, const struct device_facts *facts, const char *from,
-                                      enum offload_device device, const char *key, int *field, bool *given,
-                                      struct plim_error *err)
+static enum plim_status pin_grads(struct job *job, const char *from, enum tier tier, struct plim_error *err)
 {
-    enum tier tier;
-    if (!tier_of(facts, device, &tier)) return PLIM_OK;
-    return pin_tier(job, from, key, tier, field, given, err);
+    return pin_tier(job, from, "training.grad_tier", tier, &job->training.grad_tier, err);
+}
+
+static enum plim_status pin_params(struct job *job, const char *from, enum tier tier, struct plim_error *err)
+{
+    return pin_tier(job, from, "training.param_tier", tier, &job->training.param_tier, err);
 }
 
 /* Everything stays on the device, because `from` says so. */
 static enum plim_status pin_all(struct job *job, const char *from, struct plim_error *err)
 {
     struct job_training *t = &job->training;
-    enum plim_status status =
-        pin_tier(job, from, "training.state_tier", TIER_DEVICE, &t->state_tier, &t->state_tier_given, err);
-    if (status == PLIM_OK)
-        status =
-            pin_tier(job, from, "training.grad_tier", TIER_DEVICE, &t->grad_tier, &t->grad_tier_given, err);
-    if (status == PLIM_OK)
-        status = pin_tier(job, from, "training.param_tier", TIER_DEVICE, &t->param_tier, &t->param_tier_given,
-                          err);
-    if (status == PLIM_OK && t->offload_layers_given && t->offload_layers > 0)
+    enum plim_status status = pin_state(job, from, TIER_DEVICE, err);
+    if (status == PLIM_OK) status = pin_grads(job, from, TIER_DEVICE, err);
+    if (status == PLIM_OK) status = pin_params(job, from, TIER_DEVICE, err);
+    if (status == PLIM_OK && t->offload_layers > 0)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: %s: false and training.offload_layers: %lld contradict each other; keep one",
                          job->name, from, (long long)t->offload_layers);
-    if (status == PLIM_OK && !t->offload_layers_given) {
+    if (status == PLIM_OK && !job_given(job, &t->offload_layers))
         job_origin_follow(job, "training.offload_layers", from);
-        t->offload_layers = 0, t->offload_layers_given = true;
-    }
     return status;
 }
+
+static bool says_no(const struct job *job, const bool *field) { return job_given(job, field) && !*field; }
 
 /* Words for offloading that say false. What they name is a GPU's host, or a CPU's disk. */
 static enum plim_status forbid_offload(struct job *job, const struct device_facts *facts,
                                        struct plim_error *err)
 {
     const struct job_wishes *w = &job->wishes;
-    bool card = !facts->unified_memory, nvme = w->use_deepspeed && w->nvme_offload;
+    bool card = !facts->unified_memory, deepspeed = w->use_deepspeed;
     const struct {
         bool said;
         const char *key;
     } words[] = {
-        {card && w->use_deepspeed && w->cpu_offload_given && !w->cpu_offload && !nvme,
+        {card && deepspeed && says_no(job, &w->cpu_offload) && !w->nvme_offload,
          "training.deepspeed.cpu_offload"},
-        {card && w->memory_offload_given && !w->memory_offload, "training.memory.enable_cpu_offload"},
-        {!card && w->use_deepspeed && w->nvme_offload_given && !w->nvme_offload,
-         "training.deepspeed.nvme_offload"},
+        {card && says_no(job, &w->memory_offload), "training.memory.enable_cpu_offload"},
+        {!card && deepspeed && says_no(job, &w->nvme_offload), "training.deepspeed.nvme_offload"},
     };
     enum plim_status status = PLIM_OK;
     for (size_t i = 0; i < sizeof words / sizeof *words && status == PLIM_OK; i++)
@@ -345,34 +326,30 @@ static enum plim_status forbid_offload(struct job *job, const struct device_fact
 
 enum plim_status job_grant_wishes(struct job *job, const struct device_facts *facts, struct plim_error *err)
 {
+    static const char optimizer[] = "training.deepspeed.offload_optimizer";
     const struct job_wishes *w = &job->wishes;
-    struct job_training *t = &job->training;
     const char *word = w->nvme_offload ? "training.deepspeed.nvme_offload" : "training.deepspeed.cpu_offload";
-    enum offload_device old = w->nvme_offload ? OFFLOAD_NVME : OFFLOAD_CPU;
+    int old = w->nvme_offload ? OFFLOAD_NVME : OFFLOAD_CPU;
     bool both = w->use_deepspeed && (w->nvme_offload || w->cpu_offload);
+    bool state = job_given(job, &w->offload_optimizer);
     const struct {
         bool asked;
         const char *from;
-        enum offload_device device;
-        bool params;
+        int device; /* enum offload_device */
+        enum plim_status (*pin)(struct job *, const char *, enum tier, struct plim_error *);
     } rows[] = {
-        {both, word, old, false},
-        {both && w->zero_stage == 3, word, old, true},
-        {w->offload_optimizer_given, "training.deepspeed.offload_optimizer",
-         (enum offload_device)w->offload_optimizer, false},
-        {w->offload_param_given, "training.deepspeed.offload_param", (enum offload_device)w->offload_param,
-         true},
+        {state && w->offload_optimizer == OFFLOAD_NONE && !job_given(job, &job->training.grad_tier),
+         optimizer, OFFLOAD_NONE, pin_grads},
+        {both, word, old, pin_state},
+        {both && w->zero_stage == 3, word, old, pin_params},
+        {state, optimizer, w->offload_optimizer, pin_state},
+        {job_given(job, &w->offload_param), "training.deepspeed.offload_param", w->offload_param, pin_params},
     };
     enum plim_status status = PLIM_OK;
-    if (w->offload_optimizer_given && w->offload_optimizer == OFFLOAD_NONE && !t->grad_tier_given)
-        status = pin_tier(job, "training.deepspeed.offload_optimizer", "training.grad_tier", TIER_DEVICE,
-                          &t->grad_tier, &t->grad_tier_given, err);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows && status == PLIM_OK; i++)
-        if (rows[i].asked)
-            status = grant_offload(job, facts, rows[i].from, rows[i].device,
-                                   rows[i].params ? "training.param_tier" : "training.state_tier",
-                                   rows[i].params ? &t->param_tier : &t->state_tier,
-                                   rows[i].params ? &t->param_tier_given : &t->state_tier_given, err);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && status == PLIM_OK; i++) {
+        bool there = rows[i].device == OFFLOAD_CPU && facts->unified_memory; /* a CPU has all of it there */
+        if (rows[i].asked && !there) status = rows[i].pin(job, rows[i].from, tiers[rows[i].device], err);
+    }
     return status == PLIM_OK ? forbid_offload(job, facts, err) : status;
 }
 
@@ -395,6 +372,6 @@ void job_idle_text(const struct job *job, const struct device_facts *facts, stru
     }
     if (facts->unified_memory)
         put_idle(job, fraction, "the device is a CPU", out);
-    else if (job->budget_given)
+    else if (job->budget)
         put_idle(job, fraction, "a budget is given", out);
 }

@@ -5,7 +5,9 @@
  *     pins.micro_batch = 4;                           // this one is not
  *     for (int i = 0; i < KNOB_COUNT; i++) printf("%s %lld\n", knob_rows[i].name, knob_get(&knobs, i));
  *
- * A new knob is a member here, a row in knobs.c and, where the search may turn it, an axis in space.c.
+ * A new knob is a member here, a row in knobs.c and, where the search may turn it, an axis in space.c. The rows are also the table of
+ * pins: a job's pins (job/pins.c), remedies that take one out (report/remedies.c) and pins that exclude each other
+ * (search_clash.c) go by them.
  */
 #ifndef PLIM_PLAN_KNOBS_H
 #define PLIM_PLAN_KNOBS_H
@@ -54,6 +56,8 @@ struct knob_row {
 
 enum { KNOB_COUNT = sizeof(struct knobs) / sizeof(int64_t) };
 extern const struct knob_row knob_rows[KNOB_COUNT];
+/* The number of a member's row. */
+#define KNOB_ROW(member) ((int)(offsetof(struct knobs, member) / sizeof(int64_t)))
 
 int64_t knob_get(const struct knobs *knobs, int row);
 void knob_set(struct knobs *knobs, int row, int64_t value);

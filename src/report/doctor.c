@@ -17,11 +17,6 @@ static void put_key(const struct job *job, const char *key, struct strbuf *out)
     strbuf_add(out, ": ");
 }
 
-static bool is_given(const struct job *job, const char *key)
-{
-    return job_origin(job, key)->kind != ORIGIN_DEFAULT;
-}
-
 /* ---- data and evaluation ---- */
 
 static void check_validation(const struct doctor_case *c, struct strbuf *out)
@@ -72,7 +67,7 @@ static void check_padding(const struct doctor_case *c, struct strbuf *out)
 
 static void check_workers(const struct doctor_case *c, struct strbuf *out)
 {
-    if (!is_given(c->job, "data.workers") || c->job->data.workers <= c->cpus) return;
+    if (!job_given(c->job, &c->job->data.workers) || c->job->data.workers <= c->cpus) return;
     put_key(c->job, "data.workers", out);
     strbuf_addf(out, "%lld threads read data on a machine of %d CPUs; write at most %d\n",
                 (long long)c->job->data.workers, c->cpus, c->cpus);
@@ -196,7 +191,7 @@ static void check_thresholds(const struct doctor_case *c, struct strbuf *out)
 {
     struct profile p;
     job_thresholds(c->job, &p);
-    if (p.target <= p.warning || c->job->budget_given) return;
+    if (p.target <= p.warning || c->job->budget) return;
     put_key(c->job, "training.memory.target_utilization", out);
     strbuf_addf(
         out,
@@ -240,7 +235,7 @@ static void check_pins(const struct doctor_case *c, struct strbuf *out)
         bool needless = s->on && s->time_cost > 0.02 && r->plan->total + s->bytes <= r->plan->budget;
         for (size_t k = 0; needless && k < sizeof pinned / sizeof *pinned; k++)
             for (int n = 0; n < 3 && pinned[k].keys[n]; n++) {
-                if (strcmp(pinned[k].trick, s->name) || !is_given(c->job, pinned[k].keys[n])) continue;
+                if (strcmp(pinned[k].trick, s->name) || !job_key_given(c->job, pinned[k].keys[n])) continue;
                 put_key(c->job, pinned[k].keys[n], out);
                 strbuf_addf(
                     out,

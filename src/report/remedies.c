@@ -15,6 +15,7 @@ struct attempt {
     const struct plan_request *asked; /* of the job as it is */
     struct tape *room;
     int64_t budget, host_budget;
+    unsigned unpinned; /* knobs, by the bits of their rows */
     struct remedy remedy;
 };
 
@@ -54,82 +55,41 @@ const char *remedy_text(const struct remedy *r, char *buf, size_t size)
 
 /* ---- pins ---- */
 
-#define FLAG(name) offsetof(struct job_training, name##_given)
-static const struct {
-    const char *key;
-    size_t flag;
-} pins[] = {
-    {"training.recompute", FLAG(recompute)},
-    {"training.gradient_checkpointing", FLAG(checkpointing)},
-    {"training.recompute_layers", FLAG(full_layers)},
-    {"training.micro_batch_size", FLAG(micro_batch)},
-    {"training.loss_chunks", FLAG(loss_chunks)},
-    {"training.optimizer_in_backward", FLAG(in_backward)},
-    {"training.state_tier", FLAG(state_tier)},
-    {"training.grad_tier", FLAG(grad_tier)},
-    {"training.param_tier", FLAG(param_tier)},
-    {"training.host_update", FLAG(host_update)},
-    {"training.offload_layers", FLAG(offload_layers)},
-};
-#define NPINS ((int)(sizeof pins / sizeof *pins))
-_Static_assert(sizeof pins / sizeof *pins <= PINS_MAX, "job_pins has room for all");
-enum { PIN_RECOMPUTE, PIN_CHECKPOINTING };
-
-/* What gradient_checkpointing stands for when recompute is not given. */
-static int implied(const struct job_training *t)
+/* Does a key pin this knob, in a way that a remedy may undo? ZeRO's stage is what the ranks were started for. */
+static bool is_pinned(const struct job *job, int knob)
 {
-    return t->checkpointing ? RECOMPUTE_FULL : RECOMPUTE_NONE;
+    return knob != KNOB_ROW(zero) && job_pin_name(job, knob);
 }
 
-static bool is_pinned(const struct job_training *t, int pin)
+/* One word may pin several knobs; it is told, and taken out, once. */
+static bool first_of_name(const struct job *job, int knob)
 {
-    bool given = *(const bool *)((const char *)t + pins[pin].flag);
-    bool same = t->checkpointing_given && t->recompute == implied(t);
-    return pin == PIN_RECOMPUTE ? given && !same : given;
-}
-
-/* The key as the job has it, which may be another name, or another framework's word that pins the same. */
-static const char *pin_name(const struct job *job, int pin)
-{
-    const char *name = job_origin(job, pins[pin].key)->name;
-    return name ? name : pins[pin].key;
-}
-
-/* One word may pin several things; it is told, and taken out, once. */
-static bool first_of_name(const struct job *job, int pin)
-{
-    for (int i = 0; i < pin; i++)
-        if (is_pinned(&job->training, i) && !strcmp(pin_name(job, i), pin_name(job, pin))) return false;
+    for (int i = 0; i < knob; i++)
+        if (is_pinned(job, i) && !strcmp(job_pin_name(job, i), job_pin_name(job, knob))) return false;
     return true;
 }
 
-int job_pins(const struct job *job, const char **keys)
+int report_pins(const struct job *job, const char **keys)
 {
     int n = 0;
-    for (int i = 0; i < NPINS; i++)
-        if (is_pinned(&job->training, i) && first_of_name(job, i)) keys[n++] = pin_name(job, i);
+    for (int i = 0; i < KNOB_COUNT; i++)
+        if (is_pinned(job, i) && first_of_name(job, i)) keys[n++] = job_pin_name(job, i);
     return n;
 }
 
-static void unpin_one(struct attempt *a, int pin)
+/* Takes out the word that pins a knob. */
+static void unpin(struct attempt *a, int knob)
 {
-    struct job_training *t = &a->job.training;
-    if (pin == PIN_RECOMPUTE && t->checkpointing_given)
-        t->recompute = implied(t); /* it comes into force */
-    else if (pin == PIN_CHECKPOINTING && t->recompute == implied(t))
-        t->recompute_given = t->checkpointing_given = false;
-    else
-        *(bool *)((char *)t + pins[pin].flag) = false;
-}
-
-static void unpin(struct attempt *a, int pin)
-{
-    const struct job_training *t = &a->job.training;
-    if (!is_pinned(t, pin)) return;
-    const char *name = pin_name(&a->job, pin);
+    static const char other[] =
+        "training.gradient_checkpointing"; /* may be given beside training.recompute */
+    const struct job *job = a->original;
+    if (!is_pinned(job, knob)) return;
+    const char *name = job_pin_name(job, knob);
     add_key(&a->remedy, name, "");
-    for (int i = 0; i < NPINS; i++)
-        if (is_pinned(t, i) && !strcmp(pin_name(&a->job, i), name)) unpin_one(a, i);
+    if (knob == KNOB_ROW(recompute) && job_key_given(job, other))
+        add_key(&a->remedy, job_key_name(job, other), "");
+    for (int i = 0; i < KNOB_COUNT; i++)
+        if (is_pinned(job, i) && !strcmp(job_pin_name(job, i), name)) a->unpinned |= 1u << i;
 }
 
 /* ---- asking the planner ---- */
@@ -175,6 +135,7 @@ static bool fits(struct attempt *a)
     struct plan_request r;
     struct plan plan = {0};
     job_request(&a->job, a->asked->facts, a->asked->overhead - a->original->loader_bytes, &r);
+    if (a->unpinned) job_pins(&a->job, r.facts, a->unpinned, &r.pins);
     r.budget = a->budget, r.host_budget = a->host_budget, r.search_line = a->asked->search_line;
     bool good = !hopeless(a, &r) && plan_search(&r, &plan, NULL) == PLIM_OK;
     a->remedy.total = plan.total, a->remedy.host = plan.host, a->remedy.step_seconds = plan.step_seconds;
@@ -323,7 +284,7 @@ static struct attempt without_pins(const struct attempt *fresh, unsigned which)
 {
     struct attempt a = *fresh;
     set_cost(&a, "none for the results");
-    for (int i = 0; i < NPINS; i++)
+    for (int i = 0; i < KNOB_COUNT; i++)
         if (which >> i & 1) unpin(&a, i);
     return a;
 }
@@ -332,16 +293,16 @@ static struct attempt without_pins(const struct attempt *fresh, unsigned which)
 static void try_pins(struct offers *o, const struct attempt *fresh)
 {
     unsigned which = 0;
-    for (int i = 0; i < NPINS; i++) {
+    for (int i = 0; i < KNOB_COUNT; i++) {
         struct attempt a = without_pins(fresh, 1u << i);
-        if (!is_pinned(&fresh->job.training, i) || !first_of_name(&fresh->job, i)) continue;
+        if (!is_pinned(fresh->original, i) || !first_of_name(fresh->original, i)) continue;
         which |= 1u << i;
         if (fits(&a)) offer(o, &a);
     }
     if (o->count || !(which & (which - 1))) return; /* one is enough, or there is but one */
     struct attempt a = without_pins(fresh, which);
     bool good = fits(&a);
-    for (int i = 0; i < NPINS && good; i++) {
+    for (int i = 0; i < KNOB_COUNT && good; i++) {
         a = without_pins(fresh, which & ~(1u << i));
         if (which >> i & 1 && fits(&a)) which &= ~(1u << i);
     }
@@ -356,7 +317,7 @@ static struct attempt together(const struct attempt *fresh, unsigned which)
 {
     struct attempt a = *fresh;
     set_cost(&a, "all of them together: other results");
-    for (int i = 0; i < NPINS && which & ALL_PINS; i++) unpin(&a, i);
+    for (int i = 0; i < KNOB_COUNT && which & ALL_PINS; i++) unpin(&a, i);
     for (int i = 0; i < NROWS; i++)
         if (which >> i & 1 && rows[i].change(&a.job)) add_key(&a.remedy, rows[i].key, rows[i].value);
     return a;
@@ -365,8 +326,8 @@ static struct attempt together(const struct attempt *fresh, unsigned which)
 /* One more after the other until it fits; then what was not needed after all is left out again. */
 static void try_together(struct offers *o, const struct attempt *fresh)
 {
-    const char *keys[PINS_MAX];
-    unsigned which = job_pins(fresh->original, keys) ? ALL_PINS : 0;
+    const char *keys[KNOB_COUNT];
+    unsigned which = report_pins(fresh->original, keys) ? ALL_PINS : 0;
     bool good = false;
     for (int i = 0; i < NROWS && !good; i++) {
         if (!rows[i].joins) continue;

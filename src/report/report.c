@@ -12,7 +12,7 @@ enum plim_status report_fill(struct plan_report *report, struct job *job, const 
     enum plim_status status = plan_bound_of(request, &naive, NULL, &bound, err);
     if (status != PLIM_OK) return status;
     report->naive_total = bound.total;
-    report->npins = job_pins(job, report->pins);
+    report->npins = report_pins(job, report->pins);
     status = job_savings(job, request, plan, report->savings, &report->nsavings, err);
     if (status == PLIM_OK && !plan->fits)
         status = job_remedies(job, request, plan, report->remedies, &report->nremedies, err);

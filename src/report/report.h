@@ -16,7 +16,7 @@ struct plan_report {
     int nsavings;
     struct remedy remedies[REMEDIES_MAX];
     int nremedies;
-    const char *pins[PINS_MAX]; /* keys that pin a knob */
+    const char *pins[KNOB_COUNT]; /* keys that pin a knob */
     int npins;
     struct disk_line disk; /* zero: of no interest, the device is not here */
     bool all_settings;     /* text: settings at their defaults, too */

@@ -16,7 +16,6 @@
 #define SAVINGS_MAX  13
 #define REMEDIES_MAX 24
 #define REMEDY_KEYS  16
-#define PINS_MAX     11
 
 /* Bytes are what it saves where it is on, and what it would save where it is off. At least one of the two is above 0; the
  * other may be below: a trick that moves something off the device takes room on the tier below. */
@@ -54,7 +53,7 @@ enum plim_status job_remedies(const struct job *job, const struct plan_request *
                               const struct plan *smallest, struct remedy *out, int *count,
                               struct plim_error *err);
 
-/* Keys of this job that pin a knob, at most PINS_MAX; their number. */
-int job_pins(const struct job *job, const char **keys);
+/* Keys of this job that pin a knob, at most KNOB_COUNT; their number. */
+int report_pins(const struct job *job, const char **keys);
 
 #endif

@@ -227,10 +227,9 @@ enum plim_status plan_file_meet(const struct plan_file *k, struct job *job, stru
     if (now) doc_free(now);
     if (then) doc_free(then);
     strbuf_release(&text);
-    if (status == PLIM_OK)
-        status = check_budget(k, "the budget", job->budget_given ? job->budget : 0, k->budget, err);
+    if (status == PLIM_OK) status = check_budget(k, "the budget", job->budget, k->budget, err);
     if (status == PLIM_OK) status = check_budget(k, "host_budget", job->host_budget, k->host_budget, err);
-    if (status == PLIM_OK) job->budget = (uint64_t)k->budget, job->budget_given = true;
+    if (status == PLIM_OK) job->budget = (uint64_t)k->budget;
     return status;
 }
 

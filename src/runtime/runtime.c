@@ -177,10 +177,12 @@ enum plim_status runtime_ask(struct runtime *rt, struct device *device, struct j
 }
 
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
-                              struct overhead overhead, struct plim_error *err)
+                              struct overhead overhead, const struct knobs *pins, struct plim_error *err)
 {
     runtime_recall_disk(device->context, job, &device->facts);
     enum plim_status status = runtime_ask(rt, device, job, overhead, err);
+    for (int i = 0; pins && i < KNOB_COUNT; i++)
+        if (knob_get(pins, i) != KNOB_OPEN) knob_set(&rt->request.pins, i, knob_get(pins, i));
     if (status == PLIM_OK)
         status = runtime_find_plan(job, &device->facts, rt->reserve, &rt->request, &rt->plan,
                                    &rt->reserve_used, err);

@@ -3,7 +3,7 @@
  *
  *     struct overhead overhead = runtime_overhead(device->facts.threads, device->comm);   // early
  *     struct runtime rt = {0};
- *     runtime_plan(&rt, device, &job, overhead, &err);      // rt.plan stands; nothing is taken
+ *     runtime_plan(&rt, device, &job, overhead, NULL, &err);   // rt.plan stands; nothing is taken
  *     runtime_commit(&rt, &err);                            // every byte of it is
  *     runtime_weights(&rt, log, &err);                      // from model.path or the seed
  *     exec_loop(&rt.exec, micro, &err);                     // train, serve, ... as they like
@@ -102,9 +102,9 @@ enum plim_status runtime_find_plan(struct job *job, struct device_facts *facts, 
                                    struct plan_request *request, struct plan *out, bool *reserve_used,
                                    struct plim_error *err);
 
-/* The fastest plan of the job that fits, the same on every rank. On an error rt->plan is empty or, with PLIM_NO_FIT, the smallest there is. */
+/* The fastest plan of the job that fits, the same on every rank. pins hold for this plan beside those of the job; NULL: none do. On an error rt->plan is empty or, with PLIM_NO_FIT, the smallest there is. */
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
-                              struct overhead overhead, struct plim_error *err);
+                              struct overhead overhead, const struct knobs *pins, struct plim_error *err);
 
 /* exec_tune, as the job wants it: performance.cuda_graphs. */
 enum plim_status runtime_tune(const struct runtime *rt, struct exec *exec, struct plim_error *err);

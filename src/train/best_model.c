@@ -85,7 +85,7 @@ enum plim_status best_model_init(struct best_model *best, const struct job *job,
     const char *name = metric_name(job);
     size_t len = strlen(name);
     bool is_loss = len >= 4 && !strcmp(name + len - 4, "loss");
-    best->greater = t->greater_given ? t->greater_is_better : !is_loss;
+    best->greater = job_given(job, &t->greater_is_better) ? t->greater_is_better : !is_loss;
     const char *asks = t->load_best       ? "training.load_best_model_at_end"
                        : t->stop_patience ? "training.early_stopping_patience"
                                           : NULL;

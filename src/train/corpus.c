@@ -36,8 +36,9 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .time = c->job->max_length,
                                  .format = (enum data_format)d->format,
                                  .rows = (enum data_rows)d->rows,
-                                 .overlong = source && !d->overlong_given ? OVERLONG_REFUSE
-                                                                          : (enum data_overlong)d->overlong,
+                                 .overlong = source && !job_given(c->job, &d->overlong)
+                                                 ? OVERLONG_REFUSE
+                                                 : (enum data_overlong)d->overlong,
                                  .packing = d->packing,
                                  .field = is_text(d->field) ? d->field : NULL,
                                  .prompt_field = is_text(prompt) ? prompt : NULL,
@@ -66,7 +67,7 @@ static uint64_t longest_line(const struct job *job)
     uint64_t usual = d->max_line_bytes;
     if (is_text(d->messages_field)) usual = CHAT_LINE;
     if (job_objective(job) == OBJECTIVE_TOKEN_LABELS) usual = LABELS_LINE;
-    return !d->max_line_given && usual < d->max_line_bytes ? usual : d->max_line_bytes;
+    return !job_given(job, &d->max_line_bytes) && usual < d->max_line_bytes ? usual : d->max_line_bytes;
 }
 
 /* Dropout's bits follow a row's number in its step. Rows of padding: longest come longest first, and so do all where numbers
@@ -83,7 +84,7 @@ static int64_t pieces_of(const struct job *job)
     const struct job_data *d = &job->data;
     int64_t token = codec_is_bytes(d->tokenizer) ? 1 : USUAL_TOKEN;
     int64_t batch = job->training.batch_size * job->max_length * token, slot = (int64_t)INTAKE_SLOT;
-    if (!d->prefetch_given) return d->pieces ? d->pieces : USUAL_PIECES;
+    if (!job_given(job, &d->prefetch_factor)) return d->pieces ? d->pieces : USUAL_PIECES;
     int64_t pieces = (int64_t)ceil((double)d->prefetch_factor * (double)batch / (double)slot);
     return pieces < MOST_PIECES ? pieces : MOST_PIECES;
 }
@@ -96,7 +97,8 @@ static void loader_options(const struct corpus *c, const struct job *job, bool e
     bool whole = evaluation && score_kind_of(job) == SCORE_PAIRS;
     uint64_t longest = longest_line(job), known = (uint64_t)(evaluation ? c->longest_eval : c->longest);
     if (known && known < longest) longest = known;
-    bool grouped = d->group_by_length && (d->group_given || d->padding == PADDING_LONGEST);
+    bool grouped =
+        d->group_by_length && (job_given(job, &d->group_by_length) || d->padding == PADDING_LONGEST);
     *out = (struct loader_options){.seed = (uint64_t)job->training.seed,
                                    .sorted = d->padding == PADDING_LONGEST || (!evaluation && drops(job)),
                                    .grouped = grouped && !evaluation,
@@ -136,11 +138,7 @@ static enum plim_status check_vocabulary(const struct corpus *c, int64_t size, c
 }
 
 /* The line the process holds, as far as the job says; 0: none yet. */
-static uint64_t line(const struct job *job)
-{
-    if (job->host_budget) return job->host_budget;
-    return job->budget_given ? job->budget : 0;
-}
+static uint64_t line(const struct job *job) { return job->host_budget ? job->host_budget : job->budget; }
 
 static enum plim_status open_codec(struct corpus *c, struct plim_error *err)
 {
@@ -208,10 +206,12 @@ static void measure(struct corpus *c)
     add_size(&c->sizes, &job, c->bytes);
     for (int i = 0; i < SMALLER; i++) {
         uint64_t line = smaller[i].max_line_bytes > there ? smaller[i].max_line_bytes : there;
-        if (!keys->max_line_given && line < job.data.max_line_bytes) job.data.max_line_bytes = line;
-        if (!keys->workers_given && smaller[i].workers < job.data.workers)
+        if (!job_given(c->job, &keys->max_line_bytes) && line < job.data.max_line_bytes)
+            job.data.max_line_bytes = line;
+        if (!job_given(c->job, &keys->workers) && smaller[i].workers < job.data.workers)
             job.data.workers = smaller[i].workers;
-        if (!keys->prefetch_given && smaller[i].pieces < pieces_of(&job)) job.data.pieces = smaller[i].pieces;
+        if (!job_given(c->job, &keys->prefetch_factor) && smaller[i].pieces < pieces_of(&job))
+            job.data.pieces = smaller[i].pieces;
         add_size(&c->sizes, &job, all_bytes(c, &job));
     }
 }
@@ -341,7 +341,7 @@ enum plim_status corpus_measure(struct job *job, bool here, bool *missing, struc
 {
     struct corpus c;
     struct job free = *job; /* a question of what a job takes holds no line yet */
-    free.budget_given = false, free.host_budget = 0;
+    free.budget = free.host_budget = 0;
     free.data.max_line_bytes = longest_line(job);
     bool found = are_here(&job->train) && are_here(&job->validation);
     bool later = !job->train.count || (!here && !found);

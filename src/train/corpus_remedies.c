@@ -23,15 +23,17 @@ enum { ROWS = sizeof rows / sizeof *rows };
 static int64_t saved_by(const struct job *job, unsigned which)
 {
     struct job changed = *job;
-    struct bump store = {0};
+    struct origin_recorder recorder;
+    changed.store = (struct bump){0};
     enum plim_status status = PLIM_OK;
     for (int i = 0; i < ROWS && status == PLIM_OK; i++)
         if (which >> i & 1)
-            status = schema_set(&job_schema, rows[i].key, rows[i].value, &changed, &store, NULL, NULL);
+            status = schema_set(&job_schema, rows[i].key, rows[i].value, &changed, &changed.store,
+                                origin_record(&recorder, &changed, ORIGIN_SET, NULL), NULL);
     bool missing;
     changed.loader_bytes = INT64_MAX;
     if (status == PLIM_OK) corpus_measure(&changed, false, &missing, NULL);
-    bump_free(&store);
+    bump_free(&changed.store);
     /* Counted even where a line turns out to be too long for it. */
     return changed.loader_bytes < job->loader_bytes ? job->loader_bytes - changed.loader_bytes : 0;
 }

@@ -6,8 +6,7 @@
 
 static const double pi = 3.14159265358979323846;
 
-/* Where polynomial ends and how long inverse_sqrt waits when the job does not say, as in transformers. */
-#define POLYNOMIAL_END    1e-7
+/* How long inverse_sqrt waits when the job does not say, as in transformers. */
 #define DEFAULT_TIMESCALE 10000
 
 void lr_schedule_init(struct lr_schedule *s, const struct job_schedule *config, int64_t total_steps)
@@ -18,9 +17,6 @@ void lr_schedule_init(struct lr_schedule *s, const struct job_schedule *config, 
     if (config->warmup_ratio > 0)
         s->config.warmup_steps = (int64_t)ceil(config->warmup_ratio * (double)total_steps);
     if (config->min_lr_ratio > 0) s->config.min_lr = config->min_lr_ratio * config->learning_rate;
-    if (config->kind == SCHEDULE_POLYNOMIAL && !config->min_lr_given && config->min_lr_ratio <= 0)
-        s->config.min_lr = fmin(POLYNOMIAL_END, config->learning_rate);
-    if (!config->cycles_given) s->config.cycles = config->kind == SCHEDULE_RESTARTS ? 1 : 0.5;
     s->lr = config->learning_rate;
     s->best = INFINITY;
     s->resets_left = config->reset_start;
@@ -86,10 +82,10 @@ static double rate_inverse_sqrt(const struct lr_schedule *s, int64_t step)
 static int64_t decay_begin(const struct lr_schedule *s, int64_t *steps)
 {
     int64_t begin = s->config.warmup_steps + s->config.stable_steps;
-    *steps = s->config.decay_steps    ? s->config.decay_steps
-             : s->config.stable_given ? s->total_steps - begin
-                                      : s->total_steps / 5;
-    return s->config.stable_given ? begin : s->total_steps - *steps;
+    *steps = s->config.decay_steps         ? s->config.decay_steps
+             : s->config.stable_steps >= 0 ? s->total_steps - begin
+                                           : s->total_steps / 5;
+    return s->config.stable_steps >= 0 ? begin : s->total_steps - *steps;
 }
 
 static double decay_linear(const struct lr_schedule *s, double p) { return (void)s, 1 - p; }

@@ -1,7 +1,8 @@
 /* lr_schedule.h - the learning rate of each step.
  *
  *     struct lr_schedule s;
- *     lr_schedule_init(&s, &job.schedule, total_steps);
+ *     struct job_schedule config = job_schedule(&job);
+ *     lr_schedule_init(&s, &config, total_steps);
  *     double lr = lr_schedule_rate(&s, step);            // step counts from 0
  *     lr_schedule_observe(&s, SCHEDULE_ON_STEP, loss);   // greedy listens; the others do not
  *

@@ -117,10 +117,10 @@ static enum plim_status compare(struct run_start *s, const struct job *job, cons
     bool pairs =
         job_objective(job) == OBJECTIVE_SENTENCE_PAIRS; /* what a pair is told from decides its loss */
     compare_pin(&c, MICRO_BATCH, node_int(node_path(manifest, "knobs.micro_batch"), 0),
-                pairs || t->micro_batch_given, pairs ? t->batch_size : t->micro_batch);
+                pairs || job_given(job, &t->micro_batch), pairs ? t->batch_size : t->micro_batch);
     if (t->grad_type)
         compare_pin(&c, LOSS_CHUNKS, node_int(node_path(manifest, "knobs.loss_chunks"), 0),
-                    t->loss_chunks_given, t->loss_chunks);
+                    job_given(job, &t->loss_chunks), t->loss_chunks);
     if (c.count) status = refuse(&c, job, err);
     strbuf_release(&c.others);
     return status;
@@ -218,15 +218,16 @@ void run_start_end(struct run_start *s)
     *s = (struct run_start){.lock = RUN_LOCK_NONE};
 }
 
-void run_start_pins(const struct run_start *s, const struct job *job, struct run_pins *out)
+void run_start_pins(const struct run_start *s, const struct job *job, struct knobs *pins)
 {
     const struct node *manifest = s->saved ? checkpoint_manifest(s->saved) : NULL;
     const struct job_training *t = &job->training;
     int64_t rows = node_int(node_path(manifest, "knobs.micro_batch"), 0);
-    *out = (struct run_pins){0};
+    int64_t chunks = node_int(node_path(manifest, "knobs.loss_chunks"), 0);
+    knobs_open(pins);
     if (job_objective(job) == OBJECTIVE_SENTENCE_PAIRS) rows = 0; /* its batch is always whole */
-    if (rows > 0 && job_rows(job) % rows == 0 && !t->micro_batch_given && !s->free_micro_batch)
-        out->micro_batch = rows;
-    if (t->grad_type && !t->loss_chunks_given && !s->free_loss_chunks)
-        out->loss_chunks = node_int(node_path(manifest, "knobs.loss_chunks"), 0);
+    if (rows > 0 && job_rows(job) % rows == 0 && !job_given(job, &t->micro_batch) && !s->free_micro_batch)
+        pins->micro_batch = rows;
+    if (chunks > 0 && t->grad_type && !job_given(job, &t->loss_chunks) && !s->free_loss_chunks)
+        pins->loss_chunks = chunks;
 }

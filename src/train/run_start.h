@@ -3,7 +3,7 @@
  *
  *     struct run_start start;
  *     run_start_begin(&start, &job, &corpus, device, &options, &err);
- *     struct run_pins pins;
+ *     struct knobs pins;
  *     run_start_pins(&start, &job, &pins);             // what of the checkpoint's plan decides bits
  *     ... plan, commit; checkpoint_restore(start.saved, ...) or fresh weights ...
  *     run_start_end(&start);                           // after the last save: gives the folder back
@@ -47,10 +47,7 @@ enum plim_status run_start_begin(struct run_start *start, const struct job *job,
 void run_start_end(struct run_start *start);
 
 /* Pins of the next plan that keep the bits of the checkpoint's: rows of a micro-batch, and loss slices where gradients
- * in bf16 know them. 0: nothing to pin, or the job pins it itself. */
-struct run_pins {
-    int64_t micro_batch, loss_chunks;
-};
-void run_start_pins(const struct run_start *start, const struct job *job, struct run_pins *out);
+ * in bf16 know them. KNOB_OPEN: nothing to pin, or the job pins it itself. */
+void run_start_pins(const struct run_start *start, const struct job *job, struct knobs *pins);
 
 #endif

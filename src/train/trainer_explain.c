@@ -45,7 +45,7 @@ void trainer_explain(struct trainer *t, const struct plim_error *err)
                               .stage = t->stage,
                               .step = t->step,
                               .budget = t->stage == STAGE_REPLAN ? t->wanted : request.budget,
-                              .budget_given = t->job->budget_given,
+                              .budget_given = t->job->budget > 0,
                               .job = t->job,
                               .request = &request,
                               .plan = t->stage == STAGE_REPLAN ? NULL : &t->runtime.plan,

@@ -100,10 +100,10 @@ static void note_cut(struct trainer *t, int64_t saved, const char *why)
 static enum plim_status take_kept(struct trainer *t, struct device *device, struct overhead overhead,
                                   struct plim_error *err)
 {
-    struct run_pins pins;
+    struct knobs pins;
     enum plim_status status = runtime_plan_kept(&t->runtime, device, t->job, overhead, t->options.kept, err);
     run_start_pins(&t->start, t->job, &pins);
-    if (status == PLIM_OK && pins.micro_batch && pins.micro_batch != t->runtime.plan.knobs.micro_batch)
+    if (status == PLIM_OK && pins.micro_batch > 0 && pins.micro_batch != t->runtime.plan.knobs.micro_batch)
         note_cut(t, pins.micro_batch, "is not the kept plan's");
     return status;
 }
@@ -114,20 +114,16 @@ static enum plim_status make_plan(struct trainer *t, struct device *device, stru
                                   struct plim_error *err)
 {
     struct job *job = t->job, asked = *job;
-    struct run_pins pins;
+    struct knobs pins, open;
+    knobs_open(&open);
     run_start_pins(&t->start, job, &pins);
-    if (pins.micro_batch)
-        job->training.micro_batch = pins.micro_batch, job->training.micro_batch_given = true;
-    if (pins.loss_chunks)
-        job->training.loss_chunks = pins.loss_chunks, job->training.loss_chunks_given = true;
-    enum plim_status status = runtime_plan(&t->runtime, device, job, overhead, err);
-    job->training = asked.training;
-    if (pins.micro_batch) t->runtime.request.pins.micro_batch = KNOB_OPEN;
-    if (pins.loss_chunks) t->runtime.request.pins.loss_chunks = KNOB_OPEN;
-    if (status != PLIM_NO_FIT || (!pins.micro_batch && !pins.loss_chunks)) return status;
+    enum plim_status status = runtime_plan(&t->runtime, device, job, overhead, &pins, err);
+    for (int i = 0; i < KNOB_COUNT; i++)
+        if (knob_get(&pins, i) != KNOB_OPEN) knob_set(&t->runtime.request.pins, i, KNOB_OPEN);
+    if (status != PLIM_NO_FIT || knobs_equal(&pins, &open)) return status;
     *job = asked;
     plan_release(&t->runtime.plan);
-    status = runtime_plan(&t->runtime, device, job, overhead, err);
+    status = runtime_plan(&t->runtime, device, job, overhead, NULL, err);
     if (status == PLIM_OK) note_cut(t, pins.micro_batch, "does not fit this budget");
     return status;
 }
@@ -225,7 +221,8 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
         device->facts.threads, device->comm); /* before the data: their bytes are a number of their own */
     overhead.bytes += job_telling_bytes(job);
     enum plim_status status = open_data(t, err);
-    lr_schedule_init(&t->schedule, &job->schedule, job->training.steps);
+    struct job_schedule schedule = job_schedule(job);
+    lr_schedule_init(&t->schedule, &schedule, job->training.steps);
     struct run_options run = {options->resume, options->overwrite, trainer_may_save(t), options->accepted};
     if (status == PLIM_OK) status = trainer_best_open(t, err);
     status = comm_agree(device->comm, status, err);

@@ -25,8 +25,8 @@ static struct adapt_rules rules_of(const struct trainer *t)
     job_micro_bounds(job, &least, &most);
     return (struct adapt_rules){.enabled = job->batching.enabled,
                                 .smooth = job->batching.smooth,
-                                .follows = job->budget_auto,
-                                .pinned = job->training.micro_batch_given,
+                                .follows = !job->budget && job_given(job, &job->budget),
+                                .pinned = job_given(job, &job->training.micro_batch),
                                 .every = job->batching.every,
                                 .least = least,
                                 .calm = CALM_SAMPLES};

@@ -278,6 +278,7 @@ static void test_set(void **state)
     assert_int_equal(schema_set(&schema, "training.optimizer", "", &job, &store, NULL, &err), PLIM_OK);
     assert_int_equal(job.optimizer, ADAMW);
     assert_int_equal(schema_set(&schema, "memory.budget", "", &job, &store, NULL, &err), PLIM_OK);
+    assert_true(job.budget == 0); /* without a default: as if it had never been given */
     assert_int_equal(schema_set(&schema, "batch", "5", &job, &store, NULL, &err), PLIM_OK);
     assert_int_equal(job.batch, 5);
     bump_free(&store);

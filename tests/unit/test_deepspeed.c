@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <cmocka.h>
 
 #include "job/deepspeed.h"
@@ -167,6 +168,13 @@ static struct wholes measure(const struct tape *tape)
     return most;
 }
 
+static void set_prefetch(struct job *job, int64_t elements)
+{
+    char key[80];
+    snprintf(key, sizeof key, "training.zero.prefetch_bucket_size=%lld", (long long)elements);
+    if (job_set(job, key, NULL, &err) != PLIM_OK) fail_msg("%s", err.text);
+}
+
 static void bounds_of_gathers_hold(void **state)
 {
     (void)state;
@@ -178,11 +186,12 @@ static void bounds_of_gathers_hold(void **state)
     rig_make(&rig);
     struct wholes less = measure(&rig.tape);
     assert_true(less.live < free.live && less.gathers == free.gathers);
-    rig.job.zero.max_live = 0, rig.job.zero.prefetch = free.ahead / 3, rig.job.zero.prefetch_given = true;
+    rig.job.zero.max_live = 0;
+    set_prefetch(&rig.job, free.ahead / 3);
     rig_make(&rig);
     less = measure(&rig.tape);
     assert_true(less.ahead <= free.ahead / 3 && less.gathers == free.gathers);
-    rig.job.zero.prefetch = 0;
+    set_prefetch(&rig.job, 0);
     rig_make(&rig);
     assert_int_equal(measure(&rig.tape).ahead, 0);
     tape_release(&rig.tape);

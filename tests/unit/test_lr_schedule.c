@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -231,6 +232,8 @@ static double rate(int kind, int64_t step, int64_t total, int64_t warmup, int64_
                                   .min_lr = 1e-4,
                                   .warmup_steps = warmup,
                                   .decay_steps = decay,
+                                  .stable_steps = -1,
+                                  .cycles = 0.5,
                                   .factor = 0.9,
                                   .window_size = 1};
     lr_schedule_init(&s, &config, total);
@@ -272,7 +275,7 @@ static double lambda_of(const struct job_schedule *c, int64_t step, int64_t tota
     const double pi = 3.14159265358979323846, lr = c->learning_rate;
     double span = fmax(1, (double)(total - c->warmup_steps)), p = (double)(step - c->warmup_steps) / span;
     double floor = c->min_lr_ratio > 0 ? c->min_lr_ratio : c->min_lr / lr;
-    double cycles = c->cycles_given ? c->cycles : c->kind == SCHEDULE_RESTARTS ? 1 : 0.5;
+    double cycles = c->cycles, end = c->min_lr;
     double timescale = (double)(c->timescale ? c->timescale : c->warmup_steps ? c->warmup_steps : 10000);
     int64_t into = step - c->warmup_steps - c->stable_steps;
     double q = (double)into / fmax(1, (double)c->decay_steps), f = 0;
@@ -281,10 +284,8 @@ static double lambda_of(const struct job_schedule *c, int64_t step, int64_t tota
         return fmax(0, 0.5 * (1 + cos(pi * cycles * 2 * p)) * (1 - floor) + floor);
     case SCHEDULE_RESTARTS:
         return p >= 1 ? 0 : fmax(0, 0.5 * (1 + cos(pi * fmod(cycles * p, 1))));
-    case SCHEDULE_POLYNOMIAL: {
-        double end = c->min_lr_given ? c->min_lr : 1e-7;
+    case SCHEDULE_POLYNOMIAL:
         return step > total ? end / lr : ((lr - end) * pow(1 - p, c->power) + end) / lr;
-    }
     case SCHEDULE_INVERSE_SQRT:
         return 1 / sqrt(((double)step + timescale - (double)c->warmup_steps) / timescale);
     default: /* warmup_stable_decay */
@@ -297,48 +298,61 @@ static double lambda_of(const struct job_schedule *c, int64_t step, int64_t tota
     }
 }
 
+/* What a job with these keys of training makes of them. */
+static struct job_schedule schedule_of(const char *const *keys, int count)
+{
+    struct job job;
+    struct plim_error err = {0};
+    job_init(&job);
+    assert_int_equal(schema_defaults(&job_schema, &job, &job.store, &err), PLIM_OK);
+    job.schedule.learning_rate = 1e-3;
+    for (int i = 0; i < count && keys[i]; i++) {
+        char key[80];
+        snprintf(key, sizeof key, "training.%s", keys[i]);
+        if (job_set(&job, key, NULL, &err) != PLIM_OK) fail_msg("%s", err.text);
+    }
+    struct job_schedule config = job_schedule(&job);
+    job_release(&job);
+    return config;
+}
+
 static void test_arguments_as_in_transformers(void **state)
 {
     (void)state;
     static struct lr_schedule s;
-    static const struct job_schedule cases[] = {
-        {.kind = SCHEDULE_COSINE},
-        {.kind = SCHEDULE_COSINE, .min_lr = 2e-5, .min_lr_given = true},
-        {.kind = SCHEDULE_COSINE, .min_lr_ratio = 0.1},
-        {.kind = SCHEDULE_COSINE, .cycles = 1.5, .cycles_given = true},
-        {.kind = SCHEDULE_RESTARTS},
-        {.kind = SCHEDULE_RESTARTS, .cycles = 4, .cycles_given = true},
-        {.kind = SCHEDULE_POLYNOMIAL, .power = 1},
-        {.kind = SCHEDULE_POLYNOMIAL, .power = 2.5, .min_lr = 1e-5, .min_lr_given = true},
-        {.kind = SCHEDULE_INVERSE_SQRT},
-        {.kind = SCHEDULE_INVERSE_SQRT, .timescale = 50},
-        {.kind = SCHEDULE_WSD,
-         .stable_steps = 20,
-         .stable_given = true,
-         .decay_steps = 30,
-         .decay_type = DECAY_LINEAR},
-        {.kind = SCHEDULE_WSD,
-         .stable_steps = 20,
-         .stable_given = true,
-         .decay_steps = 30,
-         .decay_type = DECAY_COSINE,
-         .min_lr_ratio = 0.2},
-        {.kind = SCHEDULE_WSD,
-         .stable_steps = 0,
-         .stable_given = true,
-         .decay_steps = 90,
-         .decay_type = DECAY_ROOT},
+    static const struct {
+        const char *keys[5];
+        double cycles, floor; /* that follow; 0: not looked at */
+    } cases[] = {
+        {{"lr_scheduler=cosine"}, 0.5, 0},
+        {{"lr_scheduler=cosine", "min_lr=2e-5"}, 0.5, 2e-5},
+        {{"lr_scheduler=cosine", "min_lr_ratio=0.1"}, 0.5, 0},
+        {{"lr_scheduler=cosine", "lr_cycles=1.5"}, 1.5, 0},
+        {{"lr_scheduler=cosine_with_restarts"}, 1, 0},
+        {{"lr_scheduler=cosine_with_restarts", "lr_cycles=4"}, 4, 0},
+        {{"lr_scheduler=polynomial", "lr_power=1"}, 0, 1e-7},
+        {{"lr_scheduler=polynomial", "lr_power=2.5", "min_lr=1e-5"}, 0, 1e-5},
+        {{"lr_scheduler=inverse_sqrt"}, 0, 0},
+        {{"lr_scheduler=inverse_sqrt", "lr_timescale=50"}, 0, 0},
+        {{"lr_scheduler=wsd", "stable_steps=20", "decay_steps=30", "decay_type=linear"}, 0, 0},
+        {{"lr_scheduler=wsd", "stable_steps=20", "decay_steps=30", "decay_type=cosine", "min_lr_ratio=0.2"},
+         0.5,
+         0},
+        {{"lr_scheduler=wsd", "stable_steps=0", "decay_steps=90", "decay_type=1-sqrt"}, 0, 0},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct job_schedule c = schedule_of(cases[i].keys, 5);
+        if (cases[i].cycles > 0) assert_true(c.cycles == cases[i].cycles);
+        if (cases[i].floor > 0) assert_true(c.min_lr == cases[i].floor);
         for (int64_t warmup = 0; warmup <= 10; warmup += 10)
             for (int64_t step = warmup; step <= 100; step++) {
-                struct job_schedule c = cases[i];
-                c.learning_rate = 1e-3, c.warmup_steps = warmup;
+                c.warmup_steps = warmup;
                 lr_schedule_init(&s, &c, 100);
                 double got = lr_schedule_rate(&s, step), want = 1e-3 * lambda_of(&c, step, 100);
                 if (!(fabs(got - want) < 1e-15))
                     fail_msg("case %zu, step %lld: %.17g, not %.17g", i, (long long)step, got, want);
             }
+    }
 }
 
 /* math.ceil(steps * ratio), as in transformers: never rounded down, nor to the nearest. */
