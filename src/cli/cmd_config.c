@@ -81,7 +81,7 @@ static int show(struct config_flags *f, const struct string_list *args)
     if (status == PLIM_OK && f->json) {
         json_writer_init(&w, &out, 2);
         json_begin_object(&w, NULL);
-        job_settings_json(&job, &w);
+        job_settings_json(&job, NULL, &w);
         json_end_object(&w);
         strbuf_addc(&out, '\n');
     } else if (status == PLIM_OK) {

@@ -102,12 +102,13 @@ static bool gpu_is_here(void)
     return false;
 }
 
-static void examine_plan(struct diagnosis *d, struct job *job)
+static void examine_plan(struct diagnosis *d, const struct job *job)
 {
     struct plim_error err = {0};
     struct device *device = d->device;
     struct doctor_case c = {.job = job,
                             .context = cli_context(),
+                            .length = &d->planned.length,
                             .facts = &device->facts,
                             .checkpoints = checkpoint_count(job->output_dir),
                             .cpus = (int)sysconf(_SC_NPROCESSORS_ONLN),

@@ -137,7 +137,7 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
 }
 
 /* Everything after the job is loaded: search, then the forms that were asked for. */
-static int show(struct job *job, const struct plan_options *o, const char *settings,
+static int show(const struct job *job, const struct plan_options *o, const char *settings,
                 struct device_facts *facts)
 {
     struct planned p;
@@ -148,7 +148,8 @@ static int show(struct job *job, const struct plan_options *o, const char *setti
     if (p.known && write_files(&p.report, o, &unwritten) != PLIM_OK)
         p.known = false, code = cli_error(&unwritten);
     if (p.known && status == PLIM_OK && o->keep &&
-        plan_file_save(o->keep, settings, job, &p.request, &p.plan, &unwritten) != PLIM_OK)
+        plan_file_save(o->keep, settings, job, &p.loader.at[p.loader.chosen], &p.request, &p.plan,
+                       &unwritten) != PLIM_OK)
         p.known = false, code = cli_error(&unwritten);
     if (p.known) {
         p.report.all_settings = o->settings;

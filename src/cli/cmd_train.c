@@ -115,7 +115,7 @@ static enum plim_status read_changes(const struct string_list *texts, struct bud
     return PLIM_OK;
 }
 
-static enum plim_status open_log(struct train_log *log, const struct train_flags *f, struct job *job,
+static enum plim_status open_log(struct train_log *log, const struct train_flags *f, const struct job *job,
                                  const struct device *device, struct plim_error *err)
 {
     *log = (struct train_log){.started = clock_seconds(),
@@ -258,7 +258,7 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
         cli_say_bytes(job, &f->job);
         train_log_begin(log, folder, &(*trainer)->runtime.plan);
     }
-    return comm_agree(comm, tell_start(log->tell, (*trainer)->step, err), err);
+    return comm_agree(comm, tell_start(log->tell, &(*trainer)->length, (*trainer)->step, err), err);
 }
 
 static int train(struct job *job, const struct train_flags *f, struct comm *comm)

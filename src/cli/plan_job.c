@@ -21,19 +21,20 @@ static enum plim_status beyond_device(const struct job *job, const struct plan_r
 }
 
 /* The plan that a run would have. When there is none, plans are compared without a line, to name what is missing. */
-static enum plim_status make_plan(struct job *job, struct device_facts *facts, struct plan_request *request,
-                                  struct overhead overhead, struct plan *out, struct plim_error *err)
+static enum plim_status make_plan(const struct job *job, struct device_facts *facts, int64_t reserve,
+                                  struct planned *p, struct plim_error *err)
 {
     bool reserve_used;
+    struct plan_request *request = &p->request;
     request->search_line = facts->unified_memory ? request->budget : 0;
     enum plim_status status =
-        runtime_find_plan(job, facts, overhead.reserve, request, out, &reserve_used, err);
-    if (reserve_used) request->overhead -= overhead.reserve;
+        runtime_find_plan(job, &p->loader, facts, reserve, request, &p->plan, &reserve_used, err);
+    if (reserve_used) request->overhead -= reserve;
     if (status != PLIM_NO_FIT) return status;
-    plan_release(out);
+    plan_release(&p->plan);
     *err = (struct plim_error){0};
     request->search_line = 0;
-    return job_plan(job, request, out, err);
+    return job_plan(job, &p->loader, request, &p->plan, err);
 }
 
 /* Which disk is below the host of a card elsewhere nobody knows: it counts where the job wants one. */
@@ -43,8 +44,8 @@ static bool names_disk(const struct job *job)
     return (t->state_tier == TIER_DISK) || (t->param_tier == TIER_DISK);
 }
 
-enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool here, struct planned *out,
-                              struct plim_error *err)
+enum plim_status cli_plan_job(const struct job *job, struct device_facts *facts, bool here,
+                              struct planned *out, struct plim_error *err)
 {
     struct overhead overhead = runtime_overhead(facts->threads, NULL);
     overhead.bytes += job_telling_bytes(job);
@@ -54,21 +55,24 @@ enum plim_status cli_plan_job(struct job *job, struct device_facts *facts, bool 
     struct plim_error filling = {0};
     *out = (struct planned){0};
     struct best_model best;
-    enum plim_status status = corpus_measure(job, here, &out->no_data, err);
+    enum plim_status status = corpus_measure(job, here, &out->loader, &out->length, &out->no_data, err);
     if (status == PLIM_OK) status = best_model_init(&best, job, err); /* as train would refuse it */
     if (status != PLIM_OK) return status;
     if (here)
         runtime_recall_disk(cli_context(), job, facts);
     else if (!facts->unified_memory && names_disk(job))
         facts->disk_bandwidth = FACTS_DISK_ASSUMED;
-    if (status == PLIM_OK) status = runtime_request(job, facts, overhead.bytes, &out->request, err);
+    overhead.bytes += loader_sizes_bytes(&out->loader);
+    status = runtime_request(job, facts, overhead.bytes, &out->request, err);
     if (status != PLIM_OK) return status;
-    status = make_plan(job, facts, &out->request, overhead, &out->plan, err);
+    status = make_plan(job, facts, overhead.reserve, out, err);
     if (status != PLIM_OK && status != PLIM_NO_FIT) return status;
-    if (report_fill(&out->report, job, &out->request, &out->plan, &filling) != PLIM_OK)
+    if (report_fill(&out->report, job, &out->loader, &out->length, &out->request, &out->plan, &filling) !=
+        PLIM_OK)
         return *err = filling, filling.status;
     out->known = true;
-    if (here) disk_line_of(job, &out->plan, checkpoint_count(job->output_dir), &out->report.disk);
+    if (here)
+        disk_line_of(job, &out->length, &out->plan, checkpoint_count(job->output_dir), &out->report.disk);
     if (status == PLIM_NO_FIT) corpus_remedies(&out->report);
     if (status == PLIM_OK) status = beyond_device(job, &out->request, &out->plan, err);
     if (status == PLIM_OK) status = disk_line_check(&out->report.disk, job, err);

@@ -71,16 +71,17 @@ static void put_process(struct json_writer *w)
 }
 
 /* One pass over the data, where it is known how much that is. */
-static void put_epoch(struct json_writer *w, const struct job *job, const struct plan *plan)
+static void put_epoch(struct json_writer *w, const struct job *job, const struct job_length *length,
+                      const struct plan *plan)
 {
     json_int(w, "effective_batch", job_rows_of_all(job));
     if (job->training.epochs > 0) json_double(w, "epochs", job->training.epochs);
-    if (job->epoch.rows) {
-        json_int(w, "epoch_rows", job->epoch.rows);
-        json_int(w, "epoch_steps", job_epoch_steps(job));
-        json_double(w, "epoch_s", report_epoch_seconds(job, plan));
+    if (length->epoch.rows) {
+        json_int(w, "epoch_rows", length->epoch.rows);
+        json_int(w, "epoch_steps", job_epoch_steps(job, &length->epoch));
+        json_double(w, "epoch_s", report_epoch_seconds(job, length, plan));
     }
-    json_double(w, "run_s", report_run_seconds(job, plan));
+    json_double(w, "run_s", report_run_seconds(job, length, plan));
 }
 
 static void put_plan(struct json_writer *w, struct train_log *log, const struct train_event *e)
@@ -93,7 +94,7 @@ static void put_plan(struct json_writer *w, struct train_log *log, const struct 
     json_int(w, "arena_bytes", e->plan->layout.arena_bytes);
     json_int(w, "host_bytes", e->plan->layout.tier_bytes[TIER_HOST]);
     json_int(w, "disk_bytes", e->plan->disk);
-    put_epoch(w, log->job, e->plan);
+    put_epoch(w, log->job, e->length, e->plan);
     put_classes(w, e->plan);
     put_lines(w, log, e);
     report_json_knobs(w, "knobs", log->job, &e->plan->knobs);
@@ -326,7 +327,7 @@ static void tell_run(const struct train_log *log, const struct train_event *e)
                 (long long)job_rows_of_all(log->job), (long long)k->micro_batch, (long long)k->accumulation);
     if (log->job->ranks > 1) strbuf_addf(&line, " x %d ranks", log->job->ranks);
     strbuf_add(&line, "); predicted: ");
-    report_run(log->job, e->plan, &line);
+    report_run(log->job, e->length, e->plan, &line);
     fputs(strbuf_text(&line), log->people);
     strbuf_release(&line);
 }
@@ -386,7 +387,7 @@ static void tell_ended(struct train_log *log, const struct train_event *e)
     double seconds = clock_seconds() - log->started;
     if (e->rows && seconds > 0) {
         fprintf(log->people, "%lld rows trained", (long long)e->rows);
-        if (log->job->epoch.rows) fprintf(log->people, ", %.2f epochs so far", e->epoch);
+        if (e->length->epoch.rows) fprintf(log->people, ", %.2f epochs so far", e->epoch);
         fprintf(log->people, ": %.3g samples/s, %.3g batches/s\n", (double)e->rows / seconds,
                 (double)e->passes / seconds);
     }

@@ -18,7 +18,7 @@ struct train_log {
     int64_t planned;    /* bytes of the plan told last */
     double losses[48];  /* the last ones, for the curve */
     int nlosses;
-    struct job *job;
+    const struct job *job;
     const struct device_facts *facts; /* what it runs on */
     bool resume;                      /* the folder's log goes on */
     struct train_folder folder;

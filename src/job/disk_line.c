@@ -45,9 +45,9 @@ static int64_t checkpoint_bytes(const struct job *job, const struct tape *tape)
 }
 
 /* Checkpoints at once: those that stay and the one that is written, but no more than are ever saved. */
-static int64_t most_checkpoints(const struct job *job, int64_t there)
+static int64_t most_checkpoints(const struct job *job, const struct job_length *length, int64_t there)
 {
-    int64_t every = job->training.save_every, steps = job->training.steps;
+    int64_t every = length->save_every, steps = length->steps;
     int64_t saved = job->no_final_checkpoint ? 0 : 1;
     if (every > 0) saved = steps / every + (saved && steps % every);
     int64_t kept = there < job->keep_checkpoints ? there : job->keep_checkpoints;
@@ -55,11 +55,12 @@ static int64_t most_checkpoints(const struct job *job, int64_t there)
     return saved < room ? saved : room;
 }
 
-void disk_line_of(const struct job *job, const struct plan *plan, int64_t there, struct disk_line *out)
+void disk_line_of(const struct job *job, const struct job_length *length, const struct plan *plan,
+                  int64_t there, struct disk_line *out)
 {
     *out = (struct disk_line){.tier = plan->disk,
                               .checkpoint = checkpoint_bytes(job, &plan->tape),
-                              .checkpoints = most_checkpoints(job, there),
+                              .checkpoints = most_checkpoints(job, length, there),
                               .free = file_free_bytes(job->output_dir)};
     bool apart = strcmp(job_disk_dir(job), job->output_dir) != 0;
     out->tier_free = apart ? file_free_bytes(job_disk_dir(job)) : -1;

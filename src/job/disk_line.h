@@ -1,7 +1,7 @@
 /* disk_line.h - what a run needs of the disk, held against what is free where it writes.
  *
  *     struct disk_line line;
- *     disk_line_of(&job, &plan, checkpoint_count(job.output_dir), &line);
+ *     disk_line_of(&job, &length, &plan, checkpoint_count(job.output_dir), &line);
  *     disk_line_check(&line, &job, &err);                // before the first step: a full disk is found now
  *
  * Below output.dir lie the disk tier, all of it from the first step to the last, and the checkpoints: those that stay, and
@@ -23,7 +23,8 @@ struct disk_line {
 };
 
 /* The plan on this machine. `there`: checkpoints in output.dir now. */
-void disk_line_of(const struct job *job, const struct plan *plan, int64_t there, struct disk_line *out);
+void disk_line_of(const struct job *job, const struct job_length *length, const struct plan *plan,
+                  int64_t there, struct disk_line *out);
 
 bool disk_line_held(const struct disk_line *line);
 

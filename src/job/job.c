@@ -529,26 +529,22 @@ bool job_counts_epochs(const struct job *job)
            (t->eval_strategy == EVERY_EPOCH && job->validation.count);
 }
 
-int64_t job_epoch_steps(const struct job *job)
+int64_t job_epoch_steps(const struct job *job, const struct job_epoch *epoch)
 {
     int64_t rows = job_rows_of_all(job);
-    return (job->epoch.rows + rows - 1) / rows;
+    return (epoch->rows + rows - 1) / rows;
 }
 
-void job_settle_epoch(struct job *job)
+struct job_length job_length(const struct job *job, const struct job_epoch *epoch)
 {
-    struct job_training *t = &job->training;
-    int64_t steps = job_epoch_steps(job);
-    if (steps < 1) return;
-    if (t->epochs > 0) job_origin_follow(job, "training.steps", "training.epochs");
-    if (t->eval_strategy == EVERY_EPOCH) {
-        t->eval_every = steps;
-        job_origin_follow(job, "training.eval_every", "training.eval_strategy");
-    }
-    if (t->save_strategy == EVERY_EPOCH) {
-        t->save_every = steps;
-        job_origin_follow(job, "training.save_every", "training.save_strategy");
-    }
+    const struct job_training *t = &job->training;
+    struct job_length length = {*epoch, t->steps, t->eval_every, t->save_every};
+    int64_t each = job_epoch_steps(job, epoch);
+    double steps = ceil(t->epochs * (double)each * (1 - 1e-12)); /* 0.1 of 30 steps are 3 */
+    if (t->epochs > 0 && (each || epoch->exact)) length.steps = steps < 1 ? 1 : (int64_t)steps;
+    if (each && t->eval_strategy == EVERY_EPOCH) length.eval_every = each;
+    if (each && t->save_strategy == EVERY_EPOCH) length.save_every = each;
+    return length;
 }
 
 static enum plim_status refuse_batch(const struct job *job, int ranks, struct plim_error *err)

@@ -5,8 +5,11 @@
  *     job_load(&job, "small.yaml", &notes, &err);          // reads, checks; model.path reads config.json too
  *     job_set(&job, "training.steps=20", &notes, &err);    // the same names on the command line
  *     job_finish(&job, &err);                              // cross-checks after the last override
+ *     job_meet_device(&job, &facts, &err);                 // const from here on
  *     job_release(&job);
  *
+ * Whether a key was given is asked of its origin (job_given). What follows from the data is not in the job: struct loader_sizes and
+ * struct job_length are made beside it (train/corpus.h). A job owns its texts.
  * The keys are the table in keys.c, which also makes docs/configuration.md.
  */
 #ifndef PLIM_JOB_JOB_H
@@ -105,7 +108,7 @@ struct job_training {
     int64_t offload_layers; /* whose activations wait in a GPU's host memory */
     double host_update;     /* share of the updates of state in host memory that the CPU makes */
     int64_t seed, eval_every, eval_rows, eval_batch, save_every, log_every;
-    int eval_strategy, save_strategy; /* EVERY_EPOCH: settled by job_settle_epoch */
+    int eval_strategy, save_strategy; /* EVERY_EPOCH: see job_length */
     bool load_best;                   /* load_best_model_at_end; see train/best_model.h */
     const char *best_metric;          /* metric_for_best_model; NULL: the loss */
     bool greater_is_better;
@@ -145,8 +148,6 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     bool packing, add_special, append_eos, skip_bad;
     uint64_t max_line_bytes, shuffle_bytes;
     int64_t workers, prefetch_factor, shuffle_buffer;
-    int64_t
-        pieces; /* of text that each worker reads ahead where prefetch_factor is not given; 0: the usual */
 };
 
 /* What bounds parameters that several ranks have in pieces (training.zero), in elements, and when gradients are summed. */
@@ -192,14 +193,18 @@ struct job_batching {
 };
 
 /* How large the data loader may be, from what the keys say to the smallest that makes the same rows: keys that were given
- * stay. Filled when the data are opened, used by job_plan. */
+ * stay. A corpus fills it (train/corpus.h), and job_plan chooses. */
 struct loader_size {
-    int64_t workers, pieces, max_line_bytes, bytes;
+    int64_t workers;
+    int64_t pieces; /* of text that each worker reads ahead */
+    int64_t max_line_bytes, shuffle_samples, shuffle_bytes;
+    int64_t bytes; /* host memory of tokenizer and loaders */
 };
 enum { LOADER_SIZES = 12 };
 struct loader_sizes {
     struct loader_size at[LOADER_SIZES];
-    int count, chosen; /* count 0: nothing is known */
+    int count, chosen; /* count 0: nothing is known, and it takes nothing */
+    int64_t reading;   /* the most that reading the tokenizer takes, before there is an arena */
 };
 
 /* One pass over the training data. */
@@ -207,6 +212,12 @@ struct job_epoch {
     int64_t rows, tokens; /* rows 0: unknown */
     int64_t positions;    /* computed for them, padding included, about */
     bool exact;           /* all of it was read */
+};
+
+/* How long a run is, in optimizer steps: as the keys say or, where they count epochs, as the data make of them. */
+struct job_length {
+    struct job_epoch epoch;
+    int64_t steps, eval_every, save_every;
 };
 
 struct job {
@@ -223,11 +234,7 @@ struct job {
     struct job_monitor monitor;
     struct job_batching batching;
     struct job_telling telling;
-    int ranks, rank;       /* that train it together, and this one's number; 0: one */
-    int64_t loader_bytes;  /* host memory of tokenizer and loaders; part of every plan's overhead */
-    int64_t reading_bytes; /* the most that reading the tokenizer takes, before there is an arena */
-    struct loader_sizes loader_sizes;
-    struct job_epoch epoch; /* of a plan */
+    int ranks, rank; /* that train it together, and this one's number; 0: one */
     int64_t max_length;
     const char *output_dir, *disk_dir; /* disk_dir NULL: output_dir */
     int64_t keep_checkpoints;
@@ -329,9 +336,10 @@ enum plim_status job_check_wishes(struct job *job, struct plim_error *err);
 void job_micro_bounds(const struct job *job, int64_t *least, int64_t *most);
 
 /* Optimizer steps of one epoch whose rows are known; 0: they are not. */
-int64_t job_epoch_steps(const struct job *job);
-/* When the rows of an epoch are known: steps between evaluations and checkpoints where a strategy says epoch. */
-void job_settle_epoch(struct job *job);
+int64_t job_epoch_steps(const struct job *job, const struct job_epoch *epoch);
+/* The run's length. The last step of an epoch has the rows that are left, so each epoch has as many steps. Packed rows are as many
+ * in any order only about: then an epoch may be a step longer or shorter. */
+struct job_length job_length(const struct job *job, const struct job_epoch *epoch);
 /* Must the rows of an epoch be counted before the run begins? */
 bool job_counts_epochs(const struct job *job);
 
@@ -353,8 +361,9 @@ void job_pins(const struct job *job, const struct device_facts *facts, unsigned 
 /* The key that pins a knob, by the name that the user wrote; NULL: none does. */
 const char *job_pin_name(const struct job *job, int knob);
 
-/* Everything the planner needs: pins from the config, rows, callbacks. facts and overhead are the caller's. */
-void job_request(struct job *job, const struct device_facts *facts, int64_t overhead,
+/* Everything the planner needs: pins from the config, rows, callbacks. facts are the caller's, and so is the overhead, with the data
+ * loader in it. */
+void job_request(const struct job *job, const struct device_facts *facts, int64_t overhead,
                  struct plan_request *out);
 
 /* What training.preset recommends goes where the job leaves batch_size, gradient_accumulation_steps, mixed_precision
@@ -382,13 +391,15 @@ int64_t job_budget(const struct job *job, const struct device_facts *facts);
 enum plim_status job_check_budget(const struct job *job, const struct plan_request *request,
                                   struct plim_error *err);
 
-/* Makes the loader the first of its sizes that gives up so many bytes, or the smallest. False: it is the smallest already. */
-bool job_shrink_loader(struct job *job, int64_t missing);
+/* Bytes of the chosen size. */
+int64_t loader_sizes_bytes(const struct loader_sizes *loader);
+/* Chooses the first size that gives up so many bytes, or the smallest. False: it is the smallest already. */
+bool loader_sizes_shrink(struct loader_sizes *loader, int64_t missing);
 
-/* plan_search, and where nothing fits the data loader is made smaller first, as little as is needed: then job->data,
- * job->loader_bytes and request->overhead are those of the smaller one. */
-enum plim_status job_plan(struct job *job, struct plan_request *request, struct plan *out,
-                          struct plim_error *err);
+/* plan_search, and where nothing fits the data loader is made smaller first, as little as is needed: then loader->chosen
+ * and request->overhead, which counts the loader, are those of the smaller one. */
+enum plim_status job_plan(const struct job *job, struct loader_sizes *loader, struct plan_request *request,
+                          struct plan *out, struct plim_error *err);
 
 /* No run holds a line above what its device, or the container it is in, has; `where` names the key or option that asks for
  * it, `who` the job or command. A plan may be made for such a line on a CPU and says so. */

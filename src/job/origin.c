@@ -46,8 +46,8 @@ bool job_given(const struct job *job, const void *field)
     size_t offset = (size_t)((const char *)field - (const char *)job);
     const struct schema_row *row = job_schema.rows, *end = row + job_schema.count;
     while (row < end && (row->offset != offset || !is_key(row))) row++;
-    assert(row < end);
-    return origin_of(job, row)->kind > ORIGIN_PRESET;
+    assert(row < end); /* else it is no key's */
+    return row < end && origin_of(job, row)->kind > ORIGIN_PRESET;
 }
 
 const char *job_key_name(const struct job *job, const char *key)
@@ -107,12 +107,18 @@ void job_origin_set(struct job *job, const char *key, enum origin_kind kind, con
     job_origin_set_as(job, key, kind, where, NULL);
 }
 
-void job_origin_follow(struct job *job, const char *key, const char *from)
+/* The origin of a key that has its value because `from` was given. */
+static struct origin follow(const struct job *job, const char *from)
 {
-    const struct schema_row *row = schema_find(&job_schema, key), *other = schema_find(&job_schema, from);
+    const struct schema_row *other = schema_find(&job_schema, from);
     struct origin o = *origin_of(job, other);
     if (!o.name) o.name = other->path;
-    put(job, row, o);
+    return o;
+}
+
+void job_origin_follow(struct job *job, const char *key, const char *from)
+{
+    put(job, schema_find(&job_schema, key), follow(job, from));
 }
 
 /* ---- telling it ---- */
@@ -130,35 +136,62 @@ static void put_where(const struct origin *o, struct strbuf *out)
     if (o->name) strbuf_addf(out, ", as %s", o->name);
 }
 
-void job_settings_text(const struct job *job, bool all, struct strbuf *out)
+/* A row's value as `write` puts it, and its origin. Steps may be those that an epoch makes of them. */
+static struct origin put_setting(const struct job *job, const struct job_length *length,
+                                 const struct schema_row *row,
+                                 void (*write)(const struct schema_row *, const void *, struct strbuf *),
+                                 struct strbuf *out)
+{
+    static const struct job_length unknown;
+    if (!length) length = &unknown;
+    const struct job_training *t = &job->training;
+    const struct {
+        const int64_t *field, *value;
+        const char *from;
+        bool counts;
+    } steps[] = {
+        {&t->steps, &length->steps, "training.epochs", t->epochs > 0},
+        {&t->eval_every, &length->eval_every, "training.eval_strategy", t->eval_strategy == EVERY_EPOCH},
+        {&t->save_every, &length->save_every, "training.save_strategy", t->save_strategy == EVERY_EPOCH},
+    };
+    for (int i = 0; length->epoch.rows && i < 3; i++) {
+        if (!steps[i].counts || (const char *)job + row->offset != (const char *)steps[i].field) continue;
+        strbuf_addf(out, "%lld", (long long)*steps[i].value);
+        return follow(job, steps[i].from);
+    }
+    write(row, job, out);
+    return *origin_of(job, row);
+}
+
+void job_settings_text(const struct job *job, const struct job_length *length, bool all, struct strbuf *out)
 {
     for (size_t i = 0; i < job_schema.count; i++) {
         const struct schema_row *row = &job_schema.rows[i];
-        const struct origin *o = origin_of(job, row);
         struct strbuf value = STRBUF_INIT;
-        if (!has_value(job, row) || (!all && o->kind == ORIGIN_DEFAULT)) continue;
-        schema_value(row, job, &value);
-        strbuf_addf(out, "  %-38s %-24s ", row->path, strbuf_text(&value));
-        put_where(o, out);
-        strbuf_addc(out, '\n');
+        if (!has_value(job, row)) continue;
+        struct origin o = put_setting(job, length, row, schema_value, &value);
+        if (all || o.kind != ORIGIN_DEFAULT) {
+            strbuf_addf(out, "  %-38s %-24s ", row->path, strbuf_text(&value));
+            put_where(&o, out);
+            strbuf_addc(out, '\n');
+        }
         strbuf_release(&value);
     }
 }
 
-void job_settings_json(const struct job *job, struct json_writer *w)
+void job_settings_json(const struct job *job, const struct job_length *length, struct json_writer *w)
 {
     json_begin_object(w, "settings");
     for (size_t i = 0; i < job_schema.count; i++) {
         const struct schema_row *row = &job_schema.rows[i];
-        const struct origin *o = origin_of(job, row);
         struct strbuf value = STRBUF_INIT;
         if (!has_value(job, row)) continue;
-        schema_exact(row, job, &value);
+        struct origin o = put_setting(job, length, row, schema_exact, &value);
         json_begin_object(w, row->path);
         json_str(w, "value", strbuf_text(&value));
-        json_str(w, "from", origin_kind_name(o->kind));
-        if (o->kind != ORIGIN_DEFAULT) json_str(w, "where", o->where);
-        if (o->name) json_str(w, "as", o->name);
+        json_str(w, "from", origin_kind_name(o.kind));
+        if (o.kind != ORIGIN_DEFAULT) json_str(w, "where", o.where);
+        if (o.name) json_str(w, "as", o.name);
         json_end_object(w);
         strbuf_release(&value);
     }

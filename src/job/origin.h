@@ -65,11 +65,13 @@ void job_origin_set_as(struct job *job, const char *key, enum origin_kind kind, 
 /* `key` has its value because `from` was given. */
 void job_origin_follow(struct job *job, const char *key, const char *from);
 
-/* Settings for people, one a line: key, value, where it came from. all: defaults, too. */
-void job_settings_text(const struct job *job, bool all, struct strbuf *out);
+/* Settings for people, one a line: key, value, where it came from. all: defaults, too. length: steps that follow from epochs
+ * are shown instead of the key's; NULL: they are not known. */
+struct job_length;
+void job_settings_text(const struct job *job, const struct job_length *length, bool all, struct strbuf *out);
 struct json_writer;
 /* "settings": {"training.batch_size": {"value": "8", "from": "file", "where": "job.yaml:7"}, ...}: all that have a value. */
-void job_settings_json(const struct job *job, struct json_writer *w);
+void job_settings_json(const struct job *job, const struct job_length *length, struct json_writer *w);
 /* Text for a comment of a YAML file: what would end its line, or may not stand in such a file, becomes a blank. */
 void origin_put_comment(struct strbuf *out, const char *text, size_t len);
 /* The configuration as YAML that gives the same job when it is read; where each came from is a comment, and defaults are

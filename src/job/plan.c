@@ -2,17 +2,14 @@
 #include "job/job.h"
 #include "base/bytes.h"
 
-bool job_shrink_loader(struct job *job, int64_t missing)
+int64_t loader_sizes_bytes(const struct loader_sizes *s) { return s->count ? s->at[s->chosen].bytes : 0; }
+
+bool loader_sizes_shrink(struct loader_sizes *s, int64_t missing)
 {
-    struct loader_sizes *s = &job->loader_sizes;
-    int64_t wanted = job->loader_bytes - missing;
+    int64_t wanted = loader_sizes_bytes(s) - missing;
     if (s->chosen + 1 >= s->count) return false;
     do s->chosen++;
     while (s->chosen + 1 < s->count && s->at[s->chosen].bytes > wanted);
-    job->data.workers = s->at[s->chosen].workers;
-    job->data.pieces = s->at[s->chosen].pieces;
-    job->data.max_line_bytes = (uint64_t)s->at[s->chosen].max_line_bytes;
-    job->loader_bytes = s->at[s->chosen].bytes;
     return true;
 }
 
@@ -25,46 +22,47 @@ static int64_t missing_beside_loader(const struct plan_request *r, const struct 
 
 /* A budget below the program's own size has a reason of its own; a loader that is a good part of what is missing is
  * worth a word. */
-static void name_overhead(const struct job *job, const struct plan_request *r, const struct plan *smallest,
+static void name_overhead(int64_t loader, const struct plan_request *r, const struct plan *smallest,
                           struct plim_error *err)
 {
-    char loader[BYTES_TEXT], program[BYTES_TEXT];
+    char data[BYTES_TEXT], program[BYTES_TEXT];
     int64_t host = smallest->host > smallest->total ? smallest->host : smallest->total;
     if (!err) return;
-    bytes_format(loader, (uint64_t)job->loader_bytes);
-    bytes_format(program, (uint64_t)(r->overhead - job->loader_bytes));
-    if (r->facts->unified_memory && r->budget <= r->overhead - job->loader_bytes)
+    bytes_format(data, (uint64_t)loader);
+    bytes_format(program, (uint64_t)(r->overhead - loader));
+    if (r->facts->unified_memory && r->budget <= r->overhead - loader)
         plim_fail(err, PLIM_NO_FIT, "%s; the program itself takes %s of it, and the data loader %s",
-                  err->text, program, loader);
-    else if (job->loader_bytes >= host / 16)
+                  err->text, program, data);
+    else if (loader >= host / 16)
         plim_fail(err, PLIM_NO_FIT, "%s; the data loader takes %s of it (see docs/data.md, Memory)",
-                  err->text, loader);
+                  err->text, data);
 }
 
 /* Reading the tokenizer can take more than the whole of a small plan: what is missing then is overhead. */
-static bool add_reading(const struct job *job, struct plan_request *request, const struct plan *plan)
+static bool add_reading(const struct loader_sizes *loader, struct plan_request *request,
+                        const struct plan *plan)
 {
     int64_t line = request->facts->unified_memory ? plan->total : plan->host;
-    int64_t reading = request->overhead - job->loader_bytes + job->reading_bytes;
+    int64_t reading = request->overhead - loader_sizes_bytes(loader) + loader->reading;
     if (line >= reading || !plan->tape.nops) return false; /* without a tape: refused before it was known */
     request->overhead += reading - line;
     return true;
 }
 
-enum plim_status job_plan(struct job *job, struct plan_request *request, struct plan *out,
-                          struct plim_error *err)
+enum plim_status job_plan(const struct job *job, struct loader_sizes *loader, struct plan_request *request,
+                          struct plan *out, struct plim_error *err)
 {
     bool counted = false;
     for (;;) {
         enum plim_status status = plan_search(request, out, err);
         if (status == PLIM_BAD_INPUT) plim_error_prefix(err, "%s", job->name);
         if (status != PLIM_NO_FIT && status != PLIM_OK) return status;
-        int64_t missing = missing_beside_loader(request, out), before = job->loader_bytes;
-        bool shrunk = status == PLIM_NO_FIT && missing > 0 && !counted && job_shrink_loader(job, missing);
-        if (shrunk) request->overhead -= before - job->loader_bytes;
-        if (!shrunk && !counted) counted = add_reading(job, request, out), shrunk = counted;
-        if (!shrunk) {
-            if (status == PLIM_NO_FIT && missing > 0) name_overhead(job, request, out, err);
+        int64_t missing = missing_beside_loader(request, out), before = loader_sizes_bytes(loader);
+        bool again = status == PLIM_NO_FIT && missing > 0 && !counted && loader_sizes_shrink(loader, missing);
+        if (again) request->overhead -= before - loader_sizes_bytes(loader);
+        if (!again && !counted) again = counted = add_reading(loader, request, out);
+        if (!again) {
+            if (status == PLIM_NO_FIT && missing > 0) name_overhead(before, request, out, err);
             return status;
         }
         plan_release(out);

@@ -220,11 +220,11 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
     return status;
 }
 
-void job_request(struct job *job, const struct device_facts *facts, int64_t overhead,
+void job_request(const struct job *job, const struct device_facts *facts, int64_t overhead,
                  struct plan_request *out)
 {
     *out = (struct plan_request){.facts = facts,
-                                 .overhead = overhead + job->loader_bytes,
+                                 .overhead = overhead,
                                  .rows = job_rows(job),
                                  .time = job->max_length,
                                  .source_time = job_source_time(job, job->max_length),

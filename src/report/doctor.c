@@ -22,7 +22,7 @@ static void put_key(const struct job *job, const char *key, struct strbuf *out)
 static void check_validation(const struct doctor_case *c, struct strbuf *out)
 {
     const struct job *job = c->job;
-    bool wants = job->training.eval_every > 0 || job->training.eval_strategy == EVERY_EPOCH;
+    bool wants = c->length->eval_every > 0 || job->training.eval_strategy == EVERY_EPOCH;
     if (!wants || job->validation.count || job->training.eval_strategy == EVERY_NEVER) return;
     put_key(job,
             job->training.eval_strategy == EVERY_EPOCH ? "training.eval_strategy" : "training.eval_every",
@@ -46,17 +46,17 @@ static void check_same_data(const struct doctor_case *c, struct strbuf *out)
 static void check_passes(const struct doctor_case *c, struct strbuf *out)
 {
     const struct job *job = c->job;
-    if (!job->epoch.rows || job->training.epochs > 0) return;
-    double passes = (double)job->training.steps * (double)job_rows_of_all(job) / (double)job->epoch.rows;
+    if (!c->length->epoch.rows || job->training.epochs > 0) return;
+    double passes = (double)c->length->steps * (double)job_rows_of_all(job) / (double)c->length->epoch.rows;
     if (passes < 100) return;
     put_key(job, "training.steps", out);
     strbuf_addf(out, "%lld steps go over the data %.0f times; give more data, or training.epochs\n",
-                (long long)job->training.steps, passes);
+                (long long)c->length->steps, passes);
 }
 
 static void check_padding(const struct doctor_case *c, struct strbuf *out)
 {
-    const struct job_epoch *e = &c->job->epoch;
+    const struct job_epoch *e = &c->length->epoch;
     if (!e->positions || c->job->data.packing || 2 * e->tokens > e->positions) return;
     put_key(c->job, "data.padding", out);
     bool longest = c->job->data.padding == PADDING_LONGEST;
@@ -88,12 +88,12 @@ static void check_warmup(const struct doctor_case *c, struct strbuf *out)
 {
     const struct job *job = c->job;
     bool ratio = job->schedule.warmup_ratio >= 1;
-    if (!ratio && (job->schedule.warmup_steps < job->training.steps || !job->schedule.warmup_steps)) return;
+    if (!ratio && (job->schedule.warmup_steps < c->length->steps || !job->schedule.warmup_steps)) return;
     put_key(job, ratio ? "training.warmup_ratio" : "training.warmup_steps", out);
     strbuf_addf(out,
                 "the run ends after %lld steps, before the rate is what training.learning_rate says; "
                 "write less\n",
-                (long long)job->training.steps);
+                (long long)c->length->steps);
 }
 
 static void check_rate(const struct doctor_case *c, struct strbuf *out)
@@ -134,14 +134,14 @@ static void check_greedy(const struct doctor_case *c, struct strbuf *out)
 static void check_saves(const struct doctor_case *c, struct strbuf *out)
 {
     const struct job *job = c->job;
-    double seconds = c->report ? report_run_seconds(job, c->report->plan) : 0;
+    double seconds = c->report ? report_run_seconds(job, c->length, c->report->plan) : 0;
     char text[DURATION_TEXT];
     bool asks_for_none = job->training.save_strategy == EVERY_NEVER;
-    if (job->training.save_every > job->training.steps) {
+    if (c->length->save_every > c->length->steps) {
         put_key(job, "training.save_every", out);
         strbuf_addf(out, "the run ends after %lld steps: nothing is saved before; write less\n",
-                    (long long)job->training.steps);
-    } else if (!job->training.save_every && seconds > LONG_RUN && !asks_for_none) {
+                    (long long)c->length->steps);
+    } else if (!c->length->save_every && seconds > LONG_RUN && !asks_for_none) {
         put_key(job, "training.save_every", out);
         strbuf_addf(out, "a run of %s is saved only at its end; write a number of steps\n",
                     report_duration(text, seconds));

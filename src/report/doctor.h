@@ -1,6 +1,6 @@
 /* doctor.h - what is probably wrong with a job that can be read: settings that contradict what they are for.
  *
- *     struct doctor_case c = {.job = &job, .report = &report, .facts = &device->facts};
+ *     struct doctor_case c = {.job = &job, .length = &length, .report = &report, .facts = &device->facts};
  *     struct strbuf problems = STRBUF_INIT;
  *     int n = doctor_examine(&c, &problems);             // one line each: the key, what is wrong, what to do
  *
@@ -14,6 +14,7 @@
 
 struct doctor_case {
     const struct job *job;
+    const struct job_length *length;
     const struct plan_report *report; /* of its plan; NULL: there is none */
     const struct device_facts *facts;
     const struct context *context; /* whose variables are looked at */

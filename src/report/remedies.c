@@ -134,7 +134,7 @@ static bool fits(struct attempt *a)
 {
     struct plan_request r;
     struct plan plan = {0};
-    job_request(&a->job, a->asked->facts, a->asked->overhead - a->original->loader_bytes, &r);
+    job_request(&a->job, a->asked->facts, a->asked->overhead, &r);
     if (a->unpinned) job_pins(&a->job, r.facts, a->unpinned, &r.pins);
     r.budget = a->budget, r.host_budget = a->host_budget, r.search_line = a->asked->search_line;
     bool good = !hopeless(a, &r) && plan_search(&r, &plan, NULL) == PLIM_OK;

@@ -3,10 +3,13 @@
 
 #include <stdio.h>
 
-enum plim_status report_fill(struct plan_report *report, struct job *job, const struct plan_request *request,
-                             const struct plan *plan, struct plim_error *err)
+enum plim_status report_fill(struct plan_report *report, const struct job *job,
+                             const struct loader_sizes *loader, const struct job_length *length,
+                             const struct plan_request *request, const struct plan *plan,
+                             struct plim_error *err)
 {
-    *report = (struct plan_report){.job = job, .request = request, .plan = plan};
+    *report = (struct plan_report){
+        .job = job, .loader = loader, .length = length, .request = request, .plan = plan};
     struct knobs naive = knobs_naive(request);
     struct plan_bound bound;
     enum plim_status status = plan_bound_of(request, &naive, NULL, &bound, err);
@@ -55,8 +58,8 @@ static void put_bytes(struct json_writer *w, const struct plan_report *r)
     json_int(w, "overhead", p->total - p->layout.arena_bytes - loader);
     json_end_object(w);
     json_begin_object(w, "by_host");
-    json_int(w, "program", p->overhead - r->job->loader_bytes);
-    json_int(w, "loader", r->job->loader_bytes);
+    json_int(w, "program", p->overhead - loader_sizes_bytes(r->loader));
+    json_int(w, "loader", loader_sizes_bytes(r->loader));
     json_int(w, "tier", p->layout.tier_bytes[TIER_HOST]);
     json_end_object(w);
     json_int(w, "arena_bytes", p->layout.arena_bytes);
@@ -94,15 +97,15 @@ static void put_disk(struct json_writer *w, const struct disk_line *disk)
     json_end_object(w);
 }
 
-static void put_loader(struct json_writer *w, const struct job *job)
+static void put_loader(struct json_writer *w, const struct loader_sizes *s)
 {
-    const struct loader_sizes *s = &job->loader_sizes;
+    const struct loader_size *size = &s->at[s->chosen];
     json_begin_object(w, "loader");
-    json_int(w, "bytes", job->loader_bytes);
-    json_int(w, "workers", job->data.workers);
-    json_int(w, "pieces", s->count ? s->at[s->chosen].pieces : 0);
-    json_int(w, "max_line_bytes", (int64_t)job->data.max_line_bytes);
-    json_bool(w, "shrunk", job->loader_sizes.chosen > 0);
+    json_int(w, "bytes", size->bytes);
+    json_int(w, "workers", size->workers);
+    json_int(w, "pieces", size->pieces);
+    json_int(w, "max_line_bytes", size->max_line_bytes);
+    json_bool(w, "shrunk", s->chosen > 0);
     json_end_object(w);
 }
 
@@ -166,12 +169,12 @@ static void put_search(struct json_writer *w, const struct plan_search_report *s
 
 static void put_epoch(struct json_writer *w, const struct plan_report *r)
 {
-    const struct job_epoch *e = &r->job->epoch;
+    const struct job_epoch *e = &r->length->epoch;
     json_begin_object(w, "epoch");
     json_int(w, "rows", e->rows);
     json_int(w, "tokens", e->tokens);
     json_double(w, "padding", e->positions ? 1 - (double)e->tokens / (double)e->positions : 0);
-    json_double(w, "predicted_s", report_epoch_seconds(r->job, r->plan));
+    json_double(w, "predicted_s", report_epoch_seconds(r->job, r->length, r->plan));
     json_bool(w, "exact", e->exact);
     json_end_object(w);
 }
@@ -193,8 +196,8 @@ static void put_predicted(struct json_writer *w, const struct plan_report *r)
     json_begin_object(w, "predicted");
     json_double(w, "step_ms", seconds * 1e3);
     json_double(w, "tokens_per_s", seconds > 0 ? (double)tokens / seconds : 0);
-    json_double(w, "run_s", report_run_seconds(r->job, r->plan));
-    json_int(w, "steps", r->job->training.steps);
+    json_double(w, "run_s", report_run_seconds(r->job, r->length, r->plan));
+    json_int(w, "steps", r->length->steps);
     json_end_object(w);
 }
 
@@ -214,7 +217,7 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     put_bytes(&w, r);
     put_memory(&w, r);
     if (r->disk.total) put_disk(&w, &r->disk);
-    put_loader(&w, r->job);
+    put_loader(&w, r->loader);
     json_int(&w, "naive_bytes", r->naive_total);
     json_str(&w, "device", r->request->facts->name);
     json_bool(&w, "runnable", !r->request->facts->no_kernels[0]);
@@ -230,13 +233,13 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     report_json_savings(&w, r);
     if (!p->fits) put_remedies(&w, r);
     put_predicted(&w, r);
-    if (r->job->epoch.rows) put_epoch(&w, r);
+    if (r->length->epoch.rows) put_epoch(&w, r);
     json_begin_object(&w, "planning");
     json_int(&w, "ops", p->tape.nops);
     json_int(&w, "tensors", p->tape.ntensors);
     json_end_object(&w);
     put_search(&w, &p->search);
-    job_settings_json(r->job, &w);
+    job_settings_json(r->job, r->length, &w);
     json_end_object(&w);
     strbuf_addf(out, "\n");
 }

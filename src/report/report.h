@@ -8,7 +8,9 @@
 
 /* Everything a report may show. savings and remedies may be empty. */
 struct plan_report {
-    struct job *job;
+    const struct job *job;
+    const struct loader_sizes *loader;
+    const struct job_length *length;
     const struct plan_request *request;
     const struct plan *plan;
     int64_t naive_total; /* no tricks, the whole batch at once; 0: unknown */
@@ -25,9 +27,11 @@ struct plan_report {
 /* Does the plan hold every line that is known: the budget, the host's, the disk's? */
 bool report_fits(const struct plan_report *report);
 
-/* Ask for savings (and remedies when the plan does not fit). */
-enum plim_status report_fill(struct plan_report *report, struct job *job, const struct plan_request *request,
-                             const struct plan *plan, struct plim_error *err);
+/* Ask for savings (and remedies when the plan does not fit). All that is given lives as long as the report. */
+enum plim_status report_fill(struct plan_report *report, const struct job *job,
+                             const struct loader_sizes *loader, const struct job_length *length,
+                             const struct plan_request *request, const struct plan *plan,
+                             struct plim_error *err);
 
 /* One JSON object; see docs/cli.md for its fields. */
 void report_json(const struct plan_report *report, struct strbuf *out);
@@ -83,10 +87,11 @@ enum { DURATION_TEXT = 32 };
 char *report_duration(char buf[DURATION_TEXT], double seconds);
 
 /* Predicted seconds of one pass over the training data, and of the run; 0: unknown. */
-double report_epoch_seconds(const struct job *job, const struct plan *plan);
-double report_run_seconds(const struct job *job, const struct plan *plan);
+double report_epoch_seconds(const struct job *job, const struct job_length *length, const struct plan *plan);
+double report_run_seconds(const struct job *job, const struct job_length *length, const struct plan *plan);
 /* "an epoch is about 4000 rows, 125 steps, 38 % padding: 1.2 min; the run's 100 steps take 57.6 s", and a new line. */
-void report_run(const struct job *job, const struct plan *plan, struct strbuf *out);
+void report_run(const struct job *job, const struct job_length *length, const struct plan *plan,
+                struct strbuf *out);
 
 /* What a trick saves in one place: "83.0 GiB", "takes 89.7 GiB", "-" for nothing. Returns buf. */
 enum { SAVED_TEXT = 48 };

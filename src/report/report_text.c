@@ -159,20 +159,19 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
                 knobs_recompute_text(k, recompute, sizeof recompute), (int)k->loss_chunks,
                 k->loss_chunks == 1 ? "" : "s");
     report_places(r, out);
-    const struct job_data *d = &r->job->data;
-    const struct loader_sizes *sizes = &r->job->loader_sizes;
-    if (sizes->chosen)
+    const struct loader_size *loader = &r->loader->at[r->loader->chosen];
+    if (r->loader->chosen)
         strbuf_addf(
             out,
             "\n  a smaller data loader leaves room: %lld workers, %lld pieces read ahead, lines up to %s",
-            (long long)d->workers, (long long)sizes->at[sizes->chosen].pieces,
-            bytes_format(line, d->max_line_bytes));
+            (long long)loader->workers, (long long)loader->pieces,
+            bytes_format(line, (uint64_t)loader->max_line_bytes));
     double seconds = r->plan->step_seconds;
     int64_t tokens = job_rows_of_all(r->job) * r->request->time;
     strbuf_addf(out, "\n  predicted %s a step, %.0f tokens/s%s\n", report_duration(step, seconds),
                 seconds > 0 ? (double)tokens / seconds : 0, report_ranks(r) > 1 ? " of all ranks" : "");
     strbuf_add(out, "  ");
-    report_run(r->job, r->plan, out);
+    report_run(r->job, r->length, r->plan, out);
     put_search(&r->plan->search, r->plan->fits, out);
 }
 
@@ -220,7 +219,7 @@ static void put_remedies(const struct plan_report *r, bool colour, struct strbuf
 static void put_settings(const struct plan_report *r, struct strbuf *out)
 {
     struct strbuf lines = STRBUF_INIT;
-    job_settings_text(r->job, r->all_settings, &lines);
+    job_settings_text(r->job, r->length, r->all_settings, &lines);
     if (lines.len) strbuf_addf(out, "\n  settings, and where they came from:\n%s", lines.data);
     strbuf_release(&lines);
 }

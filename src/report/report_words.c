@@ -9,7 +9,10 @@ static bool on_host(const struct plan_report *r) { return r->request->facts->uni
 const char *report_lower_name(const struct plan_report *r) { return on_host(r) ? "disk" : "host"; }
 const char *report_near_name(const struct plan_report *r) { return on_host(r) ? "memory" : "device"; }
 
-int64_t report_counted_loader(const struct plan_report *r) { return on_host(r) ? r->job->loader_bytes : 0; }
+int64_t report_counted_loader(const struct plan_report *r)
+{
+    return on_host(r) ? loader_sizes_bytes(r->loader) : 0;
+}
 
 char *report_duration(char buf[DURATION_TEXT], double seconds)
 {
@@ -27,39 +30,39 @@ char *report_duration(char buf[DURATION_TEXT], double seconds)
 }
 
 /* Steps take as long as their share of all positions; the update is a small part of them. */
-static double seconds_a_row(const struct job *job, const struct plan *plan)
+static double seconds_a_row(const struct job *job, const struct job_epoch *e, const struct plan *plan)
 {
-    const struct job_epoch *e = &job->epoch;
     double row = plan->step_seconds / (double)job_rows_of_all(job);
     int64_t positions = job->max_length + job_source_time(job, job->max_length);
     return e->rows ? row * (double)e->positions / ((double)e->rows * (double)positions) : row;
 }
 
-double report_epoch_seconds(const struct job *job, const struct plan *plan)
+double report_epoch_seconds(const struct job *job, const struct job_length *length, const struct plan *plan)
 {
-    return (double)job->epoch.rows * seconds_a_row(job, plan);
+    return (double)length->epoch.rows * seconds_a_row(job, &length->epoch, plan);
 }
 
-double report_run_seconds(const struct job *job, const struct plan *plan)
+double report_run_seconds(const struct job *job, const struct job_length *length, const struct plan *plan)
 {
-    double rows = (double)job->training.steps * (double)job_rows_of_all(job);
-    if (job->training.epochs > 0 && job->epoch.rows) rows = job->training.epochs * (double)job->epoch.rows;
-    return rows * seconds_a_row(job, plan);
+    double epochs = job->training.epochs, rows = (double)length->steps * (double)job_rows_of_all(job);
+    if (epochs > 0 && length->epoch.rows) rows = epochs * (double)length->epoch.rows;
+    return rows * seconds_a_row(job, &length->epoch, plan);
 }
 
-void report_run(const struct job *job, const struct plan *plan, struct strbuf *out)
+void report_run(const struct job *job, const struct job_length *length, const struct plan *plan,
+                struct strbuf *out)
 {
-    const struct job_epoch *e = &job->epoch;
+    const struct job_epoch *e = &length->epoch;
     char text[DURATION_TEXT];
     if (e->rows) {
         strbuf_addf(out, "an epoch is %s%lld rows, %lld steps", e->exact ? "" : "about ", (long long)e->rows,
-                    (long long)job_epoch_steps(job));
+                    (long long)job_epoch_steps(job, e));
         if (e->tokens)
             strbuf_addf(out, ", %.0f %% padding", 100 * (1 - (double)e->tokens / (double)e->positions));
-        strbuf_addf(out, ": %s; ", report_duration(text, report_epoch_seconds(job, plan)));
+        strbuf_addf(out, ": %s; ", report_duration(text, report_epoch_seconds(job, length, plan)));
     }
-    strbuf_addf(out, "the run's %lld steps take %s\n", (long long)job->training.steps,
-                report_duration(text, report_run_seconds(job, plan)));
+    strbuf_addf(out, "the run's %lld steps take %s\n", (long long)length->steps,
+                report_duration(text, report_run_seconds(job, length, plan)));
 }
 
 char *report_saved(char buf[SAVED_TEXT], int64_t bytes)

@@ -169,8 +169,8 @@ static struct saving short_master(const struct job *job, const struct plan *plan
                            .far = tier_bytes(&plan->tape, CLASS_MASTER)};
 }
 
-enum plim_status job_savings(struct job *job, const struct plan_request *request, const struct plan *plan,
-                             struct saving *out, int *count, struct plim_error *err)
+enum plim_status job_savings(const struct job *job, const struct plan_request *request,
+                             const struct plan *plan, struct saving *out, int *count, struct plim_error *err)
 {
     /* Bounds are compared with bounds: gaps of the packing are no part of either. */
     int64_t now = plan->total - (plan->layout.arena_bytes - plan->layout.lower_bound);

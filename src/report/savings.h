@@ -28,8 +28,8 @@ struct saving {
 };
 
 /* Tricks that save something, or would. */
-enum plim_status job_savings(struct job *job, const struct plan_request *request, const struct plan *plan,
-                             struct saving *out, int *count, struct plim_error *err);
+enum plim_status job_savings(const struct job *job, const struct plan_request *request,
+                             const struct plan *plan, struct saving *out, int *count, struct plim_error *err);
 
 struct remedy_key {
     const char *key; /* "training.optimizer"; of a server an option: "--weights" */

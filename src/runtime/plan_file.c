@@ -92,7 +92,8 @@ static int64_t *number_at(struct plan_file *k, int i)
     return (int64_t *)(void *)((char *)k + numbers[i].offset);
 }
 
-static struct plan_file describe(const struct job *job, const struct plan_request *r, const struct plan *p)
+static struct plan_file describe(const struct job *job, const struct loader_size *loader,
+                                 const struct plan_request *r, const struct plan *p)
 {
     const struct device_facts *f = r->facts;
     return (struct plan_file){.knobs = p->knobs,
@@ -105,9 +106,9 @@ static struct plan_file describe(const struct job *job, const struct plan_reques
                               .device = p->device,
                               .disk = p->disk,
                               .arena = p->layout.arena_bytes,
-                              .workers = job->data.workers,
+                              .workers = loader->workers,
                               .prefetch_factor = job->data.prefetch_factor,
-                              .max_line_bytes = (int64_t)job->data.max_line_bytes,
+                              .max_line_bytes = loader->max_line_bytes,
                               .threads = f->threads,
                               .ranks = f->ranks > 1 ? f->ranks : 1,
                               .disk_depth = f->disk_depth,
@@ -115,10 +116,10 @@ static struct plan_file describe(const struct job *job, const struct plan_reques
 }
 
 enum plim_status plan_file_save(const char *path, const char *settings, const struct job *job,
-                                const struct plan_request *request, const struct plan *plan,
-                                struct plim_error *err)
+                                const struct loader_size *loader, const struct plan_request *request,
+                                const struct plan *plan, struct plim_error *err)
 {
-    struct plan_file k = describe(job, request, plan);
+    struct plan_file k = describe(job, loader, request, plan);
     struct strbuf body = STRBUF_INIT, text = STRBUF_INIT;
     struct json_writer w;
     json_writer_init(&w, &body, 0);
@@ -253,11 +254,12 @@ static enum plim_status check_device(const struct plan_file *k, const struct dev
 }
 
 /* The loader that the plan counts. */
-static enum plim_status choose_loader(const struct plan_file *k, struct job *job, struct plim_error *err)
+static enum plim_status choose_loader(const struct plan_file *k, const struct job *job,
+                                      struct loader_sizes *s, struct plim_error *err)
 {
-    while (job->data.workers != k->workers || job->data.prefetch_factor != k->prefetch_factor ||
-           (int64_t)job->data.max_line_bytes != k->max_line_bytes)
-        if (!job_shrink_loader(job, 0))
+    while (s->at[s->chosen].workers != k->workers || job->data.prefetch_factor != k->prefetch_factor ||
+           s->at[s->chosen].max_line_bytes != k->max_line_bytes)
+        if (!loader_sizes_shrink(s, 0))
             return plim_fail(err, PLIM_BAD_INPUT, "%s: the data loader is not the plan's any more" AGAIN,
                              k->path);
     return PLIM_OK;
@@ -295,13 +297,14 @@ static enum plim_status make_again(struct runtime *rt, const struct plan_file *k
     return check_totals(k, p, err);
 }
 
-enum plim_status runtime_plan_kept(struct runtime *rt, struct device *device, struct job *job,
-                                   struct overhead overhead, const struct plan_file *k,
-                                   struct plim_error *err)
+enum plim_status runtime_plan_kept(struct runtime *rt, struct device *device, const struct job *job,
+                                   struct loader_sizes *loader, struct overhead overhead,
+                                   const struct plan_file *k, struct plim_error *err)
 {
     enum plim_status status = check_device(k, &device->facts, err);
     device->facts.disk_depth = (int)k->disk_depth, device->facts.disk_piece = (size_t)k->disk_piece;
-    if (status == PLIM_OK) status = choose_loader(k, job, err);
+    if (status == PLIM_OK) status = choose_loader(k, job, loader, err);
+    overhead.bytes += loader_sizes_bytes(loader);
     status = comm_agree(device->comm, status, err);
     if (status == PLIM_OK) status = runtime_ask(rt, device, job, overhead, err);
     if (status == PLIM_OK) status = comm_agree(device->comm, make_again(rt, k, err), err);

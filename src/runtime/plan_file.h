@@ -39,8 +39,8 @@ struct plan_file {
 void plan_file_settings(const struct job *job, struct strbuf *out);
 
 enum plim_status plan_file_save(const char *path, const char *settings, const struct job *job,
-                                const struct plan_request *request, const struct plan *plan,
-                                struct plim_error *err);
+                                const struct loader_size *loader, const struct plan_request *request,
+                                const struct plan *plan, struct plim_error *err);
 
 /* PLIM_BAD_INPUT: no such file, another version's, or damaged. */
 enum plim_status plan_file_load(const char *path, struct plan_file *out, struct plim_error *err);
@@ -50,8 +50,8 @@ void plan_file_release(struct plan_file *kept); /* a zeroed one has nothing */
 enum plim_status plan_file_meet(const struct plan_file *kept, struct job *job, struct plim_error *err);
 
 /* runtime_plan with exactly this plan. PLIM_BAD_INPUT names what of device, process or data is not as it was. */
-enum plim_status runtime_plan_kept(struct runtime *rt, struct device *device, struct job *job,
-                                   struct overhead overhead, const struct plan_file *kept,
-                                   struct plim_error *err);
+enum plim_status runtime_plan_kept(struct runtime *rt, struct device *device, const struct job *job,
+                                   struct loader_sizes *loader, struct overhead overhead,
+                                   const struct plan_file *kept, struct plim_error *err);
 
 #endif

@@ -61,7 +61,7 @@ static int count_lengths(const struct job *job, int64_t time)
     return programs + (job->validation.count ? (programs + 1) / 2 : 0);
 }
 
-enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
+enum plim_status runtime_request(const struct job *job, const struct device_facts *facts, int64_t overhead,
                                  struct plan_request *out, struct plim_error *err)
 {
     const struct objective_row *objective = objective_row(job_objective(job));
@@ -87,20 +87,20 @@ bool runtime_search_again(int64_t reserve, const struct plan_request *request, s
     return found;
 }
 
-enum plim_status runtime_find_plan(struct job *job, struct device_facts *facts, int64_t reserve,
-                                   struct plan_request *request, struct plan *out, bool *reserve_used,
-                                   struct plim_error *err)
+enum plim_status runtime_find_plan(const struct job *job, struct loader_sizes *loader,
+                                   struct device_facts *facts, int64_t reserve, struct plan_request *request,
+                                   struct plan *out, bool *reserve_used, struct plim_error *err)
 {
-    struct job asked = *job;
     struct plan_request first = *request;
+    int chosen = loader->chosen;
     for (;;) {
-        enum plim_status status = job_plan(job, request, out, err);
+        enum plim_status status = job_plan(job, loader, request, out, err);
         *reserve_used = status == PLIM_NO_FIT && runtime_search_again(reserve, request, out);
         if (*reserve_used && err) *err = (struct plim_error){0};
         if (*reserve_used) return PLIM_OK;
         if (status != PLIM_NO_FIT || !facts_shrink_disk(facts)) return status;
         plan_release(out);
-        *job = asked, *request = first;
+        loader->chosen = chosen, *request = first;
         if (err) *err = (struct plim_error){0};
     }
 }
@@ -164,7 +164,7 @@ bool runtime_recall_disk(const struct context *context, const struct job *job, s
     return known;
 }
 
-enum plim_status runtime_ask(struct runtime *rt, struct device *device, struct job *job,
+enum plim_status runtime_ask(struct runtime *rt, struct device *device, const struct job *job,
                              struct overhead overhead, struct plim_error *err)
 {
     *rt = (struct runtime){.device = device, .job = job, .spec = job->spec, .reserve = overhead.reserve};
@@ -176,15 +176,17 @@ enum plim_status runtime_ask(struct runtime *rt, struct device *device, struct j
     return status;
 }
 
-enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
-                              struct overhead overhead, const struct knobs *pins, struct plim_error *err)
+enum plim_status runtime_plan(struct runtime *rt, struct device *device, const struct job *job,
+                              struct loader_sizes *loader, struct overhead overhead, const struct knobs *pins,
+                              struct plim_error *err)
 {
     runtime_recall_disk(device->context, job, &device->facts);
+    overhead.bytes += loader_sizes_bytes(loader);
     enum plim_status status = runtime_ask(rt, device, job, overhead, err);
     for (int i = 0; pins && i < KNOB_COUNT; i++)
         if (knob_get(pins, i) != KNOB_OPEN) knob_set(&rt->request.pins, i, knob_get(pins, i));
     if (status == PLIM_OK)
-        status = runtime_find_plan(job, &device->facts, rt->reserve, &rt->request, &rt->plan,
+        status = runtime_find_plan(job, loader, &device->facts, rt->reserve, &rt->request, &rt->plan,
                                    &rt->reserve_used, err);
     if (status == PLIM_OK) status = runtime_same_plan(rt, &rt->plan, err);
     if (status != PLIM_OK) return status;
@@ -193,23 +195,25 @@ enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct 
     return PLIM_OK;
 }
 
-enum plim_status runtime_fit_loader(struct job *job, const struct device_facts *facts,
-                                    struct overhead overhead, int64_t budget, struct plim_error *err)
+enum plim_status runtime_fit_loader(const struct job *job, struct loader_sizes *loader,
+                                    const struct device_facts *facts, struct overhead overhead,
+                                    int64_t budget, struct plim_error *err)
 {
     struct plan_request request;
     struct plan plan = {0};
-    struct job smaller = *job;
+    struct loader_sizes smaller = *loader;
     struct device_facts least = *facts;
-    if (job->loader_sizes.count < 2) return PLIM_OK;
+    if (loader->count < 2) return PLIM_OK;
     facts_shrink_disk(&least); /* as a re-plan does, before it refuses */
-    enum plim_status status = runtime_request(&smaller, &least, overhead.bytes, &request, err);
+    overhead.bytes += loader_sizes_bytes(loader);
+    enum plim_status status = runtime_request(job, &least, overhead.bytes, &request, err);
     if (status != PLIM_OK) return status;
     request.search_line = facts->unified_memory ? request.budget : 0; /* it begins there */
     request.budget = budget;
-    status = job_plan(&smaller, &request, &plan, err);
+    status = job_plan(job, &smaller, &request, &plan, err);
     bool good = status == PLIM_OK || (status == PLIM_NO_FIT && plan.total - budget <= overhead.reserve);
     plan_release(&plan);
-    if (good) *job = smaller;
+    if (good) *loader = smaller;
     return status == PLIM_NO_FIT ? PLIM_OK : status;
 }
 

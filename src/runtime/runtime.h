@@ -3,7 +3,7 @@
  *
  *     struct overhead overhead = runtime_overhead(device->facts.threads, device->comm);   // early
  *     struct runtime rt = {0};
- *     runtime_plan(&rt, device, &job, overhead, NULL, &err);   // rt.plan stands; nothing is taken
+ *     runtime_plan(&rt, device, &job, &corpus.sizes, overhead, NULL, &err);   // rt.plan stands; nothing is taken
  *     runtime_commit(&rt, &err);                            // every byte of it is
  *     runtime_weights(&rt, log, &err);                      // from model.path or the seed
  *     exec_loop(&rt.exec, micro, &err);                     // train, serve, ... as they like
@@ -51,7 +51,7 @@ struct runtime {
     enum runtime_state state;
     bool torn; /* a re-plan failed and the old plan could not be put back: nothing here is worth saving */
     struct device *device;       /* borrowed */
-    struct job *job;             /* borrowed; NULL: forward only, without a job */
+    const struct job *job;       /* borrowed; NULL: forward only, without a job */
     struct model_spec spec;      /* whose constants and weights these are */
     struct plan_request request; /* budget: the present line; 0 (forward only): none */
     int64_t reserve;             /* of request.overhead, what may be used up where nothing fits otherwise */
@@ -88,7 +88,7 @@ struct overhead runtime_engine_overhead(int threads);
 
 /* What the planner is asked for a job on a device, here or default: job_request, with rows staged for a device that has its
  * own memory counted in, and job_check_budget. */
-enum plim_status runtime_request(struct job *job, const struct device_facts *facts, int64_t overhead,
+enum plim_status runtime_request(const struct job *job, const struct device_facts *facts, int64_t overhead,
                                  struct plan_request *out, struct plim_error *err);
 
 /* The disk under the job's output.dir, as `plimsoll calibrate` has measured its file system (exec/disk_speed.h). False: nobody has,
@@ -96,23 +96,26 @@ enum plim_status runtime_request(struct job *job, const struct device_facts *fac
 bool runtime_recall_disk(const struct context *context, const struct job *job, struct device_facts *facts);
 
 /* The plan of a request, which `plan` prints and a run executes: the fastest that fits; where none does, one that uses the process's
- * reserve up, or one with the smallest buffers of the disk tier, which facts have then. The job's loader may become smaller.
+ * reserve up, or one with the smallest buffers of the disk tier, which facts have then. The loader, which request->overhead counts, may become smaller.
  * PLIM_NO_FIT: there is none, and `out` is the smallest. request->facts is `facts`. */
-enum plim_status runtime_find_plan(struct job *job, struct device_facts *facts, int64_t reserve,
-                                   struct plan_request *request, struct plan *out, bool *reserve_used,
-                                   struct plim_error *err);
+enum plim_status runtime_find_plan(const struct job *job, struct loader_sizes *loader,
+                                   struct device_facts *facts, int64_t reserve, struct plan_request *request,
+                                   struct plan *out, bool *reserve_used, struct plim_error *err);
 
-/* The fastest plan of the job that fits, the same on every rank. pins hold for this plan beside those of the job; NULL: none do. On an error rt->plan is empty or, with PLIM_NO_FIT, the smallest there is. */
-enum plim_status runtime_plan(struct runtime *rt, struct device *device, struct job *job,
-                              struct overhead overhead, const struct knobs *pins, struct plim_error *err);
+/* The fastest plan of the job that fits, the same on every rank. The overhead is without the data loader, which
+ * may become smaller. pins hold for this plan beside those of the job; NULL: none do. On an error rt->plan is empty or, with PLIM_NO_FIT, the smallest there is. */
+enum plim_status runtime_plan(struct runtime *rt, struct device *device, const struct job *job,
+                              struct loader_sizes *loader, struct overhead overhead, const struct knobs *pins,
+                              struct plim_error *err);
 
 /* exec_tune, as the job wants it: performance.cuda_graphs. */
 enum plim_status runtime_tune(const struct runtime *rt, struct exec *exec, struct plim_error *err);
 
-/* Makes the job's data loader small enough for a budget that comes later, because a loader that is open cannot shrink.
+/* Makes the data loader small enough for a budget that comes later, because a loader that is open cannot shrink.
  * Nothing changes where it is small enough already, or where no plan fits that budget with any loader. */
-enum plim_status runtime_fit_loader(struct job *job, const struct device_facts *facts,
-                                    struct overhead overhead, int64_t budget, struct plim_error *err);
+enum plim_status runtime_fit_loader(const struct job *job, struct loader_sizes *loader,
+                                    const struct device_facts *facts, struct overhead overhead,
+                                    int64_t budget, struct plim_error *err);
 
 /* --- forward-only families ------------------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@ void runtime_set_lines(struct runtime *rt, int64_t budget);
 bool runtime_search_again(int64_t reserve, const struct plan_request *request, struct plan *plan);
 
 /* A closed runtime becomes the job's on this device, with the request that all ranks plan from. */
-enum plim_status runtime_ask(struct runtime *rt, struct device *device, struct job *job,
+enum plim_status runtime_ask(struct runtime *rt, struct device *device, const struct job *job,
                              struct overhead overhead, struct plim_error *err);
 
 /* What a search in this process may reach under a budget (plan.h, search_line): the line that the process itself is on. */

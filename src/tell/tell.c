@@ -124,7 +124,8 @@ static void record(struct tell *t, const struct train_event *e)
         t->wandb_on = false, warn(t, "wandb", &err);
 }
 
-static enum plim_status open_files(struct tell *t, int64_t step, struct plim_error *err)
+static enum plim_status open_files(struct tell *t, const struct job_length *length, int64_t step,
+                                   struct plim_error *err)
 {
     const struct job *job = t->options.job;
     enum plim_status status = PLIM_OK;
@@ -140,6 +141,7 @@ static enum plim_status open_files(struct tell *t, int64_t step, struct plim_err
         status = wandb_open(&t->wandb,
                             &(struct wandb_options){.folder = path,
                                                     .job = job,
+                                                    .length = length,
                                                     .name = job_run_name(job),
                                                     .project = job->telling.project,
                                                     .device = t->options.device,
@@ -183,11 +185,12 @@ void tell_hear(void *arg, const struct train_event *e)
     look_after_hooks(t);
 }
 
-enum plim_status tell_start(struct tell *t, int64_t step, struct plim_error *err)
+enum plim_status tell_start(struct tell *t, const struct job_length *length, int64_t step,
+                            struct plim_error *err)
 {
     char text[320], planned[BYTES_TEXT], budget[BYTES_TEXT], after[48] = "";
     if (!t) return PLIM_OK;
-    enum plim_status status = open_files(t, step, err);
+    enum plim_status status = open_files(t, length, step, err);
     if (status != PLIM_OK) return status;
     if (step) snprintf(after, sizeof after, " after step %lld", (long long)step);
     snprintf(text, sizeof text, "%s%s: %lld steps on %.100s, planned %s of %s", step ? "goes on" : "started",

@@ -3,7 +3,7 @@
  *     struct tell *tell;
  *     tell_open(&(struct tell_options){.job = &job, .device = "cpu", .warn = say, .arg = log}, &tell, &err);
  *     ... train_options.listener: tell_hear, beside the log's ...
- *     tell_start(tell, step, &err);                      // before the first step: makes the files
+ *     tell_start(tell, &length, step, &err);             // before the first step: makes the files
  *     tell_end(tell, status, err.text);                  // finished, stopped or failed
  *     tell_close(tell);                                  // waits for addresses, monitoring.notify_timeout at most
  *
@@ -33,7 +33,8 @@ void tell_close(struct tell *tell); /* NULL is fine, as for all of these */
 void tell_hear(void *tell, const struct train_event *event);
 
 /* PLIM_IO: the folders that the job asks for cannot be made or written. */
-enum plim_status tell_start(struct tell *tell, int64_t step, struct plim_error *err);
+enum plim_status tell_start(struct tell *tell, const struct job_length *length, int64_t step,
+                            struct plim_error *err);
 
 /* PLIM_OK and PLIM_INTERRUPTED are an end, everything else is an error; text: its line. */
 void tell_end(struct tell *tell, enum plim_status status, const char *text);

@@ -99,7 +99,7 @@ static enum plim_status write_run(struct wandb *run, const struct wandb_options 
 {
     char host[64] = "";
     struct strbuf config = STRBUF_INIT;
-    enum plim_status status = wandb_settings(o->job, put_setting, &(struct configuring){run, &config}, err);
+    enum plim_status status = wandb_settings(o, put_setting, &(struct configuring){run, &config}, err);
     gethostname(host, sizeof host - 1);
     protobuf_text(&run->inner, RUN_ID, run->id);
     protobuf_text(&run->inner, RUN_PROJECT, o->project);

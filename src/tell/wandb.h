@@ -39,6 +39,7 @@ struct wandb {
 struct wandb_options {
     const char *folder; /* that has the runs */
     const struct job *job;
+    const struct job_length *length;
     const char *name, *project, *device;
     int64_t step; /* done before */
     bool resumed;

@@ -80,14 +80,15 @@ enum plim_status wandb_make_folder(struct wandb *run, const struct wandb_options
 
 /* ---- what is in it ---- */
 
-enum plim_status wandb_settings(const struct job *job, wandb_setting *each, void *arg, struct plim_error *err)
+enum plim_status wandb_settings(const struct wandb_options *o, wandb_setting *each, void *arg,
+                                struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT, value = STRBUF_INIT;
     struct json_writer w;
     struct doc *doc = NULL;
     json_writer_init(&w, &text, 0);
     json_begin_object(&w, NULL);
-    job_settings_json(job, &w);
+    job_settings_json(o->job, o->length, &w);
     json_end_object(&w);
     enum plim_status status = strbuf_status(&text, err);
     if (status == PLIM_OK) status = json_parse(text.data, text.len, "settings", &doc, err);
@@ -154,7 +155,7 @@ enum plim_status wandb_write_facts(const struct wandb *run, const struct wandb_o
 {
     struct strbuf config = STRBUF_INIT, metadata = STRBUF_INIT;
     strbuf_add(&config, "wandb_version: 1\n");
-    enum plim_status status = wandb_settings(o->job, put_yaml, &config, err);
+    enum plim_status status = wandb_settings(o, put_yaml, &config, err);
     if (status == PLIM_OK) status = write_file(run, "config.yaml", &config, err);
     put_metadata(&metadata, run, o);
     if (status == PLIM_OK) status = write_file(run, "wandb-metadata.json", &metadata, err);

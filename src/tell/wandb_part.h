@@ -6,7 +6,7 @@
 
 /* Every setting of a job: its dotted name, and its value as JSON. */
 typedef void wandb_setting(void *arg, const char *name, const char *value_json);
-enum plim_status wandb_settings(const struct job *job, wandb_setting *each, void *arg,
+enum plim_status wandb_settings(const struct wandb_options *options, wandb_setting *each, void *arg,
                                 struct plim_error *err);
 
 /* files/config.yaml and files/wandb-metadata.json; files/wandb-summary.json. */

@@ -78,24 +78,23 @@ static bool drops(const struct job *job)
     return model_dropout(&job->spec, &key) > 0;
 }
 
-/* Pieces of text that a worker reads ahead: those of data.prefetch_factor batches, as full rows of usual text. */
-static int64_t pieces_of(const struct job *job)
+int64_t corpus_pieces(const struct job *job, int64_t factor)
 {
-    const struct job_data *d = &job->data;
-    int64_t token = codec_is_bytes(d->tokenizer) ? 1 : USUAL_TOKEN;
+    int64_t token = codec_is_bytes(job->data.tokenizer) ? 1 : USUAL_TOKEN;
     int64_t batch = job->training.batch_size * job->max_length * token, slot = (int64_t)INTAKE_SLOT;
-    if (!job_given(job, &d->prefetch_factor)) return d->pieces ? d->pieces : USUAL_PIECES;
-    int64_t pieces = (int64_t)ceil((double)d->prefetch_factor * (double)batch / (double)slot);
+    int64_t pieces = (int64_t)ceil((double)factor * (double)batch / (double)slot);
     return pieces < MOST_PIECES ? pieces : MOST_PIECES;
 }
 
 /* Ranks share an evaluation's rows, but for pairs: a batch of those is one thing. */
-static void loader_options(const struct corpus *c, const struct job *job, bool evaluation,
+static void loader_options(const struct corpus *c, const struct loader_size *size, bool evaluation,
                            struct loader_options *out)
 {
+    const struct job *job = c->job;
     const struct job_data *d = &job->data;
     bool whole = evaluation && score_kind_of(job) == SCORE_PAIRS;
-    uint64_t longest = longest_line(job), known = (uint64_t)(evaluation ? c->longest_eval : c->longest);
+    uint64_t longest = (uint64_t)size->max_line_bytes;
+    uint64_t known = (uint64_t)(evaluation ? c->longest_eval : c->longest);
     if (known && known < longest) longest = known;
     bool grouped =
         d->group_by_length && (job_given(job, &d->group_by_length) || d->padding == PADDING_LONGEST);
@@ -105,11 +104,11 @@ static void loader_options(const struct corpus *c, const struct job *job, bool e
                                    .in_order = evaluation,
                                    .once = evaluation,
                                    .whole_epochs = !evaluation && job->training.whole_epochs,
-                                   .workers = evaluation && d->workers > 1 ? 1 : (int)d->workers,
-                                   .prefetch = (int)pieces_of(job),
+                                   .workers = evaluation && size->workers > 1 ? 1 : (int)size->workers,
+                                   .prefetch = (int)size->pieces,
                                    .max_line = (size_t)longest,
-                                   .shuffle_samples = evaluation ? EVAL_BLOCK : d->shuffle_buffer,
-                                   .shuffle_bytes = (size_t)d->shuffle_bytes,
+                                   .shuffle_samples = evaluation ? EVAL_BLOCK : size->shuffle_samples,
+                                   .shuffle_bytes = (size_t)size->shuffle_bytes,
                                    .window_rows = evaluation ? eval_window(job) : job_rows(job),
                                    .rank = whole ? 0 : job->rank,
                                    .ranks = whole || job->ranks < 1 ? 1 : job->ranks};
@@ -137,14 +136,13 @@ static enum plim_status check_vocabulary(const struct corpus *c, int64_t size, c
         what, (long long)size, (long long)c->job->spec.vocab_size);
 }
 
-/* The line the process holds, as far as the job says; 0: none yet. */
-static uint64_t line(const struct job *job) { return job->host_budget ? job->host_budget : job->budget; }
-
-static enum plim_status open_codec(struct corpus *c, struct plim_error *err)
+/* A tokenizer is read within the line that the process holds, as far as the job says. */
+static enum plim_status open_codec(struct corpus *c, bool within_budget, struct plim_error *err)
 {
     const struct job_data *d = &c->job->data;
+    uint64_t line = c->job->host_budget ? c->job->host_budget : c->job->budget;
     enum plim_status status = is_text(d->tokenizer) ? file_refuse_pipe(d->tokenizer, err) : PLIM_OK;
-    if (status == PLIM_OK) status = codec_open_within(d->tokenizer, line(c->job), &c->codec, err);
+    if (status == PLIM_OK) status = codec_open_within(d->tokenizer, within_budget ? line : 0, &c->codec, err);
     if (status == PLIM_OK && c->codec.tokenizer)
         status = check_vocabulary(c, c->codec.vocab_size, d->tokenizer, err);
     return at_key(c, "data.tokenizer", status, err);
@@ -168,51 +166,54 @@ static enum plim_status open_chat(struct corpus *c, struct plim_error *err)
  * fewer threads read them, and at last lines that may come are refused, but none that is known to be there. The rows and their order are the same; blocks of a
  * shuffle are not among these, they are what the order is made of. */
 static const struct {
-    uint64_t max_line_bytes;
-    int64_t workers, pieces;
+    int64_t max_line_bytes, workers, pieces;
 } smaller[] = {{4 << 20, 256, 1024}, {1 << 20, 256, 1024}, {1 << 20, 2, 2},   {1 << 20, 2, 1},
                {1 << 20, 1, 1},      {1 << 20, 0, 1},      {256 << 10, 0, 1}, {64 << 10, 0, 1}};
 enum { SMALLER = sizeof smaller / sizeof *smaller };
 _Static_assert((int)SMALLER < (int)LOADER_SIZES, "a job has room for every size");
 
-static int64_t all_bytes(const struct corpus *c, const struct job *job)
+int64_t corpus_bytes(const struct corpus *c, const struct loader_size *size)
 {
     struct loader_options loader;
     int64_t sum = (int64_t)c->codec.bytes + (c->chat ? (int64_t)chat_template_bytes(c->chat) : 0);
     if (c->codec.path && gguf_is(c->codec.path))
         sum += (int64_t)c->codec.reading; /* checkpoints write it out */
-    loader_options(c, job, false, &loader);
+    loader_options(c, size, false, &loader);
     if (c->train) sum += (int64_t)loader_bytes(c->train, &loader);
-    loader_options(c, job, true, &loader);
+    loader_options(c, size, true, &loader);
     if (c->validation) sum += (int64_t)loader_bytes(c->validation, &loader);
-    if (c->validation) sum += scoring_bytes(job, eval_window(job));
+    if (c->validation) sum += scoring_bytes(c->job, eval_window(c->job));
     return sum;
 }
 
-static void add_size(struct loader_sizes *s, const struct job *job, int64_t bytes)
+static void add_size(struct corpus *c, struct loader_size size)
 {
-    if (s->count && bytes >= s->at[s->count - 1].bytes) return;
-    s->at[s->count++] =
-        (struct loader_size){job->data.workers, pieces_of(job), (int64_t)longest_line(job), bytes};
+    struct loader_sizes *s = &c->sizes;
+    size.bytes = corpus_bytes(c, &size);
+    if (!s->count || size.bytes < s->at[s->count - 1].bytes) s->at[s->count++] = size;
 }
 
 static void measure(struct corpus *c)
 {
-    struct job job = *c->job;
-    const struct job_data *keys = &c->job->data;
-    uint64_t there = c->longest > c->longest_eval ? c->longest : c->longest_eval;
-    if (keys->skip_bad) there = 0; /* may be refused */
-    c->bytes = all_bytes(c, &job);
-    add_size(&c->sizes, &job, c->bytes);
+    const struct job *job = c->job;
+    const struct job_data *d = &job->data;
+    bool fixed_line = job_given(job, &d->max_line_bytes), fixed_workers = job_given(job, &d->workers),
+         fixed_pieces = job_given(job, &d->prefetch_factor);
+    struct loader_size size = {.workers = d->workers,
+                               .pieces = fixed_pieces ? corpus_pieces(job, d->prefetch_factor) : USUAL_PIECES,
+                               .max_line_bytes = (int64_t)longest_line(job),
+                               .shuffle_samples = d->shuffle_buffer,
+                               .shuffle_bytes = (int64_t)d->shuffle_bytes};
+    int64_t there = (int64_t)(c->longest > c->longest_eval ? c->longest : c->longest_eval);
+    if (d->skip_bad) there = 0; /* may be refused */
+    c->sizes = (struct loader_sizes){.reading = (int64_t)c->codec.reading};
+    add_size(c, size);
     for (int i = 0; i < SMALLER; i++) {
-        uint64_t line = smaller[i].max_line_bytes > there ? smaller[i].max_line_bytes : there;
-        if (!job_given(c->job, &keys->max_line_bytes) && line < job.data.max_line_bytes)
-            job.data.max_line_bytes = line;
-        if (!job_given(c->job, &keys->workers) && smaller[i].workers < job.data.workers)
-            job.data.workers = smaller[i].workers;
-        if (!job_given(c->job, &keys->prefetch_factor) && smaller[i].pieces < pieces_of(&job))
-            job.data.pieces = smaller[i].pieces;
-        add_size(&c->sizes, &job, all_bytes(c, &job));
+        int64_t line = smaller[i].max_line_bytes > there ? smaller[i].max_line_bytes : there;
+        if (!fixed_line && line < size.max_line_bytes) size.max_line_bytes = line;
+        if (!fixed_workers && smaller[i].workers < size.workers) size.workers = smaller[i].workers;
+        if (!fixed_pieces && smaller[i].pieces < size.pieces) size.pieces = smaller[i].pieces;
+        add_size(c, size);
     }
 }
 
@@ -240,7 +241,7 @@ enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpu
 {
     *out = (struct corpus){.job = job};
     corpus_set_now(out, (int64_t)time(NULL));
-    enum plim_status status = open_codec(out, err);
+    enum plim_status status = open_codec(out, !(parts & CORPUS_ASKED), err);
     if (status == PLIM_OK) status = open_chat(out, err);
     if (out->codec.tokenizer) os_give_back(); /* what parsing took is not what the tokenizer holds */
     if (status == PLIM_OK && parts & CORPUS_TRAIN)
@@ -270,35 +271,31 @@ void corpus_close(struct corpus *c)
     *c = (struct corpus){0};
 }
 
+static enum plim_status open_loader(const struct corpus *c, struct dataset *data, bool evaluation,
+                                    struct loader **out, struct plim_error *err)
+{
+    struct loader_options options;
+    loader_options(c, &c->sizes.at[c->sizes.chosen], evaluation, &options);
+    options.stop = c->stop;
+    return loader_open(data, &options, out, err);
+}
+
 enum plim_status corpus_loader(const struct corpus *c, struct dataset *data, struct loader **out,
                                struct plim_error *err)
 {
-    struct loader_options options;
-    loader_options(c, c->job, false, &options);
-    options.stop = c->stop;
-    return loader_open(data, &options, out, err);
+    return open_loader(c, data, false, out, err);
 }
 
 enum plim_status corpus_evaluator(const struct corpus *c, struct dataset *data, struct loader **out,
                                   struct plim_error *err)
 {
-    struct loader_options options;
-    loader_options(c, c->job, true, &options);
-    options.stop = c->stop;
-    return loader_open(data, &options, out, err);
+    return open_loader(c, data, true, out, err);
 }
 
 int64_t corpus_rows(struct dataset *data, int64_t wanted)
 {
     int64_t known = dataset_samples(data), rows = known > 0 ? known : INT64_MAX / 2;
     return wanted > 0 && wanted < rows ? wanted : rows;
-}
-
-void corpus_count(const struct corpus *c, struct job *job)
-{
-    job->loader_bytes = c->bytes, job->reading_bytes = (int64_t)c->codec.reading;
-    job->loader_sizes = c->sizes;
-    job->data.max_line_bytes = longest_line(job);
 }
 
 static bool are_here(const struct string_list *files)
@@ -315,7 +312,7 @@ static enum plim_status try_validation(const struct corpus *c, struct plim_error
     struct loader_options options = {.in_order = true,
                                      .once = true,
                                      .prefetch = 1,
-                                     .max_line = (size_t)c->job->data.max_line_bytes,
+                                     .max_line = (size_t)c->sizes.at[0].max_line_bytes,
                                      .shuffle_samples = 1,
                                      .shuffle_bytes = (size_t)c->job->data.shuffle_bytes,
                                      .window_rows = 1,
@@ -337,21 +334,26 @@ static enum plim_status try_records(const struct corpus *c, struct job_epoch *ep
     return status == PLIM_OK && c->validation ? try_validation(c, err) : status;
 }
 
-enum plim_status corpus_measure(struct job *job, bool here, bool *missing, struct plim_error *err)
+enum plim_status corpus_ask(const struct job *job, bool here, bool *missing, struct corpus *out,
+                            struct plim_error *err)
 {
-    struct corpus c;
-    struct job free = *job; /* a question of what a job takes holds no line yet */
-    free.budget = free.host_budget = 0;
-    free.data.max_line_bytes = longest_line(job);
     bool found = are_here(&job->train) && are_here(&job->validation);
     bool later = !job->train.count || (!here && !found);
     *missing = later && job->train.count;
-    enum plim_status status = corpus_open(&free, later ? 0 : CORPUS_TRAIN | CORPUS_VALIDATION, &c, err);
+    return corpus_open(job, CORPUS_ASKED | (later ? 0u : CORPUS_TRAIN | CORPUS_VALIDATION), out, err);
+}
+
+enum plim_status corpus_measure(const struct job *job, bool here, struct loader_sizes *loader,
+                                struct job_length *length, bool *missing, struct plim_error *err)
+{
+    struct corpus c;
+    struct job_epoch epoch = {0};
+    *length = job_length(job, &epoch);
+    enum plim_status status = corpus_ask(job, here, missing, &c, err);
     if (status != PLIM_OK) return status;
-    corpus_count(&c, job);
-    status = try_records(&c, &job->epoch, err);
-    if (job->training.epochs > 0 && job->epoch.rows) job->training.steps = epoch_steps(job, &job->epoch);
-    job_settle_epoch(job);
+    *loader = c.sizes;
+    status = try_records(&c, &epoch, err);
+    *length = job_length(job, &epoch);
     corpus_close(&c);
     return status;
 }

@@ -16,7 +16,8 @@
 #include "report/report.h"
 #include <stdatomic.h>
 
-enum corpus_part { CORPUS_TRAIN = 1, CORPUS_VALIDATION = 2 };
+/* CORPUS_ASKED: only what it takes is asked, and no budget is held yet. */
+enum corpus_part { CORPUS_TRAIN = 1, CORPUS_VALIDATION = 2, CORPUS_ASKED = 4 };
 
 struct corpus {
     const struct job *job;
@@ -26,8 +27,7 @@ struct corpus {
     struct tm now;   /* the same, local; datasets borrow it, so a corpus stays where it was opened */
     struct dataset *train, *validation; /* NULL: not asked for, or not in the job */
     size_t longest, longest_eval;       /* bytes of their longest lines (data/longest_line.h); 0: not known */
-    int64_t bytes;                      /* host memory that codec and loaders will take, at most */
-    struct loader_sizes sizes;          /* the same for smaller loaders of the same rows */
+    struct loader_sizes sizes;          /* of its loaders, which are opened with the chosen one */
     const atomic_int *stop;             /* for its loaders; set it before they are opened; NULL: never */
 };
 
@@ -49,11 +49,17 @@ enum plim_status corpus_evaluator(const struct corpus *corpus, struct dataset *d
 /* What an evaluation of `data` has, at most `wanted` rows; 0 wanted: all that is known, else a great many. */
 int64_t corpus_rows(struct dataset *data, int64_t wanted);
 
-/* The bytes of corpus_open without keeping anything: for a plan. They go into the job, as those of an open corpus do with
- * corpus_count; and so does an estimate of an epoch. The first records are read, so that what a run would refuse at once is
- * refused here, too. Without `here` a run elsewhere is meant: files that are missing cost nothing, and *missing is true. */
-enum plim_status corpus_measure(struct job *job, bool here, bool *missing, struct plim_error *err);
-void corpus_count(const struct corpus *corpus, struct job *job);
+/* Host memory of codec and loaders of this size, at most; and the pieces of text that hold so many batches of full rows. */
+int64_t corpus_bytes(const struct corpus *corpus, const struct loader_size *size);
+int64_t corpus_pieces(const struct job *job, int64_t batches);
+
+/* corpus_open for a plan. Without `here` a run elsewhere is meant: files that are missing are not opened, and *missing is true. */
+enum plim_status corpus_ask(const struct job *job, bool here, bool *missing, struct corpus *out,
+                            struct plim_error *err);
+/* The same without keeping anything: sizes of the loader and, of an epoch that is estimated, the run's length. The first records
+ * are read, so that what a run would refuse at once is refused here, too. */
+enum plim_status corpus_measure(const struct job *job, bool here, struct loader_sizes *loader,
+                                struct job_length *length, bool *missing, struct plim_error *err);
 
 /* Put before a report's remedies what the loader alone could give up (corpus_remedies.c). */
 void corpus_remedies(struct plan_report *report);

@@ -10,32 +10,30 @@
 
 static const struct {
     const char *key, *value, *cost;
+    size_t field; /* of struct loader_size */
+    int64_t number;
 } rows[] = {
-    {"data.prefetch_factor", "1", "less is read ahead"},
-    {"data.workers", "0", "training waits for reading and tokenising"},
-    {"data.shuffle_bytes", "64KiB", "rows in another order, shuffled in smaller blocks"},
-    {"data.shuffle_buffer", "256", "rows in another order, fewer shuffled together"},
-    {"data.max_line_bytes", "64KiB", "longer lines are refused"},
+    {"data.prefetch_factor", "1", "less is read ahead", offsetof(struct loader_size, pieces), 1},
+    {"data.workers", "0", "training waits for reading and tokenising", offsetof(struct loader_size, workers),
+     0},
+    {"data.shuffle_bytes", "64KiB", "rows in another order, shuffled in smaller blocks",
+     offsetof(struct loader_size, shuffle_bytes), 64 << 10},
+    {"data.shuffle_buffer", "256", "rows in another order, fewer shuffled together",
+     offsetof(struct loader_size, shuffle_samples), 256},
+    {"data.max_line_bytes", "64KiB", "longer lines are refused", offsetof(struct loader_size, max_line_bytes),
+     64 << 10},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* What the loader gives up after the changes in `which`, by bit; 0: nothing. */
-static int64_t saved_by(const struct job *job, unsigned which)
+/* Bytes that the loader gives up after the changes in `which`, by bit; 0: none. */
+static int64_t saved_by(const struct corpus *c, const struct loader_size *now, unsigned which)
 {
-    struct job changed = *job;
-    struct origin_recorder recorder;
-    changed.store = (struct bump){0};
-    enum plim_status status = PLIM_OK;
-    for (int i = 0; i < ROWS && status == PLIM_OK; i++)
-        if (which >> i & 1)
-            status = schema_set(&job_schema, rows[i].key, rows[i].value, &changed, &changed.store,
-                                origin_record(&recorder, &changed, ORIGIN_SET, NULL), NULL);
-    bool missing;
-    changed.loader_bytes = INT64_MAX;
-    if (status == PLIM_OK) corpus_measure(&changed, false, &missing, NULL);
-    bump_free(&changed.store);
-    /* Counted even where a line turns out to be too long for it. */
-    return changed.loader_bytes < job->loader_bytes ? job->loader_bytes - changed.loader_bytes : 0;
+    struct loader_size changed = *now;
+    for (int i = 0; i < ROWS; i++)
+        if (which >> i & 1) *(int64_t *)(void *)((char *)&changed + rows[i].field) = rows[i].number;
+    if (which & 1) changed.pieces = corpus_pieces(c->job, 1); /* the first row counts batches */
+    int64_t bytes = corpus_bytes(c, &changed);
+    return bytes < now->bytes ? now->bytes - bytes : 0;
 }
 
 static void put_first(struct plan_report *report, int at, const struct remedy *remedy)
@@ -73,15 +71,19 @@ void corpus_remedies(struct plan_report *report)
 {
     int count = 0;
     unsigned useful = 0;
-    if (report->plan->fits) return;
+    const struct loader_size *now = &report->loader->at[report->loader->chosen];
+    struct corpus corpus;
+    bool missing;
+    if (report->plan->fits || corpus_ask(report->job, false, &missing, &corpus, NULL) != PLIM_OK) return;
     for (int i = 0; i < ROWS; i++) {
-        int64_t saved = saved_by(report->job, 1u << i);
+        int64_t saved = saved_by(&corpus, now, 1u << i);
         if (saved > 0) useful |= 1u << i;
         count += offer(report, count, 1u << i, saved);
     }
     for (int i = 0; i < ROWS && count == 0; i++) {
         unsigned which = useful & ((2u << i) - 1);
         if (useful >> i & 1 && which & (which - 1))
-            count += offer(report, 0, which, saved_by(report->job, which));
+            count += offer(report, 0, which, saved_by(&corpus, now, which));
     }
+    corpus_close(&corpus);
 }

@@ -91,7 +91,7 @@ static enum plim_status measure(const struct corpus *c, int64_t most, struct job
     struct loader_options options = {.in_order = true,
                                      .once = true,
                                      .prefetch = 1,
-                                     .max_line = (size_t)d->max_line_bytes,
+                                     .max_line = (size_t)c->sizes.at[0].max_line_bytes,
                                      .shuffle_samples = BLOCK,
                                      .shuffle_bytes = (size_t)d->shuffle_bytes,
                                      .window_rows = rows_of(c, WINDOW_POSITIONS, BLOCK),
@@ -130,11 +130,4 @@ enum plim_status epoch_estimate(const struct corpus *c, struct job_epoch *out, s
     out->tokens = llround((double)out->tokens / share);
     out->positions = llround((double)out->positions / share);
     return PLIM_OK;
-}
-
-int64_t epoch_steps(const struct job *job, const struct job_epoch *epoch)
-{
-    double each = ceil((double)epoch->rows / (double)job_rows_of_all(job));
-    double steps = ceil(job->training.epochs * each * (1 - 1e-12)); /* 0.1 of 30 steps are 3 */
-    return steps < 1 ? 1 : (int64_t)steps;
 }

@@ -31,7 +31,7 @@ static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct 
 }
 
 /* As many rows at a time as fit. */
-static enum plim_status plan(struct job *job, struct device *device, const char *dir,
+static enum plim_status plan(const struct job *job, struct device *device, const char *dir,
                              const struct plan_request *request, int64_t reserve, struct runtime *rt,
                              struct evaluation *e, struct plim_error *err)
 {
@@ -46,16 +46,18 @@ static enum plim_status plan(struct job *job, struct device *device, const char 
 }
 
 /* The same with a loader that leaves room for one row. */
-static enum plim_status plan_beside_loader(struct job *job, struct device *device, const char *dir,
+static enum plim_status plan_beside_loader(const struct job *job, struct loader_sizes *loader,
+                                           struct device *device, const char *dir,
                                            struct plan_request *request, int64_t reserve, struct runtime *rt,
                                            struct evaluation *e, struct plim_error *err)
 {
     for (;;) {
-        int64_t before = job->loader_bytes;
+        int64_t before = loader_sizes_bytes(loader);
         enum plim_status status = plan(job, device, dir, request, reserve, rt, e, err);
         bool counted = request->facts->unified_memory;
-        if (status != PLIM_NO_FIT || !counted || !job_shrink_loader(job, e->total - e->budget)) return status;
-        request->overhead -= before - job->loader_bytes;
+        if (status != PLIM_NO_FIT || !counted || !loader_sizes_shrink(loader, e->total - e->budget))
+            return status;
+        request->overhead -= before - loader_sizes_bytes(loader);
         runtime_close(rt);
     }
 }
@@ -98,7 +100,7 @@ static enum plim_status run(const struct job *job, struct runtime *rt, const cha
     return status;
 }
 
-enum plim_status evaluate_alone(struct job *job, struct device *device, const char *dir, int64_t rows,
+enum plim_status evaluate_alone(const struct job *job, struct device *device, const char *dir, int64_t rows,
                                 struct evaluation *out, struct plim_error *err)
 {
     struct plan_request request;
@@ -111,12 +113,13 @@ enum plim_status evaluate_alone(struct job *job, struct device *device, const ch
         corpus_open(job, job->validation.count ? CORPUS_VALIDATION : CORPUS_TRAIN, &corpus, err);
     if (status != PLIM_OK) return status;
     struct dataset *data = corpus.validation ? corpus.validation : corpus.train;
-    corpus_count(&corpus, job);
+    overhead.bytes += loader_sizes_bytes(&corpus.sizes);
     out->rows = corpus_rows(data, rows);
     status = runtime_request(job, &device->facts, overhead.bytes, &request, err);
     if (status == PLIM_OK) status = job_check_memory(job, "key 'budget'", request.budget, request.facts, err);
     if (status == PLIM_OK)
-        status = plan_beside_loader(job, device, dir, &request, overhead.reserve, &rt, out, err);
+        status =
+            plan_beside_loader(job, &corpus.sizes, device, dir, &request, overhead.reserve, &rt, out, err);
     if (status == PLIM_OK) status = corpus_evaluator(&corpus, data, &loader, err);
     if (status == PLIM_OK) status = run(job, &rt, dir, loader, out, err);
     runtime_close(&rt);

@@ -115,7 +115,8 @@ static void put_number(struct json_writer *w, const char *key, bool decides, int
     json_str(w, key, text);
 }
 
-static void put_combined(struct json_writer *w, const struct job *job, const struct device *device)
+static void put_combined(struct json_writer *w, const struct job *job, const struct job_length *length,
+                         const struct device *device)
 {
     const struct job_training *t = &job->training;
     char text[NUMBER_TEXT];
@@ -123,8 +124,8 @@ static void put_combined(struct json_writer *w, const struct job *job, const str
     bool on_eval = kind == SCHEDULE_GREEDY && job->schedule.on == 1 && job->validation.count;
     put_number(w, "training.batch_size", true, job_rows_of_all(job));
     bool counts = (kind != SCHEDULE_CONSTANT && kind != SCHEDULE_GREEDY) || job->schedule.warmup_ratio > 0;
-    put_number(w, "training.steps", counts, t->steps);
-    put_number(w, "training.eval_every", on_eval, t->eval_every);
+    put_number(w, "training.steps", counts, length->steps);
+    put_number(w, "training.eval_every", on_eval, length->eval_every);
     put_number(w, "training.eval_rows", on_eval, t->eval_rows);
     number_format_double(text, job_beta1(job));
     json_str(w, "training.beta1", text);
@@ -180,8 +181,9 @@ static void put_tokenizer(struct json_writer *w, const struct codec *codec)
     json_str(w, "data.tokenizer", text);
 }
 
-enum plim_status run_facts_make(const struct job *job, const struct corpus *corpus,
-                                const struct device *device, struct doc **out, struct plim_error *err)
+enum plim_status run_facts_make(const struct job *job, const struct job_length *length,
+                                const struct corpus *corpus, const struct device *device, struct doc **out,
+                                struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
     struct json_writer w;
@@ -190,7 +192,7 @@ enum plim_status run_facts_make(const struct job *job, const struct corpus *corp
     json_begin_object(&w, NULL);
     put_model(&w, &job->spec);
     put_keys(&w, job);
-    put_combined(&w, job, device);
+    put_combined(&w, job, length, device);
     enum plim_status status = put_data(&w, "data.train", corpus->train, err);
     if (status == PLIM_OK) status = put_data(&w, "data.validation", corpus->validation, err);
     put_tokenizer(&w, &corpus->codec);

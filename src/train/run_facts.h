@@ -1,7 +1,7 @@
 /* run_facts.h - what decides a run's result, as a list of keys with their values as text.
  *
  *     struct doc *facts;
- *     run_facts_make(&job, &corpus, device, &facts, &err);
+ *     run_facts_make(&job, &length, &corpus, device, &facts, &err);
  *     node_get(&facts->root, "training.seed")                   // "7"
  *     doc_free(facts);
  *
@@ -20,8 +20,9 @@
 #include "train/corpus.h"
 
 /* The root of *out is a map of texts. Reads data files for their fingerprints. */
-enum plim_status run_facts_make(const struct job *job, const struct corpus *corpus,
-                                const struct device *device, struct doc **out, struct plim_error *err);
+enum plim_status run_facts_make(const struct job *job, const struct job_length *length,
+                                const struct corpus *corpus, const struct device *device, struct doc **out,
+                                struct plim_error *err);
 
 /* The fact that a configuration key, an alias of one or a fact's own name is about. */
 const char *run_fact_name(const char *key);

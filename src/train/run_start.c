@@ -188,9 +188,9 @@ static enum plim_status check_used(struct run_start *s, const struct job *job,
         job->name, job->output_dir, (long long)step);
 }
 
-enum plim_status run_start_begin(struct run_start *s, const struct job *job, const struct corpus *corpus,
-                                 const struct device *device, const struct run_options *options,
-                                 struct plim_error *err)
+enum plim_status run_start_begin(struct run_start *s, const struct job *job, const struct job_length *length,
+                                 const struct corpus *corpus, const struct device *device,
+                                 const struct run_options *options, struct plim_error *err)
 {
     *s = (struct run_start){.lock = RUN_LOCK_NONE, .notes = STRBUF_INIT};
     bool locks = options->saves && job->rank == 0;
@@ -204,7 +204,7 @@ enum plim_status run_start_begin(struct run_start *s, const struct job *job, con
                     job->output_dir);
     if (corpus->chat) s->now = (int64_t)time(NULL);
     if (!options->resume) status = check_used(s, job, options, err);
-    if (status == PLIM_OK) status = run_facts_make(job, corpus, device, &s->facts, err);
+    if (status == PLIM_OK) status = run_facts_make(job, length, corpus, device, &s->facts, err);
     if (status == PLIM_OK && options->resume) status = go_on(s, job, device, options, err);
     return status;
 }

@@ -2,7 +2,7 @@
  * was made by the same job.
  *
  *     struct run_start start;
- *     run_start_begin(&start, &job, &corpus, device, &options, &err);
+ *     run_start_begin(&start, &job, &length, &corpus, device, &options, &err);
  *     struct knobs pins;
  *     run_start_pins(&start, &job, &pins);             // what of the checkpoint's plan decides bits
  *     ... plan, commit; checkpoint_restore(start.saved, ...) or fresh weights ...
@@ -41,7 +41,8 @@ struct run_start {
 
 /* PLIM_BAD_INPUT: the folder is in use, used or unusable, the checkpoint damaged, or something differs. After an error
  * run_start_end still has to be called. */
-enum plim_status run_start_begin(struct run_start *start, const struct job *job, const struct corpus *corpus,
+enum plim_status run_start_begin(struct run_start *start, const struct job *job,
+                                 const struct job_length *length, const struct corpus *corpus,
                                  const struct device *device, const struct run_options *options,
                                  struct plim_error *err);
 void run_start_end(struct run_start *start);

@@ -37,7 +37,8 @@ void trainer_tell(struct trainer *t, struct train_event *event)
     struct device *device = t->runtime.device;
     os_process_memory(&me, NULL);
     event->plan = &t->runtime.plan;
-    event->steps = t->job->training.steps;
+    event->length = &t->length;
+    event->steps = t->length.steps;
     event->budget = t->runtime.request.budget;
     event->used = device->ops->used ? (int64_t)device->ops->used(device) : (int64_t)me.rss;
     event->rss_peak = (int64_t)me.peak;
@@ -91,10 +92,7 @@ enum plim_status trainer_replan(struct trainer *t, int64_t budget, struct plim_e
     return PLIM_OK;
 }
 
-bool trainer_may_save(const struct trainer *t)
-{
-    return t->options.save_at_end || t->job->training.save_every > 0;
-}
+bool trainer_may_save(const struct trainer *t) { return t->options.save_at_end || t->length.save_every > 0; }
 
 static bool stop_asked(const struct trainer *t)
 {
@@ -234,7 +232,7 @@ static double epochs_done(const struct trainer *t)
 {
     struct loader_state at;
     loader_state(t->loader, &at);
-    int64_t rows = t->job->epoch.rows;
+    int64_t rows = t->length.epoch.rows;
     return rows ? (double)at.rows / (double)rows : (double)at.epoch;
 }
 
@@ -387,13 +385,13 @@ static double thread_seconds(const struct trainer *t) { return t->options.profil
 
 enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
 {
-    const struct job_training *c = &t->job->training;
+    const struct job_length *length = &t->length;
     bool finished = true, saved = false;
     enum plim_status status = PLIM_OK;
     bool best = false;
     if (t->eval_due && t->corpus.validation) status = evaluate_and_tell(t, true, &best, err);
     if (status == PLIM_INTERRUPTED) finished = false, status = PLIM_OK;
-    while (t->step < c->steps && finished && status == PLIM_OK && !best_model_stops(&t->best)) {
+    while (t->step < length->steps && finished && status == PLIM_OK && !best_model_stops(&t->best)) {
         struct train_event event = {0};
         t->watch.seconds -= thread_seconds(t);
         trainer_trace_due(t);
@@ -411,13 +409,13 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
         trainer_note_step(t, &event);
         t->watch.seconds += thread_seconds(t);
         saved = false;
-        bool last = t->step == c->steps, evaluates = due(c->eval_every, t->step);
+        bool last = t->step == length->steps, evaluates = due(length->eval_every, t->step);
         best = false;
         if (event.skipped) status = trainer_skipped(t, &event, err);
         if (status != PLIM_OK) break;
         if (t->corpus.validation && (evaluates || last)) status = evaluate_and_tell(t, evaluates, &best, err);
         if (status == PLIM_INTERRUPTED) status = PLIM_OK; /* the step counts; its evaluation is left out */
-        bool saves = due(c->save_every, t->step) && !t->stuck; /* else weights may be bad already */
+        bool saves = due(length->save_every, t->step) && !t->stuck; /* else weights may be bad already */
         if (status == PLIM_OK && (best || saves)) status = trainer_save(t, err), saved = true;
         if (stops_here(t)) finished = false;
     }

@@ -60,8 +60,9 @@ enum train_event_kind {
 struct train_event {
     enum train_event_kind kind;
     const struct plan *plan;
-    const char *text; /* note, path of a checkpoint, step line of memory */
-    bool warns;       /* a note that somebody should look at */
+    const struct job_length *length; /* of the run */
+    const char *text;                /* note, path of a checkpoint, step line of memory */
+    bool warns;                      /* a note that somebody should look at */
     const struct explanation *why;
     const char *action; /* TRAIN_MEMORY: what was done; empty: nothing */
     const int64_t
@@ -123,7 +124,8 @@ struct train_options {
 };
 
 struct trainer {
-    struct job *job;
+    const struct job *job;
+    struct job_length length;
     struct train_options options;
     struct runtime runtime; /* its request's budget is the present line */
     struct corpus corpus;
@@ -164,8 +166,9 @@ struct trainer {
     int64_t wanted;           /* STAGE_REPLAN: the line */
 };
 
-enum plim_status trainer_open(struct job *job, struct device *device, const struct train_options *options,
-                              struct trainer **out, struct plim_error *err);
+enum plim_status trainer_open(const struct job *job, struct device *device,
+                              const struct train_options *options, struct trainer **out,
+                              struct plim_error *err);
 enum plim_status trainer_run(struct trainer *trainer, struct plim_error *err);
 void trainer_close(struct trainer *trainer);
 

@@ -13,38 +13,32 @@
 #include <string.h>
 
 /* The loader is made for the lowest line of the run. */
-static enum plim_status check_changes(struct job *job, const struct train_options *options,
-                                      const struct device_facts *facts, struct overhead overhead,
-                                      struct plim_error *err)
+static enum plim_status check_changes(struct trainer *t, const struct device_facts *facts,
+                                      struct overhead overhead, struct plim_error *err)
 {
+    const struct job *job = t->job;
+    const struct train_options *options = &t->options;
     enum plim_status status = job_check_memory(job, "key 'budget'", job_budget(job, facts), facts, err);
     for (int i = 0; i < options->nchanges && status == PLIM_OK; i++)
         status = job_check_memory(job, "option '--budget-at'", options->changes[i].bytes, facts, err);
     for (int i = 0; i < options->nchanges && status == PLIM_OK; i++)
         if (options->changes[i].bytes < job_budget(job, facts))
-            status = runtime_fit_loader(job, facts, overhead, options->changes[i].bytes, err);
-    return status;
-}
-
-/* training.epochs become steps, and so does what happens once in an epoch. */
-static enum plim_status count_steps(struct trainer *t, struct plim_error *err)
-{
-    enum plim_status status = epoch_count(&t->corpus, &t->job->epoch, err);
-    if (status == PLIM_OK && t->job->training.epochs > 0)
-        t->job->training.steps = epoch_steps(t->job, &t->job->epoch);
-    if (status == PLIM_OK) job_settle_epoch(t->job);
+            status =
+                runtime_fit_loader(job, &t->corpus.sizes, facts, overhead, options->changes[i].bytes, err);
     return status;
 }
 
 static enum plim_status open_data(struct trainer *t, struct plim_error *err)
 {
+    struct job_epoch epoch = {0};
     enum plim_status status = corpus_open(t->job, CORPUS_TRAIN | CORPUS_VALIDATION, &t->corpus, err);
-    if (status == PLIM_OK) corpus_count(&t->corpus, t->job);
     t->corpus.stop = t->options.stop;
-    if (status != PLIM_OK) return status;
-    if (job_counts_epochs(t->job)) return count_steps(t, err);
-    epoch_known(&t->corpus, &t->job->epoch);
-    return PLIM_OK;
+    if (status == PLIM_OK && job_counts_epochs(t->job))
+        status = epoch_count(&t->corpus, &epoch, err);
+    else if (status == PLIM_OK)
+        epoch_known(&t->corpus, &epoch);
+    t->length = job_length(t->job, &epoch);
+    return status;
 }
 
 void trainer_unbind(struct trainer *t)
@@ -101,7 +95,8 @@ static enum plim_status take_kept(struct trainer *t, struct device *device, stru
                                   struct plim_error *err)
 {
     struct knobs pins;
-    enum plim_status status = runtime_plan_kept(&t->runtime, device, t->job, overhead, t->options.kept, err);
+    enum plim_status status =
+        runtime_plan_kept(&t->runtime, device, t->job, &t->corpus.sizes, overhead, t->options.kept, err);
     run_start_pins(&t->start, t->job, &pins);
     if (status == PLIM_OK && pins.micro_batch > 0 && pins.micro_batch != t->runtime.plan.knobs.micro_batch)
         note_cut(t, pins.micro_batch, "is not the kept plan's");
@@ -113,17 +108,19 @@ static enum plim_status take_kept(struct trainer *t, struct device *device, stru
 static enum plim_status make_plan(struct trainer *t, struct device *device, struct overhead overhead,
                                   struct plim_error *err)
 {
-    struct job *job = t->job, asked = *job;
+    const struct job *job = t->job;
+    struct loader_sizes *loader = &t->corpus.sizes;
+    int chosen = loader->chosen;
     struct knobs pins, open;
     knobs_open(&open);
     run_start_pins(&t->start, job, &pins);
-    enum plim_status status = runtime_plan(&t->runtime, device, job, overhead, &pins, err);
+    enum plim_status status = runtime_plan(&t->runtime, device, job, loader, overhead, &pins, err);
     for (int i = 0; i < KNOB_COUNT; i++)
         if (knob_get(&pins, i) != KNOB_OPEN) knob_set(&t->runtime.request.pins, i, KNOB_OPEN);
     if (status != PLIM_NO_FIT || knobs_equal(&pins, &open)) return status;
-    *job = asked;
+    loader->chosen = chosen;
     plan_release(&t->runtime.plan);
-    status = runtime_plan(&t->runtime, device, job, overhead, NULL, err);
+    status = runtime_plan(&t->runtime, device, job, loader, overhead, NULL, err);
     if (status == PLIM_OK) note_cut(t, pins.micro_batch, "does not fit this budget");
     return status;
 }
@@ -155,13 +152,14 @@ static void name_plan(const struct job *job, struct plim_error *err)
 static enum plim_status open_runtime(struct trainer *t, struct device *device, struct overhead overhead,
                                      struct plim_error *err)
 {
-    struct job *job = t->job;
+    const struct job *job = t->job;
     bool measured = runtime_recall_disk(device->context, job, &device->facts);
-    enum plim_status status = check_changes(job, &t->options, &device->facts, overhead, err);
+    enum plim_status status = check_changes(t, &device->facts, overhead, err);
     if (status == PLIM_OK) status = (t->options.kept ? take_kept : make_plan)(t, device, overhead, err);
     if (status == PLIM_NO_FIT) name_plan(job, err);
     struct disk_line disk;
-    if (status == PLIM_OK) disk_line_of(job, &t->runtime.plan, checkpoint_count(job->output_dir), &disk);
+    if (status == PLIM_OK)
+        disk_line_of(job, &t->length, &t->runtime.plan, checkpoint_count(job->output_dir), &disk);
     if (status == PLIM_OK) status = disk_line_check(&disk, job, err);
     /* After the plan, which may have made the loader smaller. */
     if (status == PLIM_OK) status = corpus_loader(&t->corpus, t->corpus.train, &t->loader, err);
@@ -205,8 +203,9 @@ static enum plim_status fill(struct trainer *t, struct plim_error *err)
     return status;
 }
 
-enum plim_status trainer_open(struct job *job, struct device *device, const struct train_options *options,
-                              struct trainer **out, struct plim_error *err)
+enum plim_status trainer_open(const struct job *job, struct device *device,
+                              const struct train_options *options, struct trainer **out,
+                              struct plim_error *err)
 {
     struct trainer *t = calloc(1, sizeof *t);
     if (!t) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while training was set up");
@@ -222,11 +221,12 @@ enum plim_status trainer_open(struct job *job, struct device *device, const stru
     overhead.bytes += job_telling_bytes(job);
     enum plim_status status = open_data(t, err);
     struct job_schedule schedule = job_schedule(job);
-    lr_schedule_init(&t->schedule, &schedule, job->training.steps);
+    lr_schedule_init(&t->schedule, &schedule, t->length.steps);
     struct run_options run = {options->resume, options->overwrite, trainer_may_save(t), options->accepted};
     if (status == PLIM_OK) status = trainer_best_open(t, err);
     status = comm_agree(device->comm, status, err);
-    if (status == PLIM_OK) status = run_start_begin(&t->start, job, &t->corpus, device, &run, err);
+    if (status == PLIM_OK)
+        status = run_start_begin(&t->start, job, &t->length, &t->corpus, device, &run, err);
     status = comm_agree(device->comm, status, err);
     if (status == PLIM_OK) status = run_same(device->comm, job, t->start.facts, err);
     if (status == PLIM_OK && t->start.now) corpus_set_now(&t->corpus, t->start.now);

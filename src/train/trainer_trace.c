@@ -57,7 +57,7 @@ void trainer_trace_due(struct trainer *t)
 {
     struct run_trace *r = &t->trace;
     const struct train_options *o = &t->options;
-    bool last = t->step + 1 == t->job->training.steps;
+    bool last = t->step + 1 == t->length.steps;
     if (!o->trace || r->given || (t->step + 1 < o->trace_step && !last)) return;
     r->given = true;
     struct run_order order = {.snapshot = {.format = SNAPSHOT_TRACE}};
@@ -137,7 +137,7 @@ void trainer_trace_end(struct trainer *t, const struct train_event *event)
     if (!r->on) return;
     const struct snapshot_run run = {.job = t->job->name,
                                      .step = t->step,
-                                     .steps = t->job->training.steps,
+                                     .steps = t->length.steps,
                                      .loss = event->loss,
                                      .lr = event->lr,
                                      .tokens_per_s = event->tokens_per_s,

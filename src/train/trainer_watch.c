@@ -76,7 +76,7 @@ void trainer_note_step(struct trainer *t, const struct train_event *event)
     struct run_watch *w = &t->watch;
     struct run_facts *f = &w->facts;
     const struct knobs *k = &t->runtime.plan.knobs;
-    f->step = t->step, f->steps = t->job->training.steps;
+    f->step = t->step, f->steps = t->length.steps;
     if (event) {
         f->loss = event->loss, f->lr = event->lr, f->tokens = event->tokens;
         f->tokens_per_s = event->tokens_per_s, f->step_seconds = event->seconds;

@@ -33,7 +33,7 @@ struct refusal {
     int64_t step;
     int64_t budget; /* the line that was missed */
     bool budget_given;
-    struct job *job; /* NULL: a server's */
+    const struct job *job; /* NULL: a server's */
     const struct plan_request *request;
     struct plan *
         plan; /* what could not be had, or the smallest there is; explain releases it; NULL: it is looked for */

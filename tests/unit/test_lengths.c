@@ -226,11 +226,15 @@ static void test_epochs(void **state)
     struct device *cpu;
     struct job job;
     struct trainer *t;
+    char before[sizeof job];
     must(device_cpu_open(NULL, 1, &cpu, &err));
-    make_job(&job, MORE("training.epochs=1.5"));
+    make_job(&job, MORE("training.epochs=1.5", "training.save_strategy=epoch"));
+    memcpy(before, &job, sizeof job);
     must(trainer_open(&job, cpu, &(struct train_options){0}, &t, &err));
-    assert_int_equal(job.epoch.rows, RIG_SAMPLES);
-    assert_int_equal(job.training.steps, 15); /* of 12 rows */
+    assert_int_equal(t->length.epoch.rows, RIG_SAMPLES);
+    assert_int_equal(t->length.steps, 15); /* of 12 rows */
+    assert_int_equal(t->length.save_every, 10);
+    assert_memory_equal(before, &job, sizeof job); /* it says what the user said */
     trainer_close(t);
     job_release(&job);
     cpu->ops->close(cpu);

@@ -239,7 +239,8 @@ static void test_host_budget(void **state)
     assert_int_equal(f->host_bytes + f->committed, 0);
     nothing_taken(&f->device);
     job.host_budget = 0;
-    must(runtime_plan(&rt, &f->device, &job, runtime_overhead(f->device.facts.threads, NULL), NULL, &err));
+    must(runtime_plan(&rt, &f->device, &job, &(struct loader_sizes){0},
+                      runtime_overhead(f->device.facts.threads, NULL), NULL, &err));
     rt.request.host_budget = rt.plan.host - 1;
     assert_int_equal(runtime_commit(&rt, &err), PLIM_NO_MEMORY);
     assert_non_null(strstr(err.text, "host memory"));
@@ -444,10 +445,11 @@ static void test_overhead_is_an_argument(void **state)
     struct device *cpu;
     struct job job;
     struct runtime a = {0}, b = {0};
+    struct loader_sizes none = {0};
     must(device_cpu_open(NULL, 1, &cpu, &err));
     make_job(&job, MORE("training.seed=1"));
-    must(runtime_plan(&a, cpu, &job, (struct overhead){10 << 20, 0}, NULL, &err));
-    must(runtime_plan(&b, cpu, &job, (struct overhead){11 << 20, 0}, NULL, &err));
+    must(runtime_plan(&a, cpu, &job, &none, (struct overhead){10 << 20, 0}, NULL, &err));
+    must(runtime_plan(&b, cpu, &job, &none, (struct overhead){11 << 20, 0}, NULL, &err));
     assert_int_equal(b.plan.total - a.plan.total, 1 << 20);
     runtime_close(&a);
     runtime_close(&b);
