@@ -139,6 +139,7 @@ struct device_wish {
 enum plim_status cli_open_device_as(const struct device_wish *wish, struct device **out,
                                     struct plim_error *err);
 /* The job's device. */
+struct device_wish cli_device_wish(const struct job *job);
 enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err);
 
 /* A model with this many tokens and no tokenizer reads bytes, as it was trained to: nobody needs to be told. */

@@ -120,10 +120,10 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
     if (o->device) cluster_find(o->device, &o->cluster);
     int64_t nodes = o->cluster.nodes ? o->cluster.nodes : 1, local = o->cluster.ranks / nodes;
     if (!o->device && local > 1) ranks_share_cores(job, (int)local);
-    struct job asked = *job; /* a device that is named is planned for, whatever the budget leaves of it */
-    if (strcmp(job->training.device, "auto")) asked.budget = 0;
+    struct device_wish wish = cli_device_wish(job);
+    if (strcmp(wish.name, "auto")) wish.budget = 0; /* planned for, whatever the budget leaves of it */
     enum plim_status status =
-        o->device ? preset_find(o->device, preset, err) : cli_open_device(&asked, device, err);
+        o->device ? preset_find(o->device, preset, err) : cli_open_device_as(&wish, device, err);
     if (status != PLIM_OK && o->device) plim_error_prefix(err, "plan: option '--device'");
     if (status == PLIM_OK && !o->device) preset->facts = (*device)->facts;
     if (status == PLIM_OK && !o->device && local > 1 && preset->facts.unified_memory)

@@ -67,9 +67,14 @@ enum plim_status cli_open_device_as(const struct device_wish *wish, struct devic
     return plim_fail(err, status, "%s: %s; %s goes without a GPU", wish->where, why.text, wish->cpu);
 }
 
+struct device_wish cli_device_wish(const struct job *job)
+{
+    return (struct device_wish){job->name, job->training.device, "training.device: cpu",
+                                (int)job->training.threads, job->budget};
+}
+
 enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err)
 {
-    struct device_wish wish = {job->name, job->training.device, "training.device: cpu",
-                               (int)job->training.threads, job->budget};
+    struct device_wish wish = cli_device_wish(job);
     return cli_open_device_as(&wish, out, err);
 }

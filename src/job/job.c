@@ -500,18 +500,10 @@ struct job_schedule job_schedule(const struct job *job)
     return s;
 }
 
-double job_beta1(const struct job *job)
+double job_beta1(const struct job *job, enum optimizer optimizer)
 {
-    const struct job_training *t = &job->training;
-    return t->optimizer == OPTIMIZER_ADAFACTOR && !job_given(job, &t->beta1) ? 0 : t->beta1;
-}
-
-int64_t job_source_time(const struct job *job, int64_t time)
-{
-    if (!model_has_source(&job->spec)) return 0;
-    int64_t whole = job->data.max_source_length ? job->data.max_source_length : job->max_length;
-    int64_t share = whole * time / job->max_length;
-    return share > 0 ? share : 1;
+    const double *beta1 = &job->training.beta1;
+    return optimizer == OPTIMIZER_ADAFACTOR && !job_given(job, beta1) ? 0 : *beta1;
 }
 
 void job_micro_bounds(const struct job *job, int64_t *least, int64_t *most)

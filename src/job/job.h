@@ -282,8 +282,8 @@ enum plim_status job_check_training(struct job *job, struct plim_error *err);
 /* The schedule with what follows from its kind where keys are not given. */
 struct job_schedule job_schedule(const struct job *job);
 
-/* The first moment's decay as the optimizer takes it: Adafactor has no first moment unless beta1 was given. */
-double job_beta1(const struct job *job);
+/* The first moment's decay as this optimizer takes it: Adafactor has no first moment unless beta1 was given. */
+double job_beta1(const struct job *job, enum optimizer optimizer);
 
 /* What is learned: training.objective, or what the model is for. */
 enum objective job_objective(const struct job *job);
@@ -343,12 +343,6 @@ struct job_length job_length(const struct job *job, const struct job_epoch *epoc
 /* Must the rows of an epoch be counted before the run begins? */
 bool job_counts_epochs(const struct job *job);
 
-/* The tape of one set of knobs: plan_request.compute and .place, with the job as their build_arg. */
-enum plim_status job_compute(const struct plan_request *request, const struct knobs *knobs,
-                             enum tape_part part, struct tape *out, struct plim_error *err);
-enum plim_status job_place(const struct plan_request *request, const struct knobs *knobs, struct tape *tape,
-                           struct plim_error *err);
-
 /* Forward-only tape with a loss, for evaluation; parameters are where the knobs of a training plan have them (NULL: all
  * on the device). */
 enum plim_status job_build_eval(const struct job *job, const struct device_facts *facts,
@@ -360,6 +354,19 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
 void job_pins(const struct job *job, const struct device_facts *facts, unsigned left_out, struct knobs *pins);
 /* The key that pins a knob, by the name that the user wrote; NULL: none does. */
 const char *job_pin_name(const struct job *job, int knob);
+
+/* What of a job makes its tapes and may be otherwise in a plan that is only tried (report/remedies.c, savings.c). */
+struct recipe {
+    const struct job *job;                 /* borrowed */
+    int64_t precision, optimizer;          /* enum precision, enum optimizer */
+    int64_t master, state_type, grad_type; /* as in struct job_training */
+    int64_t clips, flash;                  /* gradients are clipped; scores are not kept */
+    int64_t max_length, micro_least;
+};
+struct recipe recipe_of(const struct job *job);
+/* job_request for a recipe, which lives as long as the request. */
+void recipe_request(const struct recipe *recipe, const struct device_facts *facts, int64_t overhead,
+                    struct plan_request *out);
 
 /* Everything the planner needs: pins from the config, rows, callbacks. facts are the caller's, and so is the overhead, with the data
  * loader in it. */

@@ -1,9 +1,42 @@
 /* recipe.c - from a job and knobs to tapes: the passes in their order, and what the planner is asked. */
 #include "job/job.h"
 
-static bool needs_global_norm(const struct job *job)
+struct recipe recipe_of(const struct job *job)
 {
-    return job->training.clip > 0 || job->training.precision == PRECISION_F16;
+    const struct job_training *t = &job->training;
+    int64_t least, most;
+    job_micro_bounds(job, &least, &most);
+    return (struct recipe){.job = job,
+                           .precision = t->precision,
+                           .optimizer = t->optimizer,
+                           .master = t->master,
+                           .state_type = t->state_type,
+                           .grad_type = t->grad_type,
+                           .clips = t->clip > 0,
+                           .flash = job->model.flash,
+                           .max_length = job->max_length,
+                           .micro_least = least};
+}
+
+static struct recipe recipe_for(const struct plan_request *request)
+{
+    return request->variant ? *(const struct recipe *)request->variant : recipe_of(request->build_arg);
+}
+
+static bool needs_global_norm(const struct recipe *r) { return r->clips || r->precision == PRECISION_F16; }
+
+/* Tokens of a source beside targets of `time`, where the longest have max_length. */
+static int64_t source_time(const struct job *job, int64_t max_length, int64_t time)
+{
+    if (!model_has_source(&job->spec)) return 0;
+    int64_t whole = job->data.max_source_length ? job->data.max_source_length : max_length;
+    int64_t share = whole * time / max_length;
+    return share > 0 ? share : 1;
+}
+
+int64_t job_source_time(const struct job *job, int64_t time)
+{
+    return source_time(job, job->max_length, time);
 }
 
 /* Staging of offloaded state: slices large enough to keep the disk busy and, for large models, few enough to keep the tape
@@ -111,31 +144,33 @@ static enum plim_status check_length(const struct plan_request *request, int64_t
     return bytes > plan_tape_most(request) ? plan_refuse_search(request, bytes, err) : PLIM_OK;
 }
 
-enum plim_status job_compute(const struct plan_request *request, const struct knobs *knobs,
-                             enum tape_part part, struct tape *tape, struct plim_error *err)
+/* plan_request.compute */
+static enum plim_status compute(const struct plan_request *request, const struct knobs *knobs,
+                                enum tape_part part, struct tape *tape, struct plim_error *err)
 {
-    const struct job *job = request->build_arg;
+    const struct recipe r = recipe_for(request);
+    const struct job *job = r.job;
     const struct job_training *t = &job->training;
-    bool adafactor = t->optimizer == OPTIMIZER_ADAFACTOR;
+    enum optimizer optimizer = (enum optimizer)r.optimizer;
     struct model_shape shape = {.batch = knobs->micro_batch * objective_row(job_objective(job))->rows,
                                 .time = request->time,
-                                .source_time = job_source_time(job, request->time),
-                                .longest = job->max_length,
+                                .source_time = source_time(job, r.max_length, request->time),
+                                .longest = r.max_length,
                                 .head = job_head(job),
                                 .whole_rows = !job->data.packing,
-                                .standard = !job->model.flash,
+                                .standard = !r.flash,
                                 .training = true};
     struct recompute_options recompute = {(enum recompute)knobs->recompute, (int)knobs->full_layers,
                                           (int)knobs->offload_layers};
-    struct update_options update = {.optimizer = (enum optimizer)t->optimizer,
-                                    .beta1 = (float)job_beta1(job),
+    struct update_options update = {.optimizer = optimizer,
+                                    .beta1 = (float)job_beta1(job, optimizer),
                                     .beta2 = (float)t->beta2,
-                                    .eps = adafactor ? 1e-30f : (float)t->eps,
+                                    .eps = optimizer == OPTIMIZER_ADAFACTOR ? 1e-30f : (float)t->eps,
                                     .limit = 1, /* Adafactor's usual clip threshold */
-                                    .no_master = t->master,
-                                    .narrow_state = t->state_type,
+                                    .no_master = r.master,
+                                    .narrow_state = r.state_type,
                                     .weight_decay = (float)t->weight_decay,
-                                    .global_norm = needs_global_norm(job) || !knobs->optimizer_in_backward,
+                                    .global_norm = needs_global_norm(&r) || !knobs->optimizer_in_backward,
                                     .in_backward = knobs->optimizer_in_backward,
                                     .guards_loss = knobs->optimizer_in_backward && job->ranks <= 1,
                                     .part = part};
@@ -147,10 +182,10 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
     if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;
     /* Backward writes an op for each of forward's at least. */
     if ((status = check_length(request, 2 * tape_bytes(tape, 0), err)) != PLIM_OK) return status;
-    if ((status = pass_precision(tape, (enum precision)t->precision, err)) != PLIM_OK) return status;
+    if ((status = pass_precision(tape, (enum precision)r.precision, err)) != PLIM_OK) return status;
     if ((status = pass_loss_chunks(tape, (int)knobs->loss_chunks, err)) != PLIM_OK) return status;
     if ((status = pass_grad(tape, err)) != PLIM_OK) return status;
-    if (t->grad_type) pass_narrow_grads(tape);
+    if (r.grad_type) pass_narrow_grads(tape);
     if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
     status = check_length(request, tape_bytes(tape, least_updates(tape, &update)), err);
     if (status != PLIM_OK) return status;
@@ -160,12 +195,12 @@ enum plim_status job_compute(const struct plan_request *request, const struct kn
 }
 
 /* Adafactor has one stage, and statistics of whole gradients. */
-static bool sums_once(const struct job *job)
+static bool sums_once(const struct recipe *r)
 {
-    return job->zero.sum_gradients == 1 || job->training.optimizer == OPTIMIZER_ADAFACTOR;
+    return r->job->zero.sum_gradients == 1 || r->optimizer == OPTIMIZER_ADAFACTOR;
 }
 
-static struct shard_options shard_of(const struct job *job, const struct device_facts *facts,
+static struct shard_options shard_of(const struct recipe *r, const struct device_facts *facts,
                                      const struct knobs *knobs)
 {
     if (!facts || !knobs) return (struct shard_options){.ranks = 1};
@@ -173,21 +208,23 @@ static struct shard_options shard_of(const struct job *job, const struct device_
                                   .rank = facts->rank,
                                   .zero = (enum zero)knobs->zero,
                                   .node_ranks = facts->node_ranks,
-                                  .whole_grads = sums_once(job),
-                                  .whole_below = job->zero.whole_below,
-                                  .reuse = knobs->keep_gathered ? job->zero.max_reuse : 0};
+                                  .whole_grads = sums_once(r),
+                                  .whole_below = r->job->zero.whole_below,
+                                  .reuse = knobs->keep_gathered ? r->job->zero.max_reuse : 0};
 }
 
-enum plim_status job_place(const struct plan_request *request, const struct knobs *knobs, struct tape *tape,
-                           struct plim_error *err)
+/* plan_request.place */
+static enum plim_status place(const struct plan_request *request, const struct knobs *knobs,
+                              struct tape *tape, struct plim_error *err)
 {
-    struct offload_options offload = offload_of(request->build_arg, knobs);
-    struct shard_options shard = shard_of(request->build_arg, request->facts, knobs);
+    const struct recipe r = recipe_for(request);
+    struct offload_options offload = offload_of(r.job, knobs);
+    struct shard_options shard = shard_of(&r, request->facts, knobs);
     enum plim_status status = pass_shard(tape, &shard, err);
     if (status == PLIM_OK) status = pass_offload(tape, &offload, err);
     if (status == PLIM_OK)
         status = pass_offload_activations(tape, (int)knobs->offload_layers, request->facts->copy_pace, err);
-    if (status == PLIM_OK) status = prefetch(request->build_arg, tape, request->facts, &offload, knobs, err);
+    if (status == PLIM_OK) status = prefetch(r.job, tape, request->facts, &offload, knobs, err);
     return status == PLIM_OK ? stage(tape, request->facts, err) : status;
 }
 
@@ -196,7 +233,8 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
                                 struct plim_error *err)
 {
     struct offload_options offload = {.slice_bytes = OFFLOAD_SLICE}; /* nothing is updated */
-    struct shard_options shard = shard_of(job, facts, knobs);
+    const struct recipe r = recipe_of(job);
+    struct shard_options shard = shard_of(&r, facts, knobs);
     if (knobs)
         offload.param_tier = (enum tier)knobs->param_tier, offload.param_share = (int)knobs->param_share,
         offload.disk_share = (int)knobs->disk_share;
@@ -220,30 +258,41 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
     return status;
 }
 
-void job_request(const struct job *job, const struct device_facts *facts, int64_t overhead,
-                 struct plan_request *out)
+void recipe_request(const struct recipe *r, const struct device_facts *facts, int64_t overhead,
+                    struct plan_request *out)
 {
-    *out = (struct plan_request){.facts = facts,
-                                 .overhead = overhead,
-                                 .rows = job_rows(job),
-                                 .time = job->max_length,
-                                 .source_time = job_source_time(job, job->max_length),
-                                 .whole_passes = job_objective(job) == OBJECTIVE_SENTENCE_PAIRS,
-                                 .layers = model_layers(&job->spec),
-                                 .needs_global_norm =
-                                     needs_global_norm(job) || job->data.padding == PADDING_LONGEST,
-                                 .host_updates = job->training.optimizer == OPTIMIZER_ADAMW ||
-                                                 job->training.optimizer == OPTIMIZER_SGD,
-                                 .whole_state = job->training.optimizer == OPTIMIZER_ADAFACTOR,
-                                 .whole_grads = sums_once(job),
-                                 .may_keep_gathered = job->zero.max_reuse > 0,
-                                 .compute = job_compute,
-                                 .place = job_place,
-                                 .build_arg = job};
+    const struct job *job = r->job;
+    int64_t least;
+    *out = (struct plan_request){
+        .facts = facts,
+        .overhead = overhead,
+        .rows = job_rows(job),
+        .time = r->max_length,
+        .source_time = source_time(job, r->max_length, r->max_length),
+        .whole_passes = job_objective(job) == OBJECTIVE_SENTENCE_PAIRS,
+        .layers = model_layers(&job->spec),
+        .needs_global_norm = needs_global_norm(r) || job->data.padding == PADDING_LONGEST,
+        .host_updates = r->optimizer == OPTIMIZER_ADAMW || r->optimizer == OPTIMIZER_SGD,
+        .whole_state = r->optimizer == OPTIMIZER_ADAFACTOR,
+        .whole_grads = sums_once(r),
+        .may_keep_gathered = job->zero.max_reuse > 0,
+        .compute = compute,
+        .place = place,
+        .build_arg = job,
+        .variant = r};
     out->budget = job_budget(job, facts);
     out->host_budget = job->host_budget ? (int64_t)job->host_budget : (int64_t)facts->host_bytes;
     if (job->data.padding == PADDING_LONGEST) /* a tape of an evaluation is less than half as long */
         out->lengths = PLAN_LENGTHS + (job->validation.count ? PLAN_LENGTHS / 2 : 0);
     job_pins(job, facts, 0, &out->pins);
-    job_micro_bounds(job, &out->micro_least, &out->micro_most);
+    job_micro_bounds(job, &least, &out->micro_most);
+    out->micro_least = r->micro_least;
+}
+
+void job_request(const struct job *job, const struct device_facts *facts, int64_t overhead,
+                 struct plan_request *out)
+{
+    const struct recipe recipe = recipe_of(job);
+    recipe_request(&recipe, facts, overhead, out);
+    out->variant = NULL;
 }

@@ -54,6 +54,7 @@ struct plan_request {
     enum plim_status (*place)(const struct plan_request *request, const struct knobs *, struct tape *,
                               struct plim_error *);
     const void *build_arg;
+    const void *variant; /* for compute and place: what is otherwise; NULL: nothing */
 };
 
 struct plan {

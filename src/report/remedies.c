@@ -1,6 +1,6 @@
 /* remedies.c - when nothing fits: try one change at a time, cheapest for the mathematics first, then several together.
  *
- * A change is made to a copy of the job and goes through job_request like the job itself, and it is offered only when
+ * A change is made to the job's recipe or its pins and goes to the planner like the job itself, and it is offered only when
  * a search has found a plan with it: what is listed is true. One tight tape is asked first, because most changes are
  * hopeless and a search that fails is the slowest there is. */
 #include "base/bytes.h"
@@ -10,8 +10,7 @@
 #include <string.h>
 
 struct attempt {
-    struct job job; /* a copy, changed */
-    const struct job *original;
+    struct recipe recipe;             /* the job's, changed */
     const struct plan_request *asked; /* of the job as it is */
     struct tape *room;
     int64_t budget, host_budget;
@@ -21,8 +20,7 @@ struct attempt {
 
 static struct attempt attempt_of(const struct job *job, const struct plan_request *asked, struct tape *room)
 {
-    return (struct attempt){.job = *job,
-                            .original = job,
+    return (struct attempt){.recipe = recipe_of(job),
                             .asked = asked,
                             .room = room,
                             .budget = asked->budget,
@@ -82,7 +80,7 @@ static void unpin(struct attempt *a, int knob)
 {
     static const char other[] =
         "training.gradient_checkpointing"; /* may be given beside training.recompute */
-    const struct job *job = a->original;
+    const struct job *job = a->recipe.job;
     if (!is_pinned(job, knob)) return;
     const char *name = job_pin_name(job, knob);
     add_key(&a->remedy, name, "");
@@ -134,8 +132,8 @@ static bool fits(struct attempt *a)
 {
     struct plan_request r;
     struct plan plan = {0};
-    job_request(&a->job, a->asked->facts, a->asked->overhead, &r);
-    if (a->unpinned) job_pins(&a->job, r.facts, a->unpinned, &r.pins);
+    recipe_request(&a->recipe, a->asked->facts, a->asked->overhead, &r);
+    if (a->unpinned) job_pins(a->recipe.job, r.facts, a->unpinned, &r.pins);
     r.budget = a->budget, r.host_budget = a->host_budget, r.search_line = a->asked->search_line;
     bool good = !hopeless(a, &r) && plan_search(&r, &plan, NULL) == PLIM_OK;
     a->remedy.total = plan.total, a->remedy.host = plan.host, a->remedy.step_seconds = plan.step_seconds;
@@ -145,110 +143,73 @@ static bool fits(struct attempt *a)
 
 /* ---- changes ---- */
 
-static bool to_flash(struct job *job)
+static bool keeps_scores(const struct recipe *r) { return !r->flash; }
+static bool has_least(const struct recipe *r) { return r->micro_least > 1; }
+static bool is_f32(const struct recipe *r) { return r->precision == PRECISION_F32; }
+static bool is_f16(const struct recipe *r) /* by its own key, which would win */
 {
-    bool may = !job->model.flash;
-    job->model.flash = true;
-    return may;
+    return r->precision == PRECISION_F16 && !r->job->training.fp16;
 }
-
-static bool to_bf16(struct job *job)
+static bool wide_grads(const struct recipe *r) { return r->precision == PRECISION_BF16 && !r->grad_type; }
+static bool has_master(const struct recipe *r) { return r->precision == PRECISION_BF16 && !r->master; }
+static bool is_adamw(const struct recipe *r) { return r->optimizer == OPTIMIZER_ADAMW && !r->state_type; }
+static bool is_adam(const struct recipe *r)
 {
-    bool may = job->training.precision == PRECISION_F32;
-    if (may) job->training.precision = PRECISION_BF16;
-    return may;
+    return r->optimizer == OPTIMIZER_ADAMW || r->optimizer == OPTIMIZER_ADAMW8;
 }
+static bool is_clipped(const struct recipe *r) { return r->clips; }
+static bool not_sgd(const struct recipe *r) { return r->optimizer != OPTIMIZER_SGD; }
 
-static bool f16_to_bf16(struct job *job)
-{
-    bool may = job->training.precision == PRECISION_F16 && !job->training.fp16; /* that key would win */
-    if (may) job->training.precision = PRECISION_BF16;
-    return may;
-}
-
-static bool narrow_grads(struct job *job)
-{
-    bool may = job->training.precision == PRECISION_BF16 && !job->training.grad_type;
-    if (may) job->training.grad_type = 1;
-    return may;
-}
-
-static bool eight_bits(struct job *job)
-{
-    bool may = job->training.optimizer == OPTIMIZER_ADAMW && !job->training.state_type;
-    if (may) job->training.optimizer = OPTIMIZER_ADAMW8;
-    return may;
-}
-
-static bool no_master(struct job *job)
-{
-    bool may = job->training.precision == PRECISION_BF16 && !job->training.master;
-    if (may) job->training.master = 1;
-    return may;
-}
-
-static bool drop_clipping(struct job *job)
-{
-    bool may = job->training.clip > 0;
-    job->training.clip = 0;
-    return may;
-}
-
-static bool to_adafactor(struct job *job)
-{
-    int now = job->training.optimizer;
-    bool may = now == OPTIMIZER_ADAMW || now == OPTIMIZER_ADAMW8;
-    if (may) job->training.optimizer = OPTIMIZER_ADAFACTOR;
-    return may;
-}
-
-static bool to_sgd(struct job *job)
-{
-    bool may = job->training.optimizer != OPTIMIZER_SGD;
-    job->training.optimizer = OPTIMIZER_SGD;
-    return may;
-}
-
-static bool small_passes(struct job *job)
-{
-    bool may = job->batching.enabled && job->batching.min > 1;
-    job->batching.min = 1;
-    return may;
-}
-
-/* Makes the change; false when it does not apply. */
-typedef bool change(struct job *job);
-
+#define TO(field, number) offsetof(struct recipe, field), number
 static const struct row {
     const char *key, *value, *cost;
-    change *change; /* NULL: halve the length until it fits */
-    bool joins;     /* may be one of several */
+    bool (*applies)(const struct recipe *); /* NULL: halve the length until it fits */
+    bool joins;                             /* may be one of several */
+    size_t field;                           /* of struct recipe, and what it becomes */
+    int64_t number;
 } rows[] = {
-    {"model.use_flash_attention", "true", "none but rounding; scores are not kept", to_flash, true},
-    {"training.dynamic_batching.min_batch_size", "1", "smaller micro-batches: the same results", small_passes,
-     true},
-    {"training.mixed_precision", "bf16", "bf16 rounding; weights keep an fp32 master", to_bf16, true},
-    {"training.mixed_precision", "bf16", "bf16 instead of fp16: fewer bits, a wider range", f16_to_bf16,
-     true},
-    {"training.grad_dtype", "bf16", "gradients rounded to bf16: slightly other results", narrow_grads, true},
-    {"training.optimizer", "adamw8bit", "moments in 8 bits: slightly other results", eight_bits, true},
-    {"training.master_weights", "none", "weights rounded stochastically: other results", no_master, true},
-    {"training.max_grad_norm", "0", "no clipping; gradients need not all be alive", drop_clipping, false},
-    {"training.optimizer", "adafactor", "another optimizer: other results", to_adafactor, true},
-    {"data.max_length", NULL, "shorter context", NULL, false},
-    {"training.optimizer", "sgd", "another optimizer: other results", to_sgd, false},
+    {"model.use_flash_attention", "true", "none but rounding; scores are not kept", keeps_scores, true,
+     TO(flash, true)},
+    {"training.dynamic_batching.min_batch_size", "1", "smaller micro-batches: the same results", has_least,
+     true, TO(micro_least, 1)},
+    {"training.mixed_precision", "bf16", "bf16 rounding; weights keep an fp32 master", is_f32, true,
+     TO(precision, PRECISION_BF16)},
+    {"training.mixed_precision", "bf16", "bf16 instead of fp16: fewer bits, a wider range", is_f16, true,
+     TO(precision, PRECISION_BF16)},
+    {"training.grad_dtype", "bf16", "gradients rounded to bf16: slightly other results", wide_grads, true,
+     TO(grad_type, 1)},
+    {"training.optimizer", "adamw8bit", "moments in 8 bits: slightly other results", is_adamw, true,
+     TO(optimizer, OPTIMIZER_ADAMW8)},
+    {"training.master_weights", "none", "weights rounded stochastically: other results", has_master, true,
+     TO(master, 1)},
+    {"training.max_grad_norm", "0", "no clipping; gradients need not all be alive", is_clipped, false,
+     TO(clips, false)},
+    {"training.optimizer", "adafactor", "another optimizer: other results", is_adam, true,
+     TO(optimizer, OPTIMIZER_ADAFACTOR)},
+    {"data.max_length", NULL, "shorter context", NULL, false, TO(max_length, 0)},
+    {"training.optimizer", "sgd", "another optimizer: other results", not_sgd, false,
+     TO(optimizer, OPTIMIZER_SGD)},
 };
 #define NROWS ((int)(sizeof rows / sizeof *rows))
+
+/* False: it does not apply. */
+static bool change(struct attempt *a, const struct row *row)
+{
+    if (!row->applies(&a->recipe)) return false;
+    *(int64_t *)(void *)((char *)&a->recipe + row->field) = row->number;
+    add_key(&a->remedy, row->key, row->value);
+    return true;
+}
 
 #define SHORTEST 16
 
 static bool shorten(struct attempt *a)
 {
-    while (a->job.max_length / 2 >= SHORTEST) {
+    while (a->recipe.max_length / 2 >= SHORTEST) {
         char text[24];
-        a->job.max_length /= 2;
+        a->recipe.max_length /= 2;
         if (!fits(a)) continue;
-        snprintf(text, sizeof text, "%lld", (long long)a->job.max_length);
+        snprintf(text, sizeof text, "%lld", (long long)a->recipe.max_length);
         add_key(&a->remedy, "data.max_length", text);
         return true;
     }
@@ -263,10 +224,8 @@ static void set_cost(struct attempt *a, const char *text)
 static bool try_row(struct attempt *a, const struct row *row)
 {
     set_cost(a, row->cost);
-    if (!row->change) return shorten(a);
-    if (!row->change(&a->job)) return false;
-    add_key(&a->remedy, row->key, row->value);
-    return fits(a);
+    if (!row->applies) return shorten(a);
+    return change(a, row) && fits(a);
 }
 
 struct offers {
@@ -295,7 +254,7 @@ static void try_pins(struct offers *o, const struct attempt *fresh)
     unsigned which = 0;
     for (int i = 0; i < KNOB_COUNT; i++) {
         struct attempt a = without_pins(fresh, 1u << i);
-        if (!is_pinned(fresh->original, i) || !first_of_name(fresh->original, i)) continue;
+        if (!is_pinned(fresh->recipe.job, i) || !first_of_name(fresh->recipe.job, i)) continue;
         which |= 1u << i;
         if (fits(&a)) offer(o, &a);
     }
@@ -319,7 +278,7 @@ static struct attempt together(const struct attempt *fresh, unsigned which)
     set_cost(&a, "all of them together: other results");
     for (int i = 0; i < KNOB_COUNT && which & ALL_PINS; i++) unpin(&a, i);
     for (int i = 0; i < NROWS; i++)
-        if (which >> i & 1 && rows[i].change(&a.job)) add_key(&a.remedy, rows[i].key, rows[i].value);
+        if (which >> i & 1) change(&a, &rows[i]);
     return a;
 }
 
@@ -327,13 +286,12 @@ static struct attempt together(const struct attempt *fresh, unsigned which)
 static void try_together(struct offers *o, const struct attempt *fresh)
 {
     const char *keys[KNOB_COUNT];
-    unsigned which = report_pins(fresh->original, keys) ? ALL_PINS : 0;
+    unsigned which = report_pins(fresh->recipe.job, keys) ? ALL_PINS : 0;
     bool good = false;
     for (int i = 0; i < NROWS && !good; i++) {
         if (!rows[i].joins) continue;
         struct attempt a = together(fresh, which);
-        if (!rows[i].change(&a.job)) continue;
-        add_key(&a.remedy, rows[i].key, rows[i].value);
+        if (!change(&a, &rows[i])) continue;
         which |= 1u << i;
         good = fits(&a);
     }

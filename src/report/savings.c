@@ -4,11 +4,11 @@
  * move them; a row that saves in neither is left out. */
 #include "report/savings.h"
 
-/* Sets knobs (and for precision, the job) to the other side; returns whether the trick is on now, or -1 when it
+/* Sets knobs (and for precision, the recipe) to the other side; returns whether the trick is on now, or -1 when it
  * does not apply. */
-typedef int flip(struct job *other, const struct plan_request *request, struct knobs *knobs);
+typedef int flip(struct recipe *other, const struct plan_request *request, struct knobs *knobs);
 
-static int flip_accumulation(struct job *other, const struct plan_request *r, struct knobs *k)
+static int flip_accumulation(struct recipe *other, const struct plan_request *r, struct knobs *k)
 {
     (void)other;
     bool on = k->micro_batch < r->rows;
@@ -19,7 +19,7 @@ static int flip_accumulation(struct job *other, const struct plan_request *r, st
     return on;
 }
 
-static int flip_recompute(struct job *other, const struct plan_request *r, struct knobs *k)
+static int flip_recompute(struct recipe *other, const struct plan_request *r, struct knobs *k)
 {
     (void)other, (void)r;
     bool on = k->recompute != RECOMPUTE_NONE || k->full_layers > 0;
@@ -28,7 +28,7 @@ static int flip_recompute(struct job *other, const struct plan_request *r, struc
     return on;
 }
 
-static int flip_chunks(struct job *other, const struct plan_request *r, struct knobs *k)
+static int flip_chunks(struct recipe *other, const struct plan_request *r, struct knobs *k)
 {
     (void)other;
     bool on = k->loss_chunks > 1;
@@ -38,7 +38,7 @@ static int flip_chunks(struct job *other, const struct plan_request *r, struct k
     return on;
 }
 
-static int flip_in_backward(struct job *other, const struct plan_request *r, struct knobs *k)
+static int flip_in_backward(struct recipe *other, const struct plan_request *r, struct knobs *k)
 {
     (void)other;
     if (r->needs_global_norm || k->accumulation > 1) return -1;
@@ -46,7 +46,7 @@ static int flip_in_backward(struct job *other, const struct plan_request *r, str
     return !k->optimizer_in_backward;
 }
 
-static int flip_state_tier(struct job *other, const struct plan_request *r, struct knobs *k)
+static int flip_state_tier(struct recipe *other, const struct plan_request *r, struct knobs *k)
 {
     (void)other;
     bool on = k->state_tier != TIER_DEVICE;
@@ -56,7 +56,7 @@ static int flip_state_tier(struct job *other, const struct plan_request *r, stru
     return on;
 }
 
-static int flip_grad_tier(struct job *other, const struct plan_request *r, struct knobs *k)
+static int flip_grad_tier(struct recipe *other, const struct plan_request *r, struct knobs *k)
 {
     (void)other;
     bool on = k->grad_tier != TIER_DEVICE;
@@ -65,7 +65,7 @@ static int flip_grad_tier(struct job *other, const struct plan_request *r, struc
     return on;
 }
 
-static int flip_param_tier(struct job *other, const struct plan_request *r, struct knobs *k)
+static int flip_param_tier(struct recipe *other, const struct plan_request *r, struct knobs *k)
 {
     (void)other;
     bool on = k->param_tier != TIER_DEVICE;
@@ -76,7 +76,7 @@ static int flip_param_tier(struct job *other, const struct plan_request *r, stru
 }
 
 /* Off: a quarter of the layers, about as much as may cost nothing. */
-static int flip_activations(struct job *other, const struct plan_request *r, struct knobs *k)
+static int flip_activations(struct recipe *other, const struct plan_request *r, struct knobs *k)
 {
     (void)other;
     bool on = k->offload_layers > 0;
@@ -85,31 +85,31 @@ static int flip_activations(struct job *other, const struct plan_request *r, str
     return on;
 }
 
-static int flip_precision(struct job *other, const struct plan_request *r, struct knobs *k)
+static int flip_precision(struct recipe *other, const struct plan_request *r, struct knobs *k)
 {
     (void)r, (void)k;
-    bool on = other->training.precision != PRECISION_F32;
-    other->training.precision = on ? PRECISION_F32 : PRECISION_BF16;
-    other->training.master = other->training.grad_type = 0; /* of bf16 weights only */
+    bool on = other->precision != PRECISION_F32;
+    other->precision = on ? PRECISION_F32 : PRECISION_BF16;
+    other->master = other->grad_type = 0; /* of bf16 weights only */
     return on;
 }
 
-static int flip_moments(struct job *other, const struct plan_request *r, struct knobs *k)
+static int flip_moments(struct recipe *other, const struct plan_request *r, struct knobs *k)
 {
     (void)r, (void)k;
-    bool on = other->training.optimizer == OPTIMIZER_ADAMW8;
-    if (!on && other->training.optimizer != OPTIMIZER_ADAMW) return -1;
-    other->training.optimizer = on ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMW8;
-    other->training.state_type = 0;
+    bool on = other->optimizer == OPTIMIZER_ADAMW8;
+    if (!on && other->optimizer != OPTIMIZER_ADAMW) return -1;
+    other->optimizer = on ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMW8;
+    other->state_type = 0;
     return on;
 }
 
 /* Only a job that turned it off is planned the other way: see flash() for one that has it. */
-static int flip_flash(struct job *other, const struct plan_request *r, struct knobs *k)
+static int flip_flash(struct recipe *other, const struct plan_request *r, struct knobs *k)
 {
     (void)r, (void)k;
-    if (other->model.flash) return -1;
-    other->model.flash = true;
+    if (other->flash) return -1;
+    other->flash = true;
     return 0;
 }
 
@@ -180,11 +180,11 @@ enum plim_status job_savings(const struct job *job, const struct plan_request *r
     tape_init(&room);
     *count = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows && status == PLIM_OK; i++) {
-        struct job other = *job;
+        struct recipe other = recipe_of(job);
         struct plan_request ask = *request;
         struct knobs knobs = plan->knobs;
         struct plan_bound flipped;
-        ask.build_arg = &other;
+        ask.variant = &other;
         int on = rows[i].flip(&other, request, &knobs);
         if (on < 0) continue;
         status = plan_bound_of(&ask, &knobs, &room, &flipped, err);

@@ -127,7 +127,7 @@ static void put_combined(struct json_writer *w, const struct job *job, const str
     put_number(w, "training.steps", counts, length->steps);
     put_number(w, "training.eval_every", on_eval, length->eval_every);
     put_number(w, "training.eval_rows", on_eval, t->eval_rows);
-    number_format_double(text, job_beta1(job));
+    number_format_double(text, job_beta1(job, (enum optimizer)t->optimizer));
     json_str(w, "training.beta1", text);
     json_str(w, "training.objective", objective_row(job_objective(job))->name);
     if (job->spec.task == TASK_EMBEDDING) json_str(w, "model.pooling", pooling_name(job->spec.pooling));

@@ -37,7 +37,7 @@ static const struct update_options adamw_inside = {
     .optimizer = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .in_backward = true};
 static const struct update_options momentum = {.optimizer = OPTIMIZER_SGD, .beta1 = 0.9f};
 
-struct recipe {
+struct making {
     size_t model;
     const struct update_options *update;
     int recompute;
@@ -50,7 +50,7 @@ static void must(enum plim_status status)
 }
 
 /* Up to pass_update. */
-static void make_near(struct tape *tape, const struct recipe *r)
+static void make_near(struct tape *tape, const struct making *r)
 {
     struct job job;
     struct model_shape shape = {.batch = 4, .time = 16, .head = HEAD_LOSS};
@@ -66,7 +66,7 @@ static void make_near(struct tape *tape, const struct recipe *r)
     job_release(&job);
 }
 
-static void make_far(struct tape *tape, const struct recipe *r, const struct offload_options *offload)
+static void make_far(struct tape *tape, const struct making *r, const struct offload_options *offload)
 {
     make_near(tape, r);
     must(pass_offload(tape, offload, &err));
@@ -211,7 +211,7 @@ static void test_the_host_updates_all(void **state)
     static const struct update_options *const updates[] = {&adamw, &adamw_inside, &momentum};
     for (size_t k = 0; k < NMODELS * NSLICES * 3 * 8; k += EVERY) {
         struct tape tape;
-        struct recipe r = {.model = k % NMODELS, .update = updates[k / NMODELS / NSLICES % 3]};
+        struct making r = {.model = k % NMODELS, .update = updates[k / NMODELS / NSLICES % 3]};
         int far = (int)(k / NMODELS / NSLICES / 3);
         struct offload_options o = {.state_tier = TIER_HOST,
                                     .grad_tier =
@@ -238,7 +238,7 @@ static void test_shares_of_the_host(void **state)
     (void)state;
     for (size_t k = 0; k < NMODELS * NSLICES * (OFFLOAD_SHARES + 1); k += EVERY) {
         struct tape tape;
-        struct recipe r = {.model = k % NMODELS};
+        struct making r = {.model = k % NMODELS};
         int share = (int)(k / NMODELS / NSLICES), by_host = 0, by_device = 0;
         struct offload_options o = {
             .state_tier = TIER_HOST, .slice_bytes = slices[k / NMODELS % NSLICES], .host_share = share};
@@ -329,7 +329,7 @@ static void test_far_parameters(void **state)
     static const int shares[] = {16, 1, 5, 11};
     for (size_t k = 0; k < NMODELS * RECOMPUTE_COUNT * 4; k += EVERY) {
         struct tape tape, before;
-        struct recipe r = {.model = k % NMODELS, .recompute = (int)(k / NMODELS % RECOMPUTE_COUNT)};
+        struct making r = {.model = k % NMODELS, .recompute = (int)(k / NMODELS % RECOMPUTE_COUNT)};
         int share = shares[k / NMODELS / RECOMPUTE_COUNT];
         struct offload_options o = {.state_tier = TIER_DISK,
                                     .param_tier = TIER_DISK,
@@ -362,7 +362,7 @@ static void test_far_gradients_are_squared_before_they_leave(void **state)
     (void)state;
     for (size_t k = 0; k < NMODELS * RECOMPUTE_COUNT; k += EVERY) {
         struct tape tape, before;
-        struct recipe r = {.model = k % NMODELS, .recompute = (int)(k / NMODELS)};
+        struct making r = {.model = k % NMODELS, .recompute = (int)(k / NMODELS)};
         struct offload_options o = {.state_tier = TIER_HOST,
                                     .grad_tier = TIER_HOST,
                                     .slice_bytes = 5000,
@@ -401,7 +401,7 @@ static void test_vectors_stay(void **state)
         struct tape tape;
         struct update_options update = adamw;
         update.optimizer = (enum optimizer)(k / NMODELS);
-        struct recipe r = {.model = k % NMODELS, .update = &update};
+        struct making r = {.model = k % NMODELS, .update = &update};
         struct offload_options o = {.state_tier = TIER_HOST,
                                     .grad_tier = TIER_HOST,
                                     .param_tier = TIER_HOST,
@@ -445,7 +445,7 @@ static void test_only_copies_cross_tiers(void **state)
 {
     (void)state;
     struct tape tape;
-    struct recipe r = {.model = 0};
+    struct making r = {.model = 0};
     struct offload_options o = {.state_tier = TIER_HOST, .slice_bytes = 5000, .host_share = OFFLOAD_SHARES};
     make_far(&tape, &r, &o);
     struct op *host = &tape.ops[find_host_op(&tape)];
@@ -565,7 +565,7 @@ static int count_ops(const struct tape *tape, int end)
     return n;
 }
 
-static void check_spread(const struct recipe *r, const struct offload_options *o,
+static void check_spread(const struct making *r, const struct offload_options *o,
                          const struct prefetch_options *spread, int *moved, int *held)
 {
     struct tape tape;
@@ -606,7 +606,7 @@ static void test_spread(void **state)
     int moved = 0, held = 0;
     for (size_t k = 0; k < SPREADS * PLACES * NMODELS * 2; k += EVERY) {
         struct offload_options o = places[k / SPREADS % PLACES];
-        struct recipe r = {.model = k / SPREADS / PLACES % NMODELS, .recompute = (int)(k % RECOMPUTE_COUNT)};
+        struct making r = {.model = k / SPREADS / PLACES % NMODELS, .recompute = (int)(k % RECOMPUTE_COUNT)};
         r.update = k / SPREADS / PLACES / NMODELS ? &adamw_inside : &adamw;
         if (o.grad_tier != TIER_DEVICE && r.update == &adamw_inside) continue; /* nothing waits there */
         o.slice_bytes = 20000;
@@ -655,7 +655,7 @@ static void test_a_disk_beside_updates(void **state)
     (void)state;
     for (size_t k = 0; k < NMODELS * 4; k++) {
         struct tape tape;
-        struct recipe r = {.model = k % NMODELS, .update = k / NMODELS % 2 ? &adamw_inside : &adamw};
+        struct making r = {.model = k % NMODELS, .update = k / NMODELS % 2 ? &adamw_inside : &adamw};
         struct offload_options o = {.state_tier = TIER_DISK, .slice_bytes = 5000, .beside = k / NMODELS / 2};
         int ahead = 0, all = 0;
         make_far(&tape, &r, &o);
@@ -672,7 +672,7 @@ static void test_near_copies_are_aligned(void **state)
     (void)state;
     struct tape tape;
     struct layout layout;
-    struct recipe r = {.model = LARGER, .update = &adamw_inside};
+    struct making r = {.model = LARGER, .update = &adamw_inside};
     struct offload_options o = {.state_tier = TIER_DISK, .slice_bytes = 400 << 10, .beside = true};
     struct device_facts facts = {.align = 64};
     facts_set_memory(&facts, true);
