@@ -44,12 +44,6 @@ enum plim_status budget_check(const char *who, const char *where, int64_t bytes,
                      facts_holder(facts), memory, facts->memory_limited ? ", the container's limit" : "");
 }
 
-enum plim_status job_check_memory(const struct job *job, const char *where, int64_t bytes,
-                                  const struct device_facts *facts, struct plim_error *err)
-{
-    return budget_check(job->name, where, bytes, facts, err);
-}
-
 /* A machine that is planned for from afar has what it has; on one that is here others may make room. */
 static enum plim_status check_host(const struct job *job, const struct plan_request *request,
                                    struct plim_error *err)
@@ -80,6 +74,6 @@ enum plim_status job_check_budget(const struct job *job, const struct plan_reque
             "the key",
             job->name);
     if (unified_memory) return PLIM_OK;
-    status = job_check_memory(job, "key 'budget'", request->budget, request->facts, err);
+    status = budget_check(job->name, "key 'budget'", request->budget, request->facts, err);
     return status == PLIM_OK ? check_host(job, request, err) : status;
 }

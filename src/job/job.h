@@ -412,7 +412,5 @@ enum plim_status job_plan(const struct job *job, struct loader_sizes *loader, st
  * it, `who` the job or command. A plan may be made for such a line on a CPU and says so. */
 enum plim_status budget_check(const char *who, const char *where, int64_t bytes,
                               const struct device_facts *facts, struct plim_error *err);
-enum plim_status job_check_memory(const struct job *job, const char *where, int64_t bytes,
-                                  const struct device_facts *facts, struct plim_error *err);
 
 #endif

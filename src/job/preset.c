@@ -296,23 +296,22 @@ void preset_list(struct strbuf *out)
 
 /* --- what a job takes of it ------------------------------------------------------------------------------ */
 
-/* Where a job leaves a key open, by the order of what a preset knows. */
-struct open_keys {
-    bool batch, accumulation, precision, profile;
-};
+/* Keys that a preset fills where the job leaves them open. */
+enum { TAKE_BATCH, TAKE_ACCUMULATION, TAKE_PRECISION, TAKE_PROFILE, TAKES };
+static const char *const takes[TAKES] = {"training.batch_size", "training.gradient_accumulation_steps",
+                                         "training.mixed_precision", "profile"};
 
-static struct open_keys open_keys(const struct job *job)
+static bool is_open(const struct job *job, int i)
 {
     const struct job_training *t = &job->training;
-    bool typed = job_given(job, &t->precision) || job_given(job, &t->fp16) || job_given(job, &t->bf16);
-    return (struct open_keys){!job_given(job, &t->batch_size), !job_given(job, &t->accumulation), !typed,
-                              !job_given(job, &job->profile)};
+    bool typed = i == TAKE_PRECISION && (job_given(job, &t->fp16) || job_given(job, &t->bf16));
+    return !typed && !job_key_given(job, takes[i]);
 }
 
 bool job_awaits_device(const struct job *job)
 {
     return job->training.precision == PRECISION_AUTO ||
-           (!strcmp(job->training.preset, "auto") && open_keys(job).precision);
+           (!strcmp(job->training.preset, "auto") && is_open(job, TAKE_PRECISION));
 }
 
 /* The preset that is asked for; found false: none, or not before the device is known. */
@@ -332,19 +331,11 @@ static enum plim_status choose(const struct job *job, const struct device_facts 
     return status;
 }
 
-static void note_origins(struct job *job, const struct open_keys *open, const char *preset)
+static void note_origin(struct job *job, const char *key, const struct preset *preset)
 {
-    const struct {
-        const char *key;
-        bool filled;
-    } keys[] = {{"training.batch_size", open->batch},
-                {"training.gradient_accumulation_steps", open->accumulation},
-                {"training.mixed_precision", open->precision},
-                {"profile", open->profile}};
     char where[48];
-    snprintf(where, sizeof where, "preset %s", preset);
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (keys[i].filled) job_origin_set(job, keys[i].key, ORIGIN_PRESET, where);
+    snprintf(where, sizeof where, "preset %s", preset->facts.name);
+    job_origin_set(job, key, ORIGIN_PRESET, where);
 }
 
 enum plim_status job_take_preset(struct job *job, const struct device_facts *facts, struct plim_error *err)
@@ -353,44 +344,39 @@ enum plim_status job_take_preset(struct job *job, const struct device_facts *fac
     bool found;
     enum plim_status status = choose(job, facts, &preset, &found, err);
     if (!found) return status;
-    struct open_keys open = open_keys(job);
-    if (open.batch) job->training.batch_size = preset.batch;
-    if (open.accumulation) job->training.accumulation = preset.accumulation;
-    if (open.precision) job->training.precision = preset.precision;
-    if (open.profile) job->profile = preset.profile;
-    note_origins(job, &open, preset.facts.name);
+    if (is_open(job, TAKE_BATCH)) job->training.batch_size = preset.batch;
+    if (is_open(job, TAKE_ACCUMULATION)) job->training.accumulation = preset.accumulation;
+    if (is_open(job, TAKE_PRECISION)) job->training.precision = preset.precision;
+    if (is_open(job, TAKE_PROFILE)) job->profile = preset.profile;
+    for (int i = 0; i < TAKES; i++)
+        if (is_open(job, i)) note_origin(job, takes[i], &preset);
     snprintf(job->preset, sizeof job->preset, "%s", preset.facts.name);
     return PLIM_OK;
 }
 
 void job_take_profile(struct job *job, const struct preset *preset)
 {
-    char where[48];
-    if (job_given(job, &job->profile) || job->preset[0]) return;
+    if (!is_open(job, TAKE_PROFILE) || job->preset[0]) return;
     job->profile = preset->profile;
-    snprintf(where, sizeof where, "preset %s", preset->facts.name);
-    job_origin_set(job, "profile", ORIGIN_PRESET, where);
+    note_origin(job, takes[TAKE_PROFILE], preset);
 }
 
 void job_preset_text(const struct job *job, const struct device_facts *facts, struct strbuf *out)
 {
-    const struct job_training *t = &job->training;
-    struct open_keys open = open_keys(job);
+    int count = 0;
     if (!job->preset[0]) {
-        if (!strcmp(t->preset, "auto"))
+        if (!strcmp(job->training.preset, "auto"))
             strbuf_addf(out, "training.preset: none is known for %s; keys keep their defaults", facts->name);
         return;
     }
     strbuf_addf(out, "training.preset %s:", job->preset);
-    if (open.batch) strbuf_addf(out, " batch_size %lld,", (long long)t->batch_size);
-    if (open.accumulation) strbuf_addf(out, " gradient_accumulation_steps %lld,", (long long)t->accumulation);
-    if (open.precision)
-        strbuf_addf(out, " mixed_precision %s,", precision_name((enum precision)t->precision));
-    if (open.profile) strbuf_addf(out, " profile %s,", profile_names[job->profile]);
-    if (open.batch || open.accumulation || open.precision || open.profile)
-        strbuf_truncate(out, out->len - 1);
-    else
-        strbuf_add(out, " the job gives every key it would fill");
+    for (int i = 0; i < TAKES; i++) {
+        const char *dot = strchr(takes[i], '.');
+        if (!is_open(job, i)) continue;
+        strbuf_addf(out, "%s %s ", count++ ? "," : "", dot ? dot + 1 : takes[i]);
+        schema_value(schema_find(&job_schema, takes[i]), job, out);
+    }
+    if (!count) strbuf_add(out, " the job gives every key it would fill");
 }
 
 /* --- profiles -------------------------------------------------------------------------------------------- */

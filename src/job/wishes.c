@@ -185,8 +185,8 @@ static enum plim_status check_thresholds(const struct job *job, struct plim_erro
 #define FALLING                                                                                              \
     (OF(LINEAR) | OF(COSINE) | OF(WSD) | OF(GREEDY) | OF(RESTARTS) | OF(POLYNOMIAL)) /* to min_lr */
 
-static const struct {
-    const char *key;
+static const struct schedule_key {
+    const char *key; /* a section, where it ends with a dot */
     unsigned kinds;
     const char *names;
 } schedule_keys[] = {
@@ -198,32 +198,33 @@ static const struct {
     {"training.decay_steps", OF(WSD), "wsd"},
     {"training.stable_steps", OF(WSD), "wsd"},
     {"training.decay_type", OF(WSD), "wsd"},
-    {"training.greedy.factor", OF(GREEDY), "greedy"},
-    {"training.greedy.patience", OF(GREEDY), "greedy"},
-    {"training.greedy.threshold", OF(GREEDY), "greedy"},
-    {"training.greedy.relative", OF(GREEDY), "greedy"},
-    {"training.greedy.cooldown", OF(GREEDY), "greedy"},
-    {"training.greedy.warmup", OF(GREEDY), "greedy"},
-    {"training.greedy.max_lr", OF(GREEDY), "greedy"},
-    {"training.greedy.eps", OF(GREEDY), "greedy"},
-    {"training.greedy.smooth", OF(GREEDY), "greedy"},
-    {"training.greedy.window_size", OF(GREEDY), "greedy"},
-    {"training.greedy.reset_start", OF(GREEDY), "greedy"},
-    {"training.greedy.on", OF(GREEDY), "greedy"},
+    {"training.greedy.", OF(GREEDY), "greedy"},
 };
+
+enum { SCHEDULE_KEYS = sizeof schedule_keys / sizeof *schedule_keys };
+
+static bool is_for(const struct schedule_key *row, const char *key)
+{
+    size_t len = strlen(row->key);
+    return row->key[len - 1] == '.' ? !strncmp(row->key, key, len) : !strcmp(row->key, key);
+}
 
 /* An argument that the schedule does not look at would be a wish that nobody hears. */
 static enum plim_status check_schedule(const struct job *job, struct plim_error *err)
 {
     const struct schema_row *kind = schema_find(&job_schema, "training.lr_scheduler");
-    for (size_t i = 0; i < sizeof schedule_keys / sizeof *schedule_keys; i++) {
-        const struct origin *o = job_origin(job, schedule_keys[i].key);
-        if (schedule_keys[i].kinds >> job->schedule.kind & 1 || o->kind <= ORIGIN_PRESET) continue;
+    for (size_t i = 0; i < job_schema.count; i++) {
+        const char *key = job_schema.rows[i].path;
+        size_t k = 0;
+        while (k < SCHEDULE_KEYS && !is_for(&schedule_keys[k], key)) k++;
+        if (k == SCHEDULE_KEYS || schedule_keys[k].kinds >> job->schedule.kind & 1 ||
+            !job_key_given(job, key))
+            continue;
         return plim_fail(
             err, PLIM_BAD_INPUT,
             "%s: key '%s' is for %s, and training.lr_scheduler is %s; remove it, or choose another "
             "schedule",
-            o->where, o->name ? o->name : schedule_keys[i].key, schedule_keys[i].names,
+            job_origin(job, key)->where, job_key_name(job, key), schedule_keys[k].names,
             kind->names[job->schedule.kind]);
     }
     return PLIM_OK;
@@ -243,20 +244,20 @@ enum plim_status job_check_wishes(struct job *job, struct plim_error *err)
     if (job->training.save_strategy == EVERY_NEVER) job->training.save_every = 0;
     const struct job_wishes *w = &job->wishes;
     const char *param = "training.deepspeed.offload_param";
-    const struct origin *o = job_origin(job, param);
     if (job_given(job, &w->offload_param) && w->offload_param != OFFLOAD_NONE &&
         job_given(job, &job->training.zero) && job->training.zero < ZERO_PARAMS)
         return plim_fail(
             err, PLIM_BAD_INPUT,
-            "%s: %s: parameters are offloaded with stage 3 alone, and it is %lld; write 3, or none", o->where,
-            o->name ? o->name : param, (long long)job->training.zero);
+            "%s: %s: parameters are offloaded with stage 3 alone, and it is %lld; write 3, or none",
+            job_origin(job, param)->where, job_key_name(job, param), (long long)job->training.zero);
     return check_thresholds(job, err);
 }
 
-/* A tier that a word of DeepSpeed pins, by the field of its key; the key itself may say the same. */
+/* A tier that a word of DeepSpeed pins; the key that has the same meaning may say so, too. */
 static enum plim_status pin_tier(struct job *job, const char *from, const char *key, enum tier tier,
-                                 int *field, struct plim_error *err)
+                                 struct plim_error *err)
 {
+    int *field = (int *)(void *)((char *)job + schema_find(&job_schema, key)->offset);
     struct strbuf word = STRBUF_INIT;
     enum plim_status status = PLIM_OK;
     put_key(job, from, &word);
@@ -270,28 +271,16 @@ static enum plim_status pin_tier(struct job *job, const char *from, const char *
     return status;
 }
 
-static enum plim_status pin_state(struct job *job, const char *from, enum tier tier, struct plim_error *err)
-{
-    return pin_tier(job, from, "training.state_tier", tier, &job->training.state_tier, err);
-}
-
-static enum plim_status pin_grads(struct job *job, const char *from, enum tier tier, struct plim_error *err)
-{
-    return pin_tier(job, from, "training.grad_tier", tier, &job->training.grad_tier, err);
-}
-
-static enum plim_status pin_params(struct job *job, const char *from, enum tier tier, struct plim_error *err)
-{
-    return pin_tier(job, from, "training.param_tier", tier, &job->training.param_tier, err);
-}
+static const char state_tier[] = "training.state_tier", grad_tier[] = "training.grad_tier",
+                  param_tier[] = "training.param_tier";
 
 /* Everything stays on the device, because `from` says so. */
 static enum plim_status pin_all(struct job *job, const char *from, struct plim_error *err)
 {
     struct job_training *t = &job->training;
-    enum plim_status status = pin_state(job, from, TIER_DEVICE, err);
-    if (status == PLIM_OK) status = pin_grads(job, from, TIER_DEVICE, err);
-    if (status == PLIM_OK) status = pin_params(job, from, TIER_DEVICE, err);
+    enum plim_status status = pin_tier(job, from, state_tier, TIER_DEVICE, err);
+    if (status == PLIM_OK) status = pin_tier(job, from, grad_tier, TIER_DEVICE, err);
+    if (status == PLIM_OK) status = pin_tier(job, from, param_tier, TIER_DEVICE, err);
     if (status == PLIM_OK && t->offload_layers > 0)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: %s: false and training.offload_layers: %lld contradict each other; keep one",
@@ -334,21 +323,21 @@ enum plim_status job_grant_wishes(struct job *job, const struct device_facts *fa
     bool state = job_given(job, &w->offload_optimizer);
     const struct {
         bool asked;
-        const char *from;
+        const char *from, *key;
         int device; /* enum offload_device */
-        enum plim_status (*pin)(struct job *, const char *, enum tier, struct plim_error *);
     } rows[] = {
-        {state && w->offload_optimizer == OFFLOAD_NONE && !job_given(job, &job->training.grad_tier),
-         optimizer, OFFLOAD_NONE, pin_grads},
-        {both, word, old, pin_state},
-        {both && w->zero_stage == 3, word, old, pin_params},
-        {state, optimizer, w->offload_optimizer, pin_state},
-        {job_given(job, &w->offload_param), "training.deepspeed.offload_param", w->offload_param, pin_params},
+        {state && w->offload_optimizer == OFFLOAD_NONE && !job_key_given(job, grad_tier), optimizer,
+         grad_tier, OFFLOAD_NONE},
+        {both, word, state_tier, old},
+        {both && w->zero_stage == 3, word, param_tier, old},
+        {state, optimizer, state_tier, w->offload_optimizer},
+        {job_given(job, &w->offload_param), "training.deepspeed.offload_param", param_tier, w->offload_param},
     };
     enum plim_status status = PLIM_OK;
     for (size_t i = 0; i < sizeof rows / sizeof *rows && status == PLIM_OK; i++) {
         bool there = rows[i].device == OFFLOAD_CPU && facts->unified_memory; /* a CPU has all of it there */
-        if (rows[i].asked && !there) status = rows[i].pin(job, rows[i].from, tiers[rows[i].device], err);
+        if (rows[i].asked && !there)
+            status = pin_tier(job, rows[i].from, rows[i].key, tiers[rows[i].device], err);
     }
     return status == PLIM_OK ? forbid_offload(job, facts, err) : status;
 }

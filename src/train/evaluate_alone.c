@@ -116,7 +116,8 @@ enum plim_status evaluate_alone(const struct job *job, struct device *device, co
     overhead.bytes += loader_sizes_bytes(&corpus.sizes);
     out->rows = corpus_rows(data, rows);
     status = runtime_request(job, &device->facts, overhead.bytes, &request, err);
-    if (status == PLIM_OK) status = job_check_memory(job, "key 'budget'", request.budget, request.facts, err);
+    if (status == PLIM_OK)
+        status = budget_check(job->name, "key 'budget'", request.budget, request.facts, err);
     if (status == PLIM_OK)
         status =
             plan_beside_loader(job, &corpus.sizes, device, dir, &request, overhead.reserve, &rt, out, err);

@@ -18,9 +18,9 @@ static enum plim_status check_changes(struct trainer *t, const struct device_fac
 {
     const struct job *job = t->job;
     const struct train_options *options = &t->options;
-    enum plim_status status = job_check_memory(job, "key 'budget'", job_budget(job, facts), facts, err);
+    enum plim_status status = budget_check(job->name, "key 'budget'", job_budget(job, facts), facts, err);
     for (int i = 0; i < options->nchanges && status == PLIM_OK; i++)
-        status = job_check_memory(job, "option '--budget-at'", options->changes[i].bytes, facts, err);
+        status = budget_check(job->name, "option '--budget-at'", options->changes[i].bytes, facts, err);
     for (int i = 0; i < options->nchanges && status == PLIM_OK; i++)
         if (options->changes[i].bytes < job_budget(job, facts))
             status =
