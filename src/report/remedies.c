@@ -78,14 +78,13 @@ int report_pins(const struct job *job, const char **keys)
 /* Takes out the word that pins a knob. */
 static void unpin(struct attempt *a, int knob)
 {
-    static const char other[] =
-        "training.gradient_checkpointing"; /* may be given beside training.recompute */
+    static const char *const words[] = {"training.gradient_checkpointing", "training.recompute"};
     const struct job *job = a->recipe.job;
     if (!is_pinned(job, knob)) return;
     const char *name = job_pin_name(job, knob);
     add_key(&a->remedy, name, "");
-    if (knob == KNOB_ROW(recompute) && job_key_given(job, other))
-        add_key(&a->remedy, job_key_name(job, other), "");
+    for (int i = 0; i < 2 && knob == KNOB_ROW(recompute); i++) /* both may be given */
+        if (job_key_given(job, words[i])) add_key(&a->remedy, job_key_name(job, words[i]), "");
     for (int i = 0; i < KNOB_COUNT; i++)
         if (is_pinned(job, i) && !strcmp(job_pin_name(job, i), name)) a->unpinned |= 1u << i;
 }

@@ -4,112 +4,107 @@
  * move them; a row that saves in neither is left out. */
 #include "report/savings.h"
 
+struct trial {
+    const struct plan_request *request;
+    struct recipe recipe;
+    struct knobs knobs;
+};
+
 /* Sets knobs (and for precision, the recipe) to the other side; returns whether the trick is on now, or -1 when it
  * does not apply. */
-typedef int flip(struct recipe *other, const struct plan_request *request, struct knobs *knobs);
+typedef int flip(struct trial *t);
 
-static int flip_accumulation(struct recipe *other, const struct plan_request *r, struct knobs *k)
+static int flip_accumulation(struct trial *t)
 {
-    (void)other;
-    bool on = k->micro_batch < r->rows;
-    if (r->rows == 1) return -1;
-    k->micro_batch = on ? r->rows : 1;
-    k->accumulation = r->rows / k->micro_batch;
-    if (k->accumulation > 1) k->optimizer_in_backward = 0;
+    bool on = t->knobs.micro_batch < t->request->rows;
+    if (t->request->rows == 1) return -1;
+    t->knobs.micro_batch = on ? t->request->rows : 1;
+    t->knobs.accumulation = t->request->rows / t->knobs.micro_batch;
+    if (t->knobs.accumulation > 1) t->knobs.optimizer_in_backward = 0;
     return on;
 }
 
-static int flip_recompute(struct recipe *other, const struct plan_request *r, struct knobs *k)
+static int flip_recompute(struct trial *t)
 {
-    (void)other, (void)r;
-    bool on = k->recompute != RECOMPUTE_NONE || k->full_layers > 0;
-    k->recompute = on ? RECOMPUTE_NONE : RECOMPUTE_FULL;
-    k->full_layers = 0;
+    bool on = t->knobs.recompute != RECOMPUTE_NONE || t->knobs.full_layers > 0;
+    t->knobs.recompute = on ? RECOMPUTE_NONE : RECOMPUTE_FULL;
+    t->knobs.full_layers = 0;
     return on;
 }
 
-static int flip_chunks(struct recipe *other, const struct plan_request *r, struct knobs *k)
+static int flip_chunks(struct trial *t)
 {
-    (void)other;
-    bool on = k->loss_chunks > 1;
-    int64_t finest = (k->micro_batch * r->time + LOSS_CHUNK_ROWS - 1) / LOSS_CHUNK_ROWS;
+    bool on = t->knobs.loss_chunks > 1;
+    int64_t finest = (t->knobs.micro_batch * t->request->time + LOSS_CHUNK_ROWS - 1) / LOSS_CHUNK_ROWS;
     if (finest < 2) return -1;
-    k->loss_chunks = on ? 1 : (int)finest;
+    t->knobs.loss_chunks = on ? 1 : (int)finest;
     return on;
 }
 
-static int flip_in_backward(struct recipe *other, const struct plan_request *r, struct knobs *k)
+static int flip_in_backward(struct trial *t)
 {
-    (void)other;
-    if (r->needs_global_norm || k->accumulation > 1) return -1;
-    k->optimizer_in_backward = !k->optimizer_in_backward;
-    return !k->optimizer_in_backward;
+    if (t->request->needs_global_norm || t->knobs.accumulation > 1) return -1;
+    t->knobs.optimizer_in_backward = !t->knobs.optimizer_in_backward;
+    return !t->knobs.optimizer_in_backward;
 }
 
-static int flip_state_tier(struct recipe *other, const struct plan_request *r, struct knobs *k)
+static int flip_state_tier(struct trial *t)
 {
-    (void)other;
-    bool on = k->state_tier != TIER_DEVICE;
-    k->state_tier = on ? TIER_DEVICE : r->facts->lower_tier;
-    k->state_share = on ? 0 : OFFLOAD_SHARES;
-    if (on) k->host_share = 0, k->param_tier = TIER_DEVICE, k->param_share = 0;
+    bool on = t->knobs.state_tier != TIER_DEVICE;
+    t->knobs.state_tier = on ? TIER_DEVICE : t->request->facts->lower_tier;
+    t->knobs.state_share = on ? 0 : OFFLOAD_SHARES;
+    if (on) t->knobs.host_share = 0, t->knobs.param_tier = TIER_DEVICE, t->knobs.param_share = 0;
     return on;
 }
 
-static int flip_grad_tier(struct recipe *other, const struct plan_request *r, struct knobs *k)
+static int flip_grad_tier(struct trial *t)
 {
-    (void)other;
-    bool on = k->grad_tier != TIER_DEVICE;
-    if (k->optimizer_in_backward) return -1;
-    k->grad_tier = on ? TIER_DEVICE : r->facts->lower_tier;
+    bool on = t->knobs.grad_tier != TIER_DEVICE;
+    if (t->knobs.optimizer_in_backward) return -1;
+    t->knobs.grad_tier = on ? TIER_DEVICE : t->request->facts->lower_tier;
     return on;
 }
 
-static int flip_param_tier(struct recipe *other, const struct plan_request *r, struct knobs *k)
+static int flip_param_tier(struct trial *t)
 {
-    (void)other;
-    bool on = k->param_tier != TIER_DEVICE;
-    if (!on && k->state_share < OFFLOAD_SHARES) return -1; /* it follows the state */
-    k->param_tier = on ? TIER_DEVICE : r->facts->lower_tier;
-    k->param_share = on ? 0 : OFFLOAD_SHARES;
+    bool on = t->knobs.param_tier != TIER_DEVICE;
+    if (!on && t->knobs.state_share < OFFLOAD_SHARES) return -1; /* it follows the state */
+    t->knobs.param_tier = on ? TIER_DEVICE : t->request->facts->lower_tier;
+    t->knobs.param_share = on ? 0 : OFFLOAD_SHARES;
     return on;
 }
 
 /* Off: a quarter of the layers, about as much as may cost nothing. */
-static int flip_activations(struct recipe *other, const struct plan_request *r, struct knobs *k)
+static int flip_activations(struct trial *t)
 {
-    (void)other;
-    bool on = k->offload_layers > 0;
-    if (r->facts->unified_memory) return -1;
-    k->offload_layers = on ? 0 : (r->layers + 3) / 4;
+    bool on = t->knobs.offload_layers > 0;
+    if (t->request->facts->unified_memory) return -1;
+    t->knobs.offload_layers = on ? 0 : (t->request->layers + 3) / 4;
     return on;
 }
 
-static int flip_precision(struct recipe *other, const struct plan_request *r, struct knobs *k)
+static int flip_precision(struct trial *t)
 {
-    (void)r, (void)k;
-    bool on = other->precision != PRECISION_F32;
-    other->precision = on ? PRECISION_F32 : PRECISION_BF16;
-    other->master = other->grad_type = 0; /* of bf16 weights only */
+    bool on = t->recipe.precision != PRECISION_F32;
+    t->recipe.precision = on ? PRECISION_F32 : PRECISION_BF16;
+    t->recipe.master = t->recipe.grad_type = 0; /* of bf16 weights only */
     return on;
 }
 
-static int flip_moments(struct recipe *other, const struct plan_request *r, struct knobs *k)
+static int flip_moments(struct trial *t)
 {
-    (void)r, (void)k;
-    bool on = other->optimizer == OPTIMIZER_ADAMW8;
-    if (!on && other->optimizer != OPTIMIZER_ADAMW) return -1;
-    other->optimizer = on ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMW8;
-    other->state_type = 0;
+    bool on = t->recipe.optimizer == OPTIMIZER_ADAMW8;
+    if (!on && t->recipe.optimizer != OPTIMIZER_ADAMW) return -1;
+    t->recipe.optimizer = on ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMW8;
+    t->recipe.state_type = 0;
     return on;
 }
 
 /* Only a job that turned it off is planned the other way: see flash() for one that has it. */
-static int flip_flash(struct recipe *other, const struct plan_request *r, struct knobs *k)
+static int flip_flash(struct trial *t)
 {
-    (void)r, (void)k;
-    if (other->flash) return -1;
-    other->flash = true;
+    if (t->recipe.flash) return -1;
+    t->recipe.flash = true;
     return 0;
 }
 
@@ -180,14 +175,13 @@ enum plim_status job_savings(const struct job *job, const struct plan_request *r
     tape_init(&room);
     *count = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows && status == PLIM_OK; i++) {
-        struct recipe other = recipe_of(job);
+        struct trial t = {request, recipe_of(job), plan->knobs};
         struct plan_request ask = *request;
-        struct knobs knobs = plan->knobs;
         struct plan_bound flipped;
-        ask.variant = &other;
-        int on = rows[i].flip(&other, request, &knobs);
+        ask.variant = &t.recipe;
+        int on = rows[i].flip(&t);
         if (on < 0) continue;
-        status = plan_bound_of(&ask, &knobs, &room, &flipped, err);
+        status = plan_bound_of(&ask, &t.knobs, &room, &flipped, err);
         if (status != PLIM_OK) break;
         int64_t sign = on ? 1 : -1;
         double with = on ? plan->step_seconds : flipped.step_seconds;

@@ -144,6 +144,7 @@ with tempfile.TemporaryDirectory() as folder:
         check_remedies(big, folder, "8b", host(95), [r"training\.grad_dtype: bf16", r"training\.master_weights: none"])
         check_remedies(big, folder, "8b", line(8), [r"unpin training\.recompute"], training__recompute="none")
         check_remedies(big, folder, "8b", line(8), [r"unpin training\.gradient_checkpointing"], training__gradient_checkpointing="false")
+        check_remedies(big, folder, "8b", line(8), [r"unpin training\.gradient_checkpointing, unpin training\.recompute"], training__recompute="none", training__gradient_checkpointing="false")
         check_remedies(big, folder, "8b", line(8), [r"unpin training\.recompute_layers"], training__recompute_layers=4)
         check_remedies(big, folder, "8b", line(8), [r"unpin training\.param_tier"], training__param_tier="device", training__loss_chunks=8)
         check_remedies(big, folder, "8b", line(12), [r"unpin training\.state_tier, unpin training\.grad_tier"], raises=False,
