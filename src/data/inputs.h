@@ -61,12 +61,15 @@ static inline uint64_t input_record_most(const struct input_file *f)
     return input_is_sized(f) ? 8 * (uint64_t)f->bytes + 256 : UINT64_MAX;
 }
 
-/* Bytes of all records. A row of CSV repeats the header, so that its size says nothing; a line of CoNLL has 4 bytes at least and
- * becomes two texts of a list, a sentence of one such line two lists. */
+/* Bytes of the JSON lines that so many bytes of CoNLL become: a line has 4 at least and becomes two texts of a list, a sentence
+ * of one such line two lists. */
+static inline uint64_t input_conll_most(int64_t bytes) { return 16 * (uint64_t)bytes + 64; }
+
+/* Bytes of all records. A row of CSV repeats the header, so that the size of its file says nothing. */
 static inline uint64_t input_records_most(const struct input_file *f)
 {
     if (input_is_plain(f)) return (uint64_t)f->bytes;
-    return f->form == FORM_CONLL && input_is_sized(f) ? 16 * (uint64_t)f->bytes + 64 : UINT64_MAX;
+    return f->form == FORM_CONLL && input_is_sized(f) ? input_conll_most(f->bytes) : UINT64_MAX;
 }
 
 /* PLIM_BAD_INPUT names a file that holds nothing to train on: pictures, archives, programs. */

@@ -13,7 +13,7 @@
 
 #define LONGEST_READ (INT64_C(64) << 20)
 
-/* Bytes of the longest line, its end included; 0: not known, because files are large, compressed, cannot be read, or are no
+/* Bytes of the longest line, its end included, or of the longest sentence of CoNLL as a JSON line; 0: not known, because files are large, compressed, cannot be read, or are no
  * lines of text or JSON objects. */
 size_t longest_line_of(const struct inputs *inputs, enum data_format format);
 
