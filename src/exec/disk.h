@@ -70,7 +70,7 @@ uint64_t disk_write_behind(struct disk_store *disk, const void *buf, size_t n, u
 enum plim_status disk_read(struct disk_store *disk, void *buf, size_t n, uint64_t offset,
                            struct plim_error *err);
 
-/* What a store has done since it was opened. */
+/* Statistics of a store since it was opened. */
 struct disk_use {
     uint64_t read, written; /* bytes asked for */
     uint64_t copied;        /* of them, through buffers or the page cache */

@@ -1,7 +1,7 @@
 /* exec.h - executes a plan on a device: nothing left to decide, nothing left to allocate.
  *
  *     struct exec exec;
- *     exec_open(&exec, device, &plan.tape, &plan.layout, disk);  // disk: NULL unless a tensor lives on disk
+ *     exec_open(&exec, device, &plan.tape, &plan.layout, disk, &err);   // disk: NULL unless a tensor lives on disk
  *     exec_tune(&exec, &err);                                    // optional: what runs often is compiled
  *     exec_write(&exec, ids, host_ids, 0, bytes, &err);
  *     exec_loop(&exec, micro, &err);                             // one micro-batch
@@ -114,7 +114,7 @@ void exec_read_begin(const struct exec *exec, int tensor, int slot, int64_t byte
 /* The element of a tensor in pieces with which this rank's begins. */
 int64_t exec_own_first(const struct exec *exec, int tensor);
 
-/* The same of what this rank has of a tensor, its piece or all of it: offset within that. Nobody else takes part. */
+/* Reads this rank's own part of a tensor, its piece or all of it; offset is within that part. Not a collective call. */
 enum plim_status exec_read_own(const struct exec *exec, int tensor, void *host, int64_t offset, int64_t bytes,
                                struct plim_error *err);
 enum plim_status exec_write_own(const struct exec *exec, int tensor, const void *host, int64_t offset,
