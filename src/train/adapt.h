@@ -2,7 +2,7 @@
  *
  *     struct adapt adapt = {.rules = rules};
  *     switch (adapt_decide(&adapt, &look)) { ... }          // between two optimizer steps
- *     adapt_done(&adapt, act, step, worked);
+ *     adapt_done(&adapt, act, step, sample, worked, whole);
  *
  * States and what a status asks for in each (the table in adapt.c):
  *

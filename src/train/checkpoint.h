@@ -37,8 +37,8 @@ const char *checkpoint_path(const struct checkpoint *c);
 const struct node *checkpoint_manifest(const struct checkpoint *c);
 void checkpoint_close(struct checkpoint *c);
 
-/* The same check for a model that is read from `dir`; parts are manifest.h's. A folder that is no checkpoint passes.
- * *checked is false for a checkpoint without a manifest: nothing could be said of its bytes. */
+/* Applies that check to a model read from `dir`; `parts` are those of manifest.h. A folder that is not a checkpoint
+ * passes. *checked is false for a checkpoint without a manifest, whose bytes cannot be verified. */
 enum plim_status checkpoint_check(const char *dir, unsigned parts, bool *checked, struct plim_error *err);
 
 /* order_changed: the caller knows that rows come in another order now; when they do, they begin at the first one. */

@@ -65,8 +65,8 @@ struct train_event {
     bool warns;                      /* a note that somebody should look at */
     const struct explanation *why;
     const char *action; /* TRAIN_MEMORY: what was done; empty: nothing */
-    const int64_t
-        *rank_used; /* [ranks] TRAIN_MEMORY: bytes of each rank as it saw them; NULL: there is one */
+    /* [ranks] TRAIN_MEMORY: bytes of each rank as it measured them; NULL: single rank. */
+    const int64_t *rank_used;
     int ranks;
     int64_t step, steps;
     double loss, lr, grad_norm;  /* grad_norm < 0: not computed (optimizer inside backward) */
@@ -79,8 +79,8 @@ struct train_event {
     int64_t tokens;
     int64_t rows;   /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened. All ranks', as tokens are */
     int64_t passes; /* micro-batches, likewise */
-    double
-        epoch; /* passes over the data so far; whole ones alone where it is not known how many rows one has */
+    /* Passes over the data so far; only whole passes if the rows per pass are unknown. */
+    double epoch;
     int64_t positions, padding; /* computed, and of them without a token; likewise */
     double seconds, tokens_per_s;
     struct disk_use disk;      /* TRAIN_STEP: of the disk tier; nothing read or written: there is none */
@@ -118,8 +118,8 @@ struct train_options {
     bool numerics;        /* tell the first tensor that overflows or underflows */
     const char *trace;    /* a file for a trace of one step, of each rank (snapshot_rank_path); NULL: none */
     int64_t trace_step;   /* of this one, or the first after it that is made */
-    const struct plan_file
-        *kept;        /* the plan to run, borrowed until trainer_open returns; NULL: the fastest */
+    /* The plan to run, borrowed until trainer_open returns; NULL: the fastest. */
+    const struct plan_file *kept;
     bool save_at_end; /* and when stopped; false, without training.save_every: output.dir is not touched */
 };
 
@@ -224,7 +224,7 @@ void trainer_watch_open(struct trainer *trainer);
 void trainer_watch_close(struct trainer *trainer);
 /* The monitor and the socket hear how the run is; a status that has changed is told. event NULL: no step was made. */
 void trainer_note_step(struct trainer *trainer, const struct train_event *event);
-/* What this rank sees of the memory its plan can ease; false: nobody watches. */
+/* Reads the state of the memory that this rank's plan can relieve. Returns false when monitoring is off. */
 bool trainer_look(struct trainer *trainer, struct adapt_look *out);
 /* Gives way where memory is short, takes back what it gave where it is not. An error ends the run. */
 enum plim_status trainer_adapt(struct trainer *trainer, struct plim_error *err);
