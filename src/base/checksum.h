@@ -31,8 +31,8 @@ void checksum_add(struct checksum *sum, const void *bytes, size_t n);
 /* The value so far; more may be added afterwards. */
 uint64_t checksum_end(const struct checksum *sum);
 
-/* Of a whole regular file, read through a small buffer. PLIM_IO when it cannot be read, PLIM_BAD_INPUT when it is
- * something else than a file. */
+/* Checksum of a regular file, read through a small buffer. PLIM_IO: the file cannot be read; PLIM_BAD_INPUT: it is
+ * not a regular file. */
 enum plim_status checksum_file(const char *path, uint64_t *value, uint64_t *bytes, struct plim_error *err);
 
 #endif

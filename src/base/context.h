@@ -25,8 +25,8 @@ struct context_process {
 
 struct context {
     char *const *environment; /* "NAME=value", NULL behind the last; NULL: no variable is set */
-    const char
-        *modules; /* the folder of the program, near which modules for MPI libraries are; NULL: none are */
+    /* Folder of the program, near which the modules for MPI libraries are; NULL: there are none. */
+    const char *modules;
     const struct context_process *process; /* NULL: the process belongs to somebody else */
 };
 

@@ -6,7 +6,7 @@
  *
  *     const struct plim_data *d = embedded_find("devices");   // data/devices.yaml
  *     if (!d) return plim_fail(err, PLIM_BUG, "data/devices.yaml is not part of this build");
- *     yaml_parser_set_input_string(&parser, (const unsigned char *)d->text, d->size);
+ *     strbuf_addn(&page, d->text, d->size);
  */
 #ifndef PLIM_BASE_EMBEDDED_H
 #define PLIM_BASE_EMBEDDED_H

@@ -27,7 +27,8 @@
 /* Open for reading, at any place and as often as one likes. Never waits for a pipe: PLIM_BAD_INPUT. The caller closes. */
 enum plim_status file_open(const char *path, int *fd, struct plim_error *err);
 
-/* What is read more than once must not be a pipe: PLIM_BAD_INPUT. Of what is not there nothing is said. */
+/* PLIM_BAD_INPUT if the path is a pipe: use it for files that are read more than once. A missing file is not an error
+ * here. */
 enum plim_status file_refuse_pipe(const char *path, struct plim_error *err);
 
 /* Append the whole file to out. PLIM_BAD_INPUT when it is larger than max_bytes or a folder. A pipe will do, unless nothing

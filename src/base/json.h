@@ -30,17 +30,17 @@
 enum plim_status json_parse(const char *text, size_t len, const char *name, struct doc **out,
                             struct plim_error *err);
 
-/* The same within a quota, which goes on counting the document's store.total until the caller gives it back. */
+/* json_parse within a quota. The quota keeps counting the document's store.total until the caller releases it. */
 enum plim_status json_parse_within(const char *text, size_t len, const char *name, struct quota *quota,
                                    struct doc **out, struct plim_error *err);
 
-/* The same for data, which others have written: of a key given twice the last value counts, as in Python and in most
- * programs that have read them before. */
+/* json_parse_within for data written by others. If a key occurs twice, the last value counts, as in Python and most
+ * other programs. */
 enum plim_status json_parse_record(const char *text, size_t len, const char *name, struct quota *quota,
                                    struct doc **out, struct plim_error *err);
 
-/* The same, and the document takes over the text's memory: texts and keys stay where they lie in it, without their
- * escapes, and are not copied. `text` is empty afterwards, whatever happens. Its bytes are not counted here. */
+/* json_parse_record that takes over the text's memory: strings and keys are unescaped in place and not copied. `text`
+ * is empty afterwards, even on failure. The quota does not count its bytes. */
 enum plim_status json_parse_taking(struct strbuf *text, const char *name, struct quota *quota,
                                    struct doc **out, struct plim_error *err);
 

@@ -97,7 +97,7 @@ static void add(struct parser *p, const char *bytes, size_t count)
     p->made += count;
 }
 
-/* What follows "\u": one code point, or a pair of surrogates that makes one. */
+/* Takes the digits after "\u": one code point, or a surrogate pair that makes one. */
 static enum plim_status take_unicode(struct parser *p)
 {
     uint32_t point, low;

@@ -23,8 +23,8 @@ struct node_build {
     struct node *stack;
     size_t count, cap;
     struct quota *quota; /* counts stack and document; NULL: no limit */
-    bool
-        last_wins; /* of a key given twice the last value counts, in the place of the first; else it is refused */
+    /* If a key occurs twice, the last value counts, in the first one's place; else it is refused. */
+    bool last_wins;
 };
 
 enum plim_status node_build_begin(struct node_build *build, const char *name, struct quota *quota,

@@ -75,7 +75,7 @@ struct command {
 
 #define COMMAND_ROWS(table) .rows = (table), .row_count = sizeof(table) / sizeof((table)[0])
 
-/* What parsing leaves over. */
+/* Arguments left after parsing. */
 struct options_rest {
     struct string_list args; /* the arguments that are not options, in order */
     bool help;               /* -h or --help was given                       */

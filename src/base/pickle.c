@@ -92,7 +92,7 @@ void pickle_end_dict(struct pickle_writer *w) { end(w, SETITEMS); }
 void pickle_begin_list(struct pickle_writer *w, const char *key) { begin(w, key, EMPTY_LIST, 0); }
 void pickle_end_list(struct pickle_writer *w) { end(w, APPENDS); }
 
-/* Of a large number as many bytes as it needs, with its sign. */
+/* Writes a large number in as many bytes as it needs, with its sign. */
 static void put_int(struct pickle_writer *w, int64_t value)
 {
     int bytes = 5;

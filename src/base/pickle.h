@@ -41,7 +41,7 @@ void pickle_double(struct pickle_writer *w, const char *key, double value);
 void pickle_str(struct pickle_writer *w, const char *key, const char *value); /* UTF-8 */
 void pickle_bool(struct pickle_writer *w, const char *key, bool value);
 
-/* What was written last, under a number of the caller's; and the same thing once more. */
+/* pickle_remember gives the value written last a number of the caller's; pickle_recall writes that value again. */
 void pickle_remember(struct pickle_writer *w, uint32_t number);
 void pickle_recall(struct pickle_writer *w, const char *key, uint32_t number);
 

@@ -2,9 +2,9 @@
  *
  * One row per key gives reading from YAML/JSON, `--set key=value`, defaults, checking and documentation.
  *
- *     struct job { int batch; bool batch_given; double rate; int optimizer; const char *out; uint64_t budget;
- * }; static const char *const optimizers[] = {"adamw", "sgd", NULL}; static const struct schema_row rows[] =
- * {
+ *     struct job { int batch; bool batch_given; int optimizer; };
+ *     static const char *const optimizers[] = {"adamw", "sgd", NULL};
+ *     static const struct schema_row rows[] = {
  *         {"training.batch_size", SCHEMA_INT, offsetof(struct job, batch),
  *          .flag = SCHEMA_FLAG(struct job, batch_given), .min = 1, .max = 65536, .fallback = "8",
  *          .help = "samples per step"},
@@ -88,9 +88,9 @@ struct schema_row {
 struct schema {
     const struct schema_row *rows;
     size_t count;
-    const struct schema_synonym
-        *words; /* other words for keys or for their last parts: {"lr", "training.learning_rate"};
-                                           ends with a NULL word; NULL: none */
+    /* Synonyms of keys or of their last parts: {"lr", "training.learning_rate"}. Ends with a NULL word; NULL:
+     * none. */
+    const struct schema_synonym *words;
 };
 
 #define SCHEMA(table)                                                                                        \
@@ -127,12 +127,12 @@ enum plim_status schema_set(const struct schema *schema, const char *path, const
                             struct bump *store, const struct schema_listener *listener,
                             struct plim_error *err);
 
-/* The same, from another place than --set, which errors and the listener are told. */
+/* schema_set for a value from another source than --set; errors and the listener name `where`. */
 enum plim_status schema_set_from(const struct schema *schema, const char *where, const char *path,
                                  const char *value, void *target, struct bump *store,
                                  const struct schema_listener *listener, struct plim_error *err);
 
-/* The same from one argument "key=value". */
+/* schema_set_from with a single argument "key=value". */
 enum plim_status schema_assign(const struct schema *schema, const char *assignment, void *target,
                                struct bump *store, const struct schema_listener *listener,
                                struct plim_error *err);

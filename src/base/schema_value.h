@@ -13,7 +13,7 @@
 enum plim_status schema_store(const struct schema_row *row, const struct node *node, void *target,
                               struct bump *store, struct plim_error *err);
 
-/* What a person typed for this row as a node: lists are split at commas, texts stay as they are. The node's
+/* Converts what a user typed for this row to a node: lists are split at commas, texts stay unchanged. The node's
  * parts live in store. */
 enum plim_status schema_text_node(const struct schema_row *row, const char *text, struct bump *store,
                                   struct node *out, struct plim_error *err);
@@ -21,7 +21,7 @@ enum plim_status schema_text_node(const struct schema_row *row, const char *text
 /* The value of the row's field as a text that two unequal values never share. */
 void schema_exact(const struct schema_row *row, const void *target, struct strbuf *out);
 
-/* What the row takes, for documentation: "whole number, 1 to 65536". */
+/* Appends the row's type for documentation: "whole number, 1 to 65536". */
 void schema_type(const struct schema_row *row, struct strbuf *out);
 
 #endif

@@ -5,7 +5,7 @@
  * exits. An error pointer may be NULL when the caller does not want the text.
  *
  *     struct plim_error err = {0};
- *     if (thing_load(path, &thing, &err) != PLIM_OK) return err.status;
+ *     if (json_load(path, &doc, &err) != PLIM_OK) return err.status;
  *     ...
  *     return plim_fail(err, PLIM_BAD_INPUT, "%s: key '%s': expected a number; write e.g. 8", path, key);
  */

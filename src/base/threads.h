@@ -35,7 +35,7 @@ void threads_each(struct threads *team, int64_t n, int64_t grain, threads_body *
  * own threads. 0, or an errno. */
 int thread_begin(pthread_t *out, size_t stack_bytes, void *(*body)(void *), void *arg);
 
-/* What the calling thread is called in lists of threads; 15 letters at most. */
+/* Names the calling thread in lists of threads; at most 15 letters. */
 void thread_name(const char *name);
 
 /* pthread_cond_wait; with `look` it also returns after a twentieth of a second, for a wait that a signal ends as well: a

@@ -105,14 +105,14 @@ extern const char *const cli_modes[];
 enum plim_status cli_check_mode(const struct job_options *options, int ranks, const char *how,
                                 struct plim_error *err);
 
-/* What the flags say, --budget too. */
+/* Applies the command line's flags to the job, including --budget. */
 enum plim_status cli_take_flags(struct job *job, const struct job_options *options,
                                 const struct schema_listener *notes, struct plim_error *err);
 
 /* Load the config and apply overrides; notes about needless keys go to stderr unless quiet. The job is to be
  * released whatever is returned. */
 enum plim_status cli_load_job(struct job *job, const struct job_options *options, struct plim_error *err);
-/* The same without job_finish: for a caller that still changes something. */
+/* cli_load_job without job_finish, for callers that still change the job. */
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err);
 
 /* Before a model is read: PLIM_BAD_INPUT names what of a checkpoint is damaged. One without checksums is told of on stderr. */
@@ -173,7 +173,8 @@ void cli_say_bytes(const struct job *job, const struct job_options *options);
 /* Write a finished text to stdout; 0 or the exit code of a failed write. */
 int cli_print(struct strbuf *text);
 
-/* What an evaluation found (tell_scores.c): the rest of a line that begins with the loss in so many digits, and fields of an object. */
+/* Prints an evaluation's results (tell_scores.c): the rest of a line that begins with the loss in `digits` digits, or
+ * the fields of a JSON object. */
 struct scores;
 void cli_tell_scores(struct strbuf *out, double loss, int digits, const struct scores *scores);
 void cli_json_scores(struct json_writer *w, double loss, const struct scores *scores);

@@ -85,12 +85,12 @@ static const struct rate {
 
 enum { RATES = sizeof rates / sizeof *rates };
 
-/* Of a device with its own memory: between it and the host's. A CPU has the disk below it. */
+/* Link between a device's own memory and the host's. For a CPU, the tier below is the disk. */
 static const struct rate host_link =
     RATE("lower_bandwidth", "to the host's memory", "GB/s", lower_bandwidth, 1e-9);
 #undef RATE
 
-/* Of the disk under a folder. */
+/* Rates of the disk under a folder. */
 static const struct disk_rate {
     const char *name, *what;
     size_t offset;
@@ -99,7 +99,7 @@ static const struct disk_rate {
                   {"write", "disk, writing", offsetof(struct disk_speed, write)}};
 enum { DISK_RATES = sizeof disk_rates / sizeof *disk_rates };
 
-/* What was measured: before, and now. */
+/* Measurements before and now. */
 struct outcome {
     struct device_facts facts[2];
     struct disk_speed disk[2];

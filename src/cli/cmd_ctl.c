@@ -174,7 +174,7 @@ static void tell_memory(const struct node *memory)
         printf("  %-14s %10s\n", node_item(classes, i)->key, text_of(bytes, node_item(classes, i)));
 }
 
-/* What a run says; a server's reply is printed as it came. */
+/* Prints a run's status; a server's reply is printed unchanged. */
 static void tell_status(const struct node *reply, const char *text)
 {
     if (strcmp(node_string(node_get(reply, "what"), ""), "train") != 0) {

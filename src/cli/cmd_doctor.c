@@ -50,7 +50,7 @@ static const struct command command = {
 
 enum { EXIT_PROBLEMS = 1 };
 
-/* What is told, each a line. */
+/* The findings, one line each. */
 struct diagnosis {
     const char *subject;
     struct strbuf problems, ignored, about;

@@ -76,7 +76,7 @@ static bool wants_npy(const struct embed_flags *f)
     return f->format && strcmp(f->format, "auto") ? !strcmp(f->format, "npy") : ends;
 }
 
-/* What the folder says, and then what the options say. */
+/* Reads the folder's settings, then applies the options. */
 static enum plim_status find_how(struct embedding *e, const char *what, struct plim_error *err)
 {
     const struct embed_flags *f = e->flags;

@@ -140,7 +140,7 @@ static enum plim_status check_vocabulary(const struct generation *g, const struc
                      (long long)g->codec.vocab_size, (long long)spec->vocab_size);
 }
 
-/* What writes: an engine, or of an encoder-decoder what reads sources. */
+/* Generator: an engine, or a seq2seq for an encoder-decoder. */
 struct writer {
     struct model_spec spec;
     struct log log;

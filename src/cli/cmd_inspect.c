@@ -294,7 +294,7 @@ static bool holds(const char *dir, const char *name, char *path, size_t size)
     return file_exists(path);
 }
 
-/* What trainer.json says, as it is. */
+/* Prints the values of trainer.json. */
 static enum plim_status put_trainer(struct report *r, const char *path, struct plim_error *err)
 {
     struct doc *doc;
@@ -318,7 +318,7 @@ static enum plim_status put_trainer(struct report *r, const char *path, struct p
     return PLIM_OK;
 }
 
-/* What config.json says of an encoder; a model of another kind is told by its tensors. */
+/* Prints the encoder's settings from config.json; models of other kinds are described by their tensors. */
 static void put_encoder(struct report *r, const char *dir)
 {
     static const char *const tasks[MODEL_TASKS] = {"masked tokens", "labels", "vectors", "labels of texts"};

@@ -246,7 +246,7 @@ static enum plim_status submit(struct generation *g, struct engine *e, struct an
     return engine_submit(e, &request, NULL, err);
 }
 
-/* Of the one answer that is printed as it comes. */
+/* Prints the prompt of the one answer that is streamed. */
 static void print_echo(struct generation *g)
 {
     if (g->stream && g->flags->echo) print(g, g->answers[0].prompt, strlen(g->answers[0].prompt));

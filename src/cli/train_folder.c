@@ -26,7 +26,7 @@ static bool same_file(const char *path, FILE *other)
            a.st_dev == b.st_dev;
 }
 
-/* Of a run that was killed the last line may have no end. */
+/* Ends the last line, which a killed run may have left incomplete. */
 static void end_line(int fd)
 {
     char last;

@@ -22,7 +22,7 @@ enum plim_status comm_missing(struct comm *comm, const char *what, const char *w
     return told(comm, what, why ? why : who, err);
 }
 
-/* What the lane was given is done first: all ranks see one order. */
+/* Finishes the lane's queue first, so that all ranks see one order. */
 static enum plim_status settle(struct comm *comm, struct plim_error *err)
 {
     return comm->lane ? lane_drain(comm->lane, err) : PLIM_OK;
@@ -87,7 +87,7 @@ static void add_to(float *sum, const void *from, enum dtype type, size_t n)
     for (size_t i = 0; i < n; i++) sum[i] += wide[i];
 }
 
-/* The same of narrower types, in fp32 and rounded once. */
+/* Sums narrower types in fp32 and rounds once. */
 static void add_parts(const void *parts, enum dtype type, int ranks, size_t count, void *out, bool add)
 {
     const char *from = parts;

@@ -12,8 +12,8 @@
  *
  * Of `whole` bytes rank r has [r * piece, min((r + 1) * piece, whole)); a piece behind the end is zeros.
  *
- * Nobody waits for ever: where another rank does not answer within comm_patience, a call returns PLIM_IO, and the caller ends
- * the job by comm_abort.
+ * No call waits for ever: if another rank does not answer within comm.patience seconds, the call returns PLIM_IO, and the
+ * caller ends the job with comm_abort.
  *
  * Exchanges run beside computing on the lane, a thread that takes them in the order in which they were begun; that order is
  * the same on all ranks, too:
@@ -40,7 +40,7 @@ struct comm_lane;
 struct nccl;
 struct pmi;
 
-/* What moves bytes between ranks. Each returns NULL or one line about what went wrong, good until the next call. */
+/* Transport between ranks. Each function returns NULL or one line about the failure, valid until the next call. */
 struct comm_ops {
     const char *name;
     /* Joins the others; `seconds`: how long any call waits for them. */
@@ -72,16 +72,16 @@ struct comm {
     int64_t library_bytes; /* that the library takes of this rank, by its table; see comm_library_bytes */
     double patience;       /* seconds that any call waits for the others */
     bool any_thread;       /* the backend takes calls from any thread, one at a time; its open says so */
-    bool
-        beside; /* the call under way is the lane's: whoever waits in it leaves the processor to what computes */
+    /* The call in progress is the lane's: waiting in it yields the processor to computing. */
+    bool beside;
     struct comm_lane *lane; /* NULL: there is none, and exchanges run one after the other with computing */
-    /* Of all ranks: those of this machine, and one of each machine, this rank among both. NULL where machines have not the
-     * same number of ranks, in a row and more than one, or there is one machine. */
+    /* Subsets of the ranks: those on this machine, and one per machine; this rank belongs to both. NULL with a single
+     * machine, or unless every machine has the same number of ranks (more than one) with consecutive numbers. */
     struct comm *node, *across;
-    struct nccl *
-        nccl; /* between the memories of GPUs, of all ranks and their groups (nccl.h); NULL: through the host's */
-    /* Of ranks whose launcher does not watch over them (pmi.h): says which rank has ended, NULL: none, and ends waiting. Both NULL
-     * where it does. */
+    /* Moves data between GPU memories, for all ranks and their groups (nccl.h); NULL: through host memory. */
+    struct nccl *nccl;
+    /* For ranks whose launcher does not watch them (pmi.h): `gone` returns which rank has ended (NULL: none) and
+     * stops waiting. Both are NULL where the launcher watches. */
     struct pmi *pmi;
     const char *(*gone)(struct pmi *);
     char *stage; /* host memory through which a device with its own exchanges; see comm_stage */
@@ -96,8 +96,8 @@ struct comm_exchange {
     int64_t from_count, to_count; /* elements */
     enum dtype type;
     bool add;
-    void *
-        work; /* comm_work bytes, for reduce and sum. The lane does one thing at a time: all may share them */
+    /* comm_work bytes for reduce and sum. The lane runs one exchange at a time, so all share them. */
+    void *work;
 };
 
 /* Begun on the lane, which there must be; done, with everything begun before it, when comm_wait of its ticket returns. */
@@ -105,7 +105,7 @@ uint64_t comm_begin(struct comm *comm, const struct comm_exchange *exchange);
 enum plim_status comm_wait(struct comm *comm, uint64_t ticket, struct plim_error *err);
 bool comm_is_done(struct comm *comm, uint64_t ticket); /* comm_wait would return at once */
 
-/* The same exchange now, by the thread that calls; where there is no lane, or it is empty. */
+/* Runs an exchange immediately in the calling thread. Requires that there is no lane, or that it is empty. */
 enum plim_status comm_run(struct comm *comm, const struct comm_exchange *exchange, struct plim_error *err);
 
 /* Takes and touches that memory, before the process is measured. PLIM_NO_MEMORY. */
@@ -154,7 +154,7 @@ enum plim_status comm_sum(struct comm *comm, void *data, int64_t count, enum dty
 /* The sum of a few numbers over all ranks; each is kept exact where it is whole. */
 enum plim_status comm_sum_numbers(struct comm *comm, double *numbers, int count, struct plim_error *err);
 
-/* What rank `root` has. */
+/* Copies the data of rank `root` to all ranks. */
 enum plim_status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root,
                                 struct plim_error *err);
 

@@ -102,7 +102,7 @@ static double median(double *values, int n)
     return values[n / 2];
 }
 
-/* Of `rounds` rounds of exchanges of so many bytes of each rank; the first, which opens connections, does not count. */
+/* Times `rounds` exchanges of `bytes` of each rank. The first round opens connections and does not count. */
 static enum plim_status time_rounds(const struct probe *p, enum comm_kind kind, size_t bytes, bool beside,
                                     struct timing *out, struct plim_error *err)
 {

@@ -23,8 +23,8 @@ struct meeting {
     const char *host;
     int port;
     bool apart; /* ranks are on several machines */
-    const char
-        *run; /* a name that ranks of other runs do not have, of less than MEET_RUN bytes without blanks */
+    /* Unique name of the run, shorter than MEET_RUN bytes, without blanks. */
+    const char *run;
     const struct context_process *process; /* pmi.h's: whose variables MPI reads */
     bool tells; /* set: of the error that all have, this rank's is the one to tell */
 };

@@ -201,7 +201,7 @@ static void answer(struct pmi *pmi, struct peer *peer, const char *line)
     say(peer, "cmd=unknown rc=-1 msg=not_answered_here\n");
 }
 
-/* What has come of a peer: its whole lines are answered. False: nothing more will come. */
+/* Reads from a peer and answers its complete lines. Returns false when the peer has closed. */
 static bool listen_to(struct pmi *pmi, struct peer *peer)
 {
     ssize_t n = recv(peer->fd, peer->line + peer->used, LINE - 1 - peer->used, MSG_DONTWAIT);
@@ -288,7 +288,7 @@ static void set_number(const struct pmi *pmi, const char *name, int number)
     pmi->process->set_variable(name, text);
 }
 
-/* What MPI_Init finds: this rank's end of the connection, the library's from now on. */
+/* Passes this rank's end of the connection to MPI_Init, which owns it from now on. */
 static enum plim_status hand_over(struct pmi *pmi, int fd, struct plim_error *err)
 {
     set_number(pmi, "PMI_RANK", pmi->rank), set_number(pmi, "PMI_SIZE", pmi->ranks),

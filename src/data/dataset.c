@@ -127,7 +127,7 @@ static enum record_kind record_kind_of(const struct data_options *o)
     return o->prompt_field ? RECORD_PAIR : RECORD_JSON;
 }
 
-/* What an objective asks of the data. */
+/* Checks the objective's requirements on the data. */
 static enum plim_status check_objective(const struct dataset *d, struct plim_error *err)
 {
     const struct data_options *o = &d->options;

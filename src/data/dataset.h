@@ -54,8 +54,8 @@ struct data_options {
     const struct chat_template *chat; /* for messages */
     const struct tm *now;             /* what its strftime_now() sees; NULL: the time of each rendering */
     bool add_special, append_eos, skip_bad;
-    const char
-        *making; /* a token file that is being made: its parts (MAKING.part*) are no data; NULL: none */
+    /* A token file in the making: its parts (MAKING.part*) are not data; NULL: none. */
+    const char *making;
 };
 
 /* How a file is read, by data.format and by what its content looks like. */
@@ -85,7 +85,7 @@ int64_t dataset_samples(const struct dataset *data);
  * begins to read it. */
 enum plim_status dataset_measure(struct dataset *data, int64_t i, int64_t *length, int64_t *targets,
                                  struct plim_error *err);
-/* The same with its tokens, [T + 1]; targets not counted have TOKEN_QUIET (record.h). */
+/* Like dataset_measure, and also reads the tokens, [T + 1]. Targets that do not count are TOKEN_QUIET (record.h). */
 enum plim_status dataset_sample(struct dataset *data, int64_t i, int32_t *tokens, int64_t *length,
                                 int64_t *targets, struct plim_error *err);
 

@@ -57,7 +57,7 @@ enum plim_status inputs_refuse_binary(const struct inputs *in, struct plim_error
     return PLIM_OK;
 }
 
-/* What the first bytes say, and the last. */
+/* Inspects the first and last bytes. */
 static enum plim_status look_inside(struct input_file *f, int fd, struct plim_error *err)
 {
     unsigned char head[ENDS] = {0}, tail[ENDS];
@@ -174,7 +174,7 @@ enum plim_status inputs_find(const char *const *paths, int count, struct inputs 
     return status;
 }
 
-/* What stat says of the folder a file lies in. */
+/* stat of the folder that holds a file. */
 static bool stat_folder(const char *path, struct stat *out)
 {
     const char *slash = strrchr(path, '/');

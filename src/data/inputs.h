@@ -22,8 +22,8 @@ enum compression { COMPRESSION_NONE, COMPRESSION_GZIP, COMPRESSION_ZSTD };
 struct input_file {
     const char *path;
     int64_t bytes; /* as it lies on disk */
-    uint64_t
-        fingerprint; /* of its size and its first and last 4 KiB: most edits show, and no file is read for it */
+    /* Hash of its size and its first and last 4 KiB: most edits show, and no file is read whole. */
+    uint64_t fingerprint;
     enum compression compression;
     enum data_form form;       /* as its content says */
     const char *what, *advice; /* FORM_REFUSED: what it is, and what to do with it */

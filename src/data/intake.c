@@ -150,7 +150,7 @@ uint64_t intake_lines_most(const struct intake_options *o)
     return lines > INTAKE_LINES ? INTAKE_LINES : lines > 1 ? lines : 1;
 }
 
-/* Of the conversation that comes last all tokens are there for a moment, or those of a piece. */
+/* The last conversation needs memory for all its tokens, or those of one piece. */
 static size_t chat_tokens(const struct intake_options *o)
 {
     size_t one = record_chat_output(INTAKE_SLOT);

@@ -85,7 +85,7 @@ enum plim_status intake_start(struct intake *intake, const struct intake_place *
 void intake_close(struct intake *intake);
 /* Let an intake_next that waits in another thread come back, with PLIM_INTERRUPTED; until intake_start nothing else does. */
 void intake_stop(struct intake *intake);
-/* The same, and wait until no thread works for it. */
+/* intake_stop, then wait until no thread works for this intake. */
 void intake_rest(struct intake *intake);
 
 /* *slot is NULL when all is done. The slot is the caller's until intake_give_back, and only one at a time. */

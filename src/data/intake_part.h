@@ -13,7 +13,7 @@ struct intake_long {
     struct record_encoder *encoder;
 };
 
-/* What lies behind a slot. */
+/* Buffers of a slot. */
 struct intake_slot_work {
     char *raw, *own; /* where its bytes are: in own [INTAKE_SLOT], or in the room for long lines */
     size_t len;

@@ -64,7 +64,7 @@ void intake_slot_trim(struct intake_slot *slot)
     slot->more = false;
 }
 
-/* What has been read so far goes where there is more room. */
+/* Moves the bytes read so far to a larger buffer. */
 static void make_large(struct intake_slot *slot, struct intake_long *room)
 {
     struct intake_slot_work *w = slot->work;

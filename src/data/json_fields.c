@@ -76,7 +76,7 @@ static inline uint64_t look_at(const char *at)
     return hits;
 }
 
-/* The same where fewer bytes are left. */
+/* look_at for fewer bytes than a window. */
 static uint64_t look_near_end(const char *at, size_t left)
 {
     char rest[WINDOW] = {0};
@@ -139,7 +139,7 @@ static bool read_hex(const char *at, const char *end, uint32_t *out)
     return true;
 }
 
-/* What a letter after a backslash stands for; 0: another matter. */
+/* Meaning of a letter after a backslash; 0: handled elsewhere. */
 static const char meaning[256] = {['"'] = '"',  ['\\'] = '\\', ['/'] = '/',  ['b'] = '\b',
                                   ['f'] = '\f', ['n'] = '\n',  ['r'] = '\r', ['t'] = '\t'};
 
@@ -159,7 +159,7 @@ static bool skip_point(struct scan *s)
     return true;
 }
 
-/* What follows a backslash. */
+/* Skips the characters after a backslash. */
 static inline bool skip_escape(struct scan *s)
 {
     if (s->at == s->end) return fail(s, "the line ends inside a text");

@@ -49,7 +49,7 @@ struct window_row {
     int32_t used, source;   /* positions in use, a source's too; of a source */
 };
 
-/* What a row has. */
+/* Extent of a row. */
 struct extent {
     int64_t positions, targets, source;
     uint64_t epoch; /* of its first sample */
@@ -57,7 +57,7 @@ struct extent {
 
 enum { ROWS_MOST = 2 }; /* of a sample */
 
-/* What a window of a stream keeps of its rows. */
+/* Feeds that a stream's window stores for its rows. */
 static unsigned stored_feeds(const struct dataset *data)
 {
     return objective_row(dataset_rules(data)->objective)->feeds | 1u << FEED_LENGTHS;
@@ -443,7 +443,7 @@ static int longer(const void *a, const void *b)
     return x->length != y->length ? y->length - x->length : x->number - y->number;
 }
 
-/* Of rows that are sorted, those that are this rank's; the longest of all ranks' is what a slot has to have. */
+/* Keeps this rank's rows out of the sorted ones. The slot's length is the longest over all ranks. */
 static void deal_rows(struct loader *l, struct loader_window *out)
 {
     int64_t ranks = l->options.ranks, kept = out->rows;
@@ -576,8 +576,8 @@ static void fill_stored(struct loader *l, const struct window_row *row, const st
     }
 }
 
-/* What lies behind n samples is blank. A batch of pairs has its second texts in its second half, and one target for each
- * pair: its own number. */
+/* Clears the rows after n samples. A batch of pairs has the second texts in its second half, and one target per pair:
+ * the pair's index. */
 static void end_batch(const struct loader *l, int64_t n, const struct rows *rows)
 {
     int64_t half = rows->count / 2;

@@ -69,15 +69,16 @@ struct loader_state {
 struct loader_window {
     int64_t rows;     /* of this rank; fewer than asked for only at the end of `once`, or of `whole_epochs` */
     int64_t all_rows; /* of all ranks */
-    int64_t
-        slots; /* rows of the rank that has the most: ranks cut these into passes, and so have equally many */
+    /* Rows of the rank that has the most. All ranks cut these into passes, so they have equally many. */
+    int64_t slots;
     int64_t targets;       /* counted targets in them */
     int64_t all_targets;   /* of all ranks' rows */
     int64_t positions;     /* in use, of this rank's rows, sources counted too */
     int64_t all_positions; /* of all ranks' rows */
     uint64_t epoch;        /* of the first row; counted from 0 */
-    const int32_t *
-        lengths; /* [slots] positions that rows need, in the order in which they will be filled; where rows are sorted, the same on every rank: the longest of theirs; until the next window */
+    /* [slots] positions that rows need, in the order in which they are filled. Where rows are sorted, every rank
+     * has the same values: the longest over all ranks. Valid until the next window. */
+    const int32_t *lengths;
 };
 
 struct loader_stats {

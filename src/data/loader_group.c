@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-/* Of the seed's permutations, those of windows. */
+/* Stream of the seed's permutations that shuffles windows. */
 #define WINDOWS 0x77696e646f77
 
 static int64_t group_most(int64_t window, int64_t samples)

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Of the seed's random numbers, those that choose tokens. */
+/* The seed's random stream that chooses tokens. */
 #define TOKEN_STREAM 0x6d61736b
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

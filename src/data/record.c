@@ -28,8 +28,8 @@ struct progress {
 struct record_encoder {
     struct record_rules rules;
     struct encoder *encoder; /* NULL: bytes */
-    struct json_field
-        field[3]; /* of the present record: its text, or both of a pair; and another name of the second */
+    /* Fields of the current record: its text, or both texts of a pair; and another name of the second. */
+    struct json_field field[3];
     struct token_list labels;
     struct strbuf text; /* a rendered chat */
     struct chat_spans spans;
@@ -62,7 +62,7 @@ static enum plim_status open_encoder(const struct record_rules *rules, struct en
     return encoder_open_within(rules->codec->tokenizer, &room, out, err);
 }
 
-/* What it holds, and what a piece takes beyond that: of a long word, or of a normalizer that makes much of it. */
+/* Memory of the encoder, plus the extra that a piece may need: for a long word, or for a normalizer that expands it. */
 static size_t encoder_bytes(const struct record_rules *rules)
 {
     const struct tokenizer *tok = rules->codec->tokenizer;

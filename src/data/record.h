@@ -41,8 +41,8 @@ struct record_rules {
     const char *score_field;  /* RECORD_TWO: a number for both, the last of the record's; NULL: it has none */
     size_t part_most[2];      /* tokens of each part of RECORD_TWO; of words the first */
     bool whole_second;        /* RECORD_TWO: a second part of more tokens is a bad record, else it is cut */
-    bool
-        keep_marks; /* a text that is cut to part_most[0] tokens keeps what is added behind it; 0: it is not cut */
+    /* A text cut to part_most[0] tokens keeps the marks after it; 0: it is not cut. */
+    bool keep_marks;
     const char *const *labels; /* names */
     int nlabels;
     const struct codec *codec;
@@ -72,8 +72,8 @@ void record_encoder_close(struct record_encoder *enc);
 enum plim_status record_encode(struct record_encoder *enc, char *text, size_t len, unsigned place,
                                struct token_list *out, struct plim_error *err);
 
-/* The same in two steps. The text must stay where it is until the last piece; the encoder has one record at a time.
- * record_more appends the tokens of the next piece; *more: there may be others. */
+/* Encodes a record piece by piece. The text must stay in place until the last piece; an encoder handles one record at
+ * a time. record_more appends the tokens of the next piece and sets *more when others may follow. */
 enum plim_status record_begin(struct record_encoder *enc, char *text, size_t len, unsigned place,
                               struct plim_error *err);
 enum plim_status record_more(struct record_encoder *enc, struct token_list *out, bool *more,

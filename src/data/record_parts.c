@@ -24,7 +24,7 @@ static enum plim_status put(struct token_list *out, int32_t id, struct plim_erro
     return PLIM_OK;
 }
 
-/* What the tokenizer adds in front (TOKENIZE_BEFORE) or behind, and where it adds nothing there the end mark. */
+/* Adds the tokenizer's marks before (TOKENIZE_BEFORE) or after the text. If it has none there, adds the end mark. */
 static enum plim_status put_marks(const struct record_rules *rules, struct encoder *encoder, unsigned flag,
                                   struct token_list *out, struct plim_error *err)
 {

@@ -126,7 +126,7 @@ size_t sheet_bytes_of(const struct sheet *t)
 
 /* --- rows ----------------------------------------------------------------------------------------------------------- */
 
-/* What the writing of one row carries along. */
+/* State while one row is written. */
 struct row {
     struct parquet *p;
     enum plim_status status;

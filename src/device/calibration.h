@@ -1,8 +1,8 @@
-/* calibration.h - how fast a device is, as measured, and the file that remembers it.
+/* calibration.h - measured speed of a device, and the file that stores it.
  *
- * The cache is $XDG_CACHE_HOME/plimsoll (or ~/.cache/plimsoll), one JSON file per key; the key names everything the
- * numbers depend on, so a changed machine measures again. What is kept stays until `plimsoll calibrate` measures anew: every
- * process plans with the same numbers. A cache that cannot be written is no error: a CPU then has fixed rates. */
+ * The cache is $XDG_CACHE_HOME/plimsoll (or ~/.cache/plimsoll), one JSON file per key. The key names everything that
+ * the numbers depend on, so a changed machine measures again. Stored numbers stay until `plimsoll calibrate` measures
+ * again, so every process plans with the same numbers. An unwritable cache is no error: a CPU then has fixed rates. */
 #ifndef PLIM_DEVICE_CALIBRATION_H
 #define PLIM_DEVICE_CALIBRATION_H
 
@@ -13,9 +13,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The wish of a context: none, or "0": a backend takes its own fixed rates, of a modest device, measures nothing and leaves the
- * cache alone (tests are run so: a plan is the same on every machine); "anew": it measures at this start, at leisure, and
- * keeps that (plimsoll calibrate); anything else, and nothing: it measures when nothing is kept. */
+/* Values of the context's setting. Without a context, or with "0": a backend uses fixed rates of a modest device,
+ * measures nothing and ignores the cache; tests run so, and a plan is the same on every machine. "anew": it measures
+ * carefully at this start and stores the result (plimsoll calibrate). Anything else: it measures if nothing is
+ * stored. */
 #define CALIBRATION_WISH      "PLIMSOLL_CALIBRATE"
 #define CALIBRATION_ANEW_WORD "anew"
 #define CALIBRATION_KEPT_WORD "kept"
@@ -23,8 +24,9 @@ bool calibration_wanted(const struct context *context);
 bool calibration_anew(const struct context *context);
 
 struct calibration {
-    double flops[DT_COUNT];      /* matmul, by element type; 0 for types without matmul */
-    double tf32_flops;           /* matmul of fp32 operands that may lose bits; as exact fp32 where none do */
+    double flops[DT_COUNT]; /* matmul, by element type; 0 for types without matmul */
+    /* Matmul of fp32 operands with reduced precision; equals exact fp32 if there is none. */
+    double tf32_flops;
     double attn_flops[DT_COUNT]; /* attention */
     double bandwidth;            /* bytes/s read plus written, operands in memory */
     double cache_bandwidth;      /* the same, operands in the last-level cache */
@@ -33,14 +35,14 @@ struct calibration {
     double coded_rate;           /* elements/s of 8-bit AdamW, operands in the cache */
     double curve_rate;           /* elements/s of SiLU and a gate in bf16, operands in the cache */
     double op_seconds;           /* starting one op */
-    double matmul_seconds;       /* of a small product, beyond its flops and starting it */
-    double others; /* share of the processors that other programs took meanwhile; 0: quiet, or unknown */
+    double matmul_seconds;       /* of a small product, besides its flops and op_seconds */
+    double others; /* share of the processors used by other programs meanwhile; 0: none, or unknown */
 };
 
-/* Of seconds that are too few to be measured: what is kept is above 0. */
+/* Stored instead of a time too short to measure, so that stored seconds are above 0. */
 #define CALIBRATION_LEAST 1e-9
 
-/* Element by element the median of n <= CALIBRATION_ROUNDS measurements. */
+/* Element-wise median of n <= CALIBRATION_ROUNDS measurements. */
 enum { CALIBRATION_ROUNDS = 9 };
 void calibration_median(const struct calibration *list, int n, struct calibration *out);
 

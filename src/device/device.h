@@ -6,8 +6,8 @@
  *     dev->ops->run(dev, &call);                                     // one op, operands already resolved
  *     dev->ops->close(dev);
  *
- * Kernels never allocate: scratch comes with the call and its size is the backend's workspace() fact, which the
- * planner has counted. A kernel missing from the table is an error at planning time.
+ * Kernels never allocate: scratch comes with the call, and the planner has counted its size through workspace(). A
+ * kernel missing from the table is an error at planning time.
  */
 #ifndef PLIM_DEVICE_DEVICE_H
 #define PLIM_DEVICE_DEVICE_H
@@ -18,39 +18,40 @@
 #include "mem/ledger.h"
 #include "plan/facts.h"
 
-/* Classes of a tier's ledger: what the plan lays out there, and what the process takes beside it. */
+/* Classes of a tier's ledger: tensors placed by the plan, and the process's overhead. */
 enum { DEVICE_LEDGER_ARENA, DEVICE_LEDGER_OVERHEAD, DEVICE_LEDGER_CLASSES };
 
 struct device;
 struct comm;
 
-/* A range of ops made into one thing that is launched again and again, such as a CUDA graph. Where its operands lie is part
- * of it. It belongs to the caller, any number may be alive, and each is freed before its device is closed. Backends have
- * it at the beginning of a struct of their own. */
+/* A range of ops compiled for repeated launches, such as a CUDA graph. Addresses of operands are part of it. The
+ * caller owns it; any number may exist, and each must be freed before its device is closed. Backends embed it at the
+ * beginning of their own struct. */
 struct device_program {
     struct device *device;
-    /* That it takes of the device beside the arena, as far as the driver tells; facts.overhead_bytes has room for them. */
+    /* Device memory outside the arena, as far as the driver reports it; facts.overhead_bytes has room for it. */
     size_t bytes;
 };
 
 enum device_fill { FILL_ZERO, FILL_NOISE };
 
-/* Of reads in two parts: how many at a time, and the bytes of each. */
+/* For reads in two parts: how many may be outstanding, and the bytes of each. */
 enum { DEVICE_READS = 2, DEVICE_READ_BYTES = 64 << 10 };
 
-/* A device's memory as its driver sees it, of all processes. */
+/* A device's memory as its driver reports it, over all processes. */
 enum { DEVICE_HOLDERS = 16 };
 struct device_memory {
     size_t total, used, ours;
     struct device_holder {
         int pid;
         size_t bytes;
-    } holder[DEVICE_HOLDERS]; /* processes on it, ours included, as far as the driver tells */
+    } holder
+        [DEVICE_HOLDERS]; /* processes that use it, including this one, as far as the driver reports them */
     int holders;
 };
 
-/* Bytes between this device's memory and that of others, which are moved beside what it computes: `begin` queues that on a
- * stream of the device's, waits for nothing, and returns NULL or one line about what went wrong. */
+/* An exchange with other devices' memory that overlaps computing. `begin` queues it on a stream of the device without
+ * waiting, and returns NULL or one line about the failure. */
 struct device_exchange {
     const void *from;
     void *to, *work; /* work is written, too */
@@ -59,7 +60,7 @@ struct device_exchange {
     void *arg;
 };
 
-/* parts[ranks][count] of a type, to be added in that order, in fp32 (f64 in f64), what is in `out` last. */
+/* parts[ranks][count], added in that order in fp32 (f64 in f64); the value in `out` is added last. */
 struct device_parts {
     const void *parts;
     void *out;
@@ -71,63 +72,65 @@ struct device_parts {
 
 struct device_ops {
     const char *name;
-    /* Grow or shrink the arena; shrinking gives the pages back to the system. Contents of what stays are kept. */
+    /* Grows or shrinks the arena; shrinking returns pages to the system. The remaining contents are kept. */
     enum plim_status (*commit)(struct device *, size_t bytes, struct plim_error *err);
     void *(*base)(struct device *);
-    /* [offset, offset + bytes) of the arena become zero or, as noise, numbers of ordinary sizes whatever their type.
-     * NULL: what the arena grows by is zero, and nothing is timed on it. */
+    /* Fills [offset, offset + bytes) of the arena with zeros or with noise, numbers of ordinary size for any type.
+     * NULL: new arena memory is zero, and nothing is timed on it. */
     void (*fill)(struct device *, size_t offset, size_t bytes, enum device_fill with);
-    /* Copies between the arena and host memory, by arena offset. They come after what was given to compute and after
-     * fetches and stores of these bytes; the caller's memory is its own again when they return, and what read brings is
-     * there. What is written is there for every op and read that follows; a failure of a small write may only be told by
-     * the next sync. Any thread may call these two and sync, while none gives ops. */
+    /* Copies between the arena and host memory, by arena offset. They run after all ops given so far and after
+     * fetches and stores of these bytes. On return the caller may reuse its memory, and read's data has arrived.
+     * Written data is visible to every later op and read; the failure of a small write may be reported only by the
+     * next sync. Any thread may call these two and sync while no thread gives ops. */
     enum plim_status (*read)(struct device *, size_t offset, void *host, size_t bytes,
                              struct plim_error *err);
     enum plim_status (*write)(struct device *, size_t offset, const void *host, size_t bytes,
                               struct plim_error *err);
-    /* Optional, both or none: a read in two parts, of few bytes. read_begin takes note of them as they are when everything given so
-     * far is done; read_end waits for that and for nothing that was given later. A slot that begins again forgets what it had. */
+    /* Optional, both or none: a small read in two parts. read_begin captures the bytes as of all ops given so far;
+     * read_end waits for that, and for nothing given later. Beginning again on a slot discards its previous read. */
     void (*read_begin)(struct device *, int slot, size_t offset, size_t bytes);
     enum plim_status (*read_end)(struct device *, int slot, void *host, size_t bytes, struct plim_error *err);
-    /* One op. A device that computes asynchronously only takes note; what goes wrong, sync tells. */
+    /* Runs one op. An asynchronous device only queues it; sync reports failures. */
     void (*run)(struct device *, struct kernel_call *call);
-    /* Optional: several ops at once, with the same bits as one by one: a group of one kind, at most TAPE_GROUP_MOST, none of
-     * which touches what another writes (tape/group.h), or a run that `fuses` said yes to. NULL: run them one by one. */
+    /* Optional: runs several ops at once with the same bits as one by one. They are a group of one kind, at most
+     * TAPE_GROUP_MOST, in which no op touches what another writes (tape/group.h), or a run that `fuses` accepted.
+     * NULL: ops run one by one. */
     void (*run_many)(struct device *, struct kernel_call *calls, int count);
-    /* Optional: whether run_many has one kernel for neighbouring ops of a pattern (plan/fuse.h). */
+    /* Optional: true if run_many has one kernel for these neighbouring ops (plan/fuse.h). */
     bool (*fuses)(struct device *, const struct kernel_call *calls, int count);
-    /* Scratch of an op where it depends on more than shapes and threads; NULL: the table of kernels says it. */
+    /* Scratch of an op if it depends on more than shapes and threads; NULL: the kernel table gives it. */
     size_t (*workspace)(const struct device *, const struct tensor *const *desc, const struct op *op);
-    /* Learn how best to run this op, or NULL. Writes its outputs and workspace: nothing of value may be in them. */
+    /* Measures how best to run this op, or NULL. Overwrites its outputs and workspace. */
     void (*tune)(struct device *, struct kernel_call *call);
-    /* Everything so far is done. PLIM_IO: the device failed, and how. */
+    /* Waits until everything given so far is done. PLIM_IO: the device failed, with the reason. */
     enum plim_status (*sync)(struct device *, struct plim_error *err);
-    /* What the driver says this process takes on the device; NULL: device memory is the process's own. */
+    /* Device memory used by this process according to the driver. NULL: device memory is the process's own. */
     size_t (*used)(struct device *);
-    /* The same of everybody, from any thread while others compute; false: the driver does not tell. NULL: device memory is
-     * the process's own. */
+    /* Device memory used by all processes. May be called from any thread while others compute. Returns false when the
+     * driver does not report it. NULL: device memory is the process's own. */
     bool (*memory)(struct device *, struct device_memory *out);
-    /* Optional, all three or none; NULL: ops are run one by one. compile makes a program of a range (device/range.h) and
-     * computes nothing; NULL when the device cannot after all. Tape and layout outlive the program. launch runs all of a
-     * program at the price of one op. program_free waits until it is not under way; other programs stay as they are. */
+    /* Optional, all three or none; NULL: ops run one by one. compile makes a program of a range (device/range.h)
+     * without computing anything; it returns NULL if the device cannot. Tape and layout must outlive the program.
+     * launch runs a whole program at the cost of one op. program_free waits until the program is idle; other programs
+     * are unaffected. */
     struct device_program *(*compile)(struct device *, const struct device_range *range);
     void (*launch)(struct device_program *);
     void (*program_free)(struct device_program *);
-    /* The tier below, for devices with their own memory: NULL on the CPU, whose lower tier is the disk. host_commit
-     * sizes it (content up to the smaller size is kept) and carries the bytes on the host tier's ledger, fetch and store
-     * copy between it and the arena beside what computes; ops that write what a copy under way reads, or touch what it writes, wait for it by themselves. run_host computes an op on
-     * operands in the host tier with the CPU's kernel, beside what the device computes: it waits for copies of its bytes,
-     * and copies of its bytes wait for it. */
+    /* Host tier of devices with their own memory; NULL on the CPU, whose lower tier is the disk. host_commit sets its
+     * size (contents up to the smaller size are kept) and books the bytes on the host tier's ledger. fetch and store
+     * copy between it and the arena, overlapping computing; an op that writes what a running copy reads, or touches
+     * what it writes, waits for it. run_host runs an op with the CPU's kernel on operands in the host tier,
+     * overlapping the device; it waits for copies of its bytes, and copies of its bytes wait for it. */
     enum plim_status (*host_commit)(struct device *, size_t bytes, struct plim_error *err);
     void *(*host_base)(struct device *);
     void (*fetch)(struct device *, size_t host_offset, size_t offset, size_t bytes);
     void (*store)(struct device *, size_t offset, size_t host_offset, size_t bytes);
     void (*run_host)(struct device *, struct kernel_call *call);
-    /* Nothing that was given so far touches these bytes of the host tier any more: the caller may. */
+    /* Waits until nothing given so far touches these bytes of the host tier; the caller may then use them. */
     enum plim_status (*host_wait)(struct device *, size_t host_offset, size_t bytes, struct plim_error *err);
-    /* Optional, all four or none: exchanges with other devices. exchange orders one like a fetch and calls its begin before it
-     * returns; add_parts and copy (with zeros from `here` bytes on) queue on the stream that begin was given, and
-     * what goes wrong, sync tells. is_idle: everything so far is done, asked without waiting. */
+    /* Optional, all four or none: exchanges with other devices. exchange is ordered like a fetch and calls begin
+     * before it returns. add_parts and copy (with zeros from byte `here` on) queue on the stream passed to begin;
+     * sync reports failures. is_idle: true if everything given so far is done; does not wait. */
     enum plim_status (*exchange)(struct device *, const struct device_exchange *, struct plim_error *err);
     void (*add_parts)(struct device *, const struct device_parts *, void *stream);
     void (*copy)(struct device *, void *to, size_t bytes, const void *from, size_t here, void *stream);
@@ -137,19 +140,19 @@ struct device_ops {
 
 struct device {
     const struct device_ops *ops;
-    const struct context *context; /* it was opened with, borrowed; NULL: none */
+    const struct context *context; /* passed to open, borrowed; may be NULL */
     struct device_facts facts;
     const struct kernel *const *kernels; /* by op kind; NULL: it has none */
-    /* By tier, owned by the device. Where device memory is the process's own, device and host are one ledger. */
+    /* By tier, owned by the device. If device memory is the process's own, device and host share one ledger. */
     struct ledger *ledger[TIER_COUNT];
-    struct comm *comm;    /* the ranks that work beside it, borrowed; NULL: it is alone */
-    struct threads *team; /* the host's: computes on the CPU, makes weights for every device */
+    struct comm *comm;    /* the other ranks, borrowed; NULL: single rank */
+    struct threads *team; /* host threads: they compute on the CPU and make weights for every device */
 };
 
-/* What the registry's rows are made of; others open a device through device/registry.h. `threads` 0: one per online CPU.
- * A GPU by its number: PLIM_UNSUPPORTED says what is missing (this build's CUDA part, a driver, a card, a card this build
- * has code for, cuBLASLt), PLIM_NO_MEMORY that the card has too little free for the context. device_cuda_present: this
- * build has CUDA and the machine a driver and a card (or a driver too old to say), usable or not. */
+/* Used by the registry; other code opens devices through device/registry.h. `threads` 0: one per online CPU. GPUs are
+ * opened by number: PLIM_UNSUPPORTED says what is missing (this build's CUDA part, a driver, a card, code for this
+ * card, cuBLASLt); PLIM_NO_MEMORY means that the card has too little free memory for a context. device_cuda_present:
+ * this build has CUDA and the machine has a driver and a card (or a driver too old to tell), usable or not. */
 enum plim_status device_cpu_open(const struct context *context, int threads, struct device **out,
                                  struct plim_error *err);
 enum plim_status device_cuda_open(const struct context *context, int index, int threads, struct device **out,
@@ -157,21 +160,22 @@ enum plim_status device_cuda_open(const struct context *context, int index, int 
 bool device_cuda_present(void);
 bool device_cuda_peek(const struct context *context, int index,
                       struct device_facts *out); /* struct backend, peek */
-/* Compute capability from which on the CUDA kernels run, 80 for 8.0. */
+/* Lowest compute capability of the CUDA kernels, 80 for 8.0. */
 #define DEVICE_CUDA_LEAST 80
 
-/* The CPU's kernels, by op kind: for ops that other devices leave to their host. */
+/* The CPU's kernels by op kind, for ops that other devices leave to their host. */
 const struct kernel *const *device_cpu_kernels(void);
 
 /* Workspace of an op on this device, as the planner counts it. */
 size_t device_workspace(const struct device *dev, const struct tape *tape, const struct op *op);
-/* The same by a table of kernels alone. */
+/* Workspace computed from a kernel table alone, without a device. */
 size_t device_table_workspace(const struct kernel *const *kernels, const struct tape *tape,
                               const struct op *op, int threads);
-/* Operands of an op as kernels get them: of in[0..], then of out[0..]; NULL when absent. */
+/* Operands of an op as kernels get them: in[0..], then out[0..]; NULL when absent. */
 void device_describe(const struct tape *tape, const struct op *op, const struct tensor **desc);
 
-/* For backends: ledgers of all tiers in `own`, without a line; `unified`: host memory is on the device's. */
+/* For backends: initialises the ledgers of all tiers in `own`, without a budget. `unified`: host memory is on the
+ * device's ledger. */
 void device_ledgers_init(struct device *dev, struct ledger own[TIER_COUNT], bool unified);
 void device_ledgers_destroy(struct device *dev);
 

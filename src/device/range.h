@@ -1,12 +1,12 @@
-/* range.h - a range of a plan's ops, as a backend gets it: what to compute, and where the operands are.
+/* range.h - a range of a plan's ops for a backend: what to compute, and where the operands are.
  *
  *     struct device_range range = {&plan.tape, &plan.layout, 0, tape.loop_end, .first = true};
  *     struct device_program *program = dev->ops->compile(dev, &range);       // the whole range
  *     device_run_ops(dev, &range, i, i + 1);                                 // or op by op
  *
- * An operand is a tensor of the tape; its bytes are [layout.offset, + size) of the memory that its tier names. A backend
- * whose memory has addresses gets calls with pointers, made here (device_call). One that has none reads tape and layout
- * itself and needs nothing but `compile`.
+ * An operand is a tensor of the tape; its bytes are [layout.offset, + size) of its tier's memory. A backend with
+ * addresses gets calls with pointers, made here (device_call). A backend without addresses reads tape and layout
+ * itself and needs only `compile`.
  */
 #ifndef PLIM_DEVICE_RANGE_H
 #define PLIM_DEVICE_RANGE_H
@@ -20,8 +20,8 @@ struct device_range {
     const struct tape *tape;
     const struct layout *layout;
     int begin, end; /* ops */
-    bool first;     /* of the first micro-batch of a window: what later ones add to is overwritten */
-    /* Queues an exchange between ranks; called for each op that is one. NULL: the range has none. */
+    bool first;     /* first micro-batch of a window: overwrites what later ones add to */
+    /* Queues an exchange between ranks; called for each such op. NULL: the range has none. */
     enum plim_status (*collect)(const struct device_range *range, int op);
     void *arg; /* collect's */
 };

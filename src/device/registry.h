@@ -1,11 +1,11 @@
-/* registry.h - which backends there are: one table, and the only place that knows.
+/* registry.h - the table of backends, and the only code that knows them.
  *
  *     struct device_name name;
  *     if (!device_name_read("cuda:1", &name)) ...                  // no device at all
  *     name.backend->open(&context, name.index, threads, &dev, &err);
  *
- * The table is in order of preference and ends with the fallback, which every build and machine has. "auto" is no
- * backend: it is the first of the table that opens.
+ * The table is in order of preference and ends with the fallback, which exists in every build and on every machine.
+ * "auto" is not a backend: it means the first of the table that opens.
  */
 #ifndef PLIM_DEVICE_REGISTRY_H
 #define PLIM_DEVICE_REGISTRY_H
@@ -16,24 +16,24 @@ struct backend {
     const char *name; /* "cpu" */
     const char *what; /* "the CPU" */
     bool numbered;    /* there may be several: "cuda:1" */
-    size_t
-        least; /* bytes that a context and libraries take at least; 0: none. A smaller budget need not be tried */
+    /* Minimum bytes of a context and its libraries; 0: none. A smaller budget need not be tried. */
+    size_t least;
     /* This build has it and the machine has such a device, usable or not. */
     bool (*present)(void);
-    /* name, memory, capability and, where it was open before, overhead_bytes of a device, without opening it: no context, no
-     * memory of it. False: there is none like it. NULL: opening costs nothing. */
+    /* Reads name, memory, capability and, if it was opened before, overhead_bytes of a device without opening it: no
+     * context, no device memory. Returns false if there is no such device. NULL: opening costs nothing. */
     bool (*peek)(const struct context *context, int index, struct device_facts *out);
-    /* `threads` are the host's, 0: one per online CPU. PLIM_UNSUPPORTED says what is missing, PLIM_BAD_INPUT that there
-     * are fewer devices, PLIM_NO_MEMORY that the device has too little free to be opened. */
+    /* `threads` of the host; 0: one per online CPU. PLIM_UNSUPPORTED: something is missing, and err names it;
+     * PLIM_BAD_INPUT: there are fewer devices; PLIM_NO_MEMORY: too little free device memory. */
     enum plim_status (*open)(const struct context *context, int index, int threads, struct device **out,
                              struct plim_error *err);
-    /* Scratch of its kernels on a device that is not here; see device_absent_facts. */
+    /* Scratch of its kernels on a device that this machine does not have; see device_absent_facts. */
     size_t (*absent_workspace)(const struct device_facts *, const struct tape *, const struct op *);
-    /* Compute capability from which on its kernels run, 80 for 8.0; 0: on every device of its kind. */
+    /* Lowest compute capability of its kernels, 80 for 8.0; 0: every device of its kind. */
     int least_capability;
 };
 
-/* By number, from 0; NULL behind the last. */
+/* By number, from 0; NULL after the last. */
 const struct backend *backend_at(int number);
 /* By name; NULL: there is none. */
 const struct backend *backend_find(const char *name);
@@ -47,9 +47,10 @@ struct device_name {
 };
 bool device_name_read(const char *text, struct device_name *out);
 
-/* What facts of a device that is not here lack: the scratch of the kernels that would run there, in every build, and
- * where this program has none (facts->no_kernels), why. name, unified_memory, threads and capability are set. Of a card
- * the usual build and cuDNN are assumed, of a CPU the kernels of this one. */
+/* Completes the facts of a device that this machine does not have: scratch sizes of the kernels that would run there,
+ * in every build, and the reason if this program has no kernels for it (facts->no_kernels). name, unified_memory,
+ * threads and capability must be set. A card is assumed to have the usual build and cuDNN; a CPU, the kernels of this
+ * one. */
 void device_absent_facts(struct device_facts *facts);
 
 #endif

@@ -14,7 +14,7 @@ static const char *gather(const struct exchange *x, const void *piece, size_t by
     return nccl_gather(x->exec->device->comm->nccl, x->op->attr.among, piece, bytes, whole, all, stream);
 }
 
-/* Of every rank's chunk one part comes here; what lies behind the end of the whole is zeros. */
+/* Receives one part of every rank's chunk; bytes past the end of the whole are zero. */
 static const char *exchange(const struct exchange *x, const char *from, size_t left, size_t stride,
                             size_t bytes, void *stream)
 {
@@ -32,7 +32,7 @@ static void add_up(const struct exchange *x, size_t bytes, void *out, bool add, 
                            stream);
 }
 
-/* What fits the scratch of each rank's part at once. */
+/* Bytes of each rank's part that fit the scratch at once. */
 static size_t chunk_of(const struct exchange *x)
 {
     size_t size = dtype_size(x->to->type), all = (size_t)tensor_bytes(x->from);
@@ -111,7 +111,7 @@ enum plim_status exec_collect_on_device(const struct exchange *x, struct plim_er
 
 enum { WARM_BYTES = 64 << 10 }; /* of each rank */
 
-/* What a run does, once among every group: the library takes what it needs of the card when it is first asked. */
+/* Runs each kind of exchange once in every group, because the library allocates device memory on first use. */
 static const char *warm_up(void *arg, void *stream)
 {
     struct device *device = arg;

@@ -9,13 +9,13 @@
  *     disk_write(disk, buf, n, offset, &err);           // buf is the caller's again; the bytes are on their way
  *     disk_close(disk);
  *
- * Any offset and length will do. Every read comes after the writes asked for before it. Bytes go through `depth` buffers of
- * `piece` bytes, so that the file is read and written past the page cache and several pieces are under way at once; what is read, or
- * written behind, in memory that is aligned as the disk wants it (DISK_MEMORY does for most) needs no buffer. What
- * fails is kept: from then on every call says so, and that is how a write that failed on its way is told.
+ * Any offset and length is allowed. A read sees all writes requested before it. Bytes pass through `depth` buffers of
+ * `piece` bytes, so that I/O bypasses the page cache and several pieces are in flight. Memory aligned as the disk
+ * requires (DISK_MEMORY suffices for most) needs no buffer for reads and for writes behind. Failures are sticky:
+ * every later call reports them, and so a failed background write is noticed.
  *
- * The file has no name once it is open: it goes with the process. The ledger, when there is one, carries exactly the bytes
- * of the file; it is asked before the disk is. The buffers, disk_buffer_bytes, are the caller's to count.
+ * The file is unlinked after opening, so it disappears with the process. The ledger, if there is one, carries exactly
+ * the file's bytes and is asked before the disk. The caller counts the buffers (disk_buffer_bytes).
  */
 #ifndef PLIM_EXEC_DISK_H
 #define PLIM_EXEC_DISK_H
@@ -32,9 +32,9 @@ struct ledger;
 struct disk_options {
     struct ledger *ledger; /* may be NULL */
     int cls;
-    int depth;      /* pieces under way at most; 0: DISK_DEPTH */
+    int depth;      /* maximum pieces in flight; 0: DISK_DEPTH */
     size_t piece;   /* bytes of one, whole pages; 0: DISK_PIECE */
-    bool no_uring;  /* threads, whether the kernel has io_uring or not */
+    bool no_uring;  /* use threads even if the kernel has io_uring */
     bool no_direct; /* through the page cache */
 };
 
@@ -47,8 +47,8 @@ void disk_close(struct disk_store *disk);
  * permitted)" */
 const char *disk_describe(const struct disk_store *disk);
 
-/* Gives the store's memory back, buffers and thread, until disk_wake, which takes buffers of this size; the file keeps its bytes.
- * Nothing may be asked of a store at rest but its size. NULL: there is no store, and nothing happens. */
+/* Frees the store's buffers and thread until disk_wake, which allocates buffers of this size; the file keeps its
+ * bytes. Only the size of a resting store may be read. NULL: no store, no effect. */
 enum plim_status disk_rest(struct disk_store *disk, struct plim_error *err);
 enum plim_status disk_wake(struct disk_store *disk, int depth, size_t piece, struct plim_error *err);
 size_t disk_held(const struct disk_store *disk); /* bytes of its buffers now */
@@ -56,8 +56,7 @@ size_t disk_held(const struct disk_store *disk); /* bytes of its buffers now */
 /* Memory that a store of these options takes for its buffers. */
 size_t disk_buffer_bytes(int depth, size_t piece);
 
-/* The file is `bytes` long from now on; what is below both sizes stays. On an error it is as before. No read may be under
- * way. */
+/* Resizes the file; contents below both sizes stay. On an error nothing changes. No read may be in flight. */
 enum plim_status disk_resize(struct disk_store *disk, uint64_t bytes, struct plim_error *err);
 
 uint64_t disk_prefetch(struct disk_store *disk, void *buf, size_t n, uint64_t offset);
@@ -65,21 +64,21 @@ enum plim_status disk_wait(struct disk_store *disk, uint64_t ticket, struct plim
 
 enum plim_status disk_write(struct disk_store *disk, const void *buf, size_t n, uint64_t offset,
                             struct plim_error *err);
-/* Written from where it is, as a read is read: buf must stay as it is until disk_wait of the ticket returns. */
+/* Writes directly from buf, which must not change until disk_wait of the ticket returns. */
 uint64_t disk_write_behind(struct disk_store *disk, const void *buf, size_t n, uint64_t offset);
 enum plim_status disk_read(struct disk_store *disk, void *buf, size_t n, uint64_t offset,
                            struct plim_error *err);
 
-/* What a store has done since it was opened. */
+/* Statistics of a store since it was opened. */
 struct disk_use {
     uint64_t read, written; /* bytes asked for */
-    uint64_t copied;        /* of them, through buffers or the page cache */
-    double idle;            /* seconds in which nothing was under way */
-    double waited;          /* seconds in which callers waited for it */
+    uint64_t copied;        /* part of them that went through buffers or the page cache */
+    double idle;            /* seconds without any I/O */
+    double waited;          /* seconds that callers waited */
 };
 struct disk_use disk_use_of(struct disk_store *disk);
 
-/* Every byte that was written is in the file. */
+/* Waits until every written byte is in the file. */
 enum plim_status disk_settle(struct disk_store *disk, struct plim_error *err);
 
 #endif

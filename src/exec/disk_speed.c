@@ -129,7 +129,7 @@ static bool find_folder(const char *folder, char *out, size_t size, struct statf
     return true;
 }
 
-/* What a file system is known by: a number of its own, its kind and size. */
+/* Identifies a file system: its id, type and size. */
 static void name_system(const struct statfs *fs, char *key, size_t size)
 {
     unsigned parts[2];

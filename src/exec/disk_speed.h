@@ -24,8 +24,8 @@ struct disk_speed {
     size_t piece;       /* bytes of one */
 };
 
-/* What is kept for the folder's file system. False: nothing is, and `out` is an assumption; or nothing is to be measured, and
- * it never will be. */
+/* Loads the stored speed of the folder's file system. Returns false when none is stored; `out` is then an assumption.
+ * Also returns false when measuring is disabled, and none will ever be stored. */
 bool disk_speed_recall(const struct context *context, const char *folder, struct disk_speed *out);
 
 /* May it be measured? Not where the environment forbids it. */

@@ -108,7 +108,7 @@ static enum plim_status await_operands(struct exec *exec, const struct op *op, s
     return status;
 }
 
-/* What a hold names has been written. */
+/* Waits until the tensors that a hold names have been written. */
 static enum plim_status await_stores(struct exec *exec, const struct op *hold, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
@@ -261,7 +261,7 @@ static struct device_program *find_program(struct exec *exec, int begin, int end
     return NULL;
 }
 
-/* What a disk takes part in is not compiled: the program waits for it between two ops. */
+/* Ranges with disk ops are not compiled: execution must wait for the disk between two ops. */
 static bool may_compile(const struct exec *exec, int begin, int end)
 {
     for (int i = begin; i < end && exec->disk; i++) {

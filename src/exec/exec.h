@@ -1,7 +1,7 @@
 /* exec.h - executes a plan on a device: nothing left to decide, nothing left to allocate.
  *
  *     struct exec exec;
- *     exec_open(&exec, device, &plan.tape, &plan.layout, disk);  // disk: NULL unless a tensor lives on disk
+ *     exec_open(&exec, device, &plan.tape, &plan.layout, disk, &err);   // disk: NULL unless a tensor lives on disk
  *     exec_tune(&exec, &err);                                    // optional: what runs often is compiled
  *     exec_write(&exec, ids, host_ids, 0, bytes, &err);
  *     exec_loop(&exec, micro, &err);                             // one micro-batch
@@ -49,7 +49,7 @@ struct exec {
     struct {
         uint64_t ticket;
         struct exec_span reads, writes;
-    } exchanging[EXEC_EXCHANGES]; /* between ranks, beside computing, in the order they were begun */
+    } exchanging[EXEC_EXCHANGES]; /* between ranks, overlapping computing, in the order of their start */
     int nexchanging;
     struct exec_program {
         int begin, end; /* ops */
@@ -57,37 +57,39 @@ struct exec {
         struct device_program *program;
     } programs[EXEC_PROGRAMS];
     int nprograms;
-    bool compiles;      /* what runs is compiled first; set by exec_tune */
+    bool compiles;      /* compile ranges before running them; set by exec_tune */
     double *op_seconds; /* by op kind, when the caller wants a profile; else NULL */
     /* Called after each op, when set, with its results in place. */
     void (*inspect)(void *arg, const struct exec *exec, int op);
     void *inspect_arg;
 };
 
-/* The devices of all ranks find each other and exchange without their hosts from now on: before a plan is made, since what the
- * library takes of the device becomes part of facts.overhead_bytes. For devices that can (device_ops.exchange), one to each
- * rank; device->comm is set. PLIM_UNSUPPORTED: some rank has no library, and all go through their hosts; PLIM_IO. */
+/* Connects the devices of all ranks, so that they exchange without their hosts. Call it before planning, because the
+ * library's device memory becomes part of facts.overhead_bytes. For devices that support it (device_ops.exchange),
+ * one per rank; device->comm is set. PLIM_UNSUPPORTED: some rank lacks the library, and all exchange through their
+ * hosts; PLIM_IO. */
 enum plim_status exec_join_devices(struct device *device, struct plim_error *err);
 
 /* PLIM_UNSUPPORTED when the device lacks an op of the tape. */
 enum plim_status exec_open(struct exec *exec, struct device *device, const struct tape *tape,
                            const struct layout *layout, struct disk_store *disk, struct plim_error *err);
 
-/* For a new arena: what is kept becomes zero, but for the parameters, which are written next. */
+/* For a new arena: zeroes kept tensors except the parameters, which are written next. */
 void exec_fresh(struct exec *exec);
 
-/* Lets the device learn how to run this tape's ops best and, where it can, compile them: worth it when the tape runs
- * many times. Whatever is in the arena outside kept tensors is lost, and so are this exec's programs. */
+/* Lets the device measure how to run this tape's ops best and, if it can, compile them; worth it when the tape runs
+ * many times. Destroys the arena's contents outside kept tensors, and this exec's programs. */
 enum plim_status exec_tune(struct exec *exec, struct plim_error *err);
 
-/* Compiles what a run of the tape needs, so that nothing is compiled later: the loop with `later`, too, as it is for
- * micro-batches after the first, and the update where the tape has one. After exec_tune; nothing runs. */
+/* Compiles everything that a run of the tape needs: with `later`, also the loop for micro-batches after the first,
+ * and the update if the tape has one. Call it after exec_tune; nothing runs. */
 void exec_prepare(struct exec *exec, bool later);
 
-/* Frees the programs; what runs next is compiled anew. After something has happened to the memory they were compiled for. */
+/* Frees the programs; ranges are compiled again when they run next. Call it after a change to the memory they were
+ * compiled for. */
 void exec_drop_programs(struct exec *exec);
 
-/* Frees what the exec owns; a zeroed one has nothing. Before its tape and layout go. */
+/* Frees what the exec owns; a zeroed exec is allowed. Call it before its tape and layout are released. */
 void exec_close(struct exec *exec);
 
 /* Bytes of the device that its programs take. */
@@ -101,20 +103,20 @@ enum plim_status exec_update(struct exec *exec, struct plim_error *err);
 /* The address of a device tensor the host may write directly; NULL on a device with its own memory. */
 void *exec_host(const struct exec *exec, int tensor);
 
-/* Copy between host memory and a tensor, wherever it lives; offset and bytes within the tensor. Of a tensor in pieces all
- * ranks read the same bytes together, each gets them, and of what is written each keeps what is its own. */
+/* Copies between host memory and a tensor on any tier; offset and bytes are within the tensor. For a sharded tensor
+ * all ranks must call it together: each reads the same bytes, and each keeps its own part of what is written. */
 enum plim_status exec_read(const struct exec *exec, int tensor, void *host, int64_t offset, int64_t bytes,
                            struct plim_error *err);
 enum plim_status exec_write(const struct exec *exec, int tensor, const void *host, int64_t offset,
                             int64_t bytes, struct plim_error *err);
-/* The first bytes of a device tensor, whole on every rank, as what was run so far leaves them; the device's read_end brings
- * them, however much is run in between. Where the device has reads in two parts (device_ops.read_begin). */
+/* Begins to read the first bytes of a device tensor, whole on every rank, as of all ops run so far. The device's
+ * read_end returns them, even if more ops run in between. Requires device_ops.read_begin. */
 void exec_read_begin(const struct exec *exec, int tensor, int slot, int64_t bytes);
 
-/* The element of a tensor in pieces with which this rank's begins. */
+/* First element of this rank's piece of a sharded tensor. */
 int64_t exec_own_first(const struct exec *exec, int tensor);
 
-/* The same of what this rank has of a tensor, its piece or all of it: offset within that. Nobody else takes part. */
+/* Reads this rank's own part of a tensor, its piece or all of it; offset is within that part. Not a collective call. */
 enum plim_status exec_read_own(const struct exec *exec, int tensor, void *host, int64_t offset, int64_t bytes,
                                struct plim_error *err);
 enum plim_status exec_write_own(const struct exec *exec, int tensor, const void *host, int64_t offset,

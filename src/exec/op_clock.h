@@ -17,8 +17,8 @@
 #include "plan/cost.h"
 
 struct op_clock {
-    struct op_span
-        *ops; /* since the start, by op of the tape; seconds < 0: not measured. NULL: the clock is off */
+    /* Per op of the tape, since the start; seconds < 0: not measured. NULL: the clock is off. */
+    struct op_span *ops;
     double began, last; /* the start; the op before */
     void (*inspect)(void *arg, const struct exec *exec, int op);
     void *inspect_arg;

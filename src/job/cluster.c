@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-/* What a rank sends and gets at the same time, in a collective of many ranks; about what such links give in practice. */
+/* Rates at which a rank sends and receives at the same time in a collective of many ranks; approximate values from
+ * practice. */
 static const struct link {
     const char *name;
     double bandwidth, seconds;

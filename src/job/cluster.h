@@ -18,7 +18,7 @@ struct cluster {
 /* A machine with several devices: ranks and link are set where they are open. Other names change nothing. */
 void cluster_find(const char *machine, struct cluster *cluster);
 
-/* What training.link and training.network name, where a flag does not; "auto" is nothing. */
+/* Applies training.link and training.network where no flag is given; "auto" sets nothing. */
 void cluster_from_keys(struct cluster *cluster, const char *link, const char *network);
 
 /* PLIM_BAD_INPUT: nodes that ranks do not divide, or a link nobody knows. */

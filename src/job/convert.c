@@ -261,7 +261,7 @@ static void files(struct converting *c, const struct carry *row, const struct no
         set_text(c, row->ours, value, value->as.string.text);
 }
 
-/* What a data set of Axolotl says of itself. */
+/* Reads the type of an Axolotl data set. */
 static void dataset_type(struct converting *c, const struct node *one, const struct node *value)
 {
     const struct node *messages = node_get(one, "field_messages");

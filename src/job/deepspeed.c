@@ -189,7 +189,7 @@ static enum plim_status contradict(const struct reading *r, const char *label, c
                      label, theirs_is, said->where, said->name ? said->name : ours, is);
 }
 
-/* What the job file says stays, and has to be the same. */
+/* Keeps the job file's value, which must agree. */
 static enum plim_status put(struct reading *r, const struct deepspeed_row *from, int line, const char *ours,
                             const char *text)
 {
@@ -494,7 +494,7 @@ static bool is_on(const struct reading *r, const struct deepspeed_row *row)
     return !on || !is_off(on);
 }
 
-/* What DeepSpeed does where the file says nothing; the job may say otherwise. */
+/* Applies DeepSpeed's default for a missing key, unless the job sets it. */
 static enum plim_status take_default(struct reading *r, const struct deepspeed_row *row)
 {
     struct node value = {.kind = NODE_STRING, .key = row->theirs};

@@ -1,7 +1,7 @@
 /* deepspeed.h - DeepSpeed's JSON, read as it is: every key becomes one of ours, is needless, or is refused by name.
  *
  *     deepspeed_load(&job, "ds.json", &notes, &err);      // after the job file: both say the same, or it is an error
- *     deepspeed_auto_text(&job, &out);                    // what "auto" came to, when the device is known
+ *     deepspeed_auto_text(&job, ranks, &out);             // the values of "auto", once the device is known
  *
  * A key that the planner makes needless is told to the listener with what replaces it; one whose wish cannot be granted is
  * PLIM_UNSUPPORTED with what to write instead. Where a section is there and ours has another default than DeepSpeed, theirs is
@@ -30,13 +30,14 @@ struct deepspeed_autos {
 enum plim_status deepspeed_load(struct job *job, const char *path, const struct schema_listener *notes,
                                 struct plim_error *err);
 
-/* The same from a tree; `name` is the file it stands in, `prefix` what precedes its keys there ("training.deepspeed."). Keys that
- * are not DeepSpeed's, but ours below that prefix, are passed over. */
+/* deepspeed_load from a parsed tree. `name` is the file it came from, `prefix` precedes its keys there
+ * ("training.deepspeed."). Skips keys below that prefix that are ours rather than DeepSpeed's. */
 enum plim_status deepspeed_take(struct job *job, const struct node *root, const char *name,
                                 const char *prefix, const struct schema_listener *notes,
                                 struct plim_error *err);
 
-/* The same, and keys that are wrong or cannot be granted are all told: a line each is added to `refused`, and counted. */
+/* deepspeed_take that reports every invalid or unsupported key: appends one line per key to `refused` and counts
+ * them. */
 enum plim_status deepspeed_take_all(struct job *job, const struct node *root, const char *name,
                                     const struct schema_listener *notes, struct strbuf *refused,
                                     int *refusals, struct plim_error *err);

@@ -18,8 +18,8 @@ struct disk_line {
     int64_t checkpoints; /* how many more there will be at once than there are now */
     int64_t total;       /* of all that */
     int64_t free;        /* bytes that may be written below output.dir; -1: unknown */
-    int64_t
-        tier_free; /* the same of output.disk_dir, where it is another folder, and then not in total; else -1 */
+    /* Free bytes of output.disk_dir if it is another folder, and then not in total; else -1. */
+    int64_t tier_free;
 };
 
 /* The plan on this machine. `there`: checkpoints in output.dir now. */

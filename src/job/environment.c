@@ -67,7 +67,7 @@ static bool read_allocator(const char *value, char out[VALUE], struct plim_error
     return true;
 }
 
-/* What follows the scheme of an address, from its host on; NULL: it has another scheme, or no host. */
+/* Returns an address from its host on, or NULL if the scheme differs or the host is missing. */
 static const char *host_of(const char *value, const char *scheme)
 {
     size_t n = strlen(scheme), host = strlen(value) > n ? strcspn(value + n, "/:?#@") : 0;

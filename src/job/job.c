@@ -260,7 +260,7 @@ static enum plim_status settle_precision(struct job *job, struct plim_error *err
     return PLIM_OK;
 }
 
-/* What does not go together. */
+/* Refuses settings that contradict each other. */
 static enum plim_status check_types(const struct job *job, struct plim_error *err)
 {
     const struct job_training *t = &job->training;
@@ -310,7 +310,7 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
     return PLIM_OK;
 }
 
-/* What training.debug, steps and budget may say beside values. */
+/* Converts the words that training.debug, steps and budget accept besides values. */
 static enum plim_status settle_words(struct job *job, struct plim_error *err)
 {
     struct job_training *t = &job->training;

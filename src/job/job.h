@@ -142,15 +142,15 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     struct string_list labels;
     int64_t max_source_length;
     const char *tokenizer, *chat_template;
-    const char
-        *kept_tokenizer; /* of model.path, for checkpoints, where the data are tokens already; NULL: none */
+    /* Tokenizer of model.path, for checkpoints, when the data are already tokens; NULL: none. */
+    const char *kept_tokenizer;
     const char *field, *prompt_field, *response_field, *source_field, *target_field, *messages_field;
     bool packing, add_special, append_eos, skip_bad;
     uint64_t max_line_bytes, shuffle_bytes;
     int64_t workers, prefetch_factor, shuffle_buffer;
 };
 
-/* What bounds parameters that several ranks have in pieces (training.zero), in elements, and when gradients are summed. */
+/* Limits for sharded parameters (training.zero), in elements, and when gradients are summed. */
 struct job_zero {
     int64_t max_live, max_reuse, prefetch, whole_below;
     int sum_gradients; /* 0: in every micro-batch, 1: once a step */
@@ -167,20 +167,20 @@ struct job_wishes {
     int offload_optimizer, offload_param; /* enum offload_device */
     bool memory_offload;                  /* training.memory.enable_cpu_offload */
     double pool_gb;                       /* a budget in GB; 0: none */
-    double
-        cuda_fraction; /* share of a GPU's memory that is the budget, instead of the profile's; 0: not given */
+    /* Share of a GPU's memory that is the budget, instead of the profile's; 0: not given. */
+    double cuda_fraction;
     double min_lr_ratio, warmup_min_ratio; /* DeepSpeed's floors, of the learning rate; 0: none */
 };
 
-/* What is watched beside a run. Thresholds are job_thresholds'. */
+/* Monitoring settings. Thresholds come from job_thresholds. */
 struct job_monitor {
     bool enabled;    /* monitoring.enabled */
     bool silent;     /* training.memory.silent_mode: warnings are not printed; statuses and actions stay */
     double interval; /* monitoring.interval: seconds between two readings */
-    int64_t
-        log_every; /* monitoring.log_every: steps between two step lines of memory; 0: on a change alone */
-    uint64_t
-        reserve; /* monitoring.reserve: with budget: auto, bytes left free beside what others take; 0: 5 % */
+    /* monitoring.log_every: steps between two step lines of memory; 0: only on a change. */
+    int64_t log_every;
+    /* monitoring.reserve: with budget: auto, bytes to leave free besides other processes' use; 0: 5 %. */
+    uint64_t reserve;
 };
 
 /* How the micro-batch may move while a run goes on (training.dynamic_batching); its effective batch never does. */
@@ -285,7 +285,7 @@ struct job_schedule job_schedule(const struct job *job);
 /* The first moment's decay as this optimizer takes it: Adafactor has no first moment unless beta1 was given. */
 double job_beta1(const struct job *job, enum optimizer optimizer);
 
-/* What is learned: training.objective, or what the model is for. */
+/* The training objective: training.objective, or the default for the model's task. */
 enum objective job_objective(const struct job *job);
 /* The heads of tapes that train, and of those that evaluate. */
 enum model_head job_head(const struct job *job);
@@ -310,7 +310,7 @@ enum plim_status job_settle_batch(struct job *job, int ranks, struct plim_error 
 
 /* Rows of one optimizer step of a rank: batch_size x gradient_accumulation_steps. */
 int64_t job_rows(const struct job *job);
-/* The same of all its ranks together: what a step takes of the data. */
+/* Rows per step over all ranks. */
 int64_t job_rows_of_all(const struct job *job);
 
 extern const struct schema job_schema;
@@ -323,9 +323,9 @@ enum plim_status job_agree(struct job *job, struct plim_error *err);
 /* An override wins over such a key of the job file or the environment: that one is as if it had not been given. Two
  * overrides that contradict each other stay, and job_agree names them; so do fp16 and bf16, which are never both meant. */
 enum plim_status job_override(struct job *job, const char *key, struct plim_error *err);
-/* What is asked for in other frameworks' words where Plimsoll has a word of its own: DeepSpeed's offload pins the tiers of
- * state and, with stage 3, of parameters. PLIM_UNSUPPORTED names a key whose wish this device cannot grant and what to write
- * instead, PLIM_BAD_INPUT one that contradicts another. */
+/* Applies settings given in other frameworks' terms: DeepSpeed's offload pins the tiers of state and, with stage 3,
+ * of parameters. PLIM_UNSUPPORTED names a key that this device cannot satisfy and what to write instead;
+ * PLIM_BAD_INPUT names one that contradicts another. */
 enum plim_status job_grant_wishes(struct job *job, const struct device_facts *facts, struct plim_error *err);
 /* Lines about what was given and has nothing to act on with this device: "job.yaml:7, training.zero_stage: why". */
 void job_idle_text(const struct job *job, const struct device_facts *facts, struct strbuf *out);
@@ -355,7 +355,7 @@ void job_pins(const struct job *job, const struct device_facts *facts, unsigned 
 /* The key that pins a knob, by the name that the user wrote; NULL: none does. */
 const char *job_pin_name(const struct job *job, int knob);
 
-/* What of a job makes its tapes and may be otherwise in a plan that is only tried (report/remedies.c, savings.c). */
+/* The part of a job that decides its tapes; a trial plan (report/remedies.c, savings.c) may change it. */
 struct recipe {
     const struct job *job;                 /* borrowed */
     int64_t precision, optimizer;          /* enum precision, enum optimizer */
@@ -373,9 +373,9 @@ void recipe_request(const struct recipe *recipe, const struct device_facts *fact
 void job_request(const struct job *job, const struct device_facts *facts, int64_t overhead,
                  struct plan_request *out);
 
-/* What training.preset recommends goes where the job leaves batch_size, gradient_accumulation_steps, mixed_precision
- * (also as fp16, bf16) or profile open; `auto` is the preset of `facts` and does nothing without. For job_finish and
- * job_meet_device. */
+/* Applies training.preset to batch_size, gradient_accumulation_steps, mixed_precision (also as fp16, bf16) and
+ * profile where the job leaves them open. `auto` uses the preset of `facts` and does nothing without facts. Called by
+ * job_finish and job_meet_device. */
 enum plim_status job_take_preset(struct job *job, const struct device_facts *facts, struct plim_error *err);
 /* Its precision is not known before the device is. */
 bool job_awaits_device(const struct job *job);

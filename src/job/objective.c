@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* What each objective is for. */
+/* Requirements of each objective. */
 static const struct {
     bool decoder, encoder, both; /* architectures that learn it; both: encoder-decoders */
     enum model_task task;        /* of the spec */

@@ -28,8 +28,8 @@ enum { ORIGINS = 384 }; /* rows of job_schema, at most */
 
 struct origin {
     enum origin_kind kind;
-    const char
-        *where; /* "job.yaml:7", "--set", "--budget", "environment MAX_BATCH_SIZE", ".env:3", "preset a10g" */
+    /* "job.yaml:7", "--set", "--budget", "environment MAX_BATCH_SIZE", ".env:3", "preset a10g" */
+    const char *where;
     const char *name; /* the key as it was given, where that is another name for it; else NULL */
 };
 
@@ -39,9 +39,9 @@ const char *origin_kind_name(enum origin_kind kind);
 /* Never NULL; a key that nobody gave has ORIGIN_DEFAULT. */
 const struct origin *job_origin(const struct job *job, const char *key);
 
-/* Was the key given? A recommendation of a preset does not count. */
+/* True if the user gave the key; a preset's recommendation does not count. */
 bool job_key_given(const struct job *job, const char *key);
-/* The same by the field of *job that the key fills: job_given(job, &job->training.recompute). */
+/* job_key_given by the field of *job that the key fills: job_given(job, &job->training.recompute). */
 bool job_given(const struct job *job, const void *field);
 /* The key as the user wrote it, which may be another name for it. */
 const char *job_key_name(const struct job *job, const char *key);
@@ -59,7 +59,7 @@ const struct schema_listener *origin_record(struct origin_recorder *recorder, st
 
 /* One key by hand; `where` is copied. */
 void job_origin_set(struct job *job, const char *key, enum origin_kind kind, const char *where);
-/* The same, given under another name. */
+/* job_origin_set for a value that was given under another name. */
 void job_origin_set_as(struct job *job, const char *key, enum origin_kind kind, const char *where,
                        const char *name);
 /* `key` has its value because `from` was given. */

@@ -64,7 +64,7 @@ static void add_parts(const char *word, const struct node *devices, struct strbu
     if (last) strbuf_addf(out, "%s%s", out->len ? " or " : "", last);
 }
 
-/* What may have been meant; nothing when no name is like it. */
+/* Suggests similar names; nothing when none is similar. */
 static void guess(const char *word, const struct node *devices, struct strbuf *out)
 {
     add_parts(word, devices, out);
@@ -178,7 +178,7 @@ bool preset_machine(const char *name, struct preset_machine *out)
     return machine != NULL;
 }
 
-/* Of a machine's memory a tenth is left to its system, which never reports all of it either. */
+/* Leaves a tenth of a machine's memory to its system, which never reports all of it either. */
 enum plim_status preset_find(const char *name, struct preset *out, struct plim_error *err)
 {
     struct doc *doc;

@@ -94,7 +94,7 @@ static struct offload_options offload_of(const struct job *job, const struct kno
                                     .disk_share = (int)knobs->disk_share};
 }
 
-/* What is on disk goes through stages of so much; on the CPU there is nothing between. */
+/* Tensors on disk pass through stages of this size; on the CPU there are no stages. */
 #define STAGE_BYTES (16 << 20)
 
 static enum plim_status stage(struct tape *tape, const struct device_facts *facts, struct plim_error *err)

@@ -20,7 +20,7 @@ enum hook_kind { HOOK_JSON, HOOK_DISCORD, HOOK_SLACK, HOOK_KINDS };
 /* The variable that has the address: "DISCORD_WEBHOOK". */
 const char *hook_variable(enum hook_kind kind);
 
-/* What addresses are told of. */
+/* Events that webhook addresses receive. */
 enum notice { NOTICE_START, NOTICE_PROGRESS, NOTICE_WARNING, NOTICE_ERROR, NOTICE_END, NOTICES };
 const char *notice_name(enum notice notice);
 

@@ -52,7 +52,7 @@ enum plim_status arena_reserve(struct arena *arena, uint64_t max_bytes, struct l
     return PLIM_OK;
 }
 
-/* What the threads that bring pages in share. */
+/* State shared by the threads that touch pages. */
 struct populate {
     char *begin;
     uint64_t bytes;

@@ -46,8 +46,8 @@ struct os_pressure {
 
 enum plim_status os_process_memory(struct os_process *out, struct plim_error *err);
 
-/* What is resident, counted page by page: the numbers above are the kernel's running sums, which each CPU brings up to
- * date only now and then and which can be some hundred KiB off. For once, not for every step. 0: nobody knows. */
+/* Resident bytes, counted page by page. The numbers above are the kernel's running sums, which each CPU updates only
+ * now and then; they can be some hundred KiB off. Too slow to call in every step. 0: unknown. */
 uint64_t os_process_counted(void);
 
 /* Bring in all code and constants of the program and of small libraries. Which of their pages are resident is
@@ -71,8 +71,8 @@ enum plim_status os_allowance(struct os_allowance *out, struct plim_error *err);
 
 struct os_groups;
 
-/* The same with every path below `root` ("" for the real machine), so that it can be shown other machines. `groups`, for who
- * asks often: what os_groups_find has said of that root; NULL: it is asked. */
+/* os_machine_memory with every path below `root` ("" for the real machine), so that tests can present other machines.
+ * Callers that ask often pass `groups` from os_groups_find; NULL: it is looked up. */
 enum plim_status os_machine_memory_at(const char *root, const struct os_groups *groups,
                                       struct os_machine *out, struct plim_error *err);
 
@@ -81,8 +81,8 @@ const char *os_machine_root(void);
 /* A folder that stands for /, with proc and sys below it: a machine that a test plays. Before there are threads. */
 void os_set_machine_root(const char *root);
 
-/* Of this process's control group or, where there is none, of the machine; zero where the system does not tell. `groups` as
- * above. */
+/* Memory pressure of this process's control group or, without one, of the machine; zeros where the system reports
+ * none. `groups` as above. */
 void os_memory_pressure_at(const char *root, const struct os_groups *groups, struct os_pressure *out);
 
 /* Bytes that the process has from the C library and not given back; 0: it does not count. */

@@ -62,8 +62,9 @@ enum param_rule {
 };
 
 struct param_row {
-    const char *
-        label; /* Hugging Face name; %d: one per layer, {q,k,v}: three in one, {}: one per expert (weights_part); NULL: no such parameter */
+    /* Hugging Face name; %d: one per layer, {q,k,v}: three in one, {}: one per expert (weights_part). NULL: no
+     * such parameter. */
+    const char *label;
     enum param_dim dim[3];
     enum param_rule rule;
     enum param_when when;

@@ -341,7 +341,7 @@ static void join_cache(struct builder *b, struct build_parts *p)
     p->k = cache.k, p->v = cache.v;
 }
 
-/* What all attention has, whatever it looks at. */
+/* Sets the attributes that all kinds of attention share. */
 static void set_scores(const struct builder *b, struct op_attr *attr)
 {
     const struct model_spec *spec = b->spec;

@@ -19,12 +19,12 @@ struct builder {
     int ids, pos;                                        /* i32 [B,T] */
     int slots, rows, blocks, last, sampling, seen, next; /* of a flat shape */
     int pool;                                            /* likewise: keys and values of all layers */
-    int rope_table
-        [MODEL_ROPE_SETS]; /* f32 [B,T,rotary size] of each set of frequencies, -1: no layer rotates with it */
-    int types;             /* i32 [B,T], -1: segments are not told apart */
-    int lengths;           /* i32 [B], -1: rows are not padded */
-    int bias;              /* [buckets,H] of relative positions, -1: attention has none */
-    bool full;             /* attention sees whole rows, as in every encoder */
+    /* f32 [B,T,rotary size] of each set of frequencies; -1: no layer rotates with it. */
+    int rope_table[MODEL_ROPE_SETS];
+    int types;   /* i32 [B,T], -1: segments are not told apart */
+    int lengths; /* i32 [B], -1: rows are not padded */
+    int bias;    /* [buckets,H] of relative positions, -1: attention has none */
+    bool full;   /* attention sees whole rows, as in every encoder */
     double attention_dropout;
     uint32_t streams; /* ops that drop numbers so far */
 };
@@ -32,7 +32,7 @@ struct builder {
 /* Declares ids, pos and, for rotary architectures, the tables of angles. */
 void build_inputs(struct builder *b);
 
-/* The same of an encoder: ids, pos and lengths, and types where segments are told apart. */
+/* Declares the inputs of an encoder: ids, pos and lengths, plus types where the model has segments. */
 void build_encoder_inputs(struct builder *b);
 
 /* An i32 tensor that the host fills: [rows,columns], or [rows] when columns is 0. */
@@ -75,7 +75,7 @@ int build_linear(struct builder *b, int x, const struct build_linear *l, int y);
  * through the layer's cache when the shape has one. */
 int build_attention(struct builder *b, int qkv);
 
-/* The same parts of a flat shape (build_flat.c): its inputs, attention over blocks, the rows whose logits are wanted. */
+/* Parts of a flat shape (build_flat.c): its inputs, attention over blocks, the rows whose logits are wanted. */
 struct build_parts {
     int q, k, v;
 };
@@ -84,7 +84,7 @@ int build_paged(struct builder *b, const struct build_parts *p, struct op_attr a
 int build_flat_last(struct builder *b, int x);
 void build_flat_sample(struct builder *b, int logits); /* where the shape samples */
 
-/* The same with norms of queries and keys before they are rotated; their weights, -1: none. */
+/* build_attention with norms of queries and keys before rotation; pass their weights, or -1 for none. */
 int build_attention_normed(struct builder *b, int qkv, int q_norm, int k_norm);
 
 /* o of queries [B,T,H,D] over the keys and values [B,S,H,D] of another row, of which `lengths` [B] are seen. */
@@ -109,7 +109,7 @@ struct build_pair build_cached(struct builder *b, const struct build_cache *c);
 /* logits of the final hidden x [B,T,C], soft-capped where the spec says so, and, for HEAD_LOSS, their cross-entropy. */
 void build_head(struct builder *b, int x, int weight);
 
-/* The same with any projection to `width` numbers, and for HEAD_LABELS too. */
+/* build_head with any projection to `width` numbers; also serves HEAD_LABELS. */
 void build_logits(struct builder *b, int x, const struct build_linear *l, int64_t width);
 
 /* A vector for each row of x [B,T,C] and, for HEAD_PAIRS, the loss of pairs (heads.c). */

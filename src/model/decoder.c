@@ -43,7 +43,7 @@ static int rms_norm(struct builder *b, int row, const char *label, const char *s
     return build_norm(b, &n, x);
 }
 
-/* What the parts of a layer's end are called. */
+/* Names of the parts at the end of a layer. */
 struct branch {
     int weight, post;
     const char *y, *scaled, *norm, *stat, *sum;

@@ -11,7 +11,7 @@
 
 #include "model/build.h"
 
-/* What the routers of all layers with experts have in common (op.h, route). */
+/* State shared by the routers of all layers with experts (op.h, route). */
 struct build_router {
     int stat;    /* f32 [L,3,E]: what they leave for their losses and for the log */
     int lengths; /* i32 [B], "lengths": padding behind them is left out of it; -1: there is no loss */

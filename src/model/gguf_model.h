@@ -20,7 +20,7 @@ enum plim_status gguf_config_load(const char *path, struct model_spec *spec, str
 /* Appends the config.json. PLIM_BAD_INPUT names a key that is missing or disagrees with the tensors. */
 enum plim_status gguf_config_write(const struct gguf *file, struct strbuf *out, struct plim_error *err);
 
-/* The same spec from a file that is open. */
+/* Reads the spec from an open file. */
 enum plim_status gguf_config_read(const struct gguf *file, struct model_spec *spec, struct plim_error *err);
 
 #endif

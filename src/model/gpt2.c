@@ -77,7 +77,7 @@ static double dropped(const struct builder *b, int which)
     return b->shape->training ? b->spec->dropout[which] : 0;
 }
 
-/* What ends a branch joins the residual stream x: the sum rides on the linear where nothing is dropped between. */
+/* Adds the end of a branch to the residual stream x. The linear adds it unless dropout comes between. */
 static int join(struct builder *b, int h, int row, int x, const char *label, const char *before)
 {
     double drop = dropped(b, DROP_RESIDUAL);

@@ -577,7 +577,8 @@ enum plim_status hf_config_read(const struct node *root, const char *name, struc
     return status;
 }
 
-/* Of a T5 that ties its head and does not scale: a head in the files is one of its own, and without it the embedding is it. */
+/* For a T5 that ties its head and does not scale: a head in the files is a separate one; without it the embedding is
+ * the head. */
 static void find_head(const char *folder, struct model_spec *spec)
 {
     struct safetensors set;

@@ -31,7 +31,7 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
  * what is saved. */
 enum plim_status hf_config_expresses(const struct model_spec *spec, struct plim_error *err);
 
-/* The same as dir/config.json, atomically. */
+/* Writes that text to dir/config.json atomically. */
 enum plim_status hf_config_save(const struct model_spec *spec, enum dtype type, const char *dir,
                                 struct plim_error *err);
 

@@ -83,7 +83,7 @@ struct architecture;
     X(mixtral) X(qwen2_moe) X(qwen3_moe) X(olmoe) X(bert) X(roberta) X(distilbert) X(t5)
 /* clang-format on */
 
-/* What a model is for, which decides the parameters behind its last layer. */
+/* Task of a model; decides the parameters after its last layer. */
 enum model_task {
     TASK_TOKENS,     /* says tokens: the next one, or those behind masks */
     TASK_LABELS,     /* one of num_labels for each token */
@@ -92,7 +92,7 @@ enum model_task {
     MODEL_TASKS
 };
 
-/* What scores of a row's labels mean: config.json's problem_type. */
+/* Meaning of a row's label scores: config.json's problem_type. */
 enum label_problem {
     PROBLEM_UNSAID,
     PROBLEM_REGRESSION,
@@ -140,8 +140,8 @@ struct model_spec {
     bool unscaled_head;          /* T5: numbers are not divided before a tied projection */
     bool qkv_bias, o_bias, mlp_bias;
     double initializer_range;
-    double dropout
-        [MODEL_DROPOUTS]; /* as config.json has them, see model_dropout; only tapes that train drop numbers */
+    /* As in config.json, see model_dropout; only training tapes apply dropout. */
+    double dropout[MODEL_DROPOUTS];
     int64_t bos_token_id, pad_token_id;   /* -1: none */
     int64_t eos_token_ids[MODEL_MAX_EOS]; /* the first eos_count are set */
     int eos_count;
@@ -178,11 +178,11 @@ struct model_flat {
     int64_t rows;   /* R: requests of a step, and tokens whose logits are wanted */
     int64_t blocks; /* P, of the pool */
     int64_t reach;  /* M: blocks of one request, at most */
-    int64_t
-        length; /* positions of one request, at most: where frequencies follow the length of a row, it decides */
+    /* Maximum positions of one request; decides the frequencies where they depend on a row's length. */
+    int64_t length;
     bool samples; /* the tape ends with tokens, not with logits */
-    int64_t
-        seen; /* L: tokens of all requests together that penalties go by, at most, where it samples; 0: none */
+    /* L: maximum tokens of all requests together that penalties read, if the shape samples; 0: none. */
+    int64_t seen;
     int64_t top; /* K: likeliest tokens that are told of a row, at most, where it samples */
     bool coded;  /* keys and values in 8 bits (tensor/kv8.h) */
 };
@@ -197,8 +197,8 @@ struct model_shape {
     bool training;       /* numbers are dropped as the spec's dropouts say */
     int64_t longest;     /* positions of the data's longest rows, where these are shorter; 0: they are not */
     int64_t source_time; /* S of an encoder-decoder, else 0 */
-    int64_t
-        source_cache; /* HEAD_SOURCE: positions of the cache that it writes, where rows of others lie too; 0: S */
+    /* HEAD_SOURCE: positions of the cache that it writes, which may hold rows of others; 0: S. */
+    int64_t source_cache;
 };
 
 /* The architecture called `name` ("llama"), or whose model_type it is; NULL when there is none. */
@@ -259,7 +259,7 @@ int model_rotary_size(const struct model_spec *spec);
 int model_rope_sets(const struct model_spec *spec);
 /* out[model_rotary_size / 2]: what transformers computes for this spec. */
 void model_rope_frequencies(const struct model_spec *spec, int set, float *out);
-/* What cosines and sines of that set are multiplied with. */
+/* Factor of the cosines and sines of that set. */
 double model_rope_attention_factor(const struct model_spec *spec, int set);
 
 /* The largest dropout of the spec, and in *key what config.json calls it; 0: there is none. */

@@ -22,7 +22,7 @@ static bool is_weight(const struct tensor *t)
     return t->cls == CLASS_PARAM && t->view_of < 0 && t->owner < 0;
 }
 
-/* What a parameter is read by. */
+/* Ways in which a parameter is read. */
 struct uses {
     bool product, table, logits, other;
     bool columns; /* product of a matrix stored [in,out] */
@@ -76,7 +76,7 @@ static int part_type(enum weights_kind kind, const struct uses *u, int64_t k, co
     return block_type_multiplies(type) && k % type->elements == 0 ? number : 0;
 }
 
-/* What is to be chosen, and for whom. */
+/* The choice to make, and for which parameter. */
 struct choice {
     enum weights_kind kind;
     bool experts; /* there are kernels for experts in blocks */

@@ -30,7 +30,7 @@ int model_layer_rope(const struct model_spec *spec, int layer, int64_t length)
 
 /* --- how frequencies are stretched ------------------------------------------------------------------------ */
 
-/* What scaling has to know: frequency i of n, not stretched yet, and theta^(2 i / 2 n). */
+/* Inputs of scaling: frequency i of n before stretching, and theta^(2 i / 2 n). */
 struct wave {
     const struct model_spec *spec;
     int i, n;

@@ -108,7 +108,8 @@ struct match {
     int param, master;
     int64_t first; /* element of the parameter with which the file's tensor begins */
     const struct safetensor *file;
-    /* Of a file's tensor with all experts: elements of each, and of them those of this parameter, from `skip` on. 0: all are. */
+    /* For a file's tensor with all experts: elements of each expert, and this parameter's part of them from `skip`
+     * on. 0: the whole tensor. */
     int64_t each, skip, count;
 };
 
@@ -264,7 +265,7 @@ static enum plim_status match_masters(struct matching *m, struct plim_error *err
     return PLIM_OK;
 }
 
-/* What checkpoints carry beside parameters: a tied head, masks and tables that are made anew. */
+/* Tensors that checkpoints hold besides parameters: a tied head, masks, and tables that are recomputed. */
 static bool is_expected_extra(const char *name)
 {
     static const char *const ends[] = {"lm_head.weight",
@@ -386,7 +387,7 @@ static enum plim_status pour_split(void *arg, int64_t first, const void *element
     return status;
 }
 
-/* Of a tensor with all experts what is this parameter's, as if it came alone. */
+/* Passes on this parameter's part of a tensor with all experts, as if it came alone. */
 static enum plim_status pour_joint(void *arg, int64_t first, const void *elements, int64_t n,
                                    struct plim_error *err)
 {

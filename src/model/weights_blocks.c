@@ -7,7 +7,7 @@
 
 enum { PANELS_HELD = 64 };
 
-/* What is wrong with a panel, found by whoever made it and told by the caller. */
+/* A fault in a panel; the thread that makes the panel finds it, the caller reports it. */
 struct panel_fault {
     int64_t nan;   /* element of its lines that is no number; -1: none */
     int64_t scale; /* line of which a scale is none; -1: none */
@@ -199,7 +199,7 @@ static enum plim_status pour_matrix(struct panel_pour *p, int64_t most, struct p
     return status;
 }
 
-/* Of a tensor with several experts one after the other, else the one matrix or part of one that the tensor is. */
+/* Pours each expert of a tensor with several, or the single matrix, or part of one. */
 static enum plim_status pour_experts(struct panel_pour *p, const struct blocks_source *source,
                                      const struct op *op, int64_t most, struct plim_error *err)
 {

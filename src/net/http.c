@@ -127,7 +127,7 @@ void http_lose(struct http_exchange *x)
 
 enum turn { TURN_MORE, TURN_REST, TURN_LOST };
 
-/* What comes next when there is nothing to send: a wish for more, the client's end, or rest until one of them. */
+/* Decides what to do when there is nothing to send: produce more, end because the client left, or rest until either. */
 static enum turn next_turn(struct http_exchange *x)
 {
     pthread_mutex_lock(&x->lock);
@@ -513,8 +513,8 @@ int http_active(struct http *h)
     return n;
 }
 
-/* What the library keeps of a connection beside its pool of memory, and stacks as far as they are used: up to 36 KiB in random
- * servers on aarch64, read from smaps. */
+/* Library memory per connection outside its pool, and used stack: up to 36 KiB in random servers on aarch64, read
+ * from smaps. */
 enum { CONNECTION_BYTES = 2048, THREAD_BYTES = 64 << 10, WATCHER_BYTES = 16 << 10 };
 
 int64_t http_bytes(const struct http_limits *limits, int threads)

@@ -46,9 +46,9 @@ struct http_limits {
     int64_t head_bytes;   /* of request line and headers; also what a connection keeps for sending */
     int64_t body_bytes;   /* of one request */
     int64_t bodies_bytes; /* of all requests that are there at once */
-    double
-        receive_seconds; /* until a request is whole, from the connection's beginning or the last answer on */
-    int send_seconds;    /* that a client may take not a single byte */
+    /* Time limit until a request is complete, counted from the connection's start or the last answer. */
+    double receive_seconds;
+    int send_seconds; /* that a client may take not a single byte */
 };
 
 #define HTTP_LIMITS                                                                                          \

@@ -69,7 +69,7 @@ static bool joins_last(const struct tape *tape, int i)
 static double longer(double a, double b) { return a > b ? a : b; }
 static double shorter(double a, double b) { return a < b ? a : b; }
 
-/* What a rank sends and gets of an exchange: all but its own piece. */
+/* Share of an exchange that a rank sends and receives: all but its own piece. */
 static double sent_share(const struct device_facts *facts, const struct op *op)
 {
     int ranks = facts_among(facts, op->attr.among);
@@ -165,7 +165,7 @@ static void put_off(const struct clock *c, struct moment *m, struct moment to)
     if (time_of(c, to) > time_of(c, *m)) *m = to;
 }
 
-/* Of the time that an exchange takes beside computing, the share that it takes while computing waits for it. */
+/* An exchange is faster while computing waits for it: its time then, relative to its time beside computing. */
 static double waited_share(const struct device_facts *facts)
 {
     return facts->link_beside > 0 ? facts->link_beside : 1;
@@ -199,7 +199,7 @@ static double operands_ready(struct clock *c, const struct op *op, bool computes
 /* Updates inside backward have no such op. */
 static bool serves_norm(const struct op *op) { return op->kind == OP_SUMSQ || op->kind == OP_CLIP; }
 
-/* Of the processors that compute, those that carry the bytes of an exchange take their part for as long as it lasts. */
+/* Seconds lost because some of the computing processors carry the bytes of an exchange while it lasts. */
 static double lost_to_link(const struct clock *c, double start, double seconds)
 {
     double load = c->facts->link_load, beside = time_of(c, free_at(c, LANE_LINK)) - start;

@@ -92,7 +92,7 @@ static const char *share_text(int64_t tier, int64_t share, char *buf, size_t siz
     return buf;
 }
 
-/* What of it lies below the host's memory. */
+/* Describes the part of it that is on disk. */
 static void disk_text(int64_t tier, int64_t share, char *buf, size_t size)
 {
     size_t used = strlen(buf);

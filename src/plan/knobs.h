@@ -1,4 +1,4 @@
-/* knobs.h - what a plan may choose without changing the mathematics, as one list.
+/* knobs.h - the choices that a plan may make without changing the mathematics, as one list.
  *
  *     struct knobs pins;
  *     knobs_open(&pins);                              // every choice is the planner's
@@ -22,27 +22,28 @@ struct knobs {
     int64_t micro_batch;           /* rows of one micro-batch */
     int64_t accumulation;          /* micro-batches of an optimizer step: rows / micro_batch */
     int64_t recompute;             /* enum recompute */
-    int64_t full_layers;           /* so many first layers behind offload_layers are recomputed in full */
+    int64_t full_layers;           /* number of layers after offload_layers that are recomputed in full */
     int64_t loss_chunks;           /* slices of the output projection and loss */
     int64_t optimizer_in_backward; /* 1: each parameter is updated when its gradient is complete */
     int64_t state_tier;            /* enum tier of moments and masters */
-    int64_t state_share;           /* of OFFLOAD_SHARES parts of the state, so many are on state_tier */
-    int64_t host_share;  /* of OFFLOAD_SHARES slices of offloaded state, so many the host's CPU updates */
+    int64_t state_share;           /* parts of the state on state_tier, out of OFFLOAD_SHARES */
+    int64_t host_share;  /* slices of offloaded state that the host's CPU updates, out of OFFLOAD_SHARES */
     int64_t grad_tier;   /* enum tier where gradients wait between micro-batches */
     int64_t param_tier;  /* enum tier of parameters while no op reads them */
-    int64_t param_share; /* of OFFLOAD_SHARES parts of them, so many are on param_tier */
-    /* Of what left a GPU, the parts that are on disk instead of the host: up to OFFLOAD_SHARES of the state, then as many of
-     * the parameters. */
+    int64_t param_share; /* parts of them on param_tier, out of OFFLOAD_SHARES */
+    /* Slices of the offloaded tensors that are on disk instead of in host memory: up to OFFLOAD_SHARES of the state,
+     * then as many of the parameters. */
     int64_t disk_share;
-    int64_t offload_layers; /* so many first layers' activations are offloaded between forward and backward */
-    int64_t zero;           /* enum zero: what each rank has a piece of */
-    int64_t
-        keep_gathered; /* 1: parameters in pieces that are read again soon stay whole from forward to backward */
-    int64_t prefetch_ops; /* parameters and gradients that are elsewhere are fetched so many ops ahead */
+    /* Number of first layers whose activations are offloaded from forward to backward. */
+    int64_t offload_layers;
+    int64_t zero; /* enum zero: what is sharded */
+    /* 1: sharded parameters that are read again soon stay gathered from forward to backward. */
+    int64_t keep_gathered;
+    int64_t prefetch_ops; /* how many ops ahead offloaded or sharded parameters and gradients are fetched */
 };
 
-/* Values of prefetch_ops. AHEAD is about a layer. LEAST takes less memory and still hides most of a copy. RANKS is LEAST of
- * exchanges between ranks: it takes hardly more memory than exchanging and computing in turn. */
+/* Values of prefetch_ops. AHEAD is about a layer. LEAST takes less memory and still hides most of a copy. RANKS is
+ * the minimum for exchanges between ranks: it takes hardly more memory than no overlap at all. */
 enum { PREFETCH_AHEAD = 10, PREFETCH_LEAST = 3, PREFETCH_RANKS = 1 };
 
 enum knob_form { KNOB_NUMBER, KNOB_FLAG, KNOB_RECOMPUTE, KNOB_TIER };
@@ -51,7 +52,7 @@ struct knob_row {
     const char *name; /* in JSON and reports */
     size_t offset;
     enum knob_form form;
-    const char *key; /* the configuration key that pins it; NULL: nothing does */
+    const char *key; /* configuration key that pins it; NULL: none */
 };
 
 enum { KNOB_COUNT = sizeof(struct knobs) / sizeof(int64_t) };
@@ -65,7 +66,7 @@ void knob_set(struct knobs *knobs, int row, int64_t value);
 void knobs_open(struct knobs *pins);
 bool knobs_equal(const struct knobs *a, const struct knobs *b);
 
-/* Every knob as a member of the object that is being written. */
+/* Writes every knob as a member of the open object. */
 void knobs_json(struct json_writer *w, const struct knobs *knobs);
 
 /* "none", "selective", "full", "selective + 6 layers in full" */

@@ -14,7 +14,7 @@
 /* align is a power of two. */
 static int64_t align_up(int64_t n, int64_t align) { return (n + align - 1) & -align; }
 
-/* Of tensors on a tier. */
+/* Alignment of tensors on a tier. */
 static int64_t tier_align(const struct device_facts *facts, enum tier tier)
 {
     int64_t align = (int64_t)facts->align;
@@ -31,7 +31,8 @@ static bool begins_aligned(const struct device_facts *facts, const struct tensor
            tensor_bytes(t) >= DISK_SMALL;
 }
 
-/* What a transient takes: the packer knows one alignment for all, so that some begin a little behind their place. */
+/* Bytes that a transient needs. The packer has one alignment for all, so some transients begin slightly after their
+ * place. */
 static int64_t packed_bytes(const struct device_facts *facts, const struct tensor *t)
 {
     int64_t slack = begins_aligned(facts, t) ? DISK_MEMORY - (int64_t)facts->align : 0;
@@ -224,7 +225,7 @@ static int kept_before(const void *a, const void *b)
     return x->id - y->id;
 }
 
-/* Of the same class, layer, label and tier, and of the same parameter. */
+/* True if class, layer, label, tier and parameter are equal. */
 static bool is_same(const struct tape *a, int i, const struct tape *b, int j)
 {
     const struct tensor *t = &a->tensors[i], *u = &b->tensors[j];
@@ -386,7 +387,7 @@ static enum plim_status find_bound(struct layout *l, const struct tape *tape,
     return PLIM_OK;
 }
 
-/* What is live at the peak. */
+/* Finds the tensors that are live at the peak, by class. */
 static void find_classes(struct layout *l, const struct tape *tape, const struct device_facts *facts)
 {
     int64_t align = (int64_t)facts->align;
@@ -510,7 +511,8 @@ out:
     return status;
 }
 
-/* What must not collide on a tier: transients and scratch for as long as they live, all else throughout. */
+/* Lists the items of a tier that must not overlap: transients and scratch during their lifetimes, everything else
+ * throughout. */
 static int list_tier(const struct tape *tape, const struct layout *l, enum tier tier, struct pack_item *items)
 {
     int n = 0;

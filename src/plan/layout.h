@@ -34,10 +34,11 @@ struct layout_options {
      * kept tensors of the same name take that layout's offsets, the rest starts at its kept_bytes. */
     const struct layout *above;
     const struct tape *above_tape;
-    /* Several tapes of one loop take turns over one arena (runtime/lengths.h): what a pass leaves for the next one or for
-     * the update lies directly above the kept tensors, throughout, and with `above` where that layout has it. */
+    /* Several tapes of one loop share the arena in turn (runtime/lengths.h). Tensors that one pass leaves for the
+     * next or for the update are directly above the kept tensors throughout and, with `above`, at that layout's
+     * offsets. */
     bool carried_below;
-    int64_t capacity; /* arena bytes to stay below where dives of the packer (pack.h) can; 0: no such line */
+    int64_t capacity; /* arena size to stay below if the packer's dives (pack.h) can; 0: no limit */
     int dives;
 };
 
@@ -74,12 +75,13 @@ enum plim_status layout_make(const struct tape *tape, const struct layout_option
                              struct layout *out, struct plim_error *err);
 void layout_release(struct layout *layout);
 
-/* Sizes without offsets: lower_bound, kept_bytes, tier_bytes, part_peak, part_tensors. What the search asks thousands of
- * times less often than it could, and fast. */
+/* Computes sizes without offsets: lower_bound, kept_bytes, tier_bytes, part_peak, part_tensors. Fast enough for the
+ * thousands of calls of a search. */
 enum plim_status layout_bound(const struct tape *tape, const struct layout_options *options,
                               struct layout *out, struct plim_error *err);
 
-/* Checks invariants 1-5 of a finished layout, on every tier; PLIM_BUG names the bytes that collide. plan_make asks. */
+/* Checks invariants 1-5 of a finished layout on every tier; PLIM_BUG names the bytes that collide. plan_make calls
+ * it. */
 enum plim_status layout_verify(const struct tape *tape, const struct layout *layout, struct plim_error *err);
 
 #endif

@@ -94,7 +94,7 @@ static bool to_shortest_context(const struct offer_wish *w, struct offer *o)
     return true;
 }
 
-/* What is given up, the first row first. */
+/* Concessions, in the order in which they are made. */
 static bool (*const order[])(const struct offer_wish *, struct offer *) = {
     to_usual_context, to_modest_step,      to_modest_requests, to_modest_context, code,
     stream_soon,      to_least_requests,   to_least_context,   to_least_step,     stream_more,

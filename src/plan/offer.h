@@ -5,9 +5,9 @@
  *     struct offer_oracle oracle = {.need = bytes_of_an_offer, .arg = engine};
  *     offer_choose(&list, &oracle, &line, &choice, &err);     // the first offer of the list that fits
  *
- * An offer names the longest request, how many requests run at once, how many tokens one step takes, which share of the
- * parameters streams from the tier below, and how keys and values are kept. The list has one order, for every budget and
- * device: offer.c has it as a table of what is given up first.
+ * An offer sets the longest request, the number of concurrent requests, the tokens per step, the share of the
+ * parameters that streams from the tier below, and the format of keys and values. The list has one order for every
+ * budget and device; a table in offer.c says what is given up first.
  *
  * Invariants
  *  1. An offer gives no more than the offer before it: not in context, requests, positions or tokens of a step, and no
@@ -16,7 +16,7 @@
  *  3. offer_choose takes the first offer that fits. So a larger budget never refuses what a smaller one accepts, and never
  *     promises less.
  *
- * Pure: no model, no device, no I/O. Decoders, encoder-decoders and encoders are planned by it alike.
+ * Pure: no model, no device, no I/O. It plans decoders, encoder-decoders and encoders alike.
  */
 #ifndef PLIM_PLAN_OFFER_H
 #define PLIM_PLAN_OFFER_H
@@ -25,7 +25,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How far an offer is from what was asked for. A rung is also how operators speak of it: offer_rung_name. */
+/* Distance of an offer from the request. Operators see its name: offer_rung_name. */
 enum offer_rung {
     OFFER_FULL,     /* everything that was asked for, and a usual context */
     OFFER_FEWER,    /* fewer requests at once, shorter ones, or smaller steps */
@@ -39,7 +39,7 @@ const char *offer_rung_name(enum offer_rung rung);
 struct offer {
     int64_t context;   /* positions of the longest request */
     int64_t requests;  /* at once */
-    int64_t positions; /* the cache holds at least so many, of all requests together */
+    int64_t positions; /* minimum positions in the cache, over all requests */
     int64_t step;      /* tokens of one step */
     int64_t share;     /* parts of the parameters that stream, of OFFLOAD_SHARES */
     int64_t window;    /* each token is computed from the last `window` tokens; 0: from all */
@@ -52,17 +52,19 @@ struct offer_wish {
     struct offer most;
     /* A value that is the same in `most` and `least` is pinned. */
     struct offer least;
-    /* Nobody misses a context above usual_context as much as requests or speed, so it is given up first. */
+    /* Context above usual_context is given up first: it matters less than requests or speed. */
     int64_t usual_context;
-    /* Values that people keep at the price of speed: below them offers go only after the parameters have left. */
+    /* Values worth keeping at the price of speed: offers go below them only after the parameters have left the
+     * device. */
     struct offer modest;
-    int64_t
-        request_positions; /* the cache holds so many for each request that runs; 0: one request's are enough */
-    int64_t shortest_context; /* below `least`, and after the window: rather than nothing */
+    /* Positions in the cache for each running request; 0: one request's are enough. */
+    int64_t request_positions;
+    int64_t shortest_context; /* last resort, below `least` and after the window */
     bool may_code;            /* offers of OFFER_KV8 are allowed */
     bool may_stream;          /* there is a tier below */
-    bool stream_last; /* it is slow: parameters stay on the device down to `least` of everything else */
-    int64_t window;   /* of OFFER_MINIMAL; 0: there is no such offer */
+    /* That tier is slow: parameters stay on the device until everything else is at `least`. */
+    bool stream_last;
+    int64_t window; /* of OFFER_MINIMAL; 0: there is no such offer */
 };
 
 enum { OFFERS_MOST = 96 };
@@ -74,13 +76,13 @@ struct offer_list {
 
 void offer_list_make(const struct offer_wish *wish, struct offer_list *out);
 
-/* Bytes of the device, and of the host beside a device with its own memory. As a line: 0 is no limit. */
+/* Device bytes, and host bytes next to a device with its own memory. As a limit, 0 means none. */
 struct offer_bytes {
     int64_t device, host;
 };
 
 struct offer_oracle {
-    /* Bytes of an offer. It may stop as soon as it knows that they are more than `line`: *out is then above the line. */
+    /* Computes the bytes of an offer. It may stop once they exceed `line`; *out is then above the limit. */
     enum plim_status (*need)(void *arg, const struct offer *offer, const struct offer_bytes *line,
                              struct offer_bytes *out, struct plim_error *err);
     void *arg;
@@ -88,19 +90,19 @@ struct offer_oracle {
 
 struct offer_line {
     struct offer_bytes bytes;
-    int64_t reserve;       /* device bytes that an offer may do without where nothing else fits */
+    int64_t reserve;       /* device bytes that may be used only when nothing else fits */
     enum offer_rung first; /* offers of the rungs above are not considered */
 };
 
 struct offer_choice {
-    int at;                  /* in the list; the last one tried where none fits */
+    int at;                  /* index in the list; the last tried if none fits */
     struct offer_bytes need; /* of that offer */
     bool used_reserve;
-    /* The fewest device bytes that an offer of each rung above the chosen one would take; 0: there is none. */
+    /* Fewest device bytes for an offer of each rung above the chosen one; 0: no such offer. */
     int64_t missed[OFFER_RUNGS];
 };
 
-/* PLIM_NO_FIT without a text: no offer fits, and *out is about the smallest. Otherwise the oracle's errors. */
+/* PLIM_NO_FIT, without a message: no offer fits, and *out describes the smallest. Other errors come from the oracle. */
 enum plim_status offer_choose(const struct offer_list *list, const struct offer_oracle *oracle,
                               const struct offer_line *line, struct offer_choice *out,
                               struct plim_error *err);

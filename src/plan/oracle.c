@@ -202,7 +202,7 @@ static enum plim_status measure(struct oracle *o, const struct knobs *knobs, enu
     return status;
 }
 
-/* What the tape of these knobs, or one part of it, takes is remembered. */
+/* Measures the tape of these knobs, or one part of it, and caches the result. */
 static enum plim_status look(struct oracle *o, const struct knobs *knobs, enum tape_part part,
                              struct plim_error *err)
 {

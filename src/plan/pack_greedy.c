@@ -147,7 +147,7 @@ static int64_t run_pass(struct greedy *g, const struct pass *p)
     return p->kind == SKYLINE ? pack_skyline_run(g->skyline, g->order) : first_fit(g);
 }
 
-/* What the passes after the first need; most tapes are done before. */
+/* Prepares the passes after the first; most tapes do not need them. */
 static bool prepare_orders(struct greedy *g)
 {
     struct pack_job *job = g->job;

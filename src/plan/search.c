@@ -118,7 +118,7 @@ static enum plim_status shrink(struct search *s, struct box *box, bool *fits)
 
 /* --- branching ----------------------------------------------------------------------------------------------- */
 
-/* What one axis at its costly end does to the free corner. */
+/* Effect of setting one axis of the free corner to its costly end. */
 struct push_out {
     bool moves, fits;
     double seconds;
@@ -360,8 +360,8 @@ static enum plim_status open_box(struct search *s, int place, struct range micro
     return push(s, &box);
 }
 
-/* What an offloaded layer saves is not even: none, one, and more are by themselves. The less a policy keeps of a layer, the less
- * of it is offloaded: where layers are, each policy is by itself, too. */
+/* Offloaded layers do not save evenly: none, one, and more get separate boxes. The less a policy keeps of a layer,
+ * the less is offloaded, so with offloaded layers each policy gets its own box, too. */
 static enum plim_status open_micros(struct search *s, int place, struct range micros)
 {
     const struct recompute_choice *list = s->space.recompute;
@@ -377,8 +377,8 @@ static enum plim_status open_micros(struct search *s, int place, struct range mi
     return status;
 }
 
-/* Of several ranks' stages, may one hold the device's line at all? What is kept with as much offloaded as can be decides most
- * of them: parameters that every rank has whole. */
+/* May any plan at this sharding stage fit the device's budget? For most stages the kept tensors decide it, with as
+ * much offloaded as possible: at some stages every rank has all parameters. */
 static enum plim_status place_may_fit(struct search *s, int place, bool *may)
 {
     struct point p = {.at = {[AXIS_PLACE] = place}};
@@ -429,7 +429,7 @@ static enum plim_status look_into_all(struct search *s)
     return status;
 }
 
-/* What the present reach holds: everything in it that beats the best plan so far, or where there is none the nearest miss. */
+/* Searches the present reach: finds every plan that beats the best so far or, if none fits, the nearest miss. */
 static enum plim_status search_reachable(struct search *s)
 {
     bool skipped = false;

@@ -184,7 +184,7 @@ bool search_is_downhill(const struct search *s, const struct point *p, double la
     return here <= last || (s->space.places[p->at[AXIS_PLACE]].inside && s->request->facts->ranks <= 1);
 }
 
-/* The same with the best updater. */
+/* search_ask_prefetches with the best updater. */
 static enum plim_status ask_seconds(struct search *s, struct point p, bool bound, double *out)
 {
     int count = space_count(&s->space, AXIS_UPDATER, &p);

@@ -5,7 +5,8 @@
 
 #include <stddef.h>
 
-/* What a job's keys say beside pins. Adafactor's gradients are summed once a step, too: it is lifted after that, and named. */
+/* Keys that constrain the search in addition to pins. Adafactor also sums gradients once per step; it is relaxed
+ * after these, and named. */
 static const struct {
     const char *key;
     size_t offset; /* of a bool of struct plan_request */

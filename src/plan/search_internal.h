@@ -42,8 +42,8 @@ struct search {
     struct plim_error *err;
 };
 
-/* What a prediction is multiplied with before plans are compared: the clock is known to be off by 4 to 8 % where tensors leave the
- * device and by 5 % the other way where none does (docs/design/planner.md). */
+/* Correction factor for predictions before plans are compared. The clock is off by 4 to 8 % where tensors leave the
+ * device, and by 5 % in the other direction where none does (docs/design/planner.md). */
 static inline double search_doubt(enum reach reach)
 {
     static const double doubts[REACHES] = {1, PLAN_DOUBT, PLAN_DOUBT * PLAN_DOUBT};
@@ -78,7 +78,7 @@ enum plim_status search_ask_tight(struct search *s, struct point p, struct plan_
 enum plim_status search_ask_seconds(struct search *s, struct point p, double *out);
 /* Every value of AXIS_BEST at a point that may fit: whatever does is a candidate for the best plan. */
 enum plim_status search_settle(struct search *s, struct point p);
-/* The same where, along an axis, a point begins to fit; it does at hi. */
+/* Runs search_settle at the first point along an axis that fits. The point at hi must fit. */
 enum plim_status search_settle_along(struct search *s, struct point p, int axis, int lo, int hi);
 
 /* The point with the latest prefetching, which takes least. */

@@ -15,8 +15,8 @@ struct wish {
     int64_t lacks; /* bytes */
 };
 
-/* What a wish costs with one axis as much costlier as it takes, up to so many steps. Where the first steps cost more for
- * what they free than the wish has gained, the axis is left alone. */
+/* Pays for a wish by making one axis costlier, by up to `most` steps. Gives up on the axis when the first steps cost
+ * more for the memory they free than the wish gains. */
 static enum plim_status pay(struct search *s, const struct wish *wish, int axis, int most)
 {
     const struct point *p = &wish->point;

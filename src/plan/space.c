@@ -328,7 +328,7 @@ static void apply_activations(const struct space *s, const struct point *p, stru
 
 /* --- updates and prefetching ----------------------------------------------------------------------------------- */
 
-/* Of OFFLOAD_SHARES slices; the first takes least of the device. */
+/* In slices of OFFLOAD_SHARES; the first entry takes the least device memory. */
 static const int updaters[] = {OFFLOAD_SHARES, OFFLOAD_SHARES * 5 / 8, OFFLOAD_SHARES / 2, 0};
 
 static int count_updaters(const struct space *s, const struct point *p)
@@ -365,7 +365,7 @@ static bool reads_disk(const struct space *s, const struct point *p)
     return s->request->facts->lower_tier == TIER_DISK && share_at(s, p).state > 0;
 }
 
-/* What is gathered stays, where it may; it comes early; it comes late. */
+/* Values: keep gathered parameters where allowed; fetch early; fetch late. */
 static int count_prefetch(const struct space *s, const struct point *p)
 {
     bool late = exchanges(s, p) || reads_disk(s, p) || (s->request->facts->async_copies && streams(s, p));

@@ -1,4 +1,4 @@
-/* space.h - what the search may choose: one table with a row per axis.
+/* space.h - the search space: one table with a row per axis.
  *
  *     struct space space;
  *     space_init(&space, &request, &err);
@@ -6,8 +6,8 @@
  *     for (p.at[AXIS_MICRO] = 0; p.at[AXIS_MICRO] < space_count(&space, AXIS_MICRO, &p); p.at[AXIS_MICRO]++)
  *         use(space_knobs(&space, &p));
  *
- * A point has one value of each axis, by number, from free to costly. A row says how many values there are at a point
- * (pins leave one), how a value becomes knobs, and what the search may rely on:
+ * A point has one value per axis, by number, from free to costly. A row says how many values exist at a point (pins
+ * leave one), how a value becomes knobs, and what the search may rely on:
  *
  *     AXIS_EACH     values have no order: each is looked at by itself
  *     AXIS_ORDERED  a costlier value takes no more bytes of the device and no less time
@@ -15,9 +15,9 @@
  *
  * A new capability adds a row here and nothing to the search.
  *
- * Memory that is there is used first. space.reach says how much may leave the device beyond what pins ask for, and the search
- * widens it step by step: nothing, then optimizer state and activations, then parameters and gradients. A point keeps its
- * numbers when the reach changes; only the counts grow.
+ * The search uses free device memory first. space.reach limits what may leave the device beyond the pins, and the
+ * search widens it step by step: nothing; optimizer state and activations; parameters and gradients. A point keeps
+ * its numbers when the reach changes; only the counts grow.
  */
 #ifndef PLIM_PLAN_SPACE_H
 #define PLIM_PLAN_SPACE_H
@@ -25,10 +25,10 @@
 #include "plan/plan.h"
 
 enum axis_id {
-    AXIS_PLACE,     /* where gradients wait, whether the update runs inside backward, and what is in pieces */
-    AXIS_MICRO,     /* micro-batch: divisors of the effective batch, the largest first */
-    AXIS_RECOMPUTE, /* none, selective, selective and 1, 2, ... layers in full, full */
-    AXIS_CHUNKS,    /* slices of the loss: 1, 2, 4, ... */
+    AXIS_PLACE,       /* where gradients wait, whether the update runs inside backward, and what is sharded */
+    AXIS_MICRO,       /* micro-batch: divisors of the effective batch, the largest first */
+    AXIS_RECOMPUTE,   /* none, selective, selective and 1, 2, ... layers in full, full */
+    AXIS_CHUNKS,      /* slices of the loss: 1, 2, 4, ... */
     AXIS_ACTIVATIONS, /* layers whose activations are offloaded */
     AXIS_SHARE,       /* how much of the state, and then of the parameters, is offloaded */
     AXIS_UPDATER,     /* how much of offloaded state the host's CPU updates */
@@ -46,7 +46,7 @@ struct place {
     enum zero zero;
 };
 
-/* Of OFFLOAD_SHARES parts each. */
+/* Slices out of OFFLOAD_SHARES. */
 struct share {
     int state, param;
 };
@@ -88,24 +88,24 @@ extern const struct axis space_axes[AXES];
 enum plim_status space_init(struct space *space, const struct plan_request *request, struct plim_error *err);
 void space_release(struct space *space);
 
-/* Values of an axis at a point; 0: the place or micro-batch there allows none. */
+/* Number of values of an axis at a point; 0: the place or micro-batch allows none. */
 int space_count(const struct space *space, enum axis_id axis, const struct point *point);
 
-/* Where from a point on, along an axis, a step begins to save and cost differently: the last value is one, too. */
+/* The next value along an axis at which savings and cost change; the last value counts as one. */
 int space_kink(const struct space *space, enum axis_id axis, const struct point *point);
 
-/* The value of AXIS_SHARE at another place that offloads as much as a point does; where there is none, the next that offloads more. */
+/* The value of AXIS_SHARE at another place that offloads as much as the point; else the next that offloads more. */
 int space_share(const struct space *space, const struct point *point, int place);
 
 struct knobs space_knobs(const struct space *space, const struct point *point);
 
-/* The smallest reach that holds a point. */
+/* Smallest reach that contains a point. */
 enum reach space_reach(const struct space *space, const struct point *point);
 
-/* The same point with nothing offloaded that no pin asks for. */
+/* Returns the point with nothing offloaded except where a pin requires it. */
 struct point space_at_home(const struct space *space, const struct point *point);
 
-/* The most slices a loss of so many rows is cut into. */
+/* Maximum number of loss slices for this many rows. */
 int64_t space_finest_cut(const struct plan_request *request, int64_t micro_batch);
 
 #endif

@@ -53,7 +53,7 @@ const char *remedy_text(const struct remedy *r, char *buf, size_t size)
 
 /* ---- pins ---- */
 
-/* Does a key pin this knob, in a way that a remedy may undo? ZeRO's stage is what the ranks were started for. */
+/* True if a key pins this knob in a way that a remedy may undo. ZeRO's stage is what the ranks were started for. */
 static bool is_pinned(const struct job *job, int knob)
 {
     return knob != KNOB_ROW(zero) && job_pin_name(job, knob);

@@ -66,7 +66,7 @@ static void put_bytes(struct json_writer *w, const struct plan_report *r)
     json_int(w, "lower_bound_bytes", p->layout.lower_bound);
 }
 
-/* What the device has, and whether it could give what is asked of it. */
+/* Writes the device's memory, and whether it can satisfy the request. */
 static void put_memory(struct json_writer *w, const struct plan_report *r)
 {
     const struct device_facts *f = r->request->facts;
@@ -127,7 +127,7 @@ void report_json_savings(struct json_writer *w, const struct plan_report *r)
     json_end_array(w);
 }
 
-/* The same change once for people, once for programs: values to give keys, and keys to take out. */
+/* Writes a change for people and for programs: values to set, and keys to remove. */
 static void put_change(struct json_writer *w, const struct remedy *remedy)
 {
     char text[512];

@@ -93,7 +93,7 @@ double report_run_seconds(const struct job *job, const struct job_length *length
 void report_run(const struct job *job, const struct job_length *length, const struct plan *plan,
                 struct strbuf *out);
 
-/* What a trick saves in one place: "83.0 GiB", "takes 89.7 GiB", "-" for nothing. Returns buf. */
+/* Formats the saving of one technique: "83.0 GiB", "takes 89.7 GiB", "-" for nothing. Returns buf. */
 enum { SAVED_TEXT = 48 };
 char *report_saved(char buf[SAVED_TEXT], int64_t bytes);
 

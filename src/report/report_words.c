@@ -80,7 +80,7 @@ static void put_pins(const struct plan_report *r, struct strbuf *out)
     if (r->npins) strbuf_addf(out, " %s pinned)", r->npins == 1 ? "is" : "are");
 }
 
-/* What is needed below the device. */
+/* Appends the memory needed below the device. */
 static void put_below(const struct plan_report *r, const char *join, struct strbuf *out)
 {
     const struct plan *p = r->plan;
@@ -167,7 +167,7 @@ static const char *tier_phrase(int tier)
     return phrases[tier];
 }
 
-/* What of it is below the host's memory. */
+/* Appends the part of it that is on disk. */
 static void put_on_disk(int64_t share, struct strbuf *out)
 {
     if (share >= OFFLOAD_SHARES)

@@ -30,15 +30,15 @@ const char *snapshot_format_name(enum snapshot_format format);
 const char *snapshot_format_ending(enum snapshot_format format);
 /* PLIM_BAD_INPUT names the formats there are. */
 enum plim_status snapshot_format_parse(const char *text, enum snapshot_format *out, struct plim_error *err);
-/* What a file's name asks for: the format with the longest ending that it has, JSON where there is none. */
+/* Format for a file name: the one with the longest matching extension, else JSON. */
 enum snapshot_format snapshot_format_of(const char *path);
 
 enum { SNAPSHOT_PATH = 512 };
 /* The file of one of several ranks: "step.rank-3.trace.json" of "step.trace.json"; rank 0's is the path itself. */
 void snapshot_rank_path(const char *path, int rank, char out[SNAPSHOT_PATH]);
 
-/* What a message to a run or a server asks for: "format", JSON where there is none, and "file", empty where there is none.
- * PLIM_BAD_INPUT: neither is such. */
+/* Options in a message to a run or a server: "format" (default JSON) and "file" (default empty). PLIM_BAD_INPUT: a
+ * value is invalid. */
 struct snapshot_wish {
     enum snapshot_format format;
     char file[SNAPSHOT_PATH];
@@ -128,8 +128,8 @@ struct snapshot_moment {
     double begin, end;
 };
 
-/* Of every op, one after the other, and of the end: at[nops + 1]. Measured where the run has them, else planned. Copies beside
- * computing take no time of the tape's: it goes on when computing does. */
+/* Fills the times of all ops in order, and of the end: at[nops + 1]. Times are measured if the run has them, else
+ * planned. Copies that overlap computing do not advance the tape's time. */
 void snapshot_clock(const struct snapshot *snapshot, struct snapshot_moment *at);
 
 static inline void snapshot_pause(const struct snapshot *snapshot, struct strbuf *out)

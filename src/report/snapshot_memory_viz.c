@@ -156,7 +156,7 @@ static void put_segment_alloc(struct viz *v, int64_t address, int64_t bytes)
     end_event(v);
 }
 
-/* What ends behind an op is freed before the next one's results are allocated. */
+/* Writes the trace. A tensor that ends after an op is freed before the next op's results are allocated. */
 static void put_trace(struct viz *v, enum tier tier)
 {
     const struct snapshot *s = v->s;
@@ -263,7 +263,7 @@ static void put_overhead(struct viz *v)
     end_segment(v);
 }
 
-/* What memory_viz shows as settings. */
+/* Writes the settings that memory_viz shows. */
 static void put_settings(struct viz *v)
 {
     const struct plan *p = v->s->plan;

@@ -1,4 +1,4 @@
-/* feed.h - where rows are put for the next pass: the inputs that a tape has, by name.
+/* feed.h - the inputs of a tape's next pass, by name.
  *
  *     struct feed feed;
  *     feed_open(&feed, &exec, &err);
@@ -21,12 +21,12 @@ struct feed {
     int32_t *staged;        /* the arrays; NULL where the host writes tensors directly */
 };
 
-/* PLIM_BUG when an input is not of the shape its name has. */
+/* PLIM_BUG if an input's shape does not match its name. */
 enum plim_status feed_open(struct feed *feed, struct exec *exec, struct plim_error *err);
 enum plim_status feed_send(struct feed *feed, struct plim_error *err);
 void feed_close(struct feed *feed);
 
-/* Host bytes that a feed of these rows takes beside a device like this one, with the named arrays (bits 1 << name). */
+/* Host bytes of a feed of these rows for such a device, with the named arrays (bits 1 << name). */
 int64_t feed_bytes(const struct device_facts *facts, const struct rows *rows, unsigned names);
 
 #endif

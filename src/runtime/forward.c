@@ -4,7 +4,7 @@
 
 #include <limits.h>
 
-/* What a member may take, and what it stands on. */
+/* Memory for a member, and the plan below it. */
 struct room {
     const struct device_facts *facts;
     const struct plan *below; /* NULL: it owns the kept tensors */

@@ -12,7 +12,7 @@
 enum plim_status initial_weights(struct exec *exec, const struct model_spec *spec, uint64_t seed,
                                  struct plim_error *err);
 
-/* Those of an encoder's head alone (model_param_is_head). */
+/* Initialises an encoder's head alone (model_param_is_head). */
 enum plim_status initial_head(struct exec *exec, const struct model_spec *spec, uint64_t seed,
                               struct plim_error *err);
 

@@ -6,10 +6,10 @@
  *     exec_loop(lengths_exec(&lengths, cutting.cuts[i].program), i, &err);
  *     lengths_close(&lengths);                              // before a re-plan
  *
- * The plan is made for rows of data.max_length. Rows of each length have a tape of their own with the plan's knobs and so
- * many rows that a pass keeps the device busy, but never more positions than the plan's has: a step is then cut close to
- * the rows it has, and no pass takes more than the plan. Parameters, gradients and the loss lie where the plan has them:
- * passes of several lengths add to the same gradients, and the plan's own update takes them.
+ * The plan is made for rows of data.max_length. Each length has its own tape with the plan's knobs and enough rows to
+ * keep the device busy, but never more positions than the plan's. So a step computes little padding, and no pass
+ * takes more memory than the plan. Parameters, gradients and the loss are at the plan's addresses: passes of all
+ * lengths add to the same gradients, and the plan's update uses them.
  *
  * Invariants
  *  1. Program 0 is the plan's own. A program's arena is within the plan's, and so is what it has on lower tiers.
@@ -25,7 +25,7 @@ struct pass_shape {
 };
 
 struct length_program {
-    struct tape tape; /* all empty in program 0, whose are the plan's */
+    struct tape tape; /* all empty in program 0, which uses the plan's */
     struct layout layout;
     struct exec exec;
 };
@@ -37,11 +37,11 @@ struct lengths {
     struct length_program at[PLAN_LENGTHS];
 };
 
-/* Row lengths from `time` down, in steps of a quarter to a third, in multiples of 16; how many. */
+/* Row lengths from `time` down in steps of a quarter to a third, in multiples of 16. Returns their number. */
 enum { LENGTHS_LADDER = PLAN_LENGTHS - 1 };
 int lengths_ladder(int64_t time, int64_t out[LENGTHS_LADDER]);
 
-/* In a ready runtime. Where the request has one length, program 0 alone. */
+/* Requires a ready runtime. If the request has one length, there is only program 0. */
 enum plim_status lengths_open(struct lengths *lengths, struct runtime *runtime, struct plim_error *err);
 void lengths_close(struct lengths *lengths);
 
@@ -50,21 +50,21 @@ struct exec *lengths_exec(struct lengths *lengths, int program);
 
 struct length_cut {
     int program;
-    int64_t rows; /* that it takes; the rest of the pass is blank */
+    int64_t rows; /* that it takes; the rest of the pass is padding */
 };
 
-/* A step cut into passes; room for as many rows as it was opened for. */
+/* A step divided into passes; has room for the number of rows given at opening. */
 struct cutting {
     struct length_cut *cuts;
     int64_t count;
-    int64_t *best; /* by row: positions that it and those after it take at least */
+    int64_t *best; /* by row: fewest positions for it and the rows after it */
 };
 
 enum plim_status cutting_open(struct cutting *cutting, int64_t rows, struct plim_error *err);
 void cutting_close(struct cutting *cutting);
 
-/* Passes of the given shapes, from long to short, for n rows whose lengths fall: those that compute the fewest positions.
- * Rows that are not sorted are cut in their order, where the shapes are one. */
+/* Chooses passes of the given shapes, from long to short, that compute the fewest positions for n rows of descending
+ * length. Unsorted rows are divided in their order if all shapes are equal. */
 void lengths_cut(struct cutting *out, const struct pass_shape *shapes, int count, const int32_t *row_lengths,
                  int64_t n);
 

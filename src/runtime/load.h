@@ -4,7 +4,7 @@
  *     weights_write_constants(&exec, &spec, &err);
  *     weights_from_directory(&exec, &spec, "checkpoint/", log, &err);
  *
- * Data go straight from the files to their final type and place, in pieces; nothing is held twice.
+ * Data go directly from the files to their final type and place, in pieces; nothing is held twice.
  */
 #ifndef PLIM_RUNTIME_LOAD_H
 #define PLIM_RUNTIME_LOAD_H
@@ -19,30 +19,30 @@
 enum plim_status weights_write_constants(struct exec *exec, const struct model_spec *spec,
                                          struct plim_error *err);
 
-/* Parameters (and their masters, where the tape has them) from a Hugging Face directory, one file or a GGUF file. The
- * errors are those of weights_files_open and weights_load. log may be NULL. */
+/* Loads parameters, and masters if the tape has them, from a Hugging Face directory, one file or a GGUF file. Errors
+ * are those of weights_files_open and weights_load. log may be NULL. */
 enum plim_status weights_from_directory(struct exec *exec, const struct model_spec *spec, const char *dir,
                                         const struct log *log, struct plim_error *err);
 
-/* The same where no single tape reads all parameters, and some are in blocks (model/quantise.h): `whole` is a tape whose ops
- * read every one. Its parameters go to those of the exec's tape with the same names. */
+/* Like weights_from_directory, for models in which no single tape reads all parameters and some are in blocks
+ * (model/quantise.h). The ops of `whole` read every parameter; each is stored to the parameter of the same name in
+ * the exec's tape. */
 enum plim_status weights_from_directory_by(const struct tape *whole, struct exec *exec,
                                            const struct model_spec *spec, const char *dir,
                                            const struct log *log, struct plim_error *err);
 
-/* Which parameters of the tape are in blocks on this device, as quantise_choose. PLIM_UNSUPPORTED: it has no kernels for
- * that kind. A device that is not here (kernels NULL) has them all. */
+/* Chooses the parameters to keep in blocks on this device, like quantise_choose. PLIM_UNSUPPORTED: it has no kernels
+ * for that kind. A preset device (kernels NULL) is assumed to have all. */
 enum plim_status weights_choose(struct quantisation *out, const struct device *device, enum weights_kind kind,
                                 const char *dir, const struct model_spec *spec, const struct tape *tape,
                                 struct plim_error *err);
 
-/* weights_from_directory for a model that is about to be trained: a head of which the files have nothing (labels on top of a model that
- * said tokens) keeps what is in its place. */
+/* weights_from_directory for a model to be trained: a head that the files lack (labels on a language model) keeps its
+ * present values. */
 enum plim_status weights_to_train(struct exec *exec, const struct model_spec *spec, const char *dir,
                                   const struct log *log, struct plim_error *err);
 
-/* The type most of the bytes of a folder's weights have, when we compute in it; fp32 otherwise. Blocks of few bits count as
- * bf16: no kernel is needed that they would be too precise for. */
+/* The type of most bytes of a folder's weights if we compute in it, else fp32. Quantised blocks count as bf16. */
 enum plim_status weights_precision(const char *dir, enum precision *out, struct plim_error *err);
 
 /* A weights_sink's function; arg is the struct exec. */

@@ -1,18 +1,18 @@
 /* plan_file.h - a plan in a file, to be run later exactly as it is.
  *
  *     plan_file_settings(&job, &settings);                          // after the job was read, before anything is planned
- *     plan_file_save("job.plan", settings.data, &job, &request, &plan, &err);      // plimsoll plan -o
+ *     plan_file_save("job.plan", settings.data, &job, &loader, &request, &plan, &err);      // plimsoll plan -o
  *
  *     struct plan_file kept;
  *     plan_file_load("job.plan", &kept, &err);                      // plimsoll train --plan
  *     plan_file_meet(&kept, &job, &err);                            // the job and its budget are those of the plan
- *     runtime_plan_kept(&rt, device, &job, overhead, &kept, &err);  // and so are the device and every total
+ *     runtime_plan_kept(&rt, device, &job, &loaders, overhead, &kept, &err);  // and so are the device and every total
  *     plan_file_release(&kept);
  *
- * The file has what a plan follows from (the job's settings, the device, the overhead), the choice that was made (knobs, the
- * size of the data loader, buffers of the disk tier) and the totals, not its tensors. The plan is made again from the
- * knobs without a search; where that gives other totals, or anything it follows from has changed, it is refused by
- * name. Rates may differ: they decided the choice, which stands.
+ * The file holds what the plan depends on (the job's settings, the device, the overhead), the choices (knobs, the
+ * loader's size, buffers of the disk tier) and the totals, but no tensors. The plan is made again from the knobs,
+ * without a search. If its totals differ, or anything it depends on has changed, it is refused, and the error names
+ * the difference. Rates may differ: they only influenced the choice.
  *
  * The first line names the format and the hash of the rest, which is JSON.
  */
@@ -35,7 +35,7 @@ struct plan_file {
     int64_t threads, ranks, disk_depth, disk_piece;
 };
 
-/* Every key of the job that may change a plan, with its value, as a JSON object. */
+/* Writes every key of the job that may change a plan, with its value, as a JSON object. */
 void plan_file_settings(const struct job *job, struct strbuf *out);
 
 enum plim_status plan_file_save(const char *path, const char *settings, const struct job *job,
@@ -46,10 +46,11 @@ enum plim_status plan_file_save(const char *path, const char *settings, const st
 enum plim_status plan_file_load(const char *path, struct plan_file *out, struct plim_error *err);
 void plan_file_release(struct plan_file *kept); /* a zeroed one has nothing */
 
-/* PLIM_BAD_INPUT names a key of the job, or the budget, that is not the plan's. A job without a budget gets the plan's. */
+/* PLIM_BAD_INPUT names a key of the job, or the budget, that differs from the plan's. A job without a budget gets the
+ * plan's. */
 enum plim_status plan_file_meet(const struct plan_file *kept, struct job *job, struct plim_error *err);
 
-/* runtime_plan with exactly this plan. PLIM_BAD_INPUT names what of device, process or data is not as it was. */
+/* runtime_plan with exactly this plan. PLIM_BAD_INPUT names the difference in device, process or data. */
 enum plim_status runtime_plan_kept(struct runtime *rt, struct device *device, const struct job *job,
                                    struct loader_sizes *loader, struct overhead overhead,
                                    const struct plan_file *kept, struct plim_error *err);

@@ -38,7 +38,7 @@ static bool holds_something(const struct tensor *x)
     return x->view_of < 0 && (x->flags & TENSOR_KEPT) && x->cls != CLASS_IO && x->cls != CLASS_GRAD;
 }
 
-/* The same kept tensor in the other tape: same class, layer, label and owner. */
+/* Finds the kept tensor with equal class, layer, label and owner in the other tape. */
 static int counterpart(const struct tape *in, const struct tape *from, int id, int hint)
 {
     const struct tensor *x = &from->tensors[id];
@@ -149,8 +149,8 @@ static enum plim_status reduce_tape(struct plan *plan, struct plim_error *err)
     return PLIM_OK;
 }
 
-/* What the process takes beside its overhead while plans are compared: what is left of the old plan. Where the process is
- * smaller than that sum, buffers that only steps and checkpoints use are not resident. */
+/* Memory in use besides the overhead while plans are compared: the remains of the old plan. If the process is smaller
+ * than that sum, buffers that only steps and checkpoints use are not resident. */
 static int64_t count_beside(const struct runtime *rt)
 {
     int64_t tape = (int64_t)((size_t)rt->plan.tape.ntensors * (sizeof(struct tensor) + sizeof(int64_t)));
@@ -184,7 +184,7 @@ static enum plim_status reduce(struct runtime *rt, const struct replan *wish, st
     return device->ops->commit(device, (size_t)stay, err);
 }
 
-/* The same plan as before: it was made of the same request and knobs. */
+/* Remakes the previous plan from its request and knobs. */
 static enum plim_status make_again(struct runtime *rt, struct plim_error *err)
 {
     struct plan again, *plan = &rt->plan;
@@ -386,7 +386,7 @@ enum plim_status runtime_replan_as(struct runtime *rt, const struct replan *wish
     out->move_seconds = clock_seconds() - start;
     if (status != PLIM_OK) {
         struct plim_error second = {0};
-        /* What had left an arena that is smaller already is only in the new plan's places. */
+        /* If the arena has already shrunk, the tensors that left it exist only at the new plan's addresses. */
         bool lost = runtime_taken(rt, TIER_DEVICE) < rt->plan.layout.kept_bytes && out->moved_bytes;
         plan_release(&next);
         rt->torn = stand_by(rt, &second) != PLIM_OK || lost;

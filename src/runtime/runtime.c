@@ -11,13 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a run adds beside its team's stacks: the stack of the reader, bounce buffers of loading and saving, libc's own buffers; the
- * threads of monitor and control socket with their heaps, and a client's buffers. A resumed run takes most. Measured on aarch64
- * with tests/fault/truth.py and tools/soak. */
+/* Memory that a run needs besides its team's stacks: the loader's stack, bounce buffers for loading and saving,
+ * libc's buffers, the threads of monitor and control socket with their heaps, and a client's buffers. Measured on
+ * aarch64 with tests/fault/truth.py and tools/soak. */
 #define RUN_ALLOWANCE (1024 << 10)
 
-/* What an engine adds: bounce buffers of loading, libc's own buffers, the thread of the control socket. Measured with
- * tests/fault/serve_random.py. */
+/* Memory that an engine needs: bounce buffers for loading, libc's buffers, the thread of the control socket. Measured
+ * with tests/fault/serve_random.py. */
 #define ENGINE_ALLOWANCE (256 << 10)
 
 /* Heap and stack of a process that has read its job and opened a CPU: 160 to 240 KiB. */
@@ -111,7 +111,7 @@ int64_t runtime_search_line(const struct runtime *rt, int64_t budget)
                                             : 0; /* else the host tier is taken after plans were compared */
 }
 
-/* What ranks may differ in, and the plan may not. */
+/* Values that may differ between ranks but must be equal in the plan. */
 struct shared_line {
     int64_t budget, host_budget, overhead, reserve;
 };

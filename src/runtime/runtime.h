@@ -1,5 +1,5 @@
-/* runtime.h - a plan made real: ledgers, memory of every tier, programs, constants and weights in their places; and another
- * plan in its stead when the line moves.
+/* runtime.h - executes a plan's decisions: ledgers, memory of every tier, programs, constants and weights; and
+ * replaces the plan when the budget changes.
  *
  *     struct overhead overhead = runtime_overhead(device->facts.threads, device->comm);   // early
  *     struct runtime rt = {0};
@@ -10,12 +10,12 @@
  *     runtime_replan(&rt, budget, &moves, &err);            // between two optimizer steps
  *     runtime_close(&rt);
  *
- * Work that only goes forward (evaluation, reading a prompt, making tokens) is a family of tapes over the same kept bytes:
- * one builder, several sizes, each with a layout and programs of its own. A runtime may hold such a family alone
- * (runtime_plan_forward), or lend the arena of its training plan to members of one (runtime_forward).
+ * Forward-only work (evaluation, reading a prompt, generating tokens) is a family of tapes over the same kept bytes:
+ * one builder, several sizes, each with its own layout and programs. A runtime may hold only such a family
+ * (runtime_plan_forward), or lend the arena of its training plan to its members (runtime_forward).
  *
- * Nobody else commits arenas, reserves on a device's ledgers, opens the disk store or tunes. The runtime does not know what
- * its caller does with it.
+ * No other code commits arenas, reserves on a device's ledgers, opens the disk store or tunes. The runtime does not
+ * know what its caller does with it.
  *
  * State of a runtime and the function behind each transition:
  *
@@ -49,70 +49,70 @@ enum runtime_state { RUNTIME_CLOSED, RUNTIME_PLANNED, RUNTIME_READY };
 
 struct runtime {
     enum runtime_state state;
-    bool torn; /* a re-plan failed and the old plan could not be put back: nothing here is worth saving */
+    bool torn; /* a re-plan failed and the old plan could not be restored: the contents are lost */
     struct device *device;       /* borrowed */
     const struct job *job;       /* borrowed; NULL: forward only, without a job */
     struct model_spec spec;      /* whose constants and weights these are */
-    struct plan_request request; /* budget: the present line; 0 (forward only): none */
-    int64_t reserve;             /* of request.overhead, what may be used up where nothing fits otherwise */
+    struct plan_request request; /* budget: the present one; 0 (forward only): none */
+    int64_t reserve;             /* part of request.overhead that may be used when nothing fits otherwise */
     bool reserve_used;           /* by the plan */
     struct plan plan;            /* of a forward family: tape and layout of its first member, its totals */
     int64_t arena;               /* bytes of the arena: the plan's, or a larger member's */
     int64_t size;                /* of a forward family: the first member's */
     struct exec exec;            /* runs the plan */
     struct disk_store *disk;     /* NULL unless the plan uses it */
-    bool op_by_op;               /* forward only: as the line says */
-    const char *scratch; /* forward only: folder of the disk store, borrowed; NULL: a plan may not use it */
-    int64_t overhead[TIER_COUNT];     /* on the ledgers now, beside tensors */
+    bool op_by_op;               /* forward only: programs are not compiled */
+    /* Forward only: folder of the disk store, borrowed; NULL: the plan may not use a disk. */
+    const char *scratch;
+    int64_t overhead[TIER_COUNT];     /* on the ledgers now, in addition to tensors */
     int64_t planned_peak[TIER_COUNT]; /* the largest plan's so far */
 };
 
-/* Host bytes outside the arena: what the process has now and what a run still adds.
- *
- * The number is the same in every process of the same program, threads and ranks: code and data of the program and its
- * libraries, as their files say, the table's bytes for MPI, the team's stacks, and a fixed allowance for heap and stack.
- * So a plan and a run of one job count the same bytes.
- *
- * A process that is larger than this when it is asked (a GPU's driver, a model or a tokenizer that was read before) is
- * measured. Two such processes differ by some dozens of pages, so the measured number is stated in steps and with a reserve: a
- * plan alone counts all of it, a run (runtime_plan, runtime_plan_forward, runtime_replan) falls back on the reserve before
- * saying that nothing fits. A program that only hosts us gives numbers of its own. */
+/* Host bytes outside the arena: the process's present memory, plus what a run will add. The number is the same in
+ * every process with the same program, threads and ranks: code and data of the program and its libraries from their
+ * files, MPI's bytes from a table, the team's stacks, and a fixed allowance for heap and stack. So `plan` and `train`
+ * count the same bytes for one job. A process that is already larger (a GPU's driver, a model or a tokenizer was
+ * loaded) is measured instead. Two such processes differ by some dozens of pages, so the measured number is rounded
+ * up and includes a reserve: a plan counts all of it, and a run (runtime_plan, runtime_plan_forward, runtime_replan)
+ * uses the reserve before it reports that nothing fits. A program that embeds the library passes its own numbers. */
 struct overhead {
     int64_t bytes;   /* reserve included */
-    int64_t reserve; /* of them, beyond what this very process takes; 0: nothing was measured */
+    int64_t reserve; /* part of bytes beyond this process's present memory; 0: nothing was measured */
 };
 /* `threads` of the device's team; `comm` NULL: one rank. */
 struct overhead runtime_overhead(int threads, const struct comm *comm);
-/* Of a process that only goes forward: no reader, no monitor, nothing is saved. */
+/* Overhead of a process that only runs forward: no loader, no monitor, no checkpoints. */
 struct overhead runtime_engine_overhead(int threads);
 
-/* What the planner is asked for a job on a device, here or default: job_request, with rows staged for a device that has its
- * own memory counted in, and job_check_budget. */
+/* Builds the planner's request for a job on a device, real or preset: job_request, plus the staged rows of a device
+ * that has its own memory, plus job_check_budget. */
 enum plim_status runtime_request(const struct job *job, const struct device_facts *facts, int64_t overhead,
                                  struct plan_request *out, struct plim_error *err);
 
-/* The disk under the job's output.dir, as `plimsoll calibrate` has measured its file system (exec/disk_speed.h). False: nobody has,
- * and a modest disk is assumed. Neither plans nor runs measure: both count with the same numbers. */
+/* Sets the speed of the disk under the job's output.dir, as measured by `plimsoll calibrate` (exec/disk_speed.h).
+ * Returns false if it was never measured; a modest disk is then assumed. Neither plans nor runs measure it, so both
+ * use the same numbers. */
 bool runtime_recall_disk(const struct context *context, const struct job *job, struct device_facts *facts);
 
-/* The plan of a request, which `plan` prints and a run executes: the fastest that fits; where none does, one that uses the process's
- * reserve up, or one with the smallest buffers of the disk tier, which facts have then. The loader, which request->overhead counts, may become smaller.
- * PLIM_NO_FIT: there is none, and `out` is the smallest. request->facts is `facts`. */
+/* Makes the plan that `plan` prints and a run executes: the fastest that fits. If none does, it tries the process's
+ * reserve, then the smallest buffers of the disk tier, which it sets in facts. It may shrink the loader, which
+ * request->overhead counts. PLIM_NO_FIT: nothing fits, and `out` is the smallest plan. request->facts is `facts`. */
 enum plim_status runtime_find_plan(const struct job *job, struct loader_sizes *loader,
                                    struct device_facts *facts, int64_t reserve, struct plan_request *request,
                                    struct plan *out, bool *reserve_used, struct plim_error *err);
 
-/* The fastest plan of the job that fits, the same on every rank. The overhead is without the data loader, which
- * may become smaller. pins hold for this plan beside those of the job; NULL: none do. On an error rt->plan is empty or, with PLIM_NO_FIT, the smallest there is. */
+/* Makes the job's fastest plan that fits, equal on every rank. The overhead excludes the data loader, which may
+ * shrink. `pins` apply to this plan in addition to the job's; NULL: none. On an error rt->plan is empty or, with
+ * PLIM_NO_FIT, the smallest plan. */
 enum plim_status runtime_plan(struct runtime *rt, struct device *device, const struct job *job,
                               struct loader_sizes *loader, struct overhead overhead, const struct knobs *pins,
                               struct plim_error *err);
 
-/* exec_tune, as the job wants it: performance.cuda_graphs. */
+/* exec_tune according to performance.cuda_graphs. */
 enum plim_status runtime_tune(const struct runtime *rt, struct exec *exec, struct plim_error *err);
 
-/* Makes the data loader small enough for a budget that comes later, because a loader that is open cannot shrink.
- * Nothing changes where it is small enough already, or where no plan fits that budget with any loader. */
+/* Shrinks the data loader for a later budget, because an open loader cannot shrink. Does nothing if it is small
+ * enough, or if no plan fits that budget with any loader. */
 enum plim_status runtime_fit_loader(const struct job *job, struct loader_sizes *loader,
                                     const struct device_facts *facts, struct overhead overhead,
                                     int64_t budget, struct plim_error *err);
@@ -120,22 +120,22 @@ enum plim_status runtime_fit_loader(const struct job *job, struct loader_sizes *
 /* --- forward-only families ------------------------------------------------------------------------------- */
 
 struct forward_family {
-    /* Makes the forward tape for so many rows or tokens in `out`, which is not initialised. */
+    /* Makes the forward tape for this many rows or tokens in `out`, which is not initialised. */
     enum plim_status (*build)(void *arg, int64_t size, struct tape *out, struct plim_error *err);
     void *arg;
-    bool adds; /* outputs are added to from pass to pass, so they live throughout */
+    bool adds; /* outputs accumulate over passes, so they live throughout */
 };
 
 struct forward_line {
     int64_t budget;           /* of the device, 0: none */
     int64_t host_budget;      /* of the host beside a device with its own memory, 0: none */
     struct overhead overhead; /* of the process */
-    const char *scratch;      /* folder for what the plan has on disk; NULL: it has nothing there */
-    bool op_by_op;            /* passes are not compiled into programs, where the device could */
+    const char *scratch;      /* folder for tensors on disk; NULL: there are none */
+    bool op_by_op;            /* passes run op by op even if the device can compile programs */
 };
 
-/* The first member: the largest size, halved from `most` down to 1, that fits the line. PLIM_NO_FIT: not even 1 does;
- * rt->plan.total says what that takes. */
+/* Plans the first member: the largest size, halved from `most` down to 1, that fits the budget. PLIM_NO_FIT: not even
+ * 1 fits; rt->plan.total is its total. */
 enum plim_status runtime_plan_forward(struct runtime *rt, struct device *device,
                                       const struct model_spec *spec, const struct forward_line *line,
                                       const struct forward_family *family, int64_t most,
@@ -149,27 +149,28 @@ struct forward {
     struct exec exec;
 };
 
-/* The largest size, halved from `most` down to `least`, laid out above the plan's kept tensors. Before runtime_commit it may
- * take the arena up to the line, and forward_start comes after the commit; in a ready runtime it has the arena there is,
- * and is started. PLIM_NO_FIT: none fits. */
+/* Plans a member: the largest size, halved from `most` down to `least`, above the plan's kept tensors. Before
+ * runtime_commit it may grow the arena up to the budget, and forward_start must follow the commit. In a ready runtime
+ * it uses the existing arena and is started. PLIM_NO_FIT: none fits. */
 enum plim_status runtime_forward(struct runtime *rt, const struct forward_family *family, int64_t most,
                                  int64_t least, struct forward *out, struct plim_error *err);
 enum plim_status forward_start(struct runtime *rt, struct forward *forward, struct plim_error *err);
 void forward_close(struct forward *forward); /* a zeroed one has nothing */
 
-/* A ready family goes over to the plan of `next`, which is planned (runtime_plan_forward, runtime_forward), of the same
- * model and device, and empty afterwards. Kept tensors that both plans have at the same place keep what is in them.
- * Further members of the old plan must be closed; those of the new one are started afterwards. On an error the old plan
- * stands again, without its members, unless rt->torn. */
+/* Switches a ready family to the plan of `next`, which must be planned (runtime_plan_forward, runtime_forward) for
+ * the same model and device, and is empty afterwards. Kept tensors at the same place in both plans keep their
+ * contents. Close further members of the old plan before; start those of the new plan afterwards. On an error the old
+ * plan is restored without its members, unless rt->torn. */
 enum plim_status runtime_adopt(struct runtime *rt, struct runtime *next, struct plim_error *err);
 
 /* --- committing -------------------------------------------------------------------------------------------- */
 
-/* Ledgers, disk, host tier, arena, programs, constants. Kept tensors that are not parameters are zero afterwards. */
+/* Reserves, commits and compiles: ledgers, disk, host tier, arena, programs, constants. Kept tensors other than
+ * parameters are zero afterwards. */
 enum plim_status runtime_commit(struct runtime *rt, struct plim_error *err);
 
-/* Parameters (and masters) of the job: from model.path, straight from the files to their final type and place, or fresh ones
- * from the seed (runtime/initial_weights.h). The log hears of tensors nobody uses; NULL: nobody does. */
+/* Loads the job's parameters and masters from model.path, directly into their final type and place, or initialises
+ * them from the seed (runtime/initial_weights.h). The log names unused tensors; it may be NULL. */
 enum plim_status runtime_weights(struct runtime *rt, const struct log *log, struct plim_error *err);
 
 struct runtime_moves {
@@ -177,30 +178,30 @@ struct runtime_moves {
     int64_t moved_bytes; /* of kept tensors that changed their tier */
 };
 
-/* What a re-plan is asked for. */
+/* A request for a new plan. */
 struct replan {
-    int64_t budget; /* the line from now on */
-    int64_t
-        micro_batch; /* 0: the fastest plan under it; else the present plan with micro-batches of so many rows */
-    /* PLIM_NO_FIT rather than a plan that gives back little and makes steps much slower. */
+    int64_t budget; /* the new budget */
+    /* 0: the fastest plan under the budget; else the present plan with micro-batches of this many rows. */
+    int64_t micro_batch;
+    /* Return PLIM_NO_FIT instead of a plan that frees little memory and makes steps much slower. */
     bool worthwhile;
-    bool or_smallest; /* where nothing fits, the smallest plan there is: its bytes are the line then */
-    /* Others want the machine's memory: the arena keeps what the next plan may need of it throughout, because what is given
-     * back may be gone. Comparing plans then takes its memory beside it, some MiB above the line for as long as that lasts. */
+    bool or_smallest; /* if nothing fits, use the smallest plan; its bytes become the budget */
+    /* Other processes need memory: the arena keeps what the next plan may need, because released memory may not come
+     * back. Comparing plans then takes some MiB above the budget while it lasts. */
     bool hold;
 };
 
-/* Another plan, with nothing under way that has to be kept but kept tensors. rt->exec is another one afterwards. */
+/* Replaces the plan; only kept tensors are preserved. rt->exec is a new one afterwards. */
 enum plim_status runtime_replan_as(struct runtime *rt, const struct replan *wish, struct runtime_moves *out,
                                    struct plim_error *err);
-/* Another budget. */
+/* Re-plans for another budget. */
 enum plim_status runtime_replan(struct runtime *rt, int64_t budget, struct runtime_moves *out,
                                 struct plim_error *err);
 
 void runtime_close(struct runtime *rt);
 
-/* What the plan says that a tier's ledger carries: its tensors and what the process takes beside them. 0 for the host where
- * device memory is the process's own: one ledger, the device's, has both. */
+/* Bytes that the plan expects on a tier's ledger: its tensors plus the process's overhead. Returns 0 for the host
+ * when device memory is the process's own: the device's ledger carries both. */
 int64_t runtime_planned(const struct runtime *rt, const struct plan *plan, enum tier tier);
 int64_t runtime_ledger_peak(const struct runtime *rt, enum tier tier); /* 0 likewise */
 

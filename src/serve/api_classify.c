@@ -114,7 +114,7 @@ static bool add_text(struct call *c, const struct node *item, struct refusal *wh
     return true;
 }
 
-/* Of a token, or a label: its JSON beside names and words, and the number itself. */
+/* Bytes per token or label: its JSON around names and words, and the text around all of them. */
 enum { JSON_BYTES = 96, AROUND = 512 };
 
 static int64_t longest_name(const struct classifier *c)

@@ -56,7 +56,7 @@ static void write_tops(struct call *c, struct choice *ch, struct json_writer *w,
     for (int i = 0; i <= ENGINE_LOGPROBS; i++) strbuf_release(&names[i]);
 }
 
-/* Of a completion: four lists side by side. */
+/* Writes the logprobs of a completion: four parallel lists. */
 static void write_lists(struct call *c, struct choice *ch, struct json_writer *w, size_t from)
 {
     if (c->ask.logprobs < 0) return json_null(w, "logprobs");
@@ -96,7 +96,7 @@ static void write_entry(struct call *c, struct json_writer *w, int32_t token, fl
     strbuf_release(&text);
 }
 
-/* Of a chat: a list of entries. */
+/* Writes the logprobs of a chat: a list of entries. */
 static void write_entries(struct call *c, struct choice *ch, struct json_writer *w, size_t from)
 {
     if (c->ask.logprobs < 0) return json_null(w, "logprobs");

@@ -8,11 +8,11 @@
  *     const int32_t *best = beam_best(s, &count);
  *     beam_close(s);
  *
- * In each step the likeliest continuations of all rows compete: twice as many as there are beams (more with several end tokens), so that
- * as many rows go on even where some end. A text that ends among the first of them joins the finished ones, of which the
- * best by sum of log p / length^length_penalty are kept; the search ends when as many are finished as there are beams and the best
- * running row, by its length now, is no better than the worst of them. Equal scores go to the earlier row, then the smaller id.
- * Nothing is allocated after beam_open. */
+ * In each step the likeliest continuations of all rows compete. There are twice as many as beams (more with several
+ * end tokens), so enough rows remain even if some end. A text that ends among the first joins the finished ones,
+ * ranked by sum of log p / length^length_penalty. The search ends when there are as many finished texts as beams and
+ * the best running row, at its present length, is no better than the worst of them. Equal scores go to the earlier
+ * row, then the smaller id. Nothing is allocated after beam_open. */
 #ifndef PLIM_SERVE_BEAM_H
 #define PLIM_SERVE_BEAM_H
 
@@ -23,8 +23,8 @@
 struct beam_options {
     int beams;
     int64_t vocab;  /* numbers of a row of logits */
-    int64_t usable; /* ids from here on are never taken; 0: all may be */
-    int64_t tokens; /* of a text at most, its end token included */
+    int64_t usable; /* ids from here on are never chosen; 0: all may be */
+    int64_t tokens; /* maximum per text, including its end token */
     double length_penalty;
     const int64_t *eos; /* borrowed */
     int eos_count;
@@ -32,19 +32,19 @@ struct beam_options {
 
 struct beam_search;
 
-/* Bytes that such a search takes. */
+/* Bytes that a search with these options takes. */
 int64_t beam_bytes(const struct beam_options *options);
 
 enum plim_status beam_open(const struct beam_options *options, struct beam_search **out,
                            struct plim_error *err);
 void beam_close(struct beam_search *s);
 
-/* False: it is over, and rows need not go on. */
+/* Returns false when the search is over. */
 bool beam_step(struct beam_search *s, const float *logits);
 const int *beam_parents(const struct beam_search *s);
 const int32_t *beam_tokens(const struct beam_search *s);
 
-/* The best text, with its end token where it has one. */
+/* The best text, including its end token if it has one. */
 const int32_t *beam_best(const struct beam_search *s, int64_t *count);
 
 #endif

@@ -1,4 +1,4 @@
-/* blocks.h - who has which block of the pool of keys and values. Numbers only: nothing here touches a device.
+/* blocks.h - ownership of the blocks of the key-value pool. Numbers only: nothing here touches a device.
  *
  *     struct blocks pool;
  *     blocks_init(&pool, 1024, &err);
@@ -8,8 +8,8 @@
  *     blocks_drop(&pool, a), blocks_drop(&pool, b);
  *     blocks_release(&pool);
  *
- * A block whose last owner has gone keeps its name and content for whoever comes with the same text, until it is needed
- * for something else: the one that nobody has had for longest goes first.
+ * A block whose last owner has gone keeps its name and content, so that a request with the same text can find it.
+ * When free blocks run out, the least recently owned cached block is reused first.
  *
  * State of a block and the function behind each transition:
  *
@@ -31,7 +31,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What is in a full block: its tokens, and all before them by their hash. */
+/* Identity of a full block: its tokens, and a hash of all tokens before them. */
 struct block_name {
     uint64_t before, hash;
     int32_t tokens[KV_BLOCK];
@@ -69,15 +69,16 @@ int64_t blocks_bytes(int64_t count); /* of host memory */
 int32_t blocks_take(struct blocks *b);
 void blocks_drop(struct blocks *b, int32_t block);
 int32_t blocks_find(struct blocks *b,
-                    const struct block_name *name); /* the caller is an owner then; -1: none */
-void blocks_name(struct blocks *b, int32_t block, const struct block_name *name); /* unless another has it */
+                    const struct block_name *name); /* makes the caller an owner; -1: none */
+void blocks_name(struct blocks *b, int32_t block,
+                 const struct block_name *name); /* no effect if another block has that name */
 
-/* Blocks that nobody owns. */
+/* Blocks without an owner. */
 static inline int64_t blocks_left(const struct blocks *b) { return b->free.count + b->cached.count; }
 
-/* Another count. Blocks at the end are moved into places that are left before it: to[i] is where block i goes, i itself for
- * one that stays and -1 for one that is given up, and the caller copies what they hold. PLIM_NO_FIT: more are owned than
- * there will be; PLIM_NO_MEMORY; nothing has changed then. to[] has the larger of both counts. */
+/* Changes the number of blocks. Blocks beyond the new end move to places before it: to[i] is the new number of block
+ * i (i itself if it stays, -1 if it is dropped), and the caller copies their contents. PLIM_NO_FIT: more blocks are
+ * owned than will exist. PLIM_NO_MEMORY. On failure nothing changes. to[] has the larger of both counts. */
 enum plim_status blocks_resize(struct blocks *b, int64_t count, int32_t *to, struct plim_error *err);
 
 /* PLIM_BUG names the invariant that does not hold. */

@@ -301,8 +301,8 @@ static bool make_choices(struct call *c, struct refusal *why)
     return true;
 }
 
-/* What a token of an answer may take: its event, and its text twice, the second time as JSON; where likelihoods are told, a
- * mark and those of others, and their JSON. Of a stream the JSON of a few tokens is there at a time. */
+/* Bytes per token of an answer: its event, and its text twice, once as JSON. With logprobs, also a mark, the
+ * alternatives and their JSON. A stream holds the JSON of only a few tokens at a time. */
 enum {
     MARK_BYTES = sizeof(struct mark),
     TOP_BYTES = 2 * sizeof(struct engine_logprob),
@@ -322,7 +322,8 @@ static int64_t token_bytes(const struct call *c)
     return bytes + MARK_BYTES + tops(c) * TOP_BYTES + (c->ask.stream ? 0 : json_bytes(c));
 }
 
-/* What one choice takes beside its tokens: the echo of its prompt, twice, and of a stream what is sent at once. */
+/* Bytes per choice apart from its tokens: the echo of its prompt, twice, and for a stream the part that is sent at
+ * once. */
 static int64_t choice_bytes(const struct call *c, const struct call_prompt *p)
 {
     int64_t at_once = c->ask.stream ? CALL_EVENTS * json_bytes(c) : 0;
@@ -402,7 +403,7 @@ static void echo_prompts(struct call *c)
     }
 }
 
-/* What is still needed of the body gets a place of its own, so that the body's tree can go. */
+/* Copies the parts of the body that are still needed, so that its tree can be freed. */
 static bool leave_body(struct call *c, struct refusal *why)
 {
     for (int i = 0; i < c->ask.stops; i++) strbuf_addn(&c->stops, c->ask.stop[i].text, c->ask.stop[i].len);

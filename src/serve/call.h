@@ -1,14 +1,14 @@
-/* call.h - one request on its way: its prompts in the engine, the tokens that come back, the text they become.
+/* call.h - one HTTP request: its prompts in the engine, the tokens that come back, and their text.
  *
- *     struct call *c = call_new(s, x, &form);
+ *     struct call *c = call_new(s, x, &form, "cmpl-");
  *     ... c->ask, call_add_prompt(c, ...)
  *     if (!call_start(c, &why)) call_refuse(c, &why);
  *
- * The engine's thread only puts tokens down (hear) and wakes the exchange; call_more turns them into text on a thread of
- * the front, looks for stop strings, and lets the form write. A request with n choices is n requests of the engine.
+ * The engine's thread only stores tokens (hear) and wakes the exchange. call_more turns them into text on an HTTP
+ * thread, looks for stop strings, and lets the form write. A request with n choices becomes n engine requests.
  *
- * Who holds a call: the exchange until its end, and the engine once for each choice it was given until that choice's last
- * event. call.lock guards what both touch: the exchange, the events that wait, and the number of holders.
+ * A call is referenced by the exchange until its end, and by the engine once per choice until that choice's last
+ * event. call.lock guards what both touch: the exchange, the waiting events, and the reference count.
  *
  *     call_new -> call_start -> call_more ... -> call_end       answered, or the client has gone
  *             \-> call_refuse                                   a refusal was answered
@@ -21,7 +21,7 @@
 
 enum choice_end { CHOICE_RUNS, CHOICE_LENGTH, CHOICE_EOS, CHOICE_STOP, CHOICE_FAILED, CHOICE_CANCELLED };
 
-/* A token that has come, as the engine said it. */
+/* A token as reported by the engine. */
 struct call_event {
     int32_t token;
     float logprob;
@@ -32,12 +32,12 @@ struct call_event {
     double when;
 };
 
-/* A token whose place in the text and likelihood are told. */
+/* A token with its offset in the text and its logprob. */
 struct mark {
     int32_t token;
     float logprob;
     bool prompt;
-    size_t offset; /* in the text before a stop string cut it, where it begins: characters */
+    size_t offset; /* where it begins, in characters, before a stop string cuts the text */
     int ntop, top; /* the first of them in tops */
 };
 
@@ -48,7 +48,7 @@ struct choice {
     /* Guarded by the lock: */
     bool submitted, heard_end, overrun;
     struct call_event *events;
-    size_t taken, count, cap; /* those before `taken` were read */
+    size_t taken, count, cap; /* events before `taken` were read */
     struct engine_logprob *event_tops;
     size_t tops_taken, event_top_count, event_top_cap;
     char why[256];
@@ -56,20 +56,20 @@ struct choice {
     /* The front's: */
     struct token_text decoder;
     struct stop_text stop;
-    struct strbuf text; /* all of it, behind the prompt where that is echoed */
+    struct strbuf text; /* the whole text, after the echoed prompt if there is one */
     size_t told;        /* of text: sent in a stream */
     size_t echoed;      /* of text: the prompt */
-    size_t escapes;     /* bytes that its JSON has beside those of the text */
-    size_t
-        text_most; /* bytes that text and escapes may come to beside the echo; an answer of more ends there */
+    size_t escapes;     /* extra bytes of its JSON form */
+    /* Maximum bytes of text and escapes, not counting the echo; an answer ends there. */
+    size_t text_most;
     struct token_place place;
     struct prompt_place {
         struct token_text decoder;
         struct token_place place;
-        size_t bytes;    /* of the echoed text that its tokens have come to */
+        size_t bytes;    /* of echoed text covered by the tokens so far */
         bool after_mark; /* the last one was special */
-    } echo;              /* of the prompt's tokens, when those are told */
-    struct mark *marks;  /* kept when somebody wants them */
+    } echo;              /* of the prompt's tokens, when they are reported */
+    struct mark *marks;  /* kept when requested */
     size_t mark_count, mark_cap, marks_told;
     struct engine_logprob *tops;
     size_t top_count, top_cap;
@@ -81,44 +81,44 @@ struct choice {
 
 struct call;
 struct call_prompt;
-struct label_job; /* of /v1/classify: the texts, and what is asked of their labels */
+struct label_job; /* of /v1/classify: the texts, and the labels requested */
 void label_job_free(struct label_job *job);
 
-/* Events that are read at once: as much as is made of a stream before it is sent. */
+/* Maximum events read at once: a stream sends after this many. */
 enum { CALL_EVENTS = 64 };
 
-/* How an endpoint writes what comes. All write to `out`; streams in events. */
+/* How an endpoint writes an answer. All functions write to `out`; streams write events. */
 struct call_form {
     void (*open)(struct call *c, struct strbuf *out); /* a stream begins; NULL: nothing */
     void (*piece)(struct call *c, struct choice *ch,
-                  struct strbuf *out);                 /* text, marks or an end not yet told */
+                  struct strbuf *out);                 /* text, marks or an end that was not sent yet */
     void (*close)(struct call *c, struct strbuf *out); /* a stream ends */
     void (*whole)(struct call *c, struct strbuf *out);
-    /* What the answer to one prompt may take; NULL: the usual. */
+    /* Memory that the answer to one prompt may take. NULL: the usual estimate. */
     int64_t (*bytes)(const struct call *c, const struct call_prompt *p);
-    bool marks; /* wanted whether likelihoods are or not */
+    bool marks; /* needed even without logprobs */
     int most;   /* prompts of a request; 0: ASK_CHOICES */
 };
 
 struct call {
     struct server *server;
     const struct call_form *form;
-    struct doc *doc; /* the body, which ask points into; NULL once it was started */
-    struct ask ask;  /* from then on without its texts */
+    struct doc *doc; /* the body, which ask points into; NULL after call_start */
+    struct ask ask;  /* after call_start without its texts */
     struct strbuf stops;
     struct call_prompt {
         struct token_list ids; /* until they are queued */
         int64_t count;         /* of them */
-        int64_t second;        /* where the second segment begins; 0: there is none */
+        int64_t second;        /* start of the second segment; 0: none */
         struct strbuf text;    /* to be echoed */
-        bool listed;           /* it came as ids: special ones are in the text */
+        bool listed;           /* given as ids: special tokens are part of the text */
     } * prompts;
     int prompt_count;
-    struct label_job *labels; /* NULL: none are asked for */
+    struct label_job *labels; /* NULL: not requested */
     struct choice *choices;
     int count;
     int64_t prompt_tokens;
-    int64_t tokens_most; /* of an answer, where the request does not say */
+    int64_t tokens_most; /* maximum per answer when the request gives none */
     char id[48];
     int64_t created;
     double began;
@@ -132,26 +132,26 @@ struct call {
     struct call *before, *after; /* all calls of the server, guarded by its lock */
 };
 
-/* Reads nothing yet. NULL: no memory. */
+/* Does not read the body yet. NULL: out of memory. */
 struct call *call_new(struct server *s, struct http_exchange *x, const struct call_form *form,
                       const char *prefix);
-/* Counts bytes among those of all answers, until the call is freed. */
+/* Reserves bytes for the answer until the call is freed. */
 bool call_take_bytes(struct call *c, int64_t bytes, struct refusal *why);
-/* Before prompts are read: so many, each with its choices. */
+/* Announces the number of prompts, each with its choices; call it before adding them. */
 bool call_take_prompts(struct call *c, int64_t count, struct refusal *why);
-/* Another prompt; its ids are taken over. */
+/* Adds a prompt and takes over its ids. */
 bool call_add_prompt(struct call *c, struct token_list *ids, struct refusal *why);
-/* The body's prompt or prompts: a text, token ids, or a list of either. `param` is what the body calls them. */
+/* Adds the body's prompts: a text, token ids, or a list of either. `param` is their name in the body. */
 bool call_read_prompts(struct call *c, const char *param, struct refusal *why);
-/* Queues everything, all or nothing. */
+/* Queues all prompts, or none on failure. */
 bool call_start(struct call *c, struct refusal *why);
-/* Answers with the refusal and lets go. */
+/* Answers with the refusal and releases the call. */
 void call_refuse(struct call *c, const struct refusal *why);
 /* After http_wake; at the end of the exchange. */
 void call_more(struct call *c);
 void call_end(struct call *c);
 
-/* Everything under way ends as failed, although the engine has not said so. From any thread. */
+/* Ends every running choice as failed without waiting for the engine. Any thread may call it. */
 void call_fail_all(struct server *s, const char *why);
 
 /* For forms. */

@@ -130,7 +130,7 @@ static void add_token(struct choice *ch, const struct call_event *e, const struc
         finish_early(ch, CHOICE_STOP);
 }
 
-/* What was not certain is text now, and may bring a stop string after all. */
+/* Adds the text that was still uncertain; it may complete a stop string. */
 static enum choice_end add_rest(struct choice *ch, enum choice_end end)
 {
     struct call *c = ch->call;
@@ -163,7 +163,7 @@ static void read_event(struct choice *ch, const struct call_event *e, const stru
 
 enum { EVENTS = CALL_EVENTS };
 
-/* What was read makes place, now and then: the cost stays in proportion to what came. */
+/* Drops events that were read, but only now and then, so that the cost stays proportional to the events. */
 static void forget_read(struct choice *ch)
 {
     if (ch->taken < ch->count && ch->taken < EVENTS * EVENTS) return;

@@ -1,4 +1,4 @@
-/* classify.h - labels as answers: what the scores of a text's labels mean, and how they are written.
+/* classify.h - label scores as answers: what they mean, and how they are written.
  *
  *     struct classifier c;
  *     classifier_open(&c, "model/", &spec, tokenizer, &err);
@@ -16,8 +16,8 @@
 #include "model/model.h"
 #include "serve/entities.h"
 
-/* What makes scores of logits. By default softmax; sigmoid for one label and for problem_type multi_label_classification; nothing
- * for regression. */
+/* Turns logits into scores. The default is softmax; sigmoid for a single label or problem_type
+ * multi_label_classification; none for regression. */
 enum label_function { FUNCTION_DEFAULT, FUNCTION_SIGMOID, FUNCTION_SOFTMAX, FUNCTION_NONE, LABEL_FUNCTIONS };
 extern const char *const label_function_names[LABEL_FUNCTIONS + 1]; /* NULL after the last */
 
@@ -32,17 +32,17 @@ enum plim_status classifier_open(struct classifier *c, const char *dir, const st
                                  const struct tokenizer *tok, struct plim_error *err);
 void classifier_close(struct classifier *c);
 
-/* Do tokens have labels, and not whole texts? */
+/* True if tokens have labels rather than whole texts. */
 static inline bool classifier_of_tokens(const struct classifier *c) { return c->spec->task == TASK_LABELS; }
 
 void classifier_scores(const struct classifier *c, enum label_function function, float *logits);
-/* The label with the highest score; of equal ones the first. */
+/* The label with the highest score; the first if several are equal. */
 size_t classifier_best(const struct classifier *c, const float *scores);
 
-/* "labels": the `top` best, the best first; 0: all of them. */
+/* Writes "labels": the `top` best in descending order; 0: all. */
 void classifier_write_labels(const struct classifier *c, const float *scores, int64_t top,
                              struct json_writer *w);
-/* One entity as an object: "entity" and "index" of tokens, "entity_group" of what was joined. */
+/* Writes one entity as an object: "entity" and "index" for tokens, "entity_group" for joined ones. */
 void classifier_write_entity(const struct entity_list *list, size_t i, enum aggregation aggregation,
                              struct json_writer *w);
 

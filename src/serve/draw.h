@@ -5,9 +5,9 @@
  *     drawer_run(&drawer, draws, n);                  // draws[i].token, .logprob, .top
  *     drawer_release(&drawer);
  *
- * Penalties first, then tensor/sample.h. Log-probabilities are of the logits as the model gave them. A row's result depends
- * on its own logits and parameters alone; the team only shares rows or, of a single row, its work. A device that has its own memory
- * does the same by itself (draw_words, draw_take): then logits stay where they are.
+ * Penalties apply first, then tensor/sample.h. Log-probabilities refer to the model's own logits. A row's result
+ * depends only on its logits and parameters; the team divides the rows or, for a single row, its work. A device with
+ * its own memory can draw by itself (draw_words, draw_take); logits then stay on the device.
  */
 #ifndef PLIM_SERVE_DRAW_H
 #define PLIM_SERVE_DRAW_H
@@ -22,10 +22,10 @@ struct draw {
     const struct sampling *sampling;
     uint64_t step;
     const struct seen *seen; /* tokens so far; for penalties */
-    int32_t given;           /* the token is this one; -1: it is drawn */
-    int logprobs;            /* -1: none, else so many of the likeliest too */
+    int32_t given;           /* forced token; -1: draw one */
+    int logprobs;            /* -1: none; n: also the n likeliest */
     bool asked;              /* of the device (draw_words) */
-    bool done;               /* it has told */
+    bool done;               /* the device has answered */
     int32_t token;           /* out, as are those below */
     float logprob;
     int ntop;
@@ -49,17 +49,17 @@ int64_t drawer_bytes(struct threads *team, int64_t vocab);
 
 void drawer_run(struct drawer *d, struct draw *draws, int count);
 
-/* Where the tokens that penalties of a step go by are written for a device. */
+/* Buffer for the tokens that penalties refer to, written for a device. */
 struct draw_seen {
     struct seen_token *at; /* [room] */
     int64_t used, room;
 };
 
-/* What a device needs to draw the token of a row (tape/op.h, sample); false: there is no room for what it goes by, it
- * is the host's, and the words say that there is nothing to draw. */
+/* Fills the words that a device needs to draw the token of a row (tape/op.h, sample). Returns false when they do not
+ * fit: the host must draw then, and the words tell the device to draw nothing. */
 bool draw_words(const struct draw *draw, int64_t vocab, struct draw_seen *seen, int32_t words[SAMPLE_WORDS]);
-/* What the device has told of a row: the draw is done, unless it has left the token to the host. top and logprob as op sample has
- * them; only looked at where log-probabilities are wanted. */
+/* Takes the device's result for a row. The draw is done unless the device left the token to the host. top and logprob
+ * are as in op sample and are read only when log-probabilities are wanted. */
 void draw_take(struct draw *draw, int64_t vocab, int32_t token, const int32_t *top, const float *logprob);
 
 #endif

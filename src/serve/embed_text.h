@@ -6,7 +6,7 @@
  *     embedder_run(e, text_rows(rows), text_rows_count(rows), vectors, &err);
  *     text_rows_clear(rows);
  *
- * A text that makes too many tokens loses its end, as with the reference library's truncation; the marks stay.
+ * A text with too many tokens is truncated at its end, as in the reference library; the marks stay.
  */
 #ifndef PLIM_SERVE_EMBED_TEXT_H
 #define PLIM_SERVE_EMBED_TEXT_H
@@ -27,7 +27,7 @@ void text_rows_clear(struct text_rows *rows);
 
 const struct embed_row *text_rows(const struct text_rows *rows);
 int64_t text_rows_count(const struct text_rows *rows);
-int64_t text_rows_cut(const struct text_rows *rows); /* texts that lost their end, of all that were added */
+int64_t text_rows_cut(const struct text_rows *rows); /* texts that were truncated, in total */
 
 /* The most memory they take. */
 int64_t text_rows_bytes(const struct codec *codec, int64_t max_length, int64_t most);

@@ -27,7 +27,8 @@ static enum plim_status check_options(const struct engine_options *o, struct pli
     return PLIM_OK;
 }
 
-/* What others cannot guess, so that nobody makes two texts with one name: the address of the stack, the time, the process. */
+/* A number that others cannot guess, so that nobody can craft two texts with the same name. Made from the stack's
+ * address, the time and the process id. */
 static uint64_t secret(void)
 {
     int here;
@@ -150,7 +151,7 @@ static enum plim_status stand_up(struct engine *e, struct plim_error *err)
     return status;
 }
 
-/* What kinds share of a step's buffers. */
+/* Frees the step buffers that all kinds share. */
 static void drop_buffers(struct engine *e)
 {
     for (int i = 0; i < DEVICE_READS; i++) {

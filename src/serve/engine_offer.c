@@ -136,7 +136,7 @@ static int64_t own_bytes(const struct tape *tape, const struct layout *layout)
     return own.loop + own.update;
 }
 
-/* What an offer takes: one member at a time is planned, counted and dropped. */
+/* Counts the bytes of an offer. Members are planned, counted and dropped one at a time. */
 struct count {
     const struct engine *e;
     const struct sizes *s;
@@ -429,7 +429,7 @@ static enum plim_status check_kv_type(const struct engine *e, struct plim_error 
                      dtype_name(kv), dtype_name(type));
 }
 
-/* What the process takes, whatever is offered. */
+/* Measures the memory of the process, which no offer changes. */
 static void measure_process(struct engine *e)
 {
     e->overhead = e->options.overhead ? (struct overhead){.bytes = e->options.overhead}

@@ -1,11 +1,12 @@
-/* engine_part.h - what the files of the engine share. See engine.h.
+/* engine_part.h - shared by the files of the engine. See engine.h.
  *
- * engine.c is the outside, the same for every kind of model: opening, submitting, waiting. A kind is a table of functions.
- * A decoder's plan is made in engine_offer.c, committed and moved in engine_plan.c (engine_size.h says how they share it); engine_step.c runs
- * steps, and engine_pass.c fills one and reads its results. Encoder-decoders are in engine_source.h, encoders in engine_vectors.c.
+ * engine.c is the public part, equal for every kind of model: opening, submitting, waiting. A kind is a table of
+ * functions. A decoder's plan is made in engine_offer.c and committed and moved in engine_plan.c (engine_size.h is
+ * their interface). engine_step.c runs steps; engine_pass.c fills a step and reads its results. Encoder-decoders are
+ * in engine_source.h, encoders in engine_vectors.c.
  *
- * What belongs to whom: the schedule, the blocks and everything that touches the device belong to the stepping thread;
- * what stands below `lock` is read and written under it.
+ * The schedule, the blocks and everything that touches the device belong to the stepping thread. Fields below `lock`
+ * are guarded by it.
  */
 #ifndef PLIM_SERVE_ENGINE_PART_H
 #define PLIM_SERVE_ENGINE_PART_H
@@ -20,7 +21,8 @@
 #include <pthread.h>
 
 enum { ENGINE_MEMBERS = 64 };
-/* Of a row that the device draws (model.h, "drawn"): the token, its log-probability, the likeliest and theirs. */
+/* Numbers per row that the device draws (model.h, "drawn"): the token, its log-probability, the likeliest tokens and
+ * their log-probabilities. */
 enum { DRAWN_NUMBERS = 2 + 2 * ENGINE_LOGPROBS };
 
 /* Programs of several sizes over the same kept bytes: the first is the runtime's plan. */
@@ -36,16 +38,16 @@ struct family {
     int count;
 };
 
-/* What models of one kind do in their own way. */
+/* Functions that differ by kind of model. */
 struct engine_kind {
-    /* Spec and options are set: plans within the line, takes the memory, loads the weights; e->plan says what came out. */
+    /* Called with spec and options set: makes a plan within the budget, commits memory, loads weights, fills e->plan. */
     enum plim_status (*open)(struct engine *e, struct plim_error *err);
     void (*close)(struct engine *e); /* also what open did not finish; requests have ended */
     enum plim_status (*step)(struct engine *e, struct plim_error *err);
-    /* Between two steps: to the plan for options.budget, with the requests there are. An error: the old one stands. */
+    /* Changes to the plan for options.budget between two steps, keeping the requests. On an error the old plan stays. */
     enum plim_status (*move)(struct engine *e, struct plim_error *err);
-    /* The pass that a plan is shown by: the largest, or one over every row. Where nothing is planned, nothing is set, or an
-     * empty tape. */
+    /* The pass that represents the plan in reports: the largest, or one over every row. Sets nothing, or an empty
+     * tape, if there is no plan. */
     void (*largest)(const struct engine *e, const struct tape **tape, const struct layout **layout);
 };
 extern const struct engine_kind engine_decoder, engine_source, engine_vectors;
@@ -58,7 +60,7 @@ struct request {
     struct seen so_far;        /* tokens, where they are penalised */
     int64_t made, told;        /* tokens of the answer; of the prompt, told with their log-probabilities */
     bool seen;                 /* it was in a step */
-    bool open; /* the device has left a token of it to the host: its steps are read before others begin */
+    bool open; /* the device left a token to the host: its steps are read before others begin */
     double submitted, started, answered;
     int64_t bytes;         /* of host memory */
     bool cancelled;        /* under the lock */
@@ -68,7 +70,7 @@ struct request {
 
 static inline struct request *request_of(struct sequence *s) { return (struct request *)s; }
 
-/* A step: who takes part, and what is drawn for whom. Rows and draws of requests that have ended since are nobody's: NULL. */
+/* A step: its rows, and the draws for each request. Rows and draws of requests that have ended meanwhile are NULL. */
 struct step {
     const struct member *member;
     struct model_flat size;
@@ -77,8 +79,8 @@ struct step {
     struct request **drawn; /* [parallel] */
     int row_count, draw_count;
     int64_t tokens;
-    bool
-        behind; /* launched before the step in front of it was read: its tokens are those which that one draws */
+    /* Launched before the previous step was read: its tokens are the ones that step draws. */
+    bool behind;
 };
 
 struct engine {
@@ -97,8 +99,8 @@ struct engine {
     enum dtype kv_type;
     int64_t block_bytes, base; /* base: the total without blocks */
     int64_t least_blocks, most_blocks;
-    int64_t smallest;     /* bytes of the smallest plan that keeps what was promised: no line goes below it */
-    int64_t asked_budget; /* the line that the plan was made for first */
+    int64_t smallest;     /* smallest plan that keeps the promises; the budget never goes below it */
+    int64_t asked_budget; /* the budget for which the plan was first made */
     struct family family;
     struct blocks blocks;
     struct schedule schedule;
@@ -108,7 +110,7 @@ struct engine {
     struct step *under_way;         /* launched and not read; NULL: none is */
     struct drawer drawer;
     double now;           /* when the tokens of the last step were there */
-    int64_t fresh_tokens; /* made since the statistics were written */
+    int64_t fresh_tokens; /* made since the statistics were last written */
     int32_t *staged;      /* inputs of the largest member, for a device with its own memory */
     int32_t *told;        /* [parallel, DRAWN_NUMBERS]: what it has drawn, likewise */
     char *raw;            /* logits, likewise: of rows that the host draws */
@@ -119,41 +121,41 @@ struct engine {
     int64_t live_count, live_bytes, bytes_room;
     struct request *incoming, **incoming_end;
     int64_t next_id;
-    bool draining, budget_moved, cancels; /* cancels: since the last look somebody was cancelled */
+    bool draining, budget_moved, cancels; /* cancels: a request was cancelled since the last check */
     int64_t wanted_budget;
     struct engine_stats stats;
     struct engine_orders orders;
     struct snapshot_wish wish; /* of the order that waits */
 };
 
-/* Steps that may be under way at a time: a device whose memory is the process's own computes while it is called, and what its
- * tokens are the host says. */
+/* Steps that may be in progress at once. A device whose memory is the process's own computes during the call, and the
+ * host draws its tokens, so there is one. */
 static inline int engine_steps(const struct engine *e)
 {
     return e->device->facts.unified_memory ? 1 : DEVICE_READS;
 }
 
-/* engine_offer.c. The type that the model is computed in: that of its weights, or as the options say. */
+/* engine_offer.c: the compute type, from the weights or the options. */
 enum plim_status engine_choose_precision(struct engine *e, struct plim_error *err);
-/* engine_offer.c: spec and options are set; the largest offer that fits is planned. engine_plan.c: it is committed and its programs
- * are ready. */
+/* engine_offer.c: plans the largest offer that fits; spec and options must be set. engine_plan.c: commits it and
+ * prepares its programs. */
 enum plim_status engine_make_plan(struct engine *e, struct plim_error *err);
 enum plim_status engine_commit(struct engine *e, struct plim_error *err);
-/* The line that was asked for last; nothing under way is lost. */
+/* Applies the latest budget; no request is lost. */
 enum plim_status engine_move_line(struct engine *e, struct plim_error *err);
 void family_close(struct family *f);
-void family_drop(struct family *f); /* a plan that nobody has committed */
-/* The smallest member for so many tokens and rows. */
+void family_drop(struct family *f); /* for a plan that was not committed */
+/* The smallest member for this many tokens and rows. */
 const struct member *family_member(const struct family *f, int64_t tokens, int64_t rows,
                                    struct model_flat *size);
-/* The most blocks under a line; below least_blocks: it does not fit. */
+/* Maximum number of blocks under a budget; below least_blocks: it does not fit. */
 int64_t engine_blocks_within(const struct engine *e, int64_t budget);
 
-/* engine_keep.c: keys and values of requests that wait, in the host's memory. */
+/* engine_keep.c: keys and values of waiting requests, in host memory. */
 struct keeper engine_keeper(struct engine *e);
 int64_t engine_keep_room(const struct engine *e, int64_t request_bytes);
 
-/* engine.c: a request that nobody has any more. */
+/* engine.c: frees a request that has no owner left. */
 void request_free(struct request *r);
 
 /* engine_pass.c: what goes into a step and what comes out of it. The step has its rows; step_size finds the member that computes

@@ -75,7 +75,7 @@ static void add_draw(struct step *s, struct request *r, int64_t position)
                                               .logprobs = r->ask.logprobs};
 }
 
-/* What the device draws by itself, and rows without anything to draw behind it. */
+/* Fills the words for rows that the device draws; the rows after them draw nothing. */
 static void put_sampling(const struct engine *e, struct step *s, struct inputs *in)
 {
     int32_t *words = in->sampling;

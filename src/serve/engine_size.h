@@ -10,9 +10,9 @@
 
 struct sizes {
     struct offer offer;
-    int64_t seen;      /* positions that one request has in the pool, at most: its context, or the window */
+    int64_t seen;      /* maximum positions of one request in the pool: its context, or the window */
     int64_t blocks;    /* of the pool */
-    int64_t penalised; /* tokens that the penalties of one step go by, where the device draws */
+    int64_t penalised; /* tokens that the penalties of one step refer to, if the device draws */
 };
 /* Sizes of an offer with the smallest pool that keeps its promise. */
 struct sizes sizes_of(const struct engine *e, const struct offer *offer);
@@ -31,7 +31,7 @@ enum plim_status engine_choose_weights(struct engine *e, struct plim_error *err)
 
 /* engine_offer.c */
 void family_list(struct family *f, const struct sizes *s); /* the sizes of its members, the largest last */
-/* Plans every member. budget 0: nothing is too large. */
+/* Plans every member. budget 0: no limit. */
 enum plim_status family_plan(const struct engine *e, const struct sizes *s, int64_t budget, struct family *f,
                              struct plim_error *err);
 /* Host bytes outside the arena with these sizes. */

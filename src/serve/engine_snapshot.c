@@ -54,7 +54,7 @@ static bool waits(struct engine *e, bool idle)
 
 /* --- writing -------------------------------------------------------------------------------------------------------- */
 
-/* What the JSON form has of a server beside its plan. */
+/* Adds the server's own fields to the JSON form of its plan. */
 static void put_more(void *arg, struct json_writer *w)
 {
     struct engine *e = arg;

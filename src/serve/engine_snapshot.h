@@ -1,4 +1,5 @@
-/* engine_snapshot.h - where every byte of an engine's plan lives, and what each op of a step takes, as a file (report/snapshot.h).
+/* engine_snapshot.h - writes the placement of every byte of an engine's plan, and the cost of each op of a step, to a
+ * file (report/snapshot.h).
  *
  *     engine_save_plan(e, &wish, &err);                   // the largest step, as planned; also of a plan that is not committed
  *
@@ -6,8 +7,8 @@
  *     do engine_orders(e, &orders); while (orders.done < number);
  *     ... orders.good, orders.text ...
  *
- * The pass of a step that is measured runs op by op, each waited for, and makes the same tokens; other steps pay a look under
- * the engine's lock. An engine that has nothing to do writes its plan alone. What goes wrong is told and ends no request.
+ * The measured step runs op by op, waiting for each op, and produces the same tokens; other steps only check a flag
+ * under the engine's lock. An idle engine writes its plan alone. Failures are reported and end no request.
  */
 #ifndef PLIM_SERVE_ENGINE_SNAPSHOT_H
 #define PLIM_SERVE_ENGINE_SNAPSHOT_H
@@ -15,18 +16,18 @@
 #include "report/snapshot.h"
 #include "serve/engine.h"
 
-/* By the stepping thread, or while nobody steps. */
+/* For the stepping thread, or while no thread steps. */
 enum plim_status engine_save_plan(struct engine *e, const struct snapshot_wish *wish, struct plim_error *err);
 
-/* From any thread; the wish has a file. PLIM_BUSY: one waits already. */
+/* Any thread may call it; the wish must name a file. PLIM_BUSY: another order is waiting. */
 enum plim_status engine_snapshot(struct engine *e, const struct snapshot_wish *wish, int64_t *number,
                                  struct plim_error *err);
 
 struct engine_orders {
-    int64_t waiting; /* number of the one that waits, from 1; 0: none does */
-    int64_t done;    /* of the last that was carried out */
+    int64_t waiting; /* number of the waiting order, from 1; 0: none */
+    int64_t done;    /* number of the last completed order */
     bool good;
-    char text[SNAPSHOT_PATH]; /* what came of it: the file, or one line */
+    char text[SNAPSHOT_PATH]; /* result: the file, or one line of error */
 };
 void engine_orders(struct engine *e, struct engine_orders *out);
 

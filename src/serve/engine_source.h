@@ -36,7 +36,7 @@ struct sources {
 
 enum plim_status source_open(struct engine *e, struct plim_error *err);
 void source_close(struct engine *e);
-/* As many rows as the line that was asked for last holds. Who has a row reads its source again, or waits for one. */
+/* Uses as many rows as the latest budget allows. Requests that lose their row read their source again, or wait. */
 enum plim_status source_move(struct engine *e, struct plim_error *err);
 
 #endif

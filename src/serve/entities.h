@@ -1,13 +1,13 @@
-/* entities.h - what the labels of tokens say of a text: each token with its label, or tokens joined into entities.
+/* entities.h - turns token labels into results: each token with its label, or tokens joined into entities.
  *
  *     struct entity_list list = {0};
- *     entities_of_row(&list, &names, &how, &text, row, logits, &err);      // for each row of the text
+ *     entities_of_row(&list, &how, &text, row, logits, &err);              // for each row of the text
  *     entities_overlapping(&list);                                        // where there are several
- *     ... list.items[i], entity_word(&list, i, &len)
+ *     ... list.items[i], its word in list.words
  *     entity_list_release(&list);
  *
- * Results are those of transformers' TokenClassificationPipeline with the same aggregation_strategy: what a word is, which
- * tokens join, and how scores and words are put together.
+ * Results equal those of transformers' TokenClassificationPipeline with the same aggregation_strategy: word
+ * boundaries, which tokens join, and how scores and words are combined.
  */
 #ifndef PLIM_SERVE_ENTITIES_H
 #define PLIM_SERVE_ENTITIES_H
@@ -29,12 +29,12 @@ struct entity_how {
     enum aggregation aggregation;
     const char *const *labels; /* names, by number */
     size_t nlabels;
-    const char *const *ignored; /* labels, or what entities are called, that are left out */
+    const char *const *ignored; /* labels or entity names to leave out */
     size_t nignored;
 };
 
 struct entity {
-    const char *name; /* of the label; of joined tokens what follows its "B-" or "I-" */
+    const char *name; /* of the label; for joined tokens without its "B-" or "I-" */
     float score;
     size_t index;             /* of the token in its row, marks counted */
     uint32_t begin, end;      /* characters of the text */
@@ -47,11 +47,11 @@ struct entity_list {
     struct strbuf words;
 };
 
-/* Appends those of one row. logits [row->count][nlabels] become scores. */
+/* Appends the entities of one row. logits [row->count][nlabels] are replaced by scores. */
 enum plim_status entities_of_row(struct entity_list *list, const struct entity_how *how,
                                  const struct label_text *text, const struct label_row *row, float *logits,
                                  struct plim_error *err);
-/* Of entities of several windows that overlap the longer one stays, and of equal ones the more certain. */
+/* Resolves overlaps between windows: the longer entity stays; of two equally long ones, the more certain. */
 void entities_overlapping(struct entity_list *list);
 void entity_list_release(struct entity_list *list);
 

@@ -5,9 +5,10 @@
  *     seq2seq_run(s, &(struct seq2seq_request){.source = ids, .count = n, .tokens = 64, ..}, &result, &err);
  *     seq2seq_close(s);
  *
- * Parameters stay in the type their files have, or are rounded to blocks (model/quantise.h). The arena holds them, keys and values of the source for each layer of the decoder, a
- * cache of exactly the target's positions, and the transients of one pass; it is planned and committed before the weights are read. With
- * several beams rows of all caches are as many as beams, and the answer is handed out when it is certain, at the end. */
+ * Parameters stay in the type of their files, or are quantised to blocks (model/quantise.h). The arena holds them,
+ * the source's keys and values for each decoder layer, a cache of exactly the target's positions, and the transients
+ * of one pass. It is planned and committed before the weights are read. With several beams every cache has one row
+ * per beam, and the answer is reported at the end, when it is certain. */
 #ifndef PLIM_SERVE_GENERATE_SEQ2SEQ_H
 #define PLIM_SERVE_GENERATE_SEQ2SEQ_H
 
@@ -21,7 +22,7 @@
 
 #define SEQ2SEQ_MAX_BEAMS 64
 
-/* What to make room for. */
+/* Limits and options of a seq2seq. */
 struct seq2seq_room {
     int64_t source, tokens; /* of the longest source and answer, at least 1 each */
     int beams;              /* from 1 to SEQ2SEQ_MAX_BEAMS; 1: tokens are drawn */
@@ -33,7 +34,7 @@ struct seq2seq_room {
 
 /* The plan that was committed. */
 struct seq2seq_plan {
-    int64_t budget, arena, total; /* total: arena and what the device's line carries beside it */
+    int64_t budget, arena, total; /* total: arena plus overhead on the device's ledger */
     int64_t params, cache;        /* bytes, parts of the arena */
     int64_t positions;            /* of an answer */
     enum precision precision;
@@ -54,8 +55,8 @@ struct seq2seq_request {
     const int32_t *source; /* ids below the vocabulary */
     int64_t count, tokens;
     int64_t vocab; /* ids from here on have no text and are never written; 0: all may be */
-    struct sampling
-        sampling; /* with one beam; with more of them the search of beam.h takes the likeliest text */
+    /* Used with one beam; with more, beam.h searches for the likeliest text. */
+    struct sampling sampling;
     double length_penalty;                  /* of that search */
     bool (*hear)(void *arg, int32_t token); /* each token as it comes; false: stop */
     void *arg;

@@ -16,10 +16,10 @@
 #include "text/tokenizer.h"
 
 struct label_form {
-    int64_t time;   /* tokens of a row at most, marks included */
-    int64_t most;   /* tokens of a text at most, several times `time`; 0: any number */
+    int64_t time;   /* maximum tokens per row, including marks */
+    int64_t most;   /* maximum tokens per text, several times `time`; 0: no limit */
     int64_t stride; /* tokens that two windows share; below 0: there are no windows */
-    bool truncate;  /* a text that is too long loses its end */
+    bool truncate;  /* truncate long texts at their end */
     bool spans;     /* tokens have labels: text and spans are kept; two texts are refused */
 };
 
@@ -31,7 +31,7 @@ struct label_input {
 /* A row: ids[first_id..first_id+count), of which `tokens` behind `skip` marks are tokens [from, from+tokens) of the text. */
 struct label_row {
     size_t first_id, count, skip, tokens, from;
-    int64_t second; /* where the second segment begins; 0: there is none */
+    int64_t second; /* start of the second segment; 0: none */
 };
 
 struct label_text {
@@ -41,11 +41,11 @@ struct label_text {
     struct token_list ids;  /* of all rows */
     struct label_row *rows;
     size_t row_count, row_cap;
-    bool cut;        /* it lost its end */
-    size_t too_long; /* its tokens with their marks, where it was refused for them: at least so many */
+    bool cut;        /* it was truncated */
+    size_t too_long; /* if refused for its length: at least this many tokens, with marks */
 };
 
-/* What was there before is replaced. PLIM_BAD_INPUT: too long, not UTF-8, or no tokens at all. */
+/* Replaces the previous text. PLIM_BAD_INPUT: too long, not UTF-8, or no tokens at all. */
 enum plim_status label_text_read(struct label_text *t, struct encoder *encoder, const struct tokenizer *tok,
                                  const struct label_form *form, const struct label_input *in,
                                  struct plim_error *err);

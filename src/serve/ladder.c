@@ -149,7 +149,7 @@ static void hear_stage(void *arg, const char *stage)
     if (l->options.stage) l->options.stage(l->options.stage_arg, stage);
 }
 
-/* What the device has for us where nobody gave a budget: after a failure the next plan must be held against something. */
+/* Free device memory when no budget was given: after a failure, the next plan needs a limit. */
 static int64_t free_bytes(const struct device *device)
 {
     struct os_machine machine = {0};
@@ -208,7 +208,7 @@ static enum plim_status open_rung(struct ladder *l, int n, struct engine **e, st
     return status;
 }
 
-/* What was refused, and who holds the memory: "; the largest of it ...; memory is held by ...". */
+/* Names the refused memory and its holders: "; the largest of it ...; memory is held by ...". */
 static void name_refused(const struct ladder *l, struct strbuf *out)
 {
     struct holder holders[HOLDERS_MAX];

@@ -155,7 +155,7 @@ static void try_budget(const struct ladder *l, struct explanation *why)
 
 /* --- the explanation --------------------------------------------------------------------------------------- */
 
-/* Of the smallest plan there is, where none was made. */
+/* Describes the smallest possible plan when no plan was made. */
 static void look_at_smallest(const struct ladder *l, const struct explanation *why, struct engine_refusal *r)
 {
     struct engine_options o = options_of(l, why);

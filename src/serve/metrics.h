@@ -1,11 +1,11 @@
-/* metrics.h - what the server counts, as text that Prometheus reads.
+/* metrics.h - the server's counters, in Prometheus' text format.
  *
  *     struct metrics m;
  *     metrics_init(&m);
  *     metrics_observe(&m, METRIC_FIRST_TOKEN, 0.012);
  *     metrics_write(&m, &gauges, "vllm:", "my-model", &out);
  *
- * Names and buckets are those that dashboards of vLLM ask for, without their prefix unless one is given. Thread-safe.
+ * Names and buckets are those of vLLM's dashboards, without their prefix unless one is given. Thread-safe.
  */
 #ifndef PLIM_SERVE_METRICS_H
 #define PLIM_SERVE_METRICS_H
@@ -41,7 +41,7 @@ struct metrics {
     struct {
         int status;
         int64_t count;
-    } code[METRIC_CODES]; /* answers by HTTP status, as they first came */
+    } code[METRIC_CODES]; /* answers by HTTP status, in order of first occurrence */
 };
 
 void metrics_init(struct metrics *m);
@@ -49,10 +49,10 @@ void metrics_release(struct metrics *m);
 void metrics_observe(struct metrics *m, enum metric_histogram which, double value);
 void metrics_ended(struct metrics *m, enum metric_end end);
 void metrics_answered(struct metrics *m, int status);
-/* The mean of what was observed; 0: nothing was. */
+/* Mean of the observations; 0: none. */
 double metrics_mean(struct metrics *m, enum metric_histogram which);
 
-/* What is read at the moment of asking. */
+/* Values read when metrics are requested. */
 struct metrics_now {
     struct engine_stats engine;
     int connections, active;

@@ -21,7 +21,7 @@ static void add_file(struct strbuf *out, const char *path, const char *name)
                 st.st_mtim.tv_nsec);
 }
 
-/* What says that the model is another one: its files by name, size and time. */
+/* Adds the model's identity: its files by name, size and time. */
 static void add_model(struct strbuf *out, const char *model)
 {
     struct dirent **names;

@@ -16,13 +16,13 @@ struct refusal {
     char message[1024];
 };
 
-/* Both return false, so that `return refuse(...)` reads as one thought. param and code may be NULL. */
+/* Both return false, so that callers can write `return refuse(...)`. param and code may be NULL. */
 bool refuse(struct refusal *r, int status, const char *param, const char *code, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-/* An error of our own functions: PLIM_NO_FIT is 400, PLIM_BUSY 429, PLIM_BAD_INPUT 422, PLIM_UNSUPPORTED 501, others 500. */
+/* Converts a plim_error: PLIM_NO_FIT is 400, PLIM_BUSY 429, PLIM_BAD_INPUT 422, PLIM_UNSUPPORTED 501, others 500. */
 bool refuse_error(struct refusal *r, const char *param, const struct plim_error *err);
 
-/* "invalid_request_error", "authentication_error", ...: what clients call a status. */
+/* Clients' name for a status: "invalid_request_error", "authentication_error", ... */
 const char *refusal_type(int status);
 /* The JSON text. */
 void refusal_write(const struct refusal *r, struct strbuf *out);

@@ -107,7 +107,7 @@ static void name_blocks(struct schedule *s, struct sequence *q)
 
 /* --- a step ----------------------------------------------------------------------------------------------- */
 
-/* What the step has left. */
+/* Capacity left in the step. */
 struct left {
     int64_t tokens, rows, logits;
 };
@@ -131,7 +131,8 @@ static bool take_part(struct schedule *s, int i, int64_t most, struct left *left
 
 static bool decodes(const struct sequence *q) { return q->running && q->known - q->computed == 1; }
 
-/* What the keeper has beyond shared blocks goes into blocks of its own; where it cannot, it is computed again. */
+/* Copies the keeper's positions beyond the shared blocks into the sequence's own blocks. If that fails, they are
+ * computed again. */
 static void load_saved(struct schedule *s, struct sequence *q)
 {
     int64_t first = q->held;

@@ -1,16 +1,16 @@
-/* schedule.h - which tokens of which requests the next step takes, and in which blocks their keys and values go.
+/* schedule.h - chooses the tokens of the next step and the blocks for their keys and values.
  *
  *     struct schedule s = {.blocks = &pool, .tokens = 256, .rows = 8, .share = true};
  *     schedule_add(&s, &sequence, &err);                // behind all others
  *     int n = schedule_step(&s, rows);                  // rows[0..n): one step
- *     ... run it; sequences that got a new token: sequence_push
+ *     ... run it; append new tokens to the sequences that got one
  *     schedule_done(&s, rows, n);                       // what was computed counts from now on
  *     schedule_remove(&s, &sequence);                   // its blocks are free
  *
- * A step takes one token of each sequence that decodes, then as much of prompts as it has left, the oldest first. Waiting
- * sequences join when there is a row for them and blocks for all that they have so far. When blocks run out, the youngest
- * running sequence gives its own back, waits in its old place of the queue and is read again later, unless a keeper has
- * what was in them.
+ * A step takes one token of each decoding sequence, then as many prompt tokens as fit, oldest first. Waiting
+ * sequences join when a row and blocks for all their tokens are free. When blocks run out, the youngest running
+ * sequence releases its blocks, waits at its old place in the queue and is computed again later, unless a keeper
+ * saved its blocks.
  *
  * Invariants
  *  1. The oldest sequence takes part in every step, whatever the others need, as long as the pool is as large as the
@@ -32,16 +32,16 @@ struct sequence {
     int64_t held;            /* blocks in table */
     int64_t named;           /* of them, those with a name */
     uint64_t hash;           /* of the last one named */
-    int64_t shared;          /* tokens found in blocks of others when it was last let in */
-    bool every; /* logits of each token are wanted: nothing is shared, and fewer tokens go in one step */
+    int64_t shared;          /* tokens found in shared blocks when it last joined */
+    bool every;              /* wants logits of every token: shares nothing, and a step takes fewer tokens */
     bool running;
     void *saved;             /* the keeper's copy of its first blocks, while it waits; NULL: none */
     int64_t saved_positions; /* that are in it */
 };
 
-/* Keeps what is in blocks while a sequence waits, instead of computing it again; all NULL: nobody does. save copies positions
- * [0, computed) and sets both fields, or does nothing where there is no room; load writes blocks from number `first` on back; drop
- * forgets the copy. */
+/* Saves the contents of blocks while a sequence waits, instead of computing them again; all NULL: no keeper. save
+ * copies positions [0, computed) and sets both fields, or does nothing if there is no room. load restores blocks from
+ * number `first` on. drop discards the copy. */
 struct keeper {
     void (*save)(void *arg, struct sequence *q);
     bool (*load)(void *arg, struct sequence *q, int64_t first);
@@ -52,8 +52,8 @@ struct keeper {
 struct step_row {
     struct sequence *sequence;
     int64_t first, count; /* tokens, from position `first` on */
-    int64_t skipped;      /* of the sequence's tokens, those before position 0: there is a window */
-    bool last;            /* of all that are known: the next token can be drawn */
+    int64_t skipped;      /* tokens of the sequence before position 0, with a window */
+    bool last;            /* includes the last known token: the next one can be drawn */
 };
 
 struct schedule {
@@ -61,8 +61,8 @@ struct schedule {
     int64_t tokens; /* of a step, at most */
     int64_t rows;   /* of a step, at most; and tokens whose logits are wanted */
     int64_t chunk;  /* tokens of one prompt in one step, at most; 0: no such limit */
-    int64_t
-        window; /* tokens that the next one is computed from, at most, each time anew; 0: all, and each once */
+    /* Maximum number of tokens from which the next one is computed, each time again; 0: all, each computed once. */
+    int64_t window;
     uint64_t seed; /* of names */
     bool share;
     struct sequence **queue; /* all of them, the oldest first */
@@ -77,15 +77,15 @@ void schedule_release(struct schedule *s); /* the queue's memory */
 
 /* At most s->rows of them. */
 int schedule_step(struct schedule *s, struct step_row *rows);
-/* Rows without a sequence, which has gone since, are passed over. */
+/* Skips rows whose sequence has been removed. */
 void schedule_done(struct schedule *s, const struct step_row *rows, int count);
-/* The step behind one that is not done: one token more of each of its sequences, as many rows. 0: it may become another one, because
- * not all of them decode then, somebody who waits could join, or blocks are missing; nothing has changed then. */
+/* Prepares the step after one that is not done: one more token of each of its sequences. Returns 0, with nothing
+ * changed, if that step might differ: a sequence may not decode, a waiting one could join, or blocks are missing. */
 int schedule_next(struct schedule *s, const struct step_row *rows, int count, struct step_row *next);
 
-/* Gives way until no more than `most` blocks are owned. */
+/* Preempts sequences until at most `most` blocks are owned. */
 void schedule_shrink(struct schedule *s, int64_t most);
-/* Every sequence waits in its place and owns nothing: the pool has gone. */
+/* Makes every sequence wait and own nothing: the pool is gone. */
 void schedule_restart(struct schedule *s);
 /* After blocks_resize. */
 void schedule_renumber(struct schedule *s, const int32_t *to);

@@ -80,7 +80,7 @@ static const struct endpoint *find(const struct http_exchange *x, const char **a
     return NULL;
 }
 
-/* What the endpoint makes is what the model makes. */
+/* Refuses a request when the model cannot produce what the endpoint returns. */
 static bool check_kind(const struct server *s, const struct endpoint *e, struct refusal *why)
 {
     struct engine_plan plan = engine_plan_now(s->model.engine);

@@ -1,18 +1,18 @@
 /* server.h - a model behind HTTP: OpenAI's endpoints, /generate in two forms, tokens, health, metrics and a page.
  *
  *     server_open(&options, &server, &err);               // listens at once and says 503 while the model loads
- *     server_ready(server, &(struct server_model){.engine = e, .codec = &codec, .name = "demo"});
+ *     server_ready(server, &(struct server_model){.engine = e, .codec = &codec, .name = "demo"}, &err);
  *     engine_run(e, stop, &err);                          // the caller's thread steps the engine
  *     server_drain(server);                               // new requests get 503, those there are answered
  *     server_stop(server), engine_close(e), server_close(server);
  *
- * What a request asks is checked before it reaches the engine (ask.h), and the engine checks it against its plan: one that
- * can never run is answered with 400 and the numbers, one that finds the queue full with 429 and Retry-After. The engine's
- * thread only leaves tokens at the door (call.h); text, JSON and sending happen on the front's threads. A client that goes
- * away, or is so slow that its tokens pile up, has its request cancelled.
+ * ask.h checks a request before it reaches the engine, and the engine checks it against its plan. A request that can
+ * never run is answered with 400 and the numbers; with a full queue, 429 and Retry-After. The engine's thread only
+ * stores tokens (call.h); text, JSON and sending happen on HTTP threads. If a client disconnects, or is too slow to
+ * take its tokens, its request is cancelled.
  *
- * Memory: what a request may come to hold of its answer is counted when it is taken; where that would be too much it is
- * answered with 429. server_bytes is a bound for everything the server takes beside the engine. docs/serving.md has the endpoints.
+ * Memory for an answer is reserved when a request is accepted; if too much is reserved, the answer is 429.
+ * server_bytes bounds all memory of the server besides the engine. docs/serving.md describes the endpoints.
  */
 #ifndef PLIM_SERVE_SERVER_H
 #define PLIM_SERVE_SERVER_H
@@ -31,22 +31,22 @@ struct server_options {
     int port;    /* 0: any free one */
     int threads; /* 0: HTTP_THREADS */
     struct http_limits limits;
-    const struct secrets *keys; /* NULL or none in it: nobody needs one. Borrowed */
+    const struct secrets *keys; /* NULL or empty: no key is needed. Borrowed */
     const char *metrics_prefix; /* before every name of /metrics; NULL: none */
     /* Sizes; 0: the usual one. */
-    int64_t tree_bytes;   /* of a large body's JSON while it is read, one at a time */
-    int64_t answer_bytes; /* that all requests may come to hold of their answers */
-    int64_t small_bytes;  /* bodies up to this are read beside others */
+    int64_t tree_bytes;   /* maximum for a large body's JSON tree; large bodies are read one at a time */
+    int64_t answer_bytes; /* maximum for the answers of all requests */
+    int64_t small_bytes;  /* bodies up to this size are read concurrently */
     int64_t cache_bytes;  /* of all encoders, for words seen before */
-    int64_t context;      /* tokens of the model's longest request; 0: nobody knows */
+    int64_t context;      /* tokens of the model's longest request; 0: unknown */
     bool keep_body, keep_connections, keep_threads; /* server_fit leaves these as they are */
     const struct codec *codec; /* for server_bytes, once it is known; server_ready sets the server's own */
-    int encoder_times; /* of a text's bytes that tokenizing it may take (server_encoder_times); 0: as many as any */
-    void (*stop)(void); /* does what SIGTERM does, when the control socket is told to; NULL: it cannot */
+    int encoder_times; /* tokenizing memory as a multiple of a text's bytes (server_encoder_times); 0: the maximum */
+    void (*stop)(void); /* called for the control socket's "stop", like SIGTERM; NULL: unsupported */
     const struct log *log;
 };
 
-/* What is served. Everything is borrowed until server_close. */
+/* The model to serve. The server borrows everything here until server_close. */
 struct server_model {
     struct engine *engine;
     const struct codec *codec;
@@ -59,17 +59,19 @@ enum plim_status server_open(const struct server_options *options, struct server
                              struct plim_error *err);
 enum plim_status server_ready(struct server *s, const struct server_model *model, struct plim_error *err);
 void server_drain(struct server *s);
-/* The engine will not step any more: drains, and answers whatever is under way with 500. */
+/* The engine has stopped: drains, and answers every open request with 500. */
 void server_fail(struct server *s, const char *why);
-/* Nobody new is let in: before server_stop, so that whoever is in can be answered. */
+/* Refuses new requests. Call it before server_stop, so that open requests are answered. */
 void server_close_door(struct server *s);
-/* Hangs up on whoever is left. Before engine_close: the engine still knows of their requests, and server_close comes after it. */
+/* Closes the remaining connections. Call it before engine_close, because the engine still knows their requests;
+ * server_close comes after. */
 void server_stop(struct server *s);
 void server_close(struct server *s);
 
-/* A control_answer (net/control.h); arg is the struct server. {"do":"status"}: what /hold says; {"do":"budget","bytes":N}: another
- * line, answered when it is held or with why it cannot be; {"do":"snapshot","file":F,"format":F}: "order", its number, and status tells
- * when the file is written (engine_snapshot.h); {"do":"stop"}: what is under way is answered first. */
+/* A control_answer (net/control.h); arg is the struct server. {"do":"status"}: the contents of /hold.
+ * {"do":"budget","bytes":N}: changes the budget; the reply comes when it is applied, or says why it cannot be.
+ * {"do":"snapshot","file":F,"format":F}: replies with the order's number; status reports when the file is written
+ * (engine_snapshot.h). {"do":"stop"}: finishes open requests first. */
 enum plim_status server_control(void *server, const char *what, const struct node *message,
                                 struct json_writer *reply, struct plim_error *err);
 
@@ -82,7 +84,8 @@ int server_arriving(struct server *s); /* connections whose request is on its wa
 #define SERVER_SMALL   ((int64_t)16 << 10)
 #define SERVER_CACHE   ((int64_t)16 << 20)
 
-/* What a server takes beside its engine, at most, by what takes it. Without options.codec the tokenizer is not counted. */
+/* Memory that a server takes in addition to its engine, at most, by part. Without options.codec the tokenizer is not
+ * counted. */
 struct server_parts {
     int64_t connections; /* with the bodies that they send */
     int64_t requests;    /* while they are read */
@@ -91,14 +94,16 @@ struct server_parts {
 };
 struct server_parts server_parts(const struct server_options *options);
 int64_t server_bytes(const struct server_options *options); /* their sum: for the plan */
-/* Bytes that tokenizing takes for each byte of a text that people write, or of one long word: found by trying. */
+/* Measures the bytes that tokenizing takes per byte of ordinary text or of one long word. */
 int server_encoder_times(const struct codec *codec);
-/* Smaller sizes, halved until connections and requests without the tokenizer take at most `bytes`, or each is at its least. */
+/* Halves sizes until connections and requests, without the tokenizer, take at most `bytes`, or all are at their
+ * minimum. */
 void server_fit(struct server_options *options, int64_t bytes);
 
-/* One part in SERVER_PART of a budget is the server's: server_fit(options, budget / SERVER_PART). server_share is what a plan counts for
- * it, given the options before server_fit: at least server_bytes of the sizes, and a little more where a slightly larger budget
- * would get the next larger sizes. So a larger budget always leaves more for the engine. */
+/* The server gets one part in SERVER_PART of a budget: server_fit(options, budget / SERVER_PART). A plan counts
+ * server_share for it, computed from the options before server_fit. That is at least server_bytes, and slightly more
+ * where a slightly larger budget would reach the next larger sizes. So a larger budget always leaves more for the
+ * engine. */
 enum { SERVER_PART = 16 };
 int64_t server_share(const struct server_options *usual, int64_t budget);
 

@@ -9,7 +9,7 @@
 #include "serve/server_part.h"
 #include "base/minmax.h"
 
-/* What the limits may not go below, and what a call keeps beside its tokens. */
+/* Lower bounds of the limits, and the bytes that a call keeps apart from its tokens. */
 enum {
     LEAST_CONNECTIONS = 16,
     LEAST_THREADS = 2,
@@ -28,7 +28,8 @@ enum {
     KEEP = 4 << 10 /* of an encoder's buffers, between two texts */
 };
 
-/* Of a text's bytes; and for a text of none. Tokens take 4, so that many texts fit where one does. */
+/* Encoder memory as a multiple of a text's bytes, and the amount for an empty text. A token takes 4 bytes, so many
+ * texts fit where one does. */
 enum {
     ENCODER_TIMES_LEAST = 4,
     ENCODER_TIMES = 8, /* at most */
@@ -36,7 +37,8 @@ enum {
     ENCODER_TRIAL = 64 << 10 /* bytes of a text that is tried */
 };
 
-/* Of the text's bytes: the parts of a message joined, twice, and what the template holds and writes. */
+/* Chat memory as a multiple of the text's bytes: the parts of a message joined, twice, and the template's state and
+ * output. */
 enum { CHAT_TIMES = 4 };
 
 static bool tokenizes(const struct server_options *o) { return o->codec && o->codec->tokenizer; }
@@ -98,7 +100,7 @@ static int64_t text_bytes(const struct server_options *o, int64_t bytes)
     return bytes + min64(bytes, server_ids_most(o)) * id + server_encoder_limit(o, bytes);
 }
 
-/* What the threads take that read small bodies beside each other. */
+/* Memory of the threads that read small bodies concurrently. */
 static int64_t small_room(const struct server_options *o, int64_t threads)
 {
     if (o->small_bytes == NONE_SMALL) return 0;

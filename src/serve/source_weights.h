@@ -5,15 +5,15 @@
  *     source_weights_load(&q, exec, &spec, precision, dir, log, &err);
  *     quantise_release(&q);
  *
- * One pass reads the source and another one makes tokens; neither reads every parameter. So both steps look at a tape that no
- * plan has: the whole model over one token of each.
+ * One pass reads the source and another generates tokens; neither reads every parameter. So both functions use a tape
+ * that is in no plan: the whole model over one token of each.
  */
 #ifndef PLIM_SERVE_SOURCE_WEIGHTS_H
 #define PLIM_SERVE_SOURCE_WEIGHTS_H
 
 #include "runtime/load.h"
 
-/* WEIGHTS_AS_IS chooses nothing. The errors are those of weights_choose. */
+/* WEIGHTS_AS_IS chooses nothing. Errors are those of weights_choose. */
 enum plim_status source_weights_choose(struct quantisation *out, const struct device *device,
                                        enum weights_kind kind, const char *dir, const struct model_spec *spec,
                                        enum precision precision, struct plim_error *err);

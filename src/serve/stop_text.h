@@ -1,13 +1,13 @@
-/* stop_text.h - where a text ends because one of a few strings came, wherever the pieces it comes in are cut.
+/* stop_text.h - ends a text at the first of a few stop strings, however the text is cut into pieces.
  *
  *     struct stop_text stop = {.strings = strings, .count = 2};
  *     if (stop_text_add(&stop, piece, len, &out) >= 0) ...        // it came: out ends before it
  *     stop_text_end(&stop, &out);                                 // none came: what was held back is text after all
  *     stop_text_release(&stop);
  *
- * The text ends with the first string that is whole, and before it; of several that end at the same place the longest
- * counts. What may be the beginning of one is held back until that is decided. Strings and pieces are UTF-8, so what comes
- * out never ends inside a character.
+ * The text ends before the first complete string; if several end at the same place, the longest counts. A possible
+ * beginning of one is held back until it is decided. Strings and pieces are UTF-8, so the output never ends inside a
+ * character.
  */
 #ifndef PLIM_SERVE_STOP_TEXT_H
 #define PLIM_SERVE_STOP_TEXT_H
@@ -25,7 +25,7 @@ struct stop_text {
     struct strbuf held;
 };
 
-/* The number of the string that came, or -1. Nothing may be added once one has come. */
+/* Index of the string that was found, or -1. Add nothing after one was found. */
 int stop_text_add(struct stop_text *stop, const char *piece, size_t len, struct strbuf *out);
 void stop_text_end(struct stop_text *stop, struct strbuf *out);
 void stop_text_release(struct stop_text *stop);

@@ -5,8 +5,8 @@
  *     vector_file_put(f, vectors, count, &err);
  *     vector_file_commit(f, &err);                                  // or vector_file_abandon(f)
  *
- * Of a file there is nothing to be seen before commit: the old content stays, or there is none. A NumPy file is float32
- * [count, width] in version 1.0; a line of JSON is {"embedding": [numbers]}, each number as short as reads back equal.
+ * The file appears only with commit; until then the old content stays. A NumPy file is float32 [count, width] in
+ * version 1.0. A line of JSON is {"embedding": [numbers]}, each number as short as reads back equal.
  */
 #ifndef PLIM_SERVE_VECTOR_FILE_H
 #define PLIM_SERVE_VECTOR_FILE_H
@@ -23,7 +23,7 @@ enum plim_status vector_file_open(const char *path, enum vector_format format, i
                                   struct vector_file **out, struct plim_error *err);
 enum plim_status vector_file_put(struct vector_file *f, const float *vectors, int64_t count,
                                  struct plim_error *err);
-/* Lines that the caller has made, or a part of one; not for NumPy files. */
+/* Writes lines, or part of one, that the caller made; not for NumPy files. */
 enum plim_status vector_file_text(struct vector_file *f, const char *text, size_t len,
                                   struct plim_error *err);
 enum plim_status vector_file_commit(struct vector_file *f, struct plim_error *err);

@@ -29,10 +29,10 @@ struct gguf_tensor {
     const char *name;
     const struct block_type *type;
     int ndim;
-    int64_t dim
-        [GGUF_MAX_DIM]; /* the last varies fastest, as everywhere here; a file has them the other way round */
-    int64_t count;      /* elements */
-    uint64_t offset;    /* of its first byte in the file */
+    /* The last dimension varies fastest, as everywhere here; files have the opposite order. */
+    int64_t dim[GGUF_MAX_DIM];
+    int64_t count;   /* elements */
+    uint64_t offset; /* of its first byte in the file */
     uint64_t bytes;
 };
 

@@ -77,7 +77,7 @@ typedef enum plim_status safetensors_sink(void *arg, int64_t first, const void *
 enum plim_status safetensors_read(const struct safetensors *set, const struct safetensor *t, enum dtype type,
                                   safetensors_sink *sink, void *arg, struct plim_error *err);
 
-/* The same of elements [first, first + count) alone; the sink gets their numbers in the tensor. */
+/* Reads only elements [first, first + count); the sink gets their indexes within the tensor. */
 enum plim_status safetensors_read_part(const struct safetensors *set, const struct safetensor *t,
                                        enum dtype type, int64_t first, int64_t count, safetensors_sink *sink,
                                        void *arg, struct plim_error *err);
@@ -85,7 +85,7 @@ enum plim_status safetensors_read_part(const struct safetensors *set, const stru
 /* Where an element of a tensor lies, and those behind it. */
 struct safetensor_piece safetensor_piece_at(const struct safetensor *t, int64_t element);
 
-/* The same into memory for t->count elements. */
+/* Reads all elements into memory for t->count of them. */
 enum plim_status safetensors_read_all(const struct safetensors *set, const struct safetensor *t,
                                       enum dtype type, void *out, struct plim_error *err);
 

@@ -47,7 +47,7 @@ const char *safetensors_shape_text(int ndim, const int64_t *dim, char *buf, size
 /* --- one tensor of a header -------------------------------------------------------------------------------
  */
 
-/* What is needed while one file is read. */
+/* State while one file is read. */
 struct file_reader {
     struct safetensors *set;
     const char *path;

@@ -119,7 +119,7 @@ static enum plim_status open_part(struct token_writer *w, enum part p, uint64_t 
     return PLIM_OK;
 }
 
-/* Of an earlier writer with another format. */
+/* Removes the part file of an earlier writer with another format. */
 static void remove_part(const char *path, enum part p)
 {
     char name[4096];
@@ -281,7 +281,7 @@ static enum plim_status pad8(struct token_writer *w, struct plim_error *err)
     return append(w, PART_TOKENS, zeros, (size_t)(-length(&w->parts[PART_TOKENS]) & 7), err);
 }
 
-/* What part p has on disk goes behind the tokens. Its buffer is needed for that. */
+/* Appends part p's file to the tokens. Needs the part's buffer. */
 static enum plim_status append_part(struct token_writer *w, enum part p, struct plim_error *err)
 {
     struct part_file *f = &w->parts[p];

@@ -65,7 +65,7 @@ static bool is_output(const struct op *op, int id)
     return false;
 }
 
-/* What the op touches; an input that it also writes counts as written, which asks more. */
+/* Lists the ranges that the op touches. An input that is also written counts as written, which is stricter. */
 static int touches_of(struct seen *s, const struct tape *tape, const struct op *op, struct touch *list)
 {
     int n = 0;

@@ -1,4 +1,4 @@
-/* group.h - ops that a device may be given all at once.
+/* group.h - ops that a device may run at once.
  *
  *     for (int i = 0; i < tape.nops; i = end) {
  *         end = tape_group_end(&tape, i);      // ops [i, end), in any order or side by side
@@ -19,8 +19,8 @@ enum { TAPE_GROUP_MOST = 64 };
 
 int tape_group_search(const struct tape *tape, int first);
 
-/* The index behind the group that begins at op `first`. Time is linear in the operands of the group; most ops are followed
- * by one of another kind, and take none. */
+/* Index after the group that begins at op `first`. Takes time linear in the group's operands; most ops are followed
+ * by one of another kind and take none. */
 static inline int tape_group_end(const struct tape *tape, int first)
 {
     const struct op *op = &tape->ops[first];

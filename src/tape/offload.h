@@ -62,9 +62,9 @@ struct near_updates {
 void near_update(struct near_updates *n, struct tape *tape, const struct op *op, int64_t first, int64_t rows);
 /* The first slice of the update that comes next, with other ops before it, is fetched from here on. */
 void near_ahead(struct near_updates *n, struct tape *tape, const struct op *op, int64_t rows);
-/* Nothing of the present update waits any more. */
+/* Emits what is left of the present update. */
 void near_finish(struct near_updates *n, struct tape *tape);
-/* Nothing is being stored any more. */
+/* Emits the hold of the slice being stored. */
 void near_settle(struct near_updates *n, struct tape *tape);
 
 /* --- offload_host.c: the CPU updates where the state is ------------------------------------------------------- */
@@ -92,7 +92,7 @@ bool host_can_update(const struct tape *tape, const struct op *op);
 void host_begin(struct host_updates *h, struct tape *tape, const struct op *ops, int nops,
                 int64_t slice_bytes);
 void host_update(struct host_updates *h, struct tape *tape, const struct op *op, int64_t first, int64_t rows);
-/* All weights are on their way back. */
+/* Emits the copies of all remaining weights. */
 void host_finish(struct host_updates *h, struct tape *tape);
 
 #endif

@@ -324,7 +324,7 @@ enum op_kind { OP_KINDS(OP_KIND_OF) OP_KIND_COUNT };
 /* "linear_dx", for people and files. */
 const char *op_name(int kind);
 
-/* What kind of work an op is: which unit runs it, and what planner and passes may do with it. */
+/* Kind of work: decides which unit runs an op and what planner and passes may do with it. */
 enum op_class {
     OP_CLASS_COMPUTE,    /* forward and backward: a kernel's work */
     OP_CLASS_UPDATE,     /* the optimizer's: a kernel's work too */
@@ -333,20 +333,20 @@ enum op_class {
     OP_CLASS_COLLECTIVE, /* ranks exchange pieces */
 };
 
-/* What an op costs, for the planner's clock. */
+/* Cost of an op, for the planner's clock. */
 struct op_cost {
     double matmul_flops;
     double attn_flops;
-    enum dtype type;   /* of what is multiplied, where there are flops */
+    enum dtype type;   /* of the multiplied operands, if there are flops */
     double bytes;      /* read and written once */
-    double link_bytes; /* of all ranks' pieces together, exchanged between them */
+    double link_bytes; /* exchanged between ranks, all pieces together */
     double coded;      /* elements with moments of 8 bits, decoded and encoded again */
     double curved;     /* elements whose activation is computed */
-    double products;   /* with weights, of so many rows that a device may get the weight ready for them */
+    double products;   /* with weights, for enough rows that a device may prepare the weight */
 };
 
-/* Where the step of an optimizer has what not all of them have, or not in the same place; UPDATE_P, UPDATE_G and
- * UPDATE_NEW_P are every step's. 0, the parameter's own slot: the step has no such operand. */
+/* Slots of optimizer operands that differ between optimizers; UPDATE_P, UPDATE_G and UPDATE_NEW_P are common. 0, the
+ * parameter's own slot: no such operand. */
 struct update_slots {
     int m, v, m_scale, v_scale, master, scalars, coef;      /* inputs */
     int new_m, new_v, new_m_scale, new_v_scale, new_master; /* outputs */
@@ -367,13 +367,13 @@ struct grad_pass;
 struct op_row {
     enum op_class cls;
     const char *in[OP_MAX_IN], *out[OP_MAX_OUT];
-    int shares
-        [OP_MAX_OUT]; /* which input's bytes an output may take over, if it has as many: read by op_shares */
+    /* Input whose bytes an output may take over, if their sizes are equal; read by op_shares. */
+    int shares[OP_MAX_OUT];
     bool cheap;       /* selective recomputation drops its outputs and runs it again */
     bool together;    /* several in a row may run at once, where none touches what another writes (group.h) */
     bool writes_kept; /* may write kept tensors outside the update: caches, lower tiers */
     bool whole;       /* an update that may not be cut into slices */
-    bool on_cpu; /* an update for which the CPU of a device with its own memory gives the device's bits */
+    bool on_cpu;      /* the CPU of a device with its own memory gives this update the device's bits */
     struct update_slots update;
     /* Emits the backward ops (pass_grad.c); NULL: not differentiable. */
     void (*grad)(struct grad_pass *, const struct op *);
@@ -393,7 +393,7 @@ static inline int op_shares(int kind, int slot) { return op_row(kind)->shares[sl
 /* Arity, types and shapes against the row: PLIM_BUG with a line naming the operand that is wrong. */
 enum plim_status op_check(const struct tape *tape, const struct op *op, struct plim_error *err);
 
-/* bytes[id]: tensor_bytes of the tape's tensors, for callers that ask of all ops; NULL: they are made here. */
+/* bytes[id]: tensor_bytes of the tape's tensors, for callers that ask for all ops; NULL: computed here. */
 struct op_cost op_cost_of(const struct tape *tape, const struct op *op, const double *bytes);
 
 /* Copies between tiers, and the two ends of one. */
@@ -407,14 +407,14 @@ static inline int move_far(const struct op *op)
     return op->kind == OP_FETCH ? op->in[MOVE_FROM] : op->out[MOVE_TO];
 }
 
-/* What is exchanged at once of each rank's part: 4 KiB to 1 MiB, 16 MiB of all together or a little more. */
+/* Bytes of each rank's part that one exchange moves: 4 KiB to 1 MiB, about 16 MiB over all ranks. */
 static inline int64_t op_collective_chunk(int64_t ranks)
 {
     int64_t chunk = ((int64_t)16 << 20) / ranks / 4096 * 4096;
     return chunk > 1 << 20 ? 1 << 20 : chunk < 4096 ? 4096 : chunk;
 }
 
-/* Scratch of reduce and sum of so many bytes: a chunk of each rank's part. */
+/* Scratch of reduce and sum of this many bytes: a chunk of each rank's part. */
 static inline int64_t op_collective_work(int64_t whole, int64_t ranks)
 {
     int64_t piece = ((whole + ranks - 1) / ranks + 15) / 16 * 16, chunk = op_collective_chunk(ranks);

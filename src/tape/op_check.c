@@ -142,7 +142,8 @@ static bool halves_agree(const struct op *op)
     return op->attr.joint == (op->in[GLU_BWD_UP] < 0) && op->attr.joint == (op->out[GLU_BWD_DUP] < 0);
 }
 
-/* What attention's attributes ask of its operands; NULL: nothing is wrong. q and k, pos and scalars by their slots. */
+/* Checks attention's operands against its attributes; NULL: all is well. q and k, pos and scalars are found by their
+ * slots. */
 static const char *attention_wants(const struct tape *tape, const struct op *op)
 {
     bool back = op->kind == OP_ATTN_BWD;

@@ -155,7 +155,7 @@ void cost_adamw8(const struct tape *tape, const struct op *op, struct op_cost *c
 
 static double bytes_of(const struct tape *tape, int id) { return (double)tensor_bytes(&tape->tensors[id]); }
 
-/* Of a table only the rows that are named are touched. */
+/* An embedding touches only the rows that are named. */
 void cost_embed(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     cost->bytes += bytes_of(tape, op->out[EMBED_Y]) - bytes_of(tape, op->in[EMBED_W]);
@@ -171,14 +171,14 @@ void cost_embed_bwd(const struct tape *tape, const struct op *op, struct op_cost
     cost->bytes += bytes_of(tape, op->in[EMBED_BWD_DY]) - bytes_of(tape, op->out[EMBED_BWD_DW]);
 }
 
-/* Of the pool only the tokens' places are touched. */
+/* Only the tokens' places in the pool are touched. */
 void cost_kv_put(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     cost->bytes += 2 * bytes_of(tape, op->in[KV_PUT_K]) - 2 * bytes_of(tape, op->in[KV_PUT_POOL]);
 }
 
-/* What a step reads depends on how far its requests have got: every row is counted with half of what it may reach, and
- * every query with half of a row's. */
+/* The bytes that a step reads depend on its requests' lengths. Every row is counted at half of its maximum, and every
+ * query at half of a row's. */
 void cost_attn_paged(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     const struct tensor *q = &tape->tensors[op->in[ATTN_PAGED_Q]],
@@ -197,7 +197,7 @@ void cost_move(const struct tape *tape, const struct op *op, struct op_cost *cos
     cost->bytes = bytes_of(tape, op->in[MOVE_FROM]);
 }
 
-/* What one rank sends is the whole but for its own piece; near enough all of it. */
+/* A rank sends everything but its own piece; counted as everything. */
 void cost_gather(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     cost->link_bytes = bytes_of(tape, op->out[MOVE_TO]);

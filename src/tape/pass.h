@@ -21,7 +21,7 @@
 
 #include "tape/op.h"
 
-/* What a job computes in: its names, in this order, and the element type of each. */
+/* Precision of a job: names, in this order, and the element type of each. */
 enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_F16, PRECISION_COUNT };
 #define PRECISION_NAMES "fp32", "bf16", "fp16"
 const char *precision_name(enum precision p);
@@ -31,8 +31,8 @@ enum precision precision_parse(const char *name); /* PRECISION_COUNT: no such na
 /* Parameters and activations take the compute type; statistics keep theirs. */
 enum plim_status pass_precision(struct tape *tape, enum precision precision, struct plim_error *err);
 
-/* Cut the head into `chunks` slices of whole GEMM_KC rows (so that the weight gradient is summed in the same
- * order whatever the number); fewer slices are made when the rows do not allow as many. */
+/* Cuts the head into `chunks` slices of whole GEMM_KC rows, so that the weight gradient is summed in the same order
+ * for any number. Makes fewer slices if the rows do not allow as many. */
 enum plim_status pass_loss_chunks(struct tape *tape, int chunks, struct plim_error *err);
 #define LOSS_CHUNK_ROWS 512
 
@@ -54,8 +54,8 @@ enum tape_part { TAPE_WHOLE, TAPE_LOOP, TAPE_UPDATE };
 enum plim_status pass_part(struct tape *tape, enum tape_part part, bool grads_offloaded,
                            struct plim_error *err);
 
-/* Gradients of parameters of the compute type take that type too, instead of f32: half the bytes, one rounding per
- * op that adds to them. After pass_grad, before pass_update. */
+/* Stores gradients of parameters in the compute type instead of f32: half the bytes, one rounding per op that adds to
+ * them. Runs after pass_grad and before pass_update. */
 void pass_narrow_grads(struct tape *tape);
 
 enum optimizer { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_ADAMW8, OPTIMIZER_ADAFACTOR, OPTIMIZER_COUNT };
@@ -71,31 +71,32 @@ struct update_options {
     float beta1, beta2, eps, weight_decay; /* decay applies to parameters of two or more dimensions */
     float limit;                           /* Adafactor: largest rms of a step */
     bool no_master; /* a bf16 parameter is rounded stochastically instead of having an fp32 master */
-    bool
-        narrow_state; /* moments are bf16, rounded stochastically (not those of 8 bits, nor Adafactor's statistics) */
-    /* Rows of the parts of a parameter whose name has {a,b,c} in it: Adafactor's statistics are each part's own. 0: there is
-     * no such parameter. */
+    /* Moments are bf16, rounded stochastically (except 8-bit moments and Adafactor's statistics). */
+    bool narrow_state;
+    /* Rows of the parts of a parameter with {a,b,c} in its name: Adafactor keeps statistics per part. 0: no such
+     * parameter. */
     int64_t joint_rows[UPDATE_PARTS];
     bool global_norm;    /* clipping or loss scaling: sum of squares of all gradients first */
     bool in_backward;    /* each parameter is updated as soon as its gradient is complete;
                                               needs accumulation 1 and no global norm */
-    bool guards_loss;    /* in_backward: nothing is updated when the loss is not finite; of one rank alone */
-    enum tape_part part; /* TAPE_LOOP: what follows the global norm is left out, for pass_part drops it */
+    bool guards_loss;    /* in_backward: skip updates if the loss is not finite; single rank only */
+    enum tape_part part; /* TAPE_LOOP: omits what follows the global norm, since pass_part drops it */
 };
 enum plim_status pass_update(struct tape *tape, const struct update_options *options, struct plim_error *err);
 
-/* Of several ranks each has a piece of:
+/* With several ranks, each rank keeps only its piece of:
  *
- *     ZERO_NONE       nothing of what is kept from step to step
+ *     ZERO_NONE       nothing: every rank keeps everything
  *     ZERO_STATE      moments and masters (ZeRO 1)
- *     ZERO_GRADS      and gradients (ZeRO 2)
- *     ZERO_PARAMS     and parameters (ZeRO 3), gathered around the ops that read them
- *     ZERO_NODE       the same, but pieces are of the ranks of a node: every node has a whole model, and nodes sum
- *                     their gradients before the update (hybrid sharding)
+ *     ZERO_GRADS      also gradients (ZeRO 2)
+ *     ZERO_PARAMS     also parameters (ZeRO 3), gathered around the ops that read them
+ *     ZERO_NODE       like ZERO_PARAMS, but sharded among the ranks of one node: every node has a whole model, and nodes
+ *                     sum their gradients before the update (hybrid sharding)
  *
- * The order of summation is not the stage's: gradients are summed over ranks in every micro-batch and accumulate in
- * pieces, or (whole_grads) accumulate whole and are summed once, at every stage alike. So the first four give the same bits at
- * the same number of ranks and micro-batch; nodes are summed one by one first. Small tensors (TENSOR_NEAR) stay whole and are summed once. */
+ * The stage does not decide the order of summation. At every stage, gradients are either summed over ranks in every
+ * micro-batch and accumulate in pieces, or (whole_grads) accumulate whole and are summed once. So the first four stages
+ * give the same bits for the same number of ranks and micro-batch; ZERO_NODE sums within each node first. Small tensors
+ * (TENSOR_NEAR) stay whole and are summed once. */
 enum zero { ZERO_NONE, ZERO_STATE, ZERO_GRADS, ZERO_PARAMS, ZERO_NODE, ZERO_COUNT };
 
 struct shard_options {
@@ -104,8 +105,9 @@ struct shard_options {
     int node_ranks;      /* of a node, for ZERO_NODE: divides ranks */
     bool whole_grads;    /* gradients are summed once, before the update, and whole until then */
     int64_t whole_below; /* parameters with fewer elements stay whole at every stage */
-    int64_t
-        reuse; /* a parameter stays whole from forward to backward where no more elements of others are read between */
+    /* A parameter stays gathered from forward to backward if at most this many elements of others are read in
+     * between. */
+    int64_t reuse;
 };
 enum plim_status pass_shard(struct tape *tape, const struct shard_options *options, struct plim_error *err);
 
@@ -113,13 +115,13 @@ struct offload_options {
     enum tier state_tier; /* where moments and masters live; TIER_DEVICE: they stay */
     enum tier grad_tier;  /* where gradients wait between micro-batches and for the update */
     enum tier param_tier; /* where parameters live while no op reads them */
-    int64_t slice_bytes;  /* a parameter is updated in slices with at most so many offloaded bytes */
-    bool beside;          /* of a disk: slices are read ahead and written behind other ops (offload_near.c) */
-    int state_share; /* of OFFLOAD_SHARES parts of the state, so many leave (0: all); the last parameters' first */
+    int64_t slice_bytes;  /* maximum offloaded bytes per slice of a parameter's update */
+    bool beside; /* for a disk: slices are read ahead and written behind other ops (offload_near.c) */
+    int state_share; /* parts of the state that leave, out of OFFLOAD_SHARES (0: all); the last parameters' first */
     int param_share; /* likewise of the parameters */
-    int host_share; /* of OFFLOAD_SHARES slices of adamw and sgd with state in host memory, so many the CPU updates */
-    /* Below the host's memory: of OFFLOAD_SHARES parts of the state and, beyond them, of as many of the parameters, so many
-     * are on disk, of those that leave the device. */
+    int host_share; /* slices of adamw and sgd with state in host memory that the CPU updates, out of OFFLOAD_SHARES */
+    /* Below host memory: parts that are on disk, out of OFFLOAD_SHARES parts of the state and then as many of the
+     * parameters that leave the device. */
     int disk_share;
 };
 #define OFFLOAD_SHARES 16
@@ -127,25 +129,24 @@ struct offload_options {
 enum plim_status pass_offload(struct tape *tape, const struct offload_options *options,
                               struct plim_error *err);
 
-/* Activations of so many first layers that backward reads are offloaded to host memory meanwhile; for devices with
- * their own. `pace`: copying a layer's activations takes as long as computing so many layers, at most. */
+/* Offloads the activations of the first layers that backward reads to host memory in the meantime; for devices with
+ * their own memory. `pace`: copying one layer's activations takes at most as long as computing this many layers. */
 enum plim_status pass_offload_activations(struct tape *tape, int layers, double pace, struct plim_error *err);
 
-/* For devices that copy beside computing: fetches so many computing ops earlier, as far as the tape allows, and buffers
- * held for so many more behind a store, so that what comes next does not wait for their bytes. The update part's fetches
- * are early already, and offloaded activations have holds of their own. Likewise for exchanges between ranks that run
- * beside computing: gathers of the loop come earlier, and what an exchange reads is held longer. */
+/* For devices that overlap copies with computing. Moves fetches this many computing ops earlier, as far as the tape
+ * allows, and holds buffers for as many ops after a store, so that later ops do not wait for their bytes. The
+ * update's fetches are early already, and offloaded activations have their own holds. Overlapped exchanges between
+ * ranks work alike: gathers of the loop come earlier, and what an exchange reads is held longer. */
 struct prefetch_options {
     int loop_lead, loop_lag, update_lag;
     int gather_lead, exchange_lag, exchange_update_lag;
-    int64_t most_ahead,
-        most_live; /* elements gathered before they are read, and whole at once; 0: no limit */
+    int64_t most_ahead, most_live; /* maximum elements gathered ahead, and whole at once; 0: no limit */
 };
 enum plim_status pass_prefetch(struct tape *tape, const struct prefetch_options *options,
                                struct plim_error *err);
 
-/* For devices with their own memory, after all that orders copies: what is on disk comes and goes through stages in host
- * memory, of at most so many bytes each unless a row has more. */
+/* For devices with their own memory, after all passes that order copies: tensors on disk pass through stages in host
+ * memory, each at most this many bytes unless a row has more. */
 enum plim_status pass_stage(struct tape *tape, int64_t most, struct plim_error *err);
 
 #endif

@@ -113,8 +113,8 @@ static bool may_leave_of(const struct tape *tape, int id, int classes)
     return (classes >> tape->tensors[id].cls & 1) && may_leave(tape, id);
 }
 
-/* What belongs to the last parameters goes from one tier to a lower one, until the share is reached: what stays lies at the
- * same place in every plan (invariant 1 of plan/layout.h). */
+/* Moves tensors of the last parameters from one tier to a lower one until the share is reached. What stays is at the
+ * same address in every plan (invariant 1 of plan/layout.h). */
 static enum plim_status mark_share(struct tape *tape, int classes, enum tier from, enum tier tier, int share,
                                    struct plim_error *err)
 {
@@ -224,7 +224,7 @@ static void come_near(struct loop_copies *c, struct tape *tape, const struct op 
     t.view_of = -1, t.view_offset = 0;
     c->near[far] = tape_tensor(tape, &t);
     offload_move(tape, op, OP_FETCH, far, c->near[far]);
-    /* What the writer would overwrite need not be fetched. */
+    /* The writer would overwrite the first value, so it is not fetched. */
     if (is_grad && op->accumulate == ACC_AFTER_FIRST && !tape->failed)
         tape->ops[tape->nops - 1].accumulate = ACC_AFTER_FIRST;
 }

@@ -96,7 +96,7 @@ static void find_layers(struct offload *p, const struct op *ops, int end)
     }
 }
 
-/* What an op of forward has made goes to the host. */
+/* Stores an op's forward results to the host. */
 static void store_made(struct offload *p, const struct op *op)
 {
     for (int o = 0; o < OP_MAX_OUT && op_row(op->kind)->out[o] && op->part == PART_FORWARD; o++) {
@@ -153,7 +153,7 @@ static int comes_with(const struct offload *p, int layer)
     return with < p->layers ? with : p->layers - 1;
 }
 
-/* What stands before op `index` of the old ops. */
+/* Emits what must precede op `index` of the old ops. */
 static void before(struct offload *p, const struct op *op, int index)
 {
     if (op->layer < 0 || op->layer >= p->layers) return;

@@ -68,7 +68,7 @@ static bool is_exchange(const struct op *op)
     return op->part != PART_UPDATE && (op->kind == OP_GATHER || op->kind == OP_REDUCE);
 }
 
-/* What is elsewhere: on another tier, or in pieces. */
+/* Returns the operand that is elsewhere: on another tier, or sharded. */
 static int far_of(const struct op *op)
 {
     if (op->kind == OP_GATHER) return op->in[MOVE_FROM];

@@ -192,7 +192,7 @@ static bool adds_to_whole(const struct shard *s, const struct op *old)
     return false;
 }
 
-/* What earlier micro-batches left is in the piece: the whole begins anew. */
+/* Starts a new whole gradient; the piece holds the sums of earlier micro-batches. */
 static int write_whole(struct shard *s, const struct op *old, struct op *op, int id, int root)
 {
     if (s->near[root] < 0) s->near[root] = scratch(s, s->tape->tensors[root]);
@@ -358,7 +358,8 @@ static void find_last(struct shard *s)
     }
 }
 
-/* What forward reads last backward reads first: between the two uses of a parameter lie those behind it, twice. */
+/* Backward reads first what forward reads last. Between the two uses of a parameter, each parameter after it is read
+ * twice. */
 static void find_staying(struct shard *s)
 {
     int64_t behind = 0;

@@ -120,7 +120,7 @@ static int part_of(struct update_pass *u, int id, const struct factored_part *pa
     return tape_view_rows(u->tape, id, part->first, part->rows);
 }
 
-/* What all parts of a parameter share the tensors of: [R], [parts C], [parts FACTOR_COUNT]; moment and master, or -1. */
+/* Tensors shared by all parts of a parameter: [R], [parts C], [parts FACTOR_COUNT]; moment and master, or -1. */
 struct factored {
     int param, grad, row, col, factor, m, master;
     int64_t columns;
@@ -230,7 +230,7 @@ static void append_update(struct tape *tape, struct update *update)
     update->many = NULL;
 }
 
-/* What a clip op tells the updates (enum clip_value). */
+/* Creates the tensor through which a clip op passes values to the updates (enum clip_value). */
 static int coef_of(struct tape *tape, const char *label, enum tensor_class cls, unsigned flags)
 {
     struct tensor coef = {.label = label,

@@ -31,7 +31,7 @@ static inline int64_t quantised_bytes(const struct op_attr *attr, int64_t k)
     return bytes;
 }
 
-/* Of a line; bytes are exactly quantised_bytes of it, and it is whole blocks. */
+/* Elements in a line of `bytes`. The line must consist of whole blocks: bytes equals quantised_bytes exactly. */
 static inline int64_t quantised_columns(const struct op_attr *attr, int64_t bytes)
 {
     int64_t each = quantised_bytes(attr, BLOCK_MOST); /* bytes of BLOCK_MOST columns */

@@ -26,10 +26,10 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What a tensor is for: what people read in reports. */
+/* Purpose of a tensor; reports show these classes. */
 enum tensor_class {
     CLASS_PARAM,
-    CLASS_MASTER, /* what the fp32 master has beyond the weight */
+    CLASS_MASTER, /* the bits of the fp32 master that the weight lacks */
     CLASS_GRAD,   /* gradients of parameters */
     CLASS_STATE,  /* optimizer moments */
     CLASS_ACT,    /* activations and their gradients */
@@ -48,7 +48,7 @@ enum tensor_flag {
     TENSOR_INPUT = 2,      /* the host writes it before the tape (or each micro-batch) runs */
     TENSOR_OUTPUT = 4,     /* the host reads it when the tape has run */
     TENSOR_STAT = 8,       /* stays as declared under every precision: statistics, tables, losses */
-    TENSOR_ELSEWHERE = 32, /* of the other part, where the tape is one part of a whole (pass_part) */
+    TENSOR_ELSEWHERE = 32, /* belongs to the other part, in a tape that is one part of a whole (pass_part) */
     TENSOR_NEAR =
         16, /* too small to be worth a lower tier: stays on the device, and all that belongs to it */
     TENSOR_OF_DISK = 64, /* a near copy of what is on disk */
@@ -68,9 +68,8 @@ struct tensor {
     int ndim;
     int64_t dim[TENSOR_MAX_DIM];
     int64_t view_offset; /* bytes into view_of */
-    int64_t
-        piece; /* elements that each rank has of it, one after the other in the order of ranks; 0: it is whole. Ops
-                    * touch the piece through a view of it */
+    /* Elements per rank, in the order of ranks; 0: the tensor is whole. Ops reach the piece through a view. */
+    int64_t piece;
 };
 
 static inline int64_t tensor_count(const struct tensor *t) /* elements */
@@ -84,7 +83,7 @@ static inline int64_t tensor_bytes(const struct tensor *t) /* on this rank */
     return (t->piece ? t->piece : tensor_count(t)) * (int64_t)dtype_size(t->type);
 }
 
-/* How an op treats what is already in its accumulating outputs (gradients of parameters, the loss). */
+/* How an op treats the previous contents of its accumulating outputs (gradients of parameters, the loss). */
 enum accumulate {
     ACC_OVERWRITE,
     ACC_AFTER_FIRST, /* overwrite in the first micro-batch of a window, add in the others */
@@ -96,7 +95,7 @@ enum op_part { PART_FORWARD, PART_HEAD, PART_BACKWARD, PART_RECOMPUTE, PART_UPDA
 #define OP_MAX_IN  10
 #define OP_MAX_OUT 6
 
-/* Which keys a query may see; op.h says it in formulas. */
+/* Keys that a query may see; op.h has the formulas. */
 enum mask_kind {
     MASK_CAUSAL, /* its own and earlier ones, at most `window` of them */
     MASK_FULL,   /* all of its row: encoders */
@@ -115,20 +114,20 @@ enum activation {
     ACTIVATION_COUNT
 };
 
-/* Which ranks exchange: all, those of a node, or those with the same number on every node. */
+/* Ranks that take part in an exchange: all, those of a node, or those with the same number on every node. */
 enum among { AMONG_ALL, AMONG_NODE, AMONG_NODES };
 
-/* How the rows of a sample become one vector. */
+/* How a sample's rows are reduced to one vector. */
 enum pooling { POOLING_MEAN, POOLING_FIRST, POOLING_COUNT };
 
-/* Lines of a weight in blocks: so many of them, of the block type with that number (tensor/blocks.h). */
+/* Lines of a quantised weight, and the number of their block type (tensor/blocks.h). */
 struct op_lines {
     int type;
     int64_t lines; /* 0: no more */
 };
 #define OP_LINE_PARTS 3
 
-/* Attributes; which of them an op reads is said in op.h. */
+/* Attributes; op.h says which of them an op reads. */
 struct op_attr {
     int heads, kv_heads, head_dim;
     enum mask_kind mask; /* attention */
@@ -137,13 +136,13 @@ struct op_attr {
         global_blocks;          /* MASK_BLOCKS: keys of a block, nearest and first blocks */
     enum activation activation; /* act and glu */
     float cap;                  /* soft-cap of attention's scores, xent's logits, act's tanh; 0: none */
-    bool two_sided;  /* attention's bias: keys behind and before the query have buckets of their own */
-    int bias_reach;  /* attention's bias: distance from which on all keys are in the last bucket */
-    float dropout;   /* probability with which a number is dropped */
-    bool cached;     /* attention over a KV cache */
+    bool two_sided;             /* attention's bias: keys after and before the query have separate buckets */
+    int bias_reach;             /* attention's bias: distance from which on all keys are in the last bucket */
+    float dropout;              /* probability with which a number is dropped */
+    bool cached;                /* attention over a KV cache */
     bool whole_rows; /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
     bool standard;   /* attention by plain loops over all scores, for debugging */
-    bool repeatable; /*the same bits on every run, whatever that costs; any op */
+    bool repeatable; /* same bits on every run, at any cost; any op */
     bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
     bool split;      /* linear and its gradients: fp32 operands may be multiplied as sums of two bf16 parts */
     bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
@@ -156,7 +155,7 @@ struct op_attr {
     bool weight_kn;        /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     int top_k;             /* router_loss: experts of a row */
     bool norm_topk;        /* route: weights of a row add up to 1 */
-    float balance, z_loss; /* router_loss: what its two losses are multiplied with */
+    float balance, z_loss; /* router_loss: factors of its two losses */
     bool nesterov;
     float eps,
         scale; /* norm and optimizer epsilon; of attention's products, of embed's rows, of rope_table's numbers, of pool's
@@ -165,13 +164,13 @@ struct op_attr {
     float limit;     /* adafactor: largest rms of a step before the learning rate */
     bool stochastic; /* optimizers: how bf16 results are rounded */
     uint32_t stream; /* of random bits: one per parameter, and one per op that drops numbers */
-    int64_t
-        first; /* element of the parameter with which this slice begins; embed: row of the table that id 0 names */
-    struct op_lines
-        lines[OP_LINE_PARTS]; /* linear_q, embed_q, expert_linear_q: what the weight's bytes are */
-    enum among among;         /* collectives */
-    bool on_host; /* computed by the CPU of a device with its own memory, on operands in host memory */
-    bool behind;  /* of a store: a hold of what is stored follows, and until then it may still be under way */
+    /* First element of the parameter in this slice; embed: the table's row for id 0. */
+    int64_t first;
+    /* linear_q, embed_q, expert_linear_q: format of the weight's bytes. */
+    struct op_lines lines[OP_LINE_PARTS];
+    enum among among; /* collectives */
+    bool on_host;     /* computed by the CPU of a device with its own memory, on operands in host memory */
+    bool behind;      /* of a store: a hold follows, and the store may run until then */
 };
 
 struct op {
@@ -195,16 +194,16 @@ struct tape {
     struct op *ops;
     int nops, op_cap;
     int loop_end;
-    bool
-        node_pieces; /* tensors in pieces are so on every node: pieces are numbered by the rank on its node */
+    /* Tensors are sharded within each node: pieces are numbered by the rank on its node. */
+    bool node_pieces;
     bool failed;
-    bool borrowed;          /* ops are another tape's (tape_borrow) */
+    bool borrowed;          /* ops belong to another tape (tape_borrow) */
     struct op_room room[2]; /* for the next list of ops; empty where ops is NULL */
 };
 
 /* Scalars the host writes into the tensor labelled "step.scalars" (f32) before a tape runs. */
 enum step_scalar {
-    SCALAR_LOSS_GRAD, /* what d(sum of token losses) is multiplied with: loss scale / tokens of the window */
+    SCALAR_LOSS_GRAD, /* factor of d(sum of token losses): loss scale / tokens of the window */
     SCALAR_LR,
     SCALAR_BIAS1,   /* 1 - beta1^step */
     SCALAR_BIAS2,   /* 1 - beta2^step */
@@ -213,13 +212,13 @@ enum step_scalar {
     SCALAR_BETA2,   /* Adafactor: 1 - step^-0.8 */
     SCALAR_KEY_LOW, /* 32 random bits of this step, in two whole numbers below 65536 */
     SCALAR_KEY_HIGH,
-    SCALAR_FIRST_ROW, /* dropout: number of the micro-batch's first row in the batch of the step; a whole number */
-    SCALAR_ROW_SKIP, /* dropout: rows of the step that lie between two of the micro-batch: those of other ranks */
-    SCALAR_AUX_GRAD, /* auxiliary losses: what d(loss of a micro-batch) is multiplied with: loss scale / passes of the step on all ranks */
+    SCALAR_FIRST_ROW, /* dropout: index of the micro-batch's first row in the step's batch; a whole number */
+    SCALAR_ROW_SKIP,  /* dropout: rows of other ranks between two rows of the micro-batch */
+    SCALAR_AUX_GRAD, /* auxiliary losses: factor of d(loss of a micro-batch): loss scale / passes of the step on all ranks */
     SCALAR_COUNT = 16
 };
 
-/* What OP_CLIP leaves for the optimizer ops. */
+/* Values that OP_CLIP writes for the optimizer ops. */
 enum clip_value {
     CLIP_MULTIPLIER, /* every gradient is multiplied with this */
     CLIP_NORM,       /* global norm after unscaling */
@@ -227,7 +226,7 @@ enum clip_value {
     CLIP_COUNT = 4
 };
 
-/* What OP_FACTOR_STAT leaves for OP_ADAFACTOR. */
+/* Values that OP_FACTOR_STAT writes for OP_ADAFACTOR. */
 enum factor_value {
     FACTOR_SCALE, /* the step is multiplied with this */
     FACTOR_MEAN,  /* of the row statistic */
@@ -239,11 +238,11 @@ void tape_release(struct tape *tape);
 /* Empties a tape and keeps its memory, for callers that make one tape after another. */
 void tape_clear(struct tape *tape);
 
-/* What `from` holds: tensors of its own, and the very ops, until a pass takes them. `from` stays as it is for as long. False, and
- * sticky failure, when memory is out. */
+/* Makes `tape` a copy of `from`: the tensors are copied, the ops are shared until a pass takes them. `from` must not
+ * change until then. Returns false and sets the sticky failure when memory is out. */
 bool tape_borrow(struct tape *tape, const struct tape *from);
 
-/* Gives back what a finished tape does not use. */
+/* Frees memory that a finished tape does not use. */
 void tape_trim(struct tape *tape);
 
 int tape_tensor(struct tape *tape, const struct tensor *t);
@@ -259,7 +258,7 @@ static inline struct op tape_op(int kind, int layer)
     return op;
 }
 
-/* Where the list of ops must grow first; tape_append and tape_add ask. */
+/* Called by tape_append and tape_add when the list of ops must grow. */
 bool tape_grow_ops(struct tape *tape);
 void tape_append_grown(struct tape *tape, const struct op *op);
 
@@ -271,7 +270,7 @@ static inline void tape_append(struct tape *tape, const struct op *op)
         tape_append_grown(tape, op);
 }
 
-/* An op with no inputs and outputs yet, on the tape already: NULL when memory is out, and another's after the next one. */
+/* Appends an op without operands. Returns NULL when memory is out; the pointer is valid until the next op is added. */
 static inline struct op *tape_add(struct tape *tape, int kind, int layer)
 {
     if (tape->nops == tape->op_cap && !tape_grow_ops(tape)) return NULL;
@@ -303,7 +302,7 @@ static inline int tape_root(const struct tape *tape, int id)
     return tape->tensors[id].view_of >= 0 ? tape->tensors[id].view_of : id;
 }
 
-/* Whether some op drops numbers at random. */
+/* True if some op applies dropout. */
 bool tape_drops(const struct tape *tape);
 
 /* First tensor with that label and layer (-1: any), or -1. */

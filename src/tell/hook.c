@@ -58,7 +58,7 @@ static void rest(struct hook *h, double seconds)
     pthread_mutex_unlock(&h->lock);
 }
 
-/* What is left of a message's time, or of the hook's. */
+/* Time left for a message, or for the hook. */
 static double time_left(struct hook *h, double deadline)
 {
     pthread_mutex_lock(&h->lock);

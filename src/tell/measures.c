@@ -21,7 +21,7 @@ static void add_router(struct measures *m, const struct train_event *e)
     add(m, "train", "router_z_loss", e->router->z);
 }
 
-/* What the process has, what its plan says, and of the plan's peak what each class holds. */
+/* Adds the process's memory, the plan's memory, and the plan's peak by class. */
 static void add_memory(struct measures *m, const struct train_event *e)
 {
     const struct memory_summary *s = e->memory;

@@ -53,7 +53,7 @@ static void begin_event(struct tensorboard *b, int64_t step)
     protobuf_int(&b->event, EVENT_STEP, step);
 }
 
-/* What earlier parts of the run have at the next step and beyond was never kept. */
+/* Drops events of earlier parts of the run at the next step and later: those steps were never saved. */
 static enum plim_status begin_session(struct tensorboard *b, int64_t step, struct plim_error *err)
 {
     begin_event(b, step + 1);

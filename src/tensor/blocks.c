@@ -152,7 +152,7 @@ static inline f32x4 round4(f32x4 x)
     return (x + magic) - magic;
 }
 
-/* Of 32 numbers. */
+/* Largest of 32 numbers by magnitude. */
 static float largest(const float *in)
 {
     const i32x4 size = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX};
@@ -192,8 +192,8 @@ static float code_q4(const float *in, float d, float *code)
     return (error[0] + error[1]) + (error[2] + error[3]);
 }
 
-/* Of several scales the one with the smallest squared error. Codes go from -8 to 7, so a scale may be negative: the
- * largest number then has the code -8. */
+/* Tries several scales and keeps the one with the smallest squared error. Codes go from -8 to 7, so a scale may be
+ * negative: the largest number then has the code -8. */
 static void write_q4_0(const float *in, unsigned char *out, int64_t n)
 {
     static const float parts[] = {8.0f, -8.0f, 7.4f, -7.4f, 6.8f, -6.8f, 8.6f, -8.6f}; /* of the largest */

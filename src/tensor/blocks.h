@@ -32,8 +32,8 @@ struct block_type {
     int bytes;        /* of a block */
     void (*read)(const unsigned char *blocks, float *out,
                  int64_t n); /* n blocks; NULL: known, not readable */
-    struct block_field field
-        [BLOCK_FIELDS]; /* all of a block, for panels.h; none: kernels do not multiply this type as it is */
+    /* All fields of a block, for panels.h; none: kernels do not multiply this type directly. */
+    struct block_field field[BLOCK_FIELDS];
     void (*write)(const float *in, unsigned char *blocks, int64_t n); /* NULL: not made here */
 };
 

@@ -45,7 +45,7 @@ void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype s
 /* The number that an element of `type` keeps of `value`. */
 float dtype_round(enum dtype type, float value);
 
-/* What the fp32 master of a narrow weight is kept as: the 16 bits beside a bf16 one, the number itself beside an f16. */
+/* Element type that stores the fp32 master of a narrow weight: the low 16 bits for bf16, the whole number for f16. */
 static inline enum dtype dtype_master(enum dtype weight) { return weight == DT_BF16 ? DT_U16 : DT_F32; }
 
 /* An fp32 master kept as a bf16 weight plus 16 bits, exactly: the weight is the master rounded to nearest with

@@ -37,10 +37,10 @@ enum {
 struct quant8_map {
     float value[QUANT8_CODES];  /* ascending */
     float middle[QUANT8_CODES]; /* between value[i] and value[i + 1]; the last is infinity */
-    /* Of a magnitude's cell: how many midpoints above 0 lie below all of it. */
+    /* For a cell of magnitudes: number of midpoints above 0 that lie below the whole cell. */
     uint8_t below[QUANT8_CELLS];
     int zero; /* code of 0 */
-    /* The same, and the midpoint in the cell too, for whoever has no time to compare; see quant8_rise. */
+    /* Like below, but also carries the cell's midpoint, for code without time to compare; see quant8_rise. */
     uint32_t rise[QUANT8_RISES];
 };
 
@@ -70,10 +70,10 @@ static inline uint8_t quant8_code(const struct quant8_map *map, float x)
     return (uint8_t)(map->zero + k);
 }
 
-/* What is to be added to the bits of x, |x| < 2, so that they become sign << 31 | k << 16 | anything, where k is how
- * many codes x is away from that of 0 (signed: 128 may be too far down for the code, there is no -1). In the unsigned
- * map every x above 0 is at least one code away: the rule for second moments (tape/op.h). Bits of an x that is not
- * below 2 give the rise of some other number. */
+/* Returns the number to add to the bits of x, |x| < 2, so that they become sign << 31 | k << 16 | anything, where k
+ * is the distance in codes between x and 0 (signed: 128 may be too low for the code, there is no -1). In the unsigned
+ * map every x above 0 is at least one code away: the rule for second moments (tape/op.h). For an x of 2 or more the
+ * result belongs to some other number. */
 static inline uint32_t quant8_rise(const struct quant8_map *map, uint32_t bits)
 {
     return map->rise[bits >> 16 & (QUANT8_RISES - 1)];

@@ -1,8 +1,10 @@
 /* sample.h - one token from a row of logits.
  *
  *     struct sampler sampler;
- *     sampler_init(&sampler, vocab, &(struct sampling){.temperature = 0.8, .top_k = 40, .top_p = 0.95, .seed
- * = 1}, &err); int32_t token = sampler_draw(&sampler, logits, step); sampler_release(&sampler);
+ *     struct sampling how = {.temperature = 0.8, .top_k = 40, .top_p = 0.95, .seed = 1};
+ *     sampler_init(&sampler, vocab, &how, &err);
+ *     int32_t token = sampler_draw(&sampler, logits, step);
+ *     sampler_release(&sampler);
  *
  * The order is the usual one: divide by the temperature, keep the top_k likeliest, of those the fewest whose
  * share reaches top_p, of those the ones with at least min_p of the likeliest's, draw one by its share. Penalties come
@@ -25,8 +27,8 @@ struct sampling {
     double top_p;       /* 0 or 1: all */
     uint64_t seed;
     double min_p; /* a token needs this share of the likeliest's probability; 0: none */
-    double
-        repetition_penalty; /* logits of tokens in prompt and answer: divided above 0, multiplied below; 0 or 1: none */
+    /* For tokens in prompt and answer: logits above 0 are divided by it, those below multiplied; 0 or 1: none. */
+    double repetition_penalty;
     double presence_penalty;  /* taken off the logits of tokens in the answer, once */
     double frequency_penalty; /* the same for each time */
 };

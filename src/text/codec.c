@@ -73,7 +73,7 @@ static int32_t eos_by_name(const struct tokenizer *tokenizer)
     return -1;
 }
 
-/* What a budget leaves of the usual quota. */
+/* Part of the usual quota that a budget leaves. */
 static struct quota quota_under(uint64_t budget)
 {
     struct quota quota = {.most = TOKENIZER_QUOTA, .why = "the most for a tokenizer"};

@@ -26,8 +26,9 @@ struct codec {
 };
 
 enum plim_status codec_open(const char *path, struct codec *out, struct plim_error *err);
-/* The same in a process that may take `budget` bytes in all; 0: no line. Reading takes more than the tokenizer holds in the
- * end: when not even that fits beside what the process has now, PLIM_NO_FIT. What is free afterwards is given back. */
+/* codec_open for a process limited to `budget` bytes in total; 0: no limit. Reading takes more memory than the
+ * tokenizer holds in the end. PLIM_NO_FIT: that peak does not fit next to the process's present memory. Memory that
+ * becomes free is returned to the system. */
 enum plim_status codec_open_within(const char *path, uint64_t budget, struct codec *out,
                                    struct plim_error *err);
 void codec_close(struct codec *codec);

@@ -126,7 +126,7 @@ static void put_added(struct writing *t)
     json_end_array(&t->w);
 }
 
-/* What is put around a text: BOS and EOS as the file says, `bos` where it does not. */
+/* Adds BOS and EOS around a text as the file says; `bos` applies if it does not say. */
 static void put_post_processor(struct writing *t, bool bos)
 {
     const char *const keys[] = {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"};

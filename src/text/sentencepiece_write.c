@@ -15,7 +15,7 @@
 #define CONFIG_MOST ((uint64_t)64 << 20)
 #define EXTRA_MOST  100000
 
-/* What a class of transformers adds to the file. */
+/* Additions of a transformers class to the file. */
 struct habits {
     const char *name;
     bool bos, eos;

@@ -48,11 +48,11 @@ enum tokenize_flag {
 enum plim_status tokenizer_load(const char *path, struct tokenizer **out, struct plim_error *err);
 /* Memory that reading a tokenizer may take at its peak: the file, its tree, and what is built of it. */
 #define TOKENIZER_QUOTA ((uint64_t)512 << 20)
-/* The same from memory that is used up: `text` is empty afterwards. `name` stands in errors. The quota counts everything
- * while it grows, and in the end what the tokenizer holds; NULL: one of TOKENIZER_QUOTA. */
+/* tokenizer_load from memory. Consumes `text`, which is empty afterwards. `name` appears in errors. The quota counts
+ * all memory during loading and, in the end, what the tokenizer holds; NULL: a quota of TOKENIZER_QUOTA. */
 enum plim_status tokenizer_read(struct strbuf *text, const char *name, struct quota *quota,
                                 struct tokenizer **out, struct plim_error *err);
-/* The same from memory that is only read. */
+/* tokenizer_load from memory that stays unchanged. */
 enum plim_status tokenizer_parse(const char *text, size_t len, const char *name, struct tokenizer **out,
                                  struct plim_error *err);
 void tokenizer_free(struct tokenizer *tok);
@@ -133,7 +133,7 @@ enum plim_status decoding_open(const struct tokenizer *tok, unsigned flags, stru
 void decoding_close(struct decoding *decoding);
 enum plim_status decoding_add(struct decoding *decoding, int32_t id, struct strbuf *out,
                               struct plim_error *err);
-/* The same of a token's text, which need not be in the vocabulary. */
+/* decoding_add for a token given as text, which need not be in the vocabulary. */
 enum plim_status decoding_add_text(struct decoding *decoding, const char *text, size_t len,
                                    struct strbuf *out, struct plim_error *err);
 enum plim_status decoding_end(struct decoding *decoding, struct strbuf *out, struct plim_error *err);

@@ -73,7 +73,7 @@ static inline bool unicode_flag(uint32_t point, unsigned flag) { return unicode_
 
 /* White space: the same for all parts (\s, WhitespaceSplit, Strip, BertPreTokenizer). */
 static inline bool unicode_is_space(uint32_t point) { return unicode_classes(point) & UNICODE_SPACE; }
-/* What the pre-tokenizer Digits cuts at: N of Unicode 17. */
+/* Class N of Unicode 17: the pre-tokenizer Digits splits here. */
 static inline bool unicode_is_numeric(uint32_t point) { return unicode_flag(point, UNICODE_FLAG_NUMERIC); }
 /* \w of the pre-tokenizer Whitespace, which differs from UNICODE_WORD in eight places. */
 static inline bool unicode_is_word(uint32_t point) { return unicode_flag(point, UNICODE_FLAG_WORD); }
@@ -95,7 +95,7 @@ static inline bool unicode_is_bert_accent(uint32_t point)
 {
     return unicode_flag(point, UNICODE_FLAG_BERT_ACCENT);
 }
-/* What the normalizer StripAccents drops. */
+/* Code points that the normalizer StripAccents drops. */
 static inline bool unicode_is_accent(uint32_t point) { return unicode_flag(point, UNICODE_FLAG_ACCENT); }
 /* The ideographs BertNormalizer puts blanks around. */
 bool unicode_is_bert_ideograph(uint32_t point);

@@ -65,7 +65,7 @@ static void history_add(struct history *h, enum grapheme_class c)
     h->last = c;
 }
 
-/* What may follow inside a Hangul syllable. */
+/* Classes that may follow inside a Hangul syllable. */
 static unsigned hangul_next(enum grapheme_class c)
 {
     const unsigned vt = SET(BREAK_HANGUL_V) | SET(BREAK_HANGUL_T);

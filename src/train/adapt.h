@@ -1,8 +1,8 @@
-/* adapt.h - what a run does about the memory that the monitor watches: a small state machine, pure.
+/* adapt.h - how a run reacts to the monitored memory: a small, pure state machine.
  *
  *     struct adapt adapt = {.rules = rules};
  *     switch (adapt_decide(&adapt, &look)) { ... }          // between two optimizer steps
- *     adapt_done(&adapt, act, step, worked);
+ *     adapt_done(&adapt, act, step, sample, worked, whole);
  *
  * States and what a status asks for in each (the table in adapt.c):
  *
@@ -11,9 +11,9 @@
  *     reduced    restore   stay      shrink    tighten      smaller micro-batches, all else as planned
  *     tight      restore   stay      tighten   tighten      planned anew under a lower line: more recomputation, more offload
  *
- * A run that cannot shrink (micro-batches are pinned, or none smaller takes less) tightens instead.
- * With a budget that follows the machine (`budget: auto`) a warning is answered by tighten: the run keeps the distance that
- * the target leaves from what others take.
+ * A run that cannot shrink (micro-batches are pinned, or no smaller one saves memory) tightens instead. With a budget
+ * that follows the machine (`budget: auto`) it answers a warning with tighten: the run keeps the target distance from
+ * other processes' use.
  *
  * Invariants, which keep a run from swinging to and fro
  *  1. Nothing is decided twice on one sample, nor on a sample taken before the last change settled.
@@ -35,10 +35,10 @@ enum adapt_level { ADAPT_FULL, ADAPT_REDUCED, ADAPT_TIGHT, ADAPT_LEVELS };
 struct adapt_rules {
     bool enabled;
     bool smooth;   /* micro-batches go one divisor at a time */
-    bool follows;  /* the budget is the machine's: auto */
-    bool pinned;   /* micro-batches are the job's own and stay */
+    bool follows;  /* the budget follows the machine: auto */
+    bool pinned;   /* the job pins the micro-batch */
     int64_t every; /* steps between two changes, at least */
-    int64_t least; /* rows of a micro-batch that the run does not go below */
+    int64_t least; /* smallest micro-batch that the run may use */
     int calm;      /* normal samples before it restores */
 };
 
@@ -55,7 +55,7 @@ struct adapt {
     struct adapt_rules rules;
     enum adapt_level level;
     int64_t sample;            /* decided on, or waited for */
-    int64_t next;              /* step before which nothing but an emergency changes anything */
+    int64_t next;              /* before this step only an emergency causes a change */
     int calm;                  /* such samples in a row (invariant 3) */
     enum memory_status status; /* decided on */
     enum memory_status spent;  /* a change failed at this status; normal: none did */
@@ -63,11 +63,12 @@ struct adapt {
 
 enum adapt_act adapt_decide(struct adapt *adapt, const struct adapt_look *look);
 
-/* The act was tried after this many steps; `sample` is the newest by now. `whole`: after restoring, the full plan is back. */
+/* Records that the act was tried after this many steps; `sample` is the newest now. `whole`: after restoring, the
+ * full plan is active again. */
 void adapt_done(struct adapt *adapt, enum adapt_act act, int64_t step, int64_t sample, bool worked,
                 bool whole);
 
-/* The budget was set by somebody: the plan of it is the full one. */
+/* Call it when a user sets the budget: its plan becomes the full one. */
 void adapt_reset(struct adapt *adapt, int64_t sample);
 
 /* The next micro-batch below `now`, a divisor of rows and not below `least`: the largest that is no more than `share` of it

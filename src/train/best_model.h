@@ -1,7 +1,7 @@
 /* best_model.h - which evaluation was the best so far, and whether the run still improves.
  *
  *     struct best_model best;
- *     best_model_init(&best, &job);
+ *     best_model_init(&best, &job, &err);
  *     bool better = best_model_observe(&best, step, loss, &scores);    // after each evaluation that was due
  *     if (best_model_stops(&best)) ...                                // training.early_stopping_patience is used up
  *

@@ -63,7 +63,7 @@ static enum plim_status check_step(const struct checkpoint *c, struct plim_error
                      c->path);
 }
 
-/* Of several ranks, which one this is: each reads its share of the files. */
+/* This rank's share of the files to read. */
 struct share {
     int rank, ranks;
 };
@@ -85,7 +85,7 @@ static enum plim_status load(struct checkpoint *c, unsigned parts, struct share 
     return status == PLIM_OK ? check_step(c, err) : status;
 }
 
-/* What can be had instead of a damaged checkpoint: the newest one before it that is whole. */
+/* Names the newest intact checkpoint before a damaged one. */
 static void offer_earlier(const char *path, struct plim_error *err)
 {
     struct checkpoint other = {0};

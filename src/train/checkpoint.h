@@ -5,14 +5,15 @@
  *                                   /trainer.json                       step, position, scaler, schedule
  *                                   /manifest.json                      checksums of all these, what decided them, knobs
  *
- * It is written beside its final name and renamed when every byte is on disk, so a crash or a full disk at any
- * moment leaves the checkpoints that were there before. Data stream from the arena in pieces; nothing is held.
+ * It is written under a temporary name and renamed when every byte is on disk, so a crash or a full disk leaves the
+ * earlier checkpoints intact. Data stream from the arena in pieces; nothing is held in memory.
  *
- * Several ranks write at once, each what it has: state/piece-0000R-of-0000N.safetensors with state/model.pieces.json, and the same
- * for parameters unless output.gather_weights has rank 0 write them as one file (store/safetensors.h reads either). Nothing in it
- * depends on who goes on from it: one rank, or another number of them, at any stage.
+ * Ranks write concurrently, each its own part: state/piece-0000R-of-0000N.safetensors with state/model.pieces.json,
+ * and likewise for parameters unless output.gather_weights makes rank 0 write them as one file (store/safetensors.h
+ * reads either). A checkpoint can be resumed by any number of ranks at any stage.
  *
- * A run may go on under another budget; what of the plan decides bits is kept while the budget allows (run_start.h).
+ * A run may resume under another budget; settings of the plan that decide bits are kept while the budget allows
+ * (run_start.h).
  */
 #ifndef PLIM_TRAIN_CHECKPOINT_H
 #define PLIM_TRAIN_CHECKPOINT_H
@@ -27,9 +28,9 @@ struct trainer;
 struct checkpoint;
 struct comm;
 
-/* The newest checkpoint of an output folder; *out is NULL when there is none. Every byte of it is read and held
- * against its manifest: PLIM_BAD_INPUT names what is damaged, and the newest one before it that is whole. Several ranks call it
- * together and share the reading; comm NULL: one is alone. */
+/* Opens the newest checkpoint of an output folder; *out is NULL if there is none. Reads every byte and compares it
+ * with the manifest: PLIM_BAD_INPUT names the damage and the newest intact checkpoint before it. Ranks call it
+ * together and share the reading; comm NULL: single rank. */
 enum plim_status checkpoint_find(const char *dir, struct comm *comm, struct checkpoint **out,
                                  struct plim_error *err);
 const char *checkpoint_path(const struct checkpoint *c);
@@ -37,15 +38,15 @@ const char *checkpoint_path(const struct checkpoint *c);
 const struct node *checkpoint_manifest(const struct checkpoint *c);
 void checkpoint_close(struct checkpoint *c);
 
-/* The same check for a model that is read from `dir`; parts are manifest.h's. A folder that is no checkpoint passes.
- * *checked is false for a checkpoint without a manifest: nothing could be said of its bytes. */
+/* Applies that check to a model read from `dir`; `parts` are those of manifest.h. A folder that is not a checkpoint
+ * passes. *checked is false for a checkpoint without a manifest, whose bytes cannot be verified. */
 enum plim_status checkpoint_check(const char *dir, unsigned parts, bool *checked, struct plim_error *err);
 
-/* order_changed: the caller knows that rows come in another order now; when they do, they begin at the first one. */
+/* order_changed: rows now come in another order, so they begin at the first one. */
 enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *trainer, bool order_changed,
                                     struct plim_error *err);
-/* Saves and then removes what is older than the newest output.keep_checkpoints. path gets its folder. All ranks together; what goes
- * wrong on one is every rank's error. */
+/* Saves, then removes checkpoints older than the newest output.keep_checkpoints. path receives the folder. All ranks
+ * call it together; an error on one is returned by all. */
 enum plim_status checkpoint_save(struct trainer *trainer, char *path, size_t size, struct plim_error *err);
 
 /* Newest checkpoint folder below dir, whole or damaged, into path; 0 when there is none, else its step. */
@@ -54,7 +55,7 @@ int64_t checkpoint_newest(const char *dir, char *path, size_t size);
 /* How many there are below dir. */
 int64_t checkpoint_count(const char *dir);
 
-/* Remove a folder that we made: its files and those of its subfolders, two levels deep. Links are not followed. */
+/* Removes a folder that we made: its files and those of its subfolders, two levels deep. Does not follow links. */
 void checkpoint_remove(const char *path);
 
 #endif

@@ -30,8 +30,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* What is copied at a time. The buffer is part of what a run may add to the plan's arena (RUN_ALLOWANCE), so it is small: files are
- * written as fast as with a megabyte. */
+/* Bytes copied at a time. The buffer is part of RUN_ALLOWANCE, so it is small; a megabyte would not write files
+ * faster. */
 #define PIECE (256 << 10)
 
 /* One checkpoint under way. */
@@ -122,7 +122,7 @@ static enum plim_status check_piece(const struct save_job *s, int tensor, int64_
 
 /* --- one file, by rank 0 -------------------------------------------------------------------------------------- */
 
-/* What cannot be written is still read: the other ranks take part in it. */
+/* Keeps reading after a failed write, because the other ranks take part in the reads. */
 static enum plim_status stream_span(struct save_job *s, const struct span *span, struct safetensors_writer *w,
                                     enum plim_status *wrote, struct plim_error *err)
 {
@@ -321,7 +321,7 @@ static enum plim_status save_texts(struct trainer *t, const char *dir, struct ma
 
 /* --- the folder ----------------------------------------------------------------------------------------------- */
 
-/* What tells a folder that all ranks see from folders of one name. */
+/* Tells a folder that all ranks see from different folders with the same name. */
 struct identity {
     uint64_t inode;
     int64_t seconds, nanoseconds;
@@ -355,7 +355,7 @@ static enum plim_status make_folder(struct save_job *s, const char *temp, struct
     return status == PLIM_OK && s->comm ? compare_folders(s, state, err) : status;
 }
 
-/* What is written gets its name: rank 0's work. */
+/* Gives the written folder its final name; rank 0 does this. */
 static enum plim_status finish(struct save_job *s, const char *temp, const char *path, struct plim_error *err)
 {
     struct trainer *t = s->trainer;

@@ -326,7 +326,7 @@ static enum plim_status try_validation(const struct corpus *c, struct plim_error
     return at_key(c, "data.validation", status, err);
 }
 
-/* What a run would meet with its first records. */
+/* Reads the first records as a run would. */
 static enum plim_status try_records(const struct corpus *c, struct job_epoch *epoch, struct plim_error *err)
 {
     enum plim_status status = c->train ? epoch_estimate(c, epoch, err) : PLIM_OK;

@@ -46,7 +46,8 @@ enum plim_status corpus_loader(const struct corpus *corpus, struct dataset *data
 enum plim_status corpus_evaluator(const struct corpus *corpus, struct dataset *data, struct loader **out,
                                   struct plim_error *err);
 
-/* What an evaluation of `data` has, at most `wanted` rows; 0 wanted: all that is known, else a great many. */
+/* Rows in an evaluation of `data`, at most `wanted`. With wanted 0: all rows if their number is known, else a very
+ * large number. */
 int64_t corpus_rows(struct dataset *data, int64_t wanted);
 
 /* Host memory of codec and loaders of this size, at most; and the pieces of text that hold so many batches of full rows. */
@@ -56,8 +57,8 @@ int64_t corpus_pieces(const struct job *job, int64_t batches);
 /* corpus_open for a plan. Without `here` a run elsewhere is meant: files that are missing are not opened, and *missing is true. */
 enum plim_status corpus_ask(const struct job *job, bool here, bool *missing, struct corpus *out,
                             struct plim_error *err);
-/* The same without keeping anything: sizes of the loader and, of an epoch that is estimated, the run's length. The first records
- * are read, so that what a run would refuse at once is refused here, too. */
+/* corpus_ask that keeps nothing open: returns the loader's sizes and, for an estimated epoch, the run's length. Reads
+ * the first records, so that it refuses what a run would refuse at once. */
 enum plim_status corpus_measure(const struct job *job, bool here, struct loader_sizes *loader,
                                 struct job_length *length, bool *missing, struct plim_error *err);
 

@@ -25,7 +25,7 @@ static const struct {
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* Bytes that the loader gives up after the changes in `which`, by bit; 0: none. */
+/* Bytes that the loader saves with the changes in `which`, one bit each; 0: none. */
 static int64_t saved_by(const struct corpus *c, const struct loader_size *now, unsigned which)
 {
     struct loader_size changed = *now;

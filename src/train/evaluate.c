@@ -66,7 +66,7 @@ static enum plim_status run_pass(struct eval_programs *p, int program, int64_t r
     return scoring_take(&p->scoring, p->exec[program], feed, rows, err);
 }
 
-/* What programs sum up. */
+/* Sums that evaluation programs accumulate. */
 struct eval_sums {
     double loss, count, hits;
     bool counts_hits;

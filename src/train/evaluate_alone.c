@@ -45,7 +45,7 @@ static enum plim_status plan(const struct job *job, struct device *device, const
     return status == PLIM_NO_FIT ? refuse(e, dir, err) : status;
 }
 
-/* The same with a loader that leaves room for one row. */
+/* Plans with a loader that leaves room for one row. */
 static enum plim_status plan_beside_loader(const struct job *job, struct loader_sizes *loader,
                                            struct device *device, const char *dir,
                                            struct plan_request *request, int64_t reserve, struct runtime *rt,

@@ -161,7 +161,7 @@ static enum plim_status export_tensor(struct exporter *e, size_t index, struct s
     return status;
 }
 
-/* What will be written: the same names and shapes, floating types changed. */
+/* Lists the entries to write: the names and shapes stay, floating types change. */
 static enum plim_status list_entries(struct exporter *e, struct plim_error *err)
 {
     uint64_t most = 0;

@@ -1,8 +1,8 @@
 /* export.h - a Hugging Face directory from a checkpoint, in any floating type, streamed.
  *
  *     struct exported e;
- *     export_model("runs/small/checkpoint-00000100", "small-hf", &(struct export_options){.type = DT_F32},
- * &e, &err);
+ *     struct export_options options = {.type = DT_F32};
+ *     export_model("runs/small/checkpoint-00000100", "small-hf", &options, &e, &err);
  *
  * Masters saved beside narrow parameters (state/) are joined with them, so fp32 gets back every bit the
  * optimizer had. Any Hugging Face directory will do as a source. Two blocks of elements are all that is held

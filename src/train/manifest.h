@@ -18,7 +18,7 @@
  *
  *     struct doc *manifest;
  *     manifest_read(dir, &manifest, &err);                  // NULL: the checkpoint has none
- *     manifest_check(dir, manifest, MANIFEST_WEIGHTS, &err);
+ *     manifest_check(dir, manifest, MANIFEST_WEIGHTS, rank, ranks, &err);
  */
 #ifndef PLIM_TRAIN_MANIFEST_H
 #define PLIM_TRAIN_MANIFEST_H

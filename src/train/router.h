@@ -1,6 +1,6 @@
 /* router.h - what a step tells of its experts: the router's losses, and how many rows each expert had.
  *
- *     router_bind(&router, tape);                          // after a plan or a re-plan
+ *     router_bind(&router, tape, &err);                    // after a plan or a re-plan
  *     router_read(&router, &exec, passes, &err);           // after the last micro-batch of a step
  *     if (router.experts) ... router.balance, router.load[layer * router.experts + e] ...
  *     router_release(&router);

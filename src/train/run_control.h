@@ -40,7 +40,7 @@ struct run_order {
     struct snapshot_wish snapshot; /* ORDER_SNAPSHOT; without a file: the run's choice */
 };
 
-/* What a run says of itself at the end of a step. */
+/* State of a run at the end of a step. */
 struct run_facts {
     int64_t step, steps, micro_batch, accumulation, tokens;
     double loss, lr, tokens_per_s, step_seconds;

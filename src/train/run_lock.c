@@ -86,7 +86,7 @@ static bool write_file(const char *path)
     return good;
 }
 
-/* What saving will do, on a small scale. */
+/* Tries on a small scale what saving will do. */
 static enum plim_status try_folder(const struct run_lock *lock, struct plim_error *err)
 {
     char temp[480], moved[480], file[520];

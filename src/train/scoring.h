@@ -5,7 +5,7 @@
  *     scoring_attach(&s, &feed);                      // each pass's targets and scores come to the host
  *     scoring_take(&s, exec, &feed, rows, &err);      // after each pass
  *     scoring_end_window(&s, &err);                   // after the passes of a window: of pairs, a batch
- *     scoring_result(&s, &result, &err);
+ *     scoring_result(&s, &loss, &count, &scores, &err);
  *     scoring_close(&s);
  *
  * masked_tokens: programs count what they find themselves (op.h, xent), and nothing is scored here.
@@ -23,7 +23,7 @@
 
 enum score_kind { SCORE_LOSS, SCORE_TOKENS, SCORE_ENTITIES, SCORE_PAIRS };
 
-/* What an evaluation says beside its loss. */
+/* Results of an evaluation in addition to its loss. */
 struct scores {
     enum score_kind kind;
     double accuracy; /* SCORE_TOKENS: share of the hidden tokens that are found likeliest */
@@ -55,7 +55,7 @@ struct scoring {
 /* As it was opened: for the next evaluation with the same programs. */
 void scoring_clear(struct scoring *s);
 
-/* What a job's evaluation is. */
+/* Kind of scores that a job's evaluation computes. */
 enum score_kind score_kind_of(const struct job *job);
 /* Host bytes that scoring takes for evaluations of so many rows. */
 int64_t scoring_bytes(const struct job *job, int64_t rows);

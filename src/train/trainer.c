@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the seed's random numbers, those that round weights and moments of 16 bits. */
+/* The seed's random stream for rounding 16-bit weights and moments. */
 #define ROUNDING_STREAM 0x726f756e64
 
 /* The monitor's word, and the process's own line as it is right now. */
@@ -245,7 +245,7 @@ static void tell_epoch(struct trainer *t, const struct loader_window *window)
     trainer_tell(t, &(struct train_event){.kind = TRAIN_EPOCH, .step = t->step, .epoch = (double)number});
 }
 
-/* What the disk tier has done since it had done so much. */
+/* Disk use since `then`. */
 static struct disk_use disk_since(const struct trainer *t, struct disk_use then)
 {
     if (!t->runtime.disk) return (struct disk_use){0};

@@ -52,7 +52,7 @@ enum train_event_kind {
     TRAIN_REPLANNED,
     TRAIN_SAVED,
     TRAIN_ENDED,
-    TRAIN_MEMORY,  /* text: the step line of memory, when its status changes or something is done about it */
+    TRAIN_MEMORY,  /* text: the step line of memory, when its status changes or an action is taken */
     TRAIN_REFUSED, /* why: memory was refused, and the run ends */
     TRAIN_EPOCH,   /* epoch: the number of the one that begins, where the job counts them */
 };
@@ -62,32 +62,32 @@ struct train_event {
     const struct plan *plan;
     const struct job_length *length; /* of the run */
     const char *text;                /* note, path of a checkpoint, step line of memory */
-    bool warns;                      /* a note that somebody should look at */
+    bool warns;                      /* a note that deserves attention */
     const struct explanation *why;
     const char *action; /* TRAIN_MEMORY: what was done; empty: nothing */
-    const int64_t
-        *rank_used; /* [ranks] TRAIN_MEMORY: bytes of each rank as it saw them; NULL: there is one */
+    /* [ranks] TRAIN_MEMORY: bytes of each rank as it measured them; NULL: single rank. */
+    const int64_t *rank_used;
     int ranks;
     int64_t step, steps;
     double loss, lr, grad_norm;  /* grad_norm < 0: not computed (optimizer inside backward) */
-    double token_loss;           /* of which this much is the tokens': auxiliary losses are the rest */
+    double token_loss;           /* part of loss from tokens; auxiliary losses are the rest */
     const struct router *router; /* of experts; NULL: there are none */
-    bool skipped;                /* the loss or a gradient was not finite: the step was not taken */
+    bool skipped;                /* the loss or a gradient was not finite, so the step was skipped */
     int64_t skipped_steps;       /* TRAIN_ENDED: how many were not */
     double scale;
     struct scores scores; /* TRAIN_EVAL */
     int64_t tokens;
     int64_t rows;   /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened. All ranks', as tokens are */
     int64_t passes; /* micro-batches, likewise */
-    double
-        epoch; /* passes over the data so far; whole ones alone where it is not known how many rows one has */
-    int64_t positions, padding; /* computed, and of them without a token; likewise */
+    /* Passes over the data so far; only whole passes if the rows per pass are unknown. */
+    double epoch;
+    int64_t positions, padding; /* computed positions, and those of them without a token; likewise */
     double seconds, tokens_per_s;
     struct disk_use disk;      /* TRAIN_STEP: of the disk tier; nothing read or written: there is none */
-    int64_t used, budget;      /* bytes of the process as the system or the driver tells them, and the line */
+    int64_t used, budget;      /* bytes of the process as reported by system or driver, and the budget */
     enum memory_status status; /* the worst of all memories that are watched */
     enum adapt_level level;    /* how much of the plan the run has given up */
-    const struct monitor_state *monitor; /* the newest sample looked at; NULL: nobody watches */
+    const struct monitor_state *monitor; /* the newest sample read; NULL: monitoring is off */
     const struct memory_summary *memory; /* of the present plan, by class; NULL: it is not committed yet */
     struct runtime_moves moves;          /* TRAIN_REPLANNED */
     /* By tier, as its ledger carries it; 0 for the host where the device's ledger has both. */
@@ -102,7 +102,7 @@ struct train_listener {
 };
 
 struct budget_change {
-    int64_t step; /* before this step (counted from 1) the budget becomes */
+    int64_t step; /* the budget changes before this step (counted from 1) */
     int64_t bytes;
 };
 
@@ -113,13 +113,13 @@ struct train_options {
     int nchanges;
     struct train_listener listener;
     atomic_int *stop;     /* set by a signal handler; NULL: never */
-    atomic_int *save_now; /* likewise: a checkpoint after the step under way; the trainer clears it */
+    atomic_int *save_now; /* likewise: save a checkpoint after the present step; the trainer clears it */
     bool profile;         /* time every op */
     bool numerics;        /* tell the first tensor that overflows or underflows */
     const char *trace;    /* a file for a trace of one step, of each rank (snapshot_rank_path); NULL: none */
-    int64_t trace_step;   /* of this one, or the first after it that is made */
-    const struct plan_file
-        *kept;        /* the plan to run, borrowed until trainer_open returns; NULL: the fastest */
+    int64_t trace_step;   /* trace this step, or the first executed after it */
+    /* The plan to run, borrowed until trainer_open returns; NULL: the fastest. */
+    const struct plan_file *kept;
     bool save_at_end; /* and when stopped; false, without training.save_every: output.dir is not touched */
 };
 
@@ -127,13 +127,13 @@ struct trainer {
     const struct job *job;
     struct job_length length;
     struct train_options options;
-    struct runtime runtime; /* its request's budget is the present line */
+    struct runtime runtime; /* its request holds the present budget */
     struct corpus corpus;
     struct run_start start; /* the output folder is ours until it ends */
     struct loader *loader;
     struct loader *evaluator; /* of the validation data; NULL: there are none */
     bool told_bad;            /* the first bad record has been told */
-    bool data_failed;         /* the rows of a step could not be had; nothing of it has been computed */
+    bool data_failed;         /* reading a step's rows failed; nothing of it was computed */
     struct lr_schedule schedule;
     struct best_model best;
     struct scaler scaler;
@@ -162,8 +162,8 @@ struct trainer {
     int64_t rows_done, positions, padding, passes; /* since the trainer was opened */
     struct run_watch watch;
     struct run_trace trace;
-    enum refusal_stage stage; /* what is under way, should memory be refused */
-    int64_t wanted;           /* STAGE_REPLAN: the line */
+    enum refusal_stage stage; /* present stage, in case memory is refused */
+    int64_t wanted;           /* STAGE_REPLAN: the budget */
 };
 
 enum plim_status trainer_open(const struct job *job, struct device *device,
@@ -172,19 +172,19 @@ enum plim_status trainer_open(const struct job *job, struct device *device,
 enum plim_status trainer_run(struct trainer *trainer, struct plim_error *err);
 void trainer_close(struct trainer *trainer);
 
-/* Find the tensors that the host talks to in the present plan, and make its programs: after a plan or a re-plan. Undone
- * before the next one. */
+/* Finds the tensors that the host accesses in the present plan, and makes its programs. Call it after a plan or a
+ * re-plan; undo it before the next. */
 enum plim_status trainer_bind(struct trainer *trainer, struct plim_error *err);
 void trainer_unbind(struct trainer *trainer);
 
-/* Checkpoints are wanted: at the end, when stopped, or every so many steps. */
+/* True if checkpoints are enabled: at the end, when stopped, or every few steps. */
 bool trainer_may_save(const struct trainer *trainer);
 
-/* One optimizer step; *finished is false when a stop was asked for in the middle. */
+/* Runs one optimizer step; *finished is false if it was stopped in the middle. */
 enum plim_status trainer_step(struct trainer *trainer, struct train_event *event, bool *finished,
                               struct plim_error *err);
 
-/* After a step that was not taken: tells it at once. PLIM_BAD_INPUT: the run ends, as too many were skipped in a row. */
+/* Reports a skipped step at once. PLIM_BAD_INPUT: too many were skipped in a row, and the run ends. */
 enum plim_status trainer_skipped(struct trainer *trainer, const struct train_event *event,
                                  struct plim_error *err);
 /* PLIM_BAD_INPUT: no step of the whole run was taken. */
@@ -198,47 +198,47 @@ enum plim_status trainer_open_eval(struct trainer *trainer, struct eval_programs
 enum plim_status trainer_evaluate(struct trainer *trainer, double *loss, int64_t *tokens,
                                   struct plim_error *err);
 
-/* Another budget between two steps: runtime_replan, and the listener is told. What was given up for the memory's sake is the
- * new plan's to decide. */
+/* Changes the budget between two steps: runtime_replan, and a report to the listener. The new plan replaces earlier
+ * concessions to memory pressure. */
 enum plim_status trainer_replan(struct trainer *trainer, int64_t budget, struct plim_error *err);
-/* Another plan, for whatever reason. */
+/* Re-plans for any reason. */
 enum plim_status trainer_replan_as(struct trainer *trainer, const struct replan *wish,
                                    struct plim_error *err);
 
-/* A checkpoint, if any is wanted, and the listener is told. */
+/* Saves a checkpoint if enabled, and reports it. */
 enum plim_status trainer_save(struct trainer *trainer, struct plim_error *err);
 
 /* --- which evaluation was the best (trainer_best.c) --- */
 
 /* Before the first step. PLIM_BAD_INPUT: the job compares evaluations and has none, or keeps none of them. */
 enum plim_status trainer_best_open(struct trainer *trainer, struct plim_error *err);
-/* After an evaluation that was due. True: a checkpoint is wanted, as it is the best so far. */
+/* Call it after a regular evaluation. Returns true if it is the best so far and a checkpoint should be saved. */
 bool trainer_best_hear(struct trainer *trainer, double loss);
-/* The run is over: the best checkpoint is linked, and the listener is told. */
+/* At the end of the run: links the best checkpoint and reports it. */
 enum plim_status trainer_best_end(struct trainer *trainer, struct plim_error *err);
 
 /* --- between two optimizer steps (trainer_watch.c, trainer_orders.c) --- */
 
-/* Monitor and control socket from here on; a run without them goes on, with a note. */
+/* Starts monitor and control socket; if they fail, the run continues with a note. */
 void trainer_watch_open(struct trainer *trainer);
 void trainer_watch_close(struct trainer *trainer);
-/* The monitor and the socket hear how the run is; a status that has changed is told. event NULL: no step was made. */
+/* Updates monitor and socket, and reports a changed status. event NULL: no step was made. */
 void trainer_note_step(struct trainer *trainer, const struct train_event *event);
-/* What this rank sees of the memory its plan can ease; false: nobody watches. */
+/* Reads the state of the memory that this rank's plan can relieve. Returns false when monitoring is off. */
 bool trainer_look(struct trainer *trainer, struct adapt_look *out);
-/* Gives way where memory is short, takes back what it gave where it is not. An error ends the run. */
+/* Frees memory when it is short, and takes it back when it is not. An error ends the run. */
 enum plim_status trainer_adapt(struct trainer *trainer, struct plim_error *err);
-/* After PLIM_NO_FIT or PLIM_NO_MEMORY: the listener is told why and what would help. Afterwards there is no runtime. */
+/* After PLIM_NO_FIT or PLIM_NO_MEMORY: reports the cause and remedies. There is no runtime afterwards. */
 void trainer_explain(struct trainer *trainer, const struct plim_error *err);
-/* Orders that have come. */
+/* Executes the orders received so far. */
 enum plim_status trainer_obey(struct trainer *trainer, struct plim_error *err);
 
 /* --- a step that is measured (trainer_trace.c); see run_trace.h --- */
 
-/* The next step is to be measured: as an order says, or because trace_step has come. */
+/* True if the next step is to be measured: by order, or because trace_step has come. */
 void trainer_trace_order(struct trainer *trainer, const struct run_order *order);
 void trainer_trace_due(struct trainer *trainer);
-/* Around trainer_step: measures what is wanted, and writes it. What goes wrong is told and ends nothing. */
+/* Wraps trainer_step: measures the step if wanted, and writes the result. Failures are reported and end nothing. */
 void trainer_trace_begin(struct trainer *trainer);
 void trainer_trace_end(struct trainer *trainer, const struct train_event *event);
 /* A step that did not come to its end, or never came. */
@@ -250,7 +250,7 @@ enum plim_status trainer_update(struct trainer *trainer, struct plim_error *err)
 /* Bytes of the device as its driver tells them, or of the process. */
 int64_t trainer_used(const struct trainer *trainer);
 
-/* Tell the listener; fills in plan, budget and what the system says of our memory. */
+/* Reports an event to the listener; fills in plan, budget and the system's memory figures. */
 void trainer_tell(struct trainer *trainer, struct train_event *event);
 
 #endif

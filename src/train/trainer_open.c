@@ -125,7 +125,7 @@ static enum plim_status make_plan(struct trainer *t, struct device *device, stru
     return status;
 }
 
-/* What the disk tier is made of, and how fast it is by the plan: as measured, or as assumed. */
+/* Notes the kind of the disk tier and the speed that the plan assumes, measured or default. */
 static void note_disk(struct trainer *t, bool measured)
 {
     const struct runtime *rt = &t->runtime;
@@ -174,7 +174,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
     return status == PLIM_OK ? trainer_bind(t, err) : status;
 }
 
-/* What the beginning has to say, a line each. */
+/* Reports the notes of the start, one line each. */
 static void tell_notes(struct trainer *t)
 {
     char *rest = t->start.notes.data, *line;

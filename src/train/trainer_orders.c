@@ -43,7 +43,7 @@ static order_do *const orders[] = {[ORDER_BUDGET] = do_budget, [ORDER_CHECKPOINT
 
 /* --- ranks ------------------------------------------------------------------------------------------------------ */
 
-/* What a rank has to say before a step. Orders come to rank 0 alone, signals to any of them. */
+/* A rank's requests before a step. Orders reach rank 0 alone; signals may reach any rank. */
 struct word {
     int64_t saves, looks, used;
     int64_t ordered;
@@ -59,7 +59,7 @@ static void add_look(struct adapt_look *sum, const struct adapt_look *one)
     if (one->room < sum->room) sum->room = one->room;
 }
 
-/* What is this rank's becomes what is all ranks'. */
+/* Combines the words of all ranks. */
 static enum plim_status share_word(struct comm *comm, struct word *word, int64_t *rank_used,
                                    struct plim_error *err)
 {
@@ -78,7 +78,7 @@ static enum plim_status share_word(struct comm *comm, struct word *word, int64_t
     return status;
 }
 
-/* What this rank, or with others all of them, want before the next step. */
+/* Collects the requests for the next step, from this rank or from all ranks. */
 static enum plim_status next_word(struct trainer *t, struct word *word, struct plim_error *err)
 {
     struct run_watch *w = &t->watch;

@@ -113,7 +113,7 @@ void trainer_trace_drop(struct trainer *t)
 
 /* --- writing -------------------------------------------------------------------------------------------------------- */
 
-/* What the JSON form has of a run beside its plan. */
+/* Adds the run's own fields to the JSON form of its plan. */
 static void put_more(void *arg, struct json_writer *w)
 {
     const struct trainer *t = arg;

@@ -84,7 +84,7 @@ static void offer_budget(struct explanation *why, int64_t budget, const struct p
     snprintf(r->cost, sizeof r->cost, "none for the results; the same job, planned for what there is");
 }
 
-/* What the machine has, instead of the line that it could not give. */
+/* The request, limited to the memory that the machine really has. */
 static struct plan_request affordable(const struct explanation *why)
 {
     struct plan_request request = *why->refusal.request;
@@ -146,7 +146,7 @@ static void read_memory(const struct watch_reading *r, const struct device_facts
                           : (int64_t)(r->machine.available + r->process.rss);
 }
 
-/* What can be said of a plan before its memory is wanted for others. */
+/* Examines the plan while its memory is still available. */
 static void look_at(struct explanation *why, struct plan *plan)
 {
     why->refusal.plan = plan;

@@ -35,8 +35,8 @@ struct refusal {
     bool budget_given;
     const struct job *job; /* NULL: a server's */
     const struct plan_request *request;
-    struct plan *
-        plan; /* what could not be had, or the smallest there is; explain releases it; NULL: it is looked for */
+    /* The plan that was refused, or the smallest one; explain releases it; NULL: explain finds it. */
+    struct plan *plan;
     int64_t arena; /* STAGE_EVALUATION: bytes of an arena that would do; 0: unknown */
     const struct watch_reading *reading;
     const struct leak *leak; /* NULL: nobody watched */

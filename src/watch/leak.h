@@ -18,7 +18,7 @@
 
 enum leak_part { LEAK_LOADER, LEAK_LIBRARIES, LEAK_PAGE_CACHE, LEAK_UNKNOWN, LEAK_PARTS };
 
-/* What the process holds outside the arena, by who holds it. */
+/* Memory that the process holds outside the arena, by holder. */
 struct leak_parts {
     int64_t bytes[LEAK_PARTS];
 };

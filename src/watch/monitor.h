@@ -37,7 +37,7 @@ enum strain {
 };
 const char *strain_name(enum strain strain);
 
-/* What the job says of itself. */
+/* State reported by the job itself. */
 struct monitor_own {
     int64_t step, budget; /* budget 0: none */
     bool gives_way;       /* the job plans anew by itself where others want its memory */
@@ -82,7 +82,7 @@ void monitor_tell(struct monitor *monitor, const struct monitor_own *own);
 void monitor_look(struct monitor *monitor, struct monitor_state *out);
 void monitor_sample(struct monitor *monitor);
 
-/* What a person might do, a line each; at most `most`, their number. Nothing when all is well. */
+/* Recommends actions to the user, one line each. Returns their number, at most `most`; 0 when all is well. */
 int monitor_recommend(const struct monitor_state *state, const char **out, int most);
 
 /* All of it as an object. */

@@ -16,8 +16,8 @@
 struct watch_source {
     const char *root;      /* folder that /proc and /sys are read below; "" for the real machine */
     struct device *device; /* NULL: none */
-    const struct os_groups
-        *groups; /* where control groups of that machine are; NULL: found with each reading */
+    /* Location of that machine's control groups; NULL: found again with each reading. */
+    const struct os_groups *groups;
 };
 
 struct watch_reading {
@@ -25,8 +25,8 @@ struct watch_reading {
     struct os_process process;   /* ours, on the host */
     struct os_machine machine;   /* total 0: unknown */
     struct os_pressure pressure; /* of the container, else of the machine */
-    struct device_memory
-        device; /* as the driver sees it, of all processes; total 0: the device's memory is the machine's */
+    /* The driver's view, over all processes; total 0: the device's memory is the machine's. */
+    struct device_memory device;
     int64_t arena;        /* of the process, committed for tensors, as our ledgers have it */
     int64_t device_arena; /* the same on a device with its own memory */
 };

@@ -126,8 +126,8 @@ static void put_told(const struct run_state *s, int most, struct strbuf *out)
         strbuf_addf(out, "%s\n", s->told[i].text);
 }
 
-/* Of a text the first lines, and of each the first columns: what a screen would break or scroll could not be drawn over. Colours
- * take no room, and are kept even where the text that they end is not. */
+/* Clips a text to the first lines and each line to the first columns; longer text would wrap or scroll and could not
+ * be redrawn. Colours take no room and are kept even where the text that they end is cut. */
 static void clip(const struct strbuf *text, int width, int lines, struct strbuf *out)
 {
     int column = 0;

@@ -43,7 +43,7 @@ static void take_lines(struct gauge *g, const struct node *map)
     for (int i = 0; i < LINES; i++) g->line[i] = node_int(node_get(map, line_names[i]), g->line[i]);
 }
 
-/* What the log says of the two memories that every step tells of. */
+/* Takes the two memories that every step's log line reports. */
 static void take_memory(struct run_state *s, const struct node *memory)
 {
     struct run_gauge *own, *machine;

@@ -29,12 +29,12 @@ struct gauge {
     int64_t line[LINES]; /* bytes */
 };
 
-/* Of memory that others take from, too: lines are shares of all of it. */
+/* Gauge of memory shared with other processes: thresholds are shares of the total. */
 struct gauge gauge_of(const char *name, int64_t used, int64_t total, int64_t ours,
                       const struct profile *profile);
 
-/* Of the job's own line: the budget stands for the target share, the other lines keep their distance to it. A hundredth
- * is measurement noise. */
+/* Gauge of the job's own budget: the budget takes the place of the target share, and the other thresholds keep their
+ * distance to it. One hundredth is allowed for measurement noise. */
 struct gauge gauge_of_budget(int64_t used, int64_t budget, const struct profile *profile);
 
 enum memory_status gauge_status(const struct gauge *gauge);

@@ -153,7 +153,7 @@ def budget_cases(folder, path):
     refused("a budget below the program", ["train", path, "--budget", "500KiB"], ["budget", "program itself", "plimsoll plan"], folder, code=3)
     refused("the same from plan", ["plan", path, "--budget", "500KiB"], ["budget", "program itself"], folder, code=3)
     below, _ = plim.plan(path, "--budget", "500KiB")
-    plim.ok(below and not below["fits"] and below["remedies"], "E: a budget below the program: plan --json has the plan and remedies")
+    plim.ok(below and not below["fits"] and below["remedies"], "a budget below the program: plan --json has the plan and remedies")
     program = plim.plan(path)[0]["by_class"]["overhead"]
     wide = ["--set", "model.vocab_size=8192", "--set", "model.hidden_size=256"]  # 4 MiB of embedding
     refused("a budget that holds little but the program", ["train", path, *wide, "--budget", program + (2 << 20)], ["job.yaml", "missing", "plimsoll plan"], folder, code=3)
@@ -202,14 +202,14 @@ def file_cases(folder, path):
 
     loads = ["plan", path, "--set", "model.architecture=", "--set", f"model.path={good}"]
     told = plim.run(*loads, "-q")
-    plim.ok(told.returncode == 0, f"E: keys beside model.path that say what its config.json says {told.stderr.strip()}")
+    plim.ok(told.returncode == 0, f"keys beside model.path that say what its config.json says {told.stderr.strip()}")
     for key, value in (("vocab_size", 300), ("hidden_size", 128), ("intermediate_size", 64), ("num_layers", 2), ("num_hidden_layers", 2),
                        ("num_attention_heads", 2), ("num_key_value_heads", 1), ("head_dim", 32), ("max_position_embeddings", 99),
                        ("sliding_window", 7), ("rms_norm_eps", 0.25), ("rope_theta", 5000), ("initializer_range", 0.5),
                        ("tie_word_embeddings", "false"), ("attention_type", "sliding_window")):
         shown = "num_layers" if key == "num_hidden_layers" else key
         for command in ("plan", "train"):
-            refused(f"E: model.{key} beside model.path", [command, *loads[1:], "--set", f"model.{key}={value}"],
+            refused(f"model.{key} beside model.path", [command, *loads[1:], "--set", f"model.{key}={value}"],
                     [f"model.{shown}", "good/config.json"], folder)
 
     spoiled("an offset beyond the file", beyond, words=[norm])

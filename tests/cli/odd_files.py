@@ -48,10 +48,10 @@ def targets(folder, path):
     for name in (pipe, link):
         for args in (["plan", path, "-q", "--snapshot", name], ["plan", path, "-q", "--html", name], ["train", path, "-q", "--steps", 1, "--no-checkpoint", "--trace", name],
                      ["tokenize", f"{folder}/corpus.txt", "-q", "-o", name]):
-            one_line(f"E: {args[0]} {args[-2]} into {os.path.basename(name)}", plim.run(*args), name, "is a pipe")
-    plim.ok(stat.S_ISFIFO(os.lstat(pipe).st_mode) and os.path.islink(link), "E: and both are there as before")
+            one_line(f"{args[0]} {args[-2]} into {os.path.basename(name)}", plim.run(*args), name, "is a pipe")
+    plim.ok(stat.S_ISFIFO(os.lstat(pipe).st_mode) and os.path.islink(link), "and both are there as before")
     left = [n for n in os.listdir(folder) if n.startswith(("target.", "link."))]
-    plim.ok(not left, f"E: with nothing beside them {left}")
+    plim.ok(not left, f"with nothing beside them {left}")
 
 
 def long_lines(folder):
@@ -78,40 +78,40 @@ def tokens_of(folder, line, *args):
 
 
 def small_things(folder, path):
-    """E: what people have in their files."""
+    """What people have in their files."""
     with open(path) as f: bom = write(f"{folder}/bom.yaml", "\ufeff" + f.read())
     result = plim.run("plan", bom, "-q")
-    plim.ok(result.returncode == 0, f"E: YAML with a byte order mark {result.stderr.strip()}")
+    plim.ok(result.returncode == 0, f"YAML with a byte order mark {result.stderr.strip()}")
     flow = write(f"{folder}/flow.yaml", "\ufeff{budget: 64MiB, model: {architecture: llama}}\n")
     result = plim.run("plan", flow, "-q")
-    plim.ok("document start" not in result.stderr, f"E: in flow style as well {result.stderr.strip()}")
+    plim.ok("document start" not in result.stderr, f"in flow style as well {result.stderr.strip()}")
     marked = write(f"{folder}/marked.txt", "\ufeff" + plim.CORPUS)
     plain, with_mark = (plim.run("train", path, "-q", "--steps", 2, "--no-checkpoint", "--set", f"data.train={p}") for p in (f"{folder}/corpus.txt", marked))
-    plim.ok(plim.losses(plain.stdout) and plim.losses(with_mark.stdout) == plim.losses(plain.stdout), f"E: text as bytes with a byte order mark {with_mark.stderr.strip()}")
+    plim.ok(plim.losses(plain.stdout) and plim.losses(with_mark.stdout) == plim.losses(plain.stdout), f"text as bytes with a byte order mark {with_mark.stderr.strip()}")
     for line in ('{"text":"first","text":"last"}', '{"text":12,"text":"last"}', r'{"text":"a\nb\nc","x":1,"te\u0078t":"last"}'):
-        plim.ok(tokens_of(folder, line) == json.loads(line)["text"], f"E: of a key given twice the last counts, as in Python: {line}: {tokens_of(folder, line)}")
+        plim.ok(tokens_of(folder, line) == json.loads(line)["text"], f"of a key given twice the last counts, as in Python: {line}: {tokens_of(folder, line)}")
     template = write(f"{folder}/t.jinja", "{% for m in messages %}[{{ m.content }}]{% endfor %}")
     line = '{"m":[{"role":"user","content":"first","content":"last"}]}'
     got = tokens_of(folder, line, "--messages-field", "m", "--chat-template", template)
-    plim.ok(got == "[last]", f"E: and in a conversation: {got}")
+    plim.ok(got == "[last]", f"and in a conversation: {got}")
 
 
 def small_token_files(folder, path):
-    """E: a token file of a small vocabulary needs no key, and costs what it is."""
+    """A token file of a small vocabulary needs no key, and costs what it is."""
     words = {w: i for i, w in enumerate(["<unk>", "ship", "bar", "tide", "past", "the", "went"])}
     tokenizer = {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
                  "model": {"type": "WordPiece", "unk_token": "<unk>", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": words}}
     write(f"{folder}/tokenizer.json", json.dumps(tokenizer))
     write(f"{folder}/small.txt", "the ship went past the bar\n" * 2000)
     result = plim.run("tokenize", f"{folder}/small.txt", "-o", f"{folder}/small.tok", "-q", "--tokenizer", f"{folder}/tokenizer.json")
-    plim.ok(result.returncode == 0, f"E: seven words {result.stderr.strip()}")
+    plim.ok(result.returncode == 0, f"seven words {result.stderr.strip()}")
     small = sets(f"data.train={folder}/small.tok", "model.vocab_size=16")
     result = plim.run("train", path, "-q", "--no-checkpoint", *small)
-    plim.ok(result.returncode == 0, f"E: token files of a vocabulary below 256 under format: auto {result.stderr.strip()}")
-    one_line("E: text still needs 256", plim.run("train", path, "-q", "--no-checkpoint", *sets("model.vocab_size=16")), "256 or more")
+    plim.ok(result.returncode == 0, f"token files of a vocabulary below 256 under format: auto {result.stderr.strip()}")
+    one_line("text still needs 256", plim.run("train", path, "-q", "--no-checkpoint", *sets("model.vocab_size=16")), "256 or more")
     plan, _ = plim.plan(path, *small)
     size = os.path.getsize(f"{folder}/small.tok")
-    plim.ok(plan["loader"]["bytes"] < size + MIB // 8, f"E: the loader of a token file of {size} bytes is planned with {plan['loader']['bytes']}")
+    plim.ok(plan["loader"]["bytes"] < size + MIB // 8, f"the loader of a token file of {size} bytes is planned with {plan['loader']['bytes']}")
 
 
 with tempfile.TemporaryDirectory() as folder:

@@ -468,7 +468,7 @@ static void exponentials(void **state)
     }
 }
 
-/* C17: scores far beyond 2^31 have a softmax, as they have in PyTorch: nothing becomes NaN, and the probabilities are right. */
+/* Scores far beyond 2^31 have a softmax, as they have in PyTorch: nothing becomes NaN, and the probabilities are right. */
 static void huge_scores(void **state)
 {
     (void)state;

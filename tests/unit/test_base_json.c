@@ -49,7 +49,7 @@ static void test_values(void **state)
     doc_free(doc);
 }
 
-/* E: data may have a key twice: the last value counts, in the place of the first, in small maps and in indexed ones. */
+/* Data may have a key twice: the last value counts, in the place of the first, in small maps and in indexed ones. */
 static void test_last_wins(void **state)
 {
     (void)state;

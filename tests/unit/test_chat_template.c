@@ -82,7 +82,7 @@ static void test_refused(void **state)
         {"a\n\n{{ x | xmlattr }}", PLIM_UNSUPPORTED, "t:3: filter 'xmlattr' is not supported"},
         {"{{ x is nosuch }}", PLIM_UNSUPPORTED, "t:1: test 'nosuch' is not supported"},
         {"{% if 1 %}{{ 1 | from_json }}{% endif %}", PLIM_UNSUPPORTED,
-         "t:1: filter 'from_json' is not supported"}, /* C19: met when it runs */
+         "t:1: filter 'from_json' is not supported"}, /* met when it runs */
         {"{% if 0 %}{% for x in y %}{{ 1 | from_json }}{% endfor %}{% endif %}", PLIM_UNSUPPORTED,
          "t:1: filter 'from_json' is not supported"}, /* a loop is looked at at once, as in Jinja */
         {"\n{% include 'x' %}", PLIM_UNSUPPORTED, "t:2: tag 'include' is not supported"},

@@ -1,5 +1,5 @@
 /* test_chat_turns.c - what the assistant wrote, found by turns (text/chat/turns.h), is what rendering every prefix finds;
- * issue 13, D20: in a number of steps that grows with the messages, not with their square. */
+ * in a number of steps that grows with the messages, not with their square. */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/rng.h"

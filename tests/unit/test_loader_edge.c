@@ -109,7 +109,7 @@ static void test_counts_go_on(void **state)
     data_rig_close(&rig);
 }
 
-/* A1: the tokens of a long line come piece by piece, and its samples are those of its text, from any of them on. */
+/* The tokens of a long line come piece by piece, and its samples are those of its text, from any of them on. */
 static void test_long_line_in_pieces(void **state)
 {
     (void)state;

@@ -415,7 +415,7 @@ static int run_moved(enum move how, enum fault_point point, int64_t nth, double 
     return failed;
 }
 
-/* Issue 13, A2: a re-plan that cannot be had leaves the old plan, and the run its bits: budgets that are refused, and each
+/* A re-plan that cannot be had leaves the old plan, and the run its bits: budgets that are refused, and each
  * commit, reservation and write that a move makes. */
 static void test_failed_replan_keeps_bits(void **state)
 {

@@ -20,7 +20,7 @@ static struct doc *parse(const char *spec)
     return doc;
 }
 
-/* What the tokens say, one after the other. C18: at every cut, what has come out and what would come out if it were the
+/* What the tokens say, one after the other. At every cut, what has come out and what would come out if it were the
  * end are the text of the tokens so far, and what has come out stays. */
 static void decode(const struct token_decoder *d, const struct token_bytes *tokens, size_t count,
                    struct strbuf *out)

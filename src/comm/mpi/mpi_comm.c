@@ -78,7 +78,7 @@ static const char *finish(const struct comm *comm, const char *what, int code, M
     return code == MPI_SUCCESS ? NULL : mpi_error(own, what, code);
 }
 
-/* What a rank needs to talk to the others of a communicator, which becomes its own. */
+/* Prepares this rank to talk to the others of a communicator, which it takes over. */
 static const char *meet(struct comm *comm, MPI_Comm with, double seconds)
 {
     struct own *own = comm->own = calloc(1, sizeof *own);

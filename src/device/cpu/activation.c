@@ -31,7 +31,7 @@ static void run(const struct kernel_call *call, threads_body *body)
     threads_each(call->team, tensor_count(call_in(call, EACH_IN)), SPAN_GRAIN, body, &e);
 }
 
-/* Of a result that may be absent. */
+/* Pointer to an element, for a result that may be absent. */
 static void *element_or_null(void *base, enum dtype type, int64_t i)
 {
     return base ? element(base, type, i) : NULL;

@@ -209,7 +209,7 @@ size_t cpu_attn_bwd_workspace(const struct tensor *const *desc, const struct op 
     return c.delta_bytes + c.lines_bytes + c.grad_lines_bytes + (size_t)threads * c.worker_bytes;
 }
 
-/* What lies before the workers' scratch. */
+/* Places the buffers that precede the workers' scratch. */
 static void place(struct pass *pass, const struct kernel_call *call)
 {
     char *lines = (char *)call->work + pass->cut.delta_bytes, *grads = lines + pass->cut.lines_bytes;

@@ -172,7 +172,7 @@ static inline void attn_see(const struct attn *a, int64_t b, int64_t row, int64_
         attn_panel_add(p, line, attn_sight(a, b, (row + attn_least(line, lines - 1)) / group));
 }
 
-/* What a panel sees of the key block [key, key + count): rows [from, end), `from` a multiple of step. */
+/* Visible rows [from, end) of a panel for the key block [key, key + count); `from` is a multiple of step. */
 struct attn_cut {
     int from, end; /* from >= end: nothing */
     bool masked;   /* some query does not see all of it */

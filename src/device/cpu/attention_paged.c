@@ -211,7 +211,7 @@ static void walk(const struct paged *a, const struct item *it, int64_t from, int
     }
 }
 
-/* What a line has of its keys so far. */
+/* Partial result of a line over the keys so far. */
 struct result {
     float *acc, *top, *sum;
 };

@@ -33,7 +33,7 @@ struct attn_modify {
     const float *const *bias; /* [width]: of query q and row k it is bias[q][-k]. NULL: none */
 };
 
-/* What probabilities are multiplied with: 0 or `scale` (tape/dropout.h). */
+/* Dropout factors of probabilities: 0 or `scale` (tape/dropout.h). */
 struct attn_drop {
     float *keep; /* [rows][width] out, up to the next multiple of 4 rows */
     int width, from, end;
@@ -74,7 +74,7 @@ struct attn_grad {
     float *raw; /* [rows][width] out: dS before the slope; NULL: not wanted */
 };
 
-/* Of one query, whose elements lie side by side. */
+/* Functions for a single query, whose elements are contiguous. */
 struct attn_single_rows {
     /* dst[r][i] = src[r][i] as fp32 for i < n, zeroes up to a multiple of 8; rows ld and stride apart. */
     void (*widen)(float *dst, int64_t ld, const void *src, int64_t stride, enum dtype type, int64_t n,

@@ -101,7 +101,7 @@ struct sum {
     bool accumulate;
 };
 
-/* What batch row b adds to each bucket of head h. */
+/* Sums the contribution of batch row b to each bucket of head h. */
 static void sum_row(const struct sum *s, int64_t b, int64_t h, double *sums)
 {
     const struct attn *a = s->a;

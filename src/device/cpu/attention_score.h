@@ -7,7 +7,7 @@
  * in their order, and the lines are added up in order of rows, blocks and distances.
  *
  *     size_t bytes = attn_lines_bytes(&a);                    // 0 without a bias
- *     attn_lines_fill(&a, lines, bias, op, team);
+ *     attn_lines_fill(&a, lines, call, bias_slot);
  *     attn_score_panel(&a, &score, &panel, &lanes, key, cut, scores, slope);
  */
 #ifndef PLIM_DEVICE_CPU_ATTENTION_SCORE_H
@@ -38,7 +38,7 @@ void attn_score_panel(const struct attn *a, const struct attn_score *s, const st
                       const struct attn_lanes *lanes, int64_t key, struct attn_cut cut, float *scores,
                       float *slope);
 
-/* What probabilities of the same rows are multiplied with. */
+/* Computes the dropout factors of the same rows' probabilities. */
 void attn_keep_panel(const struct attn *a, const struct attn_score *s, const struct attn_panel *p,
                      const struct attn_lanes *lanes, int64_t key, struct attn_cut cut, float *keep);
 

@@ -91,7 +91,7 @@ static void score_row(const struct standard *s, const struct head *x, int64_t b,
     }
 }
 
-/* What probability of (h, t, key) is multiplied with. */
+/* Dropout factor of the probability at (h, t, key). */
 static float keep_of(const struct standard *s, int64_t b, int64_t h, int64_t t, int64_t key)
 {
     const struct dropout *d = &s->score.drop;

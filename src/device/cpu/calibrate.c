@@ -74,7 +74,7 @@ enum plim_status calibrate_cpu(const struct context *context, struct threads *te
     if (calibration_load(context, "cpu", key, out)) return PLIM_OK;
     enum plim_status status = measure(context, team, out, err);
     if (status != PLIM_OK) return status;
-    /* What the next process will not find is not used: it would measure other numbers, and plan something else. */
+    /* Use only what could be saved: otherwise the next process would measure other numbers and make another plan. */
     bool kept = calibration_save(context, "cpu", key, out);
     if (!calibration_anew(context) && !(kept && calibration_load(context, "cpu", key, out))) *out = modest;
     return PLIM_OK;

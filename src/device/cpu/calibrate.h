@@ -1,7 +1,7 @@
 /* calibrate.h - how fast this CPU is, measured once and remembered.
  *
  *     struct calibration speed;
- *     calibrate_cpu(team, &speed, &err);           // from the cache file, or 60 ms of measuring
+ *     calibrate_cpu(context, team, &speed, &err);  // from the cache file, or 60 ms of measuring
  *
  * The numbers are remembered (device/calibration.h) for one processor model, instruction set, number of threads and
  * version of Plimsoll. A measurement beside which other programs took more than a tenth of the processors is repeated at the

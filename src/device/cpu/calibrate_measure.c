@@ -104,7 +104,7 @@ static void run_small(struct bench *b)
     b->gemm.b = b->scratch;
 }
 
-/* What small products in bf16 take beyond their flops at `rate` and `start`: packing, and waiting for the last worker. */
+/* Seconds of a small bf16 product beyond its flops at `rate` and `start`: packing, and waiting for the last worker. */
 static double matmul_seconds(struct bench *b, double rate, double start)
 {
     char *x = b->scratch + 2 * SMALLS * SMALL * SMALL;

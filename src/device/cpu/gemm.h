@@ -52,7 +52,7 @@ struct gemm {
  * monotone: a smaller problem may be cut differently and need more, so ask for every shape that will run. */
 size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads);
 
-/* The same for gemm.split. */
+/* Workspace of gemm.split, by the same rules. */
 size_t gemm_split_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type,
                             int threads);
 

@@ -91,7 +91,7 @@ static void tile_in_c(const struct gemm_block *block, const struct tile *t)
     run(block, t, c, g->c_rs, block->k > 0 || g->add || g->bias);
 }
 
-/* The same by a kernel that reads and writes C once; `bytes` of `next` are prefetched meanwhile. */
+/* tile_in_c for a kernel that reads and writes C once; prefetches `bytes` of `next` meanwhile. */
 static void tile_onto_c(const struct gemm_block *block, const struct tile *t, const char *next, int64_t bytes)
 {
     const struct gemm *g = block->g;

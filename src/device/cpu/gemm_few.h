@@ -33,8 +33,8 @@ struct gemm_few_block {
     const void *a, *b;
     int64_t step, k;
     int rows, cols, width;
-    const char *
-        ahead; /* along: what is read after this block, as many bytes of it as this block has; NULL: unknown */
+    /* along: data read after this block, as many bytes as this block has; NULL: unknown. */
+    const char *ahead;
     int strand;  /* only k % strands == strand, where a kernel sums in strands */
     float *sums; /* 64-byte aligned */
 };

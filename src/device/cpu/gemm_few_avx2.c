@@ -94,7 +94,8 @@ AVX2_CODE FEW_INLINE void groups_along(load_lines *load, int size, const char *b
         }
 }
 
-/* What is left of k after whole steps. The zeros after it are not multiplied: they could change the sign of a zero. */
+/* Handles the rest of k after whole steps. The zeros after it are not multiplied: they could change the sign of a
+ * zero. */
 AVX2_CODE FEW_INLINE void rest_along(load_lines *load, int size, const char *b, int64_t step, int64_t k,
                                      const float *a, float *sums, int rows, int lines)
 {

@@ -57,7 +57,7 @@ BF16_CODE FEW_INLINE void groups_along(const uint16_t *b, int64_t step, int64_t 
         }
 }
 
-/* Of an odd k the last pair has a zero, as when packed; pairs after it are not multiplied. */
+/* With an odd k the last pair contains a zero, as in packed data; pairs after it are not multiplied. */
 BF16_CODE FEW_INLINE void rest_along(const uint16_t *b, int64_t step, int64_t k, const uint16_t *a,
                                      float *sums, int rows, int lines)
 {

@@ -48,7 +48,7 @@ FEW_INLINE float32x4_t multiply_step(float32x4_t s, const float32x4_t w[STEP], c
     return s;
 }
 
-/* What is left of k after whole steps, row by row; zeros after it are not multiplied. */
+/* Handles the rest of k after whole steps, row by row; the zeros after it are not multiplied. */
 FEW_INLINE void rest_along(load_lines *load, int size, struct lines from, int64_t k, const float *a,
                            float32x4_t s[ROWS_AT_ONCE][GROUPS], int rows)
 {

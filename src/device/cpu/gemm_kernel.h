@@ -47,7 +47,7 @@ typedef void gemm_round(uint16_t *c, int64_t ldc, const float *tile, int rows, i
 typedef void gemm_tile_round(const void *a, const void *b, int64_t k, const float *sums, const uint16_t *add,
                              const float *bias, uint16_t *c, int64_t ldc);
 
-/* What goes with a tile of an F32 C. add: rows ldc apart, may be C itself; bias[nr]; each may be NULL. */
+/* Operands added to a tile of an F32 C. add: rows ldc apart, may be C itself; bias[nr]; either may be NULL. */
 struct gemm_onto {
     const float *add, *bias;
     const char *next; /* `bytes` that the next tiles will read: to be prefetched on the way */
@@ -87,7 +87,7 @@ const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type);
 /* The kernel for fp32 products as sums of two bf16 parts, gemm_kernel_at(level, DT_F32) where the level has none faster. */
 const struct gemm_kernel *gemm_kernel_split(enum cpu_level level);
 
-/* What so many elements take when they are packed, in elements of the kernel's type. */
+/* Size of `elements` once packed, in elements of the kernel's type. */
 static inline int64_t gemm_packed(const struct gemm_kernel *kernel, int64_t elements)
 {
     return kernel->parts ? elements * kernel->parts * 2 / (int64_t)dtype_size(kernel->type) : elements;

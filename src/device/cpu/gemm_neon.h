@@ -33,7 +33,8 @@ gemm_round gemm_neon_round;
 
 /* ---- assembly: the tile of C fills v8..v31, operands pass through v0..v7 ---- */
 
-/* Of functions with ACCUMULATORS: the thread sanitizer calls functions where memory is read and written, and a call loses them. */
+/* For functions with ACCUMULATORS: the thread sanitizer inserts calls at memory accesses, and a call clobbers the
+ * accumulators. */
 #define GEMM_NEON_TILE __attribute__((no_sanitize("thread")))
 
 /* clang-format off */
@@ -61,7 +62,7 @@ gemm_round gemm_neon_round;
 
 /* ---- rows of C ---- */
 
-/* What a tile is added to, on its way to C: see struct gemm_onto. */
+/* Values added to a tile before it is stored to C: see struct gemm_onto. */
 struct gemm_neon_start {
     const float *add; /* of the row under way, or NULL */
     bool biased;
@@ -176,8 +177,8 @@ GEMM_BF16_CODE static inline __attribute__((always_inline)) uint16x8_t gemm_bfcv
     return z;
 }
 
-/* What a tile will need at its end, asked for before its products are made. A tile beside C is near; C itself may be far away.
- * Inlined always: gcc drops a call of a function that only prefetches. */
+/* Prefetches the memory that the end of a tile needs, before its products are computed. A separate tile is close; C
+ * itself may be far away. Always inlined: gcc drops a call to a function that only prefetches. */
 static inline __attribute__((always_inline)) void gemm_prefetch_tile(const float *c, int64_t ldc,
                                                                      const struct gemm_onto *onto)
 {

@@ -69,7 +69,7 @@ GEMM_BF16_CODE INLINE uint16_t *round_row(uint16_t *c, int64_t ldc, float32x4_t 
     return c + ldc;
 }
 
-/* What a tile gets on its way out: the sums of earlier blocks of k, then add + bias. */
+/* Values added to a tile before it is stored: the sums of earlier blocks of k, then add + bias. */
 struct extras {
     const float *sums;
     const uint16_t *add;

@@ -26,7 +26,7 @@ enum {
     PANEL8_GROUP = 8, /* a block's codes of a panel: 8 x [16 lines][4 of k] */
 };
 
-/* What a block of x has beside its codes. */
+/* Per-block data of x apart from its codes. */
 struct x8_block {
     float scale;
     float total;     /* scale times the sum of its codes */
@@ -79,8 +79,8 @@ struct linear_q_level {
     y16_put *put;
     panel_few *few[BLOCK_Q6_K + 1]; /* by number; NULL: unpack it */
     panel8_arrange *arrange;        /* NULL: unpacked panels are as they should be */
-    panel8_multiply
-        *multiply_two; /* w[2]: some of k of x meets both while it is near; NULL: one after the other */
+    /* w[2]: part of k of x meets both panels while it is in the cache; NULL: one after the other. */
+    panel8_multiply *multiply_two;
 };
 
 /* Scales and minima may be there twice. */

@@ -23,7 +23,7 @@ enum {
     AHEAD = 16, /* blocks of a panel as it lies in memory that are asked for before they are read */
 };
 
-/* What a block of two rows has beside its codes. */
+/* Data of a block of two rows, apart from its codes. */
 struct x8_pair {
     float scale[4]; /* first row, first row, second row, second row */
     float total[2];

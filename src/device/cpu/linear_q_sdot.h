@@ -18,7 +18,7 @@ VEC_FN void half16(float *out, const unsigned char *in)
     }
 }
 
-/* What linear_q_body.h does with loops, which compilers do not turn into so few instructions. */
+/* Replaces loops of linear_q_body.h that compilers do not turn into as few instructions. */
 VEC_FN void codes_of(const float *x, float inverse, int8_t *codes, int32_t *sum)
 {
     const float32x4_t magic = vdupq_n_f32(12582912.0f);

@@ -22,7 +22,7 @@ enum {
     PAGED_STEP = 16, /* elements of a head that mix takes at once */
 };
 
-/* What lines of a tile share; line i of an array with a stride begins at i * stride. */
+/* Data shared by the lines of a tile; line i of an array with a stride begins at i * stride. */
 struct paged_tile {
     const float *q;                           /* [lines][d], q_stride apart */
     const void *k[PAGED_TILE / 16];           /* [d][16] of a block each */

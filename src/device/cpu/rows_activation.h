@@ -177,7 +177,7 @@ ROW_FN void row_glu_bwd(enum dtype t, struct row_act a, void *dgate, void *dup, 
                         const void *gate, const void *up, int64_t n){
     VEC_TYPES(t, VEC_EACH(n, glu_bwd_at(T, a, dgate, dup, h, dh, gate, up, i, k)))}
 
-/* What sixteen elements from `at` on are multiplied with. */
+/* Dropout factors of sixteen elements starting at `at`. */
 VEC_FN vf drop_factors(const struct row_drop *d, uint32_t at)
 {
     float factor[VEC_LANES];

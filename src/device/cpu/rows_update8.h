@@ -37,7 +37,7 @@ struct block8 {
     struct coding8 m, v;
 };
 
-/* Of the block that is being stepped: scales, and largest magnitudes so far. */
+/* State of the block being updated: scales, and the largest magnitudes so far. */
 struct scales8 {
     vf m, v, top_m, top_v;
 };

@@ -48,7 +48,7 @@ static double row_loss(const struct xent *x, const void *logits, void *dlogits, 
     return log(all.sum) - below;
 }
 
-/* The same for logits behind a cap. */
+/* Loss of one row for logits with a soft cap. */
 static double capped_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target,
                           float *capped, bool *hit)
 {

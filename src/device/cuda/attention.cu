@@ -8,7 +8,7 @@
 namespace
 {
 
-/* What a call may ask beyond an interval of keys for each query and the softmax of its products. */
+/* Features beyond a key interval per query and the softmax of products. */
 enum { SCORES = 1, HOLES = 2 };
 
 /* Tensor cores: a 16-bit type and heads whose rows are whole pieces of 16 bytes (cuda_attn_on_tensor_cores). Head sizes

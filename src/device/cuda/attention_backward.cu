@@ -245,7 +245,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, (cut<width, false>::BLOCKS
     walk<type, width, false, false>(a);
 }
 
-/* The same with what attention_score.cuh knows; registers are needed more than blocks. */
+/* keys_pass with the features of attention_score.cuh; registers matter more than blocks here. */
 template <class type, int width>
 static __global__ void __launch_bounds__(MMA_THREADS, 2) keys_pass_more(const struct attn a)
 {

@@ -9,7 +9,7 @@
 
 enum { STREAM = 64 }; /* rows of a streaming block */
 
-/* What a block works on. */
+/* Work of one thread block. */
 struct work {
     int b, h, n;     /* query head (of the group's current one, in the keys pass) and kv head */
     int row;         /* first owned */
@@ -60,7 +60,7 @@ static __device__ __forceinline__ void score_tile(const struct attn &a, float (&
             }
 }
 
-/* What dropout multiplies probabilities with. lines: of the head's queries. */
+/* Computes dropout factors of probabilities. lines: those of the head's queries. */
 template <bool keys, int high, int tiles>
 static __device__ __forceinline__ void keep_tile(const struct attn &a, float (&keep)[high][tiles][4],
                                                  const uint32_t *lines, int row, int column)

@@ -13,13 +13,13 @@ namespace
 
 enum { ROWS = 16, KEYS = 16, PIECE = MMA_WARPS * KEYS, JOIN_ROWS = 4 };
 
-/* What a warp keeps of the 16 rows. */
+/* A warp's state for its 16 rows. */
 template <int width> struct rows {
     float out[1][width / 8][4];
     float top[2], sum[2]; /* sum: this lane's share */
 };
 
-/* What a block works on: `row` is the first of the tile, keys [key, end) of those the tile sees. */
+/* Work of one thread block: `row` is the first of the tile; [key, end) are among the keys that the tile sees. */
 struct piece {
     int b, n, row, key, end;
 };

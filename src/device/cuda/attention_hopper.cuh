@@ -71,7 +71,7 @@ static __device__ __forceinline__ void wg_scores(float (&s)[1][WG_STREAM / 8][4]
                           step > 0);
 }
 
-/* The same for F in a tile. */
+/* wg_scores with F in a tile of shared memory. */
 template <class type, int width>
 static __device__ __forceinline__ void wg_scores(float (&s)[1][WG_STREAM / 8][4], uint32_t f, uint32_t x)
 {

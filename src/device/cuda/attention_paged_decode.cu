@@ -70,7 +70,7 @@ ON_GPU struct item item_of(const struct paged &a, int index)
     return it;
 }
 
-/* What a warp has of the lines' keys. SETS: of 64 elements of the head; HALVES: of 8 lines. */
+/* A warp's part of the lines' keys. SETS: groups of 64 elements of the head; HALVES: groups of 8 lines. */
 template <int SETS, int HALVES> struct lines {
     float out[SETS][8][4]; /* lane (g, t): lines g and g + 8, elements 16 t + j and 16 t + 8 + j of a set */
     float top[HALVES], sum[HALVES];
@@ -162,7 +162,7 @@ ON_GPU void load_keys(const struct paged &a, const struct places &p, keys<SETS> 
         }
 }
 
-/* Of set `set`; `last`: the token's position, counted from the chunk's first key on. */
+/* Loads the values of set `set`; `last` is the token's position relative to the chunk's first key. */
 template <class KV>
 ON_GPU void load_values(const struct paged &a, const struct places &p, int set, int last, values &v)
 {
@@ -280,7 +280,7 @@ template <class type> ON_GPU void put(const struct paged &a, int64_t at, float x
     ((uint16_t *)a.o)[at] = (uint16_t)type::pack(x, 0);
 }
 
-/* What a block of threads has to do. */
+/* Work of one thread block. */
 struct work {
     struct item it;
     int kv, head, heads, from, end, split; /* pieces [from, end); split < 0: all of them */
@@ -321,7 +321,8 @@ template <class type, class KV, int SETS, int HALVES> struct walk {
     keys<SETS> k;
     values v;
 
-    /* What is older than the step, `old` keys of the chunk, and then the rest: lanes have 8 keys and 16 values. */
+    /* Loads the `old` keys of the chunk that precede the step; load_rest loads the others. Each lane holds 8 keys and
+     * 16 values. */
     __device__ __forceinline__ void load_old(const struct paged &a, int old)
     {
         if (!AHEAD) return;

@@ -13,7 +13,7 @@
 
 #include "device/cuda/attention_ptx.cuh"
 
-/* What this thread wrote to shared memory becomes visible to the tensor cores. */
+/* Makes this thread's writes to shared memory visible to the tensor cores. */
 static __device__ __forceinline__ void wgmma_publish(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -79,8 +79,8 @@ static enum plim_status grow(struct cuda_arena *arena, size_t to, struct plim_er
     return PLIM_OK;
 }
 
-/* What is below the mark in the segment it falls into moves through the host into a smaller one. Up to the first pop a
- * failure leaves everything as it was; after it, content may be lost, and `torn` says so from then on. */
+/* Moves the bytes below the mark in its segment through the host into a smaller segment. Until the first pop a
+ * failure changes nothing; after it content may be lost, and `torn` records that. */
 static enum plim_status shrink(struct cuda_arena *arena, size_t to, struct plim_error *err)
 {
     size_t start = arena->mapped, cut = arena->count;

@@ -16,7 +16,7 @@ enum plim_status cuda_attention_open(const struct cuda_queue *queue, struct cuda
                                      struct plim_error *err);
 void cuda_attention_close(struct cuda_attention *attention);
 
-/* What the formulas ask about; the attention's own. */
+/* Returns the card properties that the size formulas use; owned by the attention. */
 const struct cuda_card *cuda_attention_card(const struct cuda_attention *attention);
 /* cuDNN's version, 91900 for 9.19.0; 0: not there. */
 size_t cuda_attention_cudnn(const struct cuda_attention *attention);

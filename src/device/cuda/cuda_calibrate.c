@@ -35,7 +35,8 @@ static const struct size quarter = {1024, 4096, 1024, (size_t)144 << 20, 0};
 #define COPY_BYTES ((size_t)128 << 20)
 #define LINK_BYTES ((size_t)64 << 20)
 
-/* Of the host: a cache to be left behind, and its update's bytes/s where it cannot be measured. */
+/* Host constants: size of a cache that must be exceeded, and bytes/s of the host's update where it cannot be
+ * measured. */
 #define LEAST_CACHE  (32l << 20)
 #define HOST_ASSUMED 20e9
 #define ALIGN        64
@@ -252,8 +253,9 @@ static const struct calibration modest = {.flops = {10e12, 60e12, 60e12},
                                           .coded_rate = 1e12,
                                           .op_seconds = 4e-6};
 
-/* What no start measures, as an H200 with 16 threads beside it showed it: 1 B parameters updated in 541 slices, both
- * directions of the link at once (36 GB/s each of 55), models of 1 to 8 B parameters with activations on the host. */
+/* Sets rates that no start-up measures, as observed on an H200 with 16 host threads: 1 B parameters updated in 541
+ * slices, both directions of the link at once (36 GB/s each of 55), models of 1 to 8 B parameters with activations on
+ * the host. */
 static void set_host_rates(struct device_facts *facts)
 {
     facts->expert_share = 0.88; /* OLMoE-1B-7B, with loads as they come */

@@ -274,7 +274,7 @@ static void cuda_tune(struct device *dev, struct kernel_call *call)
     call->backend = dev;
     cuda->chain = false;
     int kind = call->op->kind;
-    /* What timing chooses may differ from run to run, and with it the order of a sum. */
+    /* Timing may choose differently from run to run, and with the choice the order of a sum changes. */
     if (!call->op->attr.repeatable && (kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW))
         cuda_matmul_tune(cuda->queue.matmul, &cuda->queue, call);
     if (kind == OP_ATTN || kind == OP_ATTN_BWD) cuda_attention_tune(cuda->queue.attention, call);
@@ -295,7 +295,7 @@ static bool cuda_memory(struct device *dev, struct device_memory *out)
     return told;
 }
 
-/* What the card has free; 0: it does not say. */
+/* Free memory of the card; 0: unknown. */
 static size_t card_free(void)
 {
     size_t available = 0, total = 0;

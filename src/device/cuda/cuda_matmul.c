@@ -33,7 +33,7 @@ struct product {
     bool tf32;
 };
 
-/* What a way of computing depends on. */
+/* Properties that decide how a product is computed. */
 struct key {
     int64_t m, n, k, step;
     int type, out_type;

@@ -2,7 +2,7 @@
  * few rows by our own kernel, many with lines of the weight made into numbers first.
  *
  *     cuda_matmul_open(&api, &queue.matmul, &err);
- *     int code = cuda_linear(&queue, &call);     // a cudaError_t
+ *     ... the kernels cuda_linear, cuda_linear_dx and others run through queue.matmul
  *     cuda_matmul_close(queue.matmul);
  *
  * The way cuBLASLt is to compute a shape is asked for once and remembered: the same operands' shapes always take
@@ -24,7 +24,7 @@ void cuda_matmul_close(struct cuda_matmul *matmul);
 /* A linear that cuda_linear_is_few as its kernel gets it. */
 struct few_product cuda_linear_few(const struct kernel_call *call);
 
-/* What cuBLASLt said when a run failed. */
+/* cuBLASLt's message for a failed run. */
 const char *cuda_matmul_words(const struct cuda_matmul *matmul);
 
 /* Times several ways of computing this call and remembers the fastest. Writes the call's outputs and workspace:

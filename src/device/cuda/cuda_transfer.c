@@ -135,7 +135,7 @@ static int admit(struct cuda_transfer *tr, cudaStream_t stream, const struct ran
     return code ? code : wait_overlapping(tr, stream, ranges, n);
 }
 
-/* What the stream was given last is under way. */
+/* Records that the stream's latest work is in progress on these ranges. */
 static int under_way(struct cuda_transfer *tr, cudaStream_t stream, const struct range *ranges, int n)
 {
     int event = 0;

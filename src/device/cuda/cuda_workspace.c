@@ -169,7 +169,7 @@ static size_t factor_stat(const struct cuda_card *card, const struct tensor *con
 
 /* --- attention ------------------------------------------------------------------------------------------- */
 
-/* Of a split cache: blocks at most, keys of a piece at least. */
+/* Limits for a split cache: most blocks, fewest keys per piece. */
 enum { BLOCKS_WANTED = 512, LEAST_KEYS = 256, PARTS_MOST = 32768, PAGED_GROUP_MOST = 128 };
 
 struct shape {
@@ -258,8 +258,8 @@ bool cuda_attn_is_cudnns(const struct cuda_card *card, const struct tensor *cons
     return card->cudnn && type && size && plain && !own_is_as_fast(card, &s);
 }
 
-/* What cuDNN 9 asks for in backward: dq summed in f32, a sum per query, and, where several query heads share a key
- * head, gradients of every head before they are added up. */
+/* Scratch of cuDNN 9 in backward: dq summed in f32, one sum per query and, where several query heads share a key
+ * head, the gradients of every head before they are summed. */
 size_t cuda_attn_cudnn_bytes(const struct tensor *const *desc, const struct op *op)
 {
     size_t slack = (size_t)1 << 20;

@@ -16,8 +16,8 @@
 extern "C" {
 #endif
 
-/* What scratch depends on beside shapes, known when the card is opened. In doubt: false and true, which never count
- * less. */
+/* Properties of the card, other than shapes, that decide scratch sizes; known once the card is open. If unknown, use
+ * false and true: these never give a size that is too small. */
 struct cuda_card {
     bool warpgroups; /* our attention multiplies by them: capability 9.0, and code that was made for it */
     bool cudnn;      /* it is there */
@@ -98,7 +98,7 @@ struct cuda_attn_places {
 };
 struct cuda_attn_places cuda_attn_bwd_places(const struct tensor *const *desc, const struct op *op);
 
-/* Of attention's bias: elements of a head's line, and tiles of queries that leave sums of its gradient. */
+/* For attention's bias: elements per head's line, and tiles of queries that leave partial sums of its gradient. */
 static inline int cuda_attn_span(int64_t time, int64_t keys)
 {
     return (int)((time > keys ? time : keys) + keys);

@@ -275,7 +275,7 @@ static void *plan_for(struct cudnn_graph *g, void *config, size_t most, size_t *
     return NULL;
 }
 
-/* What the engine says of itself. */
+/* Reads the engine's description of itself. */
 static void describe(struct cudnn_graph *g, void *config, struct cudnn_plan *plan)
 {
     int note[DNN_NOTE_COUNT];

@@ -92,7 +92,7 @@ int cudnn_graph_i32(struct cudnn_graph *g, int32_t value);
 /* y = x op b; pass b = -1 for functions of one argument. */
 void cudnn_graph_pointwise(struct cudnn_graph *g, enum dnn_pointwise mode, enum dnn_type precision, int x,
                            int b, int y);
-/* The same into a fresh virtual tensor shaped like x, which is returned. */
+/* Like cudnn_graph_pointwise, but returns a new virtual tensor shaped like x. */
 int cudnn_graph_apply(struct cudnn_graph *g, enum dnn_pointwise mode, int x, int b);
 /* The index along an axis of a tensor shaped like x (virtual, i32). */
 int cudnn_graph_index(struct cudnn_graph *g, int x, int64_t axis);

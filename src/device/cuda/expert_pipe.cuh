@@ -87,7 +87,7 @@ ON_GPU void bring(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t ba
         : "memory");
 }
 
-/* The same into both blocks of the pair; each one's barrier counts its bytes. */
+/* bring into both blocks of the pair; each block's barrier counts its own bytes. */
 ON_GPU void bring_both(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"

@@ -32,7 +32,7 @@ enum {
 /* Blocks that have an item between them. */
 template <int KIND> constexpr int expert_pair = KIND == GROUPED_DW ? 2 : 1;
 
-/* What of the problem a kernel reads. */
+/* Fields of the problem that a kernel reads. */
 struct expert_problem {
     const int32_t *ends;
     const void *add;

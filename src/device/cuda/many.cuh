@@ -52,7 +52,7 @@ ON_GPU int many_find(const struct many_blocks &m, uint32_t block)
 
 /* --- optimizers -------------------------------------------------------------------------------------------- */
 
-/* What the tensors of a launch do not share; each is updated in place. */
+/* Per-tensor fields of a launch; each tensor is updated in place. */
 struct update_part {
     void *p, *master, *m, *v;
     const void *g;
@@ -81,7 +81,7 @@ static inline bool update_shares(const struct update &a, const struct update &b)
            a.eps == b.eps && a.nesterov == b.nesterov && a.stochastic == b.stochastic;
 }
 
-/* Of the kind of the first one. An empty tensor leaves no trace. */
+/* Adds an update of the same kind as the first. Skips empty tensors. */
 static inline void update_add(struct update_parts *many, const struct update &u)
 {
     if (u.count == 0) return;

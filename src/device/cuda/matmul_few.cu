@@ -72,7 +72,7 @@ template <> struct tensor_cores<bf16> : type_bf16 {
 template <> struct tensor_cores<f16> : type_f16 {
 };
 
-/* What a lane has of one step: of two parts, rows g and g + 8 of W and row g of x. */
+/* A lane's data of one step: for two parts, rows g and g + 8 of W and row g of x. */
 template <class T> struct w_step {
     packet<T, lanes<T>> at[2][2];
 };

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* What makes the rows x on the way, by every block of threads for itself. */
+/* How each thread block obtains the rows x. */
 enum few_source {
     FEW_PLAIN, /* they are there */
     FEW_NORM,  /* RMSNorm of a with the weights b; x and stat are written too */

@@ -12,13 +12,13 @@ extern "C" {
 
 struct codes8 {
     float value[QUANT8_CODES]; /* ascending */
-    float middle
-        [QUANT8_CODES]; /* [k]: between the k-th value from 0 upwards and the next; infinity at the end */
+    /* [k]: between the k-th value from 0 upwards and the next; infinity at the end. */
+    float middle[QUANT8_CODES];
     unsigned char below[QUANT8_CELLS + 3]; /* of a magnitude's cell: how many midpoints lie below all of it */
     int zero;
 };
 
-/* What the bits of a cell's first number mean. */
+/* Value of the first number in a cell. */
 static constexpr float cell_begin(int cell)
 {
     int bits = cell + QUANT8_FIRST_CELL;

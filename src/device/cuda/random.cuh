@@ -41,7 +41,7 @@ static __device__ __forceinline__ uint32_t dropout_row(const struct drop &d, int
                              STOCHASTIC_ODD));
 }
 
-/* What element i of a row or line is multiplied with. */
+/* Dropout factor of element i of a row or line. */
 static __device__ __forceinline__ float dropout_factor(const struct drop &d, uint32_t line, uint32_t i)
 {
     return random_mix((i * STOCHASTIC_ODD) ^ line) >= d.below ? d.scale : 0.0f;

@@ -134,7 +134,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) rotate_put(parts<T
     save<1>(block_place(b, slot, plane, head, u + p.half, p.size), x2);
 }
 
-/* What the rotation leaves out of each head: word i of [R][heads][words of the rest]. */
+/* Elements of each head that are not rotated: word i of [R][heads][words of the rest]. */
 template <class T> struct rests {
     parts<T> p;
     int64_t words; /* of one rest */

@@ -47,7 +47,7 @@ struct best {
     int expert;
 };
 
-/* Of two, the one with the larger logit, of equal ones the first. */
+/* Returns the entry with the larger logit; the first if they are equal. */
 ON_GPU best better(best a, best b)
 {
     return b.value > a.value || (b.value == a.value && b.expert < a.expert) ? b : a;

@@ -37,14 +37,14 @@ template <class T> struct sampling {
     int most; /* K */
 };
 
-/* Of one row. */
+/* Penalties of one row. */
 struct penalties {
     const int32_t *pairs;
     int count;
     double repetition, presence, frequency;
 };
 
-/* Of equal ones the first. What is not a number is never likelier. */
+/* Returns the larger peak; the first if they are equal. NaN never wins. */
 ON_GPU struct peak better(struct peak a, struct peak b)
 {
     return b.value > a.value || (b.value == a.value && b.token < a.token) ? b : a;
@@ -309,7 +309,7 @@ template <class T> ON_GPU void put_token(const sampling<T> &s, int64_t row, int 
     if (s.next) s.next[row] = max(token, 0);
 }
 
-/* What a block finds together: every thread gets it, and may come again. */
+/* Shared memory for a search by a whole block. Every thread gets the result; the search may be repeated. */
 struct shared_find {
     struct peak peak[WARPS];
     double sum[WARPS];

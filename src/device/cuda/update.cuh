@@ -302,7 +302,7 @@ ON_GPU void put_param(const struct update &u, int64_t at, const float (&p)[N], c
 
 /* --- over all elements ----------------------------------------------------------------------------------- */
 
-/* What N elements bring along, as it lies in memory; moments are zero when absent. */
+/* N elements in their stored types; absent moments are zero. */
 template <class P, int M, class G, class S, int N> struct elements {
     held<P, M, N> p;
     packet<G, N> g;

@@ -93,7 +93,7 @@ const struct chat_row *chat_row_find(const struct chat_row *rows, const char *na
 
 bool eval_fail(struct chat_eval *ev, enum plim_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* The same with PLIM_BAD_INPUT: what Python would raise. */
+/* eval_fail with PLIM_BAD_INPUT: for errors that Python would raise. */
 #define eval_raise(ev, ...) eval_fail(ev, PLIM_BAD_INPUT, __VA_ARGS__)
 /* Use up some steps; `work` is the number of bytes or items looked at. */
 bool eval_charge(struct chat_eval *ev, size_t work);
@@ -181,12 +181,12 @@ bool scope_set(struct chat_eval *ev, struct chat_scope *scope, int name, const s
 
 enum { CHAT_STEPS = 10000000, CHAT_BYTES = 64 << 20 }; /* where the options are 0 */
 
-/* What is rendered: the first `count` messages. */
+/* The conversation to render: its first `count` messages. */
 struct chat_talk {
     const struct node *messages;
     size_t count;
-    struct chat_turns
-        *turns; /* NULL: messages are made into values for this rendering, and nobody asks for turns */
+    /* NULL: messages become values for this rendering only, and turns are not recorded. */
+    struct chat_turns *turns;
 };
 
 /* A template's rendering into out, as chat_template_render says; spans may be NULL. Steps taken go into *steps unless that

@@ -24,7 +24,7 @@ bool eval_escape(struct chat_eval *ev, const struct chat_value *text, struct cha
     return true;
 }
 
-/* What the method takes in is escaped: the new text of replace, the items of join. */
+/* Escapes the arguments that the method inserts: the new text of replace, the items of join. */
 static bool escape_arguments(struct chat_eval *ev, struct chat_call *call)
 {
     struct chat_list items;

@@ -64,8 +64,8 @@ static const struct chat_value *field(const struct chat_dict *message, const cha
     return pair && pair->value.kind != CHAT_NONE ? &pair->value : NULL;
 }
 
-/* What a model thought goes by several names; transformers offers it under `thinking` (first, so that an own field
- * of that name keeps its value) and `reasoning_content`, and templates ask for either. */
+/* Reasoning text has several names. transformers offers it as `thinking` (first, so that a field of that name keeps
+ * its value) and `reasoning_content`; templates read either. */
 static bool alias_reasoning(struct chat_eval *ev, struct chat_value *message)
 {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};

@@ -83,7 +83,7 @@ static enum plim_status render(struct prefix_job *job, const struct chat_options
 
 /* ---- by turns ---- */
 
-/* What a rendering of the whole conversation into `text` has told. */
+/* Keeps the marks recorded while the whole conversation was rendered into `text`. */
 static void keep_recording(struct prefix_job *job, struct recording *r, const char *text, size_t len)
 {
     bool good = !job->turns.odd;
@@ -259,7 +259,7 @@ static bool closes(const struct prefix_job *job, size_t end)
            !memcmp(job->whole + end, job->closing, job->closing_len);
 }
 
-/* What follows the last mark where message `last` ends the conversation. */
+/* Finds the text after the last mark when message `last` ends the conversation. */
 static void find_closing(struct prefix_job *job, const struct chat_options *options, size_t last)
 {
     struct chat_options after = *options;

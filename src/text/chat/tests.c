@@ -147,7 +147,7 @@ static bool test_upper(struct chat_eval *ev, struct chat_call *call, struct chat
     return has_case(ev, call, true, out);
 }
 
-/* The same object: constants and shared parts are, equal texts and lists need not be. */
+/* Identity: constants and shared parts are identical; equal texts and lists need not be. */
 static bool test_sameas(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
     const struct chat_value *a = &call->self, *b = &call->arg[0];

@@ -113,9 +113,9 @@ struct chat_template {
     struct chat_name *names;
     size_t name_count, name_cap;
     bool has_generation;
-    const struct chat_stmt
-        *loop;        /* over the messages, whose turns tell of prefixes (turns.h); NULL: there is none */
-    size_t loop_need; /* messages that a prefix must have for that */
+    /* The loop over the messages, whose turns reveal prefixes (turns.h); NULL: there is none. */
+    const struct chat_stmt *loop;
+    size_t loop_need;         /* messages that a prefix must have for that */
     struct chat_pair *tokens; /* special tokens of tokenizer_config.json */
     size_t token_count;
 };

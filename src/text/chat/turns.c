@@ -87,7 +87,7 @@ static bool check_attr(struct proof *p, const struct chat_expr *e, enum region i
     return in != IN_LOOP || is_word(&e->value, known);
 }
 
-/* What a filter gives that can be read once must be read where it is made. */
+/* A filter's iterator can be read only once, so it must be read where it is made. */
 static bool check_filter(struct proof *p, const struct chat_expr *e, enum region in, bool read_at_once)
 {
     static const char *const iterators[] = {"reverse",    "items",      "map",    "select", "reject",

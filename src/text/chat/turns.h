@@ -32,8 +32,8 @@ struct chat_turns {
     bool odd;                      /* out: a turn has looked at the end of the list */
     size_t count;                  /* out: turns of the loop; 0: it did not run */
     size_t begun;                  /* out: those of them that have begun: a loop can be left early */
-    size_t *
-        begin; /* out: where their text begins; has a place for each message. last_only: one, of the last turn */
+    /* out: start of each message's text; has room for every message. last_only: one entry, the last turn's. */
+    size_t *begin;
 };
 
 /* The loop, and how many messages a prefix must have for the proof to hold; NULL: not proved. */

@@ -19,7 +19,7 @@ size_t utext_offset(const char *text, size_t len, size_t n);
 bool utext_is_space(uint32_t point);
 /* Python's str.isprintable for one code point, near enough: separators, controls and unassigned planes are not. */
 bool utext_is_printable(uint32_t point);
-/* What a code point becomes: how many are in `to`. */
+/* Case mapping of a code point; returns the number of code points in `to`. */
 enum utext_case { UTEXT_UPPER, UTEXT_LOWER, UTEXT_TITLE, UTEXT_CASES };
 enum { UTEXT_CASE_MOST = 3 };
 size_t utext_change_case(enum utext_case how, uint32_t point, uint32_t to[UTEXT_CASE_MOST]);

@@ -227,7 +227,7 @@ static bool json_scalar(struct chat_eval *ev, const struct chat_value *v, struct
     return eval_raise(ev, "a value of type %s cannot be written as JSON", chat_type_name(v));
 }
 
-/* What stands before an entry: the comma after the one before it, and a new line where they are spread. */
+/* Writes the separator before an entry: the comma after the previous one, and a new line if indented. */
 static bool json_gap(struct chat_eval *ev, const struct json_style *style, bool comma, int level,
                      struct strbuf *sb)
 {

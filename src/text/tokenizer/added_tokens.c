@@ -209,7 +209,7 @@ static void sort_by_id(struct added_tokens *a)
     qsort_r(a->by_id, a->by_ids, sizeof *a->by_id, compare_ids, a->token);
 }
 
-/* What building needs beside the tokens. */
+/* Data needed only while building. */
 struct added_build {
     struct added_tokens *a;
     const char *name;

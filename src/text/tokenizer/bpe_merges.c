@@ -30,9 +30,9 @@ struct bpe_slot {
 struct bpe_merges {
     struct bpe_slot *slots;
     size_t mask;
-    uint64_t *
-        filter; /* a bit for each slot's worth of hash, eight to a slot: most pairs do not join, and this says so
-                         without touching the slots, which are too many for the caches */
+    /* One bit per hash, eight times as many as slots. Most pairs do not join, and this filter says so without
+     * touching the slots, which do not fit the caches. */
+    uint64_t *filter;
     uint64_t seed; /* differs from run to run, so that no file can be made to collide on purpose */
     uint64_t allow[ALLOW_BITS / 64];
 };
@@ -212,7 +212,7 @@ struct joining {
     int32_t *symbol;
 };
 
-/* Of two values the one of lower rank, of one rank the left. */
+/* Returns the value of lower rank; the left one if ranks are equal. */
 static uint64_t better(uint64_t left, uint64_t right)
 {
     return rank_of(right) < rank_of(left) ? right : left;

@@ -31,7 +31,7 @@ size_t bpe_merges_bytes_for(size_t count); /* of one that is not made yet */
 void bpe_merges_allow(struct bpe_merges *m, int32_t left, int32_t right);
 void bpe_merges_allow_all(struct bpe_merges *m);
 
-/* What joining long words needs; {0} is empty. */
+/* Scratch for joining long words; {0} is empty. */
 struct bpe_work {
     struct bpe_block *block;
     uint64_t *tree;

@@ -1,7 +1,7 @@
 /* byte_trie.h - byte strings to ids, walked a byte at a time.
  *
  *     struct byte_trie trie = {0};
- *     byte_trie_build(&trie, vocab, "tokenizer.json", &err);
+ *     byte_trie_build(&trie, vocab, "tokenizer.json", quota, &err);
  *     uint64_t at = byte_trie_root(&trie);
  *     while (more && byte_trie_step(&trie, &at, byte))
  *         if (byte_trie_value(at) >= 0) longest = ...;        // the id of the token read so far

@@ -16,7 +16,7 @@
 #include "text/tokenizer/part.h"
 #include "text/tokenizer/text_replace.h"
 
-/* What a step holds. */
+/* State of one decoder step. */
 struct decoder_state {
     struct strbuf item; /* the text that is not closed yet */
     struct strbuf held; /* bytes of a character or of a run of them; BPEDecoder: the text before */
@@ -43,7 +43,7 @@ struct decoder_kind {
     /* More of a text; NULL: it is collected in state->item. */
     void (*put)(struct token_decoding *, size_t step, const char *bytes, size_t len);
     void (*close)(struct token_decoding *, size_t step);
-    /* What is held goes on; decoder_end follows by itself. NULL: nothing is. */
+    /* Passes on what the step still holds; the caller then runs decoder_end. NULL: the step holds nothing. */
     void (*end)(struct token_decoding *, size_t step);
     /* Appends what is made of a token inside a text; NULL: the token. */
     void (*piece)(const struct decoder_step *, struct token_bytes token, struct strbuf *out);

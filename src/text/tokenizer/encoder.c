@@ -97,7 +97,7 @@ static void span_hit(struct span_walk *walk, enum added_stage stage, const char 
     span_range(walk, 0, len);
 }
 
-/* What lies between added tokens, by `plain`; the tokens themselves as they are. */
+/* Runs `plain` on the text between added tokens; passes the added tokens through. */
 static bool between_tokens(struct encoder *enc, enum added_stage stage, const char *text, size_t len,
                            bool at_start, bool (*plain)(struct encoder *, const char *, size_t, bool))
 {

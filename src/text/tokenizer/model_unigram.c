@@ -27,8 +27,8 @@ struct unigram {
     size_t size;
     int32_t unk; /* -1: none */
     bool byte_fallback;
-    bool
-        single; /* as SentencePiece itself: sums are rounded to floats, tokens without a score are not found in text */
+    /* Like SentencePiece itself: sums are rounded to floats, and tokens without a score are not found in text. */
+    bool single;
     double unk_score;
     int32_t byte_id[256]; /* "<0x00>".. or -1 */
 };

@@ -36,7 +36,7 @@ static void find_symbol(const struct sentencepiece_normalizer *n, struct reading
         r->hit = (struct added_hit){r->len, r->len + 1, -1};
 }
 
-/* What comes next in the normalized text; r->at moves on. */
+/* Returns the next piece of the normalized text and advances r->at. */
 static const char *next_piece(const struct sentencepiece_normalizer *n, struct reading *r, size_t *len)
 {
     const char *from = r->text + r->at;

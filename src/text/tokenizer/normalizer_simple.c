@@ -259,7 +259,7 @@ enum plim_status normalizer_replace_build(const struct node *spec, const char *n
 
 /* --- Nmt -------------------------------------------------------------------------------------------------- */
 
-/* What a code point becomes: itself, a blank, or 0 for nothing. */
+/* Maps a code point to itself, to a blank, or to 0 for nothing. */
 static uint32_t nmt_map(uint32_t point)
 {
     static const uint32_t blanks[] = {0x9, 0xa, 0xc, 0xd, 0x1680, 0x2028, 0x2029, 0x2581, 0xfeff, 0xfffd};

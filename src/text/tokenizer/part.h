@@ -88,7 +88,7 @@ struct token_model_ops {
     size_t (*bytes)(const struct token_model *); /* held by the model */
     /* Bytes of a piece that a token stands for; first: of the piece. 0: nobody knows, as with unknown text. */
     size_t (*covers)(const struct token_model *, int32_t id, bool first);
-    /* What one scratch holds between two texts, at most. */
+    /* Most memory that one scratch keeps between two texts. */
     size_t (*scratch_bytes)(const struct token_model *, const struct encoder_room *);
 };
 /* Every model begins with this. */
@@ -160,7 +160,7 @@ enum plim_status token_decoding_add(struct token_decoding *decoding, struct toke
                                     struct strbuf *out, struct plim_error *err);
 enum plim_status token_decoding_end(struct token_decoding *decoding, struct strbuf *out,
                                     struct plim_error *err);
-/* What end would append now. */
+/* Appends the text that token_decoding_end would append now. */
 enum plim_status token_decoding_tail(const struct token_decoding *decoding, struct strbuf *out,
                                      struct plim_error *err);
 /* Is there text of tokens that were added, and not yet in what add has appended? */

@@ -76,7 +76,7 @@ static size_t spaces(const char *text, size_t at, size_t len)
     return last > at ? last : end;
 }
 
-/* What follows an apostrophe: s t m d re ve ll. Bytes of it, or 0. */
+/* Length of a contraction after an apostrophe (s t m d re ve ll), or 0. */
 static size_t contraction(const char *text, size_t at, size_t len)
 {
     char a = at < len ? text[at] : 0, b = at + 1 < len ? text[at + 1] : 0;
@@ -85,7 +85,7 @@ static size_t contraction(const char *text, size_t at, size_t len)
     return 0;
 }
 
-/* The same in any case; the long s (U+017F) folds to s. */
+/* contraction in upper or lower case; the long s (U+017F) folds to s. */
 static size_t contraction_any_case(const char *text, size_t at, size_t len)
 {
     char low[2] = {0, 0};

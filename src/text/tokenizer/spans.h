@@ -4,7 +4,7 @@
  * from that character, because it normalizes the character alone; where the sum of single characters is not what the
  * normalizer made of the whole, the walk is lost. So it keeps no table, whatever the length of the text.
  *
- *     span_begin(&walk, normalizer, model, text, len, &spans);
+ *     span_begin(&walk, normalizer, model, text, &spans);
  *     span_stretch(&walk, part, part_len, made, made_len);      // `made` is what the model sees of a part of the text
  *     span_piece(&walk, piece, piece_len, ids, count);          // for each piece of `made`, in order
  *     if (walk.lost) ...

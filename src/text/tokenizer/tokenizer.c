@@ -109,7 +109,7 @@ static size_t node_weight(const struct node *node)
     return sum;
 }
 
-/* What the post-processor adds must be decodable. */
+/* Checks that tokens added by the post-processor can be decoded. */
 static enum plim_status check_postproc(const struct tokenizer *tok, const struct node *root, const char *name,
                                        struct plim_error *err)
 {
