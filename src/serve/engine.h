@@ -11,7 +11,7 @@
  * of block numbers is an operand. Requests that begin alike share blocks. When blocks run out the youngest request gives
  * its blocks back and is read again later; the largest request the plan promises always runs.
  *
- * An encoder-decoder reads the prompt as its source and has a row of caches for each running request; an encoder makes one
+ * An encoder-decoder reads the prompt as its source and has a row of caches for each running request, or one for each beam; an encoder makes one
  * vector of each prompt, or scores its labels, of many in a batch. Queue, bounds, events, waiting and stopping are the same for all of them.
  *
  * What a request gets depends on nothing but itself: not on who runs beside it, how its prompt was cut, whether it had to
@@ -36,6 +36,7 @@
 
 #define ENGINE_BLOCK    KV_BLOCK /* positions of a block */
 #define ENGINE_LOGPROBS 20       /* of the likeliest tokens, at most */
+#define ENGINE_BEAMS    64       /* rows of a beam search, at most */
 
 struct engine;
 
@@ -53,9 +54,14 @@ struct engine_options {
     const char *model; /* folder */
     int64_t budget;    /* bytes of the device; 0: no line */
     int64_t limit;     /* bytes that a plan may take where there is no budget; 0: what the device has free */
-    int64_t host_budget;       /* bytes of the host beside a device with its own memory; 0: no line */
-    int64_t max_context;       /* positions of the largest request; 0: the model's, or as many as fit */
-    int parallel;              /* requests that run at once, at most; 0: as many as fit, up to 256 */
+    int64_t host_budget; /* bytes of the host beside a device with its own memory; 0: no line */
+    int64_t max_context; /* positions of the largest request; 0: the model's, or as many as fit */
+    int64_t max_answer;  /* encoder-decoder: tokens of the longest answer; 0: as max_context */
+    int parallel;        /* requests that run at once; 0: as many as fit, up to 256 */
+    bool fewer;          /* `parallel` is a maximum: fewer run at once where not all fit */
+    /* Encoder-decoder: each request is a beam search with so many rows (beam.h), at most ENGINE_BEAMS. Its answer is told at
+     * the end, without log-probabilities. 0 or 1: tokens are sampled. */
+    int beams;
     int64_t step_tokens;       /* of a step, at most; 0: chosen */
     int queue;                 /* requests that may wait; 0: 4 x parallel */
     int64_t vocab;             /* ids from here on have no text and are never drawn; 0: all may be */
@@ -90,8 +96,9 @@ struct engine_options {
         remember; /* sizes that stood before are tried first (serve/plan_cache.h); engine_remember keeps them */
     bool
         plan_only; /* nothing is taken: the engine can tell its plan and be closed. Of the device only facts are looked at */
-    struct engine_refusal *refusal;             /* filled when opening fails; NULL: nobody asks */
-    const struct log *log;                      /* NULL: nobody */
+    struct engine_refusal *refusal; /* filled when opening fails; NULL: nobody asks */
+    const char *advice;    /* how to ask for less, for refusals; NULL: --max-context where it was given */
+    const struct log *log; /* NULL: nobody */
     void (*stage)(void *arg, const char *name); /* hears how far opening has come; NULL: nobody */
     void *stage_arg;
 };
@@ -154,6 +161,7 @@ struct engine_request {
     int64_t second;           /* of an encoder: where the prompt's second segment begins; 0: it has none */
     int64_t tokens;           /* of the answer, at most; an encoder makes none */
     struct sampling sampling; /* temperature, top_k, top_p, min_p, penalties, seed */
+    double length_penalty;    /* of a beam search */
     int logprobs;             /* -1: none; n: also the n likeliest */
     bool
         prompt_logprobs; /* of the prompt's tokens too: their events come first, that of the first without a logprob */

@@ -292,7 +292,7 @@ static struct offer_wish wish_of(const struct engine *e)
         .context = CONTEXT_MODEST, .requests = REQUESTS_MODEST, .step = most.step / STEP_MODEST_PART};
     w.shortest_context = min64(KV_BLOCK, most.context);
     if (o->max_context || o->window) w.least.context = w.shortest_context = most.context;
-    if (o->parallel) w.least.requests = most.requests;
+    if (o->parallel && !o->fewer) w.least.requests = most.requests;
     if (!o->parallel) w.request_positions = POSITIONS_OF_A_REQUEST;
     return w;
 }
@@ -330,6 +330,8 @@ enum plim_status engine_refuse(const struct engine *e, const char *what, const s
 {
     char need_text[BYTES_TEXT], have_text[BYTES_TEXT], missing_text[BYTES_TEXT];
     int64_t line = engine_line(e, e->options.budget), host = engine_host_line(e);
+    const char *context = e->options.max_context ? "lower --max-context" : NULL,
+               *advice = e->options.advice ? e->options.advice : context;
     bool on_host = need->device <= line;
     int64_t takes = on_host ? need->host : smallest_line(e, line, need->device, follows),
             has = on_host ? host : line;
@@ -337,13 +339,13 @@ enum plim_status engine_refuse(const struct engine *e, const char *what, const s
     bytes_format(need_text, (uint64_t)takes), bytes_format(have_text, (uint64_t)has);
     bytes_format(missing_text, (uint64_t)(takes - has));
     return plim_fail(err, PLIM_NO_FIT,
-                     "%s: does not fit: %s take %s%s, %s %s: %s (%lld bytes) missing; raise the budget%s",
+                     "%s: does not fit: %s take %s%s, %s %s: %s (%lld bytes) missing; raise the budget%s%s",
                      e->model, what, need_text, on_host ? " of the host" : "",
                      on_host             ? "the host has"
                      : e->options.budget ? "the budget is"
                                          : "the device has",
-                     have_text, missing_text, (long long)(takes - has),
-                     e->options.max_context ? ", or lower --max-context" : "");
+                     have_text, missing_text, (long long)(takes - has), advice ? ", or " : "",
+                     advice ? advice : "");
 }
 
 /* An earlier start of the same model with the same options measured a process that differs from this one by a few pages. With
