@@ -2,6 +2,7 @@
  * See engine_source.h and plan/offer.h. */
 #include "serve/engine_source.h"
 #include "base/minmax.h"
+#include "serve/plan_steps.h"
 #include "serve/source_weights.h"
 
 #include <stdio.h>
@@ -37,14 +38,7 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
         shape.batch = 1, shape.head = HEAD_SOURCE, shape.source_time = p->length;
         shape.source_cache = p->s->rows * p->s->beams * p->s->length;
     }
-    tape_init(out);
-    enum plim_status status = model_emit(&p->e->spec, &shape, out, err);
-    if (status == PLIM_OK) status = pass_precision(out, p->e->plan.precision, err);
-    if (status == PLIM_OK) quantise_tape(&p->e->quantisation, &p->e->spec, out);
-    if (status == PLIM_OK) status = tape_verify(out, err);
-    for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = true; /* same seed, same text */
-    if (status != PLIM_OK) tape_release(out);
-    return status;
+    return plan_tape(&p->e->spec, &shape, p->e->plan.precision, &p->e->quantisation, out, err);
 }
 
 /* Doubled from `least` up to `most`, which is the last. */
@@ -95,12 +89,6 @@ static void note_sizes(struct engine *e, const struct sources *s)
     engine_set_room(e, request_bytes(s), ENGINE_ROOM);
 }
 
-static int64_t drawer_room(const struct engine *e)
-{
-    if (e->device->team) return drawer_bytes(e->device->team, e->spec.vocab_size);
-    return drawer_bytes(NULL, e->spec.vocab_size) * e->device->facts.threads; /* a device that is not here */
-}
-
 static int64_t logits_bytes(const struct engine *e, int64_t rows)
 {
     return rows * e->spec.vocab_size * (int64_t)sizeof(float); /* no type is wider */
@@ -127,7 +115,7 @@ static int64_t overhead_of(const struct engine *e, const struct sources *s)
     int64_t logits = own ? 0 : logits_bytes(e, s->rows * s->beams);
     if (e->options.overhead) return e->overhead.bytes;
     return e->overhead.bytes + e->tape_bytes + e->bytes_room + (int64_t)(sizeof *e + sizeof *s) + logits +
-           search_bytes(e, s) + drawer_room(e) + s->rows * (int64_t)(sizeof(struct draw) + sizeof *s->row);
+           search_bytes(e, s) + engine_drawer_room(e) + s->rows * (int64_t)(sizeof(struct draw) + sizeof *s->row);
 }
 
 static enum plim_status plan_passes(struct engine *e, struct sources *s, int64_t budget,
@@ -173,17 +161,11 @@ static void note_line(struct engine *e, const struct sources *s)
 
 /* --- the offer -------------------------------------------------------------------------------------------- */
 
-static int64_t own_bytes(const struct tape *tape, const struct layout *layout)
-{
-    struct plan_own own = plan_own_bytes(tape, layout);
-    return own.loop + own.update;
-}
-
 static int64_t tapes_of(const struct sources *s)
 {
-    int64_t bytes = own_bytes(&s->runtime.plan.tape, &s->runtime.plan.layout);
-    for (int i = 0; i + 1 < s->token_count; i++) bytes += own_bytes(&s->tokens[i].tape, &s->tokens[i].layout);
-    for (int i = 0; i < s->read_count; i++) bytes += own_bytes(&s->reads[i].tape, &s->reads[i].layout);
+    int64_t bytes = engine_tape_bytes(&s->runtime.plan.tape, &s->runtime.plan.layout);
+    for (int i = 0; i + 1 < s->token_count; i++) bytes += engine_tape_bytes(&s->tokens[i].tape, &s->tokens[i].layout);
+    for (int i = 0; i < s->read_count; i++) bytes += engine_tape_bytes(&s->reads[i].tape, &s->reads[i].layout);
     return bytes;
 }
 
@@ -253,23 +235,13 @@ static enum plim_status measure_smallest(struct engine *e, struct plim_error *er
 static enum plim_status choose(struct engine *e, struct plim_error *err)
 {
     struct offer_wish wish = wish_of(e);
-    struct offer_list list;
-    struct offer_choice choice;
     struct offer_oracle oracle = {need, e};
-    bool own = e->device->facts.unified_memory;
-    struct offer_line line = {{engine_line(e, e->options.budget), engine_host_line(e)},
-                              own ? e->overhead.reserve : 0,
-                              e->options.first_rung};
-    offer_list_make(&wish, &list);
-    enum plim_status status = offer_choose(&list, &oracle, &line, &choice, err);
-    if (status != PLIM_OK && status != PLIM_NO_FIT) return status;
-    e->offer = list.offer[choice.at], e->plan.total = choice.need.device;
+    struct offer_choice choice;
+    enum plim_status status = engine_choose(e, &wish, &oracle, &choice, err);
     if (status == PLIM_NO_FIT) return refuse(e, &choice.need, err);
-    if (choice.used_reserve) e->overhead.bytes -= e->overhead.reserve;
     e->plan.offer_rung = e->offer.rung;
     e->plan.rung = e->options.rung ? e->options.rung : offer_rung_name(e->offer.rung);
-    memcpy(e->plan.missed, choice.missed, sizeof e->plan.missed);
-    return PLIM_OK;
+    return status;
 }
 
 static enum plim_status make_plan(struct engine *e, struct sources *s, struct plim_error *err)
@@ -280,10 +252,8 @@ static enum plim_status make_plan(struct engine *e, struct sources *s, struct pl
         status = source_weights_choose(&e->quantisation, e->device, o->weights, e->model, &e->spec,
                                        e->plan.precision, err);
     if (status != PLIM_OK) return status;
-    e->overhead = o->overhead ? (struct overhead){.bytes = o->overhead}
-                              : runtime_engine_overhead(e->device->facts.threads);
-    e->overhead.bytes += engine_caller_bytes(e, engine_line(e, o->budget)) +
-                         source_weights_bytes(&e->quantisation, &e->spec, e->plan.precision);
+    engine_measure_process(e);
+    e->overhead.bytes += source_weights_bytes(&e->quantisation, &e->spec, e->plan.precision);
     status = choose(e, err);
     if (status == PLIM_OK) status = measure_smallest(e, err);
     if (status != PLIM_OK) return status;
