@@ -244,8 +244,9 @@ int64_t engine_overhead(const struct engine *e, const struct sizes *s)
     if (e->options.overhead) return e->overhead.bytes;
     int64_t row = (int64_t)(sizeof(struct draw) + sizeof(struct step_row) + sizeof(struct request *));
     return e->overhead.bytes + e->tape_bytes + (int64_t)sizeof(struct engine) +
-           requests_room(e, &s->offer, engine_line(e, e->asked_budget)) + kept_room(e, s) + engine_drawer_room(e) +
-           blocks_bytes(s->blocks) + engine_steps(e) * s->offer.requests * row + staging_bytes(e, s);
+           requests_room(e, &s->offer, engine_line(e, e->asked_budget)) + kept_room(e, s) +
+           engine_drawer_room(e) + blocks_bytes(s->blocks) + engine_steps(e) * s->offer.requests * row +
+           staging_bytes(e, s);
 }
 
 /* --- choosing --------------------------------------------------------------------------------------------- */

@@ -115,7 +115,8 @@ static int64_t overhead_of(const struct engine *e, const struct sources *s)
     int64_t logits = own ? 0 : logits_bytes(e, s->rows * s->beams);
     if (e->options.overhead) return e->overhead.bytes;
     return e->overhead.bytes + e->tape_bytes + e->bytes_room + (int64_t)(sizeof *e + sizeof *s) + logits +
-           search_bytes(e, s) + engine_drawer_room(e) + s->rows * (int64_t)(sizeof(struct draw) + sizeof *s->row);
+           search_bytes(e, s) + engine_drawer_room(e) +
+           s->rows * (int64_t)(sizeof(struct draw) + sizeof *s->row);
 }
 
 static enum plim_status plan_passes(struct engine *e, struct sources *s, int64_t budget,
@@ -164,8 +165,10 @@ static void note_line(struct engine *e, const struct sources *s)
 static int64_t tapes_of(const struct sources *s)
 {
     int64_t bytes = engine_tape_bytes(&s->runtime.plan.tape, &s->runtime.plan.layout);
-    for (int i = 0; i + 1 < s->token_count; i++) bytes += engine_tape_bytes(&s->tokens[i].tape, &s->tokens[i].layout);
-    for (int i = 0; i < s->read_count; i++) bytes += engine_tape_bytes(&s->reads[i].tape, &s->reads[i].layout);
+    for (int i = 0; i + 1 < s->token_count; i++)
+        bytes += engine_tape_bytes(&s->tokens[i].tape, &s->tokens[i].layout);
+    for (int i = 0; i < s->read_count; i++)
+        bytes += engine_tape_bytes(&s->reads[i].tape, &s->reads[i].layout);
     return bytes;
 }
 

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { TEXTS = 50, SOURCE = 20, ANSWER = 12 };
+enum { TEXTS = 50, SOURCE = 20, ANSWER = 12, BUDGET = 64 << 20 };
 
 struct answer {
     int32_t token[ANSWER];
@@ -44,6 +44,15 @@ static int length_of(const int32_t *tokens)
     return n;
 }
 
+/* Fewer requests at once, then as many as before: those whose rows went begin again. */
+static void move_budget(struct engine *e, int step)
+{
+    struct plim_error err = {0};
+    int64_t total = engine_plan(e)->total;
+    if (step == 5 && engine_set_budget(e, total - 1, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (step == 9 && engine_set_budget(e, BUDGET, &err) != PLIM_OK) fail_msg("%s", err.text);
+}
+
 static void compare(const char *model, const char *name, int beams, int parallel)
 {
     static int32_t ids[TEXTS][SOURCE], want[TEXTS][ANSWER], lengths[TEXTS];
@@ -53,6 +62,8 @@ static void compare(const char *model, const char *name, int beams, int parallel
     struct device *device;
     struct engine *e;
     static struct answer have[TEXTS];
+    struct engine_stats stats;
+    int64_t least = INT64_MAX, most = 0;
     int ended = 0;
     snprintf(file, sizeof file, "%s/expected.safetensors", golden_model(model, path, sizeof path));
     assert_int_equal(safetensors_open(file, &set, &err), PLIM_OK);
@@ -65,6 +76,8 @@ static void compare(const char *model, const char *name, int beams, int parallel
                                      .max_context = SOURCE,
                                      .max_answer = ANSWER,
                                      .beams = beams,
+                                     .budget = BUDGET,
+                                     .overhead = BUDGET / 4,
                                      .parallel = parallel,
                                      .queue = TEXTS};
     if (engine_open(device, &options, &e, &err) != PLIM_OK) fail_msg("%s", err.text);
@@ -79,8 +92,15 @@ static void compare(const char *model, const char *name, int beams, int parallel
                                      .arg = &have[i]};
         if (engine_submit(e, &ask, NULL, &err) != PLIM_OK) fail_msg("%s", err.text);
     }
-    while (engine_busy(e))
+    for (int step = 0; engine_busy(e); step++) {
+        if (parallel > 1) move_budget(e, step);
         if (engine_step(e, &err) != PLIM_OK) fail_msg("%s", err.text);
+        engine_stats(e, &stats);
+        if (stats.blocks > most) most = stats.blocks;
+        if (stats.blocks < least) least = stats.blocks;
+    }
+    assert_int_equal(most, parallel);
+    assert_int_equal(least, parallel > 1 ? parallel / 2 : 1);
     for (int i = 0; i < TEXTS; i++) {
         int n = length_of(want[i]);
         ended += have[i].finish == FINISH_EOS;
