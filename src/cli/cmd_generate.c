@@ -77,9 +77,9 @@ static const struct command command = {
 
 static enum plim_status check_beams(const struct generate_flags *f, struct plim_error *err)
 {
-    if (f->beams < 1 || f->beams > SEQ2SEQ_MAX_BEAMS)
+    if (f->beams < 1 || f->beams > ENGINE_BEAMS)
         return plim_fail(err, PLIM_BAD_INPUT, "generate: option '--beams': %d; write 1 to %d", f->beams,
-                         SEQ2SEQ_MAX_BEAMS);
+                         ENGINE_BEAMS);
     if (!(f->length_penalty >= -100 && f->length_penalty <= 100) || (f->penalty_given && f->beams == 1))
         return plim_fail(
             err, PLIM_BAD_INPUT,
@@ -140,14 +140,12 @@ static enum plim_status check_vocabulary(const struct generation *g, const struc
                      (long long)g->codec.vocab_size, (long long)spec->vocab_size);
 }
 
-/* Generator: an engine, or a seq2seq for an encoder-decoder. */
+/* The model that writes. */
 struct writer {
     struct model_spec spec;
     struct log log;
     struct engine_options options;
-    struct seq2seq_room room;
     struct engine *engine;
-    struct seq2seq *seq2seq;
     int64_t tokens; /* of all prompts */
 };
 
@@ -162,12 +160,17 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
         all += count;
         if (count > most) most = count;
     }
-    w->room.source = most, w->room.tokens = f->tokens, w->room.beams = f->beams;
+    int parallel = f->parallel ? f->parallel : PARALLEL;
+    w->options.parallel = (size_t)parallel < g->count ? parallel : (int)g->count;
+    w->options.fewer = true, w->tokens = all;
     if (model_is_encoder(spec))
         return plim_fail(err, PLIM_UNSUPPORTED,
                          "%s: a %s model makes vectors and writes no text; see plimsoll embed", g->dir,
                          model_architecture_name(spec->arch));
-    if (model_has_source(spec)) return PLIM_OK; /* it has no last position */
+    if (model_has_source(spec)) { /* it has no last position */
+        w->options.max_context = most, w->options.max_answer = f->tokens, w->options.beams = f->beams;
+        return PLIM_OK;
+    }
     if (f->beams > 1)
         return plim_fail(err, PLIM_UNSUPPORTED,
                          "generate: option '--beams': %s writes one text; only t5 searches with beams",
@@ -179,9 +182,6 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
     int64_t left = spec->max_positions - most;
     /* The last token is handed out and never read, so it needs no position. */
     w->options.max_context = most + (f->tokens - 1 < left ? f->tokens - 1 : left);
-    int parallel = f->parallel ? f->parallel : PARALLEL;
-    w->options.parallel = (size_t)parallel < g->count ? parallel : (int)g->count;
-    w->tokens = all;
     return PLIM_OK;
 }
 
@@ -191,8 +191,9 @@ static enum plim_status writer_init(const struct generation *g, struct writer *w
     *w = (struct writer){.log = {LOG_LEVEL_WARN, log_to_file, stderr}};
     w->options.model = g->dir;
     w->options.vocab = g->codec.vocab_size;
-    w->options.weights = w->room.weights = weights_kind_parse(f->weights);
-    w->options.log = w->room.log = f->quiet ? NULL : &w->log;
+    w->options.weights = weights_kind_parse(f->weights);
+    w->options.advice = f->beams > 1 ? "ask for fewer tokens or beams" : "ask for fewer tokens";
+    w->options.log = f->quiet ? NULL : &w->log;
     enum plim_status status = hf_config_load(g->dir, &w->spec, err);
     return status == PLIM_OK ? find_room(g, w, err) : status;
 }
@@ -200,31 +201,10 @@ static enum plim_status writer_init(const struct generation *g, struct writer *w
 static enum plim_status writer_open(const struct generation *g, struct writer *w, struct device *device,
                                     struct plim_error *err)
 {
-    w->options.budget = w->room.budget = cli_device_line(&g->line, &device->facts);
+    w->options.budget = cli_device_line(&g->line, &device->facts);
     int64_t most = device->facts.unified_memory ? STEP_TOKENS : STEP_TOKENS_DEVICE;
     w->options.step_tokens = w->tokens < most ? w->tokens : most;
-    return model_has_source(&w->spec) ? seq2seq_open(w->options.model, device, &w->room, &w->seq2seq, err)
-                                      : engine_open(device, &w->options, &w->engine, err);
-}
-
-static struct engine_plan writer_plan(const struct writer *w)
-{
-    if (w->engine) return *engine_plan(w->engine);
-    const struct seq2seq_plan *p = seq2seq_plan(w->seq2seq);
-    return (struct engine_plan){.budget = p->budget,
-                                .total = p->total,
-                                .arena = p->arena,
-                                .params = p->params,
-                                .pool = p->cache,
-                                .context = p->positions,
-                                .parallel = 1,
-                                .precision = p->precision};
-}
-
-static void writer_close(struct writer *w)
-{
-    engine_close(w->engine); /* what is under way ends here */
-    seq2seq_close(w->seq2seq);
+    return engine_open(device, &w->options, &w->engine, err);
 }
 
 /* The device, and on it the model. Where nobody asked for the card, one without room for them is left for the CPU. */
@@ -252,18 +232,16 @@ static enum plim_status generate(struct generation *g, struct device **device_ou
     enum plim_status status = open_model(g, device_out, &writer, err);
     struct device *device = *device_out;
     if (status != PLIM_OK) return status;
-    g->plan = writer_plan(&writer);
+    g->plan = *engine_plan(writer.engine);
     status = check_vocabulary(g, &writer.spec, err);
     bool bytes = !g->codec.tokenizer && writer.spec.vocab_size == CLI_BYTE_TOKENS; /* made for bytes */
     if (status == PLIM_OK && !g->codec.tokenizer && !bytes && !g->flags->tokenizer && !g->flags->quiet)
         cli_say("%s has no tokenizer: every byte of a text is a token", g->dir);
-    if (status == PLIM_OK)
-        status = writer.engine ? generation_run(g, writer.engine, err)
-                               : generation_run_sources(g, writer.seq2seq, err);
+    if (status == PLIM_OK) status = generation_run(g, writer.engine, err);
     g->ledger_peak = ledger_peak(device->ledger[TIER_DEVICE]);
     g->device_used = device->ops->used ? device->ops->used(device) : 0;
     snprintf(g->device, sizeof g->device, "%s", device->ops->name);
-    writer_close(&writer);
+    engine_close(writer.engine); /* what is under way ends here */
     if (status == PLIM_OK && g->err.status != PLIM_OK) status = g->err.status, *err = g->err;
     if (status == PLIM_OK && g->stream && g->last && g->last != '\n' && putchar('\n') == EOF)
         g->failed = true;

@@ -6,7 +6,6 @@
 #include "cli/chat_prompt.h"
 #include "base/bump.h"
 #include "serve/engine.h"
-#include "serve/generate_seq2seq.h"
 #include "text/token_text.h"
 
 struct generate_flags {
@@ -67,8 +66,6 @@ struct generation {
 enum plim_status generation_read(struct generation *g, struct plim_error *err);
 /* Runs all of them through an engine that is open. */
 enum plim_status generation_run(struct generation *g, struct engine *e, struct plim_error *err);
-/* Generates with an encoder-decoder: prompts are sources, processed one after the other. */
-enum plim_status generation_run_sources(struct generation *g, struct seq2seq *s, struct plim_error *err);
 void generation_release(struct generation *g);
 
 /* The summary on stderr; everything as JSON on stdout. */

@@ -234,22 +234,19 @@ static enum plim_status submit(struct generation *g, struct engine *e, struct an
                                struct plim_error *err)
 {
     const struct generate_flags *f = g->flags;
-    int64_t room = engine_plan(e)->context - (int64_t)a->ids.count + 1;
+    const struct engine_plan *plan = engine_plan(e);
+    /* The last token of a decoder is never read, so it needs no position. */
+    int64_t room = engine_answer_room(plan, (int64_t)a->ids.count) + !plan->answer;
     a->limit = f->tokens < room ? f->tokens : room;
     struct engine_request request = {.prompt = a->ids.id,
                                      .count = (int64_t)a->ids.count,
                                      .tokens = a->limit,
                                      .sampling = sampling_of(f),
+                                     .length_penalty = f->length_penalty,
                                      .logprobs = -1,
                                      .hear = hear,
                                      .arg = a};
     return engine_submit(e, &request, NULL, err);
-}
-
-/* Prints the prompt of the one answer that is streamed. */
-static void print_echo(struct generation *g)
-{
-    if (g->stream && g->flags->echo) print(g, g->answers[0].prompt, strlen(g->answers[0].prompt));
 }
 
 /* As many at once as the queue takes; the rest as they finish. */
@@ -259,55 +256,13 @@ enum plim_status generation_run(struct generation *g, struct engine *e, struct p
     enum plim_status status = PLIM_OK;
     size_t next = 0;
     double start = clock_seconds();
-    print_echo(g);
+    if (g->stream && g->flags->echo) print(g, g->answers[0].prompt, strlen(g->answers[0].prompt));
     while (status == PLIM_OK && (next < g->count || engine_busy(e))) {
         while (next < g->count && status == PLIM_OK)
             if ((status = submit(g, e, &g->answers[next], err)) == PLIM_OK) next++;
         if (status == PLIM_BUSY) status = PLIM_OK;
         if (status == PLIM_OK && *stop) break;
         if (status == PLIM_OK) status = engine_step(e, err);
-    }
-    g->seconds = clock_seconds() - start;
-    return status;
-}
-
-/* --- answers of an encoder-decoder ------------------------------------------------------------------------ */
-
-static bool hear_token(void *arg, int32_t token) { return add_token(arg, token); }
-
-static enum plim_status answer_source(struct answer *a, struct seq2seq *s, struct plim_error *err)
-{
-    static const enum answer_stop stops[] = {
-        [SEQ2SEQ_ENOUGH] = STOP_LENGTH, [SEQ2SEQ_END] = STOP_END, [SEQ2SEQ_ASKED] = STOP_ASKED};
-    const struct generate_flags *f = a->all->flags;
-    struct seq2seq_result result;
-    struct seq2seq_request request = {.source = a->ids.id,
-                                      .count = (int64_t)a->ids.count,
-                                      .tokens = f->tokens,
-                                      .vocab = a->all->codec.vocab_size,
-                                      .sampling = sampling_of(f),
-                                      .length_penalty = f->length_penalty,
-                                      .hear = hear_token,
-                                      .arg = a,
-                                      .stop = cli_stop_flag()};
-    enum plim_status status = seq2seq_run(s, &request, &result, err);
-    if (status != PLIM_OK) return status;
-    a->prompt_seconds = result.source_seconds, a->seconds = result.seconds;
-    end_answer(a, stops[result.stop]);
-    return PLIM_OK;
-}
-
-enum plim_status generation_run_sources(struct generation *g, struct seq2seq *s, struct plim_error *err)
-{
-    atomic_int *stop = cli_stop_flag();
-    enum plim_status status = PLIM_OK;
-    double start = clock_seconds();
-    print_echo(g);
-    for (size_t i = 0; i < g->count && status == PLIM_OK && g->err.status == PLIM_OK; i++) {
-        if (*stop)
-            end_answer(&g->answers[i], STOP_ASKED);
-        else
-            status = answer_source(&g->answers[i], s, err);
     }
     g->seconds = clock_seconds() - start;
     return status;

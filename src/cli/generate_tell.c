@@ -28,6 +28,14 @@ static void tell_speed(const struct generation *g)
             g->seconds > 0 ? (double)made / g->seconds : 0, g->plan.parallel);
 }
 
+/* Positions of the cache: of the longest answer, or of all answers at once. */
+static int64_t positions_of(const struct generation *g)
+{
+    const struct engine_plan *p = &g->plan;
+    if (p->answer) return g->count == 1 ? p->answer : p->answer * p->parallel;
+    return g->count == 1 ? p->context : p->blocks * ENGINE_BLOCK;
+}
+
 void generation_tell(const struct generation *g)
 {
     struct os_process me = {0};
@@ -38,9 +46,8 @@ void generation_tell(const struct generation *g)
     fprintf(stderr, "planned %s: parameters %s in %s, cache %s for %lld positions; %s %s%s\n",
             bytes_format(total, (uint64_t)g->plan.total), bytes_format(params, (uint64_t)g->plan.params),
             precision_name(g->plan.precision), bytes_format(cache, (uint64_t)g->plan.pool),
-            (long long)(g->count == 1 || !g->plan.blocks ? g->plan.context : g->plan.blocks * ENGINE_BLOCK),
-            g->device_used ? "the driver says" : "process", bytes_format(peak, taken),
-            g->device_used ? "" : " at its peak");
+            (long long)positions_of(g), g->device_used ? "the driver says" : "process",
+            bytes_format(peak, taken), g->device_used ? "" : " at its peak");
 }
 
 static void write_answer(struct json_writer *w, const struct answer *a)
@@ -70,7 +77,7 @@ static void write_memory(struct json_writer *w, const struct generation *g)
     json_int(w, "arena_bytes", g->plan.arena);
     json_int(w, "parameter_bytes", g->plan.params);
     json_int(w, "cache_bytes", g->plan.pool);
-    json_int(w, "positions", g->plan.context);
+    json_int(w, "positions", g->plan.answer ? g->plan.answer : g->plan.context);
     json_int(w, "ledger_peak", (int64_t)g->ledger_peak);
     if (g->device_used) json_int(w, "device_used", (int64_t)g->device_used);
     json_int(w, "rss_peak", (int64_t)me.peak);

@@ -8,12 +8,14 @@
  *     nothing and has exactly the batch's rows. Rows of a member beyond the batch's have length 0.
  */
 #include "serve/embed.h"
-#include "base/bytes.h"
 #include "base/clock.h"
 #include "model/hf.h"
+#include "plan/offer.h"
 #include "runtime/load.h"
 #include "runtime/runtime.h"
+#include "serve/plan_steps.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,34 +96,13 @@ static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct 
 {
     const struct shape *s = arg;
     struct model_shape shape = {.batch = rows, .time = s->time, .head = s->e->head};
-    tape_init(out);
-    enum plim_status status = model_emit(&s->e->spec, &shape, out, err);
-    if (status == PLIM_OK) status = pass_precision(out, s->e->plan.precision, err);
-    if (status == PLIM_OK) quantise_tape(&s->e->quantisation, &s->e->spec, out);
-    if (status == PLIM_OK) status = tape_verify(out, err);
-    for (int i = 0; i < out->nops; i++) {
-        out->ops[i].attr.repeatable = true;
-        out->ops[i].attr.split = !s->e->exact;
-    }
-    if (status != PLIM_OK) tape_release(out);
+    enum plim_status status =
+        plan_tape(&s->e->spec, &shape, s->e->plan.precision, &s->e->quantisation, out, err);
+    for (int i = 0; status == PLIM_OK && i < out->nops; i++) out->ops[i].attr.split = !s->e->exact;
     return status;
 }
 
 /* --- planning --------------------------------------------------------------------------------------------- */
-
-static enum plim_status refuse(const struct embedder *e, const char *dir, struct plim_error *err)
-{
-    const struct embed_plan *p = &e->plan;
-    char need[BYTES_TEXT], have[BYTES_TEXT], missing[BYTES_TEXT];
-    int64_t line = p->budget ? p->budget : e->limit;
-    bytes_format(need, (uint64_t)p->total), bytes_format(have, (uint64_t)line);
-    bytes_format(missing, (uint64_t)(p->total - line));
-    return plim_fail(err, PLIM_NO_FIT,
-                     "%s: does not fit: parameters and one row of %lld tokens take %s, %s %s: %s "
-                     "(%lld bytes) missing; raise the budget or lower --max-length",
-                     dir, (long long)p->time, need, p->budget ? "the budget is" : "the device has", have,
-                     missing, (long long)(p->total - line));
-}
 
 static enum plim_status choose_weights(struct embedder *e, const struct embed_room *room,
                                        struct device *device, struct plim_error *err)
@@ -177,20 +158,55 @@ static enum plim_status set_length(struct embedder *e, const struct embed_room *
     return PLIM_OK;
 }
 
-/* A plan of the longest rows, as many as the budget allows; rows: at most. */
-static enum plim_status plan_batch(const struct embedder *e, struct runtime *rt, struct device *device,
-                                   int64_t budget, int64_t rows, struct plim_error *err)
+/* A batch of so many of the longest rows. */
+static enum plim_status plan_batch(const struct embedder *e, struct runtime *rt, int64_t line_bytes,
+                                   int64_t rows, struct plim_error *err)
 {
     struct shape shape = {e, e->plan.time};
     struct forward_family family = {.build = build, .arg = &shape};
-    struct forward_line line = {.budget = budget ? budget : e->limit, .overhead = e->overhead};
-    return runtime_plan_forward(rt, device, &e->spec, &line, &family, rows, err);
+    struct forward_line line = {.budget = line_bytes, .overhead = e->overhead};
+    return runtime_plan_forward(rt, e->runtime.device, &e->spec, &line, &family, rows, err);
+}
+
+/* Bytes of an offer: its requests are the rows of a batch. */
+static enum plim_status need(void *arg, const struct offer *offer, const struct offer_bytes *line,
+                             struct offer_bytes *out, struct plim_error *err)
+{
+    struct runtime rt;
+    (void)line;
+    enum plim_status status = plan_batch(arg, &rt, 0, offer->requests, err);
+    out->device = rt.plan.total;
+    plan_release(&rt.plan);
+    return status;
 }
 
 static int64_t longest_most(const struct embedder *e)
 {
     int64_t most = e->tokens_most / e->plan.time;
     return most > e->plan.rows ? e->plan.rows : most;
+}
+
+/* The largest batch that fits the budget, planned in *rt. PLIM_NO_FIT without a text: *total is that of one row. */
+static enum plim_status plan_largest(struct embedder *e, int64_t budget, struct runtime *rt, int64_t *total,
+                                     struct plim_error *err)
+{
+    struct offer most = {.context = e->plan.time, .requests = longest_most(e), .step = longest_most(e)},
+                 least = most;
+    least.requests = 1;
+    struct offer_wish wish = {
+        .most = most, .least = least, .usual_context = most.context, .shortest_context = most.context};
+    struct offer_oracle oracle = {need, e};
+    bool host = e->runtime.device->facts.unified_memory;
+    struct offer_line line = {.bytes = {budget ? budget : e->limit, 0},
+                              .reserve = host ? e->overhead.reserve : 0};
+    struct offer_list list;
+    struct offer_choice choice;
+    *rt = (struct runtime){0};
+    offer_list_make(&wish, &list);
+    enum plim_status status = offer_choose(&list, &oracle, &line, &choice, err);
+    *total = choice.need.device;
+    if (status != PLIM_OK) return status;
+    return plan_batch(e, rt, line.bytes.device, list.offer[choice.at].requests, err);
 }
 
 /* The part of the plan that changes with the budget: a small one asks for smaller batches. */
@@ -202,11 +218,25 @@ static void note_line(struct embedder *e, int64_t budget)
     e->tokens = rt->size < longest_most(e) ? rt->size * e->plan.time : e->tokens_most;
 }
 
+static enum plim_status refuse(const struct embedder *e, const struct embed_room *room, int64_t total,
+                               struct plim_error *err)
+{
+    char what[64];
+    snprintf(what, sizeof what, "parameters and one row of %lld tokens", (long long)e->plan.time);
+    return plan_refuse(&(struct no_fit){.model = room->how.path,
+                                        .what = what,
+                                        .advice = "lower --max-length",
+                                        .takes = total,
+                                        .has = room->budget ? room->budget : room->limit,
+                                        .budget = room->budget != 0},
+                       err);
+}
+
 static enum plim_status make_plan(struct embedder *e, const struct embed_room *room, struct device *device,
                                   struct plim_error *err)
 {
-    int64_t own = 0;
-    struct runtime one;
+    int64_t own = 0, total = 0;
+    struct offer_bytes none = {0}, one = {0};
     e->plan.rows = room->rows ? room->rows : e->tokens / 8;
     e->tokens_most = e->tokens;
     enum plim_status status = weights_precision(room->how.path, &e->plan.precision, err);
@@ -214,16 +244,15 @@ static enum plim_status make_plan(struct embedder *e, const struct embed_room *r
     if (status == PLIM_OK) status = own_bytes(e, &own, err);
     if (status != PLIM_OK) return status;
     e->overhead = runtime_engine_overhead(device->facts.threads), e->overhead.bytes += own + room->beside;
-    status = plan_batch(e, &e->runtime, device, room->budget, longest_most(e), err);
+    struct runtime largest;
+    status = plan_largest(e, room->budget, &largest, &total, err);
+    if (status == PLIM_NO_FIT && room->need) *room->need = total;
+    if (status != PLIM_OK) return status == PLIM_NO_FIT ? refuse(e, room, total, err) : status;
+    e->runtime = largest;
     note_line(e, room->budget);
-    if (status == PLIM_NO_FIT && room->need) *room->need = e->plan.total;
-    if (status != PLIM_OK) return status == PLIM_NO_FIT ? refuse(e, room->how.path, err) : status;
     e->plan.params = e->runtime.plan.layout.by_class[CLASS_PARAM];
-    e->limit = 0;
-    status = plan_batch(e, &one, device, 0, 1, err);
-    e->limit = room->limit;
-    if (status == PLIM_OK) e->smallest = one.plan.total;
-    plan_release(&one.plan);
+    status = need(e, &(struct offer){.requests = 1}, &none, &one, err);
+    e->smallest = one.device;
     return status;
 }
 
@@ -288,7 +317,11 @@ void embedder_close(struct embedder *e)
 enum plim_status embedder_move(struct embedder *e, int64_t budget, struct plim_error *err)
 {
     struct runtime next;
-    enum plim_status status = plan_batch(e, &next, e->runtime.device, budget, longest_most(e), err);
+    int64_t total;
+    enum plim_status status = plan_largest(e, budget, &next, &total, err);
+    if (status == PLIM_NO_FIT)
+        plim_fail(err, status, "parameters and one row take %lld bytes, the budget is %lld", (long long)total,
+                  (long long)budget);
     if (status == PLIM_OK) {
         for (int i = 0; i < MEMBERS; i++) close_member(e->members[i]), e->members[i] = NULL;
         status = runtime_adopt(&e->runtime, &next, err);

@@ -13,7 +13,7 @@
  * youngest request gives its blocks back and is computed again later. The largest request that the plan promises
  * always runs.
  *
- * An encoder-decoder reads the prompt as its source and has one row of caches per running request. An encoder turns
+ * An encoder-decoder reads the prompt as its source and has one row of caches per running request, or one per beam. An encoder turns
  * each prompt into one vector, or scores its labels, many in a batch. Queue, limits, events, waiting and stopping
  * work alike for all kinds.
  *
@@ -39,6 +39,7 @@
 
 #define ENGINE_BLOCK    KV_BLOCK /* positions of a block */
 #define ENGINE_LOGPROBS 20       /* of the likeliest tokens, at most */
+#define ENGINE_BEAMS    64       /* rows of a beam search, at most */
 
 struct engine;
 
@@ -53,12 +54,17 @@ struct engine_refusal {
 };
 
 struct engine_options {
-    const char *model;         /* folder */
-    int64_t budget;            /* bytes of the device; 0: no line */
-    int64_t limit;             /* limit for a plan without a budget; 0: the device's free memory */
-    int64_t host_budget;       /* host memory next to a device with its own memory; 0: no limit */
-    int64_t max_context;       /* positions of the largest request; 0: the model's, or as many as fit */
-    int parallel;              /* maximum concurrent requests; 0: as many as fit, up to 256 */
+    const char *model;   /* folder */
+    int64_t budget;      /* bytes of the device; 0: no line */
+    int64_t limit;       /* limit for a plan without a budget; 0: the device's free memory */
+    int64_t host_budget; /* host memory next to a device with its own memory; 0: no limit */
+    int64_t max_context; /* positions of the largest request; 0: the model's, or as many as fit */
+    int64_t max_answer;  /* encoder-decoder: tokens of the longest answer; 0: as max_context */
+    int parallel;        /* maximum concurrent requests; 0: as many as fit, up to 256 */
+    bool fewer;          /* fewer than `parallel` may run at once where not all fit */
+    /* Encoder-decoder: each request is a beam search with this many rows (beam.h), at most ENGINE_BEAMS. The answer is
+     * reported at the end, without log-probabilities. 0 or 1: tokens are sampled. */
+    int beams;
     int64_t step_tokens;       /* maximum per step; 0: chosen automatically */
     int queue;                 /* requests that may wait; 0: 4 x parallel */
     int64_t vocab;             /* ids from here on have no text and are never drawn; 0: all may be drawn */
@@ -95,8 +101,9 @@ struct engine_options {
     bool remember;
     /* Allocates nothing: the engine can report its plan and be closed. Only the device's facts are read. */
     bool plan_only;
-    struct engine_refusal *refusal;             /* filled when opening fails; NULL: nobody asks */
-    const struct log *log;                      /* NULL: nobody */
+    struct engine_refusal *refusal; /* filled when opening fails; NULL: nobody asks */
+    const char *advice;             /* how to ask for less, for refusals; NULL: --max-context if given */
+    const struct log *log;          /* NULL: nobody */
     void (*stage)(void *arg, const char *name); /* reports the progress of opening; may be NULL */
     void *stage_arg;
 };
@@ -162,6 +169,7 @@ struct engine_request {
     int64_t second;           /* encoders: start of the prompt's second segment; 0: none */
     int64_t tokens;           /* maximum per answer; encoders ignore it */
     struct sampling sampling; /* temperature, top_k, top_p, min_p, penalties, seed */
+    double length_penalty;    /* of a beam search */
     int logprobs;             /* -1: none; n: also the n likeliest */
     /* Also report the prompt's tokens: their events come first; the first token has no logprob. */
     bool prompt_logprobs;

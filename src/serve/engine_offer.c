@@ -4,10 +4,10 @@
  * and what the process takes beside the arena. Every member counts: one with fewer rows may need more scratch than one with
  * more. After an offer is chosen, the pool takes what the budget has left.
  */
-#include "base/bytes.h"
 #include "base/minmax.h"
 #include "runtime/load.h"
 #include "serve/engine_size.h"
+#include "serve/plan_steps.h"
 #include "tensor/kv8.h"
 
 #include <stdio.h>
@@ -130,7 +130,7 @@ void family_drop(struct family *f)
     memset(f, 0, sizeof *f);
 }
 
-static int64_t own_bytes(const struct tape *tape, const struct layout *layout)
+int64_t engine_tape_bytes(const struct tape *tape, const struct layout *layout)
 {
     struct plan_own own = plan_own_bytes(tape, layout);
     return own.loop + own.update;
@@ -153,7 +153,7 @@ static enum plim_status count_first(struct count *c, const struct model_flat *si
     c->family = (struct forward_family){.build = engine_tape_build, .arg = &c->tape};
     enum plim_status status =
         runtime_plan_forward(&c->runtime, c->e->device, &c->e->spec, &none, &c->family, 1, err);
-    if (status == PLIM_OK) c->tapes = own_bytes(&c->runtime.plan.tape, &c->runtime.plan.layout);
+    if (status == PLIM_OK) c->tapes = engine_tape_bytes(&c->runtime.plan.tape, &c->runtime.plan.layout);
     return status;
 }
 
@@ -162,7 +162,7 @@ static enum plim_status count_next(struct count *c, const struct model_flat *siz
     struct forward member = {0};
     c->tape.size = *size;
     enum plim_status status = runtime_forward(&c->runtime, &c->family, 1, 1, &member, err);
-    if (status == PLIM_OK) c->tapes += own_bytes(&member.tape, &member.layout);
+    if (status == PLIM_OK) c->tapes += engine_tape_bytes(&member.tape, &member.layout);
     forward_close(&member);
     return status;
 }
@@ -208,7 +208,7 @@ static enum plim_status need(void *arg, const struct offer *offer, const struct 
 
 /* --- host bytes ------------------------------------------------------------------------------------------- */
 
-static int64_t drawer_room(const struct engine *e)
+int64_t engine_drawer_room(const struct engine *e)
 {
     if (e->device->team) return drawer_bytes(e->device->team, e->spec.vocab_size);
     return drawer_bytes(NULL, e->spec.vocab_size) * e->device->facts.threads; /* a device that is not here */
@@ -244,8 +244,9 @@ int64_t engine_overhead(const struct engine *e, const struct sizes *s)
     if (e->options.overhead) return e->overhead.bytes;
     int64_t row = (int64_t)(sizeof(struct draw) + sizeof(struct step_row) + sizeof(struct request *));
     return e->overhead.bytes + e->tape_bytes + (int64_t)sizeof(struct engine) +
-           requests_room(e, &s->offer, engine_line(e, e->asked_budget)) + kept_room(e, s) + drawer_room(e) +
-           blocks_bytes(s->blocks) + engine_steps(e) * s->offer.requests * row + staging_bytes(e, s);
+           requests_room(e, &s->offer, engine_line(e, e->asked_budget)) + kept_room(e, s) +
+           engine_drawer_room(e) + blocks_bytes(s->blocks) + engine_steps(e) * s->offer.requests * row +
+           staging_bytes(e, s);
 }
 
 /* --- choosing --------------------------------------------------------------------------------------------- */
@@ -292,7 +293,7 @@ static struct offer_wish wish_of(const struct engine *e)
         .context = CONTEXT_MODEST, .requests = REQUESTS_MODEST, .step = most.step / STEP_MODEST_PART};
     w.shortest_context = min64(KV_BLOCK, most.context);
     if (o->max_context || o->window) w.least.context = w.shortest_context = most.context;
-    if (o->parallel) w.least.requests = most.requests;
+    if (o->parallel && !o->fewer) w.least.requests = most.requests;
     if (!o->parallel) w.request_positions = POSITIONS_OF_A_REQUEST;
     return w;
 }
@@ -328,22 +329,38 @@ static int64_t smallest_line(const struct engine *e, int64_t line, int64_t need,
 enum plim_status engine_refuse(const struct engine *e, const char *what, const struct offer_bytes *need,
                                engine_following *follows, struct plim_error *err)
 {
-    char need_text[BYTES_TEXT], have_text[BYTES_TEXT], missing_text[BYTES_TEXT];
-    int64_t line = engine_line(e, e->options.budget), host = engine_host_line(e);
-    bool on_host = need->device <= line;
-    int64_t takes = on_host ? need->host : smallest_line(e, line, need->device, follows),
-            has = on_host ? host : line;
-    if (e->options.refusal && !on_host) e->options.refusal->enough = takes;
-    bytes_format(need_text, (uint64_t)takes), bytes_format(have_text, (uint64_t)has);
-    bytes_format(missing_text, (uint64_t)(takes - has));
-    return plim_fail(err, PLIM_NO_FIT,
-                     "%s: does not fit: %s take %s%s, %s %s: %s (%lld bytes) missing; raise the budget%s",
-                     e->model, what, need_text, on_host ? " of the host" : "",
-                     on_host             ? "the host has"
-                     : e->options.budget ? "the budget is"
-                                         : "the device has",
-                     have_text, missing_text, (long long)(takes - has),
-                     e->options.max_context ? ", or lower --max-context" : "");
+    const struct engine_options *o = &e->options;
+    int64_t line = engine_line(e, o->budget);
+    const char *context = o->max_context ? "lower --max-context" : NULL;
+    struct no_fit n = {.model = e->model,
+                       .what = what,
+                       .advice = o->advice ? o->advice : context,
+                       .budget = o->budget != 0,
+                       .host = need->device <= line};
+    n.takes = n.host ? need->host : smallest_line(e, line, need->device, follows);
+    n.has = n.host ? engine_host_line(e) : line;
+    if (o->refusal && !n.host) o->refusal->enough = n.takes;
+    return plan_refuse(&n, err);
+}
+
+enum plim_status engine_choose(struct engine *e, const struct offer_wish *wish,
+                               const struct offer_oracle *oracle, struct offer_choice *choice,
+                               struct plim_error *err)
+{
+    struct offer_list list;
+    struct offer_line line = {{engine_line(e, e->options.budget), engine_host_line(e)},
+                              e->device->facts.unified_memory ? e->overhead.reserve : 0,
+                              e->options.first_rung};
+    offer_list_make(wish, &list);
+    enum plim_status status = offer_choose(&list, oracle, &line, choice, err);
+    if (status != PLIM_OK && status != PLIM_NO_FIT) return status;
+    e->offer = list.offer[choice->at];
+    if (choice->used_reserve) e->overhead.bytes -= e->overhead.reserve;
+    pthread_mutex_lock(&e->lock);
+    e->plan.total = choice->need.device;
+    memcpy(e->plan.missed, choice->missed, sizeof e->plan.missed);
+    pthread_mutex_unlock(&e->lock);
+    return status;
 }
 
 /* An earlier start of the same model with the same options measured a process that differs from this one by a few pages. With
@@ -382,20 +399,13 @@ void engine_remember(const struct engine *e)
 static enum plim_status choose(struct engine *e, struct offer_choice *choice, struct plim_error *err)
 {
     struct offer_wish wish = wish_of(e);
-    struct offer_list list;
     struct offer_oracle oracle = {need, e};
     struct kept_plan kept;
     bool known = e->options.remember && recall(e, &kept);
-    struct offer_line line = {{engine_line(e, e->options.budget), engine_host_line(e)},
-                              e->device->facts.unified_memory ? e->overhead.reserve : 0,
-                              e->options.first_rung};
     e->stated_overhead = e->overhead.bytes;
-    offer_list_make(&wish, &list);
-    enum plim_status status = offer_choose(&list, &oracle, &line, choice, err);
-    if (status != PLIM_OK && status != PLIM_NO_FIT) return status;
-    e->offer = list.offer[choice->at];
-    e->plan.remembered = known && same_offer(&e->offer, &kept);
-    if (status == PLIM_OK) return PLIM_OK;
+    enum plim_status status = engine_choose(e, &wish, &oracle, choice, err);
+    e->plan.remembered = status == PLIM_OK && known && same_offer(&e->offer, &kept);
+    if (status != PLIM_NO_FIT) return status;
     char what[96];
     snprintf(what, sizeof what, "parameters, a cache of %lld positions, one step and the process",
              (long long)sizes_of(e, &e->offer).seen);
@@ -430,7 +440,7 @@ static enum plim_status check_kv_type(const struct engine *e, struct plim_error 
 }
 
 /* Measures the memory of the process, which no offer changes. */
-static void measure_process(struct engine *e)
+void engine_measure_process(struct engine *e)
 {
     e->overhead = e->options.overhead ? (struct overhead){.bytes = e->options.overhead}
                                       : runtime_engine_overhead(e->device->facts.threads);
@@ -447,13 +457,11 @@ static void take_offer(struct engine *e, const struct offer_choice *choice, stru
     e->kept_room = kept_room(e, s);
     int64_t line = engine_line(e, e->asked_budget);
     e->bytes_room = e->options.overhead ? INT64_MAX : requests_room(e, &e->offer, line);
-    if (choice->used_reserve) e->overhead.bytes -= e->overhead.reserve;
     int64_t least = blocks_for(s->seen), usual = e->options.budget ? s->seen : min64(s->seen, POOL_USUAL);
     pthread_mutex_lock(&e->lock);
     e->base = choice->need.device - pool_bytes(e, s->blocks);
     e->smallest = e->base + pool_bytes(e, least);
     e->least_blocks = least, e->most_blocks = max64(e->offer.requests * blocks_for(usual), s->blocks);
-    memcpy(e->plan.missed, choice->missed, sizeof e->plan.missed);
     pthread_mutex_unlock(&e->lock);
     s->blocks = engine_blocks_within(e, e->options.budget);
 }
@@ -478,10 +486,10 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     engine_tell(e, "weights_mapped");
     status = check_kv_type(e, err);
     if (status != PLIM_OK) return status;
-    measure_process(e);
+    engine_measure_process(e);
     status = choose(e, &choice, err);
     if (status != PLIM_OK) {
-        e->plan.total = choice.need.device, e->plan.context = e->offer.context;
+        e->plan.context = e->offer.context;
         return status;
     }
     take_offer(e, &choice, &s);

@@ -181,6 +181,14 @@ void engine_snapshot_idle(struct engine *e);
 
 /* The line that was asked for, if it is another one; every kind's step begins with it. */
 enum plim_status engine_take_line(struct engine *e, struct plim_error *err);
+/* What the process and the caller take, whatever is offered. */
+void engine_measure_process(struct engine *e);
+int64_t engine_drawer_room(const struct engine *e);
+int64_t engine_tape_bytes(const struct tape *tape, const struct layout *layout);
+/* The largest offer of the wish that fits the line, or with PLIM_NO_FIT the smallest: e->offer, its bytes in e->plan.total. */
+enum plim_status engine_choose(struct engine *e, const struct offer_wish *wish,
+                               const struct offer_oracle *oracle, struct offer_choice *choice,
+                               struct plim_error *err);
 /* Host bytes of the caller under a line. */
 int64_t engine_caller_bytes(const struct engine *e, int64_t line);
 /* Bytes of a plan that grow with the line, by less than the line does. */

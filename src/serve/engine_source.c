@@ -6,6 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
+void source_row_set(struct source_row *row, struct request *request)
+{
+    beam_close(row->search);
+    *row = (struct source_row){.request = request};
+}
+
 /* --- a step ----------------------------------------------------------------------------------------------- */
 
 /* The request that waits longest; one that this plan no longer promises ends. */
@@ -13,10 +19,11 @@ static struct request *next_request(struct engine *e, const struct sources *s)
 {
     struct request *r;
     char why[160];
-    while ((r = engine_next(e)) && (r->ask.count > s->length || r->ask.tokens > s->length)) {
-        snprintf(why, sizeof why,
-                 "the device failed; what is left of the server takes sources and answers of %lld tokens",
-                 (long long)s->length);
+    while ((r = engine_next(e)) && (r->ask.count > s->length || r->ask.tokens > s->answer)) {
+        snprintf(
+            why, sizeof why,
+            "the device failed; what is left of the server takes sources of %lld and answers of %lld tokens",
+            (long long)s->length, (long long)s->answer);
         engine_finish(e, r, &(struct engine_event){.token = -1, .finish = FINISH_FAILED, .why = why});
     }
     return r;
@@ -29,8 +36,8 @@ static int fill_rows(struct engine *e, struct sources *s)
     struct request *r;
     for (int64_t i = 0; i < s->rows; i++) {
         if (!s->row[i].request || !engine_is_cancelled(e, s->row[i].request)) continue;
-        r = s->row[i].request, s->row[i] = (struct source_row){0};
-        engine_finish_cancelled(e, r);
+        engine_finish_cancelled(e, s->row[i].request);
+        source_row_set(&s->row[i], NULL);
     }
     for (int64_t i = 0; i < s->rows; i++) {
         if (!s->row[i].request && (r = next_request(e, s))) s->row[i] = (struct source_row){.request = r};
@@ -46,6 +53,78 @@ static enum plim_status put(struct exec *exec, const char *label, const int32_t 
                       err);
 }
 
+/* --- beams ------------------------------------------------------------------------------------------------ */
+
+/* Beam b of a request goes on from beam parents[b], in the caches whose labels begin with `prefix`. */
+static enum plim_status move_beams(struct sources *s, int64_t row, const char *prefix, const int *parents,
+                                   struct plim_error *err)
+{
+    const struct exec *exec = &s->runtime.exec;
+    enum plim_status status = PLIM_OK;
+    bool stay = true;
+    for (int64_t b = 0; b < s->beams; b++) stay = stay && parents[b] == b;
+    for (int i = 0; i < exec->tape->ntensors && status == PLIM_OK && !stay; i++) {
+        const struct tensor *t = &exec->tape->tensors[i];
+        if (t->cls != CLASS_KV || t->view_of >= 0 || strncmp(t->label, prefix, strlen(prefix))) continue;
+        int64_t each = tensor_bytes(t) / (s->rows * s->beams), first = row * s->beams;
+        status = exec_read(exec, i, s->cache, first * each, s->beams * each, err);
+        for (int64_t b = 0; b < s->beams && status == PLIM_OK; b++)
+            if (parents[b] != b)
+                status = exec_write(exec, i, s->cache + parents[b] * each, (first + b) * each, each, err);
+    }
+    return status;
+}
+
+/* The first beam has read the source. */
+static enum plim_status begin_search(struct engine *e, struct sources *s, int64_t row, struct plim_error *err)
+{
+    static const int first[ENGINE_BEAMS] = {0};
+    const struct engine_request *ask = &s->row[row].request->ask;
+    struct beam_options options = {.beams = (int)s->beams,
+                                   .vocab = e->spec.vocab_size,
+                                   .usable = e->options.vocab,
+                                   .tokens = ask->tokens,
+                                   .length_penalty = ask->length_penalty,
+                                   .eos = e->spec.eos_token_ids,
+                                   .eos_count = e->spec.eos_count};
+    enum plim_status status = move_beams(s, row, "cross.", first, err);
+    return status == PLIM_OK ? beam_open(&options, &s->row[row].search, err) : status;
+}
+
+/* The answer of a search that is over, told to its end. */
+static void tell_best(struct engine *e, struct source_row *row)
+{
+    int64_t count = 0;
+    const int32_t *tokens = beam_best(row->search, &count);
+    bool more = true;
+    for (int64_t i = 0; i < count && more; i++)
+        more = engine_answer(e, row->request, &(struct draw){.token = tokens[i]});
+    if (more) engine_finish(e, row->request, &(struct engine_event){.token = -1, .finish = FINISH_EOS});
+    source_row_set(row, NULL);
+}
+
+/* A request whose caches could not be moved begins again with the next step. */
+static enum plim_status search_all(struct engine *e, struct sources *s, int64_t rows, enum dtype type,
+                                   const char *logits, struct plim_error *err)
+{
+    int64_t numbers = s->beams * e->spec.vocab_size;
+    enum plim_status status = PLIM_OK;
+    for (int64_t i = 0; i < rows && status == PLIM_OK; i++) {
+        struct source_row *row = &s->row[i];
+        if (!row->read) continue;
+        dtype_convert(s->logits, DT_F32, logits + i * numbers * (int64_t)dtype_size(type), type, numbers);
+        row->fed++;
+        if (!row->request->answered) row->request->answered = e->now;
+        if (!beam_step(row->search, s->logits))
+            tell_best(e, row);
+        else if ((status = move_beams(s, i, "kv.", beam_parents(row->search), err)) != PLIM_OK)
+            source_row_set(row, row->request);
+    }
+    return status;
+}
+
+/* --- sources and tokens ----------------------------------------------------------------------------------- */
+
 static enum plim_status read_source(struct engine *e, struct sources *s, int64_t row, struct plim_error *err)
 {
     const struct request *r = s->row[row].request;
@@ -57,10 +136,11 @@ static enum plim_status read_source(struct engine *e, struct sources *s, int64_t
     memset(s->input, 0, (size_t)time * sizeof *s->input);
     memcpy(s->input, r->tokens, (size_t)r->ask.count * sizeof *s->input);
     enum plim_status status = put(exec, "source.ids", s->input, time, err);
-    for (int64_t t = 0; t < time; t++) s->input[t] = (int32_t)(row * s->length + t);
+    for (int64_t t = 0; t < time; t++) s->input[t] = (int32_t)(row * s->beams * s->length + t);
     if (status == PLIM_OK) status = put(exec, "source.pos", s->input, time, err);
     if (status == PLIM_OK) status = put(exec, "source.lengths", &length, 1, err);
     if (status == PLIM_OK) status = engine_loop(e, exec, err);
+    if (status == PLIM_OK && s->beams > 1) status = begin_search(e, s, row, err);
     if (status == PLIM_OK) s->row[row].read = true;
     return status;
 }
@@ -82,18 +162,19 @@ static enum plim_status read_one(struct engine *e, struct sources *s, struct pli
     return PLIM_OK;
 }
 
-/* The token of a row that is fed next. */
-static int32_t token_of(const struct engine *e, const struct source_row *row)
+/* The token of a beam that is fed next. */
+static int32_t token_of(const struct engine *e, const struct source_row *row, int64_t beam)
 {
     if (!row->read) return 0;
     const struct request *r = row->request;
-    return row->fed ? r->tokens[r->ask.count + row->fed - 1] : (int32_t)e->spec.start_token_id;
+    if (!row->fed) return (int32_t)e->spec.start_token_id;
+    return row->search ? beam_tokens(row->search)[beam] : r->tokens[r->ask.count + row->fed - 1];
 }
 
 /* Has the row fed all that it has made? */
 static bool draws(const struct source_row *row) { return row->read && row->fed == row->request->made; }
 
-/* One token of each of the first `rows` rows; *exec has their logits. */
+/* One token of each beam of the first `rows` rows; *exec has their logits. */
 static enum plim_status feed(struct engine *e, struct sources *s, int64_t rows, struct exec **out,
                              struct plim_error *err)
 {
@@ -101,12 +182,13 @@ static enum plim_status feed(struct engine *e, struct sources *s, int64_t rows, 
     while (s->token_rows[i] < rows) i++;
     bool all = i + 1 == s->token_count;
     struct exec *exec = *out = all ? &s->runtime.exec : &s->tokens[i].exec;
-    int64_t n = s->token_rows[i];
-    for (int64_t r = 0; r < n; r++) s->input[r] = token_of(e, &s->row[r]);
+    int64_t k = s->beams, n = s->token_rows[i] * k;
+    for (int64_t r = 0; r < n; r++) s->input[r] = token_of(e, &s->row[r / k], r % k);
     enum plim_status status = put(exec, "ids", s->input, n, err);
-    for (int64_t r = 0; r < n; r++) s->input[r] = (int32_t)s->row[r].fed;
+    for (int64_t r = 0; r < n; r++) s->input[r] = (int32_t)s->row[r / k].fed;
     if (status == PLIM_OK) status = put(exec, "pos", s->input, n, err);
-    for (int64_t r = 0; r < n; r++) s->input[r] = s->row[r].read ? (int32_t)s->row[r].request->ask.count : 1;
+    for (int64_t r = 0; r < n; r++)
+        s->input[r] = s->row[r / k].read ? (int32_t)s->row[r / k].request->ask.count : 1;
     if (status == PLIM_OK) status = put(exec, "source.lengths", s->input, n, err);
     return status == PLIM_OK ? engine_loop(e, exec, err) : status;
 }
@@ -144,7 +226,7 @@ static void draw_all(struct engine *e, struct sources *s, int64_t rows, enum dty
         struct source_row *row = &s->row[i];
         bool drew = draws(row);
         row->fed += row->read;
-        if (drew && !engine_answer(e, row->request, &all[k++])) *row = (struct source_row){0};
+        if (drew && !engine_answer(e, row->request, &all[k++])) source_row_set(row, NULL);
     }
 }
 
@@ -163,18 +245,21 @@ static enum plim_status step_source(struct engine *e, struct plim_error *err)
     for (int64_t i = 0; i < s->rows; i++)
         if (s->row[i].read) rows = i + 1;
     if (status == PLIM_OK) status = feed(e, s, rows, &exec, err);
-    if (status == PLIM_OK) status = read_logits(e, exec, rows, &logits, err);
+    if (status == PLIM_OK) status = read_logits(e, exec, rows * s->beams, &logits, err);
     if (status != PLIM_OK) return status;
     pthread_mutex_lock(&e->lock);
     e->stats.steps++;
     pthread_mutex_unlock(&e->lock);
     int id = tape_find(exec->tape, "logits", -1);
     e->now = clock_seconds();
-    draw_all(e, s, rows, exec->tape->tensors[id].type, logits);
+    if (s->beams > 1)
+        status = search_all(e, s, rows, exec->tape->tensors[id].type, logits, err);
+    else
+        draw_all(e, s, rows, exec->tape->tensors[id].type, logits);
     running = 0;
     for (int64_t i = 0; i < s->rows; i++) running += s->row[i].request != NULL;
     engine_note(e, running, (int)s->rows);
-    return PLIM_OK;
+    return status;
 }
 
 static void largest_source(const struct engine *e, const struct tape **tape, const struct layout **layout)

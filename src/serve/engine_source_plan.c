@@ -1,6 +1,8 @@
 /* engine_source_plan.c - an encoder-decoder's plan: the largest offer that fits, committed, and moved to another budget.
  * See engine_source.h and plan/offer.h. */
 #include "serve/engine_source.h"
+#include "base/minmax.h"
+#include "serve/plan_steps.h"
 #include "serve/source_weights.h"
 
 #include <stdio.h>
@@ -26,24 +28,17 @@ struct pass {
 static enum plim_status build(void *arg, int64_t unused, struct tape *out, struct plim_error *err)
 {
     const struct pass *p = arg;
-    struct model_shape shape = {.batch = p->rows,
+    struct model_shape shape = {.batch = p->rows * p->s->beams,
                                 .time = 1,
                                 .source_time = p->s->length,
-                                .kv_length = p->s->length,
+                                .kv_length = p->s->answer,
                                 .head = HEAD_LAST_LOGITS};
     (void)unused;
     if (!p->rows) {
         shape.batch = 1, shape.head = HEAD_SOURCE, shape.source_time = p->length;
-        shape.source_cache = p->s->rows * p->s->length;
+        shape.source_cache = p->s->rows * p->s->beams * p->s->length;
     }
-    tape_init(out);
-    enum plim_status status = model_emit(&p->e->spec, &shape, out, err);
-    if (status == PLIM_OK) status = pass_precision(out, p->e->plan.precision, err);
-    if (status == PLIM_OK) quantise_tape(&p->e->quantisation, &p->e->spec, out);
-    if (status == PLIM_OK) status = tape_verify(out, err);
-    for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = true; /* same seed, same text */
-    if (status != PLIM_OK) tape_release(out);
-    return status;
+    return plan_tape(&p->e->spec, &shape, p->e->plan.precision, &p->e->quantisation, out, err);
 }
 
 /* Doubled from `least` up to `most`, which is the last. */
@@ -73,34 +68,55 @@ static enum plim_status join_passes(struct engine *e, struct sources *s, struct 
     return status;
 }
 
-static int64_t request_bytes(int64_t length)
+static void set_sizes(const struct engine *e, struct sources *s, int64_t rows, int64_t length)
 {
-    return (int64_t)sizeof(struct request) +
-           (2 * length + blocks_for(2 * length)) * (int64_t)sizeof(int32_t) +
-           length * (int64_t)sizeof(struct seen_token);
+    const struct engine_options *o = &e->options;
+    s->rows = rows, s->beams = o->beams > 1 ? o->beams : 1;
+    s->length = length, s->answer = o->max_answer ? o->max_answer : length;
+}
+
+static int64_t request_bytes(const struct sources *s)
+{
+    int64_t most = s->length + s->answer;
+    return (int64_t)sizeof(struct request) + (most + blocks_for(most)) * (int64_t)sizeof(int32_t) +
+           s->answer * (int64_t)sizeof(struct seen_token);
 }
 
 static void note_sizes(struct engine *e, const struct sources *s)
 {
     e->plan.parallel = (int)s->rows, e->plan.queue = 4 * e->plan.parallel;
-    e->plan.context = e->plan.answer = s->length, e->plan.step_tokens = s->rows;
-    engine_set_room(e, request_bytes(s->length), ENGINE_ROOM);
+    e->plan.context = s->length, e->plan.answer = s->answer, e->plan.step_tokens = s->rows * s->beams;
+    engine_set_room(e, request_bytes(s), ENGINE_ROOM);
 }
 
-static int64_t drawer_room(const struct engine *e)
+static int64_t logits_bytes(const struct engine *e, int64_t rows)
 {
-    if (e->device->team) return drawer_bytes(e->device->team, e->spec.vocab_size);
-    return drawer_bytes(NULL, e->spec.vocab_size) * e->device->facts.threads; /* a device that is not here */
+    return rows * e->spec.vocab_size * (int64_t)sizeof(float); /* no type is wider */
+}
+
+/* One request's rows of the larger cache. */
+static int64_t cache_bytes(const struct engine *e, const struct sources *s)
+{
+    int64_t positions = s->beams * max64(s->length, s->answer);
+    return positions * e->spec.num_heads * e->spec.head_dim * (int64_t)sizeof(float);
+}
+
+static int64_t search_bytes(const struct engine *e, const struct sources *s)
+{
+    struct beam_options search = {.beams = (int)s->beams, .tokens = s->answer, .eos_count = MODEL_MAX_EOS};
+    if (s->beams == 1) return 0;
+    return logits_bytes(e, s->beams) + cache_bytes(e, s) + s->rows * beam_bytes(&search);
 }
 
 /* Host bytes beside the arena: the process, requests, logits and the sampler; tape_bytes are the tapes of all passes. */
 static int64_t overhead_of(const struct engine *e, const struct sources *s)
 {
     bool own = e->device->facts.unified_memory;
-    int64_t logits = own ? 0 : s->rows * e->spec.vocab_size * (int64_t)sizeof(float);
+    int64_t logits = own ? 0 : logits_bytes(e, s->rows * s->beams);
     if (e->options.overhead) return e->overhead.bytes;
     return e->overhead.bytes + e->tape_bytes + e->bytes_room + (int64_t)(sizeof *e + sizeof *s) + logits +
-           drawer_room(e) + s->rows * (int64_t)(sizeof(struct draw) + sizeof *s->row);
+           search_bytes(e, s) + engine_drawer_room(e) +
+           s->rows * (int64_t)(sizeof(struct draw) + sizeof *s->row);
 }
 
 static enum plim_status plan_passes(struct engine *e, struct sources *s, int64_t budget,
@@ -146,17 +162,13 @@ static void note_line(struct engine *e, const struct sources *s)
 
 /* --- the offer -------------------------------------------------------------------------------------------- */
 
-static int64_t own_bytes(const struct tape *tape, const struct layout *layout)
-{
-    struct plan_own own = plan_own_bytes(tape, layout);
-    return own.loop + own.update;
-}
-
 static int64_t tapes_of(const struct sources *s)
 {
-    int64_t bytes = own_bytes(&s->runtime.plan.tape, &s->runtime.plan.layout);
-    for (int i = 0; i + 1 < s->token_count; i++) bytes += own_bytes(&s->tokens[i].tape, &s->tokens[i].layout);
-    for (int i = 0; i < s->read_count; i++) bytes += own_bytes(&s->reads[i].tape, &s->reads[i].layout);
+    int64_t bytes = engine_tape_bytes(&s->runtime.plan.tape, &s->runtime.plan.layout);
+    for (int i = 0; i + 1 < s->token_count; i++)
+        bytes += engine_tape_bytes(&s->tokens[i].tape, &s->tokens[i].layout);
+    for (int i = 0; i < s->read_count; i++)
+        bytes += engine_tape_bytes(&s->reads[i].tape, &s->reads[i].layout);
     return bytes;
 }
 
@@ -167,7 +179,7 @@ static enum plim_status need(void *arg, const struct offer *offer, const struct 
     struct sources *s = calloc(1, sizeof *s);
     (void)line;
     if (!s) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was planned");
-    s->rows = offer->requests, s->length = offer->context;
+    set_sizes(e, s, offer->requests, offer->context);
     note_sizes(e, s);
     e->tape_bytes = 0;
     enum plim_status status = plan_passes(e, s, 0, err);
@@ -195,17 +207,19 @@ static struct offer_wish wish_of(const struct engine *e)
                            .modest = {.context = USUAL_LENGTH, .requests = ROWS_MODEST},
                            .shortest_context = LEAST_LENGTH};
     if (o->max_context) w.least.context = w.shortest_context = most.context;
-    if (o->parallel) w.least.requests = most.requests;
+    if (o->parallel && !o->fewer) w.least.requests = most.requests;
     return w;
 }
 
 static enum plim_status refuse(const struct engine *e, const struct offer_bytes *need, struct plim_error *err)
 {
-    char what[160];
+    const struct engine_plan *p = &e->plan;
+    char what[192];
     snprintf(
         what, sizeof what,
-        "parameters, caches of %lld rows for sources and answers of %lld tokens, one pass and the process",
-        (long long)e->offer.requests, (long long)e->offer.context);
+        "parameters, caches of %lld rows for sources of %lld and answers of %lld tokens, one pass and the "
+        "process",
+        (long long)p->step_tokens, (long long)p->context, (long long)p->answer);
     return engine_refuse(e, what, need, engine_caller_bytes, err);
 }
 
@@ -224,23 +238,13 @@ static enum plim_status measure_smallest(struct engine *e, struct plim_error *er
 static enum plim_status choose(struct engine *e, struct plim_error *err)
 {
     struct offer_wish wish = wish_of(e);
-    struct offer_list list;
-    struct offer_choice choice;
     struct offer_oracle oracle = {need, e};
-    bool own = e->device->facts.unified_memory;
-    struct offer_line line = {{engine_line(e, e->options.budget), engine_host_line(e)},
-                              own ? e->overhead.reserve : 0,
-                              e->options.first_rung};
-    offer_list_make(&wish, &list);
-    enum plim_status status = offer_choose(&list, &oracle, &line, &choice, err);
-    if (status != PLIM_OK && status != PLIM_NO_FIT) return status;
-    e->offer = list.offer[choice.at], e->plan.total = choice.need.device;
+    struct offer_choice choice;
+    enum plim_status status = engine_choose(e, &wish, &oracle, &choice, err);
     if (status == PLIM_NO_FIT) return refuse(e, &choice.need, err);
-    if (choice.used_reserve) e->overhead.bytes -= e->overhead.reserve;
     e->plan.offer_rung = e->offer.rung;
     e->plan.rung = e->options.rung ? e->options.rung : offer_rung_name(e->offer.rung);
-    memcpy(e->plan.missed, choice.missed, sizeof e->plan.missed);
-    return PLIM_OK;
+    return status;
 }
 
 static enum plim_status make_plan(struct engine *e, struct sources *s, struct plim_error *err)
@@ -251,14 +255,12 @@ static enum plim_status make_plan(struct engine *e, struct sources *s, struct pl
         status = source_weights_choose(&e->quantisation, e->device, o->weights, e->model, &e->spec,
                                        e->plan.precision, err);
     if (status != PLIM_OK) return status;
-    e->overhead = o->overhead ? (struct overhead){.bytes = o->overhead}
-                              : runtime_engine_overhead(e->device->facts.threads);
-    e->overhead.bytes += engine_caller_bytes(e, engine_line(e, o->budget)) +
-                         source_weights_bytes(&e->quantisation, &e->spec, e->plan.precision);
+    engine_measure_process(e);
+    e->overhead.bytes += source_weights_bytes(&e->quantisation, &e->spec, e->plan.precision);
     status = choose(e, err);
     if (status == PLIM_OK) status = measure_smallest(e, err);
     if (status != PLIM_OK) return status;
-    s->rows = e->offer.requests, s->length = e->offer.context;
+    set_sizes(e, s, e->offer.requests, e->offer.context);
     note_sizes(e, s);
     status = plan_passes(e, s, o->budget, err);
     if (status == PLIM_OK) note_line(e, s);
@@ -269,8 +271,9 @@ static enum plim_status make_plan(struct engine *e, struct sources *s, struct pl
 static void wait_again(struct engine *e, struct sources *s, int64_t first)
 {
     for (int64_t i = s->rows - 1; i >= 0; i--) {
-        if (s->row[i].request && i >= first) engine_put_back(e, s->row[i].request);
-        s->row[i] = (struct source_row){.request = i < first ? s->row[i].request : NULL};
+        struct request *r = s->row[i].request;
+        if (r && i >= first) engine_put_back(e, r);
+        source_row_set(&s->row[i], i < first ? r : NULL);
     }
 }
 
@@ -278,14 +281,18 @@ static void wait_again(struct engine *e, struct sources *s, int64_t first)
 
 static enum plim_status take_buffers(struct engine *e, struct sources *s, struct plim_error *err)
 {
-    size_t rows = (size_t)s->rows, numbers = (size_t)(s->rows > s->length ? s->rows : s->length);
+    size_t rows = (size_t)s->rows, numbers = (size_t)max64(s->rows * s->beams, s->length);
     int64_t vocab = e->spec.vocab_size;
     e->step[0].draws = calloc(rows, sizeof *e->step[0].draws);
     s->row = calloc(rows, sizeof *s->row);
     s->input = malloc(numbers * sizeof *s->input);
     bool good = e->step[0].draws && s->row && s->input;
     if (!e->device->facts.unified_memory)
-        good = (e->raw = malloc(rows * (size_t)vocab * sizeof(float))) && good; /* no type is wider */
+        good = (e->raw = malloc((size_t)logits_bytes(e, s->rows * s->beams))) && good;
+    if (s->beams > 1) {
+        s->logits = malloc((size_t)logits_bytes(e, s->beams)), s->cache = malloc((size_t)cache_bytes(e, s));
+        good = good && s->logits && s->cache;
+    }
     if (!good) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the rows of a step");
     if (e->options.vocab && e->options.vocab < vocab) vocab = e->options.vocab;
     return drawer_init(&e->drawer, e->device->team, vocab, err);
@@ -329,6 +336,7 @@ void source_close(struct engine *e)
     struct sources *s = e->own;
     if (!s) return;
     if (s->row && e->live) wait_again(e, s, 0); /* another plan comes */
+    for (int64_t i = 0; s->row && i < s->rows; i++) source_row_set(&s->row[i], NULL);
     close_passes(s);
     if (e->options.plan_only)
         plan_release(&s->runtime.plan);
@@ -336,6 +344,8 @@ void source_close(struct engine *e)
         runtime_close(&s->runtime);
     free(s->row);
     free(s->input);
+    free(s->logits);
+    free(s->cache);
     free(s);
     e->own = NULL;
 }
@@ -381,7 +391,7 @@ enum plim_status source_move(struct engine *e, struct plim_error *err)
 {
     struct sources *s = e->own, *next = calloc(1, sizeof *next);
     if (!next) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was planned");
-    next->length = s->length;
+    set_sizes(e, next, s->rows, s->length);
     enum plim_status status = plan_rows(e, next, err);
     if (status == PLIM_OK) status = stand_on(e, s, next, err);
     if (status == PLIM_OK) note_line(e, s);

@@ -121,7 +121,7 @@ bool engine_answer(struct engine *e, struct request *r, const struct draw *d)
 {
     struct engine_event end = {.token = -1, .finish = FINISH_EOS};
     bool ends = !r->ask.ignore_eos && is_end(&e->spec, d->token);
-    if (!r->made) r->answered = e->now;
+    if (!r->answered) r->answered = e->now;
     if (!tell_first(e, r)) return engine_finish_cancelled(e, r), false;
     if (ends) return engine_finish(e, r, &end), false;
     r->tokens[r->sequence.known++] = d->token;

@@ -1,6 +1,7 @@
 /* engine_tape.c - the tape of one step of a decoder. See engine_size.h. */
 #include "runtime/load.h"
 #include "serve/engine_size.h"
+#include "serve/plan_steps.h"
 
 /* Parameters of the last layers live on the tier below and are fetched before the ops that read them. */
 static enum plim_status stream(const struct engine_tape *t, struct tape *tape, struct plim_error *err)
@@ -23,13 +24,10 @@ enum plim_status engine_tape_build(void *arg, int64_t unused, struct tape *out, 
         .batch = 1, .time = t->size.tokens, .head = HEAD_LAST_LOGITS, .flat = t->size};
     shape.flat.samples = !e->device->facts.unified_memory, shape.flat.top = ENGINE_LOGPROBS;
     (void)unused;
-    tape_init(out);
-    enum plim_status status = model_emit(&e->spec, &shape, out, err);
-    if (status == PLIM_OK) status = pass_precision(out, e->plan.precision, err);
-    if (status == PLIM_OK) quantise_tape(&e->quantisation, &e->spec, out);
-    if (status == PLIM_OK && t->share) status = stream(t, out, err);
+    enum plim_status status = plan_tape(&e->spec, &shape, e->plan.precision, &e->quantisation, out, err);
+    if (status != PLIM_OK || !t->share) return status;
+    status = stream(t, out, err);
     if (status == PLIM_OK) status = tape_verify(out, err);
-    for (int i = 0; i < out->nops; i++) out->ops[i].attr.repeatable = true; /* same seed, same text */
     if (status != PLIM_OK) tape_release(out);
     return status;
 }

@@ -1,15 +1,12 @@
 /* source_weights.c - see source_weights.h. */
 #include "serve/source_weights.h"
+#include "serve/plan_steps.h"
 
-static enum plim_status build_whole(const struct model_spec *spec, enum precision precision, struct tape *out,
-                                    struct plim_error *err)
+static enum plim_status build_whole(const struct quantisation *q, const struct model_spec *spec,
+                                    enum precision precision, struct tape *out, struct plim_error *err)
 {
     struct model_shape shape = {.batch = 1, .time = 1, .source_time = 1, .head = HEAD_LAST_LOGITS};
-    tape_init(out);
-    enum plim_status status = model_emit(spec, &shape, out, err);
-    if (status == PLIM_OK) status = pass_precision(out, precision, err);
-    if (status != PLIM_OK) tape_release(out);
-    return status;
+    return plan_tape(spec, &shape, precision, q, out, err);
 }
 
 enum plim_status source_weights_choose(struct quantisation *out, const struct device *device,
@@ -19,7 +16,7 @@ enum plim_status source_weights_choose(struct quantisation *out, const struct de
     struct tape whole;
     *out = (struct quantisation){0};
     if (kind == WEIGHTS_AS_IS) return PLIM_OK;
-    enum plim_status status = build_whole(spec, precision, &whole, err);
+    enum plim_status status = build_whole(out, spec, precision, &whole, err);
     if (status != PLIM_OK) return status;
     status = weights_choose(out, device, kind, dir, spec, &whole, err);
     tape_release(&whole);
@@ -32,9 +29,8 @@ enum plim_status source_weights_load(const struct quantisation *q, struct exec *
 {
     struct tape whole;
     if (!q->count) return weights_from_directory(exec, spec, dir, log, err);
-    enum plim_status status = build_whole(spec, precision, &whole, err);
+    enum plim_status status = build_whole(q, spec, precision, &whole, err);
     if (status != PLIM_OK) return status;
-    quantise_tape(q, spec, &whole);
     status = weights_from_directory_by(&whole, exec, spec, dir, log, err);
     tape_release(&whole);
     return status;
@@ -44,7 +40,7 @@ int64_t source_weights_bytes(const struct quantisation *q, const struct model_sp
                              enum precision precision)
 {
     struct tape whole;
-    if (!q->count || build_whole(spec, precision, &whole, NULL) != PLIM_OK) return 0;
+    if (!q->count || build_whole(q, spec, precision, &whole, NULL) != PLIM_OK) return 0;
     int64_t bytes = whole.nops * (int64_t)sizeof *whole.ops + whole.ntensors * (int64_t)sizeof *whole.tensors;
     tape_release(&whole);
     return bytes;

@@ -90,13 +90,19 @@ with tempfile.TemporaryDirectory() as folder:
         alone = [json.loads(plim.run(*write, "--json", "--beams", beams, "-p", p).stdout) for p in sources]
         told = plim.run(*write, "--json", "--beams", beams, *[w for p in sources for w in ("-p", p)])
         together = json.loads(told.stdout) if told.returncode == 0 else {"answers": []}
-        plim.ok([a["tokens"] for a in together["answers"]] == [a["tokens"] for a in alone] and together["parallel"] == 1,
+        plim.ok([a["tokens"] for a in together["answers"]] == [a["tokens"] for a in alone] and together["parallel"] == 3,
                 f"{beams} beams: several sources are answered as each alone {told.stderr.strip()}")
         memory = together["memory"]
         plim.ok(memory["ledger_peak"] == memory["planned_total"] and memory["positions"] == 6, f"{beams} beams: planned is ledger {memory}")
+    asked = ["generate", f"{folder}/run", "--device", "cpu", "-n", 100, "-q", "--json", "--beams", 8]
+    several = [*asked, *[w for p in sources for w in ("-p", p)]]
+    one, three = (json.loads(plim.run(*args).stdout) for args in ([*asked, "-p", sources[2]], several))
+    tight = json.loads(plim.run(*several, "--budget", (one["memory"]["planned_total"] + three["memory"]["planned_total"]) // 2).stdout)
+    plim.ok(three["parallel"] == 3 and tight["parallel"] == 1 and [a["tokens"] for a in three["answers"]] == [a["tokens"] for a in tight["answers"]],
+            f"a budget for one source answers them one after the other: {three['memory']} {tight['memory']}")
     told = plim.run(*write, "-p", "abc", "-p", "xyz")
     plim.ok(told.returncode == 0 and told.stdout.startswith("==> 1 <==\n") and "==> 2 <==\n" in told.stdout, "answers of several sources are told apart")
-    refused("no room", plim.run(*write, "-p", "abc", "--budget", "1KiB"), "missing")
+    refused("no room", plim.run(*write, "-p", "abc", "--budget", "1KiB"), "missing", "ask for fewer tokens")
     refused("a record without a target", plim.run("train", path, "--no-checkpoint", "--set", f"data.train={bad}", "--set", f"output.dir={folder}/x"),
             "bad.jsonl:1", "target")
     long = f"{folder}/long.jsonl"
