@@ -7,7 +7,7 @@
  *
  * Penalties first, then tensor/sample.h. Log-probabilities are of the logits as the model gave them. A row's result depends
  * on its own logits and parameters alone; the team only shares rows or, of a single row, its work. A device that has its own memory
- * does the same by itself (draw_words, draw_take): then logits stay where they are.
+ * does the same by itself (draw_ask, draw_take): then logits stay where they are.
  */
 #ifndef PLIM_SERVE_DRAW_H
 #define PLIM_SERVE_DRAW_H
@@ -24,7 +24,7 @@ struct draw {
     const struct seen *seen; /* tokens so far; for penalties */
     int32_t given;           /* the token is this one; -1: it is drawn */
     int logprobs;            /* -1: none, else so many of the likeliest too */
-    bool asked;              /* of the device (draw_words) */
+    bool asked;              /* of the device (draw_ask) */
     bool done;               /* it has told */
     int32_t token;           /* out, as are those below */
     float logprob;
@@ -56,8 +56,8 @@ struct draw_seen {
 };
 
 /* What a device needs to draw the token of a row (tape/op.h, sample); false: there is no room for what it goes by, it
- * is the host's, and the words say that there is nothing to draw. */
-bool draw_words(const struct draw *draw, int64_t vocab, struct draw_seen *seen, int32_t words[SAMPLE_WORDS]);
+ * is the host's, and the row says that there is nothing to draw. */
+bool draw_ask(const struct draw *draw, int64_t vocab, struct draw_seen *seen, struct sample_row *row);
 /* What the device has told of a row: the draw is done, unless it has left the token to the host. top and logprob as op sample has
  * them; only looked at where log-probabilities are wanted. */
 void draw_take(struct draw *draw, int64_t vocab, int32_t token, const int32_t *top, const float *logprob);
