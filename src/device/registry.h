@@ -15,7 +15,8 @@
 struct backend {
     const char *name; /* "cpu" */
     const char *what; /* "the CPU" */
-    bool numbered;    /* there may be several: "cuda:1" */
+    enum memory_kind memory;
+    bool numbered; /* there may be several: "cuda:1" */
     size_t
         least; /* bytes that a context and libraries take at least; 0: none. A smaller budget need not be tried */
     /* This build has it and the machine has such a device, usable or not. */
@@ -48,7 +49,7 @@ struct device_name {
 bool device_name_read(const char *text, struct device_name *out);
 
 /* What facts of a device that is not here lack: the scratch of the kernels that would run there, in every build, and
- * where this program has none (facts->no_kernels), why. name, unified_memory, threads and capability are set. Of a card
+ * where this program has none (facts->no_kernels), why. name, memory, threads and capability are set. Of a card
  * the usual build and cuDNN are assumed, of a CPU the kernels of this one. */
 void device_absent_facts(struct device_facts *facts);
 
