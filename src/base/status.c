@@ -23,7 +23,7 @@ enum plim_status plim_fail(struct plim_error *err, enum plim_status status, cons
     va_start(ap, fmt);
     format(text, sizeof text, fmt, ap);
     va_end(ap);
-    err->status = status;
+    err->status = status, err->place = 0;
     memcpy(err->text, text, strlen(text) + 1);
     return status;
 }
@@ -37,15 +37,18 @@ void plim_error_prefix(struct plim_error *err, const char *fmt, ...)
     format(prefix, sizeof prefix, fmt, ap);
     va_end(ap);
     memcpy(text, err->text, sizeof text);
+    size_t place = strlen(prefix) + 2 + err->place;
     plim_fail(err, err->status, "%s: %s", prefix, text);
+    err->place = (unsigned)(place < strlen(err->text) ? place : strlen(err->text));
 }
 
 int plim_exit_code(enum plim_status status)
 {
     static const int codes[] = {
-        [PLIM_OK] = 0,   [PLIM_BAD_INPUT] = 2,   [PLIM_NO_FIT] = 3,        [PLIM_NO_MEMORY] = 4,
-        [PLIM_IO] = 2,   [PLIM_UNSUPPORTED] = 2, [PLIM_INTERRUPTED] = 130, [PLIM_BUSY] = 75,
-        [PLIM_BUG] = 70,
+        [PLIM_OK] = 0,        [PLIM_BAD_INPUT] = 2,   [PLIM_NO_FIT] = 3,
+        [PLIM_NO_MEMORY] = 4, [PLIM_IO] = 2,          [PLIM_LINK] = 2,
+        [PLIM_NOT_FOUND] = 2, [PLIM_UNSUPPORTED] = 2, [PLIM_INTERRUPTED] = 130,
+        [PLIM_BUSY] = 75,     [PLIM_BUG] = 70,
     };
     if ((size_t)status >= sizeof codes / sizeof codes[0]) return codes[PLIM_BUG];
     return codes[status];

@@ -18,14 +18,18 @@ enum plim_status {
     PLIM_NO_FIT,      /* no plan fits the budget                                  -> exit 3 */
     PLIM_NO_MEMORY,   /* the system or the ledger refused bytes                   -> exit 4 */
     PLIM_IO,          /* read or write failed; the text carries the system's words -> exit 2 */
+    PLIM_LINK,        /* this rank cannot reach the others: it stops the run       -> exit 2 */
+    PLIM_NOT_FOUND,   /* an optional part is not there, e.g. a chat template       -> exit 2 */
     PLIM_UNSUPPORTED, /* understood, but this build or machine cannot             -> exit 2 */
     PLIM_INTERRUPTED, /* asked to stop (SIGINT, SIGTERM); state was saved          -> exit 130 */
     PLIM_BUSY,        /* there is no place at the moment (a full queue); try later -> exit 75 */
     PLIM_BUG,         /* our own invariant broke                                  -> exit 70 */
 };
 
+/* Nobody decides by reading the text: what a caller must know is the status, or a field here. */
 struct plim_error {
     enum plim_status status;
+    unsigned place; /* bytes of text that plim_error_prefix put before the failure's own words */
     char text[1024];
 };
 

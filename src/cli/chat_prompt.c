@@ -9,7 +9,7 @@ enum plim_status cli_open_chat(const char *model, struct chat_template **out, st
     struct plim_error why = {0};
     enum plim_status status = chat_template_load(model, NULL, out, &why);
     if (status == PLIM_OK) return PLIM_OK;
-    if (strstr(why.text, "no chat template")) return *out = NULL, PLIM_OK;
+    if (status == PLIM_NOT_FOUND) return *out = NULL, PLIM_OK;
     return *err = why, status;
 }
 

@@ -153,12 +153,10 @@ static void print_profile(const struct trainer *t)
     fprintf(stderr, "%-12s %10.6f %6.3f%%\n", "watching", t->watch.seconds, 100 * t->watch.seconds / all);
 }
 
-/* An error that all ranks have is rank 0's to tell; one of the link (comm.c begins it so) ends them all. */
+/* Rank 0 tells an error that all ranks have; a rank that cannot reach the others tells its own and ends them all. */
 static int tell_error(struct comm *comm, enum plim_status status, const struct plim_error *err)
 {
-    char begin[48];
-    snprintf(begin, sizeof begin, "rank %d of %d: ", comm_rank(comm), comm_ranks(comm));
-    bool link = comm && status == PLIM_IO && strstr(err->text, begin);
+    bool link = comm && status == PLIM_LINK;
     int code = comm_rank(comm) == 0 || link ? cli_error(err) : plim_exit_code(status);
     if (link) comm_abort(comm, code);
     return code;

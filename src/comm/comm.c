@@ -13,7 +13,7 @@ static enum plim_status told(const struct comm *comm, const char *what, const ch
                              struct plim_error *err)
 {
     if (!why) return PLIM_OK;
-    return plim_fail(err, PLIM_IO, "rank %d of %d: %s: %s", comm->rank, comm->ranks, what, why);
+    return plim_fail(err, PLIM_LINK, "rank %d of %d: %s: %s", comm->rank, comm->ranks, what, why);
 }
 
 enum plim_status comm_missing(struct comm *comm, const char *what, const char *why, struct plim_error *err)
@@ -249,6 +249,8 @@ enum plim_status comm_agree(struct comm *comm, enum plim_status status, struct p
     struct plim_error told_by = *mine;
     why = comm->ops->broadcast(comm, &told_by, sizeof told_by, first);
     if (why) return told(comm, "agree", why, err);
-    if (first != comm->rank) *mine = told_by, mine->status = agreed;
+    if (first == comm->rank) return agreed;
+    if (agreed == PLIM_LINK) agreed = PLIM_IO; /* it is another rank's link */
+    *mine = told_by, mine->status = agreed;
     return agreed;
 }

@@ -162,7 +162,7 @@ static enum plim_status join(struct nccl *nccl, struct comm *comm, enum among am
     if (status == PLIM_OK) status = comm_broadcast(comm, &j->id, sizeof j->id, 0, err);
     if (status == PLIM_OK) why = join_in_time(nccl, j, nccl->comm->patience);
     if (status == PLIM_OK && why)
-        status = plim_fail(err, PLIM_IO, "NCCL: rank %d of %d: %s; NCCL_DEBUG=WARN says more", comm->rank,
+        status = plim_fail(err, PLIM_LINK, "NCCL: rank %d of %d: %s; NCCL_DEBUG=WARN says more", comm->rank,
                            comm->ranks, why);
     if (nccl->stuck) return status;
     g->comm = j->comm;

@@ -34,7 +34,7 @@ static enum plim_status make_group(struct comm *comm, int part, struct comm **ou
     const char *why = comm->ops->split(comm, part, group);
     if (!why) return *out = group, PLIM_OK;
     free(group);
-    return plim_fail(err, PLIM_IO, "rank %d of %d: %s", comm->rank, comm->ranks, why);
+    return plim_fail(err, PLIM_LINK, "rank %d of %d: %s", comm->rank, comm->ranks, why);
 }
 
 enum plim_status comm_find_nodes(struct comm *comm, struct plim_error *err)

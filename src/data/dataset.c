@@ -270,8 +270,7 @@ enum plim_status dataset_open(const struct data_options *options, const struct c
                               struct dataset **out, struct plim_error *err)
 {
     if (options->count < 1)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "data.train: no file is given; write e.g. data: {train: [corpus.txt]}");
+        return plim_fail(err, PLIM_BAD_INPUT, "no file is given; write e.g. data: {train: [corpus.txt]}");
     struct dataset *d = calloc(1, sizeof *d);
     if (!d) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while data files were opened");
     d->options = *options, d->codec = codec, d->vocab_size = codec->vocab_size;

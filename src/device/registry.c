@@ -34,6 +34,7 @@ static size_t card_workspace(const struct device_facts *facts, const struct tape
 static const struct backend backends[] = {
     {.name = "cuda",
      .what = "the GPU",
+     .memory = MEMORY_CARD,
      .numbered = true,
      .least = (size_t)256 << 20,
      .present = device_cuda_present,
@@ -43,6 +44,7 @@ static const struct backend backends[] = {
      .least_capability = DEVICE_CUDA_LEAST},
     {.name = "cpu",
      .what = "the CPU",
+     .memory = MEMORY_PROCESS,
      .present = always,
      .open = open_cpu,
      .absent_workspace = cpu_workspace},
@@ -87,7 +89,8 @@ bool device_name_read(const char *text, struct device_name *out)
 
 void device_absent_facts(struct device_facts *facts)
 {
-    const struct backend *b = backend_find(facts->unified_memory ? "cpu" : "cuda");
+    const struct backend *b = backends;
+    while (b->memory != facts->memory) b++;
     facts->workspace = b->absent_workspace;
     facts->no_kernels[0] = '\0';
     if (facts->capability >= b->least_capability) return;

@@ -15,7 +15,8 @@
 struct backend {
     const char *name; /* "cpu" */
     const char *what; /* "the CPU" */
-    bool numbered;    /* there may be several: "cuda:1" */
+    enum memory_kind memory;
+    bool numbered; /* there may be several: "cuda:1" */
     /* Minimum bytes of a context and its libraries; 0: none. A smaller budget need not be tried. */
     size_t least;
     /* This build has it and the machine has such a device, usable or not. */
@@ -48,7 +49,7 @@ struct device_name {
 bool device_name_read(const char *text, struct device_name *out);
 
 /* Completes the facts of a device that this machine does not have: scratch sizes of the kernels that would run there,
- * in every build, and the reason if this program has no kernels for it (facts->no_kernels). name, unified_memory,
+ * in every build, and the reason if this program has no kernels for it (facts->no_kernels). name, memory,
  * threads and capability must be set. A card is assumed to have the usual build and cuDNN; a CPU, the kernels of this
  * one. */
 void device_absent_facts(struct device_facts *facts);

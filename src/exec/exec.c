@@ -347,7 +347,8 @@ enum plim_status exec_read_own(const struct exec *exec, int id, void *host, int6
 {
     uint64_t at = (uint64_t)(exec->layout->offset[id] + offset);
     bool waits = exec->device->comm && exec->device->comm->nccl;
-    if (waits && exec_await_device(exec, err) != PLIM_OK) return PLIM_IO;
+    enum plim_status waited = waits ? exec_await_device(exec, err) : PLIM_OK;
+    if (waited != PLIM_OK) return waited;
     if (exec->tape->tensors[id].tier == TIER_HOST) {
         enum plim_status status = exec->device->ops->sync(exec->device, err);
         if (status == PLIM_OK)

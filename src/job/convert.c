@@ -88,10 +88,8 @@ static void set_text(struct converting *c, const char *ours, const struct node *
     if (!value->line) snprintf(where, sizeof where, "default of %.80s", value->key);
     const struct schema_listener *listener = origin_record(&recorder, &c->job, ORIGIN_FILE, NULL);
     schema_exact(row, &c->job, &before);
-    if (schema_set_from(&job_schema, where, ours, text, &c->job, &c->job.store, listener, &why) != PLIM_OK) {
-        const char *colon = strstr(why.text, "': ");
-        refuse(c, value, colon ? colon + 3 : why.text);
-    }
+    if (schema_set_from(&job_schema, where, ours, text, &c->job, &c->job.store, listener, &why) != PLIM_OK)
+        refuse(c, value, why.text + why.place);
     schema_exact(row, &c->job, &after);
     if (said.kind == ORIGIN_FILE && strcmp(strbuf_text(&before), strbuf_text(&after))) {
         char clash[480];

@@ -145,7 +145,9 @@ static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
     if (m->dropout_given) model_set_dropout(s, m->dropout);
     take_keys(s, m, true);
     status = model_complete(s, err);
-    return status == PLIM_OK ? model_check_export(s, err) : status;
+    if (status == PLIM_OK) status = model_check_export(s, err);
+    if (status != PLIM_OK) plim_error_prefix(err, "%s", job->name);
+    return status;
 }
 
 static enum plim_status refuse_beside_path(const struct job *job, const char *key,
@@ -232,8 +234,9 @@ static enum plim_status find_spec(struct job *job, struct plim_error *err)
     if (is_text(job->model.architecture)) {
         enum plim_status status = spec_from_keys(job, err);
         if (status == PLIM_OK) status = take_sparse(job, err);
-        if (status == PLIM_OK) status = model_validate(&job->spec, err);
-        if (status != PLIM_OK && !strstr(err->text, job->name)) plim_error_prefix(err, "%s", job->name);
+        if (status != PLIM_OK) return status;
+        status = model_validate(&job->spec, err);
+        if (status != PLIM_OK) plim_error_prefix(err, "%s", job->name);
         return status;
     }
     return plim_fail(err, PLIM_BAD_INPUT,

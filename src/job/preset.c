@@ -129,7 +129,7 @@ static void read_facts(const struct node *d, struct device_facts *f)
 {
     bool unified = node_bool(node_get(d, "host"), false);
     *f = (struct device_facts){0};
-    facts_set_memory(f, unified);
+    facts_set_memory(f, unified ? MEMORY_PROCESS : MEMORY_CARD);
     snprintf(f->name, sizeof f->name, "%s", d->key);
     f->memory_bytes = bytes_of(node_get(d, "memory"));
     f->overhead_bytes = bytes_of(node_get(d, "overhead"));

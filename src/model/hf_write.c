@@ -11,18 +11,6 @@
 #include <string.h>
 #include <stdio.h>
 
-static const char *torch_name(enum dtype type)
-{
-    switch (type) {
-    case DT_BF16:
-        return "bfloat16";
-    case DT_F16:
-        return "float16";
-    default:
-        return "float32";
-    }
-}
-
 static void write_eos(struct json_writer *w, const struct model_spec *spec, const char *key)
 {
     if (spec->eos_count == 1) {
@@ -258,7 +246,7 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
     json_str(&w, "model_type", architecture_type(spec->arch));
     for (enum model_field_id id = 0; id < MODEL_FIELDS; id++)
         if (!model_fields[id].rope) write_field(&w, spec, id);
-    json_str(&w, "torch_dtype", torch_name(type));
+    json_str(&w, "torch_dtype", dtype_torch(type));
     json_bool(&w, "use_cache", true);
     json_end_object(&w);
     strbuf_addc(out, '\n');

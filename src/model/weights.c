@@ -133,6 +133,11 @@ const struct safetensor *weights_find(const struct weights_files *files, const s
     return t;
 }
 
+static enum plim_status no_memory(const struct matching *m, struct plim_error *err)
+{
+    return plim_fail(err, PLIM_NO_MEMORY, "%s: weights: out of memory", m->files->path);
+}
+
 static const struct safetensor *find_tensor(const struct matching *m, const char *name)
 {
     return weights_find(m->files, m->spec, name);
@@ -172,12 +177,13 @@ static void note_missing(struct missing *lost, const char *name)
     if (n > 0) lost->used += (size_t)n;
 }
 
-static enum plim_status fail_missing(const struct missing *lost, struct plim_error *err)
+static enum plim_status fail_missing(const char *path, const struct missing *lost, struct plim_error *err)
 {
     bool head_only = lost->count == 1 && !strcmp(lost->names, "'lm_head.weight'");
     char more[32] = "";
     if (lost->count > 3) snprintf(more, sizeof more, " and %d more", lost->count - 3);
-    return plim_fail(err, PLIM_BAD_INPUT, "weights: %s%s missing from the files; %s", lost->names, more,
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: weights: %s%s missing from the files; %s", path, lost->names,
+                     more,
                      head_only ? "if the model shares it with the embedding, set tie_word_embeddings to true"
                                : "fetch them again, or correct config.json");
 }
@@ -244,8 +250,8 @@ static enum plim_status match_all(struct matching *m, const struct weights_sink 
         enum plim_status status = is_weight(&m->tape->tensors[i]) ? match_param(m, i, lost, err) : PLIM_OK;
         if (status != PLIM_OK) return status;
     }
-    if (lost[0].count) return fail_missing(&lost[0], err);
-    if (lost[1].count && (m->heads || !sink->new_head)) return fail_missing(&lost[1], err);
+    if (lost[0].count) return fail_missing(m->files->path, &lost[0], err);
+    if (lost[1].count && (m->heads || !sink->new_head)) return fail_missing(m->files->path, &lost[1], err);
     if (lost[1].count) log_warn(log, "weights: the files have no %s; it begins anew", lost[1].names);
     return PLIM_OK;
 }
@@ -254,7 +260,7 @@ static enum plim_status match_all(struct matching *m, const struct weights_sink 
 static enum plim_status match_masters(struct matching *m, struct plim_error *err)
 {
     int *master = malloc(((size_t)m->tape->ntensors + 1) * sizeof *master);
-    if (!master) return plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
+    if (!master) return no_memory(m, err);
     for (int i = 0; i < m->tape->ntensors; i++) master[i] = -1;
     for (int i = m->tape->ntensors - 1; i >= 0; i--) {
         const struct tensor *t = &m->tape->tensors[i];
@@ -449,7 +455,7 @@ static enum plim_status pour_all(const struct matching *m, const struct weights_
     struct pour *p = malloc(sizeof *p);
     enum plim_status status = PLIM_OK;
     int same = 0;
-    if (!p) return plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
+    if (!p) return no_memory(m, err);
     p->sink = sink;
     for (int i = 0; i < m->count && status == PLIM_OK; i++) {
         p->match = &m->items[i];
@@ -473,7 +479,7 @@ enum plim_status weights_load(const struct weights_files *files, const struct mo
         if (is_weight(&tape->tensors[i])) parts += (size_t)weights_part_count(tape, i);
     m.items = calloc(parts, sizeof *m.items);
     m.used = calloc(files->count + 1, sizeof *m.used);
-    if (!m.items || !m.used) status = plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
+    if (!m.items || !m.used) status = no_memory(&m, err);
     if (status == PLIM_OK) status = match_all(&m, sink, log, err);
     if (status == PLIM_OK) status = match_masters(&m, err);
     if (status == PLIM_OK) status = pour_all(&m, sink, log, err);

@@ -7,7 +7,7 @@
 
 enum plim_status weights_files_open(const char *path, struct weights_files *out, struct plim_error *err)
 {
-    *out = (struct weights_files){0};
+    *out = (struct weights_files){.path = path};
     enum plim_status status;
     if (gguf_is(path)) {
         status = gguf_weights_open(path, &out->gguf, err);

@@ -18,6 +18,7 @@
 struct gguf_weights;
 
 struct weights_files {
+    const char *path;                 /* as it was opened; the caller's */
     const struct safetensor *tensors; /* sorted by name */
     size_t count;
     struct safetensors set; /* where gguf is NULL */

@@ -54,7 +54,7 @@ static bool is_of_experts(int kind)
 static double matmul_rate(const struct device_facts *facts, const struct op *op, enum dtype type)
 {
     if (type == DT_F32 && op->attr.tf32 && facts->tf32_flops > 0) return facts->tf32_flops;
-    bool share = type != DT_F32 && facts->expert_share > 0 && is_of_experts(op->kind);
+    bool share = dtype_is_narrow(type) && facts->expert_share > 0 && is_of_experts(op->kind);
     return facts->flops[type] * (share ? facts->expert_share : 1);
 }
 

@@ -6,9 +6,17 @@
 
 #include "tape/op.h"
 
+/* Where a device's tensors live. Each kind is a row of facts_set_memory's table. */
+enum memory_kind {
+    MEMORY_PROCESS, /* the process's own memory, a disk below it */
+    MEMORY_CARD,    /* a card's memory, the host's below it */
+    MEMORY_KINDS
+};
+
 struct device_facts {
     char name[64];
-    /* Memory: what kind it is and what is below it. facts_set_memory sets these four. */
+    /* facts_set_memory sets these five and program_bytes. */
+    enum memory_kind memory;
     bool unified_memory;  /* device memory is the process's own: one budget covers both */
     enum tier lower_tier; /* where offloaded tensors live: disk under a CPU, host memory under a card */
     bool async_copies;    /* copies to and from lower_tier overlap computing */
@@ -61,13 +69,25 @@ struct device_facts {
 /* Device memory of a graph of a few thousand kernels: the most that a driver reported. */
 #define FACTS_GRAPH_BYTES ((size_t)2 << 20)
 
-/* Sets the kind of memory: the process's own with a disk below it, or a card's with host memory below it. */
-static inline void facts_set_memory(struct device_facts *facts, bool unified)
+/* Sets the facts that follow from the kind of memory. A backend with another kind adds a row. */
+static inline void facts_set_memory(struct device_facts *facts, enum memory_kind kind)
 {
-    facts->unified_memory = unified;
-    facts->lower_tier = unified ? TIER_DISK : TIER_HOST;
-    facts->async_copies = facts->groups_ops = !unified;
-    facts->program_bytes = unified ? 0 : FACTS_GRAPH_BYTES;
+    static const struct {
+        bool unified_memory;
+        enum tier lower_tier;
+        bool async_copies, groups_ops;
+        size_t program_bytes;
+    } kinds[] = {
+        /* MEMORY_PROCESS */ {true, TIER_DISK, false, false, 0},
+        /* MEMORY_CARD */ {false, TIER_HOST, true, true, FACTS_GRAPH_BYTES},
+    };
+    static_assert(sizeof kinds / sizeof *kinds == MEMORY_KINDS, "a row for each kind of memory");
+    facts->memory = kind;
+    facts->unified_memory = kinds[kind].unified_memory;
+    facts->lower_tier = kinds[kind].lower_tier;
+    facts->async_copies = kinds[kind].async_copies;
+    facts->groups_ops = kinds[kind].groups_ops;
+    facts->program_bytes = kinds[kind].program_bytes;
 }
 
 /* Assumed bytes/s of an unmeasured disk: a modest SSD. */

@@ -50,14 +50,14 @@ static enum plim_status fill_piece(struct fill *f, int64_t piece, const struct b
     else
         for (int64_t i = 0; i < n; i++) b->values[i] = f->init.kind == INIT_ONES ? 1.0f : 0.0f;
     if (type == DT_F32) return weights_put(f->exec, f->param, first, b->values, n, err);
-    if (type == DT_BF16 && f->master >= 0)
+    bool split = f->master >= 0 && dtype_master(type) == DT_U16;
+    if (split)
         for (int64_t i = 0; i < n; i++) master_split(b->values[i], &b->high[i], &b->low[i]);
     else
         dtype_convert(b->high, type, b->values, DT_F32, n);
     enum plim_status status = weights_put(f->exec, f->param, first, b->high, n, err);
     if (status != PLIM_OK || f->master < 0) return status;
-    return weights_put(f->exec, f->master, first, type == DT_BF16 ? (void *)b->low : (void *)b->values, n,
-                       err);
+    return weights_put(f->exec, f->master, first, split ? (void *)b->low : (void *)b->values, n, err);
 }
 
 static void fill_body(void *arg, int64_t begin, int64_t end, int worker)

@@ -32,7 +32,6 @@ static enum plim_status load(const struct tape *tape, const struct weights_sink 
     if (status != PLIM_OK) return status;
     status = weights_load(&files, spec, tape, sink, log, err);
     weights_files_close(&files);
-    if (status != PLIM_OK && err && !strstr(err->text, dir)) plim_error_prefix(err, "%s", dir);
     return status;
 }
 

@@ -85,37 +85,35 @@ void drawer_run(struct drawer *d, struct draw *draws, int count)
 
 /* --- a device that draws ---------------------------------------------------------------------------------- */
 
-static void put_number(int32_t *words, double x) { memcpy(words, &x, sizeof x); }
-
-static bool put_seen(const struct draw *w, struct draw_seen *seen, int32_t *words)
+static bool put_seen(const struct draw *w, struct draw_seen *seen, struct sample_row *row)
 {
     const struct sampling *s = w->sampling;
     int64_t count = w->seen->count;
     if (count > seen->room - seen->used) return false;
     memcpy(seen->at + seen->used, w->seen->token, (size_t)count * sizeof *seen->at);
-    words[SAMPLE_SEEN_FIRST] = (int32_t)seen->used, words[SAMPLE_SEEN_COUNT] = (int32_t)count;
+    row->seen_first = (int32_t)seen->used, row->seen_count = (int32_t)count;
     seen->used += count;
-    put_number(words + SAMPLE_REPETITION, s->repetition_penalty);
-    put_number(words + SAMPLE_PRESENCE, s->presence_penalty);
-    put_number(words + SAMPLE_FREQUENCY, s->frequency_penalty);
+    row->repetition = sample_number(s->repetition_penalty);
+    row->presence = sample_number(s->presence_penalty);
+    row->frequency = sample_number(s->frequency_penalty);
     return true;
 }
 
-bool draw_words(const struct draw *w, int64_t vocab, struct draw_seen *seen, int32_t words[SAMPLE_WORDS])
+bool draw_ask(const struct draw *w, int64_t vocab, struct draw_seen *seen, struct sample_row *row)
 {
     const struct sampling *s = w->sampling;
     bool drawn = w->given < 0;
-    memset(words, 0, SAMPLE_WORDS * sizeof *words);
-    if (drawn && sampling_penalises(s) && !put_seen(w, seen, words)) return false;
-    words[SAMPLE_MODE] = !drawn ? SAMPLE_AS_GIVEN : s->temperature > 0 ? SAMPLE_DRAWN : SAMPLE_LIKELIEST;
-    words[SAMPLE_VOCAB] = (int32_t)vocab;
-    words[SAMPLE_TOP_K] = (int32_t)(s->top_k < vocab ? s->top_k : 0);
-    words[SAMPLE_GIVEN] = w->given;
-    words[SAMPLE_WANTED] = w->logprobs + 1;
-    put_number(words + SAMPLE_TEMPERATURE, s->temperature);
-    put_number(words + SAMPLE_TOP_P, s->top_p);
-    put_number(words + SAMPLE_MIN_P, s->min_p);
-    if (drawn && s->temperature > 0) put_number(words + SAMPLE_NUMBER, sampling_number(s, w->step));
+    *row = (struct sample_row){.mode = SAMPLE_NONE};
+    if (drawn && sampling_penalises(s) && !put_seen(w, seen, row)) return false;
+    row->mode = !drawn ? SAMPLE_AS_GIVEN : s->temperature > 0 ? SAMPLE_DRAWN : SAMPLE_LIKELIEST;
+    row->vocab = (int32_t)vocab;
+    row->top_k = (int32_t)(s->top_k < vocab ? s->top_k : 0);
+    row->given = w->given;
+    row->wanted = w->logprobs + 1;
+    row->temperature = sample_number(s->temperature);
+    row->top_p = sample_number(s->top_p);
+    row->min_p = sample_number(s->min_p);
+    if (drawn && s->temperature > 0) row->number = sample_number(sampling_number(s, w->step));
     return true;
 }
 

@@ -7,7 +7,7 @@
  *
  * Penalties apply first, then tensor/sample.h. Log-probabilities refer to the model's own logits. A row's result
  * depends only on its logits and parameters; the team divides the rows or, for a single row, its work. A device with
- * its own memory can draw by itself (draw_words, draw_take); logits then stay on the device.
+ * its own memory can draw by itself (draw_ask, draw_take); logits then stay on the device.
  */
 #ifndef PLIM_SERVE_DRAW_H
 #define PLIM_SERVE_DRAW_H
@@ -24,7 +24,7 @@ struct draw {
     const struct seen *seen; /* tokens so far; for penalties */
     int32_t given;           /* forced token; -1: draw one */
     int logprobs;            /* -1: none; n: also the n likeliest */
-    bool asked;              /* of the device (draw_words) */
+    bool asked;              /* of the device (draw_ask) */
     bool done;               /* the device has answered */
     int32_t token;           /* out, as are those below */
     float logprob;
@@ -55,9 +55,9 @@ struct draw_seen {
     int64_t used, room;
 };
 
-/* Fills the words that a device needs to draw the token of a row (tape/op.h, sample). Returns false when they do not
- * fit: the host must draw then, and the words tell the device to draw nothing. */
-bool draw_words(const struct draw *draw, int64_t vocab, struct draw_seen *seen, int32_t words[SAMPLE_WORDS]);
+/* Fills the row that a device needs to draw the token of a row (tape/op.h, sample). Returns false when its penalties do not
+ * fit: the host must draw then, and the row tells the device to draw nothing. */
+bool draw_ask(const struct draw *draw, int64_t vocab, struct draw_seen *seen, struct sample_row *row);
 /* Takes the device's result for a row. The draw is done unless the device left the token to the host. top and logprob
  * are as in op sample and are read only when log-probabilities are wanted. */
 void draw_take(struct draw *draw, int64_t vocab, int32_t token, const int32_t *top, const float *logprob);

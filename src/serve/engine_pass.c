@@ -12,7 +12,7 @@
 /* Numbers of a step, where the host writes them. */
 struct inputs {
     int32_t *ids, *pos, *slots, *rows, *blocks, *last;
-    int32_t *sampling; /* where the device samples */
+    struct sample_row *sampling; /* where the device samples */
     struct draw_seen seen;
 };
 
@@ -24,9 +24,8 @@ static struct inputs inputs_at(int32_t *at, const struct model_flat *size)
     in.rows = in.slots + size->tokens;
     in.blocks = in.rows + 3 * size->rows;
     in.last = in.blocks + size->rows * size->reach;
-    in.sampling = in.last + size->rows;
-    in.seen =
-        (struct draw_seen){(struct seen_token *)(in.sampling + size->rows * SAMPLE_WORDS), 0, size->seen};
+    in.sampling = (struct sample_row *)(in.last + size->rows);
+    in.seen = (struct draw_seen){(struct seen_token *)(in.sampling + size->rows), 0, size->seen};
     return in;
 }
 
@@ -78,12 +77,10 @@ static void add_draw(struct step *s, struct request *r, int64_t position)
 /* Fills the words for rows that the device draws; the rows after them draw nothing. */
 static void put_sampling(const struct engine *e, struct step *s, struct inputs *in)
 {
-    int32_t *words = in->sampling;
     for (int i = 0; i < s->draw_count; i++)
-        s->draws[i].asked =
-            draw_words(&s->draws[i], e->drawer.vocab, &in->seen, words + (int64_t)i * SAMPLE_WORDS);
-    memset(words + (int64_t)s->draw_count * SAMPLE_WORDS, 0,
-           (size_t)((s->size.rows - s->draw_count) * SAMPLE_WORDS) * sizeof *words);
+        s->draws[i].asked = draw_ask(&s->draws[i], e->drawer.vocab, &in->seen, &in->sampling[i]);
+    for (int64_t i = s->draw_count; i < s->size.rows; i++)
+        in->sampling[i] = (struct sample_row){.mode = SAMPLE_NONE};
 }
 
 static void put_all(const struct engine *e, struct step *s, struct inputs *in)

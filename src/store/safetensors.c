@@ -178,11 +178,6 @@ const struct safetensor *safetensors_find(const struct safetensors *set, const c
 /* --- data -------------------------------------------------------------------------------------------------
  */
 
-static bool is_floating(enum dtype type)
-{
-    return type == DT_F32 || type == DT_BF16 || type == DT_F16 || type == DT_F64;
-}
-
 struct safetensor_piece safetensor_piece_at(const struct safetensor *t, int64_t element)
 {
     for (int i = 0; i < t->npieces; i++)
@@ -243,7 +238,7 @@ enum plim_status safetensors_read_part(const struct safetensors *set, const stru
                                        void *arg, struct plim_error *err)
 {
     (void)set;
-    if (t->type != type && !(is_floating(t->type) && is_floating(type)))
+    if (t->type != type && !(dtype_is_float(t->type) && dtype_is_float(type)))
         return plim_fail(err, PLIM_UNSUPPORTED, "%s: tensor '%.200s': cannot turn %s into %s", t->path,
                          t->name, t->type_name, dtype_name(type));
     struct reading r = {t, type, malloc(SAFETENSORS_BUFFER), sink, arg};

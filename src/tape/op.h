@@ -126,7 +126,7 @@
  * cut into rows, on other rows or on threads. A device with tensor cores may sum tokens of longer rows in another order
  * than those that are alone in theirs.
  *
- * Sampling. A row has SAMPLE_WORDS words (enum sample_word; of a double the lower one first). By its mode the token is -1, the
+ * Sampling. A row is a struct sample_row of SAMPLE_WORDS words. By its mode the token is -1, the
  * likeliest of the first `vocab` (of equal ones the first), drawn as tensor/sample.h says it, by the number, or the one that is given.
  * Penalties come first: pairs [first, first + count) of seen are the row's, (token, times), ascending by token, and tensor/sample.h
  * (sampling_penalty) says what becomes of a logit x, in fp64, rounded to fp32. A
@@ -229,28 +229,50 @@
 #include "tape/slots.h"
 #include "tape/tape.h"
 
+#include <assert.h>
+#include <string.h>
+
 /* Positions of a block of keys and values. */
 enum { KV_BLOCK = 16 };
 
-/* Words of a row of sample. */
-enum sample_word {
-    SAMPLE_MODE,
-    SAMPLE_VOCAB,
-    SAMPLE_TOP_K,           /* 0: all */
-    SAMPLE_GIVEN,           /* token of SAMPLE_AS_GIVEN */
-    SAMPLE_TEMPERATURE = 4, /* doubles from here on */
-    SAMPLE_TOP_P = 6,
-    SAMPLE_MIN_P = 8,
-    SAMPLE_NUMBER = 10, /* in [0,1) */
-    SAMPLE_REPETITION = 12,
-    SAMPLE_PRESENCE = 14,
-    SAMPLE_FREQUENCY = 16,
-    SAMPLE_SEEN_FIRST = 18, /* pairs of seen; words again */
-    SAMPLE_SEEN_COUNT,      /* 0: nothing is penalised */
-    SAMPLE_WANTED, /* log-probabilities: the token's and so many less one of the likeliest's; 0: none */
-    SAMPLE_WORDS = 22
-};
 enum sample_mode { SAMPLE_NONE, SAMPLE_LIKELIEST, SAMPLE_DRAWN, SAMPLE_AS_GIVEN };
+
+/* A double as two words, the lower one first: rows are i32 tensors, whose addresses need not be multiples of 8. */
+struct sample_number {
+    int32_t low, high;
+};
+
+/* One row of sample's SAMPLE_ROWS. */
+struct sample_row {
+    enum sample_mode mode;
+    int32_t vocab;
+    int32_t top_k; /* 0: all */
+    int32_t given; /* token of SAMPLE_AS_GIVEN */
+    struct sample_number temperature, top_p, min_p;
+    struct sample_number number; /* in [0,1) */
+    struct sample_number repetition, presence, frequency;
+    int32_t seen_first, seen_count; /* pairs of seen; count 0: nothing is penalised */
+    /* Log-probabilities: the token's and those of wanted - 1 likeliest; 0: none. */
+    int32_t wanted;
+    int32_t unused;
+};
+enum { SAMPLE_WORDS = 22 };
+static_assert(sizeof(struct sample_row) == SAMPLE_WORDS * sizeof(int32_t), "a row has no gaps");
+
+static inline double sample_double(struct sample_number number)
+{
+    double x;
+    memcpy(&x, &number, sizeof x);
+    return x;
+}
+
+static inline struct sample_number sample_number(double x)
+{
+    struct sample_number number;
+    memcpy(&number, &x, sizeof number);
+    return number;
+}
+
 enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
 
 /* Every kind of op, and the only list of them: X(KIND, name, kernels). The enum, the names and each backend's table of kernels

@@ -15,8 +15,6 @@ struct binding {
     bool has_compute, has_any, has_state;
 };
 
-static bool is_compute(enum dtype type) { return type == DT_F32 || type == DT_BF16 || type == DT_F16; }
-
 static bool bind_type(struct binding *b, char kind, enum dtype type)
 {
     switch (kind) {
@@ -24,7 +22,7 @@ static bool bind_type(struct binding *b, char kind, enum dtype type)
         return type == DT_F32;
     case 'g':
     case 'e':
-        return type == DT_F32 || (b->has_compute ? type == b->compute : is_compute(type));
+        return type == DT_F32 || (b->has_compute ? type == b->compute : dtype_is_compute(type));
     case 's':
         if (!b->has_state) b->state = type, b->has_state = true;
         return b->state == type && (type == DT_F32 || type == DT_BF16);
@@ -41,7 +39,7 @@ static bool bind_type(struct binding *b, char kind, enum dtype type)
         return b->any == type;
     default:
         if (!b->has_compute) b->compute = type, b->has_compute = true;
-        return b->compute == type && is_compute(type);
+        return b->compute == type && dtype_is_compute(type);
     }
 }
 

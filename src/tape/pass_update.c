@@ -56,7 +56,7 @@ static int moment(struct update_pass *u, int param, const char *label)
 static int master_of(struct update_pass *u, int param)
 {
     enum dtype type = u->tape->tensors[param].type;
-    if (type == DT_F32 || (type == DT_BF16 && u->options->no_master)) return -1;
+    if (!dtype_is_narrow(type) || (dtype_master(type) == DT_U16 && u->options->no_master)) return -1;
     return companion(u, param, "master", CLASS_MASTER, dtype_master(type));
 }
 

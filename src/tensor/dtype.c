@@ -10,7 +10,7 @@
  * where there is one (always on AArch64, F16C on x86-64).
  */
 #include "tensor/dtype.h"
-#include <stdbool.h>
+#include <math.h>
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #include <sys/auxv.h>
@@ -215,22 +215,35 @@ static void write_f64(void *dst, const float *src, int64_t n)
 /* ---- the table ---- */
 
 static const struct {
-    const char *name, *safetensors;
+    const char *name, *safetensors, *torch;
     to_f32 *read; /* readers and writers: floating types only */
     from_f32 *write;
 } types[DT_COUNT] = {
-    [DT_F32] = {"f32", "F32", read_f32, write_f32},
-    [DT_BF16] = {"bf16", "BF16", read_bf16, write_bf16},
-    [DT_F16] = {"f16", "F16", read_f16, write_f16},
-    [DT_F64] = {"f64", "F64", read_f64, write_f64},
-    [DT_I32] = {"i32", "I32", NULL, NULL},
-    [DT_U16] = {"u16", "U16", NULL, NULL},
-    [DT_U8] = {"u8", "U8", NULL, NULL},
+    [DT_F32] = {"f32", "F32", "float32", read_f32, write_f32},
+    [DT_BF16] = {"bf16", "BF16", "bfloat16", read_bf16, write_bf16},
+    [DT_F16] = {"f16", "F16", "float16", read_f16, write_f16},
+    [DT_F64] = {"f64", "F64", "float64", read_f64, write_f64},
+    [DT_I32] = {"i32", "I32", "int32", NULL, NULL},
+    [DT_U16] = {"u16", "U16", "uint16", NULL, NULL},
+    [DT_U8] = {"u8", "U8", "uint8", NULL, NULL},
 };
 
 const char *dtype_name(enum dtype type) { return types[type].name; }
 
 const char *dtype_safetensors(enum dtype type) { return types[type].safetensors; }
+
+const char *dtype_torch(enum dtype type) { return types[type].torch; }
+
+uint64_t dtype_infinity(enum dtype type)
+{
+    const struct dtype_info *info = dtype_info(type);
+    return ((UINT64_C(1) << info->exponent) - 1) << info->fraction;
+}
+
+double dtype_smallest_normal(enum dtype type)
+{
+    return ldexp(1, 2 - (1 << (dtype_info(type)->exponent - 1)));
+}
 
 enum dtype dtype_from_safetensors(const char *name)
 {
@@ -273,27 +286,30 @@ float dtype_round(enum dtype type, float value)
 }
 
 /* Without an early end in a span the loop is one that compilers make vectors of. */
-#define FIND_NONFINITE(name, word, magnitude, infinity)                                                      \
-    static int64_t name(const word *x, int64_t n)                                                            \
+#define FIND_NONFINITE(name, word)                                                                           \
+    static int64_t name(const word *x, int64_t n, word infinity)                                             \
     {                                                                                                        \
         enum { SPAN = 4096 };                                                                                \
+        const word magnitude = (word)-1 >> 1;                                                                \
         for (int64_t from = 0; from < n; from += SPAN) {                                                     \
             int64_t end = n - from < SPAN ? n : from + SPAN;                                                 \
             word any = 0;                                                                                    \
-            for (int64_t i = from; i < end; i++) any |= (word)((x[i] & (magnitude)) >= (infinity));          \
+            for (int64_t i = from; i < end; i++) any |= (word)((x[i] & magnitude) >= infinity);              \
             for (int64_t i = from; any && i < end; i++)                                                      \
-                if ((x[i] & (magnitude)) >= (infinity)) return i;                                            \
+                if ((x[i] & magnitude) >= infinity) return i;                                                \
         }                                                                                                    \
         return -1;                                                                                           \
     }
 
-FIND_NONFINITE(find_nonfinite_f32, uint32_t, 0x7fffffffu, 0x7f800000u)
-FIND_NONFINITE(find_nonfinite_bf16, uint16_t, 0x7fff, 0x7f80)
-FIND_NONFINITE(find_nonfinite_f16, uint16_t, 0x7fff, 0x7c00)
+FIND_NONFINITE(find_nonfinite_16, uint16_t)
+FIND_NONFINITE(find_nonfinite_32, uint32_t)
+FIND_NONFINITE(find_nonfinite_64, uint64_t)
 
 int64_t dtype_find_nonfinite(enum dtype type, const void *elements, int64_t n)
 {
-    if (type == DT_F32) return find_nonfinite_f32(elements, n);
-    if (type == DT_BF16) return find_nonfinite_bf16(elements, n);
-    return type == DT_F16 ? find_nonfinite_f16(elements, n) : -1;
+    uint64_t infinity = dtype_infinity(type);
+    if (!dtype_is_float(type)) return -1;
+    if (dtype_size(type) == 2) return find_nonfinite_16(elements, n, (uint16_t)infinity);
+    if (dtype_size(type) == 4) return find_nonfinite_32(elements, n, (uint32_t)infinity);
+    return find_nonfinite_64(elements, n, infinity);
 }

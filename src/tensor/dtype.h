@@ -1,21 +1,54 @@
-/* dtype.h - element types and their exact conversions. */
+/* dtype.h - element types, their properties and their exact conversions.
+ *
+ * Code asks for a property (dtype_is_narrow(t->type)) rather than listing types, so that a new type is a row of the tables
+ * here and in dtype.c, and the kernels that compute with it. */
 #ifndef PLIM_TENSOR_DTYPE_H
 #define PLIM_TENSOR_DTYPE_H
 
+#include <assert.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 enum dtype { DT_F32, DT_BF16, DT_F16, DT_F64, DT_I32, DT_U16, DT_U8, DT_COUNT };
 
-static inline size_t dtype_size(enum dtype type)
+struct dtype_info {
+    unsigned char bytes;
+    unsigned char exponent, fraction; /* bits of a floating type; 0: an integer */
+    bool compute;                     /* ops compute in it: every kernel with a compute operand takes it */
+};
+
+static inline const struct dtype_info *dtype_info(enum dtype type)
 {
-    static const unsigned char bytes[DT_COUNT] = {4, 2, 2, 8, 4, 2, 1}; /* in the order of the list */
-    return bytes[type];
+    static const struct dtype_info infos[] = {
+        /* in the order of the list */
+        {4, 8, 23, true},   /* f32 */
+        {2, 8, 7, true},    /* bf16 */
+        {2, 5, 10, true},   /* f16 */
+        {8, 11, 52, false}, /* f64 */
+        {4, 0, 0, false},   /* i32 */
+        {2, 0, 0, false},   /* u16 */
+        {1, 0, 0, false},   /* u8 */
+    };
+    static_assert(sizeof infos / sizeof *infos == DT_COUNT, "a row for each type");
+    return &infos[type];
+}
+
+static inline size_t dtype_size(enum dtype type) { return dtype_info(type)->bytes; }
+static inline bool dtype_is_float(enum dtype type) { return dtype_info(type)->exponent > 0; }
+static inline bool dtype_is_compute(enum dtype type) { return dtype_info(type)->compute; }
+/* A compute type shorter than fp32: sums are wider than it, and its weights may have an fp32 master. */
+static inline bool dtype_is_narrow(enum dtype type)
+{
+    return dtype_is_compute(type) && dtype_size(type) < dtype_size(DT_F32);
 }
 const char *dtype_name(enum dtype type);         /* "f32", "bf16", ... */
 enum dtype dtype_from_safetensors(const char *); /* "F32", "BF16", ...; DT_COUNT when unknown */
 const char *dtype_safetensors(enum dtype type);
+const char *dtype_torch(enum dtype type);      /* "float32", "bfloat16", ... */
+uint64_t dtype_infinity(enum dtype type);      /* bits of +infinity; floating types only */
+double dtype_smallest_normal(enum dtype type); /* below it bits are lost; floating types only */
 
 static inline float bf16_to_f32(uint16_t h)
 {
@@ -45,8 +78,13 @@ void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype s
 /* The number that an element of `type` keeps of `value`. */
 float dtype_round(enum dtype type, float value);
 
-/* Element type that stores the fp32 master of a narrow weight: the low 16 bits for bf16, the whole number for f16. */
-static inline enum dtype dtype_master(enum dtype weight) { return weight == DT_BF16 ? DT_U16 : DT_F32; }
+/* The fp32 master of a narrow weight is stored in this type. A weight with fp32's exponent is its upper half, so DT_U16 is enough
+ * (master_split); beside any other the master is a whole DT_F32. */
+static inline enum dtype dtype_master(enum dtype weight)
+{
+    bool upper_half = dtype_size(weight) == 2 && dtype_info(weight)->exponent == dtype_info(DT_F32)->exponent;
+    return upper_half ? DT_U16 : DT_F32;
+}
 
 /* An fp32 master kept as a bf16 weight plus 16 bits, exactly: the weight is the master rounded to nearest with
  * ties away from zero, `low` holds what rounding took. */
@@ -67,7 +105,7 @@ static inline float master_join(uint16_t weight, uint16_t low)
     return f;
 }
 
-/* The first of n elements that is NaN or infinite, -1: none. As fast as memory gives them; other than floating types have none. */
+/* The first of n elements that is NaN or infinite, -1: none (always so of integers). As fast as memory gives them. */
 int64_t dtype_find_nonfinite(enum dtype type, const void *elements, int64_t n);
 
 #endif

@@ -47,8 +47,8 @@ enum plim_status chat_template_parse(const char *text, size_t len, const char *n
 /* Find and parse a model's template. `path` is a *.jinja file, a tokenizer_config.json, or a folder with one of
  * them (chat_template.jinja is preferred, as transformers does). Where the file has several named templates,
  * `which` chooses one; NULL means "default". The special tokens of tokenizer_config.json (bos_token, eos_token,
- * unk_token, pad_token, ...) are kept and used where the options do not say otherwise. PLIM_BAD_INPUT when the
- * model has no chat template. */
+ * unk_token, pad_token, ...) are kept and used where the options do not say otherwise. PLIM_NOT_FOUND when the
+ * model has no chat template, or none of that name. */
 enum plim_status chat_template_load(const char *path, const char *which, struct chat_template **out,
                                     struct plim_error *err);
 

@@ -95,17 +95,6 @@ static enum plim_status list_entries(struct trainer *t, bool state, struct set *
 
 /* --- weights that are no numbers ------------------------------------------------------------------------------ */
 
-static bool is_finite(enum dtype type, const void *data, int64_t bytes)
-{
-    const uint32_t *wide = data;
-    const uint16_t *narrow = data;
-    uint32_t top = type == DT_F32 ? 0x7f800000 : type == DT_BF16 ? 0x7f80 : 0x7c00;
-    int64_t bad = 0, size = (int64_t)dtype_size(type);
-    if (type != DT_F32 && type != DT_BF16 && type != DT_F16) return true;
-    for (int64_t i = 0; i < bytes / size; i++) bad += ((size == 4 ? wide[i] : narrow[i]) & top) == top;
-    return !bad;
-}
-
 /* A parameter that is not finite makes the model useless: the checkpoints that are there must not go for it. */
 static enum plim_status check_piece(const struct save_job *s, int tensor, int64_t bytes,
                                     struct plim_error *err)
@@ -113,7 +102,8 @@ static enum plim_status check_piece(const struct save_job *s, int tensor, int64_
     const struct tape *tape = &s->trainer->runtime.plan.tape;
     const struct tensor *t = &tape->tensors[tensor];
     char name[192];
-    if (t->cls != CLASS_PARAM || is_finite(t->type, s->piece, bytes)) return PLIM_OK;
+    int64_t n = bytes / (int64_t)dtype_size(t->type);
+    if (t->cls != CLASS_PARAM || dtype_find_nonfinite(t->type, s->piece, n) < 0) return PLIM_OK;
     return plim_fail(err, PLIM_BAD_INPUT,
                      "%s holds values that are not finite; lower training.learning_rate or set "
                      "training.max_grad_norm",

@@ -117,11 +117,7 @@ static void loader_options(const struct corpus *c, const struct loader_size *siz
 static enum plim_status at_key(const struct corpus *c, const char *key, enum plim_status status,
                                struct plim_error *err)
 {
-    if (status == PLIM_OK || !err) return status;
-    if (strstr(err->text, key))
-        plim_error_prefix(err, "%s", c->job->name);
-    else
-        plim_error_prefix(err, "%s: key '%s'", c->job->name, key);
+    if (status != PLIM_OK) plim_error_prefix(err, "%s: key '%s'", c->job->name, key);
     return status;
 }
 

@@ -48,11 +48,6 @@ struct exporter {
     double out[BLOCK];
 };
 
-static bool is_floating(enum dtype type)
-{
-    return type == DT_F32 || type == DT_BF16 || type == DT_F16 || type == DT_F64;
-}
-
 static void stream_close(struct stream *s)
 {
     if (s->fd >= 0) close(s->fd);
@@ -91,7 +86,7 @@ static const struct safetensor *find_master(const struct exporter *e, const stru
                                             struct plim_error *err)
 {
     char name[256];
-    if (!e->has_state || (t->type != DT_BF16 && t->type != DT_F16)) return NULL;
+    if (!e->has_state || !dtype_is_narrow(t->type)) return NULL;
     snprintf(name, sizeof name, "master(%s)", t->name);
     const struct safetensor *m = safetensors_find(&e->state, name);
     if (!m) return NULL;
@@ -174,7 +169,7 @@ static enum plim_status list_entries(struct exporter *e, struct plim_error *err)
                              "%s: tensor '%.200s': type %s is not read by this version", t->path, t->name,
                              t->type_name);
         enum dtype own = weights_in_blocks(t) ? DT_BF16 : t->type; /* blocks of few bits have no type here */
-        enum dtype type = is_floating(t->type) && e->type != DT_COUNT ? e->type : own;
+        enum dtype type = dtype_is_float(t->type) && e->type != DT_COUNT ? e->type : own;
         e->entries[i] = (struct safetensors_entry){.name = t->name, .type = type, .ndim = t->ndim};
         memcpy(e->entries[i].dim, t->dim, sizeof t->dim);
         e->result->parameters += t->count;

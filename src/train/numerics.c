@@ -2,7 +2,6 @@
 #include "train/numerics.h"
 #include "train/trainer.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -12,20 +11,12 @@ struct counts {
     int64_t all, not_finite, tiny;
 };
 
-/* The smallest normal number of a type: below it bits are lost. */
-static double smallest_normal(enum dtype type) { return type == DT_F16 ? 6.103515625e-05 : (double)FLT_MIN; }
-
-static bool is_float(enum dtype type)
-{
-    return type == DT_F32 || type == DT_BF16 || type == DT_F16 || type == DT_F64;
-}
-
 static struct counts look_at(const struct exec *exec, int id)
 {
     const struct tensor *t = &exec->tape->tensors[id];
     struct counts c = {.all = tensor_count(t)};
     int64_t size = (int64_t)dtype_size(t->type);
-    double least = smallest_normal(t->type), values[PIECE], raw[PIECE];
+    double least = dtype_smallest_normal(t->type), values[PIECE], raw[PIECE];
     for (int64_t at = 0; at < c.all; at += PIECE) {
         int64_t n = c.all - at < PIECE ? c.all - at : PIECE;
         if (exec_read(exec, id, raw, at * size, n * size, NULL) != PLIM_OK) break;
@@ -50,7 +41,7 @@ static void tell(struct numerics *n, const struct exec *exec, int op, int id, in
 /* Is what the op read mostly zero already? Then its output's zeros are no loss. */
 static bool input_is_tiny(const struct exec *exec, const struct op *op)
 {
-    if (op->in[0] < 0 || !is_float(exec->tape->tensors[op->in[0]].type)) return true;
+    if (op->in[0] < 0 || !dtype_is_float(exec->tape->tensors[op->in[0]].type)) return true;
     struct counts c = look_at(exec, op->in[0]);
     return 2 * c.tiny > c.all;
 }
@@ -61,7 +52,8 @@ void numerics_inspect(void *arg, const struct exec *exec, int index)
     const struct op *op = &exec->tape->ops[index];
     for (int o = 0; o < OP_MAX_OUT; o++) {
         int id = op->out[o];
-        if (id < 0 || exec->tape->tensors[id].tier != TIER_DEVICE || !is_float(exec->tape->tensors[id].type))
+        if (id < 0 || exec->tape->tensors[id].tier != TIER_DEVICE ||
+            !dtype_is_float(exec->tape->tensors[id].type))
             continue;
         struct counts c = look_at(exec, id);
         if (c.not_finite && !n->told_overflow) {

@@ -430,7 +430,8 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
         trainer_save(t, &unsaved);
     }
     tell_end(t);
-    if (status == PLIM_IO && t->runtime.device->comm) /* who reads it looks for a step */
+    if ((status == PLIM_IO || status == PLIM_LINK) &&
+        t->runtime.device->comm) /* who reads it looks for a step */
         plim_fail(err, status, "%s; in step %lld", err->text, (long long)t->step + 1);
     if (status != PLIM_OK) trainer_explain(t, err);
     if (status == PLIM_OK && !finished)

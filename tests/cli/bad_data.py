@@ -94,6 +94,7 @@ def forms(folder, path):
     refused("one byte", train(path, write(f"{folder}/one.txt", "x")), ["one.txt", "holds one byte"])
     plan = ["plan", path, "-q", "--set"]
     refused("plan without the file", [*plan, f"data.train={folder}/none.txt"], ["data.train", "none.txt"])
+    refused("plan without a file whose name is like the key", [*plan, f"data.train={folder}/data.train.txt"], ["job.yaml: key 'data.train': ", "data.train.txt"])
     refused("plan without the file of evaluations", [*plan, f"data.validation={folder}/none.txt"], ["data.validation", "none.txt"])
     refused("plan without the field", [*plan, f"data.train={folder}/t.jsonl", "--set", "data.field=body"], ["data.train", "t.jsonl:1: ", "'body' is missing"])
     elsewhere = plim.run("plan", path, "--device", "a100-80", "--set", f"data.train={folder}/none.txt")

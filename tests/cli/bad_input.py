@@ -106,6 +106,10 @@ def told_at_once(folder, path):
     refused("--lr of train", ["train", path, "--lr", "1"], ["--lr", "--set training.learning_rate="], folder)
     with open(bad, "w") as f: f.write("model: {architecture: llama, hidden_size: 64}\ndata: {train: [x.txt]}\n")
     refused("sizes that are missing", ["plan", bad], ["model.vocab_size", "model.num_layers", "model.num_attention_heads", "are missing"], folder)
+    os.symlink(path, f"{folder}/a")  # a name that is part of any sentence
+    told = plim.run("plan", "a", "--set", "model.num_attention_heads=3", cwd=folder)
+    plim.ok(told.returncode == 2 and told.stderr.startswith("plimsoll: a: "), f"a job with a short name is named: {told.stderr.strip()}")
+    os.remove(f"{folder}/a")
     many = plim.run("plan", path, "-q", "--set", "model.architecture=mixtral", "--set", "model.num_attention_heads=4")
     plim.ok(many.returncode == 0, f"key heads that are absent are as many as query heads: {many.stderr.strip()}")
     for name in ("llama", "gemma2", "gemma3"):

@@ -40,6 +40,11 @@ def check_generate(model, plain):
     open(os.path.join(model, "chat_template.jinja"), "w").write("{% if %}")
     out = plim.run("generate", model, "-p", "Hi", *FLAGS)
     plim.ok(out.returncode == 2 and "--raw" in out.stderr and out.stderr.count("\n") == 1, f"a template that cannot be read: {out.stderr.strip()}")
+    named = os.path.join(os.path.dirname(model), "no chat template")
+    os.symlink(model, named)
+    out = plim.run("generate", named, "-p", "Hi", *FLAGS)
+    plim.ok(out.returncode == 2 and "--raw" in out.stderr, f"nor is it missing for the folder's name: {out.stderr.strip()}")
+    os.remove(named)
     os.remove(os.path.join(model, "chat_template.jinja"))
 
 

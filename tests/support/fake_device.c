@@ -563,7 +563,7 @@ struct fake *fake_open(enum fake_timing timing)
     static const char *const classes[DEVICE_LEDGER_CLASSES] = {"arena", "overhead"};
     ledger_init(&f->host_ledger, "host", LEDGER_UNLIMITED, classes, DEVICE_LEDGER_CLASSES);
     f->device.ledger[TIER_HOST] = &f->host_ledger;
-    facts_set_memory(&f->device.facts, false);
+    facts_set_memory(&f->device.facts, MEMORY_CARD);
     calibration_apply(&rates, &f->device.facts);
     f->device.facts.copy_pace = 6;
     f->device.facts.cache_bytes = 0;

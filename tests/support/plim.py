@@ -120,11 +120,11 @@ EXPERTS = dict(model__architecture="mixtral", model__intermediate_size=96, model
                model__router_aux_loss_coef=0.02, model__router_z_loss_coef=0.001, model__tie_word_embeddings="false")
 
 
-def run(*args, env=None):
+def run(*args, env=None, cwd=None):
     """The program to its end. A quiet train tells its losses as JSON, as tests want them."""
     if args[:1] == ("train",) and "-q" in args and not {"--json", "--log"} & set(args): args += ("--json",)
     return subprocess.run([PLIMSOLL, *map(str, args)], capture_output=True, text=True,
-                          env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL)
+                          env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, cwd=cwd)
 
 
 def plan(path, *args):

@@ -34,6 +34,10 @@ static void test_fail_may_quote_its_own_text(void **state)
     assert_string_equal(err.text, "outer (inner)");
     plim_error_prefix(&err, "file:%d", 3);
     assert_string_equal(err.text, "file:3: outer (inner)");
+    plim_error_prefix(&err, "job");
+    assert_string_equal(err.text + err.place, "outer (inner)");
+    plim_fail(&err, PLIM_BAD_INPUT, "next");
+    assert_int_equal(err.place, 0);
     plim_error_prefix(NULL, "x");
 }
 
@@ -49,6 +53,7 @@ static void test_fail_cuts_long_texts(void **state)
     assert_string_equal(err.text + sizeof err.text - 5, "a...");
     plim_error_prefix(&err, "%s", text);
     assert_int_equal(strlen(err.text), sizeof err.text - 1);
+    assert_true(err.place <= strlen(err.text));
 }
 
 static void test_exit_codes(void **state)

@@ -175,7 +175,7 @@ static struct lanes lanes_begin(void)
                                 .host_total = 1.5 * 4.0 * 5 * N * N,
                                 .duplex_cost = 0.5,
                                 .host_op_seconds = 130e-6}};
-    facts_set_memory(&l.facts, false);
+    facts_set_memory(&l.facts, MEMORY_CARD);
     l.facts.flops[DT_F32] = 2.0 * N * N * N;
     tape_init(&l.tape);
     return l;
@@ -295,7 +295,7 @@ static void a_store_holds_its_source(void **state)
 static struct lanes ranks_begin(bool beside)
 {
     struct lanes l = lanes_begin();
-    facts_set_memory(&l.facts, true);
+    facts_set_memory(&l.facts, MEMORY_PROCESS);
     l.facts.ranks = 2, l.facts.link_bandwidth = 2.0 * N * N, l.facts.async_exchanges = beside;
     return l;
 }
@@ -357,7 +357,7 @@ static void a_disk_runs_beside_the_cpu(void **state)
     (void)state;
     for (int ahead = 0; ahead < 2; ahead++) {
         struct lanes l = lanes_begin();
-        facts_set_memory(&l.facts, true);
+        facts_set_memory(&l.facts, MEMORY_PROCESS);
         int far = square(&l.tape, DT_F32), near;
         l.tape.tensors[far].tier = TIER_DISK;
         if (!ahead) multiply(&l, square(&l.tape, DT_F32));
@@ -368,7 +368,7 @@ static void a_disk_runs_beside_the_cpu(void **state)
     }
     for (int half = 0; half < 2; half++) {
         struct lanes l = lanes_begin();
-        facts_set_memory(&l.facts, true);
+        facts_set_memory(&l.facts, MEMORY_PROCESS);
         l.facts.disk_depth = 1, l.facts.disk_piece = (size_t)4 * N * N / (half ? 2 : 1);
         int far = move(&l, OP_STORE, square(&l.tape, DT_F32));
         l.tape.tensors[far].tier = TIER_DISK;

@@ -250,6 +250,33 @@ static void test_names(void **state)
     assert_int_equal(dtype_from_safetensors("F8_E4M3"), DT_COUNT);
 }
 
+/* The table against what the types' own bits and conversions say. */
+static void test_properties(void **state)
+{
+    (void)state;
+    for (int t = 0; t < DT_COUNT; t++) {
+        enum dtype type = (enum dtype)t;
+        bool real = type == DT_F32 || type == DT_BF16 || type == DT_F16 || type == DT_F64;
+        assert_int_equal(dtype_is_float(type), real);
+        assert_int_equal(dtype_is_compute(type), real && type != DT_F64);
+        assert_int_equal(dtype_is_narrow(type), type == DT_BF16 || type == DT_F16);
+    }
+    for (int i = 0; i < 4; i++) {
+        double infinity = INFINITY, least = dtype_smallest_normal(floats[i]), half = least / 2, back;
+        uint64_t bits = 0, below = 0;
+        dtype_convert(&bits, floats[i], &infinity, DT_F64, 1);
+        assert_true(bits == dtype_infinity(floats[i]));
+        dtype_convert(&bits, floats[i], &least, DT_F64, 1);
+        dtype_convert(&below, floats[i], &half, DT_F64, 1);
+        dtype_convert(&back, DT_F64, &bits, floats[i], 1);
+        assert_true(back == least && (bits & dtype_infinity(floats[i])) != 0 &&
+                    (below & dtype_infinity(floats[i])) == 0);
+    }
+    assert_true(dtype_master(DT_BF16) == DT_U16 && dtype_master(DT_F16) == DT_F32);
+    assert_string_equal(dtype_torch(DT_BF16), "bfloat16");
+    assert_string_equal(dtype_torch(DT_F64), "float64");
+}
+
 /* Found wherever it is, in every type, with either sign: what is no number, and infinities. */
 static void test_find_nonfinite(void **state)
 {
@@ -257,12 +284,13 @@ static void test_find_nonfinite(void **state)
     enum { MANY = 9000 };
     static const struct {
         enum dtype type;
-        uint32_t nan, infinity, largest;
-    } types[] = {{DT_F32, 0xff800001, 0x7f800000, 0x7f7fffff},
+        uint64_t nan, infinity, largest;
+    } types[] = {{DT_F64, 0xfff0000000000001, 0x7ff0000000000000, 0xffefffffffffffff},
+                 {DT_F32, 0xff800001, 0x7f800000, 0x7f7fffff},
                  {DT_BF16, 0xff81, 0x7f80, 0xff7f},
                  {DT_F16, 0x7c01, 0xfc00, 0x7bff}};
-    static uint32_t x[MANY];
-    for (int i = 0; i < 3; i++) {
+    static uint64_t x[MANY];
+    for (int i = 0; i < 4; i++) {
         size_t size = dtype_size(types[i].type);
         for (int at = 0; at < MANY; at += 1 + at / 3) {
             memset(x, 0, sizeof x);
@@ -295,7 +323,7 @@ int main(void)
         cmocka_unit_test(test_convert),        cmocka_unit_test(test_convert_bits),
         cmocka_unit_test(test_one_rounding),   cmocka_unit_test(test_in_place),
         cmocka_unit_test(test_master),         cmocka_unit_test(test_names),
-        cmocka_unit_test(test_stochastic_nan),
+        cmocka_unit_test(test_stochastic_nan), cmocka_unit_test(test_properties),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,7 +68,7 @@ static void lay_out(void)
 {
     struct device_facts facts = {.align = 16};
     struct plim_error err = {0};
-    facts_set_memory(&facts, false);
+    facts_set_memory(&facts, MEMORY_CARD);
     tape.loop_end = tape.nops;
     struct layout_options options = {.facts = &facts, .accumulation = 1};
     assert_int_equal(layout_make(&tape, &options, &layout, &err), PLIM_OK);

@@ -142,10 +142,10 @@ static size_t scratch(const struct device_facts *facts, const struct tape *tape,
     return op->kind == OP_SUMSQ ? SCRATCH : 0;
 }
 
-static void lay_out(const struct tape *tape, bool unified_memory, struct layout *out)
+static void lay_out(const struct tape *tape, enum memory_kind memory, struct layout *out)
 {
     struct device_facts facts = {.align = ALIGN, .workspace = scratch};
-    facts_set_memory(&facts, unified_memory);
+    facts_set_memory(&facts, memory);
     struct layout_options options = {.facts = &facts, .accumulation = 1};
     if (layout_make(tape, &options, out, &err) != PLIM_OK) fail_msg("%s", err.text);
     if (layout_verify(tape, out, &err) != PLIM_OK) fail_msg("%s", err.text);
@@ -158,8 +158,8 @@ static void test_scratch_of_a_group(void **state)
     struct tape tape;
     struct layout host, device;
     many_sums(&tape, COUNT);
-    lay_out(&tape, true, &host);
-    lay_out(&tape, false, &device);
+    lay_out(&tape, MEMORY_PROCESS, &host);
+    lay_out(&tape, MEMORY_CARD, &device);
     assert_null(host.group_end);
     for (int i = 0; i < COUNT; i++) {
         assert_int_equal(layout_group_end(&host, i), i + 1);
@@ -194,8 +194,8 @@ static void test_lives_in_a_group(void **state)
               tape_view_rows(&tape, v, at, 25), scalars);
         tape.ops[i].out[ADAMW_NEW_P] = result[i];
     }
-    lay_out(&tape, true, &host);
-    lay_out(&tape, false, &device);
+    lay_out(&tape, MEMORY_PROCESS, &host);
+    lay_out(&tape, MEMORY_CARD, &device);
     assert_int_equal(device.group_end[0], COUNT);
     for (int i = 0; i < COUNT; i++) {
         assert_int_equal(host.life[result[i]].first, i);
@@ -228,7 +228,7 @@ static void test_nothing_is_taken_over(void **state)
             adamw(&tape, tape.ops[i].out[ACT_Y], input(&tape), kept(&tape), kept(&tape), scalars);
             tape.ops[made + i].out[ADAMW_NEW_P] = i + 1 < count ? tensor(&tape, DT_F32, CLASS_ACT, 0, N) : to;
         }
-        lay_out(&tape, false, &device);
+        lay_out(&tape, MEMORY_CARD, &device);
         assert_int_equal(device.group_end[made], made + count);
         assert_int_equal(device.buffer[to] == from, count == 1);
         layout_release(&device);
@@ -255,7 +255,7 @@ static void test_read_twice_is_not_taken_over(void **state)
         to = tensor(&tape, DT_F32, CLASS_ACT, 0, N);
         add.in[ADD_A] = made[0], add.in[ADD_B] = made[!twice], add.out[ADD_Y] = to;
         tape_append(&tape, &add);
-        lay_out(&tape, true, &host);
+        lay_out(&tape, MEMORY_PROCESS, &host);
         assert_int_equal(host.buffer[to] == to, twice);
         layout_release(&host);
         tape_release(&tape);

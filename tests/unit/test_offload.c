@@ -675,7 +675,7 @@ static void test_near_copies_are_aligned(void **state)
     struct making r = {.model = LARGER, .update = &adamw_inside};
     struct offload_options o = {.state_tier = TIER_DISK, .slice_bytes = 400 << 10, .beside = true};
     struct device_facts facts = {.align = 64};
-    facts_set_memory(&facts, true);
+    facts_set_memory(&facts, MEMORY_PROCESS);
     make_far(&tape, &r, &o);
     struct layout_options options = {.facts = &facts, .accumulation = 1};
     must(layout_make(&tape, &options, &layout, &err));

@@ -51,34 +51,32 @@ static void test_seed_names_the_token(void **state)
     assert_true(differ > 10);
 }
 
-/* What a device draws by itself: a row's words carry all that sampler_pick needs, over memory of the caller's. */
-static void test_words(void **state)
+/* What a device draws by itself: a row carries all that sampler_pick needs, over memory of the caller's. */
+static void test_row(void **state)
 {
     (void)state;
     static double memory[64];
     struct sampling s = {.temperature = 0.7, .top_k = 5, .top_p = 0.9, .min_p = 0.01, .seed = 3};
     struct sampler sampler;
-    int32_t words[SAMPLE_WORDS];
+    struct sample_row row;
     struct seen_token room[4];
     struct draw_seen none = {0}, some = {room, 1, 4};
     assert_true(sampler_bytes(VOCAB) <= (int64_t)sizeof memory);
     for (uint64_t step = 0; step < 50; step++) {
         struct draw w = {.sampling = &s, .step = step, .given = -1, .logprobs = -1};
-        double number;
-        assert_true(draw_words(&w, VOCAB, &none, words) && words[SAMPLE_MODE] == SAMPLE_DRAWN);
-        assert_true(words[SAMPLE_VOCAB] == VOCAB && words[SAMPLE_TOP_K] == 5);
-        memcpy(&number, words + SAMPLE_NUMBER, sizeof number);
+        assert_true(draw_ask(&w, VOCAB, &none, &row) && row.mode == SAMPLE_DRAWN);
+        assert_true(row.vocab == VOCAB && row.top_k == 5);
         sampler_bind(&sampler, VOCAB, memory);
         sampler.sampling = s;
-        assert_int_equal(sampler_pick(&sampler, slope, number), draw(&s, slope, step));
+        assert_int_equal(sampler_pick(&sampler, slope, sample_double(row.number)), draw(&s, slope, step));
     }
     s.temperature = 0;
     struct draw likeliest = {.sampling = &s, .given = -1, .logprobs = -1};
-    assert_true(draw_words(&likeliest, VOCAB, &none, words) && words[SAMPLE_MODE] == SAMPLE_LIKELIEST);
-    assert_int_equal(words[SAMPLE_WANTED], 0);
+    assert_true(draw_ask(&likeliest, VOCAB, &none, &row) && row.mode == SAMPLE_LIKELIEST);
+    assert_int_equal(row.wanted, 0);
     struct draw given = {.sampling = &s, .given = 4, .logprobs = 2};
-    assert_true(draw_words(&given, VOCAB, &none, words) && words[SAMPLE_MODE] == SAMPLE_AS_GIVEN);
-    assert_true(words[SAMPLE_GIVEN] == 4 && words[SAMPLE_WANTED] == 3);
+    assert_true(draw_ask(&given, VOCAB, &none, &row) && row.mode == SAMPLE_AS_GIVEN);
+    assert_true(row.given == 4 && row.wanted == 3);
     s.presence_penalty = 1;
     struct seen seen;
     assert_true(seen_init(&seen, 3, (const int32_t[]){9, 4, 9}, 3));
@@ -86,9 +84,9 @@ static void test_words(void **state)
     assert_true(seen.count == 3 && seen.token[0].token == 4 && seen.token[0].times == 2);
     assert_true(seen.token[1].token == 5 && seen.token[2].token == 9 && seen.token[2].times == 0);
     likeliest.seen = &seen;
-    assert_true(draw_words(&likeliest, VOCAB, &some, words) && some.used == 4 && room[1].token == 4);
-    assert_true(words[SAMPLE_SEEN_FIRST] == 1 && words[SAMPLE_SEEN_COUNT] == 3);
-    assert_false(draw_words(&likeliest, VOCAB, &some, words) || words[SAMPLE_MODE] != SAMPLE_NONE);
+    assert_true(draw_ask(&likeliest, VOCAB, &some, &row) && some.used == 4 && room[1].token == 4);
+    assert_true(row.seen_first == 1 && row.seen_count == 3);
+    assert_false(draw_ask(&likeliest, VOCAB, &some, &row) || row.mode != SAMPLE_NONE);
     seen_release(&seen);
 }
 
@@ -273,7 +271,7 @@ int main(void)
         cmocka_unit_test(test_shares),     cmocka_unit_test(test_top_k),
         cmocka_unit_test(test_top_p),      cmocka_unit_test(test_bad_numbers),
         cmocka_unit_test(test_short_cuts), cmocka_unit_test(test_text),
-        cmocka_unit_test(test_text_waits), cmocka_unit_test(test_words),
+        cmocka_unit_test(test_text_waits), cmocka_unit_test(test_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -253,6 +253,7 @@ static void expect_refusal(const char *golden, const struct fake *fake, const ch
     assert_int_equal(load(r, r->dir, &err), PLIM_BAD_INPUT);
     if (!strstr(err.text, part)) print_error("'%s' lacks '%s'\n", err.text, part);
     assert_non_null(strstr(err.text, part));
+    assert_memory_equal(err.text, r->dir, strlen(r->dir)); /* the text begins with the files' place */
     rig_close(r);
 }
 

@@ -89,7 +89,7 @@ static inline struct attn attn_of(const struct tensor *qd, const struct tensor *
 /* Element `index` of x, which is of the op's type. */
 static inline void *attn_at(const struct attn *a, const void *x, int64_t index)
 {
-    return (char *)(uintptr_t)x + index * (a->type == DT_F32 ? 4 : 2);
+    return (char *)(uintptr_t)x + index * (int64_t)dtype_size(a->type);
 }
 
 /* First element of query head h at (b,t), and of kv head n at key s. */
@@ -214,7 +214,7 @@ static inline size_t attn_packed(const struct attn *a, int width, int64_t lines,
 /* Element `index` of a packed block. */
 static inline void *attn_packed_at(const struct attn *a, const void *block, int64_t index)
 {
-    return (char *)(uintptr_t)block + index * (a->kernel->type == DT_F32 ? 4 : 2);
+    return (char *)(uintptr_t)block + index * (int64_t)dtype_size(a->kernel->type);
 }
 
 /* out[keys][nr] = keys [from, end) packed as lines over size, times one panel of queries. Whole tiles of mr

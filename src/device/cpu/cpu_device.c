@@ -106,7 +106,7 @@ static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
     status = calibrate_cpu(cpu->device.context, cpu->device.team, &speed, err);
     if (status != PLIM_OK) return status;
     cpu_model_name(facts->name, sizeof facts->name);
-    facts_set_memory(facts, true);
+    facts_set_memory(facts, MEMORY_PROCESS);
     facts->threads = threads_count(cpu->device.team);
     facts->memory_bytes = may.total;
     facts->memory_limited = may.limited;

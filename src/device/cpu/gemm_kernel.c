@@ -6,26 +6,25 @@
  */
 #include "device/cpu/gemm_kernel.h"
 
-static const struct {
-    const struct gemm_kernel *f32, *bf16, *f16; /* NULL: as fp32 */
-} kernels[CPU_LEVELS] = {
-    [CPU_PLAIN] = {&gemm_plain_f32, &gemm_plain_f32},
+/* By element type; NULL: a compute type is converted to fp32 while it is packed. */
+static const struct gemm_kernel *const kernels[CPU_LEVELS][DT_COUNT] = {
+    [CPU_PLAIN] = {[DT_F32] = &gemm_plain_f32},
 #if defined(__aarch64__)
-    [CPU_NEON] = {&gemm_neon_f32, &gemm_neon_f32, &gemm_neon_f16},
-    [CPU_NEON_BF16] = {&gemm_neon_f32, &gemm_neon_bf16, &gemm_neon_f16},
+    [CPU_NEON] = {[DT_F32] = &gemm_neon_f32, [DT_F16] = &gemm_neon_f16},
+    [CPU_NEON_BF16] = {[DT_F32] = &gemm_neon_f32, [DT_BF16] = &gemm_neon_bf16, [DT_F16] = &gemm_neon_f16},
 #endif
 #if defined(__x86_64__)
-    [CPU_AVX2] = {&gemm_avx2_f32, &gemm_avx2_f32},
-    [CPU_AVX512] = {&gemm_avx512_f32, &gemm_avx512_f32},
-    [CPU_AVX512_BF16] = {&gemm_avx512_f32, &gemm_avx512_bf16},
-    [CPU_AMX] = {&gemm_avx512_f32, &gemm_amx_bf16},
+    [CPU_AVX2] = {[DT_F32] = &gemm_avx2_f32},
+    [CPU_AVX512] = {[DT_F32] = &gemm_avx512_f32},
+    [CPU_AVX512_BF16] = {[DT_F32] = &gemm_avx512_f32, [DT_BF16] = &gemm_avx512_bf16},
+    [CPU_AMX] = {[DT_F32] = &gemm_avx512_f32, [DT_BF16] = &gemm_amx_bf16},
 #endif
 };
 
 const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type)
 {
-    if (type == DT_F16 && kernels[level].f16) return kernels[level].f16;
-    return type == DT_BF16 ? kernels[level].bf16 : kernels[level].f32;
+    if (!dtype_is_compute(type)) return NULL;
+    return kernels[level][type] ? kernels[level][type] : kernels[level][DT_F32];
 }
 
 const struct gemm_kernel *gemm_kernel_split(enum cpu_level level)

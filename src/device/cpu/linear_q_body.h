@@ -75,12 +75,19 @@ VEC_FN void quantise_block(const float *x, int8_t *codes, struct x8_block *block
 VEC_FN void widen_block(const void *x, enum dtype type, int64_t at, float *wide)
 {
     const uint16_t *narrow = (const uint16_t *)x + at;
-    if (type == DT_F32)
+    switch (type) {
+    case DT_F32:
         memcpy(wide, (const float *)x + at, X8_BLOCK * sizeof *wide);
-    else if (type == DT_BF16)
+        break;
+    case DT_BF16:
         for (int i = 0; i < X8_BLOCK; i++) wide[i] = bf16_to_f32(narrow[i]);
-    else
+        break;
+    case DT_F16:
         for (int i = 0; i < X8_BLOCK; i += 16) half16(wide + i, (const unsigned char *)(narrow + i));
+        break;
+    default:
+        __builtin_trap();
+    }
 }
 
 LINEAR_Q_FN void quantise_row(const void *x, enum dtype type, int64_t k, int64_t row, int8_t *codes,

@@ -166,7 +166,7 @@ VEC_FN struct row_softmax softmax_row(enum dtype t, const void *x, int64_t n)
     enum { BLOCK = 1024 };
     struct row_softmax all = {-INFINITY, 0};
     for (int64_t at = 0; at < n; at += BLOCK) {
-        const void *block = (const char *)x + at * (int64_t)vec_size(t);
+        const void *block = (const char *)x + at * (int64_t)dtype_size(t);
         int64_t count = n - at < BLOCK ? n - at : BLOCK;
         vf top = v_all(all.top), sum = v_all(0);
         VEC_EACH(count, top_at(t, &top, block, i, k))

@@ -11,13 +11,6 @@
 
 enum { TOP_MOST = 64 }; /* likeliest that are told */
 
-static double number_of(const int32_t *words)
-{
-    double x;
-    memcpy(&x, words, sizeof x);
-    return x;
-}
-
 static size_t cpu_sample_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     int64_t vocab = last_dim(desc[SAMPLE_LOGITS]);
@@ -26,41 +19,40 @@ static size_t cpu_sample_workspace(const struct tensor *const *desc, const struc
 }
 
 /* Over values[vocab], which penalties change. */
-static int32_t choose(const struct kernel_call *call, const int32_t *row, float *values)
+static int32_t choose(const struct kernel_call *call, const struct sample_row *row, float *values)
 {
     struct sampler s;
-    if (row[SAMPLE_MODE] == SAMPLE_NONE) return SAMPLED_NONE;
-    if (row[SAMPLE_MODE] == SAMPLE_AS_GIVEN) return row[SAMPLE_GIVEN];
-    sampler_bind(&s, row[SAMPLE_VOCAB], call->work);
+    if (row->mode == SAMPLE_NONE) return SAMPLED_NONE;
+    if (row->mode == SAMPLE_AS_GIVEN) return row->given;
+    sampler_bind(&s, row->vocab, call->work);
     s.team = call->team;
-    s.sampling = (struct sampling){.top_k = row[SAMPLE_TOP_K],
-                                   .top_p = number_of(row + SAMPLE_TOP_P),
-                                   .min_p = number_of(row + SAMPLE_MIN_P),
-                                   .repetition_penalty = number_of(row + SAMPLE_REPETITION),
-                                   .presence_penalty = number_of(row + SAMPLE_PRESENCE),
-                                   .frequency_penalty = number_of(row + SAMPLE_FREQUENCY)};
-    if (row[SAMPLE_MODE] == SAMPLE_DRAWN) s.sampling.temperature = number_of(row + SAMPLE_TEMPERATURE);
-    if (row[SAMPLE_SEEN_COUNT])
-        sampling_penalise(&s.sampling,
-                          (const struct seen_token *)call->in[SAMPLE_SEEN] + row[SAMPLE_SEEN_FIRST],
-                          row[SAMPLE_SEEN_COUNT], values, row[SAMPLE_VOCAB]);
-    return sampler_pick(&s, values, number_of(row + SAMPLE_NUMBER));
+    s.sampling = (struct sampling){.top_k = row->top_k,
+                                   .top_p = sample_double(row->top_p),
+                                   .min_p = sample_double(row->min_p),
+                                   .repetition_penalty = sample_double(row->repetition),
+                                   .presence_penalty = sample_double(row->presence),
+                                   .frequency_penalty = sample_double(row->frequency)};
+    if (row->mode == SAMPLE_DRAWN) s.sampling.temperature = sample_double(row->temperature);
+    if (row->seen_count)
+        sampling_penalise(&s.sampling, (const struct seen_token *)call->in[SAMPLE_SEEN] + row->seen_first,
+                          row->seen_count, values, row->vocab);
+    return sampler_pick(&s, values, sample_double(row->number));
 }
 
 /* The row's part of top and logprob; `values` are the logits as they came in. */
-static void tell(const struct kernel_call *call, int64_t r, const int32_t *row, int32_t token,
+static void tell(const struct kernel_call *call, int64_t r, const struct sample_row *row, int32_t token,
                  const float *values)
 {
-    int64_t most = last_dim(call_out(call, SAMPLE_TOP)), vocab = row[SAMPLE_VOCAB];
+    int64_t most = last_dim(call_out(call, SAMPLE_TOP)), vocab = row->vocab;
     int32_t *top = (int32_t *)call->out[SAMPLE_TOP] + r * most;
     float *logprob = (float *)call->out[SAMPLE_LOGPROB] + r * (most + 1);
     struct likely found[TOP_MOST];
     memset(top, 0, (size_t)most * sizeof *top);
     memset(logprob, 0, (size_t)(most + 1) * sizeof *logprob);
-    if (token < 0 || !row[SAMPLE_WANTED]) return;
+    if (token < 0 || !row->wanted) return;
     double norm = likely_norm(values, vocab);
     logprob[0] = token < vocab ? (float)((double)values[token] - norm) : -INFINITY;
-    int n = likely_top(values, vocab, row[SAMPLE_WANTED] - 1, found);
+    int n = likely_top(values, vocab, row->wanted - 1, found);
     for (int i = 0; i < n; i++)
         top[i] = found[i].token, logprob[1 + i] = (float)((double)found[i].logit - norm);
 }
@@ -73,13 +65,13 @@ void cpu_sample(const struct kernel_call *call)
     int32_t *token = call->out[SAMPLE_TOKEN], *next = call->out[SAMPLE_NEXT];
     float *values = (float *)((char *)call->work + sampler_bytes(vocab));
     for (int64_t r = 0; r < rows; r++) {
-        const int32_t *row = (const int32_t *)call->in[SAMPLE_ROWS] + r * SAMPLE_WORDS;
+        const struct sample_row *row = (const struct sample_row *)call->in[SAMPLE_ROWS] + r;
         const char *from = (const char *)call->in[SAMPLE_LOGITS] + r * bytes;
-        dtype_convert(values, DT_F32, from, logits->type, row[SAMPLE_VOCAB]);
+        dtype_convert(values, DT_F32, from, logits->type, row->vocab);
         token[r] = choose(call, row, values);
         if (next) next[r] = token[r] > 0 ? token[r] : 0;
         if (!call->out[SAMPLE_TOP]) continue;
-        if (row[SAMPLE_SEEN_COUNT]) dtype_convert(values, DT_F32, from, logits->type, row[SAMPLE_VOCAB]);
+        if (row->seen_count) dtype_convert(values, DT_F32, from, logits->type, row->vocab);
         tell(call, r, row, token[r], values);
     }
 }

@@ -66,32 +66,14 @@
 VEC_FN void v_ahead(enum dtype t, const void *x, int64_t i)
 {
     enum { BYTES = 1536 };
-    __builtin_prefetch((const char *)x + i * (t == DT_F32 ? 4 : 2) + BYTES);
+    __builtin_prefetch((const char *)x + i * (int64_t)dtype_size(t) + BYTES);
 }
-
-/* Run `body` with T as a constant: one copy of the code for each floating type. */
-#define VEC_TYPES(type, body)                                                                                \
-    switch (type) {                                                                                          \
-    case DT_BF16: {                                                                                          \
-        const enum dtype T = DT_BF16;                                                                        \
-        body;                                                                                                \
-    } break;                                                                                                 \
-    case DT_F16: {                                                                                           \
-        const enum dtype T = DT_F16;                                                                         \
-        body;                                                                                                \
-    } break;                                                                                                 \
-    default: {                                                                                               \
-        const enum dtype T = DT_F32;                                                                         \
-        body;                                                                                                \
-    } break;                                                                                                 \
-    }
 
 VEC_BEGIN
 
-VEC_FN size_t vec_size(enum dtype t) { return t == DT_F32 ? 4 : 2; }
-
 VEC_FN vf vec_load_whole(enum dtype t, const void *p)
 {
+    need_compute(t);
     if (t == DT_BF16) return v_load_bf16((const uint16_t *)p);
     if (t == DT_F16) return v_load_f16((const uint16_t *)p);
     return v_load_f32((const float *)p);
@@ -99,6 +81,7 @@ VEC_FN vf vec_load_whole(enum dtype t, const void *p)
 
 VEC_FN void vec_store_whole(enum dtype t, void *p, vf x)
 {
+    need_compute(t);
     if (t == DT_BF16)
         v_store_bf16((uint16_t *)p, x);
     else if (t == DT_F16)
@@ -110,23 +93,23 @@ VEC_FN void vec_store_whole(enum dtype t, void *p, vf x)
 /* Elements i .. i+k-1 of p, zeroes in the lanes above. */
 VEC_FN vf v_load(enum dtype t, const void *p, int64_t i, int k)
 {
-    const char *at = (const char *)p + i * (int64_t)vec_size(t);
+    const char *at = (const char *)p + i * (int64_t)dtype_size(t);
     if (k == VEC_LANES) return vec_load_whole(t, at);
     char part[VEC_LANES * 4] = {0};
-    memcpy(part, at, (size_t)k * vec_size(t));
+    memcpy(part, at, (size_t)k * dtype_size(t));
     return vec_load_whole(t, part);
 }
 
 VEC_FN void v_store(enum dtype t, void *p, int64_t i, int k, vf x)
 {
-    char *at = (char *)p + i * (int64_t)vec_size(t);
+    char *at = (char *)p + i * (int64_t)dtype_size(t);
     if (k == VEC_LANES) {
         vec_store_whole(t, at, x);
         return;
     }
     char part[VEC_LANES * 4];
     vec_store_whole(t, part, x);
-    memcpy(at, part, (size_t)k * vec_size(t));
+    memcpy(at, part, (size_t)k * dtype_size(t));
 }
 
 /* The first k lanes of x, `fill` in the others. */

@@ -7,7 +7,7 @@
 #ifndef PLIM_DEVICE_CPU_VEC_BASE_H
 #define PLIM_DEVICE_CPU_VEC_BASE_H
 
-#include "tensor/dtype.h"
+#include "device/cpu/vec_types.h"
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -14,7 +14,7 @@
 #ifndef PLIM_DEVICE_CPU_VEXP_H
 #define PLIM_DEVICE_CPU_VEXP_H
 
-#include "tensor/dtype.h"
+#include "device/cpu/vec_types.h"
 #include "tensor/stochastic.h"
 #include <stdint.h>
 #include <string.h>

@@ -8,6 +8,7 @@
 REG_FN regf widen_reg(const void *src, enum dtype type, int64_t i)
 {
     const uint16_t *half = (const uint16_t *)src + i;
+    need_compute(type);
     if (type == DT_F32) return reg_load((const float *)src + i);
 #if defined(__aarch64__)
     if (type == DT_BF16) return (regf)vshll_n_u16(vld1_u16(half), 16);

@@ -112,7 +112,7 @@ static inline int attn_launch(attn_kernel *kernel, int64_t blocks, int threads, 
 /* Heads whose rows of `tensors` tensors fit well into the second-level cache. */
 static inline int attn_section(const struct attn *a, int64_t rows, int heads, int tensors)
 {
-    int64_t bytes = rows * a->size * tensors * (a->type == DT_F32 ? 4 : 2), fit = (16 << 20) / bytes;
+    int64_t bytes = rows * a->size * tensors * (int64_t)dtype_size(a->type), fit = (16 << 20) / bytes;
     return fit < 1 ? 1 : fit > heads ? heads : (int)fit;
 }
 

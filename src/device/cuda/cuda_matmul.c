@@ -58,7 +58,16 @@ struct cuda_matmul {
 
 static cudaDataType_t data_type(enum dtype type)
 {
-    return type == DT_BF16 ? CUDA_R_16BF : type == DT_F16 ? CUDA_R_16F : CUDA_R_32F;
+    switch (type) {
+    case DT_F32:
+        return CUDA_R_32F;
+    case DT_BF16:
+        return CUDA_R_16BF;
+    case DT_F16:
+        return CUDA_R_16F;
+    default:
+        __builtin_trap(); /* op_check lets no other type through */
+    }
 }
 
 static struct matrix rows_of(const void *at, const struct tensor *t, int64_t width)

@@ -104,7 +104,7 @@ static enum plim_status find_facts(struct cuda *cuda, struct plim_error *err)
     if (os_allowance(&may, NULL) == PLIM_OK) facts->host_bytes = may.bytes / 20 * 19;
     facts->threads = 1;
     facts->align = ALIGN;
-    facts_set_memory(facts, false);
+    facts_set_memory(facts, MEMORY_CARD);
     facts->workspace = workspace;
     facts->backend = &cuda->device;
     char libraries[96];
@@ -138,7 +138,7 @@ bool device_cuda_peek(const struct context *context, int index, struct device_fa
                                  .capability = prop.major * 10 + prop.minor,
                                  .overhead_bytes = calibration_context(context, "cuda", prop.name)};
     snprintf(out->name, sizeof out->name, "%s", prop.name);
-    facts_set_memory(out, false);
+    facts_set_memory(out, MEMORY_CARD);
     return true;
 }
 

@@ -185,7 +185,7 @@ static struct shape shape_of(const struct tensor *const *desc, bool backward)
 
 bool cuda_attn_on_tensor_cores(enum dtype type, int64_t size)
 {
-    return (type == DT_BF16 || type == DT_F16) && size % 8 == 0 && size <= ATTN_MMA_SIZE;
+    return dtype_is_narrow(type) && size % 8 == 0 && size <= ATTN_MMA_SIZE;
 }
 
 /* Scores are products, probabilities stay, and each query sees an interval of keys: what faster kernels can. */
@@ -252,7 +252,7 @@ static bool own_is_as_fast(const struct cuda_card *card, const struct shape *s)
 bool cuda_attn_is_cudnns(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
 {
     struct shape s = shape_of(desc, op->kind == OP_ATTN_BWD);
-    bool type = s.type == DT_BF16 || s.type == DT_F16;
+    bool type = dtype_is_narrow(s.type);
     bool size = (s.size == 64 || s.size == 128) && s.time >= TIME_LEAST;
     bool plain = op->attr.whole_rows && !op->attr.cached && !op->attr.repeatable && attn_is_simple(desc, op);
     return card->cudnn && type && size && plain && !own_is_as_fast(card, &s);

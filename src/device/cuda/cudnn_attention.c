@@ -240,7 +240,7 @@ size_t cudnn_attention_version(const struct cudnn_attention *a) { return a->vers
 
 bool cudnn_attention_supports(const struct cudnn_attention *a, const struct attention_shape *s)
 {
-    if (s->type != DT_BF16 && s->type != DT_F16) return false;
+    if (!dtype_is_narrow(s->type)) return false;
     if (s->batch < 1 || s->time < 2 || s->kv_heads < 1 || s->heads % s->kv_heads) return false;
     if (s->head_size % 8 || s->head_size < 8 || s->head_size > 256) return false;
     if (a->version == 91000 || a->version == 91001) return false; /* 9.10.0 and 9.10.1 compute wrong values */

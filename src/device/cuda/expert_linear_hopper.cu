@@ -336,7 +336,7 @@ template <class T> static int run_kind(const struct cuda_queue *queue, const str
 
 bool grouped_on_warpgroups(const struct cuda_queue *queue, const struct grouped *g)
 {
-    bool type = g->type == DT_BF16 || g->type == DT_F16;
+    bool type = dtype_is_narrow(g->type);
     bool small = g->rows < (1 << 30) && (int64_t)g->experts * g->m < (1 << 30); /* coordinates are ints */
     return queue->warpgroups && type && small && g->m % 8 == 0 && g->k % 8 == 0 &&
            g->experts <= EXPERT_MOST && queue->shared_most >= SHARED && aligned(g->a, g->b, g->c, g->add) &&

@@ -27,7 +27,7 @@ struct peak {
 
 template <class T> struct sampling {
     const T *logits; /* [R,V] */
-    const int32_t *rows;
+    const struct sample_row *rows;
     const int32_t *seen;   /* [L,2]; NULL: nothing is penalised */
     int32_t *token, *next; /* next: NULL where nobody wants it */
     int32_t *top;          /* [R,K]; NULL: nobody asks how likely tokens are */
@@ -61,16 +61,16 @@ ON_GPU struct peak warp_peak(struct peak p)
     return p;
 }
 
-ON_GPU double double_of(const int32_t *words) { return __hiloint2double(words[1], words[0]); }
+ON_GPU double double_of(struct sample_number n) { return __hiloint2double(n.high, n.low); }
 
-template <class T> ON_GPU struct penalties penalties_of(const sampling<T> &s, const int32_t *words)
+template <class T> ON_GPU struct penalties penalties_of(const sampling<T> &s, const struct sample_row *ask)
 {
-    struct penalties p = {s.seen, s.seen ? words[SAMPLE_SEEN_COUNT] : 0, 1, 0, 0};
+    struct penalties p = {s.seen, s.seen ? ask->seen_count : 0, 1, 0, 0};
     if (!p.count) return p;
-    const double by = double_of(words + SAMPLE_REPETITION);
-    p.pairs += 2 * (int64_t)words[SAMPLE_SEEN_FIRST];
+    const double by = double_of(ask->repetition);
+    p.pairs += 2 * (int64_t)ask->seen_first;
     p.repetition = by > 0 ? by : 1;
-    p.presence = double_of(words + SAMPLE_PRESENCE), p.frequency = double_of(words + SAMPLE_FREQUENCY);
+    p.presence = double_of(ask->presence), p.frequency = double_of(ask->frequency);
     return p;
 }
 
@@ -112,9 +112,10 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) find_peaks(
     const int64_t row = blockIdx.x / PARTS;
     const int part = blockIdx.x % PARTS;
     next_may_begin();
-    const int32_t *words = s.rows + row * SAMPLE_WORDS;
-    const int vocab = words[SAMPLE_VOCAB], mode = words[SAMPLE_MODE];
-    const struct penalties p = penalties_of(s, words);
+    const struct sample_row *ask = s.rows + row;
+    const int vocab = ask->vocab;
+    const enum sample_mode mode = ask->mode;
+    const struct penalties p = penalties_of(s, ask);
     await_previous();
     if (mode == SAMPLE_NONE || mode == SAMPLE_AS_GIVEN) return;
     const int packets = (vocab + N - 1) / N, each = (packets + PARTS - 1) / PARTS;
@@ -352,9 +353,10 @@ ON_GPU struct peak best_behind(const sampling<T> &s, int64_t row, int vocab, str
 
 /* The row's part of top and logprob, by its block. */
 template <class T>
-ON_GPU void tell_likely(const sampling<T> &s, int64_t row, const int32_t *words, int token, shared_find *f)
+ON_GPU void tell_likely(const sampling<T> &s, int64_t row, const struct sample_row *ask, int token,
+                        shared_find *f)
 {
-    const int vocab = words[SAMPLE_VOCAB], wanted = token < 0 ? 0 : words[SAMPLE_WANTED];
+    const int vocab = ask->vocab, wanted = token < 0 ? 0 : ask->wanted;
     int32_t *top = s.top + row * s.most;
     float *logprob = s.logprob + row * (s.most + 1);
     for (int i = threadIdx.x; i <= s.most; i += WIDE) {
@@ -387,16 +389,16 @@ ON_GPU struct peak best_of(const sampling<T> &s, const struct penalties &penalti
 }
 
 template <class T>
-ON_GPU int draw_token(const sampling<T> &s, int64_t row, const int32_t *words, const struct penalties &p,
-                      float largest, room *r)
+ON_GPU int draw_token(const sampling<T> &s, int64_t row, const struct sample_row *ask,
+                      const struct penalties &p, float largest, room *r)
 {
-    const struct order o = {words[SAMPLE_VOCAB],
-                            words[SAMPLE_TOP_K],
+    const struct order o = {ask->vocab,
+                            ask->top_k,
                             (double)largest,
-                            double_of(words + SAMPLE_TEMPERATURE),
-                            double_of(words + SAMPLE_TOP_P),
-                            double_of(words + SAMPLE_MIN_P),
-                            double_of(words + SAMPLE_NUMBER),
+                            double_of(ask->temperature),
+                            double_of(ask->top_p),
+                            double_of(ask->min_p),
+                            double_of(ask->number),
                             p};
     const bool all = (o.top_k <= 0 || o.top_k >= o.vocab) && (o.top_p <= 0 || o.top_p >= 1) && o.min_p <= 0;
     return all ? draw_all(s, o, row, r) : draw_kept(s, o, row, r);
@@ -408,12 +410,12 @@ template <class T> __global__ void __launch_bounds__(WIDE) choose_token(const sa
     __shared__ struct peak best;
     __shared__ shared_find find;
     const int64_t row = blockIdx.x;
-    const int32_t *words = s.rows + row * SAMPLE_WORDS;
-    const int mode = words[SAMPLE_MODE];
-    const struct penalties p = penalties_of(s, words);
+    const struct sample_row *ask = s.rows + row;
+    const enum sample_mode mode = ask->mode;
+    const struct penalties p = penalties_of(s, ask);
     next_may_begin();
     await_previous();
-    int token = mode == SAMPLE_AS_GIVEN ? words[SAMPLE_GIVEN] : SAMPLED_NONE;
+    int token = mode == SAMPLE_AS_GIVEN ? ask->given : SAMPLED_NONE;
     if (mode == SAMPLE_LIKELIEST || mode == SAMPLE_DRAWN) {
         if (threadIdx.x < 32) {
             struct peak likeliest = best_of(s, p, row);
@@ -421,15 +423,15 @@ template <class T> __global__ void __launch_bounds__(WIDE) choose_token(const sa
         }
         __syncthreads();
         token = best.token;
-        if (mode == SAMPLE_DRAWN) token = draw_token(s, row, words, p, best.value, &r);
+        if (mode == SAMPLE_DRAWN) token = draw_token(s, row, ask, p, best.value, &r);
     }
     if (threadIdx.x == 0) put_token(s, row, token);
-    if (s.top) tell_likely(s, row, words, token, &find);
+    if (s.top) tell_likely(s, row, ask, token, &find);
 }
 
 template <class T> int run_sample(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    sampling<T> s = {(const T *)call->in[SAMPLE_LOGITS],     (const int32_t *)call->in[SAMPLE_ROWS],
+    sampling<T> s = {(const T *)call->in[SAMPLE_LOGITS],     (const struct sample_row *)call->in[SAMPLE_ROWS],
                      (const int32_t *)call->in[SAMPLE_SEEN], (int32_t *)call->out[SAMPLE_TOKEN],
                      (int32_t *)call->out[SAMPLE_NEXT],      (int32_t *)call->out[SAMPLE_TOP],
                      (float *)call->out[SAMPLE_LOGPROB],     (struct peak *)call->work};

@@ -105,13 +105,13 @@ static enum plim_status choose(const char *path, const struct node *config, cons
     }
     enum plim_status status = PLIM_OK;
     if (!*out && names.len)
-        status = plim_fail(err, PLIM_BAD_INPUT, "%s: no chat template '%s'; there are: %.300s", path,
+        status = plim_fail(err, PLIM_NOT_FOUND, "%s: no chat template '%s'; there are: %.300s", path,
                            which ? which : "default", strbuf_text(&names));
     else if (!*out && entry && entry->kind == NODE_STRING)
-        status = plim_fail(err, PLIM_BAD_INPUT,
+        status = plim_fail(err, PLIM_NOT_FOUND,
                            "%s: no chat template '%s'; there is only one, without a name", path, which);
     else if (!*out)
-        status = plim_fail(err, PLIM_BAD_INPUT,
+        status = plim_fail(err, PLIM_NOT_FOUND,
                            "%s: no chat template: the key 'chat_template' is missing or not a text; name a "
                            ".jinja file or the model's folder",
                            path);
@@ -193,7 +193,7 @@ enum plim_status chat_template_load(const char *path, const char *which, struct 
         if (!named && file_exists(jinja)) return load_jinja(jinja, config, out, err);
         if (file_exists(config)) return load_config(config, which, out, err);
         return plim_fail(
-            err, PLIM_BAD_INPUT,
+            err, PLIM_NOT_FOUND,
             "%s: no chat template: neither chat_template.jinja nor tokenizer_config.json; name a "
             ".jinja file",
             path);

@@ -1,0 +1,35 @@
+/* vec_types.h - one copy of a kernel's code for each compute type, and a stop for every other type.
+ *
+ * A tape with another type in a compute operand is refused when it is planned (op_check). So a type without code can only be our own
+ * mistake: where the type is a constant the build ends (need_compute), elsewhere the program does (VEC_TYPES).
+ */
+#ifndef PLIM_DEVICE_CPU_VEC_TYPES_H
+#define PLIM_DEVICE_CPU_VEC_TYPES_H
+
+#include "tensor/dtype.h"
+
+/* Never defined: the build ends where a call of it is left. */
+void no_code_for_this_type(void) __attribute__((error("there is no code for this element type")));
+
+static inline __attribute__((always_inline, unused)) void need_compute(enum dtype type)
+{
+    if (__builtin_constant_p(type) && !dtype_is_compute(type)) no_code_for_this_type();
+}
+
+#define VEC_TYPE_CASE(type, body)                                                                            \
+    case type: {                                                                                             \
+        const enum dtype T = type;                                                                           \
+        body;                                                                                                \
+    } break;
+
+/* Run `body` with T as a constant. */
+#define VEC_TYPES(type, body)                                                                                \
+    switch (type) {                                                                                          \
+        VEC_TYPE_CASE(DT_F32, body)                                                                          \
+        VEC_TYPE_CASE(DT_BF16, body)                                                                         \
+        VEC_TYPE_CASE(DT_F16, body)                                                                          \
+    default:                                                                                                 \
+        __builtin_trap();                                                                                    \
+    }
+
+#endif
