@@ -24,7 +24,7 @@ struct context_process {
 };
 
 struct context {
-    char *const *environment; /* "NAME=value", NULL behind the last; NULL: no variable is set */
+    char *const *environment; /* "NAME=value", NULL after the last; NULL: no variable is set */
     /* Folder of the program, near which the modules for MPI libraries are; NULL: there are none. */
     const char *modules;
     const struct context_process *process; /* NULL: the process belongs to somebody else */

@@ -154,7 +154,7 @@ struct device_line {
 /* Memory that this process may use without a budget: the container's limit, less what others in it use, less a reserve. 0: no
  * container limits it. */
 uint64_t cli_default_line(void);
-/* Bytes of the host that what is read before a device is open may take; 0: no line. */
+/* Bytes of the host that what is read before a device is open may take; 0: no limit. */
 uint64_t cli_host_line(const struct device_line *line);
 /* The line on a device: a container limits no card's own memory. 0: none. */
 int64_t cli_device_line(const struct device_line *line, const struct device_facts *facts);

@@ -22,7 +22,7 @@ struct train_log {
     const struct device_facts *facts; /* what it runs on */
     bool resume;                      /* the folder's log goes on */
     struct train_folder folder;
-    struct tell *tell; /* those who are not here; NULL: nobody */
+    struct tell *tell; /* remote listeners; may be NULL */
 };
 
 /* A train_listener's function; arg is a struct train_log. */

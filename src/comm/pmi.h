@@ -19,7 +19,7 @@ struct pmi;
 
 /* As meet; PLIM_NO_MEMORY. */
 enum plim_status pmi_open(struct meeting *meeting, struct pmi **out, struct plim_error *err);
-/* Who has ended, as comm.gone tells it; NULL: nobody. */
+/* Names the rank that has ended, as reported by comm.gone; NULL: none. */
 const char *pmi_gone(struct pmi *pmi);
 /* Ends the processes of all ranks, this one included. */
 void pmi_abort(struct pmi *pmi, int code);

@@ -1,6 +1,6 @@
 /* longest_line.h - how long the lines of data files are, where reading all of them is quick.
  *
- *     size_t longest = longest_line_of(dataset_inputs(data), format);    // 0: nobody knows
+ *     size_t longest = longest_line_of(dataset_inputs(data), format);    // 0: unknown
  *
  * A loader has memory for its longest line and many times that while it reads lists or conversations. Most data have lines of
  * a few hundred bytes, and knowing that saves most of the loader's memory. Files of up to LONGEST_READ bytes in all are read,

@@ -76,7 +76,7 @@ bool calibration_recall(const struct context *context, const char *kind, const c
 void calibration_keep(const struct context *context, const char *kind, const char *key,
                       const struct calibration_number *list, int n);
 
-/* Bytes that driver and libraries took of the card of this name when it was last open; 0: nobody knows. A budget below them
+/* Bytes that driver and libraries took of the card of this name when it was last open; 0: unknown. A budget below them
  * need not open it to be refused. */
 size_t calibration_context(const struct context *context, const char *kind, const char *card);
 void calibration_note_context(const struct context *context, const char *kind, const char *card,

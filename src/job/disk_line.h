@@ -31,7 +31,7 @@ bool disk_line_held(const struct disk_line *line);
 /* "12.3 MiB of disk (4.00 MiB of tensors, 3 checkpoints of 2.77 MiB), 1.00 MiB free" */
 void disk_line_text(const struct disk_line *line, struct strbuf *out);
 
-/* PLIM_NO_FIT with the bytes missing and what to do. */
+/* PLIM_NO_FIT names the missing bytes and what to do. */
 enum plim_status disk_line_check(const struct disk_line *line, const struct job *job, struct plim_error *err);
 
 #endif

@@ -1,8 +1,8 @@
-/* ledger.h - the load line of one tier.
+/* ledger.h - the memory account of one tier.
  *
- * A ledger holds a budget in bytes, what is reserved by class, and the peak. It moves no memory: whoever
- * takes bytes reserves them here first and releases them afterwards. Going over budget is a value
- * (PLIM_NO_MEMORY with the tier, the class and the bytes missing), never an abort. Thread-safe.
+ * A ledger holds a budget in bytes, the reserved bytes by class, and the peak. It moves no memory: code reserves
+ * bytes here before it takes them and releases them afterwards. Exceeding the budget is an error value
+ * (PLIM_NO_MEMORY with the tier, the class and the missing bytes), never an abort. Thread-safe.
  *
  *     static const char *const classes[] = {"param", "grad", "state"};
  *     struct ledger ledger;
@@ -52,11 +52,11 @@ void ledger_destroy(struct ledger *ledger);
 /* Take bytes; on PLIM_NO_MEMORY nothing has changed. */
 enum plim_status ledger_reserve(struct ledger *ledger, int cls, uint64_t bytes, struct plim_error *err);
 
-/* Give bytes back. More than was reserved is our bug: the class becomes 0 and ledger_check tells. */
+/* Releases bytes. Releasing more than was reserved is our bug: the class becomes 0 and ledger_check reports it. */
 void ledger_release(struct ledger *ledger, int cls, uint64_t bytes);
 
-/* Change the budget at any time. Below the present use is allowed: nothing is taken away, new reservations
- * are refused until use has fallen, and ledger_over says how much must go. */
+/* Changes the budget at any time. It may fall below the present use: nothing is taken away, new reservations are
+ * refused until use has fallen, and ledger_over returns the excess. */
 void ledger_set_budget(struct ledger *ledger, uint64_t budget);
 
 /* Bytes above the budget, 0 when within. */

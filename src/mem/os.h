@@ -31,7 +31,7 @@ struct os_machine {
     char rule[OS_RULE]; /* the file whose limit leaves least; empty: the machine does    */
 };
 
-/* How many bytes this process may take here, and who says so. What it holds already is part of it. */
+/* Total bytes that this process may use, including what it already holds, and the rule that limits it. */
 struct os_allowance {
     uint64_t bytes;     /* in all                                        */
     uint64_t total;     /* what the machine has, or the container's limit */
@@ -50,13 +50,13 @@ enum plim_status os_process_memory(struct os_process *out, struct plim_error *er
  * now and then; they can be some hundred KiB off. Too slow to call in every step. 0: unknown. */
 uint64_t os_process_counted(void);
 
-/* Bring in all code and constants of the program and of small libraries. Which of their pages are resident is
- * otherwise up to where the loader has put them: half a MiB from start to start, and what `plan` grants `train` would refuse.
- * A long run needs nearly all of them in the end. */
+/* Touches all code and constants of the program and of small libraries. Otherwise their resident pages depend on the
+ * loader and vary by half a MiB between starts, so that `train` could refuse what `plan` granted. A long run needs
+ * nearly all of them in the end. */
 void os_touch_code(void);
 
-/* Bytes of the program and its libraries that are resident after os_touch_code: code, constants and initialised data. The files
- * decide them, so they are the same in every process that has loaded the same ones. */
+/* Resident bytes of the program and its libraries after os_touch_code: code, constants and initialised data. They
+ * depend only on the files, so they are equal in all processes that load the same ones. */
 uint64_t os_code_bytes(void);
 
 /* Let VmHWM start again from the present RSS. PLIM_UNSUPPORTED where the kernel does not allow it. */
@@ -65,8 +65,8 @@ enum plim_status os_reset_peak(struct plim_error *err);
 /* PLIMSOLL_MACHINE in the environment names a folder to read /proc and /sys below, for tests of other machines. */
 enum plim_status os_machine_memory(struct os_machine *out, struct plim_error *err);
 
-/* The one answer for every command: the tightest of the machine and of all control groups above this process, less what others
- * use. */
+/* The limit that every command uses: the tightest of the machine and of all control groups above this process, less
+ * other processes' use. */
 enum plim_status os_allowance(struct os_allowance *out, struct plim_error *err);
 
 struct os_groups;
@@ -78,22 +78,24 @@ enum plim_status os_machine_memory_at(const char *root, const struct os_groups *
 
 /* The folder that PLIMSOLL_MACHINE names, "" when it does not. */
 const char *os_machine_root(void);
-/* A folder that stands for /, with proc and sys below it: a machine that a test plays. Before there are threads. */
+/* Sets a folder to use as /, with proc and sys below it, so that tests can present other machines. Call it before
+ * starting threads. */
 void os_set_machine_root(const char *root);
 
 /* Memory pressure of this process's control group or, without one, of the machine; zeros where the system reports
  * none. `groups` as above. */
 void os_memory_pressure_at(const char *root, const struct os_groups *groups, struct os_pressure *out);
 
-/* Bytes that the process has from the C library and not given back; 0: it does not count. */
+/* Bytes allocated from the C library and not freed; 0: not counted. */
 uint64_t os_heap_bytes(void);
 
-/* Pages of libraries that are resident. Reads the list of all mappings: milliseconds, for once. */
+/* Resident pages of libraries. Reads the list of all mappings, which takes milliseconds: not for every step. */
 uint64_t os_library_bytes(void);
 
 /* Gives free pages of the C library back to the system. */
 void os_give_back(void);
-/* The heap is this program's own: without this call os_give_back does nothing. Before there are threads. */
+/* Declares that the heap is this program's own; without this call os_give_back does nothing. Call it before starting
+ * threads. */
 void os_own_heap(void);
 
 size_t os_page_size(void);

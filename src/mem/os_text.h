@@ -11,7 +11,7 @@
 
 enum { OS_TEXT_MAX = 1 << 20 }; /* bytes of such a file */
 
-/* The file `name` below a folder, in the stead of what was in `out`; false: it cannot be read. */
+/* The file `name` below a folder, instead of what was in `out`; false: it cannot be read. */
 bool os_text_read(const char *folder, const char *name, struct strbuf *out);
 
 /* The number after `key` at the beginning of a line. */

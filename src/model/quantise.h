@@ -41,7 +41,7 @@ struct quantise_wish {
 };
 
 /* The tape's ops read every parameter: one that none of them reads is not put in blocks. On failure there is nothing to
- * release. The errors are those of weights_files_open. */
+ * release. Errors are those of weights_files_open. */
 enum plim_status quantise_choose(struct quantisation *out, const struct quantise_wish *wish,
                                  const struct model_spec *spec, const struct tape *tape,
                                  struct plim_error *err);

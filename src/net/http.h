@@ -71,7 +71,7 @@ struct http_options {
     struct http_limits limits;
     const struct http_service *service;
     void *arg;             /* for the service */
-    const struct log *log; /* what the library complains of; NULL: nobody */
+    const struct log *log; /* receives the library's complaints; may be NULL */
 };
 
 /* Is the front in this build? */

@@ -29,7 +29,7 @@ struct embed_room {
     /* Pooling and normalize; max_length is the maximum number of tokens per row, 0: the model's positions. */
     struct sentence_config how;
     int64_t rows;              /* maximum per batch; 0: as many as EMBED_TOKENS allow */
-    int64_t budget;            /* bytes the process may take; 0: no line */
+    int64_t budget;            /* bytes the process may take; 0: no limit */
     int64_t limit;             /* device memory, the limit when there is no budget; 0: unknown */
     int64_t *need;             /* out: bytes of the smallest plan if nothing fits; may be NULL */
     bool labels;               /* logits of labels instead of vectors */
@@ -38,7 +38,7 @@ struct embed_room {
     int64_t beside;            /* host memory used by the caller; counted in the plan */
     /* Multiplies fp32 as it is, never as two bf16 parts where that is faster (device/cpu/gemm.h). */
     bool exact;
-    const struct log *log; /* hears of unused tensors; NULL: nobody */
+    const struct log *log; /* hears of unused tensors; may be NULL */
 };
 
 /* Tokens per batch: enough to keep a CPU's cores busy and its caches warm; a GPU takes more. */

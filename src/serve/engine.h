@@ -55,13 +55,13 @@ struct engine_refusal {
 
 struct engine_options {
     const char *model;   /* folder */
-    int64_t budget;      /* bytes of the device; 0: no line */
+    int64_t budget;      /* bytes of the device; 0: no limit */
     int64_t limit;       /* limit for a plan without a budget; 0: the device's free memory */
     int64_t host_budget; /* host memory next to a device with its own memory; 0: no limit */
     int64_t max_context; /* positions of the largest request; 0: the model's, or as many as fit */
     int64_t max_answer;  /* encoder-decoder: tokens of the longest answer; 0: as max_context */
     int parallel;        /* maximum concurrent requests; 0: as many as fit, up to 256 */
-    bool fewer;          /* fewer than `parallel` may run at once where not all fit */
+    bool fewer;          /* may reduce `parallel` if not all fit */
     /* Encoder-decoder: each request is a beam search with this many rows (beam.h), at most ENGINE_BEAMS. The answer is
      * reported at the end, without log-probabilities. 0 or 1: tokens are sampled. */
     int beams;
@@ -101,9 +101,9 @@ struct engine_options {
     bool remember;
     /* Allocates nothing: the engine can report its plan and be closed. Only the device's facts are read. */
     bool plan_only;
-    struct engine_refusal *refusal; /* filled when opening fails; NULL: nobody asks */
+    struct engine_refusal *refusal; /* filled when opening fails; may be NULL */
     const char *advice;             /* how to ask for less, for refusals; NULL: --max-context if given */
-    const struct log *log;          /* NULL: nobody */
+    const struct log *log;          /* may be NULL */
     void (*stage)(void *arg, const char *name); /* reports the progress of opening; may be NULL */
     void *stage_arg;
 };
@@ -152,7 +152,7 @@ struct engine_event {
     int32_t token;                    /* -1: no token comes with this event */
     float logprob;                    /* of the token, when asked for */
     int ntop;                         /* of top: the likeliest tokens at that place */
-    const struct engine_logprob *top; /* good for the call only */
+    const struct engine_logprob *top; /* valid during the call only */
     enum engine_finish finish;        /* FINISH_NONE: more will come */
     int64_t prompt_tokens, shared_tokens,
         tokens; /* so far; shared: prompt positions found in blocks of others */

@@ -181,7 +181,7 @@ void engine_snapshot_idle(struct engine *e);
 
 /* The line that was asked for, if it is another one; every kind's step begins with it. */
 enum plim_status engine_take_line(struct engine *e, struct plim_error *err);
-/* What the process and the caller take, whatever is offered. */
+/* Measures the memory of process and caller, which no offer changes. */
 void engine_measure_process(struct engine *e);
 int64_t engine_drawer_room(const struct engine *e);
 int64_t engine_tape_bytes(const struct tape *tape, const struct layout *layout);

@@ -57,7 +57,7 @@ enum plim_status evaluate_rows(struct eval_programs *programs, struct loader *lo
 
 /* Weights from the Hugging Face directory `dir`, text from data.validation (data.train when there is none),
  * all inside the job's budget: as many rows at a time as fit. rows 0: all. The job's spec must be that of
- * dir. PLIM_NO_FIT with the bytes missing when not even one row fits. */
+ * dir. PLIM_NO_FIT names the missing bytes when not even one row fits. */
 enum plim_status evaluate_alone(const struct job *job, struct device *device, const char *dir, int64_t rows,
                                 struct evaluation *out, struct plim_error *err);
 

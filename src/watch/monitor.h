@@ -66,7 +66,7 @@ struct monitor_options {
     struct watch_source source;
     struct profile thresholds;
     double interval; /* seconds; 0: no thread, samples are the caller's (monitor_sample) */
-    /* Hears each sample on the thread that took it; NULL: nobody. */
+    /* Hears each sample on the thread that took it; may be NULL. */
     void (*hear)(void *arg, const struct monitor_state *state);
     void *arg;
 };

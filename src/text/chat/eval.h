@@ -51,7 +51,7 @@ struct chat_eval {
     struct chat_spans *spans;   /* NULL: nobody wants them */
     const struct strbuf *final; /* what the spans' offsets refer to */
     size_t final_base;
-    struct chat_turns *turns; /* NULL: nobody asks */
+    struct chat_turns *turns; /* may be NULL */
     enum chat_flow flow;
     int line, depth;
     uint64_t steps;

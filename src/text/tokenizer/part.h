@@ -86,7 +86,7 @@ struct token_model_ops {
     bool (*encode)(const struct token_model *, void *scratch, const char *piece, size_t len,
                    struct token_list *out);
     size_t (*bytes)(const struct token_model *); /* held by the model */
-    /* Bytes of a piece that a token stands for; first: of the piece. 0: nobody knows, as with unknown text. */
+    /* Bytes of a piece that a token stands for; first: of the piece. 0: unknown, as with unknown text. */
     size_t (*covers)(const struct token_model *, int32_t id, bool first);
     /* Most memory that one scratch keeps between two texts. */
     size_t (*scratch_bytes)(const struct token_model *, const struct encoder_room *);

@@ -33,7 +33,7 @@ struct pretok_sink {
 struct pretok_run {
     struct pretok_sink sink;
     struct scratch_limit *limit;
-    struct span_walk *walk; /* NULL: nobody asks where tokens come from */
+    struct span_walk *walk; /* NULL: origins of tokens are not wanted */
     struct {
         struct strbuf text, piece; /* the text a step wrote; one piece of it */
         struct regex_run regex;
