@@ -58,17 +58,15 @@ static struct chat_expr *parse_left(struct chat_parser *p, const struct operator
     return e;
 }
 
-static struct chat_expr *parse_power(struct chat_parser *p)
-{
-    static const struct operator table[] = {{"**", OP_POW}, {NULL, 0}};
-    return parse_left(p, table, parse_operand);
-}
-
 static struct chat_expr *parse_product(struct chat_parser *p)
 {
-    static const struct operator table[] = {
-        {"*", OP_MUL}, {"//", OP_FLOORDIV}, {"/", OP_DIV}, {"%", OP_MOD}, {NULL, 0}};
-    return parse_left(p, table, parse_power);
+    static const struct operator table[] = {{"*", OP_MUL}, {"%", OP_MOD}, {NULL, 0}};
+    static const char *const lacking[] = {"**", "//", "/"};
+    struct chat_expr *e = parse_left(p, table, parse_operand);
+    for (size_t i = 0; e && i < sizeof lacking / sizeof *lacking; i++)
+        if (parse_is_op(p, lacking[i]))
+            return parse_fail(p, PLIM_UNSUPPORTED, p->at->line, "operator '%s' is not supported", lacking[i]);
+    return e;
 }
 
 static struct chat_expr *parse_concat(struct chat_parser *p)

@@ -14,10 +14,7 @@ enum chat_op {
     OP_ADD,
     OP_SUB,
     OP_MUL,
-    OP_DIV,
-    OP_FLOORDIV,
     OP_MOD,
-    OP_POW,
     OP_EQ,
     OP_NE,
     OP_LT,
@@ -77,7 +74,6 @@ enum stmt_kind {
     S_SET,        /* target = expr             */
     S_SET_BLOCK,  /* target = body | expr      */
     S_MACRO,      /* name, params, body        */
-    S_WITH,       /* params, body              */
     S_FILTER,     /* body | expr               */
     S_GENERATION, /* body, marked              */
     S_BREAK,
@@ -95,7 +91,7 @@ struct chat_stmt {
     struct chat_stmt *body,
         *other;   /* other: else of a loop; the next branch of an if (its test NULL: else) */
     int name;     /* S_MACRO */
-    size_t count; /* S_MACRO, S_WITH: parameters */
+    size_t count; /* S_MACRO: parameters */
     int *params;
     struct chat_expr **values; /* their values; S_MACRO: NULL when without default */
 };
