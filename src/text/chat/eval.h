@@ -7,8 +7,8 @@
  * required, and its function, which finds the arguments in call->arg[] in the order of the parameters (kind
  * CHAT_ABSENT when not given). A row whose params is NULL takes any arguments, unbound, in call->given[].
  */
-#ifndef PLIM_DATA_CHAT_EVAL_H
-#define PLIM_DATA_CHAT_EVAL_H
+#ifndef PLIM_TEXT_CHAT_EVAL_H
+#define PLIM_TEXT_CHAT_EVAL_H
 
 #include "base/status.h"
 #include "base/strbuf.h"

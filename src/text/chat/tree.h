@@ -4,8 +4,8 @@
  * Names of variables are numbered in order of appearance, so that scopes compare numbers. `depth` of an expression
  * is the height of its tree; the parser bounds it, since evaluation recurses.
  */
-#ifndef PLIM_DATA_CHAT_TREE_H
-#define PLIM_DATA_CHAT_TREE_H
+#ifndef PLIM_TEXT_CHAT_TREE_H
+#define PLIM_TEXT_CHAT_TREE_H
 
 #include "base/bump.h"
 #include "text/chat/value.h"

@@ -2,8 +2,8 @@
  *
  * Strings are valid UTF-8 throughout (the template and the messages are checked when they come in).
  */
-#ifndef PLIM_DATA_CHAT_UNICODE_TEXT_H
-#define PLIM_DATA_CHAT_UNICODE_TEXT_H
+#ifndef PLIM_TEXT_CHAT_UNICODE_TEXT_H
+#define PLIM_TEXT_CHAT_UNICODE_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>
