@@ -32,10 +32,9 @@ static uint32_t decomposition_of(uint32_t point)
 
 size_t unicode_decompose(uint32_t point, bool compatible, uint32_t out[UNICODE_PARTS_MOST])
 {
-    uint32_t to =
-        unicode_form_touches(compatible ? UNICODE_NFKD : UNICODE_NFD, point) ? decomposition_of(point) : 0;
+    uint32_t to = point < 0x80 ? 0 : decomposition_of(point);
     out[0] = point;
-    if (to == 0) return 1;
+    if (to == 0 || !(compatible || unicode_form_touches(UNICODE_NFD, point))) return 1;
     if (to < PAIR || to >= TEXT_END) return unicode_decompose(to, compatible, out);
     if (to < TEXT) {
         const struct composition *c = &compositions[to - PAIR];

@@ -58,12 +58,12 @@ static bool filter_indent(struct chat_eval *ev, struct chat_call *call, struct c
     bool first = chat_truth(&call->arg[1]), blanks = chat_truth(&call->arg[2]), ok = true;
     if (call->arg[0].kind == CHAT_STRING)
         width = call->arg[0];
-    else if (call->arg[0].kind != CHAT_ABSENT && !eval_binary(ev, OP_MUL, &blank, &call->arg[0], &width))
+    else if (call->arg[0].kind != CHAT_ABSENT && !eval_binary(ev, CHAT_MUL, &blank, &call->arg[0], &width))
         return false;
     if (call->self.kind != CHAT_STRING) return eval_raise(ev, "indent needs a text");
     width.safe = end.safe = call->self.safe;
     const struct chat_row *row = chat_method_find(&call->self, "splitlines", 10);
-    if (!eval_binary(ev, OP_ADD, &call->self, &end, &text) ||
+    if (!eval_binary(ev, CHAT_ADD, &call->self, &end, &text) ||
         !eval_apply(ev, row, &text, NULL, NULL, 0, &lines))
         return false;
     for (size_t i = 0; ok && i < lines.as.list->count; i++) {
@@ -148,7 +148,7 @@ static bool json_options(struct chat_eval *ev, struct chat_call *call, struct js
     style->colon = chat_string(": ", 2);
     style->indent = *indent;
     if (given(indent) && indent->kind != CHAT_STRING &&
-        !eval_binary(ev, OP_MUL, &blank, indent, &style->indent))
+        !eval_binary(ev, CHAT_MUL, &blank, indent, &style->indent))
         return false;
     if (!given(separators)) return true;
     if (!chat_is_list(separators) || separators->as.list->count != 2 ||

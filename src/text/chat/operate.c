@@ -13,10 +13,10 @@ static bool too_large(struct chat_eval *ev)
 }
 
 static const char *const op_names[] = {
-    [OP_ADD] = "+",
-    [OP_SUB] = "-",
-    [OP_MUL] = "*",
-    [OP_MOD] = "%",
+    [CHAT_ADD] = "+",
+    [CHAT_SUB] = "-",
+    [CHAT_MUL] = "*",
+    [CHAT_MOD] = "%",
 };
 
 static bool wrong_types(struct chat_eval *ev, enum chat_op op, const struct chat_value *a,
@@ -32,11 +32,11 @@ static bool int_binary(struct chat_eval *ev, enum chat_op op, int64_t a, int64_t
 {
     int64_t r = 0;
     bool over = false;
-    if (op == OP_ADD)
+    if (op == CHAT_ADD)
         over = __builtin_add_overflow(a, b, &r);
-    else if (op == OP_SUB)
+    else if (op == CHAT_SUB)
         over = __builtin_sub_overflow(a, b, &r);
-    else if (op == OP_MUL)
+    else if (op == CHAT_MUL)
         over = __builtin_mul_overflow(a, b, &r);
     else if (b == 0)
         return eval_raise(ev, "division by zero");
@@ -55,11 +55,11 @@ static double float_remainder(double a, double b)
 
 static bool float_binary(struct chat_eval *ev, enum chat_op op, double a, double b, struct chat_value *out)
 {
-    if (op == OP_MOD && b == 0) return eval_raise(ev, "division by zero");
-    *out = chat_float(op == OP_ADD   ? a + b
-                      : op == OP_SUB ? a - b
-                      : op == OP_MUL ? a * b
-                                     : float_remainder(a, b));
+    if (op == CHAT_MOD && b == 0) return eval_raise(ev, "division by zero");
+    *out = chat_float(op == CHAT_ADD   ? a + b
+                      : op == CHAT_SUB ? a - b
+                      : op == CHAT_MUL ? a * b
+                                       : float_remainder(a, b));
     return true;
 }
 
@@ -120,12 +120,12 @@ bool eval_binary(struct chat_eval *ev, enum chat_op op, const struct chat_value 
     double x, y;
     if (chat_as_int(a, &i) && chat_as_int(b, &j)) return int_binary(ev, op, i, j, out);
     if (chat_as_double(a, &x) && chat_as_double(b, &y)) return float_binary(ev, op, x, y, out);
-    if (op == OP_ADD && a->kind == b->kind && a->kind == CHAT_STRING) return join_strings(ev, a, b, out);
-    if (op == OP_ADD && a->kind == b->kind && repeatable(a)) return join_lists(ev, a, b, out);
-    if (op == OP_MOD && a->kind == CHAT_STRING)
+    if (op == CHAT_ADD && a->kind == b->kind && a->kind == CHAT_STRING) return join_strings(ev, a, b, out);
+    if (op == CHAT_ADD && a->kind == b->kind && repeatable(a)) return join_lists(ev, a, b, out);
+    if (op == CHAT_MOD && a->kind == CHAT_STRING)
         return eval_fail(ev, PLIM_UNSUPPORTED, "operator '%%' of a text is not supported");
-    if (op == OP_MUL && repeatable(a) && chat_as_int(b, &j)) return repeat(ev, a, j, out);
-    if (op == OP_MUL && repeatable(b) && chat_as_int(a, &i)) return repeat(ev, b, i, out);
+    if (op == CHAT_MUL && repeatable(a) && chat_as_int(b, &j)) return repeat(ev, a, j, out);
+    if (op == CHAT_MUL && repeatable(b) && chat_as_int(a, &i)) return repeat(ev, b, i, out);
     return wrong_types(ev, op, a, b);
 }
 

@@ -11,18 +11,18 @@
 #include "text/chat/value.h"
 
 enum chat_op {
-    OP_ADD,
-    OP_SUB,
-    OP_MUL,
-    OP_MOD,
-    OP_EQ,
-    OP_NE,
-    OP_LT,
-    OP_LE,
-    OP_GT,
-    OP_GE,
-    OP_IN,
-    OP_NOT_IN,
+    CHAT_ADD,
+    CHAT_SUB,
+    CHAT_MUL,
+    CHAT_MOD,
+    CHAT_EQ,
+    CHAT_NE,
+    CHAT_LT,
+    CHAT_LE,
+    CHAT_GT,
+    CHAT_GE,
+    CHAT_IN,
+    CHAT_NOT_IN,
 };
 
 enum expr_kind {
