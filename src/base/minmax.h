@@ -2,10 +2,15 @@
 #ifndef PLIM_BASE_MINMAX_H
 #define PLIM_BASE_MINMAX_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static inline size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
+
+static inline size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 
 #endif

@@ -1,11 +1,10 @@
 /* nearest.c - optimal string alignment distance, three rows at a time. */
 #include "base/nearest.h"
+#include "base/minmax.h"
 #include <ctype.h>
 #include <string.h>
 
 enum { LONGEST = 127 };
-
-static int least(int a, int b) { return a < b ? a : b; }
 
 static int lower(char c) { return tolower((unsigned char)c); }
 
@@ -19,10 +18,10 @@ static int distance(const char *a, const char *b)
         now[0] = i;
         for (int j = 1; j <= lb; j++) {
             int change = one[j - 1] + (lower(a[i - 1]) != lower(b[j - 1]));
-            now[j] = least(change, least(one[j], now[j - 1]) + 1);
+            now[j] = (int)min64(change, min64(one[j], now[j - 1]) + 1);
             int swapped =
                 i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) && lower(a[i - 2]) == lower(b[j - 1]);
-            if (swapped) now[j] = least(now[j], two[j - 2] + 1);
+            if (swapped) now[j] = (int)min64(now[j], two[j - 2] + 1);
         }
         int *spare = two;
         two = one;

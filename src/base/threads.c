@@ -17,6 +17,7 @@
  */
 #define _GNU_SOURCE
 #include "base/threads.h"
+#include "base/clock.h"
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -224,18 +225,19 @@ int thread_begin(pthread_t *out, size_t stack_bytes, void *(*body)(void *), void
 
 void thread_name(const char *name) { pthread_setname_np(pthread_self(), name); }
 
+bool thread_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, double until)
+{
+    time_t whole = (time_t)until;
+    struct timespec at = {.tv_sec = whole, .tv_nsec = (long)((until - (double)whole) * 1e9)};
+    return pthread_cond_clockwait(cond, lock, CLOCK_MONOTONIC, &at) == 0;
+}
+
 void thread_wait(pthread_cond_t *cond, pthread_mutex_t *lock, bool look)
 {
-    enum { SECOND_NS = 1000000000, LOOK_NS = SECOND_NS / 20 };
-    struct timespec until;
-    if (!look) {
+    if (look)
+        thread_wait_until(cond, lock, clock_seconds() + 0.05);
+    else
         pthread_cond_wait(cond, lock);
-        return;
-    }
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += LOOK_NS;
-    if (until.tv_nsec >= SECOND_NS) until.tv_nsec -= SECOND_NS, until.tv_sec++;
-    pthread_cond_timedwait(cond, lock, &until);
 }
 
 enum plim_status threads_start(int count, struct threads **out, struct plim_error *err)

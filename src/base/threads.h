@@ -38,6 +38,8 @@ int thread_begin(pthread_t *out, size_t stack_bytes, void *(*body)(void *), void
 /* Names the calling thread in lists of threads; at most 15 letters. */
 void thread_name(const char *name);
 
+/* pthread_cond_wait until clock_seconds() says `until`; false: that time has come. */
+bool thread_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, double until);
 /* pthread_cond_wait; with `look` it also returns after a twentieth of a second, for a wait that a signal ends as well: a
  * handler cannot wake anybody. */
 void thread_wait(pthread_cond_t *cond, pthread_mutex_t *lock, bool look);

@@ -1,6 +1,7 @@
 /* comm.c - what ranks do together, over what moves bytes between them. See comm.h. */
 #include "comm/lane.h"
 #include "base/hash.h"
+#include "base/minmax.h"
 #include "tape/op.h"
 
 #include <stdlib.h>
@@ -28,8 +29,6 @@ static enum plim_status settle(struct comm *comm, struct plim_error *err)
     return comm->lane ? lane_drain(comm->lane, err) : PLIM_OK;
 }
 
-static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
-
 size_t comm_work(int ranks, size_t whole_bytes)
 {
     return (size_t)op_collective_work((int64_t)whole_bytes, ranks);
@@ -49,7 +48,7 @@ enum plim_status comm_gather(struct comm *comm, const void *piece, size_t piece_
                              size_t whole_bytes, struct plim_error *err)
 {
     if (!comm) {
-        if (piece != whole) memcpy(whole, piece, smaller(piece_bytes, whole_bytes));
+        if (piece != whole) memcpy(whole, piece, min_size(piece_bytes, whole_bytes));
         return PLIM_OK;
     }
     enum plim_status status = settle(comm, err);
@@ -61,7 +60,7 @@ void comm_piece(const struct comm *comm, const void *whole, size_t whole_bytes, 
                 size_t piece_bytes)
 {
     size_t first = (size_t)comm_rank(comm) * piece_bytes;
-    size_t here = first < whole_bytes ? smaller(piece_bytes, whole_bytes - first) : 0;
+    size_t here = first < whole_bytes ? min_size(piece_bytes, whole_bytes - first) : 0;
     memcpy(piece, (const char *)whole + first, here);
     memset((char *)piece + here, 0, piece_bytes - here);
 }
@@ -98,7 +97,7 @@ static void add_parts(const void *parts, enum dtype type, int ranks, size_t coun
     }
     for (size_t at = 0; at < count; at += BLOCK) {
         float sum[BLOCK];
-        size_t n = smaller(BLOCK, count - at);
+        size_t n = min_size(BLOCK, count - at);
         char *to = (char *)out + at * size;
         dtype_convert(sum, DT_F32, from + at * size, type, (int64_t)n);
         for (int r = 1; r < ranks; r++) add_to(sum, from + ((size_t)r * count + at) * size, type, n);
@@ -113,7 +112,7 @@ static enum plim_status reduce_now(struct comm *comm, const struct comm_exchange
     size_t all = (size_t)x->from_count * size;
     size_t step = comm_work(comm->ranks, all) / (size_t)comm->ranks / size * size;
     for (size_t at = 0; at < stride; at += step) {
-        size_t bytes = smaller(step, stride - at);
+        size_t bytes = min_size(step, stride - at);
         size_t left = all > at ? all - at : 0;
         memset(x->work, 0, (size_t)comm->ranks * bytes);
         const char *why = comm->ops->exchange(comm, (const char *)x->from + at, left, stride, bytes, x->work);
@@ -145,7 +144,7 @@ static enum plim_status sum_pieces(struct comm *comm, const struct comm_exchange
     size_t size = dtype_size(x->type), all = (size_t)x->to_count * size, ranks = (size_t)comm->ranks;
     size_t step = comm_work(comm->ranks, all) / ranks / size * size;
     for (size_t at = 0; at < all; at += ranks * step) {
-        size_t left = smaller(ranks * step, all - at), piece = (left / size + ranks - 1) / ranks * size;
+        size_t left = min_size(ranks * step, all - at), piece = (left / size + ranks - 1) / ranks * size;
         char *data = (char *)x->to + at;
         memset(x->work, 0, ranks * piece);
         const char *why = comm->ops->exchange(comm, data, left, piece, piece, x->work);
@@ -165,7 +164,7 @@ static enum plim_status sum_now(struct comm *comm, const struct comm_exchange *x
     size_t most = comm_work(comm->ranks, all) / (size_t)comm->ranks / size * size;
     if (comm->ranks > 2 && all > SUM_WHOLE) return sum_pieces(comm, x, err);
     for (size_t at = 0; at < all; at += most) {
-        size_t bytes = smaller(most, all - at);
+        size_t bytes = min_size(most, all - at);
         char *data = (char *)x->to + at;
         const char *why = comm->ops->gather(comm, data, bytes, x->work, (size_t)comm->ranks * bytes);
         if (why) return told(comm, "sum", why, err);

@@ -1,5 +1,6 @@
 /* launch.c - how many ranks were started, by whom, and the module that connects them: one for each MPI, since what a launcher of the
  * one starts the other cannot connect. */
+#include "base/clock.h"
 #include "base/threads.h"
 #include "comm/lane.h"
 #include "comm/nccl.h"
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum library { OPEN_MPI, MPICH, LIBRARIES };
@@ -191,11 +191,9 @@ struct watch {
 /* Wait up to that long; false: the ranks have met. */
 static bool still_apart(struct watch *w, double seconds)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)seconds;
+    double until = clock_seconds() + seconds;
     pthread_mutex_lock(&w->lock);
-    while (!w->met && pthread_cond_timedwait(&w->changed, &w->lock, &until) == 0) continue;
+    while (!w->met && thread_wait_until(&w->changed, &w->lock, until)) continue;
     bool apart = !w->met;
     pthread_mutex_unlock(&w->lock);
     return apart;

@@ -8,6 +8,7 @@
  * A block ends when it holds shuffle_samples samples, when another sample of T + 1 tokens might not fit
  * shuffle_bytes, or at the end of an epoch. So where it ends follows from where it begins.
  */
+#include "base/minmax.h"
 #include "base/threads.h"
 #include "data/loader_part.h"
 #include "data/record.h"
@@ -274,17 +275,15 @@ static size_t tokens_most(const struct dataset *data)
                                                                       : sum; /* labels are numbers, too */
 }
 
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
-
 static void find_caps(const struct dataset *data, const struct loader_options *o, struct caps *out)
 {
     size_t row = sample_most(data), all = tokens_most(data), samples = (size_t)o->shuffle_samples;
-    size_t tokens = least(o->shuffle_bytes / sizeof(int32_t), samples * row);
+    size_t tokens = min_size(o->shuffle_bytes / sizeof(int32_t), samples * row);
     out->tokens = tokens > row ? tokens : row;
     out->samples = samples;
     out->token_room =
-        least(out->tokens, all + all / (row - 1) + row);        /* windows share a token with the next */
-    out->sample_room = least(samples, out->token_room / 2 + 1); /* one has an input and a target */
+        min_size(out->tokens, all + all / (row - 1) + row);        /* windows share a token with the next */
+    out->sample_room = min_size(samples, out->token_room / 2 + 1); /* one has an input and a target */
 }
 
 static void intake_options(const struct dataset *data, const struct loader_options *o,

@@ -1,5 +1,6 @@
 /* objective.c - see objective.h. */
 #include "data/objective.h"
+#include "base/minmax.h"
 #include "base/rng.h"
 #include "store/token_file.h"
 
@@ -7,8 +8,6 @@
 
 /* The seed's random stream that chooses tokens. */
 #define TOKEN_STREAM 0x6d61736b
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void put_at(const struct rows *row, int64_t t, int32_t id, int32_t target, int64_t pos)
 {
@@ -69,7 +68,7 @@ static bool is_chosen(const struct objective_rules *r, const struct sample *s, i
 static void measure_masked(const struct objective_rules *r, const struct sample *s, int64_t *positions,
                            int64_t *targets)
 {
-    *positions = least(s->count, r->time), *targets = 0;
+    *positions = min64(s->count, r->time), *targets = 0;
     for (int64_t t = 0; t < *positions; t++) *targets += is_chosen(r, s, t);
     if (!*targets) *targets = nearest_position(r, s, *positions) >= 0;
 }
@@ -85,7 +84,7 @@ static int32_t shown(const struct objective_rules *r, const struct sample *s, in
 static void put_masked(const struct objective_rules *r, const struct sample *s, const struct rows *row,
                        int64_t used)
 {
-    int64_t n = least(s->count, r->time), chosen = 0;
+    int64_t n = min64(s->count, r->time), chosen = 0;
     for (int64_t t = 0; t < n; t++) {
         bool hides = is_chosen(r, s, t);
         int32_t id = token_id(s->tokens[t]);
@@ -113,7 +112,7 @@ static void measure_labels(const struct objective_rules *r, const struct sample 
                            int64_t *targets)
 {
     struct parts p = parts_of(s);
-    *positions = least(p.nfirst, r->time), *targets = 0;
+    *positions = min64(p.nfirst, r->time), *targets = 0;
     for (int64_t t = 0; t < *positions; t++) *targets += p.second[t] >= 0;
 }
 
@@ -121,7 +120,7 @@ static void put_labels(const struct objective_rules *r, const struct sample *s, 
                        int64_t used)
 {
     struct parts p = parts_of(s);
-    int64_t n = least(p.nfirst, r->time);
+    int64_t n = min64(p.nfirst, r->time);
     for (int64_t t = 0; t < n; t++) put_at(row, used + t, p.first[t], p.second[t], t);
 }
 
@@ -137,7 +136,7 @@ static void measure_pair(const struct objective_rules *r, const struct sample *s
                          int64_t *targets)
 {
     struct parts p = pair_of(s);
-    *positions = least(p.nfirst > p.nsecond ? p.nfirst : p.nsecond, r->time);
+    *positions = min64(p.nfirst > p.nsecond ? p.nfirst : p.nsecond, r->time);
     *targets = p.nfirst > 0 && p.nsecond > 0;
 }
 
@@ -146,7 +145,7 @@ static void put_pair(const struct objective_rules *r, const struct sample *s, co
 {
     struct parts p = pair_of(s);
     const int32_t *texts[] = {p.first, p.second};
-    int64_t counts[] = {least(p.nfirst, r->time), least(p.nsecond, r->time)};
+    int64_t counts[] = {min64(p.nfirst, r->time), min64(p.nsecond, r->time)};
     for (int k = 0; k < 2; k++)
         for (int64_t t = 0; t < counts[k]; t++) put_at(&rows[k], used + t, texts[k][t], -1, t);
     for (int k = 0; k < 2; k++)
@@ -159,14 +158,14 @@ static void measure_source(const struct objective_rules *r, const struct sample 
                            int64_t *targets)
 {
     struct parts p = parts_of(s);
-    *positions = *targets = p.nfirst > 0 ? least(p.nsecond, r->time) : 0;
+    *positions = *targets = p.nfirst > 0 ? min64(p.nsecond, r->time) : 0;
 }
 
 static void put_source(const struct objective_rules *r, const struct sample *s, const struct rows *row,
                        int64_t used)
 {
     struct parts p = parts_of(s);
-    int64_t n = least(p.nsecond, r->time), source = least(p.nfirst, r->source_time);
+    int64_t n = min64(p.nsecond, r->time), source = min64(p.nfirst, r->source_time);
     for (int64_t t = 0; t < n; t++) put_at(row, used + t, t ? p.second[t - 1] : r->start, p.second[t], t);
     if (row->source_lengths) *row->source_lengths = (int32_t)source;
     if (!row->source_ids) return;
@@ -195,7 +194,7 @@ const struct objective_row *objective_row(enum objective objective) { return &ro
 
 int64_t objective_source(const struct objective_rules *r, const struct sample *s)
 {
-    return r->objective == OBJECTIVE_SOURCE_TARGET ? least(parts_of(s).nfirst, r->source_time) : 0;
+    return r->objective == OBJECTIVE_SOURCE_TARGET ? min64(parts_of(s).nfirst, r->source_time) : 0;
 }
 
 int64_t objective_sample_most(const struct objective_rules *r)

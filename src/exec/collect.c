@@ -2,6 +2,7 @@
  * lane beside the ops that follow; a device with its own memory hands its bytes to the host a chunk at a time, and gets
  * the result back the same way. */
 #include "exec/exec_part.h"
+#include "base/minmax.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +44,6 @@ static enum plim_status collect_here(const struct exchange *x, void *work, struc
 
 /* --- a device with its own memory ------------------------------------------------------------------------------- */
 
-static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
-
 static size_t offset_of(const struct exchange *x, const char *at)
 {
     struct device *device = x->exec->device;
@@ -68,7 +67,7 @@ static enum plim_status store(const struct exchange *x, const void *from, char *
 /* How much of [first, first + bytes) lies before `end`. */
 static size_t before(size_t end, size_t first, size_t bytes)
 {
-    return first < end ? smaller(bytes, end - first) : 0;
+    return first < end ? min_size(bytes, end - first) : 0;
 }
 
 /* Chunk by chunk of every rank's piece: this rank's goes up, all of them come back. */
@@ -79,7 +78,7 @@ static enum plim_status gather_staged(const struct exchange *x, char *stage, siz
     size_t piece = (size_t)tensor_bytes(x->from), whole = (size_t)tensor_bytes(x->to);
     enum plim_status status = PLIM_OK;
     for (size_t at = 0; at < piece && status == PLIM_OK; at += chunk) {
-        size_t n = smaller(chunk, piece - at);
+        size_t n = min_size(chunk, piece - at);
         char *mine = stage, *all = stage + chunk;
         status = fetch(x, x->a + at, mine, n, err);
         if (status == PLIM_OK) status = comm_gather(comm, mine, n, all, n * (size_t)comm->ranks, err);
@@ -101,7 +100,7 @@ static enum plim_status reduce_staged(const struct exchange *x, char *stage, siz
     char *parts = stage, *sum = stage + ranks * chunk, *work = sum + chunk;
     enum plim_status status = PLIM_OK;
     for (size_t at = 0; at < piece && status == PLIM_OK; at += chunk) {
-        size_t n = smaller(chunk, piece - at);
+        size_t n = min_size(chunk, piece - at);
         memset(parts, 0, ranks * n);
         for (size_t r = 0; r < ranks && status == PLIM_OK; r++)
             status = fetch(x, x->a + r * piece + at, parts + r * n, before(whole, r * piece + at, n), err);
@@ -122,7 +121,7 @@ static enum plim_status piece_staged(const struct exchange *x, char *stage, size
     size_t first = (size_t)comm_rank(x->comm) * piece;
     enum plim_status status = PLIM_OK;
     for (size_t at = 0; at < piece && status == PLIM_OK; at += chunk) {
-        size_t n = smaller(chunk, piece - at), here = before(whole, first + at, n);
+        size_t n = min_size(chunk, piece - at), here = before(whole, first + at, n);
         memset(stage, 0, n);
         status = fetch(x, x->a + first + at, stage, here, err);
         if (status == PLIM_OK) status = store(x, stage, x->b + at, n, err);
@@ -137,7 +136,7 @@ static enum plim_status sum_staged(const struct exchange *x, char *stage, size_t
     size_t whole = (size_t)tensor_bytes(x->to), size = dtype_size(x->to->type);
     enum plim_status status = PLIM_OK;
     for (size_t at = 0; at < whole && status == PLIM_OK; at += chunk) {
-        size_t n = smaller(chunk, whole - at);
+        size_t n = min_size(chunk, whole - at);
         status = fetch(x, x->b + at, stage, n, err);
         if (status == PLIM_OK)
             status = comm_sum(comm, stage, (int64_t)(n / size), x->to->type, stage + chunk, err);

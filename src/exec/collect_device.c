@@ -1,12 +1,11 @@
 /* collect_device.c - exchanges between the memories of devices, each on the device's stream for them: what comm.c does with
  * bytes of the host, in the same chunks and with sums in the same order. */
 #include "base/clock.h"
+#include "base/minmax.h"
 #include "comm/nccl.h"
 #include "exec/exec_part.h"
 
 #include <time.h>
-
-static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 static const char *gather(const struct exchange *x, const void *piece, size_t bytes, void *whole, size_t all,
                           void *stream)
@@ -58,7 +57,7 @@ static const char *begin_reduce(void *arg, void *stream)
     size_t stride = (size_t)tensor_bytes(x->to), all = (size_t)tensor_bytes(x->from), step = chunk_of(x);
     const char *why = NULL;
     for (size_t at = 0; at < stride && !why; at += step) {
-        size_t bytes = smaller(step, stride - at);
+        size_t bytes = min_size(step, stride - at);
         why = exchange(x, x->a + at, all > at ? all - at : 0, stride, bytes, stream);
         if (!why) add_up(x, bytes, x->b + at, x->add, stream);
     }
@@ -71,7 +70,7 @@ static const char *begin_sum(void *arg, void *stream)
     size_t all = (size_t)tensor_bytes(x->to), step = chunk_of(x), ranks = (size_t)x->comm->ranks;
     const char *why = NULL;
     for (size_t at = 0; at < all && !why; at += step) {
-        size_t bytes = smaller(step, all - at);
+        size_t bytes = min_size(step, all - at);
         why = gather(x, x->b + at, bytes, x->work, ranks * bytes, stream);
         if (!why) add_up(x, bytes, x->b + at, false, stream);
     }
@@ -83,7 +82,7 @@ static const char *begin_piece(void *arg, void *stream)
     const struct exchange *x = arg;
     struct device *device = x->exec->device;
     size_t piece = (size_t)tensor_bytes(x->to), all = (size_t)tensor_bytes(x->from);
-    size_t first = (size_t)x->comm->rank * piece, here = first < all ? smaller(piece, all - first) : 0;
+    size_t first = (size_t)x->comm->rank * piece, here = first < all ? min_size(piece, all - first) : 0;
     device->ops->copy(device, x->b, piece, x->a + first, here, stream);
     return NULL;
 }

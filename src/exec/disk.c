@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/minmax.h"
 #include "base/threads.h"
 #include "exec/disk_engine.h"
 #include "mem/ledger.h"
@@ -229,8 +230,6 @@ static void begin_piece(struct disk_store *disk, const struct request *r, uint64
     advance(disk, ticket, s->piece.n, code ? s->piece.n : 0);
 }
 
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
-
 /* The memory itself, where the disk can reach it. */
 static void *own_memory(const struct disk_store *disk, const struct request *r)
 {
@@ -242,12 +241,13 @@ static void *own_memory(const struct disk_store *disk, const struct request *r)
 static void begin_next(struct disk_store *disk, const struct request *r, uint64_t ticket)
 {
     uint64_t at = r->offset + r->begun;
-    size_t left = r->n - r->begun, inside = (size_t)(at % DISK_BLOCK), n = least(left, disk->buffers.piece);
+    size_t left = r->n - r->begun, inside = (size_t)(at % DISK_BLOCK),
+           n = min_size(left, disk->buffers.piece);
     bool direct = disk->direct >= 0;
     if (direct && r->n < DISK_SMALL)
         carry_cached(disk, r, ticket, left);
     else if (direct && (inside || left < DISK_BLOCK))
-        carry_cached(disk, r, ticket, least(left, DISK_BLOCK - inside));
+        carry_cached(disk, r, ticket, min_size(left, DISK_BLOCK - inside));
     else
         begin_piece(disk, r, ticket,
                     (struct slot){.user = r->buf + r->begun,

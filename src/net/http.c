@@ -78,9 +78,8 @@ bool http_book(struct http_exchange *x, int64_t bytes)
 void http_set_header(struct http_exchange *x, const char *name, const char *value)
 {
     if (x->headers == HTTP_HEADERS) return;
-    x->header[x->headers].name = strdup(name);
-    x->header[x->headers].value = strdup(value);
-    x->headers++;
+    x->header[x->headers].name = name;
+    x->header[x->headers++].value = strdup(value); /* send_answer sees what could not be copied */
 }
 
 void http_answer(struct http_exchange *x, int status, const char *type, struct strbuf *text)
@@ -164,7 +163,7 @@ static void exchange_free(struct http_exchange *x)
 {
     http_drop_body(x);
     strbuf_release(&x->out);
-    for (int i = 0; i < x->headers; i++) free(x->header[i].name), free(x->header[i].value);
+    for (int i = 0; i < x->headers; i++) free(x->header[i].value);
     pthread_mutex_destroy(&x->lock);
     free(x);
 }
@@ -199,10 +198,13 @@ static enum MHD_Result send_answer(struct http_exchange *x)
                                  ? mhd->response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, x, NULL)
                                  : mhd->response_from_buffer(x->out.len, x->out.data, MHD_RESPMEM_PERSISTENT);
     if (!r) return MHD_NO;
-    for (int i = 0; i < x->headers; i++)
-        if (x->header[i].name && x->header[i].value)
-            mhd->add_header(r, x->header[i].name, x->header[i].value);
-    enum MHD_Result result = mhd->queue(x->connection, (unsigned)x->status, r);
+    enum MHD_Result result =
+        MHD_YES; /* MHD_NO hangs up: without one of its headers an answer may mean something else */
+    for (int i = 0; i < x->headers; i++) {
+        if (!x->header[i].value) result = MHD_NO;
+        if (x->header[i].value) mhd->add_header(r, x->header[i].name, x->header[i].value);
+    }
+    if (result == MHD_YES) result = mhd->queue(x->connection, (unsigned)x->status, r);
     mhd->destroy_response(r);
     x->queued = true;
     return result;

@@ -108,7 +108,7 @@ bool http_book(struct http_exchange *x, int64_t bytes);
 void http_set_user(struct http_exchange *x, void *user);
 void *http_user(const struct http_exchange *x);
 
-/* A header of the answer, before it is given; the texts are copied. */
+/* A header of the answer, before it is given. The name lives as long as the program; the value is copied. */
 void http_set_header(struct http_exchange *x, const char *name, const char *value);
 /* The whole answer; the text's memory is taken over. One that lost text for want of memory is answered with 500. */
 void http_answer(struct http_exchange *x, int status, const char *type, struct strbuf *text);

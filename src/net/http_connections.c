@@ -18,7 +18,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <time.h>
 
 /* So long a connection may take to send its first bytes before it counts as one that wants nothing. */
 #define GRACE_SECONDS 1.0
@@ -101,12 +100,8 @@ static void *watch(void *arg)
     struct http *h = arg;
     pthread_mutex_lock(&h->lock);
     while (!h->stop) {
-        struct timespec until;
         look(h);
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += (long)(HTTP_WATCH_SECONDS * 1e9);
-        if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
-        pthread_cond_timedwait(&h->changed, &h->lock, &until);
+        thread_wait_until(&h->changed, &h->lock, clock_seconds() + HTTP_WATCH_SECONDS);
     }
     pthread_mutex_unlock(&h->lock);
     return NULL;

@@ -56,7 +56,8 @@ struct http_exchange {
     bool queued;  /* the library has it */
     bool stream, ended, broken;
     struct {
-        char *name, *value;
+        const char *name;
+        char *value; /* NULL: memory was short */
     } header[HTTP_HEADERS];
     int headers;
     struct strbuf out; /* the answer, or what of the stream was not sent */

@@ -1,6 +1,6 @@
 /* report.h - a plan for people, for programs and for the eye. All write into a strbuf; nothing is printed. */
-#ifndef PLIM_JOB_REPORT_H
-#define PLIM_JOB_REPORT_H
+#ifndef PLIM_REPORT_REPORT_H
+#define PLIM_REPORT_REPORT_H
 
 #include "base/json.h"
 #include "job/disk_line.h"

@@ -8,8 +8,8 @@
  * Both are asked of the planner, not estimated: a saving is the difference between the bounds of two tapes, a remedy is
  * a search that has found a plan.
  */
-#ifndef PLIM_JOB_SAVINGS_H
-#define PLIM_JOB_SAVINGS_H
+#ifndef PLIM_REPORT_SAVINGS_H
+#define PLIM_REPORT_SAVINGS_H
 
 #include "job/job.h"
 

@@ -101,21 +101,16 @@ void call_end(struct call *c)
 
 /* --- the engine's thread ------------------------------------------------------------------------------------ */
 
-/* Room for one more item; false when memory is short. */
-static bool room(void *array, size_t count, size_t more, size_t *cap, size_t size)
-{
-    void **items = array;
-    if (count + more <= *cap) return true;
-    size_t want = *cap * 2 > count + more ? *cap * 2 : count + more + 16;
-    void *bigger = realloc(*items, want * size);
-    if (!bigger) return false;
-    *items = bigger, *cap = want;
-    return true;
-}
-
 bool call_room(void *array, size_t count, size_t more, size_t *cap, size_t size)
 {
-    return room(array, count, more, cap, size);
+    void *items;
+    if (count + more <= *cap) return true;
+    size_t want = *cap * 2 > count + more ? *cap * 2 : count + more + 16;
+    memcpy(&items, array, sizeof items); /* a pointer to any type: read and written as bytes */
+    if (!(items = realloc(items, want * size))) return false;
+    memcpy(array, &items, sizeof items);
+    *cap = want;
+    return true;
 }
 
 static bool wants_prompt(const struct call *c) { return c->ask.echo && c->ask.logprobs >= 0; }
@@ -123,8 +118,8 @@ static bool wants_prompt(const struct call *c) { return c->ask.echo && c->ask.lo
 static bool put_down(struct choice *ch, const struct engine_event *e)
 {
     size_t ntop = e->ntop > ENGINE_LOGPROBS ? ENGINE_LOGPROBS : e->ntop > 0 ? (size_t)e->ntop : 0;
-    if (!room(&ch->events, ch->count, 1, &ch->cap, sizeof *ch->events)) return false;
-    if (!room(&ch->event_tops, ch->event_top_count, ntop, &ch->event_top_cap, sizeof *ch->event_tops))
+    if (!call_room(&ch->events, ch->count, 1, &ch->cap, sizeof *ch->events)) return false;
+    if (!call_room(&ch->event_tops, ch->event_top_count, ntop, &ch->event_top_cap, sizeof *ch->event_tops))
         return false;
     if (ntop) memcpy(ch->event_tops + ch->event_top_count, e->top, ntop * sizeof *e->top);
     ch->event_top_count += ntop;

@@ -15,8 +15,8 @@
  * that of the next file goes on where it ends, and model.pieces.json has the names of the files and the shapes of the tensors.
  * Whoever reads a set does not see the difference.
  */
-#ifndef PLIM_DATA_SAFETENSORS_H
-#define PLIM_DATA_SAFETENSORS_H
+#ifndef PLIM_STORE_SAFETENSORS_H
+#define PLIM_STORE_SAFETENSORS_H
 
 #include "base/bump.h"
 #include "base/checksum.h"

@@ -1,7 +1,7 @@
 /* safetensors_header.h - reading one file's header into a set. Only data/ includes this.
  */
-#ifndef PLIM_DATA_SAFETENSORS_HEADER_H
-#define PLIM_DATA_SAFETENSORS_HEADER_H
+#ifndef PLIM_STORE_SAFETENSORS_HEADER_H
+#define PLIM_STORE_SAFETENSORS_HEADER_H
 
 #include "store/safetensors.h"
 

@@ -10,8 +10,8 @@
  * touched, and damage is PLIM_BAD_INPUT with its position. Mapped pages are given back as reading goes on: at most
  * TOKEN_FILE_RESIDENT bytes stay resident. One thread at a time.
  */
-#ifndef PLIM_DATA_TOKEN_FILE_H
-#define PLIM_DATA_TOKEN_FILE_H
+#ifndef PLIM_STORE_TOKEN_FILE_H
+#define PLIM_STORE_TOKEN_FILE_H
 
 #include "base/status.h"
 #include <stdbool.h>

@@ -10,8 +10,8 @@
  * Until then there are corpus.tok.part (tokens), .part.index and .part.mask. Opening with a mark cuts them back to
  * it, without one to nothing; while one writer has them open, another is refused (PLIM_BAD_INPUT). The finished file depends on the tokens alone, not on how often writing was stopped.
  */
-#ifndef PLIM_DATA_TOKEN_WRITER_H
-#define PLIM_DATA_TOKEN_WRITER_H
+#ifndef PLIM_STORE_TOKEN_WRITER_H
+#define PLIM_STORE_TOKEN_WRITER_H
 
 #include "store/token_file.h"
 

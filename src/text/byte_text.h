@@ -9,8 +9,8 @@
  * What comes out is valid UTF-8 at every moment: the bytes of a character leave together, bytes that belong
  * to none and ids beyond 255 become U+FFFD.
  */
-#ifndef PLIM_SERVE_BYTE_TEXT_H
-#define PLIM_SERVE_BYTE_TEXT_H
+#ifndef PLIM_TEXT_BYTE_TEXT_H
+#define PLIM_TEXT_BYTE_TEXT_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -21,8 +21,8 @@
  *
  * A parsed template is read-only and may be rendered by several threads at once.
  */
-#ifndef PLIM_DATA_CHAT_TEMPLATE_H
-#define PLIM_DATA_CHAT_TEMPLATE_H
+#ifndef PLIM_TEXT_CHAT_TEMPLATE_H
+#define PLIM_TEXT_CHAT_TEMPLATE_H
 
 #include "base/node.h"
 #include "base/status.h"

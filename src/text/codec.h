@@ -9,8 +9,8 @@
  * the tokenizer in it. The end-of-text token is that of the GGUF file, or the eos_token of a tokenizer_config.json beside the tokenizer, else the first special
  * token with a usual name (</s>, <|endoftext|>, ...). Read-only once open; threads may share it.
  */
-#ifndef PLIM_DATA_CODEC_H
-#define PLIM_DATA_CODEC_H
+#ifndef PLIM_TEXT_CODEC_H
+#define PLIM_TEXT_CODEC_H
 
 #include "base/status.h"
 #include "text/tokenizer.h"

@@ -17,8 +17,8 @@
  * No pattern can hang: states that were seen to fail are remembered once a text proves to be hard, so that the time
  * is linear in the text (a look ahead counts as part of each place that asks it).
  */
-#ifndef PLIM_DATA_TOKENIZER_REGEX_H
-#define PLIM_DATA_TOKENIZER_REGEX_H
+#ifndef PLIM_TEXT_REGEX_H
+#define PLIM_TEXT_REGEX_H
 
 #include "base/status.h"
 #include <stdbool.h>

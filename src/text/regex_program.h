@@ -2,8 +2,8 @@
  *
  * Parsing gives a tree (struct regex_tree), compiling turns it into a straight program of instructions.
  */
-#ifndef PLIM_DATA_TOKENIZER_REGEX_PROGRAM_H
-#define PLIM_DATA_TOKENIZER_REGEX_PROGRAM_H
+#ifndef PLIM_TEXT_REGEX_PROGRAM_H
+#define PLIM_TEXT_REGEX_PROGRAM_H
 
 #include "base/bump.h"
 #include "text/regex.h"

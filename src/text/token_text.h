@@ -11,8 +11,8 @@
  * So a character whose bytes are spread over several tokens leaves when it is whole, and a prompt that ends inside of one
  * is followed by all of it.
  */
-#ifndef PLIM_SERVE_TOKEN_TEXT_H
-#define PLIM_SERVE_TOKEN_TEXT_H
+#ifndef PLIM_TEXT_TOKEN_TEXT_H
+#define PLIM_TEXT_TOKEN_TEXT_H
 
 #include "text/codec.h"
 #include "text/byte_text.h"

@@ -13,8 +13,8 @@
  * its cache. Bytes that are not UTF-8 are read as U+FFFD, one for each maximal bad subsequence, as Python's
  * decode(errors="replace") does. Parts of tokenizer.json that are not supported are refused by name at load.
  */
-#ifndef PLIM_DATA_TOKENIZER_H
-#define PLIM_DATA_TOKENIZER_H
+#ifndef PLIM_TEXT_TOKENIZER_H
+#define PLIM_TEXT_TOKENIZER_H
 
 #include "base/quota.h"
 #include "base/status.h"

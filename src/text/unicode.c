@@ -1,44 +1,76 @@
 /* unicode.c - lookups in the generated tables.
  *
- * Every code point has a kind (a byte, through two stages), every kind a row of 64 property bits. Code points
- * with a mapping have a record of three places in one pool, where each text is its length and its code points;
- * place 0 is the empty text and means "itself".
+ * Three stages lead from a code point to a number: blocks of 512 share an entry of the first, blocks of 16 one of the
+ * middle, and the last has one per code point. Properties: the number of a row of 64 bits. Decompositions: 0 for none,
+ * the code point it becomes, or a number from the surrogates (a pair that composes to it) or from the private use
+ * area (a place in the pool, where each text is its length and its code points). Lower case is a list of runs.
  */
 #include "text/unicode.h"
 
-struct mapping {
-    uint16_t canonical, compatible, lower;
-};
+enum {
+    PAIR = 0xd800,
+    TEXT = 0xe000,
+    TEXT_END = 0xf900
+}; /* what tools/make-unicode numbers pairs and texts from */
+
 struct composition {
     uint32_t first, second, composed;
+};
+struct lower_run {
+    uint32_t first, last, step;
+    int32_t distance;
 };
 
 #include "text/unicode_tables.inc"
 
-static const struct mapping *mapping_of(uint32_t point)
+static uint32_t decomposition_of(uint32_t point)
 {
-    if (point >= 0x110000) return &mappings[0];
-    return &mappings[mapping_block[(size_t)mapping_stage[point >> 7] << 7 | (point & 127)]];
+    if (point >= 0x110000) return 0;
+    size_t middle = (size_t)decomposition_first[point >> 9] << 5 | (point >> 4 & 31);
+    return decomposition_last[(size_t)decomposition_middle[middle] << 4 | (point & 15)];
 }
 
-const uint32_t *unicode_decomposition(uint32_t point, bool compatible, size_t *count)
+size_t unicode_decompose(uint32_t point, bool compatible, uint32_t out[UNICODE_PARTS_MOST])
 {
-    const struct mapping *m = mapping_of(point);
-    const uint32_t *text = mapping_pool + (compatible ? m->compatible : m->canonical);
-    *count = text[0];
-    return text[0] ? text + 1 : NULL;
+    uint32_t to = point < 0x80 ? 0 : decomposition_of(point);
+    out[0] = point;
+    if (to == 0 || !(compatible || unicode_form_touches(UNICODE_NFD, point))) return 1;
+    if (to < PAIR || to >= TEXT_END) return unicode_decompose(to, compatible, out);
+    if (to < TEXT) {
+        const struct composition *c = &compositions[to - PAIR];
+        size_t count = unicode_decompose(c->first, compatible, out);
+        return count + unicode_decompose(c->second, compatible, out + count);
+    }
+    const uint32_t *text = decomposition_pool + (to - TEXT);
+    for (size_t i = 0; i < text[0]; i++) out[i] = text[i + 1];
+    return text[0];
+}
+
+static uint32_t lower_of(uint32_t point)
+{
+    size_t low = 0, high = sizeof lower_runs / sizeof lower_runs[0];
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (lower_runs[mid].last < point)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return point + (uint32_t)lower_runs[low].distance;
 }
 
 size_t unicode_lower(uint32_t point, uint32_t out[UNICODE_LOWER_MOST])
 {
-    if (point < 0x80) {
-        out[0] = point - 'A' < 26 ? point + 32 : point;
-        return 1;
-    }
-    const uint32_t *text = mapping_pool + mapping_of(point)->lower;
     out[0] = point;
-    for (size_t i = 0; i < text[0] && i < UNICODE_LOWER_MOST; i++) out[i] = text[i + 1];
-    return text[0] ? text[0] : 1;
+    if (point < 0x80) {
+        if (point - 'A' < 26) out[0] = point + 32;
+    } else if (point == 0x130) { /* capital I with a dot: the only one that becomes two */
+        out[0] = 'i', out[1] = 0x307;
+        return 2;
+    } else if (unicode_flag(point, UNICODE_FLAG_LOWER)) {
+        out[0] = lower_of(point);
+    }
+    return 1;
 }
 
 uint32_t unicode_composition(uint32_t first, uint32_t second)

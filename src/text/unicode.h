@@ -4,8 +4,8 @@
  * lower case and digits 17, its normal forms 9 and its punctuation 8. Each predicate here says whose it is.
  * All take any value; beyond U+10FFFF everything is unassigned.
  */
-#ifndef PLIM_DATA_TOKENIZER_UNICODE_H
-#define PLIM_DATA_TOKENIZER_UNICODE_H
+#ifndef PLIM_TEXT_UNICODE_H
+#define PLIM_TEXT_UNICODE_H
 
 #include "base/strbuf.h"
 #include <stdbool.h>
@@ -44,16 +44,19 @@ enum unicode_class { /* one bit each, so that sets are masks; all as the regular
                      UNICODE_N = UNICODE_ND | UNICODE_NL | UNICODE_NO,
 };
 
-/* The tables behind the inline functions: rows of properties, and two stages of 128 code points a block. */
+/* The tables behind the inline functions: rows of properties, and three stages that lead to a row (unicode.c). */
 extern const uint64_t unicode_rows[];
-extern const uint16_t unicode_stage[];
-extern const uint8_t unicode_block[];
+extern const uint8_t unicode_first[];
+extern const uint16_t unicode_middle[];
+extern const uint8_t unicode_last[]; /* begins with ASCII */
 
 /* All properties: classes in the low half, flags from bit 32, grapheme class from 48, combining class from 56. */
 static inline uint64_t unicode_row(uint32_t point)
 {
+    if (point < 0x80) return unicode_rows[unicode_last[point]];
     if (point >= 0x110000) return UNICODE_CN;
-    return unicode_rows[unicode_block[(size_t)unicode_stage[point >> 7] << 7 | (point & 127)]];
+    size_t middle = (size_t)unicode_first[point >> 9] << 5 | (point >> 4 & 31);
+    return unicode_rows[unicode_last[(size_t)unicode_middle[middle] << 4 | (point & 15)]];
 }
 
 /* The mask of a code point: its category's bit, and UNICODE_SPACE and the ones after it. Constant time. */
@@ -67,7 +70,8 @@ enum unicode_flag { /* bit numbers in a row */
                     UNICODE_FLAG_BERT_SPACE,
                     UNICODE_FLAG_BERT_ACCENT,
                     UNICODE_FLAG_ACCENT,
-                    UNICODE_FLAG_FORM, /* four: UNICODE_NFC.. in order */
+                    UNICODE_FLAG_FORM,                          /* four: UNICODE_NFC.. in order */
+                    UNICODE_FLAG_LOWER = UNICODE_FLAG_FORM + 4, /* has a lower case that differs */
 };
 static inline bool unicode_flag(uint32_t point, unsigned flag) { return unicode_row(point) >> flag & 1; }
 
@@ -100,8 +104,8 @@ static inline bool unicode_is_accent(uint32_t point) { return unicode_flag(point
 /* The ideographs BertNormalizer puts blanks around. */
 bool unicode_is_bert_ideograph(uint32_t point);
 
-/* Lower case of one code point (one to three of them), context-free. */
-enum { UNICODE_LOWER_MOST = 3 };
+/* Lower case of one code point (one or two of them), context-free. */
+enum { UNICODE_LOWER_MOST = 2 };
 size_t unicode_lower(uint32_t point, uint32_t out[UNICODE_LOWER_MOST]);
 
 /* --- unicode_normalize.c: the four normal forms ----------------------------------------------------------- */
@@ -115,8 +119,10 @@ static inline bool unicode_form_touches(enum unicode_form form, uint32_t point)
 /* Appends the form of text[0..len), which is valid UTF-8. Out of memory is sticky in `out`. */
 void unicode_normalize(enum unicode_form form, const char *text, size_t len, struct strbuf *out);
 
-/* Full decomposition (of a code point that is not a Hangul syllable): NULL when it has none. */
-const uint32_t *unicode_decomposition(uint32_t point, bool compatible, size_t *count);
+/* Full decomposition of a code point that is not a Hangul syllable. Returns the number of parts; 1 and itself when it
+ * has none. */
+enum { UNICODE_PARTS_MOST = 18 };
+size_t unicode_decompose(uint32_t point, bool compatible, uint32_t out[UNICODE_PARTS_MOST]);
 /* The code point that two compose to (Hangul not included), or 0. */
 uint32_t unicode_composition(uint32_t first, uint32_t second);
 

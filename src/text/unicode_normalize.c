@@ -65,10 +65,9 @@ static void run_decompose(struct run *run, uint32_t point, bool compatible)
         if (s % HANGUL_TS) run_add(run, HANGUL_T + s % HANGUL_TS);
         return;
     }
-    size_t count;
-    const uint32_t *parts = unicode_decomposition(point, compatible, &count);
-    if (!parts) run_add(run, point);
-    for (size_t i = 0; parts && i < count; i++) run_add(run, parts[i]);
+    uint32_t parts[UNICODE_PARTS_MOST];
+    size_t count = unicode_decompose(point, compatible, parts);
+    for (size_t i = 0; i < count; i++) run_add(run, parts[i]);
 }
 
 /* Marks of one starter by insertion; a text of nothing but marks must not cost the square of its length. */

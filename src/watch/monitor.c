@@ -10,7 +10,6 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 struct monitor {
     struct monitor_options options;
@@ -140,24 +139,14 @@ void monitor_sample(struct monitor *m)
 
 /* --- the thread ------------------------------------------------------------------------------------------------ */
 
-static struct timespec later(double seconds)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    long ns = at.tv_nsec + (long)(seconds * 1e9);
-    at.tv_sec += ns / 1000000000, at.tv_nsec = ns % 1000000000;
-    return at;
-}
-
 static void *keep_watch(void *arg)
 {
     struct monitor *m = arg;
     thread_name("plim-monitor");
     pthread_mutex_lock(&m->lock);
     while (!m->ending) {
-        struct timespec until = later(m->options.interval);
-        while (!m->ending && pthread_cond_timedwait(&m->wake, &m->lock, &until) == 0) {
-        }
+        double until = clock_seconds() + m->options.interval;
+        while (!m->ending && thread_wait_until(&m->wake, &m->lock, until)) continue;
         if (m->ending) break;
         pthread_mutex_unlock(&m->lock);
         monitor_sample(m);
@@ -171,7 +160,6 @@ enum plim_status monitor_open(const struct monitor_options *options, struct moni
                               struct plim_error *err)
 {
     struct monitor *m = *out = calloc(1, sizeof *m);
-    pthread_condattr_t clock;
     if (!m) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the monitor");
     m->options = *options;
     if (!m->options.readers) m->options.readers = watch_readers;
@@ -179,10 +167,7 @@ enum plim_status monitor_open(const struct monitor_options *options, struct moni
     os_groups_find(m->options.source.root, &m->groups);
     m->options.source.groups = &m->groups;
     pthread_mutex_init(&m->lock, NULL);
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&m->wake, &clock);
-    pthread_condattr_destroy(&clock);
+    pthread_cond_init(&m->wake, NULL);
     m->libraries = os_library_bytes();
     monitor_sample(m);
     if (options->interval > 0) m->started = thread_begin(&m->thread, 0, keep_watch, m) == 0;

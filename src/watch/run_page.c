@@ -20,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define READ_SECONDS 0.5 /* between two looks at the folder */
@@ -78,11 +77,7 @@ static void *read_folder(void *arg)
         pthread_mutex_unlock(&p->lock);
         look(p, ask);
         pthread_mutex_lock(&p->lock);
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        long ns = until.tv_nsec + (long)(READ_SECONDS * 1e9);
-        until.tv_sec += ns / 1000000000, until.tv_nsec = ns % 1000000000;
-        if (!p->stop) pthread_cond_timedwait(&p->woken, &p->lock, &until);
+        if (!p->stop) thread_wait_until(&p->woken, &p->lock, clock_seconds() + READ_SECONDS);
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;

@@ -4,6 +4,7 @@
  * well: a fast machine is measured on large problems and a slow one does not take longer than it must. */
 #define _GNU_SOURCE
 #include "base/clock.h"
+#include "base/minmax.h"
 #include "device/cpu/calibrate.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/kernels.h"
@@ -223,8 +224,6 @@ static void run_nothing(struct bench *b)
 /* And what an op does before its loop. */
 static double start_seconds(struct bench *b) { return seconds(b, run_nothing) + 1e-6; }
 
-static size_t most(size_t a, size_t b) { return a > b ? a : b; }
-
 static size_t scratch_bytes(int threads)
 {
     size_t bytes = 2 * COPY_BYTES;
@@ -232,8 +231,9 @@ static size_t scratch_bytes(int threads)
         enum dtype type = precision_type(p);
         struct attn_shapes shapes;
         attn_shapes(&shapes, type, ATTN_MAX);
-        bytes = most(bytes, gemm_bytes(type) + gemm_workspace(MATMUL_MAX, WIDTH, WIDTH, type, type, threads));
-        bytes = most(bytes, 6 * ATTN_SLOT + cpu_attn_workspace(shapes.desc, &attn_op, threads));
+        bytes =
+            max_size(bytes, gemm_bytes(type) + gemm_workspace(MATMUL_MAX, WIDTH, WIDTH, type, type, threads));
+        bytes = max_size(bytes, 6 * ATTN_SLOT + cpu_attn_workspace(shapes.desc, &attn_op, threads));
     }
     return (bytes + (2 << 20) - 1) & ~(size_t)((2 << 20) - 1);
 }

@@ -23,6 +23,7 @@
  *     the cut cannot be seen in the result.
  */
 #include "device/cpu/gemm.h"
+#include "base/minmax.h"
 #include "device/cpu/gemm_block.h"
 #include "device/cpu/gemm_few.h"
 
@@ -59,10 +60,6 @@ struct job {
     int64_t m0, m1, n0, n1, k0, k1; /* the round */
 };
 
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
@@ -73,14 +70,14 @@ static inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * 
  * of pieces is a multiple of `teams` when there are more lines than that. */
 static int64_t even_piece(int64_t count, int64_t longest, int64_t width, int64_t teams)
 {
-    int64_t pieces = round_up(divide_up(count, most(longest / width * width, width)), teams);
-    return most(round_up(divide_up(count, pieces), width), width);
+    int64_t pieces = round_up(divide_up(count, max64(longest / width * width, width)), teams);
+    return max64(round_up(divide_up(count, pieces), width), width);
 }
 
 static size_t packed_bytes(const struct gemm_kernel *kernel, int width, int64_t lines, int64_t k)
 {
     int64_t elements =
-        gemm_packed(kernel, round_up(most(lines, 1), width) * round_up(most(k, 1), kernel->kg));
+        gemm_packed(kernel, round_up(max64(lines, 1), width) * round_up(max64(k, 1), kernel->kg));
     return (size_t)round_up(elements * (int64_t)dtype_size(kernel->type) + GEMM_SLACK, 128);
 }
 
@@ -98,42 +95,42 @@ static int64_t own_aim(const struct gemm_kernel *kernel)
 static void cut_for_shared_a(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads)
 {
     const struct gemm_kernel *kernel = cut->kernel;
-    int64_t line = least(k, GEMM_KC) * counted_bytes(kernel);
-    int64_t longest = least(PACK_PANELS * kernel->nr, OWN_BYTES / line);
+    int64_t line = min64(k, GEMM_KC) * counted_bytes(kernel);
+    int64_t longest = min64(PACK_PANELS * kernel->nr, OWN_BYTES / line);
     cut->mc = round_up(m, kernel->mr);
-    cut->nc = even_piece(n, least(longest, divide_up(n, threads * TASKS_PER_WORKER)), kernel->nr, 1);
+    cut->nc = even_piece(n, min64(longest, divide_up(n, threads * TASKS_PER_WORKER)), kernel->nr, 1);
     cut->n_round = n;
     cut->k_round = k;
     cut->shared_bytes = packed_bytes(kernel, kernel->mr, m, k);
-    cut->own_bytes = packed_bytes(kernel, kernel->nr, cut->nc, least(k, GEMM_KC));
+    cut->own_bytes = packed_bytes(kernel, kernel->nr, cut->nc, min64(k, GEMM_KC));
 }
 
 static void cut_for_shared_b(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads)
 {
     const struct gemm_kernel *kernel = cut->kernel;
-    int64_t size = counted_bytes(kernel), line = least(k, GEMM_KC) * size;
+    int64_t size = counted_bytes(kernel), line = min64(k, GEMM_KC) * size;
     int64_t fit = SHARED_BYTES / size / k; /* columns of B that fit with all of k */
     cut->mc = even_piece(m, own_aim(kernel) / line, kernel->mr, m > threads * kernel->mr ? threads : 1);
-    if (fit >= least(round_up(n, kernel->nr), ENOUGH_COLUMNS)) {
+    if (fit >= min64(round_up(n, kernel->nr), ENOUGH_COLUMNS)) {
         cut->n_round = even_piece(n, fit, kernel->nr, 1);
         cut->k_round = k;
     } else {
         cut->n_round = even_piece(n, MOST_COLUMNS, kernel->nr, 1);
-        cut->k_round = least(k, most(SHARED_BYTES / size / cut->n_round / GEMM_KC, 1) * GEMM_KC);
+        cut->k_round = min64(k, max64(SHARED_BYTES / size / cut->n_round / GEMM_KC, 1) * GEMM_KC);
     }
     int64_t rows = divide_up(m, cut->mc), pieces = divide_up((int64_t)threads * TASKS_PER_WORKER, rows);
     int64_t longest = divide_up(cut->n_round, pieces);
-    if (cut->sums) longest = least(longest, SUM_BYTES / 4 / cut->mc);
-    cut->nc = even_piece(cut->n_round, most(longest, 4 * kernel->nr), kernel->nr, 1);
+    if (cut->sums) longest = min64(longest, SUM_BYTES / 4 / cut->mc);
+    cut->nc = even_piece(cut->n_round, max64(longest, 4 * kernel->nr), kernel->nr, 1);
     cut->sums_stay = cut->sums && cut->k_round < k;
     if (cut->sums_stay) {
         int64_t across = divide_up(cut->n_round, cut->nc);
-        int64_t down = least(rows, divide_up((int64_t)threads * STAYING_PER_WORKER, across));
+        int64_t down = min64(rows, divide_up((int64_t)threads * STAYING_PER_WORKER, across));
         cut->m_round = down * cut->mc;
         cut->sets = down * across;
     }
     cut->shared_bytes = packed_bytes(kernel, kernel->nr, cut->n_round, cut->k_round);
-    cut->own_bytes = packed_bytes(kernel, kernel->mr, cut->mc, least(k, GEMM_KC));
+    cut->own_bytes = packed_bytes(kernel, kernel->mr, cut->mc, min64(k, GEMM_KC));
 }
 
 static const struct gemm_kernel *choose_kernel(enum dtype ab_type, bool split)
@@ -145,7 +142,7 @@ static struct cut cut_problem(int64_t m, int64_t n, int64_t k, const struct gemm
                               enum dtype c_type, int threads)
 {
     struct cut cut = {.kernel = kernel, .m_round = m, .sets = threads};
-    k = most(k, 1);
+    k = max64(k, 1);
     cut.sums = c_type != DT_F32 && k > GEMM_KC;
     cut.share_a = packed_bytes(cut.kernel, cut.kernel->mr, m, k) <= SHARED_A_BYTES;
     if (cut.share_a) {
@@ -183,21 +180,21 @@ size_t gemm_workspace_most(int64_t m, int64_t n, int64_t k, enum dtype ab_type, 
                            int threads)
 {
     const struct gemm_kernel *kernel = gemm_kernel_at(cpu_level(), ab_type);
-    int64_t block = least(most(k, 1), GEMM_KC), few = 0;
+    int64_t block = min64(max64(k, 1), GEMM_KC), few = 0;
     int64_t a = (int64_t)packed_bytes(kernel, kernel->mr, m, k),
             b = (int64_t)packed_bytes(kernel, kernel->nr, n, k);
     int64_t own_a = (int64_t)packed_bytes(kernel, kernel->mr, m, block),
             own_b = (int64_t)packed_bytes(kernel, kernel->nr, n, block);
-    int64_t shared = most(least(a, SHARED_A_BYTES), least(b, SHARED_BYTES + SHARED_BYTES / 4));
+    int64_t shared = max64(min64(a, SHARED_A_BYTES), min64(b, SHARED_BYTES + SHARED_BYTES / 4));
     /* A k smaller than a kernel's group is packed as one, however many lines a piece has. */
-    int64_t group = most((int64_t)packed_bytes(kernel, kernel->mr, m, 1),
-                         (int64_t)packed_bytes(kernel, kernel->nr, n, 1));
-    int64_t own = least(most(own_a, own_b), most(2 * own_aim(kernel), group));
+    int64_t group = max64((int64_t)packed_bytes(kernel, kernel->mr, m, 1),
+                          (int64_t)packed_bytes(kernel, kernel->nr, n, 1));
+    int64_t own = min64(max64(own_a, own_b), max64(2 * own_aim(kernel), group));
     int64_t sums = round_up(round_up(m, kernel->mr) * round_up(n, kernel->nr) * 4, 128);
     if (c_type == DT_F32 || k <= GEMM_KC) sums = 0;
-    for (int64_t rows = 1; rows <= least(m, GEMM_MAX_MR); rows++)
-        few = most(few, (int64_t)gemm_few_workspace(rows, k, ab_type));
-    return (size_t)most(few, shared + threads * (own + least(sums, 2 * SUM_BYTES)));
+    for (int64_t rows = 1; rows <= min64(m, GEMM_MAX_MR); rows++)
+        few = max64(few, (int64_t)gemm_few_workspace(rows, k, ab_type));
+    return (size_t)max64(few, shared + threads * (own + min64(sums, 2 * SUM_BYTES)));
 }
 
 const char *gemm_kernel_name(enum dtype ab_type) { return gemm_kernel_at(cpu_level(), ab_type)->name; }
@@ -246,8 +243,8 @@ static void pack_shared(void *arg, int64_t begin, int64_t end, int worker)
     (void)worker;
     int64_t lines = shared_lines(job), step = pack_lines(job), groups = divide_up(lines, step);
     for (int64_t item = begin; item < end; item++) {
-        int64_t k = job->k0 + item / groups * GEMM_KC, depth = least(GEMM_KC, job->k1 - k);
-        int64_t line = item % groups * step, count = least(step, lines - line);
+        int64_t k = job->k0 + item / groups * GEMM_KC, depth = min64(GEMM_KC, job->k1 - k);
+        int64_t line = item % groups * step, count = min64(step, lines - line);
         char *dst = shared_at(job, k, depth, line);
         if (job->cut.share_a) {
             pack_a(job, dst, line, count, k, depth);
@@ -276,7 +273,7 @@ static void run_block(const struct job *job, struct gemm_block *block, char *own
 {
     block->k = job->k0;
     do {
-        block->depth = least(GEMM_KC, job->k1 - block->k);
+        block->depth = min64(GEMM_KC, job->k1 - block->k);
         fill_block(job, block, own);
         gemm_block_multiply(block);
         block->k += GEMM_KC;
@@ -295,9 +292,9 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int worker)
         size_t set = (size_t)(cut->sums_stay ? item : worker);
         if (cut->sums) block.sums = (float *)(void *)(job->sums + set * cut->sum_bytes);
         block.m = job->m0 + item / across * cut->mc;
-        block.rows = least(cut->mc, job->m1 - block.m);
+        block.rows = min64(cut->mc, job->m1 - block.m);
         block.n = job->n0 + item % across * cut->nc;
-        block.cols = least(cut->nc, job->n1 - block.n);
+        block.cols = min64(cut->nc, job->n1 - block.n);
         run_block(job, &block, own);
     }
 }
@@ -320,7 +317,7 @@ static void run_rounds_of_k(struct job *job, struct threads *team)
 {
     job->k0 = 0;
     do {
-        job->k1 = least(job->g->k, job->k0 + job->cut.k_round);
+        job->k1 = min64(job->g->k, job->k0 + job->cut.k_round);
         run_round(job, team);
         job->k0 = job->k1;
     } while (job->k0 < job->g->k);
@@ -343,9 +340,9 @@ void gemm_run(const struct gemm *g, void *workspace, struct threads *team)
     job.own = job.shared + job.cut.shared_bytes;
     job.sums = job.own + (size_t)threads * job.cut.own_bytes;
     for (job.n0 = 0; job.n0 < g->n; job.n0 = job.n1) {
-        job.n1 = least(g->n, job.n0 + job.cut.n_round);
+        job.n1 = min64(g->n, job.n0 + job.cut.n_round);
         for (job.m0 = 0; job.m0 < g->m; job.m0 = job.m1) {
-            job.m1 = least(g->m, job.m0 + job.cut.m_round);
+            job.m1 = min64(g->m, job.m0 + job.cut.m_round);
             run_rounds_of_k(&job, team);
         }
     }

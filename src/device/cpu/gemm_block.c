@@ -11,8 +11,7 @@
  * exist are copied.
  */
 #include "device/cpu/gemm_block.h"
-
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+#include "base/minmax.h"
 
 /* A tile under way. */
 struct tile {
@@ -150,7 +149,7 @@ static void find_panel(const struct gemm_block *block, int64_t j, struct tile *t
     const struct gemm *g = block->g;
     const struct gemm_kernel *kernel = block->kernel;
     int64_t size = (int64_t)dtype_size(kernel->type), line = j * kernel->nr;
-    t->cols = (int)least(kernel->nr, block->cols - line);
+    t->cols = (int)min64(kernel->nr, block->cols - line);
     t->n = block->n + line;
     if (g->bias) widen(t->bias, g->bias, g->ab_type, t->n, t->cols);
     t->b = block->b + j * gemm_panel(kernel, kernel->nr, block->depth) * size;
@@ -180,7 +179,7 @@ void gemm_block_multiply(const struct gemm_block *block)
         t.a = block->a;
         for (int64_t i = 0; i < block->rows; i += kernel->mr, t.a += a_step, next += share) {
             t.m = block->m + i;
-            t.rows = (int)least(kernel->mr, block->rows - i);
+            t.rows = (int)min64(kernel->mr, block->rows - i);
             if (onto && t.cols == kernel->nr) {
                 tile_onto_c(block, &t, next, share);
                 continue;

@@ -3,6 +3,7 @@
  * Workers share the columns of C and nothing else. Each takes as many as its kernel reads side by side, all of k, block by
  * block, and writes them to C before it takes the next. */
 #include "device/cpu/gemm_few.h"
+#include "base/minmax.h"
 #include "device/cpu/gemm_kernel.h"
 
 enum {
@@ -27,8 +28,6 @@ static const struct gemm_few *const kernels[CPU_LEVELS][DT_COUNT] = {
 #endif
 };
 _Static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "the order of the table");
-
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -187,7 +186,7 @@ static void make_blocks(const struct job *job, struct tile *t)
     for (int64_t k = 0; k < g->k; k += GEMM_KC) {
         block.a = job->a + k / GEMM_KC * job->a_step;
         block.b = element(g->b, g->ab_type, t->n * g->b_cs + k * g->b_rs);
-        block.k = least(GEMM_KC, g->k - k);
+        block.k = min64(GEMM_KC, g->k - k);
         block.ahead = find_ahead(job, t->n, k);
         for (block.strand = 0; block.strand < strands; block.strand++) {
             bool first = k == 0 && block.strand == 0;
@@ -220,7 +219,7 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int worker)
     (void)worker;
     for (int64_t i = begin; i < end; i++) {
         int64_t n = i * job->cols;
-        make_tile(job, n, (int)least(job->cols, job->g->n - n));
+        make_tile(job, n, (int)min64(job->cols, job->g->n - n));
     }
 }
 
@@ -228,7 +227,7 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int worker)
 static int columns_of(const struct gemm_few *few, bool across, int64_t n, int threads)
 {
     int64_t even = divide_up(n, (int64_t)threads * TASKS_PER_WORKER), cols = few->lines;
-    if (across) return (int)least(divide_up(even, NARROWEST) * NARROWEST, GEMM_FEW_WIDTH);
+    if (across) return (int)min64(divide_up(even, NARROWEST) * NARROWEST, GEMM_FEW_WIDTH);
     while (cols > FEWEST && cols > 2 * even) cols /= 2;
     return (int)cols;
 }
@@ -239,7 +238,7 @@ void gemm_few_run(const struct gemm_few *few, const struct gemm *g, void *worksp
     job.a_step = few->whole ? (g->m + 1) / 2 * 2 * GEMM_KC * few->unit : (int64_t)block_bytes(few);
     for (int64_t k = 0; k < g->k; k += GEMM_KC)
         few->pack((char *)workspace + k / GEMM_KC * job.a_step, element(g->a, g->ab_type, k), g->ab_type,
-                  g->a_rs, (int)g->m, least(GEMM_KC, g->k - k));
+                  g->a_rs, (int)g->m, min64(GEMM_KC, g->k - k));
     int threads = threads_count(team);
     job.cols = columns_of(few, job.across, g->n, threads);
     job.width = job.across ? job.cols : few->lines;

@@ -5,6 +5,7 @@
  * that is contiguous there is contiguous here, and the converter runs along it.
  */
 #include "device/cpu/gemm_kernel.h"
+#include "base/minmax.h"
 
 /* By element type; NULL: a compute type is converted to fp32 while it is packed. */
 static const struct gemm_kernel *const kernels[CPU_LEVELS][DT_COUNT] = {
@@ -42,8 +43,6 @@ int64_t gemm_panel(const struct gemm_kernel *kernel, int width, int64_t k)
     return gemm_packed(kernel, (k + kernel->kg - 1) / kernel->kg * kernel->kg * width);
 }
 
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Convert `count` runs of `len` elements, `step` apart and with element stride `unit`, to rows of `ld`. */
 static void convert_runs(void *dst, enum dtype dst_type, int64_t ld, const char *src, enum dtype src_type,
                          int64_t step, int64_t unit, int64_t count, int64_t len)
@@ -72,9 +71,9 @@ static void pack_converted(const struct gemm_kernel *kernel, gemm_pack *pack, in
     int64_t from = (int64_t)dtype_size(src_type), to = (int64_t)dtype_size(kernel->type);
     int64_t most = BLOCK_LINES / width * width; /* whole panels: none is packed by two calls */
     for (int64_t l = 0; l < lines; l += most) {
-        int64_t nl = least(most, lines - l);
+        int64_t nl = min64(most, lines - l);
         for (int64_t i = 0; i < k; i += BLOCK_K) {
-            int64_t nk = least(BLOCK_K, k - i);
+            int64_t nk = min64(BLOCK_K, k - i);
             const char *in = src + (l * ls + i * ks) * from;
             char *out = dst + (l / width * stride + i * width) * to;
             if (ls == 1) {

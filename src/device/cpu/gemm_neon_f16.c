@@ -4,14 +4,13 @@
  * of a block of k, and here are the same sums for many rows. Packing widens to fp32 and sorts k by strand, and the fp32 kernel multiplies
  * one strand after the other: products of fp16 are exact in fp32, and so fmla and fmlal give the same bits. */
 #include "device/cpu/gemm_neon.h"
+#include "base/minmax.h"
 
 #if defined(__aarch64__)
 
 #define INLINE static inline __attribute__((always_inline))
 
 enum { STRANDS = 4 };
-
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Elements of k that a strand has, with zeros at its end. */
 static inline int64_t strand_length(int64_t k) { return (k + STRANDS - 1) / STRANDS; }
@@ -58,7 +57,7 @@ INLINE void panel_along_k(const struct panel *p, int width, const uint16_t *src,
                           int64_t k)
 {
     const uint16_t *row[GEMM_NEON_NR];
-    for (int l = 0; l < width; l++) row[l] = src + least(l, lines - 1) * ls;
+    for (int l = 0; l < width; l++) row[l] = src + min64(l, lines - 1) * ls;
     int64_t i = 0;
     for (; i + STRANDS <= k; i += STRANDS)
         for (int l = 0; l < width; l += 4) turn_4x4(place(p, i) + l, p->strand, row + l, i);
@@ -83,7 +82,7 @@ INLINE void pack(float *dst, int64_t stride, int width, const uint16_t *src, int
 {
     struct panel p = {dst, width, strand_length(k) * width};
     for (int64_t l = 0; l < lines; l += width, p.at += stride) {
-        int64_t here = least(width, lines - l);
+        int64_t here = min64(width, lines - l);
         if (ks == 1)
             panel_along_k(&p, width, src + l * ls, ls, here, k);
         else

@@ -10,14 +10,13 @@
  * they are contiguous. Their products are never stored.
  */
 #include "device/cpu/gemm_neon.h"
+#include "base/minmax.h"
 
 #if defined(__aarch64__)
 
 #define INLINE static inline __attribute__((always_inline))
 
 enum { AHEAD = 8 }; /* k steps to prefetch ahead where every k is another row of the source */
-
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- fp32: panel[k][line] ---- */
 
@@ -39,7 +38,7 @@ static inline void transpose_4x4(float *dst, int width, const float *const row[4
 INLINE void f32_panel_along_k(float *dst, int width, const float *src, int64_t ls, int64_t lines, int64_t k)
 {
     const float *row[GEMM_NEON_NR];
-    for (int l = 0; l < width; l++) row[l] = src + least(l, lines - 1) * ls;
+    for (int l = 0; l < width; l++) row[l] = src + min64(l, lines - 1) * ls;
     int64_t i = 0;
     for (; i + 4 <= k; i += 4, dst += 4 * width) {
         for (int l = 0; l < width; l += 4) transpose_4x4(dst + l, width, row + l, i);
@@ -65,7 +64,7 @@ INLINE void f32_along_lines(float *dst, int64_t stride, int width, const float *
 {
     int64_t whole = lines / width * width;
     for (int64_t i = 0; i < k; i += 4) {
-        int64_t here = least(4, k - i);
+        int64_t here = min64(4, k - i);
         const float *from = src + i * ks;
         float *to = dst + i * width;
         for (int64_t l = 0; l < whole; l += 16) {
@@ -85,7 +84,7 @@ INLINE void f32_pack(float *dst, int64_t stride, int width, const float *src, in
         f32_along_lines(dst, stride, width, src, ks, lines, k);
     } else if (ks == 1) {
         for (int64_t l = 0; l < lines; l += width, dst += stride) {
-            f32_panel_along_k(dst, width, src + l * ls, ls, least(width, lines - l), k);
+            f32_panel_along_k(dst, width, src + l * ls, ls, min64(width, lines - l), k);
         }
     } else {
         gemm_pack_f32_plain(dst, stride, width, src, ls, ks, lines, k);
@@ -118,7 +117,7 @@ INLINE void bf16_panel_along_k(uint16_t *dst, int width, const uint16_t *src, in
                                int64_t k)
 {
     const uint16_t *row[GEMM_NEON_NR];
-    for (int l = 0; l < width; l++) row[l] = src + least(l, lines - 1) * ls;
+    for (int l = 0; l < width; l++) row[l] = src + min64(l, lines - 1) * ls;
     int64_t i = 0;
     for (; i + 8 <= k; i += 8, dst += 8 * width) {
         for (int l = 0; l < width; l += 2) pair_of_lines(dst + 4 * l, width, row[l] + i, row[l + 1] + i);
@@ -194,7 +193,7 @@ INLINE void bf16_pack(uint16_t *dst, int64_t stride, int width, const uint16_t *
         bf16_along_lines(dst, stride, width, src, ks, lines, k);
     } else if (ks == 1) {
         for (int64_t l = 0; l < lines; l += width, dst += stride) {
-            bf16_panel_along_k(dst, width, src + l * ls, ls, least(width, lines - l), k);
+            bf16_panel_along_k(dst, width, src + l * ls, ls, min64(width, lines - l), k);
         }
     } else {
         gemm_pack_bf16_plain(dst, stride, width, 4, src, ls, ks, lines, k);
@@ -226,7 +225,7 @@ GEMM_BF16_CODE INLINE void round_along_k(uint16_t *dst, int64_t stride, int widt
 {
     for (int64_t first = 0; first < lines; first += width, dst += stride) {
         const float *row[GEMM_NEON_NR];
-        for (int l = 0; l < width; l++) row[l] = src + least(first + l, lines - 1) * ls;
+        for (int l = 0; l < width; l++) row[l] = src + min64(first + l, lines - 1) * ls;
         uint16_t *to = dst;
         int64_t i = 0;
         for (; i + 4 <= k; i += 4, to += 4 * width) {

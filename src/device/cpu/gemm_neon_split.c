@@ -4,6 +4,7 @@
  * take three quarters of fp32's time.
  */
 #include "device/cpu/gemm_neon.h"
+#include "base/minmax.h"
 
 #if defined(__aarch64__)
 
@@ -14,8 +15,6 @@ enum {
     STEP_K = 4, /* of bfmmla: a group of k has two steps */
     PARTS = 2,
 };
-
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- products ---- */
 
@@ -112,7 +111,7 @@ INLINE void pack(uint16_t *dst, int64_t stride, int width, bool side_a, const fl
     int part0 = side_a ? 0 : STEP_K * width, part1 = side_a ? STEP_K * width : 0;
     for (int64_t first = 0; first < lines; first += width, dst += 2 * stride) {
         const float *row[GEMM_NEON_NR];
-        for (int l = 0; l < width; l++) row[l] = src + least(first + l, lines - 1) * ls;
+        for (int l = 0; l < width; l++) row[l] = src + min64(first + l, lines - 1) * ls;
         uint16_t *to = dst;
         for (int64_t i = 0; i < (k + KG - 1) / KG * KG; i += STEP_K, to += PARTS * STEP_K * width)
             for (int l = 0; l < width; l += 2)

@@ -1,16 +1,15 @@
 /* gemm_plain.c - the micro-kernel in portable C, written so that compilers vectorise it, and the packing rule
  * that every other kernel is checked against. */
 #include "device/cpu/gemm_kernel.h"
+#include "base/minmax.h"
 
 enum { MR = 4, NR = 8 };
-
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 void gemm_pack_f32_plain(float *dst, int64_t stride, int width, const float *src, int64_t ls, int64_t ks,
                          int64_t lines, int64_t k)
 {
     for (int64_t first = 0; first < lines; first += width, dst += stride) {
-        int64_t here = least(width, lines - first);
+        int64_t here = min64(width, lines - first);
         for (int64_t i = 0; i < k; i++) {
             const float *from = src + first * ls + i * ks;
             float *to = dst + i * width;

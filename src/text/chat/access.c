@@ -26,8 +26,6 @@ static bool loop_attr(const struct chat_loop *loop, const char *name, size_t len
         {"first", chat_bool(loop->index == 0)},
         {"last", chat_bool(loop->index + 1 == loop->count)},
         {"length", chat_int((int64_t)loop->count)},
-        {"depth", chat_int(1)}, /* only recursive loops go deeper */
-        {"depth0", chat_int(0)},
         {"previtem", loop->index > 0 ? loop->item[loop->index - 1] : chat_undefined("loop.previtem", 13)},
         {"nextitem",
          loop->index + 1 < loop->count ? loop->item[loop->index + 1] : chat_undefined("loop.nextitem", 13)},

@@ -218,14 +218,14 @@ static bool compare_two(struct chat_eval *ev, enum chat_op op, const struct chat
                         const struct chat_value *b, bool *out)
 {
     int order = 0;
-    if (op == OP_EQ || op == OP_NE) {
+    if (op == CHAT_EQ || op == CHAT_NE) {
         if (!eval_equal(ev, a, b, out)) return false;
-        *out ^= op == OP_NE;
+        *out ^= op == CHAT_NE;
         return true;
     }
-    if (op == OP_IN || op == OP_NOT_IN) {
+    if (op == CHAT_IN || op == CHAT_NOT_IN) {
         if (!eval_contains(ev, b, a, out)) return false;
-        *out ^= op == OP_NOT_IN;
+        *out ^= op == CHAT_NOT_IN;
         return true;
     }
     if (a->kind == CHAT_UNDEFINED || b->kind == CHAT_UNDEFINED)
@@ -233,10 +233,10 @@ static bool compare_two(struct chat_eval *ev, enum chat_op op, const struct chat
     if (!eval_order(ev, a, b, &order)) return false;
     bool nan = (a->kind == CHAT_FLOAT && a->as.real != a->as.real) ||
                (b->kind == CHAT_FLOAT && b->as.real != b->as.real);
-    *out = !nan && (op == OP_LT   ? order < 0
-                    : op == OP_LE ? order <= 0
-                    : op == OP_GT ? order > 0
-                                  : order >= 0);
+    *out = !nan && (op == CHAT_LT   ? order < 0
+                    : op == CHAT_LE ? order <= 0
+                    : op == CHAT_GT ? order > 0
+                                    : order >= 0);
     return true;
 }
 

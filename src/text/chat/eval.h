@@ -7,8 +7,8 @@
  * required, and its function, which finds the arguments in call->arg[] in the order of the parameters (kind
  * CHAT_ABSENT when not given). A row whose params is NULL takes any arguments, unbound, in call->given[].
  */
-#ifndef PLIM_DATA_CHAT_EVAL_H
-#define PLIM_DATA_CHAT_EVAL_H
+#ifndef PLIM_TEXT_CHAT_EVAL_H
+#define PLIM_TEXT_CHAT_EVAL_H
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -35,8 +35,6 @@ struct chat_macro {
 struct chat_loop {
     const struct chat_value *item;
     size_t index, count;
-    struct chat_value changed; /* the last arguments of loop.changed() */
-    bool asked;
 };
 
 enum chat_flow { FLOW_NORMAL, FLOW_BREAK, FLOW_CONTINUE };
@@ -150,10 +148,8 @@ bool eval_dict_new(struct chat_eval *ev, struct chat_value *out);
 bool eval_dict_lookup(struct chat_eval *ev, const struct chat_dict *dict, const struct chat_value *key,
                       struct chat_pair **out);
 
-/* Python's str(v), appended or as a value; repr(v). */
+/* Python's str(v), appended or as a value. */
 bool eval_write(struct chat_eval *ev, const struct chat_value *v, struct strbuf *sb);
-/* Its repr. */
-bool eval_repr(struct chat_eval *ev, const struct chat_value *v, struct chat_value *out);
 bool eval_text(struct chat_eval *ev, const struct chat_value *v, struct chat_value *out);
 
 struct json_style {
@@ -169,8 +165,6 @@ void chat_write_float(double d, char buf[40]); /* Python's repr */
 /* ---- patterns (format.c) ---- */
 
 bool chat_str_format(struct chat_eval *ev, struct chat_call *call, struct chat_value *out);
-bool eval_percent(struct chat_eval *ev, const struct chat_value *text, const struct chat_value *values,
-                  struct chat_value *out);
 
 /* ---- statements (exec.c) ---- */
 

@@ -125,22 +125,6 @@ static bool exec_filter(struct chat_eval *ev, const struct chat_stmt *s)
            eval_write(ev, &v, ev->out);
 }
 
-static bool exec_with(struct chat_eval *ev, const struct chat_stmt *s)
-{
-    struct chat_scope *outer = ev->scope;
-    struct chat_value v;
-    if (!scope_push(ev, outer)) return false;
-    struct chat_scope *inner = ev->scope;
-    for (size_t i = 0; i < s->count; i++) {
-        ev->scope = outer;
-        if (!eval_expr(ev, s->values[i], &v) || !scope_set(ev, inner, s->params[i], &v)) return false;
-    }
-    ev->scope = inner;
-    bool ok = exec_body(ev, s->body);
-    ev->scope = outer;
-    return ok;
-}
-
 static bool exec_generation(struct chat_eval *ev, const struct chat_stmt *s)
 {
     struct chat_scope *outer = ev->scope;
@@ -305,18 +289,10 @@ bool exec_macro(struct chat_eval *ev, const struct chat_macro *macro, const stru
 bool exec_body(struct chat_eval *ev, const struct chat_stmt *body)
 {
     static bool (*const table[S_KINDS])(struct chat_eval *, const struct chat_stmt *) = {
-        [S_DATA] = exec_data,
-        [S_PRINT] = exec_print,
-        [S_IF] = exec_if,
-        [S_FOR] = exec_for,
-        [S_SET] = exec_set,
-        [S_SET_BLOCK] = exec_set_block,
-        [S_MACRO] = exec_macro_stmt,
-        [S_WITH] = exec_with,
-        [S_FILTER] = exec_filter,
-        [S_GENERATION] = exec_generation,
-        [S_BREAK] = exec_leave,
-        [S_CONTINUE] = exec_leave,
+        [S_DATA] = exec_data,        [S_PRINT] = exec_print,    [S_IF] = exec_if,
+        [S_FOR] = exec_for,          [S_SET] = exec_set,        [S_SET_BLOCK] = exec_set_block,
+        [S_MACRO] = exec_macro_stmt, [S_FILTER] = exec_filter,  [S_GENERATION] = exec_generation,
+        [S_BREAK] = exec_leave,      [S_CONTINUE] = exec_leave,
     };
     bool ok = true;
     if (ev->depth >= EVAL_DEPTH_MAX) return eval_raise(ev, "the template recurses too deeply");

@@ -2,8 +2,8 @@
  *
  * All of Jinja's whitespace control happens here: the text between tags comes out as it will be printed.
  */
-#ifndef PLIM_DATA_CHAT_LEX_H
-#define PLIM_DATA_CHAT_LEX_H
+#ifndef PLIM_TEXT_CHAT_LEX_H
+#define PLIM_TEXT_CHAT_LEX_H
 
 #include "base/bump.h"
 #include "base/status.h"

@@ -288,20 +288,6 @@ static bool filter_extreme(struct chat_eval *ev, struct chat_call *call, struct 
     return true;
 }
 
-static bool filter_sum(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    struct chat_list items;
-    struct chat_value sum = call->arg[1].kind == CHAT_ABSENT ? chat_int(0) : call->arg[1], v, next;
-    if (!eval_items(ev, &call->self, &items)) return false;
-    for (size_t i = 0; i < items.count; i++) {
-        if (!attribute_of(ev, &items.item[i], &call->arg[0], &v) || !eval_binary(ev, OP_ADD, &sum, &v, &next))
-            return false;
-        sum = next;
-    }
-    *out = sum;
-    return true;
-}
-
 static const struct chat_row list_filters[] = {
     {"first", "", 0, filter_first},
     {"last", "", 0, filter_last},
@@ -319,7 +305,6 @@ static const struct chat_row list_filters[] = {
     {"unique", "case_sensitive attribute", 0, filter_unique},
     {"min", "case_sensitive attribute", 0, filter_extreme},
     {"max", "case_sensitive attribute", 0, filter_extreme},
-    {"sum", "attribute start", 0, filter_sum},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,6 +1,6 @@
 /* markup.c - texts marked as safe, as markupsafe has them.
  *
- * |safe and |e mark a text. Printing ignores the mark; but where such a text meets another in + or in one of its methods,
+ * |safe marks a text. Printing ignores the mark; but where such a text meets another in + or in one of its methods,
  * the other one is escaped and the result is marked again. Filters that begin with str(x) lose the mark.
  */
 #include "text/chat/eval.h"

@@ -4,37 +4,6 @@
 #include "text/chat/string_methods.h"
 #include <string.h>
 
-static bool list_index(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    const struct chat_list *list = call->self.as.list;
-    bool same = false;
-    for (size_t i = 0; i < list->count; i++) {
-        if (!eval_equal(ev, &list->item[i], &call->arg[0], &same)) return false;
-        if (same) return *out = chat_int((int64_t)i), true;
-    }
-    return eval_raise(ev, "the value is not in the list");
-}
-
-static bool list_count(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    const struct chat_list *list = call->self.as.list;
-    bool same;
-    int64_t n = 0;
-    for (size_t i = 0; i < list->count; i++) {
-        if (!eval_equal(ev, &list->item[i], &call->arg[0], &same)) return false;
-        n += same;
-    }
-    *out = chat_int(n);
-    return true;
-}
-
-static bool copy(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    (void)ev;
-    *out = call->self; /* nothing can change either of them */
-    return true;
-}
-
 static bool dict_get(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
     struct chat_pair *pair;
@@ -69,58 +38,35 @@ static bool loop_cycle(struct chat_eval *ev, struct chat_call *call, struct chat
     return true;
 }
 
-static bool loop_changed(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    struct chat_loop *loop = call->self.as.loop;
-    struct chat_value now, *item = eval_alloc(ev, call->count * sizeof *item);
-    bool same = false;
-    if (!item) return false;
-    if (call->count) memcpy(item, call->given, call->count * sizeof *item);
-    if (!eval_list(ev, CHAT_TUPLE, item, call->count, &now)) return false;
-    if (loop->asked && !eval_equal(ev, &loop->changed, &now, &same)) return false;
-    loop->asked = true;
-    loop->changed = now;
-    *out = chat_bool(!same);
-    return true;
-}
-
 static const struct chat_row list_methods[] = {
-    {"index", "value", 1, list_index},
-    {"count", "value", 1, list_count},
-    {"copy", "", 0, copy},
-    {"append", NULL, 0, NULL},
-    {"extend", NULL, 0, NULL},
-    {"insert", NULL, 0, NULL},
-    {"pop", NULL, 0, NULL},
-    {"remove", NULL, 0, NULL},
-    {"clear", NULL, 0, NULL},
-    {"sort", NULL, 0, NULL},
-    {"reverse", NULL, 0, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static const struct chat_row tuple_methods[] = {
-    {"index", "value", 1, list_index},
-    {"count", "value", 1, list_count},
-    {NULL, NULL, 0, NULL},
+    {"append", NULL, 0, NULL}, {"extend", NULL, 0, NULL},  {"insert", NULL, 0, NULL},
+    {"pop", NULL, 0, NULL},    {"remove", NULL, 0, NULL},  {"clear", NULL, 0, NULL},
+    {"sort", NULL, 0, NULL},   {"reverse", NULL, 0, NULL}, {NULL, NULL, 0, NULL},
 };
 
 static const struct chat_row dict_methods[] = {
-    {"get", "key default", 1, dict_get}, {"items", "", 0, dict_view},   {"keys", "", 0, dict_view},
-    {"values", "", 0, dict_view},        {"copy", "", 0, copy},         {"pop", NULL, 0, NULL},
-    {"update", NULL, 0, NULL},           {"setdefault", NULL, 0, NULL}, {"clear", NULL, 0, NULL},
-    {"popitem", NULL, 0, NULL},          {NULL, NULL, 0, NULL},
+    {"get", "key default", 1, dict_get},
+    {"items", "", 0, dict_view},
+    {"keys", "", 0, dict_view},
+    {"values", "", 0, dict_view},
+    {"pop", NULL, 0, NULL},
+    {"update", NULL, 0, NULL},
+    {"setdefault", NULL, 0, NULL},
+    {"clear", NULL, 0, NULL},
+    {"popitem", NULL, 0, NULL},
+    {NULL, NULL, 0, NULL},
 };
 
 static const struct chat_row loop_methods[] = {
     {"cycle", NULL, 0, loop_cycle},
-    {"changed", NULL, 0, loop_changed},
     {NULL, NULL, 0, NULL},
 };
 
 static const struct chat_row *const by_kind[CHAT_KINDS] = {
-    [CHAT_STRING] = chat_string_methods, [CHAT_LIST] = list_methods, [CHAT_TUPLE] = tuple_methods,
-    [CHAT_DICT] = dict_methods,          [CHAT_LOOP] = loop_methods,
+    [CHAT_STRING] = chat_string_methods,
+    [CHAT_LIST] = list_methods,
+    [CHAT_DICT] = dict_methods,
+    [CHAT_LOOP] = loop_methods,
 };
 
 const struct chat_row *chat_method_find(const struct chat_value *self, const char *name, size_t len)

@@ -1,7 +1,7 @@
 /* operate.c - arithmetic, and + and * of texts and lists.
  *
- * Whole numbers are 64 bits wide; where Python would go on with more, this is an error. Division and remainder
- * round down, as Python's do.
+ * Whole numbers are 64 bits wide; where Python would go on with more, this is an error. A remainder has
+ * the sign of its divisor, as Python's has.
  */
 #include "text/chat/eval.h"
 #include <math.h>
@@ -13,8 +13,10 @@ static bool too_large(struct chat_eval *ev)
 }
 
 static const char *const op_names[] = {
-    [OP_ADD] = "+",       [OP_SUB] = "-", [OP_MUL] = "*",  [OP_DIV] = "/",
-    [OP_FLOORDIV] = "//", [OP_MOD] = "%", [OP_POW] = "**",
+    [CHAT_ADD] = "+",
+    [CHAT_SUB] = "-",
+    [CHAT_MUL] = "*",
+    [CHAT_MOD] = "%",
 };
 
 static bool wrong_types(struct chat_eval *ev, enum chat_op op, const struct chat_value *a,
@@ -26,97 +28,38 @@ static bool wrong_types(struct chat_eval *ev, enum chat_op op, const struct chat
                       chat_type_name(b));
 }
 
-static bool int_power(struct chat_eval *ev, int64_t base, int64_t power, struct chat_value *out)
-{
-    int64_t result = 1;
-    if (power < 0) {
-        if (base == 0) return eval_raise(ev, "division by zero");
-        *out = chat_float(pow((double)base, (double)power));
-        return true;
-    }
-    while (power > 0) {
-        if ((power & 1) && __builtin_mul_overflow(result, base, &result)) return too_large(ev);
-        power >>= 1;
-        if (power && __builtin_mul_overflow(base, base, &base)) return too_large(ev);
-    }
-    *out = chat_int(result);
-    return true;
-}
-
-static bool int_divide(struct chat_eval *ev, enum chat_op op, int64_t a, int64_t b, struct chat_value *out)
-{
-    if (b == 0) return eval_raise(ev, "division by zero");
-    if (op == OP_DIV) {
-        *out = chat_float((double)a / (double)b);
-        return true;
-    }
-    if (b == -1) { /* the smallest number has no negative */
-        if (op == OP_MOD) return *out = chat_int(0), true;
-        if (a == INT64_MIN) return too_large(ev);
-        return *out = chat_int(-a), true;
-    }
-    int64_t quotient = a / b, rest = a % b;
-    if (rest != 0 && (rest < 0) != (b < 0)) {
-        quotient--;
-        rest += b;
-    }
-    *out = chat_int(op == OP_MOD ? rest : quotient);
-    return true;
-}
-
 static bool int_binary(struct chat_eval *ev, enum chat_op op, int64_t a, int64_t b, struct chat_value *out)
 {
     int64_t r = 0;
     bool over = false;
-    if (op == OP_POW) return int_power(ev, a, b, out);
-    if (op == OP_ADD)
+    if (op == CHAT_ADD)
         over = __builtin_add_overflow(a, b, &r);
-    else if (op == OP_SUB)
+    else if (op == CHAT_SUB)
         over = __builtin_sub_overflow(a, b, &r);
-    else if (op == OP_MUL)
+    else if (op == CHAT_MUL)
         over = __builtin_mul_overflow(a, b, &r);
-    else
-        return int_divide(ev, op, a, b, out);
+    else if (b == 0)
+        return eval_raise(ev, "division by zero");
+    else if (b != -1) /* the smallest number has no negative */
+        r = a % b + (a % b != 0 && (a % b < 0) != (b < 0) ? b : 0);
     *out = chat_int(r);
     return !over || too_large(ev);
 }
 
-/* Python takes the remainder first and the quotient from it, so that both agree near whole numbers. */
-static double float_divide(enum chat_op op, double a, double b)
+static double float_remainder(double a, double b)
 {
-    double rest = fmod(a, b), quotient = (a - rest) / b;
-    if (rest != 0 && (b < 0) != (rest < 0)) {
-        rest += b;
-        quotient -= 1;
-    } else if (rest == 0) {
-        rest = copysign(0.0, b);
-    }
-    if (op == OP_MOD) return rest;
-    if (quotient == 0) return copysign(0.0, a / b);
-    double whole = floor(quotient);
-    return quotient - whole > 0.5 ? whole + 1 : whole;
+    double rest = fmod(a, b);
+    if (rest == 0) return copysign(0.0, b);
+    return (b < 0) != (rest < 0) ? rest + b : rest;
 }
 
 static bool float_binary(struct chat_eval *ev, enum chat_op op, double a, double b, struct chat_value *out)
 {
-    double r;
-    if ((op == OP_DIV || op == OP_FLOORDIV || op == OP_MOD) && b == 0)
-        return eval_raise(ev, "division by zero");
-    if (op == OP_ADD)
-        r = a + b;
-    else if (op == OP_SUB)
-        r = a - b;
-    else if (op == OP_MUL)
-        r = a * b;
-    else if (op == OP_DIV)
-        r = a / b;
-    else if (op == OP_POW)
-        r = pow(a, b);
-    else
-        r = float_divide(op, a, b);
-    if (op == OP_POW && !isfinite(r) && isfinite(a) && isfinite(b))
-        return eval_raise(ev, "the power has no finite real value");
-    *out = chat_float(r);
+    if (op == CHAT_MOD && b == 0) return eval_raise(ev, "division by zero");
+    *out = chat_float(op == CHAT_ADD   ? a + b
+                      : op == CHAT_SUB ? a - b
+                      : op == CHAT_MUL ? a * b
+                                       : float_remainder(a, b));
     return true;
 }
 
@@ -177,11 +120,12 @@ bool eval_binary(struct chat_eval *ev, enum chat_op op, const struct chat_value 
     double x, y;
     if (chat_as_int(a, &i) && chat_as_int(b, &j)) return int_binary(ev, op, i, j, out);
     if (chat_as_double(a, &x) && chat_as_double(b, &y)) return float_binary(ev, op, x, y, out);
-    if (op == OP_ADD && a->kind == b->kind && a->kind == CHAT_STRING) return join_strings(ev, a, b, out);
-    if (op == OP_ADD && a->kind == b->kind && repeatable(a)) return join_lists(ev, a, b, out);
-    if (op == OP_MOD && a->kind == CHAT_STRING) return eval_percent(ev, a, b, out);
-    if (op == OP_MUL && repeatable(a) && chat_as_int(b, &j)) return repeat(ev, a, j, out);
-    if (op == OP_MUL && repeatable(b) && chat_as_int(a, &i)) return repeat(ev, b, i, out);
+    if (op == CHAT_ADD && a->kind == b->kind && a->kind == CHAT_STRING) return join_strings(ev, a, b, out);
+    if (op == CHAT_ADD && a->kind == b->kind && repeatable(a)) return join_lists(ev, a, b, out);
+    if (op == CHAT_MOD && a->kind == CHAT_STRING)
+        return eval_fail(ev, PLIM_UNSUPPORTED, "operator '%%' of a text is not supported");
+    if (op == CHAT_MUL && repeatable(a) && chat_as_int(b, &j)) return repeat(ev, a, j, out);
+    if (op == CHAT_MUL && repeatable(b) && chat_as_int(a, &i)) return repeat(ev, b, i, out);
     return wrong_types(ev, op, a, b);
 }
 

@@ -173,7 +173,7 @@ static bool parse_set(struct chat_parser *p, struct chat_stmt *s)
 }
 
 /* "name" or "name = value", added to the statement's parameters. */
-static bool parse_param(struct chat_parser *p, struct chat_stmt *s, size_t *cap, bool needs_value)
+static bool parse_param(struct chat_parser *p, struct chat_stmt *s, size_t *cap)
 {
     size_t cap_values = *cap;
     if (p->at->kind != T_NAME) return parse_unexpected(p, "a name"), false;
@@ -184,7 +184,6 @@ static bool parse_param(struct chat_parser *p, struct chat_stmt *s, size_t *cap,
     if (s->params[s->count] < 0) return false;
     p->at++;
     s->values[s->count] = NULL;
-    if (needs_value && !parse_is_op(p, "=")) return parse_unexpected(p, "'='"), false;
     if (parse_skip_op(p, "=") && !(s->values[s->count] = parse_expression(p, true))) return false;
     s->count++;
     return true;
@@ -206,7 +205,7 @@ static bool parse_macro(struct chat_parser *p, struct chat_stmt *s)
             return parse_fail(p, PLIM_UNSUPPORTED, s->line, "a macro with more than %d parameters",
                               CALL_GIVEN),
                    false;
-        if (!parse_param(p, s, &cap, false)) return false;
+        if (!parse_param(p, s, &cap)) return false;
     }
     p->at++;
     p->loops = 0;
@@ -215,16 +214,6 @@ static bool parse_macro(struct chat_parser *p, struct chat_stmt *s)
     p->loops = loops;
     p->in_macro = in_macro;
     return ok;
-}
-
-static bool parse_with(struct chat_parser *p, struct chat_stmt *s)
-{
-    size_t cap = 0;
-    while (p->at->kind != T_BLOCK_END) {
-        if (s->count && !parse_expect_op(p, ",")) return false;
-        if (!parse_param(p, s, &cap, true)) return false;
-    }
-    return parse_block(p, s, "with", "endwith");
 }
 
 static bool parse_filter_block(struct chat_parser *p, struct chat_stmt *s)
@@ -255,7 +244,6 @@ static const struct tag {
     {"for", S_FOR, parse_for},
     {"set", S_SET, parse_set},
     {"macro", S_MACRO, parse_macro},
-    {"with", S_WITH, parse_with},
     {"filter", S_FILTER, parse_filter_block},
     {"generation", S_GENERATION, parse_generation},
     {"break", S_BREAK, parse_leave},

@@ -2,8 +2,8 @@
  *
  * Functions return NULL or false after recording an error. `depth` bounds the parser's own recursion.
  */
-#ifndef PLIM_DATA_CHAT_PARSE_H
-#define PLIM_DATA_CHAT_PARSE_H
+#ifndef PLIM_TEXT_CHAT_PARSE_H
+#define PLIM_TEXT_CHAT_PARSE_H
 
 #include "base/status.h"
 #include "text/chat/lex.h"

@@ -58,17 +58,15 @@ static struct chat_expr *parse_left(struct chat_parser *p, const struct operator
     return e;
 }
 
-static struct chat_expr *parse_power(struct chat_parser *p)
-{
-    static const struct operator table[] = {{"**", OP_POW}, {NULL, 0}};
-    return parse_left(p, table, parse_operand);
-}
-
 static struct chat_expr *parse_product(struct chat_parser *p)
 {
-    static const struct operator table[] = {
-        {"*", OP_MUL}, {"//", OP_FLOORDIV}, {"/", OP_DIV}, {"%", OP_MOD}, {NULL, 0}};
-    return parse_left(p, table, parse_power);
+    static const struct operator table[] = {{"*", CHAT_MUL}, {"%", CHAT_MOD}, {NULL, 0}};
+    static const char *const lacking[] = {"**", "//", "/"};
+    struct chat_expr *e = parse_left(p, table, parse_operand);
+    for (size_t i = 0; e && i < sizeof lacking / sizeof *lacking; i++)
+        if (parse_is_op(p, lacking[i]))
+            return parse_fail(p, PLIM_UNSUPPORTED, p->at->line, "operator '%s' is not supported", lacking[i]);
+    return e;
 }
 
 static struct chat_expr *parse_concat(struct chat_parser *p)
@@ -85,20 +83,20 @@ static struct chat_expr *parse_concat(struct chat_parser *p)
 
 static struct chat_expr *parse_sum(struct chat_parser *p)
 {
-    static const struct operator table[] = {{"+", OP_ADD}, {"-", OP_SUB}, {NULL, 0}};
+    static const struct operator table[] = {{"+", CHAT_ADD}, {"-", CHAT_SUB}, {NULL, 0}};
     return parse_left(p, table, parse_concat);
 }
 
 static bool take_comparison(struct chat_parser *p, enum chat_op *op)
 {
-    static const struct operator table[] = {{"==", OP_EQ}, {"!=", OP_NE}, {"<=", OP_LE}, {"<", OP_LT},
-                                            {">=", OP_GE}, {">", OP_GT},  {NULL, 0}};
+    static const struct operator table[] = {{"==", CHAT_EQ}, {"!=", CHAT_NE}, {"<=", CHAT_LE}, {"<", CHAT_LT},
+                                            {">=", CHAT_GE}, {">", CHAT_GT},  {NULL, 0}};
     const struct operator* found = take_operator(p, table);
     if (found) *op = found->op;
     if (found) return true;
-    *op = OP_IN;
+    *op = CHAT_IN;
     if (parse_skip_name(p, "in")) return true;
-    *op = OP_NOT_IN;
+    *op = CHAT_NOT_IN;
     if (!parse_is_name(p, "not") || p->at[1].kind != T_NAME || p->at[1].len != 2 ||
         memcmp(p->at[1].text, "in", 2) != 0)
         return false;

@@ -113,77 +113,6 @@ static bool str_title(struct chat_eval *ev, struct chat_call *call, struct chat_
     return change_case(ev, &call->self, UTEXT_TITLE, UTEXT_LOWER, true, out);
 }
 
-static bool str_swapcase(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    const char *text = call->self.as.string.text;
-    size_t len = call->self.as.string.len;
-    struct strbuf sb = STRBUF_INIT;
-    if (!eval_charge(ev, len)) return false;
-    for (size_t at = 0; at < len;) {
-        uint32_t point = 0;
-        utf8_decode(text + at, len - at, &point);
-        enum utext_case how = utext_is_upper(point) ? UTEXT_LOWER : UTEXT_UPPER;
-        if (!utext_is_upper(point) && !utext_is_lower(point)) {
-            size_t step = utext_step(text[at]);
-            if (!eval_put(ev, &sb, text + at, step)) return strbuf_release(&sb), false;
-            at += step;
-        } else if (!put_case(ev, &sb, how, text, len, &at)) {
-            return strbuf_release(&sb), false;
-        }
-    }
-    return eval_take(ev, &sb, out);
-}
-
-/* isupper, islower: some letter has that case, and none another. */
-static bool str_is_case(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    bool upper = call->row->name[2] == 'u', some = false, other = false;
-    const char *text = call->self.as.string.text;
-    size_t len = call->self.as.string.len, step;
-    for (size_t at = 0; at < len; at += step) {
-        uint32_t point;
-        step = utf8_decode(text + at, len - at, &point);
-        if (step == 0) return eval_raise(ev, "text that is not UTF-8");
-        bool fits = upper ? utext_is_upper(point) : utext_is_lower(point);
-        some |= fits;
-        other |= !fits && utext_has_case(point);
-    }
-    *out = chat_bool(some && !other);
-    return eval_charge(ev, len);
-}
-
-static bool is_alnum(uint32_t point) { return utext_is_alpha(point) || utext_is_numeric(point); }
-static bool is_decimal(uint32_t point) { return utext_decimal(point) >= 0; }
-static bool is_ascii(uint32_t point) { return point < 0x80; }
-
-/* isdigit and its kind: some code point, and all of the class. */
-static bool str_is_class(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    static const struct {
-        const char *name;
-        bool (*is)(uint32_t);
-        bool empty;
-    } classes[] = {{"isdigit", utext_is_digit, false},
-                   {"isalpha", utext_is_alpha, false},
-                   {"isalnum", is_alnum, false},
-                   {"isspace", utext_is_space, false},
-                   {"isdecimal", is_decimal, false},
-                   {"isnumeric", utext_is_numeric, false},
-                   {"isprintable", utext_is_printable, true},
-                   {"isascii", is_ascii, true}};
-    const char *text = call->self.as.string.text;
-    size_t len = call->self.as.string.len, which = 0;
-    while (strcmp(classes[which].name, call->row->name) != 0) which++;
-    bool all = len > 0 || classes[which].empty;
-    for (size_t at = 0; at < len && all; at += utext_step(text[at])) {
-        uint32_t point = 0;
-        utf8_decode(text + at, len - at, &point);
-        all = classes[which].is(point);
-    }
-    *out = chat_bool(all);
-    return eval_charge(ev, len);
-}
-
 /* ---- searching ---- */
 
 static bool affix(const struct chat_value *v, const struct chat_value *part, bool at_end)
@@ -208,39 +137,12 @@ static bool str_has_affix(struct chat_eval *ev, struct chat_call *call, struct c
     return true;
 }
 
-/* removeprefix, removesuffix */
-static bool str_remove(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    bool at_end = call->row->name[6] == 's';
-    *out = call->self;
-    if (!need_text(ev, call, &call->arg[0]) || !eval_charge(ev, call->arg[0].as.string.len)) return false;
-    if (!affix(&call->self, &call->arg[0], at_end)) return true;
-    size_t n = call->arg[0].as.string.len;
-    out->as.string.len -= n;
-    if (!at_end) out->as.string.text += n;
-    return true;
-}
-
-static const char *last_of(const char *text, size_t len, const char *part, size_t n)
-{
-    for (size_t at = len - n + 1; n <= len && at-- > 0;)
-        if (memcmp(text + at, part, n) == 0) return text + at;
-    return NULL;
-}
-
-/* find, index, rfind, rindex */
 static bool str_find(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
     const struct chat_value *self = &call->self, *part = &call->arg[0];
-    if (!need_text(ev, call, part)) return false;
-    bool from_end = call->row->name[0] == 'r', strict = strstr(call->row->name, "index") != NULL;
-    size_t len = self->as.string.len, n = part->as.string.len;
-    /* From the end every place may cost a comparison of the whole part. */
-    if (!eval_charge(ev, from_end ? len * (n / 16 + 1) : len)) return false;
+    if (!need_text(ev, call, part) || !eval_charge(ev, self->as.string.len)) return false;
     const char *text = self->as.string.text;
-    const char *at =
-        from_end ? last_of(text, len, part->as.string.text, n) : memmem(text, len, part->as.string.text, n);
-    if (!at && strict) return eval_raise(ev, "the text is not there");
+    const char *at = memmem(text, self->as.string.len, part->as.string.text, part->as.string.len);
     *out = chat_int(at ? (int64_t)utext_count(text, (size_t)(at - text)) : -1);
     return true;
 }
@@ -251,19 +153,6 @@ static const char *next_place(const char *at, const char *end, const struct chat
     if (part->as.string.len) return memmem(at, (size_t)(end - at), part->as.string.text, part->as.string.len);
     if (first) return at;
     return at < end ? at + utext_step(*at) : NULL;
-}
-
-static bool str_count(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    const char *at = call->self.as.string.text, *end = at + call->self.as.string.len;
-    int64_t n = 0;
-    if (!need_text(ev, call, &call->arg[0]) || !eval_charge(ev, call->self.as.string.len)) return false;
-    while ((at = next_place(at, end, &call->arg[0], n == 0))) {
-        at += call->arg[0].as.string.len;
-        n++;
-    }
-    *out = chat_int(n);
-    return true;
 }
 
 static bool str_replace(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
@@ -334,28 +223,6 @@ static bool split_at(struct chat_eval *ev, const char *text, size_t len, const s
     return add_piece(ev, p, text, (size_t)(end - text));
 }
 
-/* From the right: pieces come out last first. */
-static bool split_at_right(struct chat_eval *ev, const char *text, size_t len, const struct chat_value *sep,
-                           int64_t most, struct pieces *p)
-{
-    size_t n = sep->as.string.len;
-    const char *stop;
-    if (!eval_charge(ev, len * (n / 16 + 1))) return false;
-    while ((int64_t)p->count < most && (stop = last_of(text, len, sep->as.string.text, n))) {
-        size_t after = (size_t)(stop - text) + n;
-        if (!add_piece(ev, p, text + after, len - after)) return false;
-        len = after - n;
-    }
-    if (!add_piece(ev, p, text, len)) return false;
-    for (size_t i = 0, k = p->count - 1; i < k; i++, k--) {
-        struct chat_value swap = p->item[i];
-        p->item[i] = p->item[k];
-        p->item[k] = swap;
-    }
-    return true;
-}
-
-/* split, rsplit */
 static bool str_split(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
     const char *text = call->self.as.string.text;
@@ -363,18 +230,11 @@ static bool str_split(struct chat_eval *ev, struct chat_call *call, struct chat_
     const struct chat_value *sep = &call->arg[0];
     struct pieces p = {0};
     int64_t most;
-    bool blanks = sep->kind == CHAT_ABSENT || sep->kind == CHAT_NONE, right = call->row->name[0] == 'r', ok;
+    bool blanks = sep->kind == CHAT_ABSENT || sep->kind == CHAT_NONE;
     if (!number_arg(ev, call, 1, -1, &most) || (!blanks && !need_text(ev, call, sep))) return false;
     if (!blanks && sep->as.string.len == 0) return eval_raise(ev, "split: the separator is empty");
-    if (blanks && right && most >= 0)
-        return eval_fail(ev, PLIM_UNSUPPORTED, "rsplit at blanks with a limit is not supported");
     if (!eval_charge(ev, len)) return false;
-    if (blanks)
-        ok = split_blanks(ev, text, len, most, &p);
-    else if (right && most >= 0)
-        ok = split_at_right(ev, text, len, sep, most, &p);
-    else
-        ok = split_at(ev, text, len, sep, most, &p);
+    bool ok = blanks ? split_blanks(ev, text, len, most, &p) : split_at(ev, text, len, sep, most, &p);
     return ok && eval_list(ev, CHAT_LIST, p.item, p.count, out);
 }
 
@@ -417,54 +277,6 @@ static bool str_join(struct chat_eval *ev, struct chat_call *call, struct chat_v
     return eval_take(ev, &sb, out);
 }
 
-/* partition, rpartition: before, the separator, after. */
-static bool str_partition(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    const struct chat_value *self = &call->self, *sep = &call->arg[0];
-    bool right = call->row->name[0] == 'r';
-    const char *text = self->as.string.text;
-    size_t len = self->as.string.len, n = sep->kind == CHAT_STRING ? sep->as.string.len : 0;
-    struct chat_value *item = eval_alloc(ev, 3 * sizeof *item);
-    if (!item || !need_text(ev, call, sep) || !eval_charge(ev, right ? len * (n / 16 + 1) : len))
-        return false;
-    if (!n) return eval_raise(ev, "'%s': the separator is empty", call->row->name);
-    const char *at =
-        right ? last_of(text, len, sep->as.string.text, n) : memmem(text, len, sep->as.string.text, n);
-    size_t before = at ? (size_t)(at - text) : right ? 0 : len, after = at ? before + n : right ? 0 : len;
-    item[0] = chat_string(text, before);
-    item[1] = chat_string(text + before, after - before);
-    item[2] = chat_string(text + after, len - after);
-    return eval_list(ev, CHAT_TUPLE, item, 3, out);
-}
-
-/* ljust, rjust, center, zfill: filled up to a width. */
-static bool str_fill(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    char which = call->row->name[0];
-    const struct chat_value *self = &call->self;
-    struct chat_value fill = which == 'z' ? chat_string("0", 1) : chat_string(" ", 1);
-    int64_t width, left, count = (int64_t)utext_count(self->as.string.text, self->as.string.len);
-    if (call->arg[1].kind != CHAT_ABSENT) fill = call->arg[1];
-    if (!number_arg(ev, call, 0, 0, &width) || !need_text(ev, call, &fill)) return false;
-    if (utext_count(fill.as.string.text, fill.as.string.len) != 1)
-        return eval_raise(ev, "'%s': the filling is one character", call->row->name);
-    *out = *self;
-    if (width <= count) return true;
-    int64_t pad = width - count;
-    left = which == 'l' ? 0 : which == 'c' ? pad / 2 + (pad & width & 1) : pad;
-    size_t sign = which == 'z' && self->as.string.len && strchr("+-", self->as.string.text[0]) != NULL;
-    struct chat_value before, after, times = chat_int(left), rest = chat_int(pad - left);
-    struct strbuf sb = STRBUF_INIT;
-    bool ok = eval_binary(ev, OP_MUL, &fill, &times, &before) &&
-              eval_binary(ev, OP_MUL, &fill, &rest, &after) &&
-              eval_put(ev, &sb, self->as.string.text, sign) &&
-              eval_put(ev, &sb, before.as.string.text, before.as.string.len) &&
-              eval_put(ev, &sb, self->as.string.text + sign, self->as.string.len - sign) &&
-              eval_put(ev, &sb, after.as.string.text, after.as.string.len);
-    if (!ok) return strbuf_release(&sb), false;
-    return eval_take(ev, &sb, out);
-}
-
 const struct chat_row chat_string_methods[] = {
     {"strip", "chars", 0, str_strip},
     {"lstrip", "chars", 0, str_strip},
@@ -473,37 +285,13 @@ const struct chat_row chat_string_methods[] = {
     {"lower", "", 0, str_lower},
     {"capitalize", "", 0, str_capitalize},
     {"title", "", 0, str_title},
-    {"isupper", "", 0, str_is_case},
-    {"islower", "", 0, str_is_case},
-    {"isdigit", "", 0, str_is_class},
-    {"isalpha", "", 0, str_is_class},
-    {"isalnum", "", 0, str_is_class},
-    {"isspace", "", 0, str_is_class},
-    {"isdecimal", "", 0, str_is_class},
-    {"isnumeric", "", 0, str_is_class},
-    {"isprintable", "", 0, str_is_class},
-    {"isascii", "", 0, str_is_class},
-    {"swapcase", "", 0, str_swapcase},
     {"startswith", "prefix", 1, str_has_affix},
     {"endswith", "suffix", 1, str_has_affix},
-    {"removeprefix", "prefix", 1, str_remove},
-    {"removesuffix", "suffix", 1, str_remove},
     {"find", "sub", 1, str_find},
-    {"rfind", "sub", 1, str_find},
-    {"index", "sub", 1, str_find},
-    {"rindex", "sub", 1, str_find},
-    {"count", "sub", 1, str_count},
     {"replace", "old new count", 2, str_replace},
     {"split", "sep maxsplit", 0, str_split},
-    {"rsplit", "sep maxsplit", 0, str_split},
     {"splitlines", "keepends", 0, str_splitlines},
-    {"partition", "sep", 1, str_partition},
-    {"rpartition", "sep", 1, str_partition},
     {"join", "iterable", 1, str_join},
-    {"ljust", "width fill", 1, str_fill},
-    {"rjust", "width fill", 1, str_fill},
-    {"center", "width fill", 1, str_fill},
-    {"zfill", "width", 1, str_fill},
     {"format", NULL, 0, chat_str_format},
     {NULL, NULL, 0, NULL},
 };

@@ -1,6 +1,6 @@
 /* string_methods.h - the methods of texts, ended by a row without a name. */
-#ifndef PLIM_DATA_CHAT_STRING_METHODS_H
-#define PLIM_DATA_CHAT_STRING_METHODS_H
+#ifndef PLIM_TEXT_CHAT_STRING_METHODS_H
+#define PLIM_TEXT_CHAT_STRING_METHODS_H
 
 #include "text/chat/eval.h"
 

@@ -4,28 +4,25 @@
  * Names of variables are numbered in order of appearance, so that scopes compare numbers. `depth` of an expression
  * is the height of its tree; the parser bounds it, since evaluation recurses.
  */
-#ifndef PLIM_DATA_CHAT_TREE_H
-#define PLIM_DATA_CHAT_TREE_H
+#ifndef PLIM_TEXT_CHAT_TREE_H
+#define PLIM_TEXT_CHAT_TREE_H
 
 #include "base/bump.h"
 #include "text/chat/value.h"
 
 enum chat_op {
-    OP_ADD,
-    OP_SUB,
-    OP_MUL,
-    OP_DIV,
-    OP_FLOORDIV,
-    OP_MOD,
-    OP_POW,
-    OP_EQ,
-    OP_NE,
-    OP_LT,
-    OP_LE,
-    OP_GT,
-    OP_GE,
-    OP_IN,
-    OP_NOT_IN,
+    CHAT_ADD,
+    CHAT_SUB,
+    CHAT_MUL,
+    CHAT_MOD,
+    CHAT_EQ,
+    CHAT_NE,
+    CHAT_LT,
+    CHAT_LE,
+    CHAT_GT,
+    CHAT_GE,
+    CHAT_IN,
+    CHAT_NOT_IN,
 };
 
 enum expr_kind {
@@ -77,7 +74,6 @@ enum stmt_kind {
     S_SET,        /* target = expr             */
     S_SET_BLOCK,  /* target = body | expr      */
     S_MACRO,      /* name, params, body        */
-    S_WITH,       /* params, body              */
     S_FILTER,     /* body | expr               */
     S_GENERATION, /* body, marked              */
     S_BREAK,
@@ -95,7 +91,7 @@ struct chat_stmt {
     struct chat_stmt *body,
         *other;   /* other: else of a loop; the next branch of an if (its test NULL: else) */
     int name;     /* S_MACRO */
-    size_t count; /* S_MACRO, S_WITH: parameters */
+    size_t count; /* S_MACRO: parameters */
     int *params;
     struct chat_expr **values; /* their values; S_MACRO: NULL when without default */
 };

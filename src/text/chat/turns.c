@@ -61,8 +61,8 @@ static bool is_near(const struct chat_expr *e)
 {
     static const char *const index[] = {"index0", NULL};
     int64_t n;
-    if (e->kind == E_BINARY && (e->op == OP_ADD || e->op == OP_SUB)) {
-        if (!is_number(e->b, &n) || (e->op == OP_ADD && n > 1)) return false;
+    if (e->kind == E_BINARY && (e->op == CHAT_ADD || e->op == CHAT_SUB)) {
+        if (!is_number(e->b, &n) || (e->op == CHAT_ADD && n > 1)) return false;
         e = e->a;
     }
     return e->kind == E_ATTR && e->a->kind == E_NAME && e->a->name == LOOP_NAME && is_word(&e->value, index);

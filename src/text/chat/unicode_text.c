@@ -109,12 +109,12 @@ size_t utext_change_case(enum utext_case how, uint32_t point, uint32_t to[UTEXT_
     return 1;
 }
 
-bool utext_is_upper(uint32_t point) { return find_run(capital_runs, COUNT(capital_runs), point); }
-bool utext_is_lower(uint32_t point) { return find_run(small_runs, COUNT(small_runs), point); }
+static bool is_upper(uint32_t point) { return find_run(capital_runs, COUNT(capital_runs), point); }
+static bool is_lower(uint32_t point) { return find_run(small_runs, COUNT(small_runs), point); }
 
 bool utext_has_case(uint32_t point)
 {
-    return utext_is_upper(point) || utext_is_lower(point) || unicode_classes(point) & UNICODE_LT;
+    return is_upper(point) || is_lower(point) || unicode_classes(point) & UNICODE_LT;
 }
 
 bool utext_is_ignored_by_case(uint32_t point)
@@ -126,31 +126,20 @@ bool utext_is_ignored_by_case(uint32_t point)
     return unicode_classes(point) & (UNICODE_MN | UNICODE_ME | UNICODE_CF | UNICODE_LM);
 }
 
-int utext_decimal(uint32_t point)
+/* The value of a decimal digit of any script, or -1. */
+static int decimal(uint32_t point)
 {
     for (size_t i = 0; i < COUNT(decimal_ranges) && decimal_ranges[i].first <= point; i++)
         if (point <= decimal_ranges[i].last) return (int)((point - decimal_ranges[i].first) % 10);
     return -1;
 }
 
-bool utext_is_digit(uint32_t point)
-{
-    return utext_decimal(point) >= 0 || in_ranges(digit_ranges, COUNT(digit_ranges), point);
-}
-
-bool utext_is_numeric(uint32_t point)
-{
-    return utext_is_digit(point) || in_ranges(numeric_ranges, COUNT(numeric_ranges), point);
-}
-
-bool utext_is_alpha(uint32_t point) { return unicode_classes(point) & UNICODE_L; }
-
 /* ---- numbers ---- */
 
 enum { NUMBER_MOST = 400 };
 
 /* Text as Python's number parsers see it: blanks around gone, digits in ASCII, underscores between digits gone. */
-static bool plain_number(const char *text, size_t len, bool letters, char out[NUMBER_MOST], size_t *n)
+static bool plain_number(const char *text, size_t len, char out[NUMBER_MOST], size_t *n)
 {
     size_t begin = 0, end = len;
     bool digit = false;
@@ -161,13 +150,12 @@ static bool plain_number(const char *text, size_t len, bool letters, char out[NU
         step = utf8_decode(text + begin, end - begin, &point);
         if (step == 0 || *n + 1 >= NUMBER_MOST) return false;
         bool before = digit;
-        int value = utext_decimal(point);
-        digit = value >= 0 || (letters && (point | 32) >= 'a' && (point | 32) <= 'z');
+        int value = decimal(point);
+        digit = value >= 0;
         if (point == '_') {
             uint32_t next = 0;
             if (!before || !utf8_decode(text + begin + 1, end - begin - 1, &next)) return false;
-            if (utext_decimal(next) < 0 && !(letters && (next | 32) >= 'a' && (next | 32) <= 'z'))
-                return false;
+            if (decimal(next) < 0) return false;
             continue;
         }
         if (value < 0 && point >= 0x80) return false;
@@ -177,44 +165,19 @@ static bool plain_number(const char *text, size_t len, bool letters, char out[NU
     return *n > 0;
 }
 
-static int digit_in(char c, int base)
-{
-    int value = c >= '0' && c <= '9'                 ? c - '0'
-                : (c | 32) >= 'a' && (c | 32) <= 'z' ? (c | 32) - 'a' + 10
-                                                     : 99;
-    return value < base ? value : -1;
-}
-
-/* "0x" and the like: skipped where it fits the base; base 0 takes its base from it. */
-static size_t skip_prefix(const char *at, int *base)
-{
-    static const char letters[] = "xob";
-    static const int bases[] = {16, 8, 2};
-    const char *hit = at[0] == '0' && at[1] ? strchr(letters, at[1] | 32) : NULL;
-    int named = hit ? bases[hit - letters] : 0;
-    bool whole = *base == 0 && !named;
-    if (whole) *base = 10;
-    if (!named || (*base && *base != named)) return 0;
-    *base = named;
-    return 2;
-}
-
-bool utext_int(const char *text, size_t len, int base, int64_t *out, bool *huge)
+bool utext_int(const char *text, size_t len, int64_t *out, bool *huge)
 {
     char plain[NUMBER_MOST];
     size_t n;
     *huge = false, *out = 0;
-    if (!plain_number(text, len, true, plain, &n)) return false;
-    bool minus = plain[0] == '-', bare = base == 0;
+    if (!plain_number(text, len, plain, &n)) return false;
+    bool minus = plain[0] == '-';
     size_t at = minus || plain[0] == '+';
-    size_t prefix = skip_prefix(plain + at, &base), first = at + prefix;
-    if (!plain[first]) return false;
-    for (at = first; plain[at]; at++) {
-        int digit = digit_in(plain[at], base);
-        if (digit < 0) return false;
-        *huge |= __builtin_mul_overflow(*out, base, out) || __builtin_sub_overflow(*out, digit, out);
+    if (!plain[at]) return false;
+    for (; plain[at]; at++) {
+        if (plain[at] < '0' || plain[at] > '9') return false;
+        *huge |= __builtin_mul_overflow(*out, 10, out) || __builtin_sub_overflow(*out, plain[at] - '0', out);
     }
-    if (bare && !prefix && plain[first] == '0' && *out) return false; /* "010" is not a literal */
     if (!minus) *huge |= __builtin_sub_overflow(0, *out, out);
     return true;
 }
@@ -224,7 +187,7 @@ bool utext_float(const char *text, size_t len, double *out)
     static const char *const words[] = {"inf", "infinity", "nan"};
     char plain[NUMBER_MOST], lower[NUMBER_MOST];
     size_t n;
-    if (!plain_number(text, len, false, plain, &n)) return false;
+    if (!plain_number(text, len, plain, &n)) return false;
     bool minus = plain[0] == '-';
     size_t at = minus || plain[0] == '+';
     for (size_t i = 0; i <= n - at; i++)

@@ -2,8 +2,8 @@
  *
  * Strings are valid UTF-8 throughout (the template and the messages are checked when they come in).
  */
-#ifndef PLIM_DATA_CHAT_UNICODE_TEXT_H
-#define PLIM_DATA_CHAT_UNICODE_TEXT_H
+#ifndef PLIM_TEXT_CHAT_UNICODE_TEXT_H
+#define PLIM_TEXT_CHAT_UNICODE_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,22 +23,13 @@ bool utext_is_printable(uint32_t point);
 enum utext_case { UTEXT_UPPER, UTEXT_LOWER, UTEXT_TITLE, UTEXT_CASES };
 enum { UTEXT_CASE_MOST = 3 };
 size_t utext_change_case(enum utext_case how, uint32_t point, uint32_t to[UTEXT_CASE_MOST]);
-/* str.isupper and str.islower of one code point; titlecase letters are neither, but have case too. */
-bool utext_is_upper(uint32_t point);
-bool utext_is_lower(uint32_t point);
+/* Is it a letter that has case: a capital, a small or a title case one? */
 bool utext_has_case(uint32_t point);
 bool utext_is_ignored_by_case(uint32_t point); /* marks and signs inside of words */
 
-/* The value of a decimal digit of any script, or -1. */
-int utext_decimal(uint32_t point);
-/* str.isdigit and str.isnumeric: decimal digits, superscripts and the like; and fractions, ideographs, ... */
-bool utext_is_digit(uint32_t point);
-bool utext_is_numeric(uint32_t point);
-bool utext_is_alpha(uint32_t point);
-
-/* Python's int(text) in a base from 2 to 36 (0: as its prefix says) and float(text): blanks around, single underscores
- * between digits, digits of any script. False: Python would raise. *huge: it is a whole number beyond 64 bits. */
-bool utext_int(const char *text, size_t len, int base, int64_t *out, bool *huge);
+/* Python's int(text) and float(text): blanks around, single underscores between digits, digits of any script. False:
+ * Python would raise. *huge: it is a whole number beyond 64 bits. */
+bool utext_int(const char *text, size_t len, int64_t *out, bool *huge);
 bool utext_float(const char *text, size_t len, double *out);
 
 /* Narrow [*begin, *end) of text by the code points at its ends that are in `set` (NULL: white space). */

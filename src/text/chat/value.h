@@ -4,8 +4,8 @@
  * or in the caller's messages) and never changes, except a namespace's attributes and how far an iterator has
  * been read. So values may share their parts freely, and freeing the store frees them all.
  */
-#ifndef PLIM_DATA_CHAT_VALUE_H
-#define PLIM_DATA_CHAT_VALUE_H
+#ifndef PLIM_TEXT_CHAT_VALUE_H
+#define PLIM_TEXT_CHAT_VALUE_H
 
 #include <stdbool.h>
 #include <stddef.h>

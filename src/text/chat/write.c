@@ -174,13 +174,6 @@ bool eval_text(struct chat_eval *ev, const struct chat_value *v, struct chat_val
     return eval_take(ev, &sb, out);
 }
 
-bool eval_repr(struct chat_eval *ev, const struct chat_value *v, struct chat_value *out)
-{
-    struct strbuf sb = STRBUF_INIT;
-    if (!write_repr(ev, v, &sb)) return strbuf_release(&sb), false;
-    return eval_take(ev, &sb, out);
-}
-
 /* ---- JSON ---- */
 
 static bool json_point(struct chat_eval *ev, struct strbuf *sb, const char *text, size_t n, uint32_t point,

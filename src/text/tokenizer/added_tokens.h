@@ -10,8 +10,8 @@
  * rest. Of several tokens the leftmost wins, then the longest. "lstrip" and "rstrip" take the white space around a
  * token with it, "single_word" wants no letter or digit beside it.
  */
-#ifndef PLIM_DATA_TOKENIZER_ADDED_TOKENS_H
-#define PLIM_DATA_TOKENIZER_ADDED_TOKENS_H
+#ifndef PLIM_TEXT_TOKENIZER_ADDED_TOKENS_H
+#define PLIM_TEXT_TOKENIZER_ADDED_TOKENS_H
 
 #include "text/tokenizer/part.h"
 

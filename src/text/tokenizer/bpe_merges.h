@@ -6,8 +6,8 @@
  *
  * The lowest rank joins first, of equal ranks the leftmost.
  */
-#ifndef PLIM_DATA_TOKENIZER_BPE_MERGES_H
-#define PLIM_DATA_TOKENIZER_BPE_MERGES_H
+#ifndef PLIM_TEXT_TOKENIZER_BPE_MERGES_H
+#define PLIM_TEXT_TOKENIZER_BPE_MERGES_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -3,8 +3,8 @@
  * The printable bytes of Latin-1 stand for themselves, the others for U+0100 onwards in order; a blank is thus
  * written U+0120.
  */
-#ifndef PLIM_DATA_TOKENIZER_BYTE_ALPHABET_H
-#define PLIM_DATA_TOKENIZER_BYTE_ALPHABET_H
+#ifndef PLIM_TEXT_TOKENIZER_BYTE_ALPHABET_H
+#define PLIM_TEXT_TOKENIZER_BYTE_ALPHABET_H
 
 #include "base/utf8.h"
 #include <stdbool.h>

@@ -10,8 +10,8 @@
  * A double array of 8-byte units: the children of a unit lie at its offset xor their byte, and say which byte
  * they are for. Offsets are unique, so that no other check is needed.
  */
-#ifndef PLIM_DATA_TOKENIZER_BYTE_TRIE_H
-#define PLIM_DATA_TOKENIZER_BYTE_TRIE_H
+#ifndef PLIM_TEXT_TOKENIZER_BYTE_TRIE_H
+#define PLIM_TEXT_TOKENIZER_BYTE_TRIE_H
 
 #include "text/tokenizer/part.h"
 

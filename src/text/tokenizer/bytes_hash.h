@@ -3,8 +3,8 @@
  * Words are mostly shorter than 16 bytes: two overlapping loads read all of such a word. No byte outside
  * bytes[0..len) is touched.
  */
-#ifndef PLIM_DATA_TOKENIZER_BYTES_HASH_H
-#define PLIM_DATA_TOKENIZER_BYTES_HASH_H
+#ifndef PLIM_TEXT_TOKENIZER_BYTES_HASH_H
+#define PLIM_TEXT_TOKENIZER_BYTES_HASH_H
 
 #include <stddef.h>
 #include <stdint.h>

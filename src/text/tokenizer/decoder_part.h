@@ -10,8 +10,8 @@
  *
  * Texts are put in whole characters.
  */
-#ifndef PLIM_DATA_TOKENIZER_DECODER_PART_H
-#define PLIM_DATA_TOKENIZER_DECODER_PART_H
+#ifndef PLIM_TEXT_TOKENIZER_DECODER_PART_H
+#define PLIM_TEXT_TOKENIZER_DECODER_PART_H
 
 #include "text/tokenizer/part.h"
 #include "text/tokenizer/text_replace.h"

@@ -1,6 +1,6 @@
 /* model_bpe.h - what the two halves of the BPE model share: model_bpe_read.c builds it, model_bpe.c runs it. */
-#ifndef PLIM_DATA_TOKENIZER_MODEL_BPE_H
-#define PLIM_DATA_TOKENIZER_MODEL_BPE_H
+#ifndef PLIM_TEXT_TOKENIZER_MODEL_BPE_H
+#define PLIM_TEXT_TOKENIZER_MODEL_BPE_H
 
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/bpe_merges.h"

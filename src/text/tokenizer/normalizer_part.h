@@ -3,8 +3,8 @@
  * Every normalizer is one struct that begins with a struct normalizer; its ops say how it runs. A Sequence is
  * flattened when it is built, so run is never called on one from inside another.
  */
-#ifndef PLIM_DATA_TOKENIZER_NORMALIZER_PART_H
-#define PLIM_DATA_TOKENIZER_NORMALIZER_PART_H
+#ifndef PLIM_TEXT_TOKENIZER_NORMALIZER_PART_H
+#define PLIM_TEXT_TOKENIZER_NORMALIZER_PART_H
 
 #include "text/tokenizer/part.h"
 #include "text/tokenizer/text.h"

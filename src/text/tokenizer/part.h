@@ -10,8 +10,8 @@
  * can make large counts its bytes in the quota it is given (base/quota.h), scratch of the build included.
  * Text inside the tokenizer is always valid UTF-8.
  */
-#ifndef PLIM_DATA_TOKENIZER_PART_H
-#define PLIM_DATA_TOKENIZER_PART_H
+#ifndef PLIM_TEXT_TOKENIZER_PART_H
+#define PLIM_TEXT_TOKENIZER_PART_H
 
 #include "base/node.h"
 #include "base/quota.h"

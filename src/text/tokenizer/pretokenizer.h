@@ -12,8 +12,8 @@
  * CharDelimiterSplit, FixedLength, Sequence. A sequence is a list of steps; every piece of one step goes through
  * the next one at once, so that pieces stay byte ranges of the text wherever no step rewrites it.
  */
-#ifndef PLIM_DATA_TOKENIZER_PRETOKENIZER_H
-#define PLIM_DATA_TOKENIZER_PRETOKENIZER_H
+#ifndef PLIM_TEXT_TOKENIZER_PRETOKENIZER_H
+#define PLIM_TEXT_TOKENIZER_PRETOKENIZER_H
 
 #include "text/tokenizer/part.h"
 #include "text/regex.h"

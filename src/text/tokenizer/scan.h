@@ -6,8 +6,8 @@
  * Each of these patterns matches at every place, so that its matches tile the text: a scanner says where the match
  * that begins at `at` ends.
  */
-#ifndef PLIM_DATA_TOKENIZER_SCAN_H
-#define PLIM_DATA_TOKENIZER_SCAN_H
+#ifndef PLIM_TEXT_TOKENIZER_SCAN_H
+#define PLIM_TEXT_TOKENIZER_SCAN_H
 
 #include <stddef.h>
 

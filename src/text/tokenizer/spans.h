@@ -10,8 +10,8 @@
  *     if (walk.lost) ...
  *     span_end(&walk);
  */
-#ifndef PLIM_DATA_TOKENIZER_SPANS_H
-#define PLIM_DATA_TOKENIZER_SPANS_H
+#ifndef PLIM_TEXT_TOKENIZER_SPANS_H
+#define PLIM_TEXT_TOKENIZER_SPANS_H
 
 #include "text/tokenizer/part.h"
 

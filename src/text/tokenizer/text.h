@@ -1,6 +1,6 @@
 /* text.h - walking through text that is known to be valid UTF-8. */
-#ifndef PLIM_DATA_TOKENIZER_TEXT_H
-#define PLIM_DATA_TOKENIZER_TEXT_H
+#ifndef PLIM_TEXT_TOKENIZER_TEXT_H
+#define PLIM_TEXT_TOKENIZER_TEXT_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -5,8 +5,8 @@
  * Matches do not overlap and are found from left to right. An empty match right behind
  * another match does not count. In an empty text nothing matches.
  */
-#ifndef PLIM_DATA_TOKENIZER_TEXT_REPLACE_H
-#define PLIM_DATA_TOKENIZER_TEXT_REPLACE_H
+#ifndef PLIM_TEXT_TOKENIZER_TEXT_REPLACE_H
+#define PLIM_TEXT_TOKENIZER_TEXT_REPLACE_H
 
 #include "base/node.h"
 #include "base/status.h"

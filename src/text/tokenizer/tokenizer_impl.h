@@ -1,6 +1,6 @@
 /* tokenizer_impl.h - what a loaded tokenizer is made of; for tokenizer.c and encoder.c. */
-#ifndef PLIM_DATA_TOKENIZER_TOKENIZER_IMPL_H
-#define PLIM_DATA_TOKENIZER_TOKENIZER_IMPL_H
+#ifndef PLIM_TEXT_TOKENIZER_TOKENIZER_IMPL_H
+#define PLIM_TEXT_TOKENIZER_TOKENIZER_IMPL_H
 
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/part.h"

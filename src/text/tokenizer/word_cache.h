@@ -8,8 +8,8 @@
  *     const struct word_entry *hit = word_cache_find(cache, hash, word, len);       // NULL: not there
  *     word_cache_put(cache, hash, word, len, ids, count);
  */
-#ifndef PLIM_DATA_TOKENIZER_WORD_CACHE_H
-#define PLIM_DATA_TOKENIZER_WORD_CACHE_H
+#ifndef PLIM_TEXT_TOKENIZER_WORD_CACHE_H
+#define PLIM_TEXT_TOKENIZER_WORD_CACHE_H
 
 #include "text/tokenizer/bytes_hash.h"
 #include <stdbool.h>
