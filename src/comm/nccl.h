@@ -21,7 +21,7 @@
 struct nccl;
 
 /* Ids go over comm, whose ranks all call this with their card chosen; each rank needs a card of its own. PLIM_UNSUPPORTED:
- * some rank has no library or an old one, and nobody uses it; PLIM_IO: the cards do not find each other. All ranks get the
+ * some rank has no library or an old one, and nobody uses it; PLIM_LINK: the cards do not find each other. All ranks get the
  * same. */
 enum plim_status nccl_open(struct comm *comm, struct plim_error *err);
 void nccl_close(struct nccl *nccl); /* NULL: nothing */
@@ -34,7 +34,7 @@ const char *nccl_gather(struct nccl *nccl, enum among among, const void *piece, 
 const char *nccl_exchange(struct nccl *nccl, enum among among, const char *from, size_t whole, size_t stride,
                           size_t bytes, char *to, void *stream);
 
-/* PLIM_IO: another rank, or the link to it, has failed. Where several ranks see it the first of them returns, to tell it. */
+/* PLIM_LINK: another rank, or the link to it, has failed. Where several ranks see it the first of them returns, to tell it. */
 enum plim_status nccl_check(struct nccl *nccl, struct plim_error *err);
 
 #endif

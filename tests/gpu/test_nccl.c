@@ -190,7 +190,7 @@ static void a_rank_that_never_comes_is_not_waited_for(void **state)
     struct comm alone = self_comm(1), comm = self_comm(2);
     struct plim_error err = {0};
     open_joined(&alone);
-    assert_int_equal(nccl_open(&comm, &err), PLIM_IO);
+    assert_int_equal(nccl_open(&comm, &err), PLIM_LINK);
     printf("# %s\n", err.text);
     assert_non_null(strstr(err.text, "rank 0 of 2"));
 }
