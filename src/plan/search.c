@@ -508,20 +508,54 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out)
 
 /* Packing can need a little more than the bound. A plan that even deep packing does not bring below the budget is left out
  * and the search goes on; what it has asked before it knows. After some such plans the line itself is lowered. */
+/* Bytes that comparing plans takes, this one among them, beyond the plan's own. */
+static int64_t planning_bytes(const struct search *s, const struct plan *plan)
+{
+    struct plan_own own = plan_own_bytes(&plan->tape, &plan->layout);
+    int64_t largest = s->oracle.largest > own.loop + own.update ? s->oracle.largest : own.loop + own.update;
+    int64_t more = plan_needs(s->request, largest) - s->request->beside - plan->total;
+    return s->request->facts->unified_memory && more > 0 ? more : 0;
+}
+
+/* Leaves a plan out, so that the next search finds another one: `less` bytes below the line when too many are left out. */
+static void leave_out(struct search *s, int64_t less)
+{
+    if (s->nunpacked < UNPACKED_MOST)
+        s->unpacked[s->nunpacked++] = s->best.knobs;
+    else
+        s->allowed -= less;
+}
+
+/* Whether the best plan's tape is too large to be built inside the line. */
+static bool is_too_large(struct search *s, int64_t *total)
+{
+    struct plan_bound b;
+    if (oracle_ask(&s->oracle, &s->best.knobs, &b, s->err) != PLIM_OK) return false;
+    *total = b.total;
+    return b.tape > plan_tape_most(s->request);
+}
+
+/* A plan that does not pack, or whose tape is too large to be compared inside the line, is left out, and the next one is tried:
+ * a smaller budget may have found that one. The last attempt takes what it finds, and says what is missing. */
 static enum plim_status find_plan(struct search *s, struct plan *out)
 {
     enum { ATTEMPTS = UNPACKED_MOST + 4 };
     enum plim_status status = PLIM_OK;
     for (int attempt = 0; attempt < ATTEMPTS && status == PLIM_OK; attempt++) {
+        int64_t total = 0;
         status = find_best(s);
         if (status != PLIM_OK || !s->best.found) break;
         plan_release(out);
+        if (attempt + 1 < ATTEMPTS && is_too_large(s, &total)) {
+            leave_out(s, s->allowed - total + 1);
+            continue;
+        }
         status = make(s, &s->best.knobs, out);
-        if (status != PLIM_OK || out->fits) break;
-        if (s->nunpacked < UNPACKED_MOST)
-            s->unpacked[s->nunpacked++] = s->best.knobs;
-        else
-            s->allowed -= out->layout.arena_bytes - out->layout.lower_bound;
+        if (status != PLIM_OK) break;
+        int64_t planning = out->fits ? planning_bytes(s, out) : 0;
+        if (out->fits && plan_within(s->request, out->total + planning, out->host + planning)) break;
+        leave_out(s, out->fits ? s->allowed - out->total + 1
+                               : out->layout.arena_bytes - out->layout.lower_bound);
     }
     return status;
 }
@@ -530,10 +564,8 @@ static enum plim_status find_plan(struct search *s, struct plan *out)
 static enum plim_status count_planning(struct search *s, struct plan *out, enum plim_status status)
 {
     const struct plan_request *r = s->request;
-    struct plan_own own = plan_own_bytes(&out->tape, &out->layout);
-    int64_t largest = s->oracle.largest > own.loop + own.update ? s->oracle.largest : own.loop + own.update;
-    int64_t more = plan_needs(r, largest) - r->beside - out->total;
-    if (!r->facts->unified_memory || more <= 0) return status;
+    int64_t more = planning_bytes(s, out);
+    if (!more) return status;
     out->total += more, out->host += more, out->overhead += more, out->planning = more;
     out->fits = out->fits && plan_within(r, out->total, out->host);
     return out->fits ? status : say_missing(s, out);

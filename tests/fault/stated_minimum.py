@@ -20,8 +20,12 @@ MODELS = {
     "mistral": dict(model__architecture="mistral", training__mixed_precision="bf16"),
     "qwen2": dict(model__architecture="qwen2", training__max_grad_norm=1),
     "gemma3": dict(model__architecture="gemma3", model__sliding_window=16),
+    # Tapes are large beside the arena: comparing plans takes more than most of them.
+    "gemma3, 24 layers, 2 x 2 rows of 16": dict(model__architecture="gemma3", model__sliding_window=64, model__num_layers=24, model__hidden_size=24, model__intermediate_size=72,
+                                                model__num_attention_heads=1, model__num_key_value_heads=1, model__vocab_size=4096, data__max_length=16,
+                                                training__batch_size=2, training__gradient_accumulation_steps=2, training__mixed_precision="bf16", training__optimizer="sgd"),
 }
-PAGES = (0, 0, 0, 1, 2, 3, 7, 16, 61)
+PAGES = (0, 0, 0, 1, 2, 3, 7, 16, 40, 61, 80, 100)
 
 for name, changes in MODELS.items():
     with tempfile.TemporaryDirectory() as folder:
