@@ -1,11 +1,11 @@
-/* serve_watch.h - a server's memory in its log: a line when the status changes and every so many seconds, as a run's.
+/* serve_watch.h - logs a server's memory: one line when the status changes, and one every few seconds.
  *
  *     serve_watch_open(&watch, engine, device, &(struct serve_watch_how){.log = &log, .thresholds = profile, .every = 60});
  *     ... [Step 812] Memory: 22.8/24.0 GB (95%), Status: critical - running 3, waiting 1
  *     serve_watch_close(&watch);
  *
- * Lines are written by the monitor's thread (watch/monitor.h). A status above normal is a warning, with what a person might
- * do about it. A server whose engine goes over to another device is watched anew.
+ * The monitor's thread writes the lines (watch/monitor.h). A status above normal is logged as a warning with advice. When the
+ * engine moves to another device, close the watch and open it again.
  */
 #ifndef PLIM_CLI_SERVE_WATCH_H
 #define PLIM_CLI_SERVE_WATCH_H

@@ -48,13 +48,14 @@ static inline bool input_is_plain(const struct input_file *f)
     return f->compression == COMPRESSION_NONE && !form_is_sheet(f->form);
 }
 
-/* Whether the file's size bounds the text in it: it is neither compressed nor Parquet. */
+/* True if the file cannot hold more text than its size: it is neither compressed nor Parquet. */
 static inline bool input_is_sized(const struct input_file *f)
 {
     return f->compression == COMPRESSION_NONE && f->form != FORM_PARQUET;
 }
 
-/* Bytes of the longest record. A table reader makes JSON lines of rows: a byte becomes 6 at most, and names come with it. */
+/* Upper bound of a record's bytes. A table reader turns each row into a JSON line with the column names; escaping makes at most 6
+ * bytes of one. */
 static inline uint64_t input_record_most(const struct input_file *f)
 {
     if (input_is_plain(f)) return (uint64_t)f->bytes;

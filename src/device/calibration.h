@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 /* Values of the context's setting. Without a context, or with "0": a backend uses fixed rates of a modest device,
- * measures nothing and ignores the cache; tests run so, and a plan is the same on every machine. "anew": it measures
+ * measures nothing and ignores the cache. Tests use this, so that plans are the same on every machine. "anew": it measures
  * carefully at this start and stores the result (plimsoll calibrate). Anything else: it measures if nothing is
  * stored. */
 #define CALIBRATION_WISH      "PLIMSOLL_CALIBRATE"

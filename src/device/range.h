@@ -26,7 +26,7 @@ struct device_range {
     void *arg; /* collect's */
 };
 
-/* Whether this op adds to its outputs. */
+/* True if this op adds to its outputs instead of overwriting them. */
 static inline bool device_accumulates(const struct device_range *range, const struct op *op)
 {
     return op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && !range->first);

@@ -1,7 +1,8 @@
 /* fuse.c - see fuse.h. */
 #include "plan/fuse.h"
 
-/* Input `slot` of op `reader` is result `result` of op 0 or, with `shared`, the same as op 0's input `result`. */
+/* Input `slot` of op `reader` is output `result` of op 0. With `shared`, both ops read the same tensor, and `result` is op 0's
+ * input. */
 struct tie {
     int reader, slot, result;
     bool shared;
@@ -55,8 +56,8 @@ static bool overlap(const struct tape *tape, const struct layout *layout, int a,
            layout->offset[b] < layout->offset[a] + tensor_bytes(x);
 }
 
-/* Whether a result of `writer` lies on bytes of another op that are not handed on between the two. Results of the first op
- * that nobody reads do not count: the kernel leaves them out where they are in the way. */
+/* True if `writer` would overwrite an operand of `other`. A tensor that one hands to the other does not count. Neither does a
+ * result of the first op that nobody reads: the kernel does not write it if another result needs its bytes. */
 static bool spoils(const struct tape *tape, const struct layout *layout, const struct op *writer,
                    const struct op *other, int first)
 {

@@ -20,7 +20,7 @@
 /* The longest pattern. */
 enum { FUSE_MOST = 3 };
 
-/* Whether the device runs ops [begin, begin + count) as one. */
+/* Returns true if the device has one kernel for ops [begin, begin + count). */
 typedef bool fuse_can(void *arg, int begin, int count);
 
 /* The index behind the longest fused run that begins at op `begin` and ends at `end` at the latest; begin + 1: none. */

@@ -7,7 +7,7 @@
 
 #include "device/cuda/kernels.h"
 
-/* Whether there is a kernel for these ops; it depends on shapes and addresses alone. */
+/* Returns true if one kernel runs these ops. Only shapes and addresses decide. */
 bool cuda_fuses(const struct kernel_call *calls, int count);
 /* Launches them as one; cudaError_t as an int. */
 int cuda_fused(const struct cuda_queue *queue, const struct kernel_call *calls, int count);
