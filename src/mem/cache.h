@@ -14,7 +14,7 @@
  *
  * Sizes, pools, best fit, splitting, merging, garbage collection, release and retry follow PyTorch's allocator rule by rule,
  * so that the same requests under the same options reserve the same bytes. docs/allocator.md lists the rules and these
- * differences, which never reserve more:
+ * differences:
  *   - garbage_collection_threshold acts without a memory fraction; the limit is then the budget or the device's memory;
  *   - budget and fraction count everything: the bytes of the process outside the cache are given as `overhead`;
  *   - with expandable segments a limit counts the pages really mapped, not the size of a segment that is never made;
@@ -127,8 +127,8 @@ uint64_t cache_limit(struct cache *cache);
 /* ---- clean-up ---- */
 
 /* Gives cached memory back to the device: whole free segments, whole free pages of expandable ones, after waiting for
- * blocks that are pending free. This is torch.cuda.empty_cache(). Deep: calls the options' reclaim first, and returns
- * reserved addresses and spare records as well. Returns the bytes given back. */
+ * blocks that are pending free. This is torch.cuda.empty_cache(). Deep: calls the options' reclaim first, so that the caller
+ * can drop what it no longer needs. Returns the bytes given back. */
 uint64_t cache_clear(struct cache *cache, bool deep);
 
 /* Call after each batch, between two steps. Cleans up when clean_every batches have passed, or when the share of the
@@ -198,17 +198,18 @@ void cache_fragmentation_read(struct cache *cache, struct cache_fragmentation *o
 enum cache_cause {
     CACHE_TOO_LARGE, /* more than the limit by itself                                          */
     CACHE_LIVE_FULL, /* live allocations leave too little                                      */
-    CACHE_SCATTERED, /* enough is free, in pieces that are too small or in segments in use     */
-    CACHE_IN_USE,    /* enough was freed, but streams have not passed it                       */
+    CACHE_SCATTERED, /* enough is free, in pieces that are too small                           */
     CACHE_OTHERS,    /* the limit allows it, the device does not: another process holds memory */
 };
 
 struct cache_refusal {
     enum cache_cause cause;
-    uint64_t bytes, rounded, stream;  /* as requested; the block's size */
-    uint64_t limit, overhead;         /* as cache_limit                 */
-    uint64_t reserved, live, pending; /* bytes at the refusal           */
-    uint64_t available;               /* memory of the device that nobody holds; UINT64_MAX: unknown */
+    uint64_t bytes, rounded, stream; /* as requested; the block's size */
+    int cls;
+    uint64_t limit, overhead; /* as cache_limit                 */
+    uint64_t reserved, live;  /* bytes at the refusal           */
+    uint64_t others;          /* held outside this cache and its overhead */
+    uint64_t available;       /* memory of the device that nobody holds; UINT64_MAX: unknown */
     struct cache_fragmentation fragmentation;
     int64_t by_class[CACHE_CLASSES_MAX]; /* live bytes */
     int64_t count;                       /* refusals so far, this one included */

@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "mem/cache_conf.h"
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -70,6 +71,7 @@ enum simulated_call { SIMULATED_ALLOC, SIMULATED_RESERVE, SIMULATED_MAP, SIMULAT
 
 struct backing_simulated {
     struct cache_backing base;
+    pthread_mutex_t lock;
     uint64_t used, peak;              /* bytes now, and the most ever                     */
     uint64_t next;                    /* address of the next segment or range             */
     uint64_t others;                  /* bytes that "another process" holds; settable     */
@@ -79,9 +81,11 @@ struct backing_simulated {
     uint64_t recorded, finished;      /* events are numbers; those up to `finished` are done */
     bool lazy;                        /* events finish only by simulated_finish or event_finish */
     int64_t waits;                    /* event_finish and stream_finish calls             */
+    int64_t events, ranges;           /* recorded and not dropped; reserved and not given back */
 };
 
 void backing_simulated_init(struct backing_simulated *device, uint64_t total);
+void backing_simulated_destroy(struct backing_simulated *device);
 
 /* The device has done all work recorded so far. */
 void backing_simulated_finish(struct backing_simulated *device);

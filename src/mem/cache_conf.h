@@ -28,14 +28,14 @@ enum {
 #define CACHE_NO_LIMIT UINT64_MAX
 
 struct cache_conf {
-    uint64_t max_split;                  /* bytes; CACHE_NO_LIMIT: not given            */
-    uint64_t max_non_split_rounding;     /* bytes                                       */
-    double gc_threshold;                 /* share of the limit; 0: off                  */
-    double fraction;                     /* per_process_memory_fraction; 0: not given   */
-    uint32_t divisions[CACHE_DIVISIONS]; /* of a power of two; 0 or 1: multiples of 512 */
-    bool expandable;
-    bool async_backend; /* backend:cudaMallocAsync */
-    bool release_lock;  /* during a call of the backing: release_lock_on_cudamalloc */
+    bool async_backend;                  /* backend:cudaMallocAsync                                         */
+    bool expandable;                     /* expandable_segments                                             */
+    bool release_lock;                   /* release_lock_on_cudamalloc: unlocked while the backing is asked */
+    uint64_t max_split;                  /* bytes; CACHE_NO_LIMIT: not given                                */
+    uint64_t max_non_split_rounding;     /* bytes                                                           */
+    double gc_threshold;                 /* share of the limit; 0: off                                      */
+    double fraction;                     /* per_process_memory_fraction; 0: not given                       */
+    uint32_t divisions[CACHE_DIVISIONS]; /* of a power of two; 0 or 1: multiples of 512                     */
 };
 
 /* PyTorch's values for an empty string. */

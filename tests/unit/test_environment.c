@@ -1,6 +1,6 @@
 /* test_environment.c - .env files, the allocator's option strings, and variables that set keys where nobody else has. */
 #include "base/dotenv.h"
-#include "job/alloc_conf.h"
+#include "mem/cache_conf.h"
 #include "job/job.h"
 
 #include <setjmp.h>
@@ -99,13 +99,13 @@ static void test_option_strings(void **state)
         {"backend:other", "cudaMallocAsync"},
         {"backend:native expandable_segments:True", "nativeexpandable_segments"},
     };
-    struct alloc_conf conf;
+    struct cache_conf conf;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        enum plim_status status = alloc_conf_parse(rows[i].text, &conf, &err);
+        enum plim_status status = cache_conf_parse(rows[i].text, &conf, &err);
         if ((status != PLIM_OK) != (rows[i].wrong != NULL)) fail_msg("'%s': %s", rows[i].text, err.text);
         if (rows[i].wrong && !strstr(err.text, rows[i].wrong)) fail_msg("'%s': %s", rows[i].text, err.text);
     }
-    assert_int_equal(alloc_conf_parse("per_process_memory_fraction:0.5", &conf, &err), PLIM_OK);
+    assert_int_equal(cache_conf_parse("per_process_memory_fraction:0.5", &conf, &err), PLIM_OK);
     assert_true(conf.fraction == 0.5);
 }
 

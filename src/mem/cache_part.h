@@ -1,0 +1,231 @@
+/* cache_part.h - shared by the files of cache.h: blocks, segments, streams, and the steps that change them.
+ *
+ * Every function here is called with the lock held.
+ */
+#ifndef PLIM_MEM_CACHE_PART_H
+#define PLIM_MEM_CACHE_PART_H
+
+#include "mem/cache.h"
+#include "mem/cache_bins.h"
+#include <pthread.h>
+
+/* The states of a block, and the functions that change them:
+ *
+ *                  range_expand                 block_take
+ *     UNMAPPED  ------------------>  CACHED  ----------------->  LIVE
+ *               <------------------     ^    <-----------------   |
+ *                 block_unmap           |       block_return      | events_wait
+ *                                       +-------------------- PENDING
+ */
+enum block_state { BLOCK_LIVE, BLOCK_PENDING, BLOCK_CACHED, BLOCK_UNMAPPED, BLOCK_SPARE };
+
+struct cache_use;
+
+struct block {
+    struct cache_node
+        node; /* at: address. In the bins (key: bytes) while cached, in the address tree while unmapped */
+    uint64_t bytes;
+    struct block *prev, *next; /* neighbours in the segment; a spare record: next is the next spare one */
+    struct segment *segment;
+    struct pool *pool;
+    uint64_t requested;
+    const void *frames;
+    struct cache_use *uses; /* streams recorded */
+    uint64_t born; /* searches of the pool when the block became free: its age for garbage collection */
+    uint8_t state, cls;
+    int32_t events; /* recorded and not passed */
+};
+
+/* Memory taken from the backing in one piece, or a range of addresses whose pages are mapped one by one. */
+struct segment {
+    struct cache_node node; /* key 0 */
+    uint64_t bytes;
+    struct block *first;
+    const void *frames;
+    bool expandable;
+    uint64_t page; /* expandable only */
+};
+
+/* The free blocks of one size group on one stream. */
+struct pool {
+    struct cache_bins bins;
+    struct cache_node *unmapped; /* by address */
+    struct stream *stream;
+    enum cache_pool kind;
+};
+
+struct stream {
+    uint64_t id;
+    struct pool pools[2];          /* small, large */
+    struct cache_use *head, *tail; /* events in the order of recording */
+};
+
+/* A stream that uses a block; after the block was freed, an event in that stream's queue. */
+struct cache_use {
+    struct cache_use *next;
+    struct block *block;
+    struct stream *stream;
+    uint64_t event;
+};
+
+/* Address to block, for every block: open addressing, never more than half full. */
+struct block_map {
+    struct block_slot {
+        uint64_t at; /* 0: empty */
+        struct block *block;
+    } * slots;
+    uint64_t mask;
+    int shift;
+};
+
+struct history {
+    struct cache_event *ring;
+    int64_t most, count; /* count: ever recorded */
+};
+
+struct cache {
+    pthread_mutex_t lock;
+    struct cache_options options;
+    struct cache_conf conf;
+    struct cache_backing *backing;
+    const struct cache_backing_ops *ops;
+
+    uint64_t budget, limit; /* limit: CACHE_NO_LIMIT when neither budget nor fraction is set */
+    double fraction;
+    uint64_t asking; /* bytes that the backing is being asked for without the lock */
+
+    struct block_map map;
+    struct block *spare; /* records without a block */
+    int64_t spares, records;
+    struct slab *slabs;
+    struct cache_node *segments; /* by address */
+
+    struct stream **streams; /* sorted by id */
+    int stream_count, stream_room;
+    struct stream *last_stream;
+
+    struct cache_use *spare_uses;
+    struct use_slab *use_slabs;
+    int64_t queued; /* events in all queues */
+
+    uint64_t searches[CACHE_POOLS]; /* of free blocks, by pool */
+    struct cache_stats stats;
+    uint64_t batch_peak; /* of active bytes since the last batch */
+    int64_t batches;
+    struct history history;
+    struct cache_refusal refusal;
+};
+
+static inline struct block *block_of(struct cache_node *node) { return (struct block *)node; }
+static inline struct segment *segment_of(struct cache_node *node) { return (struct segment *)node; }
+
+static inline bool block_is_split(const struct block *b) { return b->prev || b->next; }
+
+/* ---- figures ---- */
+
+static inline void stat_add(struct cache_stat *stat, int64_t n)
+{
+    stat->current += n;
+    stat->allocated += n;
+    if (stat->current > stat->peak) stat->peak = stat->current;
+}
+
+static inline void stat_take(struct cache_stat *stat, int64_t n)
+{
+    stat->current -= n;
+    stat->freed += n;
+}
+
+static inline void figure_add(struct cache *c, enum cache_figure f, enum cache_pool pool, uint64_t n)
+{
+    stat_add(&c->stats.of[f][CACHE_ALL], (int64_t)n);
+    stat_add(&c->stats.of[f][pool], (int64_t)n);
+}
+
+static inline void figure_take(struct cache *c, enum cache_figure f, enum cache_pool pool, uint64_t n)
+{
+    stat_take(&c->stats.of[f][CACHE_ALL], (int64_t)n);
+    stat_take(&c->stats.of[f][pool], (int64_t)n);
+}
+
+static inline uint64_t figure_now(const struct cache *c, enum cache_figure f)
+{
+    return (uint64_t)c->stats.of[f][CACHE_ALL].current;
+}
+
+/* ---- cache_blocks.c ---- */
+
+/* At least `n` spare records; false: no host memory. */
+bool blocks_ready(struct cache *c, int64_t n);
+void blocks_release(struct cache *c);
+struct block *block_at(const struct cache *c, uint64_t address);
+
+/* A block from the spare records, alone in its segment; the caller has asked blocks_ready. */
+struct block *block_new(struct cache *c, struct segment *segment, struct pool *pool, uint64_t at,
+                        uint64_t bytes);
+void block_drop(struct cache *c, struct block *b);
+/* Cuts a block that is in no set; returns the rest behind it, in no set and of the same state. */
+struct block *block_cut(struct cache *c, struct block *b, uint64_t bytes);
+/* Joins with a neighbour of the same state when that state is CACHED or UNMAPPED; returns the bytes that were taken over. b
+ * is in no set; the block that remains is in *b. */
+uint64_t block_join(struct cache *c, struct block **b, struct block *other);
+/* Put into and take out of the set that the state belongs to. */
+void block_file(struct cache *c, struct block *b);
+void block_unfile(struct block *b);
+
+/* The best block as PyTorch's rules choose it, taken out of its set; NULL: none. */
+struct block *block_search(struct cache *c, struct pool *pool, uint64_t bytes);
+/* Makes a free block live: cuts off what the rules allow, counts it. */
+void block_take(struct cache *c, struct block *b, uint64_t bytes, const struct cache_request *request);
+/* Live or pending to cached, joined with its neighbours. */
+void block_return(struct cache *c, struct block *b);
+
+struct stream *stream_for(struct cache *c, uint64_t id); /* NULL: no host memory */
+
+/* ---- cache_segments.c: the backing is asked ---- */
+
+/* A free block of at least `bytes`, in no set; NULL: refused. *err has the backing's words. */
+struct block *segment_grow(struct cache *c, struct pool *pool, uint64_t bytes, const void *frames,
+                           struct plim_error *err);
+/* Gives a whole cached segment back. */
+void segment_release(struct cache *c, struct block *b);
+/* Gives back the whole pages of a cached block of an expandable segment. */
+void block_unmap(struct cache *c, struct block *b);
+void segments_close(struct cache *c);
+void limit_update(struct cache *c);
+
+/* ---- cache_release.c ---- */
+
+void release_garbage(struct cache *c);                                     /* above the threshold */
+bool release_oversize(struct cache *c, struct pool *pool, uint64_t bytes); /* enough for `bytes`? */
+void release_cached(struct cache *c);                                      /* all, after waiting  */
+
+/* ---- cache_events.c ---- */
+
+void events_pass(struct cache *c);                  /* returns blocks whose streams have passed */
+void events_finish(struct cache *c);                /* waits for all of them */
+void events_wait(struct cache *c, struct block *b); /* a freed block with uses becomes pending, or returns */
+void events_close(struct cache *c);
+
+/* ---- cache_stats.c ---- */
+
+void fragmentation_read(struct cache *c, struct cache_fragmentation *out);
+
+/* ---- cache_refuse.c ---- */
+
+enum plim_status refuse(struct cache *c, const struct cache_request *request, uint64_t rounded,
+                        struct plim_error *err);
+
+/* ---- cache_history.c ---- */
+
+void history_add(struct cache *c, enum cache_action action, uint64_t at, uint64_t bytes, uint64_t stream,
+                 int cls, const void *frames);
+
+static inline void history_note(struct cache *c, enum cache_action action, uint64_t bytes,
+                                const struct block *b)
+{
+    if (__builtin_expect(c->history.ring != NULL, 0))
+        history_add(c, action, b->node.at, bytes, b->pool->stream->id, b->cls, b->frames);
+}
+
+#endif
