@@ -27,8 +27,9 @@ static uint64_t next(uint64_t *state)
 }
 
 /* Activations, weights' copies and scalars of a transformer layer. */
-static const uint64_t sizes[] = {512,     2048,    16384,     65536,    262144,  786432,   1 << 20, 3 << 20,
-                                 4 << 20, 8 << 20, 12 << 20,  24 << 20, 6144,    98304,    5 << 20, 33554432 + 512};
+static const uint64_t sizes[] = {512,     2048,    16384,   65536,         262144,   786432,
+                                 1 << 20, 3 << 20, 4 << 20, 8 << 20,       12 << 20, 24 << 20,
+                                 6144,    98304,   5 << 20, 33554432 + 512};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 /* The median over many short runs: a machine that does other things does not show. */
@@ -135,7 +136,8 @@ int main(void)
             return 1;
         }
         printf("options '%s'\n", conf[i]);
-        printf("%8s %10s %10s %10s %10s %10s  ns a pair\n", "threads", "512 B", "64 KiB", "24 MiB", "step", "mixed");
+        printf("%8s %10s %10s %10s %10s %10s  ns a pair\n", "threads", "512 B", "64 KiB", "24 MiB", "step",
+               "mixed");
         threads(1);
         threads(2);
         cache_destroy(cache);

@@ -123,7 +123,10 @@ static void sim_stream(struct cache_backing *backing, uint64_t stream)
 static uint64_t sim_available(struct cache_backing *backing)
 {
     struct backing_simulated *d = self(backing);
-    return d->base.total - d->used - d->others;
+    pthread_mutex_lock(&d->lock);
+    uint64_t left = d->base.total - d->used - d->others;
+    pthread_mutex_unlock(&d->lock);
+    return left;
 }
 
 static const struct cache_backing_ops ops = {.name = "simulated device",

@@ -285,7 +285,8 @@ static inline bool model_release_oversize(struct model *m, uint64_t bytes, uint6
         int largest = -1;
         for (int k = 0; k < m->n; k++) {
             const struct model_block *b = &m->b[k];
-            if (b->state != MODEL_FREE || b->small != small || b->stream != stream || b->bytes < most) continue;
+            if (b->state != MODEL_FREE || b->small != small || b->stream != stream || b->bytes < most)
+                continue;
             if (largest < 0 || model_before(&m->b[largest], b)) largest = k;
         }
         if (largest < 0) return false;

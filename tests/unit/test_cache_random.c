@@ -82,11 +82,13 @@ static void compare(struct pair *p)
     if ((uint64_t)stats.of[CACHE_RESERVED_BYTES][CACHE_ALL].current != p->model.used ||
         (uint64_t)stats.of[CACHE_ACTIVE_BYTES][CACHE_ALL].current != p->model.active ||
         p->device.used != p->model.used || stats.num_ooms != p->refused)
-        fail_msg("'%s' operation %lld: reserved %lld, model %llu; active %lld, model %llu; refused %lld", p->conf,
-                 (long long)p->done, (long long)stats.of[CACHE_RESERVED_BYTES][CACHE_ALL].current,
-                 (unsigned long long)p->model.used, (long long)stats.of[CACHE_ACTIVE_BYTES][CACHE_ALL].current,
+        fail_msg("'%s' operation %lld: reserved %lld, model %llu; active %lld, model %llu; refused %lld",
+                 p->conf, (long long)p->done, (long long)stats.of[CACHE_RESERVED_BYTES][CACHE_ALL].current,
+                 (unsigned long long)p->model.used,
+                 (long long)stats.of[CACHE_ACTIVE_BYTES][CACHE_ALL].current,
                  (unsigned long long)p->model.active, (long long)stats.num_ooms);
-    if (cache_check(p->cache, &err) != PLIM_OK) fail_msg("'%s' operation %lld: %s", p->conf, (long long)p->done, err.text);
+    if (cache_check(p->cache, &err) != PLIM_OK)
+        fail_msg("'%s' operation %lld: %s", p->conf, (long long)p->done, err.text);
 }
 
 static void one_operation(struct pair *p)
@@ -103,8 +105,9 @@ static void one_operation(struct pair *p)
         uint64_t bytes = some_bytes(&p->state), want = model_malloc(&p->model, bytes, stream);
         enum plim_status status = cache_malloc(p->cache, bytes, stream, at, &err);
         if (*at != want || (status == PLIM_OK) != (want != 0))
-            fail_msg("'%s' operation %lld: %llu bytes are at %llx, expected %llx", p->conf, (long long)p->done,
-                     (unsigned long long)bytes, (unsigned long long)*at, (unsigned long long)want);
+            fail_msg("'%s' operation %lld: %llu bytes are at %llx, expected %llx", p->conf,
+                     (long long)p->done, (unsigned long long)bytes, (unsigned long long)*at,
+                     (unsigned long long)want);
         p->refused += !want;
     }
     if (r % 97 == 0) {
@@ -172,7 +175,8 @@ static void *work(void *arg)
             if (cache_free(w->cache, *at, NULL) != PLIM_OK) return w;
             *at = 0;
         } else {
-            w->refused += cache_malloc(w->cache, some_bytes(&state), r % 5 ? w->seed : 0, at, NULL) != PLIM_OK;
+            w->refused +=
+                cache_malloc(w->cache, some_bytes(&state), r % 5 ? w->seed : 0, at, NULL) != PLIM_OK;
         }
         if (r % 4001 == 0) cache_clear(w->cache, false);
         if (r % 1009 == 0) cache_batch_done(w->cache);
@@ -199,7 +203,8 @@ static void test_threads(void **state)
         assert_int_equal(cache_new(&cache, &options, &err), PLIM_OK);
         assert_int_equal(cache_history_start(cache, 1000, &err), PLIM_OK);
         for (int i = 0; i < 4; i++) {
-            workers[i] = (struct worker){.cache = cache, .seed = 17 + (uint64_t)i, .count = operations() / 12};
+            workers[i] =
+                (struct worker){.cache = cache, .seed = 17 + (uint64_t)i, .count = operations() / 12};
             pthread_create(&workers[i].thread, NULL, work, &workers[i]);
         }
         for (int i = 0; i < 4; i++) {
@@ -217,6 +222,7 @@ static void test_threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equals_the_model), cmocka_unit_test(test_threads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equals_the_model),
+                                       cmocka_unit_test(test_threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
