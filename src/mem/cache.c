@@ -40,7 +40,7 @@ static void take_options(struct cache *c, const struct cache_options *options)
     c->ops = options->backing->ops;
     c->budget = options->budget;
     c->fraction = c->conf.fraction;
-    limit_update(c);
+    cache_limit_update(c);
 }
 
 enum plim_status cache_new(struct cache **out, const struct cache_options *options, struct plim_error *err)
@@ -55,7 +55,7 @@ enum plim_status cache_new(struct cache **out, const struct cache_options *optio
     pthread_mutex_init(&c->lock, &spin);
     pthread_mutexattr_destroy(&spin);
     take_options(c, options);
-    if (!blocks_ready(c, 1)) {
+    if (!cache_blocks_ready(c, 1)) {
         cache_destroy(c);
         return plim_fail(err, PLIM_NO_MEMORY, "no host memory for the allocator");
     }
@@ -66,11 +66,11 @@ enum plim_status cache_new(struct cache **out, const struct cache_options *optio
 void cache_destroy(struct cache *c)
 {
     if (!c) return;
-    events_close(c);
-    segments_close(c);
+    cache_events_close(c);
+    cache_segments_close(c);
     for (int i = 0; i < c->stream_count; i++) free(c->streams[i]);
     free(c->streams);
-    blocks_release(c);
+    cache_blocks_release(c);
     free(c->history.ring);
     pthread_mutex_destroy(&c->lock);
     free(c);
@@ -91,36 +91,37 @@ static bool reclaim(struct cache *c, uint64_t bytes)
 /* No cached block fits: PyTorch's steps in its order, and a last search for a block that was freed meanwhile. */
 static struct block *find_more(struct cache *c, struct pool *pool, uint64_t bytes, const void *frames)
 {
-    struct block *b = reclaim(c, bytes) ? block_search(c, pool, bytes) : NULL;
+    struct block *b = reclaim(c, bytes) ? cache_block_search(c, pool, bytes) : NULL;
     if (b) return b;
-    release_garbage(c);
-    if ((b = segment_grow(c, pool, bytes, frames, NULL))) return b;
-    if (release_oversize(c, pool, bytes) && (b = segment_grow(c, pool, bytes, frames, NULL))) return b;
-    release_cached(c);
+    cache_release_garbage(c);
+    if ((b = cache_segment_grow(c, pool, bytes, frames, NULL))) return b;
+    if (cache_release_oversize(c, pool, bytes) && (b = cache_segment_grow(c, pool, bytes, frames, NULL)))
+        return b;
+    cache_release_cached(c);
     c->stats.num_alloc_retries++;
-    if ((b = segment_grow(c, pool, bytes, frames, NULL))) return b;
-    if ((b = block_search(c, pool, bytes))) c->stats.num_late_blocks++;
+    if ((b = cache_segment_grow(c, pool, bytes, frames, NULL))) return b;
+    if ((b = cache_block_search(c, pool, bytes))) c->stats.num_late_blocks++;
     return b;
 }
 
 static enum plim_status take_locked(struct cache *c, const struct cache_request *request, uint64_t *address,
                                     struct plim_error *err)
 {
-    struct stream *stream = stream_for(c, request->stream);
-    if (!stream || (c->spares < 4 && !blocks_ready(c, 4)))
+    struct stream *stream = cache_stream_for(c, request->stream);
+    if (!stream || (c->spares < 4 && !cache_blocks_ready(c, 4)))
         return plim_fail(err, PLIM_NO_MEMORY, "no host memory for the allocator's records");
-    if (c->queued) events_pass(c);
+    if (c->queued) cache_events_pass(c);
     uint64_t bytes = cache_conf_round(&c->conf, request->bytes);
     struct pool *pool = &stream->pools[bytes > CACHE_SMALL_MAX];
-    struct block *b = block_search(c, pool, bytes);
+    struct block *b = cache_block_search(c, pool, bytes);
     if (!b) b = find_more(c, pool, bytes, request->frames);
     /* While the lock was released others may have used the spare records. */
-    if (b && !blocks_ready(c, 1)) {
-        block_file(c, b);
+    if (b && !cache_blocks_ready(c, 1)) {
+        cache_block_file(c, b);
         return plim_fail(err, PLIM_NO_MEMORY, "no host memory for the allocator's records");
     }
-    if (!b) return refuse(c, request, bytes, err);
-    block_take(c, b, bytes, request);
+    if (!b) return cache_refuse(c, request, bytes, err);
+    cache_block_take(c, b, bytes, request);
     *address = b->node.at;
     return PLIM_OK;
 }
@@ -133,7 +134,7 @@ enum plim_status cache_malloc_request(struct cache *c, const struct cache_reques
     if (request->cls < 0 || request->cls >= c->options.class_count)
         return plim_fail(err, PLIM_BAD_INPUT, "the allocator has no class %d", request->cls);
     pthread_mutex_lock(&c->lock);
-    enum plim_status status = request->bytes > REQUEST_MAX ? refuse(c, request, CACHE_NO_LIMIT / 2, err)
+    enum plim_status status = request->bytes > REQUEST_MAX ? cache_refuse(c, request, CACHE_NO_LIMIT / 2, err)
                                                            : take_locked(c, request, address, err);
     pthread_mutex_unlock(&c->lock);
     return status;
@@ -156,16 +157,16 @@ static void free_locked(struct cache *c, struct block *b)
     if (b->bytes >= c->conf.max_split) stat_take(&c->stats.oversize_allocations, 1);
     history_note(c, CACHE_DID_FREE_REQUESTED, b->bytes, b);
     if (b->uses)
-        events_wait(c, b);
+        cache_events_wait(c, b);
     else
-        block_return(c, b);
+        cache_block_return(c, b);
 }
 
 enum plim_status cache_free(struct cache *c, uint64_t address, struct plim_error *err)
 {
     if (!address) return PLIM_OK;
     pthread_mutex_lock(&c->lock);
-    struct block *b = block_at(c, address);
+    struct block *b = cache_block_at(c, address);
     bool live = b && b->state == BLOCK_LIVE;
     if (live) free_locked(c, b);
     pthread_mutex_unlock(&c->lock);
@@ -178,7 +179,7 @@ enum plim_status cache_find(struct cache *c, uint64_t address, struct cache_bloc
                             uint64_t *segment_bytes, struct plim_error *err)
 {
     pthread_mutex_lock(&c->lock);
-    struct block *b = address ? block_at(c, address) : NULL;
+    struct block *b = address ? cache_block_at(c, address) : NULL;
     bool live = b && b->state == BLOCK_LIVE;
     if (live) {
         struct block *first = b, *last = b;

@@ -42,7 +42,7 @@ static void map_add(struct block_map *map, struct block *b)
     map->slots[i] = (struct block_slot){b->node.at, b};
 }
 
-struct block *block_at(const struct cache *c, uint64_t address)
+struct block *cache_block_at(const struct cache *c, uint64_t address)
 {
     const struct block_map *map = &c->map;
     for (uint64_t i = slot_of(map, address); map->slots[i].at; i = (i + 1) & map->mask)
@@ -79,7 +79,7 @@ static bool map_grow(struct block_map *map, uint64_t records)
     return true;
 }
 
-bool blocks_ready(struct cache *c, int64_t n)
+bool cache_blocks_ready(struct cache *c, int64_t n)
 {
     if (c->spares >= n) return true;
     int64_t more = c->records < SLAB_FIRST ? SLAB_FIRST : c->records < SLAB_MOST ? c->records : SLAB_MOST;
@@ -97,7 +97,7 @@ bool blocks_ready(struct cache *c, int64_t n)
     return true;
 }
 
-void blocks_release(struct cache *c)
+void cache_blocks_release(struct cache *c)
 {
     while (c->slabs) {
         struct slab *slab = c->slabs;
@@ -107,8 +107,8 @@ void blocks_release(struct cache *c)
     free(c->map.slots);
 }
 
-struct block *block_new(struct cache *c, struct segment *segment, struct pool *pool, uint64_t at,
-                        uint64_t bytes)
+struct block *cache_block_new(struct cache *c, struct segment *segment, struct pool *pool, uint64_t at,
+                              uint64_t bytes)
 {
     struct block *b = c->spare;
     c->spare = b->next;
@@ -123,7 +123,7 @@ struct block *block_new(struct cache *c, struct segment *segment, struct pool *p
     return b;
 }
 
-void block_drop(struct cache *c, struct block *b)
+void cache_block_drop(struct cache *c, struct block *b)
 {
     map_remove(&c->map, b->node.at);
     b->state = BLOCK_SPARE;
@@ -134,9 +134,9 @@ void block_drop(struct cache *c, struct block *b)
 
 /* ---- neighbours and sets ---- */
 
-struct block *block_cut(struct cache *c, struct block *b, uint64_t bytes)
+struct block *cache_block_cut(struct cache *c, struct block *b, uint64_t bytes)
 {
-    struct block *rest = block_new(c, b->segment, b->pool, b->node.at + bytes, b->bytes - bytes);
+    struct block *rest = cache_block_new(c, b->segment, b->pool, b->node.at + bytes, b->bytes - bytes);
     rest->state = b->state;
     rest->prev = b;
     rest->next = b->next;
@@ -146,21 +146,21 @@ struct block *block_cut(struct cache *c, struct block *b, uint64_t bytes)
     return rest;
 }
 
-uint64_t block_join(struct cache *c, struct block **b, struct block *other)
+uint64_t cache_block_join(struct cache *c, struct block **b, struct block *other)
 {
     if (!other || other->state != (*b)->state || other->state < BLOCK_CACHED) return 0;
     uint64_t bytes = other->bytes;
-    block_unfile(other);
+    cache_block_unfile(other);
     struct block *low = other->node.at < (*b)->node.at ? other : *b, *high = low->next;
     low->bytes += high->bytes;
     low->next = high->next;
     if (high->next) high->next->prev = low;
-    block_drop(c, high);
+    cache_block_drop(c, high);
     *b = low;
     return bytes;
 }
 
-void block_file(struct cache *c, struct block *b)
+void cache_block_file(struct cache *c, struct block *b)
 {
     bool cached = b->state == BLOCK_CACHED;
     b->node.key = cached ? b->bytes : 0;
@@ -171,7 +171,7 @@ void block_file(struct cache *c, struct block *b)
         tree_insert(&b->pool->unmapped, &b->node);
 }
 
-void block_unfile(struct block *b)
+void cache_block_unfile(struct block *b)
 {
     if (b->state == BLOCK_CACHED)
         bins_remove(&b->pool->bins, &b->node);
@@ -198,7 +198,7 @@ static struct block *spare_the_end(const struct pool *pool, struct block *b)
     return b;
 }
 
-struct block *block_search(struct cache *c, struct pool *pool, uint64_t bytes)
+struct block *cache_block_search(struct cache *c, struct pool *pool, uint64_t bytes)
 {
     c->searches[pool->kind]++;
     struct cache_node *best = bins_first(&pool->bins, bytes, 0);
@@ -230,13 +230,13 @@ static void count_inactive(struct cache *c, const struct block *b, int64_t block
     if (bytes < 0) figure_take(c, CACHE_INACTIVE_SPLIT_BYTES, kind, (uint64_t)-bytes);
 }
 
-void block_take(struct cache *c, struct block *b, uint64_t bytes, const struct cache_request *request)
+void cache_block_take(struct cache *c, struct block *b, uint64_t bytes, const struct cache_request *request)
 {
     enum cache_pool kind = b->pool->kind;
     bool was_split = block_is_split(b), cut = worth_cutting(c, b, bytes);
     if (cut) {
-        struct block *rest = block_cut(c, b, bytes);
-        block_file(c, rest);
+        struct block *rest = cache_block_cut(c, b, bytes);
+        cache_block_file(c, rest);
         count_inactive(c, b, was_split ? 0 : 1, was_split ? -(int64_t)bytes : (int64_t)rest->bytes);
     } else if (was_split) {
         count_inactive(c, b, -1, -(int64_t)b->bytes);
@@ -256,7 +256,7 @@ void block_take(struct cache *c, struct block *b, uint64_t bytes, const struct c
     history_note(c, CACHE_DID_ALLOC, request->bytes, b);
 }
 
-void block_return(struct cache *c, struct block *b)
+void cache_block_return(struct cache *c, struct block *b)
 {
     enum cache_pool kind = b->pool->kind;
     int64_t blocks = 0, bytes = 0;
@@ -267,11 +267,11 @@ void block_return(struct cache *c, struct block *b)
     b->state = BLOCK_CACHED;
     b->frames = NULL;
     for (int i = 0; i < 2; i++) {
-        uint64_t joined = block_join(c, &b, i ? b->next : b->prev);
+        uint64_t joined = cache_block_join(c, &b, i ? b->next : b->prev);
         blocks -= joined > 0;
         bytes -= (int64_t)joined;
     }
-    block_file(c, b);
+    cache_block_file(c, b);
     if (block_is_split(b)) blocks++, bytes += (int64_t)b->bytes;
     count_inactive(c, b, blocks, bytes);
 }
@@ -314,7 +314,7 @@ static struct stream *stream_new(struct cache *c, uint64_t id, int place)
     return s;
 }
 
-struct stream *stream_for(struct cache *c, uint64_t id)
+struct stream *cache_stream_for(struct cache *c, uint64_t id)
 {
     if (c->last_stream && c->last_stream->id == id) return c->last_stream;
     int place = stream_place(c, id);

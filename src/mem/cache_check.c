@@ -53,7 +53,7 @@ static enum plim_status check_block(const struct cache *c, const struct segment 
         return broken(err, 1, b, "the block is not where the one before it ends");
     if (b->next && (b->next->prev != b || (b->state >= BLOCK_CACHED && b->next->state == b->state)))
         return broken(err, 2, b, "two free neighbours");
-    if (block_at(c, at) != b) return broken(err, 3, b, "the map does not know the block");
+    if (cache_block_at(c, at) != b) return broken(err, 3, b, "the map does not know the block");
     if (b->state == BLOCK_UNMAPPED && (!s->expandable || (at - s->node.at) % s->page || b->bytes % s->page))
         return broken(err, 5, b, "an unmapped block is not made of pages");
     if ((b->state == BLOCK_PENDING) != (b->events > 0) || b->events < 0 ||

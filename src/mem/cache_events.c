@@ -37,7 +37,7 @@ enum plim_status cache_record_stream(struct cache *c, uint64_t address, uint64_t
 {
     enum plim_status status = PLIM_OK;
     pthread_mutex_lock(&c->lock);
-    struct block *b = block_at(c, address);
+    struct block *b = cache_block_at(c, address);
     if (!b || b->state != BLOCK_LIVE) {
         status = plim_fail(err, PLIM_BAD_INPUT, "record_stream: 0x%llx is not a live allocation",
                            (unsigned long long)address);
@@ -46,7 +46,7 @@ enum plim_status cache_record_stream(struct cache *c, uint64_t address, uint64_t
     if (b->pool->stream->id == stream || !c->ops->event_record) goto out;
     for (struct cache_use *use = b->uses; use; use = use->next)
         if (use->stream->id == stream) goto out;
-    struct stream *s = stream_for(c, stream);
+    struct stream *s = cache_stream_for(c, stream);
     struct cache_use *use = s ? use_new(c) : NULL;
     if (use) {
         *use = (struct cache_use){.next = b->uses, .block = b, .stream = s};
@@ -59,7 +59,7 @@ out:
     return status;
 }
 
-void events_wait(struct cache *c, struct block *b)
+void cache_events_wait(struct cache *c, struct block *b)
 {
     b->state = BLOCK_PENDING;
     while (b->uses) {
@@ -80,7 +80,7 @@ void events_wait(struct cache *c, struct block *b)
         b->events++;
         c->queued++;
     }
-    if (!b->events) block_return(c, b);
+    if (!b->events) cache_block_return(c, b);
 }
 
 /* The first event of a stream has passed. */
@@ -93,10 +93,10 @@ static void pass_first(struct cache *c, struct stream *s)
     if (!s->head) s->tail = NULL;
     use_drop(c, use);
     c->queued--;
-    if (--b->events == 0) block_return(c, b);
+    if (--b->events == 0) cache_block_return(c, b);
 }
 
-void events_pass(struct cache *c)
+void cache_events_pass(struct cache *c)
 {
     for (int i = 0; i < c->stream_count; i++) {
         struct stream *s = c->streams[i];
@@ -104,7 +104,7 @@ void events_pass(struct cache *c)
     }
 }
 
-void events_finish(struct cache *c)
+void cache_events_finish(struct cache *c)
 {
     c->stats.num_sync_all_streams++;
     for (int i = 0; c->queued && i < c->stream_count; i++) {
@@ -116,9 +116,9 @@ void events_finish(struct cache *c)
     }
 }
 
-void events_close(struct cache *c)
+void cache_events_close(struct cache *c)
 {
-    events_finish(c);
+    cache_events_finish(c);
     while (c->use_slabs) {
         struct use_slab *slab = c->use_slabs;
         c->use_slabs = slab->next;

@@ -18,8 +18,8 @@ static const char *const names[CACHE_ACTIONS] = {
 
 const char *cache_action_name(enum cache_action action) { return names[action]; }
 
-void history_add(struct cache *c, enum cache_action action, uint64_t at, uint64_t bytes, uint64_t stream,
-                 int cls, const void *frames)
+void cache_history_add(struct cache *c, enum cache_action action, uint64_t at, uint64_t bytes,
+                       uint64_t stream, int cls, const void *frames)
 {
     struct history *h = &c->history;
     if (!h->ring) return;
@@ -58,6 +58,6 @@ int64_t cache_history_each(struct cache *c, void (*take)(void *arg, const struct
 void cache_history_mark(struct cache *c)
 {
     pthread_mutex_lock(&c->lock);
-    history_add(c, CACHE_DID_SNAPSHOT, 0, 0, 0, 0, NULL);
+    cache_history_add(c, CACHE_DID_SNAPSHOT, 0, 0, 0, 0, NULL);
     pthread_mutex_unlock(&c->lock);
 }

@@ -11,11 +11,15 @@
 
 /* The states of a block, and the functions that change them:
  *
- *                  range_expand                 block_take
- *     UNMAPPED  ------------------>  CACHED  ----------------->  LIVE
- *               <------------------     ^    <-----------------   |
- *                 block_unmap           |       block_return      | events_wait
- *                                       +-------------------- PENDING
+ *                 segment_grow                block_take
+ *     UNMAPPED  ----------------->  CACHED  ----------------->  LIVE
+ *               <-----------------   ^  ^  <-----------------    |
+ *                  block_unmap       |  |     block_return       | events_wait
+ *                                    |  +------ PENDING <--------+
+ *                                    |    events_pass, events_finish
+ *                                    +---- segment_grow, segment_release: from and to the backing
+ *
+ * (names without their cache_)
  */
 enum block_state { BLOCK_LIVE, BLOCK_PENDING, BLOCK_CACHED, BLOCK_UNMAPPED, BLOCK_SPARE };
 
@@ -23,7 +27,7 @@ struct cache_use;
 
 struct block {
     struct cache_node
-        node; /* at: address. In the bins (key: bytes) while cached, in the address tree while unmapped */
+        node; /* at: address; in the bins while cached, in the tree of addresses while unmapped */
     uint64_t bytes;
     struct block *prev, *next; /* neighbours in the segment; a spare record: next is the next spare one */
     struct segment *segment;
@@ -156,76 +160,77 @@ static inline uint64_t figure_now(const struct cache *c, enum cache_figure f)
 /* ---- cache_blocks.c ---- */
 
 /* At least `n` spare records; false: no host memory. */
-bool blocks_ready(struct cache *c, int64_t n);
-void blocks_release(struct cache *c);
-struct block *block_at(const struct cache *c, uint64_t address);
+bool cache_blocks_ready(struct cache *c, int64_t n);
+void cache_blocks_release(struct cache *c);
+struct block *cache_block_at(const struct cache *c, uint64_t address);
 
 /* A block from the spare records, alone in its segment; the caller has asked blocks_ready. */
-struct block *block_new(struct cache *c, struct segment *segment, struct pool *pool, uint64_t at,
-                        uint64_t bytes);
-void block_drop(struct cache *c, struct block *b);
+struct block *cache_block_new(struct cache *c, struct segment *segment, struct pool *pool, uint64_t at,
+                              uint64_t bytes);
+void cache_block_drop(struct cache *c, struct block *b);
 /* Cuts a block that is in no set; returns the rest behind it, in no set and of the same state. */
-struct block *block_cut(struct cache *c, struct block *b, uint64_t bytes);
+struct block *cache_block_cut(struct cache *c, struct block *b, uint64_t bytes);
 /* Joins with a neighbour of the same state when that state is CACHED or UNMAPPED; returns the bytes that were taken over. b
  * is in no set; the block that remains is in *b. */
-uint64_t block_join(struct cache *c, struct block **b, struct block *other);
+uint64_t cache_block_join(struct cache *c, struct block **b, struct block *other);
 /* Put into and take out of the set that the state belongs to. */
-void block_file(struct cache *c, struct block *b);
-void block_unfile(struct block *b);
+void cache_block_file(struct cache *c, struct block *b);
+void cache_block_unfile(struct block *b);
 
 /* The best block as PyTorch's rules choose it, taken out of its set; NULL: none. */
-struct block *block_search(struct cache *c, struct pool *pool, uint64_t bytes);
+struct block *cache_block_search(struct cache *c, struct pool *pool, uint64_t bytes);
 /* Makes a free block live: cuts off what the rules allow, counts it. */
-void block_take(struct cache *c, struct block *b, uint64_t bytes, const struct cache_request *request);
+void cache_block_take(struct cache *c, struct block *b, uint64_t bytes, const struct cache_request *request);
 /* Live or pending to cached, joined with its neighbours. */
-void block_return(struct cache *c, struct block *b);
+void cache_block_return(struct cache *c, struct block *b);
 
-struct stream *stream_for(struct cache *c, uint64_t id); /* NULL: no host memory */
+struct stream *cache_stream_for(struct cache *c, uint64_t id); /* NULL: no host memory */
 
 /* ---- cache_segments.c: the backing is asked ---- */
 
 /* A free block of at least `bytes`, in no set; NULL: refused. *err has the backing's words. */
-struct block *segment_grow(struct cache *c, struct pool *pool, uint64_t bytes, const void *frames,
-                           struct plim_error *err);
+struct block *cache_segment_grow(struct cache *c, struct pool *pool, uint64_t bytes, const void *frames,
+                                 struct plim_error *err);
 /* Gives a whole cached segment back. */
-void segment_release(struct cache *c, struct block *b);
+void cache_segment_release(struct cache *c, struct block *b);
 /* Gives back the whole pages of a cached block of an expandable segment. */
-void block_unmap(struct cache *c, struct block *b);
-void segments_close(struct cache *c);
-void limit_update(struct cache *c);
+void cache_block_unmap(struct cache *c, struct block *b);
+void cache_segments_close(struct cache *c);
+void cache_limit_update(struct cache *c);
 
 /* ---- cache_release.c ---- */
 
-void release_garbage(struct cache *c);                                     /* above the threshold */
-bool release_oversize(struct cache *c, struct pool *pool, uint64_t bytes); /* enough for `bytes`? */
-void release_cached(struct cache *c);                                      /* all, after waiting  */
+void cache_release_garbage(struct cache *c);                                     /* above the threshold */
+bool cache_release_oversize(struct cache *c, struct pool *pool, uint64_t bytes); /* enough for `bytes`? */
+void cache_release_cached(struct cache *c);                                      /* all, after waiting  */
 
 /* ---- cache_events.c ---- */
 
-void events_pass(struct cache *c);                  /* returns blocks whose streams have passed */
-void events_finish(struct cache *c);                /* waits for all of them */
-void events_wait(struct cache *c, struct block *b); /* a freed block with uses becomes pending, or returns */
-void events_close(struct cache *c);
+void cache_events_pass(struct cache *c);   /* returns blocks whose streams have passed */
+void cache_events_finish(struct cache *c); /* waits for all of them */
+void cache_events_wait(struct cache *c,
+                       struct block *b); /* a freed block with uses becomes pending, or returns */
+void cache_events_close(struct cache *c);
 
 /* ---- cache_stats.c ---- */
 
-void fragmentation_read(struct cache *c, struct cache_fragmentation *out);
+void cache_fragmentation_now(struct cache *c, struct cache_fragmentation *out);
 
 /* ---- cache_refuse.c ---- */
 
-enum plim_status refuse(struct cache *c, const struct cache_request *request, uint64_t rounded,
-                        struct plim_error *err);
+enum plim_status cache_refuse(struct cache *c, const struct cache_request *request, uint64_t rounded,
+                              struct plim_error *err);
 
 /* ---- cache_history.c ---- */
 
-void history_add(struct cache *c, enum cache_action action, uint64_t at, uint64_t bytes, uint64_t stream,
-                 int cls, const void *frames);
+void cache_history_add(struct cache *c, enum cache_action action, uint64_t at, uint64_t bytes,
+                       uint64_t stream, int cls, const void *frames);
 
 static inline void history_note(struct cache *c, enum cache_action action, uint64_t bytes,
                                 const struct block *b)
 {
     if (__builtin_expect(c->history.ring != NULL, 0))
-        history_add(c, action, b->node.at, bytes, b->pool->stream->id, b->cls, b->frames);
+        cache_history_add(c, action, b->node.at, bytes, b->pool->stream->id, b->cls, b->frames);
 }
 
 #endif

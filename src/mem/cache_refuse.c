@@ -35,7 +35,7 @@ static void fill(struct cache *c, const struct cache_request *request, uint64_t 
     if (r->available != UINT64_MAX)
         r->others = minus(c->backing->total, r->available + r->reserved + r->overhead);
     for (int i = 0; i < CACHE_CLASSES_MAX; i++) r->by_class[i] = c->stats.by_class[i].current;
-    fragmentation_read(c, &r->fragmentation);
+    cache_fragmentation_now(c, &r->fragmentation);
     r->cause = find_cause(r);
 }
 
@@ -104,14 +104,14 @@ static void add_summary(const struct cache *c, const struct cache_refusal *r, st
     add_remedy(c, r, out);
 }
 
-enum plim_status refuse(struct cache *c, const struct cache_request *request, uint64_t rounded,
-                        struct plim_error *err)
+enum plim_status cache_refuse(struct cache *c, const struct cache_request *request, uint64_t rounded,
+                              struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
     c->stats.num_ooms++;
     fill(c, request, rounded, &c->refusal);
-    history_add(c, CACHE_DID_OOM, c->refusal.available, request->bytes, request->stream, request->cls,
-                request->frames);
+    cache_history_add(c, CACHE_DID_OOM, c->refusal.available, request->bytes, request->stream, request->cls,
+                      request->frames);
     add_summary(c, &c->refusal, &text);
     plim_fail(err, PLIM_NO_MEMORY, "%s", text.failed ? "out of memory" : strbuf_text(&text));
     strbuf_release(&text);

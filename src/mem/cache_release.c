@@ -30,12 +30,12 @@ static uint64_t sweep(struct cache *c, double mean, uint64_t *ages, int64_t *blo
         released += b->bytes;
         *ages -= age(c, b);
         --*blocks;
-        segment_release(c, b);
+        cache_segment_release(c, b);
     }
     return released;
 }
 
-void release_garbage(struct cache *c)
+void cache_release_garbage(struct cache *c)
 {
     uint64_t limit = c->limit != CACHE_NO_LIMIT ? c->limit : c->backing->total - c->options.overhead;
     uint64_t keep = (uint64_t)(c->conf.gc_threshold * (double)limit), ages = 0;
@@ -61,20 +61,20 @@ void release_garbage(struct cache *c)
 
 /* With a finite max_split, larger blocks are never split: one that is large enough is released, or several from the largest
  * down. */
-bool release_oversize(struct cache *c, struct pool *pool, uint64_t bytes)
+bool cache_release_oversize(struct cache *c, struct pool *pool, uint64_t bytes)
 {
     uint64_t most = c->conf.max_split, wanted = bytes < most ? most : bytes, released = 0;
     if (most == CACHE_NO_LIMIT || c->conf.expandable) return false;
     struct cache_node *node = bins_first(&pool->bins, wanted, 0);
     if (node) {
-        segment_release(c, block_of(node));
+        cache_segment_release(c, block_of(node));
         return true;
     }
     for (node = bins_last_below(&pool->bins, wanted, 0); node && node->key >= most && released < wanted;) {
         struct block *b = block_of(node);
         node = bins_last_below(&pool->bins, node->key, node->at);
         released += b->bytes;
-        segment_release(c, b);
+        cache_segment_release(c, b);
     }
     return released >= wanted;
 }
@@ -88,15 +88,15 @@ static void release_pool(struct cache *c, enum cache_pool kind)
     for (struct block *b = next_cached(c, kind, &stream, NULL), *next; b; b = next) {
         next = next_cached(c, kind, &stream, b);
         if (b->segment->expandable)
-            block_unmap(c, b);
+            cache_block_unmap(c, b);
         else if (!block_is_split(b))
-            segment_release(c, b);
+            cache_segment_release(c, b);
     }
 }
 
-void release_cached(struct cache *c)
+void cache_release_cached(struct cache *c)
 {
-    events_finish(c);
+    cache_events_finish(c);
     release_pool(c, CACHE_LARGE);
     release_pool(c, CACHE_SMALL);
 }
@@ -106,7 +106,7 @@ void release_cached(struct cache *c)
 static uint64_t clear_locked(struct cache *c)
 {
     uint64_t before = figure_now(c, CACHE_RESERVED_BYTES);
-    release_cached(c);
+    cache_release_cached(c);
     return before - figure_now(c, CACHE_RESERVED_BYTES);
 }
 
@@ -139,8 +139,8 @@ void cache_set_budget(struct cache *c, uint64_t budget)
 {
     pthread_mutex_lock(&c->lock);
     c->budget = budget;
-    limit_update(c);
-    if (figure_now(c, CACHE_RESERVED_BYTES) > c->limit) release_cached(c);
+    cache_limit_update(c);
+    if (figure_now(c, CACHE_RESERVED_BYTES) > c->limit) cache_release_cached(c);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -150,8 +150,8 @@ enum plim_status cache_set_fraction(struct cache *c, double fraction, struct pli
         return plim_fail(err, PLIM_BAD_INPUT, "memory fraction %g: expected a number from 0 to 1", fraction);
     pthread_mutex_lock(&c->lock);
     c->fraction = fraction;
-    limit_update(c);
-    if (figure_now(c, CACHE_RESERVED_BYTES) > c->limit) release_cached(c);
+    cache_limit_update(c);
+    if (figure_now(c, CACHE_RESERVED_BYTES) > c->limit) cache_release_cached(c);
     pthread_mutex_unlock(&c->lock);
     return PLIM_OK;
 }

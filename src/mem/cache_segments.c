@@ -6,7 +6,7 @@
 
 /* ---- limit ---- */
 
-void limit_update(struct cache *c)
+void cache_limit_update(struct cache *c)
 {
     uint64_t limit = c->budget ? c->budget : CACHE_NO_LIMIT;
     uint64_t share = c->fraction > 0 ? (uint64_t)(c->fraction * (double)c->backing->total) : CACHE_NO_LIMIT;
@@ -69,14 +69,14 @@ static struct block *segment_alloc(struct cache *c, struct pool *pool, uint64_t 
     if (!admit(c, size, err)) return NULL;
     if (ask(c, size, &at, err) != PLIM_OK) return give_back(c, size), NULL;
     /* The lock may have been released: another thread may have used the spare records. */
-    struct segment *s = blocks_ready(c, 2) ? segment_new(c, at, size, frames) : NULL;
+    struct segment *s = cache_blocks_ready(c, 2) ? segment_new(c, at, size, frames) : NULL;
     if (!s) {
         c->ops->free(c->backing, at, size);
         give_back(c, size);
         plim_fail(err, PLIM_NO_MEMORY, "no host memory for the allocator's records");
         return NULL;
     }
-    struct block *b = s->first = block_new(c, s, pool, at, size);
+    struct block *b = s->first = cache_block_new(c, s, pool, at, size);
     figure_add(c, CACHE_SEGMENT, pool->kind, 1);
     figure_add(c, CACHE_RESERVED_BYTES, pool->kind, size);
     if (size >= c->conf.max_split) stat_add(&c->stats.oversize_segments, 1);
@@ -86,10 +86,10 @@ static struct block *segment_alloc(struct cache *c, struct pool *pool, uint64_t 
     return b;
 }
 
-void segment_release(struct cache *c, struct block *b)
+void cache_segment_release(struct cache *c, struct block *b)
 {
     struct segment *s = b->segment;
-    block_unfile(b);
+    cache_block_unfile(b);
     b->frames = s->frames;
     history_note(c, CACHE_DID_SEGMENT_FREE, b->bytes, b);
     figure_take(c, CACHE_SEGMENT, b->pool->kind, 1);
@@ -99,7 +99,7 @@ void segment_release(struct cache *c, struct block *b)
     c->ops->free(c->backing, s->node.at, s->bytes);
     give_back(c, s->bytes);
     segment_drop(c, s);
-    block_drop(c, b);
+    cache_block_drop(c, b);
 }
 
 /* ---- expandable segments ---- */
@@ -122,9 +122,9 @@ static struct block *range_new(struct cache *c, struct pool *pool, uint64_t want
     }
     s->expandable = true;
     s->page = page;
-    s->first = block_new(c, s, pool, at, bytes);
+    s->first = cache_block_new(c, s, pool, at, bytes);
     s->first->state = BLOCK_UNMAPPED;
-    block_file(c, s->first);
+    cache_block_file(c, s->first);
     return s->first;
 }
 
@@ -156,17 +156,17 @@ static struct block *range_map(struct cache *c, struct block *b, uint64_t bytes,
     uint64_t size = round_up(bytes, b->segment->page);
     if (!admit(c, size, err)) return NULL;
     if (c->ops->map(c->backing, b->node.at, size, err) != PLIM_OK) return give_back(c, size), NULL;
-    block_unfile(b);
-    if (size < b->bytes) block_file(c, block_cut(c, b, size));
+    cache_block_unfile(b);
+    if (size < b->bytes) cache_block_file(c, cache_block_cut(c, b, size));
     b->state = BLOCK_CACHED;
     b->frames = frames;
     figure_add(c, CACHE_RESERVED_BYTES, b->pool->kind, size);
     c->stats.num_device_alloc++;
     history_note(c, CACHE_DID_SEGMENT_MAP, size, b);
     b->frames = NULL;
-    block_join(c, &b, b->prev);
-    block_join(c, &b, b->next);
-    block_file(c, b);
+    cache_block_join(c, &b, b->prev);
+    cache_block_join(c, &b, b->next);
+    cache_block_file(c, b);
     return b;
 }
 
@@ -180,45 +180,45 @@ static struct block *range_expand(struct cache *c, struct pool *pool, uint64_t b
         uint64_t missing = bytes - b->bytes, room = b->next->bytes;
         b = range_map(c, b->next, missing < room ? missing : room, frames, err);
     }
-    if (b) block_unfile(b);
+    if (b) cache_block_unfile(b);
     return b;
 }
 
-void block_unmap(struct cache *c, struct block *b)
+void cache_block_unmap(struct cache *c, struct block *b)
 {
     struct segment *s = b->segment;
     uint64_t begin = round_up(b->node.at - s->node.at, s->page) + s->node.at;
     uint64_t end = (b->node.at + b->bytes - s->node.at) / s->page * s->page + s->node.at;
-    if (begin >= end || !blocks_ready(c, 3)) return;
+    if (begin >= end || !cache_blocks_ready(c, 3)) return;
     if (c->ops->stream_finish) c->ops->stream_finish(c->backing, b->pool->stream->id);
-    block_unfile(b);
+    cache_block_unfile(b);
     if (begin > b->node.at) {
         struct block *front = b;
-        b = block_cut(c, b, begin - b->node.at);
-        block_file(c, front);
+        b = cache_block_cut(c, b, begin - b->node.at);
+        cache_block_file(c, front);
     }
-    if (end < b->node.at + b->bytes) block_file(c, block_cut(c, b, end - begin));
+    if (end < b->node.at + b->bytes) cache_block_file(c, cache_block_cut(c, b, end - begin));
     c->ops->unmap(c->backing, begin, end - begin);
     give_back(c, end - begin);
     b->state = BLOCK_UNMAPPED;
     figure_take(c, CACHE_RESERVED_BYTES, b->pool->kind, end - begin);
     c->stats.num_device_free++;
     history_note(c, CACHE_DID_SEGMENT_UNMAP, end - begin, b);
-    block_join(c, &b, b->prev);
-    block_join(c, &b, b->next);
+    cache_block_join(c, &b, b->prev);
+    cache_block_join(c, &b, b->next);
     if (block_is_split(b)) {
-        block_file(c, b);
+        cache_block_file(c, b);
         return;
     }
     c->ops->unreserve(c->backing, s->node.at, s->bytes);
     segment_drop(c, s);
-    block_drop(c, b);
+    cache_block_drop(c, b);
 }
 
-struct block *segment_grow(struct cache *c, struct pool *pool, uint64_t bytes, const void *frames,
-                           struct plim_error *err)
+struct block *cache_segment_grow(struct cache *c, struct pool *pool, uint64_t bytes, const void *frames,
+                                 struct plim_error *err)
 {
-    if (!blocks_ready(c, 4)) {
+    if (!cache_blocks_ready(c, 4)) {
         plim_fail(err, PLIM_NO_MEMORY, "no host memory for the allocator's records");
         return NULL;
     }
@@ -239,7 +239,7 @@ static void unmap_all(struct cache *c, struct segment *s)
     c->ops->unreserve(c->backing, s->node.at, s->bytes);
 }
 
-void segments_close(struct cache *c)
+void cache_segments_close(struct cache *c)
 {
     give_back(c, figure_now(c, CACHE_RESERVED_BYTES));
     while (c->segments) {

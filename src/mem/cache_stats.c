@@ -114,7 +114,7 @@ static uint64_t stuck(const struct block *b)
     return end > begin ? b->bytes - (end - begin) * s->page : b->bytes;
 }
 
-void fragmentation_read(struct cache *c, struct cache_fragmentation *out)
+void cache_fragmentation_now(struct cache *c, struct cache_fragmentation *out)
 {
     const struct cache_stat *active = &c->stats.of[CACHE_ACTIVE_BYTES][CACHE_ALL];
     const struct cache_stat *reserved = &c->stats.of[CACHE_RESERVED_BYTES][CACHE_ALL];
@@ -139,6 +139,6 @@ void fragmentation_read(struct cache *c, struct cache_fragmentation *out)
 void cache_fragmentation_read(struct cache *c, struct cache_fragmentation *out)
 {
     pthread_mutex_lock(&c->lock);
-    fragmentation_read(c, out);
+    cache_fragmentation_now(c, out);
     pthread_mutex_unlock(&c->lock);
 }
