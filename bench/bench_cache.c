@@ -32,7 +32,6 @@ static const uint64_t sizes[] = {512,     2048,    16384,   65536,         26214
                                  6144,    98304,   5 << 20, 33554432 + 512};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
-/* The median over many short runs: a machine that does other things does not show. */
 enum { RUNS = 400, PAIRS = 2048 };
 
 static int ascending(const void *a, const void *b)
@@ -44,20 +43,25 @@ static int ascending(const void *a, const void *b)
 struct bench {
     uint64_t stream, state, bytes;
     uint64_t live[LIVE];
+    pthread_barrier_t *start; /* of a measurement, by all threads */
+    bool alone;
 };
 
 typedef void pairs(struct bench *b); /* PAIRS allocations and as many frees */
 
+/* One thread: the median over many short runs, which does not show what else the machine does. Several: their mean, because
+ * threads that wait for each other have fast and slow runs; it means something on an idle machine only. */
 static double measure(struct bench *b, pairs *body)
 {
-    double took[RUNS];
+    double took[RUNS], sum = 0;
+    pthread_barrier_wait(b->start);
     for (int i = -RUNS / 4; i < RUNS; i++) {
         double begin = clock_seconds();
         body(b);
-        if (i >= 0) took[i] = clock_seconds() - begin;
+        if (i >= 0) sum += took[i] = clock_seconds() - begin;
     }
     qsort(took, RUNS, sizeof *took, ascending);
-    return took[RUNS / 2] / PAIRS * 1e9;
+    return (b->alone ? took[RUNS / 2] : sum / RUNS) / PAIRS * 1e9;
 }
 
 static void one_size(struct bench *b)
@@ -111,14 +115,17 @@ static void threads(int count)
 {
     static struct run runs[8];
     double ns[5] = {0};
+    pthread_barrier_t start;
+    pthread_barrier_init(&start, NULL, (unsigned)count);
     for (int i = 0; i < count; i++) {
-        runs[i].bench.stream = (uint64_t)i;
+        runs[i].bench = (struct bench){.stream = (uint64_t)i, .start = &start, .alone = count == 1};
         pthread_create(&runs[i].thread, NULL, body, &runs[i]);
     }
     for (int i = 0; i < count; i++) {
         pthread_join(runs[i].thread, NULL);
         for (int k = 0; k < 5; k++) ns[k] += runs[i].ns[k] / count;
     }
+    pthread_barrier_destroy(&start);
     printf("%8d %10.0f %10.0f %10.0f %10.0f %10.0f\n", count, ns[0], ns[1], ns[2], ns[3], ns[4]);
 }
 

@@ -145,15 +145,15 @@ struct cache_stat {
 enum cache_pool { CACHE_ALL, CACHE_SMALL, CACHE_LARGE, CACHE_POOLS };
 
 enum cache_figure {
-    CACHE_ALLOCATION,     /* live allocations                          */
-    CACHE_SEGMENT,        /* segments of the device, not expandable    */
-    CACHE_ACTIVE,         /* live and pending free                     */
-    CACHE_INACTIVE_SPLIT, /* free blocks whose segment cannot be given back */
-    CACHE_ALLOCATED_BYTES,
-    CACHE_RESERVED_BYTES,
-    CACHE_ACTIVE_BYTES,
-    CACHE_INACTIVE_SPLIT_BYTES,
-    CACHE_REQUESTED_BYTES,
+    CACHE_ALLOCATION,           /* live allocations                               */
+    CACHE_ACTIVE,               /* live and pending free                          */
+    CACHE_ALLOCATED_BYTES,      /* of live blocks                                 */
+    CACHE_ACTIVE_BYTES,         /* of live and pending blocks                     */
+    CACHE_REQUESTED_BYTES,      /* as asked for, without rounding                 */
+    CACHE_SEGMENT,              /* segments of the device, not expandable         */
+    CACHE_RESERVED_BYTES,       /* taken from the device                          */
+    CACHE_INACTIVE_SPLIT,       /* free blocks whose segment cannot be given back */
+    CACHE_INACTIVE_SPLIT_BYTES, /* their bytes                                    */
     CACHE_FIGURES
 };
 

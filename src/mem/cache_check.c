@@ -102,10 +102,11 @@ static enum plim_status check_pool(const struct pool *pool, struct sums *sums, s
 
 static enum plim_status check_figures(const struct cache *c, const struct sums *sums, struct plim_error *err)
 {
+    const struct figures *g = &c->figures;
     for (int f = 0; f < CACHE_FIGURES; f++)
         for (int p = 0; p < CACHE_POOLS; p++) {
-            const struct cache_stat *s = &c->stats.of[f][p];
-            if (s->current != sums->figure[f][p] || s->peak < s->current)
+            int64_t sum = sums->figure[f][p];
+            if ((p != CACHE_ALL && g->now[p][f] != sum) || g->peak[p][f] < sum)
                 return broken(err, 6, NULL, cache_figure_name((enum cache_figure)f));
         }
     for (int i = 0; i < CACHE_CLASSES_MAX; i++)
@@ -139,8 +140,8 @@ static enum plim_status check_locked(const struct cache *c, struct plim_error *e
 
 enum plim_status cache_check(struct cache *c, struct plim_error *err)
 {
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     enum plim_status status = check_locked(c, err);
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
     return status;
 }

@@ -36,7 +36,7 @@ enum plim_status cache_record_stream(struct cache *c, uint64_t address, uint64_t
                                      struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     struct block *b = cache_block_at(c, address);
     if (!b || b->state != BLOCK_LIVE) {
         status = plim_fail(err, PLIM_BAD_INPUT, "record_stream: 0x%llx is not a live allocation",
@@ -55,7 +55,7 @@ enum plim_status cache_record_stream(struct cache *c, uint64_t address, uint64_t
         status = plim_fail(err, PLIM_NO_MEMORY, "no host memory for the allocator's records");
     }
 out:
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
     return status;
 }
 

@@ -35,10 +35,10 @@ void cache_history_add(struct cache *c, enum cache_action action, uint64_t at, u
 enum plim_status cache_history_start(struct cache *c, int64_t most, struct plim_error *err)
 {
     struct cache_event *ring = most > 0 ? calloc((size_t)most, sizeof *ring) : NULL;
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     free(c->history.ring);
     c->history = (struct history){.ring = ring, .most = most};
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
     if (most > 0 && !ring)
         return plim_fail(err, PLIM_NO_MEMORY, "no host memory for a history of %lld events", (long long)most);
     return PLIM_OK;
@@ -47,17 +47,17 @@ enum plim_status cache_history_start(struct cache *c, int64_t most, struct plim_
 int64_t cache_history_each(struct cache *c, void (*take)(void *arg, const struct cache_event *event),
                            void *arg)
 {
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     const struct history *h = &c->history;
     int64_t lost = h->ring && h->count > h->most ? h->count - h->most : 0;
     for (int64_t i = lost; h->ring && i < h->count; i++) take(arg, &h->ring[i % h->most]);
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
     return lost;
 }
 
 void cache_history_mark(struct cache *c)
 {
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     cache_history_add(c, CACHE_DID_SNAPSHOT, 0, 0, 0, 0, NULL);
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
 }

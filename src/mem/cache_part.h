@@ -82,6 +82,15 @@ struct block_map {
     int shift;
 };
 
+/* The sums over both pools are not kept but their peaks are; `allocated` follows from the rest. Few cache lines change with an
+ * allocation. By [pool][figure]; CACHE_ALL has only a peak. */
+struct figures {
+    int64_t now[CACHE_POOLS][CACHE_FIGURES];
+    int64_t peak[CACHE_POOLS][CACHE_FIGURES];
+    int64_t freed[CACHE_POOLS][CACHE_FIGURES];
+    int64_t start[CACHE_POOLS][CACHE_FIGURES]; /* `now` when the sums were reset */
+};
+
 struct history {
     struct cache_event *ring;
     int64_t most, count; /* count: ever recorded */
@@ -89,36 +98,47 @@ struct history {
 
 struct cache {
     pthread_mutex_t lock;
-    struct cache_options options;
+    struct block *spare; /* records without a block */
+    int64_t spares, records;
+    int64_t queued; /* events in all queues */
+    struct stream *last_stream;
+    uint64_t batch_peak;            /* of active bytes since the last batch */
+    uint64_t searches[CACHE_POOLS]; /* of free blocks, by pool */
+    struct block_map map;
+    struct figures figures;
+
     struct cache_conf conf;
     struct cache_backing *backing;
     const struct cache_backing_ops *ops;
+    struct cache_options options;
 
     uint64_t budget, limit; /* limit: CACHE_NO_LIMIT when neither budget nor fraction is set */
     double fraction;
     uint64_t asking; /* bytes that the backing is being asked for without the lock */
 
-    struct block_map map;
-    struct block *spare; /* records without a block */
-    int64_t spares, records;
     struct slab *slabs;
     struct cache_node *segments; /* by address */
-
-    struct stream **streams; /* sorted by id */
+    struct stream **streams;     /* sorted by id */
     int stream_count, stream_room;
-    struct stream *last_stream;
-
     struct cache_use *spare_uses;
     struct use_slab *use_slabs;
-    int64_t queued; /* events in all queues */
 
-    uint64_t searches[CACHE_POOLS]; /* of free blocks, by pool */
-    struct cache_stats stats;
-    uint64_t batch_peak; /* of active bytes since the last batch */
+    struct cache_stats stats; /* what `figures` does not have */
     int64_t batches;
     struct history history;
     struct cache_refusal refusal;
 };
+
+/* ---- the lock ---- */
+
+void cache_lock_contended(struct cache *c);
+
+static inline void cache_lock(struct cache *c)
+{
+    if (__builtin_expect(pthread_mutex_trylock(&c->lock) != 0, 0)) cache_lock_contended(c);
+}
+
+static inline void cache_unlock(struct cache *c) { pthread_mutex_unlock(&c->lock); }
 
 static inline struct block *block_of(struct cache_node *node) { return (struct block *)node; }
 static inline struct segment *segment_of(struct cache_node *node) { return (struct segment *)node; }
@@ -142,19 +162,21 @@ static inline void stat_take(struct cache_stat *stat, int64_t n)
 
 static inline void figure_add(struct cache *c, enum cache_figure f, enum cache_pool pool, uint64_t n)
 {
-    stat_add(&c->stats.of[f][CACHE_ALL], (int64_t)n);
-    stat_add(&c->stats.of[f][pool], (int64_t)n);
+    struct figures *g = &c->figures;
+    int64_t now = g->now[pool][f] += (int64_t)n, all = g->now[CACHE_SMALL][f] + g->now[CACHE_LARGE][f];
+    if (now > g->peak[pool][f]) g->peak[pool][f] = now;
+    if (all > g->peak[CACHE_ALL][f]) g->peak[CACHE_ALL][f] = all;
 }
 
 static inline void figure_take(struct cache *c, enum cache_figure f, enum cache_pool pool, uint64_t n)
 {
-    stat_take(&c->stats.of[f][CACHE_ALL], (int64_t)n);
-    stat_take(&c->stats.of[f][pool], (int64_t)n);
+    c->figures.now[pool][f] -= (int64_t)n;
+    c->figures.freed[pool][f] += (int64_t)n;
 }
 
 static inline uint64_t figure_now(const struct cache *c, enum cache_figure f)
 {
-    return (uint64_t)c->stats.of[f][CACHE_ALL].current;
+    return (uint64_t)(c->figures.now[CACHE_SMALL][f] + c->figures.now[CACHE_LARGE][f]);
 }
 
 /* ---- cache_blocks.c ---- */

@@ -120,9 +120,9 @@ enum plim_status cache_refuse(struct cache *c, const struct cache_request *reque
 
 bool cache_last_refusal(struct cache *c, struct cache_refusal *out)
 {
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     *out = c->refusal;
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
     return out->count > 0;
 }
 
@@ -152,7 +152,7 @@ static int by_bytes(const void *a, const void *b)
 /* Live blocks, one entry per owner, the largest first; NULL: no host memory. */
 static struct holder *find_holders(const struct cache *c, int64_t *count)
 {
-    int64_t n = 0, kept = 0, blocks = c->stats.of[CACHE_ALLOCATION][CACHE_ALL].current;
+    int64_t n = 0, kept = 0, blocks = (int64_t)figure_now(c, CACHE_ALLOCATION);
     struct holder *list = calloc((size_t)blocks + 1, sizeof *list);
     for (uint64_t i = 0; list && i <= c->map.mask; i++) {
         const struct block *b = c->map.slots[i].at ? c->map.slots[i].block : NULL;
@@ -192,7 +192,7 @@ void cache_explain(struct cache *c, const struct cache_refusal *r, struct strbuf
 {
     const struct cache_fragmentation *f = &r->fragmentation;
     char a[BYTES_TEXT], b[BYTES_TEXT], d[BYTES_TEXT];
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     add_summary(c, r, out);
     strbuf_addf(out, "\nlimit %s, overhead outside the allocator %s", bytes_format(a, r->limit),
                 bytes_format(b, r->overhead));
@@ -207,5 +207,5 @@ void cache_explain(struct cache *c, const struct cache_refusal *r, struct strbuf
         bytes_format(d, f->rounding_bytes), 100 * f->peak);
     strbuf_add(out, "largest holders:\n");
     add_holders(c, out);
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
 }

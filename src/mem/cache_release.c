@@ -113,15 +113,15 @@ static uint64_t clear_locked(struct cache *c)
 uint64_t cache_clear(struct cache *c, bool deep)
 {
     if (deep && c->options.reclaim) c->options.reclaim(c->options.arg, UINT64_MAX);
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     uint64_t bytes = clear_locked(c);
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
     return bytes;
 }
 
 uint64_t cache_batch_done(struct cache *c)
 {
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     uint64_t reserved = figure_now(c, CACHE_RESERVED_BYTES), bytes = 0;
     uint64_t unused = reserved > c->batch_peak ? reserved - c->batch_peak : 0;
     bool due = c->options.clean_every > 0 && ++c->batches >= c->options.clean_every;
@@ -131,35 +131,35 @@ uint64_t cache_batch_done(struct cache *c)
         c->stats.num_clean_ups += bytes > 0;
     }
     c->batch_peak = figure_now(c, CACHE_ACTIVE_BYTES);
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
     return bytes;
 }
 
 void cache_set_budget(struct cache *c, uint64_t budget)
 {
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     c->budget = budget;
     cache_limit_update(c);
     if (figure_now(c, CACHE_RESERVED_BYTES) > c->limit) cache_release_cached(c);
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
 }
 
 enum plim_status cache_set_fraction(struct cache *c, double fraction, struct plim_error *err)
 {
     if (!(fraction >= 0 && fraction <= 1))
         return plim_fail(err, PLIM_BAD_INPUT, "memory fraction %g: expected a number from 0 to 1", fraction);
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     c->fraction = fraction;
     cache_limit_update(c);
     if (figure_now(c, CACHE_RESERVED_BYTES) > c->limit) cache_release_cached(c);
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
     return PLIM_OK;
 }
 
 uint64_t cache_limit(struct cache *c)
 {
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     uint64_t limit = c->limit != CACHE_NO_LIMIT ? c->limit : c->backing->total;
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
     return limit;
 }

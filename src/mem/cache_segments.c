@@ -38,9 +38,9 @@ static enum plim_status ask(struct cache *c, uint64_t bytes, uint64_t *at, struc
 {
     if (!c->conf.release_lock) return c->ops->alloc(c->backing, bytes, at, err);
     c->asking += bytes;
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
     enum plim_status status = c->ops->alloc(c->backing, bytes, at, err);
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     c->asking -= bytes;
     return status;
 }

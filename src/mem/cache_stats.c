@@ -19,15 +19,27 @@ static const char *const pool_names[CACHE_POOLS] = {"all", "small_pool", "large_
 
 const char *cache_figure_name(enum cache_figure figure) { return figure_names[figure]; }
 
+static void read_figure(const struct figures *g, int f, struct cache_stat out[CACHE_POOLS])
+{
+    for (int p = CACHE_SMALL; p <= CACHE_LARGE; p++) {
+        int64_t now = g->now[p][f], freed = g->freed[p][f];
+        out[p] = (struct cache_stat){now, g->peak[p][f], now + freed - g->start[p][f], freed};
+    }
+    const struct cache_stat *a = &out[CACHE_SMALL], *b = &out[CACHE_LARGE];
+    out[CACHE_ALL] = (struct cache_stat){a->current + b->current, g->peak[CACHE_ALL][f],
+                                         a->allocated + b->allocated, a->freed + b->freed};
+}
+
 void cache_stats_read(struct cache *c, struct cache_stats *out)
 {
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     *out = c->stats;
+    for (int f = 0; f < CACHE_FIGURES; f++) read_figure(&c->figures, f, out->of[f]);
     out->max_split_size = c->conf.max_split == CACHE_NO_LIMIT ? -1 : (int64_t)c->conf.max_split;
     out->limit = c->limit != CACHE_NO_LIMIT ? c->limit : c->backing->total;
     out->budget = c->budget;
     out->overhead = c->options.overhead;
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
 }
 
 static void each_stat(const struct cache_stat *stat, const char *name,
@@ -75,8 +87,6 @@ static void reset_sums(struct cache_stat *stat) { stat->allocated = stat->freed 
 
 static void reset_each(struct cache_stats *s, reset_stat *reset)
 {
-    for (int f = 0; f < CACHE_FIGURES; f++)
-        for (int p = 0; p < CACHE_POOLS; p++) reset(&s->of[f][p]);
     for (int i = 0; i < CACHE_CLASSES_MAX; i++) reset(&s->by_class[i]);
     reset(&s->oversize_allocations);
     reset(&s->oversize_segments);
@@ -84,20 +94,25 @@ static void reset_each(struct cache_stats *s, reset_stat *reset)
 
 void cache_reset_peaks(struct cache *c)
 {
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     reset_each(&c->stats, reset_peak);
-    pthread_mutex_unlock(&c->lock);
+    memcpy(c->figures.peak, c->figures.now, sizeof c->figures.peak);
+    for (int f = 0; f < CACHE_FIGURES; f++)
+        c->figures.peak[CACHE_ALL][f] = (int64_t)figure_now(c, (enum cache_figure)f);
+    cache_unlock(c);
 }
 
 void cache_reset_accumulated(struct cache *c)
 {
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     struct cache_stats *s = &c->stats;
     reset_each(s, reset_sums);
+    memset(c->figures.freed, 0, sizeof c->figures.freed);
+    memcpy(c->figures.start, c->figures.now, sizeof c->figures.start);
     s->num_alloc_retries = s->num_ooms = s->num_sync_all_streams = s->num_device_alloc = s->num_device_free =
         0;
     s->num_gc = s->num_clean_ups = s->num_late_blocks = 0;
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
 }
 
 /* ---- fragmentation ---- */
@@ -116,15 +131,16 @@ static uint64_t stuck(const struct block *b)
 
 void cache_fragmentation_now(struct cache *c, struct cache_fragmentation *out)
 {
-    const struct cache_stat *active = &c->stats.of[CACHE_ACTIVE_BYTES][CACHE_ALL];
-    const struct cache_stat *reserved = &c->stats.of[CACHE_RESERVED_BYTES][CACHE_ALL];
-    uint64_t live = figure_now(c, CACHE_ACTIVE_BYTES), asked = figure_now(c, CACHE_REQUESTED_BYTES);
+    const int64_t *peak = c->figures.peak[CACHE_ALL];
+    uint64_t active = figure_now(c, CACHE_ACTIVE_BYTES), reserved = figure_now(c, CACHE_RESERVED_BYTES);
+    uint64_t rounding = active - figure_now(c, CACHE_REQUESTED_BYTES);
     *out = (struct cache_fragmentation){
-        .peak = reserved->peak ? 1 - share((uint64_t)active->peak, (uint64_t)reserved->peak) : 0,
-        .external = share((uint64_t)(reserved->current - active->current), (uint64_t)reserved->current),
-        .internal = share(live - asked, live),
-        .free_bytes = (uint64_t)(reserved->current - active->current),
-        .rounding_bytes = live - asked};
+        .peak = share((uint64_t)(peak[CACHE_RESERVED_BYTES] - peak[CACHE_ACTIVE_BYTES]),
+                      (uint64_t)peak[CACHE_RESERVED_BYTES]),
+        .external = share(reserved - active, reserved),
+        .internal = share(rounding, active),
+        .free_bytes = reserved - active,
+        .rounding_bytes = rounding};
     for (int i = 0; i < c->stream_count; i++)
         for (int p = 0; p < 2; p++) {
             const struct cache_bins *bins = &c->streams[i]->pools[p].bins;
@@ -138,7 +154,7 @@ void cache_fragmentation_now(struct cache *c, struct cache_fragmentation *out)
 
 void cache_fragmentation_read(struct cache *c, struct cache_fragmentation *out)
 {
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     cache_fragmentation_now(c, out);
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
 }

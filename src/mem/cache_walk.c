@@ -37,7 +37,7 @@ static void show(const struct cache_visitor *v, const struct block *b, const str
 
 void cache_walk(struct cache *c, const struct cache_visitor *v)
 {
-    pthread_mutex_lock(&c->lock);
+    cache_lock(c);
     struct cache_node *node = tree_first(c->segments, 0, 0);
     for (; node; node = tree_first(c->segments, 0, node->at + 1)) {
         for (const struct block *b = segment_of(node)->first; b;) {
@@ -48,5 +48,5 @@ void cache_walk(struct cache *c, const struct cache_visitor *v)
             b = end ? end->next : NULL;
         }
     }
-    pthread_mutex_unlock(&c->lock);
+    cache_unlock(c);
 }
