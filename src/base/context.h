@@ -11,9 +11,10 @@
 #ifndef PLIM_BASE_CONTEXT_H
 #define PLIM_BASE_CONTEXT_H
 
+#include "base/log.h"
 #include "base/strbuf.h"
-#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Things that only the owner of the process may do. */
 struct context_process {
@@ -28,12 +29,21 @@ struct context {
     /* Folder of the program, near which the modules for MPI libraries are; NULL: there are none. */
     const char *modules;
     const struct context_process *process; /* NULL: the process belongs to somebody else */
+    const struct log *log;                 /* for notes to people; NULL: silent */
+    /* Folder for files that are reused by later runs. NULL: the user's cache if the process is ours, else none. */
+    const char *cache;
+    /* If the process is not ours: its memory that budgets must cover, in bytes. Ours is measured. */
+    int64_t overhead;
 };
 
 /* The value of a variable; NULL: it is not set. */
 const char *context_get(const struct context *context, const char *name);
 
-/* The folder for what is kept between runs: $XDG_CACHE_HOME/plimsoll, or ~/.cache/plimsoll. False: there is none. */
+/* Where to log; NULL: nowhere. */
+const struct log *context_log(const struct context *context);
+
+/* Folder for files that are reused by later runs: context.cache, else $XDG_CACHE_HOME/plimsoll or ~/.cache/plimsoll if
+ * the process is ours. False: there is none. */
 bool context_cache(const struct context *context, struct strbuf *folder);
 
 #endif

@@ -2,9 +2,11 @@
 #ifndef PLIM_CLI_CLI_H
 #define PLIM_CLI_CLI_H
 
+#include "api/device_line.h"
+#include "api/find_model.h"
+#include "api/open_device.h"
 #include "base/options.h"
 #include "base/status.h"
-#include "device/device.h"
 #include "job/job.h"
 #include <signal.h>
 #include <stdatomic.h>
@@ -115,52 +117,8 @@ enum plim_status cli_load_job(struct job *job, const struct job_options *options
 /* cli_load_job without job_finish, for callers that still change the job. */
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err);
 
-/* Before a model is read: PLIM_BAD_INPUT names what of a checkpoint is damaged. One without checksums is told of on stderr. */
-enum plim_status cli_check_model(const char *path, struct plim_error *err);
-
-/* Where the weights are (find_model.c): a folder with config.json is taken as it is, a run folder stands for its
- * newest checkpoint, a configuration file for the newest checkpoint of its output.dir. A checkpoint is checked (cli_check_model). */
-enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err);
-
-/* The tokenizer of a model that was found: as asked, else the tokenizer.json beside the weights, else what a GGUF file has
- * in it; NULL: bytes. */
-const char *cli_tokenizer_of(const char *asked, const char *model, char *path, size_t size);
-#define CLI_PATH 1024
-
-/* A device by its name (device_name_read), open_device.c. "auto" is a GPU that works and takes less than `budget` bytes
- * itself (0: no matter how many), else the CPU; why a card that was tried is not used, it says on stderr. */
-struct device_wish {
-    const char *where; /* errors begin with this */
-    const char *name;  /* "cuda" */
-    const char *cpu;   /* how one asks for the CPU: "training.device: cpu" */
-    int threads;       /* of the host */
-    uint64_t budget;
-};
-enum plim_status cli_open_device_as(const struct device_wish *wish, struct device **out,
-                                    struct plim_error *err);
-/* The job's device. */
-struct device_wish cli_device_wish(const struct job *job);
-enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err);
-
 /* A model with this many tokens and no tokenizer reads bytes, as it was trained to: nobody needs to be told. */
 enum { CLI_BYTE_TOKENS = 256 };
-
-/* The budget of a command that reads no job (default_line.c). */
-struct device_line {
-    uint64_t budget; /* --budget */
-    bool given;
-    uint64_t fallback; /* cli_default_line, asked before the command takes memory */
-};
-/* Memory that this process may use without a budget: the container's limit, less what others in it use, less a reserve. 0: no
- * container limits it. */
-uint64_t cli_default_line(void);
-/* Bytes of the host that what is read before a device is open may take; 0: no limit. */
-uint64_t cli_host_line(const struct device_line *line);
-/* The line on a device: a container limits no card's own memory. 0: none. */
-int64_t cli_device_line(const struct device_line *line, const struct device_facts *facts);
-/* PLIM_BAD_INPUT: --budget is more than the device or its container has. More than is free now is a note on stderr. */
-enum plim_status cli_check_line(const char *command, const struct device_line *line,
-                                const struct device_facts *facts, struct plim_error *err);
 
 /* The job gets to know the device it runs on or is planned for: training.preset: auto is resolved. What a preset has set is
  * a note on stderr unless quiet. */

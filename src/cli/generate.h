@@ -42,7 +42,7 @@ struct answer {
 struct generation {
     const struct generate_flags *flags;
     struct device_line line;
-    char dir[CLI_PATH];
+    char dir[MODEL_PATH];
     struct codec codec;
     struct chat_template *chat; /* prompts are messages of a user to it; NULL: texts to go on with */
     struct bump store;          /* of prompts from a file */

@@ -1,6 +1,6 @@
 /* serve_scratch.h - the folder for parameters that stream from disk, where --scratch names none.
  *
- *     char folder[CLI_PATH];
+ *     char folder[MODEL_PATH];
  *     options.scratch = serve_scratch_find(dir, &spec, folder, sizeof folder);      // NULL: there is none
  *
  * The cache folder, else /var/tmp: the first that can be written, lies on a disk and has room for all parameters. A file

@@ -84,7 +84,7 @@ struct text_model {
     int64_t (*beside)(const struct text_model *m, const struct model_spec *spec, int64_t length);
     struct device_line line;
     struct sentence_config how; /* the caller may change it before text_model_open */
-    char dir[CLI_PATH];
+    char dir[MODEL_PATH];
     struct codec codec;
     struct device *device;
     struct embedder *embedder;

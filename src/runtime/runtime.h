@@ -1,7 +1,7 @@
 /* runtime.h - executes a plan's decisions: ledgers, memory of every tier, programs, constants and weights; and
  * replaces the plan when the budget changes.
  *
- *     struct overhead overhead = runtime_overhead(device->facts.threads, device->comm);   // early
+ *     struct overhead overhead = runtime_overhead(context, device->facts.threads, device->comm);   // early
  *     struct runtime rt = {0};
  *     runtime_plan(&rt, device, &job, &corpus.sizes, overhead, NULL, &err);   // rt.plan stands; nothing is taken
  *     runtime_commit(&rt, &err);                            // every byte of it is
@@ -74,15 +74,16 @@ struct runtime {
  * count the same bytes for one job. A process that is already larger (a GPU's driver, a model or a tokenizer was
  * loaded) is measured instead. Two such processes differ by some dozens of pages, so the measured number is rounded
  * up and includes a reserve: a plan counts all of it, and a run (runtime_plan, runtime_plan_forward, runtime_replan)
- * uses the reserve before it reports that nothing fits. A program that embeds the library passes its own numbers. */
+ * uses the reserve before it reports that nothing fits. A process that is not ours (context.h) is not measured: its
+ * context says how many bytes count. */
 struct overhead {
     int64_t bytes;   /* reserve included */
     int64_t reserve; /* part of bytes beyond this process's present memory; 0: nothing was measured */
 };
 /* `threads` of the device's team; `comm` NULL: one rank. */
-struct overhead runtime_overhead(int threads, const struct comm *comm);
+struct overhead runtime_overhead(const struct context *context, int threads, const struct comm *comm);
 /* Overhead of a process that only runs forward: no loader, no monitor, no checkpoints. */
-struct overhead runtime_engine_overhead(int threads);
+struct overhead runtime_engine_overhead(const struct context *context, int threads);
 
 /* Builds the planner's request for a job on a device, real or preset: job_request, plus the staged rows of a device
  * that has its own memory, plus job_check_budget. */

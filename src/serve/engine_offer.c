@@ -443,7 +443,7 @@ static enum plim_status check_kv_type(const struct engine *e, struct plim_error 
 void engine_measure_process(struct engine *e)
 {
     e->overhead = e->options.overhead ? (struct overhead){.bytes = e->options.overhead}
-                                      : runtime_engine_overhead(e->device->facts.threads);
+                                      : runtime_engine_overhead(e->device->context, e->device->facts.threads);
     e->overhead.bytes += engine_caller_bytes(e, engine_line(e, e->options.budget));
     e->tape_bytes = 0, e->asked_budget = e->options.budget;
 }
