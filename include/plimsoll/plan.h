@@ -35,7 +35,8 @@ PLIM_API enum plim_status plim_job_set(struct plim_job *job, const char *assignm
 PLIM_API char *plim_job_yaml(struct plim_job *job);
 
 /* Plans the job. device NULL: the job's own. PLIM_NO_FIT: nothing fits, and *out is the smallest plan with the missing
- * bytes and the remedies; it must be closed as well. Any other error: *out is NULL. The job may be closed afterwards. */
+ * bytes and the remedies; it must be closed as well. Any other error: *out is NULL. The job may be closed afterwards; a
+ * given device must stay open until the plan is closed. */
 PLIM_API enum plim_status plim_plan_open(struct plim_job *job, struct plim_device *device,
                                          struct plim_plan **out, struct plim_error *err);
 PLIM_API void plim_plan_close(struct plim_plan *plan);

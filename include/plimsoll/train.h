@@ -9,7 +9,7 @@
  *         printf("%lld %.4f\n", (long long)step.step, step.loss);
  *     plim_trainer_close(trainer), plim_job_close(job);
  *
- * The job must stay open until the trainer is closed. All calls come from one thread, except plim_trainer_stop.
+ * The job may be closed once the trainer is open. All calls come from one thread, except plim_trainer_stop.
  */
 #ifndef PLIMSOLL_TRAIN_H
 #define PLIMSOLL_TRAIN_H

@@ -257,6 +257,9 @@ void job_init(struct job *job);
 void job_release(struct job *job);
 enum plim_status job_load(struct job *job, const char *path, const struct schema_listener *notes,
                           struct plim_error *err);
+/* job_load from text; `name` takes the place of the file's name in errors. */
+enum plim_status job_parse(struct job *job, const char *text, const char *name,
+                           const struct schema_listener *notes, struct plim_error *err);
 enum plim_status job_set(struct job *job, const char *assignment, const struct schema_listener *notes,
                          struct plim_error *err);
 /* A flag of a command that stands for a key: "--steps" for training.steps. */

@@ -144,6 +144,8 @@ struct trainer {
     int64_t skipped_row; /* skipped in a row */
     bool diverged;       /* too many of them: the run ends */
     bool eval_due;       /* an evaluation after `step` was interrupted */
+    bool interrupted;    /* stopped before the last step */
+    bool saved;          /* a checkpoint holds the last step */
     int64_t epoch;       /* told last; 0: none */
     int64_t saved_step;  /* of the checkpoint that holds the present state, when it is `step`; 0: none */
     int next_change;
@@ -169,7 +171,15 @@ struct trainer {
 enum plim_status trainer_open(const struct job *job, struct device *device,
                               const struct train_options *options, struct trainer **out,
                               struct plim_error *err);
+/* All remaining steps: trainer_advance while trainer_more, then trainer_end. */
 enum plim_status trainer_run(struct trainer *trainer, struct plim_error *err);
+/* True if a step is left and nobody asked to stop. */
+bool trainer_more(const struct trainer *trainer);
+/* Makes one optimizer step, and the evaluation and checkpoint that are due after it. */
+enum plim_status trainer_advance(struct trainer *trainer, struct plim_error *err);
+/* Ends a run whose last trainer_advance returned `status`: saves, reports the end, explains refused memory. Returns that
+ * status, or PLIM_INTERRUPTED if it was stopped. */
+enum plim_status trainer_end(struct trainer *trainer, enum plim_status status, struct plim_error *err);
 void trainer_close(struct trainer *trainer);
 
 /* Finds the tensors that the host accesses in the present plan, and makes its programs. Call it after a plan or a
@@ -247,7 +257,9 @@ void trainer_trace_drop(struct trainer *trainer);
 enum plim_status trainer_loop(struct trainer *trainer, int program, int64_t micro, struct plim_error *err);
 enum plim_status trainer_update(struct trainer *trainer, struct plim_error *err);
 
-/* Bytes of the device as its driver tells them, or of the process. */
+/* False inside another program, whose memory is not the run's. */
+bool trainer_owns_process(const struct trainer *trainer);
+/* Bytes of the device as its driver tells them, of the process, or of this run inside another program. */
 int64_t trainer_used(const struct trainer *trainer);
 
 /* Reports an event to the listener; fills in plan, budget and the system's memory figures. */
