@@ -10,6 +10,7 @@ set(map "${PROJECT_SOURCE_DIR}/cmake/plimsoll.map")
 add_library(plimsoll_shared SHARED $<TARGET_OBJECTS:plimsoll_objects> ${backend})
 set_target_properties(plimsoll_shared PROPERTIES OUTPUT_NAME plimsoll LINKER_LANGUAGE C VERSION ${PROJECT_VERSION}
   SOVERSION ${abi} EXPORT_NAME plimsoll LINK_DEPENDS "${map}")
+set_target_properties(plimsoll_shared PROPERTIES BUILD_RPATH "$ORIGIN" INSTALL_RPATH "") # a wheel has libyaml beside it
 target_link_options(plimsoll_shared PRIVATE "LINKER:--version-script=${map}" "LINKER:--no-undefined" "LINKER:--as-needed"
   "LINKER:-Bsymbolic" "LINKER:-z,now")
 set(private_libraries plimsoll_flags plimsoll_yaml plimsoll_zlib plimsoll_zstd ${http_library} ${uring_library} Threads::Threads m ${CMAKE_DL_LIBS})
