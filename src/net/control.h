@@ -18,8 +18,8 @@
 #include "base/json.h"
 
 #define CONTROL_MESSAGE 65536 /* maximum bytes of a message */
-#define CONTROL_CLIENTS 16 /* at once; a further one replaces the longest silent */
-#define CONTROL_SECONDS 10.0 /* time limit to complete a message or to read a reply */
+#define CONTROL_CLIENTS 16    /* at once; a further one replaces the longest silent */
+#define CONTROL_SECONDS 10.0  /* time limit to complete a message or to read a reply */
 
 struct control;
 

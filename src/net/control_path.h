@@ -14,7 +14,7 @@
 struct control_path {
     char *text; /* as given */
     int folder; /* open, or -1 */
-    bool made; /* we created the socket and remove it when closing */
+    bool made;  /* we created the socket and remove it when closing */
     struct sockaddr_un address;
 };
 

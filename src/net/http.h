@@ -41,9 +41,9 @@ struct http;
 struct http_exchange;
 
 struct http_limits {
-    int connections; /* at once; one more is disconnected, unless it can replace an idle one */
-    int idle; /* those without a complete request; beyond that the longest idle is closed */
-    int64_t head_bytes; /* of request line and headers; also the send buffer of a connection */
+    int connections;      /* at once; one more is disconnected, unless it can replace an idle one */
+    int idle;             /* those without a complete request; beyond that the longest idle is closed */
+    int64_t head_bytes;   /* of request line and headers; also the send buffer of a connection */
     int64_t body_bytes;   /* of one request */
     int64_t bodies_bytes; /* of all current requests */
     /* Time limit until a request is complete, counted from the connection's start or the last answer. */
@@ -60,14 +60,14 @@ struct http_limits {
 struct http_service {
     void (*begin)(void *arg, struct http_exchange *x); /* NULL: nothing is refused early */
     void (*handle)(void *arg, struct http_exchange *x);
-    void (*more)(void *arg, struct http_exchange *x); /* NULL: http_wake is not used */
+    void (*more)(void *arg, struct http_exchange *x);           /* NULL: http_wake is not used */
     void (*end)(void *arg, struct http_exchange *x, bool lost); /* NULL: there is nothing to free */
 };
 
 struct http_options {
     const char *host; /* address or name to listen at */
-    int port; /* 0: any free port */
-    int threads; /* for callbacks; 0: HTTP_THREADS */
+    int port;         /* 0: any free port */
+    int threads;      /* for callbacks; 0: HTTP_THREADS */
     struct http_limits limits;
     const struct http_service *service;
     void *arg;             /* for the service */

@@ -14,9 +14,9 @@
 struct http_connection {
     struct http_connection *before, *after;
     int fd;
-    double since; /* start, or end of the last answer */
+    double since;               /* start, or end of the last answer */
     struct http_exchange *busy; /* its complete request; NULL: idle */
-    bool asked, begun; /* a head has arrived; one is not answered yet */
+    bool asked, begun;          /* a head has arrived; one is not answered yet */
     bool hung_up;
     bool bad_path; /* of the current request */
 };
@@ -53,7 +53,7 @@ struct http_exchange {
     bool heard;   /* handle was called */
     bool chunked; /* the body came without a length; the connection ends with the answer */
     int status;   /* of the answer; 0: none yet */
-    bool queued; /* passed to the library */
+    bool queued;  /* passed to the library */
     bool stream, ended, broken;
     struct {
         const char *name;

@@ -18,9 +18,9 @@ struct doctor_case {
     const struct plan_report *report; /* of its plan; NULL: none */
     const struct device_facts *facts;
     const struct context *context; /* its environment variables are examined */
-    int64_t checkpoints; /* number already in output.dir */
+    int64_t checkpoints;           /* number already in output.dir */
     int cpus;                      /* of this machine */
-    bool gpu_here; /* there is a GPU, whichever device the job uses */
+    bool gpu_here;                 /* there is a GPU, whichever device the job uses */
 };
 
 /* Returns the number of lines added. */

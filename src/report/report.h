@@ -21,7 +21,7 @@ struct plan_report {
     const char *pins[KNOB_COUNT]; /* keys that pin a knob */
     int npins;
     struct disk_line disk; /* zero: not relevant, the device is not here */
-    bool all_settings; /* text: include settings at their defaults */
+    bool all_settings;     /* text: include settings at their defaults */
 };
 
 /* True if the plan stays within every known limit: the budget, the host's and the disk's. */

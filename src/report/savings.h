@@ -22,8 +22,8 @@
 struct saving {
     const char *name;
     bool on;          /* part of this plan */
-    int64_t bytes; /* of the memory the budget counts: the device, or the process on a CPU */
-    int64_t far; /* of the tier below: the host of a GPU, the disk of a CPU */
+    int64_t bytes;    /* of the memory the budget counts: the device, or the process on a CPU */
+    int64_t far;      /* of the tier below: the host of a GPU, the disk of a CPU */
     double time_cost; /* share of the predicted step time it adds (negative: faster) */
 };
 
@@ -33,13 +33,13 @@ enum plim_status job_savings(const struct job *job, const struct plan_request *r
 
 struct remedy_key {
     const char *key; /* "training.optimizer"; for a server an option: "--weights" */
-    char value[24]; /* "adamw8bit"; empty: remove the key, it pins a knob */
+    char value[24];  /* "adamw8bit"; empty: remove the key, it pins a knob */
 };
 
 struct remedy {
     struct remedy_key keys[REMEDY_KEYS]; /* changes that together make the job fit */
     int nkeys;
-    char cost[160]; /* its cost, for people */
+    char cost[160];      /* its cost, for people */
     int64_t total, host; /* bytes the job then needs */
     double step_seconds;
 };

@@ -75,7 +75,7 @@ struct snapshot_run {
  * is a new block from that op on; no two blocks of a tier hold the same byte at the same op. */
 struct snapshot_block {
     int tensor; /* -1: scratch of `op` */
-    int op; /* the op of the scratch; else the first op that touches the tensor */
+    int op;     /* the op of the scratch; else the first op that touches the tensor */
     enum tensor_class cls;
     enum tier tier;
     bool kept;
@@ -88,7 +88,7 @@ struct snapshot {
     const struct plan *plan;
     const struct device_facts *facts;
     const struct snapshot_run *run;
-    bool trains; /* the tape updates parameters; otherwise a pass is a step */
+    bool trains;          /* the tape updates parameters; otherwise a pass is a step */
     struct op_span *span; /* by op, planned; the update's follow the loop's */
     double seconds;       /* of both */
     struct snapshot_block *block;

@@ -72,12 +72,12 @@ struct engine_options {
     enum dtype kv_type;        /* 0 or DT_COUNT: the type of the weights; DT_U8: 8 bits (tensor/kv8.h) */
     int64_t overhead;          /* host bytes outside the arena; 0: measured now */
     int64_t chunk;             /* maximum tokens of one prompt per step; 0: as many as fit */
-    int64_t beside;            /* host memory used by the caller; counted as overhead */
-    /* Value of `beside` under another budget; NULL: it does not depend on the budget. budget - caller_bytes(budget)
+    int64_t caller_bytes;      /* host memory used by the caller; counted as overhead */
+    /* Value of caller_bytes under another budget; NULL: constant. budget - caller_bytes_under(budget)
      * must never fall as the budget rises. */
-    int64_t (*caller_bytes)(void *caller, int64_t budget);
+    int64_t (*caller_bytes_under)(void *caller, int64_t budget);
     void *caller;
-    bool alone; /* requests with the same beginning do not share blocks */
+    bool no_prefix_sharing; /* requests with the same beginning do not share blocks */
     /* Concessions that the engine may make when not everything fits (plan/offer.h). It may also reduce requests
      * and context that are not set above. */
     bool allow_kv8;    /* keys and values in 8 bits */

@@ -17,10 +17,10 @@ enum message_number { NUMBER_LOSS, NUMBER_EVAL, NUMBER_RATE, NUMBER_NORM, NUMBER
 struct message {
     enum notice notice;
     const char *run, *job, *host, *text;
-    double time, seconds; /* seconds: since the run began */
-    int64_t step, steps; /* steps 0: unknown yet */
+    double time, seconds;           /* seconds: since the run began */
+    int64_t step, steps;            /* steps 0: unknown yet */
     double number[MESSAGE_NUMBERS]; /* NAN: none */
-    int64_t used, budget; /* memory; budget 0: unknown yet */
+    int64_t used, budget;           /* memory; budget 0: unknown yet */
     const char *status;             /* of memory */
 };
 

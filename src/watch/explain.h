@@ -46,7 +46,7 @@ struct explanation {
     struct refusal refusal;
     enum refusal_cause cause;
     struct peak peak;
-    int64_t needed, arena; /* bytes of the plan: in total, and of its arena */
+    int64_t needed, arena;    /* bytes of the plan: in total, and of its arena */
     int64_t total, available; /* of the plan's memory; available includes our own share; 0: unknown */
     struct holder holders[HOLDERS_MAX];
     int nholders;

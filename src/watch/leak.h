@@ -26,12 +26,12 @@ struct leak_parts {
 enum { LEAK_WINDOW = 4, LEAK_WINDOWS = 4 };
 
 struct leak {
-    int64_t least; /* minimum of the current window */
+    int64_t least;           /* minimum of the current window */
     struct leak_parts parts; /* at the time of `least` */
-    int64_t step; /* at that time */
-    int seen; /* samples in the current window */
-    int rising; /* consecutive windows, each larger than the one before */
-    int64_t last; /* the previous window */
+    int64_t step;            /* at that time */
+    int seen;                /* samples in the current window */
+    int rising;              /* consecutive windows, each larger than the one before */
+    int64_t last;            /* the previous window */
     int64_t from, from_step; /* where the growth began */
     struct leak_parts from_parts;
     bool found, told;

@@ -40,11 +40,11 @@ const char *strain_name(enum strain strain);
 /* State that the job reports. */
 struct monitor_own {
     int64_t step, budget; /* budget 0: none */
-    bool gives_way; /* the job re-plans by itself when others need its memory */
-    bool serves; /* it is a server, so advice is for one */
-    int64_t loader_held; /* heap that grew while the loader worked and was not freed */
-    int64_t planned; /* planned memory of the process outside the arena; less is not growth */
-    int64_t allowed; /* growth beyond it that is not a leak; 0: do not look for leaks */
+    bool gives_way;       /* the job re-plans by itself when others need its memory */
+    bool serves;          /* it is a server, so advice is for one */
+    int64_t loader_held;  /* heap that grew while the loader worked and was not freed */
+    int64_t planned;      /* planned memory of the process outside the arena; less is not growth */
+    int64_t allowed;      /* growth beyond it that is not a leak; 0: do not look for leaks */
 };
 
 struct monitor_state {
@@ -52,7 +52,7 @@ struct monitor_state {
     struct watch_reading now;
     struct gauge gauge[GAUGES_MAX];
     int gauges;
-    int worst; /* index of the worst gauge */
+    int worst;   /* index of the worst gauge */
     int leading; /* the worse of those that the job's plan can relieve: the first, and the budget */
     enum memory_status status;
     enum strain strain;

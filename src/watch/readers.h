@@ -14,7 +14,7 @@
 #include "mem/os.h"
 
 struct watch_source {
-    const char *root; /* root of /proc and /sys; "" for the real machine */
+    const char *root;      /* root of /proc and /sys; "" for the real machine */
     struct device *device; /* NULL: none */
     /* Control groups of that machine; NULL: looked up at each reading. */
     const struct os_groups *groups;
@@ -27,7 +27,7 @@ struct watch_reading {
     struct os_pressure pressure; /* of the container, else of the machine */
     /* The driver's view of all processes; total 0: the device uses the machine's memory. */
     struct device_memory device;
-    int64_t arena; /* committed by this process for tensors, according to our ledgers */
+    int64_t arena;        /* committed by this process for tensors, according to our ledgers */
     int64_t device_arena; /* the same on a device with its own memory */
 };
 

@@ -28,7 +28,7 @@ struct run_log {
     int fd;
     int64_t offset;     /* bytes read */
     struct strbuf rest; /* an incomplete line */
-    bool skipping; /* waiting for the end of a line that is too long */
+    bool skipping;      /* waiting for the end of a line that is too long */
 };
 
 typedef void run_event_hear(void *arg, const struct node *event);

@@ -24,13 +24,13 @@ struct run_gauge {
 };
 
 struct run_state {
-    bool begun; /* there is a plan */
-    bool ended; /* the run has reported its end */
-    bool refused; /* it ended because memory was refused */
-    int64_t pid; /* of the latest start */
+    bool begun;    /* there is a plan */
+    bool ended;    /* the run has reported its end */
+    bool refused;  /* it ended because memory was refused */
+    int64_t pid;   /* of the latest start */
     char host[72]; /* where it runs */
     char device[96];
-    double time, started; /* of the last event and of the plan, in seconds since 1970; 0: unknown */
+    double time, started;        /* of the last event and of the plan, in seconds since 1970; 0: unknown */
     int64_t step, steps, tokens; /* tokens: of all reported steps */
     double loss, lr, grad_norm, tokens_per_s, step_seconds, eval_loss;
     bool has_eval;

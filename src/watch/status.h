@@ -23,9 +23,9 @@ enum { LINE_TARGET, LINE_WARNING, LINE_CRITICAL, LINE_EMERGENCY, LINES };
 /* One memory that can run out. */
 struct gauge {
     const char *name;    /* "device", "machine", "container", "budget" */
-    int64_t used; /* by all processes */
-    int64_t total; /* 0: unknown; it is then never full */
-    int64_t ours; /* this process's part of used */
+    int64_t used;        /* by all processes */
+    int64_t total;       /* 0: unknown; it is then never full */
+    int64_t ours;        /* this process's part of used */
     int64_t line[LINES]; /* bytes */
 };
 

@@ -18,7 +18,7 @@ struct memory_summary {
     int64_t allocated; /* live at the peak of a step, overhead included */
     int64_t reserved;  /* committed: arena and overhead */
     int64_t free;      /* of the budget */
-    int64_t peak; /* maximum ever reserved */
+    int64_t peak;      /* maximum ever reserved */
     int64_t overhead;
     int64_t host, disk;            /* on the tiers below */
     int64_t by_class[CLASS_COUNT]; /* of allocated, without the overhead */
