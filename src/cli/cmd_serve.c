@@ -351,7 +351,8 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
     struct engine_options options = {.model = g->dir,
                                      .budget = f->budget_given ? (int64_t)f->budget : 0,
                                      .caller_bytes = server_bytes(&g->limits),
-                                     .caller_bytes_under = cli_host_line(&g->line) ? caller_bytes_under : NULL,
+                                     .caller_bytes_under =
+                                         cli_host_line(&g->line) ? caller_bytes_under : NULL,
                                      .caller = g,
                                      .max_context = f->max_context,
                                      .weights = weights_kind_parse(f->weights),

@@ -66,7 +66,8 @@ static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
     if (status == PLIM_OK) status = blocks_init(&e->blocks, p->blocks, err);
     struct schedule *s = &e->schedule; /* who is in its queue stays there */
     s->blocks = &e->blocks, s->tokens = p->step_tokens, s->rows = p->parallel, s->chunk = e->options.chunk;
-    s->window = e->offer.window, s->share = !e->options.no_prefix_sharing && !e->offer.window, s->seed = secret();
+    s->window = e->offer.window, s->share = !e->options.no_prefix_sharing && !e->offer.window,
+    s->seed = secret();
     s->keeper = engine_keeper(e);
     return status;
 }

@@ -32,7 +32,7 @@ enum {
     REQUESTS_PART = 64,        /* one part in so many of the line is for requests that run or wait, */
     REQUESTS_ROOM = 8 << 20,   /* at most so many host bytes, */
     REQUESTS_ASKED = 64 << 20, /* and with a queue as long as somebody asked for */
-    CALLER_EARLY = 1 << 20,    /* of options.caller_bytes, what may be resident when the process is measured */
+    CALLER_EARLY = 1 << 20, /* of options.caller_bytes, what may be resident when the process is measured */
 };
 
 /* --- sizes ------------------------------------------------------------------------------------------------ */
