@@ -56,12 +56,12 @@ struct runtime {
     struct plan_request request; /* budget: the current one; 0 (forward only): none */
     int64_t reserve;             /* part of request.overhead that may be used when nothing fits otherwise */
     bool reserve_used;           /* by the plan */
-    struct plan plan; /* for a forward family: tape and layout of its first member, and its totals */
-    int64_t arena;               /* bytes of the arena: the plan's, or a larger member's */
-    int64_t size; /* for a forward family: the first member's */
-    struct exec exec;            /* runs the plan */
-    struct disk_store *disk;     /* NULL unless the plan uses it */
-    bool op_by_op;               /* forward only: programs are not compiled */
+    struct plan plan;        /* for a forward family: tape and layout of its first member, and its totals */
+    int64_t arena;           /* bytes of the arena: the plan's, or a larger member's */
+    int64_t size;            /* for a forward family: the first member's */
+    struct exec exec;        /* runs the plan */
+    struct disk_store *disk; /* NULL unless the plan uses it */
+    bool op_by_op;           /* forward only: programs are not compiled */
     /* Forward only: folder of the disk store, borrowed; NULL: the plan may not use a disk. */
     const char *scratch;
     int64_t overhead[TIER_COUNT];     /* on the ledgers now, in addition to tensors */
@@ -127,10 +127,10 @@ struct forward_family {
 };
 
 struct forward_line {
-    int64_t budget; /* of the device; 0: none */
-    int64_t host_budget; /* of the host, for a device with its own memory; 0: none */
+    int64_t budget;           /* of the device; 0: none */
+    int64_t host_budget;      /* of the host, for a device with its own memory; 0: none */
     struct overhead overhead; /* of the process */
-    const char *scratch; /* folder for tensors on disk; NULL: no disk */
+    const char *scratch;      /* folder for tensors on disk; NULL: no disk */
     bool op_by_op;            /* passes run op by op even if the device can compile programs */
 };
 

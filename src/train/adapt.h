@@ -45,20 +45,20 @@ struct adapt_rules {
 struct adapt_look {
     int64_t step, sample;
     enum memory_status status; /* of the gauge that the plan can relieve */
-    int64_t over; /* its bytes above the target threshold; negative: below it */
-    int64_t room; /* its bytes below the warning threshold */
-    int64_t ours; /* bytes of the current plan */
-    int64_t more; /* additional bytes of the full plan */
+    int64_t over;              /* its bytes above the target threshold; negative: below it */
+    int64_t room;              /* its bytes below the warning threshold */
+    int64_t ours;              /* bytes of the current plan */
+    int64_t more;              /* additional bytes of the full plan */
 };
 
 struct adapt {
     struct adapt_rules rules;
     enum adapt_level level;
-    int64_t sample; /* the last one used, or to wait for */
+    int64_t sample;            /* the last one used, or to wait for */
     int64_t next;              /* before this step only an emergency causes a change */
-    int calm; /* consecutive calm samples (invariant 3) */
+    int calm;                  /* consecutive calm samples (invariant 3) */
     enum memory_status status; /* at the last decision */
-    enum memory_status spent; /* status at which a change failed; normal: none did */
+    enum memory_status spent;  /* status at which a change failed; normal: none did */
 };
 
 enum adapt_act adapt_decide(struct adapt *adapt, const struct adapt_look *look);

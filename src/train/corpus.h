@@ -24,11 +24,11 @@ struct corpus {
     struct codec codec;
     struct chat_template *chat;
     int64_t seconds; /* since 1970: the time for chat templates, the same for all rows */
-    struct tm now; /* the same in local time; datasets borrow it, so a corpus must not be moved */
+    struct tm now;   /* the same in local time; datasets borrow it, so a corpus must not be moved */
     struct dataset *train, *validation; /* NULL: not requested, or not in the job */
-    size_t longest, longest_eval; /* bytes of their longest lines (data/longest_line.h); 0: unknown */
+    size_t longest, longest_eval;       /* bytes of their longest lines (data/longest_line.h); 0: unknown */
     struct loader_sizes sizes; /* possible sizes of its loaders; they are opened with the chosen one */
-    const atomic_int *stop; /* for its loaders; set it before opening them; NULL: never */
+    const atomic_int *stop;    /* for its loaders; set it before opening them; NULL: never */
 };
 
 /* Opens files and loads the tokenizer; no data are read. Refuses a tokenizer or token files whose vocabulary is

@@ -24,9 +24,9 @@ struct evaluation {
     struct scores scores;
     int64_t tokens, rows;
     int64_t positions, padding; /* computed, and those without a token */
-    int64_t batch; /* rows per pass over the longest rows */
-    int64_t budget, arena; /* of the plan */
-    int64_t total;         /* arena plus overhead that counts against the device's budget */
+    int64_t batch;              /* rows per pass over the longest rows */
+    int64_t budget, arena;      /* of the plan */
+    int64_t total;              /* arena plus overhead that counts against the device's budget */
     double seconds;
 };
 

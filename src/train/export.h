@@ -19,7 +19,7 @@
 struct export_options {
     enum dtype type;      /* of the files written; DT_COUNT: as they are */
     uint64_t shard_bytes; /* largest file; 0: SAFETENSORS_SHARD */
-    bool force; /* write into a folder that is not empty */
+    bool force;           /* write into a folder that is not empty */
 };
 
 struct exported {
@@ -27,7 +27,7 @@ struct exported {
     int64_t parameters;
     uint64_t bytes;
     enum dtype type;
-    bool sparse; /* has block-sparse attention, which other programs do not find in config.json */
+    bool sparse;       /* has block-sparse attention, which other programs do not find in config.json */
     bool from_masters; /* some values have more bits than the saved parameters */
 };
 

@@ -41,7 +41,7 @@ struct manifest_files {
 
 struct manifest_about {
     int64_t step;
-    int64_t now; /* time for strftime_now in this run's templates, in seconds since 1970; 0: unused */
+    int64_t now;         /* time for strftime_now in this run's templates, in seconds since 1970; 0: unused */
     const char *machine; /* the device, for people */
     const struct knobs *knobs;
     const struct node *run; /* a map of texts */

@@ -12,9 +12,9 @@
 
 struct router {
     int layers, experts; /* layers with experts; 0: the model has none */
-    double balance, z; /* weighted losses, averaged over the step's micro-batches */
-    float *load; /* [layers, experts]: rows in the step, without padding */
-    int *layer; /* [layers]: the layers that have experts */
+    double balance, z;   /* weighted losses, averaged over the step's micro-batches */
+    float *load;         /* [layers, experts]: rows in the step, without padding */
+    int *layer;          /* [layers]: the layers that have experts */
     int loss_id, load_id;
 };
 

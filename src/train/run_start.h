@@ -22,21 +22,21 @@
 #include "train/run_lock.h"
 
 struct run_options {
-    bool resume; /* continue from the newest checkpoint, if there is one */
-    bool overwrite; /* the first save removes existing checkpoints */
-    bool saves; /* the run may write checkpoints; only then it locks the folder */
+    bool resume;                       /* continue from the newest checkpoint, if there is one */
+    bool overwrite;                    /* the first save removes existing checkpoints */
+    bool saves;                        /* the run may write checkpoints; only then it locks the folder */
     const struct string_list *changes; /* accepted by name; NULL: none */
 };
 
 struct run_start {
     struct run_lock lock;
-    struct doc *facts; /* see run_facts.h */
-    struct checkpoint *saved; /* to resume from; NULL: start from scratch */
-    bool replaces; /* the first save removes the previous run's checkpoints */
-    bool order_changed; /* an accepted change affects the order of rows */
+    struct doc *facts;                       /* see run_facts.h */
+    struct checkpoint *saved;                /* to resume from; NULL: start from scratch */
+    bool replaces;                           /* the first save removes the previous run's checkpoints */
+    bool order_changed;                      /* an accepted change affects the order of rows */
     bool free_micro_batch, free_loss_chunks; /* likewise: the plan may choose again */
     int64_t now;                             /* see manifest.h; 0: no chat template */
-    struct strbuf notes; /* one per line: accepted changes, another machine */
+    struct strbuf notes;                     /* one per line: accepted changes, another machine */
 };
 
 /* PLIM_BAD_INPUT: the folder is in use or unusable, the checkpoint is damaged, or something differs. Call

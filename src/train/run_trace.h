@@ -14,12 +14,12 @@
 
 struct run_trace {
     bool wanted, on;
-    bool given; /* the request of train_options.trace was made */
+    bool given;             /* the request of train_options.trace was made */
     struct run_order order; /* number 0: from the options; else the socket waits for the result */
-    double before; /* seconds of the previous step */
+    double before;          /* seconds of the previous step */
     int64_t used;           /* bytes when it began */
     struct op_clock clock;  /* of the plan's tape */
-    bool measured; /* a micro-batch has run op by op */
+    bool measured;          /* a micro-batch has run op by op */
     struct snapshot_pass *pass;
     int passes, room;
 };

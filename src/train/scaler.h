@@ -10,7 +10,7 @@
 
 struct scaler_options {
     double first, least;
-    int64_t window; /* good steps before the scale doubles; 0: it never does */
+    int64_t window;     /* good steps before the scale doubles; 0: it never does */
     int64_t hysteresis; /* halve at this overflow since the last doubling */
 };
 

@@ -30,15 +30,15 @@ struct scores {
     struct f1 entities;
     int64_t wanted, predicted; /* entities */
     double cosine, retrieval;  /* means over pairs */
-    double spearman, pearson; /* over pairs with a score */
-    int64_t scored; /* number of these pairs; 0: no correlations */
+    double spearman, pearson;  /* over pairs with a score */
+    int64_t scored;            /* number of these pairs; 0: no correlations */
 };
 
 struct scoring {
     const struct job *job;
     enum score_kind kind;
     int64_t batch, width; /* pairs per window; numbers per vector */
-    int64_t most; /* maximum positions of a pass */
+    int64_t most;         /* maximum positions of a pass */
     int32_t *targets, *scores;
     float *logits;      /* of one row */
     int32_t *predicted; /* of one row */

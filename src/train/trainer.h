@@ -52,16 +52,16 @@ enum train_event_kind {
     TRAIN_REPLANNED,
     TRAIN_SAVED,
     TRAIN_ENDED,
-    TRAIN_MEMORY, /* text: the memory line, when its status changes or an action is taken */
+    TRAIN_MEMORY,  /* text: the memory line, when its status changes or an action is taken */
     TRAIN_REFUSED, /* why: memory was refused, and the run ends */
-    TRAIN_EPOCH, /* epoch: number of the one that begins, if the job counts them */
+    TRAIN_EPOCH,   /* epoch: number of the one that begins, if the job counts them */
 };
 
 struct train_event {
     enum train_event_kind kind;
     const struct plan *plan;
     const struct job_length *length; /* of the run */
-    const char *text; /* note, path of a checkpoint, memory line */
+    const char *text;                /* note, path of a checkpoint, memory line */
     bool warns;                      /* a note that deserves attention */
     const struct explanation *why;
     const char *action; /* TRAIN_MEMORY: the action taken; empty: none */
@@ -73,20 +73,20 @@ struct train_event {
     double token_loss;           /* part of loss from tokens; auxiliary losses are the rest */
     const struct router *router; /* of experts; NULL: none */
     bool skipped;                /* the loss or a gradient was not finite, so the step was skipped */
-    int64_t skipped_steps; /* TRAIN_ENDED: how many were skipped */
+    int64_t skipped_steps;       /* TRAIN_ENDED: how many were skipped */
     double scale;
     struct scores scores; /* TRAIN_EVAL */
     int64_t tokens;
-    int64_t rows; /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened. Over all ranks, like tokens */
+    int64_t rows;   /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened. Over all ranks, like tokens */
     int64_t passes; /* micro-batches, likewise */
     /* Passes over the data so far; only whole passes if the rows per pass are unknown. */
     double epoch;
     int64_t positions, padding; /* computed positions, and those of them without a token; likewise */
     double seconds, tokens_per_s;
-    struct disk_use disk; /* TRAIN_STEP: of the disk tier; all zero: there is none */
+    struct disk_use disk;      /* TRAIN_STEP: of the disk tier; all zero: there is none */
     int64_t used, budget;      /* bytes of the process as reported by system or driver, and the budget */
     enum memory_status status; /* the worst of all monitored memories */
-    enum adapt_level level; /* how much of the plan the run has given up */
+    enum adapt_level level;    /* how much of the plan the run has given up */
     const struct monitor_state *monitor; /* the newest sample read; NULL: monitoring is off */
     const struct memory_summary *memory; /* of the current plan, by class; NULL: not committed yet */
     struct runtime_moves moves;          /* TRAIN_REPLANNED */
@@ -115,7 +115,7 @@ struct train_options {
     atomic_int *stop;     /* set by a signal handler; NULL: never */
     atomic_int *save_now; /* likewise: save a checkpoint after the current step; the trainer clears it */
     bool profile;         /* time every op */
-    bool numerics; /* report the first tensor that overflows or underflows */
+    bool numerics;        /* report the first tensor that overflows or underflows */
     const char *trace;    /* a file for a trace of one step, of each rank (snapshot_rank_path); NULL: none */
     int64_t trace_step;   /* trace this step, or the first executed after it */
     /* The plan to run, borrowed until trainer_open returns; NULL: the fastest. */
@@ -132,20 +132,20 @@ struct trainer {
     struct run_start start; /* holds the output folder until the end */
     struct loader *loader;
     struct loader *evaluator; /* of the validation data; NULL: none */
-    bool told_bad; /* the first bad record was reported */
-    bool data_failed; /* reading a step's rows failed; nothing was computed */
+    bool told_bad;            /* the first bad record was reported */
+    bool data_failed;         /* reading a step's rows failed; nothing was computed */
     struct lr_schedule schedule;
     struct best_model best;
     struct scaler scaler;
     struct profile thresholds;
     int64_t step;        /* optimizer steps done */
-    int64_t updates; /* steps that were not skipped */
-    int64_t stuck; /* consecutive steps skipped without a smaller loss scale (trainer_skip.c) */
+    int64_t updates;     /* steps that were not skipped */
+    int64_t stuck;       /* consecutive steps skipped without a smaller loss scale (trainer_skip.c) */
     int64_t skipped_row; /* consecutive steps skipped */
-    bool diverged; /* too many were skipped: the run ends */
+    bool diverged;       /* too many were skipped: the run ends */
     bool eval_due;       /* an evaluation after `step` was interrupted */
-    int64_t epoch; /* last reported; 0: none */
-    int64_t saved_step; /* step of the checkpoint with the current state, if equal to `step`; 0: none */
+    int64_t epoch;       /* last reported; 0: none */
+    int64_t saved_step;  /* step of the checkpoint with the current state, if equal to `step`; 0: none */
     int next_change;
     double op_seconds[OP_KIND_COUNT];
     struct numerics numerics;
@@ -153,12 +153,12 @@ struct trainer {
     int scalars, loss, clip;
     bool drops; /* the tape has dropout */
     struct router router;
-    struct lengths lengths; /* programs of the current plan, by row length */
+    struct lengths lengths;         /* programs of the current plan, by row length */
     struct feed feed[PLAN_LENGTHS]; /* one per program */
-    struct cutting cutting; /* divides a step into passes */
+    struct cutting cutting;         /* divides a step into passes */
     struct scores scores;           /* of the last evaluation */
-    struct eval_programs eval; /* kept for all evaluations if rows have several lengths */
-    int64_t step_passes; /* micro-batches with rows in the current step, over all ranks */
+    struct eval_programs eval;      /* kept for all evaluations if rows have several lengths */
+    int64_t step_passes;            /* micro-batches with rows in the current step, over all ranks */
     int64_t rows_done, positions, padding, passes; /* since the trainer was opened */
     struct run_watch watch;
     struct run_trace trace;
