@@ -11,7 +11,7 @@ struct planned {
     struct loader_sizes loader;
     struct job_length length; /* as far as the data could be read */
     struct plan_report report;
-    bool no_data; /* the data are not on this machine, and were not looked at */
+    bool no_data; /* the data are not on this machine and were not examined */
 };
 
 /* PLIM_NO_FIT: err says what is missing, and `known` whether there is a report. `here`: the device is one of this machine, so

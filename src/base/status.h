@@ -17,11 +17,11 @@
 
 #include <plimsoll/status.h>
 
-/* Record a failure and return its status, so that `return plim_fail(...)` reads as one thought. */
+/* Records a failure and returns its status, for `return plim_fail(...)`. */
 enum plim_status plim_fail(struct plim_error *err, enum plim_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Put "prefix: " before a text already recorded (callers add where they were). */
+/* Puts "prefix: " before a recorded text, to say where it happened. */
 void plim_error_prefix(struct plim_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* The process exit code of a status: 2 for errors that the user can mend, 3 NO_FIT, 4 NO_MEMORY, 130 INTERRUPTED,

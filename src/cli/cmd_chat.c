@@ -319,9 +319,10 @@ static enum plim_status open_engine(struct chat *c, struct plim_error *err)
                                      .max_context = f->context,
                                      .parallel = 1,
                                      .step_tokens = STEP_TOKENS,
-                                     .beside = LINE_MOST,
+                                     .caller_bytes = LINE_MOST,
                                      .log = f->quiet ? NULL : &log};
-    if (c->codec.tokenizer) options.beside += (int64_t)encoder_bytes_most(c->codec.tokenizer, LINE_MOST / 16);
+    if (c->codec.tokenizer)
+        options.caller_bytes += (int64_t)encoder_bytes_most(c->codec.tokenizer, LINE_MOST / 16);
     return engine_open(c->device, &options, &c->engine, err);
 }
 

@@ -252,8 +252,8 @@ static struct server_options server_options(const struct serving *g)
     return o;
 }
 
-/* Bytes of the server under another budget: an engine_options.caller_bytes. */
-static int64_t caller_bytes(void *arg, int64_t budget)
+/* Bytes of the server under another budget: an engine_options.caller_bytes_under. */
+static int64_t caller_bytes_under(void *arg, int64_t budget)
 {
     const struct serving *g = arg;
     struct server_options usual = server_options(g);
@@ -351,8 +351,9 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
     const struct serve_flags *f = g->flags;
     struct engine_options options = {.model = g->dir,
                                      .budget = f->budget_given ? (int64_t)f->budget : 0,
-                                     .beside = server_bytes(&g->limits),
-                                     .caller_bytes = device_line_host(&g->line) ? caller_bytes : NULL,
+                                     .caller_bytes = server_bytes(&g->limits),
+                                     .caller_bytes_under =
+                                         device_line_host(&g->line) ? caller_bytes_under : NULL,
                                      .caller = g,
                                      .max_context = f->max_context,
                                      .weights = weights_kind_parse(f->weights),

@@ -85,7 +85,7 @@ static enum plim_status open_embedder(struct text_model *m, struct plim_error *e
                            "%s: the tokenizer has %lld tokens, the model only %lld; give its own",
                            m->codec.path, (long long)m->codec.vocab_size, (long long)spec.vocab_size);
     if (status != PLIM_OK) return status;
-    room.beside = m->beside(m, &spec, m->how.max_length ? m->how.max_length : spec.max_positions);
+    room.caller_bytes = m->caller_bytes(m, &spec, m->how.max_length ? m->how.max_length : spec.max_positions);
     return embedder_open(&room, m->device, &m->embedder, err);
 }
 

@@ -32,7 +32,7 @@ enum {
     REQUESTS_PART = 64,        /* one part in so many of the line is for requests that run or wait, */
     REQUESTS_ROOM = 8 << 20,   /* at most so many host bytes, */
     REQUESTS_ASKED = 64 << 20, /* and with a queue as long as somebody asked for */
-    CALLER_EARLY = 1 << 20,    /* of options.beside, what may be resident when the process is measured */
+    CALLER_EARLY = 1 << 20, /* of options.caller_bytes, what may be resident when the process is measured */
 };
 
 /* --- sizes ------------------------------------------------------------------------------------------------ */
@@ -300,8 +300,8 @@ static struct offer_wish wish_of(const struct engine *e)
 
 int64_t engine_caller_bytes(const struct engine *e, int64_t line)
 {
-    bool follows = e->options.caller_bytes && e->device->facts.unified_memory && line;
-    return follows ? e->options.caller_bytes(e->options.caller, line) : e->options.beside;
+    bool follows = e->options.caller_bytes_under && e->device->facts.unified_memory && line;
+    return follows ? e->options.caller_bytes_under(e->options.caller, line) : e->options.caller_bytes;
 }
 
 /* The part of the refused offer that follows the line. */
@@ -371,7 +371,7 @@ static bool recall(struct engine *e, struct kept_plan *kept)
     int64_t exact = e->overhead.bytes - e->overhead.reserve, near = e->overhead.bytes / 16;
     plan_key_make(&key, e->model, e->device, &e->options);
     bool good = plan_cache_load(&key, kept) &&
-                kept->overhead >= exact - min64(e->options.beside, CALLER_EARLY) &&
+                kept->overhead >= exact - min64(e->options.caller_bytes, CALLER_EARLY) &&
                 kept->overhead <= e->overhead.bytes + near;
     plan_key_release(&key);
     if (good) e->overhead = (struct overhead){kept->overhead, max64(kept->overhead - exact, 0)};

@@ -1,11 +1,10 @@
-/* gemm_neon.h - what the files of the AArch64 kernels share: gemm_neon.c, gemm_neon_bf16.c, gemm_neon_f16.c and gemm_neon_split.c
- * multiply packed panels, gemm_few_neon*.c multiply few rows by an unpacked B, gemm_neon_pack.c packs. Not for others.
+/* gemm_neon.h - shared by the files of the AArch64 kernels only: gemm_neon.c, gemm_neon_bf16.c, gemm_neon_f16.c and
+ * gemm_neon_split.c multiply packed panels, gemm_few_neon*.c multiply few rows by an unpacked B, gemm_neon_pack.c packs.
  *
- * The kernels' loops are written out in assembly because the order of the instructions decides the speed:
- * multiplies column by column with every load placed where its register becomes free run at 92 % (bfmmla) and
- * 97 % (fmla) of the machine's rate on a Neoverse V1, the orders used here at over 99 %. They were found by
- * moving instructions and measuring. Any order that respects the data flow gives the same bits, because each
- * accumulator sees its products in increasing k.
+ * The kernels' loops are written in assembly because the order of instructions determines the speed. Multiplying column by
+ * column, with every load placed where its register becomes free, runs at 92 % (bfmmla) and 97 % (fmla) of the machine's
+ * rate on a Neoverse V1; the orders used here exceed 99 %. They were found by moving instructions and measuring. Any order
+ * that respects the data flow gives the same bits, because each accumulator sees its products in increasing k.
  *
  * A loop loads the operands of the next step before it knows whether there is one: hence GEMM_SLACK.
  */
@@ -64,12 +63,12 @@ gemm_round gemm_neon_round;
 
 /* Values added to a tile before it is stored to C: see struct gemm_onto. */
 struct gemm_neon_start {
-    const float *add; /* of the row under way, or NULL */
+    const float *add; /* of the current row, or NULL */
     bool biased;
     float32x4_t bias[3];
 };
 
-/* Twelve columns; where the next row begins. */
+/* Writes twelve columns; returns the start of the next row. */
 static inline __attribute__((always_inline)) float *
 gemm_put_row(float *c, int64_t ldc, float32x4_t x, float32x4_t y, float32x4_t z, struct gemm_neon_start *s)
 {
@@ -88,7 +87,8 @@ gemm_put_row(float *c, int64_t ldc, float32x4_t x, float32x4_t y, float32x4_t z,
     return c + ldc;
 }
 
-/* PUT(&start) puts a tile's rows: written out for tiles with a bias, onto something, and for those that are all. */
+/* PUT(&start) writes a tile's rows; instantiated for tiles with a bias, with an addition, and with
+ * neither. */
 #define GEMM_PUT_ONTO(onto, PUT)                                                                             \
     if ((onto)->bias) {                                                                                      \
         const float *bias = (onto)->bias;                                                                    \
@@ -113,11 +113,11 @@ static inline void gemm_put_tile(const float *tile, float *c, int64_t ldc, int r
 #undef PUT_TILE
 }
 
-/* A whole tile: what the loop of a kernel does. */
+/* Computes a whole tile: the loop of a kernel. */
 typedef void gemm_neon_tile(const void *a, const void *b, int64_t k, float *c, int64_t ldc,
                             const struct gemm_onto *onto);
 
-/* run_onto of a kernel; a tile with fewer rows is made beside C. */
+/* run_onto of a kernel; a tile with fewer rows is computed in separate memory. */
 static inline __attribute__((always_inline)) void gemm_neon_onto(gemm_neon_tile *whole, const void *a,
                                                                  const void *b, int64_t k, float *c,
                                                                  int64_t ldc, int rows,
@@ -132,7 +132,7 @@ static inline __attribute__((always_inline)) void gemm_neon_onto(gemm_neon_tile 
     }
 }
 
-/* And its run. */
+/* run of a kernel. */
 static inline __attribute__((always_inline)) void gemm_neon_run(gemm_neon_tile *whole, const void *a,
                                                                 const void *b, int64_t k, float *c,
                                                                 int64_t ldc, int rows, bool accumulate)
@@ -142,7 +142,7 @@ static inline __attribute__((always_inline)) void gemm_neon_run(gemm_neon_tile *
 
 #define GEMM_JOIN(half, x, y) vreinterpretq_f32_f64(half(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)))
 
-/* Six 2x2 blocks are two rows of twelve. */
+/* Six 2x2 blocks form two rows of twelve. */
 static inline __attribute__((always_inline)) float *gemm_put_pair(float *c, int64_t ldc, float32x4_t x0,
                                                                   float32x4_t x1, float32x4_t x2,
                                                                   float32x4_t x3, float32x4_t x4,
