@@ -25,7 +25,7 @@ enum {
     CONTEXT_USUAL = 8192,
     CONTEXT_MODEST = 4096,
     CONTEXT_LEAST = 256, /* shorter requests help few; a window of the last tokens comes before them */
-    WINDOW = 32,         /* tokens of OFFER_MINIMAL */
+    WINDOW = 32,         /* tokens of OFFER_MINIMAL, and of the shortest step before it */
     POSITIONS_OF_A_REQUEST = 256,
     POOL_USUAL = 2048,         /* without a budget: positions of the pool for each request */
     PENALISED_USUAL = 4096,    /* tokens that the penalties of one step go by, of all its requests */
@@ -283,7 +283,9 @@ static struct offer_wish wish_of(const struct engine *e)
     most.requests = o->parallel ? o->parallel : host ? REQUESTS_HOST : REQUESTS_DEVICE;
     most.step = o->step_tokens ? o->step_tokens : host ? STEP_HOST : STEP_DEVICE;
     struct offer_wish w = {.most = most,
-                           .least = {.context = min64(CONTEXT_LEAST, most.context), .requests = 1, .step = 1},
+                           .least = {.context = min64(CONTEXT_LEAST, most.context),
+                                     .requests = 1,
+                                     .step = min64(WINDOW, most.step)},
                            .usual_context = CONTEXT_USUAL,
                            .may_code = o->allow_kv8 && !asked_kv,
                            .may_stream = o->stream && (!host || o->scratch),
