@@ -37,19 +37,17 @@ static void *element_or_null(void *base, enum dtype type, int64_t i)
     return base ? element(base, type, i) : NULL;
 }
 
-static void glu_body(void *arg, int64_t begin, int64_t end, int worker)
+static void glu_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct elements *e = arg;
-    (void)worker;
     e->rows->glu(e->type, e->act, element(e->out[GLU_H], e->type, begin),
                  element(e->in[GLU_GATE], e->type, begin), element(e->in[GLU_UP], e->type, begin),
                  end - begin);
 }
 
-static void glu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+static void glu_bwd_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct elements *e = arg;
-    (void)worker;
     e->rows->glu_bwd(e->type, e->act, element(e->out[GLU_BWD_DGATE], e->type, begin),
                      element(e->out[GLU_BWD_DUP], e->type, begin),
                      element_or_null(e->out[GLU_BWD_H], e->type, begin),
@@ -57,28 +55,25 @@ static void glu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
                      element(e->in[GLU_BWD_UP], e->type, begin), end - begin);
 }
 
-static void act_body(void *arg, int64_t begin, int64_t end, int worker)
+static void act_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct elements *e = arg;
-    (void)worker;
     e->rows->act(e->type, e->act, element(e->out[ACT_Y], e->type, begin),
                  element(e->in[ACT_X], e->type, begin), end - begin);
 }
 
-static void act_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+static void act_bwd_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct elements *e = arg;
-    (void)worker;
     e->rows->act_bwd(e->type, e->act, element(e->out[ACT_BWD_DX], e->type, begin),
                      element_or_null(e->out[ACT_BWD_Y], e->type, begin),
                      element(e->in[ACT_BWD_DY], e->type, begin), element(e->in[ACT_BWD_X], e->type, begin),
                      end - begin);
 }
 
-static void add_body(void *arg, int64_t begin, int64_t end, int worker)
+static void add_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct elements *e = arg;
-    (void)worker;
     e->rows->add(e->type, element(e->out[ADD_Y], e->type, begin), element(e->in[ADD_A], e->type, begin),
                  element(e->in[ADD_B], e->type, begin), end - begin);
 }
@@ -89,11 +84,10 @@ struct joint {
     int64_t width; /* of one half */
 };
 
-static void joint_body(void *arg, int64_t begin, int64_t end, int worker)
+static void joint_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct joint *j = arg;
     const struct elements *e = &j->each;
-    (void)worker;
     for (int64_t r = begin; r < end; r++) {
         const void *gate = element(e->in[GLU_GATE], e->type, 2 * r * j->width);
         e->rows->glu(e->type, e->act, element(e->out[GLU_H], e->type, r * j->width), gate,
@@ -101,11 +95,10 @@ static void joint_body(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-static void joint_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+static void joint_bwd_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct joint *j = arg;
     const struct elements *e = &j->each;
-    (void)worker;
     for (int64_t r = begin; r < end; r++) {
         const void *gate = element(e->in[GLU_BWD_GATE], e->type, 2 * r * j->width);
         void *dgate = element(e->out[GLU_BWD_DGATE], e->type, 2 * r * j->width);

@@ -374,11 +374,10 @@ static void turn_in(char *to, const char *from, int64_t d, size_t size)
     }
 }
 
-static void put_body(void *arg, int64_t begin, int64_t end, int worker)
+static void put_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct kv_put *p = arg;
     size_t head = (size_t)p->d * p->size;
-    (void)worker;
     for (int64_t n = begin; n < end; n++) {
         if (p->slots[n] < 0) continue;
         int64_t block = p->slots[n] / KV_BLOCK, at = p->slots[n] % KV_BLOCK;
@@ -429,11 +428,10 @@ static void put_coded(int8_t *to, int64_t step, float *scale, const float *x, in
     for (int64_t j = 0; j < d; j++) to[j * step] = kv8_code(x[j], inverse);
 }
 
-static void put8_body(void *arg, int64_t begin, int64_t end, int worker)
+static void put8_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct kv_put8 *p = arg;
     float x[KV8_MOST];
-    (void)worker;
     for (int64_t n = begin; n < end; n++) {
         if (p->slots[n] < 0) continue;
         int64_t block = p->slots[n] / KV_BLOCK, at = p->slots[n] % KV_BLOCK;

@@ -211,10 +211,7 @@ static double curve_rate(struct bench *b)
     return CODED / seconds(b, run_glu);
 }
 
-static void nothing(void *arg, int64_t begin, int64_t end, int worker)
-{
-    (void)arg, (void)begin, (void)end, (void)worker;
-}
+static void nothing(void *, int64_t, int64_t, int) {}
 
 static void run_nothing(struct bench *b)
 {

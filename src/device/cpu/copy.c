@@ -5,10 +5,9 @@
 
 enum { COPY_GRAIN = 256 << 10 }; /* bytes */
 
-static void copy_body(void *arg, int64_t begin, int64_t end, int worker)
+static void copy_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct kernel_call *call = arg;
-    (void)worker;
     memcpy((char *)call->out[MOVE_TO] + begin, (const char *)call->in[MOVE_FROM] + begin,
            (size_t)(end - begin));
 }

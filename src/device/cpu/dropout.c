@@ -13,10 +13,9 @@ struct drop {
     int64_t length; /* L */
 };
 
-static void body(void *arg, int64_t begin, int64_t end, int worker)
+static void body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct drop *d = arg;
-    (void)worker;
     for (int64_t at = begin, next; at < end; at = next) {
         int64_t b = at / d->length;
         next = lesser(end, (b + 1) * d->length);

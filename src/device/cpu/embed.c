@@ -20,10 +20,9 @@ struct embed {
     float scale; /* 0: none */
 };
 
-static void embed_body(void *arg, int64_t begin, int64_t end, int worker)
+static void embed_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct embed *e = arg;
-    (void)worker;
     for (int64_t r = begin; r < end; r++) {
         assert(e->ids[r] >= 0 && e->ids[r] < e->vocabulary);
         const void *from = element(e->table, e->type, e->ids[r] * e->columns);
@@ -72,17 +71,15 @@ static void add_row(const struct embed_bwd *e, float *sum, const void *row, int6
         e->rows->add_to(e->type, sum, row, width);
 }
 
-static void clear_body(void *arg, int64_t begin, int64_t end, int worker)
+static void clear_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct embed_bwd *e = arg;
-    (void)worker;
     memset((float *)e->dw + begin * e->columns, 0, (size_t)((end - begin) * e->columns) * sizeof(float));
 }
 
-static void strip_body(void *arg, int64_t begin, int64_t end, int worker)
+static void strip_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct embed_bwd *e = arg;
-    (void)worker;
     for (int64_t r = 0; r < e->count; r++) {
         assert(e->ids[r] >= 0 && e->ids[r] < e->vocabulary);
         const void *from = element(e->dy, e->type, r * e->columns + begin);
@@ -120,10 +117,9 @@ static void token_strip(const struct narrow_bwd *n, int64_t token, int64_t at, i
 }
 
 /* begin and end count tokens */
-static void token_body(void *arg, int64_t begin, int64_t end, int worker)
+static void token_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct narrow_bwd *n = arg;
-    (void)worker;
     for (int64_t token = begin; token < end; token++) {
         if (n->first[token] < 0 && n->accumulate) continue;
         for (int64_t at = 0; at < n->e.columns; at += STRIP)
@@ -170,9 +166,8 @@ void cpu_embed_bwd(const struct kernel_call *call)
         narrow_bwd(&e, call);
 }
 
-static size_t cpu_embed_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_embed_bwd_workspace(const struct tensor *const *desc, const struct op *, int)
 {
-    (void)op, (void)threads;
     const struct tensor *dw = desc[OP_MAX_IN + EMBED_BWD_DW];
     if (dw->type == DT_F32) return 0;
     return (size_t)(dw->dim[0] + tensor_count(desc[EMBED_BWD_IDS])) * sizeof(int32_t);

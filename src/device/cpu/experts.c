@@ -27,10 +27,9 @@ struct rows_of_experts {
     int64_t top, columns;
 };
 
-static void dispatch_body(void *arg, int64_t begin, int64_t end, int worker)
+static void dispatch_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct rows_of_experts *d = arg;
-    (void)worker;
     size_t bytes = (size_t)d->columns * dtype_size(d->type);
     for (int64_t i = begin; i < end; i++) {
         const void *from = element(d->x, d->type, i / d->top * d->columns);
@@ -71,10 +70,9 @@ static void combine_strip(const struct rows_of_experts *d, int64_t row, int64_t 
     dtype_convert(element(d->y, d->type, row * d->columns + at), d->type, sum, DT_F32, width);
 }
 
-static void combine_body(void *arg, int64_t begin, int64_t end, int worker)
+static void combine_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct rows_of_experts *d = arg;
-    (void)worker;
     for (int64_t row = begin; row < end; row++)
         for (int64_t at = 0; at < d->columns; at += STRIP)
             combine_strip(d, row, at, lesser(STRIP, d->columns - at));
@@ -95,10 +93,9 @@ void cpu_combine(const struct kernel_call *call)
     threads_each(call->team, place->dim[0], row_grain(d.columns * d.top), combine_body, &d);
 }
 
-static void combine_dw_body(void *arg, int64_t begin, int64_t end, int worker)
+static void combine_dw_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct rows_of_experts *d = arg;
-    (void)worker;
     for (int64_t i = begin; i < end; i++)
         d->dots[i] = (float)row_dot(d->type, element(d->add, d->type, i / d->top * d->columns),
                                     element(d->x, d->type, d->place[i] * d->columns), d->columns);
@@ -214,10 +211,8 @@ static size_t cpu_expert_linear_workspace(const struct tensor *const *desc, cons
     return gemm_workspace_most(tensor_count(x) / k, n, k, w->type, w->type, threads);
 }
 
-static size_t cpu_expert_linear_dw_workspace(const struct tensor *const *desc, const struct op *op,
-                                             int threads)
+static size_t cpu_expert_linear_dw_workspace(const struct tensor *const *desc, const struct op *, int threads)
 {
-    (void)op;
     const struct tensor *dw = desc[OP_MAX_IN + EXPERT_LINEAR_DW_DW], *dy = desc[EXPERT_LINEAR_DW_DY];
     int64_t m = dw->dim[1], n = dw->dim[2];
     return gemm_workspace_most(m, n, tensor_count(dy) / m, dy->type, dw->type, threads);

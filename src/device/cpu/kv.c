@@ -12,10 +12,9 @@ struct append {
     size_t bytes;        /* of K*D elements */
 };
 
-static void append_body(void *arg, int64_t begin, int64_t end, int worker)
+static void append_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct append *a = arg;
-    (void)worker;
     for (int64_t r = begin; r < end; r++) {
         assert(a->pos[r] >= 0 && a->pos[r] < a->slots);
         size_t slot = (size_t)(r / a->time * a->slots + a->pos[r]);

@@ -108,10 +108,9 @@ struct bias_grad {
 };
 
 /* begin and end count tiles, strips fastest */
-static void bias_body(void *arg, int64_t begin, int64_t end, int worker)
+static void bias_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct bias_grad *b = arg;
-    (void)worker;
     int64_t strips = blocks_of(b->columns, STRIP);
     for (int64_t tile = begin; tile < end; tile++) {
         int64_t block = tile / strips, column = tile % strips * STRIP;

@@ -22,19 +22,17 @@ struct norm {
     bool plus_one;
 };
 
-static void rms_body(void *arg, int64_t begin, int64_t end, int worker)
+static void rms_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct norm *n = arg;
-    (void)worker;
     for (int64_t r = begin; r < end; r++)
         n->rows->rms(n->type, element(n->y, n->type, r * n->columns), n->stat + r,
                      element(n->x, n->type, r * n->columns), n->w, n->plus_one, n->columns, n->eps);
 }
 
-static void layer_body(void *arg, int64_t begin, int64_t end, int worker)
+static void layer_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct norm *n = arg;
-    (void)worker;
     for (int64_t r = begin; r < end; r++)
         n->rows->layer(n->type, element(n->y, n->type, r * n->columns), n->stat + 2 * r,
                        element(n->x, n->type, r * n->columns), n->w, n->b, n->columns, n->eps);
@@ -95,10 +93,9 @@ static void bwd_row(const struct norm_bwd *n, int64_t r, float *dw, float *db)
 }
 
 /* begin and end count blocks */
-static void bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+static void bwd_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct norm_bwd *n = arg;
-    (void)worker;
     for (int64_t block = begin; block < end; block++) {
         float *dw = n->partial + block * n->sums * n->columns;
         float *db = n->sums == 2 ? dw + n->columns : NULL;
@@ -109,10 +106,9 @@ static void bwd_body(void *arg, int64_t begin, int64_t end, int worker)
 }
 
 /* begin and end count columns */
-static void combine_body(void *arg, int64_t begin, int64_t end, int worker)
+static void combine_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct norm_bwd *n = arg;
-    (void)worker;
     void *const grads[2] = {n->dw, n->db};
     for (int s = 0; s < n->sums; s++) {
         for (int64_t at = begin, width; at < end; at += width) {
@@ -154,9 +150,8 @@ void cpu_norm_bwd(const struct kernel_call *call)
     threads_each(call->team, n.columns, COMBINE, combine_body, &n);
 }
 
-static size_t cpu_norm_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_norm_bwd_workspace(const struct tensor *const *desc, const struct op *, int)
 {
-    (void)op, (void)threads;
     int64_t columns = tensor_count(desc[NORM_BWD_W]), sums = desc[OP_MAX_IN + NORM_BWD_DBIAS] ? 2 : 1;
     return (size_t)(blocks_of(tensor_count(desc[NORM_BWD_X]) / columns, NORM_BLOCK) * sums * columns) *
            sizeof(float);

@@ -21,10 +21,9 @@ struct sumsq {
 };
 
 /* begin and end count blocks */
-static void sumsq_body(void *arg, int64_t begin, int64_t end, int worker)
+static void sumsq_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct sumsq *s = arg;
-    (void)worker;
     for (int64_t block = begin; block < end; block++) {
         int64_t at = block * SUMSQ_BLOCK;
         s->partial[block] =
@@ -43,9 +42,8 @@ void cpu_sumsq(const struct kernel_call *call)
     for (int64_t i = 0; i < blocks; i++) *sum += s.partial[i];
 }
 
-static size_t cpu_sumsq_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_sumsq_workspace(const struct tensor *const *desc, const struct op *, int)
 {
-    (void)op, (void)threads;
     return (size_t)blocks_of(tensor_count(desc[SUMSQ_GRAD]), SUMSQ_BLOCK) * sizeof(double);
 }
 
@@ -153,11 +151,10 @@ static struct row_update span(const struct update *u, int64_t begin)
     return part;
 }
 
-static void update_body(void *arg, int64_t begin, int64_t end, int worker)
+static void update_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct update *u = arg;
     struct row_update part = span(u, begin);
-    (void)worker;
     u->step(u->type, &part, end - begin);
 }
 
@@ -215,10 +212,9 @@ void cpu_sgd(const struct kernel_call *call)
 }
 
 /* begin and end count blocks of QUANT8_BLOCK elements */
-static void adamw8_body(void *arg, int64_t begin, int64_t end, int worker)
+static void adamw8_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct update *u = arg;
-    (void)worker;
     int64_t first = begin * QUANT8_BLOCK, last = lesser(end * QUANT8_BLOCK, u->count);
     struct row_update part = span(u, first);
     part.mq_in += first, part.mq += first, part.vq_in += first, part.vq += first;
@@ -242,10 +238,9 @@ void cpu_adamw8(const struct kernel_call *call)
 }
 
 /* begin and end count rows; each has its own share of the second moment */
-static void adafactor_body(void *arg, int64_t begin, int64_t end, int worker)
+static void adafactor_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct update *u = arg;
-    (void)worker;
     for (int64_t r = begin; r < end; r++) {
         struct row_update part = span(u, r * u->count);
         part.step = (float)((double)u->all.step / sqrt((double)u->row[r] / u->mean));
@@ -254,11 +249,10 @@ static void adafactor_body(void *arg, int64_t begin, int64_t end, int worker)
 }
 
 /* begin and end count elements, each with a second moment of its own */
-static void adafactor_each(void *arg, int64_t begin, int64_t end, int worker)
+static void adafactor_each(void *arg, int64_t begin, int64_t end, int)
 {
     const struct update *u = arg;
     struct row_update part = span(u, begin);
-    (void)worker;
     part.col = u->row + begin;
     u->step(u->type, &part, end - begin);
 }

@@ -73,9 +73,8 @@ void cpu_pool(const struct kernel_call *call)
     threads_each(call->team, x->dim[0], 1, pool_body, &p);
 }
 
-static size_t cpu_pool_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_pool_workspace(const struct tensor *const *desc, const struct op *, int threads)
 {
-    (void)op;
     return (size_t)(threads * desc[POOL_X]->dim[2]) * sizeof(float);
 }
 
@@ -141,9 +140,8 @@ void cpu_pool_bwd(const struct kernel_call *call)
     threads_each(call->team, dx->dim[0], 1, bwd_body, &p);
 }
 
-static size_t cpu_pool_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_pool_bwd_workspace(const struct tensor *const *desc, const struct op *, int threads)
 {
-    (void)op;
     return (size_t)(threads * 2 * desc[POOL_BWD_DY]->dim[1]) * sizeof(float);
 }
 

@@ -16,10 +16,9 @@ struct rope_table {
 };
 
 /* The angle is one fp32 product, as in the models' own code: positions are trained with that rounding. */
-static void table_body(void *arg, int64_t begin, int64_t end, int worker)
+static void table_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct rope_table *t = arg;
-    (void)worker;
     for (int64_t r = begin; r < end; r++) {
         float *row = t->table + r * 2 * t->half;
         for (int64_t i = 0; i < t->half; i++)
@@ -48,10 +47,9 @@ struct rope {
     bool back;
 };
 
-static void rope_body(void *arg, int64_t begin, int64_t end, int worker)
+static void rope_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct rope *p = arg;
-    (void)worker;
     for (int64_t r = begin; r < end; r++) {
         int64_t at = r * p->heads.count * p->heads.size;
         p->rows->rope(p->type, element(p->y, p->type, at), element(p->x, p->type, at),
@@ -79,11 +77,10 @@ struct parts {
     bool join;
 };
 
-static void parts_body(void *arg, int64_t begin, int64_t end, int worker)
+static void parts_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct parts *p = arg;
     int64_t all = p->heads[0] + p->heads[1] + p->heads[2];
-    (void)worker;
     for (int64_t r = begin; r < end; r++) {
         char *whole = element(p->whole, p->type, r * all * p->dim);
         for (int i = 0; i < 3; i++) {

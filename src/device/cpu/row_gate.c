@@ -21,10 +21,9 @@ static float sigmoid_of(const struct gated_rows *g, int64_t row)
     return 1 / (1 + expf(-x));
 }
 
-static void gate_body(void *arg, int64_t begin, int64_t end, int worker)
+static void gate_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct gated_rows *g = arg;
-    (void)worker;
     for (int64_t r = begin; r < end; r++)
         g->rows->scale_add(g->type, element(g->y, g->type, r * g->columns),
                            element(g->x, g->type, r * g->columns), sigmoid_of(g, r),
@@ -45,10 +44,9 @@ void cpu_row_gate(const struct kernel_call *call)
     threads_each(call->team, rows, row_grain(g.columns), gate_body, &g);
 }
 
-static void gate_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+static void gate_bwd_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct gated_rows *g = arg;
-    (void)worker;
     for (int64_t r = begin; r < end; r++) {
         const void *dy = element(g->dy, g->type, r * g->columns);
         float s = sigmoid_of(g, r);
