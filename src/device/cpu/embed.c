@@ -9,48 +9,32 @@
 #include <assert.h>
 #include <string.h>
 
-struct embed {
-    const struct row_ops *rows;
-    enum dtype type;
-    const int32_t *ids;
-    const void *table; /* [V,C] */
-    const void *add;   /* [R,C] or NULL */
-    void *y;           /* [R,C] */
-    int64_t columns, vocabulary;
-    float scale; /* 0: none */
-};
-
 static void embed_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct embed *e = arg;
+    const struct kernel_call *call = arg;
+    const struct tensor *table = call_in(call, EMBED_W);
+    const struct row_ops *rows = row_ops();
+    const int32_t *ids = call->in[EMBED_IDS];
+    int64_t columns = table->dim[1], first = call->op->attr.first;
+    float scale = dtype_round(table->type, call->op->attr.scale);
     for (int64_t r = begin; r < end; r++) {
-        assert(e->ids[r] >= 0 && e->ids[r] < e->vocabulary);
-        const void *from = element(e->table, e->type, e->ids[r] * e->columns);
-        void *to = element(e->y, e->type, r * e->columns);
-        if (e->scale != 0)
-            e->rows->scale_add(e->type, to, from, e->scale, element(e->add, e->type, r * e->columns),
-                               e->columns);
-        else if (e->add)
-            e->rows->add(e->type, to, from, element(e->add, e->type, r * e->columns), e->columns);
+        assert(ids[r] >= 0 && ids[r] < table->dim[0] - first);
+        const void *from = in_at(call, EMBED_W, (first + ids[r]) * columns),
+                   *add = in_at(call, EMBED_ADD, r * columns);
+        void *to = out_at(call, EMBED_Y, r * columns);
+        if (scale != 0)
+            rows->scale_add(table->type, to, from, scale, add, columns);
+        else if (add)
+            rows->add(table->type, to, from, add, columns);
         else
-            memcpy(to, from, (size_t)e->columns * dtype_size(e->type));
+            memcpy(to, from, (size_t)columns * dtype_size(table->type));
     }
 }
 
 void cpu_embed(const struct kernel_call *call)
 {
-    const struct tensor *table = call_in(call, EMBED_W);
-    int64_t first = call->op->attr.first;
-    struct embed e = {.rows = row_ops(),
-                      .type = table->type,
-                      .ids = call->in[EMBED_IDS],
-                      .table = element(call->in[EMBED_W], table->type, first * table->dim[1]),
-                      .add = call->in[EMBED_ADD],
-                      .y = call->out[EMBED_Y],
-                      .columns = table->dim[1],
-                      .vocabulary = table->dim[0] - first,
-                      .scale = dtype_round(table->type, call->op->attr.scale)};
-    threads_each(call->team, tensor_count(call_in(call, EMBED_IDS)), row_grain(e.columns), embed_body, &e);
+    call_each(call, tensor_count(call_in(call, EMBED_IDS)), row_grain(call_in(call, EMBED_W)->dim[1]),
+              embed_body);
 }
 
 struct embed_bwd {

@@ -12,34 +12,26 @@
 
 enum { SUMSQ_BLOCK = 4096 };
 
-struct sumsq {
-    const struct row_ops *rows;
-    enum dtype type;
-    const void *x;
-    double *partial; /* [blocks] */
-    int64_t n;
-};
-
-/* begin and end count blocks */
+/* begin and end count blocks, each with a partial sum in the workspace */
 static void sumsq_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct sumsq *s = arg;
+    const struct kernel_call *call = arg;
+    const struct tensor *x = call_in(call, SUMSQ_GRAD);
+    double *partial = call->work;
     for (int64_t block = begin; block < end; block++) {
-        int64_t at = block * SUMSQ_BLOCK;
-        s->partial[block] =
-            s->rows->sumsq(s->type, element(s->x, s->type, at), lesser(SUMSQ_BLOCK, s->n - at));
+        int64_t at = block * SUMSQ_BLOCK, n = lesser(SUMSQ_BLOCK, tensor_count(x) - at);
+        partial[block] = row_ops()->sumsq(x->type, in_at(call, SUMSQ_GRAD, at), n);
     }
 }
 
 void cpu_sumsq(const struct kernel_call *call)
 {
-    struct sumsq s = {row_ops(), call_in(call, SUMSQ_GRAD)->type, call->in[SUMSQ_GRAD], call->work,
-                      tensor_count(call_in(call, SUMSQ_GRAD))};
-    int64_t blocks = blocks_of(s.n, SUMSQ_BLOCK);
-    threads_each(call->team, blocks, SPAN_GRAIN / SUMSQ_BLOCK, sumsq_body, &s);
+    int64_t blocks = blocks_of(tensor_count(call_in(call, SUMSQ_GRAD)), SUMSQ_BLOCK);
+    call_each(call, blocks, SPAN_GRAIN / SUMSQ_BLOCK, sumsq_body);
     double *sum = call->out[SUMSQ_SUM];
+    const double *partial = call->work;
     if (!call->accumulate) *sum = 0;
-    for (int64_t i = 0; i < blocks; i++) *sum += s.partial[i];
+    for (int64_t i = 0; i < blocks; i++) *sum += partial[i];
 }
 
 static size_t cpu_sumsq_workspace(const struct tensor *const *desc, const struct op *, int)
