@@ -15,8 +15,7 @@ static void copy_body(void *arg, int64_t begin, int64_t end, int)
 void cpu_copy(const struct kernel_call *call)
 {
     if (call->out[MOVE_TO] == call->in[MOVE_FROM]) return;
-    struct kernel_call own = *call;
-    threads_each(call->team, tensor_bytes(call_in(call, MOVE_FROM)), COPY_GRAIN, copy_body, &own);
+    call_each(call, tensor_bytes(call_in(call, MOVE_FROM)), COPY_GRAIN, copy_body);
 }
 
 CPU_KERNEL(copy, NULL);
