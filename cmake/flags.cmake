@@ -32,6 +32,7 @@ target_compile_options(plimsoll_flags INTERFACE
   -fno-math-errno -ffp-contract=off -fvisibility=hidden
   -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wundef
   -Wno-missing-field-initializers $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>  # clang does not know the latter
+  $<$<C_COMPILER_ID:Clang>:-Wno-c2x-extensions>  # a callback leaves the parameters it does not read unnamed, as gcc allows
   $<$<BOOL:${werror}>:-Werror>)
 
 if(PLIMSOLL_SANITIZE STREQUAL "address")

@@ -348,8 +348,8 @@ const char *op_name(int kind);
 
 /* Kind of work: decides which unit runs an op and what planner and passes may do with it. */
 enum op_class {
-    OP_CLASS_COMPUTE,    /* forward and backward, executed by a kernel */
-    OP_CLASS_UPDATE,     /* the optimizer's, also executed by a kernel */
+    OP_CLASS_COMPUTE,    /* forward and backward: a kernel's work; rows that name no class have this one */
+    OP_CLASS_UPDATE,     /* the optimizer's: a kernel's work too */
     OP_CLASS_MOVE,       /* a copy between tiers */
     OP_CLASS_HOLD,       /* no work */
     OP_CLASS_COLLECTIVE, /* ranks exchange pieces */

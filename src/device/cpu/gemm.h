@@ -47,9 +47,33 @@ struct gemm {
     const void *add;    /* R [M,N] of dtype c_type, row stride c_rs, or NULL; `add == c` is C += */
 };
 
-/* Scratch bytes for this problem and number of threads (64-byte aligned memory). Pure. Bounded for any
- * problem: about 4 MiB shared and at most 1.2 MiB per thread, less for small ones. Not monotone: a smaller
- * problem may be divided differently and need more, so ask for every shape that will run. */
+/* Strides and types of a product of whole matrices; the operands' addresses are set afterwards. C is [M,N] in each:
+ *     gemm_by_rows      A [M,K] . B [K,N]
+ *     gemm_by_lines     A [M,K] . B [N,K]': its lines are columns
+ *     gemm_over_rows    A [K,M]' . B [K,N] */
+static inline struct gemm gemm_by_rows(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type)
+{
+    return (struct gemm){m,         n,         k,         .a_rs = k,          .a_cs = 1,
+                         .b_rs = n, .b_cs = 1, .c_rs = n, .ab_type = ab_type, .c_type = c_type};
+}
+
+static inline struct gemm gemm_by_lines(int64_t m, int64_t n, int64_t k, enum dtype ab_type,
+                                        enum dtype c_type)
+{
+    return (struct gemm){m,         n,         k,         .a_rs = k,          .a_cs = 1,
+                         .b_rs = 1, .b_cs = k, .c_rs = n, .ab_type = ab_type, .c_type = c_type};
+}
+
+static inline struct gemm gemm_over_rows(int64_t m, int64_t n, int64_t k, enum dtype ab_type,
+                                         enum dtype c_type)
+{
+    return (struct gemm){m,         n,         k,         .a_rs = 1,          .a_cs = m,
+                         .b_rs = n, .b_cs = 1, .c_rs = n, .ab_type = ab_type, .c_type = c_type};
+}
+
+/* Bytes of scratch for this problem with that many threads (64-byte aligned memory expected). Pure. Bounded
+ * whatever the problem: about 4 MiB shared by all and 1.2 MiB per thread at most, less for small ones. Not
+ * monotone: a smaller problem may be cut differently and need more, so ask for every shape that will run. */
 size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads);
 
 /* Workspace of gemm.split, by the same rules. */
