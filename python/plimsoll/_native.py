@@ -190,7 +190,7 @@ class ClassifyOptions(Sized):
 
 class AllocatorOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("conf", c_char_p), ("budget", c_uint64), ("overhead_bytes", c_uint64),
-                ("record", c_int), ("cleanup_every", c_int64)]
+                ("record", c_int64), ("cleanup_every", c_int64)]
 
 
 E = POINTER(Error)
@@ -241,11 +241,11 @@ _FUNCTIONS = {
     "plim_classify": (S, [P, POINTER(c_char_p), POINTER(c_char_p), c_size_t, POINTER(ClassifyOptions), POINTER(c_void_p), E]),
     "plim_allocator_open": (S, [P, POINTER(AllocatorOptions), OUT, E]), "plim_allocator_close": (None, [P]),
     "plim_alloc": (S, [P, c_size_t, P, POINTER(c_void_p), E]), "plim_alloc_for": (S, [P, c_size_t, P, c_char_p, POINTER(c_void_p), E]),
-    "plim_dealloc": (c_int, [P, P]), "plim_alloc_record_stream": (S, [P, P, P, E]),
+    "plim_dealloc": (S, [P, P, E]), "plim_alloc_record_stream": (S, [P, P, P, E]),
     "plim_allocator_clear": (S, [P, c_int, POINTER(c_uint64), E]), "plim_allocator_set_budget": (S, [P, c_uint64, E]),
     "plim_allocator_set_fraction": (S, [P, c_double, E]), "plim_allocator_batch": (None, [P]), "plim_allocator_stats": (T, [P]),
     "plim_allocator_reset_peaks": (None, [P]), "plim_allocator_stat": (S, [P, c_char_p, POINTER(c_int64), E]),
-    "plim_allocator_snapshot": (S, [P, c_char_p, E]),
+    "plim_allocator_snapshot": (S, [P, c_char_p, E]), "plim_allocator_explain": (T, [P]), "plim_allocator_holders": (T, [P]),
 }
 
 

@@ -223,7 +223,7 @@ class Allocator(Handle):
 
     _close = "allocator_close"
 
-    def __init__(self, device: str = "host", budget=None, conf: str | None = None, *, record: bool = False, overhead_bytes: int = 0,
+    def __init__(self, device: str = "host", budget=None, conf: str | None = None, *, record: int = 0, overhead_bytes: int = 0,
                  cleanup_every: int = 0, context: Context | None = None):
         super().__init__(context)
         options = AllocatorOptions(device=text_of(device), conf=text_of(conf), budget=bytes_of(budget), overhead_bytes=overhead_bytes,
@@ -239,7 +239,7 @@ class Allocator(Handle):
         return out.value
 
     def free(self, block: int) -> None:
-        if native.dealloc(self.handle, ctypes.c_void_p(block)): raise ValueError(f"{block:#x} is no block of this allocator")
+        native.dealloc(self.handle, ctypes.c_void_p(block))
 
     def record_stream(self, block: int, stream: int) -> None:
         native.alloc_record_stream(self.handle, ctypes.c_void_p(block), ctypes.c_void_p(stream))
