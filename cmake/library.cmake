@@ -20,6 +20,13 @@ endif()
 target_link_libraries(plimsoll_shared PRIVATE ${private_libraries})
 target_include_directories(plimsoll_shared INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
+# The plug-in for PyTorch, over the public API alone.
+add_library(plimsoll_torch MODULE python/torch_plugin.c)
+set_target_properties(plimsoll_torch PROPERTIES OUTPUT_NAME plimsoll_torch BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN")
+target_compile_options(plimsoll_torch PRIVATE -fexceptions) # PyTorch's exceptions pass through
+target_link_libraries(plimsoll_torch PRIVATE plimsoll_flags plimsoll_shared Threads::Threads ${CMAKE_DL_LIBS})
+install(TARGETS plimsoll_torch LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+
 # One relocatable object whose hidden symbols are local: names of ours cannot clash with a program's own.
 set(joined "${PROJECT_BINARY_DIR}/plimsoll-joined.o")
 add_custom_command(OUTPUT "${joined}"

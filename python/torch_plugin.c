@@ -22,6 +22,7 @@
  */
 #define _GNU_SOURCE
 #include <plimsoll/allocator.h>
+#include <plimsoll/pack.h>
 
 #include <dlfcn.h>
 #include <pthread.h>

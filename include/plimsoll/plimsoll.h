@@ -12,6 +12,7 @@
  *     engine.h       text generation for many requests
  *     text.h         tokenizers, chat templates, sentence vectors, labels
  *     allocator.h    a caching allocator with a budget
+ *     pack.h         places in one arena for blocks whose lifetimes are known
  *
  * Compile with `pkg-config --cflags --libs plimsoll`, or CMake's find_package(plimsoll). docs/library.md has examples.
  */
@@ -24,6 +25,7 @@
 #include <plimsoll/device.h>
 #include <plimsoll/engine.h>
 #include <plimsoll/monitor.h>
+#include <plimsoll/pack.h>
 #include <plimsoll/plan.h>
 #include <plimsoll/status.h>
 #include <plimsoll/text.h>

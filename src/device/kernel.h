@@ -11,10 +11,10 @@ struct kernel_call {
     const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT]; /* of in[0..], then of out[0..]; NULL: no operand */
     void *in[OP_MAX_IN];
     void *out[OP_MAX_OUT];
-    bool accumulate; /* add to outputs marked acc instead of overwriting them */
+    bool accumulate;      /* add to outputs marked acc instead of overwriting them */
     void *work;           /* workspace() bytes, 64-byte aligned (256 on a GPU) */
     struct threads *team; /* CPU only */
-    void *backend; /* other backends' state, set by run */
+    void *backend;        /* other backends' state, set by run */
 };
 
 typedef void kernel_run(const struct kernel_call *call);

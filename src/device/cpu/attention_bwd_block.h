@@ -32,12 +32,12 @@ struct backward {
 
 struct query_side {
     int64_t b, h, first, count;
-    int64_t low, high; /* its keys are in [low, high] */
-    int64_t hole_most, hole_least; /* none of its queries sees these */
+    int64_t low, high;                        /* its keys are in [low, high] */
+    int64_t hole_most, hole_least;            /* none of its queries sees these */
     void *q, *d_o;                            /* lines are queries, over size */
     void *q_turned, *do_turned;               /* lines are elements of a head, over queries */
     float *dq;                                /* panels [size][nr], or NULL */
-    float *line; /* for the bias's gradient, or NULL */
+    float *line;                              /* for the bias's gradient, or NULL */
     float lse[ATTN_BLOCK], delta[ATTN_BLOCK]; /* lse to base 2 */
     struct attn_panel panels[ATTN_BLOCK_PANELS];
 };

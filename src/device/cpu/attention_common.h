@@ -26,7 +26,7 @@ struct attn {
     int64_t window; /* 0: none */
     int64_t sparse_block, local_blocks, global_blocks;
     const int32_t *pos, *lengths; /* [batch][time], [batch]; NULL: none */
-    float scale; /* factor of products q.k */
+    float scale;                  /* factor of products q.k */
     float cap;                    /* 0: none */
     bool biased,
         modified; /* modified: scores are made of products before the softmax sees them (attention_score.h) */
@@ -39,7 +39,7 @@ struct attn {
 
 enum {
     ATTN_MAX_SIZE = 256, /* maximum head size */
-    ATTN_BLOCK = 192, /* maximum rows of a block: a multiple of every nr */
+    ATTN_BLOCK = 192,    /* maximum rows of a block: a multiple of every nr */
 };
 
 static inline int64_t attn_least(int64_t x, int64_t y) { return x < y ? x : y; }
@@ -140,9 +140,9 @@ struct attn_panel {
     int32_t first[GEMM_MAX_NR], last[GEMM_MAX_NR];
     int32_t hole[GEMM_MAX_NR], hole_last[GEMM_MAX_NR];
     int32_t query[GEMM_MAX_NR];
-    int32_t low, high; /* all keys are in [low, high] */
+    int32_t low, high;              /* all keys are in [low, high] */
     int32_t first_most, last_least; /* every query sees [first_most, last_least], except for holes */
-    int32_t hole_low, hole_high; /* range of all holes */
+    int32_t hole_low, hole_high;    /* range of all holes */
     int32_t hole_most, hole_least;  /* no query sees any of these */
 };
 

@@ -49,11 +49,11 @@ struct attn_softmax {
     uint16_t *packed; /* probabilities, packed, when kg > 1 */
     int width;
     int from, end; /* rows to work on; `from` a multiple of 4. Probability is 0 in [end, next multiple) */
-    float scale; /* factor of scores; the base of the exponential is 2 */
+    float scale;   /* factor of scores; the base of the exponential is 2 */
     struct attn_mask mask; /* first NULL: every query sees all of [from, end) */
     float *top, *sum;      /* [width] running maximum of raw scores and sum of exponentials, updated */
-    float *fade; /* [width] out: factor for earlier sums */
-    const float *keep; /* [rows][width]: factor of probabilities, not of their sum. NULL: 1 */
+    float *fade;           /* [width] out: factor for earlier sums */
+    const float *keep;     /* [rows][width]: factor of probabilities, not of their sum. NULL: 1 */
 };
 
 struct attn_grad {

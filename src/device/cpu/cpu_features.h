@@ -11,13 +11,13 @@
 #include <stdbool.h>
 
 enum cpu_level {
-    CPU_PLAIN, /* the compiler's baseline */
+    CPU_PLAIN,       /* the compiler's baseline */
     CPU_NEON,        /* AArch64 Advanced SIMD */
-    CPU_NEON_BF16, /* plus FEAT_BF16: bfmmla, bfdot, bfcvt; and FEAT_FHM: fmlal */
+    CPU_NEON_BF16,   /* plus FEAT_BF16: bfmmla, bfdot, bfcvt; and FEAT_FHM: fmlal */
     CPU_AVX2,        /* x86-64-v3: AVX2, FMA, F16C */
     CPU_AVX512,      /* x86-64-v4: AVX-512 F, BW, DQ, VL */
     CPU_AVX512_BF16, /* plus vdpbf16ps */
-    CPU_AMX, /* plus tiles of bf16, which the operating system must allow */
+    CPU_AMX,         /* plus tiles of bf16, which the operating system must allow */
     CPU_LEVELS
 };
 

@@ -21,7 +21,7 @@
 #include <string.h>
 
 enum {
-    GEMM_FEW_ROWS = 16, /* maximum of any kernel */
+    GEMM_FEW_ROWS = 16,   /* maximum of any kernel */
     GEMM_FEW_WIDTH = 256, /* maximum columns of C computed at once */
 };
 
@@ -37,7 +37,7 @@ struct gemm_few_block {
     int rows, cols, width;
     /* along: data read after this block, as many bytes as this block has; NULL: unknown. */
     const char *ahead;
-    int strand; /* only k % strands == strand, if a kernel sums in strands */
+    int strand;  /* only k % strands == strand, if a kernel sums in strands */
     float *sums; /* 64-byte aligned */
 };
 typedef void gemm_few_multiply(const struct gemm_few_block *block);
@@ -55,13 +55,13 @@ typedef void gemm_few_whole(const struct gemm_few_tile *tile);
 
 struct gemm_few {
     const char *name;
-    int rows; /* maximum */
+    int rows;  /* maximum */
     int lines; /* columns of B that `along` processes at once */
     int unit;  /* bytes of an element of packed A, whose block has `rows` rows of GEMM_KC */
     gemm_few_pack *pack;
     gemm_few_multiply *along;  /* B is contiguous over k */
     gemm_few_multiply *across; /* B is contiguous over columns; NULL: pack it */
-    gemm_few_whole *whole; /* replaces `along`; may read one more row of A if their number is odd */
+    gemm_few_whole *whole;     /* replaces `along`; may read one more row of A if their number is odd */
     int strands;               /* as in gemm_kernel.h */
 };
 

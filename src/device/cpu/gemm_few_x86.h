@@ -12,7 +12,7 @@
 #include <immintrin.h>
 
 enum {
-    FEW_GROUP = 8, /* lines transposed at once */
+    FEW_GROUP = 8,  /* lines transposed at once */
     FEW_LINES = 32, /* four groups: enough chains of sums to hide the latency of one */
 };
 

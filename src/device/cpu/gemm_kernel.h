@@ -62,7 +62,7 @@ struct gemm_kernel {
     const char *name;
     int mr, nr, kg;
     enum dtype type; /* type of packed data; packers for it exist */
-    int parts; /* not 0: an element is packed as this many bf16 */
+    int parts;       /* not 0: an element is packed as this many bf16 */
     /* not 0: k are summed in this many interleaved strands, each completed and added to C before the next;
      * packed strand by strand */
     int strands;
@@ -73,7 +73,7 @@ struct gemm_kernel {
     gemm_tile *run;
     gemm_round *round;
     gemm_tile_round *run_round; /* optional: run and round in one, without intermediate memory */
-    gemm_tile_onto *run_onto; /* optional: C is written once, and prefetched during the products */
+    gemm_tile_onto *run_onto;   /* optional: C is written once, and prefetched during the products */
 };
 
 extern const struct gemm_kernel gemm_plain_f32;

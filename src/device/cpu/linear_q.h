@@ -20,9 +20,9 @@
 
 enum {
     X8_BLOCK = 32,    /* elements of x with one scale */
-    X8_SIDE = 8, /* rows of x that may be interleaved */
+    X8_SIDE = 8,      /* rows of x that may be interleaved */
     PANEL8_ROWS = 64, /* maximum rows of x multiplied at once */
-    PANEL8_FEW = 8, /* up to this many rows a panel need not be unpacked */
+    PANEL8_FEW = 8,   /* up to this many rows a panel need not be unpacked */
     PANEL8_GROUP = 8, /* a block's codes of a panel: 8 x [16 lines][4 of k] */
 };
 
@@ -47,8 +47,8 @@ struct panel8 {
     int64_t step;
     const float *scale; /* [k / 32][parts][16] */
     const float *least; /* [k / 32][16]; NULL: no minima */
-    int parts; /* 1; 2: the halves of a block of 32 have separate scales */
-    bool arranged; /* in the level's own order */
+    int parts;          /* 1; 2: the halves of a block of 32 have separate scales */
+    bool arranged;      /* in the level's own order */
 };
 
 /* Multiplies one panel: rows of y [rows][16]. Two panels: [2][PANEL8_ROWS][16]. */
@@ -78,7 +78,7 @@ struct linear_q_level {
     panel8_multiply *multiply;
     y16_put *put;
     panel_few *few[BLOCK_Q6_K + 1]; /* by number; NULL: must be unpacked */
-    panel8_arrange *arrange; /* NULL: unpacked panels need no reordering */
+    panel8_arrange *arrange;        /* NULL: unpacked panels need no reordering */
     /* w[2]: multiplies part of k of x with both panels while it is in the cache; NULL: one after the
      * other. */
     panel8_multiply *multiply_two;

@@ -24,15 +24,15 @@ enum {
 
 /* Data shared by the lines of a tile; line i of an array with a stride begins at i * stride. */
 struct paged_tile {
-    const float *q;                           /* [lines][d], q_stride apart */
-    const void *k[PAGED_TILE / 16];           /* [d][16] of a block each */
-    const void *v[PAGED_TILE / 16];           /* [16][v_stride] likewise */
-    enum dtype type;                          /* of k and v */
+    const float *q;                 /* [lines][d], q_stride apart */
+    const void *k[PAGED_TILE / 16]; /* [d][16] of a block each */
+    const void *v[PAGED_TILE / 16]; /* [16][v_stride] likewise */
+    enum dtype type;                /* of k and v */
     /* d_rounded: d rounded up to PAGED_STEP, the width of v and acc */
     int64_t q_stride, v_stride, d, d_rounded;
     int lines, keys; /* keys: those that some line sees, counted from the tile's first */
-    float *p;                                 /* [lines][PAGED_TILE] */
-    float *acc;                               /* [lines][d_rounded] */
+    float *p;        /* [lines][PAGED_TILE] */
+    float *acc;      /* [lines][d_rounded] */
 };
 
 /* One line of scores: those outside [first, last] are hidden. */

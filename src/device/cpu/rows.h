@@ -64,7 +64,7 @@ struct row_update {
     void *m, *v;
     bool wide_g, wide_state; /* g is f32 instead of t; m and v are f32 instead of bf16 */
     bool stochastic;         /* rounding to bf16, with these (tensor/stochastic.h): */
-    uint32_t key, first; /* first: index of this span in the parameter */
+    uint32_t key, first;     /* first: index of this span in the parameter */
     float multiplier;        /* of g */
     float keep;              /* AdamW: p is multiplied by this first (1 - lr decay) */
     float decay;             /* SGD: decay p is added to g */

@@ -29,7 +29,7 @@ struct moments8 {
 /* One moment of a block, on its way to codes. */
 struct coding8 {
     _Alignas(64) uint32_t bits[QUANT8_BLOCK]; /* of moment / scale */
-    uint32_t rise[QUANT8_BLOCK]; /* results of rise8 for these */
+    uint32_t rise[QUANT8_BLOCK];              /* results of rise8 for these */
     bool done;                                /* the codes are stored already */
 };
 

@@ -182,8 +182,7 @@ VEC_FN vf v_tanh(vf x)
     vf near = v_fma(v_mul(p, square), low, low);
     v_sigmoid(v_add(x, x), &s, &c);
     vf above = v_mul(v_sub(v_max(v_sub(v_all(0), x), x), v_all(0.65f)), v_all(0x1p22f));
-    above =
-        v_min(v_all(1), v_max(v_all(0), above)); /* share of the second form: 0 or 1 except for a few x */
+    above = v_min(v_all(1), v_max(v_all(0), above)); /* share of the second form: 0 or 1 except for a few x */
     return v_fma(above, v_sub(v_sub(s, c), near), near);
 }
 

@@ -20,10 +20,10 @@ struct cuda {
     struct cuda_staging staging;
     struct cuda_read { /* in two parts */
         void *done;    /* cudaEvent_t */
-        size_t mark; /* of the staging, at its beginning */
+        size_t mark;   /* of the staging, at its beginning */
     } reads[DEVICE_READS];
     struct cuda_queue queue;
-    bool chain; /* the last queued item is a kernel of a chain (begin_chained) */
+    bool chain;           /* the last queued item is a kernel of a chain (begin_chained) */
     pthread_mutex_t lock; /* guards the state that read, write and sync change */
     int index;
     char bus[32];

@@ -18,8 +18,8 @@
 #include <stddef.h>
 
 struct cuda_staging {
-    char *base; /* NULL: not available; copies work without it */
-    bool pinned; /* otherwise nothing is taken from the ring */
+    char *base;          /* NULL: not available; copies work without it */
+    bool pinned;         /* otherwise nothing is taken from the ring */
     size_t taken, freed; /* of the ring, since it was opened */
 };
 

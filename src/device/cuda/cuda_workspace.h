@@ -19,7 +19,7 @@ extern "C" {
  * false and true: these never give a size that is too small. */
 struct cuda_card {
     bool warpgroups; /* our attention uses them: capability 9.0, and code compiled for it */
-    bool cudnn; /* cuDNN is installed */
+    bool cudnn;      /* cuDNN is installed */
 };
 
 /* desc: of in[0..], then of out[0..], as in a kernel_call. */
@@ -27,22 +27,22 @@ bool cuda_has_workspace(int kind); /* false: ops of this kind never need any */
 size_t cuda_workspace(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op);
 
 enum {
-    CUDA_SUM_SLICE = 256, /* column_sum.cu: rows per partial sum */
-    CUDA_NORM_BLOCKS = 320, /* norm.cu: maximum blocks of the backward pass; each writes a row */
+    CUDA_SUM_SLICE = 256,    /* column_sum.cu: rows per partial sum */
+    CUDA_NORM_BLOCKS = 320,  /* norm.cu: maximum blocks of the backward pass; each writes a row */
     CUDA_SUMSQ_BLOCK = 8192, /* optimizer.cu: elements per partial sum */
-    CUDA_EMBED_TILE = 32, /* embed.cu: sorted positions that produce a first and a last row */
+    CUDA_EMBED_TILE = 32,    /* embed.cu: sorted positions that produce a first and a last row */
     CUDA_EMBED_DIGITS = 512, /* of the radix sort, counted for every */
     CUDA_EMBED_CHUNK = 2048, /* positions */
     CUDA_FACTOR_EDGE = 256,  /* adafactor.cu: tiles of a matrix */
     CUDA_FACTOR_FLAT = 2048, /* and pieces of a vector */
-    ATTN_MMA_SIZE = 128, /* attention.cu: maximum head size on the tensor cores */
+    ATTN_MMA_SIZE = 128,     /* attention.cu: maximum head size on the tensor cores */
     ATTN_GRAIN = 32,         /* queries that share a span in the backward passes */
     ATTN_PAD = 128,          /* prepared statistics are padded to a multiple of it */
     ATTN_MAX_SPLITS = 64,
     ATTN_DECODE_ROWS = 64,  /* rows (queries times heads of a group) up to which keys are split */
-    CUDA_ROUTE_ROWS = 256, /* route.cu: rows counted together */
+    CUDA_ROUTE_ROWS = 256,  /* route.cu: rows counted together */
     CUDA_SAMPLE_PARTS = 32, /* sample.cu: parts of a row of logits */
-    CUDA_FEW_ROWS = 8, /* maximum rows for matmul_few.cu */
+    CUDA_FEW_ROWS = 8,      /* maximum rows for matmul_few.cu */
     CUDA_WIDE_LINES = 2048, /* quantised.cu: lines dequantised at once */
 };
 

@@ -30,7 +30,7 @@ struct cudnn_attention;
 
 struct attention_shape {
     int64_t batch, time, heads, kv_heads, head_size;
-    int64_t window; /* keys a query sees; 0 or >= time: all earlier ones */
+    int64_t window;  /* keys a query sees; 0 or >= time: all earlier ones */
     enum dtype type; /* DT_BF16 or DT_F16 */
     float scale;
 };

@@ -69,8 +69,8 @@ struct cudnn_graph {
 struct cudnn_plan {
     const struct cudnn_api *api;
     void *handle, *desc;
-    size_t workspace; /* bytes cuDNN needs in addition to the bound tensors */
-    int64_t engine; /* number, for reports; -1: unknown */
+    size_t workspace;      /* bytes cuDNN needs in addition to the bound tensors */
+    int64_t engine;        /* number, for reports; -1: unknown */
     bool nondeterministic; /* according to the engine */
     struct dnn_constants constants;
 };

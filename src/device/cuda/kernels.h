@@ -26,13 +26,13 @@ struct cuda_matmul;
 struct cuda_attention;
 
 struct cuda_queue {
-    struct CUstream_st *stream; /* a cudaStream_t */
-    int sms;                    /* multiprocessors */
-    int capability;             /* 90 for 9.0 */
-    bool warpgroups; /* the loaded code uses warpgroups */
-    size_t shared_most; /* maximum dynamic shared memory of a block */
-    bool follows; /* the next kernel may overlap the one queued before (overlap.cuh) */
-    struct cuda_matmul *matmul; /* for linear and its gradients */
+    struct CUstream_st *stream;       /* a cudaStream_t */
+    int sms;                          /* multiprocessors */
+    int capability;                   /* 90 for 9.0 */
+    bool warpgroups;                  /* the loaded code uses warpgroups */
+    size_t shared_most;               /* maximum dynamic shared memory of a block */
+    bool follows;                     /* the next kernel may overlap the one queued before (overlap.cuh) */
+    struct cuda_matmul *matmul;       /* for linear and its gradients */
     struct cuda_attention *attention; /* for attn and attn_bwd */
 };
 

@@ -12,7 +12,7 @@ extern "C" {
 enum few_source {
     FEW_PLAIN, /* they are in memory */
     FEW_NORM,  /* RMSNorm of a with the weights b; x and stat are written too */
-    FEW_GLU, /* silu(a) b; nothing else reads x, so it is not written */
+    FEW_GLU,   /* silu(a) b; nothing else reads x, so it is not written */
 };
 
 /* y[R,M] = x[R,K] W' (+ bias[M]) (+ add[R,M]), R at most CUDA_FEW_ROWS, all of one type. y may be add.
