@@ -25,7 +25,7 @@ struct plim_allocator_options {
     const char *conf;         /* PyTorch's option string; NULL: PYTORCH_ALLOC_CONF of the context's environment */
     uint64_t budget;          /* bytes that may be reserved; 0: the device's memory */
     uint64_t overhead_bytes;  /* counted as reserved: the driver's context, for example */
-    int record;               /* keep a history of events for snapshots */
+    int64_t record;           /* events to keep for snapshots, 64 bytes each; 0: none */
     int64_t cleanup_every;    /* plim_allocator_batch calls between clean-ups; 0: never */
 };
 PLIM_API enum plim_status plim_allocator_open(struct plim_context *context,
@@ -41,7 +41,8 @@ PLIM_API enum plim_status plim_alloc(struct plim_allocator *allocator, size_t by
 /* plim_alloc with a name for the block's owner, kept by pointer, for reports. */
 PLIM_API enum plim_status plim_alloc_for(struct plim_allocator *allocator, size_t bytes, void *stream,
                                          const char *owner, void **out, struct plim_error *err);
-PLIM_API enum plim_status plim_dealloc(struct plim_allocator *allocator, void *block);
+/* Returns the block to the cache. NULL is ignored. PLIM_BAD_INPUT: no block begins there, or it was freed before. */
+PLIM_API enum plim_status plim_dealloc(struct plim_allocator *allocator, void *block, struct plim_error *err);
 /* The block is also used on another stream: it is reused only after that stream has passed this point. */
 PLIM_API enum plim_status plim_alloc_record_stream(struct plim_allocator *allocator, void *block,
                                                    void *stream, struct plim_error *err);
