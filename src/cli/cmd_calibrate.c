@@ -201,7 +201,7 @@ static enum plim_status facts_of(const struct calibrate_flags *f, const char *mo
     struct device_wish wish = {"calibrate", f->device, "--device cpu", (int)f->threads, 0};
     struct device *device = NULL;
     setenv(CALIBRATION_WISH, mode, 1);
-    enum plim_status status = cli_open_device_as(&wish, &device, err);
+    enum plim_status status = open_device(cli_context(), &wish, &device, err);
     if (status == PLIM_OK) *out = device->facts;
     if (device) device->ops->close(device);
     return status;

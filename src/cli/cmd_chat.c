@@ -78,7 +78,7 @@ static const struct command command = {
 struct chat {
     const struct chat_flags *flags;
     struct device_line line;
-    char dir[CLI_PATH];
+    char dir[MODEL_PATH];
     struct codec codec;
     struct encoder *encoder;
     struct chat_template *template;
@@ -275,9 +275,9 @@ static enum plim_status check_flags(const struct chat_flags *f, struct plim_erro
 
 static enum plim_status open_text(struct chat *c, struct plim_error *err)
 {
-    char path[CLI_PATH + 32];
-    const char *which = cli_tokenizer_of(c->flags->tokenizer, c->dir, path, sizeof path);
-    enum plim_status status = codec_open_within(which, cli_host_line(&c->line), &c->codec, err);
+    char path[MODEL_PATH + 32];
+    const char *which = find_tokenizer(c->flags->tokenizer, c->dir, path, sizeof path);
+    enum plim_status status = codec_open_within(which, device_line_host(&c->line), &c->codec, err);
     if (status == PLIM_OK) status = cli_open_chat(c->dir, &c->template, err);
     if (status == PLIM_OK && !c->template)
         status =
@@ -307,30 +307,32 @@ static enum plim_status open_engine(struct chat *c, struct plim_error *err)
     struct device_wish wish = {"chat", f->device, "--device cpu", f->threads, f->budget};
     enum plim_status status = hf_config_load(c->dir, &spec, err);
     if (status == PLIM_OK) status = check_model(c, &spec, err);
-    if (status == PLIM_OK) status = cli_open_device_as(&wish, &c->device, err);
-    if (status == PLIM_OK) status = cli_check_line("chat", &c->line, &c->device->facts, err);
+    if (status == PLIM_OK) status = open_device(cli_context(), &wish, &c->device, err);
+    if (status == PLIM_OK)
+        status = device_line_check(cli_context(), "chat", &c->line, &c->device->facts, err);
     if (status != PLIM_OK) return status;
     struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
     struct engine_options options = {.model = c->dir,
-                                     .budget = cli_device_line(&c->line, &c->device->facts),
+                                     .budget = device_line_on(&c->line, &c->device->facts),
                                      .vocab = c->codec.vocab_size,
                                      .weights = weights_kind_parse(f->weights),
                                      .max_context = f->context,
                                      .parallel = 1,
                                      .step_tokens = STEP_TOKENS,
-                                     .beside = LINE_MOST,
+                                     .caller_bytes = LINE_MOST,
                                      .log = f->quiet ? NULL : &log};
-    if (c->codec.tokenizer) options.beside += (int64_t)encoder_bytes_most(c->codec.tokenizer, LINE_MOST / 16);
+    if (c->codec.tokenizer)
+        options.caller_bytes += (int64_t)encoder_bytes_most(c->codec.tokenizer, LINE_MOST / 16);
     return engine_open(c->device, &options, &c->engine, err);
 }
 
 static int chat(const struct chat_flags *f, const char *what)
 {
     struct chat c = {
-        .flags = f, .line = {f->budget, f->budget_given, cli_default_line()}, .codec = {.eos = -1}};
+        .flags = f, .line = {f->budget, f->budget_given, device_line_default()}, .codec = {.eos = -1}};
     struct plim_error err = {0};
     enum plim_status status = check_flags(f, &err);
-    if (status == PLIM_OK) status = cli_find_model(what, c.dir, sizeof c.dir, &err);
+    if (status == PLIM_OK) status = find_model(cli_context(), what, c.dir, sizeof c.dir, &err);
     if (status == PLIM_OK) status = open_text(&c, &err);
     if (status == PLIM_OK) status = open_engine(&c, &err);
     if (status == PLIM_OK) status = talk(&c, &err);

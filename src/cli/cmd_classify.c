@@ -390,8 +390,8 @@ static int run(int argc, char **argv)
     struct plim_error err = {0};
     if (!c) return cli_error((plim_fail(&err, PLIM_NO_MEMORY, "classify: out of memory"), &err));
     c->flags = &f;
-    c->model =
-        (struct text_model){.command = "classify", .flags = &f.text, .labels = true, .beside = own_bytes};
+    c->model = (struct text_model){
+        .command = "classify", .flags = &f.text, .labels = true, .caller_bytes = own_bytes};
     int code = cli_options(&command, argc, argv, &f, &store, &rest);
     if (code < 0 && !rest.args.count) {
         plim_fail(&err, PLIM_BAD_INPUT,

@@ -91,7 +91,7 @@ static enum plim_status put_bytes(const char *text, struct strbuf *out, struct p
 static enum plim_status put_file(const char *file, const char *format, struct strbuf *out,
                                  struct plim_error *err)
 {
-    char path[CLI_PATH] = "";
+    char path[MODEL_PATH] = "";
     enum snapshot_format wanted = file ? snapshot_format_of(file) : SNAPSHOT_JSON;
     enum plim_status status = format ? snapshot_format_parse(format, &wanted, err) : PLIM_OK;
     if (status == PLIM_OK && file && *file != '/' && !getcwd(path, sizeof path))
@@ -250,7 +250,7 @@ static int run(int argc, char **argv)
     struct plim_error err = {0};
     struct strbuf message = STRBUF_INIT, reply = STRBUF_INIT;
     const struct word *word = NULL;
-    char path[CLI_PATH];
+    char path[MODEL_PATH];
     int code = cli_options(&command, argc, argv, &f, &store, &rest);
     if (code < 0) {
         enum plim_status status = make_message(&rest.args, &f, &word, &message, &err);

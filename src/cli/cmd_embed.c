@@ -188,7 +188,8 @@ static void close_all(struct embedding *e)
 static int run(int argc, char **argv)
 {
     struct embed_flags f = {.text = {.device = "auto", .weights = "as-is", .max_line = 16 << 20}};
-    struct embedding e = {.flags = &f, .model = {.command = "embed", .flags = &f.text, .beside = own_bytes}};
+    struct embedding e = {.flags = &f,
+                          .model = {.command = "embed", .flags = &f.text, .caller_bytes = own_bytes}};
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};

@@ -201,7 +201,7 @@ static enum plim_status writer_init(const struct generation *g, struct writer *w
 static enum plim_status writer_open(const struct generation *g, struct writer *w, struct device *device,
                                     struct plim_error *err)
 {
-    w->options.budget = cli_device_line(&g->line, &device->facts);
+    w->options.budget = device_line_on(&g->line, &device->facts);
     int64_t most = device->facts.unified_memory ? STEP_TOKENS : STEP_TOKENS_DEVICE;
     w->options.step_tokens = w->tokens < most ? w->tokens : most;
     return engine_open(device, &w->options, &w->engine, err);
@@ -214,8 +214,9 @@ static enum plim_status open_model(struct generation *g, struct device **device,
     const struct generate_flags *f = g->flags;
     struct device_wish wish = {"generate", f->device, "--device cpu", f->threads, f->budget};
     enum plim_status status = writer_init(g, w, err);
-    if (status == PLIM_OK) status = cli_open_device_as(&wish, device, err);
-    if (status == PLIM_OK) status = cli_check_line("generate", &g->line, &(*device)->facts, err);
+    if (status == PLIM_OK) status = open_device(cli_context(), &wish, device, err);
+    if (status == PLIM_OK)
+        status = device_line_check(cli_context(), "generate", &g->line, &(*device)->facts, err);
     if (status == PLIM_OK) status = writer_open(g, w, *device, err);
     const struct backend *other = backend_fallback();
     bool chosen = *device && !strcmp(f->device, "auto") && strcmp((*device)->ops->name, other->name);
@@ -253,12 +254,12 @@ static enum plim_status generate(struct generation *g, struct device **device_ou
 static int generate_and_tell(const struct generate_flags *f, const char *what)
 {
     struct generation g = {
-        .flags = f, .line = {f->budget, f->budget_given, cli_default_line()}, .piece = STRBUF_INIT};
+        .flags = f, .line = {f->budget, f->budget_given, device_line_default()}, .piece = STRBUF_INIT};
     struct plim_error err = {0};
     struct device *device = NULL;
     int code = 0;
     enum plim_status status = check_flags(f, &err);
-    if (status == PLIM_OK) status = cli_find_model(what, g.dir, sizeof g.dir, &err);
+    if (status == PLIM_OK) status = find_model(cli_context(), what, g.dir, sizeof g.dir, &err);
     if (status == PLIM_OK) status = generation_read(&g, &err);
     if (status == PLIM_OK) status = generate(&g, &device, &err);
     if (status == PLIM_OK && f->json) code = generation_tell_json(&g);

@@ -215,7 +215,7 @@ static int run(int argc, char **argv)
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};
-    char newest[CLI_PATH];
+    char newest[MODEL_PATH];
     int code = cli_options(&command, argc, argv, &f, &store, &rest);
     if (code < 0) {
         enum plim_status status = check(&f, &rest, &err);

@@ -36,8 +36,15 @@ static void set_variable(const char *name, const char *value) { setenv(name, val
 static void end(int code) { _exit(code); }
 
 static const struct context_process process = {run_apart, set_variable, end};
+static void say(void *arg, enum log_level level, const char *line)
+{
+    (void)arg, (void)level;
+    cli_say("%s", line);
+}
+
 static char folder[512]; /* of the program */
-static struct context context = {.modules = folder, .process = &process};
+static const struct log to_people = {LOG_LEVEL_INFO, say, NULL};
+static struct context context = {.modules = folder, .process = &process, .log = &to_people};
 
 const struct context *cli_context(void)
 {

@@ -172,7 +172,7 @@ static enum plim_status take_environment(struct job *job, const struct job_optio
                                          struct plim_error *err)
 {
     const char *slash = strrchr(options->config, '/');
-    char dir[CLI_PATH] = "";
+    char dir[MODEL_PATH] = "";
     if (slash) snprintf(dir, sizeof dir, "%.*s", (int)(slash - options->config), options->config);
     enum plim_status status =
         job_take_environment(job, cli_context(), slash == options->config ? "/" : dir, err);

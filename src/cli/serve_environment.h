@@ -1,5 +1,5 @@
-/* serve_environment.h - variables of the environment that serve obeys: MAX_BATCH_SIZE, ENABLE_MIXED_PRECISION,
- * CUDA_MEMORY_FRACTION and PyTorch's allocator options. Flags are stronger. */
+/* serve_environment.h - environment variables of serve: MAX_BATCH_SIZE, ENABLE_MIXED_PRECISION, CUDA_MEMORY_FRACTION and
+ * PyTorch's allocator options. Flags override them. */
 #ifndef PLIM_CLI_SERVE_ENVIRONMENT_H
 #define PLIM_CLI_SERVE_ENVIRONMENT_H
 
@@ -7,16 +7,16 @@
 #include "job/preset.h"
 
 struct serve_environment {
-    int parallel;              /* requests at once at most; 0: not said */
-    double fraction;           /* of a GPU's memory; 0: not said */
-    bool exact, mixed;         /* fp32; 16 bits where the device gains by it */
-    struct profile thresholds; /* of memory: those of a job that says nothing */
+    int parallel;              /* maximum concurrent requests; 0: not given */
+    double fraction;           /* of a GPU's memory; 0: not given */
+    bool exact, mixed;         /* fp32; 16 bits where the device gains from it */
+    struct profile thresholds; /* of memory, as in a job without settings */
 };
 
-/* PLIM_BAD_INPUT names a variable whose value cannot be read. */
+/* PLIM_BAD_INPUT names a variable with an invalid value. */
 enum plim_status serve_environment_read(struct serve_environment *out, struct plim_error *err);
 
-/* PLIM_UNSUPPORTED: the model is computed in another precision than ENABLE_MIXED_PRECISION asks for. */
+/* PLIM_UNSUPPORTED: the model's precision differs from the one ENABLE_MIXED_PRECISION demands. */
 enum plim_status serve_environment_check(const struct serve_environment *env, enum precision precision,
                                          const struct device_facts *facts, struct plim_error *err);
 

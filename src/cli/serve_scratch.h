@@ -1,10 +1,10 @@
-/* serve_scratch.h - the folder for parameters that stream from disk, where --scratch names none.
+/* serve_scratch.h - chooses the folder for parameters that stream from disk when --scratch is not given.
  *
- *     char folder[CLI_PATH];
+ *     char folder[MODEL_PATH];
  *     options.scratch = serve_scratch_find(dir, &spec, folder, sizeof folder);      // NULL: there is none
  *
- * The cache folder, else /var/tmp: the first that can be written, lies on a disk and has room for all parameters. A file
- * system in memory (tmpfs) is no place for what does not fit into memory.
+ * Tries the cache folder, then /var/tmp: the first that is writable, on a disk and has room for all parameters. A file
+ * system in memory (tmpfs) does not qualify.
  */
 #ifndef PLIM_CLI_SERVE_SCRATCH_H
 #define PLIM_CLI_SERVE_SCRATCH_H
@@ -12,7 +12,7 @@
 #include "model/model.h"
 #include <stddef.h>
 
-/* Makes the cache folder where it is not there. Returns out, or NULL. */
+/* Creates the cache folder if necessary. Returns out, or NULL. */
 const char *serve_scratch_find(const char *dir, const struct model_spec *spec, char *out, size_t size);
 
 #endif

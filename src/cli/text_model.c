@@ -42,8 +42,8 @@ enum plim_status text_model_find(struct text_model *m, const char *what, struct 
 {
     const struct text_flags *f = m->flags;
     enum plim_status status = check_flags(m->command, f, err);
-    m->line = (struct device_line){f->budget, f->budget_given, cli_default_line()};
-    if (status == PLIM_OK) status = cli_find_model(what, m->dir, sizeof m->dir, err);
+    m->line = (struct device_line){f->budget, f->budget_given, device_line_default()};
+    if (status == PLIM_OK) status = find_model(cli_context(), what, m->dir, sizeof m->dir, err);
     if (status == PLIM_OK) status = sentence_config_load(m->dir, &m->how, err);
     if (f->max_length) m->how.max_length = f->max_length;
     return status;
@@ -51,13 +51,13 @@ enum plim_status text_model_find(struct text_model *m, const char *what, struct 
 
 static enum plim_status open_codec(struct text_model *m, struct plim_error *err)
 {
-    char path[CLI_PATH + 32];
-    const char *which = cli_tokenizer_of(m->flags->tokenizer, m->how.path, path, sizeof path);
+    char path[MODEL_PATH + 32];
+    const char *which = find_tokenizer(m->flags->tokenizer, m->how.path, path, sizeof path);
     if (!which)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: there is no tokenizer.json or SentencePiece model; give --tokenizer",
                          m->how.path);
-    enum plim_status status = codec_open_within(which, cli_host_line(&m->line), &m->codec, err);
+    enum plim_status status = codec_open_within(which, device_line_host(&m->line), &m->codec, err);
     if (status == PLIM_OK && !m->codec.tokenizer)
         status = plim_fail(err, PLIM_BAD_INPUT, "%s: option '--tokenizer': encoders have no byte tokenizer",
                            m->command);
@@ -72,7 +72,7 @@ static enum plim_status open_embedder(struct text_model *m, struct plim_error *e
                               .labels = m->labels,
                               .weights = weights_kind_parse(m->flags->weights),
                               .rows = m->flags->batch,
-                              .budget = cli_device_line(&m->line, &m->device->facts),
+                              .budget = device_line_on(&m->line, &m->device->facts),
                               .log = m->flags->quiet ? NULL : &log};
     struct model_spec spec;
     enum plim_status status = hf_config_load(m->how.path, &spec, err);
@@ -85,7 +85,7 @@ static enum plim_status open_embedder(struct text_model *m, struct plim_error *e
                            "%s: the tokenizer has %lld tokens, the model only %lld; give its own",
                            m->codec.path, (long long)m->codec.vocab_size, (long long)spec.vocab_size);
     if (status != PLIM_OK) return status;
-    room.beside = m->beside(m, &spec, m->how.max_length ? m->how.max_length : spec.max_positions);
+    room.caller_bytes = m->caller_bytes(m, &spec, m->how.max_length ? m->how.max_length : spec.max_positions);
     return embedder_open(&room, m->device, &m->embedder, err);
 }
 
@@ -93,8 +93,9 @@ static enum plim_status open_model(struct text_model *m, struct plim_error *err)
 {
     const struct text_flags *f = m->flags;
     struct device_wish wish = {m->command, f->device, "--device cpu", f->threads, f->budget};
-    enum plim_status status = cli_open_device_as(&wish, &m->device, err);
-    if (status == PLIM_OK) status = cli_check_line(m->command, &m->line, &m->device->facts, err);
+    enum plim_status status = open_device(cli_context(), &wish, &m->device, err);
+    if (status == PLIM_OK)
+        status = device_line_check(cli_context(), m->command, &m->line, &m->device->facts, err);
     if (status == PLIM_OK) status = open_embedder(m, err);
     const struct backend *other = backend_fallback();
     bool chosen = m->device && !strcmp(f->device, "auto") && strcmp(m->device->ops->name, other->name);

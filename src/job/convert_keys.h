@@ -1,6 +1,6 @@
-/* convert_keys.h - configuration names of other trainers, and what becomes of each; see convert.h.
+/* convert_keys.h - configuration names of other trainers and their conversion; see convert.h.
  *
- * A name that ends with a star stands for all that begin like it; the first row that fits counts. A name that is in no row is
+ * A name that ends with a star matches every name with that prefix; the first matching row counts. A name without a row is
  * refused. Only job/ includes this header. */
 #ifndef PLIM_JOB_CONVERT_KEYS_H
 #define PLIM_JOB_CONVERT_KEYS_H
@@ -8,13 +8,13 @@
 #include <stddef.h>
 
 enum carry_how {
-    CARRY_SET,      /* the value is ours as it is */
-    CARRY_ASKED,    /* the same, unless it is off: false, 0, none or empty */
-    CARRY_POSITIVE, /* the same, where the number is above 0 */
-    CARRY_NEEDLESS, /* without influence on the training; text says why */
-    CARRY_OFF,      /* refused unless it is off; text says what to do */
-    CARRY_FIXED,    /* refused unless it is the word in `ours`; text says what to do */
-    CARRY_ADAPTER,  /* CARRY_OFF where the file asks for an adapter, else CARRY_NEEDLESS */
+    CARRY_SET,      /* copy the value */
+    CARRY_ASKED,    /* likewise, unless it is off: false, 0, none or empty */
+    CARRY_POSITIVE, /* likewise, if the number is above 0 */
+    CARRY_NEEDLESS, /* no influence on training; text says why */
+    CARRY_OFF,      /* refused unless off; text says what to do */
+    CARRY_FIXED,    /* refused unless it equals `ours`; text says what to do */
+    CARRY_ADAPTER,  /* CARRY_OFF if the file asks for an adapter, else CARRY_NEEDLESS */
     CARRY_EPOCHS,
     CARRY_WARMUP,
     CARRY_RATIO,
@@ -42,17 +42,17 @@ struct carry {
     enum carry_how how;
     const char *ours;     /* a key of job_schema; NULL: none */
     const char *text;     /* reason or advice */
-    const char *fallback; /* theirs, where the file does not say and ours is another */
+    const char *fallback; /* their default, if it differs from ours */
 };
 
 enum { TRAINER_MARKS = 6, TRAINER_TABLES = 2 };
 struct trainer_names {
     const char *title;
-    const char *marks[TRAINER_MARKS]; /* one of them is in every such file */
+    const char *marks[TRAINER_MARKS]; /* every such file has one of them */
     struct {
         const struct carry *rows;
         size_t count;
-    } tables[TRAINER_TABLES]; /* the first one that has a name counts */
+    } tables[TRAINER_TABLES]; /* the first table with the name counts */
 };
 
 extern const struct trainer_names trainers[];

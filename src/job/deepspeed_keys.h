@@ -6,12 +6,12 @@
 #include <stddef.h>
 
 enum deepspeed_how {
-    DS_SET,      /* the value goes to our key */
+    DS_SET,      /* sets our key */
     DS_NEEDLESS, /* accepted; `text` says what replaces it */
-    DS_OFF, /* nothing may be asked for: false, 0, null, {}, {"enabled": false}; `text` says what to write instead */
-    DS_PARTS, /* the same of a number of parts: 1 is none, too */
-    DS_FIXED, /* only the value `fallback`; `text` as above */
-    DS_OWN,   /* a function of deepspeed.c, by its place in enum deepspeed_own */
+    DS_OFF,      /* must be off: false, 0, null, {}, {"enabled": false}; `text` says what to write instead */
+    DS_PARTS,    /* likewise for a number of parts: 1 counts as off too */
+    DS_FIXED,    /* must equal `fallback`; `text` as above */
+    DS_OWN,      /* handled by a function of deepspeed.c, see enum deepspeed_own */
 };
 
 enum deepspeed_own {
@@ -34,17 +34,17 @@ enum deepspeed_own {
 };
 
 struct deepspeed_row {
-    const char *theirs; /* dotted; whatever lies below a row without rows of its own belongs to it */
+    const char *theirs; /* dotted; keys below a row without own rows belong to it */
     enum deepspeed_how how;
     const char *ours;     /* our key */
-    const char *text;     /* DS_NEEDLESS, DS_OFF, DS_PARTS, DS_FIXED: what to know */
-    const char *fallback; /* DS_SET: DeepSpeed's default, where its section is on and ours is another */
+    const char *text;     /* DS_NEEDLESS, DS_OFF, DS_PARTS, DS_FIXED: reason or advice */
+    const char *fallback; /* DS_SET: DeepSpeed's default if its section is on and ours differs */
     enum deepspeed_own own;
-    bool yields;    /* what the job says is stronger, without contradiction */
-    const char *of; /* the type of optimizer or scheduler whose default `fallback` is; NULL: every one's */
+    bool yields;    /* the job's own setting overrides it without a contradiction */
+    const char *of; /* the optimizer or scheduler whose default `fallback` is; NULL: all */
 };
 
-/* In the order in which they act: a scheduler's rate is stronger than the optimizer's. */
+/* In order of application: a scheduler's rate overrides the optimizer's. */
 extern const struct deepspeed_row deepspeed_rows[];
 extern const size_t deepspeed_row_count;
 

@@ -1,10 +1,10 @@
-/* explain.h - one key, or a section of them, for people: what it takes, means, is also called, and does to a plan. */
+/* explain.h - explains one key or a section for people: values, meaning, other names, effect on a plan. */
 #ifndef PLIM_JOB_EXPLAIN_H
 #define PLIM_JOB_EXPLAIN_H
 
 #include "job/job.h"
 
-/* job may be NULL; else its value, and where that came from, is told, too. PLIM_BAD_INPUT: nobody knows such a key. */
+/* With a job, also shows its value and origin. PLIM_BAD_INPUT: unknown key. */
 enum plim_status job_explain(const char *key, const struct job *job, struct strbuf *out,
                              struct plim_error *err);
 

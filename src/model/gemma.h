@@ -1,4 +1,4 @@
-/* gemma.h - what Gemma 2 and Gemma 3 share. Only they include it. */
+/* gemma.h - the part that Gemma 2 and Gemma 3 share. Only they include it. */
 #ifndef PLIM_MODEL_GEMMA_H
 #define PLIM_MODEL_GEMMA_H
 
@@ -8,7 +8,7 @@
     DECODER_KEYS, HAS(WINDOW), HAS(QKV_BIAS), HAS(QUERY_SCALAR),                                             \
         HAS(FINAL_CAP), [FIELD_GATED] = "hidden_activation"
 
-/* All but positions, caps and which layers have windows. */
+/* Defaults, except for positions, caps and windows. */
 void gemma_defaults(struct model_spec *spec);
 
 #endif

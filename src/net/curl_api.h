@@ -1,10 +1,10 @@
-/* curl_api.h - libcurl, opened when somebody wants something sent: it brings two dozen libraries of its own, whose memory no
- * other run should have to plan for.
+/* curl_api.h - libcurl, loaded on first use: it brings two dozen libraries, and their memory should not count in runs that
+ * send nothing.
  *
  *     struct curl_api curl;
  *     if (curl_api_open(&curl, &err) != PLIM_OK) ...
  *
- * It stays open until the program ends. Not to be opened by two threads at once. */
+ * It stays loaded until the program ends. Two threads must not open it at once. */
 #ifndef PLIM_NET_CURL_API_H
 #define PLIM_NET_CURL_API_H
 

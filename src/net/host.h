@@ -1,14 +1,14 @@
-/* host.h - the names a browser may call a server of this machine by.
+/* host.h - the host names under which a browser may call a server on this machine.
  *
- * A page from elsewhere can make a name of its own point here and so reach a server that listens at the loopback (DNS
- * rebinding). What the browser then says is that name, in the header Host: only a name that others cannot bend is answered.
+ * A foreign page can point its own name at this machine and so reach a server on the loopback (DNS rebinding). The browser
+ * then sends that name in the Host header. So only names that others cannot redirect are answered.
  */
 #ifndef PLIM_NET_HOST_H
 #define PLIM_NET_HOST_H
 
 #include <stdbool.h>
 
-/* An address, or localhost; with or without a port. */
+/* True for an IP address or localhost, with or without a port. */
 bool host_is_address(const char *host);
 
 #endif

@@ -1,4 +1,4 @@
-/* sse.h - server-sent events: the text that a browser's EventSource and the streaming clients read.
+/* sse.h - server-sent events, as read by EventSource and streaming clients.
  *
  *     sse_event(&out, json, len);          // "data: {...}\n\n"; a line break in the data begins a new data line
  */

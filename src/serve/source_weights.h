@@ -1,4 +1,4 @@
-/* source_weights.h - weights of an encoder-decoder, rounded to blocks while they are read where somebody asked for that.
+/* source_weights.h - weights of an encoder-decoder, quantised on loading if requested.
  *
  *     source_weights_choose(&q, device, WEIGHTS_Q8, dir, &spec, precision, &err);
  *     quantise_tape(&q, &spec, &tape);                         // each pass
@@ -23,7 +23,7 @@ enum plim_status source_weights_load(const struct quantisation *q, struct exec *
                                      const struct model_spec *spec, enum precision precision, const char *dir,
                                      const struct log *log, struct plim_error *err);
 
-/* Host bytes that source_weights_load takes on the way. */
+/* Host memory that source_weights_load needs temporarily. */
 int64_t source_weights_bytes(const struct quantisation *q, const struct model_spec *spec,
                              enum precision precision);
 

@@ -1,4 +1,4 @@
-/* run_metrics.h - how a run is, as text that Prometheus reads: plimsoll_train_*, each with the label run. */
+/* run_metrics.h - a run's state as text for Prometheus: plimsoll_train_*, each with the label run. */
 #ifndef PLIM_WATCH_RUN_METRICS_H
 #define PLIM_WATCH_RUN_METRICS_H
 

@@ -1,4 +1,4 @@
-/* string_methods.h - the methods of texts, ended by a row without a name. */
+/* string_methods.h - the methods of strings; the last row has no name. */
 #ifndef PLIM_TEXT_CHAT_STRING_METHODS_H
 #define PLIM_TEXT_CHAT_STRING_METHODS_H
 

@@ -1,5 +1,5 @@
-/* open_device.c - the device a command runs on: by name, or what there is. See cli.h. */
-#include "cli/cli.h"
+/* open_device.c - see open_device.h. */
+#include "api/open_device.h"
 #include "base/bytes.h"
 #include "device/registry.h"
 #include "job/preset.h"
@@ -8,11 +8,11 @@
 
 /* Bytes that a device takes for itself, as far as is known before it is opened: what it took when it was last open, what its
  * preset says, or the least of its backend. */
-static uint64_t known_context(const struct backend *backend, int index)
+static uint64_t known_bytes(const struct context *context, const struct backend *backend, int index)
 {
     struct device_facts facts;
     struct preset preset;
-    if (!backend->peek || !backend->peek(cli_context(), index, &facts)) return backend->least;
+    if (!backend->peek || !backend->peek(context, index, &facts)) return backend->least;
     if (facts.overhead_bytes) return facts.overhead_bytes;
     return preset_detect(&facts, &preset) ? preset.facts.overhead_bytes : backend->least;
 }
@@ -28,12 +28,12 @@ static enum plim_status check_room(const struct backend *backend, uint64_t own, 
 }
 
 /* Opened only where what is known of it leaves room; what it really takes is held against the budget again. */
-static enum plim_status open_one(const struct backend *backend, int index, const struct device_wish *wish,
-                                 struct device **out, struct plim_error *why)
+static enum plim_status open_one(const struct context *context, const struct backend *backend, int index,
+                                 const struct device_wish *wish, struct device **out, struct plim_error *why)
 {
     enum plim_status status =
-        wish->budget ? check_room(backend, known_context(backend, index), wish->budget, why) : PLIM_OK;
-    if (status == PLIM_OK) status = backend->open(cli_context(), index, wish->threads, out, why);
+        wish->budget ? check_room(backend, known_bytes(context, backend, index), wish->budget, why) : PLIM_OK;
+    if (status == PLIM_OK) status = backend->open(context, index, wish->threads, out, why);
     if (status != PLIM_OK) return status;
     status = check_room(backend, (*out)->facts.overhead_bytes, wish->budget, why);
     if (status != PLIM_OK) (*out)->ops->close(*out), *out = NULL;
@@ -41,40 +41,42 @@ static enum plim_status open_one(const struct backend *backend, int index, const
 }
 
 /* The first of the registry that works and leaves room in the budget. */
-static enum plim_status open_any(const struct device_wish *wish, struct device **out, struct plim_error *err)
+static enum plim_status open_any(const struct context *context, const struct device_wish *wish,
+                                 struct device **out, struct plim_error *err)
 {
     const struct backend *b, *last = backend_fallback();
     for (int i = 0; (b = backend_at(i)) != last; i++) {
         struct plim_error why = {0};
-        if (open_one(b, 0, wish, out, &why) == PLIM_OK) return PLIM_OK;
+        if (open_one(context, b, 0, wish, out, &why) == PLIM_OK) return PLIM_OK;
         if (b->present()) /* else there is nothing to miss */
-            cli_say("using %s: %s", last->what, why.text);
+            log_info(context_log(context), "using %s: %s", last->what, why.text);
     }
-    return last->open(cli_context(), 0, wish->threads, out, err);
+    return last->open(context, 0, wish->threads, out, err);
 }
 
-enum plim_status cli_open_device_as(const struct device_wish *wish, struct device **out,
-                                    struct plim_error *err)
+enum plim_status open_device(const struct context *context, const struct device_wish *wish,
+                             struct device **out, struct plim_error *err)
 {
     struct device_name name;
     struct plim_error why = {0};
     device_name_read(wish->name, &name);
-    if (!name.backend) return open_any(wish, out, err);
-    enum plim_status status = open_one(name.backend, name.index, wish, out, &why);
+    if (!name.backend) return open_any(context, wish, out, err);
+    enum plim_status status = open_one(context, name.backend, name.index, wish, out, &why);
     if (status == PLIM_OK) return status;
     if (name.backend == backend_fallback()) return *err = why, status;
     if (status == PLIM_BAD_INPUT) return plim_fail(err, status, "%s: %s", wish->where, why.text);
     return plim_fail(err, status, "%s: %s; %s goes without a GPU", wish->where, why.text, wish->cpu);
 }
 
-struct device_wish cli_device_wish(const struct job *job)
+struct device_wish device_wish_of(const struct job *job)
 {
     return (struct device_wish){job->name, job->training.device, "training.device: cpu",
                                 (int)job->training.threads, job->budget};
 }
 
-enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err)
+enum plim_status open_job_device(const struct context *context, const struct job *job, struct device **out,
+                                 struct plim_error *err)
 {
-    struct device_wish wish = cli_device_wish(job);
-    return cli_open_device_as(&wish, out, err);
+    struct device_wish wish = device_wish_of(job);
+    return open_device(context, &wish, out, err);
 }
