@@ -22,30 +22,26 @@ static enum plim_status map_pages(uint64_t bytes, int access, uint64_t *address,
     return PLIM_OK;
 }
 
-static enum plim_status host_alloc(struct cache_backing *backing, uint64_t bytes, uint64_t *address,
+static enum plim_status host_alloc(struct cache_backing *, uint64_t bytes, uint64_t *address,
                                    struct plim_error *err)
 {
-    (void)backing;
     return map_pages(bytes, PROT_READ | PROT_WRITE, address, err);
 }
 
-static void host_free(struct cache_backing *backing, uint64_t address, uint64_t bytes)
+static void host_free(struct cache_backing *, uint64_t address, uint64_t bytes)
 {
-    (void)backing;
     munmap((void *)(uintptr_t)address, bytes);
 }
 
-static enum plim_status host_reserve(struct cache_backing *backing, uint64_t bytes, uint64_t page,
-                                     uint64_t *address, struct plim_error *err)
+static enum plim_status host_reserve(struct cache_backing *, uint64_t bytes, uint64_t, uint64_t *address,
+                                     struct plim_error *err)
 {
-    (void)backing, (void)page;
     return map_pages(bytes, PROT_NONE, address, err);
 }
 
-static enum plim_status host_map(struct cache_backing *backing, uint64_t address, uint64_t bytes,
+static enum plim_status host_map(struct cache_backing *, uint64_t address, uint64_t bytes,
                                  struct plim_error *err)
 {
-    (void)backing;
     char text[BYTES_TEXT];
     if (!mprotect((void *)(uintptr_t)address, bytes, PROT_READ | PROT_WRITE)) return PLIM_OK;
     return plim_fail(err, PLIM_NO_MEMORY, "the system cannot supply %s: %s", bytes_format(text, bytes),
@@ -53,17 +49,15 @@ static enum plim_status host_map(struct cache_backing *backing, uint64_t address
 }
 
 /* A fresh mapping over the pages forbids them and gives them back at once. */
-static void host_unmap(struct cache_backing *backing, uint64_t address, uint64_t bytes)
+static void host_unmap(struct cache_backing *, uint64_t address, uint64_t bytes)
 {
-    (void)backing;
     void *at = (void *)(uintptr_t)address;
     if (mmap(at, bytes, PROT_NONE, MAP_KIND | MAP_FIXED, -1, 0) == MAP_FAILED)
         madvise(at, bytes, MADV_DONTNEED);
 }
 
-static uint64_t host_available(struct cache_backing *backing)
+static uint64_t host_available(struct cache_backing *)
 {
-    (void)backing;
     struct os_machine box;
     return os_machine_memory(&box, NULL) == PLIM_OK ? box.available : UINT64_MAX;
 }

@@ -48,20 +48,18 @@ static enum plim_status sim_alloc(struct cache_backing *backing, uint64_t bytes,
     return status;
 }
 
-static void sim_give(struct cache_backing *backing, uint64_t address, uint64_t bytes)
+static void sim_give(struct cache_backing *backing, uint64_t, uint64_t bytes)
 {
     struct backing_simulated *d = self(backing);
-    (void)address;
     pthread_mutex_lock(&d->lock);
     d->used -= bytes;
     pthread_mutex_unlock(&d->lock);
 }
 
-static enum plim_status sim_reserve(struct cache_backing *backing, uint64_t bytes, uint64_t page,
+static enum plim_status sim_reserve(struct cache_backing *backing, uint64_t bytes, uint64_t,
                                     uint64_t *address, struct plim_error *err)
 {
     struct backing_simulated *d = self(backing);
-    (void)page;
     if (refused(d, SIMULATED_RESERVE))
         return plim_fail(err, PLIM_NO_MEMORY, "the simulated device was told to refuse addresses");
     *address = new_address(d, bytes);
@@ -69,26 +67,20 @@ static enum plim_status sim_reserve(struct cache_backing *backing, uint64_t byte
     return PLIM_OK;
 }
 
-static void sim_unreserve(struct cache_backing *backing, uint64_t address, uint64_t bytes)
-{
-    (void)address, (void)bytes;
-    self(backing)->ranges--;
-}
+static void sim_unreserve(struct cache_backing *backing, uint64_t, uint64_t) { self(backing)->ranges--; }
 
-static enum plim_status sim_map(struct cache_backing *backing, uint64_t address, uint64_t bytes,
+static enum plim_status sim_map(struct cache_backing *backing, uint64_t, uint64_t bytes,
                                 struct plim_error *err)
 {
     struct backing_simulated *d = self(backing);
-    (void)address;
     if (refused(d, SIMULATED_MAP))
         return plim_fail(err, PLIM_NO_MEMORY, "the simulated device was told to refuse");
     return take(d, bytes, err);
 }
 
-static enum plim_status sim_record(struct cache_backing *backing, uint64_t stream, uint64_t *event)
+static enum plim_status sim_record(struct cache_backing *backing, uint64_t, uint64_t *event)
 {
     struct backing_simulated *d = self(backing);
-    (void)stream;
     if (refused(d, SIMULATED_EVENT)) return PLIM_IO;
     *event = ++d->recorded;
     d->events++;
@@ -108,17 +100,9 @@ static void sim_finish(struct cache_backing *backing, uint64_t event)
     if (event > d->finished) d->finished = event;
 }
 
-static void sim_drop(struct cache_backing *backing, uint64_t event)
-{
-    (void)event;
-    self(backing)->events--;
-}
+static void sim_drop(struct cache_backing *backing, uint64_t) { self(backing)->events--; }
 
-static void sim_stream(struct cache_backing *backing, uint64_t stream)
-{
-    (void)stream;
-    self(backing)->waits++;
-}
+static void sim_stream(struct cache_backing *backing, uint64_t) { self(backing)->waits++; }
 
 static uint64_t sim_available(struct cache_backing *backing)
 {

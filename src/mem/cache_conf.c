@@ -127,10 +127,9 @@ static bool read_power(const struct reader *r, int64_t *n)
     return whole(r, n) && *n > 0 && !(*n & (*n - 1));
 }
 
-static enum plim_status take_threads(struct reader *r, const struct option *o, struct cache_conf *out)
+static enum plim_status take_threads(struct reader *r, const struct option *o, struct cache_conf *)
 {
     int64_t n;
-    (void)out;
     if (!read_power(r, &n) || (double)n > o->max) return wrong(r, o);
     next(r);
     return PLIM_OK;

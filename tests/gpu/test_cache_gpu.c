@@ -54,18 +54,13 @@ static void run(const char *conf)
         fail_msg("'%s': %llu MiB were not given back", conf, (unsigned long long)(before - after) >> 20);
 }
 
-static void test_segments(void **state)
+static void test_segments(void **)
 {
-    (void)state;
     run("");
     run("max_split_size_mb:32,garbage_collection_threshold:0.6,release_lock_on_cudamalloc:True");
 }
 
-static void test_expandable(void **state)
-{
-    (void)state;
-    run("expandable_segments:True");
-}
+static void test_expandable(void **) { run("expandable_segments:True"); }
 
 int main(void)
 {

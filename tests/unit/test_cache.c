@@ -230,9 +230,8 @@ static const struct row rows[] = {
      "20M(c20M) 40M(b20M d20M)", 1, 0},
 };
 
-static void test_rules(void **state)
+static void test_rules(void **)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct setup s;
         struct cache_stats stats;
@@ -274,9 +273,8 @@ static void expect_stats(struct setup *s, struct wanted *wanted)
         if (wanted->seen != 1) fail_msg("%s was told %d times", wanted->name, wanted->seen);
 }
 
-static void test_stats(void **state)
+static void test_stats(void **)
 {
-    (void)state;
     struct setup s;
     begin(&s, SPLIT20, 200 * MIB, NULL);
     play(&s, "a=1000B b=5M c=30M -a b~1 -b");
@@ -322,9 +320,8 @@ static void test_stats(void **state)
     end(&s);
 }
 
-static void test_fragmentation(void **state)
+static void test_fragmentation(void **)
 {
-    (void)state;
     struct setup s;
     struct cache_fragmentation f;
     begin(&s, "", 200 * MIB, NULL);
@@ -347,9 +344,8 @@ static void test_fragmentation(void **state)
 
 /* ---- limits, clean-up ---- */
 
-static void test_limits(void **state)
+static void test_limits(void **)
 {
-    (void)state;
     struct setup s;
     begin(&s, "", 100 * MIB, &(struct cache_options){.budget = 60 * MIB, .overhead = 20 * MIB});
     assert_int_equal(cache_limit(s.cache), 40 * MIB);
@@ -371,9 +367,8 @@ static void test_limits(void **state)
     end(&s);
 }
 
-static void test_ledger(void **state)
+static void test_ledger(void **)
 {
-    (void)state;
     static const char *const classes[] = {"other", "cache"};
     static const char *const confs[] = {"", EXPAND};
     for (int i = 0; i < 2; i++) {
@@ -395,9 +390,8 @@ static void test_ledger(void **state)
     }
 }
 
-static void test_batches(void **state)
+static void test_batches(void **)
 {
-    (void)state;
     struct setup s;
     begin(&s, "", 400 * MIB, NULL);
     play(&s, "a=30M b=70M -b batch b=70M -b batch");
@@ -413,18 +407,16 @@ static void test_batches(void **state)
     end(&s);
 }
 
-static bool free_one(void *arg, uint64_t bytes)
+static bool free_one(void *arg, uint64_t)
 {
     struct setup *s = arg;
-    (void)bytes;
     bool any = s->at['a'] != 0;
     if (any) one_word(s, "-a");
     return any;
 }
 
-static void test_reclaim(void **state)
+static void test_reclaim(void **)
 {
-    (void)state;
     struct setup s;
     begin(&s, "", 40 * MIB, &(struct cache_options){.reclaim = free_one, .arg = &s});
     play(&s, "a=20M b=20M");
@@ -437,9 +429,8 @@ static void test_reclaim(void **state)
 
 /* ---- refusals ---- */
 
-static void tell_frames(void *arg, const void *frames, char *text, size_t size)
+static void tell_frames(void *, const void *frames, char *text, size_t size)
 {
-    (void)arg;
     snprintf(text, size, "model.py:%s", (const char *)frames);
 }
 
@@ -469,9 +460,8 @@ static void expect_refusal(struct setup *s, uint64_t bytes, enum cache_cause cau
     strbuf_release(&text);
 }
 
-static void test_refusals(void **state)
+static void test_refusals(void **)
 {
-    (void)state;
     static const char *const classes[] = {"parameters", "activations"};
     struct setup s;
     struct cache_refusal none;
@@ -504,9 +494,8 @@ static void test_refusals(void **state)
     end(&s);
 }
 
-static void test_wrong_use(void **state)
+static void test_wrong_use(void **)
 {
-    (void)state;
     struct setup s;
     struct cache_block block;
     uint64_t segment, bytes;
@@ -538,9 +527,8 @@ static void add_event(void *arg, const struct cache_event *event)
     strbuf_addf(arg, "%s %llu, ", cache_action_name(event->action), (unsigned long long)event->bytes);
 }
 
-static void test_history(void **state)
+static void test_history(void **)
 {
-    (void)state;
     struct setup s;
     struct strbuf text = STRBUF_INIT;
     begin(&s, "", 40 * MIB, NULL);
@@ -563,9 +551,8 @@ static void test_history(void **state)
 
 /* ---- host memory, many blocks ---- */
 
-static void test_host(void **state)
+static void test_host(void **)
 {
-    (void)state;
     static const char *const confs[] = {"", EXPAND};
     for (int k = 0; k < 2; k++) {
         struct backing_host host;

@@ -13,9 +13,8 @@
 
 static struct plim_error err;
 
-static void test_words(void **state)
+static void test_words(void **)
 {
-    (void)state;
     static const struct {
         const char *text, *wrong; /* NULL: fine */
     } rows[] = {
@@ -58,9 +57,8 @@ static void test_words(void **state)
     }
 }
 
-static void test_values(void **state)
+static void test_values(void **)
 {
-    (void)state;
     struct cache_conf conf;
     assert_int_equal(cache_conf_parse("", &conf, &err), PLIM_OK);
     assert_true(conf.max_split == CACHE_NO_LIMIT && conf.max_non_split_rounding == 20 * MIB);
@@ -80,9 +78,8 @@ static void test_values(void **state)
 }
 
 /* [64:8,256:4,>:1]: the first key fills the entries below it, `>` those above the last; 64 MiB is entry 6. */
-static void test_divisions(void **state)
+static void test_divisions(void **)
 {
-    (void)state;
     static const struct {
         const char *text;
         uint32_t want[CACHE_DIVISIONS];
@@ -100,9 +97,8 @@ static void test_divisions(void **state)
     }
 }
 
-static void test_sizes(void **state)
+static void test_sizes(void **)
 {
-    (void)state;
     static const struct {
         const char *text;
         uint64_t bytes, block, segment;

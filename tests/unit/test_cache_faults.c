@@ -123,9 +123,8 @@ static bool run_job(const char *conf, enum point point, int64_t nth)
     return off;
 }
 
-static void test_every_refusal(void **state)
+static void test_every_refusal(void **)
 {
-    (void)state;
     static const char *const confs[] = {"", "expandable_segments:True",
                                         "max_split_size_mb:20,garbage_collection_threshold:0.5",
                                         "release_lock_on_cudamalloc:True"};
@@ -142,9 +141,8 @@ static void test_every_refusal(void **state)
         }
 }
 
-static void test_device_that_gives_nothing(void **state)
+static void test_device_that_gives_nothing(void **)
 {
-    (void)state;
     static const char *const confs[] = {"", "expandable_segments:True"};
     for (int k = 0; k < 2; k++) {
         struct backing_simulated device;
@@ -261,9 +259,8 @@ static double fragmentation_with(const char *conf)
     return f.peak;
 }
 
-static void test_training_is_not_fragmented(void **state)
+static void test_training_is_not_fragmented(void **)
 {
-    (void)state;
     double expandable = fragmentation_with("expandable_segments:True"), segments = fragmentation_with("");
     assert_true(expandable < 0.05);
     assert_true(segments > expandable);

@@ -149,9 +149,8 @@ static void run_row(const struct row *row, int64_t count, uint64_t seed)
     free(p);
 }
 
-static void test_equals_the_model(void **state)
+static void test_equals_the_model(void **)
 {
-    (void)state;
     for (int i = 0; i < ROWS; i++) run_row(&rows[i], operations() / ROWS, 0x9e3779b97f4a7c15u + (uint64_t)i);
 }
 
@@ -187,9 +186,8 @@ static void *work(void *arg)
     return NULL;
 }
 
-static void test_threads(void **state)
+static void test_threads(void **)
 {
-    (void)state;
     static const char *const confs[] = {"", "expandable_segments:True",
                                         "release_lock_on_cudamalloc:True,garbage_collection_threshold:0.7"};
     for (int k = 0; k < 3; k++) {

@@ -20,11 +20,10 @@ enum plim_status device_cuda_open(const struct context *, int, int, struct devic
     return absent(err);
 }
 
-enum plim_status cuda_backing_open(int index, struct cache_backing **out, struct plim_error *err)
+enum plim_status cuda_backing_open(int, struct cache_backing **out, struct plim_error *err)
 {
-    (void)index;
     *out = NULL;
     return absent(err);
 }
 
-void cuda_backing_close(struct cache_backing *backing) { (void)backing; }
+void cuda_backing_close(struct cache_backing *) {}

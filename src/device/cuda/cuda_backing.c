@@ -59,10 +59,9 @@ static enum plim_status segment_alloc(struct cache_backing *backing, uint64_t by
 }
 
 /* cudaFree waits for the device. */
-static void segment_free(struct cache_backing *backing, uint64_t address, uint64_t bytes)
+static void segment_free(struct cache_backing *backing, uint64_t address, uint64_t)
 {
     struct cuda_backing *b = self(backing);
-    (void)bytes;
     int before = enter(b);
     cuda_check(cudaFree((void *)(uintptr_t)address), "giving memory back", NULL);
     leave(b, before);
@@ -213,19 +212,14 @@ static enum plim_status event_record(struct cache_backing *backing, uint64_t str
 }
 
 /* An error of the device counts as done: nothing runs any more, and the caller's next call reports it. */
-static bool event_done(struct cache_backing *backing, uint64_t event)
+static bool event_done(struct cache_backing *, uint64_t event)
 {
-    (void)backing;
     cudaError_t code = cudaEventQuery(event_of(event));
     if (code == cudaErrorNotReady) cudaGetLastError();
     return code != cudaErrorNotReady;
 }
 
-static void event_finish(struct cache_backing *backing, uint64_t event)
-{
-    (void)backing;
-    cudaEventSynchronize(event_of(event));
-}
+static void event_finish(struct cache_backing *, uint64_t event) { cudaEventSynchronize(event_of(event)); }
 
 static void stream_finish(struct cache_backing *backing, uint64_t stream)
 {
