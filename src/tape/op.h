@@ -22,6 +22,7 @@
  *  act           x                                                 y                           activation(x), see below
  *  add           a b                                               y
  *  row_gate      x[R,C] gate[R] [add[R,C]]                         y[R,C]                      y[r] = x[r] sigmoid(gate[r]) (+ add[r])
+ *  row_norm      w[M,K]                                            y[M]f32                     y[i] = sqrt(sum over j of w[i,j]^2), summed in f64; a constant to gradients, as DoRA wants
  *  dropout       x[B,..] scalars [add[B,..]]                       y[B,..]                     y = x * m (+ add), see below
  *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits] [hits[1]f64 acc]    of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2); target < 0 is ignored (zero row); hits += rows whose target has the largest logit, of equal ones any
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
@@ -293,6 +294,7 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(ADD, add, KERNEL)                                                                                      \
     X(ROW_GATE, row_gate, KERNEL)                                                                            \
     X(ROW_GATE_BWD, row_gate_bwd, KERNEL)                                                                    \
+    X(ROW_NORM, row_norm, KERNEL)                                                                            \
     X(DROPOUT, dropout, KERNEL)                                                                              \
     X(XENT, xent, KERNEL)                                                                                    \
     X(KV_APPEND, kv_append, KERNEL)                                                                          \

@@ -50,6 +50,9 @@ enum { ROW_GATE_Y };
 enum { ROW_GATE_BWD_DY, ROW_GATE_BWD_X, ROW_GATE_BWD_GATE };
 enum { ROW_GATE_BWD_DX, ROW_GATE_BWD_DGATE };
 
+enum { ROW_NORM_W };
+enum { ROW_NORM_Y };
+
 enum { DROPOUT_X, DROPOUT_SCALARS, DROPOUT_ADD };
 enum { DROPOUT_Y };
 
