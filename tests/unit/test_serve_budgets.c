@@ -109,8 +109,8 @@ static enum plim_status plan(const char *folder, struct device *device, int64_t 
     struct engine *e;
     struct engine_options o = {.model = folder,
                                .budget = budget,
-                               .beside = server_share(&server, budget),
-                               .caller_bytes = caller_bytes,
+                               .caller_bytes = server_share(&server, budget),
+                               .caller_bytes_under = caller_bytes,
                                .caller = &server,
                                .scratch = folder,
                                .stream = true,
