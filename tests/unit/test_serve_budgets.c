@@ -4,6 +4,8 @@
  * fall.
  *
  *     test_serve_budgets [BUDGETS [DEVICE...]]     40 budgets; devices: presets, or "here"
+ *
+ * 1,260 plans by default, about 23 s of CPU time.
  */
 #include "base/file.h"
 #include "base/minmax.h"
