@@ -186,11 +186,10 @@ static enum plim_status check_idle(bool force, double *others, struct plim_error
     nanosleep(&pause, NULL);
     *others = cpu_load_others(&before);
     if (force || *others <= BUSY) return PLIM_OK;
-    return plim_fail(
-        err, PLIM_BAD_INPUT,
-        "calibrate: other programs take %.0f %% of the processors, and rates measured now would be "
-        "too low; wait for them, or add --force",
-        100 * *others);
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "calibrate: other programs use %.0f %% of the CPUs, so the measured rates would be too "
+                     "low; wait for them, or add --force",
+                     100 * *others);
 }
 
 /* The facts of a device that was opened so. */

@@ -283,7 +283,7 @@ static enum plim_status open_text(struct chat *c, struct plim_error *err)
     if (status == PLIM_OK && !c->template)
         status =
             plim_fail(err, PLIM_BAD_INPUT,
-                      "%s: the model has no chat template; plimsoll generate goes on with a text", c->dir);
+                      "%s: the model has no chat template; use plimsoll generate to continue a text", c->dir);
     if (status == PLIM_OK && c->codec.tokenizer) status = encoder_open(c->codec.tokenizer, &c->encoder, err);
     if (status == PLIM_OK && c->flags->system) status = say(c, "system", c->flags->system, err);
     return status;
@@ -293,7 +293,7 @@ static enum plim_status check_model(const struct chat *c, const struct model_spe
                                     struct plim_error *err)
 {
     if (model_is_encoder(spec) || model_has_source(spec))
-        return plim_fail(err, PLIM_UNSUPPORTED, "%s: a %s model holds no conversations", c->dir,
+        return plim_fail(err, PLIM_UNSUPPORTED, "%s: a %s model cannot chat", c->dir,
                          model_architecture_name(spec->arch));
     if (spec->vocab_size >= c->codec.vocab_size) return PLIM_OK;
     return plim_fail(

@@ -109,7 +109,7 @@ static enum plim_status read_flags(struct classifying *c, struct plim_error *err
                          (long long)f->stride);
     if (f->stride_given && !c->aggregation)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "classify: option '--stride': tokens of two windows would be told twice; give "
+                         "classify: option '--stride': tokens in two windows would be reported twice; give "
                          "--aggregation simple, first, average or max");
     if (f->top_given && f->top < 0)
         return plim_fail(err, PLIM_BAD_INPUT, "classify: option '--top-k': %lld; write 0 for all, or more",

@@ -79,7 +79,7 @@ static enum plim_status put_bytes(const char *text, struct strbuf *out, struct p
     uint64_t bytes = 0;
     enum plim_status status = bytes_parse(text, &bytes, err);
     if (status == PLIM_OK && (bytes == 0 || bytes > INT64_MAX))
-        status = plim_fail(err, PLIM_BAD_INPUT, "%s is no budget", text);
+        status = plim_fail(err, PLIM_BAD_INPUT, "'%s' is not a budget", text);
     if (status != PLIM_OK) return plim_error_prefix(err, "ctl budget"), status;
     strbuf_addf(out, ",\"bytes\":%llu", (unsigned long long)bytes);
     return PLIM_OK;
@@ -93,7 +93,7 @@ static enum plim_status put_file(const char *file, const char *format, struct st
     enum snapshot_format wanted = file ? snapshot_format_of(file) : SNAPSHOT_JSON;
     enum plim_status status = format ? snapshot_format_parse(format, &wanted, err) : PLIM_OK;
     if (status == PLIM_OK && file && *file != '/' && !getcwd(path, sizeof path))
-        status = plim_fail(err, PLIM_IO, "the folder this is called in: %s", strerror(errno));
+        status = plim_fail(err, PLIM_IO, "the current folder: %s", strerror(errno));
     if (status != PLIM_OK) return plim_error_prefix(err, "ctl snapshot"), status;
     strbuf_addf(out, ",\"format\":\"%s\"", snapshot_format_name(wanted));
     if (!file) return PLIM_OK;
@@ -114,7 +114,7 @@ static enum plim_status make_message(const struct string_list *args, const struc
         bool fits = given ? takes != TAKES_NOTHING : takes != TAKES_BYTES;
         if (strcmp(args->items[1], words[i].word) || !fits) continue;
         if (f->format && takes != TAKES_FILE)
-            return plim_fail(err, PLIM_BAD_INPUT, "ctl: --format is of a snapshot, not of %s", words[i].word);
+            return plim_fail(err, PLIM_BAD_INPUT, "ctl: --format is for snapshot, not for %s", words[i].word);
         enum plim_status status = PLIM_OK;
         strbuf_addf(out, "{\"do\":\"%s\"", words[i].word);
         if (takes == TAKES_BYTES) status = put_bytes(given, out, err);
@@ -214,10 +214,11 @@ static enum plim_status wait_for(const char *path, const struct word *word, int6
         if (done) return status;
         nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
     }
-    return plim_fail(err, PLIM_BUSY,
-                     "%s: order %lld is not done after %.0f s; it stands, plimsoll ctl status "
-                     "tells when it is",
-                     path, (long long)number, seconds);
+    return plim_fail(
+        err, PLIM_BUSY,
+        "%s: order %lld did not complete within %.0f s; it is still pending, plimsoll ctl status "
+        "shows when it is done",
+        path, (long long)number, seconds);
 }
 
 static enum plim_status tell_reply(const char *path, const struct ctl_flags *f, const struct word *word,

@@ -87,7 +87,8 @@ static enum plim_status find_how(struct embedding *e, const char *what, struct p
     if (f->pooling) how->pooling = strcmp(f->pooling, "cls") ? POOLING_MEAN : POOLING_FIRST;
     if (f->normalize_given) how->normalize = f->normalize;
     if (status == PLIM_OK && wants_npy(f) && !f->out)
-        status = plim_fail(err, PLIM_BAD_INPUT, "embed: a NumPy file is not written to a pipe; give -o FILE");
+        status =
+            plim_fail(err, PLIM_BAD_INPUT, "embed: a NumPy file cannot be written to a pipe; give -o FILE");
     return status;
 }
 

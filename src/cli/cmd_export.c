@@ -83,7 +83,7 @@ static int run(int argc, char **argv)
             status = plim_fail(&err, PLIM_BAD_INPUT,
                                "export: give one run or checkpoint; see plimsoll export --help");
         else if (!f.out || !*f.out)
-            status = plim_fail(&err, PLIM_BAD_INPUT, "export: option '--output' is needed; write -o DIR");
+            status = plim_fail(&err, PLIM_BAD_INPUT, "export: option '--output' is required; write -o DIR");
         else if (!f.shard)
             status = plim_fail(&err, PLIM_BAD_INPUT,
                                "export: option '--shard-size': 0 bytes hold nothing; write e.g. 5GB");

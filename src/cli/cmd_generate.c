@@ -164,7 +164,7 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
     w->options.fewer = true, w->tokens = all;
     if (model_is_encoder(spec))
         return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: a %s model makes vectors and writes no text; see plimsoll embed", g->dir,
+                         "%s: a %s model embeds texts and cannot generate; see plimsoll embed", g->dir,
                          model_architecture_name(spec->arch));
     if (model_has_source(spec)) { /* it has no last position */
         w->options.max_context = most, w->options.max_answer = f->tokens, w->options.beams = f->beams;
@@ -172,7 +172,7 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
     }
     if (f->beams > 1)
         return plim_fail(err, PLIM_UNSUPPORTED,
-                         "generate: option '--beams': %s writes one text; only t5 searches with beams",
+                         "generate: option '--beams': %s models have no beam search; only t5 has",
                          model_architecture_name(spec->arch));
     if (most > spec->max_positions)
         return plim_fail(err, PLIM_BAD_INPUT,
@@ -236,7 +236,7 @@ static enum plim_status generate(struct generation *g, struct device **device_ou
     status = check_vocabulary(g, &writer.spec, err);
     bool bytes = !g->codec.tokenizer && writer.spec.vocab_size == CLI_BYTE_TOKENS; /* made for bytes */
     if (status == PLIM_OK && !g->codec.tokenizer && !bytes && !g->flags->tokenizer && !g->flags->quiet)
-        cli_say("%s has no tokenizer: every byte of a text is a token", g->dir);
+        cli_say("%s has no tokenizer; each byte is a token", g->dir);
     if (status == PLIM_OK) status = generation_run(g, writer.engine, err);
     g->ledger_peak = ledger_peak(device->ledger[TIER_DEVICE]);
     g->device_used = device->ops->used ? device->ops->used(device) : 0;

@@ -392,9 +392,8 @@ static enum plim_status show(struct report *r, const char *path, struct plim_err
         return show_tokenizer(r, path, err);
     if (len > 12 && !strcmp(path + len - 12, ".safetensors")) return show_weights(r, path, err);
     return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: is of no kind known here; give safetensors, GGUF, tokenizer.json, a SentencePiece "
-                     "model, a token "
-                     "file or a checkpoint",
+                     "%s: unknown kind of file; give safetensors, GGUF, tokenizer.json, a SentencePiece "
+                     "model, a token file or a checkpoint",
                      path);
 }
 

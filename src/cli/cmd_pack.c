@@ -54,7 +54,7 @@ static enum plim_status read_text(const char *path, struct strbuf *out, struct p
         strbuf_addn(out, piece, n);
     if (ferror(stdin)) return plim_fail(err, PLIM_IO, "standard input: read failed");
     if (out->len > LARGEST)
-        return plim_fail(err, PLIM_BAD_INPUT, "standard input: more than 1 GiB is too much");
+        return plim_fail(err, PLIM_BAD_INPUT, "standard input: larger than 1 GiB, the maximum");
     return strbuf_status(out, err);
 }
 

@@ -161,7 +161,8 @@ static int show(const struct job *job, const struct plan_options *o, const char 
             report_text(&p.report, cli_colour(STDOUT_FILENO), &out);
         int failed = cli_print(&out);
         if (p.no_data && !o->job.quiet)
-            cli_say("%s: data.train or data.validation is not on this machine: neither checked nor counted",
+            cli_say("%s: data.train or data.validation is not on this machine; it was neither checked nor "
+                    "counted",
                     job->name);
         if (status == PLIM_NO_FIT) cli_say("%s", err.text);
         if (status == PLIM_OK) cli_say_bytes(job, &o->job);
@@ -210,9 +211,10 @@ static int run(int argc, char **argv)
     job.no_final_checkpoint = !o.save;
     if (status == PLIM_OK) status = job_check_training(&job, &err);
     if (status == PLIM_OK && o.keep && o.device)
-        status = plim_fail(&err, PLIM_BAD_INPUT,
-                           "plan: option '-o' keeps a plan for this machine, and --device names another "
-                           "device; give one of them");
+        status =
+            plim_fail(&err, PLIM_BAD_INPUT,
+                      "plan: option '-o' saves a plan for this machine, but --device names another device; "
+                      "give one of them");
     if (status == PLIM_OK) plan_file_settings(&job, &settings);
     if (status == PLIM_OK) status = find_device(&job, &o, &preset, &device, &err);
     code = status == PLIM_OK ? show(&job, &o, strbuf_text(&settings), &preset.facts) : cli_error(&err);

@@ -298,7 +298,7 @@ static enum plim_status open_text(struct serving *g, struct plim_error *err)
     status = chat_template_load(from, NULL, &g->chat, &g->no_chat);
     if (status == PLIM_OK) return status;
     if (g->flags->template) return *err = g->no_chat, status;
-    if (!g->flags->plan) log_warn(&g->log, "no chats, only completions: %s", g->no_chat.text);
+    if (!g->flags->plan) log_warn(&g->log, "chat is not available, only completions: %s", g->no_chat.text);
     return PLIM_OK;
 }
 
@@ -392,7 +392,7 @@ static enum plim_status check_vocabulary(const struct serving *g, struct plim_er
 {
     int64_t has = engine_spec(g->engine)->vocab_size;
     if (!g->codec.tokenizer && !g->flags->tokenizer && has != CLI_BYTE_TOKENS && !g->flags->plan)
-        log_warn(&g->log, "%s has no tokenizer: every byte of a text is a token", g->dir);
+        log_warn(&g->log, "%s has no tokenizer; each byte is a token", g->dir);
     if (has >= g->codec.vocab_size) return PLIM_OK;
     return plim_fail(err, PLIM_BAD_INPUT,
                      "%s: the tokenizer has %lld tokens, the model only %lld; give its own",
@@ -427,8 +427,8 @@ static void tell_plan(const struct serving *g)
     log_info(&g->log, "planned %s: parameters %s, cache %s, connections and requests up to %s",
              bytes_format(total, (uint64_t)p->total), bytes_format(params, (uint64_t)p->params),
              bytes_format(pool, (uint64_t)p->pool), bytes_format(server, (uint64_t)server_bytes(&g->limits)));
-    log_info(&g->log, "%d requests at once, %d may wait, up to %lld tokens each; %d connections", p->parallel,
-             p->queue, (long long)p->context, g->limits.limits.connections);
+    log_info(&g->log, "%d concurrent requests, %d may wait, up to %lld tokens each; %d connections",
+             p->parallel, p->queue, (long long)p->context, g->limits.limits.connections);
     if (p->streamed && g->ladder.device->facts.unified_memory)
         log_info(&g->log, "%s of parameters are read from disk for each step, below %s (--scratch)",
                  bytes_format(params, (uint64_t)p->streamed), g->ladder.options.scratch);
@@ -541,8 +541,8 @@ static enum plim_status drain(struct serving *g, struct plim_error *err)
     struct sigaction action = {.sa_handler = on_alarm};
     struct timespec pause = {0, 5000000};
     double limit = clock_seconds() + g->flags->drain;
-    log_info(&g->log, "stopping: %d requests under way are answered first, for up to %d s",
-             server_active(g->server), g->flags->drain);
+    log_info(&g->log, "stopping: finishing %d open requests, for up to %d s", server_active(g->server),
+             g->flags->drain);
     server_drain(g->server);
     engine_drain(g->engine);
     sigaction(SIGALRM, &action, NULL);
@@ -616,7 +616,7 @@ static int show_plan(struct serving *g)
     const struct engine_plan *plan = engine_plan(g->engine);
     struct strbuf out = STRBUF_INIT;
     int cards = serve_plan_cards(g->flags->device);
-    if (cards > 1) cli_say("serving uses 1 of the %d cards of %s", cards, g->flags->device);
+    if (cards > 1) cli_say("serving uses 1 of the %d GPUs of %s", cards, g->flags->device);
     if (g->flags->json)
         serve_plan_json(g->name, &g->ladder.device->facts, plan, server_bytes(&g->limits), &out);
     else

@@ -128,7 +128,7 @@ static enum plim_status check(const struct tokenize_flags *f, const struct strin
         return plim_fail(err, PLIM_BAD_INPUT,
                          "tokenize: give files, folders or globs; see plimsoll tokenize --help");
     if (!f->out || !*f->out)
-        return plim_fail(err, PLIM_BAD_INPUT, "tokenize: option '--output' is needed; write -o FILE");
+        return plim_fail(err, PLIM_BAD_INPUT, "tokenize: option '--output' is required; write -o FILE");
     if (f->threads < 0 || f->threads > 256)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "tokenize: option '--threads': %lld; write 0 for one per core, or up to 256",
@@ -197,7 +197,7 @@ static enum plim_status tokenize(const struct tokenize_flags *f, const struct st
     if (status == PLIM_OK) status = pretokenize(&options, &result, err);
     if (screen.bar && screen.any && !f->quiet && status != PLIM_OK) fprintf(stderr, "\n");
     if (status == PLIM_OK && !f->quiet && !f->tokenizer)
-        cli_say("tokenize: no --tokenizer: every byte of a text is a token");
+        cli_say("tokenize: no --tokenizer; each byte is a token");
     if (status == PLIM_OK && !f->quiet) tell(f, &result, clock_seconds() - screen.started);
     chat_template_free(chat);
     codec_close(&codec);

@@ -294,7 +294,8 @@ static enum plim_status check_trace(const char *path, struct plim_error *err)
     struct file_atomic file;
     if (!path) return PLIM_OK;
     if (strlen(path) >= TRACE_PATH)
-        return plim_fail(err, PLIM_BAD_INPUT, "train: option '--trace': a path of less than %d bytes, please",
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "train: option '--trace': the path is too long; write fewer than %d bytes",
                          TRACE_PATH);
     enum plim_status status = file_atomic_begin(&file, path, err);
     if (status == PLIM_OK)
@@ -311,10 +312,10 @@ static enum plim_status check_flags(const struct train_flags *f, const struct op
         return plim_fail(err, PLIM_BAD_INPUT, "train: give one config file; see plimsoll train --help");
     if (f->resume && f->overwrite)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "train: --resume goes on from a run and --overwrite replaces it; give one of them");
+                         "train: --resume continues a run and --overwrite replaces it; give one of them");
     if (f->change.count && !f->resume)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "train: --change %s says what may differ from a checkpoint; add --resume",
+                         "train: --change %s allows a difference from a checkpoint; add --resume",
                          f->change.items[0]);
     if (f->trace_step < 1)
         return plim_fail(err, PLIM_BAD_INPUT, "train: option '--trace-step': %lld; write 1 or more",

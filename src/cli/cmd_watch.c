@@ -186,7 +186,7 @@ static enum plim_status check(const struct watch_flags *f, const struct options_
         return plim_fail(err, PLIM_BAD_INPUT,
                          "watch: give one run, or none for the newest; see plimsoll watch --help");
     if (f->port_given && !f->web)
-        return plim_fail(err, PLIM_BAD_INPUT, "watch: option '--port' is the page's; add --web");
+        return plim_fail(err, PLIM_BAD_INPUT, "watch: option '--port' is for the page; add --web");
     if (f->port < 0 || f->port > 65535)
         return plim_fail(err, PLIM_BAD_INPUT, "watch: option '--port': %lld; write a number from 0 to 65535",
                          (long long)f->port);
