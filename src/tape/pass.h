@@ -120,7 +120,8 @@ struct offload_options {
     /* Offloaded parts of the state, out of OFFLOAD_SHARES (0: all); the last parameters' first. */
     int state_share;
     int param_share; /* likewise of the parameters */
-    int host_share; /* slices of adamw and sgd with state in host memory that the CPU updates, out of OFFLOAD_SHARES */
+    /* Slices of adamw and sgd with state in host memory that the CPU updates, out of OFFLOAD_SHARES. */
+    int host_share;
     /* Below host memory: parts that are on disk, out of OFFLOAD_SHARES parts of the state and then as many of the
      * parameters that leave the device. */
     int disk_share;
