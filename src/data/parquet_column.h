@@ -42,7 +42,7 @@ struct parquet_column {
     const unsigned char *value, *value_end;
     int encoding;
     unsigned bit;
-    /* the current entry */
+    /* The current entry. */
     bool here;
     unsigned repeats, defined;
     int64_t whole;

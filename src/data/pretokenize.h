@@ -26,7 +26,7 @@ struct pretokenize_options {
     size_t max_line;
     bool resume;
     atomic_int *stop; /* NULL: never */
-    /* called now and then; may be NULL */
+    /* Called now and then; may be NULL. */
     void (*hear)(void *arg, const struct pretokenize_progress *progress);
     void *arg;
 };

@@ -67,7 +67,11 @@ bool calibration_load(const struct context *context, const char *kind, const cha
 bool calibration_save(const struct context *context, const char *kind, const char *key,
                       struct calibration *speed);
 
+<<<<<<< HEAD
 /* Other measured numbers are kept by name; all are above 0. */
+=======
+/* Likewise for other measured numbers, by name, all above 0. */
+>>>>>>> w-english
 struct calibration_number {
     const char *name;
     double value;

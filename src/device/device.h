@@ -158,8 +158,8 @@ enum plim_status device_cpu_open(const struct context *context, int threads, str
 enum plim_status device_cuda_open(const struct context *context, int index, int threads, struct device **out,
                                   struct plim_error *err);
 bool device_cuda_present(void);
-bool device_cuda_peek(const struct context *context, int index,
-                      struct device_facts *out); /* see backend.peek */
+/* See backend.peek. */
+bool device_cuda_peek(const struct context *context, int index, struct device_facts *out);
 /* Lowest compute capability of the CUDA kernels, 80 for 8.0. */
 #define DEVICE_CUDA_LEAST 80
 

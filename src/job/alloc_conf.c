@@ -150,7 +150,7 @@ static enum plim_status unknown(struct reader *r)
 {
     struct nearest near = nearest_begin(r->word);
     for (int i = 0; i < OPTIONS; i++) nearest_offer(&near, options[i].name);
-    return plim_fail(r->err, PLIM_BAD_INPUT, "'%s' is no option of the allocator%s%s%s",
+    return plim_fail(r->err, PLIM_BAD_INPUT, "'%s' is not an option of the allocator%s%s%s",
                      *r->word ? r->word : "nothing", near.best ? "; did you mean '" : "",
                      near.best ? near.best : "", near.best ? "'?" : "");
 }

@@ -118,7 +118,7 @@ struct job_training {
     double loss_scale;
     int64_t loss_scale_window, loss_scale_hysteresis;
     double min_loss_scale;
-    /* consecutive steps with a loss or gradient that is not finite before the run fails */
+    /* Consecutive steps with a loss or gradient that is not finite before the run fails. */
     int64_t max_skipped;
     bool profile;               /* ops are timed */
     const char *link, *network; /* of job/cluster.h, or "auto" */
@@ -240,7 +240,7 @@ struct job {
     int64_t keep_checkpoints;
     bool gather_weights;      /* in checkpoints of several ranks */
     bool no_final_checkpoint; /* the run was told to save nothing at its end */
-    /* budget 0: not given, or `auto`; host_budget 0: the machine's memory */
+    /* Budget 0: not given, or `auto`; host_budget 0: the machine's memory. */
     uint64_t budget, host_budget;
     int profile;
     char preset[32];                             /* the preset in effect; empty: none */

@@ -169,7 +169,7 @@ enum model_head {
     HEAD_ROW_LOGITS,   /* "logits" [B,labels] of TASK_ROW_LABELS */
     HEAD_EMBEDDING,    /* "embedding" f32 [B,C], pooled and normalised as the spec says */
     HEAD_PAIRS, /* loss over pairs: rows 0..B/2-1 are anchors, the rest their positives in the same order */
-    /* encoder-decoder with a cache: only the source, into "cross.k" and "cross.v" [B,S,H,D] of each layer */
+    /* Encoder-decoder with a cache: only the source, into "cross.k" and "cross.v" [B,S,H,D] of each layer. */
     HEAD_SOURCE,
 };
 

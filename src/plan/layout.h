@@ -54,8 +54,8 @@ struct layout {
     int64_t *offset;      /* by tensor: in the arena, or in its tier's file or region; 0: never used */
     int64_t *work_offset; /* by op */
     int64_t *work_bytes;  /* by op */
-    int64_t lane_bytes[2],
-        lane_offset[2];    /* scratch of overlapped exchanges, of the loop and of the update */
+    /* Scratch of overlapped exchanges, of the loop and of the update. */
+    int64_t lane_bytes[2], lane_offset[2];
     struct lifetime *life; /* by tensor; a root's includes all its views */
     int *buffer;           /* by tensor: the root whose bytes it took over (invariant 3), itself otherwise */
     int *group_end;        /* by op: the end of its group; NULL: ops run one by one */

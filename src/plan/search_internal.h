@@ -36,7 +36,7 @@ struct search {
     double place_bound[SPACE_PLACES]; /* seconds; INFINITY: nothing fits there */
     double dropped;                   /* lowest value of a box that was dropped without examination */
     bool has_smallest;
-    /* the nearest miss: where to continue if nothing fits, and for the message */
+    /* The nearest miss: where to continue if nothing fits, and for the message. */
     struct point smallest_point;
     struct knobs smallest;
     bool smallest_holds; /* it fits the device's budget */

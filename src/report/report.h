@@ -33,7 +33,7 @@ enum plim_status report_fill(struct plan_report *report, const struct job *job,
                              const struct plan_request *request, const struct plan *plan,
                              struct plim_error *err);
 
-/* One JSON object; see docs/cli.md for its fields. */
+/* One JSON object; docs/output.md describes its fields. */
 void report_json(const struct plan_report *report, struct strbuf *out);
 /* The knobs as a JSON object value, shared with the train events. */
 void report_json_knobs(struct json_writer *w, const char *key, const struct job *job,

@@ -41,7 +41,8 @@ struct server_options {
     int64_t context;      /* tokens of the model's longest request; 0: unknown */
     bool keep_body, keep_connections, keep_threads; /* server_fit leaves these as they are */
     const struct codec *codec; /* for server_bytes, once known; server_ready sets the server's own */
-    int encoder_times; /* tokenizing memory as a multiple of a text's bytes (server_encoder_times); 0: the maximum */
+    /* Tokenizing memory as a multiple of a text\'s bytes (server_encoder_times); 0: the maximum. */
+    int encoder_times;
     void (*stop)(void); /* called for the control socket's "stop", like SIGTERM; NULL: unsupported */
     const struct log *log;
 };

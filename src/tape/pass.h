@@ -117,10 +117,11 @@ struct offload_options {
     enum tier param_tier; /* tier of parameters while no op reads them */
     int64_t slice_bytes;  /* maximum offloaded bytes per slice of a parameter's update */
     bool overlap_disk; /* for a disk: slices are read ahead and written behind other ops (offload_near.c) */
-    /* offloaded parts of the state, out of OFFLOAD_SHARES (0: all); the last parameters' first */
+    /* Offloaded parts of the state, out of OFFLOAD_SHARES (0: all); the last parameters' first. */
     int state_share;
     int param_share; /* likewise of the parameters */
-    int host_share; /* slices of adamw and sgd with state in host memory that the CPU updates, out of OFFLOAD_SHARES */
+    /* Slices of adamw and sgd with state in host memory that the CPU updates, out of OFFLOAD_SHARES. */
+    int host_share;
     /* Below host memory: parts that are on disk, out of OFFLOAD_SHARES parts of the state and then as many of the
      * parameters that leave the device. */
     int disk_share;

@@ -213,7 +213,7 @@ enum step_scalar {
     SCALAR_KEY_HIGH,
     SCALAR_FIRST_ROW, /* dropout: index of the micro-batch's first row in the step's batch; a whole number */
     SCALAR_ROW_SKIP,  /* dropout: rows of other ranks between two rows of the micro-batch */
-    /* auxiliary losses: factor of d(loss of a micro-batch): loss scale / passes of the step over all ranks */
+    /* Auxiliary losses: factor of d(loss of a micro-batch): loss scale / passes of the step on all ranks. */
     SCALAR_AUX_GRAD,
     SCALAR_COUNT = 16
 };

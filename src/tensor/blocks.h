@@ -30,8 +30,8 @@ struct block_type {
     const char *name; /* "Q4_K" */
     int elements;     /* of a block */
     int bytes;        /* of a block */
-    void (*read)(const unsigned char *blocks, float *out,
-                 int64_t n); /* n blocks; NULL: known, not readable */
+    /* Decodes n blocks. NULL: the type is known, but cannot be read. */
+    void (*read)(const unsigned char *blocks, float *out, int64_t n);
     /* All fields of a block, for panels.h; none: kernels do not multiply this type directly. */
     struct block_field field[BLOCK_FIELDS];
     void (*write)(const float *in, unsigned char *blocks, int64_t n); /* NULL: not made here */

@@ -69,7 +69,7 @@ struct chat_options {
     const struct node *documents; /* a list of {title, text}; NULL: none                          */
     const struct node *variables; /* a map of further variables; they override all of the above */
     const struct tm *now;         /* the time for strftime_now(); NULL: local time */
-    /* per rendering; finding spans may take four times as many in total; 0: ten million */
+    /* Per rendering; finding spans may take four times as many in total; 0: ten million. */
     uint64_t max_steps;
     size_t max_bytes;  /* memory of a call: output, values, intermediate texts; 0: 64 MiB */
     size_t max_output; /* maximum bytes appended to `out`; 0: max_bytes */

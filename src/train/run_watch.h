@@ -21,7 +21,7 @@ struct run_watch {
     struct adapt_look look; /* basis of decisions; with several ranks the worst of their samples */
     bool looks;             /* `look` is valid */
     int64_t *rank_used;     /* [ranks] bytes of each before the current step; NULL: single rank */
-    /* of the training thread for monitoring, orders and reports; with train_options.profile */
+    /* Time of the training thread for monitoring, orders and reports; with train_options.profile. */
     double seconds;
 };
 

@@ -151,7 +151,7 @@ struct trainer {
     int next_change;
     double op_seconds[OP_KIND_COUNT];
     struct numerics numerics;
-    /* tensors that the host accesses, by role; looked up after each re-plan */
+    /* Tensors that the host accesses, by role; looked up after each re-plan. */
     int scalars, loss, clip;
     bool drops; /* the tape has dropout */
     struct router router;

@@ -5,7 +5,7 @@
  *     run_log_read(&log, run_state_hear, &state);        // events since the last time, one after another
  *     run_log_close(&log);
  *
- * A folder has RUN_LOG, one JSON object per event and line (docs/cli.md), and RUN_PLAN, the run's plan as a snapshot.
+ * A folder has RUN_LOG, one JSON object per event and line (docs/output.md), and RUN_PLAN, the run's plan as a snapshot.
  * Reading is independent of the run, which never waits for a reader. An incomplete line is read once it is complete; a line
  * that is not JSON is skipped. If another run starts a new log in the folder, reading restarts at its beginning.
  */

@@ -204,6 +204,19 @@ static void test_man(void **state)
     strbuf_release(&sb);
 }
 
+static void test_markdown(void **state)
+{
+    (void)state;
+    struct strbuf sb = STRBUF_INIT;
+    options_markdown(&program, &sb);
+    const char *text = strbuf_text(&sb);
+    assert_non_null(strstr(text, "| [plan](#plan) | show where every byte will live |\n"));
+    assert_non_null(strstr(text, "\n## plan\n\n    plimsoll plan [OPTION...] FILE\n\n"));
+    assert_non_null(strstr(text, "| `-c`, `--config=FILE` | read this job file |\n"));
+    assert_non_null(strstr(text, "\n## Environment\n\n"));
+    strbuf_release(&sb);
+}
+
 /* Run the script in a shell and ask it what follows a line. */
 static void complete(const char *script, const char *words, const char *answer)
 {
@@ -267,6 +280,7 @@ int main(void)
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_help),
         cmocka_unit_test(test_man),
+        cmocka_unit_test(test_markdown),
         cmocka_unit_test(test_bash_completion),
         cmocka_unit_test(test_zsh_completion),
     };

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern char **environ;
 
 enum { N = 512 };
 

@@ -28,8 +28,8 @@ struct attn {
     const int32_t *pos, *lengths; /* [batch][time], [batch]; NULL: none */
     float scale;                  /* factor of products q.k */
     float cap;                    /* 0: none */
-    bool biased,
-        modified; /* modified: scores are made of products before the softmax sees them (attention_score.h) */
+    bool biased;
+    bool modified;           /* products become scores before the softmax sees them (attention_score.h) */
     float top_scale, scale2; /* factor for the softmax; the same for exponentials to base 2 */
     float dropout;           /* probability */
     int64_t block;           /* queries or keys of a block in the backward pass, a multiple of nr */

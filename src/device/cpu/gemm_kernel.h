@@ -63,12 +63,12 @@ struct gemm_kernel {
     int mr, nr, kg;
     enum dtype type; /* type of packed data; packers for it exist */
     int parts;       /* not 0: an element is packed as this many bf16 */
-    /* not 0: k are summed in this many interleaved strands, each completed and added to C before the next;
-     * packed strand by strand */
+    /* Not 0: k are summed in this many interleaved strands, each completed and added to C before the next;
+     * packed strand by strand. */
     int strands;
-    /* bytes of A that a worker packs for itself, if the usual number would read B too often; 0: the usual */
+    /* Bytes of A that a worker packs for itself, if the usual number would read B too often; 0: the usual. */
     int own_bytes;
-    /* by type of the source; NULL: converted to `type` first */
+    /* By type of the source; NULL: converted to `type` first. */
     gemm_pack *pack_a[DT_COUNT], *pack_b[DT_COUNT];
     gemm_tile *run;
     gemm_round *round;
