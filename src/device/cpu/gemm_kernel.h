@@ -35,6 +35,13 @@ enum {
 typedef void gemm_pack(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
                        int64_t k);
 
+/* Defines a gemm_pack of panels of a fixed width, by pack(dst, stride, width, src, ls, ks, lines, k). */
+#define GEMM_PACK(name, width, pack)                                                                         \
+    void name(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines, int64_t k)  \
+    {                                                                                                        \
+        pack(dst, stride, width, src, ls, ks, lines, k);                                                     \
+    }
+
 /* C[rows,nr] = A.B or += (rows <= mr; all nr columns are written). */
 typedef void gemm_tile(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
                        bool accumulate);
