@@ -27,8 +27,7 @@ template <int width, int high> struct soft_rows {
 
 /* Scores of the keys from `key` on that a row does not see become -inf. ranges: of the warp's rows. */
 template <int high, int tiles>
-static __device__ __forceinline__ void soft_mask(float (&s)[high][tiles][4], const int2 *ranges, int key,
-                                                 int lane)
+ON_GPU void soft_mask(float (&s)[high][tiles][4], const int2 *ranges, int key, int lane)
 {
 #pragma unroll
     for (int m = 0; m < high; m++) {
@@ -50,8 +49,7 @@ static __device__ __forceinline__ void soft_mask(float (&s)[high][tiles][4], con
 
 /* Scores become probabilities against the new maximum; what was summed so far follows it. */
 template <int width, int high, int tiles>
-static __device__ __forceinline__ void soften(float (&s)[high][tiles][4], struct soft_rows<width, high> &r,
-                                              float scale2)
+ON_GPU void soften(float (&s)[high][tiles][4], struct soft_rows<width, high> &r, float scale2)
 {
 #pragma unroll
     for (int m = 0; m < high; m++) {
@@ -84,8 +82,8 @@ static __device__ __forceinline__ void soften(float (&s)[high][tiles][4], struct
 
 /* Rows from `row` on to global memory, through the warp's rows of a tile in shared memory. */
 template <class type, int width, int high>
-static __device__ __forceinline__ void soft_finish(const struct attn &a, char *room,
-                                                   struct soft_rows<width, high> &r, int b, int h, int row)
+ON_GPU void soft_finish(const struct attn &a, char *room, struct soft_rows<width, high> &r, int b, int h,
+                        int row)
 {
     const int lane = threadIdx.x % 32;
     float by[high][2];

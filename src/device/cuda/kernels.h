@@ -21,6 +21,8 @@
 extern "C" {
 #endif
 
+#define ON_GPU static __device__ __forceinline__ /* a function of kernels */
+
 struct CUstream_st;
 struct cuda_matmul;
 struct cuda_attention;

@@ -14,8 +14,8 @@
 #ifndef PLIM_DEVICE_CUDA_UPDATE_CUH
 #define PLIM_DEVICE_CUDA_UPDATE_CUH
 
+#include "device/cuda/random.cuh"
 #include "device/cuda/vec.cuh"
-#include "tensor/stochastic.h"
 
 enum { NO_MASTER, LOW_BITS, WIDE_MASTER };
 
@@ -155,15 +155,6 @@ ON_GPU bool adamw_common(const struct update &u, const adamw_step &s, float (&p)
 /* --- random bits: tensor/stochastic.h on the GPU --------------------------------------------------------- */
 
 enum { RANDOM_P, RANDOM_M, RANDOM_V };
-
-ON_GPU uint32_t random_mix(uint32_t x)
-{
-    x ^= x >> 16;
-    x *= 0x85ebca6bu;
-    x ^= x >> 13;
-    x *= 0xc2b2ae35u;
-    return x ^ (x >> 16);
-}
 
 ON_GPU uint32_t random_key(const struct update &u)
 {
