@@ -103,9 +103,6 @@ struct program {
     const struct man_section *sections;    /* ends with a NULL title; NULL: none */
 };
 
-/* The command with that name, or NULL. */
-const struct command *program_command(const struct program *program, const char *name);
-
 /* The overview printed by `program --help`. */
 void options_overview(const struct program *program, struct strbuf *out);
 

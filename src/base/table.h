@@ -54,7 +54,6 @@ struct table {
 void table_init(struct table *t, const char *align);
 void table_header(struct table *t, ...); /* const char * per column */
 void table_cell(struct table *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void table_rule(struct table *t); /* a line across; only between rows */
 void table_render(const struct table *t, struct strbuf *out, const struct table_style *style);
 void table_release(struct table *t);
 
