@@ -11,7 +11,6 @@
 #include "plan/facts.h"
 #include "tensor/dtype.h"
 #include <stdbool.h>
-#include <stdint.h>
 
 /* Values of the context's setting. Without a context, or with "0": a backend uses fixed rates of a modest device,
  * measures nothing and ignores the cache. Tests use this, so that plans are the same on every machine. "anew": it measures

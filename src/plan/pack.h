@@ -17,7 +17,6 @@
 #define PLIM_PLAN_PACK_H
 
 #include "base/status.h"
-#include <stddef.h>
 #include <stdint.h>
 
 struct pack_item {

@@ -8,7 +8,6 @@
  * It may not fail, so there is a slow form without memory of its own.
  */
 #include "plan/pack_internal.h"
-#include <stdlib.h>
 
 enum { LEVELS = 6 }; /* 64^6 ranks: more than an int can count */
 

@@ -23,7 +23,6 @@
 #include "base/status.h"
 #include "plan/pack.h"
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #define PACK_NONE INT64_MAX

@@ -16,7 +16,6 @@
 #ifndef PLIM_DEVICE_CPU_GEMM_FEW_H
 #define PLIM_DEVICE_CPU_GEMM_FEW_H
 
-#include "device/cpu/cpu_features.h"
 #include "device/cpu/gemm.h"
 #include <string.h>
 

@@ -21,7 +21,6 @@
 #include "device/cpu/cpu_features.h"
 #include "tensor/dtype.h"
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 enum {

@@ -17,7 +17,6 @@
 #include "device/cpu/cpu_features.h"
 #include "tape/tape.h"
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* One row of a norm's backward pass. */
