@@ -66,7 +66,7 @@ bool calibration_load(const struct context *context, const char *kind, const cha
 bool calibration_save(const struct context *context, const char *kind, const char *key,
                       struct calibration *speed);
 
-/* The same for other measured numbers, by name, all above 0. */
+/* Other measured numbers, by name, all above 0, kept and read the same way. */
 struct calibration_number {
     const char *name;
     double value;

@@ -107,7 +107,7 @@ int grouped_run(const struct cuda_queue *queue, const struct grouped *g)
     });
 }
 
-/* What all have in common; w: the weights or their gradient, a: rows of which each has `width` elements. */
+/* The fields that all grouped products share; w: the weights or their gradient, a: rows of `width` elements each. */
 static struct grouped grouped_of(enum grouped_kind kind, const struct tensor *w, const void *ends,
                                  const struct tensor *a, int64_t width)
 {
