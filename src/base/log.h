@@ -7,8 +7,7 @@
  * several threads log, so a sink that keeps state brings its own lock. A NULL log is silent. Lines longer
  * than 2 KiB are cut.
  */
-#ifndef PLIM_BASE_LOG_H
-#define PLIM_BASE_LOG_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -39,5 +38,3 @@ const char *log_level_name(enum log_level level);
 /* A sink that writes to the FILE * in arg: info lines unchanged, others as "warning: ...", each in one
  * call. */
 void log_to_file(void *arg, enum log_level level, const char *line);
-
-#endif

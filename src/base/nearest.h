@@ -7,8 +7,7 @@
  *     for (...) nearest_offer(&near, rows[i].name);
  *     if (near.best) ...
  */
-#ifndef PLIM_BASE_NEAREST_H
-#define PLIM_BASE_NEAREST_H
+#pragma once
 
 struct nearest {
     const char *word;
@@ -18,5 +17,3 @@ struct nearest {
 
 struct nearest nearest_begin(const char *word);
 void nearest_offer(struct nearest *near, const char *candidate);
-
-#endif

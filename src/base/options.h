@@ -23,8 +23,7 @@
  * A later option overrides an earlier one; STRING_LIST collects. Errors are PLIM_BAD_INPUT and one line
  * naming the nearest option.
  */
-#ifndef PLIM_BASE_OPTIONS_H
-#define PLIM_BASE_OPTIONS_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/schema.h"
@@ -112,5 +111,3 @@ void options_man(const struct program *program, struct strbuf *out);
 /* Completion scripts for all commands. */
 void options_completion_bash(const struct program *program, struct strbuf *out);
 void options_completion_zsh(const struct program *program, struct strbuf *out);
-
-#endif

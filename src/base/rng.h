@@ -9,8 +9,7 @@
  *     rng_fill_normal(seed, tensor_id, begin, w + begin, end - begin, 0.0f, 0.02f);   // any split, same
  * values
  */
-#ifndef PLIM_BASE_RNG_H
-#define PLIM_BASE_RNG_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -32,5 +31,3 @@ double rng_normal(uint64_t seed, uint64_t stream, uint64_t index);
 /* out[i] = mean + deviation * rng_normal(seed, stream, first + i), for i in [0,n). */
 void rng_fill_normal(uint64_t seed, uint64_t stream, uint64_t first, float *out, size_t n, float mean,
                      float deviation);
-
-#endif

@@ -3,8 +3,7 @@
  * The cache is $XDG_CACHE_HOME/plimsoll (or ~/.cache/plimsoll), one JSON file per key. The key names everything that
  * the numbers depend on, so a changed machine measures again. Stored numbers stay until `plimsoll calibrate` measures
  * again, so every process plans with the same numbers. An unwritable cache is no error: a CPU then has fixed rates. */
-#ifndef PLIM_DEVICE_CALIBRATION_H
-#define PLIM_DEVICE_CALIBRATION_H
+#pragma once
 
 #include "base/context.h"
 #include "base/threads.h"
@@ -81,5 +80,3 @@ void calibration_keep(const struct context *context, const char *kind, const cha
 size_t calibration_context(const struct context *context, const char *kind, const char *card);
 void calibration_note_context(const struct context *context, const char *kind, const char *card,
                               size_t bytes);
-
-#endif

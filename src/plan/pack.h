@@ -13,8 +13,7 @@
  * the lower bound. If they do not (or exceed the capacity), a search improves the packing until it is good enough, proved
  * optimal, or out of time (effort_ms).
  */
-#ifndef PLIM_PLAN_PACK_H
-#define PLIM_PLAN_PACK_H
+#pragma once
 
 #include "base/status.h"
 #include <stdint.h>
@@ -49,5 +48,3 @@ enum plim_status pack_items(struct pack_item *items, int n, const struct pack_li
 /* Returns 1 and, in *a < *b, the first pair that overlaps in both time and address; 0: none. Used by tests
  * and the verifier. Sizes are not rounded; items of size 0 never overlap. O(n log n). */
 int pack_conflict(const struct pack_item *items, int n, int *a, int *b);
-
-#endif

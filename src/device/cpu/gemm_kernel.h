@@ -15,8 +15,7 @@
  *     depends only on its two lines and k, not on `rows` or on other lines.
  *  2. Only pack functions write panels and only kernels read them; no other code knows the layout.
  */
-#ifndef PLIM_DEVICE_CPU_GEMM_KERNEL_H
-#define PLIM_DEVICE_CPU_GEMM_KERNEL_H
+#pragma once
 
 #include "device/cpu/cpu_features.h"
 #include "tensor/dtype.h"
@@ -120,5 +119,3 @@ void gemm_pack_f32_plain(float *dst, int64_t stride, int width, const float *src
                          int64_t lines, int64_t k);
 void gemm_pack_bf16_plain(uint16_t *dst, int64_t stride, int width, int kg, const uint16_t *src, int64_t ls,
                           int64_t ks, int64_t lines, int64_t k);
-
-#endif

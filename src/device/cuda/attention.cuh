@@ -19,8 +19,7 @@
  *  3. Keys outside the union of a block's intervals are read as zeros: what a cache holds there is not touched.
  *  4. Every kernel takes one argument, struct attn.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_CUH
+#pragma once
 
 #include "device/cuda/kernels.h"
 
@@ -235,5 +234,3 @@ ON_GPU struct attn_place attn_place_of(int heads, int tiles, int section, bool l
 {
     return attn_place_at(blockIdx.x, heads, tiles, section, last_first);
 }
-
-#endif

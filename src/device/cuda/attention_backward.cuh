@@ -1,8 +1,7 @@
 /* attention_backward.cuh - what the tensor core kernels of the backward passes share: the work of a block, masks,
  * P and dS, statistics, results. attention_backward.cu says what the passes are.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_BACKWARD_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_BACKWARD_CUH
+#pragma once
 
 #include "device/cuda/attention_mma.cuh"
 #include "device/cuda/attention_score.cuh"
@@ -199,5 +198,3 @@ ON_GPU void load_stats(const struct attn &a, const struct work &w, int row, stru
         }
     }
 }
-
-#endif

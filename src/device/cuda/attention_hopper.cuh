@@ -1,6 +1,5 @@
 /* attention_hopper.cuh - tiles for the warpgroup kernels: loading, fragments of owned rows, the two products. */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_HOPPER_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_HOPPER_CUH
+#pragma once
 
 #include "device/cuda/attention_mma.cuh"
 #include "device/cuda/attention_wgmma.cuh"
@@ -117,6 +116,4 @@ ON_GPU char *wg_pool(void)
 #define WG_BODY 1
 #else
 #define WG_BODY 0
-#endif
-
 #endif

@@ -4,8 +4,7 @@
  * row takes 8 elements more than it holds: an odd number of 16-byte pieces, so eight rows of a matrix lie in
  * different banks and every address is a base and a constant.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_MMA_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_MMA_CUH
+#pragma once
 
 #include "device/cuda/attention.cuh"
 #include "device/cuda/attention_ptx.cuh"
@@ -153,5 +152,3 @@ ON_GPU void store_rows(char *room, const float (&c)[high][width / 8][4], const f
                                                : kernel<type_f16, 128>))
 
 static inline int mma_width(const struct attn *a) { return a->size <= 64 ? 64 : a->size <= 96 ? 96 : 128; }
-
-#endif

@@ -4,8 +4,7 @@
  * tiles, so the eight threads of a row are neighbours in one warp. Elements of every type become f32 on the way
  * in. A row takes an odd number of 16-byte pieces, the last one filled with zeros.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_PLAIN_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_PLAIN_CUH
+#pragma once
 
 #include "device/cuda/attention.cuh"
 #include "device/cuda/attention_ptx.cuh"
@@ -161,5 +160,3 @@ ON_GPU void plain_store(const struct attn &a, const struct plain_rows<tile> &o,
         }
     }
 }
-
-#endif

@@ -6,8 +6,7 @@
  *     C [16][8]    c0 c1 (g, c..c+1)  c2 c3 (g+8, c..c+1)
  * so two neighbouring C tiles, packed to pairs, are one A fragment.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_PTX_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_PTX_CUH
+#pragma once
 
 #include "device/cuda/kernels.h"
 
@@ -113,5 +112,3 @@ struct type_f16 {
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     }
 };
-
-#endif

@@ -4,8 +4,7 @@
  * The bias is first spread into a line per head (attention_bias.cu): a pair's is lines[h][query - key + keys - 1]. The line
  * of random bits of a query is hashed once; each key takes one more mixing.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_SCORE_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_SCORE_CUH
+#pragma once
 
 #include "device/cuda/attention.cuh"
 #include "device/cuda/random.cuh"
@@ -39,5 +38,3 @@ ON_GPU float attn_score(const struct attn &a, int h, int query, int key, float p
     int at = min(max(query - key + a.keys - 1, 0), a.span - 1);
     return x + a.lines[(int64_t)h * a.span + at];
 }
-
-#endif

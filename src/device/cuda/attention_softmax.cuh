@@ -3,8 +3,7 @@
  * A warp has 16 `high` rows in C tiles: lane / 4 is the row in a half tile, 2 * (lane % 4) the first column. A row
  * that has seen no key yet has the maximum -inf; its exponentials are taken from 0 then, which makes them 0.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_SOFTMAX_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_SOFTMAX_CUH
+#pragma once
 
 #include "device/cuda/attention_mma.cuh"
 
@@ -104,5 +103,3 @@ ON_GPU void soft_finish(const struct attn &a, char *room, struct soft_rows<width
     }
     store_rows<type, width, high>(room, r.out, by, query_rows(a, a.o, b, h), row, a.time);
 }
-
-#endif

@@ -8,8 +8,7 @@
  * C tiles. A multiplication is under way from wgmma_commit to wgmma_wait: until then nobody touches its
  * accumulators, its fragments or its tile.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_WGMMA_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_WGMMA_CUH
+#pragma once
 
 #include "device/cuda/attention_ptx.cuh"
 
@@ -76,5 +75,3 @@ template <> struct wgmma<type_f16> {
     ON_GPU void rows(float (*c)[4], uint64_t a, uint64_t b, bool add) { WGMMA_SHARED("f16"); }
     ON_GPU void turned(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA("f16", "1"); }
 };
-
-#endif

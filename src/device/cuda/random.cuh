@@ -1,6 +1,5 @@
 /* random.cuh - tensor/stochastic.h and tape/dropout.h on the GPU: which elements are dropped. */
-#ifndef PLIM_DEVICE_CUDA_RANDOM_CUH
-#define PLIM_DEVICE_CUDA_RANDOM_CUH
+#pragma once
 
 #include "device/cuda/kernels.h"
 #include "tensor/stochastic.h"
@@ -46,5 +45,3 @@ ON_GPU float dropout_factor(const struct drop &d, uint32_t line, uint32_t i)
 {
     return random_mix((i * STOCHASTIC_ODD) ^ line) >= d.below ? d.scale : 0.0f;
 }
-
-#endif

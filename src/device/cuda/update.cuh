@@ -11,8 +11,7 @@
  *     run_update<rule, P, M, G, S>(queue, a, wide);           // A has the call as a.u
  *
  * P is the parameter's type, M where its master is, G the gradient's type, S that of the moments. */
-#ifndef PLIM_DEVICE_CUDA_UPDATE_CUH
-#define PLIM_DEVICE_CUDA_UPDATE_CUH
+#pragma once
 
 #include "device/cuda/random.cuh"
 #include "device/cuda/vec.cuh"
@@ -386,5 +385,3 @@ static inline int run_update(const struct cuda_queue *queue, const A &a, bool wi
         update_each<F, P, M, G, S, 1><<<blocks, UPDATE_THREADS, 0, stream_of(queue)>>>(a);
     return launched();
 }
-
-#endif

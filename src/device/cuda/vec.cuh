@@ -11,8 +11,7 @@
  * Kernels are written for any N. N == lanes<T> is the fast one; N == 1 does the same work element by element
  * and serves rows that do not begin at a multiple of 16 bytes. Everything is inlined; nothing here allocates.
  */
-#ifndef PLIM_DEVICE_CUDA_VEC_CUH
-#define PLIM_DEVICE_CUDA_VEC_CUH
+#pragma once
 
 extern "C" {
 #include "device/cuda/kernels.h"
@@ -283,5 +282,3 @@ template <class F> static inline int with_types(enum dtype type, enum dtype grad
  * order, for one or two outputs (out1 NULL: one). */
 extern "C" int cuda_fold_rows(const struct cuda_queue *queue, const float *partial, int64_t rows,
                               int64_t width, void *out0, void *out1, enum dtype type, bool accumulate);
-
-#endif
