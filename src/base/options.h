@@ -23,8 +23,7 @@
  * A later option overrides an earlier one; STRING_LIST collects. Errors are PLIM_BAD_INPUT and one line
  * naming the nearest option.
  */
-#ifndef PLIM_BASE_OPTIONS_H
-#define PLIM_BASE_OPTIONS_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/schema.h"
@@ -103,9 +102,6 @@ struct program {
     const struct man_section *sections;    /* ends with a NULL title; NULL: none */
 };
 
-/* The command with that name, or NULL. */
-const struct command *program_command(const struct program *program, const char *name);
-
 /* The overview printed by `program --help`. */
 void options_overview(const struct program *program, struct strbuf *out);
 
@@ -121,5 +117,3 @@ void options_markdown(const struct program *program, struct strbuf *out);
 /* Completion scripts for all commands. */
 void options_completion_bash(const struct program *program, struct strbuf *out);
 void options_completion_zsh(const struct program *program, struct strbuf *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* cli.h - the command line: one file per subcommand, options as tables. Only cli/ prints and exits. */
-#ifndef PLIM_CLI_CLI_H
-#define PLIM_CLI_CLI_H
+#pragma once
 
 #include "api/device_line.h"
 #include "api/find_model.h"
@@ -152,5 +151,3 @@ atomic_int *cli_save_flag(void);
 
 bool cli_is_terminal(int fd); /* a terminal that somebody watches, also through mpirun */
 bool cli_colour(int fd);      /* a terminal that accepts colours (NO_COLOR, TERM) */
-
-#endif

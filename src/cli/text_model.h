@@ -5,8 +5,7 @@
  *     text_model_open(&m, &err);               // m.codec, m.device, m.embedder
  *     text_model_close(&m);
  */
-#ifndef PLIM_CLI_TEXT_MODEL_H
-#define PLIM_CLI_TEXT_MODEL_H
+#pragma once
 
 #include "base/options.h"
 #include "cli/cli.h"
@@ -107,5 +106,3 @@ enum plim_status text_model_line(const struct line *line, struct json_field *fie
 
 /* Prints timings and the plan to standard error; `first` begins the first line. */
 void text_model_tell(const struct text_model *m, const char *first);
-
-#endif

@@ -9,8 +9,7 @@
  * Kernels never allocate: scratch comes with the call, and the planner has counted its size through workspace(). A
  * kernel missing from the table is an error at planning time.
  */
-#ifndef PLIM_DEVICE_DEVICE_H
-#define PLIM_DEVICE_DEVICE_H
+#pragma once
 
 #include "base/context.h"
 #include "base/threads.h"
@@ -178,5 +177,3 @@ void device_describe(const struct tape *tape, const struct op *op, const struct 
  * device's ledger. */
 void device_ledgers_init(struct device *dev, struct ledger own[TIER_COUNT], bool unified);
 void device_ledgers_destroy(struct device *dev);
-
-#endif

@@ -6,8 +6,7 @@
  * Grammar and limits are PyTorch's: blanks are ignored, booleans are True and False, an unknown option is an error. A planned
  * arena has no cache to tune, so most options have no effect; only the fraction of the GPU's memory has.
  */
-#ifndef PLIM_JOB_ALLOC_CONF_H
-#define PLIM_JOB_ALLOC_CONF_H
+#pragma once
 
 #include "base/status.h"
 
@@ -16,5 +15,3 @@ struct alloc_conf {
 };
 
 enum plim_status alloc_conf_parse(const char *text, struct alloc_conf *out, struct plim_error *err);
-
-#endif

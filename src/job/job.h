@@ -12,8 +12,7 @@
  * job_length are separate (train/corpus.h). A job owns its texts. The keys are the table in keys.c, which also generates
  * docs/configuration.md.
  */
-#ifndef PLIM_JOB_JOB_H
-#define PLIM_JOB_JOB_H
+#pragma once
 
 #include "base/schema.h"
 #include "data/objective.h"
@@ -422,5 +421,3 @@ enum plim_status job_plan(const struct job *job, struct loader_sizes *loader, st
  * the job or command. A plan may still be made for such a budget on a CPU; it says so. */
 enum plim_status budget_check(const char *who, const char *where, int64_t bytes,
                               const struct device_facts *facts, struct plim_error *err);
-
-#endif

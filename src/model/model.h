@@ -19,8 +19,7 @@
  * Dimensions in comments: B batch, T time, S cache length or source time, C hidden, H heads, K kv heads, D head size,
  * F feed-forward, V vocabulary, P positions, E experts.
  */
-#ifndef PLIM_MODEL_MODEL_H
-#define PLIM_MODEL_MODEL_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -306,5 +305,3 @@ bool model_has_labels(const struct model_spec *spec);
 int64_t model_layer_window(const struct model_spec *spec, int layer);
 /* The set of frequencies that layer i uses in rows of `length` positions; -1: none. */
 int model_layer_rope(const struct model_spec *spec, int layer, int64_t length);
-
-#endif

@@ -22,8 +22,7 @@
  *  7. If device memory is the process's own, a near copy of a tensor on disk begins at a multiple of DISK_MEMORY unless it
  *     is small.
  */
-#ifndef PLIM_PLAN_LAYOUT_H
-#define PLIM_PLAN_LAYOUT_H
+#pragma once
 
 #include "plan/facts.h"
 
@@ -86,5 +85,3 @@ enum plim_status layout_bound(const struct tape *tape, const struct layout_optio
 /* Checks invariants 1-5 of a finished layout on every tier; PLIM_BUG names the bytes that collide. plan_make calls
  * it. */
 enum plim_status layout_verify(const struct tape *tape, const struct layout *layout, struct plim_error *err);
-
-#endif

@@ -19,8 +19,7 @@
  *
  * Pure: no model, no device, no I/O. It plans decoders, encoder-decoders and encoders alike.
  */
-#ifndef PLIM_PLAN_OFFER_H
-#define PLIM_PLAN_OFFER_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -111,5 +110,3 @@ struct offer_choice {
 enum plim_status offer_choose(const struct offer_list *list, const struct offer_oracle *oracle,
                               const struct offer_line *line, struct offer_choice *out,
                               struct plim_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* report.h - presents a plan as text, JSON or a page. All functions write into a strbuf; none prints. */
-#ifndef PLIM_REPORT_REPORT_H
-#define PLIM_REPORT_REPORT_H
+#pragma once
 
 #include "base/json.h"
 #include "job/disk_line.h"
@@ -107,5 +106,3 @@ const char *report_near_name(const struct plan_report *report);
 
 /* Host memory of the data loader if the budget counts it; 0 with a GPU. */
 int64_t report_counted_loader(const struct plan_report *report);
-
-#endif

@@ -14,8 +14,7 @@
  * Memory for an answer is reserved when a request is accepted; if too much is reserved, the answer is 429.
  * server_bytes bounds all memory of the server besides the engine. docs/serving.md describes the endpoints.
  */
-#ifndef PLIM_SERVE_SERVER_H
-#define PLIM_SERVE_SERVER_H
+#pragma once
 
 #include "base/json.h"
 #include "net/http.h"
@@ -107,5 +106,3 @@ void server_fit(struct server_options *options, int64_t bytes);
  * engine. */
 enum { SERVER_PART = 16 };
 int64_t server_share(const struct server_options *usual, int64_t budget);
-
-#endif

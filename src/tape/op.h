@@ -223,8 +223,7 @@
  * Sums over elements are in fp64 or in blocks of fp32, in an order that depends on the shape alone. adafactor may be
  * cut into slices of rows (row is cut alike, col and factor are not); factor_stat may not.
  */
-#ifndef PLIM_TAPE_OP_H
-#define PLIM_TAPE_OP_H
+#pragma once
 
 #include "tape/slots.h"
 #include "tape/tape.h"
@@ -454,5 +453,3 @@ static inline bool op_computes(const struct op *op)
     enum op_class cls = op_row(op->kind)->cls;
     return cls == OP_CLASS_COMPUTE || cls == OP_CLASS_UPDATE;
 }
-
-#endif

@@ -16,8 +16,7 @@
  *
  * Every pass leaves a tape that tape_verify accepts and that tape_print can show.
  */
-#ifndef PLIM_TAPE_PASS_H
-#define PLIM_TAPE_PASS_H
+#pragma once
 
 #include "tape/op.h"
 
@@ -150,5 +149,3 @@ enum plim_status pass_prefetch(struct tape *tape, const struct prefetch_options 
 /* For devices with their own memory, after all passes that order copies: tensors on disk pass through stages in host
  * memory, each at most this many bytes unless a row has more. */
 enum plim_status pass_stage(struct tape *tape, int64_t most, struct plim_error *err);
-
-#endif

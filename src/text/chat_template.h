@@ -20,8 +20,7 @@
  *
  * A parsed template is read-only and may be rendered by several threads at once.
  */
-#ifndef PLIM_TEXT_CHAT_TEMPLATE_H
-#define PLIM_TEXT_CHAT_TEMPLATE_H
+#pragma once
 
 #include "base/node.h"
 #include "base/status.h"
@@ -111,5 +110,3 @@ void chat_spans_release(struct chat_spans *spans);
 enum plim_status chat_template_render_spans(const struct chat_template *tmpl, const struct node *messages,
                                             const struct chat_options *options, struct strbuf *out,
                                             struct chat_spans *spans, struct plim_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* run_watch.h - a trainer's state for monitoring, adapting and its control socket. Used by
  * trainer_watch.c. */
-#ifndef PLIM_TRAIN_RUN_WATCH_H
-#define PLIM_TRAIN_RUN_WATCH_H
+#pragma once
 
 #include "train/run_control.h"
 
@@ -24,5 +23,3 @@ struct run_watch {
     /* Time of the training thread for monitoring, orders and reports; with train_options.profile. */
     double seconds;
 };
-
-#endif

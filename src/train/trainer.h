@@ -21,8 +21,7 @@
  *
  * Events are reported to a listener; nothing is printed here.
  */
-#ifndef PLIM_TRAIN_TRAINER_H
-#define PLIM_TRAIN_TRAINER_H
+#pragma once
 
 #include "data/loader.h"
 #include "job/preset.h"
@@ -266,5 +265,3 @@ int64_t trainer_used(const struct trainer *trainer);
 
 /* Reports an event to the listener; fills in plan, budget and the system's memory figures. */
 void trainer_tell(struct trainer *trainer, struct train_event *event);
-
-#endif

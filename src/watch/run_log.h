@@ -9,8 +9,7 @@
  * Reading is independent of the run, which never waits for a reader. An incomplete line is read once it is complete; a line
  * that is not JSON is skipped. If another run starts a new log in the folder, reading restarts at its beginning.
  */
-#ifndef PLIM_WATCH_RUN_LOG_H
-#define PLIM_WATCH_RUN_LOG_H
+#pragma once
 
 #include "base/json.h"
 #include "base/strbuf.h"
@@ -44,5 +43,3 @@ void run_log_close(struct run_log *log);
 /* Finds the folder below `where`, up to three levels deep, whose log was written last. PLIM_BAD_INPUT: there
  * is none. */
 enum plim_status run_log_newest(const char *where, char *folder, size_t size, struct plim_error *err);
-
-#endif

@@ -10,8 +10,7 @@
  *     depends only on the shape.
  *  2. Rows of a block outside attn_cut's interval are neither read nor written.
  */
-#ifndef PLIM_DEVICE_CPU_ATTENTION_COMMON_H
-#define PLIM_DEVICE_CPU_ATTENTION_COMMON_H
+#pragma once
 
 #include "device/cpu/attention_rows.h"
 #include "device/device.h"
@@ -250,5 +249,3 @@ static inline size_t attn_room(size_t *end, size_t bytes)
     *end += (size_t)attn_up((int64_t)bytes, 64);
     return at;
 }
-
-#endif

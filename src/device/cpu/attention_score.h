@@ -10,8 +10,7 @@
  *     attn_lines_fill(&a, lines, call, bias_slot);
  *     attn_score_panel(&a, &score, &panel, &lanes, key, cut, scores, slope);
  */
-#ifndef PLIM_DEVICE_CPU_ATTENTION_SCORE_H
-#define PLIM_DEVICE_CPU_ATTENTION_SCORE_H
+#pragma once
 
 #include "device/cpu/attention_common.h"
 #include "tape/dropout.h"
@@ -61,5 +60,3 @@ void attn_grad_panel(const struct attn *a, const struct attn_panel *p, int64_t f
 
 /* dbias (+)= all lines. */
 void attn_grad_lines_add(const struct attn *a, const float *lines, const struct kernel_call *call);
-
-#endif

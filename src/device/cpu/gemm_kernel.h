@@ -15,13 +15,11 @@
  *     depends only on its two lines and k, not on `rows` or on other lines.
  *  2. Only pack functions write panels and only kernels read them; no other code knows the layout.
  */
-#ifndef PLIM_DEVICE_CPU_GEMM_KERNEL_H
-#define PLIM_DEVICE_CPU_GEMM_KERNEL_H
+#pragma once
 
 #include "device/cpu/cpu_features.h"
 #include "tensor/dtype.h"
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 enum {
@@ -34,6 +32,13 @@ enum {
  * are `stride` elements apart. */
 typedef void gemm_pack(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
                        int64_t k);
+
+/* Defines a gemm_pack of panels of a fixed width, by pack(dst, stride, width, src, ls, ks, lines, k). */
+#define GEMM_PACK(name, width, pack)                                                                         \
+    void name(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines, int64_t k)  \
+    {                                                                                                        \
+        pack(dst, stride, width, src, ls, ks, lines, k);                                                     \
+    }
 
 /* C[rows,nr] = A.B or += (rows <= mr; all nr columns are written). */
 typedef void gemm_tile(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
@@ -114,5 +119,3 @@ void gemm_pack_f32_plain(float *dst, int64_t stride, int width, const float *src
                          int64_t lines, int64_t k);
 void gemm_pack_bf16_plain(uint16_t *dst, int64_t stride, int width, int kg, const uint16_t *src, int64_t ls,
                           int64_t ks, int64_t lines, int64_t k);
-
-#endif

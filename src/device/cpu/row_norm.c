@@ -5,28 +5,20 @@
 
 #include <math.h>
 
-struct measured_rows {
-    const struct row_ops *rows;
-    enum dtype type;
-    const void *w;
-    float *y;
-    int64_t columns;
-};
-
 /* One thread has all of a row, so the order of its sum does not depend on their number. */
-static void measure_body(void *arg, int64_t begin, int64_t end, int worker)
+static void measure_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct measured_rows *m = arg;
-    (void)worker;
+    const struct kernel_call *call = arg;
+    const struct tensor *w = call_in(call, ROW_NORM_W);
+    float *y = call->out[ROW_NORM_Y];
     for (int64_t r = begin; r < end; r++)
-        m->y[r] = (float)sqrt(m->rows->sumsq(m->type, element(m->w, m->type, r * m->columns), m->columns));
+        y[r] = (float)sqrt(row_ops()->sumsq(w->type, in_at(call, ROW_NORM_W, r * w->dim[1]), w->dim[1]));
 }
 
 void cpu_row_norm(const struct kernel_call *call)
 {
     const struct tensor *w = call_in(call, ROW_NORM_W);
-    struct measured_rows m = {row_ops(), w->type, call->in[ROW_NORM_W], call->out[ROW_NORM_Y], w->dim[1]};
-    threads_each(call->team, w->dim[0], row_grain(m.columns), measure_body, &m);
+    call_each(call, w->dim[0], row_grain(w->dim[1]), measure_body);
 }
 
 CPU_KERNEL(row_norm, NULL);

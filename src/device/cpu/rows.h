@@ -11,13 +11,11 @@
  * Functions over spans give every element the same result wherever the span is cut. All are pure and thread-safe; lengths
  * may be 0 or more.
  */
-#ifndef PLIM_DEVICE_CPU_ROWS_H
-#define PLIM_DEVICE_CPU_ROWS_H
+#pragma once
 
 #include "device/cpu/cpu_features.h"
 #include "tape/tape.h"
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* One row of a norm's backward pass. */
@@ -150,6 +148,4 @@ extern const struct row_ops rows_neon, rows_neon_bf16;
 #endif
 #if defined(__x86_64__)
 extern const struct row_ops rows_avx2, rows_avx512;
-#endif
-
 #endif

@@ -29,17 +29,10 @@ template <class T> static int run(const struct cuda_queue *queue, const struct k
     float *y = (float *)call->out[ROW_NORM_Y];
     int64_t rows = desc->dim[0], columns = desc->dim[1];
     unsigned blocks = (unsigned)parts_of(rows, WARPS);
-    if (columns % lanes<T> == 0 && aligned(w))
-        measure_rows<T, lanes<T>><<<blocks, THREADS, 0, stream_of(queue)>>>(w, y, rows, columns);
-    else
-        measure_rows<T, 1><<<blocks, THREADS, 0, stream_of(queue)>>>(w, y, rows, columns);
-    return launched();
+    auto kernel = columns % lanes<T> == 0 && aligned(w) ? measure_rows<T, lanes<T>> : measure_rows<T, 1>;
+    return start(queue, kernel, blocks, THREADS, 0, w, y, rows, columns);
 }
 
 } // namespace
 
-int cuda_row_norm(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_in(call, ROW_NORM_W)->type,
-                     [&](auto t) { return run<typename decltype(t)::type>(queue, call); });
-}
+CUDA_BY_TYPE(row_norm, call_in(call, ROW_NORM_W), run)
