@@ -1,6 +1,5 @@
 /* device.h - the device handle of the public API, for the files that take one. */
-#ifndef PLIM_API_DEVICE_H
-#define PLIM_API_DEVICE_H
+#pragma once
 
 #include "api/handle.h"
 #include "device/device.h"
@@ -14,5 +13,3 @@ struct plim_device {
     struct preset preset;             /* facts are those of the device, or of the preset */
     struct plim_allocator *allocator; /* counted in summaries; may be NULL */
 };
-
-#endif

@@ -4,8 +4,7 @@
  *     device_line_check(context, "serve", &line, &device->facts, &err);
  *     int64_t bytes = device_line_on(&line, &device->facts);
  */
-#ifndef PLIM_API_DEVICE_LINE_H
-#define PLIM_API_DEVICE_LINE_H
+#pragma once
 
 #include "base/context.h"
 #include "plan/facts.h"
@@ -27,5 +26,3 @@ int64_t device_line_on(const struct device_line *line, const struct device_facts
 enum plim_status device_line_check(const struct context *context, const char *where,
                                    const struct device_line *line, const struct device_facts *facts,
                                    struct plim_error *err);
-
-#endif

@@ -39,8 +39,8 @@ enum plim_status check_weights(const struct context *context, const char *path, 
     enum plim_status status = checkpoint_check(path, MANIFEST_WEIGHTS, &checked, err);
     if (status == PLIM_OK && !checked)
         log_warn(context_log(context),
-                 "%s: saved by an earlier version without checksums, read unchecked; one that is saved "
-                 "after train --resume --change manifest has them",
+                 "%s: saved by an earlier version without checksums and read unchecked; train --resume "
+                 "--change manifest saves one with checksums",
                  path);
     return status;
 }

@@ -23,7 +23,7 @@ static enum plim_status check_room(const struct backend *backend, uint64_t own, 
 {
     char takes[BYTES_TEXT], have[BYTES_TEXT];
     if (!budget || own < budget) return PLIM_OK;
-    return plim_fail(why, PLIM_NO_FIT, "%s's driver and libraries alone take %s of the budget of %s",
+    return plim_fail(why, PLIM_NO_FIT, "the driver and libraries of %s alone need %s of the budget of %s",
                      backend->what, bytes_format(takes, own), bytes_format(have, budget));
 }
 
@@ -65,7 +65,7 @@ enum plim_status open_device(const struct context *context, const struct device_
     if (status == PLIM_OK) return status;
     if (name.backend == backend_fallback()) return *err = why, status;
     if (status == PLIM_BAD_INPUT) return plim_fail(err, status, "%s: %s", wish->where, why.text);
-    return plim_fail(err, status, "%s: %s; %s goes without a GPU", wish->where, why.text, wish->cpu);
+    return plim_fail(err, status, "%s: %s; %s runs without a GPU", wish->where, why.text, wish->cpu);
 }
 
 struct device_wish device_wish_of(const struct job *job)

@@ -3,8 +3,7 @@
  *     struct device_wish wish = {.where = "serve", .name = "auto", .cpu = "--device cpu", .budget = budget};
  *     open_device(context, &wish, &device, &err);
  */
-#ifndef PLIM_API_OPEN_DEVICE_H
-#define PLIM_API_OPEN_DEVICE_H
+#pragma once
 
 #include "device/device.h"
 #include "job/job.h"
@@ -24,5 +23,3 @@ enum plim_status open_device(const struct context *context, const struct device_
 struct device_wish device_wish_of(const struct job *job);
 enum plim_status open_job_device(const struct context *context, const struct job *job, struct device **out,
                                  struct plim_error *err);
-
-#endif

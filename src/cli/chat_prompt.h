@@ -4,8 +4,7 @@
  *     cli_open_chat(folder, &chat, &err);                       // NULL: the model has no template
  *     cli_chat_text(chat, messages, count, &text, &err);
  */
-#ifndef PLIM_CLI_CHAT_PROMPT_H
-#define PLIM_CLI_CHAT_PROMPT_H
+#pragma once
 
 #include "text/chat_template.h"
 
@@ -20,5 +19,3 @@ enum plim_status cli_open_chat(const char *model, struct chat_template **out, st
 /* Appends the rendered conversation, up to where the assistant begins. */
 enum plim_status cli_chat_text(const struct chat_template *chat, const struct chat_message *messages,
                                size_t count, struct strbuf *out, struct plim_error *err);
-
-#endif

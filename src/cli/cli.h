@@ -1,6 +1,5 @@
 /* cli.h - the command line: one file per subcommand, options as tables. Only cli/ prints and exits. */
-#ifndef PLIM_CLI_CLI_H
-#define PLIM_CLI_CLI_H
+#pragma once
 
 #include "api/device_line.h"
 #include "api/find_model.h"
@@ -60,14 +59,14 @@ struct job_options {
     const char *mode;             /* "single", "multi", or NULL: any number of ranks; see cli_check_mode */
     int64_t local_rank;           /* passed by launchers, ignored: their variables count */
     bool no_graphs, no_compilation;
-    /* receives notes about keys without effect; NULL: stderr, unless quiet */
+    /* Receives notes about keys without effect; NULL: stderr, unless quiet. */
     const struct schema_listener *notes;
 };
 
 /* Their rows of an option table; `field` is the struct job_options inside `type`. */
 #define JOB_FLAG_ROW(name, type, field, flag, metavar, key)                                                  \
     {                                                                                                        \
-        name, 0, OPTION_STRING, offsetof(type, field.flags[flag]), metavar, "the same as --set " key         \
+        name, 0, OPTION_STRING, offsetof(type, field.flags[flag]), metavar, "same as --set " key             \
     }
 #define JOB_FLAG_ROWS(type, field)                                                                           \
     JOB_FLAG_ROW("epochs", type, field, FLAG_EPOCHS, "N", "training.epochs=N"),                              \
@@ -80,26 +79,26 @@ struct job_options {
         JOB_FLAG_ROW("dataloader-num-workers", type, field, FLAG_WORKERS, "N", "data.workers=N"),            \
         {"deepspeed",   0,                                                                                   \
          OPTION_STRING, offsetof(type, field.deepspeed),                                                     \
-         "FILE",        "DeepSpeed's JSON beside the job, as training.deepspeed"},                           \
+         "FILE",        "read this DeepSpeed JSON in addition to the job (same as training.deepspeed)"},     \
         {"mode",                                                                                             \
          0,                                                                                                  \
          OPTION_STRING,                                                                                      \
          offsetof(type, field.mode),                                                                         \
          "NAME",                                                                                             \
-         "refuse to run as several ranks, or as one alone",                                                  \
+         "single: refuse to run with several ranks; multi: refuse to run with one",                          \
          .choices = cli_modes},                                                                              \
         {"local-rank", 0,                                                                                    \
          OPTION_INT64, offsetof(type, field.local_rank),                                                     \
-         "N",          "accepted: launchers pass it, and their variables count"},                            \
+         "N",          "accepted and ignored; launchers pass it"},                                           \
         {"disable-cudagraphs",                                                                               \
          0,                                                                                                  \
          OPTION_FLAG,                                                                                        \
          offsetof(type, field.no_graphs),                                                                    \
          NULL,                                                                                               \
-         "the same as --set performance.cuda_graphs=false"},                                                 \
+         "same as --set performance.cuda_graphs=false"},                                                     \
     {                                                                                                        \
         "disable-compilation", 0, OPTION_FLAG, offsetof(type, field.no_compilation), NULL,                   \
-            "accepted: kernels are compiled ahead"                                                           \
+            "accepted and ignored; kernels are compiled ahead of time"                                       \
     }
 
 extern const char *const cli_modes[];
@@ -152,5 +151,3 @@ atomic_int *cli_save_flag(void);
 
 bool cli_is_terminal(int fd); /* a terminal that somebody watches, also through mpirun */
 bool cli_colour(int fd);      /* a terminal that accepts colours (NO_COLOR, TERM) */
-
-#endif

@@ -34,29 +34,31 @@ static const struct option_row rows[] = {
     {"system", 0, OPTION_STRING, AT(system), "TEXT", "system message: how the model should behave"},
     {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
      "tokenizer.json, a SentencePiece model or a folder with one; default: the model's own"},
-    {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "longest answer, in tokens (1024)"},
+    {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "maximum tokens of an answer (1024)"},
     {"max-context", 0, OPTION_INT64, AT(context), "N",
-     "longest conversation, in tokens; 0: what suits model and budget (0)"},
+     "maximum tokens of the conversation; 0: chosen from model and budget (0)"},
     {"temperature", 't', OPTION_DOUBLE, AT(temperature), "X", "0: always the likeliest token (0.8)"},
     {"top-k", 0, OPTION_INT64, AT(top_k), "K", "sample from the K likeliest tokens; 0: from all (0)"},
     {"top-p", 0, OPTION_DOUBLE, AT(top_p), "P",
      "nucleus sampling: keep the smallest set of tokens with total probability P (1)"},
     {"min-p", 0, OPTION_DOUBLE, AT(min_p), "P",
      "keep tokens with at least the share P of the likeliest token's probability (0)"},
-    {"seed", 0, OPTION_INT64, AT(seed), "N", "same seed and same lines, same answers (1)"},
+    {"seed", 0, OPTION_INT64, AT(seed), "N",
+     "random seed; the same seed and input give the same answers (1)"},
     {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
-     "memory budget, e.g. 64MiB; default: none, or in a container what its limit leaves",
+     "memory budget, e.g. 64MiB; default: none, or what a container's limit leaves",
      .given = OPTION_GIVEN(struct chat_flags, budget_given)},
     {"device", 0, OPTION_STRING, AT(device), "NAME", "cpu, cuda, cuda:N or auto (auto)"},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
-     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
+     "as-is, or quantised on loading to 8 or 4 bits: q8, q4 (as-is)"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no notes"},
 };
 
 static const struct option_example examples[] = {
     {"chat ./qwen-dir", "a conversation at the terminal"},
-    {"chat ./qwen-dir --system \"Answer in one sentence.\" -t 0", "with a system message, without chance"},
+    {"chat ./qwen-dir --system \"Answer in one sentence.\" -t 0",
+     "with a system message and without randomness"},
     {"chat ./qwen-dir < questions.txt", "each line is a question"},
     {NULL, NULL}};
 
@@ -64,11 +66,10 @@ static const struct command command = {
     .name = "chat",
     .summary = "talk with a chat model, line by line, inside a budget",
     .usage = "[OPTION...] MODEL|CONFIG",
-    .description =
-        "Each line of standard input is a message; the answer is printed as it is made. The model sees the "
-        "whole "
-        "conversation until it outgrows the context; then the oldest messages are forgotten. /clear forgets "
-        "all of them, /exit or the end of input ends the program. The model needs a chat template.",
+    .description = "Each line of standard input is a message; the answer is printed as it is generated. The "
+                   "model sees the whole conversation until it exceeds the context; then the oldest "
+                   "messages are dropped. /clear drops all of them; /exit or the end of input ends the "
+                   "program. The model needs a chat template.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -282,7 +283,7 @@ static enum plim_status open_text(struct chat *c, struct plim_error *err)
     if (status == PLIM_OK && !c->template)
         status =
             plim_fail(err, PLIM_BAD_INPUT,
-                      "%s: the model has no chat template; plimsoll generate goes on with a text", c->dir);
+                      "%s: the model has no chat template; use plimsoll generate to continue a text", c->dir);
     if (status == PLIM_OK && c->codec.tokenizer) status = encoder_open(c->codec.tokenizer, &c->encoder, err);
     if (status == PLIM_OK && c->flags->system) status = say(c, "system", c->flags->system, err);
     return status;
@@ -292,7 +293,7 @@ static enum plim_status check_model(const struct chat *c, const struct model_spe
                                     struct plim_error *err)
 {
     if (model_is_encoder(spec) || model_has_source(spec))
-        return plim_fail(err, PLIM_UNSUPPORTED, "%s: a %s model holds no conversations", c->dir,
+        return plim_fail(err, PLIM_UNSUPPORTED, "%s: a %s model cannot chat", c->dir,
                          model_architecture_name(spec->arch));
     if (spec->vocab_size >= c->codec.vocab_size) return PLIM_OK;
     return plim_fail(

@@ -22,38 +22,37 @@ static const char *const formats[] = {"jsonl", "tsv", NULL};
 #define AT(field)    offsetof(struct classify_flags, field)
 #define GIVEN(field) OPTION_GIVEN(struct classify_flags, field)
 static const struct option_row rows[] = {
-    {"output", 'o', OPTION_STRING, AT(out), "FILE", "where labels go; default: standard output"},
+    {"output", 'o', OPTION_STRING, AT(out), "FILE", "output file; default: standard output"},
     {"format", 0, OPTION_STRING, AT(format), "KIND",
-     "jsonl: an object for each text; tsv: a line for each label, with the number of its text (jsonl)",
+     "output format: jsonl, one object per text; tsv, one line per label with the number of "
+     "its text (jsonl)",
      .choices = formats},
     {"field", 'f', OPTION_STRING, AT(field), "NAME",
-     "lines are JSON, and this field has the text; default: of .jsonl files text, else lines are texts. A "
-     "field text_pair has the second one of two texts"},
+     "read the text from this field of JSON lines; default: text for .jsonl files, else lines "
+     "are texts. The field text_pair has the second of two texts"},
     {"aggregation", 'a', OPTION_STRING, AT(aggregation), "HOW",
-     "labels of tokens: none leaves tokens as they are; simple joins neighbours with one label; first, "
-     "average "
-     "and max decide for whole words before (none)",
+     "token labels: none keeps single tokens; simple joins adjacent tokens with the same "
+     "label; first, average and max first choose one label per word (none)",
      .choices = aggregation_names},
     {"ignore-label", 0, OPTION_STRING_LIST, AT(ignore), "NAME",
-     "labels of tokens: leave it out; may be repeated, and '' leaves nothing out (O)",
-     .given = GIVEN(ignore_given)},
+     "token labels: omit this label; '' omits none (O)", .given = GIVEN(ignore_given)},
     {"stride", 0, OPTION_INT64, AT(stride), "N",
-     "labels of tokens: read long texts in windows that share N tokens; wants an aggregation",
+     "token labels: read long texts in windows that overlap by N tokens; requires an "
+     "aggregation",
      .given = GIVEN(stride_given)},
-    {"truncate", 0, OPTION_FLAG, AT(truncate), NULL, "cut off what does not fit; default: refuse long texts"},
-    {"top-k", 0, OPTION_INT64, AT(top), "N", "labels of texts: the N best as a list; 0: all of them",
+    {"truncate", 0, OPTION_FLAG, AT(truncate), NULL, "truncate long texts instead of refusing them"},
+    {"top-k", 0, OPTION_INT64, AT(top), "N", "text labels: list the N best; 0: all",
      .given = GIVEN(top_given)},
     {"function", 0, OPTION_STRING, AT(function), "NAME",
-     "labels of texts: what makes scores of logits: sigmoid, softmax, none; default: softmax, but sigmoid "
-     "for "
-     "one label and for multi_label_classification, and none for regression",
+     "text labels: turn logits into scores with sigmoid, softmax or none; default: softmax, "
+     "but sigmoid for one label and for multi_label_classification, and none for regression",
      .choices = label_function_names},
-    TEXT_ROWS(struct classify_flags, "longest line that is accepted (64KiB)"),
-    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "tell of padding and memory"},
+    TEXT_ROWS(struct classify_flags, "maximum line length (64KiB)"),
+    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "report padding and memory"},
 };
 
 static const struct option_example examples[] = {
-    {"classify ./ner notes.txt --aggregation simple", "names and places, with where they are"},
+    {"classify ./ner notes.txt --aggregation simple", "names and places, with their positions"},
     {"classify ./sentiment reviews.jsonl --field review --top-k 3 --budget 512MiB", "the three best labels"},
     {NULL, NULL}};
 
@@ -61,15 +60,12 @@ static const struct command command = {
     .name = "classify",
     .summary = "label texts or their tokens with an encoder, inside a budget",
     .usage = "[OPTION...] MODEL [FILE...]",
-    .description =
-        "MODEL is a folder of a BERT, RoBERTa or DistilBERT for token or sequence classification, a "
-        "checkpoint, "
-        "or a run folder. FILE are files, folders or globs; .gz and .zst are decompressed; none, or -, is "
-        "standard input. Every line gives one line, in the same order: {\"entities\": [...]} where tokens "
-        "have "
-        "labels, with start and end in characters, and {\"label\": ..., \"score\": ...} where texts have. "
-        "Results "
-        "are those of transformers' pipelines. What does not fit the budget exits with 3.",
+    .description = "MODEL is a folder with a BERT, RoBERTa or DistilBERT for token or sequence "
+                   "classification, a checkpoint, or a run folder. FILE are files, folders or globs; .gz "
+                   "and .zst are decompressed; none, or -, is standard input. Every line gives one line of "
+                   "output, in the same order: {\"entities\": [...]} with start and end in characters if "
+                   "tokens have labels, {\"label\": ..., \"score\": ...} if texts have. Results equal those "
+                   "of transformers' pipelines. Exits with 3 if the model does not fit the budget.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -113,7 +109,7 @@ static enum plim_status read_flags(struct classifying *c, struct plim_error *err
                          (long long)f->stride);
     if (f->stride_given && !c->aggregation)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "classify: option '--stride': tokens of two windows would be told twice; give "
+                         "classify: option '--stride': tokens in two windows would be reported twice; give "
                          "--aggregation simple, first, average or max");
     if (f->top_given && f->top < 0)
         return plim_fail(err, PLIM_BAD_INPUT, "classify: option '--top-k': %lld; write 0 for all, or more",

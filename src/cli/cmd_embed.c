@@ -19,38 +19,40 @@ static const char *const poolings[] = {"mean", "cls", NULL};
 
 #define AT(field) offsetof(struct embed_flags, field)
 static const struct option_row rows[] = {
-    {"output", 'o', OPTION_STRING, AT(out), "FILE", "where vectors go; default: standard output"},
+    {"output", 'o', OPTION_STRING, AT(out), "FILE", "output file; default: standard output"},
     {"format", 0, OPTION_STRING, AT(format), "KIND",
-     "of the vectors; npy is a NumPy file of float32 (auto: npy when FILE ends so, else jsonl)",
+     "output format; npy is a NumPy file of float32 (auto: npy if FILE ends in .npy, else "
+     "jsonl)",
      .choices = formats},
     {"field", 'f', OPTION_STRING, AT(field), "NAME",
-     "lines are JSON, and this field has the text; default: of .jsonl files text, else lines are texts"},
+     "read the text from this field of JSON lines; default: text for .jsonl files, else lines "
+     "are texts"},
     {"pooling", 0, OPTION_STRING, AT(pooling), "KIND",
-     "mean of the tokens or cls, the first; default: as the model's folder says, else mean",
+     "mean of the tokens, or cls, the first token; default: from the model's folder, else mean",
      .choices = poolings},
     {"normalize", 0, OPTION_FLAG, AT(normalize), NULL,
-     "vectors of length 1, or with --no-normalize as they are; default: as the model's folder says, else on",
+     "scale vectors to length 1; default: from the model's folder, else on",
      .given = OPTION_GIVEN(struct embed_flags, normalize_given)},
-    TEXT_ROWS(struct embed_flags, "longest line that is accepted (16MiB)"),
-    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "tell how vectors are made, and of padding and memory"},
+    TEXT_ROWS(struct embed_flags, "maximum line length (16MiB)"),
+    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "report pooling, padding and memory"},
 };
 
 static const struct option_example examples[] = {
-    {"embed all-MiniLM-L6-v2/ sentences.txt -o vectors.npy", "a vector for each line"},
-    {"embed ./minilm docs.jsonl --field body --budget 256MiB > vectors.jsonl", "of a field, inside a budget"},
+    {"embed all-MiniLM-L6-v2/ sentences.txt -o vectors.npy", "one vector per line"},
+    {"embed ./minilm docs.jsonl --field body --budget 256MiB > vectors.jsonl",
+     "embed one field, inside a budget"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "embed",
-    .summary = "make vectors of texts with an encoder, inside a budget",
+    .summary = "embed texts with an encoder, inside a budget",
     .usage = "[OPTION...] MODEL [FILE...]",
-    .description =
-        "MODEL is a folder of sentence-transformers or of Hugging Face with a BERT, RoBERTa or DistilBERT, a "
-        "checkpoint, or a run folder. FILE are files, folders or globs; .gz and .zst are decompressed; none, "
-        "or -, is "
-        "standard input. Every line gives one vector, an empty one too, and vectors come in the order of "
-        "lines. Lines of similar length are computed together. Parameters and the largest batch are planned "
-        "and committed before anything is computed; what does not fit the budget exits with 3.",
+    .description = "MODEL is a sentence-transformers or Hugging Face folder with a BERT, RoBERTa or "
+                   "DistilBERT, a checkpoint, or a run folder. FILE are files, folders or globs; .gz and "
+                   ".zst are decompressed; none, or -, is standard input. Every line, even an empty one, "
+                   "gives one vector, in the order of lines. Lines of similar length are computed together. "
+                   "Parameters and the largest batch are planned and committed before computing. Exits with "
+                   "3 if they do not fit the budget.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -85,7 +87,8 @@ static enum plim_status find_how(struct embedding *e, const char *what, struct p
     if (f->pooling) how->pooling = strcmp(f->pooling, "cls") ? POOLING_MEAN : POOLING_FIRST;
     if (f->normalize_given) how->normalize = f->normalize;
     if (status == PLIM_OK && wants_npy(f) && !f->out)
-        status = plim_fail(err, PLIM_BAD_INPUT, "embed: a NumPy file is not written to a pipe; give -o FILE");
+        status =
+            plim_fail(err, PLIM_BAD_INPUT, "embed: a NumPy file cannot be written to a pipe; give -o FILE");
     return status;
 }
 

@@ -17,9 +17,10 @@ struct pack_flags {
 #define AT(field) offsetof(struct pack_flags, field)
 static const struct option_row rows[] = {
     {"capacity", 'c', OPTION_BYTES, AT(capacity), "BYTES",
-     "stop at the first packing this high; default: as low as possible",
+     "accept the first packing of at most this size; default: minimise",
      .given = OPTION_GIVEN(struct pack_flags, capacity_given)},
-    {"effort", 'e', OPTION_DOUBLE, AT(effort), "SECONDS", "how long to search beyond the quick passes (10)"},
+    {"effort", 'e', OPTION_DOUBLE, AT(effort), "SECONDS",
+     "time limit of the search after the quick passes (10)"},
     {"output", 'o', OPTION_STRING, AT(out), "FILE", "write the packing to FILE instead of standard output"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no summary"},
 };
@@ -32,13 +33,12 @@ static const struct option_example examples[] = {
 
 static const struct command command = {
     .name = "pack",
-    .summary = "pack intervals from a CSV file: the planner's packer alone",
+    .summary = "pack intervals from a CSV file with the planner's packer",
     .usage = "[OPTION...] FILE.csv",
-    .description =
-        "Reads lines id,lower,upper,size (half-open times, bytes) after a header, finds offsets so that "
-        "intervals alive at the same time do not overlap, and prints the rows with an offset column. "
-        "FILE - is standard input. A summary goes to standard error. Exits with 3 when no packing within "
-        "the capacity is found.",
+    .description = "Reads a header and lines id,lower,upper,size (half-open times, bytes), finds offsets "
+                   "such that intervals alive at the same time do not overlap, and prints the lines with an "
+                   "offset column. FILE - is standard input. A summary goes to standard error. Exits with 3 "
+                   "if no packing within the capacity is found.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -54,7 +54,7 @@ static enum plim_status read_text(const char *path, struct strbuf *out, struct p
         strbuf_addn(out, piece, n);
     if (ferror(stdin)) return plim_fail(err, PLIM_IO, "standard input: read failed");
     if (out->len > LARGEST)
-        return plim_fail(err, PLIM_BAD_INPUT, "standard input: more than 1 GiB is too much");
+        return plim_fail(err, PLIM_BAD_INPUT, "standard input: larger than 1 GiB, the maximum");
     return strbuf_status(out, err);
 }
 

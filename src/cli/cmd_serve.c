@@ -42,88 +42,90 @@ struct serve_flags {
 static const struct option_row rows[] = {
     {"port", 'p', OPTION_INT, AT(port), "N", "listen on this port; 0: any free one (8000)"},
     {"host", 0, OPTION_STRING, AT(host), "ADDRESS", "listen on this address (127.0.0.1: this machine only)"},
-    {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES", "memory budget, e.g. 2GiB (what the device has)",
+    {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
+     "memory budget, e.g. 2GiB; default: the device's memory",
      .given = OPTION_GIVEN(struct serve_flags, budget_given)},
     {"max-context", 0, OPTION_INT64, AT(max_context), "N",
-     "longest request, prompt and answer, in tokens; 0: as long as fits, up to the model's (0)"},
+     "maximum tokens of a request, prompt plus answer; 0: as many as fit, up to the model's "
+     "limit (0)"},
     {"parallel", 0, OPTION_INT, AT(parallel), "N",
      "maximum number of concurrent requests; 0: as many as fit (0)"},
     {"queue", 0, OPTION_INT, AT(queue), "N",
-     "requests that may wait; one more is answered with 429; 0: 4 x parallel (0)"},
-    {"api-key-file", 0, OPTION_STRING, AT(keys), "FILE", "clients must show one of these keys, one a line"},
-    {"name", 0, OPTION_STRING, AT(name), "NAME", "what clients call the model; default: its folder's name"},
+     "maximum number of waiting requests; further ones get 429; 0: 4 x parallel (0)"},
+    {"api-key-file", 0, OPTION_STRING, AT(keys), "FILE",
+     "file with API keys, one per line; clients must send one of them"},
+    {"name", 0, OPTION_STRING, AT(name), "NAME", "model name for clients; default: the folder's name"},
     {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
      "tokenizer.json, a SentencePiece model, a folder with one, or bytes; default: the model's own, else "
      "bytes"},
     {"chat-template", 0, OPTION_STRING, AT(template), "FILE", "a *.jinja file; default: the model's own"},
     {"device", 0, OPTION_STRING, AT(device), "NAME",
-     "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
+     "cpu, cuda, cuda:N, or auto: a working GPU whose own overhead fits the budget, else the "
+     "CPU (auto)"},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads that compute; 0: one per core (0)"},
     {"http-threads", 0, OPTION_INT, AT(http_threads), "N",
-     "threads that read requests and write answers (4; 2 where the budget is small)",
+     "threads that read requests and write answers (4; 2 with a small budget)",
      .given = OPTION_GIVEN(struct serve_flags, http_threads_given)},
     {"max-body", 0, OPTION_BYTES, AT(max_body), "BYTES",
-     "largest body of a request (2MiB; less where the budget is small)",
+     "maximum size of a request body (2MiB; less with a small budget)",
      .given = OPTION_GIVEN(struct serve_flags, max_body_given)},
     {"max-connections", 0, OPTION_INT, AT(connections), "N",
-     "connections at once, half of which may be idle (1024; less where the budget is small)",
+     "maximum number of connections; half of them may be idle (1024; less with a small budget)",
      .given = OPTION_GIVEN(struct serve_flags, connections_given)},
     {"timeout", 0, OPTION_INT, AT(timeout), "SECONDS",
-     "for sending a request, and for taking an answer's next byte (30)"},
-    {"drain", 0, OPTION_INT, AT(drain), "SECONDS", "to answer what is under way after SIGTERM (60)"},
-    {"metrics-prefix", 0, OPTION_STRING, AT(prefix), "TEXT", "before every name of /metrics, e.g. vllm:"},
+     "time limit for a client to send a request, and to take the next byte of an answer (30)"},
+    {"drain", 0, OPTION_INT, AT(drain), "SECONDS", "time limit for open requests after SIGTERM (60)"},
+    {"metrics-prefix", 0, OPTION_STRING, AT(prefix), "TEXT", "prefix of every name in /metrics, e.g. vllm:"},
     {"monitor-every", 0, OPTION_DOUBLE, AT(monitor_every), "SECONDS",
-     "between two lines \"[Step N] Memory: ...\"; 0: only when the status changes (60)"},
+     "interval of log lines \"[Step N] Memory: ...\"; 0: only when the status changes (60)"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no start-up log; warnings and errors only"},
-    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "also what the HTTP library complains of"},
+    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "also log messages of the HTTP library"},
     {"control", 0, OPTION_STRING, AT(control), "PATH",
      "socket for plimsoll ctl, or none (serve-PORT.sock in $XDG_RUNTIME_DIR/plimsoll, if that is set)"},
     {"allow-degraded", 0, OPTION_STRING, AT(allowed), "KINDS",
-     "degradations that change answers, used where nothing else fits: kv8 (keys and values in 8 bits), "
-     "window (each token from the last 32), all, none (window)"},
-    {"plan", 0, OPTION_FLAG, AT(plan), NULL, "show the plan and stop; --device may be a preset's name then"},
-    {"json", 'j', OPTION_FLAG, AT(json), NULL, "with --plan: as JSON"},
+     "allowed degradations that change answers, used if nothing else fits: kv8 (keys and "
+     "values in 8 bits), window (compute each token from the last 32), all, none (window)"},
+    {"plan", 0, OPTION_FLAG, AT(plan), NULL, "show the plan and exit; --device may then name a preset"},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "with --plan: print JSON"},
     {"trace", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_TRACE]), "FILE",
-     "with --plan: write the largest step, ops as lanes and tensors as address x time, for ui.perfetto.dev"},
+     "with --plan: write a trace of the largest step for ui.perfetto.dev"},
     {"memory-viz", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_MEMORY_VIZ]), "FILE",
-     "with --plan: write it as a pickle that PyTorch's memory_viz opens"},
+     "with --plan: write the largest step as a pickle for PyTorch's memory_viz"},
     {"snapshot", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_JSON]), "FILE",
-     "with --plan: write its ops and tensors with places and times as JSON"},
+     "with --plan: write every op and tensor of the largest step as JSON"},
     {"kv-type", 0, OPTION_STRING, AT(kv_type), "TYPE",
-     "of keys and values: i8 takes half of bf16 and is less exact; auto: the type of the weights (auto)"},
+     "type of keys and values: i8 takes half the memory of bf16 and is less exact; auto: the "
+     "type of the weights (auto)"},
     {"dtype", 0, OPTION_STRING, AT(dtype), "TYPE",
      "compute in fp32, bf16 or fp16 instead of the type of the weights (auto)"},
     {"disable-cudagraphs", 0, OPTION_FLAG, AT(op_by_op), NULL,
      "launch ops one by one instead of recorded steps; slower"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
-     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
+     "as-is, or quantised on loading to 8 or 4 bits: q8, q4 (as-is)"},
     {"scratch", 0, OPTION_STRING, AT(scratch), "DIR",
-     "on the CPU: a folder on disk for parameters that the budget does not hold, read for each step; none: "
-     "they must fit (the cache folder or /var/tmp, where nothing fits without)"},
+     "on the CPU: folder on disk for parameters that do not fit the budget; they are read in "
+     "each step. none: all must fit. Default: the cache folder or /var/tmp, used only if "
+     "nothing fits otherwise"},
 };
 
 static const struct option_example examples[] = {
     {"serve runs/demo --budget 64MiB", "the newest checkpoint of a run, on http://127.0.0.1:8000"},
-    {"serve ./llama-dir --parallel 8 --max-context 4096", "eight requests at once, of up to 4096 tokens"},
+    {"serve ./llama-dir --parallel 8 --max-context 4096", "eight concurrent requests of up to 4096 tokens"},
     {"serve ./llama-dir --host 0.0.0.0 --api-key-file keys.txt", "for the network, with keys"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "serve",
-    .summary = "answer HTTP requests with a trained model, inside a budget",
+    .summary = "serve a model over HTTP, inside a budget",
     .usage = "[OPTION...] MODEL|CONFIG",
-    .description =
-        "Endpoints: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/classify, /v1/models, "
-        "/generate, /tokenize, "
-        "/detokenize, /health, "
-        "/metrics, and / is a page to chat with the model and to watch its memory. See docs/serving.md.\n\n"
-        "MODEL and CONFIG as for generate. Memory is planned and committed before the first request. A "
-        "request that can "
-        "never fit is answered with 400 and the numbers, one that finds the queue full with 429. SIGTERM and "
-        "SIGINT "
-        "answer what is under way and exit with 0; a second one ends at once. The address is the first line "
-        "on standard "
-        "output; the start-up log goes to standard error.",
+    .description = "Endpoints: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/classify, "
+                   "/v1/models, /generate, /tokenize, /detokenize, /health, /metrics, and / is a page to "
+                   "chat with the model and to watch its memory. See docs/serving.md.\n\nMODEL and CONFIG "
+                   "are the same as for generate. Memory is planned and committed before the first request. "
+                   "A request that can never fit gets 400 with the numbers; if the queue is full, it gets "
+                   "429. SIGTERM and SIGINT finish open requests and exit with 0; a second signal exits at "
+                   "once. The address is the first line on standard output; the start-up log goes to "
+                   "standard error.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -296,7 +298,7 @@ static enum plim_status open_text(struct serving *g, struct plim_error *err)
     status = chat_template_load(from, NULL, &g->chat, &g->no_chat);
     if (status == PLIM_OK) return status;
     if (g->flags->template) return *err = g->no_chat, status;
-    if (!g->flags->plan) log_warn(&g->log, "no chats, only completions: %s", g->no_chat.text);
+    if (!g->flags->plan) log_warn(&g->log, "chat is not available, only completions: %s", g->no_chat.text);
     return PLIM_OK;
 }
 
@@ -390,7 +392,7 @@ static enum plim_status check_vocabulary(const struct serving *g, struct plim_er
 {
     int64_t has = engine_spec(g->engine)->vocab_size;
     if (!g->codec.tokenizer && !g->flags->tokenizer && has != CLI_BYTE_TOKENS && !g->flags->plan)
-        log_warn(&g->log, "%s has no tokenizer: every byte of a text is a token", g->dir);
+        log_warn(&g->log, "%s has no tokenizer; each byte is a token", g->dir);
     if (has >= g->codec.vocab_size) return PLIM_OK;
     return plim_fail(err, PLIM_BAD_INPUT,
                      "%s: the tokenizer has %lld tokens, the model only %lld; give its own",
@@ -425,8 +427,8 @@ static void tell_plan(const struct serving *g)
     log_info(&g->log, "planned %s: parameters %s, cache %s, connections and requests up to %s",
              bytes_format(total, (uint64_t)p->total), bytes_format(params, (uint64_t)p->params),
              bytes_format(pool, (uint64_t)p->pool), bytes_format(server, (uint64_t)server_bytes(&g->limits)));
-    log_info(&g->log, "%d requests at once, %d may wait, up to %lld tokens each; %d connections", p->parallel,
-             p->queue, (long long)p->context, g->limits.limits.connections);
+    log_info(&g->log, "%d concurrent requests, %d may wait, up to %lld tokens each; %d connections",
+             p->parallel, p->queue, (long long)p->context, g->limits.limits.connections);
     if (p->streamed && g->ladder.device->facts.unified_memory)
         log_info(&g->log, "%s of parameters are read from disk for each step, below %s (--scratch)",
                  bytes_format(params, (uint64_t)p->streamed), g->ladder.options.scratch);
@@ -539,8 +541,8 @@ static enum plim_status drain(struct serving *g, struct plim_error *err)
     struct sigaction action = {.sa_handler = on_alarm};
     struct timespec pause = {0, 5000000};
     double limit = clock_seconds() + g->flags->drain;
-    log_info(&g->log, "stopping: %d requests under way are answered first, for up to %d s",
-             server_active(g->server), g->flags->drain);
+    log_info(&g->log, "stopping: finishing %d open requests, for up to %d s", server_active(g->server),
+             g->flags->drain);
     server_drain(g->server);
     engine_drain(g->engine);
     sigaction(SIGALRM, &action, NULL);
@@ -614,7 +616,7 @@ static int show_plan(struct serving *g)
     const struct engine_plan *plan = engine_plan(g->engine);
     struct strbuf out = STRBUF_INIT;
     int cards = serve_plan_cards(g->flags->device);
-    if (cards > 1) cli_say("serving uses 1 of the %d cards of %s", cards, g->flags->device);
+    if (cards > 1) cli_say("serving uses 1 of the %d GPUs of %s", cards, g->flags->device);
     if (g->flags->json)
         serve_plan_json(g->name, &g->ladder.device->facts, plan, server_bytes(&g->limits), &out);
     else

@@ -1,6 +1,5 @@
 /* generate.h - prompts and their answers; shared by the files of `plimsoll generate`. */
-#ifndef PLIM_CLI_GENERATE_H
-#define PLIM_CLI_GENERATE_H
+#pragma once
 
 #include "cli/cli.h"
 #include "cli/chat_prompt.h"
@@ -71,5 +70,3 @@ void generation_release(struct generation *g);
 /* The summary on stderr; everything as JSON on stdout. */
 void generation_tell(const struct generation *g);
 int generation_tell_json(const struct generation *g);
-
-#endif

@@ -110,11 +110,11 @@ enum plim_status generation_read(struct generation *g, struct plim_error *err)
         status = add_prompt(g, given->items[i], strlen(given->items[i]), err);
     if (status == PLIM_OK && g->flags->prompts_file) status = read_file(g, err);
     if (status == PLIM_OK && !g->prompts.count)
-        status = plim_fail(err, PLIM_BAD_INPUT, "%s: there is no prompt in it", g->flags->prompts_file);
+        status = plim_fail(err, PLIM_BAD_INPUT, "%s: contains no prompt", g->flags->prompts_file);
     if (status == PLIM_OK) status = open_codec(g, err);
     if (status == PLIM_OK && !g->flags->raw) {
         status = cli_open_chat(g->dir, &g->chat, err);
-        if (status != PLIM_OK) plim_error_prefix(err, "generate: --raw leaves the chat template out");
+        if (status != PLIM_OK) plim_error_prefix(err, "generate: --raw ignores the chat template");
     }
     if (status == PLIM_OK && g->codec.tokenizer) status = encoder_open(g->codec.tokenizer, &encoder, err);
     if (status == PLIM_OK && !(g->answers = calloc(g->prompts.count, sizeof *g->answers)))

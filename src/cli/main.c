@@ -23,19 +23,17 @@ static const struct subcommand *const subcommands[] = {
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
 static const struct man_section sections[] = {
-    {"EXIT STATUS",
-     "0 success; 2 bad input or a failed read or write, with one line that says what, where and "
-     "what to do; 3 no plan fits the budget; 4 the system refused memory; 130 stopped by a signal "
-     "after saving."},
-    {"ENVIRONMENT",
-     "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). "
-     "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones, =anew measures at this start. "
-     "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off. MAX_BATCH_SIZE, "
-     "CUDA_MEMORY_FRACTION, ENABLE_MIXED_PRECISION and others stand for keys of a job, also in a file .env "
-     "beside "
-     "it; plimsoll doctor tells what they do. DISCORD_WEBHOOK, SLACK_WEBHOOK and PLIMSOLL_WEBHOOK are "
-     "addresses "
-     "that train tells of a run."},
+    {"EXIT STATUS", "0 success; 1 doctor found problems; 2 bad input or a failed read or write, with one "
+                    "line that says what, where and what to do; 3 no plan fits the budget; 4 the system "
+                    "refused memory that was planned; 70 an internal error, please report it; 75 ctl: the "
+                    "order did not complete in time; 130 stopped by a signal; train has saved a checkpoint."},
+    {"ENVIRONMENT", "PLIMSOLL_CPU selects a lower level of CPU kernels (plain, neon, avx2, avx512). "
+                    "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones; =anew measures at "
+                    "this start. XDG_CACHE_HOME is the folder of measured device rates. NO_COLOR turns "
+                    "colours off. MAX_BATCH_SIZE, CUDA_MEMORY_FRACTION, ENABLE_MIXED_PRECISION and others "
+                    "set keys of a job, also in a file .env next to it; plimsoll doctor shows their effect. "
+                    "DISCORD_WEBHOOK, SLACK_WEBHOOK and PLIMSOLL_WEBHOOK are addresses to which train "
+                    "reports."},
     {NULL, NULL}};
 
 static struct program program = {

@@ -21,7 +21,7 @@ static bool default_path(int port, char *path, size_t size, const struct log *lo
     }
     int len = snprintf(path, size, "%s/plimsoll", home);
     if (len < 0 || (size_t)len + 32 > size || (mkdir(path, 0700) != 0 && errno != EEXIST)) {
-        log_warn(log, "no control socket: %.200s/plimsoll cannot be made: %s", home, strerror(errno));
+        log_warn(log, "no control socket: cannot create %.200s/plimsoll: %s", home, strerror(errno));
         return false;
     }
     snprintf(path + len, size - (size_t)len, "/serve-%d.sock", port);

@@ -2,8 +2,7 @@
  *
  *     serve_control_open(NULL, server, &log, &control, &err);   // $XDG_RUNTIME_DIR/plimsoll/serve-8000.sock, or none
  */
-#ifndef PLIM_CLI_SERVE_CONTROL_H
-#define PLIM_CLI_SERVE_CONTROL_H
+#pragma once
 
 #include "net/control.h"
 #include "serve/server.h"
@@ -13,5 +12,3 @@
 enum plim_status serve_control_open(const char *path, struct server *server, const struct log *log,
                                     struct control **out, struct plim_error *err);
 void serve_control_stop(void); /* for server_options.stop: acts like SIGTERM */
-
-#endif

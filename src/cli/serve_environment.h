@@ -1,7 +1,6 @@
 /* serve_environment.h - environment variables of serve: MAX_BATCH_SIZE, ENABLE_MIXED_PRECISION, CUDA_MEMORY_FRACTION and
  * PyTorch's allocator options. Flags override them. */
-#ifndef PLIM_CLI_SERVE_ENVIRONMENT_H
-#define PLIM_CLI_SERVE_ENVIRONMENT_H
+#pragma once
 
 #include "job/job.h"
 #include "job/preset.h"
@@ -19,5 +18,3 @@ enum plim_status serve_environment_read(struct serve_environment *out, struct pl
 /* PLIM_UNSUPPORTED: the model's precision differs from the one ENABLE_MIXED_PRECISION demands. */
 enum plim_status serve_environment_check(const struct serve_environment *env, enum precision precision,
                                          const struct device_facts *facts, struct plim_error *err);
-
-#endif

@@ -18,13 +18,13 @@ enum plim_status serve_files(struct http_limits *limits, int threads, const stru
     if (more.rlim_cur > files.rlim_cur && setrlimit(RLIMIT_NOFILE, &more) == 0) files = more;
     if (files.rlim_cur >= need) return PLIM_OK;
     if (files.rlim_cur < others + LEAST_CONNECTIONS)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "serve: only %llu files may be open at once and a server needs %llu; raise the "
-                         "limit (ulimit -n 1024)",
-                         (unsigned long long)files.rlim_cur,
-                         (unsigned long long)(others + LEAST_CONNECTIONS));
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "serve: the limit of %llu open files is below the %llu that a server needs; raise it "
+            "(ulimit -n 1024)",
+            (unsigned long long)files.rlim_cur, (unsigned long long)(others + LEAST_CONNECTIONS));
     int connections = (int)(files.rlim_cur - others);
-    log_warn(log, "%d connections at once instead of %d: only %llu files may be open (ulimit -n)",
+    log_warn(log, "only %d connections instead of %d: the limit of open files is %llu (ulimit -n)",
              connections, limits->connections, (unsigned long long)files.rlim_cur);
     limits->connections = connections, limits->idle = connections / 2;
     return PLIM_OK;

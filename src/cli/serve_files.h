@@ -2,8 +2,7 @@
  *
  *     serve_files(&limits, threads, &log, &err);           // before the server listens
  */
-#ifndef PLIM_CLI_SERVE_FILES_H
-#define PLIM_CLI_SERVE_FILES_H
+#pragma once
 
 #include "base/log.h"
 #include "net/http.h"
@@ -12,5 +11,3 @@
  * warning. PLIM_BAD_INPUT: almost none would be left. */
 enum plim_status serve_files(struct http_limits *limits, int threads, const struct log *log,
                              struct plim_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* serve_plan.h - output of plimsoll plan --serve, and devices that are not present. */
-#ifndef PLIM_CLI_SERVE_PLAN_H
-#define PLIM_CLI_SERVE_PLAN_H
+#pragma once
 
 #include "serve/plan_text.h"
 
@@ -12,5 +11,3 @@ enum plim_status serve_plan_device(const char *name, struct device **out, struct
 
 void serve_plan_json(const char *model, const struct device_facts *facts, const struct engine_plan *plan,
                      int64_t server, struct strbuf *out);
-
-#endif

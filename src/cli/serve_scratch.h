@@ -6,13 +6,10 @@
  * Tries the cache folder, then /var/tmp: the first that is writable, on a disk and has room for all parameters. A file
  * system in memory (tmpfs) does not qualify.
  */
-#ifndef PLIM_CLI_SERVE_SCRATCH_H
-#define PLIM_CLI_SERVE_SCRATCH_H
+#pragma once
 
 #include "model/model.h"
 #include <stddef.h>
 
 /* Creates the cache folder if necessary. Returns out, or NULL. */
 const char *serve_scratch_find(const char *dir, const struct model_spec *spec, char *out, size_t size);
-
-#endif

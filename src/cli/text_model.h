@@ -5,8 +5,7 @@
  *     text_model_open(&m, &err);               // m.codec, m.device, m.embedder
  *     text_model_close(&m);
  */
-#ifndef PLIM_CLI_TEXT_MODEL_H
-#define PLIM_CLI_TEXT_MODEL_H
+#pragma once
 
 #include "base/options.h"
 #include "cli/cli.h"
@@ -34,17 +33,18 @@ extern const char *const text_weights[];
      OPTION_INT64,                                                                                           \
      offsetof(type, text.max_length),                                                                        \
      "N",                                                                                                    \
-     "tokens of a text at most, marks included; default: as the model's folder says, else its positions"},   \
+     "maximum tokens per text, including special tokens; default: from the model's folder, "                 \
+     "else its positions"},                                                                                  \
         {"exact",                                                                                            \
          0,                                                                                                  \
          OPTION_FLAG,                                                                                        \
          offsetof(type, text.exact),                                                                         \
          NULL,                                                                                               \
-         "multiply fp32 as it is; default: where a CPU multiplies bf16 faster, in two bf16 parts, which "    \
-         "changes results by about 0.00002"},                                                                \
+         "multiply exactly in fp32; by default a CPU that is faster in bf16 splits fp32 into two "           \
+         "bf16 parts, which changes results by about 0.00002"},                                              \
         {"batch",      0,                                                                                    \
          OPTION_INT64, offsetof(type, text.batch),                                                           \
-         "N",          "texts computed together at most; default: as suits their length"},                   \
+         "N",          "maximum texts per batch; default: depends on their length"},                         \
         {"tokenizer",                                                                                        \
          't',                                                                                                \
          OPTION_STRING,                                                                                      \
@@ -57,21 +57,22 @@ extern const char *const text_weights[];
          OPTION_BYTES,                                                                                       \
          offsetof(type, text.budget),                                                                        \
          "BYTES",                                                                                            \
-         "memory budget, e.g. 256MiB; default: none, or in a container what its limit leaves",               \
+         "memory budget, e.g. 256MiB; default: none, or what a container's limit leaves",                    \
          .given = OPTION_GIVEN(type, text.budget_given)},                                                    \
         {"device",                                                                                           \
          0,                                                                                                  \
          OPTION_STRING,                                                                                      \
          offsetof(type, text.device),                                                                        \
          "NAME",                                                                                             \
-         "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"}, \
+         "cpu, cuda, cuda:N, or auto: a working GPU whose own overhead fits the budget, else the "           \
+         "CPU (auto)"},                                                                                      \
         {"threads", 0, OPTION_INT, offsetof(type, text.threads), "N", "CPU threads; 0: one per core (0)"},   \
         {"weights",                                                                                          \
          0,                                                                                                  \
          OPTION_STRING,                                                                                      \
          offsetof(type, text.weights),                                                                       \
          "KIND",                                                                                             \
-         "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)",                      \
+         "as-is, or quantised on loading to 8 or 4 bits: q8, q4 (as-is)",                                    \
          .choices = text_weights},                                                                           \
     {                                                                                                        \
         "quiet", 'q', OPTION_FLAG, offsetof(type, text.quiet), NULL, "no notes, no summary"                  \
@@ -105,5 +106,3 @@ enum plim_status text_model_line(const struct line *line, struct json_field *fie
 
 /* Prints timings and the plan to standard error; `first` begins the first line. */
 void text_model_tell(const struct text_model *m, const char *first);
-
-#endif

@@ -63,7 +63,7 @@ enum plim_status variables_check(struct plim_error *err)
         const char *value = getenv(variables[i].name);
         if (value && *value && !variables[i].good(value))
             return plim_fail(err, PLIM_BAD_INPUT,
-                             "environment: variable %s: expected %s, found '%.60s'; mend it, or unset it",
+                             "environment: variable %s: expected %s, found '%.60s'; fix it, or unset it",
                              variables[i].name, variables[i].takes, value);
     }
     return PLIM_OK;

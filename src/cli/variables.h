@@ -2,13 +2,10 @@
  *
  * Code that reads them treats an invalid value as missing, so without this check a typo would go unnoticed. Variables that
  * set keys of a job are checked with the job (job/environment.h). */
-#ifndef PLIM_CLI_VARIABLES_H
-#define PLIM_CLI_VARIABLES_H
+#pragma once
 
 #include "base/status.h"
 
 /* PLIM_BAD_INPUT: "environment: variable PLIMSOLL_CPU: expected ..., found ...". An empty value counts as
  * missing. */
 enum plim_status variables_check(struct plim_error *err);
-
-#endif

@@ -7,8 +7,7 @@
  * The table is in order of preference and ends with the fallback, which exists in every build and on every machine.
  * "auto" is not a backend: it means the first of the table that opens.
  */
-#ifndef PLIM_DEVICE_REGISTRY_H
-#define PLIM_DEVICE_REGISTRY_H
+#pragma once
 
 #include "device/device.h"
 
@@ -53,5 +52,3 @@ bool device_name_read(const char *text, struct device_name *out);
  * threads and capability must be set. A card is assumed to have the usual build and cuDNN; a CPU, the kernels of this
  * one. */
 void device_absent_facts(struct device_facts *facts);
-
-#endif

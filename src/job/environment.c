@@ -212,9 +212,9 @@ static enum plim_status unreadable(const struct arrival *a, const struct plim_er
     if (!v->secret) snprintf(found, sizeof found, "'%.60s'", a->value);
     const char *where = a->kind == ORIGIN_DOTENV ? a->where : "environment";
     if (why->status != PLIM_OK)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: variable %s: %s; mend it, or unset it", where, v->name,
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: variable %s: %s; fix it, or unset it", where, v->name,
                          why->text);
-    return plim_fail(err, PLIM_BAD_INPUT, "%s: variable %s: expected %s, found %s; mend it, or unset it",
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: variable %s: expected %s, found %s; fix it, or unset it",
                      where, v->name, v->takes, found);
 }
 

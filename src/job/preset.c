@@ -88,7 +88,7 @@ static enum plim_status unknown(const char *name, const struct node *devices, st
     const char *here = device_here(name);
     if (here)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "'%s' is no preset; a device of this machine is chosen with training.device: %s",
+                         "'%s' is not a preset; select a device of this machine with training.device: %s",
                          name, here);
     struct strbuf meant = STRBUF_INIT;
     guess(name, devices, &meant);

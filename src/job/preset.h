@@ -8,8 +8,7 @@
  *
  * With training.preset, a preset's recommendations fill the keys that a job leaves open; see job_take_preset.
  */
-#ifndef PLIM_JOB_PRESET_H
-#define PLIM_JOB_PRESET_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "plan/facts.h"
@@ -46,5 +45,3 @@ struct profile {
 };
 
 enum plim_status profile_find(const char *name, struct profile *out, struct plim_error *err);
-
-#endif

@@ -8,8 +8,7 @@
  * A container's limit (cgroup v1 or v2, the tightest on the way up; os_groups.h) counts as the machine's total, and memory
  * already used inside it, less file cache the kernel can drop, is subtracted from what is available.
  */
-#ifndef PLIM_MEM_OS_H
-#define PLIM_MEM_OS_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -102,5 +101,3 @@ size_t os_page_size(void);
 
 /* Bytes rounded up to whole pages. */
 uint64_t os_page_round(uint64_t bytes);
-
-#endif

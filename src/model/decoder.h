@@ -10,8 +10,7 @@
  *
  * Only model/ includes this header.
  */
-#ifndef PLIM_MODEL_DECODER_H
-#define PLIM_MODEL_DECODER_H
+#pragma once
 
 #include "model/arch.h"
 
@@ -154,5 +153,3 @@ enum decoder_param {
 extern const struct param_row decoder_params[DECODER_PARAMS]; /* LLaMA's */
 
 void decoder_emit(struct builder *b);
-
-#endif

@@ -1,6 +1,5 @@
 /* gemma.h - the part that Gemma 2 and Gemma 3 share. Only they include it. */
-#ifndef PLIM_MODEL_GEMMA_H
-#define PLIM_MODEL_GEMMA_H
+#pragma once
 
 #include "model/decoder.h"
 
@@ -10,5 +9,3 @@
 
 /* Defaults, except for positions, caps and windows. */
 void gemma_defaults(struct model_spec *spec);
-
-#endif

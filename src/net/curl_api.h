@@ -5,8 +5,7 @@
  *     if (curl_api_open(&curl, &err) != PLIM_OK) ...
  *
  * It stays loaded until the program ends. Two threads must not open it at once. */
-#ifndef PLIM_NET_CURL_API_H
-#define PLIM_NET_CURL_API_H
+#pragma once
 
 #include "base/status.h"
 #define CURL_DISABLE_TYPECHECK /* functions are called by their address */
@@ -26,5 +25,3 @@ struct curl_api {
 
 /* PLIM_UNSUPPORTED says what is missing. */
 enum plim_status curl_api_open(struct curl_api *api, struct plim_error *err);
-
-#endif

@@ -3,12 +3,9 @@
  * A foreign page can point its own name at this machine and so reach a server on the loopback (DNS rebinding). The browser
  * then sends that name in the Host header. So only names that others cannot redirect are answered.
  */
-#ifndef PLIM_NET_HOST_H
-#define PLIM_NET_HOST_H
+#pragma once
 
 #include <stdbool.h>
 
 /* True for an IP address or localhost, with or without a port. */
 bool host_is_address(const char *host);
-
-#endif

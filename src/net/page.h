@@ -2,12 +2,9 @@
  *
  *     page_answer(x, "watch", "text/html; charset=utf-8");        // data/watch.html
  */
-#ifndef PLIM_NET_PAGE_H
-#define PLIM_NET_PAGE_H
+#pragma once
 
 #include "net/http.h"
 
 /* 404 if nothing of that name is built in (base/embedded.h). */
 void page_answer(struct http_exchange *x, const char *name, const char *type);
-
-#endif

@@ -2,13 +2,10 @@
  *
  *     sse_event(&out, json, len);          // "data: {...}\n\n"; a line break in the data begins a new data line
  */
-#ifndef PLIM_NET_SSE_H
-#define PLIM_NET_SSE_H
+#pragma once
 
 #include "base/strbuf.h"
 
 #define SSE_TYPE "text/event-stream; charset=utf-8"
 
 void sse_event(struct strbuf *out, const char *data, size_t len);
-
-#endif

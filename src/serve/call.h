@@ -13,8 +13,7 @@
  *     call_new -> call_start -> call_more ... -> call_end       answered, or the client has gone
  *             \-> call_refuse                                   a refusal was answered
  */
-#ifndef PLIM_SERVE_CALL_H
-#define PLIM_SERVE_CALL_H
+#pragma once
 
 #include "serve/server_part.h"
 #include "text/token_place.h"
@@ -157,5 +156,3 @@ void call_fail_all(struct server *s, const char *why);
 /* For forms. */
 int64_t call_answer_tokens(const struct call *c);
 int64_t call_shared_tokens(const struct call *c);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Scores and their order are those of transformers' TextClassificationPipeline; entities.h has those of tokens.
  */
-#ifndef PLIM_SERVE_CLASSIFY_H
-#define PLIM_SERVE_CLASSIFY_H
+#pragma once
 
 #include "base/json.h"
 #include "model/labels.h"
@@ -49,5 +48,3 @@ void classifier_write_entity(const struct entity_list *list, size_t i, enum aggr
 /* For entities_of_row; `ignored` is NULL: {"O"}. */
 struct entity_how classifier_how(const struct classifier *c, enum aggregation aggregation,
                                  const struct string_list *ignored);
-
-#endif

@@ -471,11 +471,11 @@ enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim
     int64_t smallest = e->smallest, context = e->plan.context, bytes = engine_line(e, budget);
     if (budget < 0 || (bytes && bytes < smallest)) {
         pthread_mutex_unlock(&e->lock);
-        return plim_fail(
-            err, PLIM_NO_FIT,
-            "a line of %s does not hold parameters, one step and a request of %lld positions: these take %s",
-            bytes_format(line, (uint64_t)(budget > 0 ? budget : 0)), (long long)context,
-            bytes_format(need, (uint64_t)smallest));
+        return plim_fail(err, PLIM_NO_FIT,
+                         "a budget of %s does not hold parameters, one step and a request of %lld positions: "
+                         "these need %s",
+                         bytes_format(line, (uint64_t)(budget > 0 ? budget : 0)), (long long)context,
+                         bytes_format(need, (uint64_t)smallest));
     }
     e->wanted_budget = budget, e->budget_moved = true;
     pthread_cond_signal(&e->more);

@@ -23,8 +23,7 @@
  * Only one thread may call engine_step. All other functions may be called from any thread. Events are delivered on
  * the stepping thread; their handlers must not block.
  */
-#ifndef PLIM_SERVE_ENGINE_H
-#define PLIM_SERVE_ENGINE_H
+#pragma once
 
 #include "base/log.h"
 #include "device/device.h"
@@ -233,5 +232,3 @@ struct engine_stats {
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 void engine_count_anew(struct engine *e); /* resets the counters, for example after a warm-up */
-
-#endif

@@ -23,7 +23,7 @@ enum plim_status engine_snapshot(struct engine *e, const struct snapshot_wish *w
     }
     pthread_mutex_unlock(&e->lock);
     if (!waiting) return PLIM_OK;
-    return plim_fail(err, PLIM_BUSY, "order %lld waits for the next step; ask again when it is done",
+    return plim_fail(err, PLIM_BUSY, "order %lld is waiting for the next step; try again when it is done",
                      (long long)waiting);
 }
 

@@ -8,8 +8,7 @@
  * One pass reads the source and another generates tokens; neither reads every parameter. So both functions use a tape
  * that is in no plan: the whole model over one token of each.
  */
-#ifndef PLIM_SERVE_SOURCE_WEIGHTS_H
-#define PLIM_SERVE_SOURCE_WEIGHTS_H
+#pragma once
 
 #include "runtime/load.h"
 
@@ -26,5 +25,3 @@ enum plim_status source_weights_load(const struct quantisation *q, struct exec *
 /* Host memory that source_weights_load needs temporarily. */
 int64_t source_weights_bytes(const struct quantisation *q, const struct model_spec *spec,
                              enum precision precision);
-
-#endif

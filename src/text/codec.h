@@ -9,8 +9,7 @@
  * token is the GGUF file's, or the eos_token of a tokenizer_config.json next to the tokenizer, or else the first special
  * token with a usual name (</s>, <|endoftext|>, ...). Read-only once open; threads may share it.
  */
-#ifndef PLIM_TEXT_CODEC_H
-#define PLIM_TEXT_CODEC_H
+#pragma once
 
 #include "base/status.h"
 #include "text/tokenizer.h"
@@ -48,5 +47,3 @@ enum plim_status codec_decode(const struct codec *codec, const int32_t *ids, siz
                               struct strbuf *out, struct plim_error *err);
 enum plim_status codec_piece(const struct codec *codec, int32_t id, unsigned flags, struct strbuf *out,
                              struct plim_error *err);
-
-#endif

@@ -5,8 +5,7 @@
  * Compares the run's facts (run_facts.h) and the keys that schedule common actions. Devices, threads, budgets, folders and
  * reporting may differ.
  */
-#ifndef PLIM_TRAIN_RUN_SAME_H
-#define PLIM_TRAIN_RUN_SAME_H
+#pragma once
 
 #include "base/node.h"
 #include "comm/comm.h"
@@ -15,5 +14,3 @@
 /* PLIM_BAD_INPUT on all ranks names the first rank that differs from rank 0, and the first key. */
 enum plim_status run_same(struct comm *comm, const struct job *job, const struct doc *facts,
                           struct plim_error *err);
-
-#endif

@@ -2,12 +2,9 @@
  *
  *     environment_json(device, &w, "environment");
  */
-#ifndef PLIM_WATCH_ENVIRONMENT_H
-#define PLIM_WATCH_ENVIRONMENT_H
+#pragma once
 
 #include "base/json.h"
 #include "device/device.h"
 
 void environment_json(const struct device *device, struct json_writer *w, const char *key);
-
-#endif

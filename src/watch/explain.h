@@ -14,8 +14,7 @@
  * remedy is a plan that was found (report/savings.h). Planning takes memory itself: a run that explains has given its arena
  * back, and plans that cannot be compared within the search's own limit (plan.h, search_line) are not offered.
  */
-#ifndef PLIM_WATCH_EXPLAIN_H
-#define PLIM_WATCH_EXPLAIN_H
+#pragma once
 
 #include "report/savings.h"
 #include "watch/holders.h"
@@ -67,5 +66,3 @@ const char *refusal_stage_name(enum refusal_stage stage);
 void explanation_text(const struct explanation *why, struct strbuf *out);
 /* Writes members of the open object. */
 void explanation_json(const struct explanation *why, struct json_writer *w);
-
-#endif

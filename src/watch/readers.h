@@ -7,8 +7,7 @@
  * Each reader fills its part of a reading and leaves the rest unchanged; facts that the system does not report stay 0.
  * Readers run on the monitor's thread: they touch no arena and submit no ops.
  */
-#ifndef PLIM_WATCH_READERS_H
-#define PLIM_WATCH_READERS_H
+#pragma once
 
 #include "device/device.h"
 #include "mem/os.h"
@@ -38,5 +37,3 @@ extern watch_reader *const watch_readers[];
 
 /* Takes one reading with every reader of a table. */
 void watch_read(watch_reader *const *readers, const struct watch_source *source, struct watch_reading *out);
-
-#endif

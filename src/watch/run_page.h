@@ -18,8 +18,7 @@
  * twice a second; all requests are answered from its results. Paths are matched against this table, so a request never
  * becomes a file name. Memory is bounded by the number of connections (net/http.h).
  */
-#ifndef PLIM_WATCH_RUN_PAGE_H
-#define PLIM_WATCH_RUN_PAGE_H
+#pragma once
 
 #include "base/status.h"
 
@@ -32,5 +31,3 @@ struct run_page;
 enum plim_status run_page_open(const char *run, int port, struct run_page **out, struct plim_error *err);
 int run_page_port(const struct run_page *page);
 void run_page_close(struct run_page *page); /* NULL is fine */
-
-#endif

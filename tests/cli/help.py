@@ -49,7 +49,8 @@ for shell in ("bash", "zsh"):
     plim.ok("plimsoll" in text and all(name in text for name in COMMANDS) and "budget" in text, f"docs {shell}")
 config = plim.run("docs", "config").stdout
 plim.ok("`training.batch_size`" in config and "`budget`" in config, "docs config")
-with open(os.path.join(plim.SRC_DIR, "docs", "configuration.md")) as f:
-    plim.ok(f.read() == config, "docs/configuration.md is what `plimsoll docs config` prints")
+for kind, page in (("config", "configuration.md"), ("cli", "cli.md")):
+    with open(os.path.join(plim.SRC_DIR, "docs", page)) as f:
+        plim.ok(f.read() == plim.run("docs", kind).stdout, f"docs/{page} is what `plimsoll docs {kind}` prints")
 plim.ok(plim.run("docs", "mann").returncode == 2, "docs of an unknown kind")
 plim.done()

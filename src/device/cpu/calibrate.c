@@ -4,8 +4,6 @@
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/cpu_model.h"
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Two cores of a small server, without bf16 instructions; no cache is modelled. */
 static const struct calibration modest = {.flops = {[DT_F32] = 80e9, [DT_BF16] = 70e9, [DT_F16] = 70e9},

@@ -2,8 +2,7 @@
  *
  * The CUDA runtime is linked into the program and finds the driver itself; driver functions that it does not export are
  * looked up by name. cuBLASLt is opened with the device. NVML only reports memory use and may be missing. */
-#ifndef PLIM_DEVICE_CUDA_CUDA_API_H
-#define PLIM_DEVICE_CUDA_CUDA_API_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -63,5 +62,3 @@ size_t cuda_api_used(const struct cuda_api *api, const char *pci_bus_id);
 /* The card's memory and its users; false: the driver does not report them. Thread-safe. */
 struct device_memory;
 bool cuda_api_memory(const struct cuda_api *api, const char *pci_bus_id, struct device_memory *out);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Functions return NULL or false after recording an error. `depth` bounds the parser's own recursion.
  */
-#ifndef PLIM_TEXT_CHAT_PARSE_H
-#define PLIM_TEXT_CHAT_PARSE_H
+#pragma once
 
 #include "base/status.h"
 #include "text/chat/lex.h"
@@ -66,5 +65,3 @@ bool parse_check(struct chat_parser *p, const struct chat_stmt *body, bool later
 /* The whole template into tmpl->body. */
 enum plim_status chat_parse(struct chat_template *tmpl, const struct chat_token *tokens,
                             struct plim_error *err);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Texts are put in whole characters.
  */
-#ifndef PLIM_TEXT_TOKENIZER_DECODER_PART_H
-#define PLIM_TEXT_TOKENIZER_DECODER_PART_H
+#pragma once
 
 #include "text/tokenizer/part.h"
 #include "text/tokenizer/text_replace.h"
@@ -104,5 +103,3 @@ void decoder_blank_piece(const struct decoder_step *step, struct token_bytes tok
 void decoder_wordpiece_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
 void decoder_strip_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
 void decoder_replace_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
-
-#endif

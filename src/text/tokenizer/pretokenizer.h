@@ -12,8 +12,7 @@
  * CharDelimiterSplit, FixedLength, Sequence. A sequence is a list of steps; every piece of one step goes through
  * the next one at once, so that pieces stay byte ranges of the text wherever no step rewrites it.
  */
-#ifndef PLIM_TEXT_TOKENIZER_PRETOKENIZER_H
-#define PLIM_TEXT_TOKENIZER_PRETOKENIZER_H
+#pragma once
 
 #include "text/tokenizer/part.h"
 #include "text/regex.h"
@@ -130,5 +129,3 @@ bool pretok_dummy_prefix(const struct pretokenizer *p, struct pretok_run *run, s
                          struct pretok_text text);
 bool pretok_words(const struct pretokenizer *p, struct pretok_run *run, size_t step, struct pretok_text text);
 bool pretok_fixed(const struct pretokenizer *p, struct pretok_run *run, size_t step, struct pretok_text text);
-
-#endif
