@@ -2,7 +2,7 @@
 #include "job/environment.h"
 #include "base/dotenv.h"
 #include "base/number.h"
-#include "job/alloc_conf.h"
+#include "mem/cache_conf.h"
 #include "job/job.h"
 
 #include <stdio.h>
@@ -60,9 +60,9 @@ static bool read_mixed(const char *value, char out[VALUE], struct plim_error *er
 
 static bool read_allocator(const char *value, char out[VALUE], struct plim_error *err)
 {
-    struct alloc_conf conf;
+    struct cache_conf conf;
     out[0] = '\0';
-    if (alloc_conf_parse(value, &conf, err) != PLIM_OK) return false;
+    if (cache_conf_parse(value, &conf, err) != PLIM_OK) return false;
     if (conf.fraction > 0) number_format_double(out, conf.fraction);
     return true;
 }

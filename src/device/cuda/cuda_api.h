@@ -48,6 +48,8 @@ struct cuda_api {
 
 /* PLIM_UNSUPPORTED names what is missing. The runtime must already have a device. */
 enum plim_status cuda_api_open(struct cuda_api *api, struct plim_error *err);
+/* The driver's functions alone, for code that computes nothing; nothing to close. */
+enum plim_status cuda_api_open_driver(struct cuda_api *api, struct plim_error *err);
 void cuda_api_close(struct cuda_api *api);
 
 /* PLIM_OK, or PLIM_NO_MEMORY / PLIM_IO with "what: the runtime's message". */
