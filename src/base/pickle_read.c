@@ -14,10 +14,11 @@
  */
 #include "base/pickle_read.h"
 #include "base/node_build.h"
+#include "base/number.h"
 #include "base/strbuf.h"
 #include "base/utf8.h"
 
-#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -320,34 +321,32 @@ static const char *next_line(struct reader *r, size_t *len)
 static enum plim_status op_int_line(struct reader *r, int64_t arg)
 {
     (void)arg;
-    char digits[LONG_MOST], *rest;
     size_t n = 0;
+    int64_t whole;
+    double wide;
     const char *line = next_line(r, &n);
     if (!line) return too_short(r);
     if (n > 0 && line[n - 1] == 'L') n--;
-    if (n == 0 || n >= sizeof digits) return fail(r, "a number that is none");
-    memcpy(digits, line, n);
-    digits[n] = '\0';
-    if (*r->op == 'I' && n == 2 && digits[0] == '0' && (digits[1] == '0' || digits[1] == '1'))
-        return op_bool(r, digits[1] == '1');
-    errno = 0;
-    long long value = strtoll(digits, &rest, 10);
-    if (*rest) return fail(r, "a number that is none");
-    return errno == ERANGE ? push_float(r, strtod(digits, NULL)) : push_int(r, value);
+    if (*r->op == 'I' && n == 2 && line[0] == '0' && (line[1] == '0' || line[1] == '1'))
+        return op_bool(r, line[1] == '1');
+    if (number_parse_int64(line, n, &whole)) return push_int(r, whole);
+    if (n <= LONG_MOST && strspn(line, "-0123456789") >= n && number_parse_double(line, n, &wide))
+        return push_float(r, wide);
+    return fail(r, "a number that is none");
 }
 
 static enum plim_status op_float_line(struct reader *r, int64_t arg)
 {
     (void)arg;
-    char digits[64], *rest;
     size_t n = 0;
+    double value;
     const char *line = next_line(r, &n);
     if (!line) return too_short(r);
-    if (n == 0 || n >= sizeof digits) return fail(r, "a number that is none");
-    memcpy(digits, line, n);
-    digits[n] = '\0';
-    double value = strtod(digits, &rest);
-    return *rest ? fail(r, "a number that is none") : push_float(r, value);
+    bool negative = n == 4 && *line == '-';
+    if (n == (negative ? 4u : 3u) && !memcmp(line + negative, "inf", 3))
+        return push_float(r, negative ? -INFINITY : INFINITY);
+    if (n == 3 && !memcmp(line, "nan", 3)) return push_float(r, NAN);
+    return number_parse_double(line, n, &value) ? push_float(r, value) : fail(r, "a number that is none");
 }
 
 /* -1: they are none, or make no character. */

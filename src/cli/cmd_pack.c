@@ -63,20 +63,6 @@ static const struct command command = {
     .takes_files = true,
 };
 
-#define LARGEST ((uint64_t)4 << 30) /* of a problem's text */
-
-static enum plim_status read_text(const char *path, struct strbuf *out, struct plim_error *err)
-{
-    char piece[65536];
-    if (strcmp(path, "-")) return file_read(path, LARGEST, out, err);
-    for (size_t n; (n = fread(piece, 1, sizeof piece, stdin)) > 0 && out->len <= LARGEST;)
-        strbuf_addn(out, piece, n);
-    if (ferror(stdin)) return plim_fail(err, PLIM_IO, "standard input: read failed");
-    if (out->len > LARGEST)
-        return plim_fail(err, PLIM_BAD_INPUT, "standard input: more than 4 GiB is too much");
-    return strbuf_status(out, err);
-}
-
 static enum plim_status write_packing(const struct pack_flags *f, const struct pack_csv *csv,
                                       struct plim_error *err)
 {
@@ -148,7 +134,7 @@ static enum plim_status pack_csv(const struct pack_flags *f, const char *name, s
 }
 
 static enum plim_status pack_any(const struct pack_flags *f, const char *name, struct strbuf *text,
-                                 struct plim_error *err)
+                                 struct strbuf *out, struct plim_error *err)
 {
     if (!torch_snapshot_looks_so(name, strbuf_text(text), text->len)) return pack_csv(f, name, text, err);
     if (f->capacity_given)
@@ -160,10 +146,11 @@ static enum plim_status pack_any(const struct pack_flags *f, const char *name, s
                                       .effort_ms = (int64_t)(f->effort * 1e3),
                                       .top = (int)f->top,
                                       .json = f->json};
-    return cli_pack_snapshot(text, name, &o, err);
+    return cli_pack_snapshot(text, name, &o, out, err);
 }
 
-static enum plim_status pack(const struct pack_flags *f, const char *path, struct plim_error *err)
+static enum plim_status pack(const struct pack_flags *f, const char *path, struct strbuf *out,
+                             struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
     const char *name = strcmp(path, "-") ? path : "standard input";
@@ -177,8 +164,8 @@ static enum plim_status pack(const struct pack_flags *f, const char *path, struc
         return plim_fail(err, PLIM_BAD_INPUT,
                          "pack: option '--capacity': %llu makes no sense; write e.g. 1MiB",
                          (unsigned long long)f->capacity);
-    enum plim_status status = read_text(path, &text, err);
-    if (status == PLIM_OK) status = pack_any(f, name, &text, err);
+    enum plim_status status = cli_read_text(path, &text, err);
+    if (status == PLIM_OK) status = pack_any(f, name, &text, out, err);
     strbuf_release(&text);
     return status;
 }
@@ -186,17 +173,19 @@ static enum plim_status pack(const struct pack_flags *f, const char *path, struc
 static int run(int argc, char **argv)
 {
     struct pack_flags f = {.effort = 10, .device = -1, .top = 10};
+    struct strbuf out = STRBUF_INIT; /* figures of a snapshot */
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};
     int code = cli_options(&command, argc, argv, &f, &store, &rest);
     if (code < 0) {
         enum plim_status status = rest.args.count == 1
-                                      ? pack(&f, rest.args.items[0], &err)
+                                      ? pack(&f, rest.args.items[0], &out, &err)
                                       : plim_fail(&err, PLIM_BAD_INPUT,
                                                   "pack: give one CSV file or snapshot, or - for standard "
                                                   "input; see plimsoll pack --help");
-        code = status == PLIM_OK ? 0 : cli_error(&err);
+        code = cli_print(&out);
+        if (status != PLIM_OK) code = cli_error(&err);
     }
     bump_free(&store);
     return code;

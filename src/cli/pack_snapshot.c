@@ -2,10 +2,8 @@
 #include "cli/pack_snapshot.h"
 #include "base/bytes.h"
 #include "base/file.h"
-#include "cli/cli.h"
 #include "report/torch_step.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,24 +120,19 @@ static void tell_json(const struct packed *p, struct strbuf *out)
     strbuf_addc(out, '\n');
 }
 
-static enum plim_status tell(const struct packed *p, struct plim_error *err)
+static void tell(const struct packed *p, struct strbuf *out)
 {
-    struct strbuf out = STRBUF_INIT;
-    if (p->options->json) tell_json(p, &out);
+    if (p->options->json) tell_json(p, out);
     for (int i = 0; i < p->count && !p->options->json; i++) {
-        if (i) strbuf_addc(&out, '\n');
-        torch_pack_text(&p->of[i], p->options->top, &out);
+        if (i) strbuf_addc(out, '\n');
+        torch_pack_text(&p->of[i], p->options->top, out);
     }
-    if (p->has_step && !p->options->json) tell_step(p, &out);
-    enum plim_status status = strbuf_status(&out, err);
-    if (status == PLIM_OK && (fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout)))
-        status = plim_fail(err, PLIM_IO, "standard output: write failed");
-    strbuf_release(&out);
-    return status;
+    if (p->has_step && !p->options->json) tell_step(p, out);
 }
 
 enum plim_status cli_pack_snapshot(struct strbuf *text, const char *name,
-                                   const struct pack_snapshot_options *options, struct plim_error *err)
+                                   const struct pack_snapshot_options *options, struct strbuf *out,
+                                   struct plim_error *err)
 {
     struct packed p = {.options = options, .name = name};
     const char *ending = options->picture ? strrchr(options->picture, '.') : ".html";
@@ -152,7 +145,7 @@ enum plim_status cli_pack_snapshot(struct strbuf *text, const char *name,
     status = pack_all(&p, err);
     if (status == PLIM_OK) status = write_picture(&p, err);
     if (status == PLIM_OK) status = write_step(&p, err);
-    if (status == PLIM_OK) status = tell(&p, err);
+    if (status == PLIM_OK) tell(&p, out);
     for (int i = 0; i < p.count; i++) torch_pack_release(&p.of[i]);
     free(p.of);
     torch_step_release(&p.step);

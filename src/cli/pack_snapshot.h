@@ -16,8 +16,9 @@ struct pack_snapshot_options {
     bool json;
 };
 
-/* Prints what a perfect arena would take. The text is emptied. */
+/* Appends to `out` what a perfect arena would take, and writes the files asked for. The text is emptied. */
 enum plim_status cli_pack_snapshot(struct strbuf *text, const char *name,
-                                   const struct pack_snapshot_options *options, struct plim_error *err);
+                                   const struct pack_snapshot_options *options, struct strbuf *out,
+                                   struct plim_error *err);
 
 #endif
