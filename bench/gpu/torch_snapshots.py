@@ -1,6 +1,7 @@
 """Records memory snapshots of PyTorch on a GPU, to compare `plimsoll replay` and `plimsoll pack` with what PyTorch itself reached.
 
-usage: torch_snapshots.py OUT_FOLDER [--workload NAME]... [--conf NAME]...
+usage: torch_snapshots.py FOLDER [--workload NAME]... [--conf NAME]...     on the GPU: records into FOLDER
+       torch_snapshots.py FOLDER --compare PLIMSOLL                        anywhere: replays and packs what was recorded
 
 Three workloads, each in a process of its own under several option strings (PYTORCH_CUDA_ALLOC_CONF):
 
@@ -10,7 +11,8 @@ finetune    BERT-base, AdamW, a new sequence length in every step
 
 History begins before the first allocation, so that a replay sees everything. For each run the folder gets WORKLOAD-CONF.pickle.gz
 (torch.cuda.memory._dump_snapshot, Python stacks) and one line in peaks.jsonl: PyTorch's own peaks, counters, options and card.
-Plain PyTorch is all it needs. Everything together stays below 64 MB; gunzip a file before you hand it to plimsoll.
+Plain PyTorch is all it needs. Everything together stays below 64 MB. A comparison needs no PyTorch; it exits with 1 when a replay
+reserves more than PyTorch did, or a packed arena is more than 0.5 % above its lower bound.
 """
 import argparse
 import gzip
@@ -178,17 +180,45 @@ def record(folder, workload, conf):
     return row
 
 
+def told(plimsoll, command, path, *args):
+    done = subprocess.run([plimsoll, command, path, "--json", *map(str, args)], capture_output=True, text=True)
+    return json.loads(done.stdout) if done.stdout else sys.exit(f"{command} {path}: {done.stderr.strip()}")
+
+
+def compare(folder, plimsoll):
+    """A line for each run: what PyTorch reached, what a replay under the same options reaches, what a perfect arena takes. GiB."""
+    worse, gib = 0, lambda n: f"{n / 2**30:8.3f}"
+    print("run                     reserved: torch   replay   active: torch   replay    OOMs   arena   bound   ratio  saving")
+    with open(os.path.join(folder, "peaks.jsonl")) as f: rows = [json.loads(line) for line in f]
+    for row in rows:
+        name = f"{row['workload']}-{row['conf']}"
+        if "failed" in row: continue
+        with tempfile.TemporaryDirectory() as scratch:
+            path = os.path.join(scratch, name + ".pickle")
+            with gzip.open(os.path.join(folder, name + ".pickle.gz")) as f, open(path, "wb") as out: out.write(f.read())
+            replay = told(plimsoll, "replay", path, "--conf", row["options"], "--memory", row["fraction_bytes"] or row["memory"])["results"][0]
+            pack = told(plimsoll, "pack", path)["devices"][0]
+        stats = replay["stats"]
+        worse += stats["reserved_bytes.all.peak"] > row["reserved_bytes.all.peak"] or pack["arena_bytes"] > 1.005 * pack["lower_bound_bytes"]
+        print(f"{name:22}       {gib(row['reserved_bytes.all.peak'])} {gib(stats['reserved_bytes.all.peak'])}        {gib(row['active_bytes.all.peak'])} {gib(stats['active_bytes.all.peak'])}"
+              f" {row['num_ooms']}/{replay['ooms']} {gib(pack['arena_bytes'])}{gib(pack['lower_bound_bytes'])}  {pack['arena_over_bound']:.4f} {100 * pack['saving_share']:5.1f} %")
+    print(f"{worse} of {len(rows)} worse than they may be")
+    return 1 if worse else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--workload", action="append", choices=WORKLOADS)
     parser.add_argument("--conf", action="append", choices=CONFS)
+    parser.add_argument("--compare", metavar="PLIMSOLL", help="replay and pack what is in FOLDER")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     a = parser.parse_args()
+    if a.compare: return compare(a.folder, a.compare)
     os.makedirs(a.folder, exist_ok=True)
     if a.here:
         print(json.dumps(record(a.folder, a.workload[0], a.conf[0])))
-        return
+        return 0
     with open(os.path.join(a.folder, "peaks.jsonl"), "a") as peaks:
         for workload in a.workload or WORKLOADS:
             for conf in a.conf or CONFS:
@@ -202,6 +232,7 @@ def main():
                 print(line, file=peaks, flush=True)
     size = sum(os.path.getsize(os.path.join(a.folder, name)) for name in os.listdir(a.folder))
     print(f"{size / 1e6:.1f} MB in {a.folder}", file=sys.stderr)
+    return 0
 
 
-if __name__ == "__main__": main()
+if __name__ == "__main__": sys.exit(main())

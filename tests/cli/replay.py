@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """plimsoll replay: peaks as an allocator with PyTorch's rules reaches them, under several option strings, from snapshots and CSV files."""
 import copy
+import gzip
 import json
 import os
+import pickle
 import random
 import sys
 import tempfile
@@ -86,6 +88,19 @@ def check_older(folder):
     plim.ok(not got and result.returncode == 2 and "no history" in result.stderr, f"without history: {result.stderr.strip()}")
 
 
+def check_comparison(folder):
+    """bench/gpu/torch_snapshots.py compares what PyTorch reached with replays of it."""
+    a = torch.Allocator()
+    torch.train(a, **SMALL)
+    script = os.path.join(plim.SRC_DIR, "bench", "gpu", "torch_snapshots.py")
+    with gzip.open(f"{folder}/train-default.pickle.gz", "wb") as f: pickle.dump(a.snapshot(), f)
+    for reserved, code in ((a.peak_reserved, 0), (a.peak_reserved - 1, 1)):
+        row = {"workload": "train", "conf": "default", "options": "", "fraction_bytes": 0, "memory": 80 << 30, "reserved_bytes.all.peak": reserved, "active_bytes.all.peak": a.peak_allocated, "num_ooms": 0}
+        with open(f"{folder}/peaks.jsonl", "w") as f: f.write(json.dumps(row) + "\n")
+        done = plim.subprocess.run([sys.executable, script, folder, "--compare", plim.PLIMSOLL], capture_output=True, text=True)
+        plim.ok(done.returncode == code and "train-default" in done.stdout, f"compared with PyTorch's peaks, exit {code} {done.stderr.strip()}")
+
+
 def check_csv(folder):
     def write(text):
         with open(f"{folder}/t.csv", "w") as f: f.write(text)
@@ -105,5 +120,5 @@ def check_csv(folder):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    for check in (check_peaks, check_choice, check_late_frees, check_older, check_csv): check(folder)
+    for check in (check_peaks, check_choice, check_late_frees, check_older, check_comparison, check_csv): check(folder)
 plim.done()
