@@ -28,8 +28,7 @@ static const struct option_row rows[] = {
 
 static const struct option_example examples[] = {
     {"replay snapshot.pickle --conf expandable_segments:True", "peaks of a PyTorch job with other options"},
-    {"replay snapshot.pickle --conf '' --conf expandable_segments:True --conf max_split_size_mb:128",
-     "a table to choose from"},
+    {"replay snapshot.pickle --conf '' --conf expandable_segments:True", "a table to choose from"},
     {"replay trace.csv --memory 24GiB", "would it fit? exit 3 when it runs out of memory"},
     {NULL, NULL}};
 
