@@ -112,34 +112,40 @@ def check_devices(folder):
     both["device_traces"] += [[], other["device_traces"][2]]
     got = packed(torch.write(both, f"{folder}/both.pickle"))[0]["devices"]
     plim.ok([d["device"] for d in got] == [0, 2] and got[1]["reserved_peak_bytes"] == b.peak_reserved, "two devices, each by itself")
-    plim.ok(got[1]["streams"] == 2 and got[1]["lower_bound_bytes"] > live_peaks(b.events)[1], "streams do not share addresses")
+    plim.ok(got[1]["streams"] == 2 and got[1]["arena_bytes"] >= got[1]["lower_bound_bytes"] > live_peaks(b.events)[1], "streams do not share addresses")
     one = packed(f"{folder}/both.pickle", "--device", "2")[0]["devices"]
     plim.ok(one == [got[1]], "--device chooses one")
     plim.ok(plim.run("pack", f"{folder}/both.pickle", "--device", "1").returncode == 2, "one that is not there is refused")
 
 
-def check_step(folder):
-    a = made(steps=6)
-    path = torch.write(a.snapshot(), f"{folder}/steady.pickle")
-    result = plim.run("pack", path, "--step", f"{folder}/step.json")
-    with open(f"{folder}/step.json") as f: step = json.load(f)
-    items = step["allocations"]
-    sizes = [e["size"] for e in a.events if e["action"] == "alloc"]
-    period = len(items)
-    text = " ".join(map(str, sizes))
-    plim.ok(result.returncode == 0 and step["format"] == "plimsoll-step" and step["version"] == 1 and "steady step" in result.stdout, f"a step of {period} allocations {result.stderr.strip()}")
-    plim.ok(" ".join(str(i[0]) for i in items) in text and sizes[-2 * period:-period] == sizes[-period:], "its sizes are in the trace, period by period")
-    # Three steps in a row at these addresses: nothing may lie on anything that is alive.
-    live, clash, top = [], 0, 0
-    for n in range(3 * period):
-        size, _, offset, life = items[n % period]
+def clashes(step):
+    """Three steps in a row at the step's addresses: how often a block lies on one that is alive, and the highest byte."""
+    items, live, clash, top = step["allocations"], [], 0, 0
+    for n in range(3 * len(items)):
+        size, stream, offset, life = items[n % len(items)]
         live = [l for l in live if l[2] > n]
         if offset < 0: continue
         clash += any(offset < l[1] and l[0] < offset + size for l in live)
         live.append((offset, offset + size, n + life))
         top = max(top, offset + size)
-    plim.ok(clash == 0 and 0 < top <= step["arena_bytes"], f"three steps in a row at these addresses: {clash} clashes, {top} of {step['arena_bytes']} bytes")
-    plim.ok(step["arena_bytes"] <= 1.02 * step["lower_bound_bytes"], "within 2 % of what is alive")
+    return clash, top
+
+
+def check_step(folder):
+    for linger in (False, True):
+        a = made(steps=6, linger=linger)
+        path = torch.write(a.snapshot(), f"{folder}/steady.pickle")
+        result = plim.run("pack", path, "--step", f"{folder}/step.json")
+        with open(f"{folder}/step.json") as f: step = json.load(f)
+        items, sizes = step["allocations"], [e["size"] for e in a.events if e["action"] == "alloc"]
+        period = len(items)
+        plim.ok(result.returncode == 0 and step["format"] == "plimsoll-step" and step["version"] == 1 and "steady step" in result.stdout, f"a step of {period} allocations {result.stderr.strip()}")
+        plim.ok(" ".join(str(i[0]) for i in items) in " ".join(map(str, sizes)) and sizes[-2 * period:-period] == sizes[-period:], "its sizes are in the trace, period by period")
+        clash, top = clashes(step)
+        plim.ok(clash == 0 and 0 < top <= step["arena_bytes"], f"three steps in a row at these addresses: {clash} clashes, {top} of {step['arena_bytes']} bytes")
+        plim.ok(step["arena_bytes"] <= 1.02 * step["lower_bound_bytes"], "within 2 % of what is alive")
+        outside, across = sum(i[2] < 0 for i in items), sum(n + i[3] > period for n, i in enumerate(items))
+        plim.ok((outside, across) == ((1, 1) if linger else (0, 0)), f"{outside} allocations outlive the step, {across} reach into the next")
     varied = torch.write(made(lengths=[40, 96, 64, 80]).snapshot(), f"{folder}/varied.pickle")
     none = plim.run("pack", varied, "--step", f"{folder}/none.json")
     plim.ok(none.returncode == 2 and "no step repeats" in none.stderr and not os.path.exists(f"{folder}/none.json"), f"lengths that vary: {none.stderr.strip()}")

@@ -155,16 +155,15 @@ class Allocator:
                                        "pinned_num_register_threads": 1, "roundup_power2_divisions": {str(1 << i): self.divisions for i in range(16)}}}
 
 
-def train(a, layers=4, hidden=256, vocab=8000, batch=4, length=128, steps=3, lengths=None, before=None, stream=0):
-    """Forward keeps what backward needs, backward frees it and makes gradients, AdamW makes its state in the first step. `before`
-    is called before each step with its number."""
+def train(a, layers=4, hidden=256, vocab=8000, batch=4, length=128, steps=3, lengths=None, stream=0, linger=False):
+    """Forward keeps what backward needs, backward frees it and makes gradients, AdamW makes its state in the first step.
+    linger: a loss lives until the next one is made, and a metric into the next step."""
     inter, f32 = 4 * hidden, 4
     new = lambda n, place, line, inner="nn/modules/linear.py": a.malloc(n, stack(place, line, inner), stream)
     shapes = [vocab * hidden] + layers * [hidden * hidden] * 4 + layers * [hidden * inter] * 3 + 2 * layers * [hidden]
     weights = [new(n * f32, "model.py", 20 + i % 9, "nn/modules/module.py") for i, n in enumerate(shapes)]
-    state = []
+    state, last_loss, metric = [], None, None
     for step in range(steps):
-        if before: before(step)
         T = lengths[step] if lengths else length
         rows = batch * T
         ids = new(rows * 8, "run.py", 30, "utils/data/dataloader.py")
@@ -174,11 +173,16 @@ def train(a, layers=4, hidden=256, vocab=8000, batch=4, length=128, steps=3, len
                 scratch = new(rows * width * 2, "model.py", 60 + i)
                 kept.append(new(rows * width * 2, "model.py", 60 + i))
                 a.release(scratch)
+            if metric and layer == 1:
+                a.release(metric)
+                metric = None
             kept.append(new(batch * T * T // 8 * 2 + 513 * layer, "model.py", 75, "nn/functional.py"))
         logits = new(rows * vocab * 2, "model.py", 90)
         wide = new(rows * vocab * f32, "run.py", 41, "nn/functional.py")
         a.release(logits)
         loss = new(4, "run.py", 41, "nn/functional.py")
+        if last_loss: a.release(last_loss)
+        if linger: last_loss, metric = loss, new(rows * hidden * 4, "run.py", 47, "nn/functional.py")
         down = a.malloc(rows * vocab * f32, BACKWARD, stream)
         a.release(wide)
         grads = []
@@ -194,7 +198,7 @@ def train(a, layers=4, hidden=256, vocab=8000, batch=4, length=128, steps=3, len
             t = new(n * f32, "run.py", 44, "optim/adamw.py")
             a.release(t)
         for g in grads: a.release(g)
-        a.release(loss)
+        if not linger: a.release(loss)
         a.release(ids)
     return weights, state
 
