@@ -213,9 +213,8 @@ static enum plim_status fill_box(struct reader *r, int at, size_t n)
 
 /* --- instructions: values ------------------------------------------------------------------------------------------- */
 
-static enum plim_status op_none(struct reader *r, int64_t arg)
+static enum plim_status op_none(struct reader *r, int64_t)
 {
-    (void)arg;
     return push_node(r, (struct node){.kind = NODE_NULL});
 }
 
@@ -257,9 +256,8 @@ static enum plim_status op_binint(struct reader *r, int64_t width)
     return push_int(r, width == 4 ? (int32_t)value : (int64_t)value);
 }
 
-static enum plim_status op_binfloat(struct reader *r, int64_t arg)
+static enum plim_status op_binfloat(struct reader *r, int64_t)
 {
-    (void)arg;
     const unsigned char *p = next(r, 8);
     uint64_t bits = 0;
     double value;
@@ -318,9 +316,8 @@ static const char *next_line(struct reader *r, size_t *len)
     return line;
 }
 
-static enum plim_status op_int_line(struct reader *r, int64_t arg)
+static enum plim_status op_int_line(struct reader *r, int64_t)
 {
-    (void)arg;
     size_t n = 0;
     int64_t whole;
     double wide;
@@ -335,9 +332,8 @@ static enum plim_status op_int_line(struct reader *r, int64_t arg)
     return fail(r, "a number that is none");
 }
 
-static enum plim_status op_float_line(struct reader *r, int64_t arg)
+static enum plim_status op_float_line(struct reader *r, int64_t)
 {
-    (void)arg;
     size_t n = 0;
     double value;
     const char *line = next_line(r, &n);
@@ -413,9 +409,8 @@ static enum plim_status op_text_line(struct reader *r, int64_t wide)
 
 /* --- instructions: lists, tuples, dictionaries ---------------------------------------------------------------------- */
 
-static enum plim_status op_mark(struct reader *r, int64_t arg)
+static enum plim_status op_mark(struct reader *r, int64_t)
 {
-    (void)arg;
     if (r->mark_count == MARKS_MOST) return fail(r, "values nested too deeply");
     r->marks[r->mark_count++] = r->stack.count;
     return PLIM_OK;
@@ -478,9 +473,8 @@ static enum plim_status op_tuple(struct reader *r, int64_t n) { return gather(r,
 
 /* --- instructions: stack and memo ----------------------------------------------------------------------------------- */
 
-static enum plim_status op_pop(struct reader *r, int64_t arg)
+static enum plim_status op_pop(struct reader *r, int64_t)
 {
-    (void)arg;
     if (!above(r)) {
         size_t n;
         return pop_mark(r, &n); /* as Python does: a mark counts as a value */
@@ -489,9 +483,8 @@ static enum plim_status op_pop(struct reader *r, int64_t arg)
     return take(r, &v);
 }
 
-static enum plim_status op_pop_mark(struct reader *r, int64_t arg)
+static enum plim_status op_pop_mark(struct reader *r, int64_t)
 {
-    (void)arg;
     size_t n = 0;
     enum plim_status status = pop_mark(r, &n);
     for (; n && status == PLIM_OK; n--) {
@@ -514,9 +507,8 @@ static enum plim_status push_copy(struct reader *r, const struct value *v)
     return status == PLIM_OK ? push(r, &copy) : status;
 }
 
-static enum plim_status op_dup(struct reader *r, int64_t arg)
+static enum plim_status op_dup(struct reader *r, int64_t)
 {
-    (void)arg;
     if (!above(r)) return fail(r, "values are missing");
     return push_copy(r, &r->stack.items[r->stack.count - 1]);
 }
@@ -546,11 +538,7 @@ static enum plim_status recall(struct reader *r, uint64_t number)
     return push_copy(r, &r->memo.items[number]);
 }
 
-static enum plim_status op_memo(struct reader *r, int64_t arg)
-{
-    (void)arg;
-    return remember(r, r->memo_next);
-}
+static enum plim_status op_memo(struct reader *r, int64_t) { return remember(r, r->memo_next); }
 
 static enum plim_status op_put(struct reader *r, int64_t width)
 {
@@ -578,25 +566,22 @@ static enum plim_status op_memo_line(struct reader *r, int64_t put)
 
 /* --- instructions: the file ----------------------------------------------------------------------------------------- */
 
-static enum plim_status op_proto(struct reader *r, int64_t arg)
+static enum plim_status op_proto(struct reader *r, int64_t)
 {
-    (void)arg;
     const unsigned char *p = next(r, 1);
     if (!p) return too_short(r);
     return *p > 5 ? fail(r, "a pickle protocol above 5, which this program does not know") : PLIM_OK;
 }
 
 /* Frames are for readers that fetch the file in pieces. */
-static enum plim_status op_frame(struct reader *r, int64_t arg)
+static enum plim_status op_frame(struct reader *r, int64_t)
 {
-    (void)arg;
     const unsigned char *p = next(r, 8);
     return !p || little_endian(p, 8) > (uint64_t)(r->end - r->at) ? too_short(r) : PLIM_OK;
 }
 
-static enum plim_status op_stop(struct reader *r, int64_t arg)
+static enum plim_status op_stop(struct reader *r, int64_t)
 {
-    (void)arg;
     if (r->mark_count || r->stack.count != 1) return fail(r, "the pickle does not end with one value");
     r->stopped = true;
     return PLIM_OK;
