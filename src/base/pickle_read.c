@@ -18,6 +18,7 @@
 #include "base/strbuf.h"
 #include "base/utf8.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,6 +121,7 @@ static size_t above(const struct reader *r)
 static enum plim_status open_box(struct reader *r, enum node_kind kind)
 {
     int at = r->free_box;
+    if (at < 0 && r->box_count == INT_MAX) return fail(r, "too many values that are not finished");
     if (at < 0) {
         enum plim_status status =
             grow(r, (void **)&r->boxes, &r->box_cap, sizeof *r->boxes, r->box_count + 1);

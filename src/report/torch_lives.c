@@ -31,7 +31,8 @@ static enum plim_status no_memory(struct pairing *p)
 
 static struct slot *slot_of(struct pairing *p, uint64_t address)
 {
-    size_t at = (size_t)((address >> 9) * 0x9e3779b97f4a7c15u >> 20) & p->mask;
+    uint64_t hash = address * 0x9e3779b97f4a7c15u;
+    size_t at = (size_t)(hash ^ hash >> 32) & p->mask;
     while (p->slots[at].life && p->slots[at].address != address) at = (at + 1) & p->mask;
     p->slots[at].address = address;
     return &p->slots[at];
@@ -190,7 +191,7 @@ static bool too_large(const struct torch_device *d)
         if (d->events[i].size < 0 || __builtin_add_overflow(sum, d->events[i].size, &sum)) return true;
     for (size_t i = 0; i < d->block_count; i++)
         if (__builtin_add_overflow(sum, d->blocks[i].size, &sum)) return true;
-    return __builtin_add_overflow(sum, d->reserved, &sum);
+    return __builtin_add_overflow(sum, d->reserved, &sum) || sum > INT64_MAX / 2; /* room to round up */
 }
 
 enum plim_status torch_lives_find(struct torch_lives *out, const struct torch_device *device,
@@ -200,7 +201,7 @@ enum plim_status torch_lives_find(struct torch_lives *out, const struct torch_de
     size_t slots = 1024;
     *out = (struct torch_lives){.end = (int64_t)device->event_count + 1};
     if (too_large(device))
-        return plim_fail(err, PLIM_BAD_INPUT, "cuda:%d: sizes that cannot be: they add up beyond 2^63 bytes",
+        return plim_fail(err, PLIM_BAD_INPUT, "cuda:%d: sizes that cannot be: they add up beyond 2^62 bytes",
                          device->number);
     while (slots < 2 * (device->event_count + device->block_count)) slots *= 2;
     p.mask = slots - 1;

@@ -38,7 +38,7 @@ struct torch_lives {
     int ooms;
 };
 
-/* PLIM_BAD_INPUT: more than 2^31 events or bytes beyond 2^63; PLIM_NO_MEMORY. */
+/* PLIM_BAD_INPUT: more than 2^31 events or bytes beyond 2^62; PLIM_NO_MEMORY. */
 enum plim_status torch_lives_find(struct torch_lives *out, const struct torch_device *device,
                                   struct plim_error *err);
 void torch_lives_release(struct torch_lives *lives);

@@ -10,72 +10,82 @@
 
 /* --- packing -------------------------------------------------------------------------------------------------------- */
 
-struct one_stream {
-    struct pack_item *items;
-    int *which; /* life of each item */
-    int n;
+/* A life in the order in which lives are packed: by stream, then as they come. */
+struct turn {
+    uint64_t stream;
+    int life;
 };
 
-static uint64_t next_stream(const struct torch_life *lives, int n, const int64_t *offsets, bool *found)
+static int by_stream(const void *a, const void *b)
 {
-    *found = false;
-    for (int i = 0; i < n; i++)
-        if (offsets[i] < 0 && lives[i].bytes > 0) {
-            *found = true;
-            return lives[i].stream;
-        }
-    return 0;
+    const struct turn *x = a, *y = b;
+    if (x->stream != y->stream) return x->stream < y->stream ? -1 : 1;
+    return (x->life > y->life) - (x->life < y->life);
 }
 
-static void gather(struct one_stream *s, const struct torch_life *lives, int n, uint64_t stream)
+/* Lives that have bytes, in turn; returns how many. */
+static int sort_by_stream(const struct torch_life *lives, int n, struct turn *turns)
 {
-    s->n = 0;
-    for (int i = 0; i < n; i++) {
-        if (lives[i].stream != stream || lives[i].bytes <= 0) continue;
-        s->items[s->n] = (struct pack_item){lives[i].begin, lives[i].end, lives[i].bytes, 0};
-        s->which[s->n++] = i;
-    }
+    int count = 0;
+    for (int i = 0; i < n; i++)
+        if (lives[i].bytes > 0) turns[count++] = (struct turn){lives[i].stream, i};
+    qsort(turns, (size_t)count, sizeof *turns, by_stream);
+    return count;
 }
 
 /* Good enough is a thousandth above the bound; only what is worse is searched. */
-static enum plim_status pack_stream(struct one_stream *s, const struct torch_pack_limits *limits,
+static enum plim_status pack_stream(struct pack_item *items, int n, const struct torch_pack_limits *limits,
                                     struct pack_result *result, struct plim_error *err)
 {
     struct pack_limits quick = {.align = TORCH_ALIGN};
-    enum plim_status status = pack_items(s->items, s->n, &quick, result, err);
+    enum plim_status status = pack_items(items, n, &quick, result, err);
     if (status != PLIM_OK || result->height <= result->lower_bound + result->lower_bound / 1000 ||
         limits->effort_ms <= 0)
         return status;
     struct pack_limits search = {.align = TORCH_ALIGN,
                                  .capacity = result->lower_bound + result->lower_bound / 1000,
                                  .effort_ms = limits->effort_ms};
-    status = pack_items(s->items, s->n, &search, result, err);
+    status = pack_items(items, n, &search, result, err);
     return status == PLIM_NO_FIT ? PLIM_OK : status;
+}
+
+/* The lives of one stream, turns[0..n), above what the arena has already. */
+static enum plim_status place_stream(const struct torch_life *lives, const struct turn *turns, int n,
+                                     const struct torch_pack_limits *limits, struct pack_item *items,
+                                     int64_t *offsets, int64_t *arena, int64_t *lower_bound,
+                                     struct plim_error *err)
+{
+    struct pack_result result;
+    for (int i = 0; i < n; i++) {
+        const struct torch_life *l = &lives[turns[i].life];
+        items[i] = (struct pack_item){l->begin, l->end, l->bytes, 0};
+    }
+    enum plim_status status = pack_stream(items, n, limits, &result, err);
+    if (status != PLIM_OK) return status;
+    for (int i = 0; i < n; i++) offsets[turns[i].life] = *arena + items[i].offset;
+    *arena += result.height;
+    *lower_bound += result.lower_bound;
+    return PLIM_OK;
 }
 
 enum plim_status torch_pack_lives(const struct torch_life *lives, int n,
                                   const struct torch_pack_limits *limits, int64_t *offsets, int64_t *arena,
                                   int64_t *lower_bound, struct plim_error *err)
 {
-    struct one_stream s = {malloc(((size_t)n + 1) * sizeof *s.items),
-                           malloc(((size_t)n + 1) * sizeof *s.which), 0};
+    struct turn *turns = malloc(((size_t)n + 1) * sizeof *turns);
+    struct pack_item *items = malloc(((size_t)n + 1) * sizeof *items);
     enum plim_status status = PLIM_OK;
-    bool found = true;
     *arena = *lower_bound = 0;
-    if (!s.items || !s.which) status = plim_fail(err, PLIM_NO_MEMORY, "no memory to pack %d blocks", n);
-    for (int i = 0; i < n && status == PLIM_OK; i++) offsets[i] = -1;
-    while (status == PLIM_OK) {
-        struct pack_result result;
-        uint64_t stream = next_stream(lives, n, offsets, &found);
-        if (!found) break;
-        gather(&s, lives, n, stream);
-        status = pack_stream(&s, limits, &result, err);
-        for (int i = 0; i < s.n && status == PLIM_OK; i++) offsets[s.which[i]] = *arena + s.items[i].offset;
-        *arena += result.height;
-        *lower_bound += result.lower_bound;
+    if (!turns || !items) status = plim_fail(err, PLIM_NO_MEMORY, "no memory to pack %d blocks", n);
+    for (int i = 0; i < n; i++) offsets[i] = -1;
+    int count = status == PLIM_OK ? sort_by_stream(lives, n, turns) : 0;
+    for (int from = 0, to; from < count && status == PLIM_OK; from = to) {
+        for (to = from; to < count && turns[to].stream == turns[from].stream;) to++;
+        status =
+            place_stream(lives, turns + from, to - from, limits, items, offsets, arena, lower_bound, err);
     }
-    free(s.items);
-    free(s.which);
+    free(turns);
+    free(items);
     return status;
 }
 

@@ -13,8 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TREE_MOST                                                                                            \
-    ((uint64_t)32 << 30) /* a ceiling for hostile files; a good one takes some ten times its bytes */
+enum { TREE_RATIO = 32 }; /* bytes of tree for a byte of file; snapshots take eight to ten */
 
 /* An open-addressed table of keys to frames. */
 struct table {
@@ -41,13 +40,16 @@ static enum plim_status no_memory(const struct reader *r)
 
 /* --- tables --------------------------------------------------------------------------------------------------------- */
 
+/* Keys are products: their upper bits are the better mixed ones. */
+static size_t home(uint64_t key, size_t mask) { return (size_t)(key ^ key >> 32) & mask; }
+
 static bool table_grow(struct table *t)
 {
     size_t slots = t->slots ? 2 * (t->mask + 1) : 256;
     struct slot *old = t->slots, *fresh = calloc(slots, sizeof *fresh);
     if (!fresh) return false;
     for (size_t i = 0; old && i <= t->mask; i++) {
-        size_t at = old[i].key & (slots - 1);
+        size_t at = home(old[i].key, slots - 1);
         if (!old[i].value) continue;
         while (fresh[at].value) at = (at + 1) & (slots - 1);
         fresh[at] = old[i];
@@ -61,7 +63,7 @@ static bool table_grow(struct table *t)
 static struct slot *table_slot(struct table *t, uint64_t key, const struct slot *after)
 {
     if (!after && 2 * t->count >= (t->slots ? t->mask + 1 : 0) && !table_grow(t)) return NULL;
-    size_t at = after ? (size_t)(after - t->slots + 1) & t->mask : key & t->mask;
+    size_t at = after ? (size_t)(after - t->slots + 1) & t->mask : home(key, t->mask);
     while (t->slots[at].value && t->slots[at].key != key) at = (at + 1) & t->mask;
     return &t->slots[at];
 }
@@ -382,7 +384,8 @@ static enum plim_status read_tree(struct reader *r, const struct node *root)
 static enum plim_status read_document(struct strbuf *text, const char *name, struct doc **doc,
                                       struct plim_error *err)
 {
-    struct quota quota = {.most = TREE_MOST, .why = "the most for a snapshot"};
+    struct quota quota = {.most = ((uint64_t)64 << 20) + TREE_RATIO * (uint64_t)text->len,
+                          .why = "far more than a snapshot of its size needs"};
     const char *p = strbuf_text(text);
     if (text->len >= 4 && (!memcmp(p, "PK\3\4", 4) || !memcmp(p, "\x1f\x8b", 2)))
         return plim_fail(err, PLIM_BAD_INPUT,
