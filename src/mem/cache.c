@@ -3,7 +3,7 @@
 #include "mem/cache_part.h"
 
 #include <stdlib.h>
-#include <string.h>
+#include <time.h>
 
 /* Larger requests are mistakes, and rounding them would overflow. */
 #define REQUEST_MAX ((uint64_t)1 << 60)
@@ -20,15 +20,15 @@ static void pause_briefly(void)
 }
 
 /* The lock is usually held for some tens of nanoseconds. A waiter that stays away longer each time lets the other thread do
- * several operations with its own cache lines, which is faster for both than taking turns; one that waits for a call of the
- * backing sleeps in the end. */
+ * several operations with its own cache lines, which is faster for both than taking turns. One that waits for a call of the
+ * backing sleeps; nobody wakes it, so that unlocking is one store. */
 void cache_lock_contended(struct cache *c)
 {
     for (int pauses = 16; pauses <= 1024; pauses *= 2) {
         for (int i = 0; i < pauses; i++) pause_briefly();
-        if (pthread_mutex_trylock(&c->lock) == 0) return;
+        if (cache_try_lock(c)) return;
     }
-    pthread_mutex_lock(&c->lock);
+    while (!cache_try_lock(c)) nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
 /* ---- beginning and end ---- */
@@ -71,7 +71,6 @@ enum plim_status cache_new(struct cache **out, const struct cache_options *optio
     if (status != PLIM_OK) return status;
     struct cache *c = calloc(1, sizeof *c);
     if (!c) return plim_fail(err, PLIM_NO_MEMORY, "no host memory for the allocator");
-    pthread_mutex_init(&c->lock, NULL);
     take_options(c, options);
     if (!cache_blocks_ready(c, 1)) {
         cache_destroy(c);
@@ -90,7 +89,6 @@ void cache_destroy(struct cache *c)
     free(c->streams);
     cache_blocks_release(c);
     free(c->history.ring);
-    pthread_mutex_destroy(&c->lock);
     free(c);
 }
 

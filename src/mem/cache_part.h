@@ -7,7 +7,7 @@
 
 #include "mem/cache.h"
 #include "mem/cache_bins.h"
-#include <pthread.h>
+#include <stdatomic.h>
 
 /* The states of a block, and the functions that change them:
  *
@@ -97,7 +97,9 @@ struct history {
 };
 
 struct cache {
-    pthread_mutex_t lock;
+    _Atomic int locked;
+    char apart[60]; /* those who wait for the lock do not disturb its holder's cache lines */
+
     struct block *spare; /* records without a block */
     int64_t spares, records;
     int64_t queued; /* events in all queues */
@@ -133,12 +135,22 @@ struct cache {
 
 void cache_lock_contended(struct cache *c);
 
-static inline void cache_lock(struct cache *c)
+static inline bool cache_try_lock(struct cache *c)
 {
-    if (__builtin_expect(pthread_mutex_trylock(&c->lock) != 0, 0)) cache_lock_contended(c);
+    int free = 0;
+    return atomic_compare_exchange_strong_explicit(&c->locked, &free, 1, memory_order_acquire,
+                                                   memory_order_relaxed);
 }
 
-static inline void cache_unlock(struct cache *c) { pthread_mutex_unlock(&c->lock); }
+static inline void cache_lock(struct cache *c)
+{
+    if (__builtin_expect(!cache_try_lock(c), 0)) cache_lock_contended(c);
+}
+
+static inline void cache_unlock(struct cache *c)
+{
+    atomic_store_explicit(&c->locked, 0, memory_order_release);
+}
 
 static inline struct block *block_of(struct cache_node *node) { return (struct block *)node; }
 static inline struct segment *segment_of(struct cache_node *node) { return (struct segment *)node; }
