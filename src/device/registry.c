@@ -45,6 +45,7 @@ static const struct backend backends[] = {
      .what = "the CPU",
      .memory = MEMORY_PROCESS,
      .present = always,
+     .peek = device_cpu_peek,
      .open = open_cpu,
      .absent_workspace = cpu_workspace},
 };

@@ -21,7 +21,7 @@ struct backend {
     /* This build has it and the machine has such a device, usable or not. */
     bool (*present)(void);
     /* Reads name, memory, capability and, if it was opened before, overhead_bytes of a device without opening it: no
-     * context, no device memory. Returns false if there is no such device. NULL: opening costs nothing. */
+     * context, no device memory, no threads. Returns false if there is no such device. */
     bool (*peek)(const struct context *context, int index, struct device_facts *out);
     /* `threads` of the host; 0: one per online CPU. PLIM_UNSUPPORTED: something is missing, and err names it;
      * PLIM_BAD_INPUT: there are fewer devices; PLIM_NO_MEMORY: too little free device memory. */
