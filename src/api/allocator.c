@@ -8,29 +8,41 @@
 
 /* --- opening ----------------------------------------------------------------------------------------------------- */
 
+static enum plim_status simulate(struct plim_allocator *a, const char *size, struct plim_error *err)
+{
+    uint64_t bytes;
+    enum plim_status status = bytes_parse(size, &bytes, err);
+    if (status != PLIM_OK)
+        return plim_error_prefix(err, "plim_allocator_open: simulated:%.60s", size), status;
+    backing_simulated_init(&a->simulated, bytes);
+    a->backing = &a->simulated.base;
+    return PLIM_OK;
+}
+
 static enum plim_status open_backing(struct plim_allocator *a, const char *device, struct plim_error *err)
 {
     static const char simulated[] = "simulated:";
     struct device_name name;
-    uint64_t bytes;
-    if (!strcmp(device, "host") || !strcmp(device, "cpu")) {
-        a->backend = backend_fallback();
-        backing_host_init(&a->backing.host, 0);
-        return PLIM_OK;
-    }
-    if (!strncmp(device, simulated, strlen(simulated))) {
-        enum plim_status status = bytes_parse(device + strlen(simulated), &bytes, err);
-        if (status != PLIM_OK) return plim_error_prefix(err, "plim_allocator_open: %.60s", device), status;
-        backing_simulated_init(&a->backing.simulated, bytes);
-        return PLIM_OK;
-    }
-    if (!device_name_read(device, &name) || !name.backend)
+    if (!strncmp(device, simulated, strlen(simulated))) return simulate(a, device + strlen(simulated), err);
+    if (!device_name_read(strcmp(device, "host") ? device : backend_fallback()->name, &name) || !name.backend)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "plim_allocator_open: '%.60s' is no memory; write host, cuda:N or simulated:24GiB",
                          device);
-    return plim_fail(err, PLIM_UNSUPPORTED,
-                     "plim_allocator_open: this library has no allocator for %s; use host or simulated:BYTES",
-                     device);
+    a->backend = name.backend, a->index = name.index;
+    if (name.backend->backing_open) {
+        enum plim_status status = name.backend->backing_open(name.index, &a->backing, err);
+        if (status != PLIM_OK) plim_error_prefix(err, "plim_allocator_open");
+        return status;
+    }
+    backing_host_init(&a->host, 0);
+    a->backing = &a->host.base;
+    return PLIM_OK;
+}
+
+static void close_backing(struct plim_allocator *a)
+{
+    if (a->backing == &a->simulated.base) backing_simulated_destroy(&a->simulated);
+    if (a->backing && a->backend && a->backend->backing_close) a->backend->backing_close(a->backing);
 }
 
 /* Names of the option string, the strongest first. */
@@ -68,7 +80,7 @@ static enum plim_status open_cache(struct plim_allocator *a, const struct plim_a
     enum plim_status status = cache_conf_parse(conf, &options.conf, err);
     if (status != PLIM_OK) return plim_error_prefix(err, "plim_allocator_open: %s", where), status;
     status = open_backing(a, o->device ? o->device : "host", err);
-    options.backing = &a->backing.base;
+    options.backing = a->backing;
     if (status == PLIM_OK) status = cache_new(&a->cache, &options, err);
     if (status == PLIM_OK && o->record) status = cache_history_start(a->cache, o->record, err);
     return status;
@@ -97,7 +109,7 @@ void plim_allocator_close(struct plim_allocator *a)
     if (!handle_is(a, HANDLE_ALLOCATOR, "plim_allocator_close", NULL)) return;
     if (a->device) plim_device_attach(a->device, NULL, NULL);
     cache_destroy(a->cache);
-    if (a->backing.base.ops && !a->backend) backing_simulated_destroy(&a->backing.simulated);
+    close_backing(a);
     handle_free(a);
 }
 

@@ -12,11 +12,9 @@ struct plim_allocator {
     struct cache *cache;
     const struct backend *backend; /* whose memory it is; NULL: simulated */
     int index;
-    union {
-        struct cache_backing base;
-        struct backing_host host;
-        struct backing_simulated simulated;
-    } backing;
+    struct cache_backing *backing; /* one of the two below, or the backend's */
+    struct backing_host host;
+    struct backing_simulated simulated;
     struct plim_device *device; /* attached to; may be NULL */
 };
 

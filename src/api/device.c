@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { CARDS_MAX = 64 }; /* of a machine, in lists */
+
 /* "auto" is a GPU only where one is present, so that a machine without one loads no driver. */
 static const struct backend *present_backend(void)
 {
@@ -135,7 +137,7 @@ char *plim_device_list(struct plim_context *context)
     json_writer_init(&w, &text, 0);
     json_begin_array(&w, NULL);
     for (int i = 0; (b = backend_at(i)); i++)
-        for (int n = 0; (!n || b->numbered) && b->peek(&context->context, n, &facts); n++)
+        for (int n = 0; n < (b->numbered ? CARDS_MAX : 1) && b->peek(&context->context, n, &facts); n++)
             put_here(&w, b, n, &facts);
     preset_json(&w);
     json_end_array(&w);

@@ -37,10 +37,7 @@ static void take_allocator(struct plim_device *d, struct watch_reading *r, struc
     if (d->allocator) allocator_usage(d->allocator, &usage);
     m->tensors += usage.active;
     m->cached = usage.reserved - usage.active;
-    if (r->device.total)
-        r->device_arena += (int64_t)usage.reserved;
-    else
-        r->arena += (int64_t)usage.reserved;
+    *(d->backend == backend_fallback() ? &r->arena : &r->device_arena) += (int64_t)usage.reserved;
     m->reserved = larger(m->reserved, m->tensors + m->cached);
     m->overhead = m->reserved - m->tensors - m->cached;
     m->allocated = m->reserved - m->cached;

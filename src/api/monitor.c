@@ -129,37 +129,45 @@ static void read_handle(const struct watch_source *source, struct watch_reading 
 }
 static watch_reader *const readers[] = {read_handle, NULL};
 
-static struct plim_allocator *attached(struct plim_monitor *m)
+/* The lock keeps an allocator that another thread closes until it has been read. */
+static int64_t blocks_in_use(struct plim_device *d)
 {
-    pthread_mutex_lock(&m->options.device->lock);
-    struct plim_allocator *allocator = m->options.device->allocator;
-    pthread_mutex_unlock(&m->options.device->lock);
-    return allocator;
+    struct allocator_usage usage = {0};
+    pthread_mutex_lock(&d->lock);
+    if (d->allocator) allocator_usage(d->allocator, &usage);
+    pthread_mutex_unlock(&d->lock);
+    return (int64_t)usage.active;
+}
+
+static int owners_of(struct plim_device *d, struct allocator_owner **out)
+{
+    *out = NULL;
+    pthread_mutex_lock(&d->lock);
+    int n = d->allocator ? allocator_owners(d->allocator, out) : 0;
+    pthread_mutex_unlock(&d->lock);
+    return n;
 }
 
 /* Needs the lock. Pages of an allocator that are touched late are no growth: up to `floor` nothing counts. */
-static void look_for_leaks(struct plim_monitor *m, const struct watch_reading *r,
-                           struct plim_allocator *allocator)
+static void look_for_leaks(struct plim_monitor *m, const struct watch_reading *r, int64_t blocks)
 {
-    struct allocator_usage usage = {0};
     int64_t host = (int64_t)r->process.rss - r->arena, file = (int64_t)r->process.file;
     int64_t card = (int64_t)r->device.ours - r->device_arena, allowed = (int64_t)m->options.leak_bytes;
     struct leak_parts parts = {.bytes = {[LEAK_PAGE_CACHE] = file, [LEAK_UNKNOWN] = host - file}},
                       none = {{0}};
     if (!m->floor) m->floor = (int64_t)r->process.rss;
-    if (allocator) allocator_usage(allocator, &usage);
     leak_look(&m->leak[LEAK_HOST], m->checks, host > m->floor ? host : m->floor, allowed, &parts);
     if (card > 0) leak_look(&m->leak[LEAK_DEVICE], m->checks, card, allowed, &none);
-    leak_look(&m->leak[LEAK_BLOCKS], m->checks, (int64_t)usage.active, allowed, &none);
+    leak_look(&m->leak[LEAK_BLOCKS], m->checks, blocks, allowed, &none);
 }
 
 /* Hears each sample. */
 static void hear(void *arg, const struct monitor_state *s)
 {
     struct plim_monitor *m = arg;
-    struct plim_allocator *allocator = attached(m);
+    int64_t blocks = blocks_in_use(m->options.device);
     pthread_mutex_lock(&m->lock);
-    look_for_leaks(m, &s->now, allocator);
+    look_for_leaks(m, &s->now, blocks);
     bool changed = s->status != m->told;
     m->told = s->status;
     struct plim_health health = health_of(m, s, 0);
@@ -209,8 +217,7 @@ enum plim_status plim_monitor_open(struct plim_context *context, const struct pl
     if (!m) return PLIM_NO_MEMORY;
     m->options = o;
     pthread_mutex_init(&m->lock, NULL);
-    struct plim_allocator *allocator = attached(m);
-    if (allocator) m->firsts = allocator_owners(allocator, &m->first);
+    m->firsts = owners_of(o.device, &m->first);
     struct monitor_options how = {.readers = readers,
                                   .source = {.root = os_machine_root(), .arg = o.device},
                                   .thresholds = {o.target, o.warning, o.critical, o.emergency},
@@ -267,12 +274,11 @@ char *plim_monitor_breakdown(struct plim_monitor *m)
     struct watch_reading reading;
     struct plim_memory memory;
     struct holder holders[HOLDERS_MAX];
-    struct allocator_owner *owners = NULL;
+    struct allocator_owner *owners;
     struct monitor_state state;
     if (!handle_is(m, HANDLE_MONITOR, "plim_monitor_breakdown", NULL)) return NULL;
     if (device_memory_read(m->options.device, NULL, &reading, &memory, "", NULL) != PLIM_OK) return NULL;
-    struct plim_allocator *allocator = attached(m);
-    int n = allocator ? allocator_owners(allocator, &owners) : 0;
+    int n = owners_of(m->options.device, &owners);
     monitor_look(m->monitor, &state);
     json_writer_init(&w, &text, 0);
     json_begin_object(&w, NULL);
@@ -288,10 +294,10 @@ char *plim_monitor_breakdown(struct plim_monitor *m)
 }
 
 /* Adds the owners whose blocks have grown since the monitor was opened, the largest first. */
-static void add_owners(const struct plim_monitor *m, struct plim_allocator *allocator, struct strbuf *out)
+static void add_owners(const struct plim_monitor *m, struct strbuf *out)
 {
-    struct allocator_owner *now = NULL;
-    int n = allocator ? allocator_owners(allocator, &now) : 0;
+    struct allocator_owner *now;
+    int n = owners_of(m->options.device, &now);
     for (int i = 0, told = 0; i < n && told < 3; i++) {
         char bytes[BYTES_TEXT];
         int64_t before = 0;
@@ -316,7 +322,6 @@ char *plim_monitor_leaks(struct plim_monitor *m)
 {
     struct strbuf text = STRBUF_INIT;
     if (!handle_is(m, HANDLE_MONITOR, "plim_monitor_leaks", NULL)) return NULL;
-    struct plim_allocator *allocator = attached(m);
     pthread_mutex_lock(&m->lock);
     const struct leak *host = &m->leak[LEAK_HOST];
     if (host->found) {
@@ -331,7 +336,7 @@ char *plim_monitor_leaks(struct plim_monitor *m)
     }
     if (m->leak[LEAK_BLOCKS].found) {
         add_leak(&m->leak[LEAK_BLOCKS], "memory in use of the allocator", &text);
-        add_owners(m, allocator, &text);
+        add_owners(m, &text);
     }
     pthread_mutex_unlock(&m->lock);
     if (text.len) return text_give(&text);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "device/device.h"
+#include "mem/cache_backing.h"
 
 struct backend {
     const char *name; /* "cpu" */
@@ -27,6 +28,9 @@ struct backend {
      * PLIM_BAD_INPUT: there are fewer devices; PLIM_NO_MEMORY: too little free device memory. */
     enum plim_status (*open)(const struct context *context, int index, int threads, struct device **out,
                              struct plim_error *err);
+    /* Memory of a device for a caching allocator, and its end. NULL: the process's own (mem/cache_backing.h). */
+    enum plim_status (*backing_open)(int index, struct cache_backing **out, struct plim_error *err);
+    void (*backing_close)(struct cache_backing *backing);
     /* Scratch of its kernels on a device that this machine does not have; see device_absent_facts. */
     size_t (*absent_workspace)(const struct device_facts *, const struct tape *, const struct op *);
     /* Lowest compute capability of its kernels, 80 for 8.0; 0: every device of its kind. */

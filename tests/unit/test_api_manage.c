@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "api/device.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "mem/os.h"
@@ -103,8 +104,16 @@ static struct doc *parse(char *text)
 
 /* --- devices ---------------------------------------------------------------------------------------------------------- */
 
+/* Threads and memory that are a sanitizer's own are not looked at. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 static int count_threads(void)
 {
+    if (SANITIZED) return 0;
     char line[128];
     int n = 0;
     FILE *f = fopen("/proc/self/status", "r");
@@ -198,11 +207,11 @@ static void test_summary(void **state)
     os_process_memory(&me, NULL);
     assert_in_range(m.reserved, me.rss / 2, me.rss * 2);
 
-    char *large = malloc(64 * MIB);
+    char *large = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(large, 1, 64 * MIB);
     assert_ok(plim_memory_summary(cpu, &more, &err));
     assert_true(more.reserved > m.reserved + 60 * MIB);
-    free(large);
+    munmap(large, 64 * MIB);
     assert_ok(plim_memory_summary(cpu, &more, &err));
     assert_true(more.peak > m.reserved + 60 * MIB);
     plim_reset_peaks(cpu);
@@ -264,10 +273,64 @@ static void test_clear_cache(void **state)
     for (int i = 0; i < PIECES - 1; i++) free(pieces[i]); /* the last keeps the heap up */
     assert_ok(plim_clear_cache(cpu, 1, &freed, &err));
     free(pieces[PIECES - 1]);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    assert_true(freed > 16 * MIB);
-#endif
+    assert_true(SANITIZED || freed > 16 * MIB);
     assert_ok(plim_clear_cache(cpu, 1, NULL, &err));
+}
+
+/* --- a card ----------------------------------------------------------------------------------------------------------- */
+
+static bool card_memory(struct device *device, struct device_memory *out)
+{
+    (void)device;
+    *out = (struct device_memory){.total = 24 * GIB, .used = 10 * GIB, .ours = 6 * GIB};
+    return true;
+}
+
+static void card_close(struct device *device) { device_ledgers_destroy(device); }
+
+/* The driver's view counts; the host's memory beside it is watched, too. */
+static void test_card(void **state)
+{
+    (void)state;
+    static const struct device_ops ops = {.name = "cuda", .memory = card_memory, .close = card_close};
+    struct ledger ledgers[TIER_COUNT];
+    struct device card = {.ops = &ops};
+    struct plim_device *d;
+    struct plim_memory m = {.size = sizeof m};
+    struct plim_monitor *monitor;
+    struct plim_health h = {.size = sizeof h};
+    struct plim_inference_config config = {.size = sizeof config};
+    int rows;
+    assert_ok(plim_device_open(context, "rtx-4090", &d, &err));
+    card.facts = d->preset.facts;
+    d->backend = backend_find("cuda"), d->opened = &card, d->index = 1;
+    device_ledgers_init(&card, ledgers, false);
+    assert_ok(ledger_reserve(card.ledger[TIER_DEVICE], DEVICE_LEDGER_ARENA, 3 * GIB, &err));
+    assert_ok(plim_memory_summary(d, &m, &err));
+    assert_true(m.total == 24 * GIB && m.free == 14 * GIB && m.reserved == 6 * GIB && m.others == 4 * GIB);
+    assert_true(m.tensors == 3 * GIB && m.overhead == 3 * GIB && m.peak == 6 * GIB);
+    assert_ok(plim_batch_size(d, 32, GIB, &rows, &err)); /* half of the card is ours, and 6 GiB are taken */
+    assert_int_equal(rows, 32);
+    assert_ok(plim_batch_size(d, 32, 2 * GIB, &rows, &err));
+    assert_int_equal(rows, 8);
+    assert_ok(plim_inference_config(d, GIB, &config, &err));
+    assert_string_equal(config.device, "cuda:1");
+    assert_string_equal(config.precision, "bf16");
+
+    struct plim_monitor_options options = {.size = sizeof options, .device = d, .budget = 5 * GIB};
+    set_machine(16 * GIB, 15 * GIB);
+    assert_ok(plim_monitor_open(context, &options, &monitor, &err));
+    assert_ok(plim_monitor_check(monitor, 0, &h, &err));
+    assert_true(h.status == PLIM_MEMORY_EMERGENCY && h.used == 6 * GIB && h.total == 5 * GIB);
+    plim_monitor_close(monitor);
+    plim_device_close(d);
+}
+
+static int open_fraction(void **state)
+{
+    static char *variables[] = {"CUDA_MEMORY_FRACTION=0.5", NULL};
+    (void)state;
+    return open_with(variables);
 }
 
 /* --- batch sizes ------------------------------------------------------------------------------------------------------ */
@@ -452,11 +515,18 @@ static void test_monitor_thread(void **state)
     struct heard heard = {0};
     struct plim_monitor *monitor;
     struct plim_monitor_options o = {
-        .size = sizeof o, .device = cpu, .interval = 0.002, .changed = hear, .arg = &heard};
+        .size = sizeof o, .device = cpu, .interval = 0.0005, .changed = hear, .arg = &heard};
     int threads = count_threads();
     set_machine(100 * GIB, 50 * GIB);
     assert_ok(plim_monitor_open(context, &o, &monitor, &err));
-    assert_int_equal(count_threads(), threads + 1);
+    assert_true(!threads || count_threads() == threads + 1);
+    for (int i = 0; i < 100; i++) { /* an allocator may end while its blocks are being counted */
+        struct plim_allocator *allocator;
+        assert_ok(plim_allocator_open(context, NULL, &allocator, &err));
+        assert_ok(plim_device_attach(cpu, allocator, &err));
+        usleep(100);
+        plim_allocator_close(allocator);
+    }
     set_machine(100 * GIB, GIB);
     for (int i = 0; i < 5000; i++) {
         struct plim_health h = {.size = sizeof h};
@@ -493,7 +563,7 @@ static void test_leaks(void **state)
     assert_non_null(text);
     assert_non_null(strstr(text, "memory in use of the allocator has grown by"));
     assert_non_null(strstr(text, "activations 32.0 MiB"));
-    assert_null(strstr(text, "outside plans")); /* the allocator's memory is accounted for */
+    assert_true(SANITIZED || !strstr(text, "outside plans")); /* the allocator's memory is accounted for */
     plim_free(text);
     plim_monitor_close(monitor);
 
@@ -603,6 +673,11 @@ static void test_allocator_refuses(void **state)
     assert_bad(plim_allocator_open(context, &o, &a, &err), "simulated:lots");
     o.device = "tpu";
     assert_bad(plim_allocator_open(context, &o, &a, &err), "write host, cuda:N or simulated:24GiB");
+    o.device = "cuda:0";
+    enum plim_status status = plim_allocator_open(context, &o, &a, &err);
+    assert_true(status == PLIM_OK ||
+                (status == PLIM_UNSUPPORTED && strstr(err.text, "plim_allocator_open: ")));
+    plim_allocator_close(a);
     o.device = NULL, o.record = -1;
     assert_bad(plim_allocator_open(context, &o, &a, &err), "record and cleanup_every");
 }
@@ -707,6 +782,7 @@ int main(void)
         WITH(test_summary, open_all),
         WITH(test_report_and_snapshot, open_all),
         WITH(test_clear_cache, open_all),
+        WITH(test_card, open_fraction),
         WITH(test_batch_size, open_all),
         WITH(test_batch_limits, open_limited),
         WITH(test_wrong_variables, open_wrong),
