@@ -69,7 +69,7 @@ struct plim_window {
     int clear_cache;   /* out: a good moment to clear caches */
 };
 
-/* PLIM_BAD_INPUT: an effective batch that is no multiple of micro_batch x ranks; the error names the nearest that are. */
+/* PLIM_BAD_INPUT: an effective batch that is not a multiple of micro_batch x ranks; the error names the nearest that are. */
 PLIM_API enum plim_status plim_accumulator_open(struct plim_context *context,
                                                 const struct plim_accumulator_options *options,
                                                 struct plim_accumulator **out, struct plim_error *err);

@@ -44,7 +44,7 @@ static enum plim_status derive_steps(struct plim_accumulator_options *o, struct 
     if (steps * rows != o->effective_batch && steps)
         return plim_fail(
             err, PLIM_BAD_INPUT,
-            "plim_accumulator_open: effective_batch %lld is no multiple of micro_batch %lld x %lld "
+            "plim_accumulator_open: effective_batch %lld is not a multiple of micro_batch %lld x %lld "
             "ranks; use %lld or %lld",
             (long long)o->effective_batch, (long long)o->micro_batch, (long long)ranks,
             (long long)(steps * rows), (long long)((steps + 1) * rows));

@@ -60,20 +60,19 @@ static enum plim_status measure(const struct context *context, struct threads *t
     return status;
 }
 
-/* Only saved numbers are used, so without a place to save them nothing is measured. */
-static bool worth_measuring(const struct context *context)
+static bool can_keep(const struct context *context)
 {
     struct strbuf folder = STRBUF_INIT;
     bool kept = context_cache(context, &folder);
     strbuf_release(&folder);
-    return calibration_wanted(context) && (kept || calibration_anew(context));
+    return kept;
 }
 
 enum plim_status calibrate_cpu(const struct context *context, struct threads *team, struct calibration *out,
                                struct plim_error *err)
 {
     char key[256];
-    if (!worth_measuring(context)) {
+    if (!calibration_wanted(context) || (!calibration_anew(context) && !can_keep(context))) {
         *out = modest;
         return PLIM_OK;
     }
