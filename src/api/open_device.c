@@ -12,7 +12,7 @@ static uint64_t known_bytes(const struct context *context, const struct backend 
 {
     struct device_facts facts;
     struct preset preset;
-    if (!backend->peek || !backend->peek(context, index, &facts)) return backend->least;
+    if (!backend->least || !backend->peek(context, index, &facts)) return backend->least;
     if (facts.overhead_bytes) return facts.overhead_bytes;
     return preset_detect(&facts, &preset) ? preset.facts.overhead_bytes : backend->least;
 }
