@@ -220,6 +220,14 @@ void engine_close(struct engine *e)
     free(e);
 }
 
+void engine_fail(struct engine *e, const char *why)
+{
+    engine_drain(e);
+    while (e->live)
+        engine_finish(e, e->live,
+                      &(struct engine_event){.token = -1, .finish = FINISH_FAILED, .why = why});
+}
+
 /* --- requests --------------------------------------------------------------------------------------------- */
 
 static enum plim_status check_request(const struct engine *e, const struct engine_request *r,
