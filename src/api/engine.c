@@ -14,6 +14,17 @@
 
 /* --- opening ------------------------------------------------------------------------------------------------ */
 
+/* Memory is planned for prompts of up to PROMPT bytes; longer ones take more while they are encoded. */
+enum { PROMPT = 64 << 10, ANSWERS = 256 << 10 };
+
+/* An encoder's cache of words makes long prompts faster; under a small budget it is small. */
+static struct encoder_room encoder_room(const struct plim_engine *e)
+{
+    uint64_t budget = device_line_host(&e->model.line), share = budget / 64;
+    if (!budget || share > ENCODER_CACHE) share = ENCODER_CACHE;
+    return (struct encoder_room){.cache = share, .keep = PROMPT};
+}
+
 static enum plim_status check_options(const struct caller *c, const struct plim_engine_options *o,
                                       bool plan_only, struct plim_error *err)
 {
@@ -41,20 +52,24 @@ static enum plim_status open_text(struct plim_engine *e, const struct plim_engin
                            "%s: a %s model embeds texts and cannot generate; open it with plim_embedder_open", e->dir,
                            model_architecture_name(spec.arch));
     if (status == PLIM_OK)
-        status = open_codec(o->tokenizer, e->dir, device_line_host(&e->model.line), &e->codec, err);
+        status = open_codec(e->model.caller.context, o->tokenizer, e->dir, device_line_host(&e->model.line),
+                            &e->codec, err);
     if (status == PLIM_OK) status = check_vocabulary(&e->codec, e->dir, spec.vocab_size, err);
-    if (status == PLIM_OK && e->codec.tokenizer) status = encoder_open(e->codec.tokenizer, &e->encoder, err);
+    struct encoder_room room = encoder_room(e);
+    if (status == PLIM_OK && e->codec.tokenizer)
+        status = encoder_open_within(e->codec.tokenizer, &room, &e->encoder, err);
     if (status != PLIM_OK) return status;
     warn_of_bytes(&e->codec, o->tokenizer, e->dir, spec.vocab_size, e->model.log);
     chat_template_load(e->dir, NULL, &e->chat, &e->no_chat);
     return PLIM_OK;
 }
 
-/* Host memory of text: the tokenizer, an encoder for prompts of up to PROMPT bytes, the template, and answers under way. */
-enum { PROMPT = 64 << 10, ANSWERS = 256 << 10 };
+/* Host memory of text: tokenizer, encoder, template, and answers under way. */
 static int64_t text_bytes(const struct plim_engine *e)
 {
-    size_t encoder = e->codec.tokenizer ? encoder_bytes_most(e->codec.tokenizer, PROMPT) : 0;
+    struct encoder_room room = encoder_room(e);
+    size_t encoder =
+        e->codec.tokenizer ? encoder_room_bytes(e->codec.tokenizer, &room) + ENCODER_LIMIT(PROMPT) : 0;
     size_t chat = e->chat ? chat_template_bytes(e->chat) : 0;
     return (int64_t)(e->codec.bytes + encoder + chat) + ANSWERS;
 }

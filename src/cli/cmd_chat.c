@@ -276,7 +276,7 @@ static enum plim_status check_flags(const struct chat_flags *f, struct plim_erro
 static enum plim_status open_text(struct chat *c, struct plim_error *err)
 {
     enum plim_status status =
-        open_codec(c->flags->tokenizer, c->dir, device_line_host(&c->line), &c->codec, err);
+        open_codec(cli_context(), c->flags->tokenizer, c->dir, device_line_host(&c->line), &c->codec, err);
     if (status == PLIM_OK) status = chat_prompt_open(c->dir, &c->template, err);
     if (status == PLIM_OK && !c->template)
         status =

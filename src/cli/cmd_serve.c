@@ -266,7 +266,7 @@ static enum plim_status listen_first(struct serving *g, struct plim_error *err)
 static enum plim_status open_text(struct serving *g, struct plim_error *err)
 {
     enum plim_status status =
-        open_codec(g->flags->tokenizer, g->dir, device_line_host(&g->model.line), &g->codec, err);
+        open_codec(cli_context(), g->flags->tokenizer, g->dir, device_line_host(&g->model.line), &g->codec, err);
     if (status != PLIM_OK) return status;
     g->limits.codec = &g->codec, g->limits.encoder_times = server_encoder_times(&g->codec);
     const char *from = g->flags->template ? g->flags->template : g->dir;

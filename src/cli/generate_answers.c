@@ -96,7 +96,7 @@ enum plim_status generation_read(struct generation *g, struct plim_error *err)
     if (status == PLIM_OK && !g->prompts.count)
         status = plim_fail(err, PLIM_BAD_INPUT, "%s: contains no prompt", g->flags->prompts_file);
     if (status == PLIM_OK)
-        status = open_codec(g->flags->tokenizer, g->dir, device_line_host(&g->line), &g->codec, err);
+        status = open_codec(cli_context(), g->flags->tokenizer, g->dir, device_line_host(&g->line), &g->codec, err);
     if (status == PLIM_OK && !g->flags->raw) {
         status = chat_prompt_open(g->dir, &g->chat, err);
         if (status != PLIM_OK) plim_error_prefix(err, "generate: --raw ignores the chat template");
