@@ -16,8 +16,7 @@ static enum plim_status write_entities(void *arg, const struct entity_list *list
 {
     struct labels_out *out = arg;
     json_begin_array(&out->json, NULL);
-    for (size_t i = 0; i < list->count; i++)
-        classifier_write_entity(list, i, out->aggregation, &out->json);
+    for (size_t i = 0; i < list->count; i++) classifier_write_entity(list, i, out->aggregation, &out->json);
     json_end_array(&out->json);
     return strbuf_status(out->json.out, err);
 }
@@ -48,11 +47,16 @@ static enum plim_status read_options(const struct plim_classify_options *o, cons
         return caller_refuse(&me, "aggregation", err, "'%s'; write none, simple, first, average or max",
                              o->aggregation);
     if (function < 0)
-        return caller_refuse(&me, "function", err, "'%s'; write default, sigmoid, softmax or none", o->function);
+        return caller_refuse(&me, "function", err, "'%s'; write default, sigmoid, softmax or none",
+                             o->function);
     if (o->top < 0 || o->stride < 0)
         return caller_refuse(&me, o->top < 0 ? "top" : "stride", err, "write 0 or more");
-    const char *wrong = tokens ? (o->top ? "top" : function ? "function" : NULL)
-                               : (aggregation ? "aggregation" : o->stride ? "stride" : NULL);
+    const char *wrong = tokens ? (o->top     ? "top"
+                                  : function ? "function"
+                                             : NULL)
+                               : (aggregation ? "aggregation"
+                                  : o->stride ? "stride"
+                                              : NULL);
     if (wrong)
         return caller_refuse(&me, wrong, err, "for labels of %s; this model labels %s",
                              tokens ? "whole texts" : "tokens", tokens ? "tokens" : "whole texts");

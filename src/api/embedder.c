@@ -25,8 +25,9 @@ static enum plim_status open_model_and_rows(struct plim_embedder *e, const struc
     if (o->normalize) m->how.normalize = o->normalize > 0;
     if (status == PLIM_OK) status = text_model_open(m, err);
     if (status != PLIM_OK) return status;
-    return m->labels ? labelling_open(m, &e->labelling, err)
-                     : text_rows_open(&m->codec, embedder_plan(m->embedder)->time, EMBED_WINDOW, &e->rows, err);
+    return m->labels
+               ? labelling_open(m, &e->labelling, err)
+               : text_rows_open(&m->codec, embedder_plan(m->embedder)->time, EMBED_WINDOW, &e->rows, err);
 }
 
 enum plim_status plim_embedder_open(struct plim_context *context, const struct plim_embed_options *options,

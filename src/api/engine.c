@@ -33,7 +33,8 @@ static enum plim_status check_options(const struct caller *c, const struct plim_
     if (o->kv_type && !kv_type_parse(o->kv_type, &unused))
         return caller_refuse(c, "kv_type", err, "'%s'; write auto, f32, bf16, f16 or i8", o->kv_type);
     if (o->budget > INT64_MAX) return caller_refuse(c, "budget", err, "more than there is");
-    if (o->max_context < 0) return caller_refuse(c, "max_context", err, "write 0 for what fits, or e.g. 4096");
+    if (o->max_context < 0)
+        return caller_refuse(c, "max_context", err, "write 0 for what fits, or e.g. 4096");
     if (o->parallel < 0 || o->parallel > 4096)
         return caller_refuse(c, "parallel", err, "%d; write 0 for what fits, or up to 4096", o->parallel);
     if (o->queue < 0 || o->queue > 1000000)
@@ -139,11 +140,12 @@ enum plim_status engine_handle_open(struct plim_context *context, const struct p
     if (!e) return PLIM_NO_MEMORY;
     init_locks(e);
     e->codec.eos = -1;
-    e->model = (struct model_engine){.caller = caller,
-                                     .device = o.device ? o.device : "auto",
-                                     .threads = o.threads,
-                                     .line = {o.budget, o.budget > 0, device_line_default(), "options.budget"},
-                                     .log = context_log(&context->context)};
+    e->model =
+        (struct model_engine){.caller = caller,
+                              .device = o.device ? o.device : "auto",
+                              .threads = o.threads,
+                              .line = {o.budget, o.budget > 0, device_line_default(), "options.budget"},
+                              .log = context_log(&context->context)};
     if (o.scratch && !(e->scratch = strdup(o.scratch)))
         status = plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", function);
     model_name(o.model, e->name, sizeof e->name);
@@ -241,7 +243,8 @@ enum plim_status plim_engine_run(struct plim_engine *engine, struct plim_error *
     if (!err) err = &unheard;
     enum plim_status status = begin_stepping(engine, "plim_engine_run", err);
     if (status != PLIM_OK) return status;
-    while (status == PLIM_OK && !engine->stop && engine_busy(engine->model.engine)) status = step(engine, err);
+    while (status == PLIM_OK && !engine->stop && engine_busy(engine->model.engine))
+        status = step(engine, err);
     end_stepping(engine);
     return status;
 }

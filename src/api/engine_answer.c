@@ -219,7 +219,8 @@ enum plim_status answer_submit(struct plim_engine *e, const struct plim_request 
     struct token_list ids = {0};
     enum plim_status status = options_take(&r, sizeof r, request, function, err);
     if (status != PLIM_OK) return status;
-    if (r.max_tokens < 0) return plim_fail(err, PLIM_BAD_INPUT, "%s: request.max_tokens is negative", function);
+    if (r.max_tokens < 0)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: request.max_tokens is negative", function);
     struct answer *a = calloc(1, sizeof *a);
     if (!a) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory for a request", function);
     a->engine = e, a->hear = r.hear, a->arg = r.arg, a->ignore_eos = r.ignore_eos;

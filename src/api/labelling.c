@@ -43,8 +43,8 @@ enum plim_status labelling_open(struct text_model *model, struct labelling **out
     struct labelling *l = calloc(1, sizeof *l);
     if (!l) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the texts of a window");
     l->model = model;
-    enum plim_status status = classifier_open(
-        &l->classifier, model->how.path, embedder_spec(model->embedder), model->codec.tokenizer, err);
+    enum plim_status status = classifier_open(&l->classifier, model->how.path, embedder_spec(model->embedder),
+                                              model->codec.tokenizer, err);
     if (status == PLIM_OK) status = encoder_open(model->codec.tokenizer, &l->encoder, err);
     if (status != PLIM_OK) return labelling_close(l), status;
     encoder_limit(l->encoder, (size_t)ENCODER_LIMIT(model->options.longest));

@@ -19,8 +19,8 @@ static enum plim_status open_tokenizer(struct text_model *m, struct plim_error *
     if (!find_tokenizer(m->options.tokenizer, m->how.path, path, sizeof path))
         return plim_fail(err, PLIM_BAD_INPUT, "%s: there is no tokenizer.json or SentencePiece model%s",
                          m->how.path, m->caller.library ? "" : "; give --tokenizer");
-    enum plim_status status =
-        open_codec(m->caller.context, m->options.tokenizer, m->how.path, device_line_host(&m->line), &m->codec, err);
+    enum plim_status status = open_codec(m->caller.context, m->options.tokenizer, m->how.path,
+                                         device_line_host(&m->line), &m->codec, err);
     if (status == PLIM_OK && !m->codec.tokenizer)
         status = caller_refuse(&m->caller, "tokenizer", err, "encoders have no byte tokenizer");
     return status;

@@ -89,7 +89,8 @@ enum plim_status plim_tokenizer_encode(const struct plim_tokenizer *tokenizer, c
     if (!handle_is(tokenizer, HANDLE_TOKENIZER, me, err)) return PLIM_BAD_INPUT;
     if ((!text && bytes) || (!ids && room) || !count)
         return plim_fail(err, PLIM_BAD_INPUT, "%s: an argument is NULL", me);
-    struct plim_tokenizer *t = (struct plim_tokenizer *)(uintptr_t)tokenizer; /* only its spare encoders change */
+    struct plim_tokenizer *t =
+        (struct plim_tokenizer *)(uintptr_t)tokenizer; /* only its spare encoders change */
     enum plim_status status = borrow(t, &encoder, err);
     if (status == PLIM_OK)
         status = codec_encode(encoder, text ? text : "", bytes, special ? TOKENIZE_SPECIAL : 0, &list, err);

@@ -152,8 +152,7 @@ static enum plim_status encode(struct chat *c, struct plim_error *err)
     struct strbuf text = STRBUF_INIT;
     enum plim_status status = chat_prompt_text(c->template, c->said, c->count, &text, err);
     c->ids.count = 0;
-    if (status == PLIM_OK)
-        status = codec_encode(c->encoder, strbuf_text(&text), text.len, 0, &c->ids, err);
+    if (status == PLIM_OK) status = codec_encode(c->encoder, strbuf_text(&text), text.len, 0, &c->ids, err);
     strbuf_release(&text);
     if (status == PLIM_OK && !c->ids.count)
         status = plim_fail(err, PLIM_BAD_INPUT, "the template wrote nothing");

@@ -265,8 +265,8 @@ static enum plim_status listen_first(struct serving *g, struct plim_error *err)
 
 static enum plim_status open_text(struct serving *g, struct plim_error *err)
 {
-    enum plim_status status =
-        open_codec(cli_context(), g->flags->tokenizer, g->dir, device_line_host(&g->model.line), &g->codec, err);
+    enum plim_status status = open_codec(cli_context(), g->flags->tokenizer, g->dir,
+                                         device_line_host(&g->model.line), &g->codec, err);
     if (status != PLIM_OK) return status;
     g->limits.codec = &g->codec, g->limits.encoder_times = server_encoder_times(&g->codec);
     const char *from = g->flags->template ? g->flags->template : g->dir;
@@ -325,8 +325,7 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
     struct engine *engine = g->model.engine;
     status = serve_environment_check(&g->environment, engine_plan(engine)->precision,
                                      &g->model.ladder.device->facts, err);
-    if (status == PLIM_OK)
-        status = check_vocabulary(&g->codec, g->dir, engine_spec(engine)->vocab_size, err);
+    if (status == PLIM_OK) status = check_vocabulary(&g->codec, g->dir, engine_spec(engine)->vocab_size, err);
     if (status == PLIM_OK && !f->plan)
         warn_of_bytes(&g->codec, f->tokenizer, g->dir, engine_spec(engine)->vocab_size, &g->log);
     return status;

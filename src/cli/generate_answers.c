@@ -76,8 +76,8 @@ static enum plim_status encode(struct generation *g, struct answer *a, struct en
         strbuf_add(&text, a->prompt);
     if (status == PLIM_OK) status = strbuf_status(&text, err);
     if (status == PLIM_OK) /* a template writes the marks itself */
-        status = codec_encode(encoder, strbuf_text(&text), text.len, g->chat ? 0 : TOKENIZE_SPECIAL, &a->ids,
-                              err);
+        status =
+            codec_encode(encoder, strbuf_text(&text), text.len, g->chat ? 0 : TOKENIZE_SPECIAL, &a->ids, err);
     strbuf_release(&text);
     if (g->flags->json) a->tokens = malloc((size_t)g->flags->tokens * sizeof *a->tokens);
     if (status == PLIM_OK && (!a->ids.count || (g->flags->json && !a->tokens)))
@@ -96,7 +96,8 @@ enum plim_status generation_read(struct generation *g, struct plim_error *err)
     if (status == PLIM_OK && !g->prompts.count)
         status = plim_fail(err, PLIM_BAD_INPUT, "%s: contains no prompt", g->flags->prompts_file);
     if (status == PLIM_OK)
-        status = open_codec(cli_context(), g->flags->tokenizer, g->dir, device_line_host(&g->line), &g->codec, err);
+        status = open_codec(cli_context(), g->flags->tokenizer, g->dir, device_line_host(&g->line), &g->codec,
+                            err);
     if (status == PLIM_OK && !g->flags->raw) {
         status = chat_prompt_open(g->dir, &g->chat, err);
         if (status != PLIM_OK) plim_error_prefix(err, "generate: --raw ignores the chat template");

@@ -39,8 +39,8 @@ void classifier_scores(const struct classifier *c, enum label_function function,
 size_t classifier_best(const struct classifier *c, const float *scores);
 
 /* Writes an array named `key`: the `top` best in descending order; 0: all. */
-void classifier_write_labels(const struct classifier *c, const float *scores, int64_t top,
-                             const char *key, struct json_writer *w);
+void classifier_write_labels(const struct classifier *c, const float *scores, int64_t top, const char *key,
+                             struct json_writer *w);
 /* Writes one entity as an object: "entity" and "index" for tokens, "entity_group" for joined ones. */
 void classifier_write_entity(const struct entity_list *list, size_t i, enum aggregation aggregation,
                              struct json_writer *w);

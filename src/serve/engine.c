@@ -224,8 +224,7 @@ void engine_fail(struct engine *e, const char *why)
 {
     engine_drain(e);
     while (e->live)
-        engine_finish(e, e->live,
-                      &(struct engine_event){.token = -1, .finish = FINISH_FAILED, .why = why});
+        engine_finish(e, e->live, &(struct engine_event){.token = -1, .finish = FINISH_FAILED, .why = why});
 }
 
 /* --- requests --------------------------------------------------------------------------------------------- */

@@ -31,9 +31,12 @@ static void write_tokenizer(const char *path)
 {
     FILE *f = fopen(path, "w");
     assert_non_null(f);
-    fprintf(f, "{\"added_tokens\": [], \"normalizer\": null, \"post_processor\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
-               "\"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}, \"decoder\": {\"type\": \"ByteLevel\", "
-               "\"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}, \"model\": {\"type\": \"BPE\", \"merges\": "
+    fprintf(f, "{\"added_tokens\": [], \"normalizer\": null, \"post_processor\": null, \"pre_tokenizer\": "
+               "{\"type\": \"ByteLevel\", "
+               "\"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}, \"decoder\": "
+               "{\"type\": \"ByteLevel\", "
+               "\"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}, \"model\": "
+               "{\"type\": \"BPE\", \"merges\": "
                "[], \"vocab\": {\"\\u0120\": 0");
     for (int i = 1; i < 95; i++)
         fprintf(f, ", \"%s%c\": %d", 32 + i == '"' || 32 + i == '\\' ? "\\" : "", 32 + i, i);
@@ -163,7 +166,8 @@ static void same(const struct said *a, const struct said *b)
     assert_string_equal(a->text, b->text);
 }
 
-static void refused(enum plim_status got, const struct plim_error *err, enum plim_status wanted, const char *words)
+static void refused(enum plim_status got, const struct plim_error *err, enum plim_status wanted,
+                    const char *words)
 {
     if (got != wanted || !strstr(err->text, words) || strchr(err->text, '\n'))
         fail_msg("wanted %d with '%s', got %d: %s", wanted, words, got, err->text);
@@ -208,9 +212,15 @@ static void wrong_options(void **state)
         {{.model = model, .queue = -1}, PLIM_BAD_INPUT, "options.queue"},
         {{.model = model, .max_context = -1}, PLIM_BAD_INPUT, "options.max_context"},
         {{.model = model, .device = "cpu"}, PLIM_BAD_INPUT, "too small for the byte tokenizer"},
-        {{.model = model, .device = "cpu", .tokenizer = tokenizer, .budget = 1 << 18}, PLIM_NO_FIT, "does not fit"},
-        {{.model = model, .device = "cpu", .tokenizer = tokenizer, .budget = 1 << 10}, PLIM_NO_FIT, "tokenizer.json"},
-        {{.model = model, .device = "cpu", .tokenizer = tokenizer, .budget = 1ull << 60}, PLIM_BAD_INPUT, "options.budget"},
+        {{.model = model, .device = "cpu", .tokenizer = tokenizer, .budget = 1 << 18},
+         PLIM_NO_FIT,
+         "does not fit"},
+        {{.model = model, .device = "cpu", .tokenizer = tokenizer, .budget = 1 << 10},
+         PLIM_NO_FIT,
+         "tokenizer.json"},
+        {{.model = model, .device = "cpu", .tokenizer = tokenizer, .budget = 1ull << 60},
+         PLIM_BAD_INPUT,
+         "options.budget"},
     };
     struct plim_engine *e = NULL;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -274,7 +284,8 @@ static void answers_are_their_own(void **state)
     }
     assert_int_equal(plim_engine_figures(e, &figures, NULL), PLIM_OK);
     assert_int_equal(figures.generated_tokens, PROMPTS * ANSWER);
-    assert_true(figures.planned_bytes <= BUDGET && figures.used_bytes <= figures.planned_bytes && figures.budget == BUDGET);
+    assert_true(figures.planned_bytes <= BUDGET && figures.used_bytes <= figures.planned_bytes &&
+                figures.budget == BUDGET);
     assert_int_equal(figures.running + figures.waiting, 0);
     plim_engine_close(e);
 }
@@ -292,7 +303,8 @@ static void text_is_that_of_tokens(void **state)
     char *text = NULL;
     assert_int_equal(plim_tokenizer_open(context, tokenizer, &t, NULL), PLIM_OK);
     assert_int_equal(plim_tokenizer_vocab(t), VOCAB);
-    assert_int_equal(plim_tokenizer_encode(t, prompts[0], strlen(prompts[0]), 1, ids, 64, &count, NULL), PLIM_OK);
+    assert_int_equal(plim_tokenizer_encode(t, prompts[0], strlen(prompts[0]), 1, ids, 64, &count, NULL),
+                     PLIM_OK);
     struct plim_request r = request(NULL, &said);
     r.ids = ids, r.id_count = count, r.max_tokens = 0, r.logprobs = 1;
     assert_int_equal(plim_engine_submit(e, &r, NULL, NULL), PLIM_OK);
@@ -371,7 +383,8 @@ static int meddle(void *arg, const struct plim_engine_event *event)
     m->asked = true;
     plim_engine_cancel(m->engine, m->victim);
     submit(m->engine, prompts[3], &m->more);
-    refused(plim_engine_step(m->engine, NULL, &err), &err, PLIM_BAD_INPUT, "a handler may only submit and cancel");
+    refused(plim_engine_step(m->engine, NULL, &err), &err, PLIM_BAD_INPUT,
+            "a handler may only submit and cancel");
     struct plim_request r = request("a", &(struct said){0});
     refused(plim_engine_generate(m->engine, &r, &text, &err), &err, PLIM_BAD_INPUT, "handler");
     plim_engine_close(m->engine); /* refused, and logged */
@@ -640,10 +653,12 @@ static void failing_steps(void **state)
         assert_int_equal(status, times[k] == ALWAYS ? PLIM_NO_MEMORY : PLIM_OK);
         for (int i = 0; i < PROMPTS; i++) {
             if (status == PLIM_OK) same(&said[i], alone(i));
-            assert_true(said[i].ends == 1 && (status == PLIM_OK || (said[i].finish == PLIM_FINISH_FAILED && *said[i].why)));
+            assert_true(said[i].ends == 1 &&
+                        (status == PLIM_OK || (said[i].finish == PLIM_FINISH_FAILED && *said[i].why)));
         }
         struct plim_request r = request(prompts[0], &said[0]);
-        if (status != PLIM_OK) refused(plim_engine_submit(e, &r, NULL, &err), &err, status, "can only be closed");
+        if (status != PLIM_OK)
+            refused(plim_engine_submit(e, &r, NULL, &err), &err, status, "can only be closed");
         if (status != PLIM_OK) refused(plim_engine_step(e, NULL, &err), &err, status, "can only be closed");
         b.engine = NULL;
         plim_engine_close(e);
@@ -678,22 +693,14 @@ static void plans_are_what_is_committed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_handles),
-        cmocka_unit_test(wrong_options),
-        cmocka_unit_test(wrong_requests),
-        cmocka_unit_test(answers_are_their_own),
-        cmocka_unit_test(text_is_that_of_tokens),
-        cmocka_unit_test(generate_is_submit_and_run),
-        cmocka_unit_test(stop_strings),
-        cmocka_unit_test(handlers_cancel_and_submit),
-        cmocka_unit_test(a_thread_of_its_own),
-        cmocka_unit_test(one_steps_at_a_time),
-        cmocka_unit_test(budget_moves),
-        cmocka_unit_test(two_at_once),
-        cmocka_unit_test(closing_ends_requests),
-        cmocka_unit_test(opening_fails),
-        cmocka_unit_test(failing_steps),
-        cmocka_unit_test(plans_are_what_is_committed),
+        cmocka_unit_test(wrong_handles),          cmocka_unit_test(wrong_options),
+        cmocka_unit_test(wrong_requests),         cmocka_unit_test(answers_are_their_own),
+        cmocka_unit_test(text_is_that_of_tokens), cmocka_unit_test(generate_is_submit_and_run),
+        cmocka_unit_test(stop_strings),           cmocka_unit_test(handlers_cancel_and_submit),
+        cmocka_unit_test(a_thread_of_its_own),    cmocka_unit_test(one_steps_at_a_time),
+        cmocka_unit_test(budget_moves),           cmocka_unit_test(two_at_once),
+        cmocka_unit_test(closing_ends_requests),  cmocka_unit_test(opening_fails),
+        cmocka_unit_test(failing_steps),          cmocka_unit_test(plans_are_what_is_committed),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,6 +1,5 @@
 /* test_api_text.c - the public tokenizers, chat templates, vectors and labels (plimsoll/text.h): wrong handles, options and texts, one
  * tokenizer in many threads, vectors that do not depend on how many texts are in a call, and a budget that moves. */
-#include "base/file.h"
 #include <plimsoll/plimsoll.h>
 
 #include <pthread.h>
@@ -48,13 +47,18 @@ static int set_up(void **state)
         assert_int_equal(symlink(from, to), 0);
     }
     int n = snprintf(tokenizer, sizeof tokenizer,
-                     "{\"added_tokens\": [{\"id\": 0, \"content\": \"[UNK]\", \"special\": true, \"single_word\": false, \"lstrip\": false, "
-                     "\"rstrip\": false, \"normalized\": false}], \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"Whitespace\"}, "
-                     "\"post_processor\": null, \"decoder\": {\"type\": \"WordPiece\", \"prefix\": \"##\", \"cleanup\": false}, "
-                     "\"model\": {\"type\": \"WordPiece\", \"unk_token\": \"[UNK]\", \"continuing_subword_prefix\": \"##\", "
+                     "{\"added_tokens\": [{\"id\": 0, \"content\": \"[UNK]\", \"special\": true, "
+                     "\"single_word\": false, \"lstrip\": false, "
+                     "\"rstrip\": false, \"normalized\": false}], \"normalizer\": null, \"pre_tokenizer\": "
+                     "{\"type\": \"Whitespace\"}, "
+                     "\"post_processor\": null, \"decoder\": {\"type\": \"WordPiece\", \"prefix\": \"##\", "
+                     "\"cleanup\": false}, "
+                     "\"model\": {\"type\": \"WordPiece\", \"unk_token\": \"[UNK]\", "
+                     "\"continuing_subword_prefix\": \"##\", "
                      "\"max_input_chars_per_word\": 100, \"vocab\": {\"[UNK]\": 0");
     for (int i = 0; i < 26; i++)
-        n += snprintf(tokenizer + n, sizeof tokenizer - (size_t)n, ", \"%c\": %d, \"##%c\": %d", 'a' + i, 1 + i, 'a' + i, 27 + i);
+        n += snprintf(tokenizer + n, sizeof tokenizer - (size_t)n, ", \"%c\": %d, \"##%c\": %d", 'a' + i,
+                      1 + i, 'a' + i, 27 + i);
     snprintf(tokenizer + n, sizeof tokenizer - (size_t)n, "}}}\n");
     write_text("tokenizer.json", tokenizer);
     write_text("chat_template.jinja", "{% for m in messages %}{{ m.role }}: {{ m.content }}; {% endfor %}"
@@ -65,11 +69,16 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
+    static const char *const files[] = {"config.json", "model.safetensors", "tokenizer.json",
+                                        "chat_template.jinja"};
+    char path[600];
     plim_context_close(context);
-    return file_remove_tree(folder, NULL);
+    for (int i = 0; i < 4; i++) snprintf(path, sizeof path, "%s/%s", folder, files[i]), unlink(path);
+    return rmdir(folder);
 }
 
-static void refused(enum plim_status got, const struct plim_error *err, enum plim_status wanted, const char *words)
+static void refused(enum plim_status got, const struct plim_error *err, enum plim_status wanted,
+                    const char *words)
 {
     if (got != wanted || !strstr(err->text, words) || strchr(err->text, '\n'))
         fail_msg("wanted %d with '%s', got %d: %s", wanted, words, got, err->text);
@@ -84,9 +93,11 @@ static void *encode_often(void *arg)
         int32_t ids[8] = {0};
         size_t count = 0;
         char *text = NULL;
-        if (plim_tokenizer_encode(t, "abc d", 5, 1, ids, 8, &count, NULL) != PLIM_OK || count != 4) return arg;
+        if (plim_tokenizer_encode(t, "abc d", 5, 1, ids, 8, &count, NULL) != PLIM_OK || count != 4)
+            return arg;
         if (ids[0] != 1 || ids[1] != 28 || ids[3] != 4) return arg;
-        if (plim_tokenizer_decode(t, ids, count, 1, &text, NULL) != PLIM_OK || strcmp(text, "abc d") != 0) return arg;
+        if (plim_tokenizer_decode(t, ids, count, 1, &text, NULL) != PLIM_OK || strcmp(text, "abc d") != 0)
+            return arg;
         plim_free(text);
     }
     return NULL;
@@ -95,7 +106,7 @@ static void *encode_often(void *arg)
 static void tokenizers(void **state)
 {
     (void)state;
-    struct plim_tokenizer *t = NULL, *bytes = NULL;
+    struct plim_tokenizer *t = NULL, *bytes = NULL, *none = NULL;
     struct plim_error err = {0};
     pthread_t threads[4];
     int32_t ids[3] = {0}, wrong = 256;
@@ -116,12 +127,12 @@ static void tokenizers(void **state)
     refused(plim_tokenizer_decode(bytes, &wrong, 1, 1, &text, &err), &err, PLIM_BAD_INPUT, "256");
     refused(plim_tokenizer_encode(NULL, "a", 1, 0, ids, 1, &count, &err), &err, PLIM_BAD_INPUT, "got NULL");
     refused(plim_tokenizer_encode(t, "a", 1, 0, NULL, 1, &count, &err), &err, PLIM_BAD_INPUT, "NULL");
-    refused(plim_tokenizer_open(context, "/nowhere", &t, &err), &err, PLIM_BAD_INPUT, "/nowhere");
-    assert_null(t);
+    refused(plim_tokenizer_open(context, "/nowhere", &none, &err), &err, PLIM_BAD_INPUT, "/nowhere");
+    assert_null(none);
     assert_int_equal(plim_tokenizer_vocab(NULL), 0);
     plim_tokenizer_close(bytes);
+    plim_tokenizer_close(t);
     plim_tokenizer_close(NULL);
-    if (plim_tokenizer_open(context, folder, &t, &err) == PLIM_OK) plim_tokenizer_close(t);
 }
 
 static void chat_templates(void **state)
@@ -176,7 +187,9 @@ static void wrong_options(void **state)
         {{.model = folder, .device = "abacus"}, PLIM_BAD_INPUT, "options.device"},
         {{.model = folder, .pooling = "max"}, PLIM_BAD_INPUT, "options.pooling: 'max'"},
         {{.model = folder, .max_length = -1}, PLIM_BAD_INPUT, "options.max_length"},
-        {{.model = folder, .device = "cpu", .max_length = 1000}, PLIM_BAD_INPUT, "options.max_length: 1000 is beyond"},
+        {{.model = folder, .device = "cpu", .max_length = 1000},
+         PLIM_BAD_INPUT,
+         "options.max_length: 1000 is beyond"},
         {{.model = folder, .device = "cpu", .budget = 1 << 20}, PLIM_NO_FIT, "does not fit"},
     };
     struct plim_error err = {0};
@@ -215,12 +228,13 @@ static void vectors(void **state)
     assert_int_equal(plim_embedder_set_budget(e, planned - planned / 16, NULL), PLIM_OK);
     assert_true(plim_embedder_bytes(e) <= planned - planned / 16);
     assert_int_equal(plim_embed(e, full, TEXTS - 1, again[0], NULL), PLIM_OK);
-    refused(plim_embedder_set_budget(e, 1000, &err), &err, PLIM_NO_FIT, "1000 B");
+    refused(plim_embedder_set_budget(e, 1000, &err), &err, PLIM_NO_FIT, "the budget is 1000");
     refused(plim_embedder_set_budget(e, 1ull << 60, &err), &err, PLIM_BAD_INPUT, "budget");
     assert_int_equal(plim_embedder_set_budget(e, 64 << 20, NULL), PLIM_OK);
     assert_int_equal(plim_embed(e, full, TEXTS - 1, again[0], NULL), PLIM_OK);
     assert_memory_equal(all, again, sizeof all);
-    refused(plim_embed(e, &texts[1], 1, one, &err), &err, PLIM_BAD_INPUT, "plim_embed: text 1: the text is empty");
+    refused(plim_embed(e, &texts[1], 1, one, &err), &err, PLIM_BAD_INPUT,
+            "plim_embed: text 1: the text is empty");
     refused(plim_embed(e, broken, 2, again[0], &err), &err, PLIM_BAD_INPUT, "text 2 is NULL");
     refused(plim_classify(e, &word, NULL, 1, NULL, &json, &err), &err, PLIM_BAD_INPUT, "options.labels");
     assert_int_equal(plim_embed(e, NULL, 0, NULL, NULL), PLIM_OK);
@@ -253,9 +267,11 @@ static void labels(void **state)
     o.aggregation = NULL;
     refused(plim_classify(e, texts_of, NULL, 2, &o, &json, &err), &err, PLIM_BAD_INPUT, "options.stride");
     o.aggregation = "some", o.stride = 0;
-    refused(plim_classify(e, texts_of, NULL, 2, &o, &json, &err), &err, PLIM_BAD_INPUT, "options.aggregation: 'some'");
+    refused(plim_classify(e, texts_of, NULL, 2, &o, &json, &err), &err, PLIM_BAD_INPUT,
+            "options.aggregation: 'some'");
     o.aggregation = NULL, o.top = 2;
-    refused(plim_classify(e, texts_of, NULL, 2, &o, &json, &err), &err, PLIM_BAD_INPUT, "options.top: for labels of whole texts");
+    refused(plim_classify(e, texts_of, NULL, 2, &o, &json, &err), &err, PLIM_BAD_INPUT,
+            "options.top: for labels of whole texts");
     texts_of[1] = NULL;
     refused(plim_classify(e, texts_of, NULL, 2, NULL, &json, &err), &err, PLIM_BAD_INPUT, "text 2 is NULL");
     refused(plim_embed(e, texts_of, 1, one, &err), &err, PLIM_BAD_INPUT, "plim_classify");
