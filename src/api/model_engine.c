@@ -94,11 +94,11 @@ static enum plim_status run_prompt(struct model_engine *m, struct plim_error *er
 {
     struct engine *e = m->engine;
     int32_t prompt[32] = {0};
-    int64_t context = engine_plan(e)->context;
+    int64_t id, context = engine_plan(e)->context;
     struct engine_request r = {
         .prompt = prompt, .count = context > 32 ? 32 : context - 1, .tokens = 1, .logprobs = -1};
     r.ignore_eos = true, r.hear = hear_failure, r.arg = m, m->cold = false;
-    enum plim_status status = r.count > 0 ? engine_submit(e, &r, NULL, err) : PLIM_OK;
+    enum plim_status status = r.count > 0 ? engine_submit(e, &r, &id, err) : PLIM_OK;
     while (status == PLIM_OK && engine_busy(e)) status = engine_step(e, err);
     if (status == PLIM_OK && m->cold) status = plim_fail(err, PLIM_IO, "the warm-up of 32 tokens failed");
     return status;

@@ -677,6 +677,7 @@ static void plans_are_what_is_committed(void **state)
     char *json = NULL, total[64];
     struct plim_engine *e = open_engine();
     plim_engine_figures(e, &figures, NULL);
+    plim_engine_close(e);
     if (plim_plan_serving(context, &o, &json, &err) != PLIM_OK) fail_msg("%s", err.text);
     snprintf(total, sizeof total, ": %llu", (unsigned long long)figures.planned_bytes);
     if (!strstr(json, total) || !strstr(json, "\"llama-untied\"")) fail_msg("no %s in %s", total, json);
