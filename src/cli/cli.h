@@ -118,9 +118,6 @@ enum plim_status cli_load_job(struct job *job, const struct job_options *options
 /* cli_load_job without job_finish, for callers that still change the job. */
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err);
 
-/* A model with this many tokens and no tokenizer was trained on bytes; no note is needed. */
-enum { CLI_BYTE_TOKENS = 256 };
-
 /* Tells the job its device: resolves training.preset: auto. A note on stderr lists the settings of a preset,
  * unless quiet. */
 enum plim_status cli_meet_device(struct job *job, const struct device_facts *facts,
