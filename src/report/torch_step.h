@@ -11,8 +11,7 @@
  * when the next step begins keeps its address to itself; one that lives for more than a step (or was never freed) is not packed
  * and has offset -1.
  */
-#ifndef PLIM_REPORT_TORCH_STEP_H
-#define PLIM_REPORT_TORCH_STEP_H
+#pragma once
 
 #include "report/torch_pack.h"
 
@@ -37,5 +36,3 @@ void torch_step_release(struct torch_step *step);
 
 /* The format "plimsoll-step", version 1 (docs/pytorch.md). */
 void torch_step_json(const struct torch_step *step, int device, struct strbuf *out);
-
-#endif

@@ -13,8 +13,7 @@
  * Of every stack one frame is kept: the first, from the innermost, outside PyTorch's own files. It is the line of the user's
  * program (or of a library above PyTorch) that asked for the memory.
  */
-#ifndef PLIM_STORE_TORCH_SNAPSHOT_H
-#define PLIM_STORE_TORCH_SNAPSHOT_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/status.h"
@@ -97,5 +96,3 @@ bool torch_owns_file(const char *file);
 /* "train.py:41 step", with the last two parts of the path; TORCH_NO_FRAME: "no Python frame (backward, or C++)". */
 enum { TORCH_FRAME_TEXT = 160 };
 char *torch_frame_text(const struct torch_snapshot *snap, int frame, char out[TORCH_FRAME_TEXT]);
-
-#endif
