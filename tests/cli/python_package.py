@@ -90,7 +90,7 @@ with plimsoll.Engine(f"{folder}/run", "64MiB") as e:
     pieces = e.stream("The", max_tokens=50)
     next(pieces); pieces.close()
     out["ids"] = bool(e.generate([84, 104, 101], max_tokens=4))
-    e.set_budget("48MiB")
+    e.set_budget("48MiB"); e.generate("The", max_tokens=2)
     out["stats"] = e.stats()["budget"] == 48 << 20
     out["too long"] = says(plimsoll.PlimsollError, lambda: e.generate("x" * 100000))
 tok = plimsoll.Tokenizer("bytes")
