@@ -240,5 +240,5 @@ const Hold = (() => {
     }
   }
 
-  return { Map, bytes, word, colour, css, make, fit, key, clamp };
+  return { Map, CLASSES, bytes, word, colour, css, make, fit, key, clamp };
 })();

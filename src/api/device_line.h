@@ -13,6 +13,7 @@ struct device_line {
     uint64_t budget;
     bool given;
     uint64_t fallback; /* device_line_default, read before the caller takes memory */
+    const char *name;  /* how errors name the budget; NULL: "option '--budget'" */
 };
 
 /* Memory that this process may use without a budget: the container's limit, less the use of others and a reserve. 0: no

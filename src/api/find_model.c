@@ -74,3 +74,12 @@ const char *find_tokenizer(const char *asked, const char *model, char *path, siz
     if (asked) return asked;
     return codec_find(model, path, size) ? path : NULL;
 }
+
+void model_name(const char *what, char *name, size_t size)
+{
+    size_t len = strlen(what);
+    while (len > 1 && what[len - 1] == '/') len--;
+    size_t from = len;
+    while (from && what[from - 1] != '/') from--;
+    snprintf(name, size, "%.*s", (int)(len - from), what + from);
+}

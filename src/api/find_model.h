@@ -21,3 +21,6 @@ enum plim_status check_weights(const struct context *context, const char *path, 
 
 /* The tokenizer to use: `asked`, else the file next to the weights or inside a GGUF file; NULL: bytes. */
 const char *find_tokenizer(const char *asked, const char *model, char *path, size_t size);
+
+/* The last part of a path: "demo" of "runs/demo/". */
+void model_name(const char *what, char *name, size_t size);

@@ -20,7 +20,8 @@ struct subcommand {
 extern const struct subcommand subcommand_plan, subcommand_train, subcommand_generate, subcommand_eval,
     subcommand_export, subcommand_tokenize, subcommand_inspect, subcommand_calibrate, subcommand_pack,
     subcommand_version, subcommand_docs, subcommand_embed, subcommand_classify, subcommand_serve,
-    subcommand_config, subcommand_doctor, subcommand_ctl, subcommand_watch, subcommand_chat;
+    subcommand_config, subcommand_doctor, subcommand_ctl, subcommand_watch, subcommand_chat,
+    subcommand_replay;
 
 /* The program for help, man page and completion. */
 const struct program *cli_program(void);
@@ -117,9 +118,6 @@ enum plim_status cli_load_job(struct job *job, const struct job_options *options
 /* cli_load_job without job_finish, for callers that still change the job. */
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err);
 
-/* A model with this many tokens and no tokenizer was trained on bytes; no note is needed. */
-enum { CLI_BYTE_TOKENS = 256 };
-
 /* Tells the job its device: resolves training.preset: auto. A note on stderr lists the settings of a preset,
  * unless quiet. */
 enum plim_status cli_meet_device(struct job *job, const struct device_facts *facts,
@@ -127,6 +125,9 @@ enum plim_status cli_meet_device(struct job *job, const struct device_facts *fac
 
 /* Prints one line if text is read as bytes by default, unless quiet (job_bytes_text). */
 void cli_say_bytes(const struct job *job, const struct job_options *options);
+
+/* Append a file of at most 4 GiB, or standard input where the path is "-". */
+enum plim_status cli_read_text(const char *path, struct strbuf *out, struct plim_error *err);
 
 /* Writes a text to stdout. Returns 0, or the exit code of a failed write. */
 int cli_print(struct strbuf *text);

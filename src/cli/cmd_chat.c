@@ -3,7 +3,8 @@
  * Every answer reads the whole conversation; the engine still holds the keys and values of what it has read before. When the
  * conversation outgrows the context, its oldest question and answer are forgotten. */
 #define _GNU_SOURCE /* getline */
-#include "cli/chat_prompt.h"
+#include "api/chat_prompt.h"
+#include "api/model_text.h"
 #include "cli/cli.h"
 #include "device/registry.h"
 #include "model/hf.h"
@@ -149,12 +150,9 @@ static bool hear(void *arg, const struct engine_event *event)
 static enum plim_status encode(struct chat *c, struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
-    enum plim_status status = cli_chat_text(c->template, c->said, c->count, &text, err);
+    enum plim_status status = chat_prompt_text(c->template, c->said, c->count, &text, err);
     c->ids.count = 0;
-    if (status == PLIM_OK && c->encoder)
-        status = encoder_encode(c->encoder, strbuf_text(&text), text.len, 0, &c->ids, err);
-    else if (status == PLIM_OK && token_list_reserve(&c->ids, text.len))
-        for (size_t i = 0; i < text.len; i++) c->ids.id[c->ids.count++] = (unsigned char)text.data[i];
+    if (status == PLIM_OK) status = codec_encode(c->encoder, strbuf_text(&text), text.len, 0, &c->ids, err);
     strbuf_release(&text);
     if (status == PLIM_OK && !c->ids.count)
         status = plim_fail(err, PLIM_BAD_INPUT, "the template wrote nothing");
@@ -276,10 +274,9 @@ static enum plim_status check_flags(const struct chat_flags *f, struct plim_erro
 
 static enum plim_status open_text(struct chat *c, struct plim_error *err)
 {
-    char path[MODEL_PATH + 32];
-    const char *which = find_tokenizer(c->flags->tokenizer, c->dir, path, sizeof path);
-    enum plim_status status = codec_open_within(which, device_line_host(&c->line), &c->codec, err);
-    if (status == PLIM_OK) status = cli_open_chat(c->dir, &c->template, err);
+    enum plim_status status =
+        open_codec(cli_context(), c->flags->tokenizer, c->dir, device_line_host(&c->line), &c->codec, err);
+    if (status == PLIM_OK) status = chat_prompt_open(c->dir, &c->template, err);
     if (status == PLIM_OK && !c->template)
         status =
             plim_fail(err, PLIM_BAD_INPUT,
@@ -295,10 +292,7 @@ static enum plim_status check_model(const struct chat *c, const struct model_spe
     if (model_is_encoder(spec) || model_has_source(spec))
         return plim_fail(err, PLIM_UNSUPPORTED, "%s: a %s model cannot chat", c->dir,
                          model_architecture_name(spec->arch));
-    if (spec->vocab_size >= c->codec.vocab_size) return PLIM_OK;
-    return plim_fail(
-        err, PLIM_BAD_INPUT, "%s: the tokenizer has %lld tokens, the model only %lld; give its own",
-        c->codec.path ? c->codec.path : "bytes", (long long)c->codec.vocab_size, (long long)spec->vocab_size);
+    return check_vocabulary(&c->codec, c->dir, spec->vocab_size, err);
 }
 
 static enum plim_status open_engine(struct chat *c, struct plim_error *err)

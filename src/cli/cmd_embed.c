@@ -1,5 +1,5 @@
 /* cmd_embed.c - plimsoll embed: one vector for each line. */
-#include "cli/text_model.h"
+#include "cli/text_flags.h"
 #include "serve/embed_text.h"
 #include "serve/vector_file.h"
 
@@ -58,9 +58,6 @@ static const struct command command = {
     .takes_files = true,
 };
 
-/* Lines that are sorted by length before they are cut into batches. */
-#define WINDOW 1024
-
 /* One run of the command. */
 struct embedding {
     const struct embed_flags *flags;
@@ -68,7 +65,7 @@ struct embedding {
     struct lines *lines;
     struct text_rows *rows;
     struct vector_file *out;
-    float *vectors; /* [WINDOW][C] */
+    float *vectors; /* [EMBED_WINDOW][C] */
 };
 
 static bool wants_npy(const struct embed_flags *f)
@@ -83,7 +80,8 @@ static enum plim_status find_how(struct embedding *e, const char *what, struct p
 {
     const struct embed_flags *f = e->flags;
     struct sentence_config *how = &e->model.how;
-    enum plim_status status = text_model_find(&e->model, what, err);
+    enum plim_status status = text_flags_check("embed", &f->text, err);
+    if (status == PLIM_OK) status = text_model_find(&e->model, what, err);
     if (f->pooling) how->pooling = strcmp(f->pooling, "cls") ? POOLING_MEAN : POOLING_FIRST;
     if (f->normalize_given) how->normalize = f->normalize;
     if (status == PLIM_OK && wants_npy(f) && !f->out)
@@ -92,20 +90,13 @@ static enum plim_status find_how(struct embedding *e, const char *what, struct p
     return status;
 }
 
-/* Host bytes beside the embedder's: a window's tokens and vectors, a line. */
-static int64_t own_bytes(const struct text_model *m, const struct model_spec *spec, int64_t length)
-{
-    return text_rows_bytes(&m->codec, length, WINDOW) + WINDOW * spec->hidden_size * (int64_t)sizeof(float) +
-           (128 << 10);
-}
-
 static enum plim_status open_rest(struct embedding *e, struct plim_error *err)
 {
     const struct embed_plan *plan = embedder_plan(e->model.embedder);
     int64_t width = embedder_width(e->model.embedder);
-    e->vectors = malloc((size_t)(WINDOW * width) * sizeof *e->vectors);
+    e->vectors = malloc((size_t)(EMBED_WINDOW * width) * sizeof *e->vectors);
     if (!e->vectors) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for vectors");
-    enum plim_status status = text_rows_open(&e->model.codec, plan->time, WINDOW, &e->rows, err);
+    enum plim_status status = text_rows_open(&e->model.codec, plan->time, EMBED_WINDOW, &e->rows, err);
     if (status != PLIM_OK) return status;
     return vector_file_open(e->flags->out, wants_npy(e->flags) ? VECTORS_NPY : VECTORS_JSONL, width, &e->out,
                             err);
@@ -115,7 +106,7 @@ static enum plim_status add_line(struct embedding *e, const struct line *line, c
                                  struct plim_error *err)
 {
     struct json_field f = {.name = field};
-    enum plim_status status = text_model_line(line, &f, field ? 1 : 0, err);
+    enum plim_status status = text_line(line, &f, field ? 1 : 0, err);
     if (status == PLIM_OK) status = text_rows_add(e->rows, f.at, f.len, err);
     if (status != PLIM_OK) plim_error_prefix(err, "%s:%llu", line->path, (unsigned long long)line->number);
     return status;
@@ -191,8 +182,8 @@ static void close_all(struct embedding *e)
 static int run(int argc, char **argv)
 {
     struct embed_flags f = {.text = {.device = "auto", .weights = "as-is", .max_line = 16 << 20}};
-    struct embedding e = {.flags = &f,
-                          .model = {.command = "embed", .flags = &f.text, .caller_bytes = own_bytes}};
+    struct embedding e = {.flags = &f};
+    struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};
@@ -201,6 +192,8 @@ static int run(int argc, char **argv)
         plim_fail(&err, PLIM_BAD_INPUT, "embed: give a model folder, then files; see plimsoll embed --help");
         code = cli_error(&err);
     }
+    e.model = text_flags_model("embed", &f.text, &log);
+    e.model.caller_bytes = embed_bytes;
     if (code < 0) code = embed(&e, &rest.args, &err) == PLIM_OK ? 0 : cli_error(&err);
     close_all(&e);
     bump_free(&store);

@@ -14,39 +14,37 @@ enum {
 
 #define AT(field) offsetof(struct generate_flags, field)
 static const struct option_row rows[] = {
-    {"prompt", 'p', OPTION_STRING_LIST, AT(prompts), "TEXT", "prompt"},
+    {"prompt", 'p', OPTION_STRING_LIST, AT(prompts), "TEXT", "what the text begins with"},
     {"prompts-file", 0, OPTION_STRING, AT(prompts_file), "FILE",
-     "read one prompt per line or, from a .jsonl file, {\"prompt\": \"...\"}"},
-    {"parallel", 0, OPTION_INT, AT(parallel), "N", "maximum number of concurrent prompts (8)"},
+     "a prompt a line or, in a .jsonl file, {\"prompt\": \"...\"}"},
+    {"parallel", 0, OPTION_INT, AT(parallel), "N", "of several prompts so many at once, at most (8)"},
     {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
      "tokenizer.json, a SentencePiece model, a folder with one, or bytes; default: the model's own, else "
      "bytes"},
-    {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "maximum number of new tokens (200)"},
-    {"temperature", 't', OPTION_DOUBLE, AT(temperature), "X",
-     "sampling temperature; 0: always the likeliest token (0.8)"},
-    {"top-k", 0, OPTION_INT64, AT(top_k), "K", "sample from the K likeliest tokens; 0: from all (0)"},
+    {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "stop after so many tokens (200)"},
+    {"temperature", 't', OPTION_DOUBLE, AT(temperature), "X", "0 takes the likeliest token, always (0.8)"},
+    {"top-k", 0, OPTION_INT64, AT(top_k), "K", "draw among the K likeliest only; 0: all (0)"},
     {"top-p", 0, OPTION_DOUBLE, AT(top_p), "P",
-     "nucleus sampling: keep the smallest set of tokens with total probability P (1); 0: only "
-     "the likeliest"},
+     "draw among the fewest that make up the share P (1); 0: the likeliest alone"},
     {"min-p", 0, OPTION_DOUBLE, AT(min_p), "P",
-     "keep tokens with at least the share P of the likeliest token's probability (0)"},
-    {"beams", 0, OPTION_INT, AT(beams), "N", "T5: number of beams of a beam search; 1: sample instead (1)"},
+     "draw among those with at least the share P of the likeliest's probability (0)"},
+    {"beams", 0, OPTION_INT, AT(beams), "N",
+     "T5: the likeliest text of a search with so many rows, instead of drawing; 1: none (1)"},
     {"length-penalty", 0, OPTION_DOUBLE, AT(length_penalty), "X",
-     "with --beams: divide scores by length^X; positive values favour long texts (1)",
+     "with --beams: scores of texts are divided by length^X; above 0 favours long ones (1)",
      .given = OPTION_GIVEN(struct generate_flags, penalty_given)},
-    {"seed", 0, OPTION_INT64, AT(seed), "N", "random seed; the same seed gives the same text (1)"},
+    {"seed", 0, OPTION_INT64, AT(seed), "N", "same seed, same text (1)"},
     {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
-     "memory budget, e.g. 64MiB; default: none, or what a container's limit leaves",
+     "memory budget, e.g. 64MiB; default: none, or in a container what its limit leaves",
      .given = OPTION_GIVEN(struct generate_flags, budget_given)},
     {"device", 0, OPTION_STRING, AT(device), "NAME",
-     "cpu, cuda, cuda:N, or auto: a working GPU whose own overhead fits the budget, else the "
-     "CPU (auto)"},
+     "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
-     "as-is, or quantised on loading to 8 or 4 bits: q8, q4 (as-is)"},
+     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
     {"raw", 0, OPTION_FLAG, AT(raw), NULL,
-     "continue the prompt literally; by default a model with a chat template answers it as a "
-     "user's message"},
+     "go on with the prompt as it is; without it a model with a chat template answers it as a user's "
+     "message"},
     {"echo", 0, OPTION_FLAG, AT(echo), NULL, "print the prompt before the text"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print text, tokens, speed and memory as JSON at the end"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "only the text: no notes, no summary"},
@@ -54,21 +52,24 @@ static const struct option_row rows[] = {
 
 static const struct option_example examples[] = {
     {"generate runs/demo --prompt \"The ship \"", "from the newest checkpoint of a run"},
-    {"generate small.yaml -p \"Dear \" -n 400 --top-k 40", "from the run of a job file"},
+    {"generate small.yaml -p \"Dear \" -n 400 --top-k 40", "from the run of a configuration"},
     {"generate ./llama-dir -p \"Once\" -t 0 --json", "the likeliest text, for a program"},
-    {"generate ./llama-dir --prompts-file prompts.txt --parallel 16", "one answer per line"},
+    {"generate ./llama-dir --prompts-file prompts.txt --parallel 16", "an answer to each line"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "generate",
-    .summary = "generate text with a model, inside a budget",
+    .summary = "write text with a trained model, inside a budget",
     .usage = "[OPTION...] MODEL|CONFIG",
-    .description = "MODEL is a Hugging Face folder, a GGUF file, a checkpoint, or a run folder (its newest "
-                   "checkpoint is used). CONFIG means the newest checkpoint in its output.dir. The "
-                   "tokenizer is --tokenizer or the one next to the weights; without one, tokens are bytes. "
-                   "A model with a chat template answers the prompt as a user's message; --raw continues "
-                   "the text instead. Parameters, a cache of exactly the necessary positions and one pass "
-                   "are planned and committed before computing. Exits with 3 if they do not fit the budget.",
+    .description =
+        "MODEL is a Hugging Face folder, a GGUF file, a checkpoint, or a run folder, of which the newest "
+        "checkpoint is "
+        "taken; CONFIG stands for the newest checkpoint of its output.dir. Text goes through --tokenizer, or "
+        "the tokenizer beside the weights; without one it is bytes. A model with a chat template answers the "
+        "prompt "
+        "as a user's message; --raw goes on with the text instead. Parameters, a cache of exactly the "
+        "positions needed and one pass are planned and "
+        "committed before anything is computed; what does not fit the budget exits with 3.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -125,22 +126,9 @@ static enum plim_status check_flags(const struct generate_flags *f, struct plim_
     return status;
 }
 
-static enum plim_status check_vocabulary(const struct generation *g, const struct model_spec *spec,
-                                         struct plim_error *err)
-{
-    if (spec->vocab_size >= g->codec.vocab_size) return PLIM_OK;
-    if (!g->codec.tokenizer)
-        return plim_fail(
-            err, PLIM_BAD_INPUT,
-            "%s: a vocabulary of %lld is too small for the byte tokenizer; use a model with 256 or more",
-            g->dir, (long long)spec->vocab_size);
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: the tokenizer has %lld tokens, the model only %lld; give its own", g->codec.path,
-                     (long long)g->codec.vocab_size, (long long)spec->vocab_size);
-}
-
 /* The model that writes. */
 struct writer {
+    const struct generation *all;
     struct model_spec spec;
     struct log log;
     struct engine_options options;
@@ -164,7 +152,7 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
     w->options.fewer = true, w->tokens = all;
     if (model_is_encoder(spec))
         return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: a %s model embeds texts and cannot generate; see plimsoll embed", g->dir,
+                         "%s: a %s model makes vectors and writes no text; see plimsoll embed", g->dir,
                          model_architecture_name(spec->arch));
     if (model_has_source(spec)) { /* it has no last position */
         w->options.max_context = most, w->options.max_answer = f->tokens, w->options.beams = f->beams;
@@ -172,7 +160,7 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
     }
     if (f->beams > 1)
         return plim_fail(err, PLIM_UNSUPPORTED,
-                         "generate: option '--beams': %s models have no beam search; only t5 has",
+                         "generate: option '--beams': %s writes one text; only t5 searches with beams",
                          model_architecture_name(spec->arch));
     if (most > spec->max_positions)
         return plim_fail(err, PLIM_BAD_INPUT,
@@ -187,7 +175,7 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
 static enum plim_status writer_init(const struct generation *g, struct writer *w, struct plim_error *err)
 {
     const struct generate_flags *f = g->flags;
-    *w = (struct writer){.log = {LOG_LEVEL_WARN, log_to_file, stderr}};
+    *w = (struct writer){.all = g, .log = {LOG_LEVEL_WARN, log_to_file, stderr}};
     w->options.model = g->dir;
     w->options.vocab = g->codec.vocab_size;
     w->options.weights = weights_kind_parse(f->weights);
@@ -197,46 +185,29 @@ static enum plim_status writer_init(const struct generation *g, struct writer *w
     return status == PLIM_OK ? find_room(g, w, err) : status;
 }
 
-static enum plim_status writer_open(const struct generation *g, struct writer *w, struct device *device,
-                                    struct plim_error *err)
+static enum plim_status writer_open(void *arg, struct device *device, struct plim_error *err)
 {
-    w->options.budget = device_line_on(&g->line, &device->facts);
+    struct writer *w = arg;
+    w->options.budget = device_line_on(&w->all->line, &device->facts);
     int64_t most = device->facts.unified_memory ? STEP_TOKENS : STEP_TOKENS_DEVICE;
     w->options.step_tokens = w->tokens < most ? w->tokens : most;
     return engine_open(device, &w->options, &w->engine, err);
 }
 
-/* The device, and on it the model. Where nobody asked for the card, one without room for them is left for the CPU. */
-static enum plim_status open_model(struct generation *g, struct device **device, struct writer *w,
-                                   struct plim_error *err)
+static enum plim_status generate(struct generation *g, struct device **device_out, struct plim_error *err)
 {
     const struct generate_flags *f = g->flags;
     struct device_wish wish = {"generate", f->device, "--device cpu", f->threads, f->budget};
-    enum plim_status status = writer_init(g, w, err);
-    if (status == PLIM_OK) status = open_device(cli_context(), &wish, device, err);
-    if (status == PLIM_OK)
-        status = device_line_check(cli_context(), "generate", &g->line, &(*device)->facts, err);
-    if (status == PLIM_OK) status = writer_open(g, w, *device, err);
-    const struct backend *other = backend_fallback();
-    bool chosen = *device && !strcmp(f->device, "auto") && strcmp((*device)->ops->name, other->name);
-    if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
-    cli_say("using %s: %s", other->what, err->text);
-    (*device)->ops->close(*device), *device = NULL;
-    status = other->open(cli_context(), 0, f->threads, device, err);
-    return status == PLIM_OK ? writer_open(g, w, *device, err) : status;
-}
-
-static enum plim_status generate(struct generation *g, struct device **device_out, struct plim_error *err)
-{
     struct writer writer;
-    enum plim_status status = open_model(g, device_out, &writer, err);
+    enum plim_status status = writer_init(g, &writer, err);
+    if (status == PLIM_OK)
+        status = open_model(cli_context(), &wish, &g->line, writer_open, &writer, device_out, err);
     struct device *device = *device_out;
     if (status != PLIM_OK) return status;
     g->plan = *engine_plan(writer.engine);
-    status = check_vocabulary(g, &writer.spec, err);
-    bool bytes = !g->codec.tokenizer && writer.spec.vocab_size == CLI_BYTE_TOKENS; /* made for bytes */
-    if (status == PLIM_OK && !g->codec.tokenizer && !bytes && !g->flags->tokenizer && !g->flags->quiet)
-        cli_say("%s has no tokenizer; each byte is a token", g->dir);
+    status = check_vocabulary(&g->codec, g->dir, writer.spec.vocab_size, err);
+    if (status == PLIM_OK && !f->quiet)
+        warn_of_bytes(&g->codec, f->tokenizer, g->dir, writer.spec.vocab_size, context_log(cli_context()));
     if (status == PLIM_OK) status = generation_run(g, writer.engine, err);
     g->ledger_peak = ledger_peak(device->ledger[TIER_DEVICE]);
     g->device_used = device->ops->used ? device->ops->used(device) : 0;

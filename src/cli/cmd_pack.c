@@ -1,17 +1,20 @@
-/* cmd_pack.c - plimsoll pack: the planner's packer alone, on intervals from a CSV file. */
+/* cmd_pack.c - plimsoll pack: the planner's packer alone, on intervals from a CSV file or on a PyTorch memory snapshot. */
 #include "cli/cli.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "cli/pack_snapshot.h"
 #include "plan/pack_csv.h"
+#include "store/torch_snapshot.h"
 
 #include <stdio.h>
 #include <string.h>
 
 struct pack_flags {
-    const char *out;
+    const char *out, *step;
     uint64_t capacity;
-    bool capacity_given, quiet;
+    bool capacity_given, quiet, json;
     double effort;
+    int64_t device, top;
 };
 
 #define AT(field) offsetof(struct pack_flags, field)
@@ -19,44 +22,46 @@ static const struct option_row rows[] = {
     {"capacity", 'c', OPTION_BYTES, AT(capacity), "BYTES",
      "accept the first packing of at most this size; default: minimise",
      .given = OPTION_GIVEN(struct pack_flags, capacity_given)},
-    {"effort", 'e', OPTION_DOUBLE, AT(effort), "SECONDS",
-     "time limit of the search after the quick passes (10)"},
-    {"output", 'o', OPTION_STRING, AT(out), "FILE", "write the packing to FILE instead of standard output"},
+    {"effort", 'e', OPTION_DOUBLE, AT(effort), "SECONDS", "time limit of the search after the quick passes (10)"},
+    {"output", 'o', OPTION_STRING, AT(out), "FILE",
+     "write the packing to FILE instead of standard output; of a snapshot, the picture: FILE.html or "
+     "FILE.svg"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no summary"},
+    {"device", 'd', OPTION_INT64, AT(device), "N", "of a snapshot: only cuda:N (all)"},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "of a snapshot: print the figures as JSON"},
+    {"step", 0, OPTION_STRING, AT(step), "FILE",
+     "of a snapshot: write the packed offsets of the step that repeats to FILE"},
+    {"top", 't', OPTION_INT64, AT(top), "N", "of a snapshot: show N places that hold the peak (10)"},
 };
 
 static const struct option_example examples[] = {
     {"pack problem.csv --capacity 1MiB > solution.csv", "offsets within 1 MiB, or exit 3"},
     {"pack problem.csv --effort 60", "as low as a minute allows"},
     {"pack - -q < problem.csv", "from standard input"},
+    {"pack snapshot.pickle -o arena.html", "what a PyTorch job would take in one perfect arena"},
+    {"pack snapshot.pickle --step step.json", "addresses for every allocation of a steady training step"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "pack",
-    .summary = "pack intervals from a CSV file with the planner's packer",
-    .usage = "[OPTION...] FILE.csv",
-    .description = "Reads a header and lines id,lower,upper,size (half-open times, bytes), finds offsets "
-                   "such that intervals alive at the same time do not overlap, and prints the lines with an "
-                   "offset column. FILE - is standard input. A summary goes to standard error. Exits with 3 "
-                   "if no packing within the capacity is found.",
+    .summary = "pack intervals from a CSV file, or the memory snapshot of a PyTorch job",
+    .usage = "[OPTION...] FILE",
+    .description =
+        "Reads lines id,lower,upper,size (half-open times, bytes) after a header, finds offsets so that "
+        "intervals alive at the same time do not overlap, and prints the rows with an offset column. "
+        "FILE - is standard input. A summary goes to standard error. Exits with 3 when no packing within "
+        "the capacity is found.\n\n"
+        "FILE may also be a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot), as the pickle it "
+        "is or as "
+        "JSON. Then pack prints the peak of live bytes, the peak that PyTorch's caching allocator reserved, "
+        "what one perfect "
+        "arena would take, and the places in the program that hold the peak. The pickle is read as data: one "
+        "that would "
+        "run code is refused.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
 };
-
-#define LARGEST ((uint64_t)1 << 30) /* of a problem's text */
-
-static enum plim_status read_text(const char *path, struct strbuf *out, struct plim_error *err)
-{
-    char piece[65536];
-    if (strcmp(path, "-")) return file_read(path, LARGEST, out, err);
-    for (size_t n; (n = fread(piece, 1, sizeof piece, stdin)) > 0 && out->len <= LARGEST;)
-        strbuf_addn(out, piece, n);
-    if (ferror(stdin)) return plim_fail(err, PLIM_IO, "standard input: read failed");
-    if (out->len > LARGEST)
-        return plim_fail(err, PLIM_BAD_INPUT, "standard input: larger than 1 GiB, the maximum");
-    return strbuf_status(out, err);
-}
 
 static enum plim_status write_packing(const struct pack_flags *f, const struct pack_csv *csv,
                                       struct plim_error *err)
@@ -113,11 +118,45 @@ static enum plim_status solve(const struct pack_flags *f, const char *name, stru
     return status;
 }
 
-static enum plim_status pack(const struct pack_flags *f, const char *path, struct plim_error *err)
+static enum plim_status pack_csv(const struct pack_flags *f, const char *name, struct strbuf *text,
+                                 struct plim_error *err)
+{
+    struct pack_csv csv;
+    if (f->step || f->json || f->device >= 0)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: not a memory snapshot; --step, --json and --device are for those", name);
+    enum plim_status status = pack_csv_read(&csv, name, strbuf_text(text), text->len, err);
+    strbuf_release(text);
+    if (status != PLIM_OK) return status;
+    status = solve(f, name, &csv, err);
+    pack_csv_release(&csv);
+    return status;
+}
+
+static enum plim_status pack_any(const struct pack_flags *f, const char *name, struct strbuf *text,
+                                 struct strbuf *out, struct plim_error *err)
+{
+    if (!torch_snapshot_looks_so(name, strbuf_text(text), text->len)) return pack_csv(f, name, text, err);
+    if (f->capacity_given)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: a memory snapshot is packed as low as possible; leave --capacity away", name);
+    struct pack_snapshot_options o = {.picture = f->out,
+                                      .step = f->step,
+                                      .device = f->device,
+                                      .effort_ms = (int64_t)(f->effort * 1e3),
+                                      .top = (int)f->top,
+                                      .json = f->json};
+    return cli_pack_snapshot(text, name, &o, out, err);
+}
+
+static enum plim_status pack(const struct pack_flags *f, const char *path, struct strbuf *out,
+                             struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
-    struct pack_csv csv;
     const char *name = strcmp(path, "-") ? path : "standard input";
+    if (f->top < 0 || f->top > 1000000)
+        return plim_fail(err, PLIM_BAD_INPUT, "pack: option '--top': %lld; write a number of places, e.g. 10",
+                         (long long)f->top);
     if (!(f->effort >= 0 && f->effort <= 1e6))
         return plim_fail(err, PLIM_BAD_INPUT, "pack: option '--effort': %g; write seconds, e.g. 10",
                          f->effort);
@@ -125,29 +164,28 @@ static enum plim_status pack(const struct pack_flags *f, const char *path, struc
         return plim_fail(err, PLIM_BAD_INPUT,
                          "pack: option '--capacity': %llu makes no sense; write e.g. 1MiB",
                          (unsigned long long)f->capacity);
-    enum plim_status status = read_text(path, &text, err);
-    if (status == PLIM_OK) status = pack_csv_read(&csv, name, strbuf_text(&text), text.len, err);
+    enum plim_status status = cli_read_text(path, &text, err);
+    if (status == PLIM_OK) status = pack_any(f, name, &text, out, err);
     strbuf_release(&text);
-    if (status != PLIM_OK) return status;
-    status = solve(f, name, &csv, err);
-    pack_csv_release(&csv);
     return status;
 }
 
 static int run(int argc, char **argv)
 {
-    struct pack_flags f = {.effort = 10};
+    struct pack_flags f = {.effort = 10, .device = -1, .top = 10};
+    struct strbuf out = STRBUF_INIT; /* figures of a snapshot */
     struct bump store = {0};
     struct options_rest rest;
     struct plim_error err = {0};
     int code = cli_options(&command, argc, argv, &f, &store, &rest);
     if (code < 0) {
-        enum plim_status status =
-            rest.args.count == 1
-                ? pack(&f, rest.args.items[0], &err)
-                : plim_fail(&err, PLIM_BAD_INPUT,
-                            "pack: give one CSV file, or - for standard input; see plimsoll pack --help");
-        code = status == PLIM_OK ? 0 : cli_error(&err);
+        enum plim_status status = rest.args.count == 1
+                                      ? pack(&f, rest.args.items[0], &out, &err)
+                                      : plim_fail(&err, PLIM_BAD_INPUT,
+                                                  "pack: give one CSV file or snapshot, or - for standard "
+                                                  "input; see plimsoll pack --help");
+        code = cli_print(&out);
+        if (status != PLIM_OK) code = cli_error(&err);
     }
     bump_free(&store);
     return code;

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "cli/cli.h"
-#include "cli/chat_prompt.h"
+#include "api/chat_prompt.h"
+#include "api/model_text.h"
 #include "base/bump.h"
 #include "serve/engine.h"
 #include "text/token_text.h"

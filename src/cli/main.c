@@ -14,11 +14,13 @@
 #include <stdlib.h>
 
 static const struct subcommand *const subcommands[] = {
-    &subcommand_plan,      &subcommand_train,    &subcommand_generate, &subcommand_serve,
-    &subcommand_eval,      &subcommand_export,   &subcommand_tokenize, &subcommand_inspect,
-    &subcommand_calibrate, &subcommand_pack,     &subcommand_version,  &subcommand_docs,
-    &subcommand_embed,     &subcommand_classify, &subcommand_config,   &subcommand_doctor,
-    &subcommand_ctl,       &subcommand_watch,    &subcommand_chat,     NULL};
+    &subcommand_plan,     &subcommand_train,    &subcommand_generate,
+    &subcommand_serve,    &subcommand_eval,     &subcommand_export,
+    &subcommand_tokenize, &subcommand_inspect,  &subcommand_calibrate,
+    &subcommand_pack,     &subcommand_version,  &subcommand_docs,
+    &subcommand_embed,    &subcommand_classify, &subcommand_config,
+    &subcommand_doctor,   &subcommand_ctl,      &subcommand_watch,
+    &subcommand_chat,     &subcommand_replay,   NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 

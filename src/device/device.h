@@ -154,6 +154,7 @@ struct device {
  * this build has CUDA and the machine has a driver and a card (or a driver too old to tell), usable or not. */
 enum plim_status device_cpu_open(const struct context *context, int threads, struct device **out,
                                  struct plim_error *err);
+bool device_cpu_peek(const struct context *context, int index, struct device_facts *out);
 enum plim_status device_cuda_open(const struct context *context, int index, int threads, struct device **out,
                                   struct plim_error *err);
 bool device_cuda_present(void);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "device/device.h"
+#include "mem/cache_backing.h"
 
 struct backend {
     const char *name; /* "cpu" */
@@ -21,12 +22,15 @@ struct backend {
     /* This build has it and the machine has such a device, usable or not. */
     bool (*present)(void);
     /* Reads name, memory, capability and, if it was opened before, overhead_bytes of a device without opening it: no
-     * context, no device memory. Returns false if there is no such device. NULL: opening costs nothing. */
+     * context, no device memory, no threads. Returns false if there is no such device. */
     bool (*peek)(const struct context *context, int index, struct device_facts *out);
     /* `threads` of the host; 0: one per online CPU. PLIM_UNSUPPORTED: something is missing, and err names it;
      * PLIM_BAD_INPUT: there are fewer devices; PLIM_NO_MEMORY: too little free device memory. */
     enum plim_status (*open)(const struct context *context, int index, int threads, struct device **out,
                              struct plim_error *err);
+    /* Memory of a device for a caching allocator, and its end. NULL: the process's own (mem/cache_backing.h). */
+    enum plim_status (*backing_open)(int index, struct cache_backing **out, struct plim_error *err);
+    void (*backing_close)(struct cache_backing *backing);
     /* Scratch of its kernels on a device that this machine does not have; see device_absent_facts. */
     size_t (*absent_workspace)(const struct device_facts *, const struct tape *, const struct op *);
     /* Lowest compute capability of its kernels, 80 for 8.0; 0: every device of its kind. */

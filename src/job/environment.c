@@ -175,7 +175,7 @@ static const struct variable variables[] = {
     {"PYTORCH_ALLOC_CONF", ALLOCATOR, .help = "the same; the one above is stronger"},
     {"PYTORCH_CUDA_ALLOC_CONF", ALLOCATOR, .help = "the same; those above are stronger"},
     {"DISCORD_WEBHOOK", HOOK(HOOK_DISCORD, read_service),
-     .help = "a Discord channel that train tells of monitoring.notify; never shown"},
+     .help = "a Discord channel that receives the notices of monitoring.notify; never shown"},
     {"SLACK_WEBHOOK", HOOK(HOOK_SLACK, read_service), .help = "the same for Slack"},
     {"PLIMSOLL_WEBHOOK", HOOK(HOOK_JSON, read_url),
      .help = "the same as plain JSON, for programs of your own"},
@@ -184,14 +184,14 @@ static const struct variable variables[] = {
     {"WANDB_API_KEY", read_any, "text", .why = OFFLINE, .secret = true,
      .help = "ignored: nothing is sent; wandb sync reads it"},
     {"WORLD_SIZE", read_ranks, "a number of processes, e.g. 1", .why = ONE_RANK, .launcher = true,
-     .help =
-         "train is one of so many ranks that torchrun started (docs/ranks.md); plan is one process anywhere"},
+     .help = "number of ranks that torchrun started for train (docs/ranks.md); plan is always one "
+             "process"},
     {"RANK", read_rank, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .help = "checked"},
     {"LOCAL_RANK", read_rank, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .help = "checked"},
     {"MASTER_ADDR", read_any, "a host", .why = ONE_RANK, .launcher = true,
      .help = "where torchrun's ranks meet"},
     {"MASTER_PORT", read_port, "a port from 1 to 65535, e.g. 29500", .why = ONE_RANK, .launcher = true,
-     .help = "torchrun's ranks meet 100 ports behind it, or where PLIMSOLL_PORT says"},
+     .help = "torchrun's ranks meet 100 ports above it, or at PLIMSOLL_PORT"},
 };
 enum { VARIABLES = sizeof variables / sizeof *variables };
 _Static_assert((int)VARIABLES * 2 < (int)VARIABLES_SEEN,

@@ -10,7 +10,7 @@
  */
 #pragma once
 
-#include "base/strbuf.h"
+#include "base/json.h"
 #include "plan/facts.h"
 
 struct preset {
@@ -39,6 +39,9 @@ bool preset_detect(const struct device_facts *facts, struct preset *out);
 /* A line per device: name, memory, precision, batch, profile, and why the program cannot run there if so;
  * then a line per cloud machine: its cards. */
 void preset_list(struct strbuf *out);
+
+/* preset_list for programs: an object per device and per machine, into an array that is open. */
+void preset_json(struct json_writer *w);
 
 struct profile {
     double target, warning, critical, emergency; /* shares of memory */

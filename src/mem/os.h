@@ -93,6 +93,8 @@ uint64_t os_library_bytes(void);
 
 /* Gives free pages of the C library back to the system. */
 void os_give_back(void);
+/* Does so in any program: only for a caller who asked for it. */
+void os_trim_heap(void);
 /* Declares that the heap is this program's own; without this call os_give_back does nothing. Call it before starting
  * threads. */
 void os_own_heap(void);

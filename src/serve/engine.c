@@ -220,6 +220,13 @@ void engine_close(struct engine *e)
     free(e);
 }
 
+void engine_fail(struct engine *e, const char *why)
+{
+    engine_drain(e);
+    while (e->live)
+        engine_finish(e, e->live, &(struct engine_event){.token = -1, .finish = FINISH_FAILED, .why = why});
+}
+
 /* --- requests --------------------------------------------------------------------------------------------- */
 
 static enum plim_status check_request(const struct engine *e, const struct engine_request *r,
@@ -255,7 +262,7 @@ static enum plim_status check_fit(const struct engine *e, const struct engine_re
         return plim_fail(
             err, PLIM_NO_FIT,
             "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; shorten "
-            "either, or give the server a larger --max-context or --budget",
+            "either, or raise max-context or the budget",
             (long long)r->count, (long long)r->tokens, (long long)e->plan.context);
     if (e->plan.window && r->prompt_logprobs)
         return plim_fail(err, PLIM_UNSUPPORTED,

@@ -64,7 +64,7 @@ static void put_more(void *arg, struct json_writer *w)
     const struct watch_source source = {.root = os_machine_root(), .device = e->device};
     engine_stats(e, &stats);
     watch_read(watch_readers, &source, &reading);
-    environment_json(e->device, w, "environment");
+    environment_json(e->device->context, &e->device->facts, e->device->ops->name, w, "environment");
     json_begin_object(w, "serving");
     plan_text_json(&e->plan, w);
     json_int(w, "running", stats.running);

@@ -42,6 +42,9 @@ bool codec_is_bytes(const char *path);
 /* Sets the end-of-text token by its text. PLIM_BAD_INPUT when the vocabulary does not have it. */
 enum plim_status codec_set_eos(struct codec *codec, const char *text, struct plim_error *err);
 
+/* encoder_encode, or one id per byte if `encoder` is NULL: that of a codec without a tokenizer. */
+enum plim_status codec_encode(struct encoder *encoder, const char *text, size_t len, unsigned flags,
+                              struct token_list *out, struct plim_error *err);
 /* tokenizer_decode and tokenizer_piece; they also handle bytes. */
 enum plim_status codec_decode(const struct codec *codec, const int32_t *ids, size_t count, unsigned flags,
                               struct strbuf *out, struct plim_error *err);

@@ -1,10 +1,13 @@
-/* environment.h - describes a run's surroundings: device, system, limits, and the variables people set for allocators.
+/* environment.h - what a run stands on: device, system, limits, and the variables that people set for allocators.
  *
- *     environment_json(device, &w, "environment");
+ *     environment_json(device->context, &device->facts, device->ops->name, &w, "environment");
  */
 #pragma once
 
+#include "base/context.h"
 #include "base/json.h"
-#include "device/device.h"
+#include "plan/facts.h"
 
-void environment_json(const struct device *device, struct json_writer *w, const char *key);
+/* `backend`: name of the device's, NULL: a preset. */
+void environment_json(const struct context *context, const struct device_facts *facts, const char *backend,
+                      struct json_writer *w, const char *key);

@@ -17,6 +17,7 @@ struct watch_source {
     struct device *device; /* NULL: none */
     /* Control groups of that machine; NULL: looked up at each reading. */
     const struct os_groups *groups;
+    void *arg; /* for readers that are not ours */
 };
 
 struct watch_reading {

@@ -20,6 +20,7 @@ import tempfile
 # Not from this folder, whose inspect.py would be taken for Python's.
 sys.path[0] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support")
 import plim
+import torch_snapshot
 
 ROOT = pathlib.Path(plim.SRC_DIR).resolve()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -100,6 +101,11 @@ def make_files(folder):
     pathlib.Path(folder, "docs.jsonl").write_text('{"text": "A load line is a mark."}\n' * 20)
     pathlib.Path(folder, "training_args.json").write_text('{"output_dir": "out", "per_device_train_batch_size": 4}')
     pathlib.Path(folder, "problem.csv").write_text("id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n")
+    pathlib.Path(folder, "trace.csv").write_text("action,id,size,stream\nalloc,1,4096,0\nalloc,2,1048576,0\nfree,1,,\n")
+    for name in ("snapshot.pickle", "steady.pickle"):
+        allocator = torch_snapshot.Allocator()
+        torch_snapshot.train(allocator, layers=2, hidden=64, vocab=500, length=32, steps=4)
+        torch_snapshot.write(allocator.snapshot(), f"{folder}/{name}")
 
 
 def run(command, folder):

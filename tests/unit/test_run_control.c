@@ -74,7 +74,7 @@ static void orders_wait_for_the_trainer(void **state)
     struct run_order order;
     assert_false(run_control_next(control, &order));
     assert_string_equal(ask("{\"do\":\"budget\",\"bytes\":4096}"), "{\"ok\":true,\"order\":1}");
-    assert_non_null(strstr(ask("{\"do\":\"checkpoint\"}"), "order 1 waits"));
+    assert_non_null(strstr(ask("{\"do\":\"checkpoint\"}"), "order 1 is waiting"));
     assert_non_null(strstr(ask("{\"do\":\"status\"}"), "\"order_waiting\":1"));
     assert_true(run_control_next(control, &order));
     assert_true(order.kind == ORDER_BUDGET && order.bytes == 4096);

@@ -60,11 +60,19 @@ static enum plim_status measure(const struct context *context, struct threads *t
     return status;
 }
 
+static bool can_keep(const struct context *context)
+{
+    struct strbuf folder = STRBUF_INIT;
+    bool kept = context_cache(context, &folder);
+    strbuf_release(&folder);
+    return kept;
+}
+
 enum plim_status calibrate_cpu(const struct context *context, struct threads *team, struct calibration *out,
                                struct plim_error *err)
 {
     char key[256];
-    if (!calibration_wanted(context)) {
+    if (!calibration_wanted(context) || (!calibration_anew(context) && !can_keep(context))) {
         *out = modest;
         return PLIM_OK;
     }

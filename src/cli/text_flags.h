@@ -1,18 +1,14 @@
-/* text_model.h - an encoder with device and tokenizer for embed and classify, and the options they share.
+/* text_flags.h - options, lines and summaries that embed and classify share; api/text_model.h opens the model.
  *
- *     struct text_model m = {.command = "embed", .flags = &flags.text, .caller_bytes = own_bytes};
- *     text_model_find(&m, "folder", &err);
- *     text_model_open(&m, &err);               // m.codec, m.device, m.embedder
- *     text_model_close(&m);
+ *     struct text_model m = text_flags_model("embed", &flags.text, &log);
  */
 #pragma once
 
+#include "api/text_model.h"
 #include "base/options.h"
 #include "cli/cli.h"
 #include "data/json_fields.h"
 #include "data/lines.h"
-#include "serve/embed.h"
-#include "text/codec.h"
 
 struct text_flags {
     const char *tokenizer, *device, *weights;
@@ -78,31 +74,15 @@ extern const char *const text_weights[];
         "quiet", 'q', OPTION_FLAG, offsetof(type, text.quiet), NULL, "no notes, no summary"                  \
     }
 
-struct text_model {
-    const char *command;
-    const struct text_flags *flags;
-    bool labels; /* compute labels, not vectors */
-    /* Host memory of the caller, in addition to the embedder's, for texts of up to `length` tokens. */
-    int64_t (*caller_bytes)(const struct text_model *m, const struct model_spec *spec, int64_t length);
-    struct device_line line;
-    struct sentence_config how; /* the caller may change it before text_model_open */
-    char dir[MODEL_PATH];
-    struct codec codec;
-    struct device *device;
-    struct embedder *embedder;
-};
-
-/* Checks the options and finds the model folder. */
-enum plim_status text_model_find(struct text_model *m, const char *what, struct plim_error *err);
-/* Opens tokenizer, device and weights. If the GPU was chosen automatically and has no room, falls back to the
- * CPU. */
-enum plim_status text_model_open(struct text_model *m, struct plim_error *err);
-void text_model_close(struct text_model *m);
+/* PLIM_BAD_INPUT: an option that makes no sense. */
+enum plim_status text_flags_check(const char *command, const struct text_flags *f, struct plim_error *err);
+/* A model with these options; `log` hears of unused tensors. */
+struct text_model text_flags_model(const char *command, const struct text_flags *f, const struct log *log);
 
 /* Extracts the text of a line: without fields the line itself, else the fields of its JSON. The first must be
  * a text; the others may be missing or null (`at` is then NULL). */
-enum plim_status text_model_line(const struct line *line, struct json_field *fields, int count,
-                                 struct plim_error *err);
+enum plim_status text_line(const struct line *line, struct json_field *fields, int count,
+                           struct plim_error *err);
 
 /* Prints timings and the plan to standard error; `first` begins the first line. */
 void text_model_tell(const struct text_model *m, const char *first);

@@ -1,5 +1,5 @@
 /* serve_plan.c - see serve_plan.h. */
-#include "cli/serve_plan.h"
+#include "api/serve_plan.h"
 #include "device/registry.h"
 #include "job/preset.h"
 
