@@ -11,7 +11,10 @@
 
 #include <stdlib.h>
 
-enum { LEAST_SHARE = 4 }; /* a step and its repetitions make up a quarter of the trace at least */
+enum {
+    LEAST_SHARE = 4,     /* a step and its repetitions make up a quarter of the trace at least */
+    MOST_OUTLIVING = 20, /* of a step's bytes one in twenty may outlive it; layers keep more for backward */
+};
 
 struct period {
     int end, length, covered; /* allocations [end - covered, end) repeat with this length */
@@ -185,6 +188,17 @@ static enum plim_status finder_init(struct finder *f, const struct torch_lives *
     return PLIM_OK;
 }
 
+/* A loop over layers or parameters leaves much behind: activations for backward, state of the optimizer. */
+static bool is_inner_loop(const struct torch_step *step)
+{
+    double all = 0, outliving = 0;
+    for (int i = 0; i < step->count; i++) {
+        all += (double)step->items[i].bytes;
+        if (step->items[i].offset < 0) outliving += (double)step->items[i].bytes;
+    }
+    return outliving * MOST_OUTLIVING > all;
+}
+
 enum plim_status torch_step_find(struct torch_step *out, const struct torch_lives *lives,
                                  const struct torch_pack_limits *limits, struct plim_error *err)
 {
@@ -200,6 +214,12 @@ enum plim_status torch_step_find(struct torch_step *out, const struct torch_live
                            "steps with equal shapes",
                            p.covered, lives->allocations);
     if (status == PLIM_OK) status = pack_step(out, &f, lives, &p, limits, err);
+    if (status == PLIM_OK && is_inner_loop(out))
+        status = plim_fail(err, PLIM_NOT_FOUND,
+                           "no step repeats: only a loop inside one does, and %d of its %d allocations "
+                           "outlive it; record at "
+                           "least three steps with equal shapes",
+                           out->unpacked, out->count);
     free(f.order);
     free(f.token);
     free(f.z);
