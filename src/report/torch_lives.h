@@ -22,7 +22,7 @@ struct torch_life {
     int64_t begin, end; /* half-open */
     int64_t let_go;     /* when the free was requested; 0: never */
     int64_t bytes;      /* as requested */
-    uint64_t stream;
+    uint64_t address, stream;
     int frame;
     int order; /* of the allocations of the trace: 0, 1, ...; -1: older than the trace */
 };

@@ -29,7 +29,7 @@ struct torch_step {
     int64_t arena, lower_bound;
 };
 
-/* PLIM_NOT_FOUND: nothing repeats, or only small parts of the trace. PLIM_NO_MEMORY. */
+/* PLIM_NOT_FOUND: nothing repeats, less than 60 % of the trace does, or only a loop inside a step. PLIM_NO_MEMORY. */
 enum plim_status torch_step_find(struct torch_step *out, const struct torch_lives *lives,
                                  const struct torch_pack_limits *limits, struct plim_error *err);
 void torch_step_release(struct torch_step *step);
