@@ -106,19 +106,21 @@ static void *find(const char *library, const char *symbol)
     return found;
 }
 
+/* A C++ object's own destructor: the first entry of its table. */
+static void destroy(void *exception) { (**(void (***)(void *))exception)(exception); }
+
 /* Returns only when this PyTorch has no such exception. */
 static void throw_out_of_memory(const char *text)
 {
     void (*construct)(void *, struct source_location, struct std_string *) =
         (void (*)(void *, struct source_location, struct std_string *))find(
             "libc10.so", "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE");
-    void (*destroy)(void *) = (void (*)(void *))find("libc10.so", "_ZN3c105ErrorD1Ev");
     char *table = find("libc10_cuda.so", "_ZTVN3c1016OutOfMemoryErrorE");
     void *type = find("libc10_cuda.so", "_ZTIN3c1016OutOfMemoryErrorE");
     void *(*make)(size_t) = (void *(*)(size_t))find("libstdc++.so.6", "__cxa_allocate_exception");
     void (*raise)(void *, void *, void (*)(void *)) =
         (void (*)(void *, void *, void (*)(void *)))find("libstdc++.so.6", "__cxa_throw");
-    if (!construct || !destroy || !table || !type || !make || !raise) return;
+    if (!construct || !table || !type || !make || !raise) return;
     struct std_string message = {.text = strdup(text), .length = strlen(text)};
     message.room.capacity = message.length;
     void *exception = make(4096); /* more than any version's object takes */
@@ -294,6 +296,7 @@ static bool pack_step(struct device_state *d)
         all[i].place = items[i].offset, all[i].before = NULL, all[i].live = false;
     }
     if (good) qsort(all, count, sizeof *all, by_birth);
+    if (good) plim_allocator_clear(d->allocator, 1, NULL, NULL); /* the arena takes the place of the step's blocks */
     good = good && plim_alloc_for(d->allocator, height, NULL, "packed step", &arena, NULL) == PLIM_OK;
     free(items);
     if (!good) return free(all), false;

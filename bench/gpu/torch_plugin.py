@@ -39,7 +39,9 @@ def lengths_of(mode, steps):
 
 
 def work(args):
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     import torch
+    torch.use_deterministic_algorithms(True, warn_only=True)  # so that losses can be compared
     memory = None
     if args.mode in ("plugin", "packed", "varied-plugin", "leak"):
         import plimsoll.torch
@@ -64,6 +66,7 @@ def work(args):
         if args.mode == "leak": kept.append(torch.zeros(1 << 20, device="cuda"))  # the planted leak
         del loss, ids
         if memory: memory.step()
+        if step == 3: torch.cuda.reset_peak_memory_stats()  # a packed step begins behind the third
     stats = torch.cuda.memory_stats()
     out = {"losses": losses, "seconds": sorted(times[2:])[len(times[2:]) // 2], "reserved": stats["reserved_bytes.all.peak"],
            "active": stats["active_bytes.all.peak"], "allocated": stats["allocated_bytes.all.peak"]}

@@ -93,7 +93,7 @@ class _Names:
         self.names: dict[tuple, ctypes.Array] = {}
 
     def owner(self) -> int:
-        frame = sys._getframe(1)
+        frame = sys._getframe().f_back  # None on threads of the backward pass
         while frame is not None and "/torch/" in frame.f_code.co_filename: frame = frame.f_back
         key = (frame.f_code, frame.f_lineno) if frame is not None else ("backward", 0)
         name = self.names.get(key)
@@ -123,7 +123,6 @@ def use_allocator(budget=None, *, device: int = 0, record: bool = False, conf: s
     import torch
     if not torch.cuda.is_available(): raise Unsupported("unsupported", "use_allocator: PyTorch sees no CUDA device")
     conf = conf or os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or "expandable_segments:True"
-    torch.cuda.init()
     try:
         plugin = ctypes.CDLL(_plugin_path())
     except OSError as error:
