@@ -25,9 +25,9 @@ static enum plim_status open_backing(struct plim_allocator *a, const char *devic
     struct device_name name;
     if (!strncmp(device, simulated, strlen(simulated))) return simulate(a, device + strlen(simulated), err);
     if (!device_name_read(strcmp(device, "host") ? device : backend_fallback()->name, &name) || !name.backend)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "plim_allocator_open: '%.60s' is not a memory; write host, cuda:N or simulated:24GiB",
-                         device);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "plim_allocator_open: '%.60s' is not a memory; write host, cuda:N or simulated:24GiB", device);
     a->backend = name.backend, a->index = name.index;
     if (name.backend->backing_open) {
         enum plim_status status = name.backend->backing_open(name.index, &a->backing, err);

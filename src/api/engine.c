@@ -50,8 +50,8 @@ static enum plim_status open_text(struct plim_engine *e, const struct plim_engin
     if (status == PLIM_OK) status = hf_config_load(e->dir, &spec, err);
     if (status == PLIM_OK && model_is_encoder(&spec))
         status = plim_fail(err, PLIM_UNSUPPORTED,
-                           "%s: a %s model embeds texts and cannot generate; open it with plim_embedder_open", e->dir,
-                           model_architecture_name(spec.arch));
+                           "%s: a %s model embeds texts and cannot generate; open it with plim_embedder_open",
+                           e->dir, model_architecture_name(spec.arch));
     if (status == PLIM_OK)
         status = open_codec(e->model.caller.context, o->tokenizer, e->dir, device_line_host(&e->model.line),
                             &e->codec, err);

@@ -22,7 +22,8 @@ static const struct option_row rows[] = {
     {"capacity", 'c', OPTION_BYTES, AT(capacity), "BYTES",
      "accept the first packing of at most this size; default: minimise",
      .given = OPTION_GIVEN(struct pack_flags, capacity_given)},
-    {"effort", 'e', OPTION_DOUBLE, AT(effort), "SECONDS", "time limit of the search after the quick passes (10)"},
+    {"effort", 'e', OPTION_DOUBLE, AT(effort), "SECONDS",
+     "time limit of the search after the quick passes (10)"},
     {"output", 'o', OPTION_STRING, AT(out), "FILE",
      "write the packing to FILE instead of standard output; of a snapshot, the picture: FILE.html or "
      "FILE.svg"},

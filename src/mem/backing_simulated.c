@@ -16,8 +16,11 @@ static bool refused(struct backing_simulated *d, enum simulated_call call)
     return d->refuse_all[call] || (d->refuse[call] > 0 && --d->refuse[call] == 0);
 }
 
-static enum plim_status take(struct backing_simulated *d, uint64_t bytes, struct plim_error *err)
+static enum plim_status take(struct backing_simulated *d, enum simulated_call call, uint64_t bytes,
+                             struct plim_error *err)
 {
+    if (d->lost) return plim_fail(err, PLIM_IO, "the device is lost");
+    if (refused(d, call)) return plim_fail(err, PLIM_NO_MEMORY, "the simulated device was told to refuse");
     uint64_t free_bytes = d->base.total - d->used - d->others;
     char text[BYTES_TEXT];
     if (bytes > free_bytes)
@@ -40,9 +43,7 @@ static enum plim_status sim_alloc(struct cache_backing *backing, uint64_t bytes,
 {
     struct backing_simulated *d = self(backing);
     pthread_mutex_lock(&d->lock);
-    enum plim_status status = refused(d, SIMULATED_ALLOC)
-                                  ? plim_fail(err, PLIM_NO_MEMORY, "the simulated device was told to refuse")
-                                  : take(d, bytes, err);
+    enum plim_status status = take(d, SIMULATED_ALLOC, bytes, err);
     if (status == PLIM_OK) *address = new_address(d, bytes);
     pthread_mutex_unlock(&d->lock);
     return status;
@@ -73,9 +74,7 @@ static enum plim_status sim_map(struct cache_backing *backing, uint64_t, uint64_
                                 struct plim_error *err)
 {
     struct backing_simulated *d = self(backing);
-    if (refused(d, SIMULATED_MAP))
-        return plim_fail(err, PLIM_NO_MEMORY, "the simulated device was told to refuse");
-    return take(d, bytes, err);
+    return take(d, SIMULATED_MAP, bytes, err);
 }
 
 static enum plim_status sim_record(struct cache_backing *backing, uint64_t, uint64_t *event)

@@ -78,6 +78,7 @@ struct backing_simulated {
     bool refuse_all[SIMULATED_CALLS]; /* every call fails                                 */
     int64_t calls[SIMULATED_CALLS];   /* so far                                           */
     uint64_t recorded, finished;      /* events are numbers; those up to `finished` are done */
+    bool lost;                        /* alloc and map fail with PLIM_IO                  */
     bool lazy;                        /* events finish only by simulated_finish or event_finish */
     int64_t waits;                    /* event_finish and stream_finish calls             */
     int64_t events, ranges;           /* recorded and not dropped; reserved and not given back */

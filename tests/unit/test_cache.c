@@ -381,6 +381,10 @@ static void test_ledger(void **)
         assert_int_equal(ledger_reserve(&ledger, 0, 15 * MIB, &err), PLIM_OK);
         play(&s, "c=10M");
         assert_int_equal(s.at['c'], 0);
+        struct cache_refusal refusal;
+        assert_true(cache_last_refusal(s.cache, &refusal));
+        assert_int_equal(refusal.cause, CACHE_LIVE_FULL);
+        assert_int_equal(refusal.limit, 45 * MIB); /* 60 less the 15 of others on the ledger */
         play(&s, "-a clear");
         assert_int_equal(ledger_current(&ledger), 35 * MIB);
         end(&s);
@@ -538,7 +542,7 @@ static void test_history(void **)
     cache_history_mark(s.cache);
     assert_int_equal(cache_history_each(s.cache, add_event, &text), 1);
     assert_string_equal(strbuf_text(&text),
-                        "alloc 1000, free_requested 1024, free_completed 1024, free_requested 12582912, "
+                        "alloc 1000, free_requested 1000, free_completed 1000, free_requested 12582912, "
                         "free_completed 12582912, segment_free 12582912, segment_free 2097152, oom 42991616, "
                         "snapshot 0, ");
     strbuf_clear(&text);

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 enum { N = 512 };
 
 static int square(struct tape *tape, enum dtype type)
