@@ -25,7 +25,8 @@ def replayed(path, *args, code=0):
 def check_peaks(folder):
     """The allocator of the tests wrote the trace with its own addresses and segments; a replay must reserve the same."""
     draw = random.Random(5)
-    for name, options, conf in (("defaults", {}, ""), ("split", {"max_split": 24 * MIB}, "max_split_size_mb:24"), ("power2", {"divisions": 8}, "roundup_power2_divisions:8")):
+    for name, options, conf in (("defaults", {}, ""), ("split", {"max_split": 24 * MIB}, "max_split_size_mb:24"), ("power2", {"divisions": 8}, "roundup_power2_divisions:8"),
+                                ("downwards", {"downwards": True}, "")):
         a = torch.Allocator(**options)
         torch.train(a, **SMALL, lengths=[draw.randint(20, 160) for _ in range(3)])
         path = torch.write(a.snapshot(), f"{folder}/{name}.pickle")

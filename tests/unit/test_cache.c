@@ -431,6 +431,38 @@ static void test_reclaim(void **)
     end(&s);
 }
 
+/* A job is played again with the addresses that the driver gave: of equal blocks the lowest is used. */
+static void test_places(void **)
+{
+    struct simulated_place places[] = {{900 * MIB, 12 * MIB, 0},
+                                       {800 * MIB, 12 * MIB, 0},
+                                       {700 * MIB, 30 * MIB, 0},
+                                       {710 * MIB, 14 * MIB, 0},
+                                       {600 * MIB, 16 * MIB, 0}};
+    struct setup s;
+    begin(&s, "", 400 * MIB, NULL);
+    backing_simulated_places(&s.device, places, 5);
+    play(&s, "a=12M b=12M c=30M -a -b d=12M");
+    assert_true(s.at['c'] == 700 * MIB && s.at['d'] == 800 * MIB);
+    play(&s, "-c clear e=14M");
+    assert_int_equal(s.at['e'], 710 * MIB); /* c is gone */
+    play(&s, "f=18M g=16M");
+    assert_true(s.at['f'] > 912 * MIB && s.at['g'] > s.at['f']); /* another size ends the list */
+    end(&s);
+    places[3].address = 729 * MIB;
+    begin(&s, "", 400 * MIB, NULL);
+    backing_simulated_places(&s.device, places, 5);
+    play(&s, "a=12M b=12M c=30M e=14M");
+    assert_true(s.at['e'] > 912 * MIB); /* the place overlaps c */
+    end(&s);
+    places[0].address = UINT64_MAX - 511;
+    begin(&s, "", 400 * MIB, NULL);
+    backing_simulated_places(&s.device, places, 5);
+    play(&s, "a=12M");
+    assert_true(s.at['a'] < (uint64_t)1 << 50);
+    end(&s);
+}
+
 /* ---- refusals ---- */
 
 static void tell_frames(void *, const void *frames, char *text, size_t size)
@@ -586,10 +618,12 @@ static void test_host(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules),   cmocka_unit_test(test_stats),    cmocka_unit_test(test_fragmentation),
-        cmocka_unit_test(test_limits),  cmocka_unit_test(test_ledger),   cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_reclaim), cmocka_unit_test(test_refusals), cmocka_unit_test(test_wrong_use),
-        cmocka_unit_test(test_history), cmocka_unit_test(test_host),
+        cmocka_unit_test(test_rules),         cmocka_unit_test(test_stats),
+        cmocka_unit_test(test_fragmentation), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_ledger),        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_reclaim),       cmocka_unit_test(test_places),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_wrong_use),
+        cmocka_unit_test(test_history),       cmocka_unit_test(test_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
