@@ -1,4 +1,4 @@
-/* environment.h - what a run stands on: device, system, limits, and the variables that people set for allocators.
+/* environment.h - describes a run's surroundings: device, system, limits, and the variables people set for allocators.
  *
  *     environment_json(device->context, &device->facts, device->ops->name, &w, "environment");
  */
