@@ -240,7 +240,7 @@ static enum plim_status replay_all(struct replayed *r, struct plim_error *err)
     r->results = calloc(r->count, sizeof *r->results);
     if (!r->results) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", r->name);
     for (size_t i = 0; i < r->count; i++) {
-        struct replay_options o = {.conf = r->confs[i], .memory = r->flags->memory};
+        struct replay_options o = {.conf = r->confs[i], .memory = r->flags->memory, .device = r->device};
         enum plim_status status = replay_run(&r->results[i], &r->lives, &o, err);
         if (status == PLIM_OK) continue;
         plim_error_prefix(err, "replay: options '%s'", r->confs[i]);

@@ -5,6 +5,12 @@
 
 #include <string.h>
 
+/* Addresses and sizes above this are not believed. */
+#define PLACE_MAX ((uint64_t)1 << 60)
+
+/* Places are searched one by one. */
+enum { PLACES_MOST = 1 << 14 };
+
 static struct backing_simulated *self(struct cache_backing *backing)
 {
     return (struct backing_simulated *)backing;
@@ -16,8 +22,11 @@ static bool refused(struct backing_simulated *d, enum simulated_call call)
     return d->refuse_all[call] || (d->refuse[call] > 0 && --d->refuse[call] == 0);
 }
 
-static enum plim_status take(struct backing_simulated *d, uint64_t bytes, struct plim_error *err)
+static enum plim_status take(struct backing_simulated *d, enum simulated_call call, uint64_t bytes,
+                             struct plim_error *err)
 {
+    if (d->lost) return plim_fail(err, PLIM_IO, "the device is lost");
+    if (refused(d, call)) return plim_fail(err, PLIM_NO_MEMORY, "the simulated device was told to refuse");
     uint64_t free_bytes = d->base.total - d->used - d->others;
     char text[BYTES_TEXT];
     if (bytes > free_bytes)
@@ -35,23 +44,69 @@ static uint64_t new_address(struct backing_simulated *d, uint64_t bytes)
     return at;
 }
 
+/* ---- the places of an earlier job ---- */
+
+static bool is_taken(const struct backing_simulated *d, const struct simulated_place *p)
+{
+    for (int64_t i = 0; i < d->place_next; i++) {
+        const struct simulated_place *q = &d->places[i];
+        if (q->taken && p->address < q->address + q->bytes && q->address < p->address + p->bytes) return true;
+    }
+    return false;
+}
+
+/* 0: the list has ended. */
+static uint64_t next_place(struct backing_simulated *d, uint64_t bytes)
+{
+    if (d->place_next == d->place_count) return 0;
+    struct simulated_place *p = &d->places[d->place_next];
+    if (p->bytes != bytes || is_taken(d, p)) {
+        d->place_count = d->place_next;
+        return 0;
+    }
+    d->place_next++;
+    p->taken = true;
+    return p->address;
+}
+
+static void leave_place(struct backing_simulated *d, uint64_t address)
+{
+    for (int64_t i = 0; i < d->place_next; i++)
+        if (d->places[i].address == address) d->places[i].taken = false;
+}
+
+void backing_simulated_places(struct backing_simulated *d, struct simulated_place *places, int64_t count)
+{
+    d->places = places;
+    d->place_next = 0;
+    for (d->place_count = 0; d->place_count < count && d->place_count < PLACES_MOST; d->place_count++) {
+        const struct simulated_place *p = &places[d->place_count];
+        if (!p->address || p->address % CACHE_MIN_BLOCK || p->address > PLACE_MAX || p->bytes > PLACE_MAX)
+            break;
+        uint64_t end = (p->address + p->bytes) / CACHE_LARGE_STEP * CACHE_LARGE_STEP + CACHE_LARGE_STEP;
+        if (end > d->next) d->next = end;
+    }
+}
+
+/* ---- calls ---- */
+
 static enum plim_status sim_alloc(struct cache_backing *backing, uint64_t bytes, uint64_t *address,
                                   struct plim_error *err)
 {
     struct backing_simulated *d = self(backing);
     pthread_mutex_lock(&d->lock);
-    enum plim_status status = refused(d, SIMULATED_ALLOC)
-                                  ? plim_fail(err, PLIM_NO_MEMORY, "the simulated device was told to refuse")
-                                  : take(d, bytes, err);
-    if (status == PLIM_OK) *address = new_address(d, bytes);
+    enum plim_status status = take(d, SIMULATED_ALLOC, bytes, err);
+    if (status == PLIM_OK) *address = next_place(d, bytes);
+    if (status == PLIM_OK && !*address) *address = new_address(d, bytes);
     pthread_mutex_unlock(&d->lock);
     return status;
 }
 
-static void sim_give(struct cache_backing *backing, uint64_t, uint64_t bytes)
+static void sim_give(struct cache_backing *backing, uint64_t address, uint64_t bytes)
 {
     struct backing_simulated *d = self(backing);
     pthread_mutex_lock(&d->lock);
+    leave_place(d, address);
     d->used -= bytes;
     pthread_mutex_unlock(&d->lock);
 }
@@ -73,9 +128,7 @@ static enum plim_status sim_map(struct cache_backing *backing, uint64_t, uint64_
                                 struct plim_error *err)
 {
     struct backing_simulated *d = self(backing);
-    if (refused(d, SIMULATED_MAP))
-        return plim_fail(err, PLIM_NO_MEMORY, "the simulated device was told to refuse");
-    return take(d, bytes, err);
+    return take(d, SIMULATED_MAP, bytes, err);
 }
 
 static enum plim_status sim_record(struct cache_backing *backing, uint64_t, uint64_t *event)

@@ -104,39 +104,60 @@ static bool reclaim(struct cache *c, uint64_t bytes)
     return freed;
 }
 
+/* Asks the backing; false: it refused, and the next step may help. A failure that is no lack of memory ends the search. */
+static bool grow(struct cache *c, struct pool *pool, uint64_t bytes, const void *frames, struct block **b,
+                 struct plim_error *why)
+{
+    *b = cache_segment_grow(c, pool, bytes, frames, why);
+    return *b || why->status != PLIM_NO_MEMORY;
+}
+
 /* No cached block fits: PyTorch's steps in its order, and a last search for a block that was freed meanwhile. */
-static struct block *find_more(struct cache *c, struct pool *pool, uint64_t bytes, const void *frames)
+static struct block *find_more(struct cache *c, struct pool *pool, uint64_t bytes, const void *frames,
+                               struct plim_error *why)
 {
     struct block *b = reclaim(c, bytes) ? cache_block_search(c, pool, bytes) : NULL;
     if (b) return b;
     cache_release_garbage(c);
-    if ((b = cache_segment_grow(c, pool, bytes, frames, NULL))) return b;
-    if (cache_release_oversize(c, pool, bytes) && (b = cache_segment_grow(c, pool, bytes, frames, NULL)))
-        return b;
+    if (grow(c, pool, bytes, frames, &b, why)) return b;
+    if (cache_release_oversize(c, pool, bytes) && grow(c, pool, bytes, frames, &b, why)) return b;
     cache_release_cached(c);
     c->stats.num_alloc_retries++;
-    if ((b = cache_segment_grow(c, pool, bytes, frames, NULL))) return b;
+    if (grow(c, pool, bytes, frames, &b, why)) return b;
     if ((b = cache_block_search(c, pool, bytes))) c->stats.num_late_blocks++;
     return b;
+}
+
+static enum plim_status no_records(struct plim_error *err)
+{
+    return plim_fail(err, PLIM_NO_MEMORY, "no host memory for the allocator's records");
+}
+
+/* The steps that do not belong to the fast path. */
+static enum plim_status take_more(struct cache *c, const struct cache_request *request, struct pool *pool,
+                                  uint64_t bytes, struct block **b, struct plim_error *err)
+{
+    struct plim_error why = {0};
+    *b = find_more(c, pool, bytes, request->frames, &why);
+    if (!*b && why.status != PLIM_NO_MEMORY)
+        return plim_fail(err, why.status, "%s: %s", c->ops->name, why.text);
+    if (!*b) return cache_refuse(c, request, bytes, err);
+    if (cache_blocks_ready(c, 1)) return PLIM_OK; /* others may have used them while the lock was released */
+    cache_block_file(c, *b);
+    return no_records(err);
 }
 
 static enum plim_status take_locked(struct cache *c, const struct cache_request *request, uint64_t *address,
                                     struct plim_error *err)
 {
     struct stream *stream = cache_stream_for(c, request->stream);
-    if (!stream || (c->spares < 4 && !cache_blocks_ready(c, 4)))
-        return plim_fail(err, PLIM_NO_MEMORY, "no host memory for the allocator's records");
+    if (!stream || (c->spares < 4 && !cache_blocks_ready(c, 4))) return no_records(err);
     if (c->queued) cache_events_pass(c);
     uint64_t bytes = cache_conf_round(&c->conf, request->bytes);
     struct pool *pool = &stream->pools[bytes > CACHE_SMALL_MAX];
     struct block *b = cache_block_search(c, pool, bytes);
-    if (!b) b = find_more(c, pool, bytes, request->frames);
-    /* While the lock was released others may have used the spare records. */
-    if (b && !cache_blocks_ready(c, 1)) {
-        cache_block_file(c, b);
-        return plim_fail(err, PLIM_NO_MEMORY, "no host memory for the allocator's records");
-    }
-    if (!b) return cache_refuse(c, request, bytes, err);
+    enum plim_status status = b ? PLIM_OK : take_more(c, request, pool, bytes, &b, err);
+    if (status != PLIM_OK) return status;
     cache_block_take(c, b, bytes, request);
     *address = b->node.at;
     return PLIM_OK;
@@ -171,7 +192,7 @@ static void free_locked(struct cache *c, struct block *b)
     figure_take(c, CACHE_ALLOCATED_BYTES, kind, b->bytes);
     stat_take(&c->stats.by_class[b->cls], (int64_t)b->bytes);
     if (b->bytes >= c->conf.max_split) stat_take(&c->stats.oversize_allocations, 1);
-    history_note(c, CACHE_DID_FREE_REQUESTED, b->bytes, b);
+    history_note(c, CACHE_DID_FREE_REQUESTED, b->requested, b);
     if (b->uses)
         cache_events_wait(c, b);
     else

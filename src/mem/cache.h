@@ -82,7 +82,8 @@ struct cache_request {
 };
 
 /* 0 bytes give address 0. PLIM_NO_MEMORY: refused; nothing has changed, except that cached segments may have gone back to
- * the device. cache_last_refusal has the numbers behind the text. */
+ * the device. cache_last_refusal has the numbers behind the text. Any other status is a failure of the
+ * backing, or PLIM_BAD_INPUT: there is no such class. */
 enum plim_status cache_malloc(struct cache *cache, uint64_t bytes, uint64_t stream, uint64_t *address,
                               struct plim_error *err);
 enum plim_status cache_malloc_request(struct cache *cache, const struct cache_request *request,
@@ -205,7 +206,7 @@ struct cache_refusal {
     enum cache_cause cause;
     uint64_t bytes, rounded, stream; /* as requested; the block's size */
     int cls;
-    uint64_t limit, overhead; /* as cache_limit                 */
+    uint64_t limit, overhead; /* as cache_limit; less when a ledger leaves less */
     uint64_t reserved, live;  /* bytes at the refusal           */
     uint64_t others;          /* held outside this cache and its overhead */
     uint64_t available;       /* memory of the device that nobody holds; UINT64_MAX: unknown */
@@ -261,7 +262,7 @@ struct cache_event {
     enum cache_action action;
     int cls;
     uint64_t address; /* oom: bytes that the device still has; UINT64_MAX: unknown */
-    uint64_t bytes;   /* alloc: as requested; others: the block's or segment's size */
+    uint64_t bytes;   /* of the request; of the segment or its pages */
     uint64_t stream;
     int64_t time_us; /* since the epoch */
     const void *frames;

@@ -68,6 +68,12 @@ void backing_host_init(struct backing_host *host, uint64_t total);
 /* Calls that can be told to fail. */
 enum simulated_call { SIMULATED_ALLOC, SIMULATED_RESERVE, SIMULATED_MAP, SIMULATED_EVENT, SIMULATED_CALLS };
 
+/* Where a segment was in a job that is played again. */
+struct simulated_place {
+    uint64_t address, bytes;
+    bool taken;
+};
+
 struct backing_simulated {
     struct cache_backing base;
     pthread_mutex_t lock;
@@ -78,13 +84,22 @@ struct backing_simulated {
     bool refuse_all[SIMULATED_CALLS]; /* every call fails                                 */
     int64_t calls[SIMULATED_CALLS];   /* so far                                           */
     uint64_t recorded, finished;      /* events are numbers; those up to `finished` are done */
+    bool lost;                        /* alloc and map fail with PLIM_IO                  */
     bool lazy;                        /* events finish only by simulated_finish or event_finish */
     int64_t waits;                    /* event_finish and stream_finish calls             */
     int64_t events, ranges;           /* recorded and not dropped; reserved and not given back */
+    struct simulated_place *places;   /* of the next segments                             */
+    int64_t place_count, place_next;
 };
 
 void backing_simulated_init(struct backing_simulated *device, uint64_t total);
 void backing_simulated_destroy(struct backing_simulated *device);
+
+/* The next segments get these addresses, in this order; the list is borrowed and written to. Of free blocks of one size the lowest
+ * is used, so that a replay is exact only with the addresses that the driver gave. The first segment of another size, and a place
+ * that is taken or impossible, end the list; later addresses lie above all of it. */
+void backing_simulated_places(struct backing_simulated *device, struct simulated_place *places,
+                              int64_t count);
 
 /* The device has done all work recorded so far. */
 void backing_simulated_finish(struct backing_simulated *device);

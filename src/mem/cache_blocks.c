@@ -260,7 +260,7 @@ void cache_block_return(struct cache *c, struct block *b)
 {
     enum cache_pool kind = b->pool->kind;
     int64_t blocks = 0, bytes = 0;
-    history_note(c, CACHE_DID_FREE_COMPLETED, b->bytes, b);
+    history_note(c, CACHE_DID_FREE_COMPLETED, b->requested, b);
     figure_take(c, CACHE_ACTIVE, kind, 1);
     figure_take(c, CACHE_ACTIVE_BYTES, kind, b->bytes);
     figure_take(c, CACHE_REQUESTED_BYTES, kind, b->requested);

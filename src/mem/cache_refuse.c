@@ -18,20 +18,27 @@ static enum cache_cause find_cause(const struct cache_refusal *r)
     return CACHE_SCATTERED;
 }
 
+/* The most that the cache could reserve at present. */
+static uint64_t limit_now(const struct cache *c, uint64_t reserved)
+{
+    uint64_t limit = c->limit != CACHE_NO_LIMIT ? c->limit : minus(c->backing->total, c->options.overhead);
+    uint64_t left = c->options.ledger ? ledger_left(c->options.ledger) : CACHE_NO_LIMIT;
+    return left < minus(limit, reserved) ? reserved + left : limit;
+}
+
 static void fill(struct cache *c, const struct cache_request *request, uint64_t rounded,
                  struct cache_refusal *r)
 {
-    *r = (struct cache_refusal){
-        .bytes = request->bytes,
-        .rounded = rounded,
-        .stream = request->stream,
-        .cls = request->cls,
-        .limit = c->limit != CACHE_NO_LIMIT ? c->limit : minus(c->backing->total, c->options.overhead),
-        .overhead = c->options.overhead,
-        .reserved = figure_now(c, CACHE_RESERVED_BYTES),
-        .live = figure_now(c, CACHE_ACTIVE_BYTES),
-        .available = c->ops->available ? c->ops->available(c->backing) : UINT64_MAX,
-        .count = c->stats.num_ooms};
+    *r = (struct cache_refusal){.bytes = request->bytes,
+                                .rounded = rounded,
+                                .stream = request->stream,
+                                .cls = request->cls,
+                                .limit = limit_now(c, figure_now(c, CACHE_RESERVED_BYTES)),
+                                .overhead = c->options.overhead,
+                                .reserved = figure_now(c, CACHE_RESERVED_BYTES),
+                                .live = figure_now(c, CACHE_ACTIVE_BYTES),
+                                .available = c->ops->available ? c->ops->available(c->backing) : UINT64_MAX,
+                                .count = c->stats.num_ooms};
     if (r->available != UINT64_MAX)
         r->others = minus(c->backing->total, r->available + r->reserved + r->overhead);
     for (int i = 0; i < CACHE_CLASSES_MAX; i++) r->by_class[i] = c->stats.by_class[i].current;
@@ -112,7 +119,7 @@ enum plim_status cache_refuse(struct cache *c, const struct cache_request *reque
     fill(c, request, rounded, &c->refusal);
     cache_history_add(c, CACHE_DID_OOM, c->refusal.available, request->bytes, request->stream, request->cls,
                       request->frames);
-    add_summary(c, &c->refusal, &text);
+    if (err) add_summary(c, &c->refusal, &text);
     plim_fail(err, PLIM_NO_MEMORY, "%s", text.failed ? "out of memory" : strbuf_text(&text));
     strbuf_release(&text);
     return PLIM_NO_MEMORY;

@@ -17,9 +17,10 @@ struct player {
     struct replay_result *out;
     struct cache *cache;
     struct backing_simulated device;
-    uint64_t *address;         /* of lives; 0: not alive */
-    uint64_t *event;           /* of lives whose free waits: the device's event */
-    int *begins, *lets, *ends; /* life + 1 by time */
+    struct simulated_place *places; /* of the segments that the trace tells of */
+    uint64_t *address;              /* of lives; 0: not alive */
+    uint64_t *event;                /* of lives whose free waits: the device's event */
+    int *begins, *lets, *ends;      /* life + 1 by time */
     struct plim_error *err;
 };
 
@@ -51,6 +52,7 @@ static enum plim_status player_init(struct player *p, const struct torch_lives *
 static void player_release(struct player *p)
 {
     cache_destroy(p->cache);
+    free(p->places);
     free(p->address);
     free(p->event);
     free(p->begins);
@@ -146,12 +148,32 @@ static enum plim_status open_cache(struct player *p, const struct replay_options
     return cache_new(&p->cache, &options, err);
 }
 
+static enum plim_status find_places(struct player *p, const struct torch_device *device,
+                                    struct plim_error *err)
+{
+    int64_t n = 0;
+    for (size_t i = 0; device && i < device->event_count; i++)
+        n += device->events[i].action == TORCH_SEGMENT_ALLOC;
+    if (!n) return PLIM_OK;
+    p->places = calloc((size_t)n, sizeof *p->places);
+    if (!p->places) return plim_fail(err, PLIM_NO_MEMORY, "no memory to replay %lld segments", (long long)n);
+    n = 0;
+    for (size_t i = 0; i < device->event_count; i++) {
+        const struct torch_event *e = &device->events[i];
+        if (e->action == TORCH_SEGMENT_ALLOC)
+            p->places[n++] = (struct simulated_place){.address = e->address, .bytes = (uint64_t)e->size};
+    }
+    backing_simulated_places(&p->device, p->places, n);
+    return PLIM_OK;
+}
+
 enum plim_status replay_run(struct replay_result *out, const struct torch_lives *lives,
                             const struct replay_options *options, struct plim_error *err)
 {
     struct player p = {.out = out};
     *out = (struct replay_result){0};
     enum plim_status status = open_cache(&p, options, err);
+    if (status == PLIM_OK) status = find_places(&p, options->device, err);
     if (status == PLIM_OK) status = player_init(&p, lives, err);
     double start = clock_seconds();
     if (status == PLIM_OK) status = play(&p);

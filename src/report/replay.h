@@ -16,6 +16,8 @@
 struct replay_options {
     const char *conf; /* PyTorch's option string; "" or NULL: its defaults */
     uint64_t memory;  /* bytes of the device; 0: no limit */
+    const struct torch_device
+        *device; /* of the trace: segments get the addresses that they had; NULL: others */
 };
 
 struct replay_result {

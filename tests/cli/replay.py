@@ -39,6 +39,21 @@ def check_peaks(folder):
         plim.ok(s["requested_bytes.all.peak"] == got["trace_live_peak_bytes"] and s["allocation.all.current"] == len(a.live), f"{name}: what is alive at the end")
 
 
+def check_ties(folder):
+    """Of two free blocks of one size the lower is used: that depends on where the driver put their segments."""
+    for downwards, reserved in ((False, 60), (True, 40)):
+        a = torch.Allocator(downwards=downwards)
+        first, beside, second, _ = (a.malloc(9 * MIB, []) for _ in range(4))  # two segments of 20 MiB
+        a.release(first)
+        a.release(second)
+        a.malloc(9 * MIB, [])   # upwards into the first segment, downwards into the second
+        a.release(beside)
+        a.malloc(19 * MIB, [])  # the first segment, if it is empty
+        got, result = replayed(torch.write(a.snapshot(), f"{folder}/ties.pickle"))
+        peak = got and got["results"][0]["stats"]["reserved_bytes.all.peak"]
+        plim.ok(peak == a.peak_reserved == reserved * MIB, f"segments {'downwards' if downwards else 'upwards'}: {peak} reserved of {a.peak_reserved} {result.stderr.strip()}")
+
+
 def check_choice(folder):
     a = torch.Allocator()
     torch.train(a, **SMALL, lengths=[60, 150, 90])
@@ -121,5 +136,5 @@ def check_csv(folder):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    for check in (check_peaks, check_choice, check_late_frees, check_older, check_comparison, check_csv): check(folder)
+    for check in (check_peaks, check_ties, check_choice, check_late_frees, check_older, check_comparison, check_csv): check(folder)
 plim.done()

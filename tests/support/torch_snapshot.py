@@ -59,8 +59,9 @@ class Segment:
 class Allocator:
     """Best fit with splitting and merging; nothing is given back to the device."""
 
-    def __init__(self, max_split=None, divisions=0):
+    def __init__(self, max_split=None, divisions=0, downwards=False):
         self.max_split, self.divisions = max_split, divisions
+        self.downwards = downwards  # each segment lies below the one before it, as drivers like to do
         self.segments, self.events, self.live = [], [], {}
         self.free = {}  # (small, stream): sorted [(size, address, block)]
         self.next, self.clock = 0x7F0000000000, 1_700_000_000_000_000
@@ -101,8 +102,9 @@ class Allocator:
         b = self.find(size, stream, small)
         if not b:
             total = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+            if self.downwards: self.next -= total + 2 * MIB
             s = Segment(self.next, total, stream, small)
-            self.next += total + 2 * MIB
+            if not self.downwards: self.next += total + 2 * MIB
             self.segments.append(s)
             self.reserved += total
             self.note("segment_alloc", s.address, total, stream, frames)

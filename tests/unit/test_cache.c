@@ -381,6 +381,10 @@ static void test_ledger(void **)
         assert_int_equal(ledger_reserve(&ledger, 0, 15 * MIB, &err), PLIM_OK);
         play(&s, "c=10M");
         assert_int_equal(s.at['c'], 0);
+        struct cache_refusal refusal;
+        assert_true(cache_last_refusal(s.cache, &refusal));
+        assert_int_equal(refusal.cause, CACHE_LIVE_FULL);
+        assert_int_equal(refusal.limit, 45 * MIB); /* 60 less the 15 of others on the ledger */
         play(&s, "-a clear");
         assert_int_equal(ledger_current(&ledger), 35 * MIB);
         end(&s);
@@ -424,6 +428,38 @@ static void test_reclaim(void **)
     play(&s, "-b a=10M");
     assert_int_equal(cache_clear(s.cache, true), 20 * MIB);
     assert_int_equal(s.at['a'], 0);
+    end(&s);
+}
+
+/* A job is played again with the addresses that the driver gave: of equal blocks the lowest is used. */
+static void test_places(void **)
+{
+    struct simulated_place places[] = {{900 * MIB, 12 * MIB, 0},
+                                       {800 * MIB, 12 * MIB, 0},
+                                       {700 * MIB, 30 * MIB, 0},
+                                       {710 * MIB, 14 * MIB, 0},
+                                       {600 * MIB, 16 * MIB, 0}};
+    struct setup s;
+    begin(&s, "", 400 * MIB, NULL);
+    backing_simulated_places(&s.device, places, 5);
+    play(&s, "a=12M b=12M c=30M -a -b d=12M");
+    assert_true(s.at['c'] == 700 * MIB && s.at['d'] == 800 * MIB);
+    play(&s, "-c clear e=14M");
+    assert_int_equal(s.at['e'], 710 * MIB); /* c is gone */
+    play(&s, "f=18M g=16M");
+    assert_true(s.at['f'] > 912 * MIB && s.at['g'] > s.at['f']); /* another size ends the list */
+    end(&s);
+    places[3].address = 729 * MIB;
+    begin(&s, "", 400 * MIB, NULL);
+    backing_simulated_places(&s.device, places, 5);
+    play(&s, "a=12M b=12M c=30M e=14M");
+    assert_true(s.at['e'] > 912 * MIB); /* the place overlaps c */
+    end(&s);
+    places[0].address = UINT64_MAX - 511;
+    begin(&s, "", 400 * MIB, NULL);
+    backing_simulated_places(&s.device, places, 5);
+    play(&s, "a=12M");
+    assert_true(s.at['a'] < (uint64_t)1 << 50);
     end(&s);
 }
 
@@ -538,7 +574,7 @@ static void test_history(void **)
     cache_history_mark(s.cache);
     assert_int_equal(cache_history_each(s.cache, add_event, &text), 1);
     assert_string_equal(strbuf_text(&text),
-                        "alloc 1000, free_requested 1024, free_completed 1024, free_requested 12582912, "
+                        "alloc 1000, free_requested 1000, free_completed 1000, free_requested 12582912, "
                         "free_completed 12582912, segment_free 12582912, segment_free 2097152, oom 42991616, "
                         "snapshot 0, ");
     strbuf_clear(&text);
@@ -582,10 +618,12 @@ static void test_host(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules),   cmocka_unit_test(test_stats),    cmocka_unit_test(test_fragmentation),
-        cmocka_unit_test(test_limits),  cmocka_unit_test(test_ledger),   cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_reclaim), cmocka_unit_test(test_refusals), cmocka_unit_test(test_wrong_use),
-        cmocka_unit_test(test_history), cmocka_unit_test(test_host),
+        cmocka_unit_test(test_rules),         cmocka_unit_test(test_stats),
+        cmocka_unit_test(test_fragmentation), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_ledger),        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_reclaim),       cmocka_unit_test(test_places),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_wrong_use),
+        cmocka_unit_test(test_history),       cmocka_unit_test(test_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

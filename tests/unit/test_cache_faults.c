@@ -164,6 +164,32 @@ static void test_device_that_gives_nothing(void **)
     }
 }
 
+/* A failure that is no lack of memory is told as it is, at once. */
+static void test_device_that_is_lost(void **)
+{
+    static const char *const confs[] = {"", "expandable_segments:True"};
+    for (int k = 0; k < 2; k++) {
+        struct backing_simulated device;
+        struct cache *cache;
+        struct cache_stats stats;
+        struct cache_options options = {.backing = &device.base};
+        uint64_t at, kept;
+        backing_simulated_init(&device, 100 * MIB);
+        assert_int_equal(cache_conf_parse(confs[k], &options.conf, &err), PLIM_OK);
+        assert_int_equal(cache_new(&cache, &options, &err), PLIM_OK);
+        assert_int_equal(cache_malloc(cache, MIB, 0, &kept, &err), PLIM_OK);
+        device.lost = true;
+        assert_int_equal(cache_malloc(cache, 30 * MIB, 0, &at, &err), PLIM_IO);
+        assert_string_equal(err.text, "simulated device: the device is lost");
+        assert_int_equal(cache_malloc(cache, MIB, 0, &at, &err), PLIM_OK); /* cached */
+        cache_stats_read(cache, &stats);
+        assert_int_equal(stats.num_ooms + stats.num_alloc_retries, 0);
+        assert_int_equal(cache_check(cache, &err), PLIM_OK);
+        cache_destroy(cache);
+        backing_simulated_destroy(&device);
+    }
+}
+
 /* ---- a training job ---- */
 
 enum { LAYERS = 16, TENSORS = 9, STEPS = 24 };
@@ -271,6 +297,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_refusal),
         cmocka_unit_test(test_device_that_gives_nothing),
+        cmocka_unit_test(test_device_that_is_lost),
         cmocka_unit_test(test_training_is_not_fragmented),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
