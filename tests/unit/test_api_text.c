@@ -313,8 +313,9 @@ static void answers_of_an_encoder_decoder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokenizers), cmocka_unit_test(chat_templates), cmocka_unit_test(wrong_options),
-        cmocka_unit_test(vectors),    cmocka_unit_test(labels),     cmocka_unit_test(answers_of_an_encoder_decoder),
+        cmocka_unit_test(tokenizers),    cmocka_unit_test(chat_templates),
+        cmocka_unit_test(wrong_options), cmocka_unit_test(vectors),
+        cmocka_unit_test(labels),        cmocka_unit_test(answers_of_an_encoder_decoder),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
