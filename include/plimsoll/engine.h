@@ -109,8 +109,9 @@ PLIM_API enum plim_status plim_engine_start(struct plim_engine *engine, struct p
 PLIM_API enum plim_status plim_engine_generate(struct plim_engine *engine, const struct plim_request *request,
                                                char **text, struct plim_error *err);
 
-/* Changes the budget from the next step on; no request is lost. 0: what the device or container has free. PLIM_NO_FIT: too
- * small, the old budget stays. PLIM_BAD_INPUT: more than the device has. */
+/* Changes the budget; no request is lost. The next step applies it; an engine with a thread of its own has applied it when
+ * this returns. 0: what the device or container has free. PLIM_NO_FIT: too small; PLIM_NO_MEMORY: memory was refused;
+ * PLIM_BAD_INPUT: more than the device has. After an error the old budget stays. */
 PLIM_API enum plim_status plim_engine_set_budget(struct plim_engine *engine, uint64_t budget,
                                                  struct plim_error *err);
 

@@ -203,6 +203,7 @@ static enum plim_status recover(struct plim_engine *e, enum plim_status status, 
         e->broken = *err;
         plim_error_prefix(&e->broken, "the engine has failed and can only be closed");
         engine_fail(e->model.engine, err->text);
+        e->stop = 1;
     }
     pthread_mutex_unlock(&e->gate);
     return status;
@@ -363,6 +364,15 @@ enum plim_status plim_engine_generate(struct plim_engine *engine, const struct p
 
 /* --- budget and figures --------------------------------------------------------------------------------------- */
 
+/* Does a thread step that is not the caller's? Then it applies a budget soon. */
+static bool steps_elsewhere(struct plim_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    bool elsewhere = e->started && !pthread_equal(e->stepper, pthread_self());
+    pthread_mutex_unlock(&e->lock);
+    return elsewhere;
+}
+
 enum plim_status plim_engine_set_budget(struct plim_engine *engine, uint64_t budget, struct plim_error *err)
 {
     struct plim_error unheard;
@@ -374,7 +384,10 @@ enum plim_status plim_engine_set_budget(struct plim_engine *engine, uint64_t bud
     enum plim_status status = broken(engine, err);
     if (status == PLIM_OK) status = engine_set_budget(engine->model.engine, (int64_t)budget, err);
     pthread_mutex_unlock(&engine->gate);
-    return status;
+    if (status != PLIM_OK || !steps_elsewhere(engine)) return status;
+    if (engine_await_budget(engine->model.engine, &engine->stop)) return PLIM_OK;
+    return plim_fail(err, PLIM_NO_MEMORY,
+                     "plim_engine_set_budget: memory was refused (the log says why); the old budget stays");
 }
 
 enum plim_status plim_engine_figures(struct plim_engine *engine, struct plim_engine_figures *out,

@@ -196,6 +196,7 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
     e->device = device, e->options = *options, e->options.model = e->model;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->more, NULL);
+    pthread_cond_init(&e->settled, NULL);
     e->incoming_end = &e->incoming;
     enum plim_status status = hf_config_load(e->model, &e->spec, err);
     if (status == PLIM_OK) e->kind = kind_of(&e->spec), status = open_plan(e, err);
@@ -214,6 +215,7 @@ void engine_close(struct engine *e)
         engine_finish(e, e->live, &(struct engine_event){.token = -1, .finish = FINISH_CANCELLED});
     if (e->kind) close_plan(e);
     schedule_release(&e->schedule);
+    pthread_cond_destroy(&e->settled);
     pthread_cond_destroy(&e->more);
     pthread_mutex_destroy(&e->lock);
     free(e->model);
@@ -488,6 +490,15 @@ enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim
     pthread_cond_signal(&e->more);
     pthread_mutex_unlock(&e->lock);
     return PLIM_OK;
+}
+
+bool engine_await_budget(struct engine *e, const atomic_int *stop)
+{
+    pthread_mutex_lock(&e->lock);
+    while ((e->budget_moved || e->budget_moving) && !*stop) thread_wait(&e->settled, &e->lock, true);
+    bool taken = !e->budget_moved && !e->budget_moving && e->options.budget == e->wanted_budget;
+    pthread_mutex_unlock(&e->lock);
+    return taken;
 }
 
 struct engine_plan engine_plan_now(struct engine *e)

@@ -222,6 +222,9 @@ void engine_drain(struct engine *e); /* refuses new requests with PLIM_BUSY; acc
  * next step applies it. PLIM_NO_FIT: too small for the parameters and one request, the old budget stays;
  * PLIM_UNSUPPORTED: not a decoder; PLIM_BAD_INPUT: more than the device or its container has. */
 enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim_error *err);
+/* Waits until the stepping thread has applied it, or *stop is set. Returns false if memory was refused and the old budget stays. Not
+ * for the stepping thread. */
+bool engine_await_budget(struct engine *e, const atomic_int *stop);
 
 struct engine_stats {
     int running, waiting;

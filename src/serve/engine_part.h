@@ -120,6 +120,8 @@ struct engine {
     int64_t live_count, live_bytes, bytes_room;
     struct request *incoming, **incoming_end;
     int64_t next_id;
+    bool budget_moving;                   /* the stepping thread applies a budget */
+    pthread_cond_t settled;               /* it has */
     bool draining, budget_moved, cancels; /* cancels: a request was cancelled since the last check */
     int64_t wanted_budget;
     struct engine_stats stats;

@@ -219,14 +219,15 @@ enum plim_status engine_take_line(struct engine *e, struct plim_error *err)
     pthread_mutex_lock(&e->lock);
     bool moved = e->budget_moved;
     int64_t had = e->options.budget;
-    e->budget_moved = false;
+    e->budget_moved = false, e->budget_moving = moved;
     if (moved) e->options.budget = e->wanted_budget;
     pthread_mutex_unlock(&e->lock);
     if (!moved) return PLIM_OK;
     enum plim_status status = e->kind->move(e, err);
-    if (status == PLIM_OK) return PLIM_OK;
     pthread_mutex_lock(&e->lock);
-    e->options.budget = had;
+    if (status != PLIM_OK) e->options.budget = had;
+    e->budget_moving = false;
+    pthread_cond_broadcast(&e->settled);
     pthread_mutex_unlock(&e->lock);
     return status;
 }

@@ -490,7 +490,13 @@ static void budget_moves(void **state)
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < PROMPTS; i++) submit(e, prompts[i], &said[i]);
         uint64_t budget = least + figures.kv_bytes * (uint64_t)(1 + round % 4) / 4;
-        moved += plim_engine_set_budget(e, round % 2 ? BUDGET : budget, NULL) == PLIM_OK;
+        budget = round % 2 ? BUDGET : budget;
+        if (plim_engine_set_budget(e, budget, NULL) == PLIM_OK) {
+            struct plim_engine_figures now = {.size = sizeof now};
+            moved++;
+            assert_int_equal(plim_engine_figures(e, &now, NULL), PLIM_OK);
+            assert_true(now.budget == budget && now.planned_bytes <= budget);
+        }
         for (int i = 0; i < PROMPTS; i++) await(&said[i]), same(&said[i], alone(i));
     }
     assert_true(moved >= ROUNDS / 2 + 1);

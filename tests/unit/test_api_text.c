@@ -279,11 +279,43 @@ static void labels(void **state)
     plim_embedder_close(e);
 }
 
+/* --- an encoder-decoder ------------------------------------------------------------------------------------------- */
+
+/* Its answer is a text of its own, and its budget is that of its plan. */
+static void answers_of_an_encoder_decoder(void **state)
+{
+    (void)state;
+    char model[700], *text = NULL, *again = NULL;
+    const char *src = getenv("SRC_DIR");
+    struct plim_error err = {0};
+    struct plim_engine *e;
+    struct plim_engine_figures figures = {.size = sizeof figures};
+    snprintf(model, sizeof model, "%s/tests/golden/t5-v11", src ? src : ".");
+    struct plim_engine_options o = {.size = sizeof o,
+                                    .model = model,
+                                    .tokenizer = folder,
+                                    .device = "cpu",
+                                    .max_context = 16,
+                                    .budget = 64 << 20,
+                                    .threads = 1};
+    struct plim_request r = {.size = sizeof r, .prompt = "abc d", .max_tokens = 8, .ignore_eos = 1};
+    if (plim_engine_open(context, &o, &e, &err) != PLIM_OK) fail_msg("%s", err.text);
+    assert_int_equal(plim_engine_generate(e, &r, &text, &err), PLIM_OK);
+    assert_int_equal(plim_engine_generate(e, &r, &again, &err), PLIM_OK);
+    assert_string_equal(text, again);
+    assert_true(strlen(text) > 0);
+    assert_int_equal(plim_engine_figures(e, &figures, &err), PLIM_OK);
+    assert_true(figures.context == 16 && figures.generated_tokens == 16 && figures.planned_bytes <= 64 << 20);
+    plim_free(text), plim_free(again);
+    plim_engine_close(e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokenizers), cmocka_unit_test(chat_templates), cmocka_unit_test(wrong_options),
-        cmocka_unit_test(vectors),    cmocka_unit_test(labels),
+        cmocka_unit_test(tokenizers),    cmocka_unit_test(chat_templates),
+        cmocka_unit_test(wrong_options), cmocka_unit_test(vectors),
+        cmocka_unit_test(labels),        cmocka_unit_test(answers_of_an_encoder_decoder),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
