@@ -9,12 +9,26 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-/* A subcommand: its option table and what runs it. argv starts after its name. Returns the exit code. */
+/* A subcommand: its option table and what runs it. */
 struct subcommand {
     const struct command *command;
-    int (*run)(int argc, char **argv);
+    int (*run)(void *flags, const struct string_list *args); /* returns the exit code */
+    const void *defaults; /* flags where no option is given; NULL: it has none */
+    size_t size;          /* of the flags */
+    size_t least, most;   /* number of arguments */
+    const char *wants;    /* its arguments in words: "give one config file" */
     bool hidden;
+    /* Another command that argv asks for, or NULL; may be NULL itself. */
+    const struct subcommand *(*instead)(int argc, char **argv);
 };
+
+#define CLI_FLAGS(values) &(values), sizeof(values)
+#define CLI_ANY           SIZE_MAX
+
+/* Parses argv, which starts after the command's name, and runs the command; prints help when asked. Returns the exit code. */
+int cli_run(const struct subcommand *sub, int argc, char **argv);
+/* Tells which arguments the command wants; returns the exit code. */
+int cli_wants(const struct subcommand *sub);
 
 extern const struct subcommand subcommand_plan, subcommand_train, subcommand_generate, subcommand_eval,
     subcommand_export, subcommand_tokenize, subcommand_inspect, subcommand_calibrate, subcommand_pack,
@@ -30,9 +44,8 @@ void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The error's text by cli_say; returns the exit code that belongs to the error. */
 int cli_error(const struct plim_error *err);
 
-/* Parse options; prints help when asked. Returns -1 to go on, else the exit code. */
-int cli_options(const struct command *command, int argc, char **argv, void *target, struct bump *store,
-                struct options_rest *rest);
+/* 0, or the error told by cli_error. */
+int cli_code(enum plim_status status, const struct plim_error *err);
 
 /* Flags of other trainers' command lines; each stands for a key and is stronger than --set. */
 enum {

@@ -266,20 +266,15 @@ static enum plim_status calibrate_all(const struct calibrate_flags *f, int *code
     return status;
 }
 
-static int run(int argc, char **argv)
+static const struct calibrate_flags defaults = {.device = "auto", .disk = "."};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct calibrate_flags f = {.device = "auto", .disk = "."};
-    struct bump store = {0};
-    struct options_rest rest;
     struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && rest.args.count) {
-        plim_fail(&err, PLIM_BAD_INPUT, "calibrate: takes no arguments; see plimsoll calibrate --help");
-        code = cli_error(&err);
-    }
-    if (code < 0 && calibrate_all(&f, &code, &err) != PLIM_OK) code = cli_error(&err);
-    bump_free(&store);
-    return code;
+    int code = 0;
+    (void)args;
+    return calibrate_all(flags, &code, &err) == PLIM_OK ? code : cli_error(&err);
 }
 
-const struct subcommand subcommand_calibrate = {&command, run, false};
+const struct subcommand subcommand_calibrate = {&command, run, CLI_FLAGS(defaults),
+                                                0,        0,   "takes no arguments"};

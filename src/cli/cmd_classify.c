@@ -381,27 +381,22 @@ static void close_all(struct classifying *c)
     free(c);
 }
 
-static int run(int argc, char **argv)
+static const struct classify_flags defaults = {
+    .text = {.device = "auto", .weights = "as-is", .max_line = 64 << 10}};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct classify_flags f = {.text = {.device = "auto", .weights = "as-is", .max_line = 64 << 10}};
+    const struct classify_flags *f = flags;
     struct classifying *c = calloc(1, sizeof *c);
-    struct bump store = {0};
-    struct options_rest rest;
     struct plim_error err = {0};
     if (!c) return cli_error((plim_fail(&err, PLIM_NO_MEMORY, "classify: out of memory"), &err));
-    c->flags = &f;
+    c->flags = f;
     c->model =
-        (struct text_model){.command = "classify", .flags = &f.text, .labels = true, .beside = own_bytes};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && !rest.args.count) {
-        plim_fail(&err, PLIM_BAD_INPUT,
-                  "classify: give a model folder, then files; see plimsoll classify --help");
-        code = cli_error(&err);
-    }
-    if (code < 0) code = classify(c, &rest.args, &err) == PLIM_OK ? 0 : cli_error(&err);
+        (struct text_model){.command = "classify", .flags = &f->text, .labels = true, .beside = own_bytes};
+    int code = cli_code(classify(c, args, &err), &err);
     close_all(c);
-    bump_free(&store);
     return code;
 }
 
-const struct subcommand subcommand_classify = {&command, run, false};
+const struct subcommand subcommand_classify = {&command, run,     CLI_FLAGS(defaults),
+                                               1,        CLI_ANY, "give a model folder, then files"};

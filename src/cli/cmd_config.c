@@ -136,26 +136,16 @@ static const struct {
 } parts[] = {{"show", 1, 2, show}, {"explain", 2, 3, explain}, {"convert", 2, 2, convert}};
 enum { PARTS = sizeof parts / sizeof *parts };
 
-static int run(int argc, char **argv)
+static const struct config_flags defaults;
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct config_flags f = {0};
-    struct bump store = {0};
-    struct options_rest rest;
-    struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0) {
-        int i = 0;
-        while (i < PARTS && rest.args.count && strcmp(parts[i].name, rest.args.items[0])) i++;
-        bool known = rest.args.count && i < PARTS && rest.args.count >= parts[i].least &&
-                     rest.args.count <= parts[i].most;
-        if (!known)
-            plim_fail(
-                &err, PLIM_BAD_INPUT,
-                "config: give show [JOB], explain KEY [JOB] or convert FILE; see plimsoll config --help");
-        code = known ? parts[i].run(&f, &rest.args) : cli_error(&err);
-    }
-    bump_free(&store);
-    return code;
+    int i = 0;
+    while (i < PARTS && strcmp(parts[i].name, args->items[0])) i++;
+    if (i < PARTS && args->count >= parts[i].least && args->count <= parts[i].most)
+        return parts[i].run(flags, args);
+    return cli_wants(&subcommand_config);
 }
 
-const struct subcommand subcommand_config = {&command, run, false};
+const struct subcommand subcommand_config = {
+    &command, run, CLI_FLAGS(defaults), 1, CLI_ANY, "give show [JOB], explain KEY [JOB] or convert FILE"};

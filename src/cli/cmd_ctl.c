@@ -242,29 +242,23 @@ static enum plim_status tell_reply(const char *path, const struct ctl_flags *f, 
     return status;
 }
 
-static int run(int argc, char **argv)
+static const struct ctl_flags defaults = {.wait = 600};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct ctl_flags f = {.wait = 600};
-    struct bump store = {0};
-    struct options_rest rest;
     struct plim_error err = {0};
     struct strbuf message = STRBUF_INIT, reply = STRBUF_INIT;
     const struct word *word = NULL;
     char path[CLI_PATH];
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0) {
-        enum plim_status status = make_message(&rest.args, &f, &word, &message, &err);
-        if (status == PLIM_OK) {
-            find_socket(rest.args.items[0], path, sizeof path);
-            status = control_ask(path, strbuf_text(&message), REPLY_SECONDS, &reply, &err);
-        }
-        if (status == PLIM_OK) status = tell_reply(path, &f, word, &reply, &err);
-        code = status == PLIM_OK ? 0 : cli_error(&err);
+    enum plim_status status = make_message(args, flags, &word, &message, &err);
+    if (status == PLIM_OK) {
+        find_socket(args->items[0], path, sizeof path);
+        status = control_ask(path, strbuf_text(&message), REPLY_SECONDS, &reply, &err);
     }
+    if (status == PLIM_OK) status = tell_reply(path, flags, word, &reply, &err);
     strbuf_release(&message);
     strbuf_release(&reply);
-    bump_free(&store);
-    return code;
+    return cli_code(status, &err);
 }
 
-const struct subcommand subcommand_ctl = {&command, run, false};
+const struct subcommand subcommand_ctl = {&command, run, CLI_FLAGS(defaults), 0, CLI_ANY, NULL};

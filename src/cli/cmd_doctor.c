@@ -262,21 +262,12 @@ static int examine(struct doctor_flags *f, const char *subject)
     return code ? code : d.count ? EXIT_PROBLEMS : 0;
 }
 
-static int run(int argc, char **argv)
+static const struct doctor_flags defaults;
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct doctor_flags f = {0};
-    struct bump store = {0};
-    struct options_rest rest;
-    struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && rest.args.count > 1) {
-        plim_fail(&err, PLIM_BAD_INPUT,
-                  "doctor: give one job file or run folder; see plimsoll doctor --help");
-        code = cli_error(&err);
-    }
-    if (code < 0) code = examine(&f, rest.args.count ? rest.args.items[0] : NULL);
-    bump_free(&store);
-    return code;
+    return examine(flags, args->count ? args->items[0] : NULL);
 }
 
-const struct subcommand subcommand_doctor = {&command, run, false};
+const struct subcommand subcommand_doctor = {&command, run, CLI_FLAGS(defaults),
+                                             0,        1,   "give one job file or run folder"};

@@ -159,23 +159,13 @@ static int evaluate(const struct eval_flags *f)
     return status == PLIM_OK ? code : cli_error(&err);
 }
 
-static int run(int argc, char **argv)
+static const struct eval_flags defaults;
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct eval_flags f = {0};
-    struct bump store = {0};
-    struct options_rest rest;
-    struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && rest.args.count != 1) {
-        plim_fail(&err, PLIM_BAD_INPUT, "eval: give one config file; see plimsoll eval --help");
-        code = cli_error(&err);
-    }
-    if (code < 0) {
-        f.job.config = rest.args.items[0];
-        code = evaluate(&f);
-    }
-    bump_free(&store);
-    return code;
+    struct eval_flags *f = flags;
+    f->job.config = args->items[0];
+    return evaluate(f);
 }
 
-const struct subcommand subcommand_eval = {&command, run, false};
+const struct subcommand subcommand_eval = {&command, run, CLI_FLAGS(defaults), 1, 1, "give one config file"};

@@ -123,12 +123,8 @@ static enum data_format format_of(const char *name)
     return DATA_AUTO;
 }
 
-static enum plim_status check(const struct tokenize_flags *f, const struct string_list *in,
-                              struct plim_error *err)
+static enum plim_status check(const struct tokenize_flags *f, struct plim_error *err)
 {
-    if (!in->count)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "tokenize: give files, folders or globs; see plimsoll tokenize --help");
     if (!f->out || !*f->out)
         return plim_fail(err, PLIM_BAD_INPUT, "tokenize: option '--output' is needed; write -o FILE");
     if (f->threads < 0 || f->threads > 256)
@@ -166,7 +162,7 @@ static enum plim_status tokenize(const struct tokenize_flags *f, const struct st
     struct chat_template *chat = NULL;
     struct pretokenize_result result;
     struct screen screen = {.bar = isatty(STDERR_FILENO) && cli_colour(STDERR_FILENO), .quiet = f->quiet};
-    enum plim_status status = check(f, in, err);
+    enum plim_status status = check(f, err);
     if (status != PLIM_OK) return status;
     status = open_codec(f, &codec, &chat, err);
     time_t seconds = time(NULL);
@@ -206,16 +202,13 @@ static enum plim_status tokenize(const struct tokenize_flags *f, const struct st
     return status;
 }
 
-static int run(int argc, char **argv)
+static const struct tokenize_flags defaults = {.resume = true, .add_special = true, .max_line = 16 << 20};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct tokenize_flags f = {.resume = true, .add_special = true, .max_line = 16 << 20};
-    struct bump store = {0};
-    struct options_rest rest;
     struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0) code = tokenize(&f, &rest.args, &err) == PLIM_OK ? 0 : cli_error(&err);
-    bump_free(&store);
-    return code;
+    return cli_code(tokenize(flags, args, &err), &err);
 }
 
-const struct subcommand subcommand_tokenize = {&command, run, false};
+const struct subcommand subcommand_tokenize = {&command, run,     CLI_FLAGS(defaults),
+                                               1,        CLI_ANY, "give files, folders or globs"};

@@ -303,11 +303,8 @@ static enum plim_status check_trace(const char *path, struct plim_error *err)
     return status;
 }
 
-static enum plim_status check_flags(const struct train_flags *f, const struct options_rest *rest,
-                                    struct plim_error *err)
+static enum plim_status check_flags(const struct train_flags *f, struct plim_error *err)
 {
-    if (rest->args.count != 1)
-        return plim_fail(err, PLIM_BAD_INPUT, "train: give one config file; see plimsoll train --help");
     if (f->resume && f->overwrite)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "train: --resume goes on from a run and --overwrite replaces it; give one of them");
@@ -368,17 +365,13 @@ static int load_and_train(struct train_flags *f, const char *config)
     return code;
 }
 
-static int run(int argc, char **argv)
+static const struct train_flags defaults = {.save = true, .trace_step = 2};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct train_flags f = {.save = true, .trace_step = 2};
-    struct bump store = {0};
-    struct options_rest rest;
+    struct train_flags *f = flags;
     struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && check_flags(&f, &rest, &err) != PLIM_OK) code = cli_error(&err);
-    if (code < 0) code = load_and_train(&f, rest.args.items[0]);
-    bump_free(&store);
-    return code;
+    return check_flags(f, &err) == PLIM_OK ? load_and_train(f, args->items[0]) : cli_error(&err);
 }
 
-const struct subcommand subcommand_train = {&command, run, false};
+const struct subcommand subcommand_train = {&command, run, CLI_FLAGS(defaults), 1, 1, "give one config file"};

@@ -160,27 +160,18 @@ static void put_text(struct strbuf *out)
                     features[i].in ? "yes" : "no", features[i].what);
 }
 
-static int run(int argc, char **argv)
+static const struct version_flags defaults;
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct version_flags f = {0};
-    struct bump store = {0};
-    struct options_rest rest;
-    struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && rest.args.count) {
-        plim_fail(&err, PLIM_BAD_INPUT, "version: takes no arguments; see plimsoll version --help");
-        code = cli_error(&err);
-    }
-    if (code < 0) {
-        struct strbuf out = STRBUF_INIT;
-        if (f.json)
-            put_json(&out);
-        else
-            put_text(&out);
-        code = cli_print(&out);
-    }
-    bump_free(&store);
-    return code;
+    const struct version_flags *f = flags;
+    struct strbuf out = STRBUF_INIT;
+    (void)args;
+    if (f->json)
+        put_json(&out);
+    else
+        put_text(&out);
+    return cli_print(&out);
 }
 
-const struct subcommand subcommand_version = {&command, run, false};
+const struct subcommand subcommand_version = {&command, run, CLI_FLAGS(defaults), 0, 0, "takes no arguments"};

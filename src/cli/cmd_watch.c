@@ -180,12 +180,8 @@ static int serve_page(const char *run, int port, const atomic_int *stop)
     return 0;
 }
 
-static enum plim_status check(const struct watch_flags *f, const struct options_rest *rest,
-                              struct plim_error *err)
+static enum plim_status check(const struct watch_flags *f, struct plim_error *err)
 {
-    if (rest->args.count > 1)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "watch: give one run, or none for the newest; see plimsoll watch --help");
     if (f->port_given && !f->web)
         return plim_fail(err, PLIM_BAD_INPUT, "watch: option '--port' is the page's; add --web");
     if (f->port < 0 || f->port > 65535)
@@ -209,22 +205,17 @@ static int watch(const struct watch_flags *f, const char *run)
     return code;
 }
 
-static int run(int argc, char **argv)
+static const struct watch_flags defaults;
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct watch_flags f = {0};
-    struct bump store = {0};
-    struct options_rest rest;
+    const struct watch_flags *f = flags;
     struct plim_error err = {0};
     char newest[CLI_PATH];
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0) {
-        enum plim_status status = check(&f, &rest, &err);
-        const char *name = rest.args.count ? rest.args.items[0] : newest;
-        if (status == PLIM_OK && !rest.args.count) status = run_log_newest(".", newest, sizeof newest, &err);
-        code = status == PLIM_OK ? watch(&f, name) : cli_error(&err);
-    }
-    bump_free(&store);
-    return code;
+    enum plim_status status = check(f, &err);
+    if (status == PLIM_OK && !args->count) status = run_log_newest(".", newest, sizeof newest, &err);
+    return status == PLIM_OK ? watch(f, args->count ? args->items[0] : newest) : cli_error(&err);
 }
 
-const struct subcommand subcommand_watch = {&command, run, false};
+const struct subcommand subcommand_watch = {&command, run, CLI_FLAGS(defaults),
+                                            0,        1,   "give one run, or none for the newest"};

@@ -77,6 +77,11 @@ int cli_error(const struct plim_error *err)
     return plim_exit_code(err->status);
 }
 
+int cli_code(enum plim_status status, const struct plim_error *err)
+{
+    return status == PLIM_OK ? 0 : cli_error(err);
+}
+
 int cli_print(struct strbuf *text)
 {
     size_t written = fwrite(text->data, 1, text->len, stdout);
@@ -128,15 +133,42 @@ bool cli_colour(int fd)
     return cli_is_terminal(fd) && !(no && *no) && term && strcmp(term, "dumb");
 }
 
-int cli_options(const struct command *command, int argc, char **argv, void *target, struct bump *store,
-                struct options_rest *rest)
+int cli_wants(const struct subcommand *sub)
 {
-    struct plim_error err = {0};
-    if (options_parse(command, argc, argv, target, store, rest, &err) != PLIM_OK) return cli_error(&err);
-    if (!rest->help) return -1;
+    const char *name = sub->command->name;
+    cli_say("%s: %s; see plimsoll %s --help", name, sub->wants, name);
+    return plim_exit_code(PLIM_BAD_INPUT);
+}
+
+static int print_help(const struct command *command)
+{
     struct strbuf text = STRBUF_INIT;
     options_help(command, "plimsoll", &text);
     return cli_print(&text);
+}
+
+int cli_run(const struct subcommand *sub, int argc, char **argv)
+{
+    const struct subcommand *other = sub->instead ? sub->instead(argc, argv) : NULL;
+    struct bump store = {0};
+    struct options_rest rest;
+    struct plim_error err = {0};
+    int code;
+    if (other) sub = other;
+    void *flags = bump_alloc(&store, sub->size + 1);
+    if (!flags)
+        return cli_error((plim_fail(&err, PLIM_NO_MEMORY, "%s: out of memory", sub->command->name), &err));
+    if (sub->size) memcpy(flags, sub->defaults, sub->size);
+    if (options_parse(sub->command, argc, argv, flags, &store, &rest, &err) != PLIM_OK)
+        code = cli_error(&err);
+    else if (rest.help)
+        code = print_help(sub->command);
+    else if (rest.args.count < sub->least || rest.args.count > sub->most)
+        code = cli_wants(sub);
+    else
+        code = sub->run(flags, &rest.args);
+    bump_free(&store);
+    return code;
 }
 
 static void print_note(void *arg, const char *where, const char *path, const char *note)
@@ -248,12 +280,13 @@ int main(int argc, char **argv)
     char *asked[] = {argv[0], argv[argc > 2 ? 2 : 1], (char[]){"--help"},
                      NULL}; /* help train: train --help */
     if (help) argc = 3, argv = asked;
-    if (!strcmp(argv[1], "--version")) return subcommand_version.run(0, NULL);
+    if (!strcmp(argv[1], "--version")) return cli_run(&subcommand_version, 0, NULL);
     struct plim_error err = {0};
     if (cli_own_process(&err) != PLIM_OK || variables_check(&err) != PLIM_OK) return cli_error(&err);
     struct nearest near = nearest_begin(argv[1]);
     for (int i = 0; subcommands[i]; i++) {
-        if (!strcmp(argv[1], subcommands[i]->command->name)) return subcommands[i]->run(argc - 2, argv + 2);
+        if (!strcmp(argv[1], subcommands[i]->command->name))
+            return cli_run(subcommands[i], argc - 2, argv + 2);
         if (!subcommands[i]->hidden) nearest_offer(&near, subcommands[i]->command->name);
     }
     cli_say("unknown command '%s'; %s%s%s", argv[1], near.best ? "did you mean '" : "see plimsoll --help",
