@@ -75,42 +75,29 @@ struct job_options {
 };
 
 /* Rows of an option table for them; `field` is the struct job_options inside `type`. */
-#define JOB_FLAG_ROW(name, type, field, flag, metavar, key)                                                  \
-    {                                                                                                        \
-        name, 0, OPTION_STRING, offsetof(type, field.flags[flag]), metavar, "the same as --set " key         \
-    }
-#define JOB_FLAG_ROWS(type, field)                                                                           \
-    JOB_FLAG_ROW("epochs", type, field, FLAG_EPOCHS, "N", "training.epochs=N"),                              \
-        JOB_FLAG_ROW("batch-size", type, field, FLAG_BATCH, "N", "training.batch_size=N"),                   \
-        JOB_FLAG_ROW("gradient-accumulation-steps", type, field, FLAG_ACCUMULATION, "N",                     \
-                     "training.gradient_accumulation_steps=N"),                                              \
-        JOB_FLAG_ROW("lr-scheduler", type, field, FLAG_SCHEDULER, "NAME", "training.lr_scheduler=NAME"),     \
-        JOB_FLAG_ROW("model-output", type, field, FLAG_OUTPUT, "DIR", "output.dir=DIR"),                     \
-        JOB_FLAG_ROW("pretrained-model", type, field, FLAG_MODEL, "DIR", "model.path=DIR"),                  \
-        JOB_FLAG_ROW("dataloader-num-workers", type, field, FLAG_WORKERS, "N", "data.workers=N"),            \
-        {"deepspeed",   0,                                                                                   \
-         OPTION_STRING, offsetof(type, field.deepspeed),                                                     \
-         "FILE",        "DeepSpeed's JSON beside the job, as training.deepspeed"},                           \
-        {"mode",                                                                                             \
-         0,                                                                                                  \
-         OPTION_STRING,                                                                                      \
-         offsetof(type, field.mode),                                                                         \
-         "NAME",                                                                                             \
-         "refuse to run as several ranks, or as one alone",                                                  \
-         .choices = cli_modes},                                                                              \
-        {"local-rank", 0,                                                                                    \
-         OPTION_INT64, offsetof(type, field.local_rank),                                                     \
-         "N",          "accepted: launchers pass it, and their variables count"},                            \
-        {"disable-cudagraphs",                                                                               \
-         0,                                                                                                  \
-         OPTION_FLAG,                                                                                        \
-         offsetof(type, field.no_graphs),                                                                    \
-         NULL,                                                                                               \
-         "the same as --set performance.cuda_graphs=false"},                                                 \
-    {                                                                                                        \
-        "disable-compilation", 0, OPTION_FLAG, offsetof(type, field.no_compilation), NULL,                   \
-            "accepted: kernels are compiled ahead"                                                           \
-    }
+/* clang-format off */
+#define JOB_FLAG_ROW(name, type, field, flag, metavar, key) \
+    {name, 0, OPTION_STRING, offsetof(type, field.flags[flag]), metavar, "the same as --set " key}
+#define JOB_FLAG_ROWS(type, field) \
+    JOB_FLAG_ROW("epochs", type, field, FLAG_EPOCHS, "N", "training.epochs=N"), \
+    JOB_FLAG_ROW("batch-size", type, field, FLAG_BATCH, "N", "training.batch_size=N"), \
+    JOB_FLAG_ROW("gradient-accumulation-steps", type, field, FLAG_ACCUMULATION, "N", \
+                 "training.gradient_accumulation_steps=N"), \
+    JOB_FLAG_ROW("lr-scheduler", type, field, FLAG_SCHEDULER, "NAME", "training.lr_scheduler=NAME"), \
+    JOB_FLAG_ROW("model-output", type, field, FLAG_OUTPUT, "DIR", "output.dir=DIR"), \
+    JOB_FLAG_ROW("pretrained-model", type, field, FLAG_MODEL, "DIR", "model.path=DIR"), \
+    JOB_FLAG_ROW("dataloader-num-workers", type, field, FLAG_WORKERS, "N", "data.workers=N"), \
+    {"deepspeed", 0, OPTION_STRING, offsetof(type, field.deepspeed), "FILE", \
+     "DeepSpeed's JSON beside the job, as training.deepspeed"}, \
+    {"mode", 0, OPTION_STRING, offsetof(type, field.mode), "NAME", \
+     "refuse to run as several ranks, or as one alone", .choices = cli_modes}, \
+    {"local-rank", 0, OPTION_INT64, offsetof(type, field.local_rank), "N", \
+     "accepted: launchers pass it, and their variables count"}, \
+    {"disable-cudagraphs", 0, OPTION_FLAG, offsetof(type, field.no_graphs), NULL, \
+     "the same as --set performance.cuda_graphs=false"}, \
+    {"disable-compilation", 0, OPTION_FLAG, offsetof(type, field.no_compilation), NULL, \
+     "accepted: kernels are compiled ahead"}
+/* clang-format on */
 
 extern const char *const cli_modes[];
 
@@ -174,6 +161,54 @@ int64_t cli_device_line(const struct device_line *line, const struct device_fact
 /* PLIM_BAD_INPUT: --budget is more than the device or its container has. More than is free now is a note on stderr. */
 enum plim_status cli_check_line(const char *command, const struct device_line *line,
                                 const struct device_facts *facts, struct plim_error *err);
+
+/* Options of the commands that run a model. */
+struct model_flags {
+    const char *tokenizer, *device, *weights;
+    int threads;
+    struct device_line line; /* --budget */
+};
+#define MODEL_FLAGS                                                                                          \
+    {                                                                                                        \
+        .device = "auto", .weights = "as-is"                                                                 \
+    }
+
+/* Rows for them, and what those of other tables take; `field` is the struct model_flags inside `type`. */
+/* clang-format off */
+#define MODEL_ROWS(type, field) \
+    {"budget", 'b', OPTION_BYTES, offsetof(type, field.line.budget), "BYTES", \
+     "memory budget, e.g. 256MiB; default: none, or in a container what its limit leaves", CLI_BUDGET(type, field)}, \
+    {"device", 0, OPTION_STRING, offsetof(type, field.device), "NAME", \
+     "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)", CLI_DEVICE}, \
+    {"threads", 0, OPTION_INT, offsetof(type, field.threads), "N", "CPU threads; 0: one per core (0)", CLI_THREADS}, \
+    {"weights", 0, OPTION_STRING, offsetof(type, field.weights), "KIND", \
+     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)", .choices = cli_weights}
+#define CLI_BUDGET(type, field) \
+    .given = OPTION_GIVEN(type, field.line.given), .expected = "bytes to hold something", .least = 1, .most = INT64_MAX
+#define CLI_DEVICE   .expected = "auto, cpu, cuda or cuda:1", .valid = cli_is_device
+#define CLI_THREADS  .expected = "0 for one per core, or up to 1024", .most = 1024
+#define CLI_MAX_LINE .expected = "64 bytes to 1TiB, e.g. 16MiB", .least = 64, .most = 1ull << 40
+
+/* Rows of commands that draw tokens; `field` is the struct sampling inside `type`. */
+#define SAMPLING_ROWS(type, field) \
+    {"temperature", 't', OPTION_DOUBLE, offsetof(type, field.temperature), "X", "0: always the likeliest token (0.8)"}, \
+    {"top-k", 0, OPTION_INT64, offsetof(type, field.top_k), "K", "sample from the K likeliest tokens; 0: from all (0)"}, \
+    {"top-p", 0, OPTION_DOUBLE, offsetof(type, field.top_p), "P", \
+     "nucleus sampling: keep the smallest set of tokens with total probability P (1); 0: the likeliest alone"}, \
+    {"min-p", 0, OPTION_DOUBLE, offsetof(type, field.min_p), "P", \
+     "keep tokens with at least the share P of the likeliest token's probability (0)"}, \
+    {"seed", 0, OPTION_INT64, offsetof(type, field.seed), "N", "same seed and same input, same text (1)"}
+#define SAMPLING_FLAGS {.temperature = 0.8, .top_p = 1, .seed = 1}
+/* clang-format on */
+
+extern const char *const cli_weights[]; /* kinds that --weights takes */
+bool cli_is_device(const char *name);
+
+/* Opens the device and, by `open`, the model on it. Where nobody asked for the card, one without room for the model is left for
+ * the CPU. *device is the caller's to close, whatever is returned. */
+typedef enum plim_status model_opener(void *arg, struct device *device, struct plim_error *err);
+enum plim_status cli_open_model(const char *command, const struct model_flags *flags, model_opener *open,
+                                void *arg, struct device **device, struct plim_error *err);
 
 /* The job gets to know the device it runs on or is planned for: training.preset: auto is resolved. What a preset has set is
  * a note on stderr unless quiet. */

@@ -29,8 +29,8 @@ struct calibrate_flags {
 
 #define AT(field) offsetof(struct calibrate_flags, field)
 static const struct option_row rows[] = {
-    {"device", 0, OPTION_STRING, AT(device), "NAME", "cpu, cuda, cuda:N, or auto (auto)"},
-    {"threads", 0, OPTION_INT64, AT(threads), "N", "CPU threads; 0: one per core (0)"},
+    {"device", 0, OPTION_STRING, AT(device), "NAME", "cpu, cuda, cuda:N, or auto (auto)", CLI_DEVICE},
+    {"threads", 0, OPTION_INT64, AT(threads), "N", "CPU threads; 0: one per core (0)", CLI_THREADS},
     {"disk", 0, OPTION_STRING, AT(disk), "FOLDER", "the disk to measure is the one under this folder (.)"},
     {"force", 'f', OPTION_FLAG, AT(force), NULL, "measure although other programs are busy"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the rates as JSON"},
@@ -210,13 +210,6 @@ static enum plim_status facts_of(const struct calibrate_flags *f, const char *mo
 static enum plim_status calibrate(const struct calibrate_flags *f, int *code, struct plim_error *err)
 {
     struct outcome o = {0};
-    struct device_name unused;
-    if (!device_name_read(f->device, &unused))
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "calibrate: option '--device': '%s' is no device; write auto, cpu, cuda or cuda:1",
-                         f->device);
-    if (f->threads < 0 || f->threads > 1024)
-        return plim_fail(err, PLIM_BAD_INPUT, "calibrate: option '--threads': write 0 to 1024");
     enum plim_status status = check_idle(f->force, &o.others, err);
     if (status == PLIM_OK) status = facts_of(f, CALIBRATION_KEPT_WORD, &o.facts[0], err);
     disk_speed_recall(cli_context(), f->disk, &o.disk[0]);

@@ -5,7 +5,6 @@
 #define _GNU_SOURCE /* getline */
 #include "cli/chat_prompt.h"
 #include "cli/cli.h"
-#include "device/registry.h"
 #include "model/hf.h"
 #include "serve/engine.h"
 #include "text/token_text.h"
@@ -21,36 +20,25 @@ enum {
 };
 
 struct chat_flags {
-    const char *system, *tokenizer, *device, *weights;
-    int64_t tokens, context, top_k, seed;
-    double temperature, top_p, min_p;
-    uint64_t budget;
-    int threads;
-    bool budget_given, quiet;
+    struct model_flags model;
+    struct sampling sampling;
+    const char *system;
+    int64_t tokens, context;
+    bool quiet;
 };
 
 #define AT(field) offsetof(struct chat_flags, field)
 static const struct option_row rows[] = {
     {"system", 0, OPTION_STRING, AT(system), "TEXT", "system message: how the model should behave"},
-    {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
+    {"tokenizer", 0, OPTION_STRING, AT(model.tokenizer), "FILE",
      "tokenizer.json, a SentencePiece model or a folder with one; default: the model's own"},
-    {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "longest answer, in tokens (1024)"},
+    {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "longest answer, in tokens (1024)",
+     .expected = "1 or more, e.g. 1024", .least = 1, .most = INT64_MAX},
     {"max-context", 0, OPTION_INT64, AT(context), "N",
-     "longest conversation, in tokens; 0: what suits model and budget (0)"},
-    {"temperature", 't', OPTION_DOUBLE, AT(temperature), "X", "0: always the likeliest token (0.8)"},
-    {"top-k", 0, OPTION_INT64, AT(top_k), "K", "sample from the K likeliest tokens; 0: from all (0)"},
-    {"top-p", 0, OPTION_DOUBLE, AT(top_p), "P",
-     "nucleus sampling: keep the smallest set of tokens with total probability P (1)"},
-    {"min-p", 0, OPTION_DOUBLE, AT(min_p), "P",
-     "keep tokens with at least the share P of the likeliest token's probability (0)"},
-    {"seed", 0, OPTION_INT64, AT(seed), "N", "same seed and same lines, same answers (1)"},
-    {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
-     "memory budget, e.g. 64MiB; default: none, or in a container what its limit leaves",
-     .given = OPTION_GIVEN(struct chat_flags, budget_given)},
-    {"device", 0, OPTION_STRING, AT(device), "NAME", "cpu, cuda, cuda:N or auto (auto)"},
-    {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
-    {"weights", 0, OPTION_STRING, AT(weights), "KIND",
-     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
+     "longest conversation, in tokens; 0: what suits model and budget (0)",
+     .expected = "0 or more, e.g. 1024", .most = INT64_MAX},
+    SAMPLING_ROWS(struct chat_flags, sampling),
+    MODEL_ROWS(struct chat_flags, model),
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no notes"},
 };
 
@@ -185,15 +173,10 @@ static enum plim_status fit(struct chat *c, int64_t *room, struct plim_error *er
 
 static enum plim_status run_answer(struct chat *c, int64_t room, struct plim_error *err)
 {
-    const struct chat_flags *f = c->flags;
     struct engine_request request = {.prompt = c->ids.id,
                                      .count = (int64_t)c->ids.count,
                                      .tokens = room,
-                                     .sampling = {.temperature = f->temperature,
-                                                  .top_k = f->top_k,
-                                                  .top_p = f->top_p,
-                                                  .min_p = f->min_p,
-                                                  .seed = (uint64_t)f->seed},
+                                     .sampling = c->flags->sampling,
                                      .logprobs = -1,
                                      .hear = hear,
                                      .arg = c};
@@ -251,32 +234,10 @@ static enum plim_status talk(struct chat *c, struct plim_error *err)
 
 /* --- opening ------------------------------------------------------------------------------------------------ */
 
-static enum plim_status check_flags(const struct chat_flags *f, struct plim_error *err)
-{
-    struct sampling s = {
-        .temperature = f->temperature, .top_k = f->top_k, .top_p = f->top_p, .min_p = f->min_p};
-    struct device_name unused;
-    if (!device_name_read(f->device, &unused))
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "chat: option '--device': '%s' is no device; write auto, cpu, cuda or cuda:1",
-                         f->device);
-    if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
-        return plim_fail(err, PLIM_BAD_INPUT, "chat: option '--weights': '%s'; write as-is, q8 or q4",
-                         f->weights);
-    if (f->tokens < 1 || f->context < 0)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "chat: options '--max-tokens' and '--max-context': write e.g. 1024");
-    if (f->threads < 0 || f->threads > 1024)
-        return plim_fail(err, PLIM_BAD_INPUT, "chat: option '--threads': %d; write 0 to 1024", f->threads);
-    enum plim_status status = sampling_check(&s, err);
-    if (status != PLIM_OK) plim_error_prefix(err, "chat");
-    return status;
-}
-
 static enum plim_status open_text(struct chat *c, struct plim_error *err)
 {
     char path[CLI_PATH + 32];
-    const char *which = cli_tokenizer_of(c->flags->tokenizer, c->dir, path, sizeof path);
+    const char *which = cli_tokenizer_of(c->flags->model.tokenizer, c->dir, path, sizeof path);
     enum plim_status status = codec_open_within(which, cli_host_line(&c->line), &c->codec, err);
     if (status == PLIM_OK) status = cli_open_chat(c->dir, &c->template, err);
     if (status == PLIM_OK && !c->template)
@@ -300,39 +261,43 @@ static enum plim_status check_model(const struct chat *c, const struct model_spe
         c->codec.path ? c->codec.path : "bytes", (long long)c->codec.vocab_size, (long long)spec->vocab_size);
 }
 
-static enum plim_status open_engine(struct chat *c, struct plim_error *err)
+static enum plim_status open_engine(void *arg, struct device *device, struct plim_error *err)
 {
+    struct chat *c = arg;
     const struct chat_flags *f = c->flags;
-    struct model_spec spec;
-    struct device_wish wish = {"chat", f->device, "--device cpu", f->threads, f->budget};
-    enum plim_status status = hf_config_load(c->dir, &spec, err);
-    if (status == PLIM_OK) status = check_model(c, &spec, err);
-    if (status == PLIM_OK) status = cli_open_device_as(&wish, &c->device, err);
-    if (status == PLIM_OK) status = cli_check_line("chat", &c->line, &c->device->facts, err);
-    if (status != PLIM_OK) return status;
     struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
     struct engine_options options = {.model = c->dir,
-                                     .budget = cli_device_line(&c->line, &c->device->facts),
+                                     .budget = cli_device_line(&c->line, &device->facts),
                                      .vocab = c->codec.vocab_size,
-                                     .weights = weights_kind_parse(f->weights),
+                                     .weights = weights_kind_parse(f->model.weights),
                                      .max_context = f->context,
                                      .parallel = 1,
                                      .step_tokens = STEP_TOKENS,
                                      .beside = LINE_MOST,
                                      .log = f->quiet ? NULL : &log};
     if (c->codec.tokenizer) options.beside += (int64_t)encoder_bytes_most(c->codec.tokenizer, LINE_MOST / 16);
-    return engine_open(c->device, &options, &c->engine, err);
+    return engine_open(device, &options, &c->engine, err);
+}
+
+static enum plim_status open_model(struct chat *c, struct plim_error *err)
+{
+    struct model_spec spec;
+    enum plim_status status = hf_config_load(c->dir, &spec, err);
+    if (status == PLIM_OK) status = check_model(c, &spec, err);
+    return status == PLIM_OK ? cli_open_model("chat", &c->flags->model, open_engine, c, &c->device, err)
+                             : status;
 }
 
 static int chat(const struct chat_flags *f, const char *what)
 {
-    struct chat c = {
-        .flags = f, .line = {f->budget, f->budget_given, cli_default_line()}, .codec = {.eos = -1}};
+    struct chat c = {.flags = f, .line = f->model.line, .codec = {.eos = -1}};
     struct plim_error err = {0};
-    enum plim_status status = check_flags(f, &err);
+    c.line.fallback = cli_default_line();
+    enum plim_status status = sampling_check(&f->sampling, &err);
+    if (status != PLIM_OK) plim_error_prefix(&err, "chat");
     if (status == PLIM_OK) status = cli_find_model(what, c.dir, sizeof c.dir, &err);
     if (status == PLIM_OK) status = open_text(&c, &err);
-    if (status == PLIM_OK) status = open_engine(&c, &err);
+    if (status == PLIM_OK) status = open_model(&c, &err);
     if (status == PLIM_OK) status = talk(&c, &err);
     engine_close(c.engine);
     if (c.device) c.device->ops->close(c.device);
@@ -347,13 +312,12 @@ static int chat(const struct chat_flags *f, const char *what)
     return status == PLIM_OK ? 0 : cli_error(&err);
 }
 
-static const struct chat_flags defaults = {
-    .device = "auto", .weights = "as-is", .tokens = 1024, .temperature = 0.8, .top_p = 1, .seed = 1};
+static const struct chat_flags defaults = {.model = MODEL_FLAGS, .sampling = SAMPLING_FLAGS, .tokens = 1024};
 
 static int run(void *flags, const struct string_list *args)
 {
     struct chat_flags *f = flags;
-    if (f->top_p == 0) f->top_k = 1; /* an empty nucleus: the likeliest token alone */
+    if (f->sampling.top_p == 0) f->sampling.top_k = 1; /* an empty nucleus: the likeliest token alone */
     return chat(f, args->items[0]);
 }
 

@@ -39,10 +39,10 @@ static const struct option_row rows[] = {
      .given = GIVEN(ignore_given)},
     {"stride", 0, OPTION_INT64, AT(stride), "N",
      "labels of tokens: read long texts in windows that share N tokens; wants an aggregation",
-     .given = GIVEN(stride_given)},
+     .given = GIVEN(stride_given), .expected = "0 or more, e.g. 128", .most = INT64_MAX},
     {"truncate", 0, OPTION_FLAG, AT(truncate), NULL, "cut off what does not fit; default: refuse long texts"},
     {"top-k", 0, OPTION_INT64, AT(top), "N", "labels of texts: the N best as a list; 0: all of them",
-     .given = GIVEN(top_given)},
+     .given = GIVEN(top_given), .expected = "0 for all, or more", .most = INT64_MAX},
     {"function", 0, OPTION_STRING, AT(function), "NAME",
      "labels of texts: what makes scores of logits: sigmoid, softmax, none; default: softmax, but sigmoid "
      "for "
@@ -108,16 +108,10 @@ static enum plim_status read_flags(struct classifying *c, struct plim_error *err
     const struct classify_flags *f = c->flags;
     c->aggregation = (enum aggregation)index_of(aggregation_names, f->aggregation);
     c->function = (enum label_function)index_of(label_function_names, f->function);
-    if (f->stride_given && f->stride < 0)
-        return plim_fail(err, PLIM_BAD_INPUT, "classify: option '--stride': %lld; write 0 or more, e.g. 128",
-                         (long long)f->stride);
     if (f->stride_given && !c->aggregation)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "classify: option '--stride': tokens of two windows would be told twice; give "
                          "--aggregation simple, first, average or max");
-    if (f->top_given && f->top < 0)
-        return plim_fail(err, PLIM_BAD_INPUT, "classify: option '--top-k': %lld; write 0 for all, or more",
-                         (long long)f->top);
     return PLIM_OK;
 }
 
@@ -381,8 +375,7 @@ static void close_all(struct classifying *c)
     free(c);
 }
 
-static const struct classify_flags defaults = {
-    .text = {.device = "auto", .weights = "as-is", .max_line = 64 << 10}};
+static const struct classify_flags defaults = {.text = {.model = MODEL_FLAGS, .max_line = 64 << 10}};
 
 static int run(void *flags, const struct string_list *args)
 {

@@ -185,8 +185,7 @@ static void close_all(struct embedding *e)
     free(e->vectors);
 }
 
-static const struct embed_flags defaults = {
-    .text = {.device = "auto", .weights = "as-is", .max_line = 16 << 20}};
+static const struct embed_flags defaults = {.text = {.model = MODEL_FLAGS, .max_line = 16 << 20}};
 
 static int run(void *flags, const struct string_list *args)
 {

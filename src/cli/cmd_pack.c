@@ -18,8 +18,10 @@ struct pack_flags {
 static const struct option_row rows[] = {
     {"capacity", 'c', OPTION_BYTES, AT(capacity), "BYTES",
      "stop at the first packing this high; default: as low as possible",
-     .given = OPTION_GIVEN(struct pack_flags, capacity_given)},
-    {"effort", 'e', OPTION_DOUBLE, AT(effort), "SECONDS", "how long to search beyond the quick passes (10)"},
+     .given = OPTION_GIVEN(struct pack_flags, capacity_given), .expected = "1 or more, e.g. 1MiB", .least = 1,
+     .most = INT64_MAX},
+    {"effort", 'e', OPTION_DOUBLE, AT(effort), "SECONDS", "how long to search beyond the quick passes (10)",
+     .expected = "seconds, e.g. 10", .most = 1e6},
     {"output", 'o', OPTION_STRING, AT(out), "FILE", "write the packing to FILE instead of standard output"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no summary"},
 };
@@ -118,13 +120,6 @@ static enum plim_status pack(const struct pack_flags *f, const char *path, struc
     struct strbuf text = STRBUF_INIT;
     struct pack_csv csv;
     const char *name = strcmp(path, "-") ? path : "standard input";
-    if (!(f->effort >= 0 && f->effort <= 1e6))
-        return plim_fail(err, PLIM_BAD_INPUT, "pack: option '--effort': %g; write seconds, e.g. 10",
-                         f->effort);
-    if (f->capacity_given && (f->capacity == 0 || f->capacity > INT64_MAX))
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "pack: option '--capacity': %llu makes no sense; write e.g. 1MiB",
-                         (unsigned long long)f->capacity);
     enum plim_status status = read_text(path, &text, err);
     if (status == PLIM_OK) status = pack_csv_read(&csv, name, strbuf_text(&text), text.len, err);
     strbuf_release(&text);

@@ -27,53 +27,63 @@
 #include <unistd.h>
 
 struct serve_flags {
-    const char *host, *keys, *tokenizer, *template, *device, *name, *prefix, *control, *allowed, *kv_type,
-        *weights, *scratch, *dtype;
-    int port, parallel, queue, threads, http_threads, connections, drain, timeout;
+    struct model_flags model;
+    const char *host, *keys, *template, *name, *prefix, *control, *allowed, *kv_type, *scratch, *dtype;
+    int port, parallel, queue, http_threads, connections, drain, timeout;
     int64_t max_context;
     double monitor_every;
-    uint64_t budget, max_body;
-    bool budget_given, max_body_given, connections_given, http_threads_given, quiet, verbose, plan, json,
-        op_by_op;
+    uint64_t max_body;
+    bool max_body_given, connections_given, http_threads_given, quiet, verbose, plan, json, op_by_op;
     const char *snapshot[SNAPSHOT_FORMATS]; /* files */
 };
 
 #define AT(field) offsetof(struct serve_flags, field)
 static const struct option_row rows[] = {
-    {"port", 'p', OPTION_INT, AT(port), "N", "listen on this port; 0: any free one (8000)"},
+    {"port", 'p', OPTION_INT, AT(port), "N", "listen on this port; 0: any free one (8000)",
+     .expected = "0 to 65535, e.g. 8000", .most = 65535},
     {"host", 0, OPTION_STRING, AT(host), "ADDRESS", "listen on this address (127.0.0.1: this machine only)"},
-    {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES", "memory budget, e.g. 2GiB (what the device has)",
-     .given = OPTION_GIVEN(struct serve_flags, budget_given)},
+    {"budget", 'b', OPTION_BYTES, AT(model.line.budget), "BYTES",
+     "memory budget, e.g. 2GiB (what the device has)", CLI_BUDGET(struct serve_flags, model)},
     {"max-context", 0, OPTION_INT64, AT(max_context), "N",
-     "longest request, prompt and answer, in tokens; 0: as long as fits, up to the model's (0)"},
+     "longest request, prompt and answer, in tokens; 0: as long as fits, up to the model's (0)",
+     .expected = "0 for what fits, or e.g. 4096", .most = INT64_MAX},
     {"parallel", 0, OPTION_INT, AT(parallel), "N",
-     "maximum number of concurrent requests; 0: as many as fit (0)"},
+     "maximum number of concurrent requests; 0: as many as fit (0)",
+     .expected = "0 for what fits, or up to 4096", .most = 4096},
     {"queue", 0, OPTION_INT, AT(queue), "N",
-     "requests that may wait; one more is answered with 429; 0: 4 x parallel (0)"},
+     "requests that may wait; one more is answered with 429; 0: 4 x parallel (0)",
+     .expected = "0 for 4 x parallel, or up to 1000000", .most = 1000000},
     {"api-key-file", 0, OPTION_STRING, AT(keys), "FILE", "clients must show one of these keys, one a line"},
     {"name", 0, OPTION_STRING, AT(name), "NAME", "what clients call the model; default: its folder's name"},
-    {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
+    {"tokenizer", 0, OPTION_STRING, AT(model.tokenizer), "FILE",
      "tokenizer.json, a SentencePiece model, a folder with one, or bytes; default: the model's own, else "
      "bytes"},
     {"chat-template", 0, OPTION_STRING, AT(template), "FILE", "a *.jinja file; default: the model's own"},
-    {"device", 0, OPTION_STRING, AT(device), "NAME",
+    {"device", 0, OPTION_STRING, AT(model.device), "NAME",
      "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
-    {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads that compute; 0: one per core (0)"},
+    {"threads", 0, OPTION_INT, AT(model.threads), "N", "CPU threads that compute; 0: one per core (0)",
+     CLI_THREADS},
     {"http-threads", 0, OPTION_INT, AT(http_threads), "N",
      "threads that read requests and write answers (4; 2 where the budget is small)",
-     .given = OPTION_GIVEN(struct serve_flags, http_threads_given)},
+     .given = OPTION_GIVEN(struct serve_flags, http_threads_given), .expected = "1 to 64", .least = 1,
+     .most = 64},
     {"max-body", 0, OPTION_BYTES, AT(max_body), "BYTES",
      "largest body of a request (2MiB; less where the budget is small)",
-     .given = OPTION_GIVEN(struct serve_flags, max_body_given)},
+     .given = OPTION_GIVEN(struct serve_flags, max_body_given), .expected = "1KiB to 1GiB, e.g. 2MiB",
+     .least = 1 << 10, .most = 1 << 30},
     {"max-connections", 0, OPTION_INT, AT(connections), "N",
      "connections at once, half of which may be idle (1024; less where the budget is small)",
-     .given = OPTION_GIVEN(struct serve_flags, connections_given)},
+     .given = OPTION_GIVEN(struct serve_flags, connections_given), .expected = "8 to 100000, e.g. 1024",
+     .least = 8, .most = 100000},
     {"timeout", 0, OPTION_INT, AT(timeout), "SECONDS",
-     "for sending a request, and for taking an answer's next byte (30)"},
-    {"drain", 0, OPTION_INT, AT(drain), "SECONDS", "to answer what is under way after SIGTERM (60)"},
+     "for sending a request, and for taking an answer's next byte (30)", .expected = "1 to 86400, e.g. 30",
+     .least = 1, .most = 86400},
+    {"drain", 0, OPTION_INT, AT(drain), "SECONDS", "to answer what is under way after SIGTERM (60)",
+     .expected = "0 to 86400, e.g. 60", .most = 86400},
     {"metrics-prefix", 0, OPTION_STRING, AT(prefix), "TEXT", "before every name of /metrics, e.g. vllm:"},
     {"monitor-every", 0, OPTION_DOUBLE, AT(monitor_every), "SECONDS",
-     "between two lines \"[Step N] Memory: ...\"; 0: only when the status changes (60)"},
+     "between two lines \"[Step N] Memory: ...\"; 0: only when the status changes (60)",
+     .expected = "seconds, e.g. 60, or 0 for changes alone", .most = 1e9},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no start-up log; warnings and errors only"},
     {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "also what the HTTP library complains of"},
     {"control", 0, OPTION_STRING, AT(control), "PATH",
@@ -95,8 +105,8 @@ static const struct option_row rows[] = {
      "compute in fp32, bf16 or fp16 instead of the type of the weights (auto)"},
     {"disable-cudagraphs", 0, OPTION_FLAG, AT(op_by_op), NULL,
      "launch ops one by one instead of recorded steps; slower"},
-    {"weights", 0, OPTION_STRING, AT(weights), "KIND",
-     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
+    {"weights", 0, OPTION_STRING, AT(model.weights), "KIND",
+     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)", .choices = cli_weights},
     {"scratch", 0, OPTION_STRING, AT(scratch), "DIR",
      "on the CPU: a folder on disk for parameters that the budget does not hold, read for each step; none: "
      "they must fit (the cache folder or /var/tmp, where nothing fits without)"},
@@ -169,7 +179,6 @@ static enum dtype kv_type_of(const char *name)
 
 static enum plim_status check_flags(const struct serve_flags *f, struct plim_error *err)
 {
-    struct device_name unused;
     unsigned unused_kinds;
     static const char *const files[SNAPSHOT_FORMATS] = {"snapshot", "trace", "memory-viz"};
     if (f->json && !f->plan) return bad_flag(err, "json", "only with --plan");
@@ -180,35 +189,13 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
         if (f->snapshot[i] && strlen(f->snapshot[i]) >= SNAPSHOT_PATH)
             return bad_flag(err, files[i], "a path of less than 512 bytes, please");
     }
-    if (!(f->plan && serve_plan_absent(f->device)) && !device_name_read(f->device, &unused))
+    if (!(f->plan && serve_plan_absent(f->model.device)) && !cli_is_device(f->model.device))
         return bad_flag(err, "device", "no such device; write auto, cpu, cuda or cuda:1");
     if (kv_type_of(f->kv_type) == DT_F64) return bad_flag(err, "kv-type", "write auto, f32, bf16, f16 or i8");
     if (!ladder_read_allowed(f->allowed, &unused_kinds))
         return bad_flag(err, "allow-degraded", "write kv8, window, both with a comma, all or none");
-    if (f->port < 0 || f->port > 65535)
-        return bad_flag(err, "port", "write a number from 0 to 65535, e.g. 8000");
-    if (f->budget_given && !f->budget)
-        return bad_flag(err, "budget", "0 bytes hold nothing; write e.g. 2GiB");
-    if (f->max_context < 0) return bad_flag(err, "max-context", "write 0 for what fits, or e.g. 4096");
-    if (f->parallel < 0 || f->parallel > 4096)
-        return bad_flag(err, "parallel", "write 0 for what fits, or up to 4096");
-    if (f->queue < 0 || f->queue > 1000000)
-        return bad_flag(err, "queue", "write 0 for 4 x parallel, or up to 1000000");
-    if (f->threads < 0 || f->threads > 1024)
-        return bad_flag(err, "threads", "write 0 for one per core, or up to 1024");
-    if (f->http_threads < 1 || f->http_threads > 64) return bad_flag(err, "http-threads", "write 1 to 64");
-    if (f->connections < 8 || f->connections > 100000)
-        return bad_flag(err, "max-connections", "write 8 to 100000, e.g. 1024");
-    if (f->timeout < 1 || f->timeout > 86400) return bad_flag(err, "timeout", "write 1 to 86400, e.g. 30");
-    if (!(f->monitor_every >= 0 && f->monitor_every <= 1e9))
-        return bad_flag(err, "monitor-every", "write seconds, e.g. 60, or 0 for changes alone");
-    if (f->drain < 0 || f->drain > 86400) return bad_flag(err, "drain", "write 0 to 86400, e.g. 60");
-    if (f->max_body < 1024 || f->max_body > (1u << 30))
-        return bad_flag(err, "max-body", "write 1KiB to 1GiB, e.g. 2MiB");
     if (strcmp(f->dtype, "auto") && precision_parse(f->dtype) == PRECISION_COUNT)
         return bad_flag(err, "dtype", "write auto, fp32, bf16 or fp16");
-    if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
-        return bad_flag(err, "weights", "write as-is, q8 or q4");
     struct stat at;
     if (f->scratch && strcmp(f->scratch, "none") && (stat(f->scratch, &at) != 0 || !S_ISDIR(at.st_mode)))
         return bad_flag(err, "scratch", "there is no such folder; make it, or name another");
@@ -288,7 +275,7 @@ static enum plim_status listen_first(struct serving *g, struct plim_error *err)
 static enum plim_status open_text(struct serving *g, struct plim_error *err)
 {
     char path[CLI_PATH + 32];
-    const char *which = cli_tokenizer_of(g->flags->tokenizer, g->dir, path, sizeof path);
+    const char *which = cli_tokenizer_of(g->flags->model.tokenizer, g->dir, path, sizeof path);
     enum plim_status status = codec_open_within(which, cli_host_line(&g->line), &g->codec, err);
     if (status != PLIM_OK) return status;
     g->limits.codec = &g->codec, g->limits.encoder_times = server_encoder_times(&g->codec);
@@ -304,9 +291,11 @@ static enum plim_status find_device(const struct serving *g, bool fallback, stru
                                     struct plim_error *err)
 {
     const struct serve_flags *f = g->flags;
-    if (f->plan && !fallback && serve_plan_absent(f->device)) return serve_plan_device(f->device, out, err);
-    struct device_wish wish = {"serve", f->device, "--device cpu", f->threads, f->budget};
-    return fallback ? backend_fallback()->open(cli_context(), 0, f->threads, out, err)
+    if (f->plan && !fallback && serve_plan_absent(f->model.device))
+        return serve_plan_device(f->model.device, out, err);
+    struct device_wish wish = {"serve", f->model.device, "--device cpu", f->model.threads,
+                               f->model.line.budget};
+    return fallback ? backend_fallback()->open(cli_context(), 0, f->model.threads, out, err)
                     : cli_open_device_as(&wish, out, err);
 }
 
@@ -349,12 +338,12 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
 {
     const struct serve_flags *f = g->flags;
     struct engine_options options = {.model = g->dir,
-                                     .budget = f->budget_given ? (int64_t)f->budget : 0,
+                                     .budget = f->model.line.given ? (int64_t)f->model.line.budget : 0,
                                      .beside = server_bytes(&g->limits),
                                      .caller_bytes = cli_host_line(&g->line) ? caller_bytes : NULL,
                                      .caller = g,
                                      .max_context = f->max_context,
-                                     .weights = weights_kind_parse(f->weights),
+                                     .weights = weights_kind_parse(f->model.weights),
                                      .scratch = scratch_of(g),
                                      .stream_last = !f->scratch,
                                      .parallel = f->parallel ? f->parallel : g->environment.parallel,
@@ -372,7 +361,7 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .stage = serve_log_hear,
                                      .stage_arg = &g->stages};
     g->ladder = (struct ladder){.options = options,
-                                .fallback = !strcmp(f->device, "auto"),
+                                .fallback = !strcmp(f->model.device, "auto"),
                                 .open = open_device,
                                 .opened = device_opened,
                                 .arg = g,
@@ -387,7 +376,7 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
 static enum plim_status check_vocabulary(const struct serving *g, struct plim_error *err)
 {
     int64_t has = engine_spec(g->engine)->vocab_size;
-    if (!g->codec.tokenizer && !g->flags->tokenizer && has != CLI_BYTE_TOKENS && !g->flags->plan)
+    if (!g->codec.tokenizer && !g->flags->model.tokenizer && has != CLI_BYTE_TOKENS && !g->flags->plan)
         log_warn(&g->log, "%s has no tokenizer: every byte of a text is a token", g->dir);
     if (has >= g->codec.vocab_size) return PLIM_OK;
     return plim_fail(err, PLIM_BAD_INPUT,
@@ -611,8 +600,8 @@ static int show_plan(struct serving *g)
 {
     const struct engine_plan *plan = engine_plan(g->engine);
     struct strbuf out = STRBUF_INIT;
-    int cards = serve_plan_cards(g->flags->device);
-    if (cards > 1) cli_say("serving uses 1 of the %d cards of %s", cards, g->flags->device);
+    int cards = serve_plan_cards(g->flags->model.device);
+    if (cards > 1) cli_say("serving uses 1 of the %d cards of %s", cards, g->flags->model.device);
     if (g->flags->json)
         serve_plan_json(g->name, &g->ladder.device->facts, plan, server_bytes(&g->limits), &out);
     else
@@ -623,8 +612,9 @@ static int show_plan(struct serving *g)
 static int serve(const struct serve_flags *f, const char *what)
 {
     int shown = 0;
-    struct serving g = {.flags = f, .line = {f->budget, f->budget_given, cli_default_line()}};
+    struct serving g = {.flags = f, .line = f->model.line};
     struct plim_error err = {0};
+    g.line.fallback = cli_default_line();
     g.log = (struct log){f->quiet || f->plan ? LOG_LEVEL_WARN
                          : f->verbose        ? LOG_LEVEL_DEBUG
                                              : LOG_LEVEL_INFO,
@@ -655,10 +645,9 @@ static int serve(const struct serve_flags *f, const char *what)
 
 static const struct serve_flags defaults = {.host = "127.0.0.1",
                                             .port = 8000,
-                                            .device = "auto",
+                                            .model = MODEL_FLAGS,
                                             .allowed = "window",
                                             .kv_type = "auto",
-                                            .weights = "as-is",
                                             .dtype = "auto",
                                             .http_threads = HTTP_THREADS,
                                             .connections = 1024,

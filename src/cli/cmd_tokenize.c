@@ -39,8 +39,10 @@ static const struct option_row rows[] = {
      "which token that is; default: what tokenizer_config.json says"},
     {"special", 0, OPTION_FLAG, AT(add_special), NULL,
      "add what the tokenizer adds, e.g. a begin mark (the default)"},
-    {"threads", 0, OPTION_INT64, AT(threads), "N", "encoding threads; 0: one per core (0)"},
-    {"max-line", 0, OPTION_BYTES, AT(max_line), "BYTES", "longest line that is accepted (16MiB)"},
+    {"threads", 0, OPTION_INT64, AT(threads), "N", "encoding threads; 0: one per core (0)",
+     .expected = "0 for one per core, or up to 256", .most = 256},
+    {"max-line", 0, OPTION_BYTES, AT(max_line), "BYTES", "longest line that is accepted (16MiB)",
+     CLI_MAX_LINE},
     {"skip-bad", 0, OPTION_FLAG, AT(skip_bad), NULL, "count bad lines instead of stopping at the first"},
     {"resume", 0, OPTION_FLAG, AT(resume), NULL, "go on after a stop or a crash (the default)"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no progress and no summary"},
@@ -127,14 +129,6 @@ static enum plim_status check(const struct tokenize_flags *f, struct plim_error 
 {
     if (!f->out || !*f->out)
         return plim_fail(err, PLIM_BAD_INPUT, "tokenize: option '--output' is needed; write -o FILE");
-    if (f->threads < 0 || f->threads > 256)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "tokenize: option '--threads': %lld; write 0 for one per core, or up to 256",
-                         (long long)f->threads);
-    if (f->max_line < 64 || f->max_line > (uint64_t)1 << 40)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "tokenize: option '--max-line': %llu makes no sense; write e.g. 16MiB",
-                         (unsigned long long)f->max_line);
     return PLIM_OK;
 }
 

@@ -34,7 +34,8 @@ static const struct option_row rows[] = {
     {"plan", 0, OPTION_STRING, AT(plan), "FILE",
      "run the plan that plimsoll plan -o FILE has kept, exactly; refused when job, budget or device changed"},
     {"steps", 'n', OPTION_INT64, AT(steps), "N", "optimizer steps instead of the config's",
-     .given = OPTION_GIVEN(struct train_flags, steps_given)},
+     .given = OPTION_GIVEN(struct train_flags, steps_given), .expected = "1 or more", .least = 1,
+     .most = INT64_MAX},
     {"log", 'l', OPTION_STRING, AT(log), "FILE", "write JSON lines to FILE (- for standard output)"},
     {"log-file", 0, OPTION_STRING, AT(log), "FILE",
      "the same as --log, by a name that torchrun does not take for one of its own options"},
@@ -51,7 +52,8 @@ static const struct option_row rows[] = {
      "name the first tensor that overflows or underflows (slow)"},
     {"trace", 0, OPTION_STRING, AT(trace), "FILE",
      "measure one step and write it beside what was planned, for ui.perfetto.dev or chrome://tracing"},
-    {"trace-step", 0, OPTION_INT64, AT(trace_step), "N", "the step that --trace measures (default 2)"},
+    {"trace-step", 0, OPTION_INT64, AT(trace_step), "N", "the step that --trace measures (default 2)",
+     .expected = "1 or more", .least = 1, .most = INT64_MAX},
     {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     JOB_FLAG_ROWS(struct train_flags, job),
@@ -312,9 +314,6 @@ static enum plim_status check_flags(const struct train_flags *f, struct plim_err
         return plim_fail(err, PLIM_BAD_INPUT,
                          "train: --change %s says what may differ from a checkpoint; add --resume",
                          f->change.items[0]);
-    if (f->trace_step < 1)
-        return plim_fail(err, PLIM_BAD_INPUT, "train: option '--trace-step': %lld; write 1 or more",
-                         (long long)f->trace_step);
     return check_trace(f->trace, err);
 }
 
@@ -324,9 +323,6 @@ static enum plim_status load(struct job *job, struct train_flags *f, struct plim
     if (status == PLIM_OK) status = job_check_training(job, err);
     if (status == PLIM_OK && f->plan) status = plan_file_load(f->plan, &f->kept, err);
     if (status == PLIM_OK && f->plan) status = plan_file_meet(&f->kept, job, err);
-    if (status == PLIM_OK && f->steps_given && f->steps < 1)
-        status = plim_fail(err, PLIM_BAD_INPUT, "train: option '--steps': %lld; write 1 or more",
-                           (long long)f->steps);
     if (f->steps_given) {
         job->training.steps = f->steps, job->training.epochs = 0;
         job_origin_set(job, "training.steps", ORIGIN_FLAG, "--steps");

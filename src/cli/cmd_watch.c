@@ -25,7 +25,7 @@ struct watch_flags {
 static const struct option_row rows[] = {
     {"web", 'w', OPTION_FLAG, AT(web), NULL, "serve a page on the loopback instead, until it is stopped"},
     {"port", 'p', OPTION_INT64, AT(port), "N", "with --web: listen there (default: any free port)",
-     .given = OPTION_GIVEN(struct watch_flags, port_given)},
+     .given = OPTION_GIVEN(struct watch_flags, port_given), .expected = "0 to 65535", .most = 65535},
     {"plain", 0, OPTION_FLAG, AT(plain), NULL,
      "lines instead of a screen, as where the output is no terminal"},
 };
@@ -184,9 +184,6 @@ static enum plim_status check(const struct watch_flags *f, struct plim_error *er
 {
     if (f->port_given && !f->web)
         return plim_fail(err, PLIM_BAD_INPUT, "watch: option '--port' is the page's; add --web");
-    if (f->port < 0 || f->port > 65535)
-        return plim_fail(err, PLIM_BAD_INPUT, "watch: option '--port': %lld; write a number from 0 to 65535",
-                         (long long)f->port);
     return PLIM_OK;
 }
 

@@ -10,12 +10,12 @@
 
 struct generate_flags {
     struct string_list prompts;
-    const char *prompts_file, *tokenizer, *device, *weights;
-    int64_t tokens, top_k, seed;
-    double temperature, top_p, min_p;
-    uint64_t budget;
-    bool budget_given, json, echo, quiet, raw;
-    int threads, parallel, beams;
+    struct model_flags model;
+    struct sampling sampling;
+    const char *prompts_file;
+    int64_t tokens;
+    bool json, echo, quiet, raw;
+    int parallel, beams;
     double length_penalty;
     bool penalty_given;
 };

@@ -23,7 +23,7 @@ const char *answer_stop_name(enum answer_stop stop) { return stop_names[stop]; }
 static enum plim_status open_codec(struct generation *g, struct plim_error *err)
 {
     char path[CLI_PATH + 32];
-    const char *which = cli_tokenizer_of(g->flags->tokenizer, g->dir, path, sizeof path);
+    const char *which = cli_tokenizer_of(g->flags->model.tokenizer, g->dir, path, sizeof path);
     return codec_open_within(which, cli_host_line(&g->line), &g->codec, err);
 }
 
@@ -221,15 +221,6 @@ static bool hear(void *arg, const struct engine_event *event)
     return go_on;
 }
 
-static struct sampling sampling_of(const struct generate_flags *f)
-{
-    return (struct sampling){.temperature = f->temperature,
-                             .top_k = f->top_k,
-                             .top_p = f->top_p,
-                             .min_p = f->min_p,
-                             .seed = (uint64_t)f->seed};
-}
-
 static enum plim_status submit(struct generation *g, struct engine *e, struct answer *a,
                                struct plim_error *err)
 {
@@ -241,7 +232,7 @@ static enum plim_status submit(struct generation *g, struct engine *e, struct an
     struct engine_request request = {.prompt = a->ids.id,
                                      .count = (int64_t)a->ids.count,
                                      .tokens = a->limit,
-                                     .sampling = sampling_of(f),
+                                     .sampling = f->sampling,
                                      .length_penalty = f->length_penalty,
                                      .logprobs = -1,
                                      .hear = hear,

@@ -3,8 +3,9 @@
 #include "base/bytes.h"
 #include "device/registry.h"
 #include "job/preset.h"
+#include "model/quantise.h"
 
-#include <stdio.h>
+#include <string.h>
 
 /* Bytes that a device takes for itself, as far as is known before it is opened: what it took when it was last open, what its
  * preset says, or the least of its backend. */
@@ -65,6 +66,30 @@ enum plim_status cli_open_device_as(const struct device_wish *wish, struct devic
     if (name.backend == backend_fallback()) return *err = why, status;
     if (status == PLIM_BAD_INPUT) return plim_fail(err, status, "%s: %s", wish->where, why.text);
     return plim_fail(err, status, "%s: %s; %s goes without a GPU", wish->where, why.text, wish->cpu);
+}
+
+const char *const cli_weights[] = {WEIGHTS_KIND_NAMES, NULL};
+
+bool cli_is_device(const char *name)
+{
+    struct device_name unused;
+    return device_name_read(name, &unused);
+}
+
+enum plim_status cli_open_model(const char *command, const struct model_flags *flags, model_opener *open,
+                                void *arg, struct device **device, struct plim_error *err)
+{
+    struct device_wish wish = {command, flags->device, "--device cpu", flags->threads, flags->line.budget};
+    enum plim_status status = cli_open_device_as(&wish, device, err);
+    if (status == PLIM_OK) status = cli_check_line(command, &flags->line, &(*device)->facts, err);
+    if (status == PLIM_OK) status = open(arg, *device, err);
+    const struct backend *other = backend_fallback();
+    bool chosen = *device && !strcmp(flags->device, "auto") && strcmp((*device)->ops->name, other->name);
+    if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
+    cli_say("using %s: %s", other->what, err->text);
+    (*device)->ops->close(*device), *device = NULL;
+    status = other->open(cli_context(), 0, flags->threads, device, err);
+    return status == PLIM_OK ? open(arg, *device, err) : status;
 }
 
 struct device_wish cli_device_wish(const struct job *job)

@@ -1,49 +1,17 @@
 /* text_model.c - see text_model.h. */
 #include "cli/text_model.h"
 #include "base/bytes.h"
-#include "device/registry.h"
 #include "mem/os.h"
 #include "model/hf.h"
 
 #include <stdio.h>
 #include <string.h>
 
-const char *const text_weights[] = {WEIGHTS_KIND_NAMES, NULL};
-
-static enum plim_status check_flags(const char *command, const struct text_flags *f, struct plim_error *err)
-{
-    struct device_name unused;
-    if (!device_name_read(f->device, &unused))
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: option '--device': '%s' is no device; write auto, cpu, cuda or cuda:1", command,
-                         f->device);
-    if (f->budget_given && !f->budget)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: option '--budget': 0 bytes hold nothing; write e.g. 256MiB", command);
-    if (f->threads < 0 || f->threads > 1024)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: option '--threads': %d; write 0 for one per core, or up to 1024", command,
-                         f->threads);
-    if (f->batch < 0 || f->batch > 65536)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: option '--batch': %lld; write 1 to 65536", command,
-                         (long long)f->batch);
-    if (f->max_length < 0 || f->max_length > 1 << 24)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: option '--max-length': %lld makes no sense; write e.g. 256", command,
-                         (long long)f->max_length);
-    if (f->max_line < 64 || f->max_line > (uint64_t)1 << 40)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: option '--max-line': %llu makes no sense; write e.g. 16MiB", command,
-                         (unsigned long long)f->max_line);
-    return PLIM_OK;
-}
-
 enum plim_status text_model_find(struct text_model *m, const char *what, struct plim_error *err)
 {
     const struct text_flags *f = m->flags;
-    enum plim_status status = check_flags(m->command, f, err);
-    m->line = (struct device_line){f->budget, f->budget_given, cli_default_line()};
-    if (status == PLIM_OK) status = cli_find_model(what, m->dir, sizeof m->dir, err);
+    m->line = f->model.line, m->line.fallback = cli_default_line();
+    enum plim_status status = cli_find_model(what, m->dir, sizeof m->dir, err);
     if (status == PLIM_OK) status = sentence_config_load(m->dir, &m->how, err);
     if (f->max_length) m->how.max_length = f->max_length;
     return status;
@@ -52,7 +20,7 @@ enum plim_status text_model_find(struct text_model *m, const char *what, struct 
 static enum plim_status open_codec(struct text_model *m, struct plim_error *err)
 {
     char path[CLI_PATH + 32];
-    const char *which = cli_tokenizer_of(m->flags->tokenizer, m->how.path, path, sizeof path);
+    const char *which = cli_tokenizer_of(m->flags->model.tokenizer, m->how.path, path, sizeof path);
     if (!which)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: there is no tokenizer.json or SentencePiece model; give --tokenizer",
@@ -64,15 +32,16 @@ static enum plim_status open_codec(struct text_model *m, struct plim_error *err)
     return status;
 }
 
-static enum plim_status open_embedder(struct text_model *m, struct plim_error *err)
+static enum plim_status open_embedder(void *arg, struct device *device, struct plim_error *err)
 {
+    struct text_model *m = arg;
     struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
     struct embed_room room = {.how = m->how,
                               .exact = m->flags->exact,
                               .labels = m->labels,
-                              .weights = weights_kind_parse(m->flags->weights),
+                              .weights = weights_kind_parse(m->flags->model.weights),
                               .rows = m->flags->batch,
-                              .budget = cli_device_line(&m->line, &m->device->facts),
+                              .budget = cli_device_line(&m->line, &device->facts),
                               .log = m->flags->quiet ? NULL : &log};
     struct model_spec spec;
     enum plim_status status = hf_config_load(m->how.path, &spec, err);
@@ -86,29 +55,14 @@ static enum plim_status open_embedder(struct text_model *m, struct plim_error *e
                            m->codec.path, (long long)m->codec.vocab_size, (long long)spec.vocab_size);
     if (status != PLIM_OK) return status;
     room.beside = m->beside(m, &spec, m->how.max_length ? m->how.max_length : spec.max_positions);
-    return embedder_open(&room, m->device, &m->embedder, err);
-}
-
-static enum plim_status open_model(struct text_model *m, struct plim_error *err)
-{
-    const struct text_flags *f = m->flags;
-    struct device_wish wish = {m->command, f->device, "--device cpu", f->threads, f->budget};
-    enum plim_status status = cli_open_device_as(&wish, &m->device, err);
-    if (status == PLIM_OK) status = cli_check_line(m->command, &m->line, &m->device->facts, err);
-    if (status == PLIM_OK) status = open_embedder(m, err);
-    const struct backend *other = backend_fallback();
-    bool chosen = m->device && !strcmp(f->device, "auto") && strcmp(m->device->ops->name, other->name);
-    if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
-    cli_say("using %s: %s", other->what, err->text);
-    m->device->ops->close(m->device), m->device = NULL;
-    status = other->open(cli_context(), 0, f->threads, &m->device, err);
-    return status == PLIM_OK ? open_embedder(m, err) : status;
+    return embedder_open(&room, device, &m->embedder, err);
 }
 
 enum plim_status text_model_open(struct text_model *m, struct plim_error *err)
 {
     enum plim_status status = open_codec(m, err);
-    return status == PLIM_OK ? open_model(m, err) : status;
+    return status == PLIM_OK ? cli_open_model(m->command, &m->flags->model, open_embedder, m, &m->device, err)
+                             : status;
 }
 
 void text_model_close(struct text_model *m)

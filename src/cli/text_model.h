@@ -16,65 +16,29 @@
 #include "text/codec.h"
 
 struct text_flags {
-    const char *tokenizer, *device, *weights;
-    bool exact, quiet, budget_given;
+    struct model_flags model;
+    bool exact, quiet;
     int64_t batch, max_length;
-    uint64_t budget, max_line;
-    int threads;
+    uint64_t max_line;
 };
 
-/* Kinds of weights that --weights takes. */
-extern const char *const text_weights[];
-
 /* Rows of an options table whose struct `type` has a struct text_flags `text`. max_line_help: with the default. */
-#define TEXT_ROWS(type, max_line_help)                                                                       \
-    {"max-length",                                                                                           \
-     0,                                                                                                      \
-     OPTION_INT64,                                                                                           \
-     offsetof(type, text.max_length),                                                                        \
-     "N",                                                                                                    \
-     "tokens of a text at most, marks included; default: as the model's folder says, else its positions"},   \
-        {"exact",                                                                                            \
-         0,                                                                                                  \
-         OPTION_FLAG,                                                                                        \
-         offsetof(type, text.exact),                                                                         \
-         NULL,                                                                                               \
-         "multiply fp32 as it is; default: where a CPU multiplies bf16 faster, in two bf16 parts, which "    \
-         "changes results by about 0.00002"},                                                                \
-        {"batch",      0,                                                                                    \
-         OPTION_INT64, offsetof(type, text.batch),                                                           \
-         "N",          "texts computed together at most; default: as suits their length"},                   \
-        {"tokenizer",                                                                                        \
-         't',                                                                                                \
-         OPTION_STRING,                                                                                      \
-         offsetof(type, text.tokenizer),                                                                     \
-         "FILE",                                                                                             \
-         "tokenizer.json, a SentencePiece model or a folder with one; default: the model's own"},            \
-        {"max-line", 0, OPTION_BYTES, offsetof(type, text.max_line), "BYTES", max_line_help},                \
-        {"budget",                                                                                           \
-         'b',                                                                                                \
-         OPTION_BYTES,                                                                                       \
-         offsetof(type, text.budget),                                                                        \
-         "BYTES",                                                                                            \
-         "memory budget, e.g. 256MiB; default: none, or in a container what its limit leaves",               \
-         .given = OPTION_GIVEN(type, text.budget_given)},                                                    \
-        {"device",                                                                                           \
-         0,                                                                                                  \
-         OPTION_STRING,                                                                                      \
-         offsetof(type, text.device),                                                                        \
-         "NAME",                                                                                             \
-         "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"}, \
-        {"threads", 0, OPTION_INT, offsetof(type, text.threads), "N", "CPU threads; 0: one per core (0)"},   \
-        {"weights",                                                                                          \
-         0,                                                                                                  \
-         OPTION_STRING,                                                                                      \
-         offsetof(type, text.weights),                                                                       \
-         "KIND",                                                                                             \
-         "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)",                      \
-         .choices = text_weights},                                                                           \
-    {                                                                                                        \
-        "quiet", 'q', OPTION_FLAG, offsetof(type, text.quiet), NULL, "no notes, no summary"                  \
-    }
+/* clang-format off */
+#define TEXT_ROWS(type, max_line_help) \
+    {"max-length", 0, OPTION_INT64, offsetof(type, text.max_length), "N", \
+     "tokens of a text at most, marks included; default: as the model's folder says, else its positions", \
+     .expected = "a number of tokens, e.g. 256", .most = 1 << 24}, \
+    {"exact", 0, OPTION_FLAG, offsetof(type, text.exact), NULL, \
+     "multiply fp32 as it is; default: where a CPU multiplies bf16 faster, in two bf16 parts, which changes results by " \
+     "about 0.00002"}, \
+    {"batch", 0, OPTION_INT64, offsetof(type, text.batch), "N", \
+     "texts computed together at most; default: as suits their length", .expected = "1 to 65536", .most = 65536}, \
+    {"tokenizer", 't', OPTION_STRING, offsetof(type, text.model.tokenizer), "FILE", \
+     "tokenizer.json, a SentencePiece model or a folder with one; default: the model's own"}, \
+    {"max-line", 0, OPTION_BYTES, offsetof(type, text.max_line), "BYTES", max_line_help, CLI_MAX_LINE}, \
+    MODEL_ROWS(type, text.model), \
+    {"quiet", 'q', OPTION_FLAG, offsetof(type, text.quiet), NULL, "no notes, no summary"}
+/* clang-format on */
 
 struct text_model {
     const char *command;
