@@ -232,7 +232,7 @@ static enum plim_status calibrate_link(const struct calibrate_flags *f, struct c
     if (status == PLIM_OK) status = link_measure(comm, comm->lane ? team : NULL, &all, err);
     if (status == PLIM_OK && comm->node)
         status = link_measure(comm->node, comm->lane ? team : NULL, &node, err);
-    struct strbuf out = STRBUF_INIT;
+    STRBUF_AUTO out = STRBUF_INIT;
     strbuf_addf(&out,
                 "%d ranks exchange %.3g GB/s, after %.0f us; beside computing %.3g GB/s, of which they "
                 "take %.0f %%\n",
@@ -242,8 +242,7 @@ static enum plim_status calibrate_link(const struct calibrate_flags *f, struct c
     if (status == PLIM_OK && comm->rank == 0)
         *code = cli_print(&out);
     else
-        strbuf_release(&out);
-    threads_free(team);
+        threads_free(team);
     return status;
 }
 

@@ -95,14 +95,13 @@ static int show(struct config_flags *f, const struct string_list *args)
 static int explain(struct config_flags *f, const struct string_list *args)
 {
     struct plim_error err = {0};
-    struct strbuf out = STRBUF_INIT;
+    STRBUF_AUTO out = STRBUF_INIT;
     struct job job;
     bool with_job = args->count > 2;
     enum plim_status status = load(&job, f, with_job ? args->items[2] : NULL, &err);
     if (status == PLIM_OK) status = job_explain(args->items[1], with_job ? &job : NULL, &out, &err);
     job_release(&job);
     if (status == PLIM_OK) return cli_print(&out);
-    strbuf_release(&out);
     return cli_error(&err);
 }
 

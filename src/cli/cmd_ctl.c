@@ -99,11 +99,10 @@ static enum plim_status put_file(const char *file, const char *format, struct st
     if (status != PLIM_OK) return plim_error_prefix(err, "ctl snapshot"), status;
     strbuf_addf(out, ",\"format\":\"%s\"", snapshot_format_name(wanted));
     if (!file) return PLIM_OK;
-    struct strbuf whole = STRBUF_INIT;
+    STRBUF_AUTO whole = STRBUF_INIT;
     strbuf_addf(&whole, "%s%s%s", path, *path ? "/" : "", file);
     strbuf_add(out, ",\"file\":");
     json_quote(out, strbuf_text(&whole), whole.len);
-    strbuf_release(&whole);
     return PLIM_OK;
 }
 
@@ -226,7 +225,7 @@ static enum plim_status tell_reply(const char *path, const struct ctl_flags *f, 
                                    const struct strbuf *reply, struct plim_error *err)
 {
     struct doc *doc;
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     enum plim_status status = json_parse(strbuf_text(reply), reply->len, path, &doc, err);
     if (status != PLIM_OK) return status;
     int64_t order = node_int(node_get(&doc->root, "order"), 0);
@@ -237,7 +236,6 @@ static enum plim_status tell_reply(const char *path, const struct ctl_flags *f, 
         printf("%s\n", strbuf_text(reply));
     else if (status == PLIM_OK)
         tell_status(&doc->root, strbuf_text(reply));
-    strbuf_release(&text);
     doc_free(doc);
     return status;
 }
@@ -247,7 +245,7 @@ static const struct ctl_flags defaults = {.wait = 600};
 static int run(void *flags, const struct string_list *args)
 {
     struct plim_error err = {0};
-    struct strbuf message = STRBUF_INIT, reply = STRBUF_INIT;
+    STRBUF_AUTO message = STRBUF_INIT, reply = STRBUF_INIT;
     const struct word *word = NULL;
     char path[CLI_PATH];
     enum plim_status status = make_message(args, flags, &word, &message, &err);
@@ -256,8 +254,6 @@ static int run(void *flags, const struct string_list *args)
         status = control_ask(path, strbuf_text(&message), REPLY_SECONDS, &reply, &err);
     }
     if (status == PLIM_OK) status = tell_reply(path, flags, word, &reply, &err);
-    strbuf_release(&message);
-    strbuf_release(&reply);
     return cli_code(status, &err);
 }
 

@@ -161,12 +161,11 @@ static void examine_run(struct diagnosis *d)
     for (int p = 0; p < 2; p++) {
         const struct node *map = node_get(manifest, parts[p]);
         for (size_t i = 0; i < node_count(map); i++) {
-            struct strbuf value = STRBUF_INIT;
+            STRBUF_AUTO value = STRBUF_INIT;
             struct json_writer w;
             json_writer_init(&w, &value, 0);
             json_node(&w, NULL, node_item(map, i));
             strbuf_addf(&d->about, "%s %s %s\n", parts[p], node_item(map, i)->key, strbuf_text(&value));
-            strbuf_release(&value);
         }
     }
     checkpoint_close(saved);

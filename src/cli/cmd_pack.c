@@ -63,13 +63,12 @@ static enum plim_status read_text(const char *path, struct strbuf *out, struct p
 static enum plim_status write_packing(const struct pack_flags *f, const struct pack_csv *csv,
                                       struct plim_error *err)
 {
-    struct strbuf out = STRBUF_INIT;
+    STRBUF_AUTO out = STRBUF_INIT;
     pack_csv_write(csv, &out);
     enum plim_status status = strbuf_status(&out, err);
     if (status == PLIM_OK && f->out) status = file_write_atomic(f->out, out.data, out.len, err);
     if (status == PLIM_OK && !f->out && (fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout)))
         status = plim_fail(err, PLIM_IO, "standard output: write failed");
-    strbuf_release(&out);
     return status;
 }
 

@@ -86,11 +86,10 @@ static const struct command command = {
 
 static enum plim_status write_html(const struct plan_report *report, const char *path, struct plim_error *err)
 {
-    struct strbuf page = STRBUF_INIT;
+    STRBUF_AUTO page = STRBUF_INIT;
     report_html(report, &page);
     enum plim_status status = strbuf_status(&page, err);
     if (status == PLIM_OK) status = file_write_atomic(path, page.data, page.len, err);
-    strbuf_release(&page);
     return status;
 }
 

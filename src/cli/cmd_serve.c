@@ -559,14 +559,13 @@ static void give_up(struct serving *g, const struct plim_error *err)
 static void explain_refusal(struct serving *g, const struct plim_error *err)
 {
     struct explanation why;
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     struct engine_stats now = {0};
     serve_watch_close(&g->watch);
     if (g->engine) engine_stats(g->engine, &now);
     if (!ladder_explain(&g->ladder, err, now.steps, &why)) return;
     explanation_text(&why, &text);
     fputs(strbuf_text(&text), stderr);
-    strbuf_release(&text);
 }
 
 static void close_all(struct serving *g)

@@ -86,7 +86,7 @@ static void draw(void *arg, const struct pretokenize_progress *p)
     if (s->quiet || (!s->bar && now - s->told < 10 && p->bytes < p->total_bytes)) return;
     s->told = now;
     double seconds = now - s->started, speed = seconds > 0 ? (double)(p->bytes - s->begun) / seconds : 0;
-    struct strbuf line = STRBUF_INIT;
+    STRBUF_AUTO line = STRBUF_INIT;
     if (s->bar) {
         strbuf_addf(&line, "\r\033[K");
         table_bar(&line, p->total_bytes ? (double)p->bytes / (double)p->total_bytes : 1, 20);
@@ -96,7 +96,6 @@ static void draw(void *arg, const struct pretokenize_progress *p)
                 bytes_format(all, p->total_bytes), (double)p->tokens / 1e6, speed / 1e6);
     if (!s->bar || p->bytes == p->total_bytes) strbuf_addc(&line, '\n');
     if (!line.failed) fwrite(line.data, 1, line.len, stderr);
-    strbuf_release(&line);
 }
 
 static void tell(const struct tokenize_flags *f, const struct pretokenize_result *r, double seconds)

@@ -70,14 +70,13 @@ struct lines {
 static void hear_line(void *arg, const struct node *event)
 {
     struct lines *l = arg;
-    struct strbuf line = STRBUF_INIT;
+    STRBUF_AUTO line = STRBUF_INIT;
     run_state_hear(&l->state, event);
     run_event_text(event, l->state.steps, &line);
     if (line.len && !l->lost) {
         strbuf_addc(&line, '\n');
         l->lost = fwrite(line.data, 1, line.len, stdout) != line.len;
     }
-    strbuf_release(&line);
 }
 
 /* A run that was killed has no last word. */
@@ -127,7 +126,7 @@ static int count_lines(const struct strbuf *text)
 static void draw(const struct run_state *state, const char *name, bool live, int *drawn)
 {
     struct run_frame frame = {.name = name, .live = live, .colour = cli_colour(STDOUT_FILENO)};
-    struct strbuf text = STRBUF_INIT, out = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT, out = STRBUF_INIT;
     screen_size(&frame.width, &frame.height);
     run_frame_draw(state, &frame, &text);
     if (*drawn) strbuf_addf(&out, "\033[%dA", *drawn);
@@ -139,8 +138,6 @@ static void draw(const struct run_state *state, const char *name, bool live, int
     *drawn = count_lines(&text);
     fwrite(strbuf_text(&out), 1, out.len, stdout);
     fflush(stdout);
-    strbuf_release(&text);
-    strbuf_release(&out);
 }
 
 static int follow_screen(struct run_log *log, const char *name, const atomic_int *stop)

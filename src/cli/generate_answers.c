@@ -53,7 +53,7 @@ static enum plim_status add_record(struct generation *g, const char *line, size_
 
 static enum plim_status read_file(struct generation *g, struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     const char *path = g->flags->prompts_file;
     size_t name = strlen(path);
     bool records = name > 6 && !strcmp(path + name - 6, ".jsonl");
@@ -68,7 +68,6 @@ static enum plim_status read_file(struct generation *g, struct plim_error *err)
         status = records ? add_record(g, line, (size_t)(stop - line), number, err)
                          : add_prompt(g, line, (size_t)(stop - line), err);
     }
-    strbuf_release(&text);
     return status;
 }
 

@@ -237,7 +237,7 @@ enum plim_status cli_load_job(struct job *job, const struct job_options *options
 enum plim_status cli_meet_device(struct job *job, const struct device_facts *facts,
                                  const struct job_options *options, struct plim_error *err)
 {
-    struct strbuf note = STRBUF_INIT;
+    STRBUF_AUTO note = STRBUF_INIT;
     enum plim_status status = job_meet_device(job, facts, err);
     if (status == PLIM_OK && !options->quiet) job_preset_text(job, facts, &note);
     if (note.len) cli_say("%s: %s", job->name, note.data);
@@ -247,24 +247,21 @@ enum plim_status cli_meet_device(struct job *job, const struct device_facts *fac
         deepspeed_auto_text(job, facts->ranks > 1 ? facts->ranks : 1, &note);
     for (const char *line = strbuf_text(&note); *line; line = strchr(line, '\n') + 1)
         cli_say("%.*s", (int)strcspn(line, "\n"), line);
-    strbuf_release(&note);
     return status;
 }
 
 void cli_say_bytes(const struct job *job, const struct job_options *options)
 {
-    struct strbuf note = STRBUF_INIT;
+    STRBUF_AUTO note = STRBUF_INIT;
     if (!options->quiet) job_bytes_text(job, &note);
     if (note.len) cli_say("%s", note.data);
-    strbuf_release(&note);
 }
 
 static int overview(FILE *to)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     options_overview(cli_program(), &text);
     fwrite(text.data, 1, text.len, to);
-    strbuf_release(&text);
     return to == stdout ? 0 : 2;
 }
 

@@ -24,7 +24,7 @@ static bool will_do(const char *folder, int64_t bytes)
 
 const char *serve_scratch_find(const char *dir, const struct model_spec *spec, char *out, size_t size)
 {
-    struct strbuf cache = STRBUF_INIT;
+    STRBUF_AUTO cache = STRBUF_INIT;
     enum precision precision = PRECISION_F32;
     weights_precision(dir, &precision, NULL);
     int64_t bytes = model_param_count(spec) * (int64_t)dtype_size(precision_type(precision));
@@ -32,6 +32,5 @@ const char *serve_scratch_find(const char *dir, const struct model_spec *spec, c
                 file_make_dirs(strbuf_text(&cache), NULL) == PLIM_OK && cache.len < size &&
                 will_do(strbuf_text(&cache), bytes);
     snprintf(out, size, "%s", good ? strbuf_text(&cache) : "/var/tmp");
-    strbuf_release(&cache);
     return good || will_do(out, bytes) ? out : NULL;
 }

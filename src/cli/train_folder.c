@@ -89,7 +89,7 @@ static void write_piece(void *file, struct strbuf *out)
 
 static bool write_plan(struct snapshot *s, FILE *file)
 {
-    struct strbuf out = STRBUF_INIT;
+    STRBUF_AUTO out = STRBUF_INIT;
     struct json_writer w;
     s->drain = write_piece, s->drain_arg = file;
     json_writer_init(&w, &out, 0);
@@ -98,7 +98,6 @@ static bool write_plan(struct snapshot *s, FILE *file)
     json_end_object(&w);
     fwrite(strbuf_text(&out), 1, out.len, file);
     bool good = !out.failed && !ferror(file);
-    strbuf_release(&out);
     return good;
 }
 

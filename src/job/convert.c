@@ -27,7 +27,7 @@ typedef void carry_function(struct converting *c, const struct carry *row, const
 static void put_line(struct converting *c, struct strbuf *out, const struct node *value, const char *what,
                      const char *why)
 {
-    struct strbuf text = STRBUF_INIT, line = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT, line = STRBUF_INIT;
     char where[32] = "";
     if (value->key && strstr(value->key, "hub_token")) /* a secret */
         strbuf_add(&text, "...");
@@ -39,8 +39,6 @@ static void put_line(struct converting *c, struct strbuf *out, const struct node
                 why);
     origin_put_comment(out, strbuf_text(&line), line.len); /* one line, whatever the file holds */
     strbuf_addc(out, '\n');
-    strbuf_release(&text);
-    strbuf_release(&line);
 }
 
 static void refuse(struct converting *c, const struct node *value, const char *why)
@@ -80,7 +78,7 @@ static void set_text(struct converting *c, const char *ours, const struct node *
 {
     struct origin_recorder recorder;
     struct plim_error why = {0};
-    struct strbuf before = STRBUF_INIT, after = STRBUF_INIT;
+    STRBUF_AUTO before = STRBUF_INIT, after = STRBUF_INIT;
     const struct schema_row *row = schema_find(&job_schema, ours);
     struct origin said = *job_origin(&c->job, ours);
     char where[320];
@@ -96,13 +94,11 @@ static void set_text(struct converting *c, const char *ours, const struct node *
         snprintf(clash, sizeof clash, "%.300s means the same and differs; keep one", said.where);
         refuse(c, value, clash);
     }
-    strbuf_release(&before);
-    strbuf_release(&after);
 }
 
 static void as_it_is(struct converting *c, const struct carry *row, const struct node *value)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     if (value->kind == NODE_NULL) return;
     if (value->kind == NODE_LIST || value->kind == NODE_MAP) {
         refuse(c, value, "a single value was expected");
@@ -110,7 +106,6 @@ static void as_it_is(struct converting *c, const struct carry *row, const struct
     }
     json_plain(&text, value);
     set_text(c, row->ours, value, strbuf_text(&text));
-    strbuf_release(&text);
 }
 
 /* Their "off" is the default that ours leaves to the planner. */
@@ -137,10 +132,9 @@ static void off(struct converting *c, const struct carry *row, const struct node
 
 static void fixed(struct converting *c, const struct carry *row, const struct node *value)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     json_plain(&text, value);
     if (value->kind != NODE_NULL && strcmp(strbuf_text(&text), row->ours)) refuse(c, value, row->text);
-    strbuf_release(&text);
 }
 
 /* Keys of an adapter that the file does not ask for mean nothing there either. */
@@ -197,12 +191,11 @@ static void model(struct converting *c, const struct carry *row, const struct no
 
 static void words(struct converting *c, const struct carry *row, const struct node *value)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     for (size_t i = 0; i < node_count(value); i++)
         strbuf_addf(&text, "%s%s", i ? "," : "", node_string(node_item(value, i), "?"));
     if (value->kind == NODE_STRING) strbuf_add(&text, value->as.string.text);
     if (text.len && strcmp(text.data, "none")) set_text(c, row->ours, value, text.data);
-    strbuf_release(&text);
 }
 
 static void once_an_epoch(struct converting *c, const struct carry *row, const struct node *value)
@@ -216,7 +209,7 @@ static void once_an_epoch(struct converting *c, const struct carry *row, const s
 static void report(struct converting *c, const struct carry *row, const struct node *value)
 {
     static const char *const known[] = {"tensorboard", "wandb", "all"};
-    struct strbuf words = STRBUF_INIT;
+    STRBUF_AUTO words = STRBUF_INIT;
     size_t count = value->kind == NODE_LIST ? node_count(value) : 1;
     for (size_t i = 0; i < count; i++) {
         const struct node *one = value->kind == NODE_LIST ? node_item(value, i) : value;
@@ -229,7 +222,6 @@ static void report(struct converting *c, const struct carry *row, const struct n
             refuse(c, value, "write tensorboard or wandb; train --log FILE writes lines of JSON");
     }
     if (words.len) set_text(c, row->ours, value, words.data);
-    strbuf_release(&words);
 }
 
 static void deepspeed(struct converting *c, const struct carry *row, const struct node *value)
@@ -295,7 +287,7 @@ static void dataset_key(struct converting *c, const struct node *one, const stru
 /* Axolotl: a list of maps with a path each. */
 static void datasets(struct converting *c, const struct carry *row, const struct node *value)
 {
-    struct strbuf paths = STRBUF_INIT;
+    STRBUF_AUTO paths = STRBUF_INIT;
     for (size_t i = 0; i < node_count(value); i++) {
         const struct node *one = node_item(value, i), *path = node_get(one, "path");
         const char *text = node_string(path, "");
@@ -308,7 +300,6 @@ static void datasets(struct converting *c, const struct carry *row, const struct
     }
     if (value->kind != NODE_LIST && !is_nothing(value)) refuse(c, value, "expected a list of data sets");
     if (paths.len) set_text(c, row->ours, value, paths.data);
-    strbuf_release(&paths);
 }
 
 /* transformers' warmup_stable_decay falls along a cosine unless it is told otherwise. */
@@ -533,11 +524,10 @@ static void check_together(struct converting *c)
 static void leave_needless(void *arg, const char *where, const char *path, const char *note)
 {
     struct converting *c = arg;
-    struct strbuf line = STRBUF_INIT;
+    STRBUF_AUTO line = STRBUF_INIT;
     strbuf_addf(&line, "%s: %s is left out: %s", where, path, note);
     origin_put_comment(&c->out->left, strbuf_text(&line), line.len);
     strbuf_addc(&c->out->left, '\n');
-    strbuf_release(&line);
 }
 
 static enum plim_status carry_deepspeed(struct converting *c, struct plim_error *err)

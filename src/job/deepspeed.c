@@ -85,22 +85,19 @@ static const char *where_of(const struct reading *r, int line, char *buf, size_t
 static enum plim_status refuse(const struct reading *r, const struct deepspeed_row *row,
                                const struct node *value, const char *why)
 {
-    struct strbuf text = STRBUF_INIT, shown = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT, shown = STRBUF_INIT;
     char where[256];
     json_plain(&text, value);
     origin_put_comment(&shown, strbuf_text(&text), text.len);
-    enum plim_status status = plim_fail(r->err, PLIM_UNSUPPORTED, "%s: %s%s: %.80s%s is not possible: %s",
-                                        where_of(r, value->line, where, sizeof where), r->prefix, row->theirs,
-                                        strbuf_text(&shown), shown.len > 80 ? "..." : "", why);
-    strbuf_release(&text);
-    strbuf_release(&shown);
-    return status;
+    return plim_fail(r->err, PLIM_UNSUPPORTED, "%s: %s%s: %.80s%s is not possible: %s",
+                     where_of(r, value->line, where, sizeof where), r->prefix, row->theirs,
+                     strbuf_text(&shown), shown.len > 80 ? "..." : "", why);
 }
 
 static enum plim_status wrong(const struct reading *r, const struct deepspeed_row *row,
                               const struct node *value, const char *expected)
 {
-    struct strbuf number = STRBUF_INIT;
+    STRBUF_AUTO number = STRBUF_INIT;
     char where[256];
     bool is_number = value->kind == NODE_INT || value->kind == NODE_FLOAT; /* it is beyond its range */
     if (is_number) json_plain(&number, value);
@@ -108,7 +105,6 @@ static enum plim_status wrong(const struct reading *r, const struct deepspeed_ro
         plim_fail(r->err, PLIM_BAD_INPUT, "%s: %s%s: expected %s, found %s",
                   where_of(r, value->line, where, sizeof where), r->prefix, row->theirs, expected,
                   is_number ? strbuf_text(&number) : node_kind_name(value->kind));
-    strbuf_release(&number);
     return status;
 }
 
@@ -137,7 +133,7 @@ static void offer_section(struct nearest *near, const char *theirs, char *buf, s
 static enum plim_status unknown(const struct reading *r, const char *path, const struct node *value)
 {
     struct nearest near = nearest_begin(path), whole = nearest_begin(path);
-    struct strbuf shown = STRBUF_INIT;
+    STRBUF_AUTO shown = STRBUF_INIT;
     char where[256], part[64] = "";
     for (size_t i = 0; i < deepspeed_row_count; i++) {
         nearest_offer(&whole, deepspeed_rows[i].theirs);
@@ -149,7 +145,6 @@ static enum plim_status unknown(const struct reading *r, const char *path, const
         plim_fail(r->err, PLIM_BAD_INPUT, "%s: unknown key '%s%.120s' of DeepSpeed's%s%s%s",
                   where_of(r, value->line, where, sizeof where), r->prefix, strbuf_text(&shown),
                   best ? "; did you mean '" : "; remove it", best ? best : "", best ? "'?" : "");
-    strbuf_release(&shown);
     return status;
 }
 
@@ -194,7 +189,7 @@ static enum plim_status put(struct reading *r, const struct deepspeed_row *from,
                             const char *text)
 {
     const struct schema_row *row = schema_find(&job_schema, ours);
-    struct strbuf before = STRBUF_INIT, after = STRBUF_INIT;
+    STRBUF_AUTO before = STRBUF_INIT, after = STRBUF_INIT;
     struct origin said = *job_origin(r->job, ours);
     bool by_job = said.kind >= ORIGIN_FILE && !r->mine[row - job_schema.rows];
     char where[256], label[420], name[160];
@@ -211,8 +206,6 @@ static enum plim_status put(struct reading *r, const struct deepspeed_row *from,
         job_origin_set_as(r->job, ours, ORIGIN_FILE, where, name);
         r->mine[row - job_schema.rows] = true;
     }
-    strbuf_release(&before);
-    strbuf_release(&after);
     return status;
 }
 
@@ -424,14 +417,12 @@ static enum plim_status own_monitor(struct reading *r, const struct deepspeed_ro
                                     const struct node *value)
 {
     const struct schema_row *ours = schema_find(&job_schema, row->ours);
-    struct strbuf list = STRBUF_INIT;
+    STRBUF_AUTO list = STRBUF_INIT;
     const struct node *on = node_get(value, "enabled");
     if (!on || is_off(on)) return PLIM_OK;
     if (r->mine[ours - job_schema.rows]) schema_value(ours, r->job, &list), strbuf_addc(&list, ',');
     strbuf_add(&list, row->theirs);
-    enum plim_status status = put(r, row, value->line, row->ours, strbuf_text(&list));
-    strbuf_release(&list);
-    return status;
+    return put(r, row, value->line, row->ours, strbuf_text(&list));
 }
 
 static enum plim_status own_cpu_checkpointing(struct reading *r, const struct deepspeed_row *row,

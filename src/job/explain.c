@@ -114,19 +114,18 @@ static void put_names(const struct schema_row *row, struct strbuf *out)
 static void put_given(const struct schema_row *row, const struct job *job, struct strbuf *out)
 {
     const struct origin *o = job_origin(job, row->path);
-    struct strbuf value = STRBUF_INIT;
+    STRBUF_AUTO value = STRBUF_INIT;
     schema_value(row, job, &value);
     if (o->kind != ORIGIN_DEFAULT || row->fallback)
         strbuf_addf(out, "  is        %s (%s%s%s)\n", strbuf_text(&value), o->where, o->name ? ", as " : "",
                     o->name ? o->name : "");
     else
         strbuf_add(out, "  is        not given\n");
-    strbuf_release(&value);
 }
 
 static void put_key(const struct schema_row *row, const struct job *job, struct strbuf *out)
 {
-    struct strbuf type = STRBUF_INIT;
+    STRBUF_AUTO type = STRBUF_INIT;
     strbuf_addf(out, "%s\n", row->path);
     if (row->kind == SCHEMA_NOTHING) {
         strbuf_addf(out, "  accepted without effect: %s\n", row->note);
@@ -139,7 +138,6 @@ static void put_key(const struct schema_row *row, const struct job *job, struct 
     strbuf_addf(out, "  the plan  %s\n", effect_of(row->path));
     if (row->note) strbuf_addf(out, "  note      %s\n", row->note);
     if (job) put_given(row, job, out);
-    strbuf_release(&type);
 }
 
 /* "training.memory" stands for all below it. */

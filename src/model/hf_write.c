@@ -254,7 +254,7 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
 
 enum plim_status hf_config_expresses(const struct model_spec *spec, struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     struct doc *doc = NULL;
     struct model_spec back;
     hf_config_write(spec, DT_F32, &text);
@@ -268,20 +268,17 @@ enum plim_status hf_config_expresses(const struct model_spec *spec, struct plim_
                            "another model; remove the key",
                            lost, spec->arch->name);
     doc_free(doc);
-    strbuf_release(&text);
     return status;
 }
 
 enum plim_status hf_config_save(const struct model_spec *spec, enum dtype type, const char *dir,
                                 struct plim_error *err)
 {
-    struct strbuf path = STRBUF_INIT, text = STRBUF_INIT;
+    STRBUF_AUTO path = STRBUF_INIT, text = STRBUF_INIT;
     strbuf_addf(&path, "%s/config.json", dir);
     hf_config_write(spec, type, &text);
     enum plim_status status = strbuf_status(&path, err);
     if (status == PLIM_OK) status = strbuf_status(&text, err);
     if (status == PLIM_OK) status = file_write_atomic(strbuf_text(&path), text.data, text.len, err);
-    strbuf_release(&path);
-    strbuf_release(&text);
     return status;
 }

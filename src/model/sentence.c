@@ -198,7 +198,7 @@ enum plim_status sentence_config_save(const char *dir, const struct model_spec *
     snprintf(path, sizeof path, "%.4200s/1_Pooling", dir);
     enum plim_status status = file_make_dirs(path, err);
     for (int i = 0; files[i] && status == PLIM_OK; i++) {
-        struct strbuf text = STRBUF_INIT;
+        STRBUF_AUTO text = STRBUF_INIT;
         struct json_writer w;
         json_writer_init(&w, &text, 2);
         writers[i](&w, spec, max_length);
@@ -206,7 +206,6 @@ enum plim_status sentence_config_save(const char *dir, const struct model_spec *
         snprintf(path, sizeof path, "%.4200s/%s", dir, files[i]);
         status = strbuf_status(&text, err);
         if (status == PLIM_OK) status = file_write_atomic(path, text.data, text.len, err);
-        strbuf_release(&text);
     }
     return status;
 }

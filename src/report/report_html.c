@@ -13,7 +13,7 @@
 static void put_snapshot(const struct plan_report *r, struct strbuf *out)
 {
     struct snapshot s;
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     struct json_writer w;
     if (snapshot_init(&s, r->plan, r->request->facts, NULL, NULL) != PLIM_OK) {
         out->failed = true;
@@ -32,7 +32,6 @@ static void put_snapshot(const struct plan_report *r, struct strbuf *out)
         if (i + n < text.len) strbuf_add(out, "\\u003c"), n++;
     }
     strbuf_add(out, "</script>\n");
-    strbuf_release(&text);
 }
 
 static void put_data(struct strbuf *out, const char *name)

@@ -18,7 +18,7 @@ static void add_base64(struct strbuf *out, const unsigned char *bytes, size_t co
 
 static void write_vector(const struct call *c, struct json_writer *w, const float *vector, int64_t width)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     if (c->ask.base64) {
         add_base64(&text, (const unsigned char *)vector, (size_t)width * sizeof *vector);
         json_strn(w, "embedding", strbuf_text(&text), text.len);
@@ -27,7 +27,6 @@ static void write_vector(const struct call *c, struct json_writer *w, const floa
         for (int64_t i = 0; i < width; i++) json_float(w, NULL, vector[i]);
         json_end_array(w);
     }
-    strbuf_release(&text);
 }
 
 static void put_whole(struct call *c, struct strbuf *out)

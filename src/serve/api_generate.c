@@ -14,7 +14,7 @@ static const char *const reasons[] = {
 static void write_token(struct call *c, struct json_writer *w, const char *key, const struct mark *m)
 {
     const struct codec *codec = c->server->model.codec;
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     codec_piece(codec, m->token, 0, &text, NULL);
     json_begin_object(w, key);
     json_int(w, "id", m->token);
@@ -25,7 +25,6 @@ static void write_token(struct call *c, struct json_writer *w, const char *key, 
         json_null(w, "logprob");
     json_bool(w, "special", codec->tokenizer && tokenizer_is_special(codec->tokenizer, m->token));
     json_end_object(w);
-    strbuf_release(&text);
 }
 
 static void write_details(struct call *c, struct choice *ch, struct json_writer *w, bool tokens)
@@ -70,7 +69,7 @@ static void put_whole(struct call *c, struct strbuf *out)
 /* One event; the last has the whole text and the details. */
 static void put_event(struct call *c, struct choice *ch, const struct mark *m, bool last, struct strbuf *out)
 {
-    struct strbuf json = STRBUF_INIT;
+    STRBUF_AUTO json = STRBUF_INIT;
     struct json_writer w;
     json_writer_init(&w, &json, 0);
     json_begin_object(&w, NULL);
@@ -86,7 +85,6 @@ static void put_event(struct call *c, struct choice *ch, const struct mark *m, b
         json_null(&w, "generated_text"), json_null(&w, "details");
     json_end_object(&w);
     sse_event(out, strbuf_text(&json), json.len);
-    strbuf_release(&json);
 }
 
 static void put_piece(struct call *c, struct choice *ch, struct strbuf *out)

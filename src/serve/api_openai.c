@@ -20,7 +20,7 @@ static void write_logprob(struct json_writer *w, const char *key, float value)
 /* A token as completions name it: its text, or "bytes:\\xe2\\x82" where it is only a part of a character. */
 static void add_name(struct call *c, int32_t token, struct strbuf *out)
 {
-    struct strbuf bytes = STRBUF_INIT;
+    STRBUF_AUTO bytes = STRBUF_INIT;
     codec_piece(c->server->model.codec, token, 0, &bytes, NULL);
     const char *text = strbuf_text(&bytes);
     if (utf8_valid_prefix(text, bytes.len) == bytes.len && !memchr(text, 0, bytes.len)) {
@@ -29,15 +29,13 @@ static void add_name(struct call *c, int32_t token, struct strbuf *out)
         strbuf_add(out, "bytes:");
         for (size_t i = 0; i < bytes.len; i++) strbuf_addf(out, "\\x%02x", (unsigned char)text[i]);
     }
-    strbuf_release(&bytes);
 }
 
 static void write_name(struct call *c, struct json_writer *w, int32_t token)
 {
-    struct strbuf name = STRBUF_INIT;
+    STRBUF_AUTO name = STRBUF_INIT;
     add_name(c, token, &name);
     json_strn(w, NULL, strbuf_text(&name), name.len);
-    strbuf_release(&name);
 }
 
 /* Names of an object's fields are tokens here, and each may come once only. */
@@ -86,14 +84,13 @@ static void write_lists(struct call *c, struct choice *ch, struct json_writer *w
 
 static void write_entry(struct call *c, struct json_writer *w, int32_t token, float logprob)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     codec_piece(c->server->model.codec, token, 0, &text, NULL);
     json_strn(w, "token", strbuf_text(&text), text.len);
     write_logprob(w, "logprob", logprob);
     json_begin_array(w, "bytes");
     for (size_t i = 0; i < text.len; i++) json_int(w, NULL, (unsigned char)text.data[i]);
     json_end_array(w);
-    strbuf_release(&text);
 }
 
 /* Writes the logprobs of a chat: a list of entries. */
@@ -310,7 +307,7 @@ static const struct call_form chat_form = {
 
 static bool add_conversation(struct call *c, struct refusal *why)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     struct token_list ids = {0};
     bool good;
     if (!c->ask.input)
@@ -321,7 +318,6 @@ static bool add_conversation(struct call *c, struct refusal *why)
                          server_tokens_most(c->server), &ids, why) &&
            call_add_prompt(c, &ids, why);
     token_list_release(&ids);
-    strbuf_release(&text);
     return good;
 }
 

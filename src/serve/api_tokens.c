@@ -4,7 +4,7 @@
 
 static bool tokenize(struct server *s, const struct ask *ask, struct token_list *ids, struct refusal *why)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     int64_t most = min64(server_ids_most(&s->options), s->options.limits.bodies_bytes / SERVER_ID_BYTES);
     bool good;
     if (!ask->input) return refuse(why, 422, "prompt", "missing_parameter", "write a prompt, or messages");
@@ -16,7 +16,6 @@ static bool tokenize(struct server *s, const struct ask *ask, struct token_list 
                       node_kind_name(ask->input->kind));
     good = server_render_chat(s, ask, &text, why) &&
            server_encode(s, strbuf_text(&text), text.len, 0, "messages", most, ids, why);
-    strbuf_release(&text);
     return good;
 }
 

@@ -179,13 +179,13 @@ static bool read_encoding(const struct node *value, struct ask *out, struct refu
 static bool read_name(const struct node *value, const char *param, const char *const *names, int *out,
                       struct refusal *why)
 {
-    struct strbuf known = STRBUF_INIT;
+    STRBUF_AUTO known = STRBUF_INIT;
     for (*out = 0; names[*out]; ++*out) {
-        if (is_text(value, names[*out])) return strbuf_release(&known), true;
+        if (is_text(value, names[*out])) return true;
         strbuf_addf(&known, "%s%s", *out ? ", " : "", names[*out]);
     }
     refuse(why, 422, param, "invalid_value", "%s: write one of %s", param, strbuf_text(&known));
-    return strbuf_release(&known), false;
+    return false;
 }
 
 static bool read_aggregation(const struct node *value, struct ask *out, struct refusal *why)

@@ -83,7 +83,7 @@ enum plim_status wandb_make_folder(struct wandb *run, const struct wandb_options
 enum plim_status wandb_settings(const struct wandb_options *o, wandb_setting *each, void *arg,
                                 struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT, value = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT, value = STRBUF_INIT;
     struct json_writer w;
     struct doc *doc = NULL;
     json_writer_init(&w, &text, 0);
@@ -104,8 +104,6 @@ enum plim_status wandb_settings(const struct wandb_options *o, wandb_setting *ea
         each(arg, one->key, strbuf_text(&value));
     }
     if (doc) doc_free(doc);
-    strbuf_release(&value);
-    strbuf_release(&text);
     return status;
 }
 
@@ -153,14 +151,12 @@ static void put_metadata(struct strbuf *out, const struct wandb *run, const stru
 enum plim_status wandb_write_facts(const struct wandb *run, const struct wandb_options *o,
                                    struct plim_error *err)
 {
-    struct strbuf config = STRBUF_INIT, metadata = STRBUF_INIT;
+    STRBUF_AUTO config = STRBUF_INIT, metadata = STRBUF_INIT;
     strbuf_add(&config, "wandb_version: 1\n");
     enum plim_status status = wandb_settings(o, put_yaml, &config, err);
     if (status == PLIM_OK) status = write_file(run, "config.yaml", &config, err);
     put_metadata(&metadata, run, o);
     if (status == PLIM_OK) status = write_file(run, "wandb-metadata.json", &metadata, err);
-    strbuf_release(&config);
-    strbuf_release(&metadata);
     return status;
 }
 

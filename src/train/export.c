@@ -239,7 +239,7 @@ static enum plim_status check_target(const char *from, const char *to, bool forc
 static enum plim_status write_new(struct exporter *e, const struct model_spec *spec, const char *to,
                                   uint64_t shard_bytes, struct plim_error *err)
 {
-    struct strbuf temp = STRBUF_INIT;
+    STRBUF_AUTO temp = STRBUF_INIT;
     size_t n = strlen(to);
     while (n > 1 && to[n - 1] == '/') n--;
     strbuf_addf(&temp, "%.*s.tmp-%ld", (int)n, to, (long)getpid());
@@ -254,13 +254,12 @@ static enum plim_status write_new(struct exporter *e, const struct model_spec *s
         else
             checkpoint_remove(temp.data);
     }
-    strbuf_release(&temp);
     return status;
 }
 
 static enum plim_status open_source(struct exporter *e, const char *from, struct plim_error *err)
 {
-    struct strbuf state = STRBUF_INIT;
+    STRBUF_AUTO state = STRBUF_INIT;
     enum plim_status status = weights_files_open(from, &e->params, err);
     if (status != PLIM_OK) return status;
     strbuf_addf(&state, "%s/state", from);
@@ -269,7 +268,6 @@ static enum plim_status open_source(struct exporter *e, const char *from, struct
         status = safetensors_open(state.data, &e->state, err);
         e->has_state = status == PLIM_OK;
     }
-    strbuf_release(&state);
     return status;
 }
 

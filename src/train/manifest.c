@@ -67,7 +67,7 @@ static void put_files(struct json_writer *w, const struct manifest_files *files)
 enum plim_status manifest_write(const char *dir, const struct manifest_about *about,
                                 const struct manifest_files *files, struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     struct json_writer w;
     char path[720];
     if (files->failed) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory for the manifest", dir);
@@ -91,7 +91,6 @@ enum plim_status manifest_write(const char *dir, const struct manifest_about *ab
     snprintf(path, sizeof path, "%s/" NAME, dir);
     enum plim_status status = strbuf_status(&text, err);
     if (status == PLIM_OK) status = file_write_atomic(path, text.data, text.len, err);
-    strbuf_release(&text);
     return status;
 }
 

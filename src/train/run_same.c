@@ -56,7 +56,7 @@ enum plim_status run_same(struct comm *comm, const struct job *job, const struct
                           struct plim_error *err)
 {
     if (!comm) return PLIM_OK;
-    struct strbuf mine = STRBUF_INIT;
+    STRBUF_AUTO mine = STRBUF_INIT;
     enum plim_status status = comm_agree(comm, list(job, facts, &mine, err), err);
     int64_t bytes = (int64_t)mine.len + 1;
     if (status == PLIM_OK) status = comm_broadcast(comm, &bytes, sizeof bytes, 0, err);
@@ -67,6 +67,5 @@ enum plim_status run_same(struct comm *comm, const struct job *job, const struct
     if (status == PLIM_OK) status = comm_broadcast(comm, theirs, (size_t)bytes, 0, err);
     if (status == PLIM_OK) status = compare(comm->rank, mine.data, theirs, err);
     free(theirs);
-    strbuf_release(&mine);
     return comm_agree(comm, status, err);
 }

@@ -206,11 +206,10 @@ static bool eval_binary_expr(struct chat_eval *ev, const struct chat_expr *e, st
 
 static bool eval_concat(struct chat_eval *ev, const struct chat_expr *e, struct chat_value *out)
 {
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     struct chat_value part;
     for (size_t i = 0; i < e->count; i++)
-        if (!eval_expr(ev, e->items[i], &part) || !eval_write(ev, &part, &sb))
-            return strbuf_release(&sb), false;
+        if (!eval_expr(ev, e->items[i], &part) || !eval_write(ev, &part, &sb)) return false;
     return eval_take(ev, &sb, out);
 }
 

@@ -72,7 +72,7 @@ static bool filter_items(struct chat_eval *ev, struct chat_call *call, struct ch
 
 static bool filter_join(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     struct chat_value glue = chat_string("", 0), v;
     struct chat_list items;
     if (call->arg[0].kind != CHAT_ABSENT && !eval_text(ev, &call->arg[0], &glue)) return false;
@@ -81,8 +81,7 @@ static bool filter_join(struct chat_eval *ev, struct chat_call *call, struct cha
         if (i) ok = eval_put(ev, &sb, glue.as.string.text, glue.as.string.len);
         ok = ok && attribute_of(ev, &items.item[i], &call->arg[1], &v) && eval_write(ev, &v, &sb);
     }
-    if (!ok) return strbuf_release(&sb), false;
-    return eval_take(ev, &sb, out);
+    return ok && eval_take(ev, &sb, out);
 }
 
 /* ---- map, select and their kind ---- */

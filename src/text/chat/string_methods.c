@@ -81,13 +81,13 @@ static bool change_case(struct chat_eval *ev, const struct chat_value *self, enu
 {
     const char *text = self->as.string.text;
     size_t len = self->as.string.len;
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     bool begin = true;
     if (!eval_charge(ev, len)) return false;
     for (size_t at = 0; at < len;) {
         uint32_t point = 0;
         utf8_decode(text + at, len - at, &point);
-        if (!put_case(ev, &sb, begin ? first : rest, text, len, &at)) return strbuf_release(&sb), false;
+        if (!put_case(ev, &sb, begin ? first : rest, text, len, &at)) return false;
         begin = words && !utext_has_case(point);
     }
     return eval_take(ev, &sb, out);
@@ -159,7 +159,7 @@ static bool str_replace(struct chat_eval *ev, struct chat_call *call, struct cha
 {
     const char *from = call->self.as.string.text, *end = from + call->self.as.string.len, *at = from;
     const struct chat_value *old = &call->arg[0], *fresh = &call->arg[1];
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     int64_t most, n = 0;
     bool ok = need_text(ev, call, old) && need_text(ev, call, fresh) && number_arg(ev, call, 2, -1, &most) &&
               eval_charge(ev, call->self.as.string.len);
@@ -170,8 +170,7 @@ static bool str_replace(struct chat_eval *ev, struct chat_call *call, struct cha
         n++;
     }
     ok = ok && eval_put(ev, &sb, from, (size_t)(end - from));
-    if (!ok) return strbuf_release(&sb), false;
-    return eval_take(ev, &sb, out);
+    return ok && eval_take(ev, &sb, out);
 }
 
 /* ---- splitting and joining ---- */
@@ -265,7 +264,7 @@ static bool str_splitlines(struct chat_eval *ev, struct chat_call *call, struct 
 
 static bool str_join(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     struct chat_list items;
     bool ok = eval_items(ev, &call->arg[0], &items) && eval_charge(ev, items.count);
     for (size_t i = 0; ok && i < items.count; i++) {
@@ -273,8 +272,7 @@ static bool str_join(struct chat_eval *ev, struct chat_call *call, struct chat_v
              (i == 0 || eval_put(ev, &sb, call->self.as.string.text, call->self.as.string.len)) &&
              eval_put(ev, &sb, items.item[i].as.string.text, items.item[i].as.string.len);
     }
-    if (!ok) return strbuf_release(&sb), false;
-    return eval_take(ev, &sb, out);
+    return ok && eval_take(ev, &sb, out);
 }
 
 const struct chat_row chat_string_methods[] = {

@@ -167,10 +167,10 @@ bool eval_write(struct chat_eval *ev, const struct chat_value *v, struct strbuf 
 
 bool eval_text(struct chat_eval *ev, const struct chat_value *v, struct chat_value *out)
 {
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     *out = *v;
     if (v->kind == CHAT_STRING) return true;
-    if (!eval_write(ev, v, &sb)) return strbuf_release(&sb), false;
+    if (!eval_write(ev, v, &sb)) return false;
     return eval_take(ev, &sb, out);
 }
 
