@@ -152,10 +152,8 @@ static int tell(const struct outcome *o)
 static int tell_json(const struct outcome *o)
 {
     struct strbuf out = STRBUF_INIT;
-    struct json_writer w;
     static const char *const names[] = {"before", "now"};
-    json_writer_init(&w, &out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 2);
     json_str(&w, "device", o->facts[1].name);
     json_int(&w, "threads", o->facts[1].threads);
     json_double(&w, "others", o->others);

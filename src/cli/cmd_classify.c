@@ -197,10 +197,8 @@ static void write_tsv(struct classifying *c, const float *scores)
 static void write_labels(struct classifying *c, const float *scores)
 {
     size_t best = classifier_best(&c->classifier, scores);
-    struct json_writer w;
     if (c->flags->format && !strcmp(c->flags->format, "tsv")) return write_tsv(c, scores);
-    json_writer_init(&w, &c->line, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&c->line, 0);
     if (c->flags->top_given) {
         classifier_write_labels(&c->classifier, scores, c->flags->top, &w);
     } else {

@@ -222,9 +222,7 @@ static void put_array(struct json_writer *w, const char *key, const struct strbu
 
 static void put_json(const struct diagnosis *d, struct strbuf *out)
 {
-    struct json_writer w;
-    json_writer_init(&w, out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 2);
     json_str(&w, "subject", d->subject);
     put_array(&w, "problems", &d->problems);
     if (d->planned.known) report_json_savings(&w, &d->planned.report);

@@ -107,11 +107,9 @@ static int tell(const struct job *job, const char *dir, const struct evaluation 
 static int tell_json(const struct job *job, const char *dir, const struct evaluation *e, uint64_t ledger)
 {
     struct strbuf out = STRBUF_INIT;
-    struct json_writer w;
     struct os_process me = {0};
     os_process_memory(&me, NULL);
-    json_writer_init(&w, &out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 2);
     cli_json_scores(&w, e->loss, &e->scores);
     json_int(&w, "tokens", e->tokens);
     json_int(&w, "rows", e->rows);

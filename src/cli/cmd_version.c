@@ -111,13 +111,11 @@ static const char *build_kind(void)
 
 static void put_json(struct strbuf *out)
 {
-    struct json_writer w;
     struct os_machine box = {0};
     struct utsname host = {0};
     os_machine_memory(&box, NULL);
     uname(&host);
-    json_writer_init(&w, out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 2);
     json_str(&w, "version", PLIMSOLL_VERSION);
     json_begin_object(&w, "build");
     json_str(&w, "kind", build_kind());

@@ -43,9 +43,7 @@ enum plim_status serve_plan_device(const char *name, struct device **out, struct
 void serve_plan_json(const char *model, const struct device_facts *facts, const struct engine_plan *plan,
                      int64_t server, struct strbuf *out)
 {
-    struct json_writer w;
-    json_writer_init(&w, out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 2);
     json_str(&w, "model", model);
     json_str(&w, "device", facts->name);
     json_int(&w, "budget", plan->budget);

@@ -90,10 +90,8 @@ static void write_piece(void *file, struct strbuf *out)
 static bool write_plan(struct snapshot *s, FILE *file)
 {
     STRBUF_AUTO out = STRBUF_INIT;
-    struct json_writer w;
     s->drain = write_piece, s->drain_arg = file;
-    json_writer_init(&w, &out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 0);
     snapshot_json(s, &w);
     json_end_object(&w);
     fwrite(strbuf_text(&out), 1, out.len, file);

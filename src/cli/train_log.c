@@ -248,9 +248,7 @@ static void lose(struct train_log *log, FILE **stream)
 static void write_json(struct train_log *log, const struct train_event *e)
 {
     STRBUF_AUTO line = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &line, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&line, 0);
     json_str(&w, "event", names[e->kind]);
     json_double(&w, "time", floor(1e3 * clock_wall()) / 1e3);
     if (e->kind != TRAIN_PLANNED && e->kind != TRAIN_NOTE) json_int(&w, "step", e->step);

@@ -237,9 +237,7 @@ static const char *class_of(const struct model_spec *spec)
 
 void hf_config_write(const struct model_spec *spec, enum dtype type, struct strbuf *out)
 {
-    struct json_writer w;
-    json_writer_init(&w, out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 2);
     json_begin_array(&w, "architectures");
     json_str(&w, NULL, class_of(spec));
     json_end_array(&w);

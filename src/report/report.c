@@ -205,9 +205,7 @@ void report_json(const struct plan_report *r, struct strbuf *out)
 {
     const struct plan *p = r->plan;
     int64_t need = p->total;
-    struct json_writer w;
-    json_writer_init(&w, out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 2);
     json_bool(&w, "fits", report_fits(r));
     json_int(&w, "budget_bytes", p->budget);
     json_int(&w, "missing_bytes", need > p->budget ? need - p->budget : 0);

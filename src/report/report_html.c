@@ -14,13 +14,11 @@ static void put_snapshot(const struct plan_report *r, struct strbuf *out)
 {
     struct snapshot s;
     STRBUF_AUTO text = STRBUF_INIT;
-    struct json_writer w;
     if (snapshot_init(&s, r->plan, r->request->facts, NULL, NULL) != PLIM_OK) {
         out->failed = true;
         return;
     }
-    json_writer_init(&w, &text, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&text, 0);
     snapshot_json(&s, &w);
     json_end_object(&w);
     snapshot_release(&s);

@@ -44,9 +44,7 @@ static bool is_left_out(const char *key)
 
 void plan_file_settings(const struct job *job, struct strbuf *out)
 {
-    struct json_writer w;
-    json_writer_init(&w, out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 0);
     for (size_t i = 0; i < job_schema.count; i++) {
         const struct schema_row *row = &job_schema.rows[i];
         STRBUF_AUTO value = STRBUF_INIT;
@@ -120,9 +118,7 @@ enum plim_status plan_file_save(const char *path, const char *settings, const st
 {
     struct plan_file k = describe(job, loader, request, plan);
     STRBUF_AUTO body = STRBUF_INIT, text = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &body, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&body, 0);
     json_str(&w, "version", PLIMSOLL_VERSION);
     json_str(&w, "device_name", request->facts->name);
     for (int i = 0; i < NUMBERS; i++) json_int(&w, numbers[i].name, *number_at(&k, i));

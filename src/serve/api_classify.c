@@ -206,9 +206,7 @@ static void put_labels(struct call *c, int i, struct json_writer *w)
 static void put_whole(struct call *c, struct strbuf *out)
 {
     bool tokens = classifier_of_tokens(&c->server->classifier);
-    struct json_writer w;
-    json_writer_init(&w, out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 0);
     json_str(&w, "id", c->id);
     json_str(&w, "object", "list");
     json_int(&w, "created", c->created);

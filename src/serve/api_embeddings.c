@@ -32,9 +32,7 @@ static void write_vector(const struct call *c, struct json_writer *w, const floa
 static void put_whole(struct call *c, struct strbuf *out)
 {
     int64_t width = engine_plan_now(c->server->model.engine).width;
-    struct json_writer w;
-    json_writer_init(&w, out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 0);
     json_str(&w, "object", "list");
     json_begin_array(&w, "data");
     for (int i = 0; i < c->count; i++) {

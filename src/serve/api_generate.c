@@ -49,9 +49,7 @@ static void write_details(struct call *c, struct choice *ch, struct json_writer 
 static void put_whole(struct call *c, struct strbuf *out)
 {
     struct choice *ch = &c->choices[0];
-    struct json_writer w;
-    json_writer_init(&w, out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 0);
     json_strn(&w, "generated_text", strbuf_text(&ch->text), ch->text.len);
     if (c->ask.tgi) {
         if (c->ask.details) write_details(c, ch, &w, true);
@@ -70,9 +68,7 @@ static void put_whole(struct call *c, struct strbuf *out)
 static void put_event(struct call *c, struct choice *ch, const struct mark *m, bool last, struct strbuf *out)
 {
     STRBUF_AUTO json = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &json, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&json, 0);
     json_int(&w, "index", m ? m - ch->marks + 1 : ch->tokens);
     if (m)
         write_token(c, &w, "token", m);

@@ -336,9 +336,7 @@ void api_chat(struct server *s, struct http_exchange *x)
 void api_models(struct server *s, struct http_exchange *x)
 {
     struct strbuf out = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 0);
     json_str(&w, "object", "list");
     json_begin_array(&w, "data");
     json_begin_object(&w, NULL);

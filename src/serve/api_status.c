@@ -71,10 +71,8 @@ void server_write_status(struct server *s, struct json_writer *w)
 void api_hold(struct server *s, struct http_exchange *x)
 {
     struct strbuf out = STRBUF_INIT;
-    struct json_writer w;
     http_set_header(x, "Cache-Control", "no-store");
-    json_writer_init(&w, &out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 0);
     server_write_status(s, &w);
     json_end_object(&w);
     reply_json(x, 200, &out);

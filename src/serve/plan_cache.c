@@ -115,9 +115,7 @@ static void save(const struct plan_key *key, const char *kind, struct strbuf *te
 void plan_cache_save(const struct plan_key *key, const struct kept_plan *plan)
 {
     struct strbuf text = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &text, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&text, 2);
     json_str(&w, "key", strbuf_text(&key->text));
     for (int i = 0; i < NUMBERS; i++)
         json_int(&w, numbers[i].name,
@@ -154,9 +152,7 @@ bool rung_cache_load(const struct plan_key *key, struct kept_rung *out, struct s
 void rung_cache_save(const struct plan_key *key, const struct kept_rung *rung)
 {
     struct strbuf text = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &text, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&text, 2);
     json_str(&w, "key", strbuf_text(&key->text));
     json_str(&w, "rung", rung->name);
     json_int(&w, "free", rung->free);

@@ -159,9 +159,7 @@ static void (*const shapes[HOOK_KINDS])(const struct message *, struct json_writ
 
 void message_put(const struct message *m, enum hook_kind kind, struct strbuf *out)
 {
-    struct json_writer w;
-    json_writer_init(&w, out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 0);
     shapes[kind](m, &w);
     json_end_object(&w);
 }

@@ -68,11 +68,9 @@ enum plim_status manifest_write(const char *dir, const struct manifest_about *ab
                                 const struct manifest_files *files, struct plim_error *err)
 {
     STRBUF_AUTO text = STRBUF_INIT;
-    struct json_writer w;
     char path[720];
     if (files->failed) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory for the manifest", dir);
-    json_writer_init(&w, &text, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&text, 2);
     json_int(&w, "format", MANIFEST_FORMAT);
     json_int(&w, "step", about->step);
     if (about->now)

@@ -185,10 +185,8 @@ enum plim_status run_facts_make(const struct job *job, const struct job_length *
                                 struct plim_error *err)
 {
     STRBUF_AUTO text = STRBUF_INIT;
-    struct json_writer w;
     *out = NULL;
-    json_writer_init(&w, &text, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&text, 0);
     put_model(&w, &job->spec);
     put_keys(&w, job);
     put_combined(&w, job, length, device);

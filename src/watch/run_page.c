@@ -132,14 +132,12 @@ static void put_file(struct json_writer *w, const char *key, const char *path, b
 static void give_state(struct run_page *p, struct http_exchange *x, int64_t offset)
 {
     struct strbuf out = STRBUF_INIT, reply = STRBUF_INIT;
-    struct json_writer w;
     (void)offset;
     pthread_mutex_lock(&p->lock);
     bool ended = p->state.ended, live = run_state_live(&p->state);
     strbuf_addn(&reply, strbuf_text(&p->reply), p->reply.len);
     pthread_mutex_unlock(&p->lock);
-    json_writer_init(&w, &out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 0);
     json_str(&w, "run", p->name);
     json_bool(&w, "live", live);
     json_bool(&w, "ended", ended);
