@@ -11,7 +11,6 @@
 #include "device/registry.h"
 #include "exec/disk_speed.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

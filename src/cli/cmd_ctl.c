@@ -4,7 +4,6 @@
 #include "cli/cli.h"
 #include "net/control.h"
 #include "report/snapshot.h"
-#include "watch/status.h"
 
 #include <errno.h>
 #include <stdio.h>

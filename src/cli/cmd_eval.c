@@ -8,7 +8,6 @@
 #include "train/evaluate.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 struct eval_flags {

@@ -9,7 +9,6 @@
 #include "cli/serve_watch.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/minmax.h"
 #include "device/registry.h"
 #include "model/hf.h"

@@ -1,6 +1,5 @@
 /* cmd_watch.c - plimsoll watch: a run in the terminal, as lines, or on a page. It reads the run's folder and asks its socket;
  * the run does not know of it. */
-#include "base/clock.h"
 #include "cli/cli.h"
 #include "watch/run_frame.h"
 #include "watch/run_log.h"

@@ -3,7 +3,6 @@
 #include "job/explain.h"
 #include "base/schema_value.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define PINS    "pins a choice that is the planner's otherwise; a plan may become slower, or not fit"

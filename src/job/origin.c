@@ -1,6 +1,5 @@
 /* origin.c - see origin.h: one origin per row of job_schema. */
 #include "job/origin.h"
-#include "base/bytes.h"
 #include "base/json.h"
 #include "base/schema_value.h"
 #include "base/utf8.h"

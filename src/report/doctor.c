@@ -1,6 +1,5 @@
 /* doctor.c - see doctor.h: a table of checks; each adds at most one line. */
 #include "report/doctor.h"
-#include "base/bytes.h"
 #include "job/preset.h"
 
 #include <stdlib.h>

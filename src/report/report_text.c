@@ -5,7 +5,6 @@
 #include "report/report.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 static const struct {

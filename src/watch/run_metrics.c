@@ -2,7 +2,6 @@
 #include "watch/run_metrics.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #define PREFIX "plimsoll_train_"

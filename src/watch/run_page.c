@@ -12,7 +12,6 @@
 #include "watch/run_log.h"
 #include "watch/run_metrics.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -3,7 +3,6 @@
 #include "watch/run_state.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 static const char *size_of(char buf[BYTES_TEXT], const struct node *bytes)

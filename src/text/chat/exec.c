@@ -4,7 +4,6 @@
  * names are set in the innermost one and looked for outwards. A loop uses one scope for all its turns, emptied
  * each time, unless a macro was defined inside: then that macro keeps it.
  */
-#include "base/utf8.h"
 #include "text/chat/eval.h"
 #include <stdlib.h>
 #include <string.h>
