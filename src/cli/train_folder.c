@@ -95,8 +95,7 @@ static bool write_plan(struct snapshot *s, FILE *file)
     snapshot_json(s, &w);
     json_end_object(&w);
     fwrite(strbuf_text(&out), 1, out.len, file);
-    bool good = !out.failed && !ferror(file);
-    return good;
+    return !out.failed && !ferror(file);
 }
 
 void train_folder_plan(struct train_folder *f, const struct plan *plan, const struct device_facts *facts)

@@ -58,10 +58,13 @@ static enum plim_status wrong(struct reader *r, const struct option *o)
                      *r->word ? r->word : "nothing");
 }
 
-static enum plim_status take_bool(struct reader *r, const struct option *o, struct alloc_conf *out)
+/* One of the two words of `wants`. */
+static enum plim_status take_word(struct reader *r, const struct option *o, struct alloc_conf *out)
 {
+    const char *second = strstr(o->wants, " or ") + strlen(" or ");
+    size_t first = strcspn(o->wants, " ");
     (void)out;
-    if (!is(r, "True") && !is(r, "False")) return wrong(r, o);
+    if (!is(r, second) && (strlen(r->word) != first || strncmp(r->word, o->wants, first))) return wrong(r, o);
     next(r);
     return PLIM_OK;
 }
@@ -87,14 +90,6 @@ static enum plim_status take_share(struct reader *r, const struct option *o, str
     bool fraction = !strcmp(o->name, "per_process_memory_fraction");
     if (!number(r, o, &value) || (!fraction && (value <= 0 || value >= 1))) return wrong(r, o);
     if (fraction) out->fraction = value;
-    next(r);
-    return PLIM_OK;
-}
-
-static enum plim_status take_backend(struct reader *r, const struct option *o, struct alloc_conf *out)
-{
-    (void)out;
-    if (!is(r, "native") && !is(r, "cudaMallocAsync")) return wrong(r, o);
     next(r);
     return PLIM_OK;
 }
@@ -127,19 +122,19 @@ static enum plim_status take_divisions(struct reader *r, const struct option *o,
 }
 
 static const struct option options[] = {
-    {"expandable_segments", "True or False", take_bool, 0, 0},
+    {"expandable_segments", "True or False", take_word, 0, 0},
     {"max_split_size_mb", "a whole number of at least 20", take_whole, 20, 1e9},
     {"max_non_split_rounding_mb", "a whole number of at least 20", take_whole, 20, 1e9},
     {"garbage_collection_threshold", "a number between 0 and 1", take_share, 0, 1},
     {"roundup_power2_divisions", "a power of two, or a list such as [64:8,256:4,>:1]", take_divisions, 0, 0},
     {"per_process_memory_fraction", "a number from 0 to 1", take_share, 0, 1},
-    {"backend", "native or cudaMallocAsync", take_backend, 0, 0},
-    {"release_lock_on_cudamalloc", "True or False", take_bool, 0, 0},
-    {"release_lock_on_hipmalloc", "True or False", take_bool, 0, 0},
-    {"graph_capture_record_stream_reuse", "True or False", take_bool, 0, 0},
-    {"pinned_use_cuda_host_register", "True or False", take_bool, 0, 0},
-    {"pinned_use_hip_host_register", "True or False", take_bool, 0, 0},
-    {"pinned_use_background_threads", "True or False", take_bool, 0, 0},
+    {"backend", "native or cudaMallocAsync", take_word, 0, 0},
+    {"release_lock_on_cudamalloc", "True or False", take_word, 0, 0},
+    {"release_lock_on_hipmalloc", "True or False", take_word, 0, 0},
+    {"graph_capture_record_stream_reuse", "True or False", take_word, 0, 0},
+    {"pinned_use_cuda_host_register", "True or False", take_word, 0, 0},
+    {"pinned_use_hip_host_register", "True or False", take_word, 0, 0},
+    {"pinned_use_background_threads", "True or False", take_word, 0, 0},
     {"pinned_num_register_threads", "a whole number from 1 to 128", take_whole, 1, 128},
     {"pinned_reserve_segment_size_mb", "a whole number above 0", take_whole, 1, 1e9},
 };

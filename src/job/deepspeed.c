@@ -101,11 +101,9 @@ static enum plim_status wrong(const struct reading *r, const struct deepspeed_ro
     char where[256];
     bool is_number = value->kind == NODE_INT || value->kind == NODE_FLOAT; /* it is beyond its range */
     if (is_number) json_plain(&number, value);
-    enum plim_status status =
-        plim_fail(r->err, PLIM_BAD_INPUT, "%s: %s%s: expected %s, found %s",
-                  where_of(r, value->line, where, sizeof where), r->prefix, row->theirs, expected,
-                  is_number ? strbuf_text(&number) : node_kind_name(value->kind));
-    return status;
+    return plim_fail(r->err, PLIM_BAD_INPUT, "%s: %s%s: expected %s, found %s",
+                     where_of(r, value->line, where, sizeof where), r->prefix, row->theirs, expected,
+                     is_number ? strbuf_text(&number) : node_kind_name(value->kind));
 }
 
 static enum plim_status say(const struct reading *r, const struct deepspeed_row *row,
@@ -425,42 +423,24 @@ static enum plim_status own_monitor(struct reading *r, const struct deepspeed_ro
     return put(r, row, value->line, row->ours, strbuf_text(&list));
 }
 
-static enum plim_status own_cpu_checkpointing(struct reading *r, const struct deepspeed_row *row,
-                                              const struct node *value)
-{
-    return is_off(value) ? PLIM_OK : put(r, row, value->line, row->ours, "4096"); /* all there are */
-}
-
-static enum plim_status own_narrow_masters(struct reading *r, const struct deepspeed_row *row,
-                                           const struct node *value)
-{
-    if (is_off(value)) return PLIM_OK;
-    enum plim_status status = put(r, row, value->line, row->ours, "none");
-    return status == PLIM_OK ? put(r, row, value->line, "training.grad_dtype", "bf16") : status;
-}
-
-static enum plim_status own_states(struct reading *r, const struct deepspeed_row *row,
+/* A switch: what it sets where it is on. */
+static enum plim_status own_switch(struct reading *r, const struct deepspeed_row *row,
                                    const struct node *value)
 {
-    return is_off(value) ? PLIM_OK : put(r, row, value->line, row->ours, "bf16");
+    if (is_off(value)) return PLIM_OK;
+    enum plim_status status = put(r, row, value->line, row->ours, row->text);
+    bool masters = !strcmp(row->ours, "training.master_weights");
+    return status == PLIM_OK && masters ? put(r, row, value->line, "training.grad_dtype", "bf16") : status;
 }
 
 static own_key *const own_keys[OWN_COUNT] = {
-    [OWN_OPTIMIZER] = own_optimizer,
-    [OWN_BETAS] = own_betas,
-    [OWN_SCHEDULER] = own_scheduler,
-    [OWN_WARMUP_MIN] = own_warmup_min,
-    [OWN_MIN_RATIO] = own_ratio,
-    [OWN_FLOOR_RATIO] = own_ratio,
-    [OWN_LOSS_SCALE] = own_loss_scale,
-    [OWN_SCALE_POWER] = own_scale_power,
-    [OWN_OFFLOAD] = own_offload,
-    [OWN_OLD_OFFLOAD] = own_old_offload,
-    [OWN_NVME_PATH] = own_nvme_path,
-    [OWN_MONITOR] = own_monitor,
-    [OWN_CPU_CHECKPOINTING] = own_cpu_checkpointing,
-    [OWN_NARROW_MASTERS] = own_narrow_masters,
-    [OWN_STATES] = own_states,
+    [OWN_OPTIMIZER] = own_optimizer,   [OWN_BETAS] = own_betas,
+    [OWN_SCHEDULER] = own_scheduler,   [OWN_WARMUP_MIN] = own_warmup_min,
+    [OWN_MIN_RATIO] = own_ratio,       [OWN_FLOOR_RATIO] = own_ratio,
+    [OWN_LOSS_SCALE] = own_loss_scale, [OWN_SCALE_POWER] = own_scale_power,
+    [OWN_OFFLOAD] = own_offload,       [OWN_OLD_OFFLOAD] = own_old_offload,
+    [OWN_NVME_PATH] = own_nvme_path,   [OWN_MONITOR] = own_monitor,
+    [OWN_SWITCH] = own_switch,
 };
 
 /* ---- all of them ---- */

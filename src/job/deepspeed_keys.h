@@ -27,17 +27,16 @@ enum deepspeed_own {
     OWN_OLD_OFFLOAD,
     OWN_NVME_PATH,
     OWN_MONITOR,
-    OWN_CPU_CHECKPOINTING,
-    OWN_NARROW_MASTERS,
-    OWN_STATES,
+    OWN_SWITCH,
     OWN_COUNT
 };
 
 struct deepspeed_row {
     const char *theirs; /* dotted; whatever lies below a row without rows of its own belongs to it */
     enum deepspeed_how how;
-    const char *ours;     /* our key */
-    const char *text;     /* DS_NEEDLESS, DS_OFF, DS_PARTS, DS_FIXED: what to know */
+    const char *ours; /* our key */
+    const char
+        *text; /* DS_NEEDLESS, DS_OFF, DS_PARTS, DS_FIXED: what to know; OWN_SWITCH: value when it is on */
     const char *fallback; /* DS_SET: DeepSpeed's default, where its section is on and ours is another */
     enum deepspeed_own own;
     bool yields;    /* what the job says is stronger, without contradiction */

@@ -1,7 +1,6 @@
 /* report.c - gathering what reports show, and the JSON form. */
 #include "report/report.h"
 
-
 enum plim_status report_fill(struct plan_report *report, const struct job *job,
                              const struct loader_sizes *loader, const struct job_length *length,
                              const struct plan_request *request, const struct plan *plan,

@@ -54,8 +54,7 @@ static bool is_news(const struct job *defaults, const struct node *then, const s
     STRBUF_AUTO value = STRBUF_INIT;
     if (!row || node_get(then, now->key)) return false;
     schema_exact(row, defaults, &value);
-    bool same = !strcmp(strbuf_text(&value), now->as.string.text);
-    return same;
+    return !strcmp(strbuf_text(&value), now->as.string.text);
 }
 
 static void compare_facts(struct comparison *c, const struct job *defaults, const struct node *then,
