@@ -48,6 +48,25 @@ void *eval_alloc(struct chat_eval *ev, size_t bytes)
     return got;
 }
 
+bool eval_grow(struct chat_eval *ev, void *array, size_t count, size_t *cap, size_t item)
+{
+    if (count < *cap) return true;
+    size_t more = *cap ? *cap * 2 : 4;
+    void *old, *grown = eval_alloc(ev, more * item);
+    if (!grown) return false;
+    memcpy(&old, array, sizeof old);
+    if (count) memcpy(grown, old, count * item);
+    memcpy(array, &grown, sizeof grown);
+    *cap = more;
+    return true;
+}
+
+bool eval_enter(struct chat_eval *ev)
+{
+    if (++ev->depth <= EVAL_DEPTH_MAX + VALUE_DEPTH_MAX) return true;
+    return eval_raise(ev, "a value is nested too deeply");
+}
+
 bool eval_copy(struct chat_eval *ev, const char *text, size_t len, struct chat_value *out)
 {
     char *copy = eval_alloc(ev, len + 1);

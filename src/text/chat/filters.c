@@ -190,5 +190,5 @@ static const struct chat_row filters[] = {
 const struct chat_row *chat_filter_find(const char *name, size_t len)
 {
     const struct chat_row *row = chat_row_find(filters, name, len);
-    return row ? row : chat_list_filter_find(name, len);
+    return row ? row : chat_row_find(chat_list_filters, name, len);
 }

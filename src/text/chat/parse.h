@@ -59,9 +59,6 @@ struct chat_expr *parse_target(struct chat_parser *p, bool with_namespace);
 /* "| name(args) | ..." applied to a, which may be NULL; with `first`, the first has no "|" before it. */
 struct chat_expr *parse_filters(struct chat_parser *p, struct chat_expr *a, bool first);
 
-/* Refuse filters and tests that are not there, unless they are looked up only when they run: `later` (parse_check.c). */
-bool parse_check(struct chat_parser *p, const struct chat_stmt *body, bool later);
-
 /* The whole template into tmpl->body. */
 enum plim_status chat_parse(struct chat_template *tmpl, const struct chat_token *tokens,
                             struct plim_error *err);

@@ -1,7 +1,7 @@
 /* string_methods.c - what Python's str can do, as far as templates ask for it. Results that are a part of the text
  * point into it. */
 #define _GNU_SOURCE /* memmem */
-#include "text/chat/string_methods.h"
+#include "text/chat/eval.h"
 #include "base/utf8.h"
 #include "text/chat/unicode_text.h"
 #include <string.h>
@@ -75,42 +75,25 @@ static bool put_case(struct chat_eval *ev, struct strbuf *sb, enum utext_case ho
     return eval_put(ev, sb, bytes, bytes_n);
 }
 
-/* The first code point, those after it, and those that follow one without case each have their own. */
-static bool change_case(struct chat_eval *ev, const struct chat_value *self, enum utext_case first,
-                        enum utext_case rest, bool words, struct chat_value *out)
+/* upper, lower, capitalize, title: told apart by their names. The first code point and those that follow it have their own case;
+ * in title, so has the first after one without case. */
+static bool str_case(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    const char *text = self->as.string.text;
-    size_t len = self->as.string.len;
+    const char *text = call->self.as.string.text;
+    size_t len = call->self.as.string.len;
+    char which = call->row->name[0];
+    enum utext_case first = which == 'u' ? UTEXT_UPPER : which == 'l' ? UTEXT_LOWER : UTEXT_TITLE;
     STRBUF_AUTO sb = STRBUF_INIT;
     bool begin = true;
     if (!eval_charge(ev, len)) return false;
     for (size_t at = 0; at < len;) {
         uint32_t point = 0;
         utf8_decode(text + at, len - at, &point);
-        if (!put_case(ev, &sb, begin ? first : rest, text, len, &at)) return false;
-        begin = words && !utext_has_case(point);
+        enum utext_case how = begin || which == 'u' ? first : UTEXT_LOWER;
+        if (!put_case(ev, &sb, how, text, len, &at)) return false;
+        begin = which == 't' && !utext_has_case(point);
     }
     return eval_take(ev, &sb, out);
-}
-
-static bool str_upper(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    return change_case(ev, &call->self, UTEXT_UPPER, UTEXT_UPPER, false, out);
-}
-
-static bool str_lower(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    return change_case(ev, &call->self, UTEXT_LOWER, UTEXT_LOWER, false, out);
-}
-
-static bool str_capitalize(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    return change_case(ev, &call->self, UTEXT_TITLE, UTEXT_LOWER, false, out);
-}
-
-static bool str_title(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    return change_case(ev, &call->self, UTEXT_TITLE, UTEXT_LOWER, true, out);
 }
 
 /* ---- searching ---- */
@@ -182,14 +165,7 @@ struct pieces {
 
 static bool add_piece(struct chat_eval *ev, struct pieces *p, const char *text, size_t len)
 {
-    if (p->count == p->cap) {
-        size_t cap = p->cap ? p->cap * 2 : 8;
-        struct chat_value *grown = eval_alloc(ev, cap * sizeof *grown);
-        if (!grown) return false;
-        if (p->count) memcpy(grown, p->item, p->count * sizeof *grown);
-        p->item = grown;
-        p->cap = cap;
-    }
+    if (!eval_grow(ev, &p->item, p->count, &p->cap, sizeof *p->item)) return false;
     p->item[p->count++] = chat_string(text, len);
     return eval_charge(ev, len);
 }
@@ -279,10 +255,10 @@ const struct chat_row chat_string_methods[] = {
     {"strip", "chars", 0, str_strip},
     {"lstrip", "chars", 0, str_strip},
     {"rstrip", "chars", 0, str_strip},
-    {"upper", "", 0, str_upper},
-    {"lower", "", 0, str_lower},
-    {"capitalize", "", 0, str_capitalize},
-    {"title", "", 0, str_title},
+    {"upper", "", 0, str_case},
+    {"lower", "", 0, str_case},
+    {"capitalize", "", 0, str_case},
+    {"title", "", 0, str_case},
     {"startswith", "prefix", 1, str_has_affix},
     {"endswith", "suffix", 1, str_has_affix},
     {"find", "sub", 1, str_find},
