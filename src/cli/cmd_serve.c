@@ -1,11 +1,8 @@
 /* cmd_serve.c - plimsoll serve: a model behind HTTP, inside a budget. Flags, the start-up log, signals. */
 #include "cli/cli.h"
-#include "cli/serve_control.h"
-#include "cli/serve_environment.h"
-#include "cli/serve_files.h"
 #include "cli/serve_log.h"
 #include "cli/serve_plan.h"
-#include "cli/serve_scratch.h"
+#include "cli/serve_setup.h"
 #include "cli/serve_watch.h"
 #include "base/bytes.h"
 #include "base/clock.h"
