@@ -12,6 +12,9 @@
 #ifndef PLIM_BASE_STATUS_H
 #define PLIM_BASE_STATUS_H
 
+/* Behind a parameter that a function has only because others of its table do. */
+#define UNUSED __attribute__((unused))
+
 enum plim_status {
     PLIM_OK = 0,
     PLIM_BAD_INPUT,   /* the user can mend it: config, flags, files that lie      -> exit 2 */

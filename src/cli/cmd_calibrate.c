@@ -257,11 +257,10 @@ static enum plim_status calibrate_all(const struct calibrate_flags *f, int *code
 
 static const struct calibrate_flags defaults = {.device = "auto", .disk = "."};
 
-static int run(void *flags, const struct string_list *args)
+static int run(void *flags, const struct string_list *args UNUSED)
 {
     struct plim_error err = {0};
     int code = 0;
-    (void)args;
     return calibrate_all(flags, &code, &err) == PLIM_OK ? code : cli_error(&err);
 }
 

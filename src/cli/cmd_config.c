@@ -105,7 +105,7 @@ static int explain(struct config_flags *f, const struct string_list *args)
     return cli_error(&err);
 }
 
-static int convert(struct config_flags *f, const struct string_list *args)
+static int convert(struct config_flags *f UNUSED, const struct string_list *args)
 {
     const char *path = args->items[1], *end = strrchr(path, '.');
     struct plim_error err = {0};
@@ -115,7 +115,6 @@ static int convert(struct config_flags *f, const struct string_list *args)
     enum plim_status status = json ? json_load(path, &doc, &err) : yaml_load(path, &doc, &err);
     if (status == PLIM_OK) status = job_convert(&doc->root, path, &c, &err);
     doc_free(doc);
-    (void)f;
     if (status != PLIM_OK) return cli_error(&err);
     strbuf_release(&c.left);
     if (!c.refusals) return strbuf_release(&c.refused), cli_print(&c.yaml);

@@ -57,11 +57,10 @@ static void put_config(struct strbuf *out)
 
 static void (*const writers[])(struct strbuf *) = {put_man, put_bash, put_zsh, put_config};
 
-static int run(void *flags, const struct string_list *args)
+static int run(void *flags UNUSED, const struct string_list *args)
 {
     struct strbuf out = STRBUF_INIT;
     int kind = 0;
-    (void)flags;
     while (kinds[kind] && strcmp(kinds[kind], args->items[0])) kind++;
     if (!kinds[kind]) return cli_wants(&subcommand_docs);
     writers[kind](&out);

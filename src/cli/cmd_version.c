@@ -160,11 +160,10 @@ static void put_text(struct strbuf *out)
 
 static const struct version_flags defaults;
 
-static int run(void *flags, const struct string_list *args)
+static int run(void *flags, const struct string_list *args UNUSED)
 {
     const struct version_flags *f = flags;
     struct strbuf out = STRBUF_INIT;
-    (void)args;
     if (f->json)
         put_json(&out);
     else

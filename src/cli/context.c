@@ -45,7 +45,7 @@ const struct context *cli_context(void)
     return &context;
 }
 
-enum plim_status cli_own_process(struct plim_error *err)
+enum plim_status cli_own_process(struct plim_error *err UNUSED)
 {
     ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1);
     folder[n > 0 ? n : 0] = '\0';
@@ -59,6 +59,5 @@ enum plim_status cli_own_process(struct plim_error *err)
     enum plim_status status = faults && *faults ? fault_parse(fault_process(), faults, err) : PLIM_OK;
     if (status != PLIM_OK) return plim_error_prefix(err, "PLIMSOLL_FAULT"), status;
 #endif
-    (void)err;
     return PLIM_OK;
 }

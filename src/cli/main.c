@@ -98,11 +98,7 @@ int cli_print(struct strbuf *text)
 
 static atomic_int stop_asked;
 
-static void on_signal(int number)
-{
-    (void)number;
-    stop_asked = 1;
-}
+static void on_signal(int number UNUSED) { stop_asked = 1; }
 
 atomic_int *cli_stop_flag(void)
 {
@@ -118,11 +114,7 @@ atomic_int *cli_stop_flag(void)
 
 static atomic_int save_asked;
 
-static void on_save_signal(int number)
-{
-    (void)number;
-    save_asked = 1;
-}
+static void on_save_signal(int number UNUSED) { save_asked = 1; }
 
 atomic_int *cli_save_flag(void)
 {
@@ -176,17 +168,12 @@ int cli_run(const struct subcommand *sub, int argc, char **argv)
     return code;
 }
 
-static void print_note(void *arg, const char *where, const char *path, const char *note)
+static void print_note(void *arg UNUSED, const char *where, const char *path, const char *note)
 {
-    (void)arg;
     cli_say("%s: '%s' is accepted: %s", where, path, note);
 }
 
-static void print_wrong(void *arg, const char *text)
-{
-    (void)arg;
-    cli_say("%s", text);
-}
+static void print_wrong(void *arg UNUSED, const char *text) { cli_say("%s", text); }
 
 /* Every --set; of those that are wrong the last is the error, and the listener hears of the others. */
 static enum plim_status set_keys(struct job *job, const struct job_options *options,

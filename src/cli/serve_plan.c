@@ -18,9 +18,8 @@ int serve_plan_cards(const char *name)
     return preset_machine(name, &machine) ? machine.cards : 1;
 }
 
-static enum plim_status absent_sync(struct device *device, struct plim_error *err)
+static enum plim_status absent_sync(struct device *device UNUSED, struct plim_error *err UNUSED)
 {
-    (void)device, (void)err;
     return PLIM_OK;
 }
 

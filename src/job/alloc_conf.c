@@ -59,11 +59,10 @@ static enum plim_status wrong(struct reader *r, const struct option *o)
 }
 
 /* One of the two words of `wants`. */
-static enum plim_status take_word(struct reader *r, const struct option *o, struct alloc_conf *out)
+static enum plim_status take_word(struct reader *r, const struct option *o, struct alloc_conf *out UNUSED)
 {
     const char *second = strstr(o->wants, " or ") + strlen(" or ");
     size_t first = strcspn(o->wants, " ");
-    (void)out;
     if (!is(r, second) && (strlen(r->word) != first || strncmp(r->word, o->wants, first))) return wrong(r, o);
     next(r);
     return PLIM_OK;
@@ -74,11 +73,10 @@ static bool number(const struct reader *r, const struct option *o, double *value
     return number_parse_double(r->word, strlen(r->word), value) && *value >= o->min && *value <= o->max;
 }
 
-static enum plim_status take_whole(struct reader *r, const struct option *o, struct alloc_conf *out)
+static enum plim_status take_whole(struct reader *r, const struct option *o, struct alloc_conf *out UNUSED)
 {
     int64_t whole;
     double value;
-    (void)out;
     if (!number_parse_int64(r->word, strlen(r->word), &whole) || !number(r, o, &value)) return wrong(r, o);
     next(r);
     return PLIM_OK;
@@ -101,9 +99,9 @@ static bool is_power(const char *word)
 }
 
 /* N, or [64:8,256:4,>:1] */
-static enum plim_status take_divisions(struct reader *r, const struct option *o, struct alloc_conf *out)
+static enum plim_status take_divisions(struct reader *r, const struct option *o,
+                                       struct alloc_conf *out UNUSED)
 {
-    (void)out;
     bool list = is(r, "[");
     if (!list && !is_power(r->word)) return wrong(r, o);
     while (list) {

@@ -311,9 +311,8 @@ static void scheduler(struct converting *c, const struct carry *row, const struc
         set_text(c, "training.decay_type", value, "cosine");
 }
 
-static void kwargs(struct converting *c, const struct carry *row, const struct node *value)
+static void kwargs(struct converting *c, const struct carry *row UNUSED, const struct node *value)
 {
-    (void)row;
     if (value->kind != NODE_MAP && !is_nothing(value)) refuse(c, value, "expected names and values");
     for (size_t i = 0; value->kind == NODE_MAP && i < node_count(value); i++) {
         const struct node *one = node_item(value, i);
@@ -355,9 +354,8 @@ static void project(struct converting *c, const struct carry *row, const struct 
 }
 
 /* Padding is never learned, so its token does not matter. */
-static void tokens(struct converting *c, const struct carry *row, const struct node *value)
+static void tokens(struct converting *c, const struct carry *row UNUSED, const struct node *value)
 {
-    (void)row;
     for (size_t i = 0; value->kind == NODE_MAP && i < node_count(value); i++) {
         const struct node *one = node_item(value, i);
         if (strcmp(one->key, "pad_token") && !is_nothing(one))

@@ -28,10 +28,9 @@ struct variable {
     const char *help;
 };
 
-static bool read_fraction(const char *value, char out[VALUE], struct plim_error *err)
+static bool read_fraction(const char *value, char out[VALUE], struct plim_error *err UNUSED)
 {
     double x;
-    (void)err;
     snprintf(out, VALUE, "%s", value);
     return strlen(value) < VALUE && number_parse_double(value, strlen(value), &x) && x > 0 && x <= 1;
 }
@@ -42,11 +41,10 @@ static bool is_word(const char *value, const char *const *words)
     return *words;
 }
 
-static bool read_mixed(const char *value, char out[VALUE], struct plim_error *err)
+static bool read_mixed(const char *value, char out[VALUE], struct plim_error *err UNUSED)
 {
     static const char *const yes[] = {"true", "1", "yes", "on", NULL}, *const no[] = {"false", "0", "no",
                                                                                       "off", NULL};
-    (void)err;
     snprintf(out, VALUE, "%s", is_word(value, yes) ? "auto" : "fp32");
     return is_word(value, yes) || is_word(value, no);
 }
@@ -67,19 +65,17 @@ static const char *host_of(const char *value, const char *scheme)
     return !strncmp(value, scheme, n) && (host || value[n] == '[') ? value + n : NULL;
 }
 
-static bool read_url(const char *value, char out[VALUE], struct plim_error *err)
+static bool read_url(const char *value, char out[VALUE], struct plim_error *err UNUSED)
 {
-    (void)err;
     out[0] = '\0';
     return host_of(value, "https://") || host_of(value, "http://");
 }
 
 /* A service's address is a secret, which only https keeps; http is for a receiver on this machine. */
-static bool read_service(const char *value, char out[VALUE], struct plim_error *err)
+static bool read_service(const char *value, char out[VALUE], struct plim_error *err UNUSED)
 {
     static const char *const own[] = {"localhost", "127.0.0.1", "[::1]"};
     const char *host = host_of(value, "http://");
-    (void)err;
     out[0] = '\0';
     if (host_of(value, "https://")) return true;
     for (int i = 0; host && i < 3; i++) {
@@ -89,16 +85,14 @@ static bool read_service(const char *value, char out[VALUE], struct plim_error *
     return false;
 }
 
-static bool read_any(const char *value, char out[VALUE], struct plim_error *err)
+static bool read_any(const char *value UNUSED, char out[VALUE], struct plim_error *err UNUSED)
 {
-    (void)value, (void)err;
     out[0] = '\0';
     return true;
 }
 
-static bool read_name(const char *value, char out[VALUE], struct plim_error *err)
+static bool read_name(const char *value, char out[VALUE], struct plim_error *err UNUSED)
 {
-    (void)err;
     return snprintf(out, VALUE, "%s", value) < VALUE;
 }
 

@@ -48,10 +48,9 @@ static void write_long_rope(struct json_writer *w, const struct model_spec *spec
 
 static void write_field(struct json_writer *w, const struct model_spec *spec, enum model_field_id id);
 
-static void write_rope(struct json_writer *w, const struct model_spec *spec, const char *key)
+static void write_rope(struct json_writer *w, const struct model_spec *spec, const char *key UNUSED)
 {
     bool phi = field_key(spec->arch, FIELD_LONG_ROPE); /* which wants the older name of the type */
-    (void)key;
     if (spec->rope.kind == ROPE_NONE) {
         json_null(w, "rope_scaling");
         return;
@@ -145,9 +144,8 @@ static void write_unscaled(struct json_writer *w, const struct model_spec *spec,
     if (spec->unscaled_head) json_bool(w, key, false);
 }
 
-static void write_true(struct json_writer *w, const struct model_spec *spec, const char *key)
+static void write_true(struct json_writer *w, const struct model_spec *spec UNUSED, const char *key)
 {
-    (void)spec;
     json_bool(w, key, true);
 }
 
@@ -171,10 +169,9 @@ static const char *label_name(const struct model_spec *spec, int64_t i, char *bu
     return buf;
 }
 
-static void write_labels(struct json_writer *w, const struct model_spec *spec, const char *key)
+static void write_labels(struct json_writer *w, const struct model_spec *spec, const char *key UNUSED)
 {
     char number[24], label[32];
-    (void)key;
     if (!model_has_labels(spec)) return;
     if (spec->problem) json_str(w, "problem_type", label_problem_name(spec->problem));
     json_begin_object(w, "id2label");

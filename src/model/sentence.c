@@ -159,9 +159,8 @@ static void put_module(struct json_writer *w, int number, const char *path, cons
     json_end_object(w);
 }
 
-static void write_modules(struct json_writer *w, const struct model_spec *spec, int64_t max_length)
+static void write_modules(struct json_writer *w, const struct model_spec *spec, int64_t max_length UNUSED)
 {
-    (void)max_length;
     json_begin_array(w, NULL);
     put_module(w, 0, "", "sentence_transformers.models.Transformer");
     put_module(w, 1, "1_Pooling", "sentence_transformers.models.Pooling");
@@ -169,9 +168,8 @@ static void write_modules(struct json_writer *w, const struct model_spec *spec, 
     json_end_array(w);
 }
 
-static void write_pooling(struct json_writer *w, const struct model_spec *spec, int64_t max_length)
+static void write_pooling(struct json_writer *w, const struct model_spec *spec, int64_t max_length UNUSED)
 {
-    (void)max_length;
     json_begin_object(w, NULL);
     json_int(w, "word_embedding_dimension", spec->hidden_size);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
@@ -180,9 +178,8 @@ static void write_pooling(struct json_writer *w, const struct model_spec *spec, 
     json_end_object(w);
 }
 
-static void write_length(struct json_writer *w, const struct model_spec *spec, int64_t max_length)
+static void write_length(struct json_writer *w, const struct model_spec *spec UNUSED, int64_t max_length)
 {
-    (void)spec;
     json_begin_object(w, NULL);
     json_int(w, "max_seq_length", max_length);
     json_bool(w, "do_lower_case", false);

@@ -170,10 +170,9 @@ static void exchange_free(struct http_exchange *x)
 
 /* --- sending ---------------------------------------------------------------------------------------------- */
 
-static ssize_t read_stream(void *arg, uint64_t at, char *to, size_t most)
+static ssize_t read_stream(void *arg, uint64_t at UNUSED, char *to, size_t most)
 {
     struct http_exchange *x = arg;
-    (void)at;
     for (;;) {
         size_t left = x->out.len - x->sent, n = left < most ? left : most;
         if (n) {
@@ -315,12 +314,11 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
     return go_on(x);
 }
 
-static void on_completed(void *arg, struct MHD_Connection *connection, void **context,
+static void on_completed(void *arg, struct MHD_Connection *connection UNUSED, void **context,
                          enum MHD_RequestTerminationCode code)
 {
     struct http *h = arg;
     struct http_exchange *x = *context;
-    (void)connection;
     if (!x) return;
     bool lost = code != MHD_REQUEST_TERMINATED_COMPLETED_OK || !x->status || (x->stream && !x->ended);
     http_connection_idle(h, x->peer, x);

@@ -159,9 +159,8 @@ static bool is_text(const struct node *value, const char *text)
            !memcmp(value->as.string.text, text, value->as.string.len);
 }
 
-static bool read_response_format(const struct node *value, struct ask *out, struct refusal *why)
+static bool read_response_format(const struct node *value, struct ask *out UNUSED, struct refusal *why)
 {
-    (void)out;
     if (is_text(node_get(value, "type"), "text")) return true;
     return refuse(why, 422, "response_format", "unsupported_value",
                   "response_format: only {\"type\": \"text\"} is supported");

@@ -77,7 +77,7 @@ struct pass {
     int64_t rows, length; /* rows 0: reads a source of `length` */
 };
 
-static enum plim_status build(void *arg, int64_t unused, struct tape *out, struct plim_error *err)
+static enum plim_status build(void *arg, int64_t unused UNUSED, struct tape *out, struct plim_error *err)
 {
     const struct pass *p = arg;
     struct model_shape shape = {.batch = p->rows * p->s->beams,
@@ -85,7 +85,6 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
                                 .source_time = p->s->length,
                                 .kv_length = p->s->answer,
                                 .head = HEAD_LAST_LOGITS};
-    (void)unused;
     if (!p->rows) {
         shape.batch = 1, shape.head = HEAD_SOURCE, shape.source_time = p->length;
         shape.source_cache = p->s->rows * p->s->beams * p->s->length;
@@ -224,12 +223,11 @@ static int64_t tapes_of(const struct sources *s)
     return bytes;
 }
 
-static enum plim_status need(void *arg, const struct offer *offer, const struct offer_bytes *line,
+static enum plim_status need(void *arg, const struct offer *offer, const struct offer_bytes *line UNUSED,
                              struct offer_bytes *out, struct plim_error *err)
 {
     struct engine *e = arg;
     struct sources *s = calloc(1, sizeof *s);
-    (void)line;
     if (!s) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was planned");
     set_sizes(e, s, offer->requests, offer->context);
     note_sizes(e, s);

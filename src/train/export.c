@@ -124,11 +124,10 @@ static const void *convert(struct exporter *e, const struct safetensor *t, const
     return e->out;
 }
 
-static enum plim_status pass_on(void *arg, int64_t first, const void *elements, int64_t n,
+static enum plim_status pass_on(void *arg, int64_t first UNUSED, const void *elements, int64_t n,
                                 struct plim_error *err)
 {
     struct passing *p = arg;
-    (void)first;
     return safetensors_writer_put(p->writer, elements, (size_t)n * dtype_size(p->type), err);
 }
 

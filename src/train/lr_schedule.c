@@ -31,9 +31,8 @@ static double progress(const struct lr_schedule *s, int64_t step)
     return p < 0 ? 0 : p > 1 ? 1 : p;
 }
 
-static double rate_constant(const struct lr_schedule *s, int64_t step)
+static double rate_constant(const struct lr_schedule *s, int64_t step UNUSED)
 {
-    (void)step;
     return s->config.learning_rate;
 }
 
@@ -101,11 +100,7 @@ static double rate_wsd(const struct lr_schedule *s, int64_t step)
     return above_floor(s, falls[s->config.decay_type](s, (double)into / (double)decay));
 }
 
-static double rate_greedy(const struct lr_schedule *s, int64_t step)
-{
-    (void)step;
-    return s->lr;
-}
+static double rate_greedy(const struct lr_schedule *s, int64_t step UNUSED) { return s->lr; }
 
 static double (*const rates[SCHEDULE_COUNT])(const struct lr_schedule *, int64_t) = {
     rate_constant, rate_linear,   rate_cosine,     rate_wsd,

@@ -144,9 +144,8 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     return status == PLIM_NO_FIT ? PLIM_OK : status; /* an evaluation will say so */
 }
 
-static void note_line(void *arg, enum log_level level, const char *line)
+static void note_line(void *arg, enum log_level level UNUSED, const char *line)
 {
-    (void)level;
     trainer_tell(arg, &(struct train_event){.kind = TRAIN_NOTE, .text = line});
 }
 

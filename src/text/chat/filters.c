@@ -120,9 +120,8 @@ static bool filter_float(struct chat_eval *ev, struct chat_call *call, struct ch
 
 /* ---- anything ---- */
 
-static bool filter_default(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+static bool filter_default(struct chat_eval *ev UNUSED, struct chat_call *call, struct chat_value *out)
 {
-    (void)ev;
     bool missing =
         call->self.kind == CHAT_UNDEFINED || (chat_truth(&call->arg[1]) && !chat_truth(&call->self));
     *out = !missing ? call->self : call->arg[0].kind == CHAT_ABSENT ? chat_string("", 0) : call->arg[0];

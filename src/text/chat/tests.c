@@ -30,9 +30,8 @@ static const struct {
     {"callable", KIND(CHAT_MACRO) | KIND(CHAT_METHOD) | KIND(CHAT_FUNCTION)},
 };
 
-static bool test_kind(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+static bool test_kind(struct chat_eval *ev UNUSED, struct chat_call *call, struct chat_value *out)
 {
-    (void)ev;
     for (size_t i = 0; i < sizeof by_kind / sizeof *by_kind; i++)
         if (strcmp(by_kind[i].name, call->row->name) == 0)
             return answer(out, by_kind[i].kinds & KIND(call->self.kind));
@@ -40,9 +39,8 @@ static bool test_kind(struct chat_eval *ev, struct chat_call *call, struct chat_
 }
 
 /* true, false */
-static bool test_bool(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+static bool test_bool(struct chat_eval *ev UNUSED, struct chat_call *call, struct chat_value *out)
 {
-    (void)ev;
     return answer(out, call->self.kind == CHAT_BOOL && call->self.as.boolean == (call->row->name[0] == 't'));
 }
 

@@ -34,10 +34,9 @@ static enum plim_status read_char(struct decoder_step *step, const struct node *
     return status;
 }
 
-static enum plim_status plain_build(struct decoder_step *step, const struct node *spec, const char *name,
-                                    struct plim_error *err)
+static enum plim_status plain_build(struct decoder_step *step UNUSED, const struct node *spec UNUSED,
+                                    const char *name UNUSED, struct plim_error *err UNUSED)
 {
-    (void)step, (void)spec, (void)name, (void)err;
     return PLIM_OK;
 }
 

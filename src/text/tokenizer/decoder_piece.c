@@ -4,17 +4,16 @@
 #include "base/utf8.h"
 #include <string.h>
 
-void decoder_byte_level_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out)
+void decoder_byte_level_piece(const struct decoder_step *step UNUSED, struct token_bytes token,
+                              struct strbuf *out)
 {
-    (void)step;
     if (!decoder_add_alphabet(out, token)) strbuf_addn(out, token.text, token.len);
 }
 
-void decoder_byte_fallback_piece(const struct decoder_step *step, struct token_bytes token,
+void decoder_byte_fallback_piece(const struct decoder_step *step UNUSED, struct token_bytes token,
                                  struct strbuf *out)
 {
     int byte = decoder_fallback_byte(token);
-    (void)step;
     if (byte >= 0)
         strbuf_addc(out, (char)byte);
     else

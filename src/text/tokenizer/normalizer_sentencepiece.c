@@ -87,12 +87,11 @@ static void trim_end(const struct sentencepiece_normalizer *n, struct strbuf *ou
 }
 
 static void sentencepiece_run(const struct normalizer *base, const char *text, size_t len, struct strbuf *out,
-                              struct strbuf *spare)
+                              struct strbuf *spare UNUSED)
 {
     const struct sentencepiece_normalizer *n = (const struct sentencepiece_normalizer *)base;
     struct reading r = {.text = text, .len = len, .search = {.text = text, .len = len}};
     bool after_blank = n->trim;
-    (void)spare;
     while (r.at < len) {
         find_symbol(n, &r);
         size_t plain = plain_prefix(n, text + r.at, (n->symbols ? r.hit.start : len) - r.at), piece_len = 0;

@@ -15,9 +15,8 @@ struct form_normalizer {
 };
 
 static void form_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                     struct strbuf *spare)
+                     struct strbuf *spare UNUSED)
 {
-    (void)spare;
     unicode_normalize(((const struct form_normalizer *)n)->form, text, len, out);
 }
 
@@ -69,19 +68,17 @@ static void lower_block(const char *text, size_t len, struct strbuf *out)
     *to = '\0';
 }
 
-static void lower_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                      struct strbuf *spare)
+static void lower_run(const struct normalizer *n UNUSED, const char *text, size_t len, struct strbuf *out,
+                      struct strbuf *spare UNUSED)
 {
-    (void)n, (void)spare;
     for (size_t at = 0, end; at < len; at = end) {
         end = text_block(text, at, len);
         lower_block(text + at, end - at, out);
     }
 }
 
-static bool lower_is_identity(const struct normalizer *n, const char *text, size_t len)
+static bool lower_is_identity(const struct normalizer *n UNUSED, const char *text, size_t len)
 {
-    (void)n;
     for (size_t at = 0; at < len;) {
         unsigned char c = (unsigned char)text[at];
         if (c < 0x80) {
@@ -97,26 +94,23 @@ static bool lower_is_identity(const struct normalizer *n, const char *text, size
 
 static const struct normalizer_ops lower_ops = {lower_run, lower_is_identity, NULL};
 
-enum plim_status normalizer_lower_build(const struct node *spec, const char *name, struct normalizer **out,
-                                        struct plim_error *err)
+enum plim_status normalizer_lower_build(const struct node *spec UNUSED, const char *name,
+                                        struct normalizer **out, struct plim_error *err)
 {
-    (void)spec;
     return normalizer_new(&lower_ops, sizeof(struct normalizer), name, out, err);
 }
 
 /* --- StripAccents ----------------------------------------------------------------------------------------- */
 
-static void accents_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                        struct strbuf *spare)
+static void accents_run(const struct normalizer *n UNUSED, const char *text, size_t len, struct strbuf *out,
+                        struct strbuf *spare UNUSED)
 {
-    (void)n, (void)spare;
     for (size_t at = 0, begin = 0; at < len; begin = at)
         if (!unicode_is_accent(text_next(text, &at))) strbuf_addn(out, text + begin, at - begin);
 }
 
-static bool accents_is_identity(const struct normalizer *n, const char *text, size_t len)
+static bool accents_is_identity(const struct normalizer *n UNUSED, const char *text, size_t len)
 {
-    (void)n;
     if (text_is_ascii(text, len)) return true;
     for (size_t at = 0; at < len;)
         if (unicode_is_accent(text_next(text, &at))) return false;
@@ -125,10 +119,9 @@ static bool accents_is_identity(const struct normalizer *n, const char *text, si
 
 static const struct normalizer_ops accents_ops = {accents_run, accents_is_identity, NULL};
 
-enum plim_status normalizer_accents_build(const struct node *spec, const char *name, struct normalizer **out,
-                                          struct plim_error *err)
+enum plim_status normalizer_accents_build(const struct node *spec UNUSED, const char *name,
+                                          struct normalizer **out, struct plim_error *err)
 {
-    (void)spec;
     return normalizer_new(&accents_ops, sizeof(struct normalizer), name, out, err);
 }
 
@@ -160,9 +153,8 @@ static size_t strip_end(const struct strip_normalizer *strip, const char *text, 
 }
 
 static void strip_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                      struct strbuf *spare)
+                      struct strbuf *spare UNUSED)
 {
-    (void)spare;
     const struct strip_normalizer *strip = (const struct strip_normalizer *)n;
     size_t begin = strip_begin(strip, text, len);
     strbuf_addn(out, text + begin, strip_end(strip, text, begin, len) - begin);
@@ -196,17 +188,15 @@ struct prepend_normalizer {
 };
 
 static void prepend_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                        struct strbuf *spare)
+                        struct strbuf *spare UNUSED)
 {
-    (void)spare;
     const struct prepend_normalizer *prepend = (const struct prepend_normalizer *)n;
     if (len) strbuf_addn(out, prepend->text, prepend->len);
     strbuf_addn(out, text, len);
 }
 
-static bool prepend_is_identity(const struct normalizer *n, const char *text, size_t len)
+static bool prepend_is_identity(const struct normalizer *n, const char *text UNUSED, size_t len)
 {
-    (void)text;
     return len == 0 || ((const struct prepend_normalizer *)n)->len == 0;
 }
 
@@ -231,9 +221,8 @@ struct replace_normalizer {
 };
 
 static void replace_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                        struct strbuf *spare)
+                        struct strbuf *spare UNUSED)
 {
-    (void)spare;
     text_replace_run(&((const struct replace_normalizer *)n)->replace, text, len, out);
 }
 
@@ -270,10 +259,9 @@ static uint32_t nmt_map(uint32_t point)
     return point;
 }
 
-static void nmt_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                    struct strbuf *spare)
+static void nmt_run(const struct normalizer *n UNUSED, const char *text, size_t len, struct strbuf *out,
+                    struct strbuf *spare UNUSED)
 {
-    (void)n, (void)spare;
     for (size_t at = 0, begin = 0; at < len; begin = at) {
         uint32_t point = text_next(text, &at), mapped = nmt_map(point);
         if (mapped == point)
@@ -283,9 +271,8 @@ static void nmt_run(const struct normalizer *n, const char *text, size_t len, st
     }
 }
 
-static bool nmt_is_identity(const struct normalizer *n, const char *text, size_t len)
+static bool nmt_is_identity(const struct normalizer *n UNUSED, const char *text, size_t len)
 {
-    (void)n;
     for (size_t at = 0; at < len;) {
         uint32_t point = text_next(text, &at);
         if (nmt_map(point) != point) return false;
@@ -295,9 +282,8 @@ static bool nmt_is_identity(const struct normalizer *n, const char *text, size_t
 
 static const struct normalizer_ops nmt_ops = {nmt_run, nmt_is_identity, NULL};
 
-enum plim_status normalizer_nmt_build(const struct node *spec, const char *name, struct normalizer **out,
-                                      struct plim_error *err)
+enum plim_status normalizer_nmt_build(const struct node *spec UNUSED, const char *name,
+                                      struct normalizer **out, struct plim_error *err)
 {
-    (void)spec;
     return normalizer_new(&nmt_ops, sizeof(struct normalizer), name, out, err);
 }

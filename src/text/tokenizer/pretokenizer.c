@@ -69,9 +69,9 @@ static enum plim_status read_character(struct pretok_read *r, const struct node 
 
 /* --- the types --------------------------------------------------------------------------------------------- */
 
-static enum plim_status read_byte_level(struct pretok_read *r, const struct node *spec, struct pretok_step *s)
+static enum plim_status read_byte_level(struct pretok_read *r UNUSED, const struct node *spec,
+                                        struct pretok_step *s)
 {
-    (void)r;
     s->run = pretok_byte_level;
     s->prefix = node_bool(node_get(spec, "add_prefix_space"), true) ? PRETOK_ALWAYS : PRETOK_NEVER;
     s->split = node_bool(node_get(spec, "use_regex"), true);
@@ -107,9 +107,9 @@ static enum plim_status read_split(struct pretok_read *r, const struct node *spe
     return status;
 }
 
-static enum plim_status read_digits(struct pretok_read *r, const struct node *spec, struct pretok_step *s)
+static enum plim_status read_digits(struct pretok_read *r UNUSED, const struct node *spec,
+                                    struct pretok_step *s)
 {
-    (void)r;
     s->run = pretok_split;
     s->is_cut = unicode_is_numeric;
     s->behavior = node_bool(node_get(spec, "individual_digits"), false) ? PRETOK_ISOLATED : PRETOK_CONTIGUOUS;
@@ -133,17 +133,16 @@ static enum plim_status read_metaspace(struct pretok_read *r, const struct node 
     return read_character(r, spec, "replacement", "\xe2\x96\x81", s);
 }
 
-static enum plim_status read_words(struct pretok_read *r, const struct node *spec, struct pretok_step *s)
+static enum plim_status read_words(struct pretok_read *r UNUSED, const struct node *spec UNUSED,
+                                   struct pretok_step *s)
 {
-    (void)r, (void)spec;
     s->run = pretok_words;
     return PLIM_OK;
 }
 
-static enum plim_status read_space_split(struct pretok_read *r, const struct node *spec,
+static enum plim_status read_space_split(struct pretok_read *r UNUSED, const struct node *spec UNUSED,
                                          struct pretok_step *s)
 {
-    (void)r, (void)spec;
     s->run = pretok_split;
     s->is_cut = unicode_is_space;
     s->behavior = PRETOK_REMOVED;
