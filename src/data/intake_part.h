@@ -2,6 +2,7 @@
 #ifndef PLIM_DATA_INTAKE_PART_H
 #define PLIM_DATA_INTAKE_PART_H
 
+#include "base/locked.h"
 #include "data/byte_stream.h"
 #include "data/intake.h"
 

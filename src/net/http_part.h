@@ -6,9 +6,9 @@
 #ifndef PLIM_NET_HTTP_PART_H
 #define PLIM_NET_HTTP_PART_H
 
+#include "base/locked.h"
 #include "net/http.h"
 #include "net/mhd_api.h"
-#include <pthread.h>
 #include <stdatomic.h>
 
 struct http_connection {

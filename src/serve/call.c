@@ -22,11 +22,10 @@ struct call *call_new(struct server *s, struct http_exchange *x, const struct ca
     c->began = clock_seconds(), c->created = (int64_t)clock_wall();
     pthread_mutex_init(&c->lock, NULL);
     snprintf(c->id, sizeof c->id, "%s-%016llx", prefix, (unsigned long long)server_number(s));
-    pthread_mutex_lock(&s->lock);
+    LOCKED(&s->lock);
     c->after = s->calls;
     if (s->calls) s->calls->before = c;
     s->calls = c;
-    pthread_mutex_unlock(&s->lock);
     return c;
 }
 
@@ -176,7 +175,7 @@ static bool hear(void *arg, const struct engine_event *e)
 static void fail_call(struct call *c, const char *why)
 {
     struct engine_event event = {.token = -1, .finish = FINISH_FAILED};
-    pthread_mutex_lock(&c->lock);
+    LOCKED(&c->lock);
     for (int i = 0; i < c->count && c->exchange; i++) {
         struct choice *ch = &c->choices[i];
         if (!ch->submitted || ch->heard_end) continue;
@@ -184,14 +183,12 @@ static void fail_call(struct call *c, const char *why)
         if (!put_down(ch, &event)) ch->overrun = true;
     }
     if (c->exchange) http_wake(c->exchange);
-    pthread_mutex_unlock(&c->lock);
 }
 
 void call_fail_all(struct server *s, const char *why)
 {
-    pthread_mutex_lock(&s->lock);
+    LOCKED(&s->lock);
     for (struct call *c = s->calls; c; c = c->after) fail_call(c, why);
-    pthread_mutex_unlock(&s->lock);
 }
 
 /* --- starting ----------------------------------------------------------------------------------------------- */

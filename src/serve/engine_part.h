@@ -11,6 +11,7 @@
 #ifndef PLIM_SERVE_ENGINE_PART_H
 #define PLIM_SERVE_ENGINE_PART_H
 
+#include "base/locked.h"
 #include "plan/offer.h"
 #include "runtime/runtime.h"
 #include "serve/draw.h"
@@ -18,7 +19,6 @@
 #include "serve/engine_snapshot.h"
 #include "serve/plan_cache.h"
 #include "serve/schedule.h"
-#include <pthread.h>
 
 enum { ENGINE_MEMBERS = 64 };
 /* Numbers per row that the device draws (model.h, "drawn"): the token, its log-probability, the likeliest tokens and

@@ -202,13 +202,12 @@ static void note_line(struct engine *e, const struct sources *s)
 {
     const struct runtime *rt = &s->runtime;
     struct engine_plan *p = &e->plan;
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     p->budget = rt->request.budget, p->total = rt->plan.total, p->arena = rt->arena;
     p->params = rt->plan.layout.by_class[CLASS_PARAM], p->pool = rt->plan.layout.by_class[CLASS_KV];
     p->transient = rt->arena - rt->plan.layout.kept_bytes, p->overhead = rt->plan.overhead;
     p->host = e->device->facts.unified_memory ? 0 : rt->plan.host;
     p->blocks = s->rows, p->kv_type = precision_type(p->precision);
-    pthread_mutex_unlock(&e->lock);
 }
 
 /* --- the offer -------------------------------------------------------------------------------------------- */

@@ -10,9 +10,9 @@
 #ifndef PLIM_SERVE_METRICS_H
 #define PLIM_SERVE_METRICS_H
 
+#include "base/locked.h"
 #include "base/strbuf.h"
 #include "serve/engine.h"
-#include <pthread.h>
 
 enum metric_histogram {
     METRIC_FIRST_TOKEN,

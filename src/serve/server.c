@@ -334,10 +334,9 @@ struct encoder *server_borrow(struct server *s, size_t text_bytes)
 
 void server_give_back(struct server *s, struct encoder *encoder)
 {
-    pthread_mutex_lock(&s->lock);
+    LOCKED(&s->lock);
     s->encoder[s->encoders++] = encoder;
     pthread_cond_signal(&s->returned);
-    pthread_mutex_unlock(&s->lock);
 }
 
 int64_t server_tokens_most(const struct server *s)

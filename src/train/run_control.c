@@ -1,7 +1,7 @@
 /* run_control.c - see run_control.h. */
 #include "train/run_control.h"
+#include "base/locked.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,37 +138,32 @@ enum plim_status run_control_answer(void *arg, const char *what, const struct no
 
 void run_control_tell(struct run_control *c, const struct run_facts *facts)
 {
-    pthread_mutex_lock(&c->lock);
+    LOCKED(&c->lock);
     c->facts = *facts;
-    pthread_mutex_unlock(&c->lock);
 }
 
 bool run_control_next(struct run_control *c, struct run_order *out)
 {
-    pthread_mutex_lock(&c->lock);
+    LOCKED(&c->lock);
     bool waits = c->waiting;
     *out = c->order;
-    pthread_mutex_unlock(&c->lock);
     return waits;
 }
 
 void run_control_done(struct run_control *c, const struct run_order *order, enum plim_status status,
                       const char *text)
 {
-    pthread_mutex_lock(&c->lock);
+    LOCKED(&c->lock);
     c->waiting = false;
     c->done = order->number;
     c->good = status == PLIM_OK;
     snprintf(c->text, sizeof c->text, "%s", text ? text : "");
-    pthread_mutex_unlock(&c->lock);
 }
 
 bool run_control_stopped(struct run_control *c)
 {
-    pthread_mutex_lock(&c->lock);
-    bool stopped = c->stopped;
-    pthread_mutex_unlock(&c->lock);
-    return stopped;
+    LOCKED(&c->lock);
+    return c->stopped;
 }
 
 enum plim_status run_control_open(const char *folder, struct monitor *monitor, struct run_control **out,
