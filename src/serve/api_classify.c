@@ -227,13 +227,11 @@ static void put_whole(struct call *c, struct strbuf *out)
     json_end_object(&w);
 }
 
-static const struct call_form form = {.whole = put_whole, .bytes = answer_bytes, .most = MOST_TEXTS};
+static const struct call_form form = {.whole = put_whole,
+                                      .bytes = answer_bytes,
+                                      .most = MOST_TEXTS,
+                                      .prefix = "classify",
+                                      .ask = ASK_CLASSIFY,
+                                      .read = read_texts};
 
-void api_classify(struct server *s, struct http_exchange *x)
-{
-    struct refusal why = {.status = 503, .message = "out of memory"};
-    struct call *c = call_new(s, x, &form, "classify");
-    if (!c) return reply_refusal(s, x, &why);
-    if (!body_ask(s, x, ASK_CLASSIFY, &c->doc, &c->ask, &why) || !read_texts(c, &why) || !call_start(c, &why))
-        call_refuse(c, &why);
-}
+void api_classify(struct server *s, struct http_exchange *x) { call_answer(s, x, &form); }

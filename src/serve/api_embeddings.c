@@ -51,14 +51,9 @@ static void put_whole(struct call *c, struct strbuf *out)
     json_end_object(&w);
 }
 
-static const struct call_form form = {.whole = put_whole, .most = 2048};
+static bool read_texts(struct call *c, struct refusal *why) { return call_read_prompts(c, "input", why); }
 
-void api_embeddings(struct server *s, struct http_exchange *x)
-{
-    struct refusal why = {.status = 503, .message = "out of memory"};
-    struct call *c = call_new(s, x, &form, "embd");
-    if (!c) return reply_refusal(s, x, &why);
-    if (!body_ask(s, x, ASK_EMBED, &c->doc, &c->ask, &why) || !call_read_prompts(c, "input", &why) ||
-        !call_start(c, &why))
-        call_refuse(c, &why);
-}
+static const struct call_form form = {
+    .whole = put_whole, .most = 2048, .prefix = "embd", .ask = ASK_EMBED, .read = read_texts};
+
+void api_embeddings(struct server *s, struct http_exchange *x) { call_answer(s, x, &form); }

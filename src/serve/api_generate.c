@@ -91,10 +91,7 @@ static void put_piece(struct call *c, struct choice *ch, struct strbuf *out)
     if (over && ch->marks_told == ch->mark_count) put_event(c, ch, NULL, true, out);
 }
 
-static void put_close(struct call *c, struct strbuf *out) { (void)c, (void)out; }
-
-static const struct call_form form = {
-    .piece = put_piece, .close = put_close, .whole = put_whole, .marks = true};
+static void put_close(struct call *c UNUSED, struct strbuf *out UNUSED) {}
 
 /* TGI's form has its parameters in an object of their own; what stands around it is kept. */
 static bool read_tgi(struct call *c, struct refusal *why)
@@ -131,14 +128,20 @@ static bool read_prompt(struct call *c, struct refusal *why)
     return true;
 }
 
-void api_generate(struct server *s, struct http_exchange *x)
+/* Ours or TGI's, as the body's names say. */
+static bool read_either(struct call *c, struct refusal *why)
 {
-    struct refusal why = {.status = 503, .message = "out of memory"};
-    struct call *c = call_new(s, x, &form, "gen");
-    if (!c) return reply_refusal(s, x, &why);
-    bool good = body_parse(s, x, &c->doc, &why);
-    bool tgi = good && node_get(&c->doc->root, "inputs");
-    if (good) good = tgi ? read_tgi(c, &why) : ask_read(&c->doc->root, ASK_GENERATE, &c->ask, &why);
-    if (!good || !model_is_ours(s, &c->ask, &why) || !read_prompt(c, &why) || !call_start(c, &why))
-        call_refuse(c, &why);
+    if (!body_parse(c->server, c->exchange, &c->doc, why)) return false;
+    bool good = node_get(&c->doc->root, "inputs") ? read_tgi(c, why)
+                                                  : ask_read(&c->doc->root, ASK_GENERATE, &c->ask, why);
+    return good && model_is_ours(c->server, &c->ask, why) && read_prompt(c, why);
 }
+
+static const struct call_form form = {.piece = put_piece,
+                                      .close = put_close,
+                                      .whole = put_whole,
+                                      .marks = true,
+                                      .prefix = "gen",
+                                      .read = read_either};
+
+void api_generate(struct server *s, struct http_exchange *x) { call_answer(s, x, &form); }

@@ -211,18 +211,19 @@ static void completion_whole(struct call *c, struct strbuf *out)
     json_end_object(&w);
 }
 
-static const struct call_form completion_form = {
-    .piece = completion_piece, .close = completion_close, .whole = completion_whole};
-
-void api_completions(struct server *s, struct http_exchange *x)
+static bool read_completion(struct call *c, struct refusal *why)
 {
-    struct refusal why = {.status = 503, .message = "out of memory"};
-    struct call *c = call_new(s, x, &completion_form, "cmpl");
-    if (!c) return reply_refusal(s, x, &why);
-    if (!body_ask(s, x, ASK_COMPLETION, &c->doc, &c->ask, &why) || !call_read_prompts(c, "prompt", &why) ||
-        !call_start(c, &why))
-        call_refuse(c, &why);
+    return call_read_prompts(c, "prompt", why);
 }
+
+static const struct call_form completion_form = {.piece = completion_piece,
+                                                 .close = completion_close,
+                                                 .whole = completion_whole,
+                                                 .prefix = "cmpl",
+                                                 .ask = ASK_COMPLETION,
+                                                 .read = read_completion};
+
+void api_completions(struct server *s, struct http_exchange *x) { call_answer(s, x, &completion_form); }
 
 /* --- chats --------------------------------------------------------------------------------------------------- */
 
@@ -302,9 +303,6 @@ static void chat_whole(struct call *c, struct strbuf *out)
     json_end_object(&w);
 }
 
-static const struct call_form chat_form = {
-    .open = chat_open, .piece = chat_piece, .close = chat_close, .whole = chat_whole};
-
 static bool add_conversation(struct call *c, struct refusal *why)
 {
     STRBUF_AUTO text = STRBUF_INIT;
@@ -321,15 +319,15 @@ static bool add_conversation(struct call *c, struct refusal *why)
     return good;
 }
 
-void api_chat(struct server *s, struct http_exchange *x)
-{
-    struct refusal why = {.status = 503, .message = "out of memory"};
-    struct call *c = call_new(s, x, &chat_form, "chatcmpl");
-    if (!c) return reply_refusal(s, x, &why);
-    if (!body_ask(s, x, ASK_CHAT, &c->doc, &c->ask, &why) || !add_conversation(c, &why) ||
-        !call_start(c, &why))
-        call_refuse(c, &why);
-}
+static const struct call_form chat_form = {.open = chat_open,
+                                           .piece = chat_piece,
+                                           .close = chat_close,
+                                           .whole = chat_whole,
+                                           .prefix = "chatcmpl",
+                                           .ask = ASK_CHAT,
+                                           .read = add_conversation};
+
+void api_chat(struct server *s, struct http_exchange *x) { call_answer(s, x, &chat_form); }
 
 /* --- the rest ------------------------------------------------------------------------------------------------ */
 

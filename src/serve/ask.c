@@ -12,6 +12,7 @@ enum kind {
     KIND_BOOL,
     KIND_TEXT,
     KIND_NODE,    /* kept as it is */
+    KIND_NAME,    /* one of `names`, as its number */
     KIND_SPECIAL, /* has a function */
     KIND_NEUTRAL, /* must be a number equal to `least`, false, "none", or empty */
     KIND_IGNORED,
@@ -25,88 +26,8 @@ struct row {
     double least, most;
     size_t given; /* of a bool that becomes true, + 1; 0: none */
     bool (*read)(const struct node *value, struct ask *out, struct refusal *why);
+    const char *const *names; /* ends with NULL */
 };
-
-static bool read_stop(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_logprobs(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_stream_options(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_response_format(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_encoding(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_aggregation(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_function(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_ignored(const struct node *value, struct ask *out, struct refusal *why);
-
-#define AT(field)    offsetof(struct ask, field)
-#define GIVEN(field) (offsetof(struct ask, field) + 1)
-#define OPENAI       (ASK_COMPLETION | ASK_CHAT)
-#define OURS         (OPENAI | ASK_GENERATE)
-#define TEXTS        (OURS | ASK_TGI)
-#define ANY          (OURS | ASK_TOKENIZE | ASK_DETOKENIZE | ASK_EMBED | ASK_CLASSIFY | ASK_TGI_OUTER)
-#define MOST_TOKENS  100000000.0
-#define MOST_INT     9.2e18
-
-static const struct row rows[] = {
-    {"model", ANY, KIND_TEXT, AT(model)},
-    {"prompt", ASK_COMPLETION | ASK_GENERATE | ASK_TOKENIZE, KIND_NODE, AT(input)},
-    {"messages", ASK_CHAT | ASK_TOKENIZE, KIND_NODE, AT(input)},
-    {"inputs", ASK_TGI_OUTER, KIND_NODE, AT(input)},
-    {"parameters", ASK_TGI_OUTER, KIND_NODE, AT(parameters)},
-    {"tokens", ASK_DETOKENIZE, KIND_NODE, AT(input)},
-    {"input", ASK_EMBED | ASK_CLASSIFY, KIND_NODE, AT(input)},
-    {"max_tokens", OURS, KIND_INT, AT(max_tokens), 0, MOST_TOKENS, GIVEN(given_max)},
-    {"max_completion_tokens", ASK_CHAT, KIND_INT, AT(max_tokens), 0, MOST_TOKENS, GIVEN(given_max)},
-    {"max_new_tokens", ASK_TGI, KIND_INT, AT(max_tokens), 1, MOST_TOKENS, GIVEN(given_max)},
-    {"temperature", TEXTS, KIND_FLOAT, AT(temperature), 0, 100, GIVEN(given_temperature)},
-    {"top_p", TEXTS, KIND_FLOAT, AT(top_p), 0, 1, GIVEN(given_top_p)},
-    {"top_k", TEXTS, KIND_INT, AT(top_k), -1, MOST_TOKENS, GIVEN(given_top_k)},
-    {"min_p", OURS, KIND_FLOAT, AT(min_p), 0, 1},
-    {"repetition_penalty", TEXTS, KIND_FLOAT, AT(repetition_penalty), 0.01, 100},
-    {"presence_penalty", OURS, KIND_FLOAT, AT(presence_penalty), -2, 2},
-    {"frequency_penalty", TEXTS, KIND_FLOAT, AT(frequency_penalty), -2, 2},
-    {"seed", TEXTS, KIND_INT, AT(seed), -MOST_INT, MOST_INT, GIVEN(given_seed)},
-    {"n", OPENAI, KIND_INT, AT(n), 1, ASK_CHOICES},
-    {"stop", TEXTS, KIND_SPECIAL, .read = read_stop},
-    {"stop_sequences", ASK_TGI, KIND_SPECIAL, .read = read_stop},
-    {"stream", OURS | ASK_TGI_OUTER, KIND_BOOL, AT(stream)},
-    {"stream_options", OPENAI, KIND_SPECIAL, .read = read_stream_options},
-    {"logprobs", OPENAI, KIND_SPECIAL, .read = read_logprobs},
-    {"top_logprobs", ASK_CHAT, KIND_INT, AT(logprobs), 0, ENGINE_LOGPROBS},
-    {"echo", ASK_COMPLETION, KIND_BOOL, AT(echo)},
-    {"ignore_eos", OURS, KIND_BOOL, AT(ignore_eos)},
-    {"details", ASK_TGI, KIND_BOOL, AT(details)},
-    {"do_sample", ASK_TGI, KIND_BOOL, AT(do_sample)},
-    {"return_full_text", ASK_TGI, KIND_BOOL, AT(echo)},
-    {"add_special_tokens", ASK_COMPLETION | ASK_GENERATE | ASK_TOKENIZE | ASK_EMBED, KIND_BOOL, AT(special)},
-    {"add_generation_prompt", ASK_CHAT | ASK_TOKENIZE, KIND_BOOL, AT(generation_prompt)},
-    {"chat_template_kwargs", ASK_CHAT | ASK_TOKENIZE, KIND_NODE, AT(variables)},
-    {"response_format", OPENAI, KIND_SPECIAL, .read = read_response_format},
-    {"best_of", ASK_COMPLETION | ASK_TGI, KIND_NEUTRAL, .least = 1},
-    {"suffix", ASK_COMPLETION, KIND_NEUTRAL},
-    {"logit_bias", OPENAI, KIND_NEUTRAL},
-    {"tools", ASK_CHAT, KIND_NEUTRAL},
-    {"functions", ASK_CHAT, KIND_NEUTRAL},
-    {"tool_choice", ASK_CHAT, KIND_NEUTRAL},
-    {"typical_p", ASK_TGI, KIND_NEUTRAL, .least = 1},
-    {"top_n_tokens", ASK_TGI, KIND_NEUTRAL},
-    {"truncate", ASK_TGI, KIND_NEUTRAL},
-    {"watermark", ASK_TGI, KIND_NEUTRAL},
-    {"decoder_input_details", ASK_TGI, KIND_NEUTRAL},
-    {"user", ANY, KIND_IGNORED},
-    {"store", ANY, KIND_IGNORED},
-    {"metadata", ANY, KIND_IGNORED},
-    {"service_tier", ANY, KIND_IGNORED},
-    {"safety_identifier", ANY, KIND_IGNORED},
-    {"prompt_cache_key", ANY, KIND_IGNORED},
-    {"parallel_tool_calls", ASK_CHAT, KIND_IGNORED},
-    {"return_token_strs", ASK_TOKENIZE, KIND_IGNORED},
-    {"encoding_format", ASK_EMBED, KIND_SPECIAL, .read = read_encoding},
-    {"dimensions", ASK_EMBED, KIND_NEUTRAL},
-    {"aggregation_strategy", ASK_CLASSIFY, KIND_SPECIAL, .read = read_aggregation},
-    {"ignore_labels", ASK_CLASSIFY, KIND_SPECIAL, .read = read_ignored},
-    {"top_k", ASK_CLASSIFY, KIND_INT, AT(top_k), 0, MOST_TOKENS, GIVEN(given_top_k)},
-    {"function_to_apply", ASK_CLASSIFY, KIND_SPECIAL, .read = read_function},
-};
-enum { ROWS = sizeof rows / sizeof rows[0] };
 
 /* --- values that are more than a number -------------------------------------------------------------------- */
 
@@ -174,33 +95,6 @@ static bool read_encoding(const struct node *value, struct ask *out, struct refu
                   "encoding_format: write \"float\" or \"base64\"");
 }
 
-/* The number of a name in a list that ends with NULL. */
-static bool read_name(const struct node *value, const char *param, const char *const *names, int *out,
-                      struct refusal *why)
-{
-    STRBUF_AUTO known = STRBUF_INIT;
-    for (*out = 0; names[*out]; ++*out) {
-        if (is_text(value, names[*out])) return true;
-        strbuf_addf(&known, "%s%s", *out ? ", " : "", names[*out]);
-    }
-    refuse(why, 422, param, "invalid_value", "%s: write one of %s", param, strbuf_text(&known));
-    return false;
-}
-
-static bool read_aggregation(const struct node *value, struct ask *out, struct refusal *why)
-{
-    int found;
-    bool good = read_name(value, "aggregation_strategy", aggregation_names, &found, why);
-    return out->aggregation = (enum aggregation)found, good;
-}
-
-static bool read_function(const struct node *value, struct ask *out, struct refusal *why)
-{
-    int found;
-    bool good = read_name(value, "function_to_apply", label_function_names, &found, why);
-    return out->function = (enum label_function)found, good;
-}
-
 static bool read_ignored(const struct node *value, struct ask *out, struct refusal *why)
 {
     bool good = value->kind == NODE_LIST;
@@ -209,6 +103,80 @@ static bool read_ignored(const struct node *value, struct ask *out, struct refus
     return good ||
            refuse(why, 422, "ignore_labels", "invalid_value", "ignore_labels: write a list of labels");
 }
+
+/* --- the table ----------------------------------------------------------------------------------------------- */
+
+#define AT(field)    offsetof(struct ask, field)
+#define GIVEN(field) (offsetof(struct ask, field) + 1)
+#define OPENAI       (ASK_COMPLETION | ASK_CHAT)
+#define OURS         (OPENAI | ASK_GENERATE)
+#define TEXTS        (OURS | ASK_TGI)
+#define ANY          (OURS | ASK_TOKENIZE | ASK_DETOKENIZE | ASK_EMBED | ASK_CLASSIFY | ASK_TGI_OUTER)
+#define MOST_TOKENS  100000000.0
+#define MOST_INT     9.2e18
+
+static const struct row rows[] = {
+    {"model", ANY, KIND_TEXT, AT(model)},
+    {"prompt", ASK_COMPLETION | ASK_GENERATE | ASK_TOKENIZE, KIND_NODE, AT(input)},
+    {"messages", ASK_CHAT | ASK_TOKENIZE, KIND_NODE, AT(input)},
+    {"inputs", ASK_TGI_OUTER, KIND_NODE, AT(input)},
+    {"parameters", ASK_TGI_OUTER, KIND_NODE, AT(parameters)},
+    {"tokens", ASK_DETOKENIZE, KIND_NODE, AT(input)},
+    {"input", ASK_EMBED | ASK_CLASSIFY, KIND_NODE, AT(input)},
+    {"max_tokens", OURS, KIND_INT, AT(max_tokens), 0, MOST_TOKENS, GIVEN(given_max)},
+    {"max_completion_tokens", ASK_CHAT, KIND_INT, AT(max_tokens), 0, MOST_TOKENS, GIVEN(given_max)},
+    {"max_new_tokens", ASK_TGI, KIND_INT, AT(max_tokens), 1, MOST_TOKENS, GIVEN(given_max)},
+    {"temperature", TEXTS, KIND_FLOAT, AT(temperature), 0, 100, GIVEN(given_temperature)},
+    {"top_p", TEXTS, KIND_FLOAT, AT(top_p), 0, 1, GIVEN(given_top_p)},
+    {"top_k", TEXTS, KIND_INT, AT(top_k), -1, MOST_TOKENS, GIVEN(given_top_k)},
+    {"min_p", OURS, KIND_FLOAT, AT(min_p), 0, 1},
+    {"repetition_penalty", TEXTS, KIND_FLOAT, AT(repetition_penalty), 0.01, 100},
+    {"presence_penalty", OURS, KIND_FLOAT, AT(presence_penalty), -2, 2},
+    {"frequency_penalty", TEXTS, KIND_FLOAT, AT(frequency_penalty), -2, 2},
+    {"seed", TEXTS, KIND_INT, AT(seed), -MOST_INT, MOST_INT, GIVEN(given_seed)},
+    {"n", OPENAI, KIND_INT, AT(n), 1, ASK_CHOICES},
+    {"stop", TEXTS, KIND_SPECIAL, .read = read_stop},
+    {"stop_sequences", ASK_TGI, KIND_SPECIAL, .read = read_stop},
+    {"stream", OURS | ASK_TGI_OUTER, KIND_BOOL, AT(stream)},
+    {"stream_options", OPENAI, KIND_SPECIAL, .read = read_stream_options},
+    {"logprobs", OPENAI, KIND_SPECIAL, .read = read_logprobs},
+    {"top_logprobs", ASK_CHAT, KIND_INT, AT(logprobs), 0, ENGINE_LOGPROBS},
+    {"echo", ASK_COMPLETION, KIND_BOOL, AT(echo)},
+    {"ignore_eos", OURS, KIND_BOOL, AT(ignore_eos)},
+    {"details", ASK_TGI, KIND_BOOL, AT(details)},
+    {"do_sample", ASK_TGI, KIND_BOOL, AT(do_sample)},
+    {"return_full_text", ASK_TGI, KIND_BOOL, AT(echo)},
+    {"add_special_tokens", ASK_COMPLETION | ASK_GENERATE | ASK_TOKENIZE | ASK_EMBED, KIND_BOOL, AT(special)},
+    {"add_generation_prompt", ASK_CHAT | ASK_TOKENIZE, KIND_BOOL, AT(generation_prompt)},
+    {"chat_template_kwargs", ASK_CHAT | ASK_TOKENIZE, KIND_NODE, AT(variables)},
+    {"response_format", OPENAI, KIND_SPECIAL, .read = read_response_format},
+    {"best_of", ASK_COMPLETION | ASK_TGI, KIND_NEUTRAL, .least = 1},
+    {"suffix", ASK_COMPLETION, KIND_NEUTRAL},
+    {"logit_bias", OPENAI, KIND_NEUTRAL},
+    {"tools", ASK_CHAT, KIND_NEUTRAL},
+    {"functions", ASK_CHAT, KIND_NEUTRAL},
+    {"tool_choice", ASK_CHAT, KIND_NEUTRAL},
+    {"typical_p", ASK_TGI, KIND_NEUTRAL, .least = 1},
+    {"top_n_tokens", ASK_TGI, KIND_NEUTRAL},
+    {"truncate", ASK_TGI, KIND_NEUTRAL},
+    {"watermark", ASK_TGI, KIND_NEUTRAL},
+    {"decoder_input_details", ASK_TGI, KIND_NEUTRAL},
+    {"user", ANY, KIND_IGNORED},
+    {"store", ANY, KIND_IGNORED},
+    {"metadata", ANY, KIND_IGNORED},
+    {"service_tier", ANY, KIND_IGNORED},
+    {"safety_identifier", ANY, KIND_IGNORED},
+    {"prompt_cache_key", ANY, KIND_IGNORED},
+    {"parallel_tool_calls", ASK_CHAT, KIND_IGNORED},
+    {"return_token_strs", ASK_TOKENIZE, KIND_IGNORED},
+    {"encoding_format", ASK_EMBED, KIND_SPECIAL, .read = read_encoding},
+    {"dimensions", ASK_EMBED, KIND_NEUTRAL},
+    {"aggregation_strategy", ASK_CLASSIFY, KIND_NAME, AT(aggregation), .names = aggregation_names},
+    {"ignore_labels", ASK_CLASSIFY, KIND_SPECIAL, .read = read_ignored},
+    {"top_k", ASK_CLASSIFY, KIND_INT, AT(top_k), 0, MOST_TOKENS, GIVEN(given_top_k)},
+    {"function_to_apply", ASK_CLASSIFY, KIND_NAME, AT(function), .names = label_function_names},
+};
+enum { ROWS = sizeof rows / sizeof rows[0] };
 
 static bool is_neutral(const struct node *value, const struct row *row)
 {
@@ -230,6 +198,18 @@ static bool is_neutral(const struct node *value, const struct row *row)
 }
 
 /* --- rows -------------------------------------------------------------------------------------------------- */
+
+/* An enum has the size of an int. */
+static bool read_name(const struct row *row, const struct node *value, int *out, struct refusal *why)
+{
+    STRBUF_AUTO known = STRBUF_INIT;
+    for (int i = 0; row->names[i]; i++) {
+        if (is_text(value, row->names[i])) return *out = i, true;
+        strbuf_addf(&known, "%s%s", i ? ", " : "", row->names[i]);
+    }
+    return refuse(why, 422, row->name, "invalid_value", "%s: write one of %s", row->name,
+                  strbuf_text(&known));
+}
 
 static bool wrong(const struct row *row, const struct node *value, const char *wanted, struct refusal *why)
 {
@@ -269,6 +249,8 @@ static bool read_row(const struct row *row, const struct node *value, struct ask
         return *(const char **)to = value->as.string.text, true;
     case KIND_NODE:
         return *(const struct node **)to = value, true;
+    case KIND_NAME:
+        return read_name(row, value, to, why);
     case KIND_SPECIAL:
         return row->read(value, out, why);
     case KIND_NEUTRAL:
