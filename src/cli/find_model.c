@@ -38,8 +38,8 @@ enum plim_status cli_check_model(const char *path, struct plim_error *err)
     bool checked;
     enum plim_status status = checkpoint_check(path, MANIFEST_WEIGHTS, &checked, err);
     if (status == PLIM_OK && !checked)
-        cli_say("%s: saved by an earlier version without checksums, read unchecked; one that is saved "
-                "after train --resume --change manifest has them",
+        cli_say("%s: saved by an earlier version without checksums, read unchecked; one that is saved after "
+                "train --resume --change manifest has them",
                 path);
     return status;
 }
@@ -54,11 +54,10 @@ static enum plim_status find(const char *what, char *path, size_t size, struct p
         return plim_fail(err, PLIM_BAD_INPUT, "%.100s...: the path is too long", what);
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = '\0';
     if (gguf_is(path) || holds(path, "config.json") || best_model_or_newest(what, path, size)) return PLIM_OK;
-    return plim_fail(
-        err, PLIM_BAD_INPUT,
-        "%s: neither config.json nor a checkpoint is there; point at a Hugging Face folder, a checkpoint "
-        "or a run folder",
-        what);
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: neither config.json nor a checkpoint is there; point at a Hugging Face folder, a "
+                     "checkpoint or a run folder",
+                     what);
 }
 
 enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err)
