@@ -15,7 +15,7 @@
 
 static const char section[] = "training.deepspeed.";
 
-struct reading {
+struct deepspeed_reading {
     struct job *job;
     const struct node *root;
     const char *name, *prefix; /* prefix: of keys, where they stand in a job file */
@@ -27,7 +27,7 @@ struct reading {
 };
 
 /* The status to go on with after one key. */
-static enum plim_status after_key(const struct reading *r, enum plim_status status)
+static enum plim_status after_key(const struct deepspeed_reading *r, enum plim_status status)
 {
     if (status == PLIM_OK || status == PLIM_NO_MEMORY || !r->refused) return status;
     strbuf_addf(r->refused, "%s\n", r->err->text);
@@ -72,7 +72,7 @@ bool deepspeed_owns(const char *path, const struct node *node)
 
 /* ---- saying it ---- */
 
-static const char *where_of(const struct reading *r, int line, char *buf, size_t size)
+static const char *where_of(const struct deepspeed_reading *r, int line, char *buf, size_t size)
 {
     if (line)
         snprintf(buf, size, "%.200s:%d", r->name, line);
@@ -82,7 +82,7 @@ static const char *where_of(const struct reading *r, int line, char *buf, size_t
 }
 
 /* "ds.json:3: optimizer.type: Lamb: why" */
-static enum plim_status refuse(const struct reading *r, const struct deepspeed_row *row,
+static enum plim_status refuse(const struct deepspeed_reading *r, const struct deepspeed_row *row,
                                const struct node *value, const char *why)
 {
     STRBUF_AUTO text = STRBUF_INIT, shown = STRBUF_INIT;
@@ -94,7 +94,7 @@ static enum plim_status refuse(const struct reading *r, const struct deepspeed_r
                      strbuf_text(&shown), shown.len > 80 ? "..." : "", why);
 }
 
-static enum plim_status wrong(const struct reading *r, const struct deepspeed_row *row,
+static enum plim_status wrong(const struct deepspeed_reading *r, const struct deepspeed_row *row,
                               const struct node *value, const char *expected)
 {
     STRBUF_AUTO number = STRBUF_INIT;
@@ -106,7 +106,7 @@ static enum plim_status wrong(const struct reading *r, const struct deepspeed_ro
                      is_number ? strbuf_text(&number) : node_kind_name(value->kind));
 }
 
-static enum plim_status say(const struct reading *r, const struct deepspeed_row *row,
+static enum plim_status say(const struct deepspeed_reading *r, const struct deepspeed_row *row,
                             const struct node *value, const char *text)
 {
     char where[256], path[160];
@@ -128,7 +128,7 @@ static void offer_section(struct nearest *near, const char *theirs, char *buf, s
     if (near->distance < before) snprintf(buf, size, "%s", name);
 }
 
-static enum plim_status unknown(const struct reading *r, const char *path, const struct node *value)
+static enum plim_status unknown(const struct deepspeed_reading *r, const char *path, const struct node *value)
 {
     struct nearest near = nearest_begin(path), whole = nearest_begin(path);
     STRBUF_AUTO shown = STRBUF_INIT;
@@ -145,7 +145,8 @@ static enum plim_status unknown(const struct reading *r, const char *path, const
 }
 
 /* Names that begin with a low line are comments. */
-static enum plim_status check_keys(const struct reading *r, const struct node *map, const char *above)
+static enum plim_status check_keys(const struct deepspeed_reading *r, const struct node *map,
+                                   const char *above)
 {
     enum plim_status status = PLIM_OK;
     for (size_t i = 0; i < node_count(map) && status == PLIM_OK; i++) {
@@ -173,7 +174,7 @@ static enum plim_status check_keys(const struct reading *r, const struct node *m
 
 /* ---- setting a key of ours ---- */
 
-static enum plim_status contradict(const struct reading *r, const char *label, const char *ours,
+static enum plim_status contradict(const struct deepspeed_reading *r, const char *label, const char *ours,
                                    const char *theirs_is, const struct origin *said, const char *is)
 {
     return plim_fail(r->err, PLIM_BAD_INPUT, "%s is %s, but %s gives %s %s, which means the same; keep one",
@@ -181,8 +182,8 @@ static enum plim_status contradict(const struct reading *r, const char *label, c
 }
 
 /* Keeps the job file's value, which must agree. */
-static enum plim_status put(struct reading *r, const struct deepspeed_row *from, int line, const char *ours,
-                            const char *text)
+static enum plim_status put(struct deepspeed_reading *r, const struct deepspeed_row *from, int line,
+                            const char *ours, const char *text)
 {
     const struct schema_row *row = schema_find(&job_schema, ours);
     STRBUF_AUTO before = STRBUF_INIT, after = STRBUF_INIT;
@@ -205,7 +206,7 @@ static enum plim_status put(struct reading *r, const struct deepspeed_row *from,
     return status;
 }
 
-static enum plim_status put_number(struct reading *r, const struct deepspeed_row *from, int line,
+static enum plim_status put_number(struct deepspeed_reading *r, const struct deepspeed_row *from, int line,
                                    const char *ours, double number)
 {
     char text[40];
@@ -213,7 +214,8 @@ static enum plim_status put_number(struct reading *r, const struct deepspeed_row
     return put(r, from, line, ours, text);
 }
 
-static enum plim_status set(struct reading *r, const struct deepspeed_row *row, const struct node *value)
+static enum plim_status set(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                            const struct node *value)
 {
     struct strbuf text = STRBUF_INIT;
     if (value->kind == NODE_LIST || value->kind == NODE_MAP) return wrong(r, row, value, "a single value");
@@ -228,7 +230,7 @@ static enum plim_status set(struct reading *r, const struct deepspeed_row *row, 
     return status;
 }
 
-static enum plim_status note_auto(struct reading *r, const struct deepspeed_row *row,
+static enum plim_status note_auto(struct deepspeed_reading *r, const struct deepspeed_row *row,
                                   const struct node *value)
 {
     struct job *job = r->job;
@@ -268,9 +270,6 @@ static bool is_off(const struct node *v) { return is_below(v, 1); }
 
 /* ---- keys that are more than a value ---- */
 
-typedef enum plim_status own_key(struct reading *r, const struct deepspeed_row *row,
-                                 const struct node *value);
-
 struct word {
     const char *theirs, *ours;
 };
@@ -282,8 +281,8 @@ static const char *translate(const struct word *words, const struct node *value)
     return words->ours;
 }
 
-static enum plim_status own_optimizer(struct reading *r, const struct deepspeed_row *row,
-                                      const struct node *value)
+enum plim_status deepspeed_optimizer(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                     const struct node *value)
 {
     static const struct word words[] = {
         {"Adam", "adamw"},           {"AdamW", "adamw"},         {"SGD", "sgd"}, {"Adafactor", "adafactor"},
@@ -293,8 +292,8 @@ static enum plim_status own_optimizer(struct reading *r, const struct deepspeed_
     return put(r, row, value->line, row->ours, ours);
 }
 
-static enum plim_status own_betas(struct reading *r, const struct deepspeed_row *row,
-                                  const struct node *value)
+enum plim_status deepspeed_betas(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                 const struct node *value)
 {
     const struct node *first = node_item(value, 0), *second = node_item(value, 1);
     double one = node_float(first, -1), two = node_float(second, -1);
@@ -304,8 +303,8 @@ static enum plim_status own_betas(struct reading *r, const struct deepspeed_row 
     return status == PLIM_OK ? put_number(r, row, value->line, "training.beta2", two) : status;
 }
 
-static enum plim_status own_scheduler(struct reading *r, const struct deepspeed_row *row,
-                                      const struct node *value)
+enum plim_status deepspeed_scheduler(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                     const struct node *value)
 {
     static const struct word words[] = {
         {"WarmupLR", "constant"}, {"WarmupDecayLR", "linear"}, {"WarmupCosineLR", "cosine"}, {NULL, NULL}};
@@ -318,8 +317,8 @@ static enum plim_status own_scheduler(struct reading *r, const struct deepspeed_
 }
 
 /* WarmupDecayLR falls to where it began. */
-static enum plim_status own_warmup_min(struct reading *r, const struct deepspeed_row *row,
-                                       const struct node *value)
+enum plim_status deepspeed_warmup_min(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                      const struct node *value)
 {
     static const struct deepspeed_row floor = {"scheduler.params.warmup_min_lr", DS_SET, "training.min_lr"};
     const char *type = node_string(node_path(r->root, "scheduler.type"), "");
@@ -327,23 +326,25 @@ static enum plim_status own_warmup_min(struct reading *r, const struct deepspeed
     return status == PLIM_OK && !strcasecmp(type, "WarmupDecayLR") ? set(r, &floor, value) : status;
 }
 
+static bool is_floor(const struct deepspeed_row *row) { return !strcmp(row->ours, "training.min_lr"); }
+
 /* A share of the highest rate, which a flag may still change. */
-static enum plim_status own_ratio(struct reading *r, const struct deepspeed_row *row,
-                                  const struct node *value)
+enum plim_status deepspeed_ratio(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                 const struct node *value)
 {
     struct job_wishes *w = &r->job->wishes;
     double share = node_float(value, -1);
     if (share < 0 || share > 1) return wrong(r, row, value, "a number from 0 to 1");
-    *(row->own == OWN_MIN_RATIO ? &w->min_lr_ratio : &w->warmup_min_ratio) = share;
+    *(is_floor(row) ? &w->min_lr_ratio : &w->warmup_min_ratio) = share;
     return put_number(r, row, value->line, row->ours, share * r->job->schedule.learning_rate);
 }
 
-/* Does the key still have the value that a row of this kind gave it? */
-static bool is_from(const struct job *job, enum deepspeed_own own)
+/* Does the lowest rate, or that of the warmup, still have the value that its row gave it? */
+static bool is_from(const struct job *job, bool floor)
 {
     for (size_t i = 0; i < deepspeed_row_count; i++) {
         const struct deepspeed_row *row = &deepspeed_rows[i];
-        if (row->how != DS_OWN || row->own != own) continue;
+        if (row->own != deepspeed_ratio || is_floor(row) != floor) continue;
         const struct origin *o = job_origin(job, row->ours);
         size_t len = strlen(row->theirs), given = o->name ? strlen(o->name) : 0;
         return given >= len && !strcmp(o->name + given - len, row->theirs);
@@ -355,13 +356,13 @@ void deepspeed_settle_ratios(struct job *job)
 {
     struct job_schedule *s = &job->schedule;
     const struct job_wishes *w = &job->wishes;
-    if (is_from(job, OWN_MIN_RATIO)) s->min_lr = w->min_lr_ratio * s->learning_rate;
-    if (is_from(job, OWN_FLOOR_RATIO)) s->warmup_min_lr = w->warmup_min_ratio * s->learning_rate;
+    if (is_from(job, true)) s->min_lr = w->min_lr_ratio * s->learning_rate;
+    if (is_from(job, false)) s->warmup_min_lr = w->warmup_min_ratio * s->learning_rate;
 }
 
 /* Above 0 the scale is that number and stays. */
-static enum plim_status own_loss_scale(struct reading *r, const struct deepspeed_row *row,
-                                       const struct node *value)
+enum plim_status deepspeed_loss_scale(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                      const struct node *value)
 {
     double scale = node_float(value, -1);
     if (scale < 0) return wrong(r, row, value, "a number, 0 for a scale that moves");
@@ -370,16 +371,16 @@ static enum plim_status own_loss_scale(struct reading *r, const struct deepspeed
     return status == PLIM_OK ? put(r, row, value->line, "training.loss_scale_window", "0") : status;
 }
 
-static enum plim_status own_scale_power(struct reading *r, const struct deepspeed_row *row,
-                                        const struct node *value)
+enum plim_status deepspeed_scale_power(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                       const struct node *value)
 {
     int64_t power = node_int(value, -1);
     if (power < 0 || power > 29) return wrong(r, row, value, "a whole number from 0 to 29, e.g. 16");
     return put_number(r, row, value->line, row->ours, ldexp(1, (int)power));
 }
 
-static enum plim_status own_offload(struct reading *r, const struct deepspeed_row *row,
-                                    const struct node *value)
+enum plim_status deepspeed_offload(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                   const struct node *value)
 {
     static const struct word words[] = {{"none", "none"}, {"cpu", "cpu"}, {"nvme", "nvme"}, {NULL, NULL}};
     const char *ours = translate(words, value);
@@ -387,8 +388,8 @@ static enum plim_status own_offload(struct reading *r, const struct deepspeed_ro
                 : refuse(r, row, value, "write none, cpu or nvme");
 }
 
-static enum plim_status own_old_offload(struct reading *r, const struct deepspeed_row *row,
-                                        const struct node *value)
+enum plim_status deepspeed_old_offload(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                       const struct node *value)
 {
     bool params = strstr(row->theirs, "params");
     const char *newer = params ? "zero_optimization.offload_param" : "zero_optimization.offload_optimizer";
@@ -397,8 +398,8 @@ static enum plim_status own_old_offload(struct reading *r, const struct deepspee
     return put(r, row, value->line, row->ours, value->as.boolean ? "cpu" : "none");
 }
 
-static enum plim_status own_nvme_path(struct reading *r, const struct deepspeed_row *row,
-                                      const struct node *value)
+enum plim_status deepspeed_nvme_path(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                     const struct node *value)
 {
     char device[96];
     snprintf(device, sizeof device, "%.*sdevice", (int)(strlen(row->theirs) - strlen("nvme_path")),
@@ -409,8 +410,8 @@ static enum plim_status own_nvme_path(struct reading *r, const struct deepspeed_
     return put(r, row, value->line, row->ours, value->as.string.text);
 }
 
-static enum plim_status own_monitor(struct reading *r, const struct deepspeed_row *row,
-                                    const struct node *value)
+enum plim_status deepspeed_monitor(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                   const struct node *value)
 {
     const struct schema_row *ours = schema_find(&job_schema, row->ours);
     STRBUF_AUTO list = STRBUF_INIT;
@@ -422,28 +423,19 @@ static enum plim_status own_monitor(struct reading *r, const struct deepspeed_ro
 }
 
 /* A switch: what it sets where it is on. */
-static enum plim_status own_switch(struct reading *r, const struct deepspeed_row *row,
-                                   const struct node *value)
+enum plim_status deepspeed_switch(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                  const struct node *value)
 {
     if (is_off(value)) return PLIM_OK;
-    enum plim_status status = put(r, row, value->line, row->ours, row->text);
+    enum plim_status status = put(r, row, value->line, row->ours, row->on);
     bool masters = !strcmp(row->ours, "training.master_weights");
     return status == PLIM_OK && masters ? put(r, row, value->line, "training.grad_dtype", "bf16") : status;
 }
 
-static own_key *const own_keys[OWN_COUNT] = {
-    [OWN_OPTIMIZER] = own_optimizer,   [OWN_BETAS] = own_betas,
-    [OWN_SCHEDULER] = own_scheduler,   [OWN_WARMUP_MIN] = own_warmup_min,
-    [OWN_MIN_RATIO] = own_ratio,       [OWN_FLOOR_RATIO] = own_ratio,
-    [OWN_LOSS_SCALE] = own_loss_scale, [OWN_SCALE_POWER] = own_scale_power,
-    [OWN_OFFLOAD] = own_offload,       [OWN_OLD_OFFLOAD] = own_old_offload,
-    [OWN_NVME_PATH] = own_nvme_path,   [OWN_MONITOR] = own_monitor,
-    [OWN_SWITCH] = own_switch,
-};
-
 /* ---- all of them ---- */
 
-static enum plim_status fixed(struct reading *r, const struct deepspeed_row *row, const struct node *value)
+static enum plim_status fixed(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                              const struct node *value)
 {
     struct strbuf text = STRBUF_INIT;
     json_plain(&text, value);
@@ -453,7 +445,7 @@ static enum plim_status fixed(struct reading *r, const struct deepspeed_row *row
 }
 
 /* Is the section of a row there, on, and of the row's type? */
-static bool is_on(const struct reading *r, const struct deepspeed_row *row)
+static bool is_on(const struct deepspeed_reading *r, const struct deepspeed_row *row)
 {
     const struct node *top = node_get_n(r->root, row->theirs, strcspn(row->theirs, "."));
     if (!top || top->kind != NODE_MAP) return false;
@@ -464,19 +456,19 @@ static bool is_on(const struct reading *r, const struct deepspeed_row *row)
 }
 
 /* Applies DeepSpeed's default for a missing key, unless the job sets it. */
-static enum plim_status take_default(struct reading *r, const struct deepspeed_row *row)
+static enum plim_status take_default(struct deepspeed_reading *r, const struct deepspeed_row *row)
 {
     struct node value = {.kind = NODE_STRING, .key = row->theirs};
-    bool sets = row->how == DS_SET || row->own == OWN_MIN_RATIO;
+    bool sets = row->how == DS_SET || (row->own == deepspeed_ratio && is_floor(row));
     if (!row->fallback || !sets || !is_on(r, row)) return PLIM_OK;
     if (job_origin(r->job, row->ours)->kind >= ORIGIN_FILE) return PLIM_OK;
     value.as.string.text = row->fallback, value.as.string.len = strlen(row->fallback);
     if (row->how == DS_SET) return set(r, row, &value);
     value = (struct node){.kind = NODE_FLOAT, .as.real = strtod(row->fallback, NULL)};
-    return own_keys[row->own](r, row, &value);
+    return row->own(r, row, &value);
 }
 
-static enum plim_status act(struct reading *r, const struct deepspeed_row *row)
+static enum plim_status act(struct deepspeed_reading *r, const struct deepspeed_row *row)
 {
     const struct node *value = node_path(r->root, row->theirs);
     if (!value) return take_default(r, row);
@@ -497,14 +489,14 @@ static enum plim_status act(struct reading *r, const struct deepspeed_row *row)
     case DS_OWN:
         break;
     }
-    return own_keys[row->own](r, row, value);
+    return row->own(r, row, value);
 }
 
 static enum plim_status take(struct job *job, const struct node *root, const char *name, const char *prefix,
                              const struct schema_listener *notes, struct strbuf *refused, int *refusals,
                              struct plim_error *err)
 {
-    struct reading r = {job, root, name, prefix, notes, NULL, err, refused, refusals};
+    struct deepspeed_reading r = {job, root, name, prefix, notes, NULL, err, refused, refusals};
     if (root->kind != NODE_MAP)
         return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: expected DeepSpeed's keys and values, found a %s", name,
                          root->line, node_kind_name(root->kind));

@@ -2,6 +2,8 @@
 #ifndef PLIM_JOB_DEEPSPEED_KEYS_H
 #define PLIM_JOB_DEEPSPEED_KEYS_H
 
+#include "base/node.h"
+#include "base/status.h"
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -11,35 +13,28 @@ enum deepspeed_how {
     DS_OFF, /* nothing may be asked for: false, 0, null, {}, {"enabled": false}; `text` says what to write instead */
     DS_PARTS, /* the same of a number of parts: 1 is none, too */
     DS_FIXED, /* only the value `fallback`; `text` as above */
-    DS_OWN,   /* a function of deepspeed.c, by its place in enum deepspeed_own */
+    DS_OWN,   /* what `own` does */
 };
 
-enum deepspeed_own {
-    OWN_OPTIMIZER,
-    OWN_BETAS,
-    OWN_SCHEDULER,
-    OWN_WARMUP_MIN,
-    OWN_MIN_RATIO,
-    OWN_FLOOR_RATIO,
-    OWN_LOSS_SCALE,
-    OWN_SCALE_POWER,
-    OWN_OFFLOAD,
-    OWN_OLD_OFFLOAD,
-    OWN_NVME_PATH,
-    OWN_MONITOR,
-    OWN_SWITCH,
-    OWN_COUNT
-};
+struct deepspeed_reading;
+struct deepspeed_row;
+
+/* Keys that are more than a value (deepspeed.c). */
+typedef enum plim_status deepspeed_key(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                       const struct node *value);
+deepspeed_key deepspeed_optimizer, deepspeed_betas, deepspeed_scheduler, deepspeed_warmup_min,
+    deepspeed_ratio, deepspeed_loss_scale, deepspeed_scale_power, deepspeed_offload, deepspeed_old_offload,
+    deepspeed_nvme_path, deepspeed_monitor, deepspeed_switch;
 
 struct deepspeed_row {
     const char *theirs; /* dotted; whatever lies below a row without rows of its own belongs to it */
     enum deepspeed_how how;
-    const char *ours; /* our key */
-    const char
-        *text; /* DS_NEEDLESS, DS_OFF, DS_PARTS, DS_FIXED: what to know; OWN_SWITCH: value when it is on */
+    const char *ours;     /* our key */
+    const char *text;     /* DS_NEEDLESS, DS_OFF, DS_PARTS, DS_FIXED: what to know */
     const char *fallback; /* DS_SET: DeepSpeed's default, where its section is on and ours is another */
-    enum deepspeed_own own;
-    bool yields;    /* what the job says is stronger, without contradiction */
+    deepspeed_key *own;   /* DS_OWN */
+    const char *on;       /* deepspeed_switch: our value where it is on */
+    bool yields;          /* what the job says is stronger, without contradiction */
     const char *of; /* the type of optimizer or scheduler whose default `fallback` is; NULL: every one's */
 };
 
