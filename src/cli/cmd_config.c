@@ -3,7 +3,7 @@
 #include "base/json.h"
 #include "base/yaml.h"
 #include "job/convert.h"
-#include "job/explain.h"
+#include "job/job.h"
 
 #include <stdio.h>
 #include <string.h>

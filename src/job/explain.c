@@ -1,6 +1,6 @@
-/* explain.c - see explain.h. Everything but the effect comes from the rows of job_schema; the effect is what the parts of a
+/* explain.c - see job.h. Everything but the effect comes from the rows of job_schema; the effect is what the parts of a
  * key's path have in common, the most particular first. */
-#include "job/explain.h"
+#include "job/job.h"
 #include "base/schema_value.h"
 
 #include <string.h>

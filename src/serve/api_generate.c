@@ -3,7 +3,7 @@
  * Both answer {"generated_text": ...}; ours adds finish_reason and usage, TGI's its details when asked for. Streams are TGI's
  * in both forms: an event for each token, the last with the whole text. */
 #include "serve/call.h"
-#include "net/sse.h"
+#include "net/http_answers.h"
 
 #include <string.h>
 

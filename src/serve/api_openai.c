@@ -1,7 +1,7 @@
 /* api_openai.c - /v1/completions, /v1/chat/completions and /v1/models, as OpenAI's clients expect them. */
 #include "serve/call.h"
 #include "base/utf8.h"
-#include "net/sse.h"
+#include "net/http_answers.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* api_status.c - /health, /metrics, /hold and the page. */
 #include "serve/server_part.h"
 #include "serve/plan_text.h"
-#include "net/page.h"
+#include "net/http_answers.h"
 #include "mem/os.h"
 
 static const char *const states[] = {

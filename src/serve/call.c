@@ -1,8 +1,7 @@
 /* call.c - see call.h. Life and events of a call; call_text.c makes text of them. */
 #include "serve/call.h"
-#include "serve/call_part.h"
 #include "base/clock.h"
-#include "net/sse.h"
+#include "net/http_answers.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -155,4 +155,7 @@ void call_fail_all(struct server *s, const char *why);
 int64_t call_answer_tokens(const struct call *c);
 int64_t call_shared_tokens(const struct call *c);
 
+/* Makes room for `more` items after count in *array. Returns false when memory is short. */
+bool call_room(void *array, size_t count, size_t more, size_t *cap, size_t size);
+
 #endif

@@ -3,7 +3,7 @@
 #include "exec/op_clock.h"
 #include "serve/engine_part.h"
 #include "serve/plan_text.h"
-#include "watch/environment.h"
+#include "watch/explain.h"
 #include "watch/holders.h"
 
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "base/hash.h"
 #include "base/minmax.h"
 #include "mem/os.h"
-#include "net/host.h"
+#include "net/http_answers.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -67,4 +67,7 @@ void explanation_text(const struct explanation *why, struct strbuf *out);
 /* Members of the object that is open. */
 void explanation_json(const struct explanation *why, struct json_writer *w);
 
+/* What a run stands on: device, system, limits, and the variables that people set for allocators (environment.c). */
+void environment_json(const struct device *device, struct json_writer *w, const char *key);
+
 #endif

@@ -1,5 +1,5 @@
-/* run_metrics.c - see run_metrics.h. */
-#include "watch/run_metrics.h"
+/* run_metrics.c - see run_page.h. */
+#include "watch/run_page.h"
 
 #include <math.h>
 #include <string.h>

@@ -6,11 +6,9 @@
 #include "watch/run_page.h"
 #include "base/clock.h"
 #include "base/threads.h"
-#include "net/host.h"
-#include "net/page.h"
+#include "net/http_answers.h"
 #include "net/http.h"
 #include "watch/run_log.h"
-#include "watch/run_metrics.h"
 
 #include <fcntl.h>
 #include <pthread.h>
