@@ -70,6 +70,10 @@ check:           ## layers, nothing of the process below cli, headers compile al
 install: all     ## install below PREFIX (/usr/local); DESTDIR is honoured
 	@cmake --install build/release --prefix "$(PREFIX)"
 
+.PHONY: wheel
+wheel: all       ## the Python package as a wheel (build/wheel)
+	@tools/make-wheel
+
 docs: all        ## man page and shell completions (build/release/docs)
 	@tools/build release docs
 

@@ -121,7 +121,7 @@ static enum plim_status measure(const char *model, const struct backend *backend
                                      .max_context = l->prompt + l->tokens,
                                      .parallel = l->streams < 256 ? l->streams : 256,
                                      .queue = l->streams,
-                                     .alone = true};
+                                     .no_prefix_sharing = true};
     if (status == PLIM_OK) status = engine_open(device, &options, &e, err);
     if (status == PLIM_OK)
         status = run_line(e, &(struct line){.streams = 1, .prompt = 8, .tokens = 2}, &warm, err);

@@ -26,12 +26,13 @@ if(werror STREQUAL "AUTO")
 endif()
 
 add_library(plimsoll_flags INTERFACE)
-target_include_directories(plimsoll_flags INTERFACE "${PROJECT_SOURCE_DIR}/src")
+target_include_directories(plimsoll_flags INTERFACE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
 target_compile_definitions(plimsoll_flags INTERFACE PLIMSOLL_VERSION="${PROJECT_VERSION}")
 target_compile_options(plimsoll_flags INTERFACE
-  -fno-math-errno -ffp-contract=off
+  -fno-math-errno -ffp-contract=off -fvisibility=hidden
   -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wundef
   -Wno-missing-field-initializers $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>  # clang does not know the latter
+  $<$<C_COMPILER_ID:Clang>:-Wno-c2x-extensions>  # a callback leaves the parameters it does not read unnamed, as gcc allows
   $<$<BOOL:${werror}>:-Werror>)
 
 if(PLIMSOLL_SANITIZE STREQUAL "address")

@@ -8,8 +8,8 @@
  *
  *     checksum_file("model.safetensors", &value, &bytes, &err);
  *
- * The value is the same on every machine and finds damage: any change within eight bytes on an eight-byte border for
- * certain, any other once less in 2^64. It keeps no secrets. bench/checksum prints how fast it is.
+ * The value is the same on every machine. It always detects a change confined to one aligned group of eight bytes, and
+ * misses any other change with probability 2^-64. It is not cryptographic. bench/checksum prints its speed.
  */
 #ifndef PLIM_BASE_CHECKSUM_H
 #define PLIM_BASE_CHECKSUM_H
@@ -23,7 +23,7 @@ enum { CHECKSUM_STRIPE = 32 };
 struct checksum {
     uint64_t lane[4];
     uint64_t bytes;                      /* so far */
-    unsigned char rest[CHECKSUM_STRIPE]; /* bytes % CHECKSUM_STRIPE of them wait here */
+    unsigned char rest[CHECKSUM_STRIPE]; /* the last bytes % CHECKSUM_STRIPE bytes, not yet mixed in */
 };
 
 void checksum_begin(struct checksum *sum, uint64_t seed);

@@ -13,7 +13,7 @@ double clock_seconds(void);
 /* Seconds since 1970-01-01 UTC, for time stamps people read. May jump when the machine's time is set. */
 double clock_wall(void);
 
-/* Seconds that the calling thread has computed; waiting, and what others do meanwhile, takes none. */
+/* CPU time of the calling thread, in seconds. Waiting does not count, and other threads do not. */
 double clock_thread(void);
 
 #endif

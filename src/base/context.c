@@ -11,8 +11,12 @@ const char *context_get(const struct context *context, const char *name)
     return NULL;
 }
 
+const struct log *context_log(const struct context *context) { return context ? context->log : NULL; }
+
 bool context_cache(const struct context *context, struct strbuf *folder)
 {
+    if (context && context->cache) strbuf_add(folder, context->cache);
+    if (!context || context->cache || !context->process) return folder->len > 0;
     const char *base = context_get(context, "XDG_CACHE_HOME"), *home = context_get(context, "HOME");
     if (base && base[0] == '/')
         strbuf_addf(folder, "%s/plimsoll", base);

@@ -1,23 +1,25 @@
-/* context.h - what the program around this code lets it know and do.
+/* context.h - the environment that the host program gives this code.
  *
  *     struct context context = {.environment = environ, .modules = "/usr/bin", .process = &ours};
  *     backend->open(&context, 0, threads, &device, &err);
  *     context_get(device->context, "PLIMSOLL_GPU");
  *
- * Below cli nobody reads or changes the process's environment, forks or ends the process: the command line's context says
- * what variables there are and does the rest. A program that links this code makes a context of its own, or passes NULL:
- * then no variable is set, nothing is measured and nothing is kept between runs.
+ * Code below cli does not read or change the process's environment, fork, or exit. The caller's context supplies the
+ * variables and does these things on request. A program that links this code passes its own context, or NULL: then no
+ * variable is set, nothing is measured, and nothing is cached between runs.
  */
 #ifndef PLIM_BASE_CONTEXT_H
 #define PLIM_BASE_CONTEXT_H
 
+#include "base/log.h"
 #include "base/strbuf.h"
-#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Things that only the owner of the process may do. */
 struct context_process {
-    /* work(arg, result), in a process of its own: the memory it touches is not this one's. False: it could not. */
+    /* Runs work(arg, result) in a separate process, whose memory does not count here. Returns false if that
+     * fails. */
     bool (*apart)(bool (*work)(void *arg, void *result), void *arg, void *result, size_t bytes);
     void (*set_variable)(const char *name, const char *value);
     void (*end)(int code);
@@ -25,15 +27,24 @@ struct context_process {
 
 struct context {
     char *const *environment; /* "NAME=value", NULL after the last; NULL: no variable is set */
-    /* Folder of the program, near which the modules for MPI libraries are; NULL: there are none. */
+    /* Folder of the program; modules for MPI libraries are looked up near it. NULL: there are none. */
     const char *modules;
     const struct context_process *process; /* NULL: the process belongs to somebody else */
+    const struct log *log;                 /* for notes to people; NULL: silent */
+    /* Folder for files that are reused by later runs. NULL: the user's cache if the process is ours, else none. */
+    const char *cache;
+    /* If the process is not ours: its memory that budgets must cover, in bytes. Ours is measured. */
+    int64_t overhead;
 };
 
 /* The value of a variable; NULL: it is not set. */
 const char *context_get(const struct context *context, const char *name);
 
-/* The folder for what is kept between runs: $XDG_CACHE_HOME/plimsoll, or ~/.cache/plimsoll. False: there is none. */
+/* Where to log; NULL: nowhere. */
+const struct log *context_log(const struct context *context);
+
+/* Folder for files that are reused by later runs: context.cache, else $XDG_CACHE_HOME/plimsoll or ~/.cache/plimsoll if
+ * the process is ours. False: there is none. */
 bool context_cache(const struct context *context, struct strbuf *folder);
 
 #endif

@@ -1,8 +1,8 @@
-/* crc32c.h - the Castagnoli CRC, as files of records carry it (TFRecord, LevelDB, iSCSI).
+/* crc32c.h - the Castagnoli CRC used by record files (TFRecord, LevelDB, iSCSI).
  *
  *     uint32_t sum = crc32c(data, n);                    // crc32c("123456789", 9) is 0xe3069283
  *
- * Four bits at a time: for records of a few hundred bytes, not for checkpoints (base/checksum.h).
+ * It works four bits at a time, which suits records of a few hundred bytes. For checkpoints use base/checksum.h.
  */
 #ifndef PLIM_BASE_CRC32C_H
 #define PLIM_BASE_CRC32C_H

@@ -1,14 +1,14 @@
-/* dotenv.h - files of NAME=VALUE lines, as people keep them beside a program.
+/* dotenv.h - .env files: NAME=VALUE lines.
  *
  *     struct dotenv vars;
  *     if (dotenv_parse(text, len, "job/.env", &vars, &err) != PLIM_OK) ...
  *     const struct dotenv_entry *e = dotenv_find(&vars, "MAX_BATCH_SIZE");     // NULL: not there
  *     dotenv_release(&vars);
  *
- * A line is empty, a comment (#), or NAME=VALUE, with or without `export ` before it and blanks around `=`. A value without
- * quotes ends before blanks and at ` #`; in 'single quotes' everything stands for itself; in "double quotes" \n, \t, \\, \"
- * and \$ are escapes. A value ends in the line it begins in, and nothing is substituted. Of a name given twice the last
- * value counts. Errors (PLIM_BAD_INPUT) read "name:line: what" and never show a value, which may be a secret. Safe on
+ * A line is empty, a comment (#), or NAME=VALUE, with an optional `export ` before it and blanks around `=`. An unquoted
+ * value ends before trailing blanks or ` #`. 'Single quotes' are literal. In "double quotes" \n, \t, \\, \" and \$ are
+ * escapes. A value ends on the line where it begins, and nothing is substituted. If a name occurs twice, the last value
+ * counts. Errors (PLIM_BAD_INPUT) read "name:line: what" and never show a value, which may be a secret. Safe on
  * hostile input.
  */
 #ifndef PLIM_BASE_DOTENV_H
@@ -32,7 +32,7 @@ struct dotenv {
 enum plim_status dotenv_parse(const char *text, size_t len, const char *file, struct dotenv *out,
                               struct plim_error *err);
 
-/* A file of at most 1 MiB. No file, or a folder of that name: *out is empty. */
+/* Reads a file of at most 1 MiB. If there is no file, or the name is a folder, *out is empty. */
 enum plim_status dotenv_load(const char *path, struct dotenv *out, struct plim_error *err);
 
 const struct dotenv_entry *dotenv_find(const struct dotenv *vars, const char *name);

@@ -1,8 +1,8 @@
-/* embedded.h - the data files that travel inside the program.
+/* embedded.h - data files compiled into the program.
  *
- * Every data/<name>.yaml (device presets, memory profiles), data/<name>.html (pages) and data/<name>.js (what pages share) is
- * turned into a C array by the build, so that the installed program needs no file beside it. The texts are constant, live as long as the program and end with
- * a NUL that `size` does not count.
+ * The build turns every data/<name>.yaml (device presets, memory profiles), data/<name>.html (pages) and data/<name>.js
+ * (scripts that pages share) into a C array, so the installed program needs no data files. The texts are constant and end
+ * with a NUL that `size` does not count.
  *
  *     const struct plim_data *d = embedded_find("devices");   // data/devices.yaml
  *     if (!d) return plim_fail(err, PLIM_BUG, "data/devices.yaml is not part of this build");
@@ -19,7 +19,7 @@ struct plim_data {
     size_t size; /* bytes of text, without the NUL */
 };
 
-/* All of them, in the order of their names; the last row has name NULL. The build writes it. */
+/* All files, sorted by name; the last row has name NULL. Written by the build. */
 extern const struct plim_data plim_data_table[];
 
 /* The file of that name, or NULL when there is none. Pure. */

@@ -1,11 +1,11 @@
-/* hash.h - checksums and hashes that are part of our formats: they find damage and tell names apart, and keep no secrets.
+/* hash.h - hashes that are part of our file formats. They detect damage and distinguish names; they are not cryptographic.
  *
  *     uint64_t sum = hash64(chunk, n, 0);
  *     uint64_t stream = hash_text("model.norm.weight");
  *
- * hash64 is part of the token file format (docs/data.md), hash_text decides which random numbers a tensor starts from:
- * neither ever changes. Any change within eight bytes on an eight-byte border changes hash64 for certain; larger damage
- * is missed once in 2^64.
+ * hash64 is part of the token file format (docs/data.md), and hash_text chooses the random numbers a tensor starts from,
+ * so neither ever changes. hash64 always detects a change confined to one aligned group of eight bytes, and misses larger
+ * damage with probability 2^-64.
  */
 #ifndef PLIM_BASE_HASH_H
 #define PLIM_BASE_HASH_H

@@ -21,10 +21,10 @@
 #include "base/status.h"
 #include "base/strbuf.h"
 
-/* Memory a document takes where the caller names no quota of its own. */
+/* Memory limit of a document when the caller gives no quota. */
 #define JSON_TREE_MAX ((uint64_t)256 << 20)
 
-/* Parse text[0..len). `name` stands in errors. The document is the caller's: doc_free. */
+/* Parses text[0..len). `name` appears in errors. The caller frees the document with doc_free. */
 enum plim_status json_parse(const char *text, size_t len, const char *name, struct doc **out,
                             struct plim_error *err);
 
@@ -42,7 +42,7 @@ enum plim_status json_parse_record(const char *text, size_t len, const char *nam
 enum plim_status json_parse_taking(struct strbuf *text, const char *name, struct quota *quota,
                                    struct doc **out, struct plim_error *err);
 
-/* Parse a file of at most 64 MiB; PLIM_IO when it cannot be read. */
+/* Parses a file of at most 64 MiB; PLIM_IO when it cannot be read. */
 enum plim_status json_load(const char *path, struct doc **out, struct plim_error *err);
 
 struct json_writer {
@@ -71,10 +71,10 @@ void json_bool(struct json_writer *w, const char *key, bool value);
 void json_null(struct json_writer *w, const char *key);
 void json_node(struct json_writer *w, const char *key, const struct node *node); /* a whole tree */
 
-/* A tree as people write it, outside any writer: a string without quotes, all else as JSON. */
+/* Writes a tree without a writer, for people: a string without quotes, everything else as JSON. */
 void json_plain(struct strbuf *out, const struct node *node);
 
-/* One quoted and escaped string, outside any writer. */
+/* Writes one quoted and escaped string without a writer. */
 void json_quote(struct strbuf *out, const char *text, size_t len);
 
 #endif

@@ -22,7 +22,7 @@ struct log {
     void *arg;
 };
 
-/* Would a line of this level be written? For callers that must compute what they would say. */
+/* True if a line of this level would be written. Ask before computing an expensive text. */
 bool log_wants(const struct log *log, enum log_level level);
 
 void log_say(const struct log *log, enum log_level level, const char *fmt, ...)
@@ -36,7 +36,8 @@ void log_error(const struct log *log, const char *fmt, ...) __attribute__((forma
 /* "debug", "info", "warning", "error". */
 const char *log_level_name(enum log_level level);
 
-/* A ready sink: arg is a FILE *; info lines as they are, others as "warning: ...", each in one call. */
+/* A sink that writes to the FILE * in arg: info lines unchanged, others as "warning: ...", each in one
+ * call. */
 void log_to_file(void *arg, enum log_level level, const char *line);
 
 #endif

@@ -1,7 +1,7 @@
 /* nearest.h - "did you mean ...?"
  *
- * Distance counts inserted, lost, changed and swapped neighbouring letters; case does not count. A word is
- * near when at most a third of its letters (at least one, at most four) are wrong.
+ * Distance counts inserted, missing, changed and transposed letters; case does not count. A word is near when at most a
+ * third of its letters (at least one, at most four) are wrong.
  *
  *     const char *guess = nearest_word("trian", names, n);         // "train", or NULL
  *
@@ -18,8 +18,8 @@
 
 struct nearest {
     const char *word;
-    const char *best; /* the first of the nearest so far; NULL when nothing is near */
-    int distance;     /* of best; before: one more than the cut-off */
+    const char *best; /* the first of the nearest so far; NULL: nothing is near */
+    int distance;     /* of best; before one is found: one more than the cut-off */
 };
 
 struct nearest nearest_begin(const char *word);

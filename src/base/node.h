@@ -46,7 +46,7 @@ struct doc {
     struct node root;
     const char *name; /* the file, for messages */
     struct bump store;
-    char *text; /* the file itself, when texts and keys lie in it; else NULL */
+    char *text; /* the file's text if strings and keys point into it; else NULL */
 };
 
 void doc_free(struct doc *doc);
@@ -65,14 +65,14 @@ const struct node *node_path(const struct node *root, const char *path);
 size_t node_count(const struct node *node);
 const struct node *node_item(const struct node *node, size_t index);
 
-/* Values; the fallback when the node is missing or is something else. node_int takes a FLOAT that is exactly
- * whole (1e4); node_float takes an INT. */
+/* Values. A node that is missing or of another kind gives the fallback. node_int accepts a FLOAT that is
+ * exactly whole (1e4); node_float accepts an INT. */
 bool node_bool(const struct node *node, bool fallback);
 int64_t node_int(const struct node *node, int64_t fallback);
 double node_float(const struct node *node, double fallback);
 const char *node_string(const struct node *node, const char *fallback);
 
-/* Does the node hold a whole number that fits int64? Then store it. */
+/* Returns true and stores the value if the node holds a whole number that fits int64. */
 bool node_is_whole(const struct node *node, int64_t *out);
 
 #endif

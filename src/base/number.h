@@ -1,7 +1,7 @@
 /* number.h - numbers to text and back, the same in every locale.
  *
- * The C library writes and reads decimal commas when the host program asked for such a locale; files and
- * command lines must not depend on that. These functions always use the point.
+ * The C library uses decimal commas if the host program selected such a locale. Files and command lines must not depend
+ * on that, so these functions always use the point.
  *
  *     double d;
  *     if (!number_parse_double("3e-4", 4, &d)) ...       // whole text or nothing
@@ -23,8 +23,8 @@ bool number_parse_int64(const char *text, size_t len, int64_t *out);
 /* [sign] digits [. digits] [e [sign] digits]; false on junk, hexadecimal, "nan", "inf" or overflow. */
 bool number_parse_double(const char *text, size_t len, double *out);
 
-/* The shortest of 15, 16 or 17 digits that reads back to the same double; "nan", "inf", "-inf" otherwise.
- * Returns buf. */
+/* Writes the shortest of 15, 16 or 17 digits that reads back as the same double; "nan", "inf", "-inf"
+ * otherwise. Returns buf. */
 char *number_format_double(char buf[NUMBER_TEXT], double value);
 
 enum { COUNT_TEXT = 32 };

@@ -1,4 +1,4 @@
-/* pickle.h - Python's pickle out, for files that Python programs open.
+/* pickle.h - writes Python's pickle format, for files that Python programs open.
  *
  *     struct pickle_writer w;
  *     pickle_writer_init(&w, &sb);
@@ -10,9 +10,9 @@
  *     pickle_end_dict(&w);
  *     pickle_end(&w);
  *
- * Protocol 2, and of it only what small readers know, too (PyTorch's memory_viz has one in JavaScript): dictionaries with
- * text as keys, lists, pairs, whole numbers, floats, text, True and False. Items of a list are handed over by the
- * thousand, as Python's own writer does. The buffer may be emptied between two calls. Nothing is read here.
+ * Uses the subset of protocol 2 that small readers know (PyTorch's memory_viz has one in JavaScript): dictionaries with
+ * text keys, lists, pairs, whole numbers, floats, text, True and False. List items are flushed in batches of a thousand,
+ * as Python's own writer does. The buffer may be emptied between two calls. There is no reader.
  */
 #ifndef PLIM_BASE_PICKLE_H
 #define PLIM_BASE_PICKLE_H
@@ -25,7 +25,7 @@ enum { PICKLE_DEPTH = 16 };
 struct pickle_writer {
     struct strbuf *out;
     int depth;
-    int items[PICKLE_DEPTH]; /* of a list, since they were last handed over; of a dictionary -1 */
+    int items[PICKLE_DEPTH]; /* of a list: items since the last flush; -1 for a dictionary */
 };
 
 void pickle_writer_init(struct pickle_writer *w, struct strbuf *out);
@@ -41,7 +41,7 @@ void pickle_double(struct pickle_writer *w, const char *key, double value);
 void pickle_str(struct pickle_writer *w, const char *key, const char *value); /* UTF-8 */
 void pickle_bool(struct pickle_writer *w, const char *key, bool value);
 
-/* pickle_remember gives the value written last a number of the caller's; pickle_recall writes that value again. */
+/* pickle_remember assigns `number` to the value written last; pickle_recall writes that value again. */
 void pickle_remember(struct pickle_writer *w, uint32_t number);
 void pickle_recall(struct pickle_writer *w, const char *key, uint32_t number);
 

@@ -112,11 +112,7 @@ static enum plim_status get_float(struct storing *s, double *out)
     return check_limits(s, *out);
 }
 
-static enum plim_status put_nothing(struct storing *s)
-{
-    (void)s;
-    return PLIM_OK;
-}
+static enum plim_status put_nothing(struct storing *) { return PLIM_OK; }
 
 static enum plim_status put_bool(struct storing *s)
 {
@@ -288,38 +284,30 @@ static void add_double(struct strbuf *out, double value)
     strbuf_add(out, number_format_double(text, value));
 }
 
-static void print_nothing(const struct schema_row *row, const void *field, struct strbuf *out)
-{
-    (void)row, (void)field, (void)out;
-}
+static void print_nothing(const struct schema_row *, const void *, struct strbuf *) {}
 
-static void print_bool(const struct schema_row *row, const void *field, struct strbuf *out)
+static void print_bool(const struct schema_row *, const void *field, struct strbuf *out)
 {
-    (void)row;
     strbuf_add(out, *(const bool *)field ? "true" : "false");
 }
 
-static void print_int(const struct schema_row *row, const void *field, struct strbuf *out)
+static void print_int(const struct schema_row *, const void *field, struct strbuf *out)
 {
-    (void)row;
     strbuf_addf(out, "%d", *(const int *)field);
 }
 
-static void print_int64(const struct schema_row *row, const void *field, struct strbuf *out)
+static void print_int64(const struct schema_row *, const void *field, struct strbuf *out)
 {
-    (void)row;
     strbuf_addf(out, "%" PRId64, *(const int64_t *)field);
 }
 
-static void print_float(const struct schema_row *row, const void *field, struct strbuf *out)
+static void print_float(const struct schema_row *, const void *field, struct strbuf *out)
 {
-    (void)row;
     add_double(out, *(const double *)field);
 }
 
-static void print_string(const struct schema_row *row, const void *field, struct strbuf *out)
+static void print_string(const struct schema_row *, const void *field, struct strbuf *out)
 {
-    (void)row;
     const char *text = *(const char *const *)field;
     if (text) strbuf_add(out, text);
 }
@@ -338,23 +326,20 @@ static void print_bytes(const struct schema_row *row, const void *field, struct 
     strbuf_add(out, row->names && !bytes ? row->names[0] : bytes_format(text, bytes));
 }
 
-static void print_strings(const struct schema_row *row, const void *field, struct strbuf *out)
+static void print_strings(const struct schema_row *, const void *field, struct strbuf *out)
 {
-    (void)row;
     const struct string_list *list = field;
     for (size_t i = 0; i < list->count; i++) strbuf_addf(out, "%s%s", i ? "," : "", list->items[i]);
 }
 
-static void print_ints(const struct schema_row *row, const void *field, struct strbuf *out)
+static void print_ints(const struct schema_row *, const void *field, struct strbuf *out)
 {
-    (void)row;
     const struct schema_ints *list = field;
     for (size_t i = 0; i < list->count; i++) strbuf_addf(out, "%s%" PRId64, i ? "," : "", list->items[i]);
 }
 
-static void print_floats(const struct schema_row *row, const void *field, struct strbuf *out)
+static void print_floats(const struct schema_row *, const void *field, struct strbuf *out)
 {
-    (void)row;
     const struct schema_floats *list = field;
     for (size_t i = 0; i < list->count; i++) {
         if (i) strbuf_addc(out, ',');

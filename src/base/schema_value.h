@@ -1,15 +1,14 @@
-/* schema_value.h - one value between a node, its text and a field; the inside of schema.c.
+/* schema_value.h - converts one value between a node, its text and a field; internal to schema.c.
  *
- * The texts these functions leave in err say what is wrong with the value; the caller puts the place and the
- * key before them.
+ * Errors say what is wrong with the value; the caller prefixes the place and the key.
  */
 #ifndef PLIM_BASE_SCHEMA_VALUE_H
 #define PLIM_BASE_SCHEMA_VALUE_H
 
 #include "base/schema.h"
 
-/* Check the node against the row and store it in the row's field. The node is not null; the row is no alias.
- */
+/* Checks the node against the row and stores it in the row's field. The node is not null; the row is not an
+ * alias. */
 enum plim_status schema_store(const struct schema_row *row, const struct node *node, void *target,
                               struct bump *store, struct plim_error *err);
 
@@ -18,7 +17,7 @@ enum plim_status schema_store(const struct schema_row *row, const struct node *n
 enum plim_status schema_text_node(const struct schema_row *row, const char *text, struct bump *store,
                                   struct node *out, struct plim_error *err);
 
-/* The value of the row's field as a text that two unequal values never share. */
+/* The value of the row's field as text. Different values never give the same text. */
 void schema_exact(const struct schema_row *row, const void *target, struct strbuf *out);
 
 /* Appends the row's type for documentation: "whole number, 1 to 65536". */

@@ -8,42 +8,24 @@
  *     if (json_load(path, &doc, &err) != PLIM_OK) return err.status;
  *     ...
  *     return plim_fail(err, PLIM_BAD_INPUT, "%s: key '%s': expected a number; write e.g. 8", path, key);
+ *
+ * enum plim_status and struct plim_error are public (include/plimsoll/status.h). Code never decides by reading the text:
+ * the status says what a caller must know.
  */
 #ifndef PLIM_BASE_STATUS_H
 #define PLIM_BASE_STATUS_H
 
-/* Behind a parameter that a function has only because others of its table do. */
-#define UNUSED __attribute__((unused))
+#include <plimsoll/status.h>
 
-enum plim_status {
-    PLIM_OK = 0,
-    PLIM_BAD_INPUT,   /* the user can mend it: config, flags, files that lie      -> exit 2 */
-    PLIM_NO_FIT,      /* no plan fits the budget                                  -> exit 3 */
-    PLIM_NO_MEMORY,   /* the system or the ledger refused bytes                   -> exit 4 */
-    PLIM_IO,          /* read or write failed; the text carries the system's words -> exit 2 */
-    PLIM_LINK,        /* this rank cannot reach the others: it stops the run       -> exit 2 */
-    PLIM_NOT_FOUND,   /* an optional part is not there, e.g. a chat template       -> exit 2 */
-    PLIM_UNSUPPORTED, /* understood, but this build or machine cannot             -> exit 2 */
-    PLIM_INTERRUPTED, /* asked to stop (SIGINT, SIGTERM); state was saved          -> exit 130 */
-    PLIM_BUSY,        /* there is no place at the moment (a full queue); try later -> exit 75 */
-    PLIM_BUG,         /* our own invariant broke                                  -> exit 70 */
-};
-
-/* Nobody decides by reading the text: what a caller must know is the status, or a field here. */
-struct plim_error {
-    enum plim_status status;
-    unsigned place; /* bytes of text that plim_error_prefix put before the failure's own words */
-    char text[1024];
-};
-
-/* Record a failure and return its status, so that `return plim_fail(...)` reads as one thought. */
+/* Records a failure and returns its status, for `return plim_fail(...)`. */
 enum plim_status plim_fail(struct plim_error *err, enum plim_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Put "prefix: " before a text already recorded (callers add where they were). */
+/* Puts "prefix: " before a recorded text, to say where it happened. */
 void plim_error_prefix(struct plim_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* The process exit code that belongs to a status. */
+/* The process exit code of a status: 2 for errors that the user can mend, 3 NO_FIT, 4 NO_MEMORY, 130 INTERRUPTED,
+ * 75 BUSY, 70 BUG. */
 int plim_exit_code(enum plim_status status);
 
 #endif

@@ -6,9 +6,9 @@
  *     fwrite(strbuf_text(&sb), 1, sb.len, stdout);
  *     strbuf_release(&sb);
  *
- * Adding never returns an error: when memory runs out, or `most` bytes are not enough, the buffer remembers it
- * (`failed`), ignores further text and strbuf_status says so. Invariants: data is NULL exactly when cap is 0; otherwise data[len] is NUL
- * and len < cap. `len` may be lowered with strbuf_truncate only.
+ * Adding never returns an error. When memory runs out, or `most` bytes are not enough, the buffer sets `failed` and ignores
+ * further text; strbuf_status reports it. Invariants: data is NULL exactly when cap is 0; otherwise data[len] is NUL and
+ * len < cap. Only strbuf_truncate may lower `len`.
  */
 #ifndef PLIM_BASE_STRBUF_H
 #define PLIM_BASE_STRBUF_H
@@ -22,7 +22,7 @@ struct strbuf {
     char *data;
     size_t len, cap;
     bool failed, full; /* full: failed because of `most` */
-    size_t most;       /* bytes it may grow to, set by its owner; 0: any number */
+    size_t most;       /* maximum length, set by the owner; 0: no limit */
 };
 
 #define STRBUF_INIT                                                                                          \
@@ -42,25 +42,25 @@ void strbuf_addf(struct strbuf *sb, const char *fmt, ...) __attribute__((format(
 void strbuf_vaddf(struct strbuf *sb, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 void strbuf_add_html(struct strbuf *sb, const char *text); /* & < > " ' escaped */
 
-/* Room for `more` bytes beyond len; false when memory is short. */
+/* Makes room for `more` bytes beyond len; false when memory is short. */
 bool strbuf_reserve(struct strbuf *sb, size_t more);
 
-/* Shorten to len bytes (no effect when already shorter). */
+/* Shortens to len bytes (no effect when already shorter). */
 void strbuf_truncate(struct strbuf *sb, size_t len);
 
-/* Empty it, keep the memory, forget a failure. */
+/* Empties the buffer, keeps its memory and clears a failure. */
 void strbuf_clear(struct strbuf *sb);
 
 /* The text, "" when nothing was added; valid until the next change. */
 const char *strbuf_text(const struct strbuf *sb);
 
-/* PLIM_NO_MEMORY when some text was lost, PLIM_BAD_INPUT when it was for `most`. */
+/* PLIM_NO_MEMORY when text was lost for lack of memory, PLIM_BAD_INPUT when it exceeded `most`. */
 enum plim_status strbuf_status(const struct strbuf *sb, struct plim_error *err);
 
-/* Hand the memory to the caller (free() it); NULL when text was lost. The buffer is empty afterwards. */
+/* Hands the memory to the caller (free() it); NULL when text was lost. The buffer is empty afterwards. */
 char *strbuf_detach(struct strbuf *sb, size_t *len);
 
-/* Free the memory; the buffer is as after strbuf_init. */
+/* Frees the memory; the buffer is as after strbuf_init. */
 void strbuf_release(struct strbuf *sb);
 
 #endif

@@ -17,14 +17,14 @@
 #include "base/node.h"
 #include "base/status.h"
 
-/* Parse text[0..len); an empty document gives a NODE_NULL root. */
+/* Parses text[0..len); an empty document gives a NODE_NULL root. */
 enum plim_status yaml_parse(const char *text, size_t len, const char *name, struct doc **out,
                             struct plim_error *err);
 
-/* Parse a file of at most 16 MiB; PLIM_IO when it cannot be read. */
+/* Parses a file of at most 16 MiB; PLIM_IO when it cannot be read. */
 enum plim_status yaml_load(const char *path, struct doc **out, struct plim_error *err);
 
-/* Give an unquoted scalar its kind and value by the core schema; text must stay alive as long as the node. */
+/* Sets the kind and value of an unquoted scalar by the core schema. The text must outlive the node. */
 void yaml_scalar(const char *text, size_t len, struct node *node);
 
 #endif

@@ -1,4 +1,4 @@
-/* chat_prompt.h - conversations as prompts, for generate and chat.
+/* chat_prompt.h - renders conversations as prompts, for generate and chat.
  *
  *     struct chat_template *chat;
  *     cli_open_chat(folder, &chat, &err);                       // NULL: the model has no template
@@ -13,11 +13,11 @@ struct chat_message {
     const char *role, *content;
 };
 
-/* The template of a model folder or a GGUF file. PLIM_OK with NULL where it has none; the errors of chat_template_load where
- * there is one that cannot be used. */
+/* Loads the template of a model folder or a GGUF file. PLIM_OK with NULL if it has none; the errors of
+ * chat_template_load if its template cannot be used. */
 enum plim_status cli_open_chat(const char *model, struct chat_template **out, struct plim_error *err);
 
-/* Appends the conversation as the template writes it, up to where the assistant begins. */
+/* Appends the rendered conversation, up to where the assistant begins. */
 enum plim_status cli_chat_text(const struct chat_template *chat, const struct chat_message *messages,
                                size_t count, struct strbuf *out, struct plim_error *err);
 

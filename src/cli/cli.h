@@ -1,10 +1,12 @@
-/* cli.h - the front door: one file per subcommand, options as tables. Only cli/ prints and exits. */
+/* cli.h - the command line: one file per subcommand, options as tables. Only cli/ prints and exits. */
 #ifndef PLIM_CLI_CLI_H
 #define PLIM_CLI_CLI_H
 
+#include "api/device_line.h"
+#include "api/find_model.h"
+#include "api/open_device.h"
 #include "base/options.h"
 #include "base/status.h"
-#include "device/device.h"
 #include "job/job.h"
 #include <signal.h>
 #include <stdatomic.h>
@@ -38,16 +40,16 @@ extern const struct subcommand subcommand_plan, subcommand_train, subcommand_gen
 /* The program for help, man page and completion. */
 const struct program *cli_program(void);
 
-/* "plimsoll: ..." on stderr, as one line whatever is in it: names and values come from files and may hold anything. */
+/* Prints "plimsoll: ..." on stderr as one line, whatever names and values from files contain. */
 void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* The error's text by cli_say; returns the exit code that belongs to the error. */
+/* Prints the error with cli_say. Returns its exit code. */
 int cli_error(const struct plim_error *err);
 
 /* 0, or the error told by cli_error. */
 int cli_code(enum plim_status status, const struct plim_error *err);
 
-/* Flags of other trainers' command lines; each stands for a key and is stronger than --set. */
+/* Flags known from other trainers' command lines. Each sets a key and overrides --set. */
 enum {
     FLAG_EPOCHS,
     FLAG_BATCH,
@@ -59,7 +61,7 @@ enum {
     JOB_FLAGS
 };
 
-/* The options every subcommand that reads a job has. */
+/* Options of every subcommand that reads a job. */
 struct job_options {
     const char *config;
     uint64_t budget;
@@ -67,11 +69,12 @@ struct job_options {
     struct string_list set;
     bool quiet;
     const char *flags[JOB_FLAGS]; /* NULL: not given */
-    const char *deepspeed;        /* DeepSpeed's JSON, instead of what training.deepspeed says */
-    const char *mode;   /* "single", "multi", or NULL: as many ranks as there are; see cli_check_mode */
-    int64_t local_rank; /* launchers pass it along; their variables count */
+    const char *deepspeed;        /* DeepSpeed's JSON; overrides training.deepspeed */
+    const char *mode;             /* "single", "multi", or NULL: any number of ranks; see cli_check_mode */
+    int64_t local_rank;           /* passed by launchers, ignored: their variables count */
     bool no_graphs, no_compilation;
-    const struct schema_listener *notes; /* hears of needless keys; NULL: stderr, unless quiet */
+    /* receives notes about keys without effect; NULL: stderr, unless quiet */
+    const struct schema_listener *notes;
 };
 
 /* Rows of an option table for them; `field` is the struct job_options inside `type`. */
@@ -101,7 +104,7 @@ struct job_options {
 
 extern const char *const cli_modes[];
 
-/* PLIM_BAD_INPUT: --mode says single and there are several ranks, or multi and there is one. `how` says how several are had. */
+/* PLIM_BAD_INPUT: --mode is single with several ranks, or multi with one. `how` says how to start several. */
 enum plim_status cli_check_mode(const struct job_options *options, int ranks, const char *how,
                                 struct plim_error *err);
 
@@ -109,58 +112,14 @@ enum plim_status cli_check_mode(const struct job_options *options, int ranks, co
 enum plim_status cli_take_flags(struct job *job, const struct job_options *options,
                                 const struct schema_listener *notes, struct plim_error *err);
 
-/* Load the config and apply overrides; notes about needless keys go to stderr unless quiet. The job is to be
- * released whatever is returned. */
+/* Loads the config and applies overrides. Notes about keys without effect go to stderr unless quiet. Release
+ * the job even on failure. */
 enum plim_status cli_load_job(struct job *job, const struct job_options *options, struct plim_error *err);
 /* cli_load_job without job_finish, for callers that still change the job. */
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err);
 
-/* Before a model is read: PLIM_BAD_INPUT names what of a checkpoint is damaged. One without checksums is told of on stderr. */
-enum plim_status cli_check_model(const char *path, struct plim_error *err);
-
-/* Where the weights are (find_model.c): a folder with config.json is taken as it is, a run folder stands for its
- * newest checkpoint, a configuration file for the newest checkpoint of its output.dir. A checkpoint is checked (cli_check_model). */
-enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err);
-
-/* The tokenizer of a model that was found: as asked, else the tokenizer.json beside the weights, else what a GGUF file has
- * in it; NULL: bytes. */
-const char *cli_tokenizer_of(const char *asked, const char *model, char *path, size_t size);
-#define CLI_PATH 1024
-
-/* A device by its name (device_name_read), open_device.c. "auto" is a GPU that works and takes less than `budget` bytes
- * itself (0: no matter how many), else the CPU; why a card that was tried is not used, it says on stderr. */
-struct device_wish {
-    const char *where; /* errors begin with this */
-    const char *name;  /* "cuda" */
-    const char *cpu;   /* how one asks for the CPU: "training.device: cpu" */
-    int threads;       /* of the host */
-    uint64_t budget;
-};
-enum plim_status cli_open_device_as(const struct device_wish *wish, struct device **out,
-                                    struct plim_error *err);
-/* The job's device. */
-struct device_wish cli_device_wish(const struct job *job);
-enum plim_status cli_open_device(const struct job *job, struct device **out, struct plim_error *err);
-
-/* A model with this many tokens and no tokenizer reads bytes, as it was trained to: nobody needs to be told. */
+/* A model with this many tokens and no tokenizer was trained on bytes; no note is needed. */
 enum { CLI_BYTE_TOKENS = 256 };
-
-/* The budget of a command that reads no job (default_line.c). */
-struct device_line {
-    uint64_t budget; /* --budget */
-    bool given;
-    uint64_t fallback; /* cli_default_line, asked before the command takes memory */
-};
-/* Memory that this process may use without a budget: the container's limit, less what others in it use, less a reserve. 0: no
- * container limits it. */
-uint64_t cli_default_line(void);
-/* Bytes of the host that what is read before a device is open may take; 0: no limit. */
-uint64_t cli_host_line(const struct device_line *line);
-/* The line on a device: a container limits no card's own memory. 0: none. */
-int64_t cli_device_line(const struct device_line *line, const struct device_facts *facts);
-/* PLIM_BAD_INPUT: --budget is more than the device or its container has. More than is free now is a note on stderr. */
-enum plim_status cli_check_line(const char *command, const struct device_line *line,
-                                const struct device_facts *facts, struct plim_error *err);
 
 /* Options of the commands that run a model. */
 struct model_flags {
@@ -210,15 +169,15 @@ typedef enum plim_status model_opener(void *arg, struct device *device, struct p
 enum plim_status cli_open_model(const char *command, const struct model_flags *flags, model_opener *open,
                                 void *arg, struct device **device, struct plim_error *err);
 
-/* The job gets to know the device it runs on or is planned for: training.preset: auto is resolved. What a preset has set is
- * a note on stderr unless quiet. */
+/* Tells the job its device: resolves training.preset: auto. A note on stderr lists the settings of a preset,
+ * unless quiet. */
 enum plim_status cli_meet_device(struct job *job, const struct device_facts *facts,
                                  const struct job_options *options, struct plim_error *err);
 
-/* One line where text is read as bytes although nobody asked for it, unless quiet (job_bytes_text). */
+/* Prints one line if text is read as bytes by default, unless quiet (job_bytes_text). */
 void cli_say_bytes(const struct job *job, const struct job_options *options);
 
-/* Write a finished text to stdout; 0 or the exit code of a failed write. */
+/* Writes a text to stdout. Returns 0, or the exit code of a failed write. */
 int cli_print(struct strbuf *text);
 
 /* Prints an evaluation's results (tell_scores.c): the rest of a line that begins with the loss in `digits` digits, or
@@ -229,16 +188,17 @@ void cli_json_scores(struct json_writer *w, double loss, const struct scores *sc
 
 /* The context of every command (base/context.h). */
 const struct context *cli_context(void);
-/* First of all: the process is ours, with the variables that play a machine or a CPU. PLIM_BAD_INPUT. */
+/* Call it first: takes control of the process, including the variables that simulate a machine or a CPU.
+ * PLIM_BAD_INPUT. */
 enum plim_status cli_own_process(struct plim_error *err);
 
-/* From now on SIGINT, SIGTERM and SIGHUP set the flag this returns; a second one ends the program as usual. */
+/* From now on SIGINT, SIGTERM and SIGHUP set the returned flag; a second signal ends the program as usual. */
 atomic_int *cli_stop_flag(void);
 
-/* From now on SIGUSR1 sets the flag this returns, as often as it comes. */
+/* From now on each SIGUSR1 sets the returned flag. */
 atomic_int *cli_save_flag(void);
 
-bool cli_is_terminal(int fd); /* a terminal that somebody looks at, also behind mpirun */
-bool cli_colour(int fd);      /* a terminal that wants colours (NO_COLOR, TERM) */
+bool cli_is_terminal(int fd); /* a terminal that somebody watches, also through mpirun */
+bool cli_colour(int fd);      /* a terminal that accepts colours (NO_COLOR, TERM) */
 
 #endif

@@ -197,7 +197,7 @@ static enum plim_status facts_of(const struct calibrate_flags *f, const char *mo
     struct device_wish wish = {"calibrate", f->device, "--device cpu", (int)f->threads, 0};
     struct device *device = NULL;
     setenv(CALIBRATION_WISH, mode, 1);
-    enum plim_status status = cli_open_device_as(&wish, &device, err);
+    enum plim_status status = open_device(cli_context(), &wish, &device, err);
     if (status == PLIM_OK) *out = device->facts;
     if (device) device->ops->close(device);
     return status;
@@ -256,7 +256,7 @@ static enum plim_status calibrate_all(const struct calibrate_flags *f, int *code
 
 static const struct calibrate_flags defaults = {.device = "auto", .disk = "."};
 
-static int run(void *flags, const struct string_list *args UNUSED)
+static int run(void *flags, const struct string_list *)
 {
     struct plim_error err = {0};
     int code = 0;

@@ -65,7 +65,7 @@ static const struct command command = {
 struct chat {
     const struct chat_flags *flags;
     struct device_line line;
-    char dir[CLI_PATH];
+    char dir[MODEL_PATH];
     struct codec codec;
     struct encoder *encoder;
     struct chat_template *template;
@@ -235,9 +235,9 @@ static enum plim_status talk(struct chat *c, struct plim_error *err)
 
 static enum plim_status open_text(struct chat *c, struct plim_error *err)
 {
-    char path[CLI_PATH + 32];
-    const char *which = cli_tokenizer_of(c->flags->model.tokenizer, c->dir, path, sizeof path);
-    enum plim_status status = codec_open_within(which, cli_host_line(&c->line), &c->codec, err);
+    char path[MODEL_PATH + 32];
+    const char *which = find_tokenizer(c->flags->model.tokenizer, c->dir, path, sizeof path);
+    enum plim_status status = codec_open_within(which, device_line_host(&c->line), &c->codec, err);
     if (status == PLIM_OK) status = cli_open_chat(c->dir, &c->template, err);
     if (status == PLIM_OK && !c->template)
         status =
@@ -266,15 +266,16 @@ static enum plim_status open_engine(void *arg, struct device *device, struct pli
     const struct chat_flags *f = c->flags;
     struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
     struct engine_options options = {.model = c->dir,
-                                     .budget = cli_device_line(&c->line, &device->facts),
+                                     .budget = device_line_on(&c->line, &device->facts),
                                      .vocab = c->codec.vocab_size,
                                      .weights = weights_kind_parse(f->model.weights),
                                      .max_context = f->context,
                                      .parallel = 1,
                                      .step_tokens = STEP_TOKENS,
-                                     .beside = LINE_MOST,
+                                     .caller_bytes = LINE_MOST,
                                      .log = f->quiet ? NULL : &log};
-    if (c->codec.tokenizer) options.beside += (int64_t)encoder_bytes_most(c->codec.tokenizer, LINE_MOST / 16);
+    if (c->codec.tokenizer)
+        options.caller_bytes += (int64_t)encoder_bytes_most(c->codec.tokenizer, LINE_MOST / 16);
     return engine_open(device, &options, &c->engine, err);
 }
 
@@ -291,10 +292,10 @@ static int chat(const struct chat_flags *f, const char *what)
 {
     struct chat c = {.flags = f, .line = f->model.line, .codec = {.eos = -1}};
     struct plim_error err = {0};
-    c.line.fallback = cli_default_line();
+    c.line.fallback = device_line_default();
     enum plim_status status = sampling_check(&f->sampling, &err);
     if (status != PLIM_OK) plim_error_prefix(&err, "chat");
-    if (status == PLIM_OK) status = cli_find_model(what, c.dir, sizeof c.dir, &err);
+    if (status == PLIM_OK) status = find_model(cli_context(), what, c.dir, sizeof c.dir, &err);
     if (status == PLIM_OK) status = open_text(&c, &err);
     if (status == PLIM_OK) status = open_model(&c, &err);
     if (status == PLIM_OK) status = talk(&c, &err);

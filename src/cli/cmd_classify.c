@@ -377,8 +377,8 @@ static int run(void *flags, const struct string_list *args)
     struct plim_error err = {0};
     if (!c) return cli_error((plim_fail(&err, PLIM_NO_MEMORY, "classify: out of memory"), &err));
     c->flags = f;
-    c->model =
-        (struct text_model){.command = "classify", .flags = &f->text, .labels = true, .beside = own_bytes};
+    c->model = (struct text_model){
+        .command = "classify", .flags = &f->text, .labels = true, .caller_bytes = own_bytes};
     int code = cli_code(classify(c, args, &err), &err);
     close_all(c);
     return code;

@@ -103,7 +103,7 @@ static int explain(struct config_flags *f, const struct string_list *args)
     return cli_error(&err);
 }
 
-static int convert(struct config_flags *f UNUSED, const struct string_list *args)
+static int convert(struct config_flags *, const struct string_list *args)
 {
     const char *path = args->items[1], *end = strrchr(path, '.');
     struct plim_error err = {0};

@@ -89,7 +89,7 @@ static enum plim_status put_bytes(const char *text, struct strbuf *out, struct p
 static enum plim_status put_file(const char *file, const char *format, struct strbuf *out,
                                  struct plim_error *err)
 {
-    char path[CLI_PATH] = "";
+    char path[MODEL_PATH] = "";
     enum snapshot_format wanted = file ? snapshot_format_of(file) : SNAPSHOT_JSON;
     enum plim_status status = format ? snapshot_format_parse(format, &wanted, err) : PLIM_OK;
     if (status == PLIM_OK && file && *file != '/' && !getcwd(path, sizeof path))
@@ -245,7 +245,7 @@ static int run(void *flags, const struct string_list *args)
     struct plim_error err = {0};
     STRBUF_AUTO message = STRBUF_INIT, reply = STRBUF_INIT;
     const struct word *word = NULL;
-    char path[CLI_PATH];
+    char path[MODEL_PATH];
     enum plim_status status = make_message(args, flags, &word, &message, &err);
     if (status == PLIM_OK) {
         find_socket(args->items[0], path, sizeof path);

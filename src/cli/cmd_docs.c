@@ -53,7 +53,7 @@ static void put_config(struct strbuf *out)
 
 static void (*const writers[])(struct strbuf *) = {put_man, put_bash, put_zsh, put_config};
 
-static int run(void *flags UNUSED, const struct string_list *args)
+static int run(void *, const struct string_list *args)
 {
     struct strbuf out = STRBUF_INIT;
     int kind = 0;

@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 #include "base/bytes.h"
 #include "base/json.h"
-#include "cli/plan_job.h"
+#include "api/plan_job.h"
 #include "device/registry.h"
 #include "report/doctor.h"
 #include "train/checkpoint.h"
@@ -110,7 +110,7 @@ static void examine_plan(struct diagnosis *d, const struct job *job)
                             .checkpoints = checkpoint_count(job->output_dir),
                             .cpus = (int)sysconf(_SC_NPROCESSORS_ONLN),
                             .gpu_here = gpu_is_here()};
-    enum plim_status status = cli_plan_job(job, &device->facts, true, &d->planned, &err);
+    enum plim_status status = plan_job(cli_context(), job, &device->facts, true, &d->planned, &err);
     if (d->planned.known) c.report = &d->planned.report;
     bool told = d->planned.known && !report_fits(&d->planned.report);
     if (status != PLIM_OK && !told) add_problem(d, err.text);
@@ -132,7 +132,7 @@ static void examine_job(struct diagnosis *d, struct doctor_flags *f, struct job 
     enum plim_status status = cli_load_job(job, &f->job, &err);
     add_environment(d, job);
     if (status == PLIM_OK) status = job_check_training(job, &err);
-    if (status == PLIM_OK) status = cli_open_device(job, &d->device, &err);
+    if (status == PLIM_OK) status = open_job_device(cli_context(), job, &d->device, &err);
     if (status == PLIM_OK) status = cli_meet_device(job, &d->device->facts, &f->job, &err);
     if (status == PLIM_OK)
         examine_plan(d, job);
@@ -177,7 +177,7 @@ static void examine_machine(struct diagnosis *d, struct job *job)
     enum plim_status status = schema_defaults(&job_schema, job, &job->store, &err);
     if (status == PLIM_OK) status = job_take_environment(job, cli_context(), "", &err);
     add_environment(d, job);
-    if (status == PLIM_OK) status = cli_open_device(job, &device, &err);
+    if (status == PLIM_OK) status = open_job_device(cli_context(), job, &device, &err);
     if (status == PLIM_OK)
         add_device(d, &device->facts);
     else

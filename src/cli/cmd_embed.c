@@ -189,7 +189,8 @@ static const struct embed_flags defaults = {.text = {.model = MODEL_FLAGS, .max_
 static int run(void *flags, const struct string_list *args)
 {
     const struct embed_flags *f = flags;
-    struct embedding e = {.flags = f, .model = {.command = "embed", .flags = &f->text, .beside = own_bytes}};
+    struct embedding e = {.flags = f,
+                          .model = {.command = "embed", .flags = &f->text, .caller_bytes = own_bytes}};
     struct plim_error err = {0};
     int code = cli_code(embed(&e, args, &err), &err);
     close_all(&e);

@@ -60,17 +60,17 @@ static enum plim_status choose_model(struct job *job, const struct eval_flags *f
     bool own = false; /* the job's keys are of the model it would train, not of one that was trained */
     enum plim_status status = PLIM_OK;
     if (f->model)
-        status = cli_find_model(f->model, dir, CLI_PATH, err);
-    else if (!best_model_or_newest(job->output_dir, dir, CLI_PATH)) {
+        status = find_model(cli_context(), f->model, dir, MODEL_PATH, err);
+    else if (!best_model_or_newest(job->output_dir, dir, MODEL_PATH)) {
         if (!m->path)
             return plim_fail(
                 err, PLIM_BAD_INPUT,
                 "%s: key 'output.dir': there is no checkpoint in %s; train first, or give --model", job->name,
                 job->output_dir);
-        status = cli_find_model(m->path, dir, CLI_PATH, err);
+        status = find_model(cli_context(), m->path, dir, MODEL_PATH, err);
         own = true;
     } else {
-        status = cli_check_model(dir, err);
+        status = check_weights(cli_context(), dir, err);
     }
     if (!own) *m = (struct job_model){.flash = m->flash};
     m->path = dir, m->architecture = NULL;
@@ -134,7 +134,7 @@ static int evaluate(const struct eval_flags *f)
     struct job job;
     struct device *device = NULL;
     struct evaluation e;
-    char dir[CLI_PATH];
+    char dir[MODEL_PATH];
     int code = 0;
     enum plim_status status = cli_read_job(&job, &f->job, &err);
     if (status == PLIM_OK && f->rows < 0)
@@ -143,7 +143,7 @@ static int evaluate(const struct eval_flags *f)
                            (long long)f->rows);
     if (status == PLIM_OK) status = choose_model(&job, f, dir, &err);
     if (status == PLIM_OK) status = job_finish(&job, &err);
-    if (status == PLIM_OK) status = cli_open_device(&job, &device, &err);
+    if (status == PLIM_OK) status = open_job_device(cli_context(), &job, &device, &err);
     if (status == PLIM_OK) status = cli_meet_device(&job, &device->facts, &f->job, &err);
     if (status == PLIM_OK) status = evaluate_alone(&job, device, dir, f->rows, &e, &err);
     if (status == PLIM_OK) cli_say_bytes(&job, &f->job);

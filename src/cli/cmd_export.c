@@ -53,9 +53,9 @@ static enum dtype type_of(const char *name)
 }
 
 static enum plim_status export(const struct export_flags *f, const char *what, struct plim_error *err) {
-    char dir[CLI_PATH], bytes[BYTES_TEXT]; struct exported done;
+    char dir[MODEL_PATH], bytes[BYTES_TEXT]; struct exported done;
     struct export_options options = {type_of(f->dtype), f->shard, f->force};
-    enum plim_status status = cli_find_model(what, dir, sizeof dir, err);
+    enum plim_status status = find_model(cli_context(), what, dir, sizeof dir, err);
     if (status == PLIM_OK) status = export_model(dir, f->out, &options, &done, err);
     if (status != PLIM_OK || f->quiet) return status;
     fprintf(stderr, "%s: %zu tensors, %.1f M numbers, %s in %s%s, from %s\n", f->out, done.tensors,

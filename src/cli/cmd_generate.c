@@ -154,7 +154,7 @@ static enum plim_status writer_init(const struct generation *g, struct writer *w
 static enum plim_status writer_open(void *arg, struct device *device, struct plim_error *err)
 {
     struct writer *w = arg;
-    w->options.budget = cli_device_line(&w->line, &device->facts);
+    w->options.budget = device_line_on(&w->line, &device->facts);
     int64_t most = device->facts.unified_memory ? STEP_TOKENS : STEP_TOKENS_DEVICE;
     w->options.step_tokens = w->tokens < most ? w->tokens : most;
     return engine_open(device, &w->options, &w->engine, err);
@@ -197,11 +197,11 @@ static int generate_and_tell(const struct generate_flags *f, const char *what)
 {
     struct generation g = {.flags = f, .line = f->model.line, .piece = STRBUF_INIT};
     struct plim_error err = {0};
-    g.line.fallback = cli_default_line();
+    g.line.fallback = device_line_default();
     struct device *device = NULL;
     int code = 0;
     enum plim_status status = check_flags(f, &err);
-    if (status == PLIM_OK) status = cli_find_model(what, g.dir, sizeof g.dir, &err);
+    if (status == PLIM_OK) status = find_model(cli_context(), what, g.dir, sizeof g.dir, &err);
     if (status == PLIM_OK) status = generation_read(&g, &err);
     if (status == PLIM_OK) status = generate(&g, &device, &err);
     if (status == PLIM_OK && f->json) code = generation_tell_json(&g);

@@ -341,7 +341,7 @@ static void put_encoder(struct report *r, const char *dir)
 
 static enum plim_status show_folder(struct report *r, const char *dir, struct plim_error *err)
 {
-    char path[CLI_PATH + 64], state[CLI_PATH + 64];
+    char path[MODEL_PATH + 64], state[MODEL_PATH + 64];
     bool checkpoint = holds(dir, "trainer.json", path, sizeof path);
     bool weights = holds(dir, "model.safetensors", path, sizeof path) ||
                    holds(dir, "model.safetensors.index.json", path, sizeof path) ||

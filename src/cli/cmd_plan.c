@@ -1,7 +1,7 @@
 /* cmd_plan.c - plimsoll plan: where every byte will live, before anything runs. */
 #include "cli/cli.h"
 #include "base/file.h"
-#include "cli/plan_job.h"
+#include "api/plan_job.h"
 #include "cli/train_ranks.h"
 #include "job/cluster.h"
 #include "job/preset.h"
@@ -118,10 +118,10 @@ static enum plim_status find_device(struct job *job, struct plan_options *o, str
     if (o->device) cluster_find(o->device, &o->cluster);
     int64_t nodes = o->cluster.nodes ? o->cluster.nodes : 1, local = o->cluster.ranks / nodes;
     if (!o->device && local > 1) ranks_share_cores(job, (int)local);
-    struct device_wish wish = cli_device_wish(job);
+    struct device_wish wish = device_wish_of(job);
     if (strcmp(wish.name, "auto")) wish.budget = 0; /* planned for, whatever the budget leaves of it */
     enum plim_status status =
-        o->device ? preset_find(o->device, preset, err) : cli_open_device_as(&wish, device, err);
+        o->device ? preset_find(o->device, preset, err) : open_device(cli_context(), &wish, device, err);
     if (status != PLIM_OK && o->device) plim_error_prefix(err, "plan: option '--device'");
     if (status == PLIM_OK && !o->device) preset->facts = (*device)->facts;
     if (status == PLIM_OK && !o->device && local > 1 && preset->facts.unified_memory)
@@ -141,7 +141,7 @@ static int show(const struct job *job, const struct plan_options *o, const char 
     struct planned p;
     struct plim_error err = {0}, unwritten = {0};
     struct strbuf out = STRBUF_INIT;
-    enum plim_status status = cli_plan_job(job, facts, !o->device, &p, &err);
+    enum plim_status status = plan_job(cli_context(), job, facts, !o->device, &p, &err);
     int code = p.known ? plim_exit_code(status) : cli_error(&err);
     if (p.known && write_files(&p.report, o, &unwritten) != PLIM_OK)
         p.known = false, code = cli_error(&unwritten);

@@ -137,7 +137,7 @@ struct serving {
     struct device_line line;
     struct serve_environment environment;
     struct log log;
-    char dir[CLI_PATH], scratch[CLI_PATH], name[128];
+    char dir[MODEL_PATH], scratch[MODEL_PATH], name[128];
     struct serve_log stages;
     struct serve_watch watch;
     struct secrets keys;
@@ -231,8 +231,8 @@ static struct server_options server_options(const struct serving *g)
     return o;
 }
 
-/* Bytes of the server under another budget: an engine_options.caller_bytes. */
-static int64_t caller_bytes(void *arg, int64_t budget)
+/* Bytes of the server under another budget: an engine_options.caller_bytes_under. */
+static int64_t caller_bytes_under(void *arg, int64_t budget)
 {
     const struct serving *g = arg;
     struct server_options usual = server_options(g);
@@ -248,7 +248,7 @@ static enum plim_status listen_first(struct serving *g, struct plim_error *err)
     if (status != PLIM_OK) return status;
     if (g->keys.open_to_others)
         log_warn(&g->log, "%s: others can read it; chmod 600 keeps keys secret", f->keys);
-    uint64_t line = cli_host_line(&g->line);
+    uint64_t line = device_line_host(&g->line);
     g->limits = server_options(g);
     server_fit(&g->limits, line ? (int64_t)(line / SERVER_PART) : INT64_MAX);
     status = serve_files(&g->limits.limits, g->limits.threads, &g->log, err);
@@ -266,9 +266,9 @@ static enum plim_status listen_first(struct serving *g, struct plim_error *err)
 
 static enum plim_status open_text(struct serving *g, struct plim_error *err)
 {
-    char path[CLI_PATH + 32];
-    const char *which = cli_tokenizer_of(g->flags->model.tokenizer, g->dir, path, sizeof path);
-    enum plim_status status = codec_open_within(which, cli_host_line(&g->line), &g->codec, err);
+    char path[MODEL_PATH + 32];
+    const char *which = find_tokenizer(g->flags->model.tokenizer, g->dir, path, sizeof path);
+    enum plim_status status = codec_open_within(which, device_line_host(&g->line), &g->codec, err);
     if (status != PLIM_OK) return status;
     g->limits.codec = &g->codec, g->limits.encoder_times = server_encoder_times(&g->codec);
     const char *from = g->flags->template ? g->flags->template : g->dir;
@@ -288,7 +288,7 @@ static enum plim_status find_device(const struct serving *g, bool fallback, stru
     struct device_wish wish = {"serve", f->model.device, "--device cpu", f->model.threads,
                                f->model.line.budget};
     return fallback ? backend_fallback()->open(cli_context(), 0, f->model.threads, out, err)
-                    : cli_open_device_as(&wish, out, err);
+                    : open_device(cli_context(), &wish, out, err);
 }
 
 /* The lines of a device that was opened: the flag's, or the share of a GPU's memory that the environment allows; without either the
@@ -298,14 +298,15 @@ static void choose_line(struct serving *g, const struct device_facts *facts)
     struct engine_options *o = &g->ladder.options;
     if (g->line.given) return;
     o->budget = facts->unified_memory ? 0 : (int64_t)(g->environment.fraction * (double)facts->memory_bytes);
-    o->limit = facts->free_bytes ? cli_device_line(&g->line, facts) : 0; /* 0: a device that is not here */
+    o->limit = facts->free_bytes ? device_line_on(&g->line, facts) : 0; /* 0: a device that is not here */
 }
 
-static enum plim_status open_device(void *arg, bool fallback, struct device **out, struct plim_error *err)
+static enum plim_status open_checked(void *arg, bool fallback, struct device **out, struct plim_error *err)
 {
     struct serving *g = arg;
     enum plim_status status = find_device(g, fallback, out, err);
-    if (status == PLIM_OK && !fallback) status = cli_check_line("serve", &g->line, &(*out)->facts, err);
+    if (status == PLIM_OK && !fallback)
+        status = device_line_check(cli_context(), "serve", &g->line, &(*out)->facts, err);
     if (status != PLIM_OK && *out) (*out)->ops->close(*out), *out = NULL;
     if (status == PLIM_OK) choose_line(g, &(*out)->facts);
     return status;
@@ -331,8 +332,9 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
     const struct serve_flags *f = g->flags;
     struct engine_options options = {.model = g->dir,
                                      .budget = f->model.line.given ? (int64_t)f->model.line.budget : 0,
-                                     .beside = server_bytes(&g->limits),
-                                     .caller_bytes = cli_host_line(&g->line) ? caller_bytes : NULL,
+                                     .caller_bytes = server_bytes(&g->limits),
+                                     .caller_bytes_under =
+                                         device_line_host(&g->line) ? caller_bytes_under : NULL,
                                      .caller = g,
                                      .max_context = f->max_context,
                                      .weights = weights_kind_parse(f->model.weights),
@@ -354,7 +356,7 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .stage_arg = &g->stages};
     g->ladder = (struct ladder){.options = options,
                                 .fallback = !strcmp(f->model.device, "auto"),
-                                .open = open_device,
+                                .open = open_checked,
                                 .opened = device_opened,
                                 .arg = g,
                                 .log = &g->log};
@@ -429,7 +431,7 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
 {
     struct model_spec spec; /* a folder that is none is refused before anybody is told where to ask */
     serve_log_hear(&g->stages, "start");
-    enum plim_status status = cli_find_model(what, g->dir, sizeof g->dir, err);
+    enum plim_status status = find_model(cli_context(), what, g->dir, sizeof g->dir, err);
     if (status == PLIM_OK) status = hf_config_load(g->dir, &spec, err);
     if (status == PLIM_OK) g->context = max64(spec.max_positions, g->flags->max_context);
     if (status == PLIM_OK) status = listen_first(g, err);
@@ -605,7 +607,7 @@ static int serve(const struct serve_flags *f, const char *what)
     int shown = 0;
     struct serving g = {.flags = f, .line = f->model.line};
     struct plim_error err = {0};
-    g.line.fallback = cli_default_line();
+    g.line.fallback = device_line_default();
     g.log = (struct log){f->quiet || f->plan ? LOG_LEVEL_WARN
                          : f->verbose        ? LOG_LEVEL_DEBUG
                                              : LOG_LEVEL_INFO,

@@ -226,7 +226,7 @@ static enum plim_status open_trainer(struct job *job, const struct train_flags *
                                      struct train_log *log, const struct budget_change *changes,
                                      struct device **device, struct trainer **trainer, struct plim_error *err)
 {
-    enum plim_status status = cli_open_device(job, device, err);
+    enum plim_status status = open_job_device(cli_context(), job, device, err);
     if (status == PLIM_OK) status = share_machine(*device, comm, err);
     status = comm_agree(comm, status, err);
     if (status == PLIM_OK && comm) status = train_find_link(job, *device, err);

@@ -160,7 +160,7 @@ static void put_text(struct strbuf *out)
 
 static const struct version_flags defaults;
 
-static int run(void *flags, const struct string_list *args UNUSED)
+static int run(void *flags, const struct string_list *)
 {
     const struct version_flags *f = flags;
     struct strbuf out = STRBUF_INIT;

@@ -203,7 +203,7 @@ static int run(void *flags, const struct string_list *args)
 {
     const struct watch_flags *f = flags;
     struct plim_error err = {0};
-    char newest[CLI_PATH];
+    char newest[MODEL_PATH];
     enum plim_status status = check(f, &err);
     if (status == PLIM_OK && !args->count) status = run_log_newest(".", newest, sizeof newest, &err);
     return status == PLIM_OK ? watch(f, args->count ? args->items[0] : newest) : cli_error(&err);

@@ -36,8 +36,15 @@ static void set_variable(const char *name, const char *value) { setenv(name, val
 static void end(int code) { _exit(code); }
 
 static const struct context_process process = {run_apart, set_variable, end};
+static void say(void *arg, enum log_level level, const char *line)
+{
+    (void)arg, (void)level;
+    cli_say("%s", line);
+}
+
 static char folder[512]; /* of the program */
-static struct context context = {.modules = folder, .process = &process};
+static const struct log to_people = {LOG_LEVEL_INFO, say, NULL};
+static struct context context = {.modules = folder, .process = &process, .log = &to_people};
 
 const struct context *cli_context(void)
 {
@@ -45,7 +52,7 @@ const struct context *cli_context(void)
     return &context;
 }
 
-enum plim_status cli_own_process(struct plim_error *err UNUSED)
+enum plim_status cli_own_process(struct plim_error *err)
 {
     ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1);
     folder[n > 0 ? n : 0] = '\0';
@@ -59,5 +66,6 @@ enum plim_status cli_own_process(struct plim_error *err UNUSED)
     enum plim_status status = faults && *faults ? fault_parse(fault_process(), faults, err) : PLIM_OK;
     if (status != PLIM_OK) return plim_error_prefix(err, "PLIMSOLL_FAULT"), status;
 #endif
+    (void)err;
     return PLIM_OK;
 }

@@ -1,4 +1,4 @@
-/* generate.h - what the files of `plimsoll generate` share: prompts and their answers. Used by nothing else. */
+/* generate.h - prompts and their answers; shared by the files of `plimsoll generate`. */
 #ifndef PLIM_CLI_GENERATE_H
 #define PLIM_CLI_GENERATE_H
 
@@ -30,9 +30,9 @@ struct answer {
     const char *prompt;
     struct token_list ids;
     struct token_text text;
-    struct strbuf copy;   /* what was made, where it is not printed as it comes */
+    struct strbuf copy;   /* the text, if it is not printed as it arrives */
     int32_t *tokens;      /* for JSON */
-    int64_t count, limit; /* tokens so far, at most */
+    int64_t count, limit; /* tokens so far, and their maximum */
     bool done, ended;     /* ended: by the tokenizer's end-of-text token */
     enum answer_stop stop;
     double prompt_seconds, seconds;
@@ -42,29 +42,29 @@ struct answer {
 struct generation {
     const struct generate_flags *flags;
     struct device_line line;
-    char dir[CLI_PATH];
+    char dir[MODEL_PATH];
     struct codec codec;
-    struct chat_template *chat; /* prompts are messages of a user to it; NULL: texts to go on with */
-    struct bump store;          /* of prompts from a file */
+    struct chat_template *chat; /* renders prompts as user messages; NULL: prompts are continued */
+    struct bump store;          /* for prompts from a file */
     struct string_list prompts;
     struct answer *answers;
     size_t count, printed;
-    bool stream;         /* text is printed as it comes: there is one answer, and not as JSON */
-    struct strbuf piece; /* text that has become certain */
-    char last;           /* byte written to stdout */
-    bool failed;         /* stdout does not take it */
+    bool stream;         /* print text as it arrives: one answer, not JSON */
+    struct strbuf piece; /* the text that has become certain */
+    char last;           /* last byte written to stdout */
+    bool failed;         /* stdout cannot be written */
     bool stopped;
     struct plim_error err;
     double seconds; /* from the first step to the last */
     struct engine_plan plan;
     uint64_t ledger_peak;
     char device[16];
-    size_t device_used; /* what the driver says, 0: the device is the host */
+    size_t device_used; /* according to the driver; 0: the device is the host */
 };
 
-/* Prompts of the flags and of --prompts-file as tokens. */
+/* Reads and tokenizes the prompts of the flags and of --prompts-file. */
 enum plim_status generation_read(struct generation *g, struct plim_error *err);
-/* Runs all of them through an engine that is open. */
+/* Runs all prompts through an open engine. */
 enum plim_status generation_run(struct generation *g, struct engine *e, struct plim_error *err);
 void generation_release(struct generation *g);
 

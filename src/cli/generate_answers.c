@@ -22,9 +22,9 @@ const char *answer_stop_name(enum answer_stop stop) { return stop_names[stop]; }
 /* The tokenizer: as asked, else the one beside the weights, else bytes. */
 static enum plim_status open_codec(struct generation *g, struct plim_error *err)
 {
-    char path[CLI_PATH + 32];
-    const char *which = cli_tokenizer_of(g->flags->model.tokenizer, g->dir, path, sizeof path);
-    return codec_open_within(which, cli_host_line(&g->line), &g->codec, err);
+    char path[MODEL_PATH + 32];
+    const char *which = find_tokenizer(g->flags->model.tokenizer, g->dir, path, sizeof path);
+    return codec_open_within(which, device_line_host(&g->line), &g->codec, err);
 }
 
 static enum plim_status add_prompt(struct generation *g, const char *text, size_t len, struct plim_error *err)

@@ -94,7 +94,7 @@ int cli_print(struct strbuf *text)
 
 static atomic_int stop_asked;
 
-static void on_signal(int number UNUSED) { stop_asked = 1; }
+static void on_signal(int) { stop_asked = 1; }
 
 atomic_int *cli_stop_flag(void)
 {
@@ -110,7 +110,7 @@ atomic_int *cli_stop_flag(void)
 
 static atomic_int save_asked;
 
-static void on_save_signal(int number UNUSED) { save_asked = 1; }
+static void on_save_signal(int) { save_asked = 1; }
 
 atomic_int *cli_save_flag(void)
 {
@@ -164,12 +164,12 @@ int cli_run(const struct subcommand *sub, int argc, char **argv)
     return code;
 }
 
-static void print_note(void *arg UNUSED, const char *where, const char *path, const char *note)
+static void print_note(void *, const char *where, const char *path, const char *note)
 {
     cli_say("%s: '%s' is accepted: %s", where, path, note);
 }
 
-static void print_wrong(void *arg UNUSED, const char *text) { cli_say("%s", text); }
+static void print_wrong(void *, const char *text) { cli_say("%s", text); }
 
 /* Every --set; of those that are wrong the last is the error, and the listener hears of the others. */
 static enum plim_status set_keys(struct job *job, const struct job_options *options,
@@ -192,7 +192,7 @@ static enum plim_status take_environment(struct job *job, const struct job_optio
                                          struct plim_error *err)
 {
     const char *slash = strrchr(options->config, '/');
-    char dir[CLI_PATH] = "";
+    char dir[MODEL_PATH] = "";
     if (slash) snprintf(dir, sizeof dir, "%.*s", (int)(slash - options->config), options->config);
     enum plim_status status =
         job_take_environment(job, cli_context(), slash == options->config ? "/" : dir, err);

@@ -3,7 +3,7 @@
  *     serve_log_open(&stages, &log);
  *     serve_log_hear(&stages, "config_loaded");
  *
- * A stage that nobody reported before a later one came is told with it: it was part of that one.
+ * A stage that was not reported before a later one is logged together with it.
  */
 #ifndef PLIM_CLI_SERVE_LOG_H
 #define PLIM_CLI_SERVE_LOG_H
@@ -14,17 +14,18 @@
 
 struct serve_log {
     const struct log *log;
-    const struct device *device; /* NULL: none is open yet */
+    const struct device *device; /* NULL: not open yet */
     double began;
-    int heard;         /* stages, all up to the last */
+    int heard;         /* number of stages reported */
     const char *stage; /* the last one; NULL: none */
 };
 
 void serve_log_open(struct serve_log *s, const struct log *log);
 void serve_log_hear(void *serve_log, const char *stage);
-const char *serve_log_at(const struct serve_log *s); /* the stage that is being worked at */
+const char *serve_log_at(const struct serve_log *s); /* the current stage */
 
-/* One line: the kind (serve/ladder.h), the stage and the memory at the failure; `memory` "": as it is now. Nothing for what failed before the model was begun: that is bad input. */
+/* Logs one line: the kind of failure (serve/ladder.h), the stage, and the memory at that time; `memory` "":
+ * now. Logs nothing for failures before loading began; those are bad input. */
 void serve_log_failure(const struct serve_log *s, enum plim_status status, const char *memory);
 
 #endif

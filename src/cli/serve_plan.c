@@ -18,10 +18,7 @@ int serve_plan_cards(const char *name)
     return preset_machine(name, &machine) ? machine.cards : 1;
 }
 
-static enum plim_status absent_sync(struct device *device UNUSED, struct plim_error *err UNUSED)
-{
-    return PLIM_OK;
-}
+static enum plim_status absent_sync(struct device *, struct plim_error *) { return PLIM_OK; }
 
 static void absent_close(struct device *device) { free(device); }
 

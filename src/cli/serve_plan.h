@@ -1,13 +1,13 @@
-/* serve_plan.h - what plimsoll plan --serve shows, and devices that are not here. */
+/* serve_plan.h - output of plimsoll plan --serve, and devices that are not present. */
 #ifndef PLIM_CLI_SERVE_PLAN_H
 #define PLIM_CLI_SERVE_PLAN_H
 
 #include "serve/plan_text.h"
 
-/* Is `name` a preset's, and no device's of this machine? */
+/* True if `name` is a preset and not a device of this machine. */
 bool serve_plan_absent(const char *name);
-int serve_plan_cards(const char *name); /* of a machine that can be rented; 1: it is something else */
-/* A device of which there are only facts: good for plans. */
+int serve_plan_cards(const char *name); /* GPUs of a cloud machine; 1: any other name */
+/* Makes a device that has only facts; it can be planned for. */
 enum plim_status serve_plan_device(const char *name, struct device **out, struct plim_error *err);
 
 void serve_plan_json(const char *model, const struct device_facts *facts, const struct engine_plan *plan,

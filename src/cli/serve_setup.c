@@ -105,7 +105,7 @@ static bool default_path(int port, char *path, size_t size, const struct log *lo
 enum plim_status serve_control_open(const char *path, struct server *server, const struct log *log,
                                     struct control **out, struct plim_error *err)
 {
-    char chosen[CLI_PATH];
+    char chosen[MODEL_PATH];
     struct plim_error why = {0};
     *out = NULL;
     if (path && !strcmp(path, "none")) return PLIM_OK;

@@ -22,13 +22,13 @@ struct serve_watch_how {
 struct serve_watch {
     struct serve_watch_how how;
     struct engine *engine;
-    struct monitor *monitor; /* NULL: nobody watches */
+    struct monitor *monitor; /* NULL: not watching */
     bool told;
     enum memory_status status; /* of the last line */
     double at;                 /* when it was written */
 };
 
-/* A monitor that cannot be had is told; the server goes on without. */
+/* If the monitor cannot start, logs a warning; the server runs without it. */
 void serve_watch_open(struct serve_watch *w, struct engine *engine, struct device *device,
                       const struct serve_watch_how *how);
 void serve_watch_close(struct serve_watch *w);

@@ -10,8 +10,8 @@
 enum plim_status text_model_find(struct text_model *m, const char *what, struct plim_error *err)
 {
     const struct text_flags *f = m->flags;
-    m->line = f->model.line, m->line.fallback = cli_default_line();
-    enum plim_status status = cli_find_model(what, m->dir, sizeof m->dir, err);
+    m->line = f->model.line, m->line.fallback = device_line_default();
+    enum plim_status status = find_model(cli_context(), what, m->dir, sizeof m->dir, err);
     if (status == PLIM_OK) status = sentence_config_load(m->dir, &m->how, err);
     if (f->max_length) m->how.max_length = f->max_length;
     return status;
@@ -19,13 +19,13 @@ enum plim_status text_model_find(struct text_model *m, const char *what, struct 
 
 static enum plim_status open_codec(struct text_model *m, struct plim_error *err)
 {
-    char path[CLI_PATH + 32];
-    const char *which = cli_tokenizer_of(m->flags->model.tokenizer, m->how.path, path, sizeof path);
+    char path[MODEL_PATH + 32];
+    const char *which = find_tokenizer(m->flags->model.tokenizer, m->how.path, path, sizeof path);
     if (!which)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: there is no tokenizer.json or SentencePiece model; give --tokenizer",
                          m->how.path);
-    enum plim_status status = codec_open_within(which, cli_host_line(&m->line), &m->codec, err);
+    enum plim_status status = codec_open_within(which, device_line_host(&m->line), &m->codec, err);
     if (status == PLIM_OK && !m->codec.tokenizer)
         status = plim_fail(err, PLIM_BAD_INPUT, "%s: option '--tokenizer': encoders have no byte tokenizer",
                            m->command);
@@ -41,7 +41,7 @@ static enum plim_status open_embedder(void *arg, struct device *device, struct p
                               .labels = m->labels,
                               .weights = weights_kind_parse(m->flags->model.weights),
                               .rows = m->flags->batch,
-                              .budget = cli_device_line(&m->line, &device->facts),
+                              .budget = device_line_on(&m->line, &device->facts),
                               .log = m->flags->quiet ? NULL : &log};
     struct model_spec spec;
     enum plim_status status = hf_config_load(m->how.path, &spec, err);
@@ -54,7 +54,7 @@ static enum plim_status open_embedder(void *arg, struct device *device, struct p
                            "%s: the tokenizer has %lld tokens, the model only %lld; give its own",
                            m->codec.path, (long long)m->codec.vocab_size, (long long)spec.vocab_size);
     if (status != PLIM_OK) return status;
-    room.beside = m->beside(m, &spec, m->how.max_length ? m->how.max_length : spec.max_positions);
+    room.caller_bytes = m->caller_bytes(m, &spec, m->how.max_length ? m->how.max_length : spec.max_positions);
     return embedder_open(&room, device, &m->embedder, err);
 }
 

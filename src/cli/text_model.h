@@ -1,6 +1,6 @@
-/* text_model.h - an encoder on a device with its tokenizer, as embed and classify open it, and the options that they share.
+/* text_model.h - an encoder with device and tokenizer for embed and classify, and the options they share.
  *
- *     struct text_model m = {.command = "embed", .flags = &flags.text, .beside = own_bytes};
+ *     struct text_model m = {.command = "embed", .flags = &flags.text, .caller_bytes = own_bytes};
  *     text_model_find(&m, "folder", &err);
  *     text_model_open(&m, &err);               // m.codec, m.device, m.embedder
  *     text_model_close(&m);
@@ -43,29 +43,30 @@ struct text_flags {
 struct text_model {
     const char *command;
     const struct text_flags *flags;
-    bool labels; /* labels are read, not vectors */
-    /* Host bytes of the caller beside the embedder's, for texts of up to `length` tokens. */
-    int64_t (*beside)(const struct text_model *m, const struct model_spec *spec, int64_t length);
+    bool labels; /* compute labels, not vectors */
+    /* Host memory of the caller, in addition to the embedder's, for texts of up to `length` tokens. */
+    int64_t (*caller_bytes)(const struct text_model *m, const struct model_spec *spec, int64_t length);
     struct device_line line;
     struct sentence_config how; /* the caller may change it before text_model_open */
-    char dir[CLI_PATH];
+    char dir[MODEL_PATH];
     struct codec codec;
     struct device *device;
     struct embedder *embedder;
 };
 
-/* Checks the options and finds the folder. */
+/* Checks the options and finds the model folder. */
 enum plim_status text_model_find(struct text_model *m, const char *what, struct plim_error *err);
-/* Tokenizer, device and weights. Where nobody asked for the card, one without room is left for the CPU. */
+/* Opens tokenizer, device and weights. If the GPU was chosen automatically and has no room, falls back to the
+ * CPU. */
 enum plim_status text_model_open(struct text_model *m, struct plim_error *err);
 void text_model_close(struct text_model *m);
 
-/* The text of a line: the line itself where there are no fields, else the fields of its JSON. The first must be a text; the others
- * may be absent or null (their `at` is NULL then). */
+/* Extracts the text of a line: without fields the line itself, else the fields of its JSON. The first must be
+ * a text; the others may be missing or null (`at` is then NULL). */
 enum plim_status text_model_line(const struct line *line, struct json_field *fields, int count,
                                  struct plim_error *err);
 
-/* How texts were computed and what was planned, to standard error; `first` begins the first line. */
+/* Prints timings and the plan to standard error; `first` begins the first line. */
 void text_model_tell(const struct text_model *m, const char *first);
 
 #endif

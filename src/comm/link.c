@@ -28,9 +28,8 @@ enum { UNIT_FLOATS = 4096, UNIT_PASSES = 32 }; /* some ten microseconds of a thr
 
 /* --- what is computed beside ------------------------------------------------------------------------------------ */
 
-static void unit_body(void *arg, int64_t begin, int64_t end, int worker)
+static void unit_body(void *arg, int64_t begin, int64_t end, int)
 {
-    (void)worker;
     for (int64_t i = begin; i < end; i++) {
         float *x = (float *)arg + i * UNIT_FLOATS;
         for (int pass = 0; pass < UNIT_PASSES; pass++)

@@ -122,17 +122,15 @@ static void get(struct pmi *pmi, struct peer *peer, const char *line)
     say(peer, answer);
 }
 
-static void universe_size(struct pmi *pmi, struct peer *peer, const char *line)
+static void universe_size(struct pmi *pmi, struct peer *peer, const char *)
 {
     char answer[64];
-    (void)line;
     snprintf(answer, sizeof answer, "cmd=universe_size size=%d\n", pmi->ranks);
     say(peer, answer);
 }
 
-static void barrier(struct pmi *pmi, struct peer *peer, const char *line)
+static void barrier(struct pmi *pmi, struct peer *peer, const char *)
 {
-    (void)line;
     peer->waits = true;
     for (int r = 0; r < pmi->ranks; r++)
         if (!pmi->peers[r].waits) return;
@@ -142,9 +140,8 @@ static void barrier(struct pmi *pmi, struct peer *peer, const char *line)
     }
 }
 
-static void leave(struct pmi *pmi, struct peer *peer, const char *line)
+static void leave(struct pmi *, struct peer *peer, const char *)
 {
-    (void)pmi, (void)line;
     peer->left = true;
     say(peer, "cmd=finalize_ack\n");
 }

@@ -1,7 +1,7 @@
-/* intake.h - data files as encoded records, in order, by several threads.
+/* intake.h - reads data files and encodes their records, in order, with several threads.
  *
  *     struct intake *intake;
- *     intake_open(&options, &intake, &err);                          // all its memory; nothing is read
+ *     intake_open(&options, &intake, &err);                          // allocates everything; reads nothing
  *     intake_start(intake, &(struct intake_place){0}, &err);
  *     for (struct intake_slot *slot; intake_next(intake, &slot, &err) == PLIM_OK && slot;) {
  *         use(slot->records, slot->count, slot->tokens.id);
@@ -10,17 +10,16 @@
  *     }
  *     intake_close(intake);
  *
- * One thread at a time reads the next piece of a file into a slot (about INTAKE_SLOT bytes of whole records), then
- * encodes it while another reads on. Slots come out in the order of the data whatever the number of threads; with
- * none the caller does the work. What a slot holds depends on the data alone.
+ * One thread at a time reads the next piece of a file into a slot (about INTAKE_SLOT bytes of whole records) and encodes
+ * it while another thread reads on. Slots come out in the order of the data for any number of threads; without threads
+ * the caller does the work. A slot's content depends on the data alone.
  *
- * Memory is what intake_bytes_most says, and what long lines need of it is there before the first of them comes: each slot
- * has room for INTAKE_SLOT bytes, and one line at a time that is longer lies in a buffer for lines of up to max_line. Such
- * a line is a slot of its own, and where all its tokens are wanted they come piece by piece (`more`). Longer lines are
- * bad records.
+ * Memory is bounded by intake_bytes_most, and intake_open allocates it, including room for long lines. Each slot holds
+ * INTAKE_SLOT bytes. One line at a time may be longer, up to max_line; it uses a separate buffer and a slot of its own. If
+ * all its tokens are wanted they come piece by piece (`more`). Lines longer than max_line are bad records.
  *
- * A bad record ends the intake with "file:line: what" after the records before it, or is counted when skip_bad is
- * set. Files are visited in their order, or in one shuffled for each epoch when `shuffle` is set.
+ * A bad record ends the intake with "file:line: what" after the records before it; with skip_bad it is only counted.
+ * Files are read in order or, with `shuffle`, in an order shuffled for each epoch.
  */
 #ifndef PLIM_DATA_INTAKE_H
 #define PLIM_DATA_INTAKE_H
@@ -30,22 +29,22 @@
 #include <stdatomic.h>
 
 #define INTAKE_SLOT  ((size_t)32 << 10)
-#define INTAKE_LINES (INTAKE_SLOT / 12) /* of a slot, at most: of short ones it holds fewer bytes */
+#define INTAKE_LINES (INTAKE_SLOT / 12) /* maximum per slot; slots of shorter lines hold fewer bytes */
 
 struct intake_options {
     const struct inputs *inputs; /* borrowed until intake_close */
     struct record_rules rules;
     int workers;     /* threads; 0: the caller's */
     int prefetch;    /* slots per worker */
-    size_t max_line; /* bytes; what a file cannot hold is not made room for */
+    size_t max_line; /* bytes; limited by the sizes of the files */
     bool skip_bad;
-    bool endless; /* the files over and over: epochs */
-    bool shuffle; /* the order of files */
+    bool endless; /* repeat the files: epochs */
+    bool shuffle; /* shuffle the order of files */
     uint64_t seed;
-    const atomic_int *stop; /* set by a signal: intake_next ends; NULL: never */
+    const atomic_int *stop; /* set by a signal to end intake_next; NULL: never */
 };
 
-/* A place between two records. */
+/* A position between two records. */
 struct intake_place {
     uint64_t epoch;
     uint64_t visit;  /* files of the epoch already done */
@@ -54,7 +53,7 @@ struct intake_place {
 };
 
 struct intake_record {
-    uint64_t offset, line; /* of its begin */
+    uint64_t offset, line; /* of its start */
     uint32_t first, count; /* in tokens */
     bool bad;              /* skipped; no tokens */
 };
@@ -62,15 +61,16 @@ struct intake_record {
 struct intake_slot {
     struct intake_place place, next; /* of its first byte; after its last */
     size_t bytes;                    /* of the data it holds, decompressed */
-    bool file_end, epoch_end;        /* the last slot of its file; of the last file */
+    bool file_end, epoch_end;        /* last slot of its file; of its epoch */
     struct intake_record *records;
     size_t count;
     struct token_list tokens;
-    bool more;                 /* the last record goes on: intake_more */
-    uint64_t before;           /* tokens of that record that have been here */
-    char problem[256];         /* the first bad record's error, when it was skipped */
-    enum plim_status failed;   /* not PLIM_OK: after these records comes one that ends everything, */
-    struct plim_error failure; /* for this reason */
+    bool more;         /* the last record continues: call intake_more */
+    uint64_t before;   /* tokens of that record delivered earlier */
+    char problem[256]; /* error of the first bad record that was skipped */
+    /* Not PLIM_OK: a record after these ends the intake, with this error. */
+    enum plim_status failed;
+    struct plim_error failure;
     struct intake_slot_work *work;
 };
 
@@ -78,32 +78,34 @@ struct intake;
 
 enum plim_status intake_open(const struct intake_options *options, struct intake **out,
                              struct plim_error *err);
-void intake_set_seed(struct intake *intake, uint64_t seed); /* before it is started */
-/* Begin, or begin anew elsewhere. */
+void intake_set_seed(struct intake *intake, uint64_t seed); /* before intake_start */
+/* Starts at `place`, or restarts there. */
 enum plim_status intake_start(struct intake *intake, const struct intake_place *place,
                               struct plim_error *err);
 void intake_close(struct intake *intake);
-/* Let an intake_next that waits in another thread come back, with PLIM_INTERRUPTED; until intake_start nothing else does. */
+/* Makes an intake_next that waits in another thread return PLIM_INTERRUPTED. It stays so until
+ * intake_start. */
 void intake_stop(struct intake *intake);
-/* intake_stop, then wait until no thread works for this intake. */
+/* intake_stop, then waits until no thread works for this intake. */
 void intake_rest(struct intake *intake);
 
-/* *slot is NULL when all is done. The slot is the caller's until intake_give_back, and only one at a time. */
+/* *slot is NULL at the end. The caller owns the slot until intake_give_back, and may hold only one. */
 enum plim_status intake_next(struct intake *intake, struct intake_slot **slot, struct plim_error *err);
-/* The next tokens of a slot's last record: it is the only one from then on. */
+/* Replaces the slot's content by the next tokens of its last record. */
 enum plim_status intake_more(struct intake *intake, struct intake_slot *slot, struct plim_error *err);
 void intake_give_back(struct intake *intake, struct intake_slot *slot);
 
-/* The file visited at that time of an epoch: an index into inputs. */
+/* Index in inputs of the visit-th file of an epoch. */
 int intake_file(const struct intake_options *options, uint64_t epoch, uint64_t visit);
 
-/* The most memory an intake takes. */
+/* Maximum memory of an intake. */
 size_t intake_bytes_most(const struct intake_options *options);
 
-/* Pieces that the data are read in, at most: of small data a slot for each is enough, and so is a worker. */
+/* Upper bound of the pieces the data are read in. Small data need no more slots or workers than that. */
 uint64_t intake_pieces(const struct inputs *inputs);
 
-/* Memory that is there at once, not when it is first used: a machine that has none says so now. NULL: it does. */
+/* Allocates memory and touches it, so that a lack of memory shows now rather than later. Returns NULL
+ * then. */
 void *intake_touched(size_t bytes);
 
 #endif

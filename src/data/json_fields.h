@@ -4,9 +4,9 @@
  *     if (!json_fields(line, len, &f, 1, &problem)) ... problem.what, problem.column
  *     if (f.kind == JSON_TEXT) use(f.at, f.len);
  *
- * The whole line is checked as RFC 8259 has it: one object, strings in valid UTF-8 with valid escapes and paired
- * surrogates, at most 128 levels. Of a key that appears twice the last value counts. Nothing is allocated; the
- * line may be of any length. Safe on hostile input.
+ * The whole line is checked against RFC 8259: one object, strings in valid UTF-8 with valid escapes and paired
+ * surrogates, at most 128 levels. If a key occurs twice, the last value counts. Nothing is allocated; the line may have
+ * any length. Safe on hostile input.
  */
 #ifndef PLIM_DATA_JSON_FIELDS_H
 #define PLIM_DATA_JSON_FIELDS_H
@@ -18,13 +18,13 @@ enum json_kind { JSON_ABSENT, JSON_TEXT, JSON_LIST, JSON_OBJECT, JSON_NUMBER, JS
 const char *json_kind_name(enum json_kind kind); /* "missing", "text", "a list", ... */
 
 struct json_field {
-    const char *name; /* asked for; plain text without escapes */
-    bool undo;        /* asked for: resolve the escapes of a text where it lies, while it is checked */
+    const char *name; /* input: plain text without escapes */
+    bool undo;        /* input: resolve the escapes of a text in place */
     size_t name_len;  /* filled in by json_fields */
     enum json_kind kind;
-    char *at; /* inside the line: a text without its quotes, anything else as written */
+    char *at; /* in the line: a text without its quotes, any other value as written */
     size_t len;
-    bool escaped; /* the text holds escapes: json_unescape it */
+    bool escaped; /* the text has escapes: call json_unescape */
 };
 
 struct json_problem {
@@ -32,11 +32,11 @@ struct json_problem {
     size_t column; /* from 1, in bytes */
 };
 
-/* False: the line is not valid, and problem says where. Fields that are not there are JSON_ABSENT. The line is changed
- * only inside texts of fields with undo, also when it turns out not to be valid. */
+/* Returns false if the line is not valid; problem says where. Missing fields are JSON_ABSENT. The line is
+ * changed only inside texts of fields with undo, even if it is not valid. */
 bool json_fields(char *line, size_t len, struct json_field *fields, int count, struct json_problem *problem);
 
-/* Resolves the escapes of a checked text in place; its new length, never more than len. */
+/* Resolves the escapes of a checked text in place. Returns the new length, at most len. */
 size_t json_unescape(char *text, size_t len);
 
 #endif

@@ -1,12 +1,13 @@
-/* lines.h - the lines of files, or of standard input, one after the other.
+/* lines.h - reads files or standard input line by line.
  *
  *     struct lines *lines;
  *     lines_open(paths, count, DATA_AUTO, 16 << 20, &lines, &err);   // count 0, or one path "-": standard input
  *     for (struct line line; lines_next(lines, &line, &err) == PLIM_OK && line.text;) use(line.text, line.len);
  *     lines_close(lines);
  *
- * Paths are files, folders and globs (inputs.h), .gz and .zst are decompressed, the rows of tables are lines of JSON (sheet.h). A line ends in LF or CR LF, which are not
- * part of it; the last one need not end. A byte order mark that begins a file is passed over.
+ * Paths are files, folders and globs (inputs.h). .gz and .zst are decompressed; rows of tables become JSON lines
+ * (sheet.h). Lines end with LF or CR LF, which are removed; the last line need not end. A byte order mark at the start of
+ * a file is skipped.
  */
 #ifndef PLIM_DATA_LINES_H
 #define PLIM_DATA_LINES_H
@@ -19,7 +20,7 @@
 struct lines;
 
 struct line {
-    char *text; /* may be changed; valid until the next one is asked for. NULL: there are no more */
+    char *text; /* may be changed; valid until the next call. NULL: the end */
     size_t len;
     const char *path; /* "standard input" */
     uint64_t number;  /* from 1 */
@@ -30,7 +31,8 @@ enum plim_status lines_open(const char *const *paths, int count, enum data_forma
                             struct lines **out, struct plim_error *err);
 void lines_close(struct lines *lines);
 
-/* PLIM_BAD_INPUT: a line longer than max_line; PLIM_INTERRUPTED: a signal came while standard input was waited for. */
+/* PLIM_BAD_INPUT: a line is longer than max_line. PLIM_INTERRUPTED: a signal came while waiting for standard
+ * input. */
 enum plim_status lines_next(struct lines *lines, struct line *out, struct plim_error *err);
 
 #endif

@@ -19,14 +19,14 @@ static void put_at(const struct rows *row, int64_t t, int32_t id, int32_t target
 
 /* --- next token ------------------------------------------------------------------------------------------------ */
 
-static void measure_next(const struct objective_rules *r UNUSED, const struct sample *s, int64_t *positions,
+static void measure_next(const struct objective_rules *, const struct sample *s, int64_t *positions,
                          int64_t *targets)
 {
     *positions = s->count > 0 ? s->count - 1 : 0, *targets = 0;
     for (int64_t t = 1; t < s->count; t++) *targets += token_is_target(s->tokens[t]);
 }
 
-static void put_next(const struct objective_rules *r UNUSED, const struct sample *s, const struct rows *row,
+static void put_next(const struct objective_rules *, const struct sample *s, const struct rows *row,
                      int64_t used)
 {
     for (int64_t t = 0; t + 1 < s->count; t++) {

@@ -1,7 +1,7 @@
-/* parquet_meta.h - what a Parquet file says about itself: its columns and where their pages lie. For sheet_parquet.c alone.
+/* parquet_meta.h - the metadata of a Parquet file: its columns and the positions of their pages. Internal to sheet_parquet.c.
  *
- * The footer and the headers of pages are Thrift's compact protocol. A column is a leaf of the schema. Everything read from the
- * file is checked: a damaged or hostile file is PLIM_BAD_INPUT with its path. */
+ * The footer and the page headers use Thrift's compact protocol. A column is a leaf of the schema. Everything read from
+ * the file is checked: a damaged or hostile file is PLIM_BAD_INPUT with its path. */
 #ifndef PLIM_DATA_PARQUET_META_H
 #define PLIM_DATA_PARQUET_META_H
 
@@ -20,14 +20,14 @@ struct parquet_node {
     const char *name;
     enum parquet_repetition repetition;
     enum parquet_type type;  /* of a leaf */
-    bool list;               /* a group that stands for a list: its only child repeats */
+    bool list;               /* a group that represents a list; its only child repeats */
     int children;            /* 0: a leaf */
-    int next;                /* the node behind its last descendant */
-    int leaf;                /* its column, or that of its first leaf */
-    int definition, repeats; /* levels of a value that is there */
+    int next;                /* the node after its last descendant */
+    int leaf;                /* its column, or the column of its first leaf */
+    int definition, repeats; /* levels of a present value */
 };
 
-/* Where a column's pages of one row group lie. */
+/* A column's pages in one row group. */
 struct parquet_chunk {
     int64_t first, bytes; /* the first page, and all of them */
     int64_t values;
@@ -56,7 +56,7 @@ enum plim_status parquet_meta_read(int fd, int64_t bytes, const char *path, stru
                                    struct plim_error *err);
 void parquet_meta_release(struct parquet_meta *meta);
 
-/* The header of the page at `at`, which ends before `end`. */
+/* Reads the header of the page at `at`, which ends before `end`. */
 enum plim_status parquet_page_read(int fd, int64_t at, int64_t end, const char *path,
                                    struct parquet_page *out, struct plim_error *err);
 

@@ -1,11 +1,11 @@
-/* pretokenize.h - data files become one token file, in parallel, and can go on after a stop.
+/* pretokenize.h - turns data files into one token file, in parallel; an interrupted run can be resumed.
  *
  *     struct pretokenize_options options = {.data = {...}, .codec = &codec, .out = "corpus.tok", .workers = 4};
  *     pretokenize(&options, &result, &err);
  *
- * The result depends on the data and the options alone: not on the number of workers, nor on how often the work was
- * interrupted. While it is under way there are OUT.part and OUT.part.journal; the journal says how far it has come
- * and for which data and options. With `resume` a matching journal is continued.
+ * The result depends only on the data and the options, not on the number of workers or on interruptions. While it runs
+ * there are OUT.part and OUT.part.journal; the journal records the progress, the data and the options. With `resume` a
+ * matching journal is continued.
  */
 #ifndef PLIM_DATA_PRETOKENIZE_H
 #define PLIM_DATA_PRETOKENIZE_H
@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 
 struct pretokenize_progress {
-    uint64_t bytes, total_bytes; /* of the files as they lie on disk */
+    uint64_t bytes, total_bytes; /* sizes on disk */
     uint64_t tokens, samples, bad;
 };
 
@@ -25,19 +25,20 @@ struct pretokenize_options {
     int workers, prefetch;
     size_t max_line;
     bool resume;
-    atomic_int *stop;                                                     /* NULL: never */
-    void (*hear)(void *arg, const struct pretokenize_progress *progress); /* now and then; may be NULL */
+    atomic_int *stop; /* NULL: never */
+    /* called now and then; may be NULL */
+    void (*hear)(void *arg, const struct pretokenize_progress *progress);
     void *arg;
 };
 
 struct pretokenize_result {
     struct pretokenize_progress progress;
-    uint64_t resumed_tokens; /* there from before */
-    uint64_t input_bytes;    /* read now, decompressed */
+    uint64_t resumed_tokens; /* from before the interruption */
+    uint64_t input_bytes;    /* read in this run, decompressed */
     char problem[256];       /* the first bad record */
 };
 
-/* PLIM_INTERRUPTED when *stop was set: the journal is up to date. */
+/* PLIM_INTERRUPTED: *stop was set, and the journal is up to date. */
 enum plim_status pretokenize(const struct pretokenize_options *options, struct pretokenize_result *result,
                              struct plim_error *err);
 

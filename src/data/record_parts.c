@@ -187,7 +187,7 @@ static enum plim_status find_label(const struct record_rules *rules, const struc
 }
 
 /* A word's pieces: the first has its label. Words are encoded as they stand in a text, behind a blank; bytes are not. */
-static enum plim_status put_word(const struct record_rules *rules UNUSED, struct encoder *encoder,
+static enum plim_status put_word(const struct record_rules *, struct encoder *encoder,
                                  const struct node *word, int32_t label, size_t end,
                                  struct token_list *labels, struct token_list *out, struct strbuf *text,
                                  struct plim_error *err)

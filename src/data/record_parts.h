@@ -1,14 +1,14 @@
-/* record_parts.h - records that are no run of tokens, and texts whose marks survive truncation; for record.c alone.
+/* record_parts.h - records with two parts, and texts that keep their special tokens when truncated; internal to record.c.
  *
- * A record of two parts becomes the number of tokens of the first, the first, and the second (objective.h). Texts that are too
- * long lose their end, but for what the tokenizer adds behind. */
+ * A record with two parts becomes the number of tokens of the first, the first, and the second (objective.h). Texts that
+ * are too long are truncated before the special tokens that the tokenizer adds after them. */
 #ifndef PLIM_DATA_RECORD_PARTS_H
 #define PLIM_DATA_RECORD_PARTS_H
 
 #include "data/json_fields.h"
 #include "data/record.h"
 
-/* One text with its marks, `most` tokens at most. encoder NULL: bytes. */
+/* Appends one text with its special tokens, at most `most` tokens. encoder NULL: bytes. */
 enum plim_status record_put_text(const struct record_rules *rules, struct encoder *encoder, const char *text,
                                  size_t len, size_t most, struct token_list *out, struct plim_error *err);
 
@@ -17,16 +17,17 @@ enum plim_status record_put_two(const struct record_rules *rules, struct encoder
                                 const struct json_field field[2], struct token_list *out,
                                 struct plim_error *err);
 
-/* A pair's score, or where the record has none what is not a number, as the bits of a float. */
+/* Appends a pair's score as the bits of a float; NaN if the record has none. */
 enum plim_status record_put_score(const struct json_field *field, struct token_list *out,
                                   struct plim_error *err);
 
-/* Words, a list of texts, and their labels, a list of names or numbers. `room` is for labels. */
+/* Appends words, a list of texts, and their labels, a list of names or numbers. `room` is scratch for
+ * labels. */
 enum plim_status record_put_labels(const struct record_rules *rules, struct encoder *encoder,
                                    const struct json_field field[2], struct token_list *room,
                                    struct token_list *out, struct plim_error *err);
 
-/* The most memory that words and labels of a record of `longest` bytes take beside the encoder. */
+/* Maximum memory that words and labels of a record of `longest` bytes need besides the encoder. */
 size_t record_parts_bytes(const struct record_rules *rules, size_t longest);
 
 #endif

@@ -1,4 +1,4 @@
-/* rows.h - rows as named arrays: what data fill and what a tape is fed with.
+/* rows.h - rows as named arrays, filled by the loader and fed to a tape.
  *
  *     struct rows rows = {.count = 8, .time = 256, .ids = ids, .pos = pos, .targets = targets};
  *     loader_fill(loader, 8, &rows, &err);            // arrays that are NULL are not wanted
@@ -8,12 +8,12 @@
  *
  *     ids             [B,T]   tokens
  *     pos             [B,T]   positions; 0 begins a sample
- *     targets         [B,T]   what is learned at each position, -1: nothing (pairs: [B/2], see data/objective.h)
- *     lengths         [B]     positions in use; those behind are padding
+ *     targets         [B,T]   the target at each position, -1: none (pairs: [B/2], see data/objective.h)
+ *     lengths         [B]     positions in use; the rest is padding
  *     types           [B,T]   segments of a pair of texts
- *     source.ids      [B,S]   what a decoder's rows answer
+ *     source.ids      [B,S]   the source that a decoder's row answers
  *     source.lengths  [B]
- *     scores          [B]     how alike the texts of a pair are, the bits of a float; not a number: nobody says
+ *     scores          [B]     similarity of the texts of a pair, the bits of a float; NaN: unknown
  */
 #ifndef PLIM_DATA_ROWS_H
 #define PLIM_DATA_ROWS_H
@@ -38,27 +38,27 @@ struct rows {
         struct {
             int32_t *ids, *pos, *targets, *lengths, *types, *source_ids, *source_lengths, *scores;
         };
-        int32_t *array[FEED_COUNT]; /* the same, by enum feed_name */
+        int32_t *array[FEED_COUNT]; /* the same arrays, by enum feed_name */
     };
 };
 
-/* As tapes label them: "ids", "source.ids". */
+/* Label on tapes: "ids", "source.ids". */
 const char *rows_label(enum feed_name name);
 
-/* Numbers that one row has in an array. */
+/* Numbers per row of an array. */
 int64_t rows_width(const struct rows *rows, enum feed_name name);
 
-/* The rows from `first` on; arrays that are not there stay NULL. */
+/* The rows from `first` on; missing arrays stay NULL. */
 struct rows rows_from(const struct rows *rows, int64_t first);
 
-/* Arrays of the named kinds (bits 1 << name) one behind the other in `memory`. Returns how many numbers they are; NULL
- * memory: nothing is set. */
+/* Places the named arrays (bits 1 << name) one after the other in `memory` and returns their total count.
+ * NULL memory: only counts. */
 int64_t rows_place(struct rows *rows, unsigned names, int32_t *memory);
 
-/* Positions of a row from `used` on are padding: targets -1, the rest what does no harm. */
+/* Pads a row from position `used` on: targets become -1, other arrays get harmless values. */
 void rows_pad(const struct rows *row, int64_t used);
 
-/* The rows from `first` on hold nothing that counts. */
+/* Blanks the rows from `first` on; nothing in them counts. */
 void rows_blank(const struct rows *rows, int64_t first);
 
 #endif

@@ -34,8 +34,7 @@ struct split {
     int count;
 };
 
-static enum plim_status open_conll(struct sheet *t, const struct input_file *file UNUSED,
-                                   struct plim_error *err)
+static enum plim_status open_conll(struct sheet *t, const struct input_file *, struct plim_error *err)
 {
     struct conll *c = t->state = calloc(1, sizeof *c);
     if (!c) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory for a table", t->path);
@@ -52,7 +51,7 @@ static void close_conll(struct sheet *t)
     free(c);
 }
 
-static size_t conll_bytes(const struct input_file *file UNUSED)
+static size_t conll_bytes(const struct input_file *)
 {
     return sizeof(struct conll) + LABELS_MOST + LABELS_MOST / 2;
 }

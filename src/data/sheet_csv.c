@@ -110,8 +110,7 @@ static enum plim_status split_header(struct sheet *t, struct csv *c, size_t len,
     return sheet_check_names(t, (const char *const *)c->name, c->columns, err);
 }
 
-static enum plim_status open_csv(struct sheet *t, const struct input_file *file UNUSED,
-                                 struct plim_error *err)
+static enum plim_status open_csv(struct sheet *t, const struct input_file *, struct plim_error *err)
 {
     struct csv *c = t->state = calloc(1, sizeof *c);
     if (c) {
@@ -132,7 +131,7 @@ static void close_csv(struct sheet *t)
     free(c);
 }
 
-static size_t csv_bytes(const struct input_file *file UNUSED)
+static size_t csv_bytes(const struct input_file *)
 {
     return sizeof(struct csv) + HEADER_MOST + COLUMNS_MOST * (sizeof(char *) + sizeof(int));
 }

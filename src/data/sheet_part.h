@@ -1,7 +1,7 @@
-/* sheet_part.h - how a table reader is built; for sheet.c and the readers of each form alone.
+/* sheet_part.h - the interface of table readers; internal to sheet.c and the readers.
  *
- * A reader is one `fill`: it takes input with sheet_more and puts JSON into the output until sheet_full says enough or the
- * input ends. One step of a reader writes at most SHEET_STEP bytes, so it looks at sheet_full between steps only.
+ * A reader has one `fill`: it takes input with sheet_more and writes JSON to the output until sheet_full or the end of the
+ * input. One step writes at most SHEET_STEP bytes, so sheet_full need only be checked between steps.
  */
 #ifndef PLIM_DATA_SHEET_PART_H
 #define PLIM_DATA_SHEET_PART_H
@@ -24,13 +24,13 @@ struct sheet {
     char *out; /* [SHEET_OUT + SHEET_STEP] */
     size_t out_at, out_len;
     uint64_t line;   /* of the input, from 1 */
-    uint64_t inside; /* line ends inside the present row: owed once it ends */
-    uint64_t owed;   /* line ends to be written before anything else */
-    bool ended;      /* fill has nothing more to give */
+    uint64_t inside; /* line ends inside the current row; they become owed at its end */
+    uint64_t owed;   /* line ends to write before anything else */
+    bool ended;      /* fill has no more output */
 };
 
 struct sheet_reader {
-    /* Make t->state, read what names the columns. */
+    /* Creates t->state and reads the column names. */
     enum plim_status (*open)(struct sheet *t, const struct input_file *file, struct plim_error *err);
     enum plim_status (*fill)(struct sheet *t, struct plim_error *err);
     void (*close)(struct sheet *t);
@@ -39,27 +39,28 @@ struct sheet_reader {
 
 extern const struct sheet_reader csv_reader, json_array_reader, conll_reader, parquet_reader;
 
-/* Have at least one byte of input at t->in[t->in_at]; false in *more: there is none. */
+/* Ensures a byte of input at t->in[t->in_at]; *more is false at the end. */
 enum plim_status sheet_more(struct sheet *t, bool *more, struct plim_error *err);
 
 static inline bool sheet_full(const struct sheet *t) { return t->out_len >= SHEET_OUT; }
 static inline void sheet_put(struct sheet *t, char c) { t->out[t->out_len++] = c; }
-void sheet_put_text(struct sheet *t, const char *text, size_t len); /* as it is */
+void sheet_put_text(struct sheet *t, const char *text, size_t len); /* unchanged */
 void sheet_put_escaped(struct sheet *t, unsigned char c);           /* one byte of a JSON text */
 void sheet_put_quoted(struct sheet *t, const char *text, size_t len);
 
-/* End the present line; a row that has line ends inside is followed by as many empty lines. Without room they stay owed, and
- * sheet_full is true. */
+/* Ends the current line. If the row had line ends inside, as many empty lines follow. Those that do not fit
+ * stay owed, and sheet_full is true. */
 void sheet_end_line(struct sheet *t);
 
-/* Which of the wanted fields has this name; -1: none. With none wanted, every name is 0. */
+/* Index of the wanted field with this name; -1: not wanted. If nothing is wanted, every name is 0. */
 int sheet_wants(const struct sheet *t, const char *name, size_t len);
 
-/* Every wanted field must be among `count` names, unless it is optional or an earlier optional one is there. */
+/* Every wanted field must be among `count` names, unless it is optional or an earlier optional one is
+ * present. */
 enum plim_status sheet_check_names(const struct sheet *t, const char *const *names, int count,
                                    struct plim_error *err);
 
-/* A row that cannot be read: an error at the present line, or with skip_bad a line that is no JSON. */
+/* Reports a bad row: an error at the current line or, with skip_bad, a line that is not JSON. */
 enum plim_status sheet_bad_row(struct sheet *t, const char *what, struct plim_error *err);
 
 #endif

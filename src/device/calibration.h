@@ -46,27 +46,28 @@ struct calibration {
 enum { CALIBRATION_ROUNDS = 9 };
 void calibration_median(const struct calibration *list, int n, struct calibration *out);
 
-/* Measures with a team of so many threads in a process of its own: what measuring touches never counts in the peak of a process
- * with a budget. `measure` says whether it could. False, and nothing in out: then not, or the context has no such process. */
+/* Measures in a separate process with a team of this many threads, so that its memory does not count in the
+ * peak of a process with a budget. `measure` returns false if it could not. Returns false, with `out`
+ * unchanged, in that case or if the context cannot start a process. */
 typedef bool calibration_measure(void *arg, struct threads *team, struct calibration *out);
 bool calibration_apart(const struct context *context, int threads, calibration_measure *measure, void *arg,
                        struct calibration *out);
 
-/* The rates of the facts. */
+/* Sets the rates in the facts. */
 void calibration_apply(const struct calibration *speed, struct device_facts *facts);
 
 /* The host's part of a key: "Neoverse-V1, 8 threads". Returns buf. */
 const char *calibration_host(char *buf, size_t size, int threads);
 
-/* False when there is nothing for this key, or the environment wishes to measure anew. `kind` ("cpu", "cuda") begins the
- * file's name. */
+/* Returns false if there is nothing for this key, or the environment asks for a new measurement. `kind`
+ * ("cpu", "cuda") begins the file's name. */
 bool calibration_load(const struct context *context, const char *kind, const char *key,
                       struct calibration *out);
-/* False: it could not be written. */
+/* Returns false if it could not be written. */
 bool calibration_save(const struct context *context, const char *kind, const char *key,
                       struct calibration *speed);
 
-/* Numbers of something else that is measured once, by name and all above 0: likewise. */
+/* The same for other measured numbers, by name, all above 0. */
 struct calibration_number {
     const char *name;
     double value;
@@ -76,8 +77,8 @@ bool calibration_recall(const struct context *context, const char *kind, const c
 void calibration_keep(const struct context *context, const char *kind, const char *key,
                       const struct calibration_number *list, int n);
 
-/* Bytes that driver and libraries took of the card of this name when it was last open; 0: unknown. A budget below them
- * need not open it to be refused. */
+/* Memory of the card that driver and libraries took when it was last open; 0: unknown. A budget below that
+ * can be refused without opening the card. */
 size_t calibration_context(const struct context *context, const char *kind, const char *card);
 void calibration_note_context(const struct context *context, const char *kind, const char *card,
                               size_t bytes);

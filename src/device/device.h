@@ -42,11 +42,11 @@ enum { DEVICE_READS = 2, DEVICE_READ_BYTES = 64 << 10 };
 enum { DEVICE_HOLDERS = 16 };
 struct device_memory {
     size_t total, used, ours;
+    /* Processes that use it, including this one, as far as the driver reports them. */
     struct device_holder {
         int pid;
         size_t bytes;
-    } holder
-        [DEVICE_HOLDERS]; /* processes that use it, including this one, as far as the driver reports them */
+    } holder[DEVICE_HOLDERS];
     int holders;
 };
 
@@ -54,7 +54,7 @@ struct device_memory {
  * waiting, and returns NULL or one line about the failure. */
 struct device_exchange {
     const void *from;
-    void *to, *work; /* work is written, too */
+    void *to, *work; /* work is written too */
     size_t from_bytes, to_bytes, work_bytes;
     const char *(*begin)(void *arg, void *stream);
     void *arg;
@@ -142,7 +142,7 @@ struct device {
     const struct device_ops *ops;
     const struct context *context; /* passed to open, borrowed; may be NULL */
     struct device_facts facts;
-    const struct kernel *const *kernels; /* by op kind; NULL: it has none */
+    const struct kernel *const *kernels; /* by op kind; NULL: none */
     /* By tier, owned by the device. If device memory is the process's own, device and host share one ledger. */
     struct ledger *ledger[TIER_COUNT];
     struct comm *comm;    /* the other ranks, borrowed; NULL: single rank */
@@ -159,7 +159,7 @@ enum plim_status device_cuda_open(const struct context *context, int index, int 
                                   struct plim_error *err);
 bool device_cuda_present(void);
 bool device_cuda_peek(const struct context *context, int index,
-                      struct device_facts *out); /* struct backend, peek */
+                      struct device_facts *out); /* see backend.peek */
 /* Lowest compute capability of the CUDA kernels, 80 for 8.0. */
 #define DEVICE_CUDA_LEAST 80
 
@@ -171,7 +171,7 @@ size_t device_workspace(const struct device *dev, const struct tape *tape, const
 /* Workspace computed from a kernel table alone, without a device. */
 size_t device_table_workspace(const struct kernel *const *kernels, const struct tape *tape,
                               const struct op *op, int threads);
-/* Operands of an op as kernels get them: in[0..], then out[0..]; NULL when absent. */
+/* Operands of an op as kernels get them: in[0..], then out[0..]; NULL: no operand. */
 void device_describe(const struct tape *tape, const struct op *op, const struct tensor **desc);
 
 /* For backends: initialises the ledgers of all tiers in `own`, without a budget. `unified`: host memory is on the

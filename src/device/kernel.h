@@ -1,4 +1,4 @@
-/* kernel.h - one op with its operands resolved, as a backend's kernel gets it. Plain enough for CUDA C++. */
+/* kernel.h - one op with its operands resolved, as passed to a backend's kernel. Also valid in CUDA C++. */
 #ifndef PLIM_DEVICE_KERNEL_H
 #define PLIM_DEVICE_KERNEL_H
 
@@ -8,13 +8,13 @@ struct threads;
 
 struct kernel_call {
     const struct op *op;
-    const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT]; /* of in[0..], then of out[0..]; NULL when absent */
+    const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT]; /* of in[0..], then of out[0..]; NULL: no operand */
     void *in[OP_MAX_IN];
     void *out[OP_MAX_OUT];
-    bool accumulate;      /* resolved: outputs marked acc are added to */
+    bool accumulate;      /* add to outputs marked acc instead of overwriting them */
     void *work;           /* workspace() bytes, 64-byte aligned (256 on a GPU) */
-    struct threads *team; /* the CPU's */
-    void *backend;        /* other backends' own, set by run */
+    struct threads *team; /* CPU only */
+    void *backend;        /* other backends' state, set by run */
 };
 
 typedef void kernel_run(const struct kernel_call *call);
@@ -25,7 +25,7 @@ struct kernel {
     kernel_workspace *workspace; /* NULL: needs none */
 };
 
-/* Reading a call: descriptors and the size of the last dimension. */
+/* Access to a call: descriptors, and the size of the last dimension. */
 static inline const struct tensor *call_in(const struct kernel_call *call, int slot)
 {
     return call->desc[slot];

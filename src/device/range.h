@@ -32,7 +32,7 @@ static inline bool device_accumulates(const struct device_range *range, const st
     return op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && !range->first);
 }
 
-/* A fetch of what the first micro-batch overwrites is left out in that one. */
+/* True for a fetch that the first micro-batch omits, because it overwrites the tensor. */
 static inline bool device_skips(const struct device_range *range, const struct op *op)
 {
     return op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST && range->first;
@@ -44,15 +44,15 @@ void *device_address(struct device *dev, const struct device_range *range, int t
 /* The op with its operands resolved. */
 struct kernel_call device_call(struct device *dev, const struct device_range *range, int op);
 
-/* Gives ops [begin, end) to the device's run or run_host or, where there are several, to run_many: a group (tape/group.h) or
- * a fused run (plan/fuse.h). */
+/* Passes ops [begin, end) to the device's run or run_host or, if there are several, to run_many: a group
+ * (tape/group.h) or a fused run (plan/fuse.h). */
 void device_run_ops(struct device *dev, const struct device_range *range, int begin, int end);
 
-/* A copy between the arena and the host tier, as the op says; not where device_skips. */
+/* Runs the op's copy between the arena and the host tier, unless device_skips. */
 void device_move(struct device *dev, const struct device_range *range, const struct op *op);
 
-/* Gives the device all of a range, groups and fused runs at once, in order. Backends call it that make a program of what
- * they are given. No op of the range touches the disk. */
+/* Passes a whole range to the device, with groups and fused runs, in order. For backends that record a
+ * program. No op of the range touches the disk. */
 enum plim_status device_give(struct device *dev, const struct device_range *range);
 
 #endif

@@ -10,10 +10,9 @@ enum { INDEX_MOST = 1023 };
 
 static bool always(void) { return true; }
 
-static enum plim_status open_cpu(const struct context *context, int index, int threads, struct device **out,
+static enum plim_status open_cpu(const struct context *context, int, int threads, struct device **out,
                                  struct plim_error *err)
 {
-    (void)index;
     return device_cpu_open(context, threads, out, err);
 }
 

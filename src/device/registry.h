@@ -41,7 +41,7 @@ const struct backend *backend_find(const char *name);
 /* The last of the table. */
 const struct backend *backend_fallback(void);
 
-/* "auto", or a backend's name and, where it is numbered, ":N". */
+/* "auto", or a backend's name and, if it is numbered, ":N". */
 struct device_name {
     const struct backend *backend; /* NULL: auto */
     int index;

@@ -3,9 +3,8 @@
 
 #include <stdio.h>
 
-struct disk_engine *disk_uring_open(const struct disk_buffers *buffers, char *why, size_t size)
+struct disk_engine *disk_uring_open(const struct disk_buffers *, char *why, size_t size)
 {
-    (void)buffers;
     snprintf(why, size, "this program was built without liburing");
     return NULL;
 }

@@ -59,7 +59,7 @@ static enum plim_status wrong(struct reader *r, const struct option *o)
 }
 
 /* One of the two words of `wants`. */
-static enum plim_status take_word(struct reader *r, const struct option *o, struct alloc_conf *out UNUSED)
+static enum plim_status take_word(struct reader *r, const struct option *o, struct alloc_conf *)
 {
     const char *second = strstr(o->wants, " or ") + strlen(" or ");
     size_t first = strcspn(o->wants, " ");
@@ -73,7 +73,7 @@ static bool number(const struct reader *r, const struct option *o, double *value
     return number_parse_double(r->word, strlen(r->word), value) && *value >= o->min && *value <= o->max;
 }
 
-static enum plim_status take_whole(struct reader *r, const struct option *o, struct alloc_conf *out UNUSED)
+static enum plim_status take_whole(struct reader *r, const struct option *o, struct alloc_conf *)
 {
     int64_t whole;
     double value;
@@ -99,8 +99,7 @@ static bool is_power(const char *word)
 }
 
 /* N, or [64:8,256:4,>:1] */
-static enum plim_status take_divisions(struct reader *r, const struct option *o,
-                                       struct alloc_conf *out UNUSED)
+static enum plim_status take_divisions(struct reader *r, const struct option *o, struct alloc_conf *)
 {
     bool list = is(r, "[");
     if (!list && !is_power(r->word)) return wrong(r, o);

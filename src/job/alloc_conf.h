@@ -3,8 +3,8 @@
  *     struct alloc_conf conf;
  *     alloc_conf_parse("max_split_size_mb:512", &conf, &err);    // PLIM_BAD_INPUT: what is wrong with it
  *
- * Grammar and limits are PyTorch's: blanks do not count, booleans are True and False, an option nobody knows is an error. A
- * planned arena has no cache to tune, so that most of it has nothing to act on; a fraction of the card's memory has.
+ * Grammar and limits are PyTorch's: blanks are ignored, booleans are True and False, an unknown option is an error. A planned
+ * arena has no cache to tune, so most options have no effect; only the fraction of the GPU's memory has.
  */
 #ifndef PLIM_JOB_ALLOC_CONF_H
 #define PLIM_JOB_ALLOC_CONF_H

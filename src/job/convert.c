@@ -309,7 +309,7 @@ void carry_scheduler(struct converting *c, const struct carry *row, const struct
         set_text(c, "training.decay_type", value, "cosine");
 }
 
-void carry_kwargs(struct converting *c, const struct carry *row UNUSED, const struct node *value)
+void carry_kwargs(struct converting *c, const struct carry *, const struct node *value)
 {
     if (value->kind != NODE_MAP && !is_nothing(value)) refuse(c, value, "expected names and values");
     for (size_t i = 0; value->kind == NODE_MAP && i < node_count(value); i++) {
@@ -352,7 +352,7 @@ void carry_project(struct converting *c, const struct carry *row, const struct n
 }
 
 /* Padding is never learned, so its token does not matter. */
-void carry_tokens(struct converting *c, const struct carry *row UNUSED, const struct node *value)
+void carry_tokens(struct converting *c, const struct carry *, const struct node *value)
 {
     for (size_t i = 0; value->kind == NODE_MAP && i < node_count(value); i++) {
         const struct node *one = node_item(value, i);

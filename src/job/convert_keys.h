@@ -1,6 +1,6 @@
-/* convert_keys.h - configuration names of other trainers, and what becomes of each; see convert.h.
+/* convert_keys.h - configuration names of other trainers and their conversion; see convert.h.
  *
- * A name that ends with a star stands for all that begin like it; the first row that fits counts. A name that is in no row is
+ * A name that ends with a star matches every name with that prefix; the first matching row counts. A name without a row is
  * refused. Only job/ includes this header. */
 #ifndef PLIM_JOB_CONVERT_KEYS_H
 #define PLIM_JOB_CONVERT_KEYS_H
@@ -11,7 +11,7 @@ struct carry;
 struct converting;
 struct node;
 
-/* What becomes of a value (convert.c). */
+/* Actions on a value (convert.c). */
 typedef void carry_function(struct converting *c, const struct carry *row, const struct node *value);
 carry_function carry_set;      /* the value is ours as it is */
 carry_function carry_asked;    /* the same, unless it is off: false, 0, none or empty */
@@ -29,17 +29,17 @@ struct carry {
     carry_function *how;
     const char *ours;     /* a key of job_schema; NULL: none */
     const char *text;     /* reason or advice */
-    const char *fallback; /* theirs, where the file does not say and ours is another */
+    const char *fallback; /* their default, if it differs from ours */
 };
 
 enum { TRAINER_MARKS = 6, TRAINER_TABLES = 2 };
 struct trainer_names {
     const char *title;
-    const char *marks[TRAINER_MARKS]; /* one of them is in every such file */
+    const char *marks[TRAINER_MARKS]; /* every such file has one of them */
     struct {
         const struct carry *rows;
         size_t count;
-    } tables[TRAINER_TABLES]; /* the first one that has a name counts */
+    } tables[TRAINER_TABLES]; /* the first table with the name counts */
 };
 
 extern const struct trainer_names trainers[];

@@ -1,11 +1,11 @@
-/* deepspeed.h - DeepSpeed's JSON, read as it is: every key becomes one of ours, is needless, or is refused by name.
+/* deepspeed.h - reads DeepSpeed's JSON directly: every key sets one of ours, has no effect here, or is refused by name.
  *
- *     deepspeed_load(&job, "ds.json", &notes, &err);      // after the job file: both say the same, or it is an error
+ *     deepspeed_load(&job, "ds.json", &notes, &err);      // after the job file; a contradiction is an error
  *     deepspeed_auto_text(&job, ranks, &out);             // the values of "auto", once the device is known
  *
- * A key that the planner makes needless is told to the listener with what replaces it; one whose wish cannot be granted is
- * PLIM_UNSUPPORTED with what to write instead. Where a section is there and ours has another default than DeepSpeed, theirs is
- * taken. "auto" leaves a key to the job, the number of ranks or the planner.
+ * If the planner makes a key unnecessary, the listener hears what replaces it. A key that cannot be satisfied is
+ * PLIM_UNSUPPORTED, with what to write instead. If a section is present, DeepSpeed's defaults apply where they differ from
+ * ours. "auto" leaves a key to the job, the number of ranks or the planner.
  */
 #ifndef PLIM_JOB_DEEPSPEED_H
 #define PLIM_JOB_DEEPSPEED_H
@@ -15,7 +15,7 @@
 
 struct job;
 
-/* A key of the file that says "auto". */
+/* A key with the value "auto". */
 struct deepspeed_auto {
     const char *theirs, *where; /* "train_batch_size", "ds.json:3" */
     const char *ours;           /* "training.train_batch_size" */
@@ -42,16 +42,17 @@ enum plim_status deepspeed_take_all(struct job *job, const struct node *root, co
                                     const struct schema_listener *notes, struct strbuf *refused,
                                     int *refusals, struct plim_error *err);
 
-/* After the last override: floors that such a file gives as shares of the learning rate are shares of the one there is now. */
+/* After the last override: recomputes floors that the file gives as shares of the learning rate. */
 void deepspeed_settle_ratios(struct job *job);
 
-/* Is it such a file? One of the keys that every one has. */
+/* True if this is such a file: it has one of the keys that all of them have. */
 bool deepspeed_marks(const struct node *root);
 
-/* Is this key of a job file one of DeepSpeed's, below training.deepspeed? See schema_listener.foreign. */
+/* True if this key of a job file belongs to DeepSpeed, below training.deepspeed. See
+ * schema_listener.foreign. */
 bool deepspeed_owns(const char *path, const struct node *node);
 
-/* "ds.json:3, train_batch_size: auto is 512", one a line, for so many ranks. */
+/* "ds.json:3, train_batch_size: auto is 512", one per line, for that many ranks. */
 void deepspeed_auto_text(const struct job *job, int ranks, struct strbuf *out);
 
 #endif

@@ -8,12 +8,12 @@
 #include <stddef.h>
 
 enum deepspeed_how {
-    DS_SET,      /* the value goes to our key */
+    DS_SET,      /* sets our key */
     DS_NEEDLESS, /* accepted; `text` says what replaces it */
-    DS_OFF, /* nothing may be asked for: false, 0, null, {}, {"enabled": false}; `text` says what to write instead */
-    DS_PARTS, /* the same of a number of parts: 1 is none, too */
-    DS_FIXED, /* only the value `fallback`; `text` as above */
-    DS_OWN,   /* what `own` does */
+    DS_OFF,      /* must be off: false, 0, null, {}, {"enabled": false}; `text` says what to write instead */
+    DS_PARTS,    /* likewise for a number of parts: 1 counts as off too */
+    DS_FIXED,    /* must equal `fallback`; `text` as above */
+    DS_OWN,      /* handled by `own` */
 };
 
 struct deepspeed_reading;
@@ -27,18 +27,18 @@ deepspeed_key deepspeed_optimizer, deepspeed_betas, deepspeed_scheduler, deepspe
     deepspeed_nvme_path, deepspeed_monitor, deepspeed_switch;
 
 struct deepspeed_row {
-    const char *theirs; /* dotted; whatever lies below a row without rows of its own belongs to it */
+    const char *theirs; /* dotted; keys below a row without own rows belong to it */
     enum deepspeed_how how;
     const char *ours;     /* our key */
-    const char *text;     /* DS_NEEDLESS, DS_OFF, DS_PARTS, DS_FIXED: what to know */
-    const char *fallback; /* DS_SET: DeepSpeed's default, where its section is on and ours is another */
+    const char *text;     /* DS_NEEDLESS, DS_OFF, DS_PARTS, DS_FIXED: reason or advice */
+    const char *fallback; /* DS_SET: DeepSpeed's default if its section is on and ours differs */
     deepspeed_key *own;   /* DS_OWN */
-    const char *on;       /* deepspeed_switch: our value where it is on */
-    bool yields;          /* what the job says is stronger, without contradiction */
-    const char *of; /* the type of optimizer or scheduler whose default `fallback` is; NULL: every one's */
+    const char *on;       /* deepspeed_switch: our value if it is on */
+    bool yields;          /* the job's own setting overrides it without a contradiction */
+    const char *of;       /* the optimizer or scheduler whose default `fallback` is; NULL: all */
 };
 
-/* In the order in which they act: a scheduler's rate is stronger than the optimizer's. */
+/* In order of application: a scheduler's rate overrides the optimizer's. */
 extern const struct deepspeed_row deepspeed_rows[];
 extern const size_t deepspeed_row_count;
 

@@ -28,7 +28,7 @@ struct variable {
     const char *help;
 };
 
-static bool read_fraction(const char *value, char out[VALUE], struct plim_error *err UNUSED)
+static bool read_fraction(const char *value, char out[VALUE], struct plim_error *)
 {
     double x;
     snprintf(out, VALUE, "%s", value);
@@ -41,7 +41,7 @@ static bool is_word(const char *value, const char *const *words)
     return *words;
 }
 
-static bool read_mixed(const char *value, char out[VALUE], struct plim_error *err UNUSED)
+static bool read_mixed(const char *value, char out[VALUE], struct plim_error *)
 {
     static const char *const yes[] = {"true", "1", "yes", "on", NULL}, *const no[] = {"false", "0", "no",
                                                                                       "off", NULL};
@@ -65,14 +65,14 @@ static const char *host_of(const char *value, const char *scheme)
     return !strncmp(value, scheme, n) && (host || value[n] == '[') ? value + n : NULL;
 }
 
-static bool read_url(const char *value, char out[VALUE], struct plim_error *err UNUSED)
+static bool read_url(const char *value, char out[VALUE], struct plim_error *)
 {
     out[0] = '\0';
     return host_of(value, "https://") || host_of(value, "http://");
 }
 
 /* A service's address is a secret, which only https keeps; http is for a receiver on this machine. */
-static bool read_service(const char *value, char out[VALUE], struct plim_error *err UNUSED)
+static bool read_service(const char *value, char out[VALUE], struct plim_error *)
 {
     static const char *const own[] = {"localhost", "127.0.0.1", "[::1]"};
     const char *host = host_of(value, "http://");
@@ -85,13 +85,13 @@ static bool read_service(const char *value, char out[VALUE], struct plim_error *
     return false;
 }
 
-static bool read_any(const char *value UNUSED, char out[VALUE], struct plim_error *err UNUSED)
+static bool read_any(const char *, char out[VALUE], struct plim_error *)
 {
     out[0] = '\0';
     return true;
 }
 
-static bool read_name(const char *value, char out[VALUE], struct plim_error *err UNUSED)
+static bool read_name(const char *value, char out[VALUE], struct plim_error *)
 {
     return snprintf(out, VALUE, "%s", value) < VALUE;
 }

@@ -1,11 +1,11 @@
-/* environment.h - what environment variables, and a file .env beside the job, ask for.
+/* environment.h - settings from environment variables and from a .env file next to the job.
  *
- *     job_take_environment(&job, &context, "jobs", &err);            // after the file, --set and flags: they are stronger
- *     for (int i = 0; i < job.environment->count; i++) ... // what was seen, what it set, or why it is ignored
+ *     job_take_environment(&job, &context, "jobs", &err);            // after the file, --set and flags, which are stronger
+ *     for (int i = 0; i < job.environment->count; i++) ... // each variable, what it set, or why it is ignored
  *
- * Variables people know from elsewhere set a key of ours where nobody else has. One whose value cannot be read is an error
- * that names it (PLIM_BAD_INPUT), also when something stronger is given. Values of secrets are never shown; addresses
- * that a run is told to are kept outside of all keys (telling.h).
+ * Variables known from other programs set a key that nothing else has set. An invalid value is PLIM_BAD_INPUT and names the
+ * variable, even if a stronger setting exists. Secret values are never shown; webhook addresses are kept outside all keys
+ * (telling.h).
  */
 #ifndef PLIM_JOB_ENVIRONMENT_H
 #define PLIM_JOB_ENVIRONMENT_H
@@ -16,10 +16,10 @@
 struct variable_seen {
     const char *name;  /* "MAX_BATCH_SIZE" */
     const char *where; /* "environment MAX_BATCH_SIZE", "jobs/.env:3" */
-    const char *key;   /* that it set; NULL: none */
-    const char *does;  /* what it does instead: "is told of the run"; NULL: nothing */
-    const char *why;   /* it is ignored; NULL: it acts */
-    bool note;         /* worth a line at the start of a run */
+    const char *key;   /* the key that it set; NULL: none */
+    const char *does;  /* another effect: "is told of the run"; NULL: none */
+    const char *why;   /* why it is ignored; NULL: it has an effect */
+    bool note;         /* print a line at the start of a run */
 };
 
 enum { VARIABLES_SEEN = 64 };
@@ -32,11 +32,11 @@ struct job_environment {
 enum plim_status job_take_environment(struct job *job, const struct context *context, const char *dir,
                                       struct plim_error *err);
 
-/* The process's environment alone: for programs without a job. */
+/* Only the process's environment: for programs without a job. */
 enum plim_status job_take_process_environment(struct job *job, const struct context *context,
                                               struct plim_error *err);
 
-/* Every variable that is known, for docs: a Markdown table. */
+/* A Markdown table of all known variables, for docs. */
 void environment_markdown(struct strbuf *out);
 
 #endif

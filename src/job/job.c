@@ -34,15 +34,14 @@ static enum plim_status take_deepspeed(struct job *job, const struct doc *doc,
     return inside ? deepspeed_take(job, here, doc->name, "training.deepspeed.", notes, err) : PLIM_OK;
 }
 
-enum plim_status job_load(struct job *job, const char *path, const struct schema_listener *notes,
-                          struct plim_error *err)
+/* Takes a document, and frees it. */
+static enum plim_status read_doc(struct job *job, struct doc *doc, const char *path,
+                                 const struct schema_listener *notes, struct plim_error *err)
 {
-    struct doc *doc = NULL;
-    enum plim_status status = yaml_load(path, &doc, err);
-    if (status != PLIM_OK) return status == PLIM_IO ? (err->status = PLIM_BAD_INPUT) : status;
     job->name = bump_copy(&job->store, path, strlen(path));
-    status = job->name ? schema_defaults(&job_schema, job, &job->store, err)
-                       : plim_fail(err, PLIM_NO_MEMORY, "out of memory while %s was read", path);
+    enum plim_status status = job->name
+                                  ? schema_defaults(&job_schema, job, &job->store, err)
+                                  : plim_fail(err, PLIM_NO_MEMORY, "out of memory while %s was read", path);
     struct origin_recorder recorder;
     origin_record(&recorder, job, ORIGIN_FILE, notes);
     recorder.listener.foreign = deepspeed_owns;
@@ -51,6 +50,23 @@ enum plim_status job_load(struct job *job, const char *path, const struct schema
     if (status == PLIM_OK) status = take_deepspeed(job, doc, notes, err);
     doc_free(doc);
     return status;
+}
+
+enum plim_status job_load(struct job *job, const char *path, const struct schema_listener *notes,
+                          struct plim_error *err)
+{
+    struct doc *doc = NULL;
+    enum plim_status status = yaml_load(path, &doc, err);
+    if (status != PLIM_OK) return status == PLIM_IO ? (err->status = PLIM_BAD_INPUT) : status;
+    return read_doc(job, doc, path, notes, err);
+}
+
+enum plim_status job_parse(struct job *job, const char *text, const char *name,
+                           const struct schema_listener *notes, struct plim_error *err)
+{
+    struct doc *doc = NULL;
+    enum plim_status status = yaml_parse(text, strlen(text), name, &doc, err);
+    return status == PLIM_OK ? read_doc(job, doc, name, notes, err) : status;
 }
 
 enum plim_status job_set(struct job *job, const char *assignment, const struct schema_listener *notes,

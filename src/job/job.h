@@ -1,4 +1,4 @@
-/* job.h - what the user asked: one struct from a YAML file and overrides, checked, with defaults.
+/* job.h - the user's settings: one struct from a YAML file and overrides, checked, with defaults.
  *
  *     struct job job;
  *     job_init(&job);
@@ -8,9 +8,9 @@
  *     job_meet_device(&job, &facts, &err);                 // const from here on
  *     job_release(&job);
  *
- * Whether a key was given is asked of its origin (job_given). What follows from the data is not in the job: struct loader_sizes and
- * struct job_length are made beside it (train/corpus.h). A job owns its texts.
- * The keys are the table in keys.c, which also makes docs/configuration.md.
+ * Ask job_given whether a key was given. Values that follow from the data are not in the job: struct loader_sizes and struct
+ * job_length are separate (train/corpus.h). A job owns its texts. The keys are the table in keys.c, which also generates
+ * docs/configuration.md.
  */
 #ifndef PLIM_JOB_JOB_H
 #define PLIM_JOB_JOB_H
@@ -35,21 +35,21 @@ enum schedule_kind {
     SCHEDULE_COUNT
 };
 
-/* How wsd falls at its end. */
+/* The shape of wsd's decay. */
 enum schedule_decay { DECAY_LINEAR, DECAY_COSINE, DECAY_ROOT };
 
 struct job_schedule {
     int kind; /* enum schedule_kind */
     double learning_rate, min_lr;
     int64_t warmup_steps, decay_steps; /* decay_steps: the last steps of wsd */
-    int warmup_type;                   /* 0: by equal steps, 1: by the logarithm of the step */
-    double warmup_min_lr;              /* where the warm-up begins */
-    double warmup_ratio;               /* share of the run's steps, instead of warmup_steps; 0: they count */
+    int warmup_type;                   /* 0: linear in the step, 1: linear in its logarithm */
+    double warmup_min_lr;              /* learning rate at the start of the warm-up */
+    double warmup_ratio;               /* share of the run's steps; overrides warmup_steps; 0: not given */
     /* Arguments of single schedules; see docs/schedules.md. */
-    double min_lr_ratio;  /* min_lr as a share of learning_rate; 0: min_lr counts */
+    double min_lr_ratio;  /* min_lr as a share of learning_rate; 0: use min_lr */
     double cycles;        /* cosine waves; cosine_with_restarts: falls */
     double power;         /* of polynomial */
-    int64_t stable_steps; /* of wsd; below 0: what warm-up and decay leave */
+    int64_t stable_steps; /* of wsd; below 0: the steps that warm-up and decay leave */
     int64_t timescale;
     int decay_type; /* enum schedule_decay */
     /* GreedyLR; see docs/schedules.md */
@@ -59,12 +59,12 @@ struct job_schedule {
     int on; /* 0: every optimizer step with the training loss, 1: every evaluation */
 };
 
-enum { ATTENTION_FLASH, ATTENTION_WINDOW, ATTENTION_SPARSE }; /* as the key's names */
+enum { ATTENTION_FLASH, ATTENTION_WINDOW, ATTENTION_SPARSE }; /* the names of the key's values */
 
 struct job_model { /* as written; becomes the spec */
     const char *path, *architecture;
     struct model_spec said;   /* fields that are keys of the job (model/fields.h) */
-    bool given[MODEL_FIELDS]; /* which of them were */
+    bool given[MODEL_FIELDS]; /* which of them were given */
     double dropout;
     bool dropout_given;
     bool flash;
@@ -76,28 +76,25 @@ struct job_model { /* as written; becomes the spec */
     bool feed_forward_given;
 };
 
-enum {
-    MATMUL_HIGHEST,
-    MATMUL_HIGH,
-    MATMUL_MEDIUM
-}; /* as people know them from PyTorch; the last two are TF32 */
+/* As in PyTorch; the last two use TF32. */
+enum { MATMUL_HIGHEST, MATMUL_HIGH, MATMUL_MEDIUM };
 
 /* training.eval_strategy and save_strategy. */
 enum { EVERY_STEPS, EVERY_EPOCH, EVERY_NEVER };
 
-/* training.mixed_precision: auto, until the device is known. */
+/* training.mixed_precision: auto; resolved when the device is known. */
 enum { PRECISION_AUTO = PRECISION_COUNT };
 
 struct job_training {
     const char *preset; /* "none", "auto" or a name; see job_take_preset */
     int64_t batch_size, accumulation, micro_batch, max_micro_batch, steps;
-    int64_t total_batch; /* rows of a step on all ranks; 0: not given. See job_settle_batch */
+    int64_t total_batch; /* rows per step over all ranks; 0: not given. See job_settle_batch */
     int64_t zero;        /* enum zero */
     int objective;       /* 0: the architecture's; else 1 + enum objective */
-    double pair_scale;   /* sentence_pairs: of cosines in the loss */
+    double pair_scale;   /* sentence_pairs: factor of cosines in the loss */
     int precision;       /* enum precision, or PRECISION_AUTO before job_meet_device */
     int optimizer;
-    int master;                /* of narrow weights: 0 fp32, 1 none */
+    int master;                /* master of narrow weights: 0 fp32, 1 none */
     int state_type, grad_type; /* 0 fp32, 1 bf16 */
     bool fp16, bf16, checkpointing;
     double beta1, beta2, eps, weight_decay, clip;
@@ -105,8 +102,8 @@ struct job_training {
     int64_t full_layers, loss_chunks;
     bool in_backward;
     int state_tier, grad_tier, param_tier;
-    int64_t offload_layers; /* whose activations wait in a GPU's host memory */
-    double host_update;     /* share of the updates of state in host memory that the CPU makes */
+    int64_t offload_layers; /* layers whose activations wait in a GPU's host memory */
+    double host_update;     /* share of the updates of state in host memory that the CPU computes */
     int64_t seed, eval_every, eval_rows, eval_batch, save_every, log_every;
     int eval_strategy, save_strategy; /* EVERY_EPOCH: see job_length */
     bool load_best;                   /* load_best_model_at_end; see train/best_model.h */
@@ -117,18 +114,19 @@ struct job_training {
     struct string_list debug; /* words of TrainingArguments */
     bool check_numerics;      /* training.debug: underflow_overflow */
     double epochs;            /* 0: not given */
-    bool whole_epochs; /* the job gives epochs: a step ends with its epoch, also where --steps ends the run */
+    bool whole_epochs; /* the job gives epochs: a step ends with its epoch, even if --steps ends the run */
     double loss_scale;
     int64_t loss_scale_window, loss_scale_hysteresis;
     double min_loss_scale;
-    int64_t max_skipped;        /* steps in a row whose loss or gradient is not finite, before the run ends */
+    /* consecutive steps with a loss or gradient that is not finite before the run fails */
+    int64_t max_skipped;
     bool profile;               /* ops are timed */
     const char *link, *network; /* of job/cluster.h, or "auto" */
     int64_t threads;
     int matmul_precision; /* MATMUL_HIGHEST: fp32 products are fp32 */
     bool tf32;
-    bool cuda_graphs;   /* steps are compiled into programs where the device can */
-    bool deterministic; /* the same bits on every run, on every device */
+    bool cuda_graphs;   /* compile steps into programs if the device can */
+    bool deterministic; /* identical bits on every run and every device */
     const char *device; /* "auto", "cpu", "cuda", "cuda:N"; see device/registry.h */
 };
 
@@ -137,12 +135,12 @@ enum { PADDING_MAX_LENGTH, PADDING_LONGEST, PADDING_NONE };
 
 struct job_data { /* see data/dataset.h and data/loader.h */
     int format, rows, overlong, padding;
-    bool group_by_length; /* not given: with PADDING_LONGEST alone */
+    bool group_by_length; /* default: only with PADDING_LONGEST */
     const char *first_field, *second_field, *score_field;
     struct string_list labels;
     int64_t max_source_length;
     const char *tokenizer, *chat_template;
-    /* Tokenizer of model.path, for checkpoints, when the data are already tokens; NULL: none. */
+    /* Tokenizer of model.path, saved with checkpoints if the data are already tokens; NULL: none. */
     const char *kept_tokenizer;
     const char *field, *prompt_field, *response_field, *source_field, *target_field, *messages_field;
     bool packing, add_special, append_eos, skip_bad;
@@ -150,71 +148,73 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     int64_t workers, prefetch_factor, shuffle_buffer;
 };
 
-/* Limits for sharded parameters (training.zero), in elements, and when gradients are summed. */
+/* Limits of sharded parameters (training.zero), in elements; and when gradients are summed. */
 struct job_zero {
     int64_t max_live, max_reuse, prefetch, whole_below;
-    int sum_gradients; /* 0: in every micro-batch, 1: once a step */
+    int sum_gradients; /* 0: in every micro-batch, 1: once per step */
 };
 
 /* training.deepspeed.offload_optimizer and offload_param. */
 enum offload_device { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
 
-/* Keys of other frameworks that ask for something: wishes.c grants it or says what to write instead. */
+/* Keys of other frameworks with a demand: wishes.c satisfies it or says what to write instead. */
 struct job_wishes {
     bool use_deepspeed, checkpointing;
-    bool cpu_offload, nvme_offload; /* false, where it is given, is a wish, too: nothing is offloaded */
+    bool cpu_offload, nvme_offload; /* an explicit false is a demand too: nothing is offloaded */
     int64_t zero_stage;
     int offload_optimizer, offload_param; /* enum offload_device */
     bool memory_offload;                  /* training.memory.enable_cpu_offload */
     double pool_gb;                       /* a budget in GB; 0: none */
-    /* Share of a GPU's memory that is the budget, instead of the profile's; 0: not given. */
+    /* Share of a GPU's memory used as the budget, instead of the profile's; 0: not given. */
     double cuda_fraction;
-    double min_lr_ratio, warmup_min_ratio; /* DeepSpeed's floors, of the learning rate; 0: none */
+    double min_lr_ratio, warmup_min_ratio; /* DeepSpeed's floors as shares of the learning rate; 0: none */
 };
 
 /* Monitoring settings. Thresholds come from job_thresholds. */
 struct job_monitor {
     bool enabled;    /* monitoring.enabled */
-    bool silent;     /* training.memory.silent_mode: warnings are not printed; statuses and actions stay */
+    bool silent;     /* training.memory.silent_mode: no printed warnings; status and actions are unaffected */
     double interval; /* monitoring.interval: seconds between two readings */
-    /* monitoring.log_every: steps between two step lines of memory; 0: only on a change. */
+    /* monitoring.log_every: steps between two memory lines; 0: only on a change. */
     int64_t log_every;
-    /* monitoring.reserve: with budget: auto, bytes to leave free besides other processes' use; 0: 5 %. */
+    /* monitoring.reserve: with budget: auto, bytes to keep free in addition to other processes' use; 0: 5
+     * %. */
     uint64_t reserve;
 };
 
-/* How the micro-batch may move while a run goes on (training.dynamic_batching); its effective batch never does. */
+/* How the micro-batch may change during a run (training.dynamic_batching); the effective batch never does. */
 struct job_batching {
-    bool enabled;     /* false: the plan's micro-batch holds for the whole run */
-    int64_t min, max; /* rows; max 0: no limit. The planner keeps to them, too: job_micro_bounds */
-    double target;    /* share of memory, see job_thresholds; 0: training.memory.target_utilization alone */
-    int64_t every;    /* adjustment_frequency: steps between two looks */
+    bool enabled;     /* false: the micro-batch stays as planned */
+    int64_t min, max; /* rows; max 0: no limit. The planner obeys them too: job_micro_bounds */
+    double target;    /* share of memory, see job_thresholds; 0: training.memory.target_utilization */
+    int64_t every;    /* adjustment_frequency: steps between two checks */
     bool smooth;      /* smooth_transitions: one divisor of the effective batch at a time */
 };
 
-/* How large the data loader may be, from what the keys say to the smallest that makes the same rows: keys that were given
- * stay. A corpus fills it (train/corpus.h), and job_plan chooses. */
+/* Possible sizes of the data loader, from the keys' values down to the smallest that gives the same rows.
+ * Given keys never change. A corpus fills it (train/corpus.h), and job_plan chooses. */
 struct loader_size {
     int64_t workers;
-    int64_t pieces; /* of text that each worker reads ahead */
+    int64_t pieces; /* pieces of text that each worker reads ahead */
     int64_t max_line_bytes, shuffle_samples, shuffle_bytes;
     int64_t bytes; /* host memory of tokenizer and loaders */
 };
 enum { LOADER_SIZES = 12 };
 struct loader_sizes {
     struct loader_size at[LOADER_SIZES];
-    int count, chosen; /* count 0: nothing is known, and it takes nothing */
-    int64_t reading;   /* the most that reading the tokenizer takes, before there is an arena */
+    int count, chosen; /* count 0: unknown, counted as nothing */
+    int64_t reading;   /* peak of reading the tokenizer, before there is an arena */
 };
 
 /* One pass over the training data. */
 struct job_epoch {
     int64_t rows, tokens; /* rows 0: unknown */
-    int64_t positions;    /* computed for them, padding included, about */
-    bool exact;           /* all of it was read */
+    int64_t positions;    /* approximate computed positions, including padding */
+    bool exact;           /* all data were read */
 };
 
-/* How long a run is, in optimizer steps: as the keys say or, where they count epochs, as the data make of them. */
+/* The length of a run in optimizer steps: as the keys say or, if they count epochs, as follows from the
+ * data. */
 struct job_length {
     struct job_epoch epoch;
     int64_t steps, eval_every, save_every;
@@ -229,27 +229,27 @@ struct job {
     struct job_wishes wishes;
     struct job_zero zero;
     const char *deepspeed;         /* DeepSpeed's file: training.deepspeed */
-    const char *deepspeed_flag;    /* the same from a command line, set before job_load: instead of that */
-    struct deepspeed_autos *autos; /* what such a file leaves open, see deepspeed.h; NULL: nothing */
+    const char *deepspeed_flag;    /* the same from the command line, set before job_load; overrides it */
+    struct deepspeed_autos *autos; /* its "auto" values, see deepspeed.h; NULL: none */
     struct job_monitor monitor;
     struct job_batching batching;
     struct job_telling telling;
-    int ranks, rank; /* that train it together, and this one's number; 0: one */
+    int ranks, rank; /* ranks that train together, and this one's number; 0: one */
     int64_t max_length;
     const char *output_dir, *disk_dir; /* disk_dir NULL: output_dir */
     int64_t keep_checkpoints;
-    bool gather_weights;      /* of checkpoints of several ranks */
-    bool no_final_checkpoint; /* a run that was asked to save nothing at its end */
-    uint64_t budget,
-        host_budget; /* budget 0: none is given, or `auto`; host_budget 0: what the machine has */
+    bool gather_weights;      /* in checkpoints of several ranks */
+    bool no_final_checkpoint; /* the run was told to save nothing at its end */
+    /* budget 0: not given, or `auto`; host_budget 0: the machine's memory */
+    uint64_t budget, host_budget;
     int profile;
-    char preset[32];                             /* whose recommendations were taken; empty: nobody's */
+    char preset[32];                             /* the preset in effect; empty: none */
     double target, warning, critical, emergency; /* 0: the profile's */
 
     struct model_spec spec;              /* after job_finish */
     const char *name;                    /* the file it was read from */
     struct origin origins[ORIGINS];      /* per row of job_schema, see origin.h */
-    struct job_environment *environment; /* what was seen of it; NULL: nothing */
+    struct job_environment *environment; /* the variables found; NULL: none */
     struct bump store;                   /* texts live here */
 };
 
@@ -257,32 +257,36 @@ void job_init(struct job *job);
 void job_release(struct job *job);
 enum plim_status job_load(struct job *job, const char *path, const struct schema_listener *notes,
                           struct plim_error *err);
+/* job_load from text; `name` takes the place of the file's name in errors. */
+enum plim_status job_parse(struct job *job, const char *text, const char *name,
+                           const struct schema_listener *notes, struct plim_error *err);
 enum plim_status job_set(struct job *job, const char *assignment, const struct schema_listener *notes,
                          struct plim_error *err);
-/* A flag of a command that stands for a key: "--steps" for training.steps. */
+/* Sets a key from a command's flag: "--steps" for training.steps. */
 enum plim_status job_set_flag(struct job *job, const char *flag, const char *key, const char *value,
                               const struct schema_listener *notes, struct plim_error *err);
 enum plim_status job_finish(struct job *job, struct plim_error *err);
 
-/* Appends a line, without its end, where text is read as bytes although nobody asked for it: neither data.tokenizer nor the model has a
- * tokenizer. */
+/* Appends one line, without newline, if text is read as bytes by default: neither data.tokenizer nor the
+ * model gives a tokenizer. */
 void job_bytes_text(const struct job *job, struct strbuf *out);
 
-/* After job_finish, when the device is known (a preset's facts for one that is not here): training.preset: auto is
- * resolved, and what could not be checked before is. */
+/* Call it after job_finish, when the device is known (for an absent one, with a preset's facts). Resolves
+ * training.preset: auto and makes the remaining checks. */
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err);
 
-/* training.mixed_precision: auto on this device: an enum precision. */
+/* The enum precision that training.mixed_precision: auto means on this device. */
 int job_automatic_precision(const struct device_facts *facts);
 
-/* After job_finish, before training is planned: PLIM_UNSUPPORTED when the model has something that its config.json could not
- * say, PLIM_BAD_INPUT when it would drop everything. With eval_strategy: no the job has no validation data from here on. */
+/* Call it after job_finish, before planning. PLIM_UNSUPPORTED: config.json cannot express the model.
+ * PLIM_BAD_INPUT: dropout would drop everything. With eval_strategy: no, removes the validation data from the
+ * job. */
 enum plim_status job_check_training(struct job *job, struct plim_error *err);
 
-/* The schedule with what follows from its kind where keys are not given. */
+/* The schedule, with defaults that depend on its kind. */
 struct job_schedule job_schedule(const struct job *job);
 
-/* The first moment's decay as this optimizer takes it: Adafactor has no first moment unless beta1 was given. */
+/* The first moment's decay for this optimizer: Adafactor has no first moment unless beta1 was given. */
 double job_beta1(const struct job *job, enum optimizer optimizer);
 
 /* The training objective: training.objective, or the default for the model's task. */
@@ -291,24 +295,25 @@ enum objective job_objective(const struct job *job);
 enum model_head job_head(const struct job *job);
 enum model_head job_eval_head(const struct job *job);
 
-/* For job_finish, when the spec has been read: PLIM_UNSUPPORTED when the architecture does not learn the objective; else
- * the spec gets the task, labels and pooling that it asks for (objective.c, labels.c). of_model: the model that was read has
- * labels. */
+/* For job_finish, once the spec is read. PLIM_UNSUPPORTED: the architecture cannot learn the objective.
+ * Otherwise sets the spec's task, labels and pooling (objective.c, labels.c). of_model: the model that was
+ * read has labels. */
 enum plim_status job_settle_objective(struct job *job, struct plim_error *err);
 enum plim_status job_settle_labels(struct job *job, bool of_model, struct plim_error *err);
 
-/* Tokens of a source at most beside targets of `time`: data.max_source_length, or as data.max_length, and of shorter targets
- * the same share of it; 0: the model has no source. */
+/* Maximum source tokens for targets of `time` tokens: data.max_source_length (default data.max_length),
+ * scaled down for shorter targets. 0: the model has no source. */
 int64_t job_source_time(const struct job *job, int64_t time);
 
-/* Where the disk tier lies. */
+/* Folder of the disk tier. */
 const char *job_disk_dir(const struct job *job);
 
-/* When the number of ranks is known: training.train_batch_size is divided among what is left open of batch_size and
- * gradient_accumulation_steps. PLIM_BAD_INPUT: it is not their product. For job_meet_device. */
+/* Once the number of ranks is known, divides training.train_batch_size among batch_size and
+ * gradient_accumulation_steps, as far as these are open. PLIM_BAD_INPUT: it is not their product. For
+ * job_meet_device. */
 enum plim_status job_settle_batch(struct job *job, int ranks, struct plim_error *err);
 
-/* Rows of one optimizer step of a rank: batch_size x gradient_accumulation_steps. */
+/* Rows of one optimizer step per rank: batch_size x gradient_accumulation_steps. */
 int64_t job_rows(const struct job *job);
 /* Rows per step over all ranks. */
 int64_t job_rows_of_all(const struct job *job);
@@ -317,50 +322,52 @@ extern const struct schema job_schema;
 
 /* ---- wishes.c: for job_set, job_finish and job_meet_device ---- */
 
-/* Keys that say the same in other words (mixed_precision and bf16, recompute and gradient_checkpointing) may all be
- * given while they agree. PLIM_BAD_INPUT names the two that do not. */
+/* Keys with the same meaning (mixed_precision and bf16, recompute and gradient_checkpointing) may all be
+ * given if they agree. PLIM_BAD_INPUT names two that do not. */
 enum plim_status job_agree(struct job *job, struct plim_error *err);
-/* An override wins over such a key of the job file or the environment: that one is as if it had not been given. Two
- * overrides that contradict each other stay, and job_agree names them; so do fp16 and bf16, which are never both meant. */
+/* An override replaces such a key of the job file or the environment, as if that had not been given. Two
+ * overrides that contradict each other both stay, and job_agree names them; so do fp16 and bf16, which
+ * exclude each other. */
 enum plim_status job_override(struct job *job, const char *key, struct plim_error *err);
 /* Applies settings given in other frameworks' terms: DeepSpeed's offload pins the tiers of state and, with stage 3,
  * of parameters. PLIM_UNSUPPORTED names a key that this device cannot satisfy and what to write instead;
  * PLIM_BAD_INPUT names one that contradicts another. */
 enum plim_status job_grant_wishes(struct job *job, const struct device_facts *facts, struct plim_error *err);
-/* Lines about what was given and has nothing to act on with this device: "job.yaml:7, training.zero_stage: why". */
+/* Lines about settings without effect on this device: "job.yaml:7, training.zero_stage: why". */
 void job_idle_text(const struct job *job, const struct device_facts *facts, struct strbuf *out);
-/* For job_finish: what does not depend on the device. */
+/* For job_finish: checks that do not depend on the device. */
 enum plim_status job_check_wishes(struct job *job, struct plim_error *err);
 
-/* Rows of a micro-batch that dynamic_batching and max_micro_batch_size allow; *most 0: no limit. */
+/* Rows of a micro-batch allowed by dynamic_batching and max_micro_batch_size; *most 0: no limit. */
 void job_micro_bounds(const struct job *job, int64_t *least, int64_t *most);
 
-/* Optimizer steps of one epoch whose rows are known; 0: they are not. */
+/* Optimizer steps of an epoch with a known number of rows; 0: unknown. */
 int64_t job_epoch_steps(const struct job *job, const struct job_epoch *epoch);
-/* The run's length. The last step of an epoch has the rows that are left, so each epoch has as many steps. Packed rows are as many
- * in any order only about: then an epoch may be a step longer or shorter. */
+/* The run's length. The last step of an epoch has the remaining rows, so every epoch has the same number of
+ * steps. The number of packed rows varies slightly with the order, so with packing an epoch may be a step
+ * longer or shorter. */
 struct job_length job_length(const struct job *job, const struct job_epoch *epoch);
-/* Must the rows of an epoch be counted before the run begins? */
+/* True if the rows of an epoch must be counted before the run begins. */
 bool job_counts_epochs(const struct job *job);
 
-/* Forward-only tape with a loss, for evaluation; parameters are where the knobs of a training plan have them (NULL: all
- * on the device). */
+/* Builds a forward-only tape with a loss, for evaluation. Parameters are where the knobs of a training plan
+ * put them (NULL: all on the device). */
 enum plim_status job_build_eval(const struct job *job, const struct device_facts *facts,
                                 const struct knobs *knobs, int64_t rows, int64_t time, struct tape *out,
                                 struct plim_error *err);
 
-/* Knobs that keys of the job pin on this device; the others are KNOB_OPEN. left_out: knobs, by the bits of their rows, whose keys
- * do not count. */
+/* Knobs that the job's keys pin on this device; the others are KNOB_OPEN. left_out: a bit mask of knobs (rows
+ * of the table) whose keys are ignored. */
 void job_pins(const struct job *job, const struct device_facts *facts, unsigned left_out, struct knobs *pins);
-/* The key that pins a knob, by the name that the user wrote; NULL: none does. */
+/* The key that pins a knob, as the user wrote it; NULL: none. */
 const char *job_pin_name(const struct job *job, int knob);
 
-/* The part of a job that decides its tapes; a trial plan (report/remedies.c, savings.c) may change it. */
+/* The part of a job that determines its tapes; a trial plan (report/remedies.c, savings.c) may change it. */
 struct recipe {
     const struct job *job;                 /* borrowed */
     int64_t precision, optimizer;          /* enum precision, enum optimizer */
     int64_t master, state_type, grad_type; /* as in struct job_training */
-    int64_t clips, flash;                  /* gradients are clipped; scores are not kept */
+    int64_t clips, flash;                  /* clip gradients; do not keep scores */
     int64_t max_length, micro_least;
 };
 struct recipe recipe_of(const struct job *job);
@@ -368,8 +375,8 @@ struct recipe recipe_of(const struct job *job);
 void recipe_request(const struct recipe *recipe, const struct device_facts *facts, int64_t overhead,
                     struct plan_request *out);
 
-/* Everything the planner needs: pins from the config, rows, callbacks. facts are the caller's, and so is the overhead, with the data
- * loader in it. */
+/* Fills a request for the planner: pins from the config, rows, callbacks. The caller supplies facts, and the
+ * overhead including the data loader. */
 void job_request(const struct job *job, const struct device_facts *facts, int64_t overhead,
                  struct plan_request *out);
 
@@ -377,39 +384,42 @@ void job_request(const struct job *job, const struct device_facts *facts, int64_
  * profile where the job leaves them open. `auto` uses the preset of `facts` and does nothing without facts. Called by
  * job_finish and job_meet_device. */
 enum plim_status job_take_preset(struct job *job, const struct device_facts *facts, struct plim_error *err);
-/* Its precision is not known before the device is. */
+/* True if its precision is not known before the device is. */
 bool job_awaits_device(const struct job *job);
-/* One line that says what was taken of which preset, or that none is known; nothing when none was asked for. */
+/* One line that says which settings were taken from which preset, or that no preset is known; nothing if none
+ * was requested. */
 void job_preset_text(const struct job *job, const struct device_facts *facts, struct strbuf *out);
-/* The profile alone, of the device that is planned for, where neither the job nor its preset names one. */
+/* Takes the profile of the planned device if neither the job nor its preset names one. */
 struct preset;
 void job_take_profile(struct job *job, const struct preset *preset);
 
-/* Shares of memory at which the status changes: the profile's, or what training.memory says. The target is the smaller of
- * training.memory's and dynamic_batching's, where both are given. */
+/* Shares of memory at which the status changes: the profile's, or those of training.memory. The target is the
+ * smaller of training.memory's and dynamic_batching's if both are given. */
 struct profile;
 void job_thresholds(const struct job *job, struct profile *out);
 
-/* The budget: what was given, or the profile's share of the device's memory, but no more than 95 % of what is free
- * there; and no more than training.memory.pool_size_gb. */
+/* The budget: as given, or the profile's share of the device's memory, limited to 95 % of its free memory;
+ * and limited to training.memory.pool_size_gb. */
 int64_t job_budget(const struct job *job, const struct device_facts *facts);
 
-/* PLIM_BAD_INPUT when the budget is above what a device with memory of its own has; PLIM_UNSUPPORTED when a pinned tier is not below this device. */
+/* PLIM_BAD_INPUT: the budget exceeds the memory of a device that has its own. PLIM_UNSUPPORTED: a pinned tier
+ * is not below this device. */
 enum plim_status job_check_budget(const struct job *job, const struct plan_request *request,
                                   struct plim_error *err);
 
 /* Bytes of the chosen size. */
 int64_t loader_sizes_bytes(const struct loader_sizes *loader);
-/* Chooses the first size that gives up so many bytes, or the smallest. False: it is the smallest already. */
+/* Chooses the first size that frees `missing` bytes, or the smallest. Returns false if it is already the
+ * smallest. */
 bool loader_sizes_shrink(struct loader_sizes *loader, int64_t missing);
 
-/* plan_search, and where nothing fits the data loader is made smaller first, as little as is needed: then loader->chosen
- * and request->overhead, which counts the loader, are those of the smaller one. */
+/* plan_search. If nothing fits, first makes the data loader smaller, by as little as necessary;
+ * loader->chosen and request->overhead, which includes the loader, then change. */
 enum plim_status job_plan(const struct job *job, struct loader_sizes *loader, struct plan_request *request,
                           struct plan *out, struct plim_error *err);
 
-/* No run holds a line above what its device, or the container it is in, has; `where` names the key or option that asks for
- * it, `who` the job or command. A plan may be made for such a line on a CPU and says so. */
+/* Refuses a budget above the memory of the device or its container. `where` names the key or option, `who`
+ * the job or command. A plan may still be made for such a budget on a CPU; it says so. */
 enum plim_status budget_check(const char *who, const char *where, int64_t bytes,
                               const struct device_facts *facts, struct plim_error *err);
 

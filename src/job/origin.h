@@ -1,10 +1,10 @@
-/* origin.h - where each setting of a job came from.
+/* origin.h - the origin of each setting of a job.
  *
  *     const struct origin *o = job_origin(&job, "training.batch_size");
  *     printf("%s\n", o->where);                     // "job.yaml:7"
  *
- * Order of authority, the strongest first: a flag (--budget), --set, the job file, an environment variable, a line of .env, a
- * preset, the default. What follows from another key (recompute from gradient_checkpointing) has that key's origin.
+ * Precedence, strongest first: a flag (--budget), --set, the job file, an environment variable, a line of .env, a preset, the
+ * default. A value that follows from another key (recompute from gradient_checkpointing) has that key's origin.
  */
 #ifndef PLIM_JOB_ORIGIN_H
 #define PLIM_JOB_ORIGIN_H
@@ -24,29 +24,29 @@ enum origin_kind {
     ORIGIN_KINDS
 };
 
-enum { ORIGINS = 384 }; /* rows of job_schema, at most */
+enum { ORIGINS = 384 }; /* maximum rows of job_schema */
 
 struct origin {
     enum origin_kind kind;
     /* "job.yaml:7", "--set", "--budget", "environment MAX_BATCH_SIZE", ".env:3", "preset a10g" */
     const char *where;
-    const char *name; /* the key as it was given, where that is another name for it; else NULL */
+    const char *name; /* the key as given, if under another name; else NULL */
 };
 
 /* "default", "preset", ".env", "environment", "file", "--set", "flag". */
 const char *origin_kind_name(enum origin_kind kind);
 
-/* Never NULL; a key that nobody gave has ORIGIN_DEFAULT. */
+/* Never NULL; a key that was not given has ORIGIN_DEFAULT. */
 const struct origin *job_origin(const struct job *job, const char *key);
 
 /* True if the user gave the key; a preset's recommendation does not count. */
 bool job_key_given(const struct job *job, const char *key);
-/* job_key_given by the field of *job that the key fills: job_given(job, &job->training.recompute). */
+/* job_key_given by the field of *job that the key sets: job_given(job, &job->training.recompute). */
 bool job_given(const struct job *job, const void *field);
-/* The key as the user wrote it, which may be another name for it. */
+/* The key as the user wrote it, possibly another name for it. */
 const char *job_key_name(const struct job *job, const char *key);
 
-/* A listener that notes the origin of every key that is given, and passes all on to another one (may be NULL). It lives as
+/* A listener that records the origin of every given key and forwards to `outer` (may be NULL). It lives as
  * long as the recorder. */
 struct origin_recorder {
     struct schema_listener listener;
@@ -57,25 +57,27 @@ struct origin_recorder {
 const struct schema_listener *origin_record(struct origin_recorder *recorder, struct job *job,
                                             enum origin_kind kind, const struct schema_listener *outer);
 
-/* One key by hand; `where` is copied. */
+/* Sets the origin of one key; `where` is copied. */
 void job_origin_set(struct job *job, const char *key, enum origin_kind kind, const char *where);
-/* job_origin_set for a value that was given under another name. */
+/* job_origin_set for a value given under another name. */
 void job_origin_set_as(struct job *job, const char *key, enum origin_kind kind, const char *where,
                        const char *name);
-/* `key` has its value because `from` was given. */
+/* Records that `key` has its value because `from` was given. */
 void job_origin_follow(struct job *job, const char *key, const char *from);
 
-/* Settings for people, one a line: key, value, where it came from. all: defaults, too. length: steps that follow from epochs
- * are shown instead of the key's; NULL: they are not known. */
+/* The settings for people, one per line: key, value, origin. all: also defaults. length: shows the steps that
+ * follow from epochs; NULL: unknown. */
 struct job_length;
 void job_settings_text(const struct job *job, const struct job_length *length, bool all, struct strbuf *out);
 struct json_writer;
-/* "settings": {"training.batch_size": {"value": "8", "from": "file", "where": "job.yaml:7"}, ...}: all that have a value. */
+/* "settings": {"training.batch_size": {"value": "8", "from": "file", "where": "job.yaml:7"}, ...}: every key
+ * with a value. */
 void job_settings_json(const struct job *job, const struct job_length *length, struct json_writer *w);
-/* Text for a comment of a YAML file: what would end its line, or may not stand in such a file, becomes a blank. */
+/* Appends text to a YAML comment; characters that would end the line or are not allowed in YAML become
+ * blanks. */
 void origin_put_comment(struct strbuf *out, const char *text, size_t len);
-/* The configuration as YAML that gives the same job when it is read; where each came from is a comment, and defaults are
- * comments as a whole, as giving one may pin it. all: those, too. */
+/* Writes the configuration as YAML that gives the same job when read. Origins are comments. Defaults are
+ * commented out, because giving one may pin it; all: include them. */
 void job_settings_yaml(const struct job *job, bool all, struct strbuf *out);
 
 #endif

@@ -1,12 +1,12 @@
-/* preset.h - devices and memory profiles by name, from the data files that travel inside the program.
+/* preset.h - devices and memory profiles by name, from data files compiled into the program.
  *
  *     struct preset preset;
- *     preset_find("a10g", &preset, &err);              // PLIM_BAD_INPUT names what may be meant
- *     preset_find("g5.12xlarge", &preset, &err);       // a machine one can rent: the card it has
- *     // preset.facts is ready for the planner: a plan for it counts what a run on it would take
- *     preset_detect(&device->facts, &preset);          // the one a device that is here belongs to
+ *     preset_find("a10g", &preset, &err);              // PLIM_BAD_INPUT suggests similar names
+ *     preset_find("g5.12xlarge", &preset, &err);       // a cloud machine: the GPU it has
+ *     // preset.facts is ready for the planner: the plan is the one a run on it would have
+ *     preset_detect(&device->facts, &preset);          // the preset of a device of this machine
  *
- * What a preset recommends fills the keys that a job leaves open when training.preset says so; see job_take_preset.
+ * With training.preset, a preset's recommendations fill the keys that a job leaves open; see job_take_preset.
  */
 #ifndef PLIM_JOB_PRESET_H
 #define PLIM_JOB_PRESET_H
@@ -15,30 +15,30 @@
 #include "plan/facts.h"
 
 struct preset {
-    struct device_facts facts; /* name is the preset's; host_bytes: of a machine, what its host has for us */
-    int cards;                 /* of the machine; 1: a card alone */
+    struct device_facts facts; /* name is the preset's; host_bytes: host memory available on a machine */
+    int cards;                 /* GPUs of the machine; 1: a single card */
     int precision;             /* enum precision */
     int64_t batch, accumulation;
-    int profile; /* as the key `profile` counts */
+    int profile; /* value of the key `profile` */
 };
 
 enum plim_status preset_find(const char *name, struct preset *out, struct plim_error *err);
 
-/* A machine that can be rented. */
+/* A cloud machine. */
 struct preset_machine {
     char device[32]; /* a preset's name */
-    char link[16];   /* between its cards, see cluster.h; empty: there is one */
+    char link[16];   /* between its cards, see cluster.h; empty: a single card */
     int cards;
     uint64_t host; /* bytes of the host's memory */
 };
 bool preset_machine(const char *name, struct preset_machine *out);
 
-/* By the name the driver gives a card and its memory, or by a CPU's memory; facts of a preset are that preset. False:
- * none is like it. */
+/* Finds the preset by the GPU's driver name and memory, or by a CPU's memory; facts of a preset give that
+ * preset. Returns false if none is similar. */
 bool preset_detect(const struct device_facts *facts, struct preset *out);
 
-/* A line per device: name, memory, precision, batch, profile, and why the program cannot run there if so; then a line per
- * machine that can be rented: its cards. */
+/* A line per device: name, memory, precision, batch, profile, and why the program cannot run there if so;
+ * then a line per cloud machine: its cards. */
 void preset_list(struct strbuf *out);
 
 struct profile {

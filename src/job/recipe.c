@@ -48,9 +48,9 @@ int64_t job_source_time(const struct job *job, int64_t time)
 /* Where memory allows it, a disk works beside all that the CPU computes: slices are written while the next one is updated, the next
  * update's first one is read while ops between updates run, and slices are larger, so that reading one takes about as long as
  * those ops. */
-#define BESIDE_SLICES 4
+#define OVERLAP_SLICES 4
 
-static bool disk_beside(const struct knobs *knobs)
+static bool disk_overlaps(const struct knobs *knobs)
 {
     return knobs->state_tier == TIER_DISK && !knobs->host_share && knobs->prefetch_ops == PREFETCH_AHEAD;
 }
@@ -77,7 +77,7 @@ static int64_t offload_slice(const struct job *job, const struct knobs *knobs)
 {
     int64_t slices = knobs->state_tier == TIER_HOST ? HOST_SLICES : DISK_SLICES;
     int64_t share = model_param_count(&job->spec) * 12 / slices;
-    int64_t least = disk_beside(knobs) ? OFFLOAD_SLICE * BESIDE_SLICES : OFFLOAD_SLICE;
+    int64_t least = disk_overlaps(knobs) ? OFFLOAD_SLICE * OVERLAP_SLICES : OFFLOAD_SLICE;
     return share > least ? share : least;
 }
 
@@ -87,7 +87,7 @@ static struct offload_options offload_of(const struct job *job, const struct kno
                                     .grad_tier = (enum tier)knobs->grad_tier,
                                     .param_tier = (enum tier)knobs->param_tier,
                                     .slice_bytes = offload_slice(job, knobs),
-                                    .beside = disk_beside(knobs),
+                                    .overlap_disk = disk_overlaps(knobs),
                                     .state_share = (int)knobs->state_share,
                                     .param_share = (int)knobs->param_share,
                                     .host_share = (int)knobs->host_share,

@@ -1,9 +1,9 @@
 /* decoder.h - the decoder that LLaMA and its relatives share: RMSNorm, rotary positions, grouped heads, a gated
  * feed-forward part.
  *
- * What they differ in is said by data. A table of rows says which parameters a model has, and a norm or a fused projection
- * is computed where its row is; the spec and the architecture's flags say the rest. A file of an architecture puts its
- * table together of the pieces below:
+ * Architectures differ only in data. A table of rows lists a model's parameters, and a norm or a fused projection is
+ * computed if its row is present. The spec and the architecture's flags say the rest. An architecture's file composes its
+ * table from the pieces below:
  *
  *     static const struct param_row params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ONES), DECODER_ATTENTION, DECODER_GATED,
  *                                                             DECODER_NORMS, DECODER_QK_NORMS(DIM_D, DIM_D, RULE_ONES)};
@@ -15,13 +15,13 @@
 
 #include "model/arch.h"
 
-/* A bias follows its weight. */
+/* Each bias follows its weight. */
 enum decoder_param {
     P_EMBED,
     P_NORM1, /* before attention */
     P_QKV,
     P_QKV_BIAS,
-    P_Q_NORM, /* of each head [D] or of all heads together [HD] */
+    P_Q_NORM, /* per head [D] or over all heads [HD] */
     P_K_NORM,
     P_O,
     P_O_BIAS,
@@ -31,14 +31,14 @@ enum decoder_param {
     P_GATE_BIAS,
     P_UP,
     P_UP_BIAS,
-    P_GATE_UP, /* both in one */
+    P_GATE_UP, /* gate and up in one tensor */
     P_DOWN,
     P_DOWN_BIAS,
-    P_ROUTER, /* experts instead: [E,C], [E,F,C], [E,F,C], [E,C,F] */
+    P_ROUTER, /* of a mixture: [E,C], [E,F,C], [E,F,C], [E,C,F] */
     P_EXPERT_GATE,
     P_EXPERT_UP,
     P_EXPERT_DOWN,
-    P_SHARED_GATE, /* the expert of every token, and what its result is multiplied with: [1,C] */
+    P_SHARED_GATE, /* the expert that sees every token, and the factor of its result: [1,C] */
     P_SHARED_UP,
     P_SHARED_DOWN,
     P_SHARED_WEIGHT,
@@ -63,7 +63,7 @@ enum decoder_param {
         DECODER_LAYER name ".weight", {rows}, rule, WHEN_ALWAYS                                              \
     }
 
-/* `rule`: RULE_ONES, or RULE_ZEROS where a norm's weight is 1 + w. */
+/* `rule`: RULE_ONES, or RULE_ZEROS if the norm multiplies by 1 + w. */
 #define DECODER_ENDS(rule)                                                                                   \
     [P_EMBED] = {"model.embed_tokens.weight", {DIM_V, DIM_C}, RULE_NORMAL, WHEN_ALWAYS},                     \
     [P_NORM] = {"model.norm.weight", {DIM_C}, rule, WHEN_ALWAYS},                                            \
@@ -83,8 +83,8 @@ enum decoder_param {
     [P_DOWN] = DECODER_MATRIX("mlp.down_proj", DIM_C, DIM_F),                                                \
     [P_DOWN_BIAS] = DECODER_BIAS("mlp.down_proj", DIM_C, WHEN_MLP_BIAS)
 
-/* `block`: what a layer calls its mixture, then its three matrices of an expert. Transformers 5 has all experts in two
- * tensors, as files may have them. */
+/* `block` is the name of the mixture in a layer; the others name an expert's three matrices. Files written by
+ * transformers 5 may hold all experts in two tensors. */
 #define DECODER_EXPERT(name, rows, columns, other, part, parts)                                              \
     {                                                                                                        \
         DECODER_LAYER name ".weight", {DIM_E, rows, columns}, RULE_NORMAL, WHEN_MIXTURE,                     \
@@ -101,7 +101,7 @@ enum decoder_param {
     [P_EXPERT_UP] = DECODER_EXPERT(block ".experts.{}." up, DIM_F, DIM_C, "mlp.experts.gate_up_proj", 1, 2), \
     [P_EXPERT_DOWN] = DECODER_EXPERT(block ".experts.{}." down, DIM_C, DIM_F, "mlp.experts.down_proj", 0, 1)
 
-/* An expert of every token. */
+/* The expert that sees every token. */
 #define DECODER_MIXTURE_MATRIX(name, rows, columns)                                                          \
     {                                                                                                        \
         DECODER_LAYER name ".weight", {rows, columns}, RULE_NORMAL, WHEN_MIXTURE                             \
@@ -112,7 +112,7 @@ enum decoder_param {
     [P_SHARED_DOWN] = DECODER_MIXTURE_MATRIX("mlp.shared_expert.down_proj", DIM_C, DIM_SHARED),              \
     [P_SHARED_WEIGHT] = DECODER_MIXTURE_MATRIX("mlp.shared_expert_gate", DIM_ONE, DIM_C)
 
-/* Layers without experts among others. */
+/* Layers without experts in a model that has some. */
 #define DECODER_DENSE_MATRIX(name, rows, columns)                                                            \
     {                                                                                                        \
         DECODER_LAYER name ".weight", {rows, columns}, RULE_NORMAL, WHEN_DENSE                               \
@@ -140,7 +140,7 @@ enum decoder_param {
     [P_Q_NORM] = DECODER_NORM("self_attn.q_norm", q, rule), [P_K_NORM] =                                     \
                                                                 DECODER_NORM("self_attn.k_norm", k, rule)
 
-/* Fields of every such config.json, and those of a mixture; `experts` is what it calls their number. */
+/* Fields of every such config.json, and of a mixture's; `experts` is the key of their number. */
 #define DECODER_KEYS                                                                                         \
     HAS(POSITIONS), HAS(NORM_EPS), HAS(KV_HEADS), HAS(THETA),                                                \
         HAS(ROPE), [FIELD_DROPOUT_1] = "attention_dropout"

@@ -1,8 +1,8 @@
 /* encoder.h - the encoder that BERT, RoBERTa and DistilBERT share: LayerNorm after each residual, learned positions, full
  * attention inside a row's length, exact GELU, biases everywhere.
  *
- * The three differ in names, in whether segments are told apart, and in where numbers are dropped. A file of an architecture
- * puts its table together of the pieces below:
+ * The three differ in names, in segments, and in where dropout applies. An architecture's file composes its table from the
+ * pieces below:
  *
  *     static const struct param_row params[ENCODER_PARAMS] = {ENCODER_EMBEDDINGS("bert"), ENCODER_LAYERS("bert"),
  *                                                             ENCODER_TOKEN_HEAD(...),
@@ -15,7 +15,7 @@
 
 #include "model/arch.h"
 
-/* A bias follows its weight. */
+/* Each bias follows its weight. */
 enum encoder_param {
     ENCODER_WORDS,
     ENCODER_POSITIONS,
@@ -42,14 +42,14 @@ enum encoder_param {
     ENCODER_HEAD_BIAS,
     ENCODER_LABELS,
     ENCODER_LABELS_BIAS,
-    ENCODER_ROW, /* of a row's first token, before the projection to labels */
+    ENCODER_ROW, /* applied to a row's first token before the projection to labels */
     ENCODER_ROW_BIAS,
-    ENCODER_ROW_LABELS, /* where it is another one than ENCODER_LABELS */
+    ENCODER_ROW_LABELS, /* if it differs from ENCODER_LABELS */
     ENCODER_ROW_LABELS_BIAS,
     ENCODER_PARAMS
 };
 
-/* Which of a spec's dropouts is which. */
+/* Index of each dropout in a spec. */
 enum { ENCODER_DROP_HIDDEN, ENCODER_DROP_ATTENTION, ENCODER_DROP_LABELS };
 
 #define ENCODER_LINEAR(row, name, rows, columns, when)                                                       \
@@ -86,13 +86,14 @@ enum { ENCODER_DROP_HIDDEN, ENCODER_DROP_ATTENTION, ENCODER_DROP_LABELS };
         ENCODER_LINEAR(ENCODER_PROJ, ENCODER_LAYER(model, "output.dense"), DIM_C, DIM_F, WHEN_ALWAYS),       \
         ENCODER_LAYER_NORM(ENCODER_NORM2, ENCODER_LAYER(model, "output.LayerNorm"), WHEN_ALWAYS)
 
-/* The projection's weight is the words' where they are tied; its bias has a whole name of its own. */
+/* With tied embeddings the projection uses the word embeddings. Its bias has a full name of its own. */
 #define ENCODER_TOKEN_HEAD(transform, norm, projection, bias)                                                \
     ENCODER_LINEAR(ENCODER_TRANSFORM, transform, DIM_C, DIM_C, WHEN_SAYS_TOKENS),                            \
         ENCODER_LAYER_NORM(ENCODER_HEAD_NORM, norm, WHEN_SAYS_TOKENS),                                       \
         [ENCODER_HEAD] = {projection ".weight", {DIM_V, DIM_C}, RULE_NORMAL, WHEN_UNTIED_TOKENS},            \
         [ENCODER_HEAD_BIAS] = {bias, {DIM_V}, RULE_ZEROS, WHEN_SAYS_TOKENS}
-/* `row`: what a row's first token goes through before its labels; the projection to labels is that of tokens. */
+/* `row`: the layer between a row's first token and its labels. Rows and tokens share the projection to
+ * labels. */
 #define ENCODER_LABEL_HEAD(row)                                                                              \
     ENCODER_LINEAR(ENCODER_LABELS, "classifier", DIM_LABELS, DIM_C, WHEN_ANY_LABELS),                        \
         ENCODER_LINEAR(ENCODER_ROW, row, DIM_C, DIM_C, WHEN_LABELS_ROWS)
@@ -117,10 +118,10 @@ enum { ENCODER_DROP_HIDDEN, ENCODER_DROP_ATTENTION, ENCODER_DROP_LABELS };
         {"is_decoder", "false"}, {"add_cross_attention", "false"}, { "position_embedding_type", "absolute" } \
     }
 
-/* BERT's, but for segments. */
+/* BERT's defaults, except for segments. */
 void encoder_defaults(struct model_spec *spec);
 
-/* drops_attention: what leaves attention is dropped like what leaves the feed-forward part. */
+/* drops_attention: dropout applies to the output of attention as well as of the feed-forward part. */
 void encoder_emit(struct builder *b, bool drops_attention);
 
 #endif

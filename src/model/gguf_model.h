@@ -1,12 +1,12 @@
-/* gguf_model.h - what a GGUF file says of its model, as the spec that config.json of the same model would give.
+/* gguf_model.h - the model spec of a GGUF file, equal to the one that config.json of the same model gives.
  *
  *     struct model_spec spec;
  *     if (gguf_config_load("model.gguf", &spec, &err) != PLIM_OK) ...
  *
- * Metadata become a config.json (gguf_config_write) which hf.h reads, so that every check is made once. Architectures:
- * llama (with a window: Mistral), qwen2, qwen3, gemma2, gemma3, phi3, olmo2, smollm3, gpt2. What the metadata leave out is
- * taken from the tensors: the vocabulary, biases, a tied output, the factors of rotary frequencies. What a file asks for
- * that is not computed here is named.
+ * Metadata are converted to a config.json (gguf_config_write), which hf.h reads; so every check exists once.
+ * Architectures: llama (with a window: Mistral), qwen2, qwen3, gemma2, gemma3, phi3, olmo2, smollm3, gpt2. Facts missing
+ * from the metadata come from the tensors: vocabulary, biases, a tied output, factors of rotary frequencies. An error
+ * names the first feature that is not supported.
  */
 #ifndef PLIM_MODEL_GGUF_MODEL_H
 #define PLIM_MODEL_GGUF_MODEL_H

@@ -124,8 +124,8 @@ static const struct name_row *find_row(const struct gguf_weights *w, const char 
     return NULL;
 }
 
-static const char *hf_name(struct gguf_weights *w, const char *name UNUSED, const struct name_row *row,
-                           int layer, const char *end)
+static const char *hf_name(struct gguf_weights *w, const char *, const struct name_row *row, int layer,
+                           const char *end)
 {
     char text[256];
     const char *number = strstr(row->hf, "%d");

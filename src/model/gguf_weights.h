@@ -1,8 +1,8 @@
-/* gguf_weights.h - the tensors of a GGUF file as Hugging Face files would have them: names, shapes, order of elements.
+/* gguf_weights.h - the tensors of a GGUF file with the names, shapes and element order of Hugging Face files.
  *
- * Behind weights_files.h, which is what callers use. GGUF differs in names; in LLaMA's and SmolLM3's queries and keys, of
- * which each head's rows lie in pairs (0, D/2, 1, D/2 + 1, ...); in Gemma's norms, which have 1 added; and in GPT-2's
- * matrices, which are transposed. What lies otherwise is read row by row, so that nothing is held but a few rows.
+ * Internal to weights_files.h. GGUF has other names. It interleaves the rows of each head of LLaMA's and SmolLM3's queries
+ * and keys (0, D/2, 1, D/2 + 1, ...), adds 1 to Gemma's norms, and transposes GPT-2's matrices. Tensors that differ are
+ * converted row by row, so only a few rows are held in memory.
  */
 #ifndef PLIM_MODEL_GGUF_WEIGHTS_H
 #define PLIM_MODEL_GGUF_WEIGHTS_H
@@ -15,17 +15,17 @@ struct gguf_weights;
 enum plim_status gguf_weights_open(const char *path, struct gguf_weights **out, struct plim_error *err);
 void gguf_weights_close(struct gguf_weights *weights);
 
-/* Sorted by their new name. Tensors that are no parameters (rope_freqs.weight) are left out, those of no known name keep
- * theirs. */
+/* Sorted by Hugging Face name. Tensors that are not parameters (rope_freqs.weight) are left out; unknown ones
+ * keep their name. */
 const struct safetensor *gguf_weights_list(const struct gguf_weights *weights, size_t *count);
 
-/* As safetensors_read. */
+/* Like safetensors_read. */
 enum plim_status gguf_weights_read(const struct gguf_weights *weights, const struct safetensor *t,
                                    enum dtype type, safetensors_sink *sink, void *arg,
                                    struct plim_error *err);
 
-/* Rows [first, first + n) of the file's matrix, elements or blocks as they are, in the order of Hugging Face files; of one that
- * these have transposed the rows are their columns. */
+/* Reads rows [first, first + n) of a matrix in the order of Hugging Face files, without converting elements
+ * or blocks. If the file's matrix is transposed, the rows are columns of the Hugging Face matrix. */
 enum plim_status gguf_weights_read_rows(const struct gguf_weights *weights, const struct safetensor *t,
                                         int64_t first, int64_t n, void *out, struct plim_error *err);
 

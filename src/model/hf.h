@@ -3,12 +3,11 @@
  *     struct model_spec spec;
  *     if (hf_config_load("checkpoint/", &spec, &err) != PLIM_OK) ...
  *
- * Read: the causal language models and encoders of docs/models.md (of Bert, Roberta and DistilBert the classes ForMaskedLM,
- * ForTokenClassification and Model, which is a vector's), in the spelling of transformers 4 (rope_theta, rope_scaling) and
- * 5 (rope_parameters). What would be computed differently from
- * transformers is refused by name with PLIM_UNSUPPORTED: other activations, rotary types, attention layouts,
- * quantised weights. Keys that do not change the computation are passed over. Dropout only changes training and is
- * kept in the spec; it is the trainer that refuses it.
+ * Supported: the causal language models and encoders of docs/models.md (for Bert, Roberta and DistilBert the classes
+ * ForMaskedLM, ForTokenClassification and Model, which gives a vector), as written by transformers 4 (rope_theta,
+ * rope_scaling) and 5 (rope_parameters). A setting that would be computed differently from transformers is refused by name
+ * with PLIM_UNSUPPORTED: other activations, rotary types, attention layouts, quantised weights. Keys that do not change
+ * the computation are ignored. Dropout changes training only; the spec keeps it, and the trainer refuses it if need be.
  */
 #ifndef PLIM_MODEL_HF_H
 #define PLIM_MODEL_HF_H
@@ -17,7 +16,7 @@
 #include "base/strbuf.h"
 #include "model/model.h"
 
-/* `root` is the parsed file and `name` stands in errors. The spec is complete and valid on PLIM_OK. */
+/* `root` is the parsed file; `name` appears in errors. On PLIM_OK the spec is complete and valid. */
 enum plim_status hf_config_read(const struct node *root, const char *name, struct model_spec *spec,
                                 struct plim_error *err);
 
@@ -27,8 +26,8 @@ enum plim_status hf_config_load(const char *path, struct model_spec *spec, struc
 /* A config.json that transformers (4 and 5) loads as this model; `type` is that of the saved weights. */
 void hf_config_write(const struct model_spec *spec, enum dtype type, struct strbuf *out);
 
-/* PLIM_UNSUPPORTED names the key of a complete spec that its config.json could not express: what is trained would not be
- * what is saved. */
+/* PLIM_UNSUPPORTED names the key of a complete spec that config.json cannot express; the saved model would
+ * differ from the trained one. */
 enum plim_status hf_config_expresses(const struct model_spec *spec, struct plim_error *err);
 
 /* Writes that text to dir/config.json atomically. */

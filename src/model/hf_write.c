@@ -48,7 +48,7 @@ static void write_long_rope(struct json_writer *w, const struct model_spec *spec
 
 static void write_field(struct json_writer *w, const struct model_spec *spec, enum model_field_id id);
 
-static void write_rope(struct json_writer *w, const struct model_spec *spec, const char *key UNUSED)
+static void write_rope(struct json_writer *w, const struct model_spec *spec, const char *)
 {
     bool phi = field_key(spec->arch, FIELD_LONG_ROPE); /* which wants the older name of the type */
     if (spec->rope.kind == ROPE_NONE) {
@@ -144,7 +144,7 @@ static void write_unscaled(struct json_writer *w, const struct model_spec *spec,
     if (spec->unscaled_head) json_bool(w, key, false);
 }
 
-static void write_true(struct json_writer *w, const struct model_spec *spec UNUSED, const char *key)
+static void write_true(struct json_writer *w, const struct model_spec *, const char *key)
 {
     json_bool(w, key, true);
 }
@@ -169,7 +169,7 @@ static const char *label_name(const struct model_spec *spec, int64_t i, char *bu
     return buf;
 }
 
-static void write_labels(struct json_writer *w, const struct model_spec *spec, const char *key UNUSED)
+static void write_labels(struct json_writer *w, const struct model_spec *spec, const char *)
 {
     char number[24], label[32];
     if (!model_has_labels(spec)) return;

@@ -1,4 +1,4 @@
-/* labels.h - the names of a model's labels, as config.json has them (id2label).
+/* labels.h - the names of a model's labels (id2label in config.json).
  *
  *     struct label_names names;
  *     labels_load("ner-model/", &names, &err);
@@ -14,11 +14,11 @@
 #include "base/status.h"
 
 struct label_names {
-    struct string_list list; /* by number; none when the file has none */
+    struct string_list list; /* by number; empty if the file has none */
     struct bump store;
 };
 
-/* `path` is config.json or the folder that holds it. PLIM_BAD_INPUT when numbers are missing. To be released on PLIM_OK. */
+/* `path` is config.json or its folder. PLIM_BAD_INPUT when numbers are missing. Release *out on PLIM_OK. */
 enum plim_status labels_load(const char *path, struct label_names *out, struct plim_error *err);
 void labels_release(struct label_names *names);
 

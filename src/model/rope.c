@@ -37,15 +37,12 @@ struct wave {
     float freq, power;
 };
 
-static float scale_none(const struct wave *w, int set UNUSED) { return w->freq; }
+static float scale_none(const struct wave *w, int) { return w->freq; }
 
-static float scale_linear(const struct wave *w, int set UNUSED)
-{
-    return w->freq / (float)w->spec->rope.factor;
-}
+static float scale_linear(const struct wave *w, int) { return w->freq / (float)w->spec->rope.factor; }
 
 /* Long waves are stretched by the factor, short ones kept, those between blended. */
-static float scale_llama3(const struct wave *w, int set UNUSED)
+static float scale_llama3(const struct wave *w, int)
 {
     const float two_pi = 6.283185307179586f;
     const struct rope_scaling *s = &w->spec->rope;
@@ -68,7 +65,7 @@ static double yarn_border(const struct wave *w, double turns)
 }
 
 /* Blended by the number of the frequency: those before the first border are kept, those after the last stretched. */
-static float scale_yarn(const struct wave *w, int set UNUSED)
+static float scale_yarn(const struct wave *w, int)
 {
     const struct rope_scaling *s = &w->spec->rope;
     double low = yarn_border(w, s->beta_fast), high = yarn_border(w, s->beta_slow);

@@ -159,7 +159,7 @@ static void put_module(struct json_writer *w, int number, const char *path, cons
     json_end_object(w);
 }
 
-static void write_modules(struct json_writer *w, const struct model_spec *spec, int64_t max_length UNUSED)
+static void write_modules(struct json_writer *w, const struct model_spec *spec, int64_t)
 {
     json_begin_array(w, NULL);
     put_module(w, 0, "", "sentence_transformers.models.Transformer");
@@ -168,7 +168,7 @@ static void write_modules(struct json_writer *w, const struct model_spec *spec, 
     json_end_array(w);
 }
 
-static void write_pooling(struct json_writer *w, const struct model_spec *spec, int64_t max_length UNUSED)
+static void write_pooling(struct json_writer *w, const struct model_spec *spec, int64_t)
 {
     json_begin_object(w, NULL);
     json_int(w, "word_embedding_dimension", spec->hidden_size);
@@ -178,7 +178,7 @@ static void write_pooling(struct json_writer *w, const struct model_spec *spec, 
     json_end_object(w);
 }
 
-static void write_length(struct json_writer *w, const struct model_spec *spec UNUSED, int64_t max_length)
+static void write_length(struct json_writer *w, const struct model_spec *, int64_t max_length)
 {
     json_begin_object(w, NULL);
     json_int(w, "max_seq_length", max_length);

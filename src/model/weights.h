@@ -7,14 +7,13 @@
  *     weights_save(&tape, &spec, &(struct weights_source){get, &arena}, "out/", &options, &err);
  *
  * Parameters are matched by name before a byte is read. Names may lack the prefix ("model.", "transformer.", "bert.");
- * a tied output projection may be in the file or not. Where a parameter has a master (CLASS_MASTER owned by
- * it) both are written, so that an fp32 checkpoint starts training with all its bits.
+ * a tied output projection may be present or missing. If a parameter has a master (CLASS_MASTER owned by it), loading fills
+ * both, so training from an fp32 checkpoint keeps all its bits.
  *
- * Parameters that quantise.h has put in blocks are filled with blocks: those of the file, or made of its numbers.
+ * Parameters that quantise.h put in blocks receive the file's blocks, or blocks quantised from its numbers.
  *
- * A parameter whose name has {q,k,v} in it is three tensors of the files, one after the other: one product makes
- * queries, keys and values. One with {} is a tensor of the files for each expert, or
- * part of one that has them all (param_row.joint).
+ * A parameter with {q,k,v} in its name is three tensors of the files, concatenated: one product computes queries, keys and
+ * values. A parameter with {} is one tensor per expert, or part of a tensor that holds them all (param_row.joint).
  */
 #ifndef PLIM_MODEL_WEIGHTS_H
 #define PLIM_MODEL_WEIGHTS_H
@@ -24,23 +23,23 @@
 #include "model/model.h"
 #include "model/weights_files.h"
 
-/* Gets elements [first, first + n) of a tensor, in the tensor's own type. Pieces of one tensor arrive in
- * order; those of a parameter and of its master alternate. Anything but PLIM_OK ends the loading. */
+/* Receives elements [first, first + n) of a tensor, in the tensor's own type. Pieces of one tensor arrive in
+ * order; pieces of a parameter and of its master alternate. Any status but PLIM_OK stops loading. */
 struct weights_sink {
     enum plim_status (*put)(void *arg, int tensor, int64_t first, const void *elements, int64_t n,
                             struct plim_error *err);
     void *arg;
-    struct threads *team; /* makes blocks; NULL: the caller alone */
-    bool new_head; /* a head of which the files have nothing is left as it is: it is about to be trained */
+    struct threads *team; /* quantises blocks; NULL: the calling thread does */
+    bool new_head; /* a head that is missing in the files keeps its values, because it will be trained */
 };
 
-/* PLIM_BAD_INPUT names missing tensors or the two shapes that differ. Tensors nobody asked for are reported
- * to the log as warnings, a file already in the compute type as information. */
+/* PLIM_BAD_INPUT names missing tensors, or the two shapes that differ. The log receives a warning for unused
+ * tensors and a note for a file already in the compute type. */
 enum plim_status weights_load(const struct weights_files *files, const struct model_spec *spec,
                               const struct tape *tape, const struct weights_sink *sink, const struct log *log,
                               struct plim_error *err);
 
-/* Fills elements [first, first + n) of a tensor, in the tensor's own type. */
+/* Supplies elements [first, first + n) of a tensor, in the tensor's own type. */
 struct weights_source {
     enum plim_status (*get)(void *arg, int tensor, int64_t first, void *elements, int64_t n,
                             struct plim_error *err);
@@ -48,16 +47,16 @@ struct weights_source {
 };
 
 struct weights_save_options {
-    enum dtype type;      /* of the files; DT_F32 takes masters where there are any */
+    enum dtype type;      /* of the files; DT_F32 saves masters where they exist */
     uint64_t shard_bytes; /* 0: SAFETENSORS_SHARD */
 };
 
-/* Makes the folder with config.json and model.safetensors, or shards and their index. */
+/* Creates the folder with config.json and model.safetensors, or shards and their index. */
 enum plim_status weights_save(const struct tape *tape, const struct model_spec *spec,
                               const struct weights_source *source, const char *dir,
                               const struct weights_save_options *options, struct plim_error *err);
 
-/* A tensor of the files and the elements of its parameter that it is. */
+/* A tensor of the files, and the elements of the parameter that it holds. */
 struct weights_part {
     char name[192];
     int ndim;
@@ -65,16 +64,16 @@ struct weights_part {
     int64_t first, count;
 };
 
-/* A tensor of the files by its name, or by its name without the architecture's prefix. */
+/* Finds a tensor of the files by its name, with or without the architecture's prefix. */
 const struct safetensor *weights_find(const struct weights_files *files, const struct model_spec *spec,
                                       const char *name);
 
-/* How many parts a parameter has, or a master or moment of its shape, and part `i` of them, in order. Another tensor is
- * one part. */
+/* Number of parts of a parameter, or of a master or moment with its shape; then part `i`, in order. Any other
+ * tensor has one part. */
 int weights_part_count(const struct tape *tape, int param);
 struct weights_part weights_part(const struct model_spec *spec, const struct tape *tape, int param, int i);
 
-/* The master of a parameter, -1 when it has none. */
+/* The master of a parameter; -1: none. */
 int weights_master(const struct tape *tape, int param);
 
 #endif

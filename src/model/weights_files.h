@@ -1,4 +1,4 @@
-/* weights_files.h - the tensors of a model under their Hugging Face names, whatever kind of file they are in.
+/* weights_files.h - the tensors of a model under their Hugging Face names, from any kind of file.
  *
  *     struct weights_files files;
  *     if (weights_files_open("model.gguf", &files, &err) != PLIM_OK) ...      // or a folder, or one .safetensors
@@ -6,8 +6,8 @@
  *     if (t) weights_files_read(&files, t, DT_BF16, sink, arg, &err);
  *     weights_files_close(&files);
  *
- * Tensors of a GGUF file (gguf_weights.h) have the shape and the order of elements that Hugging Face files have; their
- * type is that of the file where an element has one of its own, and fp32 where elements are in blocks.
+ * Tensors of a GGUF file (gguf_weights.h) have the shape and element order of Hugging Face files. Their type is the file's,
+ * or fp32 if the elements are in blocks.
  */
 #ifndef PLIM_MODEL_WEIGHTS_FILES_H
 #define PLIM_MODEL_WEIGHTS_FILES_H
@@ -18,10 +18,10 @@
 struct gguf_weights;
 
 struct weights_files {
-    const char *path;                 /* as it was opened; the caller's */
+    const char *path;                 /* as passed to weights_files_open; borrowed */
     const struct safetensor *tensors; /* sorted by name */
     size_t count;
-    struct safetensors set; /* where gguf is NULL */
+    struct safetensors set; /* used if gguf is NULL */
     struct gguf_weights *gguf;
 };
 
@@ -29,7 +29,7 @@ struct weights_files {
 enum plim_status weights_files_open(const char *path, struct weights_files *out, struct plim_error *err);
 void weights_files_close(struct weights_files *files);
 
-/* Does the tensor lie in blocks of few bits? */
+/* True if the tensor is stored as quantised blocks. */
 static inline bool weights_in_blocks(const struct safetensor *t)
 {
     return t->type != DT_COUNT && t->bytes < (uint64_t)t->count * dtype_size(t->type);
@@ -37,14 +37,14 @@ static inline bool weights_in_blocks(const struct safetensor *t)
 
 const struct safetensor *weights_files_find(const struct weights_files *files, const char *name);
 
-/* As safetensors_read: pieces arrive in order. */
+/* Like safetensors_read: pieces arrive in order. */
 enum plim_status weights_files_read(const struct weights_files *files, const struct safetensor *t,
                                     enum dtype type, safetensors_sink *sink, void *arg,
                                     struct plim_error *err);
 
-/* Lines [first, first + n) of a matrix, elements or blocks as the file has them. A line is a row (of a tensor with more than two
- * dimensions: of all its rows), or with `columns` a column. *turned: they are not one after the other, but side by side,
- * the first elements of all n, then the second ones. */
+/* Reads lines [first, first + n) of a matrix as the file has them, elements or blocks. A line is a row (a
+ * tensor with more than two dimensions counts all its rows) or, with `columns`, a column. If *turned is set,
+ * the lines are interleaved: the first elements of all n lines, then the second ones, and so on. */
 struct weights_lines {
     bool columns;
     int64_t first, n;

@@ -167,7 +167,7 @@ static void exchange_free(struct http_exchange *x)
 
 /* --- sending ---------------------------------------------------------------------------------------------- */
 
-static ssize_t read_stream(void *arg, uint64_t at UNUSED, char *to, size_t most)
+static ssize_t read_stream(void *arg, uint64_t, char *to, size_t most)
 {
     struct http_exchange *x = arg;
     for (;;) {
@@ -311,7 +311,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
     return go_on(x);
 }
 
-static void on_completed(void *arg, struct MHD_Connection *connection UNUSED, void **context,
+static void on_completed(void *arg, struct MHD_Connection *, void **context,
                          enum MHD_RequestTerminationCode code)
 {
     struct http *h = arg;

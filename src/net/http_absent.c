@@ -3,8 +3,7 @@
 
 bool http_present(void) { return false; }
 
-enum plim_status http_open(const struct http_options *options UNUSED, struct http **out,
-                           struct plim_error *err)
+enum plim_status http_open(const struct http_options *, struct http **out, struct plim_error *err)
 {
     *out = NULL;
     return plim_fail(err, PLIM_UNSUPPORTED,
@@ -29,14 +28,10 @@ void http_drop_body(struct http_exchange *x) { (void)x; }
 bool http_book(struct http_exchange *x, int64_t bytes) { return (void)x, (void)bytes, false; }
 void http_set_user(struct http_exchange *x, void *user) { (void)x, (void)user; }
 void *http_user(const struct http_exchange *x) { return (void)x, NULL; }
-void http_set_header(struct http_exchange *x UNUSED, const char *name UNUSED, const char *value UNUSED) {}
-void http_answer(struct http_exchange *x UNUSED, int status UNUSED, const char *type UNUSED,
-                 struct strbuf *text)
-{
-    strbuf_release(text);
-}
+void http_set_header(struct http_exchange *, const char *, const char *) {}
+void http_answer(struct http_exchange *, int, const char *, struct strbuf *text) { strbuf_release(text); }
 int http_status(const struct http_exchange *x) { return (void)x, 0; }
-void http_stream_begin(struct http_exchange *x UNUSED, int status UNUSED, const char *type UNUSED) {}
+void http_stream_begin(struct http_exchange *, int, const char *) {}
 struct strbuf *http_stream(struct http_exchange *x) { return (void)x, NULL; }
 void http_stream_end(struct http_exchange *x, bool broken) { (void)x, (void)broken; }
 void http_wake(struct http_exchange *x) { (void)x; }

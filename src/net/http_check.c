@@ -41,7 +41,7 @@ static bool has_control(const char *text, size_t len)
     return false;
 }
 
-static enum MHD_Result look_at(void *arg, enum MHD_ValueKind kind UNUSED, const char *key, size_t key_len,
+static enum MHD_Result look_at(void *arg, enum MHD_ValueKind, const char *key, size_t key_len,
                                const char *value, size_t value_len)
 {
     struct heads *h = arg;

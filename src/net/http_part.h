@@ -1,8 +1,8 @@
-/* http_part.h - what the two halves of the front share: exchanges (http.c) and the list of connections with the thread that
- * watches them (http_connections.c).
+/* http_part.h - shared by the two halves of the HTTP server: exchanges (http.c), and the list of connections with the
+ * thread that watches them (http_connections.c).
  *
- * Locks: http.lock guards the list of connections and what a connection says of itself; an exchange's lock guards
- * suspended, woken and lost. The first may be held when the second is taken, never the other way round. */
+ * Locks: http.lock guards the list and the fields of connections; an exchange's lock guards suspended, woken and lost. The
+ * second may be taken while the first is held, never the reverse. */
 #ifndef PLIM_NET_HTTP_PART_H
 #define PLIM_NET_HTTP_PART_H
 
@@ -14,11 +14,11 @@
 struct http_connection {
     struct http_connection *before, *after;
     int fd;
-    double since;               /* it began, or its last answer was sent */
-    struct http_exchange *busy; /* whose request is whole; NULL: idle */
-    bool asked, begun;          /* a head has come; one has come that is not answered */
+    double since;               /* start, or end of the last answer */
+    struct http_exchange *busy; /* its complete request; NULL: idle */
+    bool asked, begun;          /* a head has arrived; one is not answered yet */
     bool hung_up;
-    bool bad_path; /* of the request that has begun */
+    bool bad_path; /* of the current request */
 };
 
 struct http {
@@ -35,7 +35,7 @@ struct http {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct http_connection *first, *last;   /* oldest first */
-    int connections, idle, active, leaving; /* idle: not of those that were hung up on and are leaving */
+    int connections, idle, active, leaving; /* idle excludes disconnected ones that are leaving */
     bool stop;
     pthread_t watcher;
 };
@@ -51,23 +51,24 @@ struct http_exchange {
     int64_t booked; /* of http.bodies */
     void *user;
     bool heard;   /* handle was called */
-    bool chunked; /* its body came without a length: the connection ends with the answer */
+    bool chunked; /* the body came without a length; the connection ends with the answer */
     int status;   /* of the answer; 0: none yet */
-    bool queued;  /* the library has it */
+    bool queued;  /* passed to the library */
     bool stream, ended, broken;
     struct {
         const char *name;
         char *value; /* NULL: memory was short */
     } header[HTTP_HEADERS];
     int headers;
-    struct strbuf out; /* the answer, or what of the stream was not sent */
+    struct strbuf out; /* the answer, or the unsent part of the stream */
     size_t sent;       /* of out */
 
     pthread_mutex_t lock;
     bool suspended, woken, lost;
 };
 
-/* http_check.c: why a head is refused, or NULL; x->chunked is set. And whether a path, as it was sent, is one. */
+/* http_check.c: why a head is refused, or NULL; sets x->chunked. http_path_is_sound: whether a path, as sent,
+ * is valid. */
 const char *http_check_head(struct http_exchange *x, const char *version);
 bool http_path_is_sound(const char *uri);
 
@@ -76,15 +77,15 @@ enum plim_status http_watch_start(struct http *h, struct plim_error *err);
 void http_watch_stop(struct http *h);
 void http_on_connection(void *arg, struct MHD_Connection *connection, void **context,
                         enum MHD_ConnectionNotificationCode code);
-/* A head has come; the connection's request is whole; its answer was sent or it is lost. */
+/* A head has arrived; the request is complete; the answer was sent or the client is lost. */
 void http_connection_begun(struct http *h, struct http_connection *c);
 void http_connection_busy(struct http *h, struct http_connection *c, struct http_exchange *x);
 void http_connection_idle(struct http *h, struct http_connection *c, struct http_exchange *x);
 
-/* Shuts its socket down; the library sees that and lets it go. The lock is held. */
+/* Shuts the socket down; the library notices and frees it. The lock must be held. */
 void http_hang_up(struct http *h, struct http_connection *c);
 
-/* Its client has gone: the library gets to see the connection again. */
+/* The client has gone: lets the library handle the connection again. */
 void http_lose(struct http_exchange *x);
 
 #endif

@@ -1,11 +1,11 @@
-/* mhd_api.h - libmicrohttpd, opened when a server is: it brings a dozen libraries of its own, whose memory no other command
- * should have to plan for.
+/* mhd_api.h - libmicrohttpd, loaded when a server starts: it brings a dozen libraries, and their memory should not count
+ * in other commands.
  *
  *     struct mhd_api mhd;
  *     if (mhd_api_open(&mhd, &err) != PLIM_OK) ...
  *     mhd.stop(daemon);
  *
- * It stays open until the program ends. */
+ * It stays loaded until the program ends. */
 #ifndef PLIM_NET_MHD_API_H
 #define PLIM_NET_MHD_API_H
 

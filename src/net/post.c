@@ -85,7 +85,7 @@ enum plim_status post_library_open(struct post_library **out, struct plim_error 
 
 void post_library_close(struct post_library *library) { free(library); }
 
-static size_t drop(char *bytes UNUSED, size_t size, size_t count, void *arg UNUSED) { return size * count; }
+static size_t drop(char *, size_t size, size_t count, void *) { return size * count; }
 
 enum plim_status post_open(struct post_library *library, const char *url, struct post **out,
                            struct plim_error *err)

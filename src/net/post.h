@@ -1,15 +1,15 @@
-/* post.h - JSON sent to an address somebody else listens at, within a time limit.
+/* post.h - sends JSON to an address, within a time limit.
  *
  *     struct post_library *library;
  *     post_library_open(&library, &err);                 // one for the process: opens libcurl
  *     struct post *post;
  *     post_open(library, url, &post, &err);              // one for each thread and address
- *     post_send(post, text, len, 10.0, &err);            // returns when it was answered, failed, or took too long
+ *     post_send(post, text, len, 10.0, &err);            // returns once answered, failed or timed out
  *     post_close(post);
  *     post_library_close(library);
  *
- * An address may be a secret: no error shows it. Redirects are not followed, answers are not read, certificates are checked,
- * and https_proxy and its like are honoured, as libcurl does.
+ * An address may be a secret, so no error shows it. Redirects are not followed, answers are not read, and certificates are
+ * checked. https_proxy and similar variables work as in libcurl.
  */
 #ifndef PLIM_NET_POST_H
 #define PLIM_NET_POST_H
@@ -21,7 +21,7 @@
 struct post_library;
 struct post;
 
-/* PLIM_UNSUPPORTED: there is no libcurl, on this machine or in this build. */
+/* PLIM_UNSUPPORTED: this machine or build has no libcurl. */
 enum plim_status post_library_open(struct post_library **out, struct plim_error *err);
 void post_library_close(struct post_library *library); /* NULL is fine */
 
@@ -29,12 +29,12 @@ enum plim_status post_open(struct post_library *library, const char *url, struct
                            struct plim_error *err);
 void post_close(struct post *post); /* NULL is fine */
 
-/* PLIM_BUSY: the answer asks to come again (408, 429, 5xx). PLIM_IO: nobody there, no answer in so many seconds, or one that is
- * neither that nor 2xx. */
+/* PLIM_BUSY: the answer asks to retry (408, 429, 5xx). PLIM_IO: no connection, no answer in time, or any
+ * other status than 2xx. */
 enum plim_status post_send(struct post *post, const char *json, size_t len, double seconds,
                            struct plim_error *err);
 
-/* Bytes of the process that sending to so many addresses takes at most, beside what is sent. */
+/* Maximum memory of the library, and per address, not counting the messages. */
 #define POST_LIBRARY_BYTES ((int64_t)12 << 20)
 #define POST_BYTES         ((int64_t)2 << 20)
 

@@ -11,8 +11,7 @@ enum plim_status post_library_open(struct post_library **out, struct plim_error 
 
 void post_library_close(struct post_library *library) { (void)library; }
 
-enum plim_status post_open(struct post_library *library UNUSED, const char *url UNUSED, struct post **out,
-                           struct plim_error *err)
+enum plim_status post_open(struct post_library *, const char *, struct post **out, struct plim_error *err)
 {
     *out = NULL;
     return plim_fail(err, PLIM_UNSUPPORTED, "this plimsoll was built without libcurl");
@@ -20,8 +19,7 @@ enum plim_status post_open(struct post_library *library UNUSED, const char *url 
 
 void post_close(struct post *post) { (void)post; }
 
-enum plim_status post_send(struct post *post UNUSED, const char *json UNUSED, size_t len UNUSED,
-                           double seconds UNUSED, struct plim_error *err)
+enum plim_status post_send(struct post *, const char *, size_t, double, struct plim_error *err)
 {
     return plim_fail(err, PLIM_UNSUPPORTED, "this plimsoll was built without libcurl");
 }

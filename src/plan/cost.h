@@ -1,4 +1,4 @@
-/* cost.h - the planner's clock: how long a tape takes on a device, from its facts. */
+/* cost.h - the planner's clock: the time a tape takes on a device, computed from the device's facts. */
 #ifndef PLIM_PLAN_COST_H
 #define PLIM_PLAN_COST_H
 
@@ -19,7 +19,7 @@ struct tape_time {
     double loop_busy[LANES], update_busy[LANES];
 };
 
-/* `once`: a step has one micro-batch, so nothing is fetched to be added to. Fails only when memory is out. */
+/* `once`: a step has one micro-batch, so nothing is fetched to be added to. Fails only when out of memory. */
 enum plim_status tape_time_of(const struct tape *tape, const struct device_facts *facts, bool once,
                               struct tape_time *out, struct plim_error *err);
 

@@ -1,4 +1,4 @@
-/* facts.h - what the planner knows about a device: numbers, and the scratch that its kernels need.
+/* facts.h - the planner's knowledge of a device: numbers, and the scratch that its kernels need.
  *
  * Code above device/ never asks which backend it runs on; where a decision depends on the device, it reads a fact. */
 #ifndef PLIM_PLAN_FACTS_H
@@ -6,7 +6,7 @@
 
 #include "tape/op.h"
 
-/* Where a device's tensors live. Each kind is a row of facts_set_memory's table. */
+/* Where a device's tensors are. Each kind is a row of facts_set_memory's table. */
 enum memory_kind {
     MEMORY_PROCESS, /* the process's own memory, a disk below it */
     MEMORY_CARD,    /* a card's memory, the host's below it */
@@ -18,11 +18,11 @@ struct device_facts {
     /* facts_set_memory sets these five and program_bytes. */
     enum memory_kind memory;
     bool unified_memory;  /* device memory is the process's own: one budget covers both */
-    enum tier lower_tier; /* where offloaded tensors live: disk under a CPU, host memory under a card */
+    enum tier lower_tier; /* tier of offloaded tensors: disk for a CPU, host memory for a GPU */
     bool async_copies;    /* copies to and from lower_tier overlap computing */
-    bool groups_ops;      /* independent ops in a row may run at once (tape/group.h) */
+    bool groups_ops;      /* adjacent independent ops may run at once (tape/group.h) */
     int threads;
-    size_t memory_bytes;    /* what the device has */
+    size_t memory_bytes;    /* total memory of the device */
     bool memory_limited;    /* memory_bytes is a container's limit */
     size_t free_bytes;      /* part of memory_bytes that was free when the device was opened; 0: unknown */
     size_t align;           /* of every tensor's offset */
@@ -61,12 +61,12 @@ struct device_facts {
     size_t program_bytes;   /* device bytes outside the arena per program after a plan's first */
     size_t host_late_bytes; /* host bytes that the device's libraries take only once a run computes */
     int capability;         /* compute capability of an NVIDIA GPU, 90 for 9.0; 0: something else */
-    char no_kernels[96];    /* why this program could not run on a preset device; empty: it could */
+    char no_kernels[96];    /* why this program cannot run on a preset device; empty: it can */
     size_t (*workspace)(const struct device_facts *, const struct tape *, const struct op *); /* NULL: none */
     const void *backend; /* for workspace */
 };
 
-/* Device memory of a graph of a few thousand kernels: the most that a driver reported. */
+/* Device memory of a graph of a few thousand kernels: the maximum that a driver reported. */
 #define FACTS_GRAPH_BYTES ((size_t)2 << 20)
 
 /* Sets the facts that follow from the kind of memory. A backend with another kind adds a row. */

@@ -5,9 +5,9 @@
  *     pins.micro_batch = 4;                           // this one is not
  *     for (int i = 0; i < KNOB_COUNT; i++) printf("%s %lld\n", knob_rows[i].name, knob_get(&knobs, i));
  *
- * A new knob is a member here, a row in knobs.c and, where the search may turn it, an axis in space.c. The rows are also the table of
- * pins: a job's pins (job/pins.c), remedies that take one out (report/remedies.c) and pins that exclude each other
- * (search_clash.c) go by them.
+ * A new knob is a member here, a row in knobs.c and, if the search may vary it, an axis in space.c. The rows also serve as
+ * the table of pins: for a job's pins (job/pins.c), for remedies that remove one (report/remedies.c) and for pins that
+ * exclude each other (search_clash.c).
  */
 #ifndef PLIM_PLAN_KNOBS_H
 #define PLIM_PLAN_KNOBS_H
@@ -20,7 +20,7 @@
 
 struct knobs {
     int64_t micro_batch;           /* rows of one micro-batch */
-    int64_t accumulation;          /* micro-batches of an optimizer step: rows / micro_batch */
+    int64_t accumulation;          /* micro-batches per optimizer step: rows / micro_batch */
     int64_t recompute;             /* enum recompute */
     int64_t full_layers;           /* number of layers after offload_layers that are recomputed in full */
     int64_t loss_chunks;           /* slices of the output projection and loss */
@@ -39,7 +39,7 @@ struct knobs {
     int64_t zero; /* enum zero: what is sharded */
     /* 1: sharded parameters that are read again soon stay gathered from forward to backward. */
     int64_t keep_gathered;
-    int64_t prefetch_ops; /* how many ops ahead offloaded or sharded parameters and gradients are fetched */
+    int64_t prefetch_ops; /* how many ops ahead offloaded or sharded tensors are fetched */
 };
 
 /* Values of prefetch_ops. AHEAD is about a layer. LEAST takes less memory and still hides most of a copy. RANKS is
@@ -57,7 +57,7 @@ struct knob_row {
 
 enum { KNOB_COUNT = sizeof(struct knobs) / sizeof(int64_t) };
 extern const struct knob_row knob_rows[KNOB_COUNT];
-/* The number of a member's row. */
+/* The index of a member's row. */
 #define KNOB_ROW(member) ((int)(offsetof(struct knobs, member) / sizeof(int64_t)))
 
 int64_t knob_get(const struct knobs *knobs, int row);

@@ -1,7 +1,7 @@
-/* offer.h - what a server can promise, and the largest promise that fits a budget.
+/* offer.h - the promises a server can make, and the largest one that fits a budget.
  *
  *     struct offer_list list;
- *     offer_list_make(&wish, &list);                          // from everything that was asked for down to the least
+ *     offer_list_make(&wish, &list);                          // from everything that was requested down to the least
  *     struct offer_oracle oracle = {.need = bytes_of_an_offer, .arg = engine};
  *     offer_choose(&list, &oracle, &line, &choice, &err);     // the first offer of the list that fits
  *
@@ -10,9 +10,10 @@
  * budget and device; a table in offer.c says what is given up first.
  *
  * Invariants
- *  1. An offer gives no more than the offer before it: not in context, requests, positions or tokens of a step, and no
- *     more of its parameters stay on the device. A window is an exception: its step is its length, and it needs no cache.
- *  2. The bytes of an offer do not depend on the budget. The oracle must see to that.
+ *  1. An offer gives no more than the offer before it: not in context, requests or tokens of a step, and no more of its
+ *     parameters stay on the device. So it is no faster either, in prompts or in answers, except that keys and values
+ *     in 8 bits may be.
+ *  2. The bytes of an offer do not depend on the budget. The oracle must ensure that.
  *  3. offer_choose takes the first offer that fits. So a larger budget never refuses what a smaller one accepts, and never
  *     promises less.
  *
@@ -27,8 +28,8 @@
 
 /* Distance of an offer from the request. Operators see its name: offer_rung_name. */
 enum offer_rung {
-    OFFER_FULL,     /* everything that was asked for, and a usual context */
-    OFFER_FEWER,    /* fewer requests at once, shorter ones, or smaller steps */
+    OFFER_FULL,     /* everything that was requested, and a usual context */
+    OFFER_FEWER,    /* fewer concurrent requests, shorter ones, or smaller steps */
     OFFER_KV8,      /* keys and values in 8 bits */
     OFFER_STREAMED, /* parameters on the tier below, fetched for each step */
     OFFER_MINIMAL,  /* one request at a time, each token computed from the last few, without a cache */
@@ -50,7 +51,8 @@ struct offer {
 struct offer_wish {
     /* The largest offer. `share` is its first value and usually 0. */
     struct offer most;
-    /* A value that is the same in `most` and `least` is pinned. */
+    /* A value that is the same in `most` and `least` is pinned. least.step is at least
+     * `window`, or most.step if that is less: the offer with a window must not be the fastest. */
     struct offer least;
     /* Context above usual_context is given up first: it matters less than requests or speed. */
     int64_t usual_context;
@@ -59,7 +61,7 @@ struct offer_wish {
     struct offer modest;
     /* Positions in the cache for each running request; 0: one request's are enough. */
     int64_t request_positions;
-    int64_t shortest_context; /* last resort, below `least` and after the window */
+    int64_t shortest_context; /* last resort without a window, below `least` */
     bool may_code;            /* offers of OFFER_KV8 are allowed */
     bool may_stream;          /* there is a tier below */
     /* That tier is slow: parameters stay on the device until everything else is at `least`. */

@@ -26,8 +26,8 @@ struct part_cost {
     int64_t kept;       /* update: bytes that stay on the device */
     int64_t offloaded;  /* bytes on the host: activations of the loop, all else of the update */
     bool on_disk;       /* something is on disk */
-    int64_t own;        /* bytes of the plan's own data structures, those of shorter rows included */
-    int64_t tape;       /* of them, its own tape and layout */
+    int64_t own;        /* bytes of the plan's own data structures, including those of shorter rows */
+    int64_t tape;       /* part of own: its tape and layout */
 };
 
 struct part_list {
@@ -47,14 +47,14 @@ struct computed {
 
 struct oracle {
     const struct plan_request *request;
-    struct tape tape; /* memory to work in */
+    struct tape tape; /* scratch */
     /* [0] the loop, or the whole tape if updates run inside backward; [1] the update. */
     struct computed computed[2];
     bool frugal; /* tapes are too large to be held twice */
     struct part_list loops, updates;
-    int tapes;       /* built */
-    int64_t largest; /* bytes of the largest of them and its layout */
-    int64_t work;    /* their ops */
+    int tapes;       /* number built */
+    int64_t largest; /* bytes of the largest one and its layout */
+    int64_t work;    /* total ops */
     /* Set by the search once something fits: a tape that is too large then counts as a plan that does not fit.
      * Before that, such a tape ends the search. */
     bool patient;
@@ -65,7 +65,7 @@ void oracle_release(struct oracle *oracle);
 /* Frees its working memory; keeps its results. */
 void oracle_rest(struct oracle *oracle);
 
-/* Time and bytes of these knobs, all of them set. */
+/* Time and bytes of these knobs, which must all be set. */
 enum plim_status oracle_ask(struct oracle *oracle, const struct knobs *knobs, struct plan_bound *out,
                             struct plim_error *err);
 
@@ -86,7 +86,7 @@ struct exchange_seconds {
 enum plim_status oracle_exchanges(struct oracle *oracle, const struct knobs *knobs,
                                   struct exchange_seconds *out, struct plim_error *err);
 
-/* Seconds of the update alone, where it does not run inside backward. */
+/* Seconds of the update, if it does not run inside backward. */
 enum plim_status oracle_update_seconds(struct oracle *oracle, const struct knobs *knobs, double *out,
                                        struct plim_error *err);
 

@@ -1,14 +1,13 @@
-/* pack_csv.h - packing problems as text, in the form that public benchmarks use.
+/* pack_csv.h - packing problems as text, in the format of public benchmarks.
  *
  *     id,lower,upper,size
  *     b1,0,3,4
  *     b2,3,9,4
  *
- * The first line names the columns, which may come in any order; `buffer`, `start` and `end` are understood
- * for `id`, `lower` and `upper`. Times are half-open, ids are any text without a comma. A column `offset` is
- * read when it is there and written always, so that what was written can be read again. Blanks around fields,
- * blank lines, Windows line ends and a byte order mark do no harm; any other column is an error, because to
- * ignore it (an alignment, say) would give a wrong answer.
+ * The first line names the columns, in any order; `buffer`, `start` and `end` are accepted for `id`, `lower` and `upper`.
+ * Times are half-open; ids are any text without a comma. A column `offset` is read if present and always written, so output
+ * can be read again. Blanks around fields, blank lines, Windows line ends and a byte order mark are accepted. Any other
+ * column is an error: ignoring it (an alignment, say) would give a wrong answer.
  *
  *     struct pack_csv csv;
  *     struct strbuf out = STRBUF_INIT;
@@ -35,12 +34,12 @@ struct pack_csv {
     struct bump store;
 };
 
-/* `name` is only for messages, which begin "name:line: ". PLIM_BAD_INPUT or PLIM_NO_MEMORY; then csv is empty
- * and needs no release. The text is not kept. */
+/* `name` appears in messages, which begin "name:line: ". PLIM_BAD_INPUT or PLIM_NO_MEMORY: csv is empty and
+ * needs no release. The text is not kept. */
 enum plim_status pack_csv_read(struct pack_csv *csv, const char *name, const char *text, size_t len,
                                struct plim_error *err);
 
-/* id,lower,upper,size,offset: a header and one line for every item. */
+/* Writes id,lower,upper,size,offset: a header and one line per item. */
 void pack_csv_write(const struct pack_csv *csv, struct strbuf *out);
 
 void pack_csv_release(struct pack_csv *csv);

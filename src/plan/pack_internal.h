@@ -1,20 +1,20 @@
-/* pack_internal.h - what the files of the packer share; nobody else includes it.
+/* pack_internal.h - shared by the packer's files only.
  *
- * pack_problem.c turns items into rectangles: zero sizes are gone, sizes are counted in units (the greatest
- * common divisor of the rounded sizes), and time is compressed into columns. A column is one maximal set of
- * rectangles alive together, so two rectangles conflict in time exactly when their column ranges overlap, and
- * the highest load of a column is the lower bound. Where no rectangle crosses from one column to the next the
- * problem falls apart; each part is a job of its own.
+ * pack_problem.c turns items into rectangles: zero sizes are removed, sizes are counted in units (the greatest common
+ * divisor of the rounded sizes), and time is compressed into columns. A column is one maximal set of rectangles alive at
+ * the same time. So two rectangles conflict in time exactly when their column ranges overlap, and the highest load of a
+ * column is the lower bound. Where no rectangle crosses from one column to the next, the problem is split; each part is a
+ * separate job.
  *
  *     struct pack_problem problem;
  *     pack_problem_build(&problem, items, n, align, capacity, err);
- *     for each job: pack_greedy(job), pack_search(job, ...)     // both only ever improve job->best
+ *     for each job: pack_greedy(job), pack_search(job, ...)     // both only improve job->best
  *     pack_problem_release(&problem);
  *
- * Invariants of a job: 0 <= a < b <= columns, size > 0, load[c] is the sum of the sizes that cover column c,
- * every load <= target, height == PACK_NONE until the first offer. A pass writes offset[], offers it with its
- * height, and gives up (height PACK_NONE) as soon as it can no longer get below job->height; that is also
- * what keeps every sum of an offset and a size within int64_t.
+ * Invariants of a job: 0 <= a < b <= columns, size > 0, load[c] is the sum of the sizes that cover column c, every load <=
+ * target, height == PACK_NONE until the first offer. A pass writes offset[] and offers it with its height; it gives up
+ * (height PACK_NONE) as soon as it can no longer get below job->height. This also keeps every sum of an offset and a size
+ * within int64_t.
  */
 #ifndef PLIM_PLAN_PACK_INTERNAL_H
 #define PLIM_PLAN_PACK_INTERNAL_H
@@ -36,10 +36,10 @@ struct pack_rect {
 struct pack_job {
     int n, columns;
     struct pack_rect *rect; /* [n] */
-    int *item;              /* [n] which item a rectangle is */
+    int *item;              /* [n] the item of each rectangle */
     int64_t *load;          /* [columns] */
     int64_t target;         /* good enough: stop at height <= target */
-    int64_t *offset;        /* [n] what the pass under way writes */
+    int64_t *offset;        /* [n] written by the current pass */
     int64_t *best;          /* [n] the lowest packing so far */
     int64_t height;         /* its height */
     const char *method;     /* the pass that found it */
@@ -53,19 +53,20 @@ struct pack_problem {
     struct bump store;
 };
 
-/* PLIM_BAD_INPUT for items that are no intervals or too large to add up, PLIM_NO_MEMORY. */
+/* PLIM_BAD_INPUT: items are not intervals or too large to add up. PLIM_NO_MEMORY. */
 enum plim_status pack_problem_build(struct pack_problem *problem, const struct pack_item *items, int n,
                                     int64_t align, int64_t capacity, struct plim_error *err);
 void pack_problem_release(struct pack_problem *problem);
 
-/* Take over job->offset when `height` is lower than the best so far. True when the target is reached. */
+/* Takes job->offset if `height` is below the best so far. Returns true when the target is reached. */
 bool pack_job_offer(struct pack_job *job, int64_t height, const char *method);
 
-/* The greedy passes until the target is reached or their allowance is spent. False: no memory. */
+/* Runs the greedy passes until the target is reached or their allowance is spent. Returns false when out of
+ * memory. */
 bool pack_greedy(struct pack_job *job);
 
-/* Look for a lower packing until the target, the proof that there is none, or `deadline` (clock_seconds),
- * or so many dives. Memory shortage only ends it. */
+/* Searches for a lower packing until the target, the proof that there is none, `deadline` (clock_seconds) or
+ * the number of dives. Running out of memory only ends the search. */
 void pack_search(struct pack_job *job, double deadline, int dives);
 
 /* --- sorting (pack_sort.c) -------------------------------------------------------------------------- */
@@ -75,7 +76,7 @@ struct pack_key {
     int index;
 };
 
-/* Ascending by key, equal keys keep their order. tmp has room for n. */
+/* Sorts in ascending order of keys, stably. tmp has room for n. */
 void pack_sort(struct pack_key *keys, struct pack_key *tmp, int n);
 
 /* A positive double as a key that sorts like it. */
@@ -83,8 +84,8 @@ uint64_t pack_key_of(double positive);
 
 /* --- greedy families -------------------------------------------------------------------------------- */
 
-/* pack_sweep.c: allocation as at run time, walking away from the peak. A rule says what lies low at the peak,
- * and which gap is taken on the way. */
+/* pack_sweep.c: allocates as at run time, moving away from the peak. A rule says what is placed low at the
+ * peak, and which gap is used on the way. */
 enum pack_sweep_rule {
     SWEEP_LONGEST_NEAR,
     SWEEP_EARLIEST_BEST,
@@ -97,12 +98,12 @@ struct pack_sweep;
 struct pack_sweep *pack_sweep_new(struct pack_job *job);
 int64_t pack_sweep_run(struct pack_sweep *sweep, enum pack_sweep_rule rule);
 
-/* pack_skyline.c: fill every valley with the first rectangle of order[] that lies inside it. */
+/* pack_skyline.c: fills every valley with the first rectangle of order[] that fits inside it. */
 struct pack_skyline;
 struct pack_skyline *pack_skyline_new(struct pack_job *job);
 int64_t pack_skyline_run(struct pack_skyline *skyline, const int *order);
 
-/* pack_fit.c: first fit into what is placed already. */
+/* pack_fit.c: first fit among the rectangles already placed. */
 struct pack_fit;
 struct pack_fit *pack_fit_new(struct pack_job *job);
 void pack_fit_clear(struct pack_fit *fit);
@@ -111,45 +112,45 @@ int64_t pack_fit_lowest(const struct pack_fit *fit, int r); /* where r would go 
 
 /* --- search ----------------------------------------------------------------------------------------- */
 
-/* pack_core.c: the part of a job that goes through the fullest columns. It is far smaller than the job, and
- * once it is packed the rest usually fits around it. */
+/* pack_core.c: the part of a job that crosses the fullest columns. It is far smaller than the job, and once
+ * it is packed the rest usually fits around it. */
 enum { PACK_CORE_MOST = 3000 }; /* rectangles of a core */
 struct pack_core {
     struct pack_job *whole;
-    struct pack_job job; /* the core as a job of its own, in its own memory */
-    int *rect;           /* [job.n] which rectangle of the whole */
-    bool *hot;           /* [whole->columns] which columns must be gone through */
-    int *hot_before;     /* [whole->columns + 1] how many of them lie before a column */
+    struct pack_job job; /* the core as a separate job, in its own memory */
+    int *rect;           /* [job.n] the corresponding rectangle of the whole */
+    bool *hot;           /* [whole->columns] columns that belong to the core */
+    int *hot_before;     /* [whole->columns + 1] number of hot columns before a column */
     struct pack_tree *tree;
     struct pack_fit *fit;
-    int *order;            /* [whole->n] what is not in the core */
+    int *order;            /* [whole->n] rectangles outside the core */
     struct pack_key *keys; /* [2 * whole->n] */
     struct bump store;
 };
-bool pack_core_init(struct pack_core *core, struct pack_job *whole); /* false: no memory */
-/* After a change of hot[]. A core that would be too large to search is not built; then the one before it
- * stays. False: there is none, or no memory. */
+bool pack_core_init(struct pack_core *core, struct pack_job *whole); /* false: out of memory */
+/* Call it after changing hot[]. A core that is too large to search is not built; the previous one then stays.
+ * Returns false if there is none, or out of memory. */
 bool pack_core_build(struct pack_core *core);
-/* Complete a packing of the core, in core.job.offset, to one of the whole and return its height; `grown` says
- * whether columns became hot because something did not fit below the target. */
+/* Completes a packing of the core, in core.job.offset, to one of the whole and returns its height. `grown`:
+ * columns became hot because something did not fit below the target. */
 int64_t pack_core_complete(struct pack_core *core, bool *grown);
 void pack_core_release(struct pack_core *core);
 
 /* pack_tree.c: backtracking search for a packing of at most `goal`. */
 struct pack_taste {
-    double size_power; /* which rectangle first: lifetime x size^power; negative: size alone */
-    double noise;      /* how far chance may shift that, 0: not at all */
-    double near;       /* branch close to the last branching, 0: anywhere */
-    double tight;      /* prefer columns without slack, 0: do not care */
-    bool grudge;       /* prefer columns that caused failures before */
+    double size_power; /* which rectangle first: lifetime x size^power; negative: by size only */
+    double noise;      /* amount of randomness in that order; 0: none */
+    double near;       /* preference to branch near the last branching; 0: none */
+    double tight;      /* preference for columns without slack; 0: none */
+    bool grudge;       /* prefer columns that caused failures */
 };
 struct pack_tree;
 struct pack_tree *pack_tree_new(struct pack_job *job);
-void pack_tree_release(struct pack_tree *tree); /* its stacks; the rest belongs to job->store */
+void pack_tree_release(struct pack_tree *tree); /* frees its stacks; the rest belongs to job->store */
 enum pack_dive {
     PACK_DIVE_FOUND,      /* job->offset holds a packing of at most `goal` */
     PACK_DIVE_IMPOSSIBLE, /* there is none */
-    PACK_DIVE_CUT,        /* nodes, time or memory were spent before it was known */
+    PACK_DIVE_CUT,        /* ended by the limit of nodes, time or memory */
 };
 enum pack_dive pack_tree_dive(struct pack_tree *tree, int64_t goal, const struct pack_taste *taste,
                               uint64_t seed, long nodes, double deadline);

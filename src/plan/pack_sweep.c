@@ -54,21 +54,15 @@ struct rule {
 
 /* --- orders ----------------------------------------------------------------------------------------- */
 
-static uint64_t longest(const struct pack_job *job, int r, int peak)
+static uint64_t longest(const struct pack_job *job, int r, int)
 {
-    (void)peak;
     return (uint64_t)(job->columns - (job->rect[r].b - job->rect[r].a));
 }
 
-static uint64_t earliest(const struct pack_job *job, int r, int peak)
-{
-    (void)peak;
-    return (uint64_t)job->rect[r].a;
-}
+static uint64_t earliest(const struct pack_job *job, int r, int) { return (uint64_t)job->rect[r].a; }
 
-static uint64_t latest(const struct pack_job *job, int r, int peak)
+static uint64_t latest(const struct pack_job *job, int r, int)
 {
-    (void)peak;
     return (uint64_t)(job->columns - job->rect[r].b);
 }
 

@@ -1,12 +1,12 @@
 /* pack_tree.h - the state of the backtracking search, shared by the tree (pack_tree.c) and its bounds
  * (pack_bound.c).
  *
- * The state is a floor for every column and the rectangles not yet placed. Floors only rise on the way down
- * the tree; the trail remembers the way back up.
+ * The state is a floor for every column and the rectangles not yet placed. Floors only rise on the way down the tree; the
+ * trail records how to undo this.
  *
- * Invariants: rest[c] is the sum of the unplaced rectangles over c; the trail holds, newest last, every
- * change of floor[], top[] and rest[] since the root. The lists of unplaced rectangles lie on a stack of
- * their own (pool), addressed by index because it may move; each is in the order of the supports it holds.
+ * Invariants: rest[c] is the sum of the unplaced rectangles over c; the trail holds every change of floor[], top[] and
+ * rest[] since the root, newest last. The lists of unplaced rectangles are on a separate stack (pool) and addressed by
+ * index, because it may move; each is sorted by support.
  */
 #ifndef PLIM_PLAN_PACK_TREE_H
 #define PLIM_PLAN_PACK_TREE_H
@@ -25,7 +25,7 @@ struct change {
     int64_t floor;
 };
 
-/* Columns [first,end): a stretch of time that no unplaced rectangle leaves. */
+/* Columns [first,end): an interval of time that no unplaced rectangle crosses. */
 struct part {
     int first, end;
 };
@@ -36,11 +36,11 @@ struct pack_tree {
     const struct pack_taste *taste;
     /* per column */
     int64_t *floor, *rest, *lowest, *pile;
-    int *top, *choices, *cross; /* top: the rectangle whose upper side is the floor, -1: none */
-    double *grudge;             /* 1 + how often the column was the end of a branch */
+    int *top, *choices, *cross; /* top: the rectangle whose top is the floor, -1: none */
+    double *grudge;             /* 1 + how often a branch ended at the column */
     /* per rectangle */
     int *rank, *twin; /* order of preference; the first rectangle equal to this one */
-    bool *flat;       /* does it stand on even floor? */
+    bool *flat;       /* true if its floor is even */
     struct pack_key *keys;
     struct todo *moved, *kept;
     int64_t *was; /* supports before the floors rose */
@@ -51,15 +51,15 @@ struct pack_tree {
     size_t trail_len, trail_cap, pool_len, pool_cap, part_len, part_cap;
     long nodes, nodes_most;
     double deadline;
-    bool stop; /* nodes, time or memory are spent */
+    bool stop; /* out of nodes, time or memory */
     int last;  /* the column of the last branching */
     int depth;
 };
 
-/* Room for `count` more changes; without memory the search is over. */
+/* Makes room for `count` more changes. Without memory the search ends. */
 bool pack_tree_reserve(struct pack_tree *tree, int count);
 
-/* Reserve first. `top` is the rectangle whose upper side the floor now is, -1: none. */
+/* Reserve first. `top` is the rectangle whose top is now the floor, -1: none. */
 static inline void pack_tree_set_floor(struct pack_tree *t, int c, int64_t floor, int top)
 {
     t->trail[t->trail_len++] = (struct change){c, t->top[c], t->floor[c]};
@@ -67,8 +67,8 @@ static inline void pack_tree_set_floor(struct pack_tree *t, int c, int64_t floor
     t->top[c] = top;
 }
 
-/* Raise floors as far as the list forces them, find and sort the supports. False: the goal is out of reach
- * (or stop); what has risen is on the trail. */
+/* Raises floors as far as the list requires, and computes and sorts the supports. Returns false if the goal
+ * is out of reach (or stop); changes are on the trail. */
 bool pack_tree_tighten(struct pack_tree *tree, struct todo *list, int n, struct part part);
 
 #endif

@@ -27,12 +27,12 @@ struct knobs knobs_naive(const struct plan_request *request)
 
 int64_t plan_needs(const struct plan_request *request, int64_t tape)
 {
-    return request->overhead + request->beside + tape * PLANNING_QUARTERS / 4;
+    return request->overhead + request->search_used + tape * PLANNING_QUARTERS / 4;
 }
 
 int64_t plan_tape_most(const struct plan_request *request)
 {
-    int64_t room = request->search_line - request->overhead - request->beside;
+    int64_t room = request->search_line - request->overhead - request->search_used;
     if (request->search_line == 0) return INT64_MAX;
     return room > 0 ? room / PLANNING_QUARTERS * 4 : 0;
 }

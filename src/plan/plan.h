@@ -1,10 +1,10 @@
-/* plan.h - a plan is data: knobs, tape, offsets, peaks per tier, predicted time. `plimsoll plan` prints it and
- * `plimsoll train` executes the very same object.
+/* plan.h - a plan is data: knobs, tape, offsets, peaks per tier, predicted time. `plimsoll plan` prints it, and
+ * `plimsoll train` executes the same object.
  *
  *     struct plan_request request = {.facts = &facts, .budget = bytes, .overhead = measured, .rows = 32,
  *                                    .time = 256, .layers = 8, .compute = compute_tape, .place = place_tape,
  *                                    .build_arg = &job};
- *     knobs_open(&request.pins);                    // every knob is the planner's
+ *     knobs_open(&request.pins);                    // the planner chooses every knob
  *     struct plan plan;
  *     switch (plan_search(&request, &plan, &err)) {
  *     case PLIM_OK: ...                             // plan.knobs, plan.tape, plan.layout
@@ -22,16 +22,16 @@
 #include "plan/knobs.h"
 #include "plan/layout.h"
 
-enum { PLAN_LENGTHS = 9 }; /* at most: see plan_request.lengths */
+enum { PLAN_LENGTHS = 9 }; /* maximum of plan_request.lengths */
 
 struct plan_request {
     const struct device_facts *facts;
     int64_t budget;      /* total bytes; for a device with its own memory: bytes on the device */
     int64_t host_budget; /* total host bytes, for a device with its own memory; 0: no limit */
     int64_t overhead;    /* host bytes outside the arena: code, stacks, heap */
-    /* Limit for overhead, `beside` and the search's tapes together; 0: no limit. */
+    /* Limit for overhead, search_used and the search's tapes together; 0: no limit. */
     int64_t search_line;
-    int64_t beside;      /* bytes of search_line in use by others while plans are compared */
+    int64_t search_used; /* bytes of search_line that other data occupy while plans are compared */
     int64_t rows;        /* effective batch of this rank */
     int64_t time;        /* T, tokens per row */
     int64_t source_time; /* S, tokens of the source; 0: there is none */
@@ -54,7 +54,7 @@ struct plan_request {
     enum plim_status (*place)(const struct plan_request *request, const struct knobs *, struct tape *,
                               struct plim_error *);
     const void *build_arg;
-    const void *variant; /* for compute and place: what is otherwise; NULL: nothing */
+    const void *variant; /* for compute and place: a modification; NULL: none */
 };
 
 struct plan {
@@ -68,10 +68,10 @@ struct plan {
     int64_t planning;    /* part of overhead that comparing plans took beyond the plan itself */
     double step_seconds; /* predicted, one optimizer step */
     struct plan_search_report {
-        double gap;   /* no fitting plan is faster by more than this share, as far as the axes are ordered */
-        int tapes;    /* built on the way */
-        int64_t work; /* ops of all of them */
-        double seconds; /* it took */
+        double gap;     /* no fitting plan is faster by more than this share, assuming ordered axes */
+        int tapes;      /* number of tapes built */
+        int64_t work;   /* total ops of these tapes */
+        double seconds; /* time of the search */
     } search;
 };
 
@@ -126,11 +126,11 @@ struct plan_own plan_own_bytes(const struct tape *tape, const struct layout *lay
 struct plan_own plan_own_all(const struct plan_request *request, const struct tape *tape,
                              const struct layout *layout);
 
-/* How tapes of these knobs are laid out. */
+/* Options for laying out tapes of these knobs. */
 struct layout_options plan_layout_options(const struct plan_request *request, const struct knobs *knobs);
 
-/* Bytes and time of these knobs' plan, without packing. `room` is a tape to work in: callers that ask often keep one
- * and save allocations (NULL: none). */
+/* Bytes and time of these knobs' plan, without packing. `room` is a tape to reuse: callers that ask often
+ * keep one and save allocations (NULL: none). */
 enum plim_status plan_bound_of(const struct plan_request *request, const struct knobs *knobs,
                                struct tape *room, struct plan_bound *out, struct plim_error *err);
 

@@ -513,7 +513,7 @@ static int64_t planning_bytes(const struct search *s, const struct plan *plan)
 {
     struct plan_own own = plan_own_bytes(&plan->tape, &plan->layout);
     int64_t largest = s->oracle.largest > own.loop + own.update ? s->oracle.largest : own.loop + own.update;
-    int64_t more = plan_needs(s->request, largest) - s->request->beside - plan->total;
+    int64_t more = plan_needs(s->request, largest) - s->request->search_used - plan->total;
     return s->request->facts->unified_memory && more > 0 ? more : 0;
 }
 

@@ -117,11 +117,7 @@ static bool streams(const struct space *s, const struct point *p)
     return place_at(s, p)->grad != TIER_DEVICE || share_at(s, p).param > 0;
 }
 
-static int count_places(const struct space *s, const struct point *p)
-{
-    (void)p;
-    return s->nplaces;
-}
+static int count_places(const struct space *s, const struct point *) { return s->nplaces; }
 
 static void apply_place(const struct space *s, const struct point *p, struct knobs *k)
 {
@@ -267,16 +263,11 @@ static enum plim_status list_recompute(struct space *s, struct plim_error *err)
     return PLIM_OK;
 }
 
-static int count_recompute(const struct space *s, const struct point *p)
-{
-    (void)p;
-    return s->nrecompute;
-}
+static int count_recompute(const struct space *s, const struct point *) { return s->nrecompute; }
 
 /* Selective recomputation drops much for little time; each layer in full is like the next. */
-static int recompute_kink(const struct space *s, const struct point *p)
+static int recompute_kink(const struct space *s, const struct point *)
 {
-    (void)p;
     return s->nrecompute > 1 && s->recompute[0].policy == RECOMPUTE_NONE ? 1 : 0;
 }
 

@@ -9,11 +9,11 @@
  * A point has one value per axis, by number, from free to costly. A row says how many values exist at a point (pins
  * leave one), how a value becomes knobs, and what the search may rely on:
  *
- *     AXIS_EACH     values have no order: each is looked at by itself
- *     AXIS_ORDERED  a costlier value takes no more bytes of the device and no less time
- *     AXIS_BEST     a handful of values, of which the best at a point is taken
+ *     AXIS_EACH     values have no order: each is examined
+ *     AXIS_ORDERED  a costlier value takes no more device bytes and no less time
+ *     AXIS_BEST     a handful of values; the best at a point is taken
  *
- * A new capability adds a row here and nothing to the search.
+ * A new technique adds a row here and nothing to the search.
  *
  * The search uses free device memory first. space.reach limits what may leave the device beyond the pins, and the
  * search widens it step by step: nothing; optimizer state and activations; parameters and gradients. A point keeps
@@ -58,7 +58,7 @@ enum reach { REACH_NOTHING, REACH_STATE, REACH_ALL, REACHES };
 struct space {
     const struct plan_request *request;
     enum reach reach;
-    struct place places[SPACE_PLACES]; /* those with a share */
+    struct place places[SPACE_PLACES]; /* each with its list of shares */
     int nplaces;
     struct share_list {
         struct share items[SPACE_SHARES];
@@ -77,7 +77,7 @@ enum axis_kind { AXIS_EACH, AXIS_ORDERED, AXIS_BEST };
 struct axis {
     const char *name;
     enum axis_kind kind;
-    bool fills_host; /* costlier values take more of the host */
+    bool fills_host; /* costlier values use more host memory */
     int (*count)(const struct space *, const struct point *);
     int (*kink)(const struct space *, const struct point *); /* see space_kink; NULL: there is none */
     void (*apply)(const struct space *, const struct point *, struct knobs *);

@@ -1,10 +1,10 @@
-/* doctor.h - what is probably wrong with a job that can be read: settings that contradict what they are for.
+/* doctor.h - finds probable mistakes in a valid job: settings that defeat their purpose.
  *
  *     struct doctor_case c = {.job = &job, .length = &length, .report = &report, .facts = &device->facts};
  *     struct strbuf problems = STRBUF_INIT;
- *     int n = doctor_examine(&c, &problems);             // one line each: the key, what is wrong, what to do
+ *     int n = doctor_examine(&c, &problems);             // one line each: the key, the problem, the fix
  *
- * What cannot be read or planned at all is an error before, and the caller's to tell. A job without a problem gets no line.
+ * A job that cannot be read or planned fails earlier, and the caller reports that. A job without problems gives no lines.
  */
 #ifndef PLIM_REPORT_DOCTOR_H
 #define PLIM_REPORT_DOCTOR_H
@@ -15,15 +15,15 @@
 struct doctor_case {
     const struct job *job;
     const struct job_length *length;
-    const struct plan_report *report; /* of its plan; NULL: there is none */
+    const struct plan_report *report; /* of its plan; NULL: none */
     const struct device_facts *facts;
-    const struct context *context; /* whose variables are looked at */
-    int64_t checkpoints;           /* that are in output.dir already */
+    const struct context *context; /* its environment variables are examined */
+    int64_t checkpoints;           /* number already in output.dir */
     int cpus;                      /* of this machine */
-    bool gpu_here;                 /* a GPU is, whatever device the job uses */
+    bool gpu_here;                 /* there is a GPU, whichever device the job uses */
 };
 
-/* The number of lines it added. */
+/* Returns the number of lines added. */
 int doctor_examine(const struct doctor_case *c, struct strbuf *problems);
 
 #endif

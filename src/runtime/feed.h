@@ -3,7 +3,7 @@
  *     struct feed feed;
  *     feed_open(&feed, &exec, &err);
  *     loader_fill(loader, n, &feed.rows, &err);    // arrays of inputs that the tape lacks are NULL
- *     feed_send(&feed, &err);                      // on the device now
+ *     feed_send(&feed, &err);                      // copies them to the device
  *     feed_close(&feed);
  *
  * Names and shapes are those of data/rows.h. Where the host may write tensors directly, the arrays are the tensors; a
@@ -26,7 +26,7 @@ enum plim_status feed_open(struct feed *feed, struct exec *exec, struct plim_err
 enum plim_status feed_send(struct feed *feed, struct plim_error *err);
 void feed_close(struct feed *feed);
 
-/* Host bytes of a feed of these rows for such a device, with the named arrays (bits 1 << name). */
+/* Host memory of a feed with the named arrays (bits 1 << name) for a device with its own memory. */
 int64_t feed_bytes(const struct device_facts *facts, const struct rows *rows, unsigned names);
 
 #endif

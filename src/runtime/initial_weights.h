@@ -2,7 +2,7 @@
  *
  *     initial_weights(&exec, &spec, seed, &err);
  *
- * Element i of a tensor depends on seed, name and i alone: neither on threads nor on where the tensor lives. */
+ * Element i of a tensor depends only on seed, name and i, not on threads or on where the tensor is. */
 #ifndef PLIM_RUNTIME_INITIAL_WEIGHTS_H
 #define PLIM_RUNTIME_INITIAL_WEIGHTS_H
 

@@ -50,7 +50,7 @@ struct exec *lengths_exec(struct lengths *lengths, int program);
 
 struct length_cut {
     int program;
-    int64_t rows; /* that it takes; the rest of the pass is padding */
+    int64_t rows; /* rows it takes; the rest of the pass is padding */
 };
 
 /* A step divided into passes; has room for the number of rows given at opening. */

@@ -1,4 +1,4 @@
-/* load.h - weights and constants into a tape that is about to run.
+/* load.h - loads weights and constants into a tape before it runs.
  *
  *     exec_open(&exec, device, &tape, &layout, NULL, &err);
  *     weights_write_constants(&exec, &spec, &err);

@@ -1,12 +1,12 @@
-/* plan_file.h - a plan in a file, to be run later exactly as it is.
+/* plan_file.h - saves a plan to a file, to be run later exactly as it is.
  *
  *     plan_file_settings(&job, &settings);                          // after the job was read, before anything is planned
  *     plan_file_save("job.plan", settings.data, &job, &loader, &request, &plan, &err);      // plimsoll plan -o
  *
  *     struct plan_file kept;
  *     plan_file_load("job.plan", &kept, &err);                      // plimsoll train --plan
- *     plan_file_meet(&kept, &job, &err);                            // the job and its budget are those of the plan
- *     runtime_plan_kept(&rt, device, &job, &loaders, overhead, &kept, &err);  // and so are the device and every total
+ *     plan_file_meet(&kept, &job, &err);                            // checks the job and its budget against the plan
+ *     runtime_plan_kept(&rt, device, &job, &loaders, overhead, &kept, &err);  // and the device and every total
  *     plan_file_release(&kept);
  *
  * The file holds what the plan depends on (the job's settings, the device, the overhead), the choices (knobs, the
@@ -42,7 +42,7 @@ enum plim_status plan_file_save(const char *path, const char *settings, const st
                                 const struct loader_size *loader, const struct plan_request *request,
                                 const struct plan *plan, struct plim_error *err);
 
-/* PLIM_BAD_INPUT: no such file, another version's, or damaged. */
+/* PLIM_BAD_INPUT: the file is missing, of another version, or damaged. */
 enum plim_status plan_file_load(const char *path, struct plan_file *out, struct plim_error *err);
 void plan_file_release(struct plan_file *kept); /* a zeroed one has nothing */
 

@@ -151,7 +151,7 @@ static enum plim_status reduce_tape(struct plan *plan, struct plim_error *err)
 
 /* Memory in use besides the overhead while plans are compared: the remains of the old plan. If the process is smaller
  * than that sum, buffers that only steps and checkpoints use are not resident. */
-static int64_t count_beside(const struct runtime *rt)
+static int64_t count_search_used(const struct runtime *rt)
 {
     int64_t tape = (int64_t)((size_t)rt->plan.tape.ntensors * (sizeof(struct tensor) + sizeof(int64_t)));
     if (!rt->device->facts.unified_memory) return tape;
@@ -265,12 +265,12 @@ static enum plim_status share_request(const struct runtime *rt, struct plan_requ
 {
     struct comm *comm = rt->device->comm;
     if (!comm) return PLIM_OK;
-    int64_t *all = calloc((size_t)comm_ranks(comm), sizeof *all), mine = request->beside;
+    int64_t *all = calloc((size_t)comm_ranks(comm), sizeof *all), mine = request->search_used;
     if (!all) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks planned");
     enum plim_status status =
         comm_gather(comm, &mine, sizeof mine, all, (size_t)comm_ranks(comm) * sizeof mine, err);
     for (int r = 0; r < comm_ranks(comm) && status == PLIM_OK; r++)
-        if (all[r] > request->beside) request->beside = all[r];
+        if (all[r] > request->search_used) request->search_used = all[r];
     request->pins.zero = rt->plan.knobs.zero;
     free(all);
     return status;
@@ -370,7 +370,7 @@ enum plim_status runtime_replan_as(struct runtime *rt, const struct replan *wish
         request.pins.disk_share = rt->plan.knobs.disk_share;
     request.search_line = wish->hold ? 0 : runtime_search_line(rt, larger);
     enum plim_status status = reduce(rt, wish, err);
-    request.beside = count_beside(rt);
+    request.search_used = count_search_used(rt);
     status = comm_agree(rt->device->comm, status, err);
     if (status == PLIM_OK) status = share_request(rt, &request, err);
     if (status == PLIM_OK)

@@ -29,8 +29,11 @@
 #define RESERVE GRAIN
 #define LARGE   (64 << 20)
 
-static struct overhead overhead_with(int64_t allowance, int threads, const struct comm *comm)
+static struct overhead overhead_with(const struct context *context, int64_t allowance, int threads,
+                                     const struct comm *comm)
 {
+    if (!context || !context->process) /* somebody else's process: its size is not ours to count */
+        return (struct overhead){(context ? context->overhead : 0) + allowance + threads_bytes(threads), 0};
     int64_t code = comm ? comm->program_bytes : (int64_t)os_code_bytes();
     int64_t usual =
         code + START_BYTES + allowance + threads_bytes(threads) + (comm ? comm->library_bytes : 0);
@@ -42,14 +45,14 @@ static struct overhead overhead_with(int64_t allowance, int threads, const struc
     return (struct overhead){stated, stated - least};
 }
 
-struct overhead runtime_overhead(int threads, const struct comm *comm)
+struct overhead runtime_overhead(const struct context *context, int threads, const struct comm *comm)
 {
-    return overhead_with(RUN_ALLOWANCE, threads, comm);
+    return overhead_with(context, RUN_ALLOWANCE, threads, comm);
 }
 
-struct overhead runtime_engine_overhead(int threads)
+struct overhead runtime_engine_overhead(const struct context *context, int threads)
 {
-    return overhead_with(ENGINE_ALLOWANCE, threads, NULL);
+    return overhead_with(context, ENGINE_ALLOWANCE, threads, NULL);
 }
 
 /* Programs of several row lengths: the plan's own, one for each step of the ladder, and half as many for an evaluation, which

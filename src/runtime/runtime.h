@@ -1,12 +1,12 @@
 /* runtime.h - executes a plan's decisions: ledgers, memory of every tier, programs, constants and weights; and
  * replaces the plan when the budget changes.
  *
- *     struct overhead overhead = runtime_overhead(device->facts.threads, device->comm);   // early
+ *     struct overhead overhead = runtime_overhead(context, device->facts.threads, device->comm);   // early
  *     struct runtime rt = {0};
- *     runtime_plan(&rt, device, &job, &corpus.sizes, overhead, NULL, &err);   // rt.plan stands; nothing is taken
- *     runtime_commit(&rt, &err);                            // every byte of it is
+ *     runtime_plan(&rt, device, &job, &corpus.sizes, overhead, NULL, &err);   // makes rt.plan; allocates nothing
+ *     runtime_commit(&rt, &err);                            // allocates all of it
  *     runtime_weights(&rt, log, &err);                      // from model.path or the seed
- *     exec_loop(&rt.exec, micro, &err);                     // train, serve, ... as they like
+ *     exec_loop(&rt.exec, micro, &err);                     // train, serve, ...
  *     runtime_replan(&rt, budget, &moves, &err);            // between two optimizer steps
  *     runtime_close(&rt);
  *
@@ -26,15 +26,15 @@
  *                                                                                 '--> torn: neither; only runtime_close
  *
  * Invariants (runtime_check)
- *  1. When ready, the use of each tier's ledger is what the plan says of that tier (runtime_planned), to the byte.
- *  2. The arena holds the plan's layout and every member's; the disk store is there when the plan uses it, else not.
- *  3. Kept tensors lie where the plan has them; what lies above is dead between two passes. So a re-plan moves kept tensors
- *     and nothing else, and members of a family need not know of each other.
- *  4. Programs belong to the exec that compiled them: a re-plan frees its own, members of a family keep theirs until
- *     forward_close, which comes before the plan they stand on goes.
- *  5. Over budget is a value: PLIM_NO_FIT from planning, PLIM_NO_MEMORY from committing; after an error of planning or
- *     committing everything taken has been given back by runtime_close, after one of re-planning the old plan stands,
- *     unless `torn` says that it could not be put back.
+ *  1. When ready, each tier's ledger shows exactly the bytes that the plan expects there (runtime_planned).
+ *  2. The arena holds the plan's layout and every member's; the disk store exists exactly when the plan uses it.
+ *  3. Kept tensors are where the plan puts them; the memory above them is unused between two passes. So a re-plan moves
+ *     only kept tensors, and members of a family need not know of each other.
+ *  4. Programs belong to the exec that compiled them: a re-plan frees its own; members of a family keep theirs until
+ *     forward_close, which must come before their plan is replaced.
+ *  5. Exceeding the budget is an ordinary error: PLIM_NO_FIT from planning, PLIM_NO_MEMORY from committing. After an error
+ *     of planning or committing, runtime_close releases everything. After one of re-planning the old plan is in effect,
+ *     unless `torn` says that it could not be restored.
  */
 #ifndef PLIM_RUNTIME_RUNTIME_H
 #define PLIM_RUNTIME_RUNTIME_H
@@ -53,15 +53,15 @@ struct runtime {
     struct device *device;       /* borrowed */
     const struct job *job;       /* borrowed; NULL: forward only, without a job */
     struct model_spec spec;      /* whose constants and weights these are */
-    struct plan_request request; /* budget: the present one; 0 (forward only): none */
+    struct plan_request request; /* budget: the current one; 0 (forward only): none */
     int64_t reserve;             /* part of request.overhead that may be used when nothing fits otherwise */
     bool reserve_used;           /* by the plan */
-    struct plan plan;            /* of a forward family: tape and layout of its first member, its totals */
-    int64_t arena;               /* bytes of the arena: the plan's, or a larger member's */
-    int64_t size;                /* of a forward family: the first member's */
-    struct exec exec;            /* runs the plan */
-    struct disk_store *disk;     /* NULL unless the plan uses it */
-    bool op_by_op;               /* forward only: programs are not compiled */
+    struct plan plan;        /* for a forward family: tape and layout of its first member, and its totals */
+    int64_t arena;           /* bytes of the arena: the plan's, or a larger member's */
+    int64_t size;            /* for a forward family: the first member's */
+    struct exec exec;        /* runs the plan */
+    struct disk_store *disk; /* NULL unless the plan uses it */
+    bool op_by_op;           /* forward only: programs are not compiled */
     /* Forward only: folder of the disk store, borrowed; NULL: the plan may not use a disk. */
     const char *scratch;
     int64_t overhead[TIER_COUNT];     /* on the ledgers now, in addition to tensors */
@@ -74,15 +74,16 @@ struct runtime {
  * count the same bytes for one job. A process that is already larger (a GPU's driver, a model or a tokenizer was
  * loaded) is measured instead. Two such processes differ by some dozens of pages, so the measured number is rounded
  * up and includes a reserve: a plan counts all of it, and a run (runtime_plan, runtime_plan_forward, runtime_replan)
- * uses the reserve before it reports that nothing fits. A program that embeds the library passes its own numbers. */
+ * uses the reserve before it reports that nothing fits. A process that is not ours (context.h) is not measured: its
+ * context says how many bytes count. */
 struct overhead {
     int64_t bytes;   /* reserve included */
     int64_t reserve; /* part of bytes beyond this process's present memory; 0: nothing was measured */
 };
 /* `threads` of the device's team; `comm` NULL: one rank. */
-struct overhead runtime_overhead(int threads, const struct comm *comm);
+struct overhead runtime_overhead(const struct context *context, int threads, const struct comm *comm);
 /* Overhead of a process that only runs forward: no loader, no monitor, no checkpoints. */
-struct overhead runtime_engine_overhead(int threads);
+struct overhead runtime_engine_overhead(const struct context *context, int threads);
 
 /* Builds the planner's request for a job on a device, real or preset: job_request, plus the staged rows of a device
  * that has its own memory, plus job_check_budget. */
@@ -127,10 +128,10 @@ struct forward_family {
 };
 
 struct forward_line {
-    int64_t budget;           /* of the device, 0: none */
-    int64_t host_budget;      /* of the host beside a device with its own memory, 0: none */
+    int64_t budget;           /* of the device; 0: none */
+    int64_t host_budget;      /* of the host, for a device with its own memory; 0: none */
     struct overhead overhead; /* of the process */
-    const char *scratch;      /* folder for tensors on disk; NULL: there are none */
+    const char *scratch;      /* folder for tensors on disk; NULL: no disk */
     bool op_by_op;            /* passes run op by op even if the device can compile programs */
 };
 
@@ -143,7 +144,7 @@ enum plim_status runtime_plan_forward(struct runtime *rt, struct device *device,
 
 /* A further member. */
 struct forward {
-    int64_t size; /* 0: there is none */
+    int64_t size; /* 0: unused */
     struct tape tape;
     struct layout layout;
     struct exec exec;

@@ -33,8 +33,8 @@ static void tell_orders(struct server *s, struct json_writer *reply)
     json_end_object(reply);
 }
 
-static enum plim_status tell_status(struct server *s, const struct node *message UNUSED,
-                                    struct json_writer *reply, struct plim_error *err UNUSED)
+static enum plim_status tell_status(struct server *s, const struct node *, struct json_writer *reply,
+                                    struct plim_error *)
 {
     server_write_status(s, reply);
     if (atomic_load(&s->state) != SERVER_LOADING) tell_orders(s, reply);
@@ -95,7 +95,7 @@ static enum plim_status move_line(struct server *s, const struct node *message, 
     return PLIM_OK;
 }
 
-static enum plim_status stop(struct server *s, const struct node *message UNUSED, struct json_writer *reply,
+static enum plim_status stop(struct server *s, const struct node *, struct json_writer *reply,
                              struct plim_error *err)
 {
     if (!s->options.stop) return plim_fail(err, PLIM_UNSUPPORTED, "nobody here can stop the server");

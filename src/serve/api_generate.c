@@ -91,7 +91,7 @@ static void put_piece(struct call *c, struct choice *ch, struct strbuf *out)
     if (over && ch->marks_told == ch->mark_count) put_event(c, ch, NULL, true, out);
 }
 
-static void put_close(struct call *c UNUSED, struct strbuf *out UNUSED) {}
+static void put_close(struct call *, struct strbuf *) {}
 
 /* TGI's form has its parameters in an object of their own; what stands around it is kept. */
 static bool read_tgi(struct call *c, struct refusal *why)

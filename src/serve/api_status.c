@@ -78,7 +78,7 @@ void api_hold(struct server *s, struct http_exchange *x)
     reply_json(x, 200, &out);
 }
 
-void api_page(struct server *s UNUSED, struct http_exchange *x)
+void api_page(struct server *, struct http_exchange *x)
 {
     page_answer(x, "page", "text/html; charset=utf-8");
 }

@@ -80,7 +80,7 @@ static bool is_text(const struct node *value, const char *text)
            !memcmp(value->as.string.text, text, value->as.string.len);
 }
 
-static bool read_response_format(const struct node *value, struct ask *out UNUSED, struct refusal *why)
+static bool read_response_format(const struct node *value, struct ask *, struct refusal *why)
 {
     if (is_text(node_get(value, "type"), "text")) return true;
     return refuse(why, 422, "response_format", "unsupported_value",

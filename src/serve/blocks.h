@@ -42,8 +42,8 @@ struct block_name block_name_of(uint64_t before, const int32_t *tokens);
 
 struct block {
     int32_t owners;
-    int32_t older, newer; /* among free ones or among cached ones; -1: none */
-    int32_t next;         /* with the same place in the table of names; -1: none */
+    int32_t older, newer; /* neighbours in the list of free or of cached blocks; -1: none */
+    int32_t next;         /* next in the same slot of the name table; -1: none */
     bool named;
     struct block_name name;
 };
@@ -55,9 +55,9 @@ struct block_list {
 
 struct blocks {
     struct block *block;
-    int64_t count, room; /* room: blocks there is memory for */
+    int64_t count, room; /* room: blocks that memory was allocated for */
     struct block_list free, cached;
-    int32_t *table; /* of names */
+    int32_t *table; /* hash table of names */
     int64_t places; /* a power of two */
     int64_t shared; /* blocks with several owners */
 };
@@ -68,10 +68,10 @@ int64_t blocks_bytes(int64_t count); /* of host memory */
 
 int32_t blocks_take(struct blocks *b);
 void blocks_drop(struct blocks *b, int32_t block);
-int32_t blocks_find(struct blocks *b,
-                    const struct block_name *name); /* makes the caller an owner; -1: none */
-void blocks_name(struct blocks *b, int32_t block,
-                 const struct block_name *name); /* no effect if another block has that name */
+/* Makes the caller an owner; -1: none has that name. */
+int32_t blocks_find(struct blocks *b, const struct block_name *name);
+/* Has no effect if another block has that name. */
+void blocks_name(struct blocks *b, int32_t block, const struct block_name *name);
 
 /* Blocks without an owner. */
 static inline int64_t blocks_left(const struct blocks *b) { return b->free.count + b->cached.count; }

@@ -88,10 +88,10 @@ enum { CALL_EVENTS = 64 };
 /* How an endpoint writes an answer. All functions write to `out`; streams write events. */
 struct call_form {
     void (*open)(struct call *c, struct strbuf *out); /* a stream begins; NULL: nothing */
-    void (*piece)(struct call *c, struct choice *ch,
-                  struct strbuf *out);                 /* text, marks or an end that was not sent yet */
+    /* Writes text, marks or an end that was not sent yet. */
+    void (*piece)(struct call *c, struct choice *ch, struct strbuf *out);
     void (*close)(struct call *c, struct strbuf *out); /* a stream ends */
-    void (*whole)(struct call *c, struct strbuf *out);
+    void (*whole)(struct call *c, struct strbuf *out); /* the whole answer, without a stream */
     /* Memory that the answer to one prompt may take. NULL: the usual estimate. */
     int64_t (*bytes)(const struct call *c, const struct call_prompt *p);
     bool marks;         /* needed even without logprobs */

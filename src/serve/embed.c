@@ -168,7 +168,7 @@ static enum plim_status plan_batch(const struct embedder *e, struct runtime *rt,
 }
 
 /* Bytes of an offer: its requests are the rows of a batch. */
-static enum plim_status need(void *arg, const struct offer *offer, const struct offer_bytes *line UNUSED,
+static enum plim_status need(void *arg, const struct offer *offer, const struct offer_bytes *,
                              struct offer_bytes *out, struct plim_error *err)
 {
     struct runtime rt;
@@ -241,7 +241,8 @@ static enum plim_status make_plan(struct embedder *e, const struct embed_room *r
     if (status == PLIM_OK) status = choose_weights(e, room, device, err);
     if (status == PLIM_OK) status = own_bytes(e, &own, err);
     if (status != PLIM_OK) return status;
-    e->overhead = runtime_engine_overhead(device->facts.threads), e->overhead.bytes += own + room->beside;
+    e->overhead = runtime_engine_overhead(device->context, device->facts.threads),
+    e->overhead.bytes += own + room->caller_bytes;
     struct runtime largest;
     status = plan_largest(e, room->budget, &largest, &total, err);
     if (status == PLIM_NO_FIT && room->need) *room->need = total;

@@ -29,7 +29,7 @@ const struct embed_row *text_rows(const struct text_rows *rows);
 int64_t text_rows_count(const struct text_rows *rows);
 int64_t text_rows_cut(const struct text_rows *rows); /* texts that were truncated, in total */
 
-/* The most memory they take. */
+/* Maximum memory of such rows. */
 int64_t text_rows_bytes(const struct codec *codec, int64_t max_length, int64_t most);
 
 #endif

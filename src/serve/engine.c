@@ -66,7 +66,8 @@ static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
     if (status == PLIM_OK) status = blocks_init(&e->blocks, p->blocks, err);
     struct schedule *s = &e->schedule; /* who is in its queue stays there */
     s->blocks = &e->blocks, s->tokens = p->step_tokens, s->rows = p->parallel, s->chunk = e->options.chunk;
-    s->window = e->offer.window, s->share = !e->options.alone && !e->offer.window, s->seed = secret();
+    s->window = e->offer.window, s->share = !e->options.no_prefix_sharing && !e->offer.window,
+    s->seed = secret();
     s->keeper = engine_keeper(e);
     return status;
 }
@@ -140,8 +141,8 @@ static void note_refusal(const struct engine *e)
     r->needed = *r->peak.tensor ? e->plan.total : 0;
 }
 
-/* A plan, and everything that it needs. */
-static enum plim_status stand_up(struct engine *e, struct plim_error *err)
+/* Makes a plan and everything it needs. */
+static enum plim_status open_plan(struct engine *e, struct plim_error *err)
 {
     if (e->options.refusal) *e->options.refusal = (struct engine_refusal){.peak = {.cls = ""}};
     enum plim_status status = check_options(&e->options, err);
@@ -167,8 +168,8 @@ static void drop_buffers(struct engine *e)
     free(e->raw), e->raw = NULL;
 }
 
-/* Requests stay; all else goes. */
-static void lie_down(struct engine *e)
+/* Frees everything except the requests. */
+static void close_plan(struct engine *e)
 {
     e->kind->close(e);
     quantise_release(&e->quantisation);
@@ -179,9 +180,9 @@ enum plim_status engine_reopen(struct engine *e, struct device *device, const st
                                struct plim_error *err)
 {
     int64_t line = e->options.budget ? e->options.budget : options->budget;
-    lie_down(e);
+    close_plan(e);
     e->device = device, e->options = *options, e->options.model = e->model, e->options.budget = line;
-    return stand_up(e, err);
+    return open_plan(e, err);
 }
 
 enum plim_status engine_open(struct device *device, const struct engine_options *options, struct engine **out,
@@ -197,7 +198,7 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
     pthread_cond_init(&e->more, NULL);
     e->incoming_end = &e->incoming;
     enum plim_status status = hf_config_load(e->model, &e->spec, err);
-    if (status == PLIM_OK) e->kind = kind_of(&e->spec), status = stand_up(e, err);
+    if (status == PLIM_OK) e->kind = kind_of(&e->spec), status = open_plan(e, err);
     if (status != PLIM_OK) {
         engine_close(e);
         return status;
@@ -211,7 +212,7 @@ void engine_close(struct engine *e)
     if (!e) return;
     while (e->live)
         engine_finish(e, e->live, &(struct engine_event){.token = -1, .finish = FINISH_CANCELLED});
-    if (e->kind) lie_down(e);
+    if (e->kind) close_plan(e);
     schedule_release(&e->schedule);
     pthread_cond_destroy(&e->more);
     pthread_mutex_destroy(&e->lock);

@@ -72,12 +72,12 @@ struct engine_options {
     enum dtype kv_type;        /* 0 or DT_COUNT: the type of the weights; DT_U8: 8 bits (tensor/kv8.h) */
     int64_t overhead;          /* host bytes outside the arena; 0: measured now */
     int64_t chunk;             /* maximum tokens of one prompt per step; 0: as many as fit */
-    int64_t beside;            /* host memory used by the caller; counted as overhead */
-    /* Value of `beside` under another budget; NULL: it does not depend on the budget. budget - caller_bytes(budget)
+    int64_t caller_bytes;      /* host memory used by the caller; counted as overhead */
+    /* Value of caller_bytes under another budget; NULL: constant. budget - caller_bytes_under(budget)
      * must never fall as the budget rises. */
-    int64_t (*caller_bytes)(void *caller, int64_t budget);
+    int64_t (*caller_bytes_under)(void *caller, int64_t budget);
     void *caller;
-    bool alone; /* requests with the same beginning do not share blocks */
+    bool no_prefix_sharing; /* requests with the same beginning do not share blocks */
     /* Concessions that the engine may make when not everything fits (plan/offer.h). It may also reduce requests
      * and context that are not set above. */
     bool allow_kv8;    /* keys and values in 8 bits */
@@ -111,8 +111,9 @@ struct engine_options {
 /* The plan that was committed. */
 struct engine_plan {
     int64_t budget, total, arena, params, pool; /* bytes; pool: keys and values, part of the arena */
-    int64_t transient, overhead,
-        host; /* bytes: a step's part of the arena; the process's; the host's next to a device with its own memory */
+    int64_t transient;                          /* a step's part of the arena */
+    int64_t overhead;                           /* host memory outside the arena */
+    int64_t host;                               /* host memory, for a device with its own memory */
     int64_t requests; /* part of overhead: maximum for running and waiting requests */
     int64_t streamed; /* bytes of parameters that are on the tier below */
     int64_t window;   /* 0: none */
@@ -154,8 +155,8 @@ struct engine_event {
     int ntop;                         /* of top: the likeliest tokens at that place */
     const struct engine_logprob *top; /* valid during the call only */
     enum engine_finish finish;        /* FINISH_NONE: more will come */
-    int64_t prompt_tokens, shared_tokens,
-        tokens; /* so far; shared: prompt positions found in blocks of others */
+    /* So far. shared: prompt positions found in blocks of other requests. */
+    int64_t prompt_tokens, shared_tokens, tokens;
     double queue_seconds, prefill_seconds, decode_seconds; /* so far */
     const char *why;                                       /* FINISH_FAILED: one line */
     /* [width], or [prompt tokens][width] per token, at the end of a request to an encoder; else NULL. Valid during
@@ -228,7 +229,7 @@ struct engine_stats {
     int64_t steps, preemptions, prompt_tokens, generated_tokens, shared_tokens;
     int64_t ahead;        /* steps launched before the previous one was read */
     int64_t finished[5];  /* by enum engine_finish */
-    int64_t budget, used; /* bytes of the line and on the ledger */
+    int64_t budget, used; /* bytes of the budget, and reserved on the ledger */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 void engine_count_anew(struct engine *e); /* resets the counters, for example after a warm-up */

@@ -25,14 +25,14 @@ enum {
     CONTEXT_USUAL = 8192,
     CONTEXT_MODEST = 4096,
     CONTEXT_LEAST = 256, /* shorter requests help few; a window of the last tokens comes before them */
-    WINDOW = 32,         /* tokens of OFFER_MINIMAL */
+    WINDOW = 32,         /* tokens of OFFER_MINIMAL, and of the shortest step before it */
     POSITIONS_OF_A_REQUEST = 256,
     POOL_USUAL = 2048,         /* without a budget: positions of the pool for each request */
     PENALISED_USUAL = 4096,    /* tokens that the penalties of one step go by, of all its requests */
     REQUESTS_PART = 64,        /* one part in so many of the line is for requests that run or wait, */
     REQUESTS_ROOM = 8 << 20,   /* at most so many host bytes, */
     REQUESTS_ASKED = 64 << 20, /* and with a queue as long as somebody asked for */
-    CALLER_EARLY = 1 << 20,    /* of options.beside, what may be resident when the process is measured */
+    CALLER_EARLY = 1 << 20, /* of options.caller_bytes, what may be resident when the process is measured */
 };
 
 /* --- sizes ------------------------------------------------------------------------------------------------ */
@@ -283,7 +283,9 @@ static struct offer_wish wish_of(const struct engine *e)
     most.requests = o->parallel ? o->parallel : host ? REQUESTS_HOST : REQUESTS_DEVICE;
     most.step = o->step_tokens ? o->step_tokens : host ? STEP_HOST : STEP_DEVICE;
     struct offer_wish w = {.most = most,
-                           .least = {.context = min64(CONTEXT_LEAST, most.context), .requests = 1, .step = 1},
+                           .least = {.context = min64(CONTEXT_LEAST, most.context),
+                                     .requests = 1,
+                                     .step = min64(WINDOW, most.step)},
                            .usual_context = CONTEXT_USUAL,
                            .may_code = o->allow_kv8 && !asked_kv,
                            .may_stream = o->stream && (!host || o->scratch),
@@ -300,8 +302,8 @@ static struct offer_wish wish_of(const struct engine *e)
 
 int64_t engine_caller_bytes(const struct engine *e, int64_t line)
 {
-    bool follows = e->options.caller_bytes && e->device->facts.unified_memory && line;
-    return follows ? e->options.caller_bytes(e->options.caller, line) : e->options.beside;
+    bool follows = e->options.caller_bytes_under && e->device->facts.unified_memory && line;
+    return follows ? e->options.caller_bytes_under(e->options.caller, line) : e->options.caller_bytes;
 }
 
 /* The part of the refused offer that follows the line. */
@@ -370,7 +372,7 @@ static bool recall(struct engine *e, struct kept_plan *kept)
     int64_t exact = e->overhead.bytes - e->overhead.reserve, near = e->overhead.bytes / 16;
     plan_key_make(&key, e->model, e->device, &e->options);
     bool good = plan_cache_load(&key, kept) &&
-                kept->overhead >= exact - min64(e->options.beside, CALLER_EARLY) &&
+                kept->overhead >= exact - min64(e->options.caller_bytes, CALLER_EARLY) &&
                 kept->overhead <= e->overhead.bytes + near;
     plan_key_release(&key);
     if (good) e->overhead = (struct overhead){kept->overhead, max64(kept->overhead - exact, 0)};
@@ -442,7 +444,7 @@ static enum plim_status check_kv_type(const struct engine *e, struct plim_error 
 void engine_measure_process(struct engine *e)
 {
     e->overhead = e->options.overhead ? (struct overhead){.bytes = e->options.overhead}
-                                      : runtime_engine_overhead(e->device->facts.threads);
+                                      : runtime_engine_overhead(e->device->context, e->device->facts.threads);
     e->overhead.bytes += engine_caller_bytes(e, engine_line(e, e->options.budget));
     e->tape_bytes = 0, e->asked_budget = e->options.budget;
 }

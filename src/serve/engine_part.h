@@ -30,8 +30,8 @@ struct family {
     struct runtime runtime;
     struct forward more[ENGINE_MEMBERS]; /* of member i + 1 */
     struct model_flat size[ENGINE_MEMBERS];
-    struct
-        member { /* where tokens go in and logits come out, and what is drawn where the device samples; else -1 */
+    /* Tensors of a member: input, logits, and the drawn tokens if the device samples; else -1. */
+    struct member {
         struct exec *exec;
         int flat, logits, drawn;
     } member[ENGINE_MEMBERS];
@@ -57,15 +57,15 @@ struct request {
     int64_t id;
     struct engine_request ask; /* its prompt points to tokens */
     int32_t *tokens;           /* prompt, then answer */
-    struct seen so_far;        /* tokens, where they are penalised */
-    int64_t made, told;        /* tokens of the answer; of the prompt, told with their log-probabilities */
-    bool seen;                 /* it was in a step */
-    bool open; /* the device left a token to the host: its steps are read before others begin */
+    struct seen so_far;        /* tokens that are penalised */
+    int64_t made, told;        /* tokens of the answer; prompt tokens reported with their log-probabilities */
+    bool seen;                 /* it took part in a step */
+    bool open; /* the device left a token to the host: its step must be read before the next begins */
     double submitted, started, answered;
     int64_t bytes;         /* of host memory */
     bool cancelled;        /* under the lock */
     struct request *next;  /* of all */
-    struct request *after; /* of those that are not in the schedule yet */
+    struct request *after; /* next among those not yet in the schedule */
 };
 
 static inline struct request *request_of(struct sequence *s) { return (struct request *)s; }
@@ -87,13 +87,13 @@ struct engine {
     struct device *device;
     struct engine_options options;
     const struct engine_kind *kind;
-    void *own;   /* of kinds other than decoders */
+    void *own;   /* state of kinds other than decoders */
     char *model; /* a copy of options.model */
     struct model_spec spec;
     struct engine_plan plan;
     struct quantisation quantisation; /* of weights; the same under every plan */
     struct offer offer;               /* of the plan */
-    struct overhead overhead;         /* of the process and the caller, whatever is offered */
+    struct overhead overhead;         /* of process and caller, independent of the offer */
     int64_t stated_overhead;          /* before the reserve was used up */
     int64_t tape_bytes;               /* of the tapes and layouts of all members */
     enum dtype kv_type;
@@ -104,19 +104,19 @@ struct engine {
     struct family family;
     struct blocks blocks;
     struct schedule schedule;
-    int64_t kept_bytes,
-        kept_room; /* of waiting requests' keys and values on the host (engine_keep.c); room 0: none */
-    struct step step[DEVICE_READS]; /* the second where the device draws tokens by itself */
-    struct step *under_way;         /* launched and not read; NULL: none is */
+    /* Host memory of waiting requests' keys and values (engine_keep.c); room 0: they are not kept. */
+    int64_t kept_bytes, kept_room;
+    struct step step[DEVICE_READS]; /* the second is used if the device draws tokens itself */
+    struct step *under_way;         /* launched but not read; NULL: none */
     struct drawer drawer;
-    double now;           /* when the tokens of the last step were there */
+    double now;           /* when the tokens of the last step arrived */
     int64_t fresh_tokens; /* made since the statistics were last written */
     int32_t *staged;      /* inputs of the largest member, for a device with its own memory */
-    int32_t *told;        /* [parallel, DRAWN_NUMBERS]: what it has drawn, likewise */
-    char *raw;            /* logits, likewise: of rows that the host draws */
+    int32_t *told;        /* [parallel, DRAWN_NUMBERS]: results of its draws */
+    char *raw;            /* logits of rows that the host draws */
 
     pthread_mutex_t lock;
-    pthread_cond_t more;  /* there is something to do */
+    pthread_cond_t more;  /* signalled when there is work */
     struct request *live; /* all of them, newest first */
     int64_t live_count, live_bytes, bytes_room;
     struct request *incoming, **incoming_end;
@@ -125,7 +125,7 @@ struct engine {
     int64_t wanted_budget;
     struct engine_stats stats;
     struct engine_orders orders;
-    struct snapshot_wish wish; /* of the order that waits */
+    struct snapshot_wish wish; /* of the waiting order */
 };
 
 /* Steps that may be in progress at once. A device whose memory is the process's own computes during the call, and the
@@ -158,64 +158,69 @@ int64_t engine_keep_room(const struct engine *e, int64_t request_bytes);
 /* engine.c: frees a request that has no owner left. */
 void request_free(struct request *r);
 
-/* engine_pass.c: what goes into a step and what comes out of it. The step has its rows; step_size finds the member that computes
- * them. step_launch hands inputs over and begins; step_draw waits, and every draw has its token then, unless the step was
- * overtaken: logits are gone then, and a draw that the device has left to the host is not done. */
+/* engine_pass.c: inputs and results of a step. step_size finds the member for the step's rows. step_launch
+ * passes the inputs and starts it. step_draw waits; then every draw has its token, unless the step was
+ * overtaken: its logits are gone, and a draw that the device left to the host is not done. */
 void step_size(const struct engine *e, struct step *s);
 enum plim_status step_launch(struct engine *e, struct step *s, struct plim_error *err);
 enum plim_status step_draw(struct engine *e, struct step *s, bool overtaken, struct plim_error *err);
-/* Can a step with one token more of each row be launched before this one is read? The device must draw all tokens of this one, none
- * of them the last of its answer, and leave them where the other one's ids are: it is the same member's. */
+/* True if a step with one more token per row can be launched before this one is read. The device must draw
+ * all tokens of this one, none may be the last of its answer, and both steps must use the same member, so
+ * that the tokens are where the next step's ids are. */
 bool step_may_be_overtaken(const struct engine *e, const struct step *s);
 
-/* engine_step.c: the end of a request, told and freed. */
+/* engine_step.c: reports the end of a request and frees it. */
 void engine_finish(struct engine *e, struct request *r, struct engine_event *event);
 void engine_finish_cancelled(struct engine *e, struct request *r);
-/* The next token of a request's answer, told; false: with it the request has ended. */
+/* Reports the next token of a request's answer. Returns false if the request ended with it. */
 bool engine_answer(struct engine *e, struct request *r, const struct draw *d);
 enum plim_status engine_step_decoder(struct engine *e, struct plim_error *err);
 
-/* engine_snapshot.c: exec_loop, measured where a snapshot waits for a step; and the one that waits while nothing is to do. */
+/* engine_snapshot.c: engine_loop is exec_loop, measured if a snapshot waits for a step; engine_snapshot_idle
+ * serves a snapshot while idle. */
 enum plim_status engine_loop(struct engine *e, struct exec *exec, struct plim_error *err);
 void engine_snapshot_idle(struct engine *e);
 
-/* The line that was asked for, if it is another one; every kind's step begins with it. */
+/* Applies a new budget, if there is one; every kind's step calls it first. */
 enum plim_status engine_take_line(struct engine *e, struct plim_error *err);
 /* Measures the memory of process and caller, which no offer changes. */
 void engine_measure_process(struct engine *e);
 int64_t engine_drawer_room(const struct engine *e);
 int64_t engine_tape_bytes(const struct tape *tape, const struct layout *layout);
-/* The largest offer of the wish that fits the line, or with PLIM_NO_FIT the smallest: e->offer, its bytes in e->plan.total. */
+/* Chooses the largest offer of the wish that fits, or with PLIM_NO_FIT the smallest. Sets e->offer, and
+ * e->plan.total to its bytes. */
 enum plim_status engine_choose(struct engine *e, const struct offer_wish *wish,
                                const struct offer_oracle *oracle, struct offer_choice *choice,
                                struct plim_error *err);
-/* Host bytes of the caller under a line. */
+/* Host memory of the caller under a budget. */
 int64_t engine_caller_bytes(const struct engine *e, int64_t line);
-/* Bytes of a plan that grow with the line, by less than the line does. */
+/* Bytes of a plan that grow with the budget, but more slowly. */
 typedef int64_t engine_following(const struct engine *e, int64_t line);
-/* PLIM_NO_FIT: what takes the bytes, how many of them, and the budget that would do. */
+/* PLIM_NO_FIT names the part, its bytes, and a sufficient budget. */
 enum plim_status engine_refuse(const struct engine *e, const char *what, const struct offer_bytes *need,
                                engine_following *follows, struct plim_error *err);
-/* Bytes of the host that a plan may take beside a device with its own memory; 0: no limit, or there is no such device. */
+/* Host memory that a plan may use next to a device with its own memory; 0: no limit, or no such device. */
 int64_t engine_host_line(const struct engine *e);
-/* The bytes that a plan under this budget may take: never more than the device has. Without a budget: what it has free. 0: unknown. */
+/* Bytes that a plan under this budget may use: never more than the device has. Without a budget: the free
+ * bytes. 0: unknown. */
 int64_t engine_line(const struct engine *e, int64_t budget);
 
-/* For kinds without a schedule: the request that waits longest, no longer waiting; NULL: none does. Before it, requests that
- * were cancelled while they waited are ended. */
+/* For kinds without a schedule: takes the request that has waited longest; NULL: none. Ends requests that
+ * were cancelled while waiting first. */
 struct request *engine_next(struct engine *e);
-/* It waits again, before all others. */
+/* Puts a request back at the front of the queue. */
 void engine_put_back(struct engine *e, struct request *r);
 bool engine_is_cancelled(struct engine *e, const struct request *r);
-/* Requests that run now, as the statistics have it; rows: of so many that could. */
+/* Records the running requests for the statistics; rows: how many could run. */
 void engine_note(struct engine *e, int running, int rows);
-/* Host bytes that requests may take together, at most `most` unless a queue was asked for, and how many wait within it. */
+/* Sets the host memory for all requests, at most `most` unless a queue was requested, and the length of the
+ * queue. */
 #define ENGINE_ROOM ((int64_t)8 << 20)
 void engine_set_room(struct engine *e, int64_t request_bytes, int64_t most);
-/* Under another plan: requests that it does not promise end, the others wait for their turn. */
+/* After a change of plan: ends requests that it cannot serve, and queues the others again. */
 enum plim_status engine_readmit(struct engine *e, struct plim_error *err);
 
-/* Opening has come so far. */
+/* Reports the progress of opening. */
 void engine_tell(const struct engine *e, const char *stage);
 
 #endif

@@ -16,7 +16,7 @@ struct sizes {
 };
 /* Sizes of an offer with the smallest pool that keeps its promise. */
 struct sizes sizes_of(const struct engine *e, const struct offer *offer);
-struct sizes sizes_now(const struct engine *e); /* of the plan that stands */
+struct sizes sizes_now(const struct engine *e); /* of the current plan */
 
 /* engine_tape.c */
 struct engine_tape {
@@ -26,7 +26,7 @@ struct engine_tape {
 };
 /* The `build` of a forward family; arg is a struct engine_tape. */
 enum plim_status engine_tape_build(void *arg, int64_t unused, struct tape *out, struct plim_error *err);
-/* Which weights are kept in blocks of few bits. A device without kernels for them widens all of them. */
+/* Chooses the weights that stay in quantised blocks. A device without kernels for them dequantises all. */
 enum plim_status engine_choose_weights(struct engine *e, struct plim_error *err);
 
 /* engine_offer.c */
@@ -38,7 +38,7 @@ enum plim_status family_plan(const struct engine *e, const struct sizes *s, int6
 int64_t engine_overhead(const struct engine *e, const struct sizes *s);
 int64_t engine_block_bytes(const struct engine *e, bool coded);
 
-/* engine_plan.c: e->plan tells what stands. */
+/* engine_plan.c: fills e->plan from the current sizes. */
 void engine_note_plan(struct engine *e, const struct sizes *s);
 
 #endif

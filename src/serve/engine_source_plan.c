@@ -77,7 +77,7 @@ struct pass {
     int64_t rows, length; /* rows 0: reads a source of `length` */
 };
 
-static enum plim_status build(void *arg, int64_t unused UNUSED, struct tape *out, struct plim_error *err)
+static enum plim_status build(void *arg, int64_t, struct tape *out, struct plim_error *err)
 {
     const struct pass *p = arg;
     struct model_shape shape = {.batch = p->rows * p->s->beams,
@@ -222,7 +222,7 @@ static int64_t tapes_of(const struct sources *s)
     return bytes;
 }
 
-static enum plim_status need(void *arg, const struct offer *offer, const struct offer_bytes *line UNUSED,
+static enum plim_status need(void *arg, const struct offer *offer, const struct offer_bytes *,
                              struct offer_bytes *out, struct plim_error *err)
 {
     struct engine *e = arg;

@@ -16,7 +16,7 @@ static enum plim_status stream(const struct engine_tape *t, struct tape *tape, s
     return pass_prefetch(tape, &ahead, err);
 }
 
-enum plim_status engine_tape_build(void *arg, int64_t unused UNUSED, struct tape *out, struct plim_error *err)
+enum plim_status engine_tape_build(void *arg, int64_t, struct tape *out, struct plim_error *err)
 {
     const struct engine_tape *t = arg;
     const struct engine *e = t->e;

@@ -105,8 +105,9 @@ static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
     if (status != PLIM_OK) return status;
     size_t rows = (size_t)e->plan.parallel, width = (size_t)row_numbers(&e->plan);
     room.labels = e->plan.labels;
-    room.beside = following_bytes(e, engine_line(e, e->options.budget)) +
-                  (int64_t)(rows * (sizeof *v->rows + sizeof *v->requests + width * sizeof *v->vectors));
+    room.caller_bytes =
+        following_bytes(e, engine_line(e, e->options.budget)) +
+        (int64_t)(rows * (sizeof *v->rows + sizeof *v->requests + width * sizeof *v->vectors));
     engine_tell(e, "weights_mapped");
     struct offer_bytes need = {0};
     room.need = &need.device;

@@ -2,7 +2,7 @@
  *
  *     struct entity_list list = {0};
  *     entities_of_row(&list, &how, &text, row, logits, &err);              // for each row of the text
- *     entities_overlapping(&list);                                        // where there are several
+ *     entities_overlapping(&list);                                        // if there are several rows
  *     ... list.items[i], its word in list.words
  *     entity_list_release(&list);
  *
@@ -16,7 +16,7 @@
 
 enum aggregation {
     AGGREGATE_NONE,    /* tokens as they are */
-    AGGREGATE_SIMPLE,  /* neighbours with the same label */
+    AGGREGATE_SIMPLE,  /* adjacent tokens with the same label */
     AGGREGATE_FIRST,   /* words have the label of their first token, then as simple */
     AGGREGATE_AVERAGE, /* ... the best of the mean scores of their tokens */
     AGGREGATE_MAX,     /* ... the label of their most certain token */
@@ -36,7 +36,7 @@ struct entity_how {
 struct entity {
     const char *name; /* of the label; for joined tokens without its "B-" or "I-" */
     float score;
-    size_t index;             /* of the token in its row, marks counted */
+    size_t index;             /* of the token in its row, including special tokens */
     uint32_t begin, end;      /* characters of the text */
     size_t word_at, word_len; /* in the list's words */
 };

@@ -1,4 +1,4 @@
-/* label_text.h - a text, or two, as rows of tokens for a model with labels, and where each token comes from.
+/* label_text.h - turns a text, or two, into rows of tokens for a model with labels, and traces each token to the text.
  *
  *     struct label_text t = {0};
  *     struct label_form form = {.time = 512, .spans = true};
@@ -6,8 +6,8 @@
  *     ... t.rows[0..t.row_count), t.spans, t.text
  *     label_text_release(&t);
  *
- * Longer texts are refused, cut, or read in windows that overlap by form.stride tokens. Cuts and windows are those of the
- * reference library (truncation="longest_first", return_overflowing_tokens).
+ * Longer texts are refused, truncated, or read in windows that overlap by form.stride tokens. Truncation and windows follow
+ * the reference library (truncation="longest_first", return_overflowing_tokens).
  */
 #ifndef PLIM_SERVE_LABEL_TEXT_H
 #define PLIM_SERVE_LABEL_TEXT_H
@@ -16,19 +16,20 @@
 #include "text/tokenizer.h"
 
 struct label_form {
-    int64_t time;   /* maximum tokens per row, including marks */
+    int64_t time;   /* maximum tokens per row, including special tokens */
     int64_t most;   /* maximum tokens per text, several times `time`; 0: no limit */
-    int64_t stride; /* tokens that two windows share; below 0: there are no windows */
+    int64_t stride; /* tokens that two windows share; below 0: no windows */
     bool truncate;  /* truncate long texts at their end */
-    bool spans;     /* tokens have labels: text and spans are kept; two texts are refused */
+    bool spans;     /* tokens have labels: keep text and spans, refuse two texts */
 };
 
 struct label_input {
-    const char *text, *pair; /* no pair, or an empty one: one text, as in the reference library */
+    const char *text, *pair; /* NULL or empty pair: one text, as in the reference library */
     size_t len, pair_len;
 };
 
-/* A row: ids[first_id..first_id+count), of which `tokens` behind `skip` marks are tokens [from, from+tokens) of the text. */
+/* A row is ids[first_id..first_id+count). After `skip` special tokens, `tokens` of them are tokens [from,
+ * from+tokens) of the text. */
 struct label_row {
     size_t first_id, count, skip, tokens, from;
     int64_t second; /* start of the second segment; 0: none */
@@ -36,13 +37,13 @@ struct label_row {
 
 struct label_text {
     struct strbuf text;
-    struct token_list body; /* tokens of the text, or of both, without marks */
+    struct token_list body; /* tokens of the text, or of both, without special tokens */
     struct span_list spans; /* of body */
     struct token_list ids;  /* of all rows */
     struct label_row *rows;
     size_t row_count, row_cap;
     bool cut;        /* it was truncated */
-    size_t too_long; /* if refused for its length: at least this many tokens, with marks */
+    size_t too_long; /* if refused for its length: at least this many tokens */
 };
 
 /* Replaces the previous text. PLIM_BAD_INPUT: too long, not UTF-8, or no tokens at all. */

@@ -3,7 +3,7 @@
  *     struct ladder l = {.options = options, .open = open_device, .arg = me, .log = &log, .fallback = true};
  *     ladder_open(&l, &engine, &err);                  // the highest rung that works
  *     engine_run(engine, stop, &err);                  // a step fails
- *     ladder_down(&l, engine, status, &err);           // the same engine on a lower rung; its requests go on
+ *     ladder_down(&l, engine, status, &err);           // the same engine on a lower rung; its requests continue
  *     engine_close(engine), ladder_close(&l);
  *
  * The upper rungs are those of the planner's offers (plan/offer.h); the planner takes the highest that fits. The
@@ -49,7 +49,7 @@ enum { ALLOW_KV8 = 1, ALLOW_WINDOW = 2 };
 bool ladder_read_allowed(const char *text, unsigned *out);
 
 struct rung {
-    const char *name, *what; /* "streamed"; what it is, for people */
+    const char *name, *what; /* "streamed"; a description for people */
     unsigned needs;          /* bits of ladder.allowed */
     unsigned helps;          /* bits of enum failure that it may help against */
     bool fallback;           /* on the fallback device */
@@ -60,7 +60,7 @@ struct rung {
 const struct rung *ladder_rung(int number);
 
 struct ladder {
-    struct engine_options options; /* as asked for */
+    struct engine_options options; /* as requested */
     unsigned allowed;
     bool fallback; /* the fallback device may replace the requested one */
     /* Opens the requested device, or the fallback. */

@@ -48,7 +48,7 @@ void plan_key_make(struct plan_key *key, const char *model, const struct device 
                 (long long)o->budget, (long long)o->host_budget, (long long)o->max_context, o->parallel,
                 (long long)o->step_tokens, o->queue, (long long)o->vocab);
     strbuf_addf(&key->text, "type %d %d, overhead %lld, beside %lld, window %lld, rung %d, %d%d%d%d%d;",
-                (int)o->kv_type, (int)o->weights, (long long)o->overhead, (long long)o->beside,
+                (int)o->kv_type, (int)o->weights, (long long)o->overhead, (long long)o->caller_bytes,
                 (long long)o->window, (int)o->first_rung, o->allow_kv8, o->allow_window, o->stream, o->exact,
                 o->mixed);
     strbuf_addf(&key->text, "dtype %d, scratch %d%d;", o->dtype_given ? (int)o->dtype : -1,

@@ -4,7 +4,7 @@
  *     struct plan_key key;
  *     plan_key_make(&key, "llama-dir", device, &options);
  *     if (plan_cache_load(&key, &kept)) ...             // the search begins, and ends, with these sizes
- *     plan_cache_save(&key, &kept);                     // when they have stood
+ *     plan_cache_save(&key, &kept);                     // once they have worked
  *
  * Files are serve-KEY.json and rung-KEY.json in $XDG_CACHE_HOME/plimsoll (or ~/.cache/plimsoll). The key covers
  * everything that the sizes depend on: this program's version, the names, sizes and times of the model's files, the

@@ -1,4 +1,4 @@
-/* plan_steps.h - steps of planning that decoders, encoder-decoders and encoders share.
+/* plan_steps.h - parts of planning that decoders, encoder-decoders and encoders share.
  *
  *     plan_tape(&spec, &shape, precision, &quantisation, &tape, &err);     // one pass
  *     plan_refuse(&(struct no_fit){.model = dir, .what = "parameters", .takes = n, .has = budget, .budget = true}, &err);
@@ -10,21 +10,21 @@
 #include "model/quantise.h"
 #include "tape/pass.h"
 
-/* A forward pass of this shape with the model's weights as they are kept; `out` is not initialised. The same input gives the
- * same bits on every run. */
+/* Builds a forward pass of this shape with the model's weights as they are stored; `out` need not be
+ * initialised. The same input gives the same bits on every run. */
 enum plim_status plan_tape(const struct model_spec *spec, const struct model_shape *shape,
                            enum precision precision, const struct quantisation *quantisation,
                            struct tape *out, struct plim_error *err);
 
 struct no_fit {
     const char *model, *what;
-    const char *advice; /* beside a larger budget; NULL: none */
+    const char *advice; /* in addition to a larger budget; NULL: none */
     int64_t takes, has; /* bytes */
-    bool budget;        /* `has` is the budget, and not the memory of the device */
-    bool host;          /* these are bytes of the host beside a device with its own memory */
+    bool budget;        /* `has` is the budget, not the device's memory */
+    bool host;          /* host memory next to a device with its own memory */
 };
 
-/* PLIM_NO_FIT: what takes the bytes, how many are missing, and what to do. */
+/* PLIM_NO_FIT names the part that needs the bytes, how many are missing, and a remedy. */
 enum plim_status plan_refuse(const struct no_fit *n, struct plim_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* refusal.h - why a request is refused: the HTTP status and what stands in the error that clients read.
+/* refusal.h - a refused request: the HTTP status, and the error object that clients read.
  *
  *     {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
  */

@@ -1,11 +1,11 @@
 /* schedule.h - chooses the tokens of the next step and the blocks for their keys and values.
  *
  *     struct schedule s = {.blocks = &pool, .tokens = 256, .rows = 8, .share = true};
- *     schedule_add(&s, &sequence, &err);                // behind all others
+ *     schedule_add(&s, &sequence, &err);                // at the end of the queue
  *     int n = schedule_step(&s, rows);                  // rows[0..n): one step
  *     ... run it; append new tokens to the sequences that got one
- *     schedule_done(&s, rows, n);                       // what was computed counts from now on
- *     schedule_remove(&s, &sequence);                   // its blocks are free
+ *     schedule_done(&s, rows, n);                       // the computed tokens count from now on
+ *     schedule_remove(&s, &sequence);                   // frees its blocks
  *
  * A step takes one token of each decoding sequence, then as many prompt tokens as fit, oldest first. Waiting
  * sequences join when a row and blocks for all their tokens are free. When blocks run out, the youngest running
@@ -13,11 +13,11 @@
  * saved its blocks.
  *
  * Invariants
- *  1. The oldest sequence takes part in every step, whatever the others need, as long as the pool is as large as the
- *     largest sequence: younger ones give way.
+ *  1. The oldest sequence takes part in every step as long as the pool is as large as the largest sequence: younger ones
+ *     give way.
  *  2. Position p of a sequence is in table[p / KV_BLOCK]; positions below `computed` are in the pool.
- *  3. Between schedule_step and schedule_done nothing has changed but tables: the same step may be taken again.
- *  4. A sequence writes only blocks that it alone owns: shared ones are full and behind `computed`.
+ *  3. Between schedule_step and schedule_done only tables change, so the same step may be taken again.
+ *  4. A sequence writes only to blocks that it alone owns: shared ones are full and before `computed`.
  */
 #ifndef PLIM_SERVE_SCHEDULE_H
 #define PLIM_SERVE_SCHEDULE_H
@@ -25,18 +25,18 @@
 #include "serve/blocks.h"
 
 struct sequence {
-    const int32_t *tokens;   /* the caller's: prompt, then what was made */
-    int64_t known, computed; /* tokens there are; those whose keys and values are in the pool */
+    const int32_t *tokens;   /* the caller's: prompt, then answer */
+    int64_t known, computed; /* all tokens; those with keys and values in the pool */
     int64_t prompt;          /* of known */
-    int32_t *table;          /* the caller's: as many as the sequence may ever need */
+    int32_t *table;          /* the caller's: room for the largest number of blocks it may need */
     int64_t held;            /* blocks in table */
-    int64_t named;           /* of them, those with a name */
-    uint64_t hash;           /* of the last one named */
+    int64_t named;           /* number of held blocks with a name */
+    uint64_t hash;           /* of the last named block */
     int64_t shared;          /* tokens found in shared blocks when it last joined */
-    bool every;              /* wants logits of every token: shares nothing, and a step takes fewer tokens */
+    bool every; /* needs logits of every token: shares nothing, and takes fewer tokens per step */
     bool running;
     void *saved;             /* the keeper's copy of its first blocks, while it waits; NULL: none */
-    int64_t saved_positions; /* that are in it */
+    int64_t saved_positions; /* positions in it */
 };
 
 /* Saves the contents of blocks while a sequence waits, instead of computing them again; all NULL: no keeper. save
@@ -58,14 +58,14 @@ struct step_row {
 
 struct schedule {
     struct blocks *blocks;
-    int64_t tokens; /* of a step, at most */
-    int64_t rows;   /* of a step, at most; and tokens whose logits are wanted */
-    int64_t chunk;  /* tokens of one prompt in one step, at most; 0: no such limit */
+    int64_t tokens; /* maximum per step */
+    int64_t rows;   /* maximum per step; also of tokens with logits */
+    int64_t chunk;  /* maximum tokens of one prompt per step; 0: no limit */
     /* Maximum number of tokens from which the next one is computed, each time again; 0: all, each computed once. */
     int64_t window;
     uint64_t seed; /* of names */
     bool share;
-    struct sequence **queue; /* all of them, the oldest first */
+    struct sequence **queue; /* all of them, oldest first */
     int count, room;
     int64_t preemptions;
     struct keeper keeper;
@@ -75,7 +75,7 @@ enum plim_status schedule_add(struct schedule *s, struct sequence *sequence, str
 void schedule_remove(struct schedule *s, struct sequence *sequence);
 void schedule_release(struct schedule *s); /* the queue's memory */
 
-/* At most s->rows of them. */
+/* Returns the number of rows, at most s->rows. */
 int schedule_step(struct schedule *s, struct step_row *rows);
 /* Skips rows whose sequence has been removed. */
 void schedule_done(struct schedule *s, const struct step_row *rows, int count);

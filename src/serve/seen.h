@@ -1,4 +1,4 @@
-/* seen.h - tokens of a request so far, each once and ascending, with how often they are in the answer: what penalties go by.
+/* seen.h - the distinct tokens of a request in ascending order, with their counts in the answer; used by penalties.
  *
  *     struct seen seen;
  *     seen_init(&seen, room, prompt, count);       // false: out of memory
@@ -17,7 +17,7 @@ struct seen {
     int64_t count;
 };
 
-/* Room for so many different ones. */
+/* Makes room for `room` distinct tokens. */
 bool seen_init(struct seen *seen, int64_t room, const int32_t *prompt, int64_t count);
 void seen_add(struct seen *seen, int32_t token);
 void seen_release(struct seen *seen);

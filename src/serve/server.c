@@ -158,7 +158,7 @@ static void on_handle(void *arg, struct http_exchange *x)
     if (large) pthread_mutex_unlock(&s->large);
 }
 
-static void on_more(void *arg UNUSED, struct http_exchange *x)
+static void on_more(void *, struct http_exchange *x)
 {
     struct call *call = http_user(x);
     if (call) call_more(call);

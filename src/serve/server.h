@@ -28,7 +28,7 @@ struct server;
 
 struct server_options {
     const char *host;
-    int port;    /* 0: any free one */
+    int port;    /* 0: any free port */
     int threads; /* 0: HTTP_THREADS */
     struct http_limits limits;
     const struct secrets *keys; /* NULL or empty: no key is needed. Borrowed */
@@ -40,7 +40,7 @@ struct server_options {
     int64_t cache_bytes;  /* of all encoders, for words seen before */
     int64_t context;      /* tokens of the model's longest request; 0: unknown */
     bool keep_body, keep_connections, keep_threads; /* server_fit leaves these as they are */
-    const struct codec *codec; /* for server_bytes, once it is known; server_ready sets the server's own */
+    const struct codec *codec; /* for server_bytes, once known; server_ready sets the server's own */
     int encoder_times; /* tokenizing memory as a multiple of a text's bytes (server_encoder_times); 0: the maximum */
     void (*stop)(void); /* called for the control socket's "stop", like SIGTERM; NULL: unsupported */
     const struct log *log;
@@ -77,19 +77,19 @@ enum plim_status server_control(void *server, const char *what, const struct nod
 
 int server_port(const struct server *s);
 int server_active(struct server *s);   /* requests not yet answered to their end */
-int server_arriving(struct server *s); /* connections whose request is on its way */
+int server_arriving(struct server *s); /* connections whose request is arriving */
 
 #define SERVER_TREE    ((int64_t)32 << 20)
 #define SERVER_ANSWERS ((int64_t)64 << 20)
 #define SERVER_SMALL   ((int64_t)16 << 10)
 #define SERVER_CACHE   ((int64_t)16 << 20)
 
-/* Memory that a server takes in addition to its engine, at most, by part. Without options.codec the tokenizer is not
+/* Maximum memory of a server in addition to its engine, by part. Without options.codec the tokenizer is not
  * counted. */
 struct server_parts {
     int64_t connections; /* with the bodies that they send */
     int64_t requests;    /* while they are read */
-    int64_t tokenizer;   /* what tokenizing keeps, not the vocabulary */
+    int64_t tokenizer;   /* memory kept by tokenizing, not the vocabulary */
     int64_t answers;
 };
 struct server_parts server_parts(const struct server_options *options);

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
-enum { SERVER_ENCODERS = 4 };    /* at most */
+enum { SERVER_ENCODERS = 4 };    /* maximum */
 enum { SERVER_ID_BYTES = 8 };    /* of a token in JSON */
 enum { SERVER_TREE_RATIO = 64 }; /* maximum bytes of a tree per byte of JSON */
 
@@ -41,7 +41,7 @@ enum {
     NEEDS_TEXT = 4, /* of the model */
     NEEDS_VECTORS = 8,
     NEEDS_LABELS = 32,
-    NEEDS_ROOM = 16 /* a small body can become a large text: one request at a time */
+    NEEDS_ROOM = 16 /* a small body can give a large text: one request at a time */
 };
 typedef void api_function(struct server *s, struct http_exchange *x);
 struct endpoint {
@@ -82,9 +82,9 @@ void server_give_back(struct server *s, struct encoder *encoder);
 int64_t server_tokens_most(const struct server *s);
 /* Maximum memory for tokenizing a text of this size: enough for ordinary text and for one long word. */
 int64_t server_encoder_limit(const struct server_options *options, int64_t bytes);
-/* Tokens of one text, at most. */
+/* Maximum tokens of one text. */
 int64_t server_ids_most(const struct server_options *options);
-/* Encoders of a server, and how large they are (server_room.c). */
+/* Number and sizes of a server's encoders (server_room.c). */
 int server_encoders(const struct server_options *options);
 struct encoder_room server_encoder_room(const struct server_options *options);
 /* Adds the marks around a prompt: before it, and after it for models that read whole texts; none if the body disables

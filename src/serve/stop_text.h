@@ -1,8 +1,8 @@
 /* stop_text.h - ends a text at the first of a few stop strings, however the text is cut into pieces.
  *
  *     struct stop_text stop = {.strings = strings, .count = 2};
- *     if (stop_text_add(&stop, piece, len, &out) >= 0) ...        // it came: out ends before it
- *     stop_text_end(&stop, &out);                                 // none came: what was held back is text after all
+ *     if (stop_text_add(&stop, piece, len, &out) >= 0) ...        // found: out ends before it
+ *     stop_text_end(&stop, &out);                                 // not found: releases the text held back
  *     stop_text_release(&stop);
  *
  * The text ends before the first complete string; if several end at the same place, the longest counts. A possible

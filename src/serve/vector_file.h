@@ -1,4 +1,4 @@
-/* vector_file.h - vectors written as they come: a NumPy file, or lines of JSON.
+/* vector_file.h - writes vectors as they arrive: a NumPy file, or lines of JSON.
  *
  *     struct vector_file *f;
  *     vector_file_open("out.npy", VECTORS_NPY, 384, &f, &err);      // path NULL: standard output, JSON only

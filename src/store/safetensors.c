@@ -233,11 +233,10 @@ static enum plim_status read_pieces(const struct reading *r, int64_t first, int6
     return status;
 }
 
-enum plim_status safetensors_read_part(const struct safetensors *set, const struct safetensor *t,
+enum plim_status safetensors_read_part(const struct safetensors *, const struct safetensor *t,
                                        enum dtype type, int64_t first, int64_t count, safetensors_sink *sink,
                                        void *arg, struct plim_error *err)
 {
-    (void)set;
     if (t->type != type && !(dtype_is_float(t->type) && dtype_is_float(type)))
         return plim_fail(err, PLIM_UNSUPPORTED, "%s: tensor '%.200s': cannot turn %s into %s", t->path,
                          t->name, t->type_name, dtype_name(type));
@@ -278,10 +277,9 @@ struct copy_target {
 };
 
 static enum plim_status copy_out(void *arg, int64_t first, const void *elements, int64_t n,
-                                 struct plim_error *err)
+                                 struct plim_error *)
 {
     const struct copy_target *c = arg;
-    (void)err;
     memcpy(c->out + (size_t)first * c->size, elements, (size_t)n * c->size);
     return PLIM_OK;
 }

@@ -1,7 +1,7 @@
-/* bias_bucket.h - T5's relative positions: which row of attention's bias belongs to which distance (op.h).
+/* bias_bucket.h - T5's relative positions: the row of attention's bias for each distance (op.h).
  *
- * Kernels ask with whole numbers only: bucket j >= E begins at a distance that is computed here, once, so that no
- * device's logarithm decides.
+ * Kernels use whole numbers only: the distance at which each bucket j >= E begins is computed here, once, so that results do
+ * not depend on a device's logarithm.
  *
  *     struct bias_buckets b = bias_buckets(R, attr);
  *     bias[bias_bucket(&b, key - query) * H + h]
@@ -16,12 +16,12 @@ enum { BIAS_MAX_BUCKETS = 128 };
 
 struct bias_buckets {
     int side;                     /* buckets of one side */
-    int two_sided;                /* keys after the query have the upper half */
+    int two_sided;                /* keys after the query use the upper half */
     int begins[BIAS_MAX_BUCKETS]; /* smallest distance of each bucket of a side */
 };
 
-/* The smallest distance of bucket `bucket` >= exact. The small number keeps a power that is whole on its own side of
- * rounding, where T5's fp32 arithmetic has it too. */
+/* The smallest distance of bucket `bucket` >= exact. The small correction keeps exact powers on the side of
+ * rounding on which T5's fp32 arithmetic has them. */
 static inline int bias_begins(int bucket, int exact, int side, int reach)
 {
     double power = (double)(bucket - exact) / (side - exact);

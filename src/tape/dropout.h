@@ -1,6 +1,6 @@
-/* dropout.h - which numbers are dropped: a function of (seed and step, op, row of the step, place in the row) and of
- * nothing else: neither of how rows are cut into passes, nor of how many ranks share them, nor of how far they are padded. Rows
- * of a step are numbered from its longest to its shortest, all ranks' together. op.h says the same in words.
+/* dropout.h - decides which numbers are dropped. The decision depends only on seed and step, op, row of the step and
+ * position in the row; not on how rows are divided into passes, on the number of ranks, or on padding. Rows of a step are
+ * numbered from longest to shortest over all ranks. op.h specifies the same in words.
  *
  *     struct dropout d = dropout_of(attr, scalars);
  *     uint32_t row = dropout_row(&d, b);                        // row b of the micro-batch
@@ -15,8 +15,8 @@
 
 struct dropout {
     uint32_t key, first_row, row_step;
-    uint32_t below; /* bits below this are dropped; 0: nothing is */
-    float scale;    /* of what is kept */
+    uint32_t below; /* bits below this are dropped; 0: none */
+    float scale;    /* factor of kept numbers */
 };
 
 static inline struct dropout dropout_of(const struct op_attr *attr, const float *scalars)

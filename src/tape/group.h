@@ -5,16 +5,16 @@
  *         ...
  *     }
  *
- * A group is a run of ops of one kind whose row says `together` (op.h), in one part of the tape and none of them the
- * host's, such that no op touches bytes that another of them writes. So their order does not matter. Every other op is a
- * group of its own.
+ * A group is a run of ops of one kind whose row says `together` (op.h), in one part of the tape and none of them on the
+ * host, such that no op touches bytes that another one writes. So their order does not matter. Every other op is a group by
+ * itself.
  */
 #ifndef PLIM_TAPE_GROUP_H
 #define PLIM_TAPE_GROUP_H
 
 #include "tape/tape.h"
 
-/* The longest group: what fits the arguments of one launch. */
+/* Maximum length of a group: the arguments of one launch. */
 enum { TAPE_GROUP_MOST = 64 };
 
 int tape_group_search(const struct tape *tape, int first);

@@ -1,5 +1,5 @@
-/* offload.h - what the files of pass_offload share: how an update is cut into slices, and who emits them. Of it pass_offload_activations
- * takes the copy between tiers. */
+/* offload.h - shared by the files of pass_offload: how an update is cut into slices, and who emits them.
+ * pass_offload_activations uses its copy between tiers. */
 #ifndef PLIM_TAPE_OFFLOAD_H
 #define PLIM_TAPE_OFFLOAD_H
 
@@ -24,17 +24,17 @@ struct part {
 /* The part of operand `slot` that belongs to rows [first, first + rows) of the parameter. */
 struct part offload_part(const struct tape *tape, const struct op *op, int slot, int64_t first, int64_t rows);
 
-/* That part as a tensor: the operand itself when it is all of it, else a view. */
+/* That part as a tensor: the operand itself if it is whole, else a view. */
 int offload_view(struct tape *tape, const struct op *op, int slot, struct part part);
 
-/* Does this operand go along with the parameter's rows (unlike scalars)? */
+/* True if this operand is cut with the parameter's rows (unlike scalars). */
 bool offload_is_cut(const struct op *op, int slot);
 
-/* Rows of a slice: as many as slice_bytes allow, at least one, in multiples of what may not be parted. 0: none of the
- * operands is offloaded, there is nothing to cut. */
+/* Rows per slice: as many as slice_bytes allow, at least one, in multiples that may not be divided. 0: no
+ * operand is offloaded, so nothing is cut. */
 int64_t offload_rows(const struct tape *tape, const struct op *op, int64_t slice_bytes);
 
-/* Element of the parameter with which a row begins. */
+/* The first element of a row in the parameter. */
 int64_t offload_first(const struct tape *tape, const struct op *op, int64_t row);
 
 /* A copy between tiers, `like` the op it serves. */
@@ -48,47 +48,47 @@ struct near_slice {
     int near[OP_MAX_IN], far[OP_MAX_IN]; /* by input slot; -1: not moved */
 };
 
-/* Slices that are fetched but not yet computed: one of the present update, and the next one's first; and a hold of the slice that is
- * being stored. */
+/* Slices that are fetched but not yet computed: one of the current update, and the first of the next; and a
+ * hold for the slice that is being stored. */
 struct near_updates {
     bool behind; /* slices are stored while the next one is computed */
     struct near_slice waiting, ahead;
     bool has_waiting, has_ahead;
     struct op hold;
-    int nheld; /* operands of it; 0: nothing is being stored */
+    int nheld; /* operands of the hold; 0: nothing is being stored */
 };
 
-/* Rows [first, first + rows) of the parameter. */
+/* Emits rows [first, first + rows) of the parameter. */
 void near_update(struct near_updates *n, struct tape *tape, const struct op *op, int64_t first, int64_t rows);
-/* The first slice of the update that comes next, with other ops before it, is fetched from here on. */
+/* Fetches the first slice of the next update from here on; other ops come before that update. */
 void near_ahead(struct near_updates *n, struct tape *tape, const struct op *op, int64_t rows);
-/* Emits what is left of the present update. */
+/* Emits the rest of the current update. */
 void near_finish(struct near_updates *n, struct tape *tape);
 /* Emits the hold of the slice being stored. */
 void near_settle(struct near_updates *n, struct tape *tape);
 
 /* --- offload_host.c: the CPU updates where the state is ------------------------------------------------------- */
 
-#define HOST_STAGES  4 /* slices under way: one comes down, one is computed, two wait to go up */
+#define HOST_STAGES  4 /* slices in progress: one comes down, one is computed, two wait to go up */
 #define HOST_RETURNS (HOST_STAGES - 2)
 #define HOST_COPIES  2 /* scalars and clip */
 
 struct host_updates {
     int stage[HOST_STAGES];
     int next;
-    int copied[HOST_COPIES], copy[HOST_COPIES], ncopies; /* small operands and where they are on the host */
-    /* Weights that are computed but not on their way back. */
+    int copied[HOST_COPIES], copy[HOST_COPIES], ncopies; /* small operands, and their copies on the host */
+    /* Weights that are computed but not yet copied back. */
     struct {
-        const struct op *like; /* of the ops before the pass */
+        const struct op *like; /* points to the ops before the pass */
         int from, to;
     } returns[HOST_RETURNS];
     int nreturns;
 };
 
-/* Can the CPU do this update? Its state, if it has any, must be in host memory. */
+/* True if the CPU can do this update. Its state, if any, must be in host memory. */
 bool host_can_update(const struct tape *tape, const struct op *op);
 
-/* Makes the stages, as large as the largest slice of these ops needs them. */
+/* Creates the stages, large enough for the largest slice of these ops. */
 void host_begin(struct host_updates *h, struct tape *tape, const struct op *ops, int nops,
                 int64_t slice_bytes);
 void host_update(struct host_updates *h, struct tape *tape, const struct op *op, int64_t first, int64_t rows);

@@ -70,27 +70,27 @@
  *  piece         whole                                             piece                       this rank's piece; zeros behind the end of the whole
  *  sum           x                                                 x                           the sum over ranks, in place
  *
- * Ranks. Of N elements each of W ranks has a piece of P, P W >= N: rank r has elements [r P, min((r + 1) P, N)). Sums over
- * ranks run in the order of ranks, in fp32 (f64 in f64), reduce adds what is there last, and the result is rounded once. All
- * ranks run the same collective ops in the same order.
+ * Ranks. Each of W ranks has a piece of P of N elements, P W >= N: rank r has elements [r P, min((r + 1) P, N)). Sums over
+ * ranks run in the order of ranks, in fp32 (f64 in f64); reduce adds the previous contents last, and the result is rounded
+ * once. All ranks run the same collective ops in the same order.
  *
- * Products. With attr.split fp32 operands of linear and its gradients may be taken as sums of two bf16 parts, with an error of
- * 2^-16 of each product at most (2^-24 in fp32); a device that has no use for it multiplies fp32.
+ * Products. With attr.split, fp32 operands of linear and its gradients may be taken as sums of two bf16 parts, with an error
+ * of at most 2^-16 of each product (2^-24 in fp32). A device that does not benefit multiplies fp32.
  *
- * Weights in blocks (tape/quantised.h is this text in C). W's bytes are the lines of attr.lines, part after part: so many
- * lines of a block type, as panels (tensor/panels.h), each part beginning a panel of its own. An element of W is the
- * number that its block stands for. expert_linear_q has such a matrix for each expert, one after the other. With
- * attr.weight_kn the files of a model have the matrix as [K,M]; its bytes are the same. A device may round x to 8 bits first, in blocks of 32 along K with a scale of their
- * own: x = d q with d = max |x| / 127 and q the nearest whole number; or it may round W's elements to the x-type. y of a row
- * depends on that row alone, bit for bit; on a GPU also on whether there are more than CUDA_FEW_ROWS rows.
+ * Weights in blocks (tape/quantised.h is this text in C). W's bytes are the lines of attr.lines, part after part: a number of
+ * lines of one block type, as panels (tensor/panels.h); each part begins a new panel. An element of W is its block's decoded
+ * value. expert_linear_q has such a matrix for each expert, one after the other. With attr.weight_kn the model's files have
+ * the matrix as [K,M]; its bytes are the same. A device may first round x to 8 bits, in blocks of 32 along K, each with a
+ * scale: x = d q with d = max |x| / 127 and q the nearest whole number. Or it may round W's elements to the x-type. y of a
+ * row depends only on that row, bit for bit; on a GPU also on whether there are more than CUDA_FEW_ROWS rows.
  *
  * Activations (attr.activation): silu x sigmoid(x); gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2; gelu
  * x P(X < x) of a normal X; relu max(x, 0), of slope 0 at 0; tanh, with attr.cap cap tanh(x / cap); scale, x
  * attr.scale (0: 1).
  *
- * Pooling (attr.pooling): p = the mean of x[b,t] over t below lengths[b] (T without lengths), or the first of them; 0 when
- * there is none. y = scale p, with attr.normalize scale p stat with stat = 1 / max(|p|, 1e-12); else stat is 1. Rows from
- * lengths[b] on have dx = 0.
+ * Pooling (attr.pooling): p is the mean of x[b,t] over t below lengths[b] (T without lengths), or the first of them; 0 if
+ * there are none. y = scale p; with attr.normalize scale p stat, where stat = 1 / max(|p|, 1e-12); otherwise stat is 1. Rows
+ * from lengths[b] on have dx = 0.
  *
  * Attention. Visible keys of query t in row b, by attr.mask. GQA: query head h reads kv head h / (H / K).
  *
@@ -98,12 +98,12 @@
  *              pos at 0, which makes attention block-diagonal); with a cache keys [max(0, pos[t] - window + 1), pos[t]]
  *     full     keys [0, S), S == T
  *     cross    keys [0, S)
- *     blocks   those of causal (without a window) whose block is among the local_blocks nearest, the query's own one
- *              included, or among the first global_blocks. A block is sparse_block positions of a sample, from its first
+ *     blocks   those of causal (without a window) whose block is among the nearest local_blocks, including the query's own,
+ *              or among the first global_blocks. A block is sparse_block positions of a sample, counted from its first
  *
- * With lengths, keys from lengths[b] on are hidden; so are all keys from queries whose own key, t or with a cache
- * pos[t], is hidden (cross has no such key). A query that sees no key has o = 0, lse = 0, dq = 0 and adds nothing to
- * dk, dv and dbias. Hidden keys have dk = dv = 0.
+ * With lengths, keys from lengths[b] on are hidden. If a query's own key (t, or pos[t] with a cache) is hidden, the query
+ * sees no keys (cross has no such key). A query that sees no key has o = 0, lse = 0, dq = 0 and adds nothing to dk, dv and
+ * dbias. Hidden keys have dk = dv = 0.
  *
  * Scores. With x = scale q.k the score is s = x, with attr.cap s = cap tanh(x / cap), and with a bias
  * s + bias[bucket(key - query), h], where query is t or, with a cache, pos[t]. Buckets are T5's: d = key - query; with
@@ -116,32 +116,31 @@
  * (tape/bias_bucket.h is this text in C). dbias sums over rows, queries and keys in an order that depends on the
  * shape alone.
  *
- * Blocks. A pool holds keys and values of all layers in P blocks of KV_BLOCK = 16 positions; the op's layer l has
- * its keys at pool[block,2l,head] as [D,16] and its values at pool[block,2l+1,head] as [16,D] (the first turned, so
- * that the products of a query with 16 keys are sums of rows). kv_put writes token n at position slots[n] % 16 of
- * block slots[n] / 16; a slot below 0: nowhere. attn_paged has R rows (first, count, context): the queries are tokens
- * [first, first + count), query i stands at position context + i and sees what a causal query with a cache sees, with
- * attr.window and attr.cap; position p is in block blocks[row][p / 16]. Tokens that are in no row have
- * o = 0. A query's o depends on its own row's context alone, bit for bit: not on how a sequence was
- * cut into rows, on other rows or on threads. A device with tensor cores may sum tokens of longer rows in another order
- * than those that are alone in theirs.
+ * Blocks. A pool holds keys and values of all layers in P blocks of KV_BLOCK = 16 positions. The op's layer l has its keys
+ * at pool[block,2l,head] as [D,16] and its values at pool[block,2l+1,head] as [16,D] (keys are transposed, so that the
+ * products of a query with 16 keys are sums of rows). kv_put writes token n at position slots[n] % 16 of block
+ * slots[n] / 16; a negative slot: nowhere. attn_paged has R rows (first, count, context): the queries are tokens
+ * [first, first + count), query i is at position context + i and sees what a causal query with a cache sees, with
+ * attr.window and attr.cap; position p is in block blocks[row][p / 16]. Tokens in no row have o = 0. A query's o depends
+ * only on its own row's context, bit for bit: not on how a sequence was divided into rows, on other rows or on threads. A
+ * device with tensor cores may sum tokens of longer rows in another order than single tokens.
  *
- * Sampling. A row is a struct sample_row of SAMPLE_WORDS words. By its mode the token is -1, the
- * likeliest of the first `vocab` (of equal ones the first), drawn as tensor/sample.h says it, by the number, or the one that is given.
- * Penalties come first: pairs [first, first + count) of seen are the row's, (token, times), ascending by token, and tensor/sample.h
- * (sampling_penalty) says what becomes of a logit x, in fp64, rounded to fp32. A
- * backend may leave a row that keeps more candidates than it has room for to the caller: the token is then -2. next is the token
- * where there is one, else 0: ids that embed may read. With wanted = n + 1, n up to K, logprob[r,0] is the log-probability of the
- * token by the logits as they came in, among the first `vocab`, top[r] the n likeliest of them in order, and logprob[r,1..n] theirs; all other
- * numbers of both are 0. A given token from vocab on has -inf; of a token below 0 there is none: 0.
+ * Sampling. A row is a struct sample_row of SAMPLE_WORDS words. Depending on its mode, the token is -1, the likeliest of the
+ * first `vocab` (the first of equal ones), drawn as in tensor/sample.h with the row's number, or the given one. Penalties
+ * come first: pairs [first, first + count) of seen belong to the row, (token, times), ascending by token; tensor/sample.h
+ * (sampling_penalty) defines their effect on a logit x, in fp64, rounded to fp32. If a row keeps more candidates than a
+ * backend has room for, it may leave the row to the caller: the token is then -2. next is the token if there is one, else 0,
+ * so that embed can read it as an id. With wanted = n + 1, n up to K, logprob[r,0] is the token's log-probability under the
+ * original logits among the first `vocab`, top[r] are the n likeliest of them in order, and logprob[r,1..n] are theirs; all
+ * other numbers of both are 0. A given token from vocab on has -inf; a negative token has 0.
  *
- * kv_put8 and attn_paged8 are the same over a pool of bytes: pool[block,2l,head] is 16 D codes, as the elements above lie, and then
- * 16 fp32 scales, one for each position (tensor/kv8.h is the arithmetic). kv_put8 makes them; an element is code * scale.
+ * kv_put8 and attn_paged8 do the same over a pool of bytes: pool[block,2l,head] is 16 D codes in the same order, followed by
+ * 16 fp32 scales, one per position (tensor/kv8.h has the arithmetic). kv_put8 computes them; an element is code * scale.
  *
- * Dropout. With attr.dropout = p each probability of attention is multiplied with m before it meets v, where m is 0
- * with probability p and 1 / (1 - p) otherwise; the sum under the softmax is taken before. Bits come from an index, in
- * 32-bit unsigned arithmetic with mix and key as of stochastic rounding (below) and the step's scalars
- * (tape/dropout.h is this text in C), and op dropout has its m from them too:
+ * Dropout. With attr.dropout = p each probability of attention is multiplied by m before it is applied to v, where m is 0
+ * with probability p and 1 / (1 - p) otherwise; the softmax's sum is computed before. Bits come from an index, in 32-bit
+ * unsigned arithmetic with mix and key as for stochastic rounding (below) and the step's scalars (tape/dropout.h is this
+ * text in C). Op dropout uses the same m:
  *
  *     row   =   scalars[FIRST_ROW] + b * (1 + scalars[ROW_SKIP])
  *     line  =   mix(key ^ (row * 0x9e3779b1))                     of dropout, whose element i of row b has
@@ -149,16 +148,16 @@
  *     r     =   mix((i * 0x9e3779b1) ^ line)
  *     m     =   0 where r < floor(p 2^32)
  *
- * so that micro-batch, recomputation, threads, slices and device do not change them.
+ * so micro-batch, recompute, threads, slices and device do not change them.
  *
- * Experts. p is the softmax of a row's logits. Its K largest, of equal ones the first, are the row's experts, largest
- * first; weight is their p, with attr.norm_topk divided by the sum of the K. Rows of x in the order of their experts,
- * and for one expert in the order of (r, i), are what expert_linear multiplies: expert e has rows [ends[e-1], ends[e]),
- * ends[E-1] = RK, and place[r,i] is where the i-th copy of row r stands. So shapes never depend on data. dispatch and
- * combine are each other's gradients. stat has of each expert its number of rows and the sum of its p over all rows, and
- * in its third line first the sum over rows of lse^2, lse the log of the sum of exp(logits), then zeros. With lengths the
- * rows are those of B rows of tokens, R / B each, and stat leaves padding out, which is from lengths[b] on: padding has its
- * experts, but they are no load. Sums have an order that depends on the shape alone.
+ * Experts. p is the softmax of a row's logits. Its K largest (the first of equal ones) are the row's experts, largest first;
+ * weight is their p, with attr.norm_topk divided by their sum. expert_linear multiplies rows of x sorted by expert and, for
+ * one expert, by (r, i): expert e has rows [ends[e-1], ends[e]), ends[E-1] = RK, and place[r,i] is the position of the i-th
+ * copy of row r. So shapes never depend on data. dispatch and combine are each other's gradients. For each expert stat has
+ * its number of rows and the sum of its p over all rows; its third line begins with the sum over rows of lse^2, where lse
+ * is the log of the sum of exp(logits), followed by zeros. With lengths, the rows are those of B rows of tokens, R / B each,
+ * and stat excludes padding, which begins at lengths[b]: padding has experts but does not count as load. The order of sums
+ * depends only on the shape.
  *
  * router_loss. With n_e, P_e and Z the sums of stat over the layers, R their rows (sum of n_e / attr.top_k) and
  * s = scalars[AUX_GRAD]:
@@ -237,7 +236,8 @@ enum { KV_BLOCK = 16 };
 
 enum sample_mode { SAMPLE_NONE, SAMPLE_LIKELIEST, SAMPLE_DRAWN, SAMPLE_AS_GIVEN };
 
-/* A double as two words, the lower one first: rows are i32 tensors, whose addresses need not be multiples of 8. */
+/* A double as two words, the low one first: rows are i32 tensors, whose addresses need not be multiples of
+ * 8. */
 struct sample_number {
     int32_t low, high;
 };
@@ -251,7 +251,7 @@ struct sample_row {
     struct sample_number temperature, top_p, min_p;
     struct sample_number number; /* in [0,1) */
     struct sample_number repetition, presence, frequency;
-    int32_t seen_first, seen_count; /* pairs of seen; count 0: nothing is penalised */
+    int32_t seen_first, seen_count; /* pairs of seen; count 0: no penalty */
     /* Log-probabilities: the token's and those of wanted - 1 likeliest; 0: none. */
     int32_t wanted;
     int32_t unused;
@@ -275,12 +275,12 @@ static inline struct sample_number sample_number(double x)
 
 enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
 
-/* Every kind of op, and the only list of them: X(KIND, name, kernels). The enum, the names and each backend's table of kernels
- * are made of it, so an op without a kernel does not link. kernels is
+/* Every kind of op, and the only list of them: X(KIND, name, kernels). It generates the enum, the names and each backend's
+ * table of kernels, so an op without a kernel does not link. kernels is
  *   KERNEL    every backend has one: cpu_<name> and cuda_<name>
- *   CPU_ONLY  the CPU alone has one so far
+ *   CPU_ONLY  only the CPU has one so far
  *   COPY      a copy between tiers
- *   NONE      no kernel's work */
+ *   NONE      not executed by a kernel */
 #define OP_KINDS(X)                                                                                          \
     X(EMBED, embed, KERNEL)                                                                                  \
     X(NORM, norm, KERNEL)                                                                                    \
@@ -343,15 +343,15 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
 enum op_kind { OP_KINDS(OP_KIND_OF) OP_KIND_COUNT };
 #undef OP_KIND_OF
 
-/* "linear_dx", for people and files. */
+/* Name for people and files: "linear_dx". */
 const char *op_name(int kind);
 
 /* Kind of work: decides which unit runs an op and what planner and passes may do with it. */
 enum op_class {
-    OP_CLASS_COMPUTE,    /* forward and backward: a kernel's work */
+    OP_CLASS_COMPUTE,    /* forward and backward: a kernel's work; rows that name no class have this one */
     OP_CLASS_UPDATE,     /* the optimizer's: a kernel's work too */
     OP_CLASS_MOVE,       /* a copy between tiers */
-    OP_CLASS_HOLD,       /* no work at all */
+    OP_CLASS_HOLD,       /* no work */
     OP_CLASS_COLLECTIVE, /* ranks exchange pieces */
 };
 
@@ -392,33 +392,33 @@ struct op_row {
     /* Input whose bytes an output may take over, if their sizes are equal; read by op_shares. */
     int shares[OP_MAX_OUT];
     bool cheap;       /* selective recomputation drops its outputs and runs it again */
-    bool together;    /* several in a row may run at once, where none touches what another writes (group.h) */
+    bool together;    /* adjacent ones may run at once if none touches what another writes (group.h) */
     bool writes_kept; /* may write kept tensors outside the update: caches, lower tiers */
-    bool whole;       /* an update that may not be cut into slices */
-    bool on_cpu;      /* the CPU of a device with its own memory gives this update the device's bits */
+    bool whole;       /* an update that must not be cut into slices */
+    bool on_cpu; /* the CPU of a device with its own memory computes this update with the device's bits */
     struct update_slots update;
     /* Emits the backward ops (pass_grad.c); NULL: not differentiable. */
     void (*grad)(struct grad_pass *, const struct op *);
-    /* Completes the cost, in which every operand's bytes are counted once already. NULL: that is all. */
+    /* Completes the cost; the bytes of every operand are already counted once. NULL: nothing to add. */
     void (*cost)(const struct tape *, const struct op *, struct op_cost *);
 };
 
 extern const struct op_row op_rows[OP_KIND_COUNT];
 static inline const struct op_row *op_row(int kind) { return &op_rows[kind]; }
 
-/* In a row: .shares = {[ADD_Y] = SHARES(ADD_A)}. What is not named shares nothing. */
+/* In a row: .shares = {[ADD_Y] = SHARES(ADD_A)}. Outputs not named share nothing. */
 #define SHARES(slot) ((slot) + 1)
 
 /* The input whose bytes output `slot` may take over, -1: none. */
 static inline int op_shares(int kind, int slot) { return op_row(kind)->shares[slot] - 1; }
 
-/* Arity, types and shapes against the row: PLIM_BUG with a line naming the operand that is wrong. */
+/* Checks arity, types and shapes against the row. PLIM_BUG names the wrong operand. */
 enum plim_status op_check(const struct tape *tape, const struct op *op, struct plim_error *err);
 
 /* bytes[id]: tensor_bytes of the tape's tensors, for callers that ask for all ops; NULL: computed here. */
 struct op_cost op_cost_of(const struct tape *tape, const struct op *op, const double *bytes);
 
-/* Copies between tiers, and the two ends of one. */
+/* Copies between tiers, and their two ends. */
 static inline bool op_moves(const struct op *op) { return op_row(op->kind)->cls == OP_CLASS_MOVE; }
 static inline int move_near(const struct op *op)
 {
@@ -446,7 +446,7 @@ static inline int64_t op_collective_work(int64_t whole, int64_t ranks)
 /* An exchange between ranks. */
 static inline bool op_collects(const struct op *op) { return op_row(op->kind)->cls == OP_CLASS_COLLECTIVE; }
 
-/* Work for a kernel: not a copy, not a hold. */
+/* True for a kernel's work: not a copy, not a hold. */
 static inline bool op_computes(const struct op *op)
 {
     enum op_class cls = op_row(op->kind)->cls;

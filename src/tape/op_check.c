@@ -83,16 +83,17 @@ static bool bind_operand(struct binding *b, const char *pattern, const struct te
                          bool counts)
 {
     bool count_only = pattern[1] == '#' || pattern[1] == '%';
+    if (count_only != counts) return true; /* another round's */
     const char *dims = pattern + (count_only ? 2 : 1);
-    int n = (int)strcspn(dims, "?");
+    int n = 0;
+    while (dims[n] && dims[n] != '?') n++;
     bool swap = (pattern[0] == 'w' || pattern[0] == 'g') && op->attr.weight_kn;
     int64_t count = tensor_count(t);
     if (pattern[0] == 'j' && op->attr.joint) {
         if (count % 2) return false;
         count /= 2;
     }
-    if (count_only) return !counts || bind_count(b, dims, n, count, pattern[1] == '%');
-    return counts || bind_exact(b, dims, n, t, swap);
+    return counts ? bind_count(b, dims, n, count, pattern[1] == '%') : bind_exact(b, dims, n, t, swap);
 }
 
 /* One operand in one of the rounds: 0 types, 1 exact shapes, 2 and 3 counts. */

@@ -213,11 +213,7 @@ void cost_sum(const struct tape *tape, const struct op *op, struct op_cost *cost
     cost->link_bytes = 2 * bytes_of(tape, op->in[MOVE_FROM]);
 }
 
-void cost_hold(const struct tape *tape, const struct op *op, struct op_cost *cost)
-{
-    (void)tape, (void)op;
-    *cost = (struct op_cost){0};
-}
+void cost_hold(const struct tape *, const struct op *, struct op_cost *cost) { *cost = (struct op_cost){0}; }
 
 struct op_cost op_cost_of(const struct tape *tape, const struct op *op, const double *bytes)
 {

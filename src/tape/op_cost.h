@@ -1,4 +1,5 @@
-/* op_cost.h - how rows of the op table complete a cost in which every operand's bytes are counted once already (op_row.cost). */
+/* op_cost.h - functions that complete the cost of an op; the bytes of every operand are already counted once
+ * (op_row.cost). */
 #ifndef PLIM_TAPE_OP_COST_H
 #define PLIM_TAPE_OP_COST_H
 

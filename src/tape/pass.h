@@ -1,18 +1,18 @@
-/* pass.h - tape to tape. Each pass is a pure function of the tape and its options, and each is its own file.
+/* pass.h - passes that rewrite a tape. Each is a pure function of the tape and its options, in its own file.
  *
  * The order in which a training tape is made:
  *
  *     model_emit        forward ops in f32, ending in linear + xent
- *     pass_precision    which tensors are narrow
- *     pass_loss_chunks  the head over row slices, so that logits [B,T,V] never exist
- *     pass_grad         backward ops; each head slice is differentiated where it stands
- *     pass_recompute    chosen activations are dropped and recomputed
- *     pass_update       optimizer ops, at the end or inside the backward part
- *     pass_shard        which class is in pieces, one on each rank, with the exchanges between ranks
- *     pass_offload      which class lives on a lower tier, with fetch and store ops, and who updates it
- *     pass_offload_activations         activations of chosen layers are offloaded until backward
- *     pass_prefetch       copies and exchanges run beside computing: fetches earlier, buffers of stores held longer
- *     pass_stage          copies between a GPU and a disk, in two steps through host memory
+ *     pass_precision    chooses the narrow tensors
+ *     pass_loss_chunks  computes the head over row slices, so that logits [B,T,V] never exist as a whole
+ *     pass_grad         adds backward ops; each head slice is differentiated in place
+ *     pass_recompute    drops chosen activations and recomputes them
+ *     pass_update       adds optimizer ops, at the end or inside backward
+ *     pass_shard        divides classes of tensors among ranks and adds the exchanges
+ *     pass_offload      moves classes of tensors to a lower tier and adds fetch and store ops; decides who updates them
+ *     pass_offload_activations         offloads activations of chosen layers until backward
+ *     pass_prefetch       overlaps copies and exchanges with computing: earlier fetches, longer holds of stores' buffers
+ *     pass_stage          splits copies between a GPU and a disk into two steps through host memory
  *
  * Every pass leaves a tape that tape_verify accepts and that tape_print can show.
  */
@@ -43,13 +43,13 @@ const char *recompute_name(enum recompute r);
 
 struct recompute_options {
     enum recompute policy; /* for layers not counted in full_layers */
-    int full_layers;       /* this many layers are recomputed in full whatever the policy, */
-    int full_first;        /* from this one on */
+    int full_layers;       /* number of layers recomputed in full regardless of the policy */
+    int full_first;        /* the first of them */
 };
 enum plim_status pass_recompute(struct tape *tape, const struct recompute_options *options,
                                 struct plim_error *err);
 
-/* The loop or the update alone, between pass_update and pass_offload; see pass_part.c. */
+/* Keeps only the loop or the update; runs between pass_update and pass_offload. See pass_part.c. */
 enum tape_part { TAPE_WHOLE, TAPE_LOOP, TAPE_UPDATE };
 enum plim_status pass_part(struct tape *tape, enum tape_part part, bool grads_offloaded,
                            struct plim_error *err);
@@ -76,9 +76,9 @@ struct update_options {
     /* Rows of the parts of a parameter with {a,b,c} in its name: Adafactor keeps statistics per part. 0: no such
      * parameter. */
     int64_t joint_rows[UPDATE_PARTS];
-    bool global_norm;    /* clipping or loss scaling: sum of squares of all gradients first */
-    bool in_backward;    /* each parameter is updated as soon as its gradient is complete;
-                                              needs accumulation 1 and no global norm */
+    bool global_norm; /* clipping or loss scaling: sum of squares of all gradients first */
+    /* Update each parameter as soon as its gradient is complete. Needs accumulation 1 and no global norm. */
+    bool in_backward;
     bool guards_loss;    /* in_backward: skip updates if the loss is not finite; single rank only */
     enum tape_part part; /* TAPE_LOOP: omits what follows the global norm, since pass_part drops it */
 };
@@ -102,8 +102,8 @@ enum zero { ZERO_NONE, ZERO_STATE, ZERO_GRADS, ZERO_PARAMS, ZERO_NODE, ZERO_COUN
 struct shard_options {
     int ranks, rank;
     enum zero zero;
-    int node_ranks;      /* of a node, for ZERO_NODE: divides ranks */
-    bool whole_grads;    /* gradients are summed once, before the update, and whole until then */
+    int node_ranks;      /* ranks of a node, for ZERO_NODE; divides ranks */
+    bool whole_grads;    /* gradients stay whole and are summed once, before the update */
     int64_t whole_below; /* parameters with fewer elements stay whole at every stage */
     /* A parameter stays gathered from forward to backward if at most this many elements of others are read in
      * between. */
@@ -112,12 +112,13 @@ struct shard_options {
 enum plim_status pass_shard(struct tape *tape, const struct shard_options *options, struct plim_error *err);
 
 struct offload_options {
-    enum tier state_tier; /* where moments and masters live; TIER_DEVICE: they stay */
-    enum tier grad_tier;  /* where gradients wait between micro-batches and for the update */
-    enum tier param_tier; /* where parameters live while no op reads them */
+    enum tier state_tier; /* tier of moments and masters; TIER_DEVICE: they stay */
+    enum tier grad_tier;  /* tier where gradients wait between micro-batches and for the update */
+    enum tier param_tier; /* tier of parameters while no op reads them */
     int64_t slice_bytes;  /* maximum offloaded bytes per slice of a parameter's update */
-    bool beside; /* for a disk: slices are read ahead and written behind other ops (offload_near.c) */
-    int state_share; /* parts of the state that leave, out of OFFLOAD_SHARES (0: all); the last parameters' first */
+    bool overlap_disk; /* for a disk: slices are read ahead and written behind other ops (offload_near.c) */
+    /* offloaded parts of the state, out of OFFLOAD_SHARES (0: all); the last parameters' first */
+    int state_share;
     int param_share; /* likewise of the parameters */
     int host_share; /* slices of adamw and sgd with state in host memory that the CPU updates, out of OFFLOAD_SHARES */
     /* Below host memory: parts that are on disk, out of OFFLOAD_SHARES parts of the state and then as many of the

@@ -1,4 +1,4 @@
-/* pass_grad.h - what the op table and pass_grad.c share: the gradient rules. */
+/* pass_grad.h - gradient rules, shared by the op table and pass_grad.c. */
 #ifndef PLIM_TAPE_PASS_GRAD_H
 #define PLIM_TAPE_PASS_GRAD_H
 

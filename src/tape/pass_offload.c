@@ -311,7 +311,7 @@ static bool fetches_state_alone(const struct tape *tape, const struct op *op)
 /* An update ends and ops [i, end) follow: the next one's first slice comes beside them. */
 static void read_ahead(struct rewrite *r, const struct op *old, int i, int end)
 {
-    if (!r->options->beside || !r->near.has_waiting || r->near.has_ahead) return;
+    if (!r->options->overlap_disk || !r->near.has_waiting || r->near.has_ahead) return;
     while (i < end && !update_rows(r, &old[i])) i++;
     if (i == end || !fetches_state_alone(r->tape, &old[i])) return;
     int64_t per = update_rows(r, &old[i]), all = r->tape->tensors[old[i].in[UPDATE_SHAPE]].dim[0];
@@ -321,7 +321,7 @@ static void read_ahead(struct rewrite *r, const struct op *old, int i, int end)
 static void rewrite(struct tape *tape, const struct offload_options *options, struct loop_copies *copies,
                     const struct op *old, int nops)
 {
-    struct rewrite r = {.tape = tape, .options = options, .near = {.behind = options->beside}};
+    struct rewrite r = {.tape = tape, .options = options, .near = {.behind = options->overlap_disk}};
     int loop_end = tape->loop_end;
     if (options->host_share) host_begin(&r.host, tape, old, nops, options->slice_bytes);
     for (int i = 0; i <= nops; i++) {

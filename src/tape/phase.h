@@ -1,5 +1,5 @@
-/* phase.h - the phases of a pass within which a tensor that lives elsewhere is near: from the first op of the phase that
- * touches it to the last. The slices of the head count as one. */
+/* phase.h - phases of a pass. An offloaded tensor is near from the first op of a phase that touches it to the last. The
+ * slices of the head count as one phase. */
 #ifndef PLIM_TAPE_PHASE_H
 #define PLIM_TAPE_PHASE_H
 

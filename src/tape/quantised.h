@@ -1,4 +1,4 @@
-/* quantised.h - what the bytes of a weight in blocks are (op.h, linear_q and embed_q).
+/* quantised.h - the layout of a weight in quantised blocks (op.h, linear_q and embed_q).
  *
  *     int64_t k = quantised_columns(&op->attr, bytes);
  *     struct quantised_part p;
@@ -38,7 +38,7 @@ static inline int64_t quantised_columns(const struct op_attr *attr, int64_t byte
     return each ? bytes / each * BLOCK_MOST + bytes % each * BLOCK_MOST / each : 0;
 }
 
-/* Part i; false: there are no more. */
+/* Fills part i. Returns false if there are no more. */
 static inline bool quantised_part(const struct op_attr *attr, int64_t k, int i, struct quantised_part *out)
 {
     if (i >= OP_LINE_PARTS || !attr->lines[i].lines) return false;

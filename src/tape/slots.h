@@ -1,10 +1,10 @@
 /* slots.h - operands by name: op->in[LINEAR_W], call->out[ATTN_LSE], op->out[ADAMW_NEW_M].
  *
- * For each op of the table in op.h two lists: its inputs, then its outputs, in the order of the table. What an op
- * writes anew has NEW in its name, so that no output is named like an input. Optional operands have slots too.
+ * Each op of the table in op.h has two lists: its inputs, then its outputs, in the order of the table. Outputs that replace
+ * an input have NEW in their name, so that no output is named like an input. Optional operands have slots too.
  *
- * Plain constants: the same number names an operand's id (struct op), its address (struct kernel_call), its pattern
- * (struct op_row) and, among descriptors, desc[LINEAR_W] or desc[OP_MAX_IN + LINEAR_Y]. */
+ * These are plain constants: the same number selects an operand's id (struct op), its address (struct kernel_call), its
+ * pattern (struct op_row) and, among descriptors, desc[LINEAR_W] or desc[OP_MAX_IN + LINEAR_Y]. */
 #ifndef PLIM_TAPE_SLOTS_H
 #define PLIM_TAPE_SLOTS_H
 

@@ -1,4 +1,4 @@
-/* tape.h - a tape is data: a straight list of ops over tensors. Nothing here computes, places or decides.
+/* tape.h - a tape is data: a linear list of ops over tensors. Nothing here computes, places or decides.
  *
  *     struct tape tape;
  *     tape_init(&tape);
@@ -10,7 +10,7 @@
  *     if (tape_verify(&tape, &err) != PLIM_OK) ...
  *     tape_release(&tape);
  *
- * Running out of memory while a tape grows is sticky: ids become -1, `failed` is set, tape_verify reports it.
+ * Running out of memory is sticky: ids become -1, `failed` is set, and tape_verify reports it.
  *
  * A training tape has two parts. Ops [0, loop_end) are one micro-batch and run once per accumulation step;
  * ops [loop_end, nops) are the update and run once per optimizer step. A forward-only tape has loop_end == nops.
@@ -44,14 +44,13 @@ enum tier { TIER_DEVICE, TIER_HOST, TIER_DISK, TIER_COUNT };
 const char *tier_name(enum tier tier);
 
 enum tensor_flag {
-    TENSOR_KEPT = 1,       /* its content survives from step to step: parameters, states, constants */
-    TENSOR_INPUT = 2,      /* the host writes it before the tape (or each micro-batch) runs */
-    TENSOR_OUTPUT = 4,     /* the host reads it when the tape has run */
+    TENSOR_KEPT = 1,       /* content survives from step to step: parameters, states, constants */
+    TENSOR_INPUT = 2,      /* written by the host before the tape (or each micro-batch) runs */
+    TENSOR_OUTPUT = 4,     /* read by the host after the tape has run */
     TENSOR_STAT = 8,       /* stays as declared under every precision: statistics, tables, losses */
-    TENSOR_ELSEWHERE = 32, /* belongs to the other part, in a tape that is one part of a whole (pass_part) */
-    TENSOR_NEAR =
-        16, /* too small to be worth a lower tier: stays on the device, and all that belongs to it */
-    TENSOR_OF_DISK = 64, /* a near copy of what is on disk */
+    TENSOR_ELSEWHERE = 32, /* belongs to the other part, in a tape that is only one part (pass_part) */
+    TENSOR_NEAR = 16,      /* too small for a lower tier: it and all that belongs to it stay on the device */
+    TENSOR_OF_DISK = 64,   /* a near copy of a tensor on disk */
 };
 
 #define TENSOR_MAX_DIM 4
@@ -63,12 +62,13 @@ struct tensor {
     enum tensor_class cls;
     enum tier tier;
     unsigned flags;
-    int view_of; /* tensor whose bytes this one shares, or -1. Views of views are not made */
-    int owner;   /* the parameter a grad, master or state belongs to; the activation a gradient is of; -1 */
+    int view_of; /* tensor whose bytes this one shares, or -1. Never itself a view */
+    int owner;   /* the parameter of a grad, master or state; the activation of a gradient; -1 */
     int ndim;
     int64_t dim[TENSOR_MAX_DIM];
     int64_t view_offset; /* bytes into view_of */
-    /* Elements per rank, in the order of ranks; 0: the tensor is whole. Ops reach the piece through a view. */
+    /* Elements per rank, in the order of ranks; 0: the tensor is whole. Ops access the piece through a
+     * view. */
     int64_t piece;
 };
 
@@ -100,7 +100,7 @@ enum mask_kind {
     MASK_CAUSAL, /* its own and earlier ones, at most `window` of them */
     MASK_FULL,   /* all of its row: encoders */
     MASK_CROSS,  /* all of another row: encoder-decoder attention; S and T differ */
-    MASK_BLOCKS, /* causal, and of blocks of keys only the nearest and the first ones */
+    MASK_BLOCKS, /* causal, restricted to the nearest and the first blocks of keys */
     MASK_COUNT
 };
 
@@ -130,16 +130,16 @@ struct op_lines {
 /* Attributes; op.h says which of them an op reads. */
 struct op_attr {
     int heads, kv_heads, head_dim;
-    enum mask_kind mask; /* attention */
-    int window;          /* MASK_CAUSAL: sliding window, 0: none */
-    int sparse_block, local_blocks,
-        global_blocks;          /* MASK_BLOCKS: keys of a block, nearest and first blocks */
-    enum activation activation; /* act and glu */
-    float cap;                  /* soft-cap of attention's scores, xent's logits, act's tanh; 0: none */
-    bool two_sided;             /* attention's bias: keys after and before the query have separate buckets */
-    int bias_reach;             /* attention's bias: distance from which on all keys are in the last bucket */
-    float dropout;              /* probability with which a number is dropped */
-    bool cached;                /* attention over a KV cache */
+    enum mask_kind mask;             /* attention */
+    int window;                      /* MASK_CAUSAL: sliding window, 0: none */
+    int sparse_block;                /* MASK_BLOCKS: keys per block */
+    int local_blocks, global_blocks; /* MASK_BLOCKS: nearest and first blocks */
+    enum activation activation;      /* act and glu */
+    float cap;                       /* soft-cap of attention's scores, xent's logits, act's tanh; 0: none */
+    bool two_sided;  /* attention's bias: keys after and before the query have separate buckets */
+    int bias_reach;  /* attention's bias: distance from which all keys are in the last bucket */
+    float dropout;   /* probability that a number is dropped */
+    bool cached;     /* attention over a KV cache */
     bool whole_rows; /* attention: each row is one sample, pos[t] == t; faster kernels may rely on it */
     bool standard;   /* attention by plain loops over all scores, for debugging */
     bool repeatable; /* same bits on every run, at any cost; any op */
@@ -151,26 +151,25 @@ struct op_attr {
     bool back;       /* rope: rotates back */
     enum pooling pooling;  /* pool */
     bool normalize;        /* pool: vectors of length 1 */
-    bool fresh;            /* linear_dw: dW is overwritten, also where db is added to */
+    bool fresh;            /* linear_dw: overwrite dW, even where db is added to */
     bool weight_kn;        /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
     int top_k;             /* router_loss: experts of a row */
-    bool norm_topk;        /* route: weights of a row add up to 1 */
+    bool norm_topk;        /* route: weights of a row sum to 1 */
     float balance, z_loss; /* router_loss: factors of its two losses */
     bool nesterov;
-    float eps,
-        scale; /* norm and optimizer epsilon; of attention's products, of embed's rows, of rope_table's numbers, of pool's
-                       * vectors, of act's scale (0: 1) */
+    float eps;   /* norm, optimizers */
+    float scale; /* attention's products, embed's rows, rope_table, pool's vectors, act's scale (0: 1) */
     float beta1, beta2, decay;
     float limit;     /* adafactor: largest rms of a step before the learning rate */
-    bool stochastic; /* optimizers: how bf16 results are rounded */
-    uint32_t stream; /* of random bits: one per parameter, and one per op that drops numbers */
+    bool stochastic; /* optimizers: rounding of bf16 results */
+    uint32_t stream; /* of random bits: one per parameter, and one per op with dropout */
     /* First element of the parameter in this slice; embed: the table's row for id 0. */
     int64_t first;
     /* linear_q, embed_q, expert_linear_q: format of the weight's bytes. */
     struct op_lines lines[OP_LINE_PARTS];
     enum among among; /* collectives */
     bool on_host;     /* computed by the CPU of a device with its own memory, on operands in host memory */
-    bool behind;      /* of a store: a hold follows, and the store may run until then */
+    bool behind;      /* of a store: it may run until the hold that follows */
 };
 
 struct op {
@@ -178,7 +177,7 @@ struct op {
     int layer;
     enum op_part part;
     enum accumulate accumulate;
-    int in[OP_MAX_IN], out[OP_MAX_OUT]; /* tensor ids, -1: absent */
+    int in[OP_MAX_IN], out[OP_MAX_OUT]; /* tensor ids; -1: none */
     struct op_attr attr;
 };
 
@@ -198,7 +197,7 @@ struct tape {
     bool node_pieces;
     bool failed;
     bool borrowed;          /* ops belong to another tape (tape_borrow) */
-    struct op_room room[2]; /* for the next list of ops; empty where ops is NULL */
+    struct op_room room[2]; /* for the next list of ops; empty if ops is NULL */
 };
 
 /* Scalars the host writes into the tensor labelled "step.scalars" (f32) before a tape runs. */
@@ -214,13 +213,14 @@ enum step_scalar {
     SCALAR_KEY_HIGH,
     SCALAR_FIRST_ROW, /* dropout: index of the micro-batch's first row in the step's batch; a whole number */
     SCALAR_ROW_SKIP,  /* dropout: rows of other ranks between two rows of the micro-batch */
-    SCALAR_AUX_GRAD, /* auxiliary losses: factor of d(loss of a micro-batch): loss scale / passes of the step on all ranks */
+    /* auxiliary losses: factor of d(loss of a micro-batch): loss scale / passes of the step over all ranks */
+    SCALAR_AUX_GRAD,
     SCALAR_COUNT = 16
 };
 
 /* Values that OP_CLIP writes for the optimizer ops. */
 enum clip_value {
-    CLIP_MULTIPLIER, /* every gradient is multiplied with this */
+    CLIP_MULTIPLIER, /* factor of every gradient */
     CLIP_NORM,       /* global norm after unscaling */
     CLIP_FINITE,     /* 1: update; 0: skip this step */
     CLIP_COUNT = 4
@@ -228,7 +228,7 @@ enum clip_value {
 
 /* Values that OP_FACTOR_STAT writes for OP_ADAFACTOR. */
 enum factor_value {
-    FACTOR_SCALE, /* the step is multiplied with this */
+    FACTOR_SCALE, /* factor of the step */
     FACTOR_MEAN,  /* of the row statistic */
     FACTOR_COUNT = 2
 };
@@ -282,7 +282,7 @@ static inline struct op *tape_add(struct tape *tape, int kind, int layer)
     return op;
 }
 
-/* For a pass that writes all ops anew: the old ones, in an array of their own, only to be read; the tape has none.
+/* For a pass that rewrites all ops: takes the old ones, read-only, and leaves the tape without ops.
  *
  *     struct op_list old = tape_take_ops(tape);
  *     for (int i = 0; i < old.count; i++) ... tape_append(tape, &old.ops[i]) ...
@@ -291,12 +291,12 @@ static inline struct op *tape_add(struct tape *tape, int kind, int layer)
 struct op_list {
     const struct op *ops;
     int count;
-    struct op_room room; /* that they are in, unless they are another tape's */
+    struct op_room room; /* their memory, unless they belong to another tape */
 };
 struct op_list tape_take_ops(struct tape *tape);
 void tape_drop_ops(struct tape *tape, struct op_list *old);
 
-/* The tensor whose lifetime and bytes `id` shares: itself unless it is a view. */
+/* The tensor whose lifetime and bytes `id` shares: itself, unless it is a view. */
 static inline int tape_root(const struct tape *tape, int id)
 {
     return tape->tensors[id].view_of >= 0 ? tape->tensors[id].view_of : id;
@@ -311,9 +311,9 @@ int tape_find(const struct tape *tape, const char *label, int layer);
 /* "model.layers.3.mlp.up_proj.weight", "grad(...)", "mlp.gate[3]": returns buf. */
 const char *tape_tensor_name(const struct tape *tape, int id, char *buf, size_t size);
 
-/* Every invariant of a tape:
- *  1. ids are in range, absent operands are allowed by the op's row, arity and shapes obey the row's rule
- *  2. what is read was written before (or is kept or an input), views lie inside their root
+/* Checks every invariant of a tape:
+ *  1. ids are in range, missing operands are allowed by the op's row, arity and shapes obey the row's rule
+ *  2. an operand was written before it is read (or is kept or an input); views are inside their root
  *  3. an op that adds to its output follows one that wrote it
  *  4. kept tensors are written only in the update part or by cache ops; 0 <= loop_end <= nops
  *  5. only copies cross tiers: other ops have all operands on the device or, with attr.on_host, in host memory */

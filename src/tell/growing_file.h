@@ -1,7 +1,7 @@
-/* growing_file.h - a file that grows record by record: whole records or, after an error, none of the last one.
+/* growing_file.h - a file that grows by whole records; a record that cannot be written is removed.
  *
  *     struct growing_file file;
- *     growing_file_open(&file, path, &err);              // made anew; a file that is there is an error
+ *     growing_file_open(&file, path, &err);              // creates it; an existing file is an error
  *     growing_file_add(&file, record.data, record.len, &err);
  *     growing_file_close(&file);
  *

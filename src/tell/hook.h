@@ -1,11 +1,11 @@
-/* hook.h - an address that is told of a run, from a thread of its own: whoever sends never waits.
+/* hook.h - a webhook: sends messages about a run from its own thread, so that the run never waits.
  *
  *     struct hook *hook;
  *     hook_open(&(struct hook_options){.url = url, .seconds = 10, .library = library}, &hook, &err);
  *     hook_send(hook, &text);                            // takes the text; a full queue drops the oldest
  *     if (hook_problem(hook, &problem)) ...              // once, after the first message that did not arrive
- *     hook_finish(hook);                                 // from now on what is left has `seconds` at most
- *     if (hook_close(hook, &problem)) ...                // waits for it
+ *     hook_finish(hook);                                 // the remaining messages have at most `seconds`
+ *     if (hook_close(hook, &problem)) ...                // waits for them
  *
  * States of the thread, under the hook's lock:
  *
@@ -13,10 +13,10 @@
  *     waiting or sending --hook_finish--> draining --(queue empty, or the time is over)--> ended
  *
  * Invariants
- *  1. The queue never has more than HOOK_QUEUE messages; what is sent has left it.
- *  2. A message has `seconds` at most; after hook_finish all of them together have. One that is answered with "later" is sent
- *     again, HOOK_TRIES times in all, as far as that time goes.
- *  3. The lock is never held while something is sent.
+ *  1. The queue holds at most HOOK_QUEUE messages; a message being sent has left it.
+ *  2. A message has at most `seconds`; after hook_finish all remaining ones together have. If the answer says "later", the
+ *     message is sent again, up to HOOK_TRIES times in total, while time remains.
+ *  3. The lock is never held while sending.
  */
 #ifndef PLIM_TELL_HOOK_H
 #define PLIM_TELL_HOOK_H
@@ -35,15 +35,15 @@ struct hook_options {
 };
 
 enum plim_status hook_open(const struct hook_options *options, struct hook **out, struct plim_error *err);
-/* Several are finished before the first is closed: their time runs together. */
+/* Finish all hooks before closing the first, so that their time limits run in parallel. */
 void hook_finish(struct hook *hook);
-/* True: there is a problem that hook_problem has not told. NULL is fine. */
+/* Returns true if there is a problem that hook_problem has not reported. NULL is fine. */
 bool hook_close(struct hook *hook, struct plim_error *problem);
 
-/* The text is the hook's afterwards. */
+/* Takes over the text. */
 void hook_send(struct hook *hook, struct strbuf *text);
 
-/* Was a message lost? True once, with why. */
+/* Returns true once after a message was lost, with the reason. */
 bool hook_problem(struct hook *hook, struct plim_error *out);
 
 #endif

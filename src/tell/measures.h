@@ -1,10 +1,10 @@
-/* measures.h - the numbers of a run's events, under the names that people know from Hugging Face's Trainer.
+/* measures.h - the numbers of a run's events, under the names of Hugging Face's Trainer.
  *
  *     struct measures m;
  *     measures_of(event, &m);                            // train/loss, train/learning_rate, memory/param, eval/f1, ...
  *     for (int i = 0; i < m.count; i++) use(m.at[i].name, m.at[i].value);
  *
- * Steps and evaluations have numbers; of other events there are none. What is not finite is left out. Bytes are bytes.
+ * Only steps and evaluations have numbers. Values that are not finite are left out. Memory is in bytes.
  */
 #ifndef PLIM_TELL_MEASURES_H
 #define PLIM_TELL_MEASURES_H
@@ -23,7 +23,7 @@ struct measures {
 
 void measures_of(const struct train_event *event, struct measures *out);
 
-/* The value of that name, or `fallback`. */
+/* The value with that name, or `fallback`. */
 double measures_find(const struct measures *m, const char *name, double fallback);
 
 #endif

@@ -1,10 +1,10 @@
-/* message.h - what an address is told, as the one who listens there wants to read it.
+/* message.h - formats a notice for its receiver.
  *
  *     struct message m = {.notice = NOTICE_START, .run = "job", .text = "started: 400 steps", ...};
  *     message_put(&m, HOOK_DISCORD, &out);               // one JSON object
  *
- * JSON has every field under its own name. Discord and Slack get a line, and the numbers below it; nothing in a text can
- * call people there or become a link. Numbers that are not finite are left out.
+ * JSON has every field under its own name. Discord and Slack get a line with the numbers below it; no text can mention
+ * people there or become a link. Numbers that are not finite are left out.
  */
 #ifndef PLIM_TELL_MESSAGE_H
 #define PLIM_TELL_MESSAGE_H
@@ -18,9 +18,9 @@ struct message {
     enum notice notice;
     const char *run, *job, *host, *text;
     double time, seconds;           /* seconds: since the run began */
-    int64_t step, steps;            /* steps 0: not known yet */
+    int64_t step, steps;            /* steps 0: unknown yet */
     double number[MESSAGE_NUMBERS]; /* NAN: none */
-    int64_t used, budget;           /* of memory; budget 0: not known yet */
+    int64_t used, budget;           /* memory; budget 0: unknown yet */
     const char *status;             /* of memory */
 };
 

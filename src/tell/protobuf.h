@@ -1,12 +1,12 @@
-/* protobuf.h - messages in protobuf's wire format, field by field.
+/* protobuf.h - writes messages in protobuf's wire format, field by field.
  *
  *     struct strbuf item = STRBUF_INIT, message = STRBUF_INIT;
  *     protobuf_text(&item, 1, "train/loss");
  *     protobuf_float(&item, 2, 2.75f);
  *     protobuf_message(&message, 1, &item);              // appends item as field 1, and empties it
  *
- * Numbers of fields are those of the .proto file that the reader has. A field at its default may be left out or written.
- * Failures are the strbuf's (strbuf_status).
+ * Field numbers are those of the reader's .proto file. A field with its default value may be omitted. Failures are sticky
+ * in the strbuf (strbuf_status).
  */
 #ifndef PLIM_TELL_PROTOBUF_H
 #define PLIM_TELL_PROTOBUF_H

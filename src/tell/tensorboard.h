@@ -1,12 +1,12 @@
-/* tensorboard.h - event files that TensorBoard reads: one more file in a folder for each part of a run.
+/* tensorboard.h - writes event files for TensorBoard: one more file in a folder each time a run starts or resumes.
  *
  *     struct tensorboard board = TENSORBOARD_NONE;
  *     tensorboard_open(&board, "runs/job/tensorboard", step, &err);     // the first step comes after this one
  *     tensorboard_add(&board, 12, &measures, &err);
  *     tensorboard_close(&board);
  *
- * A file is a row of TFRecords, each an Event; names sort by time. One that goes on after a step says so, and TensorBoard
- * drops what earlier files have beyond it. All errors are PLIM_IO; what was added before stays readable.
+ * A file is a sequence of TFRecords, each an Event; names sort by time. A resumed run records its step, and TensorBoard then
+ * drops later steps of earlier files. All errors are PLIM_IO; events added before stay readable.
  */
 #ifndef PLIM_TELL_TENSORBOARD_H
 #define PLIM_TELL_TENSORBOARD_H

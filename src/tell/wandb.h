@@ -1,4 +1,4 @@
-/* wandb.h - a run's folder as Weights & Biases writes it offline; `wandb sync` sends it, Plimsoll never does.
+/* wandb.h - writes a run's folder in the offline format of Weights & Biases; `wandb sync` uploads it, Plimsoll never does.
  *
  *     struct wandb run = WANDB_NONE;
  *     wandb_open(&run, &(struct wandb_options){.folder = "runs/job/wandb", .job = job, .project = "plimsoll"}, &err);
@@ -6,9 +6,9 @@
  *     wandb_end(&run, exit_code, &err);                  // last row, summary, exit
  *     wandb_close(&run);
  *
- * Makes folder/offline-run-DATE_TIME-ID with run-ID.wandb (a log of protobuf records), files/config.yaml,
- * files/wandb-metadata.json and, at the end, files/wandb-summary.json. A run that goes on has the ID of the newest one in the
- * folder: the server puts both into one. All errors are PLIM_IO or PLIM_NO_MEMORY.
+ * Creates folder/offline-run-DATE_TIME-ID with run-ID.wandb (a log of protobuf records), files/config.yaml,
+ * files/wandb-metadata.json and, at the end, files/wandb-summary.json. A resumed run reuses the ID of the newest run in the
+ * folder, and the server joins both. All errors are PLIM_IO or PLIM_NO_MEMORY.
  */
 #ifndef PLIM_TELL_WANDB_H
 #define PLIM_TELL_WANDB_H
@@ -26,7 +26,7 @@ struct wandb {
     double started;
     struct measures row; /* of row_step, not written yet */
     int64_t row_step;
-    struct measures last; /* of every name */
+    struct measures last; /* the latest value of every name */
     int64_t last_step;
     struct strbuf record, inner, item, framed; /* kept between calls */
 };
@@ -37,11 +37,11 @@ struct wandb {
     }
 
 struct wandb_options {
-    const char *folder; /* that has the runs */
+    const char *folder; /* the folder of all runs */
     const struct job *job;
     const struct job_length *length;
     const char *name, *project, *device;
-    int64_t step; /* done before */
+    int64_t step; /* steps done before */
     bool resumed;
 };
 

@@ -1,10 +1,11 @@
-/* wandb_log.h - the framing of a run-ID.wandb file: LevelDB's log format under a header of its own.
+/* wandb_log.h - the framing of a run-ID.wandb file: LevelDB's log format after a header.
  *
  *     wandb_log_header(&out);
  *     wandb_log_put(&out, offset, record, n);            // offset: where in the file these bytes will begin
  *
- * The file is cut into blocks of 32 KiB. A record that crosses a border is written in parts, each with a header of 7 bytes:
- * CRC-32 (zlib's) of type and data, length, type (whole, first, middle, last). Fewer than 7 bytes before a border stay zero.
+ * The file consists of blocks of 32 KiB. A record that crosses a boundary is written in parts, each with a header of 7
+ * bytes: CRC-32 (zlib's) of type and data, length, type (whole, first, middle, last). If fewer than 7 bytes are left before
+ * a boundary, they are zero.
  */
 #ifndef PLIM_TELL_WANDB_LOG_H
 #define PLIM_TELL_WANDB_LOG_H

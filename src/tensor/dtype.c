@@ -132,17 +132,9 @@ __attribute__((target("avx,f16c"))) static int64_t write_f16c(uint16_t *dst, con
 /* Every processor with AVX2 has F16C; compilers cannot all be asked for F16C by name. */
 static bool has_f16c(void) { return __builtin_cpu_supports("avx2"); }
 #else
-static int64_t read_f16c(float *dst, const uint16_t *src, int64_t n)
-{
-    (void)dst, (void)src, (void)n;
-    return 0;
-}
+static int64_t read_f16c(float *, const uint16_t *, int64_t) { return 0; }
 
-static int64_t write_f16c(uint16_t *dst, const float *src, int64_t n)
-{
-    (void)dst, (void)src, (void)n;
-    return 0;
-}
+static int64_t write_f16c(uint16_t *, const float *, int64_t) { return 0; }
 
 static bool has_f16c(void) { return false; }
 #endif
@@ -191,11 +183,7 @@ static bool has_bfcvt(void)
     return (getauxval(AT_HWCAP2) & hwcap2_bf16) != 0;
 }
 #else
-static int64_t write_bfcvt(uint16_t *dst, const float *src, int64_t n)
-{
-    (void)dst, (void)src, (void)n;
-    return 0;
-}
+static int64_t write_bfcvt(uint16_t *, const float *, int64_t) { return 0; }
 
 static bool has_bfcvt(void) { return false; }
 #endif

@@ -136,11 +136,10 @@ struct weigh {
     double largest;
 };
 
-static void weigh_body(void *arg, int64_t begin, int64_t end, int worker)
+static void weigh_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct weigh *w = arg;
     struct sampler *s = w->sampler;
-    (void)worker;
     for (int64_t i = begin; i < end; i++)
         s->weight[i] = (float)exp(((double)w->logits[i] - w->largest) / s->sampling.temperature);
 }

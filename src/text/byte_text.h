@@ -1,13 +1,13 @@
-/* byte_text.h - tokens of the byte tokenizer as text, while they come.
+/* byte_text.h - turns tokens of the byte tokenizer into text as they arrive.
  *
  *     struct byte_text text = {0};
  *     char out[BYTE_TEXT_MAX];
  *     size_t n = byte_text_add(&text, 195, out);     // 0: the first byte of two
  *     n = byte_text_add(&text, 188, out);            // 2: "ü"
- *     n = byte_text_end(&text, out);                 // what is still incomplete becomes U+FFFD
+ *     n = byte_text_end(&text, out);                 // an incomplete character becomes U+FFFD
  *
- * What comes out is valid UTF-8 at every moment: the bytes of a character leave together, bytes that belong
- * to none and ids beyond 255 become U+FFFD.
+ * The output is always valid UTF-8: the bytes of a character are written together. Invalid bytes and ids beyond 255
+ * become U+FFFD.
  */
 #ifndef PLIM_TEXT_BYTE_TEXT_H
 #define PLIM_TEXT_BYTE_TEXT_H

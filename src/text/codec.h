@@ -1,12 +1,12 @@
-/* codec.h - a tokenizer with what a dataset needs to know of it; without one, text is bytes.
+/* codec.h - a tokenizer with the facts that a dataset needs; without a tokenizer, tokens are bytes.
  *
  *     struct codec codec;
  *     codec_open("model/tokenizer.json", &codec, &err);      // NULL or "bytes": token = byte
  *     ... codec.vocab_size, codec.eos
  *     codec_close(&codec);
  *
- * A SentencePiece model (sentencepiece.h) is read in place of a tokenizer.json, and a GGUF file (gguf_tokenizer.h) stands for
- * the tokenizer in it. The end-of-text token is that of the GGUF file, or the eos_token of a tokenizer_config.json beside the tokenizer, else the first special
+ * A SentencePiece model (sentencepiece.h) or a GGUF file with a tokenizer (gguf_tokenizer.h) works as well. The end-of-text
+ * token is the GGUF file's, or the eos_token of a tokenizer_config.json next to the tokenizer, or else the first special
  * token with a usual name (</s>, <|endoftext|>, ...). Read-only once open; threads may share it.
  */
 #ifndef PLIM_TEXT_CODEC_H
@@ -19,10 +19,10 @@ struct codec {
     struct tokenizer *tokenizer; /* NULL: bytes */
     int64_t vocab_size;
     int32_t eos;          /* -1: none */
-    uint64_t fingerprint; /* of the tokenizer.json that is read or made; 0: bytes */
+    uint64_t fingerprint; /* of the tokenizer.json, read or converted; 0: bytes */
     char *path;           /* of its file; NULL: bytes */
-    size_t bytes;         /* held, with the tokenizer */
-    size_t reading;       /* the most that was held while it was read */
+    size_t bytes;         /* memory, including the tokenizer */
+    size_t reading;       /* peak memory while it was read */
 };
 
 enum plim_status codec_open(const char *path, struct codec *out, struct plim_error *err);
@@ -33,17 +33,17 @@ enum plim_status codec_open_within(const char *path, uint64_t budget, struct cod
                                    struct plim_error *err);
 void codec_close(struct codec *codec);
 
-/* The tokenizer of a model: tokenizer.json, tokenizer.model or spiece.model in its folder, or the GGUF file itself. False:
- * there is none. */
+/* Finds a model's tokenizer: tokenizer.json, tokenizer.model or spiece.model in its folder, or the GGUF file
+ * itself. Returns false if there is none. */
 bool codec_find(const char *model, char *path, size_t size);
 
-/* Is it the name of the built-in byte tokenizer, or no name at all? */
+/* True for NULL and for the name of the built-in byte tokenizer. */
 bool codec_is_bytes(const char *path);
 
-/* Another end-of-text token, by its text. PLIM_BAD_INPUT when the vocabulary has none such. */
+/* Sets the end-of-text token by its text. PLIM_BAD_INPUT when the vocabulary does not have it. */
 enum plim_status codec_set_eos(struct codec *codec, const char *text, struct plim_error *err);
 
-/* tokenizer_decode and tokenizer_piece, with bytes as well. */
+/* tokenizer_decode and tokenizer_piece; they also handle bytes. */
 enum plim_status codec_decode(const struct codec *codec, const int32_t *ids, size_t count, unsigned flags,
                               struct strbuf *out, struct plim_error *err);
 enum plim_status codec_piece(const struct codec *codec, int32_t id, unsigned flags, struct strbuf *out,

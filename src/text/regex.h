@@ -1,4 +1,4 @@
-/* regex.h - the regular expressions of tokenizer.json, in the dialect their reference library reads.
+/* regex.h - the regular expressions of tokenizer.json, in the dialect of the reference library.
  *
  *     struct regex *re;
  *     regex_compile("\\p{N}{1,3}| ?[^\\s\\p{N}]+", 25, &re, &err);
@@ -11,11 +11,11 @@
  * Supported: alternation; groups (...), (?:...), (?<name>...), (?>...); options (?i) and (?m), also (?i:...); look
  * ahead (?=...) (?!...); look behind (?<=...) (?<!...) of fixed length; * + ? {n} {n,} {,m} {n,m}, lazy with ?,
  * possessive * + ? with +; classes with ranges, negation, nesting and &&; . \s \d \w \h, \p{...}, [[:alpha:]] and
- * their opposites; ^ $ \A \z \Z \b \B; \xHH \x{H...} \uHHHH. Everything else is refused by name. (?i) knows the
- * ASCII letters and what folds to them.
+ * their opposites; ^ $ \A \z \Z \b \B; \xHH \x{H...} \uHHHH. Everything else is refused by name. (?i) covers the
+ * ASCII letters and characters that fold to them.
  *
- * No pattern can hang: states that were seen to fail are remembered once a text proves to be hard, so that the time
- * is linear in the text (a look ahead counts as part of each place that asks it).
+ * No pattern can hang. Once a text proves hard, failed states are remembered, so the time is linear in the text (a look
+ * ahead counts at each place that evaluates it).
  */
 #ifndef PLIM_TEXT_REGEX_H
 #define PLIM_TEXT_REGEX_H
@@ -40,14 +40,14 @@ struct regex_run {
     size_t count, cap, barrier;
     uint64_t *seen; /* states known to fail, one bit each; used when `hard` */
     size_t seen_cap, steps;
-    size_t most;       /* bytes it may come to hold, set by its owner; 0: any number */
-    bool hard, failed; /* failed: out of memory, or beyond `most`; nothing is found any more */
+    size_t most;       /* maximum memory, set by the owner; 0: no limit */
+    bool hard, failed; /* failed: out of memory or beyond `most`; nothing is found any more */
     bool full;         /* failed because of `most` */
 };
 size_t regex_run_bytes(const struct regex_run *run);
 void regex_run_release(struct regex_run *run);
 
-/* Start on a text; it stays the caller's. Forgets a failure. */
+/* Starts on a text, which is borrowed. Clears a failure. */
 void regex_begin(struct regex_run *run, const char *text, size_t len);
 /* The leftmost match at or after `from` (a character boundary). May be empty. */
 bool regex_find(const struct regex *re, struct regex_run *run, size_t from, size_t *start, size_t *end);

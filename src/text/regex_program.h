@@ -1,6 +1,6 @@
-/* regex_program.h - a compiled regular expression: what regex_parse.c and regex_compile.c make and regex_run.c runs.
+/* regex_program.h - a compiled regular expression: built by regex_parse.c and regex_compile.c, executed by regex_run.c.
  *
- * Parsing gives a tree (struct regex_tree), compiling turns it into a straight program of instructions.
+ * Parsing gives a tree (struct regex_tree); compiling turns it into a linear program of instructions.
  */
 #ifndef PLIM_TEXT_REGEX_PROGRAM_H
 #define PLIM_TEXT_REGEX_PROGRAM_H
@@ -15,14 +15,14 @@ struct regex_item { /* a range, a mask of Unicode classes, or another set */
     uint32_t mask;
     int32_t set; /* -1: none */
     bool negated;
-    bool in_class; /* inside [...], where \w does not hold the superscripts and fractions of Latin-1 */
+    bool in_class; /* inside [...], where \w excludes the superscripts and fractions of Latin-1 */
 };
 struct regex_set {
     struct regex_item *items;
     size_t count, cap;
-    int32_t both; /* a set that must hold it as well (&&), or -1 */
+    int32_t both; /* a set that must also match (&&), or -1 */
     bool negated;
-    uint64_t ascii[2]; /* the answer for U+0000 to U+007F */
+    uint64_t ascii[2]; /* precomputed for U+0000 to U+007F */
 };
 struct regex_sets {
     struct regex_set *set;
@@ -30,12 +30,12 @@ struct regex_sets {
     struct bump store;
 };
 
-/* A new empty set's number, or -1 when memory is short. */
+/* Number of a new empty set; -1: out of memory. */
 int32_t regex_set_new(struct regex_sets *sets);
 bool regex_set_add(struct regex_sets *sets, int32_t set, struct regex_item item);
-/* With (?i): the other case of the ASCII letters in the range, and what folds to them. */
+/* For (?i): adds the other case of the ASCII letters in the range, and characters that fold to them. */
 bool regex_set_add_folded(struct regex_sets *sets, int32_t set, uint32_t first, uint32_t last);
-/* No more items; the ASCII answers are worked out. Sets inside are finished before. */
+/* Completes a set and precomputes its ASCII members. Finish nested sets first. */
 void regex_set_finish(struct regex_sets *sets, int32_t set);
 bool regex_set_has_slow(const struct regex_sets *sets, int32_t set, uint32_t point);
 static inline bool regex_set_has(const struct regex_sets *sets, int32_t set, uint32_t point)
@@ -43,7 +43,7 @@ static inline bool regex_set_has(const struct regex_sets *sets, int32_t set, uin
     if (point < 0x80) return sets->set[set].ascii[point >> 6] >> (point & 63) & 1;
     return regex_set_has_slow(sets, set, point);
 }
-/* Mask of \p{name} or [[:name:]]; 0: not known. */
+/* Mask of \p{name} or [[:name:]]; 0: unknown. */
 uint32_t regex_property(const char *name, size_t len);
 uint32_t regex_bracket(const char *name, size_t len);
 
@@ -90,15 +90,16 @@ struct regex_parse {
     bool fold, dot_all;
     int depth;
 };
-/* The whole pattern, or NULL with status and err set. */
+/* Parses the whole pattern. NULL: status and err are set. */
 struct regex_tree *regex_parse(struct regex_parse *p);
-/* Record a failure (the first one stays); always NULL. */
+/* Records a failure (the first one is kept) and returns NULL. */
 struct regex_tree *regex_refuse(struct regex_parse *p, enum plim_status status, const char *what);
-/* regex_class.c: the set after '[', up to and with ']'; -1: refused. */
+/* regex_class.c: parses the set after '[', including ']'; -1: refused. */
 int32_t regex_parse_class(struct regex_parse *p);
-/* An escape after '\\' that stands for one character; false: it is something else (nothing is consumed). */
+/* Parses an escape after '\\' that means one character. Returns false, consuming nothing, for any other
+ * escape. */
 bool regex_parse_point(struct regex_parse *p, uint32_t *point);
-/* An escape that stands for a set (\s, \p{..}) as an item; false: it is something else. */
+/* Parses an escape that means a set (\s, \p{..}). Returns false for any other escape. */
 bool regex_parse_property(struct regex_parse *p, struct regex_item *item);
 /* The next character of the pattern. */
 uint32_t regex_take(struct regex_parse *p);
@@ -113,7 +114,7 @@ enum regex_op {
     REGEX_OP_JUMP,   /* to                                */
     REGEX_OP_ANCHOR, /* which: arg                        */
     REGEX_OP_ATOMIC, /* begins; ends with COMMIT          */
-    REGEX_OP_LOOK,   /* begins; ends with LOOKED, `to` follows it; arg: characters to step back, -1: none */
+    REGEX_OP_LOOK,   /* begins; ends with LOOKED, continues at `to`; arg: characters to step back, -1: none */
     REGEX_OP_COMMIT,
     REGEX_OP_LOOKED,
 };
@@ -121,7 +122,7 @@ struct regex_code {
     enum regex_op op;
     int32_t arg; /* set, anchor, characters */
     uint32_t to, other;
-    uint32_t memo; /* number among the instructions that remember failures */
+    uint32_t memo; /* index among the instructions that remember failures */
     bool negated;  /* LOOK, LOOKED */
 };
 struct regex {

@@ -1,10 +1,10 @@
-/* score_merges.h - the merges of a BPE model that has pieces with scores instead, as SentencePiece's files and GGUF have.
+/* score_merges.h - derives BPE merges from pieces with scores, as SentencePiece and GGUF files have them.
  *
  *     json_begin_array(&w, "merges");
  *     if (!score_merges_write(&w, pieces, count, true)) ...        // out of memory
  *     json_end_array(&w);
  *
- * Every way in which a piece is two others is a merge, the best score first.
+ * Every way to split a piece into two others is a merge; the best score comes first.
  */
 #ifndef PLIM_TEXT_SCORE_MERGES_H
 #define PLIM_TEXT_SCORE_MERGES_H
@@ -15,12 +15,13 @@ struct scored_piece {
     const char *text;
     size_t len;
     double score;
-    bool whole; /* may be made of two others */
-    bool part;  /* may be one of the two */
+    bool whole; /* may be the result of a merge */
+    bool part;  /* may be a part of a merge */
 };
 
-/* `ranked`: [left, right, rank] with one rank for every score, as SentencePiece joins (of equal scores the leftmost). Else
- * [left, right], of equal scores the longest left and right part first, then the order of pieces: as transformers sorts. */
+/* With `ranked`, writes [left, right, rank], where equal scores have equal ranks, so the leftmost joins first
+ * as in SentencePiece. Otherwise writes [left, right] in the order of transformers: among equal scores the
+ * longest left part first, then the longest right part, then the order of pieces. */
 bool score_merges_write(struct json_writer *w, const struct scored_piece *pieces, size_t count, bool ranked);
 
 #endif

@@ -1,13 +1,12 @@
-/* token_place.h - where in a text each of its tokens begins, told as soon as the token is there.
+/* token_place.h - the position in a text at which each token begins, known as soon as the token arrives.
  *
  *     struct token_place place = {0};
  *     size_t at;
  *     token_place_add(&place, &text, token, &out, &at, &err);      // token_text_add, and where the token begins
  *
- * Places are counted in characters. A token that goes on inside a character is where that character is; one that makes no
- * text is where the next one begins. While text is held back, a token's place is that of its bytes among the bytes held:
- * should these turn out to be no characters, it may be less than it would be afterwards, and is right again once nothing is
- * held.
+ * Positions count characters. A token that begins inside a character has that character's position; a token without text
+ * has the position of the next one. While text is held back, a position is estimated from the bytes held. If these turn
+ * out not to form characters, it may be too low; it is exact again once nothing is held.
  */
 #ifndef PLIM_TEXT_TOKEN_PLACE_H
 #define PLIM_TEXT_TOKEN_PLACE_H
@@ -15,12 +14,12 @@
 #include "text/token_text.h"
 
 struct token_place {
-    size_t made;  /* characters that have come */
-    size_t begun; /* and with those that are held back */
-    size_t last;  /* where the token before begins: none begins before that */
+    size_t made;  /* characters written so far */
+    size_t begun; /* including those held back */
+    size_t last;  /* position of the previous token; positions never decrease */
 };
 
-/* A text that begins behind so many bytes of another. */
+/* Start for a text that follows these bytes. */
 struct token_place token_place_behind(const char *text, size_t len);
 enum plim_status token_place_add(struct token_place *place, struct token_text *text, int32_t token,
                                  struct strbuf *out, size_t *at, struct plim_error *err);

@@ -1,15 +1,14 @@
-/* token_text.h - generated tokens as text, while they come, with any tokenizer.
+/* token_text.h - turns generated tokens into text as they arrive, with any tokenizer.
  *
  *     struct token_text text;
  *     token_text_init(&text, &codec);
- *     token_text_add(&text, token, &out, &err);      // appends what has become certain
- *     token_text_end(&text, &out, &err);             // and the rest
+ *     token_text_add(&text, token, &out, &err);      // appends the text that is now certain
+ *     token_text_end(&text, &out, &err);             // appends the rest
  *     token_text_release(&text);
  *
- * What comes out is valid UTF-8 at every moment, and all of it together is the decoded text of prompt and tokens, less
- * what it has in common with the decoded text of the prompt alone: wherever the prompt ends and however the tokens come.
- * So a character whose bytes are spread over several tokens leaves when it is whole, and a prompt that ends inside of one
- * is followed by all of it.
+ * The output is always valid UTF-8. In total it is the decoded text of prompt and tokens, minus the part it shares with
+ * the decoded prompt alone, wherever the prompt ends. So a character spread over several tokens is written when it is
+ * complete, and if a prompt ends inside a character, the output begins with the whole character.
  */
 #ifndef PLIM_TEXT_TOKEN_TEXT_H
 #define PLIM_TEXT_TOKEN_TEXT_H
@@ -21,16 +20,17 @@ struct token_text {
     const struct codec *codec;
     struct byte_text bytes; /* without a tokenizer */
     struct decoding *decoding;
-    struct strbuf piece; /* what has just become certain */
-    struct strbuf known; /* what the prompt ends with that was not certain at its end */
-    size_t met;          /* bytes of it that have come again */
-    bool special;        /* special tokens are text, too: set before the first token */
+    struct strbuf piece; /* the text that has just become certain */
+    struct strbuf known; /* the end of the prompt's text that was not certain yet */
+    size_t met;          /* bytes of it that have appeared again */
+    bool special;        /* include special tokens in the text; set before the first token */
 };
 
 void token_text_init(struct token_text *text, const struct codec *codec);
 void token_text_release(struct token_text *text);
 
-/* The text follows these tokens, which are not handed out: the prompt. Before the first token. */
+/* Sets the prompt: the text continues after these tokens, which are not written. Call it before the first
+ * token. */
 enum plim_status token_text_follow(struct token_text *text, const int32_t *ids, size_t count,
                                    struct plim_error *err);
 
@@ -39,7 +39,7 @@ enum plim_status token_text_add(struct token_text *text, int32_t token, struct s
                                 struct plim_error *err);
 enum plim_status token_text_end(struct token_text *text, struct strbuf *out, struct plim_error *err);
 
-/* Does some text of the tokens so far wait for what follows? */
+/* True if some text of the tokens so far is held back. */
 bool token_text_holds(const struct token_text *text);
 /* The bytes of a token inside such a text (codec_piece). */
 enum plim_status token_text_piece(const struct token_text *text, int32_t token, struct strbuf *out,

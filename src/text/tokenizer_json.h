@@ -1,10 +1,11 @@
-/* tokenizer_json.h - parts of a tokenizer.json that is written from a file of another kind (GGUF, SentencePiece). */
+/* tokenizer_json.h - writes parts of a tokenizer.json converted from another kind of file (GGUF,
+ * SentencePiece). */
 #ifndef PLIM_TEXT_TOKENIZER_JSON_H
 #define PLIM_TEXT_TOKENIZER_JSON_H
 
 #include "base/json.h"
 
-#define TOKENIZER_JSON_BLANK "\xe2\x96\x81" /* U+2581, which stands for a blank */
+#define TOKENIZER_JSON_BLANK "\xe2\x96\x81" /* U+2581 represents a blank */
 
 struct json_token {
     const char *text; /* NULL: none */
@@ -12,17 +13,18 @@ struct json_token {
     int64_t id;
 };
 
-/* One item of "added_tokens", looked for in the raw text. */
+/* One item of "added_tokens", searched in the raw text. */
 void tokenizer_json_added(struct json_writer *w, const struct json_token *token, bool special);
 
-/* "post_processor": the tokens before and behind each text. */
+/* "post_processor": the tokens before and after each text. */
 void tokenizer_json_around(struct json_writer *w, const struct json_token *before,
                            const struct json_token *behind);
 
 /* A normalizer's or a decoder's Replace. */
 void tokenizer_json_replace(struct json_writer *w, const char *from, const char *to);
 
-/* "decoder": U+2581 is a blank, tokens of bytes are bytes. `begins` and `ends`: a text loses one blank there. */
+/* "decoder": U+2581 becomes a blank, byte tokens become bytes. `begins` and `ends`: removes one blank
+ * there. */
 void tokenizer_json_blank_decoder(struct json_writer *w, bool begins, bool ends);
 
 #endif

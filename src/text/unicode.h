@@ -1,8 +1,8 @@
-/* unicode.h - the properties of code points that tokenizers look at, from tables made by tools/make-unicode.
+/* unicode.h - properties of code points that tokenizers use, from tables made by tools/make-unicode.
  *
- * The library whose results we reproduce carries several Unicode versions: its regular expressions know 16, its
- * lower case and digits 17, its normal forms 9 and its punctuation 8. Each predicate here says whose it is.
- * All take any value; beyond U+10FFFF everything is unassigned.
+ * The library whose results we reproduce uses several Unicode versions: 16 in regular expressions, 17 for lower case and
+ * digits, 9 for normal forms and 8 for punctuation. Each predicate here names its version. All accept any value; beyond
+ * U+10FFFF everything is unassigned.
  */
 #ifndef PLIM_TEXT_UNICODE_H
 #define PLIM_TEXT_UNICODE_H
@@ -32,8 +32,9 @@ enum unicode_class { /* one bit each, so that sets are masks; all as the regular
                      UNICODE_CO = 1u << 16,
                      UNICODE_CS = 1u << 17,
                      UNICODE_CN = 1u << 18,
-                     UNICODE_SPACE = 1u << 19, /* White_Space, \s; beside the category, as are those below */
-                     UNICODE_WORD = 1u << 20,  /* \w */
+                     /* White_Space, \s; this and the following are independent of the category */
+                     UNICODE_SPACE = 1u << 19,
+                     UNICODE_WORD = 1u << 20, /* \w */
                      UNICODE_ALPHA =
                          1u << 21, /* [[:alpha:]]; [[:alnum:]] is this or ND, [[:punct:]] is P or S */
                      UNICODE_HAN = 1u << 22, /* scripts */
@@ -44,7 +45,7 @@ enum unicode_class { /* one bit each, so that sets are masks; all as the regular
                      UNICODE_N = UNICODE_ND | UNICODE_NL | UNICODE_NO,
 };
 
-/* The tables behind the inline functions: rows of properties, and three stages that lead to a row (unicode.c). */
+/* Tables of the inline functions: rows of properties, and three stages that lead to a row (unicode.c). */
 extern const uint64_t unicode_rows[];
 extern const uint8_t unicode_first[];
 extern const uint16_t unicode_middle[];
@@ -59,7 +60,7 @@ static inline uint64_t unicode_row(uint32_t point)
     return unicode_rows[unicode_last[(size_t)unicode_middle[middle] << 4 | (point & 15)]];
 }
 
-/* The mask of a code point: its category's bit, and UNICODE_SPACE and the ones after it. Constant time. */
+/* The mask of a code point: its category's bit, UNICODE_SPACE and the bits after it. Constant time. */
 static inline uint32_t unicode_classes(uint32_t point) { return (uint32_t)unicode_row(point); }
 
 enum unicode_flag { /* bit numbers in a row */
@@ -71,11 +72,11 @@ enum unicode_flag { /* bit numbers in a row */
                     UNICODE_FLAG_BERT_ACCENT,
                     UNICODE_FLAG_ACCENT,
                     UNICODE_FLAG_FORM,                          /* four: UNICODE_NFC.. in order */
-                    UNICODE_FLAG_LOWER = UNICODE_FLAG_FORM + 4, /* has a lower case that differs */
+                    UNICODE_FLAG_LOWER = UNICODE_FLAG_FORM + 4, /* its lower case differs */
 };
 static inline bool unicode_flag(uint32_t point, unsigned flag) { return unicode_row(point) >> flag & 1; }
 
-/* White space: the same for all parts (\s, WhitespaceSplit, Strip, BertPreTokenizer). */
+/* White space; one definition for all parts (\s, WhitespaceSplit, Strip, BertPreTokenizer). */
 static inline bool unicode_is_space(uint32_t point) { return unicode_classes(point) & UNICODE_SPACE; }
 /* Class N of Unicode 17: the pre-tokenizer Digits splits here. */
 static inline bool unicode_is_numeric(uint32_t point) { return unicode_flag(point, UNICODE_FLAG_NUMERIC); }
@@ -86,7 +87,7 @@ static inline bool unicode_is_bert_punctuation(uint32_t point)
 {
     return unicode_flag(point, UNICODE_FLAG_BERT_PUNCTUATION);
 }
-/* BertNormalizer: what clean_text drops, what it makes a blank, and what strip_accents drops after NFD. */
+/* BertNormalizer: clean_text drops these; turns these into blanks; strip_accents drops these after NFD. */
 static inline bool unicode_is_bert_control(uint32_t point)
 {
     return unicode_flag(point, UNICODE_FLAG_BERT_CONTROL);
@@ -110,8 +111,8 @@ size_t unicode_lower(uint32_t point, uint32_t out[UNICODE_LOWER_MOST]);
 
 /* --- unicode_normalize.c: the four normal forms ----------------------------------------------------------- */
 enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
-/* May the form change this code point, or join it with what stands before it? Text without such code points is
- * left alone by the form. */
+/* True if the form may change this code point or join it with the one before. A text without such code points
+ * is unchanged by the form. */
 static inline bool unicode_form_touches(enum unicode_form form, uint32_t point)
 {
     return unicode_flag(point, UNICODE_FLAG_FORM + (unsigned)form);

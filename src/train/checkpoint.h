@@ -3,7 +3,7 @@
  *     output.dir/checkpoint-00000120/config.json, model.safetensors     parameters in the compute type
  *                                   /state/model.safetensors            masters and moments
  *                                   /trainer.json                       step, position, scaler, schedule
- *                                   /manifest.json                      checksums of all these, what decided them, knobs
+ *                                   /manifest.json                      their checksums, the settings behind them, knobs
  *
  * It is written under a temporary name and renamed when every byte is on disk, so a crash or a full disk leaves the
  * earlier checkpoints intact. Data stream from the arena in pieces; nothing is held in memory.
@@ -34,7 +34,7 @@ struct comm;
 enum plim_status checkpoint_find(const char *dir, struct comm *comm, struct checkpoint **out,
                                  struct plim_error *err);
 const char *checkpoint_path(const struct checkpoint *c);
-/* NULL: the checkpoint is of a version that wrote none. */
+/* NULL: written by a version without manifests. */
 const struct node *checkpoint_manifest(const struct checkpoint *c);
 void checkpoint_close(struct checkpoint *c);
 
@@ -42,17 +42,17 @@ void checkpoint_close(struct checkpoint *c);
  * passes. *checked is false for a checkpoint without a manifest, whose bytes cannot be verified. */
 enum plim_status checkpoint_check(const char *dir, unsigned parts, bool *checked, struct plim_error *err);
 
-/* order_changed: rows now come in another order, so they begin at the first one. */
+/* order_changed: the order of rows has changed, so reading starts at the first row. */
 enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *trainer, bool order_changed,
                                     struct plim_error *err);
 /* Saves, then removes checkpoints older than the newest output.keep_checkpoints. path receives the folder. All ranks
  * call it together; an error on one is returned by all. */
 enum plim_status checkpoint_save(struct trainer *trainer, char *path, size_t size, struct plim_error *err);
 
-/* Newest checkpoint folder below dir, whole or damaged, into path; 0 when there is none, else its step. */
+/* Puts the newest checkpoint folder below dir, intact or damaged, into path. Returns its step; 0: none. */
 int64_t checkpoint_newest(const char *dir, char *path, size_t size);
 
-/* How many there are below dir. */
+/* Number of checkpoints below dir. */
 int64_t checkpoint_count(const char *dir);
 
 /* Removes a folder that we made: its files and those of its subfolders, two levels deep. Does not follow links. */

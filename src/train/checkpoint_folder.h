@@ -1,8 +1,7 @@
-/* checkpoint_folder.h - checkpoints by name: which there are, which goes, how a finished one gets its name.
+/* checkpoint_folder.h - checkpoints by name: listing, pruning, and naming a finished one.
  *
- * Names tell what a folder is: checkpoint-00000120 is a checkpoint of that step, and a damaged one when some of its files are
- * gone; .tmp-checkpoint-... is one that is being written or removed and may go at any time. Only train/ includes this
- * header; what others need is in checkpoint.h. */
+ * checkpoint-00000120 is a checkpoint of that step; it is damaged if files are missing. .tmp-checkpoint-... is being written
+ * or removed and may be deleted at any time. Only train/ includes this header; other code uses checkpoint.h. */
 #ifndef PLIM_TRAIN_CHECKPOINT_FOLDER_H
 #define PLIM_TRAIN_CHECKPOINT_FOLDER_H
 
@@ -17,20 +16,21 @@
 /* Step of a folder name like checkpoint-00000120, or -1. */
 int64_t checkpoint_name_step(const char *name);
 
-/* Has the folder something in it that only we write? Then it is no model of somebody else's. */
+/* True if the folder contains something that only we write, so it is not somebody else's model. */
 bool checkpoint_is_ours(const char *path);
 
-/* The checkpoint, whole or damaged, of the highest step below `before` in dir; its step, or 0: there is none. */
+/* Finds the checkpoint, intact or damaged, with the highest step below `before`. Returns its step; 0:
+ * none. */
 int64_t checkpoint_below(const char *dir, int64_t before, char *path, size_t size);
 
-/* The complete folder temp takes the name `path`; one that is there is exchanged for it and removed. */
+/* Renames the complete folder temp to `path`; an existing one is exchanged and removed. */
 enum plim_status checkpoint_take_name(const char *temp, const char *path, struct plim_error *err);
 
-/* Keep the newest `keep` that are whole up to step `newest`, as far as names and sizes tell, and the one of step `best` besides
- * (0: none). What earlier crashes left half-written or half-removed goes, too. */
+/* Keeps the newest `keep` intact checkpoints up to step `newest`, judged by names and sizes, and the one of
+ * step `best` (0: none). Also removes leftovers of earlier crashes. */
 void checkpoint_prune(const char *dir, int64_t keep, int64_t newest, int64_t best);
 
-/* No checkpoint is left, whole or damaged. */
+/* Removes all checkpoints, intact or damaged. */
 void checkpoint_clear(const char *dir);
 
 #endif

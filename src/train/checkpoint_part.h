@@ -1,12 +1,13 @@
-/* checkpoint_part.h - what writing and reading a checkpoint share. Only train/checkpoint*.c include this header. */
+/* checkpoint_part.h - shared by writing and reading checkpoints. Only train/checkpoint*.c include this
+ * header. */
 #ifndef PLIM_TRAIN_CHECKPOINT_PART_H
 #define PLIM_TRAIN_CHECKPOINT_PART_H
 
 #include "train/trainer.h"
 
-enum { CHECKPOINT_FORMAT = 2 }; /* of trainer.json; from 2 on there is a manifest */
+enum { CHECKPOINT_FORMAT = 2 }; /* of trainer.json; since 2 there is a manifest */
 
-/* Is the tensor in a checkpoint: with the state, or with the parameters? */
+/* True if the tensor is part of a checkpoint: with the state, or with the parameters. */
 static inline bool checkpoint_keeps(const struct tensor *t, bool state)
 {
     if (t->view_of >= 0 || !(t->flags & TENSOR_KEPT)) return false;

@@ -1,4 +1,4 @@
-/* corpus.h - a job's data: tokenizer, chat template, files for training and evaluation, and what they cost.
+/* corpus.h - a job's data: tokenizer, chat template, files for training and evaluation, and their memory.
  *
  *     struct corpus corpus;
  *     corpus_open(&job, CORPUS_TRAIN | CORPUS_VALIDATION, &corpus, &err);
@@ -16,19 +16,19 @@
 #include "report/report.h"
 #include <stdatomic.h>
 
-/* CORPUS_ASKED: only what it takes is asked, and no budget is held yet. */
+/* CORPUS_ASKED: only to compute sizes; no budget applies yet. */
 enum corpus_part { CORPUS_TRAIN = 1, CORPUS_VALIDATION = 2, CORPUS_ASKED = 4 };
 
 struct corpus {
     const struct job *job;
     struct codec codec;
     struct chat_template *chat;
-    int64_t seconds; /* since 1970: the time that chat templates see, one for all rows */
-    struct tm now;   /* the same, local; datasets borrow it, so a corpus stays where it was opened */
-    struct dataset *train, *validation; /* NULL: not asked for, or not in the job */
-    size_t longest, longest_eval;       /* bytes of their longest lines (data/longest_line.h); 0: not known */
-    struct loader_sizes sizes;          /* of its loaders, which are opened with the chosen one */
-    const atomic_int *stop;             /* for its loaders; set it before they are opened; NULL: never */
+    int64_t seconds; /* since 1970: the time for chat templates, the same for all rows */
+    struct tm now;   /* the same in local time; datasets borrow it, so a corpus must not be moved */
+    struct dataset *train, *validation; /* NULL: not requested, or not in the job */
+    size_t longest, longest_eval;       /* bytes of their longest lines (data/longest_line.h); 0: unknown */
+    struct loader_sizes sizes; /* possible sizes of its loaders; they are opened with the chosen one */
+    const atomic_int *stop;    /* for its loaders; set it before opening them; NULL: never */
 };
 
 /* Opens files and loads the tokenizer; no data are read. Refuses a tokenizer or token files whose vocabulary is
@@ -37,10 +37,10 @@ enum plim_status corpus_open(const struct job *job, unsigned parts, struct corpu
                              struct plim_error *err);
 void corpus_close(struct corpus *corpus);
 
-/* Another time than that of corpus_open, before a loader is opened: a resumed run sees that of its beginning. */
+/* Sets another time, before a loader is opened: a resumed run uses the time of its start. */
 void corpus_set_now(struct corpus *corpus, int64_t seconds);
 
-/* Rows of rank 0 of 1, shuffled, for ever; or in order, once. */
+/* corpus_loader: rows of rank 0 of 1, shuffled, endless. corpus_evaluator: in order, once. */
 enum plim_status corpus_loader(const struct corpus *corpus, struct dataset *data, struct loader **out,
                                struct plim_error *err);
 enum plim_status corpus_evaluator(const struct corpus *corpus, struct dataset *data, struct loader **out,
@@ -50,11 +50,13 @@ enum plim_status corpus_evaluator(const struct corpus *corpus, struct dataset *d
  * large number. */
 int64_t corpus_rows(struct dataset *data, int64_t wanted);
 
-/* Host memory of codec and loaders of this size, at most; and the pieces of text that hold so many batches of full rows. */
+/* Maximum host memory of codec and loaders of this size; and the pieces of text that hold this many batches
+ * of full rows. */
 int64_t corpus_bytes(const struct corpus *corpus, const struct loader_size *size);
 int64_t corpus_pieces(const struct job *job, int64_t batches);
 
-/* corpus_open for a plan. Without `here` a run elsewhere is meant: files that are missing are not opened, and *missing is true. */
+/* corpus_open for a plan. Without `here` the run is on another machine: missing files are not opened, and
+ * *missing is set. */
 enum plim_status corpus_ask(const struct job *job, bool here, bool *missing, struct corpus *out,
                             struct plim_error *err);
 /* corpus_ask that keeps nothing open: returns the loader's sizes and, for an estimated epoch, the run's length. Reads
@@ -62,7 +64,7 @@ enum plim_status corpus_ask(const struct job *job, bool here, bool *missing, str
 enum plim_status corpus_measure(const struct job *job, bool here, struct loader_sizes *loader,
                                 struct job_length *length, bool *missing, struct plim_error *err);
 
-/* Put before a report's remedies what the loader alone could give up (corpus_remedies.c). */
+/* Adds remedies that shrink only the loader before the report's others (corpus_remedies.c). */
 void corpus_remedies(struct plan_report *report);
 
 #endif

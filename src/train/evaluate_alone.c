@@ -106,7 +106,7 @@ enum plim_status evaluate_alone(const struct job *job, struct device *device, co
     struct corpus corpus;
     struct loader *loader = NULL;
     struct runtime rt = {0};
-    struct overhead overhead = runtime_overhead(device->facts.threads, device->comm);
+    struct overhead overhead = runtime_overhead(device->context, device->facts.threads, device->comm);
     *out = (struct evaluation){0};
     enum plim_status status =
         corpus_open(job, job->validation.count ? CORPUS_VALIDATION : CORPUS_TRAIN, &corpus, err);

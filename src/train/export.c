@@ -124,8 +124,7 @@ static const void *convert(struct exporter *e, const struct safetensor *t, const
     return e->out;
 }
 
-static enum plim_status pass_on(void *arg, int64_t first UNUSED, const void *elements, int64_t n,
-                                struct plim_error *err)
+static enum plim_status pass_on(void *arg, int64_t, const void *elements, int64_t n, struct plim_error *err)
 {
     struct passing *p = arg;
     return safetensors_writer_put(p->writer, elements, (size_t)n * dtype_size(p->type), err);

@@ -1,11 +1,11 @@
-/* fingerprint.h - a number for what data files hold, so that a run does not go on with others unnoticed.
+/* fingerprint.h - a hash of data files, so that a run does not silently continue with other data.
  *
  *     uint64_t number;
  *     fingerprint_inputs(dataset_inputs(data), &number, &err);
  *
- * Every byte counts of data up to FINGERPRINT_WHOLE bytes in all. Of more than that, the size of each file, its first and
- * its last block, and blocks at an even distance, about FINGERPRINT_BLOCKS of them in all: an edit between them that keeps
- * the size is not seen. Names and dates do not count: data may move.
+ * Up to FINGERPRINT_WHOLE bytes in total, every byte counts. Beyond that, the hash covers the size of each file, its first
+ * and last block, and evenly spaced blocks, about FINGERPRINT_BLOCKS in total; an edit between them that keeps the size is
+ * not detected. Names and dates do not count: data may move.
  */
 #ifndef PLIM_TRAIN_FINGERPRINT_H
 #define PLIM_TRAIN_FINGERPRINT_H

@@ -4,9 +4,9 @@
  *     struct job_schedule config = job_schedule(&job);
  *     lr_schedule_init(&s, &config, total_steps);
  *     double lr = lr_schedule_rate(&s, step);            // step counts from 0
- *     lr_schedule_observe(&s, SCHEDULE_ON_STEP, loss);   // greedy listens; the others do not
+ *     lr_schedule_observe(&s, SCHEDULE_ON_STEP, loss);   // used by greedy only
  *
- * The state is plain data: a checkpoint stores it with lr_schedule_save and a resumed run goes on bit for bit.
+ * The state is plain data: a checkpoint stores it with lr_schedule_save, and a resumed run continues bit for bit.
  */
 #ifndef PLIM_TRAIN_LR_SCHEDULE_H
 #define PLIM_TRAIN_LR_SCHEDULE_H
@@ -31,7 +31,7 @@ struct lr_schedule {
 
 void lr_schedule_init(struct lr_schedule *s, const struct job_schedule *config, int64_t total_steps);
 double lr_schedule_rate(const struct lr_schedule *s, int64_t step);
-/* A loss that is not finite is not heard. */
+/* Ignores a loss that is not finite. */
 void lr_schedule_observe(struct lr_schedule *s, enum schedule_event event, double loss);
 
 /* The state as a JSON object; doubles round-trip. */

@@ -1,4 +1,4 @@
-/* manifest.h - manifest.json: what a checkpoint consists of, to the bit, and what decided it.
+/* manifest.h - manifest.json: the checksums of a checkpoint's files, and the settings that determined it.
  *
  *     {"format": 1, "step": 120, "now": null, "machine": "...",
  *      "knobs": {...},                                        the plan's, as `plan --json` names them
@@ -36,12 +36,12 @@ struct manifest_files {
         uint64_t bytes, checksum;
     } * file;
     int count, cap;
-    bool failed; /* out of memory: manifest_write says so */
+    bool failed; /* out of memory: manifest_write reports it */
 };
 
 struct manifest_about {
     int64_t step;
-    int64_t now; /* what strftime_now means in this run's templates, seconds of the epoch; 0: nobody asks */
+    int64_t now;         /* time for strftime_now in this run's templates, in seconds since 1970; 0: unused */
     const char *machine; /* the device, for people */
     const struct knobs *knobs;
     const struct node *run; /* a map of texts */
@@ -49,7 +49,7 @@ struct manifest_about {
 
 void manifest_files_release(struct manifest_files *files);
 void manifest_add(struct manifest_files *files, const char *name, uint64_t bytes, uint64_t checksum);
-/* Nothing is added when there is no such file. */
+/* Adds nothing if the file does not exist. */
 enum plim_status manifest_add_file(struct manifest_files *files, const char *dir, const char *name,
                                    struct plim_error *err);
 
@@ -57,17 +57,18 @@ enum plim_status manifest_add_file(struct manifest_files *files, const char *dir
 enum plim_status manifest_write(const char *dir, const struct manifest_about *about,
                                 const struct manifest_files *files, struct plim_error *err);
 
-/* *out is NULL, and PLIM_OK, when the folder has no manifest. PLIM_BAD_INPUT: it is damaged or of a later format. */
+/* *out is NULL, with PLIM_OK, if the folder has no manifest. PLIM_BAD_INPUT: it is damaged or of a later
+ * format. */
 enum plim_status manifest_read(const char *dir, struct doc **out, struct plim_error *err);
 
-/* Which files are looked at. */
+/* The files to check. */
 enum manifest_part {
-    MANIFEST_WEIGHTS = 1, /* what generation needs: all but state/ */
+    MANIFEST_WEIGHTS = 1, /* needed for generation: all but state/ */
     MANIFEST_STATE = 2,
 };
 
-/* PLIM_BAD_INPUT names the first file that is missing, of another size, or of another content. Of several ranks each looks
- * at its share of them. */
+/* PLIM_BAD_INPUT names the first file that is missing or has another size or content. Each rank checks its
+ * share. */
 enum plim_status manifest_check(const char *dir, const struct doc *manifest, unsigned parts, int rank,
                                 int ranks, struct plim_error *err);
 

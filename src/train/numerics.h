@@ -1,8 +1,8 @@
-/* numerics.h - which tensor is the first to leave the numbers: a debug mode that looks at what every op wrote.
+/* numerics.h - a debug mode that examines the output of every op and reports the first tensor that overflows or underflows.
  *
- * Overflow: a value that is not finite. Underflow: in a narrow type, more than half of the values of a tensor are
- * zero or subnormal although the op's first input is not mostly zero. Each kind is told once, with step, op and
- * tensor; looking costs about as much as the step itself.
+ * Overflow: a value is not finite. Underflow: in a narrow type, more than half of a tensor's values are zero or subnormal
+ * although the op's first input is not mostly zero. Each kind is reported once, with step, op and tensor. Examining costs
+ * about as much as the step itself.
  */
 #ifndef PLIM_TRAIN_NUMERICS_H
 #define PLIM_TRAIN_NUMERICS_H

@@ -40,8 +40,8 @@ static void put_orders(struct json_writer *w, const struct run_control *c)
     json_end_object(w);
 }
 
-static enum plim_status say_status(struct run_control *c, const struct node *message UNUSED,
-                                   struct json_writer *w, struct plim_error *err UNUSED)
+static enum plim_status say_status(struct run_control *c, const struct node *, struct json_writer *w,
+                                   struct plim_error *)
 {
     const struct run_facts *f = &c->facts;
     json_str(w, "what", "train");
@@ -87,8 +87,8 @@ static enum plim_status take_budget(struct run_control *c, const struct node *me
     return take_order(c, &(struct run_order){.kind = ORDER_BUDGET, .bytes = bytes}, w, err);
 }
 
-static enum plim_status take_checkpoint(struct run_control *c, const struct node *message UNUSED,
-                                        struct json_writer *w, struct plim_error *err)
+static enum plim_status take_checkpoint(struct run_control *c, const struct node *, struct json_writer *w,
+                                        struct plim_error *err)
 {
     return take_order(c, &(struct run_order){.kind = ORDER_CHECKPOINT}, w, err);
 }
@@ -101,8 +101,8 @@ static enum plim_status take_snapshot(struct run_control *c, const struct node *
     return status == PLIM_OK ? take_order(c, &order, w, err) : status;
 }
 
-static enum plim_status take_stop(struct run_control *c, const struct node *message UNUSED,
-                                  struct json_writer *w, struct plim_error *err UNUSED)
+static enum plim_status take_stop(struct run_control *c, const struct node *, struct json_writer *w,
+                                  struct plim_error *)
 {
     c->stopped = true;
     json_bool(w, "stopping", true);

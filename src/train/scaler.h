@@ -1,7 +1,7 @@
-/* scaler.h - loss scaling for fp16: halve when gradients overflow, double after a good while.
+/* scaler.h - loss scaling for fp16: halve when gradients overflow, double after enough good steps.
  *
- * With fp32 and bf16 the scale is 1 and never moves; a window of 0 keeps it where it began. The state is three numbers that a
- * checkpoint keeps. */
+ * With fp32 and bf16 the scale is 1 and never changes; with a window of 0 it keeps its first value. A checkpoint stores the
+ * state, three numbers. */
 #ifndef PLIM_TRAIN_SCALER_H
 #define PLIM_TRAIN_SCALER_H
 
@@ -10,14 +10,14 @@
 
 struct scaler_options {
     double first, least;
-    int64_t window;     /* good steps before the scale doubles; 0: it stays */
-    int64_t hysteresis; /* it halves at the so-many-th overflow since it last doubled */
+    int64_t window;     /* good steps before the scale doubles; 0: it never does */
+    int64_t hysteresis; /* halve at this overflow since the last doubling */
 };
 
 struct scaler {
     bool active;
     double scale;
-    int64_t good_steps, overflows; /* overflows that did not yet halve it, and those since */
+    int64_t good_steps, overflows; /* overflows: since it last doubled */
     struct scaler_options options;
 };
 
@@ -26,7 +26,7 @@ static inline void scaler_init(struct scaler *s, bool active, const struct scale
     *s = (struct scaler){.active = active, .scale = active ? options->first : 1.0, .options = *options};
 }
 
-/* After an optimizer step: `finite` says whether all gradients were. */
+/* Call it after an optimizer step; `finite`: all gradients were finite. */
 static inline void scaler_update(struct scaler *s, bool finite)
 {
     if (!s->active || !s->options.window) return;

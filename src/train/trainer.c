@@ -22,11 +22,18 @@ static enum memory_status judge(const struct trainer *t, int64_t used, int64_t b
     return mine > seen ? mine : seen;
 }
 
+bool trainer_owns_process(const struct trainer *t)
+{
+    const struct context *context = t->runtime.device->context;
+    return context && context->process;
+}
+
 int64_t trainer_used(const struct trainer *t)
 {
     struct os_process me = {0};
     struct device *device = t->runtime.device;
     if (device->ops->used) return (int64_t)device->ops->used(device);
+    if (!trainer_owns_process(t)) return (int64_t)ledger_current(device->ledger[TIER_DEVICE]);
     os_process_memory(&me, NULL);
     return (int64_t)me.rss;
 }
@@ -34,13 +41,12 @@ int64_t trainer_used(const struct trainer *t)
 void trainer_tell(struct trainer *t, struct train_event *event)
 {
     struct os_process me = {0};
-    struct device *device = t->runtime.device;
     os_process_memory(&me, NULL);
     event->plan = &t->runtime.plan;
     event->length = &t->length;
     event->steps = t->length.steps;
     event->budget = t->runtime.request.budget;
-    event->used = device->ops->used ? (int64_t)device->ops->used(device) : (int64_t)me.rss;
+    event->used = trainer_used(t);
     event->rss_peak = (int64_t)me.peak;
     for (int tier = 0; tier < TIER_COUNT; tier++) {
         event->planned_peak[tier] = t->runtime.planned_peak[tier];
@@ -383,45 +389,77 @@ static const char *who_stopped(const struct trainer *t)
 /* Seconds that this thread has computed, where somebody wants to know what watching takes of them. */
 static double thread_seconds(const struct trainer *t) { return t->options.profile ? clock_thread() : 0; }
 
-enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
+/* An evaluation that a run before this one could not finish. */
+static bool eval_pending(const struct trainer *t) { return t->eval_due && t->corpus.validation; }
+
+bool trainer_more(const struct trainer *t)
+{
+    bool left = t->step < t->length.steps || eval_pending(t);
+    return left && !t->interrupted && !best_model_stops(&t->best);
+}
+
+/* Work between two steps: a changed budget, orders, memory pressure. */
+static enum plim_status prepare_step(struct trainer *t, struct plim_error *err)
+{
+    t->watch.seconds -= thread_seconds(t);
+    trainer_trace_due(t);
+    enum plim_status status = change_budget(t, err);
+    if (status == PLIM_OK) status = trainer_obey(t, err);
+    if (status == PLIM_OK) status = trainer_adapt(t, err);
+    t->watch.seconds += thread_seconds(t);
+    return status;
+}
+
+static void report_step(struct trainer *t, struct train_event *event)
+{
+    trainer_trace_end(t, event);
+    t->watch.seconds -= thread_seconds(t);
+    tell_bad(t);
+    trainer_tell(t, event);
+    trainer_note_step(t, event);
+    t->watch.seconds += thread_seconds(t);
+    t->saved = false;
+}
+
+/* The evaluation and the checkpoint that are due after a step. */
+static enum plim_status after_step(struct trainer *t, const struct train_event *event, struct plim_error *err)
 {
     const struct job_length *length = &t->length;
-    bool finished = true, saved = false;
+    bool best = false, last = t->step == length->steps, evaluates = due(length->eval_every, t->step);
+    enum plim_status status = event->skipped ? trainer_skipped(t, event, err) : PLIM_OK;
+    if (status != PLIM_OK) return status;
+    if (t->corpus.validation && (evaluates || last)) status = evaluate_and_tell(t, evaluates, &best, err);
+    if (status == PLIM_INTERRUPTED) status = PLIM_OK; /* the step counts; its evaluation is left out */
+    bool saves = due(length->save_every, t->step) && !t->stuck; /* else weights may be bad already */
+    if (status == PLIM_OK && (best || saves)) status = trainer_save(t, err), t->saved = true;
+    if (stops_here(t)) t->interrupted = true;
+    return status;
+}
+
+enum plim_status trainer_advance(struct trainer *t, struct plim_error *err)
+{
+    struct train_event event = {0};
+    bool best = false, finished = true;
     enum plim_status status = PLIM_OK;
-    bool best = false;
-    if (t->eval_due && t->corpus.validation) status = evaluate_and_tell(t, true, &best, err);
-    if (status == PLIM_INTERRUPTED) finished = false, status = PLIM_OK;
-    while (t->step < length->steps && finished && status == PLIM_OK && !best_model_stops(&t->best)) {
-        struct train_event event = {0};
-        t->watch.seconds -= thread_seconds(t);
-        trainer_trace_due(t);
-        status = change_budget(t, err);
-        if (status == PLIM_OK) status = trainer_obey(t, err);
-        if (status == PLIM_OK) status = trainer_adapt(t, err);
-        t->watch.seconds += thread_seconds(t);
-        if (status == PLIM_OK) trainer_trace_begin(t);
-        if (status == PLIM_OK) status = trainer_step(t, &event, &finished, err);
-        if (status != PLIM_OK || !finished) break;
-        trainer_trace_end(t, &event);
-        t->watch.seconds -= thread_seconds(t);
-        tell_bad(t);
-        trainer_tell(t, &event);
-        trainer_note_step(t, &event);
-        t->watch.seconds += thread_seconds(t);
-        saved = false;
-        bool last = t->step == length->steps, evaluates = due(length->eval_every, t->step);
-        best = false;
-        if (event.skipped) status = trainer_skipped(t, &event, err);
-        if (status != PLIM_OK) break;
-        if (t->corpus.validation && (evaluates || last)) status = evaluate_and_tell(t, evaluates, &best, err);
-        if (status == PLIM_INTERRUPTED) status = PLIM_OK; /* the step counts; its evaluation is left out */
-        bool saves = due(length->save_every, t->step) && !t->stuck; /* else weights may be bad already */
-        if (status == PLIM_OK && (best || saves)) status = trainer_save(t, err), saved = true;
-        if (stops_here(t)) finished = false;
-    }
+    if (eval_pending(t)) status = evaluate_and_tell(t, true, &best, err);
+    if (status == PLIM_INTERRUPTED) return t->interrupted = true, PLIM_OK;
+    if (status == PLIM_OK && !trainer_more(t)) return PLIM_OK;
+    if (status == PLIM_OK) status = prepare_step(t, err);
+    if (status == PLIM_OK) trainer_trace_begin(t);
+    if (status == PLIM_OK) status = trainer_step(t, &event, &finished, err);
+    if (status != PLIM_OK) return status;
+    if (!finished) return t->interrupted = true, PLIM_OK;
+    report_step(t, &event);
+    return after_step(t, &event, err);
+}
+
+enum plim_status trainer_end(struct trainer *t, enum plim_status status, struct plim_error *err)
+{
+    bool finished = !t->interrupted;
     trainer_trace_drop(t);
     if (status == PLIM_OK && finished) status = trainer_check_taken(t, err);
-    if (status == PLIM_OK && !saved && (t->options.save_at_end || !finished)) status = trainer_save(t, err);
+    if (status == PLIM_OK && !t->saved && (t->options.save_at_end || !finished))
+        status = trainer_save(t, err);
     if (status == PLIM_OK && finished) status = trainer_best_end(t, err);
     bool keeps =
         t->data_failed || (t->diverged && !t->saved_step); /* an older checkpoint is better than that state */
@@ -439,4 +477,11 @@ enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
             err, PLIM_INTERRUPTED, "stopped by %s after step %lld; %s", who_stopped(t), (long long)t->step,
             trainer_may_save(t) ? "go on with --resume" : "nothing was saved, as --no-checkpoint asks");
     return status;
+}
+
+enum plim_status trainer_run(struct trainer *t, struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    while (status == PLIM_OK && trainer_more(t)) status = trainer_advance(t, err);
+    return trainer_end(t, status, err);
 }

@@ -14,12 +14,12 @@
  *                                '--(last step | stop asked | error)--> ended
  *
  * Invariants
- *  1. Between two optimizer steps only kept tensors hold anything: a re-plan moves those and nothing else.
- *  2. A step that is not finished leaves no trace: stopping in the middle goes back to its first row.
+ *  1. Between two optimizer steps only kept tensors have contents: a re-plan moves those and nothing else.
+ *  2. An unfinished step leaves no trace: stopping in the middle returns to its first row.
  *  3. The runtime is ready (runtime/runtime.h) from trainer_open to trainer_close; `feed` and the tensors named below are
- *     those of its present plan (trainer_bind).
+ *     those of its current plan (trainer_bind).
  *
- * What happens is told to a listener; nothing is printed here.
+ * Events are reported to a listener; nothing is printed here.
  */
 #ifndef PLIM_TRAIN_TRAINER_H
 #define PLIM_TRAIN_TRAINER_H
@@ -44,7 +44,7 @@
 #include <stdatomic.h>
 
 enum train_event_kind {
-    TRAIN_PLANNED, /* the plan stands; nothing has been computed */
+    TRAIN_PLANNED, /* there is a plan; nothing has been computed */
     TRAIN_NOTE,    /* text */
     TRAIN_RESUMED,
     TRAIN_STEP,
@@ -52,48 +52,48 @@ enum train_event_kind {
     TRAIN_REPLANNED,
     TRAIN_SAVED,
     TRAIN_ENDED,
-    TRAIN_MEMORY,  /* text: the step line of memory, when its status changes or an action is taken */
+    TRAIN_MEMORY,  /* text: the memory line, when its status changes or an action is taken */
     TRAIN_REFUSED, /* why: memory was refused, and the run ends */
-    TRAIN_EPOCH,   /* epoch: the number of the one that begins, where the job counts them */
+    TRAIN_EPOCH,   /* epoch: number of the one that begins, if the job counts them */
 };
 
 struct train_event {
     enum train_event_kind kind;
     const struct plan *plan;
     const struct job_length *length; /* of the run */
-    const char *text;                /* note, path of a checkpoint, step line of memory */
+    const char *text;                /* note, path of a checkpoint, memory line */
     bool warns;                      /* a note that deserves attention */
     const struct explanation *why;
-    const char *action; /* TRAIN_MEMORY: what was done; empty: nothing */
+    const char *action; /* TRAIN_MEMORY: the action taken; empty: none */
     /* [ranks] TRAIN_MEMORY: bytes of each rank as it measured them; NULL: single rank. */
     const int64_t *rank_used;
     int ranks;
     int64_t step, steps;
     double loss, lr, grad_norm;  /* grad_norm < 0: not computed (optimizer inside backward) */
     double token_loss;           /* part of loss from tokens; auxiliary losses are the rest */
-    const struct router *router; /* of experts; NULL: there are none */
+    const struct router *router; /* of experts; NULL: none */
     bool skipped;                /* the loss or a gradient was not finite, so the step was skipped */
-    int64_t skipped_steps;       /* TRAIN_ENDED: how many were not */
+    int64_t skipped_steps;       /* TRAIN_ENDED: how many were skipped */
     double scale;
     struct scores scores; /* TRAIN_EVAL */
     int64_t tokens;
-    int64_t rows;   /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened. All ranks', as tokens are */
+    int64_t rows;   /* TRAIN_STEP; TRAIN_ENDED: of the run since it was opened. Over all ranks, like tokens */
     int64_t passes; /* micro-batches, likewise */
     /* Passes over the data so far; only whole passes if the rows per pass are unknown. */
     double epoch;
     int64_t positions, padding; /* computed positions, and those of them without a token; likewise */
     double seconds, tokens_per_s;
-    struct disk_use disk;      /* TRAIN_STEP: of the disk tier; nothing read or written: there is none */
+    struct disk_use disk;      /* TRAIN_STEP: of the disk tier; all zero: there is none */
     int64_t used, budget;      /* bytes of the process as reported by system or driver, and the budget */
-    enum memory_status status; /* the worst of all memories that are watched */
+    enum memory_status status; /* the worst of all monitored memories */
     enum adapt_level level;    /* how much of the plan the run has given up */
     const struct monitor_state *monitor; /* the newest sample read; NULL: monitoring is off */
-    const struct memory_summary *memory; /* of the present plan, by class; NULL: it is not committed yet */
+    const struct memory_summary *memory; /* of the current plan, by class; NULL: not committed yet */
     struct runtime_moves moves;          /* TRAIN_REPLANNED */
-    /* By tier, as its ledger carries it; 0 for the host where the device's ledger has both. */
+    /* Per tier, as on its ledger; 0 for the host if the device's ledger has both. */
     int64_t planned_peak[TIER_COUNT], ledger_peak[TIER_COUNT];
     int64_t rss_peak;
-    int64_t bad_records, dropped_samples; /* TRAIN_ENDED: left out of the data */
+    int64_t bad_records, dropped_samples; /* TRAIN_ENDED: skipped data */
 };
 
 struct train_listener {
@@ -113,67 +113,77 @@ struct train_options {
     int nchanges;
     struct train_listener listener;
     atomic_int *stop;     /* set by a signal handler; NULL: never */
-    atomic_int *save_now; /* likewise: save a checkpoint after the present step; the trainer clears it */
+    atomic_int *save_now; /* likewise: save a checkpoint after the current step; the trainer clears it */
     bool profile;         /* time every op */
-    bool numerics;        /* tell the first tensor that overflows or underflows */
+    bool numerics;        /* report the first tensor that overflows or underflows */
     const char *trace;    /* a file for a trace of one step, of each rank (snapshot_rank_path); NULL: none */
     int64_t trace_step;   /* trace this step, or the first executed after it */
     /* The plan to run, borrowed until trainer_open returns; NULL: the fastest. */
     const struct plan_file *kept;
-    bool save_at_end; /* and when stopped; false, without training.save_every: output.dir is not touched */
+    bool save_at_end; /* also when stopped; false and no training.save_every: output.dir is not touched */
 };
 
 struct trainer {
     const struct job *job;
     struct job_length length;
     struct train_options options;
-    struct runtime runtime; /* its request holds the present budget */
+    struct runtime runtime; /* its request holds the current budget */
     struct corpus corpus;
-    struct run_start start; /* the output folder is ours until it ends */
+    struct run_start start; /* holds the output folder until the end */
     struct loader *loader;
-    struct loader *evaluator; /* of the validation data; NULL: there are none */
-    bool told_bad;            /* the first bad record has been told */
-    bool data_failed;         /* reading a step's rows failed; nothing of it was computed */
+    struct loader *evaluator; /* of the validation data; NULL: none */
+    bool told_bad;            /* the first bad record was reported */
+    bool data_failed;         /* reading a step's rows failed; nothing was computed */
     struct lr_schedule schedule;
     struct best_model best;
     struct scaler scaler;
     struct profile thresholds;
     int64_t step;        /* optimizer steps done */
-    int64_t updates;     /* of them, taken (not skipped) */
-    int64_t stuck;       /* steps skipped in a row without a smaller loss scale (trainer_skip.c) */
-    int64_t skipped_row; /* skipped in a row */
-    bool diverged;       /* too many of them: the run ends */
+    int64_t updates;     /* steps that were not skipped */
+    int64_t stuck;       /* consecutive steps skipped without a smaller loss scale (trainer_skip.c) */
+    int64_t skipped_row; /* consecutive steps skipped */
+    bool diverged;       /* too many were skipped: the run ends */
     bool eval_due;       /* an evaluation after `step` was interrupted */
+    bool interrupted;    /* stopped before the last step */
+    bool saved;          /* a checkpoint holds the last step */
     int64_t epoch;       /* told last; 0: none */
     int64_t saved_step;  /* of the checkpoint that holds the present state, when it is `step`; 0: none */
     int next_change;
     double op_seconds[OP_KIND_COUNT];
     struct numerics numerics;
-    /* tensors the host talks to, by role; found again after each re-plan */
+    /* tensors that the host accesses, by role; looked up after each re-plan */
     int scalars, loss, clip;
     bool drops; /* the tape has dropout */
     struct router router;
-    struct lengths lengths;         /* programs of the present plan, by row length */
-    struct feed feed[PLAN_LENGTHS]; /* theirs */
-    struct cutting cutting;         /* a step into passes */
+    struct lengths lengths;         /* programs of the current plan, by row length */
+    struct feed feed[PLAN_LENGTHS]; /* one per program */
+    struct cutting cutting;         /* divides a step into passes */
     struct scores scores;           /* of the last evaluation */
-    struct eval_programs eval;      /* kept for all evaluations where rows have several lengths */
-    int64_t step_passes;            /* of the step under way: micro-batches of all ranks that have a row */
+    struct eval_programs eval;      /* kept for all evaluations if rows have several lengths */
+    int64_t step_passes;            /* micro-batches with rows in the current step, over all ranks */
     int64_t rows_done, positions, padding, passes; /* since the trainer was opened */
     struct run_watch watch;
     struct run_trace trace;
-    enum refusal_stage stage; /* present stage, in case memory is refused */
+    enum refusal_stage stage; /* current stage, in case memory is refused */
     int64_t wanted;           /* STAGE_REPLAN: the budget */
 };
 
 enum plim_status trainer_open(const struct job *job, struct device *device,
                               const struct train_options *options, struct trainer **out,
                               struct plim_error *err);
+/* All remaining steps: trainer_advance while trainer_more, then trainer_end. */
 enum plim_status trainer_run(struct trainer *trainer, struct plim_error *err);
+/* True if a step is left and nobody asked to stop. */
+bool trainer_more(const struct trainer *trainer);
+/* Makes one optimizer step, and the evaluation and checkpoint that are due after it. */
+enum plim_status trainer_advance(struct trainer *trainer, struct plim_error *err);
+/* Ends a run whose last trainer_advance returned `status`: saves, reports the end, explains refused memory. Returns that
+ * status, or PLIM_INTERRUPTED if it was stopped. */
+enum plim_status trainer_end(struct trainer *trainer, enum plim_status status, struct plim_error *err);
 void trainer_close(struct trainer *trainer);
 
-/* Finds the tensors that the host accesses in the present plan, and makes its programs. Call it after a plan or a
- * re-plan; undo it before the next. */
+/* Finds the tensors that the host accesses in the current plan, and makes its programs. Call it after a plan
+ * or a re-plan; undo it before the next. */
 enum plim_status trainer_bind(struct trainer *trainer, struct plim_error *err);
 void trainer_unbind(struct trainer *trainer);
 
@@ -190,11 +200,12 @@ enum plim_status trainer_skipped(struct trainer *trainer, const struct train_eve
 /* PLIM_BAD_INPUT: no step of the whole run was taken. */
 enum plim_status trainer_check_taken(const struct trainer *trainer, struct plim_error *err);
 
-/* The programs of an evaluation, started. PLIM_NO_FIT: not even one row fits the arena. */
+/* Opens and starts the programs of an evaluation. PLIM_NO_FIT: not even one row fits the arena. */
 enum plim_status trainer_open_eval(struct trainer *trainer, struct eval_programs *out,
                                    struct plim_error *err);
 
-/* Mean loss over the validation files, inside the arena the training plan has; trainer->scores has the rest. */
+/* Mean loss over the validation files, computed in the arena of the training plan; trainer->scores has the
+ * other metrics. */
 enum plim_status trainer_evaluate(struct trainer *trainer, double *loss, int64_t *tokens,
                                   struct plim_error *err);
 
@@ -210,7 +221,8 @@ enum plim_status trainer_save(struct trainer *trainer, struct plim_error *err);
 
 /* --- which evaluation was the best (trainer_best.c) --- */
 
-/* Before the first step. PLIM_BAD_INPUT: the job compares evaluations and has none, or keeps none of them. */
+/* Call it before the first step. PLIM_BAD_INPUT: the job compares evaluations but has none, or saves none of
+ * them. */
 enum plim_status trainer_best_open(struct trainer *trainer, struct plim_error *err);
 /* Call it after a regular evaluation. Returns true if it is the best so far and a checkpoint should be saved. */
 bool trainer_best_hear(struct trainer *trainer, double loss);
@@ -241,13 +253,15 @@ void trainer_trace_due(struct trainer *trainer);
 /* Wraps trainer_step: measures the step if wanted, and writes the result. Failures are reported and end nothing. */
 void trainer_trace_begin(struct trainer *trainer);
 void trainer_trace_end(struct trainer *trainer, const struct train_event *event);
-/* A step that did not come to its end, or never came. */
+/* Discards the measurement of a step that did not finish or never ran. */
 void trainer_trace_drop(struct trainer *trainer);
-/* A pass over one micro-batch; and the update. */
+/* Run one micro-batch; run the update. */
 enum plim_status trainer_loop(struct trainer *trainer, int program, int64_t micro, struct plim_error *err);
 enum plim_status trainer_update(struct trainer *trainer, struct plim_error *err);
 
-/* Bytes of the device as its driver tells them, or of the process. */
+/* False inside another program, whose memory is not the run's. */
+bool trainer_owns_process(const struct trainer *trainer);
+/* Bytes of the device as its driver tells them, of the process, or of this run inside another program. */
 int64_t trainer_used(const struct trainer *trainer);
 
 /* Reports an event to the listener; fills in plan, budget and the system's memory figures. */

@@ -143,7 +143,7 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     return status == PLIM_NO_FIT ? PLIM_OK : status; /* an evaluation will say so */
 }
 
-static void note_line(void *arg, enum log_level level UNUSED, const char *line)
+static void note_line(void *arg, enum log_level, const char *line)
 {
     trainer_tell(arg, &(struct train_event){.kind = TRAIN_NOTE, .text = line});
 }
@@ -282,8 +282,9 @@ enum plim_status trainer_open(const struct job *job, struct device *device,
                 &(struct scaler_options){job->training.loss_scale, job->training.min_loss_scale,
                                          job->training.loss_scale_window,
                                          job->training.loss_scale_hysteresis});
-    struct overhead overhead = runtime_overhead(
-        device->facts.threads, device->comm); /* before the data: their bytes are a number of their own */
+    struct overhead overhead =
+        runtime_overhead(device->context, device->facts.threads,
+                         device->comm); /* before the data: their bytes are a number of their own */
     overhead.bytes += job_telling_bytes(job);
     enum plim_status status = open_data(t, err);
     struct job_schedule schedule = job_schedule(job);

@@ -84,12 +84,13 @@ void trainer_note_step(struct trainer *t, const struct train_event *event)
     summary_of(&t->runtime, &f->memory);
     if (w->control) run_control_tell(w->control, f);
     if (!w->monitor) return;
-    monitor_tell(w->monitor, &(struct monitor_own){.step = t->step,
-                                                   .budget = t->runtime.request.budget,
-                                                   .gives_way = w->adapt.rules.enabled,
-                                                   .loader_held = w->loader_held,
-                                                   .planned = t->runtime.plan.overhead,
-                                                   .allowed = LEAK_ALLOWED});
+    monitor_tell(w->monitor,
+                 &(struct monitor_own){.step = t->step,
+                                       .budget = trainer_owns_process(t) ? t->runtime.request.budget : 0,
+                                       .gives_way = w->adapt.rules.enabled,
+                                       .loader_held = w->loader_held,
+                                       .planned = t->runtime.plan.overhead,
+                                       .allowed = trainer_owns_process(t) ? LEAK_ALLOWED : 0});
     monitor_look(w->monitor, &w->seen);
     int64_t every = t->job->monitor.log_every;
     bool due = every > 0 && t->step % every == 0;
@@ -140,7 +141,7 @@ static struct replan shrink(const struct trainer *t, const struct adapt_look *lo
     const struct plan *plan = &t->runtime.plan;
     double moving = (double)(plan->layout.arena_bytes - plan->layout.kept_bytes);
     double share = moving > 0 ? 1 - (double)look->over / moving : 0;
-    return (struct replan){.budget = t->runtime.request.budget,
+    return (struct replan){.budget = trainer_owns_process(t) ? t->runtime.request.budget : 0,
                            .micro_batch = adapt_smaller(t->runtime.request.rows, plan->knobs.micro_batch,
                                                         rules->least, rules->smooth ? 1 : share)};
 }

@@ -51,7 +51,7 @@ static bool is_attention(const struct explanation *why)
     return times >= 2 && (double)why->peak.bytes >= MUCH * (double)arena;
 }
 
-static bool is_model(const struct explanation *why UNUSED) { return true; }
+static bool is_model(const struct explanation *) { return true; }
 
 static const struct {
     const char *name;
@@ -87,7 +87,7 @@ static struct plan_request affordable(const struct explanation *why)
     int64_t left = why->available / 20 * 19 >> 20 << 20;
     bool lower = why->refusal.status == PLIM_NO_MEMORY && left > 0 && left < request.budget;
     if (lower) request.budget = left;
-    request.beside = 0;
+    request.search_used = 0;
     return request;
 }
 
@@ -97,7 +97,7 @@ static void raise_for_evaluation(struct explanation *why)
     struct plan_request request = *why->refusal.request;
     int64_t missing = why->refusal.arena - why->arena;
     struct plan larger = {0};
-    request.beside = 0;
+    request.search_used = 0;
     request.budget = (((why->needed + missing) >> 20) + 1) << 20;
     if (missing > 0 && plan_search(&request, &larger, NULL) == PLIM_OK)
         offer_budget(why, request.budget, &larger);

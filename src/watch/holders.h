@@ -1,9 +1,9 @@
-/* holders.h - who holds a memory, by name: the processes on a device as its driver lists them, else the machine's largest.
+/* holders.h - the processes that hold a memory: those the device's driver lists, else the machine's largest.
  *
  *     struct holder list[HOLDERS_MAX];
  *     int n = holders_of(&state.now, os_machine_root(), list);      // the largest first
  *
- * A driver outside the container lists processes of another name space: those have a number and no name.
+ * A driver outside the container lists processes of another name space; these have a number but no name.
  */
 #ifndef PLIM_WATCH_HOLDERS_H
 #define PLIM_WATCH_HOLDERS_H

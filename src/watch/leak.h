@@ -1,13 +1,13 @@
-/* leak.h - growth of what the process holds outside the plan: noticed, attributed, told once.
+/* leak.h - detects growth of the process's memory outside the plan, attributes it, and reports it once.
  *
  *     struct leak leak = {0};
  *     leak_look(&leak, step, outside, allowed, &parts);     // at every sample
  *     if (leak.found && !leak.told) ... leak_text(&leak, &out);
  *
  * Memory outside the arena settles in the first steps: buffers are touched, libraries load, the loader fills. A window is
- * LEAK_WINDOW samples, and counts with its smallest one, so that a checkpoint or an evaluation that comes and goes is none.
- * Growth is a leak when LEAK_WINDOWS windows in a row were each larger than the one before and together by more than
- * is allowed. What grew is the part whose bytes grew most since the first of them. Pure.
+ * LEAK_WINDOW samples and counts with its smallest one, so a checkpoint or an evaluation that comes and goes does not
+ * count. Growth is a leak when LEAK_WINDOWS consecutive windows each exceed the one before, and together by more than
+ * `allowed`. It is attributed to the part that grew most since the first of them. Pure.
  */
 #ifndef PLIM_WATCH_LEAK_H
 #define PLIM_WATCH_LEAK_H
@@ -26,20 +26,20 @@ struct leak_parts {
 enum { LEAK_WINDOW = 4, LEAK_WINDOWS = 4 };
 
 struct leak {
-    int64_t least;           /* of the window under way */
-    struct leak_parts parts; /* when `least` was seen */
-    int64_t step;            /* then */
-    int seen;                /* samples of the window under way */
-    int rising;              /* windows in a row, each larger than the one before */
-    int64_t last;            /* the window before */
-    int64_t from, from_step; /* where the rise began */
+    int64_t least;           /* minimum of the current window */
+    struct leak_parts parts; /* at the time of `least` */
+    int64_t step;            /* at that time */
+    int seen;                /* samples in the current window */
+    int rising;              /* consecutive windows, each larger than the one before */
+    int64_t last;            /* the previous window */
+    int64_t from, from_step; /* where the growth began */
     struct leak_parts from_parts;
     bool found, told;
     int64_t growth, growth_steps; /* when found */
     enum leak_part who;
 };
 
-/* One sample. Steps that do not advance count as well: a leak in an idle thread is one. */
+/* Adds one sample. Samples without a new step count too: an idle thread can leak. */
 void leak_look(struct leak *leak, int64_t step, int64_t outside, int64_t allowed,
                const struct leak_parts *parts);
 

@@ -2,7 +2,7 @@
 #include "watch/readers.h"
 #include "base/clock.h"
 
-static void read_process(const struct watch_source *source UNUSED, struct watch_reading *out)
+static void read_process(const struct watch_source *, struct watch_reading *out)
 {
     os_process_memory(&out->process, NULL);
 }

@@ -1,11 +1,11 @@
-/* readers.h - what the monitor reads, as a table of functions that a test may replace.
+/* readers.h - the monitor's sources, as a table of functions that a test may replace.
  *
  *     struct watch_source source = {.root = "", .device = device};
  *     struct watch_reading now = {0};
  *     watch_read(watch_readers, &source, &now);
  *
- * Each reader fills its part of a reading and leaves the rest alone; what the system does not tell stays 0. Readers run on
- * the monitor's thread: they touch no arena and give no ops.
+ * Each reader fills its part of a reading and leaves the rest unchanged; facts that the system does not report stay 0.
+ * Readers run on the monitor's thread: they touch no arena and submit no ops.
  */
 #ifndef PLIM_WATCH_READERS_H
 #define PLIM_WATCH_READERS_H
@@ -14,9 +14,9 @@
 #include "mem/os.h"
 
 struct watch_source {
-    const char *root;      /* folder that /proc and /sys are read below; "" for the real machine */
+    const char *root;      /* root of /proc and /sys; "" for the real machine */
     struct device *device; /* NULL: none */
-    /* Location of that machine's control groups; NULL: found again with each reading. */
+    /* Control groups of that machine; NULL: looked up at each reading. */
     const struct os_groups *groups;
 };
 
@@ -25,18 +25,18 @@ struct watch_reading {
     struct os_process process;   /* ours, on the host */
     struct os_machine machine;   /* total 0: unknown */
     struct os_pressure pressure; /* of the container, else of the machine */
-    /* The driver's view, over all processes; total 0: the device's memory is the machine's. */
+    /* The driver's view of all processes; total 0: the device uses the machine's memory. */
     struct device_memory device;
-    int64_t arena;        /* of the process, committed for tensors, as our ledgers have it */
+    int64_t arena;        /* committed by this process for tensors, according to our ledgers */
     int64_t device_arena; /* the same on a device with its own memory */
 };
 
 typedef void watch_reader(const struct watch_source *source, struct watch_reading *out);
 
-/* All of them, ending with NULL. */
+/* All readers; ends with NULL. */
 extern watch_reader *const watch_readers[];
 
-/* One reading by every reader of a table. */
+/* Takes one reading with every reader of a table. */
 void watch_read(watch_reader *const *readers, const struct watch_source *source, struct watch_reading *out);
 
 #endif

@@ -89,12 +89,12 @@ static void say(struct http_exchange *x, int status, const char *text)
     http_answer(x, status, "text/plain; charset=utf-8", &out);
 }
 
-static void give_page(struct run_page *p UNUSED, struct http_exchange *x, int64_t offset UNUSED)
+static void give_page(struct run_page *, struct http_exchange *x, int64_t)
 {
     page_answer(x, "watch", "text/html; charset=utf-8");
 }
 
-static void give_map(struct run_page *p UNUSED, struct http_exchange *x, int64_t offset UNUSED)
+static void give_map(struct run_page *, struct http_exchange *x, int64_t)
 {
     page_answer(x, "map", "text/javascript; charset=utf-8");
 }
@@ -124,7 +124,7 @@ static void put_file(struct json_writer *w, const char *key, const char *path, b
     json_end_object(w);
 }
 
-static void give_state(struct run_page *p, struct http_exchange *x, int64_t offset UNUSED)
+static void give_state(struct run_page *p, struct http_exchange *x, int64_t)
 {
     struct strbuf out = STRBUF_INIT, reply = STRBUF_INIT;
     pthread_mutex_lock(&p->lock);
@@ -144,7 +144,7 @@ static void give_state(struct run_page *p, struct http_exchange *x, int64_t offs
     http_answer(x, 200, "application/json", &out);
 }
 
-static void give_metrics(struct run_page *p, struct http_exchange *x, int64_t offset UNUSED)
+static void give_metrics(struct run_page *p, struct http_exchange *x, int64_t)
 {
     struct strbuf out = STRBUF_INIT;
     pthread_mutex_lock(&p->lock);
@@ -219,7 +219,7 @@ static const struct endpoint *find(const char *path, int64_t *offset)
 }
 
 /* Refused as soon as the head is there: the body, if any, is nobody's. */
-static void on_begin(void *arg UNUSED, struct http_exchange *x)
+static void on_begin(void *, struct http_exchange *x)
 {
     const char *host = http_header(x, "Host"), *method = http_method(x);
     int64_t offset;

@@ -18,7 +18,7 @@ static const char *text_of(const struct node *e, const char *key)
 
 static long long step_of(const struct node *e) { return (long long)node_int(node_get(e, "step"), 0); }
 
-static void say_plan(const struct node *e, int64_t steps UNUSED, struct strbuf *out)
+static void say_plan(const struct node *e, int64_t, struct strbuf *out)
 {
     char total[BYTES_TEXT], budget[BYTES_TEXT];
     const struct node *knobs = node_get(e, "knobs");
@@ -47,39 +47,39 @@ static void say_step(const struct node *e, int64_t steps, struct strbuf *out)
     if (*status && strcmp(status, "normal") != 0) strbuf_addf(out, " (%s)", status);
 }
 
-static void say_eval(const struct node *e, int64_t steps UNUSED, struct strbuf *out)
+static void say_eval(const struct node *e, int64_t, struct strbuf *out)
 {
     strbuf_addf(out, "step %lld: evaluation, loss %.4f", step_of(e), node_float(node_get(e, "loss"), NAN));
 }
 
-static void say_resume(const struct node *e, int64_t steps UNUSED, struct strbuf *out)
+static void say_resume(const struct node *e, int64_t, struct strbuf *out)
 {
     strbuf_addf(out, "going on after step %lld from %s", step_of(e), text_of(e, "path"));
 }
 
-static void say_checkpoint(const struct node *e, int64_t steps UNUSED, struct strbuf *out)
+static void say_checkpoint(const struct node *e, int64_t, struct strbuf *out)
 {
     strbuf_addf(out, "step %lld: saved %s", step_of(e), text_of(e, "path"));
 }
 
-static void say_text(const struct node *e, int64_t steps UNUSED, struct strbuf *out)
+static void say_text(const struct node *e, int64_t, struct strbuf *out)
 {
     strbuf_add(out, text_of(e, "text"));
 }
 
-static void say_epoch(const struct node *e, int64_t steps UNUSED, struct strbuf *out)
+static void say_epoch(const struct node *e, int64_t, struct strbuf *out)
 {
     double all = node_float(node_get(e, "epochs"), 0);
     strbuf_addf(out, "starting epoch %lld", (long long)node_int(node_get(e, "epoch"), 0));
     if (all > 0) strbuf_addf(out, "/%g", ceil(all));
 }
 
-static void say_refused(const struct node *e, int64_t steps UNUSED, struct strbuf *out)
+static void say_refused(const struct node *e, int64_t, struct strbuf *out)
 {
     strbuf_addf(out, "memory was refused (%s): %s", text_of(e, "cause"), text_of(e, "error"));
 }
 
-static void say_end(const struct node *e, int64_t steps UNUSED, struct strbuf *out)
+static void say_end(const struct node *e, int64_t, struct strbuf *out)
 {
     char planned[BYTES_TEXT], ledger[BYTES_TEXT], process[BYTES_TEXT];
     strbuf_addf(out, "ended after step %lld and %.1f s: planned %s, ledger %s, process %s at its peak",

@@ -94,7 +94,7 @@ static void check(const char *model, const struct node *cases, struct engine_opt
     engine_stats(e, &stats);
     bool decoder = !engine_plan(e)->answer;
     if (tight && decoder) assert_true(stats.preemptions > 0);
-    if (o.alone) assert_int_equal(stats.shared_tokens, 0);
+    if (o.no_prefix_sharing) assert_int_equal(stats.shared_tokens, 0);
     shared += stats.shared_tokens;
     if (cases_file)
         print_message(
@@ -117,7 +117,7 @@ static void test_greedy(void **state)
     for (size_t i = 0; i < node_count(&doc->root); i++) {
         const struct node *cases = node_item(&doc->root, i);
         assert_in_range(node_count(cases), 10, MOST);
-        check(cases->key, cases, (struct engine_options){.parallel = 1, .alone = true}, false);
+        check(cases->key, cases, (struct engine_options){.parallel = 1, .no_prefix_sharing = true}, false);
         check(cases->key, cases, (struct engine_options){.parallel = 16}, false);
         check(cases->key, cases, (struct engine_options){.parallel = 8, .step_tokens = 37, .chunk = 13},
               true);

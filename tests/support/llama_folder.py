@@ -56,22 +56,3 @@ def narrow(raw):
     out = bytearray(len(raw) // 2)
     out[0::2], out[1::2] = raw[2::4], raw[3::4]
     return out
-
-
-def make_hollow(folder, **sizes):
-    """A folder whose weights have the right names, shapes and bytes, but are a hole in the file: enough to plan for."""
-    c = {**SIZES, **sizes}
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-5, "tie_word_embeddings": True, **c}, f)
-    header, at = {}, 0
-    for name, shape in shapes(c):
-        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
-        f.truncate(8 + len(text) + at)
-    return folder

@@ -101,7 +101,7 @@ static struct engine *open_engine(struct setting *s, struct device *device)
                                .step_tokens = s->step,
                                .chunk = s->chunk,
                                .queue = REQUESTS,
-                               .alone = s->alone,
+                               .no_prefix_sharing = s->alone,
                                .kv_type = s->kv_type,
                                .overhead = OVERHEAD};
     if (engine_open(device, &o, &e, &err) != PLIM_OK) fail_msg("%s", err.text);

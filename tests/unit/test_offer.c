@@ -16,7 +16,7 @@ static struct offer_wish make_wish(uint64_t n)
                          .requests = 1 + (int64_t)rng_below(1, n, 1, 300),
                          .step = 32 + (int64_t)rng_below(1, n, 2, 4096)};
     struct offer_wish w = {.most = most,
-                           .least = {.context = 256, .requests = 1, .step = 1},
+                           .least = {.context = 256, .requests = 1, .step = 32},
                            .usual_context = 8192,
                            .modest = {.context = 4096, .requests = 8, .step = most.step / 4},
                            .request_positions = n % 3 ? 256 : 0,
@@ -44,9 +44,9 @@ static void offers_shrink(void **state)
             const struct offer *o = &list.offer[i], *before = i ? o - 1 : o;
             assert_true(o->context <= before->context && o->requests <= before->requests);
             bool windows = o->window || before->window;
-            assert_true(windows || (o->positions <= before->positions && o->step <= before->step));
+            assert_true(o->step <= before->step && (windows || o->positions <= before->positions));
             assert_true(o->share >= before->share && o->coded >= before->coded);
-            assert_true(o->rung >= before->rung || before->rung == OFFER_MINIMAL);
+            assert_true(o->rung >= before->rung);
             assert_true(o->context >= w.shortest_context && (w.window || o->requests >= w.least.requests));
             assert_true(o->step >= o->requests && o->positions >= (o->window ? 1 : o->context));
             assert_true(w.may_stream || !o->share);
@@ -56,7 +56,8 @@ static void offers_shrink(void **state)
         }
         const struct offer *last = &list.offer[list.count - 1];
         assert_int_equal(last->share, w.may_stream ? OFFLOAD_SHARES : 0);
-        assert_int_equal(last->context, w.shortest_context);
+        assert_int_equal(last->context, w.window ? w.least.context : w.shortest_context);
+        assert_true(last->step == last->requests || last->window);
     }
 }
 

@@ -656,12 +656,13 @@ static void test_a_disk_beside_updates(void **state)
     for (size_t k = 0; k < NMODELS * 4; k++) {
         struct tape tape;
         struct making r = {.model = k % NMODELS, .update = k / NMODELS % 2 ? &adamw_inside : &adamw};
-        struct offload_options o = {.state_tier = TIER_DISK, .slice_bytes = 5000, .beside = k / NMODELS / 2};
+        struct offload_options o = {
+            .state_tier = TIER_DISK, .slice_bytes = 5000, .overlap_disk = k / NMODELS / 2};
         int ahead = 0, all = 0;
         make_far(&tape, &r, &o);
         count_ahead(&tape, &ahead, &all);
-        assert_true(all > 0 && (o.beside ? ahead == all : ahead < all));
-        check_behind(&tape, o.beside);
+        assert_true(all > 0 && (o.overlap_disk ? ahead == all : ahead < all));
+        check_behind(&tape, o.overlap_disk);
         tape_release(&tape);
     }
 }
@@ -673,7 +674,7 @@ static void test_near_copies_are_aligned(void **state)
     struct tape tape;
     struct layout layout;
     struct making r = {.model = LARGER, .update = &adamw_inside};
-    struct offload_options o = {.state_tier = TIER_DISK, .slice_bytes = 400 << 10, .beside = true};
+    struct offload_options o = {.state_tier = TIER_DISK, .slice_bytes = 400 << 10, .overlap_disk = true};
     struct device_facts facts = {.align = 64};
     facts_set_memory(&facts, MEMORY_PROCESS);
     make_far(&tape, &r, &o);

@@ -240,7 +240,7 @@ static void test_host_budget(void **state)
     nothing_taken(&f->device);
     job.host_budget = 0;
     must(runtime_plan(&rt, &f->device, &job, &(struct loader_sizes){0},
-                      runtime_overhead(f->device.facts.threads, NULL), NULL, &err));
+                      runtime_overhead(NULL, f->device.facts.threads, NULL), NULL, &err));
     rt.request.host_budget = rt.plan.host - 1;
     assert_int_equal(runtime_commit(&rt, &err), PLIM_NO_MEMORY);
     assert_non_null(strstr(err.text, "host memory"));

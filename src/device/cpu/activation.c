@@ -6,122 +6,90 @@
 /* An input that every one of these ops has; all operands are of its size. */
 enum { EACH_IN };
 
-struct elements {
-    const struct row_ops *rows;
-    enum dtype type;
-    void *const *in;
-    void *const *out;
-    struct row_act act;
-};
-
-static struct elements elements_of(const struct kernel_call *call)
+static struct row_act act_of(const struct kernel_call *call)
 {
     const struct op_attr *attr = &call->op->attr;
     float number = attr->activation == ACTIVATION_SCALE ? attr->scale : attr->cap;
-    return (struct elements){row_ops(),
-                             call_in(call, EACH_IN)->type,
-                             call->in,
-                             call->out,
-                             {attr->activation, number > 0 ? number : 1}};
+    return (struct row_act){attr->activation, number > 0 ? number : 1};
 }
+
+static enum dtype type_of(const struct kernel_call *call) { return call_in(call, EACH_IN)->type; }
 
 static void run(const struct kernel_call *call, threads_body *body)
 {
-    struct elements e = elements_of(call);
-    threads_each(call->team, tensor_count(call_in(call, EACH_IN)), SPAN_GRAIN, body, &e);
+    call_each(call, tensor_count(call_in(call, EACH_IN)), SPAN_GRAIN, body);
 }
 
-/* Pointer to an element, for a result that may be absent. */
-static void *element_or_null(void *base, enum dtype type, int64_t i)
+static void glu_body(void *arg, int64_t begin, int64_t end, int)
 {
-    return base ? element(base, type, i) : NULL;
+    const struct kernel_call *call = arg;
+    row_ops()->glu(type_of(call), act_of(call), out_at(call, GLU_H, begin), in_at(call, GLU_GATE, begin),
+                   in_at(call, GLU_UP, begin), end - begin);
 }
 
-static void glu_body(void *arg, int64_t begin, int64_t end, int worker)
+static void glu_bwd_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct elements *e = arg;
-    (void)worker;
-    e->rows->glu(e->type, e->act, element(e->out[GLU_H], e->type, begin),
-                 element(e->in[GLU_GATE], e->type, begin), element(e->in[GLU_UP], e->type, begin),
-                 end - begin);
+    const struct kernel_call *call = arg;
+    row_ops()->glu_bwd(type_of(call), act_of(call), out_at(call, GLU_BWD_DGATE, begin),
+                       out_at(call, GLU_BWD_DUP, begin), out_at(call, GLU_BWD_H, begin),
+                       in_at(call, GLU_BWD_DH, begin), in_at(call, GLU_BWD_GATE, begin),
+                       in_at(call, GLU_BWD_UP, begin), end - begin);
 }
 
-static void glu_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+static void act_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct elements *e = arg;
-    (void)worker;
-    e->rows->glu_bwd(e->type, e->act, element(e->out[GLU_BWD_DGATE], e->type, begin),
-                     element(e->out[GLU_BWD_DUP], e->type, begin),
-                     element_or_null(e->out[GLU_BWD_H], e->type, begin),
-                     element(e->in[GLU_BWD_DH], e->type, begin), element(e->in[GLU_BWD_GATE], e->type, begin),
-                     element(e->in[GLU_BWD_UP], e->type, begin), end - begin);
+    const struct kernel_call *call = arg;
+    row_ops()->act(type_of(call), act_of(call), out_at(call, ACT_Y, begin), in_at(call, ACT_X, begin),
+                   end - begin);
 }
 
-static void act_body(void *arg, int64_t begin, int64_t end, int worker)
+static void act_bwd_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct elements *e = arg;
-    (void)worker;
-    e->rows->act(e->type, e->act, element(e->out[ACT_Y], e->type, begin),
-                 element(e->in[ACT_X], e->type, begin), end - begin);
+    const struct kernel_call *call = arg;
+    row_ops()->act_bwd(type_of(call), act_of(call), out_at(call, ACT_BWD_DX, begin),
+                       out_at(call, ACT_BWD_Y, begin), in_at(call, ACT_BWD_DY, begin),
+                       in_at(call, ACT_BWD_X, begin), end - begin);
 }
 
-static void act_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+static void add_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct elements *e = arg;
-    (void)worker;
-    e->rows->act_bwd(e->type, e->act, element(e->out[ACT_BWD_DX], e->type, begin),
-                     element_or_null(e->out[ACT_BWD_Y], e->type, begin),
-                     element(e->in[ACT_BWD_DY], e->type, begin), element(e->in[ACT_BWD_X], e->type, begin),
-                     end - begin);
+    const struct kernel_call *call = arg;
+    row_ops()->add(type_of(call), out_at(call, ADD_Y, begin), in_at(call, ADD_A, begin),
+                   in_at(call, ADD_B, begin), end - begin);
 }
 
-static void add_body(void *arg, int64_t begin, int64_t end, int worker)
+/* Joint rows: the first half is the gate, the second is up. */
+static void joint_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct elements *e = arg;
-    (void)worker;
-    e->rows->add(e->type, element(e->out[ADD_Y], e->type, begin), element(e->in[ADD_A], e->type, begin),
-                 element(e->in[ADD_B], e->type, begin), end - begin);
-}
-
-/* Rows whose first half is the gate and whose second is up. */
-struct joint {
-    struct elements each;
-    int64_t width; /* of one half */
-};
-
-static void joint_body(void *arg, int64_t begin, int64_t end, int worker)
-{
-    const struct joint *j = arg;
-    const struct elements *e = &j->each;
-    (void)worker;
+    const struct kernel_call *call = arg;
+    enum dtype type = type_of(call);
+    int64_t width = last_dim(call_out(call, GLU_H));
     for (int64_t r = begin; r < end; r++) {
-        const void *gate = element(e->in[GLU_GATE], e->type, 2 * r * j->width);
-        e->rows->glu(e->type, e->act, element(e->out[GLU_H], e->type, r * j->width), gate,
-                     element(gate, e->type, j->width), j->width);
+        const void *gate = in_at(call, GLU_GATE, 2 * r * width);
+        row_ops()->glu(type, act_of(call), out_at(call, GLU_H, r * width), gate, element(gate, type, width),
+                       width);
     }
 }
 
-static void joint_bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+static void joint_bwd_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct joint *j = arg;
-    const struct elements *e = &j->each;
-    (void)worker;
+    const struct kernel_call *call = arg;
+    enum dtype type = type_of(call);
+    int64_t width = last_dim(call_in(call, GLU_BWD_DH));
     for (int64_t r = begin; r < end; r++) {
-        const void *gate = element(e->in[GLU_BWD_GATE], e->type, 2 * r * j->width);
-        void *dgate = element(e->out[GLU_BWD_DGATE], e->type, 2 * r * j->width);
-        e->rows->glu_bwd(e->type, e->act, dgate, element(dgate, e->type, j->width),
-                         element_or_null(e->out[GLU_BWD_H], e->type, r * j->width),
-                         element(e->in[GLU_BWD_DH], e->type, r * j->width), gate,
-                         element(gate, e->type, j->width), j->width);
+        const void *gate = in_at(call, GLU_BWD_GATE, 2 * r * width);
+        void *dgate = out_at(call, GLU_BWD_DGATE, 2 * r * width);
+        row_ops()->glu_bwd(type, act_of(call), dgate, element(dgate, type, width),
+                           out_at(call, GLU_BWD_H, r * width), in_at(call, GLU_BWD_DH, r * width), gate,
+                           element(gate, type, width), width);
     }
 }
 
 /* `half` has rows of one half. */
 static void run_joint(const struct kernel_call *call, const struct tensor *half, threads_body *body)
 {
-    struct joint j = {elements_of(call), half->dim[half->ndim - 1]};
-    int64_t rows = j.width ? tensor_count(half) / j.width : 0;
-    threads_each(call->team, rows, row_grain(2 * j.width), body, &j);
+    int64_t width = last_dim(half);
+    call_each(call, width ? tensor_count(half) / width : 0, row_grain(2 * width), body);
 }
 
 void cpu_glu(const struct kernel_call *call)

@@ -304,10 +304,9 @@ static void join_row(const struct forward *f, int64_t b, int64_t kv, int64_t row
     put_row(f, b, kv, row, sums, top, sum);
 }
 
-static void join_rows(void *arg, int64_t begin, int64_t end, int worker)
+static void join_rows(void *arg, int64_t begin, int64_t end, int)
 {
     const struct forward *f = arg;
-    (void)worker;
     for (int64_t i = begin; i < end; i++) {
         int64_t head = i / f->rows;
         join_row(f, head / f->a.kv_heads, head % f->a.kv_heads, i % f->rows);

@@ -182,13 +182,12 @@ static void run_queries(void *arg, int64_t begin, int64_t end, int worker)
 /* ---- the op ---------------------------------------------------------------------------------- */
 
 /* Row sums of dO * O, rows in the order of (batch, time). */
-static void run_delta(void *arg, int64_t begin, int64_t end, int worker)
+static void run_delta(void *arg, int64_t begin, int64_t end, int)
 {
     const struct pass *pass = arg;
     const struct backward *w = &pass->w;
     const struct attn *a = &w->a;
     _Alignas(64) float d_o[ATTN_MAX_SIZE], o[ATTN_MAX_SIZE], sum[4];
-    (void)worker;
     for (int64_t i = begin; i < end; i++) {
         int64_t b = i / a->time, t = i % a->time;
         for (int64_t h = 0; h < a->heads; h++) {

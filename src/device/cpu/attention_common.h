@@ -1,13 +1,13 @@
-/* attention_common.h - what attention forward and backward share: the shape, the keys a query sees, panels.
+/* attention_common.h - shared by attention forward and backward: the shape, the keys a query sees, panels.
  *
- * Queries are taken in panels of kernel->nr lines, keys in blocks; the product K Q' of a key block and a
- * panel is a tall fp32 array [keys][nr] (attention_rows.h). A query's keys are one interval, under a block-sparse mask
- * with a hole in it, so a panel and a block share one interval of rows, and a block needs masks only where the interval
- * ends inside it or a hole is. A query that sees nothing has an interval that ends before it begins.
+ * Queries are processed in panels of kernel->nr lines, keys in blocks; the product K Q' of a key block and a panel is a tall
+ * fp32 array [keys][nr] (attention_rows.h). A query's keys form one interval; a block-sparse mask leaves a hole in it. So a
+ * panel and a block share one interval of rows, and a block needs masks only if the interval ends inside it or there is a
+ * hole. A query that sees nothing has an interval that ends before it begins.
  *
  * Invariants
- *  1. Panels begin at multiples of nr and key blocks at multiples of their size, whoever works on them: which
- *     numbers are added in which order follows from the shape alone.
+ *  1. Panels begin at multiples of nr and key blocks at multiples of their size for every worker: the order of additions
+ *     depends only on the shape.
  *  2. Rows of a block outside attn_cut's interval are neither read nor written.
  */
 #ifndef PLIM_DEVICE_CPU_ATTENTION_COMMON_H
@@ -26,11 +26,11 @@ struct attn {
     int64_t window; /* 0: none */
     int64_t sparse_block, local_blocks, global_blocks;
     const int32_t *pos, *lengths; /* [batch][time], [batch]; NULL: none */
-    float scale;                  /* of products q.k */
+    float scale;                  /* factor of products q.k */
     float cap;                    /* 0: none */
     bool biased,
         modified; /* modified: scores are made of products before the softmax sees them (attention_score.h) */
-    float top_scale, scale2; /* of what the softmax sees; the same for exponentials to base 2 */
+    float top_scale, scale2; /* factor for the softmax; the same for exponentials to base 2 */
     float dropout;           /* probability */
     int64_t block;           /* queries or keys of a block in the backward pass, a multiple of nr */
     const struct gemm_kernel *kernel;
@@ -38,8 +38,8 @@ struct attn {
 };
 
 enum {
-    ATTN_MAX_SIZE = 256, /* of a head */
-    ATTN_BLOCK = 192,    /* rows of a block at most: a multiple of every nr */
+    ATTN_MAX_SIZE = 256, /* maximum head size */
+    ATTN_BLOCK = 192,    /* maximum rows of a block: a multiple of every nr */
 };
 
 static inline int64_t attn_least(int64_t x, int64_t y) { return x < y ? x : y; }
@@ -86,7 +86,7 @@ static inline struct attn attn_of(const struct tensor *qd, const struct tensor *
     return a;
 }
 
-/* Element `index` of x, which is of the op's type. */
+/* Element `index` of x, which has the op's type. */
 static inline void *attn_at(const struct attn *a, const void *x, int64_t index)
 {
     return (char *)(uintptr_t)x + index * (int64_t)dtype_size(a->type);
@@ -103,10 +103,11 @@ static inline int64_t attn_key(const struct attn *a, int64_t b, int64_t s, int64
     return ((b * a->keys + s) * a->kv_heads + n) * a->size;
 }
 
-/* The keys of one query, both ends included; first > last: none. Those of the hole are hidden, hole > hole_last: none. */
+/* The keys of one query, both ends included; first > last: none. Keys in the hole are hidden; hole >
+ * hole_last: no hole. */
 struct attn_sight {
     int32_t first, last, hole, hole_last;
-    int32_t query; /* where it stands among the keys */
+    int32_t query; /* its position among the keys */
 };
 
 static inline struct attn_sight attn_causal_sight(const struct attn *a, int64_t b, int64_t t)
@@ -139,9 +140,9 @@ struct attn_panel {
     int32_t first[GEMM_MAX_NR], last[GEMM_MAX_NR];
     int32_t hole[GEMM_MAX_NR], hole_last[GEMM_MAX_NR];
     int32_t query[GEMM_MAX_NR];
-    int32_t low, high;              /* all of them lie in [low, high] */
-    int32_t first_most, last_least; /* every query sees [first_most, last_least], but for holes */
-    int32_t hole_low, hole_high;    /* all holes lie here */
+    int32_t low, high;              /* all keys are in [low, high] */
+    int32_t first_most, last_least; /* every query sees [first_most, last_least], except for holes */
+    int32_t hole_low, hole_high;    /* range of all holes */
     int32_t hole_most, hole_least;  /* no query sees any of these */
 };
 
@@ -161,8 +162,8 @@ static inline void attn_panel_add(struct attn_panel *p, int line, struct attn_si
     p->hole_least = !hole ? -1 : s.hole_last < p->hole_least ? s.hole_last : p->hole_least;
 }
 
-/* The panel whose lines are rows [row, row + lines) of (time, group) order of batch row b, `group` rows to a position;
- * lines that are missing see what the last one sees. */
+/* The panel whose lines are rows [row, row + lines) in (time, group) order of batch row b, with `group` rows
+ * per position. Missing lines repeat the last one. */
 static inline void attn_see(const struct attn *a, int64_t b, int64_t row, int64_t lines, int64_t group,
                             struct attn_panel *p)
 {
@@ -204,7 +205,7 @@ static inline struct attn_mask attn_mask(const struct attn *a, const struct attn
                               holes ? room + 3 * GEMM_MAX_NR : NULL};
 }
 
-/* Bytes of `lines` packed lines over k, and what a kernel may read behind them, in whole cache lines. */
+/* Bytes of `lines` packed lines over k, plus what a kernel may read beyond them, in whole cache lines. */
 static inline size_t attn_packed(const struct attn *a, int width, int64_t lines, int64_t k)
 {
     int64_t elements = attn_up(lines, width) / width * gemm_panel(a->kernel, width, k);

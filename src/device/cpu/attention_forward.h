@@ -1,11 +1,10 @@
-/* attention_forward.h - one attention forward in flight: how it is cut, and how its parts come together.
+/* attention_forward.h - one attention forward: how its work is divided, and how partial results are combined.
  *
  * The rows of a kv head are its (time, query head) pairs, time first: row r is position r / group, query head
  * kv * group + r % group. So the query heads that read the same keys share every packed block of them.
  *
- * An item is a block of rows of one kv head of one batch row and, when a few queries look at a long cache,
- * one of several pieces of its keys. Pieces leave unnormalised parts behind, which are joined in order of the
- * keys.
+ * An item is a block of rows of one kv head of one batch row. If few queries see a long cache, it is also one of several
+ * pieces of the keys. Pieces produce unnormalised partial results, which are combined in the order of the keys.
  */
 #ifndef PLIM_DEVICE_CPU_ATTENTION_FORWARD_H
 #define PLIM_DEVICE_CPU_ATTENTION_FORWARD_H
@@ -35,14 +34,15 @@ struct forward_item {
     int64_t b, kv;      /* batch row, kv head */
     int64_t row, lines; /* its rows */
     int64_t piece;
-    int64_t key, end; /* its keys lie in [key, end) */
+    int64_t key, end; /* its keys are in [key, end) */
 };
 
-/* One row's result: sums [size] over its keys relative to `top` (spoilt), and the sum of exponentials. */
+/* Writes one row's result: sums [size] over its keys relative to `top` (overwritten), and the sum of
+ * exponentials. */
 void forward_finish(const struct forward *f, const struct forward_item *item, int64_t row, float *sums,
                     float top, float sum);
 
-/* An item of a forward with few rows, and the scratch it needs. */
+/* Computes an item of a forward with few rows, using this scratch. */
 void forward_single(const struct forward *f, const struct forward_item *item, char *scratch);
 size_t forward_single_bytes(const struct attn *a);
 

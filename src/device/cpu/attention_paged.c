@@ -356,13 +356,14 @@ void cpu_attn_paged(const struct kernel_call *call)
 
 /* ---- storing ---- */
 
-struct kv_put {
-    const int32_t *slots;
-    const char *k, *v; /* [N,K,D] */
-    char *pool;
-    int64_t kv_heads, d, planes, layer;
-    size_t size; /* of an element */
-};
+/* A block's keys, or values, of head h in this op's layer. */
+static char *chunk_at(const struct kernel_call *call, int64_t slot, bool value, int64_t h)
+{
+    const struct tensor *pool = call_in(call, KV_PUT_POOL);
+    int64_t layer = call->op->layer > 0 ? call->op->layer : 0;
+    int64_t plane = slot / KV_BLOCK * pool->dim[1] + 2 * layer + value;
+    return out_at(call, KV_PUT_NEW_POOL, (plane * pool->dim[2] + h) * pool->dim[3]);
+}
 
 static void turn_in(char *to, const char *from, int64_t d, size_t size)
 {
@@ -374,52 +375,37 @@ static void turn_in(char *to, const char *from, int64_t d, size_t size)
     }
 }
 
-static void put_body(void *arg, int64_t begin, int64_t end, int worker)
+static void put_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct kv_put *p = arg;
-    size_t head = (size_t)p->d * p->size;
-    (void)worker;
+    const struct kernel_call *call = arg;
+    const struct tensor *k = call_in(call, KV_PUT_K);
+    const int32_t *slots = call->in[KV_PUT_SLOTS];
+    int64_t heads = k->dim[2], d = k->dim[3];
+    size_t size = dtype_size(k->type), head = (size_t)d * size;
     for (int64_t n = begin; n < end; n++) {
-        if (p->slots[n] < 0) continue;
-        int64_t block = p->slots[n] / KV_BLOCK, at = p->slots[n] % KV_BLOCK;
-        size_t plane = (size_t)((block * p->planes + 2 * p->layer) * p->kv_heads) * KV_BLOCK * head;
-        for (int64_t h = 0; h < p->kv_heads; h++) {
-            char *to = p->pool + plane + (size_t)h * KV_BLOCK * head;
-            size_t from = (size_t)(n * p->kv_heads + h) * head;
-            turn_in(to + (size_t)at * p->size, p->k + from, p->d, p->size);
-            memcpy(to + (size_t)p->kv_heads * KV_BLOCK * head + (size_t)at * head, p->v + from, head);
+        if (slots[n] < 0) continue;
+        size_t at = (size_t)(slots[n] % KV_BLOCK);
+        for (int64_t h = 0; h < heads; h++) {
+            int64_t from = (n * heads + h) * d;
+            turn_in(chunk_at(call, slots[n], false, h) + at * size, in_at(call, KV_PUT_K, from), d, size);
+            memcpy(chunk_at(call, slots[n], true, h) + at * head, in_at(call, KV_PUT_V, from), head);
         }
     }
 }
 
 void cpu_attn_paged8(const struct kernel_call *call) { cpu_attn_paged(call); }
 
-void cpu_kv_put(const struct kernel_call *call)
+static void put_all(const struct kernel_call *call, threads_body *body)
 {
     const struct tensor *k = call_in(call, KV_PUT_K), *pool = call_in(call, KV_PUT_POOL);
     if (call->out[KV_PUT_NEW_POOL] != call->in[KV_PUT_POOL])
         memcpy(call->out[KV_PUT_NEW_POOL], call->in[KV_PUT_POOL], (size_t)tensor_bytes(pool));
-    struct kv_put p = {.slots = call->in[KV_PUT_SLOTS],
-                       .k = call->in[KV_PUT_K],
-                       .v = call->in[KV_PUT_V],
-                       .pool = call->out[KV_PUT_NEW_POOL],
-                       .kv_heads = k->dim[2],
-                       .d = k->dim[3],
-                       .planes = pool->dim[1],
-                       .layer = call->op->layer > 0 ? call->op->layer : 0,
-                       .size = dtype_size(k->type)};
-    threads_each(call->team, k->dim[0] * k->dim[1], row_grain(2 * p.kv_heads * p.d), put_body, &p);
+    call_each(call, k->dim[0] * k->dim[1], row_grain(2 * k->dim[2] * k->dim[3]), body);
 }
 
-/* ---- storing in 8 bits ---- */
+void cpu_kv_put(const struct kernel_call *call) { put_all(call, put_body); }
 
-struct kv_put8 {
-    const int32_t *slots;
-    const void *from[2]; /* k, v: [N,K,D] */
-    enum dtype type;
-    char *pool;
-    int64_t kv_heads, d, planes, layer, chunk;
-};
+/* ---- storing in 8 bits ---- */
 
 /* One position of one head: its codes, `step` apart, and its scale. */
 static void put_coded(int8_t *to, int64_t step, float *scale, const float *x, int64_t d)
@@ -429,45 +415,32 @@ static void put_coded(int8_t *to, int64_t step, float *scale, const float *x, in
     for (int64_t j = 0; j < d; j++) to[j * step] = kv8_code(x[j], inverse);
 }
 
-static void put8_body(void *arg, int64_t begin, int64_t end, int worker)
+static void put8_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct kv_put8 *p = arg;
+    const struct kernel_call *call = arg;
+    const struct tensor *k = call_in(call, KV_PUT_K);
+    const int32_t *slots = call->in[KV_PUT_SLOTS];
+    int64_t heads = k->dim[2], d = k->dim[3];
     float x[KV8_MOST];
-    (void)worker;
+    assert(d <= KV8_MOST);
     for (int64_t n = begin; n < end; n++) {
-        if (p->slots[n] < 0) continue;
-        int64_t block = p->slots[n] / KV_BLOCK, at = p->slots[n] % KV_BLOCK;
-        for (int64_t i = 0; i < 2 * p->kv_heads; i++) {
-            int64_t value = i / p->kv_heads, h = i % p->kv_heads;
-            char *to = p->pool + ((block * p->planes + 2 * p->layer + value) * p->kv_heads + h) * p->chunk;
-            float *scale = (float *)(void *)(to + KV_BLOCK * p->d) + at;
-            dtype_convert(x, DT_F32, element(p->from[value], p->type, (n * p->kv_heads + h) * p->d), p->type,
-                          p->d);
+        if (slots[n] < 0) continue;
+        int64_t at = slots[n] % KV_BLOCK;
+        for (int64_t i = 0; i < 2 * heads; i++) {
+            int64_t value = i / heads, h = i % heads;
+            char *to = chunk_at(call, slots[n], value, h);
+            float *scale = (float *)(void *)(to + KV_BLOCK * d) + at;
+            dtype_convert(x, DT_F32, in_at(call, value ? KV_PUT_V : KV_PUT_K, (n * heads + h) * d), k->type,
+                          d);
             if (value)
-                put_coded((int8_t *)to + at * p->d, 1, scale, x, p->d);
+                put_coded((int8_t *)to + at * d, 1, scale, x, d);
             else
-                put_coded((int8_t *)to + at, KV_BLOCK, scale, x, p->d);
+                put_coded((int8_t *)to + at, KV_BLOCK, scale, x, d);
         }
     }
 }
 
-void cpu_kv_put8(const struct kernel_call *call)
-{
-    const struct tensor *k = call_in(call, KV_PUT_K), *pool = call_in(call, KV_PUT_POOL);
-    if (call->out[KV_PUT_NEW_POOL] != call->in[KV_PUT_POOL])
-        memcpy(call->out[KV_PUT_NEW_POOL], call->in[KV_PUT_POOL], (size_t)tensor_bytes(pool));
-    struct kv_put8 p = {.slots = call->in[KV_PUT_SLOTS],
-                        .from = {call->in[KV_PUT_K], call->in[KV_PUT_V]},
-                        .type = k->type,
-                        .pool = call->out[KV_PUT_NEW_POOL],
-                        .kv_heads = k->dim[2],
-                        .d = k->dim[3],
-                        .planes = pool->dim[1],
-                        .layer = call->op->layer > 0 ? call->op->layer : 0,
-                        .chunk = pool->dim[3]};
-    assert(p.d <= KV8_MOST);
-    threads_each(call->team, k->dim[0] * k->dim[1], row_grain(2 * p.kv_heads * p.d), put8_body, &p);
-}
+void cpu_kv_put8(const struct kernel_call *call) { put_all(call, put8_body); }
 
 CPU_KERNEL(kv_put, NULL);
 CPU_KERNEL(attn_paged, cpu_attn_paged_workspace);

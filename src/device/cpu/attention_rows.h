@@ -1,12 +1,12 @@
 /* attention_rows.h - the arithmetic of attention that is not a matrix product, on panels.
  *
- * A panel belongs to `width` queries (the columns nr of the matrix kernel in use): row k of it holds, side by
- * side, one value of each query for key k. That is what a matrix kernel leaves when K times Q' is written
- * with leading dimension nr, and, for kg = 1, it is already the packed form of the right operand of V' P'
- * (see gemm_kernel.h): scores become probabilities in place and are multiplied without being moved.
- * With a larger kg the probabilities are rounded to bf16 and written to a second, packed panel on the way.
+ * A panel belongs to `width` queries (the columns nr of the matrix kernel in use): row k holds one value of each query for
+ * key k, side by side. A matrix kernel produces this layout when K times Q' is written with leading dimension nr. For kg = 1
+ * it is already the packed form of the right operand of V' P' (see gemm_kernel.h): scores become probabilities in place and
+ * are multiplied without being moved. With a larger kg the probabilities are rounded to bf16 and written to a second, packed
+ * panel.
  *
- * Rows are cut in groups of four; panels have room for their last group.
+ * Rows are processed in groups of four; panels have room for the last group.
  *
  *     const struct attn_rows *rows = attn_rows_for(kernel);     NULL: no such kernel; use gemm_plain_f32
  */
@@ -18,19 +18,20 @@
 /* A running maximum before the first score: finite, so that differences are never NaN. */
 #define ATTN_TOP_START -1e30f
 
-/* Which keys each query of the panel sees, as rows of the panel, both ends included; those of its hole it does not. */
+/* The keys each query of the panel sees, as rows of the panel, both ends included, except those in its
+ * hole. */
 struct attn_mask {
     const int32_t *first, *last;     /* [width] */
     const int32_t *hole, *hole_last; /* [width]; NULL: no query has a hole */
 };
 
-/* Products q.k become scores: x = scale * product, cap tanh(x / cap), plus a bias. */
+/* Turns products q.k into scores: x = scale * product, cap tanh(x / cap), plus a bias. */
 struct attn_modify {
     float *score; /* [rows][width] */
     float *slope; /* [rows][width] out: d score / d x; NULL: not wanted */
     int width, from, end;
     float scale, cap;         /* cap 0: none */
-    const float *const *bias; /* [width]: of query q and row k it is bias[q][-k]. NULL: none */
+    const float *const *bias; /* [width]: the bias of query q and row k is bias[q][-k]. NULL: none */
 };
 
 /* Dropout factors of probabilities: 0 or `scale` (tape/dropout.h). */
@@ -48,11 +49,11 @@ struct attn_softmax {
     uint16_t *packed; /* probabilities, packed, when kg > 1 */
     int width;
     int from, end; /* rows to work on; `from` a multiple of 4. Probability is 0 in [end, next multiple) */
-    float scale;   /* scores are multiplied with it; the base of the exponential is 2 */
+    float scale;   /* factor of scores; the base of the exponential is 2 */
     struct attn_mask mask; /* first NULL: every query sees all of [from, end) */
     float *top, *sum;      /* [width] running maximum of raw scores and sum of exponentials, updated */
-    float *fade;           /* [width] out: what earlier sums must be multiplied with */
-    const float *keep; /* [rows][width]: probabilities are multiplied with it, their sum is not. NULL: 1 */
+    float *fade;           /* [width] out: factor for earlier sums */
+    const float *keep;     /* [rows][width]: factor of probabilities, not of their sum. NULL: 1 */
 };
 
 struct attn_grad {
@@ -81,8 +82,8 @@ struct attn_single_rows {
                   int rows);
     /* out[i] = sum over j < d of q[j] * k[i*ld + j]; d a multiple of 8, n of 4. */
     void (*dots)(float *out, const float *q, const void *k, enum dtype type, int64_t ld, int64_t d, int n);
-    /* Softmax of one query: scores x[n] become probabilities relative to *top, n a multiple of 4. *top and
-     * *sum move on; returns what earlier sums must be multiplied with. */
+    /* Softmax of one query: turns scores x[n] into probabilities relative to *top, n a multiple of 4. Updates
+     * *top and *sum; returns the factor for earlier sums. */
     float (*weigh)(float *x, float scale, int n, float *top, float *sum);
     /* o[j] = o[j] * fade + sum over i < n of p[i] * v[i*ld + j], j < d; d a multiple of 8. */
     void (*mix)(float *o, float fade, const float *p, const void *v, enum dtype type, int64_t ld, int64_t d,
@@ -90,13 +91,13 @@ struct attn_single_rows {
 };
 
 struct attn_rows {
-    /* True when some fade is not 1. */
+    /* Returns true when some fade is not 1. */
     bool (*softmax)(const struct attn_softmax *);
     /* P = 2^(scale * score - lse), dS = P * (dp - delta); both 0 where masked. */
     void (*grad)(const struct attn_grad *);
     void (*modify)(const struct attn_modify *);
     void (*drop)(const struct attn_drop *);
-    /* to[q][-k] += x[k][q] for rows [from, end), the lanes of a register together where they are neighbours. */
+    /* to[q][-k] += x[k][q] for rows [from, end), whole registers at a time where lanes are adjacent. */
     void (*scatter)(float *const *to, const float *x, int width, int from, int end);
     /* x[rows][width] *= by[width] */
     void (*fade)(float *x, int64_t rows, int width, const float *by);

@@ -15,12 +15,11 @@ struct fill {
     float *lines;
 };
 
-static void fill_heads(void *arg, int64_t begin, int64_t end, int worker)
+static void fill_heads(void *arg, int64_t begin, int64_t end, int)
 {
     const struct fill *f = arg;
     const struct attn *a = f->a;
     int64_t span = attn_span(a);
-    (void)worker;
     for (int64_t i = 0; i < span; i++) {
         int64_t at = bias_bucket(&f->buckets, a->keys - 1 - i) * a->heads;
         for (int64_t h = begin; h < end; h++)
@@ -114,11 +113,10 @@ static void sum_row(const struct sum *s, int64_t b, int64_t h, double *sums)
 
 /* Each row of the batch is rounded into the gradient by itself, in order: how rows are cut into micro-batches leaves no
  * trace in f32. */
-static void sum_heads(void *arg, int64_t begin, int64_t end, int worker)
+static void sum_heads(void *arg, int64_t begin, int64_t end, int)
 {
     const struct sum *s = arg;
     const struct attn *a = s->a;
-    (void)worker;
     for (int64_t h = begin; h < end; h++) {
         float all[BIAS_MAX_BUCKETS] = {0};
         for (int64_t r = 0; r < s->rows && s->accumulate; r++)

@@ -1,10 +1,10 @@
-/* attention_score.h - what stands between the product q.k and the softmax, and between the softmax and v: soft-cap, a bias
- * by distance, dropout; and the gradient of the bias. op.h has the formulas.
+/* attention_score.h - steps between the product q.k and the softmax, and between the softmax and v: soft-cap, bias by
+ * distance, dropout; and the gradient of the bias. op.h has the formulas.
  *
- * The bias of a pair depends on how far the query stands behind the key. So the op's table [R,H] is first spread into a
- * line per head, by query - key + keys - 1: down a panel's row of neighbouring queries the line is read as it lies. Its
- * gradient is gathered the same way: each block of queries of a head has a line of its own, to which its key blocks add
- * in their order, and the lines are added up in order of rows, blocks and distances.
+ * The bias of a pair depends only on the distance from key to query. So the op's table [R,H] is first expanded into a line
+ * per head, indexed by query - key + keys - 1; a panel's row of adjacent queries reads the line contiguously. The gradient is
+ * collected in the same way: each block of queries of a head has its own line, to which its key blocks add in order, and the
+ * lines are summed in the order of rows, blocks and distances.
  *
  *     size_t bytes = attn_lines_bytes(&a);                    // 0 without a bias
  *     attn_lines_fill(&a, lines, call, bias_slot);
@@ -21,8 +21,8 @@ struct attn_score {
     struct dropout drop;
 };
 
-/* Whose lines a panel's are: line i is row `row` + i of (time, group) order of batch row b, the last one repeated; its
- * head is `head` + row % group. */
+/* Identifies a panel's lines: line i is row `row` + i in (time, group) order of batch row b, the last one
+ * repeated; its head is `head` + row % group. */
 struct attn_lanes {
     int64_t b, head, row, lines, group;
 };
@@ -33,7 +33,8 @@ static inline int64_t attn_span(const struct attn *a) { return attn_most(a->time
 size_t attn_lines_bytes(const struct attn *a);
 void attn_lines_fill(const struct attn *a, float *lines, const struct kernel_call *call, int bias_slot);
 
-/* Products of a panel and the keys from `key` on become scores, in rows [cut.from, cut.end); slope as in attn_modify. */
+/* Turns the products of a panel and the keys from `key` on into scores, in rows [cut.from, cut.end); slope as
+ * in attn_modify. */
 void attn_score_panel(const struct attn *a, const struct attn_score *s, const struct attn_panel *p,
                       const struct attn_lanes *lanes, int64_t key, struct attn_cut cut, float *scores,
                       float *slope);
@@ -42,7 +43,8 @@ void attn_score_panel(const struct attn *a, const struct attn_score *s, const st
 void attn_keep_panel(const struct attn *a, const struct attn_score *s, const struct attn_panel *p,
                      const struct attn_lanes *lanes, int64_t key, struct attn_cut cut, float *keep);
 
-/* The line that a block of queries has for the bias's gradient: by query - first of the block - key + keys - 1. */
+/* Length of the line of a block of queries for the bias's gradient; indexed by query - first of the block -
+ * key + keys - 1. */
 static inline int64_t attn_grad_span(const struct attn *a) { return a->block + a->keys; }
 size_t attn_grad_lines_bytes(
     const struct attn *a); /* of all of them: [batch][heads][blocks][span]; 0 without a bias */
@@ -52,7 +54,8 @@ static inline float *attn_grad_line(const struct attn *a, float *lines, int64_t 
     return lines + ((b * a->heads + h) * blocks + block) * attn_grad_span(a);
 }
 
-/* Rows [cut.from, cut.end) of dS of a panel, whose block of queries begins with query `first`, join the block's line. */
+/* Adds rows [cut.from, cut.end) of a panel's dS, whose block of queries begins with query `first`, to the
+ * block's line. */
 void attn_grad_panel(const struct attn *a, const struct attn_panel *p, int64_t first, int64_t key,
                      struct attn_cut cut, const float *ds, float *line);
 

@@ -1,6 +1,6 @@
-/* attention_standard.h - attention as textbooks have it: all scores [B,H,T,S] at once, in plain loops. For debugging, where
- * attention itself is under suspicion: attr.standard. The same semantics as the tiled kernels, none of their code but
- * which keys a query sees, and the workspace that the planner counts grows with the square of the row.
+/* attention_standard.h - textbook attention: all scores [B,H,T,S] at once, in plain loops. For debugging attention itself
+ * (attr.standard). It has the semantics of the tiled kernels and shares none of their code except the computation of the
+ * keys a query sees. The workspace that the planner counts grows with the square of the row.
  */
 #ifndef PLIM_DEVICE_CPU_ATTENTION_STANDARD_H
 #define PLIM_DEVICE_CPU_ATTENTION_STANDARD_H

@@ -76,21 +76,8 @@ static double matmul_rate(struct bench *b, enum dtype type)
            rows = (size_t)WIDTH * MATMUL_MAX * dtype_size(type);
     b->work = b->scratch + weight + 2 * rows;
     for (int64_t m = MATMUL_MIN;; m *= 2) {
-        b->gemm = (struct gemm){
-            .m = m,
-            .n = WIDTH,
-            .k = WIDTH,
-            .a = b->scratch + weight,
-            .a_rs = WIDTH,
-            .a_cs = 1,
-            .b = b->scratch,
-            .b_rs = 1,
-            .b_cs = WIDTH,
-            .c = b->scratch + weight + rows,
-            .c_rs = WIDTH,
-            .ab_type = type,
-            .c_type = type,
-        };
+        b->gemm = gemm_by_lines(m, WIDTH, WIDTH, type, type);
+        b->gemm.a = b->scratch + weight, b->gemm.b = b->scratch, b->gemm.c = b->scratch + weight + rows;
         if (once(b, run_gemm) < LONG_ENOUGH && m < MATMUL_MAX) continue;
         return 2.0 * (double)m * WIDTH * WIDTH / seconds(b, run_gemm);
     }
@@ -109,10 +96,8 @@ static void run_small(struct bench *b)
 static double matmul_seconds(struct bench *b, double rate, double start)
 {
     char *x = b->scratch + 2 * SMALLS * SMALL * SMALL;
-    b->gemm = (struct gemm){.m = SMALL_ROWS, .n = SMALL, .k = SMALL, .a = x, .a_rs = SMALL, .a_cs = 1};
-    b->gemm.b = b->scratch, b->gemm.b_rs = 1, b->gemm.b_cs = SMALL;
-    b->gemm.c = x + 2 * SMALL_ROWS * SMALL, b->gemm.c_rs = SMALL;
-    b->gemm.ab_type = b->gemm.c_type = DT_BF16;
+    b->gemm = gemm_by_lines(SMALL_ROWS, SMALL, SMALL, DT_BF16, DT_BF16);
+    b->gemm.a = x, b->gemm.b = b->scratch, b->gemm.c = x + 2 * SMALL_ROWS * SMALL;
     b->work = x + 4 * SMALL_ROWS * SMALL;
     double each = seconds(b, run_small) / SMALLS;
     each -= 2.0 * SMALL_ROWS * SMALL * SMALL / rate + start;
@@ -211,10 +196,7 @@ static double curve_rate(struct bench *b)
     return CODED / seconds(b, run_glu);
 }
 
-static void nothing(void *arg, int64_t begin, int64_t end, int worker)
-{
-    (void)arg, (void)begin, (void)end, (void)worker;
-}
+static void nothing(void *, int64_t, int64_t, int) {}
 
 static void run_nothing(struct bench *b)
 {

@@ -5,10 +5,9 @@
 
 enum { COPY_GRAIN = 256 << 10 }; /* bytes */
 
-static void copy_body(void *arg, int64_t begin, int64_t end, int worker)
+static void copy_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct kernel_call *call = arg;
-    (void)worker;
     memcpy((char *)call->out[MOVE_TO] + begin, (const char *)call->in[MOVE_FROM] + begin,
            (size_t)(end - begin));
 }
@@ -16,8 +15,7 @@ static void copy_body(void *arg, int64_t begin, int64_t end, int worker)
 void cpu_copy(const struct kernel_call *call)
 {
     if (call->out[MOVE_TO] == call->in[MOVE_FROM]) return;
-    struct kernel_call own = *call;
-    threads_each(call->team, tensor_bytes(call_in(call, MOVE_FROM)), COPY_GRAIN, copy_body, &own);
+    call_each(call, tensor_bytes(call_in(call, MOVE_FROM)), COPY_GRAIN, copy_body);
 }
 
 CPU_KERNEL(copy, NULL);

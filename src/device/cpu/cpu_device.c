@@ -42,17 +42,15 @@ static enum plim_status cpu_commit(struct device *dev, size_t bytes, struct plim
 static void *cpu_base(struct device *dev) { return arena_base(&cpu_of(dev)->arena); }
 
 static enum plim_status cpu_read(struct device *dev, size_t offset, void *host, size_t bytes,
-                                 struct plim_error *err)
+                                 struct plim_error *)
 {
-    (void)err;
     memcpy(host, arena_base(&cpu_of(dev)->arena) + offset, bytes);
     return PLIM_OK;
 }
 
 static enum plim_status cpu_write(struct device *dev, size_t offset, const void *host, size_t bytes,
-                                  struct plim_error *err)
+                                  struct plim_error *)
 {
-    (void)err;
     memcpy(arena_base(&cpu_of(dev)->arena) + offset, host, bytes);
     return PLIM_OK;
 }
@@ -63,11 +61,7 @@ static void cpu_run(struct device *dev, struct kernel_call *call)
     kernels[call->op->kind]->run(call);
 }
 
-static enum plim_status cpu_sync(struct device *dev, struct plim_error *err)
-{
-    (void)dev, (void)err;
-    return PLIM_OK;
-}
+static enum plim_status cpu_sync(struct device *, struct plim_error *) { return PLIM_OK; }
 
 static void cpu_close(struct device *dev)
 {

@@ -1,9 +1,9 @@
-/* cpu_features.h - which vector instructions this process may use.
+/* cpu_features.h - the vector instructions that this process may use.
  *
- * A level names a set of instructions that kernels are written for. Levels of one architecture are ordered:
- * a machine at a level has everything of the lower ones. The environment variable PLIMSOLL_CPU (plain, neon,
- * neon-bf16, avx2, avx512, avx512-bf16, amx) lowers the level, never raises it; a level the
- * machine lacks leaves the detected one, and the program refuses unknown names when it starts. It is read once, at the first question.
+ * A level names a set of instructions that kernels are written for. Levels of one architecture are ordered: a machine at a
+ * level supports all lower ones. The environment variable PLIMSOLL_CPU (plain, neon, neon-bf16, avx2, avx512, avx512-bf16,
+ * amx) lowers the level, never raises it. A level that the machine lacks has no effect, and the program refuses unknown
+ * names when it starts. The level is determined once, at the first call.
  */
 #ifndef PLIM_DEVICE_CPU_CPU_FEATURES_H
 #define PLIM_DEVICE_CPU_CPU_FEATURES_H
@@ -11,22 +11,23 @@
 #include <stdbool.h>
 
 enum cpu_level {
-    CPU_PLAIN,       /* what the compiler's baseline gives */
+    CPU_PLAIN,       /* the compiler's baseline */
     CPU_NEON,        /* AArch64 Advanced SIMD */
-    CPU_NEON_BF16,   /* and FEAT_BF16: bfmmla, bfdot, bfcvt; and FEAT_FHM: fmlal */
+    CPU_NEON_BF16,   /* plus FEAT_BF16: bfmmla, bfdot, bfcvt; and FEAT_FHM: fmlal */
     CPU_AVX2,        /* x86-64-v3: AVX2, FMA, F16C */
     CPU_AVX512,      /* x86-64-v4: AVX-512 F, BW, DQ, VL */
-    CPU_AVX512_BF16, /* and vdpbf16ps */
-    CPU_AMX,         /* and tiles of bf16, which the operating system must allow */
+    CPU_AVX512_BF16, /* plus vdpbf16ps */
+    CPU_AMX,         /* plus tiles of bf16, which the operating system must allow */
     CPU_LEVELS
 };
 
-/* The level kernels should be chosen for. */
+/* The level to choose kernels for. */
 enum cpu_level cpu_level(void);
-/* From now on this level, where the CPU has it; NULL and other names change nothing. Before kernels run. */
+/* Limits the level to this one, if the CPU has it; NULL and other names have no effect. Call it before
+ * kernels run. */
 void cpu_level_limit(const char *name);
 
-/* Whether code written for `level` may run here (environment included). */
+/* True if code written for `level` may run here (the environment counts). */
 bool cpu_has(enum cpu_level level);
 
 /* "plain", "neon-bf16", ... */

@@ -9,49 +9,32 @@
 #include <assert.h>
 #include <string.h>
 
-struct embed {
-    const struct row_ops *rows;
-    enum dtype type;
-    const int32_t *ids;
-    const void *table; /* [V,C] */
-    const void *add;   /* [R,C] or NULL */
-    void *y;           /* [R,C] */
-    int64_t columns, vocabulary;
-    float scale; /* 0: none */
-};
-
-static void embed_body(void *arg, int64_t begin, int64_t end, int worker)
+static void embed_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct embed *e = arg;
-    (void)worker;
+    const struct kernel_call *call = arg;
+    const struct tensor *table = call_in(call, EMBED_W);
+    const struct row_ops *rows = row_ops();
+    const int32_t *ids = call->in[EMBED_IDS];
+    int64_t columns = table->dim[1], first = call->op->attr.first;
+    float scale = dtype_round(table->type, call->op->attr.scale);
     for (int64_t r = begin; r < end; r++) {
-        assert(e->ids[r] >= 0 && e->ids[r] < e->vocabulary);
-        const void *from = element(e->table, e->type, e->ids[r] * e->columns);
-        void *to = element(e->y, e->type, r * e->columns);
-        if (e->scale != 0)
-            e->rows->scale_add(e->type, to, from, e->scale, element(e->add, e->type, r * e->columns),
-                               e->columns);
-        else if (e->add)
-            e->rows->add(e->type, to, from, element(e->add, e->type, r * e->columns), e->columns);
+        assert(ids[r] >= 0 && ids[r] < table->dim[0] - first);
+        const void *from = in_at(call, EMBED_W, (first + ids[r]) * columns),
+                   *add = in_at(call, EMBED_ADD, r * columns);
+        void *to = out_at(call, EMBED_Y, r * columns);
+        if (scale != 0)
+            rows->scale_add(table->type, to, from, scale, add, columns);
+        else if (add)
+            rows->add(table->type, to, from, add, columns);
         else
-            memcpy(to, from, (size_t)e->columns * dtype_size(e->type));
+            memcpy(to, from, (size_t)columns * dtype_size(table->type));
     }
 }
 
 void cpu_embed(const struct kernel_call *call)
 {
-    const struct tensor *table = call_in(call, EMBED_W);
-    int64_t first = call->op->attr.first;
-    struct embed e = {.rows = row_ops(),
-                      .type = table->type,
-                      .ids = call->in[EMBED_IDS],
-                      .table = element(call->in[EMBED_W], table->type, first * table->dim[1]),
-                      .add = call->in[EMBED_ADD],
-                      .y = call->out[EMBED_Y],
-                      .columns = table->dim[1],
-                      .vocabulary = table->dim[0] - first,
-                      .scale = dtype_round(table->type, call->op->attr.scale)};
-    threads_each(call->team, tensor_count(call_in(call, EMBED_IDS)), row_grain(e.columns), embed_body, &e);
+    call_each(call, tensor_count(call_in(call, EMBED_IDS)), row_grain(call_in(call, EMBED_W)->dim[1]),
+              embed_body);
 }
 
 struct embed_bwd {
@@ -72,17 +55,15 @@ static void add_row(const struct embed_bwd *e, float *sum, const void *row, int6
         e->rows->add_to(e->type, sum, row, width);
 }
 
-static void clear_body(void *arg, int64_t begin, int64_t end, int worker)
+static void clear_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct embed_bwd *e = arg;
-    (void)worker;
     memset((float *)e->dw + begin * e->columns, 0, (size_t)((end - begin) * e->columns) * sizeof(float));
 }
 
-static void strip_body(void *arg, int64_t begin, int64_t end, int worker)
+static void strip_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct embed_bwd *e = arg;
-    (void)worker;
     for (int64_t r = 0; r < e->count; r++) {
         assert(e->ids[r] >= 0 && e->ids[r] < e->vocabulary);
         const void *from = element(e->dy, e->type, r * e->columns + begin);
@@ -120,10 +101,9 @@ static void token_strip(const struct narrow_bwd *n, int64_t token, int64_t at, i
 }
 
 /* begin and end count tokens */
-static void token_body(void *arg, int64_t begin, int64_t end, int worker)
+static void token_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct narrow_bwd *n = arg;
-    (void)worker;
     for (int64_t token = begin; token < end; token++) {
         if (n->first[token] < 0 && n->accumulate) continue;
         for (int64_t at = 0; at < n->e.columns; at += STRIP)
@@ -170,9 +150,8 @@ void cpu_embed_bwd(const struct kernel_call *call)
         narrow_bwd(&e, call);
 }
 
-static size_t cpu_embed_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_embed_bwd_workspace(const struct tensor *const *desc, const struct op *, int)
 {
-    (void)op, (void)threads;
     const struct tensor *dw = desc[OP_MAX_IN + EMBED_BWD_DW];
     if (dw->type == DT_F32) return 0;
     return (size_t)(dw->dim[0] + tensor_count(desc[EMBED_BWD_IDS])) * sizeof(int32_t);

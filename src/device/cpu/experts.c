@@ -15,106 +15,92 @@ enum { STRIP = 512 };
 
 /* --- rows ------------------------------------------------------------------------------------------------- */
 
-struct rows_of_experts {
-    const struct row_ops *rows;
-    enum dtype type;
-    const char *x;
-    char *y;
-    const void *add;
-    const int32_t *place;
-    const float *weight; /* NULL: none */
-    float *dots;
-    int64_t top, columns;
-};
+/* place [R,K] says where the K results of each row are among the experts' rows. */
+static int64_t top_of(const struct kernel_call *call, int place) { return call_in(call, place)->dim[1]; }
 
-static void dispatch_body(void *arg, int64_t begin, int64_t end, int worker)
+/* Elements of a row, of which `rows` has one for each of place's. */
+static int64_t columns_of(const struct kernel_call *call, const struct tensor *rows, int place)
 {
-    const struct rows_of_experts *d = arg;
-    (void)worker;
-    size_t bytes = (size_t)d->columns * dtype_size(d->type);
+    return tensor_count(rows) / call_in(call, place)->dim[0];
+}
+
+static void dispatch_body(void *arg, int64_t begin, int64_t end, int)
+{
+    const struct kernel_call *call = arg;
+    const struct tensor *x = call_in(call, DISPATCH_X);
+    const int32_t *place = call->in[DISPATCH_PLACE];
+    const float *weight = call->in[DISPATCH_WEIGHT];
+    int64_t columns = columns_of(call, x, DISPATCH_PLACE), top = top_of(call, DISPATCH_PLACE);
     for (int64_t i = begin; i < end; i++) {
-        const void *from = element(d->x, d->type, i / d->top * d->columns);
-        void *to = element(d->y, d->type, d->place[i] * d->columns);
-        if (d->weight)
-            d->rows->scale_add(d->type, to, from, d->weight[i], NULL, d->columns);
+        const void *from = in_at(call, DISPATCH_X, i / top * columns);
+        void *to = out_at(call, DISPATCH_Y, place[i] * columns);
+        if (weight)
+            row_ops()->scale_add(x->type, to, from, weight[i], NULL, columns);
         else
-            memcpy(to, from, bytes);
+            memcpy(to, from, (size_t)columns * dtype_size(x->type));
     }
 }
 
 void cpu_dispatch(const struct kernel_call *call)
 {
-    const struct tensor *place = call_in(call, DISPATCH_PLACE), *x = call_in(call, DISPATCH_X);
-    struct rows_of_experts d = {.rows = row_ops(),
-                                .type = x->type,
-                                .x = call->in[DISPATCH_X],
-                                .y = call->out[DISPATCH_Y],
-                                .place = call->in[DISPATCH_PLACE],
-                                .weight = call->in[DISPATCH_WEIGHT],
-                                .top = place->dim[1],
-                                .columns = tensor_count(x) / place->dim[0]};
-    threads_each(call->team, tensor_count(place), row_grain(d.columns), dispatch_body, &d);
+    int64_t columns = columns_of(call, call_in(call, DISPATCH_X), DISPATCH_PLACE);
+    call_each(call, tensor_count(call_in(call, DISPATCH_PLACE)), row_grain(columns), dispatch_body);
 }
 
-static void combine_strip(const struct rows_of_experts *d, int64_t row, int64_t at, int64_t width)
+/* Elements [at, at + width) of a row. */
+static void combine_strip(const struct kernel_call *call, int64_t row, int64_t at, int64_t width)
 {
+    const struct tensor *y = call_out(call, COMBINE_Y);
+    const struct row_ops *rows = row_ops();
+    const int32_t *place = call->in[COMBINE_PLACE];
+    const float *weight = call->in[COMBINE_WEIGHT];
+    int64_t columns = columns_of(call, y, COMBINE_PLACE), top = top_of(call, COMBINE_PLACE);
     float sum[STRIP];
-    for (int64_t i = 0; i < d->top; i++) {
-        int64_t pair = row * d->top + i;
-        const void *x = element(d->x, d->type, d->place[pair] * d->columns + at);
-        if (i == 0) dtype_convert(sum, DT_F32, x, d->type, width);
-        if (i == 0 && d->weight) d->rows->scale_add(DT_F32, sum, sum, d->weight[pair], NULL, width);
-        if (i > 0 && d->weight) d->rows->add_scaled(d->type, sum, x, d->weight[pair], width);
-        if (i > 0 && !d->weight) d->rows->add_to(d->type, sum, x, width);
+    for (int64_t pair = row * top; pair < (row + 1) * top; pair++) {
+        const void *x = in_at(call, COMBINE_X, place[pair] * columns + at);
+        bool first = pair == row * top;
+        if (first) dtype_convert(sum, DT_F32, x, y->type, width);
+        if (first && weight) rows->scale_add(DT_F32, sum, sum, weight[pair], NULL, width);
+        if (!first && weight) rows->add_scaled(y->type, sum, x, weight[pair], width);
+        if (!first && !weight) rows->add_to(y->type, sum, x, width);
     }
-    if (d->add) d->rows->add_to(d->type, sum, element(d->add, d->type, row * d->columns + at), width);
-    dtype_convert(element(d->y, d->type, row * d->columns + at), d->type, sum, DT_F32, width);
+    if (call->in[COMBINE_ADD])
+        rows->add_to(y->type, sum, in_at(call, COMBINE_ADD, row * columns + at), width);
+    dtype_convert(out_at(call, COMBINE_Y, row * columns + at), y->type, sum, DT_F32, width);
 }
 
-static void combine_body(void *arg, int64_t begin, int64_t end, int worker)
+static void combine_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct rows_of_experts *d = arg;
-    (void)worker;
+    const struct kernel_call *call = arg;
+    int64_t columns = columns_of(call, call_out(call, COMBINE_Y), COMBINE_PLACE);
     for (int64_t row = begin; row < end; row++)
-        for (int64_t at = 0; at < d->columns; at += STRIP)
-            combine_strip(d, row, at, lesser(STRIP, d->columns - at));
+        for (int64_t at = 0; at < columns; at += STRIP)
+            combine_strip(call, row, at, lesser(STRIP, columns - at));
 }
 
 void cpu_combine(const struct kernel_call *call)
 {
-    const struct tensor *place = call_in(call, COMBINE_PLACE), *y = call_out(call, COMBINE_Y);
-    struct rows_of_experts d = {.rows = row_ops(),
-                                .type = y->type,
-                                .x = call->in[COMBINE_X],
-                                .y = call->out[COMBINE_Y],
-                                .add = call->in[COMBINE_ADD],
-                                .place = call->in[COMBINE_PLACE],
-                                .weight = call->in[COMBINE_WEIGHT],
-                                .top = place->dim[1],
-                                .columns = tensor_count(y) / place->dim[0]};
-    threads_each(call->team, place->dim[0], row_grain(d.columns * d.top), combine_body, &d);
+    int64_t columns = columns_of(call, call_out(call, COMBINE_Y), COMBINE_PLACE);
+    call_each(call, call_in(call, COMBINE_PLACE)->dim[0], row_grain(columns * top_of(call, COMBINE_PLACE)),
+              combine_body);
 }
 
-static void combine_dw_body(void *arg, int64_t begin, int64_t end, int worker)
+static void combine_dw_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct rows_of_experts *d = arg;
-    (void)worker;
+    const struct kernel_call *call = arg;
+    const struct tensor *dy = call_in(call, COMBINE_DW_DY);
+    const int32_t *place = call->in[COMBINE_DW_PLACE];
+    float *dots = call->out[COMBINE_DW_DWEIGHT];
+    int64_t columns = columns_of(call, dy, COMBINE_DW_PLACE), top = top_of(call, COMBINE_DW_PLACE);
     for (int64_t i = begin; i < end; i++)
-        d->dots[i] = (float)row_dot(d->type, element(d->add, d->type, i / d->top * d->columns),
-                                    element(d->x, d->type, d->place[i] * d->columns), d->columns);
+        dots[i] = (float)row_dot(dy->type, in_at(call, COMBINE_DW_DY, i / top * columns),
+                                 in_at(call, COMBINE_DW_X, place[i] * columns), columns);
 }
 
 void cpu_combine_dw(const struct kernel_call *call)
 {
-    const struct tensor *place = call_in(call, COMBINE_DW_PLACE), *dy = call_in(call, COMBINE_DW_DY);
-    struct rows_of_experts d = {.type = dy->type,
-                                .x = call->in[COMBINE_DW_X],
-                                .add = call->in[COMBINE_DW_DY],
-                                .place = call->in[COMBINE_DW_PLACE],
-                                .dots = call->out[COMBINE_DW_DWEIGHT],
-                                .top = place->dim[1],
-                                .columns = tensor_count(dy) / place->dim[0]};
-    threads_each(call->team, tensor_count(place), row_grain(d.columns), combine_dw_body, &d);
+    int64_t columns = columns_of(call, call_in(call, COMBINE_DW_DY), COMBINE_DW_PLACE);
+    call_each(call, tensor_count(call_in(call, COMBINE_DW_PLACE)), row_grain(columns), combine_dw_body);
 }
 
 /* --- products --------------------------------------------------------------------------------------------- */
@@ -143,37 +129,17 @@ static void each_expert(const struct kernel_call *call, const struct gemm *whole
 void cpu_expert_linear(const struct kernel_call *call)
 {
     const struct tensor *w = call_in(call, EXPERT_LINEAR_W);
-    struct gemm g = {.n = w->dim[1],
-                     .k = w->dim[2],
-                     .a = call->in[EXPERT_LINEAR_X],
-                     .a_rs = w->dim[2],
-                     .a_cs = 1,
-                     .b = call->in[EXPERT_LINEAR_W],
-                     .b_rs = 1,
-                     .b_cs = w->dim[2],
-                     .c = call->out[EXPERT_LINEAR_Y],
-                     .c_rs = w->dim[1],
-                     .ab_type = w->type,
-                     .c_type = call_out(call, EXPERT_LINEAR_Y)->type};
+    struct gemm g = gemm_by_lines(0, w->dim[1], w->dim[2], w->type, call_out(call, EXPERT_LINEAR_Y)->type);
+    g.a = call->in[EXPERT_LINEAR_X], g.b = call->in[EXPERT_LINEAR_W], g.c = call->out[EXPERT_LINEAR_Y];
     each_expert(call, &g, w, call->in[EXPERT_LINEAR_ENDS]);
 }
 
 void cpu_expert_linear_dx(const struct kernel_call *call)
 {
     const struct tensor *w = call_in(call, EXPERT_LINEAR_DX_W);
-    struct gemm g = {.n = w->dim[2],
-                     .k = w->dim[1],
-                     .a = call->in[EXPERT_LINEAR_DX_DY],
-                     .a_rs = w->dim[1],
-                     .a_cs = 1,
-                     .b = call->in[EXPERT_LINEAR_DX_W],
-                     .b_rs = w->dim[2],
-                     .b_cs = 1,
-                     .c = call->out[EXPERT_LINEAR_DX_DX],
-                     .c_rs = w->dim[2],
-                     .ab_type = w->type,
-                     .c_type = call_out(call, EXPERT_LINEAR_DX_DX)->type,
-                     .add = call->in[EXPERT_LINEAR_DX_ADD]};
+    struct gemm g = gemm_by_rows(0, w->dim[2], w->dim[1], w->type, call_out(call, EXPERT_LINEAR_DX_DX)->type);
+    g.a = call->in[EXPERT_LINEAR_DX_DY], g.b = call->in[EXPERT_LINEAR_DX_W];
+    g.c = call->out[EXPERT_LINEAR_DX_DX], g.add = call->in[EXPERT_LINEAR_DX_ADD];
     each_expert(call, &g, w, call->in[EXPERT_LINEAR_DX_ENDS]);
 }
 
@@ -183,25 +149,13 @@ void cpu_expert_linear_dw(const struct kernel_call *call)
     const int32_t *ends = call->in[EXPERT_LINEAR_DW_ENDS];
     int64_t m = dw->dim[1], n = dw->dim[2], first = 0;
     for (int64_t e = 0; e < dw->dim[0]; first = ends[e++]) {
-        void *c = element(call->out[EXPERT_LINEAR_DW_DW], dw->type, e * m * n);
-        struct gemm g = {.m = m,
-                         .n = n,
-                         .k = ends[e] - first,
-                         .a = element(call->in[EXPERT_LINEAR_DW_DY], dy->type, first * m),
-                         .a_rs = 1,
-                         .a_cs = m,
-                         .b = element(call->in[EXPERT_LINEAR_DW_X], dy->type, first * n),
-                         .b_rs = n,
-                         .b_cs = 1,
-                         .c = c,
-                         .c_rs = n,
-                         .ab_type = dy->type,
-                         .c_type = dw->type,
-                         .add = call->accumulate ? c : NULL};
+        struct gemm g = gemm_over_rows(m, n, ends[e] - first, dy->type, dw->type);
+        g.a = in_at(call, EXPERT_LINEAR_DW_DY, first * m), g.b = in_at(call, EXPERT_LINEAR_DW_X, first * n);
+        g.c = out_at(call, EXPERT_LINEAR_DW_DW, e * m * n), g.add = call->accumulate ? g.c : NULL;
         if (g.k > 0)
             gemm_run(&g, call->work, call->team);
         else if (!call->accumulate)
-            memset(c, 0, (size_t)(m * n) * dtype_size(dw->type));
+            memset(g.c, 0, (size_t)(m * n) * dtype_size(dw->type));
     }
 }
 
@@ -214,10 +168,8 @@ static size_t cpu_expert_linear_workspace(const struct tensor *const *desc, cons
     return gemm_workspace_most(tensor_count(x) / k, n, k, w->type, w->type, threads);
 }
 
-static size_t cpu_expert_linear_dw_workspace(const struct tensor *const *desc, const struct op *op,
-                                             int threads)
+static size_t cpu_expert_linear_dw_workspace(const struct tensor *const *desc, const struct op *, int threads)
 {
-    (void)op;
     const struct tensor *dw = desc[OP_MAX_IN + EXPERT_LINEAR_DW_DW], *dy = desc[EXPERT_LINEAR_DW_DY];
     int64_t m = dw->dim[1], n = dw->dim[2];
     return gemm_workspace_most(m, n, tensor_count(dy) / m, dy->type, dw->type, threads);

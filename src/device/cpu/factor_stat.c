@@ -33,10 +33,9 @@ static float mixed(const struct stat *s, float before, double mean_square)
 }
 
 /* begin and end count blocks */
-static void sums_body(void *arg, int64_t begin, int64_t end, int worker)
+static void sums_body(void *arg, int64_t begin, int64_t end, int)
 {
     struct stat *s = arg;
-    (void)worker;
     double share = s->multiplier * s->multiplier / (double)s->columns;
     for (int64_t b = begin; b < end; b++) {
         float *all = s->sums + b * 2 * s->columns, *few = all + s->columns;
@@ -53,10 +52,9 @@ static void sums_body(void *arg, int64_t begin, int64_t end, int worker)
 }
 
 /* begin and end count columns */
-static void columns_body(void *arg, int64_t begin, int64_t end, int worker)
+static void columns_body(void *arg, int64_t begin, int64_t end, int)
 {
     struct stat *s = arg;
-    (void)worker;
     double share = s->multiplier * s->multiplier / (double)s->rows;
     for (int64_t j = begin; j < end; j++) {
         double sum = 0;
@@ -66,10 +64,9 @@ static void columns_body(void *arg, int64_t begin, int64_t end, int worker)
 }
 
 /* begin and end count blocks */
-static void step_body(void *arg, int64_t begin, int64_t end, int worker)
+static void step_body(void *arg, int64_t begin, int64_t end, int)
 {
     struct stat *s = arg;
-    (void)worker;
     for (int64_t b = begin; b < end; b++) {
         int64_t last = lesser(s->rows, (b + 1) * s->block_rows);
         s->partial[b] = 0;
@@ -102,10 +99,9 @@ static double factored(struct stat *s, const struct kernel_call *call)
 }
 
 /* begin and end count spans of elements */
-static void each_body(void *arg, int64_t begin, int64_t end, int worker)
+static void each_body(void *arg, int64_t begin, int64_t end, int)
 {
     struct stat *s = arg;
-    (void)worker;
     for (int64_t b = begin; b < end; b++) {
         int64_t at = b * SPAN;
         struct row_second second = {.out = s->row + at,
@@ -166,9 +162,8 @@ void cpu_factor_stat(const struct kernel_call *call)
     if (s.col) factor[FACTOR_MEAN] = (float)s.mean;
 }
 
-static size_t cpu_factor_stat_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_factor_stat_workspace(const struct tensor *const *desc, const struct op *, int)
 {
-    (void)op, (void)threads;
     int64_t n = tensor_count(desc[FACTOR_STAT_G]), rows = tensor_count(desc[FACTOR_STAT_ROW]);
     if (!desc[FACTOR_STAT_COL]) return (size_t)blocks_of(n, SPAN) * sizeof(double);
     int64_t blocks = blocks_of(rows, rows_per_block(rows));

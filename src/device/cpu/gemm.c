@@ -237,10 +237,9 @@ static int64_t pack_lines(const struct job *job)
 }
 
 /* One item: one k block of PACK_PANELS panels of the shared operand. */
-static void pack_shared(void *arg, int64_t begin, int64_t end, int worker)
+static void pack_shared(void *arg, int64_t begin, int64_t end, int)
 {
     const struct job *job = arg;
-    (void)worker;
     int64_t lines = shared_lines(job), step = pack_lines(job), groups = divide_up(lines, step);
     for (int64_t item = begin; item < end; item++) {
         int64_t k = job->k0 + item / groups * GEMM_KC, depth = min64(GEMM_KC, job->k1 - k);

@@ -1,12 +1,12 @@
-/* gemm_amx.h - a 32x32 tile of C in four tile registers: what the kernels for AMX share. Not for others.
+/* gemm_amx.h - a 32x32 tile of C in four tile registers; internal to the AMX kernels.
  *
- * tdpbf16ps multiplies 16 lines of A over 32 k by 16 columns of B over the same k. It wants A's lines whole (32 k side by
- * side) and B's k in pairs, so the two sides are packed differently within a group of 32 k:
+ * tdpbf16ps multiplies 16 lines of A over 32 k by 16 columns of B over the same k. It needs A's lines whole (32 adjacent k)
+ * and B's k in pairs, so the two sides are packed differently within a group of 32 k:
  *
  *     A   [k / 32][line][k % 32]          the rule of gemm_kernel.h with kg 32
  *     B   [k / 2][column][k % 2]          the rule with kg 2, k rounded up to 32 with zeros
  *
- * A kernel brings a function that adds the products of one group of k, made of amx_load_a and amx_add_products:
+ * A kernel supplies a function that adds the products of one group of k, using amx_load_a and amx_add_products:
  *
  *     AMX_CODE AMX_INLINE void add_group(const uint16_t *a, const uint16_t *b, bool lower)
  *     {
@@ -37,14 +37,14 @@ enum {
 
 AMX_INLINE int64_t amx_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* The upper 16 lines of A's group and, with `lower`, the others: tiles 4 and 5. */
+/* Loads the upper 16 lines of A's group and, with `lower`, the others: tiles 4 and 5. */
 GEMM_AMX_CODE AMX_INLINE void amx_load_a(const uint16_t *a, bool lower)
 {
     _tile_loadd(4, a, 64);
     if (lower) _tile_loadd(5, a + AMX_HALF * AMX_KG, 64);
 }
 
-/* Tiles 0 and 1 are the upper 16 rows of C, 2 and 3 the lower ones; A's lines are loaded. */
+/* Tiles 0 and 1 are the upper 16 rows of C, 2 and 3 the lower ones; A's lines must be loaded. */
 GEMM_AMX_CODE AMX_INLINE void amx_add_products(const uint16_t *b, bool lower)
 {
     _tile_loadd(6, b, 128);
@@ -60,7 +60,7 @@ GEMM_AMX_CODE AMX_INLINE void amx_add_products(const uint16_t *b, bool lower)
 /* Adds the products of one group of 32 k. */
 typedef void amx_add_group(const uint16_t *a, const uint16_t *b, bool lower);
 
-/* All of k; groups are `group` numbers apart. */
+/* Processes all of k; groups are `group` numbers apart. */
 GEMM_AMX_CODE AMX_INLINE void amx_add_all(amx_add_group *add_group, int64_t group, const uint16_t *a,
                                           const uint16_t *b, int64_t k, bool lower)
 {
@@ -91,7 +91,7 @@ GEMM_AMX_CODE AMX_INLINE void amx_multiply(amx_add_group *add_group, int64_t gro
     _tile_stored(1, c + AMX_HALF, step);
 }
 
-/* gemm_tile. What is added to C goes through a tile in memory that stays in the first-level cache. */
+/* A gemm_tile. Additions to C go through a tile in memory that stays in the first-level cache. */
 GEMM_AMX_CODE AMX_INLINE void amx_run(amx_add_group *add_group, int64_t group, const void *a, const void *b,
                                       int64_t k, float *c, int64_t ldc, int rows, bool accumulate)
 {

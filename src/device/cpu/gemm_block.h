@@ -1,5 +1,5 @@
-/* gemm_block.h - one block of C times one block of k: the innermost part of gemm.c's driver, which owns the
- * packed panels and the order of things. Not for others. */
+/* gemm_block.h - multiplies one block of C by one block of k: the innermost part of gemm.c's driver, which owns the packed
+ * panels and the order of blocks. Internal to gemm.c. */
 #ifndef PLIM_DEVICE_CPU_GEMM_BLOCK_H
 #define PLIM_DEVICE_CPU_GEMM_BLOCK_H
 

@@ -79,11 +79,10 @@ void gemm_few_widen(void *dst, const void *src, enum dtype type, int64_t rs, int
         dtype_convert(to, DT_F32, from, type, k);
 }
 
-void gemm_few_keep(void *dst, const void *src, enum dtype type, int64_t rs, int rows, int64_t k)
+void gemm_few_keep(void *dst, const void *src, enum dtype, int64_t rs, int rows, int64_t k)
 {
     const uint16_t *from = src;
     uint16_t *to = dst;
-    (void)type;
     for (int r = 0; r < rows; r++, to += GEMM_KC, from += rs) {
         memcpy(to, from, (size_t)k * sizeof *to);
         memset(to + k, 0, (size_t)((k + 31) / 32 * 32 - k) * sizeof *to);
@@ -213,10 +212,9 @@ static void make_tile(const struct job *job, int64_t n, int cols)
     store(g, &t);
 }
 
-static void run_tasks(void *arg, int64_t begin, int64_t end, int worker)
+static void run_tasks(void *arg, int64_t begin, int64_t end, int)
 {
     const struct job *job = arg;
-    (void)worker;
     for (int64_t i = begin; i < end; i++) {
         int64_t n = i * job->cols;
         make_tile(job, n, (int)min64(job->cols, job->g->n - n));

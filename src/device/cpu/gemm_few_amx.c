@@ -17,11 +17,10 @@ enum {
 };
 
 /* [k / 2][row][k % 2], zeros up to a whole step; rows that are missing are zero. */
-static void pack(void *dst, const void *src, enum dtype type, int64_t rs, int rows, int64_t k)
+static void pack(void *dst, const void *src, enum dtype, int64_t rs, int rows, int64_t k)
 {
     const uint16_t *from = src;
     uint16_t *to = dst;
-    (void)type;
     memset(to, 0, (size_t)((k + STEP - 1) / STEP * STEP * SIDE) * sizeof *to);
     for (int r = 0; r < rows; r++)
         for (int64_t i = 0; i < k; i++) to[i / 2 * 2 * SIDE + 2 * r + i % 2] = from[r * rs + i];

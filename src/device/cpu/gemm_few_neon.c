@@ -160,11 +160,10 @@ BY_TYPE(bf16, 2)
 
 enum { PAIRS_AT_ONCE = 2, PAIR = 2 * GEMM_KC, LINE_PAIRS = LINES / 2 };
 
-static void pack_pairs(void *dst, const void *src, enum dtype type, int64_t rs, int rows, int64_t k)
+static void pack_pairs(void *dst, const void *src, enum dtype, int64_t rs, int rows, int64_t k)
 {
     const uint16_t *from = src;
     uint16_t *to = dst;
-    (void)type;
     memset(to, 0, ROWS * GEMM_KC * sizeof *to);
     for (int r = 0; r < rows; r++)
         for (int64_t i = 0; i < k; i++) to[r / 2 * PAIR + i / 4 * 8 + r % 2 * 4 + i % 4] = from[r * rs + i];

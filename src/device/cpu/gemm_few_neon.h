@@ -1,4 +1,4 @@
-/* gemm_few_neon.h - what the AArch64 kernels for few rows share: sixteen lines of B side by side. Not for others. */
+/* gemm_few_neon.h - internal to the AArch64 kernels for few rows: sixteen lines of B side by side. */
 #ifndef PLIM_DEVICE_CPU_GEMM_FEW_NEON_H
 #define PLIM_DEVICE_CPU_GEMM_FEW_NEON_H
 
@@ -9,16 +9,17 @@
 
 enum { STEP = 8, LINES = 16, GROUP = 4, GROUPS = LINES / GROUP, ROWS = 8, ROWS_AT_ONCE = 4 };
 
-/* Where lines are missing, or are read again while they would drive each other out: all of them once more, in whole. */
+/* A copy of all lines, used if lines are missing or would evict each other from the cache while they are read
+ * again. */
 struct copied {
     _Alignas(16) char lines[LINES * GEMM_KC * 4];
 };
 
-/* The block with all its lines; `step` in bytes. */
+/* A block with all its lines; `step` in bytes. */
 struct lines {
     const char *b;
     int64_t step;
-    const char *ahead; /* 16 lines' worth of what is read next */
+    const char *ahead; /* the next 16 lines' worth of data */
 };
 
 FEW_INLINE struct lines find_lines(const struct gemm_few_block *p, int size, bool again, struct copied *copy)

@@ -1,17 +1,17 @@
 /* gemm_few_strands.h - few rows of fp16 on AArch64 in strands: the loops of gemm_few_neon_f16.c and gemm_few_neon_fmlal.c.
  *
- * Both operands are read as they lie, eight k at a time: lane j of a sum gets every fourth k from j on, one of the four strands
- * of a block of k (gemm_neon_f16.c has the same sums). Turning lines, so that a lane were a line, took as many instructions as
- * multiplying and half of the speed.
+ * Both operands are read in place, eight k at a time: lane j of a sum gets every fourth k from j on, one of the four strands
+ * of a block of k (gemm_neon_f16.c has the same sums). Transposing lines, so that a lane is a line, took as many
+ * instructions as multiplying and halved the speed.
  *
- * Two to eight lines are read side by side from end to end, and the lines after them are asked for meanwhile in the order in which
- * they lie in memory: more of them fight for the sets of the first cache where they are 16 KiB long, fewer leave too few sums under way.
+ * Two to eight lines are read side by side from end to end, while the following lines are prefetched in memory order. More
+ * lines would compete for the sets of the first-level cache if they are 16 KiB long; fewer leave too few sums in progress.
  *
- * Where k ends within a piece, zeros are multiplied. They change nothing: a sum that starts at +0 never becomes -0, since
+ * If k ends within a piece, zeros are multiplied. They change nothing: a sum that starts at +0 never becomes -0, because
  * products of fp16 are too large to vanish in fp32.
  *
- * A .c file defines STRANDS_CODE, its instruction set, STRANDS_A, an element of packed A, and STRANDS_W, eight columns of B ready to be
- * multiplied; it includes this, and defines eight_k(), load_columns() and add_columns() in its own way. */
+ * A .c file defines STRANDS_CODE, its instruction set, STRANDS_A, an element of packed A, and STRANDS_W, eight columns of B
+ * ready to be multiplied; it includes this and defines its own eight_k(), load_columns() and add_columns(). */
 #ifndef PLIM_DEVICE_CPU_GEMM_FEW_STRANDS_H
 #define PLIM_DEVICE_CPU_GEMM_FEW_STRANDS_H
 
@@ -22,7 +22,7 @@
 enum {
     PIECE = 32, /* of k: a cache line */
     STRANDS = 4,
-    SUMS = 16, /* under way at once: rows by lines */
+    SUMS = 16, /* in progress at once: rows by lines */
     MOST_LINES = 8,
     MOST_ROWS = 2 * ROWS,
     NEAR = 32 << 10,               /* half of the first cache */
@@ -31,13 +31,13 @@ enum {
 
 /* ---- packing A: [k / DEEP][row][DEEP] for each ROWS rows ---- */
 
-/* Rows that are multiplied together where so many are left. One of them may be missing: it is zero. */
+/* Rows multiplied together if this many are left. One may be missing; it is zero. */
 FEW_INLINE int together(int left) { return left >= ROWS ? ROWS : left > GROUP ? (left + 1) / 2 * 2 : left; }
 
-/* Where row r begins: its k follow each other, DEEP at a time. */
+/* Start of row r: its k are consecutive, DEEP at a time. */
 FEW_INLINE int64_t row_begin(int r) { return r / ROWS * ROWS * GEMM_KC + r % ROWS * DEEP; }
 
-/* From DEEP k of a row to the next. */
+/* Distance from DEEP k of a row to the next. */
 FEW_INLINE int64_t row_step(int r, int rows) { return together(rows - r / ROWS * ROWS) * DEEP; }
 
 static void pack_f16(void *dst, const void *src, enum dtype type, int64_t rs, int rows, int64_t k)
@@ -58,24 +58,24 @@ static void pack_f16(void *dst, const void *src, enum dtype type, int64_t rs, in
 
 /* ---- along k ---- */
 
-/* gcc would move loads ahead until sums no longer fit the registers: half of the speed. */
+/* Otherwise gcc would move loads ahead until sums no longer fit the registers, which halves the speed. */
 #if !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("no-schedule-insns")
 #endif
 
-/* Lines and rows that are multiplied together. */
+/* Lines and rows multiplied together. */
 struct work {
     const uint16_t *b[MOST_LINES];
     const STRANDS_A *a; /* [k / DEEP][rows][DEEP] */
     const char *ahead;
 };
 
-/* Eight k from j on of so many rows by so many lines. */
+/* Eight k from j on, for these rows and lines. */
 STRANDS_CODE FEW_INLINE void eight_k(const struct work *w, int64_t j, float32x4_t s[SUMS], int rows,
                                      int lines);
 
-/* So many rows by so many lines, constants in every caller; k is whole pieces. */
+/* Multiplies these rows and lines, constants in every caller; k is whole pieces. */
 STRANDS_CODE FEW_INLINE void multiply(struct work *w, int64_t k, float32x4_t s[SUMS], int rows, int lines)
 {
     for (int64_t i = 0; i < k; i += PIECE) {
@@ -85,7 +85,7 @@ STRANDS_CODE FEW_INLINE void multiply(struct work *w, int64_t k, float32x4_t s[S
     }
 }
 
-/* value = value + strand, of four sums, one strand after the other. */
+/* value = value + strand, for four sums, one strand after the other. */
 FEW_INLINE float32x4_t add_strands(float32x4_t value, const float32x4_t s[4])
 {
     float64x2_t t0 = vreinterpretq_f64_f32(vtrn1q_f32(s[0], s[1])),
@@ -111,13 +111,13 @@ STRANDS_CODE FEW_INLINE void multiply_rest(const struct work *w, int64_t whole, 
     multiply(&last, PIECE, s, rows, lines);
 }
 
-/* A part of a tile: from one row, line and k on. */
+/* A part of a tile, starting at a row, line and k. */
 struct part {
     int row, line;
     int64_t k, end;
 };
 
-/* `there` of the `lines` values of each row, a constant number where none is missing. */
+/* Copies `there` of the `lines` values of each row; the number is a constant if none is missing. */
 FEW_INLINE void copy_values(float *dst, int dst_step, const float *src, int src_step, int rows, int lines,
                             int there)
 {
@@ -128,7 +128,7 @@ FEW_INLINE void copy_values(float *dst, int dst_step, const float *src, int src_
             memcpy(dst, src, (size_t)there * sizeof *dst);
 }
 
-/* So many lines; those that are missing are the last once more. Returns what is to be asked for next. */
+/* Processes this many lines; missing ones repeat the last. Returns the next address to prefetch. */
 STRANDS_CODE FEW_INLINE const char *lines_along(const struct gemm_few_tile *p, struct part at,
                                                 const char *ahead, int rows, int lines)
 {
@@ -154,7 +154,7 @@ STRANDS_CODE FEW_INLINE const char *lines_along(const struct gemm_few_tile *p, s
     return w.ahead;
 }
 
-/* All lines by so many rows. */
+/* Processes all lines for this many rows. */
 typedef const char *rows_along(const struct gemm_few_tile *p, struct part at, const char *ahead);
 #define ROWS_ALONG(rows, lines)                                                                              \
     STRANDS_CODE static const char *along_##rows(const struct gemm_few_tile *p, struct part at,              \
@@ -173,7 +173,7 @@ ROWS_ALONG(8, 2)
 static rows_along *const by_rows[ROWS + 1] = {
     [1] = along_1, [2] = along_2, [3] = along_3, [4] = along_4, [6] = along_6, [8] = along_8};
 
-/* Each line as far as what is needed of A for it stays near, then the next one. */
+/* Processes each line as far as the needed part of A stays in the cache, then the next one. */
 static void whole_f16(const struct gemm_few_tile *p)
 {
     int64_t deep = NEAR / ((int)sizeof(STRANDS_A) * p->rows) / GEMM_KC * GEMM_KC;
@@ -193,7 +193,7 @@ _Static_assert(NEAR / (sizeof(STRANDS_A) * MOST_ROWS) >= GEMM_KC, "a block of k 
 
 /* ---- across columns: a vector is eight columns of one k ---- */
 
-enum { STRAND = GEMM_KC / STRANDS }; /* factors of a strand in a row, at most */
+enum { STRAND = GEMM_KC / STRANDS }; /* maximum factors of a strand in a row */
 
 STRANDS_CODE FEW_INLINE STRANDS_W load_columns(const uint16_t *b);
 STRANDS_CODE FEW_INLINE void add_columns(float32x4_t s[2], STRANDS_W w, const STRANDS_A *factor);
@@ -211,7 +211,7 @@ STRANDS_CODE FEW_INLINE void columns_by_rows(const uint16_t *b, int64_t step, in
     }
 }
 
-/* The factors of a strand, each row's behind each other. */
+/* Collects the factors of a strand, contiguous for each row. */
 static void find_factors(const struct gemm_few_block *p, int64_t length, STRANDS_A *out)
 {
     for (int r = 0; r < p->rows; r++) {

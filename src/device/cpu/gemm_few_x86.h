@@ -1,7 +1,8 @@
-/* gemm_few_x86.h - what the x86-64 kernels for few rows share: turning 8 lines of B. Not for others.
+/* gemm_few_x86.h - internal to the x86-64 kernels for few rows: transposing 8 lines of B.
  *
- * A cell is 32 bits of a line: an fp32, or two neighbours of 16. Along k kernels whose loads follow each other closely have no
- * prefetches: the hardware follows 64 lines well, and measured up to a third faster without help. Rows that are read across, a piece of each, it does not. */
+ * A cell is 32 bits of a line: an fp32, or two adjacent 16-bit numbers. Kernels along k have no prefetches if their loads
+ * follow each other closely: the hardware tracks 64 lines well and measured up to a third faster without them. Rows read
+ * across, a piece of each, do need prefetches. */
 #ifndef PLIM_DEVICE_CPU_GEMM_FEW_X86_H
 #define PLIM_DEVICE_CPU_GEMM_FEW_X86_H
 
@@ -11,8 +12,8 @@
 #include <immintrin.h>
 
 enum {
-    FEW_GROUP = 8,  /* lines that are turned at once */
-    FEW_LINES = 32, /* four groups: as many chains of sums as the latency of one takes */
+    FEW_GROUP = 8,  /* lines transposed at once */
+    FEW_LINES = 32, /* four groups: enough chains of sums to hide the latency of one */
 };
 
 /* r[i] = cell i of all lines, from r[line] = eight cells of a line. */

@@ -1,4 +1,4 @@
-/* gemm_kernel.h - the micro-kernel interface: what an instruction set must bring to multiply matrices.
+/* gemm_kernel.h - the micro-kernel interface: what an instruction set must provide to multiply matrices.
  *
  * A kernel multiplies a packed panel of A (mr rows) by a packed panel of B (nr columns) into an fp32 tile of
  * C. "Lines" are the rows of A or the columns of B: both sides are packed by one rule. A panel holds `width`
@@ -6,14 +6,14 @@
  *
  *     panel[((k / kg) * width + line) * kg + k % kg]
  *
- * Missing k are zero. Missing lines hold anything: their products are never stored. kg is 1 for fp32, and for
- * bf16 what one instruction sums at once. (AMX packs B by the same rule with pairs of k inside its groups of
- * 32.) Kernels load ahead: GEMM_SLACK bytes after the last panel must be readable.
+ * Missing k are zero. Missing lines have arbitrary contents: their products are never stored. kg is 1 for fp32, and for bf16
+ * the number of k that one instruction sums. (AMX packs B by the same rule with pairs of k inside its groups of 32.) Kernels
+ * load ahead: GEMM_SLACK bytes after the last panel must be readable.
  *
  * Invariants
- *  1. run() starts its sums at zero, adds products in increasing k, and adds the sum to C once: the value of
- *     an element depends on its two lines and k alone, whatever `rows` and whatever the other lines hold.
- *  2. Panels are only written by pack functions and only read by kernels; nobody else knows the layout.
+ *  1. run() starts its sums at zero, adds products in increasing k, and adds the sum to C once: the value of an element
+ *     depends only on its two lines and k, not on `rows` or on other lines.
+ *  2. Only pack functions write panels and only kernels read them; no other code knows the layout.
  */
 #ifndef PLIM_DEVICE_CPU_GEMM_KERNEL_H
 #define PLIM_DEVICE_CPU_GEMM_KERNEL_H
@@ -30,8 +30,8 @@ enum {
     GEMM_SLACK = 128,
 };
 
-/* Pack `lines` lines over k elements of k, from src(line,k) = src[line*ls + k*ks], into consecutive panels
- * that are `stride` elements apart. */
+/* Packs `lines` lines over k elements, from src(line,k) = src[line*ls + k*ks], into consecutive panels that
+ * are `stride` elements apart. */
 typedef void gemm_pack(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
                        int64_t k);
 
@@ -50,7 +50,7 @@ typedef void gemm_tile_round(const void *a, const void *b, int64_t k, const floa
 /* Operands added to a tile of an F32 C. add: rows ldc apart, may be C itself; bias[nr]; either may be NULL. */
 struct gemm_onto {
     const float *add, *bias;
-    const char *next; /* `bytes` that the next tiles will read: to be prefetched on the way */
+    const char *next; /* `bytes` that the next tiles will read; prefetched meanwhile */
     int64_t bytes;
 };
 
@@ -61,15 +61,19 @@ typedef void gemm_tile_onto(const void *a, const void *b, int64_t k, float *c, i
 struct gemm_kernel {
     const char *name;
     int mr, nr, kg;
-    enum dtype type; /* of what is packed: its packers are there */
-    int parts;       /* not 0: an element is packed as so many bf16 */
-    int strands; /* not 0: every so many-th k is a sum of its own, made and added to C before the next one's; packed strand by strand */
-    int own_bytes; /* of A that a worker packs for itself, where the usual number would fetch B too often; 0: the usual */
-    gemm_pack *pack_a[DT_COUNT], *pack_b[DT_COUNT]; /* by type of the source; NULL: brought to `type` first */
+    enum dtype type; /* type of packed data; packers for it exist */
+    int parts;       /* not 0: an element is packed as this many bf16 */
+    /* not 0: k are summed in this many interleaved strands, each completed and added to C before the next;
+     * packed strand by strand */
+    int strands;
+    /* bytes of A that a worker packs for itself, if the usual number would read B too often; 0: the usual */
+    int own_bytes;
+    /* by type of the source; NULL: converted to `type` first */
+    gemm_pack *pack_a[DT_COUNT], *pack_b[DT_COUNT];
     gemm_tile *run;
     gemm_round *round;
-    gemm_tile_round *run_round; /* optional: run and round in one, without the detour through memory */
-    gemm_tile_onto *run_onto;   /* optional: C is written once, and fetched while the products are made */
+    gemm_tile_round *run_round; /* optional: run and round in one, without intermediate memory */
+    gemm_tile_onto *run_onto;   /* optional: C is written once, and prefetched during the products */
 };
 
 extern const struct gemm_kernel gemm_plain_f32;
@@ -84,7 +88,8 @@ extern const struct gemm_kernel gemm_avx2_f32, gemm_avx512_f32, gemm_avx512_bf16
 /* The kernel for arithmetic in `type` (F32, BF16, F16) at a level that cpu_has(). */
 const struct gemm_kernel *gemm_kernel_at(enum cpu_level level, enum dtype type);
 
-/* The kernel for fp32 products as sums of two bf16 parts, gemm_kernel_at(level, DT_F32) where the level has none faster. */
+/* The kernel for fp32 products as sums of two bf16 parts; gemm_kernel_at(level, DT_F32) if the level has none
+ * that is faster. */
 const struct gemm_kernel *gemm_kernel_split(enum cpu_level level);
 
 /* Size of `elements` once packed, in elements of the kernel's type. */
@@ -96,15 +101,15 @@ static inline int64_t gemm_packed(const struct gemm_kernel *kernel, int64_t elem
 /* Elements of a panel of `width` lines over k. */
 int64_t gemm_panel(const struct gemm_kernel *kernel, int width, int64_t k);
 
-/* Pack one side (true: A, false: B) from any floating source type, converting where it differs. Panels are
+/* Packs one side (true: A, false: B) from any floating source type, converting if necessary. Panels are
  * gemm_panel(...) apart. */
 void gemm_pack_side(const struct gemm_kernel *kernel, bool side_a, void *dst, const void *src,
                     enum dtype src_type, int64_t ls, int64_t ks, int64_t lines, int64_t k);
 
-/* The rounding rule in portable C: what kernels without a better way use. */
+/* Rounding in portable C, for kernels without a better way. */
 void gemm_round_plain(uint16_t *c, int64_t ldc, const float *tile, int nr, int rows, int cols);
 
-/* The packing rule in portable C, any strides: what the vector packers fall back to at edges. */
+/* Packing in portable C, for any strides; vector packers use it at edges. */
 void gemm_pack_f32_plain(float *dst, int64_t stride, int width, const float *src, int64_t ls, int64_t ks,
                          int64_t lines, int64_t k);
 void gemm_pack_bf16_plain(uint16_t *dst, int64_t stride, int width, int kg, const uint16_t *src, int64_t ls,

@@ -4,10 +4,10 @@
 #if defined(__aarch64__)
 
 /* clang-format off */
-#define FM(c, a, lane, b) "fmla v" #c ".4s, v" #b ".4s, v" #a ".s[" #lane "]\n"
+#define FM(c, a, lane, b) "fmla %[s" #c "].4s, v" #b ".4s, v" #a ".s[" #lane "]\n"
 
 /* One column vector of B against the eight rows, lanes of two A registers: row r of column vector j
- * accumulates in v(8 + 3r + j). */
+ * accumulates in s(8 + 3r + j). */
 #define FM_LOW0(a, b)  FM(8, a, 0, b)  FM(11, a, 1, b) FM(14, a, 2, b) FM(17, a, 3, b)
 #define FM_HIGH0(a, b) FM(20, a, 0, b) FM(23, a, 1, b) FM(26, a, 2, b) FM(29, a, 3, b)
 #define FM_LOW1(a, b)  FM(9, a, 0, b)  FM(12, a, 1, b) FM(15, a, 2, b) FM(18, a, 3, b)
@@ -16,8 +16,8 @@
 #define FM_HIGH2(a, b) FM(22, a, 0, b) FM(25, a, 1, b) FM(28, a, 2, b) FM(31, a, 3, b)
 /* clang-format on */
 
-GEMM_NEON_TILE static void f32_8x12(const void *a, const void *b, int64_t k, float *c, int64_t ldc,
-                                    const struct gemm_onto *onto)
+static void f32_8x12(const void *a, const void *b, int64_t k, float *c, int64_t ldc,
+                     const struct gemm_onto *onto)
 {
     int64_t n = k;
     ACCUMULATORS;

@@ -1,11 +1,10 @@
-/* gemm_neon.h - what the files of the AArch64 kernels share: gemm_neon.c, gemm_neon_bf16.c, gemm_neon_f16.c and gemm_neon_split.c
- * multiply packed panels, gemm_few_neon*.c multiply few rows by an unpacked B, gemm_neon_pack.c packs. Not for others.
+/* gemm_neon.h - shared by the files of the AArch64 kernels only: gemm_neon.c, gemm_neon_bf16.c, gemm_neon_f16.c and
+ * gemm_neon_split.c multiply packed panels, gemm_few_neon*.c multiply few rows by an unpacked B, gemm_neon_pack.c packs.
  *
- * The kernels' loops are written out in assembly because the order of the instructions decides the speed:
- * multiplies column by column with every load placed where its register becomes free run at 92 % (bfmmla) and
- * 97 % (fmla) of the machine's rate on a Neoverse V1, the orders used here at over 99 %. They were found by
- * moving instructions and measuring. Any order that respects the data flow gives the same bits, because each
- * accumulator sees its products in increasing k.
+ * The kernels' loops are written in assembly because the order of instructions determines the speed. Multiplying column by
+ * column, with every load placed where its register becomes free, runs at 92 % (bfmmla) and 97 % (fmla) of the machine's
+ * rate on a Neoverse V1; the orders used here exceed 99 %. They were found by moving instructions and measuring. Any order
+ * that respects the data flow gives the same bits, because each accumulator sees its products in increasing k.
  *
  * A loop loads the operands of the next step before it knows whether there is one: hence GEMM_SLACK.
  */
@@ -31,25 +30,22 @@ gemm_pack gemm_neon_bf16_round_a, gemm_neon_bf16_round_b;
 gemm_tile gemm_neon_f32_run;
 gemm_round gemm_neon_round;
 
-/* ---- assembly: the tile of C fills v8..v31, operands pass through v0..v7 ---- */
-
-/* For functions with ACCUMULATORS: the thread sanitizer inserts calls at memory accesses, and a call clobbers the
- * accumulators. */
-#define GEMM_NEON_TILE __attribute__((no_sanitize("thread")))
+/* ---- assembly: the tile of C is in s8..s31, operands pass through v0..v7 ---- */
 
 /* clang-format off */
-#define ACC(i, reg) register float32x4_t c##i __asm__(#reg)
+/* The compiler gives the sums what is left of the registers; the loop calls them by their numbers. */
 #define ACCUMULATORS                                                                  \
-    ACC(0, v8);   ACC(1, v9);   ACC(2, v10);  ACC(3, v11);  ACC(4, v12);  ACC(5, v13);  \
-    ACC(6, v14);  ACC(7, v15);  ACC(8, v16);  ACC(9, v17);  ACC(10, v18); ACC(11, v19); \
-    ACC(12, v20); ACC(13, v21); ACC(14, v22); ACC(15, v23); ACC(16, v24); ACC(17, v25); \
-    ACC(18, v26); ACC(19, v27); ACC(20, v28); ACC(21, v29); ACC(22, v30); ACC(23, v31)
+    float32x4_t c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, \
+        c18, c19, c20, c21, c22, c23
 #define ACCUMULATOR_OUTPUTS                                                           \
-    "=w"(c0), "=w"(c1), "=w"(c2), "=w"(c3), "=w"(c4), "=w"(c5), "=w"(c6), "=w"(c7),       \
-    "=w"(c8), "=w"(c9), "=w"(c10), "=w"(c11), "=w"(c12), "=w"(c13), "=w"(c14), "=w"(c15), \
-    "=w"(c16), "=w"(c17), "=w"(c18), "=w"(c19), "=w"(c20), "=w"(c21), "=w"(c22), "=w"(c23)
+    [s8] "=w"(c0), [s9] "=w"(c1), [s10] "=w"(c2), [s11] "=w"(c3), \
+    [s12] "=w"(c4), [s13] "=w"(c5), [s14] "=w"(c6), [s15] "=w"(c7), \
+    [s16] "=w"(c8), [s17] "=w"(c9), [s18] "=w"(c10), [s19] "=w"(c11), \
+    [s20] "=w"(c12), [s21] "=w"(c13), [s22] "=w"(c14), [s23] "=w"(c15), \
+    [s24] "=w"(c16), [s25] "=w"(c17), [s26] "=w"(c18), [s27] "=w"(c19), \
+    [s28] "=w"(c20), [s29] "=w"(c21), [s30] "=w"(c22), [s31] "=w"(c23)
 
-#define ZERO(i) "movi v" #i ".4s, #0\n"
+#define ZERO(i) "movi %[s" #i "].4s, #0\n"
 #define ZERO_ALL                                                                      \
     ZERO(8)  ZERO(9)  ZERO(10) ZERO(11) ZERO(12) ZERO(13) ZERO(14) ZERO(15) ZERO(16)  \
     ZERO(17) ZERO(18) ZERO(19) ZERO(20) ZERO(21) ZERO(22) ZERO(23) ZERO(24) ZERO(25)  \
@@ -64,12 +60,12 @@ gemm_round gemm_neon_round;
 
 /* Values added to a tile before it is stored to C: see struct gemm_onto. */
 struct gemm_neon_start {
-    const float *add; /* of the row under way, or NULL */
+    const float *add; /* of the current row, or NULL */
     bool biased;
     float32x4_t bias[3];
 };
 
-/* Twelve columns; where the next row begins. */
+/* Writes twelve columns; returns the start of the next row. */
 static inline __attribute__((always_inline)) float *
 gemm_put_row(float *c, int64_t ldc, float32x4_t x, float32x4_t y, float32x4_t z, struct gemm_neon_start *s)
 {
@@ -88,7 +84,8 @@ gemm_put_row(float *c, int64_t ldc, float32x4_t x, float32x4_t y, float32x4_t z,
     return c + ldc;
 }
 
-/* PUT(&start) puts a tile's rows: written out for tiles with a bias, onto something, and for those that are all. */
+/* PUT(&start) writes a tile's rows; instantiated for tiles with a bias, with an addition, and with
+ * neither. */
 #define GEMM_PUT_ONTO(onto, PUT)                                                                             \
     if ((onto)->bias) {                                                                                      \
         const float *bias = (onto)->bias;                                                                    \
@@ -113,11 +110,11 @@ static inline void gemm_put_tile(const float *tile, float *c, int64_t ldc, int r
 #undef PUT_TILE
 }
 
-/* A whole tile: what the loop of a kernel does. */
+/* Computes a whole tile: the loop of a kernel. */
 typedef void gemm_neon_tile(const void *a, const void *b, int64_t k, float *c, int64_t ldc,
                             const struct gemm_onto *onto);
 
-/* run_onto of a kernel; a tile with fewer rows is made beside C. */
+/* run_onto of a kernel; a tile with fewer rows is computed in separate memory. */
 static inline __attribute__((always_inline)) void gemm_neon_onto(gemm_neon_tile *whole, const void *a,
                                                                  const void *b, int64_t k, float *c,
                                                                  int64_t ldc, int rows,
@@ -132,7 +129,7 @@ static inline __attribute__((always_inline)) void gemm_neon_onto(gemm_neon_tile 
     }
 }
 
-/* And its run. */
+/* run of a kernel. */
 static inline __attribute__((always_inline)) void gemm_neon_run(gemm_neon_tile *whole, const void *a,
                                                                 const void *b, int64_t k, float *c,
                                                                 int64_t ldc, int rows, bool accumulate)
@@ -142,7 +139,7 @@ static inline __attribute__((always_inline)) void gemm_neon_run(gemm_neon_tile *
 
 #define GEMM_JOIN(half, x, y) vreinterpretq_f32_f64(half(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)))
 
-/* Six 2x2 blocks are two rows of twelve. */
+/* Six 2x2 blocks form two rows of twelve. */
 static inline __attribute__((always_inline)) float *gemm_put_pair(float *c, int64_t ldc, float32x4_t x0,
                                                                   float32x4_t x1, float32x4_t x2,
                                                                   float32x4_t x3, float32x4_t x4,

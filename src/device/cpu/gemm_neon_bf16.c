@@ -9,10 +9,10 @@
 #if defined(__aarch64__)
 
 #define INLINE      static inline __attribute__((always_inline))
-#define MM(c, a, b) "bfmmla v" #c ".4s, v" #a ".8h, v" #b ".8h\n"
+#define MM(c, a, b) "bfmmla %[s" #c "].4s, v" #a ".8h, v" #b ".8h\n"
 
 /* v0..v3: row pairs of A; v4..v7: column pairs of B in turn, six per step of four k. The block of row pair r
- * and column pair j accumulates in v(8 + 6r + j). Two steps per turn of the loop. Uses a, b and n of the
+ * and column pair j accumulates in s(8 + 6r + j). Two steps per turn of the loop. Uses a, b and n of the
  * function. */
 /* clang-format off */
 #define BF16_LOOP                                                                                          \
@@ -51,8 +51,8 @@
         : OPERAND_REGISTERS, "cc", "memory")
 /* clang-format on */
 
-GEMM_BF16_CODE GEMM_NEON_TILE static void bf16_8x12(const void *a, const void *b, int64_t k, float *c,
-                                                    int64_t ldc, const struct gemm_onto *onto)
+GEMM_BF16_CODE static void bf16_8x12(const void *a, const void *b, int64_t k, float *c, int64_t ldc,
+                                     const struct gemm_onto *onto)
 {
     int64_t n = (k + 3) / 4;
     ACCUMULATORS;
@@ -118,9 +118,8 @@ GEMM_BF16_CODE INLINE uint16_t *finish_pair(uint16_t *c, int64_t ldc, float32x4_
     c = finish_pair(c, ldc, c12, c13, c14, c15, c16, c17, e);                                                \
     finish_pair(c, ldc, c18, c19, c20, c21, c22, c23, e)
 
-GEMM_BF16_CODE GEMM_NEON_TILE static void bf16_run_round(const void *ap, const void *bp, int64_t k,
-                                                         const float *sums, const uint16_t *add,
-                                                         const float *bias, uint16_t *c, int64_t ldc)
+GEMM_BF16_CODE static void bf16_run_round(const void *ap, const void *bp, int64_t k, const float *sums,
+                                          const uint16_t *add, const float *bias, uint16_t *c, int64_t ldc)
 {
     const uint16_t *a = ap, *b = bp;
     int64_t n = (k + 3) / 4;

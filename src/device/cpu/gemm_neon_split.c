@@ -18,12 +18,12 @@ enum {
 
 /* ---- products ---- */
 
-#define MM(c, a, b) "bfmmla v" #c ".4s, v" #a ".8h, v" #b ".8h\n"
+#define MM(c, a, b) "bfmmla %[s" #c "].4s, v" #a ".8h, v" #b ".8h\n"
 
 /* v0..v3: row pairs of a part of A; v4..v7: column pairs of B in turn. The block of row pair r and column pair j accumulates in
- * v(8 + 6r + j). In a step b1 comes first, then b0, both with a0; four pairs of b0 stay for a1, and two are loaded again. */
-GEMM_BF16_CODE GEMM_NEON_TILE static void split_8x12(const void *a, const void *b, int64_t k, float *c,
-                                                     int64_t ldc, const struct gemm_onto *onto)
+ * s(8 + 6r + j). In a step b1 comes first, then b0, both with a0; four pairs of b0 stay for a1, and two are loaded again. */
+GEMM_BF16_CODE static void split_8x12(const void *a, const void *b, int64_t k, float *c, int64_t ldc,
+                                      const struct gemm_onto *onto)
 {
     int64_t n = (k + KG - 1) / KG;
     ACCUMULATORS;

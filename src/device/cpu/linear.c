@@ -37,25 +37,10 @@ void cpu_linear(const struct kernel_call *call)
 {
     const struct tensor *x = call_in(call, LINEAR_X), *w = call_in(call, LINEAR_W);
     struct shape s = shape_of(w, call->op, x);
-    bool kn = call->op->attr.weight_kn;
-    struct gemm g = {
-        .m = s.rows,
-        .n = s.out,
-        .k = s.in,
-        .a = call->in[LINEAR_X],
-        .a_rs = s.in,
-        .a_cs = 1,
-        .b = call->in[LINEAR_W],
-        .b_rs = kn ? s.out : 1,
-        .b_cs = kn ? 1 : s.in,
-        .c = call->out[LINEAR_Y],
-        .c_rs = s.out,
-        .split = call->op->attr.split,
-        .ab_type = x->type,
-        .c_type = call_out(call, LINEAR_Y)->type,
-        .bias = call->in[LINEAR_BIAS],
-        .add = call->in[LINEAR_ADD],
-    };
+    struct gemm g = (call->op->attr.weight_kn ? gemm_by_rows : gemm_by_lines)(s.rows, s.out, s.in, x->type,
+                                                                              call_out(call, LINEAR_Y)->type);
+    g.a = call->in[LINEAR_X], g.b = call->in[LINEAR_W], g.c = call->out[LINEAR_Y];
+    g.bias = call->in[LINEAR_BIAS], g.add = call->in[LINEAR_ADD], g.split = call->op->attr.split;
     gemm_run(&g, call->work, call->team);
 }
 
@@ -71,24 +56,10 @@ void cpu_linear_dx(const struct kernel_call *call)
     const struct tensor *dy = call_in(call, LINEAR_DX_DY), *w = call_in(call, LINEAR_DX_W),
                         *dx = call_out(call, LINEAR_DX_DX);
     struct shape s = shape_of(w, call->op, dx);
-    bool kn = call->op->attr.weight_kn;
-    struct gemm g = {
-        .m = s.rows,
-        .n = s.in,
-        .k = s.out,
-        .a = call->in[LINEAR_DX_DY],
-        .a_rs = s.out,
-        .a_cs = 1,
-        .b = call->in[LINEAR_DX_W],
-        .b_rs = kn ? 1 : s.in,
-        .b_cs = kn ? s.out : 1,
-        .c = call->out[LINEAR_DX_DX],
-        .c_rs = s.in,
-        .split = call->op->attr.split,
-        .ab_type = dy->type,
-        .c_type = dx->type,
-        .add = call->in[LINEAR_DX_ADD],
-    };
+    struct gemm g =
+        (call->op->attr.weight_kn ? gemm_by_lines : gemm_by_rows)(s.rows, s.in, s.out, dy->type, dx->type);
+    g.a = call->in[LINEAR_DX_DY], g.b = call->in[LINEAR_DX_W], g.c = call->out[LINEAR_DX_DX];
+    g.add = call->in[LINEAR_DX_ADD], g.split = call->op->attr.split;
     gemm_run(&g, call->work, call->team);
 }
 
@@ -99,44 +70,41 @@ static size_t cpu_linear_dx_workspace(const struct tensor *const *desc, const st
                             desc[OP_MAX_IN + LINEAR_DX_DX]->type, threads);
 }
 
-struct bias_grad {
-    const struct row_ops *rows;
-    enum dtype type;
-    const void *dy; /* [R,M] */
-    float *partial; /* [blocks,M] */
-    int64_t count, columns;
-};
-
-/* begin and end count tiles, strips fastest */
-static void bias_body(void *arg, int64_t begin, int64_t end, int worker)
+static int64_t dy_columns(const struct kernel_call *call)
 {
-    const struct bias_grad *b = arg;
-    (void)worker;
-    int64_t strips = blocks_of(b->columns, STRIP);
+    return shape_of(call_out(call, LINEAR_DW_DW), call->op, call_in(call, LINEAR_DW_X)).out;
+}
+
+/* begin and end count tiles, strips fastest; partial sums are [blocks,M] */
+static void bias_body(void *arg, int64_t begin, int64_t end, int)
+{
+    const struct kernel_call *call = arg;
+    const struct tensor *dy = call_in(call, LINEAR_DW_DY);
+    int64_t columns = dy_columns(call), count = tensor_count(dy) / columns,
+            strips = blocks_of(columns, STRIP);
     for (int64_t tile = begin; tile < end; tile++) {
         int64_t block = tile / strips, column = tile % strips * STRIP;
-        int64_t width = lesser(STRIP, b->columns - column);
-        int64_t last = lesser(b->count, (block + 1) * KERNEL_ROW_BLOCK);
-        float *sum = b->partial + block * b->columns + column;
+        int64_t width = lesser(STRIP, columns - column);
+        int64_t last = lesser(count, (block + 1) * KERNEL_ROW_BLOCK);
+        float *sum = (float *)call->work + block * columns + column;
         memset(sum, 0, (size_t)width * sizeof *sum);
         for (int64_t r = block * KERNEL_ROW_BLOCK; r < last; r++)
-            b->rows->add_to(b->type, sum, element(b->dy, b->type, r * b->columns + column), width);
+            row_ops()->add_to(dy->type, sum, in_at(call, LINEAR_DW_DY, r * columns + column), width);
     }
 }
 
 static void bias_grad(const struct kernel_call *call, int64_t count, int64_t columns)
 {
-    struct bias_grad b = {
-        row_ops(), call_in(call, LINEAR_DW_DY)->type, call->in[LINEAR_DW_DY], call->work, count, columns};
     enum dtype type = call_out(call, LINEAR_DW_DBIAS)->type;
     int64_t blocks = blocks_of(count, KERNEL_ROW_BLOCK);
-    threads_each(call->team, blocks * blocks_of(columns, STRIP), 1, bias_body, &b);
+    call_each(call, blocks * blocks_of(columns, STRIP), 1, bias_body);
     for (int64_t at = 0; at < columns; at += STRIP) {
         float sum[STRIP] = {0};
         int64_t width = lesser(STRIP, columns - at);
-        void *db = element(call->out[LINEAR_DW_DBIAS], type, at);
+        void *db = out_at(call, LINEAR_DW_DBIAS, at);
         if (call->accumulate) dtype_convert(sum, DT_F32, db, type, width);
-        for (int64_t i = 0; i < blocks; i++) b.rows->add_to(DT_F32, sum, b.partial + i * columns + at, width);
+        for (int64_t i = 0; i < blocks; i++)
+            row_ops()->add_to(DT_F32, sum, (float *)call->work + i * columns + at, width);
         dtype_convert(db, type, sum, DT_F32, width);
     }
 }
@@ -147,24 +115,11 @@ void cpu_linear_dw(const struct kernel_call *call)
     struct shape s = shape_of(call_out(call, LINEAR_DW_DW), call->op, x);
     if (call->out[LINEAR_DW_DBIAS]) bias_grad(call, s.rows, s.out);
     bool kn = call->op->attr.weight_kn;
-    int64_t m = kn ? s.in : s.out, n = kn ? s.out : s.in;
-    struct gemm g = {
-        .m = m,
-        .n = n,
-        .k = s.rows,
-        .a = call->in[kn ? LINEAR_DW_X : LINEAR_DW_DY],
-        .a_rs = 1,
-        .a_cs = m,
-        .b = call->in[kn ? LINEAR_DW_DY : LINEAR_DW_X],
-        .b_rs = n,
-        .b_cs = 1,
-        .c = call->out[LINEAR_DW_DW],
-        .c_rs = n,
-        .split = call->op->attr.split,
-        .ab_type = dy->type,
-        .c_type = call_out(call, LINEAR_DW_DW)->type,
-        .add = call->accumulate && !call->op->attr.fresh ? call->out[LINEAR_DW_DW] : NULL,
-    };
+    struct gemm g = gemm_over_rows(kn ? s.in : s.out, kn ? s.out : s.in, s.rows, dy->type,
+                                   call_out(call, LINEAR_DW_DW)->type);
+    g.a = call->in[kn ? LINEAR_DW_X : LINEAR_DW_DY], g.b = call->in[kn ? LINEAR_DW_DY : LINEAR_DW_X];
+    g.c = call->out[LINEAR_DW_DW], g.split = call->op->attr.split;
+    if (call->accumulate && !call->op->attr.fresh) g.add = g.c;
     gemm_run(&g, call->work, call->team);
 }
 

@@ -62,10 +62,9 @@ struct product {
     char *scratch; /* of each worker */
 };
 
-static void quantise_body(void *arg, int64_t begin, int64_t end, int worker)
+static void quantise_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct product *p = arg;
-    (void)worker;
     for (int64_t r = begin; r < end; r++)
         p->level->quantise(element(p->x, p->type, r * p->k), p->type, p->k, r, p->codes, p->blocks);
 }

@@ -1,8 +1,8 @@
-/* linear_q_body.h - what every level of linear_q.h has in common, as loops that compilers turn into its vectors.
+/* linear_q_body.h - code shared by every level of linear_q.h, as loops that compilers vectorise.
  *
- * A .c file includes this between VEC_PUSH and VEC_POP of its instruction set and multiplies in its own way:
- * multiply_panel(). With LINEAR_Q_HALF16 it has defined half16(), f16 of 16 lines to f32, itself, with LINEAR_Q_CODES_OF
- * codes_of(); with LINEAR_Q_UNPACK_Q4_0 it will define unpack_q4_0().
+ * A .c file includes this between VEC_PUSH and VEC_POP of its instruction set and defines its own multiply_panel(). With
+ * LINEAR_Q_HALF16 it has defined half16(), f16 of 16 lines to f32; with LINEAR_Q_CODES_OF, codes_of(); with
+ * LINEAR_Q_UNPACK_Q4_0 it will define unpack_q4_0().
  */
 #ifndef PLIM_DEVICE_CPU_LINEAR_Q_BODY_H
 #define PLIM_DEVICE_CPU_LINEAR_Q_BODY_H
@@ -40,7 +40,8 @@ VEC_FN float float_of(int32_t bits)
 }
 
 #if !defined(LINEAR_Q_CODES_OF)
-/* Codes of a block, and the sums of its halves. Nearest whole numbers, ties to even: what adding 1.5 * 2^23 leaves in the low bits. */
+/* Codes of a block, and the sums of its halves. Rounds to nearest, ties to even: adding 1.5 * 2^23 leaves the
+ * integer in the low bits. */
 VEC_FN void codes_of(const float *x, float inverse, int8_t *codes, int32_t *sum)
 {
     const float magic = 12582912.0f;
@@ -105,7 +106,7 @@ LINEAR_Q_FN void quantise_row(const void *x, enum dtype type, int64_t k, int64_t
 
 enum { CODES = PANEL8_GROUP * PANEL_LINES * 4 }; /* bytes of a block of 32 */
 
-/* Where codes, scales and minima of a panel lie in its scratch. */
+/* Positions of codes, scales and minima of a panel in its scratch. */
 VEC_FN struct panel8 lay_out(void *scratch, int64_t k, int parts, bool least)
 {
     float *scale = (float *)((char *)scratch + k * PANEL_LINES);
@@ -151,7 +152,7 @@ VEC_FN void scales_k(const unsigned char *packed, int j, const float *d, const f
     }
 }
 
-/* Q4_K and Q5_K: the latter has a fifth bit of each code, all of a place in one byte. */
+/* Q4_K and Q5_K: the latter has a fifth bit per code; one byte holds those of one position. */
 VEC_FN void unpack_k(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out, bool fifth)
 {
     *out = lay_out(scratch, k, 1, true);
@@ -224,7 +225,7 @@ LINEAR_Q_FN void put16(void *y, enum dtype type, const float *value, const float
         memcpy(y, narrow, (size_t)n * sizeof *narrow);
 }
 
-/* side and quantise, then few, arrange and multiply_two. */
+/* side and quantise, followed by few, arrange and multiply_two. */
 #define LINEAR_Q_TABLE(text, side, quantise, ...)                                                            \
     {                                                                                                        \
         text, side, quantise,                                                                                \

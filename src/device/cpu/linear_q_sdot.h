@@ -1,8 +1,8 @@
 /* linear_q_sdot.h - one panel with sdot, for the levels of AArch64. See linear_q.h. Included between VEC_PUSH_ARCH and VEC_POP_ARCH.
  *
- * sdot multiplies four lines by four of k with one lane of x. Sums begin at the bits of 1.5 * 2^23, and less than 2^22 is
- * added to them: as a float, less 1.5 * 2^23, they are the whole number, and a subtraction is issued more often than a
- * conversion. Q4_0 is multiplied by its codes as they lie, which are 8 too large: sums begin lower by 8 times x's codes. */
+ * sdot multiplies four lines by four k with one lane of x. Sums begin at the bits of 1.5 * 2^23 and grow by less than 2^22:
+ * read as a float, minus 1.5 * 2^23, they are the integer. A subtraction has a higher throughput than a conversion. Q4_0 uses
+ * its codes directly, which are 8 too large, so sums begin lower by 8 times x's codes. */
 #ifndef PLIM_DEVICE_CPU_LINEAR_Q_SDOT_H
 #define PLIM_DEVICE_CPU_LINEAR_Q_SDOT_H
 
@@ -18,7 +18,7 @@ VEC_FN void half16(float *out, const unsigned char *in)
     }
 }
 
-/* Replaces loops of linear_q_body.h that compilers do not turn into as few instructions. */
+/* Replaces loops of linear_q_body.h for which compilers generate more instructions. */
 VEC_FN void codes_of(const float *x, float inverse, int8_t *codes, int32_t *sum)
 {
     const float32x4_t magic = vdupq_n_f32(12582912.0f);
@@ -41,7 +41,7 @@ VEC_FN void codes_of(const float *x, float inverse, int8_t *codes, int32_t *sum)
 
 #define SUM_START 0x4b400000 /* 1.5 * 2^23 */
 
-/* Where codes come from: a struct panel8, or a panel as it lies in memory, whose scales are before the codes of a block. */
+/* Source of the codes: a struct panel8, or a panel in memory, where scales precede the codes of a block. */
 enum source { FROM_PANEL8, FROM_Q8_0, FROM_Q4_0 };
 
 VEC_FN struct panel8 panel_as_it_lies(const unsigned char *panel, enum source from)
@@ -80,13 +80,15 @@ struct row8 {
 #define SDOT(sum, w, x, lane) sum = vdotq_lane_s32(sum, w, x, lane)
 #endif
 
-/* So many rows by so many fours of lines, from `first` on, all constants: their sums and values fit the registers. */
+/* Numbers of rows and of groups of four lines, from `first` on. All are constants, so that sums and values
+ * fit the registers. */
 struct sdot_shape {
     int rows, first, fours;
 };
 enum { SDOT_ROWS = 4 };
 
-/* Block b of some rows by some lines: y[row][four lines]. `with` is scale and total of the row's block. */
+/* Multiplies block b of some rows by some lines: y[row][four lines]. `with`: scale and total of the row's
+ * block. */
 VEC_FN void sdot_block(const struct panel8 *w, enum source from, int64_t b, const struct row8 *x,
                        const int32_t *start, const float (*with)[2], struct sdot_shape of,
                        float32x4_t (*y)[4])

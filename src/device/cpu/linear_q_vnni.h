@@ -1,8 +1,7 @@
 /* linear_q_vnni.h - one panel with AVX-512 VNNI, for the levels that have it: 64 products an instruction. See linear_q.h.
  *
- * vpdpbusd wants one operand unsigned: codes of w go in as code + 128, and -128 times the sum of x's codes is where the
- * sums begin (x8_block.lift). Included between VEC_PUSH and VEC_POP of the instruction set, with
- * LINEAR_Q_VNNI defined. */
+ * vpdpbusd needs one unsigned operand: codes of w are passed as code + 128, and sums begin at -128 times the sum of x's codes
+ * (x8_block.lift). Included between VEC_PUSH and VEC_POP of the instruction set, with LINEAR_Q_VNNI defined. */
 #ifndef PLIM_DEVICE_CPU_LINEAR_Q_VNNI_H
 #define PLIM_DEVICE_CPU_LINEAR_Q_VNNI_H
 
@@ -91,7 +90,8 @@ static void multiply_vnni(const struct panel8 *w, const struct x8 *x, float *out
 
 /* ---- few rows: panels as they lie in memory ---- */
 
-/* A block's codes as unsigned bytes: those of Q8_0 plus 128, those of Q4_0 as they are, which are 8 too large. */
+/* A block's codes as unsigned bytes: those of Q8_0 plus 128; those of Q4_0 unchanged, which are 8 too
+ * large. */
 VEC_FN void load_codes(const unsigned char *group, bool four, __m512i *code)
 {
     const unsigned char *at = group + 32;
@@ -104,7 +104,7 @@ VEC_FN void load_codes(const unsigned char *group, bool four, __m512i *code)
     }
 }
 
-/* multiply_rows of Q8_0 and Q4_0 without a copy: whole numbers are the same, and so are all others. */
+/* multiply_rows for Q8_0 and Q4_0 without a copy: the integers are the same, and so are all results. */
 VEC_FN void few_rows(const unsigned char *panel, bool four, const int8_t *x, const struct x8_block *q,
                      int64_t k, int rows, float *out)
 {

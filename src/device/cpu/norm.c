@@ -11,152 +11,104 @@
 
 enum { NORM_BLOCK = 32, COMBINE = 256 };
 
-struct norm {
-    const struct row_ops *rows;
-    enum dtype type;
-    const void *x, *w, *b; /* [R,C], [C], [C] or NULL */
-    void *y;               /* [R,C] */
-    float *stat;           /* [R,1] or [R,2] */
-    int64_t columns;
-    float eps;
-    bool plus_one;
-};
-
-static void rms_body(void *arg, int64_t begin, int64_t end, int worker)
+static void norm_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct norm *n = arg;
-    (void)worker;
-    for (int64_t r = begin; r < end; r++)
-        n->rows->rms(n->type, element(n->y, n->type, r * n->columns), n->stat + r,
-                     element(n->x, n->type, r * n->columns), n->w, n->plus_one, n->columns, n->eps);
-}
-
-static void layer_body(void *arg, int64_t begin, int64_t end, int worker)
-{
-    const struct norm *n = arg;
-    (void)worker;
-    for (int64_t r = begin; r < end; r++)
-        n->rows->layer(n->type, element(n->y, n->type, r * n->columns), n->stat + 2 * r,
-                       element(n->x, n->type, r * n->columns), n->w, n->b, n->columns, n->eps);
+    const struct kernel_call *call = arg;
+    const struct op_attr *attr = &call->op->attr;
+    const struct row_ops *rows = row_ops();
+    enum dtype type = call_in(call, NORM_W)->type;
+    const void *w = call->in[NORM_W];
+    int64_t columns = tensor_count(call_in(call, NORM_W));
+    for (int64_t r = begin; r < end; r++) {
+        void *y = out_at(call, NORM_Y, r * columns);
+        const void *x = in_at(call, NORM_X, r * columns);
+        float *stat = (float *)call->out[NORM_STAT] + (attr->layer_norm ? 2 * r : r);
+        if (attr->layer_norm)
+            rows->layer(type, y, stat, x, w, call->in[NORM_BIAS], columns, attr->eps);
+        else
+            rows->rms(type, y, stat, x, w, attr->plus_one, columns, attr->eps);
+    }
 }
 
 void cpu_norm(const struct kernel_call *call)
 {
-    const struct tensor *w = call_in(call, NORM_W);
-    struct norm n = {
-        .rows = row_ops(),
-        .type = w->type,
-        .x = call->in[NORM_X],
-        .w = call->in[NORM_W],
-        .b = call->in[NORM_BIAS],
-        .y = call->out[NORM_Y],
-        .stat = call->out[NORM_STAT],
-        .columns = tensor_count(w),
-        .eps = call->op->attr.eps,
-        .plus_one = call->op->attr.plus_one,
-    };
-    threads_each(call->team, tensor_count(call_in(call, NORM_X)) / n.columns, row_grain(n.columns),
-                 call->op->attr.layer_norm ? layer_body : rms_body, &n);
+    int64_t columns = tensor_count(call_in(call, NORM_W));
+    call_each(call, tensor_count(call_in(call, NORM_X)) / columns, row_grain(columns), norm_body);
 }
 
-struct norm_bwd {
-    const struct row_ops *rows;
-    enum dtype type;
-    const void *dy, *x, *w, *add;
-    const float *stat;
-    void *dx;
-    void *dw, *db; /* [C]; db NULL: none */
-    enum dtype grad_type;
-    float *partial; /* [blocks][dw, db][C] */
-    int64_t count, columns;
-    int sums; /* 1: dw, 2: dw and db */
-    bool layer, plus_one, accumulate;
-};
+static int64_t bwd_columns(const struct kernel_call *call) { return tensor_count(call_in(call, NORM_BWD_W)); }
 
-static void bwd_row(const struct norm_bwd *n, int64_t r, float *dw, float *db)
+static int64_t bwd_rows(const struct kernel_call *call)
 {
-    int64_t at = r * n->columns;
+    return tensor_count(call_in(call, NORM_BWD_X)) / bwd_columns(call);
+}
+
+/* Sums of a block, [sums][C] each: dw, or dw and db. */
+static int bwd_sums(const struct kernel_call *call) { return call->out[NORM_BWD_DBIAS] ? 2 : 1; }
+
+static void bwd_row(const struct kernel_call *call, int64_t r, float *dw, float *db)
+{
+    const float *stat = call->in[NORM_BWD_STAT];
+    bool layer = call->op->attr.layer_norm;
+    int64_t columns = bwd_columns(call), at = r * columns;
     struct row_norm_bwd row = {
-        .dx = element(n->dx, n->type, at),
+        .dx = out_at(call, NORM_BWD_DX, at),
         .dw = dw,
         .db = db,
-        .dy = element(n->dy, n->type, at),
-        .x = element(n->x, n->type, at),
-        .w = n->w,
-        .add = element(n->add, n->type, at),
-        .mean = n->layer ? n->stat[2 * r] : 0,
-        .rstd = n->layer ? n->stat[2 * r + 1] : n->stat[r],
-        .plus_one = n->plus_one,
+        .dy = in_at(call, NORM_BWD_DY, at),
+        .x = in_at(call, NORM_BWD_X, at),
+        .w = call->in[NORM_BWD_W],
+        .add = in_at(call, NORM_BWD_ADD, at),
+        .mean = layer ? stat[2 * r] : 0,
+        .rstd = layer ? stat[2 * r + 1] : stat[r],
+        .plus_one = call->op->attr.plus_one,
     };
-    if (n->layer)
-        n->rows->layer_bwd(n->type, &row, n->columns);
-    else
-        n->rows->rms_bwd(n->type, &row, n->columns);
+    (layer ? row_ops()->layer_bwd : row_ops()->rms_bwd)(call_in(call, NORM_BWD_W)->type, &row, columns);
 }
 
 /* begin and end count blocks */
-static void bwd_body(void *arg, int64_t begin, int64_t end, int worker)
+static void bwd_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct norm_bwd *n = arg;
-    (void)worker;
+    const struct kernel_call *call = arg;
+    int64_t columns = bwd_columns(call), count = bwd_rows(call);
+    int sums = bwd_sums(call);
     for (int64_t block = begin; block < end; block++) {
-        float *dw = n->partial + block * n->sums * n->columns;
-        float *db = n->sums == 2 ? dw + n->columns : NULL;
-        memset(dw, 0, (size_t)(n->sums * n->columns) * sizeof *dw);
-        int64_t last = lesser(n->count, (block + 1) * NORM_BLOCK);
-        for (int64_t r = block * NORM_BLOCK; r < last; r++) bwd_row(n, r, dw, db);
+        float *dw = (float *)call->work + block * sums * columns;
+        memset(dw, 0, (size_t)(sums * columns) * sizeof *dw);
+        int64_t last = lesser(count, (block + 1) * NORM_BLOCK);
+        for (int64_t r = block * NORM_BLOCK; r < last; r++)
+            bwd_row(call, r, dw, sums == 2 ? dw + columns : NULL);
     }
 }
 
 /* begin and end count columns */
-static void combine_body(void *arg, int64_t begin, int64_t end, int worker)
+static void combine_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct norm_bwd *n = arg;
-    (void)worker;
-    void *const grads[2] = {n->dw, n->db};
-    for (int s = 0; s < n->sums; s++) {
+    const struct kernel_call *call = arg;
+    enum dtype type = call_out(call, NORM_BWD_DW)->type;
+    int64_t columns = bwd_columns(call), blocks = blocks_of(bwd_rows(call), NORM_BLOCK);
+    int sums = bwd_sums(call);
+    for (int s = 0; s < sums; s++) {
         for (int64_t at = begin, width; at < end; at += width) {
             float sum[COMBINE] = {0};
-            void *grad = element(grads[s], n->grad_type, at);
+            void *grad = out_at(call, s ? NORM_BWD_DBIAS : NORM_BWD_DW, at);
             width = lesser(COMBINE, end - at);
-            if (n->accumulate) dtype_convert(sum, DT_F32, grad, n->grad_type, width);
-            for (int64_t block = 0; block * NORM_BLOCK < n->count; block++)
-                n->rows->add_to(DT_F32, sum, n->partial + (block * n->sums + s) * n->columns + at, width);
-            dtype_convert(grad, n->grad_type, sum, DT_F32, width);
+            if (call->accumulate) dtype_convert(sum, DT_F32, grad, type, width);
+            for (int64_t b = 0; b < blocks; b++)
+                row_ops()->add_to(DT_F32, sum, (float *)call->work + (b * sums + s) * columns + at, width);
+            dtype_convert(grad, type, sum, DT_F32, width);
         }
     }
 }
 
 void cpu_norm_bwd(const struct kernel_call *call)
 {
-    const struct tensor *w = call_in(call, NORM_BWD_W);
-    struct norm_bwd n = {
-        .rows = row_ops(),
-        .type = w->type,
-        .dy = call->in[NORM_BWD_DY],
-        .x = call->in[NORM_BWD_X],
-        .w = call->in[NORM_BWD_W],
-        .add = call->in[NORM_BWD_ADD],
-        .stat = call->in[NORM_BWD_STAT],
-        .dx = call->out[NORM_BWD_DX],
-        .dw = call->out[NORM_BWD_DW],
-        .db = call->out[NORM_BWD_DBIAS],
-        .grad_type = call_out(call, NORM_BWD_DW)->type,
-        .partial = call->work,
-        .columns = tensor_count(w),
-        .sums = call->out[NORM_BWD_DBIAS] ? 2 : 1,
-        .layer = call->op->attr.layer_norm,
-        .plus_one = call->op->attr.plus_one,
-        .accumulate = call->accumulate,
-    };
-    n.count = tensor_count(call_in(call, NORM_BWD_X)) / n.columns;
-    threads_each(call->team, blocks_of(n.count, NORM_BLOCK), 1, bwd_body, &n);
-    threads_each(call->team, n.columns, COMBINE, combine_body, &n);
+    call_each(call, blocks_of(bwd_rows(call), NORM_BLOCK), 1, bwd_body);
+    call_each(call, bwd_columns(call), COMBINE, combine_body);
 }
 
-static size_t cpu_norm_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_norm_bwd_workspace(const struct tensor *const *desc, const struct op *, int)
 {
-    (void)op, (void)threads;
     int64_t columns = tensor_count(desc[NORM_BWD_W]), sums = desc[OP_MAX_IN + NORM_BWD_DBIAS] ? 2 : 1;
     return (size_t)(blocks_of(tensor_count(desc[NORM_BWD_X]) / columns, NORM_BLOCK) * sums * columns) *
            sizeof(float);

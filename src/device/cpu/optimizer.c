@@ -12,40 +12,30 @@
 
 enum { SUMSQ_BLOCK = 4096 };
 
-struct sumsq {
-    const struct row_ops *rows;
-    enum dtype type;
-    const void *x;
-    double *partial; /* [blocks] */
-    int64_t n;
-};
-
-/* begin and end count blocks */
-static void sumsq_body(void *arg, int64_t begin, int64_t end, int worker)
+/* begin and end count blocks, each with a partial sum in the workspace */
+static void sumsq_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct sumsq *s = arg;
-    (void)worker;
+    const struct kernel_call *call = arg;
+    const struct tensor *x = call_in(call, SUMSQ_GRAD);
+    double *partial = call->work;
     for (int64_t block = begin; block < end; block++) {
-        int64_t at = block * SUMSQ_BLOCK;
-        s->partial[block] =
-            s->rows->sumsq(s->type, element(s->x, s->type, at), lesser(SUMSQ_BLOCK, s->n - at));
+        int64_t at = block * SUMSQ_BLOCK, n = lesser(SUMSQ_BLOCK, tensor_count(x) - at);
+        partial[block] = row_ops()->sumsq(x->type, in_at(call, SUMSQ_GRAD, at), n);
     }
 }
 
 void cpu_sumsq(const struct kernel_call *call)
 {
-    struct sumsq s = {row_ops(), call_in(call, SUMSQ_GRAD)->type, call->in[SUMSQ_GRAD], call->work,
-                      tensor_count(call_in(call, SUMSQ_GRAD))};
-    int64_t blocks = blocks_of(s.n, SUMSQ_BLOCK);
-    threads_each(call->team, blocks, SPAN_GRAIN / SUMSQ_BLOCK, sumsq_body, &s);
+    int64_t blocks = blocks_of(tensor_count(call_in(call, SUMSQ_GRAD)), SUMSQ_BLOCK);
+    call_each(call, blocks, SPAN_GRAIN / SUMSQ_BLOCK, sumsq_body);
     double *sum = call->out[SUMSQ_SUM];
+    const double *partial = call->work;
     if (!call->accumulate) *sum = 0;
-    for (int64_t i = 0; i < blocks; i++) *sum += s.partial[i];
+    for (int64_t i = 0; i < blocks; i++) *sum += partial[i];
 }
 
-static size_t cpu_sumsq_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_sumsq_workspace(const struct tensor *const *desc, const struct op *, int)
 {
-    (void)op, (void)threads;
     return (size_t)blocks_of(tensor_count(desc[SUMSQ_GRAD]), SUMSQ_BLOCK) * sizeof(double);
 }
 
@@ -153,11 +143,10 @@ static struct row_update span(const struct update *u, int64_t begin)
     return part;
 }
 
-static void update_body(void *arg, int64_t begin, int64_t end, int worker)
+static void update_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct update *u = arg;
     struct row_update part = span(u, begin);
-    (void)worker;
     u->step(u->type, &part, end - begin);
 }
 
@@ -215,10 +204,9 @@ void cpu_sgd(const struct kernel_call *call)
 }
 
 /* begin and end count blocks of QUANT8_BLOCK elements */
-static void adamw8_body(void *arg, int64_t begin, int64_t end, int worker)
+static void adamw8_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct update *u = arg;
-    (void)worker;
     int64_t first = begin * QUANT8_BLOCK, last = lesser(end * QUANT8_BLOCK, u->count);
     struct row_update part = span(u, first);
     part.mq_in += first, part.mq += first, part.vq_in += first, part.vq += first;
@@ -242,10 +230,9 @@ void cpu_adamw8(const struct kernel_call *call)
 }
 
 /* begin and end count rows; each has its own share of the second moment */
-static void adafactor_body(void *arg, int64_t begin, int64_t end, int worker)
+static void adafactor_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct update *u = arg;
-    (void)worker;
     for (int64_t r = begin; r < end; r++) {
         struct row_update part = span(u, r * u->count);
         part.step = (float)((double)u->all.step / sqrt((double)u->row[r] / u->mean));
@@ -254,11 +241,10 @@ static void adafactor_body(void *arg, int64_t begin, int64_t end, int worker)
 }
 
 /* begin and end count elements, each with a second moment of its own */
-static void adafactor_each(void *arg, int64_t begin, int64_t end, int worker)
+static void adafactor_each(void *arg, int64_t begin, int64_t end, int)
 {
     const struct update *u = arg;
     struct row_update part = span(u, begin);
-    (void)worker;
     part.col = u->row + begin;
     u->step(u->type, &part, end - begin);
 }

@@ -7,66 +7,43 @@
 #include <math.h>
 #include <string.h>
 
-struct rope_table {
-    const int32_t *pos;    /* [R] */
-    const float *inv_freq; /* [half] */
-    float *table;          /* [R,2*half] */
-    int64_t half;
-    float scale; /* of cosines and sines */
-};
-
 /* The angle is one fp32 product, as in the models' own code: positions are trained with that rounding. */
-static void table_body(void *arg, int64_t begin, int64_t end, int worker)
+static void table_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct rope_table *t = arg;
-    (void)worker;
+    const struct kernel_call *call = arg;
+    const int32_t *pos = call->in[ROPE_TABLE_POS];
+    const float *inv_freq = call->in[ROPE_TABLE_INV_FREQ];
+    int64_t half = tensor_count(call_in(call, ROPE_TABLE_INV_FREQ));
+    float scale = call->op->attr.scale; /* of cosines and sines, 0: none */
     for (int64_t r = begin; r < end; r++) {
-        float *row = t->table + r * 2 * t->half;
-        for (int64_t i = 0; i < t->half; i++)
-            sincosf((float)t->pos[r] * t->inv_freq[i], &row[t->half + i], &row[i]);
-        for (int64_t i = 0; t->scale != 1 && i < 2 * t->half; i++) row[i] *= t->scale;
+        float *row = (float *)call->out[ROPE_TABLE_TABLE] + r * 2 * half;
+        for (int64_t i = 0; i < half; i++) sincosf((float)pos[r] * inv_freq[i], &row[half + i], &row[i]);
+        for (int64_t i = 0; scale != 0 && scale != 1 && i < 2 * half; i++) row[i] *= scale;
     }
 }
 
 void cpu_rope_table(const struct kernel_call *call)
 {
-    float scale = call->op->attr.scale;
-    struct rope_table t = {call->in[ROPE_TABLE_POS], call->in[ROPE_TABLE_INV_FREQ],
-                           call->out[ROPE_TABLE_TABLE], tensor_count(call_in(call, ROPE_TABLE_INV_FREQ)),
-                           scale == 0 ? 1 : scale};
-    threads_each(call->team, tensor_count(call_in(call, ROPE_TABLE_POS)), row_grain(32 * t.half), table_body,
-                 &t);
+    call_each(call, tensor_count(call_in(call, ROPE_TABLE_POS)),
+              row_grain(32 * tensor_count(call_in(call, ROPE_TABLE_INV_FREQ))), table_body);
 }
 
-struct rope {
-    const struct row_ops *rows;
-    enum dtype type;
-    const float *table; /* [R,E] */
-    const void *x;      /* [R,H,D] */
-    void *y;
-    struct row_heads heads;
-    bool back;
-};
-
-static void rope_body(void *arg, int64_t begin, int64_t end, int worker)
+static void rope_body(void *arg, int64_t begin, int64_t end, int)
 {
-    const struct rope *p = arg;
-    (void)worker;
+    const struct kernel_call *call = arg;
+    const struct tensor *x = call_in(call, ROPE_X);
+    struct row_heads heads = {x->dim[2], x->dim[3], call_in(call, ROPE_TABLE)->dim[2]};
     for (int64_t r = begin; r < end; r++) {
-        int64_t at = r * p->heads.count * p->heads.size;
-        p->rows->rope(p->type, element(p->y, p->type, at), element(p->x, p->type, at),
-                      p->table + r * p->heads.turned, p->heads, p->back);
+        int64_t at = r * heads.count * heads.size;
+        row_ops()->rope(x->type, out_at(call, ROPE_Y, at), in_at(call, ROPE_X, at),
+                        (const float *)call->in[ROPE_TABLE] + r * heads.turned, heads, call->op->attr.back);
     }
 }
 
 void cpu_rope(const struct kernel_call *call)
 {
     const struct tensor *x = call_in(call, ROPE_X);
-    struct rope p = {
-        row_ops(),          x->type,           call->in[ROPE_TABLE],
-        call->in[ROPE_X],   call->out[ROPE_Y], {x->dim[2], x->dim[3], call_in(call, ROPE_TABLE)->dim[2]},
-        call->op->attr.back};
-    threads_each(call->team, x->dim[0] * x->dim[1], row_grain(x->dim[2] * x->dim[3]), rope_body, &p);
+    call_each(call, x->dim[0] * x->dim[1], row_grain(x->dim[2] * x->dim[3]), rope_body);
 }
 
 /* Rows of queries, keys and values against three tensors. Heads lie one after the other on both sides. */
@@ -79,11 +56,10 @@ struct parts {
     bool join;
 };
 
-static void parts_body(void *arg, int64_t begin, int64_t end, int worker)
+static void parts_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct parts *p = arg;
     int64_t all = p->heads[0] + p->heads[1] + p->heads[2];
-    (void)worker;
     for (int64_t r = begin; r < end; r++) {
         char *whole = element(p->whole, p->type, r * all * p->dim);
         for (int i = 0; i < 3; i++) {

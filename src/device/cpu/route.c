@@ -117,10 +117,9 @@ static void find_places(const struct routing *r, int64_t blocks, int32_t *ends)
     }
 }
 
-static void place_body(void *arg, int64_t begin, int64_t end, int worker)
+static void place_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct routing *r = arg;
-    (void)worker;
     for (int64_t b = begin; b < end; b++) {
         int32_t *next = r->begin + b * r->experts;
         int64_t last = lesser((b + 1) * KERNEL_ROW_BLOCK, r->count) * r->top;
@@ -171,9 +170,8 @@ void cpu_route(const struct kernel_call *call)
     threads_each(call->team, blocks, 1, place_body, &r);
 }
 
-static size_t cpu_route_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_route_workspace(const struct tensor *const *desc, const struct op *, int threads)
 {
-    (void)op;
     int64_t experts = tensor_count(desc[OP_MAX_IN + ROUTE_ENDS]),
             blocks = blocks_of(desc[OP_MAX_IN + ROUTE_WEIGHT]->dim[0], KERNEL_ROW_BLOCK);
     int64_t lines = experts > LINE ? threads * experts : 0;
@@ -280,9 +278,8 @@ void cpu_route_bwd(const struct kernel_call *call)
     threads_each(call->team, count, row_grain(experts), unroute_body, &u);
 }
 
-static size_t cpu_route_bwd_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_route_bwd_workspace(const struct tensor *const *desc, const struct op *, int threads)
 {
-    (void)op;
     int64_t experts = tensor_count(desc[ROUTE_BWD_LOGITS]) / desc[ROUTE_BWD_DWEIGHT]->dim[0];
     return experts > LINE ? (size_t)(2 * threads * experts) * sizeof(float) : 0;
 }

@@ -1,4 +1,4 @@
-/* row_dot.h - the product of two rows, in an order that depends on their length alone. */
+/* row_dot.h - the dot product of two rows, in an order that depends only on their length. */
 #ifndef PLIM_DEVICE_CPU_ROW_DOT_H
 #define PLIM_DEVICE_CPU_ROW_DOT_H
 
@@ -6,7 +6,7 @@
 
 enum { ROW_DOT_STRIP = 512, ROW_DOT_LANES = 16 };
 
-/* a . b, in lanes that are added up at the end of each strip. */
+/* a . b, in lanes that are summed at the end of each strip. */
 static inline double row_dot(enum dtype type, const void *a, const void *b, int64_t n)
 {
     float x[ROW_DOT_STRIP], y[ROW_DOT_STRIP];

@@ -1,15 +1,15 @@
-/* rows.h - the arithmetic of the CPU kernels: what happens to one row, or one span of elements.
+/* rows.h - the arithmetic of the CPU kernels, for one row or one span of elements.
  *
- * The kernels (norm.c, xent.c, ...) know shapes and cut work over threads; these functions know instructions.
- * There is one table per instruction set, made from the same source (rows_body.h) on the layer of vec.h.
+ * The kernels (norm.c, xent.c, ...) know shapes and divide work among threads; these functions know instructions. There is
+ * one table per instruction set, generated from the same source (rows_body.h) with vec.h.
  *
  *     const struct row_ops *rows = row_ops();
  *     rows->add(DT_BF16, y, a, b, n);
  *
  * `t` is the type of every `void *` operand: F32, BF16 or F16. Arithmetic is fp32, results are rounded once.
- * An output may be the very address of an input of the same type (in place); otherwise operands do not
- * overlap. Functions over spans give every element the same result wherever the span is cut. All are pure and
- * thread-safe; lengths may be anything from 0 up.
+ * An output may be at exactly the address of an input of the same type (in place); otherwise operands do not overlap.
+ * Functions over spans give every element the same result wherever the span is cut. All are pure and thread-safe; lengths
+ * may be 0 or more.
  */
 #ifndef PLIM_DEVICE_CPU_ROWS_H
 #define PLIM_DEVICE_CPU_ROWS_H
@@ -26,17 +26,17 @@ struct row_norm_bwd {
     float *dw, *db; /* += ; db NULL: none */
     const void *dy, *x, *w;
     const void *add;  /* NULL: none */
-    float mean, rstd; /* as the forward pass left them; mean of LayerNorm only */
+    float mean, rstd; /* from the forward pass; mean for LayerNorm only */
     bool plus_one;    /* RMSNorm: the weight is 1 + w */
 };
 
-/* An activation; cap is that of ACTIVATION_TANH, cap tanh(x / cap), and the factor of ACTIVATION_SCALE. */
+/* An activation; cap: for ACTIVATION_TANH, cap tanh(x / cap); for ACTIVATION_SCALE, the factor. */
 struct row_act {
     enum activation kind;
     float cap;
 };
 
-/* Elements from `first` on of a row that tape/dropout.h knows by `line`. */
+/* Elements from `first` on of a row that tape/dropout.h identifies by `line`. */
 struct row_drop {
     uint32_t line, first, below;
     float scale;
@@ -64,7 +64,7 @@ struct row_update {
     void *m, *v;
     bool wide_g, wide_state; /* g is f32 instead of t; m and v are f32 instead of bf16 */
     bool stochastic;         /* rounding to bf16, with these (tensor/stochastic.h): */
-    uint32_t key, first;     /* first: of this span's elements in the parameter */
+    uint32_t key, first;     /* first: index of this span in the parameter */
     float multiplier;        /* of g */
     float keep;              /* AdamW: p is multiplied by this first (1 - lr decay) */
     float decay;             /* SGD: decay p is added to g */
@@ -72,7 +72,7 @@ struct row_update {
     float beta1;             /* SGD: momentum */
     float step, root, eps;   /* AdamW: p -= step m / (sqrt(v) root + eps); SGD: p -= step g */
     bool nesterov;
-    /* AdamW on 8 bits: codes instead of m and v, a scale for each QUANT8_BLOCK of them. A span begins with a block. */
+    /* 8-bit AdamW: codes instead of m and v, with a scale per QUANT8_BLOCK. A span begins with a block. */
     const uint8_t *mq_in, *vq_in;
     uint8_t *mq, *vq;
     const float *m_scale_in, *v_scale_in;
@@ -89,7 +89,7 @@ struct row_second {
     float multiplier, beta2, eps;
 };
 
-/* Heads one after the other, of which the first `turned` elements are rotated. */
+/* Consecutive heads, of which the first `turned` elements are rotated. */
 struct row_heads {
     int64_t count, size, turned;
 };
@@ -135,12 +135,12 @@ struct row_ops {
     void (*adafactor)(enum dtype t, const struct row_update *u, int64_t n);
 
     void (*add_squares)(enum dtype t, float *sum, const void *x, int64_t n); /* sum += x^2 */
-    /* Sum of x^2 / col in fp64; second does the same with the moment it has just made. */
+    /* Sum of x^2 / col in fp64; second does the same with the moment it has just computed. */
     double (*sumsq_over)(enum dtype t, const void *x, const float *col, int64_t n);
     double (*second)(enum dtype t, const struct row_second *s, int64_t n);
 };
 
-/* The table for the machine's level, and for a given one (which the machine must have). */
+/* The table for the machine's level, or for a given one (which the machine must have). */
 const struct row_ops *row_ops(void);
 const struct row_ops *row_ops_at(enum cpu_level level);
 

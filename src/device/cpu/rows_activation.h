@@ -1,4 +1,4 @@
-/* rows_activation.h - row functions of activations, gated ones and dropout. See rows.h for what they mean.
+/* rows_activation.h - row functions of activations, gated units and dropout. See rows.h.
  *
  * Every _at function is one step of sixteen elements and loads all it needs before it stores. */
 #ifndef PLIM_DEVICE_CPU_ROWS_ACTIVATION_H
@@ -22,7 +22,7 @@ VEC_FN vf gelu_inner(vf x, vf square) { return v_mul(x, v_fma(square, v_all(GELU
 
 VEC_FN vf v_size(vf x) { return v_max(v_sub(v_all(0), x), x); }
 
-/* 1 where x > 0, 0 where x < 0, however small it is. */
+/* 1 if x > 0, 0 if x < 0, also for tiny values. */
 VEC_FN vf v_is_above(vf x)
 {
     vf far = v_mul(v_mul(x, v_all(0x1p100f)), v_all(0x1p100f));
@@ -46,10 +46,11 @@ VEC_FN vf normal_tail(vf x, vf *e)
     return v_mul(v_mul(v_mul(*e, t), q), v_all(0.5f));
 }
 
-/* x P(X < x): what is above 0 of x, less |x| times the tail. */
+/* x P(X < x): max(x, 0) less |x| times the tail. */
 VEC_FN vf gelu_of(vf x, vf tail) { return v_fnma(v_size(x), tail, v_max(v_all(0), x)); }
 
-/* The activations of few models stay out of line: inlined into every loop they would be a tenth of the program. */
+/* Activations of few models stay out of line: inlined into every loop they would be a tenth of the
+ * program. */
 #define RARE static __attribute__((noinline, unused)) void
 
 RARE act_rare(struct row_act a, const vf *x, vf *y)
@@ -119,7 +120,7 @@ VEC_FN void act_at(enum dtype t, struct row_act a, void *y, const void *x, int64
     v_store(t, y, i, k, act_of(a, v_load(t, x, i, k)));
 }
 
-/* An encoder's activation, in a loop of its own. */
+/* The activation of encoders, with its own loop. */
 VEC_FN void gelu_at(enum dtype t, void *y, const void *x, int64_t i, int k)
 {
     v_ahead(t, x, i);

@@ -1,7 +1,7 @@
-/* rows_elements.h - row functions that treat each element by itself. See rows.h for what they mean.
+/* rows_elements.h - row functions that process each element separately. See rows.h.
  *
- * Every _at function is one step of sixteen elements: it loads all it needs before it stores, which is what
- * makes working in place safe. */
+ * Every _at function is one step of sixteen elements: it loads everything before it stores, which makes working in place
+ * safe. */
 #ifndef PLIM_DEVICE_CPU_ROWS_ELEMENTS_H
 #define PLIM_DEVICE_CPU_ROWS_ELEMENTS_H
 

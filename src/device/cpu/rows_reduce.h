@@ -1,7 +1,7 @@
-/* rows_reduce.h - row functions that sum over a row: norms and softmax. See rows.h for what they mean.
+/* rows_reduce.h - row functions that sum over a row: norms and softmax. See rows.h.
  *
- * Sums run in sixteen lanes in order of position and are folded at the end: the result depends on the row
- * alone. A row is read two or three times, from the nearest cache after the first. */
+ * Sums run in sixteen lanes in order of position and are folded at the end: the result depends only on the row. A row is
+ * read two or three times, from the nearest cache after the first. */
 #ifndef PLIM_DEVICE_CPU_ROWS_REDUCE_H
 #define PLIM_DEVICE_CPU_ROWS_REDUCE_H
 
@@ -104,7 +104,7 @@ VEC_FN void rms_bwd_row(enum dtype t, const struct row_norm_bwd *r, int64_t n)
 
 ROW_FN void row_rms_bwd(enum dtype t, const struct row_norm_bwd *row, int64_t n)
 {
-    const struct row_norm_bwd r = *row; /* a copy whose address nobody has stays in registers */
+    const struct row_norm_bwd r = *row; /* a copy whose address is not taken stays in registers */
     VEC_TYPES(t, rms_bwd_row(T, &r, n))
 }
 
@@ -159,8 +159,8 @@ VEC_FN void exp_sum_at(enum dtype t, vf *sum, const void *x, float top, int64_t 
     *sum = v_add(*sum, v_head(v_exp_low(v_sub(v_load(t, x, i, k), v_all(top))), k, 0));
 }
 
-/* Blocks stay in the first cache between finding their top and summing; when a block raises the top, what was
- * summed so far is scaled down. Memory is read once. */
+/* A block stays in the first-level cache between finding its maximum and summing; if it raises the maximum,
+ * the sum so far is scaled down. Memory is read once. */
 VEC_FN struct row_softmax softmax_row(enum dtype t, const void *x, int64_t n)
 {
     enum { BLOCK = 1024 };

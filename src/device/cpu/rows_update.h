@@ -1,6 +1,6 @@
-/* rows_update.h - row functions of the optimizers. See rows.h for what they mean.
+/* rows_update.h - row functions of the optimizers. See rows.h.
  *
- * One pass: parameter, gradient and states are read and written once. */
+ * One pass: parameter, gradient and state are read and written once. */
 #ifndef PLIM_DEVICE_CPU_ROWS_UPDATE_H
 #define PLIM_DEVICE_CPU_ROWS_UPDATE_H
 
@@ -37,7 +37,7 @@ VEC_FN void store_pair(void *weight, void *low, int64_t i, int k, vf x)
     memcpy(l, part[1], (size_t)k * 2);
 }
 
-/* The parameter at full precision, wherever its lower bits are. */
+/* The parameter at full precision, including its master's bits. */
 VEC_FN vf load_param(enum dtype t, const struct row_update *u, int64_t i, int k)
 {
     if (t == DT_F32 || !u->master_in) return v_load(t, u->p_in, i, k);
@@ -69,7 +69,7 @@ VEC_FN vw random_words(const struct row_update *u, int64_t i)
     return r;
 }
 
-/* stochastic_bf16 of sixteen numbers, with the 16 bits that `which` (0: p, 1: m, 2: v) takes. */
+/* stochastic_bf16 of sixteen numbers, with the 16 bits for `which` (0: p, 1: m, 2: v). */
 VEC_FN void store_random(void *p, int64_t i, int k, vf x, vw r, int which)
 {
     float lanes[VEC_LANES];
@@ -128,7 +128,7 @@ VEC_FN vw words_if_needed(const struct row_update *u, int64_t i)
     return u->stochastic ? random_words(u, i) : none;
 }
 
-/* The step on one group of sixteen: moments are changed, the new parameter is the result. */
+/* One step for sixteen elements: updates the moments and returns the new parameter. */
 VEC_FN vf adamw_step(const struct row_update *u, vf p, vf g, vf *m, vf *v)
 {
     *m = v_fma(v_sub(g, *m), v_all(u->mix1), *m);
@@ -149,7 +149,7 @@ VEC_FN void adamw_at(enum dtype t, const struct row_update *u, int64_t i, int k)
 
 ROW_FN void row_adamw(enum dtype t, const struct row_update *update, int64_t n)
 {
-    const struct row_update u = *update; /* a copy whose address nobody has stays in registers */
+    const struct row_update u = *update; /* a copy whose address is not taken stays in registers */
     VEC_TYPES(t, VEC_EACH(n, adamw_at(T, &u, i, k)))
 }
 

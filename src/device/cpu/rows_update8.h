@@ -1,16 +1,16 @@
-/* rows_update8.h - the row function of AdamW on moments of 8 bits. See rows.h and tensor/quant8.h.
+/* rows_update8.h - the row function of AdamW with 8-bit moments. See rows.h and tensor/quant8.h.
  *
- * An element takes four look-ups, two to decode its moments and two to encode them, each a load of its own: no
- * instruction set has a cheap gather from so many entries. So everything else is kept away from them:
+ * An element needs four look-ups, two to decode its moments and two to encode them. Each is a separate load: no instruction
+ * set has a cheap gather from so many entries. So everything else is kept out of their way:
  *
  *  - A number's code takes one look-up and no comparison (quant8_rise).
- *  - While a block is stepped, the look-ups that encode the block before are made in between: roots and divisions
- *    occupy the vector units and leave the others idle.
- *  - Indices and results pass through small arrays that never leave the first cache, and are read long after they
- *    were written: no processor can load at once, as a vector, words it has just stored one by one.
+ *  - While a block is stepped, the look-ups that encode the previous block are interleaved: roots and divisions occupy the
+ *    vector units and leave the others idle.
+ *  - Indices and results pass through small arrays that stay in the first-level cache and are read long after they were
+ *    written: no processor can load, as one vector, words that were just stored one by one.
  *
- * A block in which something is infinite or not a number is encoded one by one, as defined. Bytes of a word are taken
- * to begin with the lowest, as on all machines that this is built for. */
+ * A block with an infinity or NaN is encoded element by element, as defined. The code assumes little-endian byte order, as on
+ * all supported machines. */
 #ifndef PLIM_DEVICE_CPU_ROWS_UPDATE8_H
 #define PLIM_DEVICE_CPU_ROWS_UPDATE8_H
 
@@ -21,15 +21,15 @@
 
 VEC_BEGIN
 
-/* A block's moments as stepped. */
+/* A block's moments after the step. */
 struct moments8 {
     _Alignas(64) float m[QUANT8_BLOCK], v[QUANT8_BLOCK];
 };
 
-/* One moment of a block on its way to codes. */
+/* One moment of a block, on its way to codes. */
 struct coding8 {
     _Alignas(64) uint32_t bits[QUANT8_BLOCK]; /* of moment / scale */
-    uint32_t rise[QUANT8_BLOCK];              /* of these; by rise8 */
+    uint32_t rise[QUANT8_BLOCK];              /* results of rise8 for these */
     bool done;                                /* the codes are stored already */
 };
 
@@ -54,7 +54,7 @@ typedef int8_t vec_c16 __attribute__((vector_size(16)));
 #define AT8(j)   table[word[(j) / 8] >> (j) % 8 * 8 & 255]
 #define FOUR8(j) AT8(j), AT8((j) + 1), AT8((j) + 2), AT8((j) + 3)
 
-/* The numbers of sixteen codes. Eight codes are one load. */
+/* Decodes sixteen codes. Eight codes are one load. */
 VEC_FN vf decode8(const float *table, const uint8_t *codes)
 {
     uint64_t word[2];
@@ -71,7 +71,7 @@ VEC_FN vf decode8(const float *table, const uint8_t *codes)
 #undef AT8
 #undef FOUR8
 
-/* The numbers of k codes, 0 in the lanes above. */
+/* Decodes k codes; 0 in the other lanes. */
 VEC_FN vf decode_head8(const struct quant8_map *map, const uint8_t *codes, int k)
 {
     uint8_t part[VEC_LANES];
@@ -81,8 +81,8 @@ VEC_FN vf decode_head8(const struct quant8_map *map, const uint8_t *codes, int k
     return decode8(map->value, part);
 }
 
-/* Look-ups for sixteen elements from i on. Two indices are one load; all loads of four elements stand before their
- * stores, past which the compiler may not move them. */
+/* Look-ups for sixteen elements from i on. Two indices are one load; all loads of four elements come before
+ * their stores, because the compiler may not move them past stores. */
 VEC_FN void rise8(const struct quant8_map *map, struct coding8 *c, int64_t i)
 {
     for (int64_t end = i + VEC_LANES; i < end; i += 4) {
@@ -94,8 +94,8 @@ VEC_FN void rise8(const struct quant8_map *map, struct coding8 *c, int64_t i)
     }
 }
 
-/* Steps k elements from i on of the block that begins at `first`. Look-ups for the block before are made where the
- * step waits for its own. */
+/* Steps k elements from i on of the block that begins at `first`. Look-ups for the previous block are
+ * interleaved where the step waits. */
 VEC_FN void adamw8_at(enum dtype t, const struct row_update *u, const struct maps8 *maps, struct moments8 *to,
                       struct scales8 *s, struct block8 *before, int64_t first, int64_t i, int k)
 {
@@ -110,7 +110,7 @@ VEC_FN void adamw8_at(enum dtype t, const struct row_update *u, const struct map
     store_param(t, u, first + i, k, p, words_if_needed(u, first + i));
 }
 
-/* Codes by the definition, whatever x is. */
+/* Encodes by the definition, for any x. */
 static __attribute__((noinline, cold, unused)) void encode_any8(const struct quant8_map *map, uint8_t *codes,
                                                                 const float *x, float inverse, int n)
 {
@@ -125,8 +125,8 @@ static __attribute__((noinline, cold, unused)) void encode_any8(const struct qua
     }
 }
 
-/* Divides n elements of a block by their scale, which is the result, and leaves the bits for rise8; codes of a block
- * with anything that is not below 2 then are stored at once. x has zeroes above n. */
+/* Divides n elements of a block by their scale, which is returned, and leaves the bits for rise8. If a
+ * quotient is not below 2, the block's codes are stored at once. x has zeros above n. */
 VEC_FN float settle8(const struct quant8_map *map, struct coding8 *to, uint8_t *codes, const float *x,
                      float top, int n)
 {
@@ -147,7 +147,7 @@ VEC_FN float settle8(const struct quant8_map *map, struct coding8 *to, uint8_t *
     return tiny ? 0 : top;
 }
 
-/* Every second element of two vectors in a row, from the first or the second on. */
+/* Every second element of two consecutive vectors, starting with the first or the second. */
 #define ODD8(x, y)   __builtin_shufflevector(x, y, 1, 3, 5, 7, 9, 11, 13, 15)
 #define EVEN16(x, y) __builtin_shufflevector(x, y, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
 #define ODD16(x, y)  __builtin_shufflevector(x, y, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
@@ -162,7 +162,7 @@ VEC_FN vec_h8 risen8(const struct coding8 *c, int i)
     return ODD8(a, b);
 }
 
-/* No branches: signs are random. */
+/* Branch-free: signs are random. */
 VEC_FN vec_b16 codes8(const struct coding8 *c, int i, bool with_sign)
 {
     vec_b16 a = (vec_b16)risen8(c, i), b = (vec_b16)risen8(c, i + 8), k = EVEN16(a, b);
@@ -190,7 +190,7 @@ VEC_FN void finish8(const struct coding8 *c, uint8_t *codes, int n, bool with_si
     memcpy(codes + i, &k, (size_t)(n - i));
 }
 
-/* A block's first n elements, fewer than all, and all look-ups of the block before. */
+/* Steps the first n elements of a block, fewer than all, and makes all look-ups of the previous block. */
 VEC_FN void adamw8_short(enum dtype t, const struct row_update *u, const struct maps8 *maps,
                          struct moments8 *to, struct scales8 *s, struct block8 *before, int64_t first, int n)
 {
@@ -204,7 +204,7 @@ VEC_FN void adamw8_short(enum dtype t, const struct row_update *u, const struct 
     }
 }
 
-/* Steps n elements of a block and makes the look-ups of the block before. */
+/* Steps n elements of a block and makes the look-ups of the previous block. */
 VEC_FN void adamw8_block(enum dtype t, const struct row_update *u, const struct maps8 *maps, int64_t block,
                          int n, struct block8 *to, struct block8 *before)
 {
@@ -227,7 +227,7 @@ VEC_FN void adamw8_finish(const struct row_update *u, const struct block8 *b, in
     finish8(&b->v, u->vq + block * QUANT8_BLOCK, n, false);
 }
 
-/* Block b is in two[b % 2]. Before the first there is one of nothing, whose codes go nowhere. */
+/* Block b is in two[b % 2]. Before the first there is an empty one, whose codes are discarded. */
 VEC_FN void adamw8_span(enum dtype t, const struct row_update *u, int64_t n)
 {
     const struct maps8 maps = {quant8_signed(), quant8_unsigned()};

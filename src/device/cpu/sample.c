@@ -11,10 +11,9 @@
 
 enum { TOP_MOST = 64 }; /* likeliest that are told */
 
-static size_t cpu_sample_workspace(const struct tensor *const *desc, const struct op *op, int threads)
+static size_t cpu_sample_workspace(const struct tensor *const *desc, const struct op *, int)
 {
     int64_t vocab = last_dim(desc[SAMPLE_LOGITS]);
-    (void)op, (void)threads;
     return (size_t)(sampler_bytes(vocab) + vocab * (int64_t)sizeof(float));
 }
 

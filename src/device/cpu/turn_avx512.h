@@ -1,5 +1,5 @@
-/* turn_avx512.h - sixteen numbers of each of sixteen lines, widened to fp32 and turned: what packing and the kernels for few rows
- * share. Not for others. */
+/* turn_avx512.h - loads sixteen numbers of each of sixteen lines, widened to fp32 and transposed; shared by packing and the
+ * kernels for few rows only. */
 #ifndef PLIM_DEVICE_CPU_TURN_AVX512_H
 #define PLIM_DEVICE_CPU_TURN_AVX512_H
 
@@ -10,9 +10,9 @@
 #define TURN_CODE   __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
 #define TURN_INLINE static inline __attribute__((always_inline))
 
-enum { WIDE = 16 }; /* lines, and numbers of a line, that are turned at once */
+enum { WIDE = 16 }; /* lines, and numbers per line, that are transposed at once */
 
-/* Sixteen numbers of a line widened; those that `here` leaves out are zero and not read. */
+/* Sixteen numbers of a line, widened; those excluded by `here` are zero and not read. */
 typedef __m512 load_wide(const char *b, __mmask16 here);
 
 TURN_CODE TURN_INLINE __m512 wide_f32(const char *b, __mmask16 here)

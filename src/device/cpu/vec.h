@@ -1,7 +1,7 @@
-/* vec.h - sixteen fp32 lanes, whatever the machine: the arithmetic of the CPU kernels, written once.
+/* vec.h - sixteen fp32 lanes on any machine: the arithmetic of the CPU kernels, written once.
  *
- * A .c file names an instruction set before it includes this header, and puts its code between VEC_BEGIN and
- * VEC_END; rows_avx2.c and its sisters do so, and cpu_level() says which of them may run.
+ * A .c file names an instruction set before it includes this header, and puts its code between VEC_BEGIN and VEC_END, as
+ * rows_avx2.c and others do; cpu_level() says which of them may run.
  *
  *     #define VEC_AVX2            // or VEC_NEON, VEC_NEON_BF16, VEC_AVX512; none of them: plain C
  *     #include "device/cpu/vec.h"
@@ -17,7 +17,7 @@
  *     }
  *     VEC_END
  *
- * An instruction set's header brings types vf (16 fp32 lanes) and vd (16 fp64 sums), and
+ * An instruction set's header provides types vf (16 fp32 lanes) and vd (16 fp64 sums), and
  *
  *     v_all(x)                 x in every lane
  *     v_load_f32, _bf16, _f16, v_store_...               no alignment beyond the element's
@@ -28,8 +28,8 @@
  *     v_sum, v_top             over the lanes, always folding halves onto each other
  *     vd_zero, vd_add_square(s, x) = s + x^2, vd_sum
  *
- * An element's result does not depend on its lane or on k, so loops may be cut anywhere; a sum over a row
- * depends on the row alone. Machines with fused multiply-add agree to the bit.
+ * An element's result does not depend on its lane or on k, so loops may be cut anywhere; a sum over a row depends only on
+ * the row. Machines with fused multiply-add agree to the bit.
  */
 #ifndef PLIM_DEVICE_CPU_VEC_H
 #define PLIM_DEVICE_CPU_VEC_H
@@ -46,7 +46,7 @@
 #include "device/cpu/vec_plain.h"
 #endif
 
-/* Run `call` for i = 0, 16, ... below n; k is the number of elements from i on, a constant 16 except at the
+/* Runs `call` for i = 0, 16, ... below n; k is the number of elements from i on: a constant 16, except at the
  * end. */
 #define VEC_EACH(n, call)                                                                                    \
     {                                                                                                        \
@@ -61,8 +61,8 @@
         }                                                                                                    \
     }
 
-/* Fetches what a loop over x loads some steps on, or a loop over the row behind it: where rows come from a cache that all cores
- * share, the machine's own prefetching is late. */
+/* Prefetches what a loop over x loads a few steps later, or what a loop over the next row loads: if rows come
+ * from a cache shared by all cores, hardware prefetching is late. */
 VEC_FN void v_ahead(enum dtype t, const void *x, int64_t i)
 {
     enum { BYTES = 1536 };
@@ -160,8 +160,8 @@ VEC_FN vf v_one_plus_exp_minus(vf x)
     return v_fma(significand, power, v_all(1));
 }
 
-/* s = 1 / (1 + e^-x) and c = 1 - s, each with all its bits where the other is near 1. Neither gets below
- * e^-87. */
+/* s = 1 / (1 + e^-x) and c = 1 - s, each with full precision even where the other is near 1. Neither gets
+ * below e^-87. */
 VEC_FN void v_sigmoid(vf x, vf *s, vf *c)
 {
     vf significand, power;
@@ -182,8 +182,7 @@ VEC_FN vf v_tanh(vf x)
     vf near = v_fma(v_mul(p, square), low, low);
     v_sigmoid(v_add(x, x), &s, &c);
     vf above = v_mul(v_sub(v_max(v_sub(v_all(0), x), x), v_all(0.65f)), v_all(0x1p22f));
-    above =
-        v_min(v_all(1), v_max(v_all(0), above)); /* the share of the second form: 0 or 1 but for a few x */
+    above = v_min(v_all(1), v_max(v_all(0), above)); /* share of the second form: 0 or 1 except for a few x */
     return v_fma(above, v_sub(v_sub(s, c), near), near);
 }
 

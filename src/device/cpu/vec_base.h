@@ -1,8 +1,8 @@
-/* vec_base.h - what the headers of the vector layer (vec.h) share: lane count, inlining, instruction sets.
+/* vec_base.h - shared by the headers of the vector layer (vec.h): lane count, inlining, instruction sets.
  *
- * No file is compiled with machine flags, so code for one instruction set stands between VEC_BEGIN and
- * VEC_END, which the header of that set defines with the pragmas below (or empty, if the baseline will do).
- * Clang has some intrinsics of AArch64 by machine flags alone: CMakeLists.txt gives them to the files that use VEC_PUSH_ARCH.
+ * No file is compiled with machine flags, so code for one instruction set is between VEC_BEGIN and VEC_END, which the header
+ * of that set defines with the pragmas below (or empty, if the baseline is enough). Clang enables some AArch64 intrinsics
+ * only by machine flags: CMakeLists.txt sets them for files that use VEC_PUSH_ARCH.
  */
 #ifndef PLIM_DEVICE_CPU_VEC_BASE_H
 #define PLIM_DEVICE_CPU_VEC_BASE_H

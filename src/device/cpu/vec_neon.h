@@ -1,7 +1,7 @@
 /* vec_neon.h - the vector layer (vec.h) for AArch64: sixteen lanes are four registers.
  *
- * With VEC_NEON_BF16 defined, rounding to bf16 is one instruction; the results are the same. It is written as
- * assembly because not every compiler declares the intrinsic outside a whole file built for it. */
+ * With VEC_NEON_BF16 defined, rounding to bf16 is one instruction; the results are the same. It is written in assembly
+ * because not every compiler declares the intrinsic unless the whole file is built for it. */
 #ifndef PLIM_DEVICE_CPU_VEC_NEON_H
 #define PLIM_DEVICE_CPU_VEC_NEON_H
 

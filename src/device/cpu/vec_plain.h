@@ -1,8 +1,8 @@
 /* vec_plain.h - the vector layer (vec.h) in C with the compiler's own vectors of four: sixteen lanes are four
  * of them, which every 64-bit processor's baseline has as registers.
  *
- * For processors without a header of their own, and as the yardstick for those that have one. Multiply-add is
- * two roundings here, because fmaf() is a slow library call exactly where this header is needed. */
+ * For processors without their own header, and as the reference for the others. Multiply-add rounds twice here, because
+ * fmaf() is a slow library call exactly where this header is needed. */
 #ifndef PLIM_DEVICE_CPU_VEC_PLAIN_H
 #define PLIM_DEVICE_CPU_VEC_PLAIN_H
 

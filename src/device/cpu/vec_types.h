@@ -1,14 +1,14 @@
-/* vec_types.h - one copy of a kernel's code for each compute type, and a stop for every other type.
+/* vec_types.h - instantiates a kernel's code for each compute type, and stops on every other type.
  *
- * A tape with another type in a compute operand is refused when it is planned (op_check). So a type without code can only be our own
- * mistake: where the type is a constant the build ends (need_compute), elsewhere the program does (VEC_TYPES).
+ * A tape with another type in a compute operand is refused when it is planned (op_check). So a type without code can only be
+ * our own mistake: if the type is a constant the build fails (need_compute), otherwise the program stops (VEC_TYPES).
  */
 #ifndef PLIM_DEVICE_CPU_VEC_TYPES_H
 #define PLIM_DEVICE_CPU_VEC_TYPES_H
 
 #include "tensor/dtype.h"
 
-/* Never defined: the build ends where a call of it is left. */
+/* Never defined: the build fails if a call of it remains. */
 void no_code_for_this_type(void) __attribute__((error("there is no code for this element type")));
 
 static inline __attribute__((always_inline, unused)) void need_compute(enum dtype type)
@@ -22,7 +22,7 @@ static inline __attribute__((always_inline, unused)) void need_compute(enum dtyp
         body;                                                                                                \
     } break;
 
-/* Run `body` with T as a constant. */
+/* Runs `body` with T as a constant. */
 #define VEC_TYPES(type, body)                                                                                \
     switch (type) {                                                                                          \
         VEC_TYPE_CASE(DT_F32, body)                                                                          \

@@ -1,15 +1,14 @@
 /* vexp.h - one machine register of floats and its exponential.
  *
- * `regf` is a vector register of REG_LANES floats, `regi` the same lanes as int32_t; both take the C
- * operators
- * + - * & | and comparisons lane by lane. Only what the operators lack is a function here.
+ * `regf` is a vector register of REG_LANES floats, `regi` the same lanes as int32_t. Both support the C operators + - * & |
+ * and comparisons lane by lane; functions provide the rest.
  *
  *     regf x = reg_load(p), y = reg_fma(x, reg_all(2), reg_all(1));      // 2 x + 1, rounded once
  *     reg_store(p, reg_exp2(y));
  *
  * The instruction set is chosen before the first include: VEXP_AVX2 (AVX2, FMA, F16C), VEXP_AVX512, VEXP_BF16 (NEON with
- * bfcvtn), else the architecture's baseline. Functions that call these must carry REG_TARGET, so one file is
- * written for one instruction set. Without either of the AVX the multiply-add of x86-64 rounds twice.
+ * bfcvtn), else the architecture's baseline. Functions that call these must have REG_TARGET, so one file is for one
+ * instruction set. Without AVX2 or AVX-512, multiply-add on x86-64 rounds twice.
  */
 #ifndef PLIM_DEVICE_CPU_VEXP_H
 #define PLIM_DEVICE_CPU_VEXP_H
@@ -37,7 +36,7 @@
 #endif
 #define REG_FN REG_TARGET static inline __attribute__((always_inline))
 
-/* Four lanes: what every instruction set has, and what is moved when blocks are transposed. */
+/* Four lanes: available in every instruction set, and the unit of transposing blocks. */
 typedef float quadf __attribute__((vector_size(16)));
 typedef uint32_t quadu __attribute__((vector_size(16)));
 
@@ -76,7 +75,7 @@ REG_FN regi reg_load_i32(const int32_t *p)
 
 REG_FN regf reg_all(float x) { return (regf){0} + x; }
 
-/* a b + c with one rounding. reg_max(limit, x) and reg_min(limit, x) are NaN where x is. */
+/* a b + c with one rounding. reg_max(limit, x) and reg_min(limit, x) are NaN if x is. */
 #if defined(__aarch64__)
 REG_FN regf reg_fma(regf a, regf b, regf c)
 {
@@ -106,10 +105,10 @@ REG_FN regf reg_min(regf a, regf b)
 }
 #endif
 
-/* 2^x for x < 128. It falls to exactly 0 at x = -127 and stays there; 2^0 is exactly 1; NaN stays NaN.
+/* 2^x for x < 128. It falls to exactly 0 at x = -127 and stays 0; 2^0 is exactly 1; NaN stays NaN.
  *
- * x = n + f with |f| <= 1/2: adding 1.5 * 2^23 rounds to the integer n, which then stands in the low bits of
- * the sum and is shifted into the exponent of a polynomial for 2^f, minimax in relative error, constant 1. */
+ * x = n + f with |f| <= 1/2: adding 1.5 * 2^23 rounds to the integer n, which is then in the low bits of the sum and is
+ * shifted into the exponent of a polynomial for 2^f, minimax in relative error, with constant 1. */
 REG_FN regf reg_split(regf x, regu *exponent)
 {
     const regf magic = reg_all(0x1.8p23f);

@@ -3,16 +3,11 @@
 
 bool device_cuda_present(void) { return false; }
 
-bool device_cuda_peek(const struct context *context, int index, struct device_facts *out)
-{
-    (void)context, (void)index, (void)out;
-    return false;
-}
+bool device_cuda_peek(const struct context *, int, struct device_facts *) { return false; }
 
-enum plim_status device_cuda_open(const struct context *context, int index, int threads, struct device **out,
+enum plim_status device_cuda_open(const struct context *, int, int, struct device **out,
                                   struct plim_error *err)
 {
-    (void)context, (void)index, (void)threads;
     *out = NULL;
     return plim_fail(
         err, PLIM_UNSUPPORTED,

@@ -1,8 +1,7 @@
-/* cuda_api.h - what the backend calls that is found at run time: the driver's memory mapping, cuBLASLt, NVML.
+/* cuda_api.h - libraries found at run time: the driver's memory mapping, cuBLASLt, NVML.
  *
- * The CUDA runtime is linked into the program and finds the driver itself; driver functions it has no name for
- * come from it by name. cuBLASLt is opened when the device is; NVML only tells what the process takes and may be
- * missing. */
+ * The CUDA runtime is linked into the program and finds the driver itself; driver functions that it does not export are
+ * looked up by name. cuBLASLt is opened with the device. NVML only reports memory use and may be missing. */
 #ifndef PLIM_DEVICE_CUDA_CUDA_API_H
 #define PLIM_DEVICE_CUDA_CUDA_API_H
 
@@ -44,22 +43,22 @@ struct cuda_api {
     CUDA_DRIVER_FUNCTIONS(MEMBER)
     CUBLASLT_FUNCTIONS(MEMBER)
 #undef MEMBER
-    void *cublaslt, *nvml; /* as dlopen gave them */
+    void *cublaslt, *nvml; /* from dlopen */
 };
 
-/* PLIM_UNSUPPORTED names what is missing. The runtime must have a device already. */
+/* PLIM_UNSUPPORTED names what is missing. The runtime must already have a device. */
 enum plim_status cuda_api_open(struct cuda_api *api, struct plim_error *err);
 void cuda_api_close(struct cuda_api *api);
 
-/* PLIM_OK, or PLIM_NO_MEMORY / PLIM_IO with "what: the runtime's words". */
+/* PLIM_OK, or PLIM_NO_MEMORY / PLIM_IO with "what: the runtime's message". */
 enum plim_status cuda_check(cudaError_t code, const char *what, struct plim_error *err);
 enum plim_status cuda_check_driver(const struct cuda_api *api, CUresult code, const char *what,
                                    struct plim_error *err);
 
-/* Bytes of the card with this bus id that this process takes, as the driver tells it; 0 when it does not. */
+/* Memory of this process on the card with this bus id, according to the driver; 0: unknown. */
 size_t cuda_api_used(const struct cuda_api *api, const char *pci_bus_id);
 
-/* The card's memory and who holds it; false when the driver does not tell. Any thread may ask. */
+/* The card's memory and its users; false: the driver does not report them. Thread-safe. */
 struct device_memory;
 bool cuda_api_memory(const struct cuda_api *api, const char *pci_bus_id, struct device_memory *out);
 

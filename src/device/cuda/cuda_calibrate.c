@@ -155,9 +155,8 @@ static double link_rate(struct bench *b)
 }
 
 /* An AdamW step of the CPU on operands that no cache holds. */
-static bool measure_host(void *unused, struct threads *team, struct calibration *out)
+static bool measure_host(void *, struct threads *team, struct calibration *out)
 {
-    (void)unused;
     static const enum dtype operands[] = {[ADAMW_P] = DT_BF16,
                                           [ADAMW_G] = DT_BF16,
                                           [ADAMW_M] = DT_F32,

@@ -219,9 +219,8 @@ static void cuda_run(struct device *dev, struct kernel_call *call)
     cuda->queue.follows = false;
 }
 
-static bool can_fuse(struct device *dev, const struct kernel_call *calls, int count)
+static bool can_fuse(struct device *, const struct kernel_call *calls, int count)
 {
-    (void)dev;
     return cuda_fuses(calls, count);
 }
 

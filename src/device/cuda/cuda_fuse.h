@@ -1,15 +1,15 @@
-/* cuda_fuse.h - patterns of plan/fuse.h that are one launch for few rows: a norm or a gated unit with the linears that read
- * it, two linears of the same rows, and the split of queries, keys and values with what puts keys and values into blocks.
+/* cuda_fuse.h - patterns of plan/fuse.h that run as one launch for few rows: a norm or a gated unit with the linears that
+ * read it, two linears of the same rows, and the split of queries, keys and values with writing keys and values to blocks.
  *
- * The result of a gated unit is not written: the pattern says that nobody else reads it. Everything else is. */
+ * The result of a gated unit is not written, because the pattern says that nothing else reads it. All other results are. */
 #ifndef PLIM_DEVICE_CUDA_CUDA_FUSE_H
 #define PLIM_DEVICE_CUDA_CUDA_FUSE_H
 
 #include "device/cuda/kernels.h"
 
-/* Returns true if one kernel runs these ops. Only shapes and addresses decide. */
+/* Returns true if one kernel can run these ops. Depends only on shapes and addresses. */
 bool cuda_fuses(const struct kernel_call *calls, int count);
-/* Launches them as one; cudaError_t as an int. */
+/* Launches them as one; returns a cudaError_t as an int. */
 int cuda_fused(const struct cuda_queue *queue, const struct kernel_call *calls, int count);
 
 #endif

@@ -1,13 +1,13 @@
-/* cuda_matmul.h - linear, linear_dx and linear_dw through cuBLASLt; small ones and linear of few rows are our own. linear_q:
- * few rows by our own kernel, many with lines of the weight made into numbers first.
+/* cuda_matmul.h - linear, linear_dx and linear_dw with cuBLASLt; small products and linear of few rows use our own kernels.
+ * linear_q: our own kernel for few rows; for many, lines of the weight are dequantised first.
  *
  *     cuda_matmul_open(&api, &queue.matmul, &err);
  *     ... the kernels cuda_linear, cuda_linear_dx and others run through queue.matmul
  *     cuda_matmul_close(queue.matmul);
  *
- * The way cuBLASLt is to compute a shape is asked for once and remembered: the same operands' shapes always take
- * the same way, so a recomputed activation has the bits of the first one. Accumulation is fp32; fp32 operands are
- * multiplied in fp32 unless the op allows tf32. */
+ * The algorithm for a shape is requested from cuBLASLt once and remembered: equal shapes always use the same algorithm, so a
+ * recomputed activation has the same bits. Accumulation is fp32; fp32 operands are multiplied in fp32 unless the op allows
+ * tf32. */
 #ifndef PLIM_DEVICE_CUDA_CUDA_MATMUL_H
 #define PLIM_DEVICE_CUDA_CUDA_MATMUL_H
 
@@ -21,14 +21,14 @@ enum plim_status cuda_matmul_open(const struct cuda_api *api, struct cuda_matmul
                                   struct plim_error *err);
 void cuda_matmul_close(struct cuda_matmul *matmul);
 
-/* A linear that cuda_linear_is_few as its kernel gets it. */
+/* A call for which cuda_linear_is_few is true, as its kernel gets it. */
 struct few_product cuda_linear_few(const struct kernel_call *call);
 
 /* cuBLASLt's message for a failed run. */
 const char *cuda_matmul_words(const struct cuda_matmul *matmul);
 
-/* Times several ways of computing this call and remembers the fastest. Writes the call's outputs and workspace:
- * call it while nothing of value is in them. */
+/* Times several algorithms for this call and remembers the fastest. Overwrites the call's outputs and
+ * workspace. */
 void cuda_matmul_tune(struct cuda_matmul *matmul, const struct cuda_queue *queue,
                       const struct kernel_call *call);
 

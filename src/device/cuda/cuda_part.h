@@ -1,4 +1,4 @@
-/* cuda_part.h - an open GPU: what cuda_device.c and cuda_open.c share. Not for others. */
+/* cuda_part.h - an open GPU; shared by cuda_device.c and cuda_open.c only. */
 #ifndef PLIM_DEVICE_CUDA_CUDA_PART_H
 #define PLIM_DEVICE_CUDA_CUDA_PART_H
 
@@ -20,18 +20,18 @@ struct cuda {
     struct cuda_staging staging;
     struct cuda_read { /* in two parts */
         void *done;    /* cudaEvent_t */
-        size_t mark;   /* of the staging, when it began */
+        size_t mark;   /* of the staging, at its beginning */
     } reads[DEVICE_READS];
     struct cuda_queue queue;
-    bool chain;           /* what was queued last is a kernel of a chain (begin_chained) */
-    pthread_mutex_t lock; /* of what read, write and sync change */
+    bool chain;           /* the last queued item is a kernel of a chain (begin_chained) */
+    pthread_mutex_t lock; /* guards the state that read, write and sync change */
     int index;
     char bus[32];
-    int failed; /* the first cudaError_t a launch gave */
+    int failed; /* the first cudaError_t of a launch */
     const char *failed_at;
 };
 
-extern const struct device_ops cuda_ops; /* close takes a device that is open in part, too */
+extern const struct device_ops cuda_ops; /* close also accepts a partly opened device */
 extern const struct kernel *const cuda_kernels[OP_KIND_COUNT];
 
 #endif

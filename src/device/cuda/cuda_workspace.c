@@ -22,9 +22,8 @@ bool cuda_linear_is_few(const struct tensor *const *desc, const struct op *op)
            tensor_count(x) / k <= CUDA_FEW_ROWS;
 }
 
-static size_t matmul(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+static size_t matmul(const struct cuda_card *, const struct tensor *const *desc, const struct op *op)
 {
-    (void)card;
     if (cuda_linear_is_few(desc, op)) return 0;
     const struct tensor *bias = op->kind == OP_LINEAR_DW ? desc[OP_MAX_IN + LINEAR_DW_DBIAS] : NULL;
     if (!bias) return CUDA_MATMUL_BYTES;
@@ -32,9 +31,8 @@ static size_t matmul(const struct cuda_card *card, const struct tensor *const *d
     return CUDA_MATMUL_BYTES + (size_t)(parts_of(rows, CUDA_SUM_SLICE) * width) * sizeof(float);
 }
 
-static size_t linear_q(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+static size_t linear_q(const struct cuda_card *, const struct tensor *const *desc, const struct op *op)
 {
-    (void)card;
     const struct tensor *y = desc[OP_MAX_IN + LINEAR_Q_Y];
     int64_t m = quantised_lines(&op->attr), rows = tensor_count(y) / m;
     if (rows <= CUDA_FEW_ROWS) return 0;
@@ -62,37 +60,32 @@ struct cuda_embed_places cuda_embed_places(int64_t count, int64_t columns)
     return p;
 }
 
-static size_t embed_bwd(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+static size_t embed_bwd(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
-    (void)card, (void)op;
     return cuda_embed_places(tensor_count(desc[EMBED_BWD_IDS]), desc[OP_MAX_IN + EMBED_BWD_DW]->dim[1]).bytes;
 }
 
-static size_t norm_bwd(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+static size_t norm_bwd(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
-    (void)card, (void)op;
     int64_t columns = tensor_count(desc[NORM_BWD_W]), rows = tensor_count(desc[NORM_BWD_X]) / columns;
     int64_t blocks = rows < CUDA_NORM_BLOCKS ? rows : CUDA_NORM_BLOCKS,
             sums = desc[OP_MAX_IN + NORM_BWD_DBIAS] ? 2 : 1;
     return (size_t)(blocks * sums * columns) * sizeof(float);
 }
 
-static size_t xent(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+static size_t xent(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
-    (void)card, (void)op;
     return (size_t)tensor_count(desc[XENT_TARGETS]) * sizeof(double) * (desc[OP_MAX_IN + XENT_HITS] ? 2 : 1);
 }
 
 /* Sums of rows in f32; what dy has of y for each row. */
-static size_t pool(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+static size_t pool(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
-    (void)card, (void)op;
     return (size_t)tensor_count(desc[OP_MAX_IN + POOL_Y]) * sizeof(float);
 }
 
-static size_t pool_bwd(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+static size_t pool_bwd(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
-    (void)card, (void)op;
     return (size_t)tensor_count(desc[POOL_BWD_STAT]) * sizeof(float);
 }
 
@@ -108,9 +101,8 @@ struct cuda_route_places cuda_route_places(int64_t rows, int64_t experts)
     return p;
 }
 
-static size_t route(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+static size_t route(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
-    (void)card, (void)op;
     return cuda_route_places(desc[OP_MAX_IN + ROUTE_WEIGHT]->dim[0],
                              tensor_count(desc[OP_MAX_IN + ROUTE_ENDS]))
         .bytes;
@@ -131,9 +123,8 @@ size_t cuda_expert_turns(int64_t experts, int64_t m, int64_t k, int64_t rows)
            sizeof(int32_t);
 }
 
-static size_t expert_dw(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+static size_t expert_dw(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
-    (void)card, (void)op;
     const struct tensor *w = desc[OP_MAX_IN + EXPERT_LINEAR_DW_DW];
     int64_t rows = tensor_count(desc[EXPERT_LINEAR_DW_DY]) / w->dim[1];
     return w->type == DT_F32 ? cuda_expert_turns(w->dim[0], w->dim[1], w->dim[2], rows) : 0;
@@ -141,9 +132,8 @@ static size_t expert_dw(const struct cuda_card *card, const struct tensor *const
 
 /* --- update ---------------------------------------------------------------------------------------------- */
 
-static size_t sumsq(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+static size_t sumsq(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
-    (void)card, (void)op;
     return (size_t)parts_of(tensor_count(desc[SUMSQ_GRAD]), CUDA_SUMSQ_BLOCK) * sizeof(double);
 }
 
@@ -158,9 +148,8 @@ struct cuda_factor_places cuda_factor_places(int64_t rows, int64_t columns, bool
     return p;
 }
 
-static size_t factor_stat(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+static size_t factor_stat(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
-    (void)card, (void)op;
     int64_t rows = tensor_count(desc[FACTOR_STAT_ROW]);
     return cuda_factor_places(rows, rows ? tensor_count(desc[FACTOR_STAT_G]) / rows : 0,
                               desc[FACTOR_STAT_COL] != NULL)
@@ -303,9 +292,8 @@ int cuda_paged_splits(const struct tensor *const *desc)
     return worth && lines < BLOCKS_WANTED && lines * pieces <= PARTS_MOST ? (int)pieces : 1;
 }
 
-static size_t attn_paged(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+static size_t attn_paged(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
-    (void)card, (void)op;
     const struct tensor *q = desc[ATTN_PAGED_Q];
     int splits = cuda_paged_splits(desc);
     size_t lines = (size_t)(paged_items(desc) * q->dim[2]) * (size_t)splits;
@@ -316,10 +304,9 @@ static size_t attn_paged(const struct cuda_card *card, const struct tensor *cons
 }
 
 /* A logit and its token for each part. */
-static size_t sample(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+static size_t sample(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
     const struct tensor *logits = desc[SAMPLE_LOGITS];
-    (void)card, (void)op;
     return (size_t)(tensor_count(logits) / logits->dim[logits->ndim - 1]) * CUDA_SAMPLE_PARTS * 8;
 }
 

@@ -1,8 +1,8 @@
 /* cudnn_api.h - the part of cuDNN 9's backend interface we call, found at run time.
  *
- * Nothing here needs cuDNN to build: the library is opened with dlopen, and the numbers below are its binary
- * interface, the same in every release since 9.0 (bench/gpu/cudnn_probe.c compares them with NVIDIA's header where
- * there is one). A machine without cuDNN gets PLIM_UNSUPPORTED from cudnn_api_open and goes on without.
+ * Building does not need cuDNN: the library is opened with dlopen, and the numbers below are its binary interface, unchanged
+ * in every release since 9.0 (bench/gpu/cudnn_probe.c compares them with NVIDIA's header if there is one). Without cuDNN,
+ * cudnn_api_open returns PLIM_UNSUPPORTED, and the caller does without it.
  *
  *     struct cudnn_api api;
  *     if (cudnn_api_open(&api, &err) == PLIM_OK) {
@@ -130,7 +130,7 @@ struct cudnn_api {
     int (*get)(void *desc, int attr, int type, int64_t room, int64_t *count, void *values);
     int (*execute)(void *handle, void *plan, void *pack);
     const char *(*status_text)(int status);
-    void (*last_error)(char *text, size_t size); /* NULL when the release lacks it */
+    void (*last_error)(char *text, size_t size); /* NULL: the release does not have it */
 };
 
 /* Opens libcudnn.so.9 and fills the table. PLIM_UNSUPPORTED: not installed, or not cuDNN 9. */

@@ -1,8 +1,8 @@
-/* cudnn_graph.h - writing a cuDNN operation graph as one writes the formula, and turning it into a plan.
+/* cudnn_graph.h - builds a cuDNN operation graph line by line like a formula, and turns it into a plan.
  *
- * A graph is filled op by op; tensors are small numbers. The first failure sticks (with the name of the step that
- * failed) and makes every later call a no-op, so a formula needs no checks between its lines. All tensors have
- * four dimensions, [B,H,T,D] in cuDNN's order, whatever their strides.
+ * A graph is built op by op; tensors are small numbers. The first failure sticks (with the name of the failed step) and
+ * turns every later call into a no-op, so a formula needs no checks between its lines. All tensors have four dimensions,
+ * [B,H,T,D] in cuDNN's order, with any strides.
  *
  *     struct cudnn_graph g;
  *     cudnn_graph_begin(&g, &api, handle);
@@ -10,7 +10,7 @@
  *     int y = cudnn_graph_tensor(&g, DNN_REAL, DNN_BF16, &shape);
  *     int two = cudnn_graph_f32(&g, 2.0f);
  *     cudnn_graph_pointwise(&g, DNN_MUL, DNN_F32, x, two, y);
- *     status = cudnn_graph_plan(&g, SIZE_MAX, &plan, &err); // takes what it needs of g
+ *     status = cudnn_graph_plan(&g, SIZE_MAX, &plan, &err); // moves what it needs out of g
  *     cudnn_graph_end(&g);
  *     ...
  *     struct cudnn_binding bind[] = {{x, x_pointer}, {y, y_pointer}};
@@ -41,7 +41,7 @@ struct dnn_shape {
     int64_t dim[4], stride[4];
 };
 
-/* Numbers that belong to the graph itself (a scale, a mask's fill). */
+/* Numbers that are part of the graph (a scale, the fill value of a mask). */
 struct dnn_constants {
     int count;
     int tensor[DNN_MAX_VALUES];
@@ -69,9 +69,9 @@ struct cudnn_graph {
 struct cudnn_plan {
     const struct cudnn_api *api;
     void *handle, *desc;
-    size_t workspace;      /* bytes cuDNN wants beside the bound tensors */
-    int64_t engine;        /* its number, for reports; -1 when it does not say */
-    bool nondeterministic; /* the engine says so itself */
+    size_t workspace;      /* bytes cuDNN needs in addition to the bound tensors */
+    int64_t engine;        /* number, for reports; -1: unknown */
+    bool nondeterministic; /* according to the engine */
     struct dnn_constants constants;
 };
 
@@ -81,7 +81,7 @@ struct cudnn_binding {
 };
 
 void cudnn_graph_begin(struct cudnn_graph *g, const struct cudnn_api *api, void *handle);
-/* Frees every descriptor of the graph; plans made of it stay. */
+/* Frees every descriptor of the graph; plans made from it remain valid. */
 void cudnn_graph_end(struct cudnn_graph *g);
 
 int cudnn_graph_tensor(struct cudnn_graph *g, enum dnn_role role, enum dnn_type type,
@@ -104,11 +104,11 @@ int cudnn_graph_select(struct cudnn_graph *g, int mask, int x, int otherwise);
 void cudnn_graph_reduce(struct cudnn_graph *g, enum dnn_reduce mode, int x, int y);
 /* c = a b over the last two dimensions; batch dimensions of b may divide those of a. */
 void cudnn_graph_matmul(struct cudnn_graph *g, int a, int b, int c);
-/* y is x seen with other dimensions or strides. */
+/* y is x with other dimensions or strides. */
 void cudnn_graph_reshape(struct cudnn_graph *g, int x, int y);
 
-/* Asks the heuristics and takes the first engine that accepts the graph. most: workspace above it is refused.
- * PLIM_UNSUPPORTED names the step and cuDNN's own words when there is none. */
+/* Asks the heuristics and takes the first engine that accepts the graph. most: maximum workspace.
+ * PLIM_UNSUPPORTED names the step and quotes cuDNN if there is none. */
 enum plim_status cudnn_graph_plan(struct cudnn_graph *g, size_t most, struct cudnn_plan *plan,
                                   struct plim_error *err);
 

@@ -1,16 +1,16 @@
 /* kernels.h - every kernel of the CUDA backend, by the list of ops; cuda_device.c has the table.
  *
- * What each computes is said in tape/op.h. A launcher reads the call, launches on queue->stream and returns
- * cudaError_t as an int (0: launched). Here is what all of them keep:
- *  1. Nothing is allocated and nothing waits: a launcher may run while a graph is being captured. Everything a
- *     kernel reads of the host comes as launch arguments. call->work holds what cuda_workspace says.
+ * tape/op.h defines what each computes. A launcher reads the call, launches on queue->stream and returns cudaError_t as an
+ * int (0: launched). Rules for all of them:
+ *  1. They allocate nothing and do not wait: a launcher may run while a graph is being captured. Everything a kernel reads
+ *     from the host is a launch argument. call->work has the bytes that cuda_workspace gives.
  *  2. Sums have a fixed order: the same operands give the same bits on every run (no float atomics).
  *  3. Outputs may take over the bytes of the inputs that op_shares(kind, slot) names; norm_bwd also writes dx
  *     over dy, glu_bwd its results over any of its inputs, elementwise ops over either operand.
  *  4. Any sizes work; sizes that allow it (pointers are 256-byte aligned at a tensor's start, rows a multiple of
  *     16 bytes) take the vectorised path.
- *  5. x-type is f32, bf16 or f16; arithmetic is f32, rounded once. One exception: where linear, linear_dx and
- *     linear_dw add to something narrow, cuBLASLt may round the product to that type first.
+ *  5. x-type is f32, bf16 or f16; arithmetic is f32, rounded once. One exception: if linear, linear_dx and linear_dw add to
+ *     a narrow tensor, cuBLASLt may round the product to that type first.
  */
 #ifndef PLIM_DEVICE_CUDA_KERNELS_H
 #define PLIM_DEVICE_CUDA_KERNELS_H
@@ -26,18 +26,18 @@ struct cuda_matmul;
 struct cuda_attention;
 
 struct cuda_queue {
-    struct CUstream_st *stream; /* a cudaStream_t */
-    int sms;                    /* multiprocessors */
-    int capability;             /* 90 for 9.0 */
-    bool warpgroups;            /* the code that was loaded multiplies by warpgroups */
-    size_t shared_most;         /* dynamic shared memory a block may ask for */
-    bool follows;               /* the next kernel may begin beside the one queued before (overlap.cuh) */
-    struct cuda_matmul *matmul; /* of linear and its gradients */
-    struct cuda_attention *attention; /* of attn and attn_bwd */
+    struct CUstream_st *stream;       /* a cudaStream_t */
+    int sms;                          /* multiprocessors */
+    int capability;                   /* 90 for 9.0 */
+    bool warpgroups;                  /* the loaded code uses warpgroups */
+    size_t shared_most;               /* maximum dynamic shared memory of a block */
+    bool follows;                     /* the next kernel may overlap the one queued before (overlap.cuh) */
+    struct cuda_matmul *matmul;       /* for linear and its gradients */
+    struct cuda_attention *attention; /* for attn and attn_bwd */
 };
 
 typedef int cuda_launch(const struct cuda_queue *queue, const struct kernel_call *call);
-/* Ops of a group (tape/group.h), at most TAPE_GROUP_MOST: the same bits as one by one. */
+/* Runs the ops of a group (tape/group.h), at most TAPE_GROUP_MOST, with the same bits as one by one. */
 typedef int cuda_launch_many(const struct cuda_queue *queue, const struct kernel_call *calls, int count);
 
 /* cuda_<name> of every op that has a kernel here. */
@@ -51,7 +51,7 @@ OP_KINDS(CUDA_DECLARE)
 cuda_launch cuda_copy; /* fetch and store within the device */
 
 cuda_launch_many cuda_sumsq_many, cuda_adamw_many;
-/* split3 and kv_put as one launch, where cuda_split3_puts says so. */
+/* split3 and kv_put as one launch, if cuda_split3_puts allows it. */
 bool cuda_split3_puts(const struct kernel_call *split, const struct kernel_call *put);
 int cuda_split3_put(const struct cuda_queue *queue, const struct kernel_call *split,
                     const struct kernel_call *put);
@@ -60,12 +60,12 @@ int cuda_column_sum(const struct cuda_queue *queue, const void *dy, enum dtype d
                     int64_t width, void *db, enum dtype db_type, bool accumulate, void *work);
 /* fill.cu: `at` is a multiple of 16 */
 int cuda_fill_noise(const struct cuda_queue *queue, void *at, size_t bytes);
-/* exchange.cu: what struct device_parts says, on queue->stream */
+/* exchange.cu: executes a struct device_parts on queue->stream */
 int cuda_add_parts(const struct cuda_queue *queue, const void *parts, int ranks, int64_t count,
                    enum dtype type, void *out, bool add);
 /* attention.cu: any card, any head size, every mask, KV cache; attn and attn_bwd choose between them and cuDNN's. */
 cuda_launch cuda_attn_ours, cuda_attn_bwd_ours;
-/* Does the code loaded for the current card multiply by warpgroups? */
+/* True if the code loaded for the current card uses warpgroups. */
 bool cuda_attn_has_warpgroups(void);
 
 #ifdef __cplusplus

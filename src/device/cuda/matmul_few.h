@@ -1,4 +1,4 @@
-/* matmul_few.h - linear of few rows, as when tokens are generated: see matmul_few.cu. */
+/* matmul_few.h - linear of few rows, as in token generation: see matmul_few.cu. */
 #ifndef PLIM_DEVICE_CUDA_MATMUL_FEW_H
 #define PLIM_DEVICE_CUDA_MATMUL_FEW_H
 
@@ -10,15 +10,16 @@ extern "C" {
 
 /* How each thread block obtains the rows x. */
 enum few_source {
-    FEW_PLAIN, /* they are there */
+    FEW_PLAIN, /* they are in memory */
     FEW_NORM,  /* RMSNorm of a with the weights b; x and stat are written too */
-    FEW_GLU,   /* silu(a) b; nothing else reads x, and it is not written */
+    FEW_GLU,   /* silu(a) b; nothing else reads x, so it is not written */
 };
 
-/* y[R,M] = x[R,K] W' (+ bias[M]) (+ add[R,M]), R at most CUDA_FEW_ROWS, all of one type. y may be add. A second product of the
- * same rows may come along: y2 = x W2'. Sources and second products: cuda_matmul_few_fuses. */
+/* y[R,M] = x[R,K] W' (+ bias[M]) (+ add[R,M]), R at most CUDA_FEW_ROWS, all of one type. y may be add.
+ * Optionally computes a second product of the same rows, y2 = x W2'. Sources and second products:
+ * cuda_matmul_few_fuses. */
 struct few_product {
-    const void *x, *w, *bias, *add; /* bias, add: NULL when absent */
+    const void *x, *w, *bias, *add; /* bias, add: NULL: none */
     void *y;
     int64_t rows, m, k;
     bool kn; /* W is [K,M], else [M,K] */
@@ -28,12 +29,13 @@ struct few_product {
     int64_t m2;
     enum few_source source;
     const void *a, *b;
-    float *stat; /* [R]; NULL: nobody reads it */
+    float *stat; /* [R]; NULL: not needed */
     float eps;
     bool plus_one;
 };
 
-/* Whether a product of this kind may have a source or a second one beside it; the bits of a row do not depend on R. */
+/* True if a product of this kind may have a source or a second product; the bits of a row do not depend on
+ * R. */
 bool cuda_matmul_few_fuses(const struct few_product *p);
 
 int cuda_matmul_few(const struct cuda_queue *queue, const struct few_product *p);

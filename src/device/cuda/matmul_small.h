@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 struct small_product {
-    const void *a, *b, *c, *bias; /* c, bias: NULL when absent */
+    const void *a, *b, *c, *bias; /* c, bias: NULL: none */
     void *d;
     int64_t m, n, k;
     bool ta, tb;

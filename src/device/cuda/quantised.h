@@ -1,4 +1,4 @@
-/* quantised.h - kernels for weights in blocks: see quantised.cu. */
+/* quantised.h - kernels for weights in quantised blocks: see quantised.cu. */
 #ifndef PLIM_DEVICE_CUDA_QUANTISED_H
 #define PLIM_DEVICE_CUDA_QUANTISED_H
 
@@ -12,7 +12,7 @@ extern "C" {
 /* Lines [first, first + lines) of W [m,k], of one block type; w: their panels. y[rows,m] = x[rows,k] W' + bias + add. */
 struct cuda_quantised {
     const unsigned char *w;
-    const void *x, *bias, *add; /* bias, add: NULL when absent */
+    const void *x, *bias, *add; /* bias, add: NULL: none */
     void *y;
     int type; /* number of the block type */
     enum dtype x_type;
@@ -22,7 +22,7 @@ struct cuda_quantised {
 /* At most CUDA_FEW_ROWS rows. */
 int cuda_quantised_few(const struct cuda_queue *queue, const struct cuda_quantised *q);
 
-/* The lines as numbers of x's type: out[lines,k]. */
+/* Dequantises the lines to x's type: out[lines,k]. */
 int cuda_quantised_widen(const struct cuda_queue *queue, const struct cuda_quantised *q, void *out);
 
 #ifdef __cplusplus

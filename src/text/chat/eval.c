@@ -114,7 +114,7 @@ bool eval_undefined(struct chat_eval *ev, const struct chat_value *v)
 
 /* ---- expressions ---- */
 
-static bool eval_const(struct chat_eval *ev UNUSED, const struct chat_expr *e, struct chat_value *out)
+static bool eval_const(struct chat_eval *, const struct chat_expr *e, struct chat_value *out)
 {
     *out = e->value;
     return true;

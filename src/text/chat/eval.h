@@ -1,10 +1,10 @@
-/* eval.h - one rendering: its bounds, its scopes, and what filters, tests, methods and functions are made of.
+/* eval.h - the state of one rendering: limits, scopes, and the interface of filters, tests, methods and functions.
  *
- * Every function that can fail returns false after eval_fail has recorded why; callers pass that on. Memory comes
- * from eval_alloc, which keeps to the bound, and is freed at the end of the rendering.
+ * Every function that can fail calls eval_fail and returns false; callers return false too. Memory comes from eval_alloc,
+ * which enforces the limit, and is freed at the end of the rendering.
  *
  * A built-in is a row of a table: its name, its parameters as one string ("old new count"), how many of them are
- * required, and its function, which finds the arguments in call->arg[] in the order of the parameters (kind
+ * required, and its function. The function finds the arguments in call->arg[] in the order of the parameters (kind
  * CHAT_ABSENT when not given). A row whose params is NULL takes any arguments, unbound, in call->given[].
  */
 #ifndef PLIM_TEXT_CHAT_EVAL_H
@@ -24,7 +24,7 @@ struct chat_scope {
         struct chat_value value;
     } * vars;
     size_t count, cap;
-    bool captured; /* a macro was defined in it or below: it must not be used again */
+    bool captured; /* a macro was defined in it or below; it must not be reused */
 };
 
 struct chat_macro {
@@ -46,7 +46,7 @@ struct chat_eval {
     struct chat_value *globals; /* by number of the name */
     struct chat_scope *scope;
     struct strbuf *out;
-    struct chat_spans *spans;   /* NULL: nobody wants them */
+    struct chat_spans *spans;   /* NULL: not wanted */
     const struct strbuf *final; /* what the spans' offsets refer to */
     size_t final_base;
     struct chat_turns *turns; /* may be NULL */
@@ -55,7 +55,7 @@ struct chat_eval {
     uint64_t steps;
     uint64_t max_steps;
     size_t used;    /* by the store */
-    size_t written; /* bytes in the output and in texts that are being made */
+    size_t written; /* bytes in the output and in unfinished texts */
     size_t max_bytes, max_output;
     enum plim_status status;
     struct plim_error *err;
@@ -63,7 +63,7 @@ struct chat_eval {
 
 struct chat_call {
     const struct chat_row *row;
-    struct chat_value self;           /* what is filtered, tested, or has the method */
+    struct chat_value self;           /* the value that is filtered or tested, or that has the method */
     struct chat_value arg[CALL_ARGS]; /* bound to the row's parameters */
     const struct chat_value *given;   /* as written */
     const char *const *keys;          /* of given; NULL entry: by position */
@@ -76,7 +76,7 @@ struct chat_row {
     const char *name;
     const char *params;
     int required;
-    chat_builtin *fn; /* NULL: known, but changes its value, which templates may not */
+    chat_builtin *fn; /* NULL: known, but it would change its value, which templates may not do */
 };
 
 /* Tables; NULL when there is no such row. */
@@ -93,7 +93,7 @@ bool eval_fail(struct chat_eval *ev, enum plim_status status, const char *fmt, .
     __attribute__((format(printf, 3, 4)));
 /* eval_fail with PLIM_BAD_INPUT: for errors that Python would raise. */
 #define eval_raise(ev, ...) eval_fail(ev, PLIM_BAD_INPUT, __VA_ARGS__)
-/* Use up some steps; `work` is the number of bytes or items looked at. */
+/* Counts steps; `work` is the number of bytes or items examined. */
 bool eval_charge(struct chat_eval *ev, size_t work);
 void *eval_alloc(struct chat_eval *ev, size_t bytes);
 /* A growing array: where count reaches *cap, *array moves to twice the room. */
@@ -103,24 +103,24 @@ bool eval_enter(struct chat_eval *ev);
 bool eval_copy(struct chat_eval *ev, const char *text, size_t len, struct chat_value *out);
 bool eval_list(struct chat_eval *ev, enum chat_kind kind, const struct chat_value *item, size_t count,
                struct chat_value *out);
-/* The text of a buffer that eval_put filled, as a value; releases the buffer in any case. */
+/* Turns the text of a buffer into a value. Always releases the buffer. */
 bool eval_take(struct chat_eval *ev, struct strbuf *sb, struct chat_value *out);
-/* Append within the bounds. */
+/* Appends within the limits. */
 bool eval_put(struct chat_eval *ev, struct strbuf *sb, const char *text, size_t len);
 bool eval_undefined(struct chat_eval *ev, const struct chat_value *v);
-/* A text with & < > " ' written as entities, marked safe; one that is safe already stays. */
+/* Escapes & < > " ' as entities and marks the text safe. A safe text is unchanged. */
 bool eval_escape(struct chat_eval *ev, const struct chat_value *text, struct chat_value *out);
 
 /* ---- expressions and calls (eval.c, call.c) ---- */
 
 bool eval_expr(struct chat_eval *ev, const struct chat_expr *e, struct chat_value *out);
-/* Bind call->given to the row's parameters and call its function. */
+/* Binds call->given to the row's parameters and calls its function. */
 bool eval_builtin(struct chat_eval *ev, struct chat_call *call, struct chat_value *out);
 /* A method of a text that is marked safe (markup.c); arguments are bound. */
 bool eval_safe_method(struct chat_eval *ev, struct chat_call *call, struct chat_value *out);
 bool eval_call_expr(struct chat_eval *ev, const struct chat_expr *e, struct chat_value *out);
 bool eval_row_expr(struct chat_eval *ev, const struct chat_expr *e, struct chat_value *out);
-/* Filter or test a value that is already there (block filters, select, map). */
+/* Filters or tests a value (for block filters, select, map). */
 bool eval_apply(struct chat_eval *ev, const struct chat_row *row, const struct chat_value *self,
                 const struct chat_value *given, const char *const *keys, size_t count,
                 struct chat_value *out);
@@ -140,10 +140,10 @@ bool eval_negate(struct chat_eval *ev, const struct chat_value *a, struct chat_v
 /* ---- values in general (compare.c, write.c) ---- */
 
 bool eval_equal(struct chat_eval *ev, const struct chat_value *a, const struct chat_value *b, bool *out);
-/* *out is <0, 0 or >0; an error when Python cannot order them. */
+/* *out is <0, 0 or >0; fails where Python cannot order the values. */
 bool eval_order(struct chat_eval *ev, const struct chat_value *a, const struct chat_value *b, int *out);
 bool eval_contains(struct chat_eval *ev, const struct chat_value *in, const struct chat_value *v, bool *out);
-/* All items: of a list, the characters of a string, the keys of a dict. An iterator is used up. */
+/* All items of a list, characters of a string or keys of a dict. Consumes an iterator. */
 bool eval_items(struct chat_eval *ev, const struct chat_value *v, struct chat_list *out);
 bool eval_length(struct chat_eval *ev, const struct chat_value *v, int64_t *out);
 bool eval_dict_set(struct chat_eval *ev, struct chat_dict *dict, const struct chat_value *key,
@@ -158,7 +158,7 @@ bool eval_text(struct chat_eval *ev, const struct chat_value *v, struct chat_val
 
 struct json_style {
     bool ascii, sort;
-    bool spread;              /* one entry a line */
+    bool spread;              /* one entry per line */
     struct chat_value indent; /* a string */
     struct chat_value comma, colon;
 };
@@ -177,7 +177,7 @@ bool exec_macro(struct chat_eval *ev, const struct chat_macro *macro, const stru
                 const char *const *keys, size_t count, struct chat_value *out);
 bool scope_set(struct chat_eval *ev, struct chat_scope *scope, int name, const struct chat_value *value);
 
-enum { CHAT_STEPS = 10000000, CHAT_BYTES = 64 << 20 }; /* where the options are 0 */
+enum { CHAT_STEPS = 10000000, CHAT_BYTES = 64 << 20 }; /* used where the options are 0 */
 
 /* The conversation to render: its first `count` messages. */
 struct chat_talk {
@@ -187,13 +187,13 @@ struct chat_talk {
     struct chat_turns *turns;
 };
 
-/* A template's rendering into out, as chat_template_render says; spans may be NULL. Steps taken go into *steps unless that
- * is NULL. */
+/* Renders a template into out (see chat_template_render); spans may be NULL. Adds the steps taken to *steps
+ * unless it is NULL. */
 enum plim_status chat_eval_render(const struct chat_template *tmpl, const struct chat_talk *talk,
                                   const struct chat_options *options, struct strbuf *out,
                                   struct chat_spans *spans, uint64_t *steps, struct plim_error *err);
 
-/* The messages as values, in `store`, for turns->item. */
+/* Converts the messages to values, in `store`, for turns->item. */
 enum plim_status chat_eval_messages(const struct chat_template *tmpl, const struct node *messages,
                                     const struct chat_options *options, struct bump *store,
                                     struct chat_turns *turns, struct plim_error *err);

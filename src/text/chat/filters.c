@@ -120,7 +120,7 @@ static bool filter_float(struct chat_eval *ev, struct chat_call *call, struct ch
 
 /* ---- anything ---- */
 
-static bool filter_default(struct chat_eval *ev UNUSED, struct chat_call *call, struct chat_value *out)
+static bool filter_default(struct chat_eval *, struct chat_call *call, struct chat_value *out)
 {
     bool missing =
         call->self.kind == CHAT_UNDEFINED || (chat_truth(&call->arg[1]) && !chat_truth(&call->self));

@@ -1,6 +1,6 @@
-/* lex.h - a template's text as tokens.
+/* lex.h - splits a template into tokens.
  *
- * All of Jinja's whitespace control happens here: the text between tags comes out as it will be printed.
+ * All of Jinja's whitespace control happens here: text between tags comes out as it will be printed.
  */
 #ifndef PLIM_TEXT_CHAT_LEX_H
 #define PLIM_TEXT_CHAT_LEX_H
@@ -31,11 +31,11 @@ struct chat_token {
     struct chat_value value;
 };
 
-/* The tokens of text[0..len), the last of kind T_END; they and what they point to live in `store`. */
+/* The tokens of text[0..len), the last of kind T_END. They, and the texts they point to, live in `store`. */
 enum plim_status chat_lex(const char *text, size_t len, const char *name, struct bump *store,
                           struct chat_token **out, struct plim_error *err);
 
-/* "name 'foo'", "'+'", "end of the template": for messages; buf has room for 64. */
+/* For messages: "name 'foo'", "'+'", "end of the template"; buf has room for 64. */
 const char *chat_token_describe(const struct chat_token *token, char buf[64]);
 
 #endif

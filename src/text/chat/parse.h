@@ -20,16 +20,16 @@ struct chat_parser {
     enum plim_status status;
 };
 
-/* Record "name:line: ..."; returns NULL so that it can be returned. */
+/* Records "name:line: ..." and returns NULL. */
 void *parse_fail(struct chat_parser *p, enum plim_status status, int line, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void *parse_unexpected(struct chat_parser *p, const char *wanted);
 
 /* Zeroed memory in the template's store. */
 void *parse_alloc(struct chat_parser *p, size_t bytes);
-/* A growing array of pointers or the like; `cap` doubles when count reaches it. */
+/* Grows an array of items; `cap` doubles when count reaches it. */
 bool parse_grow(struct chat_parser *p, void *array, size_t count, size_t *cap, size_t item);
-/* The number of a variable's name; -1 after an error. */
+/* The number of a variable's name; -1: failed. */
 int parse_intern(struct chat_parser *p, const char *text, size_t len);
 
 bool parse_is_op(const struct chat_parser *p, const char *op);
@@ -38,21 +38,21 @@ bool parse_skip_op(struct chat_parser *p, const char *op);
 bool parse_skip_name(struct chat_parser *p, const char *name);
 bool parse_expect_op(struct chat_parser *p, const char *op);
 
-/* Make an expression; once its children are in place, finish it: its height is checked. */
+/* expr_make creates an expression. Call expr_finish once its children are set; it checks the height. */
 struct chat_expr *expr_make(struct chat_parser *p, enum expr_kind kind, int line, struct chat_expr *a,
                             struct chat_expr *b);
 struct chat_expr *expr_finish(struct chat_parser *p, struct chat_expr *e);
-/* Add to e->items, whose room is *cap; a NULL item is an error that was recorded already. */
+/* Adds to e->items, with capacity *cap. A NULL item is an error that was already recorded. */
 bool expr_add_item(struct chat_parser *p, struct chat_expr *e, size_t *cap, struct chat_expr *item);
 
-/* parse_operand.c; each takes a NULL e as an error that was recorded already. */
+/* parse_operand.c. A NULL e is an error that was already recorded. */
 struct chat_expr *parse_name(struct chat_parser *p);
 struct chat_expr *parse_primary(struct chat_parser *p);
 struct chat_expr *parse_postfix(struct chat_parser *p, struct chat_expr *e);
 struct chat_expr *parse_filters_and_tests(struct chat_parser *p, struct chat_expr *e);
 
 struct chat_expr *parse_expression(struct chat_parser *p, bool with_cond);
-/* One expression, or several with commas between: a tuple. */
+/* One expression, or a tuple: several separated by commas. */
 struct chat_expr *parse_tuple(struct chat_parser *p, bool with_cond, bool in_parens);
 /* name, name.attr, or a tuple of them. */
 struct chat_expr *parse_target(struct chat_parser *p, bool with_namespace);

@@ -30,7 +30,7 @@ static const struct {
     {"callable", KIND(CHAT_MACRO) | KIND(CHAT_METHOD) | KIND(CHAT_FUNCTION)},
 };
 
-static bool test_kind(struct chat_eval *ev UNUSED, struct chat_call *call, struct chat_value *out)
+static bool test_kind(struct chat_eval *, struct chat_call *call, struct chat_value *out)
 {
     for (size_t i = 0; i < sizeof by_kind / sizeof *by_kind; i++)
         if (strcmp(by_kind[i].name, call->row->name) == 0)
@@ -39,7 +39,7 @@ static bool test_kind(struct chat_eval *ev UNUSED, struct chat_call *call, struc
 }
 
 /* true, false */
-static bool test_bool(struct chat_eval *ev UNUSED, struct chat_call *call, struct chat_value *out)
+static bool test_bool(struct chat_eval *, struct chat_call *call, struct chat_value *out)
 {
     return answer(out, call->self.kind == CHAT_BOOL && call->self.as.boolean == (call->row->name[0] == 't'));
 }

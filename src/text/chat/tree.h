@@ -1,8 +1,8 @@
-/* tree.h - a parsed template: statements that hold expressions. Made by parse.c and parse_expr.c, read-only
- * afterwards. Everything lives in the template's store.
+/* tree.h - a parsed template: statements that hold expressions. Built by parse.c and parse_expr.c, then read-only.
+ * Everything lives in the template's store.
  *
- * Names of variables are numbered in order of appearance, so that scopes compare numbers. `depth` of an expression
- * is the height of its tree; the parser bounds it, since evaluation recurses.
+ * Variable names are numbered in order of appearance, so that scopes compare numbers. `depth` of an expression is the
+ * height of its tree; the parser limits it, because evaluation recurses.
  */
 #ifndef PLIM_TEXT_CHAT_TREE_H
 #define PLIM_TEXT_CHAT_TREE_H
@@ -67,7 +67,7 @@ struct chat_expr {
 };
 
 enum stmt_kind {
-    S_DATA,       /* text as it stands         */
+    S_DATA,       /* literal text */
     S_PRINT,      /* {{ expr }}                */
     S_IF,         /* branches                  */
     S_FOR,        /* target, expr, test, body, other */
@@ -88,12 +88,12 @@ struct chat_stmt {
     const char *text; /* S_DATA */
     size_t len;
     struct chat_expr *target, *expr, *test;
-    struct chat_stmt *body,
-        *other;   /* other: else of a loop; the next branch of an if (its test NULL: else) */
+    /* other: else of a loop, or the next branch of an if (test NULL: else) */
+    struct chat_stmt *body, *other;
     int name;     /* S_MACRO */
     size_t count; /* S_MACRO: parameters */
     int *params;
-    struct chat_expr **values; /* their values; S_MACRO: NULL when without default */
+    struct chat_expr **values; /* their defaults, NULL: none */
 };
 
 struct chat_name {
@@ -109,9 +109,9 @@ struct chat_template {
     struct chat_name *names;
     size_t name_count, name_cap;
     bool has_generation;
-    /* The loop over the messages, whose turns reveal prefixes (turns.h); NULL: there is none. */
+    /* The loop over the messages; prefixes are derived from its turns (turns.h). NULL: there is none. */
     const struct chat_stmt *loop;
-    size_t loop_need;         /* messages that a prefix must have for that */
+    size_t loop_need;         /* messages a prefix needs for that */
     struct chat_pair *tokens; /* special tokens of tokenizer_config.json */
     size_t token_count;
 };

@@ -1,8 +1,8 @@
 /* value.h - the values a template computes with.
  *
- * A value is small and passed by copy; what it points to lives in the store of one rendering (or in the template,
- * or in the caller's messages) and never changes, except a namespace's attributes and how far an iterator has
- * been read. So values may share their parts freely, and freeing the store frees them all.
+ * A value is small and passed by copy. The data it points to lives in the store of one rendering (or in the template, or
+ * in the caller's messages) and never changes, except a namespace's attributes and an iterator's position. So values may
+ * share data freely, and freeing the store frees them all.
  */
 #ifndef PLIM_TEXT_CHAT_VALUE_H
 #define PLIM_TEXT_CHAT_VALUE_H
@@ -13,7 +13,7 @@
 
 enum chat_kind {
     CHAT_ABSENT,    /* an argument that was not given                                   */
-    CHAT_UNDEFINED, /* Jinja's Undefined; text is the name that was looked for          */
+    CHAT_UNDEFINED, /* Jinja's Undefined; text is the name that was looked up */
     CHAT_NONE,
     CHAT_BOOL,
     CHAT_INT,
@@ -21,8 +21,8 @@ enum chat_kind {
     CHAT_STRING, /* UTF-8; lengths and indices seen by the template count code points */
     CHAT_LIST,
     CHAT_TUPLE,
-    CHAT_VIEW, /* range() and what .items(), .keys(), .values() give: has a length, no text */
-    CHAT_ITER, /* what map, select, ... give: can be read once, always true             */
+    CHAT_VIEW, /* range(), .items(), .keys(), .values(): has a length, no text */
+    CHAT_ITER, /* map, select, ...: can be read once, always true */
     CHAT_DICT,
     CHAT_NAMESPACE,
     CHAT_LOOP,
@@ -34,7 +34,7 @@ enum chat_kind {
 
 struct chat_value {
     enum chat_kind kind;
-    bool safe; /* STRING: marked by |safe or |e (markupsafe's Markup); what is added to it is escaped */
+    bool safe; /* STRING: marked by |safe or |e (markupsafe's Markup); text added to it is escaped */
     union {
         bool boolean;
         int64_t integer;
@@ -93,7 +93,7 @@ static inline struct chat_value chat_string(const char *text, size_t len)
     return (struct chat_value){.kind = CHAT_STRING, .as.string = {text, len}};
 }
 
-/* `name` is what the message about it will say; it may be NULL. */
+/* `name` appears in the error message; may be NULL. */
 static inline struct chat_value chat_undefined(const char *name, size_t len)
 {
     return (struct chat_value){.kind = CHAT_UNDEFINED, .as.string = {name, len}};
@@ -104,18 +104,18 @@ static inline bool chat_is_list(const struct chat_value *v)
     return v->kind >= CHAT_LIST && v->kind <= CHAT_ITER;
 }
 
-/* "str", "dict", "NoneType", ...: as Python calls the type. */
+/* The type's name in Python: "str", "dict", "NoneType", ... */
 const char *chat_type_name(const struct chat_value *v);
 
 /* Python's bool(v). */
 bool chat_truth(const struct chat_value *v);
 
-/* Is it a bool, int or float? Then its value; a bool counts as 0 or 1. */
+/* Returns true and the value for a bool, int or float; a bool counts as 0 or 1. */
 bool chat_as_double(const struct chat_value *v, double *out);
 /* Likewise for bool and int. */
 bool chat_as_int(const struct chat_value *v, int64_t *out);
 
-/* Is it a string with exactly this text? */
+/* True for a string with exactly this text. */
 bool chat_is_text(const struct chat_value *v, const char *text);
 
 /* The entry of a string key, or NULL. */

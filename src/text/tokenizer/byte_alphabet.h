@@ -1,7 +1,6 @@
-/* byte_alphabet.h - the printable stand-ins byte-level vocabularies write for the 256 bytes.
+/* byte_alphabet.h - the printable characters that byte-level vocabularies use for the 256 bytes.
  *
- * The printable bytes of Latin-1 stand for themselves, the others for U+0100 onwards in order; a blank is thus
- * written U+0120.
+ * The printable bytes of Latin-1 map to themselves, the others to U+0100 onwards in order. A blank is therefore U+0120.
  */
 #ifndef PLIM_TEXT_TOKENIZER_BYTE_ALPHABET_H
 #define PLIM_TEXT_TOKENIZER_BYTE_ALPHABET_H
@@ -19,7 +18,7 @@ static inline uint32_t byte_alphabet_point(unsigned char byte)
     return byte;
 }
 
-/* Writes bytes[0..len) in the alphabet; `out` has room for 2 * len. Returns what was written. */
+/* Writes bytes[0..len) in the alphabet; `out` has room for 2 * len. Returns the bytes written. */
 static inline size_t byte_alphabet_write(const char *bytes, size_t len, char *out)
 {
     size_t at = 0;

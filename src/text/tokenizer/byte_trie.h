@@ -1,4 +1,4 @@
-/* byte_trie.h - byte strings to ids, walked a byte at a time.
+/* byte_trie.h - maps byte strings to ids, one byte at a time.
  *
  *     struct byte_trie trie = {0};
  *     byte_trie_build(&trie, vocab, "tokenizer.json", quota, &err);
@@ -7,8 +7,8 @@
  *         if (byte_trie_value(at) >= 0) longest = ...;        // the id of the token read so far
  *     byte_trie_release(&trie);
  *
- * A double array of 8-byte units: the children of a unit lie at its offset xor their byte, and say which byte
- * they are for. Offsets are unique, so that no other check is needed.
+ * A double array of 8-byte units: the children of a unit are at its offset xor their byte, and store that byte. Offsets
+ * are unique, so no other check is needed.
  */
 #ifndef PLIM_TEXT_TOKENIZER_BYTE_TRIE_H
 #define PLIM_TEXT_TOKENIZER_BYTE_TRIE_H
@@ -21,9 +21,9 @@ struct byte_trie {
     size_t count; /* a multiple of 256 */
 };
 
-/* All tokens of the vocabulary but the empty one; of equal texts the one token_vocab_id finds. PLIM_UNSUPPORTED
- * when it needs more than 2^23 units. The quota counts the trie and, while it is built, what that takes. On errors the
- * trie is empty. */
+/* Builds the trie from all tokens of the vocabulary except the empty one; among equal texts it takes the one
+ * that token_vocab_id finds. PLIM_UNSUPPORTED: more than 2^23 units. The quota counts the trie and the
+ * scratch memory of building. On failure the trie is empty. */
 enum plim_status byte_trie_build(struct byte_trie *trie, const struct token_vocab *vocab, const char *name,
                                  struct quota *quota, struct plim_error *err);
 void byte_trie_release(struct byte_trie *trie);

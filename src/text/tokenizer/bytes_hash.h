@@ -1,7 +1,7 @@
 /* bytes_hash.h - a hash of short byte strings, for tables whose keys are tokens and words.
  *
- * Words are mostly shorter than 16 bytes: two overlapping loads read all of such a word. No byte outside
- * bytes[0..len) is touched.
+ * Most words are shorter than 16 bytes; two overlapping loads read all of such a word. No byte outside bytes[0..len) is
+ * read.
  */
 #ifndef PLIM_TEXT_TOKENIZER_BYTES_HASH_H
 #define PLIM_TEXT_TOKENIZER_BYTES_HASH_H
@@ -23,7 +23,7 @@ static inline uint64_t bytes_hash_load(const char *at)
     return word;
 }
 
-/* The bytes of a string of at most 8, injective for a given length. */
+/* The bytes of a string of at most 8; injective for a given length. */
 static inline uint64_t bytes_hash_short(const char *bytes, size_t len)
 {
     if (len >= 4) {

@@ -4,14 +4,12 @@
 #include "base/utf8.h"
 #include <string.h>
 
-void decoder_byte_level_piece(const struct decoder_step *step UNUSED, struct token_bytes token,
-                              struct strbuf *out)
+void decoder_byte_level_piece(const struct decoder_step *, struct token_bytes token, struct strbuf *out)
 {
     if (!decoder_add_alphabet(out, token)) strbuf_addn(out, token.text, token.len);
 }
 
-void decoder_byte_fallback_piece(const struct decoder_step *step UNUSED, struct token_bytes token,
-                                 struct strbuf *out)
+void decoder_byte_fallback_piece(const struct decoder_step *, struct token_bytes token, struct strbuf *out)
 {
     int byte = decoder_fallback_byte(token);
     if (byte >= 0)

@@ -251,7 +251,7 @@ static bool bpe_encode(const struct token_model *model, void *scratch, const cha
     return done == len || encode_text(m, scratch, piece + done, len - done, out);
 }
 
-static void *bpe_scratch_open(const struct token_model *model UNUSED, const struct encoder_room *room,
+static void *bpe_scratch_open(const struct token_model *, const struct encoder_room *room,
                               struct scratch_limit *limit)
 {
     struct bpe_scratch *s = calloc(1, sizeof *s);
@@ -292,7 +292,7 @@ static size_t bpe_bytes(const struct token_model *model)
 }
 
 /* A token in the byte alphabet has a character for each byte. */
-static size_t bpe_covers(const struct token_model *model, int32_t id, bool first UNUSED)
+static size_t bpe_covers(const struct token_model *model, int32_t id, bool)
 {
     const struct model_bpe *m = bpe_of(model);
     size_t len = 0, points = 0;
@@ -302,7 +302,7 @@ static size_t bpe_covers(const struct token_model *model, int32_t id, bool first
     return m->byte_level ? points : len;
 }
 
-static size_t bpe_scratch_bytes(const struct token_model *model UNUSED, const struct encoder_room *room)
+static size_t bpe_scratch_bytes(const struct token_model *, const struct encoder_room *room)
 {
     return sizeof(struct bpe_scratch) + word_cache_bytes(room->cache) + 3 * room->keep;
 }

@@ -1,4 +1,5 @@
-/* model_bpe.h - what the two halves of the BPE model share: model_bpe_read.c builds it, model_bpe.c runs it. */
+/* model_bpe.h - shared by the two halves of the BPE model: model_bpe_read.c builds it, model_bpe.c runs
+ * it. */
 #ifndef PLIM_TEXT_TOKENIZER_MODEL_BPE_H
 #define PLIM_TEXT_TOKENIZER_MODEL_BPE_H
 
@@ -12,13 +13,16 @@ struct model_bpe {
     struct token_model base;
     struct bpe_merges *merges;
     struct strbuf prefix, suffix; /* continuing_subword_prefix, end_of_word_suffix */
-    int32_t unk;                  /* -1: unknown characters vanish */
+    int32_t unk;                  /* -1: unknown characters are dropped */
     bool fuse_unk, byte_fallback, ignore_merges, byte_level;
-    bool cut_words;       /* nothing joins across "x▁": words are taken one by one, */
-    uint64_t cut[128][2]; /* and cut between two ASCII characters that nothing joins: bit [left][right] */
-    struct added_tokens *symbols; /* SentencePiece's user-defined symbols, which nothing joins; NULL: none */
-    int32_t byte_id[256];         /* byte-level: symbol of a raw byte; else the token <0xNN>; -1: none */
-    int32_t *point_id; /* symbols of U+0000 to U+FFFF, -1: none; not when byte-level or with affixes */
+    /* Nothing joins across "x▁", so words are encoded one by one; and they are cut between two ASCII characters that
+     * nothing joins: bit [left][right]. */
+    bool cut_words;
+    uint64_t cut[128][2];
+    /* SentencePiece's user-defined symbols, which are never joined; NULL: none */
+    struct added_tokens *symbols;
+    int32_t byte_id[256]; /* byte-level: symbol of a raw byte; else the token <0xNN>; -1: none */
+    int32_t *point_id;    /* symbols of U+0000 to U+FFFF, -1: none; unused if byte-level or with affixes */
 };
 
 extern const struct token_model_ops model_bpe_ops;

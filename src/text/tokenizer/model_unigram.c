@@ -218,7 +218,7 @@ static void unigram_scratch_close(void *scratch)
     free(s);
 }
 
-static void *unigram_scratch_open(const struct token_model *model UNUSED, const struct encoder_room *room,
+static void *unigram_scratch_open(const struct token_model *, const struct encoder_room *room,
                                   struct scratch_limit *limit)
 {
     struct unigram_scratch *s = calloc(1, sizeof *s);
@@ -243,7 +243,7 @@ static size_t unigram_bytes(const struct token_model *model)
     return sizeof *m + m->trie.count * sizeof *m->trie.unit + m->size * sizeof *m->score;
 }
 
-static size_t unigram_scratch_bytes(const struct token_model *model UNUSED, const struct encoder_room *room)
+static size_t unigram_scratch_bytes(const struct token_model *, const struct encoder_room *room)
 {
     return sizeof(struct unigram_scratch) + word_cache_bytes(room->cache) + room->keep;
 }

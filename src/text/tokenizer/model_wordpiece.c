@@ -45,8 +45,8 @@ static bool too_long(const struct wordpiece *m, const char *text, size_t len)
     return count > m->most;
 }
 
-static bool wordpiece_encode(const struct token_model *model, void *scratch UNUSED, const char *piece,
-                             size_t len, struct token_list *out)
+static bool wordpiece_encode(const struct token_model *model, void *, const char *piece, size_t len,
+                             struct token_list *out)
 {
     const struct wordpiece *m = (const struct wordpiece *)model;
     size_t before = out->count, at = 0;

@@ -110,8 +110,8 @@ static bool bert_is_identity(const struct normalizer *n, const char *text, size_
     return true;
 }
 
-static enum plim_status bert_read(struct normalizer *n, const struct node *spec, const char *name UNUSED,
-                                  struct plim_error *err UNUSED)
+static enum plim_status bert_read(struct normalizer *n, const struct node *spec, const char *,
+                                  struct plim_error *)
 {
     struct bert_normalizer *bert = (struct bert_normalizer *)n;
     bert->clean = node_bool(node_get(spec, "clean_text"), true);

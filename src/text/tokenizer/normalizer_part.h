@@ -1,7 +1,7 @@
-/* normalizer_part.h - what the normalizers' files share. Outside of them only part.h is used.
+/* normalizer_part.h - shared by the normalizers' source files. Other code uses part.h.
  *
- * Every normalizer is one struct that begins with a struct normalizer; its ops say how it runs. A Sequence is
- * flattened when it is built, so run is never called on one from inside another.
+ * Every normalizer is a struct that begins with a struct normalizer; its ops say how it runs. A Sequence is flattened when
+ * it is built, so it never contains another.
  */
 #ifndef PLIM_TEXT_TOKENIZER_NORMALIZER_PART_H
 #define PLIM_TEXT_TOKENIZER_NORMALIZER_PART_H
@@ -10,13 +10,13 @@
 #include "text/tokenizer/text.h"
 
 struct normalizer_ops {
-    /* Appends to `out`, which is empty. `spare` is scratch in any state; text lies in neither. */
+    /* Appends to `out`, which is empty. `spare` is scratch with any content; text is in neither. */
     void (*run)(const struct normalizer *, const char *text, size_t len, struct strbuf *out,
                 struct strbuf *spare);
-    /* Surely nothing to do? */
+    /* True if the text surely needs no change. */
     bool (*is_identity)(const struct normalizer *, const char *text, size_t len);
-    void (*release)(struct normalizer *); /* what it holds beside itself; may be NULL */
-    /* Bytes of a text that become one, at most; NULL: any number. */
+    void (*release)(struct normalizer *); /* frees its members; may be NULL */
+    /* Maximum input bytes per output byte; NULL: unlimited. */
     size_t (*shrinks)(const struct normalizer *);
     size_t size; /* of its struct */
     /* Fills in a zeroed one from its part of tokenizer.json; NULL: there is nothing to read. */
@@ -36,9 +36,9 @@ extern const struct normalizer_ops normalizer_form, normalizer_lower, normalizer
     normalizer_prepend, normalizer_replace, normalizer_nmt, normalizer_bert, normalizer_precompiled,
     normalizer_sentencepiece;
 
-/* Is every byte below 0x80? */
+/* True if every byte is below 0x80. */
 bool text_is_ascii(const char *text, size_t len);
-/* The next code point; *at moves on. */
+/* The next code point; advances *at. */
 static inline uint32_t text_next(const char *text, size_t *at)
 {
     size_t n = 0;
@@ -47,11 +47,11 @@ static inline uint32_t text_next(const char *text, size_t *at)
     return point;
 }
 
-/* The end of the next few KiB of a text, between two characters. Writers that ask for the most a text can become do it
- * block by block, so that what they ask for stays near to what they use. */
+/* The end of the next few KiB of a text, between two characters. Writers that reserve for the worst case do
+ * so block by block, so that they reserve little more than they use. */
 size_t text_block(const char *text, size_t at, size_t len);
 
-/* Appends what `point` is in lower case; returns behind it. Needs 2 bytes of room for each byte of `point`. */
+/* Appends `point` in lower case and returns the end. Needs 2 bytes of room per byte of `point`. */
 char *text_put_lower(char *to, uint32_t point);
 
 #endif

@@ -45,7 +45,7 @@ static size_t plain_prefix(const struct precompiled_normalizer *p, const char *t
 }
 
 static void precompiled_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                            struct strbuf *spare UNUSED)
+                            struct strbuf *)
 {
     const struct precompiled_normalizer *p = (const struct precompiled_normalizer *)n;
     for (size_t at = 0; at < len;) {

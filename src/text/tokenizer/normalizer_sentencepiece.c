@@ -87,7 +87,7 @@ static void trim_end(const struct sentencepiece_normalizer *n, struct strbuf *ou
 }
 
 static void sentencepiece_run(const struct normalizer *base, const char *text, size_t len, struct strbuf *out,
-                              struct strbuf *spare UNUSED)
+                              struct strbuf *)
 {
     const struct sentencepiece_normalizer *n = (const struct sentencepiece_normalizer *)base;
     struct reading r = {.text = text, .len = len, .search = {.text = text, .len = len}};

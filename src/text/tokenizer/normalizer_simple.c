@@ -15,7 +15,7 @@ struct form_normalizer {
 };
 
 static void form_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                     struct strbuf *spare UNUSED)
+                     struct strbuf *)
 {
     unicode_normalize(((const struct form_normalizer *)n)->form, text, len, out);
 }
@@ -35,8 +35,8 @@ static size_t form_shrinks(const struct normalizer *n)
     return ((const struct form_normalizer *)n)->form == UNICODE_NFC ? 4 : 0;
 }
 
-static enum plim_status form_read(struct normalizer *n, const struct node *spec, const char *name UNUSED,
-                                  struct plim_error *err UNUSED)
+static enum plim_status form_read(struct normalizer *n, const struct node *spec, const char *,
+                                  struct plim_error *)
 {
     static const char *const names[] = {"NFC", "NFD", "NFKC", "NFKD"};
     for (unsigned i = 0; i < 4; i++)
@@ -67,8 +67,8 @@ static void lower_block(const char *text, size_t len, struct strbuf *out)
     *to = '\0';
 }
 
-static void lower_run(const struct normalizer *n UNUSED, const char *text, size_t len, struct strbuf *out,
-                      struct strbuf *spare UNUSED)
+static void lower_run(const struct normalizer *, const char *text, size_t len, struct strbuf *out,
+                      struct strbuf *)
 {
     for (size_t at = 0, end; at < len; at = end) {
         end = text_block(text, at, len);
@@ -76,7 +76,7 @@ static void lower_run(const struct normalizer *n UNUSED, const char *text, size_
     }
 }
 
-static bool lower_is_identity(const struct normalizer *n UNUSED, const char *text, size_t len)
+static bool lower_is_identity(const struct normalizer *, const char *text, size_t len)
 {
     for (size_t at = 0; at < len;) {
         unsigned char c = (unsigned char)text[at];
@@ -96,14 +96,14 @@ const struct normalizer_ops normalizer_lower = {lower_run, lower_is_identity,
 
 /* --- StripAccents ----------------------------------------------------------------------------------------- */
 
-static void accents_run(const struct normalizer *n UNUSED, const char *text, size_t len, struct strbuf *out,
-                        struct strbuf *spare UNUSED)
+static void accents_run(const struct normalizer *, const char *text, size_t len, struct strbuf *out,
+                        struct strbuf *)
 {
     for (size_t at = 0, begin = 0; at < len; begin = at)
         if (!unicode_is_accent(text_next(text, &at))) strbuf_addn(out, text + begin, at - begin);
 }
 
-static bool accents_is_identity(const struct normalizer *n UNUSED, const char *text, size_t len)
+static bool accents_is_identity(const struct normalizer *, const char *text, size_t len)
 {
     if (text_is_ascii(text, len)) return true;
     for (size_t at = 0; at < len;)
@@ -142,7 +142,7 @@ static size_t strip_end(const struct strip_normalizer *strip, const char *text, 
 }
 
 static void strip_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                      struct strbuf *spare UNUSED)
+                      struct strbuf *)
 {
     const struct strip_normalizer *strip = (const struct strip_normalizer *)n;
     size_t begin = strip_begin(strip, text, len);
@@ -155,8 +155,8 @@ static bool strip_is_identity(const struct normalizer *n, const char *text, size
     return strip_begin(strip, text, len) == 0 && strip_end(strip, text, 0, len) == len;
 }
 
-static enum plim_status strip_read(struct normalizer *n, const struct node *spec, const char *name UNUSED,
-                                   struct plim_error *err UNUSED)
+static enum plim_status strip_read(struct normalizer *n, const struct node *spec, const char *,
+                                   struct plim_error *)
 {
     struct strip_normalizer *strip = (struct strip_normalizer *)n;
     strip->left = node_bool(node_get(spec, "strip_left"), true);
@@ -176,14 +176,14 @@ struct prepend_normalizer {
 };
 
 static void prepend_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                        struct strbuf *spare UNUSED)
+                        struct strbuf *)
 {
     const struct prepend_normalizer *prepend = (const struct prepend_normalizer *)n;
     if (len) strbuf_addn(out, prepend->text, prepend->len);
     strbuf_addn(out, text, len);
 }
 
-static bool prepend_is_identity(const struct normalizer *n, const char *text UNUSED, size_t len)
+static bool prepend_is_identity(const struct normalizer *n, const char *, size_t len)
 {
     return len == 0 || ((const struct prepend_normalizer *)n)->len == 0;
 }
@@ -209,7 +209,7 @@ struct replace_normalizer {
 };
 
 static void replace_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                        struct strbuf *spare UNUSED)
+                        struct strbuf *)
 {
     text_replace_run(&((const struct replace_normalizer *)n)->replace, text, len, out);
 }
@@ -247,8 +247,8 @@ static uint32_t nmt_map(uint32_t point)
     return point;
 }
 
-static void nmt_run(const struct normalizer *n UNUSED, const char *text, size_t len, struct strbuf *out,
-                    struct strbuf *spare UNUSED)
+static void nmt_run(const struct normalizer *, const char *text, size_t len, struct strbuf *out,
+                    struct strbuf *)
 {
     for (size_t at = 0, begin = 0; at < len; begin = at) {
         uint32_t point = text_next(text, &at), mapped = nmt_map(point);
@@ -259,7 +259,7 @@ static void nmt_run(const struct normalizer *n UNUSED, const char *text, size_t 
     }
 }
 
-static bool nmt_is_identity(const struct normalizer *n UNUSED, const char *text, size_t len)
+static bool nmt_is_identity(const struct normalizer *, const char *text, size_t len)
 {
     for (size_t at = 0; at < len;) {
         uint32_t point = text_next(text, &at);

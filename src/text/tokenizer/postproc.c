@@ -131,8 +131,8 @@ static enum plim_status template_build(struct postproc *p, const struct node *sp
 }
 
 /* ByteLevel adds no ids. */
-static enum plim_status byte_level_build(struct postproc *p, const struct node *spec, const char *name UNUSED,
-                                         struct plim_error *err UNUSED)
+static enum plim_status byte_level_build(struct postproc *p, const struct node *spec, const char *,
+                                         struct plim_error *)
 {
     p->trims = node_bool(node_get(spec, "trim_offsets"), true);
     p->prefix = node_bool(node_get(spec, "add_prefix_space"), true);

@@ -72,8 +72,7 @@ static enum plim_status read_character(struct pretok_read *r, const struct node 
 
 /* --- the types --------------------------------------------------------------------------------------------- */
 
-static enum plim_status read_byte_level(struct pretok_read *r UNUSED, const struct node *spec,
-                                        struct pretok_step *s)
+static enum plim_status read_byte_level(struct pretok_read *, const struct node *spec, struct pretok_step *s)
 {
     s->prefix = node_bool(node_get(spec, "add_prefix_space"), true) ? PRETOK_ALWAYS : PRETOK_NEVER;
     s->split = node_bool(node_get(spec, "use_regex"), true);
@@ -109,8 +108,7 @@ static enum plim_status read_split(struct pretok_read *r, const struct node *spe
     return status;
 }
 
-static enum plim_status read_digits(struct pretok_read *r UNUSED, const struct node *spec,
-                                    struct pretok_step *s)
+static enum plim_status read_digits(struct pretok_read *, const struct node *spec, struct pretok_step *s)
 {
     s->behavior = node_bool(node_get(spec, "individual_digits"), false) ? PRETOK_ISOLATED : PRETOK_CONTIGUOUS;
     return PLIM_OK;
@@ -139,8 +137,7 @@ static enum plim_status read_punctuation(struct pretok_read *r, const struct nod
 }
 
 /* White space is removed by one step, punctuation set apart by the next. */
-static enum plim_status read_bert(struct pretok_read *r, const struct node *spec,
-                                  struct pretok_step *s UNUSED)
+static enum plim_status read_bert(struct pretok_read *r, const struct node *spec, struct pretok_step *)
 {
     if (r->p->count == PRETOK_STEPS_MOST) return bad(r, spec, "more than 16 steps");
     r->p->step[r->p->count++] = (struct pretok_step){PUNCTUATION};

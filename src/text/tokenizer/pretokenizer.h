@@ -1,4 +1,4 @@
-/* pretokenizer.h - cutting text into the pieces a model looks at one by one.
+/* pretokenizer.h - splits text into pieces, which the model encodes one by one.
  *
  *     struct pretokenizer *pre;
  *     pretokenizer_build(node, "tokenizer.json", &pre, &err);
@@ -22,7 +22,7 @@
 
 enum { PRETOK_STEPS_MOST = 16 };
 
-/* Where pieces go: model->ops->encode(model, scratch, piece, len, out). */
+/* Receiver of the pieces: model->ops->encode(model, scratch, piece, len, out). */
 struct pretok_sink {
     const struct token_model *model;
     void *scratch;
@@ -33,7 +33,7 @@ struct pretok_sink {
 struct pretok_run {
     struct pretok_sink sink;
     struct scratch_limit *limit;
-    struct span_walk *walk; /* NULL: origins of tokens are not wanted */
+    struct span_walk *walk; /* NULL: spans are not wanted */
     struct {
         struct strbuf text, piece; /* the text a step wrote; one piece of it */
         struct regex_run regex;
@@ -48,17 +48,17 @@ enum plim_status pretokenizer_build(const struct node *spec, const char *name, s
 void pretokenizer_free(struct pretokenizer *p);
 size_t pretokenizer_bytes(const struct pretokenizer *p);
 
-/* When the last step is ByteLevel it may leave writing the byte alphabet to the model and pass raw bytes. */
+/* If the last step is ByteLevel, it may pass raw bytes and leave the byte alphabet to the model. */
 bool pretokenizer_ends_in_bytes(const struct pretokenizer *p);
 void pretokenizer_pass_raw(struct pretokenizer *p);
-/* Does every byte of a text reach the model? */
+/* True if every byte of a text reaches the model. */
 bool pretokenizer_keeps_all(const struct pretokenizer *p);
-/* Does some step ask whether a piece begins the whole text? */
+/* True if some step depends on whether a piece begins the whole text. */
 bool pretokenizer_asks_start(const struct pretokenizer *p);
 
 void pretok_run_init(struct pretok_run *run, struct scratch_limit *limit);
 void pretok_run_release(struct pretok_run *run);
-/* Give back what a very long text left behind. */
+/* Frees buffers that a very long text left behind. */
 void pretok_run_trim(struct pretok_run *run, size_t keep);
 
 /* at_start: text begins where the whole input begins. */
@@ -89,7 +89,7 @@ struct pretok_step {
     pretok_function *run;
     enum pretok_behavior behavior;
     bool invert;
-    /* what Split cuts at: the first of these that is set */
+    /* Split cuts at the first of these that is set */
     bool (*is_cut)(uint32_t point);
     token_scan *scan;
     struct regex *regex;
@@ -99,7 +99,7 @@ struct pretok_step {
     enum pretok_prefix prefix; /* Metaspace, SentencePiece; ByteLevel: ALWAYS or NEVER */
     bool behind;               /* SentencePiece: the blank ends the text */
     bool split;                /* Metaspace split, ByteLevel use_regex */
-    bool raw;                  /* ByteLevel: the model knows bytes */
+    bool raw;                  /* ByteLevel: pass raw bytes to the model */
 };
 
 struct pretokenizer {
@@ -107,7 +107,7 @@ struct pretokenizer {
     size_t count;
 };
 
-/* Hand a piece to the next step, or to the model. */
+/* Passes a piece to the next step, or to the model. */
 static inline bool pretok_pass(const struct pretokenizer *p, struct pretok_run *run, size_t step,
                                struct pretok_text piece)
 {

@@ -1,11 +1,11 @@
-/* text.h - walking through text that is known to be valid UTF-8. */
+/* text.h - iterating over text that is known to be valid UTF-8. */
 #ifndef PLIM_TEXT_TOKENIZER_TEXT_H
 #define PLIM_TEXT_TOKENIZER_TEXT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* The code point at `at` and, added to *len, its bytes. */
+/* The code point at `at`; adds its length to *len. */
 static inline uint32_t text_point(const char *at, size_t *len)
 {
     const unsigned char *p = (const unsigned char *)at;
@@ -25,7 +25,7 @@ static inline uint32_t text_point(const char *at, size_t *len)
     return (p[0] & 0x07u) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 | (p[3] & 0x3fu);
 }
 
-/* Where the code point before text[at] begins; at is above 0. */
+/* Start of the code point before text[at]; at > 0. */
 static inline size_t text_before(const char *text, size_t at)
 {
     for (at--; at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80;) at--;

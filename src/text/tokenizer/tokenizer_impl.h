@@ -1,4 +1,4 @@
-/* tokenizer_impl.h - what a loaded tokenizer is made of; for tokenizer.c and encoder.c. */
+/* tokenizer_impl.h - the parts of a loaded tokenizer; for tokenizer.c and encoder.c. */
 #ifndef PLIM_TEXT_TOKENIZER_TOKENIZER_IMPL_H
 #define PLIM_TEXT_TOKENIZER_TOKENIZER_IMPL_H
 
@@ -14,7 +14,7 @@ struct tokenizer {
     struct token_model *model;
     struct postproc *postproc;
     struct token_decoder *decoder;
-    size_t part_bytes; /* of the parts that do not say: about what their nodes took */
+    size_t part_bytes; /* memory of parts that do not report it, estimated from their nodes */
     bool byte_level;   /* pieces reach the model as raw bytes */
 };
 

@@ -1,7 +1,7 @@
-/* word_cache.h - the ids of words seen before, one thread's.
+/* word_cache.h - a per-thread cache of the ids of words.
  *
- * A table of 64-byte entries, two for each hash; a new word takes the first place and moves the other one to the
- * second. Words and id lists that do not fit an entry are not kept, so that the size never changes.
+ * A table of 64-byte entries, two per hash. A new word takes the first place and moves the previous one to the second.
+ * Words and id lists that do not fit an entry are not cached, so the size never changes.
  *
  *     struct word_cache *cache = word_cache_open(bytes);
  *     uint64_t hash = word_cache_hash(word, len);
@@ -28,11 +28,11 @@ struct word_entry {
 };
 
 struct word_cache {
-    _Alignas(64) uint64_t mask; /* pairs of entries, less one */
+    _Alignas(64) uint64_t mask; /* number of pairs - 1 */
     struct word_entry entry[];
 };
 
-/* Bytes of a cache that takes at most `bytes`, and never less than one pair. */
+/* Bytes of a cache of at most `bytes`, but at least one pair. */
 static inline size_t word_cache_bytes(size_t bytes)
 {
     size_t pairs = 1;
@@ -57,7 +57,7 @@ static inline struct word_entry *word_cache_pair(struct word_cache *cache, uint6
     return &cache->entry[2 * (hash & cache->mask)];
 }
 
-/* Equal lengths are known; both sides are read in overlapping pieces. */
+/* Both have length len; they are read in overlapping pieces. */
 static inline bool word_cache_same(const char *a, const char *b, size_t len)
 {
     if (len <= 8) return bytes_hash_short(a, len) == bytes_hash_short(b, len);

@@ -1,5 +1,5 @@
-/* find_model.c - from what people point at to the folder that holds config.json and weights. */
-#include "cli/cli.h"
+/* find_model.c - see find_model.h. */
+#include "api/find_model.h"
 #include "base/file.h"
 #include "store/gguf.h"
 #include "text/codec.h"
@@ -14,7 +14,7 @@
 
 static bool holds(const char *dir, const char *file)
 {
-    char path[CLI_PATH + 32];
+    char path[MODEL_PATH + 32];
     snprintf(path, sizeof path, "%s/%s", dir, file);
     return file_exists(path);
 }
@@ -33,14 +33,15 @@ static enum plim_status from_config(const char *config, char *path, size_t size,
     return status;
 }
 
-enum plim_status cli_check_model(const char *path, struct plim_error *err)
+enum plim_status check_weights(const struct context *context, const char *path, struct plim_error *err)
 {
     bool checked;
     enum plim_status status = checkpoint_check(path, MANIFEST_WEIGHTS, &checked, err);
     if (status == PLIM_OK && !checked)
-        cli_say("%s: saved by an earlier version without checksums, read unchecked; one that is saved after "
-                "train --resume --change manifest has them",
-                path);
+        log_warn(context_log(context),
+                 "%s: saved by an earlier version without checksums, read unchecked; one that is saved "
+                 "after train --resume --change manifest has them",
+                 path);
     return status;
 }
 
@@ -60,13 +61,14 @@ static enum plim_status find(const char *what, char *path, size_t size, struct p
                      what);
 }
 
-enum plim_status cli_find_model(const char *what, char *path, size_t size, struct plim_error *err)
+enum plim_status find_model(const struct context *context, const char *what, char *path, size_t size,
+                            struct plim_error *err)
 {
     enum plim_status status = find(what, path, size, err);
-    return status == PLIM_OK ? cli_check_model(path, err) : status;
+    return status == PLIM_OK ? check_weights(context, path, err) : status;
 }
 
-const char *cli_tokenizer_of(const char *asked, const char *model, char *path, size_t size)
+const char *find_tokenizer(const char *asked, const char *model, char *path, size_t size)
 {
     if (asked) return asked;
     return codec_find(model, path, size) ? path : NULL;

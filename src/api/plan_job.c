@@ -1,6 +1,5 @@
 /* plan_job.c - see plan_job.h. */
-#include "cli/cli.h"
-#include "cli/plan_job.h"
+#include "api/plan_job.h"
 #include "base/bytes.h"
 #include "comm/comm.h"
 #include "runtime/runtime.h"
@@ -44,14 +43,13 @@ static bool names_disk(const struct job *job)
     return (t->state_tier == TIER_DISK) || (t->param_tier == TIER_DISK);
 }
 
-enum plim_status cli_plan_job(const struct job *job, struct device_facts *facts, bool here,
-                              struct planned *out, struct plim_error *err)
+enum plim_status plan_job(const struct context *context, const struct job *job, struct device_facts *facts,
+                          bool here, struct planned *out, struct plim_error *err)
 {
-    struct overhead overhead = runtime_overhead(facts->threads, NULL);
+    struct overhead overhead = runtime_overhead(context, facts->threads, NULL);
     overhead.bytes += job_telling_bytes(job);
     if (facts->ranks > 1)
-        overhead.bytes +=
-            comm_library_bytes(cli_context(), facts->node_ranks ? facts->node_ranks : facts->ranks);
+        overhead.bytes += comm_library_bytes(context, facts->node_ranks ? facts->node_ranks : facts->ranks);
     struct plim_error filling = {0};
     *out = (struct planned){0};
     struct best_model best;
@@ -59,7 +57,7 @@ enum plim_status cli_plan_job(const struct job *job, struct device_facts *facts,
     if (status == PLIM_OK) status = best_model_init(&best, job, err); /* as train would refuse it */
     if (status != PLIM_OK) return status;
     if (here)
-        runtime_recall_disk(cli_context(), job, facts);
+        runtime_recall_disk(context, job, facts);
     else if (!facts->unified_memory && names_disk(job))
         facts->disk_bandwidth = FACTS_DISK_ASSUMED;
     overhead.bytes += loader_sizes_bytes(&out->loader);

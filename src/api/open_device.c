@@ -1,0 +1,83 @@
+/* open_device.c - see open_device.h. */
+#include "api/open_device.h"
+#include "base/bytes.h"
+#include "device/registry.h"
+#include "job/preset.h"
+#include "model/quantise.h"
+
+#include <string.h>
+
+/* Bytes that a device takes for itself, as far as is known before it is opened: what it took when it was last open, what its
+ * preset says, or the least of its backend. */
+static uint64_t known_bytes(const struct context *context, const struct backend *backend, int index)
+{
+    struct device_facts facts;
+    struct preset preset;
+    if (!backend->peek || !backend->peek(context, index, &facts)) return backend->least;
+    if (facts.overhead_bytes) return facts.overhead_bytes;
+    return preset_detect(&facts, &preset) ? preset.facts.overhead_bytes : backend->least;
+}
+
+/* A device that takes the whole budget for itself is no use. */
+static enum plim_status check_room(const struct backend *backend, uint64_t own, uint64_t budget,
+                                   struct plim_error *why)
+{
+    char takes[BYTES_TEXT], have[BYTES_TEXT];
+    if (!budget || own < budget) return PLIM_OK;
+    return plim_fail(why, PLIM_NO_FIT, "%s's driver and libraries alone take %s of the budget of %s",
+                     backend->what, bytes_format(takes, own), bytes_format(have, budget));
+}
+
+/* Opened only where what is known of it leaves room; what it really takes is held against the budget again. */
+static enum plim_status open_one(const struct context *context, const struct backend *backend, int index,
+                                 const struct device_wish *wish, struct device **out, struct plim_error *why)
+{
+    enum plim_status status =
+        wish->budget ? check_room(backend, known_bytes(context, backend, index), wish->budget, why) : PLIM_OK;
+    if (status == PLIM_OK) status = backend->open(context, index, wish->threads, out, why);
+    if (status != PLIM_OK) return status;
+    status = check_room(backend, (*out)->facts.overhead_bytes, wish->budget, why);
+    if (status != PLIM_OK) (*out)->ops->close(*out), *out = NULL;
+    return status;
+}
+
+/* The first of the registry that works and leaves room in the budget. */
+static enum plim_status open_any(const struct context *context, const struct device_wish *wish,
+                                 struct device **out, struct plim_error *err)
+{
+    const struct backend *b, *last = backend_fallback();
+    for (int i = 0; (b = backend_at(i)) != last; i++) {
+        struct plim_error why = {0};
+        if (open_one(context, b, 0, wish, out, &why) == PLIM_OK) return PLIM_OK;
+        if (b->present()) /* else there is nothing to miss */
+            log_info(context_log(context), "using %s: %s", last->what, why.text);
+    }
+    return last->open(context, 0, wish->threads, out, err);
+}
+
+enum plim_status open_device(const struct context *context, const struct device_wish *wish,
+                             struct device **out, struct plim_error *err)
+{
+    struct device_name name;
+    struct plim_error why = {0};
+    device_name_read(wish->name, &name);
+    if (!name.backend) return open_any(context, wish, out, err);
+    enum plim_status status = open_one(context, name.backend, name.index, wish, out, &why);
+    if (status == PLIM_OK) return status;
+    if (name.backend == backend_fallback()) return *err = why, status;
+    if (status == PLIM_BAD_INPUT) return plim_fail(err, status, "%s: %s", wish->where, why.text);
+    return plim_fail(err, status, "%s: %s; %s goes without a GPU", wish->where, why.text, wish->cpu);
+}
+
+struct device_wish device_wish_of(const struct job *job)
+{
+    return (struct device_wish){job->name, job->training.device, "training.device: cpu",
+                                (int)job->training.threads, job->budget};
+}
+
+enum plim_status open_job_device(const struct context *context, const struct job *job, struct device **out,
+                                 struct plim_error *err)
+{
+    struct device_wish wish = device_wish_of(job);
+    return open_device(context, &wish, out, err);
+}
