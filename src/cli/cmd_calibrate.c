@@ -52,9 +52,9 @@ static const struct command command = {
         "command measures them. It measures the device several times, takes the medians, shows them beside "
         "those kept so far and keeps them, and so the rates of the disk under a folder, once for each file "
         "system. Started by mpirun -n N it measures how fast N ranks exchange, and nothing else. A machine "
-        "on which other programs take more than 5 % of the processors is not measured, exit 2, unless "
-        "--force says so. Rates decide which plan is the fastest, and with it the micro-batch of new runs; a "
-        "run that goes on keeps its own.",
+        "on which other programs take more than "
+        "5 % of the processors is not measured, exit 2, unless --force says so. Rates decide which plan "
+        "is the fastest, and with it the micro-batch of new runs; a run that goes on keeps its own.",
     COMMAND_ROWS(rows),
     .examples = examples,
 };
@@ -184,10 +184,11 @@ static enum plim_status check_idle(bool force, double *others, struct plim_error
     nanosleep(&pause, NULL);
     *others = cpu_load_others(&before);
     if (force || *others <= BUSY) return PLIM_OK;
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "calibrate: other programs take %.0f %% of the processors, and rates measured now would "
-                     "be too low; wait for them, or add --force",
-                     100 * *others);
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "calibrate: other programs take %.0f %% of the processors, and rates measured now would be "
+        "too low; wait for them, or add --force",
+        100 * *others);
 }
 
 /* The facts of a device that was opened so. */
@@ -230,8 +231,8 @@ static enum plim_status calibrate_link(const struct calibrate_flags *f, struct c
         status = link_measure(comm->node, comm->lane ? team : NULL, &node, err);
     STRBUF_AUTO out = STRBUF_INIT;
     strbuf_addf(&out,
-                "%d ranks exchange %.3g GB/s, after %.0f us; beside computing %.3g GB/s, of which they take "
-                "%.0f %%\n",
+                "%d ranks exchange %.3g GB/s, after %.0f us; beside computing %.3g GB/s, of which they "
+                "take %.0f %%\n",
                 comm->ranks, all.bandwidth * 1e-9, all.seconds * 1e6, all.bandwidth * all.beside * 1e-9,
                 100 * all.load);
     *code = 0;

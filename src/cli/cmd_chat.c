@@ -54,8 +54,9 @@ static const struct command command = {
     .usage = "[OPTION...] MODEL|CONFIG",
     .description =
         "Each line of standard input is a message; the answer is printed as it is made. The model sees the "
-        "whole conversation until it outgrows the context; then the oldest messages are forgotten. /clear "
-        "forgets all of them, /exit or the end of input ends the program. The model needs a chat template.",
+        "whole "
+        "conversation until it outgrows the context; then the oldest messages are forgotten. /clear forgets "
+        "all of them, /exit or the end of input ends the program. The model needs a chat template.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

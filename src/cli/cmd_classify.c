@@ -31,7 +31,8 @@ static const struct option_row rows[] = {
      "field text_pair has the second one of two texts"},
     {"aggregation", 'a', OPTION_STRING, AT(aggregation), "HOW",
      "labels of tokens: none leaves tokens as they are; simple joins neighbours with one label; first, "
-     "average and max decide for whole words before (none)",
+     "average "
+     "and max decide for whole words before (none)",
      .choices = aggregation_names},
     {"ignore-label", 0, OPTION_STRING_LIST, AT(ignore), "NAME",
      "labels of tokens: leave it out; may be repeated, and '' leaves nothing out (O)",
@@ -44,7 +45,8 @@ static const struct option_row rows[] = {
      .given = GIVEN(top_given), .expected = "0 for all, or more", .most = INT64_MAX},
     {"function", 0, OPTION_STRING, AT(function), "NAME",
      "labels of texts: what makes scores of logits: sigmoid, softmax, none; default: softmax, but sigmoid "
-     "for one label and for multi_label_classification, and none for regression",
+     "for "
+     "one label and for multi_label_classification, and none for regression",
      .choices = label_function_names},
     TEXT_ROWS(struct classify_flags, "longest line that is accepted (64KiB)"),
     {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "tell of padding and memory"},
@@ -59,12 +61,15 @@ static const struct command command = {
     .name = "classify",
     .summary = "label texts or their tokens with an encoder, inside a budget",
     .usage = "[OPTION...] MODEL [FILE...]",
-    .description = "MODEL is a folder of a BERT, RoBERTa or DistilBERT for token or sequence classification, "
-                   "a checkpoint, or a run folder. FILE are files, folders or globs; .gz and .zst are "
-                   "decompressed; none, or -, is standard input. Every line gives one line, in the same "
-                   "order: {\"entities\": [...]} where tokens have labels, with start and end in characters, "
-                   "and {\"label\": ..., \"score\": ...} where texts have. Results are those of "
-                   "transformers' pipelines. What does not fit the budget exits with 3.",
+    .description =
+        "MODEL is a folder of a BERT, RoBERTa or DistilBERT for token or sequence classification, a "
+        "checkpoint, "
+        "or a run folder. FILE are files, folders or globs; .gz and .zst are decompressed; none, or -, is "
+        "standard input. Every line gives one line, in the same order: {\"entities\": [...]} where tokens "
+        "have "
+        "labels, with start and end in characters, and {\"label\": ..., \"score\": ...} where texts have. "
+        "Results "
+        "are those of transformers' pipelines. What does not fit the budget exits with 3.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

@@ -43,12 +43,14 @@ static const struct command command = {
         "show prints the configuration as YAML that gives the same job, with a comment behind each setting: "
         "a flag, --set, a line of the job file, an environment variable, a line of .env beside the job, or a "
         "preset; that is also their order of authority. Without a job: the defaults, and what the "
-        "environment makes of them.\n\n"
+        "environment "
+        "makes of them.\n\n"
         "explain says what a key takes and means, its other names, and what it does to the plan.\n\n"
         "convert reads the JSON of Hugging Face's TrainingArguments or of DeepSpeed, or YAML with the names "
-        "of Axolotl or LLaMA-Factory, and prints a job file. Settings without effect are comments at its "
-        "end. A setting that cannot be converted is named on standard error, with all others like it, and no "
-        "job is printed.",
+        "of "
+        "Axolotl or LLaMA-Factory, and prints a job file. Settings without effect are comments at its end. A "
+        "setting that cannot be converted is named on standard error, with all others like it, and no job is "
+        "printed.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

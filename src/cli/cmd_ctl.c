@@ -51,8 +51,9 @@ static const struct command command = {
         "RUN is the folder of a training run (output.dir), SOCKET the control socket of a server. Only the "
         "user who runs the job is answered. status never waits; a budget and a checkpoint are carried out "
         "between two optimizer steps, a snapshot when the next step has been measured (of a server with "
-        "nothing to do it is the plan alone; a server needs FILE), and the command waits until they are. A "
-        "budget that no plan fits is refused with what is missing, and the run goes on as it was.",
+        "nothing to do it is the plan alone; a server needs FILE), and the command waits "
+        "until they are. A budget that no plan fits is refused with what is missing, and the run goes on as "
+        "it was.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -213,10 +214,10 @@ static enum plim_status wait_for(const char *path, const struct word *word, int6
         if (done) return status;
         nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
     }
-    return plim_fail(
-        err, PLIM_BUSY,
-        "%s: order %lld is not done after %.0f s; it stands, plimsoll ctl status tells when it is", path,
-        (long long)number, seconds);
+    return plim_fail(err, PLIM_BUSY,
+                     "%s: order %lld is not done after %.0f s; it stands, plimsoll ctl status "
+                     "tells when it is",
+                     path, (long long)number, seconds);
 }
 
 static enum plim_status tell_reply(const char *path, const struct ctl_flags *f, const struct word *word,

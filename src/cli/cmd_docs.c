@@ -27,16 +27,20 @@ static const char config_head[] =
     "    output:   {dir: runs/small}\n"
     "    budget:   64MiB\n\n"
     "Where a setting is given more than once the strongest counts: a flag (`--budget`), `--set`, the job "
-    "file, an environment\n"
+    "file, an "
+    "environment\n"
     "variable, a line of `.env` beside the job file, `training.preset`, the default. `plimsoll plan` and "
-    "`plimsoll config show`\n"
+    "`plimsoll "
+    "config show`\n"
     "tell where each came from. Several names for one wish may be given while their values agree.\n\n";
 
 static const char environment_head[] = "## Environment variables\n\n"
                                        "Read from the process's environment, then from a file `.env` beside "
-                                       "the job file (`NAME=VALUE` lines, quotes and `#`\n"
+                                       "the job file (`NAME=VALUE` lines, quotes "
+                                       "and `#`\n"
                                        "as usual). One that cannot be read is an error that names it. "
-                                       "`plimsoll doctor` tells what each does, or why it is\n"
+                                       "`plimsoll doctor` tells what each does, or why "
+                                       "it is\n"
                                        "ignored.\n\n";
 
 static void put_man(struct strbuf *out) { options_man(cli_program(), out); }

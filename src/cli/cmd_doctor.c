@@ -37,9 +37,12 @@ static const struct command command = {
     .summary = "name what is wrong with a job or a run, and say what is on and what is ignored",
     .usage = "[OPTION...] [CONFIG|RUN]",
     .description = "Problems come first: settings that contradict each other or what they are for, budgets "
-                   "that nothing fits, damaged checkpoints. Then the tricks that are on and what they save, "
-                   "those that are off and what they would, and what of job file and environment is ignored, "
-                   "and why. Exits 0 without problems and 1 with some.",
+                   "that nothing fits, "
+                   "damaged checkpoints. Then the tricks that are on and what they save, those that are off "
+                   "and what they "
+                   "would, and what of job file and environment is ignored, and why. Exits 0 without "
+                   "problems and 1 with "
+                   "some.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

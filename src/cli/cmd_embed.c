@@ -47,9 +47,10 @@ static const struct command command = {
     .description =
         "MODEL is a folder of sentence-transformers or of Hugging Face with a BERT, RoBERTa or DistilBERT, a "
         "checkpoint, or a run folder. FILE are files, folders or globs; .gz and .zst are decompressed; none, "
-        "or -, is standard input. Every line gives one vector, an empty one too, and vectors come in the "
-        "order of lines. Lines of similar length are computed together. Parameters and the largest batch are "
-        "planned and committed before anything is computed; what does not fit the budget exits with 3.",
+        "or -, is "
+        "standard input. Every line gives one vector, an empty one too, and vectors come in the order of "
+        "lines. Lines of similar length are computed together. Parameters and the largest batch are planned "
+        "and committed before anything is computed; what does not fit the budget exits with 3.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

@@ -41,12 +41,13 @@ static const struct command command = {
     .keys = &job_schema,
     .summary = "measure the loss of a model on text, inside its budget",
     .usage = "[OPTION...] CONFIG",
-    .description = "Prints the mean loss per token and the perplexity over data.validation, or over "
-                   "data.train when there is none; of a model that labels words precision, recall and F1 of "
-                   "entities, of one that makes vectors of texts cosines of pairs, how often a pair finds "
-                   "itself, and the correlation with the pairs' scores. The weights are those of --model; "
-                   "without it, of the newest checkpoint in output.dir; without one, of model.path. A "
-                   "forward-only plan is made for the budget; exits with 3 when not even one row fits.",
+    .description =
+        "Prints the mean loss per token and the perplexity over data.validation, or over data.train when "
+        "there is none; of a model that labels words precision, recall and F1 of entities, of one that makes "
+        "vectors of texts cosines of pairs, how often a pair finds itself, and the correlation with the "
+        "pairs' scores. The weights are those of --model; without it, of the newest checkpoint in "
+        "output.dir; without one, of model.path. A forward-only plan is made for the budget; exits with 3 "
+        "when not even one row fits.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

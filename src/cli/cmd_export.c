@@ -38,8 +38,8 @@ static const struct command command = {
     .usage = "[OPTION...] RUN|CHECKPOINT|CONFIG -o DIR",
     .description =
         "Writes config.json and safetensors that transformers loads. Checkpoints keep parameters in the "
-        "compute type and what an fp32 master has beyond them; --dtype f32 joins the two exactly. Data are "
-        "streamed, so memory does not grow with the model. The folder appears complete or not at all.",
+        "compute type and what an fp32 master has beyond them; --dtype f32 joins the two exactly. Data "
+        "are streamed, so memory does not grow with the model. The folder appears complete or not at all.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -61,10 +61,11 @@ static enum plim_status export(const struct export_flags *f, const char *what, s
     fprintf(stderr, "%s: %zu tensors, %.1f M numbers, %s in %s%s, from %s\n", f->out, done.tensors,
             (double)done.parameters / 1e6, bytes_format(bytes, done.bytes), dtype_name(done.type),
             done.from_masters ? " joined with their masters" : "", dir);
-    if (done.sparse) fprintf(stderr,
-                             "%s: its attention_type is sparse, which transformers does not know: there it "
-                             "attends to all positions\n",
-                             f->out);
+    if (done.sparse)
+        fprintf(stderr,
+                "%s: its attention_type is sparse, which transformers does not know: there it attends to all "
+                "positions\n",
+                f->out);
     return PLIM_OK;
 }
 

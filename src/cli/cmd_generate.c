@@ -53,11 +53,13 @@ static const struct command command = {
     .usage = "[OPTION...] MODEL|CONFIG",
     .description =
         "MODEL is a Hugging Face folder, a GGUF file, a checkpoint, or a run folder, of which the newest "
-        "checkpoint is taken; CONFIG stands for the newest checkpoint of its output.dir. Text goes through "
-        "--tokenizer, or the tokenizer beside the weights; without one it is bytes. A model with a chat "
-        "template answers the prompt as a user's message; --raw goes on with the text instead. Parameters, a "
-        "cache of exactly the positions needed and one pass are planned and committed before anything is "
-        "computed; what does not fit the budget exits with 3.",
+        "checkpoint is "
+        "taken; CONFIG stands for the newest checkpoint of its output.dir. Text goes through --tokenizer, or "
+        "the tokenizer beside the weights; without one it is bytes. A model with a chat template answers the "
+        "prompt "
+        "as a user's message; --raw goes on with the text instead. Parameters, a cache of exactly the "
+        "positions needed and one pass are planned and "
+        "committed before anything is computed; what does not fit the budget exits with 3.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

@@ -44,10 +44,13 @@ static const struct command command = {
     .name = "inspect",
     .summary = "say what is in a file: weights, tokenizer, tokens, checkpoint",
     .usage = "[OPTION...] FILE...",
-    .description = "FILE is a safetensors or GGUF file, a tokenizer.json, a token file, or a folder: a "
-                   "checkpoint or a Hugging Face model. Prints what it holds, sizes, types and counts, and a "
-                   "checksum of all its data; token files are checked against their own checksums. Exits "
-                   "with 2 when a file is damaged or of no known kind.",
+    .description =
+        "FILE is a safetensors or GGUF file, a tokenizer.json, a token file, or a folder: a checkpoint or a "
+        "Hugging "
+        "Face "
+        "model. Prints what it holds, sizes, types and counts, and a checksum of all its data; token files "
+        "are "
+        "checked against their own checksums. Exits with 2 when a file is damaged or of no known kind.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -348,10 +351,11 @@ static enum plim_status show_folder(struct report *r, const char *dir, struct pl
                    holds(dir, SAFETENSORS_PIECES, path, sizeof path);
     if (!checkpoint && !weights && codec_find(dir, path, sizeof path)) return show_tokenizer(r, dir, err);
     if (!checkpoint && !weights)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: holds neither trainer.json, model.safetensors nor tokenizer.json; point at a "
-                         "checkpoint or a model folder",
-                         dir);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: holds neither trainer.json, model.safetensors nor tokenizer.json; point at a checkpoint "
+            "or a model folder",
+            dir);
     begin(r, dir, checkpoint ? "checkpoint" : "model folder");
     enum plim_status status = PLIM_OK;
     if (checkpoint) {
@@ -392,7 +396,8 @@ static enum plim_status show(struct report *r, const char *path, struct plim_err
     if (len > 12 && !strcmp(path + len - 12, ".safetensors")) return show_weights(r, path, err);
     return plim_fail(err, PLIM_BAD_INPUT,
                      "%s: is of no kind known here; give safetensors, GGUF, tokenizer.json, a SentencePiece "
-                     "model, a token file or a checkpoint",
+                     "model, a token "
+                     "file or a checkpoint",
                      path);
 }
 

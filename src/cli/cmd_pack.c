@@ -36,10 +36,11 @@ static const struct command command = {
     .name = "pack",
     .summary = "pack intervals from a CSV file: the planner's packer alone",
     .usage = "[OPTION...] FILE.csv",
-    .description = "Reads lines id,lower,upper,size (half-open times, bytes) after a header, finds offsets "
-                   "so that intervals alive at the same time do not overlap, and prints the rows with an "
-                   "offset column. FILE - is standard input. A summary goes to standard error. Exits with 3 "
-                   "when no packing within the capacity is found.",
+    .description =
+        "Reads lines id,lower,upper,size (half-open times, bytes) after a header, finds offsets so that "
+        "intervals alive at the same time do not overlap, and prints the rows with an offset column. "
+        "FILE - is standard input. A summary goes to standard error. Exits with 3 when no packing within "
+        "the capacity is found.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -87,10 +88,11 @@ static enum plim_status refuse(const char *name, const struct pack_flags *f, con
         return plim_fail(err, PLIM_NO_FIT,
                          "%s: no packing can be within %lld: %lld bytes are alive at once, %lld missing",
                          name, capacity, bound, bound - capacity);
-    return plim_fail(err, PLIM_NO_FIT,
-                     "%s: no packing within %lld was found: the lowest takes %lld, %lld missing; raise "
-                     "--effort or --capacity",
-                     name, capacity, height, height - capacity);
+    return plim_fail(
+        err, PLIM_NO_FIT,
+        "%s: no packing within %lld was found: the lowest takes %lld, %lld missing; raise --effort or "
+        "--capacity",
+        name, capacity, height, height - capacity);
 }
 
 static enum plim_status solve(const struct pack_flags *f, const char *name, struct pack_csv *csv,

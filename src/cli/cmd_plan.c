@@ -74,10 +74,11 @@ static const struct command command = {
     .summary = "show where every byte will live, before anything runs",
     .usage = "[OPTION...] CONFIG",
     .description =
-        "Chooses micro-batch, accumulation, recomputation, loss slices, optimizer placement and tiers so "
-        "that the job fits its budget and is predicted to run fastest, and shows the result. Nothing is "
-        "offloaded unless that is needed, or predicted faster by more than a tenth. Exits 0 when it fits and "
-        "3 when nothing does; then the missing bytes and the cheapest remedies are listed.",
+        "Chooses micro-batch, accumulation, recomputation, loss slices, optimizer placement and tiers "
+        "so that the job fits its budget and is predicted to run fastest, and shows the result. Nothing is "
+        "offloaded unless that is needed, or predicted faster by more than a tenth. Exits 0 "
+        "when it fits and 3 when nothing does; then the missing bytes and the cheapest remedies are "
+        "listed.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

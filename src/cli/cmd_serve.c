@@ -120,12 +120,16 @@ static const struct command command = {
     .usage = "[OPTION...] MODEL|CONFIG",
     .description =
         "Endpoints: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/classify, /v1/models, "
-        "/generate, /tokenize, /detokenize, /health, /metrics, and / is a page to chat with the model and to "
-        "watch its memory. See docs/serving.md.\n\n"
+        "/generate, /tokenize, "
+        "/detokenize, /health, "
+        "/metrics, and / is a page to chat with the model and to watch its memory. See docs/serving.md.\n\n"
         "MODEL and CONFIG as for generate. Memory is planned and committed before the first request. A "
-        "request that can never fit is answered with 400 and the numbers, one that finds the queue full with "
-        "429. SIGTERM and SIGINT answer what is under way and exit with 0; a second one ends at once. The "
-        "address is the first line on standard output; the start-up log goes to standard error.",
+        "request that can "
+        "never fit is answered with 400 and the numbers, one that finds the queue full with 429. SIGTERM and "
+        "SIGINT "
+        "answer what is under way and exit with 0; a second one ends at once. The address is the first line "
+        "on standard "
+        "output; the start-up log goes to standard error.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

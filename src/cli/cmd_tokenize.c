@@ -59,9 +59,12 @@ static const struct command command = {
     .summary = "turn text and JSON lines into a token file, once",
     .usage = "[OPTION...] IN... -o OUT",
     .description = "IN are files, folders or globs; .gz and .zst are decompressed. The result is a file that "
-                   "data.train takes as it is; docs/data.md has its layout. It is the same to the byte for "
-                   "any number of threads. Until it is complete there are OUT.part and a journal; the same "
-                   "command goes on from there after a stop, --no-resume starts anew.",
+                   "data.train takes as "
+                   "it is; docs/data.md has its layout. It is the same to the byte for any number of "
+                   "threads. Until it is "
+                   "complete there are OUT.part and a journal; the same command goes on from there after a "
+                   "stop, --no-resume "
+                   "starts anew.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

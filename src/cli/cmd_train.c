@@ -78,9 +78,11 @@ static const struct command command = {
     .summary = "train a model inside its budget, exactly as planned",
     .usage = "[OPTION...] CONFIG",
     .description = "Plans, commits every byte of the plan, loads or makes the weights, and trains. SIGINT, "
-                   "SIGTERM and SIGHUP save a checkpoint and exit with 130; SIGUSR1 saves one and goes on; "
-                   "output that nobody reads any more does not end a run. A budget that falls below what any "
-                   "plan needs saves a checkpoint and exits with 3.",
+                   "SIGTERM and SIGHUP "
+                   "save a checkpoint and exit with 130; SIGUSR1 saves one and goes on; output that nobody "
+                   "reads any more does not end a "
+                   "run. A budget that falls below what any plan needs saves a "
+                   "checkpoint and exits with 3.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -173,10 +175,10 @@ static enum plim_status join_cards(struct device *device, struct comm *comm, str
                         named && !refused ? 1 : 0}; /* a card of its own or NCCL; a choice */
     enum plim_status status = comm_sum_numbers(comm, without, 2, err);
     if (status == PLIM_OK && without[0] > 0 && without[1] > 0)
-        return plim_fail(
-            err, PLIM_UNSUPPORTED,
-            "PLIMSOLL_NCCL names a library, but not every rank has a card of its own and NCCL; start one "
-            "rank per card, or unset PLIMSOLL_NCCL: then GPUs exchange through host memory");
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "PLIMSOLL_NCCL names a library, but not every rank has a card of its own and NCCL; "
+                         "start one rank "
+                         "per card, or unset PLIMSOLL_NCCL: then GPUs exchange through host memory");
     if (status == PLIM_OK) status = comm_stage(comm, err);
     if (status != PLIM_OK || without[0] > 0) return status;
     status = exec_join_devices(device, err);

@@ -45,7 +45,8 @@ static const struct command command = {
         "lines; default: the run below this folder that wrote last. A terminal gets one screen that is drawn "
         "again, anything else a line per event; both end with the run. --web prints the address of a page on "
         "127.0.0.1 and serves it, with /metrics for Prometheus, until it is stopped. The run is read from "
-        "its folder and through its control socket, and never waits for anybody who watches.",
+        "its "
+        "folder and through its control socket, and never waits for anybody who watches.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

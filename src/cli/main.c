@@ -29,15 +29,18 @@ static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
 static const struct man_section sections[] = {
     {"EXIT STATUS",
-     "0 success; 2 bad input or a failed read or write, with one line that says what, where and what to do; "
-     "3 no plan fits the budget; 4 the system refused memory; 130 stopped by a signal after saving."},
+     "0 success; 2 bad input or a failed read or write, with one line that says what, where and "
+     "what to do; 3 no plan fits the budget; 4 the system refused memory; 130 stopped by a signal "
+     "after saving."},
     {"ENVIRONMENT",
-     "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). PLIMSOLL_CALIBRATE=0 "
-     "plans with fixed rates instead of measured ones, =anew measures at this start. XDG_CACHE_HOME is where "
-     "measured device rates are kept. NO_COLOR turns colours off. MAX_BATCH_SIZE, CUDA_MEMORY_FRACTION, "
-     "ENABLE_MIXED_PRECISION and others stand for keys of a job, also in a file .env beside it; plimsoll "
-     "doctor tells what they do. DISCORD_WEBHOOK, SLACK_WEBHOOK and PLIMSOLL_WEBHOOK are addresses that "
-     "train tells of a run."},
+     "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). "
+     "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones, =anew measures at this start. "
+     "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off. MAX_BATCH_SIZE, "
+     "CUDA_MEMORY_FRACTION, ENABLE_MIXED_PRECISION and others stand for keys of a job, also in a file .env "
+     "beside "
+     "it; plimsoll doctor tells what they do. DISCORD_WEBHOOK, SLACK_WEBHOOK and PLIMSOLL_WEBHOOK are "
+     "addresses "
+     "that train tells of a run."},
     {NULL, NULL}};
 
 static struct program program = {
@@ -45,8 +48,9 @@ static struct program program = {
     .version = PLIMSOLL_VERSION,
     .date = "2026-11-15",
     .summary = "train and serve transformer models inside a memory budget",
-    .description = "Give a model and a number of bytes. Plimsoll plans every byte before the run, shows the "
-                   "plan, and trains or serves exactly as planned.",
+    .description =
+        "Give a model and a number of bytes. Plimsoll plans every byte before the run, shows the plan, "
+        "and trains or serves exactly as planned.",
     .commands = commands,
     .sections = sections,
 };

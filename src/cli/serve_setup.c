@@ -46,10 +46,11 @@ enum plim_status serve_environment_check(const struct serve_environment *env, en
     bool denied =
         (env->exact && narrow) || (env->mixed && !narrow && job_automatic_precision(facts) != PRECISION_F32);
     if (!denied) return PLIM_OK;
-    return plim_fail(err, PLIM_UNSUPPORTED,
-                     "environment: variable ENABLE_MIXED_PRECISION: %s is not possible: this model is "
-                     "computed in %s, as its weights are; unset it, or convert the weights",
-                     env->exact ? "false" : "true", precision_name(precision));
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "environment: variable ENABLE_MIXED_PRECISION: %s is not possible: this model is computed in "
+        "%s, as its weights are; unset it, or convert the weights",
+        env->exact ? "false" : "true", precision_name(precision));
 }
 
 /* --- open files ---------------------------------------------------------------------------------------------- */

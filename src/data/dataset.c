@@ -89,10 +89,11 @@ static enum plim_status settle_format(struct dataset *d, struct plim_error *err)
                 "%s looks like %s, %s like %s; give files of one kind, or say which with data.format",
                 first->path, form_name(first->form), f->path, form_name(f->form));
         if (f->form == FORM_CONLL && o->objective != OBJECTIVE_TOKEN_LABELS)
-            return plim_fail(err, PLIM_BAD_INPUT,
-                             "%s: looks like CoNLL data, words with labels; set training.objective: "
-                             "token_labels, or data.format: text",
-                             f->path);
+            return plim_fail(
+                err, PLIM_BAD_INPUT,
+                "%s: looks like CoNLL data, words with labels; set training.objective: token_labels, or "
+                "data.format: text",
+                f->path);
     }
     if (o->format != DATA_LINES) o->format = format_of(d->inputs.file[0].form);
     return PLIM_OK;
@@ -133,10 +134,11 @@ static enum plim_status check_objective(const struct dataset *d, struct plim_err
     const struct objective_row *row = objective_row(o->objective);
     if (o->objective == OBJECTIVE_NEXT_TOKEN) return PLIM_OK;
     if (row->two_parts && o->format != DATA_JSONL)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "objective %s reads records with fields (JSON lines, CSV, Parquet), and %s looks "
-                         "like %s; set data.format",
-                         row->name, d->inputs.file[0].path, form_name(d->inputs.file[0].form));
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "objective %s reads records with fields (JSON lines, CSV, Parquet), and %s looks like %s; "
+            "set data.format",
+            row->name, d->inputs.file[0].path, form_name(d->inputs.file[0].form));
     bool refuses = o->overlong == OVERLONG_REFUSE && o->objective == OBJECTIVE_SOURCE_TARGET;
     if (row->two_parts && (o->rows == ROWS_STREAM || (o->overlong != OVERLONG_TRUNCATE && !refuses)))
         return plim_fail(err, PLIM_BAD_INPUT,
@@ -232,10 +234,11 @@ static enum plim_status open_indexed(struct dataset *d, struct plim_error *err)
     if (d->options.rows == ROWS_AUTO) d->options.rows = ROWS_STREAM;
     d->by_window = d->options.rows == ROWS_STREAM;
     if (status == PLIM_OK && !d->by_window && d->options.overlong == OVERLONG_SPLIT)
-        status = plim_fail(err, PLIM_BAD_INPUT,
-                           "%s: is a token file, whose samples are not cut anew; set data.rows: stream or "
-                           "another data.overlong",
-                           d->inputs.file[0].path);
+        status =
+            plim_fail(err, PLIM_BAD_INPUT,
+                      "%s: is a token file, whose samples are not cut anew; set data.rows: stream or another "
+                      "data.overlong",
+                      d->inputs.file[0].path);
     for (int i = 0; i < d->inputs.count && status == PLIM_OK; i++) {
         struct indexed_file *x = &d->files[i];
         x->first = d->samples;

@@ -100,11 +100,12 @@ static enum plim_status interrupted(struct plim_error *err)
 static enum plim_status line_too_long(uint64_t length, size_t longest, struct plim_error *err)
 {
     char is[BYTES_TEXT], most[BYTES_TEXT];
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "the line is %s%s long, and the loader holds lines of up to %s; raise "
-                     "data.max_line_bytes (and the budget), or split the line",
-                     length >= MEASURE_MOST ? "over " : "", bytes_format(is, length),
-                     bytes_format(most, (uint64_t)longest));
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "the line is %s%s long, and the loader holds lines of up to %s; raise data.max_line_bytes "
+        "(and the budget), or split the line",
+        length >= MEASURE_MOST ? "over " : "", bytes_format(is, length),
+        bytes_format(most, (uint64_t)longest));
 }
 
 /* Read over a line that is too long, up to its end, and say how long it is; the slot then begins after it. One that is

@@ -323,8 +323,9 @@ enum plim_status block_source_open(const struct dataset *data, const struct load
     intake_options(data, options, &intake);
     enum plim_status status = PLIM_OK;
     if (!allocate(s))
-        status =
-            plim_fail(err, PLIM_NO_MEMORY, "out of memory for the shuffle buffer; lower data.shuffle_buffer");
+        status = plim_fail(err, PLIM_NO_MEMORY,
+                           "out of memory for the shuffle buffer; lower "
+                           "data.shuffle_buffer");
     if (status == PLIM_OK) status = intake_open(&intake, &s->cutter.intake, err);
     if (status != PLIM_OK) {
         block_source_close(s);

@@ -36,9 +36,10 @@ static enum plim_status from_position(struct loader *l, uint64_t position, struc
 {
     int64_t n = loader_plain_rows(l);
     if (n < 1)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "the checkpoint says how many rows were seen, but not where they end in these data; "
-                         "start with another output.dir");
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "the checkpoint says how many rows were seen, but not where they end in these data; start "
+            "with another output.dir");
     struct loader_state state = {
         .rows = position, .epoch = position / (uint64_t)n, .index = position % (uint64_t)n};
     return loader_seek(l, &state, err);
@@ -52,9 +53,10 @@ enum plim_status loader_restore(struct loader *l, const struct node *saved, uint
     if (!saved) return from_position(l, position, err);
     snprintf(mine, sizeof mine, "%016" PRIx64, loader_order(l));
     if (strcmp(mine, node_string(node_get(saved, "order"), "")))
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "the data files or their options are not those the checkpoint was made with; "
-                         "restore them, or start with another output.dir");
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "the data files or their options are not those the checkpoint was made with; restore them, "
+            "or start with another output.dir");
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         int64_t value = node_int(node_get(saved, fields[i].name), -1);
         if (value < 0)

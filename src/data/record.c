@@ -198,7 +198,8 @@ static enum plim_status refuse_missing(const char *field, char *line, size_t len
                          "the field '%s' is missing; name another field or skip bad records", field);
     return plim_fail(
         err, PLIM_BAD_INPUT,
-        "the field '%s' is missing; the record has '%s': set %s=%s, name another field or skip bad records",
+        "the field '%s' is missing; the record has '%s': set %s=%s, name another field or skip bad "
+        "records",
         field, usual[at].name, usual[at].key, usual[at].name);
 }
 

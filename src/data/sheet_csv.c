@@ -48,10 +48,11 @@ static enum plim_status read_header(struct sheet *t, struct csv *c, size_t *len,
         if (ch == '\n') t->line++, t->owed++;
         if (ch == '\n' && !quoted) return PLIM_OK;
         if (*len == HEADER_MOST - 1)
-            return plim_fail(err, PLIM_BAD_INPUT,
-                             "%s: its first line, which names the columns, has more than %d bytes; is it "
-                             "CSV? data.format: text reads it as it is",
-                             t->path, HEADER_MOST - 1);
+            return plim_fail(
+                err, PLIM_BAD_INPUT,
+                "%s: its first line, which names the columns, has more than %d bytes; is it CSV? "
+                "data.format: text reads it as it is",
+                t->path, HEADER_MOST - 1);
         c->header[(*len)++] = ch;
     }
 }

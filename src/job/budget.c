@@ -68,10 +68,11 @@ enum plim_status job_check_budget(const struct job *job, const struct plan_reque
     if (status == PLIM_OK) status = check_tier(job, "param_tier", request->pins.param_tier, lower, err);
     if (status != PLIM_OK) return status;
     if (unified_memory && request->pins.offload_layers > 0)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'training.offload_layers': on a CPU activations are in host memory anyway; "
-                         "remove the key",
-                         job->name);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'training.offload_layers': on a CPU activations are in host memory anyway; remove "
+            "the key",
+            job->name);
     if (unified_memory) return PLIM_OK;
     status = budget_check(job->name, "key 'budget'", request->budget, request->facts, err);
     return status == PLIM_OK ? check_host(job, request, err) : status;

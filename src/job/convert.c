@@ -396,20 +396,22 @@ static enum plim_status recognise(const struct node *root, const char *file, con
     static const char *const own[] = {"model", "data", "training"};
     *out = NULL;
     if (root->kind == NODE_MAP && has_components(root))
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: torchtune's configuration is not converted: it names objects of Python; write "
-                         "a job file by hand, see docs/configuration.md",
-                         file);
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: torchtune's configuration is not converted: it names objects of Python; write a job "
+            "file by hand, see docs/configuration.md",
+            file);
     for (size_t i = 0; root->kind == NODE_MAP && i < trainer_count && !*out; i++)
         if (has_one(root, trainers[i].marks, TRAINER_MARKS)) *out = &trainers[i];
     if (*out) return PLIM_OK;
     if (root->kind == NODE_MAP && has_one(root, own, sizeof own / sizeof *own))
         return plim_fail(err, PLIM_BAD_INPUT, "%s: this is a job file already; see plimsoll config show %s",
                          file, file);
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: neither TrainingArguments or DeepSpeed's configuration as JSON nor YAML of Axolotl "
-                     "or LLaMA-Factory; write a job file by hand, see docs/configuration.md",
-                     file);
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s: neither TrainingArguments or DeepSpeed's configuration as JSON nor YAML of Axolotl or "
+        "LLaMA-Factory; write a job file by hand, see docs/configuration.md",
+        file);
 }
 
 static bool fits(const char *pattern, const char *name)

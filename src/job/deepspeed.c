@@ -139,9 +139,11 @@ static enum plim_status unknown(const struct deepspeed_reading *r, const char *p
     }
     const char *best = whole.best ? whole.best : *part ? part : NULL;
     origin_put_comment(&shown, path, strlen(path)); /* one line, whatever the file holds */
-    return plim_fail(r->err, PLIM_BAD_INPUT, "%s: unknown key '%s%.120s' of DeepSpeed's%s%s%s",
-                     where_of(r, value->line, where, sizeof where), r->prefix, strbuf_text(&shown),
-                     best ? "; did you mean '" : "; remove it", best ? best : "", best ? "'?" : "");
+    enum plim_status status =
+        plim_fail(r->err, PLIM_BAD_INPUT, "%s: unknown key '%s%.120s' of DeepSpeed's%s%s%s",
+                  where_of(r, value->line, where, sizeof where), r->prefix, strbuf_text(&shown),
+                  best ? "; did you mean '" : "; remove it", best ? best : "", best ? "'?" : "");
+    return status;
 }
 
 /* Names that begin with a low line are comments. */

@@ -92,13 +92,16 @@ enum plim_status disk_line_check(const struct disk_line *line, const struct job 
     STRBUF_AUTO need = STRBUF_INIT;
     if (disk_line_held(line)) return PLIM_OK;
     if (!tier_held(line))
-        return plim_fail(err, PLIM_NO_FIT,
-                         "%s: key 'output.disk_dir': does not fit %s: tensors on disk take %lld bytes and "
-                         "%lld are free; free them or choose another folder",
-                         job->name, job_disk_dir(job), (long long)line->tier, (long long)line->tier_free);
+        return plim_fail(
+            err, PLIM_NO_FIT,
+            "%s: key 'output.disk_dir': does not fit %s: tensors on disk take %lld bytes and %lld "
+            "are free; free them or choose another folder",
+            job->name, job_disk_dir(job), (long long)line->tier, (long long)line->tier_free);
     disk_line_text(line, &need);
-    return plim_fail(err, PLIM_NO_FIT,
-                     "%s: key 'output.dir': does not fit %s: the run takes %s: %lld bytes missing; free "
-                     "them, lower output.keep_checkpoints or choose another output.dir",
-                     job->name, job->output_dir, strbuf_text(&need), (long long)(line->total - line->free));
+    enum plim_status status = plim_fail(
+        err, PLIM_NO_FIT,
+        "%s: key 'output.dir': does not fit %s: the run takes %s: %lld bytes missing; free them, lower "
+        "output.keep_checkpoints or choose another output.dir",
+        job->name, job->output_dir, strbuf_text(&need), (long long)(line->total - line->free));
+    return status;
 }

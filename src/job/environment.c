@@ -132,8 +132,9 @@ static const struct variable variables[] = {
      .help = "share of a GPU's memory that is the budget, of serve, too; a CPU does not look at it"},
     {"ENABLE_MIXED_PRECISION", read_mixed, "true or false", "training.mixed_precision",
      .says = {"training.mixed_precision", "training.fp16", "training.bf16"},
-     .help = "true: bf16 where the device has it, else fp16 on a GPU and fp32 on a CPU; false: fp32; serve: "
-             "the same for weights in fp32, and with false weights of 16 bits are computed in fp32"},
+     .help =
+         "true: bf16 where the device has it, else fp16 on a GPU and fp32 on a CPU; false: fp32; serve: the "
+         "same for weights in fp32, and with false weights of 16 bits are computed in fp32"},
     {"PLIMSOLL_ALLOC_CONF", ALLOCATOR,
      .help = "checked; per_process_memory_fraction acts like CUDA_MEMORY_FRACTION, the rest has no cache to "
              "tune"},

@@ -103,9 +103,10 @@ static enum plim_status fail_architecture(const struct job *job, struct plim_err
         nearest_offer(&near, name);
     }
     if (near.best) strbuf_addf(&guess, "did you mean '%s'? ", near.best);
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: key 'model.architecture': '%s' is not known; %swrite one of %s", job->name,
-                     job->model.architecture, strbuf_text(&guess), strbuf_text(&known));
+    enum plim_status status =
+        plim_fail(err, PLIM_BAD_INPUT, "%s: key 'model.architecture': '%s' is not known; %swrite one of %s",
+                  job->name, job->model.architecture, strbuf_text(&guess), strbuf_text(&known));
+    return status;
 }
 
 /* Copies the fields that the job gives into the spec: those that may differ from the model's files (`overrides`), or all others.
@@ -173,10 +174,11 @@ static enum plim_status refuse_beside_path(const struct job *job, const char *ke
         name = model_spec_field(said, i, &wish);
         model_spec_field(&job->spec, i, &has);
     }
-    plim_fail(err, PLIM_BAD_INPUT,
-              "%s: key 'model.%s': %s, but %s/config.json has %s; remove the key, or model.path for a model "
-              "from scratch",
-              job->name, key, strbuf_text(&wish), job->model.path, strbuf_text(&has));
+    plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s: key 'model.%s': %s, but %s/config.json has %s; remove the key, or model.path for a model from "
+        "scratch",
+        job->name, key, strbuf_text(&wish), job->model.path, strbuf_text(&has));
     return PLIM_BAD_INPUT;
 }
 
@@ -220,10 +222,11 @@ static enum plim_status take_sparse(struct job *job, struct plim_error *err)
     int64_t block = s->sparse_block, fits = block;
     if (block == 0 || job->max_length % block == 0) return PLIM_OK;
     while (job->max_length % fits) fits--;
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: key 'model.sparse_block_size': blocks of %lld positions do not divide "
-                     "data.max_length %lld; the next smaller size that does is %lld",
-                     job->name, (long long)block, (long long)job->max_length, (long long)fits);
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s: key 'model.sparse_block_size': blocks of %lld positions do not divide data.max_length "
+        "%lld; the next smaller size that does is %lld",
+        job->name, (long long)block, (long long)job->max_length, (long long)fits);
 }
 
 static enum plim_status find_spec(struct job *job, struct plim_error *err)
@@ -277,20 +280,22 @@ static enum plim_status check_types(const struct job *job, struct plim_error *er
 {
     const struct job_training *t = &job->training;
     if (t->master && t->precision == PRECISION_F16)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'training.master_weights': fp16 weights need their fp32 master; write "
-                         "fp32, or mixed_precision: bf16",
-                         job->name);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'training.master_weights': fp16 weights need their fp32 master; write fp32, or "
+            "mixed_precision: bf16",
+            job->name);
     if (t->state_type && t->optimizer == OPTIMIZER_ADAMW8)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: key 'training.state_dtype': adamw8bit keeps moments in 8 bits; write fp32 or "
                          "optimizer: adamw",
                          job->name);
     if (t->grad_type && t->precision != PRECISION_BF16)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'training.grad_dtype': bf16 gradients come with bf16 weights; write fp32 "
-                         "or mixed_precision: bf16",
-                         job->name);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'training.grad_dtype': bf16 gradients come with bf16 weights; write fp32 or "
+            "mixed_precision: bf16",
+            job->name);
     return PLIM_OK;
 }
 
@@ -401,10 +406,11 @@ static enum plim_status check_lengths(const struct job *job, struct plim_error *
                          "%s: key 'training.%s': must be below 1; usual are 0.9 and 0.999", job->name,
                          job->training.beta1 >= 1 ? "beta1" : "beta2");
     if (job->training.in_backward && job->training.clip > 0)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: training.optimizer_in_backward and training.max_grad_norm exclude each other: "
-                         "clipping needs all gradients; drop one",
-                         job->name);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: training.optimizer_in_backward and training.max_grad_norm exclude each other: clipping "
+            "needs all gradients; drop one",
+            job->name);
     return PLIM_OK;
 }
 
@@ -464,10 +470,11 @@ static enum plim_status check_attention(const struct job *job, const struct devi
 {
     const struct origin *o = job_origin(job, "model.use_flash_attention");
     if (job->model.flash || facts->unified_memory) return PLIM_OK;
-    return plim_fail(err, PLIM_UNSUPPORTED,
-                     "%s: key 'model.use_flash_attention': false is for a CPU: attention on a GPU never "
-                     "keeps all scores; write true, or training.device: cpu to debug with",
-                     o->kind == ORIGIN_DEFAULT ? job->name : o->where);
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "%s: key 'model.use_flash_attention': false is for a CPU: attention on a GPU never keeps all "
+        "scores; write true, or training.device: cpu to debug with",
+        o->kind == ORIGIN_DEFAULT ? job->name : o->where);
 }
 
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err)

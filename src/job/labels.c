@@ -124,10 +124,11 @@ static enum plim_status gather(struct job *job, struct string_list *out, struct 
         return status;
     }
     if (g.numbers && g.names.count)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'data.train': some labels are names and some are numbers; write "
-                         "data.labels in the order of the numbers",
-                         job->name);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'data.train': some labels are names and some are numbers; write data.labels "
+            "in the order of the numbers",
+            job->name);
     if (g.numbers) return number_names(job, g.numbers, out, err);
     *out = g.names;
     return PLIM_OK;
@@ -140,10 +141,11 @@ static enum plim_status check_same(const struct job *job, const struct string_li
 {
     const struct string_list *asked = &job->data.labels;
     if (asked->count != own->count)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'data.labels': %zu names, but %s/config.json has %zu labels; remove the "
-                         "key, or take a model without a label head",
-                         job->name, asked->count, job->model.path, own->count);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'data.labels': %zu names, but %s/config.json has %zu labels; remove the key, "
+            "or take a model without a label head",
+            job->name, asked->count, job->model.path, own->count);
     for (size_t i = 0; i < own->count; i++)
         if (strcmp(asked->items[i], own->items[i]) && strncmp(own->items[i], "LABEL_", 6))
             return plim_fail(err, PLIM_BAD_INPUT,

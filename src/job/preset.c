@@ -92,10 +92,12 @@ static enum plim_status unknown(const char *name, const struct node *devices, st
                          name, here);
     STRBUF_AUTO meant = STRBUF_INIT;
     guess(name, devices, &meant);
-    return meant.len ? plim_fail(err, PLIM_BAD_INPUT, "preset '%s' is not known; did you mean %s?", name,
-                                 meant.data)
-                     : plim_fail(err, PLIM_BAD_INPUT,
-                                 "preset '%s' is not known; see plimsoll plan --list-devices", name);
+    enum plim_status status =
+        meant.len
+            ? plim_fail(err, PLIM_BAD_INPUT, "preset '%s' is not known; did you mean %s?", name, meant.data)
+            : plim_fail(err, PLIM_BAD_INPUT, "preset '%s' is not known; see plimsoll plan --list-devices",
+                        name);
+    return status;
 }
 
 /* --- reading a preset ------------------------------------------------------------------------------------ */

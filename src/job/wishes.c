@@ -220,7 +220,8 @@ static enum plim_status check_schedule(const struct job *job, struct plim_error 
             continue;
         return plim_fail(
             err, PLIM_BAD_INPUT,
-            "%s: key '%s' is for %s, and training.lr_scheduler is %s; remove it, or choose another schedule",
+            "%s: key '%s' is for %s, and training.lr_scheduler is %s; remove it, or choose another "
+            "schedule",
             job_origin(job, key)->where, job_key_name(job, key), schedule_keys[k].names,
             kind->names[job->schedule.kind]);
     }
@@ -234,10 +235,10 @@ enum plim_status job_check_wishes(struct job *job, struct plim_error *err)
     const struct job_batching *b = &job->batching;
     deepspeed_settle_ratios(job);
     if (b->enabled && b->max && b->max < b->min)
-        return plim_fail(
-            err, PLIM_BAD_INPUT,
-            "%s: training.dynamic_batching: max_batch_size %lld is below min_batch_size %lld; swap them",
-            job->name, (long long)b->max, (long long)b->min);
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: training.dynamic_batching: max_batch_size %lld is below min_batch_size %lld; "
+                         "swap them",
+                         job->name, (long long)b->max, (long long)b->min);
     if (job->training.save_strategy == EVERY_NEVER) job->training.save_every = 0;
     const struct job_wishes *w = &job->wishes;
     const char *param = "training.deepspeed.offload_param";

@@ -470,7 +470,8 @@ static void read_layer_types(struct reader *r, const struct node *types)
         bool slides = !strcmp(type, "sliding_attention");
         if (!slides && strcmp(type, "full_attention"))
             refuse(r, PLIM_UNSUPPORTED,
-                   "%s: layer type '%s' is not supported; supported: full_attention, sliding_attention",
+                   "%s: layer type '%s' is not supported; supported: full_attention, "
+                   "sliding_attention",
                    r->name, type);
         if (slides && spec->sliding_window == 0)
             refuse(r, PLIM_BAD_INPUT, "%s: layer %d has sliding_attention but there is no 'sliding_window'",

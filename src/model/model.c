@@ -276,9 +276,10 @@ static enum plim_status check_shape(const struct model_spec *spec, const struct 
     if (spec->arch->source != (shape->source_time > 0) || shape->source_time > MAX_TOKENS / shape->batch)
         return plim_fail(err, PLIM_BUG, "an encoder-decoder, and no other, has a source of some tokens");
     if (shape->flat.tokens && spec->sparse_block > 0)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "attention over blocks (attention_type: sparse) trains and is evaluated; text "
-                         "cannot be generated with it");
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "attention over blocks (attention_type: sparse) trains and is evaluated; text cannot be "
+            "generated with it");
     if (shape->flat.tokens) return check_flat(shape, err);
     if (shape->head == HEAD_LAST_LOGITS && shape->batch > 1 && shape->time > 1)
         return plim_fail(err, PLIM_BUG, "last-token logits need batch 1 or time 1");

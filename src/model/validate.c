@@ -100,16 +100,17 @@ static enum plim_status check_heads(const struct model_spec *spec, struct plim_e
                          field_name(spec->arch, FIELD_KV_HEADS), spec->num_kv_heads, heads, spec->num_heads,
                          (long long)nearest_divisor(spec->num_heads, spec->num_kv_heads));
     if (spec->head_dim < 1 || spec->head_dim > MODEL_MAX_HEAD)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "key 'head_dim': heads of %d numbers are out of range; they must have 1 to 256, "
-                         "e.g. with more heads",
-                         spec->head_dim);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "key 'head_dim': heads of %d numbers are out of range; they must have 1 to 256, e.g. with "
+            "more heads",
+            spec->head_dim);
     if (spec->arch->rope && spec->partial_rotary == 0 && spec->head_dim % 2)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "head size %d ('head_dim', or '%s' %lld / '%s' %d) is odd, and rotary positions "
-                         "turn pairs; use %d",
-                         spec->head_dim, hidden, (long long)spec->hidden_size, heads, spec->num_heads,
-                         spec->head_dim + 1);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "head size %d ('head_dim', or '%s' %lld / '%s' %d) is odd, and rotary positions turn "
+            "pairs; use %d",
+            spec->head_dim, hidden, (long long)spec->hidden_size, heads, spec->num_heads, spec->head_dim + 1);
     return PLIM_OK;
 }
 
@@ -117,10 +118,11 @@ static enum plim_status check_rotation(const struct model_spec *spec, struct pli
 {
     int size = model_rotary_size(spec);
     if (size >= 2 && size % 2 == 0 && size <= spec->head_dim) return PLIM_OK;
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "key 'partial_rotary_factor': %g of heads of %d numbers is %d, and an even number from "
-                     "2 to %d can be rotated",
-                     spec->partial_rotary, spec->head_dim, size, spec->head_dim);
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "key 'partial_rotary_factor': %g of heads of %d numbers is %d, and an even number from 2 to "
+        "%d can be rotated",
+        spec->partial_rotary, spec->head_dim, size, spec->head_dim);
 }
 
 static enum plim_status check_llama3(const struct model_spec *spec, struct plim_error *err)
@@ -129,7 +131,8 @@ static enum plim_status check_llama3(const struct model_spec *spec, struct plim_
     if (r->low_freq_factor > 0 && r->high_freq_factor > r->low_freq_factor) return PLIM_OK;
     return plim_fail(
         err, PLIM_BAD_INPUT,
-        "rope scaling: 'high_freq_factor' %g must be greater than 'low_freq_factor' %g; usual are 4 and 1",
+        "rope scaling: 'high_freq_factor' %g must be greater than 'low_freq_factor' %g; usual are "
+        "4 and 1",
         r->high_freq_factor, r->low_freq_factor);
 }
 
@@ -211,10 +214,11 @@ static enum plim_status check_sparse(const struct model_spec *spec, struct plim_
             "key 'attention_type': sparse attention looks back, and %s reads rows whole; write flash",
             spec->arch->name);
     if (spec->sliding_window > 0)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "key 'attention_type': sparse attention and a sliding_window of %lld exclude each "
-                         "other; keep one",
-                         (long long)spec->sliding_window);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "key 'attention_type': sparse attention and a sliding_window of %lld exclude each other; "
+            "keep one",
+            (long long)spec->sliding_window);
     return PLIM_OK;
 }
 
@@ -300,7 +304,8 @@ enum plim_status model_check_export(const struct model_spec *spec, struct plim_e
         return PLIM_OK;
     return plim_fail(err, PLIM_BAD_INPUT,
                      "key '%s': %d heads do not divide '%s' %lld, and transformers refuses such a %s even "
-                     "with head_dim, so its export could not be loaded; the nearest number that does is %lld",
+                     "with head_dim, so "
+                     "its export could not be loaded; the nearest number that does is %lld",
                      field_name(spec->arch, FIELD_HEADS), spec->num_heads,
                      field_name(spec->arch, FIELD_HIDDEN), (long long)spec->hidden_size, spec->arch->name,
                      (long long)nearest_divisor(spec->hidden_size, spec->num_heads));

@@ -339,11 +339,12 @@ static enum plim_status check_numbers(const struct pour *p, enum dtype type, int
     if (at < 0) return PLIM_OK;
     float value;
     dtype_convert(&value, DT_F32, (const char *)elements + (size_t)at * dtype_size(type), type, 1);
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: tensor '%.160s': element %lld is %s%s; the run that wrote it had diverged, or the "
-                     "file is damaged: take an earlier checkpoint or fetch it again",
-                     p->match->file->path, p->match->file->name, (long long)(first + at),
-                     value != value ? "NaN" : "infinite", type == DT_F16 ? " in fp16" : "");
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s: tensor '%.160s': element %lld is %s%s; the run that wrote it had diverged, or the file is "
+        "damaged: take an earlier checkpoint or fetch it again",
+        p->match->file->path, p->match->file->name, (long long)(first + at),
+        value != value ? "NaN" : "infinite", type == DT_F16 ? " in fp16" : "");
 }
 
 /* Elements already in the parameter's type, no master to fill. */

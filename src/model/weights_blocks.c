@@ -161,13 +161,15 @@ static enum plim_status check_panels(const struct panel_pour *p, int64_t panels,
         if (f->nan >= 0)
             return plim_fail(err, PLIM_BAD_INPUT,
                              "%s: element %lld of '%s' is NaN or infinite; the run that wrote it had "
-                             "diverged, or the file is damaged: take an earlier checkpoint or fetch it again",
+                             "diverged, or the file "
+                             "is damaged: take an earlier checkpoint or fetch it again",
                              p->file->path, (long long)(p->from * p->k + f->nan), p->file->name);
         if (f->scale >= 0)
-            return plim_fail(err, PLIM_BAD_INPUT,
-                             "%s: tensor '%s': a scale in row %lld is not finite; the file is damaged, or "
-                             "its numbers are too large for blocks",
-                             p->file->path, p->file->name, (long long)(p->from + f->scale));
+            return plim_fail(
+                err, PLIM_BAD_INPUT,
+                "%s: tensor '%s': a scale in row %lld is not finite; the file is damaged, or its "
+                "numbers are too large for blocks",
+                p->file->path, p->file->name, (long long)(p->from + f->scale));
     }
     return PLIM_OK;
 }

@@ -89,20 +89,20 @@ static void check_warmup(const struct doctor_case *c, struct strbuf *out)
     bool ratio = job->schedule.warmup_ratio >= 1;
     if (!ratio && (job->schedule.warmup_steps < c->length->steps || !job->schedule.warmup_steps)) return;
     put_key(job, ratio ? "training.warmup_ratio" : "training.warmup_steps", out);
-    strbuf_addf(
-        out,
-        "the run ends after %lld steps, before the rate is what training.learning_rate says; write less\n",
-        (long long)c->length->steps);
+    strbuf_addf(out,
+                "the run ends after %lld steps, before the rate is what training.learning_rate says; "
+                "write less\n",
+                (long long)c->length->steps);
 }
 
 static void check_rate(const struct doctor_case *c, struct strbuf *out)
 {
     const struct job_schedule *s = &c->job->schedule;
     bool adam = c->job->training.optimizer != OPTIMIZER_SGD;
-    const char *wrong = s->learning_rate == 0 ? "is 0: nothing is learned; write e.g. 3e-4"
-                        : adam && s->learning_rate > 0.05
-                            ? "is far above what this optimizer stands; usual are 1e-5 to 1e-3"
-                            : NULL;
+    const char *wrong = s->learning_rate == 0             ? "is 0: nothing is learned; write e.g. 3e-4"
+                        : adam && s->learning_rate > 0.05 ? "is far above what this optimizer stands; "
+                                                            "usual are 1e-5 to 1e-3"
+                                                          : NULL;
     if (!wrong) return;
     put_key(c->job, "training.learning_rate", out);
     strbuf_addf(out, "%g %s\n", s->learning_rate, wrong);
@@ -191,10 +191,11 @@ static void check_thresholds(const struct doctor_case *c, struct strbuf *out)
     job_thresholds(c->job, &p);
     if (p.target <= p.warning || c->job->budget) return;
     put_key(c->job, "training.memory.target_utilization", out);
-    strbuf_addf(out,
-                "a plan that fills %.0f %% of the memory is always above the warning at %.0f %%; lower it, "
-                "or raise training.memory.warning_threshold\n",
-                100 * p.target, 100 * p.warning);
+    strbuf_addf(
+        out,
+        "a plan that fills %.0f %% of the memory is always above the warning at %.0f %%; lower it, or "
+        "raise training.memory.warning_threshold\n",
+        100 * p.target, 100 * p.warning);
 }
 
 static void check_attention(const struct doctor_case *c, struct strbuf *out)
@@ -234,10 +235,11 @@ static void check_pins(const struct doctor_case *c, struct strbuf *out)
             for (int n = 0; n < 3 && pinned[k].keys[n]; n++) {
                 if (strcmp(pinned[k].trick, s->name) || !job_key_given(c->job, pinned[k].keys[n])) continue;
                 put_key(c->job, pinned[k].keys[n], out);
-                strbuf_addf(out,
-                            "pins %s, which takes %.0f %% of the time and is not needed: the budget holds "
-                            "without it; remove the key\n",
-                            s->name, 100 * s->time_cost);
+                strbuf_addf(
+                    out,
+                    "pins %s, which takes %.0f %% of the time and is not needed: the budget holds without "
+                    "it; remove the key\n",
+                    s->name, 100 * s->time_cost);
                 return;
             }
     }
@@ -256,7 +258,8 @@ static void check_ranks(const struct doctor_case *c, struct strbuf *out)
         !(context_get(c->context, "RANK") && context_get(c->context, "MASTER_ADDR")))
         strbuf_addf(out,
                     "environment WORLD_SIZE: train takes itself for one of %.20s processes of torchrun, "
-                    "whose RANK and MASTER_ADDR are not there; unset it\n",
+                    "whose RANK and "
+                    "MASTER_ADDR are not there; unset it\n",
                     torch);
 }
 

@@ -49,8 +49,9 @@ static void put_summary(const struct plan_report *r, struct strbuf *out)
     report_host_need(r, out);
     report_memory(r, out);
     strbuf_addf(out,
-                "</p>%s%s%s<p class=sub>arena %s, %.4f x its lower bound; micro-batch %lld x %lld, recompute "
-                "%s, loss in %d, ",
+                "</p>%s%s%s<p class=sub>arena %s, %.4f x its lower bound; micro-batch %lld x %lld, "
+                "recompute %s, loss in "
+                "%d, ",
                 *why ? "<p><b>this program cannot run there yet</b>: " : "", why,
                 *why ? "; the plan is what it would take</p>" : "",
                 bytes_format(arena, (uint64_t)p->layout.arena_bytes),

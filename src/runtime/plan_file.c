@@ -236,10 +236,10 @@ static enum plim_status check_device(const struct plan_file *k, const struct dev
         return plim_fail(err, PLIM_BAD_INPUT, "%s: was made for %s, this is %s" AGAIN, k->path, name,
                          facts->name);
     if (facts->threads != k->threads)
-        return plim_fail(
-            err, PLIM_BAD_INPUT,
-            "%s: was made for %lld threads, there are %d; set training.threads=%lld, or make the plan again",
-            k->path, (long long)k->threads, facts->threads, (long long)k->threads);
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: was made for %lld threads, there are %d; set training.threads=%lld, or make "
+                         "the plan again",
+                         k->path, (long long)k->threads, facts->threads, (long long)k->threads);
     if (ranks != k->ranks)
         return plim_fail(err, PLIM_BAD_INPUT, "%s: was made for %lld rank%s, there %s %d" AGAIN, k->path,
                          (long long)k->ranks, k->ranks == 1 ? "" : "s", ranks == 1 ? "is" : "are", ranks);

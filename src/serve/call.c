@@ -262,14 +262,16 @@ static bool count_tokens(const struct call *c, const struct call_prompt *p, int6
                       "this server's context is %lld tokens; a text of the input has %lld: %lld too many",
                       (long long)plan.context, (long long)count, (long long)(count - plan.context));
     if (plan.answer)
-        return refuse(why, 400, "max_tokens", "context_length_exceeded",
-                      "this server takes a prompt of %lld tokens and an answer of %lld; the prompt has %lld "
-                      "and the answer may have %lld",
-                      (long long)plan.context, (long long)plan.answer, (long long)count, (long long)wanted);
-    return refuse(why, 400, c->ask.max_tokens < 0 ? "messages" : "max_tokens", "context_length_exceeded",
-                  "this server's context is %lld tokens; the prompt has %lld and the answer may have %lld: "
-                  "%lld too many",
-                  (long long)plan.context, (long long)count, (long long)wanted, (long long)(wanted - room));
+        return refuse(
+            why, 400, "max_tokens", "context_length_exceeded",
+            "this server takes a prompt of %lld tokens and an answer of %lld; the prompt has %lld and "
+            "the answer may have %lld",
+            (long long)plan.context, (long long)plan.answer, (long long)count, (long long)wanted);
+    return refuse(
+        why, 400, c->ask.max_tokens < 0 ? "messages" : "max_tokens", "context_length_exceeded",
+        "this server's context is %lld tokens; the prompt has %lld and the answer may have %lld: %lld "
+        "too many",
+        (long long)plan.context, (long long)count, (long long)wanted, (long long)(wanted - room));
 }
 
 static bool make_choices(struct call *c, struct refusal *why)

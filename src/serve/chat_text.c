@@ -32,9 +32,10 @@ static bool read_message(const struct node *message, struct bump *store, struct 
     const struct node *role = node_get(message, "role"), *content = node_get(message, "content");
     *out = *message;
     if (!role || role->kind != NODE_STRING)
-        return refuse(why, 422, "messages", "invalid_value",
-                      "messages: each is an object with a role and a content, e.g. {\"role\": \"user\", "
-                      "\"content\": \"Hello\"}");
+        return refuse(
+            why, 422, "messages", "invalid_value",
+            "messages: each is an object with a role and a content, e.g. {\"role\": \"user\", \"content\": "
+            "\"Hello\"}");
     if (!content ||
         (content->kind != NODE_STRING && content->kind != NODE_LIST && content->kind != NODE_NULL))
         return refuse(why, 422, "messages", "invalid_value",

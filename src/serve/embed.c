@@ -149,10 +149,11 @@ static enum plim_status set_length(struct embedder *e, const struct embed_room *
             "%s: a %s model writes text and makes no vectors; use an encoder (bert, roberta, distilbert)",
             room->how.path, model_architecture_name(e->spec.arch));
     if (room->labels && !model_has_labels(&e->spec))
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: the model has no labels; take one for token or sequence classification, or "
-                         "train one (training.objective: token_labels)",
-                         room->how.path);
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: the model has no labels; take one for token or sequence classification, or train "
+            "one (training.objective: token_labels)",
+            room->how.path);
     if (room->labels) e->head = e->spec.task == TASK_LABELS ? HEAD_LABEL_LOGITS : HEAD_ROW_LOGITS;
     return PLIM_OK;
 }

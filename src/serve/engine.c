@@ -252,10 +252,11 @@ static enum plim_status check_fit(const struct engine *e, const struct engine_re
                                   struct plim_error *err)
 {
     if (!fits(&e->plan, r))
-        return plim_fail(err, PLIM_NO_FIT,
-                         "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; "
-                         "shorten either, or give the server a larger --max-context or --budget",
-                         (long long)r->count, (long long)r->tokens, (long long)e->plan.context);
+        return plim_fail(
+            err, PLIM_NO_FIT,
+            "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; shorten "
+            "either, or give the server a larger --max-context or --budget",
+            (long long)r->count, (long long)r->tokens, (long long)e->plan.context);
     if (e->plan.window && r->prompt_logprobs)
         return plim_fail(err, PLIM_UNSUPPORTED,
                          "log-probabilities of prompts are not there with a window of %lld tokens",

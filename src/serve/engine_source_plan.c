@@ -264,10 +264,11 @@ static enum plim_status refuse(const struct engine *e, const struct offer_bytes 
 {
     const struct engine_plan *p = &e->plan;
     char what[192];
-    snprintf(what, sizeof what,
-             "parameters, caches of %lld rows for sources of %lld and answers of %lld tokens, one pass and "
-             "the process",
-             (long long)p->step_tokens, (long long)p->context, (long long)p->answer);
+    snprintf(
+        what, sizeof what,
+        "parameters, caches of %lld rows for sources of %lld and answers of %lld tokens, one pass and the "
+        "process",
+        (long long)p->step_tokens, (long long)p->context, (long long)p->answer);
     return engine_refuse(e, what, need, engine_caller_bytes, err);
 }
 

@@ -47,10 +47,10 @@ static enum plim_status too_long(struct label_text *t, size_t tokens, const stru
                                  struct plim_error *err)
 {
     t->too_long = tokens;
-    return plim_fail(
-        err, PLIM_BAD_INPUT,
-        "the text has %zu tokens with its marks, and the model takes %lld; shorten it, or give --truncate%s",
-        tokens, (long long)form->time, form->spans ? " or --stride" : "");
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "the text has %zu tokens with its marks, and the model takes %lld; shorten it, or give "
+                     "--truncate%s",
+                     tokens, (long long)form->time, form->spans ? " or --stride" : "");
 }
 
 /* --- one text ------------------------------------------------------------------------------------------------- */

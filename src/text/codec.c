@@ -128,7 +128,8 @@ static enum plim_status read_tokenizer(struct codec *c, struct quota *quota, str
     if (status == PLIM_IO && err) {
         struct plim_error why = *err;
         status = plim_fail(err, PLIM_BAD_INPUT,
-                           "%s; give a tokenizer.json, a SentencePiece model, a folder with one, or bytes",
+                           "%s; give a tokenizer.json, a SentencePiece model, a folder with one, or "
+                           "bytes",
                            why.text);
     }
     size_t n = strlen(c->path);

@@ -92,10 +92,11 @@ static enum plim_status find_habits(struct sp_writing *t)
     doc_free(model);
     const struct habits *found = class && !is_any_class(class) ? find_class(class) : NULL;
     if (class && !found && !is_any_class(class))
-        return plim_fail(t->err, PLIM_UNSUPPORTED,
-                         "%s: tokenizer_config.json names the class %.60s, which gives ids of its own; save "
-                         "the tokenizer's tokenizer.json with transformers",
-                         t->model.path, class);
+        return plim_fail(
+            t->err, PLIM_UNSUPPORTED,
+            "%s: tokenizer_config.json names the class %.60s, which gives ids of its own; save the "
+            "tokenizer's tokenizer.json with transformers",
+            t->model.path, class);
     if (!found && t5) found = find_class("T5Tokenizer");
     bool unigram = t->model.type == SP_UNIGRAM;
     t->habits = found ? *found : (struct habits){.bos = !unigram, .eos = unigram, .always = unigram};

@@ -103,10 +103,10 @@ static enum plim_status check_piece(const struct save_job *s, int tensor, int64_
     char name[192];
     int64_t n = bytes / (int64_t)dtype_size(t->type);
     if (t->cls != CLASS_PARAM || dtype_find_nonfinite(t->type, s->piece, n) < 0) return PLIM_OK;
-    return plim_fail(
-        err, PLIM_BAD_INPUT,
-        "%s holds values that are not finite; lower training.learning_rate or set training.max_grad_norm",
-        tape_tensor_name(tape, tensor, name, sizeof name));
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s holds values that are not finite; lower training.learning_rate or set "
+                     "training.max_grad_norm",
+                     tape_tensor_name(tape, tensor, name, sizeof name));
 }
 
 /* --- one file, by rank 0 -------------------------------------------------------------------------------------- */

@@ -125,10 +125,11 @@ static enum plim_status check_vocabulary(const struct corpus *c, int64_t size, c
                                          struct plim_error *err)
 {
     if (size <= c->job->spec.vocab_size) return PLIM_OK;
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s has a vocabulary of %lld, the model only %lld; set model.vocab_size or take the "
-                     "model's own tokenizer",
-                     what, (long long)size, (long long)c->job->spec.vocab_size);
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "%s has a vocabulary of %lld, the model only %lld; set model.vocab_size or take the model's own "
+        "tokenizer",
+        what, (long long)size, (long long)c->job->spec.vocab_size);
 }
 
 /* A tokenizer is read within the line that the process holds, as far as the job says. */

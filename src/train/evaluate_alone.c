@@ -12,10 +12,11 @@ static enum plim_status refuse(const struct evaluation *e, const char *dir, stru
     bytes_format(need, (uint64_t)e->total);
     bytes_format(have, (uint64_t)e->budget);
     bytes_format(missing, (uint64_t)(e->total - e->budget));
-    return plim_fail(err, PLIM_NO_FIT,
-                     "%s: does not fit: one row takes %s, the budget is %s: %s (%lld bytes) missing; raise "
-                     "the budget or lower data.max_length",
-                     dir, need, have, missing, (long long)(e->total - e->budget));
+    return plim_fail(
+        err, PLIM_NO_FIT,
+        "%s: does not fit: one row takes %s, the budget is %s: %s (%lld bytes) missing; raise the budget "
+        "or lower data.max_length",
+        dir, need, have, missing, (long long)(e->total - e->budget));
 }
 
 struct length {

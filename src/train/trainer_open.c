@@ -51,10 +51,11 @@ static enum plim_status compare(int rank, char *mine, char *theirs, struct plim_
         if (!strcmp(here, there)) continue;
         char *value = strchr(here, '='), *other = strchr(there, '=');
         if (value) *value++ = '\0';
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "rank %d: %.96s is not that of rank 0 (%.120s, and %.120s there); start every rank "
-                         "with the same files",
-                         rank, here, value ? value : "absent", other ? other + 1 : "absent");
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "rank %d: %.96s is not that of rank 0 (%.120s, and %.120s there); start every rank with the "
+            "same files",
+            rank, here, value ? value : "absent", other ? other + 1 : "absent");
     }
     return PLIM_OK;
 }

@@ -62,11 +62,12 @@ enum plim_status trainer_skipped(struct trainer *t, const struct train_event *ev
     bool falls = t->scaler.scale < event->scale;
     describe(t, event, what, sizeof what);
     if (t->runtime.plan.knobs.optimizer_in_backward && t->job->ranks > 1)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "step %lld: %s, and the optimizer has run inside backward: the weights are lost; go "
-                         "on from the last checkpoint with a lower training.learning_rate, or set "
-                         "training.optimizer_in_backward: false",
-                         (long long)t->step, what);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "step %lld: %s, and the optimizer has run inside backward: the weights are lost; go on "
+            "from the last checkpoint with a lower training.learning_rate, or set "
+            "training.optimizer_in_backward: false",
+            (long long)t->step, what);
     t->stuck = falls ? 0 : t->stuck + 1;
     t->skipped_row++;
     if (t->stuck >= t->job->training.max_skipped) {
@@ -83,6 +84,7 @@ enum plim_status trainer_check_taken(const struct trainer *t, struct plim_error 
     if (t->updates || !t->step) return PLIM_OK;
     return plim_fail(
         err, PLIM_BAD_INPUT,
-        "none of the %lld steps could be taken, as no loss or gradient was finite; nothing is saved; %s",
+        "none of the %lld steps could be taken, as no loss or gradient was finite; nothing is saved; "
+        "%s",
         (long long)t->step, advice(t));
 }

@@ -222,7 +222,8 @@ static const struct {
      "this job fills the memory: lower budget or training.memory.target_utilization",
      .server = "this server fills the memory: lower its budget"},
     {STRAIN_BUDGET, MEMORY_WARNING,
-     "the process is above its budget: something outside the plan grows; see plimsoll ctl RUN snapshot",
+     "the process is above its budget: something outside the plan grows; see "
+     "plimsoll ctl RUN snapshot",
      .server = "the process is above its budget: something outside the plan grows; see plimsoll ctl SOCKET "
                "snapshot FILE"},
     {STRAIN_STALL, MEMORY_WARNING,

@@ -51,8 +51,8 @@ enum plim_status run_log_open(struct run_log *log, const char *run, struct plim_
     set_paths(log, run, S_ISDIR(at.st_mode));
     if (S_ISDIR(at.st_mode) && !file_exists(log->path))
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: no run: there is no " RUN_LOG
-                         " in it; a run writes one into its output.dir as soon as its plan stands",
+                         "%s: no run: there is no " RUN_LOG " in it; a run writes one into its output.dir as "
+                         "soon as its plan stands",
                          run);
     enum plim_status status = file_open(log->path, &log->fd, err);
     if (status == PLIM_OK) status = check_start(log, err);

@@ -146,10 +146,11 @@ static enum plim_status measure(struct prefix_job *job, const struct chat_option
     if (told == NOT_TOLD && *len <= job->whole_len &&
         (*len == 0 || memcmp(job->text.data, job->whole, *len) == 0))
         return PLIM_OK;
-    return plim_fail(err, PLIM_UNSUPPORTED,
-                     "%s: the template writes the first %zu messages differently when more follow, so what "
-                     "the assistant wrote cannot be told; mark it with {%% generation %%} in the template",
-                     job->tmpl->name, count);
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "%s: the template writes the first %zu messages differently when more follow, so what the "
+        "assistant wrote cannot be told; mark it with {%% generation %%} in the template",
+        job->tmpl->name, count);
 }
 
 /* ---- by marks ---- */

@@ -191,7 +191,8 @@ enum plim_status chat_template_load(const char *path, const char *which, struct 
         if (file_exists(config)) return load_config(config, which, out, err);
         return plim_fail(
             err, PLIM_NOT_FOUND,
-            "%s: no chat template: neither chat_template.jinja nor tokenizer_config.json; name a .jinja file",
+            "%s: no chat template: neither chat_template.jinja nor tokenizer_config.json; name a "
+            ".jinja file",
             path);
     }
     const char *slash = strrchr(path, '/');

@@ -63,10 +63,11 @@ char *text_put_lower(char *to, uint32_t point)
 
 enum plim_status normalizer_fail(size_t len, struct plim_error *err)
 {
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "the normalizer makes more than %zu bytes of a text of %zu, the most it may: %d times "
-                     "its length and %zu",
-                     normalizer_most(len), len, NORMALIZER_TIMES, NORMALIZER_MORE);
+    return plim_fail(
+        err, PLIM_BAD_INPUT,
+        "the normalizer makes more than %zu bytes of a text of %zu, the most it may: %d times its length "
+        "and %zu",
+        normalizer_most(len), len, NORMALIZER_TIMES, NORMALIZER_MORE);
 }
 
 /* --- Sequence --------------------------------------------------------------------------------------------- */
