@@ -97,7 +97,7 @@ function(plimsoll_cuda_sources result)
       add_custom_command(OUTPUT "${object}"
         COMMAND ${CMAKE_COMMAND} -E make_directory "${PROJECT_BINARY_DIR}/cuda"
         COMMAND "${PLIMSOLL_NVCC}" -std=c++17 ${level} ${targets} ${nvcc_werror}
-          -Xcompiler -fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-fvisibility=hidden -I "${PROJECT_SOURCE_DIR}/src"
+          -Xcompiler -fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-fvisibility=hidden -I "${PROJECT_SOURCE_DIR}/src" -I "${PROJECT_SOURCE_DIR}/include"
           -MD -MF "${object}.d" -c "${source}" -o "${object}"
         DEPENDS "${source}" ${cu_headers} DEPFILE "${object}.d"
         COMMENT "Building CUDA object ${name}.o" VERBATIM)

@@ -47,5 +47,8 @@ install(FILES "${PROJECT_BINARY_DIR}/plimsoll-config-version.cmake" DESTINATION 
 
 # What a program that links the archive needs besides it.
 set(PKGCONFIG_PRIVATE "-lyaml -lz -lzstd -lpthread -lm -ldl")
+if(TARGET plimsoll_uring)
+  string(APPEND PKGCONFIG_PRIVATE " -luring")
+endif()
 configure_file("${PROJECT_SOURCE_DIR}/cmake/plimsoll.pc.in" "${PROJECT_BINARY_DIR}/plimsoll.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/plimsoll.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

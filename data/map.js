@@ -2,7 +2,7 @@
  * watch --web share it.
  *
  *     const map = new Hold.Map(element);    // puts its controls and canvas into the element
- *     map.show(snapshot);                   // as docs/cli.md has it under "plimsoll-snapshot"; again after a re-plan
+ *     map.show(snapshot);                   // in the format of docs/watching.md, "plimsoll-snapshot"; again after a re-plan
  *
  * What does not change with the pointer is drawn once, into `base`; moving the pointer copies that and draws cursor and name over it.
  * The view is a window of the unit square: x over the step, y over the tier's bytes. */
@@ -240,5 +240,5 @@ const Hold = (() => {
     }
   }
 
-  return { Map, bytes, word, colour, css, make, fit, key, clamp };
+  return { Map, CLASSES, bytes, word, colour, css, make, fit, key, clamp };
 })();

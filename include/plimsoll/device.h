@@ -23,8 +23,8 @@ extern "C" {
 struct plim_device;
 struct plim_allocator;
 
-/* "auto", "cpu", "cuda", "cuda:1", or the name of a preset ("rtx-4090", "g5.12xlarge"): a preset has facts, plans and
- * batch sizes, and no memory of its own. */
+/* "auto" or NULL, "cpu", "cuda", "cuda:1", or the name of a preset ("rtx-4090", "g5.12xlarge"): a preset has facts, plans and
+ * batch sizes, and no memory of its own. Opening a CPU starts no threads; they start with the first plan or facts. */
 PLIM_API enum plim_status plim_device_open(struct plim_context *context, const char *name,
                                            struct plim_device **out, struct plim_error *err);
 PLIM_API void plim_device_close(struct plim_device *device);
@@ -42,57 +42,71 @@ struct plim_device_facts {
     double flops_f32, flops_bf16; /* of matrix products, per second */
     double bandwidth;           /* bytes per second */
 };
+/* Rates of a CPU are measured once (60 ms) and kept in the context's cache_dir; without one they are a modest machine's. */
 PLIM_API enum plim_status plim_device_facts(struct plim_device *device, struct plim_device_facts *out,
                                             struct plim_error *err);
 
-/* Devices of this machine and all presets, as a JSON array; free it with plim_free. */
+/* Devices of this machine, presets, and machines for rent, as a JSON array of objects with "kind" (device, preset, machine) and
+ * "name", for plim_free. */
 PLIM_API char *plim_device_list(struct plim_context *context);
 
 /* --- the device manager --- */
 
-/* Memory of this process on the device. Where an allocator is attached, its blocks are counted as well. */
+/* Memory of this process on the device: of a CPU the process's resident memory and the machine or its container, of a GPU what
+ * the driver says. reserved = tensors + cached + overhead. */
 struct plim_memory {
     size_t size;
-    uint64_t allocated;     /* in use by tensors and blocks */
-    uint64_t reserved;      /* taken from the system or driver: allocated, cached, and overhead */
+    uint64_t allocated;     /* in use: reserved less cached */
+    uint64_t reserved;      /* taken from the system or driver */
     uint64_t free;          /* what can still be taken */
     uint64_t total;
-    uint64_t peak;          /* of reserved, since the last reset */
-    double utilization;     /* (total - free) / total, 0 to 1 */
-    double fragmentation;   /* share of reserved that is cached and cannot be used for a large block, 0 to 1 */
-    /* reserved, by class */
-    uint64_t tensors, cached, overhead, others; /* others: other processes */
+    uint64_t peak;          /* of reserved, since the last reset; of a GPU as far as summaries and monitors saw it */
+    double utilization;     /* (total - free) / total, 0 to 1: by all processes */
+    double fragmentation;   /* cached / (tensors + cached), 0 to 1; clear the cache above 0.3 */
+    uint64_t tensors;       /* plans on this handle, and blocks in use of an attached allocator */
+    uint64_t cached;        /* free blocks of an attached allocator */
+    uint64_t overhead;      /* the rest: program, libraries, driver, and memory that other allocators took */
+    uint64_t others;        /* other processes; not part of reserved */
 };
 PLIM_API enum plim_status plim_memory_summary(struct plim_device *device, struct plim_memory *out,
                                               struct plim_error *err);
-/* The summary with every class and with the environment (allocator settings, driver), as JSON. */
+/* The summary as JSON, for plim_free, with "total", "fragmentation", "classes", "processes" that hold memory, "allocator" (figures
+ * of an attached one) and "environment" (device, driver, system, limits, variables). A preset has only the last. */
 PLIM_API char *plim_memory_report(struct plim_device *device);
 
-/* Gives cached memory back to the system. deep: also the C library's free pages and blocks that wait for streams.
- * *freed, if not NULL, becomes the number of bytes that came free. */
+/* Gives an attached allocator's cached memory back to the system. deep: also its spare tables, and free pages of the C
+ * library. *freed, if not NULL, becomes the number of bytes that came free. */
 PLIM_API enum plim_status plim_clear_cache(struct plim_device *device, int deep, uint64_t *freed,
                                            struct plim_error *err);
+/* Peaks count from now on. On a CPU this resets VmHWM of the process, where the system allows it. */
 PLIM_API void plim_reset_peaks(struct plim_device *device);
 
-/* A file for chrome://tracing and Perfetto, or for PyTorch's memory_viz if the name ends in .pickle. */
+/* A file for chrome://tracing and Perfetto: memory by class over the last 1024 summaries and monitor samples, and the blocks of
+ * an attached allocator. A name that ends in .pickle: the blocks for PyTorch's memory_viz instead. */
 PLIM_API enum plim_status plim_memory_snapshot(struct plim_device *device, const char *path,
                                                struct plim_error *err);
 
-/* The batch that fits the free memory: `base` rows, halved or doubled as rows of a model of `model_bytes` allow. Never
- * above MAX_BATCH_SIZE of the context's environment. At least 1. */
+/* A batch for the free memory: `base` times a power of two. `base` rows are taken to need 4 x model_bytes, next to a model that is
+ * yet to be loaded, in nine tenths of the free memory (of a preset: of its memory less overhead):
+ *     rows <= base * (0.9 * free - model_bytes) / (4 * model_bytes)
+ * At least 1, and never above MAX_BATCH_SIZE of the context's environment, or above `base` where that is not set. On a GPU
+ * CUDA_MEMORY_FRACTION limits the free memory. With 1000 MiB and 32 rows: 4 in 2 GiB, 16 in 4 GiB, 32 in 16 GiB. */
 PLIM_API enum plim_status plim_batch_size(struct plim_device *device, int base, uint64_t model_bytes,
                                           int *out, struct plim_error *err);
 
 struct plim_inference_config {
     size_t size;
-    char device[16];    /* "cpu", "cuda:0" */
+    char device[64];    /* "cpu", "cuda:0", or a preset's name */
     char precision[8];  /* "bf16", "fp16", "fp32" */
-    int batch_size;
+    int batch_size;     /* plim_batch_size of 32 rows */
 };
+/* Precision: bf16 on a GPU that has it, else fp16; fp32 on a CPU; of a preset, what it recommends. ENABLE_MIXED_PRECISION of the
+ * context's environment overrides it: false: fp32; true: bf16 also on a CPU where that is faster. */
 PLIM_API enum plim_status plim_inference_config(struct plim_device *device, uint64_t model_bytes,
                                                 struct plim_inference_config *out, struct plim_error *err);
 
-/* Counts an allocator's blocks in the summaries of a device. NULL: none. */
+/* Counts an allocator's blocks in the summaries of the device whose memory it uses ("host" for a CPU). One allocator for one device;
+ * closing either ends it. NULL: none. */
 PLIM_API enum plim_status plim_device_attach(struct plim_device *device, struct plim_allocator *allocator,
                                              struct plim_error *err);
 

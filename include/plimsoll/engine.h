@@ -9,9 +9,14 @@
  *     plim_engine_run(engine, &err);                        // until every request has ended
  *     plim_engine_close(engine);
  *
- * Either the caller steps (plim_engine_step, plim_engine_run), or plim_engine_start gives the engine a thread of its own.
- * Submit, cancel, budget and stats may be called from any thread. Events come on the stepping thread; handlers must not
- * block and must not call the engine except for submit and cancel.
+ * Either the caller steps (plim_engine_step, plim_engine_run, plim_engine_generate), or plim_engine_start gives the engine
+ * a thread of its own. Only one thread may step; a second one gets PLIM_BAD_INPUT. Submit, cancel, set_budget and figures
+ * may be called from any thread. Events come on the stepping thread, perhaps before plim_engine_submit has returned;
+ * handlers must not block and must not call the engine except for submit and cancel.
+ *
+ * When a device fails or refuses memory, the engine goes on with fewer or shorter requests, streamed parameters, or on
+ * the CPU if `device` is "auto", and the log says so. If nothing helps, every request ends as FAILED, the error is returned
+ * by the step that failed and by every later call, and the engine can only be closed.
  */
 #ifndef PLIMSOLL_ENGINE_H
 #define PLIMSOLL_ENGINE_H
@@ -30,9 +35,9 @@ struct plim_engine_options {
     const char *device;    /* "auto" if NULL */
     const char *tokenizer; /* NULL: the model's own */
     const char *weights;   /* "as-is", "q8", "q4"; NULL: as-is */
-    const char *kv_type;   /* "auto", "8bit"; NULL: auto */
-    const char *scratch;   /* folder for parameters that stream from disk; NULL: none do */
-    uint64_t budget;       /* 0: what the device or container has free */
+    const char *kv_type;   /* "auto", "f32", "bf16", "f16", "i8"; NULL: auto, the type of the weights */
+    const char *scratch;   /* on the CPU: folder for parameters that stream from disk; NULL: none do */
+    uint64_t budget;       /* 0: what the device or container has free. Counts texts of up to 64 KiB as prompts */
     int64_t max_context;   /* tokens of the largest request; 0: the model's, or as many as fit */
     int parallel;          /* concurrent requests; 0: as many as fit */
     int queue;             /* requests that may wait; 0: 4 * parallel */
@@ -43,7 +48,8 @@ struct plim_engine_options {
 PLIM_API enum plim_status plim_engine_open(struct plim_context *context,
                                            const struct plim_engine_options *options, struct plim_engine **out,
                                            struct plim_error *err);
-PLIM_API void plim_engine_close(struct plim_engine *engine); /* requests under way end as cancelled */
+/* Requests under way end as CANCELLED. Waits for the step that runs. A handler cannot close its engine. */
+PLIM_API void plim_engine_close(struct plim_engine *engine);
 
 enum plim_finish {
     PLIM_FINISH_NONE = 0,     /* more will come */
@@ -69,7 +75,7 @@ struct plim_engine_event {
 
 struct plim_request {
     size_t size;
-    const char *prompt;      /* text; or NULL and ids */
+    const char *prompt;      /* text; or NULL and ids. Everything is copied */
     const int32_t *ids;
     size_t id_count;
     int chat;                /* prompt is a JSON array of messages, rendered by the model's chat template */
@@ -82,26 +88,29 @@ struct plim_request {
     int logprobs;
     int ignore_eos;
     const char *const *stop; /* strings that end the answer; NULL after the last; may be NULL */
-    int (*hear)(void *arg, const struct plim_engine_event *event); /* 0: go on; else cancel */
+    int (*hear)(void *arg, const struct plim_engine_event *event); /* 0: go on; else cancel. May be NULL */
     void *arg;
 };
-/* PLIM_BUSY: the queue is full. PLIM_NO_FIT: longer than the engine promises. */
+/* PLIM_BUSY: the queue is full. PLIM_NO_FIT: longer than the engine promises. PLIM_NOT_FOUND: chat, and the model has no
+ * template. id may be NULL. */
 PLIM_API enum plim_status plim_engine_submit(struct plim_engine *engine, const struct plim_request *request,
                                              int64_t *id, struct plim_error *err);
 PLIM_API void plim_engine_cancel(struct plim_engine *engine, int64_t id);
 
-/* Runs one step; *busy, if not NULL, says whether requests are left. */
+/* Runs one step, and applies a new budget; *busy, if not NULL, says whether requests are left. */
 PLIM_API enum plim_status plim_engine_step(struct plim_engine *engine, int *busy, struct plim_error *err);
 /* Steps until no request is left. */
 PLIM_API enum plim_status plim_engine_run(struct plim_engine *engine, struct plim_error *err);
 /* Steps on a thread of the engine's own, until plim_engine_close. */
 PLIM_API enum plim_status plim_engine_start(struct plim_engine *engine, struct plim_error *err);
 
-/* The whole answer to one prompt at once; free it with plim_free. Only while no thread steps. */
+/* The whole answer to one prompt at once; free it with plim_free. Other requests advance, too. Only while no thread steps.
+ * request->hear, if not NULL, hears the answer as it comes; if it cancels, the result is PLIM_INTERRUPTED and *text what there was. */
 PLIM_API enum plim_status plim_engine_generate(struct plim_engine *engine, const struct plim_request *request,
                                                char **text, struct plim_error *err);
 
-/* Changes the budget; no request is lost. PLIM_NO_FIT: too small, the old budget stays. */
+/* Changes the budget from the next step on; no request is lost. 0: what the device or container has free. PLIM_NO_FIT: too
+ * small, the old budget stays. PLIM_BAD_INPUT: more than the device has. */
 PLIM_API enum plim_status plim_engine_set_budget(struct plim_engine *engine, uint64_t budget,
                                                  struct plim_error *err);
 

@@ -4,7 +4,8 @@
  *     plim_monitor_open(context, &options, &monitor, &err);
  *     struct plim_health health = {.size = sizeof health};
  *     plim_monitor_check(monitor, 12, &health, &err);
- *     if (health.status >= PLIM_MEMORY_CRITICAL) puts(health.recommendations[0]);
+ *     puts(health.line);
+ *     if (health.status >= PLIM_MEMORY_CRITICAL) batch = health.batch_size;
  *     plim_monitor_close(monitor);
  *
  * The monitor reports; it changes nothing. With an interval it samples on a thread of its own and calls `changed` there.
@@ -32,25 +33,30 @@ enum { PLIM_RECOMMENDATIONS = 4 };
 
 struct plim_health {
     size_t size;
+    int64_t step; /* in: number of the step for `line`; 0: checks are counted. out: that number */
     enum plim_memory_status status;
+    int leaking;        /* plim_monitor_leaks has something to say */
     double utilization; /* of the fullest memory that is watched, 0 to 1 */
     uint64_t used, total;
-    double trend;       /* bytes per second over the last samples */
-    int count;          /* of recommendations */
-    const char *recommendations[PLIM_RECOMMENDATIONS]; /* static text */
-    /* "[Step 300] Memory: 22.8/24.0 GB (95%), Status: critical - reducing batch size" */
+    double trend; /* bytes per second over the last samples */
+    /* For the next step, if the check was given one: half of it when critical or worse; doubled after five normal checks in
+     * a row, up to the largest that was given. */
+    int64_t batch_size;
+    int count; /* of recommendations, the most urgent first */
+    char recommendations[PLIM_RECOMMENDATIONS][128];
+    /* "[Step 300] Memory: 22.8/24.0 GB (95%), Status: critical - reducing batch size", for callers that follow batch_size */
     char line[160];
-    int leaking;        /* memory outside plans and allocators keeps growing */
 };
 
 struct plim_monitor_options {
     size_t size;
-    struct plim_device *device; /* must stay open */
-    /* Shares of memory; 0: 0.90, 0.92, 0.95, 0.97. */
+    struct plim_device *device; /* closed after the monitor */
+    /* Shares of memory, in ascending order; 0: 0.90, 0.92, 0.95, 0.97. */
     double target, warning, critical, emergency;
-    uint64_t budget;  /* also watched, for the whole process; 0: none */
-    double interval;  /* seconds between samples; 0: a sample with each check */
-    /* Called when the status changes. On the sampling thread if there is an interval. */
+    uint64_t budget;  /* also watched, for the memory of this process on the device; 0: none */
+    double interval;  /* seconds between samples; 0: a sample with each check, and no thread */
+    uint64_t leak_bytes; /* growth that is no leak yet; 0: 4 MiB */
+    /* Called when the status changes, from the thread that took the sample. It must not close the monitor. */
     void (*changed)(void *arg, const struct plim_health *health);
     void *arg;
 };
@@ -59,13 +65,16 @@ PLIM_API enum plim_status plim_monitor_open(struct plim_context *context,
                                             struct plim_monitor **out, struct plim_error *err);
 PLIM_API void plim_monitor_close(struct plim_monitor *monitor);
 
-/* batch_size, if positive, is named in recommendations. Each check also counts as a step for the leak report. */
+/* batch_size: of the step that is checked; 0: unknown. Each check counts as a step for the leak report. */
 PLIM_API enum plim_status plim_monitor_check(struct plim_monitor *monitor, int64_t batch_size,
                                              struct plim_health *out, struct plim_error *err);
 
-/* Memory by class and fragmentation as JSON. */
+/* Memory now as JSON, for plim_free: "status", "total", "fragmentation", "classes", "processes", and "owners" of an attached
+ * allocator's blocks. */
 PLIM_API char *plim_monitor_breakdown(struct plim_monitor *monitor);
-/* One line about growth and who holds it; NULL: nothing leaks. */
+/* One line for each memory that keeps growing (the process, its device memory, blocks of an attached allocator): by how much, in
+ * how many checks, and whose it is; for plim_free. NULL: nothing leaks. Growth counts when five windows of four samples were each
+ * larger than the one before, so a report needs twenty samples. */
 PLIM_API char *plim_monitor_leaks(struct plim_monitor *monitor);
 
 #ifdef __cplusplus

@@ -79,7 +79,8 @@ PLIM_API enum plim_status plim_activation_memory(struct plim_context *context,
                                                  const struct plim_activation_query *query,
                                                  struct plim_activation_memory *out, struct plim_error *err);
 
-/* Plans serving a model (plimsoll/engine.h) without allocating anything; same JSON as `plimsoll plan --serve --json`. */
+/* The plan that plim_engine_open would commit (plimsoll/engine.h), in the form of `plimsoll plan --serve --json`;
+ * server_bytes is 0, since a program has no HTTP server. The device may be a preset. Free *json with plim_free. */
 struct plim_engine_options;
 PLIM_API enum plim_status plim_plan_serving(struct plim_context *context,
                                             const struct plim_engine_options *options, char **json,

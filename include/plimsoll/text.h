@@ -29,7 +29,7 @@ PLIM_API int32_t plim_tokenizer_eos(const struct plim_tokenizer *tokenizer); /* 
 PLIM_API enum plim_status plim_tokenizer_encode(const struct plim_tokenizer *tokenizer, const char *text,
                                                 size_t bytes, int special, int32_t *ids, size_t room,
                                                 size_t *count, struct plim_error *err);
-/* *text is freed with plim_free. skip_special: marks have no text. */
+/* *text is freed with plim_free; it ends at the first NUL byte, if tokens have one. skip_special: marks have no text. */
 PLIM_API enum plim_status plim_tokenizer_decode(const struct plim_tokenizer *tokenizer, const int32_t *ids,
                                                 size_t count, int skip_special, char **text,
                                                 struct plim_error *err);
@@ -64,9 +64,11 @@ PLIM_API enum plim_status plim_embedder_open(struct plim_context *context,
 PLIM_API void plim_embedder_close(struct plim_embedder *embedder);
 PLIM_API int64_t plim_embedder_width(const struct plim_embedder *embedder);
 PLIM_API uint64_t plim_embedder_bytes(const struct plim_embedder *embedder); /* planned */
-/* vectors: [count][width]. Longer texts lose their end. */
+/* vectors: [count][width]. Longer texts lose their end. Texts of one call are computed together. */
 PLIM_API enum plim_status plim_embed(struct plim_embedder *embedder, const char *const *texts, size_t count,
                                      float *vectors, struct plim_error *err);
+/* Changes the budget, and with it the size of batches. 0: what the device or container has free. PLIM_NO_FIT: too small, the old
+ * budget stays. */
 PLIM_API enum plim_status plim_embedder_set_budget(struct plim_embedder *embedder, uint64_t budget,
                                                    struct plim_error *err);
 
@@ -75,10 +77,13 @@ struct plim_classify_options {
     const char *aggregation; /* of token labels: "none", "simple", "first", "average", "max"; NULL: none */
     const char *function;    /* "default", "sigmoid", "softmax", "none"; NULL: default */
     int64_t top;             /* labels per text; 0: all */
-    int64_t stride;          /* long texts are read in windows that share so many tokens; 0: they lose their end */
+    int64_t stride;          /* of token labels: long texts are read in windows that share so many tokens; 0: they lose
+                                their end */
 };
-/* Answers as transformers' pipelines: a JSON array with one element per text. pairs may be NULL, or have one second text for
- * each text. options may be NULL. Free *json with plim_free. */
+/* Answers as transformers' pipelines: a JSON array with one element per text. Each element is an array: of
+ * {"label", "score"}, best first, or for token labels of {"entity" or "entity_group", "score", "word", "start", "end"}.
+ * pairs may be NULL, or have one second text for each text, which may be NULL. options may be NULL. Free *json with
+ * plim_free. */
 PLIM_API enum plim_status plim_classify(struct plim_embedder *embedder, const char *const *texts,
                                         const char *const *pairs, size_t count,
                                         const struct plim_classify_options *options, char **json,

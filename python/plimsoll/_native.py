@@ -83,12 +83,13 @@ class Memory(Sized):
 
 
 class InferenceConfig(Sized):
-    _fields_ = [("size", c_size_t), ("device", c_char * 16), ("precision", c_char * 8), ("batch_size", c_int)]
+    _fields_ = [("size", c_size_t), ("device", c_char * 64), ("precision", c_char * 8), ("batch_size", c_int)]
 
 
 class Health(Sized):
-    _fields_ = [("size", c_size_t), ("status", c_int), ("utilization", c_double), ("used", c_uint64), ("total", c_uint64), ("trend", c_double),
-                ("count", c_int), ("recommendations", c_char_p * 4), ("line", c_char * 160), ("leaking", c_int)]
+    _fields_ = [("size", c_size_t), ("step", c_int64), ("status", c_int), ("leaking", c_int), ("utilization", c_double), ("used", c_uint64),
+                ("total", c_uint64), ("trend", c_double), ("batch_size", c_int64), ("count", c_int), ("recommendations", c_char * 128 * 4),
+                ("line", c_char * 160)]
 
 
 HEALTH = ctypes.CFUNCTYPE(None, c_void_p, POINTER(Health))
@@ -96,7 +97,8 @@ HEALTH = ctypes.CFUNCTYPE(None, c_void_p, POINTER(Health))
 
 class MonitorOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_void_p), ("target", c_double), ("warning", c_double), ("critical", c_double),
-                ("emergency", c_double), ("budget", c_uint64), ("interval", c_double), ("changed", HEALTH), ("arg", c_void_p)]
+                ("emergency", c_double), ("budget", c_uint64), ("interval", c_double), ("leak_bytes", c_uint64),
+                ("changed", HEALTH), ("arg", c_void_p)]
 
 
 class PlanFigures(Sized):
@@ -118,16 +120,19 @@ class ActivationMemory(Sized):
 
 class AccumulatorOptions(Sized):
     _fields_ = [("size", c_size_t), ("steps", c_int64), ("effective_batch", c_int64), ("micro_batch", c_int64), ("ranks", c_int64),
-                ("clip_norm", c_double), ("loss_scaling", c_int), ("initial_scale", c_double), ("growth_interval", c_int64)]
+                ("ranks_average", c_int), ("clip_norm", c_double), ("loss_scaling", c_int), ("initial_scale", c_double),
+                ("growth_interval", c_int64), ("clear_every", c_int64)]
 
 
 class MicroStep(Sized):
-    _fields_ = [("size", c_size_t), ("tokens", c_int64), ("last", c_int), ("loss_scale", c_double), ("step_due", c_int), ("index", c_int64)]
+    _fields_ = [("size", c_size_t), ("tokens", c_int64), ("last", c_int), ("step_due", c_int), ("index", c_int64), ("loss_scale", c_double),
+                ("window_tokens", c_int64)]
 
 
 class Window(Sized):
-    _fields_ = [("size", c_size_t), ("grad_norm", c_double), ("finite", c_int), ("grad_scale", c_double), ("true_norm", c_double),
-                ("take", c_int), ("clear_cache", c_int), ("steps", c_int64), ("skipped", c_int64)]
+    _fields_ = [("size", c_size_t), ("grad_norm", c_double), ("overflow", c_int), ("take", c_int), ("tokens", c_int64),
+                ("grad_scale", c_double), ("true_norm", c_double), ("next_scale", c_double), ("steps", c_int64), ("skipped", c_int64),
+                ("clear_cache", c_int)]
 
 
 class TrainEvent(Sized):

@@ -72,7 +72,7 @@ class GradientAccumulator(Handle):
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g.detach().float()) for g in grads])).item() if grads else 0.0
         finite = norm == norm and norm != float("inf")
-        window = Window(grad_norm=norm if finite else -1, finite=finite)
+        window = Window(grad_norm=norm if finite else -1, overflow=not finite)
         native.accumulator_finish(self.handle, ctypes.byref(window))
         self.steps_taken, self.steps_skipped, self.grad_norm = window.steps, window.skipped, window.true_norm
         if window.take:

@@ -211,7 +211,7 @@ class MemoryMonitor(Handle):
 def _health(h: Health) -> dict:
     return {"status": native.memory_status_name(h.status).decode(), "gpu_utilization": h.utilization, "used_bytes": h.used,
             "total_bytes": h.total, "trend": h.trend, "leaking": bool(h.leaking), "line": h.line.decode(),
-            "recommendations": [h.recommendations[i].decode() for i in range(h.count)]}
+            "batch_size": h.batch_size, "recommendations": [h.recommendations[i].value.decode() for i in range(h.count)]}
 
 
 class Allocator(Handle):

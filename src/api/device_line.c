@@ -32,9 +32,10 @@ enum plim_status device_line_check(const struct context *context, const char *co
 {
     char asked[BYTES_TEXT], spare[BYTES_TEXT];
     if (!line->given || !facts->free_bytes) return PLIM_OK; /* free_bytes 0: a device that is not here */
-    enum plim_status status = budget_check(command, "option '--budget'", (int64_t)line->budget, facts, err);
+    const char *name = line->name ? line->name : "option '--budget'";
+    enum plim_status status = budget_check(command, name, (int64_t)line->budget, facts, err);
     if (status == PLIM_OK && line->budget > facts->free_bytes)
-        log_info(context_log(context), "%s: option '--budget': %s is more than %s has free now (%s)", command,
+        log_info(context_log(context), "%s: %s: %s is more than %s has free now (%s)", command, name,
                  bytes_format(asked, line->budget), facts_holder(facts),
                  bytes_format(spare, facts->free_bytes));
     return status;

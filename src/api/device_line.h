@@ -4,8 +4,7 @@
  *     device_line_check(context, "serve", &line, &device->facts, &err);
  *     int64_t bytes = device_line_on(&line, &device->facts);
  */
-#ifndef PLIM_API_DEVICE_LINE_H
-#define PLIM_API_DEVICE_LINE_H
+#pragma once
 
 #include "base/context.h"
 #include "plan/facts.h"
@@ -14,6 +13,7 @@ struct device_line {
     uint64_t budget;
     bool given;
     uint64_t fallback; /* device_line_default, read before the caller takes memory */
+    const char *name;  /* how errors name the budget; NULL: "option '--budget'" */
 };
 
 /* Memory that this process may use without a budget: the container's limit, less the use of others and a reserve. 0: no
@@ -27,5 +27,3 @@ int64_t device_line_on(const struct device_line *line, const struct device_facts
 enum plim_status device_line_check(const struct context *context, const char *where,
                                    const struct device_line *line, const struct device_facts *facts,
                                    struct plim_error *err);
-
-#endif

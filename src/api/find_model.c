@@ -39,8 +39,8 @@ enum plim_status check_weights(const struct context *context, const char *path, 
     enum plim_status status = checkpoint_check(path, MANIFEST_WEIGHTS, &checked, err);
     if (status == PLIM_OK && !checked)
         log_warn(context_log(context),
-                 "%s: saved by an earlier version without checksums, read unchecked; one that is saved "
-                 "after train --resume --change manifest has them",
+                 "%s: saved by an earlier version without checksums and read unchecked; train --resume "
+                 "--change manifest saves one with checksums",
                  path);
     return status;
 }
@@ -72,4 +72,13 @@ const char *find_tokenizer(const char *asked, const char *model, char *path, siz
 {
     if (asked) return asked;
     return codec_find(model, path, size) ? path : NULL;
+}
+
+void model_name(const char *what, char *name, size_t size)
+{
+    size_t len = strlen(what);
+    while (len > 1 && what[len - 1] == '/') len--;
+    size_t from = len;
+    while (from && what[from - 1] != '/') from--;
+    snprintf(name, size, "%.*s", (int)(len - from), what + from);
 }

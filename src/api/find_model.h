@@ -4,8 +4,7 @@
  *     find_model(context, "runs/demo", path, sizeof path, &err);
  *     find_tokenizer(NULL, path, tokenizer, sizeof tokenizer);
  */
-#ifndef PLIM_API_FIND_MODEL_H
-#define PLIM_API_FIND_MODEL_H
+#pragma once
 
 #include "base/context.h"
 #include "base/status.h"
@@ -23,4 +22,5 @@ enum plim_status check_weights(const struct context *context, const char *path, 
 /* The tokenizer to use: `asked`, else the file next to the weights or inside a GGUF file; NULL: bytes. */
 const char *find_tokenizer(const char *asked, const char *model, char *path, size_t size);
 
-#endif
+/* The last part of a path: "demo" of "runs/demo/". */
+void model_name(const char *what, char *name, size_t size);

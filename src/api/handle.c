@@ -47,7 +47,7 @@ bool handle_is(const void *object, enum handle_kind kind, const char *function, 
         plim_fail(err, PLIM_BAD_INPUT, "%s: this %s has been closed", function, names[number]);
     else
         plim_fail(err, PLIM_BAD_INPUT, "%s: expected a %s, got %s", function, names[kind],
-                  what ? what : "memory that is no handle");
+                  what ? what : "memory that is not a handle");
     return false;
 }
 
@@ -69,7 +69,7 @@ enum plim_status figures_give(void *given, const void *ours, size_t bytes, const
                               struct plim_error *err)
 {
     size_t size = 0;
-    if (!given) return plim_fail(err, PLIM_BAD_INPUT, "%s: nowhere to write the answer (NULL)", function);
+    if (!given) return plim_fail(err, PLIM_BAD_INPUT, "%s: the pointer for the result is NULL", function);
     memcpy(&size, given, sizeof size);
     if (size < sizeof size || size > bytes)
         return plim_fail(err, PLIM_BAD_INPUT,

@@ -7,8 +7,7 @@
  *
  * In builds with PLIMSOLL_HANDLES the memory of closed handles is never reused, so that use after close is always named.
  */
-#ifndef PLIM_API_HANDLE_H
-#define PLIM_API_HANDLE_H
+#pragma once
 
 #include "base/context.h"
 #include "base/status.h"
@@ -70,5 +69,3 @@ enum plim_status figures_give(void *given, const void *ours, size_t bytes, const
 
 /* Turns a finished buffer into text for plim_free; NULL: out of memory. Releases the buffer. */
 char *text_give(struct strbuf *text);
-
-#endif

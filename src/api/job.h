@@ -5,8 +5,7 @@
  *     ...
  *     job_release(&own);
  */
-#ifndef PLIM_API_JOB_H
-#define PLIM_API_JOB_H
+#pragma once
 
 #include "api/handle.h"
 #include "job/job.h"
@@ -20,5 +19,3 @@ struct plim_job {
 
 /* The finished job; released by the caller whatever is returned. */
 enum plim_status job_make(const struct plim_job *job, struct job *out, struct plim_error *err);
-
-#endif

@@ -3,8 +3,8 @@
 #include "base/bytes.h"
 #include "device/registry.h"
 #include "job/preset.h"
-#include "model/quantise.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Bytes that a device takes for itself, as far as is known before it is opened: what it took when it was last open, what its
@@ -13,7 +13,7 @@ static uint64_t known_bytes(const struct context *context, const struct backend 
 {
     struct device_facts facts;
     struct preset preset;
-    if (!backend->peek || !backend->peek(context, index, &facts)) return backend->least;
+    if (!backend->least || !backend->peek(context, index, &facts)) return backend->least;
     if (facts.overhead_bytes) return facts.overhead_bytes;
     return preset_detect(&facts, &preset) ? preset.facts.overhead_bytes : backend->least;
 }
@@ -24,7 +24,7 @@ static enum plim_status check_room(const struct backend *backend, uint64_t own, 
 {
     char takes[BYTES_TEXT], have[BYTES_TEXT];
     if (!budget || own < budget) return PLIM_OK;
-    return plim_fail(why, PLIM_NO_FIT, "%s's driver and libraries alone take %s of the budget of %s",
+    return plim_fail(why, PLIM_NO_FIT, "the driver and libraries of %s alone need %s of the budget of %s",
                      backend->what, bytes_format(takes, own), bytes_format(have, budget));
 }
 
@@ -66,7 +66,23 @@ enum plim_status open_device(const struct context *context, const struct device_
     if (status == PLIM_OK) return status;
     if (name.backend == backend_fallback()) return *err = why, status;
     if (status == PLIM_BAD_INPUT) return plim_fail(err, status, "%s: %s", wish->where, why.text);
-    return plim_fail(err, status, "%s: %s; %s goes without a GPU", wish->where, why.text, wish->cpu);
+    return plim_fail(err, status, "%s: %s; %s runs without a GPU", wish->where, why.text, wish->cpu);
+}
+
+enum plim_status open_model(const struct context *context, const struct device_wish *wish,
+                            const struct device_line *line, model_opener *open, void *arg,
+                            struct device **device, struct plim_error *err)
+{
+    enum plim_status status = open_device(context, wish, device, err);
+    if (status == PLIM_OK) status = device_line_check(context, wish->where, line, &(*device)->facts, err);
+    if (status == PLIM_OK) status = open(arg, *device, err);
+    const struct backend *other = backend_fallback();
+    bool chosen = *device && !strcmp(wish->name, "auto") && strcmp((*device)->ops->name, other->name);
+    if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
+    log_info(context_log(context), "using %s: %s", other->what, err->text);
+    (*device)->ops->close(*device), *device = NULL;
+    status = other->open(context, 0, wish->threads, device, err);
+    return status == PLIM_OK ? open(arg, *device, err) : status;
 }
 
 struct device_wish device_wish_of(const struct job *job)

@@ -3,9 +3,9 @@
  *     struct device_wish wish = {.where = "serve", .name = "auto", .cpu = "--device cpu", .budget = budget};
  *     open_device(context, &wish, &device, &err);
  */
-#ifndef PLIM_API_OPEN_DEVICE_H
-#define PLIM_API_OPEN_DEVICE_H
+#pragma once
 
+#include "api/device_line.h"
 #include "device/device.h"
 #include "job/job.h"
 
@@ -21,8 +21,13 @@ struct device_wish {
 enum plim_status open_device(const struct context *context, const struct device_wish *wish,
                              struct device **out, struct plim_error *err);
 
+/* Opens the device and then, by `open`, a model on it. "auto" leaves a GPU that has no room for the model, and takes the CPU; the
+ * log says so. *device is the caller's to close, even after an error. */
+typedef enum plim_status model_opener(void *arg, struct device *device, struct plim_error *err);
+enum plim_status open_model(const struct context *context, const struct device_wish *wish,
+                            const struct device_line *line, model_opener *open, void *arg,
+                            struct device **device, struct plim_error *err);
+
 struct device_wish device_wish_of(const struct job *job);
 enum plim_status open_job_device(const struct context *context, const struct job *job, struct device **out,
                                  struct plim_error *err);
-
-#endif

@@ -21,7 +21,7 @@ enum plim_status job_place_open(const struct context *context, struct job *job, 
     if (given && !handle_is(given, HANDLE_DEVICE, "device", err)) return PLIM_BAD_INPUT;
     enum plim_status status = PLIM_OK;
     if (given)
-        out->device = given->device, out->preset = given->preset;
+        status = device_ready(given, &out->device, err), out->preset = given->preset;
     else
         status = open_job_device(context, job, &out->device, err), out->own = true;
     if (status != PLIM_OK) return status;

@@ -1,6 +1,5 @@
 /* plan.h - a device for a job of the public API, as plan and train want it. */
-#ifndef PLIM_API_PLAN_H
-#define PLIM_API_PLAN_H
+#pragma once
 
 #include "api/device.h"
 #include "api/job.h"
@@ -16,5 +15,3 @@ struct job_place {
 enum plim_status job_place_open(const struct context *context, struct job *job, struct plim_device *given,
                                 struct job_place *out, struct plim_error *err);
 void job_place_close(struct job_place *place);
-
-#endif

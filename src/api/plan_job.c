@@ -14,9 +14,10 @@ static enum plim_status beyond_device(const struct job *job, const struct plan_r
     char need[BYTES_TEXT], has[BYTES_TEXT];
     const struct device_facts *f = request->facts;
     if (plan->total <= (int64_t)f->memory_bytes) return PLIM_OK;
-    return plim_fail(
-        err, PLIM_NO_FIT, "%s: does not fit %s: the plan takes %s, there are %s; lower the budget", job->name,
-        facts_holder(f), bytes_format(need, (uint64_t)plan->total), bytes_format(has, f->memory_bytes));
+    return plim_fail(err, PLIM_NO_FIT,
+                     "%s: does not fit %s: the plan needs %s, only %s are available; lower the budget",
+                     job->name, facts_holder(f), bytes_format(need, (uint64_t)plan->total),
+                     bytes_format(has, f->memory_bytes));
 }
 
 /* The plan that a run would have. When there is none, plans are compared without a line, to name what is missing. */

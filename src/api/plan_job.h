@@ -1,6 +1,5 @@
 /* plan_job.h - the plan that a run would have, with everything a report shows of it. For plan and doctor. */
-#ifndef PLIM_API_PLAN_JOB_H
-#define PLIM_API_PLAN_JOB_H
+#pragma once
 
 #include "report/report.h"
 
@@ -19,5 +18,3 @@ struct planned {
 enum plim_status plan_job(const struct context *context, const struct job *job, struct device_facts *facts,
                           bool here, struct planned *out, struct plim_error *err);
 void planned_release(struct planned *p);
-
-#endif

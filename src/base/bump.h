@@ -8,8 +8,7 @@
  * Memory comes from the C library in blocks that double up to 1 MiB. Allocation returns NULL when memory is
  * short. Not thread-safe.
  */
-#ifndef PLIM_BASE_BUMP_H
-#define PLIM_BASE_BUMP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,5 +43,3 @@ struct string_list {
 
 /* Append the pointer itself (no copy of the characters); false when memory is short. */
 bool string_list_add(struct bump *bump, struct string_list *list, const char *text);
-
-#endif

@@ -9,8 +9,7 @@
  * K, M, G, T means the power of 1024. Anything else is refused rather than guessed: "12Gb" could be bits,
  * and the error names what may have been meant. Both functions are pure.
  */
-#ifndef PLIM_BASE_BYTES_H
-#define PLIM_BASE_BYTES_H
+#pragma once
 
 #include "base/status.h"
 #include <stdint.h>
@@ -26,5 +25,3 @@ char *bytes_format(char buf[BYTES_TEXT], uint64_t n);
 
 /* Every digit, in groups of three: "12,000,000,000". Returns buf. */
 char *bytes_format_exact(char buf[BYTES_TEXT], uint64_t n);
-
-#endif

@@ -11,8 +11,7 @@
  * The value is the same on every machine. It always detects a change confined to one aligned group of eight bytes, and
  * misses any other change with probability 2^-64. It is not cryptographic. bench/checksum prints its speed.
  */
-#ifndef PLIM_BASE_CHECKSUM_H
-#define PLIM_BASE_CHECKSUM_H
+#pragma once
 
 #include "base/status.h"
 #include <stddef.h>
@@ -34,5 +33,3 @@ uint64_t checksum_end(const struct checksum *sum);
 /* Checksum of a regular file, read through a small buffer. PLIM_IO: the file cannot be read; PLIM_BAD_INPUT: it is
  * not a regular file. */
 enum plim_status checksum_file(const char *path, uint64_t *value, uint64_t *bytes, struct plim_error *err);
-
-#endif

@@ -4,8 +4,7 @@
  *     work();
  *     double took = clock_seconds() - begin;
  */
-#ifndef PLIM_BASE_CLOCK_H
-#define PLIM_BASE_CLOCK_H
+#pragma once
 
 /* Seconds on a clock that never jumps; only differences mean something. */
 double clock_seconds(void);
@@ -15,5 +14,3 @@ double clock_wall(void);
 
 /* CPU time of the calling thread, in seconds. Waiting does not count, and other threads do not. */
 double clock_thread(void);
-
-#endif

@@ -8,8 +8,7 @@
  * variables and does these things on request. A program that links this code passes its own context, or NULL: then no
  * variable is set, nothing is measured, and nothing is cached between runs.
  */
-#ifndef PLIM_BASE_CONTEXT_H
-#define PLIM_BASE_CONTEXT_H
+#pragma once
 
 #include "base/log.h"
 #include "base/strbuf.h"
@@ -46,5 +45,3 @@ const struct log *context_log(const struct context *context);
 /* Folder for files that are reused by later runs: context.cache, else $XDG_CACHE_HOME/plimsoll or ~/.cache/plimsoll if
  * the process is ours. False: there is none. */
 bool context_cache(const struct context *context, struct strbuf *folder);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * The system counts in hundredths of a second, so intervals below a tenth of a second say little. In a container the
  * figures are those of the whole machine. */
-#ifndef PLIM_BASE_CPU_LOAD_H
-#define PLIM_BASE_CPU_LOAD_H
+#pragma once
 
 struct cpu_load {
     double busy, all; /* seconds of all CPUs since boot; all == 0: unknown */
@@ -19,5 +18,3 @@ void cpu_load_read(struct cpu_load *out);
 
 /* Share of all CPUs used by others since then; 0 if unknown. */
 double cpu_load_others(const struct cpu_load *since);
-
-#endif

@@ -4,12 +4,9 @@
  *
  * It works four bits at a time, which suits records of a few hundred bytes. For checkpoints use base/checksum.h.
  */
-#ifndef PLIM_BASE_CRC32C_H
-#define PLIM_BASE_CRC32C_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
 uint32_t crc32c(const void *bytes, size_t n);
-
-#endif

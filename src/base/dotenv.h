@@ -11,8 +11,7 @@
  * counts. Errors (PLIM_BAD_INPUT) read "name:line: what" and never show a value, which may be a secret. Safe on
  * hostile input.
  */
-#ifndef PLIM_BASE_DOTENV_H
-#define PLIM_BASE_DOTENV_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/status.h"
@@ -37,5 +36,3 @@ enum plim_status dotenv_load(const char *path, struct dotenv *out, struct plim_e
 
 const struct dotenv_entry *dotenv_find(const struct dotenv *vars, const char *name);
 void dotenv_release(struct dotenv *vars);
-
-#endif

@@ -8,8 +8,7 @@
  *     if (!d) return plim_fail(err, PLIM_BUG, "data/devices.yaml is not part of this build");
  *     strbuf_addn(&page, d->text, d->size);
  */
-#ifndef PLIM_BASE_EMBEDDED_H
-#define PLIM_BASE_EMBEDDED_H
+#pragma once
 
 #include <stddef.h>
 
@@ -24,5 +23,3 @@ extern const struct plim_data plim_data_table[];
 
 /* The file of that name, or NULL when there is none. Pure. */
 const struct plim_data *embedded_find(const char *name);
-
-#endif

@@ -8,8 +8,7 @@
  *     struct fault fault = FAULT_INIT;
  *     fault_set(&fault, FAULT_RESERVE, 2);               // the second reservation is refused
  */
-#ifndef PLIM_BASE_FAULT_H
-#define PLIM_BASE_FAULT_H
+#pragma once
 
 #include "base/status.h"
 #include <stdatomic.h>
@@ -60,5 +59,3 @@ struct fault *fault_process(void);
 /* From the failing call on, each call leaks FAULT_LOST_BYTES, until fault_set says 0. */
 enum { FAULT_LOST_BYTES = 1 << 20 };
 void fault_lose(enum fault_point point);
-
-#endif

@@ -32,7 +32,7 @@ bool file_exists(const char *path) { return access(path, F_OK) == 0; }
 static enum plim_status fail_large(struct plim_error *err, const char *path, uint64_t max_bytes)
 {
     char most[BYTES_TEXT];
-    return plim_fail(err, PLIM_BAD_INPUT, "%s: larger than %s, the most that is read here", path,
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: larger than %s, the maximum for this file", path,
                      bytes_format(most, max_bytes));
 }
 
@@ -57,7 +57,7 @@ static enum plim_status read_all(int fd, const char *path, uint64_t max_bytes, u
 
 static enum plim_status fail_pipe(struct plim_error *err, const char *path)
 {
-    return plim_fail(err, PLIM_BAD_INPUT, "%s: is a pipe, and must be a file: it is read more than once",
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: is a pipe; give a file, because it is read more than once",
                      path);
 }
 
@@ -169,8 +169,8 @@ enum plim_status file_refuse_special(const char *path, struct plim_error *err)
 {
     struct stat st;
     if (stat(path, &st) || S_ISREG(st.st_mode)) return PLIM_OK;
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: is a %s, and would be replaced by a file; give the name of a file", path,
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: is a %s and would be replaced by a file; give another name",
+                     path,
                      S_ISDIR(st.st_mode)    ? "folder"
                      : S_ISFIFO(st.st_mode) ? "pipe"
                      : S_ISSOCK(st.st_mode) ? "socket"

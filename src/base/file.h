@@ -15,8 +15,7 @@
  *
  * All errors are PLIM_IO unless said otherwise. Writes pass the fault point FAULT_WRITE (base/fault.h).
  */
-#ifndef PLIM_BASE_FILE_H
-#define PLIM_BASE_FILE_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -75,5 +74,3 @@ int64_t file_bytes(const char *path);
 /* Bytes that this process may still write below the folder. If the folder does not exist, its nearest
  * existing parent is asked. -1: unknown. Passes the fault point FAULT_DISK. */
 int64_t file_free_bytes(const char *folder);
-
-#endif

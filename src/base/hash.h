@@ -7,8 +7,7 @@
  * so neither ever changes. hash64 always detects a change confined to one aligned group of eight bytes, and misses larger
  * damage with probability 2^-64.
  */
-#ifndef PLIM_BASE_HASH_H
-#define PLIM_BASE_HASH_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -22,5 +21,3 @@ static inline uint64_t hash_text(const char *text)
     for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
     return hash;
 }
-
-#endif

@@ -13,8 +13,7 @@
  *     json_end_array(&w);
  *     json_end_object(&w);
  */
-#ifndef PLIM_BASE_JSON_H
-#define PLIM_BASE_JSON_H
+#pragma once
 
 #include "base/node.h"
 #include "base/quota.h"
@@ -76,5 +75,3 @@ void json_plain(struct strbuf *out, const struct node *node);
 
 /* Writes one quoted and escaped string without a writer. */
 void json_quote(struct strbuf *out, const char *text, size_t len);
-
-#endif

@@ -8,7 +8,6 @@
 #include "base/node_build.h"
 #include "base/number.h"
 #include "base/utf8.h"
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,8 +2,7 @@
  *
  *     LOCKED(&queue->lock);        // a declaration: released wherever the block is left
  */
-#ifndef PLIM_BASE_LOCKED_H
-#define PLIM_BASE_LOCKED_H
+#pragma once
 
 #include <pthread.h>
 
@@ -17,5 +16,3 @@ static inline void locked_give(pthread_mutex_t **mutex) { pthread_mutex_unlock(*
 
 #define LOCKED(mutex)                                                                                        \
     pthread_mutex_t *locked __attribute__((cleanup(locked_give), unused)) = locked_take(mutex)
-
-#endif

@@ -10,55 +10,15 @@ bool log_wants(const struct log *log, enum log_level level)
     return log && log->sink && level >= log->least;
 }
 
-static void say(const struct log *log, enum log_level level, const char *fmt, va_list ap)
-    __attribute__((format(printf, 3, 0)));
-
-static void say(const struct log *log, enum log_level level, const char *fmt, va_list ap)
+void log_say(const struct log *log, enum log_level level, const char *fmt, ...)
 {
     if (!log_wants(log, level)) return;
     char line[LINE_MAX_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
     log->sink(log->arg, level, line);
-}
-
-void log_say(const struct log *log, enum log_level level, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    say(log, level, fmt, ap);
-    va_end(ap);
-}
-
-void log_debug(const struct log *log, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    say(log, LOG_LEVEL_DEBUG, fmt, ap);
-    va_end(ap);
-}
-
-void log_info(const struct log *log, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    say(log, LOG_LEVEL_INFO, fmt, ap);
-    va_end(ap);
-}
-
-void log_warn(const struct log *log, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    say(log, LOG_LEVEL_WARN, fmt, ap);
-    va_end(ap);
-}
-
-void log_error(const struct log *log, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    say(log, LOG_LEVEL_ERROR, fmt, ap);
-    va_end(ap);
 }
 
 const char *log_level_name(enum log_level level)

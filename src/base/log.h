@@ -7,8 +7,7 @@
  * several threads log, so a sink that keeps state brings its own lock. A NULL log is silent. Lines longer
  * than 2 KiB are cut.
  */
-#ifndef PLIM_BASE_LOG_H
-#define PLIM_BASE_LOG_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -28,10 +27,10 @@ bool log_wants(const struct log *log, enum log_level level);
 void log_say(const struct log *log, enum log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-void log_debug(const struct log *log, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void log_info(const struct log *log, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void log_warn(const struct log *log, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void log_error(const struct log *log, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define log_debug(log, ...) log_say(log, LOG_LEVEL_DEBUG, __VA_ARGS__)
+#define log_info(log, ...)  log_say(log, LOG_LEVEL_INFO, __VA_ARGS__)
+#define log_warn(log, ...)  log_say(log, LOG_LEVEL_WARN, __VA_ARGS__)
+#define log_error(log, ...) log_say(log, LOG_LEVEL_ERROR, __VA_ARGS__)
 
 /* "debug", "info", "warning", "error". */
 const char *log_level_name(enum log_level level);
@@ -39,5 +38,3 @@ const char *log_level_name(enum log_level level);
 /* A sink that writes to the FILE * in arg: info lines unchanged, others as "warning: ...", each in one
  * call. */
 void log_to_file(void *arg, enum log_level level, const char *line);
-
-#endif

@@ -1,6 +1,5 @@
 /* minmax.h - the smaller and the larger of two numbers. */
-#ifndef PLIM_BASE_MINMAX_H
-#define PLIM_BASE_MINMAX_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,5 +11,3 @@ static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
 static inline size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
-
-#endif

@@ -48,10 +48,3 @@ void nearest_offer(struct nearest *near, const char *candidate)
     near->distance = d;
     near->best = candidate;
 }
-
-const char *nearest_word(const char *word, const char *const *table, size_t n)
-{
-    struct nearest near = nearest_begin(word);
-    for (size_t i = 0; i < n; i++) nearest_offer(&near, table[i]);
-    return near.best;
-}

@@ -3,18 +3,11 @@
  * Distance counts inserted, missing, changed and transposed letters; case does not count. A word is near when at most a
  * third of its letters (at least one, at most four) are wrong.
  *
- *     const char *guess = nearest_word("trian", names, n);         // "train", or NULL
- *
- * When the candidates are not an array of strings, offer them one by one:
- *
  *     struct nearest near = nearest_begin(word);
  *     for (...) nearest_offer(&near, rows[i].name);
  *     if (near.best) ...
  */
-#ifndef PLIM_BASE_NEAREST_H
-#define PLIM_BASE_NEAREST_H
-
-#include <stddef.h>
+#pragma once
 
 struct nearest {
     const char *word;
@@ -24,6 +17,3 @@ struct nearest {
 
 struct nearest nearest_begin(const char *word);
 void nearest_offer(struct nearest *near, const char *candidate);
-const char *nearest_word(const char *word, const char *const *table, size_t n);
-
-#endif

@@ -12,8 +12,7 @@
  *     for (size_t i = 0; i < node_count(list); i++) use(node_string(node_item(list, i), NULL));
  *     doc_free(doc);
  */
-#ifndef PLIM_BASE_NODE_H
-#define PLIM_BASE_NODE_H
+#pragma once
 
 #include "base/bump.h"
 #include <stdbool.h>
@@ -74,5 +73,3 @@ const char *node_string(const struct node *node, const char *fallback);
 
 /* Returns true and stores the value if the node holds a whole number that fits int64. */
 bool node_is_whole(const struct node *node, int64_t *out);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Closing a map refuses duplicate keys (but see last_wins). Large maps get a hash index, stored after the children.
  */
-#ifndef PLIM_BASE_NODE_BUILD_H
-#define PLIM_BASE_NODE_BUILD_H
+#pragma once
 
 #include "base/node.h"
 #include "base/quota.h"
@@ -42,5 +41,3 @@ enum plim_status node_build_close(struct node_build *build, size_t mark, enum no
 /* Returns the document if status is PLIM_OK; the quota keeps counting its store.total bytes. Otherwise frees
  * everything and returns NULL. */
 struct doc *node_build_end(struct node_build *build, enum plim_status status);
-
-#endif

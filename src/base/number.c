@@ -53,17 +53,22 @@ static bool looks_decimal(const char *text, size_t len)
     return at == len;
 }
 
-/* Run strtod on a terminated text in the "C" locale. */
-static double to_double(const char *text)
+/* Enter the "C" locale, and leave it again. */
+struct c_locale {
+    locale_t c, old;
+};
+
+static struct c_locale enter_c(void)
 {
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    locale_t old = c ? uselocale(c) : (locale_t)0;
-    double value = strtod(text, NULL);
-    if (c) {
-        uselocale(old);
-        freelocale(c);
-    }
-    return value;
+    return (struct c_locale){c, c ? uselocale(c) : (locale_t)0};
+}
+
+static void leave_c(struct c_locale l)
+{
+    if (!l.c) return;
+    uselocale(l.old);
+    freelocale(l.c);
 }
 
 bool number_parse_double(const char *text, size_t len, double *out)
@@ -73,7 +78,9 @@ bool number_parse_double(const char *text, size_t len, double *out)
     if (!copy) return false;
     memcpy(copy, text, len);
     copy[len] = '\0';
-    double value = to_double(copy);
+    struct c_locale c = enter_c();
+    double value = strtod(copy, NULL);
+    leave_c(c);
     if (copy != small) free(copy);
     if (!isfinite(value)) return false;
     *out = value;
@@ -94,13 +101,9 @@ char *number_format_double(char buf[NUMBER_TEXT], double value)
         strcpy(buf, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
         return buf;
     }
-    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    locale_t old = c ? uselocale(c) : (locale_t)0;
+    struct c_locale c = enter_c();
     print(buf, value);
-    if (c) {
-        uselocale(old);
-        freelocale(c);
-    }
+    leave_c(c);
     return buf;
 }
 

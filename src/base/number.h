@@ -8,8 +8,7 @@
  *     char buf[NUMBER_TEXT];
  *     number_format_double(buf, 0.1);                    // "0.1": the shortest text that reads back equal
  */
-#ifndef PLIM_BASE_NUMBER_H
-#define PLIM_BASE_NUMBER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,5 +30,3 @@ enum { COUNT_TEXT = 32 };
 
 /* A count for people: "812", "48.3 K", "4.5 M", "1.24 B". Returns buf. */
 char *number_format_count(char buf[COUNT_TEXT], int64_t n);
-
-#endif

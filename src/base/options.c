@@ -264,10 +264,3 @@ enum plim_status options_parse(const struct command *command, int argc, char *co
     }
     return PLIM_OK;
 }
-
-const struct command *program_command(const struct program *program, const char *name)
-{
-    for (const struct command *const *command = program->commands; *command; command++)
-        if (strcmp((*command)->name, name) == 0) return *command;
-    return NULL;
-}

@@ -1,16 +1,16 @@
 /* options.h - command-line options as tables.
  *
- * One table per command gives parsing, --help, the man page and shell completion.
+ * One table per command gives parsing, --help, the man page, docs/cli.md and shell completion.
  *
  *     struct plan { const char *config; bool json; uint64_t budget; struct string_list set; };
  *     static const struct option_row rows[] = {
  *         {"config", 'c', OPTION_STRING, offsetof(struct plan, config), "FILE", "read this job file"},
- *         {"budget", 'b', OPTION_BYTES, offsetof(struct plan, budget), "BYTES", "hold this line"},
+ *         {"budget", 'b', OPTION_BYTES, offsetof(struct plan, budget), "BYTES", "memory budget"},
  *         {"json", 0, OPTION_FLAG, offsetof(struct plan, json), .help = "print JSON"},
  *         {"set", 0, OPTION_STRING_LIST, offsetof(struct plan, set), "KEY=VALUE", "override a key"},
  *     };
  *     const struct command plan_command = {
- *         .name = "plan", .summary = "show where every byte will live", .usage = "[OPTION...] [FILE]",
+ *         .name = "plan", .summary = "show the memory plan of a job", .usage = "[OPTION...] [FILE]",
  *         COMMAND_ROWS(rows), .examples = examples};
  *
  *     struct options_rest rest;
@@ -23,8 +23,7 @@
  * A later option overrides an earlier one; STRING_LIST collects. Errors are PLIM_BAD_INPUT and one line
  * naming the nearest option.
  */
-#ifndef PLIM_BASE_OPTIONS_H
-#define PLIM_BASE_OPTIONS_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/schema.h"
@@ -107,17 +106,18 @@ struct program {
     const struct man_section *sections;    /* ends with a NULL title; NULL: none */
 };
 
-/* The command with that name, or NULL. */
-const struct command *program_command(const struct program *program, const char *name);
-
 /* The overview printed by `program --help`. */
 void options_overview(const struct program *program, struct strbuf *out);
+
+/* The help text of one option with its choices. */
+void option_meaning(const struct option_row *row, struct strbuf *out);
 
 /* One man page (roff, man macros) for all commands. */
 void options_man(const struct program *program, struct strbuf *out);
 
+/* Markdown for all commands: a table of summaries, then a section per command and per man_section. */
+void options_markdown(const struct program *program, struct strbuf *out);
+
 /* Completion scripts for all commands. */
 void options_completion_bash(const struct program *program, struct strbuf *out);
 void options_completion_zsh(const struct program *program, struct strbuf *out);
-
-#endif

@@ -60,14 +60,19 @@ static void option_text(const struct option_row *row, struct strbuf *out)
         strbuf_addf(out, "--%s=%s", row->name, row->metavar ? row->metavar : "VALUE");
 }
 
+void option_meaning(const struct option_row *row, struct strbuf *out)
+{
+    strbuf_add(out, row->help ? row->help : "");
+    for (size_t i = 0; row->choices && row->choices[i]; i++)
+        strbuf_addf(out, "%s%s", i ? ", " : ": ", row->choices[i]);
+    if (row->kind == OPTION_STRING_LIST) strbuf_add(out, " (may be repeated)");
+}
+
 static void option_help(const struct option_row *row, size_t column, struct strbuf *out)
 {
     struct strbuf left = STRBUF_INIT, help = STRBUF_INIT;
     option_text(row, &left);
-    strbuf_add(&help, row->help ? row->help : "");
-    for (size_t i = 0; row->choices && row->choices[i]; i++)
-        strbuf_addf(&help, "%s%s", i ? ", " : ": ", row->choices[i]);
-    if (row->kind == OPTION_STRING_LIST) strbuf_add(&help, " (may be repeated)");
+    option_meaning(row, &help);
     strbuf_add(out, strbuf_text(&left));
     size_t at = utf8_width(strbuf_text(&left), left.len);
     if (at + 2 > column) {

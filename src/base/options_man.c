@@ -68,12 +68,10 @@ static void option(struct strbuf *out, const struct option_row *row)
         strbuf_add(out, "\\fR");
     }
     strbuf_addc(out, '\n');
-    roff(out, row->help ? row->help : "");
-    for (size_t i = 0; row->choices && row->choices[i]; i++) {
-        strbuf_add(out, i ? ", " : ": ");
-        roff(out, row->choices[i]);
-    }
-    if (row->kind == OPTION_STRING_LIST) strbuf_add(out, " (may be repeated)");
+    struct strbuf meaning = STRBUF_INIT;
+    option_meaning(row, &meaning);
+    roff(out, strbuf_text(&meaning));
+    strbuf_release(&meaning);
     strbuf_addc(out, '\n');
 }
 

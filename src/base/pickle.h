@@ -14,8 +14,7 @@
  * text keys, lists, pairs, whole numbers, floats, text, True and False. List items are flushed in batches of a thousand,
  * as Python's own writer does. The buffer may be emptied between two calls. There is no reader.
  */
-#ifndef PLIM_BASE_PICKLE_H
-#define PLIM_BASE_PICKLE_H
+#pragma once
 
 #include "base/strbuf.h"
 #include <stdint.h>
@@ -44,5 +43,3 @@ void pickle_bool(struct pickle_writer *w, const char *key, bool value);
 /* pickle_remember assigns `number` to the value written last; pickle_recall writes that value again. */
 void pickle_remember(struct pickle_writer *w, uint32_t number);
 void pickle_recall(struct pickle_writer *w, const char *key, uint32_t number);
-
-#endif

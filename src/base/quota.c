@@ -1,7 +1,6 @@
 /* quota.c - see quota.h. Invariant: used <= peak <= most. */
 #include "base/quota.h"
 #include "base/bytes.h"
-#include <stddef.h>
 
 bool quota_take(struct quota *quota, uint64_t bytes)
 {

@@ -8,8 +8,7 @@
  * Untrusted files decide how much is allocated for them; a quota refuses before the machine does. A quota only counts:
  * it allocates nothing. After a failure the count is meaningless. A NULL quota has no limit. Not thread-safe.
  */
-#ifndef PLIM_BASE_QUOTA_H
-#define PLIM_BASE_QUOTA_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -33,5 +32,3 @@ uint64_t quota_left(const struct quota *quota);
 
 /* "name: takes more than 12.3 MiB (12897484 bytes) to read, why". */
 enum plim_status quota_fail(const struct quota *quota, const char *name, struct plim_error *err);
-
-#endif

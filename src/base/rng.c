@@ -47,11 +47,6 @@ double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index)
     return (double)(rng_u64(seed, stream, index) >> 11) * 0x1p-53;
 }
 
-float rng_uniform_float(uint64_t seed, uint64_t stream, uint64_t index)
-{
-    return (float)(rng_u64(seed, stream, index) >> 40) * 0x1p-24f;
-}
-
 uint64_t rng_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n)
 {
     return (uint64_t)(((unsigned __int128)rng_u64(seed, stream, index) * n) >> 64);
@@ -88,10 +83,4 @@ void rng_fill_normal(uint64_t seed, uint64_t stream, uint64_t first, float *out,
         if (i == 0 || (index & 3) == 0) four_normals(seed, stream, index >> 2, four);
         out[i] = (float)((double)mean + (double)deviation * (double)four[index & 3]);
     }
-}
-
-void rng_fill_uniform(uint64_t seed, uint64_t stream, uint64_t first, float *out, size_t n, float low,
-                      float high)
-{
-    for (size_t i = 0; i < n; i++) out[i] = low + (high - low) * rng_uniform_float(seed, stream, first + i);
 }

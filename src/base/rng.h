@@ -9,8 +9,7 @@
  *     rng_fill_normal(seed, tensor_id, begin, w + begin, end - begin, 0.0f, 0.02f);   // any split, same
  * values
  */
-#ifndef PLIM_BASE_RNG_H
-#define PLIM_BASE_RNG_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -20,9 +19,8 @@ void rng_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4
 
 uint64_t rng_u64(uint64_t seed, uint64_t stream, uint64_t index);
 
-/* In [0,1): 53 and 24 random bits. */
+/* In [0,1): 53 random bits. */
 double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index);
-float rng_uniform_float(uint64_t seed, uint64_t stream, uint64_t index);
 
 /* In [0,n), n >= 1; the bias is below n/2^64. */
 uint64_t rng_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n);
@@ -33,9 +31,3 @@ double rng_normal(uint64_t seed, uint64_t stream, uint64_t index);
 /* out[i] = mean + deviation * rng_normal(seed, stream, first + i), for i in [0,n). */
 void rng_fill_normal(uint64_t seed, uint64_t stream, uint64_t first, float *out, size_t n, float mean,
                      float deviation);
-
-/* out[i] = low + (high - low) * rng_uniform_float(seed, stream, first + i), for i in [0,n). */
-void rng_fill_uniform(uint64_t seed, uint64_t stream, uint64_t first, float *out, size_t n, float low,
-                      float high);
-
-#endif

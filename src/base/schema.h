@@ -27,8 +27,7 @@
  *     job.yaml:7: key 'training.batch_size': expected a whole number, found 'eight'; write e.g. 8
  *     job.yaml:3: unknown key 'trainig.batch_size'; did you mean 'training.batch_size'?
  */
-#ifndef PLIM_BASE_SCHEMA_H
-#define PLIM_BASE_SCHEMA_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/node.h"
@@ -157,5 +156,3 @@ void schema_markdown(const struct schema *schema, struct strbuf *out);
 
 /* The value as a user would write it ("8", "adamw", "64 MiB", "a,b"), for reports. */
 void schema_value(const struct schema_row *row, const void *target, struct strbuf *out);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Errors say what is wrong with the value; the caller prefixes the place and the key.
  */
-#ifndef PLIM_BASE_SCHEMA_VALUE_H
-#define PLIM_BASE_SCHEMA_VALUE_H
+#pragma once
 
 #include "base/schema.h"
 
@@ -22,5 +21,3 @@ void schema_exact(const struct schema_row *row, const void *target, struct strbu
 
 /* Appends the row's type for documentation: "whole number, 1 to 65536". */
 void schema_type(const struct schema_row *row, struct strbuf *out);
-
-#endif

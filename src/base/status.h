@@ -12,8 +12,7 @@
  * enum plim_status and struct plim_error are public (include/plimsoll/status.h). Code never decides by reading the text:
  * the status says what a caller must know.
  */
-#ifndef PLIM_BASE_STATUS_H
-#define PLIM_BASE_STATUS_H
+#pragma once
 
 #include <plimsoll/status.h>
 
@@ -27,5 +26,3 @@ void plim_error_prefix(struct plim_error *err, const char *fmt, ...) __attribute
 /* The process exit code of a status: 2 for errors that the user can mend, 3 NO_FIT, 4 NO_MEMORY, 130 INTERRUPTED,
  * 75 BUSY, 70 BUG. */
 int plim_exit_code(enum plim_status status);
-
-#endif

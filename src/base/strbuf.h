@@ -10,8 +10,7 @@
  * further text; strbuf_status reports it. Invariants: data is NULL exactly when cap is 0; otherwise data[len] is NUL and
  * len < cap. Only strbuf_truncate may lower `len`.
  */
-#ifndef PLIM_BASE_STRBUF_H
-#define PLIM_BASE_STRBUF_H
+#pragma once
 
 #include "base/status.h"
 #include <stdarg.h>
@@ -62,5 +61,3 @@ char *strbuf_detach(struct strbuf *sb, size_t *len);
 
 /* Frees the memory; the buffer is as after strbuf_init. */
 void strbuf_release(struct strbuf *sb);
-
-#endif

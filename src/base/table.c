@@ -7,9 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A cell with this text alone asks for a rule; no printable cell can be equal to it. */
-static const char rule_mark[] = "\001";
-
 void table_init(struct table *t, const char *align)
 {
     *t = (struct table){0};
@@ -55,12 +52,6 @@ void table_cell(struct table *t, const char *fmt, ...)
     strbuf_vaddf(&t->text, fmt, ap);
     strbuf_addc(&t->text, '\0');
     va_end(ap);
-}
-
-void table_rule(struct table *t)
-{
-    while (t->count % t->columns && !t->failed) table_cell(t, "%s", "");
-    for (size_t i = 0; i < t->columns; i++) table_cell(t, "%s", rule_mark);
 }
 
 static const char *cell(const struct table *t, size_t index)
@@ -118,10 +109,7 @@ void table_render(const struct table *t, struct strbuf *out, const struct table_
     for (size_t i = 0; i < t->columns; i++)
         total += widths[i] + (i ? (style->gap > 0 ? (size_t)style->gap : 2) : 0);
     for (size_t first = 0; first < t->count; first += t->columns) {
-        if (strcmp(cell(t, first), rule_mark) == 0)
-            render_rule(out, (size_t)style->indent, total, style->colour);
-        else
-            render_row(t, first, widths, style, out);
+        render_row(t, first, widths, style, out);
         if (first == 0 && t->has_header) render_rule(out, (size_t)style->indent, total, style->colour);
     }
 }

@@ -12,8 +12,7 @@
  * Cells fill rows from left to right. Widths are terminal columns, so UTF-8 and colour sequences align.
  * Running out of memory marks the table, and table_render then marks its strbuf.
  */
-#ifndef PLIM_BASE_TABLE_H
-#define PLIM_BASE_TABLE_H
+#pragma once
 
 #include "base/strbuf.h"
 #include <stdbool.h>
@@ -54,7 +53,6 @@ struct table {
 void table_init(struct table *t, const char *align);
 void table_header(struct table *t, ...); /* const char * per column */
 void table_cell(struct table *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void table_rule(struct table *t); /* a line across; only between rows */
 void table_render(const struct table *t, struct strbuf *out, const struct table_style *style);
 void table_release(struct table *t);
 
@@ -66,5 +64,3 @@ void table_coloured(struct strbuf *out, bool on, enum table_colour colour, const
 
 /* A one-line curve of n values with ▁▂▃▄▅▆▇█, scaled to their range; NaN is a blank. */
 void table_spark(struct strbuf *out, const double *values, size_t n);
-
-#endif

@@ -18,7 +18,6 @@
 #define _GNU_SOURCE
 #include "base/threads.h"
 #include "base/clock.h"
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>

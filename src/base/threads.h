@@ -11,8 +11,7 @@
  * (0 .. threads_count-1) selects scratch memory. The caller is worker 0. Bodies may not call threads_each. Waiting
  * workers spin briefly, then sleep.
  */
-#ifndef PLIM_BASE_THREADS_H
-#define PLIM_BASE_THREADS_H
+#pragma once
 
 #include "base/status.h"
 #include <pthread.h>
@@ -43,5 +42,3 @@ bool thread_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, double until
 /* pthread_cond_wait. With `look` it also returns every twentieth of a second, for waits that a signal may
  * end: a signal handler cannot wake a thread. */
 void thread_wait(pthread_cond_t *cond, pthread_mutex_t *lock, bool look);
-
-#endif

@@ -1,6 +1,5 @@
 /* utf8.h - reading, writing and measuring UTF-8, independent of the locale. */
-#ifndef PLIM_BASE_UTF8_H
-#define PLIM_BASE_UTF8_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,5 +22,3 @@ size_t utf8_one_line(const char *text, size_t len, char *out, size_t size);
 /* Columns a terminal uses for text[0..len): combining marks and ANSI colour sequences count 0, East Asian
  * wide characters and emoji 2. An invalid byte counts 1. */
 size_t utf8_width(const char *text, size_t len);
-
-#endif

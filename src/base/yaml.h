@@ -11,8 +11,7 @@
  *     ...
  *     doc_free(doc);
  */
-#ifndef PLIM_BASE_YAML_H
-#define PLIM_BASE_YAML_H
+#pragma once
 
 #include "base/node.h"
 #include "base/status.h"
@@ -26,5 +25,3 @@ enum plim_status yaml_load(const char *path, struct doc **out, struct plim_error
 
 /* Sets the kind and value of an unquoted scalar by the core schema. The text must outlive the node. */
 void yaml_scalar(const char *text, size_t len, struct node *node);
-
-#endif

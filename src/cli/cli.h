@@ -1,6 +1,5 @@
 /* cli.h - the command line: one file per subcommand, options as tables. Only cli/ prints and exits. */
-#ifndef PLIM_CLI_CLI_H
-#define PLIM_CLI_CLI_H
+#pragma once
 
 #include "api/device_line.h"
 #include "api/find_model.h"
@@ -35,7 +34,8 @@ int cli_wants(const struct subcommand *sub);
 extern const struct subcommand subcommand_plan, subcommand_train, subcommand_generate, subcommand_eval,
     subcommand_export, subcommand_tokenize, subcommand_inspect, subcommand_calibrate, subcommand_pack,
     subcommand_version, subcommand_docs, subcommand_embed, subcommand_classify, subcommand_serve,
-    subcommand_config, subcommand_doctor, subcommand_ctl, subcommand_watch, subcommand_chat;
+    subcommand_config, subcommand_doctor, subcommand_ctl, subcommand_watch, subcommand_chat,
+    subcommand_replay;
 
 /* The program for help, man page and completion. */
 const struct program *cli_program(void);
@@ -73,14 +73,14 @@ struct job_options {
     const char *mode;             /* "single", "multi", or NULL: any number of ranks; see cli_check_mode */
     int64_t local_rank;           /* passed by launchers, ignored: their variables count */
     bool no_graphs, no_compilation;
-    /* receives notes about keys without effect; NULL: stderr, unless quiet */
+    /* Receives notes about keys without effect; NULL: stderr, unless quiet. */
     const struct schema_listener *notes;
 };
 
-/* Rows of an option table for them; `field` is the struct job_options inside `type`. */
+/* Their rows of an option table; `field` is the struct job_options inside `type`. */
 /* clang-format off */
 #define JOB_FLAG_ROW(name, type, field, flag, metavar, key) \
-    {name, 0, OPTION_STRING, offsetof(type, field.flags[flag]), metavar, "the same as --set " key}
+    {name, 0, OPTION_STRING, offsetof(type, field.flags[flag]), metavar, "same as --set " key}
 #define JOB_FLAG_ROWS(type, field) \
     JOB_FLAG_ROW("epochs", type, field, FLAG_EPOCHS, "N", "training.epochs=N"), \
     JOB_FLAG_ROW("batch-size", type, field, FLAG_BATCH, "N", "training.batch_size=N"), \
@@ -91,15 +91,15 @@ struct job_options {
     JOB_FLAG_ROW("pretrained-model", type, field, FLAG_MODEL, "DIR", "model.path=DIR"), \
     JOB_FLAG_ROW("dataloader-num-workers", type, field, FLAG_WORKERS, "N", "data.workers=N"), \
     {"deepspeed", 0, OPTION_STRING, offsetof(type, field.deepspeed), "FILE", \
-     "DeepSpeed's JSON beside the job, as training.deepspeed"}, \
+     "read this DeepSpeed JSON in addition to the job (same as training.deepspeed)"}, \
     {"mode", 0, OPTION_STRING, offsetof(type, field.mode), "NAME", \
-     "refuse to run as several ranks, or as one alone", .choices = cli_modes}, \
+     "single: refuse to run with several ranks; multi: refuse to run with one", .choices = cli_modes}, \
     {"local-rank", 0, OPTION_INT64, offsetof(type, field.local_rank), "N", \
-     "accepted: launchers pass it, and their variables count"}, \
+     "accepted and ignored; launchers pass it"}, \
     {"disable-cudagraphs", 0, OPTION_FLAG, offsetof(type, field.no_graphs), NULL, \
-     "the same as --set performance.cuda_graphs=false"}, \
+     "same as --set performance.cuda_graphs=false"}, \
     {"disable-compilation", 0, OPTION_FLAG, offsetof(type, field.no_compilation), NULL, \
-     "accepted: kernels are compiled ahead"}
+     "accepted and ignored; kernels are compiled ahead of time"}
 /* clang-format on */
 
 extern const char *const cli_modes[];
@@ -118,56 +118,11 @@ enum plim_status cli_load_job(struct job *job, const struct job_options *options
 /* cli_load_job without job_finish, for callers that still change the job. */
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err);
 
-/* A model with this many tokens and no tokenizer was trained on bytes; no note is needed. */
-enum { CLI_BYTE_TOKENS = 256 };
-
-/* Options of the commands that run a model. */
-struct model_flags {
-    const char *tokenizer, *device, *weights;
-    int threads;
-    struct device_line line; /* --budget */
-};
-#define MODEL_FLAGS                                                                                          \
-    {                                                                                                        \
-        .device = "auto", .weights = "as-is"                                                                 \
-    }
-
-/* Rows for them, and what those of other tables take; `field` is the struct model_flags inside `type`. */
-/* clang-format off */
-#define MODEL_ROWS(type, field) \
-    {"budget", 'b', OPTION_BYTES, offsetof(type, field.line.budget), "BYTES", \
-     "memory budget, e.g. 256MiB; default: none, or in a container what its limit leaves", CLI_BUDGET(type, field)}, \
-    {"device", 0, OPTION_STRING, offsetof(type, field.device), "NAME", \
-     "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)", CLI_DEVICE}, \
-    {"threads", 0, OPTION_INT, offsetof(type, field.threads), "N", "CPU threads; 0: one per core (0)", CLI_THREADS}, \
-    {"weights", 0, OPTION_STRING, offsetof(type, field.weights), "KIND", \
-     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)", .choices = cli_weights}
-#define CLI_BUDGET(type, field) \
-    .given = OPTION_GIVEN(type, field.line.given), .expected = "bytes to hold something", .least = 1, .most = INT64_MAX
+/* Values that options of several commands take. */
 #define CLI_DEVICE   .expected = "auto, cpu, cuda or cuda:1", .valid = cli_is_device
 #define CLI_THREADS  .expected = "0 for one per core, or up to 1024", .most = 1024
 #define CLI_MAX_LINE .expected = "64 bytes to 1TiB, e.g. 16MiB", .least = 64, .most = 1ull << 40
-
-/* Rows of commands that draw tokens; `field` is the struct sampling inside `type`. */
-#define SAMPLING_ROWS(type, field) \
-    {"temperature", 't', OPTION_DOUBLE, offsetof(type, field.temperature), "X", "0: always the likeliest token (0.8)"}, \
-    {"top-k", 0, OPTION_INT64, offsetof(type, field.top_k), "K", "sample from the K likeliest tokens; 0: from all (0)"}, \
-    {"top-p", 0, OPTION_DOUBLE, offsetof(type, field.top_p), "P", \
-     "nucleus sampling: keep the smallest set of tokens with total probability P (1); 0: the likeliest alone"}, \
-    {"min-p", 0, OPTION_DOUBLE, offsetof(type, field.min_p), "P", \
-     "keep tokens with at least the share P of the likeliest token's probability (0)"}, \
-    {"seed", 0, OPTION_INT64, offsetof(type, field.seed), "N", "same seed and same input, same text (1)"}
-#define SAMPLING_FLAGS {.temperature = 0.8, .top_p = 1, .seed = 1}
-/* clang-format on */
-
-extern const char *const cli_weights[]; /* kinds that --weights takes */
 bool cli_is_device(const char *name);
-
-/* Opens the device and, by `open`, the model on it. Where nobody asked for the card, one without room for the model is left for
- * the CPU. *device is the caller's to close, whatever is returned. */
-typedef enum plim_status model_opener(void *arg, struct device *device, struct plim_error *err);
-enum plim_status cli_open_model(const char *command, const struct model_flags *flags, model_opener *open,
-                                void *arg, struct device **device, struct plim_error *err);
 
 /* Tells the job its device: resolves training.preset: auto. A note on stderr lists the settings of a preset,
  * unless quiet. */
@@ -176,6 +131,9 @@ enum plim_status cli_meet_device(struct job *job, const struct device_facts *fac
 
 /* Prints one line if text is read as bytes by default, unless quiet (job_bytes_text). */
 void cli_say_bytes(const struct job *job, const struct job_options *options);
+
+/* Append a file of at most 4 GiB, or standard input where the path is "-". */
+enum plim_status cli_read_text(const char *path, struct strbuf *out, struct plim_error *err);
 
 /* Writes a text to stdout. Returns 0, or the exit code of a failed write. */
 int cli_print(struct strbuf *text);
@@ -200,5 +158,3 @@ atomic_int *cli_save_flag(void);
 
 bool cli_is_terminal(int fd); /* a terminal that somebody watches, also through mpirun */
 bool cli_colour(int fd);      /* a terminal that accepts colours (NO_COLOR, TERM) */
-
-#endif

@@ -30,31 +30,30 @@ struct calibrate_flags {
 static const struct option_row rows[] = {
     {"device", 0, OPTION_STRING, AT(device), "NAME", "cpu, cuda, cuda:N, or auto (auto)", CLI_DEVICE},
     {"threads", 0, OPTION_INT64, AT(threads), "N", "CPU threads; 0: one per core (0)", CLI_THREADS},
-    {"disk", 0, OPTION_STRING, AT(disk), "FOLDER", "the disk to measure is the one under this folder (.)"},
-    {"force", 'f', OPTION_FLAG, AT(force), NULL, "measure although other programs are busy"},
+    {"disk", 0, OPTION_STRING, AT(disk), "FOLDER", "measure the disk that holds this folder (.)"},
+    {"force", 'f', OPTION_FLAG, AT(force), NULL, "measure even if other programs are busy"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the rates as JSON"},
 };
 
 static const struct option_example examples[] = {
-    {"calibrate", "measure this machine and keep the rates"},
-    {"calibrate --device cuda --json", "a GPU's, for a program"},
-    {"calibrate --disk /mnt/nvme", "with the disk that runs are kept on"},
+    {"calibrate", "measure this machine and store the rates"},
+    {"calibrate --device cuda --json", "a GPU, with output for a program"},
+    {"calibrate --disk /mnt/nvme", "including the disk that holds the runs"},
     {"calibrate --threads 8", "for jobs with training.threads: 8"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "calibrate",
-    .summary = "measure how fast this device is, and plan with that from now on",
+    .summary = "measure the speed of this device for future plans",
     .usage = "[OPTION...]",
-    .description =
-        "The planner's clock runs on rates that are kept in $XDG_CACHE_HOME/plimsoll. Those of a device are "
-        "measured when it is first used; the disk and the link between ranks are modest ones until this "
-        "command measures them. It measures the device several times, takes the medians, shows them beside "
-        "those kept so far and keeps them, and so the rates of the disk under a folder, once for each file "
-        "system. Started by mpirun -n N it measures how fast N ranks exchange, and nothing else. A machine "
-        "on which other programs take more than "
-        "5 % of the processors is not measured, exit 2, unless --force says so. Rates decide which plan "
-        "is the fastest, and with it the micro-batch of new runs; a run that goes on keeps its own.",
+    .description = "The planner predicts time from rates stored in $XDG_CACHE_HOME/plimsoll. A device is "
+                   "measured when it is first used; the disk and the link between ranks have modest assumed "
+                   "rates until this command measures them. It measures the device several times, stores "
+                   "the medians and shows them next to the previous ones. It also measures the disk that "
+                   "holds a folder, once per file system. Started by mpirun -n N, it measures only the "
+                   "exchange between N ranks. If other programs use more than 5 % of the CPUs, it exits "
+                   "with 2 without measuring, unless --force is given. Rates determine the fastest plan and "
+                   "so the micro-batch of new runs; a resumed run keeps its own.",
     COMMAND_ROWS(rows),
     .examples = examples,
 };
@@ -184,11 +183,10 @@ static enum plim_status check_idle(bool force, double *others, struct plim_error
     nanosleep(&pause, NULL);
     *others = cpu_load_others(&before);
     if (force || *others <= BUSY) return PLIM_OK;
-    return plim_fail(
-        err, PLIM_BAD_INPUT,
-        "calibrate: other programs take %.0f %% of the processors, and rates measured now would be "
-        "too low; wait for them, or add --force",
-        100 * *others);
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "calibrate: other programs use %.0f %% of the CPUs, so the measured rates would be too "
+                     "low; wait for them, or add --force",
+                     100 * *others);
 }
 
 /* The facts of a device that was opened so. */

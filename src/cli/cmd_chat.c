@@ -3,8 +3,10 @@
  * Every answer reads the whole conversation; the engine still holds the keys and values of what it has read before. When the
  * conversation outgrows the context, its oldest question and answer are forgotten. */
 #define _GNU_SOURCE /* getline */
-#include "cli/chat_prompt.h"
+#include "api/chat_prompt.h"
+#include "api/model_text.h"
 #include "cli/cli.h"
+#include "device/registry.h"
 #include "model/hf.h"
 #include "serve/engine.h"
 #include "text/token_text.h"
@@ -20,31 +22,44 @@ enum {
 };
 
 struct chat_flags {
-    struct model_flags model;
-    struct sampling sampling;
-    const char *system;
-    int64_t tokens, context;
-    bool quiet;
+    const char *system, *tokenizer, *device, *weights;
+    int64_t tokens, context, top_k, seed;
+    double temperature, top_p, min_p;
+    uint64_t budget;
+    int threads;
+    bool budget_given, quiet;
 };
 
 #define AT(field) offsetof(struct chat_flags, field)
 static const struct option_row rows[] = {
     {"system", 0, OPTION_STRING, AT(system), "TEXT", "system message: how the model should behave"},
-    {"tokenizer", 0, OPTION_STRING, AT(model.tokenizer), "FILE",
+    {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
      "tokenizer.json, a SentencePiece model or a folder with one; default: the model's own"},
-    {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "longest answer, in tokens (1024)",
-     .expected = "1 or more, e.g. 1024", .least = 1, .most = INT64_MAX},
+    {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "maximum tokens of an answer (1024)"},
     {"max-context", 0, OPTION_INT64, AT(context), "N",
-     "longest conversation, in tokens; 0: what suits model and budget (0)",
-     .expected = "0 or more, e.g. 1024", .most = INT64_MAX},
-    SAMPLING_ROWS(struct chat_flags, sampling),
-    MODEL_ROWS(struct chat_flags, model),
+     "maximum tokens of the conversation; 0: chosen from model and budget (0)"},
+    {"temperature", 't', OPTION_DOUBLE, AT(temperature), "X", "0: always the likeliest token (0.8)"},
+    {"top-k", 0, OPTION_INT64, AT(top_k), "K", "sample from the K likeliest tokens; 0: from all (0)"},
+    {"top-p", 0, OPTION_DOUBLE, AT(top_p), "P",
+     "nucleus sampling: keep the smallest set of tokens with total probability P (1)"},
+    {"min-p", 0, OPTION_DOUBLE, AT(min_p), "P",
+     "keep tokens with at least the share P of the likeliest token's probability (0)"},
+    {"seed", 0, OPTION_INT64, AT(seed), "N",
+     "random seed; the same seed and input give the same answers (1)"},
+    {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
+     "memory budget, e.g. 64MiB; default: none, or what a container's limit leaves",
+     .given = OPTION_GIVEN(struct chat_flags, budget_given)},
+    {"device", 0, OPTION_STRING, AT(device), "NAME", "cpu, cuda, cuda:N or auto (auto)"},
+    {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
+    {"weights", 0, OPTION_STRING, AT(weights), "KIND",
+     "as-is, or quantised on loading to 8 or 4 bits: q8, q4 (as-is)"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no notes"},
 };
 
 static const struct option_example examples[] = {
     {"chat ./qwen-dir", "a conversation at the terminal"},
-    {"chat ./qwen-dir --system \"Answer in one sentence.\" -t 0", "with a system message, without chance"},
+    {"chat ./qwen-dir --system \"Answer in one sentence.\" -t 0",
+     "with a system message and without randomness"},
     {"chat ./qwen-dir < questions.txt", "each line is a question"},
     {NULL, NULL}};
 
@@ -52,11 +67,10 @@ static const struct command command = {
     .name = "chat",
     .summary = "talk with a chat model, line by line, inside a budget",
     .usage = "[OPTION...] MODEL|CONFIG",
-    .description =
-        "Each line of standard input is a message; the answer is printed as it is made. The model sees the "
-        "whole "
-        "conversation until it outgrows the context; then the oldest messages are forgotten. /clear forgets "
-        "all of them, /exit or the end of input ends the program. The model needs a chat template.",
+    .description = "Each line of standard input is a message; the answer is printed as it is generated. The "
+                   "model sees the whole conversation until it exceeds the context; then the oldest "
+                   "messages are dropped. /clear drops all of them; /exit or the end of input ends the "
+                   "program. The model needs a chat template.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -136,12 +150,9 @@ static bool hear(void *arg, const struct engine_event *event)
 static enum plim_status encode(struct chat *c, struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
-    enum plim_status status = cli_chat_text(c->template, c->said, c->count, &text, err);
+    enum plim_status status = chat_prompt_text(c->template, c->said, c->count, &text, err);
     c->ids.count = 0;
-    if (status == PLIM_OK && c->encoder)
-        status = encoder_encode(c->encoder, strbuf_text(&text), text.len, 0, &c->ids, err);
-    else if (status == PLIM_OK && token_list_reserve(&c->ids, text.len))
-        for (size_t i = 0; i < text.len; i++) c->ids.id[c->ids.count++] = (unsigned char)text.data[i];
+    if (status == PLIM_OK) status = codec_encode(c->encoder, strbuf_text(&text), text.len, 0, &c->ids, err);
     strbuf_release(&text);
     if (status == PLIM_OK && !c->ids.count)
         status = plim_fail(err, PLIM_BAD_INPUT, "the template wrote nothing");
@@ -173,10 +184,15 @@ static enum plim_status fit(struct chat *c, int64_t *room, struct plim_error *er
 
 static enum plim_status run_answer(struct chat *c, int64_t room, struct plim_error *err)
 {
+    const struct chat_flags *f = c->flags;
     struct engine_request request = {.prompt = c->ids.id,
                                      .count = (int64_t)c->ids.count,
                                      .tokens = room,
-                                     .sampling = c->flags->sampling,
+                                     .sampling = {.temperature = f->temperature,
+                                                  .top_k = f->top_k,
+                                                  .top_p = f->top_p,
+                                                  .min_p = f->min_p,
+                                                  .seed = (uint64_t)f->seed},
                                      .logprobs = -1,
                                      .hear = hear,
                                      .arg = c};
@@ -234,16 +250,37 @@ static enum plim_status talk(struct chat *c, struct plim_error *err)
 
 /* --- opening ------------------------------------------------------------------------------------------------ */
 
+static enum plim_status check_flags(const struct chat_flags *f, struct plim_error *err)
+{
+    struct sampling s = {
+        .temperature = f->temperature, .top_k = f->top_k, .top_p = f->top_p, .min_p = f->min_p};
+    struct device_name unused;
+    if (!device_name_read(f->device, &unused))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "chat: option '--device': '%s' is no device; write auto, cpu, cuda or cuda:1",
+                         f->device);
+    if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
+        return plim_fail(err, PLIM_BAD_INPUT, "chat: option '--weights': '%s'; write as-is, q8 or q4",
+                         f->weights);
+    if (f->tokens < 1 || f->context < 0)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "chat: options '--max-tokens' and '--max-context': write e.g. 1024");
+    if (f->threads < 0 || f->threads > 1024)
+        return plim_fail(err, PLIM_BAD_INPUT, "chat: option '--threads': %d; write 0 to 1024", f->threads);
+    enum plim_status status = sampling_check(&s, err);
+    if (status != PLIM_OK) plim_error_prefix(err, "chat");
+    return status;
+}
+
 static enum plim_status open_text(struct chat *c, struct plim_error *err)
 {
-    char path[MODEL_PATH + 32];
-    const char *which = find_tokenizer(c->flags->model.tokenizer, c->dir, path, sizeof path);
-    enum plim_status status = codec_open_within(which, device_line_host(&c->line), &c->codec, err);
-    if (status == PLIM_OK) status = cli_open_chat(c->dir, &c->template, err);
+    enum plim_status status =
+        open_codec(cli_context(), c->flags->tokenizer, c->dir, device_line_host(&c->line), &c->codec, err);
+    if (status == PLIM_OK) status = chat_prompt_open(c->dir, &c->template, err);
     if (status == PLIM_OK && !c->template)
         status =
             plim_fail(err, PLIM_BAD_INPUT,
-                      "%s: the model has no chat template; plimsoll generate goes on with a text", c->dir);
+                      "%s: the model has no chat template; use plimsoll generate to continue a text", c->dir);
     if (status == PLIM_OK && c->codec.tokenizer) status = encoder_open(c->codec.tokenizer, &c->encoder, err);
     if (status == PLIM_OK && c->flags->system) status = say(c, "system", c->flags->system, err);
     return status;
@@ -253,23 +290,27 @@ static enum plim_status check_model(const struct chat *c, const struct model_spe
                                     struct plim_error *err)
 {
     if (model_is_encoder(spec) || model_has_source(spec))
-        return plim_fail(err, PLIM_UNSUPPORTED, "%s: a %s model holds no conversations", c->dir,
+        return plim_fail(err, PLIM_UNSUPPORTED, "%s: a %s model cannot chat", c->dir,
                          model_architecture_name(spec->arch));
-    if (spec->vocab_size >= c->codec.vocab_size) return PLIM_OK;
-    return plim_fail(
-        err, PLIM_BAD_INPUT, "%s: the tokenizer has %lld tokens, the model only %lld; give its own",
-        c->codec.path ? c->codec.path : "bytes", (long long)c->codec.vocab_size, (long long)spec->vocab_size);
+    return check_vocabulary(&c->codec, c->dir, spec->vocab_size, err);
 }
 
-static enum plim_status open_engine(void *arg, struct device *device, struct plim_error *err)
+static enum plim_status open_engine(struct chat *c, struct plim_error *err)
 {
-    struct chat *c = arg;
     const struct chat_flags *f = c->flags;
+    struct model_spec spec;
+    struct device_wish wish = {"chat", f->device, "--device cpu", f->threads, f->budget};
+    enum plim_status status = hf_config_load(c->dir, &spec, err);
+    if (status == PLIM_OK) status = check_model(c, &spec, err);
+    if (status == PLIM_OK) status = open_device(cli_context(), &wish, &c->device, err);
+    if (status == PLIM_OK)
+        status = device_line_check(cli_context(), "chat", &c->line, &c->device->facts, err);
+    if (status != PLIM_OK) return status;
     struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
     struct engine_options options = {.model = c->dir,
-                                     .budget = device_line_on(&c->line, &device->facts),
+                                     .budget = device_line_on(&c->line, &c->device->facts),
                                      .vocab = c->codec.vocab_size,
-                                     .weights = weights_kind_parse(f->model.weights),
+                                     .weights = weights_kind_parse(f->weights),
                                      .max_context = f->context,
                                      .parallel = 1,
                                      .step_tokens = STEP_TOKENS,
@@ -277,28 +318,18 @@ static enum plim_status open_engine(void *arg, struct device *device, struct pli
                                      .log = f->quiet ? NULL : &log};
     if (c->codec.tokenizer)
         options.caller_bytes += (int64_t)encoder_bytes_most(c->codec.tokenizer, LINE_MOST / 16);
-    return engine_open(device, &options, &c->engine, err);
-}
-
-static enum plim_status open_model(struct chat *c, struct plim_error *err)
-{
-    struct model_spec spec;
-    enum plim_status status = hf_config_load(c->dir, &spec, err);
-    if (status == PLIM_OK) status = check_model(c, &spec, err);
-    return status == PLIM_OK ? cli_open_model("chat", &c->flags->model, open_engine, c, &c->device, err)
-                             : status;
+    return engine_open(c->device, &options, &c->engine, err);
 }
 
 static int chat(const struct chat_flags *f, const char *what)
 {
-    struct chat c = {.flags = f, .line = f->model.line, .codec = {.eos = -1}};
+    struct chat c = {
+        .flags = f, .line = {f->budget, f->budget_given, device_line_default()}, .codec = {.eos = -1}};
     struct plim_error err = {0};
-    c.line.fallback = device_line_default();
-    enum plim_status status = sampling_check(&f->sampling, &err);
-    if (status != PLIM_OK) plim_error_prefix(&err, "chat");
+    enum plim_status status = check_flags(f, &err);
     if (status == PLIM_OK) status = find_model(cli_context(), what, c.dir, sizeof c.dir, &err);
     if (status == PLIM_OK) status = open_text(&c, &err);
-    if (status == PLIM_OK) status = open_model(&c, &err);
+    if (status == PLIM_OK) status = open_engine(&c, &err);
     if (status == PLIM_OK) status = talk(&c, &err);
     engine_close(c.engine);
     if (c.device) c.device->ops->close(c.device);
@@ -313,12 +344,13 @@ static int chat(const struct chat_flags *f, const char *what)
     return status == PLIM_OK ? 0 : cli_error(&err);
 }
 
-static const struct chat_flags defaults = {.model = MODEL_FLAGS, .sampling = SAMPLING_FLAGS, .tokens = 1024};
+static const struct chat_flags defaults = {
+    .device = "auto", .weights = "as-is", .tokens = 1024, .temperature = 0.8, .top_p = 1, .seed = 1};
 
 static int run(void *flags, const struct string_list *args)
 {
     struct chat_flags *f = flags;
-    if (f->sampling.top_p == 0) f->sampling.top_k = 1; /* an empty nucleus: the likeliest token alone */
+    if (f->top_p == 0) f->top_k = 1; /* an empty nucleus: the likeliest token alone */
     return chat(f, args->items[0]);
 }
 

@@ -1,7 +1,6 @@
 /* cmd_classify.c - plimsoll classify: labels of each text, or of its tokens. */
-#include "cli/text_model.h"
-#include "base/minmax.h"
-#include "serve/classify.h"
+#include "cli/text_flags.h"
+#include "api/labelling.h"
 #include "serve/vector_file.h"
 
 #include <stdatomic.h>
@@ -22,38 +21,37 @@ static const char *const formats[] = {"jsonl", "tsv", NULL};
 #define AT(field)    offsetof(struct classify_flags, field)
 #define GIVEN(field) OPTION_GIVEN(struct classify_flags, field)
 static const struct option_row rows[] = {
-    {"output", 'o', OPTION_STRING, AT(out), "FILE", "where labels go; default: standard output"},
+    {"output", 'o', OPTION_STRING, AT(out), "FILE", "output file; default: standard output"},
     {"format", 0, OPTION_STRING, AT(format), "KIND",
-     "jsonl: an object for each text; tsv: a line for each label, with the number of its text (jsonl)",
+     "output format: jsonl, one object per text; tsv, one line per label with the number of "
+     "its text (jsonl)",
      .choices = formats},
     {"field", 'f', OPTION_STRING, AT(field), "NAME",
-     "lines are JSON, and this field has the text; default: of .jsonl files text, else lines are texts. A "
-     "field text_pair has the second one of two texts"},
+     "read the text from this field of JSON lines; default: text for .jsonl files, else lines "
+     "are texts. The field text_pair has the second of two texts"},
     {"aggregation", 'a', OPTION_STRING, AT(aggregation), "HOW",
-     "labels of tokens: none leaves tokens as they are; simple joins neighbours with one label; first, "
-     "average "
-     "and max decide for whole words before (none)",
+     "token labels: none keeps single tokens; simple joins adjacent tokens with the same "
+     "label; first, average and max first choose one label per word (none)",
      .choices = aggregation_names},
     {"ignore-label", 0, OPTION_STRING_LIST, AT(ignore), "NAME",
-     "labels of tokens: leave it out; may be repeated, and '' leaves nothing out (O)",
-     .given = GIVEN(ignore_given)},
+     "token labels: omit this label; '' omits none (O)", .given = GIVEN(ignore_given)},
     {"stride", 0, OPTION_INT64, AT(stride), "N",
-     "labels of tokens: read long texts in windows that share N tokens; wants an aggregation",
-     .given = GIVEN(stride_given), .expected = "0 or more, e.g. 128", .most = INT64_MAX},
-    {"truncate", 0, OPTION_FLAG, AT(truncate), NULL, "cut off what does not fit; default: refuse long texts"},
-    {"top-k", 0, OPTION_INT64, AT(top), "N", "labels of texts: the N best as a list; 0: all of them",
-     .given = GIVEN(top_given), .expected = "0 for all, or more", .most = INT64_MAX},
+     "token labels: read long texts in windows that overlap by N tokens; requires an "
+     "aggregation",
+     .given = GIVEN(stride_given)},
+    {"truncate", 0, OPTION_FLAG, AT(truncate), NULL, "truncate long texts instead of refusing them"},
+    {"top-k", 0, OPTION_INT64, AT(top), "N", "text labels: list the N best; 0: all",
+     .given = GIVEN(top_given)},
     {"function", 0, OPTION_STRING, AT(function), "NAME",
-     "labels of texts: what makes scores of logits: sigmoid, softmax, none; default: softmax, but sigmoid "
-     "for "
-     "one label and for multi_label_classification, and none for regression",
+     "text labels: turn logits into scores with sigmoid, softmax or none; default: softmax, "
+     "but sigmoid for one label and for multi_label_classification, and none for regression",
      .choices = label_function_names},
-    TEXT_ROWS(struct classify_flags, "longest line that is accepted (64KiB)"),
-    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "tell of padding and memory"},
+    TEXT_ROWS(struct classify_flags, "maximum line length (64KiB)"),
+    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "report padding and memory"},
 };
 
 static const struct option_example examples[] = {
-    {"classify ./ner notes.txt --aggregation simple", "names and places, with where they are"},
+    {"classify ./ner notes.txt --aggregation simple", "names and places, with their positions"},
     {"classify ./sentiment reviews.jsonl --field review --top-k 3 --budget 512MiB", "the three best labels"},
     {NULL, NULL}};
 
@@ -61,37 +59,29 @@ static const struct command command = {
     .name = "classify",
     .summary = "label texts or their tokens with an encoder, inside a budget",
     .usage = "[OPTION...] MODEL [FILE...]",
-    .description =
-        "MODEL is a folder of a BERT, RoBERTa or DistilBERT for token or sequence classification, a "
-        "checkpoint, "
-        "or a run folder. FILE are files, folders or globs; .gz and .zst are decompressed; none, or -, is "
-        "standard input. Every line gives one line, in the same order: {\"entities\": [...]} where tokens "
-        "have "
-        "labels, with start and end in characters, and {\"label\": ..., \"score\": ...} where texts have. "
-        "Results "
-        "are those of transformers' pipelines. What does not fit the budget exits with 3.",
+    .description = "MODEL is a folder with a BERT, RoBERTa or DistilBERT for token or sequence "
+                   "classification, a checkpoint, or a run folder. FILE are files, folders or globs; .gz "
+                   "and .zst are decompressed; none, or -, is standard input. Every line gives one line of "
+                   "output, in the same order: {\"entities\": [...]} with start and end in characters if "
+                   "tokens have labels, {\"label\": ..., \"score\": ...} if texts have. Results equal those "
+                   "of transformers' pipelines. Exits with 3 if the model does not fit the budget.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
 };
 
-/* Texts are read until they have so many tokens together, and then computed. */
-enum { WINDOW = 512, WINDOW_TOKENS = 8192, TEXT_TOKENS = 16384, FLUSH = 32 << 10 };
+enum { FLUSH = 32 << 10 };
 
 /* One run of the command. */
 struct classifying {
     const struct classify_flags *flags;
     struct text_model model;
-    struct classifier classifier;
+    struct labelling *labelling;
+    const struct classifier *classifier;
     enum aggregation aggregation;
     enum label_function function;
-    struct label_form form;
     struct lines *lines;
-    struct encoder *encoder;
-    struct label_text texts[WINDOW];
-    int count;
-    size_t tokens; /* of all rows of the window */
-    int64_t written, cut;
+    int64_t written;
     struct strbuf line;
     struct vector_file *out;
 };
@@ -108,10 +98,16 @@ static enum plim_status read_flags(struct classifying *c, struct plim_error *err
     const struct classify_flags *f = c->flags;
     c->aggregation = (enum aggregation)index_of(aggregation_names, f->aggregation);
     c->function = (enum label_function)index_of(label_function_names, f->function);
+    if (f->stride_given && f->stride < 0)
+        return plim_fail(err, PLIM_BAD_INPUT, "classify: option '--stride': %lld; write 0 or more, e.g. 128",
+                         (long long)f->stride);
     if (f->stride_given && !c->aggregation)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "classify: option '--stride': tokens of two windows would be told twice; give "
+                         "classify: option '--stride': tokens in two windows would be reported twice; give "
                          "--aggregation simple, first, average or max");
+    if (f->top_given && f->top < 0)
+        return plim_fail(err, PLIM_BAD_INPUT, "classify: option '--top-k': %lld; write 0 for all, or more",
+                         (long long)f->top);
     return PLIM_OK;
 }
 
@@ -119,7 +115,7 @@ static enum plim_status read_flags(struct classifying *c, struct plim_error *err
 static enum plim_status check_kind(const struct classifying *c, struct plim_error *err)
 {
     const struct classify_flags *f = c->flags;
-    bool tokens = classifier_of_tokens(&c->classifier);
+    bool tokens = classifier_of_tokens(c->classifier);
     const char *wrong = tokens ? (f->top_given  ? "top-k"
                                   : f->function ? "function"
                                                 : NULL)
@@ -132,26 +128,6 @@ static enum plim_status check_kind(const struct classifying *c, struct plim_erro
                      wrong, tokens ? "whole texts" : "tokens", tokens ? "tokens" : "whole texts");
 }
 
-/* Tokens that one text may have, where the model takes `length` at once. */
-static int64_t text_tokens(const struct text_flags *f, int64_t length)
-{
-    int64_t bytes = (int64_t)f->max_line, usual = bytes < TEXT_TOKENS ? bytes : TEXT_TOKENS;
-    return max64(max64(usual, bytes / 4), 4 * length);
-}
-
-/* Host bytes beside the embedder's: tokens and logits of a window, what encodes a text, and the entities of one. Windows of a long
- * text double its tokens at most, and lists grow by a half. */
-static int64_t own_bytes(const struct text_model *m, const struct model_spec *spec, int64_t length)
-{
-    int64_t one = text_tokens(m->flags, length), all = WINDOW_TOKENS + one,
-            longest = (int64_t)m->flags->max_line;
-    int64_t each = 2 * (int64_t)(4 * sizeof(int32_t) + sizeof(struct token_span)) + 2 * spec->num_labels * 4;
-    int64_t entities = 2 * (int64_t)sizeof(struct entity) + 32;
-    return all * each + 2 * WINDOW * (int64_t)sizeof(struct label_text) + (one + 3 * length) * entities +
-           4 * longest + (int64_t)encoder_bytes_most(m->codec.tokenizer, (size_t)longest) +
-           ENCODER_LIMIT(longest) + (256 << 10);
-}
-
 /* --- output --------------------------------------------------------------------------------------------------- */
 
 static enum plim_status flush(struct classifying *c, struct plim_error *err)
@@ -162,9 +138,9 @@ static enum plim_status flush(struct classifying *c, struct plim_error *err)
     return status;
 }
 
-static enum plim_status write_entities(struct classifying *c, const struct entity_list *list,
-                                       struct plim_error *err)
+static enum plim_status write_entities(void *arg, const struct entity_list *list, struct plim_error *err)
 {
+    struct classifying *c = arg;
     bool json = !c->flags->format || strcmp(c->flags->format, "tsv") != 0;
     enum plim_status status = PLIM_OK;
     struct json_writer w;
@@ -182,116 +158,56 @@ static enum plim_status write_entities(struct classifying *c, const struct entit
         if (c->line.len > FLUSH) status = flush(c, err);
     }
     if (json) json_end_array(&w), json_end_object(&w), strbuf_addc(&c->line, '\n');
-    return status;
+    c->written++;
+    return status == PLIM_OK ? flush(c, err) : status;
 }
 
 static void write_tsv(struct classifying *c, const float *scores)
 {
-    size_t best = classifier_best(&c->classifier, scores), n = (size_t)c->classifier.spec->num_labels;
+    size_t best = classifier_best(c->classifier, scores), n = (size_t)c->classifier->spec->num_labels;
     for (size_t i = 0; i < n; i++)
         if (c->flags->top_given || i == best)
             strbuf_addf(&c->line, "%lld\t%s\t%.6f\n", (long long)c->written + 1,
-                        c->classifier.names.list.items[i], (double)scores[i]);
+                        c->classifier->names.list.items[i], (double)scores[i]);
 }
 
-static void write_labels(struct classifying *c, const float *scores)
+static void write_json(struct classifying *c, const float *scores)
 {
-    size_t best = classifier_best(&c->classifier, scores);
-    if (c->flags->format && !strcmp(c->flags->format, "tsv")) return write_tsv(c, scores);
-    struct json_writer w = json_object(&c->line, 0);
+    size_t best = classifier_best(c->classifier, scores);
+    struct json_writer w;
+    json_writer_init(&w, &c->line, 0);
+    json_begin_object(&w, NULL);
     if (c->flags->top_given) {
-        classifier_write_labels(&c->classifier, scores, c->flags->top, &w);
+        classifier_write_labels(c->classifier, scores, c->flags->top, "labels", &w);
     } else {
-        json_str(&w, "label", c->classifier.names.list.items[best]);
+        json_str(&w, "label", c->classifier->names.list.items[best]);
         json_float(&w, "score", scores[best]);
     }
     json_end_object(&w);
     strbuf_addc(&c->line, '\n');
 }
 
-/* --- a window ------------------------------------------------------------------------------------------------- */
-
-static enum plim_status tell_entities(struct classifying *c, const struct label_text *t, float *logits,
-                                      struct plim_error *err)
+static enum plim_status write_labels(void *arg, const float *scores, struct plim_error *err)
 {
-    bool all = c->flags->ignore.count == 1 && !c->flags->ignore.items[0][0];
-    static const struct string_list none;
-    struct entity_how how = classifier_how(&c->classifier, c->aggregation,
-                                           all                      ? &none
-                                           : c->flags->ignore_given ? &c->flags->ignore
-                                                                    : NULL);
-    struct entity_list list = {0};
-    enum plim_status status = PLIM_OK;
-    for (size_t i = 0; i < t->row_count && status == PLIM_OK; i++) {
-        status = entities_of_row(&list, &how, t, &t->rows[i], logits, err);
-        logits += t->rows[i].count * how.nlabels;
-    }
-    if (t->row_count > 1) entities_overlapping(&list);
-    if (status == PLIM_OK) status = write_entities(c, &list, err);
-    entity_list_release(&list);
-    return status;
+    struct classifying *c = arg;
+    bool tsv = c->flags->format && !strcmp(c->flags->format, "tsv");
+    (tsv ? write_tsv : write_json)(c, scores);
+    c->written++;
+    return flush(c, err);
 }
 
-static enum plim_status tell_window(struct classifying *c, float *logits, struct plim_error *err)
-{
-    size_t width = (size_t)embedder_width(c->model.embedder);
-    enum plim_status status = PLIM_OK;
-    for (int i = 0; i < c->count && status == PLIM_OK; i++, c->written++) {
-        const struct label_text *t = &c->texts[i];
-        size_t numbers = width;
-        c->cut += t->cut;
-        if (embedder_per_token(c->model.embedder)) {
-            numbers = t->ids.count * width;
-            status = tell_entities(c, t, logits, err);
-        } else {
-            classifier_scores(&c->classifier, c->function, logits);
-            write_labels(c, logits);
-        }
-        logits += numbers;
-        if (status == PLIM_OK) status = flush(c, err);
-    }
-    return status;
-}
-
-static enum plim_status run_window(struct classifying *c, struct plim_error *err)
-{
-    int64_t nrows = 0, at = 0, width = embedder_width(c->model.embedder);
-    for (int i = 0; i < c->count; i++) nrows += (int64_t)c->texts[i].row_count;
-    int64_t results = embedder_per_token(c->model.embedder) ? (int64_t)c->tokens : nrows;
-    struct embed_row *list = malloc((size_t)(nrows + 1) * sizeof *list);
-    float *logits = malloc((size_t)(results * width + 1) * sizeof *logits);
-    enum plim_status status = PLIM_OK;
-    if (!list || !logits) status = plim_fail(err, PLIM_NO_MEMORY, "out of memory for the texts of a batch");
-    for (int i = 0; i < c->count && status == PLIM_OK; i++)
-        for (size_t k = 0; k < c->texts[i].row_count; k++) {
-            const struct label_row *r = &c->texts[i].rows[k];
-            list[at++] = (struct embed_row){c->texts[i].ids.id + r->first_id, (int64_t)r->count, r->second};
-        }
-    if (status == PLIM_OK) status = embedder_run(c->model.embedder, list, nrows, logits, err);
-    if (status == PLIM_OK) status = tell_window(c, logits, err);
-    for (int i = 0; i < c->count; i++) label_text_release(&c->texts[i]);
-    c->count = 0, c->tokens = 0;
-    free(list);
-    free(logits);
-    return status;
-}
+/* --- texts ---------------------------------------------------------------------------------------------------- */
 
 static enum plim_status add_line(struct classifying *c, const struct line *line, const char *field,
                                  struct plim_error *err)
 {
     struct json_field f[2] = {{.name = field}, {.name = "text_pair"}};
-    struct label_text *t = &c->texts[c->count];
-    enum plim_status status = text_model_line(line, f, field ? 2 : 0, err);
+    enum plim_status status = text_line(line, f, field ? 2 : 0, err);
     struct label_input in = {f[0].at, f[1].at, f[0].len, f[1].len};
-    if (status == PLIM_OK)
-        status = label_text_read(t, c->encoder, c->model.codec.tokenizer, &c->form, &in, err);
-    if (status != PLIM_OK) {
-        label_text_release(t);
+    if (status == PLIM_OK) status = labelling_add(c->labelling, &in, err);
+    if (status == PLIM_BAD_INPUT || status == PLIM_NO_FIT)
         plim_error_prefix(err, "%s:%llu", line->path, (unsigned long long)line->number);
-        return status;
-    }
-    c->count++, c->tokens += t->ids.count;
-    return PLIM_OK;
+    return status;
 }
 
 static enum plim_status run_lines(struct classifying *c, struct plim_error *err)
@@ -303,33 +219,37 @@ static enum plim_status run_lines(struct classifying *c, struct plim_error *err)
         const char *field = c->flags->field ? c->flags->field : line.json ? "text" : NULL;
         if (field && !line.len) continue;
         status = add_line(c, &line, field, err);
-        if (status == PLIM_OK && (c->count == WINDOW || c->tokens >= WINDOW_TOKENS))
-            status = run_window(c, err);
         if (status == PLIM_OK && *stop)
             status =
                 plim_fail(err, PLIM_INTERRUPTED, "classify: stopped after %lld texts", (long long)c->written);
         if (status != PLIM_OK) return status;
     }
-    return status == PLIM_OK && c->count ? run_window(c, err) : status;
+    return status == PLIM_OK ? labelling_end(c->labelling, err) : status;
 }
 
 /* --- the whole ------------------------------------------------------------------------------------------------ */
 
 static enum plim_status open_rest(struct classifying *c, struct plim_error *err)
 {
-    const struct embed_plan *plan = embedder_plan(c->model.embedder);
     const struct classify_flags *f = c->flags;
-    enum plim_status status = classifier_open(
-        &c->classifier, c->model.how.path, embedder_spec(c->model.embedder), c->model.codec.tokenizer, err);
-    if (status == PLIM_OK) status = check_kind(c, err);
-    if (status == PLIM_OK) status = encoder_open(c->model.codec.tokenizer, &c->encoder, err);
+    static const struct string_list none;
+    bool all = f->ignore.count == 1 && !f->ignore.items[0][0];
+    enum plim_status status = labelling_open(&c->model, &c->labelling, err);
     if (status != PLIM_OK) return status;
-    encoder_limit(c->encoder, (size_t)ENCODER_LIMIT(f->text.max_line));
-    c->form = (struct label_form){.time = plan->time,
-                                  .most = text_tokens(&f->text, plan->time),
-                                  .stride = f->stride_given ? f->stride : -1,
-                                  .truncate = f->truncate,
-                                  .spans = classifier_of_tokens(&c->classifier)};
+    c->classifier = labelling_classifier(c->labelling);
+    status = check_kind(c, err);
+    if (status != PLIM_OK) return status;
+    struct labelling_how how = {.aggregation = c->aggregation,
+                                .function = c->function,
+                                .stride = f->stride_given ? f->stride : -1,
+                                .truncate = f->truncate,
+                                .ignored = all               ? &none
+                                           : f->ignore_given ? &f->ignore
+                                                             : NULL,
+                                .entities = write_entities,
+                                .scores = write_labels,
+                                .arg = c};
+    labelling_begin(c->labelling, &how);
     return vector_file_open(f->out, VECTORS_JSONL, 0, &c->out, err);
 }
 
@@ -339,8 +259,9 @@ static void tell(const struct classifying *c)
     double seconds = n->seconds > 0 ? n->seconds : 1;
     fprintf(stderr, "%lld texts, %.1f texts/s, %.0f tokens/s\n", (long long)c->written,
             (double)c->written / seconds, (double)n->tokens / seconds);
-    if (c->cut)
-        fprintf(stderr, "%lld texts were longer than %lld tokens and lost their end\n", (long long)c->cut,
+    int64_t cut = labelling_cut(c->labelling);
+    if (cut)
+        fprintf(stderr, "%lld texts were longer than %lld tokens and lost their end\n", (long long)cut,
                 (long long)embedder_plan(c->model.embedder)->time);
     if (c->flags->verbose) text_model_tell(&c->model, "");
 }
@@ -349,6 +270,7 @@ static enum plim_status classify(struct classifying *c, const struct string_list
                                  struct plim_error *err)
 {
     enum plim_status status = read_flags(c, err);
+    if (status == PLIM_OK) status = text_flags_check("classify", &c->flags->text, err);
     if (status == PLIM_OK) status = text_model_find(&c->model, args->items[0], err);
     if (status == PLIM_OK)
         status = lines_open(args->items + 1, (int)args->count - 1, DATA_AUTO, (size_t)c->flags->text.max_line,
@@ -364,28 +286,24 @@ static enum plim_status classify(struct classifying *c, const struct string_list
 static void close_all(struct classifying *c)
 {
     vector_file_abandon(c->out);
-    for (int i = 0; i < c->count; i++) label_text_release(&c->texts[i]);
-    encoder_close(c->encoder);
+    labelling_close(c->labelling);
     strbuf_release(&c->line);
-    classifier_close(&c->classifier);
     text_model_close(&c->model);
     lines_close(c->lines);
-    free(c);
 }
 
-static const struct classify_flags defaults = {.text = {.model = MODEL_FLAGS, .max_line = 64 << 10}};
+static const struct classify_flags defaults = {
+    .text = {.device = "auto", .weights = "as-is", .max_line = 64 << 10}};
 
 static int run(void *flags, const struct string_list *args)
 {
     const struct classify_flags *f = flags;
-    struct classifying *c = calloc(1, sizeof *c);
+    struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
+    struct classifying c = {.flags = f, .model = text_flags_model("classify", &f->text, &log)};
     struct plim_error err = {0};
-    if (!c) return cli_error((plim_fail(&err, PLIM_NO_MEMORY, "classify: out of memory"), &err));
-    c->flags = f;
-    c->model = (struct text_model){
-        .command = "classify", .flags = &f->text, .labels = true, .caller_bytes = own_bytes};
-    int code = cli_code(classify(c, args, &err), &err);
-    close_all(c);
+    c.model.labels = true, c.model.caller_bytes = labelling_bytes;
+    int code = cli_code(classify(&c, args, &err), &err);
+    close_all(&c);
     return code;
 }
 

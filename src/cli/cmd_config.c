@@ -15,20 +15,20 @@ struct config_flags {
 
 #define AT(field) offsetof(struct config_flags, field)
 static const struct option_row rows[] = {
-    {"all", 'a', OPTION_FLAG, AT(all), NULL, "show: settings at their defaults, too, as comments"},
-    {"json", 'j', OPTION_FLAG, AT(json), NULL, "show: values and where they came from as JSON"},
-    {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES", "show: with this budget instead of the config's",
+    {"all", 'a', OPTION_FLAG, AT(all), NULL, "show: include settings at their defaults, as comments"},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "show: print values and origins as JSON"},
+    {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES", "show: memory budget (overrides the job file)",
      .given = OPTION_GIVEN(struct config_flags, job.budget_given)},
     {"deepspeed", 0, OPTION_STRING, AT(job.deepspeed), "FILE",
-     "show: with DeepSpeed's JSON, as training.deepspeed"},
+     "show: read this DeepSpeed JSON too (same as training.deepspeed)"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes"},
 };
 
 static const struct option_example examples[] = {
-    {"config show small.yaml", "what counts, and where each setting came from"},
-    {"config show small.yaml --all", "with everything that is at its default"},
-    {"config explain training.batch_size small.yaml", "what a key means, and what it is in this job"},
+    {"config show small.yaml", "the effective settings and their origins"},
+    {"config show small.yaml --all", "including all defaults"},
+    {"config explain training.batch_size small.yaml", "the meaning of a key, and its value in this job"},
     {"config explain training.memory", "all keys of a section"},
     {"config convert training_args.json > job.yaml",
      "from Hugging Face's TrainingArguments, DeepSpeed's JSON, or YAML of Axolotl or LLaMA-Factory"},
@@ -39,18 +39,15 @@ static const struct command command = {
     .keys = &job_schema,
     .summary = "show a job's settings and their origin, explain keys, convert other trainers' files",
     .usage = "show [JOB] | explain KEY [JOB] | convert FILE",
-    .description =
-        "show prints the configuration as YAML that gives the same job, with a comment behind each setting: "
-        "a flag, --set, a line of the job file, an environment variable, a line of .env beside the job, or a "
-        "preset; that is also their order of authority. Without a job: the defaults, and what the "
-        "environment "
-        "makes of them.\n\n"
-        "explain says what a key takes and means, its other names, and what it does to the plan.\n\n"
-        "convert reads the JSON of Hugging Face's TrainingArguments or of DeepSpeed, or YAML with the names "
-        "of "
-        "Axolotl or LLaMA-Factory, and prints a job file. Settings without effect are comments at its end. A "
-        "setting that cannot be converted is named on standard error, with all others like it, and no job is "
-        "printed.",
+    .description = "show prints the configuration as YAML that gives the same job, with the origin of each "
+                   "setting as a comment: a flag, --set, a line of the job file, an environment variable, a "
+                   "line of .env next to the job, or a preset, in this order of precedence. Without a job "
+                   "it shows the defaults and the effect of the environment.\n\nexplain describes a key: "
+                   "its values, meaning, other names, and effect on the plan.\n\nconvert reads the JSON of "
+                   "Hugging Face's TrainingArguments or of DeepSpeed, or the YAML of Axolotl or "
+                   "LLaMA-Factory, and prints a job file. Settings without effect are comments at its end. "
+                   "If settings cannot be converted, all of them are named on standard error and no job is "
+                   "printed.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

@@ -24,36 +24,34 @@ static const char *const formats[] = {"json", "trace", "memory_viz", NULL};
 static const struct option_row rows[] = {
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the reply as JSON"},
     {"wait", 'w', OPTION_INT64, AT(wait), "SECONDS",
-     "how long to wait for an order to be carried out (default 600; 0: not at all)"},
+     "time to wait for an order to complete; 0: do not wait (600)"},
     {"format", 'f', OPTION_STRING, AT(format), "FORMAT",
-     "of a snapshot; default: as FILE's name ends (.json, .trace.json for Perfetto, .pickle for PyTorch's "
-     "memory_viz)",
+     "format of a snapshot; default: by the ending of FILE (.json, .trace.json for Perfetto, "
+     ".pickle for PyTorch's memory_viz)",
      .choices = formats},
 };
 
 static const struct option_example examples[] = {
-    {"ctl runs/small status", "step, loss and memory, by class and against the machine's lines"},
-    {"ctl runs/small budget 3GiB", "another line: the run re-plans before its next step"},
-    {"ctl runs/small checkpoint", "save now and go on"},
-    {"ctl runs/small snapshot",
-     "measure a step and write it, with what the run holds, to a file in its folder"},
+    {"ctl runs/small status", "step, loss and memory, by class and relative to the machine's thresholds"},
+    {"ctl runs/small budget 3GiB", "change the budget; the run re-plans before its next step"},
+    {"ctl runs/small checkpoint", "save now and continue"},
+    {"ctl runs/small snapshot", "measure a step and write it, with the plan, to a file in the run's folder"},
     {"ctl runs/small snapshot step.trace.json", "the same for ui.perfetto.dev"},
-    {"ctl runs/small stop", "save and end"},
+    {"ctl runs/small stop", "save and exit"},
     {"ctl /run/user/1000/plimsoll.sock status", "a server's socket"},
     {"ctl /run/user/1000/plimsoll.sock snapshot step.trace.json", "its next step, measured"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "ctl",
-    .summary = "ask and steer a run or a server that is under way",
+    .summary = "query and control a running job or server",
     .usage = "[OPTION...] RUN|SOCKET status|budget BYTES|checkpoint|snapshot [FILE]|stop",
-    .description =
-        "RUN is the folder of a training run (output.dir), SOCKET the control socket of a server. Only the "
-        "user who runs the job is answered. status never waits; a budget and a checkpoint are carried out "
-        "between two optimizer steps, a snapshot when the next step has been measured (of a server with "
-        "nothing to do it is the plan alone; a server needs FILE), and the command waits "
-        "until they are. A budget that no plan fits is refused with what is missing, and the run goes on as "
-        "it was.",
+    .description = "RUN is the folder of a training run (output.dir), SOCKET the control socket of a "
+                   "server. Only the user who runs the job is answered. status replies at once. A budget or "
+                   "a checkpoint takes effect between two optimizer steps; a snapshot is written once the "
+                   "next step has been measured (for an idle server it is only the plan; a server needs "
+                   "FILE). The command waits for them. A budget that no plan fits is refused with the "
+                   "missing bytes, and the run continues unchanged.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -80,7 +78,7 @@ static enum plim_status put_bytes(const char *text, struct strbuf *out, struct p
     uint64_t bytes = 0;
     enum plim_status status = bytes_parse(text, &bytes, err);
     if (status == PLIM_OK && (bytes == 0 || bytes > INT64_MAX))
-        status = plim_fail(err, PLIM_BAD_INPUT, "%s is no budget", text);
+        status = plim_fail(err, PLIM_BAD_INPUT, "'%s' is not a budget", text);
     if (status != PLIM_OK) return plim_error_prefix(err, "ctl budget"), status;
     strbuf_addf(out, ",\"bytes\":%llu", (unsigned long long)bytes);
     return PLIM_OK;
@@ -94,7 +92,7 @@ static enum plim_status put_file(const char *file, const char *format, struct st
     enum snapshot_format wanted = file ? snapshot_format_of(file) : SNAPSHOT_JSON;
     enum plim_status status = format ? snapshot_format_parse(format, &wanted, err) : PLIM_OK;
     if (status == PLIM_OK && file && *file != '/' && !getcwd(path, sizeof path))
-        status = plim_fail(err, PLIM_IO, "the folder this is called in: %s", strerror(errno));
+        status = plim_fail(err, PLIM_IO, "the current folder: %s", strerror(errno));
     if (status != PLIM_OK) return plim_error_prefix(err, "ctl snapshot"), status;
     strbuf_addf(out, ",\"format\":\"%s\"", snapshot_format_name(wanted));
     if (!file) return PLIM_OK;
@@ -114,7 +112,7 @@ static enum plim_status make_message(const struct string_list *args, const struc
         bool fits = given ? takes != TAKES_NOTHING : takes != TAKES_BYTES;
         if (strcmp(args->items[1], words[i].word) || !fits) continue;
         if (f->format && takes != TAKES_FILE)
-            return plim_fail(err, PLIM_BAD_INPUT, "ctl: --format is of a snapshot, not of %s", words[i].word);
+            return plim_fail(err, PLIM_BAD_INPUT, "ctl: --format is for snapshot, not for %s", words[i].word);
         enum plim_status status = PLIM_OK;
         strbuf_addf(out, "{\"do\":\"%s\"", words[i].word);
         if (takes == TAKES_BYTES) status = put_bytes(given, out, err);
@@ -214,10 +212,11 @@ static enum plim_status wait_for(const char *path, const struct word *word, int6
         if (done) return status;
         nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
     }
-    return plim_fail(err, PLIM_BUSY,
-                     "%s: order %lld is not done after %.0f s; it stands, plimsoll ctl status "
-                     "tells when it is",
-                     path, (long long)number, seconds);
+    return plim_fail(
+        err, PLIM_BUSY,
+        "%s: order %lld did not complete within %.0f s; it is still pending, plimsoll ctl status "
+        "shows when it is done",
+        path, (long long)number, seconds);
 }
 
 static enum plim_status tell_reply(const char *path, const struct ctl_flags *f, const struct word *word,

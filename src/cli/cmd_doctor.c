@@ -19,30 +19,28 @@ struct doctor_flags {
 
 #define AT(field) offsetof(struct doctor_flags, field)
 static const struct option_row rows[] = {
-    {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES", "with this budget instead of the config's",
+    {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES", "memory budget (overrides the job file)",
      .given = OPTION_GIVEN(struct doctor_flags, job.budget_given)},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print it as JSON"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
 };
 
 static const struct option_example examples[] = {
-    {"doctor small.yaml", "what is wrong with a job, what is on, what each thing saves"},
-    {"doctor runs/small", "is what a run left whole, and how was it made"},
-    {"doctor", "this machine, and what its environment variables do"},
+    {"doctor small.yaml", "problems of a job, techniques in use and what each saves"},
+    {"doctor runs/small", "whether a run's files are intact, and how it was made"},
+    {"doctor", "this machine and the effect of its environment variables"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "doctor",
     .keys = &job_schema,
-    .summary = "name what is wrong with a job or a run, and say what is on and what is ignored",
+    .summary = "find problems in a job or a run; show active techniques and ignored settings",
     .usage = "[OPTION...] [CONFIG|RUN]",
-    .description = "Problems come first: settings that contradict each other or what they are for, budgets "
-                   "that nothing fits, "
-                   "damaged checkpoints. Then the tricks that are on and what they save, those that are off "
-                   "and what they "
-                   "would, and what of job file and environment is ignored, and why. Exits 0 without "
-                   "problems and 1 with "
-                   "some.",
+    .description = "Lists problems first: settings that contradict each other or defeat their purpose, "
+                   "budgets that nothing fits, damaged checkpoints. Then lists the memory-saving techniques "
+                   "that are on and what they save, those that are off and what they would save, and "
+                   "settings of the job file and the environment that are ignored, and why. Exits with 0 if "
+                   "there are no problems and with 1 otherwise.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

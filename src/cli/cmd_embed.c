@@ -1,5 +1,5 @@
 /* cmd_embed.c - plimsoll embed: one vector for each line. */
-#include "cli/text_model.h"
+#include "cli/text_flags.h"
 #include "serve/embed_text.h"
 #include "serve/vector_file.h"
 
@@ -19,45 +19,44 @@ static const char *const poolings[] = {"mean", "cls", NULL};
 
 #define AT(field) offsetof(struct embed_flags, field)
 static const struct option_row rows[] = {
-    {"output", 'o', OPTION_STRING, AT(out), "FILE", "where vectors go; default: standard output"},
+    {"output", 'o', OPTION_STRING, AT(out), "FILE", "output file; default: standard output"},
     {"format", 0, OPTION_STRING, AT(format), "KIND",
-     "of the vectors; npy is a NumPy file of float32 (auto: npy when FILE ends so, else jsonl)",
+     "output format; npy is a NumPy file of float32 (auto: npy if FILE ends in .npy, else "
+     "jsonl)",
      .choices = formats},
     {"field", 'f', OPTION_STRING, AT(field), "NAME",
-     "lines are JSON, and this field has the text; default: of .jsonl files text, else lines are texts"},
+     "read the text from this field of JSON lines; default: text for .jsonl files, else lines "
+     "are texts"},
     {"pooling", 0, OPTION_STRING, AT(pooling), "KIND",
-     "mean of the tokens or cls, the first; default: as the model's folder says, else mean",
+     "mean of the tokens, or cls, the first token; default: from the model's folder, else mean",
      .choices = poolings},
     {"normalize", 0, OPTION_FLAG, AT(normalize), NULL,
-     "vectors of length 1, or with --no-normalize as they are; default: as the model's folder says, else on",
+     "scale vectors to length 1; default: from the model's folder, else on",
      .given = OPTION_GIVEN(struct embed_flags, normalize_given)},
-    TEXT_ROWS(struct embed_flags, "longest line that is accepted (16MiB)"),
-    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "tell how vectors are made, and of padding and memory"},
+    TEXT_ROWS(struct embed_flags, "maximum line length (16MiB)"),
+    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "report pooling, padding and memory"},
 };
 
 static const struct option_example examples[] = {
-    {"embed all-MiniLM-L6-v2/ sentences.txt -o vectors.npy", "a vector for each line"},
-    {"embed ./minilm docs.jsonl --field body --budget 256MiB > vectors.jsonl", "of a field, inside a budget"},
+    {"embed all-MiniLM-L6-v2/ sentences.txt -o vectors.npy", "one vector per line"},
+    {"embed ./minilm docs.jsonl --field body --budget 256MiB > vectors.jsonl",
+     "embed one field, inside a budget"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "embed",
-    .summary = "make vectors of texts with an encoder, inside a budget",
+    .summary = "embed texts with an encoder, inside a budget",
     .usage = "[OPTION...] MODEL [FILE...]",
-    .description =
-        "MODEL is a folder of sentence-transformers or of Hugging Face with a BERT, RoBERTa or DistilBERT, a "
-        "checkpoint, or a run folder. FILE are files, folders or globs; .gz and .zst are decompressed; none, "
-        "or -, is "
-        "standard input. Every line gives one vector, an empty one too, and vectors come in the order of "
-        "lines. Lines of similar length are computed together. Parameters and the largest batch are planned "
-        "and committed before anything is computed; what does not fit the budget exits with 3.",
+    .description = "MODEL is a sentence-transformers or Hugging Face folder with a BERT, RoBERTa or "
+                   "DistilBERT, a checkpoint, or a run folder. FILE are files, folders or globs; .gz and "
+                   ".zst are decompressed; none, or -, is standard input. Every line, even an empty one, "
+                   "gives one vector, in the order of lines. Lines of similar length are computed together. "
+                   "Parameters and the largest batch are planned and committed before computing. Exits with "
+                   "3 if they do not fit the budget.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
 };
-
-/* Lines that are sorted by length before they are cut into batches. */
-#define WINDOW 1024
 
 /* One run of the command. */
 struct embedding {
@@ -66,7 +65,7 @@ struct embedding {
     struct lines *lines;
     struct text_rows *rows;
     struct vector_file *out;
-    float *vectors; /* [WINDOW][C] */
+    float *vectors; /* [EMBED_WINDOW][C] */
 };
 
 static bool wants_npy(const struct embed_flags *f)
@@ -81,28 +80,23 @@ static enum plim_status find_how(struct embedding *e, const char *what, struct p
 {
     const struct embed_flags *f = e->flags;
     struct sentence_config *how = &e->model.how;
-    enum plim_status status = text_model_find(&e->model, what, err);
+    enum plim_status status = text_flags_check("embed", &f->text, err);
+    if (status == PLIM_OK) status = text_model_find(&e->model, what, err);
     if (f->pooling) how->pooling = strcmp(f->pooling, "cls") ? POOLING_MEAN : POOLING_FIRST;
     if (f->normalize_given) how->normalize = f->normalize;
     if (status == PLIM_OK && wants_npy(f) && !f->out)
-        status = plim_fail(err, PLIM_BAD_INPUT, "embed: a NumPy file is not written to a pipe; give -o FILE");
+        status =
+            plim_fail(err, PLIM_BAD_INPUT, "embed: a NumPy file cannot be written to a pipe; give -o FILE");
     return status;
-}
-
-/* Host bytes beside the embedder's: a window's tokens and vectors, a line. */
-static int64_t own_bytes(const struct text_model *m, const struct model_spec *spec, int64_t length)
-{
-    return text_rows_bytes(&m->codec, length, WINDOW) + WINDOW * spec->hidden_size * (int64_t)sizeof(float) +
-           (128 << 10);
 }
 
 static enum plim_status open_rest(struct embedding *e, struct plim_error *err)
 {
     const struct embed_plan *plan = embedder_plan(e->model.embedder);
     int64_t width = embedder_width(e->model.embedder);
-    e->vectors = malloc((size_t)(WINDOW * width) * sizeof *e->vectors);
+    e->vectors = malloc((size_t)(EMBED_WINDOW * width) * sizeof *e->vectors);
     if (!e->vectors) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for vectors");
-    enum plim_status status = text_rows_open(&e->model.codec, plan->time, WINDOW, &e->rows, err);
+    enum plim_status status = text_rows_open(&e->model.codec, plan->time, EMBED_WINDOW, &e->rows, err);
     if (status != PLIM_OK) return status;
     return vector_file_open(e->flags->out, wants_npy(e->flags) ? VECTORS_NPY : VECTORS_JSONL, width, &e->out,
                             err);
@@ -112,7 +106,7 @@ static enum plim_status add_line(struct embedding *e, const struct line *line, c
                                  struct plim_error *err)
 {
     struct json_field f = {.name = field};
-    enum plim_status status = text_model_line(line, &f, field ? 1 : 0, err);
+    enum plim_status status = text_line(line, &f, field ? 1 : 0, err);
     if (status == PLIM_OK) status = text_rows_add(e->rows, f.at, f.len, err);
     if (status != PLIM_OK) plim_error_prefix(err, "%s:%llu", line->path, (unsigned long long)line->number);
     return status;
@@ -185,14 +179,16 @@ static void close_all(struct embedding *e)
     free(e->vectors);
 }
 
-static const struct embed_flags defaults = {.text = {.model = MODEL_FLAGS, .max_line = 16 << 20}};
+static const struct embed_flags defaults = {
+    .text = {.device = "auto", .weights = "as-is", .max_line = 16 << 20}};
 
 static int run(void *flags, const struct string_list *args)
 {
     const struct embed_flags *f = flags;
-    struct embedding e = {.flags = f,
-                          .model = {.command = "embed", .flags = &f->text, .caller_bytes = own_bytes}};
+    struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
+    struct embedding e = {.flags = f, .model = text_flags_model("embed", &f->text, &log)};
     struct plim_error err = {0};
+    e.model.caller_bytes = embed_bytes;
     int code = cli_code(embed(&e, args, &err), &err);
     close_all(&e);
     return code;

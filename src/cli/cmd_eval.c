@@ -20,14 +20,14 @@ struct eval_flags {
 #define AT(field) offsetof(struct eval_flags, field)
 static const struct option_row rows[] = {
     {"model", 'm', OPTION_STRING, AT(model), "DIR",
-     "weights of this model, checkpoint or run instead of the config's"},
-    {"rows", 'n', OPTION_INT64, AT(rows), "N", "only the first N rows; 0: all (0)"},
+     "use the weights of this model, checkpoint or run (overrides the job file)"},
+    {"rows", 'n', OPTION_INT64, AT(rows), "N", "evaluate only the first N rows; 0: all (0)"},
     {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES",
-     "hold this line instead of the config's, e.g. 64MiB",
+     "memory budget, e.g. 64MiB (overrides the job file)",
      .given = OPTION_GIVEN(struct eval_flags, job.budget_given)},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the result as JSON"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
-    {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about needless keys"},
+    {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about keys without effect"},
 };
 
 static const struct option_example examples[] = {
@@ -41,13 +41,12 @@ static const struct command command = {
     .keys = &job_schema,
     .summary = "measure the loss of a model on text, inside its budget",
     .usage = "[OPTION...] CONFIG",
-    .description =
-        "Prints the mean loss per token and the perplexity over data.validation, or over data.train when "
-        "there is none; of a model that labels words precision, recall and F1 of entities, of one that makes "
-        "vectors of texts cosines of pairs, how often a pair finds itself, and the correlation with the "
-        "pairs' scores. The weights are those of --model; without it, of the newest checkpoint in "
-        "output.dir; without one, of model.path. A forward-only plan is made for the budget; exits with 3 "
-        "when not even one row fits.",
+    .description = "Prints the mean loss per token and the perplexity over data.validation, or over "
+                   "data.train if there is none. For models that label words it prints precision, recall "
+                   "and F1 of entities. For models that embed texts it prints the cosines of pairs, how "
+                   "often a pair's second text is the nearest, and the correlation with the pairs' scores. "
+                   "Uses the weights of --model, else the newest checkpoint in output.dir, else model.path. "
+                   "Makes a forward-only plan for the budget; exits with 3 if not even one row fits.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,

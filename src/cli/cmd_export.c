@@ -17,29 +17,30 @@ static const char *const types[] = {"f32", "bf16", "f16", NULL};
 
 #define AT(field) offsetof(struct export_flags, field)
 static const struct option_row rows[] = {
-    {"output", 'o', OPTION_STRING, AT(out), "DIR", "the folder to make; needed"},
-    {"dtype", 'd', OPTION_STRING, AT(dtype), "TYPE", "of the files; default: as the parameters were saved",
-     .choices = types},
-    {"shard-size", 0, OPTION_BYTES, AT(shard), "BYTES", "largest file (5GB)"},
+    {"output", 'o', OPTION_STRING, AT(out), "DIR", "folder to create; required"},
+    {"dtype", 'd', OPTION_STRING, AT(dtype), "TYPE",
+     "element type of the files; default: that of the saved parameters", .choices = types},
+    {"shard-size", 0, OPTION_BYTES, AT(shard), "BYTES", "maximum file size (5GB)"},
     {"force", 'f', OPTION_FLAG, AT(force), NULL, "write into a folder that is not empty"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "print nothing"},
 };
 
 static const struct option_example examples[] = {
     {"export runs/small -o small-hf", "the newest checkpoint of a run"},
-    {"export runs/small/checkpoint-00000100 -o small-f32 --dtype f32", "every bit the optimizer had"},
+    {"export runs/small/checkpoint-00000100 -o small-f32 --dtype f32",
+     "with all bits of the optimizer's masters"},
     {"export model.gguf -o model-hf", "a GGUF file"},
-    {"export ./llama -o llama-bf16 --dtype bf16 --shard-size 2GB", "another type and other shards"},
+    {"export ./llama -o llama-bf16 --dtype bf16 --shard-size 2GB", "another type and smaller shards"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "export",
-    .summary = "make a Hugging Face folder from a checkpoint",
+    .summary = "convert a checkpoint to a Hugging Face folder",
     .usage = "[OPTION...] RUN|CHECKPOINT|CONFIG -o DIR",
-    .description =
-        "Writes config.json and safetensors that transformers loads. Checkpoints keep parameters in the "
-        "compute type and what an fp32 master has beyond them; --dtype f32 joins the two exactly. Data "
-        "are streamed, so memory does not grow with the model. The folder appears complete or not at all.",
+    .description = "Writes config.json and safetensors files that transformers can load. A checkpoint "
+                   "stores parameters in the compute type and, separately, the remaining bits of fp32 "
+                   "masters; --dtype f32 combines them exactly. Data are streamed, so memory does not grow "
+                   "with the model. The folder appears complete or not at all.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -77,7 +78,7 @@ static int run(void *flags, const struct string_list *args)
     struct plim_error err = {0};
     enum plim_status status;
     if (!f->out || !*f->out)
-        status = plim_fail(&err, PLIM_BAD_INPUT, "export: option '--output' is needed; write -o DIR");
+        status = plim_fail(&err, PLIM_BAD_INPUT, "export: option '--output' is required; write -o DIR");
     else if (!f->shard)
         status = plim_fail(&err, PLIM_BAD_INPUT,
                            "export: option '--shard-size': 0 bytes hold nothing; write e.g. 5GB");

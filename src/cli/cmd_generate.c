@@ -1,5 +1,6 @@
 /* cmd_generate.c - plimsoll generate: text from a model, as it comes. */
 #include "cli/generate.h"
+#include "device/registry.h"
 #include "model/hf.h"
 
 #include <stdio.h>
@@ -16,22 +17,31 @@ static const struct option_row rows[] = {
     {"prompt", 'p', OPTION_STRING_LIST, AT(prompts), "TEXT", "what the text begins with"},
     {"prompts-file", 0, OPTION_STRING, AT(prompts_file), "FILE",
      "a prompt a line or, in a .jsonl file, {\"prompt\": \"...\"}"},
-    {"parallel", 0, OPTION_INT, AT(parallel), "N", "of several prompts so many at once, at most (8)",
-     .expected = "1 to 4096", .most = 4096},
-    {"tokenizer", 0, OPTION_STRING, AT(model.tokenizer), "FILE",
+    {"parallel", 0, OPTION_INT, AT(parallel), "N", "of several prompts so many at once, at most (8)"},
+    {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
      "tokenizer.json, a SentencePiece model, a folder with one, or bytes; default: the model's own, else "
      "bytes"},
-    {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "stop after so many tokens (200)",
-     .expected = "1 or more, e.g. 200", .least = 1, .most = 100000000},
-    SAMPLING_ROWS(struct generate_flags, sampling),
+    {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "stop after so many tokens (200)"},
+    {"temperature", 't', OPTION_DOUBLE, AT(temperature), "X", "0 takes the likeliest token, always (0.8)"},
+    {"top-k", 0, OPTION_INT64, AT(top_k), "K", "draw among the K likeliest only; 0: all (0)"},
+    {"top-p", 0, OPTION_DOUBLE, AT(top_p), "P",
+     "draw among the fewest that make up the share P (1); 0: the likeliest alone"},
+    {"min-p", 0, OPTION_DOUBLE, AT(min_p), "P",
+     "draw among those with at least the share P of the likeliest's probability (0)"},
     {"beams", 0, OPTION_INT, AT(beams), "N",
-     "T5: the likeliest text of a search with so many rows, instead of drawing; 1: none (1)",
-     .expected = "1 to 64", .least = 1, .most = ENGINE_BEAMS},
+     "T5: the likeliest text of a search with so many rows, instead of drawing; 1: none (1)"},
     {"length-penalty", 0, OPTION_DOUBLE, AT(length_penalty), "X",
      "with --beams: scores of texts are divided by length^X; above 0 favours long ones (1)",
-     .given = OPTION_GIVEN(struct generate_flags, penalty_given), .expected = "-100 to 100", .least = -100,
-     .most = 100},
-    MODEL_ROWS(struct generate_flags, model),
+     .given = OPTION_GIVEN(struct generate_flags, penalty_given)},
+    {"seed", 0, OPTION_INT64, AT(seed), "N", "same seed, same text (1)"},
+    {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
+     "memory budget, e.g. 64MiB; default: none, or in a container what its limit leaves",
+     .given = OPTION_GIVEN(struct generate_flags, budget_given)},
+    {"device", 0, OPTION_STRING, AT(device), "NAME",
+     "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
+    {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
+    {"weights", 0, OPTION_STRING, AT(weights), "KIND",
+     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
     {"raw", 0, OPTION_FLAG, AT(raw), NULL,
      "go on with the prompt as it is; without it a model with a chat template answers it as a user's "
      "message"},
@@ -65,43 +75,65 @@ static const struct command command = {
     .takes_files = true,
 };
 
+static enum plim_status check_beams(const struct generate_flags *f, struct plim_error *err)
+{
+    if (f->beams < 1 || f->beams > ENGINE_BEAMS)
+        return plim_fail(err, PLIM_BAD_INPUT, "generate: option '--beams': %d; write 1 to %d", f->beams,
+                         ENGINE_BEAMS);
+    if (!(f->length_penalty >= -100 && f->length_penalty <= 100) || (f->penalty_given && f->beams == 1))
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "generate: option '--length-penalty': %g; write -100 to 100, with --beams of 2 or more",
+            f->length_penalty);
+    return PLIM_OK;
+}
+
 static enum plim_status check_flags(const struct generate_flags *f, struct plim_error *err)
 {
+    struct sampling s = {
+        .temperature = f->temperature, .top_k = f->top_k, .top_p = f->top_p, .min_p = f->min_p};
     bool empty = !f->prompts.count && !f->prompts_file;
+    struct device_name unused;
+    if (!device_name_read(f->device, &unused))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "generate: option '--device': '%s' is no device; write auto, cpu, cuda or cuda:1",
+                         f->device);
+    if (f->budget_given && !f->budget)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "generate: option '--budget': 0 bytes hold nothing; write e.g. 64MiB");
+    if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
+        return plim_fail(err, PLIM_BAD_INPUT, "generate: option '--weights': '%s'; write as-is, q8 or q4",
+                         f->weights);
     for (size_t i = 0; i < f->prompts.count; i++) empty = empty || !*f->prompts.items[i];
+    if (f->parallel < 0 || f->parallel > 4096)
+        return plim_fail(err, PLIM_BAD_INPUT, "generate: option '--parallel': %d; write 1 to 4096",
+                         f->parallel);
     if (empty)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "generate: option '--prompt': give at least one character, e.g. -p \"The \"");
-    if (f->penalty_given && f->beams == 1)
+    if (f->tokens < 1 || f->tokens > 100000000)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "generate: option '--length-penalty' goes with --beams of 2 or more");
-    enum plim_status status = sampling_check(&f->sampling, err);
+                         "generate: option '--max-tokens': %lld makes no sense; write e.g. 200",
+                         (long long)f->tokens);
+    if (f->threads < 0 || f->threads > 1024)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "generate: option '--threads': %d; write 0 for one per core, or up to 1024",
+                         f->threads);
+    enum plim_status status = check_beams(f, err);
+    if (status != PLIM_OK) return status;
+    status = sampling_check(&s, err);
     if (status != PLIM_OK) plim_error_prefix(err, "generate");
     return status;
 }
 
-static enum plim_status check_vocabulary(const struct generation *g, const struct model_spec *spec,
-                                         struct plim_error *err)
-{
-    if (spec->vocab_size >= g->codec.vocab_size) return PLIM_OK;
-    if (!g->codec.tokenizer)
-        return plim_fail(
-            err, PLIM_BAD_INPUT,
-            "%s: a vocabulary of %lld is too small for the byte tokenizer; use a model with 256 or more",
-            g->dir, (long long)spec->vocab_size);
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: the tokenizer has %lld tokens, the model only %lld; give its own", g->codec.path,
-                     (long long)g->codec.vocab_size, (long long)spec->vocab_size);
-}
-
 /* The model that writes. */
 struct writer {
+    const struct generation *all;
     struct model_spec spec;
     struct log log;
     struct engine_options options;
     struct engine *engine;
     int64_t tokens; /* of all prompts */
-    struct device_line line;
 };
 
 /* Room for exactly what prompts and answers need. */
@@ -143,10 +175,10 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
 static enum plim_status writer_init(const struct generation *g, struct writer *w, struct plim_error *err)
 {
     const struct generate_flags *f = g->flags;
-    *w = (struct writer){.log = {LOG_LEVEL_WARN, log_to_file, stderr}, .line = g->line};
+    *w = (struct writer){.all = g, .log = {LOG_LEVEL_WARN, log_to_file, stderr}};
     w->options.model = g->dir;
     w->options.vocab = g->codec.vocab_size;
-    w->options.weights = weights_kind_parse(f->model.weights);
+    w->options.weights = weights_kind_parse(f->weights);
     w->options.advice = f->beams > 1 ? "ask for fewer tokens or beams" : "ask for fewer tokens";
     w->options.log = f->quiet ? NULL : &w->log;
     enum plim_status status = hf_config_load(g->dir, &w->spec, err);
@@ -156,32 +188,26 @@ static enum plim_status writer_init(const struct generation *g, struct writer *w
 static enum plim_status writer_open(void *arg, struct device *device, struct plim_error *err)
 {
     struct writer *w = arg;
-    w->options.budget = device_line_on(&w->line, &device->facts);
+    w->options.budget = device_line_on(&w->all->line, &device->facts);
     int64_t most = device->facts.unified_memory ? STEP_TOKENS : STEP_TOKENS_DEVICE;
     w->options.step_tokens = w->tokens < most ? w->tokens : most;
     return engine_open(device, &w->options, &w->engine, err);
 }
 
-/* The device, and on it the model. */
-static enum plim_status open_model(struct generation *g, struct device **device, struct writer *w,
-                                   struct plim_error *err)
-{
-    enum plim_status status = writer_init(g, w, err);
-    return status == PLIM_OK ? cli_open_model("generate", &g->flags->model, writer_open, w, device, err)
-                             : status;
-}
-
 static enum plim_status generate(struct generation *g, struct device **device_out, struct plim_error *err)
 {
+    const struct generate_flags *f = g->flags;
+    struct device_wish wish = {"generate", f->device, "--device cpu", f->threads, f->budget};
     struct writer writer;
-    enum plim_status status = open_model(g, device_out, &writer, err);
+    enum plim_status status = writer_init(g, &writer, err);
+    if (status == PLIM_OK)
+        status = open_model(cli_context(), &wish, &g->line, writer_open, &writer, device_out, err);
     struct device *device = *device_out;
     if (status != PLIM_OK) return status;
     g->plan = *engine_plan(writer.engine);
-    status = check_vocabulary(g, &writer.spec, err);
-    bool bytes = !g->codec.tokenizer && writer.spec.vocab_size == CLI_BYTE_TOKENS; /* made for bytes */
-    if (status == PLIM_OK && !g->codec.tokenizer && !bytes && !g->flags->model.tokenizer && !g->flags->quiet)
-        cli_say("%s has no tokenizer: every byte of a text is a token", g->dir);
+    status = check_vocabulary(&g->codec, g->dir, writer.spec.vocab_size, err);
+    if (status == PLIM_OK && !f->quiet)
+        warn_of_bytes(&g->codec, f->tokenizer, g->dir, writer.spec.vocab_size, context_log(cli_context()));
     if (status == PLIM_OK) status = generation_run(g, writer.engine, err);
     g->ledger_peak = ledger_peak(device->ledger[TIER_DEVICE]);
     g->device_used = device->ops->used ? device->ops->used(device) : 0;
@@ -197,9 +223,9 @@ static enum plim_status generate(struct generation *g, struct device **device_ou
 
 static int generate_and_tell(const struct generate_flags *f, const char *what)
 {
-    struct generation g = {.flags = f, .line = f->model.line, .piece = STRBUF_INIT};
+    struct generation g = {
+        .flags = f, .line = {f->budget, f->budget_given, device_line_default()}, .piece = STRBUF_INIT};
     struct plim_error err = {0};
-    g.line.fallback = device_line_default();
     struct device *device = NULL;
     int code = 0;
     enum plim_status status = check_flags(f, &err);
@@ -214,13 +240,19 @@ static int generate_and_tell(const struct generate_flags *f, const char *what)
     return status == PLIM_OK ? code : cli_error(&err);
 }
 
-static const struct generate_flags defaults = {
-    .model = MODEL_FLAGS, .sampling = SAMPLING_FLAGS, .tokens = 200, .beams = 1, .length_penalty = 1};
+static const struct generate_flags defaults = {.device = "auto",
+                                               .weights = "as-is",
+                                               .tokens = 200,
+                                               .temperature = 0.8,
+                                               .top_p = 1,
+                                               .seed = 1,
+                                               .beams = 1,
+                                               .length_penalty = 1};
 
 static int run(void *flags, const struct string_list *args)
 {
     struct generate_flags *f = flags;
-    if (f->sampling.top_p == 0) f->sampling.top_k = 1; /* the fewest that make up nothing: still one */
+    if (f->top_p == 0) f->top_k = 1; /* the fewest that make up nothing: still one */
     return generate_and_tell(f, args->items[0]);
 }
 

@@ -31,7 +31,7 @@ struct inspect_flags {
 static const struct option_row rows[] = {
     {"tensors", 't', OPTION_FLAG, AT(tensors), NULL, "list every tensor of safetensors or GGUF"},
     {"checksum", 0, OPTION_FLAG, AT(checksum), NULL, "read all data for a checksum (the default)"},
-    {"json", 'j', OPTION_FLAG, AT(json), NULL, "print a JSON array, an object for each FILE"},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "print a JSON array with one object per FILE"},
 };
 
 static const struct option_example examples[] = {
@@ -42,15 +42,12 @@ static const struct option_example examples[] = {
 
 static const struct command command = {
     .name = "inspect",
-    .summary = "say what is in a file: weights, tokenizer, tokens, checkpoint",
+    .summary = "describe a file: weights, tokenizer, tokens, checkpoint",
     .usage = "[OPTION...] FILE...",
-    .description =
-        "FILE is a safetensors or GGUF file, a tokenizer.json, a token file, or a folder: a checkpoint or a "
-        "Hugging "
-        "Face "
-        "model. Prints what it holds, sizes, types and counts, and a checksum of all its data; token files "
-        "are "
-        "checked against their own checksums. Exits with 2 when a file is damaged or of no known kind.",
+    .description = "FILE is a safetensors or GGUF file, a tokenizer.json, a token file, or a folder: a "
+                   "checkpoint or a Hugging Face model. Prints its contents, sizes, types and counts, and a "
+                   "checksum of all data; token files are checked against their own checksums. Exits with 2 "
+                   "if a file is damaged or of unknown kind.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -395,9 +392,8 @@ static enum plim_status show(struct report *r, const char *path, struct plim_err
         return show_tokenizer(r, path, err);
     if (len > 12 && !strcmp(path + len - 12, ".safetensors")) return show_weights(r, path, err);
     return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: is of no kind known here; give safetensors, GGUF, tokenizer.json, a SentencePiece "
-                     "model, a token "
-                     "file or a checkpoint",
+                     "%s: unknown kind of file; give safetensors, GGUF, tokenizer.json, a SentencePiece "
+                     "model, a token file or a checkpoint",
                      path);
 }
 

@@ -1,74 +1,79 @@
-/* cmd_pack.c - plimsoll pack: the planner's packer alone, on intervals from a CSV file. */
+/* cmd_pack.c - plimsoll pack: the planner's packer alone, on intervals from a CSV file or on a PyTorch memory snapshot. */
 #include "cli/cli.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "cli/pack_snapshot.h"
 #include "plan/pack_csv.h"
+#include "store/torch_snapshot.h"
 
 #include <stdio.h>
 #include <string.h>
 
 struct pack_flags {
-    const char *out;
+    const char *out, *step;
     uint64_t capacity;
-    bool capacity_given, quiet;
+    bool capacity_given, quiet, json;
     double effort;
+    int64_t device, top;
 };
 
 #define AT(field) offsetof(struct pack_flags, field)
 static const struct option_row rows[] = {
     {"capacity", 'c', OPTION_BYTES, AT(capacity), "BYTES",
-     "stop at the first packing this high; default: as low as possible",
-     .given = OPTION_GIVEN(struct pack_flags, capacity_given), .expected = "1 or more, e.g. 1MiB", .least = 1,
-     .most = INT64_MAX},
-    {"effort", 'e', OPTION_DOUBLE, AT(effort), "SECONDS", "how long to search beyond the quick passes (10)",
-     .expected = "seconds, e.g. 10", .most = 1e6},
-    {"output", 'o', OPTION_STRING, AT(out), "FILE", "write the packing to FILE instead of standard output"},
+     "accept the first packing of at most this size; default: minimise",
+     .given = OPTION_GIVEN(struct pack_flags, capacity_given)},
+    {"effort", 'e', OPTION_DOUBLE, AT(effort), "SECONDS",
+     "time limit of the search after the quick passes (10)"},
+    {"output", 'o', OPTION_STRING, AT(out), "FILE",
+     "write the packing to FILE instead of standard output; of a snapshot, the picture: FILE.html or "
+     "FILE.svg"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no summary"},
+    {"device", 'd', OPTION_INT64, AT(device), "N", "of a snapshot: only cuda:N (all)"},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "of a snapshot: print the figures as JSON"},
+    {"step", 0, OPTION_STRING, AT(step), "FILE",
+     "of a snapshot: write the packed offsets of the step that repeats to FILE"},
+    {"top", 't', OPTION_INT64, AT(top), "N", "of a snapshot: show N places that hold the peak (10)"},
 };
 
 static const struct option_example examples[] = {
     {"pack problem.csv --capacity 1MiB > solution.csv", "offsets within 1 MiB, or exit 3"},
     {"pack problem.csv --effort 60", "as low as a minute allows"},
     {"pack - -q < problem.csv", "from standard input"},
+    {"pack snapshot.pickle -o arena.html", "what a PyTorch job would take in one perfect arena"},
+    {"pack snapshot.pickle --step step.json", "addresses for every allocation of a steady training step"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "pack",
-    .summary = "pack intervals from a CSV file: the planner's packer alone",
-    .usage = "[OPTION...] FILE.csv",
+    .summary = "pack intervals from a CSV file, or the memory snapshot of a PyTorch job",
+    .usage = "[OPTION...] FILE",
     .description =
         "Reads lines id,lower,upper,size (half-open times, bytes) after a header, finds offsets so that "
         "intervals alive at the same time do not overlap, and prints the rows with an offset column. "
         "FILE - is standard input. A summary goes to standard error. Exits with 3 when no packing within "
-        "the capacity is found.",
+        "the capacity is found.\n\n"
+        "FILE may also be a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot), as the pickle it "
+        "is or as "
+        "JSON. Then pack prints the peak of live bytes, the peak that PyTorch's caching allocator reserved, "
+        "what one perfect "
+        "arena would take, and the places in the program that hold the peak. The pickle is read as data: one "
+        "that would "
+        "run code is refused.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
 };
 
-#define LARGEST ((uint64_t)1 << 30) /* of a problem's text */
-
-static enum plim_status read_text(const char *path, struct strbuf *out, struct plim_error *err)
-{
-    char piece[65536];
-    if (strcmp(path, "-")) return file_read(path, LARGEST, out, err);
-    for (size_t n; (n = fread(piece, 1, sizeof piece, stdin)) > 0 && out->len <= LARGEST;)
-        strbuf_addn(out, piece, n);
-    if (ferror(stdin)) return plim_fail(err, PLIM_IO, "standard input: read failed");
-    if (out->len > LARGEST)
-        return plim_fail(err, PLIM_BAD_INPUT, "standard input: more than 1 GiB is too much");
-    return strbuf_status(out, err);
-}
-
 static enum plim_status write_packing(const struct pack_flags *f, const struct pack_csv *csv,
                                       struct plim_error *err)
 {
-    STRBUF_AUTO out = STRBUF_INIT;
+    struct strbuf out = STRBUF_INIT;
     pack_csv_write(csv, &out);
     enum plim_status status = strbuf_status(&out, err);
     if (status == PLIM_OK && f->out) status = file_write_atomic(f->out, out.data, out.len, err);
     if (status == PLIM_OK && !f->out && (fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout)))
         status = plim_fail(err, PLIM_IO, "standard output: write failed");
+    strbuf_release(&out);
     return status;
 }
 
@@ -114,27 +119,68 @@ static enum plim_status solve(const struct pack_flags *f, const char *name, stru
     return status;
 }
 
-static enum plim_status pack(const struct pack_flags *f, const char *path, struct plim_error *err)
+static enum plim_status pack_csv(const struct pack_flags *f, const char *name, struct strbuf *text,
+                                 struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
     struct pack_csv csv;
-    const char *name = strcmp(path, "-") ? path : "standard input";
-    enum plim_status status = read_text(path, &text, err);
-    if (status == PLIM_OK) status = pack_csv_read(&csv, name, strbuf_text(&text), text.len, err);
-    strbuf_release(&text);
+    if (f->step || f->json || f->device >= 0)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: not a memory snapshot; --step, --json and --device are for those", name);
+    enum plim_status status = pack_csv_read(&csv, name, strbuf_text(text), text->len, err);
+    strbuf_release(text);
     if (status != PLIM_OK) return status;
     status = solve(f, name, &csv, err);
     pack_csv_release(&csv);
     return status;
 }
 
-static const struct pack_flags defaults = {.effort = 10};
+static enum plim_status pack_any(const struct pack_flags *f, const char *name, struct strbuf *text,
+                                 struct strbuf *out, struct plim_error *err)
+{
+    if (!torch_snapshot_looks_so(name, strbuf_text(text), text->len)) return pack_csv(f, name, text, err);
+    if (f->capacity_given)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: a memory snapshot is packed as low as possible; leave --capacity away", name);
+    struct pack_snapshot_options o = {.picture = f->out,
+                                      .step = f->step,
+                                      .device = f->device,
+                                      .effort_ms = (int64_t)(f->effort * 1e3),
+                                      .top = (int)f->top,
+                                      .json = f->json};
+    return cli_pack_snapshot(text, name, &o, out, err);
+}
+
+static enum plim_status pack(const struct pack_flags *f, const char *path, struct strbuf *out,
+                             struct plim_error *err)
+{
+    struct strbuf text = STRBUF_INIT;
+    const char *name = strcmp(path, "-") ? path : "standard input";
+    if (f->top < 0 || f->top > 1000000)
+        return plim_fail(err, PLIM_BAD_INPUT, "pack: option '--top': %lld; write a number of places, e.g. 10",
+                         (long long)f->top);
+    if (!(f->effort >= 0 && f->effort <= 1e6))
+        return plim_fail(err, PLIM_BAD_INPUT, "pack: option '--effort': %g; write seconds, e.g. 10",
+                         f->effort);
+    if (f->capacity_given && (f->capacity == 0 || f->capacity > INT64_MAX))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "pack: option '--capacity': %llu makes no sense; write e.g. 1MiB",
+                         (unsigned long long)f->capacity);
+    enum plim_status status = cli_read_text(path, &text, err);
+    if (status == PLIM_OK) status = pack_any(f, name, &text, out, err);
+    strbuf_release(&text);
+    return status;
+}
+
+static const struct pack_flags defaults = {.effort = 10, .device = -1, .top = 10};
 
 static int run(void *flags, const struct string_list *args)
 {
+    struct strbuf out = STRBUF_INIT; /* figures of a snapshot */
     struct plim_error err = {0};
-    return cli_code(pack(flags, args->items[0], &err), &err);
+    enum plim_status status = pack(flags, args->items[0], &out, &err);
+    int code = cli_print(&out);
+    return status == PLIM_OK ? code : cli_error(&err);
 }
 
-const struct subcommand subcommand_pack = {&command, run, CLI_FLAGS(defaults),
-                                           1,        1,   "give one CSV file, or - for standard input"};
+const struct subcommand subcommand_pack = {
+    &command, run, CLI_FLAGS(defaults), 1, 1, "give one CSV file or snapshot, or - for standard input"};

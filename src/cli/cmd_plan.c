@@ -23,62 +23,63 @@ struct plan_options {
 #define AT(field) offsetof(struct plan_options, field)
 static const struct option_row rows[] = {
     {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES",
-     "hold this line instead of the config's, e.g. 64MiB",
+     "memory budget, e.g. 64MiB (overrides the job file)",
      .given = OPTION_GIVEN(struct plan_options, job.budget_given)},
-    {"device", 'd', OPTION_STRING, AT(device), "NAME", "plan for this device from its preset, e.g. a10g"},
+    {"device", 'd', OPTION_STRING, AT(device), "NAME",
+     "plan for the preset of this device, e.g. a10g; it need not be present"},
     {"ranks", 0, OPTION_INT64, AT(cluster.ranks), "N",
-     "for so many ranks that train together (per-rank plan)"},
-    {"nodes", 0, OPTION_INT64, AT(cluster.nodes), "N", "ranks are on so many machines (1)"},
+     "number of ranks that train together; shows the plan of one rank (1)"},
+    {"nodes", 0, OPTION_INT64, AT(cluster.nodes), "N", "number of machines that the ranks are on (1)"},
     {"link", 0, OPTION_STRING, AT(cluster.link), "NAME",
-     "between ranks of a node: shared-memory, pcie, nvlink (the device's usual one)"},
+     "link between ranks of a node: shared-memory, pcie, nvlink (the usual one of the device)"},
     {"network", 0, OPTION_STRING, AT(cluster.network), "NAME",
-     "between nodes: 1g, 10g, 25g, 100g, 400g (100g)"},
-    {"list-devices", 0, OPTION_FLAG, AT(list_devices), NULL, "list the presets and stop"},
-    {"output", 'o', OPTION_STRING, AT(keep), "FILE", "keep the plan in a file that train can run as it is"},
+     "network between nodes: 1g, 10g, 25g, 100g, 400g (100g)"},
+    {"list-devices", 0, OPTION_FLAG, AT(list_devices), NULL, "list the device presets and exit"},
+    {"output", 'o', OPTION_STRING, AT(keep), "FILE", "save the plan to a file for train --plan"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the plan as JSON"},
-    {"html", 0, OPTION_STRING, AT(html), "FILE",
-     "draw the arena (address x time) as one self-contained page"},
+    {"html", 0, OPTION_STRING, AT(html), "FILE", "draw the arena (address x time) as a self-contained page"},
     {"trace", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_TRACE]), "FILE",
-     "write ops as lanes and tensors as address x time, for ui.perfetto.dev or chrome://tracing"},
+     "write a trace of ops and tensors for ui.perfetto.dev or chrome://tracing"},
     {"memory-viz", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_MEMORY_VIZ]), "FILE",
-     "write a pickle that PyTorch's memory_viz opens"},
+     "write a pickle for PyTorch's memory_viz"},
     {"snapshot", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_JSON]), "FILE",
-     "write every op and tensor with its place and time as JSON"},
+     "write every op and tensor with its address and time as JSON"},
     {"tape", 0, OPTION_FLAG, AT(tape), NULL, "print the tape: one line per op"},
-    {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "count a checkpoint at the end (the default)"},
+    {"checkpoint", 0, OPTION_FLAG, AT(save), NULL,
+     "count a final checkpoint in the disk space (the default)"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     JOB_FLAG_ROWS(struct plan_options, job),
     {"settings", 0, OPTION_FLAG, AT(settings), NULL,
-     "list settings at their defaults, too, with where each came from"},
-    {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about needless keys"},
+     "also list settings at their defaults; each with its origin"},
+    {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no notes about keys without effect"},
     {"serve", 0, OPTION_FLAG, AT(serve), NULL,
-     "of serving a model instead: MODEL and every option as for plimsoll serve, which see"},
+     "plan serving instead of training; takes MODEL and the options of serve"},
 };
 
 static const struct option_example examples[] = {
     {"plan small.yaml --budget 64MiB", "the fastest plan inside 64 MiB, or what is missing"},
     {"plan small.yaml --json | jq .peak_bytes", "the peak, for a program"},
-    {"plan small.yaml --budget 64MiB -o small.plan", "keep the plan; train runs it as it is"},
-    {"plan llama.yaml --device a10g", "on a card that is not here"},
-    {"plan llama.yaml --device g5.12xlarge", "on a machine of four cards"},
-    {"plan llama.yaml --device h100 --ranks 1024 --nodes 128 --link nvlink", "on 128 nodes of eight"},
-    {"plan small.yaml --html plan.html", "a picture of the hold"},
-    {"plan small.yaml --trace plan.trace.json", "the same to zoom into, at ui.perfetto.dev"},
-    {"plan --serve runs/demo --budget 64MiB", "how many requests of which length a server would have"},
-    {"plan --serve runs/demo --trace step.trace.json", "its largest step, to zoom into"},
+    {"plan small.yaml --budget 64MiB -o small.plan", "save the plan for train --plan"},
+    {"plan llama.yaml --device a10g", "for a GPU that this machine does not have"},
+    {"plan llama.yaml --device g5.12xlarge", "for a machine with four GPUs"},
+    {"plan llama.yaml --device h100 --ranks 1024 --nodes 128 --link nvlink",
+     "for 128 nodes with eight GPUs each"},
+    {"plan small.yaml --html plan.html", "a picture of the arena"},
+    {"plan small.yaml --trace plan.trace.json", "a trace to zoom into at ui.perfetto.dev"},
+    {"plan --serve runs/demo --budget 64MiB", "how many requests of which length a server could handle"},
+    {"plan --serve runs/demo --trace step.trace.json", "a trace of its largest step"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "plan",
     .keys = &job_schema,
-    .summary = "show where every byte will live, before anything runs",
+    .summary = "show the memory plan of a job, before anything runs",
     .usage = "[OPTION...] CONFIG",
-    .description =
-        "Chooses micro-batch, accumulation, recomputation, loss slices, optimizer placement and tiers "
-        "so that the job fits its budget and is predicted to run fastest, and shows the result. Nothing is "
-        "offloaded unless that is needed, or predicted faster by more than a tenth. Exits 0 "
-        "when it fits and 3 when nothing does; then the missing bytes and the cheapest remedies are "
-        "listed.",
+    .description = "Chooses micro-batch, accumulation, recompute, loss slices, optimizer placement and "
+                   "offload so that the job fits its budget and is predicted to run fastest, and shows the "
+                   "result. Offloads nothing unless that is necessary or predicted to be faster by more "
+                   "than a tenth. Exits with 0 if the job fits. Otherwise exits with 3 and lists the "
+                   "missing bytes and the cheapest remedies.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -159,7 +160,8 @@ static int show(const struct job *job, const struct plan_options *o, const char 
             report_text(&p.report, cli_colour(STDOUT_FILENO), &out);
         int failed = cli_print(&out);
         if (p.no_data && !o->job.quiet)
-            cli_say("%s: data.train or data.validation is not on this machine: neither checked nor counted",
+            cli_say("%s: data.train or data.validation is not on this machine; it was neither checked nor "
+                    "counted",
                     job->name);
         if (status == PLIM_NO_FIT) cli_say("%s", err.text);
         if (status == PLIM_OK) cli_say_bytes(job, &o->job);
@@ -195,7 +197,7 @@ static int run(void *flags, const struct string_list *args)
     if (status == PLIM_OK) status = job_check_training(&job, &err);
     if (status == PLIM_OK && o->keep && o->device)
         status = plim_fail(&err, PLIM_BAD_INPUT,
-                           "plan: option '-o' keeps a plan for this machine, and --device names another "
+                           "plan: option '-o' saves a plan for this machine, but --device names another "
                            "device; give one of them");
     if (status == PLIM_OK) plan_file_settings(&job, &settings);
     if (status == PLIM_OK) status = find_device(&job, o, &preset, &device, &err);

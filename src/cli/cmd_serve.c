@@ -1,11 +1,14 @@
 /* cmd_serve.c - plimsoll serve: a model behind HTTP, inside a budget. Flags, the start-up log, signals. */
 #include "cli/cli.h"
+#include "api/model_engine.h"
+#include "api/model_text.h"
+#include "api/serve_plan.h"
 #include "cli/serve_log.h"
-#include "cli/serve_plan.h"
 #include "cli/serve_setup.h"
 #include "cli/serve_watch.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/minmax.h"
 #include "device/registry.h"
 #include "model/hf.h"
@@ -23,113 +26,105 @@
 #include <unistd.h>
 
 struct serve_flags {
-    struct model_flags model;
-    const char *host, *keys, *template, *name, *prefix, *control, *allowed, *kv_type, *scratch, *dtype;
-    int port, parallel, queue, http_threads, connections, drain, timeout;
+    const char *host, *keys, *tokenizer, *template, *device, *name, *prefix, *control, *allowed, *kv_type,
+        *weights, *scratch, *dtype;
+    int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
     double monitor_every;
-    uint64_t max_body;
-    bool max_body_given, connections_given, http_threads_given, quiet, verbose, plan, json, op_by_op;
+    uint64_t budget, max_body;
+    bool budget_given, max_body_given, connections_given, http_threads_given, quiet, verbose, plan, json,
+        op_by_op;
     const char *snapshot[SNAPSHOT_FORMATS]; /* files */
 };
 
 #define AT(field) offsetof(struct serve_flags, field)
 static const struct option_row rows[] = {
-    {"port", 'p', OPTION_INT, AT(port), "N", "listen on this port; 0: any free one (8000)",
-     .expected = "0 to 65535, e.g. 8000", .most = 65535},
+    {"port", 'p', OPTION_INT, AT(port), "N", "listen on this port; 0: any free one (8000)"},
     {"host", 0, OPTION_STRING, AT(host), "ADDRESS", "listen on this address (127.0.0.1: this machine only)"},
-    {"budget", 'b', OPTION_BYTES, AT(model.line.budget), "BYTES",
-     "memory budget, e.g. 2GiB (what the device has)", CLI_BUDGET(struct serve_flags, model)},
+    {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
+     "memory budget, e.g. 2GiB; default: the device's memory",
+     .given = OPTION_GIVEN(struct serve_flags, budget_given)},
     {"max-context", 0, OPTION_INT64, AT(max_context), "N",
-     "longest request, prompt and answer, in tokens; 0: as long as fits, up to the model's (0)",
-     .expected = "0 for what fits, or e.g. 4096", .most = INT64_MAX},
+     "maximum tokens of a request, prompt plus answer; 0: as many as fit, up to the model's "
+     "limit (0)"},
     {"parallel", 0, OPTION_INT, AT(parallel), "N",
-     "maximum number of concurrent requests; 0: as many as fit (0)",
-     .expected = "0 for what fits, or up to 4096", .most = 4096},
+     "maximum number of concurrent requests; 0: as many as fit (0)"},
     {"queue", 0, OPTION_INT, AT(queue), "N",
-     "requests that may wait; one more is answered with 429; 0: 4 x parallel (0)",
-     .expected = "0 for 4 x parallel, or up to 1000000", .most = 1000000},
-    {"api-key-file", 0, OPTION_STRING, AT(keys), "FILE", "clients must show one of these keys, one a line"},
-    {"name", 0, OPTION_STRING, AT(name), "NAME", "what clients call the model; default: its folder's name"},
-    {"tokenizer", 0, OPTION_STRING, AT(model.tokenizer), "FILE",
+     "maximum number of waiting requests; further ones get 429; 0: 4 x parallel (0)"},
+    {"api-key-file", 0, OPTION_STRING, AT(keys), "FILE",
+     "file with API keys, one per line; clients must send one of them"},
+    {"name", 0, OPTION_STRING, AT(name), "NAME", "model name for clients; default: the folder's name"},
+    {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
      "tokenizer.json, a SentencePiece model, a folder with one, or bytes; default: the model's own, else "
      "bytes"},
     {"chat-template", 0, OPTION_STRING, AT(template), "FILE", "a *.jinja file; default: the model's own"},
-    {"device", 0, OPTION_STRING, AT(model.device), "NAME",
-     "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
-    {"threads", 0, OPTION_INT, AT(model.threads), "N", "CPU threads that compute; 0: one per core (0)",
-     CLI_THREADS},
+    {"device", 0, OPTION_STRING, AT(device), "NAME",
+     "cpu, cuda, cuda:N, or auto: a working GPU whose own overhead fits the budget, else the "
+     "CPU (auto)"},
+    {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads that compute; 0: one per core (0)"},
     {"http-threads", 0, OPTION_INT, AT(http_threads), "N",
-     "threads that read requests and write answers (4; 2 where the budget is small)",
-     .given = OPTION_GIVEN(struct serve_flags, http_threads_given), .expected = "1 to 64", .least = 1,
-     .most = 64},
+     "threads that read requests and write answers (4; 2 with a small budget)",
+     .given = OPTION_GIVEN(struct serve_flags, http_threads_given)},
     {"max-body", 0, OPTION_BYTES, AT(max_body), "BYTES",
-     "largest body of a request (2MiB; less where the budget is small)",
-     .given = OPTION_GIVEN(struct serve_flags, max_body_given), .expected = "1KiB to 1GiB, e.g. 2MiB",
-     .least = 1 << 10, .most = 1 << 30},
+     "maximum size of a request body (2MiB; less with a small budget)",
+     .given = OPTION_GIVEN(struct serve_flags, max_body_given)},
     {"max-connections", 0, OPTION_INT, AT(connections), "N",
-     "connections at once, half of which may be idle (1024; less where the budget is small)",
-     .given = OPTION_GIVEN(struct serve_flags, connections_given), .expected = "8 to 100000, e.g. 1024",
-     .least = 8, .most = 100000},
+     "maximum number of connections; half of them may be idle (1024; less with a small budget)",
+     .given = OPTION_GIVEN(struct serve_flags, connections_given)},
     {"timeout", 0, OPTION_INT, AT(timeout), "SECONDS",
-     "for sending a request, and for taking an answer's next byte (30)", .expected = "1 to 86400, e.g. 30",
-     .least = 1, .most = 86400},
-    {"drain", 0, OPTION_INT, AT(drain), "SECONDS", "to answer what is under way after SIGTERM (60)",
-     .expected = "0 to 86400, e.g. 60", .most = 86400},
-    {"metrics-prefix", 0, OPTION_STRING, AT(prefix), "TEXT", "before every name of /metrics, e.g. vllm:"},
+     "time limit for a client to send a request, and to take the next byte of an answer (30)"},
+    {"drain", 0, OPTION_INT, AT(drain), "SECONDS", "time limit for open requests after SIGTERM (60)"},
+    {"metrics-prefix", 0, OPTION_STRING, AT(prefix), "TEXT", "prefix of every name in /metrics, e.g. vllm:"},
     {"monitor-every", 0, OPTION_DOUBLE, AT(monitor_every), "SECONDS",
-     "between two lines \"[Step N] Memory: ...\"; 0: only when the status changes (60)",
-     .expected = "seconds, e.g. 60, or 0 for changes alone", .most = 1e9},
+     "interval of log lines \"[Step N] Memory: ...\"; 0: only when the status changes (60)"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no start-up log; warnings and errors only"},
-    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "also what the HTTP library complains of"},
+    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "also log messages of the HTTP library"},
     {"control", 0, OPTION_STRING, AT(control), "PATH",
      "socket for plimsoll ctl, or none (serve-PORT.sock in $XDG_RUNTIME_DIR/plimsoll, if that is set)"},
     {"allow-degraded", 0, OPTION_STRING, AT(allowed), "KINDS",
-     "degradations that change answers, used where nothing else fits: kv8 (keys and values in 8 bits), "
-     "window (each token from the last 32), all, none (window)"},
-    {"plan", 0, OPTION_FLAG, AT(plan), NULL, "show the plan and stop; --device may be a preset's name then"},
-    {"json", 'j', OPTION_FLAG, AT(json), NULL, "with --plan: as JSON"},
+     "allowed degradations that change answers, used if nothing else fits: kv8 (keys and "
+     "values in 8 bits), window (compute each token from the last 32), all, none (window)"},
+    {"plan", 0, OPTION_FLAG, AT(plan), NULL, "show the plan and exit; --device may then name a preset"},
+    {"json", 'j', OPTION_FLAG, AT(json), NULL, "with --plan: print JSON"},
     {"trace", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_TRACE]), "FILE",
-     "with --plan: write the largest step, ops as lanes and tensors as address x time, for ui.perfetto.dev"},
+     "with --plan: write a trace of the largest step for ui.perfetto.dev"},
     {"memory-viz", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_MEMORY_VIZ]), "FILE",
-     "with --plan: write it as a pickle that PyTorch's memory_viz opens"},
+     "with --plan: write the largest step as a pickle for PyTorch's memory_viz"},
     {"snapshot", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_JSON]), "FILE",
-     "with --plan: write its ops and tensors with places and times as JSON"},
+     "with --plan: write every op and tensor of the largest step as JSON"},
     {"kv-type", 0, OPTION_STRING, AT(kv_type), "TYPE",
-     "of keys and values: i8 takes half of bf16 and is less exact; auto: the type of the weights (auto)"},
+     "type of keys and values: i8 takes half the memory of bf16 and is less exact; auto: the "
+     "type of the weights (auto)"},
     {"dtype", 0, OPTION_STRING, AT(dtype), "TYPE",
      "compute in fp32, bf16 or fp16 instead of the type of the weights (auto)"},
     {"disable-cudagraphs", 0, OPTION_FLAG, AT(op_by_op), NULL,
      "launch ops one by one instead of recorded steps; slower"},
-    {"weights", 0, OPTION_STRING, AT(model.weights), "KIND",
-     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)", .choices = cli_weights},
+    {"weights", 0, OPTION_STRING, AT(weights), "KIND",
+     "as-is, or quantised on loading to 8 or 4 bits: q8, q4 (as-is)"},
     {"scratch", 0, OPTION_STRING, AT(scratch), "DIR",
-     "on the CPU: a folder on disk for parameters that the budget does not hold, read for each step; none: "
-     "they must fit (the cache folder or /var/tmp, where nothing fits without)"},
+     "on the CPU: folder on disk for parameters that do not fit the budget; they are read in "
+     "each step. none: all must fit. Default: the cache folder or /var/tmp, used only if "
+     "nothing fits otherwise"},
 };
 
 static const struct option_example examples[] = {
     {"serve runs/demo --budget 64MiB", "the newest checkpoint of a run, on http://127.0.0.1:8000"},
-    {"serve ./llama-dir --parallel 8 --max-context 4096", "eight requests at once, of up to 4096 tokens"},
+    {"serve ./llama-dir --parallel 8 --max-context 4096", "eight concurrent requests of up to 4096 tokens"},
     {"serve ./llama-dir --host 0.0.0.0 --api-key-file keys.txt", "for the network, with keys"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "serve",
-    .summary = "answer HTTP requests with a trained model, inside a budget",
+    .summary = "serve a model over HTTP, inside a budget",
     .usage = "[OPTION...] MODEL|CONFIG",
-    .description =
-        "Endpoints: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/classify, /v1/models, "
-        "/generate, /tokenize, "
-        "/detokenize, /health, "
-        "/metrics, and / is a page to chat with the model and to watch its memory. See docs/serving.md.\n\n"
-        "MODEL and CONFIG as for generate. Memory is planned and committed before the first request. A "
-        "request that can "
-        "never fit is answered with 400 and the numbers, one that finds the queue full with 429. SIGTERM and "
-        "SIGINT "
-        "answer what is under way and exit with 0; a second one ends at once. The address is the first line "
-        "on standard "
-        "output; the start-up log goes to standard error.",
+    .description = "Endpoints: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/classify, "
+                   "/v1/models, /generate, /tokenize, /detokenize, /health, /metrics, and / is a page to "
+                   "chat with the model and to watch its memory. See docs/serving.md.\n\nMODEL and CONFIG "
+                   "are the same as for generate. Memory is planned and committed before the first request. "
+                   "A request that can never fit gets 400 with the numbers; if the queue is full, it gets "
+                   "429. SIGTERM and SIGINT finish open requests and exit with 0; a second signal exits at "
+                   "once. The address is the first line on standard output; the start-up log goes to "
+                   "standard error.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -138,7 +133,7 @@ static const struct command command = {
 /* One run of the command. */
 struct serving {
     const struct serve_flags *flags;
-    struct device_line line;
+    struct model_engine model;
     struct serve_environment environment;
     struct log log;
     char dir[MODEL_PATH], scratch[MODEL_PATH], name[128];
@@ -149,11 +144,9 @@ struct serving {
     int64_t context; /* the model's longest */
     struct server *server;
     struct control *control;
-    struct ladder ladder;
     struct codec codec;
     struct chat_template *chat;
     struct plim_error no_chat;
-    struct engine *engine;
 };
 
 static enum plim_status bad_flag(struct plim_error *err, const char *flag, const char *what)
@@ -161,21 +154,11 @@ static enum plim_status bad_flag(struct plim_error *err, const char *flag, const
     return plim_fail(err, PLIM_BAD_INPUT, "serve: option '--%s': %s", flag, what);
 }
 
-/* DT_F64: there is no such type. */
-static enum dtype kv_type_of(const char *name)
-{
-    static const struct {
-        const char *name;
-        enum dtype type;
-    } types[] = {{"auto", DT_COUNT}, {"i8", DT_U8}, {"f32", DT_F32}, {"bf16", DT_BF16}, {"f16", DT_F16}};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (!strcmp(types[i].name, name)) return types[i].type;
-    return DT_F64;
-}
-
 static enum plim_status check_flags(const struct serve_flags *f, struct plim_error *err)
 {
+    struct device_name unused;
     unsigned unused_kinds;
+    enum dtype unused_type;
     static const char *const files[SNAPSHOT_FORMATS] = {"snapshot", "trace", "memory-viz"};
     if (f->json && !f->plan) return bad_flag(err, "json", "only with --plan");
     for (int i = 0; i < SNAPSHOT_FORMATS; i++) {
@@ -185,31 +168,40 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
         if (f->snapshot[i] && strlen(f->snapshot[i]) >= SNAPSHOT_PATH)
             return bad_flag(err, files[i], "a path of less than 512 bytes, please");
     }
-    if (!(f->plan && serve_plan_absent(f->model.device)) && !cli_is_device(f->model.device))
+    if (!(f->plan && serve_plan_absent(f->device)) && !device_name_read(f->device, &unused))
         return bad_flag(err, "device", "no such device; write auto, cpu, cuda or cuda:1");
-    if (kv_type_of(f->kv_type) == DT_F64) return bad_flag(err, "kv-type", "write auto, f32, bf16, f16 or i8");
+    if (!kv_type_parse(f->kv_type, &unused_type))
+        return bad_flag(err, "kv-type", "write auto, f32, bf16, f16 or i8");
     if (!ladder_read_allowed(f->allowed, &unused_kinds))
         return bad_flag(err, "allow-degraded", "write kv8, window, both with a comma, all or none");
+    if (f->port < 0 || f->port > 65535)
+        return bad_flag(err, "port", "write a number from 0 to 65535, e.g. 8000");
+    if (f->budget_given && !f->budget)
+        return bad_flag(err, "budget", "0 bytes hold nothing; write e.g. 2GiB");
+    if (f->max_context < 0) return bad_flag(err, "max-context", "write 0 for what fits, or e.g. 4096");
+    if (f->parallel < 0 || f->parallel > 4096)
+        return bad_flag(err, "parallel", "write 0 for what fits, or up to 4096");
+    if (f->queue < 0 || f->queue > 1000000)
+        return bad_flag(err, "queue", "write 0 for 4 x parallel, or up to 1000000");
+    if (f->threads < 0 || f->threads > 1024)
+        return bad_flag(err, "threads", "write 0 for one per core, or up to 1024");
+    if (f->http_threads < 1 || f->http_threads > 64) return bad_flag(err, "http-threads", "write 1 to 64");
+    if (f->connections < 8 || f->connections > 100000)
+        return bad_flag(err, "max-connections", "write 8 to 100000, e.g. 1024");
+    if (f->timeout < 1 || f->timeout > 86400) return bad_flag(err, "timeout", "write 1 to 86400, e.g. 30");
+    if (!(f->monitor_every >= 0 && f->monitor_every <= 1e9))
+        return bad_flag(err, "monitor-every", "write seconds, e.g. 60, or 0 for changes alone");
+    if (f->drain < 0 || f->drain > 86400) return bad_flag(err, "drain", "write 0 to 86400, e.g. 60");
+    if (f->max_body < 1024 || f->max_body > (1u << 30))
+        return bad_flag(err, "max-body", "write 1KiB to 1GiB, e.g. 2MiB");
     if (strcmp(f->dtype, "auto") && precision_parse(f->dtype) == PRECISION_COUNT)
         return bad_flag(err, "dtype", "write auto, fp32, bf16 or fp16");
+    if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
+        return bad_flag(err, "weights", "write as-is, q8 or q4");
     struct stat at;
     if (f->scratch && strcmp(f->scratch, "none") && (stat(f->scratch, &at) != 0 || !S_ISDIR(at.st_mode)))
         return bad_flag(err, "scratch", "there is no such folder; make it, or name another");
     return PLIM_OK;
-}
-
-/* The last part of a path: "runs/demo/" is "demo". */
-static void name_model(struct serving *g, const char *what)
-{
-    size_t len = strlen(what);
-    while (len > 1 && what[len - 1] == '/') len--;
-    size_t from = len;
-    while (from && what[from - 1] != '/') from--;
-    const char *name = g->flags->name;
-    if (name)
-        snprintf(g->name, sizeof g->name, "%s", name);
-    else
-        snprintf(g->name, sizeof g->name, "%.*s", (int)(len - from), what + from);
 }
 
 /* --- opening, stage by stage -------------------------------------------------------------------------------- */
@@ -252,7 +244,7 @@ static enum plim_status listen_first(struct serving *g, struct plim_error *err)
     if (status != PLIM_OK) return status;
     if (g->keys.open_to_others)
         log_warn(&g->log, "%s: others can read it; chmod 600 keeps keys secret", f->keys);
-    uint64_t line = device_line_host(&g->line);
+    uint64_t line = device_line_host(&g->model.line);
     g->limits = server_options(g);
     server_fit(&g->limits, line ? (int64_t)(line / SERVER_PART) : INT64_MAX);
     status = serve_files(&g->limits.limits, g->limits.threads, &g->log, err);
@@ -270,50 +262,16 @@ static enum plim_status listen_first(struct serving *g, struct plim_error *err)
 
 static enum plim_status open_text(struct serving *g, struct plim_error *err)
 {
-    char path[MODEL_PATH + 32];
-    const char *which = find_tokenizer(g->flags->model.tokenizer, g->dir, path, sizeof path);
-    enum plim_status status = codec_open_within(which, device_line_host(&g->line), &g->codec, err);
+    enum plim_status status = open_codec(cli_context(), g->flags->tokenizer, g->dir,
+                                         device_line_host(&g->model.line), &g->codec, err);
     if (status != PLIM_OK) return status;
     g->limits.codec = &g->codec, g->limits.encoder_times = server_encoder_times(&g->codec);
     const char *from = g->flags->template ? g->flags->template : g->dir;
     status = chat_template_load(from, NULL, &g->chat, &g->no_chat);
     if (status == PLIM_OK) return status;
     if (g->flags->template) return *err = g->no_chat, status;
-    if (!g->flags->plan) log_warn(&g->log, "no chats, only completions: %s", g->no_chat.text);
+    if (!g->flags->plan) log_warn(&g->log, "chat is not available, only completions: %s", g->no_chat.text);
     return PLIM_OK;
-}
-
-static enum plim_status find_device(const struct serving *g, bool fallback, struct device **out,
-                                    struct plim_error *err)
-{
-    const struct serve_flags *f = g->flags;
-    if (f->plan && !fallback && serve_plan_absent(f->model.device))
-        return serve_plan_device(f->model.device, out, err);
-    struct device_wish wish = {"serve", f->model.device, "--device cpu", f->model.threads,
-                               f->model.line.budget};
-    return fallback ? backend_fallback()->open(cli_context(), 0, f->model.threads, out, err)
-                    : open_device(cli_context(), &wish, out, err);
-}
-
-/* The lines of a device that was opened: the flag's, or the share of a GPU's memory that the environment allows; without either the
- * container's limit bounds the plan. */
-static void choose_line(struct serving *g, const struct device_facts *facts)
-{
-    struct engine_options *o = &g->ladder.options;
-    if (g->line.given) return;
-    o->budget = facts->unified_memory ? 0 : (int64_t)(g->environment.fraction * (double)facts->memory_bytes);
-    o->limit = facts->free_bytes ? device_line_on(&g->line, facts) : 0; /* 0: a device that is not here */
-}
-
-static enum plim_status open_checked(void *arg, bool fallback, struct device **out, struct plim_error *err)
-{
-    struct serving *g = arg;
-    enum plim_status status = find_device(g, fallback, out, err);
-    if (status == PLIM_OK && !fallback)
-        status = device_line_check(cli_context(), "serve", &g->line, &(*out)->facts, err);
-    if (status != PLIM_OK && *out) (*out)->ops->close(*out), *out = NULL;
-    if (status == PLIM_OK) choose_line(g, &(*out)->facts);
-    return status;
 }
 
 static void device_opened(void *arg, struct device *device)
@@ -335,13 +293,12 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
 {
     const struct serve_flags *f = g->flags;
     struct engine_options options = {.model = g->dir,
-                                     .budget = f->model.line.given ? (int64_t)f->model.line.budget : 0,
                                      .caller_bytes = server_bytes(&g->limits),
                                      .caller_bytes_under =
-                                         device_line_host(&g->line) ? caller_bytes_under : NULL,
+                                         device_line_host(&g->model.line) ? caller_bytes_under : NULL,
                                      .caller = g,
                                      .max_context = f->max_context,
-                                     .weights = weights_kind_parse(f->model.weights),
+                                     .weights = weights_kind_parse(f->weights),
                                      .scratch = scratch_of(g),
                                      .stream_last = !f->scratch,
                                      .parallel = f->parallel ? f->parallel : g->environment.parallel,
@@ -352,69 +309,37 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .op_by_op = f->op_by_op,
                                      .queue = f->queue,
                                      .vocab = g->codec.vocab_size,
-                                     .kv_type = kv_type_of(f->kv_type),
                                      .log = &g->log,
                                      .plan_only = f->plan,
                                      .remember = true,
                                      .stage = serve_log_hear,
                                      .stage_arg = &g->stages};
-    g->ladder = (struct ladder){.options = options,
-                                .fallback = !strcmp(f->model.device, "auto"),
-                                .open = open_checked,
-                                .opened = device_opened,
-                                .arg = g,
-                                .log = &g->log};
-    ladder_read_allowed(f->allowed, &g->ladder.allowed);
-    enum plim_status status = ladder_open(&g->ladder, &g->engine, err);
+    unsigned allowed = 0;
+    kv_type_parse(f->kv_type, &options.kv_type);
+    ladder_read_allowed(f->allowed, &allowed);
+    enum plim_status status = model_engine_open(&g->model, &options, allowed, err);
     if (status != PLIM_OK) return status;
-    return serve_environment_check(&g->environment, engine_plan(g->engine)->precision,
-                                   &g->ladder.device->facts, err);
-}
-
-static enum plim_status check_vocabulary(const struct serving *g, struct plim_error *err)
-{
-    int64_t has = engine_spec(g->engine)->vocab_size;
-    if (!g->codec.tokenizer && !g->flags->model.tokenizer && has != CLI_BYTE_TOKENS && !g->flags->plan)
-        log_warn(&g->log, "%s has no tokenizer: every byte of a text is a token", g->dir);
-    if (has >= g->codec.vocab_size) return PLIM_OK;
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: the tokenizer has %lld tokens, the model only %lld; give its own",
-                     g->codec.path ? g->codec.path : g->dir, (long long)g->codec.vocab_size, (long long)has);
-}
-
-static bool hear_nothing(void *arg, const struct engine_event *event)
-{
-    if (event->finish == FINISH_FAILED) *(bool *)arg = true;
-    return true;
-}
-
-/* 32 tokens through the engine before anybody asks: whatever is made at the first step is made now. */
-static enum plim_status warm_up(struct serving *g, struct plim_error *err)
-{
-    int32_t prompt[32] = {0};
-    int64_t id, context = engine_plan(g->engine)->context;
-    bool failed = false;
-    struct engine_request r = {
-        .prompt = prompt, .count = context > 32 ? 32 : context - 1, .tokens = 1, .logprobs = -1};
-    r.ignore_eos = true, r.hear = hear_nothing, r.arg = &failed;
-    enum plim_status status = r.count > 0 ? engine_submit(g->engine, &r, &id, err) : PLIM_OK;
-    while (status == PLIM_OK && engine_busy(g->engine)) status = engine_step(g->engine, err);
-    if (status == PLIM_OK && failed) status = plim_fail(err, PLIM_IO, "the warm-up of 32 tokens failed");
+    struct engine *engine = g->model.engine;
+    status = serve_environment_check(&g->environment, engine_plan(engine)->precision,
+                                     &g->model.ladder.device->facts, err);
+    if (status == PLIM_OK) status = check_vocabulary(&g->codec, g->dir, engine_spec(engine)->vocab_size, err);
+    if (status == PLIM_OK && !f->plan)
+        warn_of_bytes(&g->codec, f->tokenizer, g->dir, engine_spec(engine)->vocab_size, &g->log);
     return status;
 }
 
 static void tell_plan(const struct serving *g)
 {
-    const struct engine_plan *p = engine_plan(g->engine);
+    const struct engine_plan *p = engine_plan(g->model.engine);
     char total[BYTES_TEXT], params[BYTES_TEXT], pool[BYTES_TEXT], server[BYTES_TEXT];
     log_info(&g->log, "planned %s: parameters %s, cache %s, connections and requests up to %s",
              bytes_format(total, (uint64_t)p->total), bytes_format(params, (uint64_t)p->params),
              bytes_format(pool, (uint64_t)p->pool), bytes_format(server, (uint64_t)server_bytes(&g->limits)));
-    log_info(&g->log, "%d requests at once, %d may wait, up to %lld tokens each; %d connections", p->parallel,
-             p->queue, (long long)p->context, g->limits.limits.connections);
-    if (p->streamed && g->ladder.device->facts.unified_memory)
+    log_info(&g->log, "%d concurrent requests, %d may wait, up to %lld tokens each; %d connections",
+             p->parallel, p->queue, (long long)p->context, g->limits.limits.connections);
+    if (p->streamed && g->model.ladder.device->facts.unified_memory)
         log_info(&g->log, "%s of parameters are read from disk for each step, below %s (--scratch)",
-                 bytes_format(params, (uint64_t)p->streamed), g->ladder.options.scratch);
+                 bytes_format(params, (uint64_t)p->streamed), g->model.ladder.options.scratch);
 }
 
 /* The error also says how much the server itself takes, and for what: the model alone may fit. */
@@ -440,77 +365,45 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     if (status == PLIM_OK) g->context = max64(spec.max_positions, g->flags->max_context);
     if (status == PLIM_OK) status = listen_first(g, err);
     if (status != PLIM_OK) return status;
-    name_model(g, what);
+    model_name(g->flags->name ? g->flags->name : what, g->name, sizeof g->name);
     serve_log_hear(&g->stages, "config_loaded");
     status = open_text(g, err);
     if (status == PLIM_OK) serve_log_hear(&g->stages, "tokenizer_loaded"), status = open_engine(g, err);
     if (status == PLIM_NO_FIT) name_parts(g, err);
-    if (status == PLIM_OK) status = check_vocabulary(g, err);
-    if (status == PLIM_OK && g->flags->plan) engine_remember(g->engine);
+    if (status == PLIM_OK && g->flags->plan) engine_remember(g->model.engine);
     if (status != PLIM_OK || g->flags->plan) return status;
-    if (status == PLIM_OK) status = warm_up(g, err);
-    while (status != PLIM_OK && g->engine && ladder_down(&g->ladder, g->engine, status, err) == PLIM_OK)
-        status = warm_up(g, err);
-    if (status == PLIM_OK) serve_log_hear(&g->stages, "warmup_complete");
+    status = model_engine_warm_up(&g->model, err);
     if (status != PLIM_OK) return status;
-    engine_remember(g->engine);
-    ladder_remember(&g->ladder);
-    engine_count_anew(g->engine);
+    serve_log_hear(&g->stages, "warmup_complete");
     serve_log_hear(&g->stages, "model_saved");
     malloc_trim(0);
     serve_log_hear(&g->stages, "final_cleanup");
     tell_plan(g);
-    struct server_model model = {g->engine, &g->codec, g->chat, g->name, g->dir};
+    struct server_model model = {g->model.engine, &g->codec, g->chat, g->name, g->dir};
     status = server_ready(g->server, &model, err);
     if (status != PLIM_OK) return status;
     serve_log_hear(&g->stages, "ready");
-    g->ladder.stage = NULL;
+    g->model.ladder.stage = NULL;
     log_info(&g->log, "ready after %.2f s", clock_seconds() - g->stages.began);
     return PLIM_OK;
 }
 
 /* --- running and stopping ----------------------------------------------------------------------------------- */
 
-enum { STEP_FAILURES = 3 };
-
 static void begin_watch(struct serving *g)
 {
     struct serve_watch_how how = {&g->log, g->environment.thresholds, g->flags->monitor_every};
-    serve_watch_open(&g->watch, g->engine, g->ladder.device, &how);
+    serve_watch_open(&g->watch, g->model.engine, g->model.ladder.device, &how);
 }
 
 /* The monitor looks at a device that the ladder may close. */
-static enum plim_status go_down(struct serving *g, enum plim_status status, struct plim_error *err)
+static void rung_moved(void *arg, bool done)
 {
-    serve_watch_close(&g->watch);
-    status = ladder_down(&g->ladder, g->engine, status, err);
-    if (status == PLIM_OK) ladder_remember(&g->ladder), begin_watch(g);
-    return status;
-}
-
-/* Steps until told to stop. A step that fails is tried again; after so many in a row without one that works, or when the device is
- * lost, the engine goes down the ladder, and the server ends where no rung is left. */
-static enum plim_status run_engine(struct serving *g, const atomic_int *stop, struct plim_error *err)
-{
-    struct engine_stats stats = {0};
-    int64_t steps = -1;
-    for (int failures = 0;;) {
-        enum plim_status status = engine_run(g->engine, stop, err);
-        if (status == PLIM_OK || *stop) return PLIM_OK;
-        engine_stats(g->engine, &stats);
-        failures = stats.steps == steps ? failures + 1 : 1;
-        steps = stats.steps;
-        enum failure cause = failure_of(status, NULL, g->ladder.device);
-        log_error(&g->log, "%s: a step failed: %s", failure_name(cause), err->text);
-        if (cause == FAILURE_LOST || failures == STEP_FAILURES) {
-            status = go_down(g, status, err);
-            if (status != PLIM_OK) return status;
-            failures = 0;
-            continue;
-        }
-        struct timespec pause = {0, 100000000};
-        nanosleep(&pause, NULL);
-    }
+    struct serving *g = arg;
+    if (done)
+        begin_watch(g);
+    else
+        serve_watch_close(&g->watch);
 }
 
 /* For requests that were on their way when the last one under way was answered: they get 503. */
@@ -524,14 +417,14 @@ static enum plim_status drain(struct serving *g, struct plim_error *err)
     struct sigaction action = {.sa_handler = on_alarm};
     struct timespec pause = {0, 5000000};
     double limit = clock_seconds() + g->flags->drain;
-    log_info(&g->log, "stopping: %d requests under way are answered first, for up to %d s",
-             server_active(g->server), g->flags->drain);
+    log_info(&g->log, "stopping: finishing %d open requests, for up to %d s", server_active(g->server),
+             g->flags->drain);
     server_drain(g->server);
-    engine_drain(g->engine);
+    engine_drain(g->model.engine);
     sigaction(SIGALRM, &action, NULL);
     time_is_up = g->flags->drain == 0;
     alarm((unsigned)g->flags->drain);
-    enum plim_status status = time_is_up ? PLIM_OK : run_engine(g, &time_is_up, err);
+    enum plim_status status = time_is_up ? PLIM_OK : model_engine_run(&g->model, &time_is_up, err);
     alarm(0);
     server_close_door(g->server);
     double arrived = clock_seconds() + ARRIVAL_SECONDS;
@@ -557,13 +450,14 @@ static void give_up(struct serving *g, const struct plim_error *err)
 static void explain_refusal(struct serving *g, const struct plim_error *err)
 {
     struct explanation why;
-    STRBUF_AUTO text = STRBUF_INIT;
+    struct strbuf text = STRBUF_INIT;
     struct engine_stats now = {0};
     serve_watch_close(&g->watch);
-    if (g->engine) engine_stats(g->engine, &now);
-    if (!ladder_explain(&g->ladder, err, now.steps, &why)) return;
+    if (g->model.engine) engine_stats(g->model.engine, &now);
+    if (!ladder_explain(&g->model.ladder, err, now.steps, &why)) return;
     explanation_text(&why, &text);
     fputs(strbuf_text(&text), stderr);
+    strbuf_release(&text);
 }
 
 static void close_all(struct serving *g)
@@ -571,9 +465,8 @@ static void close_all(struct serving *g)
     serve_watch_close(&g->watch);
     control_close(g->control);
     server_stop(g->server);
-    if (g->engine) engine_close(g->engine);
+    model_engine_close(&g->model);
     server_close(g->server);
-    ladder_close(&g->ladder);
     chat_template_free(g->chat);
     codec_close(&g->codec);
     secrets_release(&g->keys);
@@ -587,7 +480,7 @@ static enum plim_status write_files(struct serving *g, struct plim_error *err)
         struct snapshot_wish wish = {.format = (enum snapshot_format)i};
         if (!g->flags->snapshot[i]) continue;
         snprintf(wish.file, sizeof wish.file, "%s", g->flags->snapshot[i]);
-        status = engine_save_plan(g->engine, &wish, err);
+        status = engine_save_plan(g->model.engine, &wish, err);
     }
     return status;
 }
@@ -595,23 +488,30 @@ static enum plim_status write_files(struct serving *g, struct plim_error *err)
 /* plan --serve: what serve would commit; nothing is committed. */
 static int show_plan(struct serving *g)
 {
-    const struct engine_plan *plan = engine_plan(g->engine);
+    const struct engine_plan *plan = engine_plan(g->model.engine);
     struct strbuf out = STRBUF_INIT;
-    int cards = serve_plan_cards(g->flags->model.device);
-    if (cards > 1) cli_say("serving uses 1 of the %d cards of %s", cards, g->flags->model.device);
+    int cards = serve_plan_cards(g->flags->device);
+    if (cards > 1) cli_say("serving uses 1 of the %d GPUs of %s", cards, g->flags->device);
     if (g->flags->json)
-        serve_plan_json(g->name, &g->ladder.device->facts, plan, server_bytes(&g->limits), &out);
+        serve_plan_json(g->name, &g->model.ladder.device->facts, plan, server_bytes(&g->limits), &out);
     else
-        plan_text(plan, &g->ladder.device->facts, server_bytes(&g->limits), &out);
+        plan_text(plan, &g->model.ladder.device->facts, server_bytes(&g->limits), &out);
     return cli_print(&out);
 }
 
 static int serve(const struct serve_flags *f, const char *what)
 {
     int shown = 0;
-    struct serving g = {.flags = f, .line = f->model.line};
+    struct serving g = {.flags = f,
+                        .model = {.caller = {cli_context(), "serve", false},
+                                  .device = f->device,
+                                  .threads = f->threads,
+                                  .line = {f->budget, f->budget_given, device_line_default()},
+                                  .log = &g.log,
+                                  .opened = device_opened,
+                                  .moved = rung_moved,
+                                  .arg = &g}};
     struct plim_error err = {0};
-    g.line.fallback = device_line_default();
     g.log = (struct log){f->quiet || f->plan ? LOG_LEVEL_WARN
                          : f->verbose        ? LOG_LEVEL_DEBUG
                                              : LOG_LEVEL_INFO,
@@ -622,17 +522,18 @@ static int serve(const struct serve_flags *f, const char *what)
     mallopt(M_ARENA_MAX, 1);  /* what one thread has freed is there for the others */
     enum plim_status status = check_flags(f, &err);
     if (status == PLIM_OK) status = serve_environment_read(&g.environment, &err);
+    g.model.fraction = g.environment.fraction;
     bool opening = status == PLIM_OK;
     atomic_int *stop = f->plan ? NULL : cli_stop_flag(); /* whoever is told the address may stop it */
     if (status == PLIM_OK) status = open_all(&g, what, &err);
-    if (status != PLIM_OK && opening && !f->plan) serve_log_failure(&g.stages, status, g.ladder.memory);
+    if (status != PLIM_OK && opening && !f->plan) serve_log_failure(&g.stages, status, g.model.ladder.memory);
     if (status == PLIM_OK && f->plan) status = write_files(&g, &err);
     if (status == PLIM_OK && f->plan) shown = show_plan(&g);
     if (status == PLIM_OK && !f->plan) {
         begin_watch(&g);
-        status = run_engine(&g, stop, &err);
+        status = model_engine_run(&g.model, stop, &err);
         if (status == PLIM_OK) status = drain(&g, &err);
-        if (status != PLIM_OK) serve_log_failure(&g.stages, status, g.ladder.memory), give_up(&g, &err);
+        if (status != PLIM_OK) serve_log_failure(&g.stages, status, g.model.ladder.memory), give_up(&g, &err);
     }
     if (status != PLIM_OK && !f->json) explain_refusal(&g, &err);
     close_all(&g);
@@ -642,9 +543,10 @@ static int serve(const struct serve_flags *f, const char *what)
 
 static const struct serve_flags defaults = {.host = "127.0.0.1",
                                             .port = 8000,
-                                            .model = MODEL_FLAGS,
+                                            .device = "auto",
                                             .allowed = "window",
                                             .kv_type = "auto",
+                                            .weights = "as-is",
                                             .dtype = "auto",
                                             .http_threads = HTTP_THREADS,
                                             .connections = 1024,

@@ -23,28 +23,28 @@ static const char *const formats[] = {"auto", "text", "lines", "jsonl", "csv", N
 
 #define AT(field) offsetof(struct tokenize_flags, field)
 static const struct option_row rows[] = {
-    {"output", 'o', OPTION_STRING, AT(out), "FILE", "the token file to make; needed"},
+    {"output", 'o', OPTION_STRING, AT(out), "FILE", "token file to write; required"},
     {"tokenizer", 't', OPTION_STRING, AT(tokenizer), "FILE",
      "tokenizer.json, a SentencePiece model or a folder with one; default: bytes"},
-    {"format", 0, OPTION_STRING, AT(format), "KIND", "how files are read (auto: by content and name)",
+    {"format", 0, OPTION_STRING, AT(format), "KIND", "format of the input (auto: by content and name)",
      .choices = formats},
     {"field", 'f', OPTION_STRING, AT(field), "NAME", "JSON lines: the field with the text (text)"},
     {"prompt-field", 0, OPTION_STRING, AT(prompt), "NAME",
-     "JSON lines: pairs, of which the response is learned"},
-    {"response-field", 0, OPTION_STRING, AT(response), "NAME", "JSON lines: the other half of a pair"},
-    {"messages-field", 0, OPTION_STRING, AT(messages), "NAME", "JSON lines: conversations"},
-    {"chat-template", 0, OPTION_STRING, AT(chat), "FILE", "their template; default: beside the tokenizer"},
+     "JSON lines: field with the prompt of a pair; only the response is learned"},
+    {"response-field", 0, OPTION_STRING, AT(response), "NAME", "JSON lines: field with the response"},
+    {"messages-field", 0, OPTION_STRING, AT(messages), "NAME", "JSON lines: field with a conversation"},
+    {"chat-template", 0, OPTION_STRING, AT(chat), "FILE",
+     "template for conversations; default: the one next to the tokenizer"},
     {"append-eos", 0, OPTION_FLAG, AT(append_eos), NULL, "end each document with the end-of-text token"},
-    {"eos", 0, OPTION_STRING, AT(eos), "TOKEN",
-     "which token that is; default: what tokenizer_config.json says"},
+    {"eos", 0, OPTION_STRING, AT(eos), "TOKEN", "the end-of-text token; default: from tokenizer_config.json"},
     {"special", 0, OPTION_FLAG, AT(add_special), NULL,
-     "add what the tokenizer adds, e.g. a begin mark (the default)"},
+     "add the tokenizer's special tokens, e.g. BOS (the default)"},
     {"threads", 0, OPTION_INT64, AT(threads), "N", "encoding threads; 0: one per core (0)",
      .expected = "0 for one per core, or up to 256", .most = 256},
-    {"max-line", 0, OPTION_BYTES, AT(max_line), "BYTES", "longest line that is accepted (16MiB)",
-     CLI_MAX_LINE},
-    {"skip-bad", 0, OPTION_FLAG, AT(skip_bad), NULL, "count bad lines instead of stopping at the first"},
-    {"resume", 0, OPTION_FLAG, AT(resume), NULL, "go on after a stop or a crash (the default)"},
+    {"max-line", 0, OPTION_BYTES, AT(max_line), "BYTES", "maximum line length (16MiB)", CLI_MAX_LINE},
+    {"skip-bad", 0, OPTION_FLAG, AT(skip_bad), NULL,
+     "skip and count bad lines instead of stopping at the first"},
+    {"resume", 0, OPTION_FLAG, AT(resume), NULL, "continue after a stop or a crash (the default)"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no progress and no summary"},
 };
 
@@ -56,15 +56,12 @@ static const struct option_example examples[] = {
 
 static const struct command command = {
     .name = "tokenize",
-    .summary = "turn text and JSON lines into a token file, once",
+    .summary = "convert text and JSON lines to a token file",
     .usage = "[OPTION...] IN... -o OUT",
-    .description = "IN are files, folders or globs; .gz and .zst are decompressed. The result is a file that "
-                   "data.train takes as "
-                   "it is; docs/data.md has its layout. It is the same to the byte for any number of "
-                   "threads. Until it is "
-                   "complete there are OUT.part and a journal; the same command goes on from there after a "
-                   "stop, --no-resume "
-                   "starts anew.",
+    .description = "IN are files, folders or globs; .gz and .zst are decompressed. The result can be used "
+                   "as data.train; docs/data.md describes its format. It is identical for any number of "
+                   "threads. While it is incomplete there are OUT.part and a journal; running the same "
+                   "command again after a stop continues from there, unless --no-resume is given.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -127,7 +124,7 @@ static enum data_format format_of(const char *name)
 static enum plim_status check(const struct tokenize_flags *f, struct plim_error *err)
 {
     if (!f->out || !*f->out)
-        return plim_fail(err, PLIM_BAD_INPUT, "tokenize: option '--output' is needed; write -o FILE");
+        return plim_fail(err, PLIM_BAD_INPUT, "tokenize: option '--output' is required; write -o FILE");
     return PLIM_OK;
 }
 
@@ -188,7 +185,7 @@ static enum plim_status tokenize(const struct tokenize_flags *f, const struct st
     if (status == PLIM_OK) status = pretokenize(&options, &result, err);
     if (screen.bar && screen.any && !f->quiet && status != PLIM_OK) fprintf(stderr, "\n");
     if (status == PLIM_OK && !f->quiet && !f->tokenizer)
-        cli_say("tokenize: no --tokenizer: every byte of a text is a token");
+        cli_say("tokenize: no --tokenizer; each byte is a token");
     if (status == PLIM_OK && !f->quiet) tell(f, &result, clock_seconds() - screen.started);
     chat_template_free(chat);
     codec_close(&codec);

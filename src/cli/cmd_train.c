@@ -27,49 +27,52 @@ struct train_flags {
 #define AT(field) offsetof(struct train_flags, field)
 static const struct option_row rows[] = {
     {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES",
-     "hold this line instead of the config's, e.g. 64MiB",
+     "memory budget, e.g. 64MiB (overrides the job file)",
      .given = OPTION_GIVEN(struct train_flags, job.budget_given)},
     {"budget-at", 0, OPTION_STRING_LIST, AT(budget_at), "STEP=BYTES",
-     "before this step the budget becomes BYTES"},
+     "change the budget to BYTES before this step"},
     {"plan", 0, OPTION_STRING, AT(plan), "FILE",
-     "run the plan that plimsoll plan -o FILE has kept, exactly; refused when job, budget or device changed"},
-    {"steps", 'n', OPTION_INT64, AT(steps), "N", "optimizer steps instead of the config's",
+     "run exactly the plan saved by plimsoll plan -o FILE; refused if the job, budget or "
+     "device has changed"},
+    {"steps", 'n', OPTION_INT64, AT(steps), "N", "number of optimizer steps (overrides the job file)",
      .given = OPTION_GIVEN(struct train_flags, steps_given), .expected = "1 or more", .least = 1,
      .most = INT64_MAX},
     {"log", 'l', OPTION_STRING, AT(log), "FILE", "write JSON lines to FILE (- for standard output)"},
     {"log-file", 0, OPTION_STRING, AT(log), "FILE",
-     "the same as --log, by a name that torchrun does not take for one of its own options"},
+     "same as --log; torchrun would take --log for one of its own options"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL,
-     "JSON lines on standard output (the default when it is not a terminal, unless --quiet)"},
+     "write JSON lines to standard output (the default if it is not a terminal, unless "
+     "--quiet)"},
     {"resume", 'r', OPTION_FLAG, AT(resume), NULL,
-     "go on from the newest checkpoint of output.dir, if there is one"},
+     "continue from the newest checkpoint in output.dir, if there is one"},
     {"change", 0, OPTION_STRING_LIST, AT(change), "KEY",
-     "with --resume: this key may differ from the checkpoint's"},
+     "with --resume: allow this key to differ from the checkpoint"},
     {"overwrite", 0, OPTION_FLAG, AT(overwrite), NULL,
-     "replace the checkpoints that are in output.dir, when the first new one is complete"},
-    {"checkpoint", 0, OPTION_FLAG, AT(save), NULL, "save at the end and when stopped (the default)"},
+     "replace existing checkpoints in output.dir once the first new one is complete"},
+    {"checkpoint", 0, OPTION_FLAG, AT(save), NULL,
+     "save a checkpoint at the end and when stopped (the default)"},
     {"check-numerics", 0, OPTION_FLAG, AT(numerics), NULL,
-     "name the first tensor that overflows or underflows (slow)"},
+     "report the first tensor that overflows or underflows (slow)"},
     {"trace", 0, OPTION_STRING, AT(trace), "FILE",
-     "measure one step and write it beside what was planned, for ui.perfetto.dev or chrome://tracing"},
-    {"trace-step", 0, OPTION_INT64, AT(trace_step), "N", "the step that --trace measures (default 2)",
+     "measure one step and write a trace, with the plan, for ui.perfetto.dev or "
+     "chrome://tracing"},
+    {"trace-step", 0, OPTION_INT64, AT(trace_step), "N", "the step that --trace measures (2)",
      .expected = "1 or more", .least = 1, .most = INT64_MAX},
-    {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print where the step goes"},
+    {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print each kind's share of the step"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     JOB_FLAG_ROWS(struct train_flags, job),
-    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL,
-     "with each step a line per layer about the load of its experts"},
+    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "after each step, print the expert load of each layer"},
     {"quiet", 'q', OPTION_FLAG, AT(job.quiet), NULL, "no progress and no notes"},
 };
 
 static const struct option_example examples[] = {
     {"train small.yaml --budget 64MiB", "plan and train inside 64 MiB"},
-    {"train small.yaml --plan small.plan", "the plan that plimsoll plan -o small.plan has kept"},
-    {"train small.yaml --log run.jsonl", "with a line of JSON per step"},
-    {"train small.yaml --budget-at 50=40MiB --budget-at 80=64MiB", "the line moves while it runs"},
+    {"train small.yaml --plan small.plan", "run the plan saved by plimsoll plan -o small.plan"},
+    {"train small.yaml --log run.jsonl", "write a JSON line per step"},
+    {"train small.yaml --budget-at 50=40MiB --budget-at 80=64MiB", "change the budget during the run"},
     {"train llama.yaml --deepspeed ds.json", "with DeepSpeed's configuration"},
-    {"train small.yaml --resume", "go on after a stop or a crash"},
-    {"train small.yaml --resume --set training.seed=2 --change training.seed", "go on with another seed"},
+    {"train small.yaml --resume", "continue after a stop or a crash"},
+    {"train small.yaml --resume --set training.seed=2 --change training.seed", "continue with another seed"},
     {NULL, NULL}};
 
 static const struct command command = {
@@ -77,12 +80,10 @@ static const struct command command = {
     .keys = &job_schema,
     .summary = "train a model inside its budget, exactly as planned",
     .usage = "[OPTION...] CONFIG",
-    .description = "Plans, commits every byte of the plan, loads or makes the weights, and trains. SIGINT, "
-                   "SIGTERM and SIGHUP "
-                   "save a checkpoint and exit with 130; SIGUSR1 saves one and goes on; output that nobody "
-                   "reads any more does not end a "
-                   "run. A budget that falls below what any plan needs saves a "
-                   "checkpoint and exits with 3.",
+    .description = "Makes a plan, commits every byte of it, loads or initialises the weights, and trains. "
+                   "SIGINT, SIGTERM and SIGHUP save a checkpoint and exit with 130. SIGUSR1 saves a "
+                   "checkpoint and continues. A closed standard output does not end the run. If the budget "
+                   "falls below the smallest plan, train saves a checkpoint and exits with 3.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -295,7 +296,8 @@ static enum plim_status check_trace(const char *path, struct plim_error *err)
     struct file_atomic file;
     if (!path) return PLIM_OK;
     if (strlen(path) >= TRACE_PATH)
-        return plim_fail(err, PLIM_BAD_INPUT, "train: option '--trace': a path of less than %d bytes, please",
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "train: option '--trace': the path is too long; write fewer than %d bytes",
                          TRACE_PATH);
     enum plim_status status = file_atomic_begin(&file, path, err);
     if (status == PLIM_OK)
@@ -309,10 +311,10 @@ static enum plim_status check_flags(const struct train_flags *f, struct plim_err
 {
     if (f->resume && f->overwrite)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "train: --resume goes on from a run and --overwrite replaces it; give one of them");
+                         "train: --resume continues a run and --overwrite replaces it; give one of them");
     if (f->change.count && !f->resume)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "train: --change %s says what may differ from a checkpoint; add --resume",
+                         "train: --change %s allows a difference from a checkpoint; add --resume",
                          f->change.items[0]);
     return check_trace(f->trace, err);
 }

@@ -18,15 +18,15 @@ static const struct option_row rows[] = {
 };
 
 static const struct option_example examples[] = {
-    {"version", "what this program is and what it can use on this machine"},
+    {"version", "this program and what it can use on this machine"},
     {"version --json | jq .features.cuda", "for a program"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "version",
-    .summary = "show version, build, CPU kernels and what is compiled in",
+    .summary = "show version, build, CPU kernels and compiled-in features",
     .usage = "[--json]",
-    .description = "A part that is not compiled in is listed as such; nothing is half there.",
+    .description = "Features that are not compiled in are listed as such.",
     COMMAND_ROWS(rows),
     .examples = examples,
 };

@@ -22,31 +22,30 @@ struct watch_flags {
 
 #define AT(field) offsetof(struct watch_flags, field)
 static const struct option_row rows[] = {
-    {"web", 'w', OPTION_FLAG, AT(web), NULL, "serve a page on the loopback instead, until it is stopped"},
-    {"port", 'p', OPTION_INT64, AT(port), "N", "with --web: listen there (default: any free port)",
+    {"web", 'w', OPTION_FLAG, AT(web), NULL, "serve a page on the loopback until stopped"},
+    {"port", 'p', OPTION_INT64, AT(port), "N", "with --web: port to listen on; default: any free one",
      .given = OPTION_GIVEN(struct watch_flags, port_given), .expected = "0 to 65535", .most = 65535},
     {"plain", 0, OPTION_FLAG, AT(plain), NULL,
-     "lines instead of a screen, as where the output is no terminal"},
+     "print lines instead of a screen (the default if the output is not a terminal)"},
 };
 
 static const struct option_example examples[] = {
     {"watch", "the newest run below this folder"},
-    {"watch runs/small", "bars of memory against the four lines, loss, tokens/s, events"},
-    {"watch runs/small --web", "the same, the arena's map and curves on a page"},
-    {"watch runs/small --plain | grep -v loss", "what happened, without the steps"},
+    {"watch runs/small", "memory bars with the four thresholds, loss, tokens/s, events"},
+    {"watch runs/small --web", "the same on a page, with the arena map and curves"},
+    {"watch runs/small --plain | grep -v loss", "events, without the steps"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "watch",
     .summary = "watch a run, in the terminal or on a page",
     .usage = "[OPTION...] [RUN]",
-    .description =
-        "RUN is the folder of a training run (output.dir), under way or finished, or a file with its JSON "
-        "lines; default: the run below this folder that wrote last. A terminal gets one screen that is drawn "
-        "again, anything else a line per event; both end with the run. --web prints the address of a page on "
-        "127.0.0.1 and serves it, with /metrics for Prometheus, until it is stopped. The run is read from "
-        "its "
-        "folder and through its control socket, and never waits for anybody who watches.",
+    .description = "RUN is the folder of a training run (output.dir), running or finished, or a file with "
+                   "its JSON lines; default: the run below this folder that wrote last. A terminal shows "
+                   "one screen that is refreshed; any other output gets one line per event. Both end with "
+                   "the run. --web prints the address of a page on 127.0.0.1 and serves it, with /metrics "
+                   "for Prometheus, until stopped. watch reads the run's folder and its control socket; the "
+                   "run never waits for it.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -179,7 +178,7 @@ static int serve_page(const char *run, int port, const atomic_int *stop)
 static enum plim_status check(const struct watch_flags *f, struct plim_error *err)
 {
     if (f->port_given && !f->web)
-        return plim_fail(err, PLIM_BAD_INPUT, "watch: option '--port' is the page's; add --web");
+        return plim_fail(err, PLIM_BAD_INPUT, "watch: option '--port' is for the page; add --web");
     return PLIM_OK;
 }
 

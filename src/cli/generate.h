@@ -1,21 +1,21 @@
 /* generate.h - prompts and their answers; shared by the files of `plimsoll generate`. */
-#ifndef PLIM_CLI_GENERATE_H
-#define PLIM_CLI_GENERATE_H
+#pragma once
 
 #include "cli/cli.h"
-#include "cli/chat_prompt.h"
+#include "api/chat_prompt.h"
+#include "api/model_text.h"
 #include "base/bump.h"
 #include "serve/engine.h"
 #include "text/token_text.h"
 
 struct generate_flags {
     struct string_list prompts;
-    struct model_flags model;
-    struct sampling sampling;
-    const char *prompts_file;
-    int64_t tokens;
-    bool json, echo, quiet, raw;
-    int parallel, beams;
+    const char *prompts_file, *tokenizer, *device, *weights;
+    int64_t tokens, top_k, seed;
+    double temperature, top_p, min_p;
+    uint64_t budget;
+    bool budget_given, json, echo, quiet, raw;
+    int threads, parallel, beams;
     double length_penalty;
     bool penalty_given;
 };
@@ -71,5 +71,3 @@ void generation_release(struct generation *g);
 /* The summary on stderr; everything as JSON on stdout. */
 void generation_tell(const struct generation *g);
 int generation_tell_json(const struct generation *g);
-
-#endif

@@ -19,14 +19,6 @@ const char *answer_stop_name(enum answer_stop stop) { return stop_names[stop]; }
 
 /* --- prompts ---------------------------------------------------------------------------------------------- */
 
-/* The tokenizer: as asked, else the one beside the weights, else bytes. */
-static enum plim_status open_codec(struct generation *g, struct plim_error *err)
-{
-    char path[MODEL_PATH + 32];
-    const char *which = find_tokenizer(g->flags->model.tokenizer, g->dir, path, sizeof path);
-    return codec_open_within(which, device_line_host(&g->line), &g->codec, err);
-}
-
 static enum plim_status add_prompt(struct generation *g, const char *text, size_t len, struct plim_error *err)
 {
     char *copy = bump_copy(&g->store, text, len);
@@ -53,7 +45,7 @@ static enum plim_status add_record(struct generation *g, const char *line, size_
 
 static enum plim_status read_file(struct generation *g, struct plim_error *err)
 {
-    STRBUF_AUTO text = STRBUF_INIT;
+    struct strbuf text = STRBUF_INIT;
     const char *path = g->flags->prompts_file;
     size_t name = strlen(path);
     bool records = name > 6 && !strcmp(path + name - 6, ".jsonl");
@@ -68,17 +60,8 @@ static enum plim_status read_file(struct generation *g, struct plim_error *err)
         status = records ? add_record(g, line, (size_t)(stop - line), number, err)
                          : add_prompt(g, line, (size_t)(stop - line), err);
     }
+    strbuf_release(&text);
     return status;
-}
-
-/* Tokens of a text. A template writes the marks itself. */
-static enum plim_status encode_text(struct generation *g, struct answer *a, struct encoder *encoder,
-                                    const char *text, size_t len, struct plim_error *err)
-{
-    if (encoder) return encoder_encode(encoder, text, len, g->chat ? 0 : TOKENIZE_SPECIAL, &a->ids, err);
-    if (token_list_reserve(&a->ids, len))
-        for (size_t i = 0; i < len; i++) a->ids.id[a->ids.count++] = (unsigned char)text[i];
-    return PLIM_OK;
 }
 
 static enum plim_status encode(struct generation *g, struct answer *a, struct encoder *encoder,
@@ -88,11 +71,13 @@ static enum plim_status encode(struct generation *g, struct answer *a, struct en
     enum plim_status status = PLIM_OK;
     token_text_init(&a->text, &g->codec);
     if (g->chat)
-        status = cli_chat_text(g->chat, &(struct chat_message){"user", a->prompt}, 1, &text, err);
+        status = chat_prompt_text(g->chat, &(struct chat_message){"user", a->prompt}, 1, &text, err);
     else
         strbuf_add(&text, a->prompt);
     if (status == PLIM_OK) status = strbuf_status(&text, err);
-    if (status == PLIM_OK) status = encode_text(g, a, encoder, strbuf_text(&text), text.len, err);
+    if (status == PLIM_OK) /* a template writes the marks itself */
+        status =
+            codec_encode(encoder, strbuf_text(&text), text.len, g->chat ? 0 : TOKENIZE_SPECIAL, &a->ids, err);
     strbuf_release(&text);
     if (g->flags->json) a->tokens = malloc((size_t)g->flags->tokens * sizeof *a->tokens);
     if (status == PLIM_OK && (!a->ids.count || (g->flags->json && !a->tokens)))
@@ -109,11 +94,13 @@ enum plim_status generation_read(struct generation *g, struct plim_error *err)
         status = add_prompt(g, given->items[i], strlen(given->items[i]), err);
     if (status == PLIM_OK && g->flags->prompts_file) status = read_file(g, err);
     if (status == PLIM_OK && !g->prompts.count)
-        status = plim_fail(err, PLIM_BAD_INPUT, "%s: there is no prompt in it", g->flags->prompts_file);
-    if (status == PLIM_OK) status = open_codec(g, err);
+        status = plim_fail(err, PLIM_BAD_INPUT, "%s: contains no prompt", g->flags->prompts_file);
+    if (status == PLIM_OK)
+        status = open_codec(cli_context(), g->flags->tokenizer, g->dir, device_line_host(&g->line), &g->codec,
+                            err);
     if (status == PLIM_OK && !g->flags->raw) {
-        status = cli_open_chat(g->dir, &g->chat, err);
-        if (status != PLIM_OK) plim_error_prefix(err, "generate: --raw leaves the chat template out");
+        status = chat_prompt_open(g->dir, &g->chat, err);
+        if (status != PLIM_OK) plim_error_prefix(err, "generate: --raw ignores the chat template");
     }
     if (status == PLIM_OK && g->codec.tokenizer) status = encoder_open(g->codec.tokenizer, &encoder, err);
     if (status == PLIM_OK && !(g->answers = calloc(g->prompts.count, sizeof *g->answers)))
@@ -220,6 +207,15 @@ static bool hear(void *arg, const struct engine_event *event)
     return go_on;
 }
 
+static struct sampling sampling_of(const struct generate_flags *f)
+{
+    return (struct sampling){.temperature = f->temperature,
+                             .top_k = f->top_k,
+                             .top_p = f->top_p,
+                             .min_p = f->min_p,
+                             .seed = (uint64_t)f->seed};
+}
+
 static enum plim_status submit(struct generation *g, struct engine *e, struct answer *a,
                                struct plim_error *err)
 {
@@ -231,7 +227,7 @@ static enum plim_status submit(struct generation *g, struct engine *e, struct an
     struct engine_request request = {.prompt = a->ids.id,
                                      .count = (int64_t)a->ids.count,
                                      .tokens = a->limit,
-                                     .sampling = f->sampling,
+                                     .sampling = sampling_of(f),
                                      .length_penalty = f->length_penalty,
                                      .logprobs = -1,
                                      .hear = hear,

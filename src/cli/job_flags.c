@@ -24,7 +24,7 @@ enum plim_status cli_check_mode(const struct job_options *options, int ranks, co
     bool multi = options->mode && !strcmp(options->mode, "multi");
     if (single && ranks > 1)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "option '--mode single': there are %d ranks; start one process, or write multi",
+                         "option '--mode single': %d ranks were started; start one process, or write multi",
                          ranks);
     if (multi && ranks < 2)
         return plim_fail(err, PLIM_BAD_INPUT, "option '--mode multi': there is one rank; %s, or write single",

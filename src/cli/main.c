@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "device/calibration.h"
 #include "device/cpu/cpu_features.h"
+#include "device/registry.h"
 #include "job/deepspeed.h"
 
 #include <malloc.h>
@@ -19,28 +20,28 @@
 #include <unistd.h>
 
 static const struct subcommand *const subcommands[] = {
-    &subcommand_plan,      &subcommand_train,    &subcommand_generate, &subcommand_serve,
-    &subcommand_eval,      &subcommand_export,   &subcommand_tokenize, &subcommand_inspect,
-    &subcommand_calibrate, &subcommand_pack,     &subcommand_version,  &subcommand_docs,
-    &subcommand_embed,     &subcommand_classify, &subcommand_config,   &subcommand_doctor,
-    &subcommand_ctl,       &subcommand_watch,    &subcommand_chat,     NULL};
+    &subcommand_plan,     &subcommand_train,    &subcommand_generate,
+    &subcommand_serve,    &subcommand_eval,     &subcommand_export,
+    &subcommand_tokenize, &subcommand_inspect,  &subcommand_calibrate,
+    &subcommand_pack,     &subcommand_version,  &subcommand_docs,
+    &subcommand_embed,    &subcommand_classify, &subcommand_config,
+    &subcommand_doctor,   &subcommand_ctl,      &subcommand_watch,
+    &subcommand_chat,     &subcommand_replay,   NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
 static const struct man_section sections[] = {
-    {"EXIT STATUS",
-     "0 success; 2 bad input or a failed read or write, with one line that says what, where and "
-     "what to do; 3 no plan fits the budget; 4 the system refused memory; 130 stopped by a signal "
-     "after saving."},
-    {"ENVIRONMENT",
-     "PLIMSOLL_CPU forces a lower level of CPU kernels (plain, neon, avx2, avx512). "
-     "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones, =anew measures at this start. "
-     "XDG_CACHE_HOME is where measured device rates are kept. NO_COLOR turns colours off. MAX_BATCH_SIZE, "
-     "CUDA_MEMORY_FRACTION, ENABLE_MIXED_PRECISION and others stand for keys of a job, also in a file .env "
-     "beside "
-     "it; plimsoll doctor tells what they do. DISCORD_WEBHOOK, SLACK_WEBHOOK and PLIMSOLL_WEBHOOK are "
-     "addresses "
-     "that train tells of a run."},
+    {"EXIT STATUS", "0 success; 1 doctor found problems; 2 bad input or a failed read or write, with one "
+                    "line that says what, where and what to do; 3 no plan fits the budget; 4 the system "
+                    "refused memory that was planned; 70 an internal error, please report it; 75 ctl: the "
+                    "order did not complete in time; 130 stopped by a signal; train has saved a checkpoint."},
+    {"ENVIRONMENT", "PLIMSOLL_CPU selects a lower level of CPU kernels (plain, neon, avx2, avx512). "
+                    "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones; =anew measures at "
+                    "this start. XDG_CACHE_HOME is the folder of measured device rates. NO_COLOR turns "
+                    "colours off. MAX_BATCH_SIZE, CUDA_MEMORY_FRACTION, ENABLE_MIXED_PRECISION and others "
+                    "set keys of a job, also in a file .env next to it; plimsoll doctor shows their effect. "
+                    "DISCORD_WEBHOOK, SLACK_WEBHOOK and PLIMSOLL_WEBHOOK are addresses to which train "
+                    "reports."},
     {NULL, NULL}};
 
 static struct program program = {
@@ -135,6 +136,12 @@ int cli_wants(const struct subcommand *sub)
     const char *name = sub->command->name;
     cli_say("%s: %s; see plimsoll %s --help", name, sub->wants, name);
     return plim_exit_code(PLIM_BAD_INPUT);
+}
+
+bool cli_is_device(const char *name)
+{
+    struct device_name unused;
+    return device_name_read(name, &unused);
 }
 
 static int print_help(const struct command *command)
@@ -308,7 +315,7 @@ static enum plim_status variables_check(struct plim_error *err)
         const char *value = getenv(variables[i].name);
         if (value && *value && !variables[i].good(value))
             return plim_fail(err, PLIM_BAD_INPUT,
-                             "environment: variable %s: expected %s, found '%.60s'; mend it, or unset it",
+                             "environment: variable %s: expected %s, found '%.60s'; fix it, or unset it",
                              variables[i].name, variables[i].takes, value);
     }
     return PLIM_OK;

@@ -5,8 +5,7 @@
  *
  * A stage that was not reported before a later one is logged together with it.
  */
-#ifndef PLIM_CLI_SERVE_LOG_H
-#define PLIM_CLI_SERVE_LOG_H
+#pragma once
 
 #include "base/log.h"
 #include "base/status.h"
@@ -27,5 +26,3 @@ const char *serve_log_at(const struct serve_log *s); /* the current stage */
 /* Logs one line: the kind of failure (serve/ladder.h), the stage, and the memory at that time; `memory` "":
  * now. Logs nothing for failures before loading began; those are bad input. */
 void serve_log_failure(const struct serve_log *s, enum plim_status status, const char *memory);
-
-#endif

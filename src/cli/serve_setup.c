@@ -70,13 +70,13 @@ enum plim_status serve_files(struct http_limits *limits, int threads, const stru
     if (more.rlim_cur > files.rlim_cur && setrlimit(RLIMIT_NOFILE, &more) == 0) files = more;
     if (files.rlim_cur >= need) return PLIM_OK;
     if (files.rlim_cur < others + LEAST_CONNECTIONS)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "serve: only %llu files may be open at once and a server needs %llu; raise the "
-                         "limit (ulimit -n 1024)",
-                         (unsigned long long)files.rlim_cur,
-                         (unsigned long long)(others + LEAST_CONNECTIONS));
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "serve: the limit of %llu open files is below the %llu that a server needs; raise it "
+            "(ulimit -n 1024)",
+            (unsigned long long)files.rlim_cur, (unsigned long long)(others + LEAST_CONNECTIONS));
     int connections = (int)(files.rlim_cur - others);
-    log_warn(log, "%d connections at once instead of %d: only %llu files may be open (ulimit -n)",
+    log_warn(log, "only %d connections instead of %d: the limit of open files is %llu (ulimit -n)",
              connections, limits->connections, (unsigned long long)files.rlim_cur);
     limits->connections = connections, limits->idle = connections / 2;
     return PLIM_OK;
@@ -96,7 +96,7 @@ static bool default_path(int port, char *path, size_t size, const struct log *lo
     }
     int len = snprintf(path, size, "%s/plimsoll", home);
     if (len < 0 || (size_t)len + 32 > size || (mkdir(path, 0700) != 0 && errno != EEXIST)) {
-        log_warn(log, "no control socket: %.200s/plimsoll cannot be made: %s", home, strerror(errno));
+        log_warn(log, "no control socket: cannot create %.200s/plimsoll: %s", home, strerror(errno));
         return false;
     }
     snprintf(path + len, size - (size_t)len, "/serve-%d.sock", port);

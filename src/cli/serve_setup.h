@@ -1,8 +1,7 @@
 /* serve_setup.h - what a server takes from the machine before it listens: variables, open files, the control socket, and a
  * folder for parameters that stream from disk.
  */
-#ifndef PLIM_CLI_SERVE_SETUP_H
-#define PLIM_CLI_SERVE_SETUP_H
+#pragma once
 
 #include "job/preset.h"
 #include "net/control.h"
@@ -39,5 +38,3 @@ void serve_control_stop(void); /* for server_options.stop: as if SIGTERM had com
  * be written, lies on a disk and has room for all parameters. A file system in memory (tmpfs) is no place for what does not fit
  * into memory. Makes the cache folder where it is not there. Returns out, or NULL. */
 const char *serve_scratch_find(const char *dir, const struct model_spec *spec, char *out, size_t size);
-
-#endif

@@ -44,7 +44,7 @@ void serve_watch_open(struct serve_watch *w, struct engine *engine, struct devic
                                       .arg = w};
     *w = (struct serve_watch){.how = *how, .engine = engine};
     if (monitor_open(&options, &w->monitor, &err) != PLIM_OK)
-        log_warn(how->log, "the server goes on without a monitor: %s", err.text);
+        log_warn(how->log, "the server runs without a monitor: %s", err.text);
 }
 
 void serve_watch_close(struct serve_watch *w)

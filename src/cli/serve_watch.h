@@ -7,8 +7,7 @@
  * The monitor's thread writes the lines (watch/monitor.h). A status above normal is logged as a warning with advice. When the
  * engine moves to another device, close the watch and open it again.
  */
-#ifndef PLIM_CLI_SERVE_WATCH_H
-#define PLIM_CLI_SERVE_WATCH_H
+#pragma once
 
 #include "serve/engine.h"
 #include "watch/monitor.h"
@@ -32,5 +31,3 @@ struct serve_watch {
 void serve_watch_open(struct serve_watch *w, struct engine *engine, struct device *device,
                       const struct serve_watch_how *how);
 void serve_watch_close(struct serve_watch *w);
-
-#endif

@@ -13,7 +13,7 @@
 static void give_up(struct train_folder *f, const char *name)
 {
     if (!f->told)
-        cli_say("%s/%s cannot be written: %s; training goes on without it", f->path, name, strerror(errno));
+        cli_say("%s/%s cannot be written: %s; training continues without it", f->path, name, strerror(errno));
     f->told = true;
 }
 

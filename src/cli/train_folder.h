@@ -10,8 +10,7 @@
  * Training never depends on these files: a failed write is reported once, on stderr unless `told` is set, and the file is
  * then abandoned. Nothing is synced, so no step waits for a disk.
  */
-#ifndef PLIM_CLI_TRAIN_FOLDER_H
-#define PLIM_CLI_TRAIN_FOLDER_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "plan/plan.h"
@@ -32,5 +31,3 @@ void train_folder_event(struct train_folder *folder, const char *line, size_t le
 void train_folder_plan(struct train_folder *folder, const struct plan *plan,
                        const struct device_facts *facts);
 void train_folder_close(struct train_folder *folder);
-
-#endif

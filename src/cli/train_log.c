@@ -241,7 +241,7 @@ static void lose(struct train_log *log, FILE **stream)
     bool left = errno == EPIPE;
     if (!left) log->failed |= *stream == log->json;
     if (!left) return;
-    if (*stream != stderr) cli_say("nobody reads the output any more; training goes on without it");
+    if (*stream != stderr) cli_say("the output was closed; training continues without it");
     *stream = NULL;
 }
 

@@ -1,6 +1,5 @@
 /* train_log.h - output of a run: JSON lines for programs, a progress line for people. */
-#ifndef PLIM_CLI_TRAIN_LOG_H
-#define PLIM_CLI_TRAIN_LOG_H
+#pragma once
 
 #include "cli/train_folder.h"
 #include "tell/tell.h"
@@ -33,5 +32,3 @@ void train_log_begin(struct train_log *log, const char *folder, const struct pla
 
 /* Reports a note from outside the trainer. */
 void train_log_note(void *log, const char *line);
-
-#endif

@@ -103,11 +103,11 @@ enum plim_status train_tell_uneven(const struct job *job, struct device *device,
     /* Free memory of a machine moves from one look to the next. */
     bool uneven = (double)all[least].budget < 0.95 * (double)all[most].budget;
     if (tells && uneven)
-        cli_say("rank %d may take %s and rank %d %s: the least counts for all", least,
+        cli_say("rank %d may use %s and rank %d %s; the smaller one counts for all", least,
                 bytes_format(low, (uint64_t)all[least].budget), most,
                 bytes_format(high, (uint64_t)all[most].budget));
     if (tells && other)
-        cli_say("rank 0 has %.63s and rank %d %.63s: steps take as long as the slower one", all[0].name,
+        cli_say("rank 0 has %.63s and rank %d %.63s; the slower one determines the step time", all[0].name,
                 other, all[other].name);
     free(all);
     return status;

@@ -1,6 +1,5 @@
 /* train_ranks.h - facts that several ranks exchange before they plan. */
-#ifndef PLIM_CLI_TRAIN_RANKS_H
-#define PLIM_CLI_TRAIN_RANKS_H
+#pragma once
 
 #include "cli/cli.h"
 #include "job/cluster.h"
@@ -26,5 +25,3 @@ enum plim_status plan_find_link(const struct cluster *cluster, bool here, struct
  * all. */
 enum plim_status train_tell_uneven(const struct job *job, struct device *device,
                                    const struct job_options *options, struct plim_error *err);
-
-#endif

@@ -196,7 +196,7 @@ enum plim_status comm_sum_numbers(struct comm *comm, double *numbers, int count,
     if (count > NUMBERS_MOST) return plim_fail(err, PLIM_BUG, "%d numbers are more than are summed", count);
     size_t bytes = comm_work(comm->ranks, (size_t)count * sizeof *numbers * (size_t)comm->ranks);
     void *work = malloc(bytes);
-    if (!work) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks summed up");
+    if (!work) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks added numbers");
     enum plim_status status = comm_sum(comm, numbers, count, DT_F64, work, err);
     free(work);
     return status;

@@ -25,8 +25,7 @@
  *
  * Every other call waits until the lane is empty. The lane's first error is returned by every later call.
  */
-#ifndef PLIM_COMM_COMM_H
-#define PLIM_COMM_COMM_H
+#pragma once
 
 #include "base/context.h"
 #include "base/status.h"
@@ -166,5 +165,3 @@ enum plim_status comm_same(struct comm *comm, const void *data, size_t bytes, co
 
 /* PLIM_OK if every rank passed PLIM_OK; otherwise all get the error of the first that did not. */
 enum plim_status comm_agree(struct comm *comm, enum plim_status status, struct plim_error *err);
-
-#endif

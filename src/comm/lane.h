@@ -6,8 +6,7 @@
  * The lane and its owner never call the backend at the same time: whoever else wants to drains it first, so that a library
  * needs no locks of its own (MPI_THREAD_SERIALIZED).
  */
-#ifndef PLIM_COMM_LANE_H
-#define PLIM_COMM_LANE_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -23,5 +22,3 @@ enum plim_status comm_find_nodes(struct comm *comm, struct plim_error *err);
 
 /* PLIM_BAD_INPUT where ranks are of different builds (same_program.c). All ranks together. */
 enum plim_status comm_same_program(struct comm *comm, struct plim_error *err);
-
-#endif

@@ -9,8 +9,7 @@
  * `mpirun -n N plimsoll calibrate` measures; plans and runs take what is kept, or presets (job/cluster.h). With
  * PLIMSOLL_CALIBRATE=0 nothing is measured or recalled, so that a plan is the same everywhere.
  */
-#ifndef PLIM_COMM_LINK_H
-#define PLIM_COMM_LINK_H
+#pragma once
 
 #include "base/threads.h"
 #include "comm/comm.h"
@@ -34,5 +33,3 @@ enum plim_status link_recall(struct comm *comm, int threads, struct link_rates *
 
 /* Rates kept for a number of ranks on this machine that are not running. */
 bool link_recall_here(const struct context *context, int ranks, int threads, struct link_rates *out);
-
-#endif

@@ -14,7 +14,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -186,10 +185,9 @@ static enum plim_status go_there(struct meeting *m, int *fd, struct plim_error *
     close(*fd), *fd = -1;
     m->tells = false; /* rank 0 does: it has said so, or has found its port taken */
     if (heard && !strncmp(line, "no ", 3)) return plim_fail(err, PLIM_IO, "%s", line + 3);
-    return plim_fail(
-        err, PLIM_IO,
-        "%s:%d: who answers there is not rank 0; name another port, on all ranks, by PLIMSOLL_PORT", m->host,
-        m->port);
+    return plim_fail(err, PLIM_IO,
+                     "%s:%d: the process that answers is not rank 0; set another PLIMSOLL_PORT on all ranks",
+                     m->host, m->port);
 }
 
 enum plim_status meet(struct meeting *m, int *fds, struct plim_error *err)

@@ -7,8 +7,7 @@
  * rank of how many of which run it is; strangers are sent away, and when all are there, all are told so. What goes wrong
  * is everybody's error, in the same words: the caller tells it where `tells` is set. Connections are closed at an exec.
  */
-#ifndef PLIM_COMM_MEET_H
-#define PLIM_COMM_MEET_H
+#pragma once
 
 #include "base/context.h"
 #include "base/status.h"
@@ -32,5 +31,3 @@ struct meeting {
 /* PLIM_IO: the port is taken, a rank did not come, or one is another run's. fds[ranks], or fds[1] for others than rank 0; its own
  * fds[0] is -1. */
 enum plim_status meet(struct meeting *m, int *fds, struct plim_error *err);
-
-#endif

@@ -90,7 +90,7 @@ static enum plim_status load(const struct context *context, struct nccl *nccl, s
     int version = 0;
     nccl->handle = open_library(context, nccl->why, sizeof nccl->why);
     if (!nccl->handle)
-        return plim_fail(err, PLIM_UNSUPPORTED, "NCCL is not here (%s); install libnccl2", nccl->why);
+        return plim_fail(err, PLIM_UNSUPPORTED, "NCCL is not installed (%s); install libnccl2", nccl->why);
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         void *found = dlsym(nccl->handle, symbols[i].name);
         if (!found)

@@ -12,8 +12,7 @@
  *
  * PLIMSOLL_NCCL names the library's file; 0: it is not used, and GPUs exchange through host memory.
  */
-#ifndef PLIM_COMM_NCCL_H
-#define PLIM_COMM_NCCL_H
+#pragma once
 
 #include "comm/comm.h"
 #include "tape/tape.h"
@@ -36,5 +35,3 @@ const char *nccl_exchange(struct nccl *nccl, enum among among, const char *from,
 
 /* PLIM_LINK: another rank, or the link to it, has failed. Where several ranks see it the first of them returns, to tell it. */
 enum plim_status nccl_check(struct nccl *nccl, struct plim_error *err);
-
-#endif

@@ -10,8 +10,7 @@
  * connections also tell who is there, which is a launcher's part elsewhere: a rank that ends without pmi_leave is
  * told by pmi_gone, for rank 0 to tell (rank 1, where it was rank 0), and pmi_abort or MPI_Abort of any rank ends the process of every one.
  */
-#ifndef PLIM_COMM_PMI_H
-#define PLIM_COMM_PMI_H
+#pragma once
 
 #include "comm/meet.h"
 
@@ -25,5 +24,3 @@ const char *pmi_gone(struct pmi *pmi);
 void pmi_abort(struct pmi *pmi, int code);
 void pmi_leave(struct pmi *pmi); /* NULL: nothing */
 void pmi_free(struct pmi *pmi);  /* NULL: nothing; rank 0 waits a little for the others to leave */
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A library that connects ranks waits for all of them, for as long as it takes. A rank that runs another program, or has ended
  * already, is found here: ranks of one launcher are children of one process and have their number in their environment. */
-#ifndef PLIM_COMM_SIBLINGS_H
-#define PLIM_COMM_SIBLINGS_H
+#pragma once
 
 #include "base/context.h"
 #include <stdbool.h>
@@ -11,5 +10,3 @@
 
 /* "rank 1 runs 'sleep 60'"; false: nothing is wrong with those that can be seen. */
 bool siblings_astray(const struct context *context, char *out, size_t size);
-
-#endif

@@ -200,8 +200,7 @@ enum plim_status byte_stream_skip(struct byte_stream *s, uint64_t offset, bool (
     struct stat st;
     if (s->kind == COMPRESSION_NONE && !s->sheet) {
         if (fstat(s->fd, &st) || (uint64_t)st.st_size < offset || lseek(s->fd, (off_t)offset, SEEK_SET) < 0)
-            return plim_fail(err, PLIM_BAD_INPUT,
-                             "%s: is shorter than it was: byte %llu is not there any more", s->path,
+            return plim_fail(err, PLIM_BAD_INPUT, "%s: has become shorter: byte %llu is gone", s->path,
                              (unsigned long long)offset);
         return PLIM_OK;
     }
@@ -212,8 +211,8 @@ enum plim_status byte_stream_skip(struct byte_stream *s, uint64_t offset, bool (
         enum plim_status status = byte_stream_read(s, waste, n, &got, err);
         if (status != PLIM_OK) return status;
         if (!got)
-            return plim_fail(err, PLIM_BAD_INPUT, "%s: is shorter than it was: %llu bytes are missing",
-                             s->path, (unsigned long long)offset);
+            return plim_fail(err, PLIM_BAD_INPUT, "%s: has become shorter: %llu bytes are missing", s->path,
+                             (unsigned long long)offset);
         offset -= got;
     }
     return PLIM_OK;

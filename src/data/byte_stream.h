@@ -8,8 +8,7 @@
  * gzip (also with several members) and zstd (several frames) are read through small buffers. Damaged or truncated
  * compressed data are PLIM_BAD_INPUT with the path. Offsets count decompressed bytes.
  */
-#ifndef PLIM_DATA_BYTE_STREAM_H
-#define PLIM_DATA_BYTE_STREAM_H
+#pragma once
 
 #include "base/status.h"
 #include "data/inputs.h"
@@ -39,5 +38,3 @@ enum plim_status byte_stream_skip(struct byte_stream *s, uint64_t offset, bool (
 size_t byte_stream_sheet_bytes(const struct byte_stream *s);
 /* Maximum memory of a stream of this file. */
 size_t byte_stream_bytes_most(const struct input_file *file);
-
-#endif

@@ -142,14 +142,14 @@ static enum plim_status check_objective(const struct dataset *d, struct plim_err
     bool refuses = o->overlong == OVERLONG_REFUSE && o->objective == OBJECTIVE_SOURCE_TARGET;
     if (row->two_parts && (o->rows == ROWS_STREAM || (o->overlong != OVERLONG_TRUNCATE && !refuses)))
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "objective %s has a row for each record: drop data.rows: stream and data.overlong",
+                         "objective %s has one row per record; remove data.rows: stream and data.overlong",
                          row->name);
     if (o->packing)
-        return plim_fail(err, PLIM_BAD_INPUT, "objective %s has a row for each sample; drop data.packing",
+        return plim_fail(err, PLIM_BAD_INPUT, "objective %s has one row per sample; remove data.packing",
                          row->name);
     if (o->prompt_field || o->messages_field)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "objective %s has neither prompts nor messages; drop those fields", row->name);
+                         "objective %s has neither prompts nor messages; remove those fields", row->name);
     if (o->objective == OBJECTIVE_MASKED_TOKENS && d->rules.mask < 0)
         return plim_fail(
             err, PLIM_BAD_INPUT,
@@ -169,7 +169,7 @@ static enum plim_status check_fields(const struct dataset *d, struct plim_error 
             err, PLIM_BAD_INPUT,
             "data.overlong: refuse is for objective source_target; write truncate, split or drop");
     if (!o->prompt_field != !o->response_field)
-        return plim_fail(err, PLIM_BAD_INPUT, "a pair needs both fields: '%s' stands alone",
+        return plim_fail(err, PLIM_BAD_INPUT, "a pair needs both fields; only '%s' is given",
                          o->prompt_field ? o->prompt_field : o->response_field);
     if (o->prompt_field && o->messages_field)
         return plim_fail(err, PLIM_BAD_INPUT, "fields of pairs and of messages exclude each other; keep one");
@@ -236,7 +236,7 @@ static enum plim_status open_indexed(struct dataset *d, struct plim_error *err)
     if (status == PLIM_OK && !d->by_window && d->options.overlong == OVERLONG_SPLIT)
         status =
             plim_fail(err, PLIM_BAD_INPUT,
-                      "%s: is a token file, whose samples are not cut anew; set data.rows: stream or another "
+                      "%s: is a token file, whose samples cannot be split; set data.rows: stream or another "
                       "data.overlong",
                       d->inputs.file[0].path);
     for (int i = 0; i < d->inputs.count && status == PLIM_OK; i++) {

@@ -16,8 +16,7 @@
  * A sample is a run of at most T + 1 tokens and makes at most T positions: token i is the input, token i + 1 its
  * target.
  */
-#ifndef PLIM_DATA_DATASET_H
-#define PLIM_DATA_DATASET_H
+#pragma once
 
 #include "base/status.h"
 #include "text/codec.h"
@@ -102,5 +101,3 @@ uint64_t dataset_identity(const struct dataset *data);
 
 /* Maximum memory for reading by index. */
 size_t dataset_bytes_most(const struct dataset *data);
-
-#endif

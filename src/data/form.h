@@ -6,8 +6,7 @@
  * The bytes are already decompressed. Content counts more than the name: a Parquet file named corpus.txt is a Parquet
  * file, and a JSON array is one under any name. Running text is the answer only when nothing else fits.
  */
-#ifndef PLIM_DATA_FORM_H
-#define PLIM_DATA_FORM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,5 +42,3 @@ bool form_name_ends(const char *path, const char *suffix);
 
 /* True for a tag as the last column of NER data has them: O, B-PER, I-LOC, ... */
 bool form_is_tag(const char *text, size_t len);
-
-#endif

@@ -9,8 +9,7 @@
  * glob. The files of one path are sorted by name, so the order is the same on every machine. A path without files is
  * PLIM_BAD_INPUT.
  */
-#ifndef PLIM_DATA_INPUTS_H
-#define PLIM_DATA_INPUTS_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/status.h"
@@ -75,5 +74,3 @@ static inline uint64_t input_records_most(const struct input_file *f)
 
 /* PLIM_BAD_INPUT names a file that cannot be trained on: pictures, archives, programs. */
 enum plim_status inputs_refuse_binary(const struct inputs *in, struct plim_error *err);
-
-#endif

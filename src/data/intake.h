@@ -21,8 +21,7 @@
  * A bad record ends the intake with "file:line: what" after the records before it; with skip_bad it is only counted.
  * Files are read in order or, with `shuffle`, in an order shuffled for each epoch.
  */
-#ifndef PLIM_DATA_INTAKE_H
-#define PLIM_DATA_INTAKE_H
+#pragma once
 
 #include "data/inputs.h"
 #include "data/record.h"
@@ -107,5 +106,3 @@ uint64_t intake_pieces(const struct inputs *inputs);
 /* Allocates memory and touches it, so that a lack of memory shows now rather than later. Returns NULL
  * then. */
 void *intake_touched(size_t bytes);
-
-#endif

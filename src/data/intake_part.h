@@ -1,6 +1,5 @@
 /* intake_part.h - the reader of an intake; internal to intake.c and intake_read.c. */
-#ifndef PLIM_DATA_INTAKE_PART_H
-#define PLIM_DATA_INTAKE_PART_H
+#pragma once
 
 #include "base/locked.h"
 #include "data/byte_stream.h"
@@ -57,5 +56,3 @@ enum plim_status intake_encode_slot(const struct intake_options *options, struct
 
 /* Turns a slot that held a long line back into an ordinary one. */
 void intake_slot_trim(struct intake_slot *slot);
-
-#endif

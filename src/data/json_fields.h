@@ -8,8 +8,7 @@
  * surrogates, at most 128 levels. If a key occurs twice, the last value counts. Nothing is allocated; the line may have
  * any length. Safe on hostile input.
  */
-#ifndef PLIM_DATA_JSON_FIELDS_H
-#define PLIM_DATA_JSON_FIELDS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,5 +37,3 @@ bool json_fields(char *line, size_t len, struct json_field *fields, int count, s
 
 /* Resolves the escapes of a checked text in place. Returns the new length, at most len. */
 size_t json_unescape(char *text, size_t len);
-
-#endif

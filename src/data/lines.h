@@ -9,8 +9,7 @@
  * (sheet.h). Lines end with LF or CR LF, which are removed; the last line need not end. A byte order mark at the start of
  * a file is skipped.
  */
-#ifndef PLIM_DATA_LINES_H
-#define PLIM_DATA_LINES_H
+#pragma once
 
 #include "base/status.h"
 #include "data/dataset.h"
@@ -34,5 +33,3 @@ void lines_close(struct lines *lines);
 /* PLIM_BAD_INPUT: a line is longer than max_line. PLIM_INTERRUPTED: a signal came while waiting for standard
  * input. */
 enum plim_status lines_next(struct lines *lines, struct line *out, struct plim_error *err);
-
-#endif

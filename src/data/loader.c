@@ -329,7 +329,7 @@ static enum plim_status first_block(struct loader *l, struct plim_error *err)
     enter_block(l);
     if (from.index > l->block->samples || (from.index && l->at.offset != from.offset))
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "the data have changed: the place to go on from is not there any more");
+                         "the data have changed: the position to continue from no longer exists");
     return PLIM_OK;
 }
 
@@ -596,7 +596,7 @@ enum plim_status loader_fill(struct loader *l, int64_t n, const struct rows *row
 {
     int64_t step = rows->count / rows_of_sample(l);
     if (n > l->window_left || n > step)
-        return plim_fail(err, PLIM_BUG, "more rows are asked for than the window or the batch has");
+        return plim_fail(err, PLIM_BUG, "more rows were requested than the window or the batch has");
     for (int64_t i = 0; i < n; i++) {
         struct rows to[ROWS_MOST] = {0};
         enum plim_status status = PLIM_OK;
@@ -636,7 +636,7 @@ enum plim_status loader_seek(struct loader *l, const struct loader_state *state,
                              : state->visit <= (uint64_t)dataset_inputs(l->data)->count;
     if (!inside)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "the data have changed: the place to go on from is not there any more");
+                         "the data have changed: the position to continue from no longer exists");
     stop_source(l);
     l->at = *state;
     l->window_left = 0;

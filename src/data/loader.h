@@ -30,8 +30,7 @@
  * read or started before the first window, but loader_open allocates all memory (loader_bytes), so a machine that lacks it
  * fails there.
  */
-#ifndef PLIM_DATA_LOADER_H
-#define PLIM_DATA_LOADER_H
+#pragma once
 
 #include "base/node.h"
 #include "base/strbuf.h"
@@ -129,5 +128,3 @@ void loader_set_seed(struct loader *loader, uint64_t seed); /* before the first 
 
 /* Maximum memory of a loader with its dataset, without its codec. Known before anything is read. */
 size_t loader_bytes(const struct dataset *data, const struct loader_options *options);
-
-#endif

@@ -1,6 +1,5 @@
 /* loader_part.h - blocks of a stream's samples; internal to loader.c and loader_block.c. */
-#ifndef PLIM_DATA_LOADER_PART_H
-#define PLIM_DATA_LOADER_PART_H
+#pragma once
 
 #include "data/loader.h"
 #include <pthread.h>
@@ -73,5 +72,3 @@ enum plim_status loader_group_sample(struct loader_group *g, const struct loader
  * each sample is a row and all are known, else 0. */
 uint64_t loader_order(const struct loader *loader);
 int64_t loader_plain_rows(const struct loader *loader);
-
-#endif

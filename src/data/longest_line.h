@@ -6,8 +6,7 @@
  * few hundred bytes; knowing that saves most of the loader's memory. Files of up to LONGEST_READ bytes in total are
  * scanned, which takes some milliseconds. Larger or compressed files are not.
  */
-#ifndef PLIM_DATA_LONGEST_LINE_H
-#define PLIM_DATA_LONGEST_LINE_H
+#pragma once
 
 #include "data/dataset.h"
 
@@ -16,5 +15,3 @@
 /* Bytes of the longest line with its end, or of the longest CoNLL sentence as a JSON line. 0: unknown,
  * because the files are large, compressed, unreadable, or not lines of text or JSON objects. */
 size_t longest_line_of(const struct inputs *inputs, enum data_format format);
-
-#endif

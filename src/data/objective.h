@@ -16,8 +16,7 @@
  *
  * Which positions are masked, and with what, depends only on seed, epoch, sample and position.
  */
-#ifndef PLIM_DATA_OBJECTIVE_H
-#define PLIM_DATA_OBJECTIVE_H
+#pragma once
 
 #include "data/rows.h"
 #include "text/codec.h"
@@ -75,5 +74,3 @@ void objective_put(const struct objective_rules *rules, const struct sample *sam
 
 /* The vocabulary's mask token, [MASK] or <mask>; -1: none. */
 int32_t objective_mask_token(const struct codec *codec);
-
-#endif

@@ -7,8 +7,7 @@
  * Supports plain and dictionary encodings, data pages of both versions, and pages that are uncompressed or compressed with
  * snappy, gzip, zstd or LZ4. An entry has its levels, and a value if `defined` is the leaf's definition level. Texts are
  * valid until the next page. */
-#ifndef PLIM_DATA_PARQUET_COLUMN_H
-#define PLIM_DATA_PARQUET_COLUMN_H
+#pragma once
 
 #include "data/parquet_meta.h"
 
@@ -42,7 +41,7 @@ struct parquet_column {
     const unsigned char *value, *value_end;
     int encoding;
     unsigned bit;
-    /* the current entry */
+    /* The current entry. */
     bool here;
     unsigned repeats, defined;
     int64_t whole;
@@ -71,5 +70,3 @@ enum plim_status parquet_column_next(struct parquet_column *c, struct plim_error
 /* Decompress Snappy and LZ4 blocks. Return false if the data are damaged or do not give n bytes. */
 bool snappy_undo(const unsigned char *in, size_t len, unsigned char *out, size_t n);
 bool lz4_undo(const unsigned char *in, size_t len, unsigned char *out, size_t n);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The footer and the page headers use Thrift's compact protocol. A column is a leaf of the schema. Everything read from
  * the file is checked: a damaged or hostile file is PLIM_BAD_INPUT with its path. */
-#ifndef PLIM_DATA_PARQUET_META_H
-#define PLIM_DATA_PARQUET_META_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/status.h"
@@ -59,5 +58,3 @@ void parquet_meta_release(struct parquet_meta *meta);
 /* Reads the header of the page at `at`, which ends before `end`. */
 enum plim_status parquet_page_read(int fd, int64_t at, int64_t end, const char *path,
                                    struct parquet_page *out, struct plim_error *err);
-
-#endif

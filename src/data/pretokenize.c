@@ -66,9 +66,10 @@ static enum plim_status read_journal(struct work *w, struct token_writer_mark *m
     if (status != PLIM_OK) return status;
     snprintf(mine, sizeof mine, "%016" PRIx64, identity(w));
     if (strcmp(mine, node_string(node_get(&doc->root, "identity"), "")))
-        status = plim_fail(
-            err, PLIM_BAD_INPUT,
-            "%s: is of other data or options; give those again, or start anew with --no-resume", w->journal);
+        status =
+            plim_fail(err, PLIM_BAD_INPUT,
+                      "%s: belongs to other data or options; use those again, or start over with --no-resume",
+                      w->journal);
     *m = (struct token_writer_mark){number(doc, "tokens"), number(doc, "samples"), number(doc, "longest"),
                                     number(doc, "sample_start")};
     w->at = (struct intake_place){0, number(doc, "visit"), number(doc, "offset"), number(doc, "line")};
@@ -136,7 +137,7 @@ static enum plim_status stop_here(struct work *w, struct plim_error *err)
 {
     enum plim_status status = write_journal(w, err);
     if (status != PLIM_OK) return status;
-    return plim_fail(err, PLIM_INTERRUPTED, "stopped by a signal; the same command goes on from there");
+    return plim_fail(err, PLIM_INTERRUPTED, "stopped by a signal; run the same command again to continue");
 }
 
 static enum plim_status run(struct work *w, struct plim_error *err)

@@ -7,8 +7,7 @@
  * there are OUT.part and OUT.part.journal; the journal records the progress, the data and the options. With `resume` a
  * matching journal is continued.
  */
-#ifndef PLIM_DATA_PRETOKENIZE_H
-#define PLIM_DATA_PRETOKENIZE_H
+#pragma once
 
 #include "data/dataset.h"
 #include <stdatomic.h>
@@ -26,7 +25,7 @@ struct pretokenize_options {
     size_t max_line;
     bool resume;
     atomic_int *stop; /* NULL: never */
-    /* called now and then; may be NULL */
+    /* Called now and then; may be NULL. */
     void (*hear)(void *arg, const struct pretokenize_progress *progress);
     void *arg;
 };
@@ -41,5 +40,3 @@ struct pretokenize_result {
 /* PLIM_INTERRUPTED: *stop was set, and the journal is up to date. */
 enum plim_status pretokenize(const struct pretokenize_options *options, struct pretokenize_result *result,
                              struct plim_error *err);
-
-#endif

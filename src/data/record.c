@@ -320,9 +320,7 @@ static enum plim_status encode_piece(struct record_encoder *enc, struct token_li
         status = no_memory(err);
     else
         for (size_t i = 0; i < n; i++) out->id[out->count++] = (unsigned char)p->at[i];
-    if (out->full)
-        status =
-            plim_fail(err, PLIM_BAD_INPUT, "it makes more tokens than there is room for (%zu)", out->most);
+    if (out->full) status = plim_fail(err, PLIM_BAD_INPUT, "it has more tokens than fit (%zu)", out->most);
     out->full = false;
     p->at += n, p->left -= n;
     p->flags &= ~(unsigned)TOKENIZE_BEFORE;
@@ -389,9 +387,7 @@ static enum plim_status encode_parts(struct record_encoder *enc, char *text, siz
         status = record_put_text(rules, enc->encoder, enc->field[0].at, enc->field[0].len,
                                  rules->part_most[0], out, err);
     if (rules->score_field && status == PLIM_OK) status = record_put_score(&enc->field[2], out, err);
-    if (out->full)
-        status =
-            plim_fail(err, PLIM_BAD_INPUT, "it makes more tokens than there is room for (%zu)", out->most);
+    if (out->full) status = plim_fail(err, PLIM_BAD_INPUT, "it has more tokens than fit (%zu)", out->most);
     out->full = false;
     if (status != PLIM_OK) out->count = begin;
     return status;

@@ -15,8 +15,7 @@
  * of one record_more (at most RECORD_TOKENS) depend on a record's length. Only a conversation is first turned into a tree
  * and a text, both of bounded size.
  */
-#ifndef PLIM_DATA_RECORD_H
-#define PLIM_DATA_RECORD_H
+#pragma once
 
 #include "base/status.h"
 #include "data/sheet.h"
@@ -98,5 +97,3 @@ size_t record_tokens_most(const struct record_rules *rules, size_t len);
  * order of preference: after a line that is followed by text, after any line, after a blank, after a
  * character. */
 size_t text_cut(const char *text, size_t len);
-
-#endif

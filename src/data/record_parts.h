@@ -2,8 +2,7 @@
  *
  * A record with two parts becomes the number of tokens of the first, the first, and the second (objective.h). Texts that
  * are too long are truncated before the special tokens that the tokenizer adds after them. */
-#ifndef PLIM_DATA_RECORD_PARTS_H
-#define PLIM_DATA_RECORD_PARTS_H
+#pragma once
 
 #include "data/json_fields.h"
 #include "data/record.h"
@@ -29,5 +28,3 @@ enum plim_status record_put_labels(const struct record_rules *rules, struct enco
 
 /* Maximum memory that words and labels of a record of `longest` bytes need besides the encoder. */
 size_t record_parts_bytes(const struct record_rules *rules, size_t longest);
-
-#endif

@@ -15,8 +15,7 @@
  *     source.lengths  [B]
  *     scores          [B]     similarity of the texts of a pair, the bits of a float; NaN: unknown
  */
-#ifndef PLIM_DATA_ROWS_H
-#define PLIM_DATA_ROWS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -60,5 +59,3 @@ void rows_pad(const struct rows *row, int64_t used);
 
 /* Blanks the rows from `first` on; nothing in them counts. */
 void rows_blank(const struct rows *rows, int64_t first);
-
-#endif

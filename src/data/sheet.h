@@ -13,8 +13,7 @@
  *
  * PLIM_BAD_INPUT names the file, and the line where there is one.
  */
-#ifndef PLIM_DATA_SHEET_H
-#define PLIM_DATA_SHEET_H
+#pragma once
 
 #include "base/status.h"
 #include "data/inputs.h"
@@ -48,5 +47,3 @@ enum plim_status sheet_read(struct sheet *sheet, char *buf, size_t n, size_t *go
 size_t sheet_bytes_of(const struct sheet *sheet);
 /* Maximum memory of a table of this file. For Parquet, file->sheet_bytes must be set. */
 size_t sheet_bytes_most(const struct input_file *file);
-
-#endif

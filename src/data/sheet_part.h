@@ -3,8 +3,7 @@
  * A reader has one `fill`: it takes input with sheet_more and writes JSON to the output until sheet_full or the end of the
  * input. One step writes at most SHEET_STEP bytes, so sheet_full need only be checked between steps.
  */
-#ifndef PLIM_DATA_SHEET_PART_H
-#define PLIM_DATA_SHEET_PART_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "data/sheet.h"
@@ -62,5 +61,3 @@ enum plim_status sheet_check_names(const struct sheet *t, const char *const *nam
 
 /* Reports a bad row: an error at the current line or, with skip_bad, a line that is not JSON. */
 enum plim_status sheet_bad_row(struct sheet *t, const char *what, struct plim_error *err);
-
-#endif

@@ -3,15 +3,13 @@
  * The cache is $XDG_CACHE_HOME/plimsoll (or ~/.cache/plimsoll), one JSON file per key. The key names everything that
  * the numbers depend on, so a changed machine measures again. Stored numbers stay until `plimsoll calibrate` measures
  * again, so every process plans with the same numbers. An unwritable cache is no error: a CPU then has fixed rates. */
-#ifndef PLIM_DEVICE_CALIBRATION_H
-#define PLIM_DEVICE_CALIBRATION_H
+#pragma once
 
 #include "base/context.h"
 #include "base/threads.h"
 #include "plan/facts.h"
 #include "tensor/dtype.h"
 #include <stdbool.h>
-#include <stdint.h>
 
 /* Values of the context's setting. Without a context, or with "0": a backend uses fixed rates of a modest device,
  * measures nothing and ignores the cache. Tests use this, so that plans are the same on every machine. "anew": it measures
@@ -67,7 +65,7 @@ bool calibration_load(const struct context *context, const char *kind, const cha
 bool calibration_save(const struct context *context, const char *kind, const char *key,
                       struct calibration *speed);
 
-/* The same for other measured numbers, by name, all above 0. */
+/* Other measured numbers are kept by name; all are above 0. */
 struct calibration_number {
     const char *name;
     double value;
@@ -82,5 +80,3 @@ void calibration_keep(const struct context *context, const char *kind, const cha
 size_t calibration_context(const struct context *context, const char *kind, const char *card);
 void calibration_note_context(const struct context *context, const char *kind, const char *card,
                               size_t bytes);
-
-#endif

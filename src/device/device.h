@@ -9,8 +9,7 @@
  * Kernels never allocate: scratch comes with the call, and the planner has counted its size through workspace(). A
  * kernel missing from the table is an error at planning time.
  */
-#ifndef PLIM_DEVICE_DEVICE_H
-#define PLIM_DEVICE_DEVICE_H
+#pragma once
 
 #include "base/context.h"
 #include "base/threads.h"
@@ -155,11 +154,12 @@ struct device {
  * this build has CUDA and the machine has a driver and a card (or a driver too old to tell), usable or not. */
 enum plim_status device_cpu_open(const struct context *context, int threads, struct device **out,
                                  struct plim_error *err);
+bool device_cpu_peek(const struct context *context, int index, struct device_facts *out);
 enum plim_status device_cuda_open(const struct context *context, int index, int threads, struct device **out,
                                   struct plim_error *err);
 bool device_cuda_present(void);
-bool device_cuda_peek(const struct context *context, int index,
-                      struct device_facts *out); /* see backend.peek */
+/* See backend.peek. */
+bool device_cuda_peek(const struct context *context, int index, struct device_facts *out);
 /* Lowest compute capability of the CUDA kernels, 80 for 8.0. */
 #define DEVICE_CUDA_LEAST 80
 
@@ -178,5 +178,3 @@ void device_describe(const struct tape *tape, const struct op *op, const struct 
  * device's ledger. */
 void device_ledgers_init(struct device *dev, struct ledger own[TIER_COUNT], bool unified);
 void device_ledgers_destroy(struct device *dev);
-
-#endif

@@ -1,6 +1,5 @@
 /* kernel.h - one op with its operands resolved, as passed to a backend's kernel. Also valid in CUDA C++. */
-#ifndef PLIM_DEVICE_KERNEL_H
-#define PLIM_DEVICE_KERNEL_H
+#pragma once
 
 #include "tape/op.h"
 
@@ -37,5 +36,3 @@ static inline const struct tensor *call_out(const struct kernel_call *call, int 
 }
 
 static inline int64_t last_dim(const struct tensor *t) { return t->dim[t->ndim - 1]; }
-
-#endif

@@ -8,8 +8,7 @@
  * addresses gets calls with pointers, made here (device_call). A backend without addresses reads tape and layout
  * itself and needs only `compile`.
  */
-#ifndef PLIM_DEVICE_RANGE_H
-#define PLIM_DEVICE_RANGE_H
+#pragma once
 
 #include "device/kernel.h"
 #include "plan/layout.h"
@@ -54,5 +53,3 @@ void device_move(struct device *dev, const struct device_range *range, const str
 /* Passes a whole range to the device, with groups and fused runs, in order. For backends that record a
  * program. No op of the range touches the disk. */
 enum plim_status device_give(struct device *dev, const struct device_range *range);
-
-#endif

@@ -1,5 +1,6 @@
 /* registry.c - see registry.h. */
 #include "device/registry.h"
+#include "device/backing.h"
 #include "device/cuda/cuda_workspace.h"
 
 #include <stdio.h>
@@ -39,12 +40,15 @@ static const struct backend backends[] = {
      .present = device_cuda_present,
      .peek = device_cuda_peek,
      .open = device_cuda_open,
+     .backing_open = cuda_backing_open,
+     .backing_close = cuda_backing_close,
      .absent_workspace = card_workspace,
      .least_capability = DEVICE_CUDA_LEAST},
     {.name = "cpu",
      .what = "the CPU",
      .memory = MEMORY_PROCESS,
      .present = always,
+     .peek = device_cpu_peek,
      .open = open_cpu,
      .absent_workspace = cpu_workspace},
 };

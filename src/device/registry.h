@@ -7,10 +7,10 @@
  * The table is in order of preference and ends with the fallback, which exists in every build and on every machine.
  * "auto" is not a backend: it means the first of the table that opens.
  */
-#ifndef PLIM_DEVICE_REGISTRY_H
-#define PLIM_DEVICE_REGISTRY_H
+#pragma once
 
 #include "device/device.h"
+#include "mem/cache_backing.h"
 
 struct backend {
     const char *name; /* "cpu" */
@@ -22,12 +22,15 @@ struct backend {
     /* This build has it and the machine has such a device, usable or not. */
     bool (*present)(void);
     /* Reads name, memory, capability and, if it was opened before, overhead_bytes of a device without opening it: no
-     * context, no device memory. Returns false if there is no such device. NULL: opening costs nothing. */
+     * context, no device memory, no threads. Returns false if there is no such device. */
     bool (*peek)(const struct context *context, int index, struct device_facts *out);
     /* `threads` of the host; 0: one per online CPU. PLIM_UNSUPPORTED: something is missing, and err names it;
      * PLIM_BAD_INPUT: there are fewer devices; PLIM_NO_MEMORY: too little free device memory. */
     enum plim_status (*open)(const struct context *context, int index, int threads, struct device **out,
                              struct plim_error *err);
+    /* Memory of a device for a caching allocator, and its end. NULL: the process's own (mem/cache_backing.h). */
+    enum plim_status (*backing_open)(int index, struct cache_backing **out, struct plim_error *err);
+    void (*backing_close)(struct cache_backing *backing);
     /* Scratch of its kernels on a device that this machine does not have; see device_absent_facts. */
     size_t (*absent_workspace)(const struct device_facts *, const struct tape *, const struct op *);
     /* Lowest compute capability of its kernels, 80 for 8.0; 0: every device of its kind. */
@@ -53,5 +56,3 @@ bool device_name_read(const char *text, struct device_name *out);
  * threads and capability must be set. A card is assumed to have the usual build and cuDNN; a CPU, the kernels of this
  * one. */
 void device_absent_facts(struct device_facts *facts);
-
-#endif

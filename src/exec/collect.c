@@ -4,7 +4,6 @@
 #include "exec/exec_part.h"
 #include "base/minmax.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 struct comm *exec_pieces(const struct exec *exec)

@@ -17,8 +17,7 @@
  * The file is unlinked after opening, so it disappears with the process. The ledger, if there is one, carries exactly
  * the file's bytes and is asked before the disk. The caller counts the buffers (disk_buffer_bytes).
  */
-#ifndef PLIM_EXEC_DISK_H
-#define PLIM_EXEC_DISK_H
+#pragma once
 
 #include "base/status.h"
 #include "plan/facts.h" /* DISK_BLOCK, DISK_DEPTH, DISK_PIECE, DISK_MEMORY, DISK_SMALL */
@@ -80,5 +79,3 @@ struct disk_use disk_use_of(struct disk_store *disk);
 
 /* Waits until every written byte is in the file. */
 enum plim_status disk_settle(struct disk_store *disk, struct plim_error *err);
-
-#endif

@@ -13,8 +13,7 @@
  * to keep a disk busy while whoever submits waits for a processor. Pieces end in any order: whoever submits two that touch the same bytes of the
  * file waits for the first. One thread calls these.
  */
-#ifndef PLIM_EXEC_DISK_ENGINE_H
-#define PLIM_EXEC_DISK_ENGINE_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -68,5 +67,3 @@ struct disk_engine *disk_uring_open(const struct disk_buffers *buffers, char *wh
 
 /* As many threads as buffers. NULL: PLIM_NO_MEMORY. */
 struct disk_engine *disk_threads_open(const struct disk_buffers *buffers, struct plim_error *err);
-
-#endif

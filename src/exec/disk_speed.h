@@ -11,8 +11,7 @@
  *
  * With PLIMSOLL_CALIBRATE=0 (device/calibration.h) nothing is measured, and the disk is a modest one, always the same.
  */
-#ifndef PLIM_EXEC_DISK_SPEED_H
-#define PLIM_EXEC_DISK_SPEED_H
+#pragma once
 
 #include "base/context.h"
 #include "plan/facts.h"
@@ -43,5 +42,3 @@ enum plim_status disk_speed_rung(int fd, uint64_t bytes, int depth, size_t piece
 
 /* Below the device itself, or below the host's memory beside it. */
 void disk_speed_apply(const struct disk_speed *speed, struct device_facts *facts);
-
-#endif

@@ -14,8 +14,7 @@
  * program is the range itself, resolved as it runs. Any number of execs may be open over one arena; closing one leaves the
  * programs of the others alone. The device's arena must be committed to at least layout.arena_bytes.
  */
-#ifndef PLIM_EXEC_EXEC_H
-#define PLIM_EXEC_EXEC_H
+#pragma once
 
 #include "comm/comm.h"
 #include "device/device.h"
@@ -121,5 +120,3 @@ enum plim_status exec_read_own(const struct exec *exec, int tensor, void *host, 
                                struct plim_error *err);
 enum plim_status exec_write_own(const struct exec *exec, int tensor, const void *host, int64_t offset,
                                 int64_t bytes, struct plim_error *err);
-
-#endif

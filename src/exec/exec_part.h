@@ -1,6 +1,5 @@
 /* exec_part.h - what the files of exec/ share. */
-#ifndef PLIM_EXEC_EXEC_PART_H
-#define PLIM_EXEC_EXEC_PART_H
+#pragma once
 
 #include "exec/exec.h"
 
@@ -40,5 +39,3 @@ enum plim_status exec_remember(struct exec *exec, uint64_t ticket, struct exec_s
                                struct exec_span writes, struct plim_error *err);
 enum plim_status exec_await(struct exec *exec, int index, struct plim_error *err);
 enum plim_status exec_await_all(struct exec *exec, struct plim_error *err);
-
-#endif

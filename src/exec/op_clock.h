@@ -10,8 +10,7 @@
  * Ops run one by one and each is waited for, so that its seconds are its own. Results are the same bits. Whoever looks at each
  * op of the exec otherwise still does, and has that time on nobody's account.
  */
-#ifndef PLIM_EXEC_OP_CLOCK_H
-#define PLIM_EXEC_OP_CLOCK_H
+#pragma once
 
 #include "exec/exec.h"
 #include "plan/cost.h"
@@ -32,5 +31,3 @@ void op_clock_stop(struct op_clock *clock); /* one that is off is fine */
  * is when it ran. */
 enum plim_status op_clock_pass(struct op_clock *clock, struct exec *exec, bool update, int64_t micro,
                                bool by_op, struct op_span *pass, struct plim_error *err);
-
-#endif

@@ -41,10 +41,9 @@ static enum plim_status find_link(const char *name, const struct link **out, str
         nearest_offer(&near, links[i].name);
         if (!strcmp(links[i].name, name)) return *out = &links[i], PLIM_OK;
     }
-    return plim_fail(
-        err, PLIM_BAD_INPUT,
-        "'%s' is no link%s%s; there are shared-memory, pcie, nvlink, 1g, 10g, 25g, 100g and 400g", name,
-        near.best ? "; did you mean " : "", near.best ? near.best : "");
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "unknown link '%s'%s%s; write shared-memory, pcie, nvlink, 1g, 10g, 25g, 100g or 400g",
+                     name, near.best ? "; did you mean " : "", near.best ? near.best : "");
 }
 
 /* Ranks of a node share its network and its host's memory. */

@@ -4,8 +4,7 @@
  *     cluster_find("g5.12xlarge", &cluster);             // a machine by its name: its ranks and link
  *     cluster_apply(&cluster, &facts, &err);             // planning now assumes them
  */
-#ifndef PLIM_JOB_CLUSTER_H
-#define PLIM_JOB_CLUSTER_H
+#pragma once
 
 #include "plan/facts.h"
 
@@ -24,5 +23,3 @@ void cluster_from_keys(struct cluster *cluster, const char *link, const char *ne
 /* PLIM_BAD_INPUT: the nodes do not divide the ranks, or a link is unknown. */
 enum plim_status cluster_apply(const struct cluster *cluster, struct device_facts *facts,
                                struct plim_error *err);
-
-#endif

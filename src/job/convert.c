@@ -277,7 +277,7 @@ static void dataset_key(struct converting *c, const struct node *one, const stru
     }
     while (i < sizeof rows / sizeof *rows && strcmp(rows[i].theirs, value->key)) i++;
     if (i == sizeof rows / sizeof *rows)
-        refuse(c, value, "there is nothing like it here; see docs/data.md");
+        refuse(c, value, "not supported; see docs/data.md");
     else
         rows[i].how(c, &rows[i], value);
 }
@@ -290,7 +290,7 @@ void carry_datasets(struct converting *c, const struct carry *row, const struct 
         const struct node *one = node_item(value, i), *path = node_get(one, "path");
         const char *text = node_string(path, "");
         if (!is_file(text) || strchr(text, ','))
-            refuse(c, path ? path : value, "no file of this machine; write files into data.train");
+            refuse(c, path ? path : value, "not a file on this machine; list files in data.train");
         else
             strbuf_addf(&paths, "%s%s", paths.len ? "," : "", text);
         for (size_t k = 0; one->kind == NODE_MAP && k < node_count(one); k++)
@@ -436,7 +436,7 @@ static void carry_all(struct converting *c, const struct trainer_names *names)
         if (row)
             row->how(c, row, value);
         else if (value->kind != NODE_NULL)
-            refuse(c, value, "what it asks for is not known here; remove it to train without");
+            refuse(c, value, "this setting is not supported; remove it to train without it");
     }
 }
 

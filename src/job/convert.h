@@ -11,8 +11,7 @@
  * comments), or refused: a job file without it would train something else. Where the file gives no value and the other
  * trainer's default differs from ours, theirs is written. PLIM_BAD_INPUT: unknown format; PLIM_UNSUPPORTED: torchtune.
  */
-#ifndef PLIM_JOB_CONVERT_H
-#define PLIM_JOB_CONVERT_H
+#pragma once
 
 #include "base/node.h"
 #include "base/strbuf.h"
@@ -27,5 +26,3 @@ struct conversion {
 enum plim_status job_convert(const struct node *root, const char *file, struct conversion *out,
                              struct plim_error *err);
 void conversion_release(struct conversion *c);
-
-#endif

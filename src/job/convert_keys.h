@@ -2,8 +2,7 @@
  *
  * A name that ends with a star matches every name with that prefix; the first matching row counts. A name without a row is
  * refused. Only job/ includes this header. */
-#ifndef PLIM_JOB_CONVERT_KEYS_H
-#define PLIM_JOB_CONVERT_KEYS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -44,5 +43,3 @@ struct trainer_names {
 
 extern const struct trainer_names trainers[];
 extern const size_t trainer_count;
-
-#endif

@@ -7,8 +7,7 @@
  * PLIM_UNSUPPORTED, with what to write instead. If a section is present, DeepSpeed's defaults apply where they differ from
  * ours. "auto" leaves a key to the job, the number of ranks or the planner.
  */
-#ifndef PLIM_JOB_DEEPSPEED_H
-#define PLIM_JOB_DEEPSPEED_H
+#pragma once
 
 #include "base/node.h"
 #include "base/schema.h"
@@ -54,5 +53,3 @@ bool deepspeed_owns(const char *path, const struct node *node);
 
 /* "ds.json:3, train_batch_size: auto is 512", one per line, for that many ranks. */
 void deepspeed_auto_text(const struct job *job, int ranks, struct strbuf *out);
-
-#endif

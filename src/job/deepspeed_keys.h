@@ -1,6 +1,5 @@
 /* deepspeed_keys.h - DeepSpeed's keys as a table, for deepspeed.c. */
-#ifndef PLIM_JOB_DEEPSPEED_KEYS_H
-#define PLIM_JOB_DEEPSPEED_KEYS_H
+#pragma once
 
 #include "base/node.h"
 #include "base/status.h"
@@ -41,5 +40,3 @@ struct deepspeed_row {
 /* In order of application: a scheduler's rate overrides the optimizer's. */
 extern const struct deepspeed_row deepspeed_rows[];
 extern const size_t deepspeed_row_count;
-
-#endif

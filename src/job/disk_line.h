@@ -7,8 +7,7 @@
  * output.dir holds the disk tier, from the first step to the last, and the checkpoints: those that are kept, and one more
  * while it is written. New checkpoints replace existing ones.
  */
-#ifndef PLIM_JOB_DISK_LINE_H
-#define PLIM_JOB_DISK_LINE_H
+#pragma once
 
 #include "job/job.h"
 
@@ -33,5 +32,3 @@ void disk_line_text(const struct disk_line *line, struct strbuf *out);
 
 /* PLIM_NO_FIT names the missing bytes and a remedy. */
 enum plim_status disk_line_check(const struct disk_line *line, const struct job *job, struct plim_error *err);
-
-#endif

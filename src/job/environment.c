@@ -2,7 +2,7 @@
 #include "job/environment.h"
 #include "base/dotenv.h"
 #include "base/number.h"
-#include "job/alloc_conf.h"
+#include "mem/cache_conf.h"
 #include "job/job.h"
 
 #include <stdio.h>
@@ -51,9 +51,9 @@ static bool read_mixed(const char *value, char out[VALUE], struct plim_error *)
 
 static bool read_allocator(const char *value, char out[VALUE], struct plim_error *err)
 {
-    struct alloc_conf conf;
+    struct cache_conf conf;
     out[0] = '\0';
-    if (alloc_conf_parse(value, &conf, err) != PLIM_OK) return false;
+    if (cache_conf_parse(value, &conf, err) != PLIM_OK) return false;
     if (conf.fraction > 0) number_format_double(out, conf.fraction);
     return true;
 }
@@ -141,7 +141,7 @@ static const struct variable variables[] = {
     {"PYTORCH_ALLOC_CONF", ALLOCATOR, .help = "the same; the one above is stronger"},
     {"PYTORCH_CUDA_ALLOC_CONF", ALLOCATOR, .help = "the same; those above are stronger"},
     {"DISCORD_WEBHOOK", HOOK(HOOK_DISCORD, read_service),
-     .help = "a Discord channel that train tells of monitoring.notify; never shown"},
+     .help = "a Discord channel that receives the notices of monitoring.notify; never shown"},
     {"SLACK_WEBHOOK", HOOK(HOOK_SLACK, read_service), .help = "the same for Slack"},
     {"PLIMSOLL_WEBHOOK", HOOK(HOOK_JSON, read_url),
      .help = "the same as plain JSON, for programs of your own"},
@@ -151,8 +151,8 @@ static const struct variable variables[] = {
      .help = "ignored: nothing is sent; wandb sync reads it"},
     {"WORLD_SIZE", read_any, "a number of processes, e.g. 1", .why = ONE_RANK, .launcher = true, .least = 1,
      .most = 1000000,
-     .help =
-         "train is one of so many ranks that torchrun started (docs/ranks.md); plan is one process anywhere"},
+     .help = "number of ranks that torchrun started for train (docs/ranks.md); plan is always one "
+             "process"},
     {"RANK", read_any, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .most = 1000000,
      .help = "checked"},
     {"LOCAL_RANK", read_any, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .most = 1000000,
@@ -160,8 +160,7 @@ static const struct variable variables[] = {
     {"MASTER_ADDR", read_any, "a host", .why = ONE_RANK, .launcher = true,
      .help = "where torchrun's ranks meet"},
     {"MASTER_PORT", read_any, "a port from 1 to 65535, e.g. 29500", .why = ONE_RANK, .launcher = true,
-     .least = 1, .most = 65535,
-     .help = "torchrun's ranks meet 100 ports behind it, or where PLIMSOLL_PORT says"},
+     .least = 1, .most = 65535, .help = "torchrun's ranks meet 100 ports above it, or at PLIMSOLL_PORT"},
 };
 enum { VARIABLES = sizeof variables / sizeof *variables };
 _Static_assert((int)VARIABLES * 2 < (int)VARIABLES_SEEN,
@@ -182,9 +181,9 @@ static enum plim_status unreadable(const struct arrival *a, const struct plim_er
     if (!v->secret) snprintf(found, sizeof found, "'%.60s'", a->value);
     const char *where = a->kind == ORIGIN_DOTENV ? a->where : "environment";
     if (why->status != PLIM_OK)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: variable %s: %s; mend it, or unset it", where, v->name,
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: variable %s: %s; fix it, or unset it", where, v->name,
                          why->text);
-    return plim_fail(err, PLIM_BAD_INPUT, "%s: variable %s: expected %s, found %s; mend it, or unset it",
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: variable %s: expected %s, found %s; fix it, or unset it",
                      where, v->name, v->takes, found);
 }
 

@@ -7,8 +7,7 @@
  * variable, even if a stronger setting exists. Secret values are never shown; webhook addresses are kept outside all keys
  * (telling.h).
  */
-#ifndef PLIM_JOB_ENVIRONMENT_H
-#define PLIM_JOB_ENVIRONMENT_H
+#pragma once
 
 #include "base/context.h"
 #include "job/origin.h"
@@ -38,5 +37,3 @@ enum plim_status job_take_process_environment(struct job *job, const struct cont
 
 /* A Markdown table of all known variables, for docs. */
 void environment_markdown(struct strbuf *out);
-
-#endif

@@ -387,8 +387,8 @@ static enum plim_status settle_tokenizer(struct job *job, struct plim_error *err
 void job_bytes_text(const struct job *job, struct strbuf *out)
 {
     if (job_given(job, &job->data.tokenizer) || !reads_bytes(job)) return;
-    strbuf_addf(out, "%s: %s has no tokenizer and data.tokenizer names none: every byte of a text is a token",
-                job->name, job->model.path ? job->model.path : "the model");
+    strbuf_addf(out, "%s: %s has no tokenizer and data.tokenizer names none; each byte is a token", job->name,
+                job->model.path ? job->model.path : "the model");
 }
 
 static enum plim_status check_lengths(const struct job *job, struct plim_error *err)
@@ -459,8 +459,8 @@ static enum plim_status check_stage(const struct job *job, const struct device_f
     bool nodes = facts->node_ranks > 1 && facts->node_ranks < facts->ranks;
     if (facts->ranks <= 1 || nodes || job->training.zero != ZERO_NODE) return PLIM_OK;
     return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: training.zero_stage 4 is for machines with the same number of ranks, two or more, "
-                     "and these %d are not so; write 3",
+                     "%s: training.zero_stage 4 needs nodes with the same number of ranks, at least two; "
+                     "these %d ranks are not distributed like that; write 3",
                      job->name, facts->ranks);
 }
 

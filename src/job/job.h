@@ -12,8 +12,7 @@
  * job_length are separate (train/corpus.h). A job owns its texts. The keys are the table in keys.c, which also generates
  * docs/configuration.md.
  */
-#ifndef PLIM_JOB_JOB_H
-#define PLIM_JOB_JOB_H
+#pragma once
 
 #include "base/schema.h"
 #include "data/objective.h"
@@ -118,7 +117,7 @@ struct job_training {
     double loss_scale;
     int64_t loss_scale_window, loss_scale_hysteresis;
     double min_loss_scale;
-    /* consecutive steps with a loss or gradient that is not finite before the run fails */
+    /* Consecutive steps with a loss or gradient that is not finite before the run fails. */
     int64_t max_skipped;
     bool profile;               /* ops are timed */
     const char *link, *network; /* of job/cluster.h, or "auto" */
@@ -240,7 +239,7 @@ struct job {
     int64_t keep_checkpoints;
     bool gather_weights;      /* in checkpoints of several ranks */
     bool no_final_checkpoint; /* the run was told to save nothing at its end */
-    /* budget 0: not given, or `auto`; host_budget 0: the machine's memory */
+    /* Budget 0: not given, or `auto`; host_budget 0: the machine's memory. */
     uint64_t budget, host_budget;
     int profile;
     char preset[32];                             /* the preset in effect; empty: none */
@@ -427,5 +426,3 @@ enum plim_status budget_check(const char *who, const char *where, int64_t bytes,
  * else its value, and where that came from, is told, too. PLIM_BAD_INPUT: nobody knows such a key. */
 enum plim_status job_explain(const char *key, const struct job *job, struct strbuf *out,
                              struct plim_error *err);
-
-#endif

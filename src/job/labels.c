@@ -118,9 +118,8 @@ static enum plim_status gather(struct job *job, struct string_list *out, struct 
     struct gathering g = {.job = job};
     enum plim_status status = job->train.count ? gather_lines(&g, err) : PLIM_OK;
     if (status != PLIM_OK) {
-        plim_error_prefix(
-            err, "%s: the names of labels are looked for in data.train; mend it, or write data.labels",
-            job->name);
+        plim_error_prefix(err, "%s: the label names are read from data.train; fix it, or write data.labels",
+                          job->name);
         return status;
     }
     if (g.numbers && g.names.count)
@@ -175,11 +174,11 @@ static enum plim_status check_names(const struct job *job, struct plim_error *er
     if (l->count < 2)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: key 'data.labels': %s; write all names, e.g. [O, B-PER, I-PER]", job->name,
-                         l->count ? "one label leaves nothing to choose" : "there are no labels");
+                         l->count ? "there must be at least two labels" : "there are no labels");
     for (size_t i = 0; i < l->count; i++)
         for (size_t k = i + 1; k < l->count; k++)
             if (!strcmp(l->items[i], l->items[k]))
-                return plim_fail(err, PLIM_BAD_INPUT, "%s: key 'data.labels': '%s' is there twice", job->name,
+                return plim_fail(err, PLIM_BAD_INPUT, "%s: key 'data.labels': '%s' occurs twice", job->name,
                                  l->items[i]);
     return PLIM_OK;
 }

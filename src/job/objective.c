@@ -59,15 +59,17 @@ static enum plim_status check_pairs(const struct job *job, struct plim_error *er
 {
     const struct job_training *t = &job->training;
     if (t->batch_size < 2)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'training.batch_size': one pair has no other to be told from; write 2 or "
-                         "more, e.g. 32",
-                         job->name);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'training.batch_size': a pair must be compared with others; write 2 or more, "
+            "e.g. 32",
+            job->name);
     if (job_given(job, &t->micro_batch) && t->micro_batch != t->batch_size)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'training.micro_batch_size': pairs of one batch are told from each other, "
-                         "so it is training.batch_size, %lld; remove the key",
-                         job->name, (long long)t->batch_size);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'training.micro_batch_size': all pairs of a batch are compared, so it must be "
+            "training.batch_size, %lld; remove the key",
+            job->name, (long long)t->batch_size);
     return PLIM_OK;
 }
 
@@ -89,8 +91,8 @@ enum plim_status job_settle_objective(struct job *job, struct plim_error *err)
     if (job->spec.task == TASK_ROW_LABELS)
         return plim_fail(
             err, PLIM_UNSUPPORTED,
-            "%s: key 'model.path': %s labels whole texts, which plimsoll classify does and training "
-            "does not; take the model that it was trained from",
+            "%s: key 'model.path': %s labels whole texts, which cannot be trained (plimsoll classify "
+            "can run it); use the model that it was trained from",
             job->name, job->model.path ? job->model.path : "the model");
     if (!is_learned_by(objective, &job->spec)) return refuse_objective(job, err);
     if (!model_is_encoder(&job->spec)) return PLIM_OK;

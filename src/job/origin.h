@@ -6,8 +6,7 @@
  * Precedence, strongest first: a flag (--budget), --set, the job file, an environment variable, a line of .env, a preset, the
  * default. A value that follows from another key (recompute from gradient_checkpointing) has that key's origin.
  */
-#ifndef PLIM_JOB_ORIGIN_H
-#define PLIM_JOB_ORIGIN_H
+#pragma once
 
 #include "base/schema.h"
 
@@ -79,5 +78,3 @@ void origin_put_comment(struct strbuf *out, const char *text, size_t len);
 /* Writes the configuration as YAML that gives the same job when read. Origins are comments. Defaults are
  * commented out, because giving one may pin it; all: include them. */
 void job_settings_yaml(const struct job *job, bool all, struct strbuf *out);
-
-#endif

@@ -88,7 +88,7 @@ static enum plim_status unknown(const char *name, const struct node *devices, st
     const char *here = device_here(name);
     if (here)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "'%s' is no preset; a device of this machine is chosen with training.device: %s",
+                         "'%s' is not a preset; select a device of this machine with training.device: %s",
                          name, here);
     STRBUF_AUTO meant = STRBUF_INIT;
     guess(name, devices, &meant);
@@ -290,6 +290,49 @@ void preset_list(struct strbuf *out)
                     node_string(node_get(machine, "device"), ""),
                     bytes_format(host, bytes_of(node_get(machine, "host"))));
     }
+    doc_free(doc);
+}
+
+static void put_device(struct json_writer *w, const struct preset *p)
+{
+    const struct device_facts *f = &p->facts;
+    json_begin_object(w, NULL);
+    json_str(w, "kind", "preset");
+    json_str(w, "name", f->name);
+    json_uint(w, "memory_bytes", f->memory_bytes);
+    json_uint(w, "overhead_bytes", f->overhead_bytes);
+    if (f->capability) json_int(w, "capability", f->capability);
+    json_str(w, "precision", precision_name((enum precision)p->precision));
+    json_int(w, "batch_size", p->batch);
+    json_int(w, "accumulation", p->accumulation);
+    json_str(w, "profile", profile_names[p->profile]);
+    json_str(w, "cannot_run", *f->no_kernels ? f->no_kernels : NULL);
+    json_end_object(w);
+}
+
+static void put_machine(struct json_writer *w, const struct node *machine)
+{
+    json_begin_object(w, NULL);
+    json_str(w, "kind", "machine");
+    json_str(w, "name", machine->key);
+    json_str(w, "device", node_string(node_get(machine, "device"), ""));
+    json_int(w, "cards", node_int(node_get(machine, "cards"), 1));
+    json_uint(w, "host_bytes", bytes_of(node_get(machine, "host")));
+    json_end_object(w);
+}
+
+void preset_json(struct json_writer *w)
+{
+    struct doc *doc;
+    struct preset p;
+    if (load("devices", &doc, NULL) != PLIM_OK) return;
+    for (size_t i = 0; i < node_count(&doc->root); i++) {
+        read_preset(node_item(&doc->root, i), &p);
+        put_device(w, &p);
+    }
+    doc_free(doc);
+    if (load("instances", &doc, NULL) != PLIM_OK) return;
+    for (size_t i = 0; i < node_count(&doc->root); i++) put_machine(w, node_item(&doc->root, i));
     doc_free(doc);
 }
 

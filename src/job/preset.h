@@ -8,10 +8,9 @@
  *
  * With training.preset, a preset's recommendations fill the keys that a job leaves open; see job_take_preset.
  */
-#ifndef PLIM_JOB_PRESET_H
-#define PLIM_JOB_PRESET_H
+#pragma once
 
-#include "base/strbuf.h"
+#include "base/json.h"
 #include "plan/facts.h"
 
 struct preset {
@@ -41,10 +40,11 @@ bool preset_detect(const struct device_facts *facts, struct preset *out);
  * then a line per cloud machine: its cards. */
 void preset_list(struct strbuf *out);
 
+/* preset_list for programs: an object per device and per machine, into an array that is open. */
+void preset_json(struct json_writer *w);
+
 struct profile {
     double target, warning, critical, emergency; /* shares of memory */
 };
 
 enum plim_status profile_find(const char *name, struct profile *out, struct plim_error *err);
-
-#endif

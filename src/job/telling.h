@@ -5,8 +5,7 @@
  *
  * Addresses are not configuration keys, so no output shows them: neither settings nor manifests include them.
  */
-#ifndef PLIM_JOB_TELLING_H
-#define PLIM_JOB_TELLING_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/status.h"
@@ -45,5 +44,3 @@ const char *job_run_name(const struct job *job);
 
 /* Host memory that reporting needs during a run; part of its overhead. */
 int64_t job_telling_bytes(const struct job *job);
-
-#endif

@@ -10,8 +10,7 @@
  * The linker redirects calls of our own objects (--wrap), so libraries are not counted and other builds have nothing of it,
  * not even a test of a flag. `addr2line -fe plimsoll 0x2f31a` names the function and its line.
  */
-#ifndef PLIM_MEM_ALLOCATIONS_H
-#define PLIM_MEM_ALLOCATIONS_H
+#pragma once
 
 #include "base/json.h"
 #include "base/strbuf.h"
@@ -36,5 +35,3 @@ void allocations_place(const void *site, char *out, size_t size);
 /* Nothing in builds that do not count. */
 void allocations_text(struct strbuf *out, int most);
 void allocations_json(struct json_writer *w, const char *key, int most);
-
-#endif

@@ -14,8 +14,7 @@
  *
  * Not thread-safe: one thread commits, and nobody uses bytes that are being given back.
  */
-#ifndef PLIM_MEM_ARENA_H
-#define PLIM_MEM_ARENA_H
+#pragma once
 
 #include "base/fault.h"
 #include "base/status.h"
@@ -51,5 +50,3 @@ void arena_release(struct arena *arena);
 
 char *arena_base(const struct arena *arena);
 uint64_t arena_committed(const struct arena *arena);
-
-#endif

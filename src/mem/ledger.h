@@ -12,8 +12,7 @@
  *     ledger_release(&ledger, 1, n);
  *     ledger_destroy(&ledger);
  */
-#ifndef PLIM_MEM_LEDGER_H
-#define PLIM_MEM_LEDGER_H
+#pragma once
 
 #include "base/fault.h"
 #include "base/status.h"
@@ -77,5 +76,3 @@ void ledger_reset_peak(struct ledger *ledger);
 /* All invariants: sums agree, peaks are not below use, nothing was released twice. PLIM_BUG names the break.
  */
 enum plim_status ledger_check(struct ledger *ledger, struct plim_error *err);
-
-#endif

@@ -192,6 +192,8 @@ void os_give_back(void)
     if (owns_heap) malloc_trim(0);
 }
 
+void os_trim_heap(void) { malloc_trim(0); }
+
 size_t os_page_size(void)
 {
     long n = sysconf(_SC_PAGESIZE);

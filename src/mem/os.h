@@ -8,8 +8,7 @@
  * A container's limit (cgroup v1 or v2, the tightest on the way up; os_groups.h) counts as the machine's total, and memory
  * already used inside it, less file cache the kernel can drop, is subtracted from what is available.
  */
-#ifndef PLIM_MEM_OS_H
-#define PLIM_MEM_OS_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -94,6 +93,8 @@ uint64_t os_library_bytes(void);
 
 /* Gives free pages of the C library back to the system. */
 void os_give_back(void);
+/* Does so in any program: only for a caller who asked for it. */
+void os_trim_heap(void);
 /* Declares that the heap is this program's own; without this call os_give_back does nothing. Call it before starting
  * threads. */
 void os_own_heap(void);
@@ -102,5 +103,3 @@ size_t os_page_size(void);
 
 /* Bytes rounded up to whole pages. */
 uint64_t os_page_round(uint64_t bytes);
-
-#endif

@@ -13,8 +13,7 @@
  * Limits of groups above the process's count, too: those that are mounted are read one by one, and version 1 tells in a group
  * what limits it from above, as in a container that sees nothing but its own part of the tree.
  */
-#ifndef PLIM_MEM_OS_GROUPS_H
-#define PLIM_MEM_OS_GROUPS_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "mem/os.h"
@@ -38,5 +37,3 @@ void os_groups_limit(const struct os_groups *groups, struct os_machine *box);
 
 /* The text of the v2 group's memory.pressure; false: there is none. */
 bool os_groups_pressure(const struct os_groups *groups, struct strbuf *text);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * What is resident counts, pages shared with others in full. Reads a file for every process: for a report, not for a step.
  */
-#ifndef PLIM_MEM_OS_PROCESSES_H
-#define PLIM_MEM_OS_PROCESSES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -21,5 +20,3 @@ int os_largest(const char *root, struct os_holder *out, int most);
 
 /* The name of one process; empty when it is another name space's. */
 void os_process_name(const char *root, int pid, char *out, int size);
-
-#endif

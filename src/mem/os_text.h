@@ -3,8 +3,7 @@
  *     os_text_read(root, "/proc/meminfo", &text) && os_text_find(&text, "MemTotal:", &kib);
  *     os_text_number(group, "/memory.max", &limit);
  */
-#ifndef PLIM_MEM_OS_TEXT_H
-#define PLIM_MEM_OS_TEXT_H
+#pragma once
 
 #include "base/strbuf.h"
 #include <stdint.h>
@@ -19,5 +18,3 @@ bool os_text_find(const struct strbuf *text, const char *key, uint64_t *out);
 
 /* A file that holds one number; "max" and files that cannot be read are false. */
 bool os_text_number(const char *folder, const char *name, uint64_t *out);
-
-#endif

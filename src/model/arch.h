@@ -3,8 +3,7 @@
  * The parameter table alone says which parameters exist, their shapes and their initial values; counting, initialising
  * and emitting all read it. Only model/ includes this header.
  */
-#ifndef PLIM_MODEL_ARCH_H
-#define PLIM_MODEL_ARCH_H
+#pragma once
 
 #include "model/fields.h"
 
@@ -144,5 +143,3 @@ bool param_in_layer(const struct model_spec *spec, const struct param_row *row, 
 /* Layers with experts among the first `layers`. */
 int model_mixtures(const struct model_spec *spec, int layers);
 int64_t param_dim_size(const struct model_spec *spec, enum param_dim dim);
-
-#endif

@@ -3,8 +3,7 @@
  * A builder carries the spec, the shape and the current layer; tensors and ops get their layer from it. Failures are
  * recorded in the tape: ids become -1 and tape->failed is set, so emitters need no checks.
  */
-#ifndef PLIM_MODEL_BUILD_H
-#define PLIM_MODEL_BUILD_H
+#pragma once
 
 #include "model/arch.h"
 #include "tape/op.h"
@@ -128,5 +127,3 @@ int build_row_tensor(struct builder *b, const char *label, int64_t width, unsign
 void build_loss(struct builder *b, int logits, int targets);
 struct op build_op(const struct builder *b, int kind);
 int build_tensor(struct builder *b, struct tensor t);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Only model/ includes this header.
  */
-#ifndef PLIM_MODEL_DECODER_H
-#define PLIM_MODEL_DECODER_H
+#pragma once
 
 #include "model/arch.h"
 
@@ -161,5 +160,3 @@ void decoder_emit(struct builder *b);
         HAS(FINAL_CAP), [FIELD_GATED] = "hidden_activation"
 /* All but positions, caps and which layers have windows. */
 void gemma_defaults(struct model_spec *spec);
-
-#endif

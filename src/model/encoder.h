@@ -10,8 +10,7 @@
  *
  * Only model/ includes this header.
  */
-#ifndef PLIM_MODEL_ENCODER_H
-#define PLIM_MODEL_ENCODER_H
+#pragma once
 
 #include "model/arch.h"
 
@@ -123,5 +122,3 @@ void encoder_defaults(struct model_spec *spec);
 
 /* drops_attention: dropout applies to the output of attention as well as of the feed-forward part. */
 void encoder_emit(struct builder *b, bool drops_attention);
-
-#endif

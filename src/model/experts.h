@@ -6,8 +6,7 @@
  *
  * Rows of parameters are those of decoder.h (P_ROUTER and the three after it). Only model/ includes this header.
  */
-#ifndef PLIM_MODEL_EXPERTS_H
-#define PLIM_MODEL_EXPERTS_H
+#pragma once
 
 #include "model/build.h"
 
@@ -23,5 +22,3 @@ int build_experts(struct builder *b, const struct build_router *router, int h, i
 
 /* "router.loss" and "router.load" (model.h). */
 void build_router_loss(struct builder *b, const struct build_router *router);
-
-#endif

@@ -10,8 +10,7 @@
  * own. Its `defaults` give the values of keys that a file leaves out. Some fields are more than a number: windows, rotary scaling,
  * lists of layers. hf.c, hf_write.c and fields.c have functions for them, listed by field.
  */
-#ifndef PLIM_MODEL_FIELDS_H
-#define PLIM_MODEL_FIELDS_H
+#pragma once
 
 #include "base/schema.h"
 #include "model/model.h"
@@ -84,5 +83,3 @@ bool field_shown(const struct model_spec *spec, enum model_field_id id);
 
 /* True when parameters' shapes depend on the key "model.<name>". */
 bool model_field_shapes(const char *key);
-
-#endif

@@ -8,8 +8,7 @@
  * from the metadata come from the tensors: vocabulary, biases, a tied output, factors of rotary frequencies. An error
  * names the first feature that is not supported.
  */
-#ifndef PLIM_MODEL_GGUF_MODEL_H
-#define PLIM_MODEL_GGUF_MODEL_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "model/model.h"
@@ -22,5 +21,3 @@ enum plim_status gguf_config_write(const struct gguf *file, struct strbuf *out, 
 
 /* Reads the spec from an open file. */
 enum plim_status gguf_config_read(const struct gguf *file, struct model_spec *spec, struct plim_error *err);
-
-#endif

@@ -4,8 +4,7 @@
  * and keys (0, D/2, 1, D/2 + 1, ...), adds 1 to Gemma's norms, and transposes GPT-2's matrices. Tensors that differ are
  * converted row by row, so only a few rows are held in memory.
  */
-#ifndef PLIM_MODEL_GGUF_WEIGHTS_H
-#define PLIM_MODEL_GGUF_WEIGHTS_H
+#pragma once
 
 #include "store/gguf.h"
 #include "store/safetensors.h"
@@ -28,5 +27,3 @@ enum plim_status gguf_weights_read(const struct gguf_weights *weights, const str
  * or blocks. If the file's matrix is transposed, the rows are columns of the Hugging Face matrix. */
 enum plim_status gguf_weights_read_rows(const struct gguf_weights *weights, const struct safetensor *t,
                                         int64_t first, int64_t n, void *out, struct plim_error *err);
-
-#endif

@@ -9,8 +9,7 @@
  * with PLIM_UNSUPPORTED: other activations, rotary types, attention layouts, quantised weights. Keys that do not change
  * the computation are ignored. Dropout changes training only; the spec keeps it, and the trainer refuses it if need be.
  */
-#ifndef PLIM_MODEL_HF_H
-#define PLIM_MODEL_HF_H
+#pragma once
 
 #include "base/node.h"
 #include "base/strbuf.h"
@@ -33,5 +32,3 @@ enum plim_status hf_config_expresses(const struct model_spec *spec, struct plim_
 /* Writes that text to dir/config.json atomically. */
 enum plim_status hf_config_save(const struct model_spec *spec, enum dtype type, const char *dir,
                                 struct plim_error *err);
-
-#endif

@@ -258,10 +258,11 @@ enum plim_status hf_config_expresses(const struct model_spec *spec, struct plim_
     if (status == PLIM_OK) status = hf_config_read(&doc->root, "config.json", &back, err);
     const char *lost = status == PLIM_OK ? model_spec_differs(spec, &back) : NULL;
     if (lost)
-        status = plim_fail(err, PLIM_UNSUPPORTED,
-                           "key '%s': the config.json of a %s model cannot say it, so a checkpoint would be "
-                           "another model; remove the key",
-                           lost, spec->arch->name);
+        status =
+            plim_fail(err, PLIM_UNSUPPORTED,
+                      "key '%s': the config.json of a %s model cannot express it, so a checkpoint would be a "
+                      "different model; remove the key",
+                      lost, spec->arch->name);
     doc_free(doc);
     return status;
 }

@@ -7,8 +7,7 @@
  *
  * A spec without names is written with transformers' own, LABEL_0 and so on.
  */
-#ifndef PLIM_MODEL_LABELS_H
-#define PLIM_MODEL_LABELS_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/status.h"
@@ -21,5 +20,3 @@ struct label_names {
 /* `path` is config.json or its folder. PLIM_BAD_INPUT when numbers are missing. Release *out on PLIM_OK. */
 enum plim_status labels_load(const char *path, struct label_names *out, struct plim_error *err);
 void labels_release(struct label_names *names);
-
-#endif

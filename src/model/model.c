@@ -276,10 +276,9 @@ static enum plim_status check_shape(const struct model_spec *spec, const struct 
     if (spec->arch->source != (shape->source_time > 0) || shape->source_time > MAX_TOKENS / shape->batch)
         return plim_fail(err, PLIM_BUG, "an encoder-decoder, and no other, has a source of some tokens");
     if (shape->flat.tokens && spec->sparse_block > 0)
-        return plim_fail(
-            err, PLIM_UNSUPPORTED,
-            "attention over blocks (attention_type: sparse) trains and is evaluated; text cannot be "
-            "generated with it");
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "block-sparse attention (attention_type: sparse) is for training and evaluation; it "
+                         "cannot generate text");
     if (shape->flat.tokens) return check_flat(shape, err);
     if (shape->head == HEAD_LAST_LOGITS && shape->batch > 1 && shape->time > 1)
         return plim_fail(err, PLIM_BUG, "last-token logits need batch 1 or time 1");
@@ -298,18 +297,18 @@ static enum plim_status check_head(const struct model_spec *spec, const struct m
         return plim_fail(
             err, PLIM_UNSUPPORTED, "a %s model %s", name,
             spec->arch->encoder
-                ? "reads text and writes none; plimsoll embed makes its vectors, plimsoll classify its labels"
-                : "writes text; labels and vectors are an encoder's (bert, roberta, distilbert)");
+                ? "cannot generate text; use plimsoll embed or plimsoll classify"
+                : "generates text; labels and vectors need an encoder (bert, roberta, distilbert)");
     if (head == HEAD_SOURCE && (!spec->arch->source || shape->kv_length == 0))
         return plim_fail(err, PLIM_BUG, "a %s model has no source to keep", name);
     if (labels && spec->task != (head == HEAD_ROW_LOGITS ? TASK_ROW_LABELS : TASK_LABELS))
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "this %s model has no label head; train one, or take one with labels", name);
+                         "this %s model has no label head; train one, or use a model with labels", name);
     if (!labels && !vectors && spec->task != TASK_TOKENS)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "this %s model has no head that says tokens; take a masked-language model", name);
+                         "this %s model has no head for tokens; use a masked-language model", name);
     if (head == HEAD_PAIRS && shape->batch % 2)
-        return plim_fail(err, PLIM_BAD_INPUT, "%lld rows are no pairs; use an even batch size",
+        return plim_fail(err, PLIM_BAD_INPUT, "%lld rows do not form pairs; use an even batch size",
                          (long long)shape->batch);
     return PLIM_OK;
 }

@@ -19,8 +19,7 @@
  * Dimensions in comments: B batch, T time, S cache length or source time, C hidden, H heads, K kv heads, D head size,
  * F feed-forward, V vocabulary, P positions, E experts.
  */
-#ifndef PLIM_MODEL_MODEL_H
-#define PLIM_MODEL_MODEL_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -169,7 +168,7 @@ enum model_head {
     HEAD_ROW_LOGITS,   /* "logits" [B,labels] of TASK_ROW_LABELS */
     HEAD_EMBEDDING,    /* "embedding" f32 [B,C], pooled and normalised as the spec says */
     HEAD_PAIRS, /* loss over pairs: rows 0..B/2-1 are anchors, the rest their positives in the same order */
-    /* encoder-decoder with a cache: only the source, into "cross.k" and "cross.v" [B,S,H,D] of each layer */
+    /* Encoder-decoder with a cache: only the source, into "cross.k" and "cross.v" [B,S,H,D] of each layer. */
     HEAD_SOURCE,
 };
 
@@ -306,5 +305,3 @@ bool model_has_labels(const struct model_spec *spec);
 int64_t model_layer_window(const struct model_spec *spec, int layer);
 /* The set of frequencies that layer i uses in rows of `length` positions; -1: none. */
 int model_layer_rope(const struct model_spec *spec, int layer, int64_t length);
-
-#endif

@@ -12,8 +12,7 @@
  * run along the dimension a product sums over; for a matrix stored [in,out] (GPT-2) that is its columns. A matrix without
  * whole blocks in that dimension, or with fewer lines than a panel, is not quantised; neither are routers.
  */
-#ifndef PLIM_MODEL_QUANTISE_H
-#define PLIM_MODEL_QUANTISE_H
+#pragma once
 
 #include "model/model.h"
 #include "tape/tape.h"
@@ -49,5 +48,3 @@ void quantise_release(struct quantisation *q);
 
 /* Finds parameters by name: the tape may have fewer of them, or another order. */
 void quantise_tape(const struct quantisation *q, const struct model_spec *spec, struct tape *tape);
-
-#endif

@@ -9,8 +9,7 @@
  * plain model: its vector is the normalised mean of its tokens, up to the model's positions. Other modules and poolings
  * are refused by name with PLIM_UNSUPPORTED.
  */
-#ifndef PLIM_MODEL_SENTENCE_H
-#define PLIM_MODEL_SENTENCE_H
+#pragma once
 
 #include "model/model.h"
 
@@ -31,5 +30,3 @@ enum plim_status sentence_config_save(const char *dir, const struct model_spec *
 enum plim_status sentence_config_load(const char *dir, struct sentence_config *out, struct plim_error *err);
 
 const char *pooling_name(enum pooling pooling); /* "mean", "cls" */
-
-#endif

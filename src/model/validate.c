@@ -31,7 +31,7 @@ static enum plim_status check_had(const struct model_spec *spec, const struct mo
     if (!memcmp((const char *)spec + f->row.offset, (const char *)usual + f->row.offset, f->size))
         return PLIM_OK;
     return plim_fail(err, PLIM_UNSUPPORTED,
-                     "key '%s': %s has no such thing; remove the key, or write architecture: %s", f->row.path,
+                     "key '%s': %s does not have it; remove the key, or write architecture: %s", f->row.path,
                      spec->arch->name, who_has(id, list, sizeof list));
 }
 

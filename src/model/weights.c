@@ -252,7 +252,7 @@ static enum plim_status match_all(struct matching *m, const struct weights_sink 
     }
     if (lost[0].count) return fail_missing(m->files->path, &lost[0], err);
     if (lost[1].count && (m->heads || !sink->new_head)) return fail_missing(m->files->path, &lost[1], err);
-    if (lost[1].count) log_warn(log, "weights: the files have no %s; it begins anew", lost[1].names);
+    if (lost[1].count) log_warn(log, "weights: the files have no %s; it is initialised", lost[1].names);
     return PLIM_OK;
 }
 

@@ -15,8 +15,7 @@
  * A parameter with {q,k,v} in its name is three tensors of the files, concatenated: one product computes queries, keys and
  * values. A parameter with {} is one tensor per expert, or part of a tensor that holds them all (param_row.joint).
  */
-#ifndef PLIM_MODEL_WEIGHTS_H
-#define PLIM_MODEL_WEIGHTS_H
+#pragma once
 
 #include "base/log.h"
 #include "base/threads.h"
@@ -75,5 +74,3 @@ struct weights_part weights_part(const struct model_spec *spec, const struct tap
 
 /* The master of a parameter; -1: none. */
 int weights_master(const struct tape *tape, int param);
-
-#endif

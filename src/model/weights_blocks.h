@@ -4,8 +4,7 @@
  * interleaves the lines; the threads of the sink's team take one panel each. It holds at most BLOCKS_HELD bytes of the
  * file, or one panel.
  */
-#ifndef PLIM_MODEL_WEIGHTS_BLOCKS_H
-#define PLIM_MODEL_WEIGHTS_BLOCKS_H
+#pragma once
 
 #include "model/weights.h"
 
@@ -33,5 +32,3 @@ struct blocks_source {
 };
 enum plim_status weights_pour_blocks(const struct blocks_source *source, const struct tape *tape,
                                      const struct weights_sink *sink, struct plim_error *err);
-
-#endif

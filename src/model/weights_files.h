@@ -9,8 +9,7 @@
  * Tensors of a GGUF file (gguf_weights.h) have the shape and element order of Hugging Face files. Their type is the file's,
  * or fp32 if the elements are in blocks.
  */
-#ifndef PLIM_MODEL_WEIGHTS_FILES_H
-#define PLIM_MODEL_WEIGHTS_FILES_H
+#pragma once
 
 #include "store/safetensors.h"
 #include <stdbool.h>
@@ -52,5 +51,3 @@ struct weights_lines {
 enum plim_status weights_files_read_lines(const struct weights_files *files, const struct safetensor *t,
                                           const struct weights_lines *lines, void *out, bool *turned,
                                           struct plim_error *err);
-
-#endif

@@ -216,7 +216,7 @@ static enum plim_status listen_at(struct control *c, struct plim_error *err)
         return plim_fail(err, PLIM_IO, "%s: cannot be made: %s", path, strerror(errno));
     c->path.made = true;
     if (listen(c->fd, CONTROL_CLIENTS) != 0 || pipe2(c->wake, O_CLOEXEC) != 0)
-        return plim_fail(err, PLIM_IO, "%s: nobody can listen: %s", path, strerror(errno));
+        return plim_fail(err, PLIM_IO, "%s: cannot listen: %s", path, strerror(errno));
     return PLIM_OK;
 }
 

@@ -12,8 +12,7 @@
  * Only the user who runs the job is answered: the socket's mode excludes others, and the kernel reports the caller. A client
  * that reads nothing, sends half a message or one that is too long is dropped; the job never waits for a client.
  */
-#ifndef PLIM_NET_CONTROL_H
-#define PLIM_NET_CONTROL_H
+#pragma once
 
 #include "base/json.h"
 
@@ -38,5 +37,3 @@ void control_close(struct control *control); /* finishes the current message fir
  * PLIM_IO: nobody listens, or no reply came in time. PLIM_BAD_INPUT: the listener refused. */
 enum plim_status control_ask(const char *path, const char *message, double seconds, struct strbuf *reply,
                              struct plim_error *err);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The kernel limits a socket's path to 107 bytes. So the folder is opened, and the address is /proc/self/fd/FOLDER/NAME.
  */
-#ifndef PLIM_NET_CONTROL_PATH_H
-#define PLIM_NET_CONTROL_PATH_H
+#pragma once
 
 #include "base/status.h"
 
@@ -23,5 +22,3 @@ enum plim_status control_path_open(const char *path, struct control_path *out, s
 int control_path_connect(const struct control_path *path); /* a connected socket; -1: see errno */
 void control_path_remove(const struct control_path *path); /* removes a socket; leaves anything else */
 void control_path_close(struct control_path *path);
-
-#endif

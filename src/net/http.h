@@ -26,8 +26,7 @@
  * request, however slowly it trickles in, and to take an answer. A client beyond a limit gets 413, 431 or 503, or is
  * disconnected; others are not affected. http_bytes gives the maximum memory of all this.
  */
-#ifndef PLIM_NET_HTTP_H
-#define PLIM_NET_HTTP_H
+#pragma once
 
 #include "base/log.h"
 #include "base/status.h"
@@ -124,5 +123,3 @@ void http_stream_end(struct http_exchange *x, bool broken);
 
 /* Calls more() soon. Thread-safe. */
 void http_wake(struct http_exchange *x);
-
-#endif

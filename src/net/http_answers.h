@@ -1,6 +1,5 @@
 /* http_answers.h - answers that several servers give: pages and event streams; and who may ask. */
-#ifndef PLIM_NET_HTTP_ANSWERS_H
-#define PLIM_NET_HTTP_ANSWERS_H
+#pragma once
 
 #include "net/http.h"
 
@@ -16,5 +15,3 @@ void sse_event(struct strbuf *out, const char *data, size_t len);
 /* Is a browser's header Host an address, or localhost, with or without a port? A page from elsewhere can make a name of its own point
  * here and so reach a server that listens at the loopback (DNS rebinding): only a name that others cannot bend is answered. */
 bool host_is_address(const char *host);
-
-#endif

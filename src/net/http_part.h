@@ -3,8 +3,7 @@
  *
  * Locks: http.lock guards the list and the fields of connections; an exchange's lock guards suspended, woken and lost. The
  * second may be taken while the first is held, never the reverse. */
-#ifndef PLIM_NET_HTTP_PART_H
-#define PLIM_NET_HTTP_PART_H
+#pragma once
 
 #include "base/locked.h"
 #include "net/http.h"
@@ -87,5 +86,3 @@ void http_hang_up(struct http *h, struct http_connection *c);
 
 /* The client has gone: lets the library handle the connection again. */
 void http_lose(struct http_exchange *x);
-
-#endif

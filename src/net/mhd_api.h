@@ -6,8 +6,7 @@
  *     mhd.stop(daemon);
  *
  * It stays loaded until the program ends. */
-#ifndef PLIM_NET_MHD_API_H
-#define PLIM_NET_MHD_API_H
+#pragma once
 
 #include "base/status.h"
 #include <microhttpd.h>
@@ -30,5 +29,3 @@ struct mhd_api {
 
 /* PLIM_UNSUPPORTED says what is missing. */
 enum plim_status mhd_api_open(struct mhd_api *api, struct plim_error *err);
-
-#endif

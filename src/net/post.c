@@ -48,8 +48,7 @@ static enum plim_status curl_api_open(struct curl_api *api, struct plim_error *e
     for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++)
         library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "nothing can be sent without libcurl; install it (Debian: libcurl4)");
+        return plim_fail(err, PLIM_UNSUPPORTED, "sending needs libcurl; install it (Debian: libcurl4)");
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         /* Through memcpy: C has no cast from an object pointer to a function pointer. */
         void *address = dlsym(library, symbols[i].name);

@@ -11,8 +11,7 @@
  * An address may be a secret, so no error shows it. Redirects are not followed, answers are not read, and certificates are
  * checked. https_proxy and similar variables work as in libcurl.
  */
-#ifndef PLIM_NET_POST_H
-#define PLIM_NET_POST_H
+#pragma once
 
 #include "base/status.h"
 #include <stddef.h>
@@ -37,5 +36,3 @@ enum plim_status post_send(struct post *post, const char *json, size_t len, doub
 /* Maximum memory of the library, and per address, not counting the messages. */
 #define POST_LIBRARY_BYTES ((int64_t)12 << 20)
 #define POST_BYTES         ((int64_t)2 << 20)
-
-#endif

@@ -32,7 +32,7 @@ static enum plim_status add_key(struct secrets *s, const char *path, int line, c
     if (len < 8 || len > SECRET_BYTES || memchr(text, ' ', len) || memchr(text, '\t', len) ||
         memchr(text, '\0', len))
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s:%d: a key is one word of 8 to %d characters; one key a line", path, line,
+                         "%s:%d: a key is one word of 8 to %d characters; write one per line", path, line,
                          SECRET_BYTES);
     if (s->count == SECRET_MOST)
         return plim_fail(err, PLIM_BAD_INPUT, "%s: more than %d keys", path, SECRET_MOST);
@@ -58,7 +58,7 @@ static enum plim_status read_keys(struct secrets *s, const char *path, const str
         at = stop ? stop + 1 : end;
     }
     if (status == PLIM_OK && !s->count)
-        status = plim_fail(err, PLIM_BAD_INPUT, "%s: there is no key in it; write one a line", path);
+        status = plim_fail(err, PLIM_BAD_INPUT, "%s: contains no key; write one per line", path);
     return status;
 }
 

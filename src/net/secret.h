@@ -8,8 +8,7 @@
  * The time of a comparison depends only on the length of the presented key and on the number and lengths of the keys: every
  * presented byte is compared with every key.
  */
-#ifndef PLIM_NET_SECRET_H
-#define PLIM_NET_SECRET_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -30,5 +29,3 @@ void secrets_release(struct secrets *secrets); /* wipes them */
 
 /* True if it is one of the keys. Without keys nothing matches. */
 bool secrets_match(const struct secrets *secrets, const char *shown, size_t len);
-
-#endif

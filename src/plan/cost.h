@@ -1,6 +1,5 @@
 /* cost.h - the planner's clock: the time a tape takes on a device, computed from the device's facts. */
-#ifndef PLIM_PLAN_COST_H
-#define PLIM_PLAN_COST_H
+#pragma once
 
 #include "plan/facts.h"
 
@@ -32,5 +31,3 @@ struct op_span {
 /* Like tape_time_of; also fills spans[nops], one per op. Ops that do not run get 0 seconds. */
 enum plim_status tape_spans_of(const struct tape *tape, const struct device_facts *facts, bool once,
                                struct op_span *spans, struct tape_time *out, struct plim_error *err);
-
-#endif

@@ -1,8 +1,7 @@
 /* facts.h - the planner's knowledge of a device: numbers, and the scratch that its kernels need.
  *
  * Code above device/ never asks which backend it runs on; where a decision depends on the device, it reads a fact. */
-#ifndef PLIM_PLAN_FACTS_H
-#define PLIM_PLAN_FACTS_H
+#pragma once
 
 #include "tape/op.h"
 
@@ -126,5 +125,3 @@ static inline const char *facts_holder(const struct device_facts *facts)
 {
     return facts->unified_memory && facts->free_bytes ? "this machine" : facts->name;
 }
-
-#endif

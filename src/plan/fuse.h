@@ -12,8 +12,7 @@
  *     that nobody reads may share a later one's bytes: the kernel then omits it.
  *  3. A result that the pattern calls `inner` is read only inside the run, so the kernel need not write it.
  */
-#ifndef PLIM_PLAN_FUSE_H
-#define PLIM_PLAN_FUSE_H
+#pragma once
 
 #include "plan/layout.h"
 
@@ -27,5 +26,3 @@ typedef bool fuse_can(void *arg, int begin, int count);
  * none. */
 int fuse_end(const struct tape *tape, const struct layout *layout, int begin, int end, fuse_can *can,
              void *arg);
-
-#endif

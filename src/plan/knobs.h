@@ -9,8 +9,7 @@
  * the table of pins: for a job's pins (job/pins.c), for remedies that remove one (report/remedies.c) and for pins that
  * exclude each other (search_clash.c).
  */
-#ifndef PLIM_PLAN_KNOBS_H
-#define PLIM_PLAN_KNOBS_H
+#pragma once
 
 #include "base/json.h"
 #include "tape/pass.h"
@@ -80,5 +79,3 @@ const char *knobs_param_text(const struct knobs *knobs, char *buf, size_t size);
 
 /* "", ", activations of 2 layers offloaded" */
 const char *knobs_activations_text(const struct knobs *knobs, char *buf, size_t size);
-
-#endif

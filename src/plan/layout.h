@@ -22,8 +22,7 @@
  *  7. If device memory is the process's own, a near copy of a tensor on disk begins at a multiple of DISK_MEMORY unless it
  *     is small.
  */
-#ifndef PLIM_PLAN_LAYOUT_H
-#define PLIM_PLAN_LAYOUT_H
+#pragma once
 
 #include "plan/facts.h"
 
@@ -54,8 +53,8 @@ struct layout {
     int64_t *offset;      /* by tensor: in the arena, or in its tier's file or region; 0: never used */
     int64_t *work_offset; /* by op */
     int64_t *work_bytes;  /* by op */
-    int64_t lane_bytes[2],
-        lane_offset[2];    /* scratch of overlapped exchanges, of the loop and of the update */
+    /* Scratch of overlapped exchanges, of the loop and of the update. */
+    int64_t lane_bytes[2], lane_offset[2];
     struct lifetime *life; /* by tensor; a root's includes all its views */
     int *buffer;           /* by tensor: the root whose bytes it took over (invariant 3), itself otherwise */
     int *group_end;        /* by op: the end of its group; NULL: ops run one by one */
@@ -86,5 +85,3 @@ enum plim_status layout_bound(const struct tape *tape, const struct layout_optio
 /* Checks invariants 1-5 of a finished layout on every tier; PLIM_BUG names the bytes that collide. plan_make calls
  * it. */
 enum plim_status layout_verify(const struct tape *tape, const struct layout *layout, struct plim_error *err);
-
-#endif

@@ -79,18 +79,6 @@ static bool to_least_step(const struct offer_wish *w, struct offer *o)
     return !o->window && halve(&o->step, least_step(w, o));
 }
 
-/* Without a window: one token of each request at a time, then requests too short to be of much use. Both would decode
- * faster than a window does and take about as much memory. */
-static bool to_single_tokens(const struct offer_wish *w, struct offer *o)
-{
-    return !w->window && !o->window && halve(&o->step, o->requests);
-}
-
-static bool to_shortest_context(const struct offer_wish *w, struct offer *o)
-{
-    return !w->window && halve(&o->context, w->shortest_context);
-}
-
 static bool to_window(const struct offer_wish *w, struct offer *o)
 {
     if (!w->window || o->window) return false;
@@ -98,12 +86,27 @@ static bool to_window(const struct offer_wish *w, struct offer *o)
     return true;
 }
 
+/* Exact again, without the window. */
+static bool to_single_tokens(const struct offer_wish *w, struct offer *o)
+{
+    bool stays = o->window && (!w->window || w->window_last);
+    if (stays || (!o->window && o->step <= o->requests)) return false;
+    o->window = 0, o->step = o->requests;
+    return true;
+}
+
+/* Requests too short to be of much use. */
+static bool to_shortest_context(const struct offer_wish *w, struct offer *o)
+{
+    return !(w->window && w->window_last) && halve(&o->context, w->shortest_context);
+}
+
 /* Concessions, in the order in which they are made. No row makes a part of an offer better, so that predicted speed
  * falls along the list too. */
 static bool (*const order[])(const struct offer_wish *, struct offer *) = {
-    to_usual_context, to_modest_step,      to_modest_requests, to_modest_context, code,
-    stream_soon,      to_least_requests,   to_least_context,   to_least_step,     stream_more,
-    to_single_tokens, to_shortest_context, to_window,
+    to_usual_context, to_modest_step,    to_modest_requests,  to_modest_context, code,
+    stream_soon,      to_least_requests, to_least_context,    to_least_step,     stream_more,
+    to_window,        to_single_tokens,  to_shortest_context,
 };
 enum { ROWS = sizeof order / sizeof *order };
 

@@ -19,8 +19,7 @@
  *
  * Pure: no model, no device, no I/O. It plans decoders, encoder-decoders and encoders alike.
  */
-#ifndef PLIM_PLAN_OFFER_H
-#define PLIM_PLAN_OFFER_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -61,12 +60,15 @@ struct offer_wish {
     struct offer modest;
     /* Positions in the cache for each running request; 0: one request's are enough. */
     int64_t request_positions;
-    int64_t shortest_context; /* last resort without a window, below `least` */
+    int64_t shortest_context; /* last resort, below `least` and after the window */
     bool may_code;            /* offers of OFFER_KV8 are allowed */
     bool may_stream;          /* there is a tier below */
     /* That tier is slow: parameters stay on the device until everything else is at `least`. */
     bool stream_last;
     int64_t window; /* of OFFER_MINIMAL; 0: there is no such offer */
+    /* Computing the window for each token takes longer than computing one token. Offers after it would be faster, so
+     * there are none. */
+    bool window_last;
 };
 
 enum { OFFERS_MOST = 96 };
@@ -108,5 +110,3 @@ struct offer_choice {
 enum plim_status offer_choose(const struct offer_list *list, const struct offer_oracle *oracle,
                               const struct offer_line *line, struct offer_choice *out,
                               struct plim_error *err);
-
-#endif

@@ -11,8 +11,7 @@
  * Answers equal those of plan_bound_of exactly (tests/unit/test_search_proof.c). With the optimizer inside backward
  * the loop depends on all knobs, and nothing is shared.
  */
-#ifndef PLIM_PLAN_ORACLE_H
-#define PLIM_PLAN_ORACLE_H
+#pragma once
 
 #include "plan/cost.h"
 #include "plan/plan.h"
@@ -89,5 +88,3 @@ enum plim_status oracle_exchanges(struct oracle *oracle, const struct knobs *kno
 /* Seconds of the update, if it does not run inside backward. */
 enum plim_status oracle_update_seconds(struct oracle *oracle, const struct knobs *knobs, double *out,
                                        struct plim_error *err);
-
-#endif

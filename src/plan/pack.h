@@ -1,8 +1,8 @@
 /* pack.h - offline dynamic storage allocation: intervals in, offsets out.
  *
  * An item occupies `size` bytes during the half-open time [lower, upper). Items whose times overlap must not overlap in
- * addresses. pack_items chooses offsets that keep the highest used address low; pack_lower_bound is the peak of live
- * bytes, a lower bound for every packing. The packer knows nothing of tensors.
+ * addresses. pack_items chooses offsets that keep the highest used address low; the peak of live bytes is a lower bound
+ * for every packing. The packer knows nothing of tensors.
  *
  *     struct pack_item items[] = {{.lower = 0, .upper = 4, .size = 64}, ...};
  *     struct pack_result r;
@@ -13,11 +13,9 @@
  * the lower bound. If they do not (or exceed the capacity), a search improves the packing until it is good enough, proved
  * optimal, or out of time (effort_ms).
  */
-#ifndef PLIM_PLAN_PACK_H
-#define PLIM_PLAN_PACK_H
+#pragma once
 
 #include "base/status.h"
-#include <stddef.h>
 #include <stdint.h>
 
 struct pack_item {
@@ -47,11 +45,6 @@ struct pack_result {
 enum plim_status pack_items(struct pack_item *items, int n, const struct pack_limits *limits,
                             struct pack_result *result, struct plim_error *err);
 
-/* The peak of live bytes, with sizes rounded up to `align` (0 means 1); INT64_MAX if it is larger. */
-int64_t pack_lower_bound(const struct pack_item *items, int n, int64_t align);
-
 /* Returns 1 and, in *a < *b, the first pair that overlaps in both time and address; 0: none. Used by tests
  * and the verifier. Sizes are not rounded; items of size 0 never overlap. O(n log n). */
 int pack_conflict(const struct pack_item *items, int n, int *a, int *b);
-
-#endif

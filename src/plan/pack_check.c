@@ -1,15 +1,13 @@
-/* pack_check.c - what can be said about items without packing them: the lower bound, and whether offsets
- * clash.
+/* pack_check.c - whether offsets clash.
  *
  * The checker walks through time with the set of live items ordered by address. As long as nothing clashes,
  * the live items are disjoint, so a new one can only clash with its neighbours in that order. The set is a
  * bitmap over the ranks of the offsets with summary bitmaps above it: a neighbour is found in a step per
  * level, and a level has a 64th of the bits of the one below.
  *
- * Neither function may fail, so both have a slow form without memory of their own.
+ * It may not fail, so there is a slow form without memory of its own.
  */
 #include "plan/pack_internal.h"
-#include <stdlib.h>
 
 enum { LEVELS = 6 }; /* 64^6 ranks: more than an int can count */
 
@@ -159,44 +157,4 @@ int pack_conflict(const struct pack_item *items, int n, int *a, int *b)
     if (found && a) *a = first;
     if (found && b) *b = second;
     return found;
-}
-
-/* --- lower bound ------------------------------------------------------------------------------------ */
-
-static int64_t add_up(int64_t sum, int64_t size, int64_t align)
-{
-    int64_t rest = size % align;
-    if (rest && __builtin_add_overflow(size, align - rest, &size)) return INT64_MAX;
-    return __builtin_add_overflow(sum, size, &sum) ? INT64_MAX : sum;
-}
-
-static int64_t slow_bound(const struct pack_item *items, int n, int64_t align)
-{
-    int64_t most = 0;
-    for (int i = 0; i < n; i++) {
-        int64_t live = 0;
-        for (int k = 0; k < n; k++)
-            if (real(&items[k]) && items[k].lower <= items[i].lower && items[i].lower < items[k].upper)
-                live = add_up(live, items[k].size, align);
-        if (live > most) most = live;
-    }
-    return most;
-}
-
-int64_t pack_lower_bound(const struct pack_item *items, int n, int64_t align)
-{
-    if (align < 1) align = 1;
-    struct walk w = {.store = BUMP_INIT};
-    int64_t most = 0, live = 0;
-    if (!walk_init(&w, items, n)) most = slow_bound(items, n, align);
-    for (int s = 0, e = 0; most < INT64_MAX && s < w.n;) {
-        if (w.ends[e].key <= w.starts[s].key) {
-            live -= add_up(0, items[w.ends[e++].index].size, align);
-        } else {
-            live = add_up(live, items[w.starts[s++].index].size, align);
-            if (live > most) most = live; /* saturated: the walk ends here */
-        }
-    }
-    bump_free(&w.store);
-    return most;
 }

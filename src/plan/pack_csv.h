@@ -16,8 +16,7 @@
  *     pack_csv_write(&csv, &out);                        // then strbuf_status(&out, &err)
  *     pack_csv_release(&csv);
  */
-#ifndef PLIM_PLAN_PACK_CSV_H
-#define PLIM_PLAN_PACK_CSV_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/status.h"
@@ -43,5 +42,3 @@ enum plim_status pack_csv_read(struct pack_csv *csv, const char *name, const cha
 void pack_csv_write(const struct pack_csv *csv, struct strbuf *out);
 
 void pack_csv_release(struct pack_csv *csv);
-
-#endif

@@ -16,14 +16,12 @@
  * (height PACK_NONE) as soon as it can no longer get below job->height. This also keeps every sum of an offset and a size
  * within int64_t.
  */
-#ifndef PLIM_PLAN_PACK_INTERNAL_H
-#define PLIM_PLAN_PACK_INTERNAL_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/status.h"
 #include "plan/pack.h"
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #define PACK_NONE INT64_MAX
@@ -154,5 +152,3 @@ enum pack_dive {
 };
 enum pack_dive pack_tree_dive(struct pack_tree *tree, int64_t goal, const struct pack_taste *taste,
                               uint64_t seed, long nodes, double deadline);
-
-#endif

@@ -8,8 +8,7 @@
  * rest[] since the root, newest last. The lists of unplaced rectangles are on a separate stack (pool) and addressed by
  * index, because it may move; each is sorted by support.
  */
-#ifndef PLIM_PLAN_PACK_TREE_H
-#define PLIM_PLAN_PACK_TREE_H
+#pragma once
 
 #include "plan/pack_internal.h"
 
@@ -70,5 +69,3 @@ static inline void pack_tree_set_floor(struct pack_tree *t, int c, int64_t floor
 /* Raises floors as far as the list requires, and computes and sorts the supports. Returns false if the goal
  * is out of reach (or stop); changes are on the trail. */
 bool pack_tree_tighten(struct pack_tree *tree, struct todo *list, int n, struct part part);
-
-#endif

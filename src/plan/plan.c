@@ -3,9 +3,6 @@
 #include "base/bytes.h"
 #include "plan/cost.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* Bytes that a tape and its layout have for each tensor. */
 #define TENSOR_OWN(l) (sizeof(struct tensor) + sizeof *(l)->offset + sizeof *(l)->life + sizeof *(l)->buffer)
 

@@ -15,8 +15,7 @@
  * plan/ knows neither models nor backends: a callback makes the tape for a set of knobs, and facts describe the
  * device. Knobs that change the mathematics (effective batch, optimizer, precision) are never searched.
  */
-#ifndef PLIM_PLAN_PLAN_H
-#define PLIM_PLAN_PLAN_H
+#pragma once
 
 #include "plan/facts.h"
 #include "plan/knobs.h"
@@ -138,5 +137,3 @@ enum plim_status plan_bound_of(const struct plan_request *request, const struct 
 struct knobs knobs_naive(const struct plan_request *request);
 
 void plan_release(struct plan *plan);
-
-#endif

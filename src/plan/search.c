@@ -500,8 +500,8 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out)
         bool all = has && s->request->host_budget >= (int64_t)has;
         return plim_fail(
             err, PLIM_NO_FIT,
-            "does not fit: what leaves the device takes %s of the host, where %s may be taken; raise %s",
-            need, have, all ? "the budget, or use a host with more memory" : "host_budget or the budget");
+            "does not fit: offloaded tensors need %s of host memory, and %s may be used; raise %s", need,
+            have, all ? "the budget, or use a host with more memory" : "host_budget or the budget");
     }
     return say_missing(s, out);
 }

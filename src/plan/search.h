@@ -1,6 +1,5 @@
 /* search.h - parts of the search that tests use in addition to plan_search (plan.h). */
-#ifndef PLIM_PLAN_SEARCH_H
-#define PLIM_PLAN_SEARCH_H
+#pragma once
 
 #include "plan/space.h"
 
@@ -27,5 +26,3 @@ static inline int64_t plan_work_of(const struct plan_request *request, int64_t w
 /* plan_search with the table's rows in this order; the plan is the same. */
 enum plim_status plan_search_in(const struct plan_request *request, const int order[AXES], struct plan *out,
                                 struct plim_error *err);
-
-#endif

@@ -69,9 +69,10 @@ enum plim_status search_name_clash(const struct plan_request *request, struct pl
     for (int i = count - 1; i >= 0; i--)
         strbuf_addf(&keys, "%s%s", limit_key(found[i]), i > 1 ? ", " : i == 1 ? " and " : "");
     enum plim_status status =
-        count == 0   ? plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other")
-        : count == 1 ? plim_fail(err, PLIM_BAD_INPUT, "%s is not possible here; drop it", strbuf_text(&keys))
-                     : plim_fail(err, PLIM_BAD_INPUT, "%s exclude each other; drop one", strbuf_text(&keys));
+        count == 0 ? plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other")
+        : count == 1
+            ? plim_fail(err, PLIM_BAD_INPUT, "%s is not possible here; remove it", strbuf_text(&keys))
+            : plim_fail(err, PLIM_BAD_INPUT, "%s exclude each other; remove one", strbuf_text(&keys));
     strbuf_release(&keys);
     return status;
 }

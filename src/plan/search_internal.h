@@ -1,7 +1,6 @@
 /* search_internal.h - shared by search.c, search_ask.c, search_polish.c and search_clash.c: boxes, the best
  * plan so far, and queries. */
-#ifndef PLIM_PLAN_SEARCH_INTERNAL_H
-#define PLIM_PLAN_SEARCH_INTERNAL_H
+#pragma once
 
 #include "plan/oracle.h"
 #include "plan/search.h"
@@ -36,7 +35,7 @@ struct search {
     double place_bound[SPACE_PLACES]; /* seconds; INFINITY: nothing fits there */
     double dropped;                   /* lowest value of a box that was dropped without examination */
     bool has_smallest;
-    /* the nearest miss: where to continue if nothing fits, and for the message */
+    /* The nearest miss: where to continue if nothing fits, and for the message. */
     struct point smallest_point;
     struct knobs smallest;
     bool smallest_holds; /* it fits the device's budget */
@@ -113,5 +112,3 @@ enum plim_status search_name_clash(const struct plan_request *request, struct pl
 
 /* Makes the best plan faster by small changes (search_polish.c). */
 enum plim_status search_polish(struct search *s);
-
-#endif

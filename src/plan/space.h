@@ -19,8 +19,7 @@
  * search widens it step by step: nothing; optimizer state and activations; parameters and gradients. A point keeps
  * its numbers when the reach changes; only the counts grow.
  */
-#ifndef PLIM_PLAN_SPACE_H
-#define PLIM_PLAN_SPACE_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -107,5 +106,3 @@ struct point space_at_home(const struct space *space, const struct point *point)
 
 /* Maximum number of loss slices for this many rows. */
 int64_t space_finest_cut(const struct plan_request *request, int64_t micro_batch);
-
-#endif

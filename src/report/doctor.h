@@ -6,8 +6,7 @@
  *
  * A job that cannot be read or planned fails earlier, and the caller reports that. A job without problems gives no lines.
  */
-#ifndef PLIM_REPORT_DOCTOR_H
-#define PLIM_REPORT_DOCTOR_H
+#pragma once
 
 #include "base/context.h"
 #include "report/report.h"
@@ -25,5 +24,3 @@ struct doctor_case {
 
 /* Returns the number of lines added. */
 int doctor_examine(const struct doctor_case *c, struct strbuf *problems);
-
-#endif

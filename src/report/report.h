@@ -1,6 +1,5 @@
 /* report.h - presents a plan as text, JSON or a page. All functions write into a strbuf; none prints. */
-#ifndef PLIM_REPORT_REPORT_H
-#define PLIM_REPORT_REPORT_H
+#pragma once
 
 #include "base/json.h"
 #include "job/disk_line.h"
@@ -33,7 +32,7 @@ enum plim_status report_fill(struct plan_report *report, const struct job *job,
                              const struct plan_request *request, const struct plan *plan,
                              struct plim_error *err);
 
-/* One JSON object; see docs/cli.md for its fields. */
+/* One JSON object; docs/output.md describes its fields. */
 void report_json(const struct plan_report *report, struct strbuf *out);
 /* The knobs as a JSON object value, shared with the train events. */
 void report_json_knobs(struct json_writer *w, const char *key, const struct job *job,
@@ -107,5 +106,3 @@ const char *report_near_name(const struct plan_report *report);
 
 /* Host memory of the data loader if the budget counts it; 0 with a GPU. */
 int64_t report_counted_loader(const struct plan_report *report);
-
-#endif

@@ -3,39 +3,26 @@
  * The page carries the plan's snapshot and the script that draws it (data/map.js), which the page of a run has, too. Kept tensors
  * lie at the bottom and span the whole width. */
 #include "base/bytes.h"
-#include "base/embedded.h"
+#include "report/page.h"
 #include "report/report.h"
 #include "report/snapshot.h"
 
-#include <string.h>
-
-/* JSON inside a page: a name in it must not end the script that it stands in. */
 static void put_snapshot(const struct plan_report *r, struct strbuf *out)
 {
     struct snapshot s;
-    STRBUF_AUTO text = STRBUF_INIT;
+    struct strbuf text = STRBUF_INIT;
+    struct json_writer w;
     if (snapshot_init(&s, r->plan, r->request->facts, NULL, NULL) != PLIM_OK) {
         out->failed = true;
         return;
     }
-    struct json_writer w = json_object(&text, 0);
+    json_writer_init(&w, &text, 0);
+    json_begin_object(&w, NULL);
     snapshot_json(&s, &w);
     json_end_object(&w);
     snapshot_release(&s);
-    out->failed |= text.failed;
-    strbuf_add(out, "<script type=\"application/json\" id=\"snapshot\">");
-    for (size_t i = 0, n; i < text.len; i += n) {
-        n = strcspn(text.data + i, "<");
-        strbuf_addn(out, text.data + i, n);
-        if (i + n < text.len) strbuf_add(out, "\\u003c"), n++;
-    }
-    strbuf_add(out, "</script>\n");
-}
-
-static void put_data(struct strbuf *out, const char *name)
-{
-    const struct plim_data *data = embedded_find(name);
-    if (data) strbuf_addn(out, data->text, data->size);
+    page_json(out, "snapshot", &text);
+    strbuf_release(&text);
 }
 
 static void put_summary(const struct plan_report *r, struct strbuf *out)
@@ -109,7 +96,7 @@ static void put_remedies(const struct plan_report *r, struct strbuf *out)
 
 void report_html(const struct plan_report *r, struct strbuf *out)
 {
-    put_data(out, "plan");
+    page_data(out, "plan");
     put_summary(r, out);
     put_savings(r, out);
     put_remedies(r, out);
@@ -118,7 +105,7 @@ void report_html(const struct plan_report *r, struct strbuf *out)
     strbuf_addf(out, "</p>\n");
     put_snapshot(r, out);
     strbuf_add(out, "<script>\n");
-    put_data(out, "map");
+    page_data(out, "map");
     strbuf_add(out, "const map = new Hold.Map(document.getElementById('map'));\n"
                     "map.show(JSON.parse(document.getElementById('snapshot').textContent));\n</script>\n");
 }

@@ -8,8 +8,7 @@
  * Neither is an estimate: a saving is the difference between the bounds of two tapes, and a remedy is a plan that the
  * search found.
  */
-#ifndef PLIM_REPORT_SAVINGS_H
-#define PLIM_REPORT_SAVINGS_H
+#pragma once
 
 #include "job/job.h"
 
@@ -56,5 +55,3 @@ enum plim_status job_remedies(const struct job *job, const struct plan_request *
 
 /* Collects the keys of this job that pin a knob, at most KNOB_COUNT. Returns their number. */
 int report_pins(const struct job *job, const char **keys);
-
-#endif

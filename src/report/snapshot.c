@@ -21,8 +21,8 @@ enum plim_status snapshot_format_parse(const char *text, enum snapshot_format *o
 {
     for (int i = 0; i < SNAPSHOT_FORMATS; i++)
         if (!strcmp(text, formats[i].name)) return *out = (enum snapshot_format)i, PLIM_OK;
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "'%.40s' is no format of a snapshot; write json, trace or memory_viz", text);
+    return plim_fail(err, PLIM_BAD_INPUT, "unknown snapshot format '%.40s'; write json, trace or memory_viz",
+                     text);
 }
 
 /* The longest ending of a format that the path has; *bytes: of it, 0 where there is none. */
@@ -64,7 +64,7 @@ enum plim_status snapshot_wish_read(const struct node *message, struct snapshot_
         snapshot_format_parse(node_string(node_get(message, "format"), "json"), &out->format, err);
     if (status != PLIM_OK) return status;
     if ((*file && *file != '/') || strlen(file) >= sizeof out->file)
-        return plim_fail(err, PLIM_BAD_INPUT, "\"file\" is an absolute path of less than %d bytes",
+        return plim_fail(err, PLIM_BAD_INPUT, "\"file\" must be an absolute path of fewer than %d bytes",
                          SNAPSHOT_PATH);
     strcpy(out->file, file);
     return PLIM_OK;

@@ -16,8 +16,7 @@
  * from the run. A snapshot borrows plan, facts and run. It takes a few dozen bytes per op and tensor, and a file is written
  * piece by piece, so a run can take a snapshot next to its plan.
  */
-#ifndef PLIM_REPORT_SNAPSHOT_H
-#define PLIM_REPORT_SNAPSHOT_H
+#pragma once
 
 #include "base/json.h"
 #include "plan/cost.h"
@@ -136,5 +135,3 @@ static inline void snapshot_pause(const struct snapshot *snapshot, struct strbuf
 {
     if (snapshot->drain) snapshot->drain(snapshot->drain_arg, out);
 }
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Names and shapes are those of data/rows.h. Where the host may write tensors directly, the arrays are the tensors; a
  * device with its own memory gets copies. */
-#ifndef PLIM_RUNTIME_FEED_H
-#define PLIM_RUNTIME_FEED_H
+#pragma once
 
 #include "data/rows.h"
 #include "exec/exec.h"
@@ -28,5 +27,3 @@ void feed_close(struct feed *feed);
 
 /* Host memory of a feed with the named arrays (bits 1 << name) for a device with its own memory. */
 int64_t feed_bytes(const struct device_facts *facts, const struct rows *rows, unsigned names);
-
-#endif

@@ -3,8 +3,7 @@
  *     initial_weights(&exec, &spec, seed, &err);
  *
  * Element i of a tensor depends only on seed, name and i, not on threads or on where the tensor is. */
-#ifndef PLIM_RUNTIME_INITIAL_WEIGHTS_H
-#define PLIM_RUNTIME_INITIAL_WEIGHTS_H
+#pragma once
 
 #include "exec/exec.h"
 #include "model/model.h"
@@ -15,5 +14,3 @@ enum plim_status initial_weights(struct exec *exec, const struct model_spec *spe
 /* Initialises an encoder's head alone (model_param_is_head). */
 enum plim_status initial_head(struct exec *exec, const struct model_spec *spec, uint64_t seed,
                               struct plim_error *err);
-
-#endif

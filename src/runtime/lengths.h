@@ -15,8 +15,7 @@
  *  1. Program 0 is the plan's own. A program's arena is within the plan's, and so is what it has on lower tiers.
  *  2. Row lengths are those of lengths_ladder, so two plans of a job have the same ones.
  */
-#ifndef PLIM_RUNTIME_LENGTHS_H
-#define PLIM_RUNTIME_LENGTHS_H
+#pragma once
 
 #include "runtime/runtime.h"
 
@@ -67,5 +66,3 @@ void cutting_close(struct cutting *cutting);
  * length. Unsorted rows are divided in their order if all shapes are equal. */
 void lengths_cut(struct cutting *out, const struct pass_shape *shapes, int count, const int32_t *row_lengths,
                  int64_t n);
-
-#endif

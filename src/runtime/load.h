@@ -6,8 +6,7 @@
  *
  * Data go directly from the files to their final type and place, in pieces; nothing is held twice.
  */
-#ifndef PLIM_RUNTIME_LOAD_H
-#define PLIM_RUNTIME_LOAD_H
+#pragma once
 
 #include "base/log.h"
 #include "exec/exec.h"
@@ -48,5 +47,3 @@ enum plim_status weights_precision(const char *dir, enum precision *out, struct 
 /* A weights_sink's function; arg is the struct exec. */
 enum plim_status weights_put(void *exec, int tensor, int64_t first, const void *elements, int64_t n,
                              struct plim_error *err);
-
-#endif

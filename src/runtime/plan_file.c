@@ -142,13 +142,12 @@ static enum plim_status check_text(const struct strbuf *text, const char *path, 
     const char *all = strbuf_text(text), *line = strchr(all, '\n');
     char wanted[64];
     if (strncmp(all, FORMAT " ", strlen(FORMAT " ")) || !line)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: is no plan of this program" AGAIN, path);
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: is not a plan file" AGAIN, path);
     *body = line + 1;
     snprintf(wanted, sizeof wanted, FORMAT " %016" PRIx64,
              hash64(*body, text->len - (size_t)(*body - all), 0));
     if (strlen(wanted) == (size_t)(line - all) && !strncmp(all, wanted, strlen(wanted))) return PLIM_OK;
-    return plim_fail(err, PLIM_BAD_INPUT, "%s: is damaged: its bytes are not those that were written" AGAIN,
-                     path);
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: is damaged: its checksum does not match" AGAIN, path);
 }
 
 enum plim_status plan_file_load(const char *path, struct plan_file *out, struct plim_error *err)
@@ -253,7 +252,7 @@ static enum plim_status choose_loader(const struct plan_file *k, const struct jo
     while (s->at[s->chosen].workers != k->workers || job->data.prefetch_factor != k->prefetch_factor ||
            s->at[s->chosen].max_line_bytes != k->max_line_bytes)
         if (!loader_sizes_shrink(s, 0))
-            return plim_fail(err, PLIM_BAD_INPUT, "%s: the data loader is not the plan's any more" AGAIN,
+            return plim_fail(err, PLIM_BAD_INPUT, "%s: the data loader differs from the plan's" AGAIN,
                              k->path);
     return PLIM_OK;
 }

@@ -16,8 +16,7 @@
  *
  * The first line names the format and the hash of the rest, which is JSON.
  */
-#ifndef PLIM_RUNTIME_PLAN_FILE_H
-#define PLIM_RUNTIME_PLAN_FILE_H
+#pragma once
 
 #include "base/node.h"
 #include "base/strbuf.h"
@@ -54,5 +53,3 @@ enum plim_status plan_file_meet(const struct plan_file *kept, struct job *job, s
 enum plim_status runtime_plan_kept(struct runtime *rt, struct device *device, const struct job *job,
                                    struct loader_sizes *loader, struct overhead overhead,
                                    const struct plan_file *kept, struct plim_error *err);
-
-#endif

@@ -198,7 +198,7 @@ static enum plim_status make_again(struct runtime *rt, struct plim_error *err)
                 again.layout.kept_bytes == plan->layout.kept_bytes;
     if (!same) {
         plan_release(&again);
-        return plim_fail(err, PLIM_BUG, "re-plan: the old plan, made again, is another one");
+        return plim_fail(err, PLIM_BUG, "re-plan: the old plan could not be reproduced");
     }
     plan->tape = again.tape, plan->layout = again.layout;
     return PLIM_OK;
@@ -325,7 +325,7 @@ static enum plim_status choose(struct runtime *rt, const struct replan *wish, st
     if (status != PLIM_OK && !smallest) return status;
     if (wish->worthwhile && !is_worth_it(&rt->plan, next))
         return plim_fail(err, PLIM_NO_FIT,
-                         "a plan with less memory gives back too little for the time it takes");
+                         "a smaller plan would free too little memory for the time it costs");
     return PLIM_OK;
 }
 

@@ -36,8 +36,7 @@
  *     of planning or committing, runtime_close releases everything. After one of re-planning the old plan is in effect,
  *     unless `torn` says that it could not be restored.
  */
-#ifndef PLIM_RUNTIME_RUNTIME_H
-#define PLIM_RUNTIME_RUNTIME_H
+#pragma once
 
 #include "base/log.h"
 #include "device/device.h"
@@ -208,5 +207,3 @@ int64_t runtime_ledger_peak(const struct runtime *rt, enum tier tier); /* 0 like
 
 /* PLIM_BUG names the invariant that does not hold. */
 enum plim_status runtime_check(const struct runtime *rt, struct plim_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* runtime_part.h - shared by the files of the runtime: commit.c takes and releases the memory of a plan, replan.c
  * moves from one plan to another. */
-#ifndef PLIM_RUNTIME_RUNTIME_PART_H
-#define PLIM_RUNTIME_RUNTIME_PART_H
+#pragma once
 
 #include "runtime/runtime.h"
 
@@ -36,5 +35,3 @@ int64_t runtime_taken(const struct runtime *rt, enum tier tier);
 
 /* Opens rt->exec for the plan, tunes it and writes constants. `fresh`: the arena is empty. */
 enum plim_status runtime_start(struct runtime *rt, bool fresh, struct plim_error *err);
-
-#endif

@@ -200,7 +200,7 @@ static void put_labels(struct call *c, int i, struct json_writer *w)
     for (int64_t k = 0; k < labels->spec->num_labels; k++) json_float(w, NULL, scores[k]);
     json_end_array(w);
     json_int(w, "num_classes", labels->spec->num_labels);
-    if (c->ask.given_top_k) classifier_write_labels(labels, scores, c->ask.top_k, w);
+    if (c->ask.given_top_k) classifier_write_labels(labels, scores, c->ask.top_k, "labels", w);
 }
 
 static void put_whole(struct call *c, struct strbuf *out)

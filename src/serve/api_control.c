@@ -48,9 +48,9 @@ static enum plim_status take_snapshot(struct server *s, const struct node *messa
     int64_t number = 0;
     enum plim_status status = snapshot_wish_read(message, &wish, err);
     if (status == PLIM_OK && !*wish.file)
-        status = plim_fail(err, PLIM_BAD_INPUT,
-                           "a server has no folder of its own: say which file, e.g. plimsoll ctl SOCKET "
-                           "snapshot step.trace.json");
+        status = plim_fail(
+            err, PLIM_BAD_INPUT,
+            "a server has no folder; name a file, e.g. plimsoll ctl SOCKET snapshot step.trace.json");
     if (status == PLIM_OK) status = check_ready(s, err);
     if (status == PLIM_OK) status = engine_snapshot(s->model.engine, &wish, &number, err);
     if (status == PLIM_OK) json_int(reply, "order", number);
@@ -98,7 +98,8 @@ static enum plim_status move_line(struct server *s, const struct node *message, 
 static enum plim_status stop(struct server *s, const struct node *, struct json_writer *reply,
                              struct plim_error *err)
 {
-    if (!s->options.stop) return plim_fail(err, PLIM_UNSUPPORTED, "nobody here can stop the server");
+    if (!s->options.stop)
+        return plim_fail(err, PLIM_UNSUPPORTED, "this server cannot be stopped through its socket");
     json_int(reply, "active", server_active(s));
     s->options.stop();
     return PLIM_OK;

@@ -9,8 +9,7 @@
  * their default value. Everything else is refused by name, with the nearest known name. null means absent. Texts and
  * nodes point into the document.
  */
-#ifndef PLIM_SERVE_ASK_H
-#define PLIM_SERVE_ASK_H
+#pragma once
 
 #include "base/node.h"
 #include "serve/classify.h"
@@ -57,5 +56,3 @@ bool ask_read(const struct node *root, enum ask_form form, struct ask *out, stru
 
 /* Sampling parameters for the engine; temperature 0 where a form means greedy. `seed` is used when none was given. */
 struct sampling ask_sampling(const struct ask *ask, uint64_t seed);
-
-#endif

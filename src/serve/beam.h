@@ -13,8 +13,7 @@
  * ranked by sum of log p / length^length_penalty. The search ends when there are as many finished texts as beams and
  * the best running row, at its present length, is no better than the worst of them. Equal scores go to the earlier
  * row, then the smaller id. Nothing is allocated after beam_open. */
-#ifndef PLIM_SERVE_BEAM_H
-#define PLIM_SERVE_BEAM_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -46,5 +45,3 @@ const int32_t *beam_tokens(const struct beam_search *s);
 
 /* The best text, including its end token if it has one. */
 const int32_t *beam_best(const struct beam_search *s, int64_t *count);
-
-#endif

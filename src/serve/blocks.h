@@ -23,8 +23,7 @@
  *  2. free + cached + owned == count.
  *  3. No two blocks have the same name, and each name is found.
  */
-#ifndef PLIM_SERVE_BLOCKS_H
-#define PLIM_SERVE_BLOCKS_H
+#pragma once
 
 #include "base/status.h"
 #include "tape/op.h"
@@ -83,5 +82,3 @@ enum plim_status blocks_resize(struct blocks *b, int64_t count, int32_t *to, str
 
 /* PLIM_BUG names the invariant that does not hold. */
 enum plim_status blocks_check(const struct blocks *b, struct plim_error *err);
-
-#endif

@@ -11,8 +11,7 @@
  *     call_answer -> call_more ... -> call_end       answered, or the client has gone
  *                \-> a refusal was answered
  */
-#ifndef PLIM_SERVE_CALL_H
-#define PLIM_SERVE_CALL_H
+#pragma once
 
 #include "serve/server_part.h"
 #include "text/token_place.h"
@@ -157,5 +156,3 @@ int64_t call_shared_tokens(const struct call *c);
 
 /* Makes room for `more` items after count in *array. Returns false when memory is short. */
 bool call_room(void *array, size_t count, size_t more, size_t *cap, size_t size);
-
-#endif

@@ -67,11 +67,11 @@ static int64_t next_best(const struct classifier *c, const float *scores, int64_
     return next;
 }
 
-void classifier_write_labels(const struct classifier *c, const float *scores, int64_t top,
+void classifier_write_labels(const struct classifier *c, const float *scores, int64_t top, const char *key,
                              struct json_writer *w)
 {
     int64_t label = -1, count = top > 0 && top < c->spec->num_labels ? top : c->spec->num_labels;
-    json_begin_array(w, "labels");
+    json_begin_array(w, key);
     for (int64_t i = 0; i < count && (label = next_best(c, scores, label)) >= 0; i++) {
         json_begin_object(w, NULL);
         json_str(w, "label", c->names.list.items[label]);

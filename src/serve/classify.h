@@ -3,13 +3,12 @@
  *     struct classifier c;
  *     classifier_open(&c, "model/", &spec, tokenizer, &err);
  *     classifier_scores(&c, FUNCTION_DEFAULT, logits);                // labels of rows: logits become scores
- *     classifier_write_labels(&c, scores, 3, &w);                     // "labels": [{"label": ..., "score": ...}, ...]
+ *     classifier_write_labels(&c, scores, 3, "labels", &w);           // "labels": [{"label": ..., "score": ...}, ...]
  *     classifier_close(&c);
  *
  * Scores and their order are those of transformers' TextClassificationPipeline; entities.h has those of tokens.
  */
-#ifndef PLIM_SERVE_CLASSIFY_H
-#define PLIM_SERVE_CLASSIFY_H
+#pragma once
 
 #include "base/json.h"
 #include "model/labels.h"
@@ -39,8 +38,8 @@ void classifier_scores(const struct classifier *c, enum label_function function,
 /* The label with the highest score; the first if several are equal. */
 size_t classifier_best(const struct classifier *c, const float *scores);
 
-/* Writes "labels": the `top` best in descending order; 0: all. */
-void classifier_write_labels(const struct classifier *c, const float *scores, int64_t top,
+/* Writes an array named `key`: the `top` best in descending order; 0: all. */
+void classifier_write_labels(const struct classifier *c, const float *scores, int64_t top, const char *key,
                              struct json_writer *w);
 /* Writes one entity as an object: "entity" and "index" for tokens, "entity_group" for joined ones. */
 void classifier_write_entity(const struct entity_list *list, size_t i, enum aggregation aggregation,
@@ -49,5 +48,3 @@ void classifier_write_entity(const struct entity_list *list, size_t i, enum aggr
 /* For entities_of_row; `ignored` is NULL: {"O"}. */
 struct entity_how classifier_how(const struct classifier *c, enum aggregation aggregation,
                                  const struct string_list *ignored);
-
-#endif

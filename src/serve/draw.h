@@ -9,8 +9,7 @@
  * depends only on its logits and parameters; the team divides the rows or, for a single row, its work. A device with
  * its own memory can draw by itself (draw_ask, draw_take); logits then stay on the device.
  */
-#ifndef PLIM_SERVE_DRAW_H
-#define PLIM_SERVE_DRAW_H
+#pragma once
 
 #include "base/threads.h"
 #include "serve/engine.h"
@@ -61,5 +60,3 @@ bool draw_ask(const struct draw *draw, int64_t vocab, struct draw_seen *seen, st
 /* Takes the device's result for a row. The draw is done unless the device left the token to the host. top and logprob
  * are as in op sample and are read only when log-probabilities are wanted. */
 void draw_take(struct draw *draw, int64_t vocab, int32_t token, const int32_t *top, const float *logprob);
-
-#endif

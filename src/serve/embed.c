@@ -144,10 +144,10 @@ static enum plim_status set_length(struct embedder *e, const struct embed_room *
     e->tokens = e->runtime.device->facts.unified_memory ? EMBED_TOKENS : EMBED_TOKENS_GPU;
     if (e->tokens < e->plan.time) e->tokens = e->plan.time;
     if (!model_is_encoder(&e->spec))
-        return plim_fail(
-            err, PLIM_UNSUPPORTED,
-            "%s: a %s model writes text and makes no vectors; use an encoder (bert, roberta, distilbert)",
-            room->how.path, model_architecture_name(e->spec.arch));
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "%s: a %s model generates text and has no vectors; use an encoder (bert, roberta, "
+                         "distilbert)",
+                         room->how.path, model_architecture_name(e->spec.arch));
     if (room->labels && !model_has_labels(&e->spec))
         return plim_fail(
             err, PLIM_UNSUPPORTED,

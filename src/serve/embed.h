@@ -15,8 +15,7 @@
  * planned for the longest rows and committed before the weights are read. A row's vector does not depend on its
  * batch, except for the rounding of sums over longer rows.
  */
-#ifndef PLIM_SERVE_EMBED_H
-#define PLIM_SERVE_EMBED_H
+#pragma once
 
 #include "base/log.h"
 #include "device/device.h"
@@ -97,5 +96,3 @@ bool embedder_per_token(const struct embedder *e);
 /* out: [count][width]; per token [tokens of all rows][width], one row after the other. */
 enum plim_status embedder_run(struct embedder *e, const struct embed_row *rows, int64_t count, float *out,
                               struct plim_error *err);
-
-#endif

@@ -29,7 +29,8 @@ enum plim_status text_rows_open(const struct codec *codec, int64_t max_length, i
     int64_t marks = (int64_t)(r->before.count + r->after.count);
     if (status == PLIM_OK && marks >= max_length)
         status = plim_fail(err, PLIM_BAD_INPUT,
-                           "rows of %lld tokens have no room for text beside %lld marks; raise --max-length",
+                           "rows of %lld tokens have no room for text besides %lld special tokens; raise "
+                           "--max-length",
                            (long long)max_length, (long long)marks);
     if (status == PLIM_OK)
         *out = r;

@@ -8,8 +8,7 @@
  *
  * A text with too many tokens is truncated at its end, as in the reference library; the marks stay.
  */
-#ifndef PLIM_SERVE_EMBED_TEXT_H
-#define PLIM_SERVE_EMBED_TEXT_H
+#pragma once
 
 #include "serve/embed.h"
 #include "text/codec.h"
@@ -31,5 +30,3 @@ int64_t text_rows_cut(const struct text_rows *rows); /* texts that were truncate
 
 /* Maximum memory of such rows. */
 int64_t text_rows_bytes(const struct codec *codec, int64_t max_length, int64_t most);
-
-#endif

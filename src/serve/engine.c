@@ -220,6 +220,13 @@ void engine_close(struct engine *e)
     free(e);
 }
 
+void engine_fail(struct engine *e, const char *why)
+{
+    engine_drain(e);
+    while (e->live)
+        engine_finish(e, e->live, &(struct engine_event){.token = -1, .finish = FINISH_FAILED, .why = why});
+}
+
 /* --- requests --------------------------------------------------------------------------------------------- */
 
 static enum plim_status check_request(const struct engine *e, const struct engine_request *r,
@@ -255,7 +262,7 @@ static enum plim_status check_fit(const struct engine *e, const struct engine_re
         return plim_fail(
             err, PLIM_NO_FIT,
             "a prompt of %lld tokens and an answer of up to %lld do not fit %lld positions; shorten "
-            "either, or give the server a larger --max-context or --budget",
+            "either, or raise max-context or the budget",
             (long long)r->count, (long long)r->tokens, (long long)e->plan.context);
     if (e->plan.window && r->prompt_logprobs)
         return plim_fail(err, PLIM_UNSUPPORTED,
@@ -459,11 +466,11 @@ enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim
     int64_t smallest = e->smallest, context = e->plan.context, bytes = engine_line(e, budget);
     if (budget < 0 || (bytes && bytes < smallest)) {
         pthread_mutex_unlock(&e->lock);
-        return plim_fail(
-            err, PLIM_NO_FIT,
-            "a line of %s does not hold parameters, one step and a request of %lld positions: these take %s",
-            bytes_format(line, (uint64_t)(budget > 0 ? budget : 0)), (long long)context,
-            bytes_format(need, (uint64_t)smallest));
+        return plim_fail(err, PLIM_NO_FIT,
+                         "a budget of %s does not hold parameters, one step and a request of %lld positions: "
+                         "these need %s",
+                         bytes_format(line, (uint64_t)(budget > 0 ? budget : 0)), (long long)context,
+                         bytes_format(need, (uint64_t)smallest));
     }
     e->wanted_budget = budget, e->budget_moved = true;
     pthread_cond_signal(&e->more);

@@ -23,8 +23,7 @@
  * Only one thread may call engine_step. All other functions may be called from any thread. Events are delivered on
  * the stepping thread; their handlers must not block.
  */
-#ifndef PLIM_SERVE_ENGINE_H
-#define PLIM_SERVE_ENGINE_H
+#pragma once
 
 #include "base/log.h"
 #include "device/device.h"
@@ -190,6 +189,8 @@ enum plim_status engine_reopen(struct engine *e, struct device *device, const st
 /* Largest tensor in a step of the plan. */
 void engine_peak(const struct engine *e, struct peak *out);
 void engine_close(struct engine *e); /* everything under way is heard as FINISH_CANCELLED */
+/* Ends everything under way as FINISH_FAILED and refuses new requests: no step will work again. Only for the stepping thread. */
+void engine_fail(struct engine *e, const char *why);
 
 const struct model_spec *engine_spec(const struct engine *e);
 /* Changes with the budget and with engine_reopen; threads other than the stepping one use engine_plan_now. */
@@ -233,5 +234,3 @@ struct engine_stats {
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 void engine_count_anew(struct engine *e); /* resets the counters, for example after a warm-up */
-
-#endif

@@ -290,7 +290,8 @@ static struct offer_wish wish_of(const struct engine *e)
                            .may_code = o->allow_kv8 && !asked_kv,
                            .may_stream = o->stream && (!host || o->scratch),
                            .stream_last = host && o->stream_last,
-                           .window = o->allow_window && !o->window ? WINDOW : 0};
+                           .window = o->allow_window && !o->window ? WINDOW : 0,
+                           .window_last = host};
     w.modest = (struct offer){
         .context = CONTEXT_MODEST, .requests = REQUESTS_MODEST, .step = most.step / STEP_MODEST_PART};
     w.shortest_context = min64(KV_BLOCK, most.context);

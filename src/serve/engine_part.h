@@ -8,8 +8,7 @@
  * The schedule, the blocks and everything that touches the device belong to the stepping thread. Fields below `lock`
  * are guarded by it.
  */
-#ifndef PLIM_SERVE_ENGINE_PART_H
-#define PLIM_SERVE_ENGINE_PART_H
+#pragma once
 
 #include "base/locked.h"
 #include "plan/offer.h"
@@ -222,5 +221,3 @@ enum plim_status engine_readmit(struct engine *e, struct plim_error *err);
 
 /* Reports the progress of opening. */
 void engine_tell(const struct engine *e, const char *stage);
-
-#endif

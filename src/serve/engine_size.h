@@ -3,8 +3,7 @@
  * engine_tape.c builds the tape of one step, engine_offer.c finds the largest offer (plan/offer.h) that fits and plans its
  * members, engine_plan.c commits the plan and moves it to another budget.
  */
-#ifndef PLIM_SERVE_ENGINE_SIZE_H
-#define PLIM_SERVE_ENGINE_SIZE_H
+#pragma once
 
 #include "serve/engine_part.h"
 
@@ -40,5 +39,3 @@ int64_t engine_block_bytes(const struct engine *e, bool coded);
 
 /* engine_plan.c: fills e->plan from the current sizes. */
 void engine_note_plan(struct engine *e, const struct sizes *s);
-
-#endif

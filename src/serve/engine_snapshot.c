@@ -23,7 +23,7 @@ enum plim_status engine_snapshot(struct engine *e, const struct snapshot_wish *w
     }
     pthread_mutex_unlock(&e->lock);
     if (!waiting) return PLIM_OK;
-    return plim_fail(err, PLIM_BUSY, "order %lld waits for the next step; ask again when it is done",
+    return plim_fail(err, PLIM_BUSY, "order %lld is waiting for the next step; try again when it is done",
                      (long long)waiting);
 }
 
@@ -60,7 +60,7 @@ static void put_more(void *arg, struct json_writer *w)
     const struct watch_source source = {.root = os_machine_root(), .device = e->device};
     engine_stats(e, &stats);
     watch_read(watch_readers, &source, &reading);
-    environment_json(e->device, w, "environment");
+    environment_json(e->device->context, &e->device->facts, e->device->ops->name, w, "environment");
     json_begin_object(w, "serving");
     plan_text_json(&e->plan, w);
     json_int(w, "running", stats.running);

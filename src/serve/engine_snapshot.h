@@ -10,8 +10,7 @@
  * The measured step runs op by op, waiting for each op, and produces the same tokens; other steps only check a flag
  * under the engine's lock. An idle engine writes its plan alone. Failures are reported and end no request.
  */
-#ifndef PLIM_SERVE_ENGINE_SNAPSHOT_H
-#define PLIM_SERVE_ENGINE_SNAPSHOT_H
+#pragma once
 
 #include "report/snapshot.h"
 #include "serve/engine.h"
@@ -30,5 +29,3 @@ struct engine_orders {
     char text[SNAPSHOT_PATH]; /* result: the file, or one line of error */
 };
 void engine_orders(struct engine *e, struct engine_orders *out);
-
-#endif

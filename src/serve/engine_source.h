@@ -15,8 +15,7 @@
  *     the next token is fed. A search that lost its caches starts over: nothing of it was reported.
  *  4. A failed step changes nothing that the next one does not redo.
  */
-#ifndef PLIM_SERVE_ENGINE_SOURCE_H
-#define PLIM_SERVE_ENGINE_SOURCE_H
+#pragma once
 
 #include "serve/beam.h"
 #include "serve/engine_part.h"
@@ -49,5 +48,3 @@ enum plim_status source_open(struct engine *e, struct plim_error *err);
 void source_close(struct engine *e);
 /* Uses as many rows as the latest budget allows. Requests that lose their row read their source again, or wait. */
 enum plim_status source_move(struct engine *e, struct plim_error *err);
-
-#endif

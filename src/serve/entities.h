@@ -9,8 +9,7 @@
  * Results equal those of transformers' TokenClassificationPipeline with the same aggregation_strategy: word
  * boundaries, which tokens join, and how scores and words are combined.
  */
-#ifndef PLIM_SERVE_ENTITIES_H
-#define PLIM_SERVE_ENTITIES_H
+#pragma once
 
 #include "serve/label_text.h"
 
@@ -57,5 +56,3 @@ void entity_list_release(struct entity_list *list);
 
 /* numbers[0..n) become exp(x) / sum. */
 void scores_softmax(float *numbers, size_t n);
-
-#endif

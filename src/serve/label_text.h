@@ -9,8 +9,7 @@
  * Longer texts are refused, truncated, or read in windows that overlap by form.stride tokens. Truncation and windows follow
  * the reference library (truncation="longest_first", return_overflowing_tokens).
  */
-#ifndef PLIM_SERVE_LABEL_TEXT_H
-#define PLIM_SERVE_LABEL_TEXT_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "text/tokenizer.h"
@@ -51,5 +50,3 @@ enum plim_status label_text_read(struct label_text *t, struct encoder *encoder, 
                                  const struct label_form *form, const struct label_input *in,
                                  struct plim_error *err);
 void label_text_release(struct label_text *t);
-
-#endif

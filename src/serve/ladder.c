@@ -290,13 +290,13 @@ static int recall(struct ladder *l, const struct plan_key *key)
     int n = rung_cache_load(key, &kept, &file, &damaged) ? rung_named(kept.name) : 0;
     bool more = l->free > kept.free + kept.free / MORE_PART;
     if (damaged || n == RUNGS)
-        log_warn(l->log, "%s is damaged and ignored: it begins on rung %s", strbuf_text(&file),
+        log_warn(l->log, "%s is damaged and ignored; the server begins on rung %s", strbuf_text(&file),
                  rungs[0].name);
     if (n == RUNGS || more || !applies(l, n)) n = 0;
     if (n > 0)
         log_info(l->log,
-                 "begins on rung %s: memory was refused above it at an earlier start; without %s it would "
-                 "try again",
+                 "begins on rung %s, because memory was refused above it at an earlier start; remove %s "
+                 "to try again",
                  rungs[n].name, strbuf_text(&file));
     l->recalled = n > 0;
     return n;

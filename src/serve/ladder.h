@@ -19,8 +19,7 @@
  *  2. An error that no rung helps against (a damaged file, an unknown model) is returned at once, as it came.
  *  3. When ladder_open or ladder_down fail, the error is that of the last rung that was tried.
  */
-#ifndef PLIM_SERVE_LADDER_H
-#define PLIM_SERVE_LADDER_H
+#pragma once
 
 #include "serve/engine.h"
 #include "serve/plan_cache.h"
@@ -90,5 +89,3 @@ enum plim_status ladder_down(struct ladder *l, struct engine *e, enum plim_statu
 /* Stores the rung: the next start begins on it if the rungs above were refused memory, and on the first otherwise. */
 void ladder_remember(const struct ladder *l);
 void ladder_close(struct ladder *l); /* the device; after engine_close */
-
-#endif

@@ -7,8 +7,7 @@
  * Memory figures are those read when the last rung failed. Each remedy is an option of plimsoll serve with which a
  * plan was found.
  */
-#ifndef PLIM_SERVE_LADDER_EXPLAIN_H
-#define PLIM_SERVE_LADDER_EXPLAIN_H
+#pragma once
 
 #include "serve/ladder.h"
 #include "watch/explain.h"
@@ -17,5 +16,3 @@
  * about memory, or no device was opened. */
 bool ladder_explain(const struct ladder *l, const struct plim_error *err, int64_t steps,
                     struct explanation *out);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Names and buckets are those of vLLM's dashboards, without their prefix unless one is given. Thread-safe.
  */
-#ifndef PLIM_SERVE_METRICS_H
-#define PLIM_SERVE_METRICS_H
+#pragma once
 
 #include "base/locked.h"
 #include "base/strbuf.h"
@@ -60,5 +59,3 @@ struct metrics_now {
 };
 void metrics_write(struct metrics *m, const struct metrics_now *now, const char *prefix, const char *model,
                    struct strbuf *out);
-
-#endif

@@ -11,8 +11,7 @@
  * device and the options. A missing or damaged file, or one for another key, is no error: the sizes are then searched
  * as on the first start. Loaded sizes are checked against the budget like any other plan.
  */
-#ifndef PLIM_SERVE_PLAN_CACHE_H
-#define PLIM_SERVE_PLAN_CACHE_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "serve/engine.h"
@@ -46,5 +45,3 @@ struct kept_rung {
 bool rung_cache_load(const struct plan_key *key, struct kept_rung *out, struct strbuf *file, bool *damaged);
 void rung_cache_save(const struct plan_key *key, const struct kept_rung *rung);
 void rung_cache_forget(const struct plan_key *key);
-
-#endif

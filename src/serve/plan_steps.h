@@ -3,8 +3,7 @@
  *     plan_tape(&spec, &shape, precision, &quantisation, &tape, &err);     // one pass
  *     plan_refuse(&(struct no_fit){.model = dir, .what = "parameters", .takes = n, .has = budget, .budget = true}, &err);
  */
-#ifndef PLIM_SERVE_PLAN_STEPS_H
-#define PLIM_SERVE_PLAN_STEPS_H
+#pragma once
 
 #include "model/model.h"
 #include "model/quantise.h"
@@ -26,5 +25,3 @@ struct no_fit {
 
 /* PLIM_NO_FIT names the part that needs the bytes, how many are missing, and a remedy. */
 enum plim_status plan_refuse(const struct no_fit *n, struct plim_error *err);
-
-#endif

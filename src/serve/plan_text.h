@@ -1,7 +1,6 @@
 /* plan_text.h - presents a serving plan for programs and people: the output of plimsoll plan --serve and of
  * /hold. */
-#ifndef PLIM_SERVE_PLAN_TEXT_H
-#define PLIM_SERVE_PLAN_TEXT_H
+#pragma once
 
 #include "base/json.h"
 #include "serve/engine.h"
@@ -13,5 +12,3 @@ void plan_text_json(const struct engine_plan *plan, struct json_writer *w);
  * requests, part of the process's. */
 void plan_text(const struct engine_plan *plan, const struct device_facts *facts, int64_t server,
                struct strbuf *out);
-
-#endif

@@ -2,8 +2,7 @@
  *
  *     {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
  */
-#ifndef PLIM_SERVE_REFUSAL_H
-#define PLIM_SERVE_REFUSAL_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -26,5 +25,3 @@ bool refuse_error(struct refusal *r, const char *param, const struct plim_error 
 const char *refusal_type(int status);
 /* The JSON text. */
 void refusal_write(const struct refusal *r, struct strbuf *out);
-
-#endif

@@ -19,8 +19,7 @@
  *  3. Between schedule_step and schedule_done only tables change, so the same step may be taken again.
  *  4. A sequence writes only to blocks that it alone owns: shared ones are full and before `computed`.
  */
-#ifndef PLIM_SERVE_SCHEDULE_H
-#define PLIM_SERVE_SCHEDULE_H
+#pragma once
 
 #include "serve/blocks.h"
 
@@ -91,5 +90,3 @@ void schedule_restart(struct schedule *s);
 void schedule_renumber(struct schedule *s, const int32_t *to);
 
 static inline int64_t blocks_for(int64_t positions) { return (positions + KV_BLOCK - 1) / KV_BLOCK; }
-
-#endif

@@ -6,8 +6,7 @@
  *     sampling_penalise(&sampling, seen.token, seen.count, logits, vocab);
  *     seen_release(&seen);
  */
-#ifndef PLIM_SERVE_SEEN_H
-#define PLIM_SERVE_SEEN_H
+#pragma once
 
 #include "tensor/sample.h"
 #include <stdbool.h>
@@ -21,5 +20,3 @@ struct seen {
 bool seen_init(struct seen *seen, int64_t room, const int32_t *prompt, int64_t count);
 void seen_add(struct seen *seen, int32_t token);
 void seen_release(struct seen *seen);
-
-#endif

@@ -14,8 +14,7 @@
  * Memory for an answer is reserved when a request is accepted; if too much is reserved, the answer is 429.
  * server_bytes bounds all memory of the server besides the engine. docs/serving.md describes the endpoints.
  */
-#ifndef PLIM_SERVE_SERVER_H
-#define PLIM_SERVE_SERVER_H
+#pragma once
 
 #include "base/json.h"
 #include "net/http.h"
@@ -41,7 +40,8 @@ struct server_options {
     int64_t context;      /* tokens of the model's longest request; 0: unknown */
     bool keep_body, keep_connections, keep_threads; /* server_fit leaves these as they are */
     const struct codec *codec; /* for server_bytes, once known; server_ready sets the server's own */
-    int encoder_times; /* tokenizing memory as a multiple of a text's bytes (server_encoder_times); 0: the maximum */
+    /* Tokenizing memory as a multiple of a text\'s bytes (server_encoder_times); 0: the maximum. */
+    int encoder_times;
     void (*stop)(void); /* called for the control socket's "stop", like SIGTERM; NULL: unsupported */
     const struct log *log;
 };
@@ -106,5 +106,3 @@ void server_fit(struct server_options *options, int64_t bytes);
  * engine. */
 enum { SERVER_PART = 16 };
 int64_t server_share(const struct server_options *usual, int64_t budget);
-
-#endif

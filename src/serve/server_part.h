@@ -1,6 +1,5 @@
 /* server_part.h - shared by the endpoints: the server's state, and helpers to read a body and to answer. */
-#ifndef PLIM_SERVE_SERVER_PART_H
-#define PLIM_SERVE_SERVER_PART_H
+#pragma once
 
 #include "base/json.h"
 #include "serve/ask.h"
@@ -101,5 +100,3 @@ bool server_decode(const struct server *s, const struct token_list *ids, const c
 
 /* An unpredictable number, different each time. */
 uint64_t server_number(struct server *s);
-
-#endif

@@ -9,8 +9,7 @@
  * beginning of one is held back until it is decided. Strings and pieces are UTF-8, so the output never ends inside a
  * character.
  */
-#ifndef PLIM_SERVE_STOP_TEXT_H
-#define PLIM_SERVE_STOP_TEXT_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -29,5 +28,3 @@ struct stop_text {
 int stop_text_add(struct stop_text *stop, const char *piece, size_t len, struct strbuf *out);
 void stop_text_end(struct stop_text *stop, struct strbuf *out);
 void stop_text_release(struct stop_text *stop);
-
-#endif

@@ -8,8 +8,7 @@
  * The file appears only with commit; until then the old content stays. A NumPy file is float32 [count, width] in
  * version 1.0. A line of JSON is {"embedding": [numbers]}, each number as short as reads back equal.
  */
-#ifndef PLIM_SERVE_VECTOR_FILE_H
-#define PLIM_SERVE_VECTOR_FILE_H
+#pragma once
 
 #include "base/status.h"
 #include <stddef.h>
@@ -28,5 +27,3 @@ enum plim_status vector_file_text(struct vector_file *f, const char *text, size_
                                   struct plim_error *err);
 enum plim_status vector_file_commit(struct vector_file *f, struct plim_error *err);
 void vector_file_abandon(struct vector_file *f);
-
-#endif

@@ -11,8 +11,7 @@
  * is opened, and every lie is one line naming file and tensor. What metadata may take has a limit (GGUF_METADATA_MOST);
  * data are read with pread in pieces and never mapped, as those of safetensors are.
  */
-#ifndef PLIM_STORE_GGUF_H
-#define PLIM_STORE_GGUF_H
+#pragma once
 
 #include "base/node.h"
 #include "base/status.h"
@@ -72,5 +71,3 @@ enum plim_status gguf_read_blocks(const struct gguf *file, const struct gguf_ten
 /* Elements [first, first + n), both whole blocks, as f32. PLIM_UNSUPPORTED as above. */
 enum plim_status gguf_read_at(const struct gguf *file, const struct gguf_tensor *t, int64_t first, int64_t n,
                               float *out, struct plim_error *err);
-
-#endif

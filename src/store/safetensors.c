@@ -139,7 +139,7 @@ static enum plim_status open_folder(struct safetensors *set, const char *dir, st
     if (file_exists(pickled))
         return plim_fail(
             err, PLIM_UNSUPPORTED,
-            "%s: only pytorch_model.bin is there, and pickled files are not read; save the model again "
+            "%s: has only pytorch_model.bin, and pickled files are not supported; save the model "
             "with save_pretrained(safe_serialization=True)",
             dir);
     return plim_fail(err, PLIM_BAD_INPUT,

@@ -15,8 +15,7 @@
  * that of the next file goes on where it ends, and model.pieces.json has the names of the files and the shapes of the tensors.
  * Whoever reads a set does not see the difference.
  */
-#ifndef PLIM_STORE_SAFETENSORS_H
-#define PLIM_STORE_SAFETENSORS_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/checksum.h"
@@ -153,5 +152,3 @@ enum plim_status safetensors_writer_put(struct safetensors_writer *w, const void
 /* Too little or too much data is PLIM_BUG. Releases the writer whatever it returns. */
 enum plim_status safetensors_writer_end(struct safetensors_writer *w, struct plim_error *err);
 void safetensors_writer_abandon(struct safetensors_writer *w);
-
-#endif

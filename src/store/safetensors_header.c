@@ -190,8 +190,8 @@ static enum plim_status read_header(struct file_reader *f, const char *text, siz
     enum plim_status status = json_parse(text, len, f->path, &doc, f->err);
     if (status != PLIM_OK) return status;
     if (doc->root.kind != NODE_MAP)
-        status = plim_fail(f->err, PLIM_BAD_INPUT, "%s: the header is not a map; this is no safetensors file",
-                           f->path);
+        status = plim_fail(f->err, PLIM_BAD_INPUT,
+                           "%s: the header is not a map; this is not a safetensors file", f->path);
     for (size_t i = 0; i < node_count(&doc->root) && status == PLIM_OK; i++) {
         const struct node *node = node_item(&doc->root, i);
         if (!strcmp(node->key, "__metadata__")) continue;

@@ -1,7 +1,6 @@
 /* safetensors_header.h - reading one file's header into a set. Only data/ includes this.
  */
-#ifndef PLIM_STORE_SAFETENSORS_HEADER_H
-#define PLIM_STORE_SAFETENSORS_HEADER_H
+#pragma once
 
 #include "store/safetensors.h"
 
@@ -18,5 +17,3 @@ char *safetensors_join_path(struct bump *store, const char *dir, const char *fil
 
 /* An open descriptor for reading, PLIM_IO with the system's words otherwise. */
 enum plim_status safetensors_open_file(const char *path, int *fd, struct plim_error *err);
-
-#endif

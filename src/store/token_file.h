@@ -10,8 +10,7 @@
  * touched, and damage is PLIM_BAD_INPUT with its position. Mapped pages are given back as reading goes on: at most
  * TOKEN_FILE_RESIDENT bytes stay resident. One thread at a time.
  */
-#ifndef PLIM_STORE_TOKEN_FILE_H
-#define PLIM_STORE_TOKEN_FILE_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -83,5 +82,3 @@ size_t token_file_working(uint64_t file_bytes);
 
 /* Sum of a whole header but its last field. */
 uint64_t token_file_header_hash(const struct token_file_header *h);
-
-#endif

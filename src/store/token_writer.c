@@ -112,7 +112,7 @@ static enum plim_status open_part(struct token_writer *w, enum part p, uint64_t 
     off_t have = lseek(f->fd, 0, SEEK_END);
     if (have < 0 || (uint64_t)have < keep)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: is shorter than its journal says; start anew with --no-resume", f->path);
+                         "%s: is shorter than its journal says; start over with --no-resume", f->path);
     if (ftruncate(f->fd, (off_t)keep))
         return plim_fail(err, PLIM_IO, "%s: cannot cut: %s", f->path, strerror(errno));
     f->at = keep;

@@ -10,8 +10,7 @@
  * Until then there are corpus.tok.part (tokens), .part.index and .part.mask. Opening with a mark cuts them back to
  * it, without one to nothing; while one writer has them open, another is refused (PLIM_BAD_INPUT). The finished file depends on the tokens alone, not on how often writing was stopped.
  */
-#ifndef PLIM_STORE_TOKEN_WRITER_H
-#define PLIM_STORE_TOKEN_WRITER_H
+#pragma once
 
 #include "store/token_file.h"
 
@@ -43,5 +42,3 @@ enum plim_status token_writer_finish(struct token_writer *w, struct plim_error *
 void token_writer_close(struct token_writer *w); /* the parts stay */
 /* Has an earlier writer left parts of that path? */
 bool token_writer_has_parts(const char *path);
-
-#endif

@@ -6,8 +6,7 @@
  *     struct bias_buckets b = bias_buckets(R, attr);
  *     bias[bias_bucket(&b, key - query) * H + h]
  */
-#ifndef PLIM_TAPE_BIAS_BUCKET_H
-#define PLIM_TAPE_BIAS_BUCKET_H
+#pragma once
 
 #include "tape/tape.h"
 #include <math.h>
@@ -46,5 +45,3 @@ static inline int bias_bucket(const struct bias_buckets *b, int64_t offset)
     while (bucket + 1 < b->side && b->begins[bucket + 1] <= distance) bucket++;
     return bucket + (b->two_sided && offset > 0 ? b->side : 0);
 }
-
-#endif

@@ -7,8 +7,7 @@
  *     float m = dropout_keeps(&d, row, i) ? d.scale : 0;        // element i of the row
  *     uint32_t line = dropout_line(row, h, query);              // attention: dropout_keeps(&d, line, key)
  */
-#ifndef PLIM_TAPE_DROPOUT_H
-#define PLIM_TAPE_DROPOUT_H
+#pragma once
 
 #include "tape/tape.h"
 #include "tensor/stochastic.h"
@@ -46,5 +45,3 @@ static inline int dropout_keeps(const struct dropout *d, uint32_t line, uint64_t
 {
     return stochastic_bits(line, i) >= d->below;
 }
-
-#endif

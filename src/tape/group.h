@@ -9,8 +9,7 @@
  * host, such that no op touches bytes that another one writes. So their order does not matter. Every other op is a group by
  * itself.
  */
-#ifndef PLIM_TAPE_GROUP_H
-#define PLIM_TAPE_GROUP_H
+#pragma once
 
 #include "tape/tape.h"
 
@@ -26,5 +25,3 @@ static inline int tape_group_end(const struct tape *tape, int first)
     const struct op *op = &tape->ops[first];
     return first + 1 < tape->nops && op[0].kind == op[1].kind ? tape_group_search(tape, first) : first + 1;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* offload.h - shared by the files of pass_offload: how an update is cut into slices, and who emits them.
  * pass_offload_activations uses its copy between tiers. */
-#ifndef PLIM_TAPE_OFFLOAD_H
-#define PLIM_TAPE_OFFLOAD_H
+#pragma once
 
 #include "tape/pass.h"
 
@@ -94,5 +93,3 @@ void host_begin(struct host_updates *h, struct tape *tape, const struct op *ops,
 void host_update(struct host_updates *h, struct tape *tape, const struct op *op, int64_t first, int64_t rows);
 /* Emits the copies of all remaining weights. */
 void host_finish(struct host_updates *h, struct tape *tape);
-
-#endif

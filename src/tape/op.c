@@ -65,6 +65,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
     [OP_ROW_GATE_BWD] =
         {.in = {[ROW_GATE_BWD_DY] = "x#RC", [ROW_GATE_BWD_X] = "x#RC", [ROW_GATE_BWD_GATE] = "x#R"},
          .out = {[ROW_GATE_BWD_DX] = "x#RC", [ROW_GATE_BWD_DGATE] = "x#R"}},
+    [OP_ROW_NORM] = {.in = {[ROW_NORM_W] = "xMK"}, .out = {[ROW_NORM_Y] = "fM"}, .grad = grad_none},
     [OP_DROPOUT] = {.in = {[DROPOUT_X] = "x#N", [DROPOUT_SCALARS] = "fZ", [DROPOUT_ADD] = "x#N?"},
                     .out = {[DROPOUT_Y] = "x#N"},
                     .shares = {[DROPOUT_Y] = SHARES(DROPOUT_X)},

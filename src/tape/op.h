@@ -22,6 +22,7 @@
  *  act           x                                                 y                           activation(x), see below
  *  add           a b                                               y
  *  row_gate      x[R,C] gate[R] [add[R,C]]                         y[R,C]                      y[r] = x[r] sigmoid(gate[r]) (+ add[r])
+ *  row_norm      w[M,K]                                            y[M]f32                     y[i] = sqrt(sum over j of w[i,j]^2), summed in f64; a constant to gradients, as DoRA wants
  *  dropout       x[B,..] scalars [add[B,..]]                       y[B,..]                     y = x * m (+ add), see below
  *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits] [hits[1]f64 acc]    of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2); target < 0 is ignored (zero row); hits += rows whose target has the largest logit, of equal ones any
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
@@ -222,8 +223,7 @@
  * Sums over elements are in fp64 or in blocks of fp32, in an order that depends on the shape alone. adafactor may be
  * cut into slices of rows (row is cut alike, col and factor are not); factor_stat may not.
  */
-#ifndef PLIM_TAPE_OP_H
-#define PLIM_TAPE_OP_H
+#pragma once
 
 #include "tape/slots.h"
 #include "tape/tape.h"
@@ -293,6 +293,7 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(ADD, add, KERNEL)                                                                                      \
     X(ROW_GATE, row_gate, KERNEL)                                                                            \
     X(ROW_GATE_BWD, row_gate_bwd, KERNEL)                                                                    \
+    X(ROW_NORM, row_norm, KERNEL)                                                                            \
     X(DROPOUT, dropout, KERNEL)                                                                              \
     X(XENT, xent, KERNEL)                                                                                    \
     X(KV_APPEND, kv_append, KERNEL)                                                                          \
@@ -452,5 +453,3 @@ static inline bool op_computes(const struct op *op)
     enum op_class cls = op_row(op->kind)->cls;
     return cls == OP_CLASS_COMPUTE || cls == OP_CLASS_UPDATE;
 }
-
-#endif

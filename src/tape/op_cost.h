@@ -1,7 +1,6 @@
 /* op_cost.h - functions that complete the cost of an op; the bytes of every operand are already counted once
  * (op_row.cost). */
-#ifndef PLIM_TAPE_OP_COST_H
-#define PLIM_TAPE_OP_COST_H
+#pragma once
 
 #include "tape/op.h"
 
@@ -13,5 +12,3 @@ op_cost_rule cost_expert_linear_dx, cost_expert_linear_dw, cost_attn, cost_attn_
 op_cost_rule cost_glu, cost_glu_bwd, cost_act, cost_act_bwd;
 op_cost_rule cost_embed, cost_embed_q, cost_embed_bwd, cost_kv_put, cost_attn_paged, cost_move;
 op_cost_rule cost_gather, cost_reduce, cost_sum, cost_hold;
-
-#endif

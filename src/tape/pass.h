@@ -16,8 +16,7 @@
  *
  * Every pass leaves a tape that tape_verify accepts and that tape_print can show.
  */
-#ifndef PLIM_TAPE_PASS_H
-#define PLIM_TAPE_PASS_H
+#pragma once
 
 #include "tape/op.h"
 
@@ -117,10 +116,11 @@ struct offload_options {
     enum tier param_tier; /* tier of parameters while no op reads them */
     int64_t slice_bytes;  /* maximum offloaded bytes per slice of a parameter's update */
     bool overlap_disk; /* for a disk: slices are read ahead and written behind other ops (offload_near.c) */
-    /* offloaded parts of the state, out of OFFLOAD_SHARES (0: all); the last parameters' first */
+    /* Offloaded parts of the state, out of OFFLOAD_SHARES (0: all); the last parameters' first. */
     int state_share;
     int param_share; /* likewise of the parameters */
-    int host_share; /* slices of adamw and sgd with state in host memory that the CPU updates, out of OFFLOAD_SHARES */
+    /* Slices of adamw and sgd with state in host memory that the CPU updates, out of OFFLOAD_SHARES. */
+    int host_share;
     /* Below host memory: parts that are on disk, out of OFFLOAD_SHARES parts of the state and then as many of the
      * parameters that leave the device. */
     int disk_share;
@@ -149,5 +149,3 @@ enum plim_status pass_prefetch(struct tape *tape, const struct prefetch_options 
 /* For devices with their own memory, after all passes that order copies: tensors on disk pass through stages in host
  * memory, each at most this many bytes unless a row has more. */
 enum plim_status pass_stage(struct tape *tape, int64_t most, struct plim_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* pass_grad.h - gradient rules, shared by the op table and pass_grad.c. */
-#ifndef PLIM_TAPE_PASS_GRAD_H
-#define PLIM_TAPE_PASS_GRAD_H
+#pragma once
 
 #include "tape/op.h"
 
@@ -14,5 +13,3 @@ typedef void grad_rule(struct grad_pass *, const struct op *);
 grad_rule grad_none, grad_embed, grad_norm, grad_linear, grad_attn, grad_glu, grad_act, grad_add, grad_split3,
     grad_rope, grad_dropout, grad_pool, grad_route, grad_dispatch, grad_expert_linear, grad_combine,
     grad_router_loss, grad_row_gate;
-
-#endif

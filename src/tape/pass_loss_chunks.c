@@ -4,8 +4,6 @@
  * of the projection is summed in the same order whatever the number of slices: losses stay bit-identical. */
 #include "tape/pass.h"
 
-#include <stdlib.h>
-
 /* Rows [first, first+rows) of `of` seen as [N, width] (width 0: as [N]). */
 static int row_slice(struct tape *tape, int of, int64_t width, int64_t first, int64_t rows)
 {

@@ -1,7 +1,6 @@
 /* phase.h - phases of a pass. An offloaded tensor is near from the first op of a phase that touches it to the last. The
  * slices of the head count as one phase. */
-#ifndef PLIM_TAPE_PHASE_H
-#define PLIM_TAPE_PHASE_H
+#pragma once
 
 #include "tape/tape.h"
 
@@ -16,5 +15,3 @@ static inline enum phase phase_of(const struct op *op)
                                                   [PART_UPDATE] = PHASE_BACKWARD};
     return phases[op->part];
 }
-
-#endif

@@ -1,8 +1,6 @@
 /* print.c - a tape for people: one line per op. */
 #include "tape/op.h"
 
-#include <string.h>
-
 static const char *const part_names[PART_COUNT] = {"fwd", "head", "bwd", "again", "upd"};
 
 static void put_operand(const struct tape *tape, int id, struct strbuf *out)

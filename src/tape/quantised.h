@@ -4,8 +4,7 @@
  *     struct quantised_part p;
  *     for (int i = 0; quantised_part(&op->attr, k, i, &p); i++) ... lines [p.first, p.first + p.lines) from p.offset on
  */
-#ifndef PLIM_TAPE_QUANTISED_H
-#define PLIM_TAPE_QUANTISED_H
+#pragma once
 
 #include "tape/tape.h"
 #include "tensor/panels.h"
@@ -47,5 +46,3 @@ static inline bool quantised_part(const struct op_attr *attr, int64_t k, int i, 
     out->type = block_type_of((uint32_t)attr->lines[i].type), out->lines = attr->lines[i].lines;
     return true;
 }
-
-#endif

@@ -5,8 +5,7 @@
  *
  * These are plain constants: the same number selects an operand's id (struct op), its address (struct kernel_call), its
  * pattern (struct op_row) and, among descriptors, desc[LINEAR_W] or desc[OP_MAX_IN + LINEAR_Y]. */
-#ifndef PLIM_TAPE_SLOTS_H
-#define PLIM_TAPE_SLOTS_H
+#pragma once
 
 enum { EMBED_IDS, EMBED_W, EMBED_ADD };
 enum { EMBED_Y };
@@ -49,6 +48,9 @@ enum { ROW_GATE_Y };
 
 enum { ROW_GATE_BWD_DY, ROW_GATE_BWD_X, ROW_GATE_BWD_GATE };
 enum { ROW_GATE_BWD_DX, ROW_GATE_BWD_DGATE };
+
+enum { ROW_NORM_W };
+enum { ROW_NORM_Y };
 
 enum { DROPOUT_X, DROPOUT_SCALARS, DROPOUT_ADD };
 enum { DROPOUT_Y };
@@ -210,5 +212,3 @@ enum { ADAFACTOR_NEW_P = UPDATE_NEW_P, ADAFACTOR_NEW_M, ADAFACTOR_NEW_MASTER };
 /* fetch and store. */
 enum { MOVE_FROM };
 enum { MOVE_TO };
-
-#endif

@@ -15,8 +15,7 @@
  * A training tape has two parts. Ops [0, loop_end) are one micro-batch and run once per accumulation step;
  * ops [loop_end, nops) are the update and run once per optimizer step. A forward-only tape has loop_end == nops.
  */
-#ifndef PLIM_TAPE_TAPE_H
-#define PLIM_TAPE_TAPE_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -213,7 +212,7 @@ enum step_scalar {
     SCALAR_KEY_HIGH,
     SCALAR_FIRST_ROW, /* dropout: index of the micro-batch's first row in the step's batch; a whole number */
     SCALAR_ROW_SKIP,  /* dropout: rows of other ranks between two rows of the micro-batch */
-    /* auxiliary losses: factor of d(loss of a micro-batch): loss scale / passes of the step over all ranks */
+    /* Auxiliary losses: factor of d(loss of a micro-batch): loss scale / passes of the step on all ranks. */
     SCALAR_AUX_GRAD,
     SCALAR_COUNT = 16
 };
@@ -321,5 +320,3 @@ enum plim_status tape_verify(const struct tape *tape, struct plim_error *err);
 
 /* One line per op: "  12 bwd  3 linear_dx  grad(mlp.h[3]):bf16[8,256,1024] <- ..." */
 void tape_print(const struct tape *tape, struct strbuf *out);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * All errors are PLIM_IO. Writes pass the fault point FAULT_WRITE (base/fault.h).
  */
-#ifndef PLIM_TELL_GROWING_FILE_H
-#define PLIM_TELL_GROWING_FILE_H
+#pragma once
 
 #include "base/status.h"
 #include <stddef.h>
@@ -24,5 +23,3 @@ enum plim_status growing_file_open(struct growing_file *file, const char *path, 
 enum plim_status growing_file_add(struct growing_file *file, const void *bytes, size_t n,
                                   struct plim_error *err);
 void growing_file_close(struct growing_file *file);
-
-#endif

@@ -119,7 +119,7 @@ void hook_send(struct hook *h, struct strbuf *message)
     if (h->count == HOOK_QUEUE) { /* the oldest is the least news */
         free(h->queue[h->first]);
         h->first = (h->first + 1) % HOOK_QUEUE, h->count--;
-        if (!h->lost) plim_fail(&h->problem, PLIM_IO, "it is slower than what there is to tell");
+        if (!h->lost) plim_fail(&h->problem, PLIM_IO, "it is slower than the messages");
         h->lost = true;
     }
     h->queue[(h->first + h->count++) % HOOK_QUEUE] = text;

@@ -18,8 +18,7 @@
  *     message is sent again, up to HOOK_TRIES times in total, while time remains.
  *  3. The lock is never held while sending.
  */
-#ifndef PLIM_TELL_HOOK_H
-#define PLIM_TELL_HOOK_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "net/post.h"
@@ -45,5 +44,3 @@ void hook_send(struct hook *hook, struct strbuf *text);
 
 /* Returns true once after a message was lost, with the reason. */
 bool hook_problem(struct hook *hook, struct plim_error *out);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Only steps and evaluations have numbers. Values that are not finite are left out. Memory is in bytes.
  */
-#ifndef PLIM_TELL_MEASURES_H
-#define PLIM_TELL_MEASURES_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -25,5 +24,3 @@ void measures_of(const struct train_event *event, struct measures *out);
 
 /* The value with that name, or `fallback`. */
 double measures_find(const struct measures *m, const char *name, double fallback);
-
-#endif

@@ -6,8 +6,7 @@
  * JSON has every field under its own name. Discord and Slack get a line with the numbers below it; no text can mention
  * people there or become a link. Numbers that are not finite are left out.
  */
-#ifndef PLIM_TELL_MESSAGE_H
-#define PLIM_TELL_MESSAGE_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "job/telling.h"
@@ -25,5 +24,3 @@ struct message {
 };
 
 void message_put(const struct message *message, enum hook_kind kind, struct strbuf *out);
-
-#endif

@@ -8,8 +8,7 @@
  * Field numbers are those of the reader's .proto file. A field with its default value may be omitted. Failures are sticky
  * in the strbuf (strbuf_status).
  */
-#ifndef PLIM_TELL_PROTOBUF_H
-#define PLIM_TELL_PROTOBUF_H
+#pragma once
 
 #include "base/strbuf.h"
 #include <stdint.h>
@@ -19,5 +18,3 @@ void protobuf_double(struct strbuf *out, int field, double value);
 void protobuf_float(struct strbuf *out, int field, float value);
 void protobuf_text(struct strbuf *out, int field, const char *text);
 void protobuf_message(struct strbuf *out, int field, struct strbuf *message);
-
-#endif

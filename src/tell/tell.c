@@ -29,7 +29,7 @@ struct tell {
 static void warn(const struct tell *t, const char *what, const struct plim_error *err)
 {
     char line[sizeof err->text + 128];
-    snprintf(line, sizeof line, "%s: %s; the run goes on without", what, err->text);
+    snprintf(line, sizeof line, "%s: %s; the run continues without it", what, err->text);
     t->options.warn(t->options.arg, line);
 }
 
@@ -38,7 +38,8 @@ static void warn(const struct tell *t, const char *what, const struct plim_error
 static void warn_of_hook(const struct tell *t, int kind, const struct plim_error *err)
 {
     char line[sizeof err->text + 160];
-    snprintf(line, sizeof line, "%s: a message did not arrive: %s; the run goes on, and later ones are tried",
+    snprintf(line, sizeof line,
+             "%s: a message did not arrive: %s; the run continues, and later messages are tried",
              hook_variable((enum hook_kind)kind), err->text);
     t->options.warn(t->options.arg, line);
 }

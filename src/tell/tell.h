@@ -11,8 +11,7 @@
  * report. The caller's thread writes files, a few hundred bytes per step. Webhooks have their own threads (hook.h), which
  * load libcurl when the first message is due. A job without reports pays one comparison per event.
  */
-#ifndef PLIM_TELL_TELL_H
-#define PLIM_TELL_TELL_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -38,5 +37,3 @@ enum plim_status tell_start(struct tell *tell, const struct job_length *length, 
 
 /* PLIM_OK and PLIM_INTERRUPTED are a normal end, every other status an error; text: its message. */
 void tell_end(struct tell *tell, enum plim_status status, const char *text);
-
-#endif

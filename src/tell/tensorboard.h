@@ -8,8 +8,7 @@
  * A file is a sequence of TFRecords, each an Event; names sort by time. A resumed run records its step, and TensorBoard then
  * drops later steps of earlier files. All errors are PLIM_IO; events added before stay readable.
  */
-#ifndef PLIM_TELL_TENSORBOARD_H
-#define PLIM_TELL_TENSORBOARD_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "tell/growing_file.h"
@@ -33,5 +32,3 @@ void tensorboard_close(struct tensorboard *board);
 
 /* One TFRecord: length, its checksum, the bytes, their checksum; checksums are CRC-32C, masked. */
 void tfrecord_put(struct strbuf *out, const void *bytes, size_t n);
-
-#endif

@@ -10,8 +10,7 @@
  * files/wandb-metadata.json and, at the end, files/wandb-summary.json. A resumed run reuses the ID of the newest run in the
  * folder, and the server joins both. All errors are PLIM_IO or PLIM_NO_MEMORY.
  */
-#ifndef PLIM_TELL_WANDB_H
-#define PLIM_TELL_WANDB_H
+#pragma once
 
 #include "tell/growing_file.h"
 #include "tell/measures.h"
@@ -50,5 +49,3 @@ enum plim_status wandb_add(struct wandb *run, int64_t step, const struct measure
                            struct plim_error *err);
 enum plim_status wandb_end(struct wandb *run, int exit_code, struct plim_error *err);
 void wandb_close(struct wandb *run);
-
-#endif

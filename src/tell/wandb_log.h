@@ -7,8 +7,7 @@
  * bytes: CRC-32 (zlib's) of type and data, length, type (whole, first, middle, last). If fewer than 7 bytes are left before
  * a boundary, they are zero.
  */
-#ifndef PLIM_TELL_WANDB_LOG_H
-#define PLIM_TELL_WANDB_LOG_H
+#pragma once
 
 #include "base/strbuf.h"
 #include <stdint.h>
@@ -17,5 +16,3 @@ enum { WANDB_LOG_BLOCK = 32768, WANDB_LOG_HEADER = 7 };
 
 void wandb_log_header(struct strbuf *out);
 void wandb_log_put(struct strbuf *out, uint64_t offset, const void *bytes, size_t n);
-
-#endif

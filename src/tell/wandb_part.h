@@ -1,6 +1,5 @@
 /* wandb_part.h - the texts of a W&B folder, for wandb.c. */
-#ifndef PLIM_TELL_WANDB_PART_H
-#define PLIM_TELL_WANDB_PART_H
+#pragma once
 
 #include "tell/wandb.h"
 
@@ -18,5 +17,3 @@ enum plim_status wandb_write_summary(const struct wandb *run, struct plim_error 
  * latest-run. */
 enum plim_status wandb_make_folder(struct wandb *run, const struct wandb_options *options,
                                    struct plim_error *err);
-
-#endif

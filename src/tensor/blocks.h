@@ -9,8 +9,7 @@
  * A block has one scale of 16 bits, blocks of 256 also scales of parts of it, and one small number for each element. How a
  * value is made of them is said beside each reader in blocks.c. Elements that are not quantised are blocks of one.
  */
-#ifndef PLIM_TENSOR_BLOCKS_H
-#define PLIM_TENSOR_BLOCKS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,8 +29,8 @@ struct block_type {
     const char *name; /* "Q4_K" */
     int elements;     /* of a block */
     int bytes;        /* of a block */
-    void (*read)(const unsigned char *blocks, float *out,
-                 int64_t n); /* n blocks; NULL: known, not readable */
+    /* Decodes n blocks. NULL: the type is known, but cannot be read. */
+    void (*read)(const unsigned char *blocks, float *out, int64_t n);
     /* All fields of a block, for panels.h; none: kernels do not multiply this type directly. */
     struct block_field field[BLOCK_FIELDS];
     void (*write)(const float *in, unsigned char *blocks, int64_t n); /* NULL: not made here */
@@ -48,5 +47,3 @@ const struct block_type *block_type_of(uint32_t number);
 
 /* The number of the type with that name; -1: no such type. */
 int block_type_number(const char *name);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Code asks for a property (dtype_is_narrow(t->type)) rather than listing types, so that a new type is a row of the tables
  * here and in dtype.c, and the kernels that compute with it. */
-#ifndef PLIM_TENSOR_DTYPE_H
-#define PLIM_TENSOR_DTYPE_H
+#pragma once
 
 #include <assert.h>
 #include <stdbool.h>
@@ -107,5 +106,3 @@ static inline float master_join(uint16_t weight, uint16_t low)
 
 /* The first of n elements that is NaN or infinite, -1: none (always so of integers). As fast as memory gives them. */
 int64_t dtype_find_nonfinite(enum dtype type, const void *elements, int64_t n);
-
-#endif

@@ -5,8 +5,7 @@
  * A position of zeros has scale 0. What is no number, or infinite, makes its whole position no number: a scale that is none, so that
  * it is seen and not hidden. tape/op.h (kv_put8, attn_paged8) says how they lie in a block.
  */
-#ifndef PLIM_TENSOR_KV8_H
-#define PLIM_TENSOR_KV8_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -36,5 +35,3 @@ static inline int8_t kv8_code(float x, float inverse)
     float y = rintf(x * inverse);
     return inverse > 0 ? (int8_t)(y > 127 ? 127 : y < -127 ? -127 : y) : 0;
 }
-
-#endif

@@ -5,8 +5,7 @@
  *     double norm = likely_norm(logits, vocab);        // log of the sum of exp(logits)
  *     // the log-probability of token t: logits[t] - norm
  */
-#ifndef PLIM_TENSOR_LIKELY_H
-#define PLIM_TENSOR_LIKELY_H
+#pragma once
 
 #include <stdint.h>
 
@@ -18,5 +17,3 @@ struct likely {
 double likely_norm(const float *logits, int64_t vocab);
 /* How many there are: most, or vocab. */
 int likely_top(const float *logits, int64_t vocab, int most, struct likely *out);
-
-#endif

@@ -11,8 +11,7 @@
  * So 64 bytes of codes are 16 lines by four of k, the operand of one dot product instruction, and nothing is added to the
  * bytes of a file: they are only in another order.
  */
-#ifndef PLIM_TENSOR_PANELS_H
-#define PLIM_TENSOR_PANELS_H
+#pragma once
 
 #include "tensor/blocks.h"
 
@@ -40,5 +39,3 @@ void panel_pack(const struct block_type *type, int64_t k, const unsigned char *r
 
 /* One line of a panel as its k elements in f32. */
 void panel_read(const struct block_type *type, int64_t k, const unsigned char *panel, int line, float *out);
-
-#endif

@@ -17,8 +17,7 @@
  *
  * The tables are made once, on first use, and are the same on every machine. Other devices copy value and middle.
  */
-#ifndef PLIM_TENSOR_QUANT8_H
-#define PLIM_TENSOR_QUANT8_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -78,5 +77,3 @@ static inline uint32_t quant8_rise(const struct quant8_map *map, uint32_t bits)
 {
     return map->rise[bits >> 16 & (QUANT8_RISES - 1)];
 }
-
-#endif

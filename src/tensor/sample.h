@@ -13,8 +13,7 @@
  * and the logits; neither the team that helps nor how many candidates are looked at changes it. Nothing is allocated
  * after sampler_init.
  */
-#ifndef PLIM_TENSOR_SAMPLE_H
-#define PLIM_TENSOR_SAMPLE_H
+#pragma once
 
 #include "base/status.h"
 #include "base/threads.h"
@@ -73,5 +72,3 @@ int32_t sampler_pick(struct sampler *sampler, const float *logits, double number
 
 /* A sampler over sampler_bytes(vocab) bytes of the caller's, a multiple of 8; sampler_release is not called. */
 void sampler_bind(struct sampler *sampler, int64_t vocab, void *memory);
-
-#endif

@@ -8,8 +8,7 @@
  *     uint32_t r = stochastic_bits(key, first + i);
  *     p[i] = stochastic_bf16(value, STOCHASTIC_P(r));
  */
-#ifndef PLIM_TENSOR_STOCHASTIC_H
-#define PLIM_TENSOR_STOCHASTIC_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -49,5 +48,3 @@ static inline uint16_t stochastic_bf16(float value, uint32_t bits16)
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((bits >> 16) | 0x40);
     return (uint16_t)((bits + bits16) >> 16);
 }
-
-#endif

@@ -9,8 +9,7 @@
  * The output is always valid UTF-8: the bytes of a character are written together. Invalid bytes and ids beyond 255
  * become U+FFFD.
  */
-#ifndef PLIM_TEXT_BYTE_TEXT_H
-#define PLIM_TEXT_BYTE_TEXT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ struct byte_text {
 /* Both return the bytes written to out. */
 size_t byte_text_add(struct byte_text *text, int32_t token, char out[BYTE_TEXT_MAX]);
 size_t byte_text_end(struct byte_text *text, char out[BYTE_TEXT_MAX]);
-
-#endif

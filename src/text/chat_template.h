@@ -20,8 +20,7 @@
  *
  * A parsed template is read-only and may be rendered by several threads at once.
  */
-#ifndef PLIM_TEXT_CHAT_TEMPLATE_H
-#define PLIM_TEXT_CHAT_TEMPLATE_H
+#pragma once
 
 #include "base/node.h"
 #include "base/status.h"
@@ -69,7 +68,7 @@ struct chat_options {
     const struct node *documents; /* a list of {title, text}; NULL: none                          */
     const struct node *variables; /* a map of further variables; they override all of the above */
     const struct tm *now;         /* the time for strftime_now(); NULL: local time */
-    /* per rendering; finding spans may take four times as many in total; 0: ten million */
+    /* Per rendering; finding spans may take four times as many in total; 0: ten million. */
     uint64_t max_steps;
     size_t max_bytes;  /* memory of a call: output, values, intermediate texts; 0: 64 MiB */
     size_t max_output; /* maximum bytes appended to `out`; 0: max_bytes */
@@ -111,5 +110,3 @@ void chat_spans_release(struct chat_spans *spans);
 enum plim_status chat_template_render_spans(const struct chat_template *tmpl, const struct node *messages,
                                             const struct chat_options *options, struct strbuf *out,
                                             struct chat_spans *spans, struct plim_error *err);
-
-#endif

@@ -189,6 +189,16 @@ enum plim_status codec_set_eos(struct codec *c, const char *text, struct plim_er
     return PLIM_OK;
 }
 
+enum plim_status codec_encode(struct encoder *encoder, const char *text, size_t len, unsigned flags,
+                              struct token_list *out, struct plim_error *err)
+{
+    if (encoder) return encoder_encode(encoder, text, len, flags, out, err);
+    if (!token_list_reserve(out, len))
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory for %zu tokens", len);
+    for (size_t i = 0; i < len; i++) out->id[out->count++] = (unsigned char)text[i];
+    return PLIM_OK;
+}
+
 enum plim_status codec_decode(const struct codec *c, const int32_t *ids, size_t count, unsigned flags,
                               struct strbuf *out, struct plim_error *err)
 {

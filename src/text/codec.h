@@ -9,8 +9,7 @@
  * token is the GGUF file's, or the eos_token of a tokenizer_config.json next to the tokenizer, or else the first special
  * token with a usual name (</s>, <|endoftext|>, ...). Read-only once open; threads may share it.
  */
-#ifndef PLIM_TEXT_CODEC_H
-#define PLIM_TEXT_CODEC_H
+#pragma once
 
 #include "base/status.h"
 #include "text/tokenizer.h"
@@ -43,10 +42,11 @@ bool codec_is_bytes(const char *path);
 /* Sets the end-of-text token by its text. PLIM_BAD_INPUT when the vocabulary does not have it. */
 enum plim_status codec_set_eos(struct codec *codec, const char *text, struct plim_error *err);
 
+/* encoder_encode, or one id per byte if `encoder` is NULL: that of a codec without a tokenizer. */
+enum plim_status codec_encode(struct encoder *encoder, const char *text, size_t len, unsigned flags,
+                              struct token_list *out, struct plim_error *err);
 /* tokenizer_decode and tokenizer_piece; they also handle bytes. */
 enum plim_status codec_decode(const struct codec *codec, const int32_t *ids, size_t count, unsigned flags,
                               struct strbuf *out, struct plim_error *err);
 enum plim_status codec_piece(const struct codec *codec, int32_t id, unsigned flags, struct strbuf *out,
                              struct plim_error *err);
-
-#endif

@@ -7,8 +7,7 @@
  * words. "llama" is SentencePiece's BPE with scores; its merges are derived from the scores, as in transformers. Another
  * kind or an unknown rule is PLIM_UNSUPPORTED: a different split would give different tokens.
  */
-#ifndef PLIM_TEXT_GGUF_TOKENIZER_H
-#define PLIM_TEXT_GGUF_TOKENIZER_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "store/gguf.h"
@@ -23,5 +22,3 @@ enum plim_status gguf_tokenizer_config_write(const struct gguf *file, struct str
 /* True if the file has a tokenizer. By path: also false if the file cannot be read. */
 bool gguf_has_tokenizer(const struct gguf *file);
 bool gguf_file_has_tokenizer(const char *path);
-
-#endif

@@ -17,8 +17,7 @@
  * No pattern can hang. Once a text proves hard, failed states are remembered, so the time is linear in the text (a look
  * ahead counts at each place that evaluates it).
  */
-#ifndef PLIM_TEXT_REGEX_H
-#define PLIM_TEXT_REGEX_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -51,5 +50,3 @@ void regex_run_release(struct regex_run *run);
 void regex_begin(struct regex_run *run, const char *text, size_t len);
 /* The leftmost match at or after `from` (a character boundary). May be empty. */
 bool regex_find(const struct regex *re, struct regex_run *run, size_t from, size_t *start, size_t *end);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Parsing gives a tree (struct regex_tree); compiling turns it into a linear program of instructions.
  */
-#ifndef PLIM_TEXT_REGEX_PROGRAM_H
-#define PLIM_TEXT_REGEX_PROGRAM_H
+#pragma once
 
 #include "base/bump.h"
 #include "text/regex.h"
@@ -131,5 +130,3 @@ struct regex {
     size_t count, cap;
     uint32_t memos;
 };
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Every way to split a piece into two others is a merge; the best score comes first.
  */
-#ifndef PLIM_TEXT_SCORE_MERGES_H
-#define PLIM_TEXT_SCORE_MERGES_H
+#pragma once
 
 #include "base/json.h"
 
@@ -23,5 +22,3 @@ struct scored_piece {
  * as in SentencePiece. Otherwise writes [left, right] in the order of transformers: among equal scores the
  * longest left part first, then the longest right part, then the order of pieces. */
 bool score_merges_write(struct json_writer *w, const struct scored_piece *pieces, size_t count, bool ranked);
-
-#endif

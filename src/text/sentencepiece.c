@@ -173,7 +173,7 @@ enum plim_status sp_model_read(struct sp_model *model, const char *path, struct 
     struct message all = {bytes, bytes + model->file.len};
     size_t count = 0;
     if (!count_pieces(all, &count))
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: it is no SentencePiece model, or it is damaged", path);
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: not a SentencePiece model, or damaged", path);
     model->pieces = calloc(count, sizeof *model->pieces);
     if (!model->pieces) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for %zu pieces", path, count);
     if (!read_all(model, all))

@@ -14,8 +14,7 @@
  * config.json. Without them, a BPE model begins texts with BOS, as LLaMA does, and a Unigram model ends them with EOS, as T5
  * does.
  */
-#ifndef PLIM_TEXT_SENTENCEPIECE_H
-#define PLIM_TEXT_SENTENCEPIECE_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -55,5 +54,3 @@ struct sp_model {
 
 enum plim_status sp_model_read(struct sp_model *model, const char *path, struct plim_error *err);
 void sp_model_release(struct sp_model *model);
-
-#endif

@@ -8,8 +8,7 @@
  * has the position of the next one. While text is held back, a position is estimated from the bytes held. If these turn
  * out not to form characters, it may be too low; it is exact again once nothing is held.
  */
-#ifndef PLIM_TEXT_TOKEN_PLACE_H
-#define PLIM_TEXT_TOKEN_PLACE_H
+#pragma once
 
 #include "text/token_text.h"
 
@@ -23,5 +22,3 @@ struct token_place {
 struct token_place token_place_behind(const char *text, size_t len);
 enum plim_status token_place_add(struct token_place *place, struct token_text *text, int32_t token,
                                  struct strbuf *out, size_t *at, struct plim_error *err);
-
-#endif

@@ -10,8 +10,7 @@
  * the decoded prompt alone, wherever the prompt ends. So a character spread over several tokens is written when it is
  * complete, and if a prompt ends inside a character, the output begins with the whole character.
  */
-#ifndef PLIM_TEXT_TOKEN_TEXT_H
-#define PLIM_TEXT_TOKEN_TEXT_H
+#pragma once
 
 #include "text/codec.h"
 #include "text/byte_text.h"
@@ -44,5 +43,3 @@ bool token_text_holds(const struct token_text *text);
 /* The bytes of a token inside such a text (codec_piece). */
 enum plim_status token_text_piece(const struct token_text *text, int32_t token, struct strbuf *out,
                                   struct plim_error *err);
-
-#endif

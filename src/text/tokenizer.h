@@ -13,8 +13,7 @@
  * cache. Bytes that are not UTF-8 are read as U+FFFD, one for each maximal bad subsequence, as in Python's
  * decode(errors="replace"). Parts of tokenizer.json that are not supported are refused by name when loading.
  */
-#ifndef PLIM_TEXT_TOKENIZER_H
-#define PLIM_TEXT_TOKENIZER_H
+#pragma once
 
 #include "base/quota.h"
 #include "base/status.h"
@@ -154,5 +153,3 @@ enum plim_status tokenizer_decode(const struct tokenizer *tok, const int32_t *id
  * tokenizer_decode. */
 enum plim_status tokenizer_piece(const struct tokenizer *tok, int32_t id, unsigned flags, struct strbuf *out,
                                  struct plim_error *err);
-
-#endif

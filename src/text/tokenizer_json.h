@@ -1,7 +1,6 @@
 /* tokenizer_json.h - writes parts of a tokenizer.json converted from another kind of file (GGUF,
  * SentencePiece). */
-#ifndef PLIM_TEXT_TOKENIZER_JSON_H
-#define PLIM_TEXT_TOKENIZER_JSON_H
+#pragma once
 
 #include "base/json.h"
 
@@ -26,5 +25,3 @@ void tokenizer_json_replace(struct json_writer *w, const char *from, const char 
 /* "decoder": U+2581 becomes a blank, byte tokens become bytes. `begins` and `ends`: removes one blank
  * there. */
 void tokenizer_json_blank_decoder(struct json_writer *w, bool begins, bool ends);
-
-#endif

@@ -4,8 +4,7 @@
  * digits, 9 for normal forms and 8 for punctuation. Each predicate here names its version. All accept any value; beyond
  * U+10FFFF everything is unassigned.
  */
-#ifndef PLIM_TEXT_UNICODE_H
-#define PLIM_TEXT_UNICODE_H
+#pragma once
 
 #include "base/strbuf.h"
 #include <stdbool.h>
@@ -130,5 +129,3 @@ uint32_t unicode_composition(uint32_t first, uint32_t second);
 /* --- unicode_grapheme.c ----------------------------------------------------------------------------------- */
 /* Bytes of the extended grapheme cluster that text[0..len) begins with; valid UTF-8, len at least 1. */
 size_t unicode_grapheme(const char *text, size_t len);
-
-#endif

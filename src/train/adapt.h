@@ -23,8 +23,7 @@
  *  4. A change that failed is not tried again until things get worse or have been normal.
  *  5. A run frees memory only if that helps: its own memory is at least an eighth of the excess.
  */
-#ifndef PLIM_TRAIN_ADAPT_H
-#define PLIM_TRAIN_ADAPT_H
+#pragma once
 
 #include "watch/status.h"
 
@@ -80,5 +79,3 @@ int64_t adapt_larger(int64_t rows, int64_t now, int64_t most);
 /* For the step line: "reducing batch size", "batch size restored"; empty: no action. */
 const char *adapt_act_text(enum adapt_act act);
 const char *adapt_level_name(enum adapt_level level);
-
-#endif

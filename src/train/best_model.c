@@ -91,8 +91,8 @@ enum plim_status best_model_init(struct best_model *best, const struct job *job,
     bool evaluates = job->validation.count && (t->eval_every > 0 || t->eval_strategy == EVERY_EPOCH);
     if (asks && !evaluates)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key '%s' compares evaluations, and there are none while the run goes on; write "
-                         "data.validation and training.eval_steps, or eval_strategy: epoch",
+                         "%s: key '%s' compares evaluations, but the run has none; write data.validation and "
+                         "training.eval_steps, or eval_strategy: epoch",
                          job->name, asks);
     return PLIM_OK;
 }

@@ -9,8 +9,7 @@
  * early stopping an evaluation counts as an improvement if it beats the previous best by more than
  * training.early_stopping_threshold. The state is part of a checkpoint.
  */
-#ifndef PLIM_TRAIN_BEST_MODEL_H
-#define PLIM_TRAIN_BEST_MODEL_H
+#pragma once
 
 #include "base/node.h"
 #include "base/strbuf.h"
@@ -49,5 +48,3 @@ void best_model_unlink(const char *output_dir);
 /* The checkpoint to use for a run's folder: the best one if the run ended with it, else the newest. Returns
  * false if there is none. */
 bool best_model_or_newest(const char *output_dir, char *path, size_t size);
-
-#endif

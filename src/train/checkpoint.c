@@ -59,8 +59,7 @@ static enum plim_status check_step(const struct checkpoint *c, struct plim_error
     bound = c->manifest ? node_int(node_get(&c->manifest->root, "step"), -1) : step;
     if (bound == step && (named < 0 || named == step)) return PLIM_OK;
     return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: damaged: its name, trainer.json and manifest.json tell of different steps",
-                     c->path);
+                     "%s: damaged: its name, trainer.json and manifest.json name different steps", c->path);
 }
 
 /* This rank's share of the files to read. */
@@ -101,10 +100,10 @@ static void offer_earlier(const char *path, struct plim_error *err)
     }
     if (whole)
         plim_fail(err, err->status,
-                  "%s; the one before, %s, is whole: use that, or remove the damaged folder", err->text,
+                  "%s; the previous one, %s, is intact: use it, or remove the damaged folder", err->text,
                   other.path);
     else
-        plim_fail(err, err->status, "%s; there is no whole checkpoint before it: remove the damaged folder",
+        plim_fail(err, err->status, "%s; there is no intact checkpoint before it: remove the damaged folder",
                   err->text);
 }
 

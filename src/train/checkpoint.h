@@ -15,8 +15,7 @@
  * A run may resume under another budget; settings of the plan that decide bits are kept while the budget allows
  * (run_start.h).
  */
-#ifndef PLIM_TRAIN_CHECKPOINT_H
-#define PLIM_TRAIN_CHECKPOINT_H
+#pragma once
 
 #include "base/node.h"
 #include "base/status.h"
@@ -57,5 +56,3 @@ int64_t checkpoint_count(const char *dir);
 
 /* Removes a folder that we made: its files and those of its subfolders, two levels deep. Does not follow links. */
 void checkpoint_remove(const char *path);
-
-#endif

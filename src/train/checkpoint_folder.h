@@ -2,8 +2,7 @@
  *
  * checkpoint-00000120 is a checkpoint of that step; it is damaged if files are missing. .tmp-checkpoint-... is being written
  * or removed and may be deleted at any time. Only train/ includes this header; other code uses checkpoint.h. */
-#ifndef PLIM_TRAIN_CHECKPOINT_FOLDER_H
-#define PLIM_TRAIN_CHECKPOINT_FOLDER_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -32,5 +31,3 @@ void checkpoint_prune(const char *dir, int64_t keep, int64_t newest, int64_t bes
 
 /* Removes all checkpoints, intact or damaged. */
 void checkpoint_clear(const char *dir);
-
-#endif

@@ -1,7 +1,6 @@
 /* checkpoint_part.h - shared by writing and reading checkpoints. Only train/checkpoint*.c include this
  * header. */
-#ifndef PLIM_TRAIN_CHECKPOINT_PART_H
-#define PLIM_TRAIN_CHECKPOINT_PART_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -13,5 +12,3 @@ static inline bool checkpoint_keeps(const struct tensor *t, bool state)
     if (t->view_of >= 0 || !(t->flags & TENSOR_KEPT)) return false;
     return state ? t->cls == CLASS_MASTER || t->cls == CLASS_STATE : t->cls == CLASS_PARAM;
 }
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Errors name the configuration file and the key.
  */
-#ifndef PLIM_TRAIN_CORPUS_H
-#define PLIM_TRAIN_CORPUS_H
+#pragma once
 
 #include "data/loader.h"
 #include "job/job.h"
@@ -66,5 +65,3 @@ enum plim_status corpus_measure(const struct job *job, bool here, struct loader_
 
 /* Adds remedies that shrink only the loader before the report's others (corpus_remedies.c). */
 void corpus_remedies(struct plan_report *report);
-
-#endif

@@ -5,8 +5,7 @@
  *     struct job_length length = job_length(&job, &epoch); // training.epochs as steps
  *     epoch_estimate(&corpus, &epoch, &err);              // reads a sample: for a plan
  */
-#ifndef PLIM_TRAIN_EPOCH_H
-#define PLIM_TRAIN_EPOCH_H
+#pragma once
 
 #include "train/corpus.h"
 
@@ -19,5 +18,3 @@ void epoch_known(const struct corpus *corpus, struct job_epoch *out);
 
 /* Rows 0: no estimate. Errors are those of the data that were read. */
 enum plim_status epoch_estimate(const struct corpus *corpus, struct job_epoch *out, struct plim_error *err);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * trainer_evaluate (trainer.h) does the same inside the arena of a training plan.
  */
-#ifndef PLIM_TRAIN_EVALUATE_H
-#define PLIM_TRAIN_EVALUATE_H
+#pragma once
 
 #include "data/loader.h"
 #include "device/device.h"
@@ -62,5 +61,3 @@ enum plim_status evaluate_rows(struct eval_programs *programs, struct loader *lo
  * dir. PLIM_NO_FIT names the missing bytes if not even one row fits. */
 enum plim_status evaluate_alone(const struct job *job, struct device *device, const char *dir, int64_t rows,
                                 struct evaluation *out, struct plim_error *err);
-
-#endif

@@ -7,8 +7,7 @@
  * Masters saved with narrow parameters (state/) are combined with them, so fp32 has every bit of the optimizer. Any Hugging
  * Face directory can be the source. Only two blocks of elements are held in memory for a model of any size.
  */
-#ifndef PLIM_TRAIN_EXPORT_H
-#define PLIM_TRAIN_EXPORT_H
+#pragma once
 
 #include "base/status.h"
 #include "tensor/dtype.h"
@@ -36,5 +35,3 @@ struct exported {
  * or `from` is a checkpoint that differs from its manifest. */
 enum plim_status export_model(const char *from, const char *to, const struct export_options *options,
                               struct exported *out, struct plim_error *err);
-
-#endif

@@ -7,8 +7,7 @@
  * and last block, and evenly spaced blocks, about FINGERPRINT_BLOCKS in total; an edit between them that keeps the size is
  * not detected. Names and dates do not count: data may move.
  */
-#ifndef PLIM_TRAIN_FINGERPRINT_H
-#define PLIM_TRAIN_FINGERPRINT_H
+#pragma once
 
 #include "base/status.h"
 #include "data/inputs.h"
@@ -18,5 +17,3 @@
 #define FINGERPRINT_BLOCKS 512
 
 enum plim_status fingerprint_inputs(const struct inputs *in, uint64_t *out, struct plim_error *err);
-
-#endif

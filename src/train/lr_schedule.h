@@ -8,8 +8,7 @@
  *
  * The state is plain data: a checkpoint stores it with lr_schedule_save, and a resumed run continues bit for bit.
  */
-#ifndef PLIM_TRAIN_LR_SCHEDULE_H
-#define PLIM_TRAIN_LR_SCHEDULE_H
+#pragma once
 
 #include "base/node.h"
 #include "base/strbuf.h"
@@ -37,5 +36,3 @@ void lr_schedule_observe(struct lr_schedule *s, enum schedule_event event, doubl
 /* The state as a JSON object; doubles round-trip. */
 void lr_schedule_save(const struct lr_schedule *s, struct strbuf *out);
 void lr_schedule_restore(struct lr_schedule *s, const struct node *saved);
-
-#endif

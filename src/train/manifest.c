@@ -96,7 +96,7 @@ enum plim_status manifest_write(const char *dir, const struct manifest_about *ab
 
 static enum plim_status damaged(const char *path, struct plim_error *err)
 {
-    return plim_fail(err, PLIM_BAD_INPUT, "%s: damaged: its checksum is another one", path);
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: damaged: its checksum does not match", path);
 }
 
 /* Where the last key and the comma before it begin. */

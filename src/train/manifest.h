@@ -20,8 +20,7 @@
  *     manifest_read(dir, &manifest, &err);                  // NULL: the checkpoint has none
  *     manifest_check(dir, manifest, MANIFEST_WEIGHTS, rank, ranks, &err);
  */
-#ifndef PLIM_TRAIN_MANIFEST_H
-#define PLIM_TRAIN_MANIFEST_H
+#pragma once
 
 #include "base/node.h"
 #include "base/status.h"
@@ -71,5 +70,3 @@ enum manifest_part {
  * share. */
 enum plim_status manifest_check(const char *dir, const struct doc *manifest, unsigned parts, int rank,
                                 int ranks, struct plim_error *err);
-
-#endif

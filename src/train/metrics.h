@@ -9,8 +9,7 @@
  * X precedes it; O, and any label without a dash, is outside. S-, E- and L-, U- are also accepted; they end an entity. A
  * predicted entity is right if type, begin and end are.
  */
-#ifndef PLIM_TRAIN_METRICS_H
-#define PLIM_TRAIN_METRICS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ double metric_pearson(const double *a, const double *b, size_t n);
 /* Pearson's correlation of ranks; equal values share their mean rank. Returns false when out of memory. NaN
  * if one side is constant. */
 bool metric_spearman(const double *a, const double *b, size_t n, double *out);
-
-#endif

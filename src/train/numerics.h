@@ -4,8 +4,7 @@
  * although the op's first input is not mostly zero. Each kind is reported once, with step, op and tensor. Examining costs
  * about as much as the step itself.
  */
-#ifndef PLIM_TRAIN_NUMERICS_H
-#define PLIM_TRAIN_NUMERICS_H
+#pragma once
 
 #include "exec/exec.h"
 #include <stdbool.h>
@@ -19,5 +18,3 @@ struct numerics {
 
 /* An exec's inspector; arg is a struct numerics. */
 void numerics_inspect(void *arg, const struct exec *exec, int op);
-
-#endif

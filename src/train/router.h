@@ -5,8 +5,7 @@
  *     if (router.experts) ... router.balance, router.load[layer * router.experts + e] ...
  *     router_release(&router);
  */
-#ifndef PLIM_TRAIN_ROUTER_H
-#define PLIM_TRAIN_ROUTER_H
+#pragma once
 
 #include "exec/exec.h"
 
@@ -28,5 +27,3 @@ void router_release(struct router *router);
 int router_busiest(const struct router *router, int layer, double *share);
 /* Experts of a layer without rows. */
 int router_idle(const struct router *router, int layer);
-
-#endif

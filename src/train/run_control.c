@@ -66,7 +66,7 @@ static enum plim_status take_order(struct run_control *c, const struct run_order
                                    struct json_writer *w, struct plim_error *err)
 {
     if (c->waiting)
-        return plim_fail(err, PLIM_BUSY, "order %lld waits for the next step; ask again when it is done",
+        return plim_fail(err, PLIM_BUSY, "order %lld is waiting for the next step; try again when it is done",
                          (long long)c->order.number);
     if (c->stopped) return plim_fail(err, PLIM_BUSY, "the run is stopping");
     int64_t number = c->order.number + 1;

@@ -20,8 +20,7 @@
  * Neither side waits for the other: the socket's thread only records orders, and the trainer only takes a lock and copies.
  * One order may wait at a time; another is refused until it is done.
  */
-#ifndef PLIM_TRAIN_RUN_CONTROL_H
-#define PLIM_TRAIN_RUN_CONTROL_H
+#pragma once
 
 #include "net/control.h"
 #include "report/snapshot.h"
@@ -67,5 +66,3 @@ bool run_control_stopped(struct run_control *control);
 /* A control_answer; arg is the run_control. */
 enum plim_status run_control_answer(void *arg, const char *what, const struct node *message,
                                     struct json_writer *reply, struct plim_error *err);
-
-#endif

@@ -12,8 +12,7 @@
  * "any". Budgets, tiers, threads, recompute and the like are not included: they change no bit, or (the micro-batch) are
  * stored with the plan's knobs.
  */
-#ifndef PLIM_TRAIN_RUN_FACTS_H
-#define PLIM_TRAIN_RUN_FACTS_H
+#pragma once
 
 #include "base/node.h"
 #include "device/device.h"
@@ -31,5 +30,3 @@ const char *run_fact_name(const char *key);
 bool run_fact_shapes(const char *key);
 /* True if the order of rows depends on the key. */
 bool run_fact_orders(const char *key);
-
-#endif

@@ -71,7 +71,7 @@ static enum plim_status take(struct run_lock *lock, struct plim_error *err)
         }
         close(lock->fd), lock->fd = -1;
     }
-    return plim_fail(err, PLIM_BAD_INPUT, "key 'output.dir': %s: other runs begin and end in it all the time",
+    return plim_fail(err, PLIM_BAD_INPUT, "key 'output.dir': %s: other runs keep starting and ending in it",
                      lock->dir);
 }
 

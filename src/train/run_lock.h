@@ -9,8 +9,7 @@
  * ends in any way, so a crash leaves nothing to clean up. On a file system without locks the folder is only tested, and
  * `held` stays false.
  */
-#ifndef PLIM_TRAIN_RUN_LOCK_H
-#define PLIM_TRAIN_RUN_LOCK_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -31,5 +30,3 @@ struct run_lock {
  * folder cannot be created or written. */
 enum plim_status run_lock_take(struct run_lock *lock, const char *dir, struct plim_error *err);
 void run_lock_release(struct run_lock *lock);
-
-#endif

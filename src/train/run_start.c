@@ -91,12 +91,12 @@ static enum plim_status refuse(const struct comparison *c, const struct job *job
         snprintf(others, sizeof others, " (and %d more: %.360s)", c->count - 1, strbuf_text(&c->others));
     if (c->shapes)
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: %s is of another model: %s was %s, is %s%s; mend the config or choose another "
+                         "%s: %s is of another model: %s was %s, is %s%s; fix the config or choose another "
                          "output.dir",
                          job->name, path, c->key, c->then, c->now, others);
     return plim_fail(err, PLIM_BAD_INPUT,
-                     "%s: %s was made otherwise: %s was %s, is %s%s; restore it, accept it with --resume "
-                     "--change %s, or choose another output.dir",
+                     "%s: %s was made with other settings: %s was %s, is %s%s; restore it, accept it with "
+                     "--resume --change %s, or choose another output.dir",
                      job->name, path, c->key, c->then, c->now, others, c->key);
 }
 
@@ -139,7 +139,7 @@ static enum plim_status check_names(const struct run_start *s, const struct run_
         for (size_t k = 0; k < node_count(&s->facts->root); k++)
             nearest_offer(&near, node_item(&s->facts->root, k)->key);
         return plim_fail(err, PLIM_BAD_INPUT, "--change %s: %s%s%s", name,
-                         row ? "the key may change without it: it decides no result" : "is no such key",
+                         row ? "not needed: the key does not affect the result" : "no such key",
                          near.best && !row ? "; did you mean " : "", near.best && !row ? near.best : "");
     }
     return PLIM_OK;
@@ -157,11 +157,10 @@ static enum plim_status go_on(struct run_start *s, const struct job *job, const 
     s->free_loss_chunks = accepted(options, LOSS_CHUNKS);
     if (!manifest && accepted(options, MANIFEST)) return PLIM_OK;
     if (!manifest)
-        return plim_fail(
-            err, PLIM_BAD_INPUT,
-            "%s: was saved by an earlier version without a manifest: whether it is whole and what decided it "
-            "cannot be checked; go on from it with --resume --change manifest",
-            checkpoint_path(s->saved));
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: was saved by an earlier version without a manifest, so it cannot be verified; "
+                         "continue from it with --resume --change manifest",
+                         checkpoint_path(s->saved));
     s->now = node_int(node_get(manifest, "now"), s->now);
     const char *machine = node_string(node_get(manifest, "machine"), "");
     if (strcmp(machine, device->facts.name))
@@ -179,11 +178,10 @@ static enum plim_status check_used(struct run_start *s, const struct job *job,
     if (!options->saves || step == 0) return PLIM_OK;
     s->replaces = options->overwrite;
     if (s->replaces) return PLIM_OK;
-    return plim_fail(
-        err, PLIM_BAD_INPUT,
-        "%s: key 'output.dir': %s has a run's checkpoints, up to step %lld; go on with --resume, "
-        "replace them with --overwrite, or choose another folder",
-        job->name, job->output_dir, (long long)step);
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: key 'output.dir': %s has a run's checkpoints, up to step %lld; continue with "
+                     "--resume, replace them with --overwrite, or choose another folder",
+                     job->name, job->output_dir, (long long)step);
 }
 
 enum plim_status run_start_begin(struct run_start *s, const struct job *job, const struct job_length *length,

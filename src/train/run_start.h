@@ -12,8 +12,7 @@
  * refused with one line that names the key and both values, unless the user accepts the change by name. "manifest" is the
  * name for a checkpoint written by a version without manifests.
  */
-#ifndef PLIM_TRAIN_RUN_START_H
-#define PLIM_TRAIN_RUN_START_H
+#pragma once
 
 #include "base/bump.h"
 #include "device/device.h"
@@ -50,5 +49,3 @@ void run_start_end(struct run_start *start);
 /* Pins for the next plan that preserve the checkpoint's bits: rows of a micro-batch, and loss slices if bf16
  * gradients depend on them. KNOB_OPEN: nothing to pin, or the job pins it. */
 void run_start_pins(const struct run_start *start, const struct job *job, struct knobs *pins);
-
-#endif

@@ -6,8 +6,7 @@
  * as usual, as programs if the device has them, and are timed as a whole. Results are bit-identical. All other steps only
  * test `on`. A request takes 24 bytes per op and 40 per row until the file is written.
  */
-#ifndef PLIM_TRAIN_RUN_TRACE_H
-#define PLIM_TRAIN_RUN_TRACE_H
+#pragma once
 
 #include "exec/op_clock.h"
 #include "train/run_control.h"
@@ -23,5 +22,3 @@ struct run_trace {
     struct snapshot_pass *pass;
     int passes, room;
 };
-
-#endif

@@ -1,7 +1,6 @@
 /* run_watch.h - a trainer's state for monitoring, adapting and its control socket. Used by
  * trainer_watch.c. */
-#ifndef PLIM_TRAIN_RUN_WATCH_H
-#define PLIM_TRAIN_RUN_WATCH_H
+#pragma once
 
 #include "train/run_control.h"
 
@@ -21,8 +20,6 @@ struct run_watch {
     struct adapt_look look; /* basis of decisions; with several ranks the worst of their samples */
     bool looks;             /* `look` is valid */
     int64_t *rank_used;     /* [ranks] bytes of each before the current step; NULL: single rank */
-    /* of the training thread for monitoring, orders and reports; with train_options.profile */
+    /* Time of the training thread for monitoring, orders and reports; with train_options.profile. */
     double seconds;
 };
-
-#endif

@@ -2,8 +2,7 @@
  *
  * With fp32 and bf16 the scale is 1 and never changes; with a window of 0 it keeps its first value. A checkpoint stores the
  * state, three numbers. */
-#ifndef PLIM_TRAIN_SCALER_H
-#define PLIM_TRAIN_SCALER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ static inline void scaler_update(struct scaler *s, bool finite)
         s->good_steps = s->overflows = 0;
     }
 }
-
-#endif

@@ -14,8 +14,7 @@
  * computed: the mean cosine of pairs, how often a pair's second text is the nearest in its batch and, if the data have
  * scores, Spearman's correlation of cosines with them.
  */
-#ifndef PLIM_TRAIN_SCORING_H
-#define PLIM_TRAIN_SCORING_H
+#pragma once
 
 #include "job/job.h"
 #include "runtime/feed.h"
@@ -70,5 +69,3 @@ enum plim_status scoring_take(struct scoring *s, struct exec *exec, const struct
 enum plim_status scoring_end_window(struct scoring *s, struct plim_error *err);
 enum plim_status scoring_result(const struct scoring *s, double *loss, int64_t *count, struct scores *out,
                                 struct plim_error *err);
-
-#endif

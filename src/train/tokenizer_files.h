@@ -1,7 +1,6 @@
 /* tokenizer_files.h - copies tokenizer and side files next to the weights, so that a checkpoint or export is
  * usable alone. */
-#ifndef PLIM_TRAIN_TOKENIZER_FILES_H
-#define PLIM_TRAIN_TOKENIZER_FILES_H
+#pragma once
 
 #include "base/status.h"
 
@@ -16,5 +15,3 @@ enum plim_status model_files_copy(const char *model, const char *dir, struct pli
 
 /* The i-th name of such files; NULL after the last. */
 const char *tokenizer_file_name(int i);
-
-#endif

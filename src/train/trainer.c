@@ -475,7 +475,7 @@ enum plim_status trainer_end(struct trainer *t, enum plim_status status, struct 
     if (status == PLIM_OK && !finished)
         return plim_fail(
             err, PLIM_INTERRUPTED, "stopped by %s after step %lld; %s", who_stopped(t), (long long)t->step,
-            trainer_may_save(t) ? "go on with --resume" : "nothing was saved, as --no-checkpoint asks");
+            trainer_may_save(t) ? "continue with --resume" : "nothing was saved, as --no-checkpoint asks");
     return status;
 }
 

@@ -21,8 +21,7 @@
  *
  * Events are reported to a listener; nothing is printed here.
  */
-#ifndef PLIM_TRAIN_TRAINER_H
-#define PLIM_TRAIN_TRAINER_H
+#pragma once
 
 #include "data/loader.h"
 #include "job/preset.h"
@@ -151,7 +150,7 @@ struct trainer {
     int next_change;
     double op_seconds[OP_KIND_COUNT];
     struct numerics numerics;
-    /* tensors that the host accesses, by role; looked up after each re-plan */
+    /* Tensors that the host accesses, by role; looked up after each re-plan. */
     int scalars, loss, clip;
     bool drops; /* the tape has dropout */
     struct router router;
@@ -266,5 +265,3 @@ int64_t trainer_used(const struct trainer *trainer);
 
 /* Reports an event to the listener; fills in plan, budget and the system's memory figures. */
 void trainer_tell(struct trainer *trainer, struct train_event *event);
-
-#endif

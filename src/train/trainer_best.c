@@ -10,10 +10,11 @@ enum plim_status trainer_best_open(struct trainer *t, struct plim_error *err)
 {
     enum plim_status status = best_model_init(&t->best, t->job, err);
     if (status == PLIM_OK && t->job->training.load_best && !trainer_may_save(t))
-        status = plim_fail(err, PLIM_BAD_INPUT,
-                           "%s: key 'training.load_best_model_at_end' needs checkpoints, and --no-checkpoint "
-                           "saves none; drop one of the two",
-                           t->job->name);
+        status = plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'training.load_best_model_at_end' needs checkpoints, but --no-checkpoint saves "
+            "none; remove one of the two",
+            t->job->name);
     return status;
 }
 

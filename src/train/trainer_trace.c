@@ -118,7 +118,8 @@ static void put_more(void *arg, struct json_writer *w)
 {
     const struct trainer *t = arg;
     struct holder holders[HOLDERS_MAX];
-    environment_json(t->runtime.device, w, "environment");
+    const struct device *device = t->runtime.device;
+    environment_json(device->context, &device->facts, device->ops->name, w, "environment");
     summary_json(&t->watch.facts.memory, w, "memory");
     json_begin_object(w, "knobs");
     knobs_json(w, &t->runtime.plan.knobs);

@@ -235,10 +235,10 @@ void trainer_watch_open(struct trainer *t)
     int ranks = comm_ranks(t->runtime.device->comm);
     if (ranks > 1) w->rank_used = calloc((size_t)ranks, sizeof *w->rank_used); /* NULL: it is not told */
     if (t->job->monitor.enabled && monitor_open(&options, &w->monitor, &err) != PLIM_OK)
-        note(t, "the run goes on without a monitor", &err);
+        note(t, "the run continues without a monitor", &err);
     if (t->start.lock.held && /* of several ranks, rank 0 */
         run_control_open(t->job->output_dir, w->monitor, &w->control, &err) != PLIM_OK)
-        note(t, "the run goes on without a control socket", &err);
+        note(t, "the run continues without a control socket", &err);
     trainer_note_step(t, NULL);
     allocations_mark();
 }

@@ -12,9 +12,9 @@
 
 /* Variables that ask an allocator for something. The plan needs none of them; that they are set is worth knowing. */
 static const char *const variables[] = {
-    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PLIMSOLL_ALLOC_CONF", "CUDA_VISIBLE_DEVICES",
-    "MALLOC_ARENA_MAX",        "OMP_NUM_THREADS",    "PLIMSOLL_CPU",        "PLIMSOLL_CALIBRATE",
-    "PLIMSOLL_MACHINE"};
+    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PLIMSOLL_ALLOC_CONF",    "CUDA_VISIBLE_DEVICES",
+    "CUDA_MEMORY_FRACTION",    "MAX_BATCH_SIZE",     "ENABLE_MIXED_PRECISION", "MALLOC_ARENA_MAX",
+    "OMP_NUM_THREADS",         "PLIMSOLL_CPU",       "PLIMSOLL_CALIBRATE",     "PLIMSOLL_MACHINE"};
 
 static const struct {
     const char *name;
@@ -33,12 +33,11 @@ static void put_driver(struct json_writer *w)
     if (f) fclose(f);
 }
 
-static void put_device(const struct device *device, struct json_writer *w)
+static void put_device(const struct device_facts *f, const char *backend, struct json_writer *w)
 {
-    const struct device_facts *f = &device->facts;
     json_begin_object(w, "device");
     json_str(w, "name", f->name);
-    json_str(w, "backend", device->ops->name);
+    json_str(w, "backend", backend);
     json_int(w, "memory_bytes", (int64_t)f->memory_bytes);
     json_bool(w, "memory_limited", f->memory_limited);
     json_int(w, "overhead_bytes", (int64_t)f->overhead_bytes);
@@ -77,17 +76,17 @@ static void put_limits(struct json_writer *w)
     json_end_object(w);
 }
 
-void environment_json(const struct device *device, struct json_writer *w, const char *key)
+void environment_json(const struct context *context, const struct device_facts *facts, const char *backend,
+                      struct json_writer *w, const char *key)
 {
     json_begin_object(w, key);
     json_str(w, "version", PLIMSOLL_VERSION);
-    put_device(device, w);
+    put_device(facts, backend, w);
     put_system(w);
     put_limits(w);
     json_begin_object(w, "variables");
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
-        if (context_get(device->context, variables[i]))
-            json_str(w, variables[i], context_get(device->context, variables[i]));
+        if (context_get(context, variables[i])) json_str(w, variables[i], context_get(context, variables[i]));
     json_end_object(w);
     json_end_object(w);
 }

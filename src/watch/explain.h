@@ -14,8 +14,7 @@
  * remedy is a plan that was found (report/savings.h). Planning takes memory itself: a run that explains has given its arena
  * back, and plans that cannot be compared within the search's own limit (plan.h, search_line) are not offered.
  */
-#ifndef PLIM_WATCH_EXPLAIN_H
-#define PLIM_WATCH_EXPLAIN_H
+#pragma once
 
 #include "report/savings.h"
 #include "watch/holders.h"
@@ -68,7 +67,7 @@ void explanation_text(const struct explanation *why, struct strbuf *out);
 /* Writes members of the open object. */
 void explanation_json(const struct explanation *why, struct json_writer *w);
 
-/* Writes the run's environment: device, system, limits, and variables that people set for allocators (environment.c). */
-void environment_json(const struct device *device, struct json_writer *w, const char *key);
-
-#endif
+/* Writes a run's environment: device, system, limits, and variables that people set for allocators (environment.c). `backend`: name
+ * of the device's, NULL: a preset. */
+void environment_json(const struct context *context, const struct device_facts *facts, const char *backend,
+                      struct json_writer *w, const char *key);

@@ -5,8 +5,7 @@
  *
  * A driver outside the container lists processes of another name space; these have a number but no name.
  */
-#ifndef PLIM_WATCH_HOLDERS_H
-#define PLIM_WATCH_HOLDERS_H
+#pragma once
 
 #include "base/json.h"
 #include "watch/readers.h"
@@ -25,5 +24,3 @@ int holders_of(const struct watch_reading *reading, const char *root, struct hol
 void holders_json(const struct holder *list, int count, struct json_writer *w, const char *key);
 /* "python3 (4711) 12.3 GiB, this process 1.20 GiB" */
 void holders_text(const struct holder *list, int count, struct strbuf *out);
-
-#endif

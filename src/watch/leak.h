@@ -9,8 +9,7 @@
  * count. Growth is a leak when LEAK_WINDOWS consecutive windows each exceed the one before, and together by more than
  * `allowed`. It is attributed to the part that grew most since the first of them. Pure.
  */
-#ifndef PLIM_WATCH_LEAK_H
-#define PLIM_WATCH_LEAK_H
+#pragma once
 
 #include "base/strbuf.h"
 #include <stdbool.h>
@@ -47,5 +46,3 @@ const char *leak_part_name(enum leak_part part);
 
 /* "memory outside the plan has grown by 8.2 MiB in 12 steps: the loader's buffers" */
 void leak_text(const struct leak *leak, struct strbuf *out);
-
-#endif

@@ -174,7 +174,7 @@ enum plim_status monitor_open(const struct monitor_options *options, struct moni
     if (options->interval <= 0 || m->started) return PLIM_OK;
     monitor_close(m);
     *out = NULL;
-    return plim_fail(err, PLIM_NO_MEMORY, "the system has no thread for the monitor");
+    return plim_fail(err, PLIM_NO_MEMORY, "the system refused a thread for the monitor");
 }
 
 void monitor_close(struct monitor *m)

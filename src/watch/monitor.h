@@ -13,8 +13,7 @@
  * machine (its container if that is tighter); then the host, for a device with its own memory; then the job's budget. The
  * status is that of the worst gauge. At the end of a step the trainer only takes a lock and copies.
  */
-#ifndef PLIM_WATCH_MONITOR_H
-#define PLIM_WATCH_MONITOR_H
+#pragma once
 
 #include "base/json.h"
 #include "watch/leak.h"
@@ -87,5 +86,3 @@ int monitor_recommend(const struct monitor_state *state, const char **out, int m
 
 /* Writes the state as an object. */
 void monitor_json(const struct monitor_state *state, struct json_writer *w, const char *key);
-
-#endif

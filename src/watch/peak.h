@@ -3,8 +3,7 @@
  *     struct peak peak;
  *     peak_of(&plan.tape, &plan.layout, &peak);      // peak.tensor "lm_head.weight", peak.op "linear", 262 MB, class "param"
  */
-#ifndef PLIM_WATCH_PEAK_H
-#define PLIM_WATCH_PEAK_H
+#pragma once
 
 #include "plan/layout.h"
 
@@ -18,5 +17,3 @@ struct peak {
 void peak_of(const struct tape *tape, const struct layout *layout, struct peak *out);
 /* Index of that tensor, ignoring scratch; -1: none. */
 int peak_tensor(const struct tape *tape, const struct layout *layout);
-
-#endif

@@ -7,8 +7,7 @@
  * Each reader fills its part of a reading and leaves the rest unchanged; facts that the system does not report stay 0.
  * Readers run on the monitor's thread: they touch no arena and submit no ops.
  */
-#ifndef PLIM_WATCH_READERS_H
-#define PLIM_WATCH_READERS_H
+#pragma once
 
 #include "device/device.h"
 #include "mem/os.h"
@@ -18,6 +17,7 @@ struct watch_source {
     struct device *device; /* NULL: none */
     /* Control groups of that machine; NULL: looked up at each reading. */
     const struct os_groups *groups;
+    void *arg; /* for readers that are not ours */
 };
 
 struct watch_reading {
@@ -38,5 +38,3 @@ extern watch_reader *const watch_readers[];
 
 /* Takes one reading with every reader of a table. */
 void watch_read(watch_reader *const *readers, const struct watch_source *source, struct watch_reading *out);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Pure: the output depends only on the arguments.
  */
-#ifndef PLIM_WATCH_RUN_FRAME_H
-#define PLIM_WATCH_RUN_FRAME_H
+#pragma once
 
 #include "watch/run_state.h"
 
@@ -22,5 +21,3 @@ void run_frame_draw(const struct run_state *state, const struct run_frame *frame
 
 /* Draws a memory as a bar of `width` columns with a mark at each of the four thresholds. */
 void run_frame_bar(const struct gauge *gauge, int width, bool colour, struct strbuf *out);
-
-#endif

@@ -34,10 +34,11 @@ static enum plim_status check_start(const struct run_log *log, struct plim_error
     ssize_t n = pread(log->fd, &first, 1, 0);
     if (n < 0) return plim_fail(err, PLIM_IO, "%s: cannot be read: %s", log->path, strerror(errno));
     if (n == 1 && first != '{')
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: no log of a run: its first line is no JSON object; name a run's folder or a "
-                         "file that train --log wrote",
-                         log->path);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: not the log of a run: its first line is not a JSON object; name a run's folder or a "
+            "file written by train --log",
+            log->path);
     return PLIM_OK;
 }
 

@@ -5,12 +5,11 @@
  *     run_log_read(&log, run_state_hear, &state);        // events since the last time, one after another
  *     run_log_close(&log);
  *
- * A folder has RUN_LOG, one JSON object per event and line (docs/cli.md), and RUN_PLAN, the run's plan as a snapshot.
+ * A folder has RUN_LOG, one JSON object per event and line (docs/output.md), and RUN_PLAN, the run's plan as a snapshot.
  * Reading is independent of the run, which never waits for a reader. An incomplete line is read once it is complete; a line
  * that is not JSON is skipped. If another run starts a new log in the folder, reading restarts at its beginning.
  */
-#ifndef PLIM_WATCH_RUN_LOG_H
-#define PLIM_WATCH_RUN_LOG_H
+#pragma once
 
 #include "base/json.h"
 #include "base/strbuf.h"
@@ -44,5 +43,3 @@ void run_log_close(struct run_log *log);
 /* Finds the folder below `where`, up to three levels deep, whose log was written last. PLIM_BAD_INPUT: there
  * is none. */
 enum plim_status run_log_newest(const char *where, char *folder, size_t size, struct plim_error *err);
-
-#endif

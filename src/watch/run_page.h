@@ -18,8 +18,7 @@
  * twice a second; all requests are answered from its results. Paths are matched against this table, so a request never
  * becomes a file name. Memory is bounded by the number of connections (net/http.h).
  */
-#ifndef PLIM_WATCH_RUN_PAGE_H
-#define PLIM_WATCH_RUN_PAGE_H
+#pragma once
 
 #include "watch/run_state.h"
 #include "base/status.h"
@@ -36,5 +35,3 @@ void run_page_close(struct run_page *page); /* NULL is fine */
 
 /* How a run is, as text that Prometheus reads: plimsoll_train_*, each with the label run (run_metrics.c). */
 void run_metrics(const struct run_state *state, const char *name, struct strbuf *out);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Its size is fixed: it keeps the newest points of curves and the newest messages.
  */
-#ifndef PLIM_WATCH_RUN_STATE_H
-#define PLIM_WATCH_RUN_STATE_H
+#pragma once
 
 #include "base/json.h"
 #include "tape/tape.h"
@@ -67,5 +66,3 @@ bool run_state_live(const struct run_state *state);
 
 /* Appends one line for people about an event; nothing for events of no interest. `steps` 0: unknown. */
 void run_event_text(const struct node *event, int64_t steps, struct strbuf *out);
-
-#endif

@@ -1,6 +1,8 @@
 /* status.c - see status.h. */
 #include "watch/status.h"
 
+#include <math.h>
+
 static const char *const names[MEMORY_STATUSES] = {"normal", "warning", "critical", "emergency"};
 const char *memory_status_name(enum memory_status status) { return names[status]; }
 
@@ -33,13 +35,23 @@ enum memory_status gauge_status(const struct gauge *g)
     return g->used >= g->line[LINE_WARNING] ? MEMORY_WARNING : MEMORY_NORMAL;
 }
 
+/* One decimal behind a point in every locale: programs read this line. */
+static void add_tenths(struct strbuf *out, double x)
+{
+    long long tenths = llround(10 * x);
+    strbuf_addf(out, "%lld.%lld", tenths / 10, tenths % 10);
+}
+
 void status_line(struct strbuf *out, int64_t step, const struct gauge *g, enum memory_status status,
                  const char *action)
 {
     bool large = g->total >= 1 << 30;
     double unit = large ? 1 << 30 : 1 << 20;
-    strbuf_addf(out, "[Step %lld] Memory: %.1f/%.1f %s (%.0f%%), Status: %s", (long long)step,
-                (double)g->used / unit, (double)g->total / unit, large ? "GB" : "MB",
+    strbuf_addf(out, "[Step %lld] Memory: ", (long long)step);
+    add_tenths(out, (double)g->used / unit);
+    strbuf_addc(out, '/');
+    add_tenths(out, (double)g->total / unit);
+    strbuf_addf(out, " %s (%.0f%%), Status: %s", large ? "GB" : "MB",
                 g->total > 0 ? 100 * (double)g->used / (double)g->total : 0.0, memory_status_name(status));
     if (action && *action) strbuf_addf(out, " - %s", action);
 }

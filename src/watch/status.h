@@ -8,8 +8,7 @@
  * GB and MB in this line are powers of 1024, because scripts parse this format; everywhere else the program writes GiB.
  * Pure.
  */
-#ifndef PLIM_WATCH_STATUS_H
-#define PLIM_WATCH_STATUS_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "job/preset.h"
@@ -42,5 +41,3 @@ enum memory_status gauge_status(const struct gauge *gauge);
 /* Writes the line for a step. `action` NULL or empty: none. */
 void status_line(struct strbuf *out, int64_t step, const struct gauge *gauge, enum memory_status status,
                  const char *action);
-
-#endif

@@ -7,8 +7,7 @@
  * The numbers refer to the tier that the budget counts: the process on a CPU, device memory on a GPU. All but the peak
  * follow from the plan, which is committed to the byte (runtime_check).
  */
-#ifndef PLIM_WATCH_SUMMARY_H
-#define PLIM_WATCH_SUMMARY_H
+#pragma once
 
 #include "base/json.h"
 #include "runtime/runtime.h"
@@ -32,5 +31,3 @@ double summary_utilisation(const struct memory_summary *summary);
 double summary_fragmentation(const struct memory_summary *summary);
 
 void summary_json(const struct memory_summary *summary, struct json_writer *w, const char *key);
-
-#endif

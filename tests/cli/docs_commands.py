@@ -20,6 +20,7 @@ import tempfile
 # Not from this folder, whose inspect.py would be taken for Python's.
 sys.path[0] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support")
 import plim
+import torch_snapshot
 
 ROOT = pathlib.Path(plim.SRC_DIR).resolve()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -100,6 +101,11 @@ def make_files(folder):
     pathlib.Path(folder, "docs.jsonl").write_text('{"text": "A load line is a mark."}\n' * 20)
     pathlib.Path(folder, "training_args.json").write_text('{"output_dir": "out", "per_device_train_batch_size": 4}')
     pathlib.Path(folder, "problem.csv").write_text("id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n")
+    pathlib.Path(folder, "trace.csv").write_text("action,id,size,stream\nalloc,1,4096,0\nalloc,2,1048576,0\nfree,1,,\n")
+    for name in ("snapshot.pickle", "steady.pickle"):
+        allocator = torch_snapshot.Allocator()
+        torch_snapshot.train(allocator, layers=2, hidden=64, vocab=500, length=32, steps=4)
+        torch_snapshot.write(allocator.snapshot(), f"{folder}/{name}")
 
 
 def run(command, folder):
@@ -130,7 +136,7 @@ def check_commands(folder):
 
 
 def check_options():
-    """Options in the text exist; a table of options under a command's heading in cli.md is that command's, all of it."""
+    """Options and commands in the text exist. help.py compares cli.md with the tables of options."""
     names = re.findall(r"^  ([a-z]+)  ", plim.run("--help").stdout, re.M)
     listed = lambda text: {"--" + o for o in re.findall(r"(?<![\w-])--(?:\[no-\]|no-)?([a-z][a-z0-9-]*[a-z])", text)}
     helps = {name: listed(plim.run(name, "--help").stdout) for name in names}  # --[no-]quiet, --no-quiet: --quiet
@@ -140,27 +146,22 @@ def check_options():
         plim.ok(not none, f"{page.relative_to(ROOT)}: its options exist {sorted(none)}")
         for name in re.findall(r"`plimsoll ([a-z]+)", page.read_text()):
             plim.ok(name in helps or name == "docs", f"{page.relative_to(ROOT)}: plimsoll {name} is a command")
-    for part in (ROOT / "docs" / "cli.md").read_text().split("\n## ")[1:]:
-        name = part.split("\n", 1)[0]
-        if name not in helps: continue
-        told = listed("\n".join(re.findall(r"^\| (`-.*?) \|", part, re.M)) or part) | {"--help"}
-        plim.ok(told == helps[name], f"cli.md has the options of {name}, no more and no fewer {sorted(told ^ helps[name])}")
 
 
 def check_fields(folder):
-    """cli.md's table of plan --json has the fields that plans have, no more and no fewer; of objects their members, too."""
-    part = (ROOT / "docs" / "cli.md").read_text().split("\n## plan\n")[1].split("\n## ")[0].split("`--json` prints one object")[1]
+    """output.md's table of plan --json has the fields that plans have, no more and no fewer; of objects their members, too."""
+    part = (ROOT / "docs" / "output.md").read_text().split("\n## plan\n")[1].split("\n## ")[0].split("`--json` prints one object")[1]
     rows = re.findall(r"^\| (`.*?) \| (.*) \|$", part, re.M)
     told = {name: text for names, text in rows for name in re.findall(r"`([a-z_]+)(?:\[\])?`", names)}
     has = {}
     for flags in ("", "--budget 8MiB", "--device t4", "--ranks 2"):  # it fits, does not, has no kernels, is shared
         has.update(json.loads(run(f"plimsoll plan demo/small.yaml --json --quiet {flags}", folder).stdout))
-    plim.ok(set(told) == set(has), f"cli.md has the fields of plan --json {sorted(set(told) ^ set(has))}")
+    plim.ok(set(told) == set(has), f"output.md has the fields of plan --json {sorted(set(told) ^ set(has))}")
     for name, value in has.items():
         first = value[0] if isinstance(value, list) and value else value
         if name == "settings" or not isinstance(first, dict): continue
         none = [m for m in first if f"`{m}`" not in told[name]]
-        plim.ok(not none, f"cli.md has the members of {name} {none}")
+        plim.ok(not none, f"output.md has the members of {name} {none}")
 
 
 with tempfile.TemporaryDirectory() as folder_:

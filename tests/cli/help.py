@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import plim
 
-COMMANDS = ["plan", "train", "generate", "embed", "classify", "serve", "eval", "export", "calibrate", "config", "doctor", "pack", "version"]
+COMMANDS = ["plan", "train", "generate", "embed", "classify", "serve", "eval", "export", "calibrate", "config", "doctor", "pack", "replay", "version"]
 
 overview = plim.run("--help")
 plim.ok(overview.returncode == 0 and not overview.stderr, "plimsoll --help exits 0")
@@ -30,7 +30,7 @@ for name in COMMANDS + ["docs"]:
     option = plim.run(name, "--jsn")
     plim.ok(option.returncode == 2 and option.stderr.count("\n") == 1 and "--jsn" in option.stderr,
             f"{name}: an unknown option is one line: {option.stderr.strip()}")
-for name in ["plan", "train", "generate", "embed", "classify", "serve", "eval", "export", "config", "pack"]:
+for name in ["plan", "train", "generate", "embed", "classify", "serve", "eval", "export", "config", "pack", "replay"]:
     bare = plim.run(name)
     plim.ok(bare.returncode == 2 and bare.stderr.count("\n") == 1 and "--help" in bare.stderr,
             f"{name} without arguments: {bare.stderr.strip()}")
@@ -49,7 +49,8 @@ for shell in ("bash", "zsh"):
     plim.ok("plimsoll" in text and all(name in text for name in COMMANDS) and "budget" in text, f"docs {shell}")
 config = plim.run("docs", "config").stdout
 plim.ok("`training.batch_size`" in config and "`budget`" in config, "docs config")
-with open(os.path.join(plim.SRC_DIR, "docs", "configuration.md")) as f:
-    plim.ok(f.read() == config, "docs/configuration.md is what `plimsoll docs config` prints")
+for kind, page in (("config", "configuration.md"), ("cli", "cli.md")):
+    with open(os.path.join(plim.SRC_DIR, "docs", page)) as f:
+        plim.ok(f.read() == plim.run("docs", kind).stdout, f"docs/{page} is what `plimsoll docs {kind}` prints")
 plim.ok(plim.run("docs", "mann").returncode == 2, "docs of an unknown kind")
 plim.done()

@@ -15,7 +15,7 @@ import plim
 import server
 
 GOLDEN = os.path.join(plim.SRC_DIR, "tests", "golden")
-BYTES = "every byte of a text is a token"
+BYTES = "each byte is a token"
 KEYS = {"architecture", "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_attention_heads", "num_key_value_heads", "tie_word_embeddings"}
 # "The heavy ship", as sentencepiece and tokenizers have it,and the BOS of a BPE model
 EXPECTED = {"bpe": [1, 422, 266, 348, 447, 467, 465, 295, 301, 462], "unigram": [285, 115, 19, 296, 172, 3, 9, 224, 24, 58],

@@ -59,7 +59,7 @@ with tempfile.TemporaryDirectory() as folder:
     refused("no such file", ["--plan", f"{folder}/none"], "none")
     text = open(file).read()
     for what, other, word in (("a changed digit", text.replace('"total":', '"total":1', 1), "damaged"), ("cut off", text[: len(text) // 2], "damaged"),
-                              ("something else", "model: {}\n", "no plan"), ("nothing", "", "no plan")):
+                              ("something else", "model: {}\n", "not a plan file"), ("nothing", "", "not a plan file")):
         open(file, "w").write(other)
         refused(what, ["--plan", file], word)
     open(file, "w").write(text)

@@ -244,7 +244,7 @@ def trouble(folder, path):
             events = plim.events(result.stdout)
             notes = [e["text"] for e in events if e["event"] == "note" and e["text"].startswith(what)]
             if notes: break
-        plim.ok(result.returncode == 0 and len(notes) == 1 and "goes on" in notes[0] and plim.losses(result.stdout) == calm, f"a write that fails in the run: {notes}")
+        plim.ok(result.returncode == 0 and len(notes) == 1 and "continues" in notes[0] and plim.losses(result.stdout) == calm, f"a write that fails in the run: {notes}")
         kept = glob.glob(f"{out}/tensorboard/*") if what == "tensorboard" else glob.glob(f"{out}/wandb/offline-run-*/*.wandb")
         read = [scalars([p]) if what == "tensorboard" else wandb_records(p) for p in kept]  # both refuse what is cut off
         plim.ok(len(read) == 1, f"{what}: what was written before is whole: {kept}")

@@ -235,7 +235,7 @@ with tempfile.TemporaryDirectory() as root_:
             "--set", "training.batch_size=2", "--set", "training.gradient_accumulation_steps=4", "--budget", "1GiB"]
     result_, _ = b.resume(*free)
     plim.ok(result_.returncode == 0 and len(plim.losses(result_.stdout)) == 2, f"what decides nothing may change: {result_.stderr.strip()}")
-    for name_, words in (("training.sed", ["did you mean training.seed"]), ("training.threads", ["decides no result"]), ("nothing", ["no such key"])):
+    for name_, words in (("training.sed", ["did you mean training.seed"]), ("training.threads", ["does not affect the result"]), ("nothing", ["no such key"])):
         result_, _ = b.resume("--change", name_)
         plim.ok(result_.returncode == 2 and result_.stderr.count("\n") == 1 and all(w in result_.stderr for w in words), f"--change {name_}: {result_.stderr.strip()}")
     result_ = plim.run("train", b.path, "-q", "--change", "training.seed", "--overwrite")

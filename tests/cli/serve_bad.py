@@ -81,7 +81,7 @@ def template(folder):
         ok(code == 501 and r["error"]["code"] == "no_chat_template" and folder not in r["error"]["message"], f"a template that does not compile: {r['error']['message']}")
         ok(s.post("/v1/completions", {"prompt": "x", "max_tokens": 2})[0] == 200, "completions work")
         s.stop()
-        ok("no chats, only completions" in s.log(), "the log says so at the start")
+        ok("chat is not available, only completions" in s.log(), "the log says so at the start")
     with open(f"{folder}/bad.jinja", "w") as f: f.write("{% endfor %}")
     told = plim.run("serve", f"{folder}/m", "-q", "--port", 0, "--device", "cpu", "--chat-template", f"{folder}/bad.jinja")
     ok(told.returncode == 2 and "bad.jinja" in told.stderr.splitlines()[-1], f"one that was asked for ends it: {told.stderr.strip()}")

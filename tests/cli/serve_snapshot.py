@@ -120,7 +120,7 @@ def trace(s, socket, folder, ask, plan):
 
 
 def refusals(socket, folder):
-    for words, told in ((["snapshot"], "no folder of its own"), (["snapshot", f"{folder}/nowhere/a.json"], "nowhere"), (["checkpoint"], "snapshot and stop")):
+    for words, told in ((["snapshot"], "a server has no folder"), (["snapshot", f"{folder}/nowhere/a.json"], "nowhere"), (["checkpoint"], "snapshot and stop")):
         r = plim.run("ctl", socket, *words)
         ok(r.returncode != 0 and r.stderr.count("\n") == 1 and told in r.stderr, f"{words}: exit {r.returncode}, {r.stderr.strip()}")
 

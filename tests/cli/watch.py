@@ -117,7 +117,7 @@ def odd(folder):
     path = plim.job(folder, output__dir=f"{folder}/odd")
     os.makedirs(f"{folder}/odd/log.jsonl")
     ended = plim.run("train", path, "--json")
-    ok(ended.returncode == 0 and ended.stderr.count("\n") == 1 and "goes on without" in ended.stderr, f"no log can be written: {ended.stderr.strip()}")
+    ok(ended.returncode == 0 and ended.stderr.count("\n") == 1 and "continues without" in ended.stderr, f"no log can be written: {ended.stderr.strip()}")
     path = plim.job(folder, output__dir=f"{folder}/same")
     os.makedirs(f"{folder}/same")
     ended = plim.run("train", path, "-q", "--log", f"{folder}/same/log.jsonl")

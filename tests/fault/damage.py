@@ -67,7 +67,7 @@ def damage_tests(folder, path, good):
     shutil.copytree(good, run)
     for step in ("00000002", "00000004"): overwrite(f"{run}/checkpoint-{step}/model.safetensors", 2000)
     line = plim.run(*commands(path, run, folder)["resume"]).stderr.strip()
-    plim.ok("no whole checkpoint" in line and "checkpoint-00000002 " not in line, f"a damaged one is not offered: {line}")
+    plim.ok("no intact checkpoint" in line and "checkpoint-00000002 " not in line, f"a damaged one is not offered: {line}")
     shutil.rmtree(f"{run}/{newest}"), shutil.rmtree(f"{run}/checkpoint-00000002")
     shutil.copytree(f"{good}/{newest}", f"{run}/{newest}")
     shutil.copytree(f"{good}/checkpoint-00000002", f"{run}/checkpoint-00000002")

@@ -155,7 +155,7 @@ def failures(folder):
     victim = f"{newest(out)}/state/piece-00002-of-00003.safetensors"
     with open(victim, "r+b") as f: f.seek(-5, 2), f.write(b"\x55\xaa")
     bad = train(2, path, out, "--resume", "--steps", 5, stage=3)
-    plim.ok(bad.returncode == 2 and told_once(bad, victim, "is whole: use that"), f"a damaged piece is named: {bad.stderr.strip()[:300]}")
+    plim.ok(bad.returncode == 2 and told_once(bad, victim, "is intact: use it"), f"a damaged piece is named: {bad.stderr.strip()[:300]}")
     os.remove(victim)
     bad = train(3, path, out, "--resume", "--steps", 5, stage=3)
     plim.ok(bad.returncode == 2 and told_once(bad, victim, "it is missing"), f"so is a missing one: {bad.stderr.strip()[:200]}")

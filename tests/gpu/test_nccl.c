@@ -168,7 +168,7 @@ static void a_wrong_library_is_named(void **state)
     (void)state;
     static const struct {
         const char *file, *said;
-    } cases[] = {{"/nonexistent/libnccl.so", "NCCL is not here"},
+    } cases[] = {{"/nonexistent/libnccl.so", "NCCL is not installed"},
                  {"libc.so.6", "NCCL's library has no nccl"}};
     struct device *device = open_card();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -273,6 +273,7 @@ static void run_op(void **state, int kind)
     X(add, OP_ADD)                                                                                           \
     X(row_gate, OP_ROW_GATE)                                                                                 \
     X(row_gate_bwd, OP_ROW_GATE_BWD)                                                                         \
+    X(row_norm, OP_ROW_NORM)                                                                                 \
     X(xent, OP_XENT)                                                                                         \
     X(kv_append, OP_KV_APPEND)                                                                               \
     X(kv_put, OP_KV_PUT)                                                                                     \

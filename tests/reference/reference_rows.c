@@ -229,3 +229,14 @@ void ref_row_gate_bwd(const struct ref_call *call)
         call->out[ROW_GATE_BWD_DGATE].f[r] = sum * s * (1 - s);
     }
 }
+
+void ref_row_norm(const struct ref_call *call)
+{
+    int64_t rows = ref_in(call, ROW_NORM_W)->dim[0], width = ref_in(call, ROW_NORM_W)->dim[1];
+    for (int64_t r = 0; r < rows; r++) {
+        const double *w = call->in[ROW_NORM_W].f + r * width;
+        double sum = 0;
+        for (int64_t i = 0; i < width; i++) sum += w[i] * w[i];
+        call->out[ROW_NORM_Y].f[r] = sqrt(sum);
+    }
+}

@@ -23,6 +23,7 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_ADD] = make_add,
     [OP_ROW_GATE] = make_row_gate,
     [OP_ROW_GATE_BWD] = make_row_gate_bwd,
+    [OP_ROW_NORM] = make_row_norm,
     [OP_XENT] = make_xent,
     [OP_KV_APPEND] = make_kv_append,
     [OP_KV_PUT] = make_kv_put,

@@ -51,6 +51,19 @@ void make_norm(struct op_case *c)
               offset * size, size);
 }
 
+/* Rows of zeros, tiny and huge weights: squares must neither vanish nor overflow. */
+void make_row_norm(struct op_case *c)
+{
+    int64_t rows = PICK(c, 1, 2, 9, 64, 131), width = PICK(c, 1, 3, 8, 31, 64, 257, 1000, 4104);
+    double size = c->type == DT_F16 ? 1 : pow(10, (double)PICK(c, -25, -4, 0, 0, 25));
+    case_in(c, ROW_NORM_W, c->type, DIMS(rows, width));
+    case_fill(c, ROW_NORM_W, 0, case_below(c, 8) ? size : 0);
+    case_out(c, ROW_NORM_Y, DT_F32, DIMS(rows));
+    c->inner[ROW_NORM_Y] = 4 * F32_UNIT;
+    c->by_element = true;
+    case_note(c, "deviation %g", size);
+}
+
 void make_linear(struct op_case *c)
 {
     bool few = case_below(c, 3) == 0; /* few rows have kernels of their own, which read K in long steps */

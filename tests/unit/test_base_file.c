@@ -227,11 +227,10 @@ static void test_table(void **state)
     table_cell(&t, "%d", 1234567);
     table_cell(&t, "é");
     table_cell(&t, "\033[31m7\033[0m");
-    table_rule(&t);
     table_cell(&t, "alone");
     table_render(&t, &sb, &(struct table_style){.indent = 1});
     assert_string_equal(strbuf_text(&sb), " class    bytes\n ──────────────\n param  1234567\n"
-                                          " é            \033[31m7\033[0m\n ──────────────\n alone\n");
+                                          " é            \033[31m7\033[0m\n alone\n");
     strbuf_clear(&sb);
     table_render(&t, &sb, &(struct table_style){.colour = true, .gap = 1});
     assert_non_null(strstr(strbuf_text(&sb), "\033[1mclass\033[0m"));

@@ -333,6 +333,13 @@ static void test_strbuf_remembers_failure(void **state)
     assert_int_equal(strbuf_status(&sb, &err), PLIM_OK);
 }
 
+static const char *nearest_word(const char *word, const char *const *table, size_t n)
+{
+    struct nearest near = nearest_begin(word);
+    for (size_t i = 0; i < n; i++) nearest_offer(&near, table[i]);
+    return near.best;
+}
+
 static void test_nearest(void **state)
 {
     (void)state;

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern char **environ;
-
 enum { N = 512 };
 
 static int square(struct tape *tape, enum dtype type)
@@ -430,20 +428,16 @@ static void calibrations_are_remembered_by_key(void **state)
     struct device_facts facts = {0};
     (void)state;
     assert_non_null(mkdtemp(folder));
-    setenv("XDG_CACHE_HOME", folder, 1);
-    calibration_save(&(struct context){.environment = environ}, "cuda",
-                     "a card, cuDNN 91900; a CPU, 8 threads", &c);
-    assert_true(calibration_load(&(struct context){.environment = environ}, "cuda",
-                                 "a card, cuDNN 91900; a CPU, 8 threads", &got));
+    struct context kept = {.cache = folder};
+    calibration_save(&kept, "cuda", "a card, cuDNN 91900; a CPU, 8 threads", &c);
+    assert_true(calibration_load(&kept, "cuda", "a card, cuDNN 91900; a CPU, 8 threads", &got));
     calibration_apply(&got, &facts);
     assert_true(facts.tf32_flops == 7 && facts.flops[DT_BF16] == c.flops[DT_BF16]);
-    assert_false(calibration_load(&(struct context){.environment = environ}, "cuda",
-                                  "a card, cuDNN 92000; a CPU, 8 threads", &got));
-    assert_false(calibration_load(&(struct context){.environment = environ}, "cpu",
-                                  "a card, cuDNN 91900; a CPU, 8 threads", &got));
+    assert_false(calibration_load(&kept, "cuda", "a card, cuDNN 92000; a CPU, 8 threads", &got));
+    assert_false(calibration_load(&kept, "cpu", "a card, cuDNN 91900; a CPU, 8 threads", &got));
     c = numbers(0); /* a file from before a number was measured */
-    calibration_save(&(struct context){.environment = environ}, "cuda", "another", &c);
-    assert_false(calibration_load(&(struct context){.environment = environ}, "cuda", "another", &got));
+    calibration_save(&kept, "cuda", "another", &c);
+    assert_false(calibration_load(&kept, "cuda", "another", &got));
     snprintf(remove, sizeof remove, "rm -r '%s'", folder);
     assert_int_equal(system(remove), 0);
 }

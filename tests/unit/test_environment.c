@@ -1,6 +1,5 @@
-/* test_environment.c - .env files, the allocator's option strings, and variables that set keys where nobody else has. */
+/* test_environment.c - .env files, and variables that set keys where nobody else has. */
 #include "base/dotenv.h"
-#include "job/alloc_conf.h"
 #include "job/job.h"
 
 #include <setjmp.h>
@@ -72,41 +71,6 @@ static void test_lines_are_counted(void **state)
     assert_int_equal(dotenv_parse(text, strlen(text) - 13, "x/.env", &vars, &err), PLIM_OK);
     assert_int_equal(dotenv_find(&vars, "B")->line, 4);
     dotenv_release(&vars);
-}
-
-/* ---- the allocator's options ---- */
-
-static void test_option_strings(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *text, *wrong; /* NULL: fine */
-    } rows[] = {
-        {"expandable_segments:True,max_split_size_mb:128,roundup_power2_divisions:16,garbage_collection_"
-         "threshold:0.7",
-         NULL},
-        {"garbage_collection_threshold:0.8,max_split_size_mb:512", NULL},
-        {" backend : native , roundup_power2_divisions:[64:8,256:4,>:1]", NULL},
-        {"", NULL},
-        {"max_split_size_mb:10", "at least 20"},
-        {"max_split_size_mb:x", "'x'"},
-        {"max_split_size_mb", "expected ':'"},
-        {"expandable_segments:true", "True or False"},
-        {"garbage_collection_threshold:1", "between 0 and 1"},
-        {"max_split_size:128", "max_split_size_mb"},
-        {"roundup_power2_divisions:3", "power of two"},
-        {"roundup_power2_divisions:[64:8", "power of two"},
-        {"backend:other", "cudaMallocAsync"},
-        {"backend:native expandable_segments:True", "nativeexpandable_segments"},
-    };
-    struct alloc_conf conf;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        enum plim_status status = alloc_conf_parse(rows[i].text, &conf, &err);
-        if ((status != PLIM_OK) != (rows[i].wrong != NULL)) fail_msg("'%s': %s", rows[i].text, err.text);
-        if (rows[i].wrong && !strstr(err.text, rows[i].wrong)) fail_msg("'%s': %s", rows[i].text, err.text);
-    }
-    assert_int_equal(alloc_conf_parse("per_process_memory_fraction:0.5", &conf, &err), PLIM_OK);
-    assert_true(conf.fraction == 0.5);
 }
 
 /* ---- variables ---- */
@@ -279,8 +243,9 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),         cmocka_unit_test(test_lines_are_counted),
-        cmocka_unit_test(test_option_strings), cmocka_unit_test(test_order_of_authority),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_lines_are_counted),
+        cmocka_unit_test(test_order_of_authority),
         cmocka_unit_test(test_every_variable),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -186,7 +186,7 @@ static void must_name(const char *a, const char *b)
     struct plan plan;
     assert_int_equal(plan_search(&request, &plan, &err), PLIM_BAD_INPUT);
     char text[160];
-    snprintf(text, sizeof text, "%s and %s exclude each other; drop one", a, b);
+    snprintf(text, sizeof text, "%s and %s exclude each other; remove one", a, b);
     assert_string_equal(err.text, text);
     plan_release(&plan);
     job_release(&job);

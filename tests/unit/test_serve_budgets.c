@@ -4,6 +4,8 @@
  * fall.
  *
  *     test_serve_budgets [BUDGETS [DEVICE...]]     40 budgets; devices: presets, or "here"
+ *
+ * 1,260 plans by default, about 23 s of CPU time.
  */
 #include "base/file.h"
 #include "base/minmax.h"
@@ -109,8 +111,8 @@ static enum plim_status plan(const char *folder, struct device *device, int64_t 
     struct engine *e;
     struct engine_options o = {.model = folder,
                                .budget = budget,
-                               .beside = server_share(&server, budget),
-                               .caller_bytes = caller_bytes,
+                               .caller_bytes = server_share(&server, budget),
+                               .caller_bytes_under = caller_bytes,
                                .caller = &server,
                                .scratch = folder,
                                .stream = true,

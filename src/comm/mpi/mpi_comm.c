@@ -5,7 +5,6 @@
 #include "comm/comm.h"
 #include "comm/mpi/mpi_roll.h"
 
-#include <limits.h>
 #include <mpi.h>
 #include <sched.h>
 #include <stdio.h>

@@ -4,8 +4,7 @@
  * as long as they may differ: who is not heard is the one that the others waited for. The first of those that are there
  * tells it; the rest hold still, for the job is about to be ended.
  */
-#ifndef PLIM_COMM_MPI_MPI_ROLL_H
-#define PLIM_COMM_MPI_MPI_ROLL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,5 +13,3 @@
  * tell it hold still for half a minute more. So does one that `waited` for the others and finds everybody's call there: it is the
  * late one itself. */
 void mpi_roll_call(int rank, int ranks, double seconds, bool waited, char *text, size_t size);
-
-#endif

@@ -12,8 +12,7 @@
  * A meeting adds each product to the gradients once, so their value depends only on the order of meetings: keys in
  * increasing order for a query block; heads, then queries, in increasing order for a key block.
  */
-#ifndef PLIM_DEVICE_CPU_ATTENTION_BWD_BLOCK_H
-#define PLIM_DEVICE_CPU_ATTENTION_BWD_BLOCK_H
+#pragma once
 
 #include "device/cpu/attention_score.h"
 
@@ -87,5 +86,3 @@ void attn_bwd_meet(const struct meeting *m, const struct query_side *qs, const s
 /* Writes gradients of `count` rows from panels to rows `stride` elements apart, at element `index` of x. */
 void gradient_put(const struct meeting *m, const float *panels, int64_t count, float scale, void *x,
                   int64_t index, int64_t stride);
-
-#endif

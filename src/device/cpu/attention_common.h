@@ -10,8 +10,7 @@
  *     depends only on the shape.
  *  2. Rows of a block outside attn_cut's interval are neither read nor written.
  */
-#ifndef PLIM_DEVICE_CPU_ATTENTION_COMMON_H
-#define PLIM_DEVICE_CPU_ATTENTION_COMMON_H
+#pragma once
 
 #include "device/cpu/attention_rows.h"
 #include "device/device.h"
@@ -28,8 +27,8 @@ struct attn {
     const int32_t *pos, *lengths; /* [batch][time], [batch]; NULL: none */
     float scale;                  /* factor of products q.k */
     float cap;                    /* 0: none */
-    bool biased,
-        modified; /* modified: scores are made of products before the softmax sees them (attention_score.h) */
+    bool biased;
+    bool modified;           /* products become scores before the softmax sees them (attention_score.h) */
     float top_scale, scale2; /* factor for the softmax; the same for exponentials to base 2 */
     float dropout;           /* probability */
     int64_t block;           /* queries or keys of a block in the backward pass, a multiple of nr */
@@ -250,5 +249,3 @@ static inline size_t attn_room(size_t *end, size_t bytes)
     *end += (size_t)attn_up((int64_t)bytes, 64);
     return at;
 }
-
-#endif

@@ -6,8 +6,7 @@
  * An item is a block of rows of one kv head of one batch row. If few queries see a long cache, it is also one of several
  * pieces of the keys. Pieces produce unnormalised partial results, which are combined in the order of the keys.
  */
-#ifndef PLIM_DEVICE_CPU_ATTENTION_FORWARD_H
-#define PLIM_DEVICE_CPU_ATTENTION_FORWARD_H
+#pragma once
 
 #include "device/cpu/attention_score.h"
 
@@ -45,5 +44,3 @@ void forward_finish(const struct forward *f, const struct forward_item *item, in
 /* Computes an item of a forward with few rows, using this scratch. */
 void forward_single(const struct forward *f, const struct forward_item *item, char *scratch);
 size_t forward_single_bytes(const struct attn *a);
-
-#endif

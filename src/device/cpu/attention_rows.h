@@ -10,8 +10,7 @@
  *
  *     const struct attn_rows *rows = attn_rows_for(kernel);     NULL: no such kernel; use gemm_plain_f32
  */
-#ifndef PLIM_DEVICE_CPU_ATTENTION_ROWS_H
-#define PLIM_DEVICE_CPU_ATTENTION_ROWS_H
+#pragma once
 
 #include "device/cpu/gemm_kernel.h"
 
@@ -107,5 +106,3 @@ struct attn_rows {
 };
 
 const struct attn_rows *attn_rows_for(const struct gemm_kernel *kernel);
-
-#endif

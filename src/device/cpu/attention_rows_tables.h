@@ -1,6 +1,5 @@
 /* attention_rows_tables.h - the tables that attn_rows_for chooses from; each is in its own file. */
-#ifndef PLIM_DEVICE_CPU_ATTENTION_ROWS_TABLES_H
-#define PLIM_DEVICE_CPU_ATTENTION_ROWS_TABLES_H
+#pragma once
 
 #include "device/cpu/attention_rows.h"
 
@@ -13,6 +12,4 @@ extern const struct attn_single_rows attn_single_neon_bf16;
 #if defined(__x86_64__)
 extern const struct attn_rows attn_rows_avx2, attn_rows_avx2_bf16, attn_rows_avx512;
 extern const struct attn_single_rows attn_single_avx2; /* for all three */
-#endif
-
 #endif

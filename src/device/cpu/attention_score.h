@@ -10,8 +10,7 @@
  *     attn_lines_fill(&a, lines, call, bias_slot);
  *     attn_score_panel(&a, &score, &panel, &lanes, key, cut, scores, slope);
  */
-#ifndef PLIM_DEVICE_CPU_ATTENTION_SCORE_H
-#define PLIM_DEVICE_CPU_ATTENTION_SCORE_H
+#pragma once
 
 #include "device/cpu/attention_common.h"
 #include "tape/dropout.h"
@@ -46,8 +45,8 @@ void attn_keep_panel(const struct attn *a, const struct attn_score *s, const str
 /* Length of the line of a block of queries for the bias's gradient; indexed by query - first of the block -
  * key + keys - 1. */
 static inline int64_t attn_grad_span(const struct attn *a) { return a->block + a->keys; }
-size_t attn_grad_lines_bytes(
-    const struct attn *a); /* of all of them: [batch][heads][blocks][span]; 0 without a bias */
+/* Bytes of all lines, [batch][heads][blocks][span]; 0 without a bias. */
+size_t attn_grad_lines_bytes(const struct attn *a);
 static inline float *attn_grad_line(const struct attn *a, float *lines, int64_t b, int64_t h, int64_t block)
 {
     int64_t blocks = (a->time + a->block - 1) / a->block;
@@ -61,5 +60,3 @@ void attn_grad_panel(const struct attn *a, const struct attn_panel *p, int64_t f
 
 /* dbias (+)= all lines. */
 void attn_grad_lines_add(const struct attn *a, const float *lines, const struct kernel_call *call);
-
-#endif

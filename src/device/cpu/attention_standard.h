@@ -2,12 +2,9 @@
  * (attr.standard). It has the semantics of the tiled kernels and shares none of their code except the computation of the
  * keys a query sees. The workspace that the planner counts grows with the square of the row.
  */
-#ifndef PLIM_DEVICE_CPU_ATTENTION_STANDARD_H
-#define PLIM_DEVICE_CPU_ATTENTION_STANDARD_H
+#pragma once
 
 #include "device/kernel.h"
 
 kernel_run attn_standard, attn_standard_bwd;
 kernel_workspace attn_standard_workspace, attn_standard_bwd_workspace;
-
-#endif

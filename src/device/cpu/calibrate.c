@@ -4,8 +4,6 @@
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/cpu_model.h"
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Two cores of a small server, without bf16 instructions; no cache is modelled. */
 static const struct calibration modest = {.flops = {[DT_F32] = 80e9, [DT_BF16] = 70e9, [DT_F16] = 70e9},
@@ -62,11 +60,19 @@ static enum plim_status measure(const struct context *context, struct threads *t
     return status;
 }
 
+static bool can_keep(const struct context *context)
+{
+    struct strbuf folder = STRBUF_INIT;
+    bool kept = context_cache(context, &folder);
+    strbuf_release(&folder);
+    return kept;
+}
+
 enum plim_status calibrate_cpu(const struct context *context, struct threads *team, struct calibration *out,
                                struct plim_error *err)
 {
     char key[256];
-    if (!calibration_wanted(context)) {
+    if (!calibration_wanted(context) || (!calibration_anew(context) && !can_keep(context))) {
         *out = modest;
         return PLIM_OK;
     }

@@ -7,8 +7,7 @@
  * Plimsoll. If other programs used more than a tenth of the CPUs during a measurement, it is repeated at the next starts, at
  * most five times, and the better numbers are kept. With PLIMSOLL_CALIBRATE=0 fixed numbers of a modest machine are used.
  */
-#ifndef PLIM_DEVICE_CPU_CALIBRATE_H
-#define PLIM_DEVICE_CPU_CALIBRATE_H
+#pragma once
 
 #include "base/status.h"
 #include "base/threads.h"
@@ -24,5 +23,3 @@ size_t calibrate_cache_bytes(const struct context *context);
 
 /* Measures now, ignoring the cache file. */
 enum plim_status calibrate_measure(struct threads *team, struct calibration *out, struct plim_error *err);
-
-#endif

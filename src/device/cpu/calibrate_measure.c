@@ -11,7 +11,6 @@
 #include "tape/pass.h"
 #include "tensor/quant8.h"
 
-#include <stdlib.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>

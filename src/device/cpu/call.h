@@ -1,6 +1,5 @@
 /* call.h - access to a kernel_call: descriptors, element addresses, and the size of work items. */
-#ifndef PLIM_DEVICE_CPU_CALL_H
-#define PLIM_DEVICE_CPU_CALL_H
+#pragma once
 
 #include "base/threads.h"
 #include "device/device.h"
@@ -42,5 +41,3 @@ static inline int64_t row_grain(int64_t columns)
     int64_t rows = SPAN_GRAIN / (columns > 0 ? columns : 1);
     return rows > 0 ? rows : 1;
 }
-
-#endif

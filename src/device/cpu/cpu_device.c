@@ -89,23 +89,37 @@ static size_t workspace(const struct device_facts *facts, const struct tape *tap
     return device_workspace(facts->backend, tape, op);
 }
 
-/* Everything the planner asks. The process as it stands now is what the arena has beside it. */
-static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
+/* Facts that are known before anything runs. */
+static enum plim_status find_memory(struct device_facts *facts, struct plim_error *err)
 {
-    struct device_facts *facts = &cpu->device.facts;
     struct os_allowance may;
     enum plim_status status = os_allowance(&may, err);
     if (status != PLIM_OK) return status;
-    struct calibration speed;
-    status = calibrate_cpu(cpu->device.context, cpu->device.team, &speed, err);
-    if (status != PLIM_OK) return status;
     cpu_model_name(facts->name, sizeof facts->name);
     facts_set_memory(facts, MEMORY_PROCESS);
-    facts->threads = threads_count(cpu->device.team);
     facts->memory_bytes = may.total;
     facts->memory_limited = may.limited;
     facts->free_bytes = may.bytes;
     facts->align = ALIGN;
+    return PLIM_OK;
+}
+
+bool device_cpu_peek(const struct context *context, int index, struct device_facts *out)
+{
+    (void)context;
+    *out = (struct device_facts){0};
+    return !index && find_memory(out, NULL) == PLIM_OK;
+}
+
+/* Everything the planner asks. The process as it stands now is what the arena has beside it. */
+static enum plim_status find_facts(struct cpu *cpu, struct plim_error *err)
+{
+    struct device_facts *facts = &cpu->device.facts;
+    struct calibration speed;
+    enum plim_status status = find_memory(facts, err);
+    if (status == PLIM_OK) status = calibrate_cpu(cpu->device.context, cpu->device.team, &speed, err);
+    if (status != PLIM_OK) return status;
+    facts->threads = threads_count(cpu->device.team);
     facts->cache_bytes = calibrate_cache_bytes(cpu->device.context);
     calibration_apply(&speed, facts);
     facts->workspace = workspace;

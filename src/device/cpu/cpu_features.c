@@ -6,7 +6,6 @@
 #define _GNU_SOURCE /* syscall */
 #include "device/cpu/cpu_features.h"
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #if defined(__aarch64__)
 #include <sys/auxv.h>

@@ -5,8 +5,7 @@
  * amx) lowers the level, never raises it. A level that the machine lacks has no effect, and the program refuses unknown
  * names when it starts. The level is determined once, at the first call.
  */
-#ifndef PLIM_DEVICE_CPU_CPU_FEATURES_H
-#define PLIM_DEVICE_CPU_CPU_FEATURES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -32,5 +31,3 @@ bool cpu_has(enum cpu_level level);
 
 /* "plain", "neon-bf16", ... */
 const char *cpu_level_name(enum cpu_level level);
-
-#endif

@@ -1,6 +1,5 @@
 /* cpu_model.h - the name of this machine's processor and the size of its last-level cache. */
-#ifndef PLIM_DEVICE_CPU_CPU_MODEL_H
-#define PLIM_DEVICE_CPU_CPU_MODEL_H
+#pragma once
 
 #include <stddef.h>
 
@@ -9,5 +8,3 @@ const char *cpu_model_name(char *buf, size_t size);
 
 /* Bytes of the largest cache of the first processor; 0: unknown. */
 size_t cpu_cache_bytes(void);
-
-#endif

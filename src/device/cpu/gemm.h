@@ -21,8 +21,7 @@
  *     a separate call (a chunked loss, one token) gives the same bits.
  *  4. No allocation: the caller provides gemm_workspace() bytes.
  */
-#ifndef PLIM_DEVICE_CPU_GEMM_H
-#define PLIM_DEVICE_CPU_GEMM_H
+#pragma once
 
 #include "base/threads.h"
 #include "tensor/dtype.h"
@@ -88,5 +87,3 @@ void gemm_run(const struct gemm *g, void *workspace, struct threads *team);
 
 /* Name of the micro-kernel in use for a dtype on this machine ("neon bfmmla 8x12", "avx512 ..."). */
 const char *gemm_kernel_name(enum dtype ab_type);
-
-#endif

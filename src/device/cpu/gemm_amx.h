@@ -17,8 +17,7 @@
  *
  * Everything here is inlined into its caller, `add_group` and the constants `lower` and `group` with it.
  */
-#ifndef PLIM_DEVICE_CPU_GEMM_AMX_H
-#define PLIM_DEVICE_CPU_GEMM_AMX_H
+#pragma once
 
 #include "device/cpu/gemm_x86.h"
 
@@ -110,6 +109,4 @@ GEMM_AMX_CODE AMX_INLINE void amx_run(amx_add_group *add_group, int64_t group, c
         }
     }
 }
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 /* gemm_block.h - multiplies one block of C by one block of k: the innermost part of gemm.c's driver, which owns the packed
  * panels and the order of blocks. Internal to gemm.c. */
-#ifndef PLIM_DEVICE_CPU_GEMM_BLOCK_H
-#define PLIM_DEVICE_CPU_GEMM_BLOCK_H
+#pragma once
 
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_kernel.h"
@@ -17,5 +16,3 @@ struct gemm_block {
 };
 
 void gemm_block_multiply(const struct gemm_block *block);
-
-#endif

@@ -13,10 +13,8 @@
  *     gemm_block.c.
  *  2. Nothing outside B is read: lines and k that do not fill a kernel's step are first copied.
  */
-#ifndef PLIM_DEVICE_CPU_GEMM_FEW_H
-#define PLIM_DEVICE_CPU_GEMM_FEW_H
+#pragma once
 
-#include "device/cpu/cpu_features.h"
 #include "device/cpu/gemm.h"
 #include <string.h>
 
@@ -98,5 +96,3 @@ const struct gemm_few *gemm_few_for(const struct gemm *g);
 
 size_t gemm_few_workspace(int64_t m, int64_t k, enum dtype ab_type);
 void gemm_few_run(const struct gemm_few *few, const struct gemm *g, void *workspace, struct threads *team);
-
-#endif

@@ -1,6 +1,5 @@
 /* gemm_few_neon.h - internal to the AArch64 kernels for few rows: sixteen lines of B side by side. */
-#ifndef PLIM_DEVICE_CPU_GEMM_FEW_NEON_H
-#define PLIM_DEVICE_CPU_GEMM_FEW_NEON_H
+#pragma once
 
 #include "device/cpu/gemm_few.h"
 #include "device/cpu/gemm_neon.h"
@@ -47,7 +46,5 @@ FEW_INLINE void few_load_16(uint16x8_t r[4], const char *b, int64_t step)
 {
     for (int l = 0; l < 4; l++) r[l] = vld1q_u16((const uint16_t *)(const void *)(b + l * step));
 }
-
-#endif
 
 #endif

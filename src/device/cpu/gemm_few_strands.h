@@ -12,8 +12,7 @@
  *
  * A .c file defines STRANDS_CODE, its instruction set, STRANDS_A, an element of packed A, and STRANDS_W, eight columns of B
  * ready to be multiplied; it includes this and defines its own eight_k(), load_columns() and add_columns(). */
-#ifndef PLIM_DEVICE_CPU_GEMM_FEW_STRANDS_H
-#define PLIM_DEVICE_CPU_GEMM_FEW_STRANDS_H
+#pragma once
 
 #include "device/cpu/gemm_few_neon.h"
 
@@ -253,7 +252,5 @@ STRANDS_CODE static void across_f16(const struct gemm_few_block *p)
         .name = text, .rows = MOST_ROWS, .lines = LINES, .unit = sizeof(STRANDS_A), .strands = STRANDS,      \
         .pack = pack_f16, .whole = whole_f16, .across = across_f16                                           \
     }
-
-#endif
 
 #endif

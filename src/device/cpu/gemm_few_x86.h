@@ -3,8 +3,7 @@
  * A cell is 32 bits of a line: an fp32, or two adjacent 16-bit numbers. Kernels along k have no prefetches if their loads
  * follow each other closely: the hardware tracks 64 lines well and measured up to a third faster without them. Rows read
  * across, a piece of each, do need prefetches. */
-#ifndef PLIM_DEVICE_CPU_GEMM_FEW_X86_H
-#define PLIM_DEVICE_CPU_GEMM_FEW_X86_H
+#pragma once
 
 #include "device/cpu/gemm_few.h"
 
@@ -36,6 +35,4 @@ FEW_INLINE void few_prefetch(const char *row, int64_t step, int rows)
 {
     for (int r = 0; r < rows; r++, row += step) _mm_prefetch(row, _MM_HINT_T0);
 }
-#endif
-
 #endif

@@ -15,13 +15,11 @@
  *     depends only on its two lines and k, not on `rows` or on other lines.
  *  2. Only pack functions write panels and only kernels read them; no other code knows the layout.
  */
-#ifndef PLIM_DEVICE_CPU_GEMM_KERNEL_H
-#define PLIM_DEVICE_CPU_GEMM_KERNEL_H
+#pragma once
 
 #include "device/cpu/cpu_features.h"
 #include "tensor/dtype.h"
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 enum {
@@ -34,6 +32,13 @@ enum {
  * are `stride` elements apart. */
 typedef void gemm_pack(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
                        int64_t k);
+
+/* Defines a gemm_pack of panels of a fixed width, by pack(dst, stride, width, src, ls, ks, lines, k). */
+#define GEMM_PACK(name, width, pack)                                                                         \
+    void name(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines, int64_t k)  \
+    {                                                                                                        \
+        pack(dst, stride, width, src, ls, ks, lines, k);                                                     \
+    }
 
 /* C[rows,nr] = A.B or += (rows <= mr; all nr columns are written). */
 typedef void gemm_tile(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
@@ -63,12 +68,12 @@ struct gemm_kernel {
     int mr, nr, kg;
     enum dtype type; /* type of packed data; packers for it exist */
     int parts;       /* not 0: an element is packed as this many bf16 */
-    /* not 0: k are summed in this many interleaved strands, each completed and added to C before the next;
-     * packed strand by strand */
+    /* Not 0: k are summed in this many interleaved strands, each completed and added to C before the next;
+     * packed strand by strand. */
     int strands;
-    /* bytes of A that a worker packs for itself, if the usual number would read B too often; 0: the usual */
+    /* Bytes of A that a worker packs for itself, if the usual number would read B too often; 0: the usual. */
     int own_bytes;
-    /* by type of the source; NULL: converted to `type` first */
+    /* By type of the source; NULL: converted to `type` first. */
     gemm_pack *pack_a[DT_COUNT], *pack_b[DT_COUNT];
     gemm_tile *run;
     gemm_round *round;
@@ -114,5 +119,3 @@ void gemm_pack_f32_plain(float *dst, int64_t stride, int width, const float *src
                          int64_t lines, int64_t k);
 void gemm_pack_bf16_plain(uint16_t *dst, int64_t stride, int width, int kg, const uint16_t *src, int64_t ls,
                           int64_t ks, int64_t lines, int64_t k);
-
-#endif

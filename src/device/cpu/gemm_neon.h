@@ -8,8 +8,7 @@
  *
  * A loop loads the operands of the next step before it knows whether there is one: hence GEMM_SLACK.
  */
-#ifndef PLIM_DEVICE_CPU_GEMM_NEON_H
-#define PLIM_DEVICE_CPU_GEMM_NEON_H
+#pragma once
 
 #include "device/cpu/gemm_kernel.h"
 
@@ -187,6 +186,4 @@ static inline __attribute__((always_inline)) void gemm_prefetch_tile(const float
         __builtin_prefetch(far + m * ldc + GEMM_NEON_NR - 1, 1, 3);
     }
 }
-#endif
-
 #endif

@@ -92,21 +92,13 @@ INLINE void pack(float *dst, int64_t stride, int width, const uint16_t *src, int
     }
 }
 
-static void pack_a(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                   int64_t k)
-{
-    pack(dst, stride, GEMM_NEON_MR, src, ls, ks, lines, k);
-}
+static GEMM_PACK(pack_a, GEMM_NEON_MR, pack)
 
-static void pack_b(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                   int64_t k)
-{
-    pack(dst, stride, GEMM_NEON_NR, src, ls, ks, lines, k);
-}
+    static GEMM_PACK(pack_b, GEMM_NEON_NR, pack)
 
-/* ---- multiplying ---- */
+    /* ---- multiplying ---- */
 
-static void run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows, bool accumulate)
+    static void run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows, bool accumulate)
 {
     int64_t length = strand_length(k);
     for (int s = 0; s < STRANDS; s++)

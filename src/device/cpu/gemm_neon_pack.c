@@ -91,17 +91,8 @@ INLINE void f32_pack(float *dst, int64_t stride, int width, const float *src, in
     }
 }
 
-void gemm_neon_f32_pack_a(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                          int64_t k)
-{
-    f32_pack(dst, stride, GEMM_NEON_MR, src, ls, ks, lines, k);
-}
-
-void gemm_neon_f32_pack_b(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                          int64_t k)
-{
-    f32_pack(dst, stride, GEMM_NEON_NR, src, ls, ks, lines, k);
-}
+GEMM_PACK(gemm_neon_f32_pack_a, GEMM_NEON_MR, f32_pack)
+GEMM_PACK(gemm_neon_f32_pack_b, GEMM_NEON_NR, f32_pack)
 
 /* ---- bf16: panel[k / 4][line][k % 4] ---- */
 
@@ -200,17 +191,8 @@ INLINE void bf16_pack(uint16_t *dst, int64_t stride, int width, const uint16_t *
     }
 }
 
-void gemm_neon_bf16_pack_a(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                           int64_t k)
-{
-    bf16_pack(dst, stride, GEMM_NEON_MR, src, ls, ks, lines, k);
-}
-
-void gemm_neon_bf16_pack_b(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                           int64_t k)
-{
-    bf16_pack(dst, stride, GEMM_NEON_NR, src, ls, ks, lines, k);
-}
+GEMM_PACK(gemm_neon_bf16_pack_a, GEMM_NEON_MR, bf16_pack)
+GEMM_PACK(gemm_neon_bf16_pack_b, GEMM_NEON_NR, bf16_pack)
 
 /* ---- bf16 from fp32 ---- */
 
@@ -291,16 +273,7 @@ GEMM_BF16_CODE INLINE void bf16_round(uint16_t *dst, int64_t stride, int width, 
     }
 }
 
-GEMM_BF16_CODE void gemm_neon_bf16_round_a(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks,
-                                           int64_t lines, int64_t k)
-{
-    bf16_round(dst, stride, GEMM_NEON_MR, src, ls, ks, lines, k);
-}
-
-GEMM_BF16_CODE void gemm_neon_bf16_round_b(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks,
-                                           int64_t lines, int64_t k)
-{
-    bf16_round(dst, stride, GEMM_NEON_NR, src, ls, ks, lines, k);
-}
+GEMM_BF16_CODE GEMM_PACK(gemm_neon_bf16_round_a, GEMM_NEON_MR, bf16_round)
+GEMM_BF16_CODE GEMM_PACK(gemm_neon_bf16_round_b, GEMM_NEON_NR, bf16_round)
 
 #endif

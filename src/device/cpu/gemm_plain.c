@@ -41,19 +41,12 @@ void gemm_round_plain(uint16_t *c, int64_t ldc, const float *tile, int nr, int r
     }
 }
 
-static void pack_a(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                   int64_t k)
-{
-    gemm_pack_f32_plain(dst, stride, MR, src, ls, ks, lines, k);
-}
+static GEMM_PACK(pack_a, MR, gemm_pack_f32_plain)
 
-static void pack_b(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks, int64_t lines,
-                   int64_t k)
-{
-    gemm_pack_f32_plain(dst, stride, NR, src, ls, ks, lines, k);
-}
+    static GEMM_PACK(pack_b, NR, gemm_pack_f32_plain)
 
-static void run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows, bool accumulate)
+        static void run(const void *a, const void *b, int64_t k, float *c, int64_t ldc, int rows,
+                        bool accumulate)
 {
     const float *ap = a, *bp = b;
     float sum[MR][NR] = {{0}};

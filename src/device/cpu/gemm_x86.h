@@ -3,8 +3,7 @@
  * All of it is SSE2, which every x86-64 has: packing is limited by memory, not by the width of registers. Both panel layouts
  * consist of 32-bit cells: an fp32, or two bf16 that are adjacent in k.
  */
-#ifndef PLIM_DEVICE_CPU_GEMM_X86_H
-#define PLIM_DEVICE_CPU_GEMM_X86_H
+#pragma once
 
 #include "device/cpu/gemm_kernel.h"
 
@@ -19,6 +18,4 @@ gemm_pack gemm_x86_bf16_pack_14, gemm_x86_bf16_pack_32;                         
 #define GEMM_AMX_CODE __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl")))
 void gemm_amx_set_up_thread(void);
 void gemm_amx_set_up_again(void);
-#endif
-
 #endif

@@ -99,14 +99,8 @@ INLINE void f32_pack(void *dst, int64_t stride, int width, const void *src, int6
     }
 }
 
-#define F32_PACK(width)                                                                                      \
-    void gemm_x86_f32_pack_##width(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks,       \
-                                   int64_t lines, int64_t k)                                                 \
-    {                                                                                                        \
-        f32_pack(dst, stride, width, src, ls, ks, lines, k);                                                 \
-    }
-F32_PACK(6)
-F32_PACK(16)
+GEMM_PACK(gemm_x86_f32_pack_6, 6, f32_pack)
+GEMM_PACK(gemm_x86_f32_pack_16, 16, f32_pack)
 
 /* ---- bf16, two k to a cell ---- */
 
@@ -167,13 +161,7 @@ INLINE void bf16_pack(void *dst, int64_t stride, int width, const void *src, int
     }
 }
 
-#define BF16_PACK(width)                                                                                     \
-    void gemm_x86_bf16_pack_##width(void *dst, int64_t stride, const void *src, int64_t ls, int64_t ks,      \
-                                    int64_t lines, int64_t k)                                                \
-    {                                                                                                        \
-        bf16_pack(dst, stride, width, src, ls, ks, lines, k);                                                \
-    }
-BF16_PACK(14)
-BF16_PACK(32)
+GEMM_PACK(gemm_x86_bf16_pack_14, 14, bf16_pack)
+GEMM_PACK(gemm_x86_bf16_pack_32, 32, bf16_pack)
 
 #endif

@@ -11,8 +11,7 @@
  *  4. They allocate nothing; call->work has the bytes that the op's _workspace function gives.
  *  5. Ids, targets and positions are in range (the data layer ensures it), except negative targets.
  */
-#ifndef PLIM_DEVICE_CPU_KERNELS_H
-#define PLIM_DEVICE_CPU_KERNELS_H
+#pragma once
 
 #include "device/device.h"
 
@@ -34,5 +33,3 @@ DECLARE_KERNEL(copy) /* fetch and store */
 #define CPU_KERNEL(name, workspace) const struct kernel cpu_kernel_##name = {cpu_##name, workspace}
 
 kernel_workspace cpu_attn_workspace, cpu_attn_bwd_workspace;
-
-#endif

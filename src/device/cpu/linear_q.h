@@ -11,8 +11,7 @@
  * A panel (tensor/panels.h) of any type is first expanded to 8-bit codes and 32-bit scales (struct panel8), in the cache, and
  * then multiplied with all rows: types differ in how they unpack, levels in how they multiply.
  */
-#ifndef PLIM_DEVICE_CPU_LINEAR_Q_H
-#define PLIM_DEVICE_CPU_LINEAR_Q_H
+#pragma once
 
 #include "device/cpu/cpu_features.h"
 #include "tensor/dtype.h"
@@ -129,5 +128,3 @@ extern const struct linear_q_level linear_q_dotprod, linear_q_i8mm;
 
 /* The level of this machine. */
 const struct linear_q_level *linear_q_level(void);
-
-#endif

@@ -4,8 +4,7 @@
  * LINEAR_Q_HALF16 it has defined half16(), f16 of 16 lines to f32; with LINEAR_Q_CODES_OF, codes_of(); with
  * LINEAR_Q_UNPACK_Q4_0 it will define unpack_q4_0().
  */
-#ifndef PLIM_DEVICE_CPU_LINEAR_Q_BODY_H
-#define PLIM_DEVICE_CPU_LINEAR_Q_BODY_H
+#pragma once
 
 #include "device/cpu/linear_q.h"
 #include "device/cpu/vec_base.h"
@@ -236,5 +235,3 @@ LINEAR_Q_FN void put16(void *y, enum dtype type, const float *value, const float
              [BLOCK_Q6_K] = unpack_q6_k},                                                                    \
             multiply_panel, put16, __VA_ARGS__                                                               \
     }
-
-#endif

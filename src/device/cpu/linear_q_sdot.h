@@ -3,8 +3,7 @@
  * sdot multiplies four lines by four k with one lane of x. Sums begin at the bits of 1.5 * 2^23 and grow by less than 2^22:
  * read as a float, minus 1.5 * 2^23, they are the integer. A subtraction has a higher throughput than a conversion. Q4_0 uses
  * its codes directly, which are 8 too large, so sums begin lower by 8 times x's codes. */
-#ifndef PLIM_DEVICE_CPU_LINEAR_Q_SDOT_H
-#define PLIM_DEVICE_CPU_LINEAR_Q_SDOT_H
+#pragma once
 
 #if defined(LINEAR_Q_SDOT)
 #include <arm_neon.h>
@@ -122,5 +121,4 @@ VEC_FN void sdot_block(const struct panel8 *w, enum source from, int64_t b, cons
                 vfmsq_f32(y[r][i], vld1q_f32(w->least + b * PANEL_LINES + 4 * i), vdupq_n_f32(with[r][1]));
 }
 
-#endif
 #endif

@@ -2,8 +2,7 @@
  *
  * vpdpbusd needs one unsigned operand: codes of w are passed as code + 128, and sums begin at -128 times the sum of x's codes
  * (x8_block.lift). Included between VEC_PUSH and VEC_POP of the instruction set, with LINEAR_Q_VNNI defined. */
-#ifndef PLIM_DEVICE_CPU_LINEAR_Q_VNNI_H
-#define PLIM_DEVICE_CPU_LINEAR_Q_VNNI_H
+#pragma once
 
 #if defined(LINEAR_Q_VNNI)
 #include <immintrin.h>
@@ -165,5 +164,4 @@ static void few_q4_0(const unsigned char *panel, const struct x8 *x, float *out)
         [BLOCK_Q8_0] = few_q8_0, [BLOCK_Q4_0] = few_q4_0                                                     \
     }
 
-#endif
 #endif

@@ -10,8 +10,7 @@
  * Invariant: a line's numbers come from the same operations in the same order, whatever other lines are processed with it (1
  * to PAGED_LINES at once). Keys that it does not see change nothing.
  */
-#ifndef PLIM_DEVICE_CPU_PAGED_H
-#define PLIM_DEVICE_CPU_PAGED_H
+#pragma once
 
 #include "tensor/dtype.h"
 #include <stdint.h>
@@ -57,6 +56,4 @@ const struct paged_rows *paged_rows(void);
 extern const struct paged_rows paged_rows_baseline;
 #if defined(__x86_64__)
 extern const struct paged_rows paged_rows_avx2, paged_rows_avx512;
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* row_dot.h - the dot product of two rows, in an order that depends only on their length. */
-#ifndef PLIM_DEVICE_CPU_ROW_DOT_H
-#define PLIM_DEVICE_CPU_ROW_DOT_H
+#pragma once
 
 #include "device/cpu/call.h"
 
@@ -23,5 +22,3 @@ static inline double row_dot(enum dtype type, const void *a, const void *b, int6
     }
     return sum;
 }
-
-#endif

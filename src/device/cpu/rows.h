@@ -11,13 +11,11 @@
  * Functions over spans give every element the same result wherever the span is cut. All are pure and thread-safe; lengths
  * may be 0 or more.
  */
-#ifndef PLIM_DEVICE_CPU_ROWS_H
-#define PLIM_DEVICE_CPU_ROWS_H
+#pragma once
 
 #include "device/cpu/cpu_features.h"
 #include "tape/tape.h"
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* One row of a norm's backward pass. */
@@ -101,9 +99,9 @@ struct row_ops {
     void (*scale_add)(enum dtype t, void *y, const void *x, float by, const void *add, int64_t n);
     void (*add_scaled)(enum dtype t, float *sum, const void *x, float by, int64_t n);
     void (*glu)(enum dtype t, struct row_act a, void *h, const void *gate, const void *up, int64_t n);
+    /* dgate and dup may be any two of the inputs. */
     void (*glu_bwd)(enum dtype t, struct row_act a, void *dgate, void *dup, void *h, const void *dh,
-                    const void *gate, const void *up,
-                    int64_t n); /* dgate and dup may be any two of the inputs */
+                    const void *gate, const void *up, int64_t n);
     void (*act)(enum dtype t, struct row_act a, void *y, const void *x, int64_t n);
     void (*act_bwd)(enum dtype t, struct row_act a, void *dx, void *y, const void *dy, const void *x,
                     int64_t n);
@@ -123,8 +121,8 @@ struct row_ops {
     void (*layer_bwd)(enum dtype t, const struct row_norm_bwd *row, int64_t n);
 
     struct row_softmax (*softmax)(enum dtype t, const void *x, int64_t n);
-    void (*exp_scaled)(enum dtype t, void *y, const void *x, int64_t n, float top,
-                       float scale); /* y = exp(x - top) scale */
+    /* y = exp(x - top) scale */
+    void (*exp_scaled)(enum dtype t, void *y, const void *x, int64_t n, float top, float scale);
     /* x: logits after the cap. y = exp(x - top) scale (1 - (x / cap)^2) */
     void (*exp_capped)(enum dtype t, void *y, const float *x, const struct row_softmax_grad *g, int64_t n);
 
@@ -150,6 +148,4 @@ extern const struct row_ops rows_neon, rows_neon_bf16;
 #endif
 #if defined(__x86_64__)
 extern const struct row_ops rows_avx2, rows_avx512;
-#endif
-
 #endif

@@ -1,8 +1,7 @@
 /* rows_activation.h - row functions of activations, gated units and dropout. See rows.h.
  *
  * Every _at function is one step of sixteen elements and loads all it needs before it stores. */
-#ifndef PLIM_DEVICE_CPU_ROWS_ACTIVATION_H
-#define PLIM_DEVICE_CPU_ROWS_ACTIVATION_H
+#pragma once
 
 #include "device/cpu/rows.h"
 #include "device/cpu/vec.h"
@@ -202,5 +201,3 @@ ROW_FN void row_drop(enum dtype t, const struct row_drop *drop, void *y, const v
 }
 
 VEC_END
-
-#endif

@@ -1,7 +1,6 @@
 /* rows_body.h - the source of every table of row functions. A .c file defines ROWS_TABLE (the table's name)
  * and an instruction set (see vec.h) and includes this once. The functions are in the five headers. */
-#ifndef PLIM_DEVICE_CPU_ROWS_BODY_H
-#define PLIM_DEVICE_CPU_ROWS_BODY_H
+#pragma once
 
 #include "device/cpu/rows.h"
 #include "device/cpu/rows_activation.h"
@@ -38,6 +37,4 @@ const struct row_ops ROWS_TABLE = {
     .sumsq_over = row_sumsq_over,
     .second = row_second,
 };
-#endif
-
 #endif

@@ -2,8 +2,7 @@
  *
  * Every _at function is one step of sixteen elements: it loads everything before it stores, which makes working in place
  * safe. */
-#ifndef PLIM_DEVICE_CPU_ROWS_ELEMENTS_H
-#define PLIM_DEVICE_CPU_ROWS_ELEMENTS_H
+#pragma once
 
 #include "device/cpu/rows.h"
 #include "device/cpu/vec.h"
@@ -97,5 +96,3 @@ ROW_FN void row_exp_capped(enum dtype t, void *y, const float *x, const struct r
 }
 
 VEC_END
-
-#endif

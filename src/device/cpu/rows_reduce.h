@@ -2,8 +2,7 @@
  *
  * Sums run in sixteen lanes in order of position and are folded at the end: the result depends only on the row. A row is
  * read two or three times, from the nearest cache after the first. */
-#ifndef PLIM_DEVICE_CPU_ROWS_REDUCE_H
-#define PLIM_DEVICE_CPU_ROWS_REDUCE_H
+#pragma once
 
 #include "device/cpu/rows.h"
 #include "device/cpu/vec.h"
@@ -186,5 +185,3 @@ ROW_FN struct row_softmax row_softmax(enum dtype t, const void *x, int64_t n)
 }
 
 VEC_END
-
-#endif

@@ -1,8 +1,7 @@
 /* rows_update.h - row functions of the optimizers. See rows.h.
  *
  * One pass: parameter, gradient and state are read and written once. */
-#ifndef PLIM_DEVICE_CPU_ROWS_UPDATE_H
-#define PLIM_DEVICE_CPU_ROWS_UPDATE_H
+#pragma once
 
 #include "device/cpu/rows.h"
 #include "device/cpu/vec.h"
@@ -245,5 +244,3 @@ ROW_FN double row_second(enum dtype t, const struct row_second *second, int64_t 
 }
 
 VEC_END
-
-#endif

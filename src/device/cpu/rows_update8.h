@@ -11,8 +11,7 @@
  *
  * A block with an infinity or NaN is encoded element by element, as defined. The code assumes little-endian byte order, as on
  * all supported machines. */
-#ifndef PLIM_DEVICE_CPU_ROWS_UPDATE8_H
-#define PLIM_DEVICE_CPU_ROWS_UPDATE8_H
+#pragma once
 
 #include "device/cpu/rows_update.h"
 #include "tensor/quant8.h"
@@ -253,5 +252,3 @@ ROW_FN void row_adamw8(enum dtype t, const struct row_update *update, int64_t n)
 }
 
 VEC_END
-
-#endif

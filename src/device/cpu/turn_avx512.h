@@ -1,7 +1,6 @@
 /* turn_avx512.h - loads sixteen numbers of each of sixteen lines, widened to fp32 and transposed; shared by packing and the
  * kernels for few rows only. */
-#ifndef PLIM_DEVICE_CPU_TURN_AVX512_H
-#define PLIM_DEVICE_CPU_TURN_AVX512_H
+#pragma once
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -55,6 +54,4 @@ TURN_CODE TURN_INLINE void turn_16x16(__m512 w[WIDE])
         w[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
     }
 }
-#endif
-
 #endif

@@ -31,8 +31,7 @@
  * An element's result does not depend on its lane or on k, so loops may be cut anywhere; a sum over a row depends only on
  * the row. Machines with fused multiply-add agree to the bit.
  */
-#ifndef PLIM_DEVICE_CPU_VEC_H
-#define PLIM_DEVICE_CPU_VEC_H
+#pragma once
 
 #include "device/cpu/vec_base.h"
 
@@ -187,5 +186,3 @@ VEC_FN vf v_tanh(vf x)
 }
 
 VEC_END
-
-#endif

@@ -1,6 +1,5 @@
 /* vec_avx2.h - the vector layer (vec.h) for AVX2, FMA and F16C: sixteen lanes are two registers. */
-#ifndef PLIM_DEVICE_CPU_VEC_AVX2_H
-#define PLIM_DEVICE_CPU_VEC_AVX2_H
+#pragma once
 
 #include "device/cpu/vec_base.h"
 
@@ -161,5 +160,4 @@ VEC_FN double vd_sum(vd s)
 
 VEC_END
 
-#endif
 #endif

@@ -2,8 +2,7 @@
  *
  * Rounding to bf16 is done in integers even where vcvtneps2bf16 exists: that instruction flushes denormals.
  */
-#ifndef PLIM_DEVICE_CPU_VEC_AVX512_H
-#define PLIM_DEVICE_CPU_VEC_AVX512_H
+#pragma once
 
 #include "device/cpu/vec_base.h"
 
@@ -118,5 +117,4 @@ VEC_FN double vd_sum(vd s)
 
 VEC_END
 
-#endif
 #endif

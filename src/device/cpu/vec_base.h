@@ -4,8 +4,7 @@
  * of that set defines with the pragmas below (or empty, if the baseline is enough). Clang enables some AArch64 intrinsics
  * only by machine flags: CMakeLists.txt sets them for files that use VEC_PUSH_ARCH.
  */
-#ifndef PLIM_DEVICE_CPU_VEC_BASE_H
-#define PLIM_DEVICE_CPU_VEC_BASE_H
+#pragma once
 
 #include "device/cpu/vec_types.h"
 #include <stddef.h>
@@ -28,6 +27,4 @@ enum { VEC_LANES = 16 };
 #define VEC_POP                 VEC_PRAGMA(GCC pop_options)
 #define VEC_PUSH_ARCH(features) VEC_PUSH("arch=" features)
 #define VEC_POP_ARCH            VEC_POP
-#endif
-
 #endif

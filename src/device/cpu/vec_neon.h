@@ -2,8 +2,7 @@
  *
  * With VEC_NEON_BF16 defined, rounding to bf16 is one instruction; the results are the same. It is written in assembly
  * because not every compiler declares the intrinsic unless the whole file is built for it. */
-#ifndef PLIM_DEVICE_CPU_VEC_NEON_H
-#define PLIM_DEVICE_CPU_VEC_NEON_H
+#pragma once
 
 #include "device/cpu/vec_base.h"
 
@@ -194,5 +193,4 @@ VEC_FN double vd_sum(vd s)
 
 VEC_END
 
-#endif
 #endif

@@ -3,8 +3,7 @@
  *
  * For processors without their own header, and as the reference for the others. Multiply-add rounds twice here, because
  * fmaf() is a slow library call exactly where this header is needed. */
-#ifndef PLIM_DEVICE_CPU_VEC_PLAIN_H
-#define PLIM_DEVICE_CPU_VEC_PLAIN_H
+#pragma once
 
 #include "device/cpu/vec_base.h"
 #include <math.h>
@@ -172,5 +171,3 @@ VEC_FN double vd_sum(vd a)
 #undef VEC_MINUS
 #undef VEC_TIMES
 #undef VEC_DIVIDE
-
-#endif

@@ -3,8 +3,7 @@
  * A tape with another type in a compute operand is refused when it is planned (op_check). So a type without code can only be
  * our own mistake: if the type is a constant the build fails (need_compute), otherwise the program stops (VEC_TYPES).
  */
-#ifndef PLIM_DEVICE_CPU_VEC_TYPES_H
-#define PLIM_DEVICE_CPU_VEC_TYPES_H
+#pragma once
 
 #include "tensor/dtype.h"
 
@@ -31,5 +30,3 @@ static inline __attribute__((always_inline, unused)) void need_compute(enum dtyp
     default:                                                                                                 \
         __builtin_trap();                                                                                    \
     }
-
-#endif

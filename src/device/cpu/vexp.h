@@ -10,8 +10,7 @@
  * bfcvtn), else the architecture's baseline. Functions that call these must have REG_TARGET, so one file is for one
  * instruction set. Without AVX2 or AVX-512, multiply-add on x86-64 rounds twice.
  */
-#ifndef PLIM_DEVICE_CPU_VEXP_H
-#define PLIM_DEVICE_CPU_VEXP_H
+#pragma once
 
 #include "device/cpu/vec_types.h"
 #include "tensor/stochastic.h"
@@ -194,5 +193,3 @@ REG_FN quadf reg_quad(regf x, int i)
     memcpy(&q, (const char *)&x + 16 * i, sizeof q);
     return q;
 }
-
-#endif

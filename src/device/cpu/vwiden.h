@@ -1,6 +1,5 @@
 /* vwiden.h - a register of fp32 from memory of any compute type. The including file has included vexp.h. */
-#ifndef PLIM_DEVICE_CPU_VWIDEN_H
-#define PLIM_DEVICE_CPU_VWIDEN_H
+#pragma once
 
 #include "device/cpu/vexp.h"
 
@@ -28,5 +27,3 @@ REG_FN regf widen_reg(const void *src, enum dtype type, int64_t i)
     return reg_load(lane);
 #endif
 }
-
-#endif

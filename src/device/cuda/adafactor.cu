@@ -197,16 +197,14 @@ template <class G> static int run_matrix(const struct cuda_queue *queue, const s
         tile_steps<G, lanes<G>><<<tiles, block, 0, stream_of(queue)>>>(s);
     else
         tile_steps<G, 1><<<tiles, block, 0, stream_of(queue)>>>(s);
-    finish<double><<<1, TOTAL_THREADS, 0, stream_of(queue)>>>(s, s.across * s.down);
-    return launched();
+    return start(queue, finish<double>, 1, TOTAL_THREADS, 0, s, s.across * s.down);
 }
 
 template <class G> static int run_vector(const struct cuda_queue *queue, const stat &s)
 {
     int64_t blocks = parts_of(s.rows, FLAT);
     flat_steps<G><<<(unsigned)blocks, FLAT_THREADS, 0, stream_of(queue)>>>(s);
-    finish<double><<<1, TOTAL_THREADS, 0, stream_of(queue)>>>(s, blocks);
-    return launched();
+    return start(queue, finish<double>, 1, TOTAL_THREADS, 0, s, blocks);
 }
 
 static void lay_out(stat *s, char *work)
@@ -230,15 +228,15 @@ template <class P, int M, class G, class S> struct adafactor {
     struct once {
         float keep, rate, mean;
     };
-    static __device__ __forceinline__ once begin(const factored &a)
+    ON_GPU once begin(const factored &a)
     {
         float lr = a.u.scalars[SCALAR_LR];
         return {fmaf(-lr, a.u.decay, 1.0f), lr * a.factor[FACTOR_SCALE], a.factor[FACTOR_MEAN]};
     }
 
     template <int N>
-    static __device__ __forceinline__ void step(const factored &a, const once &o, uint32_t key, int64_t at,
-                                                const elements<P, M, G, S, N> &old)
+    ON_GPU void step(const factored &a, const once &o, uint32_t key, int64_t at,
+                     const elements<P, M, G, S, N> &old)
     {
         const struct update &u = a.u;
         int64_t column = at, row = a.matrix ? divide(at, a.columns, &column) : 0;

@@ -19,8 +19,7 @@
  *  3. Keys outside the union of a block's intervals are read as zeros: what a cache holds there is not touched.
  *  4. Every kernel takes one argument, struct attn.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_CUH
+#pragma once
 
 #include "device/cuda/kernels.h"
 
@@ -118,18 +117,18 @@ static inline int attn_section(const struct attn *a, int64_t rows, int heads, in
 
 /* ---- on the device ----------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ int64_t attn_query_at(const struct attn &a, int b, int t, int h)
+ON_GPU int64_t attn_query_at(const struct attn &a, int b, int t, int h)
 {
     return (((int64_t)b * a.time + t) * a.heads + h) * a.size;
 }
 
-static __device__ __forceinline__ int64_t attn_key_at(const struct attn &a, int b, int s, int n)
+ON_GPU int64_t attn_key_at(const struct attn &a, int b, int s, int n)
 {
     return (((int64_t)b * a.keys + s) * a.kv_heads + n) * a.size;
 }
 
 /* (first, last) of query t under a causal mask. */
-static __device__ __forceinline__ int2 attn_causal(const struct attn &a, int b, int t)
+ON_GPU int2 attn_causal(const struct attn &a, int b, int t)
 {
     int pos = a.pos[(int64_t)b * a.time + t], last = min(a.cached ? pos : t, a.keys - 1);
     int first = a.cached ? 0 : t - pos;
@@ -138,7 +137,7 @@ static __device__ __forceinline__ int2 attn_causal(const struct attn &a, int b, 
 }
 
 /* (first, last) of query t. */
-static __device__ __forceinline__ int2 attn_visible(const struct attn &a, int b, int t)
+ON_GPU int2 attn_visible(const struct attn &a, int b, int t)
 {
     bool causal = a.mask == MASK_CAUSAL || a.mask == MASK_BLOCKS;
     int2 see = causal ? attn_causal(a, b, t) : make_int2(0, a.keys - 1);
@@ -149,7 +148,7 @@ static __device__ __forceinline__ int2 attn_visible(const struct attn &a, int b,
 }
 
 /* Keys that a block-sparse mask hides inside the interval; empty where x > y. */
-static __device__ __forceinline__ int2 attn_hole(const struct attn &a, int b, int t)
+ON_GPU int2 attn_hole(const struct attn &a, int b, int t)
 {
     if (a.mask != MASK_BLOCKS) return make_int2(0, -1);
     int2 see = attn_causal(a, b, t);
@@ -158,13 +157,13 @@ static __device__ __forceinline__ int2 attn_hole(const struct attn &a, int b, in
     return near > known ? make_int2(see.x + known, see.x + near - 1) : make_int2(0, -1);
 }
 
-static __device__ __forceinline__ struct attn_span attn_no_span(void)
+ON_GPU struct attn_span attn_no_span(void)
 {
     struct attn_span none = {INT_MAX, -1, -1, INT_MAX};
     return none;
 }
 
-static __device__ __forceinline__ struct attn_span attn_join(struct attn_span x, struct attn_span y)
+ON_GPU struct attn_span attn_join(struct attn_span x, struct attn_span y)
 {
     x.low = min(x.low, y.low), x.high = max(x.high, y.high);
     x.first_most = max(x.first_most, y.first_most), x.last_least = min(x.last_least, y.last_least);
@@ -172,7 +171,7 @@ static __device__ __forceinline__ struct attn_span attn_join(struct attn_span x,
 }
 
 /* The span of the ranges that the lanes of a warp hold. */
-static __device__ __forceinline__ struct attn_span attn_warp_span(int2 range, bool have)
+ON_GPU struct attn_span attn_warp_span(int2 range, bool have)
 {
     const unsigned all = 0xffffffffu;
     struct attn_span s;
@@ -184,31 +183,31 @@ static __device__ __forceinline__ struct attn_span attn_warp_span(int2 range, bo
 }
 
 /* A span as it is stored. */
-static __device__ __forceinline__ struct attn_span attn_unpack(int4 s)
+ON_GPU struct attn_span attn_unpack(int4 s)
 {
     struct attn_span span = {s.x, s.y, s.z, s.w};
     return span;
 }
 
 /* Prepared span `grain` of row b; there are padded / ATTN_GRAIN of them. */
-static __device__ __forceinline__ struct attn_span attn_span_at(const struct attn &a, int b, int grain)
+ON_GPU struct attn_span attn_span_at(const struct attn &a, int b, int grain)
 {
     return attn_unpack(a.spans[(int64_t)b * (a.padded / ATTN_GRAIN) + grain]);
 }
 
-static __device__ __forceinline__ bool attn_meets(struct attn_span s, int key, int count)
+ON_GPU bool attn_meets(struct attn_span s, int key, int count)
 {
     return s.low < key + count && s.high >= key;
 }
 
-static __device__ __forceinline__ bool attn_needs_mask(struct attn_span s, int key, int count)
+ON_GPU bool attn_needs_mask(struct attn_span s, int key, int count)
 {
     return s.first_most > key || s.last_least < key + count - 1;
 }
 
 /* First and last grain of queries of row b that meet keys [key, key + count); empty when first > last. All lanes
  * of the warp take part. */
-static __device__ __forceinline__ int2 attn_grains(const struct attn &a, int b, int key, int count)
+ON_GPU int2 attn_grains(const struct attn &a, int b, int key, int count)
 {
     int first = INT_MAX, last = -1;
     for (int i = threadIdx.x % 32; i < a.padded / ATTN_GRAIN; i += 32) {
@@ -223,8 +222,7 @@ struct attn_place {
     int head, tile;
 };
 
-static __device__ __forceinline__ struct attn_place attn_place_at(int block, int heads, int tiles,
-                                                                  int section, bool last_first)
+ON_GPU struct attn_place attn_place_at(int block, int heads, int tiles, int section, bool last_first)
 {
     int part = block / (section * tiles), rest = block % (section * tiles);
     int have = min(section, heads - part * section), tile = rest / have;
@@ -232,10 +230,7 @@ static __device__ __forceinline__ struct attn_place attn_place_at(int block, int
     return p;
 }
 
-static __device__ __forceinline__ struct attn_place attn_place_of(int heads, int tiles, int section,
-                                                                  bool last_first)
+ON_GPU struct attn_place attn_place_of(int heads, int tiles, int section, bool last_first)
 {
     return attn_place_at(blockIdx.x, heads, tiles, section, last_first);
 }
-
-#endif

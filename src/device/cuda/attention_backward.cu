@@ -51,8 +51,7 @@ template <int width, bool keys> struct room {
 };
 
 template <int width, bool keys>
-static __device__ __forceinline__ void load_stream(const struct attn &a, const struct work &w, uint32_t to,
-                                                   int h, int row)
+ON_GPU void load_stream(const struct attn &a, const struct work &w, uint32_t to, int h, int row)
 {
     typedef struct room<width, keys> room;
     if (!keys) {
@@ -105,10 +104,9 @@ template <int width, bool keys> struct owned {
 
 /* One meeting: WIDE streaming rows, `column` rows into the stage at `stage`, of query head h of row b. */
 template <class type, int width, bool keys, bool more, int high>
-static __device__ __forceinline__ void
-meet(const struct attn &a, int b, int h, const struct owned<width, keys> (&own)[2],
-     const struct stats<keys, high> &stat, uint32_t stage, int column, const int2 *ranges, int row,
-     int stream_row, float (&d1)[high][width / 8][4], float (&d2)[high][width / 8][4])
+ON_GPU void meet(const struct attn &a, int b, int h, const struct owned<width, keys> (&own)[2],
+                 const struct stats<keys, high> &stat, uint32_t stage, int column, const int2 *ranges,
+                 int row, int stream_row, float (&d1)[high][width / 8][4], float (&d2)[high][width / 8][4])
 {
     typedef struct room<width, keys> room;
     const int wide = cut<width, keys>::WIDE, lane = threadIdx.x % 32;
@@ -147,10 +145,10 @@ meet(const struct attn &a, int b, int h, const struct owned<width, keys> (&own)[
 
 /* A streaming block and a warp's rows: WIDE streaming rows at a time, those that nothing sees are passed over. */
 template <class type, int width, bool keys, bool more, int high>
-static __device__ __forceinline__ void
-meet_block(const struct attn &a, const struct work &w, int h, const struct owned<width, keys> (&own)[2],
-           const struct stats<keys, high> &stat, uint32_t stage, int row, int stream_row,
-           float (&d1)[high][width / 8][4], float (&d2)[high][width / 8][4])
+ON_GPU void meet_block(const struct attn &a, const struct work &w, int h,
+                       const struct owned<width, keys> (&own)[2], const struct stats<keys, high> &stat,
+                       uint32_t stage, int row, int stream_row, float (&d1)[high][width / 8][4],
+                       float (&d2)[high][width / 8][4])
 {
     const int wide = cut<width, keys>::WIDE, rows = 16 * high;
     static_assert(!keys || wide == ATTN_GRAIN, "a span belongs to the queries that are taken at a time");
@@ -167,7 +165,7 @@ meet_block(const struct attn &a, const struct work &w, int h, const struct owned
 
 /* Owned rows to shared memory. */
 template <int width, bool keys>
-static __device__ __forceinline__ void load_owned(const struct attn &a, const struct work &w, uint32_t to)
+ON_GPU void load_owned(const struct attn &a, const struct work &w, uint32_t to)
 {
     typedef struct room<width, keys> room;
     if (keys) {
@@ -179,8 +177,7 @@ static __device__ __forceinline__ void load_owned(const struct attn &a, const st
     }
 }
 
-template <class type, int width, bool keys, bool more>
-static __device__ __forceinline__ void walk(const struct attn &a)
+template <class type, int width, bool keys, bool more> ON_GPU void walk(const struct attn &a)
 {
     typedef struct room<width, keys> room;
     const int high = cut<width, keys>::HIGH, warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -1,8 +1,7 @@
 /* attention_backward.cuh - what the tensor core kernels of the backward passes share: the work of a block, masks,
  * P and dS, statistics, results. attention_backward.cu says what the passes are.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_BACKWARD_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_BACKWARD_CUH
+#pragma once
 
 #include "device/cuda/attention_mma.cuh"
 #include "device/cuda/attention_score.cuh"
@@ -25,8 +24,7 @@ template <bool keys, int high> struct stats {
 
 /* Owned row `row` against streaming row `column`, of the tile's first elements for this lane. */
 template <bool keys, int high, int tiles>
-static __device__ __forceinline__ void mask(float (&s)[high][tiles][4], const int2 *ranges, int row,
-                                            int column)
+ON_GPU void mask(float (&s)[high][tiles][4], const int2 *ranges, int row, int column)
 {
 #pragma unroll
     for (int m = 0; m < high; m++) {
@@ -45,8 +43,8 @@ static __device__ __forceinline__ void mask(float (&s)[high][tiles][4], const in
 
 /* Products become scores and their slopes; head h of row b, places as of mask. */
 template <bool keys, int high, int tiles>
-static __device__ __forceinline__ void score_tile(const struct attn &a, float (&s)[high][tiles][4],
-                                                  float (&slope)[high][tiles][4], int h, int row, int column)
+ON_GPU void score_tile(const struct attn &a, float (&s)[high][tiles][4], float (&slope)[high][tiles][4],
+                       int h, int row, int column)
 {
 #pragma unroll
     for (int m = 0; m < high; m++)
@@ -62,8 +60,8 @@ static __device__ __forceinline__ void score_tile(const struct attn &a, float (&
 
 /* Computes dropout factors of probabilities. lines: those of the head's queries. */
 template <bool keys, int high, int tiles>
-static __device__ __forceinline__ void keep_tile(const struct attn &a, float (&keep)[high][tiles][4],
-                                                 const uint32_t *lines, int row, int column)
+ON_GPU void keep_tile(const struct attn &a, float (&keep)[high][tiles][4], const uint32_t *lines, int row,
+                      int column)
 {
 #pragma unroll
     for (int m = 0; m < high; m++)
@@ -77,7 +75,7 @@ static __device__ __forceinline__ void keep_tile(const struct attn &a, float (&k
 }
 
 template <int high, int tiles>
-static __device__ __forceinline__ void times(float (&x)[high][tiles][4], const float (&by)[high][tiles][4])
+ON_GPU void times(float (&x)[high][tiles][4], const float (&by)[high][tiles][4])
 {
 #pragma unroll
     for (int m = 0; m < high; m++)
@@ -89,8 +87,8 @@ static __device__ __forceinline__ void times(float (&x)[high][tiles][4], const f
 
 /* Scores become P. */
 template <bool keys, int high, int tiles>
-static __device__ __forceinline__ void
-probabilities(float (&s)[high][tiles][4], const struct stats<keys, high> &stat, int column, float scale2)
+ON_GPU void probabilities(float (&s)[high][tiles][4], const struct stats<keys, high> &stat, int column,
+                          float scale2)
 {
 #pragma unroll
     for (int n = 0; n < tiles; n++) {
@@ -109,9 +107,8 @@ probabilities(float (&s)[high][tiles][4], const struct stats<keys, high> &stat, 
 
 /* dP becomes dS. */
 template <bool keys, int high, int tiles>
-static __device__ __forceinline__ void differentials(float (&dp)[high][tiles][4],
-                                                     const float (&p)[high][tiles][4],
-                                                     const struct stats<keys, high> &stat, int column)
+ON_GPU void differentials(float (&dp)[high][tiles][4], const float (&p)[high][tiles][4],
+                          const struct stats<keys, high> &stat, int column)
 {
 #pragma unroll
     for (int n = 0; n < tiles; n++) {
@@ -128,7 +125,7 @@ static __device__ __forceinline__ void differentials(float (&dp)[high][tiles][4]
     }
 }
 
-template <int rows, bool keys> static __device__ __forceinline__ struct work work_of(const struct attn &a)
+template <int rows, bool keys> ON_GPU struct work work_of(const struct attn &a)
 {
     const int heads = keys ? a.kv_heads : a.heads;
     struct attn_place at =
@@ -153,8 +150,7 @@ template <int rows, bool keys> static __device__ __forceinline__ struct work wor
 }
 
 /* The statistics of streaming queries from `row` on to shared memory: lse2, then delta. */
-static __device__ __forceinline__ void load_stream_stats(const struct attn &a, uint32_t to, int b, int h,
-                                                         int row)
+ON_GPU void load_stream_stats(const struct attn &a, uint32_t to, int b, int h, int row)
 {
     int thread = thread_again(), piece = thread % 16;
     if (thread >= 32) return;
@@ -163,9 +159,8 @@ static __device__ __forceinline__ void load_stream_stats(const struct attn &a, u
 }
 
 template <class type, int width, bool keys, int high>
-static __device__ __forceinline__ void store(const struct attn &a, const struct work &w, char *room1,
-                                             char *room2, int row, const float (&d1)[high][width / 8][4],
-                                             const float (&d2)[high][width / 8][4])
+ON_GPU void store(const struct attn &a, const struct work &w, char *room1, char *room2, int row,
+                  const float (&d1)[high][width / 8][4], const float (&d2)[high][width / 8][4])
 {
     float by[high][2], one[high][2];
 #pragma unroll
@@ -178,7 +173,7 @@ static __device__ __forceinline__ void store(const struct attn &a, const struct 
     }
 }
 
-template <int high, int tiles> static __device__ __forceinline__ void clear(float (&d)[high][tiles][4])
+template <int high, int tiles> ON_GPU void clear(float (&d)[high][tiles][4])
 {
 #pragma unroll
     for (int m = 0; m < high; m++)
@@ -190,8 +185,7 @@ template <int high, int tiles> static __device__ __forceinline__ void clear(floa
 
 /* The statistics of the warp's queries, when it owns queries. */
 template <bool keys, int high>
-static __device__ __forceinline__ void load_stats(const struct attn &a, const struct work &w, int row,
-                                                  struct stats<keys, high> &stat)
+ON_GPU void load_stats(const struct attn &a, const struct work &w, int row, struct stats<keys, high> &stat)
 {
     if (keys) return;
     const int64_t at = ((int64_t)w.b * a.heads + w.h) * a.padded + row + threadIdx.x % 32 / 4;
@@ -204,5 +198,3 @@ static __device__ __forceinline__ void load_stats(const struct attn &a, const st
         }
     }
 }
-
-#endif

@@ -4,20 +4,12 @@
  * up, tiles of a row first, then rows, each in order: no atomics, and in f32 the cut into micro-batches leaves no trace.
  */
 #include "device/cuda/attention_plain.cuh"
-#include "tape/bias_bucket.h"
+#include "device/cuda/vec.cuh"
 
 namespace
 {
 
 enum { THREADS = 128 };
-
-/* bias_bucket on the GPU. */
-static __device__ __forceinline__ int bucket_of(const struct bias_buckets &b, int offset)
-{
-    int distance = offset < 0 ? -offset : b.two_sided ? offset : 0, bucket = 0;
-    while (bucket + 1 < b.side && b.begins[bucket + 1] <= distance) bucket++;
-    return bucket + (b.two_sided && offset > 0 ? b.side : 0);
-}
 
 static __global__ void __launch_bounds__(THREADS)
     spread(const struct attn a, const struct bias_buckets buckets, const void *bias, float *lines)
@@ -25,7 +17,7 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= (int64_t)a.heads * a.span) return;
     int h = (int)(i / a.span), offset = a.keys - 1 - (int)(i % a.span);
-    lines[i] = plain_element(a, bias, (int64_t)bucket_of(buckets, offset) * a.heads + h);
+    lines[i] = plain_element(a, bias, (int64_t)plain_bucket(buckets, offset) * a.heads + h);
 }
 
 /* Thread i: bucket i / heads of head i % heads. */
@@ -54,16 +46,12 @@ extern "C" int cuda_attn_spread(const struct cuda_queue *queue, struct attn *a, 
 {
     struct bias_buckets buckets = bias_buckets(a->buckets, &op->attr);
     int64_t count = (int64_t)a->heads * a->span;
-    spread<<<(unsigned)((count + THREADS - 1) / THREADS), THREADS, 0, queue->stream>>>(*a, buckets, bias,
-                                                                                       (float *)a->lines);
-    return (int)cudaGetLastError();
+    return start(queue, spread, parts_of(count, THREADS), THREADS, 0, *a, buckets, bias, (float *)a->lines);
 }
 
 extern "C" int cuda_attn_fold(const struct cuda_queue *queue, struct attn *a, int tiles, void *grad,
                               enum dtype type, bool accumulate)
 {
     int count = a->buckets * a->heads;
-    fold<<<(unsigned)((count + THREADS - 1) / THREADS), THREADS, 0, queue->stream>>>(*a, tiles, grad, type,
-                                                                                     accumulate);
-    return (int)cudaGetLastError();
+    return start(queue, fold, parts_of(count, THREADS), THREADS, 0, *a, tiles, grad, type, accumulate);
 }

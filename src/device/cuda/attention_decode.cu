@@ -34,19 +34,19 @@ template <int width> struct room {
     static_assert(MMA_WARPS * ROWS * (width + 2) * 4 <= ALL, "the outputs of all warps fit into the buffers");
 };
 
-static __device__ __forceinline__ int row_count(const struct attn &a) { return a.time * a.group; }
+ON_GPU int row_count(const struct attn &a) { return a.time * a.group; }
 
-static __device__ __forceinline__ int2 row_range(const struct attn &a, int b, int row)
+ON_GPU int2 row_range(const struct attn &a, int b, int row)
 {
     return attn_visible(a, b, min(row, row_count(a) - 1) / a.group);
 }
 
-static __device__ __forceinline__ int64_t row_at(const struct attn &a, int b, int n, int row)
+ON_GPU int64_t row_at(const struct attn &a, int b, int n, int row)
 {
     return attn_query_at(a, b, row / a.group, n * a.group + row % a.group);
 }
 
-static __device__ __forceinline__ struct piece piece_of(const struct attn &a)
+ON_GPU struct piece piece_of(const struct attn &a)
 {
     const int tiles = (row_count(a) + ROWS - 1) / ROWS, split = blockIdx.x % a.splits,
               rest = blockIdx.x / a.splits;
@@ -60,9 +60,7 @@ static __device__ __forceinline__ struct piece piece_of(const struct attn &a)
 }
 
 /* 16 rows of keys and of values by one warp. */
-template <int width>
-static __device__ __forceinline__ void load_keys(const struct attn &a, const struct piece &p, uint32_t to,
-                                                 int key)
+template <int width> ON_GPU void load_keys(const struct attn &a, const struct piece &p, uint32_t to, int key)
 {
     const int pieces = tile<width>::PIECES;
     const struct head_rows k = key_rows(a, a.k, p.b, p.n), v = key_rows(a, a.v, p.b, p.n);
@@ -78,8 +76,7 @@ static __device__ __forceinline__ void load_keys(const struct attn &a, const str
 
 /* Fragments of the queries, straight from global memory. */
 template <int width>
-static __device__ __forceinline__ void load_queries(const struct attn &a, const struct piece &p,
-                                                    uint32_t (&q)[width / 16][1][4])
+ON_GPU void load_queries(const struct attn &a, const struct piece &p, uint32_t (&q)[width / 16][1][4])
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -96,9 +93,8 @@ static __device__ __forceinline__ void load_queries(const struct attn &a, const 
 
 /* 16 keys: scores, probabilities, output. see: the keys of this lane's two rows. */
 template <class type, int width>
-static __device__ __forceinline__ void meet(const struct attn &a, const uint32_t (&q)[width / 16][1][4],
-                                            struct rows<width> &r, const int2 (&see)[2], uint32_t stage,
-                                            int key)
+ON_GPU void meet(const struct attn &a, const uint32_t (&q)[width / 16][1][4], struct rows<width> &r,
+                 const int2 (&see)[2], uint32_t stage, int key)
 {
     const int lane = threadIdx.x % 32;
     float s[1][KEYS / 8][4] = {};
@@ -134,29 +130,27 @@ static __device__ __forceinline__ void meet(const struct attn &a, const uint32_t
     multiply_turned<type, width, 1>(r.out, p, stage + room<width>::TENSOR + lane_turned<width>(lane));
 }
 
-static __device__ __forceinline__ void put(const struct attn &a, int64_t at, float x)
+ON_GPU void put(const struct attn &a, int64_t at, float x)
 {
     uint16_t *to = (uint16_t *)a.o + at;
     *to = (uint16_t)(a.type == DT_BF16 ? type_bf16::pack(x, 0) : type_f16::pack(x, 0));
 }
 
 /* Result of row `row`: to its place, or to its piece's. The caller gives every column to some thread. */
-static __device__ __forceinline__ void put_stat(const struct attn &a, int b, int n, int row, float top,
-                                                float sum)
+ON_GPU void put_stat(const struct attn &a, int b, int n, int row, float top, float sum)
 {
     int64_t head = (int64_t)b * a.heads + n * a.group + row % a.group;
     a.lse[head * a.time + row / a.group] = top * a.scale + logf(sum);
 }
 
-static __device__ __forceinline__ int64_t part_at(const struct attn &a, int b, int n, int split, int row)
+ON_GPU int64_t part_at(const struct attn &a, int b, int n, int split, int row)
 {
     return (((int64_t)b * a.kv_heads + n) * a.splits + split) * row_count(a) + row;
 }
 
 /* The warps' outputs [warp][row][width], then their statistics [warp][row][2], are joined in order. */
 template <int width>
-static __device__ __forceinline__ void join_warps(const struct attn &a, const struct piece &p,
-                                                  const float *out, const float *stat)
+ON_GPU void join_warps(const struct attn &a, const struct piece &p, const float *out, const float *stat)
 {
     for (int i = threadIdx.x; i < ROWS * width; i += MMA_THREADS) {
         int r = i / width, column = i % width, row = p.row + r;
@@ -181,8 +175,7 @@ static __device__ __forceinline__ void join_warps(const struct attn &a, const st
 }
 
 /* A warp's rows to shared memory, for join_warps. */
-template <int width>
-static __device__ __forceinline__ void leave(const struct rows<width> &r, float *out, float *stat)
+template <int width> ON_GPU void leave(const struct rows<width> &r, float *out, float *stat)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll

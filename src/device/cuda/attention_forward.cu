@@ -31,9 +31,8 @@ static size_t room_bytes(int width, int stages)
 }
 
 template <class type, int width>
-static __device__ __forceinline__ void scores(float (&s)[HIGH][KEYS / 8][4],
-                                              const uint32_t (&kept)[width / 16][HIGH][4], uint32_t queries,
-                                              uint32_t keys)
+ON_GPU void scores(float (&s)[HIGH][KEYS / 8][4], const uint32_t (&kept)[width / 16][HIGH][4],
+                   uint32_t queries, uint32_t keys)
 {
 #pragma unroll
     for (int m = 0; m < HIGH; m++)
@@ -57,8 +56,7 @@ static __device__ __forceinline__ void scores(float (&s)[HIGH][KEYS / 8][4],
 
 /* Leaves the keys of every query and the spans of the warps and of the block; returns the latter. The caller's next
  * barrier makes it readable. */
-static __device__ __forceinline__ struct attn_span see(const struct attn &a, int b, int row, int2 *ranges,
-                                                       int4 *spans)
+ON_GPU struct attn_span see(const struct attn &a, int b, int row, int2 *ranges, int4 *spans)
 {
     int2 range = attn_visible(a, b, min(row + (int)threadIdx.x, a.time - 1));
     ranges[threadIdx.x] = range;
@@ -72,8 +70,7 @@ static __device__ __forceinline__ struct attn_span see(const struct attn &a, int
 }
 
 template <int width>
-static __device__ __forceinline__ void load_keys(const struct attn &a, uint32_t to, int b, int h, int key,
-                                                 struct attn_span all)
+ON_GPU void load_keys(const struct attn &a, uint32_t to, int b, int h, int key, struct attn_span all)
 {
     const int n = h / a.group;
     load_rows<KEYS, width>(to, key_rows(a, a.k, b, n), key, all.low, all.high + 1);
@@ -81,8 +78,7 @@ static __device__ __forceinline__ void load_keys(const struct attn &a, uint32_t 
 }
 
 /* Products of a warp's rows and the keys from `key` on become scores. row: this lane's first. */
-static __device__ __forceinline__ void modify(const struct attn &a, float (&s)[HIGH][KEYS / 8][4], int b,
-                                              int h, int row, int key)
+ON_GPU void modify(const struct attn &a, float (&s)[HIGH][KEYS / 8][4], int b, int h, int row, int key)
 {
     float slope;
 #pragma unroll
@@ -99,8 +95,7 @@ static __device__ __forceinline__ void modify(const struct attn &a, float (&s)[H
     }
 }
 
-static __device__ __forceinline__ void drop(const struct attn &a, float (&s)[HIGH][KEYS / 8][4], int b, int h,
-                                            int row, int key)
+ON_GPU void drop(const struct attn &a, float (&s)[HIGH][KEYS / 8][4], int b, int h, int row, int key)
 {
 #pragma unroll
     for (int m = 0; m < HIGH; m++) {
@@ -118,7 +113,7 @@ static __device__ __forceinline__ void drop(const struct attn &a, float (&s)[HIG
 }
 
 /* more: with what attention_score.cuh knows. */
-template <class type, int width, bool more> static __device__ __forceinline__ void walk(const struct attn &a)
+template <class type, int width, bool more> ON_GPU void walk(const struct attn &a)
 {
     typedef struct room<width> room;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

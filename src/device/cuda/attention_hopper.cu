@@ -35,8 +35,7 @@ template <int width> struct cut {
 
 /* Leaves the keys of every query, and the spans of every 32; returns that of all. Holds a barrier. */
 template <int rows>
-static __device__ __forceinline__ struct attn_span see(const struct attn &a, int b, int row, int2 *ranges,
-                                                       int4 *spans)
+ON_GPU struct attn_span see(const struct attn &a, int b, int row, int2 *ranges, int4 *spans)
 {
     if (threadIdx.x < rows) {
         int2 range = attn_visible(a, b, min(row + (int)threadIdx.x, a.time - 1));

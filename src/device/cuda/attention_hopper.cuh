@@ -1,6 +1,5 @@
 /* attention_hopper.cuh - tiles for the warpgroup kernels: loading, fragments of owned rows, the two products. */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_HOPPER_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_HOPPER_CUH
+#pragma once
 
 #include "device/cuda/attention_mma.cuh"
 #include "device/cuda/attention_wgmma.cuh"
@@ -46,8 +45,7 @@ template <int width, int threads> struct wg_loader {
 
 /* Fragments of rows from `row` on of this warp's 16, straight from global memory; zeros from `end` on. */
 template <int width>
-static __device__ __forceinline__ void wg_fragments(uint32_t (&f)[width / 16][4], struct head_rows x, int row,
-                                                    int end)
+ON_GPU void wg_fragments(uint32_t (&f)[width / 16][4], struct head_rows x, int row, int end)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -62,8 +60,7 @@ static __device__ __forceinline__ void wg_fragments(uint32_t (&f)[width / 16][4]
 
 /* s[64][64] = F X' for the tile X. */
 template <class type, int width>
-static __device__ __forceinline__ void wg_scores(float (&s)[1][WG_STREAM / 8][4],
-                                                 const uint32_t (&f)[width / 16][4], uint32_t x)
+ON_GPU void wg_scores(float (&s)[1][WG_STREAM / 8][4], const uint32_t (&f)[width / 16][4], uint32_t x)
 {
 #pragma unroll
     for (int step = 0; step < width / 16; step++)
@@ -73,7 +70,7 @@ static __device__ __forceinline__ void wg_scores(float (&s)[1][WG_STREAM / 8][4]
 
 /* wg_scores with F in a tile of shared memory. */
 template <class type, int width>
-static __device__ __forceinline__ void wg_scores(float (&s)[1][WG_STREAM / 8][4], uint32_t f, uint32_t x)
+ON_GPU void wg_scores(float (&s)[1][WG_STREAM / 8][4], uint32_t f, uint32_t x)
 {
 #pragma unroll
     for (int step = 0; step < width / 16; step++) {
@@ -84,8 +81,7 @@ static __device__ __forceinline__ void wg_scores(float (&s)[1][WG_STREAM / 8][4]
 
 /* out[64][width] += P X for the tile X; p: fragments over its 64 rows. */
 template <class type, int width>
-static __device__ __forceinline__ void wg_collect(float (&out)[1][width / 8][4],
-                                                  const uint32_t (&p)[WG_STREAM / 16][4], uint32_t x)
+ON_GPU void wg_collect(float (&out)[1][width / 8][4], const uint32_t (&p)[WG_STREAM / 16][4], uint32_t x)
 {
 #pragma unroll
     for (int step = 0; step < WG_STREAM / 16; step++)
@@ -97,8 +93,7 @@ static __device__ __forceinline__ void wg_collect(float (&out)[1][width / 8][4],
 
 /* Values in C tiles become fragments. */
 template <class type>
-static __device__ __forceinline__ void wg_pack(uint32_t (&p)[WG_STREAM / 16][4],
-                                               const float (&s)[1][WG_STREAM / 8][4])
+ON_GPU void wg_pack(uint32_t (&p)[WG_STREAM / 16][4], const float (&s)[1][WG_STREAM / 8][4])
 {
 #pragma unroll
     for (int step = 0; step < WG_STREAM / 16; step++)
@@ -110,7 +105,7 @@ static __device__ __forceinline__ void wg_pack(uint32_t (&p)[WG_STREAM / 16][4],
 }
 
 /* The beginning of shared memory, where tiles may begin. */
-static __device__ __forceinline__ char *wg_pool(void)
+ON_GPU char *wg_pool(void)
 {
     char *pool = shared_pool();
     return pool + (WG_ALIGN - shared_address(pool) % WG_ALIGN) % WG_ALIGN;
@@ -121,6 +116,4 @@ static __device__ __forceinline__ char *wg_pool(void)
 #define WG_BODY 1
 #else
 #define WG_BODY 0
-#endif
-
 #endif

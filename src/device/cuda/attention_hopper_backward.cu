@@ -74,8 +74,7 @@ struct cursor {
     int block, h;
 };
 
-template <bool keys>
-static __device__ __forceinline__ struct cursor next_block(const struct work &w, struct cursor at)
+template <bool keys> ON_GPU struct cursor next_block(const struct work &w, struct cursor at)
 {
     const bool same = at.block < w.last;
     struct cursor next = {same || !keys ? at.block + 1 : w.first, same ? at.h : at.h + 1};
@@ -109,8 +108,8 @@ template <int width, bool keys> struct stream {
 
 /* Owned rows: of the warpgroup's 64 from `row` on; in shared memory the tiles of all groups are loaded by all. */
 template <int width, bool keys>
-static __device__ __forceinline__ void load_owned(const struct attn &a, const struct work &w, uint32_t to,
-                                                  int row, struct owned<width, cut<width, keys>::KEEPS> &own)
+ON_GPU void load_owned(const struct attn &a, const struct work &w, uint32_t to, int row,
+                       struct owned<width, cut<width, keys>::KEEPS> &own)
 {
     const struct head_rows x1 = keys ? key_rows(a, a.k, w.b, w.n) : query_rows(a, a.q, w.b, w.h);
     const struct head_rows x2 = keys ? key_rows(a, a.v, w.b, w.n) : query_rows(a, a.grad, w.b, w.h);
@@ -128,10 +127,10 @@ static __device__ __forceinline__ void load_owned(const struct attn &a, const st
 /* A warpgroup's 64 rows from `row` on and the streaming block at stream_row, in the buffer `stage`; span: of the
  * queries among them. */
 template <class type, int width, bool keys>
-static __device__ __forceinline__ void
-meet(const struct attn &a, const struct work &w, const struct owned<width, cut<width, keys>::KEEPS> &own,
-     const struct stats<keys, 1> &stat, struct attn_span span, uint32_t stage, int row, int stream_row,
-     float (&d1)[1][width / 8][4], float (&d2)[1][width / 8][4])
+ON_GPU void meet(const struct attn &a, const struct work &w,
+                 const struct owned<width, cut<width, keys>::KEEPS> &own, const struct stats<keys, 1> &stat,
+                 struct attn_span span, uint32_t stage, int row, int stream_row, float (&d1)[1][width / 8][4],
+                 float (&d2)[1][width / 8][4])
 {
     const int key = keys ? row : stream_row, lane = threadIdx.x % 32;
     if (!attn_meets(span, key, WG_ROWS)) {
@@ -163,7 +162,7 @@ meet(const struct attn &a, const struct work &w, const struct owned<width, cut<w
     if (cut<width, keys>::WAITS) wgmma_wait<0>();
 }
 
-template <class type, int width, bool keys> static __device__ __forceinline__ void walk(const struct attn &a)
+template <class type, int width, bool keys> ON_GPU void walk(const struct attn &a)
 {
     typedef struct room<width, keys> room;
     const int group = threadIdx.x / WG_THREADS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -4,8 +4,7 @@
  * row takes 8 elements more than it holds: an odd number of 16-byte pieces, so eight rows of a matrix lie in
  * different banks and every address is a base and a constant.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_MMA_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_MMA_CUH
+#pragma once
 
 #include "device/cuda/attention.cuh"
 #include "device/cuda/attention_ptx.cuh"
@@ -23,14 +22,13 @@ struct head_rows {
     int size;
 };
 
-static __device__ __forceinline__ struct head_rows query_rows(const struct attn &a, const void *x, int b,
-                                                              int h)
+ON_GPU struct head_rows query_rows(const struct attn &a, const void *x, int b, int h)
 {
     struct head_rows r = {(const uint16_t *)x + attn_query_at(a, b, 0, h), (int64_t)a.heads * a.size, a.size};
     return r;
 }
 
-static __device__ __forceinline__ struct head_rows key_rows(const struct attn &a, const void *x, int b, int n)
+ON_GPU struct head_rows key_rows(const struct attn &a, const void *x, int b, int n)
 {
     struct head_rows r = {(const uint16_t *)x + attn_key_at(a, b, 0, n), (int64_t)a.kv_heads * a.size,
                           a.size};
@@ -39,7 +37,7 @@ static __device__ __forceinline__ struct head_rows key_rows(const struct attn &a
 
 /* Starts copying rows [row, row + rows) with 128 threads; those outside [from, end) become zeros. */
 template <int rows, int width>
-static __device__ __forceinline__ void load_rows(uint32_t to, struct head_rows x, int row, int from, int end)
+ON_GPU void load_rows(uint32_t to, struct head_rows x, int row, int from, int end)
 {
     const int pieces = tile<width>::PIECES, step = width == 64 ? 16 : 8; /* rows the threads take at once */
     const int thread = thread_again(), r = thread / pieces, p = thread % pieces;
@@ -56,25 +54,21 @@ static __device__ __forceinline__ void load_rows(uint32_t to, struct head_rows x
 
 /* Where a lane's row of the four matrices of a fragment begins. A: 16 rows by 16. B: 16 rows by 16 of a tile whose
  * rows are the columns of B. Turned: 16 by 16 of a tile whose rows are the rows of B. */
-template <int width> static __device__ __forceinline__ uint32_t lane_a(int lane)
+template <int width> ON_GPU uint32_t lane_a(int lane)
 {
     return (lane % 16) * tile<width>::ROW_BYTES + lane / 16 * 16;
 }
 
-template <int width> static __device__ __forceinline__ uint32_t lane_b(int lane)
+template <int width> ON_GPU uint32_t lane_b(int lane)
 {
     return (lane % 8 + lane / 16 * 8) * tile<width>::ROW_BYTES + lane / 8 % 2 * 16;
 }
 
-template <int width> static __device__ __forceinline__ uint32_t lane_turned(int lane)
-{
-    return lane_a<width>(lane);
-}
+template <int width> ON_GPU uint32_t lane_turned(int lane) { return lane_a<width>(lane); }
 
 /* c[m][columns/8] += A B' over one step of 16 elements: `columns` rows of a tile, b names its lane_b. */
 template <class type, int width, int high, int columns>
-static __device__ __forceinline__ void multiply_rows(float (&c)[high][columns / 8][4],
-                                                     const uint32_t (&a)[high][4], uint32_t b)
+ON_GPU void multiply_rows(float (&c)[high][columns / 8][4], const uint32_t (&a)[high][4], uint32_t b)
 {
 #pragma unroll
     for (int n = 0; n < columns / 16; n++) {
@@ -90,8 +84,7 @@ static __device__ __forceinline__ void multiply_rows(float (&c)[high][columns / 
 
 /* c[m][width/8] += A X for 16 rows X of a tile, b names its lane_turned. */
 template <class type, int width, int high>
-static __device__ __forceinline__ void multiply_turned(float (&c)[high][width / 8][4],
-                                                       const uint32_t (&a)[high][4], uint32_t b)
+ON_GPU void multiply_turned(float (&c)[high][width / 8][4], const uint32_t (&a)[high][4], uint32_t b)
 {
 #pragma unroll
     for (int n = 0; n < width / 16; n++) {
@@ -107,8 +100,7 @@ static __device__ __forceinline__ void multiply_turned(float (&c)[high][width / 
 
 /* Fragment A of columns [16 step, 16 step + 16) of values in C tiles. */
 template <class type, int high, int tiles>
-static __device__ __forceinline__ void pack_step(uint32_t (&a)[high][4], const float (&c)[high][tiles][4],
-                                                 int step)
+ON_GPU void pack_step(uint32_t (&a)[high][4], const float (&c)[high][tiles][4], int step)
 {
 #pragma unroll
     for (int m = 0; m < high; m++) {
@@ -123,9 +115,8 @@ static __device__ __forceinline__ void pack_step(uint32_t (&a)[high][4], const f
 /* A warp's 16 high rows of C tiles, times by[m][half], through its rows of a tile in shared memory to global
  * memory: rows [row, end) of x. */
 template <class type, int width, int high>
-static __device__ __forceinline__ void store_rows(char *room, const float (&c)[high][width / 8][4],
-                                                  const float (&by)[high][2], struct head_rows x, int row,
-                                                  int end)
+ON_GPU void store_rows(char *room, const float (&c)[high][width / 8][4], const float (&by)[high][2],
+                       struct head_rows x, int row, int end)
 {
     const int lane = threadIdx.x % 32, pieces = tile<width>::PIECES;
     __syncwarp();
@@ -161,5 +152,3 @@ static __device__ __forceinline__ void store_rows(char *room, const float (&c)[h
                                                : kernel<type_f16, 128>))
 
 static inline int mma_width(const struct attn *a) { return a->size <= 64 ? 64 : a->size <= 96 ? 96 : 128; }
-
-#endif

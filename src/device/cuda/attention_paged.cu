@@ -22,13 +22,6 @@ struct plain : paged {
     int tile_tokens, tile_heads; /* of a block of threads: their product is at most LINES */
 };
 
-template <class T> ON_GPU float value(const T *at)
-{
-    float v[1];
-    load<1>(at, v);
-    return v[0];
-}
-
 /* The row that has a token, -1: none; asked by all threads of a block. */
 ON_GPU int row_of(const struct plain &a, int token, int *found)
 {
@@ -68,7 +61,7 @@ ON_GPU void meet(const struct plain &a, const struct tile &t, const float *q, in
     for (int l = 0; l < LINES; l++) s[l] = 0;
 #pragma unroll 8
     for (int d = lane / 16; d < a.size; d += 2) {
-        float x = value(k + d * 16);
+        float x = number(k + d * 16);
 #pragma unroll
         for (int l = 0; l < LINES; l++) s[l] = __fmaf_rn(q[l * MOST_SIZE + d], x, s[l]);
     }
@@ -98,7 +91,7 @@ ON_GPU void meet(const struct plain &a, const struct tile &t, const float *q, in
         float x[WIDTH];
 #pragma unroll
         for (int j = 0; j < WIDTH; j++)
-            x[j] = j * 32 + lane < a.size ? value(v + i * a.size + j * 32 + lane) : 0;
+            x[j] = j * 32 + lane < a.size ? number(v + i * a.size + j * 32 + lane) : 0;
 #pragma unroll
         for (int l = 0; l < LINES; l++) {
             if (l >= t.lines()) continue;
@@ -179,7 +172,7 @@ ON_GPU void run_tile(const struct plain &a, const struct tile &t, int split, roo
 {
     for (int i = threadIdx.x; i < LINES * a.size; i += THREADS) {
         int l = i / a.size, d = i % a.size;
-        s.q[l * MOST_SIZE + d] = l < t.lines() ? value((const T *)a.q + t.at(a, l) + d) : 0;
+        s.q[l * MOST_SIZE + d] = l < t.lines() ? number((const T *)a.q + t.at(a, l) + d) : 0;
     }
     for (int l = threadIdx.x; l < LINES; l += THREADS) s.total[l][0] = -INFINITY, s.total[l][1] = 0;
     __syncthreads();
@@ -211,19 +204,15 @@ ON_GPU void run_tile(const struct plain &a, const struct tile &t, int split, roo
         }
         return;
     }
-    for (int i = threadIdx.x; i < t.lines() * a.size; i += THREADS) {
-        float x[1] = {total[i] / s.total[i / a.size][1]};
-        save<1>((T *)a.o + t.at(a, i / a.size) + i % a.size, x);
-    }
+    for (int i = threadIdx.x; i < t.lines() * a.size; i += THREADS)
+        put_number((T *)a.o + t.at(a, i / a.size) + i % a.size, total[i] / s.total[i / a.size][1]);
 }
 
 /* Tokens of a tile that are in no row. */
 template <class T> ON_GPU void blank(const struct plain &a, const struct tile &t)
 {
-    for (int i = threadIdx.x; i < t.lines() * a.size; i += THREADS) {
-        float x[1] = {0};
-        save<1>((T *)a.o + t.at(a, i / a.size) + i % a.size, x);
-    }
+    for (int i = threadIdx.x; i < t.lines() * a.size; i += THREADS)
+        put_number((T *)a.o + t.at(a, i / a.size) + i % a.size, 0);
 }
 
 template <class T, int LINES, int WIDTH>
@@ -284,10 +273,8 @@ template <class T> __global__ void __launch_bounds__(JOIN_WARPS * 32) join(const
         top = paged_joined_top(top, sum, more_top, more), sum = both;
     }
 #pragma unroll
-    for (int j = 0; j < MOST_SIZE / 32; j++) {
-        float x[1] = {out[j] / sum};
-        if (j * 32 + lane < a.size) save<1>((T *)a.o + line * a.size + j * 32 + lane, x);
-    }
+    for (int j = 0; j < MOST_SIZE / 32; j++)
+        if (j * 32 + lane < a.size) put_number((T *)a.o + line * a.size + j * 32 + lane, out[j] / sum);
 }
 
 template <class T, int LINES, int WIDTH> int start(const struct cuda_queue *queue, struct plain a)
@@ -303,9 +290,8 @@ template <class T, int LINES, int WIDTH> int start(const struct cuda_queue *queu
     attend<T, LINES, WIDTH><<<(unsigned)blocks, THREADS, shared, stream_of(queue)>>>(a);
     failed = launched();
     if (failed || a.splits == 1) return failed;
-    join<T><<<(unsigned)parts_of((int64_t)a.tokens * a.heads, JOIN_WARPS), JOIN_WARPS * 32, 0,
-              stream_of(queue)>>>(a);
-    return launched();
+    return start(queue, join<T>, (unsigned)parts_of((int64_t)a.tokens * a.heads, JOIN_WARPS), JOIN_WARPS * 32,
+                 0, a);
 }
 
 template <class T, int WIDTH> int start_lines(const struct cuda_queue *queue, const struct plain &a)

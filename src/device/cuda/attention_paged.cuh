@@ -9,8 +9,7 @@
  * one token and the second one the others. Which kernel a token meets, and in which order its keys are summed, depends on
  * its own row and on the shape alone.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_PAGED_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_PAGED_CUH
+#pragma once
 
 #include "device/cuda/vec.cuh"
 
@@ -58,5 +57,3 @@ ON_GPU float paged_score(const struct paged &a, float x)
 {
     return a.cap > 0 ? a.cap * tanhf(x * (a.scale / a.cap)) : x;
 }
-
-#endif

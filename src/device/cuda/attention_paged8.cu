@@ -24,18 +24,6 @@ struct coded {
     float scale, cap;
 };
 
-ON_GPU float warp_most(float x)
-{
-    for (int by = 16; by; by /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, by));
-    return x;
-}
-
-ON_GPU float warp_total(float x)
-{
-    for (int by = 16; by; by /= 2) x += __shfl_xor_sync(~0u, x, by);
-    return x;
-}
-
 /* The row that has a token, -1: none. */
 ON_GPU int row_of(const struct coded &a, int token, int lane)
 {
@@ -105,9 +93,9 @@ template <class T> __global__ void attend(const struct coded a)
         int key = tile + lane;
         bool sees = key >= first && key <= last;
         float x = sees ? score(a, q, chunk_of(a, row, kv, key, 0), key) : -INFINITY;
-        float best = fmaxf(top, warp_most(x)), fade = top == -INFINITY ? 0 : expf(top - best);
+        float best = fmaxf(top, warp_top(x)), fade = top == -INFINITY ? 0 : expf(top - best);
         float p = sees ? expf(x - best) : 0;
-        sum = sum * fade + warp_total(p), top = best;
+        sum = sum * fade + warp_sum(p), top = best;
         for (int n = 0; n < TURNS; n++) acc[n] *= fade;
         mix(a, row, kv, tile, first, last, p, lane, acc);
     }
@@ -144,7 +132,7 @@ template <class T> __global__ void put(const struct put8 p)
         load<1>(from + j, x);
         most = fmaxf(most, fabsf(x[0])), bad = fmaxf(bad, fabsf(x[0]) < INFINITY ? 0.0f : 1.0f);
     }
-    most = warp_most(bad) > 0 ? NAN : warp_most(most);
+    most = warp_top(bad) > 0 ? NAN : warp_top(most);
     float times = most > 0 ? __fdiv_rn(127.0f, most) : 0;
     if (lane == 0) ((float *)(to + KV_BLOCK * p.size))[at] = __fdiv_rn(most, 127.0f);
     for (int j = lane; j < p.size; j += 32) {
@@ -173,8 +161,7 @@ extern "C" int cuda_kv_put8(const struct cuda_queue *queue, const struct kernel_
     p.layer = 2 * (call->op->layer > 0 ? call->op->layer : 0) * p.plane;
     return with_type(k->type, [&](auto t) {
         using T = typename decltype(t)::type;
-        put<T><<<(unsigned)parts_of(2 * p.heads_all, WARPS), 32 * WARPS, 0, stream_of(queue)>>>(p);
-        return launched();
+        return start(queue, put<T>, (unsigned)parts_of(2 * p.heads_all, WARPS), 32 * WARPS, 0, p);
     });
 }
 
@@ -194,8 +181,7 @@ extern "C" int cuda_attn_paged8(const struct cuda_queue *queue, const struct ker
     if (a.size > MOST_SIZE) return (int)cudaErrorInvalidValue;
     return with_type(q->type, [&](auto t) {
         using T = typename decltype(t)::type;
-        attend<T>
-            <<<(unsigned)parts_of((int64_t)a.tokens * a.heads, WARPS), 32 * WARPS, 0, stream_of(queue)>>>(a);
-        return launched();
+        return start(queue, attend<T>, (unsigned)parts_of((int64_t)a.tokens * a.heads, WARPS), 32 * WARPS, 0,
+                     a);
     });
 }

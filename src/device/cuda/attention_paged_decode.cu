@@ -32,10 +32,7 @@ static_assert(CUDA_PAGED_PIECE == WARPS * CHUNK, "a warp has a chunk of each pie
 /* Eight neighbouring elements of the pool as 16-bit words. Keys and values of another type than the queries' are
  * another struct like this. */
 struct kv_16bit {
-    static __device__ __forceinline__ uint4 eight(const void *pool, int64_t at)
-    {
-        return *(const uint4 *)((const uint16_t *)pool + at);
-    }
+    ON_GPU uint4 eight(const void *pool, int64_t at) { return *(const uint4 *)((const uint16_t *)pool + at); }
 };
 
 ON_GPU uint32_t word_of(const uint4 &x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }

@@ -272,6 +272,5 @@ int cuda_paged_prompt(const struct cuda_queue *queue, const struct paged *a)
                                            (int)shared);
     if (failed) return failed;
     const int64_t blocks = parts_of(a->tokens, x.tile_tokens) * a->kv_heads;
-    kernel<<<(unsigned)blocks, MMA_THREADS, shared, stream_of(queue)>>>(x);
-    return launched();
+    return start(queue, kernel, (unsigned)blocks, MMA_THREADS, shared, x);
 }

@@ -16,24 +16,24 @@ struct query {
     uint32_t line;
 };
 
-static __device__ __forceinline__ struct query query_of(const struct attn &a, int b, int h, int t)
+ON_GPU struct query query_of(const struct attn &a, int b, int h, int t)
 {
     struct query q = {attn_visible(a, b, t), attn_hole(a, b, t), attn_stands(a, b, t), 0};
     if (a.drop.below) q.line = attn_drop_line(a, b, h, q.stands);
     return q;
 }
 
-static __device__ __forceinline__ bool sees(const struct query &q, int key)
+ON_GPU bool sees(const struct query &q, int key)
 {
     return key >= q.see.x && key <= q.see.y && !(key >= q.hole.x && key <= q.hole.y);
 }
 
 /* Scores become probabilities, in registers and in w; what was summed follows the new maximum. */
 template <int tile>
-static __device__ __forceinline__ void
-soften(const struct attn &a, int h, float (&s)[plain<tile>::ROWS][plain<tile>::COLUMNS],
-       const struct query (&q)[plain<tile>::ROWS], int key, float *w, float (&top)[plain<tile>::ROWS],
-       float (&sum)[plain<tile>::ROWS], struct plain_rows<tile> &out)
+ON_GPU void soften(const struct attn &a, int h, float (&s)[plain<tile>::ROWS][plain<tile>::COLUMNS],
+                   const struct query (&q)[plain<tile>::ROWS], int key, float *w,
+                   float (&top)[plain<tile>::ROWS], float (&sum)[plain<tile>::ROWS],
+                   struct plain_rows<tile> &out)
 {
     const int r = threadIdx.x / 8, c = threadIdx.x % 8;
 #pragma unroll

@@ -4,11 +4,11 @@
  * tiles, so the eight threads of a row are neighbours in one warp. Elements of every type become f32 on the way
  * in. A row takes an odd number of 16-byte pieces, the last one filled with zeros.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_PLAIN_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_PLAIN_CUH
+#pragma once
 
 #include "device/cuda/attention.cuh"
 #include "device/cuda/attention_ptx.cuh"
+#include "tape/bias_bucket.h"
 
 enum {
     PLAIN_THREADS = 128,
@@ -22,14 +22,14 @@ template <int tile> struct plain {
 
 static __host__ __device__ __forceinline__ int plain_pitch(int size) { return ((size + 3) / 4 | 1) * 4; }
 
-static __device__ __forceinline__ float plain_element(const struct attn &a, const void *x, int64_t i)
+ON_GPU float plain_element(const struct attn &a, const void *x, int64_t i)
 {
     if (a.type == DT_F32) return ((const float *)x)[i];
     uint32_t bits = ((const uint16_t *)x)[i];
     return a.type == DT_BF16 ? type_bf16::low(bits) : type_f16::low(bits);
 }
 
-static __device__ __forceinline__ void plain_put(const struct attn &a, void *x, int64_t i, float value)
+ON_GPU void plain_put(const struct attn &a, void *x, int64_t i, float value)
 {
     if (a.type == DT_F32)
         ((float *)x)[i] = value;
@@ -38,8 +38,16 @@ static __device__ __forceinline__ void plain_put(const struct attn &a, void *x, 
             (uint16_t)(a.type == DT_BF16 ? type_bf16::pack(value, 0) : type_f16::pack(value, 0));
 }
 
+/* bias_bucket on the GPU; offset: key - query. */
+ON_GPU int plain_bucket(const struct bias_buckets &b, int offset)
+{
+    int distance = offset < 0 ? -offset : b.two_sided ? offset : 0, bucket = 0;
+    while (bucket + 1 < b.side && b.begins[bucket + 1] <= distance) bucket++;
+    return bucket + (b.two_sided && offset > 0 ? b.side : 0);
+}
+
 /* Keys that no query of a tile sees because of holes; the lanes of a warp have the tile's queries. Empty where x > y. */
-static __device__ __forceinline__ int2 plain_hidden(const struct attn &a, int b, int t)
+ON_GPU int2 plain_hidden(const struct attn &a, int b, int t)
 {
     int2 hole = attn_hole(a, b, t);
     if (a.mask != MASK_BLOCKS) return hole;
@@ -73,8 +81,8 @@ static __device__ void plain_load(const struct attn &a, float *to, const void *x
 
 /* Products of this thread's rows of x and columns (rows of y). */
 template <int tile>
-static __device__ __forceinline__ void plain_products(const struct attn &a, const float *x, const float *y,
-                                                      float (&s)[plain<tile>::ROWS][plain<tile>::COLUMNS])
+ON_GPU void plain_products(const struct attn &a, const float *x, const float *y,
+                           float (&s)[plain<tile>::ROWS][plain<tile>::COLUMNS])
 {
     const int pitch = plain_pitch(a.size), r = threadIdx.x / 8, c = threadIdx.x % 8;
 #pragma unroll
@@ -101,7 +109,7 @@ template <int tile> struct plain_rows {
     float4 x[plain<tile>::ROWS][plain<tile>::QUADS];
 };
 
-template <int tile> static __device__ __forceinline__ void plain_clear(struct plain_rows<tile> &o)
+template <int tile> ON_GPU void plain_clear(struct plain_rows<tile> &o)
 {
 #pragma unroll
     for (int i = 0; i < plain<tile>::ROWS; i++)
@@ -111,8 +119,7 @@ template <int tile> static __device__ __forceinline__ void plain_clear(struct pl
 
 /* Rows of o += rows of w [tile][PITCH] times the tile y. Each row of w was written by threads of this warp. */
 template <int tile>
-static __device__ __forceinline__ void plain_collect(const struct attn &a, struct plain_rows<tile> &o,
-                                                     const float *w, const float *y)
+ON_GPU void plain_collect(const struct attn &a, struct plain_rows<tile> &o, const float *w, const float *y)
 {
     const int pitch = plain_pitch(a.size), r = threadIdx.x / 8, c = threadIdx.x % 8 * 4;
     for (int k = 0; k < tile; k++) {
@@ -133,9 +140,9 @@ static __device__ __forceinline__ void plain_collect(const struct attn &a, struc
 
 /* Rows of o times by[i] to rows [row, end) of a head. */
 template <int tile>
-static __device__ __forceinline__ void plain_store(const struct attn &a, const struct plain_rows<tile> &o,
-                                                   const float (&by)[plain<tile>::ROWS], void *to,
-                                                   int64_t base, int64_t stride, int row, int end)
+ON_GPU void plain_store(const struct attn &a, const struct plain_rows<tile> &o,
+                        const float (&by)[plain<tile>::ROWS], void *to, int64_t base, int64_t stride, int row,
+                        int end)
 {
     const int r = threadIdx.x / 8, c = threadIdx.x % 8 * 4;
 #pragma unroll
@@ -153,5 +160,3 @@ static __device__ __forceinline__ void plain_store(const struct attn &a, const s
         }
     }
 }
-
-#endif

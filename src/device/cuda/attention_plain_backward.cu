@@ -8,7 +8,6 @@
  */
 #include "device/cuda/attention_plain.cuh"
 #include "device/cuda/attention_score.cuh"
-#include "tape/bias_bucket.h"
 
 namespace
 {
@@ -20,21 +19,19 @@ struct side {
     int count;
 };
 
-static __device__ __forceinline__ struct side query_side(const struct attn &a, int b, int h)
+ON_GPU struct side query_side(const struct attn &a, int b, int h)
 {
     struct side s = {a.q, a.grad, attn_query_at(a, b, 0, h), (int64_t)a.heads * a.size, a.time};
     return s;
 }
 
-static __device__ __forceinline__ struct side key_side(const struct attn &a, int b, int n)
+ON_GPU struct side key_side(const struct attn &a, int b, int n)
 {
     struct side s = {a.k, a.v, attn_key_at(a, b, 0, n), (int64_t)a.kv_heads * a.size, a.keys};
     return s;
 }
 
-template <int tile>
-static __device__ __forceinline__ void load_side(const struct attn &a, const struct side &s, float *to,
-                                                 int row)
+template <int tile> ON_GPU void load_side(const struct attn &a, const struct side &s, float *to, int row)
 {
     plain_load<tile>(a, to, s.x1, s.base, s.stride, row, 0, s.count);
     plain_load<tile>(a, to + tile * plain_pitch(a.size), s.x2, s.base, s.stride, row, 0, s.count);
@@ -42,10 +39,9 @@ static __device__ __forceinline__ void load_side(const struct attn &a, const str
 
 /* P and dS of owned row `row` on and streaming row `other` on go to wp and ws. raw: dS before the slope of the score. */
 template <int tile, bool keys, bool raw>
-static __device__ __forceinline__ void
-differentiate(const struct attn &a, int b, int h, int row, int other,
-              const float (&s)[plain<tile>::ROWS][plain<tile>::COLUMNS],
-              const float (&dp)[plain<tile>::ROWS][plain<tile>::COLUMNS], float *wp, float *ws)
+ON_GPU void differentiate(const struct attn &a, int b, int h, int row, int other,
+                          const float (&s)[plain<tile>::ROWS][plain<tile>::COLUMNS],
+                          const float (&dp)[plain<tile>::ROWS][plain<tile>::COLUMNS], float *wp, float *ws)
 {
     const int r = threadIdx.x / 8, c = threadIdx.x % 8;
     const int64_t stat = ((int64_t)b * a.heads + h) * a.padded, ranges = (int64_t)b * a.padded;
@@ -71,9 +67,8 @@ differentiate(const struct attn &a, int b, int h, int row, int other,
 
 /* A streaming tile at `other`, of query head h and kv head n. */
 template <int tile, bool keys>
-static __device__ __forceinline__ void meet(const struct attn &a, int b, int h, int n, int row, int other,
-                                            float *pool, struct plain_rows<tile> &d1,
-                                            struct plain_rows<tile> &d2)
+ON_GPU void meet(const struct attn &a, int b, int h, int n, int row, int other, float *pool,
+                 struct plain_rows<tile> &d1, struct plain_rows<tile> &d2)
 {
     const int size = tile * plain_pitch(a.size);
     float *own = pool, *stream = pool + 2 * size, *wp = pool + 4 * size, *ws = wp + tile * plain<tile>::PITCH;
@@ -146,19 +141,17 @@ template <int tile> static int launch(const struct cuda_queue *queue, struct att
 
 /* Sums of dS [tile][PITCH] by diagonals, which begin at `offset` = key - query and go on by one, then by buckets. */
 template <int tile>
-static __device__ __forceinline__ double sum_buckets(const struct bias_buckets &buckets, const float *ws,
-                                                     int offset, float *sums, int *bucket, double sum)
+ON_GPU double sum_buckets(const struct bias_buckets &buckets, const float *ws, int offset, float *sums,
+                          int *bucket, double sum)
 {
     const int lines = 2 * tile - 1, i = (int)threadIdx.x;
     __syncthreads();
     if (i < lines) {
-        int shift = i - (tile - 1), distance = offset + shift; /* key - query of the diagonal */
+        int shift = i - (tile - 1);
         float all = 0;
         for (int r = max(0, -shift); r < min(tile, tile - shift); r++)
             all += ws[r * plain<tile>::PITCH + r + shift];
-        int away = distance < 0 ? -distance : buckets.two_sided ? distance : 0, at = 0;
-        while (at + 1 < buckets.side && buckets.begins[at + 1] <= away) at++;
-        sums[i] = all, bucket[i] = at + (buckets.two_sided && distance > 0 ? buckets.side : 0);
+        sums[i] = all, bucket[i] = plain_bucket(buckets, offset + shift);
     }
     __syncthreads();
     for (int j = 0; j < lines; j++)

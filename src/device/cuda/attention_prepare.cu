@@ -4,8 +4,7 @@
  * the span of their intervals. The first blocks of the grid do the intervals, the others the rows: eight lanes
  * to a row, so that 64 elements are one piece of 16 bytes per lane and tensor.
  */
-#include "device/cuda/attention.cuh"
-#include "device/cuda/attention_ptx.cuh"
+#include "device/cuda/attention_plain.cuh"
 #include "device/cuda/attention_score.cuh"
 
 namespace
@@ -13,14 +12,7 @@ namespace
 
 enum { THREADS = 128, LANES = 8, BLOCK_ROWS = THREADS / LANES };
 
-static __device__ __forceinline__ float element(const struct attn &a, const void *x, int64_t i)
-{
-    if (a.type == DT_F32) return ((const float *)x)[i];
-    uint32_t bits = ((const uint16_t *)x)[i];
-    return a.type == DT_BF16 ? type_bf16::low(bits) : type_f16::low(bits);
-}
-
-static __device__ __forceinline__ float pair_product(const struct attn &a, uint32_t x, uint32_t y)
+ON_GPU float pair_product(const struct attn &a, uint32_t x, uint32_t y)
 {
     if (a.type == DT_BF16)
         return type_bf16::low(x) * type_bf16::low(y) + type_bf16::high(x) * type_bf16::high(y);
@@ -45,7 +37,7 @@ static __device__ float share(const struct attn &a, int64_t at, int lane)
     float sum = 0;
     if (a.type == DT_F32 || a.size % 8) {
         for (int i = lane; i < a.size; i += LANES)
-            sum += element(a, a.grad, at + i) * element(a, a.o, at + i);
+            sum += plain_element(a, a.grad, at + i) * plain_element(a, a.o, at + i);
         return sum;
     }
     for (int i = lane * 8; i < a.size; i += LANES * 8) {

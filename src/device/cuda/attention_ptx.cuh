@@ -6,22 +6,20 @@
  *     C [16][8]    c0 c1 (g, c..c+1)  c2 c3 (g+8, c..c+1)
  * so two neighbouring C tiles, packed to pairs, are one A fragment.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_PTX_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_PTX_CUH
+#pragma once
+
+#include "device/cuda/kernels.h"
 
 #include <stdint.h>
 
 extern __shared__ __align__(128) char attn_pool[];
 
-static __device__ __forceinline__ char *shared_pool(void) { return attn_pool; }
+ON_GPU char *shared_pool(void) { return attn_pool; }
 
-static __device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
+ON_GPU uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 /* threadIdx.x, read where it stands: what is computed from it is not kept in registers across a loop. */
-static __device__ __forceinline__ int thread_again(void)
+ON_GPU int thread_again(void)
 {
     int x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
@@ -29,7 +27,7 @@ static __device__ __forceinline__ int thread_again(void)
 }
 
 /* Likewise blockIdx.x. */
-static __device__ __forceinline__ int block_again(void)
+ON_GPU int block_again(void)
 {
     int x;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
@@ -37,39 +35,36 @@ static __device__ __forceinline__ int block_again(void)
 }
 
 /* 16 bytes to shared memory, zeros unless `have`. */
-static __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool have)
+ON_GPU void copy16(uint32_t to, const void *from, bool have)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(have ? 16 : 0)
                  : "memory");
 }
 
-static __device__ __forceinline__ void copy_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
+ON_GPU void copy_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /* Until at most `left` of this thread's groups are under way. */
-template <int left> static __device__ __forceinline__ void copy_wait(void)
+template <int left> ON_GPU void copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
 
 /* Four 8x8 matrices of 16-bit elements; lanes 8m..8m+7 name the rows of matrix m. */
-static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t row)
+ON_GPU void load_matrices(uint32_t (&r)[4], uint32_t row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(row));
 }
 
-static __device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], uint32_t row)
+ON_GPU void load_matrices_turned(uint32_t (&r)[4], uint32_t row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(row));
 }
 
-static __device__ __forceinline__ float exp2_fast(float x)
+ON_GPU float exp2_fast(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -78,16 +73,15 @@ static __device__ __forceinline__ float exp2_fast(float x)
 
 /* The two 16-bit types: pack two floats, unpack, multiply. */
 struct type_bf16 {
-    static __device__ __forceinline__ uint32_t pack(float low, float high)
+    ON_GPU uint32_t pack(float low, float high)
     {
         uint32_t r;
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
         return r;
     }
-    static __device__ __forceinline__ float low(uint32_t x) { return __uint_as_float(x << 16); }
-    static __device__ __forceinline__ float high(uint32_t x) { return __uint_as_float(x & 0xffff0000u); }
-    static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                                    uint32_t b1)
+    ON_GPU float low(uint32_t x) { return __uint_as_float(x << 16); }
+    ON_GPU float high(uint32_t x) { return __uint_as_float(x & 0xffff0000u); }
+    ON_GPU void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
     {
         asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
             "{%8, %9}, {%0, %1, %2, %3};"
@@ -97,21 +91,20 @@ struct type_bf16 {
 };
 
 struct type_f16 {
-    static __device__ __forceinline__ uint32_t pack(float low, float high)
+    ON_GPU uint32_t pack(float low, float high)
     {
         uint32_t r;
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
         return r;
     }
-    static __device__ __forceinline__ float low(uint32_t x)
+    ON_GPU float low(uint32_t x)
     {
         float f;
         asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((uint16_t)x));
         return f;
     }
-    static __device__ __forceinline__ float high(uint32_t x) { return low(x >> 16); }
-    static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                                    uint32_t b1)
+    ON_GPU float high(uint32_t x) { return low(x >> 16); }
+    ON_GPU void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
     {
         asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
             "{%8, %9}, {%0, %1, %2, %3};"
@@ -119,5 +112,3 @@ struct type_f16 {
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     }
 };
-
-#endif

@@ -3,8 +3,7 @@
  * A warp has 16 `high` rows in C tiles: lane / 4 is the row in a half tile, 2 * (lane % 4) the first column. A row
  * that has seen no key yet has the maximum -inf; its exponentials are taken from 0 then, which makes them 0.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_SOFTMAX_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_SOFTMAX_CUH
+#pragma once
 
 #include "device/cuda/attention_mma.cuh"
 
@@ -27,8 +26,7 @@ template <int width, int high> struct soft_rows {
 
 /* Scores of the keys from `key` on that a row does not see become -inf. ranges: of the warp's rows. */
 template <int high, int tiles>
-static __device__ __forceinline__ void soft_mask(float (&s)[high][tiles][4], const int2 *ranges, int key,
-                                                 int lane)
+ON_GPU void soft_mask(float (&s)[high][tiles][4], const int2 *ranges, int key, int lane)
 {
 #pragma unroll
     for (int m = 0; m < high; m++) {
@@ -50,8 +48,7 @@ static __device__ __forceinline__ void soft_mask(float (&s)[high][tiles][4], con
 
 /* Scores become probabilities against the new maximum; what was summed so far follows it. */
 template <int width, int high, int tiles>
-static __device__ __forceinline__ void soften(float (&s)[high][tiles][4], struct soft_rows<width, high> &r,
-                                              float scale2)
+ON_GPU void soften(float (&s)[high][tiles][4], struct soft_rows<width, high> &r, float scale2)
 {
 #pragma unroll
     for (int m = 0; m < high; m++) {
@@ -84,8 +81,8 @@ static __device__ __forceinline__ void soften(float (&s)[high][tiles][4], struct
 
 /* Rows from `row` on to global memory, through the warp's rows of a tile in shared memory. */
 template <class type, int width, int high>
-static __device__ __forceinline__ void soft_finish(const struct attn &a, char *room,
-                                                   struct soft_rows<width, high> &r, int b, int h, int row)
+ON_GPU void soft_finish(const struct attn &a, char *room, struct soft_rows<width, high> &r, int b, int h,
+                        int row)
 {
     const int lane = threadIdx.x % 32;
     float by[high][2];
@@ -106,5 +103,3 @@ static __device__ __forceinline__ void soft_finish(const struct attn &a, char *r
     }
     store_rows<type, width, high>(room, r.out, by, query_rows(a, a.o, b, h), row, a.time);
 }
-
-#endif

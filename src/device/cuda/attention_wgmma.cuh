@@ -8,35 +8,25 @@
  * C tiles. A multiplication is under way from wgmma_commit to wgmma_wait: until then nobody touches its
  * accumulators, its fragments or its tile.
  */
-#ifndef PLIM_DEVICE_CUDA_ATTENTION_WGMMA_CUH
-#define PLIM_DEVICE_CUDA_ATTENTION_WGMMA_CUH
+#pragma once
 
 #include "device/cuda/attention_ptx.cuh"
 
 /* Makes this thread's writes to shared memory visible to the tensor cores. */
-static __device__ __forceinline__ void wgmma_publish(void)
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
+ON_GPU void wgmma_publish(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* Before the first multiplication that uses registers this warp wrote. */
-static __device__ __forceinline__ void wgmma_begin(void)
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
+ON_GPU void wgmma_begin(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-static __device__ __forceinline__ void wgmma_commit(void)
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
+ON_GPU void wgmma_commit(void) { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-template <int left> static __device__ __forceinline__ void wgmma_wait(void)
+template <int left> ON_GPU void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 
 /* Sums that were waited for: the compiler, which does not know that they changed meanwhile, reads them only now. */
-template <int tiles> static __device__ __forceinline__ void wgmma_settled(float (&c)[1][tiles][4])
+template <int tiles> ON_GPU void wgmma_settled(float (&c)[1][tiles][4])
 {
 #pragma unroll
     for (int n = 0; n < tiles; n++)
@@ -44,7 +34,7 @@ template <int tiles> static __device__ __forceinline__ void wgmma_settled(float 
 }
 
 /* Names a block of 64 columns from `at` on: groups of eight rows follow each other every 1024 bytes. */
-static __device__ __forceinline__ uint64_t wgmma_tile(uint32_t at)
+ON_GPU uint64_t wgmma_tile(uint32_t at)
 {
     return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;
@@ -76,32 +66,12 @@ static __device__ __forceinline__ uint64_t wgmma_tile(uint32_t at)
  * where it begins; A in registers or named likewise. `turned`: B's rows are 16 rows of the block. */
 template <class type> struct wgmma;
 template <> struct wgmma<type_bf16> {
-    static __device__ __forceinline__ void rows(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add)
-    {
-        WGMMA("bf16", "0");
-    }
-    static __device__ __forceinline__ void rows(float (*c)[4], uint64_t a, uint64_t b, bool add)
-    {
-        WGMMA_SHARED("bf16");
-    }
-    static __device__ __forceinline__ void turned(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add)
-    {
-        WGMMA("bf16", "1");
-    }
+    ON_GPU void rows(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA("bf16", "0"); }
+    ON_GPU void rows(float (*c)[4], uint64_t a, uint64_t b, bool add) { WGMMA_SHARED("bf16"); }
+    ON_GPU void turned(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA("bf16", "1"); }
 };
 template <> struct wgmma<type_f16> {
-    static __device__ __forceinline__ void rows(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add)
-    {
-        WGMMA("f16", "0");
-    }
-    static __device__ __forceinline__ void rows(float (*c)[4], uint64_t a, uint64_t b, bool add)
-    {
-        WGMMA_SHARED("f16");
-    }
-    static __device__ __forceinline__ void turned(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add)
-    {
-        WGMMA("f16", "1");
-    }
+    ON_GPU void rows(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA("f16", "0"); }
+    ON_GPU void rows(float (*c)[4], uint64_t a, uint64_t b, bool add) { WGMMA_SHARED("f16"); }
+    ON_GPU void turned(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA("f16", "1"); }
 };
-
-#endif

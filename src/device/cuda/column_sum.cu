@@ -71,9 +71,8 @@ int cuda_fold_rows(const struct cuda_queue *queue, const float *partial, int64_t
     dim3 grid((unsigned)parts_of(width, 32), out1 ? 2 : 1), block(32, FOLD);
     return with_type(type, [&](auto t) {
         using G = typename decltype(t)::type;
-        fold_rows<G>
-            <<<grid, block, 0, stream_of(queue)>>>(partial, rows, width, (G *)out0, (G *)out1, accumulate);
-        return launched();
+        return start(queue, fold_rows<G>, grid, block, 0, partial, rows, width, (G *)out0, (G *)out1,
+                     accumulate);
     });
 }
 
@@ -88,11 +87,8 @@ int cuda_column_sum(const struct cuda_queue *queue, const void *dy, enum dtype d
         dim3 grid((unsigned)parts_of(rows, SLICE), (unsigned)parts_of(width, 32 * (wide ? N : 1)));
         dim3 block(32, DEPTH);
         if (rows == 0) return 0;
-        if (wide)
-            slice_sum<T, N><<<grid, block, 0, stream_of(queue)>>>((const T *)dy, rows, width, (float *)work);
-        else
-            slice_sum<T, 1><<<grid, block, 0, stream_of(queue)>>>((const T *)dy, rows, width, (float *)work);
-        return launched();
+        return start(queue, wide ? slice_sum<T, N> : slice_sum<T, 1>, grid, block, 0, (const T *)dy, rows,
+                     width, (float *)work);
     });
     if (failed) return failed;
     return cuda_fold_rows(queue, (const float *)work, parts_of(rows, SLICE), width, db, NULL, db_type,

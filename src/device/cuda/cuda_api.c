@@ -3,7 +3,6 @@
 #include "device/device.h"
 
 #include <dlfcn.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -48,7 +47,7 @@ static const char *const cublaslt_names[] = {"libcublasLt.so.13", "libcublasLt.s
                                              "/usr/local/cuda/lib64/libcublasLt.so.12", NULL};
 static const char *const nvml_names[] = {"libnvidia-ml.so.1", NULL};
 
-enum plim_status cuda_api_open(struct cuda_api *api, struct plim_error *err)
+enum plim_status cuda_api_open_driver(struct cuda_api *api, struct plim_error *err)
 {
     memset(api, 0, sizeof *api);
 #define FIND(name)                                                                                           \
@@ -57,6 +56,13 @@ enum plim_status cuda_api_open(struct cuda_api *api, struct plim_error *err)
                          "the NVIDIA driver is too old: it has no %s; driver 525 or newer does", #name);
     CUDA_DRIVER_FUNCTIONS(FIND)
 #undef FIND
+    return PLIM_OK;
+}
+
+enum plim_status cuda_api_open(struct cuda_api *api, struct plim_error *err)
+{
+    enum plim_status status = cuda_api_open_driver(api, err);
+    if (status != PLIM_OK) return status;
     api->cublaslt = open_first(cublaslt_names);
     if (!api->cublaslt)
         return plim_fail(

@@ -2,8 +2,7 @@
  *
  * The CUDA runtime is linked into the program and finds the driver itself; driver functions that it does not export are
  * looked up by name. cuBLASLt is opened with the device. NVML only reports memory use and may be missing. */
-#ifndef PLIM_DEVICE_CUDA_CUDA_API_H
-#define PLIM_DEVICE_CUDA_CUDA_API_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -48,6 +47,8 @@ struct cuda_api {
 
 /* PLIM_UNSUPPORTED names what is missing. The runtime must already have a device. */
 enum plim_status cuda_api_open(struct cuda_api *api, struct plim_error *err);
+/* The driver's functions alone, for code that computes nothing; nothing to close. */
+enum plim_status cuda_api_open_driver(struct cuda_api *api, struct plim_error *err);
 void cuda_api_close(struct cuda_api *api);
 
 /* PLIM_OK, or PLIM_NO_MEMORY / PLIM_IO with "what: the runtime's message". */
@@ -61,5 +62,3 @@ size_t cuda_api_used(const struct cuda_api *api, const char *pci_bus_id);
 /* The card's memory and its users; false: the driver does not report them. Thread-safe. */
 struct device_memory;
 bool cuda_api_memory(const struct cuda_api *api, const char *pci_bus_id, struct device_memory *out);
-
-#endif

@@ -113,7 +113,7 @@ enum plim_status cuda_arena_commit(struct cuda_arena *arena, size_t bytes, struc
     if (to > arena->reserved) {
         char most[BYTES_TEXT];
         bytes_format(most, arena->reserved);
-        return plim_fail(err, PLIM_NO_MEMORY, "cuda: the card has no more than %s", most);
+        return plim_fail(err, PLIM_NO_MEMORY, "cuda: the GPU has only %s", most);
     }
     if (arena->torn) return plim_fail(err, PLIM_IO, "cuda: the arena lost content when it last shrank");
     size_t more = bytes > arena->committed ? bytes - arena->committed : 0;

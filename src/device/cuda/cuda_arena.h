@@ -4,8 +4,7 @@
  * memory to the driver at once, for other processes to use; remaining contents are kept. Memory comes in segments; if the
  * new mark is inside a segment, the segment is replaced by a smaller one. The ledger counts the requested bytes; the unused
  * rest of the last granule is part of the device's overhead. */
-#ifndef PLIM_DEVICE_CUDA_CUDA_ARENA_H
-#define PLIM_DEVICE_CUDA_CUDA_ARENA_H
+#pragma once
 
 #include "device/cuda/cuda_api.h"
 #include "mem/ledger.h"
@@ -38,5 +37,3 @@ enum plim_status cuda_arena_reserve(struct cuda_arena *arena, const struct cuda_
  * while contents were moved; every later call fails too. The device must be idle. */
 enum plim_status cuda_arena_commit(struct cuda_arena *arena, size_t bytes, struct plim_error *err);
 void cuda_arena_release(struct cuda_arena *arena);
-
-#endif

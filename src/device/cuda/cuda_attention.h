@@ -3,8 +3,7 @@
  * cuDNN's plans take half a second to build, so only _tune builds them; a call without a plan uses our kernels. Which
  * kernels may run a call, and the largest workspace among them, is a formula (cuda_workspace.h), so planning builds
  * nothing. */
-#ifndef PLIM_DEVICE_CUDA_CUDA_ATTENTION_H
-#define PLIM_DEVICE_CUDA_CUDA_ATTENTION_H
+#pragma once
 
 #include "base/status.h"
 #include "device/cuda/kernels.h"
@@ -22,5 +21,3 @@ const struct cuda_card *cuda_attention_card(const struct cuda_attention *attenti
 size_t cuda_attention_cudnn(const struct cuda_attention *attention);
 
 void cuda_attention_tune(struct cuda_attention *attention, const struct kernel_call *call);
-
-#endif

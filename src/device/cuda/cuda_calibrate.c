@@ -12,7 +12,6 @@
 #include "tape/pass.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -3,11 +3,8 @@
  * Runs a matmul and an attention of each type once, which loads the libraries' common kernels, so that the overhead measured
  * next includes them. A card without the few hundred MiB for this gets the numbers of its data sheet class. `libraries`
  * names their versions, for the cache's key. */
-#ifndef PLIM_DEVICE_CUDA_CUDA_CALIBRATE_H
-#define PLIM_DEVICE_CUDA_CUDA_CALIBRATE_H
+#pragma once
 
 #include "device/device.h"
 
 enum plim_status cuda_calibrate(struct device *dev, const char *libraries, struct plim_error *err);
-
-#endif

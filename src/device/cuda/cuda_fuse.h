@@ -2,8 +2,7 @@
  * read it, two linears of the same rows, and the split of queries, keys and values with writing keys and values to blocks.
  *
  * The result of a gated unit is not written, because the pattern says that nothing else reads it. All other results are. */
-#ifndef PLIM_DEVICE_CUDA_CUDA_FUSE_H
-#define PLIM_DEVICE_CUDA_CUDA_FUSE_H
+#pragma once
 
 #include "device/cuda/kernels.h"
 
@@ -11,5 +10,3 @@
 bool cuda_fuses(const struct kernel_call *calls, int count);
 /* Launches them as one; returns a cudaError_t as an int. */
 int cuda_fused(const struct cuda_queue *queue, const struct kernel_call *calls, int count);
-
-#endif

@@ -8,8 +8,7 @@
  * The algorithm for a shape is requested from cuBLASLt once and remembered: equal shapes always use the same algorithm, so a
  * recomputed activation has the same bits. Accumulation is fp32; fp32 operands are multiplied in fp32 unless the op allows
  * tf32. */
-#ifndef PLIM_DEVICE_CUDA_CUDA_MATMUL_H
-#define PLIM_DEVICE_CUDA_CUDA_MATMUL_H
+#pragma once
 
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/kernels.h"
@@ -31,5 +30,3 @@ const char *cuda_matmul_words(const struct cuda_matmul *matmul);
  * workspace. */
 void cuda_matmul_tune(struct cuda_matmul *matmul, const struct cuda_queue *queue,
                       const struct kernel_call *call);
-
-#endif

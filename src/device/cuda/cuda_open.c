@@ -80,7 +80,7 @@ static enum plim_status open_context(struct cuda *cuda, struct plim_error *err)
     if (code == cudaErrorMemoryAllocation)
         return plim_fail(
             err, PLIM_NO_MEMORY,
-            "GPU %d has too little free memory even for a context; see what else runs there (nvidia-smi)",
+            "GPU %d has too little free memory even for a context; nvidia-smi shows what else uses it",
             cuda->index);
     if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction)
         return plim_fail(err, PLIM_UNSUPPORTED,

@@ -1,6 +1,5 @@
 /* cuda_part.h - an open GPU; shared by cuda_device.c and cuda_open.c only. */
-#ifndef PLIM_DEVICE_CUDA_CUDA_PART_H
-#define PLIM_DEVICE_CUDA_CUDA_PART_H
+#pragma once
 
 #include "device/cuda/cuda_arena.h"
 #include "device/cuda/cuda_attention.h"
@@ -33,5 +32,3 @@ struct cuda {
 
 extern const struct device_ops cuda_ops; /* close also accepts a partly opened device */
 extern const struct kernel *const cuda_kernels[OP_KIND_COUNT];
-
-#endif

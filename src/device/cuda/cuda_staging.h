@@ -10,8 +10,7 @@
  * Copying from or to memory that is not pinned makes the driver wait or copy in pieces. Through here a write does not wait,
  * and a read waits only for its own bytes. The memory belongs to the process and counts in its measured overhead. It is a
  * ring, freed in stream order; after it, each two-part read (device.h) has its own area. */
-#ifndef PLIM_DEVICE_CUDA_CUDA_STAGING_H
-#define PLIM_DEVICE_CUDA_CUDA_STAGING_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -35,5 +34,3 @@ static inline void cuda_staging_free(struct cuda_staging *staging, size_t mark)
 {
     if (mark > staging->freed) staging->freed = mark;
 }
-
-#endif

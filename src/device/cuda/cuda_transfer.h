@@ -12,8 +12,7 @@
  * computing queued before it, and for every item on these streams that touches the same bytes, unless both only read. So a
  * tape that requests a slice one update ahead copies in both directions while it computes. All of it can be captured into a
  * graph. */
-#ifndef PLIM_DEVICE_CUDA_CUDA_TRANSFER_H
-#define PLIM_DEVICE_CUDA_CUDA_TRANSFER_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -60,5 +59,3 @@ void cuda_host_ops_free(struct cuda_host_op *ops);
 
 /* Declares that everything queued so far is done. */
 void cuda_transfer_done(struct cuda_transfer *tr);
-
-#endif

@@ -6,8 +6,7 @@
  *     struct cuda_card card = {.warpgroups = true, .cudnn = true};
  *     size_t bytes = cuda_workspace(&card, desc, op);     // size of call->work
  */
-#ifndef PLIM_DEVICE_CUDA_CUDA_WORKSPACE_H
-#define PLIM_DEVICE_CUDA_CUDA_WORKSPACE_H
+#pragma once
 
 #include "device/kernel.h"
 
@@ -113,6 +112,4 @@ size_t cuda_attn_cudnn_bytes(const struct tensor *const *desc, const struct op *
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

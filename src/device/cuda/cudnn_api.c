@@ -26,7 +26,7 @@ enum plim_status cudnn_api_open(struct cudnn_api *api, struct plim_error *err)
 {
     memset(api, 0, sizeof *api);
     api->library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
-    if (!api->library) return plim_fail(err, PLIM_UNSUPPORTED, "cuDNN 9 is not here: %s", dlerror());
+    if (!api->library) return plim_fail(err, PLIM_UNSUPPORTED, "cuDNN 9 is not installed: %s", dlerror());
     for (size_t i = 0; i < sizeof SYMBOLS / sizeof *SYMBOLS; i++) {
         /* Through memcpy: C has no cast from an object pointer to a function pointer. */
         void *address = dlsym(api->library, SYMBOLS[i].name);

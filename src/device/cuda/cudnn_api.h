@@ -12,8 +12,7 @@
  *         cudnn_api_close(&api);
  *     }
  */
-#ifndef PLIM_DEVICE_CUDA_CUDNN_API_H
-#define PLIM_DEVICE_CUDA_CUDNN_API_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -136,5 +135,3 @@ struct cudnn_api {
 /* Opens libcudnn.so.9 and fills the table. PLIM_UNSUPPORTED: not installed, or not cuDNN 9. */
 enum plim_status cudnn_api_open(struct cudnn_api *api, struct plim_error *err);
 void cudnn_api_close(struct cudnn_api *api);
-
-#endif

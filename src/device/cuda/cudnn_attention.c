@@ -199,8 +199,8 @@ static enum plim_status attention_new(struct cudnn_attention **out, struct plim_
     if (status == PLIM_OK) {
         a->version = a->api.version();
         if (a->version < OLDEST_VERSION || a->version >= 100000)
-            status = plim_fail(err, PLIM_UNSUPPORTED, "cuDNN %zu is not one we know; 9.6 or later of 9 is",
-                               a->version);
+            status = plim_fail(err, PLIM_UNSUPPORTED,
+                               "cuDNN %zu is not supported; install 9.6 or a later 9.x", a->version);
     }
     if (status == PLIM_OK)
         *out = a;
@@ -219,7 +219,7 @@ enum plim_status cudnn_attention_open(void *stream, struct cudnn_attention **out
     if (!rc) rc = a->api.set_stream(a->handle, stream);
     if (rc) {
         status =
-            plim_fail(err, PLIM_UNSUPPORTED, "cuDNN does not start: %s (%d)", a->api.status_text(rc), rc);
+            plim_fail(err, PLIM_UNSUPPORTED, "cuDNN failed to start: %s (%d)", a->api.status_text(rc), rc);
         cudnn_attention_close(a);
         return status;
     }

@@ -17,8 +17,7 @@
  * Tensors are contiguous: q, o and their gradients [B,T,H,D], k, v and theirs [B,T,K,D], lse [B,H,T] f32 (natural
  * logarithm). Pointers are 16-byte aligned, the workspace 256-byte. Not thread-safe: one object per stream.
  */
-#ifndef PLIM_DEVICE_CUDA_CUDNN_ATTENTION_H
-#define PLIM_DEVICE_CUDA_CUDNN_ATTENTION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -76,5 +75,3 @@ enum plim_status cudnn_attention_backward(struct cudnn_attention *attention,
                                           const struct attention_shape *shape,
                                           const struct attention_backward *io, void *work,
                                           struct plim_error *err);
-
-#endif

@@ -17,8 +17,7 @@
  *     status = cudnn_plan_run(&plan, bind, 2, workspace, &err);
  *     cudnn_plan_release(&plan);
  */
-#ifndef PLIM_DEVICE_CUDA_CUDNN_GRAPH_H
-#define PLIM_DEVICE_CUDA_CUDNN_GRAPH_H
+#pragma once
 
 #include <stdbool.h>
 #include "device/cuda/cudnn_api.h"
@@ -116,5 +115,3 @@ enum plim_status cudnn_graph_plan(struct cudnn_graph *g, size_t most, struct cud
 enum plim_status cudnn_plan_run(const struct cudnn_plan *plan, const struct cudnn_binding *bind, int count,
                                 void *workspace, struct plim_error *err);
 void cudnn_plan_release(struct cudnn_plan *plan);
-
-#endif

@@ -47,17 +47,9 @@ template <class T> static int run(const struct cuda_queue *queue, const struct k
                      count / x->dim[0]};
     bool wide = d.length % lanes<T> == 0 && aligned(d.x, d.add, d.y);
     unsigned blocks = (unsigned)parts_of(wide ? count / lanes<T> : count, THREADS);
-    if (wide)
-        drop_packets<T, lanes<T>><<<blocks, THREADS, 0, stream_of(queue)>>>(d);
-    else
-        drop_packets<T, 1><<<blocks, THREADS, 0, stream_of(queue)>>>(d);
-    return launched();
+    return start(queue, wide ? drop_packets<T, lanes<T>> : drop_packets<T, 1>, blocks, THREADS, 0, d);
 }
 
 } // namespace
 
-int cuda_dropout(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_in(call, DROPOUT_X)->type,
-                     [&](auto t) { return run<typename decltype(t)::type>(queue, call); });
-}
+CUDA_BY_TYPE(dropout, call_in(call, DROPOUT_X), run)

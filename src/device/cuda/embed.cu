@@ -253,8 +253,7 @@ template <class T, class G, int N> static int run_sums(const struct cuda_queue *
     sum_tile<T, G, N><<<grid, COLUMN_THREADS, 0, stream_of(queue)>>>(r);
     int failed = launched();
     if (failed || grid.x == 1) return failed;
-    join_tiles<T, G, N><<<grid, COLUMN_THREADS, 0, stream_of(queue)>>>(r);
-    return launched();
+    return start(queue, join_tiles<T, G, N>, grid, COLUMN_THREADS, 0, r);
 }
 
 /* --- launching ------------------------------------------------------------------------------------------- */
@@ -322,11 +321,7 @@ template <class T> static int run_forward(const struct cuda_queue *queue, const 
 
 } // namespace
 
-int cuda_embed(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_in(call, EMBED_W)->type,
-                     [&](auto t) { return run_forward<typename decltype(t)::type>(queue, call); });
-}
+CUDA_BY_TYPE(embed, call_in(call, EMBED_W), run_forward)
 
 int cuda_embed_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
 {

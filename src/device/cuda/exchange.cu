@@ -6,13 +6,6 @@ namespace
 
 enum { THREADS = 256 };
 
-template <class T> ON_GPU float wide(const T *at)
-{
-    float v[1];
-    load(at, v);
-    return v[0];
-}
-
 /* f32 and narrower: added in fp32, what is there last, and rounded once. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
@@ -20,10 +13,10 @@ __global__ void __launch_bounds__(THREADS)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count;
          i += (int64_t)gridDim.x * THREADS) {
-        float sum[1] = {wide(parts + i)};
-        for (int r = 1; r < ranks; r++) sum[0] += wide(parts + r * count + i);
-        if (add) sum[0] += wide(out + i);
-        save(out + i, sum);
+        float sum = number(parts + i);
+        for (int r = 1; r < ranks; r++) sum += number(parts + r * count + i);
+        if (add) sum += number(out + i);
+        put_number(out + i, sum);
     }
 }
 
@@ -46,13 +39,11 @@ int cuda_add_parts(const struct cuda_queue *queue, const void *parts, int ranks,
     if (count == 0) return 0;
     unsigned blocks = (unsigned)fewest(parts_of(count, THREADS), 16 * (int64_t)queue->sms);
     if (type == DT_F64) {
-        add_doubles<<<blocks, THREADS, 0, stream_of(queue)>>>((const double *)parts, ranks, count,
-                                                              (double *)out, add);
-        return launched();
+        return start(queue, add_doubles, blocks, THREADS, 0, (const double *)parts, ranks, count,
+                     (double *)out, add);
     }
     return with_type(type, [&](auto t) {
         using T = typename decltype(t)::type;
-        add_parts<T><<<blocks, THREADS, 0, stream_of(queue)>>>((const T *)parts, ranks, count, (T *)out, add);
-        return launched();
+        return start(queue, add_parts<T>, blocks, THREADS, 0, (const T *)parts, ranks, count, (T *)out, add);
     });
 }

@@ -29,32 +29,26 @@ ON_GPU bool find_rows(const struct grouped &g, tile *t)
     return false;
 }
 
-template <class T> ON_GPU float number(const void *base, int64_t i)
-{
-    float v[1];
-    load<1>((const T *)base + i, v);
-    return v[0];
-}
-
 /* Element (i, k) of the tile's A and (j, k) of its B; zeros outside. */
 template <class T> ON_GPU float a_at(const struct grouped &g, const tile &t, int i, int64_t k)
 {
     int64_t row = t.row + i;
     if (g.kind == GROUPED_DW)
-        return row < g.m && t.first + k < t.end ? number<T>(g.a, (t.first + k) * g.m + row) : 0;
+        return row < g.m && t.first + k < t.end ? number((const T *)g.a + (t.first + k) * g.m + row) : 0;
     int64_t width = g.kind == GROUPED_LINEAR ? g.k : g.m;
-    return row < t.end && k < width ? number<T>(g.a, row * width + k) : 0;
+    return row < t.end && k < width ? number((const T *)g.a + row * width + k) : 0;
 }
 
 template <class T> ON_GPU float b_at(const struct grouped &g, const tile &t, int j, int64_t k)
 {
     int64_t column = t.column + j;
     if (g.kind == GROUPED_DW)
-        return column < g.k && t.first + k < t.end ? number<T>(g.b, (t.first + k) * g.k + column) : 0;
+        return column < g.k && t.first + k < t.end ? number((const T *)g.b + (t.first + k) * g.k + column)
+                                                   : 0;
     int64_t weight = (int64_t)t.expert * g.m * g.k;
     if (g.kind == GROUPED_LINEAR)
-        return column < g.m && k < g.k ? number<T>(g.b, weight + column * g.k + k) : 0;
-    return column < g.k && k < g.m ? number<T>(g.b, weight + k * g.k + column) : 0;
+        return column < g.m && k < g.k ? number((const T *)g.b + weight + column * g.k + k) : 0;
+    return column < g.k && k < g.m ? number((const T *)g.b + weight + k * g.k + column) : 0;
 }
 
 template <class T, class G> __global__ void __launch_bounds__(THREADS) multiply(grouped g)
@@ -93,9 +87,7 @@ template <class T, class G> __global__ void __launch_bounds__(THREADS) multiply(
         for (int j = 0; j < EACH; j++) {
             int64_t row = t.row + down + i, column = t.column + across + j, at = base + row * width + column;
             if (row >= end || column >= width) continue;
-            float v[1] = {sum[i][j]};
-            if (g.add) v[0] += number<G>(g.add, at);
-            save<1>((G *)g.c + at, v);
+            put_number((G *)g.c + at, g.add ? sum[i][j] + number((const G *)g.add + at) : sum[i][j]);
         }
 }
 
@@ -110,68 +102,47 @@ int grouped_run(const struct cuda_queue *queue, const struct grouped *g)
               (unsigned)(g->kind == GROUPED_DW ? parts_of(g->m, EDGE) : most),
               g->kind == GROUPED_DW ? (unsigned)g->experts : 1);
     return with_types(g->type, g->out_type, [&](auto t, auto out) {
-        multiply<typename decltype(t)::type, typename decltype(out)::type>
-            <<<grid, THREADS, 0, stream_of(queue)>>>(*g);
-        return launched();
+        return start(queue, multiply<typename decltype(t)::type, typename decltype(out)::type>, grid, THREADS,
+                     0, *g);
     });
+}
+
+/* The fields that all grouped products share; w: the weights or their gradient, a: rows of `width` elements each. */
+static struct grouped grouped_of(enum grouped_kind kind, const struct tensor *w, const void *ends,
+                                 const struct tensor *a, int64_t width)
+{
+    struct grouped g = {kind, a->type, w->type};
+    g.ends = (const int32_t *)ends, g.rows = tensor_count(a) / width;
+    g.experts = (int)w->dim[0], g.m = (int)w->dim[1], g.k = (int)w->dim[2];
+    return g;
 }
 
 int cuda_expert_linear(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     const struct tensor *w = call_in(call, EXPERT_LINEAR_W);
-    struct grouped g = {GROUPED_LINEAR,
-                        w->type,
-                        w->type,
-                        call->in[EXPERT_LINEAR_X],
-                        call->in[EXPERT_LINEAR_W],
-                        NULL,
-                        call->out[EXPERT_LINEAR_Y],
-                        (const int32_t *)call->in[EXPERT_LINEAR_ENDS],
-                        tensor_count(call_in(call, EXPERT_LINEAR_X)) / w->dim[2],
-                        (int)w->dim[0],
-                        (int)w->dim[1],
-                        (int)w->dim[2],
-                        NULL};
+    struct grouped g = grouped_of(GROUPED_LINEAR, w, call->in[EXPERT_LINEAR_ENDS],
+                                  call_in(call, EXPERT_LINEAR_X), w->dim[2]);
+    g.a = call->in[EXPERT_LINEAR_X], g.b = call->in[EXPERT_LINEAR_W], g.c = call->out[EXPERT_LINEAR_Y];
     return grouped_run(queue, &g);
 }
 
 int cuda_expert_linear_dx(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     const struct tensor *w = call_in(call, EXPERT_LINEAR_DX_W);
-    struct grouped g = {GROUPED_DX,
-                        w->type,
-                        w->type,
-                        call->in[EXPERT_LINEAR_DX_DY],
-                        call->in[EXPERT_LINEAR_DX_W],
-                        call->in[EXPERT_LINEAR_DX_ADD],
-                        call->out[EXPERT_LINEAR_DX_DX],
-                        (const int32_t *)call->in[EXPERT_LINEAR_DX_ENDS],
-                        tensor_count(call_in(call, EXPERT_LINEAR_DX_DY)) / w->dim[1],
-                        (int)w->dim[0],
-                        (int)w->dim[1],
-                        (int)w->dim[2],
-                        NULL};
+    struct grouped g = grouped_of(GROUPED_DX, w, call->in[EXPERT_LINEAR_DX_ENDS],
+                                  call_in(call, EXPERT_LINEAR_DX_DY), w->dim[1]);
+    g.a = call->in[EXPERT_LINEAR_DX_DY], g.b = call->in[EXPERT_LINEAR_DX_W];
+    g.c = call->out[EXPERT_LINEAR_DX_DX], g.add = call->in[EXPERT_LINEAR_DX_ADD];
     return grouped_run(queue, &g);
 }
 
 int cuda_expert_linear_dw(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    const struct tensor *w = call_out(call, EXPERT_LINEAR_DW_DW), *dy = call_in(call, EXPERT_LINEAR_DW_DY);
-    void *dw = call->out[EXPERT_LINEAR_DW_DW];
-    const bool turns =
-        cuda_expert_turns(w->dim[0], w->dim[1], w->dim[2], tensor_count(dy) / w->dim[1]) && w->type == DT_F32;
-    struct grouped g = {GROUPED_DW,
-                        dy->type,
-                        w->type,
-                        call->in[EXPERT_LINEAR_DW_DY],
-                        call->in[EXPERT_LINEAR_DW_X],
-                        call->accumulate ? dw : NULL,
-                        dw,
-                        (const int32_t *)call->in[EXPERT_LINEAR_DW_ENDS],
-                        tensor_count(dy) / w->dim[1],
-                        (int)w->dim[0],
-                        (int)w->dim[1],
-                        (int)w->dim[2],
-                        turns ? (int32_t *)call->work : NULL};
+    const struct tensor *w = call_out(call, EXPERT_LINEAR_DW_DW);
+    struct grouped g = grouped_of(GROUPED_DW, w, call->in[EXPERT_LINEAR_DW_ENDS],
+                                  call_in(call, EXPERT_LINEAR_DW_DY), w->dim[1]);
+    g.a = call->in[EXPERT_LINEAR_DW_DY], g.b = call->in[EXPERT_LINEAR_DW_X];
+    g.c = call->out[EXPERT_LINEAR_DW_DW], g.add = call->accumulate ? g.c : NULL;
+    if (w->type == DT_F32 && cuda_expert_turns(g.experts, g.m, g.k, g.rows)) g.turns = (int32_t *)call->work;
     return grouped_run(queue, &g);
 }

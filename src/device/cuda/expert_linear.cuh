@@ -4,8 +4,7 @@
  *     weights   C[e][m,n] = sum over rows j of e of A[j,m] B[j,n]  (+ C)     dw
  *
  * Where expert e's rows begin is data: kernels read `ends`, the host does not wait for it. */
-#ifndef PLIM_DEVICE_CUDA_EXPERT_LINEAR_CUH
-#define PLIM_DEVICE_CUDA_EXPERT_LINEAR_CUH
+#pragma once
 
 #include "device/cuda/vec.cuh"
 
@@ -29,5 +28,3 @@ int grouped_run(const struct cuda_queue *queue, const struct grouped *g);
 /* Whether the warpgroup kernel takes it: 16-bit operands, whole packets, as many experts as it has places for. */
 bool grouped_on_warpgroups(const struct cuda_queue *queue, const struct grouped *g);
 int grouped_run_warpgroups(const struct cuda_queue *queue, const struct grouped *g);
-
-#endif

@@ -2,8 +2,7 @@
  * tensor memory accelerator into one block or both of a pair, and products of 64 by 256 by 16 on a warpgroup.
  *
  * Addresses are those of the block's shared memory; both blocks of a pair have everything at the same ones. */
-#ifndef PLIM_DEVICE_CUDA_EXPERT_PIPE_CUH
-#define PLIM_DEVICE_CUDA_EXPERT_PIPE_CUH
+#pragma once
 
 #include "device/cuda/attention_hopper.cuh"
 #include "device/cuda/vec.cuh"
@@ -143,5 +142,3 @@ ON_GPU void settle(float (&c)[32][4])
     for (int n = 0; n < 32; n++)
         asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
 }
-
-#endif

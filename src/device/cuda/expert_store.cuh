@@ -6,8 +6,7 @@
  *
  * fp32 is added by the second-level cache (red): each element once an op, or once a chunk in the chunks' order, so the bits
  * repeat; nobody waits for what is there. */
-#ifndef PLIM_DEVICE_CUDA_EXPERT_STORE_CUH
-#define PLIM_DEVICE_CUDA_EXPERT_STORE_CUH
+#pragma once
 
 #include "device/cuda/expert_work.cuh"
 
@@ -191,5 +190,3 @@ template <class G> ON_GPU void clear_rest(const expert_problem &p, idle_experts 
     }
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
-
-#endif

@@ -14,8 +14,7 @@
  * others, and at different times for different pairs. A pair that gets a long item less takes short ones instead.
  *  1. A pair takes the chunks of the list in its order, and waits only for a chunk before: the first unfinished chunk can
  *     always go on. From the back come only experts of one chunk, which wait for nobody. */
-#ifndef PLIM_DEVICE_CUDA_EXPERT_WORK_CUH
-#define PLIM_DEVICE_CUDA_EXPERT_WORK_CUH
+#pragma once
 
 #include "device/cuda/expert_linear.cuh"
 
@@ -222,5 +221,3 @@ template <int KIND> ON_GPU int expert_steps(const expert_problem &p, const exper
 {
     return parts(KIND == GROUPED_DW ? t.end - t.first : KIND == GROUPED_LINEAR ? p.k : p.m, EXPERT_STEP);
 }
-
-#endif

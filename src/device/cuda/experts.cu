@@ -85,11 +85,7 @@ template <class T> static int run_dispatch(const struct cuda_queue *queue, const
     d.columns = tensor_count(call_in(call, DISPATCH_X)) / d.rows;
     bool wide = whole(d);
     unsigned blocks = (unsigned)parts_of(d.rows * d.top * (d.columns / (wide ? lanes<T> : 1)), THREADS);
-    if (wide)
-        dispatch<T, lanes<T>><<<blocks, THREADS, 0, stream_of(queue)>>>(d);
-    else
-        dispatch<T, 1><<<blocks, THREADS, 0, stream_of(queue)>>>(d);
-    return launched();
+    return start(queue, wide ? dispatch<T, lanes<T>> : dispatch<T, 1>, blocks, THREADS, 0, d);
 }
 
 template <class T> static int run_combine(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -103,11 +99,7 @@ template <class T> static int run_combine(const struct cuda_queue *queue, const 
     d.columns = tensor_count(call_out(call, COMBINE_Y)) / d.rows;
     bool wide = whole(d);
     unsigned blocks = (unsigned)parts_of(d.rows * (d.columns / (wide ? lanes<T> : 1)), THREADS);
-    if (wide)
-        combine<T, lanes<T>><<<blocks, THREADS, 0, stream_of(queue)>>>(d);
-    else
-        combine<T, 1><<<blocks, THREADS, 0, stream_of(queue)>>>(d);
-    return launched();
+    return start(queue, wide ? combine<T, lanes<T>> : combine<T, 1>, blocks, THREADS, 0, d);
 }
 
 template <class T> static int run_combine_dw(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -119,29 +111,11 @@ template <class T> static int run_combine_dw(const struct cuda_queue *queue, con
     d.rows = place->dim[0], d.top = (int)place->dim[1];
     d.columns = tensor_count(call_in(call, COMBINE_DW_DY)) / d.rows;
     unsigned blocks = (unsigned)parts_of(d.rows * d.top, WARPS);
-    if (whole(d))
-        combine_dw<T, lanes<T>><<<blocks, THREADS, 0, stream_of(queue)>>>(d);
-    else
-        combine_dw<T, 1><<<blocks, THREADS, 0, stream_of(queue)>>>(d);
-    return launched();
+    return start(queue, whole(d) ? combine_dw<T, lanes<T>> : combine_dw<T, 1>, blocks, THREADS, 0, d);
 }
 
 } // namespace
 
-int cuda_dispatch(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_in(call, DISPATCH_X)->type,
-                     [&](auto t) { return run_dispatch<typename decltype(t)::type>(queue, call); });
-}
-
-int cuda_combine(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_out(call, COMBINE_Y)->type,
-                     [&](auto t) { return run_combine<typename decltype(t)::type>(queue, call); });
-}
-
-int cuda_combine_dw(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_in(call, COMBINE_DW_DY)->type,
-                     [&](auto t) { return run_combine_dw<typename decltype(t)::type>(queue, call); });
-}
+CUDA_BY_TYPE(dispatch, call_in(call, DISPATCH_X), run_dispatch)
+CUDA_BY_TYPE(combine, call_out(call, COMBINE_Y), run_combine)
+CUDA_BY_TYPE(combine_dw, call_in(call, COMBINE_DW_DY), run_combine_dw)

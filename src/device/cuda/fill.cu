@@ -30,6 +30,5 @@ int cuda_fill_noise(const struct cuda_queue *queue, void *at, size_t bytes)
                   sizeof(uint4)); /* a tensor begins at a multiple of 256; its last bytes may be left */
     if (count == 0) return 0;
     unsigned blocks = (unsigned)fewest(parts_of(count, THREADS), 16 * (int64_t)queue->sms);
-    noise<<<blocks, THREADS, 0, stream_of(queue)>>>((uint4 *)at, count);
-    return launched();
+    return start(queue, noise, blocks, THREADS, 0, (uint4 *)at, count);
 }

@@ -12,14 +12,15 @@
  *  5. x-type is f32, bf16 or f16; arithmetic is f32, rounded once. One exception: if linear, linear_dx and linear_dw add to
  *     a narrow tensor, cuBLASLt may round the product to that type first.
  */
-#ifndef PLIM_DEVICE_CUDA_KERNELS_H
-#define PLIM_DEVICE_CUDA_KERNELS_H
+#pragma once
 
 #include "device/cuda/cuda_workspace.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#define ON_GPU static __device__ __forceinline__ /* a function of kernels */
 
 struct CUstream_st;
 struct cuda_matmul;
@@ -70,6 +71,4 @@ bool cuda_attn_has_warpgroups(void);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -7,8 +7,7 @@
  *
  * What differs between tensors travels in the launch's arguments, where it is read as cheaply as the arguments of a
  * single call. A block finds its tensor by halving and does there what it would do if the tensor were alone. */
-#ifndef PLIM_DEVICE_CUDA_MANY_CUH
-#define PLIM_DEVICE_CUDA_MANY_CUH
+#pragma once
 
 #include "device/cuda/update.cuh"
 extern "C" {
@@ -113,5 +112,3 @@ static inline int run_updates(const struct cuda_queue *queue, const struct updat
     update_many<F, P, M, G, S, A><<<many.blocks.all, UPDATE_THREADS, 0, stream_of(queue)>>>(many);
     return launched();
 }
-
-#endif

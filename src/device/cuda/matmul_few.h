@@ -1,6 +1,5 @@
 /* matmul_few.h - linear of few rows, as in token generation: see matmul_few.cu. */
-#ifndef PLIM_DEVICE_CUDA_MATMUL_FEW_H
-#define PLIM_DEVICE_CUDA_MATMUL_FEW_H
+#pragma once
 
 #include "device/cuda/kernels.h"
 
@@ -42,6 +41,4 @@ int cuda_matmul_few(const struct cuda_queue *queue, const struct few_product *p)
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

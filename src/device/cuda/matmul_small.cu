@@ -8,13 +8,6 @@ namespace
 
 constexpr int TILE = 16;
 
-template <class T> ON_GPU float value(const void *base, int64_t i)
-{
-    float v[1];
-    load<1>(static_cast<const T *>(base) + i, v);
-    return v[0];
-}
-
 /* D[m,n] = op(A)[m,k] op(B)[k,n] (+ bias[m]) (+ C); column-major, as cuBLASLt counts. */
 template <class X, class Y> __global__ void multiply(small_product p)
 {
@@ -24,17 +17,18 @@ template <class X, class Y> __global__ void multiply(small_product p)
     float sum = 0;
     for (int64_t k0 = 0; k0 < p.k; k0 += TILE) {
         int64_t ka = k0 + tj, kb = k0 + ti;
-        a[tj][ti] = i < p.m && ka < p.k ? value<X>(p.a, p.ta ? ka + i * p.k : i + ka * p.m) : 0.0f;
-        b[tj][ti] = j < p.n && kb < p.k ? value<X>(p.b, p.tb ? j + kb * p.n : kb + j * p.k) : 0.0f;
+        a[tj][ti] =
+            i < p.m && ka < p.k ? number((const X *)p.a + (p.ta ? ka + i * p.k : i + ka * p.m)) : 0.0f;
+        b[tj][ti] =
+            j < p.n && kb < p.k ? number((const X *)p.b + (p.tb ? j + kb * p.n : kb + j * p.k)) : 0.0f;
         __syncthreads();
         for (int k = 0; k < TILE; k++) sum = fmaf(a[k][ti], b[tj][k], sum);
         __syncthreads();
     }
     if (i >= p.m || j >= p.n) return;
-    if (p.bias) sum += value<X>(p.bias, i);
-    if (p.c) sum += value<Y>(p.c, i + j * p.m);
-    float out[1] = {sum};
-    save<1>(static_cast<Y *>(p.d) + i + j * p.m, out);
+    if (p.bias) sum += number((const X *)p.bias + i);
+    if (p.c) sum += number((const Y *)p.c + i + j * p.m);
+    put_number((Y *)p.d + i + j * p.m, sum);
 }
 
 } /* namespace */
@@ -43,8 +37,7 @@ extern "C" int cuda_matmul_small(const struct cuda_queue *queue, const struct sm
 {
     dim3 grid((unsigned)parts_of(p->m, TILE), (unsigned)parts_of(p->n, TILE)), block(TILE, TILE);
     return with_types(p->type, p->out_type, [&](auto x, auto y) {
-        multiply<typename decltype(x)::type, typename decltype(y)::type>
-            <<<grid, block, 0, stream_of(queue)>>>(*p);
-        return launched();
+        return start(queue, multiply<typename decltype(x)::type, typename decltype(y)::type>, grid, block, 0,
+                     *p);
     });
 }

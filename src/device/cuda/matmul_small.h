@@ -1,6 +1,5 @@
 /* matmul_small.h - see matmul_small.cu. */
-#ifndef PLIM_DEVICE_CUDA_MATMUL_SMALL_H
-#define PLIM_DEVICE_CUDA_MATMUL_SMALL_H
+#pragma once
 
 #include "device/cuda/kernels.h"
 
@@ -20,6 +19,4 @@ int cuda_matmul_small(const struct cuda_queue *queue, const struct small_product
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -3,8 +3,7 @@
  *     struct places { ... template <class W> __device__ const W *find(int64_t i, W **to) const; };
  *     return run_move(queue, places, count, bytes of a word);
  */
-#ifndef PLIM_DEVICE_CUDA_MOVE_CUH
-#define PLIM_DEVICE_CUDA_MOVE_CUH
+#pragma once
 
 #include "device/cuda/overlap.cuh"
 
@@ -43,5 +42,3 @@ static inline int run_move(const struct cuda_queue *queue, const M &places, int6
     return word == 4 ? move_words<unsigned>(queue, places, count)
                      : move_words<unsigned short>(queue, places, count);
 }
-
-#endif

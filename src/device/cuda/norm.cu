@@ -410,14 +410,5 @@ template <class T> static int run_backward(const struct cuda_queue *queue, const
 
 } // namespace
 
-int cuda_norm(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_in(call, NORM_X)->type,
-                     [&](auto t) { return run_forward<typename decltype(t)::type>(queue, call); });
-}
-
-int cuda_norm_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_in(call, NORM_BWD_X)->type,
-                     [&](auto t) { return run_backward<typename decltype(t)::type>(queue, call); });
-}
+CUDA_BY_TYPE(norm, call_in(call, NORM_X), run_forward)
+CUDA_BY_TYPE(norm_bwd, call_in(call, NORM_BWD_X), run_backward)

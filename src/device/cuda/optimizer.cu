@@ -104,11 +104,11 @@ struct plain {
 
 template <class P, int M, class G, class S> struct adamw {
     using once = adamw_step;
-    static __device__ __forceinline__ once begin(const plain &a) { return adamw_step_of(a.u); }
+    ON_GPU once begin(const plain &a) { return adamw_step_of(a.u); }
 
     template <int N>
-    static __device__ __forceinline__ void step(const plain &a, const once &o, uint32_t key, int64_t at,
-                                                const elements<P, M, G, S, N> &old)
+    ON_GPU void step(const plain &a, const once &o, uint32_t key, int64_t at,
+                     const elements<P, M, G, S, N> &old)
     {
         const struct update &u = a.u;
         float p[N], g[N], m[N], v[N];
@@ -129,14 +129,11 @@ template <class P, int M, class G, class S> struct sgd {
     struct once {
         float multiplier, lr;
     };
-    static __device__ __forceinline__ once begin(const plain &a)
-    {
-        return {multiplier_of(a.u), a.u.scalars[SCALAR_LR]};
-    }
+    ON_GPU once begin(const plain &a) { return {multiplier_of(a.u), a.u.scalars[SCALAR_LR]}; }
 
     template <int N>
-    static __device__ __forceinline__ void step(const plain &a, const once &o, uint32_t key, int64_t at,
-                                                const elements<P, M, G, S, N> &old)
+    ON_GPU void step(const plain &a, const once &o, uint32_t key, int64_t at,
+                     const elements<P, M, G, S, N> &old)
     {
         const struct update &u = a.u;
         float p[N], g[N], m[N];
@@ -255,10 +252,9 @@ int cuda_sumsq(const struct cuda_queue *queue, const struct kernel_call *call)
 
 int cuda_clip(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    clip_all<<<1, TOTAL_THREADS, 0, stream_of(queue)>>>(
-        (const double *)call->in[CLIP_SUMS], tensor_count(call_in(call, CLIP_SUMS)),
-        (const float *)call->in[CLIP_SCALARS], (float *)call->out[CLIP_COEF]);
-    return launched();
+    return start(queue, clip_all<double>, 1, TOTAL_THREADS, 0, (const double *)call->in[CLIP_SUMS],
+                 tensor_count(call_in(call, CLIP_SUMS)), (const float *)call->in[CLIP_SCALARS],
+                 (float *)call->out[CLIP_COEF]);
 }
 
 int cuda_adamw(const struct cuda_queue *queue, const struct kernel_call *call)

@@ -147,10 +147,6 @@ int cuda_adamw8(const struct cuda_queue *queue, const struct kernel_call *call)
         using P = typename decltype(p)::type;
         using G = typename decltype(g)::type;
         constexpr int M = decltype(master)::value;
-        if (wide)
-            adamw8<P, M, G, EACH><<<grid, THREADS, 0, stream_of(queue)>>>(a);
-        else
-            adamw8<P, M, G, 1><<<grid, THREADS, 0, stream_of(queue)>>>(a);
-        return launched();
+        return start(queue, wide ? adamw8<P, M, G, EACH> : adamw8<P, M, G, 1>, grid, THREADS, 0, a);
     });
 }

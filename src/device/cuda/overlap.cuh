@@ -13,8 +13,7 @@
  * activations they wait for are ready. Why it is right: a kernel is done only when all its threads have waited, so
  * await_previous waits for the whole chain; and no kernel of a chain writes parameters (cuda_device.c, chained). Code
  * made for older cards than 9.0 has none of it, and queue->follows is then false. */
-#ifndef PLIM_DEVICE_CUDA_OVERLAP_CUH
-#define PLIM_DEVICE_CUDA_OVERLAP_CUH
+#pragma once
 
 #include "device/cuda/vec.cuh"
 
@@ -50,5 +49,3 @@ static inline int launch(const struct cuda_queue *queue, void (*kernel)(P...), i
     cudaLaunchKernelEx(&config, kernel, P(args)...);
     return launched();
 }
-
-#endif

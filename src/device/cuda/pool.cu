@@ -29,11 +29,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) sum_tokens(rows r,
     int64_t b = blockIdx.y, c = (int64_t)blockIdx.x * THREADS + threadIdx.x, count = tokens_of(r, b);
     if (c >= r.columns) return;
     float sum = 0;
-    for (int64_t t = 0; t < count; t++) {
-        float v[1];
-        load(x + (b * r.time + t) * r.columns + c, v);
-        sum += v[0];
-    }
+    for (int64_t t = 0; t < count; t++) sum += number(x + (b * r.time + t) * r.columns + c);
     sums[b * r.columns + c] = sum;
 }
 
@@ -49,10 +45,8 @@ __global__ void __launch_bounds__(THREADS) write_vectors(rows r, const float *su
     }
     squares = block_sum<THREADS>(squares, slots);
     if (r.normalize) factor = 1 / fmax(sqrt(squares) * mean, LEAST_NORM);
-    for (int64_t c = threadIdx.x; c < r.columns; c += THREADS) {
-        float v[1] = {sums[b * r.columns + c] * (float)((double)r.scale * factor * mean)};
-        save(y + b * r.columns + c, v);
-    }
+    for (int64_t c = threadIdx.x; c < r.columns; c += THREADS)
+        put_number(y + b * r.columns + c, sums[b * r.columns + c] * (float)((double)r.scale * factor * mean));
     if (threadIdx.x == 0) stat[b] = (float)factor;
 }
 
@@ -62,11 +56,8 @@ __global__ void __launch_bounds__(THREADS) find_along(rows r, const T *dy, const
     __shared__ double slots[WARPS];
     int64_t b = blockIdx.x;
     double sum = 0;
-    for (int64_t c = threadIdx.x; c < r.columns; c += THREADS) {
-        float g[1], v[1];
-        load(dy + b * r.columns + c, g), load(y + b * r.columns + c, v);
-        sum += (double)g[0] * (double)v[0];
-    }
+    for (int64_t c = threadIdx.x; c < r.columns; c += THREADS)
+        sum += (double)number(dy + b * r.columns + c) * (double)number(y + b * r.columns + c);
     sum = block_sum<THREADS>(sum, slots);
     if (threadIdx.x == 0) along[b] = r.normalize ? (float)(sum / ((double)r.scale * (double)r.scale)) : 0;
 }
@@ -83,14 +74,12 @@ template <class T> __global__ void __launch_bounds__(THREADS) write_gradients(ro
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, c, t;
     if (i >= p.count) return;
     int64_t b = divide(divide(i, r.columns, &c), r.time, &t), tokens = tokens_of(r, b);
-    float g[1] = {0};
+    float g = 0;
     if (t < tokens) {
-        float v[1];
-        load(p.dy + b * r.columns + c, g), load(p.y + b * r.columns + c, v);
         float by = r.scale * (r.normalize ? p.stat[b] : 1.0f) / (float)tokens;
-        g[0] = by * fmaf(-p.along[b], v[0], g[0]);
+        g = by * fmaf(-p.along[b], number(p.y + b * r.columns + c), number(p.dy + b * r.columns + c));
     }
-    save(p.dx + i, g);
+    put_number(p.dx + i, g);
 }
 
 static rows rows_of(const struct kernel_call *call, const struct tensor *x, const void *lengths)
@@ -107,9 +96,8 @@ template <class T, class Y> static int run(const struct cuda_queue *queue, const
     dim3 grid((unsigned)parts_of(r.columns, THREADS), (unsigned)x->dim[0]);
     float *sums = (float *)call->work;
     sum_tokens<T><<<grid, THREADS, 0, stream_of(queue)>>>(r, (const T *)call->in[POOL_X], sums);
-    write_vectors<Y><<<(unsigned)x->dim[0], THREADS, 0, stream_of(queue)>>>(r, sums, (Y *)call->out[POOL_Y],
-                                                                            (float *)call->out[POOL_STAT]);
-    return launched();
+    return start(queue, write_vectors<Y>, (unsigned)x->dim[0], THREADS, 0, r, sums, (Y *)call->out[POOL_Y],
+                 (float *)call->out[POOL_STAT]);
 }
 
 template <class T> static int run_backward(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -124,8 +112,7 @@ template <class T> static int run_backward(const struct cuda_queue *queue, const
                      (T *)call->out[POOL_BWD_DX],
                      tensor_count(dx)};
     find_along<T><<<(unsigned)dx->dim[0], THREADS, 0, stream_of(queue)>>>(r, p.dy, p.y, along);
-    write_gradients<T><<<(unsigned)parts_of(p.count, THREADS), THREADS, 0, stream_of(queue)>>>(r, p);
-    return launched();
+    return start(queue, write_gradients<T>, (unsigned)parts_of(p.count, THREADS), THREADS, 0, r, p);
 }
 
 } // namespace
@@ -137,8 +124,4 @@ int cuda_pool(const struct cuda_queue *queue, const struct kernel_call *call)
     });
 }
 
-int cuda_pool_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_out(call, POOL_BWD_DX)->type,
-                     [&](auto t) { return run_backward<typename decltype(t)::type>(queue, call); });
-}
+CUDA_BY_TYPE(pool_bwd, call_out(call, POOL_BWD_DX), run_backward)

@@ -2,8 +2,7 @@
  *
  * Only magnitudes are looked up when a number gets its code, so of the midpoints those above 0 are enough. A block
  * of threads copies the tables into shared memory first: neighbours look up anything. */
-#ifndef PLIM_DEVICE_CUDA_QUANT8_CUH
-#define PLIM_DEVICE_CUDA_QUANT8_CUH
+#pragma once
 
 #include "device/cuda/vec.cuh"
 extern "C" {
@@ -61,5 +60,3 @@ ON_GPU unsigned code8(const codes8 &map, float x, bool with_sign)
     if (bits >> 31) return k < 127 ? 127 - k : 0;
     return 127 + k;
 }
-
-#endif

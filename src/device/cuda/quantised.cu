@@ -194,9 +194,8 @@ extern "C" int cuda_quantised_few(const struct cuda_queue *queue, const struct c
     return with_blocks(q->type, [&](auto number) {
         return with_type(q->x_type, [&](auto tag) {
             using T = typename decltype(tag)::type;
-            few<decltype(number)::value, T>
-                <<<(unsigned)parts_of(q->lines, LINES), THREADS, 0, stream_of(queue)>>>(*q);
-            return launched();
+            return start(queue, few<decltype(number)::value, T>, (unsigned)parts_of(q->lines, LINES), THREADS,
+                         0, *q);
         });
     });
 }
@@ -206,10 +205,8 @@ extern "C" int cuda_quantised_widen(const struct cuda_queue *queue, const struct
     return with_blocks(q->type, [&](auto number) {
         return with_type(q->x_type, [&](auto tag) {
             using T = typename decltype(tag)::type;
-            widen<decltype(number)::value, T>
-                <<<(unsigned)parts_of(q->lines, LINES), THREADS, 0, stream_of(queue)>>>(q->w, q->lines, q->k,
-                                                                                        (T *)out);
-            return launched();
+            return start(queue, widen<decltype(number)::value, T>, (unsigned)parts_of(q->lines, LINES),
+                         THREADS, 0, q->w, q->lines, q->k, (T *)out);
         });
     });
 }
@@ -226,10 +223,9 @@ extern "C" int cuda_embed_q(const struct cuda_queue *queue, const struct kernel_
         code = with_blocks(lines[i].type, [&](auto number) {
             return with_type(y->type, [&](auto tag) {
                 using T = typename decltype(tag)::type;
-                gather<decltype(number)::value, T><<<(unsigned)rows, THREADS, 0, stream_of(queue)>>>(
-                    (const int32_t *)call->in[EMBED_Q_IDS], w, first, lines[i].lines, k, scale,
-                    (T *)call->out[EMBED_Q_Y]);
-                return launched();
+                return start(queue, gather<decltype(number)::value, T>, (unsigned)rows, THREADS, 0,
+                             (const int32_t *)call->in[EMBED_Q_IDS], w, first, lines[i].lines, k, scale,
+                             (T *)call->out[EMBED_Q_Y]);
             });
         });
         first += lines[i].lines;

@@ -1,6 +1,5 @@
 /* quantised.h - kernels for weights in quantised blocks: see quantised.cu. */
-#ifndef PLIM_DEVICE_CUDA_QUANTISED_H
-#define PLIM_DEVICE_CUDA_QUANTISED_H
+#pragma once
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,6 +26,4 @@ int cuda_quantised_widen(const struct cuda_queue *queue, const struct cuda_quant
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

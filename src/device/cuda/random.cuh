@@ -1,6 +1,5 @@
 /* random.cuh - tensor/stochastic.h and tape/dropout.h on the GPU: which elements are dropped. */
-#ifndef PLIM_DEVICE_CUDA_RANDOM_CUH
-#define PLIM_DEVICE_CUDA_RANDOM_CUH
+#pragma once
 
 #include "device/cuda/kernels.h"
 #include "tensor/stochastic.h"
@@ -22,7 +21,7 @@ static inline struct drop drop_of(const struct op_attr *attr, const void *scalar
     return d;
 }
 
-static __device__ __forceinline__ uint32_t random_mix(uint32_t x)
+ON_GPU uint32_t random_mix(uint32_t x)
 {
     x ^= x >> 16;
     x *= 0x85ebca6bu;
@@ -32,7 +31,7 @@ static __device__ __forceinline__ uint32_t random_mix(uint32_t x)
 }
 
 /* The random numbers of row b of the micro-batch. */
-static __device__ __forceinline__ uint32_t dropout_row(const struct drop &d, int64_t b)
+ON_GPU uint32_t dropout_row(const struct drop &d, int64_t b)
 {
     uint32_t step = (uint32_t)d.scalars[SCALAR_KEY_HIGH] << 16 | (uint32_t)d.scalars[SCALAR_KEY_LOW];
     uint32_t key = random_mix(random_mix(d.stream) ^ step);
@@ -42,9 +41,7 @@ static __device__ __forceinline__ uint32_t dropout_row(const struct drop &d, int
 }
 
 /* Dropout factor of element i of a row or line. */
-static __device__ __forceinline__ float dropout_factor(const struct drop &d, uint32_t line, uint32_t i)
+ON_GPU float dropout_factor(const struct drop &d, uint32_t line, uint32_t i)
 {
     return random_mix((i * STOCHASTIC_ODD) ^ line) >= d.below ? d.scale : 0.0f;
 }
-
-#endif

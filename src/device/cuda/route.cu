@@ -35,13 +35,6 @@ template <class T> struct routing {
     bool norm;
 };
 
-template <class T> ON_GPU float number(const T *at)
-{
-    float v[1];
-    load<1>(at, v);
-    return v[0];
-}
-
 struct best {
     float value;
     int expert;
@@ -246,11 +239,11 @@ template <class T> __global__ void __launch_bounds__(THREADS) unroute(unrouting<
     const float z = factor ? factor[u.experts] * (top + logf(all)) : 0;
     __syncwarp(); /* every lane has read the row: it may be written over */
     for (int e = lane; e < u.experts; e += 32) {
-        float p = expf(number(x + e) - top) / all, d[1] = {u.norm ? 0 : -(p * mean)};
-        if (factor) d[0] += p * (factor[e] - pull + z);
+        float p = expf(number(x + e) - top) / all, d = u.norm ? 0 : -(p * mean);
+        if (factor) d += p * (factor[e] - pull + z);
         for (int i = 0; i < u.top; i++)
-            if (chosen[i] == e) d[0] += u.norm ? p / share * (dw[i] - mean) : p * dw[i];
-        save<1>(u.dlogits + row * u.experts + e, d);
+            if (chosen[i] == e) d += u.norm ? p / share * (dw[i] - mean) : p * dw[i];
+        put_number(u.dlogits + row * u.experts + e, d);
     }
 }
 
@@ -311,23 +304,13 @@ template <class T> static int run_unroute(const struct cuda_queue *queue, const 
         (int)(tensor_count(call_in(call, ROUTE_BWD_LOGITS)) / dweight->dim[0]),
         (int)dweight->dim[1],
         call->op->attr.norm_topk};
-    unroute<T><<<(unsigned)parts_of(u.rows, WARPS), THREADS, 0, stream_of(queue)>>>(u);
-    return launched();
+    return start(queue, unroute<T>, (unsigned)parts_of(u.rows, WARPS), THREADS, 0, u);
 }
 
 } // namespace
 
-int cuda_route(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_in(call, ROUTE_LOGITS)->type,
-                     [&](auto t) { return run_route<typename decltype(t)::type>(queue, call); });
-}
-
-int cuda_route_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_in(call, ROUTE_BWD_LOGITS)->type,
-                     [&](auto t) { return run_unroute<typename decltype(t)::type>(queue, call); });
-}
+CUDA_BY_TYPE(route, call_in(call, ROUTE_LOGITS), run_route)
+CUDA_BY_TYPE(route_bwd, call_in(call, ROUTE_BWD_LOGITS), run_unroute)
 
 int cuda_router_loss(const struct cuda_queue *queue, const struct kernel_call *call)
 {
@@ -344,6 +327,5 @@ int cuda_router_loss(const struct cuda_queue *queue, const struct kernel_call *c
                 attr->balance,
                 attr->z_loss,
                 call->accumulate};
-    find_losses<<<1, THREADS, 0, stream_of(queue)>>>(s);
-    return launched();
+    return start(queue, find_losses, 1, THREADS, 0, s);
 }

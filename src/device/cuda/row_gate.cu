@@ -14,9 +14,7 @@ template <class T> struct gated_rows {
 
 template <class T> ON_GPU float sigmoid_of(const T *gate, int64_t row)
 {
-    float g[1];
-    load(gate + row, g);
-    return 1 / (1 + expf(-g[0]));
+    return 1 / (1 + expf(-number(gate + row)));
 }
 
 template <class T, int N> __global__ void __launch_bounds__(THREADS) gate_rows(gated_rows<T> g)
@@ -47,8 +45,8 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) gate_rows_b
         for (int k = 0; k < N; k++) sum = fmaf(x[k], dy[k], sum), dy[k] *= by;
         save(g.y + c, dy);
     }
-    float dgate[1] = {warp_sum(sum) * by * (1 - by)};
-    if (threadIdx.x % 32 == 0) save(g.dgate + row, dgate);
+    const float dgate = warp_sum(sum) * by * (1 - by);
+    if (threadIdx.x % 32 == 0) put_number(g.dgate + row, dgate);
 }
 
 template <class T> static bool whole(const gated_rows<T> &g)
@@ -64,11 +62,7 @@ template <class T> static int run(const struct cuda_queue *queue, const struct k
     g.rows = tensor_count(call_in(call, ROW_GATE_GATE));
     g.columns = tensor_count(call_in(call, ROW_GATE_X)) / g.rows;
     unsigned blocks = (unsigned)parts_of(g.rows, WARPS);
-    if (whole(g))
-        gate_rows<T, lanes<T>><<<blocks, THREADS, 0, stream_of(queue)>>>(g);
-    else
-        gate_rows<T, 1><<<blocks, THREADS, 0, stream_of(queue)>>>(g);
-    return launched();
+    return start(queue, whole(g) ? gate_rows<T, lanes<T>> : gate_rows<T, 1>, blocks, THREADS, 0, g);
 }
 
 template <class T> static int run_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -80,23 +74,10 @@ template <class T> static int run_bwd(const struct cuda_queue *queue, const stru
     g.rows = tensor_count(call_in(call, ROW_GATE_BWD_GATE));
     g.columns = tensor_count(call_in(call, ROW_GATE_BWD_X)) / g.rows;
     unsigned blocks = (unsigned)parts_of(g.rows, WARPS);
-    if (whole(g))
-        gate_rows_bwd<T, lanes<T>><<<blocks, THREADS, 0, stream_of(queue)>>>(g);
-    else
-        gate_rows_bwd<T, 1><<<blocks, THREADS, 0, stream_of(queue)>>>(g);
-    return launched();
+    return start(queue, whole(g) ? gate_rows_bwd<T, lanes<T>> : gate_rows_bwd<T, 1>, blocks, THREADS, 0, g);
 }
 
 } // namespace
 
-int cuda_row_gate(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_in(call, ROW_GATE_X)->type,
-                     [&](auto t) { return run<typename decltype(t)::type>(queue, call); });
-}
-
-int cuda_row_gate_bwd(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_in(call, ROW_GATE_BWD_X)->type,
-                     [&](auto t) { return run_bwd<typename decltype(t)::type>(queue, call); });
-}
+CUDA_BY_TYPE(row_gate, call_in(call, ROW_GATE_X), run)
+CUDA_BY_TYPE(row_gate_bwd, call_in(call, ROW_GATE_BWD_X), run_bwd)

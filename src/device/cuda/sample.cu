@@ -95,9 +95,7 @@ ON_GPU float penalise(const struct penalties &p, int token, float x)
 /* As it came in. */
 template <class T> ON_GPU float raw(const sampling<T> &s, int64_t row, int token)
 {
-    float v[1];
-    load<1>(s.logits + row * s.width + token, v);
-    return v[0];
+    return number(s.logits + row * s.width + token);
 }
 
 template <class T> ON_GPU float logit(const sampling<T> &s, const struct penalties &p, int64_t row, int token)
@@ -449,8 +447,4 @@ template <class T> int run_sample(const struct cuda_queue *queue, const struct k
 
 } // namespace
 
-extern "C" int cuda_sample(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    return with_type(call_in(call, SAMPLE_LOGITS)->type,
-                     [&](auto t) { return run_sample<typename decltype(t)::type>(queue, call); });
-}
+extern "C" CUDA_BY_TYPE(sample, call_in(call, SAMPLE_LOGITS), run_sample)

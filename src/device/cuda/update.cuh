@@ -11,11 +11,10 @@
  *     run_update<rule, P, M, G, S>(queue, a, wide);           // A has the call as a.u
  *
  * P is the parameter's type, M where its master is, G the gradient's type, S that of the moments. */
-#ifndef PLIM_DEVICE_CUDA_UPDATE_CUH
-#define PLIM_DEVICE_CUDA_UPDATE_CUH
+#pragma once
 
+#include "device/cuda/random.cuh"
 #include "device/cuda/vec.cuh"
-#include "tensor/stochastic.h"
 
 enum { NO_MASTER, LOW_BITS, WIDE_MASTER };
 
@@ -155,15 +154,6 @@ ON_GPU bool adamw_common(const struct update &u, const adamw_step &s, float (&p)
 /* --- random bits: tensor/stochastic.h on the GPU --------------------------------------------------------- */
 
 enum { RANDOM_P, RANDOM_M, RANDOM_V };
-
-ON_GPU uint32_t random_mix(uint32_t x)
-{
-    x ^= x >> 16;
-    x *= 0x85ebca6bu;
-    x ^= x >> 13;
-    x *= 0xc2b2ae35u;
-    return x ^ (x >> 16);
-}
 
 ON_GPU uint32_t random_key(const struct update &u)
 {
@@ -395,5 +385,3 @@ static inline int run_update(const struct cuda_queue *queue, const A &a, bool wi
         update_each<F, P, M, G, S, 1><<<blocks, UPDATE_THREADS, 0, stream_of(queue)>>>(a);
     return launched();
 }
-
-#endif

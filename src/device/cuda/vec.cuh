@@ -11,8 +11,7 @@
  * Kernels are written for any N. N == lanes<T> is the fast one; N == 1 does the same work element by element
  * and serves rows that do not begin at a multiple of 16 bytes. Everything is inlined; nothing here allocates.
  */
-#ifndef PLIM_DEVICE_CUDA_VEC_CUH
-#define PLIM_DEVICE_CUDA_VEC_CUH
+#pragma once
 
 extern "C" {
 #include "device/cuda/kernels.h"
@@ -25,8 +24,6 @@ extern "C" {
 
 using bf16 = __nv_bfloat16;
 using f16 = __half;
-
-#define ON_GPU static __device__ __forceinline__
 
 /* Elements in 16 bytes. */
 template <class T> constexpr int lanes = 16 / (int)sizeof(T);
@@ -145,6 +142,20 @@ template <int N, class T> ON_GPU void load(const T *from, float (&v)[N]) { unpac
 
 template <int N, class T> ON_GPU void save(T *to, const float (&v)[N]) { store(to, pack<T>(v)); }
 
+/* One element. */
+template <class T> ON_GPU float number(const T *at)
+{
+    float v[1];
+    load(at, v);
+    return v[0];
+}
+
+template <class T> ON_GPU void put_number(T *to, float x)
+{
+    const float v[1] = {x};
+    save(to, v);
+}
+
 /* --- functions as exact as the type can show ------------------------------------------------------------- */
 
 template <class T> ON_GPU float exp_for(float x)
@@ -222,6 +233,15 @@ static inline cudaStream_t stream_of(const struct cuda_queue *queue) { return qu
 
 static inline int launched(void) { return (int)cudaGetLastError(); }
 
+/* For kernels that do not wait for the one before them; overlap.cuh has launch() for those that do. */
+template <class... P, class... A>
+static inline int start(const struct cuda_queue *queue, void (*kernel)(P...), dim3 blocks, dim3 threads,
+                        size_t shared, A... args)
+{
+    kernel<<<blocks, threads, shared, stream_of(queue)>>>(P(args)...);
+    return launched();
+}
+
 template <class T> struct type_tag {
     using type = T;
 };
@@ -241,6 +261,14 @@ template <class F> static inline int with_type(enum dtype type, F f)
     }
 }
 
+/* Defines cuda_<name>(queue, call) as run<T>(queue, call) for the T of an operand, call_in(call, ...) or call_out(call, ...). */
+#define CUDA_BY_TYPE(name, operand, run)                                                                     \
+    int cuda_##name(const struct cuda_queue *queue, const struct kernel_call *call)                          \
+    {                                                                                                        \
+        return with_type((operand)->type,                                                                    \
+                         [&](auto t) { return run<typename decltype(t)::type>(queue, call); });              \
+    }
+
 /* f(type_tag<T>, type_tag<G>): G, the type of parameters' gradients, is T or f32. */
 template <class F> static inline int with_types(enum dtype type, enum dtype grad, F f)
 {
@@ -254,5 +282,3 @@ template <class F> static inline int with_types(enum dtype type, enum dtype grad
  * order, for one or two outputs (out1 NULL: one). */
 extern "C" int cuda_fold_rows(const struct cuda_queue *queue, const float *partial, int64_t rows,
                               int64_t width, void *out0, void *out1, enum dtype type, bool accumulate);
-
-#endif

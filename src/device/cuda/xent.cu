@@ -236,8 +236,7 @@ static int run(const struct cuda_queue *queue, const struct kernel_call *call, i
     int failed = (int)cudaFuncSetAttribute(xent_row<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            (int)held_bytes(queue, SIZE_MAX));
     if (failed) return failed;
-    xent_row<T><<<(unsigned)rows, THREADS, held, stream_of(queue)>>>(x);
-    return launched();
+    return start(queue, xent_row<T>, (unsigned)rows, THREADS, held, x);
 }
 
 } // namespace
@@ -250,11 +249,10 @@ int cuda_xent(const struct cuda_queue *queue, const struct kernel_call *call)
         failed = with_type(call_in(call, XENT_LOGITS)->type,
                            [&](auto t) { return run<typename decltype(t)::type>(queue, call, rows); });
     if (failed) return failed;
-    add_losses<double><<<1, TOTAL_THREADS, 0, stream_of(queue)>>>(
-        (const double *)call->work, (const int32_t *)call->in[XENT_TARGETS], rows,
-        (double *)call->out[XENT_LOSS], call->accumulate);
-    if (call->out[XENT_HITS])
-        add_hits<double><<<1, TOTAL_THREADS, 0, stream_of(queue)>>>(
-            (const double *)call->work + rows, rows, (double *)call->out[XENT_HITS], call->accumulate);
-    return launched();
+    failed = start(queue, add_losses<double>, 1, TOTAL_THREADS, 0, (const double *)call->work,
+                   (const int32_t *)call->in[XENT_TARGETS], rows, (double *)call->out[XENT_LOSS],
+                   call->accumulate);
+    if (failed || !call->out[XENT_HITS]) return failed;
+    return start(queue, add_hits<double>, 1, TOTAL_THREADS, 0, (const double *)call->work + rows, rows,
+                 (double *)call->out[XENT_HITS], call->accumulate);
 }

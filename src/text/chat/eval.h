@@ -7,8 +7,7 @@
  * required, and its function. The function finds the arguments in call->arg[] in the order of the parameters (kind
  * CHAT_ABSENT when not given). A row whose params is NULL takes any arguments, unbound, in call->given[].
  */
-#ifndef PLIM_TEXT_CHAT_EVAL_H
-#define PLIM_TEXT_CHAT_EVAL_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -199,5 +198,3 @@ enum plim_status chat_eval_messages(const struct chat_template *tmpl, const stru
                                     struct chat_turns *turns, struct plim_error *err);
 
 bool chat_spans_add(struct chat_spans *spans, size_t begin, size_t end);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * All of Jinja's whitespace control happens here: text between tags comes out as it will be printed.
  */
-#ifndef PLIM_TEXT_CHAT_LEX_H
-#define PLIM_TEXT_CHAT_LEX_H
+#pragma once
 
 #include "base/bump.h"
 #include "base/status.h"
@@ -37,5 +36,3 @@ enum plim_status chat_lex(const char *text, size_t len, const char *name, struct
 
 /* For messages: "name 'foo'", "'+'", "end of the template"; buf has room for 64. */
 const char *chat_token_describe(const struct chat_token *token, char buf[64]);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Functions return NULL or false after recording an error. `depth` bounds the parser's own recursion.
  */
-#ifndef PLIM_TEXT_CHAT_PARSE_H
-#define PLIM_TEXT_CHAT_PARSE_H
+#pragma once
 
 #include "base/status.h"
 #include "text/chat/lex.h"
@@ -62,5 +61,3 @@ struct chat_expr *parse_filters(struct chat_parser *p, struct chat_expr *a, bool
 /* The whole template into tmpl->body. */
 enum plim_status chat_parse(struct chat_template *tmpl, const struct chat_token *tokens,
                             struct plim_error *err);
-
-#endif

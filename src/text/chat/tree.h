@@ -4,8 +4,7 @@
  * Variable names are numbered in order of appearance, so that scopes compare numbers. `depth` of an expression is the
  * height of its tree; the parser limits it, because evaluation recurses.
  */
-#ifndef PLIM_TEXT_CHAT_TREE_H
-#define PLIM_TEXT_CHAT_TREE_H
+#pragma once
 
 #include "base/bump.h"
 #include "text/chat/value.h"
@@ -115,5 +114,3 @@ struct chat_template {
     struct chat_pair *tokens; /* special tokens of tokenizer_config.json */
     size_t token_count;
 };
-
-#endif

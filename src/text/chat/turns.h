@@ -18,8 +18,7 @@
  * Cases that depend on values are detected while the conversation is rendered (`odd`), such as messages[-1] through
  * loop.index0 - 1.
  */
-#ifndef PLIM_TEXT_CHAT_TURNS_H
-#define PLIM_TEXT_CHAT_TURNS_H
+#pragma once
 
 #include "text/chat/tree.h"
 #include <stdint.h>
@@ -39,5 +38,3 @@ struct chat_turns {
 
 /* The loop, and the number of messages a prefix needs for the proof to hold. NULL: not proved. */
 const struct chat_stmt *turns_loop(const struct chat_template *tmpl, size_t *need);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Strings are valid UTF-8 throughout (the template and the messages are checked when they come in).
  */
-#ifndef PLIM_TEXT_CHAT_UNICODE_TEXT_H
-#define PLIM_TEXT_CHAT_UNICODE_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,5 +35,3 @@ bool utext_float(const char *text, size_t len, double *out);
 /* Narrows [*begin, *end) by removing code points in `set` (NULL: white space) from the given sides. */
 enum utext_side { UTEXT_LEFT = 1, UTEXT_RIGHT = 2 };
 void utext_strip(const char *text, size_t *begin, size_t *end, const char *set, size_t set_len, int sides);
-
-#endif

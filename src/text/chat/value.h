@@ -4,8 +4,7 @@
  * in the caller's messages) and never changes, except a namespace's attributes and an iterator's position. So values may
  * share data freely, and freeing the store frees them all.
  */
-#ifndef PLIM_TEXT_CHAT_VALUE_H
-#define PLIM_TEXT_CHAT_VALUE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -120,5 +119,3 @@ bool chat_is_text(const struct chat_value *v, const char *text);
 
 /* The entry of a string key, or NULL. */
 struct chat_pair *chat_dict_find(const struct chat_dict *dict, const char *key, size_t len);
-
-#endif

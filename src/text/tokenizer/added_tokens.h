@@ -10,8 +10,7 @@
  * wins, then the longest. "lstrip" and "rstrip" include the white space around a token; "single_word" requires that no
  * letter or digit is next to it.
  */
-#ifndef PLIM_TEXT_TOKENIZER_ADDED_TOKENS_H
-#define PLIM_TEXT_TOKENIZER_ADDED_TOKENS_H
+#pragma once
 
 #include "text/tokenizer/part.h"
 
@@ -53,5 +52,3 @@ struct added_hit {
  * one included the white space. */
 bool added_next(const struct added_tokens *added, enum added_stage stage, struct added_search *search,
                 struct added_hit *hit);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * The lowest rank joins first; among equal ranks the leftmost.
  */
-#ifndef PLIM_TEXT_TOKENIZER_BPE_MERGES_H
-#define PLIM_TEXT_TOKENIZER_BPE_MERGES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,5 +44,3 @@ size_t bpe_work_bytes(size_t symbols); /* for a word of that many */
 /* Joins symbols[0..count) in place. Returns the new count; SIZE_MAX when memory is short or work->most is
  * exceeded. */
 size_t bpe_merges_run(const struct bpe_merges *m, struct bpe_work *work, int32_t *symbols, size_t count);
-
-#endif

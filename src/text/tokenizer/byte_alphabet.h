@@ -2,8 +2,7 @@
  *
  * The printable bytes of Latin-1 map to themselves, the others to U+0100 onwards in order. A blank is therefore U+0120.
  */
-#ifndef PLIM_TEXT_TOKENIZER_BYTE_ALPHABET_H
-#define PLIM_TEXT_TOKENIZER_BYTE_ALPHABET_H
+#pragma once
 
 #include "base/utf8.h"
 #include <stdbool.h>
@@ -31,5 +30,3 @@ static inline size_t byte_alphabet_write(const char *bytes, size_t len, char *ou
     }
     return at;
 }
-
-#endif

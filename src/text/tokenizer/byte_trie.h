@@ -10,8 +10,7 @@
  * A double array of 8-byte units: the children of a unit are at its offset xor their byte, and store that byte. Offsets
  * are unique, so no other check is needed.
  */
-#ifndef PLIM_TEXT_TOKENIZER_BYTE_TRIE_H
-#define PLIM_TEXT_TOKENIZER_BYTE_TRIE_H
+#pragma once
 
 #include "text/tokenizer/part.h"
 
@@ -38,5 +37,3 @@ static inline bool byte_trie_step(const struct byte_trie *trie, uint64_t *at, un
 }
 
 static inline int32_t byte_trie_value(uint64_t at) { return (int32_t)(at >> 32) - 1; }
-
-#endif

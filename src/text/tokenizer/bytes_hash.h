@@ -3,8 +3,7 @@
  * Most words are shorter than 16 bytes; two overlapping loads read all of such a word. No byte outside bytes[0..len) is
  * read.
  */
-#ifndef PLIM_TEXT_TOKENIZER_BYTES_HASH_H
-#define PLIM_TEXT_TOKENIZER_BYTES_HASH_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -43,5 +42,3 @@ static inline uint64_t bytes_hash(const char *bytes, size_t len, uint64_t seed)
     for (size_t i = 0; i + 8 < len; i += 8) seed = bytes_hash_mix(seed ^ bytes_hash_load(bytes + i));
     return bytes_hash_mix(seed ^ bytes_hash_load(bytes + len - 8));
 }
-
-#endif

@@ -11,8 +11,7 @@
  *
  * The file is untrusted: every unit and offset is checked when it is used.
  */
-#ifndef PLIM_TEXT_TOKENIZER_CHAR_MAP_H
-#define PLIM_TEXT_TOKENIZER_CHAR_MAP_H
+#pragma once
 
 #include "base/node.h"
 #include "base/status.h"
@@ -38,5 +37,3 @@ const char *char_map_longest(const struct char_map *map, const char *text, size_
                              size_t *made_len);
 /* True if some key begins with these bytes. */
 bool char_map_begins(const struct char_map *map, const char *text, size_t len);
-
-#endif

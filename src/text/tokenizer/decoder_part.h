@@ -10,8 +10,7 @@
  *
  * Texts are put in whole characters.
  */
-#ifndef PLIM_TEXT_TOKENIZER_DECODER_PART_H
-#define PLIM_TEXT_TOKENIZER_DECODER_PART_H
+#pragma once
 
 #include "text/tokenizer/part.h"
 #include "text/tokenizer/text_replace.h"
@@ -94,5 +93,3 @@ void decoder_clean_up(struct strbuf *text, struct strbuf *spare);
 /* decoder_piece.c */
 decoder_piece decoder_byte_level_piece, decoder_byte_fallback_piece, decoder_blank_piece,
     decoder_wordpiece_piece, decoder_strip_piece, decoder_replace_piece;
-
-#endif

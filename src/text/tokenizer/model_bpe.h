@@ -1,7 +1,6 @@
 /* model_bpe.h - shared by the two halves of the BPE model: model_bpe_read.c builds it, model_bpe.c runs
  * it. */
-#ifndef PLIM_TEXT_TOKENIZER_MODEL_BPE_H
-#define PLIM_TEXT_TOKENIZER_MODEL_BPE_H
+#pragma once
 
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/bpe_merges.h"
@@ -26,5 +25,3 @@ struct model_bpe {
 };
 
 extern const struct token_model_ops model_bpe_ops;
-
-#endif

@@ -3,8 +3,7 @@
  * Every normalizer is a struct that begins with a struct normalizer; its ops say how it runs. A Sequence is flattened when
  * it is built, so it never contains another.
  */
-#ifndef PLIM_TEXT_TOKENIZER_NORMALIZER_PART_H
-#define PLIM_TEXT_TOKENIZER_NORMALIZER_PART_H
+#pragma once
 
 #include "text/tokenizer/part.h"
 #include "text/tokenizer/text.h"
@@ -53,5 +52,3 @@ size_t text_block(const char *text, size_t at, size_t len);
 
 /* Appends `point` in lower case and returns the end. Needs 2 bytes of room per byte of `point`. */
 char *text_put_lower(char *to, uint32_t point);
-
-#endif

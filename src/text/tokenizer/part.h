@@ -10,8 +10,7 @@
  * count in the given quota (base/quota.h), including scratch memory of the build. Text inside the tokenizer is always
  * valid UTF-8.
  */
-#ifndef PLIM_TEXT_TOKENIZER_PART_H
-#define PLIM_TEXT_TOKENIZER_PART_H
+#pragma once
 
 #include "base/node.h"
 #include "base/quota.h"
@@ -171,5 +170,3 @@ bool token_decoding_holds(const struct token_decoding *decoding);
 /* See tokenizer_piece. */
 enum plim_status token_decoder_piece(const struct token_decoder *d, struct token_bytes token,
                                      struct strbuf *out, struct plim_error *err);
-
-#endif

@@ -12,8 +12,7 @@
  * CharDelimiterSplit, FixedLength, Sequence. A sequence is a list of steps; every piece of one step goes through
  * the next one at once, so that pieces stay byte ranges of the text wherever no step rewrites it.
  */
-#ifndef PLIM_TEXT_TOKENIZER_PRETOKENIZER_H
-#define PLIM_TEXT_TOKENIZER_PRETOKENIZER_H
+#pragma once
 
 #include "text/tokenizer/part.h"
 #include "text/regex.h"
@@ -124,5 +123,3 @@ static inline bool pretok_pass(const struct pretokenizer *p, struct pretok_run *
 pretok_function pretok_split, pretok_tiles; /* pretokenizer_split.c */
 /* pretokenizer_steps.c */
 pretok_function pretok_byte_level, pretok_metaspace, pretok_dummy_prefix, pretok_words, pretok_fixed;
-
-#endif

@@ -6,8 +6,7 @@
  * Each of these patterns matches at every place, so its matches tile the text. A scanner returns the end of the match that
  * begins at `at`.
  */
-#ifndef PLIM_TEXT_TOKENIZER_SCAN_H
-#define PLIM_TEXT_TOKENIZER_SCAN_H
+#pragma once
 
 #include <stddef.h>
 
@@ -20,5 +19,3 @@ token_scan scan_gpt2; /* used by the ByteLevel pre-tokenizer */
 token_scan *scan_of(const char *pattern, size_t len);
 /* The pattern's text, for tests; NULL beyond the last. */
 const char *scan_pattern(size_t index);
-
-#endif

@@ -10,8 +10,7 @@
  *     if (walk.lost) ...
  *     span_end(&walk);
  */
-#ifndef PLIM_TEXT_TOKENIZER_SPANS_H
-#define PLIM_TEXT_TOKENIZER_SPANS_H
+#pragma once
 
 #include "text/tokenizer/part.h"
 
@@ -44,5 +43,3 @@ void span_blank(struct span_walk *w, const char *from, const char *copy, size_t 
 /* Tokens of one piece, or of one range of `made`. */
 void span_piece(struct span_walk *w, const char *piece, size_t len, const int32_t *ids, size_t count);
 void span_range(struct span_walk *w, size_t begin, size_t end);
-
-#endif

@@ -1,6 +1,5 @@
 /* text.h - iterating over text that is known to be valid UTF-8. */
-#ifndef PLIM_TEXT_TOKENIZER_TEXT_H
-#define PLIM_TEXT_TOKENIZER_TEXT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ static inline size_t text_before(const char *text, size_t at)
     for (at--; at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80;) at--;
     return at;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * Matches do not overlap and are found from left to right. An empty match directly after another match does not count.
  * An empty text has no matches.
  */
-#ifndef PLIM_TEXT_TOKENIZER_TEXT_REPLACE_H
-#define PLIM_TEXT_TOKENIZER_TEXT_REPLACE_H
+#pragma once
 
 #include "base/node.h"
 #include "base/status.h"
@@ -32,5 +31,3 @@ void text_replace_release(struct text_replace *r);
 void text_replace_run(const struct text_replace *r, const char *text, size_t len, struct strbuf *out);
 /* True if there is nothing to replace. */
 bool text_replace_is_identity(const struct text_replace *r, const char *text, size_t len);
-
-#endif

@@ -1,6 +1,5 @@
 /* tokenizer_impl.h - the parts of a loaded tokenizer; for tokenizer.c and encoder.c. */
-#ifndef PLIM_TEXT_TOKENIZER_TOKENIZER_IMPL_H
-#define PLIM_TEXT_TOKENIZER_TOKENIZER_IMPL_H
+#pragma once
 
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/part.h"
@@ -17,5 +16,3 @@ struct tokenizer {
     size_t part_bytes; /* memory of parts that do not report it, estimated from their nodes */
     bool byte_level;   /* pieces reach the model as raw bytes */
 };
-
-#endif

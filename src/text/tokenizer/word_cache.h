@@ -8,8 +8,7 @@
  *     const struct word_entry *hit = word_cache_find(cache, hash, word, len);       // NULL: not there
  *     word_cache_put(cache, hash, word, len, ids, count);
  */
-#ifndef PLIM_TEXT_TOKENIZER_WORD_CACHE_H
-#define PLIM_TEXT_TOKENIZER_WORD_CACHE_H
+#pragma once
 
 #include "text/tokenizer/bytes_hash.h"
 #include <stdbool.h>
@@ -87,5 +86,3 @@ static inline void word_cache_put(struct word_cache *cache, uint64_t hash, const
     memcpy(entry->key, word, len);
     entry->tag = (uint32_t)(hash >> 32), entry->len = (uint8_t)len, entry->count = (uint8_t)count;
 }
-
-#endif
