@@ -1,6 +1,5 @@
 /* allocator.h - the allocator handle of the public API, for the files that take one. */
-#ifndef PLIM_API_ALLOCATOR_H
-#define PLIM_API_ALLOCATOR_H
+#pragma once
 
 #include "api/handle.h"
 #include "base/json.h"
@@ -41,5 +40,3 @@ void allocator_leave(struct plim_allocator *allocator);
 /* A snapshot as torch.cuda.memory._dump_snapshot writes it, or the same as JSON. */
 enum plim_status allocator_snapshot(struct plim_allocator *allocator, bool pickle, const char *path,
                                     struct plim_error *err);
-
-#endif

@@ -49,7 +49,7 @@ enum plim_status plim_context_open(const struct plim_context_options *options, s
     c->base.context = (struct context){.environment = o.environment,
                                        .log = o.log ? &c->base.log : NULL,
                                        .overhead = (int64_t)o.overhead_bytes};
-    status = keep(o.cache_dir, &c->base.cache, err);
+    status = keep(o.cache_dir ? o.cache_dir : "", &c->base.cache, err);
     if (status == PLIM_OK) status = keep(o.modules_dir, &c->base.modules, err);
     c->base.context.cache = c->base.cache, c->base.context.modules = c->base.modules;
     if (status != PLIM_OK) return plim_context_close(&c->base), status;

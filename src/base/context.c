@@ -16,7 +16,7 @@ const struct log *context_log(const struct context *context) { return context ? 
 bool context_cache(const struct context *context, struct strbuf *folder)
 {
     if (context && context->cache) strbuf_add(folder, context->cache);
-    if (!context || context->cache || !context->process) return folder->len > 0;
+    if (!context || context->cache) return folder->len > 0;
     const char *base = context_get(context, "XDG_CACHE_HOME"), *home = context_get(context, "HOME");
     if (base && base[0] == '/')
         strbuf_addf(folder, "%s/plimsoll", base);

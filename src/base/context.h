@@ -30,7 +30,7 @@ struct context {
     const char *modules;
     const struct context_process *process; /* NULL: the process belongs to somebody else */
     const struct log *log;                 /* for notes to people; NULL: silent */
-    /* Folder for files that are reused by later runs. NULL: the user's cache if the process is ours, else none. */
+    /* Folder for files that are reused by later runs. NULL: as the environment says; empty: none. */
     const char *cache;
     /* If the process is not ours: its memory that budgets must cover, in bytes. Ours is measured. */
     int64_t overhead;
@@ -42,6 +42,6 @@ const char *context_get(const struct context *context, const char *name);
 /* Where to log; NULL: nowhere. */
 const struct log *context_log(const struct context *context);
 
-/* Folder for files that are reused by later runs: context.cache, else $XDG_CACHE_HOME/plimsoll or ~/.cache/plimsoll if
- * the process is ours. False: there is none. */
+/* Folder for files that are reused by later runs: context.cache, else $XDG_CACHE_HOME/plimsoll or ~/.cache/plimsoll. Returns
+ * false if there is none. */
 bool context_cache(const struct context *context, struct strbuf *folder);

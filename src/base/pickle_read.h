@@ -19,8 +19,7 @@
  *
  * Safe on hostile input: memory grows with the bytes read, never with a number found in them, and the quota counts it.
  */
-#ifndef PLIM_BASE_PICKLE_READ_H
-#define PLIM_BASE_PICKLE_READ_H
+#pragma once
 
 #include "base/node.h"
 #include "base/quota.h"
@@ -33,5 +32,3 @@ enum plim_status pickle_parse(const void *bytes, size_t len, const char *name, s
 
 /* Do the bytes begin as a pickle of protocol 2 or later does? */
 bool pickle_looks_so(const void *bytes, size_t len);
-
-#endif

@@ -1,6 +1,5 @@
 /* pack_snapshot.h - plimsoll pack on a PyTorch memory snapshot. */
-#ifndef PLIM_CLI_PACK_SNAPSHOT_H
-#define PLIM_CLI_PACK_SNAPSHOT_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -20,5 +19,3 @@ struct pack_snapshot_options {
 enum plim_status cli_pack_snapshot(struct strbuf *text, const char *name,
                                    const struct pack_snapshot_options *options, struct strbuf *out,
                                    struct plim_error *err);
-
-#endif

@@ -11,8 +11,7 @@
  * created and mapped. Streams are cudaStream_t as numbers. The backing uses the device's primary context, which it shares with
  * CUDA's runtime and with PyTorch, and leaves the calling thread's current device as it was.
  */
-#ifndef PLIM_DEVICE_BACKING_H
-#define PLIM_DEVICE_BACKING_H
+#pragma once
 
 #include "mem/cache_backing.h"
 
@@ -20,5 +19,3 @@ enum plim_status cuda_backing_open(int index, struct cache_backing **out, struct
 
 /* After the caches on it were destroyed. NULL is allowed. */
 void cuda_backing_close(struct cache_backing *backing);
-
-#endif

@@ -25,8 +25,7 @@
  * its size and allocates nothing. An address belongs to one cache until it is freed. Addresses are 64-bit numbers, because
  * a GPU's memory has no C pointers.
  */
-#ifndef PLIM_MEM_CACHE_H
-#define PLIM_MEM_CACHE_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -283,5 +282,3 @@ const char *cache_action_name(enum cache_action action);
 
 /* Verifies the invariants numbered in cache_blocks.c, in O(n log n). PLIM_BUG names the one that is broken. */
 enum plim_status cache_check(struct cache *cache, struct plim_error *err);
-
-#endif

@@ -8,8 +8,7 @@
  * one at a time, except `alloc` when the options say release_lock_on_cudamalloc; they must not call the cache.
  * Streams are any 64-bit values (a cudaStream_t); 0 is the default stream.
  */
-#ifndef PLIM_MEM_CACHE_BACKING_H
-#define PLIM_MEM_CACHE_BACKING_H
+#pragma once
 
 #include "base/status.h"
 #include "mem/cache_conf.h"
@@ -89,5 +88,3 @@ void backing_simulated_destroy(struct backing_simulated *device);
 
 /* The device has done all work recorded so far. */
 void backing_simulated_finish(struct backing_simulated *device);
-
-#endif

@@ -7,8 +7,7 @@
  * A tree orders its nodes by (key, at). Bins cut the keys into ranges, 32 to a power of two, each with a tree, and bitmaps
  * say which are empty: the usual search looks into one small tree, and the result is still the best fit over all.
  */
-#ifndef PLIM_MEM_CACHE_BINS_H
-#define PLIM_MEM_CACHE_BINS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ void bins_insert(struct cache_bins *bins, struct cache_node *node);
 void bins_remove(struct cache_bins *bins, struct cache_node *node);
 struct cache_node *bins_first(const struct cache_bins *bins, uint64_t key, uint64_t at);
 struct cache_node *bins_last_below(const struct cache_bins *bins, uint64_t key, uint64_t at);
-
-#endif

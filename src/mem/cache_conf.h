@@ -8,8 +8,7 @@
  * mem/cache.h obeys every option that concerns device memory. The pinned_* options concern PyTorch's pool of pinned host
  * memory; they are checked, and nothing here acts on them.
  */
-#ifndef PLIM_MEM_CACHE_CONF_H
-#define PLIM_MEM_CACHE_CONF_H
+#pragma once
 
 #include "base/status.h"
 #include <stdbool.h>
@@ -47,5 +46,3 @@ enum plim_status cache_conf_parse(const char *text, struct cache_conf *out, stru
 /* The size of the block for a request of `bytes`, and of the segment that is asked for when no block fits. */
 uint64_t cache_conf_round(const struct cache_conf *conf, uint64_t bytes);
 uint64_t cache_segment_bytes(uint64_t rounded);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Every function here is called with the lock held.
  */
-#ifndef PLIM_MEM_CACHE_PART_H
-#define PLIM_MEM_CACHE_PART_H
+#pragma once
 
 #include "mem/cache.h"
 #include "mem/cache_bins.h"
@@ -266,5 +265,3 @@ static inline void history_note(struct cache *c, enum cache_action action, uint6
     if (__builtin_expect(c->history.ring != NULL, 0))
         cache_history_add(c, action, b->node.at, bytes, b->pool->stream->id, b->cls, b->frames);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* page.h - parts of a page that needs no other file: scripts and styles of data/, and data for them. */
-#ifndef PLIM_REPORT_PAGE_H
-#define PLIM_REPORT_PAGE_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -9,5 +8,3 @@ void page_data(struct strbuf *out, const char *name);
 
 /* JSON as a script element with this id. A name in it cannot end the script: every < is escaped. */
 void page_json(struct strbuf *out, const char *id, const struct strbuf *json);
-
-#endif

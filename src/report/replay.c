@@ -102,11 +102,32 @@ static enum plim_status play_time(struct player *p, int64_t now)
     return status;
 }
 
-static enum plim_status play(struct player *p)
+static int by_address(const void *a, const void *b)
+{
+    const struct torch_life *x = *(const struct torch_life *const *)a,
+                            *y = *(const struct torch_life *const *)b;
+    return (x->address > y->address) - (x->address < y->address);
+}
+
+/* Blocks older than the trace, by address: an allocator that begins with nothing hands out addresses upwards. */
+static enum plim_status play_older(struct player *p)
 {
     enum plim_status status = PLIM_OK;
-    for (int i = 0; i < p->lives->count && status == PLIM_OK; i++)
-        if (!p->lives->items[i].begin) status = play_alloc(p, i, 0);
+    int n = 0;
+    const struct torch_life **older = malloc(((size_t)p->lives->older + 1) * sizeof *older);
+    if (!older) return plim_fail(p->err, PLIM_NO_MEMORY, "no memory to replay %d blocks", p->lives->count);
+    for (int i = 0; i < p->lives->count; i++)
+        if (!p->lives->items[i].begin) older[n++] = &p->lives->items[i];
+    qsort(older, (size_t)n, sizeof *older, by_address);
+    for (int i = 0; i < n && status == PLIM_OK; i++)
+        status = play_alloc(p, (int)(older[i] - p->lives->items), 0);
+    free(older);
+    return status;
+}
+
+static enum plim_status play(struct player *p)
+{
+    enum plim_status status = play_older(p);
     for (int64_t t = 1; t <= p->lives->end && status == PLIM_OK; t++) status = play_time(p, t);
     return status;
 }

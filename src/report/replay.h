@@ -8,8 +8,7 @@
  * a block that another stream uses. A refused allocation counts as an out-of-memory error; its free is left out and the trace
  * goes on, so that one run names every shortage.
  */
-#ifndef PLIM_REPORT_REPLAY_H
-#define PLIM_REPORT_REPLAY_H
+#pragma once
 
 #include "mem/cache.h"
 #include "report/torch_lives.h"
@@ -33,5 +32,3 @@ struct replay_result {
  * in cache_new; PLIM_NO_MEMORY of the host. Out of memory on the simulated device is a result, not an error. */
 enum plim_status replay_run(struct replay_result *out, const struct torch_lives *lives,
                             const struct replay_options *options, struct plim_error *err);
-
-#endif

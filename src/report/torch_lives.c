@@ -67,6 +67,7 @@ static enum plim_status see_alloc(struct pairing *p, const struct torch_event *e
     struct torch_life life = {.begin = now,
                               .end = p->out->end + 1,
                               .bytes = e->size,
+                              .address = e->address,
                               .stream = e->stream,
                               .frame = e->frame,
                               .order = p->out->allocations++};
@@ -82,6 +83,7 @@ static enum plim_status see_free(struct pairing *p, const struct torch_event *e,
         struct torch_life life = {.begin = 0,
                                   .end = p->out->end + 1,
                                   .bytes = e->size,
+                                  .address = e->address,
                                   .stream = e->stream,
                                   .frame = TORCH_NO_FRAME,
                                   .order = -1};
@@ -105,6 +107,7 @@ static enum plim_status see_blocks(struct pairing *p)
         struct torch_life life = {.begin = 0,
                                   .end = p->out->end + 1,
                                   .bytes = b->requested,
+                                  .address = b->address,
                                   .stream = b->stream,
                                   .frame = b->frame,
                                   .order = -1};

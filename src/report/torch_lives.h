@@ -10,8 +10,7 @@
  * it. A block lives until its free is completed (where the trace has such events), because until then another stream may
  * still use it.
  */
-#ifndef PLIM_REPORT_TORCH_LIVES_H
-#define PLIM_REPORT_TORCH_LIVES_H
+#pragma once
 
 #include "base/status.h"
 #include "store/torch_snapshot.h"
@@ -23,7 +22,7 @@ struct torch_life {
     int64_t begin, end; /* half-open */
     int64_t let_go;     /* when the free was requested; 0: never */
     int64_t bytes;      /* as requested */
-    uint64_t stream;
+    uint64_t address, stream;
     int frame;
     int order; /* of the allocations of the trace: 0, 1, ...; -1: older than the trace */
 };
@@ -42,5 +41,3 @@ struct torch_lives {
 enum plim_status torch_lives_find(struct torch_lives *out, const struct torch_device *device,
                                   struct plim_error *err);
 void torch_lives_release(struct torch_lives *lives);
-
-#endif

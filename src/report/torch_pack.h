@@ -9,8 +9,7 @@
  * lower bound is the peak of live bytes. Blocks of different streams never share addresses, because only work on one stream is in
  * order: each stream has a part of the arena of its own, and bound and height are sums over the streams.
  */
-#ifndef PLIM_REPORT_TORCH_PACK_H
-#define PLIM_REPORT_TORCH_PACK_H
+#pragma once
 
 #include "base/json.h"
 #include "base/status.h"
@@ -69,5 +68,3 @@ void torch_pack_json(const struct torch_packing *packing, int top, struct json_w
  * tens of thousands are left out, and the caption says how many. */
 void torch_pack_html(const struct torch_packing *packing, const char *title, struct strbuf *out);
 void torch_pack_svg(const struct torch_packing *packing, const char *title, struct strbuf *out);
-
-#endif

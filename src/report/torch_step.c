@@ -11,7 +11,11 @@
 
 #include <stdlib.h>
 
-enum { LEAST_SHARE = 4 }; /* a step and its repetitions make up a quarter of the trace at least */
+enum {
+    LEAST_COVERED =
+        60, /* per cent of the trace: a step and its repetitions; the layers of one step stay below */
+    MOST_OUTLIVING = 20, /* of a step's bytes one in twenty may outlive it; layers keep more for backward */
+};
 
 struct period {
     int end, length, covered; /* allocations [end - covered, end) repeat with this length */
@@ -185,6 +189,17 @@ static enum plim_status finder_init(struct finder *f, const struct torch_lives *
     return PLIM_OK;
 }
 
+/* A loop over layers or parameters leaves much behind: activations for backward, state of the optimizer. */
+static bool is_inner_loop(const struct torch_step *step)
+{
+    double all = 0, outliving = 0;
+    for (int i = 0; i < step->count; i++) {
+        all += (double)step->items[i].bytes;
+        if (step->items[i].offset < 0) outliving += (double)step->items[i].bytes;
+    }
+    return outliving * MOST_OUTLIVING > all;
+}
+
 enum plim_status torch_step_find(struct torch_step *out, const struct torch_lives *lives,
                                  const struct torch_pack_limits *limits, struct plim_error *err)
 {
@@ -193,13 +208,19 @@ enum plim_status torch_step_find(struct torch_step *out, const struct torch_live
     enum plim_status status = finder_init(&f, lives, err);
     struct period p = {0};
     if (status == PLIM_OK) p = find_period(&f);
-    if (status == PLIM_OK && p.covered < lives->allocations / LEAST_SHARE + 1)
+    if (status == PLIM_OK && (int64_t)p.covered * 100 < (int64_t)lives->allocations * LEAST_COVERED + 1)
         status = plim_fail(err, PLIM_NOT_FOUND,
                            "no step repeats: the longest sequence that does covers %d of %d allocations; "
-                           "record at least three "
+                           "record more "
                            "steps with equal shapes",
                            p.covered, lives->allocations);
     if (status == PLIM_OK) status = pack_step(out, &f, lives, &p, limits, err);
+    if (status == PLIM_OK && is_inner_loop(out))
+        status = plim_fail(err, PLIM_NOT_FOUND,
+                           "no step repeats: only a loop inside one does, and %d of its %d allocations "
+                           "outlive it; record "
+                           "more steps with equal shapes",
+                           out->unpacked, out->count);
     free(f.order);
     free(f.token);
     free(f.z);

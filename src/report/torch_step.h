@@ -11,8 +11,7 @@
  * when the next step begins keeps its address to itself; one that lives for more than a step (or was never freed) is not packed
  * and has offset -1.
  */
-#ifndef PLIM_REPORT_TORCH_STEP_H
-#define PLIM_REPORT_TORCH_STEP_H
+#pragma once
 
 #include "report/torch_pack.h"
 
@@ -30,12 +29,10 @@ struct torch_step {
     int64_t arena, lower_bound;
 };
 
-/* PLIM_NOT_FOUND: nothing repeats, or only small parts of the trace. PLIM_NO_MEMORY. */
+/* PLIM_NOT_FOUND: nothing repeats, less than 60 % of the trace does, or only a loop inside a step. PLIM_NO_MEMORY. */
 enum plim_status torch_step_find(struct torch_step *out, const struct torch_lives *lives,
                                  const struct torch_pack_limits *limits, struct plim_error *err);
 void torch_step_release(struct torch_step *step);
 
 /* The format "plimsoll-step", version 1 (docs/pytorch.md). */
 void torch_step_json(const struct torch_step *step, int device, struct strbuf *out);
-
-#endif

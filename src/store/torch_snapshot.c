@@ -88,15 +88,15 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && !strcmp(text + n - m, end);
 }
 
+/* Frames of C++ are PyTorch's or the system's: a user's are of Python, in a file or in a cell ("<ipython-input-3>"). Compiled
+ * graphs run from generated files below a folder of torchinductor's. */
 bool torch_owns_file(const char *file)
 {
-    static const char *const native[] = {".cpp", ".cc", ".c", ".h", ".hpp", ".cu", ".cuh", ".so"};
-    if (strstr(file, "-packages/torch/") || !strncmp(file, "<frozen ", 8) ||
-        !strncmp(file, "<eval_with_key>", 15))
-        return true;
-    for (size_t i = 0; i < sizeof native / sizeof native[0]; i++)
-        if (ends_with(file, native[i])) return true;
-    if (!*file || !strcmp(file, "??")) return true;
+    static const char *const generated[] = {"-packages/torch/", "/torchinductor_", "<frozen ",
+                                            "<eval_with_key>"};
+    if (!ends_with(file, ".py") && *file != '<') return true;
+    for (size_t i = 0; i < sizeof generated / sizeof generated[0]; i++)
+        if (strstr(file, generated[i])) return true;
     for (const char *at = strstr(file, "torch/"); at; at = strstr(at + 1, "torch/"))
         for (size_t i = 0; i < sizeof own_parts / sizeof own_parts[0] && (at == file || at[-1] == '/'); i++)
             if (!strncmp(at + 6, own_parts[i], strlen(own_parts[i]))) return true;

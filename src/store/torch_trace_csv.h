@@ -14,13 +14,10 @@
  *
  * The result is a snapshot with one device, no segments and no frames, so that everything that takes a PyTorch snapshot takes it.
  */
-#ifndef PLIM_STORE_TORCH_TRACE_CSV_H
-#define PLIM_STORE_TORCH_TRACE_CSV_H
+#pragma once
 
 #include "store/torch_snapshot.h"
 
 /* PLIM_BAD_INPUT names the line. On failure there is nothing to release. The text is not kept. */
 enum plim_status torch_trace_read_csv(struct torch_snapshot *out, const char *text, size_t len,
                                       const char *name, struct plim_error *err);
-
-#endif

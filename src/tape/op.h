@@ -293,7 +293,6 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(ADD, add, KERNEL)                                                                                      \
     X(ROW_GATE, row_gate, KERNEL)                                                                            \
     X(ROW_GATE_BWD, row_gate_bwd, KERNEL)                                                                    \
-    X(ROW_NORM, row_norm, KERNEL)                                                                            \
     X(DROPOUT, dropout, KERNEL)                                                                              \
     X(XENT, xent, KERNEL)                                                                                    \
     X(KV_APPEND, kv_append, KERNEL)                                                                          \
@@ -338,7 +337,8 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(SUM, sum, NONE)                                                                                        \
     X(LINEAR_Q, linear_q, KERNEL)                                                                            \
     X(EMBED_Q, embed_q, KERNEL)                                                                              \
-    X(EXPERT_LINEAR_Q, expert_linear_q, CPU_ONLY)
+    X(EXPERT_LINEAR_Q, expert_linear_q, CPU_ONLY)                                                            \
+    X(ROW_NORM, row_norm, KERNEL)
 
 #define OP_KIND_OF(kind, name, kernels) OP_##kind,
 enum op_kind { OP_KINDS(OP_KIND_OF) OP_KIND_COUNT };

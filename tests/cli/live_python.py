@@ -3,7 +3,8 @@
 import os
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+# In place of this folder, whose inspect.py is not Python's.
+sys.path[0] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support")
 import plim
 
 os.environ.setdefault("PLIMSOLL_LIBRARY", os.path.join(os.path.dirname(os.path.abspath(plim.PLIMSOLL)), "libplimsoll.so.0"))

@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import plim
 
 BUILD = os.path.dirname(os.path.abspath(plim.PLIMSOLL))
-EXAMPLES = os.path.join(plim.SRC_DIR, "examples", "python")
+EXAMPLES = os.path.abspath(os.path.join(plim.SRC_DIR, "examples", "python"))
 
 
 def shell(*command, **options):
@@ -73,7 +73,7 @@ out["no file"] = says(ValueError, lambda: plimsoll.Trainer("/nowhere.yaml"))
 small = plimsoll.plan(f"{folder}/job.yaml", "100KiB")
 out["small"] = [small.fits, bool(small.reason), small.missing_bytes > 0]
 out["html"] = "<iframe" in small._repr_html_() and "<html" in small.to_html()
-out["estimate"] = plimsoll.estimate(f"{folder}/run/" + max(d for d in os.listdir(f"{folder}/run") if d.startswith("checkpoint")), device="rtx-4090")["fits"]
+out["estimate"] = plimsoll.estimate(f"{folder}/run/" + max(d for d in os.listdir(f"{folder}/run") if d.startswith("checkpoint")), device="rtx-4090", data__max_length=64)["fits"]
 class Bar:
     def __init__(self, total, unit): self.n, self.total = 0, total
     def update(self, k): self.n += k
@@ -90,7 +90,7 @@ with plimsoll.Engine(f"{folder}/run", "64MiB") as e:
     pieces = e.stream("The", max_tokens=50)
     next(pieces); pieces.close()
     out["ids"] = bool(e.generate([84, 104, 101], max_tokens=4))
-    e.set_budget("48MiB")
+    e.set_budget("48MiB"); e.generate("The", max_tokens=2)
     out["stats"] = e.stats()["budget"] == 48 << 20
     out["too long"] = says(plimsoll.PlimsollError, lambda: e.generate("x" * 100000))
 tok = plimsoll.Tokenizer("bytes")

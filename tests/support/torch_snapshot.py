@@ -29,12 +29,13 @@ STACKS = {}
 def stack(place, line, inner="nn/modules/linear.py"):
     key = (place, line, inner)
     if key not in STACKS:
-        STACKS[key] = [frame(TORCH + inner, 125, "forward"), frame(TORCH + "nn/modules/module.py", 1773, "_call_impl"),
+        STACKS[key] = [frame("/pytorch/aten/src/ATen/EmptyTensor.cpp", 0, "at::empty"), frame("/tmp/torchinductor_me/ab/cab3.py", 40, "call"), frame(TORCH + inner, 125, "forward"), frame(TORCH + "nn/modules/module.py", 1773, "_call_impl"),
                        frame("/home/me/" + place, line, place.split(".")[0]), frame("/home/me/run.py", 7, "<module>")]
     return STACKS[key]
 
 
-BACKWARD = []  # autograd's thread has no Python frames
+# Autograd's thread has no Python frames.
+BACKWARD = [frame("??", 0, "torch::autograd::Engine::evaluate_function"), frame("thread48.o", 0, "execute_native_thread_routine")]
 
 
 class Block:

@@ -3,8 +3,7 @@
  * One array holds every block in the order of addresses; neighbours of one segment lie beside each other. Nothing is fast, and no
  * structure is shared with the allocator. The device hands out the addresses of backing_simulated.c.
  */
-#ifndef PLIM_TESTS_UNIT_CACHE_MODEL_H
-#define PLIM_TESTS_UNIT_CACHE_MODEL_H
+#pragma once
 
 #include "mem/cache_conf.h"
 
@@ -363,5 +362,3 @@ static inline void model_free(struct model *m, uint64_t at)
     for (int k = 0; k < b->use_count; k++) b->events[b->event_count++] = ++m->recorded;
     if (!b->event_count) model_return(m, i);
 }
-
-#endif
