@@ -14,37 +14,39 @@ enum {
 
 #define AT(field) offsetof(struct generate_flags, field)
 static const struct option_row rows[] = {
-    {"prompt", 'p', OPTION_STRING_LIST, AT(prompts), "TEXT", "what the text begins with"},
+    {"prompt", 'p', OPTION_STRING_LIST, AT(prompts), "TEXT", "prompt"},
     {"prompts-file", 0, OPTION_STRING, AT(prompts_file), "FILE",
-     "a prompt a line or, in a .jsonl file, {\"prompt\": \"...\"}"},
-    {"parallel", 0, OPTION_INT, AT(parallel), "N", "of several prompts so many at once, at most (8)"},
+     "read one prompt per line or, from a .jsonl file, {\"prompt\": \"...\"}"},
+    {"parallel", 0, OPTION_INT, AT(parallel), "N", "maximum number of concurrent prompts (8)"},
     {"tokenizer", 0, OPTION_STRING, AT(tokenizer), "FILE",
      "tokenizer.json, a SentencePiece model, a folder with one, or bytes; default: the model's own, else "
      "bytes"},
-    {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "stop after so many tokens (200)"},
-    {"temperature", 't', OPTION_DOUBLE, AT(temperature), "X", "0 takes the likeliest token, always (0.8)"},
-    {"top-k", 0, OPTION_INT64, AT(top_k), "K", "draw among the K likeliest only; 0: all (0)"},
+    {"max-tokens", 'n', OPTION_INT64, AT(tokens), "N", "maximum number of new tokens (200)"},
+    {"temperature", 't', OPTION_DOUBLE, AT(temperature), "X",
+     "sampling temperature; 0: always the likeliest token (0.8)"},
+    {"top-k", 0, OPTION_INT64, AT(top_k), "K", "sample from the K likeliest tokens; 0: from all (0)"},
     {"top-p", 0, OPTION_DOUBLE, AT(top_p), "P",
-     "draw among the fewest that make up the share P (1); 0: the likeliest alone"},
+     "nucleus sampling: keep the smallest set of tokens with total probability P (1); 0: only "
+     "the likeliest"},
     {"min-p", 0, OPTION_DOUBLE, AT(min_p), "P",
-     "draw among those with at least the share P of the likeliest's probability (0)"},
-    {"beams", 0, OPTION_INT, AT(beams), "N",
-     "T5: the likeliest text of a search with so many rows, instead of drawing; 1: none (1)"},
+     "keep tokens with at least the share P of the likeliest token's probability (0)"},
+    {"beams", 0, OPTION_INT, AT(beams), "N", "T5: number of beams of a beam search; 1: sample instead (1)"},
     {"length-penalty", 0, OPTION_DOUBLE, AT(length_penalty), "X",
-     "with --beams: scores of texts are divided by length^X; above 0 favours long ones (1)",
+     "with --beams: divide scores by length^X; positive values favour long texts (1)",
      .given = OPTION_GIVEN(struct generate_flags, penalty_given)},
-    {"seed", 0, OPTION_INT64, AT(seed), "N", "same seed, same text (1)"},
+    {"seed", 0, OPTION_INT64, AT(seed), "N", "random seed; the same seed gives the same text (1)"},
     {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
-     "memory budget, e.g. 64MiB; default: none, or in a container what its limit leaves",
+     "memory budget, e.g. 64MiB; default: none, or what a container's limit leaves",
      .given = OPTION_GIVEN(struct generate_flags, budget_given)},
     {"device", 0, OPTION_STRING, AT(device), "NAME",
-     "cpu, cuda, cuda:N, or auto: a GPU that works and leaves room in the budget, else the CPU (auto)"},
+     "cpu, cuda, cuda:N, or auto: a working GPU whose own overhead fits the budget, else the "
+     "CPU (auto)"},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
-     "as-is, or in blocks of 8 or 4 bits made while they are read: q8, q4 (as-is)"},
+     "as-is, or quantised on loading to 8 or 4 bits: q8, q4 (as-is)"},
     {"raw", 0, OPTION_FLAG, AT(raw), NULL,
-     "go on with the prompt as it is; without it a model with a chat template answers it as a user's "
-     "message"},
+     "continue the prompt literally; by default a model with a chat template answers it as a "
+     "user's message"},
     {"echo", 0, OPTION_FLAG, AT(echo), NULL, "print the prompt before the text"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print text, tokens, speed and memory as JSON at the end"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "only the text: no notes, no summary"},
@@ -52,24 +54,21 @@ static const struct option_row rows[] = {
 
 static const struct option_example examples[] = {
     {"generate runs/demo --prompt \"The ship \"", "from the newest checkpoint of a run"},
-    {"generate small.yaml -p \"Dear \" -n 400 --top-k 40", "from the run of a configuration"},
+    {"generate small.yaml -p \"Dear \" -n 400 --top-k 40", "from the run of a job file"},
     {"generate ./llama-dir -p \"Once\" -t 0 --json", "the likeliest text, for a program"},
-    {"generate ./llama-dir --prompts-file prompts.txt --parallel 16", "an answer to each line"},
+    {"generate ./llama-dir --prompts-file prompts.txt --parallel 16", "one answer per line"},
     {NULL, NULL}};
 
 static const struct command command = {
     .name = "generate",
-    .summary = "write text with a trained model, inside a budget",
+    .summary = "generate text with a model, inside a budget",
     .usage = "[OPTION...] MODEL|CONFIG",
-    .description =
-        "MODEL is a Hugging Face folder, a GGUF file, a checkpoint, or a run folder, of which the newest "
-        "checkpoint is "
-        "taken; CONFIG stands for the newest checkpoint of its output.dir. Text goes through --tokenizer, or "
-        "the tokenizer beside the weights; without one it is bytes. A model with a chat template answers the "
-        "prompt "
-        "as a user's message; --raw goes on with the text instead. Parameters, a cache of exactly the "
-        "positions needed and one pass are planned and "
-        "committed before anything is computed; what does not fit the budget exits with 3.",
+    .description = "MODEL is a Hugging Face folder, a GGUF file, a checkpoint, or a run folder (its newest "
+                   "checkpoint is used). CONFIG means the newest checkpoint in its output.dir. The "
+                   "tokenizer is --tokenizer or the one next to the weights; without one, tokens are bytes. "
+                   "A model with a chat template answers the prompt as a user's message; --raw continues "
+                   "the text instead. Parameters, a cache of exactly the necessary positions and one pass "
+                   "are planned and committed before computing. Exits with 3 if they do not fit the budget.",
     COMMAND_ROWS(rows),
     .examples = examples,
     .takes_files = true,
@@ -152,7 +151,7 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
     w->options.fewer = true, w->tokens = all;
     if (model_is_encoder(spec))
         return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: a %s model makes vectors and writes no text; see plimsoll embed", g->dir,
+                         "%s: a %s model embeds texts and cannot generate; see plimsoll embed", g->dir,
                          model_architecture_name(spec->arch));
     if (model_has_source(spec)) { /* it has no last position */
         w->options.max_context = most, w->options.max_answer = f->tokens, w->options.beams = f->beams;
@@ -160,7 +159,7 @@ static enum plim_status find_room(const struct generation *g, struct writer *w, 
     }
     if (f->beams > 1)
         return plim_fail(err, PLIM_UNSUPPORTED,
-                         "generate: option '--beams': %s writes one text; only t5 searches with beams",
+                         "generate: option '--beams': %s models have no beam search; only t5 has",
                          model_architecture_name(spec->arch));
     if (most > spec->max_positions)
         return plim_fail(err, PLIM_BAD_INPUT,

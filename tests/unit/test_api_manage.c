@@ -733,7 +733,10 @@ static void test_wrong_handles(void **state)
     assert_bad(plim_device_open(NULL, "cpu", &device, &err), "expected a plim_context, got NULL");
     assert_bad(plim_device_open(context, "cpu", NULL, &err), "out is NULL");
     assert_bad(plim_memory_summary(wrong, &memory, &err), "expected a plim_device, got plim_context");
-    assert_bad(plim_memory_summary((void *)other, &memory, &err), "memory that is no handle");
+    assert_bad(plim_memory_summary((void *)other, &memory, &err), "memory that is not a handle");
+    struct handle closed = {.mark = 0xdead0000u + HANDLE_DEVICE}; /* as plim_device_close leaves it */
+    assert_bad(plim_memory_summary((void *)&closed, &memory, &err), "this plim_device has been closed");
+    plim_device_close((void *)&closed);
     assert_bad(plim_monitor_check((void *)cpu, 0, &health, &err), "expected a plim_monitor, got plim_device");
     assert_bad(plim_alloc(wrong, 1, NULL, &block, &err), "expected a plim_allocator");
     assert_bad(plim_device_attach(cpu, wrong, &err), "expected a plim_allocator, got plim_context");
