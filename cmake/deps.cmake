@@ -56,7 +56,7 @@ endif()
 
 if(PLIMSOLL_CURL)
   plimsoll_dependency(curl libcurl curl/curl.h curl)
-  if(TARGET plimsoll_curl) # opened when it is needed (src/net/curl_api.h), not linked
+  if(TARGET plimsoll_curl) # opened when it is needed (src/net/post.c), not linked
     set_target_properties(plimsoll_curl PROPERTIES INTERFACE_LINK_LIBRARIES "${CMAKE_DL_LIBS}")
   else()
     message(STATUS "libcurl is missing: no webhooks (tools/deps.sh installs it; Debian: libcurl4-openssl-dev)")

@@ -55,11 +55,10 @@ static enum plim_status find(const char *what, char *path, size_t size, struct p
         return plim_fail(err, PLIM_BAD_INPUT, "%.100s...: the path is too long", what);
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = '\0';
     if (gguf_is(path) || holds(path, "config.json") || best_model_or_newest(what, path, size)) return PLIM_OK;
-    return plim_fail(
-        err, PLIM_BAD_INPUT,
-        "%s: neither config.json nor a checkpoint is there; point at a Hugging Face folder, a checkpoint "
-        "or a run folder",
-        what);
+    return plim_fail(err, PLIM_BAD_INPUT,
+                     "%s: neither config.json nor a checkpoint is there; point at a Hugging Face folder, a "
+                     "checkpoint or a run folder",
+                     what);
 }
 
 enum plim_status find_model(const struct context *context, const char *what, char *path, size_t size,

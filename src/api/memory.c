@@ -5,7 +5,7 @@
 #include "api/allocator.h"
 #include "api/device.h"
 #include "mem/os.h"
-#include "watch/environment.h"
+#include "watch/explain.h"
 #include "watch/holders.h"
 
 static uint64_t above(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }

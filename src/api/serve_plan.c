@@ -18,11 +18,7 @@ int serve_plan_cards(const char *name)
     return preset_machine(name, &machine) ? machine.cards : 1;
 }
 
-static enum plim_status absent_sync(struct device *device, struct plim_error *err)
-{
-    (void)device, (void)err;
-    return PLIM_OK;
-}
+static enum plim_status absent_sync(struct device *, struct plim_error *) { return PLIM_OK; }
 
 static void absent_close(struct device *device) { free(device); }
 
@@ -43,9 +39,7 @@ enum plim_status serve_plan_device(const char *name, struct device **out, struct
 void serve_plan_json(const char *model, const struct device_facts *facts, const struct engine_plan *plan,
                      int64_t server, struct strbuf *out)
 {
-    struct json_writer w;
-    json_writer_init(&w, out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 2);
     json_str(&w, "model", model);
     json_str(&w, "device", facts->name);
     json_int(&w, "budget", plan->budget);

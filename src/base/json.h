@@ -6,9 +6,7 @@
  * (PLIM_BAD_INPUT) read "name:line: what". Safe on hostile input: memory is counted while it grows.
  *
  * Writing:
- *     struct json_writer w;
- *     json_writer_init(&w, &sb, 2);                      // indent by 2; 0: one line
- *     json_begin_object(&w, NULL);
+ *     struct json_writer w = json_object(&sb, 2);        // indent by 2; 0: one line
  *     json_int(&w, "step", 12);                          // key first; NULL inside arrays and at the top
  *     json_begin_array(&w, "losses");
  *     json_double(&w, NULL, 2.75);
@@ -54,6 +52,8 @@ struct json_writer {
 };
 
 void json_writer_init(struct json_writer *w, struct strbuf *out, int indent);
+/* A writer whose text is one object, which has begun. */
+struct json_writer json_object(struct strbuf *out, int indent);
 
 /* Each writes its key when one is given. Text that is not valid UTF-8 gets U+FFFD for each bad byte. */
 void json_begin_object(struct json_writer *w, const char *key);

@@ -82,6 +82,14 @@ void json_begin_object(struct json_writer *w, const char *key)
     begin(w, '{');
 }
 
+struct json_writer json_object(struct strbuf *out, int indent)
+{
+    struct json_writer w;
+    json_writer_init(&w, out, indent);
+    json_begin_object(&w, NULL);
+    return w;
+}
+
 void json_end_object(struct json_writer *w) { end(w, '}'); }
 
 void json_begin_array(struct json_writer *w, const char *key)

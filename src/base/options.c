@@ -119,8 +119,31 @@ static enum plim_status put_bytes(struct parsing *p, const struct option_row *ro
     return status;
 }
 
+static double number_of(const struct option_row *row, const void *field)
+{
+    switch (row->kind) {
+    case OPTION_INT:
+        return *(const int *)field;
+    case OPTION_INT64:
+        return (double)*(const int64_t *)field;
+    case OPTION_BYTES:
+        return (double)*(const uint64_t *)field;
+    default:
+        return *(const double *)field;
+    }
+}
+
+/* A number that is none (NaN) is in no range. */
+static bool is_expected(const struct option_row *row, const char *value, const void *field)
+{
+    if (!row->expected || row->kind == OPTION_STRING_LIST) return true;
+    if (row->kind == OPTION_STRING) return row->valid(value);
+    double number = number_of(row, field);
+    return number >= row->least && number <= row->most;
+}
+
 /* Store the value of an option that takes one. */
-static enum plim_status put_value(struct parsing *p, const struct option_row *row, const char *value)
+static enum plim_status store_value(struct parsing *p, const struct option_row *row, const char *value)
 {
     void *field = (char *)p->target + row->offset;
     if (row->given) *(bool *)((char *)p->target + row->given - 1) = true;
@@ -149,6 +172,13 @@ static void put_flag(struct parsing *p, const struct option_row *row, bool value
 {
     *(bool *)((char *)p->target + row->offset) = value;
     if (row->given) *(bool *)((char *)p->target + row->given - 1) = true;
+}
+
+static enum plim_status put_value(struct parsing *p, const struct option_row *row, const char *value)
+{
+    enum plim_status status = store_value(p, row, value);
+    if (status != PLIM_OK || is_expected(row, value, (char *)p->target + row->offset)) return status;
+    return bad_value(p, row, value, row->expected);
 }
 
 /* The value is the next argument; a long option there means that it was forgotten. */

@@ -51,6 +51,10 @@ struct option_row {
     const char *help;
     const char *const *choices; /* OPTION_STRING: NULL-terminated, NULL: any text                   */
     size_t given;               /* OPTION_GIVEN(struct, bool field) set when the option is used; 0: none */
+    /* The values it takes, in words: "1 to 64"; NULL: all. Numbers are compared with least and most, texts given to valid. */
+    const char *expected;
+    double least, most;
+    bool (*valid)(const char *text);
 };
 
 #define OPTION_GIVEN(type, field) (offsetof(type, field) + 1)

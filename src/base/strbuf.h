@@ -29,6 +29,9 @@ struct strbuf {
         0                                                                                                    \
     }
 
+/* A local buffer that is released at the end of its block: STRBUF_AUTO text = STRBUF_INIT; */
+#define STRBUF_AUTO __attribute__((cleanup(strbuf_release))) struct strbuf
+
 void strbuf_init(struct strbuf *sb);
 void strbuf_add(struct strbuf *sb, const char *text);               /* a C string        */
 void strbuf_addn(struct strbuf *sb, const void *bytes, size_t len); /* bytes             */

@@ -10,12 +10,26 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-/* A subcommand: its option table and its function. argv starts after its name. Returns the exit code. */
+/* A subcommand: its option table and what runs it. */
 struct subcommand {
     const struct command *command;
-    int (*run)(int argc, char **argv);
+    int (*run)(void *flags, const struct string_list *args); /* returns the exit code */
+    const void *defaults; /* flags where no option is given; NULL: it has none */
+    size_t size;          /* of the flags */
+    size_t least, most;   /* number of arguments */
+    const char *wants;    /* its arguments in words: "give one config file" */
     bool hidden;
+    /* Another command that argv asks for, or NULL; may be NULL itself. */
+    const struct subcommand *(*instead)(int argc, char **argv);
 };
+
+#define CLI_FLAGS(values) &(values), sizeof(values)
+#define CLI_ANY           SIZE_MAX
+
+/* Parses argv, which starts after the command's name, and runs the command; prints help when asked. Returns the exit code. */
+int cli_run(const struct subcommand *sub, int argc, char **argv);
+/* Tells which arguments the command wants; returns the exit code. */
+int cli_wants(const struct subcommand *sub);
 
 extern const struct subcommand subcommand_plan, subcommand_train, subcommand_generate, subcommand_eval,
     subcommand_export, subcommand_tokenize, subcommand_inspect, subcommand_calibrate, subcommand_pack,
@@ -32,9 +46,8 @@ void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Prints the error with cli_say. Returns its exit code. */
 int cli_error(const struct plim_error *err);
 
-/* Parses options; prints help on request. Returns -1 to continue, else the exit code. */
-int cli_options(const struct command *command, int argc, char **argv, void *target, struct bump *store,
-                struct options_rest *rest);
+/* 0, or the error told by cli_error. */
+int cli_code(enum plim_status status, const struct plim_error *err);
 
 /* Flags known from other trainers' command lines. Each sets a key and overrides --set. */
 enum {
@@ -65,42 +78,29 @@ struct job_options {
 };
 
 /* Their rows of an option table; `field` is the struct job_options inside `type`. */
-#define JOB_FLAG_ROW(name, type, field, flag, metavar, key)                                                  \
-    {                                                                                                        \
-        name, 0, OPTION_STRING, offsetof(type, field.flags[flag]), metavar, "same as --set " key             \
-    }
-#define JOB_FLAG_ROWS(type, field)                                                                           \
-    JOB_FLAG_ROW("epochs", type, field, FLAG_EPOCHS, "N", "training.epochs=N"),                              \
-        JOB_FLAG_ROW("batch-size", type, field, FLAG_BATCH, "N", "training.batch_size=N"),                   \
-        JOB_FLAG_ROW("gradient-accumulation-steps", type, field, FLAG_ACCUMULATION, "N",                     \
-                     "training.gradient_accumulation_steps=N"),                                              \
-        JOB_FLAG_ROW("lr-scheduler", type, field, FLAG_SCHEDULER, "NAME", "training.lr_scheduler=NAME"),     \
-        JOB_FLAG_ROW("model-output", type, field, FLAG_OUTPUT, "DIR", "output.dir=DIR"),                     \
-        JOB_FLAG_ROW("pretrained-model", type, field, FLAG_MODEL, "DIR", "model.path=DIR"),                  \
-        JOB_FLAG_ROW("dataloader-num-workers", type, field, FLAG_WORKERS, "N", "data.workers=N"),            \
-        {"deepspeed",   0,                                                                                   \
-         OPTION_STRING, offsetof(type, field.deepspeed),                                                     \
-         "FILE",        "read this DeepSpeed JSON in addition to the job (same as training.deepspeed)"},     \
-        {"mode",                                                                                             \
-         0,                                                                                                  \
-         OPTION_STRING,                                                                                      \
-         offsetof(type, field.mode),                                                                         \
-         "NAME",                                                                                             \
-         "single: refuse to run with several ranks; multi: refuse to run with one",                          \
-         .choices = cli_modes},                                                                              \
-        {"local-rank", 0,                                                                                    \
-         OPTION_INT64, offsetof(type, field.local_rank),                                                     \
-         "N",          "accepted and ignored; launchers pass it"},                                           \
-        {"disable-cudagraphs",                                                                               \
-         0,                                                                                                  \
-         OPTION_FLAG,                                                                                        \
-         offsetof(type, field.no_graphs),                                                                    \
-         NULL,                                                                                               \
-         "same as --set performance.cuda_graphs=false"},                                                     \
-    {                                                                                                        \
-        "disable-compilation", 0, OPTION_FLAG, offsetof(type, field.no_compilation), NULL,                   \
-            "accepted and ignored; kernels are compiled ahead of time"                                       \
-    }
+/* clang-format off */
+#define JOB_FLAG_ROW(name, type, field, flag, metavar, key) \
+    {name, 0, OPTION_STRING, offsetof(type, field.flags[flag]), metavar, "same as --set " key}
+#define JOB_FLAG_ROWS(type, field) \
+    JOB_FLAG_ROW("epochs", type, field, FLAG_EPOCHS, "N", "training.epochs=N"), \
+    JOB_FLAG_ROW("batch-size", type, field, FLAG_BATCH, "N", "training.batch_size=N"), \
+    JOB_FLAG_ROW("gradient-accumulation-steps", type, field, FLAG_ACCUMULATION, "N", \
+                 "training.gradient_accumulation_steps=N"), \
+    JOB_FLAG_ROW("lr-scheduler", type, field, FLAG_SCHEDULER, "NAME", "training.lr_scheduler=NAME"), \
+    JOB_FLAG_ROW("model-output", type, field, FLAG_OUTPUT, "DIR", "output.dir=DIR"), \
+    JOB_FLAG_ROW("pretrained-model", type, field, FLAG_MODEL, "DIR", "model.path=DIR"), \
+    JOB_FLAG_ROW("dataloader-num-workers", type, field, FLAG_WORKERS, "N", "data.workers=N"), \
+    {"deepspeed", 0, OPTION_STRING, offsetof(type, field.deepspeed), "FILE", \
+     "read this DeepSpeed JSON in addition to the job (same as training.deepspeed)"}, \
+    {"mode", 0, OPTION_STRING, offsetof(type, field.mode), "NAME", \
+     "single: refuse to run with several ranks; multi: refuse to run with one", .choices = cli_modes}, \
+    {"local-rank", 0, OPTION_INT64, offsetof(type, field.local_rank), "N", \
+     "accepted and ignored; launchers pass it"}, \
+    {"disable-cudagraphs", 0, OPTION_FLAG, offsetof(type, field.no_graphs), NULL, \
+     "same as --set performance.cuda_graphs=false"}, \
+    {"disable-compilation", 0, OPTION_FLAG, offsetof(type, field.no_compilation), NULL, \
+     "accepted and ignored; kernels are compiled ahead of time"}
+/* clang-format on */
 
 extern const char *const cli_modes[];
 
@@ -117,6 +117,12 @@ enum plim_status cli_take_flags(struct job *job, const struct job_options *optio
 enum plim_status cli_load_job(struct job *job, const struct job_options *options, struct plim_error *err);
 /* cli_load_job without job_finish, for callers that still change the job. */
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err);
+
+/* Values that options of several commands take. */
+#define CLI_DEVICE   .expected = "auto, cpu, cuda or cuda:1", .valid = cli_is_device
+#define CLI_THREADS  .expected = "0 for one per core, or up to 1024", .most = 1024
+#define CLI_MAX_LINE .expected = "64 bytes to 1TiB, e.g. 16MiB", .least = 64, .most = 1ull << 40
+bool cli_is_device(const char *name);
 
 /* Tells the job its device: resolves training.preset: auto. A note on stderr lists the settings of a preset,
  * unless quiet. */

@@ -11,7 +11,6 @@
 #include "device/registry.h"
 #include "exec/disk_speed.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -29,8 +28,8 @@ struct calibrate_flags {
 
 #define AT(field) offsetof(struct calibrate_flags, field)
 static const struct option_row rows[] = {
-    {"device", 0, OPTION_STRING, AT(device), "NAME", "cpu, cuda, cuda:N, or auto (auto)"},
-    {"threads", 0, OPTION_INT64, AT(threads), "N", "CPU threads; 0: one per core (0)"},
+    {"device", 0, OPTION_STRING, AT(device), "NAME", "cpu, cuda, cuda:N, or auto (auto)", CLI_DEVICE},
+    {"threads", 0, OPTION_INT64, AT(threads), "N", "CPU threads; 0: one per core (0)", CLI_THREADS},
     {"disk", 0, OPTION_STRING, AT(disk), "FOLDER", "measure the disk that holds this folder (.)"},
     {"force", 'f', OPTION_FLAG, AT(force), NULL, "measure even if other programs are busy"},
     {"json", 'j', OPTION_FLAG, AT(json), NULL, "print the rates as JSON"},
@@ -151,10 +150,8 @@ static int tell(const struct outcome *o)
 static int tell_json(const struct outcome *o)
 {
     struct strbuf out = STRBUF_INIT;
-    struct json_writer w;
     static const char *const names[] = {"before", "now"};
-    json_writer_init(&w, &out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 2);
     json_str(&w, "device", o->facts[1].name);
     json_int(&w, "threads", o->facts[1].threads);
     json_double(&w, "others", o->others);
@@ -208,13 +205,6 @@ static enum plim_status facts_of(const struct calibrate_flags *f, const char *mo
 static enum plim_status calibrate(const struct calibrate_flags *f, int *code, struct plim_error *err)
 {
     struct outcome o = {0};
-    struct device_name unused;
-    if (!device_name_read(f->device, &unused))
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "calibrate: option '--device': '%s' is no device; write auto, cpu, cuda or cuda:1",
-                         f->device);
-    if (f->threads < 0 || f->threads > 1024)
-        return plim_fail(err, PLIM_BAD_INPUT, "calibrate: option '--threads': write 0 to 1024");
     enum plim_status status = check_idle(f->force, &o.others, err);
     if (status == PLIM_OK) status = facts_of(f, CALIBRATION_KEPT_WORD, &o.facts[0], err);
     disk_speed_recall(cli_context(), f->disk, &o.disk[0]);
@@ -237,7 +227,7 @@ static enum plim_status calibrate_link(const struct calibrate_flags *f, struct c
     if (status == PLIM_OK) status = link_measure(comm, comm->lane ? team : NULL, &all, err);
     if (status == PLIM_OK && comm->node)
         status = link_measure(comm->node, comm->lane ? team : NULL, &node, err);
-    struct strbuf out = STRBUF_INIT;
+    STRBUF_AUTO out = STRBUF_INIT;
     strbuf_addf(&out,
                 "%d ranks exchange %.3g GB/s, after %.0f us; beside computing %.3g GB/s, of which they "
                 "take %.0f %%\n",
@@ -247,8 +237,7 @@ static enum plim_status calibrate_link(const struct calibrate_flags *f, struct c
     if (status == PLIM_OK && comm->rank == 0)
         *code = cli_print(&out);
     else
-        strbuf_release(&out);
-    threads_free(team);
+        threads_free(team);
     return status;
 }
 
@@ -264,20 +253,14 @@ static enum plim_status calibrate_all(const struct calibrate_flags *f, int *code
     return status;
 }
 
-static int run(int argc, char **argv)
+static const struct calibrate_flags defaults = {.device = "auto", .disk = "."};
+
+static int run(void *flags, const struct string_list *)
 {
-    struct calibrate_flags f = {.device = "auto", .disk = "."};
-    struct bump store = {0};
-    struct options_rest rest;
     struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && rest.args.count) {
-        plim_fail(&err, PLIM_BAD_INPUT, "calibrate: takes no arguments; see plimsoll calibrate --help");
-        code = cli_error(&err);
-    }
-    if (code < 0 && calibrate_all(&f, &code, &err) != PLIM_OK) code = cli_error(&err);
-    bump_free(&store);
-    return code;
+    int code = 0;
+    return calibrate_all(flags, &code, &err) == PLIM_OK ? code : cli_error(&err);
 }
 
-const struct subcommand subcommand_calibrate = {&command, run, false};
+const struct subcommand subcommand_calibrate = {&command, run, CLI_FLAGS(defaults),
+                                                0,        0,   "takes no arguments"};

@@ -344,22 +344,14 @@ static int chat(const struct chat_flags *f, const char *what)
     return status == PLIM_OK ? 0 : cli_error(&err);
 }
 
-static int run(int argc, char **argv)
+static const struct chat_flags defaults = {
+    .device = "auto", .weights = "as-is", .tokens = 1024, .temperature = 0.8, .top_p = 1, .seed = 1};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct chat_flags f = {
-        .device = "auto", .weights = "as-is", .tokens = 1024, .temperature = 0.8, .top_p = 1, .seed = 1};
-    struct bump store = {0};
-    struct options_rest rest;
-    struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && rest.args.count != 1) {
-        plim_fail(&err, PLIM_BAD_INPUT, "chat: give one model folder; see plimsoll chat --help");
-        code = cli_error(&err);
-    }
-    if (f.top_p == 0) f.top_k = 1; /* an empty nucleus: the likeliest token alone */
-    if (code < 0) code = chat(&f, rest.args.items[0]);
-    bump_free(&store);
-    return code;
+    struct chat_flags *f = flags;
+    if (f->top_p == 0) f->top_k = 1; /* an empty nucleus: the likeliest token alone */
+    return chat(f, args->items[0]);
 }
 
-const struct subcommand subcommand_chat = {&command, run, false};
+const struct subcommand subcommand_chat = {&command, run, CLI_FLAGS(defaults), 1, 1, "give one model folder"};

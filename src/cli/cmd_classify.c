@@ -292,26 +292,20 @@ static void close_all(struct classifying *c)
     lines_close(c->lines);
 }
 
-static int run(int argc, char **argv)
+static const struct classify_flags defaults = {
+    .text = {.device = "auto", .weights = "as-is", .max_line = 64 << 10}};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct classify_flags f = {.text = {.device = "auto", .weights = "as-is", .max_line = 64 << 10}};
-    struct classifying c = {.flags = &f};
+    const struct classify_flags *f = flags;
     struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
-    struct bump store = {0};
-    struct options_rest rest;
+    struct classifying c = {.flags = f, .model = text_flags_model("classify", &f->text, &log)};
     struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && !rest.args.count) {
-        plim_fail(&err, PLIM_BAD_INPUT,
-                  "classify: give a model folder, then files; see plimsoll classify --help");
-        code = cli_error(&err);
-    }
-    c.model = text_flags_model("classify", &f.text, &log);
     c.model.labels = true, c.model.caller_bytes = labelling_bytes;
-    if (code < 0) code = classify(&c, &rest.args, &err) == PLIM_OK ? 0 : cli_error(&err);
+    int code = cli_code(classify(&c, args, &err), &err);
     close_all(&c);
-    bump_free(&store);
     return code;
 }
 
-const struct subcommand subcommand_classify = {&command, run, false};
+const struct subcommand subcommand_classify = {&command, run,     CLI_FLAGS(defaults),
+                                               1,        CLI_ANY, "give a model folder, then files"};

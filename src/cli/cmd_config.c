@@ -3,7 +3,7 @@
 #include "base/json.h"
 #include "base/yaml.h"
 #include "job/convert.h"
-#include "job/explain.h"
+#include "job/job.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -92,18 +92,17 @@ static int show(struct config_flags *f, const struct string_list *args)
 static int explain(struct config_flags *f, const struct string_list *args)
 {
     struct plim_error err = {0};
-    struct strbuf out = STRBUF_INIT;
+    STRBUF_AUTO out = STRBUF_INIT;
     struct job job;
     bool with_job = args->count > 2;
     enum plim_status status = load(&job, f, with_job ? args->items[2] : NULL, &err);
     if (status == PLIM_OK) status = job_explain(args->items[1], with_job ? &job : NULL, &out, &err);
     job_release(&job);
     if (status == PLIM_OK) return cli_print(&out);
-    strbuf_release(&out);
     return cli_error(&err);
 }
 
-static int convert(struct config_flags *f, const struct string_list *args)
+static int convert(struct config_flags *, const struct string_list *args)
 {
     const char *path = args->items[1], *end = strrchr(path, '.');
     struct plim_error err = {0};
@@ -113,7 +112,6 @@ static int convert(struct config_flags *f, const struct string_list *args)
     enum plim_status status = json ? json_load(path, &doc, &err) : yaml_load(path, &doc, &err);
     if (status == PLIM_OK) status = job_convert(&doc->root, path, &c, &err);
     doc_free(doc);
-    (void)f;
     if (status != PLIM_OK) return cli_error(&err);
     strbuf_release(&c.left);
     if (!c.refusals) return strbuf_release(&c.refused), cli_print(&c.yaml);
@@ -133,26 +131,16 @@ static const struct {
 } parts[] = {{"show", 1, 2, show}, {"explain", 2, 3, explain}, {"convert", 2, 2, convert}};
 enum { PARTS = sizeof parts / sizeof *parts };
 
-static int run(int argc, char **argv)
+static const struct config_flags defaults;
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct config_flags f = {0};
-    struct bump store = {0};
-    struct options_rest rest;
-    struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0) {
-        int i = 0;
-        while (i < PARTS && rest.args.count && strcmp(parts[i].name, rest.args.items[0])) i++;
-        bool known = rest.args.count && i < PARTS && rest.args.count >= parts[i].least &&
-                     rest.args.count <= parts[i].most;
-        if (!known)
-            plim_fail(
-                &err, PLIM_BAD_INPUT,
-                "config: give show [JOB], explain KEY [JOB] or convert FILE; see plimsoll config --help");
-        code = known ? parts[i].run(&f, &rest.args) : cli_error(&err);
-    }
-    bump_free(&store);
-    return code;
+    int i = 0;
+    while (i < PARTS && strcmp(parts[i].name, args->items[0])) i++;
+    if (i < PARTS && args->count >= parts[i].least && args->count <= parts[i].most)
+        return parts[i].run(flags, args);
+    return cli_wants(&subcommand_config);
 }
 
-const struct subcommand subcommand_config = {&command, run, false};
+const struct subcommand subcommand_config = {
+    &command, run, CLI_FLAGS(defaults), 1, CLI_ANY, "give show [JOB], explain KEY [JOB] or convert FILE"};

@@ -4,7 +4,6 @@
 #include "cli/cli.h"
 #include "net/control.h"
 #include "report/snapshot.h"
-#include "watch/status.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -97,11 +96,10 @@ static enum plim_status put_file(const char *file, const char *format, struct st
     if (status != PLIM_OK) return plim_error_prefix(err, "ctl snapshot"), status;
     strbuf_addf(out, ",\"format\":\"%s\"", snapshot_format_name(wanted));
     if (!file) return PLIM_OK;
-    struct strbuf whole = STRBUF_INIT;
+    STRBUF_AUTO whole = STRBUF_INIT;
     strbuf_addf(&whole, "%s%s%s", path, *path ? "/" : "", file);
     strbuf_add(out, ",\"file\":");
     json_quote(out, strbuf_text(&whole), whole.len);
-    strbuf_release(&whole);
     return PLIM_OK;
 }
 
@@ -225,7 +223,7 @@ static enum plim_status tell_reply(const char *path, const struct ctl_flags *f, 
                                    const struct strbuf *reply, struct plim_error *err)
 {
     struct doc *doc;
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     enum plim_status status = json_parse(strbuf_text(reply), reply->len, path, &doc, err);
     if (status != PLIM_OK) return status;
     int64_t order = node_int(node_get(&doc->root, "order"), 0);
@@ -236,34 +234,25 @@ static enum plim_status tell_reply(const char *path, const struct ctl_flags *f, 
         printf("%s\n", strbuf_text(reply));
     else if (status == PLIM_OK)
         tell_status(&doc->root, strbuf_text(reply));
-    strbuf_release(&text);
     doc_free(doc);
     return status;
 }
 
-static int run(int argc, char **argv)
+static const struct ctl_flags defaults = {.wait = 600};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct ctl_flags f = {.wait = 600};
-    struct bump store = {0};
-    struct options_rest rest;
     struct plim_error err = {0};
-    struct strbuf message = STRBUF_INIT, reply = STRBUF_INIT;
+    STRBUF_AUTO message = STRBUF_INIT, reply = STRBUF_INIT;
     const struct word *word = NULL;
     char path[MODEL_PATH];
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0) {
-        enum plim_status status = make_message(&rest.args, &f, &word, &message, &err);
-        if (status == PLIM_OK) {
-            find_socket(rest.args.items[0], path, sizeof path);
-            status = control_ask(path, strbuf_text(&message), REPLY_SECONDS, &reply, &err);
-        }
-        if (status == PLIM_OK) status = tell_reply(path, &f, word, &reply, &err);
-        code = status == PLIM_OK ? 0 : cli_error(&err);
+    enum plim_status status = make_message(args, flags, &word, &message, &err);
+    if (status == PLIM_OK) {
+        find_socket(args->items[0], path, sizeof path);
+        status = control_ask(path, strbuf_text(&message), REPLY_SECONDS, &reply, &err);
     }
-    strbuf_release(&message);
-    strbuf_release(&reply);
-    bump_free(&store);
-    return code;
+    if (status == PLIM_OK) status = tell_reply(path, flags, word, &reply, &err);
+    return cli_code(status, &err);
 }
 
-const struct subcommand subcommand_ctl = {&command, run, false};
+const struct subcommand subcommand_ctl = {&command, run, CLI_FLAGS(defaults), 0, CLI_ANY, NULL};

@@ -74,27 +74,15 @@ static void put_cli(struct strbuf *out)
 
 static void (*const writers[])(struct strbuf *) = {put_man, put_bash, put_zsh, put_config, put_cli};
 
-static int run(int argc, char **argv)
+static int run(void *, const struct string_list *args)
 {
-    struct bump store = {0};
-    struct options_rest rest;
-    struct plim_error err = {0};
-    char nothing;
-    int code = cli_options(&command, argc, argv, &nothing, &store, &rest);
-    if (code < 0) {
-        int kind = 0;
-        while (rest.args.count == 1 && kinds[kind] && strcmp(kinds[kind], rest.args.items[0])) kind++;
-        if (rest.args.count == 1 && kinds[kind]) {
-            struct strbuf out = STRBUF_INIT;
-            writers[kind](&out);
-            code = cli_print(&out);
-        } else {
-            plim_fail(&err, PLIM_BAD_INPUT, "docs: give one of man, bash, zsh, config, cli");
-            code = cli_error(&err);
-        }
-    }
-    bump_free(&store);
-    return code;
+    struct strbuf out = STRBUF_INIT;
+    int kind = 0;
+    while (kinds[kind] && strcmp(kinds[kind], args->items[0])) kind++;
+    if (!kinds[kind]) return cli_wants(&subcommand_docs);
+    writers[kind](&out);
+    return cli_print(&out);
 }
 
-const struct subcommand subcommand_docs = {&command, run, true};
+const struct subcommand subcommand_docs = {
+    &command, run, NULL, 0, 1, 1, "give one of man, bash, zsh, config, cli", .hidden = true};

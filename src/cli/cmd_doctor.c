@@ -159,12 +159,11 @@ static void examine_run(struct diagnosis *d)
     for (int p = 0; p < 2; p++) {
         const struct node *map = node_get(manifest, parts[p]);
         for (size_t i = 0; i < node_count(map); i++) {
-            struct strbuf value = STRBUF_INIT;
+            STRBUF_AUTO value = STRBUF_INIT;
             struct json_writer w;
             json_writer_init(&w, &value, 0);
             json_node(&w, NULL, node_item(map, i));
             strbuf_addf(&d->about, "%s %s %s\n", parts[p], node_item(map, i)->key, strbuf_text(&value));
-            strbuf_release(&value);
         }
     }
     checkpoint_close(saved);
@@ -221,9 +220,7 @@ static void put_array(struct json_writer *w, const char *key, const struct strbu
 
 static void put_json(const struct diagnosis *d, struct strbuf *out)
 {
-    struct json_writer w;
-    json_writer_init(&w, out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 2);
     json_str(&w, "subject", d->subject);
     put_array(&w, "problems", &d->problems);
     if (d->planned.known) report_json_savings(&w, &d->planned.report);
@@ -260,21 +257,12 @@ static int examine(struct doctor_flags *f, const char *subject)
     return code ? code : d.count ? EXIT_PROBLEMS : 0;
 }
 
-static int run(int argc, char **argv)
+static const struct doctor_flags defaults;
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct doctor_flags f = {0};
-    struct bump store = {0};
-    struct options_rest rest;
-    struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && rest.args.count > 1) {
-        plim_fail(&err, PLIM_BAD_INPUT,
-                  "doctor: give one job file or run folder; see plimsoll doctor --help");
-        code = cli_error(&err);
-    }
-    if (code < 0) code = examine(&f, rest.args.count ? rest.args.items[0] : NULL);
-    bump_free(&store);
-    return code;
+    return examine(flags, args->count ? args->items[0] : NULL);
 }
 
-const struct subcommand subcommand_doctor = {&command, run, false};
+const struct subcommand subcommand_doctor = {&command, run, CLI_FLAGS(defaults),
+                                             0,        1,   "give one job file or run folder"};

@@ -179,25 +179,20 @@ static void close_all(struct embedding *e)
     free(e->vectors);
 }
 
-static int run(int argc, char **argv)
+static const struct embed_flags defaults = {
+    .text = {.device = "auto", .weights = "as-is", .max_line = 16 << 20}};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct embed_flags f = {.text = {.device = "auto", .weights = "as-is", .max_line = 16 << 20}};
-    struct embedding e = {.flags = &f};
+    const struct embed_flags *f = flags;
     struct log log = {LOG_LEVEL_WARN, log_to_file, stderr};
-    struct bump store = {0};
-    struct options_rest rest;
+    struct embedding e = {.flags = f, .model = text_flags_model("embed", &f->text, &log)};
     struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && !rest.args.count) {
-        plim_fail(&err, PLIM_BAD_INPUT, "embed: give a model folder, then files; see plimsoll embed --help");
-        code = cli_error(&err);
-    }
-    e.model = text_flags_model("embed", &f.text, &log);
     e.model.caller_bytes = embed_bytes;
-    if (code < 0) code = embed(&e, &rest.args, &err) == PLIM_OK ? 0 : cli_error(&err);
+    int code = cli_code(embed(&e, args, &err), &err);
     close_all(&e);
-    bump_free(&store);
     return code;
 }
 
-const struct subcommand subcommand_embed = {&command, run, false};
+const struct subcommand subcommand_embed = {&command, run,     CLI_FLAGS(defaults),
+                                            1,        CLI_ANY, "give a model folder, then files"};

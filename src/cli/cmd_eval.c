@@ -8,7 +8,6 @@
 #include "train/evaluate.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 struct eval_flags {
@@ -106,11 +105,9 @@ static int tell(const struct job *job, const char *dir, const struct evaluation 
 static int tell_json(const struct job *job, const char *dir, const struct evaluation *e, uint64_t ledger)
 {
     struct strbuf out = STRBUF_INIT;
-    struct json_writer w;
     struct os_process me = {0};
     os_process_memory(&me, NULL);
-    json_writer_init(&w, &out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 2);
     cli_json_scores(&w, e->loss, &e->scores);
     json_int(&w, "tokens", e->tokens);
     json_int(&w, "rows", e->rows);
@@ -158,23 +155,13 @@ static int evaluate(const struct eval_flags *f)
     return status == PLIM_OK ? code : cli_error(&err);
 }
 
-static int run(int argc, char **argv)
+static const struct eval_flags defaults;
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct eval_flags f = {0};
-    struct bump store = {0};
-    struct options_rest rest;
-    struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && rest.args.count != 1) {
-        plim_fail(&err, PLIM_BAD_INPUT, "eval: give one config file; see plimsoll eval --help");
-        code = cli_error(&err);
-    }
-    if (code < 0) {
-        f.job.config = rest.args.items[0];
-        code = evaluate(&f);
-    }
-    bump_free(&store);
-    return code;
+    struct eval_flags *f = flags;
+    f->job.config = args->items[0];
+    return evaluate(f);
 }
 
-const struct subcommand subcommand_eval = {&command, run, false};
+const struct subcommand subcommand_eval = {&command, run, CLI_FLAGS(defaults), 1, 1, "give one config file"};

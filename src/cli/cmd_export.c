@@ -70,29 +70,22 @@ static enum plim_status export(const struct export_flags *f, const char *what, s
     return PLIM_OK;
 }
 
-static int run(int argc, char **argv)
+static const struct export_flags defaults = {.shard = 5000000000u};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct export_flags f = {.shard = 5000000000u};
-    struct bump store = {0};
-    struct options_rest rest;
+    const struct export_flags *f = flags;
     struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0) {
-        enum plim_status status;
-        if (rest.args.count != 1)
-            status = plim_fail(&err, PLIM_BAD_INPUT,
-                               "export: give one run or checkpoint; see plimsoll export --help");
-        else if (!f.out || !*f.out)
-            status = plim_fail(&err, PLIM_BAD_INPUT, "export: option '--output' is required; write -o DIR");
-        else if (!f.shard)
-            status = plim_fail(&err, PLIM_BAD_INPUT,
-                               "export: option '--shard-size': 0 bytes hold nothing; write e.g. 5GB");
-        else
-            status = export(&f, rest.args.items[0], &err);
-        code = status == PLIM_OK ? 0 : cli_error(&err);
-    }
-    bump_free(&store);
-    return code;
+    enum plim_status status;
+    if (!f->out || !*f->out)
+        status = plim_fail(&err, PLIM_BAD_INPUT, "export: option '--output' is required; write -o DIR");
+    else if (!f->shard)
+        status = plim_fail(&err, PLIM_BAD_INPUT,
+                           "export: option '--shard-size': 0 bytes hold nothing; write e.g. 5GB");
+    else
+        status = export(f, args->items[0], &err);
+    return cli_code(status, &err);
 }
 
-const struct subcommand subcommand_export = {&command, run, false};
+const struct subcommand subcommand_export = {&command, run, CLI_FLAGS(defaults),
+                                             1,        1,   "give one run or checkpoint"};

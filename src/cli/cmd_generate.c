@@ -239,29 +239,21 @@ static int generate_and_tell(const struct generate_flags *f, const char *what)
     return status == PLIM_OK ? code : cli_error(&err);
 }
 
-static int run(int argc, char **argv)
+static const struct generate_flags defaults = {.device = "auto",
+                                               .weights = "as-is",
+                                               .tokens = 200,
+                                               .temperature = 0.8,
+                                               .top_p = 1,
+                                               .seed = 1,
+                                               .beams = 1,
+                                               .length_penalty = 1};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct generate_flags f = {.device = "auto",
-                               .weights = "as-is",
-                               .tokens = 200,
-                               .temperature = 0.8,
-                               .top_p = 1,
-                               .seed = 1,
-                               .beams = 1,
-                               .length_penalty = 1};
-    struct bump store = {0};
-    struct options_rest rest;
-    struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && rest.args.count != 1) {
-        plim_fail(&err, PLIM_BAD_INPUT,
-                  "generate: give one model folder or config file; see plimsoll generate --help");
-        code = cli_error(&err);
-    }
-    if (f.top_p == 0) f.top_k = 1; /* the fewest that make up nothing: still one */
-    if (code < 0) code = generate_and_tell(&f, rest.args.items[0]);
-    bump_free(&store);
-    return code;
+    struct generate_flags *f = flags;
+    if (f->top_p == 0) f->top_k = 1; /* the fewest that make up nothing: still one */
+    return generate_and_tell(f, args->items[0]);
 }
 
-const struct subcommand subcommand_generate = {&command, run, false};
+const struct subcommand subcommand_generate = {&command, run, CLI_FLAGS(defaults),
+                                               1,        1,   "give one model folder or config file"};

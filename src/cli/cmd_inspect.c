@@ -418,20 +418,9 @@ static int inspect(const struct inspect_flags *f, const struct string_list *path
     return status == PLIM_OK ? code : cli_error(&err);
 }
 
-static int run(int argc, char **argv)
-{
-    struct inspect_flags f = {.checksum = true};
-    struct bump store = {0};
-    struct options_rest rest;
-    struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && !rest.args.count) {
-        plim_fail(&err, PLIM_BAD_INPUT, "inspect: give files or folders; see plimsoll inspect --help");
-        code = cli_error(&err);
-    }
-    if (code < 0) code = inspect(&f, &rest.args);
-    bump_free(&store);
-    return code;
-}
+static const struct inspect_flags defaults = {.checksum = true};
 
-const struct subcommand subcommand_inspect = {&command, run, false};
+static int run(void *flags, const struct string_list *args) { return inspect(flags, args); }
+
+const struct subcommand subcommand_inspect = {&command, run,     CLI_FLAGS(defaults),
+                                              1,        CLI_ANY, "give files or folders"};

@@ -171,25 +171,16 @@ static enum plim_status pack(const struct pack_flags *f, const char *path, struc
     return status;
 }
 
-static int run(int argc, char **argv)
+static const struct pack_flags defaults = {.effort = 10, .device = -1, .top = 10};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct pack_flags f = {.effort = 10, .device = -1, .top = 10};
     struct strbuf out = STRBUF_INIT; /* figures of a snapshot */
-    struct bump store = {0};
-    struct options_rest rest;
     struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0) {
-        enum plim_status status = rest.args.count == 1
-                                      ? pack(&f, rest.args.items[0], &out, &err)
-                                      : plim_fail(&err, PLIM_BAD_INPUT,
-                                                  "pack: give one CSV file or snapshot, or - for standard "
-                                                  "input; see plimsoll pack --help");
-        code = cli_print(&out);
-        if (status != PLIM_OK) code = cli_error(&err);
-    }
-    bump_free(&store);
-    return code;
+    enum plim_status status = pack(flags, args->items[0], &out, &err);
+    int code = cli_print(&out);
+    return status == PLIM_OK ? code : cli_error(&err);
 }
 
-const struct subcommand subcommand_pack = {&command, run, false};
+const struct subcommand subcommand_pack = {
+    &command, run, CLI_FLAGS(defaults), 1, 1, "give one CSV file or snapshot, or - for standard input"};

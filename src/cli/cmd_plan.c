@@ -87,11 +87,10 @@ static const struct command command = {
 
 static enum plim_status write_html(const struct plan_report *report, const char *path, struct plim_error *err)
 {
-    struct strbuf page = STRBUF_INIT;
+    STRBUF_AUTO page = STRBUF_INIT;
     report_html(report, &page);
     enum plim_status status = strbuf_status(&page, err);
     if (status == PLIM_OK) status = file_write_atomic(path, page.data, page.len, err);
-    strbuf_release(&page);
     return status;
 }
 
@@ -172,58 +171,53 @@ static int show(const struct job *job, const struct plan_options *o, const char 
     return code;
 }
 
-/* plan --serve ...: the same words to serve --plan. */
-static int plan_serving(int argc, char **argv, int at)
+static const struct plan_options defaults = {.save = true};
+
+static int list_devices(void)
 {
-    char plan[] = "--plan";
-    argv[at] = plan;
-    return subcommand_serve.run(argc, argv);
+    struct strbuf text = STRBUF_INIT;
+    preset_list(&text);
+    return cli_print(&text);
 }
 
-static int run(int argc, char **argv)
+static int run(void *flags, const struct string_list *args)
 {
-    for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)
-        if (!strcmp(argv[i], "--serve")) return plan_serving(argc, argv, i);
-    struct plan_options o = {.save = true};
-    struct bump store = {0};
-    struct options_rest rest;
+    struct plan_options *o = flags;
     struct plim_error err = {0};
     struct job job;
     struct device *device = NULL;
     struct preset preset;
     struct strbuf settings = STRBUF_INIT;
-    int code = cli_options(&command, argc, argv, &o, &store, &rest);
-    if (code >= 0) goto out;
-    if (o.list_devices) {
-        struct strbuf text = STRBUF_INIT;
-        preset_list(&text);
-        code = cli_print(&text);
-        goto out;
-    }
-    if (rest.args.count != 1) {
-        plim_fail(&err, PLIM_BAD_INPUT, "plan: give one config file; see plimsoll plan --help");
-        code = cli_error(&err);
-        goto out;
-    }
-    o.job.config = rest.args.items[0];
+    if (o->list_devices) return list_devices();
+    if (!args->count) return cli_wants(&subcommand_plan);
+    o->job.config = args->items[0];
     job_init(&job);
-    enum plim_status status = cli_load_job(&job, &o.job, &err);
-    job.no_final_checkpoint = !o.save;
+    enum plim_status status = cli_load_job(&job, &o->job, &err);
+    job.no_final_checkpoint = !o->save;
     if (status == PLIM_OK) status = job_check_training(&job, &err);
-    if (status == PLIM_OK && o.keep && o.device)
-        status =
-            plim_fail(&err, PLIM_BAD_INPUT,
-                      "plan: option '-o' saves a plan for this machine, but --device names another device; "
-                      "give one of them");
+    if (status == PLIM_OK && o->keep && o->device)
+        status = plim_fail(&err, PLIM_BAD_INPUT,
+                           "plan: option '-o' saves a plan for this machine, but --device names another "
+                           "device; give one of them");
     if (status == PLIM_OK) plan_file_settings(&job, &settings);
-    if (status == PLIM_OK) status = find_device(&job, &o, &preset, &device, &err);
-    code = status == PLIM_OK ? show(&job, &o, strbuf_text(&settings), &preset.facts) : cli_error(&err);
+    if (status == PLIM_OK) status = find_device(&job, o, &preset, &device, &err);
+    int code = status == PLIM_OK ? show(&job, o, strbuf_text(&settings), &preset.facts) : cli_error(&err);
     strbuf_release(&settings);
     if (device) device->ops->close(device);
     job_release(&job);
-out:
-    bump_free(&store);
     return code;
 }
 
-const struct subcommand subcommand_plan = {&command, run, false};
+/* plan --serve ...: the words go to serve --plan. */
+static const struct subcommand *instead(int argc, char **argv)
+{
+    static char plan[] = "--plan";
+    int i = 0;
+    while (i < argc && strcmp(argv[i], "--") && strcmp(argv[i], "--serve")) i++;
+    if (i == argc || strcmp(argv[i], "--serve")) return NULL;
+    argv[i] = plan;
+    return &subcommand_serve;
+}
+
+const struct subcommand subcommand_plan = {
+    &command, run, CLI_FLAGS(defaults), 0, 1, "give one config file", .instead = instead};

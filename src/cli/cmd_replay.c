@@ -270,25 +270,16 @@ static enum plim_status replay(const struct replay_flags *f, const char *path, s
     return status;
 }
 
-static int run(int argc, char **argv)
+static const struct replay_flags defaults = {.device = -1};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct replay_flags f = {.device = -1};
     struct strbuf out = STRBUF_INIT;
-    struct bump store = {0};
-    struct options_rest rest;
     struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0) {
-        enum plim_status status = rest.args.count == 1
-                                      ? replay(&f, rest.args.items[0], &out, &err)
-                                      : plim_fail(&err, PLIM_BAD_INPUT,
-                                                  "replay: give one snapshot or CSV file, or - for standard "
-                                                  "input; see plimsoll replay --help");
-        code = cli_print(&out);
-        if (status != PLIM_OK) code = cli_error(&err);
-    }
-    bump_free(&store);
-    return code;
+    enum plim_status status = replay(flags, args->items[0], &out, &err);
+    int code = cli_print(&out);
+    return status == PLIM_OK ? code : cli_error(&err);
 }
 
-const struct subcommand subcommand_replay = {&command, run, false};
+const struct subcommand subcommand_replay = {
+    &command, run, CLI_FLAGS(defaults), 1, 1, "give one snapshot or CSV file, or - for standard input"};

@@ -3,11 +3,8 @@
 #include "api/model_engine.h"
 #include "api/model_text.h"
 #include "api/serve_plan.h"
-#include "cli/serve_control.h"
-#include "cli/serve_environment.h"
-#include "cli/serve_files.h"
 #include "cli/serve_log.h"
-#include "cli/serve_scratch.h"
+#include "cli/serve_setup.h"
 #include "cli/serve_watch.h"
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -544,33 +541,21 @@ static int serve(const struct serve_flags *f, const char *what)
     return status == PLIM_OK ? shown : cli_error(&err);
 }
 
-static int run(int argc, char **argv)
-{
-    struct serve_flags f = {.host = "127.0.0.1",
-                            .port = 8000,
-                            .device = "auto",
-                            .allowed = "window",
-                            .kv_type = "auto",
-                            .weights = "as-is",
-                            .dtype = "auto",
-                            .http_threads = HTTP_THREADS,
-                            .connections = 1024,
-                            .timeout = 30,
-                            .drain = 60,
-                            .monitor_every = 60,
-                            .max_body = 2 << 20};
-    struct bump store = {0};
-    struct options_rest rest;
-    struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && rest.args.count != 1) {
-        plim_fail(&err, PLIM_BAD_INPUT,
-                  "serve: give one model folder, run folder or configuration; see plimsoll serve --help");
-        code = cli_error(&err);
-    }
-    if (code < 0) code = serve(&f, rest.args.items[0]);
-    bump_free(&store);
-    return code;
-}
+static const struct serve_flags defaults = {.host = "127.0.0.1",
+                                            .port = 8000,
+                                            .device = "auto",
+                                            .allowed = "window",
+                                            .kv_type = "auto",
+                                            .weights = "as-is",
+                                            .dtype = "auto",
+                                            .http_threads = HTTP_THREADS,
+                                            .connections = 1024,
+                                            .timeout = 30,
+                                            .drain = 60,
+                                            .monitor_every = 60,
+                                            .max_body = 2 << 20};
 
-const struct subcommand subcommand_serve = {&command, run, false};
+static int run(void *flags, const struct string_list *args) { return serve(flags, args->items[0]); }
+
+const struct subcommand subcommand_serve = {
+    &command, run, CLI_FLAGS(defaults), 1, 1, "give one model folder, run folder or configuration"};

@@ -39,8 +39,9 @@ static const struct option_row rows[] = {
     {"eos", 0, OPTION_STRING, AT(eos), "TOKEN", "the end-of-text token; default: from tokenizer_config.json"},
     {"special", 0, OPTION_FLAG, AT(add_special), NULL,
      "add the tokenizer's special tokens, e.g. BOS (the default)"},
-    {"threads", 0, OPTION_INT64, AT(threads), "N", "encoding threads; 0: one per core (0)"},
-    {"max-line", 0, OPTION_BYTES, AT(max_line), "BYTES", "maximum line length (16MiB)"},
+    {"threads", 0, OPTION_INT64, AT(threads), "N", "encoding threads; 0: one per core (0)",
+     .expected = "0 for one per core, or up to 256", .most = 256},
+    {"max-line", 0, OPTION_BYTES, AT(max_line), "BYTES", "maximum line length (16MiB)", CLI_MAX_LINE},
     {"skip-bad", 0, OPTION_FLAG, AT(skip_bad), NULL,
      "skip and count bad lines instead of stopping at the first"},
     {"resume", 0, OPTION_FLAG, AT(resume), NULL, "continue after a stop or a crash (the default)"},
@@ -82,7 +83,7 @@ static void draw(void *arg, const struct pretokenize_progress *p)
     if (s->quiet || (!s->bar && now - s->told < 10 && p->bytes < p->total_bytes)) return;
     s->told = now;
     double seconds = now - s->started, speed = seconds > 0 ? (double)(p->bytes - s->begun) / seconds : 0;
-    struct strbuf line = STRBUF_INIT;
+    STRBUF_AUTO line = STRBUF_INIT;
     if (s->bar) {
         strbuf_addf(&line, "\r\033[K");
         table_bar(&line, p->total_bytes ? (double)p->bytes / (double)p->total_bytes : 1, 20);
@@ -92,7 +93,6 @@ static void draw(void *arg, const struct pretokenize_progress *p)
                 bytes_format(all, p->total_bytes), (double)p->tokens / 1e6, speed / 1e6);
     if (!s->bar || p->bytes == p->total_bytes) strbuf_addc(&line, '\n');
     if (!line.failed) fwrite(line.data, 1, line.len, stderr);
-    strbuf_release(&line);
 }
 
 static void tell(const struct tokenize_flags *f, const struct pretokenize_result *r, double seconds)
@@ -121,22 +121,10 @@ static enum data_format format_of(const char *name)
     return DATA_AUTO;
 }
 
-static enum plim_status check(const struct tokenize_flags *f, const struct string_list *in,
-                              struct plim_error *err)
+static enum plim_status check(const struct tokenize_flags *f, struct plim_error *err)
 {
-    if (!in->count)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "tokenize: give files, folders or globs; see plimsoll tokenize --help");
     if (!f->out || !*f->out)
         return plim_fail(err, PLIM_BAD_INPUT, "tokenize: option '--output' is required; write -o FILE");
-    if (f->threads < 0 || f->threads > 256)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "tokenize: option '--threads': %lld; write 0 for one per core, or up to 256",
-                         (long long)f->threads);
-    if (f->max_line < 64 || f->max_line > (uint64_t)1 << 40)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "tokenize: option '--max-line': %llu makes no sense; write e.g. 16MiB",
-                         (unsigned long long)f->max_line);
     return PLIM_OK;
 }
 
@@ -164,7 +152,7 @@ static enum plim_status tokenize(const struct tokenize_flags *f, const struct st
     struct chat_template *chat = NULL;
     struct pretokenize_result result;
     struct screen screen = {.bar = isatty(STDERR_FILENO) && cli_colour(STDERR_FILENO), .quiet = f->quiet};
-    enum plim_status status = check(f, in, err);
+    enum plim_status status = check(f, err);
     if (status != PLIM_OK) return status;
     status = open_codec(f, &codec, &chat, err);
     time_t seconds = time(NULL);
@@ -204,16 +192,13 @@ static enum plim_status tokenize(const struct tokenize_flags *f, const struct st
     return status;
 }
 
-static int run(int argc, char **argv)
+static const struct tokenize_flags defaults = {.resume = true, .add_special = true, .max_line = 16 << 20};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct tokenize_flags f = {.resume = true, .add_special = true, .max_line = 16 << 20};
-    struct bump store = {0};
-    struct options_rest rest;
     struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0) code = tokenize(&f, &rest.args, &err) == PLIM_OK ? 0 : cli_error(&err);
-    bump_free(&store);
-    return code;
+    return cli_code(tokenize(flags, args, &err), &err);
 }
 
-const struct subcommand subcommand_tokenize = {&command, run, false};
+const struct subcommand subcommand_tokenize = {&command, run,     CLI_FLAGS(defaults),
+                                               1,        CLI_ANY, "give files, folders or globs"};

@@ -35,7 +35,8 @@ static const struct option_row rows[] = {
      "run exactly the plan saved by plimsoll plan -o FILE; refused if the job, budget or "
      "device has changed"},
     {"steps", 'n', OPTION_INT64, AT(steps), "N", "number of optimizer steps (overrides the job file)",
-     .given = OPTION_GIVEN(struct train_flags, steps_given)},
+     .given = OPTION_GIVEN(struct train_flags, steps_given), .expected = "1 or more", .least = 1,
+     .most = INT64_MAX},
     {"log", 'l', OPTION_STRING, AT(log), "FILE", "write JSON lines to FILE (- for standard output)"},
     {"log-file", 0, OPTION_STRING, AT(log), "FILE",
      "same as --log; torchrun would take --log for one of its own options"},
@@ -55,7 +56,8 @@ static const struct option_row rows[] = {
     {"trace", 0, OPTION_STRING, AT(trace), "FILE",
      "measure one step and write a trace, with the plan, for ui.perfetto.dev or "
      "chrome://tracing"},
-    {"trace-step", 0, OPTION_INT64, AT(trace_step), "N", "the step that --trace measures (2)"},
+    {"trace-step", 0, OPTION_INT64, AT(trace_step), "N", "the step that --trace measures (2)",
+     .expected = "1 or more", .least = 1, .most = INT64_MAX},
     {"profile", 0, OPTION_FLAG, AT(profile), NULL, "time every op and print each kind's share of the step"},
     {"set", 's', OPTION_STRING_LIST, AT(job.set), "KEY=VALUE", "override a configuration key"},
     JOB_FLAG_ROWS(struct train_flags, job),
@@ -305,11 +307,8 @@ static enum plim_status check_trace(const char *path, struct plim_error *err)
     return status;
 }
 
-static enum plim_status check_flags(const struct train_flags *f, const struct options_rest *rest,
-                                    struct plim_error *err)
+static enum plim_status check_flags(const struct train_flags *f, struct plim_error *err)
 {
-    if (rest->args.count != 1)
-        return plim_fail(err, PLIM_BAD_INPUT, "train: give one config file; see plimsoll train --help");
     if (f->resume && f->overwrite)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "train: --resume continues a run and --overwrite replaces it; give one of them");
@@ -317,9 +316,6 @@ static enum plim_status check_flags(const struct train_flags *f, const struct op
         return plim_fail(err, PLIM_BAD_INPUT,
                          "train: --change %s allows a difference from a checkpoint; add --resume",
                          f->change.items[0]);
-    if (f->trace_step < 1)
-        return plim_fail(err, PLIM_BAD_INPUT, "train: option '--trace-step': %lld; write 1 or more",
-                         (long long)f->trace_step);
     return check_trace(f->trace, err);
 }
 
@@ -329,9 +325,6 @@ static enum plim_status load(struct job *job, struct train_flags *f, struct plim
     if (status == PLIM_OK) status = job_check_training(job, err);
     if (status == PLIM_OK && f->plan) status = plan_file_load(f->plan, &f->kept, err);
     if (status == PLIM_OK && f->plan) status = plan_file_meet(&f->kept, job, err);
-    if (status == PLIM_OK && f->steps_given && f->steps < 1)
-        status = plim_fail(err, PLIM_BAD_INPUT, "train: option '--steps': %lld; write 1 or more",
-                           (long long)f->steps);
     if (f->steps_given) {
         job->training.steps = f->steps, job->training.epochs = 0;
         job_origin_set(job, "training.steps", ORIGIN_FLAG, "--steps");
@@ -370,17 +363,13 @@ static int load_and_train(struct train_flags *f, const char *config)
     return code;
 }
 
-static int run(int argc, char **argv)
+static const struct train_flags defaults = {.save = true, .trace_step = 2};
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct train_flags f = {.save = true, .trace_step = 2};
-    struct bump store = {0};
-    struct options_rest rest;
+    struct train_flags *f = flags;
     struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && check_flags(&f, &rest, &err) != PLIM_OK) code = cli_error(&err);
-    if (code < 0) code = load_and_train(&f, rest.args.items[0]);
-    bump_free(&store);
-    return code;
+    return check_flags(f, &err) == PLIM_OK ? load_and_train(f, args->items[0]) : cli_error(&err);
 }
 
-const struct subcommand subcommand_train = {&command, run, false};
+const struct subcommand subcommand_train = {&command, run, CLI_FLAGS(defaults), 1, 1, "give one config file"};

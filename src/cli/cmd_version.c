@@ -111,13 +111,11 @@ static const char *build_kind(void)
 
 static void put_json(struct strbuf *out)
 {
-    struct json_writer w;
     struct os_machine box = {0};
     struct utsname host = {0};
     os_machine_memory(&box, NULL);
     uname(&host);
-    json_writer_init(&w, out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 2);
     json_str(&w, "version", PLIMSOLL_VERSION);
     json_begin_object(&w, "build");
     json_str(&w, "kind", build_kind());
@@ -160,27 +158,17 @@ static void put_text(struct strbuf *out)
                     features[i].in ? "yes" : "no", features[i].what);
 }
 
-static int run(int argc, char **argv)
+static const struct version_flags defaults;
+
+static int run(void *flags, const struct string_list *)
 {
-    struct version_flags f = {0};
-    struct bump store = {0};
-    struct options_rest rest;
-    struct plim_error err = {0};
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0 && rest.args.count) {
-        plim_fail(&err, PLIM_BAD_INPUT, "version: takes no arguments; see plimsoll version --help");
-        code = cli_error(&err);
-    }
-    if (code < 0) {
-        struct strbuf out = STRBUF_INIT;
-        if (f.json)
-            put_json(&out);
-        else
-            put_text(&out);
-        code = cli_print(&out);
-    }
-    bump_free(&store);
-    return code;
+    const struct version_flags *f = flags;
+    struct strbuf out = STRBUF_INIT;
+    if (f->json)
+        put_json(&out);
+    else
+        put_text(&out);
+    return cli_print(&out);
 }
 
-const struct subcommand subcommand_version = {&command, run, false};
+const struct subcommand subcommand_version = {&command, run, CLI_FLAGS(defaults), 0, 0, "takes no arguments"};

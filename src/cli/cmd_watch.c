@@ -1,6 +1,5 @@
 /* cmd_watch.c - plimsoll watch: a run in the terminal, as lines, or on a page. It reads the run's folder and asks its socket;
  * the run does not know of it. */
-#include "base/clock.h"
 #include "cli/cli.h"
 #include "watch/run_frame.h"
 #include "watch/run_log.h"
@@ -25,7 +24,7 @@ struct watch_flags {
 static const struct option_row rows[] = {
     {"web", 'w', OPTION_FLAG, AT(web), NULL, "serve a page on the loopback until stopped"},
     {"port", 'p', OPTION_INT64, AT(port), "N", "with --web: port to listen on; default: any free one",
-     .given = OPTION_GIVEN(struct watch_flags, port_given)},
+     .given = OPTION_GIVEN(struct watch_flags, port_given), .expected = "0 to 65535", .most = 65535},
     {"plain", 0, OPTION_FLAG, AT(plain), NULL,
      "print lines instead of a screen (the default if the output is not a terminal)"},
 };
@@ -69,14 +68,13 @@ struct lines {
 static void hear_line(void *arg, const struct node *event)
 {
     struct lines *l = arg;
-    struct strbuf line = STRBUF_INIT;
+    STRBUF_AUTO line = STRBUF_INIT;
     run_state_hear(&l->state, event);
     run_event_text(event, l->state.steps, &line);
     if (line.len && !l->lost) {
         strbuf_addc(&line, '\n');
         l->lost = fwrite(line.data, 1, line.len, stdout) != line.len;
     }
-    strbuf_release(&line);
 }
 
 /* A run that was killed has no last word. */
@@ -126,7 +124,7 @@ static int count_lines(const struct strbuf *text)
 static void draw(const struct run_state *state, const char *name, bool live, int *drawn)
 {
     struct run_frame frame = {.name = name, .live = live, .colour = cli_colour(STDOUT_FILENO)};
-    struct strbuf text = STRBUF_INIT, out = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT, out = STRBUF_INIT;
     screen_size(&frame.width, &frame.height);
     run_frame_draw(state, &frame, &text);
     if (*drawn) strbuf_addf(&out, "\033[%dA", *drawn);
@@ -138,8 +136,6 @@ static void draw(const struct run_state *state, const char *name, bool live, int
     *drawn = count_lines(&text);
     fwrite(strbuf_text(&out), 1, out.len, stdout);
     fflush(stdout);
-    strbuf_release(&text);
-    strbuf_release(&out);
 }
 
 static int follow_screen(struct run_log *log, const char *name, const atomic_int *stop)
@@ -179,17 +175,10 @@ static int serve_page(const char *run, int port, const atomic_int *stop)
     return 0;
 }
 
-static enum plim_status check(const struct watch_flags *f, const struct options_rest *rest,
-                              struct plim_error *err)
+static enum plim_status check(const struct watch_flags *f, struct plim_error *err)
 {
-    if (rest->args.count > 1)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "watch: give one run, or none for the newest; see plimsoll watch --help");
     if (f->port_given && !f->web)
         return plim_fail(err, PLIM_BAD_INPUT, "watch: option '--port' is for the page; add --web");
-    if (f->port < 0 || f->port > 65535)
-        return plim_fail(err, PLIM_BAD_INPUT, "watch: option '--port': %lld; write a number from 0 to 65535",
-                         (long long)f->port);
     return PLIM_OK;
 }
 
@@ -208,22 +197,17 @@ static int watch(const struct watch_flags *f, const char *run)
     return code;
 }
 
-static int run(int argc, char **argv)
+static const struct watch_flags defaults;
+
+static int run(void *flags, const struct string_list *args)
 {
-    struct watch_flags f = {0};
-    struct bump store = {0};
-    struct options_rest rest;
+    const struct watch_flags *f = flags;
     struct plim_error err = {0};
     char newest[MODEL_PATH];
-    int code = cli_options(&command, argc, argv, &f, &store, &rest);
-    if (code < 0) {
-        enum plim_status status = check(&f, &rest, &err);
-        const char *name = rest.args.count ? rest.args.items[0] : newest;
-        if (status == PLIM_OK && !rest.args.count) status = run_log_newest(".", newest, sizeof newest, &err);
-        code = status == PLIM_OK ? watch(&f, name) : cli_error(&err);
-    }
-    bump_free(&store);
-    return code;
+    enum plim_status status = check(f, &err);
+    if (status == PLIM_OK && !args->count) status = run_log_newest(".", newest, sizeof newest, &err);
+    return status == PLIM_OK ? watch(f, args->count ? args->items[0] : newest) : cli_error(&err);
 }
 
-const struct subcommand subcommand_watch = {&command, run, false};
+const struct subcommand subcommand_watch = {&command, run, CLI_FLAGS(defaults),
+                                            0,        1,   "give one run, or none for the newest"};

@@ -87,9 +87,7 @@ static void write_memory(struct json_writer *w, const struct generation *g)
 int generation_tell_json(const struct generation *g)
 {
     struct strbuf out = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 0);
     json_str(&w, "model", g->dir);
     if (g->count == 1) {
         write_answer(&w, g->answers);

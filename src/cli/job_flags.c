@@ -1,7 +1,6 @@
 /* job_flags.c - flags of other trainers' command lines that stand for a key of ours. */
 #include "cli/cli.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const struct {

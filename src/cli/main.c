@@ -1,17 +1,23 @@
 /* main.c - finds the subcommand and hands over. */
-#include "cli/cli.h"
 #include "base/nearest.h"
+#include "base/number.h"
+#include "base/status.h"
 #include "base/utf8.h"
+#include "cli/cli.h"
+#include "device/calibration.h"
+#include "device/cpu/cpu_features.h"
+#include "device/registry.h"
 #include "job/deepspeed.h"
-#include "cli/variables.h"
 
-#include <stdatomic.h>
 #include <malloc.h>
+#include <math.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <stdlib.h>
 
 static const struct subcommand *const subcommands[] = {
     &subcommand_plan,     &subcommand_train,    &subcommand_generate,
@@ -77,6 +83,11 @@ int cli_error(const struct plim_error *err)
     return plim_exit_code(err->status);
 }
 
+int cli_code(enum plim_status status, const struct plim_error *err)
+{
+    return status == PLIM_OK ? 0 : cli_error(err);
+}
+
 int cli_print(struct strbuf *text)
 {
     size_t written = fwrite(text->data, 1, text->len, stdout);
@@ -88,11 +99,7 @@ int cli_print(struct strbuf *text)
 
 static atomic_int stop_asked;
 
-static void on_signal(int number)
-{
-    (void)number;
-    stop_asked = 1;
-}
+static void on_signal(int) { stop_asked = 1; }
 
 atomic_int *cli_stop_flag(void)
 {
@@ -108,11 +115,7 @@ atomic_int *cli_stop_flag(void)
 
 static atomic_int save_asked;
 
-static void on_save_signal(int number)
-{
-    (void)number;
-    save_asked = 1;
-}
+static void on_save_signal(int) { save_asked = 1; }
 
 atomic_int *cli_save_flag(void)
 {
@@ -128,28 +131,56 @@ bool cli_colour(int fd)
     return cli_is_terminal(fd) && !(no && *no) && term && strcmp(term, "dumb");
 }
 
-int cli_options(const struct command *command, int argc, char **argv, void *target, struct bump *store,
-                struct options_rest *rest)
+int cli_wants(const struct subcommand *sub)
 {
-    struct plim_error err = {0};
-    if (options_parse(command, argc, argv, target, store, rest, &err) != PLIM_OK) return cli_error(&err);
-    if (!rest->help) return -1;
+    const char *name = sub->command->name;
+    cli_say("%s: %s; see plimsoll %s --help", name, sub->wants, name);
+    return plim_exit_code(PLIM_BAD_INPUT);
+}
+
+bool cli_is_device(const char *name)
+{
+    struct device_name unused;
+    return device_name_read(name, &unused);
+}
+
+static int print_help(const struct command *command)
+{
     struct strbuf text = STRBUF_INIT;
     options_help(command, "plimsoll", &text);
     return cli_print(&text);
 }
 
-static void print_note(void *arg, const char *where, const char *path, const char *note)
+int cli_run(const struct subcommand *sub, int argc, char **argv)
 {
-    (void)arg;
+    const struct subcommand *other = sub->instead ? sub->instead(argc, argv) : NULL;
+    struct bump store = {0};
+    struct options_rest rest;
+    struct plim_error err = {0};
+    int code;
+    if (other) sub = other;
+    void *flags = bump_alloc(&store, sub->size + 1);
+    if (!flags)
+        return cli_error((plim_fail(&err, PLIM_NO_MEMORY, "%s: out of memory", sub->command->name), &err));
+    if (sub->size) memcpy(flags, sub->defaults, sub->size);
+    if (options_parse(sub->command, argc, argv, flags, &store, &rest, &err) != PLIM_OK)
+        code = cli_error(&err);
+    else if (rest.help)
+        code = print_help(sub->command);
+    else if (rest.args.count < sub->least || rest.args.count > sub->most)
+        code = cli_wants(sub);
+    else
+        code = sub->run(flags, &rest.args);
+    bump_free(&store);
+    return code;
+}
+
+static void print_note(void *, const char *where, const char *path, const char *note)
+{
     cli_say("%s: '%s' is accepted: %s", where, path, note);
 }
 
-static void print_wrong(void *arg, const char *text)
-{
-    (void)arg;
-    cli_say("%s", text);
-}
+static void print_wrong(void *, const char *text) { cli_say("%s", text); }
 
 /* Every --set; of those that are wrong the last is the error, and the listener hears of the others. */
 static enum plim_status set_keys(struct job *job, const struct job_options *options,
@@ -205,7 +236,7 @@ enum plim_status cli_load_job(struct job *job, const struct job_options *options
 enum plim_status cli_meet_device(struct job *job, const struct device_facts *facts,
                                  const struct job_options *options, struct plim_error *err)
 {
-    struct strbuf note = STRBUF_INIT;
+    STRBUF_AUTO note = STRBUF_INIT;
     enum plim_status status = job_meet_device(job, facts, err);
     if (status == PLIM_OK && !options->quiet) job_preset_text(job, facts, &note);
     if (note.len) cli_say("%s: %s", job->name, note.data);
@@ -215,24 +246,86 @@ enum plim_status cli_meet_device(struct job *job, const struct device_facts *fac
         deepspeed_auto_text(job, facts->ranks > 1 ? facts->ranks : 1, &note);
     for (const char *line = strbuf_text(&note); *line; line = strchr(line, '\n') + 1)
         cli_say("%.*s", (int)strcspn(line, "\n"), line);
-    strbuf_release(&note);
     return status;
 }
 
 void cli_say_bytes(const struct job *job, const struct job_options *options)
 {
-    struct strbuf note = STRBUF_INIT;
+    STRBUF_AUTO note = STRBUF_INIT;
     if (!options->quiet) job_bytes_text(job, &note);
     if (note.len) cli_say("%s", note.data);
-    strbuf_release(&note);
+}
+
+/* --- variables ----------------------------------------------------------------------------------------------- */
+
+/* Wherever one of these variables is read, a value that cannot be read counts as none; so a slip would act in silence. Those that
+ * stand for keys of a job are checked with it (job/environment.h). */
+static bool is_level(const char *value)
+{
+    for (int i = 0; i < CPU_LEVELS; i++)
+        if (!strcmp(value, cpu_level_name((enum cpu_level)i))) return true;
+    return false;
+}
+
+static bool is_switch(const char *value) { return !strcmp(value, "0") || !strcmp(value, "1"); }
+
+static bool is_calibration(const char *value)
+{
+    return is_switch(value) || !strcmp(value, CALIBRATION_ANEW_WORD);
+}
+
+static bool is_seconds(const char *value)
+{
+    double x;
+    return number_parse_double(value, strlen(value), &x) && x > 0 && isfinite(x);
+}
+
+static bool is_count(const char *value)
+{
+    int64_t n;
+    return number_parse_int64(value, strlen(value), &n) && n >= 1 && n <= 1000000;
+}
+
+static bool is_port(const char *value)
+{
+    int64_t n;
+    return number_parse_int64(value, strlen(value), &n) && n >= 1 && n <= 65535;
+}
+
+static bool is_kernels(const char *value) { return !strcmp(value, "portable") || !strcmp(value, "best"); }
+
+static const struct {
+    const char *name;
+    bool (*good)(const char *value);
+    const char *takes;
+} variables[] = {
+    {"PLIMSOLL_CPU", is_level, "plain, neon, neon-bf16, avx2, avx512, avx512-bf16 or amx"},
+    {CALIBRATION_WISH, is_calibration, "0, 1 or " CALIBRATION_ANEW_WORD},
+    {"PLIMSOLL_PATIENCE", is_seconds, "seconds above 0, e.g. 300"},
+    {"PLIMSOLL_LANE", is_switch, "0 or 1"},
+    {"PLIMSOLL_PORT", is_port, "a port from 1 to 65535, e.g. 29600"},
+    {"PLIMSOLL_RANKS_PER_NODE", is_count, "a whole number of at least 1, e.g. 4"},
+    {"PLIMSOLL_GPU", is_kernels, "portable or best"},
+};
+
+/* PLIM_BAD_INPUT: "environment: variable PLIMSOLL_CPU: expected ..., found ...". An empty one counts as absent. */
+static enum plim_status variables_check(struct plim_error *err)
+{
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *value = getenv(variables[i].name);
+        if (value && *value && !variables[i].good(value))
+            return plim_fail(err, PLIM_BAD_INPUT,
+                             "environment: variable %s: expected %s, found '%.60s'; fix it, or unset it",
+                             variables[i].name, variables[i].takes, value);
+    }
+    return PLIM_OK;
 }
 
 static int overview(FILE *to)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     options_overview(cli_program(), &text);
     fwrite(text.data, 1, text.len, to);
-    strbuf_release(&text);
     return to == stdout ? 0 : 2;
 }
 
@@ -248,12 +341,13 @@ int main(int argc, char **argv)
     char *asked[] = {argv[0], argv[argc > 2 ? 2 : 1], (char[]){"--help"},
                      NULL}; /* help train: train --help */
     if (help) argc = 3, argv = asked;
-    if (!strcmp(argv[1], "--version")) return subcommand_version.run(0, NULL);
+    if (!strcmp(argv[1], "--version")) return cli_run(&subcommand_version, 0, NULL);
     struct plim_error err = {0};
     if (cli_own_process(&err) != PLIM_OK || variables_check(&err) != PLIM_OK) return cli_error(&err);
     struct nearest near = nearest_begin(argv[1]);
     for (int i = 0; subcommands[i]; i++) {
-        if (!strcmp(argv[1], subcommands[i]->command->name)) return subcommands[i]->run(argc - 2, argv + 2);
+        if (!strcmp(argv[1], subcommands[i]->command->name))
+            return cli_run(subcommands[i], argc - 2, argv + 2);
         if (!subcommands[i]->hidden) nearest_offer(&near, subcommands[i]->command->name);
     }
     cli_say("unknown command '%s'; %s%s%s", argv[1], near.best ? "did you mean '" : "see plimsoll --help",

@@ -2,7 +2,6 @@
 #include "cli/serve_log.h"
 #include "base/clock.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const char *const stages[] = {"start",

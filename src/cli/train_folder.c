@@ -89,17 +89,13 @@ static void write_piece(void *file, struct strbuf *out)
 
 static bool write_plan(struct snapshot *s, FILE *file)
 {
-    struct strbuf out = STRBUF_INIT;
-    struct json_writer w;
+    STRBUF_AUTO out = STRBUF_INIT;
     s->drain = write_piece, s->drain_arg = file;
-    json_writer_init(&w, &out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 0);
     snapshot_json(s, &w);
     json_end_object(&w);
     fwrite(strbuf_text(&out), 1, out.len, file);
-    bool good = !out.failed && !ferror(file);
-    strbuf_release(&out);
-    return good;
+    return !out.failed && !ferror(file);
 }
 
 void train_folder_plan(struct train_folder *f, const struct plan *plan, const struct device_facts *facts)

@@ -247,10 +247,8 @@ static void lose(struct train_log *log, FILE **stream)
 
 static void write_json(struct train_log *log, const struct train_event *e)
 {
-    struct strbuf line = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &line, 0);
-    json_begin_object(&w, NULL);
+    STRBUF_AUTO line = STRBUF_INIT;
+    struct json_writer w = json_object(&line, 0);
     json_str(&w, "event", names[e->kind]);
     json_double(&w, "time", floor(1e3 * clock_wall()) / 1e3);
     if (e->kind != TRAIN_PLANNED && e->kind != TRAIN_NOTE) json_int(&w, "step", e->step);
@@ -260,7 +258,6 @@ static void write_json(struct train_log *log, const struct train_event *e)
     train_folder_event(&log->folder, strbuf_text(&line), line.len);
     if (log->json && (fwrite(line.data, 1, line.len, log->json) != line.len || fflush(log->json)))
         lose(log, &log->json);
-    strbuf_release(&line);
 }
 
 /* Hours and minutes left, at the speed of the steps made since the run was started or resumed. */
@@ -276,7 +273,7 @@ static const char *time_left(const struct train_log *log, const struct train_eve
 
 static void draw_step(struct train_log *log, const struct train_event *e)
 {
-    struct strbuf line = STRBUF_INIT;
+    STRBUF_AUTO line = STRBUF_INIT;
     char used[BYTES_TEXT], budget[BYTES_TEXT], left[32];
     int room = (int)(sizeof log->losses / sizeof *log->losses);
     if (log->nlosses == room)
@@ -304,7 +301,6 @@ static void draw_step(struct train_log *log, const struct train_event *e)
     if (log->bar) strbuf_addf(&line, "  %s left", time_left(log, e, left, sizeof left));
     if (!log->bar || e->step == e->steps) strbuf_addf(&line, "\n");
     fwrite(line.data, 1, line.len, log->people);
-    strbuf_release(&line);
 }
 
 static void tell_experts(const struct train_log *log, const struct router *r)
@@ -322,14 +318,13 @@ static void tell_experts(const struct train_log *log, const struct router *r)
 static void tell_run(const struct train_log *log, const struct train_event *e)
 {
     const struct knobs *k = &e->plan->knobs;
-    struct strbuf line = STRBUF_INIT;
+    STRBUF_AUTO line = STRBUF_INIT;
     strbuf_addf(&line, "effective batch %lld rows (micro-batch %lld x accumulation %lld",
                 (long long)job_rows_of_all(log->job), (long long)k->micro_batch, (long long)k->accumulation);
     if (log->job->ranks > 1) strbuf_addf(&line, " x %d ranks", log->job->ranks);
     strbuf_add(&line, "); predicted: ");
     report_run(log->job, e->length, e->plan, &line);
     fputs(strbuf_text(&line), log->people);
-    strbuf_release(&line);
 }
 
 /* Reports what a re-plan moved and freed. */
@@ -370,11 +365,10 @@ static void tell_plan(struct train_log *log, const struct train_event *e)
 
 static void tell_eval(struct train_log *log, const struct train_event *e)
 {
-    struct strbuf line = STRBUF_INIT;
+    STRBUF_AUTO line = STRBUF_INIT;
     cli_tell_scores(&line, e->loss, 4, &e->scores);
     fprintf(log->people, "%sevaluation after step %lld: %s\n", log->bar ? "\r\033[K" : "", (long long)e->step,
             strbuf_text(&line));
-    strbuf_release(&line);
 }
 
 static void tell_ended(struct train_log *log, const struct train_event *e)
@@ -405,10 +399,9 @@ static void tell_ended(struct train_log *log, const struct train_event *e)
 
 static void tell_refusal(struct train_log *log, const struct train_event *e)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     explanation_text(e->why, &text);
     fprintf(log->people, "%s%s", log->bar ? "\r\033[K" : "", strbuf_text(&text));
-    strbuf_release(&text);
 }
 
 static void tell_people(struct train_log *log, const struct train_event *e)

@@ -4,7 +4,6 @@
 #include "store/token_file.h"
 
 #include <ctype.h>
-#include <stdint.h>
 #include <string.h>
 
 #define FEW_LINES 32 /* that a rule looks at */

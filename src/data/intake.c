@@ -338,11 +338,10 @@ enum plim_status intake_start(struct intake *intake, const struct intake_place *
 void intake_stop(struct intake *intake)
 {
     if (!intake) return;
-    pthread_mutex_lock(&intake->lock);
+    LOCKED(&intake->lock);
     intake->stop = true;
     pthread_cond_broadcast(&intake->room_for_work);
     pthread_cond_broadcast(&intake->ready);
-    pthread_mutex_unlock(&intake->lock);
 }
 
 void intake_rest(struct intake *intake)
@@ -412,9 +411,8 @@ void intake_give_back(struct intake *intake, struct intake_slot *slot)
 {
     bool large = slot->work->large;
     intake_slot_trim(slot);
-    pthread_mutex_lock(&intake->lock);
+    LOCKED(&intake->lock);
     intake->given++;
     if (large) intake->large = false;
     pthread_cond_broadcast(&intake->room_for_work);
-    pthread_mutex_unlock(&intake->lock);
 }

@@ -1,6 +1,7 @@
 /* intake_part.h - the reader of an intake; internal to intake.c and intake_read.c. */
 #pragma once
 
+#include "base/locked.h"
 #include "data/byte_stream.h"
 #include "data/intake.h"
 

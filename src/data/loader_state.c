@@ -1,5 +1,4 @@
 /* loader_state.c - a loader's state as JSON, and back. The names are part of the checkpoint format. */
-#include "base/json.h"
 #include "data/loader_part.h"
 
 #include <inttypes.h>

@@ -19,18 +19,16 @@ static void put_at(const struct rows *row, int64_t t, int32_t id, int32_t target
 
 /* --- next token ------------------------------------------------------------------------------------------------ */
 
-static void measure_next(const struct objective_rules *r, const struct sample *s, int64_t *positions,
+static void measure_next(const struct objective_rules *, const struct sample *s, int64_t *positions,
                          int64_t *targets)
 {
-    (void)r;
     *positions = s->count > 0 ? s->count - 1 : 0, *targets = 0;
     for (int64_t t = 1; t < s->count; t++) *targets += token_is_target(s->tokens[t]);
 }
 
-static void put_next(const struct objective_rules *r, const struct sample *s, const struct rows *row,
+static void put_next(const struct objective_rules *, const struct sample *s, const struct rows *row,
                      int64_t used)
 {
-    (void)r;
     for (int64_t t = 0; t + 1 < s->count; t++) {
         int32_t next = s->tokens[t + 1];
         put_at(row, used + t, token_id(s->tokens[t]), token_is_target(next) ? next : -1, t);

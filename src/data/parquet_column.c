@@ -226,10 +226,9 @@ static enum plim_status load_dictionary(struct parquet_column *c, const struct p
 }
 
 /* Levels of version 1 have their length before them. */
-static bool take_levels(struct parquet_column *c, const unsigned char **at, const unsigned char *end,
+static bool take_levels(struct parquet_column *, const unsigned char **at, const unsigned char *end,
                         bool first, int most, int64_t told, struct parquet_runs *out)
 {
-    (void)c;
     *out = runs_of(*at, *at, 0);
     if (!most) return true;
     if (first) {

@@ -158,12 +158,11 @@ size_t record_parts_bytes(const struct record_rules *rules, size_t longest)
 static enum plim_status unknown_label(const struct record_rules *rules, const char *label,
                                       struct plim_error *err)
 {
-    struct strbuf names = STRBUF_INIT;
+    STRBUF_AUTO names = STRBUF_INIT;
     for (int i = 0; i < rules->nlabels && names.len < 80; i++)
         strbuf_addf(&names, "%s%s", i ? ", " : "", rules->labels[i]);
     plim_fail(err, PLIM_BAD_INPUT, "label '%.60s' is not in the label list (%s); add it to data.labels",
               label, names.len ? strbuf_text(&names) : "which is empty");
-    strbuf_release(&names);
     return PLIM_BAD_INPUT;
 }
 
@@ -188,13 +187,12 @@ static enum plim_status find_label(const struct record_rules *rules, const struc
 }
 
 /* A word's pieces: the first has its label. Words are encoded as they stand in a text, behind a blank; bytes are not. */
-static enum plim_status put_word(const struct record_rules *rules, struct encoder *encoder,
+static enum plim_status put_word(const struct record_rules *, struct encoder *encoder,
                                  const struct node *word, int32_t label, size_t end,
                                  struct token_list *labels, struct token_list *out, struct strbuf *text,
                                  struct plim_error *err)
 {
     size_t before = out->count;
-    (void)rules;
     if (word->kind != NODE_STRING)
         return plim_fail(err, PLIM_BAD_INPUT, "a token is %s, not text", node_kind_name(word->kind));
     strbuf_clear(text);
@@ -218,7 +216,7 @@ static enum plim_status put_words(const struct record_rules *rules, struct encod
                                   const struct node *words, const struct node *names,
                                   struct token_list *labels, struct token_list *out, struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     size_t begin = out->count, behind = 0;
     enum plim_status status = count_behind(rules, encoder, out, &behind, err);
     if (status == PLIM_OK) status = put_marks(rules, encoder, TOKENIZE_BEFORE, out, err);
@@ -232,7 +230,6 @@ static enum plim_status put_words(const struct record_rules *rules, struct encod
     }
     if (status == PLIM_OK) status = put_marks(rules, encoder, TOKENIZE_AFTER, out, err);
     if (status == PLIM_OK) status = put_none(labels, behind, err);
-    strbuf_release(&text);
     return status;
 }
 

@@ -122,14 +122,13 @@ enum plim_status sheet_check_names(const struct sheet *t, const char *const *nam
 {
     for (int i = 0; i < t->want.count; i++) {
         if (t->want.optional[i] || has_name(names, count, t->want.name[i])) continue;
-        struct strbuf have = STRBUF_INIT;
+        STRBUF_AUTO have = STRBUF_INIT;
         have.most = 160;
         for (int k = 0; k < count; k++) strbuf_addf(&have, "%s%s", k ? ", " : "", names[k]);
         enum plim_status status = plim_fail(
             err, PLIM_BAD_INPUT,
             "%s: has no column '%s'; its columns are %s%s; name the one to read, as data.field does", t->path,
             t->want.name[i], strbuf_text(&have), have.full ? ", ..." : "");
-        strbuf_release(&have);
         return status;
     }
     return PLIM_OK;

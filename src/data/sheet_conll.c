@@ -34,9 +34,8 @@ struct split {
     int count;
 };
 
-static enum plim_status open_conll(struct sheet *t, const struct input_file *file, struct plim_error *err)
+static enum plim_status open_conll(struct sheet *t, const struct input_file *, struct plim_error *err)
 {
-    (void)file;
     struct conll *c = t->state = calloc(1, sizeof *c);
     if (!c) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory for a table", t->path);
     c->labels.most = LABELS_MOST;
@@ -52,9 +51,8 @@ static void close_conll(struct sheet *t)
     free(c);
 }
 
-static size_t conll_bytes(const struct input_file *file)
+static size_t conll_bytes(const struct input_file *)
 {
-    (void)file;
     return sizeof(struct conll) + LABELS_MOST + LABELS_MOST / 2;
 }
 

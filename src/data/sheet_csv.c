@@ -111,9 +111,8 @@ static enum plim_status split_header(struct sheet *t, struct csv *c, size_t len,
     return sheet_check_names(t, (const char *const *)c->name, c->columns, err);
 }
 
-static enum plim_status open_csv(struct sheet *t, const struct input_file *file, struct plim_error *err)
+static enum plim_status open_csv(struct sheet *t, const struct input_file *, struct plim_error *err)
 {
-    (void)file;
     struct csv *c = t->state = calloc(1, sizeof *c);
     if (c) {
         c->header = malloc(HEADER_MOST), c->name = malloc(COLUMNS_MOST * sizeof *c->name);
@@ -133,9 +132,8 @@ static void close_csv(struct sheet *t)
     free(c);
 }
 
-static size_t csv_bytes(const struct input_file *file)
+static size_t csv_bytes(const struct input_file *)
 {
-    (void)file;
     return sizeof(struct csv) + HEADER_MOST + COLUMNS_MOST * (sizeof(char *) + sizeof(int));
 }
 

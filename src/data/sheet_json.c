@@ -16,20 +16,15 @@ struct array {
     uint64_t ahead;     /* lines written that the file has not had yet */
 };
 
-static enum plim_status open_array(struct sheet *t, const struct input_file *file, struct plim_error *err)
+static enum plim_status open_array(struct sheet *t, const struct input_file *, struct plim_error *err)
 {
-    (void)file;
     t->state = calloc(1, sizeof(struct array));
     return t->state ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory for a table", t->path);
 }
 
 static void close_array(struct sheet *t) { free(t->state); }
 
-static size_t array_bytes(const struct input_file *file)
-{
-    (void)file;
-    return sizeof(struct array);
-}
+static size_t array_bytes(const struct input_file *) { return sizeof(struct array); }
 
 static enum plim_status wrong(const struct sheet *t, const char *what, struct plim_error *err)
 {

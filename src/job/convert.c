@@ -19,15 +19,13 @@ struct converting {
     struct conversion *out;
 };
 
-typedef void carry_function(struct converting *c, const struct carry *row, const struct node *value);
-
 /* ---- saying what does not become a key ---- */
 
 /* "args.json:12: optim: lion is not converted: ..." */
 static void put_line(struct converting *c, struct strbuf *out, const struct node *value, const char *what,
                      const char *why)
 {
-    struct strbuf text = STRBUF_INIT, line = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT, line = STRBUF_INIT;
     char where[32] = "";
     if (value->key && strstr(value->key, "hub_token")) /* a secret */
         strbuf_add(&text, "...");
@@ -39,8 +37,6 @@ static void put_line(struct converting *c, struct strbuf *out, const struct node
                 why);
     origin_put_comment(out, strbuf_text(&line), line.len); /* one line, whatever the file holds */
     strbuf_addc(out, '\n');
-    strbuf_release(&text);
-    strbuf_release(&line);
 }
 
 static void refuse(struct converting *c, const struct node *value, const char *why)
@@ -80,7 +76,7 @@ static void set_text(struct converting *c, const char *ours, const struct node *
 {
     struct origin_recorder recorder;
     struct plim_error why = {0};
-    struct strbuf before = STRBUF_INIT, after = STRBUF_INIT;
+    STRBUF_AUTO before = STRBUF_INIT, after = STRBUF_INIT;
     const struct schema_row *row = schema_find(&job_schema, ours);
     struct origin said = *job_origin(&c->job, ours);
     char where[320];
@@ -96,13 +92,11 @@ static void set_text(struct converting *c, const char *ours, const struct node *
         snprintf(clash, sizeof clash, "%.300s means the same and differs; keep one", said.where);
         refuse(c, value, clash);
     }
-    strbuf_release(&before);
-    strbuf_release(&after);
 }
 
-static void as_it_is(struct converting *c, const struct carry *row, const struct node *value)
+void carry_set(struct converting *c, const struct carry *row, const struct node *value)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     if (value->kind == NODE_NULL) return;
     if (value->kind == NODE_LIST || value->kind == NODE_MAP) {
         refuse(c, value, "a single value was expected");
@@ -110,41 +104,39 @@ static void as_it_is(struct converting *c, const struct carry *row, const struct
     }
     json_plain(&text, value);
     set_text(c, row->ours, value, strbuf_text(&text));
-    strbuf_release(&text);
 }
 
 /* Their "off" is the default that ours leaves to the planner. */
-static void where_asked(struct converting *c, const struct carry *row, const struct node *value)
+void carry_asked(struct converting *c, const struct carry *row, const struct node *value)
 {
-    if (!is_nothing(value)) as_it_is(c, row, value);
+    if (!is_nothing(value)) carry_set(c, row, value);
 }
 
-static void where_positive(struct converting *c, const struct carry *row, const struct node *value)
+void carry_positive(struct converting *c, const struct carry *row, const struct node *value)
 {
     bool number = value->kind == NODE_INT || value->kind == NODE_FLOAT;
-    if (!number || node_float(value, 0) > 0) as_it_is(c, row, value);
+    if (!number || node_float(value, 0) > 0) carry_set(c, row, value);
 }
 
-static void needless(struct converting *c, const struct carry *row, const struct node *value)
+void carry_needless(struct converting *c, const struct carry *row, const struct node *value)
 {
     if (!is_nothing(value)) leave(c, value, row->text);
 }
 
-static void off(struct converting *c, const struct carry *row, const struct node *value)
+void carry_off(struct converting *c, const struct carry *row, const struct node *value)
 {
     if (!is_nothing(value)) refuse(c, value, row->text);
 }
 
-static void fixed(struct converting *c, const struct carry *row, const struct node *value)
+void carry_fixed(struct converting *c, const struct carry *row, const struct node *value)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     json_plain(&text, value);
     if (value->kind != NODE_NULL && strcmp(strbuf_text(&text), row->ours)) refuse(c, value, row->text);
-    strbuf_release(&text);
 }
 
 /* Keys of an adapter that the file does not ask for mean nothing there either. */
-static void of_adapter(struct converting *c, const struct carry *row, const struct node *value)
+void carry_adapter(struct converting *c, const struct carry *row, const struct node *value)
 {
     static const char *const marks[] = {"adapter",      "use_peft",         "load_in_4bit",
                                         "load_in_8bit", "quantization_bit", "finetuning_type"};
@@ -153,59 +145,58 @@ static void of_adapter(struct converting *c, const struct carry *row, const stru
         const struct node *mark = node_get(c->root, marks[i]);
         asked = asked || (mark && !is_nothing(mark) && strcmp(node_string(mark, ""), "full"));
     }
-    (asked ? off : needless)(c, row, value);
+    (asked ? carry_off : carry_needless)(c, row, value);
 }
 
 /* max_steps is the stronger of the two. */
-static void epochs(struct converting *c, const struct carry *row, const struct node *value)
+void carry_epochs(struct converting *c, const struct carry *row, const struct node *value)
 {
-    if (node_float(node_get(c->root, "max_steps"), 0) <= 0) as_it_is(c, row, value);
+    if (node_float(node_get(c->root, "max_steps"), 0) <= 0) carry_set(c, row, value);
 }
 
 /* Below 1 it is a share of all steps. */
-static void warmup(struct converting *c, const struct carry *row, const struct node *value)
+void carry_warmup(struct converting *c, const struct carry *row, const struct node *value)
 {
-    static const struct carry share = {"warmup_steps", CARRY_SET, "training.warmup_ratio"};
+    static const struct carry share = {"warmup_steps", carry_set, "training.warmup_ratio"};
     double number = node_float(value, 0);
-    where_positive(c, number > 0 && number < 1 ? &share : row, value);
+    carry_positive(c, number > 0 && number < 1 ? &share : row, value);
 }
 
-static void ratio(struct converting *c, const struct carry *row, const struct node *value)
+void carry_ratio(struct converting *c, const struct carry *row, const struct node *value)
 {
-    if (node_float(node_get(c->root, "warmup_steps"), 0) <= 0) where_positive(c, row, value);
+    if (node_float(node_get(c->root, "warmup_steps"), 0) <= 0) carry_positive(c, row, value);
 }
 
-static void cpu(struct converting *c, const struct carry *row, const struct node *value)
+void carry_cpu(struct converting *c, const struct carry *row, const struct node *value)
 {
     if (!is_nothing(value)) set_text(c, row->ours, value, "cpu");
 }
 
-static void automatic(struct converting *c, const struct carry *row, const struct node *value)
+void carry_precision(struct converting *c, const struct carry *row, const struct node *value)
 {
     if (!strcmp(node_string(value, ""), "auto"))
         set_text(c, "training.mixed_precision", value, "auto");
     else
-        where_asked(c, row, value);
+        carry_asked(c, row, value);
 }
 
 /* A model folder has its tokenizer. */
-static void model(struct converting *c, const struct carry *row, const struct node *value)
+void carry_model(struct converting *c, const struct carry *row, const struct node *value)
 {
-    as_it_is(c, row, value);
+    carry_set(c, row, value);
     if (!node_get(c->root, "tokenizer_config")) set_text(c, "data.tokenizer", value, node_string(value, ""));
 }
 
-static void words(struct converting *c, const struct carry *row, const struct node *value)
+void carry_words(struct converting *c, const struct carry *row, const struct node *value)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     for (size_t i = 0; i < node_count(value); i++)
         strbuf_addf(&text, "%s%s", i ? "," : "", node_string(node_item(value, i), "?"));
     if (value->kind == NODE_STRING) strbuf_add(&text, value->as.string.text);
     if (text.len && strcmp(text.data, "none")) set_text(c, row->ours, value, text.data);
-    strbuf_release(&text);
 }
 
-static void once_an_epoch(struct converting *c, const struct carry *row, const struct node *value)
+void carry_once_an_epoch(struct converting *c, const struct carry *row, const struct node *value)
 {
     if (node_float(value, 0) == 1)
         set_text(c, row->ours, value, "epoch");
@@ -213,10 +204,10 @@ static void once_an_epoch(struct converting *c, const struct carry *row, const s
         refuse(c, value, "write a number of steps");
 }
 
-static void report(struct converting *c, const struct carry *row, const struct node *value)
+void carry_report(struct converting *c, const struct carry *row, const struct node *value)
 {
     static const char *const known[] = {"tensorboard", "wandb", "all"};
-    struct strbuf words = STRBUF_INIT;
+    STRBUF_AUTO words = STRBUF_INIT;
     size_t count = value->kind == NODE_LIST ? node_count(value) : 1;
     for (size_t i = 0; i < count; i++) {
         const struct node *one = value->kind == NODE_LIST ? node_item(value, i) : value;
@@ -229,15 +220,14 @@ static void report(struct converting *c, const struct carry *row, const struct n
             refuse(c, value, "write tensorboard or wandb; train --log FILE writes lines of JSON");
     }
     if (words.len) set_text(c, row->ours, value, words.data);
-    strbuf_release(&words);
 }
 
-static void deepspeed(struct converting *c, const struct carry *row, const struct node *value)
+void carry_deepspeed(struct converting *c, const struct carry *row, const struct node *value)
 {
     if (value->kind == NODE_MAP && node_count(value))
         refuse(c, value, "write it into a file of its own, and that file's name here");
     else
-        where_asked(c, row, value);
+        carry_asked(c, row, value);
 }
 
 static bool is_file(const char *path)
@@ -250,7 +240,7 @@ static bool is_file(const char *path)
 }
 
 /* Names of files, or of data sets that are somewhere else. */
-static void files(struct converting *c, const struct carry *row, const struct node *value)
+void carry_files(struct converting *c, const struct carry *row, const struct node *value)
 {
     if (is_nothing(value)) return;
     if (value->kind != NODE_STRING || !is_file(value->as.string.text))
@@ -274,10 +264,10 @@ static void dataset_type(struct converting *c, const struct node *one, const str
 static void dataset_key(struct converting *c, const struct node *one, const struct node *value)
 {
     static const struct carry rows[] = {
-        {"field", CARRY_SET, "data.field"},
-        {"field_messages", CARRY_SET, "data.messages_field"},
-        {"split", CARRY_FIXED, "train", .text = "a file has no splits; remove it"},
-        {"ds_type", CARRY_FIXED, "json", .text = "files are JSON lines or text; remove it"},
+        {"field", carry_set, "data.field"},
+        {"field_messages", carry_set, "data.messages_field"},
+        {"split", carry_fixed, "train", .text = "a file has no splits; remove it"},
+        {"ds_type", carry_fixed, "json", .text = "files are JSON lines or text; remove it"},
     };
     size_t i = 0;
     if (!strcmp(value->key, "path")) return;
@@ -289,13 +279,13 @@ static void dataset_key(struct converting *c, const struct node *one, const stru
     if (i == sizeof rows / sizeof *rows)
         refuse(c, value, "not supported; see docs/data.md");
     else
-        (rows[i].how == CARRY_SET ? as_it_is : fixed)(c, &rows[i], value);
+        rows[i].how(c, &rows[i], value);
 }
 
 /* Axolotl: a list of maps with a path each. */
-static void datasets(struct converting *c, const struct carry *row, const struct node *value)
+void carry_datasets(struct converting *c, const struct carry *row, const struct node *value)
 {
-    struct strbuf paths = STRBUF_INIT;
+    STRBUF_AUTO paths = STRBUF_INIT;
     for (size_t i = 0; i < node_count(value); i++) {
         const struct node *one = node_item(value, i), *path = node_get(one, "path");
         const char *text = node_string(path, "");
@@ -308,21 +298,19 @@ static void datasets(struct converting *c, const struct carry *row, const struct
     }
     if (value->kind != NODE_LIST && !is_nothing(value)) refuse(c, value, "expected a list of data sets");
     if (paths.len) set_text(c, row->ours, value, paths.data);
-    strbuf_release(&paths);
 }
 
 /* transformers' warmup_stable_decay falls along a cosine unless it is told otherwise. */
-static void scheduler(struct converting *c, const struct carry *row, const struct node *value)
+void carry_scheduler(struct converting *c, const struct carry *row, const struct node *value)
 {
     const struct node *decay = node_path(c->root, "lr_scheduler_kwargs.decay_type");
-    as_it_is(c, row, value);
+    carry_set(c, row, value);
     if (!decay && !strcmp(node_string(value, ""), "warmup_stable_decay"))
         set_text(c, "training.decay_type", value, "cosine");
 }
 
-static void kwargs(struct converting *c, const struct carry *row, const struct node *value)
+void carry_kwargs(struct converting *c, const struct carry *, const struct node *value)
 {
-    (void)row;
     if (value->kind != NODE_MAP && !is_nothing(value)) refuse(c, value, "expected names and values");
     for (size_t i = 0; value->kind == NODE_MAP && i < node_count(value); i++) {
         const struct node *one = node_item(value, i);
@@ -330,90 +318,60 @@ static void kwargs(struct converting *c, const struct carry *row, const struct n
         snprintf(key, sizeof key, "training.lr_scheduler_kwargs.%.100s", one->key);
         const struct schema_row *ours = schema_find(&job_schema, key);
         if (ours)
-            as_it_is(c, &(struct carry){one->key, CARRY_SET, ours->path}, one);
+            carry_set(c, &(struct carry){one->key, carry_set, ours->path}, one);
         else
             refuse(c, one, "schedules here have no such argument; see docs/schedules.md");
     }
 }
 
 /* A share that counts where the schedule is a cosine. */
-static void floor_ratio(struct converting *c, const struct carry *row, const struct node *value)
+void carry_floor(struct converting *c, const struct carry *row, const struct node *value)
 {
     if (!strcmp(node_string(node_get(c->root, "lr_scheduler"), "cosine"), "cosine"))
-        where_positive(c, row, value);
+        carry_positive(c, row, value);
     else
-        needless(c, &(struct carry){.text = "it counts with lr_scheduler: cosine alone"}, value);
+        carry_needless(c, &(struct carry){.text = "it counts with lr_scheduler: cosine alone"}, value);
 }
 
 /* Without eval_steps evaluations are as often as log lines are, 500 steps unless said. */
-static void eval_strategy(struct converting *c, const struct carry *row, const struct node *value)
+void carry_eval_strategy(struct converting *c, const struct carry *row, const struct node *value)
 {
     const struct node *every = node_get(c->root, "eval_steps"), *log = node_get(c->root, "logging_steps");
-    as_it_is(c, row, value);
+    carry_set(c, row, value);
     if (strcmp(node_string(value, ""), "steps") || (every && every->kind != NODE_NULL)) return;
     char text[32];
     snprintf(text, sizeof text, "%lld", (long long)node_int(log, 500));
     set_text(c, "training.eval_every", value, text);
 }
 
-static void project(struct converting *c, const struct carry *row, const struct node *value)
+void carry_project(struct converting *c, const struct carry *row, const struct node *value)
 {
     if (is_nothing(value)) return;
-    as_it_is(c, row, value);
+    carry_set(c, row, value);
     set_text(c, "training.report_to", value, "wandb");
 }
 
 /* Padding is never learned, so its token does not matter. */
-static void tokens(struct converting *c, const struct carry *row, const struct node *value)
+void carry_tokens(struct converting *c, const struct carry *, const struct node *value)
 {
-    (void)row;
     for (size_t i = 0; value->kind == NODE_MAP && i < node_count(value); i++) {
         const struct node *one = node_item(value, i);
         if (strcmp(one->key, "pad_token") && !is_nothing(one))
             refuse(c, one, "the tokenizer's files say it; change them, or remove it");
         else
-            needless(c, &(struct carry){.text = "padding is never learned"}, one);
+            carry_needless(c, &(struct carry){.text = "padding is never learned"}, one);
     }
     if (value->kind != NODE_MAP && !is_nothing(value)) refuse(c, value, "expected names and tokens");
 }
 
 /* Axolotl's eager_attention: true and LLaMA-Factory's flash_attn: disabled. */
-static void eager(struct converting *c, const struct carry *row, const struct node *value)
+void carry_eager(struct converting *c, const struct carry *row, const struct node *value)
 {
     bool asked =
         !strcmp(node_string(value, ""), "disabled") || (value->kind == NODE_BOOL && value->as.boolean);
     if (asked) set_text(c, row->ours, value, "false");
-    if (!asked) needless(c, &(struct carry){.text = "attention is always of that kind"}, value);
+    if (!asked) carry_needless(c, &(struct carry){.text = "attention is always of that kind"}, value);
 }
-
-static carry_function *const functions[CARRY_KINDS] = {
-    [CARRY_SET] = as_it_is,
-    [CARRY_ASKED] = where_asked,
-    [CARRY_POSITIVE] = where_positive,
-    [CARRY_NEEDLESS] = needless,
-    [CARRY_OFF] = off,
-    [CARRY_FIXED] = fixed,
-    [CARRY_ADAPTER] = of_adapter,
-    [CARRY_EPOCHS] = epochs,
-    [CARRY_WARMUP] = warmup,
-    [CARRY_RATIO] = ratio,
-    [CARRY_CPU] = cpu,
-    [CARRY_PRECISION] = automatic,
-    [CARRY_MODEL] = model,
-    [CARRY_WORDS] = words,
-    [CARRY_ONCE_AN_EPOCH] = once_an_epoch,
-    [CARRY_REPORT] = report,
-    [CARRY_DEEPSPEED] = deepspeed,
-    [CARRY_DATASETS] = datasets,
-    [CARRY_FILES] = files,
-    [CARRY_SCHEDULER] = scheduler,
-    [CARRY_KWARGS] = kwargs,
-    [CARRY_FLOOR] = floor_ratio,
-    [CARRY_EVAL_STRATEGY] = eval_strategy,
-    [CARRY_PROJECT] = project,
-    [CARRY_TOKENS] = tokens,
-    [CARRY_EAGER] = eager,
-};
 
 /* ---- the walk ---- */
 
@@ -476,7 +434,7 @@ static void carry_all(struct converting *c, const struct trainer_names *names)
         const struct node *value = node_item(c->root, i);
         const struct carry *row = find_row(names, value->key);
         if (row)
-            functions[row->how](c, row, value);
+            row->how(c, row, value);
         else if (value->kind != NODE_NULL)
             refuse(c, value, "this setting is not supported; remove it to train without it");
     }
@@ -491,12 +449,12 @@ static void carry_defaults(struct converting *c, const struct trainer_names *nam
             const struct node *said = node_get(c->root, row->theirs);
             struct node value = {.kind = NODE_STRING, .key = row->theirs};
             if (!row->fallback || (said && said->kind != NODE_NULL)) continue;
-            if (row->how != CARRY_FIXED && job_origin(&c->job, row->ours)->kind == ORIGIN_FILE) continue;
+            if (row->how != carry_fixed && job_origin(&c->job, row->ours)->kind == ORIGIN_FILE) continue;
             value.as.string.text = row->fallback, value.as.string.len = strlen(row->fallback);
-            functions[row->how](c, row, &value);
+            row->how(c, row, &value);
             char where[96];
             snprintf(where, sizeof where, "default of %s", names->title);
-            if (row->how != CARRY_FIXED && job_origin(&c->job, row->ours)->kind == ORIGIN_FILE)
+            if (row->how != carry_fixed && job_origin(&c->job, row->ours)->kind == ORIGIN_FILE)
                 job_origin_set(&c->job, row->ours, ORIGIN_FILE, where);
         }
 }
@@ -533,14 +491,13 @@ static void check_together(struct converting *c)
 static void leave_needless(void *arg, const char *where, const char *path, const char *note)
 {
     struct converting *c = arg;
-    struct strbuf line = STRBUF_INIT;
+    STRBUF_AUTO line = STRBUF_INIT;
     strbuf_addf(&line, "%s: %s is left out: %s", where, path, note);
     origin_put_comment(&c->out->left, strbuf_text(&line), line.len);
     strbuf_addc(&c->out->left, '\n');
-    strbuf_release(&line);
 }
 
-static enum plim_status carry_deepspeed(struct converting *c, struct plim_error *err)
+static enum plim_status take_deepspeed(struct converting *c, struct plim_error *err)
 {
     struct schema_listener notes = {leave_needless, c, NULL, NULL};
     return deepspeed_take_all(&c->job, c->root, c->file, &notes, &c->out->refused, &c->out->refusals, err);
@@ -557,7 +514,7 @@ enum plim_status job_convert(const struct node *root, const char *file, struct c
     if (status != PLIM_OK) return status;
     job_init(&c.job);
     status = schema_defaults(&job_schema, &c.job, &c.job.store, err);
-    if (status == PLIM_OK && ds) status = carry_deepspeed(&c, err);
+    if (status == PLIM_OK && ds) status = take_deepspeed(&c, err);
     if (status == PLIM_OK) {
         if (!ds) carry_all(&c, names), carry_defaults(&c, names);
         print(&c, ds ? "DeepSpeed" : names->title);

@@ -6,39 +6,26 @@
 
 #include <stddef.h>
 
-enum carry_how {
-    CARRY_SET,      /* copy the value */
-    CARRY_ASKED,    /* likewise, unless it is off: false, 0, none or empty */
-    CARRY_POSITIVE, /* likewise, if the number is above 0 */
-    CARRY_NEEDLESS, /* no influence on training; text says why */
-    CARRY_OFF,      /* refused unless off; text says what to do */
-    CARRY_FIXED,    /* refused unless it equals `ours`; text says what to do */
-    CARRY_ADAPTER,  /* CARRY_OFF if the file asks for an adapter, else CARRY_NEEDLESS */
-    CARRY_EPOCHS,
-    CARRY_WARMUP,
-    CARRY_RATIO,
-    CARRY_CPU,
-    CARRY_PRECISION,
-    CARRY_MODEL,
-    CARRY_WORDS,
-    CARRY_ONCE_AN_EPOCH,
-    CARRY_REPORT,
-    CARRY_DEEPSPEED,
-    CARRY_DATASETS,
-    CARRY_FILES,
-    CARRY_SCHEDULER,
-    CARRY_KWARGS,
-    CARRY_FLOOR,
-    CARRY_EVAL_STRATEGY,
-    CARRY_PROJECT,
-    CARRY_TOKENS,
-    CARRY_EAGER,
-    CARRY_KINDS
-};
+struct carry;
+struct converting;
+struct node;
+
+/* Actions on a value (convert.c). */
+typedef void carry_function(struct converting *c, const struct carry *row, const struct node *value);
+carry_function carry_set;      /* the value is ours as it is */
+carry_function carry_asked;    /* the same, unless it is off: false, 0, none or empty */
+carry_function carry_positive; /* the same, where the number is above 0 */
+carry_function carry_needless; /* without influence on the training; text says why */
+carry_function carry_off;      /* refused unless it is off; text says what to do */
+carry_function carry_fixed;    /* refused unless it is the word in `ours`; text says what to do */
+carry_function carry_adapter;  /* carry_off where the file asks for an adapter, else carry_needless */
+carry_function carry_epochs, carry_warmup, carry_ratio, carry_cpu, carry_precision, carry_model, carry_words,
+    carry_once_an_epoch, carry_report, carry_deepspeed, carry_datasets, carry_files, carry_scheduler,
+    carry_kwargs, carry_floor, carry_eval_strategy, carry_project, carry_tokens, carry_eager;
 
 struct carry {
     const char *theirs;
-    enum carry_how how;
+    carry_function *how;
     const char *ours;     /* a key of job_schema; NULL: none */
     const char *text;     /* reason or advice */
     const char *fallback; /* their default, if it differs from ours */

@@ -15,7 +15,7 @@
 
 static const char section[] = "training.deepspeed.";
 
-struct reading {
+struct deepspeed_reading {
     struct job *job;
     const struct node *root;
     const char *name, *prefix; /* prefix: of keys, where they stand in a job file */
@@ -27,7 +27,7 @@ struct reading {
 };
 
 /* The status to go on with after one key. */
-static enum plim_status after_key(const struct reading *r, enum plim_status status)
+static enum plim_status after_key(const struct deepspeed_reading *r, enum plim_status status)
 {
     if (status == PLIM_OK || status == PLIM_NO_MEMORY || !r->refused) return status;
     strbuf_addf(r->refused, "%s\n", r->err->text);
@@ -72,7 +72,7 @@ bool deepspeed_owns(const char *path, const struct node *node)
 
 /* ---- saying it ---- */
 
-static const char *where_of(const struct reading *r, int line, char *buf, size_t size)
+static const char *where_of(const struct deepspeed_reading *r, int line, char *buf, size_t size)
 {
     if (line)
         snprintf(buf, size, "%.200s:%d", r->name, line);
@@ -82,37 +82,31 @@ static const char *where_of(const struct reading *r, int line, char *buf, size_t
 }
 
 /* "ds.json:3: optimizer.type: Lamb: why" */
-static enum plim_status refuse(const struct reading *r, const struct deepspeed_row *row,
+static enum plim_status refuse(const struct deepspeed_reading *r, const struct deepspeed_row *row,
                                const struct node *value, const char *why)
 {
-    struct strbuf text = STRBUF_INIT, shown = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT, shown = STRBUF_INIT;
     char where[256];
     json_plain(&text, value);
     origin_put_comment(&shown, strbuf_text(&text), text.len);
-    enum plim_status status = plim_fail(r->err, PLIM_UNSUPPORTED, "%s: %s%s: %.80s%s is not possible: %s",
-                                        where_of(r, value->line, where, sizeof where), r->prefix, row->theirs,
-                                        strbuf_text(&shown), shown.len > 80 ? "..." : "", why);
-    strbuf_release(&text);
-    strbuf_release(&shown);
-    return status;
+    return plim_fail(r->err, PLIM_UNSUPPORTED, "%s: %s%s: %.80s%s is not possible: %s",
+                     where_of(r, value->line, where, sizeof where), r->prefix, row->theirs,
+                     strbuf_text(&shown), shown.len > 80 ? "..." : "", why);
 }
 
-static enum plim_status wrong(const struct reading *r, const struct deepspeed_row *row,
+static enum plim_status wrong(const struct deepspeed_reading *r, const struct deepspeed_row *row,
                               const struct node *value, const char *expected)
 {
-    struct strbuf number = STRBUF_INIT;
+    STRBUF_AUTO number = STRBUF_INIT;
     char where[256];
     bool is_number = value->kind == NODE_INT || value->kind == NODE_FLOAT; /* it is beyond its range */
     if (is_number) json_plain(&number, value);
-    enum plim_status status =
-        plim_fail(r->err, PLIM_BAD_INPUT, "%s: %s%s: expected %s, found %s",
-                  where_of(r, value->line, where, sizeof where), r->prefix, row->theirs, expected,
-                  is_number ? strbuf_text(&number) : node_kind_name(value->kind));
-    strbuf_release(&number);
-    return status;
+    return plim_fail(r->err, PLIM_BAD_INPUT, "%s: %s%s: expected %s, found %s",
+                     where_of(r, value->line, where, sizeof where), r->prefix, row->theirs, expected,
+                     is_number ? strbuf_text(&number) : node_kind_name(value->kind));
 }
 
-static enum plim_status say(const struct reading *r, const struct deepspeed_row *row,
+static enum plim_status say(const struct deepspeed_reading *r, const struct deepspeed_row *row,
                             const struct node *value, const char *text)
 {
     char where[256], path[160];
@@ -134,10 +128,10 @@ static void offer_section(struct nearest *near, const char *theirs, char *buf, s
     if (near->distance < before) snprintf(buf, size, "%s", name);
 }
 
-static enum plim_status unknown(const struct reading *r, const char *path, const struct node *value)
+static enum plim_status unknown(const struct deepspeed_reading *r, const char *path, const struct node *value)
 {
     struct nearest near = nearest_begin(path), whole = nearest_begin(path);
-    struct strbuf shown = STRBUF_INIT;
+    STRBUF_AUTO shown = STRBUF_INIT;
     char where[256], part[64] = "";
     for (size_t i = 0; i < deepspeed_row_count; i++) {
         nearest_offer(&whole, deepspeed_rows[i].theirs);
@@ -149,12 +143,12 @@ static enum plim_status unknown(const struct reading *r, const char *path, const
         plim_fail(r->err, PLIM_BAD_INPUT, "%s: unknown key '%s%.120s' of DeepSpeed's%s%s%s",
                   where_of(r, value->line, where, sizeof where), r->prefix, strbuf_text(&shown),
                   best ? "; did you mean '" : "; remove it", best ? best : "", best ? "'?" : "");
-    strbuf_release(&shown);
     return status;
 }
 
 /* Names that begin with a low line are comments. */
-static enum plim_status check_keys(const struct reading *r, const struct node *map, const char *above)
+static enum plim_status check_keys(const struct deepspeed_reading *r, const struct node *map,
+                                   const char *above)
 {
     enum plim_status status = PLIM_OK;
     for (size_t i = 0; i < node_count(map) && status == PLIM_OK; i++) {
@@ -182,7 +176,7 @@ static enum plim_status check_keys(const struct reading *r, const struct node *m
 
 /* ---- setting a key of ours ---- */
 
-static enum plim_status contradict(const struct reading *r, const char *label, const char *ours,
+static enum plim_status contradict(const struct deepspeed_reading *r, const char *label, const char *ours,
                                    const char *theirs_is, const struct origin *said, const char *is)
 {
     return plim_fail(r->err, PLIM_BAD_INPUT, "%s is %s, but %s gives %s %s, which means the same; keep one",
@@ -190,11 +184,11 @@ static enum plim_status contradict(const struct reading *r, const char *label, c
 }
 
 /* Keeps the job file's value, which must agree. */
-static enum plim_status put(struct reading *r, const struct deepspeed_row *from, int line, const char *ours,
-                            const char *text)
+static enum plim_status put(struct deepspeed_reading *r, const struct deepspeed_row *from, int line,
+                            const char *ours, const char *text)
 {
     const struct schema_row *row = schema_find(&job_schema, ours);
-    struct strbuf before = STRBUF_INIT, after = STRBUF_INIT;
+    STRBUF_AUTO before = STRBUF_INIT, after = STRBUF_INIT;
     struct origin said = *job_origin(r->job, ours);
     bool by_job = said.kind >= ORIGIN_FILE && !r->mine[row - job_schema.rows];
     char where[256], label[420], name[160];
@@ -211,12 +205,10 @@ static enum plim_status put(struct reading *r, const struct deepspeed_row *from,
         job_origin_set_as(r->job, ours, ORIGIN_FILE, where, name);
         r->mine[row - job_schema.rows] = true;
     }
-    strbuf_release(&before);
-    strbuf_release(&after);
     return status;
 }
 
-static enum plim_status put_number(struct reading *r, const struct deepspeed_row *from, int line,
+static enum plim_status put_number(struct deepspeed_reading *r, const struct deepspeed_row *from, int line,
                                    const char *ours, double number)
 {
     char text[40];
@@ -224,7 +216,8 @@ static enum plim_status put_number(struct reading *r, const struct deepspeed_row
     return put(r, from, line, ours, text);
 }
 
-static enum plim_status set(struct reading *r, const struct deepspeed_row *row, const struct node *value)
+static enum plim_status set(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                            const struct node *value)
 {
     struct strbuf text = STRBUF_INIT;
     if (value->kind == NODE_LIST || value->kind == NODE_MAP) return wrong(r, row, value, "a single value");
@@ -239,7 +232,7 @@ static enum plim_status set(struct reading *r, const struct deepspeed_row *row, 
     return status;
 }
 
-static enum plim_status note_auto(struct reading *r, const struct deepspeed_row *row,
+static enum plim_status note_auto(struct deepspeed_reading *r, const struct deepspeed_row *row,
                                   const struct node *value)
 {
     struct job *job = r->job;
@@ -279,9 +272,6 @@ static bool is_off(const struct node *v) { return is_below(v, 1); }
 
 /* ---- keys that are more than a value ---- */
 
-typedef enum plim_status own_key(struct reading *r, const struct deepspeed_row *row,
-                                 const struct node *value);
-
 struct word {
     const char *theirs, *ours;
 };
@@ -293,8 +283,8 @@ static const char *translate(const struct word *words, const struct node *value)
     return words->ours;
 }
 
-static enum plim_status own_optimizer(struct reading *r, const struct deepspeed_row *row,
-                                      const struct node *value)
+enum plim_status deepspeed_optimizer(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                     const struct node *value)
 {
     static const struct word words[] = {
         {"Adam", "adamw"},           {"AdamW", "adamw"},         {"SGD", "sgd"}, {"Adafactor", "adafactor"},
@@ -304,8 +294,8 @@ static enum plim_status own_optimizer(struct reading *r, const struct deepspeed_
     return put(r, row, value->line, row->ours, ours);
 }
 
-static enum plim_status own_betas(struct reading *r, const struct deepspeed_row *row,
-                                  const struct node *value)
+enum plim_status deepspeed_betas(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                 const struct node *value)
 {
     const struct node *first = node_item(value, 0), *second = node_item(value, 1);
     double one = node_float(first, -1), two = node_float(second, -1);
@@ -315,8 +305,8 @@ static enum plim_status own_betas(struct reading *r, const struct deepspeed_row 
     return status == PLIM_OK ? put_number(r, row, value->line, "training.beta2", two) : status;
 }
 
-static enum plim_status own_scheduler(struct reading *r, const struct deepspeed_row *row,
-                                      const struct node *value)
+enum plim_status deepspeed_scheduler(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                     const struct node *value)
 {
     static const struct word words[] = {
         {"WarmupLR", "constant"}, {"WarmupDecayLR", "linear"}, {"WarmupCosineLR", "cosine"}, {NULL, NULL}};
@@ -329,8 +319,8 @@ static enum plim_status own_scheduler(struct reading *r, const struct deepspeed_
 }
 
 /* WarmupDecayLR falls to where it began. */
-static enum plim_status own_warmup_min(struct reading *r, const struct deepspeed_row *row,
-                                       const struct node *value)
+enum plim_status deepspeed_warmup_min(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                      const struct node *value)
 {
     static const struct deepspeed_row floor = {"scheduler.params.warmup_min_lr", DS_SET, "training.min_lr"};
     const char *type = node_string(node_path(r->root, "scheduler.type"), "");
@@ -338,23 +328,25 @@ static enum plim_status own_warmup_min(struct reading *r, const struct deepspeed
     return status == PLIM_OK && !strcasecmp(type, "WarmupDecayLR") ? set(r, &floor, value) : status;
 }
 
+static bool is_floor(const struct deepspeed_row *row) { return !strcmp(row->ours, "training.min_lr"); }
+
 /* A share of the highest rate, which a flag may still change. */
-static enum plim_status own_ratio(struct reading *r, const struct deepspeed_row *row,
-                                  const struct node *value)
+enum plim_status deepspeed_ratio(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                 const struct node *value)
 {
     struct job_wishes *w = &r->job->wishes;
     double share = node_float(value, -1);
     if (share < 0 || share > 1) return wrong(r, row, value, "a number from 0 to 1");
-    *(row->own == OWN_MIN_RATIO ? &w->min_lr_ratio : &w->warmup_min_ratio) = share;
+    *(is_floor(row) ? &w->min_lr_ratio : &w->warmup_min_ratio) = share;
     return put_number(r, row, value->line, row->ours, share * r->job->schedule.learning_rate);
 }
 
-/* Does the key still have the value that a row of this kind gave it? */
-static bool is_from(const struct job *job, enum deepspeed_own own)
+/* Does the lowest rate, or that of the warmup, still have the value that its row gave it? */
+static bool is_from(const struct job *job, bool floor)
 {
     for (size_t i = 0; i < deepspeed_row_count; i++) {
         const struct deepspeed_row *row = &deepspeed_rows[i];
-        if (row->how != DS_OWN || row->own != own) continue;
+        if (row->own != deepspeed_ratio || is_floor(row) != floor) continue;
         const struct origin *o = job_origin(job, row->ours);
         size_t len = strlen(row->theirs), given = o->name ? strlen(o->name) : 0;
         return given >= len && !strcmp(o->name + given - len, row->theirs);
@@ -366,13 +358,13 @@ void deepspeed_settle_ratios(struct job *job)
 {
     struct job_schedule *s = &job->schedule;
     const struct job_wishes *w = &job->wishes;
-    if (is_from(job, OWN_MIN_RATIO)) s->min_lr = w->min_lr_ratio * s->learning_rate;
-    if (is_from(job, OWN_FLOOR_RATIO)) s->warmup_min_lr = w->warmup_min_ratio * s->learning_rate;
+    if (is_from(job, true)) s->min_lr = w->min_lr_ratio * s->learning_rate;
+    if (is_from(job, false)) s->warmup_min_lr = w->warmup_min_ratio * s->learning_rate;
 }
 
 /* Above 0 the scale is that number and stays. */
-static enum plim_status own_loss_scale(struct reading *r, const struct deepspeed_row *row,
-                                       const struct node *value)
+enum plim_status deepspeed_loss_scale(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                      const struct node *value)
 {
     double scale = node_float(value, -1);
     if (scale < 0) return wrong(r, row, value, "a number, 0 for a scale that moves");
@@ -381,16 +373,16 @@ static enum plim_status own_loss_scale(struct reading *r, const struct deepspeed
     return status == PLIM_OK ? put(r, row, value->line, "training.loss_scale_window", "0") : status;
 }
 
-static enum plim_status own_scale_power(struct reading *r, const struct deepspeed_row *row,
-                                        const struct node *value)
+enum plim_status deepspeed_scale_power(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                       const struct node *value)
 {
     int64_t power = node_int(value, -1);
     if (power < 0 || power > 29) return wrong(r, row, value, "a whole number from 0 to 29, e.g. 16");
     return put_number(r, row, value->line, row->ours, ldexp(1, (int)power));
 }
 
-static enum plim_status own_offload(struct reading *r, const struct deepspeed_row *row,
-                                    const struct node *value)
+enum plim_status deepspeed_offload(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                   const struct node *value)
 {
     static const struct word words[] = {{"none", "none"}, {"cpu", "cpu"}, {"nvme", "nvme"}, {NULL, NULL}};
     const char *ours = translate(words, value);
@@ -398,8 +390,8 @@ static enum plim_status own_offload(struct reading *r, const struct deepspeed_ro
                 : refuse(r, row, value, "write none, cpu or nvme");
 }
 
-static enum plim_status own_old_offload(struct reading *r, const struct deepspeed_row *row,
-                                        const struct node *value)
+enum plim_status deepspeed_old_offload(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                       const struct node *value)
 {
     bool params = strstr(row->theirs, "params");
     const char *newer = params ? "zero_optimization.offload_param" : "zero_optimization.offload_optimizer";
@@ -408,8 +400,8 @@ static enum plim_status own_old_offload(struct reading *r, const struct deepspee
     return put(r, row, value->line, row->ours, value->as.boolean ? "cpu" : "none");
 }
 
-static enum plim_status own_nvme_path(struct reading *r, const struct deepspeed_row *row,
-                                      const struct node *value)
+enum plim_status deepspeed_nvme_path(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                     const struct node *value)
 {
     char device[96];
     snprintf(device, sizeof device, "%.*sdevice", (int)(strlen(row->theirs) - strlen("nvme_path")),
@@ -420,61 +412,32 @@ static enum plim_status own_nvme_path(struct reading *r, const struct deepspeed_
     return put(r, row, value->line, row->ours, value->as.string.text);
 }
 
-static enum plim_status own_monitor(struct reading *r, const struct deepspeed_row *row,
-                                    const struct node *value)
+enum plim_status deepspeed_monitor(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                   const struct node *value)
 {
     const struct schema_row *ours = schema_find(&job_schema, row->ours);
-    struct strbuf list = STRBUF_INIT;
+    STRBUF_AUTO list = STRBUF_INIT;
     const struct node *on = node_get(value, "enabled");
     if (!on || is_off(on)) return PLIM_OK;
     if (r->mine[ours - job_schema.rows]) schema_value(ours, r->job, &list), strbuf_addc(&list, ',');
     strbuf_add(&list, row->theirs);
-    enum plim_status status = put(r, row, value->line, row->ours, strbuf_text(&list));
-    strbuf_release(&list);
-    return status;
+    return put(r, row, value->line, row->ours, strbuf_text(&list));
 }
 
-static enum plim_status own_cpu_checkpointing(struct reading *r, const struct deepspeed_row *row,
-                                              const struct node *value)
-{
-    return is_off(value) ? PLIM_OK : put(r, row, value->line, row->ours, "4096"); /* all there are */
-}
-
-static enum plim_status own_narrow_masters(struct reading *r, const struct deepspeed_row *row,
-                                           const struct node *value)
+/* A switch: what it sets where it is on. */
+enum plim_status deepspeed_switch(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                                  const struct node *value)
 {
     if (is_off(value)) return PLIM_OK;
-    enum plim_status status = put(r, row, value->line, row->ours, "none");
-    return status == PLIM_OK ? put(r, row, value->line, "training.grad_dtype", "bf16") : status;
+    enum plim_status status = put(r, row, value->line, row->ours, row->on);
+    bool masters = !strcmp(row->ours, "training.master_weights");
+    return status == PLIM_OK && masters ? put(r, row, value->line, "training.grad_dtype", "bf16") : status;
 }
-
-static enum plim_status own_states(struct reading *r, const struct deepspeed_row *row,
-                                   const struct node *value)
-{
-    return is_off(value) ? PLIM_OK : put(r, row, value->line, row->ours, "bf16");
-}
-
-static own_key *const own_keys[OWN_COUNT] = {
-    [OWN_OPTIMIZER] = own_optimizer,
-    [OWN_BETAS] = own_betas,
-    [OWN_SCHEDULER] = own_scheduler,
-    [OWN_WARMUP_MIN] = own_warmup_min,
-    [OWN_MIN_RATIO] = own_ratio,
-    [OWN_FLOOR_RATIO] = own_ratio,
-    [OWN_LOSS_SCALE] = own_loss_scale,
-    [OWN_SCALE_POWER] = own_scale_power,
-    [OWN_OFFLOAD] = own_offload,
-    [OWN_OLD_OFFLOAD] = own_old_offload,
-    [OWN_NVME_PATH] = own_nvme_path,
-    [OWN_MONITOR] = own_monitor,
-    [OWN_CPU_CHECKPOINTING] = own_cpu_checkpointing,
-    [OWN_NARROW_MASTERS] = own_narrow_masters,
-    [OWN_STATES] = own_states,
-};
 
 /* ---- all of them ---- */
 
-static enum plim_status fixed(struct reading *r, const struct deepspeed_row *row, const struct node *value)
+static enum plim_status fixed(struct deepspeed_reading *r, const struct deepspeed_row *row,
+                              const struct node *value)
 {
     struct strbuf text = STRBUF_INIT;
     json_plain(&text, value);
@@ -484,7 +447,7 @@ static enum plim_status fixed(struct reading *r, const struct deepspeed_row *row
 }
 
 /* Is the section of a row there, on, and of the row's type? */
-static bool is_on(const struct reading *r, const struct deepspeed_row *row)
+static bool is_on(const struct deepspeed_reading *r, const struct deepspeed_row *row)
 {
     const struct node *top = node_get_n(r->root, row->theirs, strcspn(row->theirs, "."));
     if (!top || top->kind != NODE_MAP) return false;
@@ -495,19 +458,19 @@ static bool is_on(const struct reading *r, const struct deepspeed_row *row)
 }
 
 /* Applies DeepSpeed's default for a missing key, unless the job sets it. */
-static enum plim_status take_default(struct reading *r, const struct deepspeed_row *row)
+static enum plim_status take_default(struct deepspeed_reading *r, const struct deepspeed_row *row)
 {
     struct node value = {.kind = NODE_STRING, .key = row->theirs};
-    bool sets = row->how == DS_SET || row->own == OWN_MIN_RATIO;
+    bool sets = row->how == DS_SET || (row->own == deepspeed_ratio && is_floor(row));
     if (!row->fallback || !sets || !is_on(r, row)) return PLIM_OK;
     if (job_origin(r->job, row->ours)->kind >= ORIGIN_FILE) return PLIM_OK;
     value.as.string.text = row->fallback, value.as.string.len = strlen(row->fallback);
     if (row->how == DS_SET) return set(r, row, &value);
     value = (struct node){.kind = NODE_FLOAT, .as.real = strtod(row->fallback, NULL)};
-    return own_keys[row->own](r, row, &value);
+    return row->own(r, row, &value);
 }
 
-static enum plim_status act(struct reading *r, const struct deepspeed_row *row)
+static enum plim_status act(struct deepspeed_reading *r, const struct deepspeed_row *row)
 {
     const struct node *value = node_path(r->root, row->theirs);
     if (!value) return take_default(r, row);
@@ -528,14 +491,14 @@ static enum plim_status act(struct reading *r, const struct deepspeed_row *row)
     case DS_OWN:
         break;
     }
-    return own_keys[row->own](r, row, value);
+    return row->own(r, row, value);
 }
 
 static enum plim_status take(struct job *job, const struct node *root, const char *name, const char *prefix,
                              const struct schema_listener *notes, struct strbuf *refused, int *refusals,
                              struct plim_error *err)
 {
-    struct reading r = {job, root, name, prefix, notes, NULL, err, refused, refusals};
+    struct deepspeed_reading r = {job, root, name, prefix, notes, NULL, err, refused, refusals};
     if (root->kind != NODE_MAP)
         return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: expected DeepSpeed's keys and values, found a %s", name,
                          root->line, node_kind_name(root->kind));

@@ -89,7 +89,7 @@ void disk_line_text(const struct disk_line *line, struct strbuf *out)
 
 enum plim_status disk_line_check(const struct disk_line *line, const struct job *job, struct plim_error *err)
 {
-    struct strbuf need = STRBUF_INIT;
+    STRBUF_AUTO need = STRBUF_INIT;
     if (disk_line_held(line)) return PLIM_OK;
     if (!tier_held(line))
         return plim_fail(
@@ -103,6 +103,5 @@ enum plim_status disk_line_check(const struct disk_line *line, const struct job 
         "%s: key 'output.dir': does not fit %s: the run takes %s: %lld bytes missing; free them, lower "
         "output.keep_checkpoints or choose another output.dir",
         job->name, job->output_dir, strbuf_text(&need), (long long)(line->total - line->free));
-    strbuf_release(&need);
     return status;
 }

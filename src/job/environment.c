@@ -24,21 +24,13 @@ struct variable {
     const char *why;             /* it sets nothing */
     int hook;                    /* 1 + enum hook_kind: an address; 0: none */
     bool secret, launcher, note; /* launcher: only the process's environment counts */
+    int64_t least, most;         /* it is a whole number in this range; most 0: it is none */
     const char *help;
 };
 
-static bool read_count(const char *value, char out[VALUE], struct plim_error *err)
-{
-    int64_t n;
-    (void)err;
-    snprintf(out, VALUE, "%s", value);
-    return number_parse_int64(value, strlen(value), &n) && n >= 1 && n <= 1000000;
-}
-
-static bool read_fraction(const char *value, char out[VALUE], struct plim_error *err)
+static bool read_fraction(const char *value, char out[VALUE], struct plim_error *)
 {
     double x;
-    (void)err;
     snprintf(out, VALUE, "%s", value);
     return strlen(value) < VALUE && number_parse_double(value, strlen(value), &x) && x > 0 && x <= 1;
 }
@@ -49,11 +41,10 @@ static bool is_word(const char *value, const char *const *words)
     return *words;
 }
 
-static bool read_mixed(const char *value, char out[VALUE], struct plim_error *err)
+static bool read_mixed(const char *value, char out[VALUE], struct plim_error *)
 {
     static const char *const yes[] = {"true", "1", "yes", "on", NULL}, *const no[] = {"false", "0", "no",
                                                                                       "off", NULL};
-    (void)err;
     snprintf(out, VALUE, "%s", is_word(value, yes) ? "auto" : "fp32");
     return is_word(value, yes) || is_word(value, no);
 }
@@ -74,19 +65,17 @@ static const char *host_of(const char *value, const char *scheme)
     return !strncmp(value, scheme, n) && (host || value[n] == '[') ? value + n : NULL;
 }
 
-static bool read_url(const char *value, char out[VALUE], struct plim_error *err)
+static bool read_url(const char *value, char out[VALUE], struct plim_error *)
 {
-    (void)err;
     out[0] = '\0';
     return host_of(value, "https://") || host_of(value, "http://");
 }
 
 /* A service's address is a secret, which only https keeps; http is for a receiver on this machine. */
-static bool read_service(const char *value, char out[VALUE], struct plim_error *err)
+static bool read_service(const char *value, char out[VALUE], struct plim_error *)
 {
     static const char *const own[] = {"localhost", "127.0.0.1", "[::1]"};
     const char *host = host_of(value, "http://");
-    (void)err;
     out[0] = '\0';
     if (host_of(value, "https://")) return true;
     for (int i = 0; host && i < 3; i++) {
@@ -96,44 +85,21 @@ static bool read_service(const char *value, char out[VALUE], struct plim_error *
     return false;
 }
 
-static bool read_any(const char *value, char out[VALUE], struct plim_error *err)
+static bool read_any(const char *, char out[VALUE], struct plim_error *)
 {
-    (void)value, (void)err;
     out[0] = '\0';
     return true;
 }
 
-static bool read_name(const char *value, char out[VALUE], struct plim_error *err)
+static bool read_name(const char *value, char out[VALUE], struct plim_error *)
 {
-    (void)err;
     return snprintf(out, VALUE, "%s", value) < VALUE;
 }
 
-static bool in_range(const char *value, int64_t min, int64_t max)
+static bool in_range(const struct variable *v, const char *value)
 {
     int64_t n;
-    return number_parse_int64(value, strlen(value), &n) && n >= min && n <= max;
-}
-
-static bool read_rank(const char *value, char out[VALUE], struct plim_error *err)
-{
-    (void)err;
-    out[0] = '\0';
-    return in_range(value, 0, 1000000);
-}
-
-static bool read_ranks(const char *value, char out[VALUE], struct plim_error *err)
-{
-    (void)err;
-    out[0] = '\0';
-    return in_range(value, 1, 1000000);
-}
-
-static bool read_port(const char *value, char out[VALUE], struct plim_error *err)
-{
-    (void)err;
-    out[0] = '\0';
-    return in_range(value, 1, 65535);
+    return !v->most || (number_parse_int64(value, strlen(value), &n) && n >= v->least && n <= v->most);
 }
 
 #define NO_CACHE                                                                                             \
@@ -158,8 +124,8 @@ static bool read_port(const char *value, char out[VALUE], struct plim_error *err
     .key = "training.memory.cuda_memory_fraction", .says = FRACTION, .why = NO_CACHE, .note = true
 
 static const struct variable variables[] = {
-    {"MAX_BATCH_SIZE", read_count, "a whole number of at least 1, e.g. 16", "training.max_micro_batch_size",
-     .says = {"training.max_micro_batch_size", "training.micro_batch_size"},
+    {"MAX_BATCH_SIZE", read_name, "a whole number of at least 1, e.g. 16", "training.max_micro_batch_size",
+     .least = 1, .most = 1000000, .says = {"training.max_micro_batch_size", "training.micro_batch_size"},
      .help = "rows of a micro-batch at most; serve: requests at once at most, as --parallel"},
     {"CUDA_MEMORY_FRACTION", read_fraction, "a number above 0 and at most 1, e.g. 0.8",
      "training.memory.cuda_memory_fraction", .says = FRACTION,
@@ -183,15 +149,18 @@ static const struct variable variables[] = {
      .says = {"monitoring.wandb_project"}, .help = "the project of a W&B folder"},
     {"WANDB_API_KEY", read_any, "text", .why = OFFLINE, .secret = true,
      .help = "ignored: nothing is sent; wandb sync reads it"},
-    {"WORLD_SIZE", read_ranks, "a number of processes, e.g. 1", .why = ONE_RANK, .launcher = true,
+    {"WORLD_SIZE", read_any, "a number of processes, e.g. 1", .why = ONE_RANK, .launcher = true, .least = 1,
+     .most = 1000000,
      .help = "number of ranks that torchrun started for train (docs/ranks.md); plan is always one "
              "process"},
-    {"RANK", read_rank, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .help = "checked"},
-    {"LOCAL_RANK", read_rank, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .help = "checked"},
+    {"RANK", read_any, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .most = 1000000,
+     .help = "checked"},
+    {"LOCAL_RANK", read_any, "a whole number, e.g. 0", .why = ONE_RANK, .launcher = true, .most = 1000000,
+     .help = "checked"},
     {"MASTER_ADDR", read_any, "a host", .why = ONE_RANK, .launcher = true,
      .help = "where torchrun's ranks meet"},
-    {"MASTER_PORT", read_port, "a port from 1 to 65535, e.g. 29500", .why = ONE_RANK, .launcher = true,
-     .help = "torchrun's ranks meet 100 ports above it, or at PLIMSOLL_PORT"},
+    {"MASTER_PORT", read_any, "a port from 1 to 65535, e.g. 29500", .why = ONE_RANK, .launcher = true,
+     .least = 1, .most = 65535, .help = "torchrun's ranks meet 100 ports above it, or at PLIMSOLL_PORT"},
 };
 enum { VARIABLES = sizeof variables / sizeof *variables };
 _Static_assert((int)VARIABLES * 2 < (int)VARIABLES_SEEN,
@@ -260,7 +229,7 @@ static enum plim_status arrive(struct job *job, const struct arrival *a, struct 
     struct plim_error why = {0};
     struct origin_recorder recorder;
     char value[VALUE];
-    if (!v->read(a->value, value, &why)) return unreadable(a, &why, err);
+    if (!v->read(a->value, value, &why) || !in_range(v, a->value)) return unreadable(a, &why, err);
     enum plim_status status = PLIM_OK;
     if (a->kind == ORIGIN_DOTENV && v->launcher)
         seen.why = "a launcher sets it; it is not read from a file";

@@ -1,9 +1,8 @@
-/* explain.c - see explain.h. Everything but the effect comes from the rows of job_schema; the effect is what the parts of a
+/* explain.c - see job.h. Everything but the effect comes from the rows of job_schema; the effect is what the parts of a
  * key's path have in common, the most particular first. */
-#include "job/explain.h"
+#include "job/job.h"
 #include "base/schema_value.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define PINS    "pins a choice that is the planner's otherwise; a plan may become slower, or not fit"
@@ -114,19 +113,18 @@ static void put_names(const struct schema_row *row, struct strbuf *out)
 static void put_given(const struct schema_row *row, const struct job *job, struct strbuf *out)
 {
     const struct origin *o = job_origin(job, row->path);
-    struct strbuf value = STRBUF_INIT;
+    STRBUF_AUTO value = STRBUF_INIT;
     schema_value(row, job, &value);
     if (o->kind != ORIGIN_DEFAULT || row->fallback)
         strbuf_addf(out, "  is        %s (%s%s%s)\n", strbuf_text(&value), o->where, o->name ? ", as " : "",
                     o->name ? o->name : "");
     else
         strbuf_add(out, "  is        not given\n");
-    strbuf_release(&value);
 }
 
 static void put_key(const struct schema_row *row, const struct job *job, struct strbuf *out)
 {
-    struct strbuf type = STRBUF_INIT;
+    STRBUF_AUTO type = STRBUF_INIT;
     strbuf_addf(out, "%s\n", row->path);
     if (row->kind == SCHEMA_NOTHING) {
         strbuf_addf(out, "  accepted without effect: %s\n", row->note);
@@ -139,7 +137,6 @@ static void put_key(const struct schema_row *row, const struct job *job, struct 
     strbuf_addf(out, "  the plan  %s\n", effect_of(row->path));
     if (row->note) strbuf_addf(out, "  note      %s\n", row->note);
     if (job) put_given(row, job, out);
-    strbuf_release(&type);
 }
 
 /* "training.memory" stands for all below it. */

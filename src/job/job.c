@@ -95,7 +95,7 @@ enum plim_status job_set_flag(struct job *job, const char *flag, const char *key
 
 static enum plim_status fail_architecture(const struct job *job, struct plim_error *err)
 {
-    struct strbuf known = STRBUF_INIT, guess = STRBUF_INIT;
+    STRBUF_AUTO known = STRBUF_INIT, guess = STRBUF_INIT;
     struct nearest near = nearest_begin(job->model.architecture);
     for (int i = 0; model_architecture_at(i); i++) {
         const char *name = model_architecture_name(model_architecture_at(i));
@@ -106,8 +106,6 @@ static enum plim_status fail_architecture(const struct job *job, struct plim_err
     enum plim_status status =
         plim_fail(err, PLIM_BAD_INPUT, "%s: key 'model.architecture': '%s' is not known; %swrite one of %s",
                   job->name, job->model.architecture, strbuf_text(&guess), strbuf_text(&known));
-    strbuf_release(&known);
-    strbuf_release(&guess);
     return status;
 }
 
@@ -169,7 +167,7 @@ static enum plim_status spec_from_keys(struct job *job, struct plim_error *err)
 static enum plim_status refuse_beside_path(const struct job *job, const char *key,
                                            const struct model_spec *said, struct plim_error *err)
 {
-    struct strbuf wish = STRBUF_INIT, has = STRBUF_INIT;
+    STRBUF_AUTO wish = STRBUF_INIT, has = STRBUF_INIT;
     const char *name = "";
     for (int i = 0; name && strcmp(name, key); i++) {
         strbuf_clear(&wish), strbuf_clear(&has);
@@ -181,8 +179,6 @@ static enum plim_status refuse_beside_path(const struct job *job, const char *ke
         "%s: key 'model.%s': %s, but %s/config.json has %s; remove the key, or model.path for a model from "
         "scratch",
         job->name, key, strbuf_text(&wish), job->model.path, strbuf_text(&has));
-    strbuf_release(&wish);
-    strbuf_release(&has);
     return PLIM_BAD_INPUT;
 }
 

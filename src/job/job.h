@@ -421,3 +421,8 @@ enum plim_status job_plan(const struct job *job, struct loader_sizes *loader, st
  * the job or command. A plan may still be made for such a budget on a CPU; it says so. */
 enum plim_status budget_check(const char *who, const char *where, int64_t bytes,
                               const struct device_facts *facts, struct plim_error *err);
+
+/* One key, or a section of them, for people: what it takes, means, is also called, and does to a plan (explain.c). job may be NULL;
+ * else its value, and where that came from, is told, too. PLIM_BAD_INPUT: nobody knows such a key. */
+enum plim_status job_explain(const char *key, const struct job *job, struct strbuf *out,
+                             struct plim_error *err);

@@ -43,7 +43,7 @@ enum model_head job_eval_head(const struct job *job) { return uses[job_objective
 
 static enum plim_status refuse_objective(const struct job *job, struct plim_error *err)
 {
-    struct strbuf known = STRBUF_INIT;
+    STRBUF_AUTO known = STRBUF_INIT;
     for (int i = 0; i < OBJECTIVES; i++)
         if (is_learned_by((enum objective)i, &job->spec))
             strbuf_addf(&known, "%s%s", known.len ? ", " : "", objective_row((enum objective)i)->name);
@@ -51,7 +51,6 @@ static enum plim_status refuse_objective(const struct job *job, struct plim_erro
               "%s: key 'training.objective': %s learns %s and not %s; write auto or another model", job->name,
               model_architecture_name(job->spec.arch), strbuf_text(&known),
               objective_row(job_objective(job))->name);
-    strbuf_release(&known);
     return PLIM_UNSUPPORTED;
 }
 

@@ -1,6 +1,5 @@
 /* origin.c - see origin.h: one origin per row of job_schema. */
 #include "job/origin.h"
-#include "base/bytes.h"
 #include "base/json.h"
 #include "base/schema_value.h"
 #include "base/utf8.h"
@@ -167,7 +166,7 @@ void job_settings_text(const struct job *job, const struct job_length *length, b
 {
     for (size_t i = 0; i < job_schema.count; i++) {
         const struct schema_row *row = &job_schema.rows[i];
-        struct strbuf value = STRBUF_INIT;
+        STRBUF_AUTO value = STRBUF_INIT;
         if (!has_value(job, row)) continue;
         struct origin o = put_setting(job, length, row, schema_value, &value);
         if (all || o.kind != ORIGIN_DEFAULT) {
@@ -175,7 +174,6 @@ void job_settings_text(const struct job *job, const struct job_length *length, b
             put_where(&o, out);
             strbuf_addc(out, '\n');
         }
-        strbuf_release(&value);
     }
 }
 
@@ -184,7 +182,7 @@ void job_settings_json(const struct job *job, const struct job_length *length, s
     json_begin_object(w, "settings");
     for (size_t i = 0; i < job_schema.count; i++) {
         const struct schema_row *row = &job_schema.rows[i];
-        struct strbuf value = STRBUF_INIT;
+        STRBUF_AUTO value = STRBUF_INIT;
         if (!has_value(job, row)) continue;
         struct origin o = put_setting(job, length, row, schema_exact, &value);
         json_begin_object(w, row->path);
@@ -193,7 +191,6 @@ void job_settings_json(const struct job *job, const struct job_length *length, s
         if (o.kind != ORIGIN_DEFAULT) json_str(w, "where", o.where);
         if (o.name) json_str(w, "as", o.name);
         json_end_object(w);
-        strbuf_release(&value);
     }
     json_end_object(w);
 }

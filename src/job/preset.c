@@ -90,14 +90,13 @@ static enum plim_status unknown(const char *name, const struct node *devices, st
         return plim_fail(err, PLIM_BAD_INPUT,
                          "'%s' is not a preset; select a device of this machine with training.device: %s",
                          name, here);
-    struct strbuf meant = STRBUF_INIT;
+    STRBUF_AUTO meant = STRBUF_INIT;
     guess(name, devices, &meant);
     enum plim_status status =
         meant.len
             ? plim_fail(err, PLIM_BAD_INPUT, "preset '%s' is not known; did you mean %s?", name, meant.data)
             : plim_fail(err, PLIM_BAD_INPUT, "preset '%s' is not known; see plimsoll plan --list-devices",
                         name);
-    strbuf_release(&meant);
     return status;
 }
 

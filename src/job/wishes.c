@@ -116,14 +116,12 @@ enum plim_status job_agree(struct job *job, struct plim_error *err)
     const struct job_wishes *w = &job->wishes;
     enum plim_status status = PLIM_OK;
     for (int i = 0; i < PAIRS && status == PLIM_OK; i++) {
-        struct strbuf a = STRBUF_INIT, b = STRBUF_INIT;
+        STRBUF_AUTO a = STRBUF_INIT, b = STRBUF_INIT;
         if (!clashes(job, &pairs[i])) continue;
         put_key(job, pairs[i].a, &a);
         put_key(job, pairs[i].b, &b);
         status = plim_fail(err, PLIM_BAD_INPUT, "%s: %s and %s contradict each other; keep one", job->name,
                            strbuf_text(&a), strbuf_text(&b));
-        strbuf_release(&a);
-        strbuf_release(&b);
     }
     if (status != PLIM_OK || !w->use_deepspeed) return status;
     if (job_given(job, &w->checkpointing) && w->checkpointing && !job_given(job, &t->recompute) &&

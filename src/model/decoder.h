@@ -153,3 +153,10 @@ enum decoder_param {
 extern const struct param_row decoder_params[DECODER_PARAMS]; /* LLaMA's */
 
 void decoder_emit(struct builder *b);
+
+/* Gemma 2 and Gemma 3. */
+#define GEMMA_KEYS                                                                                           \
+    DECODER_KEYS, HAS(WINDOW), HAS(QKV_BIAS), HAS(QUERY_SCALAR),                                             \
+        HAS(FINAL_CAP), [FIELD_GATED] = "hidden_activation"
+/* All but positions, caps and which layers have windows. */
+void gemma_defaults(struct model_spec *spec);

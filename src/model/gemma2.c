@@ -1,6 +1,6 @@
 /* gemma2.c - Gemma 2: norms before and after both parts with weights of 1 + w, scaled embeddings, GeGLU, soft-caps of
  * scores and logits, and a window on every other layer. */
-#include "model/gemma.h"
+#include "model/decoder.h"
 
 static const struct param_row params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ZEROS), DECODER_ATTENTION,
                                                         DECODER_GATED, DECODER_SANDWICH_NORMS(RULE_ZEROS)};

@@ -1,6 +1,6 @@
 /* gemma3.c - Gemma 3, the text model: Gemma 2 with norms over queries and keys instead of soft-caps, five layers with a
  * window to one without, and rotary frequencies of their own for the former. */
-#include "model/gemma.h"
+#include "model/decoder.h"
 
 static const struct param_row params[DECODER_PARAMS] = {DECODER_ENDS(RULE_ZEROS), DECODER_ATTENTION,
                                                         DECODER_GATED, DECODER_SANDWICH_NORMS(RULE_ZEROS),

@@ -302,7 +302,7 @@ static void put_rope(struct conversion *c)
 static void find_architecture(struct conversion *c)
 {
     const char *name = node_string(meta(c, "general.architecture"), NULL);
-    struct strbuf known = STRBUF_INIT;
+    STRBUF_AUTO known = STRBUF_INIT;
     for (int i = 0; model_architecture_at(i); i++) {
         const struct architecture *arch = model_architecture_at(i);
         if (!arch->gguf) continue;
@@ -315,7 +315,6 @@ static void find_architecture(struct conversion *c)
     else if (!c->arch)
         refuse(c, PLIM_UNSUPPORTED, "%s: architecture '%.60s' is not supported; supported: %s",
                gguf_path(c->file), name, strbuf_text(&known));
-    strbuf_release(&known);
 }
 
 enum plim_status gguf_config_write(const struct gguf *file, struct strbuf *out, struct plim_error *err)
@@ -338,13 +337,12 @@ enum plim_status gguf_config_write(const struct gguf *file, struct strbuf *out, 
 
 enum plim_status gguf_config_read(const struct gguf *file, struct model_spec *spec, struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     struct doc *doc = NULL;
     enum plim_status status = gguf_config_write(file, &text, err);
     if (status == PLIM_OK) status = json_parse(text.data, text.len, gguf_path(file), &doc, err);
     if (status == PLIM_OK) status = hf_config_read(&doc->root, gguf_path(file), spec, err);
     doc_free(doc);
-    strbuf_release(&text);
     return status;
 }
 

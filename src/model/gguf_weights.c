@@ -124,7 +124,7 @@ static const struct name_row *find_row(const struct gguf_weights *w, const char 
     return NULL;
 }
 
-static const char *hf_name(struct gguf_weights *w, const char *name, const struct name_row *row, int layer,
+static const char *hf_name(struct gguf_weights *w, const char *, const struct name_row *row, int layer,
                            const char *end)
 {
     char text[256];
@@ -133,7 +133,6 @@ static const char *hf_name(struct gguf_weights *w, const char *name, const struc
         snprintf(text, sizeof text, "%.*s%d%s%s", (int)(number - row->hf), row->hf, layer, number + 2, end);
     else
         snprintf(text, sizeof text, "%s%s", row->hf, end);
-    (void)name;
     return bump_copy(&w->store, text, strlen(text));
 }
 

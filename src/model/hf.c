@@ -589,7 +589,7 @@ static void find_head(const char *folder, struct model_spec *spec)
 
 enum plim_status hf_config_load(const char *path, struct model_spec *spec, struct plim_error *err)
 {
-    struct strbuf file = STRBUF_INIT;
+    STRBUF_AUTO file = STRBUF_INIT;
     struct doc *doc = NULL;
     struct stat st;
     if (gguf_is(path)) return gguf_config_load(path, spec, err);
@@ -600,6 +600,5 @@ enum plim_status hf_config_load(const char *path, struct model_spec *spec, struc
     if (status == PLIM_OK) status = hf_config_read(&doc->root, strbuf_text(&file), spec, err);
     if (status == PLIM_OK) find_head(path, spec);
     doc_free(doc);
-    strbuf_release(&file);
     return status;
 }

@@ -48,10 +48,9 @@ static void write_long_rope(struct json_writer *w, const struct model_spec *spec
 
 static void write_field(struct json_writer *w, const struct model_spec *spec, enum model_field_id id);
 
-static void write_rope(struct json_writer *w, const struct model_spec *spec, const char *key)
+static void write_rope(struct json_writer *w, const struct model_spec *spec, const char *)
 {
     bool phi = field_key(spec->arch, FIELD_LONG_ROPE); /* which wants the older name of the type */
-    (void)key;
     if (spec->rope.kind == ROPE_NONE) {
         json_null(w, "rope_scaling");
         return;
@@ -145,9 +144,8 @@ static void write_unscaled(struct json_writer *w, const struct model_spec *spec,
     if (spec->unscaled_head) json_bool(w, key, false);
 }
 
-static void write_true(struct json_writer *w, const struct model_spec *spec, const char *key)
+static void write_true(struct json_writer *w, const struct model_spec *, const char *key)
 {
-    (void)spec;
     json_bool(w, key, true);
 }
 
@@ -171,10 +169,9 @@ static const char *label_name(const struct model_spec *spec, int64_t i, char *bu
     return buf;
 }
 
-static void write_labels(struct json_writer *w, const struct model_spec *spec, const char *key)
+static void write_labels(struct json_writer *w, const struct model_spec *spec, const char *)
 {
     char number[24], label[32];
-    (void)key;
     if (!model_has_labels(spec)) return;
     if (spec->problem) json_str(w, "problem_type", label_problem_name(spec->problem));
     json_begin_object(w, "id2label");
@@ -237,9 +234,7 @@ static const char *class_of(const struct model_spec *spec)
 
 void hf_config_write(const struct model_spec *spec, enum dtype type, struct strbuf *out)
 {
-    struct json_writer w;
-    json_writer_init(&w, out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 2);
     json_begin_array(&w, "architectures");
     json_str(&w, NULL, class_of(spec));
     json_end_array(&w);
@@ -254,7 +249,7 @@ void hf_config_write(const struct model_spec *spec, enum dtype type, struct strb
 
 enum plim_status hf_config_expresses(const struct model_spec *spec, struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     struct doc *doc = NULL;
     struct model_spec back;
     hf_config_write(spec, DT_F32, &text);
@@ -269,20 +264,17 @@ enum plim_status hf_config_expresses(const struct model_spec *spec, struct plim_
                       "different model; remove the key",
                       lost, spec->arch->name);
     doc_free(doc);
-    strbuf_release(&text);
     return status;
 }
 
 enum plim_status hf_config_save(const struct model_spec *spec, enum dtype type, const char *dir,
                                 struct plim_error *err)
 {
-    struct strbuf path = STRBUF_INIT, text = STRBUF_INIT;
+    STRBUF_AUTO path = STRBUF_INIT, text = STRBUF_INIT;
     strbuf_addf(&path, "%s/config.json", dir);
     hf_config_write(spec, type, &text);
     enum plim_status status = strbuf_status(&path, err);
     if (status == PLIM_OK) status = strbuf_status(&text, err);
     if (status == PLIM_OK) status = file_write_atomic(strbuf_text(&path), text.data, text.len, err);
-    strbuf_release(&path);
-    strbuf_release(&text);
     return status;
 }

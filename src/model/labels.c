@@ -27,7 +27,7 @@ static enum plim_status read_names(const struct node *map, const char *file, str
 
 enum plim_status labels_load(const char *path, struct label_names *out, struct plim_error *err)
 {
-    struct strbuf file = STRBUF_INIT;
+    STRBUF_AUTO file = STRBUF_INIT;
     struct doc *doc = NULL;
     struct stat st;
     *out = (struct label_names){0};
@@ -40,7 +40,6 @@ enum plim_status labels_load(const char *path, struct label_names *out, struct p
     if (map && map->kind == NODE_MAP) status = read_names(map, strbuf_text(&file), out, err);
     if (status != PLIM_OK) labels_release(out);
     doc_free(doc);
-    strbuf_release(&file);
     return status;
 }
 

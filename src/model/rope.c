@@ -37,20 +37,12 @@ struct wave {
     float freq, power;
 };
 
-static float scale_none(const struct wave *w, int set)
-{
-    (void)set;
-    return w->freq;
-}
+static float scale_none(const struct wave *w, int) { return w->freq; }
 
-static float scale_linear(const struct wave *w, int set)
-{
-    (void)set;
-    return w->freq / (float)w->spec->rope.factor;
-}
+static float scale_linear(const struct wave *w, int) { return w->freq / (float)w->spec->rope.factor; }
 
 /* Long waves are stretched by the factor, short ones kept, those between blended. */
-static float scale_llama3(const struct wave *w, int set)
+static float scale_llama3(const struct wave *w, int)
 {
     const float two_pi = 6.283185307179586f;
     const struct rope_scaling *s = &w->spec->rope;
@@ -58,7 +50,6 @@ static float scale_llama3(const struct wave *w, int set)
     float context = (float)s->original_max_positions;
     float longest = (float)((double)s->original_max_positions / s->low_freq_factor);
     float shortest = (float)((double)s->original_max_positions / s->high_freq_factor);
-    (void)set;
     if (wave > longest) return w->freq / (float)s->factor;
     if (wave < shortest) return w->freq;
     float smooth =
@@ -74,11 +65,10 @@ static double yarn_border(const struct wave *w, double turns)
 }
 
 /* Blended by the number of the frequency: those before the first border are kept, those after the last stretched. */
-static float scale_yarn(const struct wave *w, int set)
+static float scale_yarn(const struct wave *w, int)
 {
     const struct rope_scaling *s = &w->spec->rope;
     double low = yarn_border(w, s->beta_fast), high = yarn_border(w, s->beta_slow);
-    (void)set;
     if (s->truncate) low = floor(low), high = ceil(high);
     low = fmax(low, 0), high = fmin(high, 2 * w->n - 1);
     if (low == high) high += 0.001;

@@ -159,9 +159,8 @@ static void put_module(struct json_writer *w, int number, const char *path, cons
     json_end_object(w);
 }
 
-static void write_modules(struct json_writer *w, const struct model_spec *spec, int64_t max_length)
+static void write_modules(struct json_writer *w, const struct model_spec *spec, int64_t)
 {
-    (void)max_length;
     json_begin_array(w, NULL);
     put_module(w, 0, "", "sentence_transformers.models.Transformer");
     put_module(w, 1, "1_Pooling", "sentence_transformers.models.Pooling");
@@ -169,9 +168,8 @@ static void write_modules(struct json_writer *w, const struct model_spec *spec, 
     json_end_array(w);
 }
 
-static void write_pooling(struct json_writer *w, const struct model_spec *spec, int64_t max_length)
+static void write_pooling(struct json_writer *w, const struct model_spec *spec, int64_t)
 {
-    (void)max_length;
     json_begin_object(w, NULL);
     json_int(w, "word_embedding_dimension", spec->hidden_size);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
@@ -180,9 +178,8 @@ static void write_pooling(struct json_writer *w, const struct model_spec *spec, 
     json_end_object(w);
 }
 
-static void write_length(struct json_writer *w, const struct model_spec *spec, int64_t max_length)
+static void write_length(struct json_writer *w, const struct model_spec *, int64_t max_length)
 {
-    (void)spec;
     json_begin_object(w, NULL);
     json_int(w, "max_seq_length", max_length);
     json_bool(w, "do_lower_case", false);
@@ -198,7 +195,7 @@ enum plim_status sentence_config_save(const char *dir, const struct model_spec *
     snprintf(path, sizeof path, "%.4200s/1_Pooling", dir);
     enum plim_status status = file_make_dirs(path, err);
     for (int i = 0; files[i] && status == PLIM_OK; i++) {
-        struct strbuf text = STRBUF_INIT;
+        STRBUF_AUTO text = STRBUF_INIT;
         struct json_writer w;
         json_writer_init(&w, &text, 2);
         writers[i](&w, spec, max_length);
@@ -206,7 +203,6 @@ enum plim_status sentence_config_save(const char *dir, const struct model_spec *
         snprintf(path, sizeof path, "%.4200s/%s", dir, files[i]);
         status = strbuf_status(&text, err);
         if (status == PLIM_OK) status = file_write_atomic(path, text.data, text.len, err);
-        strbuf_release(&text);
     }
     return status;
 }

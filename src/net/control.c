@@ -53,10 +53,8 @@ static void answer_line(struct control *c, struct client *client, const char *te
 {
     struct plim_error err = {0};
     struct strbuf *out = &client->out;
-    struct json_writer w;
     size_t begin = out->len;
-    json_writer_init(&w, out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 0);
     json_bool(&w, "ok", true);
     if (answer_message(c, text, len, &w, &err) == PLIM_OK) {
         json_end_object(&w);

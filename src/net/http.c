@@ -110,18 +110,16 @@ static void resume(struct http_exchange *x)
 
 void http_wake(struct http_exchange *x)
 {
-    pthread_mutex_lock(&x->lock);
+    LOCKED(&x->lock);
     x->woken = true;
     resume(x);
-    pthread_mutex_unlock(&x->lock);
 }
 
 void http_lose(struct http_exchange *x)
 {
-    pthread_mutex_lock(&x->lock);
+    LOCKED(&x->lock);
     x->lost = true;
     resume(x);
-    pthread_mutex_unlock(&x->lock);
 }
 
 enum turn { TURN_MORE, TURN_REST, TURN_LOST };
@@ -129,11 +127,10 @@ enum turn { TURN_MORE, TURN_REST, TURN_LOST };
 /* Decides what to do when there is nothing to send: produce more, end because the client left, or rest until either. */
 static enum turn next_turn(struct http_exchange *x)
 {
-    pthread_mutex_lock(&x->lock);
+    LOCKED(&x->lock);
     enum turn turn = x->lost ? TURN_LOST : x->woken ? TURN_MORE : TURN_REST;
     x->woken = false;
     if (turn == TURN_REST) x->suspended = true, x->http->mhd.suspend(x->connection);
-    pthread_mutex_unlock(&x->lock);
     return turn;
 }
 
@@ -170,10 +167,9 @@ static void exchange_free(struct http_exchange *x)
 
 /* --- sending ---------------------------------------------------------------------------------------------- */
 
-static ssize_t read_stream(void *arg, uint64_t at, char *to, size_t most)
+static ssize_t read_stream(void *arg, uint64_t, char *to, size_t most)
 {
     struct http_exchange *x = arg;
-    (void)at;
     for (;;) {
         size_t left = x->out.len - x->sent, n = left < most ? left : most;
         if (n) {
@@ -315,12 +311,11 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
     return go_on(x);
 }
 
-static void on_completed(void *arg, struct MHD_Connection *connection, void **context,
+static void on_completed(void *arg, struct MHD_Connection *, void **context,
                          enum MHD_RequestTerminationCode code)
 {
     struct http *h = arg;
     struct http_exchange *x = *context;
-    (void)connection;
     if (!x) return;
     bool lost = code != MHD_REQUEST_TERMINATED_COMPLETED_OK || !x->status || (x->stream && !x->ended);
     http_connection_idle(h, x->peer, x);
@@ -501,18 +496,14 @@ bool http_is_loopback(const struct http *h) { return h->loopback; }
 
 int http_connections(struct http *h)
 {
-    pthread_mutex_lock(&h->lock);
-    int n = h->connections;
-    pthread_mutex_unlock(&h->lock);
-    return n;
+    LOCKED(&h->lock);
+    return h->connections;
 }
 
 int http_active(struct http *h)
 {
-    pthread_mutex_lock(&h->lock);
-    int n = h->active;
-    pthread_mutex_unlock(&h->lock);
-    return n;
+    LOCKED(&h->lock);
+    return h->active;
 }
 
 /* Library memory per connection outside its pool, and used stack: up to 36 KiB in random servers on aarch64, read

@@ -3,9 +3,8 @@
 
 bool http_present(void) { return false; }
 
-enum plim_status http_open(const struct http_options *options, struct http **out, struct plim_error *err)
+enum plim_status http_open(const struct http_options *, struct http **out, struct plim_error *err)
 {
-    (void)options;
     *out = NULL;
     return plim_fail(err, PLIM_UNSUPPORTED,
                      "this plimsoll was built without libmicrohttpd and cannot serve; install it (Debian: "
@@ -29,20 +28,10 @@ void http_drop_body(struct http_exchange *x) { (void)x; }
 bool http_book(struct http_exchange *x, int64_t bytes) { return (void)x, (void)bytes, false; }
 void http_set_user(struct http_exchange *x, void *user) { (void)x, (void)user; }
 void *http_user(const struct http_exchange *x) { return (void)x, NULL; }
-void http_set_header(struct http_exchange *x, const char *name, const char *value)
-{
-    (void)x, (void)name, (void)value;
-}
-void http_answer(struct http_exchange *x, int status, const char *type, struct strbuf *text)
-{
-    (void)x, (void)status, (void)type;
-    strbuf_release(text);
-}
+void http_set_header(struct http_exchange *, const char *, const char *) {}
+void http_answer(struct http_exchange *, int, const char *, struct strbuf *text) { strbuf_release(text); }
 int http_status(const struct http_exchange *x) { return (void)x, 0; }
-void http_stream_begin(struct http_exchange *x, int status, const char *type)
-{
-    (void)x, (void)status, (void)type;
-}
+void http_stream_begin(struct http_exchange *, int, const char *) {}
 struct strbuf *http_stream(struct http_exchange *x) { return (void)x, NULL; }
 void http_stream_end(struct http_exchange *x, bool broken) { (void)x, (void)broken; }
 void http_wake(struct http_exchange *x) { (void)x; }

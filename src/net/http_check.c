@@ -41,11 +41,10 @@ static bool has_control(const char *text, size_t len)
     return false;
 }
 
-static enum MHD_Result look_at(void *arg, enum MHD_ValueKind kind, const char *key, size_t key_len,
+static enum MHD_Result look_at(void *arg, enum MHD_ValueKind, const char *key, size_t key_len,
                                const char *value, size_t value_len)
 {
     struct heads *h = arg;
-    (void)kind;
     if (!is_name(key, key_len)) h->why = "a header's name has a character that no name has";
     if (value && has_control(value, value_len)) h->why = "a header's value has a control character";
     if (!strcasecmp(key, MHD_HTTP_HEADER_CONTENT_LENGTH)) {

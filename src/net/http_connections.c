@@ -63,10 +63,9 @@ static bool is_arriving(const struct http_connection *c, double now)
 int http_arriving(struct http *h)
 {
     double now = clock_seconds();
-    pthread_mutex_lock(&h->lock);
+    LOCKED(&h->lock);
     int n = has_bytes(h->listener); /* somebody who was not let in yet */
     for (struct http_connection *c = h->first; c; c = c->after) n += is_arriving(c, now);
-    pthread_mutex_unlock(&h->lock);
     return n;
 }
 
@@ -98,12 +97,11 @@ static void look(struct http *h)
 static void *watch(void *arg)
 {
     struct http *h = arg;
-    pthread_mutex_lock(&h->lock);
+    LOCKED(&h->lock);
     while (!h->stop) {
         look(h);
         thread_wait_until(&h->changed, &h->lock, clock_seconds() + HTTP_WATCH_SECONDS);
     }
-    pthread_mutex_unlock(&h->lock);
     return NULL;
 }
 
@@ -148,32 +146,28 @@ void http_on_connection(void *arg, struct MHD_Connection *connection, void **con
                         enum MHD_ConnectionNotificationCode code)
 {
     struct http *h = arg;
-    pthread_mutex_lock(&h->lock);
+    LOCKED(&h->lock);
     if (code == MHD_CONNECTION_NOTIFY_STARTED)
         begin_connection(h, connection, context);
     else
         end_connection(h, *context), *context = NULL;
-    pthread_mutex_unlock(&h->lock);
 }
 
 void http_connection_begun(struct http *h, struct http_connection *c)
 {
-    pthread_mutex_lock(&h->lock);
+    LOCKED(&h->lock);
     c->asked = c->begun = true;
-    pthread_mutex_unlock(&h->lock);
 }
 
 void http_connection_busy(struct http *h, struct http_connection *c, struct http_exchange *x)
 {
-    pthread_mutex_lock(&h->lock);
+    LOCKED(&h->lock);
     c->busy = x, h->idle -= !c->hung_up, h->active++;
-    pthread_mutex_unlock(&h->lock);
 }
 
 void http_connection_idle(struct http *h, struct http_connection *c, struct http_exchange *x)
 {
-    pthread_mutex_lock(&h->lock);
+    LOCKED(&h->lock);
     c->since = clock_seconds(), c->begun = false;
     if (c->busy == x) c->busy = NULL, h->idle += !c->hung_up, h->active--;
-    pthread_mutex_unlock(&h->lock);
 }

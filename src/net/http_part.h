@@ -5,9 +5,9 @@
  * second may be taken while the first is held, never the reverse. */
 #pragma once
 
+#include "base/locked.h"
 #include "net/http.h"
 #include "net/mhd_api.h"
-#include <pthread.h>
 #include <stdatomic.h>
 
 struct http_connection {

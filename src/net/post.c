@@ -1,9 +1,66 @@
 /* post.c - see post.h: one libcurl handle an address, used by one thread. */
 #include "net/post.h"
-#include "net/curl_api.h"
 
+#define CURL_DISABLE_TYPECHECK /* functions are called by their address */
+#include <curl/curl.h>
+#include <dlfcn.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* libcurl is opened when somebody wants something sent: it brings two dozen libraries of its own, whose memory no other run
+ * should have to plan for. It stays open until the program ends. Not to be opened by two threads at once. */
+struct curl_api {
+    __typeof__(curl_global_init) *global_init;
+    __typeof__(curl_easy_init) *init;
+    __typeof__(curl_easy_setopt) *setopt;
+    __typeof__(curl_easy_perform) *perform;
+    __typeof__(curl_easy_getinfo) *getinfo;
+    __typeof__(curl_easy_strerror) *strerror;
+    __typeof__(curl_easy_cleanup) *cleanup;
+    __typeof__(curl_slist_append) *slist_append;
+    __typeof__(curl_slist_free_all) *slist_free;
+};
+
+static const struct {
+    const char *name;
+    size_t slot;
+} symbols[] = {
+    {"curl_global_init", offsetof(struct curl_api, global_init)},
+    {"curl_easy_init", offsetof(struct curl_api, init)},
+    {"curl_easy_setopt", offsetof(struct curl_api, setopt)},
+    {"curl_easy_perform", offsetof(struct curl_api, perform)},
+    {"curl_easy_getinfo", offsetof(struct curl_api, getinfo)},
+    {"curl_easy_strerror", offsetof(struct curl_api, strerror)},
+    {"curl_easy_cleanup", offsetof(struct curl_api, cleanup)},
+    {"curl_slist_append", offsetof(struct curl_api, slist_append)},
+    {"curl_slist_free_all", offsetof(struct curl_api, slist_free)},
+};
+
+/* Distributions have the same interface over several TLS libraries. */
+static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4", "libcurl.so"};
+
+/* PLIM_UNSUPPORTED says what is missing. */
+static enum plim_status curl_api_open(struct curl_api *api, struct plim_error *err)
+{
+    void *library = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++)
+        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return plim_fail(err, PLIM_UNSUPPORTED, "sending needs libcurl; install it (Debian: libcurl4)");
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        /* Through memcpy: C has no cast from an object pointer to a function pointer. */
+        void *address = dlsym(library, symbols[i].name);
+        memcpy((char *)api + symbols[i].slot, &address, sizeof address);
+        if (!address)
+            return plim_fail(err, PLIM_UNSUPPORTED, "libcurl has no %s; install a newer one",
+                             symbols[i].name);
+    }
+    if (api->global_init(CURL_GLOBAL_DEFAULT))
+        return plim_fail(err, PLIM_UNSUPPORTED, "libcurl could not be started; install a newer one");
+    return PLIM_OK;
+}
 
 struct post_library {
     struct curl_api curl;
@@ -27,11 +84,7 @@ enum plim_status post_library_open(struct post_library **out, struct plim_error 
 
 void post_library_close(struct post_library *library) { free(library); }
 
-static size_t drop(char *bytes, size_t size, size_t count, void *arg)
-{
-    (void)bytes, (void)arg;
-    return size * count;
-}
+static size_t drop(char *, size_t size, size_t count, void *) { return size * count; }
 
 enum plim_status post_open(struct post_library *library, const char *url, struct post **out,
                            struct plim_error *err)

@@ -11,19 +11,15 @@ enum plim_status post_library_open(struct post_library **out, struct plim_error 
 
 void post_library_close(struct post_library *library) { (void)library; }
 
-enum plim_status post_open(struct post_library *library, const char *url, struct post **out,
-                           struct plim_error *err)
+enum plim_status post_open(struct post_library *, const char *, struct post **out, struct plim_error *err)
 {
-    (void)library, (void)url;
     *out = NULL;
     return plim_fail(err, PLIM_UNSUPPORTED, "this plimsoll was built without libcurl");
 }
 
 void post_close(struct post *post) { (void)post; }
 
-enum plim_status post_send(struct post *post, const char *json, size_t len, double seconds,
-                           struct plim_error *err)
+enum plim_status post_send(struct post *, const char *, size_t, double, struct plim_error *err)
 {
-    (void)post, (void)json, (void)len, (void)seconds;
     return plim_fail(err, PLIM_UNSUPPORTED, "this plimsoll was built without libcurl");
 }

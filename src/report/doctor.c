@@ -1,6 +1,5 @@
 /* doctor.c - see doctor.h: a table of checks; each adds at most one line. */
 #include "report/doctor.h"
-#include "base/bytes.h"
 #include "job/preset.h"
 
 #include <stdlib.h>
@@ -175,7 +174,7 @@ static void check_device(const struct doctor_case *c, struct strbuf *out)
 
 static void check_fit(const struct doctor_case *c, struct strbuf *out)
 {
-    struct strbuf verdict = STRBUF_INIT;
+    STRBUF_AUTO verdict = STRBUF_INIT;
     char change[512];
     if (!c->report || report_fits(c->report)) return;
     report_verdict(c->report, &verdict);
@@ -184,7 +183,6 @@ static void check_fit(const struct doctor_case *c, struct strbuf *out)
     if (c->report->nremedies)
         strbuf_addf(out, "; cheapest: %s", remedy_text(&c->report->remedies[0], change, sizeof change));
     strbuf_addc(out, '\n');
-    strbuf_release(&verdict);
 }
 
 static void check_thresholds(const struct doctor_case *c, struct strbuf *out)

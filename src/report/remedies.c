@@ -398,9 +398,8 @@ static void try_raising(struct offers *o, const struct attempt *fresh, const str
 
 enum plim_status job_remedies(const struct job *job, const struct plan_request *request,
                               const struct plan *smallest, struct remedy *out, int *count,
-                              struct plim_error *err)
+                              struct plim_error *)
 {
-    (void)err;
     struct tape room;
     tape_init(&room);
     struct attempt fresh = attempt_of(job, request, &room);

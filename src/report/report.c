@@ -1,8 +1,6 @@
 /* report.c - gathering what reports show, and the JSON form. */
 #include "report/report.h"
 
-#include <stdio.h>
-
 enum plim_status report_fill(struct plan_report *report, const struct job *job,
                              const struct loader_sizes *loader, const struct job_length *length,
                              const struct plan_request *request, const struct plan *plan,
@@ -205,9 +203,7 @@ void report_json(const struct plan_report *r, struct strbuf *out)
 {
     const struct plan *p = r->plan;
     int64_t need = p->total;
-    struct json_writer w;
-    json_writer_init(&w, out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 2);
     json_bool(&w, "fits", report_fits(r));
     json_int(&w, "budget_bytes", p->budget);
     json_int(&w, "missing_bytes", need > p->budget ? need - p->budget : 0);

@@ -5,7 +5,6 @@
 #include "report/report.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 static const struct {
@@ -23,10 +22,9 @@ static const struct {
 
 static void put_bar(struct strbuf *out, int64_t bytes, int64_t whole, bool colour, enum table_colour c)
 {
-    struct strbuf bar = STRBUF_INIT;
+    STRBUF_AUTO bar = STRBUF_INIT;
     table_bar(&bar, whole > 0 ? (double)bytes / (double)whole : 0, BAR);
     table_coloured(out, colour, c, bar.data);
-    strbuf_release(&bar);
 }
 
 static void put_line(struct strbuf *out, const char *name, int64_t bytes, int64_t whole, bool colour,
@@ -218,10 +216,9 @@ static void put_remedies(const struct plan_report *r, bool colour, struct strbuf
 
 static void put_settings(const struct plan_report *r, struct strbuf *out)
 {
-    struct strbuf lines = STRBUF_INIT;
+    STRBUF_AUTO lines = STRBUF_INIT;
     job_settings_text(r->job, r->length, r->all_settings, &lines);
     if (lines.len) strbuf_addf(out, "\n  settings, and where they came from:\n%s", lines.data);
-    strbuf_release(&lines);
 }
 
 void report_text(const struct plan_report *r, bool colour, struct strbuf *out)

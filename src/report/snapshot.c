@@ -398,9 +398,7 @@ static void write_piece(void *arg, struct strbuf *out)
 
 static void put_document(const struct snapshot *s, struct strbuf *out)
 {
-    struct json_writer w;
-    json_writer_init(&w, out, 1);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 1);
     snapshot_json(s, &w);
     json_end_object(&w);
     strbuf_addc(out, '\n');

@@ -44,16 +44,13 @@ static bool is_left_out(const char *key)
 
 void plan_file_settings(const struct job *job, struct strbuf *out)
 {
-    struct json_writer w;
-    json_writer_init(&w, out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 0);
     for (size_t i = 0; i < job_schema.count; i++) {
         const struct schema_row *row = &job_schema.rows[i];
-        struct strbuf value = STRBUF_INIT;
+        STRBUF_AUTO value = STRBUF_INIT;
         if (row->alias || row->kind == SCHEMA_NOTHING || is_left_out(row->path)) continue;
         schema_exact(row, job, &value);
         json_str(&w, row->path, strbuf_text(&value));
-        strbuf_release(&value);
     }
     json_end_object(&w);
 }
@@ -120,10 +117,8 @@ enum plim_status plan_file_save(const char *path, const char *settings, const st
                                 const struct plan *plan, struct plim_error *err)
 {
     struct plan_file k = describe(job, loader, request, plan);
-    struct strbuf body = STRBUF_INIT, text = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &body, 0);
-    json_begin_object(&w, NULL);
+    STRBUF_AUTO body = STRBUF_INIT, text = STRBUF_INIT;
+    struct json_writer w = json_object(&body, 0);
     json_str(&w, "version", PLIMSOLL_VERSION);
     json_str(&w, "device_name", request->facts->name);
     for (int i = 0; i < NUMBERS; i++) json_int(&w, numbers[i].name, *number_at(&k, i));
@@ -137,8 +132,6 @@ enum plim_status plan_file_save(const char *path, const char *settings, const st
     enum plim_status status = strbuf_status(&body, err);
     if (status == PLIM_OK) status = strbuf_status(&text, err);
     if (status == PLIM_OK) status = file_write_atomic(path, text.data, text.len, err);
-    strbuf_release(&body);
-    strbuf_release(&text);
     return status;
 }
 

@@ -206,9 +206,7 @@ static void put_labels(struct call *c, int i, struct json_writer *w)
 static void put_whole(struct call *c, struct strbuf *out)
 {
     bool tokens = classifier_of_tokens(&c->server->classifier);
-    struct json_writer w;
-    json_writer_init(&w, out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 0);
     json_str(&w, "id", c->id);
     json_str(&w, "object", "list");
     json_int(&w, "created", c->created);
@@ -229,13 +227,11 @@ static void put_whole(struct call *c, struct strbuf *out)
     json_end_object(&w);
 }
 
-static const struct call_form form = {.whole = put_whole, .bytes = answer_bytes, .most = MOST_TEXTS};
+static const struct call_form form = {.whole = put_whole,
+                                      .bytes = answer_bytes,
+                                      .most = MOST_TEXTS,
+                                      .prefix = "classify",
+                                      .ask = ASK_CLASSIFY,
+                                      .read = read_texts};
 
-void api_classify(struct server *s, struct http_exchange *x)
-{
-    struct refusal why = {.status = 503, .message = "out of memory"};
-    struct call *c = call_new(s, x, &form, "classify");
-    if (!c) return reply_refusal(s, x, &why);
-    if (!body_ask(s, x, ASK_CLASSIFY, &c->doc, &c->ask, &why) || !read_texts(c, &why) || !call_start(c, &why))
-        call_refuse(c, &why);
-}
+void api_classify(struct server *s, struct http_exchange *x) { call_answer(s, x, &form); }

@@ -33,10 +33,9 @@ static void tell_orders(struct server *s, struct json_writer *reply)
     json_end_object(reply);
 }
 
-static enum plim_status tell_status(struct server *s, const struct node *message, struct json_writer *reply,
-                                    struct plim_error *err)
+static enum plim_status tell_status(struct server *s, const struct node *, struct json_writer *reply,
+                                    struct plim_error *)
 {
-    (void)message, (void)err;
     server_write_status(s, reply);
     if (atomic_load(&s->state) != SERVER_LOADING) tell_orders(s, reply);
     return PLIM_OK;
@@ -96,10 +95,9 @@ static enum plim_status move_line(struct server *s, const struct node *message, 
     return PLIM_OK;
 }
 
-static enum plim_status stop(struct server *s, const struct node *message, struct json_writer *reply,
+static enum plim_status stop(struct server *s, const struct node *, struct json_writer *reply,
                              struct plim_error *err)
 {
-    (void)message;
     if (!s->options.stop)
         return plim_fail(err, PLIM_UNSUPPORTED, "this server cannot be stopped through its socket");
     json_int(reply, "active", server_active(s));

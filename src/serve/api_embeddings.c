@@ -18,7 +18,7 @@ static void add_base64(struct strbuf *out, const unsigned char *bytes, size_t co
 
 static void write_vector(const struct call *c, struct json_writer *w, const float *vector, int64_t width)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     if (c->ask.base64) {
         add_base64(&text, (const unsigned char *)vector, (size_t)width * sizeof *vector);
         json_strn(w, "embedding", strbuf_text(&text), text.len);
@@ -27,15 +27,12 @@ static void write_vector(const struct call *c, struct json_writer *w, const floa
         for (int64_t i = 0; i < width; i++) json_float(w, NULL, vector[i]);
         json_end_array(w);
     }
-    strbuf_release(&text);
 }
 
 static void put_whole(struct call *c, struct strbuf *out)
 {
     int64_t width = engine_plan_now(c->server->model.engine).width;
-    struct json_writer w;
-    json_writer_init(&w, out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 0);
     json_str(&w, "object", "list");
     json_begin_array(&w, "data");
     for (int i = 0; i < c->count; i++) {
@@ -54,14 +51,9 @@ static void put_whole(struct call *c, struct strbuf *out)
     json_end_object(&w);
 }
 
-static const struct call_form form = {.whole = put_whole, .most = 2048};
+static bool read_texts(struct call *c, struct refusal *why) { return call_read_prompts(c, "input", why); }
 
-void api_embeddings(struct server *s, struct http_exchange *x)
-{
-    struct refusal why = {.status = 503, .message = "out of memory"};
-    struct call *c = call_new(s, x, &form, "embd");
-    if (!c) return reply_refusal(s, x, &why);
-    if (!body_ask(s, x, ASK_EMBED, &c->doc, &c->ask, &why) || !call_read_prompts(c, "input", &why) ||
-        !call_start(c, &why))
-        call_refuse(c, &why);
-}
+static const struct call_form form = {
+    .whole = put_whole, .most = 2048, .prefix = "embd", .ask = ASK_EMBED, .read = read_texts};
+
+void api_embeddings(struct server *s, struct http_exchange *x) { call_answer(s, x, &form); }

@@ -3,7 +3,7 @@
  * Both answer {"generated_text": ...}; ours adds finish_reason and usage, TGI's its details when asked for. Streams are TGI's
  * in both forms: an event for each token, the last with the whole text. */
 #include "serve/call.h"
-#include "net/sse.h"
+#include "net/http_answers.h"
 
 #include <string.h>
 
@@ -14,7 +14,7 @@ static const char *const reasons[] = {
 static void write_token(struct call *c, struct json_writer *w, const char *key, const struct mark *m)
 {
     const struct codec *codec = c->server->model.codec;
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     codec_piece(codec, m->token, 0, &text, NULL);
     json_begin_object(w, key);
     json_int(w, "id", m->token);
@@ -25,7 +25,6 @@ static void write_token(struct call *c, struct json_writer *w, const char *key, 
         json_null(w, "logprob");
     json_bool(w, "special", codec->tokenizer && tokenizer_is_special(codec->tokenizer, m->token));
     json_end_object(w);
-    strbuf_release(&text);
 }
 
 static void write_details(struct call *c, struct choice *ch, struct json_writer *w, bool tokens)
@@ -50,9 +49,7 @@ static void write_details(struct call *c, struct choice *ch, struct json_writer 
 static void put_whole(struct call *c, struct strbuf *out)
 {
     struct choice *ch = &c->choices[0];
-    struct json_writer w;
-    json_writer_init(&w, out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 0);
     json_strn(&w, "generated_text", strbuf_text(&ch->text), ch->text.len);
     if (c->ask.tgi) {
         if (c->ask.details) write_details(c, ch, &w, true);
@@ -70,10 +67,8 @@ static void put_whole(struct call *c, struct strbuf *out)
 /* One event; the last has the whole text and the details. */
 static void put_event(struct call *c, struct choice *ch, const struct mark *m, bool last, struct strbuf *out)
 {
-    struct strbuf json = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &json, 0);
-    json_begin_object(&w, NULL);
+    STRBUF_AUTO json = STRBUF_INIT;
+    struct json_writer w = json_object(&json, 0);
     json_int(&w, "index", m ? m - ch->marks + 1 : ch->tokens);
     if (m)
         write_token(c, &w, "token", m);
@@ -86,7 +81,6 @@ static void put_event(struct call *c, struct choice *ch, const struct mark *m, b
         json_null(&w, "generated_text"), json_null(&w, "details");
     json_end_object(&w);
     sse_event(out, strbuf_text(&json), json.len);
-    strbuf_release(&json);
 }
 
 static void put_piece(struct call *c, struct choice *ch, struct strbuf *out)
@@ -97,10 +91,7 @@ static void put_piece(struct call *c, struct choice *ch, struct strbuf *out)
     if (over && ch->marks_told == ch->mark_count) put_event(c, ch, NULL, true, out);
 }
 
-static void put_close(struct call *c, struct strbuf *out) { (void)c, (void)out; }
-
-static const struct call_form form = {
-    .piece = put_piece, .close = put_close, .whole = put_whole, .marks = true};
+static void put_close(struct call *, struct strbuf *) {}
 
 /* TGI's form has its parameters in an object of their own; what stands around it is kept. */
 static bool read_tgi(struct call *c, struct refusal *why)
@@ -137,14 +128,20 @@ static bool read_prompt(struct call *c, struct refusal *why)
     return true;
 }
 
-void api_generate(struct server *s, struct http_exchange *x)
+/* Ours or TGI's, as the body's names say. */
+static bool read_either(struct call *c, struct refusal *why)
 {
-    struct refusal why = {.status = 503, .message = "out of memory"};
-    struct call *c = call_new(s, x, &form, "gen");
-    if (!c) return reply_refusal(s, x, &why);
-    bool good = body_parse(s, x, &c->doc, &why);
-    bool tgi = good && node_get(&c->doc->root, "inputs");
-    if (good) good = tgi ? read_tgi(c, &why) : ask_read(&c->doc->root, ASK_GENERATE, &c->ask, &why);
-    if (!good || !model_is_ours(s, &c->ask, &why) || !read_prompt(c, &why) || !call_start(c, &why))
-        call_refuse(c, &why);
+    if (!body_parse(c->server, c->exchange, &c->doc, why)) return false;
+    bool good = node_get(&c->doc->root, "inputs") ? read_tgi(c, why)
+                                                  : ask_read(&c->doc->root, ASK_GENERATE, &c->ask, why);
+    return good && model_is_ours(c->server, &c->ask, why) && read_prompt(c, why);
 }
+
+static const struct call_form form = {.piece = put_piece,
+                                      .close = put_close,
+                                      .whole = put_whole,
+                                      .marks = true,
+                                      .prefix = "gen",
+                                      .read = read_either};
+
+void api_generate(struct server *s, struct http_exchange *x) { call_answer(s, x, &form); }

@@ -1,7 +1,7 @@
 /* api_openai.c - /v1/completions, /v1/chat/completions and /v1/models, as OpenAI's clients expect them. */
 #include "serve/call.h"
 #include "base/utf8.h"
-#include "net/sse.h"
+#include "net/http_answers.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static void write_logprob(struct json_writer *w, const char *key, float value)
 /* A token as completions name it: its text, or "bytes:\\xe2\\x82" where it is only a part of a character. */
 static void add_name(struct call *c, int32_t token, struct strbuf *out)
 {
-    struct strbuf bytes = STRBUF_INIT;
+    STRBUF_AUTO bytes = STRBUF_INIT;
     codec_piece(c->server->model.codec, token, 0, &bytes, NULL);
     const char *text = strbuf_text(&bytes);
     if (utf8_valid_prefix(text, bytes.len) == bytes.len && !memchr(text, 0, bytes.len)) {
@@ -29,15 +29,13 @@ static void add_name(struct call *c, int32_t token, struct strbuf *out)
         strbuf_add(out, "bytes:");
         for (size_t i = 0; i < bytes.len; i++) strbuf_addf(out, "\\x%02x", (unsigned char)text[i]);
     }
-    strbuf_release(&bytes);
 }
 
 static void write_name(struct call *c, struct json_writer *w, int32_t token)
 {
-    struct strbuf name = STRBUF_INIT;
+    STRBUF_AUTO name = STRBUF_INIT;
     add_name(c, token, &name);
     json_strn(w, NULL, strbuf_text(&name), name.len);
-    strbuf_release(&name);
 }
 
 /* Names of an object's fields are tokens here, and each may come once only. */
@@ -86,14 +84,13 @@ static void write_lists(struct call *c, struct choice *ch, struct json_writer *w
 
 static void write_entry(struct call *c, struct json_writer *w, int32_t token, float logprob)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     codec_piece(c->server->model.codec, token, 0, &text, NULL);
     json_strn(w, "token", strbuf_text(&text), text.len);
     write_logprob(w, "logprob", logprob);
     json_begin_array(w, "bytes");
     for (size_t i = 0; i < text.len; i++) json_int(w, NULL, (unsigned char)text.data[i]);
     json_end_array(w);
-    strbuf_release(&text);
 }
 
 /* Writes the logprobs of a chat: a list of entries. */
@@ -214,18 +211,19 @@ static void completion_whole(struct call *c, struct strbuf *out)
     json_end_object(&w);
 }
 
-static const struct call_form completion_form = {
-    .piece = completion_piece, .close = completion_close, .whole = completion_whole};
-
-void api_completions(struct server *s, struct http_exchange *x)
+static bool read_completion(struct call *c, struct refusal *why)
 {
-    struct refusal why = {.status = 503, .message = "out of memory"};
-    struct call *c = call_new(s, x, &completion_form, "cmpl");
-    if (!c) return reply_refusal(s, x, &why);
-    if (!body_ask(s, x, ASK_COMPLETION, &c->doc, &c->ask, &why) || !call_read_prompts(c, "prompt", &why) ||
-        !call_start(c, &why))
-        call_refuse(c, &why);
+    return call_read_prompts(c, "prompt", why);
 }
+
+static const struct call_form completion_form = {.piece = completion_piece,
+                                                 .close = completion_close,
+                                                 .whole = completion_whole,
+                                                 .prefix = "cmpl",
+                                                 .ask = ASK_COMPLETION,
+                                                 .read = read_completion};
+
+void api_completions(struct server *s, struct http_exchange *x) { call_answer(s, x, &completion_form); }
 
 /* --- chats --------------------------------------------------------------------------------------------------- */
 
@@ -305,12 +303,9 @@ static void chat_whole(struct call *c, struct strbuf *out)
     json_end_object(&w);
 }
 
-static const struct call_form chat_form = {
-    .open = chat_open, .piece = chat_piece, .close = chat_close, .whole = chat_whole};
-
 static bool add_conversation(struct call *c, struct refusal *why)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     struct token_list ids = {0};
     bool good;
     if (!c->ask.input)
@@ -321,28 +316,25 @@ static bool add_conversation(struct call *c, struct refusal *why)
                          server_tokens_most(c->server), &ids, why) &&
            call_add_prompt(c, &ids, why);
     token_list_release(&ids);
-    strbuf_release(&text);
     return good;
 }
 
-void api_chat(struct server *s, struct http_exchange *x)
-{
-    struct refusal why = {.status = 503, .message = "out of memory"};
-    struct call *c = call_new(s, x, &chat_form, "chatcmpl");
-    if (!c) return reply_refusal(s, x, &why);
-    if (!body_ask(s, x, ASK_CHAT, &c->doc, &c->ask, &why) || !add_conversation(c, &why) ||
-        !call_start(c, &why))
-        call_refuse(c, &why);
-}
+static const struct call_form chat_form = {.open = chat_open,
+                                           .piece = chat_piece,
+                                           .close = chat_close,
+                                           .whole = chat_whole,
+                                           .prefix = "chatcmpl",
+                                           .ask = ASK_CHAT,
+                                           .read = add_conversation};
+
+void api_chat(struct server *s, struct http_exchange *x) { call_answer(s, x, &chat_form); }
 
 /* --- the rest ------------------------------------------------------------------------------------------------ */
 
 void api_models(struct server *s, struct http_exchange *x)
 {
     struct strbuf out = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 0);
     json_str(&w, "object", "list");
     json_begin_array(&w, "data");
     json_begin_object(&w, NULL);

@@ -1,7 +1,7 @@
 /* api_status.c - /health, /metrics, /hold and the page. */
 #include "serve/server_part.h"
 #include "serve/plan_text.h"
-#include "net/page.h"
+#include "net/http_answers.h"
 #include "mem/os.h"
 
 static const char *const states[] = {
@@ -71,17 +71,14 @@ void server_write_status(struct server *s, struct json_writer *w)
 void api_hold(struct server *s, struct http_exchange *x)
 {
     struct strbuf out = STRBUF_INIT;
-    struct json_writer w;
     http_set_header(x, "Cache-Control", "no-store");
-    json_writer_init(&w, &out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 0);
     server_write_status(s, &w);
     json_end_object(&w);
     reply_json(x, 200, &out);
 }
 
-void api_page(struct server *s, struct http_exchange *x)
+void api_page(struct server *, struct http_exchange *x)
 {
-    (void)s;
     page_answer(x, "page", "text/html; charset=utf-8");
 }

@@ -4,7 +4,7 @@
 
 static bool tokenize(struct server *s, const struct ask *ask, struct token_list *ids, struct refusal *why)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     int64_t most = min64(server_ids_most(&s->options), s->options.limits.bodies_bytes / SERVER_ID_BYTES);
     bool good;
     if (!ask->input) return refuse(why, 422, "prompt", "missing_parameter", "write a prompt, or messages");
@@ -16,7 +16,6 @@ static bool tokenize(struct server *s, const struct ask *ask, struct token_list 
                       node_kind_name(ask->input->kind));
     good = server_render_chat(s, ask, &text, why) &&
            server_encode(s, strbuf_text(&text), text.len, 0, "messages", most, ids, why);
-    strbuf_release(&text);
     return good;
 }
 
@@ -34,7 +33,6 @@ void api_tokenize(struct server *s, struct http_exchange *x)
     struct refusal why = {0};
     struct token_list ids = {0};
     struct strbuf out = STRBUF_INIT;
-    struct json_writer w;
     bool good = body_ask(s, x, ASK_TOKENIZE, &doc, &ask, &why) && tokenize(s, &ask, &ids, &why);
     doc_free(doc), doc = NULL;
     http_drop_body(x); /* makes room for the answer */
@@ -42,8 +40,7 @@ void api_tokenize(struct server *s, struct http_exchange *x)
         reply_refusal(s, x, &why);
         goto out;
     }
-    json_writer_init(&w, &out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 0);
     json_int(&w, "count", (int64_t)ids.count);
     json_int(&w, "max_model_len", engine_plan_now(s->model.engine).context);
     json_begin_array(&w, "tokens");
@@ -63,7 +60,6 @@ void api_detokenize(struct server *s, struct http_exchange *x)
     struct refusal why = {0};
     struct token_list ids = {0};
     struct strbuf out = {.most = 2 * (size_t)s->options.limits.body_bytes}, text = STRBUF_INIT;
-    struct json_writer w;
     bool good = body_ask(s, x, ASK_DETOKENIZE, &doc, &ask, &why);
     if (good && (!ask.input || ask.input->kind != NODE_LIST))
         good = refuse(&why, 422, "tokens", ask.input ? "invalid_value" : "missing_parameter",
@@ -73,8 +69,7 @@ void api_detokenize(struct server *s, struct http_exchange *x)
         reply_refusal(s, x, &why);
         goto out;
     }
-    json_writer_init(&w, &out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 0);
     json_strn(&w, "prompt", strbuf_text(&text), text.len);
     json_end_object(&w);
     if (book(x, (int64_t)out.len, &why))

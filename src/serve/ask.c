@@ -12,6 +12,7 @@ enum kind {
     KIND_BOOL,
     KIND_TEXT,
     KIND_NODE,    /* kept as it is */
+    KIND_NAME,    /* one of `names`, as its number */
     KIND_SPECIAL, /* has a function */
     KIND_NEUTRAL, /* must be a number equal to `least`, false, "none", or empty */
     KIND_IGNORED,
@@ -25,16 +26,85 @@ struct row {
     double least, most;
     size_t given; /* of a bool that becomes true, + 1; 0: none */
     bool (*read)(const struct node *value, struct ask *out, struct refusal *why);
+    const char *const *names; /* ends with NULL */
 };
 
-static bool read_stop(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_logprobs(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_stream_options(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_response_format(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_encoding(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_aggregation(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_function(const struct node *value, struct ask *out, struct refusal *why);
-static bool read_ignored(const struct node *value, struct ask *out, struct refusal *why);
+/* --- values that are more than a number -------------------------------------------------------------------- */
+
+static bool add_stop(const struct node *value, struct ask *out, struct refusal *why)
+{
+    if (!value || value->kind != NODE_STRING || !value->as.string.len ||
+        value->as.string.len > ASK_STOP_BYTES)
+        return refuse(why, 422, "stop", "invalid_value",
+                      "stop: write a text of 1 to %d bytes, or a list of them", ASK_STOP_BYTES);
+    if (out->stops == ASK_STOPS)
+        return refuse(why, 422, "stop", "invalid_value", "stop: at most %d strings", ASK_STOPS);
+    out->stop[out->stops++] = (struct stop_string){value->as.string.text, value->as.string.len};
+    return true;
+}
+
+static bool read_stop(const struct node *value, struct ask *out, struct refusal *why)
+{
+    if (value->kind != NODE_LIST) return add_stop(value, out, why);
+    for (size_t i = 0; i < node_count(value); i++)
+        if (!add_stop(node_item(value, i), out, why)) return false;
+    return true;
+}
+
+/* A number for completions, true or false for chats. */
+static bool read_logprobs(const struct node *value, struct ask *out, struct refusal *why)
+{
+    int64_t n = 0;
+    if (value->kind == NODE_BOOL) return out->logprobs_wanted = value->as.boolean, true;
+    if (!node_is_whole(value, &n) || n < 0 || n > ENGINE_LOGPROBS)
+        return refuse(why, 422, "logprobs", "invalid_value", "logprobs: write a whole number from 0 to %d",
+                      ENGINE_LOGPROBS);
+    out->logprobs_wanted = true, out->logprobs = n;
+    return true;
+}
+
+static bool read_stream_options(const struct node *value, struct ask *out, struct refusal *why)
+{
+    const struct node *usage = node_get(value, "include_usage");
+    if (value->kind != NODE_MAP || (usage && usage->kind != NODE_BOOL))
+        return refuse(why, 422, "stream_options", "invalid_value",
+                      "stream_options: write {\"include_usage\": true}");
+    out->usage_wanted = node_bool(usage, false);
+    return true;
+}
+
+/* All of the text, whatever bytes it has. */
+static bool is_text(const struct node *value, const char *text)
+{
+    return value && value->kind == NODE_STRING && value->as.string.len == strlen(text) &&
+           !memcmp(value->as.string.text, text, value->as.string.len);
+}
+
+static bool read_response_format(const struct node *value, struct ask *, struct refusal *why)
+{
+    if (is_text(node_get(value, "type"), "text")) return true;
+    return refuse(why, 422, "response_format", "unsupported_value",
+                  "response_format: only {\"type\": \"text\"} is supported");
+}
+
+static bool read_encoding(const struct node *value, struct ask *out, struct refusal *why)
+{
+    out->base64 = is_text(value, "base64");
+    if (out->base64 || is_text(value, "float")) return true;
+    return refuse(why, 422, "encoding_format", "invalid_value",
+                  "encoding_format: write \"float\" or \"base64\"");
+}
+
+static bool read_ignored(const struct node *value, struct ask *out, struct refusal *why)
+{
+    bool good = value->kind == NODE_LIST;
+    for (size_t i = 0; good && i < node_count(value); i++) good = node_item(value, i)->kind == NODE_STRING;
+    out->ignored_labels = value;
+    return good ||
+           refuse(why, 422, "ignore_labels", "invalid_value", "ignore_labels: write a list of labels");
+}
+
+/* --- the table ----------------------------------------------------------------------------------------------- */
 
 #define AT(field)    offsetof(struct ask, field)
 #define GIVEN(field) (offsetof(struct ask, field) + 1)
@@ -101,115 +171,12 @@ static const struct row rows[] = {
     {"return_token_strs", ASK_TOKENIZE, KIND_IGNORED},
     {"encoding_format", ASK_EMBED, KIND_SPECIAL, .read = read_encoding},
     {"dimensions", ASK_EMBED, KIND_NEUTRAL},
-    {"aggregation_strategy", ASK_CLASSIFY, KIND_SPECIAL, .read = read_aggregation},
+    {"aggregation_strategy", ASK_CLASSIFY, KIND_NAME, AT(aggregation), .names = aggregation_names},
     {"ignore_labels", ASK_CLASSIFY, KIND_SPECIAL, .read = read_ignored},
     {"top_k", ASK_CLASSIFY, KIND_INT, AT(top_k), 0, MOST_TOKENS, GIVEN(given_top_k)},
-    {"function_to_apply", ASK_CLASSIFY, KIND_SPECIAL, .read = read_function},
+    {"function_to_apply", ASK_CLASSIFY, KIND_NAME, AT(function), .names = label_function_names},
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
-
-/* --- values that are more than a number -------------------------------------------------------------------- */
-
-static bool add_stop(const struct node *value, struct ask *out, struct refusal *why)
-{
-    if (!value || value->kind != NODE_STRING || !value->as.string.len ||
-        value->as.string.len > ASK_STOP_BYTES)
-        return refuse(why, 422, "stop", "invalid_value",
-                      "stop: write a text of 1 to %d bytes, or a list of them", ASK_STOP_BYTES);
-    if (out->stops == ASK_STOPS)
-        return refuse(why, 422, "stop", "invalid_value", "stop: at most %d strings", ASK_STOPS);
-    out->stop[out->stops++] = (struct stop_string){value->as.string.text, value->as.string.len};
-    return true;
-}
-
-static bool read_stop(const struct node *value, struct ask *out, struct refusal *why)
-{
-    if (value->kind != NODE_LIST) return add_stop(value, out, why);
-    for (size_t i = 0; i < node_count(value); i++)
-        if (!add_stop(node_item(value, i), out, why)) return false;
-    return true;
-}
-
-/* A number for completions, true or false for chats. */
-static bool read_logprobs(const struct node *value, struct ask *out, struct refusal *why)
-{
-    int64_t n = 0;
-    if (value->kind == NODE_BOOL) return out->logprobs_wanted = value->as.boolean, true;
-    if (!node_is_whole(value, &n) || n < 0 || n > ENGINE_LOGPROBS)
-        return refuse(why, 422, "logprobs", "invalid_value", "logprobs: write a whole number from 0 to %d",
-                      ENGINE_LOGPROBS);
-    out->logprobs_wanted = true, out->logprobs = n;
-    return true;
-}
-
-static bool read_stream_options(const struct node *value, struct ask *out, struct refusal *why)
-{
-    const struct node *usage = node_get(value, "include_usage");
-    if (value->kind != NODE_MAP || (usage && usage->kind != NODE_BOOL))
-        return refuse(why, 422, "stream_options", "invalid_value",
-                      "stream_options: write {\"include_usage\": true}");
-    out->usage_wanted = node_bool(usage, false);
-    return true;
-}
-
-/* All of the text, whatever bytes it has. */
-static bool is_text(const struct node *value, const char *text)
-{
-    return value && value->kind == NODE_STRING && value->as.string.len == strlen(text) &&
-           !memcmp(value->as.string.text, text, value->as.string.len);
-}
-
-static bool read_response_format(const struct node *value, struct ask *out, struct refusal *why)
-{
-    (void)out;
-    if (is_text(node_get(value, "type"), "text")) return true;
-    return refuse(why, 422, "response_format", "unsupported_value",
-                  "response_format: only {\"type\": \"text\"} is supported");
-}
-
-static bool read_encoding(const struct node *value, struct ask *out, struct refusal *why)
-{
-    out->base64 = is_text(value, "base64");
-    if (out->base64 || is_text(value, "float")) return true;
-    return refuse(why, 422, "encoding_format", "invalid_value",
-                  "encoding_format: write \"float\" or \"base64\"");
-}
-
-/* The number of a name in a list that ends with NULL. */
-static bool read_name(const struct node *value, const char *param, const char *const *names, int *out,
-                      struct refusal *why)
-{
-    struct strbuf known = STRBUF_INIT;
-    for (*out = 0; names[*out]; ++*out) {
-        if (is_text(value, names[*out])) return strbuf_release(&known), true;
-        strbuf_addf(&known, "%s%s", *out ? ", " : "", names[*out]);
-    }
-    refuse(why, 422, param, "invalid_value", "%s: write one of %s", param, strbuf_text(&known));
-    return strbuf_release(&known), false;
-}
-
-static bool read_aggregation(const struct node *value, struct ask *out, struct refusal *why)
-{
-    int found;
-    bool good = read_name(value, "aggregation_strategy", aggregation_names, &found, why);
-    return out->aggregation = (enum aggregation)found, good;
-}
-
-static bool read_function(const struct node *value, struct ask *out, struct refusal *why)
-{
-    int found;
-    bool good = read_name(value, "function_to_apply", label_function_names, &found, why);
-    return out->function = (enum label_function)found, good;
-}
-
-static bool read_ignored(const struct node *value, struct ask *out, struct refusal *why)
-{
-    bool good = value->kind == NODE_LIST;
-    for (size_t i = 0; good && i < node_count(value); i++) good = node_item(value, i)->kind == NODE_STRING;
-    out->ignored_labels = value;
-    return good ||
-           refuse(why, 422, "ignore_labels", "invalid_value", "ignore_labels: write a list of labels");
-}
 
 static bool is_neutral(const struct node *value, const struct row *row)
 {
@@ -231,6 +198,18 @@ static bool is_neutral(const struct node *value, const struct row *row)
 }
 
 /* --- rows -------------------------------------------------------------------------------------------------- */
+
+/* An enum has the size of an int. */
+static bool read_name(const struct row *row, const struct node *value, int *out, struct refusal *why)
+{
+    STRBUF_AUTO known = STRBUF_INIT;
+    for (int i = 0; row->names[i]; i++) {
+        if (is_text(value, row->names[i])) return *out = i, true;
+        strbuf_addf(&known, "%s%s", i ? ", " : "", row->names[i]);
+    }
+    return refuse(why, 422, row->name, "invalid_value", "%s: write one of %s", row->name,
+                  strbuf_text(&known));
+}
 
 static bool wrong(const struct row *row, const struct node *value, const char *wanted, struct refusal *why)
 {
@@ -270,6 +249,8 @@ static bool read_row(const struct row *row, const struct node *value, struct ask
         return *(const char **)to = value->as.string.text, true;
     case KIND_NODE:
         return *(const struct node **)to = value, true;
+    case KIND_NAME:
+        return read_name(row, value, to, why);
     case KIND_SPECIAL:
         return row->read(value, out, why);
     case KIND_NEUTRAL:

@@ -1,8 +1,7 @@
 /* call.c - see call.h. Life and events of a call; call_text.c makes text of them. */
 #include "serve/call.h"
-#include "serve/call_part.h"
 #include "base/clock.h"
-#include "net/sse.h"
+#include "net/http_answers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,20 +12,18 @@ enum { BACKLOG = 65536 };
 /* Without a stream nobody is waiting for single tokens: the front is woken for so many at once. */
 enum { BATCH = 64 };
 
-struct call *call_new(struct server *s, struct http_exchange *x, const struct call_form *form,
-                      const char *prefix)
+static struct call *call_new(struct server *s, struct http_exchange *x, const struct call_form *form)
 {
     struct call *c = calloc(1, sizeof *c);
     if (!c) return NULL;
     c->server = s, c->exchange = x, c->form = form, c->holders = 1;
     c->began = clock_seconds(), c->created = (int64_t)clock_wall();
     pthread_mutex_init(&c->lock, NULL);
-    snprintf(c->id, sizeof c->id, "%s-%016llx", prefix, (unsigned long long)server_number(s));
-    pthread_mutex_lock(&s->lock);
+    snprintf(c->id, sizeof c->id, "%s-%016llx", form->prefix, (unsigned long long)server_number(s));
+    LOCKED(&s->lock);
     c->after = s->calls;
     if (s->calls) s->calls->before = c;
     s->calls = c;
-    pthread_mutex_unlock(&s->lock);
     return c;
 }
 
@@ -85,7 +82,7 @@ static void let_go(struct call *c)
     if (last) call_free(c);
 }
 
-void call_refuse(struct call *c, const struct refusal *why)
+static void call_refuse(struct call *c, const struct refusal *why)
 {
     reply_refusal(c->server, c->exchange, why);
     http_set_user(c->exchange, NULL);
@@ -176,7 +173,7 @@ static bool hear(void *arg, const struct engine_event *e)
 static void fail_call(struct call *c, const char *why)
 {
     struct engine_event event = {.token = -1, .finish = FINISH_FAILED};
-    pthread_mutex_lock(&c->lock);
+    LOCKED(&c->lock);
     for (int i = 0; i < c->count && c->exchange; i++) {
         struct choice *ch = &c->choices[i];
         if (!ch->submitted || ch->heard_end) continue;
@@ -184,14 +181,12 @@ static void fail_call(struct call *c, const char *why)
         if (!put_down(ch, &event)) ch->overrun = true;
     }
     if (c->exchange) http_wake(c->exchange);
-    pthread_mutex_unlock(&c->lock);
 }
 
 void call_fail_all(struct server *s, const char *why)
 {
-    pthread_mutex_lock(&s->lock);
+    LOCKED(&s->lock);
     for (struct call *c = s->calls; c; c = c->after) fail_call(c, why);
-    pthread_mutex_unlock(&s->lock);
 }
 
 /* --- starting ----------------------------------------------------------------------------------------------- */
@@ -411,7 +406,7 @@ static bool leave_body(struct call *c, struct refusal *why)
     return true;
 }
 
-bool call_start(struct call *c, struct refusal *why)
+static bool call_start(struct call *c, struct refusal *why)
 {
     uint64_t seed = server_number(c->server);
     if (!leave_body(c, why) || !reserve(c, why) || !make_choices(c, why)) return false;
@@ -441,4 +436,13 @@ int64_t call_shared_tokens(const struct call *c)
     int64_t n = 0;
     for (int i = 0; i < c->count; i += (int)c->ask.n) n += c->choices[i].shared;
     return n;
+}
+
+void call_answer(struct server *s, struct http_exchange *x, const struct call_form *form)
+{
+    struct refusal why = {.status = 503, .message = "out of memory"};
+    struct call *c = call_new(s, x, form);
+    if (!c) return reply_refusal(s, x, &why);
+    bool asked = !form->ask || body_ask(s, x, form->ask, &c->doc, &c->ask, &why);
+    if (!asked || !form->read(c, &why) || !call_start(c, &why)) call_refuse(c, &why);
 }

@@ -1,8 +1,6 @@
 /* call.h - one HTTP request: its prompts in the engine, the tokens that come back, and their text.
  *
- *     struct call *c = call_new(s, x, &form, "cmpl-");
- *     ... c->ask, call_add_prompt(c, ...)
- *     if (!call_start(c, &why)) call_refuse(c, &why);
+ *     call_answer(s, x, &form);          // form.read: c->ask, call_add_prompt(c, ...)
  *
  * The engine's thread only stores tokens (hear) and wakes the exchange. call_more turns them into text on an HTTP
  * thread, looks for stop strings, and lets the form write. A request with n choices becomes n engine requests.
@@ -10,8 +8,8 @@
  * A call is referenced by the exchange until its end, and by the engine once per choice until that choice's last
  * event. call.lock guards what both touch: the exchange, the waiting events, and the reference count.
  *
- *     call_new -> call_start -> call_more ... -> call_end       answered, or the client has gone
- *             \-> call_refuse                                   a refusal was answered
+ *     call_answer -> call_more ... -> call_end       answered, or the client has gone
+ *                \-> a refusal was answered
  */
 #pragma once
 
@@ -95,15 +93,19 @@ struct call_form {
     void (*whole)(struct call *c, struct strbuf *out); /* the whole answer, without a stream */
     /* Memory that the answer to one prompt may take. NULL: the usual estimate. */
     int64_t (*bytes)(const struct call *c, const struct call_prompt *p);
-    bool marks; /* needed even without logprobs */
-    int most;   /* prompts of a request; 0: ASK_CHOICES */
+    bool marks;         /* needed even without logprobs */
+    int most;           /* prompts of a request; 0: ASK_CHOICES */
+    const char *prefix; /* of the answer's id */
+    enum ask_form ask;
+    /* Reads the body's prompts; `ask` has been read unless it is 0. */
+    bool (*read)(struct call *c, struct refusal *why);
 };
 
 struct call {
     struct server *server;
     const struct call_form *form;
-    struct doc *doc; /* the body, which ask points into; NULL after call_start */
-    struct ask ask;  /* after call_start without its texts */
+    struct doc *doc; /* the body, which ask points into; NULL once it is queued */
+    struct ask ask;  /* once it is queued, without its texts */
     struct strbuf stops;
     struct call_prompt {
         struct token_list ids; /* until they are queued */
@@ -131,9 +133,8 @@ struct call {
     struct call *before, *after; /* all calls of the server, guarded by its lock */
 };
 
-/* Does not read the body yet. NULL: out of memory. */
-struct call *call_new(struct server *s, struct http_exchange *x, const struct call_form *form,
-                      const char *prefix);
+/* Reads a request of this form and queues it, or answers with a refusal. */
+void call_answer(struct server *s, struct http_exchange *x, const struct call_form *form);
 /* Reserves bytes for the answer until the call is freed. */
 bool call_take_bytes(struct call *c, int64_t bytes, struct refusal *why);
 /* Announces the number of prompts, each with its choices; call it before adding them. */
@@ -142,10 +143,6 @@ bool call_take_prompts(struct call *c, int64_t count, struct refusal *why);
 bool call_add_prompt(struct call *c, struct token_list *ids, struct refusal *why);
 /* Adds the body's prompts: a text, token ids, or a list of either. `param` is their name in the body. */
 bool call_read_prompts(struct call *c, const char *param, struct refusal *why);
-/* Queues all prompts, or none on failure. */
-bool call_start(struct call *c, struct refusal *why);
-/* Answers with the refusal and releases the call. */
-void call_refuse(struct call *c, const struct refusal *why);
 /* After http_wake; at the end of the exchange. */
 void call_more(struct call *c);
 void call_end(struct call *c);
@@ -156,3 +153,6 @@ void call_fail_all(struct server *s, const char *why);
 /* For forms. */
 int64_t call_answer_tokens(const struct call *c);
 int64_t call_shared_tokens(const struct call *c);
+
+/* Makes room for `more` items after count in *array. Returns false when memory is short. */
+bool call_room(void *array, size_t count, size_t more, size_t *cap, size_t size);

@@ -1,8 +1,7 @@
 /* call_text.c - tokens that were put down become text, up to a stop string or the end. See call.h. */
 #include "serve/call.h"
-#include "serve/call_part.h"
 #include "base/clock.h"
-#include "net/sse.h"
+#include "net/http_answers.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -169,11 +169,10 @@ static enum plim_status plan_batch(const struct embedder *e, struct runtime *rt,
 }
 
 /* Bytes of an offer: its requests are the rows of a batch. */
-static enum plim_status need(void *arg, const struct offer *offer, const struct offer_bytes *line,
+static enum plim_status need(void *arg, const struct offer *offer, const struct offer_bytes *,
                              struct offer_bytes *out, struct plim_error *err)
 {
     struct runtime rt;
-    (void)line;
     enum plim_status status = plan_batch(arg, &rt, 0, offer->requests, err);
     out->device = rt.plan.total;
     plan_release(&rt.plan);

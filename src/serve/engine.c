@@ -350,36 +350,31 @@ enum plim_status engine_submit(struct engine *e, const struct engine_request *re
 
 void engine_cancel(struct engine *e, int64_t id)
 {
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     for (struct request *r = e->live; r; r = r->next)
         if (r->id == id) r->cancelled = e->cancels = true;
     pthread_cond_signal(&e->more);
-    pthread_mutex_unlock(&e->lock);
 }
 
 bool engine_busy(const struct engine *e)
 {
     struct engine *any = (struct engine *)(uintptr_t)e;
-    pthread_mutex_lock(&any->lock);
-    bool busy = e->live_count > 0;
-    pthread_mutex_unlock(&any->lock);
-    return busy;
+    LOCKED(&any->lock);
+    return e->live_count > 0;
 }
 
 /* --- what kinds without a schedule share ------------------------------------------------------------------ */
 
 bool engine_is_cancelled(struct engine *e, const struct request *r)
 {
-    pthread_mutex_lock(&e->lock);
-    bool cancelled = r->cancelled;
-    pthread_mutex_unlock(&e->lock);
-    return cancelled;
+    LOCKED(&e->lock);
+    return r->cancelled;
 }
 
 static struct request *take_cancelled(struct engine *e)
 {
     struct request *gone = NULL, **at = &e->incoming;
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     while (*at) {
         struct request *r = *at;
         if (!r->cancelled) {
@@ -389,7 +384,6 @@ static struct request *take_cancelled(struct engine *e)
         *at = r->after, r->after = gone, gone = r;
     }
     e->incoming_end = at;
-    pthread_mutex_unlock(&e->lock);
     return gone;
 }
 
@@ -397,32 +391,29 @@ struct request *engine_next(struct engine *e)
 {
     for (struct request *gone = take_cancelled(e), *next; gone; gone = next)
         next = gone->after, engine_finish_cancelled(e, gone);
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     struct request *r = e->incoming;
     if (r) e->incoming = r->after;
     if (!e->incoming) e->incoming_end = &e->incoming;
-    pthread_mutex_unlock(&e->lock);
     return r;
 }
 
 void engine_put_back(struct engine *e, struct request *r)
 {
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     r->after = e->incoming;
     if (!e->incoming) e->incoming_end = &r->after;
     e->incoming = r;
-    pthread_mutex_unlock(&e->lock);
 }
 
 void engine_note(struct engine *e, int running, int rows)
 {
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     e->stats.running = running, e->stats.waiting = (int)e->live_count - running;
     e->stats.blocks = rows, e->stats.blocks_used = running;
     e->stats.generated_tokens += e->fresh_tokens, e->fresh_tokens = 0;
     e->stats.budget = e->plan.budget;
     e->stats.used = (int64_t)ledger_current(e->device->ledger[TIER_DEVICE]);
-    pthread_mutex_unlock(&e->lock);
 }
 
 void engine_set_room(struct engine *e, int64_t request_bytes, int64_t most)
@@ -446,12 +437,10 @@ enum plim_status engine_step(struct engine *e, struct plim_error *err)
 /* Sleeps while there is nothing to do; false: nothing will come. */
 static bool wait_for_work(struct engine *e, const atomic_int *stop)
 {
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     while (!e->live_count && !e->budget_moved && !e->orders.waiting && !e->draining && !(stop && *stop))
         thread_wait(&e->more, &e->lock, true);
-    bool go_on = (e->live_count || e->budget_moved || e->orders.waiting) && !(stop && *stop);
-    pthread_mutex_unlock(&e->lock);
-    return go_on;
+    return (e->live_count || e->budget_moved || e->orders.waiting) && !(stop && *stop);
 }
 
 enum plim_status engine_run(struct engine *e, const atomic_int *stop, struct plim_error *err)
@@ -463,10 +452,9 @@ enum plim_status engine_run(struct engine *e, const atomic_int *stop, struct pli
 
 void engine_drain(struct engine *e)
 {
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     e->draining = true;
     pthread_cond_signal(&e->more);
-    pthread_mutex_unlock(&e->lock);
 }
 
 enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim_error *err)
@@ -503,25 +491,21 @@ bool engine_await_budget(struct engine *e, const atomic_int *stop)
 
 struct engine_plan engine_plan_now(struct engine *e)
 {
-    pthread_mutex_lock(&e->lock);
-    struct engine_plan plan = e->plan;
-    pthread_mutex_unlock(&e->lock);
-    return plan;
+    LOCKED(&e->lock);
+    return e->plan;
 }
 
 void engine_stats(struct engine *e, struct engine_stats *out)
 {
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     *out = e->stats;
-    pthread_mutex_unlock(&e->lock);
 }
 
 void engine_count_anew(struct engine *e)
 {
     struct engine_stats *s = &e->stats;
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     s->steps = s->preemptions = s->prompt_tokens = s->generated_tokens = s->shared_tokens = 0;
     s->swapped = s->ahead = 0;
     memset(s->finished, 0, sizeof s->finished);
-    pthread_mutex_unlock(&e->lock);
 }

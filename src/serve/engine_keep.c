@@ -53,9 +53,8 @@ static bool load(void *arg, struct sequence *q, int64_t first)
     struct engine *e = arg;
     for (int64_t i = first; i < blocks_for(q->saved_positions); i++)
         if (copy_block(e, false, q->table[i], (char *)q->saved + i * e->block_bytes) != PLIM_OK) return false;
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     e->stats.swapped++;
-    pthread_mutex_unlock(&e->lock);
     return true;
 }
 

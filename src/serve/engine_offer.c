@@ -359,10 +359,9 @@ enum plim_status engine_choose(struct engine *e, const struct offer_wish *wish,
     if (status != PLIM_OK && status != PLIM_NO_FIT) return status;
     e->offer = list.offer[choice->at];
     if (choice->used_reserve) e->overhead.bytes -= e->overhead.reserve;
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     e->plan.total = choice->need.device;
     memcpy(e->plan.missed, choice->missed, sizeof e->plan.missed);
-    pthread_mutex_unlock(&e->lock);
     return status;
 }
 

@@ -10,6 +10,7 @@
  */
 #pragma once
 
+#include "base/locked.h"
 #include "plan/offer.h"
 #include "runtime/runtime.h"
 #include "serve/draw.h"
@@ -17,7 +18,6 @@
 #include "serve/engine_snapshot.h"
 #include "serve/plan_cache.h"
 #include "serve/schedule.h"
-#include <pthread.h>
 
 enum { ENGINE_MEMBERS = 64 };
 /* Numbers per row that the device draws (model.h, "drawn"): the token, its log-probability, the likeliest tokens and

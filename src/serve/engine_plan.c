@@ -17,11 +17,10 @@ static void note_line(struct engine *e, int64_t blocks)
 {
     const struct runtime *rt = &e->family.runtime;
     struct engine_plan *p = &e->plan;
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     p->budget = rt->request.budget, p->total = rt->plan.total, p->arena = rt->arena;
     p->blocks = blocks, p->pool = blocks * e->block_bytes;
     p->transient = rt->arena - rt->plan.layout.kept_bytes;
-    pthread_mutex_unlock(&e->lock);
 }
 
 /* Bytes of all parameters, or of those on a lower tier. */

@@ -3,7 +3,7 @@
 #include "exec/op_clock.h"
 #include "serve/engine_part.h"
 #include "serve/plan_text.h"
-#include "watch/environment.h"
+#include "watch/explain.h"
 #include "watch/holders.h"
 
 #include <stdio.h>
@@ -29,27 +29,23 @@ enum plim_status engine_snapshot(struct engine *e, const struct snapshot_wish *w
 
 void engine_orders(struct engine *e, struct engine_orders *out)
 {
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     *out = e->orders;
-    pthread_mutex_unlock(&e->lock);
 }
 
 static void finish(struct engine *e, enum plim_status status, const struct plim_error *err)
 {
     struct engine_orders *o = &e->orders;
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     o->done = o->waiting, o->waiting = 0, o->good = status == PLIM_OK;
     snprintf(o->text, sizeof o->text, "%.500s", o->good ? e->wish.file : err->text);
-    pthread_mutex_unlock(&e->lock);
 }
 
 /* Is one waiting, for a step or, idle, for an engine without one? The wish stays as it is until it is finished. */
 static bool waits(struct engine *e, bool idle)
 {
-    pthread_mutex_lock(&e->lock);
-    bool found = e->orders.waiting && (!idle || !e->live_count);
-    pthread_mutex_unlock(&e->lock);
-    return found;
+    LOCKED(&e->lock);
+    return e->orders.waiting && (!idle || !e->live_count);
 }
 
 /* --- writing -------------------------------------------------------------------------------------------------------- */

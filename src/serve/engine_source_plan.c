@@ -1,9 +1,9 @@
 /* engine_source_plan.c - an encoder-decoder's plan: the largest offer that fits, committed, and moved to another budget.
  * See engine_source.h and plan/offer.h. */
-#include "serve/engine_source.h"
 #include "base/minmax.h"
+#include "runtime/load.h"
+#include "serve/engine_source.h"
 #include "serve/plan_steps.h"
-#include "serve/source_weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +17,58 @@ enum {
     LEAST_LENGTH = 16,
 };
 
+/* --- weights in blocks --------------------------------------------------------------------------------------- */
+
+/* One pass reads the source and another generates tokens; neither reads every parameter. So weights are chosen and loaded by
+ * a tape that is in no plan: the whole model over one token of each. */
+static enum plim_status build_whole(const struct quantisation *q, const struct model_spec *spec,
+                                    enum precision precision, struct tape *out, struct plim_error *err)
+{
+    struct model_shape shape = {.batch = 1, .time = 1, .source_time = 1, .head = HEAD_LAST_LOGITS};
+    return plan_tape(spec, &shape, precision, q, out, err);
+}
+
+/* WEIGHTS_AS_IS chooses nothing. Errors are those of weights_choose. */
+static enum plim_status source_weights_choose(struct quantisation *out, const struct device *device,
+                                              enum weights_kind kind, const char *dir,
+                                              const struct model_spec *spec, enum precision precision,
+                                              struct plim_error *err)
+{
+    struct tape whole;
+    *out = (struct quantisation){0};
+    if (kind == WEIGHTS_AS_IS) return PLIM_OK;
+    enum plim_status status = build_whole(out, spec, precision, &whole, err);
+    if (status != PLIM_OK) return status;
+    status = weights_choose(out, device, kind, dir, spec, &whole, err);
+    tape_release(&whole);
+    return status;
+}
+
+/* exec is that of the pass which owns all parameters. */
+static enum plim_status source_weights_load(const struct quantisation *q, struct exec *exec,
+                                            const struct model_spec *spec, enum precision precision,
+                                            const char *dir, const struct log *log, struct plim_error *err)
+{
+    struct tape whole;
+    if (!q->count) return weights_from_directory(exec, spec, dir, log, err);
+    enum plim_status status = build_whole(q, spec, precision, &whole, err);
+    if (status != PLIM_OK) return status;
+    status = weights_from_directory_by(&whole, exec, spec, dir, log, err);
+    tape_release(&whole);
+    return status;
+}
+
+/* Host bytes that source_weights_load takes on the way. */
+static int64_t source_weights_bytes(const struct quantisation *q, const struct model_spec *spec,
+                                    enum precision precision)
+{
+    struct tape whole;
+    if (!q->count || build_whole(q, spec, precision, &whole, NULL) != PLIM_OK) return 0;
+    int64_t bytes = whole.nops * (int64_t)sizeof *whole.ops + whole.ntensors * (int64_t)sizeof *whole.tensors;
+    tape_release(&whole);
+    return bytes;
+}
+
 /* --- planning --------------------------------------------------------------------------------------------- */
 
 struct pass {
@@ -25,7 +77,7 @@ struct pass {
     int64_t rows, length; /* rows 0: reads a source of `length` */
 };
 
-static enum plim_status build(void *arg, int64_t unused, struct tape *out, struct plim_error *err)
+static enum plim_status build(void *arg, int64_t, struct tape *out, struct plim_error *err)
 {
     const struct pass *p = arg;
     struct model_shape shape = {.batch = p->rows * p->s->beams,
@@ -33,7 +85,6 @@ static enum plim_status build(void *arg, int64_t unused, struct tape *out, struc
                                 .source_time = p->s->length,
                                 .kv_length = p->s->answer,
                                 .head = HEAD_LAST_LOGITS};
-    (void)unused;
     if (!p->rows) {
         shape.batch = 1, shape.head = HEAD_SOURCE, shape.source_time = p->length;
         shape.source_cache = p->s->rows * p->s->beams * p->s->length;
@@ -151,13 +202,12 @@ static void note_line(struct engine *e, const struct sources *s)
 {
     const struct runtime *rt = &s->runtime;
     struct engine_plan *p = &e->plan;
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     p->budget = rt->request.budget, p->total = rt->plan.total, p->arena = rt->arena;
     p->params = rt->plan.layout.by_class[CLASS_PARAM], p->pool = rt->plan.layout.by_class[CLASS_KV];
     p->transient = rt->arena - rt->plan.layout.kept_bytes, p->overhead = rt->plan.overhead;
     p->host = e->device->facts.unified_memory ? 0 : rt->plan.host;
     p->blocks = s->rows, p->kv_type = precision_type(p->precision);
-    pthread_mutex_unlock(&e->lock);
 }
 
 /* --- the offer -------------------------------------------------------------------------------------------- */
@@ -172,12 +222,11 @@ static int64_t tapes_of(const struct sources *s)
     return bytes;
 }
 
-static enum plim_status need(void *arg, const struct offer *offer, const struct offer_bytes *line,
+static enum plim_status need(void *arg, const struct offer *offer, const struct offer_bytes *,
                              struct offer_bytes *out, struct plim_error *err)
 {
     struct engine *e = arg;
     struct sources *s = calloc(1, sizeof *s);
-    (void)line;
     if (!s) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was planned");
     set_sizes(e, s, offer->requests, offer->context);
     note_sizes(e, s);

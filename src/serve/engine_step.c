@@ -68,7 +68,7 @@ void engine_finish_cancelled(struct engine *e, struct request *r)
 static enum plim_status take_in(struct engine *e, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     while (e->incoming && status == PLIM_OK) {
         struct request *r = e->incoming;
         status = schedule_add(&e->schedule, &r->sequence, err);
@@ -76,7 +76,6 @@ static enum plim_status take_in(struct engine *e, struct plim_error *err)
         e->incoming = r->after;
         if (!e->incoming) e->incoming_end = &e->incoming;
     }
-    pthread_mutex_unlock(&e->lock);
     return status;
 }
 
@@ -112,9 +111,8 @@ static void tell_prompt(struct engine *e, struct request *r, const struct draw *
     bool go_on = tell_first(e, r);
     if (go_on) go_on = tell(e, r, d, d->token, FINISH_NONE), r->told++;
     if (go_on) return;
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     r->cancelled = e->cancels = true;
-    pthread_mutex_unlock(&e->lock);
 }
 
 bool engine_answer(struct engine *e, struct request *r, const struct draw *d)
@@ -183,7 +181,7 @@ static void note(struct engine *e, const struct step *s)
 {
     int running = 0;
     for (int i = 0; i < e->schedule.count; i++) running += e->schedule.queue[i]->running;
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     if (s) count_up(e, s);
     e->stats.generated_tokens += e->fresh_tokens, e->fresh_tokens = 0;
     e->stats.running = running;
@@ -192,7 +190,6 @@ static void note(struct engine *e, const struct step *s)
     e->stats.blocks_shared = e->blocks.shared, e->stats.preemptions = e->schedule.preemptions;
     e->stats.budget = e->plan.budget;
     e->stats.used = (int64_t)ledger_current(e->device->ledger[TIER_DEVICE]);
-    pthread_mutex_unlock(&e->lock);
 }
 
 enum plim_status engine_readmit(struct engine *e, struct plim_error *err)
@@ -235,10 +232,8 @@ enum plim_status engine_take_line(struct engine *e, struct plim_error *err)
 /* Has anybody outside done something since the last step? One look tells, for it is asked between any two of them. */
 static bool has_news(struct engine *e)
 {
-    pthread_mutex_lock(&e->lock);
-    bool news = e->incoming || e->cancels || e->budget_moved;
-    pthread_mutex_unlock(&e->lock);
-    return news;
+    LOCKED(&e->lock);
+    return e->incoming || e->cancels || e->budget_moved;
 }
 
 /* --- a step ----------------------------------------------------------------------------------------------- */

@@ -16,14 +16,13 @@ static enum plim_status stream(const struct engine_tape *t, struct tape *tape, s
     return pass_prefetch(tape, &ahead, err);
 }
 
-enum plim_status engine_tape_build(void *arg, int64_t unused, struct tape *out, struct plim_error *err)
+enum plim_status engine_tape_build(void *arg, int64_t, struct tape *out, struct plim_error *err)
 {
     const struct engine_tape *t = arg;
     const struct engine *e = t->e;
     struct model_shape shape = {
         .batch = 1, .time = t->size.tokens, .head = HEAD_LAST_LOGITS, .flat = t->size};
     shape.flat.samples = !e->device->facts.unified_memory, shape.flat.top = ENGINE_LOGPROBS;
-    (void)unused;
     enum plim_status status = plan_tape(&e->spec, &shape, e->plan.precision, &e->quantisation, out, err);
     if (status != PLIM_OK || !t->share) return status;
     status = stream(t, out, err);

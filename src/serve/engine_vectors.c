@@ -48,14 +48,13 @@ static int64_t following_bytes(const struct engine *e, int64_t line)
 static void note_plan(struct engine *e, const struct embedder *embedder)
 {
     const struct embed_plan *p = embedder_plan(embedder);
-    pthread_mutex_lock(&e->lock);
+    LOCKED(&e->lock);
     e->plan.budget = p->budget, e->plan.total = p->total, e->plan.arena = p->arena,
     e->plan.params = p->params;
     e->plan.precision = p->precision, e->plan.step_tokens = p->rows * p->time;
     e->plan.overhead = p->overhead, e->plan.transient = p->arena - p->params;
     e->plan.rung = e->options.rung ? e->options.rung : offer_rung_name(OFFER_FULL);
     e->smallest = embedder_smallest(embedder);
-    pthread_mutex_unlock(&e->lock);
 }
 
 /* Numbers of one row's results, at most. */

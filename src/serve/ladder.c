@@ -225,14 +225,13 @@ static void name_refused(const struct ladder *l, struct strbuf *out)
 static void tell_failure(const struct ladder *l, int rung, enum failure cause, int next, const char *why)
 {
     char now[MEMORY_TEXT];
-    struct strbuf more = STRBUF_INIT;
+    STRBUF_AUTO more = STRBUF_INIT;
     bool grave = rungs[next].limited || rungs[next].needs;
     if (cause == FAILURE_EXHAUSTED) name_refused(l, &more);
     log_say(l->log, grave ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
             "rung %s: %s after stage %s (%s): %s%s; next: %s, %s", rungs[rung].name, failure_name(cause),
             l->stage ? l->stage : "ready", l->memory[0] ? l->memory : memory_text(l->device, now), why,
             strbuf_text(&more), rungs[next].name, rungs[next].what);
-    strbuf_release(&more);
 }
 
 /* The planner has come down by itself: each rung that it passed over is told with the bytes it would take. */
@@ -286,7 +285,7 @@ static int rung_named(const char *name)
 static int recall(struct ladder *l, const struct plan_key *key)
 {
     struct kept_rung kept;
-    struct strbuf file = STRBUF_INIT;
+    STRBUF_AUTO file = STRBUF_INIT;
     bool damaged;
     int n = rung_cache_load(key, &kept, &file, &damaged) ? rung_named(kept.name) : 0;
     bool more = l->free > kept.free + kept.free / MORE_PART;
@@ -300,7 +299,6 @@ static int recall(struct ladder *l, const struct plan_key *key)
                  "to try again",
                  rungs[n].name, strbuf_text(&file));
     l->recalled = n > 0;
-    strbuf_release(&file);
     return n;
 }
 

@@ -42,28 +42,25 @@ void metrics_observe(struct metrics *m, enum metric_histogram which, double valu
     const double *bounds = histograms[which].bounds;
     int b = 0;
     while (bounds[b] > 0 && value > bounds[b]) b++;
-    pthread_mutex_lock(&m->lock);
+    LOCKED(&m->lock);
     m->histogram[which].bucket[b]++;
     m->histogram[which].sum += value;
     m->histogram[which].count++;
-    pthread_mutex_unlock(&m->lock);
 }
 
 void metrics_ended(struct metrics *m, enum metric_end end)
 {
-    pthread_mutex_lock(&m->lock);
+    LOCKED(&m->lock);
     m->ended[end]++;
-    pthread_mutex_unlock(&m->lock);
 }
 
 void metrics_answered(struct metrics *m, int status)
 {
-    pthread_mutex_lock(&m->lock);
+    LOCKED(&m->lock);
     int i = 0;
     while (i < METRIC_CODES - 1 && m->code[i].status && m->code[i].status != status) i++;
     m->code[i].status = status;
     m->code[i].count++;
-    pthread_mutex_unlock(&m->lock);
 }
 
 double metrics_mean(struct metrics *m, enum metric_histogram which)

@@ -9,9 +9,9 @@
  */
 #pragma once
 
+#include "base/locked.h"
 #include "base/strbuf.h"
 #include "serve/engine.h"
-#include <pthread.h>
 
 enum metric_histogram {
     METRIC_FIRST_TOKEN,

@@ -28,10 +28,9 @@ static void add_model(struct strbuf *out, const char *model)
     int n = scandir(model, &names, NULL, alphasort);
     if (n < 0) add_file(out, model, model);
     for (int i = 0; i < n; i++) {
-        struct strbuf path = STRBUF_INIT;
+        STRBUF_AUTO path = STRBUF_INIT;
         strbuf_addf(&path, "%s/%s", model, names[i]->d_name);
         add_file(out, strbuf_text(&path), names[i]->d_name);
-        strbuf_release(&path);
         free(names[i]);
     }
     if (n >= 0) free(names);
@@ -85,7 +84,7 @@ enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
 bool plan_cache_load(const struct plan_key *key, struct kept_plan *out)
 {
-    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
+    STRBUF_AUTO folder = STRBUF_INIT, path = STRBUF_INIT;
     struct doc *doc = NULL;
     bool good = false;
     *out = (struct kept_plan){0};
@@ -99,30 +98,24 @@ bool plan_cache_load(const struct plan_key *key, struct kept_plan *out)
         }
         doc_free(doc);
     }
-    strbuf_release(&folder);
-    strbuf_release(&path);
     return good;
 }
 
 /* Replaces the file of that kind; the object in `text` is whole. */
 static void save(const struct plan_key *key, const char *kind, struct strbuf *text)
 {
-    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
+    STRBUF_AUTO folder = STRBUF_INIT, path = STRBUF_INIT;
     name_file(key, kind, &folder, &path);
     strbuf_addc(text, '\n');
     if (path.len && !text->failed && file_make_dirs(strbuf_text(&folder), NULL) == PLIM_OK)
         file_write_atomic(strbuf_text(&path), text->data, text->len, NULL);
-    strbuf_release(&folder);
-    strbuf_release(&path);
     strbuf_release(text);
 }
 
 void plan_cache_save(const struct plan_key *key, const struct kept_plan *plan)
 {
     struct strbuf text = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &text, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&text, 2);
     json_str(&w, "key", strbuf_text(&key->text));
     for (int i = 0; i < NUMBERS; i++)
         json_int(&w, numbers[i].name,
@@ -159,9 +152,7 @@ bool rung_cache_load(const struct plan_key *key, struct kept_rung *out, struct s
 void rung_cache_save(const struct plan_key *key, const struct kept_rung *rung)
 {
     struct strbuf text = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &text, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&text, 2);
     json_str(&w, "key", strbuf_text(&key->text));
     json_str(&w, "rung", rung->name);
     json_int(&w, "free", rung->free);
@@ -171,9 +162,7 @@ void rung_cache_save(const struct plan_key *key, const struct kept_rung *rung)
 
 void rung_cache_forget(const struct plan_key *key)
 {
-    struct strbuf folder = STRBUF_INIT, path = STRBUF_INIT;
+    STRBUF_AUTO folder = STRBUF_INIT, path = STRBUF_INIT;
     name_file(key, "rung", &folder, &path);
     if (path.len) unlink(strbuf_text(&path));
-    strbuf_release(&folder);
-    strbuf_release(&path);
 }

@@ -50,9 +50,7 @@ const char *refusal_type(int status)
 
 void refusal_write(const struct refusal *r, struct strbuf *out)
 {
-    struct json_writer w;
-    json_writer_init(&w, out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 0);
     json_begin_object(&w, "error");
     json_str(&w, "message", r->message);
     json_str(&w, "type", refusal_type(r->status));

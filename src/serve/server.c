@@ -5,7 +5,7 @@
 #include "base/hash.h"
 #include "base/minmax.h"
 #include "mem/os.h"
-#include "net/host.h"
+#include "net/http_answers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -158,10 +158,9 @@ static void on_handle(void *arg, struct http_exchange *x)
     if (large) pthread_mutex_unlock(&s->large);
 }
 
-static void on_more(void *arg, struct http_exchange *x)
+static void on_more(void *, struct http_exchange *x)
 {
     struct call *call = http_user(x);
-    (void)arg;
     if (call) call_more(call);
 }
 
@@ -335,10 +334,9 @@ struct encoder *server_borrow(struct server *s, size_t text_bytes)
 
 void server_give_back(struct server *s, struct encoder *encoder)
 {
-    pthread_mutex_lock(&s->lock);
+    LOCKED(&s->lock);
     s->encoder[s->encoders++] = encoder;
     pthread_cond_signal(&s->returned);
-    pthread_mutex_unlock(&s->lock);
 }
 
 int64_t server_tokens_most(const struct server *s)

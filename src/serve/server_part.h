@@ -42,25 +42,16 @@ enum {
     NEEDS_LABELS = 32,
     NEEDS_ROOM = 16 /* a small body can give a large text: one request at a time */
 };
+typedef void api_function(struct server *s, struct http_exchange *x);
 struct endpoint {
     const char *method, *path;
-    void (*handle)(struct server *s, struct http_exchange *x);
+    api_function *handle;
     unsigned flags;
 };
 
 /* The endpoints, one file each. */
-void api_completions(struct server *s, struct http_exchange *x);
-void api_chat(struct server *s, struct http_exchange *x);
-void api_models(struct server *s, struct http_exchange *x);
-void api_embeddings(struct server *s, struct http_exchange *x);
-void api_classify(struct server *s, struct http_exchange *x);
-void api_generate(struct server *s, struct http_exchange *x);
-void api_tokenize(struct server *s, struct http_exchange *x);
-void api_detokenize(struct server *s, struct http_exchange *x);
-void api_health(struct server *s, struct http_exchange *x);
-void api_metrics(struct server *s, struct http_exchange *x);
-void api_hold(struct server *s, struct http_exchange *x);
-void api_page(struct server *s, struct http_exchange *x);
+api_function api_completions, api_chat, api_models, api_embeddings, api_classify, api_generate, api_tokenize,
+    api_detokenize, api_health, api_metrics, api_hold, api_page;
 
 /* Writes state, blocks, bytes and queue as members of the open object. */
 void server_write_status(struct server *s, struct json_writer *w);

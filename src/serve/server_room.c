@@ -69,12 +69,11 @@ int server_encoder_times(const struct codec *codec)
                                         "\xe4\xbd\xa0\xe5\xa5\xbd"};
     int times = ENCODER_TIMES_LEAST;
     for (size_t i = 0; codec->tokenizer && i < sizeof units / sizeof *units; i++) {
-        struct strbuf text = STRBUF_INIT;
+        STRBUF_AUTO text = STRBUF_INIT;
         while (text.len < ENCODER_TRIAL && !text.failed) strbuf_add(&text, units[i]);
         while (times < ENCODER_TIMES &&
                !encodes_within(codec->tokenizer, strbuf_text(&text), text.len, times))
             times++;
-        strbuf_release(&text);
     }
     return times;
 }

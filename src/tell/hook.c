@@ -1,6 +1,7 @@
 /* hook.c - see hook.h. */
 #include "tell/hook.h"
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/threads.h"
 
 #include <stdlib.h>
@@ -27,7 +28,7 @@ struct hook {
 static char *take(struct hook *h, double *seconds)
 {
     char *text = NULL;
-    pthread_mutex_lock(&h->lock);
+    LOCKED(&h->lock);
     while (!h->count && !h->closing) thread_wait(&h->changed, &h->lock, false);
     double left = h->closing ? h->end - clock_seconds() : h->seconds;
     *seconds = left < h->seconds ? left : h->seconds;
@@ -35,15 +36,13 @@ static char *take(struct hook *h, double *seconds)
         text = h->queue[h->first];
         h->first = (h->first + 1) % HOOK_QUEUE, h->count--;
     }
-    pthread_mutex_unlock(&h->lock);
     return text;
 }
 
 static void note_loss(struct hook *h, const struct plim_error *why)
 {
-    pthread_mutex_lock(&h->lock);
+    LOCKED(&h->lock);
     if (!h->lost) h->lost = true, h->problem = *why;
-    pthread_mutex_unlock(&h->lock);
 }
 
 /* Seconds before the first repetition; each further one waits twice as long. */
@@ -52,10 +51,9 @@ static void note_loss(struct hook *h, const struct plim_error *why)
 static void rest(struct hook *h, double seconds)
 {
     double until = clock_seconds() + seconds;
-    pthread_mutex_lock(&h->lock);
+    LOCKED(&h->lock);
     while (clock_seconds() < until && !(h->closing && clock_seconds() >= h->end))
         thread_wait(&h->changed, &h->lock, true);
-    pthread_mutex_unlock(&h->lock);
 }
 
 /* Time left for a message, or for the hook. */
@@ -117,7 +115,7 @@ void hook_send(struct hook *h, struct strbuf *message)
 {
     char *text = strbuf_detach(message, NULL);
     if (!text) return;
-    pthread_mutex_lock(&h->lock);
+    LOCKED(&h->lock);
     if (h->count == HOOK_QUEUE) { /* the oldest is the least news */
         free(h->queue[h->first]);
         h->first = (h->first + 1) % HOOK_QUEUE, h->count--;
@@ -126,25 +124,22 @@ void hook_send(struct hook *h, struct strbuf *message)
     }
     h->queue[(h->first + h->count++) % HOOK_QUEUE] = text;
     pthread_cond_signal(&h->changed);
-    pthread_mutex_unlock(&h->lock);
 }
 
 bool hook_problem(struct hook *h, struct plim_error *out)
 {
-    pthread_mutex_lock(&h->lock);
+    LOCKED(&h->lock);
     bool news = h->lost && !h->told;
     if (news) h->told = true, *out = h->problem;
-    pthread_mutex_unlock(&h->lock);
     return news;
 }
 
 void hook_finish(struct hook *h)
 {
     if (!h) return;
-    pthread_mutex_lock(&h->lock);
+    LOCKED(&h->lock);
     if (!h->closing) h->closing = true, h->end = clock_seconds() + h->seconds;
     pthread_cond_signal(&h->changed);
-    pthread_mutex_unlock(&h->lock);
 }
 
 bool hook_close(struct hook *h, struct plim_error *problem)

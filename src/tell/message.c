@@ -139,7 +139,7 @@ static void put_block(struct json_writer *w, const char *type, const char *text,
 static void put_slack(const struct message *m, struct json_writer *w)
 {
     char label[PAIR], value[PAIR];
-    struct strbuf line = STRBUF_INIT, below = STRBUF_INIT;
+    STRBUF_AUTO line = STRBUF_INIT, below = STRBUF_INIT;
     strbuf_addf(&line, "%s *", looks[m->notice].emoji);
     put_escaped(&line, m->run);
     strbuf_add(&line, "* ");
@@ -152,8 +152,6 @@ static void put_slack(const struct message *m, struct json_writer *w)
     put_block(w, "section", strbuf_text(&line), false);
     if (below.len) put_block(w, "context", strbuf_text(&below), true);
     json_end_array(w);
-    strbuf_release(&line);
-    strbuf_release(&below);
 }
 
 static void (*const shapes[HOOK_KINDS])(const struct message *, struct json_writer *) = {
@@ -161,9 +159,7 @@ static void (*const shapes[HOOK_KINDS])(const struct message *, struct json_writ
 
 void message_put(const struct message *m, enum hook_kind kind, struct strbuf *out)
 {
-    struct json_writer w;
-    json_writer_init(&w, out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 0);
     shapes[kind](m, &w);
     json_end_object(&w);
 }

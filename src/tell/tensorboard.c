@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "tell/protobuf.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -98,7 +98,7 @@ static void put_setting(void *arg, const char *name, const char *value_json)
 static enum plim_status write_run(struct wandb *run, const struct wandb_options *o, struct plim_error *err)
 {
     char host[64] = "";
-    struct strbuf config = STRBUF_INIT;
+    STRBUF_AUTO config = STRBUF_INIT;
     enum plim_status status = wandb_settings(o, put_setting, &(struct configuring){run, &config}, err);
     gethostname(host, sizeof host - 1);
     protobuf_text(&run->inner, RUN_ID, run->id);
@@ -111,7 +111,6 @@ static enum plim_status write_run(struct wandb *run, const struct wandb_options 
     protobuf_int(&run->item, TIME_NANOS, (int64_t)((run->started - (double)(int64_t)run->started) * 1e9));
     protobuf_message(&run->inner, RUN_START_TIME, &run->item);
     if (o->resumed) protobuf_int(&run->inner, RUN_RESUMED, 1);
-    strbuf_release(&config);
     return status == PLIM_OK ? write_record(run, RECORD_RUN, err) : status;
 }
 

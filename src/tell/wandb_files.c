@@ -83,11 +83,9 @@ enum plim_status wandb_make_folder(struct wandb *run, const struct wandb_options
 enum plim_status wandb_settings(const struct wandb_options *o, wandb_setting *each, void *arg,
                                 struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT, value = STRBUF_INIT;
-    struct json_writer w;
+    STRBUF_AUTO text = STRBUF_INIT, value = STRBUF_INIT;
     struct doc *doc = NULL;
-    json_writer_init(&w, &text, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&text, 0);
     job_settings_json(o->job, o->length, &w);
     json_end_object(&w);
     enum plim_status status = strbuf_status(&text, err);
@@ -104,8 +102,6 @@ enum plim_status wandb_settings(const struct wandb_options *o, wandb_setting *ea
         each(arg, one->key, strbuf_text(&value));
     }
     if (doc) doc_free(doc);
-    strbuf_release(&value);
-    strbuf_release(&text);
     return status;
 }
 
@@ -129,7 +125,6 @@ static void put_yaml(void *arg, const char *name, const char *value_json)
 static void put_metadata(struct strbuf *out, const struct wandb *run, const struct wandb_options *o)
 {
     char time_text[32], host[64] = "", os[3 * sizeof(((struct utsname *)0)->release)];
-    struct json_writer w;
     struct utsname system = {0};
     time_t now = (time_t)run->started;
     struct tm parts;
@@ -137,8 +132,7 @@ static void put_metadata(struct strbuf *out, const struct wandb *run, const stru
     strftime(time_text, sizeof time_text, "%Y-%m-%dT%H:%M:%SZ", &parts);
     uname(&system);
     gethostname(host, sizeof host - 1);
-    json_writer_init(&w, out, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(out, 2);
     snprintf(os, sizeof os, "%s-%s-%s", system.sysname, system.release, system.machine);
     json_str(&w, "os", os);
     json_str(&w, "host", host);
@@ -153,23 +147,19 @@ static void put_metadata(struct strbuf *out, const struct wandb *run, const stru
 enum plim_status wandb_write_facts(const struct wandb *run, const struct wandb_options *o,
                                    struct plim_error *err)
 {
-    struct strbuf config = STRBUF_INIT, metadata = STRBUF_INIT;
+    STRBUF_AUTO config = STRBUF_INIT, metadata = STRBUF_INIT;
     strbuf_add(&config, "wandb_version: 1\n");
     enum plim_status status = wandb_settings(o, put_yaml, &config, err);
     if (status == PLIM_OK) status = write_file(run, "config.yaml", &config, err);
     put_metadata(&metadata, run, o);
     if (status == PLIM_OK) status = write_file(run, "wandb-metadata.json", &metadata, err);
-    strbuf_release(&config);
-    strbuf_release(&metadata);
     return status;
 }
 
 enum plim_status wandb_write_summary(const struct wandb *run, struct plim_error *err)
 {
     struct strbuf text = STRBUF_INIT;
-    struct json_writer w;
-    json_writer_init(&w, &text, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&text, 0);
     for (int i = 0; i < run->last.count; i++) json_double(&w, run->last.at[i].name, run->last.at[i].value);
     json_int(&w, "_step", run->last_step);
     json_double(&w, "_runtime", clock_wall() - run->started);

@@ -104,7 +104,7 @@ static enum plim_status text_of_gguf(const char *path, struct strbuf *text, stru
 /* The tokenizer.json that a file of another kind stands for. */
 static enum plim_status read_other(struct codec *c, struct quota *quota, struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT, eos = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT, eos = STRBUF_INIT;
     enum plim_status status = gguf_is(c->path) ? text_of_gguf(c->path, &text, &eos, err)
                                                : sentencepiece_write(c->path, &text, &eos, err);
     if (status == PLIM_OK && text.len > quota->most) status = quota_fail(quota, c->path, err);
@@ -113,14 +113,12 @@ static enum plim_status read_other(struct codec *c, struct quota *quota, struct 
         status = tokenizer_read(&text, c->path, quota, &c->tokenizer, err);
     }
     if (status == PLIM_OK && eos.len) c->eos = tokenizer_id(c->tokenizer, eos.data, eos.len);
-    strbuf_release(&text);
-    strbuf_release(&eos);
     return status;
 }
 
 static enum plim_status read_tokenizer(struct codec *c, struct quota *quota, struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     struct stat st;
     enum plim_status status = PLIM_OK;
     if (gguf_is(c->path) || sentencepiece_is(c->path)) return read_other(c, quota, err);
@@ -144,7 +142,6 @@ static enum plim_status read_tokenizer(struct codec *c, struct quota *quota, str
         c->fingerprint = hash64(text.data, text.len, 0) | 1; /* never 0, which means bytes */
         status = tokenizer_read(&text, c->path, quota, &c->tokenizer, err);
     }
-    strbuf_release(&text);
     return status;
 }
 

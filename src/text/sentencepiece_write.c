@@ -51,12 +51,11 @@ static struct doc *read_beside(const char *path, const char *name)
     const char *slash = strrchr(path, '/');
     char file[4096];
     struct doc *doc = NULL;
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     snprintf(file, sizeof file, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, name);
     if (file_exists(file) && file_read(file, CONFIG_MOST, &text, NULL) == PLIM_OK &&
         json_parse(strbuf_text(&text), text.len, file, &doc, NULL) != PLIM_OK)
         doc = NULL;
-    strbuf_release(&text);
     return doc;
 }
 
@@ -221,7 +220,7 @@ static enum plim_status put_added(struct sp_writing *t)
 static void put_base64(struct json_writer *w, const char *key, const unsigned char *bytes, size_t len)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    struct strbuf out = STRBUF_INIT;
+    STRBUF_AUTO out = STRBUF_INIT;
     for (size_t i = 0; i < len; i += 3) {
         size_t n = len - i < 3 ? len - i : 3;
         uint32_t word = 0;
@@ -230,7 +229,6 @@ static void put_base64(struct json_writer *w, const char *key, const unsigned ch
     }
     json_strn(w, key, strbuf_text(&out), out.len);
     w->out->failed |= out.failed;
-    strbuf_release(&out);
 }
 
 static void put_user_defined(struct sp_writing *t)

@@ -37,7 +37,7 @@ enum plim_status token_place_add(struct token_place *p, struct token_text *text,
 {
     bool held = token_text_holds(text);
     size_t before = out->len, made = p->made;
-    struct strbuf piece = STRBUF_INIT;
+    STRBUF_AUTO piece = STRBUF_INIT;
     enum plim_status status = token_text_add(text, token, out, err);
     bool holds = token_text_holds(text);
     if (status == PLIM_OK && (held || holds)) status = token_text_piece(text, token, &piece, err);
@@ -51,6 +51,5 @@ enum plim_status token_place_add(struct token_place *p, struct token_text *text,
         p->begun += begins(strbuf_text(&piece), piece.len);
         if (!holds || p->begun < p->made) p->begun = p->made;
     }
-    strbuf_release(&piece);
     return status;
 }

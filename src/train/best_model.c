@@ -66,14 +66,13 @@ static const struct metric *find_metric(const struct job *job)
 
 static enum plim_status refuse_metric(const struct job *job, struct plim_error *err)
 {
-    struct strbuf known = STRBUF_INIT;
+    STRBUF_AUTO known = STRBUF_INIT;
     for (int i = 0; i < METRICS; i++)
         if (metrics[i].kind == SCORE_LOSS || metrics[i].kind == (int)score_kind_of(job))
             strbuf_addf(&known, "%s%s", known.len ? ", " : "", metrics[i].name);
     plim_fail(err, PLIM_BAD_INPUT,
               "%s: key 'training.metric_for_best_model': evaluations of this job have no '%.80s'; write %s",
               job->name, job->training.best_metric, strbuf_text(&known));
-    strbuf_release(&known);
     return PLIM_BAD_INPUT;
 }
 

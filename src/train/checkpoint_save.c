@@ -14,7 +14,6 @@
 #include "base/checksum.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "model/hf.h"
 #include "model/sentence.h"
 #include "model/weights.h"

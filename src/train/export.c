@@ -18,7 +18,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,11 +124,9 @@ static const void *convert(struct exporter *e, const struct safetensor *t, const
     return e->out;
 }
 
-static enum plim_status pass_on(void *arg, int64_t first, const void *elements, int64_t n,
-                                struct plim_error *err)
+static enum plim_status pass_on(void *arg, int64_t, const void *elements, int64_t n, struct plim_error *err)
 {
     struct passing *p = arg;
-    (void)first;
     return safetensors_writer_put(p->writer, elements, (size_t)n * dtype_size(p->type), err);
 }
 
@@ -239,7 +236,7 @@ static enum plim_status check_target(const char *from, const char *to, bool forc
 static enum plim_status write_new(struct exporter *e, const struct model_spec *spec, const char *to,
                                   uint64_t shard_bytes, struct plim_error *err)
 {
-    struct strbuf temp = STRBUF_INIT;
+    STRBUF_AUTO temp = STRBUF_INIT;
     size_t n = strlen(to);
     while (n > 1 && to[n - 1] == '/') n--;
     strbuf_addf(&temp, "%.*s.tmp-%ld", (int)n, to, (long)getpid());
@@ -254,13 +251,12 @@ static enum plim_status write_new(struct exporter *e, const struct model_spec *s
         else
             checkpoint_remove(temp.data);
     }
-    strbuf_release(&temp);
     return status;
 }
 
 static enum plim_status open_source(struct exporter *e, const char *from, struct plim_error *err)
 {
-    struct strbuf state = STRBUF_INIT;
+    STRBUF_AUTO state = STRBUF_INIT;
     enum plim_status status = weights_files_open(from, &e->params, err);
     if (status != PLIM_OK) return status;
     strbuf_addf(&state, "%s/state", from);
@@ -269,7 +265,6 @@ static enum plim_status open_source(struct exporter *e, const char *from, struct
         status = safetensors_open(state.data, &e->state, err);
         e->has_state = status == PLIM_OK;
     }
-    strbuf_release(&state);
     return status;
 }
 

@@ -31,11 +31,7 @@ static double progress(const struct lr_schedule *s, int64_t step)
     return p < 0 ? 0 : p > 1 ? 1 : p;
 }
 
-static double rate_constant(const struct lr_schedule *s, int64_t step)
-{
-    (void)step;
-    return s->config.learning_rate;
-}
+static double rate_constant(const struct lr_schedule *s, int64_t) { return s->config.learning_rate; }
 
 /* The rate when `share` of the way down from learning_rate to min_lr is left. */
 static double above_floor(const struct lr_schedule *s, double share)
@@ -101,11 +97,7 @@ static double rate_wsd(const struct lr_schedule *s, int64_t step)
     return above_floor(s, falls[s->config.decay_type](s, (double)into / (double)decay));
 }
 
-static double rate_greedy(const struct lr_schedule *s, int64_t step)
-{
-    (void)step;
-    return s->lr;
-}
+static double rate_greedy(const struct lr_schedule *s, int64_t) { return s->lr; }
 
 static double (*const rates[SCHEDULE_COUNT])(const struct lr_schedule *, int64_t) = {
     rate_constant, rate_linear,   rate_cosine,     rate_wsd,

@@ -67,12 +67,10 @@ static void put_files(struct json_writer *w, const struct manifest_files *files)
 enum plim_status manifest_write(const char *dir, const struct manifest_about *about,
                                 const struct manifest_files *files, struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
-    struct json_writer w;
+    STRBUF_AUTO text = STRBUF_INIT;
     char path[720];
     if (files->failed) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory for the manifest", dir);
-    json_writer_init(&w, &text, 2);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&text, 2);
     json_int(&w, "format", MANIFEST_FORMAT);
     json_int(&w, "step", about->step);
     if (about->now)
@@ -91,7 +89,6 @@ enum plim_status manifest_write(const char *dir, const struct manifest_about *ab
     snprintf(path, sizeof path, "%s/" NAME, dir);
     enum plim_status status = strbuf_status(&text, err);
     if (status == PLIM_OK) status = file_write_atomic(path, text.data, text.len, err);
-    strbuf_release(&text);
     return status;
 }
 

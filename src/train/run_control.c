@@ -1,7 +1,7 @@
 /* run_control.c - see run_control.h. */
 #include "train/run_control.h"
+#include "base/locked.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,10 +40,9 @@ static void put_orders(struct json_writer *w, const struct run_control *c)
     json_end_object(w);
 }
 
-static enum plim_status say_status(struct run_control *c, const struct node *message, struct json_writer *w,
-                                   struct plim_error *err)
+static enum plim_status say_status(struct run_control *c, const struct node *, struct json_writer *w,
+                                   struct plim_error *)
 {
-    (void)message, (void)err;
     const struct run_facts *f = &c->facts;
     json_str(w, "what", "train");
     json_int(w, "pid", getpid());
@@ -88,10 +87,9 @@ static enum plim_status take_budget(struct run_control *c, const struct node *me
     return take_order(c, &(struct run_order){.kind = ORDER_BUDGET, .bytes = bytes}, w, err);
 }
 
-static enum plim_status take_checkpoint(struct run_control *c, const struct node *message,
-                                        struct json_writer *w, struct plim_error *err)
+static enum plim_status take_checkpoint(struct run_control *c, const struct node *, struct json_writer *w,
+                                        struct plim_error *err)
 {
-    (void)message;
     return take_order(c, &(struct run_order){.kind = ORDER_CHECKPOINT}, w, err);
 }
 
@@ -103,10 +101,9 @@ static enum plim_status take_snapshot(struct run_control *c, const struct node *
     return status == PLIM_OK ? take_order(c, &order, w, err) : status;
 }
 
-static enum plim_status take_stop(struct run_control *c, const struct node *message, struct json_writer *w,
-                                  struct plim_error *err)
+static enum plim_status take_stop(struct run_control *c, const struct node *, struct json_writer *w,
+                                  struct plim_error *)
 {
-    (void)message, (void)err;
     c->stopped = true;
     json_bool(w, "stopping", true);
     return PLIM_OK;
@@ -141,37 +138,32 @@ enum plim_status run_control_answer(void *arg, const char *what, const struct no
 
 void run_control_tell(struct run_control *c, const struct run_facts *facts)
 {
-    pthread_mutex_lock(&c->lock);
+    LOCKED(&c->lock);
     c->facts = *facts;
-    pthread_mutex_unlock(&c->lock);
 }
 
 bool run_control_next(struct run_control *c, struct run_order *out)
 {
-    pthread_mutex_lock(&c->lock);
+    LOCKED(&c->lock);
     bool waits = c->waiting;
     *out = c->order;
-    pthread_mutex_unlock(&c->lock);
     return waits;
 }
 
 void run_control_done(struct run_control *c, const struct run_order *order, enum plim_status status,
                       const char *text)
 {
-    pthread_mutex_lock(&c->lock);
+    LOCKED(&c->lock);
     c->waiting = false;
     c->done = order->number;
     c->good = status == PLIM_OK;
     snprintf(c->text, sizeof c->text, "%s", text ? text : "");
-    pthread_mutex_unlock(&c->lock);
 }
 
 bool run_control_stopped(struct run_control *c)
 {
-    pthread_mutex_lock(&c->lock);
-    bool stopped = c->stopped;
-    pthread_mutex_unlock(&c->lock);
-    return stopped;
+    LOCKED(&c->lock);
+    return c->stopped;
 }
 
 enum plim_status run_control_open(const char *folder, struct monitor *monitor, struct run_control **out,

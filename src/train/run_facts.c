@@ -98,12 +98,11 @@ static void put_keys(struct json_writer *w, const struct job *job)
 {
     for (size_t i = 0; i < job_schema.count; i++) {
         const struct schema_row *row = &job_schema.rows[i];
-        struct strbuf value = STRBUF_INIT;
+        STRBUF_AUTO value = STRBUF_INIT;
         if (row->alias || row->kind == SCHEMA_NOTHING || in_list(left_out, COUNT(left_out), row->path))
             continue;
         schema_exact(row, job, &value);
         json_str(w, row->path, strbuf_text(&value));
-        strbuf_release(&value);
     }
 }
 
@@ -185,11 +184,9 @@ enum plim_status run_facts_make(const struct job *job, const struct job_length *
                                 const struct corpus *corpus, const struct device *device, struct doc **out,
                                 struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
-    struct json_writer w;
+    STRBUF_AUTO text = STRBUF_INIT;
     *out = NULL;
-    json_writer_init(&w, &text, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&text, 0);
     put_model(&w, &job->spec);
     put_keys(&w, job);
     put_combined(&w, job, length, device);
@@ -200,6 +197,5 @@ enum plim_status run_facts_make(const struct job *job, const struct job_length *
     json_end_object(&w);
     if (status == PLIM_OK) status = strbuf_status(&text, err);
     if (status == PLIM_OK) status = json_parse(text.data, text.len, "facts", out, err);
-    strbuf_release(&text);
     return status;
 }

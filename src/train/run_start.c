@@ -51,12 +51,10 @@ static void differ(struct comparison *c, const char *key, const char *then, cons
 static bool is_news(const struct job *defaults, const struct node *then, const struct node *now)
 {
     const struct schema_row *row = schema_find(&job_schema, now->key);
-    struct strbuf value = STRBUF_INIT;
+    STRBUF_AUTO value = STRBUF_INIT;
     if (!row || node_get(then, now->key)) return false;
     schema_exact(row, defaults, &value);
-    bool same = !strcmp(strbuf_text(&value), now->as.string.text);
-    strbuf_release(&value);
-    return same;
+    return !strcmp(strbuf_text(&value), now->as.string.text);
 }
 
 static void compare_facts(struct comparison *c, const struct job *defaults, const struct node *then,

@@ -49,7 +49,7 @@ static const char *base_name(const char *path)
 static enum plim_status copy_from_gguf(const char *path, const char *dir, struct plim_error *err)
 {
     static const char *const made[] = {"tokenizer.json", "tokenizer_config.json"};
-    struct strbuf text = STRBUF_INIT, name = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT, name = STRBUF_INIT;
     struct gguf *file = NULL;
     enum plim_status status = gguf_open(path, &file, err);
     for (int i = 0; i < 2 && status == PLIM_OK && gguf_has_tokenizer(file); i++) {
@@ -61,8 +61,6 @@ static enum plim_status copy_from_gguf(const char *path, const char *dir, struct
         if (status == PLIM_OK) status = file_write_atomic(name.data, text.data, text.len, err);
     }
     gguf_close(file);
-    strbuf_release(&text);
-    strbuf_release(&name);
     return status;
 }
 

@@ -26,17 +26,16 @@ bool trainer_best_hear(struct trainer *t, double loss)
 
 static void tell_stop(struct trainer *t)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     strbuf_addf(&text, "early stopping after step %lld: no improvement in %lld evaluation%s; the best is ",
                 (long long)t->step, (long long)t->best.bad, t->best.bad == 1 ? "" : "s");
     best_model_text(&t->best, &text);
     note(t, &text);
-    strbuf_release(&text);
 }
 
 enum plim_status trainer_best_end(struct trainer *t, struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     struct comm *comm = t->runtime.device->comm;
     if (best_model_stops(&t->best)) tell_stop(t);
     if (!t->job->training.load_best || !t->best.step) return PLIM_OK;
@@ -46,6 +45,5 @@ enum plim_status trainer_best_end(struct trainer *t, struct plim_error *err)
     strbuf_addf(&text, "%s/" BEST_MODEL_LINK " is the best checkpoint: ", t->job->output_dir);
     best_model_text(&t->best, &text);
     note(t, &text);
-    strbuf_release(&text);
     return PLIM_OK;
 }

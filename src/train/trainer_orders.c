@@ -28,10 +28,9 @@ static enum plim_status do_budget(struct trainer *t, const struct run_order *ord
     return status;
 }
 
-static enum plim_status do_checkpoint(struct trainer *t, const struct run_order *order, char *text,
-                                      size_t size, struct plim_error *err)
+static enum plim_status do_checkpoint(struct trainer *t, const struct run_order *, char *text, size_t size,
+                                      struct plim_error *err)
 {
-    (void)order;
     if (!trainer_may_save(t))
         return plim_fail(err, PLIM_BAD_INPUT, "this run saves nothing, as --no-checkpoint asks");
     enum plim_status status = trainer_save(t, err);

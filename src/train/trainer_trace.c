@@ -1,7 +1,7 @@
 /* trainer_trace.c - measuring one step, and the snapshot that comes of it. See run_trace.h. */
 #include "mem/allocations.h"
 #include "train/trainer.h"
-#include "watch/environment.h"
+#include "watch/explain.h"
 #include "watch/holders.h"
 
 #include <stdio.h>

@@ -38,7 +38,7 @@ static void tell_line(struct trainer *t, const struct gauge *gauge, enum memory_
                       const char *action)
 {
     struct run_watch *w = &t->watch;
-    struct strbuf line = STRBUF_INIT;
+    STRBUF_AUTO line = STRBUF_INIT;
     char bytes[BYTES_TEXT];
     bool hidden = t->job->monitor.silent && status == MEMORY_WARNING && !action;
     status_line(&line, t->step, gauge, status, action);
@@ -54,13 +54,12 @@ static void tell_line(struct trainer *t, const struct gauge *gauge, enum memory_
                                               .action = action ? action : "",
                                               .rank_used = w->rank_used,
                                               .ranks = ranks});
-    strbuf_release(&line);
 }
 
 static void tell_leak(struct trainer *t)
 {
     struct run_watch *w = &t->watch;
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     if (!w->seen.leak.found || w->leak_told) return;
     leak_text(&w->seen.leak, &text);
     if (allocations_counted()) strbuf_add(&text, "; grown since the run began: ");
@@ -68,7 +67,6 @@ static void tell_leak(struct trainer *t)
     trainer_tell(t, &(struct train_event){
                         .kind = TRAIN_NOTE, .step = t->step, .text = strbuf_text(&text), .warns = true});
     w->leak_told = true;
-    strbuf_release(&text);
 }
 
 void trainer_note_step(struct trainer *t, const struct train_event *event)

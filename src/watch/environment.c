@@ -1,5 +1,5 @@
-/* environment.c - see environment.h. */
-#include "watch/environment.h"
+/* environment.c - see explain.h. */
+#include "watch/explain.h"
 #include "mem/os.h"
 
 #include <gnu/libc-version.h>

@@ -51,11 +51,7 @@ static bool is_attention(const struct explanation *why)
     return times >= 2 && (double)why->peak.bytes >= MUCH * (double)arena;
 }
 
-static bool is_model(const struct explanation *why)
-{
-    (void)why;
-    return true;
-}
+static bool is_model(const struct explanation *) { return true; }
 
 static const struct {
     const char *name;

@@ -66,3 +66,8 @@ const char *refusal_stage_name(enum refusal_stage stage);
 void explanation_text(const struct explanation *why, struct strbuf *out);
 /* Writes members of the open object. */
 void explanation_json(const struct explanation *why, struct json_writer *w);
+
+/* Writes a run's environment: device, system, limits, and variables that people set for allocators (environment.c). `backend`: name
+ * of the device's, NULL: a preset. */
+void environment_json(const struct context *context, const struct device_facts *facts, const char *backend,
+                      struct json_writer *w, const char *key);

@@ -5,10 +5,10 @@
 #define _GNU_SOURCE
 #include "watch/monitor.h"
 #include "base/clock.h"
+#include "base/locked.h"
 #include "base/threads.h"
 #include "mem/os_groups.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 struct monitor {
@@ -192,17 +192,15 @@ void monitor_close(struct monitor *m)
 
 void monitor_tell(struct monitor *m, const struct monitor_own *own)
 {
-    pthread_mutex_lock(&m->lock);
+    LOCKED(&m->lock);
     m->own = *own;
     m->state.gives_way = own->gives_way, m->state.serves = own->serves;
-    pthread_mutex_unlock(&m->lock);
 }
 
 void monitor_look(struct monitor *m, struct monitor_state *out)
 {
-    pthread_mutex_lock(&m->lock);
+    LOCKED(&m->lock);
     *out = m->state;
-    pthread_mutex_unlock(&m->lock);
 }
 
 /* --- advice ---------------------------------------------------------------------------------------------------- */

@@ -2,9 +2,8 @@
 #include "watch/readers.h"
 #include "base/clock.h"
 
-static void read_process(const struct watch_source *source, struct watch_reading *out)
+static void read_process(const struct watch_source *, struct watch_reading *out)
 {
-    (void)source;
     os_process_memory(&out->process, NULL);
 }
 

@@ -25,14 +25,13 @@ static int column(const struct gauge *g, int64_t bytes, int width)
 void run_frame_bar(const struct gauge *g, int width, bool colour, struct strbuf *out)
 {
     int filled = column(g, g->used, width);
-    struct strbuf bar = STRBUF_INIT;
+    STRBUF_AUTO bar = STRBUF_INIT;
     for (int i = 0; i < width; i++) {
         bool mark = false;
         for (int k = 0; k < LINES; k++) mark |= g->line[k] > 0 && column(g, g->line[k], width - 1) == i;
         strbuf_add(&bar, mark ? (i < filled ? "╋" : "┃") : i < filled ? "━" : "·");
     }
     table_coloured(out, colour, status_colours[gauge_status(g)], strbuf_text(&bar));
-    strbuf_release(&bar);
 }
 
 static void put_gauge(const struct run_gauge *g, int width, bool colour, struct strbuf *out)
@@ -149,7 +148,7 @@ static void clip(const struct strbuf *text, int width, int lines, struct strbuf 
 void run_frame_draw(const struct run_state *s, const struct run_frame *f, struct strbuf *out)
 {
     int width = f->width < LEAST_WIDTH ? LEAST_WIDTH : f->width > MOST_WIDTH ? MOST_WIDTH : f->width;
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     put_head(s, f, &text);
     for (int i = 0; i < s->gauges; i++) put_gauge(&s->gauge[i], width, f->colour, &text);
     put_curves(s, width, &text);
@@ -158,5 +157,4 @@ void run_frame_draw(const struct run_state *s, const struct run_frame *f, struct
     put_told(s, f->height - OTHER_LINES > 3 ? f->height - OTHER_LINES : 3, &text);
     clip(&text, f->width, f->height - 1, out);
     out->failed |= text.failed;
-    strbuf_release(&text);
 }

@@ -1,8 +1,7 @@
-/* run_metrics.c - see run_metrics.h. */
-#include "watch/run_metrics.h"
+/* run_metrics.c - see run_page.h. */
+#include "watch/run_page.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #define PREFIX "plimsoll_train_"

@@ -6,13 +6,10 @@
 #include "watch/run_page.h"
 #include "base/clock.h"
 #include "base/threads.h"
-#include "net/host.h"
-#include "net/page.h"
+#include "net/http_answers.h"
 #include "net/http.h"
 #include "watch/run_log.h"
-#include "watch/run_metrics.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -92,15 +89,13 @@ static void say(struct http_exchange *x, int status, const char *text)
     http_answer(x, status, "text/plain; charset=utf-8", &out);
 }
 
-static void give_page(struct run_page *p, struct http_exchange *x, int64_t offset)
+static void give_page(struct run_page *, struct http_exchange *x, int64_t)
 {
-    (void)p, (void)offset;
     page_answer(x, "watch", "text/html; charset=utf-8");
 }
 
-static void give_map(struct run_page *p, struct http_exchange *x, int64_t offset)
+static void give_map(struct run_page *, struct http_exchange *x, int64_t)
 {
-    (void)p, (void)offset;
     page_answer(x, "map", "text/javascript; charset=utf-8");
 }
 
@@ -129,17 +124,14 @@ static void put_file(struct json_writer *w, const char *key, const char *path, b
     json_end_object(w);
 }
 
-static void give_state(struct run_page *p, struct http_exchange *x, int64_t offset)
+static void give_state(struct run_page *p, struct http_exchange *x, int64_t)
 {
     struct strbuf out = STRBUF_INIT, reply = STRBUF_INIT;
-    struct json_writer w;
-    (void)offset;
     pthread_mutex_lock(&p->lock);
     bool ended = p->state.ended, live = run_state_live(&p->state);
     strbuf_addn(&reply, strbuf_text(&p->reply), p->reply.len);
     pthread_mutex_unlock(&p->lock);
-    json_writer_init(&w, &out, 0);
-    json_begin_object(&w, NULL);
+    struct json_writer w = json_object(&out, 0);
     json_str(&w, "run", p->name);
     json_bool(&w, "live", live);
     json_bool(&w, "ended", ended);
@@ -152,10 +144,9 @@ static void give_state(struct run_page *p, struct http_exchange *x, int64_t offs
     http_answer(x, 200, "application/json", &out);
 }
 
-static void give_metrics(struct run_page *p, struct http_exchange *x, int64_t offset)
+static void give_metrics(struct run_page *p, struct http_exchange *x, int64_t)
 {
     struct strbuf out = STRBUF_INIT;
-    (void)offset;
     pthread_mutex_lock(&p->lock);
     run_metrics(&p->state, p->name, &out);
     pthread_mutex_unlock(&p->lock);
@@ -228,11 +219,10 @@ static const struct endpoint *find(const char *path, int64_t *offset)
 }
 
 /* Refused as soon as the head is there: the body, if any, is nobody's. */
-static void on_begin(void *arg, struct http_exchange *x)
+static void on_begin(void *, struct http_exchange *x)
 {
     const char *host = http_header(x, "Host"), *method = http_method(x);
     int64_t offset;
-    (void)arg;
     if (host && !host_is_address(host)) {
         say(x, 403, "this page answers to 127.0.0.1 and localhost, not to other names");
     } else if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0) {

@@ -20,6 +20,7 @@
  */
 #pragma once
 
+#include "watch/run_state.h"
 #include "base/status.h"
 
 enum { RUN_PAGE_PIECE = 256 << 10, RUN_PAGE_CONNECTIONS = 64 };
@@ -31,3 +32,6 @@ struct run_page;
 enum plim_status run_page_open(const char *run, int port, struct run_page **out, struct plim_error *err);
 int run_page_port(const struct run_page *page);
 void run_page_close(struct run_page *page); /* NULL is fine */
+
+/* How a run is, as text that Prometheus reads: plimsoll_train_*, each with the label run (run_metrics.c). */
+void run_metrics(const struct run_state *state, const char *name, struct strbuf *out);

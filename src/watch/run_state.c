@@ -132,7 +132,7 @@ static const struct {
 
 static void tell(struct run_state *s, const struct node *e)
 {
-    struct strbuf line = STRBUF_INIT;
+    STRBUF_AUTO line = STRBUF_INIT;
     run_event_text(e, s->steps, &line);
     if (line.len && s->ntold == RUN_TOLD)
         memmove(s->told, s->told + 1, sizeof s->told - sizeof *s->told), s->ntold--;
@@ -140,7 +140,6 @@ static void tell(struct run_state *s, const struct node *e)
         s->told[s->ntold].time = s->time;
         snprintf(s->told[s->ntold++].text, RUN_TEXT, "%s", strbuf_text(&line));
     }
-    strbuf_release(&line);
 }
 
 void run_state_hear(void *arg, const struct node *e)
@@ -192,7 +191,7 @@ void run_state_ask(struct run_state *s, const char *folder, struct strbuf *reply
 {
     char path[RUN_PATH + 16];
     struct plim_error err;
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     struct doc *doc;
     snprintf(path, sizeof path, "%s/" RUN_CONTROL, folder);
     s->answers = access(path, F_OK) == 0 &&
@@ -203,7 +202,6 @@ void run_state_ask(struct run_state *s, const char *folder, struct strbuf *reply
         if (reply) strbuf_addn(reply, text.data, text.len);
         doc_free(doc);
     }
-    strbuf_release(&text);
 }
 
 /* A process number means something on the machine it is of alone; elsewhere the last word counts. */

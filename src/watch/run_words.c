@@ -3,7 +3,6 @@
 #include "watch/run_state.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 static const char *size_of(char buf[BYTES_TEXT], const struct node *bytes)
@@ -19,12 +18,11 @@ static const char *text_of(const struct node *e, const char *key)
 
 static long long step_of(const struct node *e) { return (long long)node_int(node_get(e, "step"), 0); }
 
-static void say_plan(const struct node *e, int64_t steps, struct strbuf *out)
+static void say_plan(const struct node *e, int64_t, struct strbuf *out)
 {
     char total[BYTES_TEXT], budget[BYTES_TEXT];
     const struct node *knobs = node_get(e, "knobs");
     bool again = !strcmp(text_of(e, "event"), "replan");
-    (void)steps;
     if (again) strbuf_addf(out, "step %lld: re-", step_of(e));
     strbuf_addf(out, "planned %s of %s: micro-batch %lld x %lld, recompute %s",
                 size_of(total, node_get(e, "planned_total")), size_of(budget, node_get(e, "budget_bytes")),
@@ -49,48 +47,41 @@ static void say_step(const struct node *e, int64_t steps, struct strbuf *out)
     if (*status && strcmp(status, "normal") != 0) strbuf_addf(out, " (%s)", status);
 }
 
-static void say_eval(const struct node *e, int64_t steps, struct strbuf *out)
+static void say_eval(const struct node *e, int64_t, struct strbuf *out)
 {
-    (void)steps;
     strbuf_addf(out, "step %lld: evaluation, loss %.4f", step_of(e), node_float(node_get(e, "loss"), NAN));
 }
 
-static void say_resume(const struct node *e, int64_t steps, struct strbuf *out)
+static void say_resume(const struct node *e, int64_t, struct strbuf *out)
 {
-    (void)steps;
     strbuf_addf(out, "going on after step %lld from %s", step_of(e), text_of(e, "path"));
 }
 
-static void say_checkpoint(const struct node *e, int64_t steps, struct strbuf *out)
+static void say_checkpoint(const struct node *e, int64_t, struct strbuf *out)
 {
-    (void)steps;
     strbuf_addf(out, "step %lld: saved %s", step_of(e), text_of(e, "path"));
 }
 
-static void say_text(const struct node *e, int64_t steps, struct strbuf *out)
+static void say_text(const struct node *e, int64_t, struct strbuf *out)
 {
-    (void)steps;
     strbuf_add(out, text_of(e, "text"));
 }
 
-static void say_epoch(const struct node *e, int64_t steps, struct strbuf *out)
+static void say_epoch(const struct node *e, int64_t, struct strbuf *out)
 {
     double all = node_float(node_get(e, "epochs"), 0);
-    (void)steps;
     strbuf_addf(out, "starting epoch %lld", (long long)node_int(node_get(e, "epoch"), 0));
     if (all > 0) strbuf_addf(out, "/%g", ceil(all));
 }
 
-static void say_refused(const struct node *e, int64_t steps, struct strbuf *out)
+static void say_refused(const struct node *e, int64_t, struct strbuf *out)
 {
-    (void)steps;
     strbuf_addf(out, "memory was refused (%s): %s", text_of(e, "cause"), text_of(e, "error"));
 }
 
-static void say_end(const struct node *e, int64_t steps, struct strbuf *out)
+static void say_end(const struct node *e, int64_t, struct strbuf *out)
 {
     char planned[BYTES_TEXT], ledger[BYTES_TEXT], process[BYTES_TEXT];
-    (void)steps;
     strbuf_addf(out, "ended after step %lld and %.1f s: planned %s, ledger %s, process %s at its peak",
                 step_of(e), node_float(node_get(e, "seconds"), 0),
                 size_of(planned, node_get(e, "planned_peak")), size_of(ledger, node_get(e, "ledger_peak")),

@@ -7,7 +7,7 @@
 
 #include "watch/run_frame.h"
 #include "watch/run_log.h"
-#include "watch/run_metrics.h"
+#include "watch/run_page.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "net/secret.h"
-#include "net/sse.h"
+#include "net/http_answers.h"
 #include "serve/ask.h"
 #include "serve/metrics.h"
 #include "serve/server.h"

@@ -8,12 +8,6 @@
 #include "text/chat/unicode_text.h"
 #include <string.h>
 
-static bool enter(struct chat_eval *ev)
-{
-    if (++ev->depth <= EVAL_DEPTH_MAX + VALUE_DEPTH_MAX) return true;
-    return eval_raise(ev, "a value is nested too deeply");
-}
-
 /* Bytes that comparing two texts may look at. */
 static size_t text_work(const struct chat_value *a, const struct chat_value *b)
 {
@@ -46,7 +40,7 @@ bool eval_equal(struct chat_eval *ev, const struct chat_value *a, const struct c
     double x, y;
     int64_t i, j;
     *out = false;
-    if (!eval_charge(ev, text_work(a, b)) || !enter(ev)) return false;
+    if (!eval_charge(ev, text_work(a, b)) || !eval_enter(ev)) return false;
     bool ok = true;
     if (chat_as_int(a, &i) && chat_as_int(b, &j))
         *out = i == j;
@@ -94,7 +88,7 @@ bool eval_order(struct chat_eval *ev, const struct chat_value *a, const struct c
     double x, y;
     int64_t i, j;
     bool ok = true;
-    if (!eval_charge(ev, text_work(a, b)) || !enter(ev)) return false;
+    if (!eval_charge(ev, text_work(a, b)) || !eval_enter(ev)) return false;
     if (chat_as_int(a, &i) && chat_as_int(b, &j))
         *out = (i > j) - (i < j);
     else if (chat_as_double(a, &x) && chat_as_double(b, &y))
@@ -218,14 +212,7 @@ bool eval_dict_set(struct chat_eval *ev, struct chat_dict *dict, const struct ch
     struct chat_pair *pair;
     if (!eval_dict_lookup(ev, dict, key, &pair)) return false;
     if (!pair) {
-        if (dict->count == dict->cap) {
-            size_t cap = dict->cap ? dict->cap * 2 : 4;
-            struct chat_pair *grown = eval_alloc(ev, cap * sizeof *grown);
-            if (!grown) return false;
-            if (dict->count) memcpy(grown, dict->pair, dict->count * sizeof *grown);
-            dict->pair = grown;
-            dict->cap = cap;
-        }
+        if (!eval_grow(ev, &dict->pair, dict->count, &dict->cap, sizeof *pair)) return false;
         pair = &dict->pair[dict->count++];
         pair->key = *key;
     }

@@ -48,6 +48,25 @@ void *eval_alloc(struct chat_eval *ev, size_t bytes)
     return got;
 }
 
+bool eval_grow(struct chat_eval *ev, void *array, size_t count, size_t *cap, size_t item)
+{
+    if (count < *cap) return true;
+    size_t more = *cap ? *cap * 2 : 4;
+    void *old, *grown = eval_alloc(ev, more * item);
+    if (!grown) return false;
+    memcpy(&old, array, sizeof old);
+    if (count) memcpy(grown, old, count * item);
+    memcpy(array, &grown, sizeof grown);
+    *cap = more;
+    return true;
+}
+
+bool eval_enter(struct chat_eval *ev)
+{
+    if (++ev->depth <= EVAL_DEPTH_MAX + VALUE_DEPTH_MAX) return true;
+    return eval_raise(ev, "a value is nested too deeply");
+}
+
 bool eval_copy(struct chat_eval *ev, const char *text, size_t len, struct chat_value *out)
 {
     char *copy = eval_alloc(ev, len + 1);
@@ -95,9 +114,8 @@ bool eval_undefined(struct chat_eval *ev, const struct chat_value *v)
 
 /* ---- expressions ---- */
 
-static bool eval_const(struct chat_eval *ev, const struct chat_expr *e, struct chat_value *out)
+static bool eval_const(struct chat_eval *, const struct chat_expr *e, struct chat_value *out)
 {
-    (void)ev;
     *out = e->value;
     return true;
 }
@@ -206,11 +224,10 @@ static bool eval_binary_expr(struct chat_eval *ev, const struct chat_expr *e, st
 
 static bool eval_concat(struct chat_eval *ev, const struct chat_expr *e, struct chat_value *out)
 {
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     struct chat_value part;
     for (size_t i = 0; i < e->count; i++)
-        if (!eval_expr(ev, e->items[i], &part) || !eval_write(ev, &part, &sb))
-            return strbuf_release(&sb), false;
+        if (!eval_expr(ev, e->items[i], &part) || !eval_write(ev, &part, &sb)) return false;
     return eval_take(ev, &sb, out);
 }
 

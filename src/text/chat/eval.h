@@ -80,10 +80,10 @@ struct chat_row {
 
 /* Tables; NULL when there is no such row. */
 const struct chat_row *chat_filter_find(const char *name, size_t len);
-const struct chat_row *chat_list_filter_find(const char *name, size_t len);
 const struct chat_row *chat_test_find(const char *name, size_t len);
 const struct chat_row *chat_function_find(const char *name, size_t len);
 const struct chat_row *chat_method_find(const struct chat_value *self, const char *name, size_t len);
+extern const struct chat_row chat_list_filters[], chat_string_methods[];
 const struct chat_row *chat_row_find(const struct chat_row *rows, const char *name, size_t len);
 
 /* ---- bounds and errors (eval.c) ---- */
@@ -95,6 +95,10 @@ bool eval_fail(struct chat_eval *ev, enum plim_status status, const char *fmt, .
 /* Counts steps; `work` is the number of bytes or items examined. */
 bool eval_charge(struct chat_eval *ev, size_t work);
 void *eval_alloc(struct chat_eval *ev, size_t bytes);
+/* A growing array: where count reaches *cap, *array moves to twice the room. */
+bool eval_grow(struct chat_eval *ev, void *array, size_t count, size_t *cap, size_t item);
+/* One level deeper into a value; the caller counts ev->depth down again. */
+bool eval_enter(struct chat_eval *ev);
 bool eval_copy(struct chat_eval *ev, const char *text, size_t len, struct chat_value *out);
 bool eval_list(struct chat_eval *ev, enum chat_kind kind, const struct chat_value *item, size_t count,
                struct chat_value *out);

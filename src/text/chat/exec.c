@@ -4,7 +4,6 @@
  * names are set in the innermost one and looked for outwards. A loop uses one scope for all its turns, emptied
  * each time, unless a macro was defined inside: then that macro keeps it.
  */
-#include "base/utf8.h"
 #include "text/chat/eval.h"
 #include <stdlib.h>
 #include <string.h>
@@ -14,14 +13,7 @@ bool scope_set(struct chat_eval *ev, struct chat_scope *scope, int name, const s
     size_t i = 0;
     while (i < scope->count && scope->vars[i].name != name) i++;
     if (!eval_charge(ev, i)) return false;
-    if (i == scope->cap) {
-        size_t cap = scope->cap ? scope->cap * 2 : 4;
-        struct scope_var *vars = eval_alloc(ev, cap * sizeof *vars);
-        if (!vars) return false;
-        if (scope->count) memcpy(vars, scope->vars, scope->count * sizeof *vars);
-        scope->vars = vars;
-        scope->cap = cap;
-    }
+    if (!eval_grow(ev, &scope->vars, i, &scope->cap, sizeof *scope->vars)) return false;
     scope->vars[i] = (struct scope_var){name, *value};
     if (i == scope->count) scope->count++;
     return true;

@@ -54,7 +54,7 @@ static bool filter_indent(struct chat_eval *ev, struct chat_call *call, struct c
 {
     struct chat_value width = chat_string("    ", 4), blank = chat_string(" ", 1), lines,
                       end = chat_string("\n", 1), text;
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     bool first = chat_truth(&call->arg[1]), blanks = chat_truth(&call->arg[2]), ok = true;
     if (call->arg[0].kind == CHAT_STRING)
         width = call->arg[0];
@@ -73,7 +73,7 @@ static bool filter_indent(struct chat_eval *ev, struct chat_call *call, struct c
             ok = eval_put(ev, &sb, width.as.string.text, width.as.string.len);
         ok = ok && eval_put(ev, &sb, line->as.string.text, line->as.string.len);
     }
-    if (!ok) return strbuf_release(&sb), false;
+    if (!ok) return false;
     if (!eval_take(ev, &sb, out)) return false;
     out->safe = call->self.safe;
     return true;
@@ -120,9 +120,8 @@ static bool filter_float(struct chat_eval *ev, struct chat_call *call, struct ch
 
 /* ---- anything ---- */
 
-static bool filter_default(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+static bool filter_default(struct chat_eval *, struct chat_call *call, struct chat_value *out)
 {
-    (void)ev;
     bool missing =
         call->self.kind == CHAT_UNDEFINED || (chat_truth(&call->arg[1]) && !chat_truth(&call->self));
     *out = !missing ? call->self : call->arg[0].kind == CHAT_ABSENT ? chat_string("", 0) : call->arg[0];
@@ -162,9 +161,9 @@ static bool json_options(struct chat_eval *ev, struct chat_call *call, struct js
 static bool filter_tojson(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
     struct json_style style;
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     if (!json_options(ev, call, &style)) return false;
-    if (!eval_write_json(ev, &call->self, &style, 0, &sb)) return strbuf_release(&sb), false;
+    if (!eval_write_json(ev, &call->self, &style, 0, &sb)) return false;
     return eval_take(ev, &sb, out);
 }
 
@@ -190,5 +189,5 @@ static const struct chat_row filters[] = {
 const struct chat_row *chat_filter_find(const char *name, size_t len)
 {
     const struct chat_row *row = chat_row_find(filters, name, len);
-    return row ? row : chat_list_filter_find(name, len);
+    return row ? row : chat_row_find(chat_list_filters, name, len);
 }

@@ -47,7 +47,7 @@ bool chat_str_format(struct chat_eval *ev, struct chat_call *call, struct chat_v
 {
     const char *at = call->self.as.string.text, *end = at + call->self.as.string.len;
     struct fields in = {.call = call};
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     bool ok = eval_charge(ev, call->self.as.string.len);
     while (ok && at < end) {
         const char *brace = at;
@@ -64,6 +64,5 @@ bool chat_str_format(struct chat_eval *ev, struct chat_call *call, struct chat_v
                    : eval_raise(ev, "format: a single '%c'", *brace);
         at = close ? close + 1 : end;
     }
-    if (!ok) return strbuf_release(&sb), false;
-    return eval_take(ev, &sb, out);
+    return ok && eval_take(ev, &sb, out);
 }

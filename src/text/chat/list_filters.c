@@ -72,7 +72,7 @@ static bool filter_items(struct chat_eval *ev, struct chat_call *call, struct ch
 
 static bool filter_join(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     struct chat_value glue = chat_string("", 0), v;
     struct chat_list items;
     if (call->arg[0].kind != CHAT_ABSENT && !eval_text(ev, &call->arg[0], &glue)) return false;
@@ -81,8 +81,7 @@ static bool filter_join(struct chat_eval *ev, struct chat_call *call, struct cha
         if (i) ok = eval_put(ev, &sb, glue.as.string.text, glue.as.string.len);
         ok = ok && attribute_of(ev, &items.item[i], &call->arg[1], &v) && eval_write(ev, &v, &sb);
     }
-    if (!ok) return strbuf_release(&sb), false;
-    return eval_take(ev, &sb, out);
+    return ok && eval_take(ev, &sb, out);
 }
 
 /* ---- map, select and their kind ---- */
@@ -121,6 +120,20 @@ static bool items_if_any(struct chat_eval *ev, const struct chat_value *v, struc
     return !chat_truth(v) || eval_items(ev, v, out);
 }
 
+/* The filter or test that an argument names; NULL after an error. */
+static const struct chat_row *named_row(struct chat_eval *ev, const struct chat_call *call, size_t i,
+                                        const char *what,
+                                        const struct chat_row *(*find)(const char *, size_t))
+{
+    struct chat_value name = call->given[i];
+    if (name.kind != CHAT_STRING) name = chat_string("", 0);
+    const struct chat_row *row = find(name.as.string.text, name.as.string.len);
+    if (!row)
+        eval_fail(ev, PLIM_UNSUPPORTED, "%s: %s '%.*s' is not supported", call->row->name, what,
+                  (int)(name.as.string.len < 60 ? name.as.string.len : 60), name.as.string.text);
+    return row;
+}
+
 static bool filter_map(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
     struct chat_list items;
@@ -132,14 +145,8 @@ static bool filter_map(struct chat_eval *ev, struct chat_call *call, struct chat
         if (!map_attribute(ev, call, &items, to)) return false;
         return eval_list(ev, CHAT_ITER, to, items.count, out);
     }
-    const struct chat_value *name = &call->given[0];
-    const struct chat_row *row = NULL;
-    if (name->kind == CHAT_STRING) row = chat_filter_find(name->as.string.text, name->as.string.len);
-    if (!row)
-        return eval_fail(
-            ev, PLIM_UNSUPPORTED, "map: filter '%.*s' is not supported",
-            name->kind == CHAT_STRING ? (int)(name->as.string.len < 60 ? name->as.string.len : 60) : 0,
-            name->kind == CHAT_STRING ? name->as.string.text : "");
+    const struct chat_row *row = named_row(ev, call, 0, "filter", chat_filter_find);
+    if (!row) return false;
     for (size_t i = 0; i < items.count; i++)
         if (!eval_apply(ev, row, &items.item[i], call->given + 1, call->keys ? call->keys + 1 : NULL,
                         call->count - 1, &to[i]))
@@ -154,14 +161,8 @@ static bool passes(struct chat_eval *ev, struct chat_call *call, size_t from, co
     struct chat_value v = *item, result;
     if (from == 1 && !attribute_of(ev, item, &call->given[0], &v)) return false;
     if (call->count <= from) return *out = chat_truth(&v), true;
-    const struct chat_value *name = &call->given[from];
-    const struct chat_row *row = NULL;
-    if (name->kind == CHAT_STRING) row = chat_test_find(name->as.string.text, name->as.string.len);
-    if (!row)
-        return eval_fail(
-            ev, PLIM_UNSUPPORTED, "%s: test '%.*s' is not supported", call->row->name,
-            name->kind == CHAT_STRING ? (int)(name->as.string.len < 60 ? name->as.string.len : 60) : 0,
-            name->kind == CHAT_STRING ? name->as.string.text : "");
+    const struct chat_row *row = named_row(ev, call, from, "test", chat_test_find);
+    if (!row) return false;
     if (!eval_apply(ev, row, &v, call->given + from + 1, call->keys ? call->keys + from + 1 : NULL,
                     call->count - from - 1, &result))
         return false;
@@ -288,7 +289,7 @@ static bool filter_extreme(struct chat_eval *ev, struct chat_call *call, struct 
     return true;
 }
 
-static const struct chat_row list_filters[] = {
+const struct chat_row chat_list_filters[] = {
     {"first", "", 0, filter_first},
     {"last", "", 0, filter_last},
     {"list", "", 0, filter_list},
@@ -307,8 +308,3 @@ static const struct chat_row list_filters[] = {
     {"max", "case_sensitive attribute", 0, filter_extreme},
     {NULL, NULL, 0, NULL},
 };
-
-const struct chat_row *chat_list_filter_find(const char *name, size_t len)
-{
-    return chat_row_find(list_filters, name, len);
-}

@@ -10,14 +10,14 @@ bool eval_escape(struct chat_eval *ev, const struct chat_value *text, struct cha
 {
     static const char marks[] = "&<>\"'";
     static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     *out = *text;
     if (text->safe) return true;
     if (!eval_charge(ev, text->as.string.len)) return false;
     for (size_t i = 0; i < text->as.string.len; i++) {
         const char *c = text->as.string.text + i, *mark = *c ? strchr(marks, *c) : NULL;
         const char *put = mark ? names[mark - marks] : c;
-        if (!eval_put(ev, &sb, put, mark ? strlen(put) : 1)) return strbuf_release(&sb), false;
+        if (!eval_put(ev, &sb, put, mark ? strlen(put) : 1)) return false;
     }
     if (!eval_take(ev, &sb, out)) return false;
     out->safe = true;

@@ -1,7 +1,7 @@
 /* methods.c - methods of lists, dictionaries and `loop`, and the tables by type. Those of texts are in
  * string_methods.c. Methods that would change their value are listed without a function: transformers' sandbox
  * forbids them, and so do we, by name. */
-#include "text/chat/string_methods.h"
+#include "text/chat/eval.h"
 #include <string.h>
 
 static bool dict_get(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)

@@ -58,10 +58,6 @@ struct chat_expr *parse_target(struct chat_parser *p, bool with_namespace);
 /* "| name(args) | ..." applied to a, which may be NULL; with `first`, the first has no "|" before it. */
 struct chat_expr *parse_filters(struct chat_parser *p, struct chat_expr *a, bool first);
 
-/* Refuses unknown filters and tests (parse_check.c). `later`: the body belongs to an {% if %}, where Jinja looks
- * names up only when it runs them. */
-bool parse_check(struct chat_parser *p, const struct chat_stmt *body, bool later);
-
 /* The whole template into tmpl->body. */
 enum plim_status chat_parse(struct chat_template *tmpl, const struct chat_token *tokens,
                             struct plim_error *err);

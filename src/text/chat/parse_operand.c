@@ -233,7 +233,7 @@ struct chat_expr *parse_postfix(struct chat_parser *p, struct chat_expr *e)
     return e;
 }
 
-/* A filter's or test's name into e->value, and what it is in its table into e->row; parse_check looks at those that are
+/* A filter's or test's name into e->value, and what it is in its table into e->row; check_names (parse.c) looks at those that are
  * in none. */
 static bool parse_row(struct chat_parser *p, struct chat_expr *e,
                       const struct chat_row *(*find)(const char *, size_t))

@@ -1,7 +1,7 @@
 /* string_methods.c - what Python's str can do, as far as templates ask for it. Results that are a part of the text
  * point into it. */
 #define _GNU_SOURCE /* memmem */
-#include "text/chat/string_methods.h"
+#include "text/chat/eval.h"
 #include "base/utf8.h"
 #include "text/chat/unicode_text.h"
 #include <string.h>
@@ -75,42 +75,25 @@ static bool put_case(struct chat_eval *ev, struct strbuf *sb, enum utext_case ho
     return eval_put(ev, sb, bytes, bytes_n);
 }
 
-/* The first code point, those after it, and those that follow one without case each have their own. */
-static bool change_case(struct chat_eval *ev, const struct chat_value *self, enum utext_case first,
-                        enum utext_case rest, bool words, struct chat_value *out)
+/* upper, lower, capitalize, title: told apart by their names. The first code point and those that follow it have their own case;
+ * in title, so has the first after one without case. */
+static bool str_case(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    const char *text = self->as.string.text;
-    size_t len = self->as.string.len;
-    struct strbuf sb = STRBUF_INIT;
+    const char *text = call->self.as.string.text;
+    size_t len = call->self.as.string.len;
+    char which = call->row->name[0];
+    enum utext_case first = which == 'u' ? UTEXT_UPPER : which == 'l' ? UTEXT_LOWER : UTEXT_TITLE;
+    STRBUF_AUTO sb = STRBUF_INIT;
     bool begin = true;
     if (!eval_charge(ev, len)) return false;
     for (size_t at = 0; at < len;) {
         uint32_t point = 0;
         utf8_decode(text + at, len - at, &point);
-        if (!put_case(ev, &sb, begin ? first : rest, text, len, &at)) return strbuf_release(&sb), false;
-        begin = words && !utext_has_case(point);
+        enum utext_case how = begin || which == 'u' ? first : UTEXT_LOWER;
+        if (!put_case(ev, &sb, how, text, len, &at)) return false;
+        begin = which == 't' && !utext_has_case(point);
     }
     return eval_take(ev, &sb, out);
-}
-
-static bool str_upper(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    return change_case(ev, &call->self, UTEXT_UPPER, UTEXT_UPPER, false, out);
-}
-
-static bool str_lower(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    return change_case(ev, &call->self, UTEXT_LOWER, UTEXT_LOWER, false, out);
-}
-
-static bool str_capitalize(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    return change_case(ev, &call->self, UTEXT_TITLE, UTEXT_LOWER, false, out);
-}
-
-static bool str_title(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    return change_case(ev, &call->self, UTEXT_TITLE, UTEXT_LOWER, true, out);
 }
 
 /* ---- searching ---- */
@@ -159,7 +142,7 @@ static bool str_replace(struct chat_eval *ev, struct chat_call *call, struct cha
 {
     const char *from = call->self.as.string.text, *end = from + call->self.as.string.len, *at = from;
     const struct chat_value *old = &call->arg[0], *fresh = &call->arg[1];
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     int64_t most, n = 0;
     bool ok = need_text(ev, call, old) && need_text(ev, call, fresh) && number_arg(ev, call, 2, -1, &most) &&
               eval_charge(ev, call->self.as.string.len);
@@ -170,8 +153,7 @@ static bool str_replace(struct chat_eval *ev, struct chat_call *call, struct cha
         n++;
     }
     ok = ok && eval_put(ev, &sb, from, (size_t)(end - from));
-    if (!ok) return strbuf_release(&sb), false;
-    return eval_take(ev, &sb, out);
+    return ok && eval_take(ev, &sb, out);
 }
 
 /* ---- splitting and joining ---- */
@@ -183,14 +165,7 @@ struct pieces {
 
 static bool add_piece(struct chat_eval *ev, struct pieces *p, const char *text, size_t len)
 {
-    if (p->count == p->cap) {
-        size_t cap = p->cap ? p->cap * 2 : 8;
-        struct chat_value *grown = eval_alloc(ev, cap * sizeof *grown);
-        if (!grown) return false;
-        if (p->count) memcpy(grown, p->item, p->count * sizeof *grown);
-        p->item = grown;
-        p->cap = cap;
-    }
+    if (!eval_grow(ev, &p->item, p->count, &p->cap, sizeof *p->item)) return false;
     p->item[p->count++] = chat_string(text, len);
     return eval_charge(ev, len);
 }
@@ -265,7 +240,7 @@ static bool str_splitlines(struct chat_eval *ev, struct chat_call *call, struct 
 
 static bool str_join(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     struct chat_list items;
     bool ok = eval_items(ev, &call->arg[0], &items) && eval_charge(ev, items.count);
     for (size_t i = 0; ok && i < items.count; i++) {
@@ -273,18 +248,17 @@ static bool str_join(struct chat_eval *ev, struct chat_call *call, struct chat_v
              (i == 0 || eval_put(ev, &sb, call->self.as.string.text, call->self.as.string.len)) &&
              eval_put(ev, &sb, items.item[i].as.string.text, items.item[i].as.string.len);
     }
-    if (!ok) return strbuf_release(&sb), false;
-    return eval_take(ev, &sb, out);
+    return ok && eval_take(ev, &sb, out);
 }
 
 const struct chat_row chat_string_methods[] = {
     {"strip", "chars", 0, str_strip},
     {"lstrip", "chars", 0, str_strip},
     {"rstrip", "chars", 0, str_strip},
-    {"upper", "", 0, str_upper},
-    {"lower", "", 0, str_lower},
-    {"capitalize", "", 0, str_capitalize},
-    {"title", "", 0, str_title},
+    {"upper", "", 0, str_case},
+    {"lower", "", 0, str_case},
+    {"capitalize", "", 0, str_case},
+    {"title", "", 0, str_case},
     {"startswith", "prefix", 1, str_has_affix},
     {"endswith", "suffix", 1, str_has_affix},
     {"find", "sub", 1, str_find},

@@ -94,7 +94,7 @@ static enum plim_status choose(const char *path, const struct node *config, cons
                                const struct node **out, struct plim_error *err)
 {
     const struct node *entry = node_get(config, "chat_template");
-    struct strbuf names = STRBUF_INIT;
+    STRBUF_AUTO names = STRBUF_INIT;
     *out = NULL;
     if (entry && entry->kind == NODE_STRING && (!which || strcmp(which, "default") == 0)) *out = entry;
     for (size_t i = 0; entry && entry->kind == NODE_LIST && i < node_count(entry); i++) {
@@ -115,20 +115,18 @@ static enum plim_status choose(const char *path, const struct node *config, cons
                            "%s: no chat template: the key 'chat_template' is missing or not a text; name a "
                            ".jinja file or the model's folder",
                            path);
-    strbuf_release(&names);
     return status;
 }
 
 /* The tokenizer_config.json that a GGUF file would have. */
 static enum plim_status config_of_gguf(const char *path, struct doc **doc, struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     struct gguf *file = NULL;
     enum plim_status status = gguf_open(path, &file, err);
     if (status == PLIM_OK) status = gguf_tokenizer_config_write(file, &text, err);
     if (status == PLIM_OK) status = json_parse(text.data, text.len, path, doc, err);
     gguf_close(file);
-    strbuf_release(&text);
     return status;
 }
 
@@ -157,7 +155,7 @@ static enum plim_status load_config(const char *path, const char *which, struct 
 static enum plim_status load_jinja(const char *path, const char *config, struct chat_template **out,
                                    struct plim_error *err)
 {
-    struct strbuf text = STRBUF_INIT;
+    STRBUF_AUTO text = STRBUF_INIT;
     struct doc *doc = NULL;
     enum plim_status status = file_read(path, CHAT_TEMPLATE_MAX, &text, err);
     if (status == PLIM_OK) status = chat_template_parse(strbuf_text(&text), text.len, path, out, err);
@@ -168,7 +166,6 @@ static enum plim_status load_jinja(const char *path, const char *config, struct 
         *out = NULL;
     }
     doc_free(doc);
-    strbuf_release(&text);
     return status;
 }
 

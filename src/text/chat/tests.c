@@ -30,37 +30,25 @@ static const struct {
     {"callable", KIND(CHAT_MACRO) | KIND(CHAT_METHOD) | KIND(CHAT_FUNCTION)},
 };
 
-static bool test_kind(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+static bool test_kind(struct chat_eval *, struct chat_call *call, struct chat_value *out)
 {
-    (void)ev;
     for (size_t i = 0; i < sizeof by_kind / sizeof *by_kind; i++)
         if (strcmp(by_kind[i].name, call->row->name) == 0)
             return answer(out, by_kind[i].kinds & KIND(call->self.kind));
     return answer(out, call->self.kind != CHAT_UNDEFINED); /* "defined" */
 }
 
-static bool test_true(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
+/* true, false */
+static bool test_bool(struct chat_eval *, struct chat_call *call, struct chat_value *out)
 {
-    (void)ev;
-    return answer(out, call->self.kind == CHAT_BOOL && call->self.as.boolean);
+    return answer(out, call->self.kind == CHAT_BOOL && call->self.as.boolean == (call->row->name[0] == 't'));
 }
 
-static bool test_false(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    (void)ev;
-    return answer(out, call->self.kind == CHAT_BOOL && !call->self.as.boolean);
-}
-
+/* eq, ==, equalto; ne, != */
 static bool test_equal(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
 {
-    bool same;
-    return eval_equal(ev, &call->self, &call->arg[0], &same) && answer(out, same);
-}
-
-static bool test_unequal(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
-{
-    bool same;
-    return eval_equal(ev, &call->self, &call->arg[0], &same) && answer(out, !same);
+    bool same, unequal = strchr("n!", call->row->name[0]);
+    return eval_equal(ev, &call->self, &call->arg[0], &same) && answer(out, same != unequal);
 }
 
 static bool test_in(struct chat_eval *ev, struct chat_call *call, struct chat_value *out)
@@ -74,9 +62,9 @@ static const struct chat_row tests[] = {
     {"boolean", "", 0, test_kind},       {"integer", "", 0, test_kind},   {"float", "", 0, test_kind},
     {"number", "", 0, test_kind},        {"string", "", 0, test_kind},    {"mapping", "", 0, test_kind},
     {"sequence", "", 0, test_kind},      {"iterable", "", 0, test_kind},  {"callable", "", 0, test_kind},
-    {"true", "", 0, test_true},          {"false", "", 0, test_false},    {"eq", "other", 1, test_equal},
-    {"equalto", "other", 1, test_equal}, {"==", "other", 1, test_equal},  {"ne", "other", 1, test_unequal},
-    {"!=", "other", 1, test_unequal},    {"in", "seq", 1, test_in},       {NULL, NULL, 0, NULL},
+    {"true", "", 0, test_bool},          {"false", "", 0, test_bool},     {"eq", "other", 1, test_equal},
+    {"equalto", "other", 1, test_equal}, {"==", "other", 1, test_equal},  {"ne", "other", 1, test_equal},
+    {"!=", "other", 1, test_equal},      {"in", "seq", 1, test_in},       {NULL, NULL, 0, NULL},
 };
 
 const struct chat_row *chat_test_find(const char *name, size_t len)

@@ -1,6 +1,5 @@
 /* turns.c - see turns.h. A walk over head and loop that allows the list of messages where rule 1 does. */
 #include "text/chat/turns.h"
-#include "text/chat/eval.h"
 #include <string.h>
 
 enum { LIST_NAMES = 8, LOOP_NAME = 0, NESTING_MAX = 200 };

@@ -16,12 +16,6 @@ static bool puts_to(struct chat_eval *ev, struct strbuf *sb, const char *text)
     return eval_put(ev, sb, text, strlen(text));
 }
 
-static bool enter(struct chat_eval *ev)
-{
-    if (++ev->depth <= EVAL_DEPTH_MAX + VALUE_DEPTH_MAX) return true;
-    return eval_raise(ev, "a value is nested too deeply to be written");
-}
-
 /* ---- numbers ---- */
 
 /* The fewest digits that read back equal, as d.ddde+xx; returns how many digits. */
@@ -152,7 +146,7 @@ static bool repr_any(struct chat_eval *ev, const struct chat_value *v, struct st
 
 static bool write_repr(struct chat_eval *ev, const struct chat_value *v, struct strbuf *sb)
 {
-    if (!eval_charge(ev, 0) || !enter(ev)) return false;
+    if (!eval_charge(ev, 0) || !eval_enter(ev)) return false;
     bool ok = repr_any(ev, v, sb);
     ev->depth--;
     return ok;
@@ -167,10 +161,10 @@ bool eval_write(struct chat_eval *ev, const struct chat_value *v, struct strbuf 
 
 bool eval_text(struct chat_eval *ev, const struct chat_value *v, struct chat_value *out)
 {
-    struct strbuf sb = STRBUF_INIT;
+    STRBUF_AUTO sb = STRBUF_INIT;
     *out = *v;
     if (v->kind == CHAT_STRING) return true;
-    if (!eval_write(ev, v, &sb)) return strbuf_release(&sb), false;
+    if (!eval_write(ev, v, &sb)) return false;
     return eval_take(ev, &sb, out);
 }
 
@@ -289,7 +283,7 @@ bool eval_write_json(struct chat_eval *ev, const struct chat_value *v, const str
                      int level, struct strbuf *sb)
 {
     bool ok;
-    if (!eval_charge(ev, 0) || !enter(ev)) return false;
+    if (!eval_charge(ev, 0) || !eval_enter(ev)) return false;
     if (v->kind == CHAT_STRING)
         ok = json_string(ev, v, style->ascii, sb);
     else if (v->kind == CHAT_LIST || v->kind == CHAT_TUPLE)

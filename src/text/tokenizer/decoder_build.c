@@ -34,13 +34,6 @@ static enum plim_status read_char(struct decoder_step *step, const struct node *
     return status;
 }
 
-static enum plim_status plain_build(struct decoder_step *step, const struct node *spec, const char *name,
-                                    struct plim_error *err)
-{
-    (void)step, (void)spec, (void)name, (void)err;
-    return PLIM_OK;
-}
-
 static enum plim_status metaspace_build(struct decoder_step *step, const struct node *spec, const char *name,
                                         struct plim_error *err)
 {
@@ -80,14 +73,13 @@ static enum plim_status replace_build(struct decoder_step *step, const struct no
 }
 
 const struct decoder_kind decoder_kinds[] = {
-    {"ByteLevel", plain_build, NULL, decoder_byte_level_close, decoder_byte_level_end,
-     decoder_byte_level_piece},
-    {"ByteFallback", plain_build, NULL, decoder_byte_fallback_close, decoder_byte_fallback_end,
+    {"ByteLevel", NULL, NULL, decoder_byte_level_close, decoder_byte_level_end, decoder_byte_level_piece},
+    {"ByteFallback", NULL, NULL, decoder_byte_fallback_close, decoder_byte_fallback_end,
      decoder_byte_fallback_piece},
     {"Metaspace", metaspace_build, NULL, decoder_metaspace_close, NULL, decoder_blank_piece},
     {"WordPiece", wordpiece_build, NULL, decoder_wordpiece_close, NULL, decoder_wordpiece_piece},
     {"BPEDecoder", bpe_build, NULL, decoder_bpe_close, decoder_bpe_end, decoder_blank_piece},
-    {"Fuse", plain_build, decoder_fuse_put, decoder_fuse_close, decoder_fuse_end, NULL},
+    {"Fuse", NULL, decoder_fuse_put, decoder_fuse_close, decoder_fuse_end, NULL},
     {"Strip", strip_build, decoder_strip_put, decoder_strip_close, NULL, decoder_strip_piece},
     {"Replace", replace_build, NULL, decoder_replace_close, NULL, decoder_replace_piece},
     {0},
@@ -132,7 +124,7 @@ static enum plim_status add_node(struct token_decoder *d, const struct node *spe
         struct decoder_step *step = add_step(d);
         if (!step) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for the decoder", name);
         step->kind = kind;
-        return kind->build(step, spec, name, err);
+        return kind->build ? kind->build(step, spec, name, err) : PLIM_OK;
     }
     return plim_fail(err, PLIM_UNSUPPORTED, "%s:%d: decoder type '%s' is not supported", name, type->line,
                      text);

@@ -35,18 +35,22 @@ struct token_decoding {
 };
 
 struct decoder_step;
+typedef void decoder_flow(struct token_decoding *flow, size_t step);
+typedef void decoder_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
+
 struct decoder_kind {
     const char *type;
+    /* Reads its part of tokenizer.json; NULL: there is nothing to read. */
     enum plim_status (*build)(struct decoder_step *, const struct node *, const char *name,
                               struct plim_error *);
     /* Takes more of a text; NULL: it is collected in state->item. */
     void (*put)(struct token_decoding *, size_t step, const char *bytes, size_t len);
-    void (*close)(struct token_decoding *, size_t step);
+    decoder_flow *close;
     /* Passes on the text that the step still holds; the caller then runs decoder_end. NULL: the step holds
      * nothing. */
-    void (*end)(struct token_decoding *, size_t step);
+    decoder_flow *end;
     /* Appends the result for one token inside a text; NULL: the token itself. */
-    void (*piece)(const struct decoder_step *, struct token_bytes token, struct strbuf *out);
+    decoder_piece *piece;
 };
 
 struct decoder_step {
@@ -76,30 +80,16 @@ size_t decoder_left(const struct token_decoding *flow, size_t step);
 extern const struct decoder_kind decoder_kinds[];
 
 /* decoder_steps.c */
-void decoder_byte_level_close(struct token_decoding *flow, size_t step);
-void decoder_byte_level_end(struct token_decoding *flow, size_t step);
-void decoder_byte_fallback_close(struct token_decoding *flow, size_t step);
-void decoder_byte_fallback_end(struct token_decoding *flow, size_t step);
-void decoder_metaspace_close(struct token_decoding *flow, size_t step);
-void decoder_wordpiece_close(struct token_decoding *flow, size_t step);
-void decoder_bpe_close(struct token_decoding *flow, size_t step);
-void decoder_bpe_end(struct token_decoding *flow, size_t step);
+decoder_flow decoder_byte_level_close, decoder_byte_level_end, decoder_byte_fallback_close,
+    decoder_byte_fallback_end, decoder_metaspace_close, decoder_wordpiece_close, decoder_bpe_close,
+    decoder_bpe_end, decoder_fuse_close, decoder_fuse_end, decoder_strip_close, decoder_replace_close;
 void decoder_fuse_put(struct token_decoding *flow, size_t step, const char *bytes, size_t len);
-void decoder_fuse_close(struct token_decoding *flow, size_t step);
-void decoder_fuse_end(struct token_decoding *flow, size_t step);
 void decoder_strip_put(struct token_decoding *flow, size_t step, const char *bytes, size_t len);
-void decoder_strip_close(struct token_decoding *flow, size_t step);
-void decoder_replace_close(struct token_decoding *flow, size_t step);
 /* Appends the bytes for a token in the byte alphabet. Returns false if it is not in the alphabet. */
 bool decoder_add_alphabet(struct strbuf *out, struct token_bytes token);
 int decoder_fallback_byte(struct token_bytes token);
 void decoder_clean_up(struct strbuf *text, struct strbuf *spare);
 
 /* decoder_piece.c */
-void decoder_byte_level_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
-void decoder_byte_fallback_piece(const struct decoder_step *step, struct token_bytes token,
-                                 struct strbuf *out);
-void decoder_blank_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
-void decoder_wordpiece_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
-void decoder_strip_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
-void decoder_replace_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out);
+decoder_piece decoder_byte_level_piece, decoder_byte_fallback_piece, decoder_blank_piece,
+    decoder_wordpiece_piece, decoder_strip_piece, decoder_replace_piece;

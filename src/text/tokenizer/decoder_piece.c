@@ -4,17 +4,14 @@
 #include "base/utf8.h"
 #include <string.h>
 
-void decoder_byte_level_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out)
+void decoder_byte_level_piece(const struct decoder_step *, struct token_bytes token, struct strbuf *out)
 {
-    (void)step;
     if (!decoder_add_alphabet(out, token)) strbuf_addn(out, token.text, token.len);
 }
 
-void decoder_byte_fallback_piece(const struct decoder_step *step, struct token_bytes token,
-                                 struct strbuf *out)
+void decoder_byte_fallback_piece(const struct decoder_step *, struct token_bytes token, struct strbuf *out)
 {
     int byte = decoder_fallback_byte(token);
-    (void)step;
     if (byte >= 0)
         strbuf_addc(out, (char)byte);
     else
@@ -32,13 +29,12 @@ void decoder_blank_piece(const struct decoder_step *step, struct token_bytes tok
 
 void decoder_wordpiece_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out)
 {
-    struct strbuf spare = STRBUF_INIT;
+    STRBUF_AUTO spare = STRBUF_INIT;
     bool inner = token.len >= step->len && memcmp(token.text, step->text, step->len) == 0;
     size_t skip = inner ? step->len : 0;
     if (!inner) strbuf_addc(out, ' ');
     strbuf_addn(out, token.text + skip, token.len - skip);
     if (step->flag) decoder_clean_up(out, &spare);
-    strbuf_release(&spare);
 }
 
 void decoder_strip_piece(const struct decoder_step *step, struct token_bytes token, struct strbuf *out)
@@ -67,7 +63,7 @@ static bool joins(const struct decoder_kind *kind)
 enum plim_status token_decoder_piece(const struct token_decoder *d, struct token_bytes token,
                                      struct strbuf *out, struct plim_error *err)
 {
-    struct strbuf now = STRBUF_INIT, next = STRBUF_INIT;
+    STRBUF_AUTO now = STRBUF_INIT, next = STRBUF_INIT;
     bool joined = false;
     if (!d) strbuf_addc(&now, ' ');
     strbuf_addn(&now, token.text, token.len);
@@ -85,7 +81,5 @@ enum plim_status token_decoder_piece(const struct token_decoder *d, struct token
     }
     enum plim_status status = strbuf_status(&now, err);
     if (status == PLIM_OK) strbuf_addn(out, strbuf_text(&now), now.len);
-    strbuf_release(&now);
-    strbuf_release(&next);
     return status == PLIM_OK ? strbuf_status(out, err) : status;
 }

@@ -251,10 +251,9 @@ static bool bpe_encode(const struct token_model *model, void *scratch, const cha
     return done == len || encode_text(m, scratch, piece + done, len - done, out);
 }
 
-static void *bpe_scratch_open(const struct token_model *model, const struct encoder_room *room,
+static void *bpe_scratch_open(const struct token_model *, const struct encoder_room *room,
                               struct scratch_limit *limit)
 {
-    (void)model;
     struct bpe_scratch *s = calloc(1, sizeof *s);
     if (s) s->limit = limit, s->keep = room->keep, s->cache = word_cache_open(room->cache);
     if (s && s->cache) return s;
@@ -293,20 +292,18 @@ static size_t bpe_bytes(const struct token_model *model)
 }
 
 /* A token in the byte alphabet has a character for each byte. */
-static size_t bpe_covers(const struct token_model *model, int32_t id, bool first)
+static size_t bpe_covers(const struct token_model *model, int32_t id, bool)
 {
     const struct model_bpe *m = bpe_of(model);
     size_t len = 0, points = 0;
     const char *text = token_vocab_text(model->vocab, id, &len);
-    (void)first;
     if (!text || id == m->unk || m->prefix.len || m->suffix.len || m->byte_fallback) return 0;
     for (size_t i = 0; i < len; i++) points += ((unsigned char)text[i] & 0xc0) != 0x80;
     return m->byte_level ? points : len;
 }
 
-static size_t bpe_scratch_bytes(const struct token_model *model, const struct encoder_room *room)
+static size_t bpe_scratch_bytes(const struct token_model *, const struct encoder_room *room)
 {
-    (void)model;
     return sizeof(struct bpe_scratch) + word_cache_bytes(room->cache) + 3 * room->keep;
 }
 

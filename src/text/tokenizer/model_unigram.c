@@ -218,10 +218,9 @@ static void unigram_scratch_close(void *scratch)
     free(s);
 }
 
-static void *unigram_scratch_open(const struct token_model *model, const struct encoder_room *room,
+static void *unigram_scratch_open(const struct token_model *, const struct encoder_room *room,
                                   struct scratch_limit *limit)
 {
-    (void)model;
     struct unigram_scratch *s = calloc(1, sizeof *s);
     if (s) s->limit = limit, s->keep = room->keep, s->cache = word_cache_open(room->cache);
     if (s && s->cache) return s;
@@ -244,9 +243,8 @@ static size_t unigram_bytes(const struct token_model *model)
     return sizeof *m + m->trie.count * sizeof *m->trie.unit + m->size * sizeof *m->score;
 }
 
-static size_t unigram_scratch_bytes(const struct token_model *model, const struct encoder_room *room)
+static size_t unigram_scratch_bytes(const struct token_model *, const struct encoder_room *room)
 {
-    (void)model;
     return sizeof(struct unigram_scratch) + word_cache_bytes(room->cache) + room->keep;
 }
 

@@ -45,10 +45,9 @@ static bool too_long(const struct wordpiece *m, const char *text, size_t len)
     return count > m->most;
 }
 
-static bool wordpiece_encode(const struct token_model *model, void *scratch, const char *piece, size_t len,
+static bool wordpiece_encode(const struct token_model *model, void *, const char *piece, size_t len,
                              struct token_list *out)
 {
-    (void)scratch;
     const struct wordpiece *m = (const struct wordpiece *)model;
     size_t before = out->count, at = 0;
     if (too_long(m, piece, len)) return add_id(out, m->unk);

@@ -13,15 +13,6 @@ enum { BLOCK = 4096 };
 
 /* --- helpers of all normalizers --------------------------------------------------------------------------- */
 
-enum plim_status normalizer_new(const struct normalizer_ops *ops, size_t size, const char *name,
-                                struct normalizer **out, struct plim_error *err)
-{
-    *out = calloc(1, size);
-    if (!*out) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for a normalizer", name);
-    (*out)->ops = ops;
-    return PLIM_OK;
-}
-
 enum plim_status normalizer_text(const struct node *spec, const char *key, const char *name, char **text,
                                  size_t *len, struct plim_error *err)
 {
@@ -130,7 +121,7 @@ static void sequence_release(struct normalizer *n)
     free(s->steps);
 }
 
-static const struct normalizer_ops sequence_ops = {sequence_run, sequence_is_identity, sequence_release};
+static const struct normalizer_ops sequence_ops;
 
 static bool sequence_add(struct sequence_normalizer *s, struct normalizer *step)
 {
@@ -164,44 +155,47 @@ static bool sequence_adopt(struct sequence_normalizer *s, struct normalizer *ste
     return whole;
 }
 
-static enum plim_status sequence_build(const struct node *spec, const char *name, struct normalizer **out,
-                                       struct plim_error *err)
+static enum plim_status sequence_read(struct normalizer *n, const struct node *spec, const char *name,
+                                      struct plim_error *err)
 {
     const struct node *list = node_get(spec, "normalizers");
     if (!list || list->kind != NODE_LIST)
         return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: normalizer Sequence: 'normalizers': expected a list",
                          name, list ? list->line : spec->line);
-    enum plim_status status =
-        normalizer_new(&sequence_ops, sizeof(struct sequence_normalizer), name, out, err);
+    enum plim_status status = PLIM_OK;
     for (size_t i = 0; i < node_count(list) && status == PLIM_OK; i++) {
         struct normalizer *step = NULL;
         status = normalizer_build(node_item(list, i), name, &step, err);
-        if (status == PLIM_OK && !sequence_adopt((struct sequence_normalizer *)*out, step))
+        if (status == PLIM_OK && !sequence_adopt((struct sequence_normalizer *)n, step))
             status = plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for a normalizer", name);
     }
     return status;
 }
 
+static const struct normalizer_ops sequence_ops = {sequence_run, sequence_is_identity, sequence_release,
+                                                   .size = sizeof(struct sequence_normalizer),
+                                                   .read = sequence_read};
+
 /* --- the interface ---------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *type;
-    enum plim_status (*build)(const struct node *, const char *, struct normalizer **, struct plim_error *);
+    const struct normalizer_ops *ops;
 } types[] = {
-    {"NFC", normalizer_form_build},
-    {"NFD", normalizer_form_build},
-    {"NFKC", normalizer_form_build},
-    {"NFKD", normalizer_form_build},
-    {"Lowercase", normalizer_lower_build},
-    {"StripAccents", normalizer_accents_build},
-    {"Strip", normalizer_strip_build},
-    {"Prepend", normalizer_prepend_build},
-    {"Nmt", normalizer_nmt_build},
-    {"Replace", normalizer_replace_build},
-    {"BertNormalizer", normalizer_bert_build},
-    {"Precompiled", normalizer_precompiled_build},
-    {"SentencePiece", normalizer_sentencepiece_build}, /* our own: sentencepiece.h */
-    {"Sequence", sequence_build},
+    {"NFC", &normalizer_form},
+    {"NFD", &normalizer_form},
+    {"NFKC", &normalizer_form},
+    {"NFKD", &normalizer_form},
+    {"Lowercase", &normalizer_lower},
+    {"StripAccents", &normalizer_accents},
+    {"Strip", &normalizer_strip},
+    {"Prepend", &normalizer_prepend},
+    {"Nmt", &normalizer_nmt},
+    {"Replace", &normalizer_replace},
+    {"BertNormalizer", &normalizer_bert},
+    {"Precompiled", &normalizer_precompiled},
+    {"SentencePiece", &normalizer_sentencepiece}, /* our own: sentencepiece.h */
+    {"Sequence", &sequence_ops},
 };
 
 enum plim_status normalizer_build(const struct node *spec, const char *name, struct normalizer **out,
@@ -215,10 +209,12 @@ enum plim_status normalizer_build(const struct node *spec, const char *name, str
         return plim_fail(err, PLIM_BAD_INPUT, "%s:%d: normalizer: 'type': expected a text", name, spec->line);
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         if (strcmp(types[i].type, text) != 0) continue;
-        enum plim_status status = types[i].build(spec, name, out, err);
-        if (status == PLIM_OK) return PLIM_OK;
-        normalizer_free(*out);
-        *out = NULL;
+        const struct normalizer_ops *ops = types[i].ops;
+        *out = calloc(1, ops->size);
+        if (!*out) return plim_fail(err, PLIM_NO_MEMORY, "%s: no memory for a normalizer", name);
+        (*out)->ops = ops;
+        enum plim_status status = ops->read ? ops->read(*out, spec, name, err) : PLIM_OK;
+        if (status != PLIM_OK) normalizer_free(*out), *out = NULL;
         return status;
     }
     return plim_fail(err, PLIM_UNSUPPORTED, "%s:%d: normalizer type '%s' is not supported", name, type->line,

@@ -110,14 +110,10 @@ static bool bert_is_identity(const struct normalizer *n, const char *text, size_
     return true;
 }
 
-static const struct normalizer_ops bert_ops = {bert_run, bert_is_identity, NULL};
-
-enum plim_status normalizer_bert_build(const struct node *spec, const char *name, struct normalizer **out,
-                                       struct plim_error *err)
+static enum plim_status bert_read(struct normalizer *n, const struct node *spec, const char *,
+                                  struct plim_error *)
 {
-    enum plim_status status = normalizer_new(&bert_ops, sizeof(struct bert_normalizer), name, out, err);
-    if (status != PLIM_OK) return status;
-    struct bert_normalizer *bert = (struct bert_normalizer *)*out;
+    struct bert_normalizer *bert = (struct bert_normalizer *)n;
     bert->clean = node_bool(node_get(spec, "clean_text"), true);
     bert->ideographs = node_bool(node_get(spec, "handle_chinese_chars"), true);
     bert->lower = node_bool(node_get(spec, "lowercase"), true);
@@ -129,3 +125,6 @@ enum plim_status normalizer_bert_build(const struct node *spec, const char *name
     }
     return PLIM_OK;
 }
+
+const struct normalizer_ops normalizer_bert = {bert_run, bert_is_identity,
+                                               .size = sizeof(struct bert_normalizer), .read = bert_read};

@@ -17,42 +17,23 @@ struct normalizer_ops {
     void (*release)(struct normalizer *); /* frees its members; may be NULL */
     /* Maximum input bytes per output byte; NULL: unlimited. */
     size_t (*shrinks)(const struct normalizer *);
+    size_t size; /* of its struct */
+    /* Fills in a zeroed one from its part of tokenizer.json; NULL: there is nothing to read. */
+    enum plim_status (*read)(struct normalizer *n, const struct node *spec, const char *name,
+                             struct plim_error *err);
 };
 
 struct normalizer {
     const struct normalizer_ops *ops;
 };
 
-/* Zeroed memory for a normalizer of `size` bytes. */
-enum plim_status normalizer_new(const struct normalizer_ops *ops, size_t size, const char *name,
-                                struct normalizer **out, struct plim_error *err);
-
-/* Copies the text of a string node to malloc'd memory. PLIM_BAD_INPUT "...: 'key': expected a text". */
+/* A copy of the text of a string node in malloc'd memory. PLIM_BAD_INPUT "...: 'key': expected a text". */
 enum plim_status normalizer_text(const struct node *spec, const char *key, const char *name, char **text,
                                  size_t *len, struct plim_error *err);
 
-/* Builders. On failure the caller frees *out. */
-enum plim_status normalizer_form_build(const struct node *spec, const char *name, struct normalizer **out,
-                                       struct plim_error *err);
-enum plim_status normalizer_lower_build(const struct node *spec, const char *name, struct normalizer **out,
-                                        struct plim_error *err);
-enum plim_status normalizer_accents_build(const struct node *spec, const char *name, struct normalizer **out,
-                                          struct plim_error *err);
-enum plim_status normalizer_strip_build(const struct node *spec, const char *name, struct normalizer **out,
-                                        struct plim_error *err);
-enum plim_status normalizer_prepend_build(const struct node *spec, const char *name, struct normalizer **out,
-                                          struct plim_error *err);
-enum plim_status normalizer_replace_build(const struct node *spec, const char *name, struct normalizer **out,
-                                          struct plim_error *err);
-enum plim_status normalizer_nmt_build(const struct node *spec, const char *name, struct normalizer **out,
-                                      struct plim_error *err);
-enum plim_status normalizer_bert_build(const struct node *spec, const char *name, struct normalizer **out,
-                                       struct plim_error *err);
-enum plim_status normalizer_precompiled_build(const struct node *spec, const char *name,
-                                              struct normalizer **out, struct plim_error *err);
-
-enum plim_status normalizer_sentencepiece_build(const struct node *spec, const char *name,
-                                                struct normalizer **out, struct plim_error *err);
+extern const struct normalizer_ops normalizer_form, normalizer_lower, normalizer_accents, normalizer_strip,
+    normalizer_prepend, normalizer_replace, normalizer_nmt, normalizer_bert, normalizer_precompiled,
+    normalizer_sentencepiece;
 
 /* True if every byte is below 0x80. */
 bool text_is_ascii(const char *text, size_t len);

@@ -45,9 +45,8 @@ static size_t plain_prefix(const struct precompiled_normalizer *p, const char *t
 }
 
 static void precompiled_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                            struct strbuf *spare)
+                            struct strbuf *)
 {
-    (void)spare;
     const struct precompiled_normalizer *p = (const struct precompiled_normalizer *)n;
     for (size_t at = 0; at < len;) {
         size_t plain = plain_prefix(p, text + at, len - at);
@@ -70,9 +69,6 @@ static void precompiled_release(struct normalizer *n)
     char_map_release(&((struct precompiled_normalizer *)n)->map);
 }
 
-static const struct normalizer_ops precompiled_ops = {precompiled_run, precompiled_is_identity,
-                                                      precompiled_release};
-
 static void find_plain(struct precompiled_normalizer *p)
 {
     for (unsigned c = 0; c < 128; c++) {
@@ -83,19 +79,20 @@ static void find_plain(struct precompiled_normalizer *p)
     }
 }
 
-enum plim_status normalizer_precompiled_build(const struct node *spec, const char *name,
-                                              struct normalizer **out, struct plim_error *err)
+static enum plim_status precompiled_read(struct normalizer *n, const struct node *spec, const char *name,
+                                         struct plim_error *err)
 {
+    struct precompiled_normalizer *p = (struct precompiled_normalizer *)n;
     const struct node *map = node_get(spec, "precompiled_charsmap");
     if (!map || map->kind != NODE_STRING)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s:%d: normalizer Precompiled: 'precompiled_charsmap': expected a text", name,
                          map ? map->line : spec->line);
-    enum plim_status status =
-        normalizer_new(&precompiled_ops, sizeof(struct precompiled_normalizer), name, out, err);
-    if (status != PLIM_OK) return status;
-    struct precompiled_normalizer *p = (struct precompiled_normalizer *)*out;
-    status = char_map_read(&p->map, map, name, err);
+    enum plim_status status = char_map_read(&p->map, map, name, err);
     if (status == PLIM_OK) find_plain(p);
     return status;
 }
+
+const struct normalizer_ops normalizer_precompiled = {
+    precompiled_run, precompiled_is_identity, precompiled_release,
+    .size = sizeof(struct precompiled_normalizer), .read = precompiled_read};

@@ -87,12 +87,11 @@ static void trim_end(const struct sentencepiece_normalizer *n, struct strbuf *ou
 }
 
 static void sentencepiece_run(const struct normalizer *base, const char *text, size_t len, struct strbuf *out,
-                              struct strbuf *spare)
+                              struct strbuf *)
 {
     const struct sentencepiece_normalizer *n = (const struct sentencepiece_normalizer *)base;
     struct reading r = {.text = text, .len = len, .search = {.text = text, .len = len}};
     bool after_blank = n->trim;
-    (void)spare;
     while (r.at < len) {
         find_symbol(n, &r);
         size_t plain = plain_prefix(n, text + r.at, (n->symbols ? r.hit.start : len) - r.at), piece_len = 0;
@@ -123,9 +122,6 @@ static void sentencepiece_release(struct normalizer *base)
     added_tokens_free(n->symbols);
 }
 
-static const struct normalizer_ops sentencepiece_ops = {sentencepiece_run, sentencepiece_is_identity,
-                                                        sentencepiece_release};
-
 /* A character is plain when no key of two ASCII characters begins with it, and none that changes it. */
 static void find_plain(struct sentencepiece_normalizer *n)
 {
@@ -142,15 +138,13 @@ static void find_plain(struct sentencepiece_normalizer *n)
     }
 }
 
-enum plim_status normalizer_sentencepiece_build(const struct node *spec, const char *name,
-                                                struct normalizer **out, struct plim_error *err)
+static enum plim_status sentencepiece_read(struct normalizer *base, const struct node *spec, const char *name,
+                                           struct plim_error *err)
 {
     const struct node *map = node_get(spec, "precompiled_charsmap"),
                       *symbols = node_get(spec, "user_defined");
-    enum plim_status status =
-        normalizer_new(&sentencepiece_ops, sizeof(struct sentencepiece_normalizer), name, out, err);
-    if (status != PLIM_OK) return status;
-    struct sentencepiece_normalizer *n = (struct sentencepiece_normalizer *)*out;
+    struct sentencepiece_normalizer *n = (struct sentencepiece_normalizer *)base;
+    enum plim_status status = PLIM_OK;
     n->trim = node_bool(node_get(spec, "remove_extra_whitespaces"), true);
     n->blank = node_bool(node_get(spec, "escape_whitespaces"), true) ? mark : " ";
     if (map && map->kind == NODE_STRING) status = char_map_read(&n->map, map, name, err);
@@ -159,3 +153,7 @@ enum plim_status normalizer_sentencepiece_build(const struct node *spec, const c
     if (status == PLIM_OK) find_plain(n);
     return status;
 }
+
+const struct normalizer_ops normalizer_sentencepiece = {
+    sentencepiece_run, sentencepiece_is_identity, sentencepiece_release,
+    .size = sizeof(struct sentencepiece_normalizer), .read = sentencepiece_read};

@@ -15,9 +15,8 @@ struct form_normalizer {
 };
 
 static void form_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                     struct strbuf *spare)
+                     struct strbuf *)
 {
-    (void)spare;
     unicode_normalize(((const struct form_normalizer *)n)->form, text, len, out);
 }
 
@@ -36,19 +35,18 @@ static size_t form_shrinks(const struct normalizer *n)
     return ((const struct form_normalizer *)n)->form == UNICODE_NFC ? 4 : 0;
 }
 
-static const struct normalizer_ops form_ops = {form_run, form_is_identity, NULL, form_shrinks};
-
-enum plim_status normalizer_form_build(const struct node *spec, const char *name, struct normalizer **out,
-                                       struct plim_error *err)
+static enum plim_status form_read(struct normalizer *n, const struct node *spec, const char *,
+                                  struct plim_error *)
 {
     static const char *const names[] = {"NFC", "NFD", "NFKC", "NFKD"};
-    enum plim_status status = normalizer_new(&form_ops, sizeof(struct form_normalizer), name, out, err);
-    if (status != PLIM_OK) return status;
     for (unsigned i = 0; i < 4; i++)
         if (strcmp(node_string(node_get(spec, "type"), ""), names[i]) == 0)
-            ((struct form_normalizer *)*out)->form = (enum unicode_form)i;
+            ((struct form_normalizer *)n)->form = (enum unicode_form)i;
     return PLIM_OK;
 }
+
+const struct normalizer_ops normalizer_form = {
+    form_run, form_is_identity, NULL, form_shrinks, sizeof(struct form_normalizer), form_read};
 
 /* --- Lowercase -------------------------------------------------------------------------------------------- */
 
@@ -69,19 +67,17 @@ static void lower_block(const char *text, size_t len, struct strbuf *out)
     *to = '\0';
 }
 
-static void lower_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                      struct strbuf *spare)
+static void lower_run(const struct normalizer *, const char *text, size_t len, struct strbuf *out,
+                      struct strbuf *)
 {
-    (void)n, (void)spare;
     for (size_t at = 0, end; at < len; at = end) {
         end = text_block(text, at, len);
         lower_block(text + at, end - at, out);
     }
 }
 
-static bool lower_is_identity(const struct normalizer *n, const char *text, size_t len)
+static bool lower_is_identity(const struct normalizer *, const char *text, size_t len)
 {
-    (void)n;
     for (size_t at = 0; at < len;) {
         unsigned char c = (unsigned char)text[at];
         if (c < 0x80) {
@@ -95,42 +91,28 @@ static bool lower_is_identity(const struct normalizer *n, const char *text, size
     return true;
 }
 
-static const struct normalizer_ops lower_ops = {lower_run, lower_is_identity, NULL};
-
-enum plim_status normalizer_lower_build(const struct node *spec, const char *name, struct normalizer **out,
-                                        struct plim_error *err)
-{
-    (void)spec;
-    return normalizer_new(&lower_ops, sizeof(struct normalizer), name, out, err);
-}
+const struct normalizer_ops normalizer_lower = {lower_run, lower_is_identity,
+                                                .size = sizeof(struct normalizer)};
 
 /* --- StripAccents ----------------------------------------------------------------------------------------- */
 
-static void accents_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                        struct strbuf *spare)
+static void accents_run(const struct normalizer *, const char *text, size_t len, struct strbuf *out,
+                        struct strbuf *)
 {
-    (void)n, (void)spare;
     for (size_t at = 0, begin = 0; at < len; begin = at)
         if (!unicode_is_accent(text_next(text, &at))) strbuf_addn(out, text + begin, at - begin);
 }
 
-static bool accents_is_identity(const struct normalizer *n, const char *text, size_t len)
+static bool accents_is_identity(const struct normalizer *, const char *text, size_t len)
 {
-    (void)n;
     if (text_is_ascii(text, len)) return true;
     for (size_t at = 0; at < len;)
         if (unicode_is_accent(text_next(text, &at))) return false;
     return true;
 }
 
-static const struct normalizer_ops accents_ops = {accents_run, accents_is_identity, NULL};
-
-enum plim_status normalizer_accents_build(const struct node *spec, const char *name, struct normalizer **out,
-                                          struct plim_error *err)
-{
-    (void)spec;
-    return normalizer_new(&accents_ops, sizeof(struct normalizer), name, out, err);
-}
+const struct normalizer_ops normalizer_accents = {accents_run, accents_is_identity,
+                                                  .size = sizeof(struct normalizer)};
 
 /* --- Strip ------------------------------------------------------------------------------------------------ */
 
@@ -160,9 +142,8 @@ static size_t strip_end(const struct strip_normalizer *strip, const char *text, 
 }
 
 static void strip_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                      struct strbuf *spare)
+                      struct strbuf *)
 {
-    (void)spare;
     const struct strip_normalizer *strip = (const struct strip_normalizer *)n;
     size_t begin = strip_begin(strip, text, len);
     strbuf_addn(out, text + begin, strip_end(strip, text, begin, len) - begin);
@@ -174,18 +155,17 @@ static bool strip_is_identity(const struct normalizer *n, const char *text, size
     return strip_begin(strip, text, len) == 0 && strip_end(strip, text, 0, len) == len;
 }
 
-static const struct normalizer_ops strip_ops = {strip_run, strip_is_identity, NULL};
-
-enum plim_status normalizer_strip_build(const struct node *spec, const char *name, struct normalizer **out,
-                                        struct plim_error *err)
+static enum plim_status strip_read(struct normalizer *n, const struct node *spec, const char *,
+                                   struct plim_error *)
 {
-    enum plim_status status = normalizer_new(&strip_ops, sizeof(struct strip_normalizer), name, out, err);
-    if (status != PLIM_OK) return status;
-    struct strip_normalizer *strip = (struct strip_normalizer *)*out;
+    struct strip_normalizer *strip = (struct strip_normalizer *)n;
     strip->left = node_bool(node_get(spec, "strip_left"), true);
     strip->right = node_bool(node_get(spec, "strip_right"), true);
     return PLIM_OK;
 }
+
+const struct normalizer_ops normalizer_strip = {strip_run, strip_is_identity,
+                                                .size = sizeof(struct strip_normalizer), .read = strip_read};
 
 /* --- Prepend ---------------------------------------------------------------------------------------------- */
 
@@ -196,32 +176,30 @@ struct prepend_normalizer {
 };
 
 static void prepend_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                        struct strbuf *spare)
+                        struct strbuf *)
 {
-    (void)spare;
     const struct prepend_normalizer *prepend = (const struct prepend_normalizer *)n;
     if (len) strbuf_addn(out, prepend->text, prepend->len);
     strbuf_addn(out, text, len);
 }
 
-static bool prepend_is_identity(const struct normalizer *n, const char *text, size_t len)
+static bool prepend_is_identity(const struct normalizer *n, const char *, size_t len)
 {
-    (void)text;
     return len == 0 || ((const struct prepend_normalizer *)n)->len == 0;
 }
 
 static void prepend_release(struct normalizer *n) { free(((struct prepend_normalizer *)n)->text); }
 
-static const struct normalizer_ops prepend_ops = {prepend_run, prepend_is_identity, prepend_release};
-
-enum plim_status normalizer_prepend_build(const struct node *spec, const char *name, struct normalizer **out,
-                                          struct plim_error *err)
+static enum plim_status prepend_read(struct normalizer *n, const struct node *spec, const char *name,
+                                     struct plim_error *err)
 {
-    enum plim_status status = normalizer_new(&prepend_ops, sizeof(struct prepend_normalizer), name, out, err);
-    if (status != PLIM_OK) return status;
-    struct prepend_normalizer *prepend = (struct prepend_normalizer *)*out;
+    struct prepend_normalizer *prepend = (struct prepend_normalizer *)n;
     return normalizer_text(spec, "prepend", name, &prepend->text, &prepend->len, err);
 }
+
+const struct normalizer_ops normalizer_prepend = {prepend_run, prepend_is_identity, prepend_release,
+                                                  .size = sizeof(struct prepend_normalizer),
+                                                  .read = prepend_read};
 
 /* --- Replace ---------------------------------------------------------------------------------------------- */
 
@@ -231,9 +209,8 @@ struct replace_normalizer {
 };
 
 static void replace_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                        struct strbuf *spare)
+                        struct strbuf *)
 {
-    (void)spare;
     text_replace_run(&((const struct replace_normalizer *)n)->replace, text, len, out);
 }
 
@@ -247,15 +224,15 @@ static void replace_release(struct normalizer *n)
     text_replace_release(&((struct replace_normalizer *)n)->replace);
 }
 
-static const struct normalizer_ops replace_ops = {replace_run, replace_is_identity, replace_release};
-
-enum plim_status normalizer_replace_build(const struct node *spec, const char *name, struct normalizer **out,
-                                          struct plim_error *err)
+static enum plim_status replace_read(struct normalizer *n, const struct node *spec, const char *name,
+                                     struct plim_error *err)
 {
-    enum plim_status status = normalizer_new(&replace_ops, sizeof(struct replace_normalizer), name, out, err);
-    if (status != PLIM_OK) return status;
-    return text_replace_read(&((struct replace_normalizer *)*out)->replace, spec, "normalizer", name, err);
+    return text_replace_read(&((struct replace_normalizer *)n)->replace, spec, "normalizer", name, err);
 }
+
+const struct normalizer_ops normalizer_replace = {replace_run, replace_is_identity, replace_release,
+                                                  .size = sizeof(struct replace_normalizer),
+                                                  .read = replace_read};
 
 /* --- Nmt -------------------------------------------------------------------------------------------------- */
 
@@ -270,10 +247,9 @@ static uint32_t nmt_map(uint32_t point)
     return point;
 }
 
-static void nmt_run(const struct normalizer *n, const char *text, size_t len, struct strbuf *out,
-                    struct strbuf *spare)
+static void nmt_run(const struct normalizer *, const char *text, size_t len, struct strbuf *out,
+                    struct strbuf *)
 {
-    (void)n, (void)spare;
     for (size_t at = 0, begin = 0; at < len; begin = at) {
         uint32_t point = text_next(text, &at), mapped = nmt_map(point);
         if (mapped == point)
@@ -283,9 +259,8 @@ static void nmt_run(const struct normalizer *n, const char *text, size_t len, st
     }
 }
 
-static bool nmt_is_identity(const struct normalizer *n, const char *text, size_t len)
+static bool nmt_is_identity(const struct normalizer *, const char *text, size_t len)
 {
-    (void)n;
     for (size_t at = 0; at < len;) {
         uint32_t point = text_next(text, &at);
         if (nmt_map(point) != point) return false;
@@ -293,11 +268,4 @@ static bool nmt_is_identity(const struct normalizer *n, const char *text, size_t
     return true;
 }
 
-static const struct normalizer_ops nmt_ops = {nmt_run, nmt_is_identity, NULL};
-
-enum plim_status normalizer_nmt_build(const struct node *spec, const char *name, struct normalizer **out,
-                                      struct plim_error *err)
-{
-    (void)spec;
-    return normalizer_new(&nmt_ops, sizeof(struct normalizer), name, out, err);
-}
+const struct normalizer_ops normalizer_nmt = {nmt_run, nmt_is_identity, .size = sizeof(struct normalizer)};

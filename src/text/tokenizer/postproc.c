@@ -131,10 +131,9 @@ static enum plim_status template_build(struct postproc *p, const struct node *sp
 }
 
 /* ByteLevel adds no ids. */
-static enum plim_status byte_level_build(struct postproc *p, const struct node *spec, const char *name,
-                                         struct plim_error *err)
+static enum plim_status byte_level_build(struct postproc *p, const struct node *spec, const char *,
+                                         struct plim_error *)
 {
-    (void)name, (void)err;
     p->trims = node_bool(node_get(spec, "trim_offsets"), true);
     p->prefix = node_bool(node_get(spec, "add_prefix_space"), true);
     return PLIM_OK;

@@ -67,12 +67,13 @@ static enum plim_status read_character(struct pretok_read *r, const struct node 
     return keep_string(r, s, text, len);
 }
 
+#define SPACE       .run = pretok_split, .is_cut = unicode_is_space, .behavior = PRETOK_REMOVED
+#define PUNCTUATION .run = pretok_split, .is_cut = unicode_is_bert_punctuation, .behavior = PRETOK_ISOLATED
+
 /* --- the types --------------------------------------------------------------------------------------------- */
 
-static enum plim_status read_byte_level(struct pretok_read *r, const struct node *spec, struct pretok_step *s)
+static enum plim_status read_byte_level(struct pretok_read *, const struct node *spec, struct pretok_step *s)
 {
-    (void)r;
-    s->run = pretok_byte_level;
     s->prefix = node_bool(node_get(spec, "add_prefix_space"), true) ? PRETOK_ALWAYS : PRETOK_NEVER;
     s->split = node_bool(node_get(spec, "use_regex"), true);
     return PLIM_OK;
@@ -107,11 +108,8 @@ static enum plim_status read_split(struct pretok_read *r, const struct node *spe
     return status;
 }
 
-static enum plim_status read_digits(struct pretok_read *r, const struct node *spec, struct pretok_step *s)
+static enum plim_status read_digits(struct pretok_read *, const struct node *spec, struct pretok_step *s)
 {
-    (void)r;
-    s->run = pretok_split;
-    s->is_cut = unicode_is_numeric;
     s->behavior = node_bool(node_get(spec, "individual_digits"), false) ? PRETOK_ISOLATED : PRETOK_CONTIGUOUS;
     return PLIM_OK;
 }
@@ -125,7 +123,6 @@ static enum plim_status read_metaspace(struct pretok_read *r, const struct node 
     size_t i = 0;
     while (i < 3 && strcmp(names[i], text) != 0) i++;
     if (i == 3) return bad(r, scheme, "prepend_scheme: write always, first or never");
-    s->run = pretok_metaspace;
     s->prefix = (enum pretok_prefix)i;
     s->split = node_bool(node_get(spec, "split"), true);
     if (s->prefix != PRETOK_NEVER && !node_bool(prefix, true))
@@ -133,48 +130,22 @@ static enum plim_status read_metaspace(struct pretok_read *r, const struct node 
     return read_character(r, spec, "replacement", "\xe2\x96\x81", s);
 }
 
-static enum plim_status read_words(struct pretok_read *r, const struct node *spec, struct pretok_step *s)
-{
-    (void)r, (void)spec;
-    s->run = pretok_words;
-    return PLIM_OK;
-}
-
-static enum plim_status read_space_split(struct pretok_read *r, const struct node *spec,
-                                         struct pretok_step *s)
-{
-    (void)r, (void)spec;
-    s->run = pretok_split;
-    s->is_cut = unicode_is_space;
-    s->behavior = PRETOK_REMOVED;
-    return PLIM_OK;
-}
-
 static enum plim_status read_punctuation(struct pretok_read *r, const struct node *spec,
                                          struct pretok_step *s)
 {
-    s->run = pretok_split;
-    s->is_cut = unicode_is_bert_punctuation;
-    s->behavior = PRETOK_ISOLATED;
     return node_get(spec, "behavior") ? read_behavior(r, spec, s) : PLIM_OK;
 }
 
 /* White space is removed by one step, punctuation set apart by the next. */
-static enum plim_status read_bert(struct pretok_read *r, const struct node *spec, struct pretok_step *s)
+static enum plim_status read_bert(struct pretok_read *r, const struct node *spec, struct pretok_step *)
 {
-    enum plim_status status = read_space_split(r, spec, s);
-    if (status != PLIM_OK || r->p->count == PRETOK_STEPS_MOST) return bad(r, spec, "more than 16 steps");
-    struct pretok_step *second = &r->p->step[r->p->count++];
-    second->run = pretok_split;
-    second->is_cut = unicode_is_bert_punctuation;
-    second->behavior = PRETOK_ISOLATED;
+    if (r->p->count == PRETOK_STEPS_MOST) return bad(r, spec, "more than 16 steps");
+    r->p->step[r->p->count++] = (struct pretok_step){PUNCTUATION};
     return PLIM_OK;
 }
 
 static enum plim_status read_delimiter(struct pretok_read *r, const struct node *spec, struct pretok_step *s)
 {
-    s->run = pretok_split;
-    s->behavior = PRETOK_REMOVED;
     return read_character(r, spec, "delimiter", "", s);
 }
 
@@ -182,7 +153,6 @@ static enum plim_status read_fixed(struct pretok_read *r, const struct node *spe
 {
     int64_t length = node_int(node_get(spec, "length"), 5);
     if (length < 1) return bad(r, spec, "length: expected a number from 1");
-    s->run = pretok_fixed;
     s->length = (size_t)length;
     return PLIM_OK;
 }
@@ -191,7 +161,6 @@ static enum plim_status read_fixed(struct pretok_read *r, const struct node *spe
 static enum plim_status read_dummy_prefix(struct pretok_read *r, const struct node *spec,
                                           struct pretok_step *s)
 {
-    s->run = pretok_dummy_prefix;
     s->prefix = node_bool(node_get(spec, "first"), false) ? PRETOK_FIRST : PRETOK_ALWAYS;
     s->behind = node_bool(node_get(spec, "behind"), false);
     return read_character(r, spec, "content", "\xe2\x96\x81", s);
@@ -199,19 +168,21 @@ static enum plim_status read_dummy_prefix(struct pretok_read *r, const struct no
 
 static const struct {
     const char *type;
-    enum plim_status (*read)(struct pretok_read *, const struct node *, struct pretok_step *);
+    struct pretok_step step; /* as it is before its part of tokenizer.json is read */
+    enum plim_status (*read)(struct pretok_read *, const struct node *,
+                             struct pretok_step *); /* may be NULL */
 } types[] = {
-    {"ByteLevel", read_byte_level},
-    {"Split", read_split},
-    {"Digits", read_digits},
-    {"Metaspace", read_metaspace},
-    {"Whitespace", read_words},
-    {"WhitespaceSplit", read_space_split},
-    {"Punctuation", read_punctuation},
-    {"BertPreTokenizer", read_bert},
-    {"CharDelimiterSplit", read_delimiter},
-    {"FixedLength", read_fixed},
-    {"SentencePiece", read_dummy_prefix}, /* our own: sentencepiece.h */
+    {"ByteLevel", {.run = pretok_byte_level}, read_byte_level},
+    {"Split", {.run = pretok_split}, read_split},
+    {"Digits", {.run = pretok_split, .is_cut = unicode_is_numeric}, read_digits},
+    {"Metaspace", {.run = pretok_metaspace}, read_metaspace},
+    {"Whitespace", {.run = pretok_words}, NULL},
+    {"WhitespaceSplit", {SPACE}, NULL},
+    {"Punctuation", {PUNCTUATION}, read_punctuation},
+    {"BertPreTokenizer", {SPACE}, read_bert},
+    {"CharDelimiterSplit", {.run = pretok_split, .behavior = PRETOK_REMOVED}, read_delimiter},
+    {"FixedLength", {.run = pretok_fixed}, read_fixed},
+    {"SentencePiece", {.run = pretok_dummy_prefix}, read_dummy_prefix}, /* our own: sentencepiece.h */
 };
 
 static enum plim_status read_any(struct pretok_read *r, const struct node *spec);
@@ -237,7 +208,9 @@ static enum plim_status read_any(struct pretok_read *r, const struct node *spec)
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (strcmp(type, types[i].type) != 0) continue;
         if (r->p->count == PRETOK_STEPS_MOST) return bad(r, spec, "more than 16 steps");
-        return types[i].read(r, spec, &r->p->step[r->p->count++]);
+        struct pretok_step *s = &r->p->step[r->p->count++];
+        *s = types[i].step;
+        return types[i].read ? types[i].read(r, spec, s) : PLIM_OK;
     }
     return plim_fail(r->err, PLIM_UNSUPPORTED, "%s:%d: pre_tokenizer type '%s' is not supported", r->name,
                      spec->line, type);

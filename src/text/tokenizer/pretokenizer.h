@@ -81,8 +81,11 @@ struct pretok_text {
     bool first; /* begins the whole input */
 };
 
+typedef bool pretok_function(const struct pretokenizer *p, struct pretok_run *run, size_t step,
+                             struct pretok_text text);
+
 struct pretok_step {
-    bool (*run)(const struct pretokenizer *, struct pretok_run *, size_t step, struct pretok_text);
+    pretok_function *run;
     enum pretok_behavior behavior;
     bool invert;
     /* Split cuts at the first of these that is set */
@@ -117,15 +120,6 @@ static inline bool pretok_pass(const struct pretokenizer *p, struct pretok_run *
     return true;
 }
 
-/* pretokenizer_split.c */
-bool pretok_split(const struct pretokenizer *p, struct pretok_run *run, size_t step, struct pretok_text text);
-bool pretok_tiles(const struct pretokenizer *p, struct pretok_run *run, size_t step, struct pretok_text text);
+pretok_function pretok_split, pretok_tiles; /* pretokenizer_split.c */
 /* pretokenizer_steps.c */
-bool pretok_byte_level(const struct pretokenizer *p, struct pretok_run *run, size_t step,
-                       struct pretok_text text);
-bool pretok_metaspace(const struct pretokenizer *p, struct pretok_run *run, size_t step,
-                      struct pretok_text text);
-bool pretok_dummy_prefix(const struct pretokenizer *p, struct pretok_run *run, size_t step,
-                         struct pretok_text text);
-bool pretok_words(const struct pretokenizer *p, struct pretok_run *run, size_t step, struct pretok_text text);
-bool pretok_fixed(const struct pretokenizer *p, struct pretok_run *run, size_t step, struct pretok_text text);
+pretok_function pretok_byte_level, pretok_metaspace, pretok_dummy_prefix, pretok_words, pretok_fixed;

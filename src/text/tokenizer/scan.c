@@ -7,7 +7,6 @@
 #include "text/tokenizer/scan.h"
 #include "text/tokenizer/text.h"
 #include "text/unicode.h"
-#include <stdbool.h>
 #include <string.h>
 
 enum { LETTER = 1, NUMBER = 2, SPACE = 4, OTHER = 8, NEWLINE = 16, WIDE = 32 };

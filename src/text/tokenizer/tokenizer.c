@@ -183,18 +183,17 @@ enum plim_status tokenizer_read(struct strbuf *text, const char *name, struct qu
 enum plim_status tokenizer_parse(const char *text, size_t len, const char *name, struct tokenizer **out,
                                  struct plim_error *err)
 {
-    struct strbuf copy = STRBUF_INIT;
+    STRBUF_AUTO copy = STRBUF_INIT;
     *out = NULL;
     strbuf_addn(&copy, text, len);
     enum plim_status status = strbuf_status(&copy, err);
     if (status == PLIM_OK) status = tokenizer_read(&copy, name, NULL, out, err);
-    strbuf_release(&copy);
     return status;
 }
 
 enum plim_status tokenizer_load(const char *path, struct tokenizer **out, struct plim_error *err)
 {
-    struct strbuf file = STRBUF_INIT, text = STRBUF_INIT;
+    STRBUF_AUTO file = STRBUF_INIT, text = STRBUF_INIT;
     struct stat facts;
     *out = NULL;
     strbuf_add(&file, path);
@@ -202,8 +201,6 @@ enum plim_status tokenizer_load(const char *path, struct tokenizer **out, struct
     enum plim_status status = strbuf_status(&file, err);
     if (status == PLIM_OK) status = file_read(strbuf_text(&file), TOKENIZER_QUOTA, &text, err);
     if (status == PLIM_OK) status = tokenizer_read(&text, strbuf_text(&file), NULL, out, err);
-    strbuf_release(&text);
-    strbuf_release(&file);
     return status;
 }
 
