@@ -38,3 +38,7 @@ const char *log_level_name(enum log_level level);
 /* A sink that writes to the FILE * in arg: info lines unchanged, others as "warning: ...", each in one
  * call. */
 void log_to_file(void *arg, enum log_level level, const char *line);
+
+/* A sink for programs that collect logs: one JSON object a line, {"time": "2026-01-31T12:00:00.250Z", "level": "info",
+ * "message": ...}. A line for which there is no memory is written as it is. */
+void log_to_json(void *arg, enum log_level level, const char *line);

@@ -27,7 +27,7 @@
 
 struct serve_flags {
     const char *host, *keys, *tokenizer, *template, *device, *name, *prefix, *control, *allowed, *kv_type,
-        *weights, *scratch, *dtype;
+        *weights, *scratch, *dtype, *log_format;
     int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
     double monitor_every;
@@ -36,6 +36,8 @@ struct serve_flags {
         op_by_op;
     const char *snapshot[SNAPSHOT_FORMATS]; /* files */
 };
+
+static const char *const log_formats[] = {"text", "json", NULL};
 
 #define AT(field) offsetof(struct serve_flags, field)
 static const struct option_row rows[] = {
@@ -77,6 +79,8 @@ static const struct option_row rows[] = {
     {"metrics-prefix", 0, OPTION_STRING, AT(prefix), "TEXT", "prefix of every name in /metrics, e.g. vllm:"},
     {"monitor-every", 0, OPTION_DOUBLE, AT(monitor_every), "SECONDS",
      "interval of log lines \"[Step N] Memory: ...\"; 0: only when the status changes (60)"},
+    {"log-format", 0, OPTION_STRING, AT(log_format), "FORMAT",
+     "format of log lines; json: one object each, with time, level and message (text)", .choices = log_formats},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no start-up log; warnings and errors only"},
     {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "also log messages of the HTTP library"},
     {"control", 0, OPTION_STRING, AT(control), "PATH",
@@ -446,6 +450,8 @@ static void give_up(struct serving *g, const struct plim_error *err)
     while (server_active(g->server) && clock_seconds() < limit) nanosleep(&pause, NULL);
 }
 
+static bool writes_json(const struct serving *g) { return g->log.sink == log_to_json; }
+
 /* Where memory was refused: why, who holds it, and what would help. */
 static void explain_refusal(struct serving *g, const struct plim_error *err)
 {
@@ -456,8 +462,18 @@ static void explain_refusal(struct serving *g, const struct plim_error *err)
     if (g->model.engine) engine_stats(g->model.engine, &now);
     if (!ladder_explain(&g->model.ladder, err, now.steps, &why)) return;
     explanation_text(&why, &text);
-    fputs(strbuf_text(&text), stderr);
+    if (writes_json(g))
+        log_error(&g->log, "%s", strbuf_text(&text));
+    else
+        fputs(strbuf_text(&text), stderr);
     strbuf_release(&text);
+}
+
+static int tell_error(const struct serving *g, const struct plim_error *err)
+{
+    if (!writes_json(g)) return cli_error(err);
+    log_error(&g->log, "%s", err->text);
+    return plim_exit_code(err->status);
 }
 
 static void close_all(struct serving *g)
@@ -515,7 +531,7 @@ static int serve(const struct serve_flags *f, const char *what)
     g.log = (struct log){f->quiet || f->plan ? LOG_LEVEL_WARN
                          : f->verbose        ? LOG_LEVEL_DEBUG
                                              : LOG_LEVEL_INFO,
-                         log_to_file, stderr};
+                         !strcmp(f->log_format, "json") ? log_to_json : log_to_file, stderr};
     serve_log_open(&g.stages, &g.log);
     signal(SIGPIPE, SIG_IGN); /* whoever reads the log may leave; requests are answered all the same */
     signal(SIGUSR1, SIG_IGN); /* saves a checkpoint of a run; there is nothing to save here */
@@ -538,7 +554,7 @@ static int serve(const struct serve_flags *f, const char *what)
     if (status != PLIM_OK && !f->json) explain_refusal(&g, &err);
     close_all(&g);
     if (status == PLIM_OK) log_info(&g.log, "stopped");
-    return status == PLIM_OK ? shown : cli_error(&err);
+    return status == PLIM_OK ? shown : tell_error(&g, &err);
 }
 
 static const struct serve_flags defaults = {.host = "127.0.0.1",
@@ -548,6 +564,7 @@ static const struct serve_flags defaults = {.host = "127.0.0.1",
                                             .kv_type = "auto",
                                             .weights = "as-is",
                                             .dtype = "auto",
+                                            .log_format = "text",
                                             .http_threads = HTTP_THREADS,
                                             .connections = 1024,
                                             .timeout = 30,
