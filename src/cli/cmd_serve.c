@@ -180,6 +180,8 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
         return bad_flag(err, "allow-degraded", "write kv8, window, both with a comma, all or none");
     if (f->port < 0 || f->port > 65535)
         return bad_flag(err, "port", "write a number from 0 to 65535, e.g. 8000");
+    if (f->name && (!*f->name || strlen(f->name) >= sizeof((struct serving *)0)->name))
+        return bad_flag(err, "name", "write a name of 1 to 127 bytes");
     if (f->budget_given && !f->budget)
         return bad_flag(err, "budget", "0 bytes hold nothing; write e.g. 2GiB");
     if (f->max_context < 0) return bad_flag(err, "max-context", "write 0 for what fits, or e.g. 4096");
@@ -369,7 +371,10 @@ static enum plim_status open_all(struct serving *g, const char *what, struct pli
     if (status == PLIM_OK) g->context = max64(spec.max_positions, g->flags->max_context);
     if (status == PLIM_OK) status = listen_first(g, err);
     if (status != PLIM_OK) return status;
-    model_name(g->flags->name ? g->flags->name : what, g->name, sizeof g->name);
+    if (g->flags->name)
+        snprintf(g->name, sizeof g->name, "%s", g->flags->name);
+    else
+        model_name(what, g->name, sizeof g->name);
     serve_log_hear(&g->stages, "config_loaded");
     status = open_text(g, err);
     if (status == PLIM_OK) serve_log_hear(&g->stages, "tokenizer_loaded"), status = open_engine(g, err);
