@@ -9,7 +9,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-LIGHT="openai prometheus_client tensorboard"
+LIGHT="openai prometheus_client tensorboard pyyaml"
 HEAVY="torch transformers safetensors sentence-transformers gguf"
 
 purpose=${1:-test}

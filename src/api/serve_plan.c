@@ -43,6 +43,7 @@ void serve_plan_json(const char *model, const struct device_facts *facts, const 
     json_str(&w, "model", model);
     json_str(&w, "device", facts->name);
     json_int(&w, "budget", plan->budget);
+    json_int(&w, "limit", plan->limit);
     json_str(&w, "rung", plan->rung);
     json_int(&w, "server_bytes", server);
     json_begin_object(&w, "plan");

@@ -148,6 +148,9 @@ static enum plim_status open_plan(struct engine *e, struct plim_error *err)
     enum plim_status status = check_options(&e->options, err);
     if (status == PLIM_OK) status = check_type(e, err);
     if (status == PLIM_OK) status = e->kind->open(e, err);
+    pthread_mutex_lock(&e->lock);
+    e->plan.limit = e->options.limit;
+    pthread_mutex_unlock(&e->lock);
     if (status != PLIM_OK) note_refusal(e), engine_tell(e, ENGINE_FAILED);
     return status;
 }
@@ -412,7 +415,7 @@ void engine_note(struct engine *e, int running, int rows)
     e->stats.running = running, e->stats.waiting = (int)e->live_count - running;
     e->stats.blocks = rows, e->stats.blocks_used = running;
     e->stats.generated_tokens += e->fresh_tokens, e->fresh_tokens = 0;
-    e->stats.budget = e->plan.budget;
+    e->stats.budget = e->plan.budget ? e->plan.budget : e->plan.limit;
     e->stats.used = (int64_t)ledger_current(e->device->ledger[TIER_DEVICE]);
 }
 

@@ -110,6 +110,7 @@ struct engine_options {
 /* The plan that was committed. */
 struct engine_plan {
     int64_t budget, total, arena, params, pool; /* bytes; pool: keys and values, part of the arena */
+    int64_t limit;                              /* holds the plan where there is no budget, e.g. a container's; 0: none */
     int64_t transient;                          /* a step's part of the arena */
     int64_t overhead;                           /* host memory outside the arena */
     int64_t host;                               /* host memory, for a device with its own memory */
@@ -233,7 +234,7 @@ struct engine_stats {
     int64_t steps, preemptions, prompt_tokens, generated_tokens, shared_tokens;
     int64_t ahead;        /* steps launched before the previous one was read */
     int64_t finished[5];  /* by enum engine_finish */
-    int64_t budget, used; /* bytes of the budget, and reserved on the ledger */
+    int64_t budget, used; /* bytes of the budget (or of the limit in its place), and reserved on the ledger */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 void engine_count_anew(struct engine *e); /* resets the counters, for example after a warm-up */

@@ -188,7 +188,7 @@ static void note(struct engine *e, const struct step *s)
     e->stats.waiting = (int)e->live_count - running;
     e->stats.blocks = e->blocks.count, e->stats.blocks_used = e->blocks.count - blocks_left(&e->blocks);
     e->stats.blocks_shared = e->blocks.shared, e->stats.preemptions = e->schedule.preemptions;
-    e->stats.budget = e->plan.budget;
+    e->stats.budget = e->plan.budget ? e->plan.budget : e->plan.limit;
     e->stats.used = (int64_t)ledger_current(e->device->ledger[TIER_DEVICE]);
 }
 

@@ -60,7 +60,10 @@ static void bytes_part(const struct engine_plan *p, const struct device_facts *f
     line(out, own ? "driver, libraries" : "process",
          own ? (int64_t)facts->overhead_bytes : p->overhead - server - p->requests, "");
     if (!own) line(out, "connections, requests", server + p->requests, "at most");
-    line(out, "total", p->total, p->budget ? "" : "no --budget: may use the whole device");
+    line(out, "total", p->total,
+         p->budget  ? ""
+         : p->limit ? "no --budget: the container's limit holds it"
+                    : "no --budget: may use the whole device");
     if (p->streamed)
         strbuf_addf(out, "  %s of parameters live %s and come for each step\n",
                     bytes_format(below, (uint64_t)p->streamed), own ? "on the host" : "on disk");
@@ -103,8 +106,12 @@ void plan_text(const struct engine_plan *p, const struct device_facts *facts, in
                struct strbuf *out)
 {
     char budget[BYTES_TEXT], host[BYTES_TEXT];
-    strbuf_addf(out, "serving on %s, %s%s, rung %s", facts->name, p->budget ? "budget " : "no budget",
-                p->budget ? bytes_format(budget, (uint64_t)p->budget) : "", p->rung);
+    int64_t held = p->budget ? p->budget : p->limit;
+    strbuf_addf(out, "serving on %s, %s%s, rung %s", facts->name,
+                p->budget  ? "budget "
+                : p->limit ? "no budget, limit "
+                           : "no budget",
+                held ? bytes_format(budget, (uint64_t)held) : "", p->rung);
     if (p->host) strbuf_addf(out, "; needs %s of host memory", bytes_format(host, (uint64_t)p->host));
     strbuf_addc(out, '\n');
     bytes_part(p, facts, server, out);

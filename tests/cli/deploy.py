@@ -14,7 +14,8 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+# Not from this folder, whose inspect.py would be taken for Python's.
+sys.path[0] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support")
 import llama_folder
 import plim
 import server

@@ -7,6 +7,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import llama_folder
 import plim
 
 MIB = 1 << 20
@@ -53,6 +54,21 @@ with tempfile.TemporaryDirectory() as folder:
     run = plim.run("train", path, "-q", "--json", "--no-checkpoint", "--steps", 1, env=env)
     told = [e for e in plim.events(run.stdout) if e["event"] == "plan"]
     plim.ok(run.returncode == 0 and near(told[0]["budget_bytes"], 95), "train has the same line")
+
+    # Where a limit stands: version 1 or 2, the group itself or one around it; serving has the same.
+    model = llama_folder.make(folder + "/llama")
+    for place, files in (("version 2, max", {"job/memory.max": 500}), ("version 2, high", {"job/memory.max": 900, "job/memory.high": 500}),
+                         ("version 2, around it", {"job/memory.max": 900, "memory.max": 500}), ("version 1", {"memory/job/memory.limit_in_bytes": 500}),
+                         ("version 1, around it", {"memory/job/memory.limit_in_bytes": 900, "memory/memory.limit_in_bytes": 500})):
+        box = f"{folder}/{place.replace(' ', '-')}"
+        env = machine(box, 2000, 1980)
+        if "1" in place: put(box, "/proc/self/cgroup", "4:memory:/job\n")
+        for name, mib in files.items(): put(box, "/sys/fs/cgroup/" + name, f"{mib * MIB}\n")
+        seen, _ = plan(path, env)
+        served = json.loads(plim.run("serve", model, "--plan", "--json", "--device", "cpu", env=env).stdout)
+        plim.ok(seen["budget_bytes"] == 450 * MIB and served["budget"] == 0 and served["limit"] == 450 * MIB, f"{place}: {seen['budget_bytes'] / MIB:.0f} MiB, serving {served['limit'] / MIB:.0f}")
+    told = plim.run("serve", model, "--plan", "--device", "cpu", env=env).stdout
+    plim.ok("no budget, limit 450 MiB" in told and "the container's limit holds it" in told, "serve says what holds it")
 
     # Lines above what there is.
     env = machine(root, 2000, 1980, limit=500)
