@@ -110,14 +110,14 @@ struct engine_options {
 /* The plan that was committed. */
 struct engine_plan {
     int64_t budget, total, arena, params, pool; /* bytes; pool: keys and values, part of the arena */
-    int64_t limit;                              /* holds the plan where there is no budget, e.g. a container's; 0: none */
-    int64_t transient;                          /* a step's part of the arena */
-    int64_t overhead;                           /* host memory outside the arena */
-    int64_t host;                               /* host memory, for a device with its own memory */
-    int64_t requests; /* part of overhead: maximum for running and waiting requests */
-    int64_t streamed; /* bytes of parameters that are on the tier below */
-    int64_t window;   /* 0: none */
-    bool remembered;  /* its sizes come from an earlier start */
+    int64_t limit;     /* holds the plan where there is no budget, e.g. a container's; 0: none */
+    int64_t transient; /* a step's part of the arena */
+    int64_t overhead;  /* host memory outside the arena */
+    int64_t host;      /* host memory, for a device with its own memory */
+    int64_t requests;  /* part of overhead: maximum for running and waiting requests */
+    int64_t streamed;  /* bytes of parameters that are on the tier below */
+    int64_t window;    /* 0: none */
+    bool remembered;   /* its sizes come from an earlier start */
     /* Predicted tokens/s: prompts; one request; as many requests as run at once. Each request has rate_context
      * positions. */
     double prefill_rate, decode_rate, full_rate;

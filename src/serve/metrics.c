@@ -150,7 +150,8 @@ static void put_engine(struct writer *w, const struct engine_stats *e)
     put_one(w, "kv_blocks", "gauge", "Blocks of the cache.", (double)e->blocks);
     put_one(w, "kv_blocks_used", "gauge", "Blocks in use.", (double)e->blocks_used);
     put_one(w, "kv_blocks_shared", "gauge", "Blocks that several requests use.", (double)e->blocks_shared);
-    put_one(w, "budget_bytes", "gauge", "The budget, or the container's limit less a reserve; 0: none.", (double)e->budget);
+    put_one(w, "budget_bytes", "gauge", "The budget, or the container's limit less a reserve; 0: none.",
+            (double)e->budget);
     put_one(w, "ledger_bytes", "gauge", "Bytes on the ledger.", (double)e->used);
 }
 
