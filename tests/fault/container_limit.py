@@ -22,7 +22,7 @@ import server
 
 MB, MIB = 1000 * 1000, 1 << 20
 LIMIT, CLIENTS = 256 * MB, 32
-REQUESTS = int(os.environ.get("PLIMSOLL_LOAD_REQUESTS", "12"))
+REQUESTS = int(os.environ.get("PLIMSOLL_LOAD_REQUESTS", "40"))
 SIZES = dict(hidden_size=512, intermediate_size=1536, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=8, head_dim=64, vocab_size=7168,
              max_position_embeddings=2048)
 
