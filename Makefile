@@ -28,9 +28,10 @@ test-live: build-deps ## comparisons with PyTorch, transformers and sentence-tra
 	@tools/build release
 	@tools/run-tests --live build/release golden cli
 
-test-long: deps  ## ranks in full: every family of models at every stage, kills at 40 points (hours on two cores); the list of planted bugs
+test-long: deps  ## ranks in full: every family of models at every stage, kills at 40 points (hours on two cores); packages made twice and installed; the list of planted bugs
 	@tools/build release
 	@PLIMSOLL_LONG_TESTS=1 tools/run-tests build/release fault -k ranks
+	@PLIMSOLL_LONG_TESTS=1 tools/run-tests build/release cli -k packages
 	@tools/plant --check
 
 asan: deps       ## unit and fault tests with the address and undefined-behaviour sanitizers
