@@ -173,7 +173,7 @@ for i in $(seq 60); do grep -q 18099 serve.log && break; sleep 0.5; done
 python3 -c "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:18099/health').read())"; kill -TERM $server; wait $server
 python3 /usr/share/doc/python3-plimsoll/examples/python/plan.py small.yaml rtx-4090
 pkg-config --cflags --libs plimsoll
-cc /usr/share/doc/libplimsoll-dev/examples/c/plan.c -o plan $(pkg-config --cflags --libs plimsoll) && ./plan small.yaml 64MiB
+cc /usr/share/doc/libplimsoll-dev/examples/c/plan.c -o plan $(pkg-config --cflags --libs plimsoll) && ./plan small.yaml
 echo ALL COMMANDS WORK
 """
 
