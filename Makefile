@@ -28,9 +28,10 @@ test-live: build-deps ## comparisons with PyTorch, transformers and sentence-tra
 	@tools/build release
 	@tools/run-tests --live build/release golden cli
 
-test-long: deps  ## ranks in full: every family of models at every stage, kills at 40 points (hours on two cores); the list of planted bugs
+test-long: deps  ## ranks in full: every family of models at every stage, kills at 40 points (hours on two cores); packages made twice and installed; the list of planted bugs
 	@tools/build release
 	@PLIMSOLL_LONG_TESTS=1 tools/run-tests build/release fault -k ranks
+	@PLIMSOLL_LONG_TESTS=1 tools/run-tests build/release cli -k packages
 	@tools/plant --check
 
 asan: deps       ## unit and fault tests with the address and undefined-behaviour sanitizers
@@ -67,12 +68,28 @@ check:           ## layers, nothing of the process below cli, headers compile al
 	@tools/check-format || [ $$? -eq 77 ]
 	@tools/check-words
 
-install: all     ## install below PREFIX (/usr/local); DESTDIR is honoured
+install: build-deps ## install below PREFIX (/usr/local); DESTDIR is honoured
+	@PLIMSOLL_FAULTS=OFF tools/build release program
 	@cmake --install build/release --prefix "$(PREFIX)"
 
-.PHONY: wheel
+# The folder below PREFIX that Python searches for packages.
+PYTHON_DIR ?= $(shell python3 -c "import sys; own = [p for p in sys.path if p.startswith('$(PREFIX)/') and p.endswith('-packages')]; print(own[0] if own else '$(PREFIX)/lib/python3/dist-packages')")
+
+.PHONY: install-python wheel deb tarball
+install-python: install ## make install, and the Python package into PYTHON_DIR
+	@cmake --install build/release --component python --prefix "$(PYTHON_DIR)"
+
 wheel: all       ## the Python package as a wheel (build/wheel)
 	@tools/make-wheel
+
+deb: build-deps  ## Debian packages: program, library, development files, Python (build/deb)
+	@tools/build package program
+	@tools/make-deb
+
+tarball:         ## the source of the last commit (build/tarball)
+	@mkdir -p build/tarball
+	@name=plimsoll-$$(tools/version) && git -c tar.umask=0022 archive --prefix=$$name/ HEAD | gzip -9n >build/tarball/$$name.tar.gz && \
+	    echo build/tarball/$$name.tar.gz
 
 docs: all        ## man page and shell completions (build/release/docs)
 	@tools/build release docs

@@ -35,6 +35,13 @@ target_compile_options(plimsoll_flags INTERFACE
   $<$<C_COMPILER_ID:Clang>:-Wno-c2x-extensions>  # a callback leaves the parameters it does not read unnamed, as gcc allows
   $<$<BOOL:${werror}>:-Werror>)
 
+# Release builds are reproducible: two checkouts give the same bytes, because no path of theirs is recorded.
+target_compile_options(plimsoll_flags INTERFACE
+  $<$<CONFIG:Release>:-ffile-prefix-map=${PROJECT_BINARY_DIR}=./build -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.>)
+set(CMAKE_C_ARCHIVE_CREATE "<CMAKE_AR> qcD <TARGET> <LINK_FLAGS> <OBJECTS>")
+set(CMAKE_C_ARCHIVE_APPEND "<CMAKE_AR> qD <TARGET> <LINK_FLAGS> <OBJECTS>")
+set(CMAKE_C_ARCHIVE_FINISH "<CMAKE_RANLIB> -D <TARGET>")
+
 if(PLIMSOLL_SANITIZE STREQUAL "address")
   set(instrument -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
 elseif(PLIMSOLL_SANITIZE STREQUAL "thread")

@@ -22,7 +22,7 @@ target_include_directories(plimsoll_shared INTERFACE $<INSTALL_INTERFACE:${CMAKE
 
 # The plug-in for PyTorch, over the public API alone.
 add_library(plimsoll_torch MODULE python/torch_plugin.c)
-set_target_properties(plimsoll_torch PROPERTIES OUTPUT_NAME plimsoll_torch BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN")
+set_target_properties(plimsoll_torch PROPERTIES OUTPUT_NAME plimsoll_torch INSTALL_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON)
 target_compile_options(plimsoll_torch PRIVATE -fexceptions) # PyTorch's exceptions pass through
 target_link_libraries(plimsoll_torch PRIVATE plimsoll_flags plimsoll_shared Threads::Threads ${CMAKE_DL_LIBS})
 install(TARGETS plimsoll_torch LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
@@ -50,5 +50,6 @@ set(PKGCONFIG_PRIVATE "-lyaml -lz -lzstd -lpthread -lm -ldl")
 if(TARGET plimsoll_uring)
   string(APPEND PKGCONFIG_PRIVATE " -luring")
 endif()
+string(REGEX REPLACE "[^/]+" ".." PKGCONFIG_UP "${CMAKE_INSTALL_LIBDIR}") # a folder for every level of lib/TRIPLET
 configure_file("${PROJECT_SOURCE_DIR}/cmake/plimsoll.pc.in" "${PROJECT_BINARY_DIR}/plimsoll.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/plimsoll.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

@@ -14,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import os
+import pathlib
 import sys
 
 from ._native import PlimsollError, Unsupported, library_path, native
@@ -31,7 +33,9 @@ class _Packing(ctypes.Structure):
 
 
 def _plugin_path() -> str:
-    return library_path().replace("libplimsoll.so.0", "libplimsoll_torch.so")
+    inside = pathlib.Path(__file__).parent / "lib" / "libplimsoll_torch.so"
+    beside = library_path().replace("libplimsoll.so.0", "libplimsoll_torch.so")
+    return str(inside) if inside.exists() and not os.environ.get("PLIMSOLL_LIBRARY") else beside
 
 
 class TorchAllocator:

@@ -84,6 +84,8 @@ const char *plim_status_name(enum plim_status status)
 
 const char *plim_version(void) { return PLIMSOLL_VERSION; }
 
+_Static_assert(PLIM_VERSION == PLIMSOLL_VERSION_NUMBER,
+               "PLIM_VERSION in plimsoll/status.h is not the version in CMakeLists.txt");
 int plim_version_number(void) { return PLIM_VERSION; }
 
 void plim_free(void *text) { free(text); }

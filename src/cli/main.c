@@ -47,7 +47,7 @@ static const struct man_section sections[] = {
 static struct program program = {
     .name = "plimsoll",
     .version = PLIMSOLL_VERSION,
-    .date = "2026-11-15",
+    .date = PLIMSOLL_DATE,
     .summary = "train and serve transformer models inside a memory budget",
     .description =
         "Give a model and a number of bytes. Plimsoll plans every byte before the run, shows the plan, "
