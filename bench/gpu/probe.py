@@ -13,7 +13,7 @@ def build(folder, *flags):
     sources = [f"{ROOT}/bench/gpu/cudnn_probe.c", *sorted(glob.glob(f"{ROOT}/src/device/cuda/cudnn_*.c")),
                f"{ROOT}/src/base/status.c", f"{ROOT}/src/tensor/dtype.c"]
     more = [f"-I{TOOLKIT}"] if os.path.isdir(TOOLKIT) else []
-    subprocess.run([os.environ.get("CC", "cc"), "-O3", "-std=gnu11", f"-I{ROOT}/src", *more, *flags, *sources, "-ldl", "-lm",
+    subprocess.run([os.environ.get("CC", "cc"), "-O3", "-std=gnu11", f"-I{ROOT}/src", f"-I{ROOT}/include", *more, *flags, *sources, "-ldl", "-lm",
                     "-lpthread", "-o", program], check=True)
     return program
 

@@ -115,7 +115,7 @@ with tempfile.TemporaryDirectory() as folder:
     refused(["lines.jsonl:1", "text"], model, f"{folder}/lines.jsonl")
     refused(["lines.txt:1", "byte"], model, text, "--field", "body")
     refused(["48 positions"], model, text, "--max-length", 49)
-    refused(["marks"], model, text, "--max-length", 2)
+    refused(["special tokens"], model, text, "--max-length", 2)
     refused(["NumPy", "-o"], model, text, "--format", "npy")
     refused(["llama", "encoder"], f"{GOLDEN}/llama-tied", text, "-t", f"{model}/tokenizer.json")
     refused(["tokenizer.json"], f"{GOLDEN}/bert-pairs", text)

@@ -84,7 +84,7 @@ def moves(s, path, what, ask, wanted):
         for w in workers: w.join()
     ok(len(got) > 24 and all(got), f"{len(got)} answers meanwhile, all as before")
     r = order(path, {"do": "budget", "bytes": 1 << 20})
-    ok(not r["ok"] and "take" in r["error"], f"a line that holds nothing: {r['error']}")
+    ok(not r["ok"] and "need" in r["error"], f"a line that holds nothing: {r['error']}")
 
 
 def encoder(folder):

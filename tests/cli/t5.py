@@ -115,7 +115,7 @@ with tempfile.TemporaryDirectory() as folder:
     refused("refuse for a decoder", plim.run("train", llama, "--no-checkpoint", "--set", "data.overlong=refuse"), "data.overlong", "source_target")
     path = plim.job(folder, **job)
     refused("next_token", plim.run("train", path, "--set", "training.objective=next_token", "--set", f"output.dir={folder}/x"), "source_target")
-    refused("rope", plim.run("plan", path, "--set", "model.rope_theta=10000"), "rope_theta", "t5 has no such")
+    refused("rope", plim.run("plan", path, "--set", "model.rope_theta=10000"), "rope_theta", "t5 does not have it")
     refused("beams of a decoder", plim.run("generate", f"{folder}/run", "-p", "abc", "--beams", 0), "--beams")
     llama = plim.job(folder, training__steps=1, output__dir=f"{folder}/llama")
     plim.run("train", llama, "-q")
