@@ -141,7 +141,7 @@ struct device {
     const struct device_ops *ops;
     const struct context *context; /* passed to open, borrowed; may be NULL */
     struct device_facts facts;
-    const struct kernel *const *kernels; /* by op kind; NULL: none */
+    const struct kernel *const *kernels; /* by op kind; an entry is NULL if the op is not supported */
     /* By tier, owned by the device. If device memory is the process's own, device and host share one ledger. */
     struct ledger *ledger[TIER_COUNT];
     struct comm *comm;    /* the other ranks, borrowed; NULL: single rank */

@@ -6,7 +6,7 @@
  *
  * An operand is a tensor of the tape; its bytes are [layout.offset, + size) of its tier's memory. A backend with
  * addresses gets calls with pointers, made here (device_call). A backend without addresses reads tape and layout
- * itself and needs only `compile`.
+ * itself in `compile`; it still has a table of kernels that says which ops it supports.
  */
 #pragma once
 
