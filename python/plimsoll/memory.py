@@ -229,6 +229,14 @@ class Allocator(Handle):
         options = AllocatorOptions(device=text_of(device), conf=text_of(conf), budget=bytes_of(budget), overhead_bytes=overhead_bytes,
                                    record=record, cleanup_every=cleanup_every)
         native.allocator_open(self.context.handle, ctypes.byref(options), ctypes.byref(self.handle))
+        self.device = device
+
+    def tensor(self, shape, dtype: str = "float32", stream: int = 0, owner: str | None = None):
+        """A block with a shape, for numpy.from_dlpack and torch.from_dlpack, without a copy."""
+        from ._dlpack import CPU, CUDA, Block
+        if self.device.startswith("simulated"): raise ValueError("a simulated device has addresses and no memory")
+        kind = (CPU, 0) if self.device in ("host", "cpu") else (CUDA, int(self.device.partition(":")[2] or 0))
+        return Block(self, shape, dtype, kind, stream, owner)
 
     def alloc(self, size: int, stream: int = 0, owner: str | None = None) -> int:
         """The address of a block; OutOfMemory says who holds what and what to do."""

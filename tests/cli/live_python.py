@@ -90,6 +90,20 @@ def their_calls():
     plim.ok(all(torch.equal(a, b) for a, b in zip(before, m.parameters())), "and changes nothing")
 
 
+def shared_memory():
+    """A block of our allocator is numpy's and torch's without a copy, and is freed with its last user."""
+    import numpy
+    allocator = plimsoll.Allocator("host", "64MiB")
+    block = allocator.tensor((4, 8))
+    a, b = numpy.from_dlpack(block), torch.from_dlpack(block)
+    b.fill_(3)
+    plim.ok(a.shape == (4, 8) and (a == 3).all() and a.ctypes.data == b.data_ptr() == block.address, "one memory, three names")
+    del block, a
+    plim.ok(allocator.stats()["allocation.all.current"] == 1 and b.sum().item() == 96, "it lives as long as a user has it")
+    del b
+    plim.ok(allocator.stats()["allocation.all.current"] == 0, "and is freed then")
+
+
 def vectors():
     import numpy
     folder = os.environ.get("PLIMSOLL_TEST_ENCODER")
@@ -103,5 +117,6 @@ def vectors():
 even_windows()
 uneven_windows()
 their_calls()
+shared_memory()
 vectors()
 plim.done()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The serving half of the library, as a program of others meets it: the C examples, compiled against an installed tree with the shared and
+"""The library, as a program of others meets it: the C examples that people copy, compiled against an installed tree with the shared and
 the static library, answer as the commands do."""
 import json
 import os
@@ -17,7 +17,7 @@ from tiny_labels import make_labels_model
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLES = os.path.join(HERE, "..", "..", "examples", "c")
-NAMES = ("serve", "embed", "classify", "tokenize")
+NAMES = ("train", "plan", "serve", "embed", "classify", "tokenize")
 TEXTS = ["The quick brown fox", "", "a", "Ada lived in London, and 東京 is far away from there, as naïve ships know " * 4]
 
 
@@ -47,6 +47,24 @@ def example(out, name, *args, code=0):
     result = subprocess.run([f"{out}/{name}", *map(str, args)], capture_output=True, text=True, timeout=120)
     plim.ok(result.returncode == code and (code or not result.stderr or name == "serve"), f"{name}: {result.stderr.strip()}")
     return result
+
+
+def check_train(out, folder):
+    """train.c: the losses of plimsoll train, at most 60 lines; plan.c: the plan of a card that is not here, and one that does not fit."""
+    job = plim.job(folder)
+    told = plim.run("train", job, "--budget", "64MiB", "--overwrite", "--json")
+    losses = [f"{json.loads(line)['loss']:.4f}" for line in told.stdout.splitlines() if '"event":"step"' in line]
+    got = example(out, "train", job, "64MiB")
+    heard = [line.split("loss ")[1].split(",")[0] for line in got.stdout.splitlines() if "loss" in line]
+    plim.ok(heard == losses and len(heard) == 4 and "saved " in got.stdout, f"train: {heard} {losses}")
+    for name in ("train", "serve"):
+        with open(f"{EXAMPLES}/{name}.c") as f: lines = len(f.readlines())
+        plim.ok(lines <= 60, f"{name}.c has {lines} lines, at most 60")
+    bad = example(out, "train", f"{folder}/nowhere.yaml", code=1)
+    plim.ok(bad.stderr.count("\n") == 1, f"no such job: {bad.stderr.strip()}")
+    plim.ok("fits: " in example(out, "plan", job, "rtx-4090").stdout, "plan: for a card that is not here")
+    small = example(out, "plan", plim.job(folder, budget="100KiB"), code=2)
+    plim.ok(small.stdout.startswith("does not fit") and "100 KiB" in small.stderr, f"plan: too small a budget {small.stdout} {small.stderr}")
 
 
 def check_serve(out, model):
@@ -96,6 +114,7 @@ with tempfile.TemporaryDirectory() as work:
     for kind in ("bert-tokens", "bert-texts"): make_labels_model(f"{work}/{kind}", kind)
     for kind in ("shared", "archive"):
         compile_examples(f"{work}/usr", f"{work}/{kind}", kind == "archive")
+        check_train(f"{work}/{kind}", work)
         check_serve(f"{work}/{kind}", llama)
         check_embed(f"{work}/{kind}", work, f"{work}/bert")
         check_classify(f"{work}/{kind}", work, f"{work}/bert-tokens", f"{work}/bert-texts")
