@@ -85,7 +85,7 @@ def moves(s, path):
 
 def refusals(s, path):
     r = ask(path, {"do": "budget", "bytes": 1 << 20})
-    ok(not r["ok"] and "1.00 MiB" in r["error"] and "take" in r["error"], f"a line that holds nothing: {r}")
+    ok(not r["ok"] and "1.00 MiB" in r["error"] and "need" in r["error"], f"a line that holds nothing: {r}")
     ok(ask(path, {"do": "status"})["budget"] == LINE, "and the old one stays")
     for message in ({"do": "budget"}, {"do": "budget", "bytes": -1}, {"do": "budget", "bytes": "many"}, {"do": "checkpoint"}, {"no": 1}, [1]):
         r = ask(path, message)

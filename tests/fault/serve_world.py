@@ -65,7 +65,7 @@ def files(m):
     p = start_with_files(m, 20, 20)
     told = p.communicate(timeout=60)
     ok(p.returncode == 1 or p.returncode == 2, f"20 files are too few: exit {p.returncode}")
-    ok("only 20 files" in told[1] and "ulimit -n" in told[1] and not told[0], f"and said before anybody is told the address: {told[1].strip()[-150:]}")
+    ok("limit of 20 open files" in told[1] and "ulimit -n" in told[1] and not told[0], f"and said before anybody is told the address: {told[1].strip()[-150:]}")
     for soft, hard, warned in ((20, 1500, False), (100, 100, True)):
         p = start_with_files(m, soft, hard)
         port = int(p.stdout.readline().rsplit(":", 1)[1])
