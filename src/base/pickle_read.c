@@ -318,6 +318,13 @@ static const char *next_line(struct reader *r, size_t *len)
     return line;
 }
 
+static bool all_digits(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(text[i] >= '0' && text[i] <= '9') && text[i] != '-') return false;
+    return true;
+}
+
 static enum plim_status op_int_line(struct reader *r, int64_t)
 {
     size_t n = 0;
@@ -329,7 +336,7 @@ static enum plim_status op_int_line(struct reader *r, int64_t)
     if (*r->op == 'I' && n == 2 && line[0] == '0' && (line[1] == '0' || line[1] == '1'))
         return op_bool(r, line[1] == '1');
     if (number_parse_int64(line, n, &whole)) return push_int(r, whole);
-    if (n <= LONG_MOST && strspn(line, "-0123456789") >= n && number_parse_double(line, n, &wide))
+    if (n <= LONG_MOST && all_digits(line, n) && number_parse_double(line, n, &wide))
         return push_float(r, wide);
     return fail(r, "a number that is none");
 }
