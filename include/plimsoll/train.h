@@ -9,7 +9,8 @@
  *         printf("%lld %.4f\n", (long long)step.step, step.loss);
  *     plim_trainer_close(trainer), plim_job_close(job);
  *
- * The job may be closed once the trainer is open. All calls come from one thread, except plim_trainer_stop.
+ * The job may be closed once the trainer is open. One call at a time: a second one, from another thread
+ * or from an event handler, is PLIM_BAD_INPUT. plim_trainer_stop may be called at any time.
  */
 #ifndef PLIMSOLL_TRAIN_H
 #define PLIMSOLL_TRAIN_H

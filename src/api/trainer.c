@@ -19,6 +19,7 @@ struct plim_trainer {
     struct plim_train_options options;
     struct trainer *trainer;
     atomic_int stop;
+    atomic_flag busy;      /* a call is under way */
     struct plim_step last; /* of the step under way */
     bool ended;
     struct plim_error failure; /* that ended it */
@@ -114,6 +115,17 @@ void plim_trainer_close(struct plim_trainer *t)
     handle_free(t);
 }
 
+/* A trainer serves one call at a time: false, with the error set, while another thread's is under way, or in an event handler. */
+static bool enter(struct plim_trainer *t, const char *function, struct plim_error *err)
+{
+    if (!handle_is(t, HANDLE_TRAINER, function, err)) return false;
+    if (!atomic_flag_test_and_set(&t->busy)) return true;
+    plim_fail(err, PLIM_BAD_INPUT, "%s: another call on this plim_trainer is under way", function);
+    return false;
+}
+
+static void leave(struct plim_trainer *t) { atomic_flag_clear(&t->busy); }
+
 /* True if the run goes on; otherwise *status is the answer. */
 static bool runs(struct plim_trainer *t, const char *function, enum plim_status *status,
                  struct plim_error *err)
@@ -137,16 +149,17 @@ static enum plim_status end(struct plim_trainer *t, enum plim_status status, str
 enum plim_status plim_trainer_step(struct plim_trainer *t, struct plim_step *out, struct plim_error *err)
 {
     enum plim_status status;
+    if (!enter(t, "plim_trainer_step", err)) return PLIM_BAD_INPUT;
     struct plim_error own = {0};
     struct plim_error *e = err ? err : &own;
     bool run = runs(t, "plim_trainer_step", &status, err);
-    if (!handle_is(t, HANDLE_TRAINER, "plim_trainer_step", NULL)) return status;
     t->last = (struct plim_step){.step = t->trainer->step, .steps = t->trainer->length.steps};
     bool more = run && trainer_more(t->trainer);
     if (more) status = trainer_advance(t->trainer, e);
     if (run && (!more || status != PLIM_OK || t->trainer->interrupted)) status = end(t, status, e);
     t->last.done = !more;
     enum plim_status given = figures_give(out, &t->last, sizeof t->last, "plim_trainer_step", err);
+    leave(t);
     return status == PLIM_OK ? given : status;
 }
 
@@ -158,37 +171,47 @@ enum plim_status plim_trainer_run(struct plim_trainer *t, struct plim_error *err
     return status;
 }
 
-enum plim_status plim_trainer_set_budget(struct plim_trainer *t, uint64_t budget, struct plim_error *err)
+/* PLIM_OK, or why a run that has ended takes no more orders. */
+static enum plim_status still_runs(struct plim_trainer *t, const char *function, struct plim_error *err)
 {
     enum plim_status status;
-    if (!runs(t, "plim_trainer_set_budget", &status, err))
-        return status == PLIM_OK
-                   ? plim_fail(err, PLIM_BAD_INPUT, "plim_trainer_set_budget: the run has ended")
-                   : status;
-    return trainer_replan(t->trainer, (int64_t)budget, err);
+    if (runs(t, function, &status, err)) return PLIM_OK;
+    return status == PLIM_OK ? plim_fail(err, PLIM_BAD_INPUT, "%s: the run has ended", function) : status;
+}
+
+enum plim_status plim_trainer_set_budget(struct plim_trainer *t, uint64_t budget, struct plim_error *err)
+{
+    if (!enter(t, "plim_trainer_set_budget", err)) return PLIM_BAD_INPUT;
+    enum plim_status status = still_runs(t, "plim_trainer_set_budget", err);
+    if (status == PLIM_OK) status = trainer_replan(t->trainer, (int64_t)budget, err);
+    leave(t);
+    return status;
 }
 
 enum plim_status plim_trainer_save(struct plim_trainer *t, struct plim_error *err)
 {
-    enum plim_status status;
-    if (!runs(t, "plim_trainer_save", &status, err))
-        return status == PLIM_OK ? plim_fail(err, PLIM_BAD_INPUT, "plim_trainer_save: the run has ended")
-                                 : status;
-    if (!trainer_may_save(t->trainer))
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "plim_trainer_save: this run saves nothing (no_final_checkpoint and no "
-                         "training.save_every)");
-    return trainer_save(t->trainer, err);
+    if (!enter(t, "plim_trainer_save", err)) return PLIM_BAD_INPUT;
+    enum plim_status status = still_runs(t, "plim_trainer_save", err);
+    if (status == PLIM_OK && !trainer_may_save(t->trainer))
+        status = plim_fail(err, PLIM_BAD_INPUT,
+                           "plim_trainer_save: this run saves nothing (no_final_checkpoint and no "
+                           "training.save_every)");
+    if (status == PLIM_OK) status = trainer_save(t->trainer, err);
+    leave(t);
+    return status;
 }
 
 enum plim_status plim_trainer_evaluate(struct plim_trainer *t, double *loss, struct plim_error *err)
 {
     int64_t tokens;
-    if (!handle_is(t, HANDLE_TRAINER, "plim_trainer_evaluate", err)) return PLIM_BAD_INPUT;
-    if (!loss) return plim_fail(err, PLIM_BAD_INPUT, "plim_trainer_evaluate: loss is NULL");
-    if (!t->trainer->corpus.validation)
-        return plim_fail(err, PLIM_BAD_INPUT, "plim_trainer_evaluate: the job has no data.validation");
-    return trainer_evaluate(t->trainer, loss, &tokens, err);
+    enum plim_status status = PLIM_OK;
+    if (!enter(t, "plim_trainer_evaluate", err)) return PLIM_BAD_INPUT;
+    if (!loss) status = plim_fail(err, PLIM_BAD_INPUT, "plim_trainer_evaluate: loss is NULL");
+    if (loss && !t->trainer->corpus.validation)
+        status = plim_fail(err, PLIM_BAD_INPUT, "plim_trainer_evaluate: the job has no data.validation");
+    if (status == PLIM_OK) status = trainer_evaluate(t->trainer, loss, &tokens, err);
+    leave(t);
+    return status;
 }
 
 void plim_trainer_stop(struct plim_trainer *t)

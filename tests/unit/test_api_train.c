@@ -125,6 +125,7 @@ static void test_plan(void **state)
 }
 
 struct heard {
+    struct plim_trainer *trainer;
     int steps, evals, saved, replanned;
     uint64_t budget;
 };
@@ -136,6 +137,11 @@ static void hear(void *arg, const struct plim_train_event *e)
     h->saved += e->kind == PLIM_TRAIN_SAVED, h->replanned += e->kind == PLIM_TRAIN_REPLANNED;
     h->budget = e->budget_bytes;
     assert_int_equal(e->size, sizeof *e);
+    if (h->trainer && e->kind == PLIM_TRAIN_STEP) { /* a call inside a call is refused */
+        struct plim_error err = {0};
+        assert_int_equal(plim_trainer_save(h->trainer, &err), PLIM_BAD_INPUT);
+        assert_non_null(strstr(err.text, "under way"));
+    }
 }
 
 /* Trains the job to its end; `move` gives it another budget after two steps. */
@@ -149,6 +155,7 @@ static double train(struct world *w, const char *setting, uint64_t move, struct 
     assert_int_equal(plim_job_set(job, setting, &w->err), PLIM_OK);
     assert_int_equal(plim_trainer_open(job, &options, &trainer, &w->err), PLIM_OK);
     plim_job_close(job); /* the trainer does not need it any more */
+    h->trainer = trainer;
     for (int i = 1; plim_trainer_step(trainer, &step, &w->err) == PLIM_OK && !step.done; i++) {
         assert_int_equal(step.step, i);
         assert_int_equal(step.evaluated, i % 2 == 0);
