@@ -118,7 +118,7 @@ def use_allocator(budget=None, *, device: int = 0, record: bool = False, conf: s
                   history: int = 100_000) -> TorchAllocator:
     """Makes Plimsoll's allocator the one of PyTorch's tensors on a card. Call it before the first of them.
 
-    budget: bytes the program may take on the card, everything counted. record: name the code that allocates (for holders, leaks
+    budget: bytes of tensors and cache; what the driver itself takes (about 0.5 GiB) comes on top. record: name the code that allocates (for holders, leaks
     and snapshots; some microseconds for each tensor). conf: PyTorch's option string; default: PYTORCH_ALLOC_CONF, else
     expandable_segments:True. pack: serve equal steps from one packed arena (see TorchAllocator.pack_steps).
     """
