@@ -44,7 +44,6 @@ class TorchAllocator:
     def __init__(self, allocator: Allocator, plugin, device: int, keep):
         self.allocator, self.device, self._plugin, self._keep = allocator, device, plugin, keep
         self._history: list[dict] = []
-        self._warned: set = set()
 
     def stats(self) -> dict:
         """Figures under the names of torch.cuda.memory_stats()."""

@@ -526,7 +526,7 @@ static void leave_out(struct search *s, int64_t less)
         s->allowed -= less;
 }
 
-/* Whether the best plan's tape is too large to be built inside the line. */
+/* True if the search's memory limit has no room for the tape of the best plan. */
 static bool is_too_large(struct search *s, int64_t *total)
 {
     struct plan_bound b;
