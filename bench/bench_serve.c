@@ -108,14 +108,15 @@ static bool read_line(const char *text, struct line *l)
            l->streams >= 1 && l->streams <= STREAMS_MOST && l->prompt >= 1 && l->tokens >= 1;
 }
 
-static enum plim_status measure(const char *model, const struct backend *backend, const struct line *l,
+static enum plim_status measure(const char *model, const struct device_name *name, const struct line *l,
                                 struct plim_error *err)
 {
     struct device *device = NULL;
     struct engine *e = NULL;
     struct run warm = {0}, run = {0};
     double began = clock_seconds();
-    enum plim_status status = backend->open(&(struct context){.environment = environ}, 0, 0, &device, err);
+    enum plim_status status =
+        name->backend->open(&(struct context){.environment = environ}, name, 0, &device, err);
     double ready = clock_seconds();
     struct engine_options options = {.model = model,
                                      .max_context = l->prompt + l->tokens,
@@ -140,10 +141,11 @@ static enum plim_status measure(const char *model, const struct backend *backend
 
 int main(int argc, char **argv)
 {
-    const struct backend *backend = argc > 2 ? backend_find(argv[2]) : NULL;
+    struct device_name name = {0};
     struct plim_error err = {0};
-    if (!backend) {
-        fprintf(stderr, "usage: bench_serve MODEL cpu|cuda [KIND:STREAMS:PROMPT:TOKENS[:GOAL]...]\n");
+    if (argc < 3 || !device_name_read(argv[2], &name) || !name.backend) {
+        fprintf(stderr,
+                "usage: bench_serve MODEL cpu|cuda|pjrt:PATH [KIND:STREAMS:PROMPT:TOKENS[:GOAL]...]\n");
         return 2;
     }
     char *const *lines = argc > 3 ? argv + 3 : usual;
@@ -151,7 +153,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < count; i++) {
         struct line l;
         if (!read_line(lines[i], &l)) return fprintf(stderr, "bench_serve: %s is no line\n", lines[i]), 2;
-        if (measure(argv[1], backend, &l, &err) != PLIM_OK) return fprintf(stderr, "%s\n", err.text), 1;
+        if (measure(argv[1], &name, &l, &err) != PLIM_OK) return fprintf(stderr, "%s\n", err.text), 1;
     }
     return 0;
 }

@@ -26,7 +26,7 @@ static enum plim_status find_device(const struct model_engine *m, bool fallback,
     const struct context *context = m->caller.context;
     struct device_wish wish = {m->caller.name, m->device, m->caller.library ? "device cpu" : "--device cpu",
                                m->threads, m->line.budget};
-    if (fallback) return backend_fallback()->open(context, 0, m->threads, out, err);
+    if (fallback) return backend_open_fallback(context, m->threads, out, err);
     if (m->ladder.options.plan_only && serve_plan_absent(m->device))
         return serve_plan_device(m->device, out, err);
     return open_device(context, &wish, out, err);

@@ -29,12 +29,14 @@ static enum plim_status check_room(const struct backend *backend, uint64_t own, 
 }
 
 /* Opened only where what is known of it leaves room; what it really takes is held against the budget again. */
-static enum plim_status open_one(const struct context *context, const struct backend *backend, int index,
+static enum plim_status open_one(const struct context *context, const struct device_name *name,
                                  const struct device_wish *wish, struct device **out, struct plim_error *why)
 {
+    const struct backend *backend = name->backend;
     enum plim_status status =
-        wish->budget ? check_room(backend, known_bytes(context, backend, index), wish->budget, why) : PLIM_OK;
-    if (status == PLIM_OK) status = backend->open(context, index, wish->threads, out, why);
+        wish->budget ? check_room(backend, known_bytes(context, backend, name->index), wish->budget, why)
+                     : PLIM_OK;
+    if (status == PLIM_OK) status = backend->open(context, name, wish->threads, out, why);
     if (status != PLIM_OK) return status;
     status = check_room(backend, (*out)->facts.overhead_bytes, wish->budget, why);
     if (status != PLIM_OK) (*out)->ops->close(*out), *out = NULL;
@@ -48,11 +50,13 @@ static enum plim_status open_any(const struct context *context, const struct dev
     const struct backend *b, *last = backend_fallback();
     for (int i = 0; (b = backend_at(i)) != last; i++) {
         struct plim_error why = {0};
-        if (open_one(context, b, 0, wish, out, &why) == PLIM_OK) return PLIM_OK;
+        if (b->asked) continue;
+        if (open_one(context, &(struct device_name){.backend = b}, wish, out, &why) == PLIM_OK)
+            return PLIM_OK;
         if (b->present()) /* else there is nothing to miss */
             log_info(context_log(context), "using %s: %s", last->what, why.text);
     }
-    return last->open(context, 0, wish->threads, out, err);
+    return backend_open_fallback(context, wish->threads, out, err);
 }
 
 enum plim_status open_device(const struct context *context, const struct device_wish *wish,
@@ -62,7 +66,7 @@ enum plim_status open_device(const struct context *context, const struct device_
     struct plim_error why = {0};
     device_name_read(wish->name, &name);
     if (!name.backend) return open_any(context, wish, out, err);
-    enum plim_status status = open_one(context, name.backend, name.index, wish, out, &why);
+    enum plim_status status = open_one(context, &name, wish, out, &why);
     if (status == PLIM_OK) return status;
     if (name.backend == backend_fallback()) return *err = why, status;
     if (status == PLIM_BAD_INPUT) return plim_fail(err, status, "%s: %s", wish->where, why.text);
@@ -81,7 +85,7 @@ enum plim_status open_model(const struct context *context, const struct device_w
     if (!chosen || (status != PLIM_NO_FIT && status != PLIM_NO_MEMORY)) return status;
     log_info(context_log(context), "using %s: %s", other->what, err->text);
     (*device)->ops->close(*device), *device = NULL;
-    status = other->open(context, 0, wish->threads, device, err);
+    status = backend_open_fallback(context, wish->threads, device, err);
     return status == PLIM_OK ? open(arg, *device, err) : status;
 }
 

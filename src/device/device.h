@@ -109,10 +109,12 @@ struct device_ops {
      * driver does not report it. NULL: device memory is the process's own. */
     bool (*memory)(struct device *, struct device_memory *out);
     /* Optional, all three or none; NULL: ops run one by one. compile makes a program of a range (device/range.h)
-     * without computing anything; it returns NULL if the device cannot. Tape and layout must outlive the program.
+     * without computing anything. *out is NULL if the device cannot and ops must run one by one. PLIM_UNSUPPORTED: the range
+     * cannot run at all; PLIM_NO_MEMORY. Tape and layout must outlive the program.
      * launch runs a whole program at the cost of one op. program_free waits until the program is idle; other programs
      * are unaffected. */
-    struct device_program *(*compile)(struct device *, const struct device_range *range);
+    enum plim_status (*compile)(struct device *, const struct device_range *range,
+                                struct device_program **out, struct plim_error *err);
     void (*launch)(struct device_program *);
     void (*program_free)(struct device_program *);
     /* Host tier of devices with their own memory; NULL on the CPU, whose lower tier is the disk. host_commit sets its

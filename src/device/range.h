@@ -1,7 +1,7 @@
 /* range.h - a range of a plan's ops for a backend: what to compute, and where the operands are.
  *
  *     struct device_range range = {&plan.tape, &plan.layout, 0, tape.loop_end, .first = true};
- *     struct device_program *program = dev->ops->compile(dev, &range);       // the whole range
+ *     dev->ops->compile(dev, &range, &program, &err);                        // the whole range
  *     device_run_ops(dev, &range, i, i + 1);                                 // or op by op
  *
  * An operand is a tensor of the tape; its bytes are [layout.offset, + size) of its tier's memory. A backend with

@@ -2,6 +2,7 @@
 #include "device/registry.h"
 #include "device/backing.h"
 #include "device/cuda/cuda_workspace.h"
+#include "device/pjrt/pjrt_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,11 +12,27 @@ enum { INDEX_MOST = 1023 };
 
 static bool always(void) { return true; }
 
-static enum plim_status open_cpu(const struct context *context, int, int threads, struct device **out,
-                                 struct plim_error *err)
+static enum plim_status open_cpu(const struct context *context, const struct device_name *, int threads,
+                                 struct device **out, struct plim_error *err)
 {
     return device_cpu_open(context, threads, out, err);
 }
+
+static enum plim_status open_cuda(const struct context *context, const struct device_name *name, int threads,
+                                  struct device **out, struct plim_error *err)
+{
+    return device_cuda_open(context, name->index, threads, out, err);
+}
+
+static enum plim_status open_pjrt(const struct context *context, const struct device_name *name, int threads,
+                                  struct device **out, struct plim_error *err)
+{
+    return device_pjrt_open(context, name->plugin, name->index, threads, out, err);
+}
+
+/* Nothing is known of a plug-in's devices before it is loaded. */
+static bool never(void) { return false; }
+static bool peek_nothing(const struct context *, int, struct device_facts *) { return false; }
 
 static size_t cpu_workspace(const struct device_facts *facts, const struct tape *tape, const struct op *op)
 {
@@ -31,6 +48,12 @@ static size_t card_workspace(const struct device_facts *facts, const struct tape
     return cuda_workspace(&card, desc, op);
 }
 
+#define PLUGIN(called, is, plug_in)                                                                          \
+    {                                                                                                        \
+        .name = called, .what = is, .memory = MEMORY_PLUGIN, .numbered = true, .asked = true,                \
+        .plugin = plug_in, .present = never, .peek = peek_nothing, .open = open_pjrt                         \
+    }
+
 static const struct backend backends[] = {
     {.name = "cuda",
      .what = "the GPU",
@@ -39,11 +62,14 @@ static const struct backend backends[] = {
      .least = (size_t)256 << 20,
      .present = device_cuda_present,
      .peek = device_cuda_peek,
-     .open = device_cuda_open,
+     .open = open_cuda,
      .backing_open = cuda_backing_open,
      .backing_close = cuda_backing_close,
      .absent_workspace = card_workspace,
      .least_capability = DEVICE_CUDA_LEAST},
+    PLUGIN("pjrt", "the plug-in's device", ""),
+    PLUGIN("neuron", "the Neuron device", "neuron"),
+    PLUGIN("tpu", "the TPU", "tpu"),
     {.name = "cpu",
      .what = "the CPU",
      .memory = MEMORY_PROCESS,
@@ -65,6 +91,12 @@ const struct backend *backend_find(const char *name)
 
 const struct backend *backend_fallback(void) { return &backends[COUNT - 1]; }
 
+enum plim_status backend_open_fallback(const struct context *context, int threads, struct device **out,
+                                       struct plim_error *err)
+{
+    return backend_fallback()->open(context, &(struct device_name){0}, threads, out, err);
+}
+
 /* ":N" or nothing to a number; -1: neither. */
 static int read_index(const char *text)
 {
@@ -75,6 +107,18 @@ static int read_index(const char *text)
     return *end || n > INDEX_MOST ? -1 : (int)n;
 }
 
+/* "PATH" or "PATH:N". */
+static bool read_plugin(const char *text, struct device_name *out)
+{
+    const char *colon = strrchr(text, ':');
+    int index = colon && colon[1] ? read_index(colon) : -1;
+    size_t len = index >= 0 ? (size_t)(colon - text) : strlen(text);
+    if (!len || len >= sizeof out->plugin) return false;
+    out->index = index >= 0 ? index : 0;
+    memcpy(out->plugin, text, len);
+    return true;
+}
+
 bool device_name_read(const char *text, struct device_name *out)
 {
     *out = (struct device_name){0};
@@ -83,10 +127,15 @@ bool device_name_read(const char *text, struct device_name *out)
         size_t len = strlen(backends[i].name);
         if (strncmp(text, backends[i].name, len)) continue;
         int index = read_index(text + len);
+        const char *plugin = backends[i].plugin;
+        out->backend = &backends[i];
+        if (plugin && !*plugin) return text[len] == ':' && read_plugin(text + len + 1, out);
         if (index < 0 || (text[len] && !backends[i].numbered)) continue;
-        *out = (struct device_name){&backends[i], index};
+        out->index = index;
+        if (plugin) snprintf(out->plugin, sizeof out->plugin, "%s", plugin);
         return true;
     }
+    *out = (struct device_name){0};
     return false;
 }
 

@@ -2,7 +2,7 @@
  *
  *     struct device_name name;
  *     if (!device_name_read("cuda:1", &name)) ...                  // no device at all
- *     name.backend->open(&context, name.index, threads, &dev, &err);
+ *     name.backend->open(&context, &name, threads, &dev, &err);
  *
  * The table is in order of preference and ends with the fallback, which exists in every build and on every machine.
  * "auto" is not a backend: it means the first of the table that opens.
@@ -12,11 +12,16 @@
 #include "device/device.h"
 #include "mem/cache_backing.h"
 
+struct device_name;
+
 struct backend {
     const char *name; /* "cpu" */
     const char *what; /* "the CPU" */
     enum memory_kind memory;
     bool numbered; /* there may be several: "cuda:1" */
+    bool asked;    /* used only when it is named: "auto" leaves it out */
+    /* Devices are those of a plug-in: this one's (pjrt_find), or with "" the one that the name goes on with. NULL: no plug-in. */
+    const char *plugin;
     /* Minimum bytes of a context and its libraries; 0: none. A smaller budget need not be tried. */
     size_t least;
     /* This build has it and the machine has such a device, usable or not. */
@@ -26,8 +31,8 @@ struct backend {
     bool (*peek)(const struct context *context, int index, struct device_facts *out);
     /* `threads` of the host; 0: one per online CPU. PLIM_UNSUPPORTED: something is missing, and err names it;
      * PLIM_BAD_INPUT: there are fewer devices; PLIM_NO_MEMORY: too little free device memory. */
-    enum plim_status (*open)(const struct context *context, int index, int threads, struct device **out,
-                             struct plim_error *err);
+    enum plim_status (*open)(const struct context *context, const struct device_name *name, int threads,
+                             struct device **out, struct plim_error *err);
     /* Memory of a device for a caching allocator, and its end. NULL: the process's own (mem/cache_backing.h). */
     enum plim_status (*backing_open)(int index, struct cache_backing **out, struct plim_error *err);
     void (*backing_close)(struct cache_backing *backing);
@@ -43,11 +48,14 @@ const struct backend *backend_at(int number);
 const struct backend *backend_find(const char *name);
 /* The last of the table. */
 const struct backend *backend_fallback(void);
+enum plim_status backend_open_fallback(const struct context *context, int threads, struct device **out,
+                                       struct plim_error *err);
 
-/* "auto", or a backend's name and, if it is numbered, ":N". */
+/* "auto", or a backend's name and, if it is numbered, ":N": "cpu", "cuda:1", "neuron:0", "pjrt:cpu", "pjrt:/opt/plugin.so:1". */
 struct device_name {
     const struct backend *backend; /* NULL: auto */
     int index;
+    char plugin[1024]; /* a plug-in's path or name; "": none */
 };
 bool device_name_read(const char *text, struct device_name *out);
 

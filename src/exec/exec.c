@@ -271,29 +271,32 @@ static bool may_compile(const struct exec *exec, int begin, int end)
     return exec->compiles && begin < end;
 }
 
-/* NULL when the device cannot: nothing is compiled from then on. */
-static struct device_program *compile(struct exec *exec, int begin, int end, int64_t micro)
+/* *out is the range's program, compiled if it is new; NULL: ops run one by one, and nothing is compiled from then on. */
+static enum plim_status program_of(struct exec *exec, int begin, int end, int64_t micro,
+                                   struct device_program **out, struct plim_error *err)
 {
     struct device *device = exec->device;
-    if (exec->nprograms == EXEC_PROGRAMS) return NULL;
+    *out = NULL;
+    if (exec->inspect || exec->op_seconds || !may_compile(exec, begin, end)) return PLIM_OK;
+    if ((*out = find_program(exec, begin, end, micro == 0)) || exec->nprograms == EXEC_PROGRAMS)
+        return PLIM_OK;
     struct device_range range = range_of(exec, begin, end, micro);
-    struct device_program *program = device->ops->compile(device, &range);
-    if (program)
-        exec->programs[exec->nprograms++] = (struct exec_program){begin, end, micro == 0, program};
+    enum plim_status status = device->ops->compile(device, &range, out, err);
+    if (*out)
+        exec->programs[exec->nprograms++] = (struct exec_program){begin, end, micro == 0, *out};
     else
         exec->compiles = false;
-    return program;
+    return status;
 }
 
-void exec_prepare(struct exec *exec, bool later)
+enum plim_status exec_prepare(struct exec *exec, bool later, struct plim_error *err)
 {
     const struct tape *tape = exec->tape;
-    if (exec->inspect || exec->op_seconds) return; /* ops run one by one */
-    for (int64_t micro = 0; micro < 1 + later && may_compile(exec, 0, tape->loop_end); micro++)
-        if (!find_program(exec, 0, tape->loop_end, micro == 0)) compile(exec, 0, tape->loop_end, micro);
-    if (may_compile(exec, tape->loop_end, tape->nops) &&
-        !find_program(exec, tape->loop_end, tape->nops, true))
-        compile(exec, tape->loop_end, tape->nops, 0);
+    struct device_program *unused;
+    enum plim_status status = PLIM_OK;
+    for (int64_t micro = 0; micro < 1 + later && status == PLIM_OK; micro++)
+        status = program_of(exec, 0, tape->loop_end, micro, &unused, err);
+    return status == PLIM_OK ? program_of(exec, tape->loop_end, tape->nops, 0, &unused, err) : status;
 }
 
 void exec_drop_programs(struct exec *exec)
@@ -316,16 +319,12 @@ size_t exec_program_bytes(const struct exec *exec)
 
 enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err)
 {
-    if (!exec->inspect && !exec->op_seconds && may_compile(exec, begin, end)) {
-        struct device_program *program = find_program(exec, begin, end, micro == 0);
-        if (!program) program = compile(exec, begin, end, micro);
-        if (program) {
-            exec->device->ops->launch(program);
-            return PLIM_OK;
-        }
-    }
+    struct device_program *program;
+    enum plim_status status = program_of(exec, begin, end, micro, &program, err);
+    if (program) exec->device->ops->launch(program);
+    if (program || status != PLIM_OK) return status;
     struct device_range range = range_of(exec, begin, end, micro);
-    enum plim_status status = run_ops(exec, &range, err);
+    status = run_ops(exec, &range, err);
     enum plim_status rest = exec_await_all(exec, status == PLIM_OK ? err : NULL);
     return status == PLIM_OK ? rest : status;
 }

@@ -82,7 +82,7 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err);
 
 /* Compiles everything that a run of the tape needs: with `later`, also the loop for micro-batches after the first,
  * and the update if the tape has one. Call it after exec_tune; nothing runs. */
-void exec_prepare(struct exec *exec, bool later);
+enum plim_status exec_prepare(struct exec *exec, bool later, struct plim_error *err);
 
 /* Frees the programs; ranges are compiled again when they run next. Call it after a change to the memory they were
  * compiled for. */

@@ -9,6 +9,7 @@
 enum memory_kind {
     MEMORY_PROCESS, /* the process's own memory, a disk below it */
     MEMORY_CARD,    /* a card's memory, the host's below it */
+    MEMORY_PLUGIN,  /* memory that a plug-in manages, nothing below it */
     MEMORY_KINDS
 };
 
@@ -16,10 +17,14 @@ struct device_facts {
     char name[64];
     /* facts_set_memory sets these five and program_bytes. */
     enum memory_kind memory;
-    bool unified_memory;  /* device memory is the process's own: one budget covers both */
-    enum tier lower_tier; /* tier of offloaded tensors: disk for a CPU, host memory for a GPU */
-    bool async_copies;    /* copies to and from lower_tier overlap computing */
-    bool groups_ops;      /* adjacent independent ops may run at once (tape/group.h) */
+    bool unified_memory; /* device memory is the process's own: one budget covers both */
+    /* Tier of offloaded tensors: disk for a CPU, host memory for a GPU. TIER_DEVICE: there is none. */
+    enum tier lower_tier;
+    bool async_copies; /* copies to and from lower_tier overlap computing */
+    bool groups_ops;   /* adjacent independent ops may run at once (tape/group.h) */
+    /* The device compiles whole programs and places their temporaries itself. Inputs and outputs of a tape live throughout it, and
+     * device_ops.measure reports the bytes that its programs need beyond the plan's. */
+    bool whole_programs;
     int threads;
     size_t memory_bytes;    /* total memory of the device */
     bool memory_limited;    /* memory_bytes is a container's limit */
@@ -79,6 +84,7 @@ static inline void facts_set_memory(struct device_facts *facts, enum memory_kind
     } kinds[] = {
         /* MEMORY_PROCESS */ {true, TIER_DISK, false, false, 0},
         /* MEMORY_CARD */ {false, TIER_HOST, true, true, FACTS_GRAPH_BYTES},
+        /* MEMORY_PLUGIN */ {false, TIER_DEVICE, false, false, 0},
     };
     static_assert(sizeof kinds / sizeof *kinds == MEMORY_KINDS, "a row for each kind of memory");
     facts->memory = kind;

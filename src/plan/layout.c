@@ -156,6 +156,8 @@ static void find_lifetimes(struct layout *l, const struct tape *tape, const stru
         if (t->view_of >= 0 || (!touched && !rests)) continue;
         if (t->flags & TENSOR_INPUT) l->life[i].first = 0;
         if (t->flags & TENSOR_OUTPUT) l->life[i].last = tape->nops - 1;
+        if (options->facts->whole_programs && t->flags & (TENSOR_INPUT | TENSOR_OUTPUT))
+            l->life[i] = (struct lifetime){0, tape->nops - 1};
         if (t->flags & TENSOR_KEPT || (options->carried_below && is_carried(l, tape, i)))
             l->life[i] = (struct lifetime){0, tape->nops - 1};
     }

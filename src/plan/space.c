@@ -45,6 +45,7 @@ static bool share_is_allowed(const struct plan_request *r, const struct place *p
     bool may_early = share.param ? keeps_state && pins->param_tier > TIER_DEVICE
                                  : pins->grad_tier > TIER_DEVICE || keeps_state;
     if (early && !may_early) return false;
+    if ((share.state || share.param) && lower == TIER_DEVICE) return false; /* there is none */
     if (share.param > 0 && r->facts->ranks > 1 && place->zero < ZERO_PARAMS) return false;
     if (share.param > 0 && share.state > 0 && share.state < OFFLOAD_SHARES) return false;
     bool part = share.state > 0 && share.state < OFFLOAD_SHARES;
@@ -73,6 +74,7 @@ static void list_places(struct space *s)
     for (int zero = 0; zero < ZERO_COUNT; zero++)
         for (int inside = 0; inside < 2; inside++)
             for (int lower = 0; lower < 2; lower++) {
+                if (lower && r->facts->lower_tier == TIER_DEVICE) continue;
                 struct place p = {lower ? r->facts->lower_tier : TIER_DEVICE, inside, (enum zero)zero};
                 if (!place_is_allowed(r, &p) || !list_shares(r, &p, &s->shares[s->nplaces])) continue;
                 s->places[s->nplaces++] = p;

@@ -288,7 +288,8 @@ static struct offer_wish wish_of(const struct engine *e)
                                      .step = min64(WINDOW, most.step)},
                            .usual_context = CONTEXT_USUAL,
                            .may_code = o->allow_kv8 && !asked_kv,
-                           .may_stream = o->stream && (!host || o->scratch),
+                           .may_stream = o->stream && e->device->facts.lower_tier != TIER_DEVICE &&
+                                         (!host || o->scratch),
                            .stream_last = host && o->stream_last,
                            .window = o->allow_window && !o->window ? WINDOW : 0,
                            .window_last = host};

@@ -107,7 +107,8 @@ static enum plim_status start_members(struct family *f, struct plim_error *err)
         status = forward_start(&f->runtime, &f->more[i - 1], err);
         find_ends(f, i, &f->more[i - 1].exec);
     }
-    for (int i = 0; i < f->count && status == PLIM_OK; i++) exec_prepare(f->member[i].exec, false);
+    for (int i = 0; i < f->count && status == PLIM_OK; i++)
+        status = exec_prepare(f->member[i].exec, false, err);
     return status;
 }
 

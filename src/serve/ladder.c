@@ -113,7 +113,8 @@ static bool applies(const struct ladder *l, int n)
 {
     const struct rung *r = &rungs[n];
     bool here = l->device && is_fallback(l->device);
-    bool tier_below = !l->device || !l->device->facts.unified_memory || l->options.scratch;
+    bool tier_below = !l->device || (l->device->facts.lower_tier != TIER_DEVICE &&
+                                     (!l->device->facts.unified_memory || l->options.scratch));
     if (r->needs & ~l->allowed) return false;
     if (n == OFFER_STREAMED && !tier_below) return false;
     if (!r->fallback) return true;

@@ -43,8 +43,8 @@ enum plim_status eval_programs_start(struct eval_programs *p, const struct job *
     enum plim_status status = PLIM_OK;
     int64_t positions = 0;
     for (int i = 0; i < p->count && status == PLIM_OK; i++) {
-        if (p->count > 1) exec_prepare(p->exec[i], false);
-        status = feed_open(&p->feed[i], p->exec[i], err);
+        if (p->count > 1) status = exec_prepare(p->exec[i], false, err);
+        if (status == PLIM_OK) status = feed_open(&p->feed[i], p->exec[i], err);
         int64_t here = p->feed[i].rows.count * p->feed[i].rows.time;
         if (here > positions) positions = here;
     }

@@ -44,7 +44,7 @@ static struct device *open_card(void)
     struct plim_error err = {0};
     struct device *device = NULL;
     const struct backend *cuda = backend_find("cuda");
-    if (!cuda || cuda->open(NULL, 0, 1, &device, &err) != PLIM_OK) {
+    if (!cuda || cuda->open(NULL, &(struct device_name){0}, 1, &device, &err) != PLIM_OK) {
         printf("# no card: %s\n", err.text);
         skip();
     }
@@ -146,7 +146,8 @@ static void runs_in_a_recorded_step(void **state)
     struct tape tape = {.ops = &op, .nops = 1, .loop_end = 1};
     struct layout layout = {.nops = 1};
     struct device_range range = {&tape, &layout, 0, 1, .first = true, .collect = give_step, .arg = &step};
-    struct device_program *program = device->ops->compile(device, &range);
+    struct device_program *program;
+    device->ops->compile(device, &range, &program, NULL);
     assert_non_null(program);
     for (int i = 0; i < LAUNCHES; i++) device->ops->launch(program);
     assert_int_equal(device->ops->sync(device, &err), PLIM_OK);

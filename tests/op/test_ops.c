@@ -1,6 +1,7 @@
 /* test_ops.c - every op of a backend against the double-precision reference, on random operands.
  *
- *     OP_DEVICE  cpu (default), cuda, or reference (the reference behind the kernel interface: tests the test)
+ *     OP_DEVICE  cpu (default), cuda, reference (the reference behind the kernel interface: tests the test), or pjrt (the plug-in
+ *                of OP_PLUGIN, a path; ops without an emitter are left out)
  *     OP_CASES   random cases per op
  *     OP_SEED    another set of cases
  *     OP_CASE    this case of every op only; with an op's name as argument, of that op only
@@ -21,6 +22,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "device/pjrt/pjrt_device.h"
 #include "reference/reference.h"
 #include "support/op_run.h"
 
@@ -60,10 +62,24 @@ static enum plim_status open_cuda(int threads, struct device **out, struct plim_
     return device_cuda_open(NULL, 0, threads, out, err);
 }
 
+extern char **environ;
+
+static void set_variable(const char *name, const char *value) { setenv(name, value, 1); }
+
+/* Settings that the plug-in reads when it is loaded are set as the program would. */
+static enum plim_status open_pjrt(int threads, struct device **out, struct plim_error *err)
+{
+    static const struct context_process process = {.set_variable = set_variable};
+    static struct context context = {.process = &process};
+    const char *plugin = getenv("OP_PLUGIN");
+    context.environment = environ;
+    return device_pjrt_open(&context, plugin && *plugin ? plugin : "cpu", 0, threads, out, err);
+}
+
 static const struct backend {
     const char *name;
     enum plim_status (*open)(int threads, struct device **out, struct plim_error *err);
-} backends[] = {{"cpu", open_cpu}, {"reference", open_reference}, {"cuda", open_cuda}};
+} backends[] = {{"cpu", open_cpu}, {"reference", open_reference}, {"cuda", open_cuda}, {"pjrt", open_pjrt}};
 
 static long setting(const char *name, long otherwise)
 {
@@ -83,7 +99,7 @@ static int open_suite(void **state)
 {
     static struct suite suite;
     const struct backend *backend = chosen_backend();
-    struct plim_error err = {.text = "OP_DEVICE: write cpu, cuda or reference"};
+    struct plim_error err = {.text = "OP_DEVICE: write cpu, cuda, pjrt or reference"};
     suite.cuda = backend && !strcmp(backend->name, "cuda");
     suite.tunes = suite.cuda && setting("OP_TUNE", 1);
     suite.seed = (uint64_t)setting("OP_SEED", 1);
@@ -248,6 +264,7 @@ static void run_op(void **state, int kind)
     if (!suite->many->kernels[kind]) {
         if (op_row(kind)->cls == OP_CLASS_MOVE)
             skip(); /* a device may leave copies to its transfer functions */
+        if (!strcmp(suite->many->ops->name, "pjrt")) skip(); /* no emitter */
         if (kind == OP_EXPERT_LINEAR_Q && !suite->many->facts.unified_memory)
             skip(); /* and experts as their files have them (model/quantise.h) */
         fail_msg("%s: the device has no kernel", op_name(kind));

@@ -237,7 +237,8 @@ static void fake_tune(struct device *dev, struct kernel_call *call)
     f->tunes++;
 }
 
-static struct device_program *fake_compile(struct device *dev, const struct device_range *range)
+static enum plim_status fake_compile(struct device *dev, const struct device_range *range,
+                                     struct device_program **out, struct plim_error *err)
 {
     struct fake *f = fake_of(dev);
     struct fake_program *p = calloc(1, sizeof *p);
@@ -249,8 +250,10 @@ static struct device_program *fake_compile(struct device *dev, const struct devi
     enum plim_status status = device_give(dev, range);
     f->compiling = NULL;
     p->program.bytes = (size_t)p->count;
+    (void)err;
     p->freed = status != PLIM_OK || f->cannot_compile;
-    return p->freed ? NULL : &p->program;
+    *out = p->freed ? NULL : &p->program;
+    return PLIM_OK;
 }
 
 /* Operands must still be bytes of the arena or of the host tier. */

@@ -196,7 +196,7 @@ bool op_run(const struct op_case *c, struct device *dev, unsigned in_place, stru
             : kernel->workspace ? kernel->workspace(call.desc, &c->op, threads)
                                 : 0);
     fill_block(&b, c, in_place);
-    bool on_host = !dev->ops || dev->facts.unified_memory;
+    bool on_host = !dev->ops || (dev->facts.unified_memory && kernel->run);
     bool good = on_host ? run_host(c, dev, &b) : run_arena(c, dev, &b, why, size);
     *r = (struct op_result){0};
     for (int i = 0; i < OP_MAX_OUT; i++) {

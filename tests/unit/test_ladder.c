@@ -41,7 +41,7 @@ static enum plim_status open_device(void *arg, bool fallback, struct device **ou
 {
     struct place *p = arg;
     p->opened++, p->fallbacks += fallback;
-    if (fallback || p->on_cpu) return backend_fallback()->open(NULL, 0, 2, out, err);
+    if (fallback || p->on_cpu) return backend_open_fallback(NULL, 2, out, err);
     p->fake = fake_open(LATE_FETCHES);
     p->fake->full = p->full;
     *out = &p->fake->device;

@@ -87,7 +87,7 @@ static struct device *open_device(const char *name, struct device *space)
     struct preset preset;
     struct device *device = space;
     if (!strcmp(name, "here")) {
-        if (backend_fallback()->open(NULL, 0, 2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
+        if (backend_open_fallback(NULL, 2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
         return device;
     }
     if (preset_find(name, &preset, &err) != PLIM_OK) fail_msg("%s", err.text);

@@ -320,11 +320,13 @@ static cudaGraph_t record(struct cuda *cuda, const struct device_range *range)
     return NULL;
 }
 
-static struct device_program *cuda_compile(struct device *dev, const struct device_range *range)
+static enum plim_status cuda_compile(struct device *dev, const struct device_range *range,
+                                     struct device_program **out, struct plim_error *)
 {
     struct cuda *cuda = cuda_of(dev);
     struct cuda_program *p = calloc(1, sizeof *p);
-    if (!p) return NULL;
+    *out = p ? &p->program : NULL;
+    if (!p) return PLIM_OK;
     cuda_transfer_record_begin(cuda->transfer);
     cudaGraph_t graph = record(cuda, range);
     p->program.device = dev;
@@ -335,12 +337,13 @@ static struct device_program *cuda_compile(struct device *dev, const struct devi
     size_t after = card_free();
     p->program.bytes = before > after ? before - after : 0;
     if (graph) cudaGraphDestroy(graph);
-    if (code == cudaSuccess) return &p->program;
+    if (code == cudaSuccess) return PLIM_OK;
     cudaGetLastError();
     if (p->graph) cudaGraphExecDestroy(p->graph);
     cuda_host_ops_free(p->host_ops);
     free(p);
-    return NULL;
+    *out = NULL;
+    return PLIM_OK;
 }
 
 static void cuda_launch_program(struct device_program *program)

@@ -1,0 +1,73 @@
+/* emit.h - one row per op: how it is written as StableHLO, and the scratch it is likely to need.
+ *
+ *     static void emit_add(struct emit *e)
+ *     {
+ *         emit_out(e, ADD_Y, hlo_add(e->h, emit_real(e, ADD_A), emit_real(e, ADD_B)));
+ *     }
+ *     const struct emitter pjrt_add = {.emit = emit_add};
+ *
+ * An emitter reads operands by slot (tape/slots.h) and writes each output once. It computes in F32 at least and lets emit_out round
+ * once, as op.h asks. A new op needs a row in PJRT_EMITTERS and an emitter in one of the emit_*.c files.
+ */
+#pragma once
+
+#include "device/kernel.h"
+#include "device/pjrt/hlo.h"
+
+struct module;
+
+struct emit {
+    struct hlo *h;
+    const struct op *op;
+    const struct tensor *const
+        *desc;             /* as in struct kernel_call: of in[0..], then of out[0..]; NULL: no operand */
+    bool accumulate;       /* outputs marked acc are added to */
+    struct module *module; /* private: the present value of each tensor */
+};
+
+struct emitter {
+    /* run is not used: a plug-in runs programs. workspace: bytes of the largest temporaries that are no operands. */
+    struct kernel kernel;
+    void (*emit)(struct emit *e);
+};
+
+/* Ops with an emitter; the others are not supported. */
+#define PJRT_FORWARD(X)                                                                                      \
+    X(EMBED, embed)                                                                                          \
+    X(ADD, add)                                                                                              \
+    X(LINEAR, linear)
+#define PJRT_BACKWARD(X)
+#define PJRT_EMITTERS(X) PJRT_FORWARD(X) PJRT_BACKWARD(X)
+
+#define PJRT_DECLARE(kind, name) extern const struct emitter pjrt_##name;
+PJRT_EMITTERS(PJRT_DECLARE)
+#undef PJRT_DECLARE
+
+/* By op kind; NULL: not supported. */
+const struct emitter *pjrt_emitter(int kind);
+/* The same table as struct device has it. */
+const struct kernel *const *pjrt_kernels(void);
+
+/* --- operands ------------------------------------------------------------------------------------------------ */
+
+static inline const struct tensor *emit_in_tensor(const struct emit *e, int slot) { return e->desc[slot]; }
+static inline const struct tensor *emit_out_tensor(const struct emit *e, int slot)
+{
+    return e->desc[OP_MAX_IN + slot];
+}
+static inline bool emit_has(const struct emit *e, int slot) { return e->desc[slot] != NULL; }
+static inline bool emit_wants(const struct emit *e, int slot) { return e->desc[OP_MAX_IN + slot] != NULL; }
+
+/* An operand with its own type and shape. */
+struct hlo_value emit_in(struct emit *e, int slot);
+/* A floating operand in F32 (F64 stays F64). */
+struct hlo_value emit_real(struct emit *e, int slot);
+/* One number of a vector of scalars, in F32. */
+struct hlo_value emit_scalar(struct emit *e, int slot, int index);
+
+/* Sets an output: the value is rounded to the output's type; its shape may differ if the number of elements is the same. */
+void emit_out(struct emit *e, int slot, struct hlo_value v);
+/* Sets an output marked acc: adds the previous contents if e->accumulate says so, in F32 at least, and rounds the total once. */
+void emit_sum(struct emit *e, int slot, struct hlo_value v);
+/* The present contents of an output, with its own type and shape. For outputs that are written in part. */
+struct hlo_value emit_old(struct emit *e, int slot);

@@ -1,0 +1,38 @@
+/* emit_basic.c - emitters of products, sums and tables. */
+#include "device/pjrt/emit.h"
+
+static void emit_add(struct emit *e)
+{
+    emit_out(e, ADD_Y, hlo_add(e->h, emit_real(e, ADD_A), emit_real(e, ADD_B)));
+}
+const struct emitter pjrt_add = {.emit = emit_add};
+
+static void emit_embed(struct emit *e)
+{
+    struct hlo_value ids = emit_in(e, EMBED_IDS), w = emit_in(e, EMBED_W);
+    if (e->op->attr.first) ids = hlo_plus(e->h, ids, (double)e->op->attr.first);
+    struct hlo_value y = hlo_convert(e->h, hlo_take(e->h, w, ids), HLO_F32);
+    if (e->op->attr.scale != 0) {
+        struct hlo_value scale =
+            hlo_convert(e->h, hlo_fill(e->h, w.type, e->op->attr.scale, y.ndim, y.dim), HLO_F32);
+        y = hlo_mul(e->h, y, scale);
+    }
+    if (emit_has(e, EMBED_ADD)) y = hlo_add(e->h, y, emit_real(e, EMBED_ADD));
+    emit_out(e, EMBED_Y, y);
+}
+const struct emitter pjrt_embed = {.emit = emit_embed};
+
+static void emit_linear(struct emit *e)
+{
+    struct hlo_value x = emit_in(e, LINEAR_X), w = emit_in(e, LINEAR_W);
+    struct hlo_pairs pairs = {.sum = 1, .a_sum = {x.ndim - 1}, .b_sum = {e->op->attr.weight_kn ? 0 : 1}};
+    struct hlo_value y = hlo_dot(e->h, x, w, &pairs);
+    if (emit_has(e, LINEAR_BIAS))
+        y = hlo_add(e->h, y, hlo_over(e->h, emit_real(e, LINEAR_BIAS), y, y.ndim - 1));
+    if (emit_has(e, LINEAR_ADD)) {
+        struct hlo_value add = emit_real(e, LINEAR_ADD);
+        y = hlo_add(e->h, y, hlo_reshape(e->h, add, y.ndim, y.dim));
+    }
+    emit_out(e, LINEAR_Y, y);
+}
+const struct emitter pjrt_linear = {.emit = emit_linear};
