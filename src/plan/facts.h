@@ -13,6 +13,8 @@ enum memory_kind {
     MEMORY_KINDS
 };
 
+struct layout;
+
 struct device_facts {
     char name[64];
     /* facts_set_memory sets these five and program_bytes. */
@@ -22,8 +24,7 @@ struct device_facts {
     enum tier lower_tier;
     bool async_copies; /* copies to and from lower_tier overlap computing */
     bool groups_ops;   /* adjacent independent ops may run at once (tape/group.h) */
-    /* The device compiles whole programs and places their temporaries itself. Inputs and outputs of a tape live throughout it, and
-     * device_ops.measure reports the bytes that its programs need beyond the plan's. */
+    /* The device compiles whole programs and places their temporaries itself: inputs and outputs of a tape live throughout it. */
     bool whole_programs;
     int threads;
     size_t memory_bytes;    /* total memory of the device */
@@ -67,7 +68,12 @@ struct device_facts {
     int capability;         /* compute capability of an NVIDIA GPU, 90 for 9.0; 0: something else */
     char no_kernels[96];    /* why this program cannot run on a preset device; empty: it can */
     size_t (*workspace)(const struct device_facts *, const struct tape *, const struct op *); /* NULL: none */
-    const void *backend; /* for workspace */
+    /* Compiles a laid out tape's programs and sets *more to the bytes they need beyond `arena`. NULL: none. Whoever plans adds
+     * them to beyond_bytes and plans again. */
+    enum plim_status (*measure)(const struct device_facts *, const struct tape *, const struct layout *,
+                                int64_t arena, int64_t *more, struct plim_error *err);
+    size_t beyond_bytes; /* device bytes outside the arena that programs of the present plan need */
+    const void *backend; /* for workspace and measure */
 };
 
 /* Device memory of a graph of a few thousand kernels: the maximum that a driver reported. */

@@ -96,7 +96,8 @@ int64_t plan_device_overhead(const struct plan_request *request)
 {
     enum { PROGRAMS = 2 }; /* of a tape: a step's first pass begins sums, the others add to them */
     int64_t more = request->lengths > 1 ? PROGRAMS * (request->lengths - 1) : 0;
-    return (int64_t)request->facts->overhead_bytes + more * (int64_t)request->facts->program_bytes;
+    const struct device_facts *facts = request->facts;
+    return (int64_t)(facts->overhead_bytes + facts->beyond_bytes) + more * (int64_t)facts->program_bytes;
 }
 
 static int64_t disk_buffers(const struct plan_request *request, bool on_disk)

@@ -90,9 +90,21 @@ bool runtime_search_again(int64_t reserve, const struct plan_request *request, s
     return found;
 }
 
-enum plim_status runtime_find_plan(const struct job *job, struct loader_sizes *loader,
-                                   struct device_facts *facts, int64_t reserve, struct plan_request *request,
-                                   struct plan *out, bool *reserve_used, struct plim_error *err)
+enum plim_status runtime_measure(struct device_facts *facts, const struct tape *tape,
+                                 const struct layout *layout, int64_t arena, bool *again,
+                                 struct plim_error *err)
+{
+    int64_t more = 0;
+    enum plim_status status =
+        facts->measure ? facts->measure(facts, tape, layout, arena, &more, err) : PLIM_OK;
+    *again = status == PLIM_OK && more > (int64_t)facts->beyond_bytes;
+    if (*again) facts->beyond_bytes = (size_t)more;
+    return status;
+}
+
+static enum plim_status find_plan(const struct job *job, struct loader_sizes *loader,
+                                  struct device_facts *facts, int64_t reserve, struct plan_request *request,
+                                  struct plan *out, bool *reserve_used, struct plim_error *err)
 {
     struct plan_request first = *request;
     int chosen = loader->chosen;
@@ -105,6 +117,23 @@ enum plim_status runtime_find_plan(const struct job *job, struct loader_sizes *l
         plan_release(out);
         loader->chosen = chosen, *request = first;
         if (err) *err = (struct plim_error){0};
+    }
+}
+
+enum plim_status runtime_find_plan(const struct job *job, struct loader_sizes *loader,
+                                   struct device_facts *facts, int64_t reserve, struct plan_request *request,
+                                   struct plan *out, bool *reserve_used, struct plim_error *err)
+{
+    int chosen = loader->chosen;
+    struct plan_request first = *request;
+    facts->beyond_bytes = 0;
+    for (bool again = true;;) {
+        enum plim_status status = find_plan(job, loader, facts, reserve, request, out, reserve_used, err);
+        if (status == PLIM_OK)
+            status = runtime_measure(facts, &out->tape, &out->layout, out->layout.arena_bytes, &again, err);
+        if (status != PLIM_OK || !again) return status;
+        plan_release(out);
+        loader->chosen = chosen, *request = first;
     }
 }
 

@@ -101,6 +101,12 @@ enum plim_status runtime_find_plan(const struct job *job, struct loader_sizes *l
                                    struct device_facts *facts, int64_t reserve, struct plan_request *request,
                                    struct plan *out, bool *reserve_used, struct plim_error *err);
 
+/* Programs of a device that places temporaries itself (facts.measure) may need more than the plan has for them. Compiles them; *again:
+ * they need more than was known, facts->beyond_bytes has it now, and the caller must plan again. */
+enum plim_status runtime_measure(struct device_facts *facts, const struct tape *tape,
+                                 const struct layout *layout, int64_t arena, bool *again,
+                                 struct plim_error *err);
+
 /* Makes the job's fastest plan that fits, equal on every rank. The overhead excludes the data loader, which may
  * shrink. `pins` apply to this plan in addition to the job's; NULL: none. On an error rt->plan is empty or, with
  * PLIM_NO_FIT, the smallest plan. */

@@ -87,10 +87,10 @@ static void add_members(struct family *f, const struct sizes *s, int64_t tokens)
     add_member(f, s, tokens, min64(tokens, s->offer.requests));
 }
 
-void family_list(struct family *f, const struct sizes *s)
+void family_list(struct family *f, const struct sizes *s, bool whole)
 {
     f->count = 0;
-    for (int64_t n = 1; n < s->offer.step && f->count < ENGINE_MEMBERS - 2; n = next_size(n))
+    for (int64_t n = 1; n < s->offer.step && f->count < ENGINE_MEMBERS - 2; n = whole ? 8 * n : next_size(n))
         add_members(f, s, n);
     add_members(f, s, s->offer.step);
 }
@@ -113,12 +113,28 @@ enum plim_status family_plan(const struct engine *e, const struct sizes *s, int6
     struct forward_family family = {.build = engine_tape_build, .arg = &tape};
     struct forward_line line = line_of(e, s, budget);
     memset(f, 0, sizeof *f);
-    family_list(f, s);
+    family_list(f, s, e->device->facts.whole_programs);
     tape.size = f->size[0];
     enum plim_status status = runtime_plan_forward(&f->runtime, e->device, &e->spec, &line, &family, 1, err);
     for (int i = 1; i < f->count && status == PLIM_OK; i++) {
         tape.size = f->size[i];
         status = runtime_forward(&f->runtime, &family, 1, 1, &f->more[i - 1], err);
+    }
+    return status;
+}
+
+enum plim_status family_measure(const struct engine *e, const struct family *f, bool *again,
+                                struct plim_error *err)
+{
+    struct device_facts *facts = &e->device->facts;
+    const struct plan *first = &f->runtime.plan;
+    bool more;
+    enum plim_status status =
+        runtime_measure(facts, &first->tape, &first->layout, f->runtime.arena, again, err);
+    for (int i = 1; i < f->count && status == PLIM_OK; i++) {
+        const struct forward *m = &f->more[i - 1];
+        status = runtime_measure(facts, &m->tape, &m->layout, f->runtime.arena, &more, err);
+        *again |= more;
     }
     return status;
 }
@@ -190,7 +206,7 @@ static enum plim_status need(void *arg, const struct offer *offer, const struct 
     struct count bound = {.e = e, .s = &s}, all = bound;
     if (!list) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was planned");
     e->tape_bytes = 0;
-    family_list(list, &s);
+    family_list(list, &s, e->device->facts.whole_programs);
     enum plim_status status = count_first(&bound, &list->size[list->count - 1], err);
     if (status == PLIM_OK) *out = count_sum(&bound);
     plan_release(&bound.runtime.plan);
@@ -479,24 +495,38 @@ enum plim_status engine_choose_precision(struct engine *e, struct plim_error *er
     return status;
 }
 
-enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
+/* Chooses an offer and plans its members. *again: their programs need more than was known, and nothing is planned. */
+static enum plim_status plan_offer(struct engine *e, struct sizes *s, bool *again, struct plim_error *err)
 {
     struct offer_choice choice = {0};
+    *again = false;
+    enum plim_status status = choose(e, &choice, err);
+    if (status != PLIM_OK) {
+        e->plan.context = e->offer.context;
+        return status;
+    }
+    take_offer(e, &choice, s);
+    status = family_plan(e, s, e->options.budget, &e->family, err);
+    if (status == PLIM_OK) status = family_measure(e, &e->family, again, err);
+    if (*again) family_drop(&e->family);
+    return status;
+}
+
+enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
+{
     struct sizes s;
+    bool again = true;
     enum plim_status status = engine_choose_precision(e, err);
     if (status == PLIM_OK) status = engine_choose_weights(e, err);
     if (status != PLIM_OK) return status;
     engine_tell(e, "weights_mapped");
     status = check_kv_type(e, err);
     if (status != PLIM_OK) return status;
-    engine_measure_process(e);
-    status = choose(e, &choice, err);
-    if (status != PLIM_OK) {
-        e->plan.context = e->offer.context;
-        return status;
+    e->device->facts.beyond_bytes = 0;
+    while (again && status == PLIM_OK) {
+        engine_measure_process(e);
+        status = plan_offer(e, &s, &again, err);
     }
-    take_offer(e, &choice, &s);
-    status = family_plan(e, &s, e->options.budget, &e->family, err);
     if (status == PLIM_OK) engine_note_plan(e, &s);
     return status;
 }

@@ -186,7 +186,7 @@ static void rejoin_members(struct engine *e)
     f->count = 1;
     struct family *listed = calloc(1, sizeof *listed);
     struct sizes s = sizes_now(e);
-    if (listed) family_list(listed, &s);
+    if (listed) family_list(listed, &s, e->device->facts.whole_programs);
     for (int i = 1; listed && i < listed->count && !f->runtime.torn; i++) {
         arg.size = listed->size[i];
         if (runtime_forward(&f->runtime, &family, 1, 1, &f->more[i - 1], NULL) != PLIM_OK) break;

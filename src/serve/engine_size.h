@@ -29,7 +29,11 @@ enum plim_status engine_tape_build(void *arg, int64_t unused, struct tape *out, 
 enum plim_status engine_choose_weights(struct engine *e, struct plim_error *err);
 
 /* engine_offer.c */
-void family_list(struct family *f, const struct sizes *s); /* the sizes of its members, the largest last */
+/* The sizes of its members, the largest last. `whole`: programs take long to compile, so there are few. */
+void family_list(struct family *f, const struct sizes *s, bool whole);
+/* runtime_measure of all members. */
+enum plim_status family_measure(const struct engine *e, const struct family *f, bool *again,
+                                struct plim_error *err);
 /* Plans every member. budget 0: no limit. */
 enum plim_status family_plan(const struct engine *e, const struct sizes *s, int64_t budget, struct family *f,
                              struct plim_error *err);

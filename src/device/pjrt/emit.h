@@ -45,7 +45,7 @@ PJRT_EMITTERS(PJRT_DECLARE)
 
 /* By op kind; NULL: not supported. */
 const struct emitter *pjrt_emitter(int kind);
-/* The same table as struct device has it. */
+/* Their kernels, as struct device has them. */
 const struct kernel *const *pjrt_kernels(void);
 
 /* --- operands ------------------------------------------------------------------------------------------------ */

@@ -331,7 +331,7 @@ struct hlo_value hlo_element(struct hlo *h, struct hlo_value v, struct hlo_value
 
 /* --- sums, products, rows -------------------------------------------------------------------------------------- */
 
-/* What a reduction begins with. */
+/* A reduction begins with this number. */
 static double neutral(const char *name, enum hlo_type type)
 {
     double most = types[type].real ? INFINITY : type == HLO_I32 ? 2147483647.0 : 255.0;

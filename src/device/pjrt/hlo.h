@@ -68,7 +68,7 @@ static inline int64_t hlo_count(const struct hlo_value *v)
 /* A tensor filled with one number; without dimensions a scalar. */
 struct hlo_value hlo_fill(struct hlo *h, enum hlo_type type, double number, int ndim, const int64_t *dim);
 struct hlo_value hlo_scalar(struct hlo *h, enum hlo_type type, double number);
-/* Of v's type and shape. */
+/* A number in v's type and shape. */
 struct hlo_value hlo_like(struct hlo *h, struct hlo_value v, double number);
 /* A vector of given numbers, F32, F64 or integers. */
 struct hlo_value hlo_vector(struct hlo *h, enum hlo_type type, int count, const double *numbers);
@@ -98,7 +98,7 @@ struct hlo_value hlo_select(struct hlo *h, struct hlo_value condition, struct hl
                             struct hlo_value no);
 /* To another type; floats are rounded to nearest even, and to integers towards 0. Same type: v itself. */
 struct hlo_value hlo_convert(struct hlo *h, struct hlo_value v, enum hlo_type type);
-/* The same bits as another type of the same size. */
+/* v's bits as another type of the same size. */
 struct hlo_value hlo_bits(struct hlo *h, struct hlo_value v, enum hlo_type type);
 
 /* --- shapes -------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* module.h - a range of a tape as a StableHLO program: its text, and the tensors it takes and gives back.
  *
  *     struct module m;
- *     module_make(&range, &m, &err);
+ *     module_make(&range, false, &m, &err);
  *     // m.text: the program; argument i is the tensor m.operands[i].tensor
  *     module_release(&m);
  *

@@ -205,6 +205,52 @@ static void start(struct pjrt_device *d, struct pjrt_program *p)
     note_failure(d, status, &err);
 }
 
+/* --- bytes --------------------------------------------------------------------------------------------------- */
+
+/* Bytes of the arena that tensors take throughout: kept ones, and those that a program takes or gives back. */
+static int64_t resting_bytes(const struct device_range *range, const struct module *m)
+{
+    int64_t bytes = range->layout->kept_bytes;
+    for (int i = 0; i < m->count; i++) {
+        const struct tensor *t = &range->tape->tensors[m->operands[i].tensor];
+        if (!(t->flags & TENSOR_KEPT)) bytes += tensor_bytes(t);
+    }
+    return bytes;
+}
+
+/* The device needs so many bytes while the program runs. */
+static enum plim_status need_of(struct pjrt_device *d, const struct device_range *range, int64_t *need,
+                                struct plim_error *err)
+{
+    struct module m;
+    struct pjrt_kept *kept;
+    enum plim_status status = module_make(range, false, &m, err);
+    if (status != PLIM_OK) return status;
+    status = executable(d, &m, &kept, err);
+    if (status == PLIM_OK && kept->exe.bytes.known)
+        *need = max64(*need, resting_bytes(range, &m) + kept->exe.bytes.temp + kept->exe.bytes.code);
+    module_release(&m);
+    return status;
+}
+
+static enum plim_status measure(const struct device_facts *facts, const struct tape *tape,
+                                const struct layout *layout, int64_t arena, int64_t *more,
+                                struct plim_error *err)
+{
+    struct pjrt_device *d = (struct pjrt_device *)facts->backend;
+    bool trains = tape->loop_end < tape->nops;
+    int64_t need = 0;
+    struct device_range ranges[] = {
+        {.tape = tape, .layout = layout, .end = tape->loop_end, .first = true},
+        {.tape = tape, .layout = layout, .end = tape->loop_end},
+        {.tape = tape, .layout = layout, .begin = tape->loop_end, .end = tape->nops, .first = true},
+    };
+    enum plim_status status = need_of(d, &ranges[0], &need, err);
+    for (int i = 1; i < 3 && trains && status == PLIM_OK; i++) status = need_of(d, &ranges[i], &need, err);
+    *more = max64(need - arena, 0);
+    return status;
+}
+
 /* --- device_ops ---------------------------------------------------------------------------------------------- */
 
 static enum plim_status pjrt_commit(struct device *dev, size_t bytes, struct plim_error *err)
@@ -413,6 +459,7 @@ static enum plim_status find_facts(struct pjrt_device *d, struct plim_error *err
     facts->lower_bandwidth = FACTS_DISK_ASSUMED;
     for (int t = 0; t < DT_COUNT; t++) facts->flops[t] = facts->attn_flops[t] = own ? 5e10 : 1e14;
     facts->workspace = workspace;
+    facts->measure = measure;
     facts->backend = &d->device;
     return PLIM_OK;
 }
