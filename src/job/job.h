@@ -97,6 +97,7 @@ struct job_training {
     int state_type, grad_type; /* 0 fp32, 1 bf16 */
     bool fp16, bf16, checkpointing;
     double beta1, beta2, eps, weight_decay, clip;
+    struct string_list freeze, train_only; /* patterns of parameter names; see model/freeze.h */
     int recompute;
     int64_t full_layers, loss_chunks;
     bool in_backward;

@@ -189,6 +189,8 @@ static const struct schema_row rows[] = {
     {"training.eps", SCHEMA_FLOAT, AT(training.eps), .min = 0, .max = 1, .fallback = "1e-8", .help = "AdamW epsilon (adafactor: always 1e-30)"},
     {"training.adam_epsilon", .alias = "training.eps"},
     {"training.weight_decay", SCHEMA_FLOAT, AT(training.weight_decay), .min = 0, .max = 100, .fallback = "0", .help = "on parameters of two or more dimensions"},
+    {"training.freeze", SCHEMA_STRING_LIST, AT(training.freeze), .help = "parameters that are not trained, by name or pattern: lm_head, embed_tokens, layers.[0-3]; they have no gradient, optimizer state or master (docs/adapters.md)"},
+    {"training.train_only", SCHEMA_STRING_LIST, AT(training.train_only), .help = "the parameters that are trained, likewise; all others are frozen"},
     {"training.max_grad_norm", SCHEMA_FLOAT, AT(training.clip), .min = 0, .max = 1e9, .fallback = "0", .help = "global-norm clipping; 0: none"},
     {"training.gradient_clipping", .alias = "training.max_grad_norm"},
     {"training.recompute", SCHEMA_ENUM, AT(training.recompute), .names = recomputes, .help = "pins what is recomputed in backward"},

@@ -1,5 +1,6 @@
 /* recipe.c - from a job and knobs to tapes: the passes in their order, and what the planner is asked. */
 #include "job/job.h"
+#include "model/freeze.h"
 
 struct recipe recipe_of(const struct job *job)
 {
@@ -73,20 +74,20 @@ static struct prefetch_options prefetch_of(const struct job *job, const struct k
                                      .exchange_update_lag = 3};
 }
 
-static int64_t offload_slice(const struct job *job, const struct knobs *knobs)
+static int64_t offload_slice(const struct tape *tape, const struct knobs *knobs)
 {
     int64_t slices = knobs->state_tier == TIER_HOST ? HOST_SLICES : DISK_SLICES;
-    int64_t share = model_param_count(&job->spec) * 12 / slices;
+    int64_t share = tape_param_count(tape, true) * 12 / slices;
     int64_t least = disk_overlaps(knobs) ? OFFLOAD_SLICE * OVERLAP_SLICES : OFFLOAD_SLICE;
     return share > least ? share : least;
 }
 
-static struct offload_options offload_of(const struct job *job, const struct knobs *knobs)
+static struct offload_options offload_of(const struct tape *tape, const struct knobs *knobs)
 {
     return (struct offload_options){.state_tier = (enum tier)knobs->state_tier,
                                     .grad_tier = (enum tier)knobs->grad_tier,
                                     .param_tier = (enum tier)knobs->param_tier,
-                                    .slice_bytes = offload_slice(job, knobs),
+                                    .slice_bytes = offload_slice(tape, knobs),
                                     .overlap_disk = disk_overlaps(knobs),
                                     .state_share = (int)knobs->state_share,
                                     .param_share = (int)knobs->param_share,
@@ -133,7 +134,7 @@ static int64_t tape_bytes(const struct tape *tape, int more_ops)
 static int least_updates(const struct tape *tape, const struct update_options *o)
 {
     int count = 0;
-    for (int i = 0; i < tape->ntensors; i++) count += tape->tensors[i].cls == CLASS_PARAM;
+    for (int i = 0; i < tape->ntensors; i++) count += tape->tensors[i].cls == CLASS_GRAD;
     return o->global_norm && o->part != TAPE_LOOP ? 2 * count : count;
 }
 
@@ -142,6 +143,16 @@ static enum plim_status check_length(const struct plan_request *request, int64_t
                                      struct plim_error *err)
 {
     return bytes > plan_tape_most(request) ? plan_refuse_search(request, bytes, err) : PLIM_OK;
+}
+
+/* The forward tape that is trained. */
+static enum plim_status emit(const struct job *job, const struct model_shape *shape, struct tape *tape,
+                             struct plim_error *err)
+{
+    const struct job_training *t = &job->training;
+    const struct model_freezing freezing = {&t->freeze, &t->train_only};
+    enum plim_status status = model_emit(&job->spec, shape, tape, err);
+    return status == PLIM_OK ? model_freeze(&job->spec, &freezing, tape, err) : status;
 }
 
 /* plan_request.compute */
@@ -179,7 +190,7 @@ static enum plim_status compute(const struct plan_request *request, const struct
     update.joint_rows[1] = update.joint_rows[2] = (int64_t)s->num_kv_heads * s->head_dim;
     enum plim_status status;
     tape_clear(tape);
-    if ((status = model_emit(&job->spec, &shape, tape, err)) != PLIM_OK) return status;
+    if ((status = emit(job, &shape, tape, err)) != PLIM_OK) return status;
     /* Backward writes an op for each of forward's at least. */
     if ((status = check_length(request, 2 * tape_bytes(tape, 0), err)) != PLIM_OK) return status;
     if ((status = pass_precision(tape, (enum precision)r.precision, err)) != PLIM_OK) return status;
@@ -218,7 +229,7 @@ static enum plim_status place(const struct plan_request *request, const struct k
                               struct tape *tape, struct plim_error *err)
 {
     const struct recipe r = recipe_for(request);
-    struct offload_options offload = offload_of(r.job, knobs);
+    struct offload_options offload = offload_of(tape, knobs);
     struct shard_options shard = shard_of(&r, request->facts, knobs);
     enum plim_status status = pass_shard(tape, &shard, err);
     if (status == PLIM_OK) status = pass_offload(tape, &offload, err);

@@ -219,6 +219,7 @@ void report_json(const struct plan_report *r, struct strbuf *out)
     json_bool(&w, "runnable", !r->request->facts->no_kernels[0]);
     if (r->request->facts->no_kernels[0]) json_str(&w, "not_runnable", r->request->facts->no_kernels);
     json_int(&w, "parameters", model_param_count(&r->job->spec));
+    json_int(&w, "trained_parameters", tape_param_count(&p->tape, true));
     json_int(&w, "effective_batch", job_rows_of_all(r->job));
     if (report_ranks(r) > 1) put_ranks(&w, r);
     json_int(&w, "max_length", r->request->time);

@@ -55,15 +55,18 @@ static void put_ranks(const struct plan_report *r, struct strbuf *out)
 static void put_head(const struct plan_report *r, bool colour, struct strbuf *out)
 {
     const struct model_spec *s = &r->job->spec;
-    char params[COUNT_TEXT], naive[BYTES_TEXT];
+    char params[COUNT_TEXT], trained[COUNT_TEXT], naive[BYTES_TEXT];
+    const struct tape *tape = &r->plan->tape;
+    bool frozen = tape_param_count(tape, true) < tape_param_count(tape, false);
     number_format_count(params, model_param_count(s));
+    number_format_count(trained, tape_param_count(tape, true));
     struct strbuf verdict = STRBUF_INIT, host = STRBUF_INIT;
     report_host_need(r, &host);
-    strbuf_addf(out, "%s, %s parameters, %s, T=%lld, effective batch %lld, on %s%s%s\n",
-                model_architecture_name(s->arch), params,
-                precision_name((enum precision)r->job->training.precision), (long long)r->request->time,
-                (long long)job_rows_of_all(r->job), r->request->facts->name, host.len ? "; " : "",
-                strbuf_text(&host));
+    strbuf_addf(out, "%s, %s parameters%s%s%s, %s, T=%lld, effective batch %lld, on %s%s%s\n",
+                model_architecture_name(s->arch), params, frozen ? ", " : "", frozen ? trained : "",
+                frozen ? " trained" : "", precision_name((enum precision)r->job->training.precision),
+                (long long)r->request->time, (long long)job_rows_of_all(r->job), r->request->facts->name,
+                host.len ? "; " : "", strbuf_text(&host));
     strbuf_release(&host);
     if (report_ranks(r) > 1) put_ranks(r, out);
     report_verdict(r, &verdict);

@@ -43,9 +43,9 @@
  *  combine       x[RK,C] place[R,K] [weight[R,K]f32] [add[R,C]]    y[R,C]                      y[r] = sum over i, in order, of x[place[r,i]] (* weight[r,i]), (+ add[r])
  *  router_loss   stat[L,3,E]f32 scalars                            loss[3]f64 acc load[L,E]f32 acc factor[2,E]f32   see below
  *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc                 with attr.scale of dy * scale
- *  norm_bwd      dy x w stat [add]                                 dx dw[C] acc [db acc]       dx = d norm (+ add)
+ *  norm_bwd      dy x w stat [add]                                 dx [dw[C] acc] [db acc]     dx = d norm (+ add); db comes with dw
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
- *  linear_dw     dy[..,M] x[..,K]                                  dW acc [db[M] acc]          in W's layout; with attr.fresh dW is never added to
+ *  linear_dw     dy[..,M] [x[..,K]]                                [dW acc] [db[M] acc]        in W's layout; x and dW come together; with attr.fresh dW is never added to
  *  attn_bwd      do q k v o lse [pos] [lengths] [bias] [scalars]   dq dk dv [dbias[R,H] acc]
  *  glu_bwd       dh gate up                                        dgate dup [h]               h: glu's result once more, bit for bit
  *  row_gate_bwd  dy[R,C] x[R,C] gate[R]                            dx[R,C] dgate[R]            with s = sigmoid(gate[r]): dx[r] = dy[r] s, dgate[r] = dy[r] . x[r] s (1 - s)

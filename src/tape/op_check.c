@@ -160,8 +160,18 @@ static const char *attention_wants(const struct tape *tape, const struct op *op)
     return q->dim[2] % k->dim[2] ? "heads are no multiple of key heads" : NULL;
 }
 
+/* Gradients of frozen parameters are absent, and so is what only they read. */
+static const char *gradients_want(const struct op *op)
+{
+    if (op->kind == OP_NORM_BWD)
+        return op->out[NORM_BWD_DBIAS] >= 0 && op->out[NORM_BWD_DW] < 0 ? "db comes with dw" : NULL;
+    if ((op->in[LINEAR_DW_X] < 0) != (op->out[LINEAR_DW_DW] < 0)) return "x and dW come together";
+    return op->out[LINEAR_DW_DW] < 0 && op->out[LINEAR_DW_DBIAS] < 0 ? "no gradient is wanted" : NULL;
+}
+
 static const char *attributes_want(const struct tape *tape, const struct op *op)
 {
+    if (op->kind == OP_NORM_BWD || op->kind == OP_LINEAR_DW) return gradients_want(op);
     return op->kind == OP_ATTN || op->kind == OP_ATTN_BWD ? attention_wants(tape, op) : NULL;
 }
 

@@ -44,6 +44,7 @@ void cost_linear_dx(const struct tape *tape, const struct op *op, struct op_cost
 
 void cost_linear_dw(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
+    if (op->out[LINEAR_DW_DW] < 0) return;
     cost->type = tape->tensors[op->in[LINEAR_DW_DY]].type;
     add_product(tape, op->in[LINEAR_DW_DY], op->out[LINEAR_DW_DW], op->attr.weight_kn, cost);
 }

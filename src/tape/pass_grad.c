@@ -8,6 +8,9 @@
  *  4. Each slice of the head (linear + xent) is differentiated where it stands, so its logits die at once.
  *  5. Gradients of parameters are f32 (until pass_narrow_grads) and obey accumulate: the first op that writes one overwrites
  *     it in the first micro-batch, later ops of the same tape always add.
+ *  6. Nothing is derived by a frozen parameter, or by an activation that no trained parameter influences. An op whose inputs
+ *     are all of these kinds, or whose outputs reach the loss only as constants, has no backward op. Outputs that an op cannot
+ *     leave out are made and not read.
  */
 #include "tape/pass_grad.h"
 #include "tape/pass.h"
@@ -18,6 +21,12 @@ static void emit(struct grad_pass *pass, struct op *op, enum op_part part)
 {
     op->part = part;
     tape_append(pass->tape, op);
+}
+
+/* Does anybody want the gradient of this operand? Invariant 6. */
+static bool wanted(const struct grad_pass *pass, int id)
+{
+    return id >= 0 && pass->moves[tape_root(pass->tape, id)];
 }
 
 /* A fresh tensor shaped like `of`, for its gradient. */
@@ -68,9 +77,10 @@ static void settle(struct grad_pass *pass, const struct op *op, int slot, int of
     add_to_gradient(pass, op, of, op->out[slot], op->part);
 }
 
-/* dy, or a further contribution to the gradient of what was only added. */
+/* dy, or a further contribution to the gradient of what was only added; of -1: nothing was. */
 static void pass_on(struct grad_pass *pass, const struct op *op, int of, int dy)
 {
+    if (!wanted(pass, of)) return;
     if (pass->gradient[of] < 0)
         pass->gradient[of] = dy;
     else
@@ -88,26 +98,37 @@ void grad_embed(struct grad_pass *pass, const struct op *op)
 {
     int dy = pass->gradient[op->out[EMBED_Y]];
     bool first;
-    struct op back = tape_op(OP_EMBED_BWD, op->layer);
-    back.attr = op->attr;
-    back.in[EMBED_BWD_IDS] = op->in[EMBED_IDS], back.in[EMBED_BWD_DY] = dy;
-    back.out[EMBED_BWD_DW] = param_gradient(pass, op->in[EMBED_W], &first);
-    back.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
-    emit(pass, &back, PART_BACKWARD);
-    if (op->in[EMBED_ADD] >= 0) pass_on(pass, op, op->in[EMBED_ADD], dy); /* invariant 3 */
+    if (wanted(pass, op->in[EMBED_W])) {
+        struct op back = tape_op(OP_EMBED_BWD, op->layer);
+        back.attr = op->attr;
+        back.in[EMBED_BWD_IDS] = op->in[EMBED_IDS], back.in[EMBED_BWD_DY] = dy;
+        back.out[EMBED_BWD_DW] = param_gradient(pass, op->in[EMBED_W], &first);
+        back.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
+        emit(pass, &back, PART_BACKWARD);
+    }
+    pass_on(pass, op, op->in[EMBED_ADD], dy); /* invariant 3 */
+}
+
+/* A norm's two gradients come together: where only the bias is trained, the weight's is like it and nobody reads it. */
+static int unread_gradient(struct grad_pass *pass, int like)
+{
+    struct tensor t = pass->tape->tensors[like];
+    t.label = "unread", t.cls = CLASS_WORK;
+    return tape_tensor(pass->tape, &t);
 }
 
 void grad_norm(struct grad_pass *pass, const struct op *op)
 {
-    bool first, first_bias;
+    bool first = false, first_bias = false, weight = wanted(pass, op->in[NORM_W]),
+         bias = wanted(pass, op->in[NORM_BIAS]);
     struct op back = tape_op(OP_NORM_BWD, op->layer);
     back.attr = op->attr;
     back.in[NORM_BWD_DY] = pass->gradient[op->out[NORM_Y]], back.in[NORM_BWD_X] = op->in[NORM_X],
     back.in[NORM_BWD_W] = op->in[NORM_W], back.in[NORM_BWD_STAT] = op->out[NORM_STAT];
-    back.out[NORM_BWD_DW] = param_gradient(pass, op->in[NORM_W], &first);
-    if (op->in[NORM_BIAS] >= 0)
-        back.out[NORM_BWD_DBIAS] = param_gradient(pass, op->in[NORM_BIAS], &first_bias);
-    back.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
+    if (weight) back.out[NORM_BWD_DW] = param_gradient(pass, op->in[NORM_W], &first);
+    if (bias) back.out[NORM_BWD_DBIAS] = param_gradient(pass, op->in[NORM_BIAS], &first_bias);
+    if (bias && !weight) back.out[NORM_BWD_DW] = unread_gradient(pass, back.out[NORM_BWD_DBIAS]);
+    back.accumulate = first || first_bias ? ACC_AFTER_FIRST : ACC_ADD;
     contribute(pass, &back, NORM_BWD_DX, op->in[NORM_X], NORM_BWD_ADD);
     emit(pass, &back, PART_BACKWARD);
 }
@@ -137,20 +158,25 @@ static int activation_gradient(struct grad_pass *pass, int of, bool *first)
 
 static void linear_weight_grad(struct grad_pass *pass, const struct op *op, int dy)
 {
-    bool first, first_bias, param = pass->tape->tensors[op->in[LINEAR_W]].cls == CLASS_PARAM;
+    bool first = false, first_bias = false, param = pass->tape->tensors[op->in[LINEAR_W]].cls == CLASS_PARAM,
+         weight = wanted(pass, op->in[LINEAR_W]), bias = wanted(pass, op->in[LINEAR_BIAS]);
     struct op back = tape_op(OP_LINEAR_DW, op->layer);
     back.attr = op->attr;
-    back.in[LINEAR_DW_DY] = dy, back.in[LINEAR_DW_X] = op->in[LINEAR_X];
-    back.out[LINEAR_DW_DW] = (param ? param_gradient : activation_gradient)(pass, op->in[LINEAR_W], &first);
-    if (op->in[LINEAR_BIAS] >= 0)
-        back.out[LINEAR_DW_DBIAS] = param_gradient(pass, op->in[LINEAR_BIAS], &first_bias);
-    back.accumulate = !first ? ACC_ADD : param ? ACC_AFTER_FIRST : ACC_OVERWRITE;
-    emit(pass, &back, backward_part(op));
+    back.in[LINEAR_DW_DY] = dy;
+    if (weight) {
+        back.in[LINEAR_DW_X] = op->in[LINEAR_X];
+        back.out[LINEAR_DW_DW] =
+            (param ? param_gradient : activation_gradient)(pass, op->in[LINEAR_W], &first);
+    }
+    if (bias) back.out[LINEAR_DW_DBIAS] = param_gradient(pass, op->in[LINEAR_BIAS], &first_bias);
+    bool begins = weight ? first : first_bias;
+    back.accumulate = !begins ? ACC_ADD : param ? ACC_AFTER_FIRST : ACC_OVERWRITE;
+    if (weight || bias) emit(pass, &back, backward_part(op));
 }
 
-void grad_linear(struct grad_pass *pass, const struct op *op)
+static void linear_input_grad(struct grad_pass *pass, const struct op *op, int dy)
 {
-    int dy = pass->gradient[op->out[LINEAR_Y]], x = op->in[LINEAR_X];
+    int x = op->in[LINEAR_X];
     struct op back = tape_op(OP_LINEAR_DX, op->layer);
     back.attr = op->attr;
     back.in[LINEAR_DX_DY] = dy, back.in[LINEAR_DX_W] = op->in[LINEAR_W];
@@ -159,8 +185,14 @@ void grad_linear(struct grad_pass *pass, const struct op *op)
     else
         contribute(pass, &back, LINEAR_DX_DX, x, LINEAR_DX_ADD);
     emit(pass, &back, backward_part(op));
+}
+
+void grad_linear(struct grad_pass *pass, const struct op *op)
+{
+    int dy = pass->gradient[op->out[LINEAR_Y]];
+    if (wanted(pass, op->in[LINEAR_X])) linear_input_grad(pass, op, dy);
     linear_weight_grad(pass, op, dy);
-    if (op->in[LINEAR_ADD] >= 0) pass_on(pass, op, op->in[LINEAR_ADD], dy); /* invariant 3 */
+    pass_on(pass, op, op->in[LINEAR_ADD], dy); /* invariant 3 */
 }
 
 void grad_attn(struct grad_pass *pass, const struct op *op)
@@ -173,7 +205,7 @@ void grad_attn(struct grad_pass *pass, const struct op *op)
     back.in[ATTN_BWD_O] = op->out[ATTN_O], back.in[ATTN_BWD_LSE] = op->out[ATTN_LSE];
     back.in[ATTN_BWD_LENGTHS] = op->in[ATTN_LENGTHS], back.in[ATTN_BWD_SCALARS] = op->in[ATTN_SCALARS];
     back.in[ATTN_BWD_BIAS] = op->in[ATTN_BIAS];
-    if (op->in[ATTN_BIAS] >= 0) {
+    if (wanted(pass, op->in[ATTN_BIAS])) {
         bool first;
         back.out[ATTN_BWD_DBIAS] = param_gradient(pass, op->in[ATTN_BIAS], &first);
         back.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
@@ -223,9 +255,11 @@ void grad_dropout(struct grad_pass *pass, const struct op *op)
     struct op back = tape_op(OP_DROPOUT, op->layer);
     back.attr = op->attr;
     back.in[DROPOUT_X] = dy, back.in[DROPOUT_SCALARS] = op->in[DROPOUT_SCALARS];
-    contribute(pass, &back, DROPOUT_Y, op->in[DROPOUT_X], DROPOUT_ADD);
-    emit(pass, &back, PART_BACKWARD);
-    if (op->in[DROPOUT_ADD] >= 0) pass_on(pass, op, op->in[DROPOUT_ADD], dy);
+    if (wanted(pass, op->in[DROPOUT_X])) {
+        contribute(pass, &back, DROPOUT_Y, op->in[DROPOUT_X], DROPOUT_ADD);
+        emit(pass, &back, PART_BACKWARD);
+    }
+    pass_on(pass, op, op->in[DROPOUT_ADD], dy);
 }
 
 void grad_rope(struct grad_pass *pass, const struct op *op)
@@ -300,8 +334,11 @@ void grad_expert_linear(struct grad_pass *pass, const struct op *op)
     dx.in[EXPERT_LINEAR_DX_DY] = dw.in[EXPERT_LINEAR_DW_DY] = dy;
     dx.in[EXPERT_LINEAR_DX_ENDS] = dw.in[EXPERT_LINEAR_DW_ENDS] = op->in[EXPERT_LINEAR_ENDS];
     dx.in[EXPERT_LINEAR_DX_W] = op->in[EXPERT_LINEAR_W], dw.in[EXPERT_LINEAR_DW_X] = op->in[EXPERT_LINEAR_X];
-    contribute(pass, &dx, EXPERT_LINEAR_DX_DX, op->in[EXPERT_LINEAR_X], EXPERT_LINEAR_DX_ADD);
-    emit(pass, &dx, PART_BACKWARD);
+    if (wanted(pass, op->in[EXPERT_LINEAR_X])) {
+        contribute(pass, &dx, EXPERT_LINEAR_DX_DX, op->in[EXPERT_LINEAR_X], EXPERT_LINEAR_DX_ADD);
+        emit(pass, &dx, PART_BACKWARD);
+    }
+    if (!wanted(pass, op->in[EXPERT_LINEAR_W])) return;
     dw.out[EXPERT_LINEAR_DW_DW] = param_gradient(pass, op->in[EXPERT_LINEAR_W], &first);
     dw.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
     emit(pass, &dw, PART_BACKWARD);
@@ -315,11 +352,15 @@ void grad_combine(struct grad_pass *pass, const struct op *op)
     weights.in[COMBINE_DW_X] = op->in[COMBINE_X];
     weights.in[COMBINE_DW_PLACE] = rows.in[DISPATCH_PLACE] = op->in[COMBINE_PLACE];
     rows.in[DISPATCH_WEIGHT] = op->in[COMBINE_WEIGHT];
-    contribute(pass, &weights, COMBINE_DW_DWEIGHT, op->in[COMBINE_WEIGHT], -1);
-    emit(pass, &weights, PART_BACKWARD);
-    contribute(pass, &rows, DISPATCH_Y, op->in[COMBINE_X], -1);
-    emit(pass, &rows, PART_BACKWARD);
-    if (op->in[COMBINE_ADD] >= 0) pass_on(pass, op, op->in[COMBINE_ADD], dy); /* invariant 3 */
+    if (wanted(pass, op->in[COMBINE_WEIGHT])) {
+        contribute(pass, &weights, COMBINE_DW_DWEIGHT, op->in[COMBINE_WEIGHT], -1);
+        emit(pass, &weights, PART_BACKWARD);
+    }
+    if (wanted(pass, op->in[COMBINE_X])) {
+        contribute(pass, &rows, DISPATCH_Y, op->in[COMBINE_X], -1);
+        emit(pass, &rows, PART_BACKWARD);
+    }
+    pass_on(pass, op, op->in[COMBINE_ADD], dy); /* invariant 3 */
 }
 
 void grad_row_gate(struct grad_pass *pass, const struct op *op)
@@ -327,13 +368,43 @@ void grad_row_gate(struct grad_pass *pass, const struct op *op)
     int dy = pass->gradient[op->out[ROW_GATE_Y]];
     struct op back = tape_op(OP_ROW_GATE_BWD, op->layer);
     back.in[ROW_GATE_BWD_DY] = dy;
-    back.in[ROW_GATE_BWD_X] = op->in[ROW_GATE_X], back.in[ROW_GATE_BWD_GATE] = op->in[ROW_GATE_GATE];
-    contribute(pass, &back, ROW_GATE_BWD_DX, op->in[ROW_GATE_X], -1);
-    contribute(pass, &back, ROW_GATE_BWD_DGATE, op->in[ROW_GATE_GATE], -1);
-    emit(pass, &back, PART_BACKWARD);
-    settle(pass, &back, ROW_GATE_BWD_DX, op->in[ROW_GATE_X]);
-    settle(pass, &back, ROW_GATE_BWD_DGATE, op->in[ROW_GATE_GATE]);
-    if (op->in[ROW_GATE_ADD] >= 0) pass_on(pass, op, op->in[ROW_GATE_ADD], dy); /* invariant 3 */
+    if (wanted(pass, op->in[ROW_GATE_X]) || wanted(pass, op->in[ROW_GATE_GATE])) {
+        back.in[ROW_GATE_BWD_X] = op->in[ROW_GATE_X], back.in[ROW_GATE_BWD_GATE] = op->in[ROW_GATE_GATE];
+        contribute(pass, &back, ROW_GATE_BWD_DX, op->in[ROW_GATE_X], -1);
+        contribute(pass, &back, ROW_GATE_BWD_DGATE, op->in[ROW_GATE_GATE], -1);
+        emit(pass, &back, PART_BACKWARD);
+        settle(pass, &back, ROW_GATE_BWD_DX, op->in[ROW_GATE_X]);
+        settle(pass, &back, ROW_GATE_BWD_DGATE, op->in[ROW_GATE_GATE]);
+    }
+    pass_on(pass, op, op->in[ROW_GATE_ADD], dy); /* invariant 3 */
+}
+
+/* --- the pass --------------------------------------------------------------------------------------------- */
+
+/* Trained parameters, and what they influence. Ops without a gradient of their own make constants. */
+static void find_moving(struct grad_pass *pass, const struct op_list *forward, int count)
+{
+    const struct tape *tape = pass->tape;
+    for (int i = 0; i < count; i++)
+        pass->moves[i] = tape->tensors[i].cls == CLASS_PARAM && !(tape->tensors[i].flags & TENSOR_FROZEN);
+    for (int i = 0; i < forward->count; i++) {
+        const struct op *op = &forward->ops[i];
+        bool moves = false;
+        for (int k = 0; k < OP_MAX_IN; k++) moves = moves || wanted(pass, op->in[k]);
+        if (!moves || op_row(op->kind)->grad == grad_none) continue;
+        for (int o = 0; o < OP_MAX_OUT; o++)
+            if (op->out[o] >= 0) pass->moves[tape_root(tape, op->out[o])] = true;
+    }
+}
+
+/* Has an op a backward op? Invariant 6. */
+static bool is_derived(const struct grad_pass *pass, const struct op *op)
+{
+    bool moves = false, counts = op->kind == OP_ROUTER_LOSS;
+    for (int k = 0; k < OP_MAX_IN; k++) moves = moves || wanted(pass, op->in[k]);
+    for (int o = 0; o < OP_MAX_OUT; o++)
+        counts = counts || (op->out[o] >= 0 && pass->gradient[op->out[o]] >= 0);
+    return moves && counts;
 }
 
 /* Copy the forward ops; after each xent, its own backward and that of the linear before it. */
@@ -363,14 +434,17 @@ enum plim_status pass_grad(struct tape *tape, struct plim_error *err)
     /* Backward ops and gradients are appended to the tape; forward ops are replayed into a fresh list. */
     struct op_list forward = tape_take_ops(tape);
     int count = tape->ntensors;
-    struct grad_pass pass = {.tape = tape, .gradient = malloc(((size_t)count + 1) * sizeof(int))};
+    struct grad_pass pass = {.tape = tape,
+                             .gradient = malloc(((size_t)count + 1) * sizeof(int)),
+                             .moves = calloc((size_t)count + 1, sizeof(bool))};
     enum plim_status status = PLIM_OK;
     bool found = false;
-    if (!pass.gradient) {
+    if (!pass.gradient || !pass.moves) {
         status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while gradients were derived");
         goto out;
     }
     for (int i = 0; i < count; i++) pass.gradient[i] = -1;
+    find_moving(&pass, &forward, count);
     status = forward_with_head(&pass, forward.ops, forward.count, &found, err);
     if (status != PLIM_OK) goto out;
     if (!found) {
@@ -385,11 +459,12 @@ enum plim_status pass_grad(struct tape *tape, struct plim_error *err)
             status = plim_fail(err, PLIM_BUG, "op %s has no gradient", op_name(op->kind));
             goto out;
         }
-        row->grad(&pass, op);
+        if (is_derived(&pass, op)) row->grad(&pass, op);
     }
     tape->loop_end = tape->nops;
 out:
     free(pass.gradient);
+    free(pass.moves);
     tape_drop_ops(tape, &forward);
     return status;
 }

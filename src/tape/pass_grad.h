@@ -3,10 +3,12 @@
 
 #include "tape/op.h"
 
-/* Reverse mode in progress. gradient[t] is the tensor holding d loss / d t so far, or -1. */
+/* Reverse mode in progress. gradient[t] is the tensor holding d loss / d t so far, or -1. Both lists are by tensor id of the
+ * forward tape. */
 struct grad_pass {
     struct tape *tape;
-    int *gradient; /* by tensor id of the forward tape */
+    int *gradient;
+    bool *moves; /* by root: it depends on a trained parameter, or is one */
 };
 
 typedef void grad_rule(struct grad_pass *, const struct op *);

@@ -153,7 +153,7 @@ static bool remade_by(struct remat *r, const struct op *op, const struct op *nex
     _Static_assert((int)EXPERT_LINEAR_DW_X == (int)LINEAR_DW_X, "both have x in the same slot");
     int x = op->in[LINEAR_DW_X];
     bool products = op->kind == OP_LINEAR_DW || op->kind == OP_EXPERT_LINEAR_DW;
-    if (!products || x >= r->count || !r->dropped[x] || r->again[x] >= 0) return false;
+    if (!products || x < 0 || x >= r->count || !r->dropped[x] || r->again[x] >= 0) return false;
     const struct remaker *m = remaker_of(&r->ops[r->producer[x]], next);
     if (!m) return false;
     struct op back = *next;

@@ -148,6 +148,17 @@ void tape_append_grown(struct tape *tape, const struct op *op)
     if (tape_grow_ops(tape)) tape->ops[tape->nops++] = copy;
 }
 
+int64_t tape_param_count(const struct tape *tape, bool trained_only)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        bool frozen = t->flags & TENSOR_FROZEN;
+        if (t->cls == CLASS_PARAM && t->view_of < 0 && !(trained_only && frozen)) sum += tensor_count(t);
+    }
+    return sum;
+}
+
 bool tape_drops(const struct tape *tape)
 {
     for (int i = 0; i < tape->nops; i++)

@@ -50,6 +50,7 @@ enum tensor_flag {
     TENSOR_ELSEWHERE = 32, /* belongs to the other part, in a tape that is only one part (pass_part) */
     TENSOR_NEAR = 16,      /* too small for a lower tier: it and all that belongs to it stay on the device */
     TENSOR_OF_DISK = 64,   /* a near copy of a tensor on disk */
+    TENSOR_FROZEN = 128,   /* a parameter that is not trained: it has no gradient, state or master */
 };
 
 #define TENSOR_MAX_DIM 4
@@ -300,6 +301,9 @@ static inline int tape_root(const struct tape *tape, int id)
 {
     return tape->tensors[id].view_of >= 0 ? tape->tensors[id].view_of : id;
 }
+
+/* Elements of the parameters: of all, or of those that are trained. */
+int64_t tape_param_count(const struct tape *tape, bool trained_only);
 
 /* True if some op applies dropout. */
 bool tape_drops(const struct tape *tape);

@@ -39,7 +39,8 @@ static const char *const left_out[] = {
 
 /* Keys, other than the model's, on which the shapes of saved state depend. */
 static const char *const shapes[] = {"training.mixed_precision", "training.optimizer",
-                                     "training.master_weights", "training.state_dtype"};
+                                     "training.master_weights",  "training.state_dtype",
+                                     "training.freeze",          "training.train_only"};
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 

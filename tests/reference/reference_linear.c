@@ -48,17 +48,20 @@ void ref_linear_dx(const struct ref_call *call)
 
 void ref_linear_dw(const struct ref_call *call)
 {
-    const struct shape s = shape_of(call, ref_out(call, LINEAR_DW_DW), ref_in(call, LINEAR_DW_X));
     const double *dy = call->in[LINEAR_DW_DY].f, *x = call->in[LINEAR_DW_X].f;
+    if (call->out[LINEAR_DW_DBIAS].f) {
+        int64_t m = tensor_count(ref_out(call, LINEAR_DW_DBIAS)),
+                all = tensor_count(ref_in(call, LINEAR_DW_DY));
+        ref_begin(call, LINEAR_DW_DBIAS);
+        for (int64_t i = 0; i < all; i++) call->out[LINEAR_DW_DBIAS].f[i % m] += dy[i];
+    }
+    if (!call->out[LINEAR_DW_DW].f) return;
+    const struct shape s = shape_of(call, ref_out(call, LINEAR_DW_DW), ref_in(call, LINEAR_DW_X));
     int64_t weights = tensor_count(ref_out(call, LINEAR_DW_DW));
     ref_begin(call, LINEAR_DW_DW);
     for (int64_t i = 0; i < weights && call->op->attr.fresh; i++) call->out[LINEAR_DW_DW].f[i] = 0;
-    if (call->out[LINEAR_DW_DBIAS].f) ref_begin(call, LINEAR_DW_DBIAS);
-    for (int64_t r = 0; r < s.rows; r++) {
-        for (int64_t m = 0; m < s.m; m++) {
+    for (int64_t r = 0; r < s.rows; r++)
+        for (int64_t m = 0; m < s.m; m++)
             for (int64_t k = 0; k < s.k; k++)
                 call->out[LINEAR_DW_DW].f[at(&s, m, k)] += dy[r * s.m + m] * x[r * s.k + k];
-            if (call->out[LINEAR_DW_DBIAS].f) call->out[LINEAR_DW_DBIAS].f[m] += dy[r * s.m + m];
-        }
-    }
 }

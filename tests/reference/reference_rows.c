@@ -77,7 +77,7 @@ void ref_norm_bwd(const struct ref_call *call)
             rows = tensor_count(ref_in(call, NORM_BWD_DY)) / width;
     bool layer = call->op->attr.layer_norm;
     double plus = call->op->attr.plus_one ? 1 : 0;
-    ref_begin(call, NORM_BWD_DW);
+    if (call->out[NORM_BWD_DW].f) ref_begin(call, NORM_BWD_DW);
     if (call->out[NORM_BWD_DBIAS].f) ref_begin(call, NORM_BWD_DBIAS);
     for (int64_t r = 0; r < rows; r++, dy += width) {
         const double *x = call->in[NORM_BWD_X].f + r * width;
@@ -88,7 +88,7 @@ void ref_norm_bwd(const struct ref_call *call)
             double h = (x[c] - mean) * rstd;
             if (layer) sum_e += dy[c] * (w[c] + plus);
             sum_eh += dy[c] * (w[c] + plus) * h;
-            call->out[NORM_BWD_DW].f[c] += dy[c] * h;
+            if (call->out[NORM_BWD_DW].f) call->out[NORM_BWD_DW].f[c] += dy[c] * h;
             if (call->out[NORM_BWD_DBIAS].f) call->out[NORM_BWD_DBIAS].f[c] += dy[c];
         }
         for (int64_t c = 0; c < width; c++) {

@@ -24,6 +24,7 @@ static void build(struct model_rig *rig, const struct rig_options *o)
                                 .training = o->training};
     tape_init(&rig->tape);
     must(rig, model_emit(&rig->spec, &shape, &rig->tape, &rig->err));
+    if (o->freezing) must(rig, model_freeze(&rig->spec, o->freezing, &rig->tape, &rig->err));
     must(rig, pass_precision(&rig->tape, o->precision, &rig->err));
     bool loss = o->head == HEAD_LOSS || o->head == HEAD_LABELS || o->head == HEAD_PAIRS;
     if (loss) must(rig, pass_loss_chunks(&rig->tape, o->loss_chunks, &rig->err));

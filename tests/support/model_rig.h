@@ -11,7 +11,7 @@
 #define PLIM_TESTS_MODEL_RIG_H
 
 #include "exec/exec.h"
-#include "model/model.h"
+#include "model/freeze.h"
 #include "tape/pass.h"
 
 struct rig_options {
@@ -20,8 +20,9 @@ struct rig_options {
     enum model_head head;
     enum pooling pooling; /* of vectors, and whether they have length 1 */
     bool normalize, training;
-    double dropout;    /* training: of everything that may be dropped */
-    bool grad, update; /* backward; the optimizer, with the golden files' settings */
+    double dropout;                        /* training: of everything that may be dropped */
+    bool grad, update;                     /* backward; the optimizer, with the golden files' settings */
+    const struct model_freezing *freezing; /* NULL: every parameter is trained */
     enum optimizer optimizer;
     bool no_master, narrow_state, narrow_grads;
     enum precision precision;

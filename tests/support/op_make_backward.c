@@ -35,6 +35,7 @@ void make_norm_bwd(struct op_case *c)
 {
     static const int from[] = {NORM_BWD_X, NORM_BWD_W, -1}, to[] = {NORM_BWD_DY, NORM_BWD_STAT, -1};
     bool layer = case_flip(c), bias = layer && case_flip(c), add = case_flip(c);
+    bool frozen = case_below(c, 4) == 0; /* no gradient of the weight */
     struct lead lead = case_lead(c, 300);
     int64_t width =
         layer ? PICK(c, 2, 5, 16, 31, 64, 97, 257, 1000) : PICK(c, 1, 3, 16, 29, 64, 101, 257, 1000);
@@ -48,8 +49,8 @@ void make_norm_bwd(struct op_case *c)
     if (add) case_in_rows(c, NORM_BWD_ADD, c->type, lead, width);
     case_out_rows(c, NORM_BWD_DX, c->type, lead, width);
     enum dtype narrow = grad_type(c);
-    case_acc(c, NORM_BWD_DW, narrow, DIMS(width));
-    if (bias) case_acc(c, NORM_BWD_DBIAS, narrow, DIMS(width));
+    if (!frozen) case_acc(c, NORM_BWD_DW, narrow, DIMS(width));
+    if (bias && !frozen) case_acc(c, NORM_BWD_DBIAS, narrow, DIMS(width));
     /* The statistics are those of x; y is made on the way, in the place of dy, and dy is filled again. */
     case_forward(c, OP_NORM, from, to);
     case_fill(c, NORM_BWD_DY, 0, 1);
@@ -93,12 +94,12 @@ void make_linear_dx(struct op_case *c)
 void make_linear_dw(struct op_case *c)
 {
     struct sizes s = any_sizes(c, 600);
-    bool kn = c->op.attr.weight_kn;
+    bool kn = c->op.attr.weight_kn, frozen = case_below(c, 5) == 0; /* the bias alone is trained */
     case_in_rows(c, LINEAR_DW_DY, c->type, s.lead, s.m);
-    case_in_rows(c, LINEAR_DW_X, c->type, s.lead, s.k);
+    if (!frozen) case_in_rows(c, LINEAR_DW_X, c->type, s.lead, s.k);
     enum dtype narrow = grad_type(c);
-    case_acc(c, LINEAR_DW_DW, narrow, DIMS(kn ? s.k : s.m, kn ? s.m : s.k));
-    bool bias = case_flip(c);
+    if (!frozen) case_acc(c, LINEAR_DW_DW, narrow, DIMS(kn ? s.k : s.m, kn ? s.m : s.k));
+    bool bias = frozen || case_flip(c);
     if (bias) case_acc(c, LINEAR_DW_DBIAS, narrow, DIMS(s.m));
     c->op.attr.fresh = bias && case_flip(c);
     c->inner[LINEAR_DW_DW] = c->inner[LINEAR_DW_DBIAS] = sum_error(s.lead.rows);

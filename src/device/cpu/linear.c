@@ -72,7 +72,7 @@ static size_t cpu_linear_dx_workspace(const struct tensor *const *desc, const st
 
 static int64_t dy_columns(const struct kernel_call *call)
 {
-    return shape_of(call_out(call, LINEAR_DW_DW), call->op, call_in(call, LINEAR_DW_X)).out;
+    return tensor_count(call_out(call, LINEAR_DW_DBIAS));
 }
 
 /* begin and end count tiles, strips fastest; partial sums are [blocks,M] */
@@ -93,9 +93,10 @@ static void bias_body(void *arg, int64_t begin, int64_t end, int)
     }
 }
 
-static void bias_grad(const struct kernel_call *call, int64_t count, int64_t columns)
+static void bias_grad(const struct kernel_call *call)
 {
     enum dtype type = call_out(call, LINEAR_DW_DBIAS)->type;
+    int64_t columns = dy_columns(call), count = tensor_count(call_in(call, LINEAR_DW_DY)) / columns;
     int64_t blocks = blocks_of(count, KERNEL_ROW_BLOCK);
     call_each(call, blocks * blocks_of(columns, STRIP), 1, bias_body);
     for (int64_t at = 0; at < columns; at += STRIP) {
@@ -112,8 +113,9 @@ static void bias_grad(const struct kernel_call *call, int64_t count, int64_t col
 void cpu_linear_dw(const struct kernel_call *call)
 {
     const struct tensor *dy = call_in(call, LINEAR_DW_DY), *x = call_in(call, LINEAR_DW_X);
+    if (call->out[LINEAR_DW_DBIAS]) bias_grad(call);
+    if (!call->out[LINEAR_DW_DW]) return;
     struct shape s = shape_of(call_out(call, LINEAR_DW_DW), call->op, x);
-    if (call->out[LINEAR_DW_DBIAS]) bias_grad(call, s.rows, s.out);
     bool kn = call->op->attr.weight_kn;
     struct gemm g = gemm_over_rows(kn ? s.in : s.out, kn ? s.out : s.in, s.rows, dy->type,
                                    call_out(call, LINEAR_DW_DW)->type);
@@ -125,14 +127,17 @@ void cpu_linear_dw(const struct kernel_call *call)
 
 static size_t cpu_linear_dw_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
-    struct shape s = shape_of(desc[OP_MAX_IN + LINEAR_DW_DW], op, desc[LINEAR_DW_X]);
-    bool kn = op->attr.weight_kn;
-    size_t gemm = workspace_of(op)(kn ? s.in : s.out, kn ? s.out : s.in, s.rows, desc[LINEAR_DW_DY]->type,
-                                   desc[OP_MAX_IN + LINEAR_DW_DW]->type, threads);
-    size_t bias = (size_t)(blocks_of(s.rows, KERNEL_ROW_BLOCK) * s.out) * sizeof(float);
-    return desc[OP_MAX_IN + LINEAR_DW_DBIAS] && bias > gemm
-               ? bias
-               : gemm; /* one after the other in the same bytes */
+    const struct tensor *dw = desc[OP_MAX_IN + LINEAR_DW_DW], *db = desc[OP_MAX_IN + LINEAR_DW_DBIAS];
+    int64_t columns = db ? tensor_count(db) : 0,
+            blocks = db ? blocks_of(tensor_count(desc[LINEAR_DW_DY]) / columns, KERNEL_ROW_BLOCK) : 0;
+    size_t bias = (size_t)(blocks * columns) * sizeof(float), gemm = 0;
+    if (dw) {
+        struct shape s = shape_of(dw, op, desc[LINEAR_DW_X]);
+        bool kn = op->attr.weight_kn;
+        gemm = workspace_of(op)(kn ? s.in : s.out, kn ? s.out : s.in, s.rows, desc[LINEAR_DW_DY]->type,
+                                dw->type, threads);
+    }
+    return bias > gemm ? bias : gemm; /* one after the other in the same bytes */
 }
 
 CPU_KERNEL(linear, cpu_linear_workspace);

@@ -43,8 +43,11 @@ static int64_t bwd_rows(const struct kernel_call *call)
     return tensor_count(call_in(call, NORM_BWD_X)) / bwd_columns(call);
 }
 
-/* Sums of a block, [sums][C] each: dw, or dw and db. */
-static int bwd_sums(const struct kernel_call *call) { return call->out[NORM_BWD_DBIAS] ? 2 : 1; }
+/* Sums of a block, [sums][C] each: none, dw, or dw and db. */
+static int bwd_sums(const struct kernel_call *call)
+{
+    return (call->out[NORM_BWD_DW] != NULL) + (call->out[NORM_BWD_DBIAS] != NULL);
+}
 
 static void bwd_row(const struct kernel_call *call, int64_t r, float *dw, float *db)
 {
@@ -73,8 +76,8 @@ static void bwd_body(void *arg, int64_t begin, int64_t end, int)
     int64_t columns = bwd_columns(call), count = bwd_rows(call);
     int sums = bwd_sums(call);
     for (int64_t block = begin; block < end; block++) {
-        float *dw = (float *)call->work + block * sums * columns;
-        memset(dw, 0, (size_t)(sums * columns) * sizeof *dw);
+        float *dw = sums ? (float *)call->work + block * sums * columns : NULL;
+        if (dw) memset(dw, 0, (size_t)(sums * columns) * sizeof *dw);
         int64_t last = lesser(count, (block + 1) * NORM_BLOCK);
         for (int64_t r = block * NORM_BLOCK; r < last; r++)
             bwd_row(call, r, dw, sums == 2 ? dw + columns : NULL);
@@ -104,12 +107,14 @@ static void combine_body(void *arg, int64_t begin, int64_t end, int)
 void cpu_norm_bwd(const struct kernel_call *call)
 {
     call_each(call, blocks_of(bwd_rows(call), NORM_BLOCK), 1, bwd_body);
-    call_each(call, bwd_columns(call), COMBINE, combine_body);
+    if (bwd_sums(call)) call_each(call, bwd_columns(call), COMBINE, combine_body);
 }
 
 static size_t cpu_norm_bwd_workspace(const struct tensor *const *desc, const struct op *, int)
 {
-    int64_t columns = tensor_count(desc[NORM_BWD_W]), sums = desc[OP_MAX_IN + NORM_BWD_DBIAS] ? 2 : 1;
+    const struct tensor *const *out = desc + OP_MAX_IN;
+    int64_t columns = tensor_count(desc[NORM_BWD_W]),
+            sums = (out[NORM_BWD_DW] != NULL) + (out[NORM_BWD_DBIAS] != NULL);
     return (size_t)(blocks_of(tensor_count(desc[NORM_BWD_X]) / columns, NORM_BLOCK) * sums * columns) *
            sizeof(float);
 }

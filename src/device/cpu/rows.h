@@ -21,7 +21,7 @@
 /* One row of a norm's backward pass. */
 struct row_norm_bwd {
     void *dx;       /* may be dy or add */
-    float *dw, *db; /* += ; db NULL: none */
+    float *dw, *db; /* += ; NULL: none; db comes with dw */
     const void *dy, *x, *w;
     const void *add;  /* NULL: none */
     float mean, rstd; /* from the forward pass; mean for LayerNorm only */

@@ -82,7 +82,7 @@ VEC_FN void rms_sums_at(enum dtype t, vf *dot, const struct row_norm_bwd *r, int
     vf dy = v_load(t, r->dy, i, k), hat = v_mul(v_load(t, r->x, i, k), v_all(r->rstd));
     vf part = v_mul(dy, hat);
     *dot = v_fma(part, weight_at(t, r->w, r->plus_one, i, k), *dot);
-    v_store(DT_F32, r->dw, i, k, v_add(v_load(DT_F32, r->dw, i, k), part));
+    if (r->dw) v_store(DT_F32, r->dw, i, k, v_add(v_load(DT_F32, r->dw, i, k), part));
 }
 
 VEC_FN void rms_dx_at(enum dtype t, const struct row_norm_bwd *r, float mean_dot, int64_t i, int k)
@@ -119,7 +119,7 @@ VEC_FN void layer_sums_at(enum dtype t, vf *sum, vf *dot, const struct row_norm_
     vf part = v_mul(dy, layer_hat(t, r, i, k));
     *sum = v_fma(dy, w, *sum);
     *dot = v_fma(part, w, *dot);
-    v_store(DT_F32, r->dw, i, k, v_add(v_load(DT_F32, r->dw, i, k), part));
+    if (r->dw) v_store(DT_F32, r->dw, i, k, v_add(v_load(DT_F32, r->dw, i, k), part));
     if (r->db) v_store(DT_F32, r->db, i, k, v_add(v_load(DT_F32, r->db, i, k), dy));
 }
 

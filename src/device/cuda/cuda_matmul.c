@@ -345,9 +345,11 @@ static int run(const struct cuda_queue *queue, const struct kernel_call *call)
     int moved = call->op->attr.repeatable ? add_in_place(queue, &p) : 0;
     if (moved) return moved;
     struct key key = key_of(&p);
-    int code =
-        is_small(&key) ? multiply_small(queue, &p, &key) : multiply_large(mm, queue, &p, &key, call->work);
-    if (code || call->op->kind != OP_LINEAR_DW || !call->out[LINEAR_DW_DBIAS]) return code;
+    return is_small(&key) ? multiply_small(queue, &p, &key) : multiply_large(mm, queue, &p, &key, call->work);
+}
+
+static int run_bias(const struct cuda_queue *queue, const struct kernel_call *call)
+{
     const struct tensor *dy = call_in(call, LINEAR_DW_DY), *db = call_out(call, LINEAR_DW_DBIAS);
     int64_t width = tensor_count(db);
     return cuda_column_sum(queue, call->in[LINEAR_DW_DY], dy->type, tensor_count(dy) / width, width,
@@ -361,7 +363,8 @@ int cuda_linear_dx(const struct cuda_queue *queue, const struct kernel_call *cal
 }
 int cuda_linear_dw(const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    return run(queue, call);
+    int code = call->out[LINEAR_DW_DW] ? run(queue, call) : 0;
+    return code || !call->out[LINEAR_DW_DBIAS] ? code : run_bias(queue, call);
 }
 
 /* --- weights in blocks ----------------------------------------------------------------------------------- */

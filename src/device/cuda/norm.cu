@@ -403,7 +403,7 @@ template <class T> static int run_backward(const struct cuda_queue *queue, const
     if (blocks > 0)
         use.kernel<<<(unsigned)blocks, THREADS, wide ? (size_t)columns * 4 : 0, stream_of(queue)>>>(n);
     int failed = launched();
-    if (failed) return failed;
+    if (failed || !call->out[NORM_BWD_DW]) return failed;
     return cuda_fold_rows(queue, n.partial, blocks, columns, call->out[NORM_BWD_DW],
                           call->out[NORM_BWD_DBIAS], call_out(call, NORM_BWD_DW)->type, call->accumulate);
 }
