@@ -35,7 +35,7 @@ enum plim_status caller_check(const struct caller *caller, const char *device, b
         return caller_refuse(caller, "device", err, "'%s' is no device; write auto, cpu, cuda or cuda:1",
                              device);
     if (weights && weights_kind_parse(weights) == WEIGHTS_KINDS)
-        return caller_refuse(caller, "weights", err, "'%s'; write as-is, q8 or q4", weights);
+        return caller_refuse(caller, "weights", err, "'%s'; write " WEIGHTS_KIND_CHOICE, weights);
     if (threads < 0 || threads > 1024)
         return caller_refuse(caller, "threads", err, "%d; write 0 for one per core, or up to 1024", threads);
     return PLIM_OK;

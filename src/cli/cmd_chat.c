@@ -52,7 +52,7 @@ static const struct option_row rows[] = {
     {"device", 0, OPTION_STRING, AT(device), "NAME", "cpu, cuda, cuda:N or auto (auto)"},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
-     "as-is, or quantised on loading to 8 or 4 bits: q8, q4 (as-is)"},
+     "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no notes"},
 };
 
@@ -260,7 +260,7 @@ static enum plim_status check_flags(const struct chat_flags *f, struct plim_erro
                          "chat: option '--device': '%s' is no device; write auto, cpu, cuda or cuda:1",
                          f->device);
     if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
-        return plim_fail(err, PLIM_BAD_INPUT, "chat: option '--weights': '%s'; write as-is, q8 or q4",
+        return plim_fail(err, PLIM_BAD_INPUT, "chat: option '--weights': '%s'; write " WEIGHTS_KIND_CHOICE,
                          f->weights);
     if (f->tokens < 1 || f->context < 0)
         return plim_fail(err, PLIM_BAD_INPUT,

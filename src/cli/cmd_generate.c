@@ -43,7 +43,7 @@ static const struct option_row rows[] = {
      "CPU (auto)"},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
-     "as-is, or quantised on loading to 8 or 4 bits: q8, q4 (as-is)"},
+     "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
     {"raw", 0, OPTION_FLAG, AT(raw), NULL,
      "continue the prompt literally; by default a model with a chat template answers it as a "
      "user's message"},
@@ -101,8 +101,8 @@ static enum plim_status check_flags(const struct generate_flags *f, struct plim_
         return plim_fail(err, PLIM_BAD_INPUT,
                          "generate: option '--budget': 0 bytes hold nothing; write e.g. 64MiB");
     if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
-        return plim_fail(err, PLIM_BAD_INPUT, "generate: option '--weights': '%s'; write as-is, q8 or q4",
-                         f->weights);
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "generate: option '--weights': '%s'; write " WEIGHTS_KIND_CHOICE, f->weights);
     for (size_t i = 0; i < f->prompts.count; i++) empty = empty || !*f->prompts.items[i];
     if (f->parallel < 0 || f->parallel > 4096)
         return plim_fail(err, PLIM_BAD_INPUT, "generate: option '--parallel': %d; write 1 to 4096",

@@ -105,7 +105,7 @@ static const struct option_row rows[] = {
     {"disable-cudagraphs", 0, OPTION_FLAG, AT(op_by_op), NULL,
      "launch ops one by one instead of recorded steps; slower"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
-     "as-is, or quantised on loading to 8 or 4 bits: q8, q4 (as-is)"},
+     "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
     {"scratch", 0, OPTION_STRING, AT(scratch), "DIR",
      "on the CPU: folder on disk for parameters that do not fit the budget; they are read in "
      "each step. none: all must fit. Default: the cache folder or /var/tmp, used only if "
@@ -204,7 +204,7 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
     if (strcmp(f->dtype, "auto") && precision_parse(f->dtype) == PRECISION_COUNT)
         return bad_flag(err, "dtype", "write auto, fp32, bf16 or fp16");
     if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
-        return bad_flag(err, "weights", "write as-is, q8 or q4");
+        return bad_flag(err, "weights", "write " WEIGHTS_KIND_CHOICE);
     struct stat at;
     if (f->scratch && strcmp(f->scratch, "none") && (stat(f->scratch, &at) != 0 || !S_ISDIR(at.st_mode)))
         return bad_flag(err, "scratch", "there is no such folder; make it, or name another");

@@ -67,9 +67,11 @@ static struct uses uses_of(const struct tape *tape, int id)
 /* The type of one part, whose lines have k elements: 0 where it cannot be in blocks. */
 static int part_type(enum weights_kind kind, const struct uses *u, int64_t k, const struct safetensor *file)
 {
-    static const int made[WEIGHTS_KINDS] = {[WEIGHTS_Q8] = BLOCK_Q8_0, [WEIGHTS_Q4] = BLOCK_Q4_0};
-    bool ends = u->table || u->logits;
-    int number = kind == WEIGHTS_Q4 && ends ? BLOCK_Q8_0 : made[kind];
+    static const int made[2][WEIGHTS_KINDS] = {
+        {0, BLOCK_Q8_0, BLOCK_Q4_0, BLOCK_NF4, BLOCK_FP4}, /* by kind */
+        {0, BLOCK_Q8_0, BLOCK_Q8_0, 0, 0}, /* of the token table and of the output projection */
+    };
+    int number = made[u->table || u->logits][kind];
     if (kind == WEIGHTS_AS_IS || (file && weights_in_blocks(file)))
         number = file && weights_in_blocks(file) ? block_type_number(file->type_name) : 0;
     const struct block_type *type = number > 0 ? block_type_of((uint32_t)number) : NULL;
@@ -80,6 +82,7 @@ static int part_type(enum weights_kind kind, const struct uses *u, int64_t k, co
 struct choice {
     enum weights_kind kind;
     bool experts; /* there are kernels for experts in blocks */
+    bool train;
     const struct weights_files *files;
     const struct model_spec *spec;
     const struct tape *tape;
@@ -96,6 +99,7 @@ static struct lines {
 
 static bool may_be_in_blocks(const struct choice *c, int id, const struct uses *u)
 {
+    if (c->train && u->logits) return false; /* the loss is cut into slices of linear (pass_loss_chunks) */
     if (u->other || !(u->product || u->table) || (u->table && u->columns)) return false;
     const struct tensor *t = &c->tape->tensors[id];
     if (u->experts ? !c->experts || t->ndim != 3 : t->ndim != 2) return false;
@@ -126,8 +130,8 @@ enum plim_status quantise_choose(struct quantisation *out, const struct quantise
 {
     struct weights_files files;
     const char *path = wish->path;
-    struct choice c = {wish->kind, wish->experts, &files, spec, tape};
-    *out = (struct quantisation){0};
+    struct choice c = {wish->kind, wish->experts, wish->train, &files, spec, tape};
+    *out = (struct quantisation){.keep_x = wish->train};
     enum plim_status status = weights_files_open(path, &files, err);
     if (status != PLIM_OK) return status;
     for (int i = 0; i < tape->ntensors; i++) out->count += is_weight(&tape->tensors[i]);
@@ -168,19 +172,21 @@ static const struct {
               {OP_EMBED, EMBED_W, OP_EMBED_Q},
               {OP_EXPERT_LINEAR, EXPERT_LINEAR_W, OP_EXPERT_LINEAR_Q}};
 
-static void turn_ops(struct tape *tape, int id, const struct op_lines *lines)
+static void turn_ops(struct tape *tape, int id, const struct op_lines *lines, bool keep_x)
 {
     for (int i = 0; i < tape->nops; i++)
         for (size_t t = 0; t < sizeof turned / sizeof *turned; t++) {
             struct op *op = &tape->ops[i];
             if (op->kind != turned[t].plain || op->in[turned[t].w] != id) continue;
             op->kind = turned[t].blocks;
+            op->attr.keep_x = keep_x;
             memcpy(op->attr.lines, lines, sizeof op->attr.lines);
             break;
         }
 }
 
-static void turn_param(const struct model_spec *spec, struct tape *tape, int id, const unsigned char *types)
+static void turn_param(const struct model_spec *spec, struct tape *tape, int id, const unsigned char *types,
+                       bool keep_x)
 {
     struct op_attr attr = {0};
     struct tensor *t = &tape->tensors[id];
@@ -190,7 +196,7 @@ static void turn_param(const struct model_spec *spec, struct tape *tape, int id,
     for (int i = 0; i < OP_LINE_PARTS && types[i]; i++)
         attr.lines[i] =
             (struct op_lines){types[i], types[1] ? weights_part(spec, tape, id, i).dim[0] : lines.count};
-    turn_ops(tape, id, attr.lines);
+    turn_ops(tape, id, attr.lines, keep_x);
     memset(t->dim, 0, sizeof t->dim);
     t->type = DT_U8, t->dim[0] = experts * quantised_bytes(&attr, lines.k), t->ndim = 1;
 }
@@ -212,6 +218,6 @@ void quantise_tape(const struct quantisation *q, const struct model_spec *spec, 
         if (!is_weight(&tape->tensors[i])) continue;
         int n = place_of(q, &tape->tensors[i], next);
         next = n + 1;
-        if (n < q->count && q->param[n].type[0]) turn_param(spec, tape, i, q->param[n].type);
+        if (n < q->count && q->param[n].type[0]) turn_param(spec, tape, i, q->param[n].type, q->keep_x);
     }
 }

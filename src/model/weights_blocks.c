@@ -66,23 +66,6 @@ static struct quantised_part part_at(const struct op_attr *attr, int64_t k, int6
 
 /* --- one panel, by any worker ------------------------------------------------------------------------------ */
 
-static bool f16_is_finite(uint16_t h) { return (h & 0x7c00) != 0x7c00; }
-
-/* The first line with a scale that is no number: scales of 16 bits are the only numbers of a block that can be none. */
-static int64_t find_bad_scale(const struct panel_pour *p, const unsigned char *rows, int64_t lines)
-{
-    const struct block_type *q = p->type;
-    int64_t blocks = p->k / q->elements;
-    for (int64_t b = 0; b < lines * blocks; b++)
-        for (int f = 0; f < BLOCK_FIELDS && q->field[f].unit; f++)
-            for (int i = 0; q->field[f].unit == 2 && i < q->field[f].bytes; i += 2) {
-                uint16_t scale;
-                memcpy(&scale, rows + b * q->bytes + q->field[f].at + i, sizeof scale);
-                if (!f16_is_finite(scale)) return b / blocks;
-            }
-    return -1;
-}
-
 /* n elements that lie `step` bytes apart. */
 static void gather(char *to, const char *from, int64_t step, int64_t n, size_t size)
 {
@@ -145,8 +128,8 @@ static void panel_body(void *arg, int64_t begin, int64_t end, int worker)
         else
             make_rows(p, at, lines, (float *)(void *)scratch, rows, &fault);
         memset(rows + lines * p->row_bytes, 0, (size_t)((PANEL_LINES - lines) * p->row_bytes));
-        int64_t bad = find_bad_scale(p, rows, lines);
-        if (bad >= 0) fault.scale = p->first + at + bad;
+        int64_t blocks = p->k / p->type->elements, bad = block_find_bad_scale(p->type, rows, lines * blocks);
+        if (bad >= 0) fault.scale = p->first + at + bad / blocks;
         panel_pack(p->type, p->k, rows, p->panels + at * p->row_bytes);
         p->faults[i] = fault;
     }

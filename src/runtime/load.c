@@ -85,7 +85,7 @@ enum plim_status weights_choose(struct quantisation *out, const struct device *d
                          "this device has no kernels for %s weights; use the CPU, or as-is",
                          weights_kind_name(kind));
     }
-    struct quantise_wish wish = {kind, dir, !kernels || kernels[OP_EXPERT_LINEAR_Q]};
+    struct quantise_wish wish = {kind, dir, !kernels || kernels[OP_EXPERT_LINEAR_Q], false};
     return quantise_choose(out, &wish, spec, tape, err);
 }
 

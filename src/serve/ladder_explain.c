@@ -40,7 +40,7 @@ typedef bool change(struct engine_options *o, int attempt, char value[VALUE]);
 static bool weights(struct engine_options *o, int attempt, char value[VALUE])
 {
     o->weights = (enum weights_kind)(o->weights + 1 + attempt);
-    if (o->weights >= WEIGHTS_KINDS) return false;
+    if (o->weights > WEIGHTS_Q4) return false; /* none is smaller */
     snprintf(value, VALUE, "%s", weights_kind_name(o->weights));
     return true;
 }

@@ -230,7 +230,7 @@ static enum plim_status take_type(struct reader *r, struct gguf_tensor *t)
     int64_t bytes;
     enum plim_status status = take_u32(r, &number);
     if (status != PLIM_OK) return status;
-    t->type = block_type_of(number);
+    t->type = number < BLOCK_OWN ? block_type_of(number) : NULL;
     if (!t->type)
         return plim_fail(r->err, PLIM_BAD_INPUT, "%s: tensor '%.200s': unknown type number %u", r->file->path,
                          t->name, (unsigned)number);

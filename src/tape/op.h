@@ -45,6 +45,7 @@
  *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc                 with attr.scale of dy * scale
  *  norm_bwd      dy x w stat [add]                                 dx [dw[C] acc] [db acc]     dx = d norm (+ add); db comes with dw
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
+ *  linear_q_dx   dy[..,M] W[bytes]u8 [add[..,K]]                   dx[..,K]                    linear_dx with a weight in blocks
  *  linear_dw     dy[..,M] [x[..,K]]                                [dW acc] [db[M] acc]        in W's layout; x and dW come together; with attr.fresh dW is never added to
  *  attn_bwd      do q k v o lse [pos] [lengths] [bias] [scalars]   dq dk dv [dbias[R,H] acc]
  *  glu_bwd       dh gate up                                        dgate dup [h]               h: glu's result once more, bit for bit
@@ -54,6 +55,7 @@
  *  join3         q k v [table]                                     x                           inverse of split3: with a table rotated back
  *  route_bwd     dweight[R,K]f32 logits expert [factor] [lengths]  dlogits[R,E]
  *  expert_linear_dx  dy[RK,M] W ends [add[RK,C]]                   dx[RK,C]                    dx[j] = dy[j] W[e] (+ add[j])
+ *  expert_linear_q_dx  dy[RK,M] W[bytes]u8 ends [add[RK,C]]        dx[RK,C]                    expert_linear_dx with weights in blocks
  *  expert_linear_dw  dy[RK,M] x[RK,C] ends                         dW[E,M,C] acc               an expert without rows has zeros
  *  combine_dw    dy[R,C] x[RK,C] place                             dweight[R,K]f32             dweight[r,i] = dy[r] . x[place[r,i]]
  *  sumsq         grad                                              sum[1]f64 acc               sum of squares in blocks of a fixed size of the backend's, in order
@@ -83,7 +85,9 @@
  * value. expert_linear_q has such a matrix for each expert, one after the other. With attr.weight_kn the model's files have
  * the matrix as [K,M]; its bytes are the same. A device may first round x to 8 bits, in blocks of 32 along K, each with a
  * scale: x = d q with d = max |x| / 127 and q the nearest whole number. Or it may round W's elements to the x-type. y of a
- * row depends only on that row, bit for bit; on a GPU also on whether there are more than CUDA_FEW_ROWS rows.
+ * row depends only on that row, bit for bit; on a GPU also on whether there are more than CUDA_FEW_ROWS rows. With
+ * attr.keep_x, of types with a table (tensor/blocks.h) and in the gradients no device rounds x or dy to 8 bits. Such a weight
+ * is never trained: its gradient is not computed.
  *
  * Activations (attr.activation): silu x sigmoid(x); gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2; gelu
  * x P(X < x) of a normal X; relu max(x, 0), of slope 0 at 0; tanh, with attr.cap cap tanh(x / cap); scale, x
@@ -338,6 +342,8 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(LINEAR_Q, linear_q, KERNEL)                                                                            \
     X(EMBED_Q, embed_q, KERNEL)                                                                              \
     X(EXPERT_LINEAR_Q, expert_linear_q, CPU_ONLY)                                                            \
+    X(LINEAR_Q_DX, linear_q_dx, KERNEL)                                                                      \
+    X(EXPERT_LINEAR_Q_DX, expert_linear_q_dx, CPU_ONLY)                                                      \
     X(ROW_NORM, row_norm, KERNEL)
 
 #define OP_KIND_OF(kind, name, kernels) OP_##kind,

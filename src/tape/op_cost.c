@@ -36,6 +36,13 @@ void cost_linear_q(const struct tape *tape, const struct op *op, struct op_cost 
     cost->matmul_flops += 2.0 * (double)tensor_count(y) * (double)k;
 }
 
+void cost_linear_q_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    const struct tensor *dx = &tape->tensors[op->out[LINEAR_Q_DX_DX]];
+    cost->type = dx->type;
+    cost->matmul_flops += 2.0 * (double)tensor_count(dx) * (double)quantised_lines(&op->attr);
+}
+
 void cost_linear_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     cost->type = tape->tensors[op->in[LINEAR_DX_DY]].type;
@@ -69,6 +76,13 @@ void cost_expert_linear_q(const struct tape *tape, const struct op *op, struct o
     const struct tensor *x = &tape->tensors[op->in[EXPERT_LINEAR_Q_X]];
     cost->type = x->type;
     cost->matmul_flops += 2.0 * (double)tensor_count(x) * (double)quantised_lines(&op->attr);
+}
+
+void cost_expert_linear_q_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    const struct tensor *dx = &tape->tensors[op->out[EXPERT_LINEAR_Q_DX_DX]];
+    cost->type = dx->type;
+    cost->matmul_flops += 2.0 * (double)tensor_count(dx) * (double)quantised_lines(&op->attr);
 }
 
 void cost_expert_linear_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)

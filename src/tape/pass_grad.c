@@ -174,10 +174,15 @@ static void linear_weight_grad(struct grad_pass *pass, const struct op *op, int 
     if (weight || bias) emit(pass, &back, backward_part(op));
 }
 
+/* Operands of both gradients have the same places; so have those of the products. */
+static_assert((int)LINEAR_DX_W == (int)LINEAR_Q_DX_W && (int)LINEAR_DX_ADD == (int)LINEAR_Q_DX_ADD &&
+                  (int)LINEAR_X == (int)LINEAR_Q_X && (int)LINEAR_ADD == (int)LINEAR_Q_ADD,
+              "one rule for both");
+
 static void linear_input_grad(struct grad_pass *pass, const struct op *op, int dy)
 {
     int x = op->in[LINEAR_X];
-    struct op back = tape_op(OP_LINEAR_DX, op->layer);
+    struct op back = tape_op(op->kind == OP_LINEAR ? OP_LINEAR_DX : OP_LINEAR_Q_DX, op->layer);
     back.attr = op->attr;
     back.in[LINEAR_DX_DY] = dy, back.in[LINEAR_DX_W] = op->in[LINEAR_W];
     if (pass->tape->tensors[x].view_of >= 0)
@@ -193,6 +198,14 @@ void grad_linear(struct grad_pass *pass, const struct op *op)
     if (wanted(pass, op->in[LINEAR_X])) linear_input_grad(pass, op, dy);
     linear_weight_grad(pass, op, dy);
     pass_on(pass, op, op->in[LINEAR_ADD], dy); /* invariant 3 */
+}
+
+/* A weight in blocks is not trained, and neither is its bias. */
+void grad_linear_q(struct grad_pass *pass, const struct op *op)
+{
+    int dy = pass->gradient[op->out[LINEAR_Q_Y]];
+    if (wanted(pass, op->in[LINEAR_Q_X])) linear_input_grad(pass, op, dy);
+    pass_on(pass, op, op->in[LINEAR_Q_ADD], dy);
 }
 
 void grad_attn(struct grad_pass *pass, const struct op *op)
@@ -342,6 +355,17 @@ void grad_expert_linear(struct grad_pass *pass, const struct op *op)
     dw.out[EXPERT_LINEAR_DW_DW] = param_gradient(pass, op->in[EXPERT_LINEAR_W], &first);
     dw.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
     emit(pass, &dw, PART_BACKWARD);
+}
+
+void grad_expert_linear_q(struct grad_pass *pass, const struct op *op)
+{
+    struct op dx = tape_op(OP_EXPERT_LINEAR_Q_DX, op->layer);
+    dx.attr = op->attr;
+    dx.in[EXPERT_LINEAR_Q_DX_DY] = pass->gradient[op->out[EXPERT_LINEAR_Q_Y]];
+    dx.in[EXPERT_LINEAR_Q_DX_W] = op->in[EXPERT_LINEAR_Q_W];
+    dx.in[EXPERT_LINEAR_Q_DX_ENDS] = op->in[EXPERT_LINEAR_Q_ENDS];
+    contribute(pass, &dx, EXPERT_LINEAR_Q_DX_DX, op->in[EXPERT_LINEAR_Q_X], EXPERT_LINEAR_Q_DX_ADD);
+    emit(pass, &dx, PART_BACKWARD);
 }
 
 void grad_combine(struct grad_pass *pass, const struct op *op)

@@ -167,6 +167,7 @@ struct op_attr {
     int64_t first;
     /* linear_q, embed_q, expert_linear_q: format of the weight's bytes. */
     struct op_lines lines[OP_LINE_PARTS];
+    bool keep_x;      /* products with weights in blocks: x is not rounded to 8 bits */
     enum among among; /* collectives */
     bool on_host;     /* computed by the CPU of a device with its own memory, on operands in host memory */
     bool behind;      /* of a store: it may run until the hold that follows */

@@ -1,8 +1,9 @@
-/* blocks.c - the block types of GGUF, by their numbers. See blocks.h.
+/* blocks.c - the block types of GGUF, by their numbers, and our own. See blocks.h.
  *
  * Numbers lie in little-endian order and at any address; the machines we run on are little-endian.
  */
 #include "tensor/blocks.h"
+#include "tensor/blocks_4bit.h"
 #include "tensor/dtype.h"
 
 #include <math.h>
@@ -213,20 +214,52 @@ static void write_q4_0(const float *in, unsigned char *out, int64_t n)
     }
 }
 
+/* ---- bitsandbytes' types ---- */
+
+static void read_nf4(const unsigned char *in, float *out, int64_t n) { block4_read(in, out, n, block4_nf4); }
+static void read_fp4(const unsigned char *in, float *out, int64_t n) { block4_read(in, out, n, block4_fp4); }
+
+static void read_nf4_dq(const unsigned char *in, float *out, int64_t n)
+{
+    block4_read_dq(in, out, n, block4_nf4);
+}
+
+static void read_fp4_dq(const unsigned char *in, float *out, int64_t n)
+{
+    block4_read_dq(in, out, n, block4_fp4);
+}
+
+static void write_nf4(const float *in, unsigned char *out, int64_t n)
+{
+    block4_write(in, out, n, block4_nf4);
+}
+
+static void write_fp4(const float *in, unsigned char *out, int64_t n)
+{
+    block4_write(in, out, n, block4_fp4);
+}
+
 /* By number; those without a reader are named in errors and have the size that checks a file. */
 static const struct block_type types[] = {
     [0] = {"F32", 1, 4, read_f32},
     [1] = {"F16", 1, 2, read_f16},
-    [2] = {"Q4_0", 32, 18, read_q4_0, {{0, 2, 2}, {2, 16, 4}}, write_q4_0},
+    [2] = {"Q4_0", 32, 18, read_q4_0, {{0, 2, 2}, {2, 16, 4}}, write_q4_0, {0, 1, false}},
     [3] = {"Q4_1", 32, 20, 0},
     [6] = {"Q5_0", 32, 22, 0},
     [7] = {"Q5_1", 32, 24, 0},
-    [8] = {"Q8_0", 32, 34, read_q8_0, {{0, 2, 2}, {2, 32, 4}}, write_q8_0},
+    [8] = {"Q8_0", 32, 34, read_q8_0, {{0, 2, 2}, {2, 32, 4}}, write_q8_0, {0, 1, false}},
     [10] = {"Q2_K", 256, 84, 0},
     [11] = {"Q3_K", 256, 110, 0},
-    [12] = {"Q4_K", 256, 144, read_q4_k, {{0, 4, 2}, {4, 12, 1}, {16, 128, 4}}, 0},
-    [13] = {"Q5_K", 256, 176, read_q5_k, {{0, 4, 2}, {4, 12, 1}, {16, 32, 4}, {48, 128, 4}}, 0},
-    [14] = {"Q6_K", 256, 210, read_q6_k, {{0, 128, 4}, {128, 64, 4}, {192, 16, 1}, {208, 2, 2}}, 0},
+    [12] = {"Q4_K", 256, 144, read_q4_k, {{0, 4, 2}, {4, 12, 1}, {16, 128, 4}}, 0, {0, 2, false}},
+    [13] =
+        {"Q5_K", 256, 176, read_q5_k, {{0, 4, 2}, {4, 12, 1}, {16, 32, 4}, {48, 128, 4}}, 0, {0, 2, false}},
+    [14] = {"Q6_K",
+            256,
+            210,
+            read_q6_k,
+            {{0, 128, 4}, {128, 64, 4}, {192, 16, 1}, {208, 2, 2}},
+            0,
+            {208, 1, false}},
     [16] = {"IQ2_XXS", 256, 66, 0},
     [17] = {"IQ2_XS", 256, 74, 0},
     [18] = {"IQ3_XXS", 256, 98, 0},
@@ -245,7 +278,35 @@ static const struct block_type types[] = {
     [34] = {"TQ1_0", 256, 54, 0},
     [35] = {"TQ2_0", 256, 66, 0},
     [39] = {"MXFP4", 32, 17, 0},
+#define FOUR_BITS(name, reader, writer, table)                                                               \
+    {                                                                                                        \
+        name, 64, BLOCK4_BYTES, reader, {{0, 4, 4}, {4, 32, 4}}, writer, {0, 1, true}, table                 \
+    }
+#define FOUR_BITS_DQ(name, reader, table)                                                                    \
+    {                                                                                                        \
+        name, 256, BLOCK4_DQ_BYTES, reader, {{0, 8, 4}, {8, 4, 4}, {12, 128, 4}}, NULL, {0, 2, true}, table  \
+    }
+    [BLOCK_NF4] = FOUR_BITS("NF4", read_nf4, write_nf4, block4_nf4),
+    [BLOCK_FP4] = FOUR_BITS("FP4", read_fp4, write_fp4, block4_fp4),
+    [BLOCK_NF4_DQ] = FOUR_BITS_DQ("NF4_DQ", read_nf4_dq, block4_nf4),
+    [BLOCK_FP4_DQ] = FOUR_BITS_DQ("FP4_DQ", read_fp4_dq, block4_fp4),
 };
+
+static bool is_finite(const struct block_scales *s, const unsigned char *p)
+{
+    uint32_t wide = 0;
+    memcpy(&wide, p, s->wide ? 4 : 2);
+    return s->wide ? (wide & 0x7f800000u) != 0x7f800000u : (wide & 0x7c00u) != 0x7c00u;
+}
+
+int64_t block_find_bad_scale(const struct block_type *type, const unsigned char *blocks, int64_t n)
+{
+    const struct block_scales *s = &type->scales;
+    for (int64_t b = 0; b < n; b++)
+        for (int i = 0; i < s->count; i++)
+            if (!is_finite(s, blocks + b * type->bytes + s->at + i * (s->wide ? 4 : 2))) return b;
+    return -1;
+}
 
 const struct block_type *block_type_of(uint32_t number)
 {

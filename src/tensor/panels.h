@@ -14,6 +14,7 @@
 #pragma once
 
 #include "tensor/blocks.h"
+#include "tensor/dtype.h"
 
 #define PANEL_LINES 16
 
@@ -39,3 +40,16 @@ void panel_pack(const struct block_type *type, int64_t k, const unsigned char *r
 
 /* One line of a panel as its k elements in f32. */
 void panel_read(const struct block_type *type, int64_t k, const unsigned char *panel, int line, float *out);
+
+/* Blocks [first, first + n) of `lines` lines of a panel as elements of a floating type; line i begins at out + i * stride
+ * bytes. Each is the value that type->read gives, rounded once. */
+struct panel_span {
+    const struct block_type *type;
+    const unsigned char *panel;
+    int64_t first, n;
+    int lines;
+    enum dtype to;
+    void *out;
+    int64_t stride;
+};
+void panel_widen(const struct panel_span *span);

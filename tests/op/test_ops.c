@@ -265,7 +265,8 @@ static void run_op(void **state, int kind)
         if (op_row(kind)->cls == OP_CLASS_MOVE)
             skip(); /* a device may leave copies to its transfer functions */
         if (!strcmp(suite->many->ops->name, "pjrt")) skip(); /* no emitter */
-        if (kind == OP_EXPERT_LINEAR_Q && !suite->many->facts.unified_memory)
+        if ((kind == OP_EXPERT_LINEAR_Q || kind == OP_EXPERT_LINEAR_Q_DX) &&
+            !suite->many->facts.unified_memory)
             skip(); /* and experts as their files have them (model/quantise.h) */
         fail_msg("%s: the device has no kernel", op_name(kind));
     }
@@ -301,6 +302,8 @@ static void run_op(void **state, int kind)
     X(linear_q, OP_LINEAR_Q)                                                                                 \
     X(embed_q, OP_EMBED_Q)                                                                                   \
     X(expert_linear_q, OP_EXPERT_LINEAR_Q)                                                                   \
+    X(linear_q_dx, OP_LINEAR_Q_DX)                                                                           \
+    X(expert_linear_q_dx, OP_EXPERT_LINEAR_Q_DX)                                                             \
     X(split3, OP_SPLIT3)                                                                                     \
     X(embed_bwd, OP_EMBED_BWD)                                                                               \
     X(norm_bwd, OP_NORM_BWD)                                                                                 \

@@ -24,7 +24,8 @@ ref_op ref_adamw8, ref_factor_stat, ref_adafactor;              /* reference_opt
 ref_op ref_kv_append, ref_copy;                                 /* reference_copy.c */
 ref_op ref_kv_put, ref_kv_put8, ref_attn_paged;                 /* reference_paged.c */
 ref_op ref_sample;                                              /* reference_sample.c */
-ref_op ref_linear_q, ref_embed_q, ref_expert_linear_q;          /* reference_quantised.c */
+ref_op ref_linear_q, ref_embed_q, ref_expert_linear_q, ref_linear_q_dx,
+    ref_expert_linear_q_dx; /* reference_quantised.c */
 
 static inline const struct tensor *ref_in(const struct ref_call *call, int slot) { return call->desc[slot]; }
 

@@ -70,14 +70,75 @@ static double q6_k(const struct block *b, int e)
     return half_of(b, 208, 0) * (scale < 128 ? scale : scale - 256) * (low + 16 * high - 32);
 }
 
+/* A number of 32 bits; `at` counts bytes of a block. */
+static double float_of(const struct block *b, int at)
+{
+    int64_t bits = 0;
+    for (int i = 3; i >= 0; i--) bits = bits * 256 + byte_of(b, at, 4, i);
+    int exponent = (int)(bits >> 23 & 255);
+    double size = ldexp((double)(bits & 0x7fffff) + (exponent ? 0x1p23 : 0), (exponent ? exponent : 1) - 150);
+    return bits >> 31 ? -size : size;
+}
+
+/* The code of element e of a 64-element part whose 32 bytes begin at `at`. */
+static int four_bits(const struct block *b, int at, int e)
+{
+    int byte = byte_of(b, at, 4, e / 32 * 16 + e % 16);
+    return e % 32 < 16 ? byte % 16 : byte / 16;
+}
+
+static double nf4_number(int code)
+{
+    static const double upper[] = {0.07958029955625534, 0.16093020141124725,
+                                   0.24611230194568634, 0.33791524171829224,
+                                   0.44070982933044434, 0.5626170039176941,
+                                   0.7229568362236023,  1.0},
+                        lower[] = {0.09105003625154495,
+                                   0.18477343022823334,
+                                   0.28444138169288635,
+                                   0.39491748809814453,
+                                   0.5250730514526367,
+                                   0.6961928009986877,
+                                   1.0};
+    return code > 7 ? upper[code - 8] : code < 7 ? -lower[6 - code] : 0;
+}
+
+static double fp4_number(int code)
+{
+    static const double size[] = {0, 0.0625, 8, 12, 4, 6, 2, 3};
+    return (code < 8 ? size[code] : -size[code - 8]) / 12;
+}
+
+static double nf4(const struct block *b, int e) { return nf4_number(four_bits(b, 4, e)) * float_of(b, 0); }
+static double fp4(const struct block *b, int e) { return fp4_number(four_bits(b, 4, e)) * float_of(b, 0); }
+
+/* Seven decades of 1, 2, 4 ... 64 numbers on each side of zero, and one. */
+static double magnitude(const struct block *b, int part)
+{
+    int code = byte_of(b, 8, 4, part), place = code > 127 ? code - 127 : 127 - code, decade = 0;
+    double size = 0;
+    while (place >> (decade + 1)) decade++;
+    if (place) size = pow(10, decade - 6) * (0.1 + 0.9 * (place - (1 << decade) + 0.5) / (1 << decade));
+    if (code == 255) size = 1;
+    return (code > 127 ? size : -size) * float_of(b, 4) + float_of(b, 0);
+}
+
+static double nf4_dq(const struct block *b, int e)
+{
+    return nf4_number(four_bits(b, 12 + e / 64 * 32, e % 64)) * magnitude(b, e / 64);
+}
+
+static double fp4_dq(const struct block *b, int e)
+{
+    return fp4_number(four_bits(b, 12 + e / 64 * 32, e % 64)) * magnitude(b, e / 64);
+}
+
 static const struct {
     int elements, bytes;
     double (*value)(const struct block *, int element);
-} types[] = {[2] = {32, 18, q4_0},
-             [8] = {32, 34, q8_0},
-             [12] = {256, 144, q4_k},
-             [13] = {256, 176, q5_k},
-             [14] = {256, 210, q6_k}};
+} types[] = {[2] = {32, 18, q4_0},    [8] = {32, 34, q8_0},      [12] = {256, 144, q4_k},
+             [13] = {256, 176, q5_k}, [14] = {256, 210, q6_k},   [64] = {64, 36, nf4},
+             [65] = {64, 36, fp4},    [66] = {256, 140, nf4_dq}, [67] = {256, 140, fp4_dq}};
 
 struct matrix {
     const struct op_lines *parts;
@@ -131,6 +192,21 @@ void ref_linear_q(const struct ref_call *call)
     }
 }
 
+void ref_linear_q_dx(const struct ref_call *call)
+{
+    struct matrix w = matrix_of(call, call->in[LINEAR_Q_DX_W].f, tensor_count(ref_in(call, LINEAR_Q_DX_W)));
+    const double *dy = call->in[LINEAR_Q_DX_DY].f, *add = call->in[LINEAR_Q_DX_ADD].f;
+    double *dx = call->out[LINEAR_Q_DX_DX].f;
+    int64_t rows = tensor_count(ref_out(call, LINEAR_Q_DX_DX)) / w.k,
+            lines = tensor_count(ref_in(call, LINEAR_Q_DX_DY)) / rows;
+    for (int64_t i = 0; i < rows * w.k; i++) dx[i] = add ? add[i] : 0;
+    for (int64_t m = 0; m < lines; m++)
+        for (int64_t k = 0; k < w.k; k++) {
+            double value = element(&w, m, k);
+            for (int64_t r = 0; r < rows; r++) dx[r * w.k + k] += dy[r * lines + m] * value;
+        }
+}
+
 void ref_embed_q(const struct ref_call *call)
 {
     struct matrix w = matrix_of(call, call->in[EMBED_Q_W].f, tensor_count(ref_in(call, EMBED_Q_W)));
@@ -155,5 +231,23 @@ void ref_expert_linear_q(const struct ref_call *call)
                 for (int64_t k = 0; k < w.k; k++)
                     sum += call->in[EXPERT_LINEAR_Q_X].f[r * w.k + k] * element(&w, m, k);
                 call->out[EXPERT_LINEAR_Q_Y].f[r * lines + m] = sum;
+            }
+}
+
+void ref_expert_linear_q_dx(const struct ref_call *call)
+{
+    int64_t experts = ref_in(call, EXPERT_LINEAR_Q_DX_ENDS)->dim[0],
+            bytes = tensor_count(ref_in(call, EXPERT_LINEAR_Q_DX_W)) / experts, r = 0;
+    struct matrix w = matrix_of(call, call->in[EXPERT_LINEAR_Q_DX_W].f, bytes);
+    const double *add = call->in[EXPERT_LINEAR_Q_DX_ADD].f;
+    int64_t lines = tensor_count(ref_in(call, EXPERT_LINEAR_Q_DX_DY)) * w.k /
+                    tensor_count(ref_out(call, EXPERT_LINEAR_Q_DX_DX));
+    for (int64_t e = 0; e < experts; e++, w.bytes += bytes)
+        for (; r < call->in[EXPERT_LINEAR_Q_DX_ENDS].i[e]; r++)
+            for (int64_t k = 0; k < w.k; k++) {
+                double sum = add ? add[r * w.k + k] : 0;
+                for (int64_t m = 0; m < lines; m++)
+                    sum += call->in[EXPERT_LINEAR_Q_DX_DY].f[r * lines + m] * element(&w, m, k);
+                call->out[EXPERT_LINEAR_Q_DX_DX].f[r * w.k + k] = sum;
             }
 }

@@ -20,7 +20,8 @@ op_maker make_route, make_dispatch, make_expert_linear, make_combine, make_route
 op_maker make_sumsq, make_clip, make_adamw, make_sgd, make_adamw8, make_factor_stat, make_adafactor,
     make_fetch, make_store; /* op_make_update.c */
 
-op_maker make_linear_q, make_embed_q, make_expert_linear_q; /* op_make_quantised.c */
+op_maker make_linear_q, make_embed_q, make_expert_linear_q, make_linear_q_dx,
+    make_expert_linear_q_dx; /* op_make_quantised.c */
 
 /* Random numbers of the case. */
 int64_t case_below(struct op_case *c, int64_t n); /* [0,n) */

@@ -5,24 +5,30 @@
 #include <math.h>
 #include <string.h>
 
-/* Random bytes in a block, with scales of 16 bits that are numbers of about 1 / 64. */
+/* Of elements of W to the type of x or dy; elements of Q6_K reach 60. */
+static const double rounding[DT_COUNT] = {[DT_BF16] = 0x1p-7, [DT_F16] = 0x1p-10};
+
+/* Random bytes in a block, with scales that are numbers of about 1 / 64. */
 static void fill_block(struct op_case *c, const struct block_type *type, unsigned char *block)
 {
     for (int i = 0; i < type->bytes; i++) block[i] = (unsigned char)case_below(c, 256);
-    for (int f = 0; f < BLOCK_FIELDS; f++)
-        for (int i = 0; type->field[f].unit == 2 && i < type->field[f].bytes; i += 2) {
-            uint16_t scale = f32_to_f16((float)(0.015 * case_normal(c)));
-            memcpy(block + type->field[f].at + i, &scale, sizeof scale);
-        }
+    for (int i = 0; i < type->scales.count; i++) {
+        float wide = (float)((type->table ? 0.5 : 0.015) * case_normal(c));
+        uint16_t half = f32_to_f16(wide);
+        unsigned char *at = block + type->scales.at + i * (type->scales.wide ? 4 : 2);
+        memcpy(at, type->scales.wide ? (void *)&wide : (void *)&half, type->scales.wide ? 4 : 2);
+    }
 }
 
 /* Lines of random types: one, or two. */
 static void choose_lines(struct op_case *c, int64_t lines, int64_t k, bool parts)
 {
-    static const int types[] = {BLOCK_Q8_0, BLOCK_Q4_0, BLOCK_Q4_K, BLOCK_Q5_K, BLOCK_Q6_K};
+    static const int types[] = {BLOCK_Q8_0, BLOCK_Q4_0, BLOCK_NF4,    BLOCK_FP4,   BLOCK_Q4_K,
+                                BLOCK_Q5_K, BLOCK_Q6_K, BLOCK_NF4_DQ, BLOCK_FP4_DQ};
     int64_t cut = parts && lines > 2 ? 1 + case_below(c, lines - 2) : lines, given[] = {cut, lines - cut};
+    int64_t fit = k % 64 ? 2 : k % 256 ? 4 : 9;
     for (int i = 0; i < 2 && given[i]; i++)
-        c->op.attr.lines[i] = (struct op_lines){types[case_below(c, k % 256 ? 2 : 5)], given[i]};
+        c->op.attr.lines[i] = (struct op_lines){types[case_below(c, fit)], given[i]};
 }
 
 /* One matrix at w. */
@@ -62,6 +68,7 @@ void make_linear_q(struct op_case *c)
     struct lead lead = case_lead(c, case_flip(c) ? 8 : 70);
     int64_t m = PICK(c, 1, 3, 16, 17, 37, 64, 101), k = PICK(c, 32, 96, 256, 512, 544, 1024);
     bool bias = case_flip(c), add = case_flip(c), exact = case_below(c, 4) > 0;
+    c->op.attr.keep_x = case_below(c, 4) == 0;
     make_lines(c, LINEAR_Q_W, m, k, case_flip(c));
     case_in_rows(c, LINEAR_Q_X, c->type, lead, k);
     if (exact) fill_exact(c, LINEAR_Q_X);
@@ -70,12 +77,25 @@ void make_linear_q(struct op_case *c)
     case_out_rows(c, LINEAR_Q_Y, c->type, lead, m);
     /* Sums are exact within a block; rounding x to 8 bits of its block's largest takes up to 1/250 of it. Elements of W may be
      * rounded to the type of x. */
-    static const double rounding[DT_COUNT] = {[DT_BF16] = 0x1p-8, [DT_F16] = 0x1p-11};
-    c->inner[LINEAR_Q_Y] = exact ? sum_error(k) + rounding[c->type] : 0.02;
+    c->inner[LINEAR_Q_Y] = exact || c->op.attr.keep_x ? sum_error(k) + rounding[c->type] : 0.03;
     c->scale[LINEAR_Q_Y] = 20 * sqrt((double)k); /* elements of Q6_K are of that size */
     case_note(c, "%s and %s, k %lld, x %s", block_type_of((uint32_t)c->op.attr.lines[0].type)->name,
               c->op.attr.lines[1].lines ? block_type_of((uint32_t)c->op.attr.lines[1].type)->name : "none",
               (long long)k, exact ? "of 8 bits" : "rounded");
+}
+
+void make_linear_q_dx(struct op_case *c)
+{
+    struct lead lead = case_lead(c, case_flip(c) ? 8 : 70);
+    int64_t m = PICK(c, 1, 3, 16, 17, 37, 64, 101), k = PICK(c, 32, 64, 96, 256, 512, 544, 1024);
+    make_lines(c, LINEAR_Q_DX_W, m, k, case_flip(c));
+    case_in_rows(c, LINEAR_Q_DX_DY, c->type, lead, m);
+    if (case_flip(c)) case_in_rows(c, LINEAR_Q_DX_ADD, c->type, lead, k);
+    case_out_rows(c, LINEAR_Q_DX_DX, c->type, lead, k);
+    c->inner[LINEAR_Q_DX_DX] = sum_error(m) + rounding[c->type];
+    c->scale[LINEAR_Q_DX_DX] = 20 * sqrt((double)m);
+    case_note(c, "%s, m %lld, k %lld", block_type_of((uint32_t)c->op.attr.lines[0].type)->name, (long long)m,
+              (long long)k);
 }
 
 void make_embed_q(struct op_case *c)
@@ -93,27 +113,46 @@ void make_embed_q(struct op_case *c)
               (double)c->op.attr.scale);
 }
 
-/* Rows of x in the order of their experts, some of which have none. */
+/* Experts' matrices [m,k] in slot w, and rows in their order; some have none. */
+struct expert_lines {
+    int64_t experts, rows, m, k;
+};
+
+static struct expert_lines make_experts(struct op_case *c, int w, int ends)
+{
+    struct expert_lines s = {PICK(c, 1, 2, 5, 9), PICK(c, 1, 3, 20, 77), PICK(c, 1, 16, 37),
+                             PICK(c, 32, 64, 256, 544)};
+    int64_t at = 0;
+    choose_lines(c, s.m, s.k, case_flip(c));
+    int64_t bytes = quantised_bytes(&c->op.attr, s.k);
+    case_in(c, w, DT_U8, DIMS(s.experts * bytes));
+    for (int64_t e = 0; e < s.experts; e++) fill_lines(c, s.k, (unsigned char *)c->in[w] + e * bytes);
+    case_in(c, ends, DT_I32, DIMS(s.experts));
+    for (int64_t e = 0; e < s.experts; e++) {
+        at = e + 1 == s.experts ? s.rows : at + case_below(c, s.rows - at + 1) * (case_below(c, 3) > 0);
+        case_set_int(c, ends, e, (int32_t)at);
+    }
+    case_note(c, "%s, %lld experts, k %lld", block_type_of((uint32_t)c->op.attr.lines[0].type)->name,
+              (long long)s.experts, (long long)s.k);
+    return s;
+}
+
 void make_expert_linear_q(struct op_case *c)
 {
-    int64_t experts = PICK(c, 1, 2, 5, 9), rows = PICK(c, 1, 3, 20, 77), m = PICK(c, 1, 16, 37),
-            k = PICK(c, 32, 256, 544), at = 0;
-    choose_lines(c, m, k, case_flip(c));
-    int64_t bytes = quantised_bytes(&c->op.attr, k);
-    case_in(c, EXPERT_LINEAR_Q_W, DT_U8, DIMS(experts * bytes));
-    for (int64_t e = 0; e < experts; e++)
-        fill_lines(c, k, (unsigned char *)c->in[EXPERT_LINEAR_Q_W] + e * bytes);
-    case_in(c, EXPERT_LINEAR_Q_X, c->type, DIMS(rows, k));
+    struct expert_lines s = make_experts(c, EXPERT_LINEAR_Q_W, EXPERT_LINEAR_Q_ENDS);
+    case_in(c, EXPERT_LINEAR_Q_X, c->type, DIMS(s.rows, s.k));
     fill_exact(c, EXPERT_LINEAR_Q_X);
-    case_in(c, EXPERT_LINEAR_Q_ENDS, DT_I32, DIMS(experts));
-    for (int64_t e = 0; e < experts; e++) {
-        at = e + 1 == experts ? rows : at + case_below(c, rows - at + 1) * (case_below(c, 3) > 0);
-        case_set_int(c, EXPERT_LINEAR_Q_ENDS, e, (int32_t)at);
-    }
-    case_out(c, EXPERT_LINEAR_Q_Y, c->type, DIMS(rows, m));
-    static const double rounding[DT_COUNT] = {[DT_BF16] = 0x1p-8, [DT_F16] = 0x1p-11};
-    c->inner[EXPERT_LINEAR_Q_Y] = sum_error(k) + rounding[c->type];
-    c->scale[EXPERT_LINEAR_Q_Y] = 20 * sqrt((double)k);
-    case_note(c, "%s, %lld experts, k %lld", block_type_of((uint32_t)c->op.attr.lines[0].type)->name,
-              (long long)experts, (long long)k);
+    case_out(c, EXPERT_LINEAR_Q_Y, c->type, DIMS(s.rows, s.m));
+    c->inner[EXPERT_LINEAR_Q_Y] = sum_error(s.k) + rounding[c->type];
+    c->scale[EXPERT_LINEAR_Q_Y] = 20 * sqrt((double)s.k);
+}
+
+void make_expert_linear_q_dx(struct op_case *c)
+{
+    struct expert_lines s = make_experts(c, EXPERT_LINEAR_Q_DX_W, EXPERT_LINEAR_Q_DX_ENDS);
+    case_in(c, EXPERT_LINEAR_Q_DX_DY, c->type, DIMS(s.rows, s.m));
+    if (case_flip(c)) case_in(c, EXPERT_LINEAR_Q_DX_ADD, c->type, DIMS(s.rows, s.k));
+    case_out(c, EXPERT_LINEAR_Q_DX_DX, c->type, DIMS(s.rows, s.k));
+    c->inner[EXPERT_LINEAR_Q_DX_DX] = sum_error(s.m) + rounding[c->type];
+    c->scale[EXPERT_LINEAR_Q_DX_DX] = 20 * sqrt((double)s.m);
 }

@@ -6,6 +6,7 @@
 #include "device/cpu/linear_q.h"
 #include "reference/reference.h"
 #include "serve/engine.h"
+#include "tape/pass.h"
 #include "tape/quantised.h"
 #include "support/pace.h"
 
@@ -18,7 +19,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const int numbers[] = {BLOCK_Q8_0, BLOCK_Q4_0, BLOCK_Q4_K, BLOCK_Q5_K, BLOCK_Q6_K};
+static const int numbers[] = {BLOCK_Q8_0, BLOCK_Q4_0, BLOCK_Q4_K,   BLOCK_Q5_K,  BLOCK_Q6_K,
+                              BLOCK_NF4,  BLOCK_FP4,  BLOCK_NF4_DQ, BLOCK_FP4_DQ};
 enum { TYPES = sizeof numbers / sizeof *numbers, K = 768 };
 
 /* --- panels ----------------------------------------------------------------------------------------------- */
@@ -31,11 +33,12 @@ static unsigned char *random_rows(const struct block_type *type, int64_t k)
     for (int64_t i = 0; i < bytes; i++)
         rows[i] = (unsigned char)rng_below(5, (uint64_t)type->bytes, (uint64_t)i, 256);
     for (int64_t b = 0; b < bytes / type->bytes; b++)
-        for (int f = 0; f < BLOCK_FIELDS; f++)
-            for (int i = 0; type->field[f].unit == 2 && i < type->field[f].bytes; i += 2) {
-                uint16_t scale = f32_to_f16(0.001f * (float)(1 + b % 17) * (b % 2 ? 1.0f : -1.0f));
-                memcpy(rows + b * type->bytes + type->field[f].at + i, &scale, sizeof scale);
-            }
+        for (int i = 0; i < type->scales.count; i++) {
+            float wide = 0.001f * (float)(1 + b % 17) * (b % 2 ? 1.0f : -1.0f);
+            uint16_t half = f32_to_f16(wide);
+            unsigned char *at = rows + b * type->bytes + type->scales.at + i * (type->scales.wide ? 4 : 2);
+            memcpy(at, type->scales.wide ? (void *)&wide : (void *)&half, type->scales.wide ? 4 : 2);
+        }
     return rows;
 }
 
@@ -51,12 +54,20 @@ static void test_panels(void **state)
         }
         assert_int_equal(covered, type->bytes); /* nothing is left out: a panel has a file's bytes */
         unsigned char *rows = random_rows(type, K), *panel = malloc((size_t)panel_bytes(type, K));
-        float want[K], got[K];
+        static float want[K], got[K], wide[PANEL_LINES][K];
+        static uint16_t narrow[PANEL_LINES][K], rounded[K];
         panel_pack(type, K, rows, panel);
+        int64_t blocks = K / type->elements;
+        panel_widen(&(struct panel_span){type, panel, 0, blocks, PANEL_LINES, DT_F32, wide, sizeof want});
+        panel_widen(
+            &(struct panel_span){type, panel, 1, blocks - 1, PANEL_LINES, DT_BF16, narrow, sizeof rounded});
         for (int line = 0; line < PANEL_LINES; line++) {
-            type->read(rows + line * panel_row_bytes(type, K), want, K / type->elements);
+            type->read(rows + line * panel_row_bytes(type, K), want, blocks);
             panel_read(type, K, panel, line, got);
             assert_memory_equal(want, got, sizeof want);
+            assert_memory_equal(want, wide[line], sizeof want);
+            dtype_convert(rounded, DT_BF16, want + type->elements, DT_F32, K - type->elements);
+            assert_memory_equal(rounded, narrow[line], (size_t)(K - type->elements) * sizeof *rounded);
         }
         free(rows);
         free(panel);
@@ -69,24 +80,25 @@ static void test_written_blocks(void **state)
     static const struct {
         int number;
         float share; /* of the largest number of a block: how far an element may be off */
-    } cases[] = {{BLOCK_Q8_0, 0.51f / 127}, {BLOCK_Q4_0, 0.2f}};
-    for (int c = 0; c < 2; c++) {
+    } cases[] = {{BLOCK_Q8_0, 0.51f / 127}, {BLOCK_Q4_0, 0.2f}, {BLOCK_NF4, 0.153f}, {BLOCK_FP4, 0.167f}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         const struct block_type *type = block_type_of((uint32_t)cases[c].number);
+        const int each = type->elements;
         float in[K], out[K], again[K];
         unsigned char blocks[K * 2], second[K * 2];
         for (int i = 0; i < K; i++)
-            in[i] = i / 32 == 3 ? 0 : (float)rng_below(3, 1, (uint64_t)i, 2001) * 1e-4f - 0.1f;
-        type->write(in, blocks, K / 32);
-        type->read(blocks, out, K / 32);
+            in[i] = i / each == 3 ? 0 : (float)rng_below(3, 1, (uint64_t)i, 2001) * 1e-4f - 0.1f;
+        type->write(in, blocks, K / each);
+        type->read(blocks, out, K / each);
         for (int i = 0; i < K; i++) {
             float most = 0;
-            for (int j = i / 32 * 32; j < i / 32 * 32 + 32; j++) most = fmaxf(most, fabsf(in[j]));
+            for (int j = i / each * each; j < i / each * each + each; j++) most = fmaxf(most, fabsf(in[j]));
             if (!(fabsf(in[i] - out[i]) <= cases[c].share * most))
                 fail_msg("%s: %g became %g", type->name, (double)in[i], (double)out[i]);
         }
         if (cases[c].number == BLOCK_Q4_0) continue;
-        type->write(out, second, K / 32); /* what blocks hold stays what it is */
-        type->read(second, again, K / 32);
+        type->write(out, second, K / each); /* what blocks hold stays what it is */
+        type->read(second, again, K / each);
         assert_memory_equal(out, again, sizeof out);
     }
 }
@@ -157,6 +169,7 @@ static void test_levels_agree(void **state)
     x[7 * K + 40] = INFINITY, x[8 * K + 3] = NAN, x[9 * K] = 1e-42f;
     for (int t = 0; t < TYPES; t++) {
         const struct block_type *type = block_type_of((uint32_t)numbers[t]);
+        if (type->table) continue; /* linear_q_wide.h */
         unsigned char *rows = random_rows(type, K), *panel = malloc((size_t)panel_bytes(type, K));
         panel_pack(type, K, rows, panel);
         multiply(&linear_q_plain, numbers[t], panel, x, 0, PANEL8_ROWS, want);
@@ -391,6 +404,50 @@ static void test_plan_counts_blocks(void **state)
     assert_int_equal(rows8 * (256 - 68), plain - q8); /* all matrices are in blocks */
     assert_int_equal(rows4 * (68 - 36), q8 - q4);
     assert_int_equal(rows8 - rows4, 128); /* the table, which makes the logits too, stays in 8 bits */
+    assert_int_equal(plain - s[WEIGHTS_NF4].plan.params, rows4 * (256 - 36)); /* and under NF4 in fp32 */
+    assert_int_equal(s[WEIGHTS_NF4].plan.params, s[WEIGHTS_FP4].plan.params);
+}
+
+/* A weight in blocks hands gradients on and has none; what makes logits stays numbers, and so do routers. */
+static void expect_gradients(const char *model)
+{
+    struct plim_error err = {0};
+    struct model_spec spec;
+    struct quantisation q;
+    struct tape tape;
+    struct model_shape shape = {.batch = 2, .time = 8, .head = HEAD_LOSS, .training = true};
+    struct quantise_wish wish = {WEIGHTS_Q8, model, true, true};
+    int count[OP_KIND_COUNT] = {0};
+    tape_init(&tape);
+    assert_int_equal(hf_config_load(wish.path, &spec, &err), PLIM_OK);
+    assert_int_equal(model_emit(&spec, &shape, &tape, &err), PLIM_OK);
+    assert_int_equal(quantise_choose(&q, &wish, &spec, &tape, &err), PLIM_OK);
+    quantise_tape(&q, &spec, &tape);
+    if (pass_grad(&tape, &err) != PLIM_OK || tape_verify(&tape, &err) != PLIM_OK) fail_msg("%s", err.text);
+    for (int o = 0; o < tape.nops; o++) {
+        count[tape.ops[o].kind]++;
+        if (tape.ops[o].kind == OP_LINEAR_Q) assert_true(tape.ops[o].attr.keep_x);
+    }
+    assert_true(count[OP_LINEAR_Q] > 0);
+    assert_int_equal(count[OP_LINEAR_Q_DX], count[OP_LINEAR_Q]);
+    assert_int_equal(count[OP_EXPERT_LINEAR_Q_DX], count[OP_EXPERT_LINEAR_Q]);
+    assert_int_equal(count[OP_LINEAR], 1 + count[OP_ROUTE]);
+    for (int t = 0; t < tape.ntensors; t++)
+        if (tape.tensors[t].cls == CLASS_GRAD && tape.tensors[t].owner >= 0)
+            assert_true(tape.tensors[tape.tensors[t].owner].type != DT_U8);
+    quantise_release(&q);
+    tape_release(&tape);
+}
+
+static void test_gradients_pass_through(void **state)
+{
+    (void)state;
+    char dir[64], command[96];
+    expect_gradients(golden("llama-tied"));
+    make_model("mixtral", dir);
+    expect_gradients(dir);
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    assert_int_equal(system(command), 0);
 }
 
 /* What has no whole blocks in a row stays as it is: nothing is refused, nothing is rounded. */
@@ -415,6 +472,7 @@ int main(void)
         cmocka_unit_test(test_near_the_reference),
         cmocka_unit_test(test_depends_on_nothing_else),
         cmocka_unit_test(test_plan_counts_blocks),
+        cmocka_unit_test(test_gradients_pass_through),
         cmocka_unit_test(test_rows_without_whole_blocks),
         cmocka_unit_test(test_experts_and_columns),
     };

@@ -5,6 +5,7 @@
 #include "device/cpu/linear_q.h"
 #include "device/cpu/call.h"
 #include "device/cpu/kernels.h"
+#include "device/cpu/linear_q_wide.h"
 #include "tape/quantised.h"
 
 #if defined(__aarch64__)
@@ -202,6 +203,10 @@ static size_t product_workspace(int64_t rows, int64_t k, int threads)
 
 void cpu_linear_q(const struct kernel_call *call)
 {
+    if (linear_q_is_wide(&call->op->attr)) {
+        linear_q_wide(call);
+        return;
+    }
     const struct tensor *x = call_in(call, LINEAR_Q_X);
     struct product p = {.type = x->type,
                         .x = call->in[LINEAR_Q_X],
@@ -216,12 +221,17 @@ void cpu_linear_q(const struct kernel_call *call)
 
 static size_t cpu_linear_q_workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
+    if (linear_q_is_wide(&op->attr)) return linear_q_wide_workspace(desc, op, threads);
     int64_t k = quantised_columns(&op->attr, tensor_bytes(desc[LINEAR_Q_W]));
     return product_workspace(tensor_count(desc[LINEAR_Q_X]) / k, k, threads);
 }
 
 void cpu_expert_linear_q(const struct kernel_call *call)
 {
+    if (linear_q_is_wide(&call->op->attr)) {
+        linear_q_wide(call);
+        return;
+    }
     const struct tensor *x = call_in(call, EXPERT_LINEAR_Q_X);
     int64_t experts = call_in(call, EXPERT_LINEAR_Q_ENDS)->dim[0];
     struct product p = {.type = x->type,
@@ -237,6 +247,7 @@ void cpu_expert_linear_q(const struct kernel_call *call)
 static size_t cpu_expert_linear_q_workspace(const struct tensor *const *desc, const struct op *op,
                                             int threads)
 {
+    if (linear_q_is_wide(&op->attr)) return linear_q_wide_workspace(desc, op, threads);
     int64_t experts = desc[EXPERT_LINEAR_Q_ENDS]->dim[0];
     int64_t k = quantised_columns(&op->attr, tensor_bytes(desc[EXPERT_LINEAR_Q_W]) / experts);
     return product_workspace(tensor_count(desc[EXPERT_LINEAR_Q_X]) / k, k, threads);

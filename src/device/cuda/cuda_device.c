@@ -34,7 +34,8 @@ static cuda_launch *const launches[OP_KIND_COUNT] = {OP_KINDS(LAUNCH)};
 
 static bool is_product(int kind)
 {
-    return kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW || kind == OP_LINEAR_Q;
+    return kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW || kind == OP_LINEAR_Q ||
+           kind == OP_LINEAR_Q_DX;
 }
 
 /* Linears and embeddings of few rows begin a chain (begin_chained). */
@@ -50,7 +51,7 @@ static void launch(const struct kernel_call *call)
     int kind = call->op->kind, code = launches[kind](&cuda->queue, call);
     if (kind == OP_EMBED)
         cuda->chain = cuda->chain || begins_chain(call);
-    else if (is_product(kind) && kind != OP_LINEAR_Q)
+    else if (is_product(kind) && kind != OP_LINEAR_Q && kind != OP_LINEAR_Q_DX)
         cuda->chain = begins_chain(call);
     note(cuda, code, code && is_product(kind) ? cuda_matmul_words(cuda->queue.matmul) : op_name(kind));
 }

@@ -11,6 +11,7 @@
 #include "device/cuda/cuda_matmul.h"
 #include "device/cuda/matmul_small.h"
 #include "device/cuda/quantised.h"
+#include "device/cuda/quantised_wide.h"
 #include "tape/quantised.h"
 
 #include <stdlib.h>
@@ -403,6 +404,7 @@ static int multiply_part(struct cuda_matmul *mm, const struct cuda_queue *queue,
 
 int cuda_linear_q(const struct cuda_queue *queue, const struct kernel_call *call)
 {
+    if (cuda_linear_q_is_wide(call->op)) return cuda_linear_q_wide(queue, call);
     struct cuda_matmul *mm = queue->matmul;
     const struct op_attr *attr = &call->op->attr;
     const struct tensor *y = call_out(call, LINEAR_Q_Y);

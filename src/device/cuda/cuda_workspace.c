@@ -31,8 +31,26 @@ static size_t matmul(const struct cuda_card *, const struct tensor *const *desc,
     return CUDA_MATMUL_BYTES + (size_t)(parts_of(rows, CUDA_SUM_SLICE) * width) * sizeof(float);
 }
 
-static size_t linear_q(const struct cuda_card *, const struct tensor *const *desc, const struct op *op)
+bool cuda_linear_q_is_wide(const struct op *op)
 {
+    bool table = false;
+    for (int i = 0; i < OP_LINE_PARTS && op->attr.lines[i].lines; i++)
+        table = table || block_type_of((uint32_t)op->attr.lines[i].type)->table;
+    return op->kind == OP_LINEAR_Q_DX || (op->kind == OP_LINEAR_Q && (table || op->attr.keep_x));
+}
+
+/* The whole weight as numbers. */
+static size_t linear_q_wide(const struct cuda_card *, const struct tensor *const *desc, const struct op *op)
+{
+    bool dx = op->kind == OP_LINEAR_Q_DX;
+    int64_t k = quantised_columns(&op->attr, tensor_bytes(desc[dx ? LINEAR_Q_DX_W : LINEAR_Q_W]));
+    size_t size = dtype_size(desc[dx ? LINEAR_Q_DX_DY : LINEAR_Q_X]->type);
+    return CUDA_MATMUL_BYTES + (size_t)(quantised_lines(&op->attr) * k) * size;
+}
+
+static size_t linear_q(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    if (cuda_linear_q_is_wide(op)) return linear_q_wide(card, desc, op);
     const struct tensor *y = desc[OP_MAX_IN + LINEAR_Q_Y];
     int64_t m = quantised_lines(&op->attr), rows = tensor_count(y) / m;
     if (rows <= CUDA_FEW_ROWS) return 0;
@@ -313,23 +331,12 @@ static size_t sample(const struct cuda_card *, const struct tensor *const *desc,
 /* --- the table ------------------------------------------------------------------------------------------- */
 
 static scratch *const table[OP_KIND_COUNT] = {
-    [OP_LINEAR] = matmul,
-    [OP_LINEAR_Q] = linear_q,
-    [OP_LINEAR_DX] = matmul,
-    [OP_LINEAR_DW] = matmul,
-    [OP_ATTN] = attn,
-    [OP_ATTN_BWD] = attn,
-    [OP_XENT] = xent,
-    [OP_EMBED_BWD] = embed_bwd,
-    [OP_NORM_BWD] = norm_bwd,
-    [OP_SUMSQ] = sumsq,
-    [OP_FACTOR_STAT] = factor_stat,
-    [OP_POOL] = pool,
-    [OP_POOL_BWD] = pool_bwd,
-    [OP_ATTN_PAGED] = attn_paged,
-    [OP_SAMPLE] = sample,
-    [OP_ROUTE] = route,
-    [OP_EXPERT_LINEAR_DW] = expert_dw,
+    [OP_LINEAR] = matmul,     [OP_LINEAR_Q] = linear_q, [OP_LINEAR_Q_DX] = linear_q_wide,
+    [OP_LINEAR_DX] = matmul,  [OP_LINEAR_DW] = matmul,  [OP_ATTN] = attn,
+    [OP_ATTN_BWD] = attn,     [OP_XENT] = xent,         [OP_EMBED_BWD] = embed_bwd,
+    [OP_NORM_BWD] = norm_bwd, [OP_SUMSQ] = sumsq,       [OP_FACTOR_STAT] = factor_stat,
+    [OP_POOL] = pool,         [OP_POOL_BWD] = pool_bwd, [OP_ATTN_PAGED] = attn_paged,
+    [OP_SAMPLE] = sample,     [OP_ROUTE] = route,       [OP_EXPERT_LINEAR_DW] = expert_dw,
 };
 
 bool cuda_has_workspace(int kind) { return table[kind] != NULL; }

@@ -48,6 +48,10 @@ enum {
 /* Matrix products: cuBLASLt may use this much; the sums of the bias gradient follow. */
 #define CUDA_MATMUL_BYTES ((size_t)32 << 20)
 
+/* True if the weight in blocks becomes numbers as a whole before it is multiplied: for gradients, for types with a table and
+ * where x may not be rounded (quantised_wide.cu). */
+bool cuda_linear_q_is_wide(const struct op *op);
+
 /* True if linear is computed by matmul_few.cu, which needs no scratch. */
 bool cuda_linear_is_few(const struct tensor *const *desc, const struct op *op);
 

@@ -1,0 +1,131 @@
+/* quantised_wide.cu - the whole weight in blocks as numbers in scratch, then linear or linear_dx with it.
+ *
+ * Types with a table (tensor/blocks_4bit.h) are widened here, the others by quantised.cu. Codes lie as [16 lines][4 bytes]: a
+ * thread takes four bytes of its line, which are elements e to e + 3 and e + 16 to e + 19. */
+#include "device/cuda/quantised.h"
+#include "device/cuda/quantised_wide.h"
+#include "device/cuda/vec.cuh"
+
+extern "C" {
+#include "tape/quantised.h"
+#include "tensor/blocks_4bit.h"
+}
+
+namespace
+{
+
+enum { LINES = PANEL_LINES, SLICES = 16, THREADS = LINES * SLICES, UNITS = 8 /* of a part of 64 elements */ };
+
+struct numbers {
+    float element[16];
+    float magnitude[256]; /* of types with double quantisation */
+};
+
+ON_GPU float float_at(const unsigned char *p) { return *reinterpret_cast<const float *>(p); }
+
+/* Magnitude of a part of a line's block. */
+template <bool DOUBLE>
+ON_GPU float magnitude_of(const numbers &t, const unsigned char *group, int line, int part)
+{
+    float first = float_at(group + 4 * line);
+    if (!DOUBLE) return first;
+    unsigned char code = group[8 * LINES + 4 * line + part];
+    return __fadd_rn(__fmul_rn(t.magnitude[code], float_at(group + 4 * (LINES + line))), first);
+}
+
+/* One block of threads for each panel: out[lines][k]. */
+template <bool DOUBLE, class T>
+__global__ void __launch_bounds__(THREADS)
+    widen_table(const numbers t, const unsigned char *w, int64_t lines, int64_t k, T *out)
+{
+    constexpr int PARTS = DOUBLE ? 4 : 1, HEAD = DOUBLE ? 12 : 4,
+                  BYTES = DOUBLE ? BLOCK4_DQ_BYTES : BLOCK4_BYTES;
+    int line = threadIdx.x % LINES, slice = threadIdx.x / LINES;
+    int64_t at = (int64_t)blockIdx.x * LINES + line;
+    const unsigned char *panel = w + blockIdx.x * (k / (PARTS * BLOCK4_PART)) * (LINES * BYTES);
+    for (int64_t i = slice; i < k / BLOCK4_PART * UNITS && at < lines; i += SLICES) {
+        int64_t whole = i / UNITS;
+        int unit = (int)(i % UNITS), part = (int)(whole % PARTS);
+        const unsigned char *group = panel + whole / PARTS * (LINES * BYTES);
+        const unsigned char *codes = group + (HEAD + part * 32 + unit * 4) * LINES + line * 4;
+        float size = magnitude_of<DOUBLE>(t, group, line, part);
+        T *to = out + at * k + whole * BLOCK4_PART + unit / 4 * 32 + unit % 4 * 4;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            to[j] = (T)(t.element[codes[j] & 15] * size);
+            to[j + 16] = (T)(t.element[codes[j] >> 4] * size);
+        }
+    }
+}
+
+/* Lines of one part of the weight. */
+struct part_call {
+    const struct cuda_queue *queue;
+    int type;
+    const unsigned char *w;
+    int64_t lines, k;
+    enum dtype to;
+    void *out;
+};
+
+int widen_table_part(const part_call &p)
+{
+    const struct block_type *type = block_type_of((uint32_t)p.type);
+    numbers t;
+    for (int i = 0; i < 16; i++) t.element[i] = type->table[i];
+    for (int i = 0; i < 256; i++) t.magnitude[i] = block4_map(i);
+    unsigned panels = (unsigned)panels_count(p.lines);
+    return with_type(p.to, [&](auto tag) {
+        using T = typename decltype(tag)::type;
+        return type->elements == BLOCK4_PART ? start(p.queue, widen_table<false, T>, panels, THREADS, 0, t,
+                                                     p.w, p.lines, p.k, (T *)p.out)
+                                             : start(p.queue, widen_table<true, T>, panels, THREADS, 0, t,
+                                                     p.w, p.lines, p.k, (T *)p.out);
+    });
+}
+
+int widen_part(const part_call &p)
+{
+    if (block_type_of((uint32_t)p.type)->table) return widen_table_part(p);
+    struct cuda_quantised q = {};
+    q.w = p.w, q.type = p.type, q.x_type = p.to, q.k = p.k, q.lines = p.lines;
+    return cuda_quantised_widen(p.queue, &q, p.out);
+}
+
+/* Makes the weight in slot `slot` [m,k] numbers behind the product's own scratch, and calls `product` of that kind with it. */
+int multiply(const struct cuda_queue *queue, const struct kernel_call *call, int slot, int kind,
+             cuda_launch *product)
+{
+    const struct op_attr *attr = &call->op->attr;
+    const unsigned char *bytes = (const unsigned char *)call->in[slot];
+    int64_t k = quantised_columns(attr, tensor_bytes(call->desc[slot]));
+    enum dtype type = call->desc[0]->type;
+    char *numbers = (char *)call->work + CUDA_MATMUL_BYTES;
+    struct quantised_part part;
+    int code = 0;
+    for (int i = 0; quantised_part(attr, k, i, &part) && !code; i++)
+        code = widen_part({queue, attr->lines[i].type, bytes + part.offset, part.lines, k, type,
+                           numbers + part.first * k * (int64_t)dtype_size(type)});
+    struct kernel_call wide = *call;
+    struct tensor w = *call->desc[slot];
+    struct op op = *call->op;
+    w.type = type, w.ndim = 2, w.dim[0] = quantised_lines(attr), w.dim[1] = k;
+    op.kind = kind, op.attr.weight_kn = false;
+    wide.op = &op, wide.desc[slot] = &w, wide.in[slot] = numbers;
+    return code ? code : product(queue, &wide);
+}
+
+} // namespace
+
+static_assert((int)LINEAR_Q_W == (int)LINEAR_W && (int)LINEAR_Q_DX_W == (int)LINEAR_DX_W,
+              "slots are linear's");
+
+extern "C" int cuda_linear_q_wide(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return multiply(queue, call, LINEAR_Q_W, OP_LINEAR, cuda_linear);
+}
+
+extern "C" int cuda_linear_q_dx(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return multiply(queue, call, LINEAR_Q_DX_W, OP_LINEAR_DX, cuda_linear_dx);
+}
