@@ -4,6 +4,7 @@
 #include "text/chat_template.h"
 #include "base/hash.h"
 #include "data/byte_stream.h"
+#include "data/record_chat.h"
 #include "store/token_file.h"
 
 #include <errno.h>
@@ -275,6 +276,7 @@ enum plim_status dataset_open(const struct data_options *options, const struct c
     if (!d) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while data files were opened");
     d->options = *options, d->codec = codec, d->vocab_size = codec->vocab_size;
     if (!d->options.field) d->options.field = "text";
+    if (!d->options.tools_field) d->options.tools_field = "tools";
     if (!d->options.source_time) d->options.source_time = options->time;
     d->rules = (struct objective_rules){.objective = options->objective,
                                         .codec = codec,
@@ -429,12 +431,14 @@ void dataset_intake_options(const struct dataset *d, struct intake_options *out)
                                              .now = o->now,
                                              .add_special = o->add_special,
                                              .append_eos = o->append_eos,
+                                             .learn_all = o->learn_all,
                                              .most = whole ? 0 : (size_t)o->time + 2},
                                    .skip_bad = o->skip_bad};
     if (out->rules.kind == RECORD_CHAT) out->rules.field[0] = o->messages_field;
     if (o->objective != OBJECTIVE_NEXT_TOKEN) set_parts(d, &out->rules);
     if (out->rules.kind == RECORD_PAIR)
         out->rules.field[0] = o->prompt_field, out->rules.field[1] = o->response_field;
+    if (record_renders(&out->rules)) out->rules.tools_field = o->tools_field;
 }
 
 static uint64_t add_text(uint64_t hash, const char *text)
@@ -469,6 +473,8 @@ uint64_t dataset_identity(const struct dataset *d)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) hash = add_text(hash, texts[i]);
     uint64_t chat = o->chat ? chat_template_fingerprint(o->chat) : 0;
     hash = hash64(&chat, sizeof chat, hash);
+    if (o->learn_all) hash = add_text(hash, "all");
+    if (strcmp(o->tools_field, "tools")) hash = add_text(hash, o->tools_field);
     for (int i = 0; i < d->inputs.count; i++)
         hash = hash64(&d->inputs.file[i].fingerprint, sizeof d->inputs.file[i].fingerprint, hash);
     return o->objective == OBJECTIVE_NEXT_TOKEN ? hash : add_objective(hash, o);

@@ -44,6 +44,8 @@ struct data_options {
     const char *field;                         /* JSON lines: the field with the text; NULL: "text" */
     const char *prompt_field, *response_field; /* or a pair; only the response is learned */
     const char *messages_field;                /* or a conversation */
+    const char *tools_field;                   /* conversations: the assistant's tools; NULL: "tools" */
+    bool learn_all; /* prompts and what others than the assistant say are learned, too */
     enum objective objective;
     /* token_labels, sentence_pairs, source_target; NULL: the usual names */
     const char *first_field, *second_field;
@@ -52,7 +54,7 @@ struct data_options {
     int nlabels;
     int64_t source_time;              /* source_target: S; 0: T */
     int32_t start;                    /* source_target: the decoder's first token */
-    const struct chat_template *chat; /* for messages */
+    const struct chat_template *chat; /* for messages; prompts and responses may be conversations, too */
     const struct tm *now;             /* the template's strftime_now(); NULL: the time of each rendering */
     bool add_special, append_eos, skip_bad;
     /* A token file being written; its parts (MAKING.part*) are not data. NULL: none. */

@@ -11,6 +11,7 @@
  */
 #include "base/threads.h"
 #include "data/intake_part.h"
+#include "data/record_preference.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -145,7 +146,7 @@ uint64_t intake_pieces(const struct inputs *in)
 uint64_t intake_lines_most(const struct intake_options *o)
 {
     if (o->rules.kind == RECORD_TEXT) return UINT64_MAX;
-    if (o->rules.kind != RECORD_CHAT) return INTAKE_LINES;
+    if (!record_renders(&o->rules)) return INTAKE_LINES;
     uint64_t lines = CHAT_TOKENS / record_tokens_most(&o->rules, 0);
     return lines > INTAKE_LINES ? INTAKE_LINES : lines > 1 ? lines : 1;
 }
@@ -174,8 +175,9 @@ static void size_up(const struct intake_options *o, struct sizes *out)
                           .records = o->rules.kind == RECORD_TEXT ? 2 : (size_t)intake_lines_most(o) + 1,
                           .tokens = INTAKE_SLOT + INTAKE_SLOT / 4 + SPARE_IDS,
                           .longest = longest_line(o)};
-    if (o->rules.kind == RECORD_CHAT) out->tokens = chat_tokens(o) + SPARE_IDS;
-    if (o->rules.kind == RECORD_LABELS) out->tokens *= 2; /* each token has one */
+    if (record_renders(&o->rules)) out->tokens = chat_tokens(o) + SPARE_IDS;
+    /* Each token has a label; numbers come before the tokens of a preference. */
+    if (o->rules.kind == RECORD_LABELS || record_has_preference(&o->rules)) out->tokens *= 2;
     if (out->longest < INTAKE_SLOT) return;
     out->long_raw = out->longest + INTAKE_SLOT;
     out->long_tokens = RECORD_TOKENS + SPARE_IDS + o->rules.most;

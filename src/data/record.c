@@ -1,8 +1,9 @@
 /* record.c - see record.h. record_begin finds the texts of a record, record_more walks over them piece by piece. */
 #include "data/record.h"
-#include "base/json.h"
 #include "data/json_fields.h"
+#include "data/record_chat.h"
 #include "data/record_parts.h"
+#include "data/record_preference.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,15 +32,15 @@ struct record_encoder {
     /* Fields of the current record: its text, or both texts of a pair; and another name of the second. */
     struct json_field field[3];
     struct token_list labels;
-    struct strbuf text; /* a rendered chat */
-    struct chat_spans spans;
+    struct record_chat chat; /* rendered */
+    bool rendered;           /* the record is a conversation */
     struct progress progress;
 };
 
 /* Bytes of text that are encoded at once, at most. */
 static size_t piece_most(const struct record_rules *rules)
 {
-    size_t longest = rules->kind == RECORD_CHAT ? record_chat_output(rules->longest) : rules->longest;
+    size_t longest = record_renders(rules) ? record_chat_output(rules->longest) : rules->longest;
     return longest < RECORD_PIECE ? longest : RECORD_PIECE;
 }
 
@@ -91,9 +92,8 @@ void record_encoder_close(struct record_encoder *enc)
 {
     if (!enc) return;
     if (enc->encoder) encoder_close(enc->encoder);
-    strbuf_release(&enc->text);
     token_list_release(&enc->labels);
-    chat_spans_release(&enc->spans);
+    record_chat_release(&enc->chat);
     free(enc);
 }
 
@@ -102,18 +102,17 @@ size_t record_chat_memory(size_t len) { return CHAT_MEMORY * len + CHAT_WORKSPAC
 
 size_t record_tokens_most(const struct record_rules *rules, size_t len)
 {
-    size_t tokens = rules->kind == RECORD_CHAT ? record_chat_output(len) : len;
-    if (rules->kind == RECORD_LABELS) tokens *= 2;
-    tokens += 7; /* begin and end marks, of both parts, their number and their score */
+    size_t tokens = record_renders(rules) ? record_chat_output(len) : len;
+    if (rules->kind == RECORD_LABELS || rules->kind == RECORD_PREFERENCE) tokens *= 2;
+    tokens += 9; /* begin and end marks, of all parts, their numbers and their score */
     return rules->most > 0 && rules->most < tokens ? rules->most : tokens;
 }
 
 size_t record_encoder_bytes_most(const struct record_rules *rules)
 {
-    bool chat = rules->kind == RECORD_CHAT;
     size_t longest = rules->longest;
     return sizeof(struct record_encoder) + (rules->codec->tokenizer ? encoder_bytes(rules) : 0) +
-           (chat ? record_chat_memory(longest) + record_chat_output(longest) : 0) +
+           record_chat_bytes(rules, longest) +
            (rules->kind == RECORD_LABELS ? record_parts_bytes(rules, longest) : 0);
 }
 
@@ -129,10 +128,15 @@ void record_want(const struct record_rules *rules, bool skip_bad, struct sheet_w
     bool two = rules->kind == RECORD_PAIR || rules->kind == RECORD_TWO || rules->kind == RECORD_LABELS;
     *out = (struct sheet_want){.skip_bad = skip_bad};
     if (rules->kind == RECORD_TEXT || rules->kind == RECORD_LINE) return;
+    if (record_has_preference(rules)) {
+        record_want_preference(rules, out);
+        return;
+    }
     want_field(out, rules->field[0], false, false);
     want_field(out, two ? rules->field[1] : NULL, rules->other_labels != NULL, false);
     want_field(out, rules->other_labels, true, false);
     want_field(out, rules->score_field, true, true);
+    want_field(out, rules->tools_field, true, false);
 }
 
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
@@ -178,6 +182,7 @@ static const struct {
 } usual[] = {{"messages", "data.messages_field"}, {"conversations", "data.messages_field"},
              {"content", "data.field"},           {"text", "data.field"},
              {"prompt", "data.prompt_field"},     {"instruction", "data.prompt_field"},
+             {"chosen", "data.chosen_field"},     {"completion", "data.response_field"},
              {"document", "data.source_field"},   {"source", "data.source_field"},
              {"sentence1", "data.first_field"},   {"premise", "data.first_field"},
              {"words", "data.first_field"},       {"sentence2", "data.second_field"},
@@ -203,47 +208,54 @@ static enum plim_status refuse_missing(const char *field, char *line, size_t len
         field, usual[at].name, usual[at].key, usual[at].name);
 }
 
+/* A prompt and its completion are both texts, or both conversations. */
+static enum plim_status check_kind(const struct record_encoder *enc, int i, enum json_kind kind,
+                                   struct plim_error *err)
+{
+    const struct json_field *f = &enc->field[i];
+    bool lists = enc->rules.kind == RECORD_PAIR && f->kind == JSON_LIST;
+    if (i && lists && enc->field[0].kind == JSON_LIST) return PLIM_OK;
+    if (!i && lists && enc->rules.chat) return PLIM_OK;
+    if (!i && lists)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "the field '%s' is a list of messages; set data.chat_template to the model's folder",
+                         f->name);
+    if (i && enc->rules.kind == RECORD_PAIR) kind = enc->field[0].kind;
+    return f->kind == kind ? PLIM_OK
+                           : plim_fail(err, PLIM_BAD_INPUT, "the field '%s' is %s, not %s", f->name,
+                                       json_kind_name(f->kind), json_kind_name(kind));
+}
+
 static enum plim_status take_fields(struct record_encoder *enc, char *line, size_t len, int count,
                                     enum json_kind kind, struct plim_error *err)
 {
     struct json_problem problem;
     struct json_field *fields = enc->field;
-    const char *third = enc->rules.other_labels ? enc->rules.other_labels : enc->rules.score_field;
+    const char *third = enc->rules.other_labels  ? enc->rules.other_labels
+                        : enc->rules.score_field ? enc->rules.score_field
+                                                 : enc->rules.tools_field;
     int others = third != NULL;
     for (int i = 0; i < count; i++)
         fields[i] = (struct json_field){.name = enc->rules.field[i], .undo = kind == JSON_TEXT};
-    if (others) fields[count] = (struct json_field){.name = third};
+    if (others) fields[count] = (struct json_field){.name = third, .undo = third == enc->rules.tools_field};
     if (!json_fields(line, len, fields, count + others, &problem))
         return plim_fail(err, PLIM_BAD_INPUT, "byte %zu: %s", problem.column, problem.what);
     if (enc->rules.other_labels && fields[count - 1].kind == JSON_ABSENT && fields[count].kind != JSON_ABSENT)
         fields[count - 1] = fields[count];
     for (int i = 0; i < count; i++)
-        if (fields[i].kind == JSON_ABSENT)
-            return refuse_missing(fields[i].name, line, len, err);
-        else if (fields[i].kind != kind)
-            return plim_fail(err, PLIM_BAD_INPUT, "the field '%s' is %s, not %s", fields[i].name,
-                             json_kind_name(fields[i].kind), json_kind_name(kind));
-    return PLIM_OK;
+        if (fields[i].kind == JSON_ABSENT) return refuse_missing(fields[i].name, line, len, err);
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < count && status == PLIM_OK; i++) status = check_kind(enc, i, kind, err);
+    return status;
 }
 
 static enum plim_status render_chat(struct record_encoder *enc, struct plim_error *err)
 {
-    struct doc *doc = NULL;
+    const struct record_rules *r = &enc->rules;
     const struct json_field *f = enc->field;
-    struct quota quota = {.most = record_chat_memory(f->len) / 2,
-                          .why = "half of the memory for a conversation"};
-    struct chat_options options = {.now = enc->rules.now, .max_output = record_chat_output(f->len)};
-    enum plim_status status = json_parse_record(f->at, f->len, f->name, &quota, &doc, err);
-    strbuf_clear(&enc->text);
-    enc->text.most = options.max_output;
-    enc->spans.count = 0;
-    if (status == PLIM_OK) {
-        options.max_bytes = record_chat_memory(f->len) - (size_t)quota.used;
-        status =
-            chat_template_render_spans(enc->rules.chat, &doc->root, &options, &enc->text, &enc->spans, err);
-    }
-    doc_free(doc);
-    return status;
+    if (r->kind == RECORD_CHAT)
+        return record_chat_render(&enc->chat, r, &f[0], r->tools_field ? &f[1] : NULL, err);
+    return record_chat_render_pair(&enc->chat, r, &f[0], &f[1], r->tools_field ? &f[2] : NULL, err);
 }
 
 enum plim_status record_begin(struct record_encoder *enc, char *text, size_t len, unsigned place,
@@ -256,11 +268,11 @@ enum plim_status record_begin(struct record_encoder *enc, char *text, size_t len
     if (kind == RECORD_JSON || kind == RECORD_PAIR)
         status = take_fields(enc, text, len, kind == RECORD_PAIR ? 2 : 1, JSON_TEXT, err);
     if (kind == RECORD_CHAT) status = take_fields(enc, text, len, 1, JSON_LIST, err);
-    if (kind == RECORD_CHAT && status == PLIM_OK) status = render_chat(enc, err);
+    enc->rendered = kind == RECORD_CHAT || (kind == RECORD_PAIR && enc->field[0].kind == JSON_LIST);
+    if (enc->rendered && status == PLIM_OK) status = render_chat(enc, err);
     /* A conversation ends as its template says; an empty line is nothing, an empty file ends all the same. */
     bool empty = !enc->field[0].len && place == RECORD_WHOLE && kind != RECORD_PAIR;
-    enc->progress =
-        (struct progress){.ends = place & RECORD_LAST && kind != RECORD_CHAT && !empty, .last_id = -1};
+    enc->progress = (struct progress){.ends = place & RECORD_LAST && !enc->rendered && !empty, .last_id = -1};
     return status;
 }
 
@@ -268,12 +280,12 @@ enum plim_status record_begin(struct record_encoder *enc, char *text, size_t len
 static bool next_of_chat(struct record_encoder *enc)
 {
     struct progress *p = &enc->progress;
-    size_t i = p->next / 2, from = i ? enc->spans.span[i - 1].end : 0, to = enc->text.len;
-    if (p->next > 2 * enc->spans.count) return false;
+    size_t i = p->next / 2, from = i ? enc->chat.spans.span[i - 1].end : 0, to = enc->chat.text.len;
+    if (p->next > 2 * enc->chat.spans.count) return false;
     p->quiet = p->next % 2 == 0;
-    if (i < enc->spans.count) to = enc->spans.span[i].begin;
-    if (!p->quiet) from = to, to = enc->spans.span[i].end;
-    p->at = enc->text.data + from, p->left = to > from ? to - from : 0;
+    if (i < enc->chat.spans.count) to = enc->chat.spans.span[i].begin;
+    if (!p->quiet) from = to, to = enc->chat.spans.span[i].end;
+    p->at = enc->chat.text.data + from, p->left = to > from ? to - from : 0;
     p->flags = 0;
     return true;
 }
@@ -284,7 +296,7 @@ static bool next_text(struct record_encoder *enc)
 {
     struct progress *p = &enc->progress;
     bool pair = enc->rules.kind == RECORD_PAIR;
-    if (enc->rules.kind == RECORD_CHAT) {
+    if (enc->rendered) {
         if (!next_of_chat(enc)) return false;
     } else {
         if (p->next > (size_t)pair) return false;
@@ -332,9 +344,10 @@ static void hush(struct record_encoder *enc, struct token_list *list, size_t fro
 {
     const struct progress *p = &enc->progress;
     int32_t eos = enc->rules.codec->eos;
-    bool prompt_ends = enc->rules.kind == RECORD_PAIR && !p->left && list->count > from;
+    bool prompt_ends = enc->rules.kind == RECORD_PAIR && !enc->rendered && !p->left && list->count > from;
     if (prompt_ends && p->count + (list->count - from) > 1 && eos >= 0 && list->id[list->count - 1] == eos)
         list->count--;
+    if (enc->rules.learn_all) return;
     for (size_t i = from; i < list->count; i++) list->id[i] |= TOKEN_QUIET;
 }
 
@@ -402,6 +415,8 @@ static bool has_parts(const struct record_rules *rules)
 enum plim_status record_encode(struct record_encoder *enc, char *text, size_t len, unsigned place,
                                struct token_list *out, struct plim_error *err)
 {
+    if (record_has_preference(&enc->rules))
+        return record_put_preference(&enc->rules, enc->encoder, &enc->chat, text, len, out, err);
     if (has_parts(&enc->rules)) return encode_parts(enc, text, len, out, err);
     size_t begin = out->count;
     enum plim_status status = record_begin(enc, text, len, place, err);

@@ -31,11 +31,16 @@ enum record_kind {
     RECORD_CHAT,   /* a line of JSON with a list of messages */
     RECORD_TWO,    /* a line of JSON with two separate texts (record_parts.h) */
     RECORD_LABELS, /* a line of JSON with a list of words and a list of their labels */
+    RECORD_PREFERENCE, /* a line of JSON: a prompt with a chosen and a rejected completion (record_preference.h) */
+    RECORD_UNPAIRED, /* a line of JSON: a prompt, a completion and whether that is a good one */
 };
 
 struct record_rules {
     enum record_kind kind;
-    const char *field[2]; /* text; or prompt and response; or messages; or two texts; or words and labels */
+    /* text; or prompt and response; or messages; or two texts; or words and labels; or prompt, chosen and rejected; or
+     * prompt, completion and label */
+    const char *field[3];
+    const char *tools_field;  /* conversations: the tools that the assistant may call; NULL: none */
     const char *other_labels; /* RECORD_LABELS: alternative name of the second field; NULL: none */
     const char *score_field;  /* RECORD_TWO: the pair's score, the record's last number; NULL: none */
     size_t part_most[2];      /* maximum tokens of each part of RECORD_TWO; of words: the first */
@@ -45,13 +50,14 @@ struct record_rules {
     const char *const *labels; /* names */
     int nlabels;
     const struct codec *codec;
-    const struct chat_template *chat; /* RECORD_CHAT */
+    const struct chat_template *chat; /* RECORD_CHAT; kinds with a prompt: these may be conversations, too */
+    bool learn_all;                   /* prompts and what others than the assistant say are targets, too */
     bool add_special;                 /* tokens added by the tokenizer's post-processor (BOS) */
     bool append_eos;                  /* if the codec has one */
     size_t most;                      /* tokens needed per record; 0: all */
     size_t longest;                   /* maximum bytes of a record; for record_encoder_bytes_most */
     uint64_t data_bytes;  /* approximate size of all records; 0: unknown. Few words need no large cache */
-    const struct tm *now; /* RECORD_CHAT: time for strftime_now(); NULL: local time */
+    const struct tm *now; /* conversations: time for strftime_now(); NULL: local time */
 };
 
 /* Position of a piece of text in its file; a line is RECORD_WHOLE. */

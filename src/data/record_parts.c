@@ -17,26 +17,24 @@ static enum plim_status no_memory(struct plim_error *err)
     return plim_fail(err, PLIM_NO_MEMORY, "out of memory for tokens");
 }
 
-static enum plim_status put(struct token_list *out, int32_t id, struct plim_error *err)
+enum plim_status record_put_number(struct token_list *out, int32_t id, struct plim_error *err)
 {
     if (!token_list_reserve(out, 1)) return no_memory(err);
     out->id[out->count++] = id;
     return PLIM_OK;
 }
 
-/* Adds the tokenizer's marks before (TOKENIZE_BEFORE) or after the text. If it has none there, adds the end mark. */
-static enum plim_status put_marks(const struct record_rules *rules, struct encoder *encoder, unsigned flag,
+enum plim_status record_put_marks(const struct record_rules *rules, struct encoder *encoder, unsigned flag,
                                   struct token_list *out, struct plim_error *err)
 {
     size_t before = out->count;
     enum plim_status status = PLIM_OK;
     if (encoder && rules->add_special) status = encoder_encode(encoder, "", 0, flag, out, err);
     bool ends = flag == TOKENIZE_AFTER && out->count == before && rules->append_eos && rules->codec->eos >= 0;
-    return status == PLIM_OK && ends ? put(out, rules->codec->eos, err) : status;
+    return status == PLIM_OK && ends ? record_put_number(out, rules->codec->eos, err) : status;
 }
 
-/* Tokens of a text up to out->count == end. */
-static enum plim_status put_body(struct encoder *encoder, const char *text, size_t len, size_t end,
+enum plim_status record_put_body(struct encoder *encoder, const char *text, size_t len, size_t end,
                                  struct token_list *out, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
@@ -46,7 +44,7 @@ static enum plim_status put_body(struct encoder *encoder, const char *text, size
             status = encoder_encode(encoder, text, n, 0, out, err);
         else
             for (size_t i = 0; i < n && out->count < end && status == PLIM_OK; i++)
-                status = put(out, (unsigned char)text[i], err);
+                status = record_put_number(out, (unsigned char)text[i], err);
         text += n, len -= n;
     }
     if (out->count > end) out->count = end;
@@ -58,7 +56,7 @@ static enum plim_status count_behind(const struct record_rules *rules, struct en
                                      struct token_list *out, size_t *behind, struct plim_error *err)
 {
     size_t begin = out->count;
-    enum plim_status status = put_marks(rules, encoder, TOKENIZE_AFTER, out, err);
+    enum plim_status status = record_put_marks(rules, encoder, TOKENIZE_AFTER, out, err);
     *behind = out->count - begin;
     out->count = begin;
     return status;
@@ -69,10 +67,10 @@ enum plim_status record_put_text(const struct record_rules *rules, struct encode
 {
     size_t begin = out->count, behind = 0;
     enum plim_status status = count_behind(rules, encoder, out, &behind, err);
-    if (status == PLIM_OK) status = put_marks(rules, encoder, TOKENIZE_BEFORE, out, err);
+    if (status == PLIM_OK) status = record_put_marks(rules, encoder, TOKENIZE_BEFORE, out, err);
     size_t end = most > behind ? begin + most - behind : begin;
-    if (status == PLIM_OK) status = put_body(encoder, text, len, end, out, err);
-    return status == PLIM_OK ? put_marks(rules, encoder, TOKENIZE_AFTER, out, err) : status;
+    if (status == PLIM_OK) status = record_put_body(encoder, text, len, end, out, err);
+    return status == PLIM_OK ? record_put_marks(rules, encoder, TOKENIZE_AFTER, out, err) : status;
 }
 
 /* Tokens of a whole text with its marks; nothing is left in `out`. */
@@ -82,8 +80,8 @@ static enum plim_status count_tokens(const struct record_rules *rules, struct en
 {
     size_t begin = out->count, left = text->len;
     const char *at = text->at;
-    enum plim_status status = put_marks(rules, encoder, TOKENIZE_BEFORE, out, err);
-    if (status == PLIM_OK) status = put_marks(rules, encoder, TOKENIZE_AFTER, out, err);
+    enum plim_status status = record_put_marks(rules, encoder, TOKENIZE_BEFORE, out, err);
+    if (status == PLIM_OK) status = record_put_marks(rules, encoder, TOKENIZE_AFTER, out, err);
     *count = out->count - begin + (encoder ? 0 : left);
     while (encoder && left && status == PLIM_OK) {
         size_t n = left > RECORD_PIECE ? text_cut(at, RECORD_PIECE) : left;
@@ -115,7 +113,7 @@ enum plim_status record_put_two(const struct record_rules *rules, struct encoder
                                 struct plim_error *err)
 {
     size_t header = out->count;
-    enum plim_status status = put(out, 0, err);
+    enum plim_status status = record_put_number(out, 0, err);
     if (status == PLIM_OK)
         status = record_put_text(rules, encoder, field[0].at, field[0].len, rules->part_most[0], out, err);
     if (status == PLIM_OK) out->id[header] = (int32_t)(out->count - header - 1);
@@ -137,7 +135,7 @@ enum plim_status record_put_score(const struct json_field *field, struct token_l
                          field->name, json_kind_name(field->kind));
     float score = (float)value;
     memcpy(&bits, &score, sizeof bits);
-    return put(out, bits, err);
+    return record_put_number(out, bits, err);
 }
 
 /* --- labels ------------------------------------------------------------------------------------------------------ */
@@ -199,16 +197,16 @@ static enum plim_status put_word(const struct record_rules *, struct encoder *en
     if (encoder) strbuf_addc(text, ' ');
     strbuf_addn(text, word->as.string.text, word->as.string.len);
     if (text->failed) return no_memory(err);
-    enum plim_status status = put_body(encoder, strbuf_text(text), text->len, end, out, err);
+    enum plim_status status = record_put_body(encoder, strbuf_text(text), text->len, end, out, err);
     for (size_t i = before; i < out->count && status == PLIM_OK; i++)
-        status = put(labels, i == before ? label : -1, err);
+        status = record_put_number(labels, i == before ? label : -1, err);
     return status;
 }
 
 static enum plim_status put_none(struct token_list *labels, size_t n, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
-    while (n-- && status == PLIM_OK) status = put(labels, -1, err);
+    while (n-- && status == PLIM_OK) status = record_put_number(labels, -1, err);
     return status;
 }
 
@@ -219,7 +217,7 @@ static enum plim_status put_words(const struct record_rules *rules, struct encod
     STRBUF_AUTO text = STRBUF_INIT;
     size_t begin = out->count, behind = 0;
     enum plim_status status = count_behind(rules, encoder, out, &behind, err);
-    if (status == PLIM_OK) status = put_marks(rules, encoder, TOKENIZE_BEFORE, out, err);
+    if (status == PLIM_OK) status = record_put_marks(rules, encoder, TOKENIZE_BEFORE, out, err);
     if (status == PLIM_OK) status = put_none(labels, out->count - begin, err);
     size_t end = begin + (rules->part_most[0] > behind ? rules->part_most[0] - behind : 0);
     for (size_t i = 0; i < node_count(words) && status == PLIM_OK; i++) {
@@ -228,7 +226,7 @@ static enum plim_status put_words(const struct record_rules *rules, struct encod
         if (status == PLIM_OK)
             status = put_word(rules, encoder, node_item(words, i), label, end, labels, out, &text, err);
     }
-    if (status == PLIM_OK) status = put_marks(rules, encoder, TOKENIZE_AFTER, out, err);
+    if (status == PLIM_OK) status = record_put_marks(rules, encoder, TOKENIZE_AFTER, out, err);
     if (status == PLIM_OK) status = put_none(labels, behind, err);
     return status;
 }
@@ -245,7 +243,7 @@ enum plim_status record_put_labels(const struct record_rules *rules, struct enco
         status = plim_fail(err, PLIM_BAD_INPUT, "there are %zu tokens in '%s' and %zu labels in '%s'",
                            node_count(&words->root), field[0].name, node_count(&names->root), field[1].name);
     room->count = 0;
-    if (status == PLIM_OK) status = put(out, 0, err);
+    if (status == PLIM_OK) status = record_put_number(out, 0, err);
     if (status == PLIM_OK) status = put_words(rules, encoder, &words->root, &names->root, room, out, err);
     size_t n = out->count - header - 1;
     if (status == PLIM_OK && !token_list_reserve(out, n)) status = no_memory(err);

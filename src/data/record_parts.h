@@ -11,6 +11,15 @@
 enum plim_status record_put_text(const struct record_rules *rules, struct encoder *encoder, const char *text,
                                  size_t len, size_t most, struct token_list *out, struct plim_error *err);
 
+/* Tokens of a text without special tokens, up to out->count == end. */
+enum plim_status record_put_body(struct encoder *encoder, const char *text, size_t len, size_t end,
+                                 struct token_list *out, struct plim_error *err);
+/* Adds the tokenizer's marks before (TOKENIZE_BEFORE) or after the text. If it has none there, adds the end mark. */
+enum plim_status record_put_marks(const struct record_rules *rules, struct encoder *encoder, unsigned flag,
+                                  struct token_list *out, struct plim_error *err);
+/* Appends one number. */
+enum plim_status record_put_number(struct token_list *out, int32_t number, struct plim_error *err);
+
 /* Both texts of a pair. */
 enum plim_status record_put_two(const struct record_rules *rules, struct encoder *encoder,
                                 const struct json_field field[2], struct token_list *out,

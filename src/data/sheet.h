@@ -18,7 +18,7 @@
 #include "base/status.h"
 #include "data/inputs.h"
 
-enum { SHEET_FIELDS = 4 };
+enum { SHEET_FIELDS = 8 };
 
 /* Fields that the caller needs. Others are left out; count 0: all fields. */
 struct sheet_want {

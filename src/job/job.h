@@ -90,8 +90,9 @@ struct job_training {
     int64_t total_batch; /* rows per step over all ranks; 0: not given. See job_settle_batch */
     int64_t zero;        /* enum zero */
     int objective;       /* 0: the architecture's; else 1 + enum objective */
-    double pair_scale;   /* sentence_pairs: factor of cosines in the loss */
-    int precision;       /* enum precision, or PRECISION_AUTO before job_meet_device */
+    bool completion_only, assistant_only; /* targets of prompts with completions, and of conversations */
+    double pair_scale;                    /* sentence_pairs: factor of cosines in the loss */
+    int precision;                        /* enum precision, or PRECISION_AUTO before job_meet_device */
     int optimizer;
     int master;                /* master of narrow weights: 0 fp32, 1 none */
     int state_type, grad_type; /* 0 fp32, 1 bf16 */
@@ -143,6 +144,7 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     /* Tokenizer of model.path, saved with checkpoints if the data are already tokens; NULL: none. */
     const char *kept_tokenizer;
     const char *field, *prompt_field, *response_field, *source_field, *target_field, *messages_field;
+    const char *tools_field;
     bool packing, add_special, append_eos, skip_bad;
     uint64_t max_line_bytes, shuffle_bytes;
     int64_t workers, prefetch_factor, shuffle_buffer;

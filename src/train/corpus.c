@@ -44,6 +44,9 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .prompt_field = is_text(prompt) ? prompt : NULL,
                                  .response_field = is_text(response) ? response : NULL,
                                  .messages_field = is_text(d->messages_field) ? d->messages_field : NULL,
+                                 .tools_field = is_text(d->tools_field) ? d->tools_field : NULL,
+                                 .learn_all = is_text(d->messages_field) ? !c->job->training.assistant_only
+                                                                         : !c->job->training.completion_only,
                                  .objective = job_objective(c->job),
                                  .first_field = is_text(first) ? first : NULL,
                                  .second_field = is_text(second) ? second : NULL,
@@ -59,13 +62,20 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .skip_bad = d->skip_bad};
 }
 
+/* Records may be conversations: messages, or prompts and responses with a template that the job names. */
+static bool may_render(const struct job *job)
+{
+    const struct job_data *d = &job->data;
+    return is_text(d->messages_field) || (is_text(d->prompt_field) && is_text(d->chat_template));
+}
+
 /* A conversation takes many times its bytes while it is rendered, and lists of words and labels while they are read; they are
  * hardly ever so long. */
 static uint64_t longest_line(const struct job *job)
 {
     const struct job_data *d = &job->data;
     uint64_t usual = d->max_line_bytes;
-    if (is_text(d->messages_field)) usual = CHAT_LINE;
+    if (may_render(job)) usual = CHAT_LINE;
     if (job_objective(job) == OBJECTIVE_TOKEN_LABELS) usual = LABELS_LINE;
     return !job_given(job, &d->max_line_bytes) && usual < d->max_line_bytes ? usual : d->max_line_bytes;
 }
@@ -148,7 +158,7 @@ static enum plim_status open_chat(struct corpus *c, struct plim_error *err)
 {
     const struct job_data *d = &c->job->data;
     const char *path = is_text(d->chat_template) ? d->chat_template : d->tokenizer;
-    if (!is_text(d->messages_field)) return PLIM_OK;
+    if (!may_render(c->job)) return PLIM_OK;
     enum plim_status status =
         !is_text(d->chat_template) && codec_is_bytes(d->tokenizer)
             ? plim_fail(err, PLIM_BAD_INPUT,
