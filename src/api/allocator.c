@@ -24,7 +24,8 @@ static enum plim_status open_backing(struct plim_allocator *a, const char *devic
     static const char simulated[] = "simulated:";
     struct device_name name;
     if (!strncmp(device, simulated, strlen(simulated))) return simulate(a, device + strlen(simulated), err);
-    if (!device_name_read(strcmp(device, "host") ? device : backend_fallback()->name, &name) || !name.backend)
+    if (!device_name_read(strcmp(device, "host") ? device : backend_fallback()->name, &name) ||
+        !name.backend || name.backend->plugin)
         return plim_fail(
             err, PLIM_BAD_INPUT,
             "plim_allocator_open: '%.60s' is not a memory; write host, cuda:N or simulated:24GiB", device);

@@ -463,15 +463,20 @@ static void test_overhead_is_an_argument(void **state)
 static void test_device_names(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"",        "gpu",        "CUDA",  "cuda:", "cuda:x", "cuda:-1",
-                                      "cuda:1x", "cuda:99999", "cpu:0", "cudax", "auto:1"};
+    static const char *const bad[] = {"",        "gpu",     "CUDA",       "cuda:",   "cuda:x",
+                                      "cuda:-1", "cuda:1x", "cuda:99999", "cpu:0",   "cudax",
+                                      "auto:1",  "pjrt",    "pjrt:",      "pjrt::1", "tpu:x"};
     struct device_name name;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(device_name_read(bad[i], &name));
     assert_true(device_name_read("auto", &name) && !name.backend);
     assert_true(device_name_read("cuda:12", &name) && name.backend == backend_find("cuda") &&
                 name.index == 12);
     assert_true(device_name_read("cpu", &name) && name.backend == backend_fallback() && name.index == 0);
-    assert_null(backend_find("tpu"));
+    assert_true(device_name_read("pjrt:/opt/a:b.so:3", &name) && name.index == 3 &&
+                !strcmp(name.plugin, "/opt/a:b.so") && name.backend == backend_find("pjrt"));
+    assert_true(device_name_read("pjrt:cpu", &name) && name.index == 0 && !strcmp(name.plugin, "cpu"));
+    assert_true(device_name_read("neuron:1", &name) && name.index == 1 && !strcmp(name.plugin, "neuron"));
+    assert_null(backend_find("xpu"));
     int n = 0;
     while (backend_at(n)) n++;
     assert_ptr_equal(backend_at(n - 1), backend_fallback());
