@@ -35,7 +35,18 @@ struct emitter {
 #define PJRT_FORWARD(X)                                                                                      \
     X(EMBED, embed)                                                                                          \
     X(ADD, add)                                                                                              \
-    X(LINEAR, linear)
+    X(LINEAR, linear)                                                                                        \
+    X(NORM, norm)                                                                                            \
+    X(ROPE_TABLE, rope_table)                                                                                \
+    X(ROPE, rope)                                                                                            \
+    X(GLU, glu)                                                                                              \
+    X(ACT, act)                                                                                              \
+    X(ATTN, attn)                                                                                            \
+    X(SPLIT3, split3)                                                                                        \
+    X(POOL, pool)                                                                                            \
+    X(ROW_GATE, row_gate)                                                                                    \
+    X(DROPOUT, dropout)                                                                                      \
+    X(ROW_NORM, row_norm)
 #define PJRT_BACKWARD(X)
 #define PJRT_EMITTERS(X) PJRT_FORWARD(X) PJRT_BACKWARD(X)
 

@@ -58,7 +58,8 @@ static bool hides_sve(void)
 
 enum plim_status pjrt_set_environment(const struct context *context, const char *path, struct plim_error *err)
 {
-    static const char flag[] = "--xla_backend_extra_options=-scalable-vectorization=off";
+    static const char flag[] =
+        "--xla_backend_extra_options=-scalable-vectorization=off,-vectorize-loops=false";
     const char *flags = context_get(context, "XLA_FLAGS");
     bool mine = context && context->process;
     if (mine && !context_get(context, "TF_CPP_MIN_LOG_LEVEL"))
