@@ -18,19 +18,21 @@ static const struct known {
 };
 enum { KNOWN = sizeof known / sizeof *known };
 
+const char *pjrt_known(int number) { return number >= 0 && number < KNOWN ? known[number].name : NULL; }
+
 static bool is_file(const char *path)
 {
     struct stat st;
     return !stat(path, &st) && S_ISREG(st.st_mode);
 }
 
-/* The last file that matches FOLDER/PART/FILE; `folder` and `part` may be patterns. */
+/* The last file that matches FOLDER/PART/FILE; `folder` and `part` may be patterns, `part` may be empty. */
 static bool look_in(struct strbuf *path, const char *folder, const char *part, const char *file)
 {
     glob_t found = {0};
     strbuf_clear(path);
     if (!folder || !*folder) return false;
-    strbuf_addf(path, "%s/%s/%s", folder, part, file);
+    strbuf_addf(path, "%s/%s%s%s", folder, part, *part ? "/" : "", file);
     bool here = !glob(strbuf_text(path), 0, NULL, &found) && found.gl_pathc;
     strbuf_clear(path);
     if (here) strbuf_add(path, found.gl_pathv[found.gl_pathc - 1]);
@@ -49,9 +51,9 @@ static bool look_in_python(struct strbuf *path, const char *root, const char *pa
 static bool look_for(const struct context *context, const struct known *k, struct strbuf *path)
 {
     const char *modules = context ? context->modules : NULL;
-    return look_in(path, modules, ".", k->file) || look_in(path, modules, "../lib/plimsoll", k->file) ||
+    return look_in(path, modules, "", k->file) || look_in(path, modules, "../lib/plimsoll", k->file) ||
            look_in_python(path, context_get(context, "VIRTUAL_ENV"), "site-packages", k) ||
-           look_in(path, k->folder, ".", k->file) || look_in(path, "/usr/local/lib/plimsoll", ".", k->file) ||
+           look_in(path, k->folder, "", k->file) || look_in(path, "/usr/local/lib/plimsoll", "", k->file) ||
            look_in_python(path, "/usr/local", "dist-packages", k) ||
            look_in_python(path, "/usr", "dist-packages", k) ||
            look_in_python(path, "/usr", "site-packages", k);
@@ -63,7 +65,7 @@ static bool is_set(const struct context *context, const char *file, struct strbu
     const char *set = context_get(context, "PJRT_PLUGIN_LIBRARY_PATH");
     struct stat st;
     if (!set || !*set) return false;
-    if (file && !stat(set, &st) && S_ISDIR(st.st_mode)) return look_in(path, set, ".", file);
+    if (!stat(set, &st) && S_ISDIR(st.st_mode)) return file && look_in(path, set, "", file);
     strbuf_clear(path);
     strbuf_add(path, set);
     return true;

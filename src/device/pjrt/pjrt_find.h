@@ -4,6 +4,9 @@
 #include "base/context.h"
 #include "base/status.h"
 
+/* Names of plug-ins, by number from 0; NULL after the last. */
+const char *pjrt_known(int number);
+
 /* The path of a plug-in. `name` is one ("/opt/.../plugin.so"), or cpu, cuda, neuron or tpu, or empty: the one that
  * PJRT_PLUGIN_LIBRARY_PATH names. A plug-in with a name is looked for in this order: the file or folder that
  * PJRT_PLUGIN_LIBRARY_PATH names, the program's folder and its ../lib/plimsoll, the Python environment (VIRTUAL_ENV), the folders of
