@@ -32,8 +32,7 @@ enum plim_status caller_check(const struct caller *caller, const char *device, b
 {
     struct device_name unused;
     if (device && !device_name_read(device, &unused) && !(planned && serve_plan_absent(device)))
-        return caller_refuse(caller, "device", err, "'%s' is no device; write auto, cpu, cuda or cuda:1",
-                             device);
+        return caller_refuse(caller, "device", err, "'%s' is no device; write " DEVICE_NAMES, device);
     if (weights && weights_kind_parse(weights) == WEIGHTS_KINDS)
         return caller_refuse(caller, "weights", err, "'%s'; write " WEIGHTS_KIND_CHOICE, weights);
     if (threads < 0 || threads > 1024)

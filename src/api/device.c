@@ -49,9 +49,9 @@ static enum plim_status find_device(struct plim_device *d, const char *text, str
     struct device_name name;
     if (device_name_read(text, &name)) return meet_device(d, &name, text, err);
     if (!strncmp(text, "cuda", 4) || !strcmp(text, "gpu"))
-        return plim_fail(
-            err, PLIM_BAD_INPUT,
-            "plim_device_open: '%.40s' is not a device; write auto, cpu, cuda, cuda:N or a preset", text);
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "plim_device_open: '%.40s' is not a device; write " DEVICE_NAMES ", or a preset",
+                         text);
     enum plim_status status = preset_find(text, &d->preset, err);
     if (status != PLIM_OK) plim_error_prefix(err, "plim_device_open");
     return status;

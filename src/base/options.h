@@ -49,8 +49,9 @@ struct option_row {
     size_t offset;       /* of the field in the target                                              */
     const char *metavar; /* "FILE" and "DIR" also complete file names; NULL for flags               */
     const char *help;
-    const char *const *choices; /* OPTION_STRING: NULL-terminated, NULL: any text                   */
-    size_t given;               /* OPTION_GIVEN(struct, bool field) set when the option is used; 0: none */
+    const char *const *choices;   /* OPTION_STRING: NULL-terminated, NULL: any text                   */
+    const char *const *suggested; /* of any text, values that are completed; NULL-terminated, NULL: none */
+    size_t given;                 /* OPTION_GIVEN(struct, bool field) set when the option is used; 0: none */
     /* The values it takes, in words: "1 to 64"; NULL: all. Numbers are compared with least and most, texts given to valid. */
     const char *expected;
     double least, most;

@@ -15,9 +15,15 @@ static void add_identifier(struct strbuf *out, const char *text)
     for (; *text; text++) strbuf_addc(out, strchr("-.+ ", *text) ? '_' : *text);
 }
 
+static const char *const *words_of(const struct option_row *row)
+{
+    return row->choices ? row->choices : row->suggested;
+}
+
 static void add_choices(struct strbuf *out, const struct option_row *row)
 {
-    for (size_t i = 0; row->choices[i]; i++) strbuf_addf(out, "%s%s", i ? " " : "", row->choices[i]);
+    const char *const *words = words_of(row);
+    for (size_t i = 0; words[i]; i++) strbuf_addf(out, "%s%s", i ? " " : "", words[i]);
 }
 
 /* ---- bash ---- */
@@ -29,7 +35,7 @@ static void bash_value(struct strbuf *out, const struct command *command, const 
     strbuf_addf(out, "    %s:--%s", command->name, row->name);
     if (row->letter) strbuf_addf(out, "|%s:-%c", command->name, row->letter);
     strbuf_add(out, ") ");
-    if (row->choices) {
+    if (words_of(row)) {
         strbuf_add(out, "words='");
         add_choices(out, row);
         strbuf_add(out, "' ;;\n");
@@ -100,7 +106,7 @@ static void zsh_value(struct strbuf *out, const struct option_row *row)
     strbuf_addc(out, ':');
     zsh_text(out, row->metavar ? row->metavar : "VALUE");
     strbuf_addc(out, ':');
-    if (row->choices) {
+    if (words_of(row)) {
         strbuf_addc(out, '(');
         add_choices(out, row);
         strbuf_addc(out, ')');

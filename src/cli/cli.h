@@ -119,10 +119,12 @@ enum plim_status cli_load_job(struct job *job, const struct job_options *options
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err);
 
 /* Values that options of several commands take. */
-#define CLI_DEVICE   .expected = "auto, cpu, cuda or cuda:1", .valid = cli_is_device
+#define CLI_DEVICES  "cpu, cuda, cuda:N, neuron, tpu, pjrt:PATH"
+#define CLI_DEVICE   .suggested = cli_device_words
 #define CLI_THREADS  .expected = "0 for one per core, or up to 1024", .most = 1024
 #define CLI_MAX_LINE .expected = "64 bytes to 1TiB, e.g. 16MiB", .least = 64, .most = 1ull << 40
 bool cli_is_device(const char *name);
+extern const char *const cli_device_words[];
 
 /* Tells the job its device: resolves training.preset: auto. A note on stderr lists the settings of a preset,
  * unless quiet. */

@@ -28,7 +28,8 @@ struct calibrate_flags {
 
 #define AT(field) offsetof(struct calibrate_flags, field)
 static const struct option_row rows[] = {
-    {"device", 0, OPTION_STRING, AT(device), "NAME", "cpu, cuda, cuda:N, or auto (auto)", CLI_DEVICE},
+    {"device", 0, OPTION_STRING, AT(device), "NAME", CLI_DEVICES ", or auto (auto)", .expected = DEVICE_NAMES,
+     .valid = cli_is_device, CLI_DEVICE},
     {"threads", 0, OPTION_INT64, AT(threads), "N", "CPU threads; 0: one per core (0)", CLI_THREADS},
     {"disk", 0, OPTION_STRING, AT(disk), "FOLDER", "measure the disk that holds this folder (.)"},
     {"force", 'f', OPTION_FLAG, AT(force), NULL, "measure even if other programs are busy"},

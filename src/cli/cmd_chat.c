@@ -49,7 +49,7 @@ static const struct option_row rows[] = {
     {"budget", 'b', OPTION_BYTES, AT(budget), "BYTES",
      "memory budget, e.g. 64MiB; default: none, or what a container's limit leaves",
      .given = OPTION_GIVEN(struct chat_flags, budget_given)},
-    {"device", 0, OPTION_STRING, AT(device), "NAME", "cpu, cuda, cuda:N or auto (auto)"},
+    {"device", 0, OPTION_STRING, AT(device), "NAME", CLI_DEVICES " or auto (auto)", CLI_DEVICE},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
      "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
@@ -257,8 +257,7 @@ static enum plim_status check_flags(const struct chat_flags *f, struct plim_erro
     struct device_name unused;
     if (!device_name_read(f->device, &unused))
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "chat: option '--device': '%s' is no device; write auto, cpu, cuda or cuda:1",
-                         f->device);
+                         "chat: option '--device': '%s' is no device; write " DEVICE_NAMES, f->device);
     if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
         return plim_fail(err, PLIM_BAD_INPUT, "chat: option '--weights': '%s'; write " WEIGHTS_KIND_CHOICE,
                          f->weights);

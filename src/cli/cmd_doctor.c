@@ -183,6 +183,7 @@ static void examine_machine(struct diagnosis *d, struct job *job)
         add_device(d, &device->facts);
     else
         add_problem(d, err.text);
+    device_plugins_text(cli_context(), &d->about);
     if (device) device->ops->close(device);
 }
 

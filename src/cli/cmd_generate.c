@@ -39,8 +39,9 @@ static const struct option_row rows[] = {
      "memory budget, e.g. 64MiB; default: none, or what a container's limit leaves",
      .given = OPTION_GIVEN(struct generate_flags, budget_given)},
     {"device", 0, OPTION_STRING, AT(device), "NAME",
-     "cpu, cuda, cuda:N, or auto: a working GPU whose own overhead fits the budget, else the "
-     "CPU (auto)"},
+     CLI_DEVICES ", or auto: a working GPU whose own overhead fits the budget, else the "
+                 "CPU (auto)",
+     CLI_DEVICE},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
      "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
@@ -95,8 +96,7 @@ static enum plim_status check_flags(const struct generate_flags *f, struct plim_
     struct device_name unused;
     if (!device_name_read(f->device, &unused))
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "generate: option '--device': '%s' is no device; write auto, cpu, cuda or cuda:1",
-                         f->device);
+                         "generate: option '--device': '%s' is no device; write " DEVICE_NAMES, f->device);
     if (f->budget_given && !f->budget)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "generate: option '--budget': 0 bytes hold nothing; write e.g. 64MiB");

@@ -61,8 +61,9 @@ static const struct option_row rows[] = {
      "bytes"},
     {"chat-template", 0, OPTION_STRING, AT(template), "FILE", "a *.jinja file; default: the model's own"},
     {"device", 0, OPTION_STRING, AT(device), "NAME",
-     "cpu, cuda, cuda:N, or auto: a working GPU whose own overhead fits the budget, else the "
-     "CPU (auto)"},
+     CLI_DEVICES ", or auto: a working GPU whose own overhead fits the budget, else the "
+                 "CPU (auto)",
+     CLI_DEVICE},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads that compute; 0: one per core (0)"},
     {"http-threads", 0, OPTION_INT, AT(http_threads), "N",
      "threads that read requests and write answers (4; 2 with a small budget)",
@@ -174,7 +175,7 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
             return bad_flag(err, files[i], "a path of less than 512 bytes, please");
     }
     if (!(f->plan && serve_plan_absent(f->device)) && !device_name_read(f->device, &unused))
-        return bad_flag(err, "device", "no such device; write auto, cpu, cuda or cuda:1");
+        return bad_flag(err, "device", "no such device; write " DEVICE_NAMES);
     if (!kv_type_parse(f->kv_type, &unused_type))
         return bad_flag(err, "kv-type", "write auto, f32, bf16, f16 or i8");
     if (!ladder_read_allowed(f->allowed, &unused_kinds))

@@ -138,6 +138,8 @@ int cli_wants(const struct subcommand *sub)
     return plim_exit_code(PLIM_BAD_INPUT);
 }
 
+const char *const cli_device_words[] = {"auto", "cpu", "cuda", "neuron", "tpu", "pjrt:", NULL};
+
 bool cli_is_device(const char *name)
 {
     struct device_name unused;

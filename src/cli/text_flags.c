@@ -12,9 +12,8 @@ enum plim_status text_flags_check(const char *command, const struct text_flags *
 {
     struct device_name unused;
     if (!device_name_read(f->device, &unused))
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: option '--device': '%s' is no device; write auto, cpu, cuda or cuda:1", command,
-                         f->device);
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: option '--device': '%s' is no device; write " DEVICE_NAMES,
+                         command, f->device);
     if (f->budget_given && !f->budget)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: option '--budget': 0 bytes hold nothing; write e.g. 256MiB", command);

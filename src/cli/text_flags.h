@@ -60,8 +60,9 @@ extern const char *const text_weights[];
          OPTION_STRING,                                                                                      \
          offsetof(type, text.device),                                                                        \
          "NAME",                                                                                             \
-         "cpu, cuda, cuda:N, or auto: a working GPU whose own overhead fits the budget, else the "           \
-         "CPU (auto)"},                                                                                      \
+         CLI_DEVICES ", or auto: a working GPU whose own overhead fits the budget, else the "                \
+                     "CPU (auto)",                                                                           \
+         CLI_DEVICE},                                                                                        \
         {"threads", 0, OPTION_INT, offsetof(type, text.threads), "N", "CPU threads; 0: one per core (0)"},   \
         {"weights",                                                                                          \
          0,                                                                                                  \

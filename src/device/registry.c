@@ -3,6 +3,7 @@
 #include "device/backing.h"
 #include "device/cuda/cuda_workspace.h"
 #include "device/pjrt/pjrt_device.h"
+#include "device/pjrt/pjrt_find.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,7 +130,7 @@ bool device_name_read(const char *text, struct device_name *out)
         int index = read_index(text + len);
         const char *plugin = backends[i].plugin;
         out->backend = &backends[i];
-        if (plugin && !*plugin) return text[len] == ':' && read_plugin(text + len + 1, out);
+        if (plugin && !*plugin && text[len]) return text[len] == ':' && read_plugin(text + len + 1, out);
         if (index < 0 || (text[len] && !backends[i].numbered)) continue;
         out->index = index;
         if (plugin) snprintf(out->plugin, sizeof out->plugin, "%s", plugin);
@@ -137,6 +138,21 @@ bool device_name_read(const char *text, struct device_name *out)
     }
     *out = (struct device_name){0};
     return false;
+}
+
+void device_plugins_text(const struct context *context, struct strbuf *out)
+{
+    const char *name;
+    STRBUF_AUTO given = STRBUF_INIT;
+    if (pjrt_find(context, "", &given, NULL) == PLIM_OK) {
+        strbuf_addf(out, "device pjrt, the plug-in is %s\n", strbuf_text(&given));
+        return;
+    }
+    for (int i = 0; (name = pjrt_known(i)); i++) {
+        STRBUF_AUTO path = STRBUF_INIT;
+        if (pjrt_find(context, name, &path, NULL) == PLIM_OK)
+            strbuf_addf(out, "device pjrt:%s, the plug-in is %s\n", name, strbuf_text(&path));
+    }
 }
 
 void device_absent_facts(struct device_facts *facts)

@@ -51,12 +51,18 @@ const struct backend *backend_fallback(void);
 enum plim_status backend_open_fallback(const struct context *context, int threads, struct device **out,
                                        struct plim_error *err);
 
-/* "auto", or a backend's name and, if it is numbered, ":N": "cpu", "cuda:1", "neuron:0", "pjrt:cpu", "pjrt:/opt/plugin.so:1". */
+/* "auto", or a backend's name and, if it is numbered, ":N": "cpu", "cuda:1", "neuron:0", "pjrt:cpu", "pjrt:/opt/plugin.so:1",
+ * "pjrt" for the plug-in of PJRT_PLUGIN_LIBRARY_PATH. */
 struct device_name {
     const struct backend *backend; /* NULL: auto */
     int index;
     char plugin[1024]; /* a plug-in's path or name; "": none */
 };
+/* Devices of plug-ins that were found, one a line: "pjrt:cpu, the plug-in is /usr/lib/plimsoll/xla_cpu_pjrt.so". */
+void device_plugins_text(const struct context *context, struct strbuf *out);
+
+/* For messages to people who wrote something else. */
+#define DEVICE_NAMES "auto, cpu, cuda, cuda:1, neuron, tpu or pjrt:PATH"
 bool device_name_read(const char *text, struct device_name *out);
 
 /* Completes the facts of a device that this machine does not have: scratch sizes of the kernels that would run there,

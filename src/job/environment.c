@@ -22,6 +22,7 @@ struct variable {
     const char *key;             /* NULL: none */
     const char *says[WISHES];    /* keys that say the same: one of them in the job is stronger */
     const char *why;             /* it sets nothing */
+    const char *does;            /* it sets no key, but has this effect */
     int hook;                    /* 1 + enum hook_kind: an address; 0: none */
     bool secret, launcher, note; /* launcher: only the process's environment counts */
     int64_t least, most;         /* it is a whole number in this range; most 0: it is none */
@@ -114,7 +115,8 @@ static bool in_range(const struct variable *v, const char *value)
     "nothing is sent: training.report_to: wandb writes a folder, and wandb sync, which reads the key, "      \
     "sends "                                                                                                 \
     "it"
-#define HOOK(kind, read) read, "an address that begins with https://", .secret = true, .hook = 1 + (kind)
+#define PLUGIN(says, what) read_any, "text", .does = says, .launcher = true, .help = what
+#define HOOK(kind, read)   read, "an address that begins with https://", .secret = true, .hook = 1 + (kind)
 #define FRACTION                                                                                             \
     {                                                                                                        \
         "budget", "training.memory.cuda_memory_fraction", "training.memory.target_utilization"               \
@@ -149,6 +151,14 @@ static const struct variable variables[] = {
      .says = {"monitoring.wandb_project"}, .help = "the project of a W&B folder"},
     {"WANDB_API_KEY", read_any, "text", .why = OFFLINE, .secret = true,
      .help = "ignored: nothing is sent; wandb sync reads it"},
+    {"PJRT_PLUGIN_LIBRARY_PATH", PLUGIN("names the plug-in of a PJRT device",
+                                        "the PJRT plug-in of devices pjrt, neuron and tpu (docs/xla.md)")},
+    {"XLA_FLAGS", PLUGIN("is read by PJRT plug-ins", "read by XLA's plug-ins; a flag may be added to it")},
+    {"NEURON_CC_FLAGS", PLUGIN("is read by neuronx-cc; missing flags are added",
+                               "flags of neuronx-cc; those of docs/xla.md that are missing are added")},
+    {"NEURON_RT_VISIBLE_CORES", PLUGIN("chooses the cores of device neuron", "cores of device neuron")},
+    {"NEURON_RT_NUM_CORES",
+     PLUGIN("says how many cores device neuron has", "number of cores of device neuron")},
     {"WORLD_SIZE", read_any, "a number of processes, e.g. 1", .why = ONE_RANK, .launcher = true, .least = 1,
      .most = 1000000,
      .help = "number of ranks that torchrun started for train (docs/ranks.md); plan is always one "
@@ -225,14 +235,17 @@ static enum plim_status keep_hook(struct job *job, const struct arrival *a, stru
 static enum plim_status arrive(struct job *job, const struct arrival *a, struct plim_error *err)
 {
     const struct variable *v = a->variable;
-    struct variable_seen seen = {.name = v->name, .where = a->where, .why = v->why, .note = v->note};
+    struct variable_seen seen = {
+        .name = v->name, .where = a->where, .why = v->why, .does = v->does, .note = v->note};
     struct plim_error why = {0};
     struct origin_recorder recorder;
     char value[VALUE];
     if (!v->read(a->value, value, &why) || !in_range(v, a->value)) return unreadable(a, &why, err);
     enum plim_status status = PLIM_OK;
     if (a->kind == ORIGIN_DOTENV && v->launcher)
-        seen.why = "a launcher sets it; it is not read from a file";
+        seen.why = v->does ? "it is only read from the process's environment; export it"
+                           : "a launcher sets it; it is not read from a file",
+        seen.does = NULL;
     else if (v->hook)
         status = keep_hook(job, a, &seen, err);
     else if (v->key && *value && !(seen.why = stronger(job, v))) {

@@ -304,8 +304,8 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
     struct device_name unused;
     if (!device_name_read(job->training.device, &unused))
         return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'training.device': '%s' is no device; write auto, cpu, cuda or cuda:1",
-                         job->name, job->training.device);
+                         "%s: key 'training.device': '%s' is no device; write " DEVICE_NAMES, job->name,
+                         job->training.device);
     if (job->model.attention_type == ATTENTION_WINDOW && job->model.said.sliding_window < 1 &&
         !job->model.path)
         return plim_fail(

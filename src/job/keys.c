@@ -237,7 +237,7 @@ static const struct schema_row rows[] = {
     {"training.log_every", SCHEMA_INT64, AT(training.log_every), .min = 1, .max = 1e9, .fallback = "1", .help = "steps between two step lines"},
     {"training.logging_steps", .alias = "training.log_every"},
     {"training.seed", SCHEMA_INT64, AT(training.seed), .min = 0, .max = 9e15, .fallback = "1", .help = "seed of initial weights, of the order of rows and of stochastic rounding"},
-    {"training.device", SCHEMA_STRING, AT(training.device), .fallback = "auto", .help = "cpu, cuda, cuda:N (the N-th GPU), or auto: a working GPU, else the CPU"},
+    {"training.device", SCHEMA_STRING, AT(training.device), .fallback = "auto", .help = "cpu, cuda, cuda:N (the N-th GPU), neuron, tpu, pjrt:PATH (a PJRT plug-in), or auto: a working GPU, else the CPU"},
     {"training.deterministic", SCHEMA_BOOL, AT(training.deterministic), .fallback = "false", .help = "cuda: identical bits on every run, at some cost in attention (the CPU is always deterministic)"},
     {"training.threads", SCHEMA_INT64, AT(training.threads), .min = 0, .max = 1024, .fallback = "0", .help = "CPU threads; 0: one per core"},
     {"training.deepspeed", SCHEMA_STRING, AT(deepspeed), .help = "DeepSpeed's JSON file; or its keys in place, together with those below (docs/ranks.md)"},

@@ -34,9 +34,9 @@ built, here = plim.has_cuda(), gpu_here()
 print(f"# CUDA {'is' if built else 'is not'} in the program; there is {'a' if here else 'no'} GPU")
 with tempfile.TemporaryDirectory() as folder:
     path = plim.job(folder, training__steps=2)
-    for name in ("tpu", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999", "cpu:0", ""):
-        refused(ask("plan", name), ["'training.device'", f"'{name}'", "cpu, cuda or cuda:1"], f"'{name}' is no device")
-    refused(ask("train", "tpu"), ["'training.device'"], "train says the same")
+    for name in ("tpux", "pjrt:", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999", "cpu:0", ""):
+        refused(ask("plan", name), ["'training.device'", f"'{name}'", "cpu, cuda, cuda:1"], f"'{name}' is no device")
+    refused(ask("train", "gpu"), ["'training.device'"], "train says the same")
 
     why = ["NVIDIA", "training.device: cpu"] if built else ["without CUDA", "nvcc", "training.device: cpu"]
     for command in ("plan", "train"):

@@ -41,7 +41,15 @@ enum pjrt_function {
     PJRT_FUNCTIONS = 118
 };
 
-enum { PJRT_INVALID_ARGUMENT = 3, PJRT_RESOURCE_EXHAUSTED = 8, PJRT_UNIMPLEMENTED = 12 };
+enum {
+    PJRT_INVALID_ARGUMENT = 3,
+    PJRT_RESOURCE_EXHAUSTED = 8,
+    PJRT_UNIMPLEMENTED = 12,
+    PJRT_UNAVAILABLE = 14
+};
+
+/* Version of the interface that these declarations were compared with. */
+#define PJRT_ABI_VERSION "0.81"
 
 /* Element types of buffers. */
 enum pjrt_type {

@@ -1,5 +1,6 @@
 /* pjrt_client.c - see pjrt_client.h. */
 #include "device/pjrt/pjrt_client.h"
+#include "device/pjrt/pjrt_find.h"
 #include "device/pjrt/pjrt_settings.h"
 
 #include <stdio.h>
@@ -18,25 +19,30 @@ static void read_text(struct pjrt *p, enum pjrt_function function, void *handle,
     snprintf(to, size, "%.*s", told ? (int)args.text.text_size : 0, told ? args.text.text : "");
 }
 
-/* Options that some plug-ins know; one that refuses them is asked again without. The CPU's has four devices otherwise. */
+/* Drops the option that an error names; all, if it names none. */
+static int drop_refused(struct pjrt_value *options, int count, const char *text)
+{
+    for (int i = 0; i < count; i++) {
+        if (!strstr(text, options[i].name)) continue;
+        memmove(&options[i], &options[i + 1], (size_t)(count - i - 1) * sizeof *options);
+        return count - 1;
+    }
+    return 0;
+}
+
 static enum plim_status create(struct pjrt *p, struct plim_error *err)
 {
-    static const char name[] = "cpu_device_count";
-    struct pjrt_value one = {{offsetof(struct pjrt_value, value_size) + sizeof(size_t), NULL},
-                             name,
-                             sizeof name - 1,
-                             PJRT_VALUE_INT,
-                             .number = 1,
-                             .value_size = 1};
-    union pjrt_args args = {.create = {.options = &one, .count = 1}};
-    bool cpu = strstr(p->plugin.path, "cpu") != NULL;
-    enum plim_status status = cpu ? pjrt_do(&p->plugin, PJRT_CLIENT_CREATE, &args, err) : PLIM_IO;
-    if (status != PLIM_OK) {
-        args = (union pjrt_args){0};
-        status = pjrt_do(&p->plugin, PJRT_CLIENT_CREATE, &args, err);
+    struct pjrt_value options[PJRT_OPTIONS];
+    struct plim_error why = {0};
+    int count = pjrt_client_options(p->plugin.path, options);
+    for (;;) {
+        union pjrt_args args = {.create = {.options = options, .count = (size_t)count}};
+        enum plim_status status = pjrt_do(&p->plugin, PJRT_CLIENT_CREATE, &args, &why);
+        if (status == PLIM_OK) return p->client = args.create.client, PLIM_OK;
+        if (!count || (p->plugin.code != PJRT_INVALID_ARGUMENT && p->plugin.code != PJRT_UNIMPLEMENTED))
+            return plim_fail(err, status, "%s: %s", p->plugin.path, why.text);
+        count = drop_refused(options, count, why.text);
     }
-    p->client = status == PLIM_OK ? args.create.client : NULL;
-    return status;
 }
 
 static enum plim_status choose(struct pjrt *p, int index, struct plim_error *err)
@@ -76,7 +82,7 @@ enum plim_status pjrt_open(const struct context *context, const char *name, int 
     STRBUF_AUTO path = STRBUF_INIT;
     *p = (struct pjrt){0};
     enum plim_status status = pjrt_find(context, name, &path, err);
-    if (status == PLIM_OK) status = pjrt_load(context, strbuf_text(&path), &p->plugin, err);
+    if (status == PLIM_OK) status = pjrt_load(context, strbuf_text(&path), &index, &p->plugin, err);
     if (status == PLIM_OK) status = create(p, err);
     if (status == PLIM_OK) status = choose(p, index, err);
     if (status == PLIM_OK) {
@@ -189,8 +195,9 @@ enum plim_status pjrt_compile(struct pjrt *p, const char *text, size_t length, s
     *out = (struct pjrt_exe){0};
     enum plim_status status = pjrt_do(&p->plugin, PJRT_CLIENT_COMPILE, &args, err);
     if (status == PLIM_OK) return finish(p, args.compile.loaded, out, err);
-    if (status == PLIM_IO && err) err->status = PLIM_UNSUPPORTED;
-    return status == PLIM_IO ? PLIM_UNSUPPORTED : status;
+    if (status != PLIM_IO || p->plugin.lost) return status;
+    if (err) err->status = PLIM_UNSUPPORTED;
+    return PLIM_UNSUPPORTED;
 }
 
 void pjrt_exe_release(struct pjrt *p, struct pjrt_exe *exe)

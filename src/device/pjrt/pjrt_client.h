@@ -53,7 +53,7 @@ void pjrt_drop(struct pjrt *p, struct pjrt_buffer *buffer); /* NULL is allowed *
 /* The address of a buffer's data; NULL: the plug-in does not say. */
 void *pjrt_address(struct pjrt *p, struct pjrt_buffer *buffer);
 
-/* PLIM_UNSUPPORTED: the plug-in cannot compile the text; PLIM_NO_MEMORY. */
+/* PLIM_UNSUPPORTED: the plug-in cannot compile the text; PLIM_NO_MEMORY; PLIM_IO: the device is lost. */
 enum plim_status pjrt_compile(struct pjrt *p, const char *text, size_t length, struct pjrt_exe *out,
                               struct plim_error *err);
 void pjrt_exe_release(struct pjrt *p, struct pjrt_exe *exe);

@@ -54,6 +54,14 @@ static void note_failure(struct pjrt_device *d, enum plim_status status, const s
     d->failure.status = status;
 }
 
+/* A failure that the caller hears of itself. After PLIM_IO the device is used no more, and sync says so. */
+static enum plim_status reported(struct pjrt_device *d, enum plim_status status, const struct plim_error *err)
+{
+    static const struct plim_error unknown = {.text = "the device failed"};
+    if (status == PLIM_IO) note_failure(d, status, err ? err : &unknown);
+    return status;
+}
+
 /* Waits for the running program; its failure is noted. */
 static void finish(struct pjrt_device *d)
 {
@@ -280,14 +288,15 @@ static enum plim_status pjrt_read(struct device *dev, size_t offset, void *host,
                                   struct plim_error *err)
 {
     enum plim_status status = dev->ops->sync(dev, err);
-    return status == PLIM_OK ? slots_read(&of(dev)->slots, offset, host, bytes, err) : status;
+    if (status != PLIM_OK) return status;
+    return reported(of(dev), slots_read(&of(dev)->slots, offset, host, bytes, err), err);
 }
 
 static enum plim_status pjrt_write(struct device *dev, size_t offset, const void *host, size_t bytes,
                                    struct plim_error *err)
 {
     finish(of(dev));
-    return slots_write(&of(dev)->slots, offset, host, bytes, err);
+    return reported(of(dev), slots_write(&of(dev)->slots, offset, host, bytes, err), err);
 }
 
 static enum plim_status pjrt_sync(struct device *dev, struct plim_error *err)
@@ -310,8 +319,11 @@ static enum plim_status pjrt_compile_range(struct device *dev, const struct devi
     enum plim_status status = make_program(d, range, false, &p, err);
     for (int i = 0; status == PLIM_OK && i < p->count; i++)
         status = slots_declare(&d->slots, p->operands[i].offset, &p->operands[i].shape, err);
-    if (status == PLIM_OK) *out = &p->program;
-    return status;
+    if (status == PLIM_OK)
+        *out = &p->program;
+    else
+        program_release(p);
+    return reported(d, status, err);
 }
 
 static void pjrt_launch(struct device_program *program)

@@ -1,8 +1,10 @@
 /* pjrt_plugin.c - see pjrt_plugin.h. */
 #include "device/pjrt/pjrt_plugin.h"
+#include "base/file.h"
 #include "device/pjrt/pjrt_settings.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,14 +81,19 @@ static enum plim_status read_error(struct pjrt_plugin *p, struct pjrt_error *err
     for (char *c = text; *c; c++)
         if (*c == '\n') *c = ' '; /* an error is one line */
     p->api->functions[PJRT_ERROR_DESTROY](&end);
-    if (none) code.code.code = 0;
+    if (none) {
+        end.one.handle = none;
+        p->api->functions[PJRT_ERROR_DESTROY](&end);
+        code.code.code = 0;
+    }
+    p->code = code.code.code;
+    p->lost = p->lost || p->code == PJRT_UNAVAILABLE;
     *wanted =
-        code.code.code == PJRT_INVALID_ARGUMENT && strstr(text, "size") ? number_after(text, "expected ") : 0;
+        p->code == PJRT_INVALID_ARGUMENT && strstr(text, "size") ? number_after(text, ": expected ") : 0;
     static const enum plim_status statuses[] = {
         [PJRT_RESOURCE_EXHAUSTED] = PLIM_NO_MEMORY, [PJRT_UNIMPLEMENTED] = PLIM_UNSUPPORTED};
     enum { KNOWN = sizeof statuses / sizeof *statuses };
-    enum plim_status status =
-        code.code.code > 0 && code.code.code < KNOWN ? statuses[code.code.code] : PLIM_OK;
+    enum plim_status status = p->code > 0 && p->code < KNOWN ? statuses[p->code] : PLIM_OK;
     return plim_fail(err, status == PLIM_OK ? PLIM_IO : status, "%s: %s", functions[function].name,
                      *text ? text : "failed without a reason");
 }
@@ -100,7 +107,7 @@ enum plim_status pjrt_do(struct pjrt_plugin *p, enum pjrt_function function, uni
     tried.head.size = p->sizes[function] ? p->sizes[function] : functions[function].size;
     struct pjrt_error *error = p->api->functions[function](&tried);
     enum plim_status status = error ? read_error(p, error, function, &wanted, err) : PLIM_OK;
-    if (error && wanted && wanted != tried.head.size && wanted <= sizeof *args) {
+    if (status != PLIM_OK && wanted && wanted != tried.head.size && wanted <= sizeof *args) {
         tried = *args;
         tried.head.size = p->sizes[function] = wanted;
         error = p->api->functions[function](&tried);
@@ -138,26 +145,50 @@ int64_t pjrt_attribute(struct pjrt_plugin *p, const char *name, int64_t otherwis
     return otherwise;
 }
 
-/* A library that cannot be loaded says why; we pass on its last line. */
+/* The loader maps what a library's header promises, and the process dies where the file is shorter. */
+static bool is_whole(const char *path)
+{
+    Elf64_Ehdr e;
+    Elf64_Phdr part;
+    int fd;
+    int64_t size = file_bytes(path);
+    if (file_open(path, &fd, NULL) != PLIM_OK) return false;
+    bool whole = file_pread_full(fd, &e, sizeof e, 0, path, NULL) == PLIM_OK &&
+                 !memcmp(e.e_ident, ELFMAG, SELFMAG) && e.e_phentsize == sizeof part;
+    for (int i = 0; whole && i < e.e_phnum; i++)
+        whole = file_pread_full(fd, &part, sizeof part, e.e_phoff + (size_t)i * sizeof part, path, NULL) ==
+                    PLIM_OK &&
+                part.p_filesz <= (uint64_t)size && part.p_offset <= (uint64_t)size - part.p_filesz;
+    close(fd);
+    return whole;
+}
+
+/* A library that cannot be loaded says why. */
 static enum plim_status open_library(const char *path, void **library, struct plim_error *err)
 {
     if (access(path, R_OK) != 0)
         return plim_fail(err, PLIM_BAD_INPUT, "%s: there is no such PJRT plug-in, or it cannot be read",
                          path);
+    if (!is_whole(path))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: not a PJRT plug-in: no shared library, or an incomplete one", path);
     *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (*library) return PLIM_OK;
-    const char *why = dlerror();
-    return plim_fail(err, PLIM_BAD_INPUT, "%s: not a PJRT plug-in: %s", path,
-                     why ? why : "it cannot be loaded");
+    const char *why = dlerror(), *rest = why ? strstr(why, ": ") : NULL;
+    bool named = rest && !strncmp(why, path, strlen(path)); /* the path is told once */
+    return plim_fail(err, PLIM_BAD_INPUT, "%s: this PJRT plug-in cannot be loaded: %s", path,
+                     named ? rest + 2
+                     : why ? why
+                           : "no reason is known");
 }
 
-enum plim_status pjrt_load(const struct context *context, const char *path, struct pjrt_plugin *out,
-                           struct plim_error *err)
+enum plim_status pjrt_load(const struct context *context, const char *path, int *index,
+                           struct pjrt_plugin *out, struct plim_error *err)
 {
     void *library = NULL;
     *out = (struct pjrt_plugin){0};
     snprintf(out->path, sizeof out->path, "%s", path);
-    enum plim_status status = pjrt_set_environment(context, path, err);
+    enum plim_status status = pjrt_set_environment(context, path, index, err);
     if (status == PLIM_OK) status = open_library(path, &library, err);
     if (status != PLIM_OK) return status;
     const struct pjrt_api *(*get)(void) = (const struct pjrt_api *(*)(void))dlsym(library, "GetPjrtApi");

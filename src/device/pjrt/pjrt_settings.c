@@ -1,47 +1,54 @@
 /* pjrt_settings.c - see pjrt_settings.h. */
 #include "device/pjrt/pjrt_settings.h"
 #include "base/file.h"
+#include "device/pjrt/pjrt_neuron.h"
 
 #include <assert.h>
-
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Field 3 {1: -1, 4: 1, 5: 1}: build options with device ordinal -1, one replica and one partition. */
 const char pjrt_compile_options[] = "\x1a\x0f\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x20\x01\x28\x01";
 static_assert(sizeof pjrt_compile_options == PJRT_COMPILE_OPTIONS + 1, "");
 
-/* Where packages put plug-ins, after PJRT_PLUGIN_LIBRARY_PATH. */
-static const struct {
-    const char *name, *file;
-    const char *folders[4];
-} known[] = {
-    {"cpu", "xla_cpu_pjrt.so", {"/usr/lib/plimsoll", "/usr/local/lib/plimsoll"}},
-    {"neuron", "libneuronpjrt.so", {"/opt/aws/neuron/lib", "/usr/lib"}},
-    {"tpu", "libtpu.so", {"/usr/lib", "/usr/local/lib"}},
-};
+/* --- options of a client --------------------------------------------------------------------------------------- */
 
-enum plim_status pjrt_find(const struct context *context, const char *name, struct strbuf *path,
-                           struct plim_error *err)
-{
-    const char *set = context_get(context, "PJRT_PLUGIN_LIBRARY_PATH");
-    if (strchr(name, '/')) return strbuf_add(path, name), strbuf_status(path, err);
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (strcmp(known[i].name, name) != 0) continue;
-        if (set && *set) return strbuf_add(path, set), strbuf_status(path, err);
-        for (int k = 0; k < 4 && known[i].folders[k]; k++) {
-            strbuf_clear(path);
-            strbuf_addf(path, "%s/%s", known[i].folders[k], known[i].file);
-            if (!access(strbuf_text(path), R_OK)) return strbuf_status(path, err);
-        }
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "no PJRT plug-in for %s: %s is not in %s; set PJRT_PLUGIN_LIBRARY_PATH to its path",
-                         name, known[i].file, known[i].folders[0]);
+#define OPTION(is, field, to)                                                                                \
+    {                                                                                                        \
+        .head = {offsetof(struct pjrt_value, value_size) + sizeof(size_t), NULL}, .kind = is, .field = to,   \
+        .value_size = 1                                                                                      \
     }
-    return plim_fail(err, PLIM_BAD_INPUT,
-                     "'%s' is no PJRT plug-in; write the path of one, or cpu, neuron or tpu", name);
+
+/* By a part of the plug-in's file name. */
+static const struct {
+    const char *plugin, *name;
+    struct pjrt_value value;
+} options[] = {
+    {"cpu", "cpu_device_count", OPTION(PJRT_VALUE_INT, number, 1)}, /* four otherwise */
+    /* The card's memory is taken as the plan needs it, and may be all of it. */
+    {"cuda", "preallocate", OPTION(PJRT_VALUE_BOOL, flag, false)},
+    {"cuda", "memory_fraction", OPTION(PJRT_VALUE_FLOAT, real, 0.95f)},
+};
+enum { OPTIONS = sizeof options / sizeof *options };
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
 }
+
+int pjrt_client_options(const char *path, struct pjrt_value out[PJRT_OPTIONS])
+{
+    int n = 0;
+    for (int i = 0; i < OPTIONS; i++) {
+        if (!strstr(base_name(path), options[i].plugin)) continue;
+        out[n] = options[i].value;
+        out[n].name = options[i].name, out[n].name_size = strlen(options[i].name);
+        n++;
+    }
+    return n;
+}
+
+/* --- variables --------------------------------------------------------------------------------------------------- */
 
 /* The kernel of some AArch64 machines hides SVE, but XLA's compiler believes the CPU's name and uses it. */
 static bool hides_sve(void)
@@ -56,21 +63,26 @@ static bool hides_sve(void)
 #endif
 }
 
-enum plim_status pjrt_set_environment(const struct context *context, const char *path, struct plim_error *err)
+static enum plim_status avoid_sve(const struct context *context, const char *path, struct plim_error *err)
 {
     static const char flag[] =
         "--xla_backend_extra_options=-scalable-vectorization=off,-vectorize-loops=false";
     const char *flags = context_get(context, "XLA_FLAGS");
-    bool mine = context && context->process;
-    if (mine && !context_get(context, "TF_CPP_MIN_LOG_LEVEL"))
-        context->process->set_variable("TF_CPP_MIN_LOG_LEVEL", "3");
-    if (!strstr(path, "cpu") || !hides_sve() || (flags && strstr(flags, "scalable-vectorization")))
-        return PLIM_OK;
-    if (!mine)
+    if (flags && strstr(flags, "scalable-vectorization")) return PLIM_OK;
+    if (!context || !context->process)
         return plim_fail(err, PLIM_UNSUPPORTED,
                          "%s: this machine hides SVE; start the program with XLA_FLAGS=%s", path, flag);
     STRBUF_AUTO all = STRBUF_INIT;
     strbuf_addf(&all, "%s%s%s", flags ? flags : "", flags && *flags ? " " : "", flag);
-    context->process->set_variable("XLA_FLAGS", strbuf_text(&all));
+    if (!all.failed) context->process->set_variable("XLA_FLAGS", strbuf_text(&all));
     return strbuf_status(&all, err);
+}
+
+enum plim_status pjrt_set_environment(const struct context *context, const char *path, int *index,
+                                      struct plim_error *err)
+{
+    if (context && context->process && !context_get(context, "TF_CPP_MIN_LOG_LEVEL"))
+        context->process->set_variable("TF_CPP_MIN_LOG_LEVEL", "3");
+    if (strstr(base_name(path), "neuron")) return neuron_prepare(context, index, err);
+    return strstr(base_name(path), "cpu") && hides_sve() ? avoid_sve(context, path, err) : PLIM_OK;
 }
