@@ -19,14 +19,17 @@
 #include <string.h>
 #include <unistd.h>
 
-static const struct subcommand *const subcommands[] = {
-    &subcommand_plan,     &subcommand_train,    &subcommand_generate,
-    &subcommand_serve,    &subcommand_eval,     &subcommand_export,
-    &subcommand_tokenize, &subcommand_inspect,  &subcommand_calibrate,
-    &subcommand_pack,     &subcommand_version,  &subcommand_docs,
-    &subcommand_embed,    &subcommand_classify, &subcommand_config,
-    &subcommand_doctor,   &subcommand_ctl,      &subcommand_watch,
-    &subcommand_chat,     &subcommand_replay,   NULL};
+static const struct subcommand *const subcommands[] = {&subcommand_plan,      &subcommand_train,
+                                                       &subcommand_generate,  &subcommand_serve,
+                                                       &subcommand_eval,      &subcommand_export,
+                                                       &subcommand_tokenize,  &subcommand_inspect,
+                                                       &subcommand_calibrate, &subcommand_pack,
+                                                       &subcommand_version,   &subcommand_docs,
+                                                       &subcommand_embed,     &subcommand_classify,
+                                                       &subcommand_config,    &subcommand_doctor,
+                                                       &subcommand_ctl,       &subcommand_watch,
+                                                       &subcommand_chat,      &subcommand_replay,
+                                                       &subcommand_cache,     NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 
@@ -35,13 +38,15 @@ static const struct man_section sections[] = {
                     "line that says what, where and what to do; 3 no plan fits the budget; 4 the system "
                     "refused memory that was planned; 70 an internal error, please report it; 75 ctl: the "
                     "order did not complete in time; 130 stopped by a signal; train has saved a checkpoint."},
-    {"ENVIRONMENT", "PLIMSOLL_CPU selects a lower level of CPU kernels (plain, neon, avx2, avx512). "
-                    "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones; =anew measures at "
-                    "this start. XDG_CACHE_HOME is the folder of measured device rates. NO_COLOR turns "
-                    "colours off. MAX_BATCH_SIZE, CUDA_MEMORY_FRACTION, ENABLE_MIXED_PRECISION and others "
-                    "set keys of a job, also in a file .env next to it; plimsoll doctor shows their effect. "
-                    "DISCORD_WEBHOOK, SLACK_WEBHOOK and PLIMSOLL_WEBHOOK are addresses to which train "
-                    "reports."},
+    {"ENVIRONMENT",
+     "PLIMSOLL_CPU selects a lower level of CPU kernels (plain, neon, avx2, avx512). "
+     "PLIMSOLL_CALIBRATE=0 plans with fixed rates instead of measured ones; =anew measures at "
+     "this start. XDG_CACHE_HOME is the folder of measured device rates and compiled programs (plimsoll "
+     "cache); PLIMSOLL_PJRT_CACHE limits the programs (8GiB; 0: none are kept). NO_COLOR turns "
+     "colours off. MAX_BATCH_SIZE, CUDA_MEMORY_FRACTION, ENABLE_MIXED_PRECISION and others "
+     "set keys of a job, also in a file .env next to it; plimsoll doctor shows their effect. "
+     "DISCORD_WEBHOOK, SLACK_WEBHOOK and PLIMSOLL_WEBHOOK are addresses to which train "
+     "reports."},
     {NULL, NULL}};
 
 static struct program program = {

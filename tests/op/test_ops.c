@@ -70,7 +70,7 @@ static void set_variable(const char *name, const char *value) { setenv(name, val
 static enum plim_status open_pjrt(int threads, struct device **out, struct plim_error *err)
 {
     static const struct context_process process = {.set_variable = set_variable};
-    static struct context context = {.process = &process};
+    static struct context context = {.process = &process, .cache = ""};
     const char *plugin = getenv("OP_PLUGIN");
     context.environment = environ;
     return device_pjrt_open(&context, plugin && *plugin ? plugin : "cpu", 0, threads, out, err);

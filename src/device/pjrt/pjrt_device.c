@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/minmax.h"
+#include "device/pjrt/artefacts.h"
 #include "device/pjrt/emit.h"
 #include "device/pjrt/module.h"
 #include "device/pjrt/pjrt_slots.h"
@@ -24,6 +25,7 @@ struct pjrt_device {
     struct ledger ledgers[TIER_COUNT];
     struct pjrt pjrt;
     struct pjrt_slots slots;
+    struct artefacts artefacts;
     struct pjrt_kept **kept;
     int nkept;
     struct pjrt_event *running;
@@ -99,7 +101,7 @@ static enum plim_status executable(struct pjrt_device *d, const struct module *m
     uint64_t key = hash64(text, m->h.text.len, 0);
     struct pjrt_exe exe;
     if ((*out = find_kept(d, key))) return PLIM_OK;
-    enum plim_status status = pjrt_compile(&d->pjrt, text, m->h.text.len, &exe, err);
+    enum plim_status status = artefacts_executable(&d->artefacts, text, m->h.text.len, &exe, err);
     if (status != PLIM_OK) return status;
     status = keep(d, key, &exe, out, err);
     if (status != PLIM_OK) pjrt_exe_release(&d->pjrt, &exe);
@@ -328,6 +330,7 @@ static enum plim_status pjrt_compile_range(struct device *dev, const struct devi
 
 static void pjrt_launch(struct device_program *program)
 {
+    artefacts_tell(&of(program->device)->artefacts);
     start(of(program->device), (struct pjrt_program *)program);
 }
 
@@ -404,6 +407,7 @@ static void pjrt_close_device(struct device *dev)
         finish(d);
         slots_close(&d->slots);
         drop_unused(d);
+        artefacts_close(&d->artefacts);
         pjrt_close(&d->pjrt);
     }
     free(d->kept);
@@ -490,6 +494,7 @@ enum plim_status device_pjrt_open(const struct context *context, const char *nam
     if (status == PLIM_OK) status = pjrt_open(context, name, index, &d->pjrt, err);
     if (status == PLIM_OK) status = find_facts(d, err);
     if (status == PLIM_OK) {
+        artefacts_open(&d->artefacts, context, &d->pjrt);
         if (!d->pjrt.zero_copy) dev->ops = &ops_apart;
         device_ledgers_init(dev, d->ledgers, d->pjrt.zero_copy);
         status = slots_open(&d->slots, &d->pjrt, dev->facts.memory_bytes, dev->ledger[TIER_DEVICE], err);

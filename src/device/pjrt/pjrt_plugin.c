@@ -53,6 +53,8 @@ static bool has(const struct pjrt_api *api, int function)
     return end <= api->head.size && api->functions[function];
 }
 
+bool pjrt_has(const struct pjrt_plugin *p, enum pjrt_function function) { return has(p->api, (int)function); }
+
 static enum plim_status fail_missing(const struct pjrt_plugin *p, int function, struct plim_error *err)
 {
     return plim_fail(err, PLIM_UNSUPPORTED, "%s: this PJRT plug-in (version %d.%d) lacks %s", p->path,

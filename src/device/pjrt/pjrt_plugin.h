@@ -33,6 +33,9 @@ enum plim_status pjrt_load(const struct context *context, const char *path, int 
 enum plim_status pjrt_do(struct pjrt_plugin *plugin, enum pjrt_function function, union pjrt_args *args,
                          struct plim_error *err);
 
+/* Whether the plug-in has a function at all. */
+bool pjrt_has(const struct pjrt_plugin *plugin, enum pjrt_function function);
+
 /* Destroys a handle; NULL is allowed. */
 void pjrt_destroy(struct pjrt_plugin *plugin, enum pjrt_function function, void *handle);
 /* Waits for an event and destroys it; NULL: it has happened. */
