@@ -2,6 +2,7 @@
  * side, in chunks, with a pool too small for all and with shared blocks. With a file of more cases it says what it has seen. */
 #include "base/json.h"
 #include "serve/engine.h"
+#include "support/test_device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -80,7 +81,7 @@ static void check(const char *model, const struct node *cases, struct engine_opt
     memset(heard, 0, sizeof heard);
     o.model = golden(model), o.queue = MOST, o.overhead = 8 << 20;
     if (!strncmp(model, "t5", 2)) o.max_context = 100; /* it has no last position */
-    if (device_cpu_open(NULL, 2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (test_device_open(2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
     if (engine_open(device, &o, &e, &err) != PLIM_OK) fail_msg("%s", err.text);
     if (tight && !engine_plan(e)->answer) {
         const struct engine_plan *p = engine_plan(e);

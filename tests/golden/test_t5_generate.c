@@ -3,6 +3,7 @@
 #include "device/device.h"
 #include "serve/engine.h"
 #include "support/golden.h"
+#include "support/test_device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -71,7 +72,7 @@ static void compare(const char *model, const char *name, int beams, int parallel
     read_numbers(&set, "text.lengths", lengths);
     read_numbers(&set, name, want[0]);
     safetensors_close(&set);
-    assert_int_equal(device_cpu_open(NULL, 2, &device, &err), PLIM_OK);
+    assert_int_equal(test_device_open(2, &device, &err), PLIM_OK);
     struct engine_options options = {.model = path,
                                      .max_context = SOURCE,
                                      .max_answer = ANSWER,

@@ -2,6 +2,7 @@
 #include "support/model_rig.h"
 #include "model/hf.h"
 #include "runtime/load.h"
+#include "support/test_device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,11 +58,7 @@ void rig_open(struct model_rig *rig, const struct rig_options *o)
     if (o->dropout > 0) model_set_dropout(&rig->spec, o->dropout);
     build(rig, o);
     must(rig, tape_verify(&rig->tape, &rig->err));
-    const char *device = getenv("TEST_DEVICE"); /* cuda: the whole rig on a GPU */
-    if (device && !strcmp(device, "cuda"))
-        must(rig, device_cuda_open(NULL, 0, 0, &rig->device, &rig->err));
-    else
-        must(rig, device_cpu_open(NULL, o->threads ? o->threads : 2, &rig->device, &rig->err));
+    must(rig, test_device_open(o->threads ? o->threads : 2, &rig->device, &rig->err));
     struct layout_options layout = {.facts = &rig->device->facts,
                                     .accumulation = o->accumulation ? o->accumulation : 1};
     must(rig, layout_make(&rig->tape, &layout, &rig->layout, &rig->err));
