@@ -422,6 +422,10 @@ static inline int op_shares(int kind, int slot) { return op_row(kind)->shares[sl
 /* Checks arity, types and shapes against the row. PLIM_BUG names the wrong operand. */
 enum plim_status op_check(const struct tape *tape, const struct op *op, struct plim_error *err);
 
+/* Sizes by the letters of the row's patterns; 0: a letter that is not used, or that no operand fixes. */
+enum { OP_LETTERS = 128 };
+void op_sizes(const struct tape *tape, const struct op *op, int64_t size[OP_LETTERS]);
+
 /* bytes[id]: tensor_bytes of the tape's tensors, for callers that ask for all ops; NULL: computed here. */
 struct op_cost op_cost_of(const struct tape *tape, const struct op *op, const double *bytes);
 

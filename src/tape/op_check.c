@@ -10,7 +10,7 @@
 #include <string.h>
 
 struct binding {
-    int64_t size[128]; /* by letter, 0: open */
+    int64_t size[OP_LETTERS]; /* by letter, 0: open */
     enum dtype compute, any, state;
     bool has_compute, has_any, has_state;
 };
@@ -175,22 +175,36 @@ static const char *attributes_want(const struct tape *tape, const struct op *op)
     return op->kind == OP_ATTN || op->kind == OP_ATTN_BWD ? attention_wants(tape, op) : NULL;
 }
 
+static enum plim_status bind(struct binding *b, const struct tape *tape, const struct op *op, struct plim_error *err)
+{
+    const struct op_row *row = op_row(op->kind);
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < OP_MAX_IN && row->in[i]; i++) {
+            enum plim_status s = check_operand(b, tape, op, row->in[i], op->in[i], round, err);
+            if (s != PLIM_OK) return s;
+        }
+        for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++) {
+            enum plim_status s = check_operand(b, tape, op, row->out[i], op->out[i], round, err);
+            if (s != PLIM_OK) return s;
+        }
+    }
+    return PLIM_OK;
+}
+
+void op_sizes(const struct tape *tape, const struct op *op, int64_t size[OP_LETTERS])
+{
+    struct binding b = {0};
+    bind(&b, tape, op, NULL);
+    memcpy(size, b.size, sizeof b.size);
+}
+
 enum plim_status op_check(const struct tape *tape, const struct op *op, struct plim_error *err)
 {
     if (op->kind < 0 || op->kind >= OP_KIND_COUNT)
         return plim_fail(err, PLIM_BUG, "op kind %d out of range", op->kind);
-    const struct op_row *row = op_row(op->kind);
     struct binding b = {0};
-    for (int round = 0; round < 4; round++) {
-        for (int i = 0; i < OP_MAX_IN && row->in[i]; i++) {
-            enum plim_status s = check_operand(&b, tape, op, row->in[i], op->in[i], round, err);
-            if (s != PLIM_OK) return s;
-        }
-        for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++) {
-            enum plim_status s = check_operand(&b, tape, op, row->out[i], op->out[i], round, err);
-            if (s != PLIM_OK) return s;
-        }
-    }
+    enum plim_status status = bind(&b, tape, op, err);
+    if (status != PLIM_OK) return status;
     if (!parts_fill_rows(&b, op))
         return plim_fail(err, PLIM_BUG, "op %s: q, k and v do not add up to a row", op_name(op->kind));
     if (is_rotation(op) && !table_fits(&b))

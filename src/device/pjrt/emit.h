@@ -21,6 +21,7 @@ struct emit {
     const struct op *op;
     const struct tensor *const
         *desc;             /* as in struct kernel_call: of in[0..], then of out[0..]; NULL: no operand */
+    const int64_t *size; /* by the letters of the op's patterns (op_sizes) */
     bool accumulate;       /* outputs marked acc are added to */
     struct module *module; /* private: the present value of each tensor */
 };
@@ -69,7 +70,8 @@ static inline const struct tensor *emit_out_tensor(const struct emit *e, int slo
 static inline bool emit_has(const struct emit *e, int slot) { return e->desc[slot] != NULL; }
 static inline bool emit_wants(const struct emit *e, int slot) { return e->desc[OP_MAX_IN + slot] != NULL; }
 
-/* An operand with its own type and shape. */
+/* An operand with its own type and, unless the op's row only counts its elements ("x#RC"), its own shape. A counted one has one dimension
+ * for each letter of its pattern, so that rows are rows whatever the tensor's shape is; "#N" stays as it is. */
 struct hlo_value emit_in(struct emit *e, int slot);
 /* A floating operand in F32 (F64 stays F64). */
 struct hlo_value emit_real(struct emit *e, int slot);

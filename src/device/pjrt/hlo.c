@@ -171,7 +171,8 @@ struct hlo_value hlo_unary(struct hlo *h, const char *name, struct hlo_value v)
 
 struct hlo_value hlo_binary(struct hlo *h, const char *name, struct hlo_value a, struct hlo_value b)
 {
-    assert(a.type == b.type && a.ndim == b.ndim && hlo_count(&a) == hlo_count(&b));
+    assert(a.type == b.type && hlo_count(&a) == hlo_count(&b));
+    b = hlo_reshape(h, b, a.ndim, a.dim);
     return plain(h, name, hlo_shaped(h, a.type, &a), 2, (struct hlo_value[]){a, b});
 }
 

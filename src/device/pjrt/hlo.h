@@ -5,7 +5,8 @@
  *     struct hlo_value y = hlo_mul(&h, x, hlo_over(&h, s, x, 0));                           // each row times its sum
  *
  * A value is a tensor of a type and a shape; values are plain structs and never change. Operands of one operation have the same type
- * and shape unless its comment says otherwise: nothing is converted or broadcast silently. Every operation is written in MLIR's generic
+ * and shape unless its comment says otherwise: nothing is converted or broadcast silently, except that the second operand of
+ * hlo_binary may have the same elements in another shape. Every operation is written in MLIR's generic
  * form with attributes of StableHLO 1.0, which old and new plug-ins parse.
  *
  * Running out of memory is sticky in `text` (base/strbuf.h); the caller checks once at the end.

@@ -73,7 +73,21 @@ static void set_value(struct module *m, int id, struct hlo_value v)
     m->values[t->view_of] = hlo_reshape(&m->h, part, root->ndim, root->dim);
 }
 
-struct hlo_value emit_in(struct emit *e, int slot) { return value_of(e->module, e->op->in[slot]); }
+/* Gives an operand that is only counted the shape of its pattern's letters. */
+static struct hlo_value as_counted(struct emit *e, struct hlo_value v, const char *pattern)
+{
+    int64_t dim[HLO_MAX_DIM], count = 1;
+    int n = 0;
+    if (pattern[1] != '#' || pattern[2] == 'N' || pattern[0] == 'j') return v;
+    for (const char *c = pattern + 2; *c && *c != '?'; c++)
+        count *= dim[n++] = *c >= '0' && *c <= '9' ? *c - '0' : e->size[(int)*c];
+    return count == hlo_count(&v) ? hlo_reshape(e->h, v, n, dim) : v;
+}
+
+struct hlo_value emit_in(struct emit *e, int slot)
+{
+    return as_counted(e, value_of(e->module, e->op->in[slot]), op_row(e->op->kind)->in[slot]);
+}
 
 struct hlo_value emit_real(struct emit *e, int slot)
 {
@@ -90,7 +104,10 @@ struct hlo_value emit_scalar(struct emit *e, int slot, int index)
 
 void emit_out(struct emit *e, int slot, struct hlo_value v) { set_value(e->module, e->op->out[slot], v); }
 
-struct hlo_value emit_old(struct emit *e, int slot) { return value_of(e->module, e->op->out[slot]); }
+struct hlo_value emit_old(struct emit *e, int slot)
+{
+    return as_counted(e, value_of(e->module, e->op->out[slot]), op_row(e->op->kind)->out[slot]);
+}
 
 void emit_sum(struct emit *e, int slot, struct hlo_value v)
 {
@@ -187,13 +204,15 @@ static enum plim_status write_ops(struct module *m, struct plim_error *err)
 {
     const struct device_range *r = m->range;
     const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT];
+    int64_t size[OP_LETTERS];
     for (int i = r->begin; i < r->end; i++) {
         const struct op *op = &r->tape->ops[i];
         if (op->kind == OP_HOLD) continue;
         if (!emitters[op->kind])
             return plim_fail(err, PLIM_UNSUPPORTED, "no StableHLO is known for op %s", op_name(op->kind));
         device_describe(r->tape, op, desc);
-        emitters[op->kind]->emit(&(struct emit){&m->h, op, desc, device_accumulates(r, op), m});
+        op_sizes(r->tape, op, size);
+        emitters[op->kind]->emit(&(struct emit){&m->h, op, desc, size, device_accumulates(r, op), m});
     }
     return PLIM_OK;
 }
