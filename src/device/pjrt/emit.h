@@ -44,6 +44,11 @@ struct emitter {
     X(ACT, act)                                                                                              \
     X(ATTN, attn)                                                                                            \
     X(SPLIT3, split3)                                                                                        \
+    X(KV_PUT, kv_put)                                                                                        \
+    X(ATTN_PAGED, attn_paged)                                                                                \
+    X(KV_APPEND, kv_append)                                                                                  \
+    X(KV_PUT8, kv_put8)                                                                                      \
+    X(ATTN_PAGED8, attn_paged8)                                                                              \
     X(POOL, pool)                                                                                            \
     X(ROW_GATE, row_gate)                                                                                    \
     X(DROPOUT, dropout)                                                                                      \
