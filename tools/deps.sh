@@ -4,7 +4,7 @@
 # Does nothing, quickly, when everything is there. Otherwise it says what is missing and installs it with apt-get
 # (as root, or through sudo when that asks for no password); where it may not, it prints the command to run and
 # fails. Some things serve one test each: clang-format, Chromium, and the Python packages of clients, which go into a
-# virtual environment (build/venv-test; build/venv-live for PyTorch and its relatives). Without them nothing fails
+# virtual environment (build/venv-test; build/venv-live for PyTorch and its relatives), and XLA's CPU plug-in (build/pjrt). Without them nothing fails
 # here: a note is printed, and the test skips itself and is counted as skipped.
 set -eu
 cd "$(dirname "$0")/.."
@@ -140,11 +140,31 @@ make_venv() {
     touch "$1.failed"
 }
 
+# fetch_plugin: XLA's CPU plug-in, 50 to 64 MB, into build/pjrt. Only the tests of PJRT devices need it.
+fetch_plugin() {
+    [ ! -e build/pjrt/xla_cpu_pjrt.so ] && [ ! -e build/pjrt.failed ] || return 0
+    echo "tools/deps.sh: fetching the PJRT plug-in xla-cpu-pjrt"
+    rm -rf build/pjrt.part
+    mkdir -p build/pjrt
+    if build/venv-test/bin/python -m pip --disable-pip-version-check download --no-deps --only-binary :all: --retries 1 --timeout 15 \
+        -d build/pjrt.part xla-cpu-pjrt >build/pjrt.log 2>&1 &&
+        (cd build/pjrt.part && python3 -m zipfile -e ./*.whl .) >>build/pjrt.log 2>&1 &&
+        mv build/pjrt.part/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so build/pjrt/; then
+        rm -rf build/pjrt.part
+        return 0
+    fi
+    note "xla-cpu-pjrt could not be fetched (build/pjrt.log); tests that need it will be skipped"
+    note "remove build/pjrt.failed to try again"
+    rm -rf build/pjrt.part
+    touch build/pjrt.failed
+}
+
 mkdir -p build
 if [ -n "$missing$optional" ] && may_install; then install_packages; fi
 if [ "$purpose" = test ]; then
     # shellcheck disable=SC2086
     make_venv build/venv-test $LIGHT
+    fetch_plugin
 fi
 if [ "$purpose" = live ]; then
     rm -f build/venv-live.failed

@@ -258,7 +258,7 @@ static enum plim_status measure(const struct device_facts *facts, const struct t
     enum plim_status status = need_of(d, &ranges[0], &need, err);
     for (int i = 1; i < 3 && trains && status == PLIM_OK; i++) status = need_of(d, &ranges[i], &need, err);
     *more = max64(need - arena, 0);
-    return status;
+    return reported(d, status, err);
 }
 
 /* --- device_ops ---------------------------------------------------------------------------------------------- */
