@@ -67,6 +67,12 @@ static enum plim_status match_expression(struct opening *o, const char *before, 
     return PLIM_OK;
 }
 
+/* Names of experts' own matrices are not modules of PEFT's any more: only a pattern that says so means them. */
+static bool means_experts(const char *pattern, enum adapter_place place)
+{
+    return place != PLACE_EXPERTS || strstr(pattern, "experts");
+}
+
 /* A target or an exclusion: an expression for the whole name, or its last parts. */
 static enum plim_status match_module(struct opening *o, const char *pattern, const char *name, bool *out,
                                      struct plim_error *err)
@@ -79,12 +85,12 @@ static enum plim_status match_module(struct opening *o, const char *pattern, con
 }
 
 static enum plim_status match_any(struct opening *o, const struct string_list *list, const char *name,
-                                  bool *out, struct plim_error *err)
+                                  enum adapter_place place, bool *out, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
     *out = false;
     for (size_t i = 0; i < list->count && !*out && status == PLIM_OK; i++)
-        status = match_module(o, list->items[i], name, out, err);
+        if (means_experts(list->items[i], place)) status = match_module(o, list->items[i], name, out, err);
     return status;
 }
 
@@ -245,7 +251,7 @@ static enum plim_status is_target(struct opening *o, const struct adapter_row *r
 {
     const struct adapter_options *options = o->options;
     bool excluded = false, saved = false;
-    enum plim_status status = match_any(o, &options->exclude, name, &excluded, err);
+    enum plim_status status = match_any(o, &options->exclude, name, row->place, &excluded, err);
     for (size_t i = 0; i < options->modules_to_save.count; i++)
         saved |= model_name_matches(options->modules_to_save.items[i], name);
     *out = false;
@@ -253,7 +259,7 @@ static enum plim_status is_target(struct opening *o, const struct adapter_row *r
     if (all_linear(options))
         *out = row->place == PLACE_LINEAR;
     else
-        status = match_any(o, &options->targets, name, out, err);
+        status = match_any(o, &options->targets, name, row->place, out, err);
     *out = *out && layer_counts(options, label, strstr(label, "%d") ? layer : -1);
     if (status == PLIM_OK && *out && row->place != PLACE_LINEAR && row->place != PLACE_EXPERTS)
         status = refuse_place(name, row->place, err);

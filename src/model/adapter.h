@@ -37,7 +37,7 @@ struct adapter_options {
     const char *task;    /* [task_type] of that folder, or NULL */
     /* [target_modules] "all-linear"; ends of module names (q_proj, self_attn.q_proj); or regular expressions that match
      * whole names, told by their characters. Empty: all-linear. */
-    struct string_list targets;
+    struct string_list targets;         /* experts' matrices only by a pattern with "experts" in it */
     struct string_list exclude;         /* [exclude_modules] likewise */
     struct string_list modules_to_save; /* modules that are trained in full */
     struct schema_ints layers;          /* [layers_to_transform] empty: all */

@@ -36,7 +36,9 @@ static const char *const refused[] = {"use_qalora",
                                       "corda_config",
                                       "alora_invocation_tokens",
                                       "monteclora_config",
-                                      "velora_config"};
+                                      "velora_config",
+                                      "kasa_config",
+                                      "lora_ga_config"};
 
 static bool is_off(const struct node *node)
 {

@@ -100,9 +100,10 @@ static enum plim_status open_data(struct trainer *t, struct plim_error *err)
 {
     struct job_epoch epoch = {0};
     if (t->job->adapting && !t->job->model.path)
-        return plim_fail(err, PLIM_BAD_INPUT,
-                         "%s: key 'adapter.type': an adapter belongs to a model that exists; write model.path",
-                         t->job->name);
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'adapter.type': an adapter belongs to a model that exists; write model.path",
+            t->job->name);
     enum plim_status status = corpus_open(t->job, CORPUS_TRAIN | CORPUS_VALIDATION, &t->corpus, err);
     t->corpus.stop = t->options.stop;
     if (status == PLIM_OK && job_counts_epochs(t->job))
