@@ -38,7 +38,8 @@ static int64_t checkpoint_bytes(const struct job *job, const struct tape *tape)
     for (int i = 0; i < tape->ntensors; i++) {
         const struct tensor *t = &tape->tensors[i];
         bool saved = t->cls == CLASS_PARAM || t->cls == CLASS_MASTER || t->cls == CLASS_STATE;
-        if (saved && t->view_of < 0 && t->flags & TENSOR_KEPT) /* with every rank's piece of it */
+        if (job->adapting && (t->flags & TENSOR_FROZEN)) continue; /* the base is not saved */
+        if (saved && t->view_of < 0 && t->flags & TENSOR_KEPT)     /* with every rank's piece of it */
             sum += tensor_count(t) * (int64_t)dtype_size(t->type) + TENSOR_BYTES;
     }
     return sum;

@@ -18,6 +18,7 @@
 #include "data/objective.h"
 #include "job/environment.h"
 #include "job/telling.h"
+#include "model/adapter.h"
 #include "model/fields.h"
 #include "plan/plan.h"
 #include "tape/pass.h"
@@ -226,6 +227,8 @@ struct job {
     struct job_model model;
     struct job_training training;
     struct job_schedule schedule;
+    struct adapter_options adapter; /* as written, or as adapter.path says */
+    struct adapter *adapting;       /* after job_finish; NULL: the model itself is trained */
     struct string_list train, validation;
     struct job_data data;
     struct job_wishes wishes;
@@ -320,6 +323,14 @@ int64_t job_rows(const struct job *job);
 /* Rows per step over all ranks. */
 int64_t job_rows_of_all(const struct job *job);
 
+/* For job_finish, once the spec and objective are known (adapter.c): reads adapter.path, matches names, and takes the
+ * learning rate that adapters are usually trained with if the job gives none. */
+enum plim_status job_settle_adapter(struct job *job, struct plim_error *err);
+
+/* Adapters' usual settings: all linear layers, r 16, alpha 32, learning rate 2e-4. */
+#define ADAPTER_RANK          16
+#define ADAPTER_LEARNING_RATE 2e-4
+
 extern const struct schema job_schema;
 
 /* ---- wishes.c: for job_set, job_finish and job_meet_device ---- */
@@ -371,6 +382,7 @@ struct recipe {
     int64_t master, state_type, grad_type; /* as in struct job_training */
     int64_t clips, flash;                  /* clip gradients; do not keep scores */
     int64_t max_length, micro_least;
+    const struct adapter *adapter; /* NULL: none */
 };
 struct recipe recipe_of(const struct job *job);
 /* job_request for a recipe, which lives as long as the request. */

@@ -45,6 +45,10 @@ static const char *const attention_types[] = {"flash", "sliding_window", "sparse
 
 static const char *const objectives[] = {
     "auto", "next_token", "masked_tokens", "token_labels", "sentence_pairs", "source_target", NULL};
+static const char *const adapters[] = {"none", "lora", "rslora", "dora", NULL};
+static const struct schema_synonym adapter_words[] = {{"LORA", "lora"}, {"LoRA", "lora"}, {NULL, NULL}};
+static const char *const adapter_biases[] = {"none", "all", "lora_only", NULL};
+static const char *const adapter_inits[] = {"true", "gaussian", NULL};
 static const char *const poolings[] = {"mean", "cls", NULL};
 static const char *const paddings[] = {"max_length", "longest", "do_not_pad", NULL};
 static const struct schema_synonym padding_words[] = {
@@ -279,6 +283,29 @@ static const struct schema_row rows[] = {
     {"performance.torch_compile", .note = "needless: kernels are compiled ahead"},
     {"performance.float32_matmul_precision", SCHEMA_ENUM, AT(training.matmul_precision), .names = matmul_precisions, .fallback = "highest", .help = "fp32 training on cuda: highest multiplies in fp32, high and medium in TF32 (the CPU always in fp32)"},
     {"training.tf32", SCHEMA_BOOL, AT(training.tf32), .fallback = "false", .help = "true is performance.float32_matmul_precision: high, false is highest"},
+    /* adapters */
+    {"adapter.type", SCHEMA_ENUM, AT(adapter.type), .names = adapters, .synonyms = adapter_words, .fallback = "none", .help = "train a low-rank adapter instead of the model: lora; rslora, scaled by alpha / sqrt(r); or dora, with a trained length of each row (docs/adapters.md)"},
+    {"adapter.peft_type", .alias = "adapter.type"},
+    {"adapter.path", SCHEMA_STRING, AT(adapter.path), .help = "PEFT folder to go on from: its adapter_config.json gives the settings, its weights the initial values"},
+    {"adapter.r", SCHEMA_INT64, AT(adapter.r), .min = 1, .max = 65536, .fallback = "16", .help = "rank of the adapter"},
+    {"adapter.rank", .alias = "adapter.r"},
+    {"adapter.alpha", SCHEMA_FLOAT, AT(adapter.alpha), .min = 0, .max = 1e6, .fallback = "0", .help = "the adapter's result is multiplied by alpha / r; 0: alpha is twice r"},
+    {"adapter.lora_alpha", .alias = "adapter.alpha"},
+    {"adapter.dropout", SCHEMA_FLOAT, AT(adapter.dropout), .min = 0, .max = 1, .fallback = "0", .help = "share of the adapter's inputs that training drops"},
+    {"adapter.lora_dropout", .alias = "adapter.dropout"},
+    {"adapter.targets", SCHEMA_STRING_LIST, AT(adapter.targets), .help = "layers with an adapter: all-linear (the default), ends of module names such as q_proj, or regular expressions for whole names"},
+    {"adapter.target_modules", .alias = "adapter.targets"},
+    {"adapter.exclude_modules", SCHEMA_STRING_LIST, AT(adapter.exclude), .help = "layers that have none all the same"},
+    {"adapter.modules_to_save", SCHEMA_STRING_LIST, AT(adapter.modules_to_save), .help = "modules that are trained in full and saved with the adapter, e.g. lm_head"},
+    {"adapter.layers_to_transform", SCHEMA_INT_LIST, AT(adapter.layers), .min = 0, .max = 4096, .help = "numbers of the layers that have adapters; default: all"},
+    {"adapter.layers_pattern", SCHEMA_STRING_LIST, AT(adapter.layers_pattern), .help = "layers_to_transform counts the parts of this list, e.g. layers; default: of any"},
+    {"adapter.rank_pattern", SCHEMA_STRING_LIST, AT(adapter.rank_pattern), .help = "other ranks by module: NAME=RANK, e.g. k_proj=8; NAME is the end of a module's name or a regular expression"},
+    {"adapter.alpha_pattern", SCHEMA_STRING_LIST, AT(adapter.alpha_pattern), .help = "other alphas likewise"},
+    {"adapter.bias", SCHEMA_ENUM, AT(adapter.bias), .names = adapter_biases, .fallback = "none", .help = "biases of the model that are trained, too: none, all, or those of layers with an adapter"},
+    {"adapter.use_rslora", SCHEMA_BOOL, AT(adapter.rslora), .fallback = "false", .help = "scale by alpha / sqrt(r), like type: rslora"},
+    {"adapter.use_dora", SCHEMA_BOOL, AT(adapter.dora), .fallback = "false", .help = "like type: dora"},
+    {"adapter.init_lora_weights", SCHEMA_ENUM, AT(adapter.init), .names = adapter_inits, .fallback = "true", .help = "first values of A: true: uniform (Kaiming), gaussian: normal with deviation 1 / r; B is zero"},
+    {"adapter.fan_in_fan_out", .note = "needless: the model knows how its weights lie"},
     /* output and budget */
     {"output.dir", SCHEMA_STRING, AT(output_dir), .fallback = "runs/job", .help = "checkpoints and exports"},
     {"output.disk_dir", SCHEMA_STRING, AT(disk_dir), .help = "folder of tensors that are offloaded to disk; default: output.dir"},
@@ -339,6 +366,13 @@ static const struct schema_synonym words[] = {{"lr", "training.learning_rate"},
                                               {"text_field", "data.field"},
                                               {"text_column", "data.field"},
                                               {"dataset_text_field", "data.field"},
+                                              {"lora_r", "adapter.r"},
+                                              {"lora_rank", "adapter.r"},
+                                              {"lora_alpha", "adapter.alpha"},
+                                              {"lora_dropout", "adapter.dropout"},
+                                              {"lora_target_modules", "adapter.targets"},
+                                              {"target_modules", "adapter.targets"},
+                                              {"lora_target", "adapter.targets"},
                                               {NULL, NULL}};
 
 _Static_assert(sizeof rows / sizeof *rows <= (size_t)ORIGINS, "a job has room for the origin of every key");

@@ -16,7 +16,8 @@ struct recipe recipe_of(const struct job *job)
                            .clips = t->clip > 0,
                            .flash = job->model.flash,
                            .max_length = job->max_length,
-                           .micro_least = least};
+                           .micro_least = least,
+                           .adapter = job->adapting};
 }
 
 static struct recipe recipe_for(const struct plan_request *request)
@@ -146,13 +147,15 @@ static enum plim_status check_length(const struct plan_request *request, int64_t
 }
 
 /* The forward tape that is trained. */
-static enum plim_status emit(const struct job *job, const struct model_shape *shape, struct tape *tape,
+static enum plim_status emit(const struct recipe *r, const struct model_shape *shape, struct tape *tape,
                              struct plim_error *err)
 {
+    const struct job *job = r->job;
     const struct job_training *t = &job->training;
     const struct model_freezing freezing = {&t->freeze, &t->train_only};
     enum plim_status status = model_emit(&job->spec, shape, tape, err);
-    return status == PLIM_OK ? model_freeze(&job->spec, &freezing, tape, err) : status;
+    if (status == PLIM_OK) status = model_freeze(&job->spec, &freezing, tape, err);
+    return status == PLIM_OK ? adapter_apply(r->adapter, &job->spec, shape->training, tape, err) : status;
 }
 
 /* plan_request.compute */
@@ -190,7 +193,7 @@ static enum plim_status compute(const struct plan_request *request, const struct
     update.joint_rows[1] = update.joint_rows[2] = (int64_t)s->num_kv_heads * s->head_dim;
     enum plim_status status;
     tape_clear(tape);
-    if ((status = emit(job, &shape, tape, err)) != PLIM_OK) return status;
+    if ((status = emit(&r, &shape, tape, err)) != PLIM_OK) return status;
     /* Backward writes an op for each of forward's at least. */
     if ((status = check_length(request, 2 * tape_bytes(tape, 0), err)) != PLIM_OK) return status;
     if ((status = pass_precision(tape, (enum precision)r.precision, err)) != PLIM_OK) return status;
@@ -257,6 +260,7 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
                                 .standard = !job->model.flash};
     tape_init(out);
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
+    if (status == PLIM_OK) status = adapter_apply(job->adapting, &job->spec, false, out, err);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
     if (status == PLIM_OK && shape.head == HEAD_LOSS) status = pass_loss_chunks(out, 1 << 20, err);
     set_precision(out, job);

@@ -274,10 +274,10 @@ double model_dropout(const struct model_spec *spec, const char **key);
 /* Sets every dropout of the spec. */
 void model_set_dropout(struct model_spec *spec, double value);
 
-enum param_init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS };
+enum param_init_kind { INIT_NORMAL, INIT_ONES, INIT_ZEROS, INIT_UNIFORM, INIT_ROW_NORMS };
 struct param_init {
     enum param_init_kind kind;
-    float std;      /* INIT_NORMAL: mean 0 */
+    float std;      /* INIT_NORMAL: mean 0; INIT_UNIFORM: from -std to std */
     int64_t narrow; /* the first `narrow` numbers use narrow_std */
     float narrow_std;
 };

@@ -14,7 +14,7 @@
 
 static bool is_weight(const struct tensor *t)
 {
-    return t->cls == CLASS_PARAM && t->view_of < 0 && t->owner < 0;
+    return t->cls == CLASS_PARAM && t->view_of < 0 && t->owner < 0 && !(t->flags & TENSOR_ADDED);
 }
 
 int weights_master(const struct tape *tape, int param)

@@ -5,6 +5,8 @@
 #include "runtime/load.h"
 #include "model/weights.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +25,7 @@ struct fill {
     struct exec *exec;
     int param, master;
     struct param_init init;
+    const float *norms; /* INIT_ROW_NORMS: all of them */
     uint64_t seed, stream;
     int64_t count, piece;
     struct buffers workers[];
@@ -47,6 +50,12 @@ static enum plim_status fill_piece(struct fill *f, int64_t piece, const struct b
     enum dtype type = f->exec->tape->tensors[f->param].type;
     if (f->init.kind == INIT_NORMAL)
         fill_normal(f, first, n, b->values);
+    else if (f->init.kind == INIT_UNIFORM)
+        for (int64_t i = 0; i < n; i++)
+            b->values[i] = (float)((2 * rng_uniform(f->seed, f->stream, (uint64_t)(first + i)) - 1) *
+                                   (double)f->init.std);
+    else if (f->init.kind == INIT_ROW_NORMS)
+        memcpy(b->values, f->norms + first, (size_t)n * sizeof *b->values);
     else
         for (int64_t i = 0; i < n; i++) b->values[i] = f->init.kind == INIT_ONES ? 1.0f : 0.0f;
     if (type == DT_F32) return weights_put(f->exec, f->param, first, b->values, n, err);
@@ -94,28 +103,38 @@ static void fill_close(struct fill *f, int workers)
     free(f);
 }
 
+/* Fills one parameter and its master. */
+static enum plim_status fill_param(struct fill *f, int param, uint64_t seed, struct plim_error *err)
+{
+    const struct tape *tape = f->exec->tape;
+    struct threads *team = f->exec->device->team;
+    char name[160];
+    f->param = param, f->master = weights_master(tape, param), f->seed = seed;
+    f->stream = hash_text(tape_tensor_name(tape, param, name, sizeof name));
+    f->count = tensor_count(&tape->tensors[param]);
+    threads_each(team, (f->count + f->piece - 1) / f->piece, 1, fill_body, f);
+    for (int w = 0; w < threads_count(team); w++)
+        if (f->workers[w].err.status != PLIM_OK) {
+            *err = f->workers[w].err;
+            return err->status;
+        }
+    return PLIM_OK;
+}
+
 static enum plim_status fill_weights(struct exec *exec, const struct model_spec *spec, uint64_t seed,
                                      bool head_only, struct plim_error *err)
 {
     const struct tape *tape = exec->tape;
-    struct threads *team = exec->device->team;
-    int workers = threads_count(team);
+    int workers = threads_count(exec->device->team);
     struct fill *f = fill_open(exec->device, workers);
     enum plim_status status = f && f->piece ? PLIM_OK : PLIM_NO_MEMORY;
     if (status != PLIM_OK) plim_fail(err, status, "out of memory while weights were made");
     for (int i = 0; i < tape->ntensors && status == PLIM_OK; i++) {
-        if (tape->tensors[i].cls != CLASS_PARAM || tape->tensors[i].view_of >= 0) continue;
-        if (head_only && !model_param_is_head(spec, tape->tensors[i].label)) continue;
-        char name[160];
-        f->exec = exec, f->param = i, f->master = weights_master(tape, i);
-        f->init = model_param_init(spec, tape->tensors[i].label);
-        f->seed = seed;
-        f->stream = hash_text(tape_tensor_name(tape, i, name, sizeof name));
-        f->count = tensor_count(&tape->tensors[i]);
-        threads_each(team, (f->count + f->piece - 1) / f->piece, 1, fill_body, f);
-        for (int w = 0; w < workers && status == PLIM_OK; w++)
-            if (f->workers[w].err.status != PLIM_OK)
-                status = f->workers[w].err.status, *err = f->workers[w].err;
+        const struct tensor *t = &tape->tensors[i];
+        if (t->cls != CLASS_PARAM || t->view_of >= 0 || (t->flags & TENSOR_ADDED)) continue;
+        if (head_only && !model_param_is_head(spec, t->label)) continue;
+        f->exec = exec, f->init = model_param_init(spec, t->label);
+        status = fill_param(f, i, seed, err);
     }
     fill_close(f, workers);
     return status;
@@ -125,6 +144,92 @@ enum plim_status initial_weights(struct exec *exec, const struct model_spec *spe
                                  struct plim_error *err)
 {
     return fill_weights(exec, spec, seed, false, err);
+}
+
+/* --- adapters ---------------------------------------------------------------------------------------------- */
+
+/* The part of the model's weights whose module has that magnitude vector; false: there is none. */
+static bool find_weight(const struct tape *tape, const struct model_spec *spec, int magnitude, int *param,
+                        struct weights_part *part)
+{
+    char name[192], own[256];
+    tape_tensor_name(tape, magnitude, name, sizeof name);
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        bool weight = t->cls == CLASS_PARAM && t->view_of < 0 && !(t->flags & TENSOR_ADDED) && t->ndim == 2;
+        int count = weight ? weights_part_count(tape, i) : 0;
+        for (int k = 0; k < count; k++) {
+            *part = weights_part(spec, tape, i, k);
+            size_t n = strlen(part->name) - strlen(".weight");
+            snprintf(own, sizeof own, "%s%.*s.lora_magnitude_vector", ADAPTER_PREFIX, (int)n, part->name);
+            *param = i;
+            if (!strcmp(own, name)) return true;
+        }
+    }
+    return false;
+}
+
+/* |W| of each row of the weight that a magnitude vector belongs to: B is zero, so W + s B A is W. */
+static enum plim_status row_norms(struct exec *exec, const struct model_spec *spec, int magnitude, float *out,
+                                  struct plim_error *err)
+{
+    const struct tape *tape = exec->tape;
+    struct weights_part part;
+    int param;
+    if (!find_weight(tape, spec, magnitude, &param, &part))
+        return plim_fail(err, PLIM_BUG, "a magnitude vector without its weight");
+    enum dtype type = tape->tensors[param].type;
+    int64_t columns = part.dim[1], size = (int64_t)dtype_size(type);
+    void *raw = malloc((size_t)(columns * size));
+    float *row = malloc((size_t)columns * sizeof *row);
+    enum plim_status status =
+        raw && row ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while an adapter was made");
+    for (int64_t r = 0; r < part.dim[0] && status == PLIM_OK; r++) {
+        double sum = 0;
+        status = exec_read(exec, param, raw, (part.first + r * columns) * size, columns * size, err);
+        if (status != PLIM_OK) break;
+        dtype_convert(row, DT_F32, raw, type, columns);
+        for (int64_t c = 0; c < columns; c++) sum += (double)row[c] * (double)row[c];
+        out[r] = (float)sqrt(sum);
+    }
+    free(raw), free(row);
+    return status;
+}
+
+static enum plim_status fill_added(struct fill *f, int param, const struct model_spec *spec,
+                                   const struct adapter *adapter, uint64_t seed, struct plim_error *err)
+{
+    const struct tensor *t = &f->exec->tape->tensors[param];
+    float *norms = NULL;
+    enum plim_status status = PLIM_OK;
+    f->init = adapter_param_init(adapter, t);
+    if (f->init.kind == INIT_ROW_NORMS) {
+        norms = malloc((size_t)tensor_count(t) * sizeof *norms);
+        status = norms ? row_norms(f->exec, spec, param, norms, err)
+                       : plim_fail(err, PLIM_NO_MEMORY, "out of memory while an adapter was made");
+        f->norms = norms;
+    }
+    if (status == PLIM_OK) status = fill_param(f, param, seed, err);
+    free(norms);
+    return status;
+}
+
+enum plim_status initial_adapter(struct exec *exec, const struct model_spec *spec,
+                                 const struct adapter *adapter, uint64_t seed, struct plim_error *err)
+{
+    const struct tape *tape = exec->tape;
+    int workers = threads_count(exec->device->team);
+    struct fill *f = fill_open(exec->device, workers);
+    enum plim_status status = f && f->piece ? PLIM_OK : PLIM_NO_MEMORY;
+    if (status != PLIM_OK) plim_fail(err, status, "out of memory while an adapter was made");
+    for (int i = 0; i < tape->ntensors && status == PLIM_OK; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if (t->cls != CLASS_PARAM || t->view_of >= 0 || !(t->flags & TENSOR_ADDED)) continue;
+        f->exec = exec;
+        status = fill_added(f, i, spec, adapter, seed, err);
+    }
+    fill_close(f, workers);
+    return status;
 }
 
 enum plim_status initial_head(struct exec *exec, const struct model_spec *spec, uint64_t seed,

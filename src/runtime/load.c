@@ -1,7 +1,10 @@
 /* load.c - see load.h. */
 #include "runtime/load.h"
+#include "base/file.h"
+#include "model/peft.h"
 #include "model/weights.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum plim_status weights_write_constants(struct exec *exec, const struct model_spec *spec,
@@ -23,6 +26,21 @@ enum plim_status weights_put(void *arg, int tensor, int64_t first, const void *e
     return exec_write(exec, tensor, elements, first * size, n * size, err);
 }
 
+/* The folder with the model's weights: that of an adapter's base, or the folder itself. */
+static enum plim_status base_of(const char *dir, char *base, size_t size, bool *adapter,
+                                struct plim_error *err)
+{
+    *adapter = peft_find_base(dir, base, size);
+    if (!*adapter) snprintf(base, size, "%s", dir);
+    if (*adapter && !file_exists(base))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s/" PEFT_CONFIG
+                         ": base_model_name_or_path '%.200s' is not here; give the model's folder "
+                         "and --adapter %s",
+                         dir, base, dir);
+    return PLIM_OK;
+}
+
 static enum plim_status load(const struct tape *tape, const struct weights_sink *sink,
                              const struct model_spec *spec, const char *dir, const struct log *log,
                              struct plim_error *err)
@@ -39,7 +57,11 @@ enum plim_status weights_from_directory(struct exec *exec, const struct model_sp
                                         const struct log *log, struct plim_error *err)
 {
     struct weights_sink sink = {weights_put, exec, exec->device->team, false};
-    return load(exec->tape, &sink, spec, dir, log, err);
+    char base[4096];
+    bool adapter;
+    enum plim_status status = base_of(dir, base, sizeof base, &adapter, err);
+    if (status == PLIM_OK) status = load(exec->tape, &sink, spec, base, log, err);
+    return status == PLIM_OK && adapter ? weights_merge(exec, spec, dir, err) : status;
 }
 
 struct other_tape {
@@ -63,7 +85,11 @@ enum plim_status weights_from_directory_by(const struct tape *whole, struct exec
 {
     struct other_tape other = {whole, exec};
     struct weights_sink sink = {put_by_name, &other, exec->device->team, false};
-    return load(whole, &sink, spec, dir, log, err);
+    char base[4096];
+    bool adapter;
+    enum plim_status status = base_of(dir, base, sizeof base, &adapter, err);
+    if (status == PLIM_OK) status = load(whole, &sink, spec, base, log, err);
+    return status == PLIM_OK && adapter ? weights_merge(exec, spec, dir, err) : status;
 }
 
 enum plim_status weights_to_train(struct exec *exec, const struct model_spec *spec, const char *dir,
@@ -85,7 +111,16 @@ enum plim_status weights_choose(struct quantisation *out, const struct device *d
                          "this device has no kernels for %s weights; use the CPU, or as-is",
                          weights_kind_name(kind));
     }
-    struct quantise_wish wish = {kind, dir, !kernels || kernels[OP_EXPERT_LINEAR_Q], false};
+    char base[4096];
+    bool adapter;
+    enum plim_status status = base_of(dir, base, sizeof base, &adapter, err);
+    if (status != PLIM_OK) return status;
+    if (adapter && kind != WEIGHTS_AS_IS)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: an adapter is merged into numbers, not into %s weights; export --merge it first", dir,
+            weights_kind_name(kind));
+    struct quantise_wish wish = {kind, base, !kernels || kernels[OP_EXPERT_LINEAR_Q], false};
     return quantise_choose(out, &wish, spec, tape, err);
 }
 
@@ -93,7 +128,10 @@ enum plim_status weights_precision(const char *dir, enum precision *out, struct 
 {
     struct weights_files files;
     uint64_t bytes[DT_COUNT + 1] = {0};
-    enum plim_status status = weights_files_open(dir, &files, err);
+    char base[4096];
+    bool adapter;
+    enum plim_status status = base_of(dir, base, sizeof base, &adapter, err);
+    if (status == PLIM_OK) status = weights_files_open(base, &files, err);
     if (status != PLIM_OK) return status;
     for (size_t i = 0; i < files.count; i++) {
         const struct safetensor *t = &files.tensors[i];

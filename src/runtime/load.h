@@ -4,13 +4,14 @@
  *     weights_write_constants(&exec, &spec, &err);
  *     weights_from_directory(&exec, &spec, "checkpoint/", log, &err);
  *
- * Data go directly from the files to their final type and place, in pieces; nothing is held twice.
+ * Data go directly from the files to their final type and place, in pieces; nothing is held twice. A folder with an
+ * adapter_config.json stands for its model with the adapter merged in.
  */
 #pragma once
 
 #include "base/log.h"
 #include "exec/exec.h"
-#include "model/model.h"
+#include "model/adapter.h"
 #include "model/quantise.h"
 #include "tape/pass.h"
 
@@ -40,6 +41,15 @@ enum plim_status weights_choose(struct quantisation *out, const struct device *d
  * present values. */
 enum plim_status weights_to_train(struct exec *exec, const struct model_spec *spec, const char *dir,
                                   const struct log *log, struct plim_error *err);
+
+/* Folds an adapter of PEFT's files into the loaded parameters. PLIM_BAD_INPUT: it is of another model; PLIM_UNSUPPORTED: a
+ * parameter that it changes is in blocks. */
+enum plim_status weights_merge(struct exec *exec, const struct model_spec *spec, const char *adapter,
+                               struct plim_error *err);
+
+/* Loads an adapter's own parameters (TENSOR_ADDED), and those that are trained in full, from PEFT's files. */
+enum plim_status weights_of_adapter(struct exec *exec, const struct model_spec *spec,
+                                    const struct adapter *adapter, const char *dir, struct plim_error *err);
 
 /* The type of most bytes of a folder's weights if we compute in it, else fp32. Quantised blocks count as bf16. */
 enum plim_status weights_precision(const char *dir, enum precision *out, struct plim_error *err);

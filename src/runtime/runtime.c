@@ -295,6 +295,15 @@ enum plim_status runtime_weights(struct runtime *rt, const struct log *log, stru
     return status == PLIM_OK ? weights_to_train(&rt->exec, &rt->spec, path, log, err) : status;
 }
 
+enum plim_status runtime_adapter(struct runtime *rt, struct plim_error *err)
+{
+    const struct adapter *adapter = rt->job->adapting;
+    const char *from = adapter ? adapter_options(adapter)->path : NULL;
+    if (!adapter) return PLIM_OK;
+    if (from) return weights_of_adapter(&rt->exec, &rt->spec, adapter, from, err);
+    return initial_adapter(&rt->exec, &rt->spec, adapter, (uint64_t)rt->job->training.seed, err);
+}
+
 void runtime_close(struct runtime *rt)
 {
     if (!rt->device) return;

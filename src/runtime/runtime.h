@@ -179,6 +179,9 @@ enum plim_status runtime_commit(struct runtime *rt, struct plim_error *err);
  * them from the seed (runtime/initial_weights.h). The log names unused tensors; it may be NULL. */
 enum plim_status runtime_weights(struct runtime *rt, const struct log *log, struct plim_error *err);
 
+/* The parameters of the job's adapter, after those of the model: from adapter.path, or initialised. */
+enum plim_status runtime_adapter(struct runtime *rt, struct plim_error *err);
+
 struct runtime_moves {
     double plan_seconds, move_seconds;
     int64_t moved_bytes; /* of kept tensors that changed their tier */

@@ -137,6 +137,10 @@ struct safetensors_writer {
 enum plim_status safetensors_writer_begin(struct safetensors_writer *w, const char *dir,
                                           const struct safetensors_entry *entries, size_t count,
                                           uint64_t shard_bytes, struct plim_error *err);
+/* Likewise for one file of another name. */
+enum plim_status safetensors_file_begin(struct safetensors_writer *w, const char *dir, const char *name,
+                                        const struct safetensors_entry *entries, size_t count,
+                                        struct plim_error *err);
 /* One file of pieces, number `file` of `files`, from 0; an entry has this file's elements of its tensor. Other files of the folder
  * are left alone. */
 enum plim_status safetensors_piece_begin(struct safetensors_writer *w, const char *dir, int file, int files,

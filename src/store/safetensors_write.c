@@ -154,13 +154,22 @@ enum plim_status safetensors_writer_begin(struct safetensors_writer *w, const ch
     return begin(w, shard_bytes, err);
 }
 
+enum plim_status safetensors_file_begin(struct safetensors_writer *w, const char *dir, const char *name,
+                                        const struct safetensors_entry *entries, size_t count,
+                                        struct plim_error *err)
+{
+    *w = (struct safetensors_writer){.entries = entries, .count = count, .dir = dir};
+    snprintf(w->name, sizeof w->name, "%s", name);
+    return begin(w, UINT64_MAX, err);
+}
+
 enum plim_status safetensors_piece_begin(struct safetensors_writer *w, const char *dir, int file, int files,
                                          const struct safetensors_entry *entries, size_t count,
                                          struct plim_error *err)
 {
-    *w = (struct safetensors_writer){.entries = entries, .count = count, .dir = dir};
-    safetensors_piece_name(file, files, w->name);
-    return begin(w, UINT64_MAX, err);
+    char name[sizeof w->name];
+    safetensors_piece_name(file, files, name);
+    return safetensors_file_begin(w, dir, name, entries, count, err);
 }
 
 enum plim_status safetensors_writer_put(struct safetensors_writer *w, const void *bytes, size_t n,

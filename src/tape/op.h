@@ -23,6 +23,7 @@
  *  add           a b                                               y
  *  row_gate      x[R,C] gate[R] [add[R,C]]                         y[R,C]                      y[r] = x[r] sigmoid(gate[r]) (+ add[r])
  *  row_norm      w[M,K]                                            y[M]f32                     y[i] = sqrt(sum over j of w[i,j]^2), summed in f64; a constant to gradients, as DoRA wants
+ *  column_scale  x[R,C] m[C] norm[C]f32 [bias[C]] [add[R,C]]       y[R,C]                      y = (x - bias) m / norm + bias (+ add), each column by its own factor
  *  dropout       x[B,..] scalars [add[B,..]]                       y[B,..]                     y = x * m (+ add), see below
  *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits] [hits[1]f64 acc]    of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2); target < 0 is ignored (zero row); hits += rows whose target has the largest logit, of equal ones any
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
@@ -50,6 +51,7 @@
  *  attn_bwd      do q k v o lse [pos] [lengths] [bias] [scalars]   dq dk dv [dbias[R,H] acc]
  *  glu_bwd       dh gate up                                        dgate dup [h]               h: glu's result once more, bit for bit
  *  row_gate_bwd  dy[R,C] x[R,C] gate[R]                            dx[R,C] dgate[R]            with s = sigmoid(gate[r]): dx[r] = dy[r] s, dgate[r] = dy[r] . x[r] s (1 - s)
+ *  column_scale_bwd  dy[R,C] x[R,C] m[C] norm[C]f32 [bias[C]]      dx[R,C] dm[C] acc           dx = dy m / norm, dm = sum over rows of dy (x - bias) / norm; norm is a constant
  *  act_bwd       dy x                                              dx [y]                      y: act's, likewise
  *  pool_bwd      dy[B,C] y[B,C] stat[B]f32 [lengths]               dx[B,T,C]
  *  join3         q k v [table]                                     x                           inverse of split3: with a table rotated back
@@ -344,7 +346,9 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(EXPERT_LINEAR_Q, expert_linear_q, CPU_ONLY)                                                            \
     X(LINEAR_Q_DX, linear_q_dx, KERNEL)                                                                      \
     X(EXPERT_LINEAR_Q_DX, expert_linear_q_dx, CPU_ONLY)                                                      \
-    X(ROW_NORM, row_norm, KERNEL)
+    X(ROW_NORM, row_norm, KERNEL)                                                                            \
+    X(COLUMN_SCALE, column_scale, KERNEL)                                                                    \
+    X(COLUMN_SCALE_BWD, column_scale_bwd, KERNEL)
 
 #define OP_KIND_OF(kind, name, kernels) OP_##kind,
 enum op_kind { OP_KINDS(OP_KIND_OF) OP_KIND_COUNT };

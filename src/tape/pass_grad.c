@@ -403,6 +403,23 @@ void grad_row_gate(struct grad_pass *pass, const struct op *op)
     pass_on(pass, op, op->in[ROW_GATE_ADD], dy); /* invariant 3 */
 }
 
+void grad_column_scale(struct grad_pass *pass, const struct op *op)
+{
+    int dy = pass->gradient[op->out[COLUMN_SCALE_Y]];
+    bool first;
+    struct op back = tape_op(OP_COLUMN_SCALE_BWD, op->layer);
+    back.in[COLUMN_SCALE_BWD_DY] = dy, back.in[COLUMN_SCALE_BWD_X] = op->in[COLUMN_SCALE_X];
+    back.in[COLUMN_SCALE_BWD_M] = op->in[COLUMN_SCALE_M];
+    back.in[COLUMN_SCALE_BWD_NORM] = op->in[COLUMN_SCALE_NORM];
+    back.in[COLUMN_SCALE_BWD_BIAS] = op->in[COLUMN_SCALE_BIAS];
+    back.out[COLUMN_SCALE_BWD_DM] = param_gradient(pass, op->in[COLUMN_SCALE_M], &first);
+    back.accumulate = first ? ACC_AFTER_FIRST : ACC_ADD;
+    contribute(pass, &back, COLUMN_SCALE_BWD_DX, op->in[COLUMN_SCALE_X], -1);
+    emit(pass, &back, PART_BACKWARD);
+    settle(pass, &back, COLUMN_SCALE_BWD_DX, op->in[COLUMN_SCALE_X]);
+    pass_on(pass, op, op->in[COLUMN_SCALE_ADD], dy); /* invariant 3 */
+}
+
 /* --- the pass --------------------------------------------------------------------------------------------- */
 
 /* Trained parameters, and what they influence. Ops without a gradient of their own make constants. */

@@ -51,6 +51,7 @@ enum tensor_flag {
     TENSOR_NEAR = 16,      /* too small for a lower tier: it and all that belongs to it stay on the device */
     TENSOR_OF_DISK = 64,   /* a near copy of a tensor on disk */
     TENSOR_FROZEN = 128,   /* a parameter that is not trained: it has no gradient, state or master */
+    TENSOR_ADDED = 256,    /* a parameter of an adapter: the model's own files do not have it */
 };
 
 #define TENSOR_MAX_DIM 4

@@ -179,20 +179,22 @@ static void own_elements(const struct exec *exec, int id, const struct weights_p
 }
 
 static enum plim_status restore_tensor(const struct safetensors *set, const char *dir, struct trainer *t,
-                                       int id, struct plim_error *err)
+                                       int id, bool state, struct plim_error *err)
 {
     enum dtype type = t->runtime.plan.tape.tensors[id].type;
     enum plim_status status = PLIM_OK;
     int count = weights_part_count(&t->runtime.plan.tape, id);
     for (int i = 0; i < count && status == PLIM_OK; i++) {
         const struct weights_part part = weights_part(&t->job->spec, &t->runtime.plan.tape, id, i);
-        const struct safetensor *have = safetensors_find(set, part.name);
+        char buf[256];
+        const char *name = checkpoint_name(t, &part, state, buf, sizeof buf);
+        const struct safetensor *have = safetensors_find(set, name);
         struct restore r = {&t->runtime.exec, id, part.first};
         int64_t first, own;
         own_elements(r.exec, id, &part, &first, &own);
         if (!have || have->count != part.count || have->type != type)
             status = plim_fail(err, PLIM_BAD_INPUT, "%s: tensor %s is %s; the checkpoint is not of this job",
-                               dir, part.name, have ? "of another shape or type" : "missing");
+                               dir, name, have ? "of another shape or type" : "missing");
         else
             status = safetensors_read_part(set, have, type, first, own, restore_piece, &r, err);
     }
@@ -205,8 +207,8 @@ static enum plim_status restore_set(const char *dir, bool state, struct trainer 
     enum plim_status status = safetensors_open(dir, &set, err);
     if (status != PLIM_OK) return status;
     for (int i = 0; i < t->runtime.plan.tape.ntensors && status == PLIM_OK; i++)
-        if (checkpoint_keeps(&t->runtime.plan.tape.tensors[i], state))
-            status = restore_tensor(&set, dir, t, i, err);
+        if (checkpoint_keeps(t, &t->runtime.plan.tape.tensors[i], state))
+            status = restore_tensor(&set, dir, t, i, state, err);
     safetensors_close(&set);
     return status;
 }
@@ -231,7 +233,8 @@ enum plim_status checkpoint_restore(struct checkpoint *c, struct trainer *t, boo
 {
     char dir[560];
     const struct node *root = &c->doc->root;
-    enum plim_status status = restore_set(c->path, false, t, err);
+    snprintf(dir, sizeof dir, "%s%s", c->path, t->job->adapting ? "/" PEFT_WEIGHTS : "");
+    enum plim_status status = restore_set(dir, false, t, err);
     snprintf(dir, sizeof dir, "%s/state", c->path);
     if (status == PLIM_OK) status = restore_set(dir, true, t, err);
     if (status == PLIM_OK) status = restore_data(c, t, order_changed, err);

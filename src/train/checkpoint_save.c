@@ -53,6 +53,7 @@ struct span {
 struct set {
     const char *folder; /* of the checkpoint */
     const char *below;  /* "" or "state/" */
+    const char *file;   /* of the only file: "model.safetensors" */
     char dir[600];
     struct safetensors_entry *entries; /* [count], whole tensors */
     struct span *spans;                /* the same */
@@ -70,7 +71,7 @@ static enum plim_status list_entries(struct trainer *t, bool state, struct set *
     const struct tape *tape = &t->runtime.plan.tape;
     size_t n = 0;
     for (int i = 0; i < tape->ntensors; i++)
-        if (checkpoint_keeps(&tape->tensors[i], state)) n += (size_t)weights_part_count(tape, i);
+        if (checkpoint_keeps(t, &tape->tensors[i], state)) n += (size_t)weights_part_count(tape, i);
     set->entries = bump_alloc(&set->store, (n + 1) * sizeof *set->entries);
     set->spans = bump_alloc(&set->store, (n + 1) * sizeof *set->spans);
     set->count = 0;
@@ -78,11 +79,13 @@ static enum plim_status list_entries(struct trainer *t, bool state, struct set *
     for (int i = 0; good && i < tape->ntensors; i++) {
         const struct tensor *x = &tape->tensors[i];
         int64_t size = (int64_t)dtype_size(x->type);
-        int pieces = checkpoint_keeps(x, state) ? weights_part_count(tape, i) : 0;
+        int pieces = checkpoint_keeps(t, x, state) ? weights_part_count(tape, i) : 0;
         for (int k = 0; k < pieces && good; k++) {
             const struct weights_part part = weights_part(&t->job->spec, tape, i, k), *p = &part;
+            char buf[256];
+            const char *name = checkpoint_name(t, p, state, buf, sizeof buf);
             struct safetensors_entry e = {
-                .name = bump_copy(&set->store, p->name, strlen(p->name)), .type = x->type, .ndim = p->ndim};
+                .name = bump_copy(&set->store, name, strlen(name)), .type = x->type, .ndim = p->ndim};
             memcpy(e.dim, p->dim, sizeof p->dim);
             good = e.name != NULL;
             set->spans[set->count] = (struct span){i, p->first * size, p->count * size};
@@ -134,8 +137,8 @@ static enum plim_status write_whole(struct save_job *s, const struct set *set, s
     struct safetensors_writer w;
     char name[MANIFEST_NAME];
     enum plim_status status = PLIM_OK, wrote = PLIM_OK;
-    snprintf(name, sizeof name, "%smodel.safetensors", set->below); /* one shard: no limit */
-    if (s->writes) wrote = safetensors_writer_begin(&w, set->dir, set->entries, set->count, UINT64_MAX, err);
+    snprintf(name, sizeof name, "%s%s", set->below, set->file);
+    if (s->writes) wrote = safetensors_file_begin(&w, set->dir, set->file, set->entries, set->count, err);
     bool open = s->writes && wrote == PLIM_OK;
     for (size_t i = 0; i < set->count && status == PLIM_OK && (s->comm || wrote == PLIM_OK); i++)
         status = stream_span(s, &set->spans[i], &w, &wrote, err);
@@ -243,10 +246,13 @@ static enum plim_status write_pieces(struct save_job *s, const struct set *set, 
 /* Parameters may be gathered, so that the folder is one that everybody reads. */
 static enum plim_status save_set(struct save_job *s, bool state, const char *folder, struct plim_error *err)
 {
-    struct set set = {.folder = folder, .below = state ? "state/" : ""};
+    bool adapter = s->trainer->job->adapting && !state;
+    struct set set = {.folder = folder,
+                      .below = state ? "state/" : "",
+                      .file = adapter ? PEFT_WEIGHTS : "model.safetensors"};
     snprintf(set.dir, sizeof set.dir, "%s%s", folder, state ? "/state" : "");
     enum plim_status status = comm_agree(s->comm, list_entries(s->trainer, state, &set, err), err);
-    bool gathers = !s->shared || (!state && s->trainer->job->gather_weights);
+    bool gathers = !s->shared || adapter || (!state && s->trainer->job->gather_weights);
     if (status == PLIM_OK) status = gathers ? write_whole(s, &set, err) : write_pieces(s, &set, err);
     bump_free(&set.store);
     return comm_agree(s->comm, status, err);
@@ -287,6 +293,17 @@ static void write_trainer(const struct trainer *t, struct strbuf *text)
     strbuf_addf(text, "}\n");
 }
 
+/* The base's folder by its full path: the run may be used from another place. */
+static enum plim_status save_adapter_config(struct trainer *t, const char *dir, struct manifest_files *files,
+                                            struct plim_error *err)
+{
+    struct strbuf text = STRBUF_INIT;
+    char *full = t->job->model.path ? realpath(t->job->model.path, NULL) : NULL;
+    peft_write_config(t->job->adapting, &t->job->spec, full ? full : t->job->model.path, &text);
+    free(full);
+    return save_text(dir, PEFT_CONFIG, &text, files, err);
+}
+
 static enum plim_status save_texts(struct trainer *t, const char *dir, struct manifest_files *files,
                                    struct plim_error *err)
 {
@@ -294,6 +311,7 @@ static enum plim_status save_texts(struct trainer *t, const char *dir, struct ma
     hf_config_write(&t->job->spec, precision_type((enum precision)t->job->training.precision), &config);
     enum plim_status status = save_text(dir, "config.json", &config, files, err);
     const char *tokenizer = t->corpus.codec.path ? t->corpus.codec.path : t->job->data.kept_tokenizer;
+    if (status == PLIM_OK && t->job->adapting) status = save_adapter_config(t, dir, files, err);
     if (status == PLIM_OK) status = tokenizer_files_copy(tokenizer, dir, err);
     if (status == PLIM_OK) status = model_files_copy(t->job->model.path, dir, err);
     bool vectors = t->job->spec.task == TASK_EMBEDDING;

@@ -38,9 +38,13 @@ static const char *const left_out[] = {
     "training.greater_is_better", "training.early_stopping_patience", "training.early_stopping_threshold"};
 
 /* Keys, other than the model's, on which the shapes of saved state depend. */
-static const char *const shapes[] = {"training.mixed_precision", "training.optimizer",
-                                     "training.master_weights",  "training.state_dtype",
-                                     "training.freeze",          "training.train_only"};
+static const char *const shapes[] = {"training.mixed_precision",
+                                     "training.optimizer",
+                                     "training.master_weights",
+                                     "training.state_dtype",
+                                     "training.freeze",
+                                     "training.train_only",
+                                     "adapter."};
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 

@@ -99,6 +99,11 @@ static enum plim_status check_changes(struct trainer *t, const struct device_fac
 static enum plim_status open_data(struct trainer *t, struct plim_error *err)
 {
     struct job_epoch epoch = {0};
+    if (t->job->adapting && !t->job->model.path)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'adapter.type': an adapter belongs to a model that exists; write model.path",
+            t->job->name);
     enum plim_status status = corpus_open(t->job, CORPUS_TRAIN | CORPUS_VALIDATION, &t->corpus, err);
     t->corpus.stop = t->options.stop;
     if (status == PLIM_OK && job_counts_epochs(t->job))
@@ -259,9 +264,11 @@ static enum plim_status fill(struct trainer *t, struct plim_error *err)
     const char *model = t->job->model.path;
     enum plim_status status = PLIM_OK;
     bool checked;
-    if (!saved && model) status = checkpoint_check(model, MANIFEST_WEIGHTS, &checked, err);
-    if (status != PLIM_OK) return status;
-    if (!saved) return runtime_weights(&t->runtime, &log, err);
+    bool base = !saved || t->job->adapting; /* a checkpoint of an adapter has no base */
+    if (base && model) status = checkpoint_check(model, MANIFEST_WEIGHTS, &checked, err);
+    if (status == PLIM_OK && base) status = runtime_weights(&t->runtime, &log, err);
+    if (status == PLIM_OK && !saved) status = runtime_adapter(&t->runtime, err);
+    if (status != PLIM_OK || !saved) return status;
     status = checkpoint_restore(saved, t, t->start.order_changed, err);
     if (status == PLIM_OK)
         trainer_tell(

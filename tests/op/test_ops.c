@@ -292,6 +292,8 @@ static void run_op(void **state, int kind)
     X(row_gate, OP_ROW_GATE)                                                                                 \
     X(row_gate_bwd, OP_ROW_GATE_BWD)                                                                         \
     X(row_norm, OP_ROW_NORM)                                                                                 \
+    X(column_scale, OP_COLUMN_SCALE)                                                                         \
+    X(column_scale_bwd, OP_COLUMN_SCALE_BWD)                                                                 \
     X(xent, OP_XENT)                                                                                         \
     X(kv_append, OP_KV_APPEND)                                                                               \
     X(kv_put, OP_KV_PUT)                                                                                     \

@@ -11,6 +11,7 @@ typedef void ref_op(const struct ref_call *call);
 
 ref_op ref_embed, ref_embed_bwd, ref_norm, ref_norm_bwd;          /* reference_rows.c */
 ref_op ref_xent, ref_rope_table, ref_rope, ref_split3, ref_join3; /* reference_rows.c */
+ref_op ref_column_scale, ref_column_scale_bwd;                    /* reference_rows.c */
 ref_op ref_row_gate, ref_row_gate_bwd, ref_row_norm;              /* reference_rows.c */
 ref_op ref_pool, ref_pool_bwd;                                    /* reference_pool.c */
 ref_op ref_dropout;                                               /* reference_drop.c */

@@ -240,3 +240,28 @@ void ref_row_norm(const struct ref_call *call)
         call->out[ROW_NORM_Y].f[r] = sqrt(sum);
     }
 }
+
+void ref_column_scale(const struct ref_call *call)
+{
+    int64_t count = tensor_count(ref_in(call, COLUMN_SCALE_X)),
+            width = tensor_count(ref_in(call, COLUMN_SCALE_M));
+    for (int64_t i = 0; i < count; i++) {
+        double bias = call->in[COLUMN_SCALE_BIAS].f ? call->in[COLUMN_SCALE_BIAS].f[i % width] : 0,
+               add = call->in[COLUMN_SCALE_ADD].f ? call->in[COLUMN_SCALE_ADD].f[i] : 0,
+               by = call->in[COLUMN_SCALE_M].f[i % width] / call->in[COLUMN_SCALE_NORM].f[i % width];
+        call->out[COLUMN_SCALE_Y].f[i] = (call->in[COLUMN_SCALE_X].f[i] - bias) * by + bias + add;
+    }
+}
+
+void ref_column_scale_bwd(const struct ref_call *call)
+{
+    int64_t count = tensor_count(ref_in(call, COLUMN_SCALE_BWD_X)),
+            width = tensor_count(ref_in(call, COLUMN_SCALE_BWD_M));
+    ref_begin(call, COLUMN_SCALE_BWD_DM);
+    for (int64_t i = 0; i < count; i++) {
+        double bias = call->in[COLUMN_SCALE_BWD_BIAS].f ? call->in[COLUMN_SCALE_BWD_BIAS].f[i % width] : 0,
+               norm = call->in[COLUMN_SCALE_BWD_NORM].f[i % width], dy = call->in[COLUMN_SCALE_BWD_DY].f[i];
+        call->out[COLUMN_SCALE_BWD_DX].f[i] = dy * call->in[COLUMN_SCALE_BWD_M].f[i % width] / norm;
+        call->out[COLUMN_SCALE_BWD_DM].f[i % width] += dy * (call->in[COLUMN_SCALE_BWD_X].f[i] - bias) / norm;
+    }
+}

@@ -1,6 +1,7 @@
 /* model_rig.c - see model_rig.h. */
 #include "support/model_rig.h"
 #include "model/hf.h"
+#include "model/peft.h"
 #include "runtime/load.h"
 #include "support/test_device.h"
 
@@ -25,6 +26,12 @@ static void build(struct model_rig *rig, const struct rig_options *o)
                                 .training = o->training};
     tape_init(&rig->tape);
     must(rig, model_emit(&rig->spec, &shape, &rig->tape, &rig->err));
+    if (o->adapter) {
+        must(rig, peft_read_config(o->adapter, &rig->bump, &rig->adapter_options, &rig->err));
+        must(rig,
+             adapter_open(&rig->adapter_options, &rig->spec, o->head, &rig->bump, &rig->adapter, &rig->err));
+        must(rig, adapter_apply(rig->adapter, &rig->spec, o->training, &rig->tape, &rig->err));
+    }
     if (o->freezing) must(rig, model_freeze(&rig->spec, o->freezing, &rig->tape, &rig->err));
     must(rig, pass_precision(&rig->tape, o->precision, &rig->err));
     bool loss = o->head == HEAD_LOSS || o->head == HEAD_LABELS || o->head == HEAD_PAIRS;
@@ -73,6 +80,8 @@ void rig_open(struct model_rig *rig, const struct rig_options *o)
     must(rig, exec_open(&rig->exec, rig->device, &rig->tape, &rig->layout, rig->far, &rig->err));
     must(rig, weights_write_constants(&rig->exec, &rig->spec, &rig->err));
     must(rig, weights_from_directory(&rig->exec, &rig->spec, o->model, NULL, &rig->err));
+    if (o->adapter)
+        must(rig, weights_of_adapter(&rig->exec, &rig->spec, rig->adapter, o->adapter, &rig->err));
 }
 
 void rig_close(struct model_rig *rig)
@@ -82,6 +91,7 @@ void rig_close(struct model_rig *rig)
     rig->device->ops->close(rig->device);
     layout_release(&rig->layout);
     tape_release(&rig->tape);
+    bump_free(&rig->bump);
 }
 
 void rig_write(struct model_rig *rig, const char *label, const void *data, size_t bytes)

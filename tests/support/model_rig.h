@@ -11,6 +11,7 @@
 #define PLIM_TESTS_MODEL_RIG_H
 
 #include "exec/exec.h"
+#include "model/adapter.h"
 #include "model/freeze.h"
 #include "tape/pass.h"
 
@@ -23,6 +24,7 @@ struct rig_options {
     double dropout;                        /* training: of everything that may be dropped */
     bool grad, update;                     /* backward; the optimizer, with the golden files' settings */
     const struct model_freezing *freezing; /* NULL: every parameter is trained */
+    const char *adapter;                   /* PEFT folder of an adapter that is trained; NULL: none */
     enum optimizer optimizer;
     bool no_master, narrow_state, narrow_grads;
     enum precision precision;
@@ -36,6 +38,9 @@ struct rig_options {
 
 struct model_rig {
     struct model_spec spec;
+    struct adapter_options adapter_options;
+    struct adapter *adapter; /* NULL: none */
+    struct bump bump;        /* its memory */
     struct tape tape;
     struct layout layout;
     struct device *device;

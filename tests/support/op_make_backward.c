@@ -162,3 +162,20 @@ void make_pool_bwd(struct op_case *c)
     c->inner[POOL_BWD_DX] = sum_error(width);
     c->scale[POOL_BWD_DX] = 2 * most * sqrt((double)width); /* what is taken away along y */
 }
+
+void make_column_scale_bwd(struct op_case *c)
+{
+    struct lead lead = case_lead(c, 300);
+    int64_t width = any_width(c);
+    case_in_rows(c, COLUMN_SCALE_BWD_DY, c->type, lead, width);
+    case_in_rows(c, COLUMN_SCALE_BWD_X, c->type, lead, width);
+    case_in(c, COLUMN_SCALE_BWD_M, c->type, DIMS(width));
+    case_in(c, COLUMN_SCALE_BWD_NORM, DT_F32, DIMS(width));
+    for (int64_t i = 0; i < width; i++) case_set(c, COLUMN_SCALE_BWD_NORM, i, case_uniform(c, 0.5, 3));
+    if (case_flip(c)) case_in(c, COLUMN_SCALE_BWD_BIAS, c->type, DIMS(width));
+    case_out_rows(c, COLUMN_SCALE_BWD_DX, c->type, lead, width);
+    case_acc(c, COLUMN_SCALE_BWD_DM, grad_type(c), DIMS(width));
+    c->inner[COLUMN_SCALE_BWD_DX] = 8 * F32_UNIT;
+    c->inner[COLUMN_SCALE_BWD_DM] = 4 * sum_error(lead.rows);
+    c->scale[COLUMN_SCALE_BWD_DM] = 3 * sqrt(1 + (double)lead.rows);
+}

@@ -64,6 +64,20 @@ void make_row_norm(struct op_case *c)
     case_note(c, "deviation %g", size);
 }
 
+void make_column_scale(struct op_case *c)
+{
+    struct lead lead = case_lead(c, 60);
+    int64_t width = PICK(c, 1, 3, 8, 31, 64, 257, 1000);
+    case_in_rows(c, COLUMN_SCALE_X, c->type, lead, width);
+    case_in(c, COLUMN_SCALE_M, c->type, DIMS(width));
+    case_in(c, COLUMN_SCALE_NORM, DT_F32, DIMS(width));
+    for (int64_t i = 0; i < width; i++) case_set(c, COLUMN_SCALE_NORM, i, case_uniform(c, 0.5, 3));
+    if (case_flip(c)) case_in(c, COLUMN_SCALE_BIAS, c->type, DIMS(width));
+    if (case_flip(c)) case_in_rows(c, COLUMN_SCALE_ADD, c->type, lead, width);
+    case_out_rows(c, COLUMN_SCALE_Y, c->type, lead, width);
+    c->inner[COLUMN_SCALE_Y] = 16 * F32_UNIT;
+}
+
 void make_linear(struct op_case *c)
 {
     bool few = case_below(c, 3) == 0; /* few rows have kernels of their own, which read K in long steps */

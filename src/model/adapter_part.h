@@ -1,0 +1,43 @@
+/* adapter_part.h - an open adapter. Only model/adapter*.c include this header. */
+#pragma once
+
+#include "model/adapter.h"
+#include "model/arch.h"
+
+/* How a tape uses a matrix. */
+enum adapter_place { PLACE_NONE, PLACE_LINEAR, PLACE_EXPERTS, PLACE_EMBED, PLACE_ROUTER, PLACE_HEAD };
+
+enum { ADAPTER_PARTS = 3 }; /* queries, keys, values */
+enum adapter_label { LABEL_A, LABEL_B, LABEL_MAGNITUDE, ADAPTER_LABELS };
+
+struct adapter_site {
+    int r; /* 0: no adapter here */
+    float scale;
+};
+
+/* One row of the architecture's table of parameters. */
+struct adapter_row {
+    enum adapter_place place;
+    int parts;                                        /* 1 or ADAPTER_PARTS */
+    const char *label[ADAPTER_PARTS][ADAPTER_LABELS]; /* with their %d */
+    struct adapter_site *site;                        /* [layers][parts] */
+    bool *present, *trained;                          /* [layers]: on the tape; trained in full */
+};
+
+struct adapter {
+    const struct adapter_options *options;
+    const struct architecture *arch;
+    int layers;
+    bool dora;
+    struct adapter_row *row; /* [arch->nparams] */
+};
+
+/* The row of a parameter of the model; NULL: none. */
+static inline struct adapter_row *adapter_row_of(const struct adapter *a, const struct tensor *t)
+{
+    for (int i = 0; i < a->arch->nparams; i++)
+        if (a->arch->params[i].label == t->label) return &a->row[i];
+    return NULL;
+}
+
+static inline int adapter_layer(const struct tensor *t) { return t->layer < 0 ? 0 : t->layer; }

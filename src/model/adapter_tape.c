@@ -1,0 +1,379 @@
+/* adapter_tape.c - the ops of an adapter on a forward tape. See adapter.h.
+ *
+ *     y0 = x W' + bias + add                       the model's own op, into another tensor
+ *     u  = (s dropout(x) A')                       [.., r]
+ *     y  = u B' + y0                               the tensor that the model's other ops read
+ *
+ * With DoRA y0 = x W' + bias, z = u B' + y0, and y = (z - bias) m / |W + s B A| + bias + add. The sum W + s B A is made for its
+ * norms alone and dies at once. Behind a split into queries, keys and values each part has its own y0; queries and keys are
+ * rotated after their adapters. Ops that read the same x share its dropout. */
+#include "model/adapter_part.h"
+#include "model/weights.h"
+#include "tape/op.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Streams of random bits above those of the model's own ops (build.c). */
+#define FIRST_STREAM (UINT32_C(3) << 29)
+
+/* A product of queries, keys and values that waits for its split. */
+struct waiting {
+    int y, x, weight, bias;
+    const struct adapter_row *row; /* NULL: none */
+};
+
+struct applying {
+    const struct adapter *adapter;
+    const struct model_spec *spec;
+    struct tape *tape;
+    const struct op *op; /* the model's, at hand */
+    double dropout;
+    uint32_t streams;
+    int dropped, of; /* dropped(of) */
+    struct waiting waiting;
+};
+
+/* One adapted product. */
+struct product {
+    const char *const *label;
+    struct adapter_site site;
+    int x, weight;   /* of the model's product; weight: as it is, or rows of it */
+    int64_t in, out; /* sizes of its rows */
+    bool weight_kn;
+    int bias;        /* included in what is adapted; -1: none */
+    int ends;        /* experts: their rows, else -1 */
+    int64_t experts; /* 0: not a product of experts */
+};
+
+static struct op start(const struct applying *a, int kind)
+{
+    struct op op = tape_op(kind, a->op->layer);
+    op.part = a->op->part;
+    return op;
+}
+
+/* Another tensor like `id`, under a name of its own. */
+static int like(struct applying *a, int id, const char *label)
+{
+    struct tensor t = a->tape->tensors[id];
+    t.label = label, t.flags &= ~(unsigned)(TENSOR_OUTPUT | TENSOR_INPUT);
+    return tape_tensor(a->tape, &t);
+}
+
+static int param(struct applying *a, const struct product *p, enum adapter_label which, int64_t rows,
+                 int64_t columns)
+{
+    struct tensor t = {.label = p->label[which],
+                       .layer = a->tape->tensors[p->weight].layer,
+                       .type = DT_F32,
+                       .cls = CLASS_PARAM,
+                       .flags = TENSOR_KEPT | TENSOR_ADDED,
+                       .view_of = -1,
+                       .owner = -1};
+    if (p->experts) t.dim[t.ndim++] = p->experts;
+    t.dim[t.ndim++] = rows;
+    if (columns) t.dim[t.ndim++] = columns;
+    if (t.ndim < 2) t.flags |= TENSOR_NEAR;
+    return tape_tensor(a->tape, &t);
+}
+
+/* Rows of x, of r numbers each. */
+static int narrow(struct applying *a, const struct product *p, const char *label)
+{
+    const struct tensor *x = &a->tape->tensors[p->x];
+    struct tensor t = {.label = label,
+                       .layer = a->op->layer,
+                       .type = DT_F32,
+                       .cls = CLASS_ACT,
+                       .ndim = 3,
+                       .dim = {x->dim[0], tensor_count(x) / p->in / x->dim[0], p->site.r},
+                       .view_of = -1,
+                       .owner = -1};
+    if (p->experts) t.ndim = 2, t.dim[0] = tensor_count(x) / p->in, t.dim[1] = p->site.r;
+    return tape_tensor(a->tape, &t);
+}
+
+static int scalars_of(struct applying *a)
+{
+    int there = tape_find(a->tape, "step.scalars", -1);
+    if (there >= 0) return there;
+    struct tensor t = {.label = "step.scalars",
+                       .layer = -1,
+                       .type = DT_F32,
+                       .cls = CLASS_IO,
+                       .flags = TENSOR_INPUT | TENSOR_STAT | TENSOR_KEPT,
+                       .ndim = 1,
+                       .dim = {SCALAR_COUNT},
+                       .view_of = -1,
+                       .owner = -1};
+    return tape_tensor(a->tape, &t);
+}
+
+static int drop(struct applying *a, int x)
+{
+    if (!(a->dropout > 0)) return x;
+    if (a->of == x) return a->dropped;
+    struct op op = start(a, OP_DROPOUT);
+    op.attr.dropout = (float)a->dropout, op.attr.stream = FIRST_STREAM + a->streams++;
+    op.in[DROPOUT_X] = x, op.in[DROPOUT_SCALARS] = scalars_of(a);
+    a->of = x, a->dropped = op.out[DROPOUT_Y] = like(a, x, "lora.dropped[%d]");
+    tape_append(a->tape, &op);
+    return a->dropped;
+}
+
+static int scaled(struct applying *a, int x, float by, int y)
+{
+    struct op op = start(a, OP_ACT);
+    op.attr.activation = ACTIVATION_SCALE, op.attr.scale = by;
+    op.in[ACT_X] = x, op.out[ACT_Y] = y;
+    tape_append(a->tape, &op);
+    return y;
+}
+
+/* y = x w' + add, or of experts without add. */
+static int multiply(struct applying *a, const struct product *p, int x, int w, int add, int y)
+{
+    struct op op = start(a, p->experts ? OP_EXPERT_LINEAR : OP_LINEAR);
+    if (p->experts) {
+        op.in[EXPERT_LINEAR_X] = x, op.in[EXPERT_LINEAR_W] = w, op.in[EXPERT_LINEAR_ENDS] = p->ends;
+        op.out[EXPERT_LINEAR_Y] = y;
+    } else {
+        op.in[LINEAR_X] = x, op.in[LINEAR_W] = w, op.in[LINEAR_ADD] = add, op.out[LINEAR_Y] = y;
+    }
+    tape_append(a->tape, &op);
+    return y;
+}
+
+struct matrices {
+    int a, b;
+};
+
+/* y = u B' + y0 */
+static struct matrices add_adapter(struct applying *a, const struct product *p, int y0, int y)
+{
+    struct matrices m = {param(a, p, LABEL_A, p->site.r, p->in), param(a, p, LABEL_B, p->out, p->site.r)};
+    int u = multiply(a, p, drop(a, p->x), m.a, -1, narrow(a, p, "lora.u[%d]"));
+    if (p->site.scale != 1) u = scaled(a, u, p->site.scale, narrow(a, p, "lora.su[%d]"));
+    if (!p->experts) {
+        multiply(a, p, u, m.b, y0, y);
+        return m;
+    }
+    struct op sum = start(a, OP_ADD);
+    sum.in[ADD_A] = multiply(a, p, u, m.b, -1, like(a, y, "lora.delta[%d]")), sum.in[ADD_B] = y0;
+    sum.out[ADD_Y] = y;
+    tape_append(a->tape, &sum);
+    return m;
+}
+
+/* --- DoRA ------------------------------------------------------------------------------------------------------ */
+
+/* |W + s B A| of each output. */
+static int norms(struct applying *a, const struct product *p, struct matrices m)
+{
+    struct tensor sum = a->tape->tensors[p->weight], norm = {.label = "dora.norm[%d]",
+                                                             .layer = a->op->layer,
+                                                             .type = DT_F32,
+                                                             .cls = CLASS_ACT,
+                                                             .flags = TENSOR_STAT,
+                                                             .ndim = 1,
+                                                             .dim = {p->out},
+                                                             .view_of = -1,
+                                                             .owner = -1};
+    sum.label = "dora.weight[%d]", sum.layer = a->op->layer, sum.cls = CLASS_ACT, sum.flags = 0;
+    sum.view_of = -1, sum.view_offset = 0;
+    int sb = m.b;
+    if (p->site.scale != 1) {
+        struct tensor t = a->tape->tensors[m.b];
+        t.label = "dora.sb[%d]", t.layer = a->op->layer, t.cls = CLASS_ACT, t.flags = 0;
+        sb = scaled(a, m.b, p->site.scale, tape_tensor(a->tape, &t));
+    }
+    struct op product = start(a, OP_LINEAR), length = start(a, OP_ROW_NORM);
+    product.attr.weight_kn = true; /* [out,r] times A as it lies */
+    product.in[LINEAR_X] = sb, product.in[LINEAR_W] = m.a, product.in[LINEAR_ADD] = p->weight;
+    product.out[LINEAR_Y] = tape_tensor(a->tape, &sum);
+    tape_append(a->tape, &product);
+    length.in[ROW_NORM_W] = product.out[LINEAR_Y];
+    length.out[ROW_NORM_Y] = tape_tensor(a->tape, &norm);
+    tape_append(a->tape, &length);
+    return length.out[ROW_NORM_Y];
+}
+
+/* y = (z - bias) m / norm + bias + add, z = u B' + y0 */
+static void add_dora(struct applying *a, const struct product *p, int y0, int add, int y)
+{
+    int z = like(a, y, "dora.z[%d]");
+    struct matrices m = add_adapter(a, p, y0, z);
+    struct op op = start(a, OP_COLUMN_SCALE);
+    op.in[COLUMN_SCALE_X] = z, op.in[COLUMN_SCALE_M] = param(a, p, LABEL_MAGNITUDE, p->out, 0);
+    op.in[COLUMN_SCALE_NORM] = norms(a, p, m);
+    op.in[COLUMN_SCALE_BIAS] = p->bias, op.in[COLUMN_SCALE_ADD] = add;
+    op.out[COLUMN_SCALE_Y] = y;
+    tape_append(a->tape, &op);
+}
+
+/* --- products of the model -------------------------------------------------------------------------------------- */
+
+static void adapt(struct applying *a, const struct product *p, int y0, int add, int y)
+{
+    if (a->adapter->dora)
+        add_dora(a, p, y0, add, y);
+    else
+        add_adapter(a, p, y0, y);
+}
+
+static void adapt_linear(struct applying *a, const struct op *op, const struct adapter_row *row)
+{
+    const struct tensor *w = &a->tape->tensors[op->in[LINEAR_W]];
+    bool kn = op->attr.weight_kn, dora = a->adapter->dora;
+    struct product p = {.label = row->label[0],
+                        .site = row->site[adapter_layer(w)],
+                        .x = op->in[LINEAR_X],
+                        .weight = op->in[LINEAR_W],
+                        .in = w->dim[kn ? 0 : 1],
+                        .out = w->dim[kn ? 1 : 0],
+                        .weight_kn = kn,
+                        .bias = op->in[LINEAR_BIAS],
+                        .ends = -1};
+    struct op base = *op;
+    int y = op->out[LINEAR_Y];
+    base.out[LINEAR_Y] = like(a, y, "lora.base[%d]");
+    if (dora) base.in[LINEAR_ADD] = -1;
+    tape_append(a->tape, &base);
+    adapt(a, &p, base.out[LINEAR_Y], dora ? op->in[LINEAR_ADD] : -1, y);
+}
+
+static void adapt_experts(struct applying *a, const struct op *op, const struct adapter_row *row)
+{
+    const struct tensor *w = &a->tape->tensors[op->in[EXPERT_LINEAR_W]];
+    struct product p = {.label = row->label[0],
+                        .site = row->site[adapter_layer(w)],
+                        .x = op->in[EXPERT_LINEAR_X],
+                        .weight = op->in[EXPERT_LINEAR_W],
+                        .in = w->dim[2],
+                        .out = w->dim[1],
+                        .bias = -1,
+                        .ends = op->in[EXPERT_LINEAR_ENDS],
+                        .experts = w->dim[0]};
+    struct op base = *op;
+    base.out[EXPERT_LINEAR_Y] = like(a, op->out[EXPERT_LINEAR_Y], "lora.base[%d]");
+    tape_append(a->tape, &base);
+    add_adapter(a, &p, base.out[EXPERT_LINEAR_Y], op->out[EXPERT_LINEAR_Y]);
+}
+
+static const struct adapter_site *part_site(const struct applying *a, int part)
+{
+    const struct waiting *w = &a->waiting;
+    return &w->row->site[adapter_layer(&a->tape->tensors[w->weight]) * ADAPTER_PARTS + part];
+}
+
+static void rotate(struct applying *a, int x, int table, int y)
+{
+    struct op op = start(a, OP_ROPE);
+    op.in[ROPE_X] = x, op.in[ROPE_TABLE] = table, op.out[ROPE_Y] = y;
+    tape_append(a->tape, &op);
+}
+
+/* Rows [first, first + count) of a parameter; all of them are the parameter itself. */
+static int rows_of(struct applying *a, int id, int64_t first, int64_t count)
+{
+    return id < 0 ? -1 : tape_view_rows(a->tape, id, first, count);
+}
+
+/* The split that follows a product of queries, keys and values. */
+static void adapt_split(struct applying *a, const struct op *op)
+{
+    static const char *const labels[3] = {"lora.q[%d]", "lora.k[%d]", "lora.v[%d]"};
+    const struct waiting w = a->waiting;
+    int table = op->in[SPLIT3_TABLE], made[3];
+    bool turns = table >= 0 && (part_site(a, SPLIT3_Q)->r || part_site(a, SPLIT3_K)->r);
+    struct op split = *op;
+    if (turns) split.in[SPLIT3_TABLE] = -1;
+    for (int p = SPLIT3_Q; p <= SPLIT3_V; p++) {
+        bool apart = part_site(a, p)->r || (turns && p != SPLIT3_V);
+        split.out[p] = apart ? like(a, op->out[p], labels[p]) : op->out[p];
+    }
+    tape_append(a->tape, &split);
+    int64_t first = 0;
+    for (int p = SPLIT3_Q; p <= SPLIT3_V; p++) {
+        const struct tensor *t = &a->tape->tensors[op->out[p]], *weight = &a->tape->tensors[w.weight];
+        int64_t out = t->dim[2] * t->dim[3], in = weight->dim[1];
+        made[p] = split.out[p];
+        if (part_site(a, p)->r) {
+            bool last = !turns || p == SPLIT3_V;
+            int y = last ? op->out[p] : like(a, op->out[p], "lora.turned[%d]");
+            struct product product = {.label = w.row->label[p],
+                                      .site = *part_site(a, p),
+                                      .x = w.x,
+                                      .weight =
+                                          a->adapter->dora ? rows_of(a, w.weight, first, out) : w.weight,
+                                      .in = in,
+                                      .out = out,
+                                      .bias = a->adapter->dora ? rows_of(a, w.bias, first, out) : -1,
+                                      .ends = -1};
+            adapt(a, &product, made[p], -1, y);
+            made[p] = y;
+        }
+        first += out;
+    }
+    for (int p = SPLIT3_Q; p <= SPLIT3_K && turns; p++) rotate(a, made[p], table, op->out[p]);
+    a->waiting.row = NULL;
+}
+
+/* --- the tape -------------------------------------------------------------------------------------------------- */
+
+static bool has_site(const struct adapter_row *row, const struct tensor *weight)
+{
+    for (int p = 0; row && p < row->parts; p++)
+        if (row->site[adapter_layer(weight) * row->parts + p].r) return true;
+    return false;
+}
+
+static void emit(struct applying *a, const struct op *op)
+{
+    bool linear = op->kind == OP_LINEAR, experts = op->kind == OP_EXPERT_LINEAR;
+    int weight = linear ? op->in[LINEAR_W] : experts ? op->in[EXPERT_LINEAR_W] : -1;
+    const struct tensor *w = weight >= 0 ? &a->tape->tensors[weight] : NULL;
+    const struct adapter_row *row =
+        w && w->cls == CLASS_PARAM && op->part != PART_HEAD ? adapter_row_of(a->adapter, w) : NULL;
+    a->op = op;
+    if (op->kind == OP_SPLIT3 && a->waiting.row && op->in[SPLIT3_X] == a->waiting.y) {
+        adapt_split(a, op);
+    } else if (!row || !has_site(row, w)) {
+        tape_append(a->tape, op);
+    } else if (row->parts > 1) {
+        tape_append(a->tape, op);
+        a->waiting = (struct waiting){op->out[LINEAR_Y], op->in[LINEAR_X], weight, op->in[LINEAR_BIAS], row};
+    } else if (experts) {
+        adapt_experts(a, op, row);
+    } else {
+        adapt_linear(a, op, row);
+    }
+}
+
+static void freeze(const struct adapter *a, struct tape *tape)
+{
+    for (int i = 0; i < tape->ntensors; i++) {
+        struct tensor *t = &tape->tensors[i];
+        const struct adapter_row *row = t->cls == CLASS_PARAM ? adapter_row_of(a, t) : NULL;
+        if (row && !row->trained[adapter_layer(t)]) t->flags |= TENSOR_FROZEN;
+    }
+}
+
+enum plim_status adapter_apply(const struct adapter *adapter, const struct model_spec *spec, bool training,
+                               struct tape *tape, struct plim_error *err)
+{
+    if (!adapter) return PLIM_OK;
+    struct applying a = {.adapter = adapter,
+                         .spec = spec,
+                         .tape = tape,
+                         .dropout = training ? adapter->options->dropout : 0,
+                         .of = -1};
+    freeze(adapter, tape);
+    struct op_list old = tape_take_ops(tape);
+    for (int i = 0; i < old.count && !tape->failed; i++) emit(&a, &old.ops[i]);
+    tape->loop_end = tape->nops;
+    tape_drop_ops(tape, &old);
+    return tape->failed ? plim_fail(err, PLIM_NO_MEMORY, "out of memory while an adapter was added")
+                        : PLIM_OK;
+}

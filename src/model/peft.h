@@ -1,0 +1,51 @@
+/* peft.h - adapters in the files of PEFT: adapter_config.json and adapter_model.safetensors.
+ *
+ *     struct adapter_options options;
+ *     peft_read_config("adapter/", &bump, &options, &err);
+ *
+ *     struct peft *peft;                                       // merging into a model's weights
+ *     peft_open("adapter/", &spec, &peft, &err);
+ *     peft_merge(peft, "model.layers.0.self_attn.q_proj.weight", 2, dim, &io, &changed, &err);
+ *     peft_check_used(peft, &err);                             // nothing is left that no module took
+ *     peft_close(peft);
+ */
+#pragma once
+
+#include "model/adapter.h"
+
+#define PEFT_CONFIG  "adapter_config.json"
+#define PEFT_WEIGHTS "adapter_model.safetensors"
+
+/* True for a folder with an adapter_config.json; `base` then receives the folder of its model, as it says. */
+bool peft_find_base(const char *dir, char *base, size_t size);
+
+/* Settings of a folder; texts live in the bump. Keys that change nothing here are ignored. PLIM_UNSUPPORTED names a key that
+ * would change what the adapter computes. */
+enum plim_status peft_read_config(const char *dir, struct bump *bump, struct adapter_options *out,
+                                  struct plim_error *err);
+
+/* The text of adapter_config.json for an adapter of this base. */
+void peft_write_config(const struct adapter *adapter, const struct model_spec *spec, const char *base,
+                       struct strbuf *out);
+
+struct peft;
+
+/* PLIM_BAD_INPUT: the folder is damaged, or its file has tensors that are not an adapter's. */
+enum plim_status peft_open(const char *dir, const struct model_spec *spec, struct peft **out,
+                           struct plim_error *err);
+void peft_close(struct peft *peft);
+
+/* Elements [first, first + n) of a weight, as fp32. put gets them in order. */
+struct peft_io {
+    enum plim_status (*get)(void *arg, int64_t first, float *values, int64_t n, struct plim_error *err);
+    enum plim_status (*put)(void *arg, int64_t first, const float *values, int64_t n, struct plim_error *err);
+    void *arg;
+};
+
+/* Folds the adapter into the weight of that name and shape. *changed is false, and nothing is read or written, if the adapter leaves the
+ * weight alone. PLIM_BAD_INPUT: the shapes differ. */
+enum plim_status peft_merge(struct peft *peft, const char *name, int ndim, const int64_t *dim,
+                            const struct peft_io *io, bool *changed, struct plim_error *err);
+
+/* PLIM_BAD_INPUT: names a tensor of the adapter that no merged weight took: the adapter is of another model. */
+enum plim_status peft_check_used(const struct peft *peft, struct plim_error *err);

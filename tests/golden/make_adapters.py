@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Golden numbers of adapters, from PEFT and transformers.
+
+    python tests/golden/make_adapters.py              # rewrites the cases in COMMITTED beside this file
+    python tests/golden/make_adapters.py --out DIR    # makes every case elsewhere, for a live comparison
+
+A case is a folder that PEFT wrote (adapter_config.json, adapter_model.safetensors) for the model of another case, which its file
+MODEL names, and expected.safetensors: that case's rows, logits, the gradient of every tensor of the adapter by its name in PEFT's
+file, ten AdamW losses, and the sum of squares of each merged weight. Everything is float32 on one CPU thread from fixed seeds."""
+import argparse
+import json
+import os
+import shutil
+
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.utils import get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+
+from make_golden import ADAMW, IGNORE, STEPS, WEIGHT_DECAY, router_loss, total_loss
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+ALL = dict(target_modules="all-linear", r=3, lora_alpha=7)
+QV = dict(target_modules=["q_proj", "v_proj"], r=3, lora_alpha=6)
+CASES = {
+    "adapter-llama": ("llama-tied", ALL),
+    "adapter-llama-part": ("llama-untied", dict(target_modules=["q_proj", "v_proj", "mlp.down_proj"], r=4, lora_alpha=8, use_rslora=True, layers_to_transform=[1], rank_pattern={"v_proj": 2}, alpha_pattern={r".*\.down_proj": 3})),
+    "adapter-qwen2-dora": ("qwen2", dict(ALL, use_dora=True)),
+    "adapter-gemma3": ("gemma3", dict(ALL, use_rslora=True)),
+    "adapter-gpt2": ("gpt2", dict(ALL, bias="all", fan_in_fan_out=True)),
+    "adapter-phi3": ("phi3", dict(ALL, exclude_modules=["o_proj"])),
+    "adapter-qwen2_moe": ("qwen2_moe", dict(ALL, modules_to_save=["lm_head"])),
+    "adapter-bert": ("bert-tokens", dict(target_modules=["query", "value", "output.dense"], r=3, lora_alpha=6)),
+    "adapter-t5": ("t5-v10", dict(target_modules=r".*\.(q|v|wo)", r=3, lora_alpha=6)),
+    # Live only.
+    "adapter-llama-dora": ("llama-tied", dict(ALL, use_dora=True)),
+    "adapter-llama-dora-rs": ("llama-untied", dict(QV, use_dora=True, use_rslora=True)),
+    "adapter-mistral": ("mistral", ALL),
+    "adapter-qwen2": ("qwen2", dict(ALL, bias="lora_only")),
+    "adapter-qwen3": ("qwen3", ALL),
+    "adapter-gemma2": ("gemma2", QV),
+    "adapter-gemma3-dora": ("gemma3", dict(QV, use_dora=True)),
+    "adapter-olmo2": ("olmo2", ALL),
+    "adapter-smollm3": ("smollm3", dict(ALL, use_dora=True)),
+    "adapter-granite": ("granite", dict(ALL, use_dora=True)),
+    "adapter-mixtral": ("mixtral", QV),
+    "adapter-qwen3_moe": ("qwen3_moe", QV),
+    "adapter-olmoe": ("olmoe", ALL),
+    "adapter-bert-dora": ("bert-tokens", dict(ALL, use_dora=True)),
+    "adapter-roberta": ("roberta-tokens", ALL),
+    "adapter-distilbert": ("distilbert-tokens", ALL),
+    "adapter-t5-v11": ("t5-v11", ALL),
+}
+COMMITTED = list(CASES)[:9]
+
+
+def load(folder, model):
+    kind = AutoModelForSeq2SeqLM if model.startswith("t5") else AutoModelForMaskedLM if model.endswith("-tokens") else AutoModelForCausalLM
+    return kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **({"experts_implementation": "eager"} if "mo" in model or "mixtral" in model else {}))
+
+
+def forward(model, rows):
+    ids = rows["ids"].long()
+    if "source.ids" in rows:
+        mask = torch.arange(rows["source.ids"].shape[1])[None] < rows["source.lengths"][:, None]
+        return model(input_ids=rows["source.ids"].long(), attention_mask=mask.long(), decoder_input_ids=ids)
+    if "lengths" in rows and "types" in rows or "lengths" in rows:
+        mask = torch.arange(ids.shape[1])[None] < rows["lengths"][:, None]
+        more = dict(token_type_ids=rows["types"].long()) if "types" in rows else {}
+        return model(input_ids=ids, attention_mask=mask.long(), **more)
+    return model(input_ids=ids)
+
+
+def loss_of(model, rows):
+    targets = rows["targets"].long()
+    targets = torch.where(targets < 0, torch.full_like(targets, IGNORE), targets)
+    made = forward(model, rows)
+    count = int((targets != IGNORE).sum())
+    return total_loss(made.logits, targets) / count + router_loss(model.config, made), made.logits
+
+
+def gradients(model):
+    """By the names that PEFT's file has."""
+    values = {name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in model.named_parameters()}
+    named = get_peft_model_state_dict(model, state_dict={**{k: v for k, v in model.state_dict().items()}, **values})
+    return {f"grad:{k}": v.detach().clone().float().contiguous() for k, v in named.items()}
+
+
+def make(folder, base, name, model_name, settings, seed):
+    torch.manual_seed(seed)
+    rows = {k: v for k, v in load_file(os.path.join(base, model_name, "expected.safetensors")).items() if k in ("ids", "pos", "targets", "lengths", "types", "source.ids", "source.lengths")}
+    model = load(os.path.join(base, model_name), model_name)
+    model.config.use_cache = False
+    task = "SEQ_2_SEQ_LM" if model_name.startswith("t5") else None if model_name.endswith("-tokens") else "CAUSAL_LM"
+    model = get_peft_model(model, LoraConfig(task_type=task, **settings))
+    with torch.no_grad():
+        for n, p in model.named_parameters():
+            if "lora_B" in n: p.normal_(0, 0.3)
+            if "lora_magnitude" in n: p.mul_(1 + 0.2 * torch.rand_like(p))
+    model.eval()
+    out = os.path.join(folder, name)
+    shutil.rmtree(out, ignore_errors=True)
+    model.save_pretrained(out)
+    tidy(os.path.join(out, "adapter_config.json"), model_name)
+    if os.path.exists(os.path.join(out, "README.md")): os.remove(os.path.join(out, "README.md"))
+    with open(os.path.join(out, "MODEL"), "w") as f: f.write(model_name + "\n")
+    expected = dict(rows)
+    loss, logits = loss_of(model, rows)
+    loss.backward()
+    expected["logits"] = logits.detach().float().contiguous()
+    expected.update(gradients(model))
+    wide = [p for p in model.parameters() if p.requires_grad and p.dim() >= 2]
+    narrow = [p for p in model.parameters() if p.requires_grad and p.dim() < 2]
+    optimizer = torch.optim.AdamW([dict(params=wide, weight_decay=WEIGHT_DECAY), dict(params=narrow, weight_decay=0.0)], foreach=False, **ADAMW)
+    merged = get_merged(load(os.path.join(base, model_name), model_name), out)
+    for k, v in merged.items(): expected["merged:" + k] = v
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss, _ = loss_of(model, rows)
+        loss.backward()
+        losses.append(loss.detach())
+        optimizer.step()
+    expected["losses"] = torch.stack(losses)
+    save_file(expected, os.path.join(out, "expected.safetensors"))
+
+
+def tidy(path, model_name):
+    """The same bytes wherever and whenever it is made."""
+    with open(path) as f: config = json.load(f)
+    config["base_model_name_or_path"] = model_name
+    if isinstance(config["target_modules"], list): config["target_modules"].sort()
+    with open(path, "w") as f: json.dump(config, f, indent=2, sort_keys=True)
+
+
+def get_merged(model, adapter):
+    """The sum of each weight's squares after PEFT has merged the adapter, of those that it changes."""
+    from peft import PeftModel
+
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    after = PeftModel.from_pretrained(model, adapter).merge_and_unload().state_dict()
+    return {k: torch.stack([v.double().pow(2).sum(), v.double().sum()]) for k, v in after.items() if k in before and not torch.equal(v, before[k])}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", default=None, help="default: the committed cases, beside this file")
+    parser.add_argument("--base", default=HERE, help="folder of the models' cases")
+    parser.add_argument("--only", nargs="*", default=None)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    for seed, (name, (model, settings)) in enumerate(CASES.items(), 500):
+        if args.only is not None and name not in args.only: continue
+        if args.only is None and args.out is None and name not in COMMITTED: continue
+        make(args.out or HERE, args.base, name, model, settings, seed)
+
+
+if __name__ == "__main__":
+    main()
