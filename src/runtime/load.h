@@ -41,7 +41,7 @@ enum plim_status weights_choose(struct quantisation *out, const struct device *d
 enum plim_status weights_to_train(struct exec *exec, const struct model_spec *spec, const char *dir,
                                   const struct log *log, struct plim_error *err);
 
-/* The type of most bytes of a folder's weights if we compute in it, else fp32. Quantised blocks count as bf16. */
+/* The type of most bytes of a folder's weights if we compute in it, else fp32. Quantised blocks of a GGUF file count as bf16. */
 enum plim_status weights_precision(const char *dir, enum precision *out, struct plim_error *err);
 
 /* A weights_sink's function; arg is the struct exec. */
