@@ -5,6 +5,7 @@
  * have a reader of their own.
  */
 #include "model/hf.h"
+#include "model/quantised_config.h"
 #include "base/json.h"
 #include "base/nearest.h"
 #include "base/schema_value.h"
@@ -257,9 +258,10 @@ static void read_switches(struct reader *r)
 {
     for (int i = 0; i < MODEL_DEMANDS; i++) read_demand(r, &r->spec->arch->demands[i]);
     const struct node *quantised = given(r->root, "quantization_config");
-    if (quantised)
-        refuse(r, PLIM_UNSUPPORTED, "%s: the weights are quantised ('%s'); use the original checkpoint",
-               r->name, node_string(node_get(quantised, "quant_method"), "unknown method"));
+    struct quant_config unused;
+    struct plim_error why = {0};
+    enum plim_status status = quantised ? quant_config_read(quantised, r->name, &unused, &why) : PLIM_OK;
+    if (status != PLIM_OK) refuse(r, status, "%s", why.text);
 }
 
 static void read_eos(struct reader *r, enum model_field_id id)

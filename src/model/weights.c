@@ -5,6 +5,7 @@
  * matched.
  */
 #include "model/weights.h"
+#include "base/bytes.h"
 #include "model/arch.h"
 #include "model/weights_blocks.h"
 
@@ -449,6 +450,29 @@ static void tell_conversion(const struct matching *m, const struct log *log)
                  dtype_name(m->tape->tensors[m->items[first].param].type));
 }
 
+/* Says what it costs that quantised weights become numbers. */
+static void tell_widening(const struct matching *m, const struct log *log)
+{
+    char small[BYTES_TEXT], large[BYTES_TEXT];
+    const char *method, *first = NULL;
+    uint64_t stored = 0, wide = 0;
+    int count = 0;
+    for (int i = 0; i < m->count; i++) {
+        const struct match *match = &m->items[i];
+        uint64_t bytes = weights_files_stored(m->files, match->file, &method);
+        if (!bytes || match->skip || weights_param_in_blocks(m->tape, match->param)) continue;
+        if (!first) first = method;
+        stored += bytes, count++;
+        wide += (uint64_t)match->file->count * dtype_size(m->tape->tensors[match->param].type);
+    }
+    if (!count) return;
+    bytes_format(small, stored), bytes_format(large, wide);
+    log_warn(
+        log,
+        "weights: %d of %d tensors are in %s in the files and widened on loading: they take %s instead of %s",
+        count, m->count, first, large, small);
+}
+
 static enum plim_status pour_all(const struct matching *m, const struct weights_sink *sink,
                                  const struct log *log, struct plim_error *err)
 {
@@ -484,6 +508,7 @@ enum plim_status weights_load(const struct weights_files *files, const struct mo
     if (status == PLIM_OK) status = match_masters(&m, err);
     if (status == PLIM_OK) status = pour_all(&m, sink, log, err);
     if (status == PLIM_OK) tell_conversion(&m, log);
+    if (status == PLIM_OK) tell_widening(&m, log);
     if (status == PLIM_OK) report_unexpected(&m, log);
     free(m.items);
     free(m.used);

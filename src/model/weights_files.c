@@ -1,6 +1,7 @@
 /* weights_files.c - see weights_files.h. */
 #include "model/weights_files.h"
 #include "model/gguf_weights.h"
+#include "model/quantised_folder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +16,17 @@ enum plim_status weights_files_open(const char *path, struct weights_files *out,
         return status;
     }
     status = safetensors_open(path, &out->set, err);
-    if (status == PLIM_OK) out->tensors = out->set.tensors, out->count = out->set.count;
+    if (status != PLIM_OK) return status;
+    out->tensors = out->set.tensors, out->count = out->set.count;
+    status = quantised_folder_open(path, &out->set, &out->quantised, err);
+    if (out->quantised) out->tensors = quantised_folder_list(out->quantised, &out->count);
+    if (status != PLIM_OK) safetensors_close(&out->set);
     return status;
 }
 
 void weights_files_close(struct weights_files *files)
 {
+    quantised_folder_close(files->quantised);
     if (files->gguf)
         gguf_weights_close(files->gguf);
     else if (files->tensors)
@@ -44,6 +50,7 @@ enum plim_status weights_files_read(const struct weights_files *files, const str
                                     struct plim_error *err)
 {
     if (files->gguf) return gguf_weights_read(files->gguf, t, type, sink, arg, err);
+    if (files->quantised) return quantised_folder_read(files->quantised, t, type, sink, arg, err);
     return safetensors_read(&files->set, t, type, sink, arg, err);
 }
 
@@ -56,6 +63,28 @@ enum plim_status weights_files_read_lines(const struct weights_files *files, con
     struct safetensors_rows which = {.row = lines->first, .rows = lines->n, .n = width};
     if (lines->columns) which = (struct safetensors_rows){0, t->count / width, lines->first, lines->n};
     *turned = lines->columns && !files->gguf;
+    uint64_t stored;
     if (files->gguf) return gguf_weights_read_rows(files->gguf, t, lines->first, lines->n, out, err);
+    if (files->quantised && quantised_folder_has(files->quantised, t, &stored)) {
+        *turned = false;
+        if (!lines->columns)
+            return quantised_folder_rows(files->quantised, t, lines->first, lines->n, out, err);
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: tensor '%.160s' is quantised by rows, and this model has it by columns; use the original "
+            "checkpoint",
+            t->path, t->name);
+    }
     return safetensors_read_rows(t, &which, out, err);
+}
+
+uint64_t weights_files_stored(const struct weights_files *files, const struct safetensor *t,
+                              const char **method)
+{
+    uint64_t stored = 0;
+    *method = t->type_name;
+    if (weights_in_blocks(t)) stored = t->bytes;
+    if (files->quantised && quantised_folder_has(files->quantised, t, &stored))
+        *method = quantised_folder_method(files->quantised);
+    return stored;
 }

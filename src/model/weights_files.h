@@ -7,7 +7,7 @@
  *     weights_files_close(&files);
  *
  * Tensors of a GGUF file (gguf_weights.h) have the shape and element order of Hugging Face files. Their type is the file's,
- * or fp32 if the elements are in blocks.
+ * or fp32 if the elements are in blocks. A pre-quantised folder (quantised_folder.h) has the original model's tensors.
  */
 #pragma once
 
@@ -15,6 +15,7 @@
 #include <stdbool.h>
 
 struct gguf_weights;
+struct quantised_folder;
 
 struct weights_files {
     const char *path;                 /* as passed to weights_files_open; borrowed */
@@ -22,6 +23,7 @@ struct weights_files {
     size_t count;
     struct safetensors set; /* used if gguf is NULL */
     struct gguf_weights *gguf;
+    struct quantised_folder *quantised; /* NULL: the set's tensors are the model's */
 };
 
 /* On failure there is nothing to close. */
@@ -33,6 +35,11 @@ static inline bool weights_in_blocks(const struct safetensor *t)
 {
     return t->type != DT_COUNT && t->bytes < (uint64_t)t->count * dtype_size(t->type);
 }
+
+/* Bytes that a quantised tensor takes in the files, and in *method the way in which it is: "awq", or a block type's name. 0: it
+ * is not quantised. */
+uint64_t weights_files_stored(const struct weights_files *files, const struct safetensor *t,
+                              const char **method);
 
 const struct safetensor *weights_files_find(const struct weights_files *files, const char *name);
 

@@ -135,7 +135,7 @@ enum plim_status weights_precision(const char *dir, enum precision *out, struct 
     if (status != PLIM_OK) return status;
     for (size_t i = 0; i < files.count; i++) {
         const struct safetensor *t = &files.tensors[i];
-        bytes[weights_in_blocks(t) ? DT_BF16 : t->type] += t->bytes;
+        bytes[weights_in_blocks(t) && files.gguf ? DT_BF16 : t->type] += t->bytes;
     }
     *out = PRECISION_F32;
     for (enum precision p = 0; p < PRECISION_COUNT; p++)

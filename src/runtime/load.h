@@ -51,7 +51,7 @@ enum plim_status weights_merge(struct exec *exec, const struct model_spec *spec,
 enum plim_status weights_of_adapter(struct exec *exec, const struct model_spec *spec,
                                     const struct adapter *adapter, const char *dir, struct plim_error *err);
 
-/* The type of most bytes of a folder's weights if we compute in it, else fp32. Quantised blocks count as bf16. */
+/* The type of most bytes of a folder's weights if we compute in it, else fp32. Quantised blocks of a GGUF file count as bf16. */
 enum plim_status weights_precision(const char *dir, enum precision *out, struct plim_error *err);
 
 /* A weights_sink's function; arg is the struct exec. */

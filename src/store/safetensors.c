@@ -254,11 +254,29 @@ enum plim_status safetensors_read(const struct safetensors *set, const struct sa
     return safetensors_read_part(set, t, type, 0, t->count, sink, arg, err);
 }
 
+/* A type that we cannot compute with has a size, too. */
+static size_t element_bytes(const struct safetensor *t)
+{
+    return t->count ? t->bytes / (uint64_t)t->count : 0;
+}
+
+enum plim_status safetensors_read_raw(const struct safetensor *t, int64_t first, int64_t n, void *out,
+                                      struct plim_error *err)
+{
+    int fd = -1;
+    size_t size = element_bytes(t);
+    enum plim_status status = safetensors_open_file(t->path, &fd, err);
+    if (status == PLIM_OK)
+        status = file_pread_full(fd, out, (size_t)n * size, t->offset + (uint64_t)first * size, t->path, err);
+    if (fd >= 0) close(fd);
+    return status;
+}
+
 enum plim_status safetensors_read_rows(const struct safetensor *t, const struct safetensors_rows *which,
                                        void *out, struct plim_error *err)
 {
     int fd = -1;
-    const size_t size = dtype_size(t->type), bytes = (size_t)which->n * size;
+    const size_t size = element_bytes(t), bytes = (size_t)which->n * size;
     int64_t width = t->dim[t->ndim - 1], runs = which->n == width ? 1 : which->rows;
     size_t each = runs == 1 ? bytes * (size_t)which->rows : bytes;
     char *to = out;

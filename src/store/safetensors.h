@@ -96,6 +96,10 @@ struct safetensors_rows {
 enum plim_status safetensors_read_rows(const struct safetensor *t, const struct safetensors_rows *which,
                                        void *out, struct plim_error *err);
 
+/* Elements [first, first + n) as the file has them, of any type with whole bytes. The tensor may not lie in pieces. */
+enum plim_status safetensors_read_raw(const struct safetensor *t, int64_t first, int64_t n, void *out,
+                                      struct plim_error *err);
+
 /* "[2,3]" */
 const char *safetensors_shape_text(int ndim, const int64_t *dim, char *buf, size_t size);
 

@@ -23,8 +23,8 @@ const float block4_nf4[16] = {-1.0f,
                               1.0f};
 
 /* A sign and three bits, over 12. */
-const float block4_fp4[16] = {0, 0.0625f / 12,  8.0f / 12,  1,  4.0f / 12,  0.5f,  2.0f / 12,  0.25f,
-                              0, -0.0625f / 12, -8.0f / 12, -1, -4.0f / 12, -0.5f, -2.0f / 12, -0.25f};
+const float block4_fp4[16] = {0.0f, 0.0625f / 12,  8.0f / 12,  1,  4.0f / 12,  0.5f,  2.0f / 12,  0.25f,
+                              0.0f, -0.0625f / 12, -8.0f / 12, -1, -4.0f / 12, -0.5f, -2.0f / 12, -0.25f};
 
 /* Codes in the order of their numbers. */
 static const unsigned char nf4_order[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

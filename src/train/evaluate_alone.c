@@ -91,7 +91,10 @@ static enum plim_status run(const struct job *job, struct runtime *rt, const cha
     e->arena = rt->arena, e->total = rt->plan.total;
     if (status == PLIM_OK) status = runtime_commit(rt, err);
     for (int i = 1; i < p.count && status == PLIM_OK; i++) status = forward_start(rt, &p.forward[i], err);
-    if (status == PLIM_OK) status = weights_from_directory(&rt->exec, &rt->spec, dir, NULL, err);
+    const struct log *log = context_log(rt->exec.device->context);
+    struct log warnings = log ? (struct log){LOG_LEVEL_WARN, log->sink, log->arg} : (struct log){0};
+    if (status == PLIM_OK)
+        status = weights_from_directory(&rt->exec, &rt->spec, dir, log ? &warnings : NULL, err);
     if (status == PLIM_OK) status = eval_programs_start(&p, job, err);
     double start = clock_seconds();
     if (status == PLIM_OK) status = evaluate_rows(&p, loader, job, e, err);

@@ -135,7 +135,7 @@ static enum plim_status export_tensor(struct exporter *e, size_t index, struct s
 {
     const struct safetensor *t = &e->params.tensors[index];
     enum dtype type = e->entries[index].type;
-    if (e->params.gguf) /* which has no masters, and may have to be turned round */
+    if (e->params.gguf || e->params.quantised) /* which have no masters, and elements that have to be made */
         return weights_files_read(&e->params, t, type, pass_on, &(struct passing){w, type}, err);
     struct plim_error mismatch = {0};
     const struct safetensor *m = t->type == type ? NULL : find_master(e, t, &mismatch);
@@ -165,7 +165,8 @@ static enum plim_status list_entries(struct exporter *e, struct plim_error *err)
             return plim_fail(err, PLIM_UNSUPPORTED,
                              "%s: tensor '%.200s': type %s is not read by this version", t->path, t->name,
                              t->type_name);
-        enum dtype own = weights_in_blocks(t) ? DT_BF16 : t->type; /* blocks of few bits have no type here */
+        bool untyped = e->params.gguf && weights_in_blocks(t); /* blocks of few bits have no type there */
+        enum dtype own = untyped ? DT_BF16 : t->type;
         enum dtype type = dtype_is_float(t->type) && e->type != DT_COUNT ? e->type : own;
         e->entries[i] = (struct safetensors_entry){.name = t->name, .type = type, .ndim = t->ndim};
         memcpy(e->entries[i].dim, t->dim, sizeof t->dim);

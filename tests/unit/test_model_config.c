@@ -149,8 +149,7 @@ static void refusals_name_the_cause(void **state)
         {LLAMA ",\"head_dim\":15}", "is odd", PLIM_BAD_INPUT},
         {LLAMA ",\"rms_norm_eps\":0}", "'rms_norm_eps'", PLIM_BAD_INPUT},
         {LLAMA ",\"max_position_embeddings\":0}", "key 'max_position_embeddings': 0", PLIM_BAD_INPUT},
-        {LLAMA ",\"quantization_config\":{\"quant_method\":\"gptq\"}}", "quantised ('gptq')",
-         PLIM_UNSUPPORTED},
+        {LLAMA ",\"quantization_config\":{\"quant_method\":\"hqq\"}}", "'hqq' is not read", PLIM_UNSUPPORTED},
         {LLAMA ",\"eos_token_id\":\"x\"}", "key 'eos_token_id'", PLIM_BAD_INPUT},
         {LLAMA ",\"layer_types\":[\"full_attention\"]}", "a list of 4 texts", PLIM_BAD_INPUT},
         {LLAMA
