@@ -6,6 +6,7 @@
 #include "train/checkpoint.h"
 #include "train/epoch.h"
 #include "train/manifest.h"
+#include "train/reference_pass.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
@@ -133,6 +134,7 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     t->scalars = tape_find(tape, "step.scalars", -1);
     t->loss = tape_find(tape, "loss", -1);
     t->clip = tape_find(tape, "clip", -1);
+    t->preference = tape_find(tape, "preference", -1);
     t->drops = tape_drops(tape);
     t->numerics.trainer = t;
     trainer_unbind(t);
@@ -258,9 +260,12 @@ static enum plim_status fill(struct trainer *t, struct plim_error *err)
     const char *model = t->job->model.path;
     enum plim_status status = PLIM_OK;
     bool checked;
+    bool wanted = false; /* the starting weights, for a reference */
     if (!saved && model) status = checkpoint_check(model, MANIFEST_WEIGHTS, &checked, err);
-    if (status != PLIM_OK) return status;
-    if (!saved) return runtime_weights(&t->runtime, &log, err);
+    if (status == PLIM_OK) status = reference_wanted(t, &wanted, err);
+    if (status == PLIM_OK && (!saved || wanted)) status = runtime_weights(&t->runtime, &log, err);
+    if (status == PLIM_OK && wanted) status = reference_make(t, err);
+    if (status != PLIM_OK || !saved) return status;
     status = checkpoint_restore(saved, t, t->start.order_changed, err);
     if (status == PLIM_OK)
         trainer_tell(
@@ -321,6 +326,7 @@ void trainer_close(struct trainer *t)
     loader_close(t->loader);
     loader_close(t->evaluator);
     corpus_close(&t->corpus);
+    reference_close(t->reference);
     runtime_close(&t->runtime);
     run_start_end(&t->start);
     free(t);

@@ -275,6 +275,7 @@ static void run_op(void **state, int kind)
     X(row_gate_bwd, OP_ROW_GATE_BWD)                                                                         \
     X(row_norm, OP_ROW_NORM)                                                                                 \
     X(xent, OP_XENT)                                                                                         \
+    X(preference, OP_PREFERENCE)                                                                             \
     X(kv_append, OP_KV_APPEND)                                                                               \
     X(kv_put, OP_KV_PUT)                                                                                     \
     X(attn_paged, OP_ATTN_PAGED)                                                                             \

@@ -28,6 +28,7 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_ROW_GATE_BWD] = ref_row_gate_bwd,
     [OP_ROW_NORM] = ref_row_norm,
     [OP_XENT] = ref_xent,
+    [OP_PREFERENCE] = ref_preference,
     [OP_KV_APPEND] = ref_kv_append,
     [OP_KV_PUT] = ref_kv_put,
     [OP_ATTN_PAGED] = ref_attn_paged,

@@ -25,6 +25,7 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_ROW_GATE_BWD] = make_row_gate_bwd,
     [OP_ROW_NORM] = make_row_norm,
     [OP_XENT] = make_xent,
+    [OP_PREFERENCE] = make_preference,
     [OP_KV_APPEND] = make_kv_append,
     [OP_KV_PUT] = make_kv_put,
     [OP_ATTN_PAGED] = make_attn_paged,

@@ -78,6 +78,11 @@ static size_t xent(const struct cuda_card *, const struct tensor *const *desc, c
     return (size_t)tensor_count(desc[XENT_TARGETS]) * sizeof(double) * (desc[OP_MAX_IN + XENT_HITS] ? 2 : 1);
 }
 
+static size_t preference(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
+{
+    return (size_t)desc[PREFERENCE_IN_LOGP]->dim[0] * sizeof(struct preference_rows);
+}
+
 /* Sums of rows in f32; what dy has of y for each row. */
 static size_t pool(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
@@ -320,6 +325,7 @@ static scratch *const table[OP_KIND_COUNT] = {
     [OP_ATTN] = attn,
     [OP_ATTN_BWD] = attn,
     [OP_XENT] = xent,
+    [OP_PREFERENCE] = preference,
     [OP_EMBED_BWD] = embed_bwd,
     [OP_NORM_BWD] = norm_bwd,
     [OP_SUMSQ] = sumsq,
