@@ -91,7 +91,8 @@ static int tell(const struct job *job, const char *dir, const struct evaluation 
     static const char *const units[] = {[SCORE_LOSS] = "tokens",
                                         [SCORE_TOKENS] = "masked tokens",
                                         [SCORE_ENTITIES] = "labels",
-                                        [SCORE_PAIRS] = "pairs"};
+                                        [SCORE_PAIRS] = "pairs",
+                                        [SCORE_PREFERENCES] = "samples"};
     cli_tell_scores(&out, e->loss, 6, &e->scores);
     strbuf_addf(&out, "\nover %lld %s in %lld rows of %s%s, %.0f %s/s, %lld row%s at a time\n",
                 (long long)e->tokens, units[e->scores.kind], (long long)e->rows, first_file(job),

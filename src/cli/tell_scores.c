@@ -18,6 +18,9 @@ void cli_tell_scores(struct strbuf *out, double loss, int digits, const struct s
                     (long long)s->predicted, s->entities.accuracy);
     if (s->kind == SCORE_PAIRS)
         strbuf_addf(out, ", cosine of pairs %.4f, retrieval accuracy %.4f", s->cosine, s->retrieval);
+    if (s->kind == SCORE_PREFERENCES) strbuf_addf(out, ", margin %.4f", s->preferences.margin);
+    if (s->kind == SCORE_PREFERENCES && s->preferences.kind != PREFERENCE_KTO)
+        strbuf_addf(out, ", accuracy %.4f", s->preferences.accuracy);
     if (s->scored) strbuf_addf(out, ", with scores Spearman %.4f, Pearson %.4f", s->spearman, s->pearson);
 }
 
@@ -28,6 +31,8 @@ static void put_number(struct json_writer *w, const char *key, double value)
     else
         json_null(w, key);
 }
+
+static void put_preference(void *arg, const char *name, double value) { put_number(arg, name, value); }
 
 void cli_json_scores(struct json_writer *w, double loss, const struct scores *s)
 {
@@ -46,6 +51,7 @@ void cli_json_scores(struct json_writer *w, double loss, const struct scores *s)
         json_double(w, "cosine", s->cosine);
         json_double(w, "retrieval_accuracy", s->retrieval);
     }
+    if (s->kind == SCORE_PREFERENCES) preferences_each(&s->preferences, put_preference, w);
     if (s->scored) {
         put_number(w, "spearman", s->spearman);
         put_number(w, "pearson", s->pearson);

@@ -135,6 +135,8 @@ static void put_router(struct json_writer *w, const struct train_event *e)
     json_end_array(w);
 }
 
+static void put_number(void *arg, const char *name, double value) { json_double(arg, name, value); }
+
 /* Bytes that the disk tier moved, how long it had nothing to do, and how long the step waited for it. */
 static void put_disk(struct json_writer *w, const struct train_event *e)
 {
@@ -151,6 +153,7 @@ static void put_step(struct json_writer *w, const struct train_event *e)
 {
     json_double(w, "loss", e->loss);
     put_router(w, e);
+    if (e->preferences) preferences_each(e->preferences, put_number, w);
     json_double(w, "lr", e->lr);
     if (e->grad_norm >= 0)
         json_double(w, "grad_norm", e->grad_norm);
@@ -287,6 +290,9 @@ static void draw_step(struct train_log *log, const struct train_event *e)
     strbuf_addf(&line, "step %lld/%lld  loss %.4f  ", (long long)e->step, (long long)e->steps, e->loss);
     if (e->router && (e->router->balance > 0 || e->router->z > 0))
         strbuf_addf(&line, "(balance %.4f, z %.4f)  ", e->router->balance, e->router->z);
+    if (e->preferences) strbuf_addf(&line, "margin %.3f  ", e->preferences->margin);
+    if (e->preferences && e->preferences->kind != PREFERENCE_KTO)
+        strbuf_addf(&line, "accuracy %.2f  ", e->preferences->accuracy);
     int from = log->nlosses > 16 ? log->nlosses - 16 : 0;
     if (log->bar)
         table_spark(&line, log->losses + from, (size_t)(log->nlosses - from)), strbuf_addf(&line, "  ");

@@ -37,6 +37,10 @@ struct dataset {
 int64_t dataset_time(const struct dataset *data) { return data->options.time; }
 const struct data_options *dataset_options(const struct dataset *data) { return &data->options; }
 const struct objective_rules *dataset_rules(const struct dataset *data) { return &data->rules; }
+void dataset_set_reference(struct dataset *data, const struct reference *reference)
+{
+    data->rules.reference = reference;
+}
 const struct inputs *dataset_inputs(const struct dataset *data) { return &data->inputs; }
 int64_t dataset_samples(const struct dataset *data) { return data->samples; }
 int64_t dataset_vocab_size(const struct dataset *data) { return data->vocab_size; }
@@ -122,6 +126,8 @@ static enum record_kind record_kind_of(const struct data_options *o)
 {
     if (o->format == DATA_TEXT) return RECORD_TEXT;
     if (o->objective == OBJECTIVE_TOKEN_LABELS) return RECORD_LABELS;
+    if (o->objective == OBJECTIVE_KTO) return RECORD_UNPAIRED;
+    if (objective_prefers(o->objective)) return RECORD_PREFERENCE;
     if (objective_row(o->objective)->two_parts) return RECORD_TWO;
     if (o->format == DATA_LINES) return RECORD_LINE;
     if (o->messages_field) return RECORD_CHAT;
@@ -148,7 +154,12 @@ static enum plim_status check_objective(const struct dataset *d, struct plim_err
     if (o->packing)
         return plim_fail(err, PLIM_BAD_INPUT, "objective %s has one row per sample; remove data.packing",
                          row->name);
-    if (o->prompt_field || o->messages_field)
+    if (o->messages_field && objective_prefers(o->objective))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "objective %s reads prompts and completions, which may be conversations; remove "
+                         "data.messages_field",
+                         row->name);
+    if (!objective_prefers(o->objective) && (o->prompt_field || o->messages_field))
         return plim_fail(err, PLIM_BAD_INPUT,
                          "objective %s has neither prompts nor messages; remove those fields", row->name);
     if (o->objective == OBJECTIVE_MASKED_TOKENS && d->rules.mask < 0)
@@ -169,7 +180,7 @@ static enum plim_status check_fields(const struct dataset *d, struct plim_error 
         return plim_fail(
             err, PLIM_BAD_INPUT,
             "data.overlong: refuse is for objective source_target; write truncate, split or drop");
-    if (!o->prompt_field != !o->response_field)
+    if (!o->prompt_field != !o->response_field && !objective_prefers(o->objective))
         return plim_fail(err, PLIM_BAD_INPUT, "a pair needs both fields; only '%s' is given",
                          o->prompt_field ? o->prompt_field : o->response_field);
     if (o->prompt_field && o->messages_field)
@@ -398,6 +409,19 @@ enum plim_status dataset_sample(struct dataset *d, int64_t i, int32_t *tokens, i
     return status;
 }
 
+static const char *or_usual(const char *name, const char *usual) { return name ? name : usual; }
+
+static void set_preference(const struct dataset *d, struct record_rules *rules)
+{
+    const struct data_options *o = &d->options;
+    bool single = o->objective == OBJECTIVE_KTO;
+    rules->field[0] = or_usual(o->prompt_field, "prompt");
+    rules->field[1] =
+        single ? or_usual(o->response_field, "completion") : or_usual(o->chosen_field, "chosen");
+    rules->field[2] = single ? or_usual(o->label_field, "label") : or_usual(o->rejected_field, "rejected");
+    rules->part_most[0] = (size_t)o->time + 1;
+}
+
 /* Fields and sizes of records that an objective other than the next token takes. */
 static void set_parts(const struct dataset *d, struct record_rules *rules)
 {
@@ -414,6 +438,7 @@ static void set_parts(const struct dataset *d, struct record_rules *rules)
     rules->most = (size_t)objective_sample_most(&d->rules);
     rules->field[0] = o->first_field ? o->first_field : usual[o->objective][0];
     rules->field[1] = o->second_field ? o->second_field : usual[o->objective][1];
+    if (objective_prefers(o->objective)) set_preference(d, rules);
     if (o->objective == OBJECTIVE_TOKEN_LABELS && !o->second_field) rules->other_labels = "ner_tags";
     if (o->objective == OBJECTIVE_SENTENCE_PAIRS)
         rules->score_field = o->score_field ? o->score_field : "score";
@@ -451,7 +476,8 @@ static uint64_t add_objective(uint64_t hash, const struct data_options *o)
     int64_t numbers[] = {o->objective, o->source_time, o->start, o->nlabels};
     hash = add_text(add_text(hash64(numbers, sizeof numbers, hash), o->first_field), o->second_field);
     for (int i = 0; i < o->nlabels; i++) hash = add_text(hash, o->labels[i]);
-    return hash;
+    if (!objective_prefers(o->objective)) return hash;
+    return add_text(add_text(add_text(hash, o->chosen_field), o->rejected_field), o->label_field);
 }
 
 uint64_t dataset_identity(const struct dataset *d)

@@ -49,7 +49,10 @@ struct data_options {
     enum objective objective;
     /* token_labels, sentence_pairs, source_target; NULL: the usual names */
     const char *first_field, *second_field;
-    const char *score_field;   /* sentence_pairs: similarity; NULL: "score" */
+    const char *score_field; /* sentence_pairs: similarity; NULL: "score" */
+    /* dpo, orpo, kto; NULL: "chosen", "rejected", "label". Prompts are in prompt_field or "prompt", kto's completions in
+     * response_field or "completion". */
+    const char *chosen_field, *rejected_field, *label_field;
     const char *const *labels; /* token_labels: names */
     int nlabels;
     int64_t source_time;              /* source_target: S; 0: T */
@@ -78,6 +81,9 @@ const struct data_options *dataset_options(const struct dataset *data); /* with 
 const struct inputs *dataset_inputs(const struct dataset *data);
 
 const struct objective_rules *dataset_rules(const struct dataset *data);
+
+/* Log-probabilities of the reference model, for rows made from now on; borrowed. NULL: unknown. */
+void dataset_set_reference(struct dataset *data, const struct reference *reference);
 
 /* One more than the largest token id. */
 int64_t dataset_vocab_size(const struct dataset *data);

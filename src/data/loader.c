@@ -471,14 +471,14 @@ static void order_rows(struct loader *l, struct loader_window *out)
     out->lengths = l->lengths;
 }
 
-/* The rows of one sample, `step` apart. Those of a pair have no targets. */
+/* The rows of one sample, `step` apart. Those of a pair that is compared with others have no targets. */
 static void place_rows(const struct loader *l, const struct rows *all, int64_t first, int64_t step,
                        struct rows out[ROWS_MOST])
 {
     int count = rows_of_sample(l);
     for (int k = 0; k < count; k++) {
         out[k] = rows_from(all, first + k * step);
-        if (count > 1) out[k].targets = NULL;
+        if (objective_row(dataset_rules(l->data)->objective)->compares) out[k].targets = NULL;
     }
 }
 
@@ -576,8 +576,8 @@ static void fill_stored(struct loader *l, const struct window_row *row, const st
     }
 }
 
-/* Clears the rows after n samples. A batch of pairs has the second texts in its second half, and one target per pair:
- * the pair's index. */
+/* Clears the rows after n samples. A batch of pairs has the second rows in its second half. Where all are compared there is
+ * one target per pair: the pair's index. */
 static void end_batch(const struct loader *l, int64_t n, const struct rows *rows)
 {
     int64_t half = rows->count / 2;
@@ -585,11 +585,14 @@ static void end_batch(const struct loader *l, int64_t n, const struct rows *rows
         rows_blank(rows, n);
         return;
     }
+    bool compares = objective_row(dataset_rules(l->data)->objective)->compares;
     struct rows first = *rows, second = rows_from(rows, half);
-    first.count = half, first.targets = second.targets = NULL;
+    first.count = half;
+    if (compares) first.targets = second.targets = NULL;
     rows_blank(&first, n);
     rows_blank(&second, n);
-    for (int64_t i = 0; i < half && rows->targets; i++) rows->targets[i] = i < n ? (int32_t)i : -1;
+    for (int64_t i = 0; i < half && rows->targets && compares; i++)
+        rows->targets[i] = i < n ? (int32_t)i : -1;
 }
 
 enum plim_status loader_fill(struct loader *l, int64_t n, const struct rows *rows, struct plim_error *err)

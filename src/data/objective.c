@@ -1,9 +1,12 @@
 /* objective.c - see objective.h. */
 #include "data/objective.h"
+#include "base/hash.h"
 #include "base/minmax.h"
 #include "base/rng.h"
+#include "data/record_preference.h"
 #include "store/token_file.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The seed's random stream that chooses tokens. */
@@ -171,6 +174,161 @@ static void put_source(const struct objective_rules *r, const struct sample *s, 
     memset(row->source_ids + source, 0, (size_t)(row->source_time - source) * sizeof *p.first);
 }
 
+/* --- preferences ----------------------------------------------------------------------------------------------------- */
+
+struct preference_parts {
+    const int32_t *prompt, *completion[2];
+    int64_t nprompt, count[2];
+};
+
+static struct preference_parts preference_of(const struct sample *s)
+{
+    struct preference_parts p = {.prompt = s->tokens + PREFERENCE_HEADER,
+                                 .nprompt = s->tokens[PREFERENCE_PROMPT]};
+    p.count[0] = s->tokens[PREFERENCE_FIRST];
+    p.completion[0] = p.prompt + p.nprompt, p.completion[1] = p.completion[0] + p.count[0];
+    p.count[1] = s->count - PREFERENCE_HEADER - p.nprompt - p.count[0];
+    return p;
+}
+
+uint64_t objective_key(const struct rows *rows, const int64_t *lengths, int count)
+{
+    uint64_t key = 0;
+    for (int k = 0; k < count; k++) {
+        key = hash64(rows[k].ids, (size_t)lengths[k] * sizeof *rows[k].ids, key);
+        key = hash64(rows[k].targets, (size_t)lengths[k] * sizeof *rows[k].targets, key);
+    }
+    return key;
+}
+
+/* Tokens of a completion that a row behind its prompt holds. */
+static int64_t fitting(const struct objective_rules *r, int64_t nprompt, int64_t count)
+{
+    int64_t room = r->time + 1 - nprompt;
+    return room < 1 ? 0 : min64(count, room);
+}
+
+/* Targets of a row: the first token of all has none. */
+static int64_t targets_of(int64_t nprompt, int64_t count) { return nprompt > 0 ? count : count - 1; }
+
+/* Completions that a row does not hold, or not their difference, cannot be learned. */
+static void measure_preference(const struct objective_rules *r, const struct sample *s, int64_t *positions,
+                               int64_t *targets)
+{
+    *positions = *targets = 0;
+    if (s->count < PREFERENCE_HEADER) return;
+    struct preference_parts p = preference_of(s);
+    int64_t a = fitting(r, p.nprompt, p.count[0]), b = fitting(r, p.nprompt, p.count[1]);
+    if (targets_of(p.nprompt, a) < 1 || targets_of(p.nprompt, b) < 1) return;
+    if (a == b && !memcmp(p.completion[0], p.completion[1], (size_t)a * sizeof *p.prompt)) return;
+    *positions = p.nprompt + (a > b ? a : b) - 1;
+    bool whole =
+        r->objective == OBJECTIVE_ORPO; /* its loss over tokens is that of chosen rows, prompts included */
+    *targets = whole ? p.nprompt + a - 1 : targets_of(p.nprompt, a) + targets_of(p.nprompt, b);
+}
+
+/* Positions [0, first) of a row predict its prompt, the others its completion. */
+static int64_t first_target(int64_t nprompt) { return nprompt > 0 ? nprompt - 1 : 0; }
+
+/* Returns the positions that it fills. */
+static int64_t put_side(const struct objective_rules *r, const struct preference_parts *p, int k,
+                        bool learn_prompt, const struct rows *row, int64_t used)
+{
+    int64_t n = fitting(r, p->nprompt, p->count[k]), all = p->nprompt + n;
+    for (int64_t t = 0; t + 1 < all; t++) {
+        int32_t id = t < p->nprompt ? p->prompt[t] : p->completion[k][t - p->nprompt];
+        int64_t next = t + 1;
+        int32_t target = next < p->nprompt ? p->prompt[next] : p->completion[k][next - p->nprompt];
+        put_at(row, used + t, id, learn_prompt || next >= p->nprompt ? target : -1, t);
+    }
+    if (row->lengths) *row->lengths = (int32_t)(used + all - 1);
+    return all - 1;
+}
+
+static void put_reference(const struct rows *row, float logp)
+{
+    if (row->reference) memcpy(row->reference, &logp, sizeof logp);
+}
+
+/* Log-probabilities that the record says, or else the reference. */
+static struct reference_entry known_reference(const struct objective_rules *r, const struct sample *s,
+                                              const struct rows *rows, const int64_t *lengths, int count,
+                                              int32_t *tokens, int32_t most)
+{
+    struct reference_entry e = {.logp = {NAN, NAN}};
+    memcpy(e.logp, s->tokens + PREFERENCE_REFERENCE, sizeof e.logp);
+    if (!isnan(e.logp[0]) && !isnan(e.logp[1])) return e;
+    if (r->reference && rows[0].targets &&
+        reference_find(r->reference, objective_key(rows, lengths, count), &e, tokens, most))
+        return e;
+    return (struct reference_entry){.logp = {NAN, NAN}};
+}
+
+static void put_preference(const struct objective_rules *r, const struct sample *s, const struct rows *rows,
+                           int64_t used)
+{
+    struct preference_parts p = preference_of(s);
+    struct reference_entry known = {0};
+    int64_t lengths[2];
+    for (int k = 0; k < 2; k++)
+        lengths[k] = put_side(r, &p, k, r->objective == OBJECTIVE_ORPO && k == 0, &rows[k], used);
+    if (r->objective == OBJECTIVE_DPO) known = known_reference(r, s, rows, lengths, 2, NULL, 0);
+    for (int k = 0; k < 2; k++) {
+        put_reference(&rows[k], known.logp[k]);
+        if (rows[k].marks) *rows[k].marks = k == 0 ? (int32_t)first_target(p.nprompt) : 0;
+    }
+}
+
+static void measure_unpaired(const struct objective_rules *r, const struct sample *s, int64_t *positions,
+                             int64_t *targets)
+{
+    *positions = *targets = 0;
+    if (s->count < PREFERENCE_HEADER) return;
+    struct preference_parts p = preference_of(s);
+    int64_t n = fitting(r, p.nprompt, p.count[0]);
+    *targets = n > 0 ? targets_of(p.nprompt, n) : 0;
+    if (*targets > 0) *positions = p.nprompt + n - 1;
+}
+
+/* The second row is made of what the reference has for this sample; without a reference it is empty. */
+static void put_unpaired(const struct objective_rules *r, const struct sample *s, const struct rows *rows,
+                         int64_t used)
+{
+    struct preference_parts p = preference_of(s);
+    int32_t most = (int32_t)fitting(r, p.nprompt, r->time + 1);
+    int64_t length = put_side(r, &p, 0, false, &rows[0], used);
+    /* Read where the row will have its ids, from the completion's first token on. */
+    struct reference_entry known =
+        known_reference(r, s, rows, &length, 1, rows[1].ids + used + p.nprompt, most - 1);
+    int64_t n = min64(known.count, most - 1);
+    for (int64_t t = 0; t + 1 < p.nprompt + n; t++) {
+        int32_t id = t < p.nprompt ? p.prompt[t] : rows[1].ids[used + t];
+        int32_t target = t + 1 < p.nprompt ? -1 : rows[1].ids[used + t + 1];
+        put_at(&rows[1], used + t, id, target, t);
+    }
+    if (rows[1].lengths) *rows[1].lengths = (int32_t)(used + (n ? p.nprompt + n - 1 : 0));
+    for (int k = 0; k < 2; k++) put_reference(&rows[k], known.logp[k]);
+    for (int k = 0; k < 2; k++)
+        if (rows[k].marks) *rows[k].marks = k == 0 ? s->tokens[PREFERENCE_LABEL] : 0;
+}
+
+void objective_mismatch(const struct rows *from, const struct rows *other, const struct rows *to,
+                        const int32_t **tokens, int32_t *count)
+{
+    int64_t prompt = 0, begin = 0, n = 0, time = to->time;
+    while (prompt < time && from->targets[prompt] < 0) prompt++;
+    while (begin < time && other->targets[begin] < 0) begin++;
+    while (begin + n < time && other->targets[begin + n] >= 0) n++;
+    n = min64(n, time - prompt - 1); /* put_unpaired has no place for more */
+    *tokens = other->targets + begin, *count = (int32_t)n;
+    for (int64_t t = 0; t < prompt + n; t++) {
+        int32_t id = t <= prompt ? from->ids[t] : (*tokens)[t - prompt - 1];
+        put_at(to, t, id, t < prompt ? -1 : (*tokens)[t - prompt], t);
+    }
+    rows_pad(to, prompt + n);
+    if (to->lengths) *to->lengths = (int32_t)(prompt + n);
+}
+
 /* --- the table ------------------------------------------------------------------------------------------------ */
 
 #define FEED(name) (1u << FEED_##name)
@@ -178,14 +336,19 @@ static void put_source(const struct objective_rules *r, const struct sample *s, 
 #define ENCODER    (FEED(IDS) | FEED(POS) | FEED(LENGTHS) | FEED(TYPES))
 
 static const struct objective_row rows[OBJECTIVES] = {
-    [OBJECTIVE_NEXT_TOKEN] = {"next_token", DECODER, false, 1, measure_next, put_next},
-    [OBJECTIVE_MASKED_TOKENS] = {"masked_tokens", ENCODER | FEED(TARGETS), false, 1, measure_masked,
+    [OBJECTIVE_NEXT_TOKEN] = {"next_token", DECODER, false, 1, false, measure_next, put_next},
+    [OBJECTIVE_MASKED_TOKENS] = {"masked_tokens", ENCODER | FEED(TARGETS), false, 1, false, measure_masked,
                                  put_masked},
-    [OBJECTIVE_TOKEN_LABELS] = {"token_labels", ENCODER | FEED(TARGETS), true, 1, measure_labels, put_labels},
-    [OBJECTIVE_SENTENCE_PAIRS] = {"sentence_pairs", ENCODER | FEED(TARGETS) | FEED(SCORES), true, 2,
+    [OBJECTIVE_TOKEN_LABELS] = {"token_labels", ENCODER | FEED(TARGETS), true, 1, false, measure_labels,
+                                put_labels},
+    [OBJECTIVE_SENTENCE_PAIRS] = {"sentence_pairs", ENCODER | FEED(TARGETS) | FEED(SCORES), true, 2, true,
                                   measure_pair, put_pair},
     [OBJECTIVE_SOURCE_TARGET] = {"source_target", DECODER | FEED(SOURCE_IDS) | FEED(SOURCE_LENGTHS), true, 1,
-                                 measure_source, put_source},
+                                 false, measure_source, put_source},
+    [OBJECTIVE_DPO] = {"dpo", DECODER | FEED(REFERENCE), true, 2, false, measure_preference, put_preference},
+    [OBJECTIVE_KTO] = {"kto", DECODER | FEED(REFERENCE) | FEED(MARKS), true, 2, false, measure_unpaired,
+                       put_unpaired},
+    [OBJECTIVE_ORPO] = {"orpo", DECODER | FEED(MARKS), true, 2, false, measure_preference, put_preference},
 };
 
 const struct objective_row *objective_row(enum objective objective) { return &rows[objective]; }
@@ -198,6 +361,7 @@ int64_t objective_source(const struct objective_rules *r, const struct sample *s
 int64_t objective_sample_most(const struct objective_rules *r)
 {
     if (!rows[r->objective].two_parts) return r->time + 1;
+    if (objective_prefers(r->objective)) return PREFERENCE_HEADER + 3 * (r->time + 1);
     return 1 + r->time + (r->objective == OBJECTIVE_SENTENCE_PAIRS) +
            (r->objective == OBJECTIVE_SOURCE_TARGET ? r->source_time : r->time);
 }

@@ -36,7 +36,7 @@ enum plim_status record_chat_render_pair(struct record_chat *chat, const struct 
                                          const struct json_field *prompt, const struct json_field *completion,
                                          const struct json_field *tools, struct plim_error *err);
 
-/* The same for two lists that begin alike and have no prompt of their own: their common messages are the prompt. Renders
+/* render_pair for two lists that begin alike and have no prompt of their own: their common messages are the prompt. Renders
  * the first of them. */
 enum plim_status record_chat_render_implicit(struct record_chat *chat, const struct record_rules *rules,
                                              const struct json_field *completion,

@@ -18,6 +18,8 @@ static const struct {
     [FEED_SOURCE_IDS] = {"source.ids", PER_SOURCE},
     [FEED_SOURCE_LENGTHS] = {"source.lengths", PER_ROW},
     [FEED_SCORES] = {"scores", PER_ROW},
+    [FEED_REFERENCE] = {"reference", PER_ROW},
+    [FEED_MARKS] = {"marks", PER_ROW},
 };
 
 const char *rows_label(enum feed_name name) { return names[name].label; }
@@ -64,6 +66,8 @@ void rows_blank(const struct rows *rows, int64_t first)
         struct rows row = rows_from(rows, i);
         rows_pad(&row, 0);
         if (row.lengths) *row.lengths = 0;
+        if (row.reference) *row.reference = 0;
+        if (row.marks) *row.marks = 0;
         if (row.source_lengths) *row.source_lengths = 0;
         if (row.source_ids) memset(row.source_ids, 0, (size_t)row.source_time * sizeof *row.source_ids);
     }

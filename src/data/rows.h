@@ -14,6 +14,8 @@
  *     source.ids      [B,S]   the source that a decoder's row answers
  *     source.lengths  [B]
  *     scores          [B]     similarity of the texts of a pair, the bits of a float; NaN: unknown
+ *     reference       [B]     log-probability of the row's targets under the reference model, the bits of a float; NaN: unknown
+ *     marks           [B]     kto: 1 for a good completion; orpo: the position of the completion's first target
  */
 #pragma once
 
@@ -28,6 +30,8 @@ enum feed_name {
     FEED_SOURCE_IDS,
     FEED_SOURCE_LENGTHS,
     FEED_SCORES,
+    FEED_REFERENCE,
+    FEED_MARKS,
     FEED_COUNT
 };
 
@@ -35,7 +39,8 @@ struct rows {
     int64_t count, time, source_time; /* B T S */
     union {
         struct {
-            int32_t *ids, *pos, *targets, *lengths, *types, *source_ids, *source_lengths, *scores;
+            int32_t *ids, *pos, *targets, *lengths, *types, *source_ids, *source_lengths, *scores, *reference,
+                *marks;
         };
         int32_t *array[FEED_COUNT]; /* the same arrays, by enum feed_name */
     };

@@ -93,7 +93,10 @@ struct job_training {
     int objective;       /* 0: the architecture's; else 1 + enum objective */
     bool completion_only, assistant_only; /* targets of prompts with completions, and of conversations */
     double pair_scale;                    /* sentence_pairs: factor of cosines in the loss */
-    int precision;                        /* enum precision, or PRECISION_AUTO before job_meet_device */
+    /* dpo, kto and orpo (tape/preference.h) */
+    int loss_type; /* enum preference_loss, of dpo */
+    double beta, label_smoothing, desirable_weight, undesirable_weight, sft_weight;
+    int precision; /* enum precision, or PRECISION_AUTO before job_meet_device */
     int optimizer;
     int master;                /* master of narrow weights: 0 fp32, 1 none */
     int state_type, grad_type; /* 0 fp32, 1 bf16 */
@@ -145,7 +148,7 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     /* Tokenizer of model.path, saved with checkpoints if the data are already tokens; NULL: none. */
     const char *kept_tokenizer;
     const char *field, *prompt_field, *response_field, *source_field, *target_field, *messages_field;
-    const char *tools_field;
+    const char *tools_field, *chosen_field, *rejected_field, *label_field;
     bool packing, add_special, append_eos, skip_bad;
     uint64_t max_line_bytes, shuffle_bytes;
     int64_t workers, prefetch_factor, shuffle_buffer;
@@ -296,6 +299,10 @@ double job_beta1(const struct job *job, enum optimizer optimizer);
 
 /* The training objective: training.objective, or the default for the model's task. */
 enum objective job_objective(const struct job *job);
+/* The loss of dpo, kto and orpo. */
+struct preference_rule job_preference(const struct job *job);
+/* True if a batch is one pass, because the loss of a sample depends on the others in it. */
+bool job_whole_passes(const struct job *job);
 /* The heads of tapes that train, and of those that evaluate. */
 enum model_head job_head(const struct job *job);
 enum model_head job_eval_head(const struct job *job);

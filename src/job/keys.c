@@ -44,7 +44,11 @@ static const char *const feed_forwards[] = {"relu", "gated-gelu", NULL};
 static const char *const attention_types[] = {"flash", "sliding_window", "sparse", NULL};
 
 static const char *const objectives[] = {
-    "auto", "next_token", "masked_tokens", "token_labels", "sentence_pairs", "source_target", NULL};
+    "auto",          "next_token", "masked_tokens", "token_labels", "sentence_pairs",
+    "source_target", "dpo",        "kto",           "orpo",         NULL};
+static const struct schema_synonym objective_words[] = {{"sft", "next_token"}, {NULL, NULL}};
+static const char *const preference_losses[] = {"sigmoid", "hinge",    "ipo",      "sigmoid_norm",
+                                                "robust",  "apo_zero", "apo_down", NULL};
 static const char *const adapters[] = {"none", "lora", "rslora", "dora", NULL};
 static const struct schema_synonym adapter_words[] = {{"LORA", "lora"}, {"LoRA", "lora"}, {NULL, NULL}};
 static const char *const adapter_biases[] = {"none", "all", "lora_only", NULL};
@@ -89,6 +93,9 @@ static const struct schema_row rows[] = {
     {"data.labels", SCHEMA_STRING_LIST, AT(data.labels), .help = "token_labels: the names of the labels, in the order of their numbers; default: those of the model's config.json, else all that data.train has, sorted"},
     {"data.max_source_length", SCHEMA_INT64, AT(data.max_source_length), .min = 0, .max = 1e7, .fallback = "0", .help = "source_target: tokens of a source; 0: as data.max_length"},
     {"data.messages_field", SCHEMA_STRING, AT(data.messages_field), .help = "jsonl: conversations ([{role, content}, ...]); what the assistant says is learned"},
+    {"data.chosen_field", SCHEMA_STRING, AT(data.chosen_field), .fallback = "chosen", .help = "jsonl: dpo, orpo: field with the better completion, a text or messages (prompts: data.prompt_field, default prompt)"},
+    {"data.rejected_field", SCHEMA_STRING, AT(data.rejected_field), .fallback = "rejected", .help = "jsonl: dpo, orpo: field with the worse completion"},
+    {"data.label_field", SCHEMA_STRING, AT(data.label_field), .fallback = "label", .help = "jsonl: kto: field that says whether the completion (data.response_field, default completion) is good: true or false"},
     {"data.tools_field", SCHEMA_STRING, AT(data.tools_field), .fallback = "tools", .help = "jsonl: conversations: field with the tools that the template shows, a list of JSON schemas or a text with one; optional"},
     {"data.chat_template", SCHEMA_STRING, AT(data.chat_template), .help = "template of conversations: a .jinja file, tokenizer_config.json or a folder; default: next to data.tokenizer"},
     {"data.rows", SCHEMA_ENUM, AT(data.rows), .names = row_kinds, .fallback = "auto", .help = "stream: running text cut into full rows; samples: each record begins at position 0; auto: by the kind of data"},
@@ -113,7 +120,14 @@ static const struct schema_row rows[] = {
     /* training */
     {"training.preset", SCHEMA_STRING, AT(training.preset), .fallback = "none", .help = "a device of plimsoll plan --list-devices, or auto: the preset of this device; its batch_size, gradient_accumulation_steps, mixed_precision and profile apply unless the job gives them"},
     {"training.pair_scale", SCHEMA_FLOAT, AT(training.pair_scale), .min = 1e-6, .max = 1e6, .fallback = "20", .help = "sentence_pairs: factor of cosines in the loss"},
-    {"training.objective", SCHEMA_ENUM, AT(training.objective), .names = objectives, .fallback = "auto", .help = "training objective; auto: the model's own (docs/data.md)"},
+    {"training.objective", SCHEMA_ENUM, AT(training.objective), .names = objectives, .synonyms = objective_words, .fallback = "auto", .help = "training objective; auto: the model's own (docs/data.md); dpo, kto and orpo learn from preferences (docs/preference.md)"},
+    {"training.beta", SCHEMA_FLOAT, AT(training.beta), .min = 1e-6, .max = 1e6, .fallback = "0.1", .help = "dpo, kto, orpo: factor of rewards; the larger, the nearer the model stays to the reference (orpo: weight of the odds ratio)"},
+    {"training.loss_type", SCHEMA_ENUM, AT(training.loss_type), .names = preference_losses, .fallback = "sigmoid", .help = "dpo: the loss of a pair; sigmoid_norm: DPO of means over tokens (docs/preference.md)"},
+    {"training.label_smoothing", SCHEMA_FLOAT, AT(training.label_smoothing), .min = 0, .max = 0.49, .fallback = "0", .help = "dpo with sigmoid, sigmoid_norm or robust: probability that a pair is the wrong way round"},
+    {"training.sft_weight", SCHEMA_FLOAT, AT(training.sft_weight), .min = 0, .max = 1e6, .fallback = "0", .help = "dpo: weight of the chosen completions' own loss, added to that of pairs"},
+    {"training.rpo_alpha", .alias = "training.sft_weight"},
+    {"training.desirable_weight", SCHEMA_FLOAT, AT(training.desirable_weight), .min = 0, .max = 1e6, .fallback = "1", .help = "kto: weight of good completions"},
+    {"training.undesirable_weight", SCHEMA_FLOAT, AT(training.undesirable_weight), .min = 0, .max = 1e6, .fallback = "1", .help = "kto: weight of bad completions"},
     {"training.completion_only_loss", SCHEMA_BOOL, AT(training.completion_only), .fallback = "true", .help = "data with data.prompt_field: learn the response alone; false: learn the prompt, too"},
     {"training.assistant_only_loss", SCHEMA_BOOL, AT(training.assistant_only), .fallback = "true", .help = "data with data.messages_field: learn what the assistant says; false: learn the whole conversation"},
     {"training.batch_size", SCHEMA_INT64, AT(training.batch_size), .min = 1, .max = 1e6, .fallback = "8", .help = "batch size in rows; the effective batch is this times gradient_accumulation_steps"},

@@ -16,6 +16,9 @@ static const struct {
     [OBJECTIVE_TOKEN_LABELS] = {false, true, false, TASK_LABELS, HEAD_LABELS, HEAD_LABEL_LOGITS},
     [OBJECTIVE_SENTENCE_PAIRS] = {false, true, false, TASK_EMBEDDING, HEAD_PAIRS, HEAD_EMBEDDING},
     [OBJECTIVE_SOURCE_TARGET] = {false, false, true, TASK_TOKENS, HEAD_LOSS, HEAD_LOSS},
+    [OBJECTIVE_DPO] = {true, false, false, TASK_TOKENS, HEAD_PREFERENCE, HEAD_PREFERENCE},
+    [OBJECTIVE_KTO] = {true, false, false, TASK_TOKENS, HEAD_PREFERENCE, HEAD_PREFERENCE},
+    [OBJECTIVE_ORPO] = {true, false, false, TASK_TOKENS, HEAD_PREFERENCE, HEAD_PREFERENCE},
 };
 
 static bool is_learned_by(enum objective objective, const struct model_spec *spec)
@@ -38,6 +41,26 @@ enum objective job_objective(const struct job *job)
     return asked ? (enum objective)(asked - 1) : usual(&job->spec);
 }
 
+struct preference_rule job_preference(const struct job *job)
+{
+    const struct job_training *t = &job->training;
+    enum objective o = job_objective(job);
+    struct preference_rule rule = {.loss = (enum preference_loss)t->loss_type,
+                                   .beta = (float)t->beta,
+                                   .smoothing = (float)t->label_smoothing,
+                                   .desirable = (float)t->desirable_weight,
+                                   .undesirable = (float)t->undesirable_weight,
+                                   .nll = (float)t->sft_weight};
+    if (o == OBJECTIVE_KTO) rule.loss = PREFERENCE_KTO, rule.nll = 0;
+    if (o == OBJECTIVE_ORPO) rule.loss = PREFERENCE_ORPO, rule.nll = 1;
+    return rule;
+}
+
+bool job_whole_passes(const struct job *job)
+{
+    return job_objective(job) == OBJECTIVE_SENTENCE_PAIRS || job_objective(job) == OBJECTIVE_KTO;
+}
+
 enum model_head job_head(const struct job *job) { return uses[job_objective(job)].train; }
 enum model_head job_eval_head(const struct job *job) { return uses[job_objective(job)].eval; }
 
@@ -54,20 +77,20 @@ static enum plim_status refuse_objective(const struct job *job, struct plim_erro
     return PLIM_UNSUPPORTED;
 }
 
-/* A batch is what its pairs are told from, so no pass has another number of them. */
-static enum plim_status check_pairs(const struct job *job, struct plim_error *err)
+/* A batch is what its samples are compared with, so no pass has another number of them. */
+static enum plim_status check_whole(const struct job *job, struct plim_error *err)
 {
     const struct job_training *t = &job->training;
     if (t->batch_size < 2)
         return plim_fail(
             err, PLIM_BAD_INPUT,
-            "%s: key 'training.batch_size': a pair must be compared with others; write 2 or more, "
+            "%s: key 'training.batch_size': a sample must be compared with others; write 2 or more, "
             "e.g. 32",
             job->name);
     if (job_given(job, &t->micro_batch) && t->micro_batch != t->batch_size)
         return plim_fail(
             err, PLIM_BAD_INPUT,
-            "%s: key 'training.micro_batch_size': all pairs of a batch are compared, so it must be "
+            "%s: key 'training.micro_batch_size': all samples of a batch are compared, so it must be "
             "training.batch_size, %lld; remove the key",
             job->name, (long long)t->batch_size);
     return PLIM_OK;
@@ -82,7 +105,38 @@ static enum plim_status take_pooling(struct job *job, struct plim_error *err)
     job->spec.pooling = job->model.pooling_given ? (enum pooling)job->model.pooling : how.pooling;
     job->spec.normalize = how.normalize;
     job->spec.pair_scale = job->training.pair_scale;
-    return status == PLIM_OK ? check_pairs(job, err) : status;
+    return status == PLIM_OK ? check_whole(job, err) : status;
+}
+
+/* Keys that only some of the preferences' losses read. */
+static enum plim_status check_preference(const struct job *job, struct plim_error *err)
+{
+    const struct job_training *t = &job->training;
+    enum objective o = job_objective(job);
+    enum preference_loss loss = (enum preference_loss)t->loss_type;
+    bool smooths = o == OBJECTIVE_DPO && (loss == PREFERENCE_SIGMOID || loss == PREFERENCE_SIGMOID_NORM ||
+                                          loss == PREFERENCE_ROBUST);
+    const struct {
+        const char *key;
+        bool given, read;
+    } keys[] = {{"training.loss_type", t->loss_type != PREFERENCE_SIGMOID, o == OBJECTIVE_DPO},
+                {"training.label_smoothing", t->label_smoothing > 0, smooths},
+                {"training.sft_weight", t->sft_weight > 0, o == OBJECTIVE_DPO},
+                {"training.desirable_weight", t->desirable_weight != 1, o == OBJECTIVE_KTO},
+                {"training.undesirable_weight", t->undesirable_weight != 1, o == OBJECTIVE_KTO}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].given && !keys[i].read)
+            return plim_fail(err, PLIM_BAD_INPUT,
+                             "%s: key '%s': this loss of objective %s does not use it (docs/preference.md); "
+                             "remove the key",
+                             job->name, keys[i].key, objective_row(o)->name);
+    if (o == OBJECTIVE_KTO && job->data.padding == PADDING_LONGEST)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: key 'data.padding': objective kto pairs prompts with completions of others, whose "
+            "lengths are not known before; write max_length",
+            job->name);
+    return o == OBJECTIVE_KTO ? check_whole(job, err) : PLIM_OK;
 }
 
 enum plim_status job_settle_objective(struct job *job, struct plim_error *err)
@@ -95,6 +149,7 @@ enum plim_status job_settle_objective(struct job *job, struct plim_error *err)
             "can run it); use the model that it was trained from",
             job->name, job->model.path ? job->model.path : "the model");
     if (!is_learned_by(objective, &job->spec)) return refuse_objective(job, err);
+    if (objective_prefers(objective)) return check_preference(job, err);
     if (!model_is_encoder(&job->spec)) return PLIM_OK;
     bool had_labels = job->spec.task == TASK_LABELS;
     job->spec.task = uses[objective].task;

@@ -49,7 +49,7 @@ void job_pins(const struct job *job, const struct device_facts *facts, unsigned 
     knobs_open(pins);
     for (int i = 0; i < KNOB_COUNT; i++)
         if (!(left_out >> i & 1) && job_pin_name(job, i)) knob_set(pins, i, said(job, knob_rows[i].key));
-    if (job_objective(job) == OBJECTIVE_SENTENCE_PAIRS) /* its pairs are compared with each other */
+    if (job_whole_passes(job)) /* samples of a batch are compared with each other */
         pins->micro_batch = job->training.batch_size;
     if (pins->recompute != KNOB_OPEN && pins->full_layers == KNOB_OPEN) pins->full_layers = 0;
     pins->offload_layers = at_most(pins->offload_layers, layers);

@@ -171,6 +171,7 @@ static enum plim_status compute(const struct plan_request *request, const struct
                                 .source_time = source_time(job, r.max_length, request->time),
                                 .longest = r.max_length,
                                 .head = job_head(job),
+                                .preference = job_preference(job),
                                 .whole_rows = !job->data.packing,
                                 .standard = !r.flash,
                                 .training = true};
@@ -257,12 +258,14 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
                                 .source_time = job_source_time(job, time),
                                 .longest = job->max_length,
                                 .head = job_eval_head(job),
+                                .preference = job_preference(job),
                                 .standard = !job->model.flash};
     tape_init(out);
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
     if (status == PLIM_OK) status = adapter_apply(job->adapting, &job->spec, false, out, err);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
-    if (status == PLIM_OK && shape.head == HEAD_LOSS) status = pass_loss_chunks(out, 1 << 20, err);
+    bool loss = shape.head == HEAD_LOSS || shape.head == HEAD_PREFERENCE;
+    if (status == PLIM_OK && loss) status = pass_loss_chunks(out, 1 << 20, err);
     set_precision(out, job);
     if (status == PLIM_OK) status = pass_shard(out, &shard, err);
     if (status == PLIM_OK) status = pass_offload(out, &offload, err);
@@ -284,7 +287,7 @@ void recipe_request(const struct recipe *r, const struct device_facts *facts, in
         .rows = job_rows(job),
         .time = r->max_length,
         .source_time = source_time(job, r->max_length, r->max_length),
-        .whole_passes = job_objective(job) == OBJECTIVE_SENTENCE_PAIRS,
+        .whole_passes = job_whole_passes(job),
         .layers = model_layers(&job->spec),
         .needs_global_norm = needs_global_norm(r) || job->data.padding == PADDING_LONGEST,
         .host_updates = r->optimizer == OPTIMIZER_ADAMW || r->optimizer == OPTIMIZER_SGD,

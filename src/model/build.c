@@ -427,6 +427,16 @@ static int last_tokens(struct builder *b, int x)
     return tape_tensor(b->tape, &t);
 }
 
+static int loss_tensor(struct builder *b, const char *label, int64_t numbers)
+{
+    return declare(b, (struct tensor){.label = label,
+                                      .type = DT_F64,
+                                      .cls = CLASS_IO,
+                                      .flags = TENSOR_OUTPUT | TENSOR_STAT,
+                                      .ndim = 1,
+                                      .dim = {numbers}});
+}
+
 void build_loss(struct builder *b, int logits, int targets)
 {
     struct op op = start(b, OP_XENT);
@@ -435,19 +445,38 @@ void build_loss(struct builder *b, int logits, int targets)
     op.in[XENT_LOGITS] = logits;
     op.in[XENT_TARGETS] = targets;
     op.in[XENT_SCALARS] = build_scalars(b);
-    op.out[XENT_LOSS] = declare(b, (struct tensor){.label = "loss",
-                                                   .type = DT_F64,
-                                                   .cls = CLASS_IO,
-                                                   .flags = TENSOR_OUTPUT | TENSOR_STAT,
-                                                   .ndim = 1,
-                                                   .dim = {2}});
+    op.out[XENT_LOSS] = loss_tensor(b, "loss", 2);
     if (b->spec->arch->encoder && b->shape->head == HEAD_LOSS && !b->shape->training)
-        op.out[XENT_HITS] = declare(b, (struct tensor){.label = "hits",
-                                                       .type = DT_F64,
-                                                       .cls = CLASS_IO,
-                                                       .flags = TENSOR_OUTPUT | TENSOR_STAT,
-                                                       .ndim = 1,
-                                                       .dim = {1}});
+        op.out[XENT_HITS] = loss_tensor(b, "hits", 1);
+    tape_append(b->tape, &op);
+}
+
+/* Log-probabilities of the targets, and the loss of samples by them. */
+static void build_preference(struct builder *b, int logits, int targets)
+{
+    const struct preference_rule *rule = &b->shape->preference;
+    int64_t rows = b->shape->batch;
+    struct tensor sums = {.label = "sums", .type = DT_F32, .cls = CLASS_IO, .ndim = 1, .dim = {rows}};
+    struct tensor logp = {
+        .label = "logp", .type = DT_F32, .cls = CLASS_ACT, .ndim = 2, .dim = {rows, b->shape->time}};
+    struct op xent = start(b, OP_XENT), op = start(b, OP_PREFERENCE);
+    sums.flags = TENSOR_OUTPUT | TENSOR_STAT, logp.flags = TENSOR_STAT;
+    xent.attr.cap = (float)b->spec->final_cap;
+    xent.in[XENT_LOGITS] = logits, xent.in[XENT_TARGETS] = targets, xent.in[XENT_SCALARS] = build_scalars(b);
+    xent.out[XENT_LOGP] = op.in[PREFERENCE_IN_LOGP] = declare(b, logp);
+    tape_append(b->tape, &xent);
+    op.accumulate = ACC_AFTER_FIRST;
+    op.attr.preference = *rule;
+    op.in[PREFERENCE_IN_TARGETS] = targets, op.in[PREFERENCE_IN_SCALARS] = build_scalars(b);
+    if (rule->loss != PREFERENCE_ORPO) {
+        op.in[PREFERENCE_IN_REFERENCE] = build_feed(b, "reference", rows, 0);
+        b->tape->tensors[op.in[PREFERENCE_IN_REFERENCE]].type = DT_F32;
+        b->tape->tensors[op.in[PREFERENCE_IN_REFERENCE]].flags |= TENSOR_STAT;
+    }
+    if (rule->loss >= PREFERENCE_LOSSES) op.in[PREFERENCE_IN_MARKS] = build_feed(b, "marks", rows, 0);
+    op.out[PREFERENCE_OUT_LOSS] = loss_tensor(b, "loss", 2);
+    op.out[PREFERENCE_OUT_STAT] = loss_tensor(b, "preference", PREFERENCE_STATS);
+    op.out[PREFERENCE_OUT_SUMS] = declare(b, sums);
     tape_append(b->tape, &op);
 }
 
@@ -464,7 +493,7 @@ static void build_cap(struct builder *b, int raw, int capped)
 void build_logits(struct builder *b, int x, const struct build_linear *l, int64_t width)
 {
     enum model_head head = b->shape->head;
-    bool loss = head == HEAD_LOSS || head == HEAD_LABELS;
+    bool loss = head == HEAD_LOSS || head == HEAD_LABELS || head == HEAD_PREFERENCE;
     b->part = PART_HEAD;
     struct tensor logits = {.label = "logits", .type = DT_F32, .cls = CLASS_ACT};
     bool capped = !loss && b->spec->final_cap > 0, flat = b->shape->flat.tokens > 0;
@@ -480,7 +509,7 @@ void build_logits(struct builder *b, int x, const struct build_linear *l, int64_
     last.flags = loss ? 0 : TENSOR_OUTPUT;
     first.label = "logits.raw";
     int y = build_linear(b, x, l, declare(b, capped ? first : last)), whole = y;
-    if (loss) build_loss(b, y, input_i32(b, "targets"));
+    if (loss) (head == HEAD_PREFERENCE ? build_preference : build_loss)(b, y, input_i32(b, "targets"));
     if (capped) build_cap(b, y, whole = declare(b, last));
     if (flat) build_flat_sample(b, whole);
 }

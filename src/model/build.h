@@ -125,5 +125,11 @@ int build_row_tensor(struct builder *b, const char *label, int64_t width, unsign
 
 /* For heads: the cross-entropy of logits [..,V]; an op or tensor with the builder's layer and part. */
 void build_loss(struct builder *b, int logits, int targets);
+
+/* True if the tape ends with a loss over tokens. */
+static inline bool build_learns(const struct builder *b)
+{
+    return b->shape->head == HEAD_LOSS || b->shape->head == HEAD_PREFERENCE;
+}
 struct op build_op(const struct builder *b, int kind);
 int build_tensor(struct builder *b, struct tensor t);

@@ -124,7 +124,7 @@ void decoder_emit(struct builder *b)
         x = mlp_block(b, x, &router);
     }
     b->layer = -1;
-    if (experts && b->shape->head == HEAD_LOSS) build_router_loss(b, &router);
+    if (experts && build_learns(b)) build_router_loss(b, &router);
     x = rms_norm(b, P_NORM, "norm", "norm.rstd", x);
     if (b->spec->logits_divisor > 0) x = build_scaled(b, "norm.scaled", x, 1 / b->spec->logits_divisor);
     int head = build_param(b, P_HEAD);

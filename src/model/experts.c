@@ -49,7 +49,7 @@ struct build_router build_router(struct builder *b)
                                           .flags = TENSOR_STAT,
                                           .ndim = 3,
                                           .dim = {layers, 3, b->spec->num_experts}});
-    bool loss = b->shape->head == HEAD_LOSS;
+    bool loss = build_learns(b);
     return (struct build_router){stat, loss ? build_feed(b, "lengths", b->shape->batch, 0) : -1};
 }
 

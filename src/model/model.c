@@ -268,7 +268,7 @@ static enum plim_status check_shape(const struct model_spec *spec, const struct 
         return plim_fail(err, PLIM_BAD_INPUT,
                          "batch size %lld times sequence length %lld is beyond 2^31 tokens",
                          (long long)shape->batch, (long long)longest);
-    if (shape->kv_length > 0 && shape->head == HEAD_LOSS)
+    if (shape->kv_length > 0 && (shape->head == HEAD_LOSS || shape->head == HEAD_PREFERENCE))
         return plim_fail(err, PLIM_BUG, "a tape with a cache has no loss");
     if (shape->kv_length > 0 && shape->kv_length < shape->time)
         return plim_fail(err, PLIM_BAD_INPUT, "a cache of %lld positions cannot take %lld tokens",
@@ -307,7 +307,7 @@ static enum plim_status check_head(const struct model_spec *spec, const struct m
     if (!labels && !vectors && spec->task != TASK_TOKENS)
         return plim_fail(err, PLIM_BAD_INPUT,
                          "this %s model has no head for tokens; use a masked-language model", name);
-    if (head == HEAD_PAIRS && shape->batch % 2)
+    if ((head == HEAD_PAIRS || head == HEAD_PREFERENCE) && shape->batch % 2)
         return plim_fail(err, PLIM_BAD_INPUT, "%lld rows do not form pairs; use an even batch size",
                          (long long)shape->batch);
     return PLIM_OK;

@@ -163,6 +163,7 @@ enum model_head {
     HEAD_LOSS,         /* targets in, loss out: training and evaluation */
     HEAD_LOGITS,       /* "logits" [B,T,V] */
     HEAD_LAST_LOGITS,  /* "logits" of the last token only, [B,V]; wants batch 1 or time 1 */
+    HEAD_PREFERENCE,   /* loss over preferences (tape/preference.h); rows i and B/2 + i are a sample's */
     HEAD_LABELS,       /* targets are label numbers: training and evaluation of TASK_LABELS */
     HEAD_LABEL_LOGITS, /* "logits" [B,T,labels] */
     HEAD_ROW_LOGITS,   /* "logits" [B,labels] of TASK_ROW_LABELS */
@@ -192,8 +193,9 @@ struct model_shape {
     int64_t batch, time;
     int64_t kv_length; /* S: positions of the cache per row; 0: no cache */
     enum model_head head;
-    bool whole_rows; /* a row never holds several samples */
-    bool standard;   /* attention over all scores at once, for debugging */
+    struct preference_rule preference; /* HEAD_PREFERENCE */
+    bool whole_rows;                   /* a row never holds several samples */
+    bool standard;                     /* attention over all scores at once, for debugging */
     struct model_flat flat;
     bool training;       /* apply the spec's dropouts */
     int64_t longest;     /* positions of the data's longest rows if these are shorter; 0: they are not */
@@ -232,15 +234,18 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
  *
  * The host fills these inputs:
  *     ids, pos          i32[B,T]  always, except for HEAD_SOURCE
- *     lengths           i32[B]    encoders, and experts with HEAD_LOSS: tokens per row
+ *     lengths           i32[B]    encoders, and experts with HEAD_LOSS or HEAD_PREFERENCE: tokens per row
  *     types             i32[B,T]  encoders with segments
- *     targets           i32[B,T]  HEAD_LOSS and HEAD_LABELS; HEAD_PAIRS: i32[B/2], where pair i has i or -1
- *     step.scalars                with all three of these heads
+ *     targets           i32[B,T]  HEAD_LOSS, HEAD_PREFERENCE and HEAD_LABELS; HEAD_PAIRS: i32[B/2], where pair i has i or -1
+ *     reference         f32[B]    HEAD_PREFERENCE, except for ORPO: log-probabilities under the reference model
+ *     marks             i32[B]    HEAD_PREFERENCE, for KTO and ORPO (data/rows.h)
+ *     step.scalars                with all four of these heads
  *     source.ids        i32[B,S]  encoder-decoders
  *     source.lengths    i32[B]    encoder-decoders
  *     source.pos        i32[B,S]  HEAD_SOURCE
  *     rope.inv_freq               once (model_rope_frequencies, one set after the other)
- * It reads "loss" f64[2] (sum of token losses, number of tokens) or "logits". Experts add "router.loss" f64[3] (balance,
+ * It reads "loss" f64[2] (sum of token losses, number of tokens) or "logits". HEAD_PREFERENCE: "loss" counts samples, and
+ * there are "preference" f64[12] (enum preference_stat) and "sums" f32[B], the log-probabilities of rows. Experts add "router.loss" f64[3] (balance,
  * z, number of micro-batches) and "router.load" f32[L,E], the rows each expert received per layer.
  *
  * Parameters are CLASS_PARAM, labelled with their Hugging Face name. Caches are CLASS_KV "kv.k" and "kv.v" [B,S,K,D] per

@@ -21,7 +21,7 @@ static enum plim_status find_inputs(struct feed *feed, struct plim_error *err)
         if (feed->tensor[i] < 0) continue;
         int64_t most = feed->rows.count * rows_width(&feed->rows, (enum feed_name)i);
         const struct tensor *t = &tape->tensors[feed->tensor[i]];
-        if (t->type != DT_I32 || tensor_count(t) > most)
+        if (dtype_size(t->type) != sizeof(int32_t) || tensor_count(t) > most)
             return plim_fail(err, PLIM_BUG, "input %s has no shape that rows have", t->label);
     }
     return PLIM_OK;

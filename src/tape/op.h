@@ -25,7 +25,10 @@
  *  row_norm      w[M,K]                                            y[M]f32                     y[i] = sqrt(sum over j of w[i,j]^2), summed in f64; a constant to gradients, as DoRA wants
  *  column_scale  x[R,C] m[C] norm[C]f32 [bias[C]] [add[R,C]]       y[R,C]                      y = (x - bias) m / norm + bias (+ add), each column by its own factor
  *  dropout       x[B,..] scalars [add[B,..]]                       y[B,..]                     y = x * m (+ add), see below
- *  xent          logits[N,V] targets[N]i32 scalars                 loss[2]f64 acc [dlogits] [hits[1]f64 acc]    of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2); target < 0 is ignored (zero row); hits += rows whose target has the largest logit, of equal ones any
+ *  xent          logits[N,V] targets[N]i32 scalars [weight[N]f32]  [loss[2]f64 acc] [dlogits] [hits[1]f64 acc]  of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2), with a weight * weight instead; target < 0 is ignored (zero row); hits += rows whose target has the largest logit, of equal ones any
+ *                                                                  [logp[N]f32]                logp = log p[target], 0 where the target is ignored
+ *  preference    logp[B,T]f32 targets[B,T]i32 [reference[B]f32]    loss[2]f64 acc stat[12]f64 acc     the loss of samples of two rows by their log-probabilities, see below
+ *                [marks[B]i32] scalars                             sums[B]f32 [weight[B,T]f32]
  *  kv_append     k[B,T,K,D] v pos kc[B,S,K,D] vc                   kc vc                       kc[b,pos[b,t]] = k[b,t]
  *  kv_put        k[1,N,K,D] v slots[N]i32 pool[P,2L,K,16D]         pool                        keys and values of N tokens into blocks, see below
  *  attn_paged    q[1,N,H,D] pool[P,2L,K,16D] rows[R,3]i32          o[1,N,H,D]                  causal attention of rows of tokens over blocks, see below
@@ -178,6 +181,24 @@
  *     dlogits[e] = attr.norm_topk ? weight[e] (D[e] - t), 0 of others : p[e] (D[e] - t)
  *                  + p[e] (factor[0,e] - sum over j of p[j] factor[0,j]) + factor[1,0] lse p[e]          (this line: 0 of padding)
  *
+ * preference. Sample i has rows i and B/2 + i. A row's sequence is its targets (those >= 0); for ORPO only those from position
+ * marks[b] on, the others are the prompt's. S is the sum of logp over the sequence, rounded to fp32, n its number of targets, and
+ * d = S - reference (S without one). A sample whose first row has no targets is absent. With rule = attr.preference
+ * (tape/preference.h has the formulas):
+ *
+ *     pairs    loss of the sample: preference_pair(rule, (d, n) of both rows)
+ *     KTO      kl = max(0, mean over samples of d of the second row); loss: preference_single(rule, (d, n) of the first row,
+ *              marks[i] != 0, kl). The second row pairs a prompt with another sample's completion and has no gradient
+ *
+ *     loss   +=  sum of the samples' losses, number of samples
+ *     stat   +=  enum preference_stat; a reward is rule.beta * d, for ORPO rule.beta * S / n
+ *     sums    =  S of each row
+ *     weight  =  for targets of a sequence - dloss/dS * scalars[SAMPLE_GRAD]; and for all targets of first rows, besides,
+ *                rule.nll * scalars[LOSS_GRAD]; 0 elsewhere. So xent with this weight gives the gradient of the mean loss of samples
+ *                plus rule.nll times the mean of -log p over the first rows' targets
+ *
+ * Sums run in fp64, in an order that depends on the shape alone.
+ *
  * Rotation (HF's half-rotation): the first E <= D numbers of a head are (x1, x2), their halves; with c and s of the table:
  * (x1 c - x2 s, x2 c + x1 s); back: s := -s. Numbers from E on stay as they are.
  * The master of a bf16 parameter is u16 (see master_split), of an f16 parameter f32; an f32 one has none.
@@ -301,6 +322,7 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(ROW_GATE_BWD, row_gate_bwd, KERNEL)                                                                    \
     X(DROPOUT, dropout, KERNEL)                                                                              \
     X(XENT, xent, KERNEL)                                                                                    \
+    X(PREFERENCE, preference, KERNEL)                                                                        \
     X(KV_APPEND, kv_append, KERNEL)                                                                          \
     X(SPLIT3, split3, KERNEL)                                                                                \
     X(ROUTE, route, KERNEL)                                                                                  \

@@ -11,6 +11,8 @@
  *  6. Nothing is derived by a frozen parameter, or by an activation that no trained parameter influences. An op whose inputs
  *     are all of these kinds, or whose outputs reach the loss only as constants, has no backward op. Outputs that an op cannot
  *     leave out are made and not read.
+ *  7. A preference knows a slice's gradient only after all slices: several slices are then projected once more, one by
+ *     one; a single one is still there.
  */
 #include "tape/pass_grad.h"
 #include "tape/pass.h"
@@ -448,6 +450,47 @@ static bool is_derived(const struct grad_pass *pass, const struct op *op)
     return moves && counts;
 }
 
+/* The gradient of a head slice, after its xent or, in `loss`, by a weight for each row. */
+static void slice_backward(struct grad_pass *pass, const struct op *linear, struct op *loss)
+{
+    int logits = linear->out[LINEAR_Y];
+    pass->gradient[logits] = loss->out[XENT_DLOGITS] = gradient_tensor(pass, logits);
+    tape_append(pass->tape, loss);
+    grad_linear(pass, linear);
+}
+
+/* Rows of the preference's weight that belong to a slice of its log-probabilities. */
+static int weight_slice(struct grad_pass *pass, int weight, int logp)
+{
+    struct tensor t = pass->tape->tensors[logp];
+    if (t.view_of < 0) return weight;
+    t.label = "weight", t.view_of = weight;
+    return tape_tensor(pass->tape, &t);
+}
+
+/* Invariant 7: head slices [0, count) of ops once more, now that every row's weight is known. */
+static void preference_backward(struct grad_pass *pass, const struct op *ops, int count, struct op *op)
+{
+    struct tensor weight = pass->tape->tensors[op->in[PREFERENCE_IN_LOGP]];
+    int slices = 0;
+    weight.label = "weight";
+    op->out[PREFERENCE_OUT_WEIGHT] = tape_tensor(pass->tape, &weight);
+    tape_append(pass->tape, op);
+    for (int i = 0; i < count; i++) slices += ops[i].kind == OP_XENT;
+    for (int i = 1; i < count; i++) {
+        if (ops[i].kind != OP_XENT) continue;
+        struct op again = ops[i - 1], loss = ops[i];
+        loss.in[XENT_WEIGHT] = weight_slice(pass, op->out[PREFERENCE_OUT_WEIGHT], ops[i].out[XENT_LOGP]);
+        loss.out[XENT_LOGP] = -1;
+        if (slices > 1) {
+            struct tensor logits = pass->tape->tensors[again.out[LINEAR_Y]];
+            loss.in[XENT_LOGITS] = again.out[LINEAR_Y] = tape_tensor(pass->tape, &logits);
+            tape_append(pass->tape, &again);
+        }
+        slice_backward(pass, &ops[i - 1], &loss);
+    }
+}
+
 /* Copy the forward ops; after each xent, its own backward and that of the linear before it. */
 static enum plim_status forward_with_head(struct grad_pass *pass, const struct op *ops, int nops, bool *found,
                                           struct plim_error *err)
@@ -455,17 +498,17 @@ static enum plim_status forward_with_head(struct grad_pass *pass, const struct o
     *found = false;
     for (int i = 0; i < nops; i++) {
         struct op op = ops[i];
-        if (op.kind != OP_XENT) {
-            tape_append(pass->tape, &op);
-            continue;
-        }
-        if (i == 0 || ops[i - 1].kind != OP_LINEAR || ops[i - 1].out[LINEAR_Y] != op.in[XENT_LOGITS])
+        bool loss = op.kind == OP_XENT, waits = loss && op.out[XENT_LOGP] >= 0;
+        if (loss &&
+            (i == 0 || ops[i - 1].kind != OP_LINEAR || ops[i - 1].out[LINEAR_Y] != op.in[XENT_LOGITS]))
             return plim_fail(err, PLIM_BUG, "the loss must directly follow the output projection");
-        op.out[XENT_DLOGITS] = gradient_tensor(pass, op.in[XENT_LOGITS]);
-        pass->gradient[op.in[XENT_LOGITS]] = op.out[XENT_DLOGITS];
-        tape_append(pass->tape, &op);
-        grad_linear(pass, &ops[i - 1]);
-        *found = true;
+        if (op.kind == OP_PREFERENCE)
+            preference_backward(pass, ops, i, &op);
+        else if (loss && !waits)
+            slice_backward(pass, &ops[i - 1], &op);
+        else
+            tape_append(pass->tape, &op);
+        *found = *found || op.kind == OP_PREFERENCE || (loss && !waits);
     }
     return PLIM_OK;
 }

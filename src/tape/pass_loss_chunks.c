@@ -1,4 +1,5 @@
-/* pass_loss_chunks.c - the output projection and its loss over slices of rows.
+/* pass_loss_chunks.c - the output projection and its loss over slices of rows. A preference that follows reads the
+ * log-probabilities of all slices and is not cut.
  *
  * Slices are whole multiples of LOSS_CHUNK_ROWS, the block in which matmuls sum over rows, so that the gradient
  * of the projection is summed in the same order whatever the number of slices: losses stay bit-identical. */
@@ -26,6 +27,8 @@ static void emit_slice(struct tape *tape, const struct op *linear, const struct 
     slice.ndim = 2, slice.dim[0] = rows, slice.dim[1] = vocab;
     project.out[LINEAR_Y] = loss.in[XENT_LOGITS] = tape_tensor(tape, &slice);
     loss.in[XENT_TARGETS] = row_slice(tape, xent->in[XENT_TARGETS], 0, first, rows);
+    if (xent->out[XENT_LOGP] >= 0)
+        loss.out[XENT_LOGP] = row_slice(tape, xent->out[XENT_LOGP], 0, first, rows);
     if (!is_first) loss.accumulate = ACC_ADD;
     tape_append(tape, &project);
     tape_append(tape, &loss);
@@ -34,16 +37,19 @@ static void emit_slice(struct tape *tape, const struct op *linear, const struct 
 enum plim_status pass_loss_chunks(struct tape *tape, int chunks, struct plim_error *err)
 {
     int n = tape->nops;
+    bool prefers = n > 0 && tape->ops[n - 1].kind == OP_PREFERENCE;
+    n -= prefers;
     if (n < 2 || tape->ops[n - 1].kind != OP_XENT || tape->ops[n - 2].kind != OP_LINEAR)
         return plim_fail(err, PLIM_BUG, "the tape does not end in an output projection and its loss");
-    struct op linear = tape->ops[n - 2], xent = tape->ops[n - 1];
+    struct op linear = tape->ops[n - 2], xent = tape->ops[n - 1], preference = tape->ops[tape->nops - 1];
     int64_t rows = tensor_count(&tape->tensors[xent.in[XENT_TARGETS]]);
     int64_t blocks = (rows + LOSS_CHUNK_ROWS - 1) / LOSS_CHUNK_ROWS;
     if (chunks <= 1 || blocks <= 1) return PLIM_OK;
     int64_t per = (blocks + chunks - 1) / chunks * LOSS_CHUNK_ROWS;
-    tape->nops -= 2;
+    tape->nops = n - 2;
     for (int64_t first = 0; first < rows; first += per)
         emit_slice(tape, &linear, &xent, first, rows - first < per ? rows - first : per, first == 0);
+    if (prefers) tape_append(tape, &preference);
     tape->loop_end = tape->nops;
     return tape->failed ? plim_fail(err, PLIM_NO_MEMORY, "out of memory while the loss was cut") : PLIM_OK;
 }

@@ -19,6 +19,7 @@
 
 #include "base/status.h"
 #include "base/strbuf.h"
+#include "tape/preference.h"
 #include "tensor/dtype.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -150,13 +151,14 @@ struct op_attr {
     bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */
     bool joint;      /* glu: gate and up are the halves of one operand's rows */
     bool back;       /* rope: rotates back */
-    enum pooling pooling;  /* pool */
-    bool normalize;        /* pool: vectors of length 1 */
-    bool fresh;            /* linear_dw: overwrite dW, even where db is added to */
-    bool weight_kn;        /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
-    int top_k;             /* router_loss: experts of a row */
-    bool norm_topk;        /* route: weights of a row sum to 1 */
-    float balance, z_loss; /* router_loss: factors of its two losses */
+    enum pooling pooling;              /* pool */
+    bool normalize;                    /* pool: vectors of length 1 */
+    bool fresh;                        /* linear_dw: overwrite dW, even where db is added to */
+    bool weight_kn;                    /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
+    int top_k;                         /* router_loss: experts of a row */
+    bool norm_topk;                    /* route: weights of a row sum to 1 */
+    float balance, z_loss;             /* router_loss: factors of its two losses */
+    struct preference_rule preference; /* preference */
     bool nesterov;
     float eps;   /* norm, optimizers */
     float scale; /* attention's products, embed's rows, rope_table, pool's vectors, act's scale (0: 1) */
@@ -217,6 +219,7 @@ enum step_scalar {
     SCALAR_ROW_SKIP,  /* dropout: rows of other ranks between two rows of the micro-batch */
     /* Auxiliary losses: factor of d(loss of a micro-batch): loss scale / passes of the step on all ranks. */
     SCALAR_AUX_GRAD,
+    SCALAR_SAMPLE_GRAD, /* preference: factor of d(sum of samples' losses): loss scale / samples of the window */
     SCALAR_COUNT = 16
 };
 

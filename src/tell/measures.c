@@ -21,6 +21,22 @@ static void add_router(struct measures *m, const struct train_event *e)
     add(m, "train", "router_z_loss", e->router->z);
 }
 
+struct sink {
+    struct measures *measures;
+    const char *group;
+};
+
+static void add_preference(void *arg, const char *name, double value)
+{
+    struct sink *s = arg;
+    add(s->measures, s->group, name, value);
+}
+
+static void add_preferences(struct measures *m, const char *group, const struct preferences *p)
+{
+    if (p) preferences_each(p, add_preference, &(struct sink){m, group});
+}
+
 /* Adds the process's memory, the plan's memory, and the plan's peak by class. */
 static void add_memory(struct measures *m, const struct train_event *e)
 {
@@ -49,6 +65,7 @@ static void add_step(struct measures *m, const struct train_event *e)
     if (e->scale != 1) add(m, "train", "loss_scale", e->scale);
     if (e->plan) add(m, "train", "micro_batch", (double)e->plan->knobs.micro_batch);
     add_router(m, e);
+    add_preferences(m, "train", e->preferences);
     add_memory(m, e);
 }
 
@@ -68,6 +85,7 @@ static void add_eval(struct measures *m, const struct train_event *e)
         add(m, "eval", "cosine", s->cosine);
         add(m, "eval", "retrieval_accuracy", s->retrieval);
     }
+    if (s->kind == SCORE_PREFERENCES) add_preferences(m, "eval", &s->preferences);
     if (s->scored) add(m, "eval", "spearman", s->spearman), add(m, "eval", "pearson", s->pearson);
 }
 

@@ -44,6 +44,9 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .prompt_field = is_text(prompt) ? prompt : NULL,
                                  .response_field = is_text(response) ? response : NULL,
                                  .messages_field = is_text(d->messages_field) ? d->messages_field : NULL,
+                                 .chosen_field = is_text(d->chosen_field) ? d->chosen_field : NULL,
+                                 .rejected_field = is_text(d->rejected_field) ? d->rejected_field : NULL,
+                                 .label_field = is_text(d->label_field) ? d->label_field : NULL,
                                  .tools_field = is_text(d->tools_field) ? d->tools_field : NULL,
                                  .learn_all = is_text(d->messages_field) ? !c->job->training.assistant_only
                                                                          : !c->job->training.completion_only,
@@ -62,11 +65,12 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .skip_bad = d->skip_bad};
 }
 
-/* Records may be conversations: messages, or prompts and responses with a template that the job names. */
+/* Records may be conversations: messages, preferences, or prompts and responses with a template that the job names. */
 static bool may_render(const struct job *job)
 {
     const struct job_data *d = &job->data;
-    return is_text(d->messages_field) || (is_text(d->prompt_field) && is_text(d->chat_template));
+    return is_text(d->messages_field) || objective_prefers(job_objective(job)) ||
+           (is_text(d->prompt_field) && is_text(d->chat_template));
 }
 
 /* A conversation takes many times its bytes while it is rendered, and lists of words and labels while they are read; they are
@@ -102,7 +106,7 @@ static void loader_options(const struct corpus *c, const struct loader_size *siz
 {
     const struct job *job = c->job;
     const struct job_data *d = &job->data;
-    bool whole = evaluation && score_kind_of(job) == SCORE_PAIRS;
+    bool whole = evaluation && job_whole_passes(job);
     uint64_t longest = (uint64_t)size->max_line_bytes;
     uint64_t known = (uint64_t)(evaluation ? c->longest_eval : c->longest);
     if (known && known < longest) longest = known;
@@ -159,12 +163,15 @@ static enum plim_status open_chat(struct corpus *c, struct plim_error *err)
     const struct job_data *d = &c->job->data;
     const char *path = is_text(d->chat_template) ? d->chat_template : d->tokenizer;
     if (!may_render(c->job)) return PLIM_OK;
+    bool optional = !is_text(d->chat_template) && !is_text(d->messages_field); /* preferences may be texts */
+    if (optional && codec_is_bytes(d->tokenizer)) return PLIM_OK;
     enum plim_status status =
         !is_text(d->chat_template) && codec_is_bytes(d->tokenizer)
             ? plim_fail(err, PLIM_BAD_INPUT,
                         "conversations need the model's template; give its folder or file")
             : file_refuse_pipe(path, err);
     if (status == PLIM_OK) status = chat_template_load(path, NULL, &c->chat, err);
+    if (status == PLIM_NOT_FOUND && optional) return PLIM_OK;
     return at_key(c, "data.chat_template", status, err);
 }
 
@@ -296,6 +303,18 @@ enum plim_status corpus_evaluator(const struct corpus *c, struct dataset *data, 
                                   struct plim_error *err)
 {
     return open_loader(c, data, true, out, err);
+}
+
+enum plim_status corpus_reader(const struct corpus *c, struct dataset *data, struct loader **out,
+                               struct plim_error *err)
+{
+    struct loader_options options;
+    loader_options(c, &c->sizes.at[c->sizes.chosen], false, &options);
+    options.sorted = options.grouped = options.whole_epochs = false;
+    options.in_order = options.once = true;
+    if (job_whole_passes(c->job)) options.rank = 0, options.ranks = 1;
+    options.stop = c->stop;
+    return loader_open(data, &options, out, err);
 }
 
 int64_t corpus_rows(struct dataset *data, int64_t wanted)

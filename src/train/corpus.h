@@ -45,6 +45,10 @@ enum plim_status corpus_loader(const struct corpus *corpus, struct dataset *data
 enum plim_status corpus_evaluator(const struct corpus *corpus, struct dataset *data, struct loader **out,
                                   struct plim_error *err);
 
+/* corpus_loader's rows in order, once; no larger than that. */
+enum plim_status corpus_reader(const struct corpus *corpus, struct dataset *data, struct loader **out,
+                               struct plim_error *err);
+
 /* Rows in an evaluation of `data`, at most `wanted`. With wanted 0: all rows if their number is known, else a very
  * large number. */
 int64_t corpus_rows(struct dataset *data, int64_t wanted);

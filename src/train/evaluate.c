@@ -3,21 +3,21 @@
  * one that runs out. */
 #include "train/evaluate.h"
 #include "base/fault.h"
+#include "train/reference_pass.h"
 #include "train/trainer.h"
 
 int64_t eval_window(const struct job *job)
 {
     int64_t most = EVAL_TOKENS / job->max_length;
     if (job->training.eval_rows > most) most = job->training.eval_rows;
-    if (score_kind_of(job) == SCORE_PAIRS) most = job->training.batch_size;
+    if (job_whole_passes(job)) most = job->training.batch_size;
     return most;
 }
 
 /* A window of pairs is a batch, and no pass is longer than a window. */
 static int64_t whole_rows(const struct job *job, int64_t rows)
 {
-    bool pairs = score_kind_of(job) == SCORE_PAIRS;
-    return pairs && rows > job->training.batch_size ? job->training.batch_size : rows;
+    return job_whole_passes(job) && rows > job->training.batch_size ? job->training.batch_size : rows;
 }
 
 int64_t eval_rows_most(const struct job *job, int64_t time, int64_t rows)
@@ -60,6 +60,7 @@ static enum plim_status run_pass(struct eval_programs *p, int program, int64_t r
 {
     struct feed *feed = &p->feed[program];
     enum plim_status status = loader_fill(loader, rows, &feed->rows, err);
+    if (status == PLIM_OK) status = reference_check(&feed->rows, rows, err);
     if (status == PLIM_OK) status = feed_send(feed, err);
     if (status == PLIM_OK) status = exec_loop(p->exec[program], !first, err);
     if (status != PLIM_OK) return status;
@@ -69,8 +70,20 @@ static enum plim_status run_pass(struct eval_programs *p, int program, int64_t r
 /* Sums that evaluation programs accumulate. */
 struct eval_sums {
     double loss, count, hits;
-    bool counts_hits;
+    bool counts_hits, prefers;
+    double preference[PREFERENCE_STATS];
 };
+
+static enum plim_status take_preference(struct exec *exec, struct eval_sums *sum, struct plim_error *err)
+{
+    int id = tape_find(exec->tape, "preference", -1);
+    double stat[PREFERENCE_STATS];
+    if (id < 0) return PLIM_OK;
+    enum plim_status status = exec_read(exec, id, stat, 0, sizeof stat, err);
+    for (int i = 0; i < PREFERENCE_STATS && status == PLIM_OK; i++) sum->preference[i] += stat[i];
+    sum->prefers = true;
+    return status;
+}
 
 /* Adds what a program has summed up; one that is scored sums up nothing. */
 static enum plim_status take_loss(struct exec *exec, struct eval_sums *sum, struct plim_error *err)
@@ -82,7 +95,7 @@ static enum plim_status take_loss(struct exec *exec, struct eval_sums *sum, stru
     if (status == PLIM_OK && hits_id >= 0) status = exec_read(exec, hits_id, &hits, 0, sizeof hits, err);
     sum->loss += loss[0], sum->count += loss[1], sum->hits += hits;
     sum->counts_hits = hits_id >= 0;
-    return status;
+    return status == PLIM_OK ? take_preference(exec, sum, err) : status;
 }
 
 /* The passes of one window. One program sums up by itself; several share their bytes, so each pass is read. */
@@ -141,6 +154,7 @@ static enum plim_status sum_ranks(struct comm *comm, struct eval_sums *sum, stru
                         (double)n->labels,
                         (double)n->labels_right};
     enum plim_status status = comm_sum_numbers(comm, numbers, (int)(sizeof numbers / sizeof *numbers), err);
+    if (status == PLIM_OK) status = comm_sum_numbers(comm, sum->preference, PREFERENCE_STATS, err);
     if (status != PLIM_OK) return status;
     sum->loss = numbers[0], sum->count = numbers[1], sum->hits = numbers[2];
     s->loss = numbers[3], s->count = (int64_t)numbers[4];
@@ -153,7 +167,7 @@ enum plim_status evaluate_rows(struct eval_programs *p, struct loader *loader, c
                                struct evaluation *e, struct plim_error *err)
 {
     struct cutting cutting = {0};
-    bool window = p->count > 1 || p->scoring.kind == SCORE_PAIRS;
+    bool window = p->count > 1 || job_whole_passes(job);
     int64_t rows = e->rows, most = window ? eval_window(job) : p->shape[0].rows;
     struct eval_sums sum = {0};
     e->rows = e->positions = e->padding = 0;
@@ -164,6 +178,13 @@ enum plim_status evaluate_rows(struct eval_programs *p, struct loader *loader, c
         status = sum_ranks(p->exec[0]->device->comm, &sum, &p->scoring, err);
     cutting_close(&cutting);
     e->padding += e->positions;
+    if (sum.prefers) {
+        double loss[2] = {sum.loss, sum.count};
+        struct preference_rule rule = job_preference(job);
+        e->scores = (struct scores){.kind = SCORE_PREFERENCES};
+        preferences_of(&rule, sum.preference, loss, &e->scores.preferences);
+        sum.loss = loss[0];
+    }
     e->loss = sum.count > 0 ? sum.loss / sum.count : 0;
     e->tokens = (int64_t)sum.count;
     if (sum.counts_hits && sum.count > 0)

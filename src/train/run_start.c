@@ -112,8 +112,7 @@ static enum plim_status compare(struct run_start *s, const struct job *job, cons
     if (status == PLIM_OK) compare_facts(&c, &defaults, node_get(manifest, "run"), &s->facts->root);
     job_release(&defaults);
     if (status != PLIM_OK) return status;
-    bool pairs =
-        job_objective(job) == OBJECTIVE_SENTENCE_PAIRS; /* what a pair is told from decides its loss */
+    bool pairs = job_whole_passes(job); /* what a sample is compared with decides its loss */
     compare_pin(&c, MICRO_BATCH, node_int(node_path(manifest, "knobs.micro_batch"), 0),
                 pairs || job_given(job, &t->micro_batch), pairs ? t->batch_size : t->micro_batch);
     if (t->grad_type)
@@ -221,7 +220,7 @@ void run_start_pins(const struct run_start *s, const struct job *job, struct kno
     int64_t rows = node_int(node_path(manifest, "knobs.micro_batch"), 0);
     int64_t chunks = node_int(node_path(manifest, "knobs.loss_chunks"), 0);
     knobs_open(pins);
-    if (job_objective(job) == OBJECTIVE_SENTENCE_PAIRS) rows = 0; /* its batch is always whole */
+    if (job_whole_passes(job)) rows = 0; /* its batch is always whole */
     if (rows > 0 && job_rows(job) % rows == 0 && !job_given(job, &t->micro_batch) && !s->free_micro_batch)
         pins->micro_batch = rows;
     if (chunks > 0 && t->grad_type && !job_given(job, &t->loss_chunks) && !s->free_loss_chunks)

@@ -19,18 +19,20 @@
 #include "job/job.h"
 #include "runtime/feed.h"
 #include "train/metrics.h"
+#include "train/preferences.h"
 
-enum score_kind { SCORE_LOSS, SCORE_TOKENS, SCORE_ENTITIES, SCORE_PAIRS };
+enum score_kind { SCORE_LOSS, SCORE_TOKENS, SCORE_ENTITIES, SCORE_PAIRS, SCORE_PREFERENCES };
 
 /* Results of an evaluation in addition to its loss. */
 struct scores {
     enum score_kind kind;
     double accuracy; /* SCORE_TOKENS: share of masked tokens predicted correctly */
     struct f1 entities;
-    int64_t wanted, predicted; /* entities */
-    double cosine, retrieval;  /* means over pairs */
-    double spearman, pearson;  /* over pairs with a score */
-    int64_t scored;            /* number of these pairs; 0: no correlations */
+    int64_t wanted, predicted;      /* entities */
+    double cosine, retrieval;       /* means over pairs */
+    double spearman, pearson;       /* over pairs with a score */
+    int64_t scored;                 /* number of these pairs; 0: no correlations */
+    struct preferences preferences; /* SCORE_PREFERENCES: computed by the programs themselves */
 };
 
 struct scoring {

@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "mem/os.h"
 #include "train/checkpoint.h"
+#include "train/reference_pass.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -110,8 +111,10 @@ static bool stop_asked(const struct trainer *t)
 static bool stops_here(const struct trainer *t) { return !t->runtime.device->comm && stop_asked(t); }
 
 /* The window must be cut into its passes by now: ranks have cut it alike, and the router's losses are the mean of all. */
-static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double lr, struct plim_error *err)
+static enum plim_status write_scalars(struct trainer *t, const struct loader_window *window, double lr,
+                                      struct plim_error *err)
 {
+    int64_t tokens = window->all_targets;
     const struct job_training *c = &t->job->training;
     float scalars[SCALAR_COUNT] = {0};
     double n = (double)(t->updates + 1);
@@ -122,6 +125,8 @@ static enum plim_status write_scalars(struct trainer *t, int64_t tokens, double 
     scalars[SCALAR_CLIP] = (float)c->clip;
     scalars[SCALAR_UNSCALE] = (float)(1 / t->scaler.scale);
     scalars[SCALAR_ROW_SKIP] = (float)(comm_ranks(t->runtime.device->comm) - 1);
+    scalars[SCALAR_SAMPLE_GRAD] =
+        (float)(t->scaler.scale / (double)(window->all_rows ? window->all_rows : 1));
     scalars[SCALAR_AUX_GRAD] = (float)(t->scaler.scale / (double)t->step_passes);
     scalars[SCALAR_BETA2] = (float)(1 - pow(n, -0.8));
     uint64_t random = rng_u64((uint64_t)c->seed, ROUNDING_STREAM, (uint64_t)t->step);
@@ -147,6 +152,7 @@ static enum plim_status run_pass(struct trainer *t, const struct length_cut *cut
     struct feed *feed = &t->feed[cut->program];
     int64_t rows = left < 0 ? 0 : left < cut->rows ? left : cut->rows;
     enum plim_status status = loader_fill(t->loader, rows, &feed->rows, err);
+    if (status == PLIM_OK) status = reference_check(&feed->rows, rows, err);
     if (status == PLIM_OK) status = feed_send(feed, err);
     if (status == PLIM_OK) status = write_first_row(t, first_row, err);
     return status == PLIM_OK ? trainer_loop(t, cut->program, micro, err) : status;
@@ -189,6 +195,18 @@ static enum plim_status run_window(struct trainer *t, const struct loader_window
     return PLIM_OK;
 }
 
+/* Rewards of the step, over all ranks; the loss over tokens is a part of loss[0]. */
+static enum plim_status read_preferences(struct trainer *t, double loss[2], struct plim_error *err)
+{
+    double stat[PREFERENCE_STATS] = {0};
+    if (t->preference < 0) return PLIM_OK;
+    enum plim_status status = exec_read(&t->runtime.exec, t->preference, stat, 0, sizeof stat, err);
+    if (status == PLIM_OK) status = comm_sum_numbers(t->runtime.device->comm, stat, PREFERENCE_STATS, err);
+    struct preference_rule rule = job_preference(t->job);
+    preferences_of(&rule, stat, loss, &t->preferences);
+    return status;
+}
+
 /* The mean loss of the step over all ranks' tokens. */
 static enum plim_status read_loss(struct trainer *t, struct train_event *event, struct plim_error *err)
 {
@@ -196,7 +214,9 @@ static enum plim_status read_loss(struct trainer *t, struct train_event *event, 
     enum plim_status status = exec_read(&t->runtime.exec, t->loss, loss, 0, sizeof loss, err);
     if (status == PLIM_OK) status = comm_sum_numbers(t->runtime.device->comm, loss, 2, err);
     if (status == PLIM_OK) status = router_read(&t->router, &t->runtime.exec, t->step_passes, err);
+    if (status == PLIM_OK) status = read_preferences(t, loss, err);
     event->token_loss = loss[1] > 0 ? loss[0] / loss[1] : 0;
+    event->preferences = t->preference >= 0 ? &t->preferences : NULL;
     event->loss = event->token_loss + t->router.balance + t->router.z;
     event->router = t->router.experts ? &t->router : NULL;
     return status;
@@ -282,7 +302,7 @@ enum plim_status trainer_step(struct trainer *t, struct train_event *event, bool
     int64_t tokens = window.all_targets;
     if (status == PLIM_OK) tell_epoch(t, &window);
     if (status == PLIM_OK) cut_window(t, &window);
-    if (status == PLIM_OK) status = write_scalars(t, tokens, lr, err);
+    if (status == PLIM_OK) status = write_scalars(t, &window, lr, err);
     if (status == PLIM_OK) status = run_window(t, &window, event, finished, err);
     if (status != PLIM_OK || !*finished) return status;
     fault_may_die();

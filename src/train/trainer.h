@@ -33,6 +33,7 @@
 #include "train/corpus.h"
 #include "train/evaluate.h"
 #include "train/numerics.h"
+#include "train/preferences.h"
 #include "train/router.h"
 #include "train/run_start.h"
 #include "train/run_trace.h"
@@ -68,11 +69,12 @@ struct train_event {
     const int64_t *rank_used;
     int ranks;
     int64_t step, steps;
-    double loss, lr, grad_norm;  /* grad_norm < 0: not computed (optimizer inside backward) */
-    double token_loss;           /* part of loss from tokens; auxiliary losses are the rest */
-    const struct router *router; /* of experts; NULL: none */
-    bool skipped;                /* the loss or a gradient was not finite, so the step was skipped */
-    int64_t skipped_steps;       /* TRAIN_ENDED: how many were skipped */
+    double loss, lr, grad_norm;            /* grad_norm < 0: not computed (optimizer inside backward) */
+    double token_loss;                     /* part of loss from tokens; auxiliary losses are the rest */
+    const struct router *router;           /* of experts; NULL: none */
+    const struct preferences *preferences; /* of dpo, kto and orpo; NULL: none */
+    bool skipped;          /* the loss or a gradient was not finite, so the step was skipped */
+    int64_t skipped_steps; /* TRAIN_ENDED: how many were skipped */
     double scale;
     struct scores scores; /* TRAIN_EVAL */
     int64_t tokens;
@@ -128,7 +130,8 @@ struct trainer {
     struct train_options options;
     struct runtime runtime; /* its request holds the current budget */
     struct corpus corpus;
-    struct run_start start; /* holds the output folder until the end */
+    struct reference *reference; /* of dpo and kto (reference_pass.h); NULL: none */
+    struct run_start start;      /* holds the output folder until the end */
     struct loader *loader;
     struct loader *evaluator; /* of the validation data; NULL: none */
     bool told_bad;            /* the first bad record was reported */
@@ -151,9 +154,10 @@ struct trainer {
     double op_seconds[OP_KIND_COUNT];
     struct numerics numerics;
     /* Tensors that the host accesses, by role; looked up after each re-plan. */
-    int scalars, loss, clip;
+    int scalars, loss, clip, preference;
     bool drops; /* the tape has dropout */
     struct router router;
+    struct preferences preferences; /* of the last step */
     struct lengths lengths;         /* programs of the current plan, by row length */
     struct feed feed[PLAN_LENGTHS]; /* one per program */
     struct cutting cutting;         /* divides a step into passes */

@@ -6,6 +6,7 @@
 #include "train/checkpoint.h"
 #include "train/epoch.h"
 #include "train/manifest.h"
+#include "train/reference_pass.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
@@ -139,6 +140,7 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     t->scalars = tape_find(tape, "step.scalars", -1);
     t->loss = tape_find(tape, "loss", -1);
     t->clip = tape_find(tape, "clip", -1);
+    t->preference = tape_find(tape, "preference", -1);
     t->drops = tape_drops(tape);
     t->numerics.trainer = t;
     trainer_unbind(t);
@@ -264,10 +266,13 @@ static enum plim_status fill(struct trainer *t, struct plim_error *err)
     const char *model = t->job->model.path;
     enum plim_status status = PLIM_OK;
     bool checked;
-    bool base = !saved || t->job->adapting; /* a checkpoint of an adapter has no base */
-    if (base && model) status = checkpoint_check(model, MANIFEST_WEIGHTS, &checked, err);
+    bool wanted = false; /* the starting weights, for a reference */
+    status = reference_wanted(t, &wanted, err);
+    bool base = !saved || wanted || t->job->adapting; /* a checkpoint of an adapter has no base */
+    if (status == PLIM_OK && base && model) status = checkpoint_check(model, MANIFEST_WEIGHTS, &checked, err);
     if (status == PLIM_OK && base) status = runtime_weights(&t->runtime, &log, err);
-    if (status == PLIM_OK && !saved) status = runtime_adapter(&t->runtime, err);
+    if (status == PLIM_OK && (!saved || wanted)) status = runtime_adapter(&t->runtime, err);
+    if (status == PLIM_OK && wanted) status = reference_make(t, err);
     if (status != PLIM_OK || !saved) return status;
     status = checkpoint_restore(saved, t, t->start.order_changed, err);
     if (status == PLIM_OK)
@@ -329,6 +334,7 @@ void trainer_close(struct trainer *t)
     loader_close(t->loader);
     loader_close(t->evaluator);
     corpus_close(&t->corpus);
+    reference_close(t->reference);
     runtime_close(&t->runtime);
     run_start_end(&t->start);
     free(t);

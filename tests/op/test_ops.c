@@ -295,6 +295,7 @@ static void run_op(void **state, int kind)
     X(column_scale, OP_COLUMN_SCALE)                                                                         \
     X(column_scale_bwd, OP_COLUMN_SCALE_BWD)                                                                 \
     X(xent, OP_XENT)                                                                                         \
+    X(preference, OP_PREFERENCE)                                                                             \
     X(kv_append, OP_KV_APPEND)                                                                               \
     X(kv_put, OP_KV_PUT)                                                                                     \
     X(attn_paged, OP_ATTN_PAGED)                                                                             \

@@ -30,6 +30,7 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_COLUMN_SCALE] = ref_column_scale,
     [OP_COLUMN_SCALE_BWD] = ref_column_scale_bwd,
     [OP_XENT] = ref_xent,
+    [OP_PREFERENCE] = ref_preference,
     [OP_KV_APPEND] = ref_kv_append,
     [OP_KV_PUT] = ref_kv_put,
     [OP_ATTN_PAGED] = ref_attn_paged,

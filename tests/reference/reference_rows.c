@@ -185,15 +185,18 @@ void ref_xent(const struct ref_call *call)
     int64_t rows = tensor_count(ref_in(call, XENT_TARGETS)),
             vocab = tensor_count(ref_in(call, XENT_LOGITS)) / rows;
     double *loss = call->out[XENT_LOSS].f, *dlogits = call->out[XENT_DLOGITS].f,
-           scale = call->in[XENT_SCALARS].f[SCALAR_LOSS_GRAD], cap = (double)call->op->attr.cap, slope;
+           all = call->in[XENT_SCALARS].f[SCALAR_LOSS_GRAD], cap = (double)call->op->attr.cap, slope;
     double *hits = call->out[XENT_HITS].f;
-    ref_begin(call, XENT_LOSS);
+    const double *weight = call->in[XENT_WEIGHT].f;
+    double *logp = call->out[XENT_LOGP].f;
+    if (loss) ref_begin(call, XENT_LOSS);
     if (hits) ref_begin(call, XENT_HITS);
     for (int64_t r = 0; r < rows; r++) {
         const double *x = call->in[XENT_LOGITS].f + r * vocab;
         int64_t target = call->in[XENT_TARGETS].i[r];
-        double lse = log_sum_exp(x, vocab, cap);
-        if (target >= 0) loss[0] += lse - capped(x[target], cap, &slope), loss[1] += 1;
+        double lse = log_sum_exp(x, vocab, cap), scale = weight ? weight[r] : all;
+        if (target >= 0 && loss) loss[0] += lse - capped(x[target], cap, &slope), loss[1] += 1;
+        if (logp) logp[r] = target >= 0 ? capped(x[target], cap, &slope) - lse : 0;
         bool hit = target >= 0;
         for (int64_t v = 0; v < vocab && hit; v++) hit = x[v] <= x[target];
         if (hits) *hits += hit;

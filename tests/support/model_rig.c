@@ -23,6 +23,7 @@ static void build(struct model_rig *rig, const struct rig_options *o)
                                 .time = o->time,
                                 .source_time = o->source_time,
                                 .head = o->head,
+                                .preference = o->preference,
                                 .training = o->training};
     tape_init(&rig->tape);
     must(rig, model_emit(&rig->spec, &shape, &rig->tape, &rig->err));
@@ -34,7 +35,8 @@ static void build(struct model_rig *rig, const struct rig_options *o)
     }
     if (o->freezing) must(rig, model_freeze(&rig->spec, o->freezing, &rig->tape, &rig->err));
     must(rig, pass_precision(&rig->tape, o->precision, &rig->err));
-    bool loss = o->head == HEAD_LOSS || o->head == HEAD_LABELS || o->head == HEAD_PAIRS;
+    bool loss =
+        o->head == HEAD_LOSS || o->head == HEAD_LABELS || o->head == HEAD_PAIRS || o->head == HEAD_PREFERENCE;
     if (loss) must(rig, pass_loss_chunks(&rig->tape, o->loss_chunks, &rig->err));
     if (!o->grad) return;
     must(rig, pass_grad(&rig->tape, &rig->err));

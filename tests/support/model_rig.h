@@ -19,6 +19,7 @@ struct rig_options {
     const char *model; /* Hugging Face directory */
     int64_t batch, time, source_time;
     enum model_head head;
+    struct preference_rule preference;
     enum pooling pooling; /* of vectors, and whether they have length 1 */
     bool normalize, training;
     double dropout;                        /* training: of everything that may be dropped */

@@ -27,6 +27,7 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_COLUMN_SCALE] = make_column_scale,
     [OP_COLUMN_SCALE_BWD] = make_column_scale_bwd,
     [OP_XENT] = make_xent,
+    [OP_PREFERENCE] = make_preference,
     [OP_KV_APPEND] = make_kv_append,
     [OP_KV_PUT] = make_kv_put,
     [OP_ATTN_PAGED] = make_attn_paged,

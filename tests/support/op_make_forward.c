@@ -191,7 +191,66 @@ void make_xent(struct op_case *c)
     c->inner[XENT_DLOGITS] = 8 * F32_UNIT * (1 + heat);
     c->scale[XENT_DLOGITS] =
         2 * case_get(c, XENT_SCALARS, SCALAR_LOSS_GRAD) / sqrt((double)vocab); /* p - 1 where p is nearly 1 */
+    if (case_below(c, 3) == 0) {
+        case_in(c, XENT_WEIGHT, DT_F32, lead.ndim, lead.dim);
+        c->scale[XENT_DLOGITS] = 8 / sqrt((double)vocab);
+    }
+    if (case_below(c, 3) == 0) {
+        case_out(c, XENT_LOGP, DT_F32, lead.ndim, lead.dim);
+        c->inner[XENT_LOGP] = 8 * F32_UNIT * (1 + heat), c->scale[XENT_LOGP] = 1;
+    }
     case_note(c, "heat %.0f ignored %.1f cap %g", heat, ignored, (double)c->op.attr.cap);
+}
+
+/* Targets of a row of a preference; `prompt` of them come first. Returns the sum of its other log-probabilities. */
+static double fill_sequence(struct op_case *c, int64_t row, int64_t time, int64_t prompt)
+{
+    double sum = 0;
+    int64_t count = 0;
+    for (int64_t t = 0; t < time; t++) {
+        bool target = case_flip(c) || (t == time - 1 && !count);
+        double logp = -0.05 - fabs(case_normal(c));
+        case_set(c, PREFERENCE_IN_LOGP, row * time + t, target ? logp : 0);
+        case_set_int(c, PREFERENCE_IN_TARGETS, row * time + t, target ? 3 : -1);
+        if (target && t >= prompt) sum += case_get(c, PREFERENCE_IN_LOGP, row * time + t), count++;
+    }
+    return sum;
+}
+
+void make_preference(struct op_case *c)
+{
+    int64_t half = PICK(c, 1, 2, 5), time = PICK(c, 1, 3, 17, 64, 300);
+    enum preference_loss loss = (enum preference_loss)case_below(c, PREFERENCE_ORPO + 1);
+    bool orpo = loss == PREFERENCE_ORPO, marks = loss >= PREFERENCE_LOSSES;
+    c->type = DT_F32;
+    c->op.attr.preference = (struct preference_rule){.loss = loss,
+                                                     .beta = (float)case_uniform(c, 0.05, 0.5),
+                                                     .smoothing = (float)PICK(c, 0, 1, 2) / 8,
+                                                     .desirable = 1.5f,
+                                                     .undesirable = 0.75f,
+                                                     .nll = orpo ? 1 : (float)PICK(c, 0, 0, 1) / 4};
+    case_in(c, PREFERENCE_IN_LOGP, DT_F32, DIMS(2 * half, time));
+    case_in(c, PREFERENCE_IN_TARGETS, DT_I32, DIMS(2 * half, time));
+    if (!orpo) case_in(c, PREFERENCE_IN_REFERENCE, DT_F32, DIMS(2 * half));
+    if (marks) case_in(c, PREFERENCE_IN_MARKS, DT_I32, DIMS(2 * half));
+    for (int64_t b = 0; b < 2 * half; b++) {
+        int64_t prompt = orpo ? case_below(c, time) : 0;
+        double sum = fill_sequence(c, b, time, prompt);
+        if (!orpo) case_set(c, PREFERENCE_IN_REFERENCE, b, sum + 2 * case_normal(c));
+        if (marks) case_set_int(c, PREFERENCE_IN_MARKS, b, (int32_t)(orpo ? prompt : case_flip(c)));
+        for (int64_t t = 0; t < time && b < half - 1 && case_below(c, 40) == 0;
+             t = time) /* an absent sample */
+            for (int64_t k = 0; k < time; k++) case_set_int(c, PREFERENCE_IN_TARGETS, b * time + k, -1);
+    }
+    case_in(c, PREFERENCE_IN_SCALARS, DT_F32, DIMS(SCALAR_COUNT));
+    case_set(c, PREFERENCE_IN_SCALARS, SCALAR_SAMPLE_GRAD, 1 / (double)half);
+    case_set(c, PREFERENCE_IN_SCALARS, SCALAR_LOSS_GRAD, 1 / (double)time);
+    case_acc(c, PREFERENCE_OUT_LOSS, DT_F64, DIMS(2));
+    case_acc(c, PREFERENCE_OUT_STAT, DT_F64, DIMS(PREFERENCE_STATS));
+    case_out(c, PREFERENCE_OUT_SUMS, DT_F32, DIMS(2 * half));
+    if (case_below(c, 4)) case_out(c, PREFERENCE_OUT_WEIGHT, DT_F32, DIMS(2 * half, time));
+    for (int i = 0; i < 4; i++) c->inner[i] = 64 * F32_UNIT, c->scale[i] = 1 + (double)time / 16;
+    case_note(c, "loss %d", (int)loss);
 }
 
 void case_lengths(struct op_case *c, int slot, int64_t rows, int64_t time)

@@ -20,9 +20,10 @@ struct xent {
     double *loss;           /* [R] */
     double *hits;           /* [R], 0 or 1; NULL: they are not counted */
     int64_t columns;
-    float scale;   /* of the gradient */
-    float cap;     /* of logits, 0: none */
-    float *capped; /* [workers][V] */
+    float scale;         /* of the gradient */
+    const float *weight; /* [R] instead of the scale; NULL: none */
+    float cap;           /* of logits, 0: none */
+    float *capped;       /* [workers][V] */
 };
 
 static float read_element(const void *at, enum dtype type)
@@ -32,7 +33,8 @@ static float read_element(const void *at, enum dtype type)
     return value;
 }
 
-static double row_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target, bool *hit)
+static double row_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target, float scale,
+                       bool *hit)
 {
     assert(target < x->columns);
     double at_target = (double)read_element(element(logits, x->type, target), x->type);
@@ -40,9 +42,8 @@ static double row_loss(const struct xent *x, const void *logits, void *dlogits, 
     double below = at_target - (double)all.top;
     *hit = below >= 0;
     if (dlogits) {
-        x->rows->exp_scaled(x->type, dlogits, logits, x->columns, all.top,
-                            (float)((double)x->scale / all.sum));
-        float there = (float)((exp(below) / all.sum - 1.0) * (double)x->scale);
+        x->rows->exp_scaled(x->type, dlogits, logits, x->columns, all.top, (float)((double)scale / all.sum));
+        float there = (float)((exp(below) / all.sum - 1.0) * (double)scale);
         dtype_convert(element(dlogits, x->type, target), x->type, &there, DT_F32, 1);
     }
     return log(all.sum) - below;
@@ -50,7 +51,7 @@ static double row_loss(const struct xent *x, const void *logits, void *dlogits, 
 
 /* Loss of one row for logits with a soft cap. */
 static double capped_loss(const struct xent *x, const void *logits, void *dlogits, int32_t target,
-                          float *capped, bool *hit)
+                          float scale, float *capped, bool *hit)
 {
     assert(target < x->columns);
     dtype_convert(capped, DT_F32, logits, x->type, x->columns);
@@ -59,10 +60,10 @@ static double capped_loss(const struct xent *x, const void *logits, void *dlogit
     double below = (double)capped[target] - (double)all.top;
     *hit = below >= 0;
     if (dlogits) {
-        struct row_softmax_grad g = {all.top, (float)((double)x->scale / all.sum), x->cap};
+        struct row_softmax_grad g = {all.top, (float)((double)scale / all.sum), x->cap};
         double bend = (double)capped[target] / (double)x->cap;
         x->rows->exp_capped(x->type, dlogits, capped, &g, x->columns);
-        float there = (float)((exp(below) / all.sum - 1.0) * (double)x->scale * (1 - bend * bend));
+        float there = (float)((exp(below) / all.sum - 1.0) * (double)scale * (1 - bend * bend));
         dtype_convert(element(dlogits, x->type, target), x->type, &there, DT_F32, 1);
     }
     return log(all.sum) - below;
@@ -76,10 +77,11 @@ static void xent_body(void *arg, int64_t begin, int64_t end, int worker)
         const void *logits = element(x->logits, x->type, r * x->columns);
         void *dlogits = element(x->dlogits, x->type, r * x->columns);
         bool hit = false;
+        float scale = x->weight ? x->weight[r] : x->scale;
         if (x->targets[r] >= 0 && x->cap > 0)
-            x->loss[r] = capped_loss(x, logits, dlogits, x->targets[r], capped, &hit);
+            x->loss[r] = capped_loss(x, logits, dlogits, x->targets[r], scale, capped, &hit);
         else if (x->targets[r] >= 0)
-            x->loss[r] = row_loss(x, logits, dlogits, x->targets[r], &hit);
+            x->loss[r] = row_loss(x, logits, dlogits, x->targets[r], scale, &hit);
         else if (dlogits)
             memset(dlogits, 0, (size_t)x->columns * dtype_size(x->type));
         if (x->hits) x->hits[r] = hit;
@@ -100,19 +102,21 @@ void cpu_xent(const struct kernel_call *call)
         .loss = call->work,
         .columns = tensor_count(logits) / count,
         .scale = ((const float *)call->in[XENT_SCALARS])[SCALAR_LOSS_GRAD],
+        .weight = call->in[XENT_WEIGHT],
         .cap = call->op->attr.cap,
         .capped = (float *)(void *)((double *)call->work + (call->out[XENT_HITS] ? 2 : 1) * count),
     };
     if (call->out[XENT_HITS]) x.hits = x.loss + count;
     threads_each(call->team, count, row_grain(x.columns), xent_body, &x);
     double *loss = call->out[XENT_LOSS], *hits = call->out[XENT_HITS];
-    if (!call->accumulate) loss[0] = loss[1] = 0;
+    float *logp = call->out[XENT_LOGP];
+    if (loss && !call->accumulate) loss[0] = loss[1] = 0;
     if (hits && !call->accumulate) *hits = 0;
     for (int64_t r = 0; r < count; r++) {
-        if (x.targets[r] < 0) continue;
-        loss[0] += x.loss[r];
-        loss[1] += 1;
-        if (hits) *hits += x.hits[r];
+        bool counts = x.targets[r] >= 0;
+        if (logp) logp[r] = counts ? -(float)x.loss[r] : 0;
+        if (counts && loss) loss[0] += x.loss[r], loss[1] += 1;
+        if (counts && hits) *hits += x.hits[r];
     }
 }
 

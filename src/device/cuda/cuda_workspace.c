@@ -96,6 +96,11 @@ static size_t xent(const struct cuda_card *, const struct tensor *const *desc, c
     return (size_t)tensor_count(desc[XENT_TARGETS]) * sizeof(double) * (desc[OP_MAX_IN + XENT_HITS] ? 2 : 1);
 }
 
+static size_t preference(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
+{
+    return (size_t)desc[PREFERENCE_IN_LOGP]->dim[0] * sizeof(struct preference_rows);
+}
+
 /* Sums of rows in f32; what dy has of y for each row. */
 static size_t pool(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
@@ -331,12 +336,25 @@ static size_t sample(const struct cuda_card *, const struct tensor *const *desc,
 /* --- the table ------------------------------------------------------------------------------------------- */
 
 static scratch *const table[OP_KIND_COUNT] = {
-    [OP_LINEAR] = matmul,     [OP_LINEAR_Q] = linear_q, [OP_LINEAR_Q_DX] = linear_q_wide,
-    [OP_LINEAR_DX] = matmul,  [OP_LINEAR_DW] = matmul,  [OP_ATTN] = attn,
-    [OP_ATTN_BWD] = attn,     [OP_XENT] = xent,         [OP_EMBED_BWD] = embed_bwd,
-    [OP_NORM_BWD] = norm_bwd, [OP_SUMSQ] = sumsq,       [OP_FACTOR_STAT] = factor_stat,
-    [OP_POOL] = pool,         [OP_POOL_BWD] = pool_bwd, [OP_ATTN_PAGED] = attn_paged,
-    [OP_SAMPLE] = sample,     [OP_ROUTE] = route,       [OP_EXPERT_LINEAR_DW] = expert_dw,
+    [OP_LINEAR] = matmul,
+    [OP_LINEAR_Q] = linear_q,
+    [OP_LINEAR_Q_DX] = linear_q_wide,
+    [OP_LINEAR_DX] = matmul,
+    [OP_LINEAR_DW] = matmul,
+    [OP_ATTN] = attn,
+    [OP_ATTN_BWD] = attn,
+    [OP_XENT] = xent,
+    [OP_PREFERENCE] = preference,
+    [OP_EMBED_BWD] = embed_bwd,
+    [OP_NORM_BWD] = norm_bwd,
+    [OP_SUMSQ] = sumsq,
+    [OP_FACTOR_STAT] = factor_stat,
+    [OP_POOL] = pool,
+    [OP_POOL_BWD] = pool_bwd,
+    [OP_ATTN_PAGED] = attn_paged,
+    [OP_SAMPLE] = sample,
+    [OP_ROUTE] = route,
+    [OP_EXPERT_LINEAR_DW] = expert_dw,
 };
 
 bool cuda_has_workspace(int kind) { return table[kind] != NULL; }

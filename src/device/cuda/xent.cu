@@ -15,9 +15,11 @@ template <class T> struct xent {
     const T *logits;        /* [R,V] */
     const int32_t *targets; /* [R] */
     const float *scalars;
-    T *dlogits;   /* [R,V] or NULL; may be logits */
-    double *loss; /* [R] */
-    double *hits; /* [R], 0 or 1; NULL: they are not counted */
+    const float *weight; /* [R] instead of scalars[LOSS_GRAD]; NULL: none */
+    T *dlogits;          /* [R,V] or NULL; may be logits */
+    double *loss;        /* [R] */
+    double *hits;        /* [R], 0 or 1; NULL: they are not counted */
+    float *logp;         /* [R]; NULL: not wanted */
     int64_t columns;
     int kept;  /* packets of a row that shared memory holds */
     float cap; /* of logits, 0: none */
@@ -159,6 +161,7 @@ template <class T> __global__ void __launch_bounds__(THREADS, 2) xent_row(xent<T
     if (target < 0) {
         if (threadIdx.x == 0) x.loss[row] = 0;
         if (threadIdx.x == 0 && x.hits) x.hits[row] = 0;
+        if (threadIdx.x == 0 && x.logp) x.logp[row] = 0;
         if (dlogits) clear_row(dlogits, c, columns);
         return;
     }
@@ -169,8 +172,9 @@ template <class T> __global__ void __launch_bounds__(THREADS, 2) xent_row(xent<T
     double sum = join<T>(&r, tops, sums), below = (double)there[0] - (double)r.top;
     if (threadIdx.x == 0) x.loss[row] = log(sum) - below;
     if (threadIdx.x == 0 && x.hits) x.hits[row] = below >= 0;
+    if (threadIdx.x == 0 && x.logp) x.logp[row] = (float)(below - log(sum));
     if (!dlogits) return;
-    double grad = (double)x.scalars[SCALAR_LOSS_GRAD];
+    double grad = (double)(x.weight ? x.weight[row] : x.scalars[SCALAR_LOSS_GRAD]);
     write_row(dlogits, logits, c, columns, held, x.kept, r.top, (float)(grad / sum), x.cap);
     __syncthreads();
     if (threadIdx.x != 0) return;
@@ -224,9 +228,11 @@ static int run(const struct cuda_queue *queue, const struct kernel_call *call, i
     xent<T> x = {(const T *)call->in[XENT_LOGITS],
                  (const int32_t *)call->in[XENT_TARGETS],
                  (const float *)call->in[XENT_SCALARS],
+                 (const float *)call->in[XENT_WEIGHT],
                  (T *)call->out[XENT_DLOGITS],
                  (double *)call->work,
                  call->out[XENT_HITS] ? (double *)call->work + rows : NULL,
+                 (float *)call->out[XENT_LOGP],
                  tensor_count(call_in(call, XENT_LOGITS)) / rows,
                  0,
                  call->op->attr.cap};
@@ -248,10 +254,10 @@ int cuda_xent(const struct cuda_queue *queue, const struct kernel_call *call)
     if (rows > 0)
         failed = with_type(call_in(call, XENT_LOGITS)->type,
                            [&](auto t) { return run<typename decltype(t)::type>(queue, call, rows); });
-    if (failed) return failed;
-    failed = start(queue, add_losses<double>, 1, TOTAL_THREADS, 0, (const double *)call->work,
-                   (const int32_t *)call->in[XENT_TARGETS], rows, (double *)call->out[XENT_LOSS],
-                   call->accumulate);
+    if (!failed && call->out[XENT_LOSS])
+        failed = start(queue, add_losses<double>, 1, TOTAL_THREADS, 0, (const double *)call->work,
+                       (const int32_t *)call->in[XENT_TARGETS], rows, (double *)call->out[XENT_LOSS],
+                       call->accumulate);
     if (failed || !call->out[XENT_HITS]) return failed;
     return start(queue, add_hits<double>, 1, TOTAL_THREADS, 0, (const double *)call->work + rows, rows,
                  (double *)call->out[XENT_HITS], call->accumulate);
