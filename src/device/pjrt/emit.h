@@ -49,6 +49,7 @@ struct emitter {
     X(KV_APPEND, kv_append)                                                                                  \
     X(KV_PUT8, kv_put8)                                                                                      \
     X(ATTN_PAGED8, attn_paged8)                                                                              \
+    X(XENT, xent)                                                                                            \
     X(POOL, pool)                                                                                            \
     X(ROW_GATE, row_gate)                                                                                    \
     X(DROPOUT, dropout)                                                                                      \
