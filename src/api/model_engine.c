@@ -59,12 +59,19 @@ static void tell_opened(void *arg, struct device *device)
     if (m->opened) m->opened(m->arg, device);
 }
 
+/* The CPU may replace a device that was chosen for the user, and one that "auto" does not know. */
+static bool may_fall_back(const char *device)
+{
+    struct device_name name;
+    return device_name_read(device, &name) && (!name.backend || name.backend->asked);
+}
+
 enum plim_status model_engine_open(struct model_engine *m, const struct engine_options *options,
                                    unsigned allowed, struct plim_error *err)
 {
     m->ladder = (struct ladder){.options = *options,
                                 .allowed = allowed,
-                                .fallback = !strcmp(m->device, "auto"),
+                                .fallback = may_fall_back(m->device),
                                 .open = open_checked,
                                 .opened = tell_opened,
                                 .arg = m,

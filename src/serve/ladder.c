@@ -19,9 +19,11 @@ const char *failure_name(enum failure f)
 
 enum failure failure_of(enum plim_status status, const char *stage, struct device *device)
 {
-    /* Only what follows these stages looks at ops and their kernels. Before them, and with weights, files are to blame. */
-    bool compiles =
-        stage && device && (!strcmp(stage, "model_loaded_cpu") || !strcmp(stage, "compilation_started"));
+    /* Only what follows these stages looks at ops and their kernels. Before them, and with weights, files are to blame. Some devices
+     * compile while planning (facts.measure), which follows weights_mapped. */
+    bool compiles = stage && device &&
+                    (!strcmp(stage, "model_loaded_cpu") || !strcmp(stage, "compilation_started") ||
+                     (device->facts.measure && !strcmp(stage, "weights_mapped")));
     switch (status) {
     case PLIM_NO_MEMORY:
         return FAILURE_EXHAUSTED;
