@@ -22,7 +22,7 @@ enum {
 };
 
 struct chat_flags {
-    const char *system, *tokenizer, *device, *weights;
+    const char *system, *tokenizer, *device, *weights, *adapter;
     int64_t tokens, context, top_k, seed;
     double temperature, top_p, min_p;
     uint64_t budget;
@@ -51,6 +51,8 @@ static const struct option_row rows[] = {
      .given = OPTION_GIVEN(struct chat_flags, budget_given)},
     {"device", 0, OPTION_STRING, AT(device), "NAME", CLI_DEVICES " or auto (auto)", CLI_DEVICE},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
+    {"adapter", 0, OPTION_STRING, AT(adapter), "DIR",
+     "PEFT folder of an adapter; it is merged into the model's weights when they are loaded"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
      "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no notes"},
@@ -310,6 +312,7 @@ static enum plim_status open_engine(struct chat *c, struct plim_error *err)
                                      .budget = device_line_on(&c->line, &c->device->facts),
                                      .vocab = c->codec.vocab_size,
                                      .weights = weights_kind_parse(f->weights),
+                                     .adapter = f->adapter,
                                      .max_context = f->context,
                                      .parallel = 1,
                                      .step_tokens = STEP_TOKENS,

@@ -12,7 +12,7 @@
 
 struct eval_flags {
     struct job_options job;
-    const char *model;
+    const char *model, *adapter;
     int64_t rows;
     bool json;
 };
@@ -21,6 +21,8 @@ struct eval_flags {
 static const struct option_row rows[] = {
     {"model", 'm', OPTION_STRING, AT(model), "DIR",
      "use the weights of this model, checkpoint or run (overrides the job file)"},
+    {"adapter", 0, OPTION_STRING, AT(adapter), "DIR",
+     "PEFT folder of an adapter; it is merged into those weights"},
     {"rows", 'n', OPTION_INT64, AT(rows), "N", "evaluate only the first N rows; 0: all (0)"},
     {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES",
      "memory budget, e.g. 64MiB (overrides the job file)",
@@ -147,7 +149,8 @@ static int evaluate(const struct eval_flags *f)
     if (status == PLIM_OK) status = job_finish(&job, &err);
     if (status == PLIM_OK) status = open_job_device(cli_context(), &job, &device, &err);
     if (status == PLIM_OK) status = cli_meet_device(&job, &device->facts, &f->job, &err);
-    if (status == PLIM_OK) status = evaluate_alone(&job, device, dir, f->rows, &e, &err);
+    if (status == PLIM_OK)
+        status = evaluate_alone(&job, device, &(struct eval_weights){dir, f->adapter}, f->rows, &e, &err);
     if (status == PLIM_OK) cli_say_bytes(&job, &f->job);
     if (status == PLIM_OK)
         code = f->json ? tell_json(&job, dir, &e, ledger_peak(device->ledger[TIER_DEVICE]))

@@ -10,7 +10,8 @@
 struct export_flags {
     const char *out, *dtype;
     uint64_t shard;
-    bool force, quiet;
+    bool force, merge, quiet;
+    const char *adapter;
 };
 
 static const char *const types[] = {"f32", "bf16", "f16", NULL};
@@ -21,6 +22,9 @@ static const struct option_row rows[] = {
     {"dtype", 'd', OPTION_STRING, AT(dtype), "TYPE",
      "element type of the files; default: that of the saved parameters", .choices = types},
     {"shard-size", 0, OPTION_BYTES, AT(shard), "BYTES", "maximum file size (5GB)"},
+    {"merge", 0, OPTION_FLAG, AT(merge), NULL,
+     "merge an adapter into its model's weights; without it, an adapter's checkpoint becomes a PEFT folder"},
+    {"adapter", 0, OPTION_STRING, AT(adapter), "DIR", "PEFT folder to merge; default: the checkpoint itself"},
     {"force", 'f', OPTION_FLAG, AT(force), NULL, "write into a folder that is not empty"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "print nothing"},
 };
@@ -30,6 +34,7 @@ static const struct option_example examples[] = {
     {"export runs/small/checkpoint-00000100 -o small-f32 --dtype f32",
      "with all bits of the optimizer's masters"},
     {"export model.gguf -o model-hf", "a GGUF file"},
+    {"export runs/lora -o llama-tuned --merge", "a model with the newest adapter of a run merged in"},
     {"export ./llama -o llama-bf16 --dtype bf16 --shard-size 2GB", "another type and smaller shards"},
     {NULL, NULL}};
 
@@ -55,7 +60,8 @@ static enum dtype type_of(const char *name)
 
 static enum plim_status export(const struct export_flags *f, const char *what, struct plim_error *err) {
     char dir[MODEL_PATH], bytes[BYTES_TEXT]; struct exported done;
-    struct export_options options = {type_of(f->dtype), f->shard, f->force};
+    struct export_options options = {type_of(f->dtype), f->shard, f->force, f->merge || f->adapter,
+                                     f->adapter};
     enum plim_status status = find_model(cli_context(), what, dir, sizeof dir, err);
     if (status == PLIM_OK) status = export_model(dir, f->out, &options, &done, err);
     if (status != PLIM_OK || f->quiet) return status;

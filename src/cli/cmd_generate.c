@@ -43,6 +43,8 @@ static const struct option_row rows[] = {
                  "CPU (auto)",
      CLI_DEVICE},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
+    {"adapter", 0, OPTION_STRING, AT(adapter), "DIR",
+     "PEFT folder of an adapter; it is merged into the model's weights when they are loaded"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
      "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
     {"raw", 0, OPTION_FLAG, AT(raw), NULL,
@@ -178,6 +180,7 @@ static enum plim_status writer_init(const struct generation *g, struct writer *w
     w->options.model = g->dir;
     w->options.vocab = g->codec.vocab_size;
     w->options.weights = weights_kind_parse(f->weights);
+    w->options.adapter = f->adapter;
     w->options.advice = f->beams > 1 ? "ask for fewer tokens or beams" : "ask for fewer tokens";
     w->options.log = f->quiet ? NULL : &w->log;
     enum plim_status status = hf_config_load(g->dir, &w->spec, err);

@@ -27,7 +27,7 @@
 
 struct serve_flags {
     const char *host, *keys, *tokenizer, *template, *device, *name, *prefix, *control, *allowed, *kv_type,
-        *weights, *scratch, *dtype, *log_format;
+        *weights, *adapter, *scratch, *dtype, *log_format;
     int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
     double monitor_every;
@@ -105,6 +105,8 @@ static const struct option_row rows[] = {
      "compute in fp32, bf16 or fp16 instead of the type of the weights (auto)"},
     {"disable-cudagraphs", 0, OPTION_FLAG, AT(op_by_op), NULL,
      "launch ops one by one instead of recorded steps; slower"},
+    {"adapter", 0, OPTION_STRING, AT(adapter), "DIR",
+     "PEFT folder of an adapter; it is merged into the model's weights when they are loaded"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
      "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
     {"scratch", 0, OPTION_STRING, AT(scratch), "DIR",
@@ -307,6 +309,7 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .caller = g,
                                      .max_context = f->max_context,
                                      .weights = weights_kind_parse(f->weights),
+                                     .adapter = f->adapter,
                                      .scratch = scratch_of(g),
                                      .stream_last = !f->scratch,
                                      .parallel = f->parallel ? f->parallel : g->environment.parallel,

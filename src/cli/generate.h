@@ -10,7 +10,7 @@
 
 struct generate_flags {
     struct string_list prompts;
-    const char *prompts_file, *tokenizer, *device, *weights;
+    const char *prompts_file, *tokenizer, *device, *weights, *adapter;
     int64_t tokens, top_k, seed;
     double temperature, top_p, min_p;
     uint64_t budget;

@@ -65,6 +65,8 @@ const char *label_problem_name(enum label_problem problem)
 
 bool model_has_source(const struct model_spec *spec) { return spec->arch->source; }
 
+const char *model_weight_prefix(const struct model_spec *spec) { return spec->arch->prefix; }
+
 int model_layers(const struct model_spec *spec) { return spec->num_layers + spec->decoder_layers; }
 
 int64_t model_first_position(const struct model_spec *spec)

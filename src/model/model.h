@@ -293,6 +293,9 @@ struct param_init model_param_init(const struct model_spec *spec, const char *la
 /* True for parameters after an encoder's last layer; they belong to a task and differ between tasks. */
 bool model_param_is_head(const struct model_spec *spec, const char *label);
 
+/* Prefix of parameter names that some files leave out: "model.". */
+const char *model_weight_prefix(const struct model_spec *spec);
+
 /* The row of the position table used for position 0. RoBERTa's positions start after the padding row. */
 int64_t model_first_position(const struct model_spec *spec);
 

@@ -267,7 +267,9 @@ static enum plim_status start(struct embedder *e, const struct embed_room *room,
     enum plim_status status = runtime_commit(rt, err);
     if (status != PLIM_OK) return status;
     e->first = (struct member){.time = e->plan.time, .rows = rt->size, .exec = &rt->exec};
-    return weights_from_directory(&rt->exec, &e->spec, room->how.path, room->log, err);
+    status = weights_from_directory(&rt->exec, &e->spec, room->how.path, room->log, err);
+    if (status == PLIM_OK && room->adapter) status = weights_merge(&rt->exec, &e->spec, room->adapter, err);
+    return status;
 }
 
 enum plim_status embedder_open(const struct embed_room *room, struct device *device, struct embedder **out,

@@ -34,6 +34,7 @@ struct embed_room {
     bool labels;               /* logits of labels instead of vectors */
     bool plan_only;            /* commits nothing: the embedder can report its plan and be closed */
     enum weights_kind weights; /* as files have them, or in blocks of 8 or 4 bits */
+    const char *adapter;       /* PEFT folder that is merged into the weights; NULL: none */
     int64_t caller_bytes;      /* host memory used by the caller; counted in the plan */
     /* Multiplies fp32 as it is, never as two bf16 parts where that is faster (device/cpu/gemm.h). */
     bool exact;

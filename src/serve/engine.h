@@ -54,6 +54,7 @@ struct engine_refusal {
 
 struct engine_options {
     const char *model;   /* folder */
+    const char *adapter; /* PEFT folder that is merged into its weights, borrowed; NULL: none */
     int64_t budget;      /* bytes of the device; 0: no limit */
     int64_t limit;       /* limit for a plan without a budget; 0: the device's free memory */
     int64_t host_budget; /* host memory next to a device with its own memory; 0: no limit */

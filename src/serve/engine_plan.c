@@ -119,6 +119,8 @@ enum plim_status engine_commit(struct engine *e, struct plim_error *err)
     if (status != PLIM_OK) return status;
     engine_tell(e, "inputs_on_device");
     status = weights_from_directory(&f->runtime.exec, &e->spec, e->model, e->options.log, err);
+    if (status == PLIM_OK && e->options.adapter)
+        status = weights_merge(&f->runtime.exec, &e->spec, e->options.adapter, err);
     if (status != PLIM_OK) return status;
     engine_tell(e, "model_on_device");
     engine_tell(e, "compilation_started");

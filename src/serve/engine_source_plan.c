@@ -365,6 +365,8 @@ static enum plim_status start(struct engine *e, struct sources *s, struct plim_e
     if (status != PLIM_OK) return status;
     status = source_weights_load(&e->quantisation, &s->runtime.exec, &e->spec, e->plan.precision, e->model,
                                  e->options.log, err);
+    if (status == PLIM_OK && e->options.adapter)
+        status = weights_merge(&s->runtime.exec, &e->spec, e->options.adapter, err);
     if (status == PLIM_OK) engine_tell(e, "model_on_device");
     return status;
 }

@@ -99,6 +99,7 @@ static enum plim_status open_vectors(struct engine *e, struct plim_error *err)
                               .limit = engine_line(e, 0),
                               .plan_only = e->options.plan_only,
                               .weights = e->options.weights,
+                              .adapter = e->options.adapter,
                               .log = e->options.log};
     if (!v) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was set up");
     enum plim_status status = set_sizes(e, &room.how, err);

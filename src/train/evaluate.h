@@ -1,7 +1,7 @@
 /* evaluate.h - the mean loss of a model over text, forward only.
  *
  *     struct evaluation e;
- *     evaluate_alone(&job, device, "runs/small/checkpoint-00000100", 0, &e, &err);
+ *     evaluate_alone(&job, device, &(struct eval_weights){"runs/small/checkpoint-00000100"}, 0, &e, &err);
  *     // e.loss is the mean over e.tokens tokens, exp(e.loss) the perplexity
  *
  * trainer_evaluate (trainer.h) does the same inside the arena of a training plan.
@@ -59,5 +59,9 @@ enum plim_status evaluate_rows(struct eval_programs *programs, struct loader *lo
 /* Evaluates the weights of the Hugging Face directory `dir` on data.validation (or data.train if there is
  * none), within the job's budget: as many rows at a time as fit. rows 0: all. The job's spec must be that of
  * dir. PLIM_NO_FIT names the missing bytes if not even one row fits. */
-enum plim_status evaluate_alone(const struct job *job, struct device *device, const char *dir, int64_t rows,
-                                struct evaluation *out, struct plim_error *err);
+struct eval_weights {
+    const char *dir, *adapter; /* adapter: PEFT folder that is merged into them; NULL: none */
+};
+enum plim_status evaluate_alone(const struct job *job, struct device *device,
+                                const struct eval_weights *weights, int64_t rows, struct evaluation *out,
+                                struct plim_error *err);

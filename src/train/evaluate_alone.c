@@ -83,8 +83,8 @@ static enum plim_status plan_lengths(const struct job *job, struct runtime *rt, 
     return PLIM_OK;
 }
 
-static enum plim_status run(const struct job *job, struct runtime *rt, const char *dir, struct loader *loader,
-                            struct evaluation *e, struct plim_error *err)
+static enum plim_status run(const struct job *job, struct runtime *rt, const struct eval_weights *weights,
+                            struct loader *loader, struct evaluation *e, struct plim_error *err)
 {
     struct eval_programs p;
     enum plim_status status = plan_lengths(job, rt, e->rows, &p, err);
@@ -94,7 +94,9 @@ static enum plim_status run(const struct job *job, struct runtime *rt, const cha
     const struct log *log = context_log(rt->exec.device->context);
     struct log warnings = log ? (struct log){LOG_LEVEL_WARN, log->sink, log->arg} : (struct log){0};
     if (status == PLIM_OK)
-        status = weights_from_directory(&rt->exec, &rt->spec, dir, log ? &warnings : NULL, err);
+        status = weights_from_directory(&rt->exec, &rt->spec, weights->dir, log ? &warnings : NULL, err);
+    if (status == PLIM_OK && weights->adapter)
+        status = weights_merge(&rt->exec, &rt->spec, weights->adapter, err);
     if (status == PLIM_OK) status = eval_programs_start(&p, job, err);
     double start = clock_seconds();
     if (status == PLIM_OK) status = evaluate_rows(&p, loader, job, e, err);
@@ -103,8 +105,9 @@ static enum plim_status run(const struct job *job, struct runtime *rt, const cha
     return status;
 }
 
-enum plim_status evaluate_alone(const struct job *job, struct device *device, const char *dir, int64_t rows,
-                                struct evaluation *out, struct plim_error *err)
+enum plim_status evaluate_alone(const struct job *job, struct device *device,
+                                const struct eval_weights *weights, int64_t rows, struct evaluation *out,
+                                struct plim_error *err)
 {
     struct plan_request request;
     struct corpus corpus;
@@ -122,10 +125,10 @@ enum plim_status evaluate_alone(const struct job *job, struct device *device, co
     if (status == PLIM_OK)
         status = budget_check(job->name, "key 'budget'", request.budget, request.facts, err);
     if (status == PLIM_OK)
-        status =
-            plan_beside_loader(job, &corpus.sizes, device, dir, &request, overhead.reserve, &rt, out, err);
+        status = plan_beside_loader(job, &corpus.sizes, device, weights->dir, &request, overhead.reserve, &rt,
+                                    out, err);
     if (status == PLIM_OK) status = corpus_evaluator(&corpus, data, &loader, err);
-    if (status == PLIM_OK) status = run(job, &rt, dir, loader, out, err);
+    if (status == PLIM_OK) status = run(job, &rt, weights, loader, out, err);
     runtime_close(&rt);
     loader_close(loader);
     corpus_close(&corpus);

@@ -8,8 +8,10 @@
 #include "base/file.h"
 #include "model/hf.h"
 #include "model/labels.h"
+#include "model/peft.h"
 #include "model/sentence.h"
 #include "model/weights_files.h"
+#include "store/gguf.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
 #include "text/codec.h"
@@ -41,6 +43,9 @@ struct exporter {
     struct stream from, masters;
     struct exported *result;
     const char *source; /* the folder it comes from */
+    char base[4096];    /* the folder of the weights: source's own, or an adapter's base */
+    struct peft *peft;  /* merged into them; NULL: none */
+    bool adapter;       /* what is written is an adapter */
     double raw[BLOCK];  /* room for any type */
     uint16_t low[BLOCK];
     float wide[BLOCK];
@@ -130,11 +135,65 @@ static enum plim_status pass_on(void *arg, int64_t, const void *elements, int64_
     return safetensors_writer_put(p->writer, elements, (size_t)n * dtype_size(p->type), err);
 }
 
-static enum plim_status export_tensor(struct exporter *e, size_t index, struct safetensors_writer *w,
-                                      struct plim_error *err)
+/* --- merging ---------------------------------------------------------------------------------------------------- */
+
+struct merging {
+    struct exporter *e;
+    const struct safetensor *t;
+    enum dtype type;
+    struct safetensors_writer *writer;
+};
+
+static enum plim_status merge_get(void *arg, int64_t first, float *values, int64_t n, struct plim_error *err)
+{
+    struct merging *m = arg;
+    enum plim_status status = PLIM_OK;
+    for (int64_t at = 0; at < n && status == PLIM_OK; at += BLOCK) {
+        int64_t k = n - at < BLOCK ? n - at : BLOCK;
+        status = stream_read(&m->e->from, m->t, first + at, m->e->raw, k, err);
+        if (status == PLIM_OK) dtype_convert(values + at, DT_F32, m->e->raw, m->t->type, k);
+    }
+    return status;
+}
+
+static enum plim_status merge_put(void *arg, int64_t, const float *values, int64_t n, struct plim_error *err)
+{
+    struct merging *m = arg;
+    enum plim_status status = PLIM_OK;
+    for (int64_t at = 0; at < n && status == PLIM_OK; at += BLOCK) {
+        int64_t k = n - at < BLOCK ? n - at : BLOCK;
+        dtype_convert(m->e->out, m->type, values + at, DT_F32, k);
+        status = safetensors_writer_put(m->writer, m->e->out, (size_t)k * dtype_size(m->type), err);
+    }
+    return status;
+}
+
+/* Files may leave the architecture's prefix out of names; adapters do not. */
+static enum plim_status merge_tensor(struct exporter *e, const struct model_spec *spec, size_t index,
+                                     struct safetensors_writer *w, bool *changed, struct plim_error *err)
+{
+    const struct safetensor *t = &e->params.tensors[index];
+    struct merging m = {e, t, e->entries[index].type, w};
+    const struct peft_io io = {merge_get, merge_put, &m};
+    char name[256];
+    *changed = false;
+    if (!dtype_is_float(t->type)) return PLIM_OK;
+    enum plim_status status = peft_merge(e->peft, t->name, t->ndim, t->dim, &io, changed, err);
+    if (status != PLIM_OK || *changed) return status;
+    snprintf(name, sizeof name, "%s%s", model_weight_prefix(spec), t->name);
+    return peft_merge(e->peft, name, t->ndim, t->dim, &io, changed, err);
+}
+
+static enum plim_status export_tensor(struct exporter *e, const struct model_spec *spec, size_t index,
+                                      struct safetensors_writer *w, struct plim_error *err)
 {
     const struct safetensor *t = &e->params.tensors[index];
     enum dtype type = e->entries[index].type;
+    if (e->peft) {
+        bool merged;
+        enum plim_status status = merge_tensor(e, spec, index, w, &merged, err);
+        if (status != PLIM_OK || merged) return status;
+    }
     if (e->params.gguf || e->params.quantised) /* which have no masters, and elements that have to be made */
         return weights_files_read(&e->params, t, type, pass_on, &(struct passing){w, type}, err);
     struct plim_error mismatch = {0};
@@ -178,18 +237,33 @@ static enum plim_status list_entries(struct exporter *e, struct plim_error *err)
     return PLIM_OK;
 }
 
+static enum plim_status copy_adapter_config(const struct exporter *e, const char *dir, struct plim_error *err)
+{
+    STRBUF_AUTO path = STRBUF_INIT, text = STRBUF_INIT;
+    strbuf_addf(&path, "%s/" PEFT_CONFIG, e->source);
+    enum plim_status status = strbuf_status(&path, err);
+    if (status == PLIM_OK) status = file_read(path.data, 1 << 20, &text, err);
+    strbuf_clear(&path);
+    strbuf_addf(&path, "%s/" PEFT_CONFIG, dir);
+    return status == PLIM_OK ? file_write_atomic(path.data, text.data, text.len, err) : status;
+}
+
 static enum plim_status write_all(struct exporter *e, const struct model_spec *spec, const char *dir,
                                   uint64_t shard_bytes, struct plim_error *err)
 {
     struct safetensors_writer w;
     enum plim_status status =
-        safetensors_writer_begin(&w, dir, e->entries, e->params.count, shard_bytes, err);
+        e->adapter ? safetensors_file_begin(&w, dir, PEFT_WEIGHTS, e->entries, e->params.count, err)
+                   : safetensors_writer_begin(&w, dir, e->entries, e->params.count, shard_bytes, err);
     if (status != PLIM_OK) return status;
-    for (size_t i = 0; i < e->params.count && status == PLIM_OK; i++) status = export_tensor(e, i, &w, err);
+    for (size_t i = 0; i < e->params.count && status == PLIM_OK; i++)
+        status = export_tensor(e, spec, i, &w, err);
+    if (status == PLIM_OK && e->peft) status = peft_check_used(e->peft, err);
     if (status == PLIM_OK)
         status = safetensors_writer_end(&w, err);
     else
         safetensors_writer_abandon(&w);
+    if (e->adapter) return status == PLIM_OK ? copy_adapter_config(e, dir, err) : status;
     if (status == PLIM_OK) status = hf_config_save(spec, e->result->type, dir, err);
     struct sentence_config how;
     if (status == PLIM_OK) status = sentence_config_load(e->source, &how, err);
@@ -257,9 +331,12 @@ static enum plim_status write_new(struct exporter *e, const struct model_spec *s
 
 static enum plim_status open_source(struct exporter *e, const char *from, struct plim_error *err)
 {
-    STRBUF_AUTO state = STRBUF_INIT;
-    enum plim_status status = weights_files_open(from, &e->params, err);
-    if (status != PLIM_OK) return status;
+    STRBUF_AUTO state = STRBUF_INIT, file = STRBUF_INIT;
+    strbuf_addf(&file, "%s%s", e->base, e->adapter ? "/" PEFT_WEIGHTS : "");
+    enum plim_status status = strbuf_status(&file, err);
+    if (status == PLIM_OK) status = weights_files_open(file.data, &e->params, err);
+    e->params.path = from;
+    if (status != PLIM_OK || e->peft) return status;
     strbuf_addf(&state, "%s/state", from);
     status = strbuf_status(&state, err);
     if (status == PLIM_OK && file_exists(state.data)) {
@@ -267,6 +344,30 @@ static enum plim_status open_source(struct exporter *e, const char *from, struct
         e->has_state = status == PLIM_OK;
     }
     return status;
+}
+
+/* Weights come from the folder itself or, where an adapter is merged, from its base. */
+static enum plim_status choose_weights(struct exporter *e, const char *from,
+                                       const struct export_options *options, struct plim_error *err)
+{
+    bool adapter = peft_find_base(from, e->base, sizeof e->base);
+    if (options->merge && !adapter && !options->adapter)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: is not an adapter, so there is nothing to merge; leave --merge out, or add --adapter DIR",
+            from);
+    if (options->merge && adapter && !file_exists(e->base))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s/" PEFT_CONFIG
+                         ": base_model_name_or_path '%.200s' is not here; write export MODEL "
+                         "--merge --adapter %s",
+                         from, e->base, from);
+    e->adapter = adapter && !options->merge;
+    if (!adapter || e->adapter) snprintf(e->base, sizeof e->base, "%s", from);
+    if (options->merge && gguf_is(e->base))
+        return plim_fail(err, PLIM_UNSUPPORTED, "%s: export the GGUF file first, and merge into that folder",
+                         e->base);
+    return PLIM_OK;
 }
 
 enum plim_status export_model(const char *from, const char *to, const struct export_options *options,
@@ -281,8 +382,11 @@ enum plim_status export_model(const char *from, const char *to, const struct exp
     e->type = options->type, e->result = out, e->source = from;
     e->from = e->masters = (struct stream){-1, NULL};
     enum plim_status status = check_target(from, to, options->force, err);
+    if (status == PLIM_OK) status = choose_weights(e, from, options, err);
     if (status == PLIM_OK) status = checkpoint_check(from, MANIFEST_WEIGHTS | MANIFEST_STATE, &checked, err);
-    if (status == PLIM_OK) status = hf_config_load(from, &spec, err);
+    if (status == PLIM_OK) status = hf_config_load(e->adapter ? from : e->base, &spec, err);
+    const char *merged = options->adapter ? options->adapter : from;
+    if (status == PLIM_OK && options->merge) status = peft_open(merged, &spec, &e->peft, err);
     out->sparse = status == PLIM_OK && spec.sparse_block > 0;
     if (status == PLIM_OK) status = labels_load(from, &labels, err);
     if (status == PLIM_OK && (int64_t)labels.list.count == spec.num_labels) spec.labels = labels.list.items;
@@ -297,6 +401,7 @@ enum plim_status export_model(const char *from, const char *to, const struct exp
     labels_release(&labels);
     free(e->entries);
     weights_files_close(&e->params);
+    peft_close(e->peft);
     if (e->has_state) safetensors_close(&e->state);
     free(e);
     return status;

@@ -5,7 +5,7 @@
  *     export_model("runs/small/checkpoint-00000100", "small-hf", &options, &e, &err);
  *
  * Masters saved with narrow parameters (state/) are combined with them, so fp32 has every bit of the optimizer. Any Hugging
- * Face directory can be the source. Only two blocks of elements are held in memory for a model of any size.
+ * Face directory can be the source. An adapter's checkpoint becomes a PEFT folder or, merged, a model. Only two blocks of elements are held in memory for a model of any size.
  */
 #pragma once
 
@@ -19,6 +19,8 @@ struct export_options {
     enum dtype type;      /* of the files written; DT_COUNT: as they are */
     uint64_t shard_bytes; /* largest file; 0: SAFETENSORS_SHARD */
     bool force;           /* write into a folder that is not empty */
+    bool merge;           /* an adapter's folder becomes its model with the adapter merged in */
+    const char *adapter;  /* PEFT folder to merge into `from`; NULL: none, or that which `from` is */
 };
 
 struct exported {
@@ -30,7 +32,7 @@ struct exported {
     bool from_masters; /* some values have more bits than the saved parameters */
 };
 
-/* A new folder appears complete or not at all. With force, an existing one keeps its old weights until the
+/* PLIM_BAD_INPUT: there is nothing to merge, or the adapter is of another model. A new folder appears complete or not at all. With force, an existing one keeps its old weights until the
  * new ones are on disk; files with other names stay. PLIM_BAD_INPUT: `to` is not empty and force is not set,
  * or `from` is a checkpoint that differs from its manifest. */
 enum plim_status export_model(const char *from, const char *to, const struct export_options *options,
