@@ -322,7 +322,6 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(ROW_GATE_BWD, row_gate_bwd, KERNEL)                                                                    \
     X(DROPOUT, dropout, KERNEL)                                                                              \
     X(XENT, xent, KERNEL)                                                                                    \
-    X(PREFERENCE, preference, KERNEL)                                                                        \
     X(KV_APPEND, kv_append, KERNEL)                                                                          \
     X(SPLIT3, split3, KERNEL)                                                                                \
     X(ROUTE, route, KERNEL)                                                                                  \
@@ -370,7 +369,8 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(EXPERT_LINEAR_Q_DX, expert_linear_q_dx, CPU_ONLY)                                                      \
     X(ROW_NORM, row_norm, KERNEL)                                                                            \
     X(COLUMN_SCALE, column_scale, KERNEL)                                                                    \
-    X(COLUMN_SCALE_BWD, column_scale_bwd, KERNEL)
+    X(COLUMN_SCALE_BWD, column_scale_bwd, KERNEL)                                                            \
+    X(PREFERENCE, preference, KERNEL)
 
 #define OP_KIND_OF(kind, name, kernels) OP_##kind,
 enum op_kind { OP_KINDS(OP_KIND_OF) OP_KIND_COUNT };

@@ -58,7 +58,7 @@ static enum plim_status fingerprint_of(const struct trainer *t, uint64_t *out, s
     uint64_t numbers[] = {model,
                           path ? 0 : (uint64_t)job->training.seed,
                           (uint64_t)job->training.precision,
-                          (uint64_t)job->training.batch_size,
+                          job_whole_passes(job) ? (uint64_t)job->training.batch_size : 0,
                           dataset_identity(t->corpus.train),
                           t->corpus.validation ? dataset_identity(t->corpus.validation) : 0};
     *out = hash64(numbers, sizeof numbers, 0);

@@ -52,6 +52,10 @@ def families(folder):
     family("accumulation", plim.job(folder, **several))
     experts = dict(model__architecture="mixtral", model__num_experts=4, model__num_experts_per_tok=2, model__router_aux_loss_coef=0)
     family("experts", plim.job(folder, **one_pass, **experts), stages=(0, 3), least=1e-5)
+    pairs = os.path.join(folder, "preferences.jsonl")
+    with open(pairs, "w") as f:
+        for i in range(60): f.write(json.dumps({"prompt": f"q{i} ", "chosen": "yes" * (1 + i % 5), "rejected": "no" * (1 + i % 7)}) + "\n")
+    family("dpo", plim.job(folder, **one_pass, data__train=f"[{pairs}]", training__objective="dpo"), stages=(0, 3), least=1e-5)
     t5 = plim.job(folder, **one_pass, **plim.T5, data__train=f"[{plim.pairs(folder)}]")
     family("t5", t5, stages=(0, 3))
     with tempfile.TemporaryDirectory() as other:
