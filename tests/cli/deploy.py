@@ -175,12 +175,44 @@ def get(port, path):
 def health(port): return subprocess.run([HEALTH], env={**PATH, "PORT": str(port)}, capture_output=True).returncode
 
 
+WRONG = {"HOST": "a b", "PORT": "99999", "BUDGET": "lots", "DEVICE": "moon", "MODEL_NAME": "x" * 200, "API_KEY_FILE": "/none", "MAX_CONTEXT": "x",
+         "PARALLEL": "x", "QUEUE": "x", "THREADS": "-1", "WEIGHTS": "q3", "DTYPE": "fp1", "KV_TYPE": "x", "SCRATCH": "/none/x", "ALLOW_DEGRADED": "x",
+         "TOKENIZER": "/none", "CHAT_TEMPLATE": "/none", "DRAIN": "x", "TIMEOUT": "0", "METRICS_PREFIX": "a b", "CONTROL": "/none/x", "LOG_FORMAT": "xml",
+         "MEMORY_LIMIT": "4Gi", "MAX_BATCH_SIZE": "0", "ENABLE_MIXED_PRECISION": "maybe", "CUDA_MEMORY_FRACTION": "2", "PYTORCH_CUDA_ALLOC_CONF": "x:1"}
+
+
+def wrong_values(env, model):
+    """Every variable of a server with a value that cannot be right: the last line says so, and the container ends with 2."""
+    plim.ok(set(SERVE) <= set(WRONG), f"every variable has a wrong value {set(SERVE) - set(WRONG)}")
+    for name, value in WRONG.items():
+        given = {**env, "MODEL": model, "MODEL_NAME": "", "MAX_BATCH_SIZE": "", name: value}
+        if name == "MEMORY_LIMIT": given["BUDGET"] = ""
+        result = subprocess.run([ENTRY], env=given, capture_output=True, text=True, timeout=60)
+        last = result.stderr.splitlines()[-1:] or [""]
+        errors = [l for l in result.stderr.splitlines() if '"level":"error"' in l or not l.startswith("{")]
+        named = any(w in last[0] for w in (name, SERVE.get(name, name), value))
+        plim.ok(result.returncode == 2 and len(errors) == 1 and named, f"{name}={value[:20]}: {result.returncode}, {last[0][:160]}")
+
+
+def other_names(env, model):
+    """The variables of other systems act on a server: their values in its plan."""
+    for name, value, part, expected in (("MAX_BATCH_SIZE", "3", "parallel", 3), ("ENABLE_MIXED_PRECISION", "true", "precision", "bf16"),
+                                        ("ENABLE_MIXED_PRECISION", "false", "precision", "fp32"), ("CUDA_MEMORY_FRACTION", "0.5", "budget", 12670153523)):
+        given = {**env, "MODEL": model, "MODEL_NAME": "", "BUDGET": "", "DEVICE": "rtx-4090", "MAX_BATCH_SIZE": "", "CUDA_MEMORY_FRACTION": "", name: value}
+        result = subprocess.run([ENTRY, "--plan", "--json"], env=given, capture_output=True, text=True, timeout=60)
+        plan = json.loads(result.stdout) if result.returncode == 0 else {"plan": {}}
+        found = plan.get(part, plan["plan"].get(part))
+        plim.ok(found == expected, f"{name}={value}: {part} {found} {result.stderr[-200:] if result.returncode else ''}")
+
+
 def real(folder, paths):
     """The real program behind the entry point: JSON log, health check, paths of probes, metrics of the dashboard, an end by SIGTERM."""
     model = llama_folder.make(f"{folder}/llama")
     kept = {k: v for k, v in os.environ.items() if k.startswith(("PLIMSOLL_", "XDG_", "TMP"))}
     env = {**PATH, **kept, "PLIMSOLL": os.path.abspath(plim.PLIMSOLL), "MODEL_NAME": "owner/llama", "MODELS": folder, "HOST": "127.0.0.1", "PORT": "0",
            "BUDGET": "64MiB", "DEVICE": "cpu", "THREADS": "1", "MAX_BATCH_SIZE": "2", "ENABLE_MIXED_PRECISION": "false", "CUDA_MEMORY_FRACTION": "0.8"}
+    wrong_values(env, model)
+    other_names(env, model)
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen([ENTRY], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
         found = re.search(r":(\d+)$", process.stdout.readline().strip())
@@ -288,8 +320,6 @@ def check_container(where, o, c, uid):
     plim.ok({m["name"] for m in c["volumeMounts"]} == volumes, f"{where}: mounts are volumes and volumes are mounted")
     plim.ok(safe["readOnlyRootFilesystem"] and not safe["allowPrivilegeEscalation"] and safe["capabilities"]["drop"] == ["ALL"] and {"/cache", "/tmp"} <= writable
             and pod(o)["securityContext"]["runAsNonRoot"] and pod(o)["securityContext"]["runAsUser"] == uid, f"{where}: not root, root file system read-only")
-    version = re.search(r"project\(plimsoll VERSION ([0-9.]+)", text("CMakeLists.txt")).group(1)
-    plim.ok(c["image"].startswith(f"plimsoll:{version}-"), f"{where}: {c['image']}")
 
 
 def check_serving(where, objects, uid):
@@ -413,6 +443,14 @@ def containerfile():
     return int(user.group(1))
 
 
+def versions():
+    """Images are named by the version that CMakeLists.txt has."""
+    version = subprocess.run([os.path.join(ROOT, "tools", "version")], capture_output=True, text=True).stdout.strip()
+    files = [*glob.glob(f"{DEPLOY}/**/*.yaml", recursive=True), os.path.join(ROOT, "docs", "deploy.md")]
+    named = [(os.path.relpath(f, ROOT), v) for f in files for v in re.findall(r"(?:plimsoll:|newTag: )([0-9.]+)-", text(f))]
+    plim.ok(len(named) > 6 and {v for _, v in named} == {version}, f"{len(named)} names of images have {version} {[n for n in named if n[1] != version]}")
+
+
 def build_scripts(folder):
     """The scripts call the builder that is there with the target, the version and their own options."""
     with open(f"{folder}/podman", "w") as f: f.write('#!/bin/sh\nprintf "%s\\n" "$@"\n')
@@ -474,6 +512,7 @@ def main():
         judged()
         uid = containerfile()
         build_scripts(folder)
+        versions()
         units(folder)
         paths = {"/", "/health"}
         if yaml:
