@@ -128,7 +128,19 @@ def trains(model, folder):
     for steps in (2, 3):
         done = call(*command("cpu", mounts=mounts, JOB="/job/job.yaml", OUTPUT="/runs/run", STEPS=steps))
         seen = [e["step"] for e in plim.events(done.stdout) if e.get("event") == "step"]
-        plim.ok(done.returncode == 0 and seen == ([1, 2] if steps == 2 else [3]), f"a job trains and continues: steps {seen} {done.stderr[-300:]}")
+        plim.ok(done.returncode == 0 and seen == ([1, 2] if steps == 2 else [3]), f"a job trains and continues: steps {seen}{done.stderr[-300:] if done.returncode else ''}")
+    ranks(mounts)
+
+
+def ranks(mounts):
+    """Two containers train together, as the pods of an indexed Job: each has a host name of its own."""
+    env = dict(JOB="/job/job.yaml", OUTPUT="/runs/ranks", STEPS=2, WORLD_SIZE=2, LOCAL_RANK=0, MASTER_ADDR="127.0.0.1", MASTER_PORT=29511)
+    words = [command("cpu", mounts=mounts, options=[f"--hostname=rank-{r}"], RANK=r, **env) for r in (0, 1)]
+    other = subprocess.Popen([*CONTAINER, *words[1]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    done = call(*words[0])
+    code = other.wait(60)
+    seen = [e["step"] for e in plim.events(done.stdout) if e.get("event") == "step"]
+    plim.ok(done.returncode == 0 == code and seen == [1, 2], f"two ranks: {done.returncode}, {code}, steps {seen}{done.stderr[-300:] if done.returncode else ''}")
 
 
 def main():
