@@ -195,17 +195,21 @@ env/bin/python -c "import plimsoll; print(plimsoll.plan('a.yaml', '64MiB'))"; ec
 """
 
 
+def inside(root, script):
+    return shell("unshare", "--mount", "sh", "-c", f"mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev && exec chroot {root} sh -s", input=script)
+
+
 def check_chroot(folder, wheel, debs):
     if os.geteuid() or not shutil.which("mmdebstrap"): return plim.skip("a fresh Debian: needs root and mmdebstrap")
     root, suite = folder / "debian", re.search(r"VERSION_CODENAME=(\w+)", open("/etc/os-release").read())[1]
     made = shell("mmdebstrap", "--variant=apt", "--include=python3-venv", suite, root)
     if made.returncode: return plim.skip(f"a fresh Debian: mmdebstrap failed: {made.stderr[-200:]}")
     for path in [wheel, *debs]: shutil.copy(path, root / "root")
-    ran = shell("chroot", root, "sh", "-s", input=WHEEL)
+    ran = inside(root, WHEEL)
     plim.ok("THE WHEEL WORKS" in ran.stdout, f"the wheel, without any library of ours: {ran.stderr[-300:]}")
     installed = shell("chroot", root, "sh", "-c", "cd /root && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ./*.deb gcc libc6-dev pkg-config")
     plim.ok(installed.returncode == 0, f"apt install ./*.deb {installed.stderr[-300:]}")
-    ran = shell("unshare", "--mount", "sh", "-c", f"mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev && exec chroot {root} sh -s", input=README)
+    ran = inside(root, README)
     plim.ok("ALL COMMANDS WORK" in ran.stdout, f"README's commands {ran.stderr[-500:]}")
 
 
