@@ -157,7 +157,7 @@ def main():
             serves(model)
             trains(llama_folder.make(f"{folder}/small"), folder)
         if "neuron" in images:
-            refuses("no plug-in", ["libneuronpjrt.so", "mount"], "neuron", mounts=[(model, "/models/model:ro")], MODEL="/models/model")
+            refuses("no plug-in", ["libneuronpjrt.so", "/opt/aws/neuron/lib"], "neuron", mounts=[(model, "/models/model:ro")], MODEL="/models/model")
     plim.done()
 
 
