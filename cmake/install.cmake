@@ -11,6 +11,10 @@ install(FILES "${PROJECT_SOURCE_DIR}/demo/small.yaml" "${PROJECT_SOURCE_DIR}/dem
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
   FILES_MATCHING PATTERN "*.md" PATTERN "*.png" PATTERN "*.svg")
 
+# Starts the program as variables say; units for systemd call it (docs/deploy.md).
+install(PROGRAMS "${PROJECT_SOURCE_DIR}/deploy/entrypoint" DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/plimsoll")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/deploy/systemd" DESTINATION "${CMAKE_INSTALL_DOCDIR}/examples")
+
 # The program knows its own options, so it writes its man page and completions (cmake/docs.cmake).
 if(TARGET plimsoll AND NOT CMAKE_CROSSCOMPILING)
   set(docs "${PROJECT_BINARY_DIR}/docs")

@@ -9,7 +9,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-LIGHT="openai prometheus_client tensorboard pyyaml"
+LIGHT="openai prometheus_client tensorboard pyyaml check-jsonschema"
 HEAVY="torch transformers safetensors sentence-transformers gguf"
 
 purpose=${1:-test}

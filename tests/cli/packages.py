@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Packages: the version is the same everywhere, Debian packages have the right files and dependencies, and the bill of materials is whole.
 
-PLIMSOLL_LONG_TESTS=1 also builds in two folders and compares every byte, and installs the packages into a fresh Debian (as root, with mmdebstrap
+PLIMSOLL_LONG_TESTS=1 also builds in two folders and compares every byte, and installs wheel and packages into a fresh Debian (as root, with mmdebstrap
 and a network) where README's commands must work.
 """
 # run-tests: timeout=3600
@@ -84,7 +84,8 @@ def unpack(debs, folder):
 WHERE = (  # file, package
     (r"\./usr/bin/plimsoll", "plimsoll"), (r"\./usr/share/man/man1/plimsoll\.1\.gz", "plimsoll"), (r"\./usr/share/bash-completion/completions/plimsoll", "plimsoll"),
     (r"\./usr/share/zsh/\S+/_plimsoll", "plimsoll"), (r"\./usr/share/doc/plimsoll/plimsoll\.spdx\.json\.gz", "plimsoll"), (r"\./usr/share/doc/plimsoll/docs/cli\.md", "plimsoll"),
-    (r"\./usr/share/doc/plimsoll/examples/demo/corpus\.txt", "plimsoll"), (r"\./usr/lib/(.+/)?libplimsoll\.so\.0", "libplimsoll0"),
+    (r"\./usr/share/doc/plimsoll/examples/demo/corpus\.txt", "plimsoll"), (r"\./usr/libexec/plimsoll/entrypoint", "plimsoll"),
+    (r"\./usr/share/doc/plimsoll/examples/systemd/plimsoll-serve@\.service", "plimsoll"), (r"\./usr/lib/(.+/)?libplimsoll\.so\.0", "libplimsoll0"),
     (r"\./usr/lib/(.+/)?libplimsoll\.so", "libplimsoll-dev"), (r"\./usr/lib/(.+/)?libplimsoll\.a", "libplimsoll-dev"), (r"\./usr/include/plimsoll/plimsoll\.h", "libplimsoll-dev"),
     (r"\./usr/lib/(.+/)?pkgconfig/plimsoll\.pc", "libplimsoll-dev"), (r"\./usr/lib/(.+/)?plimsoll-config\.cmake", "libplimsoll-dev"),
     (r"\./usr/lib/python3/dist-packages/plimsoll/__init__\.py", "python3-plimsoll"), (r"\./usr/lib/python3/dist-packages/plimsoll/lib/libplimsoll_torch\.so", "python3-plimsoll"),
@@ -146,7 +147,6 @@ def copy_sources(folder):
 
 def build_all(folder):
     """Everything that is delivered, from a copy of the sources; name -> digest."""
-    copy_sources(folder)
     env = {k: v for k, v in os.environ.items() if not k.endswith("COMPILER_LAUNCHER")} | {"CCACHE_DISABLE": "1"}
     for words in (["tools/build", "package", "program"], ["tools/make-deb"], ["tools/make-wheel", "build/package", "build/wheel"]):
         done = shell(*words, cwd=folder, env=env)
@@ -158,7 +158,9 @@ def build_all(folder):
 
 def check_reproducible(folder):
     """Two folders whose names have different lengths; the first's packages are left in it."""
-    one, two = build_all(folder / "one"), build_all(folder / "a" / "second" / "folder")
+    folders = [folder / "one", folder / "a" / "second" / "folder"]
+    for f in folders: copy_sources(f)
+    one, two = map(build_all, folders)
     for name in one: plim.ok(one[name] == two.get(name), f"{name}: the same bytes twice")
 
 
@@ -167,10 +169,17 @@ cd /root; cp -r /usr/share/doc/plimsoll/examples/demo .; cp demo/corpus.txt .
 sed -n '/^# small.yaml/,/^```/p' /usr/share/doc/plimsoll/README.md | grep -v '^```' > small.yaml
 plimsoll version; plimsoll plan small.yaml; plimsoll plan small.yaml --json > plan.json; plimsoll plan small.yaml --html plan.html
 plimsoll train small.yaml --log run.jsonl --steps 2; plimsoll generate runs/small --prompt "The ship" -n 8
-plimsoll train small.yaml --resume --steps 3; plimsoll export runs/small -o hf/
+plimsoll watch runs/small; plimsoll train small.yaml --resume --steps 3; plimsoll export runs/small -o hf/
+plimsoll train small.yaml --overwrite --budget-at 2=40MiB --steps 3
 plimsoll serve runs/small --budget 256MiB --port 18099 > serve.log 2>&1 & server=$!
 for i in $(seq 60); do grep -q 18099 serve.log && break; sleep 0.5; done
-python3 -c "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:18099/health').read())"; kill -TERM $server; wait $server
+python3 - <<END
+import urllib.request
+for path, body in (("/health", None), ("/v1/completions", b'{"prompt": "The ship", "max_tokens": 4}')): print(urllib.request.urlopen("http://127.0.0.1:18099" + path, body).read())
+END
+kill -TERM $server; wait $server
+sed 's/steps: 60/steps: 2/; s,runs/small,runs/python,' small.yaml > python.yaml
+sed -n '/^```python/,/^```/p' /usr/share/doc/plimsoll/README.md | grep -v '^```' | sed 's/small.yaml/python.yaml/' | python3 -
 python3 /usr/share/doc/python3-plimsoll/examples/python/plan.py small.yaml rtx-4090
 pkg-config --cflags --libs plimsoll
 cc /usr/share/doc/libplimsoll-dev/examples/c/plan.c -o plan $(pkg-config --cflags --libs plimsoll) && ./plan small.yaml
@@ -178,15 +187,30 @@ echo ALL COMMANDS WORK
 """
 
 
-def check_chroot(folder, debs):
+WHEEL = """set -e
+python3 -m venv /root/env; /root/env/bin/pip install --no-index /root/*.whl
+cd /root; seq 999 > a.txt
+echo 'model: {architecture: llama, vocab_size: 256, hidden_size: 32, intermediate_size: 64, num_layers: 1, num_attention_heads: 2}' > a.yaml
+echo 'data: {train: [a.txt], tokenizer: bytes, max_length: 8}' >> a.yaml
+env/bin/python -c "import plimsoll; print(plimsoll.plan('a.yaml', '64MiB'))"; echo THE WHEEL WORKS
+"""
+
+
+def inside(root, script):
+    return shell("unshare", "--mount", "sh", "-c", f"mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev && exec chroot {root} sh -s", input=script)
+
+
+def check_chroot(folder, wheel, debs):
     if os.geteuid() or not shutil.which("mmdebstrap"): return plim.skip("a fresh Debian: needs root and mmdebstrap")
     root, suite = folder / "debian", re.search(r"VERSION_CODENAME=(\w+)", open("/etc/os-release").read())[1]
-    made = shell("mmdebstrap", "--variant=apt", suite, root)
+    made = shell("mmdebstrap", "--variant=apt", "--include=python3-venv", suite, root)
     if made.returncode: return plim.skip(f"a fresh Debian: mmdebstrap failed: {made.stderr[-200:]}")
-    for path in debs: shutil.copy(path, root / "root")
+    for path in [wheel, *debs]: shutil.copy(path, root / "root")
+    ran = inside(root, WHEEL)
+    plim.ok("THE WHEEL WORKS" in ran.stdout, f"the wheel, without any library of ours: {ran.stderr[-300:]}")
     installed = shell("chroot", root, "sh", "-c", "cd /root && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ./*.deb gcc libc6-dev pkg-config")
     plim.ok(installed.returncode == 0, f"apt install ./*.deb {installed.stderr[-300:]}")
-    ran = shell("unshare", "--mount", "sh", "-c", f"mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev && exec chroot {root} sh -s", input=README)
+    ran = inside(root, README)
     plim.ok("ALL COMMANDS WORK" in ran.stdout, f"README's commands {ran.stderr[-500:]}")
 
 
@@ -204,7 +228,8 @@ def main():
         check_bill(f"{t}/root", number)
         if os.environ.get("PLIMSOLL_LONG_TESTS") == "1":
             check_reproducible(pathlib.Path(t))
-            check_chroot(pathlib.Path(t), sorted((pathlib.Path(t) / "one/build/deb").iterdir()))
+            built = pathlib.Path(t) / "one/build"
+            check_chroot(pathlib.Path(t), *(built / "wheel").iterdir(), sorted((built / "deb").iterdir()))
     plim.done()
 
 
