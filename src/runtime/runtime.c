@@ -270,6 +270,8 @@ enum plim_status runtime_start(struct runtime *rt, bool fresh, struct plim_error
         exec_open(&rt->exec, rt->device, &rt->plan.tape, &rt->plan.layout, rt->disk, err);
     if (status == PLIM_OK && fresh) exec_fresh(&rt->exec);
     if (status == PLIM_OK) status = runtime_tune(rt, &rt->exec, err);
+    if (status == PLIM_OK && rt->device->facts.whole_programs)
+        status = exec_prepare(&rt->exec, rt->plan.knobs.accumulation > 1, err);
     if (status == PLIM_OK) status = weights_write_constants(&rt->exec, &rt->spec, err);
     if (status == PLIM_OK) note_peaks(rt);
     return status;

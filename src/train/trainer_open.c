@@ -129,8 +129,7 @@ static enum plim_status open_program(struct trainer *t, int i, struct plim_error
     struct exec *exec = lengths_exec(&t->lengths, i);
     if (t->options.profile) exec->op_seconds = t->op_seconds;
     if (t->options.numerics) exec->inspect = numerics_inspect, exec->inspect_arg = &t->numerics;
-    bool early = t->lengths.count > 1 || exec->device->facts.whole_programs;
-    enum plim_status status = early ? exec_prepare(exec, true, err) : PLIM_OK;
+    enum plim_status status = t->lengths.count > 1 ? exec_prepare(exec, true, err) : PLIM_OK;
     return status == PLIM_OK ? feed_open(&t->feed[i], exec, err) : status;
 }
 

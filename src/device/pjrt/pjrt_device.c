@@ -6,6 +6,7 @@
 #include "device/pjrt/artefacts.h"
 #include "device/pjrt/emit.h"
 #include "device/pjrt/module.h"
+#include "device/pjrt/pjrt_calibrate.h"
 #include "device/pjrt/pjrt_slots.h"
 #include "mem/os.h"
 
@@ -243,6 +244,18 @@ static enum plim_status need_of(struct pjrt_device *d, const struct device_range
     return status;
 }
 
+/* True if a step has several passes: what they add to then lives from the beginning (plan/layout.h, invariant 2). */
+static bool adds_up(const struct tape *tape, const struct layout *layout)
+{
+    for (int i = 1; i < tape->loop_end; i++) {
+        const struct op *op = &tape->ops[i];
+        if (op->accumulate != ACC_AFTER_FIRST) continue;
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (op->out[k] >= 0 && layout->life[tape_root(tape, op->out[k])].first == 0) return true;
+    }
+    return false;
+}
+
 static enum plim_status measure(const struct device_facts *facts, const struct tape *tape,
                                 const struct layout *layout, int64_t arena, int64_t *more,
                                 struct plim_error *err)
@@ -256,7 +269,8 @@ static enum plim_status measure(const struct device_facts *facts, const struct t
         {.tape = tape, .layout = layout, .begin = tape->loop_end, .end = tape->nops, .first = true},
     };
     enum plim_status status = need_of(d, &ranges[0], &need, err);
-    for (int i = 1; i < 3 && trains && status == PLIM_OK; i++) status = need_of(d, &ranges[i], &need, err);
+    if (status == PLIM_OK && trains && adds_up(tape, layout)) status = need_of(d, &ranges[1], &need, err);
+    if (status == PLIM_OK && trains) status = need_of(d, &ranges[2], &need, err);
     *more = max64(need - arena, 0);
     return reported(d, status, err);
 }
@@ -468,12 +482,10 @@ static enum plim_status find_facts(struct pjrt_device *d, struct plim_error *err
     facts->memory_bytes = told ? limit : may.total;
     facts->memory_limited = told ? false : may.limited;
     facts->free_bytes = told ? limit - min_size(used, limit) : may.bytes;
+    facts->lower_tier = TIER_DEVICE; /* programs do not wait for copies */
     facts->align = 256;
     facts->whole_programs = true;
     facts->threads = threads_count(d->device.team);
-    facts->bandwidth = own ? 2e10 : 1e12, facts->op_seconds = 1e-6,
-    facts->lower_bandwidth = FACTS_DISK_ASSUMED;
-    for (int t = 0; t < DT_COUNT; t++) facts->flops[t] = facts->attn_flops[t] = own ? 5e10 : 1e14;
     facts->workspace = workspace;
     facts->measure = measure;
     facts->backend = &d->device;
@@ -499,6 +511,7 @@ enum plim_status device_pjrt_open(const struct context *context, const char *nam
         device_ledgers_init(dev, d->ledgers, d->pjrt.zero_copy);
         status = slots_open(&d->slots, &d->pjrt, dev->facts.memory_bytes, dev->ledger[TIER_DEVICE], err);
     }
+    if (status == PLIM_OK) pjrt_calibrate(dev, d->pjrt.version);
     if (status == PLIM_OK)
         *out = dev;
     else
