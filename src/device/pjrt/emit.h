@@ -50,6 +50,7 @@ struct emitter {
     X(KV_PUT8, kv_put8)                                                                                      \
     X(ATTN_PAGED8, attn_paged8)                                                                              \
     X(XENT, xent)                                                                                            \
+    X(SAMPLE, sample)                                                                                        \
     X(POOL, pool)                                                                                            \
     X(ROW_GATE, row_gate)                                                                                    \
     X(DROPOUT, dropout)                                                                                      \

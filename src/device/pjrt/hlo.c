@@ -517,7 +517,8 @@ static void add_block(struct hlo *h, struct hlo_loop *loop, struct hlo_value *in
     strbuf_add(&h->text, "):\n");
 }
 
-void hlo_loop_begin(struct hlo *h, struct hlo_loop *loop, int64_t times, int count, struct hlo_value *carried)
+void hlo_loop_begin_times(struct hlo *h, struct hlo_loop *loop, struct hlo_value times, int count,
+                          struct hlo_value *carried)
 {
     struct hlo_value zero = hlo_scalar(h, HLO_I32, 0), index, unused[HLO_CARRIED];
     *loop = (struct hlo_loop){.count = count, .id = h->next++};
@@ -527,9 +528,14 @@ void hlo_loop_begin(struct hlo *h, struct hlo_loop *loop, int64_t times, int cou
     for (int i = 0; i < count; i++) strbuf_add(&h->text, ", "), hlo_write_name(h, &carried[i]);
     strbuf_add(&h->text, ") ({");
     add_block(h, loop, &index, unused);
-    struct hlo_value more = hlo_compare_to(h, "LT", index, (double)times);
+    struct hlo_value more = hlo_compare(h, "LT", index, times);
     strbuf_addf(&h->text, "    \"stablehlo.return\"(%%v%d) : (tensor<i1>) -> () }, {", more.id);
     add_block(h, loop, &loop->index, carried);
+}
+
+void hlo_loop_begin(struct hlo *h, struct hlo_loop *loop, int64_t times, int count, struct hlo_value *carried)
+{
+    hlo_loop_begin_times(h, loop, hlo_scalar(h, HLO_I32, (double)times), count, carried);
 }
 
 void hlo_loop_end(struct hlo *h, struct hlo_loop *loop, struct hlo_value *carried)

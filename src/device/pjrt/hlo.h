@@ -167,4 +167,7 @@ struct hlo_loop {
 };
 void hlo_loop_begin(struct hlo *h, struct hlo_loop *loop, int64_t times, int count,
                     struct hlo_value *carried);
+/* As often as the program says: `times` is an I32 scalar. */
+void hlo_loop_begin_times(struct hlo *h, struct hlo_loop *loop, struct hlo_value times, int count,
+                          struct hlo_value *carried);
 void hlo_loop_end(struct hlo *h, struct hlo_loop *loop, struct hlo_value *carried);
