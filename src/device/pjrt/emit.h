@@ -55,7 +55,30 @@ struct emitter {
     X(ROW_GATE, row_gate)                                                                                    \
     X(DROPOUT, dropout)                                                                                      \
     X(ROW_NORM, row_norm)
-#define PJRT_BACKWARD(X)
+#define PJRT_BACKWARD(X)                                                                                     \
+    X(LINEAR_DX, linear_dx)                                                                                  \
+    X(LINEAR_DW, linear_dw)                                                                                  \
+    X(EMBED_BWD, embed_bwd)                                                                                  \
+    X(NORM_BWD, norm_bwd)                                                                                    \
+    X(GLU_BWD, glu_bwd)                                                                                      \
+    X(ACT_BWD, act_bwd)                                                                                      \
+    X(JOIN3, join3)                                                                                          \
+    X(ROW_GATE_BWD, row_gate_bwd)                                                                            \
+    X(POOL_BWD, pool_bwd)                                                                                    \
+    X(ATTN_BWD, attn_bwd)                                                                                    \
+    X(SUMSQ, sumsq)                                                                                          \
+    X(CLIP, clip)                                                                                            \
+    X(ADAMW, adamw)                                                                                          \
+    X(SGD, sgd)                                                                                              \
+    X(ROUTE, route)                                                                                          \
+    X(ROUTE_BWD, route_bwd)                                                                                  \
+    X(ROUTER_LOSS, router_loss)                                                                              \
+    X(DISPATCH, dispatch)                                                                                    \
+    X(COMBINE, combine)                                                                                      \
+    X(COMBINE_DW, combine_dw)                                                                                \
+    X(EXPERT_LINEAR, expert_linear)                                                                          \
+    X(EXPERT_LINEAR_DX, expert_linear_dx)                                                                    \
+    X(EXPERT_LINEAR_DW, expert_linear_dw)
 #define PJRT_EMITTERS(X) PJRT_FORWARD(X) PJRT_BACKWARD(X)
 
 #define PJRT_DECLARE(kind, name) extern const struct emitter pjrt_##name;

@@ -5,6 +5,12 @@
 
 /* An operand as [rows, width], in F32. */
 struct hlo_value part_rows(struct emit *e, int slot, int64_t width);
+/* As [rows, width], in its own type. */
+static inline struct hlo_value part_rows_in(struct emit *e, int slot, int64_t width)
+{
+    struct hlo_value v = emit_in(e, slot);
+    return hlo_reshape(e->h, v, HLO_SHAPE(hlo_count(&v) / width, width));
+}
 
 /* The op's activation of x (attr.activation, op.h). */
 struct hlo_value part_activation(struct hlo *h, const struct op_attr *attr, struct hlo_value x);

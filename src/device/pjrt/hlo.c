@@ -314,20 +314,33 @@ struct hlo_value hlo_replace(struct hlo *h, struct hlo_value whole, struct hlo_v
     return plain(h, "dynamic_update_slice", hlo_shaped(h, whole.type, &whole), 2 + whole.ndim, operands);
 }
 
-struct hlo_value hlo_element(struct hlo *h, struct hlo_value v, struct hlo_value index)
+struct hlo_value hlo_replace_at(struct hlo *h, struct hlo_value whole, struct hlo_value part,
+                                struct hlo_value first)
 {
-    struct hlo_value operands[1 + HLO_MAX_DIM] = {v, index};
+    struct hlo_value operands[2 + HLO_MAX_DIM] = {whole, part, first};
+    for (int i = 1; i < whole.ndim; i++) operands[2 + i] = hlo_scalar(h, HLO_I32, 0);
+    return plain(h, "dynamic_update_slice", hlo_shaped(h, whole.type, &whole), 2 + whole.ndim, operands);
+}
+
+struct hlo_value hlo_window(struct hlo *h, struct hlo_value v, struct hlo_value first, int64_t count)
+{
+    struct hlo_value operands[1 + HLO_MAX_DIM] = {v, first};
     int64_t dim[HLO_MAX_DIM];
     memcpy(dim, v.dim, sizeof dim);
     for (int i = 1; i < v.ndim; i++) operands[1 + i] = hlo_scalar(h, HLO_I32, 0);
-    dim[0] = 1;
+    dim[0] = count;
     struct hlo_value out = hlo_new(h, v.type, v.ndim, dim);
     begin(h, &out, "dynamic_slice", 1 + v.ndim, operands);
     strbuf_addc(&h->text, '{');
     add_ints(h, "slice_sizes", v.ndim, dim);
     strbuf_add(&h->text, "} ");
     end(h, &out, 1 + v.ndim, operands);
-    return hlo_reshape(h, out, v.ndim - 1, v.dim + 1);
+    return out;
+}
+
+struct hlo_value hlo_element(struct hlo *h, struct hlo_value v, struct hlo_value index)
+{
+    return hlo_reshape(h, hlo_window(h, v, index, 1), v.ndim - 1, v.dim + 1);
 }
 
 /* --- sums, products, rows -------------------------------------------------------------------------------------- */

@@ -118,6 +118,11 @@ struct hlo_value hlo_slice(struct hlo *h, struct hlo_value v, int axis, int64_t 
 struct hlo_value hlo_concat(struct hlo *h, int axis, struct hlo_value a, struct hlo_value b);
 /* `whole` with `part` in place of its elements from `first` on along axis 0. */
 struct hlo_value hlo_replace(struct hlo *h, struct hlo_value whole, struct hlo_value part, int64_t first);
+/* `count` elements along axis 0, and `whole` with `part` in place of as many, from a position that the program computes (an I32
+ * scalar). A position that leaves no room for all of them is moved. */
+struct hlo_value hlo_window(struct hlo *h, struct hlo_value v, struct hlo_value first, int64_t count);
+struct hlo_value hlo_replace_at(struct hlo *h, struct hlo_value whole, struct hlo_value part,
+                                struct hlo_value first);
 /* One element along axis 0 at a position that the program computes (an I32 scalar); the axis disappears. */
 struct hlo_value hlo_element(struct hlo *h, struct hlo_value v, struct hlo_value index);
 
