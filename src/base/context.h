@@ -20,6 +20,7 @@ struct context_process {
     /* Runs work(arg, result) in a separate process, whose memory does not count here. Returns false if that
      * fails. */
     bool (*apart)(bool (*work)(void *arg, void *result), void *arg, void *result, size_t bytes);
+    /* context.environment must have the variable afterwards: the list may move. */
     void (*set_variable)(const char *name, const char *value);
     void (*end)(int code);
 };

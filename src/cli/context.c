@@ -31,7 +31,13 @@ static bool run_apart(bool (*work)(void *arg, void *result), void *arg, void *re
 
 extern char **environ;
 
-static void set_variable(const char *name, const char *value) { setenv(name, value, 1); }
+static struct context context;
+
+static void set_variable(const char *name, const char *value)
+{
+    setenv(name, value, 1);
+    context.environment = environ; /* which setenv may move */
+}
 
 static void end(int code) { _exit(code); }
 

@@ -64,13 +64,20 @@ static enum plim_status open_cuda(int threads, struct device **out, struct plim_
 
 extern char **environ;
 
-static void set_variable(const char *name, const char *value) { setenv(name, value, 1); }
+static struct context context;
+
+static void set_variable(const char *name, const char *value)
+{
+    setenv(name, value, 1);
+    context.environment = environ; /* which setenv may move */
+}
+
+static const struct context_process process = {.set_variable = set_variable};
+static struct context context = {.process = &process, .cache = ""};
 
 /* Settings that the plug-in reads when it is loaded are set as the program would. */
 static enum plim_status open_pjrt(int threads, struct device **out, struct plim_error *err)
 {
-    static const struct context_process process = {.set_variable = set_variable};
-    static struct context context = {.process = &process, .cache = ""};
     const char *plugin = getenv("OP_PLUGIN");
     context.environment = environ;
     return device_pjrt_open(&context, plugin && *plugin ? plugin : "cpu", 0, threads, out, err);

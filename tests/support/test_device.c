@@ -6,12 +6,19 @@
 extern char **environ;
 
 /* Plug-ins read variables when they are loaded; a test's process may set them. */
-static void set_variable(const char *name, const char *value) { setenv(name, value, 1); }
+static struct context context;
+
+static void set_variable(const char *name, const char *value)
+{
+    setenv(name, value, 1);
+    context.environment = environ; /* which setenv may move */
+}
+
+static const struct context_process process = {.set_variable = set_variable};
+static struct context context = {.process = &process, .cache = ""};
 
 enum plim_status test_device_named(const char *text, int threads, struct device **out, struct plim_error *err)
 {
-    static const struct context_process process = {.set_variable = set_variable};
-    static struct context context = {.process = &process, .cache = ""};
     struct device_name name;
     context.environment = environ;
     if (!device_name_read(text, &name) || !name.backend)

@@ -115,7 +115,13 @@ static void test_names(void **state)
 
 /* --- Neuron -------------------------------------------------------------------------------------------------------- */
 
-static void set_variable(const char *name, const char *value) { setenv(name, value, 1); }
+static struct context host;
+
+static void set_variable(const char *name, const char *value)
+{
+    setenv(name, value, 1);
+    host.environment = environ; /* which setenv may move */
+}
 
 static void hear(void *arg, enum log_level level, const char *line)
 {
@@ -129,10 +135,10 @@ static const struct log ears = {LOG_LEVEL_DEBUG, hear, NULL};
 
 static enum plim_status open_neuron(int index, bool owned, struct plim_error *err)
 {
-    struct context context = {.environment = environ, .process = owned ? &process : NULL, .log = &ears};
+    host = (struct context){.environment = environ, .process = owned ? &process : NULL, .log = &ears};
     struct pjrt p;
     heard[0] = 0;
-    enum plim_status status = pjrt_open(&context, plugin, index, &p, err);
+    enum plim_status status = pjrt_open(&host, plugin, index, &p, err);
     if (status == PLIM_OK) pjrt_close(&p);
     return status;
 }
