@@ -185,6 +185,7 @@ static enum plim_status put_value(struct parsing *p, const struct option_row *ro
 static enum plim_status put_next(struct parsing *p, const struct option_row *row)
 {
     const char *next = p->at < p->argc ? p->argv[p->at] : NULL;
+    if (row->optional && (!next || next[0] == '-' || !strchr(next, '='))) return put_value(p, row, "");
     if (!next || (next[0] == '-' && next[1] == '-' && next[2]))
         return plim_fail(p->err, PLIM_BAD_INPUT, "%s: option '--%s' needs a value; write --%s=%s",
                          p->command->name, row->name, row->name, row->metavar ? row->metavar : "VALUE");

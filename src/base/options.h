@@ -56,6 +56,9 @@ struct option_row {
     const char *expected;
     double least, most;
     bool (*valid)(const char *text);
+    /* OPTION_STRING: settings, KEY=VALUE,...; without a value it is "". The next argument is a value only if it has an
+     * equals sign. */
+    bool optional;
 };
 
 #define OPTION_GIVEN(type, field) (offsetof(type, field) + 1)

@@ -70,6 +70,7 @@ struct job_options {
     bool quiet;
     const char *flags[JOB_FLAGS]; /* NULL: not given */
     const char *deepspeed;        /* DeepSpeed's JSON; overrides training.deepspeed */
+    const char *lora;             /* settings of an adapter: KEY=VALUE,...; NULL: not given */
     const char *mode;             /* "single", "multi", or NULL: any number of ranks; see cli_check_mode */
     int64_t local_rank;           /* passed by launchers, ignored: their variables count */
     bool no_graphs, no_compilation;
@@ -90,6 +91,9 @@ struct job_options {
     JOB_FLAG_ROW("model-output", type, field, FLAG_OUTPUT, "DIR", "output.dir=DIR"), \
     JOB_FLAG_ROW("pretrained-model", type, field, FLAG_MODEL, "DIR", "model.path=DIR"), \
     JOB_FLAG_ROW("dataloader-num-workers", type, field, FLAG_WORKERS, "N", "data.workers=N"), \
+    {"lora", 0, OPTION_STRING, offsetof(type, field.lora), "SETTINGS", \
+     "train a LoRA adapter instead of the model; alone: r=16, alpha=32, all linear layers, learning rate 2e-4; else " \
+     "keys of the section adapter, e.g. r=8,dropout=0.05", .optional = true}, \
     {"deepspeed", 0, OPTION_STRING, offsetof(type, field.deepspeed), "FILE", \
      "read this DeepSpeed JSON in addition to the job (same as training.deepspeed)"}, \
     {"mode", 0, OPTION_STRING, offsetof(type, field.mode), "NAME", \

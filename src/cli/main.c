@@ -1,4 +1,6 @@
 /* main.c - finds the subcommand and hands over. */
+#include "base/file.h"
+#include "base/json.h"
 #include "base/nearest.h"
 #include "base/number.h"
 #include "base/status.h"
@@ -8,6 +10,7 @@
 #include "device/cpu/cpu_features.h"
 #include "device/registry.h"
 #include "job/deepspeed.h"
+#include "store/gguf.h"
 
 #include <malloc.h>
 #include <math.h>
@@ -221,13 +224,28 @@ static enum plim_status take_environment(struct job *job, const struct job_optio
     return status;
 }
 
+/* A job file; or a model's folder or GGUF file, which stands for a job with that model.path. */
+static enum plim_status load_config(struct job *job, const char *config, const struct schema_listener *notes,
+                                    struct plim_error *err)
+{
+    STRBUF_AUTO text = STRBUF_INIT;
+    strbuf_addf(&text, "%s/config.json", config);
+    if (!gguf_is(config) && !file_exists(strbuf_text(&text))) return job_load(job, config, notes, err);
+    strbuf_clear(&text);
+    strbuf_add(&text, "{\"model\": {\"path\": ");
+    json_quote(&text, config, strlen(config));
+    strbuf_add(&text, "}}");
+    enum plim_status status = strbuf_status(&text, err);
+    return status == PLIM_OK ? job_parse(job, text.data, config, notes, err) : status;
+}
+
 enum plim_status cli_read_job(struct job *job, const struct job_options *options, struct plim_error *err)
 {
     struct schema_listener notes = {.say = options->quiet ? NULL : print_note, .wrong = print_wrong};
     const struct schema_listener *listener = options->notes ? options->notes : &notes;
     job_init(job);
     job->deepspeed_flag = options->deepspeed;
-    enum plim_status status = job_load(job, options->config, listener, err);
+    enum plim_status status = load_config(job, options->config, listener, err);
     if (status == PLIM_OK) status = set_keys(job, options, listener, err);
     if (status == PLIM_OK) status = cli_take_flags(job, options, listener, err);
     if (status == PLIM_OK) status = take_environment(job, options, err);

@@ -372,8 +372,11 @@ static enum plim_status check_list(struct opening *o, const char *key, const str
 static enum plim_status check_patterns(struct opening *o, struct plim_error *err)
 {
     const struct adapter_options *options = o->options;
-    enum plim_status status = PLIM_OK;
-    if (!all_linear(options)) status = check_list(o, "targets", &options->targets, is_module, err);
+    double unused;
+    enum plim_status status = pattern_value(o, &options->rank_pattern, "", &unused, err);
+    if (status == PLIM_OK) status = pattern_value(o, &options->alpha_pattern, "", &unused, err);
+    if (status == PLIM_OK && !all_linear(options))
+        status = check_list(o, "targets", &options->targets, is_module, err);
     if (status == PLIM_OK)
         status = check_list(o, "modules_to_save", &options->modules_to_save, is_saved, err);
     if (status == PLIM_OK) status = check_list(o, "rank_pattern", &options->rank_pattern, has_value, err);

@@ -15,6 +15,8 @@ struct attempt {
     struct tape *room;
     int64_t budget, host_budget;
     unsigned unpinned; /* knobs, by the bits of their rows */
+    const struct adapter
+        *lora; /* the usual one of this model; NULL: the job does not train the whole model */
     struct remedy remedy;
 };
 
@@ -157,6 +159,7 @@ static bool is_adam(const struct recipe *r)
     return r->optimizer == OPTIMIZER_ADAMW || r->optimizer == OPTIMIZER_ADAMW8;
 }
 static bool is_clipped(const struct recipe *r) { return r->clips; }
+static bool is_whole(const struct recipe *r) { return !r->adapter; }
 static bool not_sgd(const struct recipe *r) { return r->optimizer != OPTIMIZER_SGD; }
 
 #define TO(field, number) offsetof(struct recipe, field), number
@@ -185,6 +188,8 @@ static const struct row {
      TO(clips, false)},
     {"training.optimizer", "adafactor", "another optimizer: other results", is_adam, true,
      TO(optimizer, OPTIMIZER_ADAFACTOR)},
+    {"adapter.type", "lora", "a LoRA adapter of rank 16 instead of the whole model", is_whole, false,
+     TO(adapter, 0)},
     {"data.max_length", NULL, "shorter context", NULL, false, TO(max_length, 0)},
     {"training.optimizer", "sgd", "another optimizer: other results", not_sgd, false,
      TO(optimizer, OPTIMIZER_SGD)},
@@ -194,8 +199,12 @@ static const struct row {
 /* False: it does not apply. */
 static bool change(struct attempt *a, const struct row *row)
 {
-    if (!row->applies(&a->recipe)) return false;
-    *(int64_t *)(void *)((char *)&a->recipe + row->field) = row->number;
+    bool adapts = row->field == offsetof(struct recipe, adapter);
+    if (!row->applies(&a->recipe) || (adapts && !a->lora)) return false;
+    if (adapts)
+        a->recipe.adapter = a->lora;
+    else
+        *(int64_t *)(void *)((char *)&a->recipe + row->field) = row->number;
     add_key(&a->remedy, row->key, row->value);
     return true;
 }
@@ -401,8 +410,14 @@ enum plim_status job_remedies(const struct job *job, const struct plan_request *
                               struct plim_error *)
 {
     struct tape room;
+    struct bump bump = BUMP_INIT;
+    struct adapter_options options = {.type = ADAPTER_LORA, .r = ADAPTER_RANK, .alpha = 2 * ADAPTER_RANK};
+    struct adapter *lora = NULL;
+    bool whole = !job->adapting && !job->training.freeze.count && !job->training.train_only.count;
     tape_init(&room);
     struct attempt fresh = attempt_of(job, request, &room);
+    if (whole && adapter_open(&options, &job->spec, job_head(job), &bump, &lora, NULL) == PLIM_OK)
+        fresh.lora = lora;
     struct offers offers = {.out = out};
     try_pins(&offers, &fresh);
     for (int i = 0; i < NROWS; i++) {
@@ -413,5 +428,6 @@ enum plim_status job_remedies(const struct job *job, const struct plan_request *
     try_raising(&offers, &fresh, smallest);
     *count = offers.count;
     tape_release(&room);
+    bump_free(&bump);
     return PLIM_OK;
 }

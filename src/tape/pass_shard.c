@@ -375,6 +375,18 @@ static void find_staying(struct shard *s)
     }
 }
 
+/* Views of rows of a parameter that is in pieces have become views of what is gathered: nobody reads the old ones, which would
+ * leave the piece. */
+static void drop_views(struct shard *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        struct tensor *t = &s->tape->tensors[i];
+        bool leaves = t->view_of >= 0 && s->tape->tensors[t->view_of].piece &&
+                      s->tape->tensors[t->view_of].cls == CLASS_PARAM;
+        if (leaves) t->ndim = 1, t->dim[0] = 1, t->view_offset = 0;
+    }
+}
+
 static void rewrite(struct shard *s, const struct op_list *old)
 {
     int loop_end = s->tape->loop_end;
@@ -402,6 +414,7 @@ enum plim_status pass_shard(struct tape *tape, const struct shard_options *optio
         find_staying(&s);
         struct op_list old = tape_take_ops(tape);
         rewrite(&s, &old);
+        drop_views(&s);
         tape_drop_ops(tape, &old);
     }
     shard_free(&s);

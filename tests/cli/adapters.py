@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Adapters as users meet them: --lora, PEFT folders in and out, merging, frozen parameters, and what is refused."""
+import json
+import os
+import shutil
+import struct
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import llama_folder
+import plim
+
+
+def header(path):
+    with open(path, "rb") as f: return json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+
+
+def floats(path):
+    """Every fp32 tensor of a file."""
+    with open(path, "rb") as f: data = f.read()
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    return {k: struct.unpack(f"<{(v['data_offsets'][1] - v['data_offsets'][0]) // 4}f", data[start + v["data_offsets"][0]:start + v["data_offsets"][1]]) for k, v in header(path).items() if k != "__metadata__"}
+
+
+def refused(folder, text, *args, **keys):
+    """One line with that text, exit 2, and nothing else."""
+    path = plim.job(folder, **{**BASE, **keys})
+    result = plim.run("train", path, "-q", *args)
+    plim.ok(result.returncode == 2 and text in result.stderr and result.stderr.count("\n") == 1, f"refused: {text} ({result.returncode}) {result.stderr.strip()[-220:]}")
+
+
+def loss(folder, *args):
+    result = plim.run("eval", f"{folder}/job.yaml", "--json", "--rows", "8", "-q", *args)
+    return json.loads(result.stdout)["loss"] if result.returncode == 0 else result.stderr
+
+
+with tempfile.TemporaryDirectory() as folder:
+    model = llama_folder.make(f"{folder}/base", hidden_size=32, intermediate_size=48)
+    BASE = {f"model__{k}": None for k in ("architecture", "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_attention_heads", "num_key_value_heads", "tie_word_embeddings")}
+    BASE.update(model__path=model, training__learning_rate=None)
+    path = plim.job(folder, **BASE)
+
+    # One flag.
+    planned, result = plim.plan(path, "--lora")
+    plim.ok(planned and planned["trained_parameters"] == 2 * 16 * (96 + 64 + 64 + 96 + 80 + 80 + 80), f"plan --lora: {planned and planned['trained_parameters']} parameters are trained {result.stderr.strip()}")
+    whole, _ = plim.plan(path)
+    plim.ok(planned["by_class"]["state"] == 8 * planned["trained_parameters"] < whole["by_class"]["state"], "an adapter has state for itself alone")
+    trained = plim.run("train", path, "--lora", "r=4,alpha=8,targets=q_proj,v_proj,down_proj", "--set", "training.learning_rate=0.02", "--steps", "12", "-q")
+    run = f"{folder}/run/checkpoint-00000012"
+    names = header(f"{run}/adapter_model.safetensors") if trained.returncode == 0 else {}
+    plim.ok(set(names) - {"__metadata__"} == {f"base_model.model.model.layers.{i}.{m}.lora_{x}.weight" for i in range(2) for m in ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj") for x in "AB"}, f"PEFT's names and no others: {sorted(names)[:3]} {trained.stderr.strip()[-200:]}")
+    plim.ok(names.get("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", {}).get("shape") == [4, 32], "A is [r,in]")
+    config = json.load(open(f"{run}/adapter_config.json"))
+    plim.ok(config["peft_type"] == "LORA" and config["r"] == 4 and config["lora_alpha"] == 8 and config["target_modules"] == ["q_proj", "v_proj", "down_proj"] and config["base_model_name_or_path"] == os.path.realpath(model), f"adapter_config.json: {config}")
+
+    # The run's folder is used like a model; merged, or with --adapter, the numbers are the same.
+    own, plain, given = loss(folder), loss(folder, "--model", model), loss(folder, "--model", model, "--adapter", run)
+    plim.ok(own == given and own < plain, f"eval: {own} of the run, {given} with --adapter, {plain} of the base")
+    merged = plim.run("export", f"{folder}/run", "-o", f"{folder}/merged", "--merge")
+    other = plim.run("export", model, "-o", f"{folder}/merged2", "--adapter", run)
+    same = merged.returncode == 0 and other.returncode == 0 and open(f"{folder}/merged/model.safetensors", "rb").read() == open(f"{folder}/merged2/model.safetensors", "rb").read()
+    plim.ok(same, f"export --merge is export --adapter {merged.stderr.strip()} {other.stderr.strip()}")
+    plim.ok(loss(folder, "--model", f"{folder}/merged") == own, "the merged model has the loss of the run")
+    before, after, adapter = floats(f"{model}/model.safetensors"), floats(f"{folder}/merged/model.safetensors"), floats(f"{run}/adapter_model.safetensors")
+    key = "model.layers.1.mlp.down_proj"
+    a, b, w = adapter[f"base_model.model.{key}.lora_A.weight"], adapter[f"base_model.model.{key}.lora_B.weight"], list(before[f"{key}.weight"])
+    for o in range(32):
+        for i in range(48): w[o * 48 + i] += 2.0 * sum(b[o * 4 + k] * a[k * 48 + i] for k in range(4))
+    plim.ok(max(abs(x - y) for x, y in zip(w, after[f"{key}.weight"])) < 1e-6 and before["model.embed_tokens.weight"] == after["model.embed_tokens.weight"], "W + s B A, and the rest as it was")
+    folder_of = plim.run("export", f"{folder}/run", "-o", f"{folder}/peft", "--dtype", "f32")
+    plim.ok(folder_of.returncode == 0 and sorted(os.listdir(f"{folder}/peft")) == ["adapter_config.json", "adapter_model.safetensors"], f"export without --merge: a PEFT folder {folder_of.stderr.strip()}")
+    texts = [plim.run("generate", m, *more, "-p", "The old", "-n", "8", "-q", "--temperature", "0").stdout for m, more in ((f"{folder}/run", ()), (f"{folder}/merged", ()), (model, ("--adapter", f"{folder}/peft")))]
+    plim.ok(len(set(texts)) == 1 and texts[0], f"generate: the run, the merged model and --adapter agree: {texts}")
+
+    # Going on from a PEFT folder.
+    plim.job(folder, **{**BASE, "adapter__path": f"{folder}/peft", "output__dir": f"{folder}/more"})
+    more = plim.run("train", path, "-q", "--json", "--steps", "1")
+    first = next((e["loss"] for e in plim.events(more.stdout) if e.get("event") == "step"), None)
+    fresh = plim.run("train", plim.job(folder, **BASE), "-q", "--json", "--steps", "1", "--lora", "--set", f"output.dir={folder}/fresh")
+    start = next((e["loss"] for e in plim.events(fresh.stdout) if e.get("event") == "step"), None)
+    plim.ok(more.returncode == 0 and first < start, f"adapter.path begins where it ended: {first}, not {start} {more.stderr.strip()[-200:]}")
+
+    # DoRA, resumed; freezing, resumed.
+    for name, keys in (("dora", dict(adapter__type="dora", training__mixed_precision="bf16", adapter__dropout=0.1)), ("freeze", dict(training__freeze='[embed_tokens, "layers.0"]'))):
+        job = plim.job(folder, **{**BASE, **keys, "training__steps": 6, "training__save_every": 3, "output__dir": f"{folder}/{name}"})
+        once = plim.losses(plim.run("train", job, "-q", "--json").stdout)
+        shutil.rmtree(f"{folder}/{name}/checkpoint-00000006", ignore_errors=True)
+        again = plim.losses(plim.run("train", job, "-q", "--json", "--resume").stdout)
+        plim.ok(len(once) == 6 and len(again) == 3 and all(once[s] == again[s] for s in again), f"{name}: resumed bit for bit: {again}")
+
+    # Refusals.
+    refused(folder, "'qq_proj' matches no module", adapter__type="lora", adapter__targets="[qq_proj]")
+    refused(folder, "input_layernorm has no adapter: it is not linear", adapter__type="lora", adapter__targets="[input_layernorm]")
+    refused(folder, "it is an embedding", adapter__type="lora", adapter__targets="[embed_tokens]")
+    refused(folder, "'x_proj=4' matches no module", adapter__type="lora", adapter__rank_pattern='["x_proj=4"]')
+    refused(folder, "write NAME=NUMBER", adapter__type="lora", adapter__alpha_pattern='["q_proj"]')
+    refused(folder, "layers 0 to 1", adapter__type="lora", adapter__layers_to_transform="[2]")
+    refused(folder, "exclude each other", adapter__type="lora", training__freeze="[lm_head]")
+    refused(folder, "has the adapter's settings", adapter__path=f"{folder}/peft", adapter__r=4)
+    small = llama_folder.make(f"{folder}/small", hidden_size=64)
+    wrong = plim.run("generate", small, "--adapter", f"{folder}/peft", "-p", "x", "-q")
+    plim.ok(wrong.returncode == 2 and "q_proj.lora_A.weight' is [4,32], but model.layers.0.self_attn.q_proj.weight of this model is [64,64]" in wrong.stderr, f"an adapter of another model: {wrong.stderr.strip()}")
+    config["use_qalora"] = True
+    json.dump(config, open(f"{folder}/peft/adapter_config.json", "w"))
+    wrong = plim.run("generate", model, "--adapter", f"{folder}/peft", "-p", "x", "-q")
+    plim.ok(wrong.returncode == 2 and "'use_qalora' is not supported" in wrong.stderr, f"a setting that is not understood: {wrong.stderr.strip()}")
+    wrong = plim.run("export", model, "-o", f"{folder}/nothing", "--merge")
+    plim.ok(wrong.returncode == 2 and "nothing to merge" in wrong.stderr and not os.path.exists(f"{folder}/nothing"), f"nothing to merge: {wrong.stderr.strip()}")
+    none = plim.run("train", plim.job(folder, adapter__type="lora"), "-q", "--overwrite")
+    plim.ok(none.returncode == 2 and "write model.path" in none.stderr, f"an adapter of no model: {none.stderr.strip()}")
+plim.done()
