@@ -439,6 +439,7 @@ enum plim_status job_finish(struct job *job, struct plim_error *err)
     if (status == PLIM_OK) status = find_spec(job, err);
     if (status == PLIM_OK) status = job_settle_objective(job, err);
     if (status == PLIM_OK) status = job_settle_adapter(job, err);
+    if (status == PLIM_OK) status = job_settle_base(job, err);
     if (status == PLIM_OK) status = settle_tokenizer(job, err);
     if (status == PLIM_OK) status = check_lengths(job, err);
     if (status == PLIM_OK) status = check_output(job, err);

@@ -19,6 +19,7 @@
 #include "job/environment.h"
 #include "job/telling.h"
 #include "model/adapter.h"
+#include "model/quantise.h"
 #include "model/fields.h"
 #include "plan/plan.h"
 #include "tape/pass.h"
@@ -74,6 +75,7 @@ struct job_model { /* as written; becomes the spec */
     bool attention_given;
     int feed_forward; /* T5: relu, gated-gelu */
     bool feed_forward_given;
+    int weights; /* enum weights_kind, of the matrices that an adapter leaves frozen */
 };
 
 /* As in PyTorch; the last two use TF32. */
@@ -232,6 +234,7 @@ struct job {
     struct job_schedule schedule;
     struct adapter_options adapter; /* as written, or as adapter.path says */
     struct adapter *adapting;       /* after job_finish; NULL: the model itself is trained */
+    struct quantisation base;       /* its frozen matrices that are in blocks; in the job's store */
     struct string_list train, validation;
     struct job_data data;
     struct job_wishes wishes;
@@ -329,6 +332,9 @@ enum plim_status job_settle_batch(struct job *job, int ranks, struct plim_error 
 int64_t job_rows(const struct job *job);
 /* Rows per step over all ranks. */
 int64_t job_rows_of_all(const struct job *job);
+
+/* Chooses the frozen matrices that are in blocks (base.c); after job_settle_adapter. */
+enum plim_status job_settle_base(struct job *job, struct plim_error *err);
 
 /* For job_finish, once the spec and objective are known (adapter.c): reads adapter.path, matches names, and takes the
  * learning rate that adapters are usually trained with if the job gives none. */

@@ -49,6 +49,7 @@ static const char *const objectives[] = {
 static const struct schema_synonym objective_words[] = {{"sft", "next_token"}, {NULL, NULL}};
 static const char *const preference_losses[] = {"sigmoid", "hinge",    "ipo",      "sigmoid_norm",
                                                 "robust",  "apo_zero", "apo_down", NULL};
+static const char *const weights_kinds[] = {WEIGHTS_KIND_NAMES, NULL};
 static const char *const adapters[] = {"none", "lora", "rslora", "dora", NULL};
 static const struct schema_synonym adapter_words[] = {{"LORA", "lora"}, {"LoRA", "lora"}, {NULL, NULL}};
 static const char *const adapter_biases[] = {"none", "all", "lora_only", NULL};
@@ -62,6 +63,7 @@ static const struct schema_synonym padding_words[] = {
 static const struct schema_row rows[] = {
     /* model */
     {"model.path", SCHEMA_STRING, AT(model.path), .help = "Hugging Face directory (config.json and safetensors) or GGUF file; other keys of the model may only repeat what its config.json says"},
+    {"model.weights", SCHEMA_ENUM, AT(model.weights), .names = weights_kinds, .fallback = "as-is", .help = "how the matrices that an adapter leaves frozen are stored: as-is keeps a file's 4-bit or GGUF blocks; q8, q4, nf4 and fp4 quantise numbers on loading (docs/models.md#quantised-folders)"},
     {"model.architecture", SCHEMA_STRING, AT(model.architecture), .help = "from scratch, one of:" MODEL_ARCHITECTURES(ARCHITECTURE)},
 #define KEY(id, member, kind, name, least, most, text, ...) \
     {"model." name, SCHEMA_##kind, AT(model.said.member), .flag = GIVEN(model.given[FIELD_##id]), .min = least, .max = most, .help = text},

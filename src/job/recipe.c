@@ -155,7 +155,9 @@ static enum plim_status emit(const struct recipe *r, const struct model_shape *s
     const struct model_freezing freezing = {&t->freeze, &t->train_only};
     enum plim_status status = model_emit(&job->spec, shape, tape, err);
     if (status == PLIM_OK) status = model_freeze(&job->spec, &freezing, tape, err);
-    return status == PLIM_OK ? adapter_apply(r->adapter, &job->spec, shape->training, tape, err) : status;
+    if (status == PLIM_OK) status = adapter_apply(r->adapter, &job->spec, shape->training, tape, err);
+    if (status == PLIM_OK) quantise_tape(&job->base, &job->spec, tape);
+    return status;
 }
 
 /* plan_request.compute */
@@ -263,6 +265,7 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
     tape_init(out);
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
     if (status == PLIM_OK) status = adapter_apply(job->adapting, &job->spec, false, out, err);
+    if (status == PLIM_OK) quantise_tape(&job->base, &job->spec, out);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
     bool loss = shape.head == HEAD_LOSS || shape.head == HEAD_PREFERENCE;
     if (status == PLIM_OK && loss) status = pass_loss_chunks(out, 1 << 20, err);

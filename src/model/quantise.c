@@ -36,6 +36,14 @@ static bool names_tensor(const int *ids, int count, int id)
     return false;
 }
 
+/* Some lines of it alone, as numbers. */
+static bool names_view(const struct tape *tape, const int *ids, int count, int id)
+{
+    for (int i = 0; i < count; i++)
+        if (ids[i] >= 0 && ids[i] != id && tape_root(tape, ids[i]) == id) return true;
+    return false;
+}
+
 /* Logits of a router: which experts a row has hangs on their last bits. */
 static bool is_routed(const struct tape *tape, int logits)
 {
@@ -49,6 +57,7 @@ static struct uses uses_of(const struct tape *tape, int id)
     struct uses u = {0};
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
+        u.other = u.other || names_view(tape, op->in, OP_MAX_IN, id);
         if (!names_tensor(op->in, OP_MAX_IN, id)) continue;
         if (op->kind == OP_LINEAR && op->in[LINEAR_W] == id && !is_routed(tape, op->out[LINEAR_Y]))
             u.product = true, u.logits = u.logits || op->part == PART_HEAD, u.columns = op->attr.weight_kn;
@@ -99,9 +108,9 @@ static struct lines {
 
 static bool may_be_in_blocks(const struct choice *c, int id, const struct uses *u)
 {
-    if (c->train && u->logits) return false; /* the loss is cut into slices of linear (pass_loss_chunks) */
-    if (u->other || !(u->product || u->table) || (u->table && u->columns)) return false;
     const struct tensor *t = &c->tape->tensors[id];
+    if (c->train && (u->logits || !(t->flags & TENSOR_FROZEN))) return false;
+    if (u->other || !(u->product || u->table) || (u->table && u->columns)) return false;
     if (u->experts ? !c->experts || t->ndim != 3 : t->ndim != 2) return false;
     return lines_of(t, u->columns).count >= PANEL_LINES; /* else it would grow */
 }
@@ -128,15 +137,16 @@ enum plim_status quantise_choose(struct quantisation *out, const struct quantise
                                  const struct model_spec *spec, const struct tape *tape,
                                  struct plim_error *err)
 {
-    struct weights_files files;
+    struct weights_files files = {0};
     const char *path = wish->path;
     struct choice c = {wish->kind, wish->experts, wish->train, &files, spec, tape};
     *out = (struct quantisation){.keep_x = wish->train};
-    enum plim_status status = weights_files_open(path, &files, err);
+    enum plim_status status = PLIM_OK;
+    if (path) status = weights_files_open(path, &files, err);
     if (status != PLIM_OK) return status;
     for (int i = 0; i < tape->ntensors; i++) out->count += is_weight(&tape->tensors[i]);
     out->param = calloc((size_t)out->count + 1, sizeof *out->param);
-    if (!out->param) status = plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
+    if (!out->param) status = plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
     for (int i = 0, n = 0; i < tape->ntensors && status == PLIM_OK; i++) {
         const struct tensor *t = &tape->tensors[i];
         if (!is_weight(t)) continue;

@@ -39,10 +39,11 @@ struct quantisation {
 
 struct quantise_wish {
     enum weights_kind kind;
-    const char *path; /* of the weights */
+    const char *path; /* of the weights; NULL: they are numbers */
     bool experts;     /* the device can multiply experts in blocks */
     bool
-        train; /* a frozen base: products do not round activations to 8 bits; the output projection stays numbers */
+        train; /* a base that an adapter changes: only frozen matrices, and not the output projection, because the
+                       * loss is cut into slices of linear; products do not round activations to 8 bits */
 };
 
 /* The tape must read every parameter; a parameter that no op reads is not quantised. On failure nothing needs

@@ -57,18 +57,38 @@ static enum plim_status open_quantised(const struct node *root, const char *path
     return status;
 }
 
+/* The folder's config.json if it has a quantization_config; *out is NULL if not. */
+static enum plim_status load_config(const char *dir, char *path, size_t size, struct doc **out,
+                                    struct plim_error *err)
+{
+    *out = NULL;
+    if ((size_t)snprintf(path, size, "%s/config.json", dir) >= size || !file_exists(path)) return PLIM_OK;
+    enum plim_status status = json_load(path, out, err);
+    const struct node *config = status == PLIM_OK ? node_get(&(*out)->root, "quantization_config") : NULL;
+    if (status != PLIM_OK || (config && config->kind != NODE_NULL)) return status;
+    doc_free(*out);
+    *out = NULL;
+    return PLIM_OK;
+}
+
+bool quantised_folder_is(const char *dir)
+{
+    char path[4096];
+    struct doc *doc;
+    if (load_config(dir, path, sizeof path, &doc, NULL) != PLIM_OK || !doc) return false;
+    doc_free(doc);
+    return true;
+}
+
 enum plim_status quantised_folder_open(const char *dir, const struct safetensors *set,
                                        struct quantised_folder **out, struct plim_error *err)
 {
     char path[4096];
-    struct doc *doc = NULL;
+    struct doc *doc;
     *out = NULL;
-    if ((size_t)snprintf(path, sizeof path, "%s/config.json", dir) >= sizeof path || !file_exists(path))
-        return PLIM_OK;
-    enum plim_status status = json_load(path, &doc, err);
-    if (status != PLIM_OK) return status;
-    const struct node *config = node_get(&doc->root, "quantization_config");
-    if (config && config->kind != NODE_NULL) status = open_quantised(&doc->root, path, set, out, err);
+    enum plim_status status = load_config(dir, path, sizeof path, &doc, err);
+    if (status != PLIM_OK || !doc) return status;
+    status = open_quantised(&doc->root, path, set, out, err);
     doc_free(doc);
     return status;
 }

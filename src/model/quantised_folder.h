@@ -10,6 +10,9 @@
 
 struct quantised_folder;
 
+/* True if the folder has a config.json with a quantization_config. */
+bool quantised_folder_is(const char *dir);
+
 /* *out is NULL if the folder is not quantised: it has no config.json with a quantization_config. The set is the folder's and
  * stays the caller's; it must stay open. PLIM_UNSUPPORTED names a method or format that is not read, PLIM_BAD_INPUT a tensor
  * that is missing or has a wrong shape. */

@@ -35,13 +35,20 @@ struct panel_pour {
 
 /* --- what the op says that reads the parameter ------------------------------------------------------------ */
 
+/* The parameter, or the copy of it that is fetched before it is read: it has the parameter's name. */
+static bool is_copy(const struct tape *tape, int id, int param)
+{
+    const struct tensor *t = &tape->tensors[param], *copy = &tape->tensors[id];
+    return id == param || (copy->type == DT_U8 && copy->layer == t->layer && !strcmp(copy->label, t->label));
+}
+
 static const struct op *reader_of(const struct tape *tape, int param)
 {
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
-        if (op->kind == OP_LINEAR_Q && op->in[LINEAR_Q_W] == param) return op;
-        if (op->kind == OP_EMBED_Q && op->in[EMBED_Q_W] == param) return op;
-        if (op->kind == OP_EXPERT_LINEAR_Q && op->in[EXPERT_LINEAR_Q_W] == param) return op;
+        if (op->kind == OP_LINEAR_Q && is_copy(tape, op->in[LINEAR_Q_W], param)) return op;
+        if (op->kind == OP_EMBED_Q && is_copy(tape, op->in[EMBED_Q_W], param)) return op;
+        if (op->kind == OP_EXPERT_LINEAR_Q && is_copy(tape, op->in[EXPERT_LINEAR_Q_W], param)) return op;
     }
     return NULL;
 }

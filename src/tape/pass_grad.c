@@ -361,6 +361,7 @@ void grad_expert_linear(struct grad_pass *pass, const struct op *op)
 
 void grad_expert_linear_q(struct grad_pass *pass, const struct op *op)
 {
+    if (!wanted(pass, op->in[EXPERT_LINEAR_Q_X])) return;
     struct op dx = tape_op(OP_EXPERT_LINEAR_Q_DX, op->layer);
     dx.attr = op->attr;
     dx.in[EXPERT_LINEAR_Q_DX_DY] = pass->gradient[op->out[EXPERT_LINEAR_Q_Y]];

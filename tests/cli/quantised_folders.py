@@ -60,6 +60,29 @@ def other_commands(folder):
     ok(told.returncode == 0 and "widened" in told.stderr + told.stdout, f"trained from: {told.stderr.strip()[-300:]}")
 
 
+def frozen_base(folder):
+    """An adapter on blocks has the losses of one on the numbers that they stand for, also resumed and with the base on disk."""
+    def losses(model, *args, steps=4):
+        told = plim.run("train", job(folder, model, adapter__type="lora", adapter__r=4, training__steps=steps), "--overwrite", *args)
+        return [e["loss"] for e in plim.events(told.stdout) if e["event"] == "step"] or told.stderr
+    nf4, numbers = f"{GOLDEN}/nf4", f"{folder}/nf4"
+    want = losses(numbers)
+    ok(len(want) == 4 and losses(nf4) == want, f"NF4 folder: {want}")
+    ok(losses(numbers, "--set", "model.weights=nf4") == want, "numbers become NF4 on loading")
+    ok(losses(nf4, "--set", "training.param_tier=disk") == want, "read from disk for each step")
+    ok(losses(nf4, "--set", "training.recompute=full") == want, "with recomputation")
+    for kind in ("q8", "q4", "fp4"): ok(len(losses(numbers, "--set", f"model.weights={kind}")) == 4, f"{kind}")
+    for kind in ("rslora", "dora"): ok(len(losses(nf4, "--set", f"adapter.type={kind}")) == 4, f"{kind}")
+    first = losses(nf4, steps=2)
+    path = job(folder, nf4, adapter__type="lora", adapter__r=4, training__steps=4)
+    told = plim.run("train", path, "--resume")
+    ok(first + [e["loss"] for e in plim.events(told.stdout) if e["event"] == "step"] == want, f"resumed {told.stderr.strip()}")
+    def parameters(model): return json.loads(plim.run("plan", job(folder, model, adapter__type="lora", adapter__r=4), "--json").stdout)["by_class"]["param"]
+    ok(parameters(numbers) - parameters(nf4) == LINEAR * 4 - LINEAR // 64 * 36, "the plan has the base in its blocks")
+    told = plim.run("train", job(folder, nf4, model__weights="q4"))
+    ok(told.returncode != 0 and told.stderr.count("\n") == 1 and "adapter.type" in told.stderr, f"a model that is trained: {told.stderr.strip()}")
+
+
 # --- what is wrong with a folder --------------------------------------------------------------------------------------------
 
 def read(folder):
@@ -137,5 +160,6 @@ def refused(folder):
 with tempfile.TemporaryDirectory() as folder:
     works(folder)
     other_commands(folder)
+    frozen_base(folder)
     refused(folder)
 plim.done()
