@@ -28,6 +28,6 @@ bool test_device_is_other(void)
 
 enum plim_status test_device_open(int threads, struct device **out, struct plim_error *err)
 {
-    return test_device_named(test_device_is_other() ? getenv("TEST_DEVICE") : backend_fallback()->name, threads, out,
-                             err);
+    return test_device_named(test_device_is_other() ? getenv("TEST_DEVICE") : backend_fallback()->name,
+                             threads, out, err);
 }

@@ -7,7 +7,8 @@
 /* `threads` of the host. TEST_DEVICE is a device's name as --device takes it: cuda, pjrt:/path/plugin.so. */
 enum plim_status test_device_open(int threads, struct device **out, struct plim_error *err);
 /* Another device than TEST_DEVICE says. */
-enum plim_status test_device_named(const char *name, int threads, struct device **out, struct plim_error *err);
+enum plim_status test_device_named(const char *name, int threads, struct device **out,
+                                   struct plim_error *err);
 /* True if TEST_DEVICE says so. */
 bool test_device_is_other(void);
 
