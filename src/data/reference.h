@@ -2,7 +2,7 @@
  *
  *     struct reference_writer w;
  *     reference_begin(&w, path, fingerprint, &err);
- *     reference_add(&w, &(struct reference_entry){.key = key, .logp = {-3, -7}}, &err);
+ *     reference_add(&w, &(struct reference_entry){.key = key, .logp = {-3, -7}}, NULL, &err);
  *     reference_commit(&w, &err);                                  // or reference_abandon(&w)
  *
  *     struct reference *r;

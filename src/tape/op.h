@@ -186,9 +186,9 @@
  * d = S - reference (S without one). A sample whose first row has no targets is absent. With rule = attr.preference
  * (tape/preference.h has the formulas):
  *
- *     pairs    loss of the sample: preference_pair(rule, (d, n) of both rows)
- *     KTO      kl = max(0, mean over samples of d of the second row); loss: preference_single(rule, (d, n) of the first row,
- *              marks[i] != 0, kl). The second row pairs a prompt with another sample's completion and has no gradient
+ *     pairs    the sample's loss is preference_pair of (d, n) of both rows
+ *     KTO      kl = max(0, mean over samples of d of the second row); the sample's loss is preference_single of (d, n)
+ *              of the first row, with good = marks[i] != 0. The second row pairs a prompt with another sample's completion and has no gradient
  *
  *     loss   +=  sum of the samples' losses, number of samples
  *     stat   +=  enum preference_stat; a reward is rule.beta * d, for ORPO rule.beta * S / n

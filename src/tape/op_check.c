@@ -175,7 +175,8 @@ static const char *attributes_want(const struct tape *tape, const struct op *op)
     return op->kind == OP_ATTN || op->kind == OP_ATTN_BWD ? attention_wants(tape, op) : NULL;
 }
 
-static enum plim_status bind(struct binding *b, const struct tape *tape, const struct op *op, struct plim_error *err)
+static enum plim_status bind(struct binding *b, const struct tape *tape, const struct op *op,
+                             struct plim_error *err)
 {
     const struct op_row *row = op_row(op->kind);
     for (int round = 0; round < 4; round++) {

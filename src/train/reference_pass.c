@@ -48,15 +48,17 @@ static void path_of(const struct job *job, char *path, size_t size)
 static enum plim_status fingerprint_of(const struct trainer *t, uint64_t *out, struct plim_error *err)
 {
     const struct job *job = t->job;
-    const char *path = job->model.path;
+    const char *paths[] = {job->model.path, job->adapter.path};
+    int count = !job->model.path ? 0 : job->adapting && job->adapter.path ? 2 : 1;
     uint64_t model = 0;
     struct inputs files = {0};
-    enum plim_status status = PLIM_OK;
-    if (path) status = inputs_find(&path, 1, &files, err);
-    if (path && status == PLIM_OK) status = fingerprint_inputs(&files, &model, err);
-    if (path && status == PLIM_OK) inputs_release(&files);
+    enum plim_status status = count ? inputs_find(paths, count, &files, err) : PLIM_OK;
+    if (count && status == PLIM_OK) {
+        status = fingerprint_inputs(&files, &model, err);
+        inputs_release(&files);
+    }
     uint64_t numbers[] = {model,
-                          path ? 0 : (uint64_t)job->training.seed,
+                          count ? 0 : (uint64_t)job->training.seed,
                           (uint64_t)job->training.precision,
                           job_whole_passes(job) ? (uint64_t)job->training.batch_size : 0,
                           dataset_identity(t->corpus.train),

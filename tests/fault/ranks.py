@@ -43,6 +43,22 @@ def family(name, path, stages=(0, 1, 2, 3), counts=(2,), least=1e-6, rows=ROWS, 
         if len(stages) > 1: plim.ok(all(m == many[0] for m in many), f"{name}: {count} ranks have the same bits at stages {list(stages)}")
 
 
+def preferences(folder, **keys):
+    """dpo: one's losses; the reference that ranks compute together is the one that a rank computes alone."""
+    pairs = os.path.join(folder, "preferences.jsonl")
+    with open(pairs, "w") as f:
+        for i in range(60): f.write(json.dumps({"prompt": f"q{i} ", "chosen": "yes" * (1 + i % 5), "rejected": "no" * (1 + i % 7)}) + "\n")
+    path = plim.job(folder, **keys, data__train=f"[{pairs}]", training__objective="dpo")
+    family("dpo", path, stages=(0, 3), least=1e-5)
+    base = ["train", path, "-q", "--json", "--no-checkpoint", "--steps", STEPS, "--set", f"training.batch_size={ROWS // 3}"]
+    before = losses(ranks.run(3, *base))
+    with open(f"{folder}/run/reference.logps", "rb") as f: alone = sorted(f.read()[48:48 + 60 * 24][i:i + 24] for i in range(0, 60 * 24, 24))
+    os.remove(f"{folder}/run/reference.logps")
+    after = ranks.run(3, *base)
+    with open(f"{folder}/run/reference.logps", "rb") as f: shared = sorted(f.read()[48:48 + 60 * 24][i:i + 24] for i in range(0, 60 * 24, 24))
+    plim.ok(losses(after) == before and alone == shared, f"dpo: three ranks compute the reference of one {after.stderr.strip()[:200]}")
+
+
 def families(folder):
     one_pass = dict(training__gradient_accumulation_steps=1, training__max_grad_norm=1.0, training__threads=1)
     family("llama, tied", plim.job(folder, **one_pass), counts=(2, 3, 4))
@@ -52,10 +68,7 @@ def families(folder):
     family("accumulation", plim.job(folder, **several))
     experts = dict(model__architecture="mixtral", model__num_experts=4, model__num_experts_per_tok=2, model__router_aux_loss_coef=0)
     family("experts", plim.job(folder, **one_pass, **experts), stages=(0, 3), least=1e-5)
-    pairs = os.path.join(folder, "preferences.jsonl")
-    with open(pairs, "w") as f:
-        for i in range(60): f.write(json.dumps({"prompt": f"q{i} ", "chosen": "yes" * (1 + i % 5), "rejected": "no" * (1 + i % 7)}) + "\n")
-    family("dpo", plim.job(folder, **one_pass, data__train=f"[{pairs}]", training__objective="dpo"), stages=(0, 3), least=1e-5)
+    preferences(folder, **one_pass)
     t5 = plim.job(folder, **one_pass, **plim.T5, data__train=f"[{plim.pairs(folder)}]")
     family("t5", t5, stages=(0, 3))
     with tempfile.TemporaryDirectory() as other:

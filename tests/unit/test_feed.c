@@ -163,10 +163,10 @@ static void test_shapes_that_rows_lack(void **state)
 static void test_blank_rows(void **state)
 {
     (void)state;
-    int32_t memory[B * (4 * T + S + 3)];
+    int32_t memory[B * (4 * T + S + 5)];
     struct rows rows = {.count = B, .time = T, .source_time = S};
     memset(memory, 0x55, sizeof memory);
-    assert_int_equal(rows_place(&rows, (1u << FEED_COUNT) - 1, memory), B * (4 * T + S + 3));
+    assert_int_equal(rows_place(&rows, (1u << FEED_COUNT) - 1, memory), B * (4 * T + S + 5));
     rows_blank(&rows, 1);
     assert_int_equal(rows.ids[T - 1], 0x55555555); /* the row before them is as it was */
     assert_int_equal(rows.source_lengths[0], 0x55555555);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 enum { T = 24, S = 16, MANY = 400 };
@@ -19,7 +20,7 @@ static struct plim_error err;
 
 struct got {
     struct rows rows;
-    int32_t memory[MANY * (4 * T + S + 3)];
+    int32_t memory[MANY * (4 * T + S + 5)];
 };
 
 /* n samples as one batch. */
@@ -295,6 +296,112 @@ static void test_source_target(void **state)
     data_rig_close(&rig);
 }
 
+static void open_rows(struct got *g, struct loader *loader, int64_t count)
+{
+    struct loader_window w;
+    assert_int_equal(loader_window(loader, count, &w, &err), PLIM_OK);
+    assert_int_equal(w.rows, count);
+    g->rows = (struct rows){.count = 2 * count, .time = T, .source_time = S};
+    rows_place(&g->rows, (1u << FEED_COUNT) - 1, g->memory);
+    assert_int_equal(loader_fill(loader, count, &g->rows, &err), PLIM_OK);
+}
+
+static float reference_of(const struct rows *rows, int64_t row)
+{
+    float logp;
+    memcpy(&logp, &rows->reference[row], sizeof logp);
+    return logp;
+}
+
+/* Chosen rows come first, then rejected ones; completions are targets, and for orpo prompts of chosen rows. Pairs that do not
+ * differ within a row make none. */
+static void test_preferences(void **state)
+{
+    (void)state;
+    static struct got g;
+    struct data_rig rig;
+    struct dataset *data;
+    const char *text =
+        "{\"prompt\":\"ab\",\"chosen\":\"cd\",\"rejected\":\"efg\",\"ref_chosen_logps\":-1,"
+        "\"ref_rejected_logps\":-2}\n"
+        "{\"prompt\":\"a prompt that fills the whole row\",\"chosen\":\"b\",\"rejected\":\"c\"}\n"
+        "{\"prompt\":\"0123456789012345678901\",\"chosen\":\"abcX\",\"rejected\":\"abcY\"}\n";
+    data_rig_open(&rig);
+    struct loader *loader = open_text(&rig, text, options_of(NULL, OBJECTIVE_DPO), &data);
+    open_rows(&g, loader, 1);
+    static const int32_t chosen[] = {'a', 'b', 'c', 0}, rejected[] = {'a', 'b', 'e', 'f', 0};
+    static const int32_t wanted[] = {-1, 'c', 'd', -1}, other[] = {-1, 'e', 'f', 'g', -1};
+    assert_memory_equal(g.rows.ids, chosen, sizeof chosen);
+    assert_memory_equal(g.rows.targets, wanted, sizeof wanted);
+    assert_memory_equal(g.rows.ids + T, rejected, sizeof rejected);
+    assert_memory_equal(g.rows.targets + T, other, sizeof other);
+    assert_true(reference_of(&g.rows, 0) == -1 && reference_of(&g.rows, 1) == -2);
+    struct loader_stats stats;
+    loader_stats(loader, &stats);
+    assert_int_equal(stats.dropped, 2);
+    loader_close(loader);
+    dataset_close(data);
+    loader = open_text(&rig, text, options_of(NULL, OBJECTIVE_ORPO), &data);
+    open_rows(&g, loader, 1);
+    static const int32_t all[] = {'b', 'c', 'd', -1};
+    assert_memory_equal(g.rows.targets, all, sizeof all);
+    assert_memory_equal(g.rows.targets + T, other, sizeof other);
+    assert_int_equal(g.rows.marks[0], 1);
+    loader_close(loader);
+    dataset_close(data);
+    data_rig_close(&rig);
+}
+
+/* A reference's file: numbers and the other completion of a sample come back; other fingerprints and damage do not. */
+static void test_reference(void **state)
+{
+    (void)state;
+    static struct got g;
+    struct data_rig rig;
+    struct dataset *data;
+    struct reference_writer w;
+    struct reference *r = NULL;
+    data_rig_open(&rig);
+    struct loader *loader = open_text(&rig, "{\"prompt\":\"ab\",\"completion\":\"cd\",\"label\":true}\n",
+                                      options_of(NULL, OBJECTIVE_KTO), &data);
+    open_rows(&g, loader, 1);
+    assert_true(g.rows.marks[0] == 1 && isnan(reference_of(&g.rows, 0)) && g.rows.targets[T] == -1);
+    int64_t length = 3;
+    uint64_t key = objective_key(&g.rows, &length, 1);
+    loader_close(loader);
+    const char *path = data_rig_path(&rig, "reference.logps");
+    static const int32_t tokens[] = {'x', 'y', 'z'};
+    assert_int_equal(reference_begin(&w, path, 77, &err), PLIM_OK);
+    for (int i = 0; i < MANY; i++) /* many others, some of which would have its place */
+        assert_int_equal(
+            reference_add(&w, &(struct reference_entry){.key = key + 1 + (uint64_t)i}, NULL, &err), PLIM_OK);
+    struct reference_entry entry = {.key = key, .logp = {-3, -4}, .count = 3};
+    assert_int_equal(reference_add(&w, &entry, tokens, &err), PLIM_OK);
+    assert_int_equal(reference_commit(&w, &err), PLIM_OK);
+    assert_int_equal(reference_open(path, 78, &r, &err), PLIM_NOT_FOUND);
+    assert_int_equal(reference_open(path, 77, &r, &err), PLIM_OK);
+    assert_false(reference_find(r, key - 1, &entry, NULL, 0));
+    dataset_set_reference(data, r);
+    loader = data_rig_loader(data, &(struct loader_options){.in_order = true,
+                                                            .once = true,
+                                                            .shuffle_samples = 4,
+                                                            .shuffle_bytes = 4096,
+                                                            .window_rows = 1,
+                                                            .max_line = 4096,
+                                                            .prefetch = 1});
+    open_rows(&g, loader, 1);
+    static const int32_t mixed[] = {'a', 'b', 'x', 'y', 0}, wanted[] = {-1, 'x', 'y', 'z', -1};
+    assert_memory_equal(g.rows.ids + T, mixed, sizeof mixed);
+    assert_memory_equal(g.rows.targets + T, wanted, sizeof wanted);
+    assert_true(reference_of(&g.rows, 0) == -3 && reference_of(&g.rows, 1) == -4);
+    loader_close(loader);
+    dataset_close(data);
+    reference_close(r);
+    assert_int_equal(truncate(path, 100), 0);
+    assert_int_equal(reference_open(path, 77, &r, &err), PLIM_NOT_FOUND);
+    data_rig_close(&rig);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -331,8 +438,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_masked),        cmocka_unit_test(test_labels),   cmocka_unit_test(test_pairs),
-        cmocka_unit_test(test_source_target), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_masked),    cmocka_unit_test(test_labels),
+        cmocka_unit_test(test_pairs),     cmocka_unit_test(test_source_target),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_preferences),
+        cmocka_unit_test(test_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@ struct emit {
     const struct op *op;
     const struct tensor *const
         *desc;             /* as in struct kernel_call: of in[0..], then of out[0..]; NULL: no operand */
-    const int64_t *size; /* by the letters of the op's patterns (op_sizes) */
+    const int64_t *size;   /* by the letters of the op's patterns (op_sizes) */
     bool accumulate;       /* outputs marked acc are added to */
     struct module *module; /* private: the present value of each tensor */
 };

@@ -72,7 +72,8 @@ void pjrt_calibrate(struct device *dev, const char *version)
     if (!known && calibration_wanted(dev->context)) {
         struct calibration measured;
         bool room = dev->ops->commit(dev, (size_t)3 * ELEMENTS * 4, NULL) == PLIM_OK;
-        if (room && measure(dev, &measured)) speed = measured, calibration_save(dev->context, "pjrt", key, &speed);
+        if (room && measure(dev, &measured))
+            speed = measured, calibration_save(dev->context, "pjrt", key, &speed);
         dev->ops->commit(dev, 0, NULL);
     }
     calibration_apply(&speed, &dev->facts);
