@@ -53,8 +53,8 @@ with tempfile.TemporaryDirectory() as folder:
     # generate has an option of its own; the model is what the first steps left
     plim.run("train", path, "-q", "--set", "training.device=cpu", "--set", f"output.dir={folder}/made")
     write = lambda *args, **more: plim.run("generate", f"{folder}/made", "-p", "The ", "-n", 4, "-t", 0, "-q", *args, **more)
-    no = write("--device", "tpu")
-    plim.ok(no.returncode == 2 and "'--device': 'tpu' is no device" in no.stderr and no.stderr.count("\n") == 1, f"generate: {no.stderr.strip()}")
+    no = write("--device", "gpu")
+    plim.ok(no.returncode == 2 and "'--device': 'gpu' is no device" in no.stderr and no.stderr.count("\n") == 1, f"generate: {no.stderr.strip()}")
     no = write("--device", "cuda", env=HIDDEN)
     plim.ok(no.returncode == 2 and "--device cpu" in no.stderr and no.stderr.count("\n") == 1, f"generate on a GPU that is not there: {no.stderr.strip()}")
     text = write("--device", "cpu")

@@ -52,6 +52,9 @@ ELSEWHERE = {  # what no test can run on every machine, and why
     "plimsoll plan llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu plans on one",
     "plimsoll train llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu trains on one",
     'plimsoll generate runs/llama -p "The ship" --device cuda --budget 4GiB': "needs a GPU; tests/gpu/decode.py",
+    "plimsoll serve llama --device neuron --budget 12GiB": "needs a Neuron device; tests/fault/serve_pjrt.py has a plug-in of its own",
+    "plimsoll serve llama --device pjrt:cpu": "likewise",
+    'plimsoll generate llama -p "The ship" --device pjrt:/opt/vendor/plugin.so:1': "likewise",
     "plimsoll embed MODEL_FOLDER lines.txt -o vectors.npy": "needs an encoder's weights; tests/cli/embed.py makes some",
     'plimsoll generate model.gguf --prompt "The ship"': "needs a GGUF file; tests/cli/gguf.py makes some",
     "plimsoll embed all-MiniLM-L6-v2/ sentences.txt -o vectors.npy -v": "likewise",
@@ -66,7 +69,8 @@ EXITS = {"plimsoll doctor small.yaml": 1,  # it has been trained before in these
 # Options in these pages that are other programs'.
 FOREIGN = {"--preset", "--build", "--cases", "--list", "--out", "--merge", "--compile", "--plimsoll", "--attention",
            "--cudnn-probe", "--long", "--speed", "--torch", "--ultra", "--precision", "--name", "--no",
-           "--minutes", "--prompts", "--draws", "--bind-to", "--nproc", "--python", "--read-only", "--tmpfs", "--build-arg"}
+           "--minutes", "--prompts", "--draws", "--bind-to", "--nproc", "--python", "--read-only", "--tmpfs", "--build-arg",
+           "--auto-cast", "--enable-saturate-infinity", "--model-type", "--optlevel", "--target"}
 
 
 def commands(text):
