@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 LIGHT="openai prometheus_client tensorboard pyyaml check-jsonschema"
-HEAVY="torch transformers safetensors sentence-transformers gguf"
+HEAVY="torch transformers safetensors sentence-transformers gguf peft"
 
 purpose=${1:-test}
 case $purpose in

@@ -161,6 +161,7 @@ static void find_places(struct opening *o)
                                       ? adapter_row_of(o->adapter, &tape->tensors[weight])
                                       : NULL;
         if (row && row->place == PLACE_NONE) row->place = place; /* a tied head is an embedding */
+        if (row && tape->ops[i].attr.weight_kn) row->turned = true;
     }
 }
 
@@ -263,6 +264,10 @@ static enum plim_status is_target(struct opening *o, const struct adapter_row *r
     *out = *out && layer_counts(options, label, strstr(label, "%d") ? layer : -1);
     if (status == PLIM_OK && *out && row->place != PLACE_LINEAR && row->place != PLACE_EXPERTS)
         status = refuse_place(name, row->place, err);
+    if (status == PLIM_OK && *out && o->adapter->dora && (row->place == PLACE_EXPERTS || row->turned))
+        status = plim_fail(err, PLIM_UNSUPPORTED,
+                           "key 'adapter.type': DoRA cannot adapt %s, %s; write lora or rslora", name,
+                           row->turned ? "whose weight is stored as [in,out]" : "a matrix of each expert");
     return status;
 }
 

@@ -18,6 +18,7 @@ struct adapter_site {
 /* One row of the architecture's table of parameters. */
 struct adapter_row {
     enum adapter_place place;
+    bool turned;                                      /* the weight is [in,out] */
     int parts;                                        /* 1 or ADAPTER_PARTS */
     const char *label[ADAPTER_PARTS][ADAPTER_LABELS]; /* with their %d */
     struct adapter_site *site;                        /* [layers][parts] */

@@ -19,6 +19,7 @@ import tempfile
 
 # Not from this folder, whose inspect.py would be taken for Python's.
 sys.path[0] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support")
+import llama_folder
 import plim
 import torch_snapshot
 
@@ -47,6 +48,7 @@ INSTEAD = {
 }
 ELSEWHERE = {  # what no test can run on every machine, and why
     "plimsoll serve runs/small --budget 256MiB": "serves until it is stopped; tests/cli/serve.py",
+    "plimsoll serve ./llama --adapter ./adapter": "likewise",
     "plimsoll watch runs/small --web": "serves until it is stopped; tests/cli/watch_web.py",
     "make PLIMSOLL_CUDA=ON": "compiles the whole program; needs nvcc",
     "plimsoll plan llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu plans on one",
@@ -100,6 +102,8 @@ def make_files(folder):
                     training__batch_size="null", training__gradient_accumulation_steps="null",
                     training__mixed_precision="null")
     os.rename(tiny, f"{folder}/llama.yaml")
+    llama_folder.make(f"{folder}/llama")
+    pathlib.Path(folder, "lora.yaml").write_text("{model: {path: llama}, data: {train: corpus.txt, max_length: 64}, training: {steps: 1}, output: {dir: runs/lora}}")
     shutil.copy(ROOT / "demo" / "corpus.txt", folder)  # job() has written its own
     shutil.copy(ROOT / "tests" / "golden" / "tokenizer" / "gpt2.json", f"{folder}/tokenizer.json")
     pathlib.Path(folder, "docs.jsonl").write_text('{"text": "A load line is a mark."}\n' * 20)
