@@ -58,6 +58,7 @@ enum {
     FLAG_OUTPUT,
     FLAG_MODEL,
     FLAG_WORKERS,
+    FLAG_BASE,
     JOB_FLAGS
 };
 
@@ -91,6 +92,7 @@ struct job_options {
     JOB_FLAG_ROW("model-output", type, field, FLAG_OUTPUT, "DIR", "output.dir=DIR"), \
     JOB_FLAG_ROW("pretrained-model", type, field, FLAG_MODEL, "DIR", "model.path=DIR"), \
     JOB_FLAG_ROW("dataloader-num-workers", type, field, FLAG_WORKERS, "N", "data.workers=N"), \
+    JOB_FLAG_ROW("base", type, field, FLAG_BASE, "KIND", "model.weights=KIND, the storage of the frozen base: nf4, q8"), \
     {"lora", 0, OPTION_STRING, offsetof(type, field.lora), "SETTINGS", \
      "train a LoRA adapter instead of the model; alone: r=16, alpha=32, all linear layers, learning rate 2e-4; else " \
      "keys of the section adapter, e.g. r=8,dropout=0.05", .optional = true}, \

@@ -13,6 +13,7 @@ static const struct {
     [FLAG_SCHEDULER] = {"--lr-scheduler", "training.lr_scheduler"},
     [FLAG_OUTPUT] = {"--model-output", "output.dir"},
     [FLAG_MODEL] = {"--pretrained-model", "model.path"},
+    [FLAG_BASE] = {"--base", "model.weights"},
     [FLAG_WORKERS] = {"--dataloader-num-workers", "data.workers"},
 };
 

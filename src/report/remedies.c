@@ -420,11 +420,14 @@ enum plim_status job_remedies(const struct job *job, const struct plan_request *
         fresh.lora = lora;
     struct offers offers = {.out = out};
     try_pins(&offers, &fresh);
+    int adapters = 0;
     for (int i = 0; i < NROWS; i++) {
         struct attempt a = fresh;
-        if (try_row(&a, &rows[i])) offer(&offers, &a);
+        if (!try_row(&a, &rows[i])) continue;
+        adapters += a.recipe.adapter != fresh.recipe.adapter;
+        offer(&offers, &a);
     }
-    if (offers.count == 0) try_together(&offers, &fresh);
+    if (offers.count == adapters) try_together(&offers, &fresh);
     try_raising(&offers, &fresh, smallest);
     *count = offers.count;
     tape_release(&room);

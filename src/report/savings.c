@@ -108,6 +108,15 @@ static int flip_flash(struct trial *t)
     return 0;
 }
 
+/* Against training all of the model. A base in blocks cannot be trained, and a job without an adapter is offered one among the
+ * remedies if it does not fit. */
+static int flip_adapter(struct trial *t)
+{
+    if (!t->recipe.adapter || t->recipe.job->base.count) return -1;
+    t->recipe.adapter = NULL;
+    return 1;
+}
+
 static const struct {
     const char *name;
     flip *flip;
@@ -123,6 +132,7 @@ static const struct {
     {"mixed precision", flip_precision},
     {"8-bit moments", flip_moments},
     {"flash attention", flip_flash},
+    {"adapter", flip_adapter},
 };
 
 /* Bytes of a tape on the tier below the device, of one class or (CLASS_COUNT) of all. */

@@ -12,7 +12,7 @@
 
 #include "job/job.h"
 
-#define SAVINGS_MAX  13
+#define SAVINGS_MAX  14
 #define REMEDIES_MAX 24
 #define REMEDY_KEYS  16
 

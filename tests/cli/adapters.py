@@ -45,6 +45,8 @@ with tempfile.TemporaryDirectory() as folder:
     planned, result = plim.plan(path, "--lora")
     plim.ok(planned and planned["trained_parameters"] == 2 * 16 * (96 + 64 + 64 + 96 + 80 + 80 + 80), f"plan --lora: {planned and planned['trained_parameters']} parameters are trained {result.stderr.strip()}")
     whole, _ = plim.plan(path)
+    narrow, result = plim.plan(path, "--lora", "--base", "q8")
+    plim.ok(narrow and narrow["by_class"]["param"] < planned["by_class"]["param"], f"--base q8: a smaller base {result.stderr.strip()}")
     plim.ok(planned["by_class"]["state"] == 8 * planned["trained_parameters"] < whole["by_class"]["state"], "an adapter has state for itself alone")
     trained = plim.run("train", path, "--lora", "r=4,alpha=8,targets=q_proj,v_proj,down_proj", "--set", "training.learning_rate=0.02", "--steps", "12", "-q")
     run = f"{folder}/run/checkpoint-00000012"
@@ -89,6 +91,16 @@ with tempfile.TemporaryDirectory() as folder:
         again = plim.losses(plim.run("train", job, "-q", "--json", "--resume").stdout)
         plim.ok(len(once) == 6 and len(again) == 3 and all(once[s] == again[s] for s in again), f"{name}: resumed bit for bit: {again}")
 
+    # Experts: the adapter's own ops compute what the merged weights do.
+    base = plim.run("train", plim.job(folder, **{**plim.EXPERTS, "training__steps": 1, "output__dir": f"{folder}/moe"}), "-q")
+    made = plim.run("export", f"{folder}/moe", "-o", f"{folder}/moe-base", "-q")
+    job = plim.job(folder, **{**BASE, "model__path": f"{folder}/moe-base", "adapter__type": "lora", "adapter__targets": "['.*experts\\..*w[123]', k_proj]", "training__learning_rate": 0.01,
+                              "training__steps": 6, "training__eval_rows": 8, "data__validation": f"[{folder}/corpus.txt]", "output__dir": f"{folder}/experts"})
+    result = plim.run("train", job, "-q")
+    scores = [e["loss"] for e in plim.events(result.stdout) if e["event"] == "eval"]
+    merged = loss(folder)
+    plim.ok(result.returncode == 0 and scores and abs(scores[-1] - merged) < 1e-6 * merged, f"experts: {scores[-1:]} with the adapter's ops, {merged} merged {result.stderr.strip()[-200:]}")
+
     # Refusals.
     refused(folder, "'qq_proj' matches no module", adapter__type="lora", adapter__targets="[qq_proj]")
     refused(folder, "input_layernorm has no adapter: it is not linear", adapter__type="lora", adapter__targets="[input_layernorm]")
@@ -96,6 +108,7 @@ with tempfile.TemporaryDirectory() as folder:
     refused(folder, "'x_proj=4' matches no module", adapter__type="lora", adapter__rank_pattern='["x_proj=4"]')
     refused(folder, "write NAME=NUMBER", adapter__type="lora", adapter__alpha_pattern='["q_proj"]')
     refused(folder, "layers 0 to 1", adapter__type="lora", adapter__layers_to_transform="[2]")
+    refused(folder, "DoRA reads the base's weights as numbers", adapter__type="dora", model__weights="q8")
     refused(folder, "exclude each other", adapter__type="lora", training__freeze="[lm_head]")
     refused(folder, "has the adapter's settings", adapter__path=f"{folder}/peft", adapter__r=4)
     gpt2 = os.path.join(plim.SRC_DIR, "tests", "golden", "gpt2")

@@ -152,7 +152,7 @@ with tempfile.TemporaryDirectory() as folder:
         verdict = plim.run("plan", big(folder, "8b", training__recompute="none"), "-q", *line(8)).stdout.split("\n")[1]
         plim.ok("(training.recompute is pinned)" in verdict, f"the verdict names the pin: {verdict}")
         texts = check_remedies(big, folder, "70b", host(320))
-        plim.ok(len(texts) == 2 and texts[0].count(": ") > 1, f"where no change is enough, several together: {texts}")
+        plim.ok(len(texts) == 3 and texts[0] == "adapter.type: lora" and texts[1].count(": ") > 1, f"LoRA; and where no change to the whole model is enough, several together: {texts}")
         check_remedies(big, folder, "8b", host(40), training__mixed_precision="fp16")
         check_remedies(big, folder, "8b", card + ["--set", "budget=3GiB", "--set", "host_budget=20GiB"], [r"budget: [\d.]+[MG]iB, host_budget: [\d.]+GiB"])
 plim.done()
