@@ -77,6 +77,12 @@ def frozen_base(folder):
     path = job(folder, nf4, adapter__type="lora", adapter__r=4, training__steps=4)
     told = plim.run("train", path, "--resume")
     ok(first + [e["loss"] for e in plim.events(told.stdout) if e["event"] == "step"] == want, f"resumed {told.stderr.strip()}")
+    used = generate(f"{folder}/run")
+    ok(used.returncode == 0 and "widened" in used.stderr, f"the adapter is merged into the base's numbers {used.stderr.strip()}")
+    scored = plim.run("eval", job(folder, numbers, adapter__type="lora", adapter__r=4, model__weights="nf4"), "--json", "-q")
+    ok(scored.returncode == 0, f"eval of an adapter on a base in blocks {scored.stderr.strip()}")
+    other = plim.run("train", path, "--resume", "--set", "model.weights=fp4", "--steps", 6)
+    ok(other.returncode != 0 and "model.weights" in other.stderr, f"resumed on another base: {other.stderr.strip()}")
     def parameters(model): return json.loads(plim.run("plan", job(folder, model, adapter__type="lora", adapter__r=4), "--json").stdout)["by_class"]["param"]
     ok(parameters(numbers) - parameters(nf4) == LINEAR * 4 - LINEAR // 64 * 36, "the plan has the base in its blocks")
     told = plim.run("train", job(folder, nf4, model__weights="q4"))
