@@ -79,6 +79,8 @@ def frozen_base(folder):
     ok(first + [e["loss"] for e in plim.events(told.stdout) if e["event"] == "step"] == want, f"resumed {told.stderr.strip()}")
     used = generate(f"{folder}/run")
     ok(used.returncode == 0 and "widened" in used.stderr, f"the adapter is merged into the base's numbers {used.stderr.strip()}")
+    given = generate(nf4, "--adapter", f"{folder}/run/checkpoint-00000004")
+    ok(given.returncode == 0 and json.loads(given.stdout)["tokens"] == json.loads(used.stdout)["tokens"], f"--adapter gives the same {given.stderr.strip()}")
     scored = plim.run("eval", job(folder, numbers, adapter__type="lora", adapter__r=4, model__weights="nf4"), "--json", "-q")
     ok(scored.returncode == 0, f"eval of an adapter on a base in blocks {scored.stderr.strip()}")
     other = plim.run("train", path, "--resume", "--set", "model.weights=fp4", "--steps", 6)
