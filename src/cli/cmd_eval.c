@@ -76,7 +76,8 @@ static enum plim_status choose_model(struct job *job, const struct eval_flags *f
     }
     if (!own) *m = (struct job_model){.flash = m->flash};
     m->path = dir, m->architecture = NULL;
-    job->adapter = (struct adapter_options){0}; /* an adapter's checkpoint is merged when it is loaded */
+    /* An adapter's checkpoint is merged when it is loaded: into numbers. */
+    job->adapter = (struct adapter_options){0}, job->model.weights = WEIGHTS_AS_IS;
     return status;
 }
 

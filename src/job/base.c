@@ -51,7 +51,7 @@ enum plim_status job_settle_base(struct job *job, struct plim_error *err)
     if (!job->adapting || !path) return PLIM_OK;
     bool blocks = gguf_is(path) || quantised_folder_is(path);
     if (kind == WEIGHTS_AS_IS && !blocks) return PLIM_OK;
-    struct quantise_wish wish = {kind, blocks ? path : NULL, false, true};
+    struct quantise_wish wish = {kind, blocks ? path : NULL, .train = true};
     enum plim_status status = choose(job, &wish, &chosen, err);
     return status == PLIM_OK ? keep(job, &chosen, err) : status;
 }

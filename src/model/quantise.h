@@ -1,7 +1,7 @@
 /* quantise.h - chooses the weights that are stored as quantised blocks, and rewrites a tape to multiply blocks directly.
  *
  *     struct quantisation q;
- *     quantise_choose(&q, &(struct quantise_wish){WEIGHTS_Q8, "model/", true, false}, &spec, &tape, &err);   // once
+ *     quantise_choose(&q, &(struct quantise_wish){WEIGHTS_Q8, "model/", true, true, false}, &spec, &tape, &err);   // once
  *     quantise_tape(&q, &spec, &tape);                                     // for each tape; changes linear and embed
  *     weights_load(...);                                                   // fills the tape's parameters (weights.h)
  *     quantise_release(&q);
@@ -40,7 +40,8 @@ struct quantisation {
 struct quantise_wish {
     enum weights_kind kind;
     const char *path; /* of the weights; NULL: they are numbers */
-    bool experts;     /* the device can multiply experts in blocks */
+    bool experts;     /* the device can multiply experts in blocks, */
+    bool tables;      /* also of types with a table */
     bool
         train; /* a base that an adapter changes: only frozen matrices, and not the output projection, because the
                        * loss is cut into slices of linear; products do not round activations to 8 bits */

@@ -8,6 +8,8 @@ static const char *const names[QUANT_METHODS] = {"bitsandbytes",       "awq",  "
 
 const char *quant_method_name(enum quant_method method) { return names[method]; }
 
+enum { GROUP_MOST = 1 << 24 };
+
 struct reading {
     const struct node *config;
     const char *file;
@@ -43,7 +45,7 @@ static enum plim_status check_bits(const struct reading *r, const char *allowed,
             err, PLIM_UNSUPPORTED,
             "%s: key 'quantization_config.bits': %lld is not read for %s; use the original checkpoint",
             r->file, (long long)bits, quant_method_name(r->out->method));
-    if (group != -1 && group < 1)
+    if (group != -1 && (group < 1 || group > GROUP_MOST))
         return plim_fail(err, PLIM_BAD_INPUT,
                          "%s: key 'quantization_config.group_size': %lld; write -1 or a number above 0",
                          r->file, (long long)group);
@@ -72,7 +74,10 @@ static enum plim_status read_fp8(const struct reading *r, struct plim_error *err
 {
     static const char *const formats[] = {"e4m3", NULL};
     const struct node *block = node_get(r->config, "weight_block_size");
-    for (size_t i = 0; i < 2; i++) r->out->block[i] = node_int(node_item(block, i), 0);
+    for (size_t i = 0; i < 2; i++) {
+        int64_t size = node_int(node_item(block, i), 0);
+        r->out->block[i] = size > 0 && size <= GROUP_MOST ? size : 0;
+    }
     return check_text(r, "fmt", "e4m3", formats, "e4m3", err);
 }
 
@@ -97,7 +102,7 @@ static enum plim_status read_compressed(const struct reading *r, struct plim_err
     for (size_t i = 0; i < node_count(groups) && status == PLIM_OK; i++) {
         struct reading group = {node_item(groups, i), r->file, r->out};
         int64_t size = node_int(node_path(group.config, "weights.group_size"), -1);
-        if (i == 0 && node_count(groups) == 1) r->out->group_size = size;
+        if (node_count(groups) == 1 && size > 0 && size <= GROUP_MOST) r->out->group_size = size;
         status = check_text(&group, "format", "dense", formats, known, err);
     }
     static const char *const unread[] = {"sparsity_config", "transform_config"};

@@ -94,6 +94,13 @@ static enum plim_status check_type(const struct finding *f, const struct safeten
     return is(t, type) ? PLIM_OK : bad_tensor(f, t, what);
 }
 
+/* Numbers that quantised_rows.c reads. */
+static enum plim_status check_scales(const struct finding *f, const struct safetensor *t)
+{
+    bool small = is(t, "F8_E4M3") || is(t, "F8_E8M0") || is(t, "U8");
+    return small || is_float(t) ? PLIM_OK : bad_tensor(f, t, "its type is none that scales have");
+}
+
 /* The weight's own shape is the last `ndim` sizes; rows of several experts follow each other. */
 static void set_shape(struct quant_module *m, int ndim, const int64_t *dim)
 {
@@ -120,6 +127,8 @@ static int64_t shared_by(int64_t total, int64_t count, int64_t given)
 static enum plim_status set_grid(const struct finding *f, struct quant_module *m)
 {
     const struct safetensor *s = m->scales;
+    enum plim_status status = check_scales(f, s);
+    if (status != PLIM_OK) return status;
     int64_t one = m->weight.dim[m->weight.ndim - 2], matrices = one ? m->rows / one : 0;
     int64_t columns = s->ndim > 1 ? s->dim[s->ndim - 1] : 1, rows = columns ? s->count / columns : 0;
     const int64_t *block = f->config->block;
@@ -153,7 +162,8 @@ static enum plim_status make_columns(const struct finding *f, const struct clue 
     if ((status = need(f, c, m, ".scales", &m->scales)) != PLIM_OK) return status;
     if ((status = need(f, c, m, ".qzeros", &m->zeros)) != PLIM_OK) return status;
     if ((status = check_type(f, m->zeros, "I32")) != PLIM_OK) return status;
-    if (!is_float(m->scales)) return bad_tensor(f, m->scales, "scales are no numbers");
+    if ((status = check_scales(f, m->scales)) != PLIM_OK) return status;
+    if (out * bits % 32) return bad_tensor(f, c->t, "its columns are no whole words of zeros");
     if ((status = check_matrix(f, m, m->scales, m->groups, out)) != PLIM_OK) return status;
     if ((status = check_matrix(f, m, m->zeros, m->groups, out * bits / 32)) != PLIM_OK) return status;
     m->order = awq ? NULL : part(f, c, m, ".g_idx");
@@ -192,7 +202,9 @@ static enum plim_status make_int8(const struct finding *f, const struct clue *c,
     if (status != PLIM_OK) return status;
     m->scales = take(f, m, c->t), m->layout = QUANT_SCALED, m->signed_codes = true,
     m->factor = 0.00787401574803149506f;
-    if ((status = check_type(f, m->codes, "I8")) != PLIM_OK) return status;
+    if ((status = check_type(f, m->codes, "I8")) != PLIM_OK ||
+        (status = check_type(f, m->scales, "F32")) != PLIM_OK)
+        return status;
     if (m->codes->ndim != 2) return bad_tensor(f, m->codes, "it is no matrix");
     set_shape(m, 2, m->codes->dim);
     m->rows_each = 1, m->columns_each = m->columns, m->groups = 1;
@@ -244,6 +256,7 @@ static enum plim_status make_packed(const struct finding *f, const struct clue *
     if ((status = check_type(f, c->t, "U8")) != PLIM_OK) return status;
     if (c->t->ndim != 2) return bad_tensor(f, c->t, "it is no matrix");
     m->layout = QUANT_FP4, m->global = part(f, c, m, ".weight_global_scale");
+    if ((status = check_scales(f, m->scales)) != PLIM_OK) return status;
     if (m->global && (!is(m->global, "F32") || m->global->count != 1))
         return bad_tensor(f, m->global, "it is not one number of 32 bits");
     set_shape(m, 2, (int64_t[]){c->t->dim[0], 2 * c->t->dim[1]});
@@ -263,6 +276,7 @@ static enum plim_status make_mxfp4(const struct finding *f, const struct clue *c
         return bad_tensor(f, c->t, "it is not blocks of 16 bytes");
     set_shape(m, 3, (int64_t[]){dim[0], dim[1], dim[2] * 32});
     m->rows_each = 1, m->columns_each = 32, m->groups = dim[2];
+    if ((status = check_type(f, m->scales, "U8")) != PLIM_OK) return status;
     bool same = m->scales->ndim == 3 && !memcmp(m->scales->dim, dim, 3 * sizeof *dim);
     return same ? PLIM_OK : check_matrix(f, m, m->scales, m->rows, m->groups);
 }
@@ -291,7 +305,8 @@ static enum plim_status read_state(const struct finding *f, const struct safeten
     for (enum dtype d = 0; d < DT_COUNT; d++)
         if (!strcmp(dtype, dtype_torch(d)) && dtype_is_compute(d)) m->weight.type = d;
     bool good = node_count(shape) == 2 && dim[0] > 0 && dim[1] > 0 && dim[1] < INT64_MAX / 8 / dim[0] &&
-                m->columns_each > 0 && m->nested_each > 0;
+                m->columns_each > 0 && m->columns_each <= MOST && m->nested_each > 0 &&
+                m->nested_each <= MOST;
     if (good) set_shape(m, 2, dim);
     doc_free(doc);
     return good ? PLIM_OK : bad_tensor(f, t, "it has no shape and block size");

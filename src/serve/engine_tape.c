@@ -35,6 +35,8 @@ enum plim_status engine_choose_weights(struct engine *e, struct plim_error *err)
 {
     struct engine_tape one = {e, {1, 1, 1, 1, 1}, 0};
     struct tape tape;
+    if (e->options.adapter && e->options.weights == WEIGHTS_AS_IS)
+        return PLIM_OK; /* it is merged into numbers */
     enum plim_status status = engine_tape_build(&one, 0, &tape, err);
     if (status != PLIM_OK) return status;
     status = weights_choose(&e->quantisation, e->device, e->options.weights, e->model, &e->spec, &tape, err);

@@ -135,6 +135,8 @@ static void put_combined(struct json_writer *w, const struct job *job, const str
     json_str(w, "training.beta1", text);
     json_str(w, "training.objective", objective_row(job_objective(job))->name);
     if (job->spec.task == TASK_EMBEDDING) json_str(w, "model.pooling", pooling_name(job->spec.pooling));
+    if (job->base.count)
+        json_str(w, "model.weights", weights_kind_name((enum weights_kind)job->model.weights));
     json_str(w, "training.device", device->ops->name);
     json_str(w, "training.epochs", t->whole_epochs ? "given" : "any");
 }

@@ -416,7 +416,7 @@ static void expect_gradients(const char *model)
     struct quantisation q;
     struct tape tape;
     struct model_shape shape = {.batch = 2, .time = 8, .head = HEAD_LOSS, .training = true};
-    struct quantise_wish wish = {WEIGHTS_Q8, model, true, true};
+    struct quantise_wish wish = {WEIGHTS_Q8, model, true, true, true};
     int count[OP_KIND_COUNT] = {0};
     tape_init(&tape);
     assert_int_equal(hf_config_load(wish.path, &spec, &err), PLIM_OK);
