@@ -222,9 +222,8 @@ static void measure_preference(const struct objective_rules *r, const struct sam
     if (targets_of(p.nprompt, a) < 1 || targets_of(p.nprompt, b) < 1) return;
     if (a == b && !memcmp(p.completion[0], p.completion[1], (size_t)a * sizeof *p.prompt)) return;
     *positions = p.nprompt + (a > b ? a : b) - 1;
-    bool whole =
-        r->objective == OBJECTIVE_ORPO; /* its loss over tokens is that of chosen rows, prompts included */
-    *targets = whole ? p.nprompt + a - 1 : targets_of(p.nprompt, a) + targets_of(p.nprompt, b);
+    /* A loss over tokens is that of chosen rows, orpo's with prompts. */
+    *targets = r->objective == OBJECTIVE_ORPO ? p.nprompt + a - 1 : targets_of(p.nprompt, a);
 }
 
 /* Positions [0, first) of a row predict its prompt, the others its completion. */

@@ -235,8 +235,12 @@ static enum plim_status run_data(struct pass *p, struct loader *loader, int64_t 
                                  struct plim_error *err)
 {
     struct comm *comm = p->trainer->runtime.device->comm;
+    const atomic_int *stop = p->trainer->options.stop;
     for (bool more = true; more; tell_progress(p)) {
         struct loader_window window = {0};
+        if (status == PLIM_OK && stop && *stop)
+            status =
+                plim_fail(err, PLIM_INTERRUPTED, "stopped while the reference was computed, before step 1");
         if (status == PLIM_OK) status = loader_window(loader, rows, &window, err);
         status = comm_agree(comm, status, err);
         more = status == PLIM_OK && window.all_rows > 0;

@@ -99,6 +99,16 @@ def columns(folder):
     plim.ok(abs(step["rewards/margins"] - want) < 1e-5, f"dpo: the reference's numbers in the data are used: {step['rewards/margins']} {want}")
 
 
+def weights(folder):
+    """dpo's loss over tokens is that of supervised training on the chosen completions, and so is its gradient."""
+    keys = dict(training__batch_size=40, training__steps=1, training__max_grad_norm=1.0)
+    tokens = train(job(folder, "dpo", **keys, training__sft_weight=1.0, training__beta=1e-6))[1]
+    sft = train(job(folder, "dpo", **{**keys, "training__objective": "sft", "data__prompt_field": "prompt", "data__response_field": "chosen"}))[1]
+    a, b = ({k: values(e, k)[0] for k in ("loss", "grad_norm", "tokens")} for e in (tokens, sft))
+    plim.ok(abs(a["loss"] - b["loss"] - 0.6931472) < 1e-5 and abs(a["grad_norm"] / b["grad_norm"] - 1) < 1e-4 and a["tokens"] == b["tokens"],
+            f"dpo: sft_weight is the weight of supervised training's loss: {a} {b}")
+
+
 def refused(name, result, words):
     missing = [w for w in words if w not in result.stderr]
     lines = [line for line in result.stderr.splitlines() if "tokenizer" not in line]
@@ -135,6 +145,7 @@ with tempfile.TemporaryDirectory() as folder:
     invariant(folder)
     resume(folder)
     columns(folder)
+    weights(folder)
     refusals(folder)
     losses_over_prompts(folder)
 plim.done()
