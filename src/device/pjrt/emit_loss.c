@@ -45,7 +45,9 @@ static struct hlo_value dlogits_of(const struct xent *a)
     struct hlo *h = a->e->h;
     struct hlo_value p = hlo_unary(h, "exponential", hlo_sub(h, a->x, hlo_over(h, a->lse, a->x, 0)));
     struct hlo_value d = hlo_select(h, a->hot, hlo_plus(h, p, -1), p);
-    d = hlo_mul(h, d, hlo_over(h, emit_scalar(a->e, XENT_SCALARS, SCALAR_LOSS_GRAD), d, 0));
+    struct hlo_value factor =
+        emit_has(a->e, XENT_WEIGHT) ? emit_real(a->e, XENT_WEIGHT) : emit_scalar(a->e, XENT_SCALARS, SCALAR_LOSS_GRAD);
+    d = hlo_mul(h, d, hlo_over(h, factor, d, 0));
     if (a->slope.id >= 0) d = hlo_mul(h, d, a->slope);
     return hlo_select(h, hlo_over(h, a->counted, d, 0), d, hlo_like(h, d, 0));
 }
@@ -55,7 +57,11 @@ static void emit_xent(struct emit *e)
     struct hlo *h = e->h;
     struct xent a = xent_of(e);
     struct hlo_value loss = row_sum(&a, hlo_sub(h, a.lse, a.at)), count = row_sum(&a, hlo_like(h, a.at, 1));
-    emit_sum(e, XENT_LOSS, hlo_concat(h, 0, loss, count));
+    if (emit_wants(e, XENT_LOSS)) emit_sum(e, XENT_LOSS, hlo_concat(h, 0, loss, count));
+    if (emit_wants(e, XENT_LOGP)) {
+        struct hlo_value logp = hlo_sub(h, a.at, a.lse);
+        emit_out(e, XENT_LOGP, hlo_select(h, a.counted, logp, hlo_like(h, logp, 0)));
+    }
     if (emit_wants(e, XENT_HITS)) {
         struct hlo_value hit = hlo_convert(h, hlo_compare(h, "GE", a.at, a.top), HLO_F32);
         emit_sum(e, XENT_HITS, row_sum(&a, hit));
