@@ -92,6 +92,7 @@ struct choice {
     enum weights_kind kind;
     bool experts; /* there are kernels for experts in blocks */
     bool train;
+    bool expert_tables; /* and for those of types with a table */
     const struct weights_files *files;
     const struct model_spec *spec;
     const struct tape *tape;
@@ -125,7 +126,8 @@ static void choose_param(const struct choice *c, int id, unsigned char *types)
     for (int i = 0; i < count; i++) {
         struct weights_part part = weights_part(c->spec, c->tape, id, i);
         int type = part_type(c->kind, &u, k, weights_find(c->files, c->spec, part.name));
-        if (!type || (u.experts && i > 0 && type != types[0])) {
+        bool table = u.experts && !c->expert_tables && type && block_type_of((uint32_t)type)->table;
+        if (!type || table || (u.experts && i > 0 && type != types[0])) {
             memset(types, 0, OP_LINE_PARTS);
             return;
         }
@@ -139,7 +141,7 @@ enum plim_status quantise_choose(struct quantisation *out, const struct quantise
 {
     struct weights_files files = {0};
     const char *path = wish->path;
-    struct choice c = {wish->kind, wish->experts, wish->train, &files, spec, tape};
+    struct choice c = {wish->kind, wish->experts, wish->train, wish->expert_tables, &files, spec, tape};
     *out = (struct quantisation){.keep_x = wish->train};
     enum plim_status status = PLIM_OK;
     if (path) status = weights_files_open(path, &files, err);

@@ -1,7 +1,7 @@
 /* quantise.h - chooses the weights that are stored as quantised blocks, and rewrites a tape to multiply blocks directly.
  *
  *     struct quantisation q;
- *     quantise_choose(&q, &(struct quantise_wish){WEIGHTS_Q8, "model/", true, false}, &spec, &tape, &err);   // once
+ *     quantise_choose(&q, &(struct quantise_wish){WEIGHTS_Q8, "model/", true}, &spec, &tape, &err);   // once
  *     quantise_tape(&q, &spec, &tape);                                     // for each tape; changes linear and embed
  *     weights_load(...);                                                   // fills the tape's parameters (weights.h)
  *     quantise_release(&q);
@@ -44,6 +44,7 @@ struct quantise_wish {
     bool
         train; /* a base that an adapter changes: only frozen matrices, and not the output projection, because the
                        * loss is cut into slices of linear; products do not round activations to 8 bits */
+    bool expert_tables; /* experts also of types with a table */
 };
 
 /* The tape must read every parameter; a parameter that no op reads is not quantised. On failure nothing needs

@@ -120,7 +120,8 @@ enum plim_status weights_choose(struct quantisation *out, const struct device *d
             err, PLIM_UNSUPPORTED,
             "%s: an adapter is merged into numbers, not into %s weights; export --merge it first", dir,
             weights_kind_name(kind));
-    struct quantise_wish wish = {kind, base, !kernels || kernels[OP_EXPERT_LINEAR_Q], false};
+    struct quantise_wish wish = {kind, base, !kernels || kernels[OP_EXPERT_LINEAR_Q], false,
+                                 !kernels || kernels[OP_EXPERT_LINEAR_Q_DX]};
     return quantise_choose(out, &wish, spec, tape, err);
 }
 
