@@ -8,7 +8,7 @@ struct tie {
     bool shared;
 };
 
-/* Longer patterns come before their beginnings. */
+/* Longer patterns come before their beginnings. A linear stands for linear_q too, which has its operands in the same slots. */
 static const struct pattern {
     int count;
     int kind[FUSE_MOST];
@@ -23,12 +23,15 @@ static const struct pattern {
     {2, {OP_SPLIT3, OP_KV_PUT}, {{1, KV_PUT_K, SPLIT3_K, false}, {1, KV_PUT_V, SPLIT3_V, false}}, false},
 };
 
+static int as_plain(int kind) { return kind == OP_LINEAR_Q ? OP_LINEAR : kind; }
+
 static bool has_kinds(const struct tape *tape, const struct pattern *p, int begin, int end)
 {
     int last = begin + p->count - 1;
     if (last >= end || (begin < tape->loop_end && last >= tape->loop_end)) return false;
     for (int i = 0; i < p->count; i++)
-        if (tape->ops[begin + i].kind != p->kind[i] || tape->ops[begin + i].attr.on_host) return false;
+        if (as_plain(tape->ops[begin + i].kind) != p->kind[i] || tape->ops[begin + i].attr.on_host)
+            return false;
     return true;
 }
 

@@ -90,7 +90,7 @@
  * value. expert_linear_q has such a matrix for each expert, one after the other. With attr.weight_kn the model's files have
  * the matrix as [K,M]; its bytes are the same. A device may first round x to 8 bits, in blocks of 32 along K, each with a
  * scale: x = d q with d = max |x| / 127 and q the nearest whole number. Or it may round W's elements to the x-type. y of a
- * row depends only on that row, bit for bit; on a GPU also on whether there are more than CUDA_FEW_ROWS rows. With
+ * row depends only on that row, bit for bit; on a GPU linear_q also depends on whether there are more than CUDA_Q_ROWS rows. With
  * attr.keep_x, of types with a table (tensor/blocks.h) and in the gradients no device rounds x or dy to 8 bits. Such a weight
  * is never trained: its gradient is not computed.
  *
@@ -364,7 +364,7 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(SUM, sum, NONE)                                                                                        \
     X(LINEAR_Q, linear_q, KERNEL)                                                                            \
     X(EMBED_Q, embed_q, KERNEL)                                                                              \
-    X(EXPERT_LINEAR_Q, expert_linear_q, CPU_ONLY)                                                            \
+    X(EXPERT_LINEAR_Q, expert_linear_q, KERNEL)                                                              \
     X(LINEAR_Q_DX, linear_q_dx, KERNEL)                                                                      \
     X(EXPERT_LINEAR_Q_DX, expert_linear_q_dx, CPU_ONLY)                                                      \
     X(ROW_NORM, row_norm, KERNEL)                                                                            \

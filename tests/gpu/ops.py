@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # run-tests: serial, timeout=1800, not=asan, not=tsan
 """Every op on the GPU against the double-precision reference (tests/op/test_ops.c), and groups of them against the same
-ops one by one (tests/op/test_together.c).
+ops one by one (tests/op/test_together.c); rows of weights in blocks (tests/op/test_quantised_rows.c).
 
     OP_CASES                                    random cases per op, default 120
     GPU_SANITIZER=memcheck|racecheck|initcheck  the same under compute-sanitizer, default 4 cases; any finding fails.
@@ -19,13 +19,13 @@ import plim
 plim.need_gpu()
 tool = os.environ.get("GPU_SANITIZER")
 folder = os.path.join(os.environ["BUILD_DIR"], "tests", "op")
-program, together = [os.path.join(folder, "test_ops")], [os.path.join(folder, "test_together")]
+program, together, rows = ([os.path.join(folder, name)] for name in ("test_ops", "test_together", "test_quantised_rows"))
 if tool:
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not os.path.exists(sanitizer):
         print("compute-sanitizer is not installed")
         sys.exit(77)
-    program, together = ([sanitizer, "--tool", tool, "--error-exitcode", "9", *p] for p in (program, together))
+    program, together, rows = ([sanitizer, "--tool", tool, "--error-exitcode", "9", *p] for p in (program, together, rows))
 cases = os.environ.get("OP_CASES", "4" if tool else "120")
 env = {**os.environ, "OP_DEVICE": "cuda", "OP_CASES": cases}
 if tool == "racecheck":  # it flags kernels of libraries: none of them is to run
@@ -33,4 +33,5 @@ if tool == "racecheck":  # it flags kernels of libraries: none of them is to run
 best = subprocess.run(program, env=env).returncode
 portable = subprocess.run(program, env={**env, "PLIMSOLL_GPU": "portable", "OP_SKIP": "linear*"}).returncode
 groups = subprocess.run(together, env=env).returncode
-sys.exit(best or portable or groups)
+alone = subprocess.run(rows, env=env).returncode
+sys.exit(best or portable or groups or alone)

@@ -34,7 +34,7 @@ static void choose_lines(struct op_case *c, int64_t lines, int64_t k, bool parts
 /* One matrix at w. */
 static void fill_lines(struct op_case *c, int64_t k, unsigned char *w)
 {
-    unsigned char rows[PANEL_LINES * 34 * 128];
+    unsigned char rows[PANEL_LINES * 34 * 80];
     struct quantised_part p;
     for (int i = 0; quantised_part(&c->op.attr, k, i, &p); i++)
         for (int64_t line = 0; line < p.lines; line += PANEL_LINES) {
@@ -65,8 +65,8 @@ static void fill_exact(struct op_case *c, int slot)
 
 void make_linear_q(struct op_case *c)
 {
-    struct lead lead = case_lead(c, case_flip(c) ? 8 : 70);
-    int64_t m = PICK(c, 1, 3, 16, 17, 37, 64, 101), k = PICK(c, 32, 96, 256, 512, 544, 1024);
+    struct lead lead = case_lead(c, PICK(c, 8, 70, 200)); /* more than CUDA_Q_ROWS too */
+    int64_t m = PICK(c, 1, 3, 16, 17, 37, 64, 101), k = PICK(c, 32, 96, 256, 512, 544, 1024, 2560);
     bool bias = case_flip(c), add = case_flip(c), exact = case_below(c, 4) > 0;
     c->op.attr.keep_x = case_below(c, 4) == 0;
     make_lines(c, LINEAR_Q_W, m, k, case_flip(c));

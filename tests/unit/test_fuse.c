@@ -38,13 +38,15 @@ static int rows(unsigned flags) { return tensor(CLASS_ACT, flags, ROWS, WIDTH); 
 /* Rows that are still there afterwards, so that no result takes their bytes. */
 static int given(void) { return rows(TENSOR_INPUT | TENSOR_OUTPUT); }
 
-static void linear(int x)
+static void linear_of(int kind, int x)
 {
-    struct op op = tape_op(OP_LINEAR, -1);
+    struct op op = tape_op(kind, -1);
     op.in[LINEAR_X] = x, op.in[LINEAR_W] = tensor(CLASS_PARAM, TENSOR_KEPT, WIDTH, WIDTH);
     op.out[LINEAR_Y] = rows(TENSOR_OUTPUT);
     tape_append(&tape, &op);
 }
+
+static void linear(int x) { linear_of(OP_LINEAR, x); }
 
 static int norm(int x)
 {
@@ -111,6 +113,16 @@ static void test_a_norm_goes_with_the_linears_that_read_it(void **state)
     assert_int_equal(end_of(0), 1);
 }
 
+static void test_weights_in_blocks_go_with_them_too(void **state)
+{
+    (void)state;
+    int y = norm(given());
+    linear_of(OP_LINEAR_Q, y), linear_of(OP_LINEAR_Q, y);
+    lay_out();
+    assert_int_equal(end_of(0), 3);
+    assert_int_equal(end_of(1), 3);
+}
+
 static void test_a_linear_of_other_rows_stays_alone(void **state)
 {
     (void)state;
@@ -158,6 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_norm_goes_with_the_linears_that_read_it, begin, end),
+        cmocka_unit_test_setup_teardown(test_weights_in_blocks_go_with_them_too, begin, end),
         cmocka_unit_test_setup_teardown(test_a_linear_of_other_rows_stays_alone, begin, end),
         cmocka_unit_test_setup_teardown(test_a_gated_unit_that_is_read_later_stays_alone, begin, end),
         cmocka_unit_test_setup_teardown(test_bytes_that_others_read_forbid_it, begin, end),

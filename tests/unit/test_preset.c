@@ -2,6 +2,7 @@
 #include "device/cuda/cuda_workspace.h"
 #include "device/registry.h"
 #include "support/job_rig.h"
+#include "tensor/blocks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,6 +69,30 @@ static void test_few_rows_need_no_scratch(void **state)
         assert_int_equal(linear_bytes(CUDA_FEW_ROWS, kn), 0);
         assert_int_equal(linear_bytes(CUDA_FEW_ROWS + 1, kn), CUDA_MATMUL_BYTES);
     }
+}
+
+static size_t linear_q_bytes(bool warpgroups, int64_t rows, int64_t lines, int64_t k)
+{
+    struct cuda_card card = {.warpgroups = warpgroups};
+    struct tensor x = {.type = DT_BF16, .ndim = 2, .dim = {rows, k}}, y = x;
+    const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT] = {[LINEAR_Q_X] = &x};
+    struct op op = tape_op(OP_LINEAR_Q, -1);
+    desc[OP_MAX_IN + LINEAR_Q_Y] = &y;
+    op.attr.lines[0] = (struct op_lines){BLOCK_Q8_0, lines}, y.dim[1] = lines;
+    return cuda_workspace(&card, desc, &op);
+}
+
+/* Weights in blocks: one row needs none, some rows a record for each 256 elements, many rows numbers of W, 64 MiB of them at most. */
+static void test_blocks_count_rows_or_numbers(void **state)
+{
+    (void)state;
+    assert_int_equal(linear_q_bytes(true, 1, 2048, 8192), 0);
+    assert_int_equal(linear_q_bytes(false, 1, 2048, 65536), (256 + 1) * CUDA_Q_RECORD);
+    assert_int_equal(linear_q_bytes(true, 8, 2048, 8192), (8 * 32 + 1) * CUDA_Q_RECORD);
+    assert_int_equal(linear_q_bytes(true, 9, 2048, 544), (16 * 3 + 1) * CUDA_Q_RECORD);
+    assert_int_equal(linear_q_bytes(true, CUDA_Q_ROWS, 2048, 256), (CUDA_Q_ROWS + 1) * CUDA_Q_RECORD);
+    assert_int_equal(linear_q_bytes(true, CUDA_Q_ROWS + 1, 2048, 8192), CUDA_MATMUL_BYTES + 32 * MIB);
+    assert_int_equal(linear_q_bytes(true, 4096, 128256, 4096), CUDA_MATMUL_BYTES + 64 * MIB);
 }
 
 /* Gradients of experts: chunks of rows are as long as leaves tiles for all blocks, and what is never cut needs no counts. */
@@ -388,6 +413,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention_counts_who_runs),
         cmocka_unit_test(test_few_rows_need_no_scratch),
+        cmocka_unit_test(test_blocks_count_rows_or_numbers),
         cmocka_unit_test(test_expert_chunks),
         cmocka_unit_test(test_presets_count_scratch),
         cmocka_unit_test(test_absent_cpu_is_like_the_one_here),

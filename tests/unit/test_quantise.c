@@ -453,6 +453,39 @@ static void test_gradients_pass_through(void **state)
     assert_int_equal(system(command), 0);
 }
 
+static int experts_in_blocks(const char *model, enum weights_kind kind, bool tables)
+{
+    struct plim_error err = {0};
+    struct model_spec spec;
+    struct quantisation q;
+    struct tape tape;
+    struct model_shape shape = {.batch = 2, .time = 8, .head = HEAD_LOSS};
+    int count = 0;
+    tape_init(&tape);
+    assert_int_equal(hf_config_load(model, &spec, &err), PLIM_OK);
+    assert_int_equal(model_emit(&spec, &shape, &tape, &err), PLIM_OK);
+    struct quantise_wish wish = {.kind = kind, .path = model, .experts = true, .tables = tables};
+    assert_int_equal(quantise_choose(&q, &wish, &spec, &tape, &err), PLIM_OK);
+    quantise_tape(&q, &spec, &tape);
+    for (int o = 0; o < tape.nops; o++) count += tape.ops[o].kind == OP_EXPERT_LINEAR_Q;
+    quantise_release(&q);
+    tape_release(&tape);
+    return count;
+}
+
+/* A GPU multiplies experts in 8 bits, and so none of a type with a table. */
+static void test_experts_of_a_table(void **state)
+{
+    (void)state;
+    char dir[64], command[96];
+    make_model("mixtral", dir);
+    assert_true(experts_in_blocks(dir, WEIGHTS_Q8, false) > 0);
+    assert_true(experts_in_blocks(dir, WEIGHTS_NF4, true) > 0);
+    assert_int_equal(experts_in_blocks(dir, WEIGHTS_NF4, false), 0);
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    assert_int_equal(system(command), 0);
+}
+
 /* What has no whole blocks in a row stays as it is: nothing is refused, nothing is rounded. */
 static void test_rows_without_whole_blocks(void **state)
 {
@@ -478,6 +511,7 @@ int main(void)
         cmocka_unit_test(test_gradients_pass_through),
         cmocka_unit_test(test_rows_without_whole_blocks),
         cmocka_unit_test(test_experts_and_columns),
+        cmocka_unit_test(test_experts_of_a_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

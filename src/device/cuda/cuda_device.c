@@ -38,20 +38,23 @@ static bool is_product(int kind)
            kind == OP_LINEAR_Q_DX;
 }
 
+static bool is_linear(int kind) { return kind == OP_LINEAR || kind == OP_LINEAR_Q; }
+static bool is_embed(int kind) { return kind == OP_EMBED || kind == OP_EMBED_Q; }
+
 /* Linears and embeddings of few rows begin a chain (begin_chained). */
 static bool begins_chain(const struct kernel_call *call)
 {
-    if (call->op->kind == OP_EMBED) return tensor_count(call_in(call, EMBED_IDS)) <= CUDA_FEW_ROWS;
-    return call->op->kind == OP_LINEAR && cuda_linear_is_few(call->desc, call->op);
+    if (is_embed(call->op->kind)) return tensor_count(call_in(call, EMBED_IDS)) <= CUDA_FEW_ROWS;
+    return cuda_linear_is_few(call->desc, call->op) || cuda_linear_q_is_few(call->desc, call->op);
 }
 
 static void launch(const struct kernel_call *call)
 {
     struct cuda *cuda = call->backend;
     int kind = call->op->kind, code = launches[kind](&cuda->queue, call);
-    if (kind == OP_EMBED)
+    if (is_embed(kind))
         cuda->chain = cuda->chain || begins_chain(call);
-    else if (is_product(kind) && kind != OP_LINEAR_Q && kind != OP_LINEAR_Q_DX)
+    else if (is_product(kind))
         cuda->chain = begins_chain(call);
     note(cuda, code, code && is_product(kind) ? cuda_matmul_words(cuda->queue.matmul) : op_name(kind));
 }
@@ -73,10 +76,10 @@ static cuda_launch_many *const many[OP_KIND_COUNT] = {
 
 /* Kinds whose kernels await what was queued before them themselves (overlap.cuh), and write no parameters. */
 static const bool chained[OP_KIND_COUNT] = {
-    [OP_NORM] = true,   [OP_LINEAR] = true,     [OP_ATTN] = true,   [OP_GLU] = true,
-    [OP_ACT] = true,    [OP_ADD] = true,        [OP_SPLIT3] = true, [OP_KV_APPEND] = true,
-    [OP_KV_PUT] = true, [OP_ATTN_PAGED] = true, [OP_EMBED] = true,  [OP_ROPE_TABLE] = true,
-    [OP_SAMPLE] = true,
+    [OP_NORM] = true,   [OP_LINEAR] = true,     [OP_ATTN] = true,    [OP_GLU] = true,
+    [OP_ACT] = true,    [OP_ADD] = true,        [OP_SPLIT3] = true,  [OP_KV_APPEND] = true,
+    [OP_KV_PUT] = true, [OP_ATTN_PAGED] = true, [OP_EMBED] = true,   [OP_ROPE_TABLE] = true,
+    [OP_SAMPLE] = true, [OP_LINEAR_Q] = true,   [OP_EMBED_Q] = true,
 };
 
 /* --- device_ops ------------------------------------------------------------------------------------------ */
@@ -205,8 +208,10 @@ static void await_copies(struct cuda *cuda, const struct kernel_call *call)
  * only there, kernels are so short that what lies between them counts. */
 static void begin_chained(struct cuda *cuda, const struct kernel_call *call)
 {
-    bool early = call->op->kind != OP_LINEAR || call_in(call, LINEAR_W)->cls == CLASS_PARAM;
-    cuda->chain = cuda->chain && chained[call->op->kind] && early && cuda_transfer_idle(cuda->transfer);
+    int kind = call->op->kind;
+    bool early = !is_linear(kind) || (call_in(call, LINEAR_W)->cls == CLASS_PARAM &&
+                                      (kind == OP_LINEAR || cuda_linear_q_is_few(call->desc, call->op)));
+    cuda->chain = cuda->chain && chained[kind] && early && cuda_transfer_idle(cuda->transfer);
     cuda->queue.follows = cuda->chain && cuda->queue.warpgroups; /* code for 9.0 has both or neither */
 }
 
@@ -220,9 +225,9 @@ static void cuda_run(struct device *dev, struct kernel_call *call)
     cuda->queue.follows = false;
 }
 
-static bool can_fuse(struct device *, const struct kernel_call *calls, int count)
+static bool can_fuse(struct device *dev, const struct kernel_call *calls, int count)
 {
-    return cuda_fuses(calls, count);
+    return cuda_fuses(&cuda_of(dev)->queue, calls, count);
 }
 
 /* The first op says whether the launch goes on with a chain; a linear of few rows begins one. */
@@ -233,7 +238,7 @@ static void run_fused(struct cuda *cuda, const struct kernel_call *calls, int co
     for (int i = 0; i < count; i++) {
         begin_chained(cuda, &calls[i]);
         await_copies(cuda, &calls[i]);
-        if (calls[i].op->kind == OP_LINEAR) cuda->chain = true;
+        if (is_linear(calls[i].op->kind)) cuda->chain = true;
     }
     cuda->queue.follows = follows;
     note(cuda, cuda_fused(&cuda->queue, calls, count), "ops of few rows");

@@ -1,12 +1,13 @@
 /* cuda_fuse.c - see cuda_fuse.h. */
 #include "device/cuda/cuda_fuse.h"
-#include "device/cuda/cuda_matmul.h"
+#include "device/cuda/cuda_quantised.h"
 
-static bool is_source(const struct kernel_call *call)
+/* A norm or a gated unit of at most `most` rows that products make for themselves. */
+static bool is_source(const struct kernel_call *call, int64_t most)
 {
     const struct op *op = call->op;
     const struct tensor *x = op->kind == OP_NORM || op->kind == OP_GLU ? call_in(call, 0) : NULL;
-    if (!x || x->type == DT_F32 || tensor_count(x) / last_dim(x) > CUDA_FEW_ROWS) return false;
+    if (!x || x->type == DT_F32 || tensor_count(x) / last_dim(x) > most) return false;
     if (op->kind == OP_NORM)
         return !op->attr.layer_norm && !call->in[NORM_BIAS] && call_in(call, NORM_W)->cls == CLASS_PARAM;
     return op->attr.activation == ACTIVATION_SILU && !op->attr.joint;
@@ -57,22 +58,88 @@ static bool fuses_linears(const struct kernel_call *calls, int count)
         bool plain = !calls[i].in[LINEAR_BIAS] && !calls[i].in[LINEAR_ADD];
         if (!is_few(&calls[i]) || (linears > 1 && !plain)) return false;
     }
-    if (first && !is_source(&calls[0])) return false;
+    if (first && !is_source(&calls[0], CUDA_FEW_ROWS)) return false;
     struct few_product p = product_of(calls, count);
     int64_t size = (int64_t)dtype_size(p.type);
     return p.rows > 0 && cuda_matmul_few_fuses(&p) &&
            apart(p.y, p.rows * p.m * size, p.y2, p.rows * p.m2 * size);
 }
 
-bool cuda_fuses(const struct kernel_call *calls, int count)
+/* --- weights in blocks ----------------------------------------------------------------------------------- */
+
+static int first_linear(const struct kernel_call *calls)
+{
+    return calls[0].op->kind == OP_NORM || calls[0].op->kind == OP_GLU;
+}
+
+static bool in_blocks(const struct kernel_call *calls)
+{
+    return calls[first_linear(calls)].op->kind == OP_LINEAR_Q;
+}
+
+/* Bytes that all parts of one product write, against others. */
+static bool apart_from_results(const struct cuda_q_product *q, const void *at, int64_t bytes)
+{
+    for (int i = 0; i < q->parts; i++)
+        if (!apart(at, bytes, q->part[i].y, q->rows * q->part[i].m * (int64_t)dtype_size(q->type)))
+            return false;
+    return true;
+}
+
+static struct cuda_q_product quantised_of(const struct kernel_call *calls, int count)
+{
+    int first = first_linear(calls);
+    struct cuda_q_product q = cuda_linear_q_product(calls + first, count - first);
+    const struct kernel_call *source = &calls[0];
+    bool norm = source->op->kind == OP_NORM;
+    if (!first) return q;
+    q.source = norm ? FEW_NORM : FEW_GLU;
+    q.a = source->in[norm ? NORM_X : GLU_GATE], q.b = source->in[norm ? NORM_W : GLU_UP];
+    if (norm) q.stat = source->out[NORM_STAT], q.eps = source->op->attr.eps;
+    if (norm) q.plus_one = source->op->attr.plus_one;
+    if (!apart_from_results(&q, q.stat, q.rows * (int64_t)sizeof *q.stat)) q.stat = NULL;
+    return q;
+}
+
+/* Scratch that rounded rows lie in is the first linear's alone: no other operand of the run may lie there. */
+static bool scratch_is_free(const struct kernel_call *calls, int count, int64_t bytes)
+{
+    const void *work = calls[first_linear(calls)].work;
+    for (int i = 0; i < count && bytes; i++)
+        for (int k = 0; k < OP_MAX_IN + OP_MAX_OUT; k++) {
+            const void *at = k < OP_MAX_IN ? calls[i].in[k] : calls[i].out[k - OP_MAX_IN];
+            if (at && !apart(work, bytes, at, tensor_bytes(calls[i].desc[k]))) return false;
+        }
+    return true;
+}
+
+static bool fuses_quantised(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
+{
+    int first = first_linear(calls);
+    for (int i = first; i < count; i++)
+        if (!cuda_linear_q_is_few(calls[i].desc, calls[i].op) ||
+            call_in(&calls[i], LINEAR_Q_W)->cls != CLASS_PARAM)
+            return false;
+    if (first && !is_source(&calls[0], CUDA_Q_ROWS)) return false;
+    struct cuda_q_product q = quantised_of(calls, count);
+    struct cuda_card card = {.warpgroups = queue->warpgroups};
+    int64_t bytes = (int64_t)cuda_workspace(&card, calls[first].desc, calls[first].op);
+    return q.rows > 0 && scratch_is_free(calls, count, bytes);
+}
+
+bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_puts(&calls[0], &calls[1]);
-    return fuses_linears(calls, count);
+    return in_blocks(calls) ? fuses_quantised(queue, calls, count) : fuses_linears(calls, count);
 }
 
 int cuda_fused(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_put(queue, &calls[0], &calls[1]);
+    if (in_blocks(calls)) {
+        struct cuda_q_product q = quantised_of(calls, count);
+        return cuda_quantised_multiply(queue, &q);
+    }
     struct few_product p = product_of(calls, count);
     return cuda_matmul_few(queue, &p);
 }

@@ -6,7 +6,7 @@
 
 #include "device/cuda/kernels.h"
 
-/* Returns true if one kernel can run these ops. Depends only on shapes and addresses. */
-bool cuda_fuses(const struct kernel_call *calls, int count);
+/* Returns true if one kernel can run these ops. Depends only on shapes, addresses and the card. */
+bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls, int count);
 /* Launches them as one; returns a cudaError_t as an int. */
 int cuda_fused(const struct cuda_queue *queue, const struct kernel_call *calls, int count);

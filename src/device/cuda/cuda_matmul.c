@@ -10,9 +10,6 @@
  */
 #include "device/cuda/cuda_matmul.h"
 #include "device/cuda/matmul_small.h"
-#include "device/cuda/quantised.h"
-#include "device/cuda/quantised_wide.h"
-#include "tape/quantised.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -368,66 +365,15 @@ int cuda_linear_dw(const struct cuda_queue *queue, const struct kernel_call *cal
     return code || !call->out[LINEAR_DW_DBIAS] ? code : run_bias(queue, call);
 }
 
-/* --- weights in blocks ----------------------------------------------------------------------------------- */
-
-/* Lines of W as numbers, then the columns of y that they make. What is added lies in y already. */
-static int multiply_widened(struct cuda_matmul *mm, const struct cuda_queue *queue,
-                            const struct cuda_quantised *q, void *work)
+int cuda_matmul_wide(const struct cuda_queue *queue, const struct cuda_wide_product *w, void *work)
 {
-    void *numbers = (char *)work + CUDA_MATMUL_BYTES;
-    size_t at = (size_t)q->first * dtype_size(q->x_type);
-    struct product p = {.a = {numbers, q->k, q->lines, true, q->x_type, 0},
-                        .b = {q->x, q->k, q->rows, false, q->x_type, 0},
-                        .d = {(char *)q->y + at, q->lines, q->rows, false, q->x_type, q->m},
-                        .bias = q->bias ? (const char *)q->bias + at : NULL};
-    if (q->add) p.c = p.d;
-    int code = cuda_quantised_widen(queue, q, numbers);
+    struct product p = {.a = {w->w, w->k, w->lines, true, w->type, 0},
+                        .b = {w->x, w->k, w->rows, false, w->type, 0},
+                        .d = {w->y, w->lines, w->rows, false, w->type, w->m},
+                        .bias = w->bias};
+    if (w->add) p.c = p.d;
     struct key key = key_of(&p);
-    return code ? code : multiply_large(mm, queue, &p, &key, work);
-}
-
-/* One part of W, so many lines at a time as scratch has room for. */
-static int multiply_part(struct cuda_matmul *mm, const struct cuda_queue *queue,
-                         const struct cuda_quantised *part, void *work)
-{
-    int code = 0;
-    if (part->rows <= CUDA_FEW_ROWS) return cuda_quantised_few(queue, part);
-    for (int64_t line = 0; line < part->lines && !code; line += CUDA_WIDE_LINES) {
-        struct cuda_quantised q = *part;
-        int64_t left = part->lines - line;
-        q.w += line / PANEL_LINES * panel_bytes(block_type_of((uint32_t)q.type), q.k);
-        q.first += line, q.lines = left < CUDA_WIDE_LINES ? left : CUDA_WIDE_LINES;
-        code = multiply_widened(mm, queue, &q, work);
-    }
-    return code;
-}
-
-int cuda_linear_q(const struct cuda_queue *queue, const struct kernel_call *call)
-{
-    if (cuda_linear_q_is_wide(call->op)) return cuda_linear_q_wide(queue, call);
-    struct cuda_matmul *mm = queue->matmul;
-    const struct op_attr *attr = &call->op->attr;
-    const struct tensor *y = call_out(call, LINEAR_Q_Y);
-    int64_t m = quantised_lines(attr), rows = tensor_count(y) / m;
-    struct cuda_quantised q = {.x = call->in[LINEAR_Q_X],
-                               .bias = call->in[LINEAR_Q_BIAS],
-                               .add = call->in[LINEAR_Q_ADD],
-                               .y = call->out[LINEAR_Q_Y],
-                               .x_type = y->type,
-                               .rows = rows,
-                               .m = m,
-                               .k = tensor_count(call_in(call, LINEAR_Q_X)) / rows};
-    struct quantised_part part;
-    int code = 0;
-    if (rows > CUDA_FEW_ROWS && q.add && q.add != q.y)
-        code = (int)cudaMemcpyAsync(q.y, q.add, (size_t)tensor_bytes(y), cudaMemcpyDeviceToDevice,
-                                    (cudaStream_t)queue->stream);
-    for (int i = 0; quantised_part(attr, q.k, i, &part) && !code; i++) {
-        q.w = (const unsigned char *)call->in[LINEAR_Q_W] + part.offset;
-        q.type = attr->lines[i].type, q.first = part.first, q.lines = part.lines;
-        code = multiply_part(mm, queue, &q, call->work);
-    }
-    return code;
+    return multiply_large(queue->matmul, queue, &p, &key, work);
 }
 
 static float time_way(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,

@@ -1,5 +1,4 @@
 /* cuda_matmul.h - linear, linear_dx and linear_dw with cuBLASLt; small products and linear of few rows use our own kernels.
- * linear_q: our own kernel for few rows; for many, lines of the weight are dequantised first.
  *
  *     cuda_matmul_open(&api, &queue.matmul, &err);
  *     ... the kernels cuda_linear, cuda_linear_dx and others run through queue.matmul
@@ -22,6 +21,17 @@ void cuda_matmul_close(struct cuda_matmul *matmul);
 
 /* A call for which cuda_linear_is_few is true, as its kernel gets it. */
 struct few_product cuda_linear_few(const struct kernel_call *call);
+
+/* y[rows,m] = x[rows,k] W' (+ bias) (+ y) for `lines` lines W[lines,k]: y, bias begin at the first of these columns. work has
+ * CUDA_MATMUL_BYTES. */
+struct cuda_wide_product {
+    const void *w, *x, *bias; /* bias: NULL: none */
+    void *y;
+    bool add;
+    enum dtype type;
+    int64_t rows, lines, k, m;
+};
+int cuda_matmul_wide(const struct cuda_queue *queue, const struct cuda_wide_product *p, void *work);
 
 /* cuBLASLt's message for a failed run. */
 const char *cuda_matmul_words(const struct cuda_matmul *matmul);

@@ -48,14 +48,57 @@ static size_t linear_q_wide(const struct cuda_card *, const struct tensor *const
     return CUDA_MATMUL_BYTES + (size_t)(quantised_lines(&op->attr) * k) * size;
 }
 
+/* One record more than there are: a lane reads scales of two rows. */
+static size_t q_rows_bytes(int64_t rows, int64_t k)
+{
+    return (size_t)(rows * parts_of(k, CUDA_Q_CHUNK) + 1) * CUDA_Q_RECORD;
+}
+
+int64_t cuda_q_rows(int64_t rows, int64_t experts)
+{
+    int64_t tile = rows <= 8 ? 1 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+    return experts ? (rows / 8 + experts + 9) * 8 : parts_of(rows, tile) * tile;
+}
+
+int64_t cuda_wide_lines(int64_t lines, int64_t k, enum dtype type)
+{
+    int64_t most = (int64_t)(CUDA_WIDE_BYTES / dtype_size(type)) / k, whole = most / 128 * 128;
+    most = whole ? whole : PANEL_LINES;
+    return lines < most ? lines : most;
+}
+
+/* One row of 16 bits: more cost every block of threads longer than a kernel before it. Beside it there must be room for
+ * weights in the shared memory that 9.0 has, or the least of 8.0 and later. */
+bool cuda_q_in_shared(bool warpgroups, enum dtype type, int64_t rows, int64_t k)
+{
+    return rows == 1 && type != DT_F32 && (int64_t)q_rows_bytes(1, k) <= ((warpgroups ? 227 : 99) - 80) << 10;
+}
+
+static int64_t linear_q_rows(const struct tensor *const *desc, const struct op *op)
+{
+    return tensor_count(desc[OP_MAX_IN + LINEAR_Q_Y]) / quantised_lines(&op->attr);
+}
+
+bool cuda_linear_q_is_few(const struct tensor *const *desc, const struct op *op)
+{
+    return op->kind == OP_LINEAR_Q && !cuda_linear_q_is_wide(op) && linear_q_rows(desc, op) <= CUDA_Q_ROWS;
+}
+
 static size_t linear_q(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
 {
     if (cuda_linear_q_is_wide(op)) return linear_q_wide(card, desc, op);
-    const struct tensor *y = desc[OP_MAX_IN + LINEAR_Q_Y];
-    int64_t m = quantised_lines(&op->attr), rows = tensor_count(y) / m;
-    if (rows <= CUDA_FEW_ROWS) return 0;
-    int64_t k = tensor_count(desc[LINEAR_Q_X]) / rows, lines = m < CUDA_WIDE_LINES ? m : CUDA_WIDE_LINES;
-    return CUDA_MATMUL_BYTES + (size_t)(lines * k) * dtype_size(y->type);
+    int64_t rows = linear_q_rows(desc, op), k = rows ? tensor_count(desc[LINEAR_Q_X]) / rows : 0;
+    enum dtype type = desc[LINEAR_Q_X]->type;
+    if (cuda_q_in_shared(card->warpgroups, type, rows, k)) return 0;
+    if (cuda_linear_q_is_few(desc, op)) return q_rows_bytes(cuda_q_rows(rows, 0), k);
+    int64_t lines = cuda_wide_lines(quantised_lines(&op->attr), k, type);
+    return CUDA_MATMUL_BYTES + (size_t)(lines * k) * dtype_size(type);
+}
+
+static size_t expert_linear_q(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
+{
+    const struct tensor *x = desc[EXPERT_LINEAR_Q_X];
+    return q_rows_bytes(cuda_q_rows(x->dim[0], desc[EXPERT_LINEAR_Q_ENDS]->dim[0]), x->dim[1]);
 }
 
 /* --- embedding, norm, loss ------------------------------------------------------------------------------- */
@@ -338,6 +381,7 @@ static size_t sample(const struct cuda_card *, const struct tensor *const *desc,
 static scratch *const table[OP_KIND_COUNT] = {
     [OP_LINEAR] = matmul,
     [OP_LINEAR_Q] = linear_q,
+    [OP_EXPERT_LINEAR_Q] = expert_linear_q,
     [OP_LINEAR_Q_DX] = linear_q_wide,
     [OP_LINEAR_DX] = matmul,
     [OP_LINEAR_DW] = matmul,

@@ -42,8 +42,21 @@ enum {
     CUDA_ROUTE_ROWS = 256,  /* route.cu: rows counted together */
     CUDA_SAMPLE_PARTS = 32, /* sample.cu: parts of a row of logits */
     CUDA_FEW_ROWS = 8,      /* maximum rows for matmul_few.cu */
-    CUDA_WIDE_LINES = 2048, /* quantised.cu: lines dequantised at once */
+    CUDA_Q_ROWS = 128,      /* quantised_product.cu: maximum rows, except of experts */
+    CUDA_Q_CHUNK = 256,     /* of k, of which each row of x */
+    CUDA_Q_RECORD = 352,    /* has so many bytes (quantised_rows.cuh) */
 };
+
+/* Weights in blocks, more rows: bytes of W that are dequantised at once, at most; at least one panel is. */
+#define CUDA_WIDE_BYTES ((size_t)64 << 20)
+int64_t cuda_wide_lines(int64_t lines, int64_t k, enum dtype type);
+
+/* Rows of x in 8 bits with which the product has whole tiles; experts: their number, 0: none. */
+int64_t cuda_q_rows(int64_t rows, int64_t experts);
+/* True if every block of threads rounds x for itself, in shared memory; otherwise a kernel leaves it in scratch. */
+bool cuda_q_in_shared(bool warpgroups, enum dtype type, int64_t rows, int64_t k);
+/* True if a linear_q is computed by quantised_product.cu. */
+bool cuda_linear_q_is_few(const struct tensor *const *desc, const struct op *op);
 
 /* Matrix products: cuBLASLt may use this much; the sums of the bias gradient follow. */
 #define CUDA_MATMUL_BYTES ((size_t)32 << 20)

@@ -5,21 +5,12 @@
 #pragma once
 
 #include "device/cuda/attention_hopper.cuh"
+#include "device/cuda/barrier.cuh"
 #include "device/cuda/vec.cuh"
 
 #include <cuda.h>
 
 /* --- barriers ----------------------------------------------------------------------------------------------- */
-
-ON_GPU void barrier_init(uint32_t at, int count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
-}
-
-ON_GPU void barrier_expect(uint32_t at, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
 
 ON_GPU void barrier_arrive(uint32_t at)
 {
@@ -32,15 +23,6 @@ ON_GPU void barrier_arrive_at(uint32_t at, int rank)
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
                  "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(at),
                  "r"(rank)
-                 : "memory");
-}
-
-ON_GPU void barrier_wait(uint32_t at, uint32_t parity)
-{
-    asm volatile("{\n.reg .pred done;\nagain:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n}" ::"r"(at),
-                 "r"(parity)
                  : "memory");
 }
 

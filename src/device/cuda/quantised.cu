@@ -1,15 +1,15 @@
-/* quantised.cu - weights in blocks (tape/quantised.h): few rows are multiplied as they are, for many rows lines become
- * numbers of the compute type first; rows of a table.
+/* quantised.cu - weights in blocks (tape/quantised.h) as numbers: lines of a product with many rows, rows of a table.
  *
  * Codes lie as [16 lines][4 of k]: 16 threads side by side read 64 bytes, each the four codes of its line. A thread makes
  * four numbers at a time, with the scale that they share. */
+#include "device/cuda/overlap.cuh"
 #include "device/cuda/quantised.h"
-#include "device/cuda/vec.cuh"
+#include "device/cuda/quantised_types.cuh"
 
 namespace
 {
 
-enum { LINES = 16, SLICES = 16, THREADS = LINES * SLICES };
+enum { LINES = PANEL_LINES, THREADS = 256 };
 
 /* Where a line of 16 is, within the group of 16 blocks that holds element e. */
 struct place {
@@ -19,8 +19,7 @@ struct place {
 
 ON_GPU float half_at(const place &p, int field, int i)
 {
-    const unsigned char *at = p.group + field * LINES + i * 2 * LINES + p.line * 2;
-    return __half2float(__ushort_as_half((unsigned short)(at[0] | at[1] << 8)));
+    return ::half_at((const char *)p.group + field * LINES + i * 2 * LINES + p.line * 2);
 }
 
 ON_GPU int byte_at(const place &p, int field, int i) { return p.group[(field + i) * LINES + p.line]; }
@@ -32,10 +31,6 @@ ON_GPU unsigned four_at(const place &p, int field, int i)
 }
 
 ON_GPU int code(unsigned four, int i) { return (int)(four >> (8 * i) & 255); }
-
-template <int TYPE> struct number_tag {
-    static constexpr int value = TYPE;
-};
 
 /* Elements [e, e + 4) of a block; e is a multiple of 4. One reader for each type, as in tensor/blocks.c. */
 
@@ -87,69 +82,49 @@ ON_GPU void read4(number_tag<BLOCK_Q6_K>, const place &p, int e, float (&v)[4])
                            32);
 }
 
-template <int TYPE> struct shape {
-    static constexpr int elements = TYPE == BLOCK_Q8_0 || TYPE == BLOCK_Q4_0 ? 32 : 256;
-    static constexpr int bytes = TYPE == BLOCK_Q8_0   ? 34
-                                 : TYPE == BLOCK_Q4_0 ? 18
-                                 : TYPE == BLOCK_Q4_K ? 144
-                                 : TYPE == BLOCK_Q5_K ? 176
-                                                      : 210;
-};
-
 /* Elements [e, e + 4) of a line of the panel. */
 template <int TYPE> ON_GPU void panel4(const unsigned char *panel, int line, int64_t e, float (&v)[4])
 {
-    using S = shape<TYPE>;
-    place p = {panel + e / S::elements * (LINES * S::bytes), line};
-    read4(number_tag<TYPE>(), p, (int)(e % S::elements), v);
+    using B = blocks<TYPE>;
+    place p = {panel + e / B::elements * B::block_bytes, line};
+    read4(number_tag<TYPE>(), p, (int)(e % B::elements), v);
 }
 
 template <int TYPE> ON_GPU const unsigned char *panel_of(const unsigned char *w, int64_t panel, int64_t k)
 {
-    return w + panel * (k / shape<TYPE>::elements) * (LINES * shape<TYPE>::bytes);
+    return w + panel * (k / blocks<TYPE>::elements) * blocks<TYPE>::block_bytes;
 }
 
-/* One block of threads for each panel: 16 lines by 16 slices of k, whose sums are added in order. */
-template <int TYPE, class T> __global__ void __launch_bounds__(THREADS) few(const cuda_quantised q)
-{
-    __shared__ float sums[CUDA_FEW_ROWS][SLICES][LINES];
-    int line = threadIdx.x % LINES, slice = threadIdx.x / LINES;
-    const unsigned char *panel = panel_of<TYPE>(q.w, blockIdx.x, q.k);
-    const T *x = (const T *)q.x;
-    float sum[CUDA_FEW_ROWS] = {};
-    for (int64_t e = slice * 4; e < q.k; e += SLICES * 4) {
-        float v[4];
-        panel4<TYPE>(panel, line, e, v);
-        for (int r = 0; r < q.rows; r++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) sum[r] = fmaf((float)x[r * q.k + e + i], v[i], sum[r]);
-    }
-    for (int r = 0; r < q.rows; r++) sums[r][slice][line] = sum[r];
-    __syncthreads();
-    int64_t m = q.first + (int64_t)blockIdx.x * LINES + line;
-    for (int r = slice; r < q.rows; r += SLICES) {
-        if ((int64_t)blockIdx.x * LINES + line >= q.lines) continue;
-        float all = 0;
-        for (int s = 0; s < SLICES; s++) all += sums[r][s][line];
-        float extra = q.add ? (float)((const T *)q.add)[r * q.m + m] : 0.0f;
-        if (q.bias) extra += (float)((const T *)q.bias)[m];
-        ((T *)q.y)[r * q.m + m] = (T)(all + extra);
-    }
-}
+/* Lines as numbers: out[lines][k]. A warp has 512 bytes of each line of a panel: lanes make 8 numbers of a line each, side by
+ * side as codes lie, and write whole lines by way of shared memory. */
+enum { WIDE_WARPS = 4, WIDE_BYTES = 512 };
 
-/* Lines as numbers: out[lines][k]. */
 template <int TYPE, class T>
-__global__ void __launch_bounds__(THREADS) widen(const unsigned char *w, int64_t lines, int64_t k, T *out)
+__global__ void __launch_bounds__(WIDE_WARPS * 32)
+    widen(const unsigned char *w, int64_t lines, int64_t k, int pieces, T *out)
 {
-    int line = threadIdx.x % LINES, slice = threadIdx.x / LINES;
-    int64_t at = (int64_t)blockIdx.x * LINES + line;
-    const unsigned char *panel = panel_of<TYPE>(w, blockIdx.x, k);
-    for (int64_t e = slice * 4; e < k && at < lines; e += SLICES * 4) {
-        float v[4];
-        panel4<TYPE>(panel, line, e, v);
-#pragma unroll
-        for (int i = 0; i < 4; i++) out[at * k + e + i] = (T)v[i];
+    constexpr int COLUMNS = WIDE_BYTES / (int)sizeof(T), PACKET = 8 * (int)sizeof(T);
+    __shared__ __align__(16) char tiles[WIDE_WARPS][LINES][WIDE_BYTES + 16];
+    const int lane = threadIdx.x % 32, line = lane % LINES;
+    const int64_t task = (int64_t)blockIdx.x * WIDE_WARPS + threadIdx.x / 32, panel = task / pieces,
+                  first = task % pieces * COLUMNS;
+    const int columns = (int)min((int64_t)COLUMNS, k - first);
+    if (panel * LINES >= lines) return;
+    const unsigned char *from = panel_of<TYPE>(w, panel, k);
+    char(*tile)[WIDE_BYTES + 16] = tiles[threadIdx.x / 32];
+#pragma unroll 4
+    for (int c = lane / LINES * 8; c < columns; c += 16) {
+        float low[4], high[4];
+        panel4<TYPE>(from, line, first + c, low), panel4<TYPE>(from, line, first + c + 4, high);
+        const float v[8] = {low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]};
+        store((T *)(tile[line] + c / 8 * PACKET), pack<T>(v));
     }
+    __syncwarp();
+#pragma unroll 4
+    for (int i = 0; i < LINES; i++)
+        if (panel * LINES + i < lines && lane * 16 < columns * (int)sizeof(T))
+            *(uint4 *)((char *)(out + (panel * LINES + i) * k + first) + lane * 16) =
+                *(const uint4 *)(tile[i] + lane * 16);
 }
 
 /* One row of y for each block of threads; lines of other parts are left to their own launch. */
@@ -157,6 +132,8 @@ template <int TYPE, class T>
 __global__ void __launch_bounds__(THREADS) gather(const int32_t *ids, const unsigned char *w, int64_t first,
                                                   int64_t lines, int64_t k, float scale, T *y)
 {
+    next_may_begin();
+    await_previous();
     int64_t at = ids[blockIdx.x] - first;
     if (at < 0 || at >= lines) return;
     const unsigned char *panel = panel_of<TYPE>(w, at / LINES, k);
@@ -164,49 +141,25 @@ __global__ void __launch_bounds__(THREADS) gather(const int32_t *ids, const unsi
         float v[4];
         panel4<TYPE>(panel, (int)(at % LINES), e, v);
 #pragma unroll
-        for (int i = 0; i < 4; i++) y[blockIdx.x * k + e + i] = (T)(scale != 0 ? v[i] * scale : v[i]);
-    }
-}
-
-/* f(number_tag<TYPE>) of a block type. */
-template <class F> int with_blocks(int type, F f)
-{
-    switch (type) {
-    case BLOCK_Q8_0:
-        return f(number_tag<BLOCK_Q8_0>());
-    case BLOCK_Q4_0:
-        return f(number_tag<BLOCK_Q4_0>());
-    case BLOCK_Q4_K:
-        return f(number_tag<BLOCK_Q4_K>());
-    case BLOCK_Q5_K:
-        return f(number_tag<BLOCK_Q5_K>());
-    case BLOCK_Q6_K:
-        return f(number_tag<BLOCK_Q6_K>());
-    default:
-        return (int)cudaErrorInvalidValue;
+        for (int i = 0; i < 4; i++) v[i] = scale != 0 ? v[i] * scale : v[i];
+        save(y + blockIdx.x * k + e, v);
     }
 }
 
 } // namespace
 
-extern "C" int cuda_quantised_few(const struct cuda_queue *queue, const struct cuda_quantised *q)
+extern "C" int cuda_quantised_widen(const struct cuda_queue *queue, const struct cuda_q_part *part,
+                                    int64_t first, int64_t lines, int64_t k, enum dtype type, void *out)
 {
-    return with_blocks(q->type, [&](auto number) {
-        return with_type(q->x_type, [&](auto tag) {
+    return with_blocks(part->type, [&](auto number) {
+        return with_type(type, [&](auto tag) {
             using T = typename decltype(tag)::type;
-            return start(queue, few<decltype(number)::value, T>, (unsigned)parts_of(q->lines, LINES), THREADS,
-                         0, *q);
-        });
-    });
-}
-
-extern "C" int cuda_quantised_widen(const struct cuda_queue *queue, const struct cuda_quantised *q, void *out)
-{
-    return with_blocks(q->type, [&](auto number) {
-        return with_type(q->x_type, [&](auto tag) {
-            using T = typename decltype(tag)::type;
-            return start(queue, widen<decltype(number)::value, T>, (unsigned)parts_of(q->lines, LINES),
-                         THREADS, 0, q->w, q->lines, q->k, (T *)out);
+            using B = blocks<decltype(number)::value>;
+            const unsigned char *w = part->w + first / LINES * (k / B::elements) * B::block_bytes;
+            const int64_t pieces = parts_of(k * (int64_t)sizeof(T), WIDE_BYTES);
+            return start(queue, widen<decltype(number)::value, T>,
+                         (unsigned)parts_of(parts_of(lines, LINES) * pieces, WIDE_WARPS), WIDE_WARPS * 32, 0,
+                         w, lines, k, (int)pieces, (T *)out);
         });
     });
 }
@@ -223,9 +176,9 @@ extern "C" int cuda_embed_q(const struct cuda_queue *queue, const struct kernel_
         code = with_blocks(lines[i].type, [&](auto number) {
             return with_type(y->type, [&](auto tag) {
                 using T = typename decltype(tag)::type;
-                return start(queue, gather<decltype(number)::value, T>, (unsigned)rows, THREADS, 0,
-                             (const int32_t *)call->in[EMBED_Q_IDS], w, first, lines[i].lines, k, scale,
-                             (T *)call->out[EMBED_Q_Y]);
+                return launch(queue, gather<decltype(number)::value, T>, rows, THREADS, 0,
+                              (const int32_t *)call->in[EMBED_Q_IDS], w, first, lines[i].lines, k, scale,
+                              (T *)call->out[EMBED_Q_Y]);
             });
         });
         first += lines[i].lines;

@@ -1,28 +1,47 @@
-/* quantised.h - kernels for weights in quantised blocks: see quantised.cu. */
+/* quantised.h - kernels for weights in quantised blocks: quantised_product.cu and quantised.cu. */
 #pragma once
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#include "device/cuda/kernels.h"
+#include "device/cuda/matmul_few.h"
 #include "tensor/panels.h"
 
-/* Lines [first, first + lines) of W [m,k], of one block type; w: their panels. y[rows,m] = x[rows,k] W' + bias + add. */
-struct cuda_quantised {
-    const unsigned char *w;
-    const void *x, *bias, *add; /* bias, add: NULL: none */
-    void *y;
+enum { CUDA_Q_PARTS = 2 * OP_LINE_PARTS };
+
+/* `lines` lines of one block type, whose panels are at w. They make columns [first, first + lines) of y [rows,m]; bias [m]
+ * and add [rows,m] are added to it (NULL: none). */
+struct cuda_q_part {
     int type; /* number of the block type */
-    enum dtype x_type;
-    int64_t rows, m, k, first, lines;
+    const unsigned char *w;
+    void *y;
+    const void *bias, *add;
+    int64_t m, first, lines;
 };
 
-/* At most CUDA_FEW_ROWS rows. */
-int cuda_quantised_few(const struct cuda_queue *queue, const struct cuda_quantised *q);
+/* Products of the same rows x[rows,k] with up to CUDA_Q_PARTS parts. The rows may be made on the way, as in matmul_few.h. */
+struct cuda_q_product {
+    enum dtype type; /* of x, y, bias, add */
+    int64_t rows, k;
+    enum few_source source;
+    const void *x, *a, *b;
+    float *stat; /* NULL: not needed */
+    float eps;
+    bool plus_one;
+    struct cuda_q_part part[CUDA_Q_PARTS];
+    int parts;
+    const int32_t *ends; /* experts: where each one's rows end; NULL: every row meets all parts */
+    int64_t experts, expert_bytes;
+    void *work; /* the first linear's, as cuda_workspace says */
+};
 
-/* Dequantises the lines to x's type: out[lines,k]. */
-int cuda_quantised_widen(const struct cuda_queue *queue, const struct cuda_quantised *q, void *out);
+/* At most CUDA_Q_ROWS rows, or any number of experts' rows. */
+int cuda_quantised_multiply(const struct cuda_queue *queue, const struct cuda_q_product *q);
+
+/* Dequantises lines of a part to `type`: out[lines,k]. first: a multiple of PANEL_LINES, counted from the part's first. */
+int cuda_quantised_widen(const struct cuda_queue *queue, const struct cuda_q_part *part, int64_t first,
+                         int64_t lines, int64_t k, enum dtype type, void *out);
 
 #ifdef __cplusplus
 }

@@ -87,9 +87,9 @@ int widen_table_part(const part_call &p)
 int widen_part(const part_call &p)
 {
     if (block_type_of((uint32_t)p.type)->table) return widen_table_part(p);
-    struct cuda_quantised q = {};
-    q.w = p.w, q.type = p.type, q.x_type = p.to, q.k = p.k, q.lines = p.lines;
-    return cuda_quantised_widen(p.queue, &q, p.out);
+    struct cuda_q_part part = {};
+    part.w = p.w, part.type = p.type, part.lines = p.lines;
+    return cuda_quantised_widen(p.queue, &part, 0, p.lines, p.k, p.to, p.out);
 }
 
 /* Makes the weight in slot `slot` [m,k] numbers behind the product's own scratch, and calls `product` of that kind with it. */

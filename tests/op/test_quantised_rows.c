@@ -1,0 +1,276 @@
+/* test_quantised_rows.c - linear_q: a row has the same bits alone and among others, and in one launch with what makes its
+ * rows as op by op.
+ *
+ *     OP_DEVICE  cpu (default) or cuda
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "device/cuda/cuda_workspace.h"
+#include "device/device.h"
+#include "device/registry.h"
+#include "tape/quantised.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = CUDA_Q_ROWS, LINES = 40, ALIGN = 256, ROOM = 64 << 20 };
+
+static struct plim_error err;
+static uint32_t random_state = 1;
+
+static uint32_t draw(void)
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return random_state >> 8;
+}
+
+static float small_number(void) { return ((float)(draw() % 2001) - 1000.0f) / 700.0f; }
+
+/* Operands in an image of the arena. */
+struct scene {
+    struct device *dev;
+    unsigned char *image;
+    size_t bytes;
+    struct tensor t[16];
+    size_t at[16];
+    int count;
+};
+
+static int add(struct scene *s, enum dtype type, enum tensor_class cls, int64_t rows, int64_t columns)
+{
+    int id = s->count++;
+    s->t[id] = (struct tensor){.label = "t",
+                               .type = type,
+                               .cls = cls,
+                               .ndim = 2,
+                               .dim = {rows, columns},
+                               .view_of = -1,
+                               .owner = -1};
+    s->at[id] = s->bytes;
+    s->bytes += ((size_t)(rows * columns) * dtype_size(type) + ALIGN - 1) / ALIGN * ALIGN;
+    assert_true(s->bytes <= ROOM);
+    uint16_t *to = (uint16_t *)(void *)(s->image + s->at[id]);
+    for (int64_t i = 0; type == DT_BF16 && i < rows * columns; i++) to[i] = f32_to_bf16(small_number());
+    return id;
+}
+
+/* Lines of two types, so that one op is two launches where types have kernels of their own. */
+static int add_weight(struct scene *s, int first, int second, int64_t k, struct op_attr *attr)
+{
+    struct quantised_part p;
+    attr->lines[0] = (struct op_lines){first, LINES - 24}, attr->lines[1] = (struct op_lines){second, 24};
+    int id = add(s, DT_U8, CLASS_PARAM, 1, quantised_bytes(attr, k));
+    unsigned char *rows = malloc((size_t)(PANEL_LINES * k * 2));
+    assert_non_null(rows);
+    for (int i = 0; quantised_part(attr, k, i, &p); i++)
+        for (int64_t line = 0; line < p.lines; line += PANEL_LINES) {
+            int64_t blocks = PANEL_LINES * k / p.type->elements;
+            for (int64_t b = 0; b < blocks * p.type->bytes; b++) rows[b] = (unsigned char)draw();
+            for (int64_t b = 0; b < blocks; b++)
+                for (int f = 0; f < BLOCK_FIELDS; f++)
+                    for (int h = 0; p.type->field[f].unit == 2 && h < p.type->field[f].bytes; h += 2) {
+                        uint16_t scale = f32_to_f16(0.001f * small_number());
+                        memcpy(rows + b * p.type->bytes + p.type->field[f].at + h, &scale, sizeof scale);
+                    }
+            panel_pack(p.type, k, rows,
+                       s->image + s->at[id] + p.offset + line / PANEL_LINES * panel_bytes(p.type, k));
+        }
+    free(rows);
+    return id;
+}
+
+static struct op linear_q(int x, int w, int y, const struct op_attr *attr)
+{
+    struct op op = tape_op(OP_LINEAR_Q, -1);
+    op.attr = *attr, op.in[LINEAR_Q_X] = x, op.in[LINEAR_Q_W] = w, op.out[LINEAR_Q_Y] = y;
+    return op;
+}
+
+/* `rows` rows from row `first` on: operands with ROWS rows are cut. */
+static struct kernel_call call_of(struct scene *s, const struct op *op, struct tensor *cut, int64_t first,
+                                  int64_t rows, size_t work)
+{
+    char *base = s->dev->ops->base(s->dev);
+    struct kernel_call call = {.op = op, .team = s->dev->team, .work = base + work};
+    for (int k = 0; k < OP_MAX_IN + OP_MAX_OUT; k++) {
+        int id = k < OP_MAX_IN ? op->in[k] : op->out[k - OP_MAX_IN];
+        if (id < 0) continue;
+        cut[k] = s->t[id];
+        size_t skip = 0;
+        if (cut[k].dim[0] == ROWS)
+            cut[k].dim[0] = rows, skip = (size_t)(first * cut[k].dim[1]) * dtype_size(cut[k].type);
+        call.desc[k] = &cut[k];
+        *(k < OP_MAX_IN ? &call.in[k] : &call.out[k - OP_MAX_IN]) = base + s->at[id] + skip;
+    }
+    return call;
+}
+
+static size_t scratch_of(struct scene *s, const struct kernel_call *call)
+{
+    const struct device_ops *ops = s->dev->ops;
+    const struct kernel *kernel = s->dev->kernels[call->op->kind];
+    if (ops->workspace) return ops->workspace(s->dev, call->desc, call->op);
+    return kernel->workspace ? kernel->workspace(call->desc, call->op, s->dev->facts.threads) : 0;
+}
+
+/* Runs the ops over rows [first, first + rows), op by op or at once. False: the device does not run them at once. */
+static bool run(struct scene *s, const struct op *ops, int count, int64_t first, int64_t rows, bool at_once)
+{
+    static struct tensor cut[3][OP_MAX_IN + OP_MAX_OUT];
+    struct kernel_call calls[3];
+    size_t work = s->bytes;
+    for (int i = 0; i < count; i++) {
+        calls[i] = call_of(s, &ops[i], cut[i], first, rows, work);
+        work += (scratch_of(s, &calls[i]) + ALIGN - 1) / ALIGN * ALIGN;
+        assert_true(work <= ROOM);
+    }
+    if (at_once && (!s->dev->ops->fuses || !s->dev->ops->fuses(s->dev, calls, count))) return false;
+    if (at_once)
+        s->dev->ops->run_many(s->dev, calls, count);
+    else
+        for (int i = 0; i < count; i++) s->dev->ops->run(s->dev, &calls[i]);
+    assert_int_equal(s->dev->ops->sync(s->dev, &err), PLIM_OK);
+    return true;
+}
+
+static void restore(struct scene *s)
+{
+    assert_int_equal(s->dev->ops->write(s->dev, 0, s->image, s->bytes, &err), PLIM_OK);
+}
+
+static void read_rows(struct scene *s, int id, int64_t first, int64_t rows, uint16_t *out)
+{
+    size_t width = (size_t)s->t[id].dim[1] * sizeof *out;
+    assert_int_equal(
+        s->dev->ops->read(s->dev, s->at[id] + (size_t)first * width, out, (size_t)rows * width, &err),
+        PLIM_OK);
+}
+
+static void open_scene(struct scene *s, struct device *dev)
+{
+    *s = (struct scene){.dev = dev, .image = malloc(ROOM)};
+    assert_non_null(s->image);
+    assert_int_equal(dev->ops->commit(dev, ROOM, &err), PLIM_OK);
+}
+
+static const int types[] = {BLOCK_Q8_0, BLOCK_Q4_0, BLOCK_Q4_K, BLOCK_Q5_K, BLOCK_Q6_K};
+enum { TYPES = sizeof types / sizeof *types };
+
+static void rows_do_not_know_each_other(void **state)
+{
+    static const int64_t counts[] = {1, 3, 8, 9, 20, 33, 64, 65, 100};
+    static uint16_t all[ROWS * LINES], some[ROWS * LINES];
+    for (int t = 0; t < TYPES; t++)
+        for (int64_t k = 256; k <= 2304; k *= 3) {
+            struct scene s;
+            struct op_attr attr = {0};
+            open_scene(&s, *state);
+            int x = add(&s, DT_BF16, CLASS_ACT, ROWS, k), y = add(&s, DT_BF16, CLASS_ACT, ROWS, LINES);
+            struct op op = linear_q(x, add_weight(&s, types[t], types[(t + 1) % TYPES], k, &attr), y, &attr);
+            restore(&s);
+            run(&s, &op, 1, 0, ROWS, false);
+            read_rows(&s, y, 0, ROWS, all);
+            for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+                int64_t rows = counts[c], first = ROWS - rows - (int64_t)(draw() % 8);
+                restore(&s);
+                run(&s, &op, 1, first, rows, false);
+                read_rows(&s, y, first, rows, some);
+                if (memcmp(some, all + first * LINES, (size_t)(rows * LINES) * sizeof *some))
+                    fail_msg("%s, k %lld: %lld rows from %lld on have other bits than among %d",
+                             block_type_of((uint32_t)types[t])->name, (long long)k, (long long)rows,
+                             (long long)first, ROWS);
+            }
+            free(s.image);
+        }
+}
+
+/* A norm sums squares in its own order: results of it and of what reads it agree to a rounding of bf16. */
+static void check_close(const uint16_t *a, const uint16_t *b, int64_t count, bool bits, const char *what,
+                        int64_t rows)
+{
+    float largest = 0, worst = 0;
+    for (int64_t i = 0; i < count; i++) {
+        float x = bf16_to_f32(a[i]), y = bf16_to_f32(b[i]);
+        largest = fmaxf(largest, fabsf(x)), worst = fmaxf(worst, fabsf(x - y));
+        assert_true(isfinite(x) && isfinite(y));
+    }
+    if (worst > (bits ? 0 : 0.02f * largest))
+        fail_msg("%s, %lld rows: %g of %g differs", what, (long long)rows, (double)worst, (double)largest);
+}
+
+static void ops_at_once_are_ops_one_by_one(void **state)
+{
+    static const int64_t counts[] = {1, 2, 5, 8, 9, 40, ROWS};
+    static uint16_t single[2][ROWS * LINES], fused[2][ROWS * LINES];
+    enum { K = 2048 };
+    int seen = 0;
+    for (int pattern = 0; pattern < 3; pattern++)
+        for (int t = 0; t < TYPES; t++) {
+            struct scene s;
+            struct op_attr attr[2] = {{0}};
+            struct op ops[3];
+            int count = 0;
+            open_scene(&s, *state);
+            int a = add(&s, DT_BF16, CLASS_ACT, ROWS, K), b = add(&s, DT_BF16, CLASS_ACT, ROWS, K),
+                w = add(&s, DT_BF16, CLASS_PARAM, 1, K), stat = add(&s, DT_F32, CLASS_ACT, ROWS, 1),
+                x = add(&s, DT_BF16, CLASS_ACT, ROWS, K), y[2];
+            s.t[w].ndim = 1, s.t[w].dim[0] = K;
+            ops[0] = tape_op(pattern == 0 ? OP_NORM : OP_GLU, -1);
+            ops[0].attr.eps = 1e-5f, ops[0].attr.activation = ACTIVATION_SILU;
+            ops[0].in[0] = a, ops[0].in[1] = pattern == 0 ? w : b, ops[0].out[0] = x;
+            if (pattern == 0) ops[0].out[NORM_STAT] = stat;
+            count += pattern < 2;
+            for (int i = 0; i < 2; i++) {
+                y[i] = add(&s, DT_BF16, CLASS_ACT, ROWS, LINES);
+                ops[count++] = linear_q(x, add_weight(&s, types[t], types[(t + 2 * i) % TYPES], K, &attr[i]),
+                                        y[i], &attr[i]);
+            }
+            for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+                restore(&s);
+                if (!run(&s, ops, count, 0, counts[c], true)) continue;
+                for (int i = 0; i < 2; i++) read_rows(&s, y[i], 0, counts[c], fused[i]);
+                restore(&s);
+                run(&s, ops, count, 0, counts[c], false);
+                for (int i = 0; i < 2; i++) {
+                    read_rows(&s, y[i], 0, counts[c], single[i]);
+                    check_close(single[i], fused[i], counts[c] * LINES, pattern > 0, op_name(ops[0].kind),
+                                counts[c]);
+                }
+                seen++;
+            }
+            free(s.image);
+        }
+    if (!seen) skip(); /* a CPU runs op by op */
+}
+
+static int open_device(void **state)
+{
+    const char *name = getenv("OP_DEVICE");
+    struct device *dev = NULL;
+    enum plim_status status = name && !strcmp(name, "cuda") ? device_cuda_open(NULL, 0, 1, &dev, &err)
+                                                            : device_cpu_open(NULL, 2, &dev, &err);
+    if (status != PLIM_OK) print_error("%s\n", err.text);
+    *state = dev;
+    return dev ? 0 : -1;
+}
+
+static int close_device(void **state)
+{
+    struct device *dev = *state;
+    if (dev) dev->ops->close(dev);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_do_not_know_each_other),
+        cmocka_unit_test(ops_at_once_are_ops_one_by_one),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
