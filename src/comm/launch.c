@@ -349,10 +349,11 @@ static enum plim_status connect_ranks(struct comm *comm, const struct launcher *
                                   "which need MPICH (libmpich-dev, and plimsoll built again) to exchange",
                                   err);
     comm->patience = patience(comm->context);
+    bool lane = lane_is_wanted(comm->context); /* before MPI, which may move the list of variables */
     if (status == PLIM_OK && l->addresses) status = manage(comm, l, ranks, tells, err);
     if (status == PLIM_OK) *tells = true, status = join(comm, l, ranks, stuck, err);
     if (status == PLIM_OK) comm->library_bytes += (int64_t)comm->local_ranks * RANK_BYTES;
-    if (status == PLIM_OK && comm->any_thread && lane_is_wanted(comm->context)) status = lane_open(comm, err);
+    if (status == PLIM_OK && comm->any_thread && lane) status = lane_open(comm, err);
     return status;
 }
 
