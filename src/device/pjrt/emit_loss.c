@@ -45,8 +45,8 @@ static struct hlo_value dlogits_of(const struct xent *a)
     struct hlo *h = a->e->h;
     struct hlo_value p = hlo_unary(h, "exponential", hlo_sub(h, a->x, hlo_over(h, a->lse, a->x, 0)));
     struct hlo_value d = hlo_select(h, a->hot, hlo_plus(h, p, -1), p);
-    struct hlo_value factor =
-        emit_has(a->e, XENT_WEIGHT) ? emit_real(a->e, XENT_WEIGHT) : emit_scalar(a->e, XENT_SCALARS, SCALAR_LOSS_GRAD);
+    struct hlo_value factor = emit_has(a->e, XENT_WEIGHT) ? emit_real(a->e, XENT_WEIGHT)
+                                                          : emit_scalar(a->e, XENT_SCALARS, SCALAR_LOSS_GRAD);
     d = hlo_mul(h, d, hlo_over(h, factor, d, 0));
     if (a->slope.id >= 0) d = hlo_mul(h, d, a->slope);
     return hlo_select(h, hlo_over(h, a->counted, d, 0), d, hlo_like(h, d, 0));
