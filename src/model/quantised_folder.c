@@ -217,3 +217,40 @@ enum plim_status quantised_folder_rows(const struct quantised_folder *f, const s
     free(p.row);
     return status;
 }
+
+struct cutting {
+    int64_t first, n;
+    float *row, *out;
+};
+
+static enum plim_status cut_row(void *arg, const struct quant_rows *rows, int64_t row, struct plim_error *)
+{
+    const struct cutting *c = arg;
+    int64_t columns = rows->m->columns, begin = row * columns, end = begin + columns, last = c->first + c->n;
+    int64_t from = begin > c->first ? begin : c->first, to = end < last ? end : last;
+    quant_rows_read(rows, row, c->row);
+    memcpy(c->out + (from - c->first), c->row + (from - begin), (size_t)(to - from) * sizeof *c->out);
+    return PLIM_OK;
+}
+
+static enum plim_status copy_part(void *arg, int64_t first, const void *elements, int64_t n,
+                                  struct plim_error *)
+{
+    const struct cutting *c = arg;
+    memcpy(c->out + (first - c->first), elements, (size_t)n * sizeof *c->out);
+    return PLIM_OK;
+}
+
+enum plim_status quantised_folder_part(const struct quantised_folder *f, const struct safetensor *t,
+                                       int64_t first, int64_t n, float *out, struct plim_error *err)
+{
+    const struct quant_module *m = module_of(f, t);
+    struct cutting c = {first, n, NULL, out};
+    if (!m) return safetensors_read_part(f->set, t, DT_F32, first, n, copy_part, &c, err);
+    c.row = malloc((size_t)m->columns * sizeof *c.row);
+    if (!c.row) return plim_fail(err, PLIM_NO_MEMORY, "weights: out of memory");
+    int64_t row = first / m->columns, end = (first + n + m->columns - 1) / m->columns;
+    enum plim_status status = for_rows(m, row, end - row, cut_row, &c, err);
+    free(c.row);
+    return status;
+}

@@ -32,6 +32,10 @@ enum plim_status quantised_folder_read(const struct quantised_folder *folder, co
 enum plim_status quantised_folder_rows(const struct quantised_folder *folder, const struct safetensor *t,
                                        int64_t first, int64_t n, void *out, struct plim_error *err);
 
+/* Elements [first, first + n) of any tensor as fp32. */
+enum plim_status quantised_folder_part(const struct quantised_folder *folder, const struct safetensor *t,
+                                       int64_t first, int64_t n, float *out, struct plim_error *err);
+
 /* True if the tensor is a quantised weight; then its bytes in the files, all parts together. */
 bool quantised_folder_has(const struct quantised_folder *folder, const struct safetensor *t,
                           uint64_t *stored);

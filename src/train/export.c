@@ -6,6 +6,7 @@
  */
 #include "train/export.h"
 #include "base/file.h"
+#include "model/quantised_folder.h"
 #include "model/hf.h"
 #include "model/labels.h"
 #include "model/peft.h"
@@ -148,6 +149,8 @@ static enum plim_status merge_get(void *arg, int64_t first, float *values, int64
 {
     struct merging *m = arg;
     enum plim_status status = PLIM_OK;
+    if (m->e->params.quantised)
+        return quantised_folder_part(m->e->params.quantised, m->t, first, n, values, err);
     for (int64_t at = 0; at < n && status == PLIM_OK; at += BLOCK) {
         int64_t k = n - at < BLOCK ? n - at : BLOCK;
         status = stream_read(&m->e->from, m->t, first + at, m->e->raw, k, err);
@@ -178,6 +181,10 @@ static enum plim_status merge_tensor(struct exporter *e, const struct model_spec
     char name[256];
     *changed = false;
     if (!dtype_is_float(t->type)) return PLIM_OK;
+    if (e->params.gguf)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "%s: an adapter is not merged into a GGUF file; export it to a folder first",
+                         e->params.path);
     enum plim_status status = peft_merge(e->peft, t->name, t->ndim, t->dim, &io, changed, err);
     if (status != PLIM_OK || *changed) return status;
     snprintf(name, sizeof name, "%s%s", model_weight_prefix(spec), t->name);

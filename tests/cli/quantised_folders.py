@@ -68,7 +68,7 @@ def frozen_base(folder):
     nf4, numbers = f"{GOLDEN}/nf4", f"{folder}/nf4"
     want = losses(numbers)
     ok(len(want) == 4 and losses(nf4) == want, f"NF4 folder: {want}")
-    ok(losses(numbers, "--set", "model.weights=nf4") == want, "numbers become NF4 on loading")
+    ok(losses(numbers, "--set", "model.weights=nf4") == want and losses(numbers, "--base", "nf4") == want, "numbers become NF4 on loading")
     ok(losses(nf4, "--set", "training.param_tier=disk") == want, "read from disk for each step")
     ok(losses(nf4, "--set", "training.recompute=full") == want, "with recomputation")
     for kind in ("q8", "q4", "fp4"): ok(len(losses(numbers, "--set", f"model.weights={kind}")) == 4, f"{kind}")
@@ -81,6 +81,9 @@ def frozen_base(folder):
     ok(used.returncode == 0 and "widened" in used.stderr, f"the adapter is merged into the base's numbers {used.stderr.strip()}")
     given = generate(nf4, "--adapter", f"{folder}/run/checkpoint-00000004")
     ok(given.returncode == 0 and json.loads(given.stdout)["tokens"] == json.loads(used.stdout)["tokens"], f"--adapter gives the same {given.stderr.strip()}")
+    merged = plim.run("export", f"{folder}/run", "-o", f"{folder}/merged", "--merge", "--dtype", "f32", "-q")
+    loss = evaluated(folder, f"{folder}/merged")
+    ok(merged.returncode == 0 and isinstance(loss, float) and loss == evaluated(folder, f"{folder}/run/checkpoint-00000004"), f"export --merge has its loss, {loss} {merged.stderr.strip()}")
     scored = plim.run("eval", job(folder, numbers, adapter__type="lora", adapter__r=4, model__weights="nf4"), "--json", "-q")
     ok(scored.returncode == 0, f"eval of an adapter on a base in blocks {scored.stderr.strip()}")
     other = plim.run("train", path, "--resume", "--set", "model.weights=fp4", "--steps", 6)
