@@ -343,6 +343,9 @@ enum plim_status job_settle_adapter(struct job *job, struct plim_error *err);
 /* Adapters' usual settings: all linear layers, r 16, alpha 32, learning rate 2e-4. */
 #define ADAPTER_RANK          16
 #define ADAPTER_LEARNING_RATE 2e-4
+/* Likewise for dpo, kto and orpo: of the model, and of adapters. */
+#define PREFERENCE_LEARNING_RATE 1e-6
+#define PREFERENCE_ADAPTER_RATE  1e-5
 
 extern const struct schema job_schema;
 

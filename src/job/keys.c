@@ -142,7 +142,7 @@ static const struct schema_row rows[] = {
     {"training.max_steps", .alias = "training.steps"},
     {"training.epochs", SCHEMA_FLOAT, AT(training.epochs), .min = 0, .max = 1e9, .fallback = "0", .help = "passes over the training data, instead of training.steps; the last step of each has the remaining rows; 0: training.steps counts"},
     {"training.num_train_epochs", .alias = "training.epochs"},
-    {"training.learning_rate", SCHEMA_FLOAT, AT(schedule.learning_rate), .min = 0, .max = 1000, .fallback = "3e-4", .help = "peak learning rate"},
+    {"training.learning_rate", SCHEMA_FLOAT, AT(schedule.learning_rate), .min = 0, .max = 1000, .fallback = "3e-4", .help = "peak learning rate; default: 3e-4, of adapters 2e-4, of dpo, kto and orpo 1e-6, with an adapter 1e-5"},
     {"training.lr_scheduler", SCHEMA_ENUM, AT(schedule.kind), .names = schedules, .synonyms = schedule_words, .fallback = "constant", .help = "learning-rate schedule"},
     {"training.lr_scheduler_type", .alias = "training.lr_scheduler"},
     {"training.warmup_steps", SCHEMA_INT64, AT(schedule.warmup_steps), .min = 0, .max = 1e12, .fallback = "0", .help = "steps of linear warm-up"},

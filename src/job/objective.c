@@ -139,6 +139,16 @@ static enum plim_status check_preference(const struct job *job, struct plim_erro
     return o == OBJECTIVE_KTO ? check_whole(job, err) : PLIM_OK;
 }
 
+/* A preference moves a model easily too far. */
+static void take_rate(struct job *job)
+{
+    const char *rate = "training.learning_rate";
+    bool adapts = job->adapter.type != ADAPTER_NONE || (job->adapter.path && *job->adapter.path);
+    if (job_key_given(job, rate)) return;
+    job->schedule.learning_rate = adapts ? PREFERENCE_ADAPTER_RATE : PREFERENCE_LEARNING_RATE;
+    job_origin_follow(job, rate, "training.objective");
+}
+
 enum plim_status job_settle_objective(struct job *job, struct plim_error *err)
 {
     enum objective objective = job_objective(job);
@@ -149,7 +159,10 @@ enum plim_status job_settle_objective(struct job *job, struct plim_error *err)
             "can run it); use the model that it was trained from",
             job->name, job->model.path ? job->model.path : "the model");
     if (!is_learned_by(objective, &job->spec)) return refuse_objective(job, err);
-    if (objective_prefers(objective)) return check_preference(job, err);
+    if (objective_prefers(objective)) {
+        take_rate(job);
+        return check_preference(job, err);
+    }
     if (!model_is_encoder(&job->spec)) return PLIM_OK;
     bool had_labels = job->spec.task == TASK_LABELS;
     job->spec.task = uses[objective].task;

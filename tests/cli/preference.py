@@ -109,6 +109,11 @@ def weights(folder):
             f"dpo: sft_weight is the weight of supervised training's loss: {a} {b}")
 
 
+def rates(folder):
+    path = job(folder, "dpo", training__learning_rate=None)
+    plim.ok(values(train(path, "training.steps=1")[1], "lr") == [1e-6], "dpo: the learning rate is 1e-6 where the job gives none")
+
+
 def refused(name, result, words):
     missing = [w for w in words if w not in result.stderr]
     lines = [line for line in result.stderr.splitlines() if "tokenizer" not in line]
@@ -146,6 +151,7 @@ with tempfile.TemporaryDirectory() as folder:
     resume(folder)
     columns(folder)
     weights(folder)
+    rates(folder)
     refusals(folder)
     losses_over_prompts(folder)
 plim.done()
