@@ -78,7 +78,10 @@ struct emitter {
     X(COMBINE_DW, combine_dw)                                                                                \
     X(EXPERT_LINEAR, expert_linear)                                                                          \
     X(EXPERT_LINEAR_DX, expert_linear_dx)                                                                    \
-    X(EXPERT_LINEAR_DW, expert_linear_dw)
+    X(EXPERT_LINEAR_DW, expert_linear_dw)                                                                    \
+    X(ADAMW8, adamw8)                                                                                        \
+    X(FACTOR_STAT, factor_stat)                                                                              \
+    X(ADAFACTOR, adafactor)
 #define PJRT_EMITTERS(X) PJRT_FORWARD(X) PJRT_BACKWARD(X)
 
 #define PJRT_DECLARE(kind, name) extern const struct emitter pjrt_##name;
