@@ -17,23 +17,30 @@
 /* --- faults -----------------------------------------------------------------------------------------------
  */
 
-/* Faults befall the first operand, whichever it is. */
+/* Faults befall the first operand, whichever it is, and the first output that is there. */
 enum { FIRST };
 
-static const struct tensor *out_desc(const struct kernel_call *call) { return call_out(call, FIRST); }
+static int out_slot(const struct kernel_call *call)
+{
+    int slot = 0;
+    while (!call->out[slot]) slot++;
+    return slot;
+}
+
+static const struct tensor *out_desc(const struct kernel_call *call) { return call_out(call, out_slot(call)); }
 
 static void run_right(const struct kernel_call *call) { reference_kernels[call->op->kind]->run(call); }
 
 static void writes_past_output(const struct kernel_call *call)
 {
     run_right(call);
-    ((char *)call->out[FIRST])[tensor_bytes(out_desc(call))] ^= 1;
+    ((char *)call->out[out_slot(call)])[tensor_bytes(out_desc(call))] ^= 1;
 }
 
 static void writes_before_output(const struct kernel_call *call)
 {
     run_right(call);
-    ((char *)call->out[FIRST])[-1] ^= 1;
+    ((char *)call->out[out_slot(call)])[-1] ^= 1;
 }
 
 static void writes_past_workspace(const struct kernel_call *call)
@@ -53,16 +60,16 @@ static void forgets_last(const struct kernel_call *call)
 {
     size_t size = dtype_size(out_desc(call)->type), at = (size_t)tensor_bytes(out_desc(call)) - size;
     char last[8];
-    memcpy(last, (char *)call->out[FIRST] + at, size);
+    memcpy(last, (char *)call->out[out_slot(call)] + at, size);
     run_right(call);
-    memcpy((char *)call->out[FIRST] + at, last, size);
+    memcpy((char *)call->out[out_slot(call)] + at, last, size);
 }
 
 /* Off by one unit in the last place of bf16, as truncation instead of rounding would be. */
 static void truncates(const struct kernel_call *call)
 {
     run_right(call);
-    uint16_t *y = call->out[FIRST];
+    uint16_t *y = call->out[out_slot(call)];
     if (out_desc(call)->type != DT_BF16) return;
     for (int64_t i = 0; i < tensor_count(out_desc(call)); i++) y[i] -= (y[i] & 0x7fff) > 0;
 }
@@ -78,7 +85,7 @@ static void always_overwrites(const struct kernel_call *call)
 static void is_sloppy(const struct kernel_call *call)
 {
     run_right(call);
-    float *y = call->out[FIRST];
+    float *y = call->out[out_slot(call)];
     if (out_desc(call)->type != DT_F32) return;
     for (int64_t i = 0; i < tensor_count(out_desc(call)); i++) y[i] *= 1 + 1e-5f;
 }
@@ -86,7 +93,7 @@ static void is_sloppy(const struct kernel_call *call)
 /* Writes the output before it has read its inputs. */
 static void not_in_place(const struct kernel_call *call)
 {
-    memset(call->out[FIRST], 0, (size_t)tensor_bytes(out_desc(call)));
+    memset(call->out[out_slot(call)], 0, (size_t)tensor_bytes(out_desc(call)));
     run_right(call);
 }
 

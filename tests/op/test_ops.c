@@ -167,6 +167,7 @@ static void allow_rounded_product(struct op_case *c)
     bool adds = (c->kind == OP_LINEAR && (c->in[LINEAR_BIAS] || c->in[LINEAR_ADD])) ||
                 (c->kind == OP_LINEAR_DX && c->in[LINEAR_DX_ADD]) ||
                 (c->kind == OP_LINEAR_DW && c->op.accumulate == ACC_ADD);
+    if (!c->out[PRODUCT_RESULT]) return;
     enum dtype type = op_case_out(c, PRODUCT_RESULT)->type;
     double *inner = &c->inner[PRODUCT_RESULT];
     if (adds && type != DT_F32) *inner = fmax(*inner, 4 * dtype_unit(type));
@@ -184,6 +185,7 @@ static bool suits_tf32(const struct op_case *c)
     const struct tensor *a = op_case_in(c, PRODUCT_A), *b = op_case_in(c, PRODUCT_B),
                         *out = op_case_out(c, PRODUCT_RESULT);
     const struct tensor *all[] = {a, b, out};
+    if (!c->out[PRODUCT_RESULT]) return false;
     for (int i = 0; i < 3; i++)
         if (all[i]->dim[all[i]->ndim - 1] % 4) return false;
     double products = sqrt((double)tensor_count(a) * (double)tensor_count(b) * (double)tensor_count(out));
