@@ -51,7 +51,7 @@ CASES = {
     "adapter-bert-dora": ("bert-tokens", dict(ALL, use_dora=True)),
     "adapter-roberta": ("roberta-tokens", ALL),
     "adapter-distilbert": ("distilbert-tokens", ALL),
-    "adapter-t5-v11": ("t5-v11", ALL),
+    "adapter-t5-v11": ("t5-v11", dict(target_modules=r".*\.(q|v|wi_0|wi_1|wo)", r=3, lora_alpha=6)),
 }
 COMMITTED = list(CASES)[:9]
 
