@@ -27,7 +27,10 @@ static int out_slot(const struct kernel_call *call)
     return slot;
 }
 
-static const struct tensor *out_desc(const struct kernel_call *call) { return call_out(call, out_slot(call)); }
+static const struct tensor *out_desc(const struct kernel_call *call)
+{
+    return call_out(call, out_slot(call));
+}
 
 static void run_right(const struct kernel_call *call) { reference_kernels[call->op->kind]->run(call); }
 

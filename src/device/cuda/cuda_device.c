@@ -280,9 +280,9 @@ static void cuda_tune(struct device *dev, struct kernel_call *call)
     cuda->chain = false;
     int kind = call->op->kind;
     /* Timing may choose differently from run to run, and with the choice the order of a sum changes. */
-    bool product = kind == OP_LINEAR || kind == OP_LINEAR_DX || (kind == OP_LINEAR_DW && call->out[LINEAR_DW_DW]);
-    if (!call->op->attr.repeatable && product)
-        cuda_matmul_tune(cuda->queue.matmul, &cuda->queue, call);
+    bool product =
+        kind == OP_LINEAR || kind == OP_LINEAR_DX || (kind == OP_LINEAR_DW && call->out[LINEAR_DW_DW]);
+    if (!call->op->attr.repeatable && product) cuda_matmul_tune(cuda->queue.matmul, &cuda->queue, call);
     if (kind == OP_ATTN || kind == OP_ATTN_BWD) cuda_attention_tune(cuda->queue.attention, call);
 }
 
