@@ -24,11 +24,13 @@ static struct hlo_value tokens(struct emit *e, int lengths_slot, int64_t rows)
     return hlo_convert(h, hlo_reshape(h, is, HLO_SHAPE(rows)), HLO_F32);
 }
 
-/* Columns [R] side by side: [R,K]. */
-static void add_column(struct hlo *h, struct hlo_value *all, struct hlo_value column, bool first)
+/* all[R,K] with a column [R] in place of column `index`. */
+static struct hlo_value with_column(struct hlo *h, struct hlo_value all, struct hlo_value column,
+                                    struct hlo_value index)
 {
-    column = hlo_reshape(h, column, HLO_SHAPE(column.dim[0], 1));
-    *all = first ? column : hlo_concat(h, 1, *all, column);
+    struct hlo_value at = hlo_iota(h, HLO_I32, 1, all.ndim, all.dim);
+    struct hlo_value is = hlo_compare(h, "EQ", at, hlo_over(h, index, at, 0));
+    return hlo_select(h, is, hlo_over(h, column, all, 0), all);
 }
 
 /* A row's K largest logits, one after the other: their experts [R,K], their probabilities, and how often each expert was chosen
@@ -39,18 +41,20 @@ struct choice {
 
 static struct choice choose(struct hlo *h, struct hlo_value x, struct hlo_value p, int64_t top)
 {
-    struct choice c = {.times = hlo_like(h, p, 0)};
-    struct hlo_value at = hlo_iota(h, HLO_I32, 1, x.ndim, x.dim), none = hlo_like(h, x, -INFINITY);
-    for (int64_t i = 0; i < top; i++) {
-        struct hlo_value best = hlo_argmax(h, x);
-        struct hlo_value is = hlo_compare(h, "EQ", at, hlo_over(h, best, at, 0));
-        struct hlo_value weight = hlo_select(h, is, p, hlo_like(h, p, 0));
-        add_column(h, &c.expert, best, !i);
-        add_column(h, &c.weight, hlo_reduce(h, "add", weight, 1u << 1), !i);
-        c.times = hlo_add(h, c.times, hlo_convert(h, is, HLO_F32));
-        x = hlo_select(h, is, none, x);
-    }
-    return c;
+    struct hlo_value zero = hlo_like(h, p, 0), none = hlo_like(h, x, -INFINITY);
+    struct hlo_value carried[] = {x, hlo_fill(h, HLO_I32, 0, HLO_SHAPE(x.dim[0], top)),
+                                  hlo_fill(h, HLO_F32, 0, HLO_SHAPE(x.dim[0], top)), zero};
+    struct hlo_loop loop;
+    hlo_loop_begin(h, &loop, top, 4, carried);
+    struct hlo_value best = hlo_argmax(h, carried[0]), at = hlo_iota(h, HLO_I32, 1, x.ndim, x.dim);
+    struct hlo_value is = hlo_compare(h, "EQ", at, hlo_over(h, best, at, 0));
+    struct hlo_value weight = hlo_reduce(h, "add", hlo_select(h, is, p, zero), 1u << 1);
+    carried[0] = hlo_select(h, is, none, carried[0]);
+    carried[1] = with_column(h, carried[1], best, loop.index);
+    carried[2] = with_column(h, carried[2], weight, loop.index);
+    carried[3] = hlo_add(h, carried[3], hlo_convert(h, is, HLO_F32));
+    hlo_loop_end(h, &loop, carried);
+    return (struct choice){carried[1], carried[2], carried[3]};
 }
 
 /* Positions of pairs when they are sorted by expert, and where each expert's end. */
