@@ -45,8 +45,6 @@ class Case:
     host_gib: float = None
     torch: tuple = ()  # variants measured beside it
     rival: str = None  # the case whose PyTorch it is compared with
-    lora: int = 0  # rank of an adapter on all linear layers; the base is frozen, in bf16
-    base: str = None  # ... or in these blocks
 
     def tokens(self):
         """Tokens of targets, which are what a step of ours counts."""
@@ -58,8 +56,6 @@ class Case:
 
     def words(self):
         """KEY=VALUE of our run that the mathematics of the case asks for."""
-        if self.lora:
-            return ["adapter.type=lora", f"adapter.r={self.lora}"] + ([f"model.weights={self.base}"] if self.base else [])
         narrow = ["training.master_weights=none", "training.state_dtype=bf16"] if self.state == "bf16" else []
         return [f"training.grad_dtype={self.gradients}"] + narrow
 
@@ -99,14 +95,6 @@ GROUPS = {
     "budgets": {
         **{f"llama1b-at-{gib}": but(LLAMA_1B, budget_gib=gib) for gib in (24, 20, 16, 12, 10, 8, 6, 4, 3)},
         **{f"llama1b-f32grad-at-{gib}": but(LLAMA_1B, gradients="fp32", budget_gib=gib) for gib in (24, 20)},
-    },
-    "lora": {
-        "llama1b-lora": but(LLAMA_1B, lora=16),
-        "llama1b-lora-12": but(LLAMA_1B, lora=16, budget_gib=12),
-        "llama8b-lora-40": but(LLAMA_8B, batch=4, accumulation=1, lora=16, budget_gib=40),
-        "llama8b-lora-24": but(LLAMA_8B, batch=4, accumulation=1, lora=16, budget_gib=24),
-        "llama8b-nf4-12": but(LLAMA_8B, batch=4, accumulation=1, lora=16, base="nf4", budget_gib=12),
-        "llama8b-nf4-7": but(LLAMA_8B, batch=1, accumulation=1, lora=16, base="nf4", budget_gib=7),
     },
     "8b": {
         "llama8b": LLAMA_8B,

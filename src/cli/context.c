@@ -4,6 +4,7 @@
 #include "device/cpu/cpu_features.h"
 #include "mem/os.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -31,12 +32,35 @@ static bool run_apart(bool (*work)(void *arg, void *result), void *arg, void *re
 
 extern char **environ;
 
-static struct context context;
+/* A list of our own: libraries such as MPI change the process's, which may move it. */
+static char *variables[1024];
+
+static void copy_environment(void)
+{
+    int n = 0;
+    for (char **pair = environ; pair && *pair && n + 1 < (int)(sizeof variables / sizeof *variables); pair++)
+        if ((variables[n] = strdup(*pair))) n++;
+}
+
+/* Replaces a variable of the list, or appends it. */
+static void list_variable(const char *name, const char *value)
+{
+    size_t len = strlen(name), size = len + strlen(value) + 2;
+    char *pair = malloc(size);
+    int i = 0;
+    if (!pair) return;
+    snprintf(pair, size, "%s=%s", name, value);
+    while (variables[i] && (strncmp(variables[i], name, len) != 0 || variables[i][len] != '=')) i++;
+    if (i + 1 < (int)(sizeof variables / sizeof *variables))
+        variables[i] = pair; /* the old text stays: somebody may hold it */
+    else
+        free(pair);
+}
 
 static void set_variable(const char *name, const char *value)
 {
     setenv(name, value, 1);
-    context.environment = environ; /* which setenv may move */
+    list_variable(name, value);
 }
 
 static void end(int code) { _exit(code); }
@@ -54,7 +78,7 @@ static struct context context = {.modules = folder, .process = &process, .log = 
 
 const struct context *cli_context(void)
 {
-    context.environment = environ; /* which setenv may move */
+    context.environment = variables;
     return &context;
 }
 
@@ -64,6 +88,7 @@ enum plim_status cli_own_process(struct plim_error *err)
     folder[n > 0 ? n : 0] = '\0';
     char *slash = strrchr(folder, '/');
     if (slash) *slash = '\0';
+    copy_environment();
     os_own_heap();
     os_set_machine_root(getenv("PLIMSOLL_MACHINE"));
     cpu_level_limit(getenv("PLIMSOLL_CPU"));

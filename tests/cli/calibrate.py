@@ -33,7 +33,7 @@ with tempfile.TemporaryDirectory() as folder:
     usual = plim.run("calibrate", "--device", "cpu", env=env)
     idle = usual.returncode == 0 or (usual.returncode == 2 and usual.stderr.count("\n") == 1 and "--force" in usual.stderr)
     plim.ok(idle, f"on a busy machine it says so instead of measuring: {usual.stderr.strip()}")
-    for args, word in ((["--device", "tpu"], "tpu"), (["now"], "no arguments"), (["--threads", "-3"], "--threads")):
+    for args, word in ((["--device", "xpu"], "xpu"), (["now"], "no arguments"), (["--threads", "-3"], "--threads")):
         result = plim.run("calibrate", *args, env=env)
         plim.ok(result.returncode == 2 and result.stderr.count("\n") == 1 and word in result.stderr, f"{' '.join(args)}: {result.stderr.strip()}")
 

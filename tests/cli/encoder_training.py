@@ -113,7 +113,7 @@ def wrong(root):
     path = encoder_jobs.job(f"{root}/wrong", "token_labels")
     refused(path, ["bert learns masked_tokens, token_labels, sentence_pairs and not next_token"], "--set", "training.objective=next_token")
     refused(path, ["bert", "not source_target"], "--set", "training.objective=source_target")
-    refused(path, ["llama learns next_token and not masked_tokens"], "--set", "model.architecture=llama", "--set", "training.objective=masked_tokens")
+    refused(path, ["llama learns next_token, dpo, kto, orpo and not masked_tokens"], "--set", "model.architecture=llama", "--set", "training.objective=masked_tokens")
     refused(path, ["data.labels", "two labels"], "--set", "data.labels=O")
     refused(path, ["label 'B-LOC' is not in the label list (O, B-PER)", "data.labels"], "--set", "data.labels=O,B-PER")
     refused(path, ["'O' occurs twice"], "--set", "data.labels=O,O")

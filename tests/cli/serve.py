@@ -231,7 +231,7 @@ def flags(folder):
         ok(r.returncode == 2 and says in r.stderr and r.stderr.count("\n") == 1 and not r.stdout, f"serve {' '.join(map(str, args))[-40:]}: {r.stderr.strip()}")
     m = f"{folder}/m"
     wrong("--port", m, "--port", 70000)
-    wrong("--device", m, "--device", "tpu")
+    wrong("--device", m, "--device", "xpu")
     wrong("--timeout", m, "--timeout", 0)
     wrong("nothing", f"{folder}/nothing", "--port", 0)
     wrong("keys", m, "--port", 0, "--api-key-file", f"{folder}/no-such-keys")

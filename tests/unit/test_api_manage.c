@@ -138,7 +138,7 @@ static void test_device_open(void **state)
     plim_device_close(device);
     assert_int_equal(count_threads(), threads);
     assert_bad(plim_device_open(context, "cuda:x", &device, &err),
-               "write auto, cpu, cuda, cuda:N or a preset");
+               "write auto, cpu, cuda, cuda:1, neuron, tpu or pjrt:PATH, or a preset");
     assert_null(device);
     assert_bad(plim_device_open(context, "rtx-4091", &device, &err), "is not known");
     assert_bad(plim_device_open(context, "rtx-40", &device, &err), "did you mean rtx-4090");
