@@ -193,7 +193,7 @@ MATRIX = {
     "training.device": ("bytes", None),  # needs a second device
     "training.freeze": ("bytes", "[embed_tokens]", SHAPE), "training.train_only": ("bytes", "[norm]", SHAPE),
     "training.completion_only_loss": ("lines", None),  # needs prompts
-    "training.assistant_only_loss": ("chat", "false"),
+    "training.assistant_only_loss": ("chat", "false", SHAPE),  # rows differ
     "adapter.type": ("adapter", "rslora", SHAPE), "adapter.r": ("adapter", 8, SHAPE), "adapter.alpha": ("adapter", 64, SHAPE), "adapter.dropout": ("adapter", 0.1, SHAPE),
     "adapter.targets": ("adapter", "q_proj", SHAPE), "adapter.bias": ("adapter", "lora_only", SHAPE), "adapter.modules_to_save": ("adapter", "norm", SHAPE),
     "adapter.rank_pattern": ("adapter", "v_proj=2", SHAPE), "adapter.alpha_pattern": ("adapter", "v_proj=2", SHAPE),
@@ -244,7 +244,8 @@ with tempfile.TemporaryDirectory() as root_:
     plim.ok(set(keys_) == set(MATRIX), f"the matrix has every key of the manifests and no other {set(keys_) ^ set(MATRIX)}")
     for b in bases.values():
         same, _ = b.resume()
-        plim.ok(same.returncode == 0 and len(plim.losses(same.stdout)) == 2 and '"note"' not in same.stdout, f"unchanged, it goes on without a word {same.stderr.strip()}")
+        notes_ = [line for line in same.stdout.splitlines() if '"note"' in line and "conversion skipped" not in line]  # an adapter's base is loaded again
+        plim.ok(same.returncode == 0 and len(plim.losses(same.stdout)) == 2 and not notes_, f"unchanged, it goes on without a word {same.stderr.strip()}")
     for key_, (name_, change_, *shape_) in MATRIX.items():
         if change_ is not None: test_key(bases[name_], key_, change_, bool(shape_))
     b = bases["bytes"]
