@@ -463,9 +463,9 @@ static void test_overhead_is_an_argument(void **state)
 static void test_device_names(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"",        "gpu",     "CUDA",       "cuda:",   "cuda:x",
-                                      "cuda:-1", "cuda:1x", "cuda:99999", "cpu:0",   "cudax",
-                                      "auto:1",  "pjrt:",      "pjrt::1", "tpu:x"};
+    static const char *const bad[] = {"",        "gpu",     "CUDA",       "cuda:", "cuda:x",
+                                      "cuda:-1", "cuda:1x", "cuda:99999", "cpu:0", "cudax",
+                                      "auto:1",  "pjrt:",   "pjrt::1",    "tpu:x"};
     struct device_name name;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(device_name_read(bad[i], &name));
     assert_true(device_name_read("auto", &name) && !name.backend);
