@@ -10,6 +10,8 @@
 
 enum { SMALL = 1 << 16 }; /* below this, pages are not given back */
 
+#define LEAST_ADDRESSES ((size_t)8 << 20)
+
 static size_t shape_bytes(const struct pjrt_shape *shape)
 {
     size_t n = dtype_size(shape->type);
@@ -23,14 +25,22 @@ static bool same_shape(const struct pjrt_shape *a, const struct pjrt_shape *b)
            (!a->ndim || !memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim));
 }
 
+static void *reserve(size_t bytes)
+{
+    return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
 enum plim_status slots_open(struct pjrt_slots *s, struct pjrt *pjrt, size_t most, struct ledger *ledger,
                             struct plim_error *err)
 {
-    *s = (struct pjrt_slots){.pjrt = pjrt, .most = most, .ledger = ledger};
-    void *base = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    /* Addresses cost nothing, but some processes have few of them (sanitizers, ulimit -v): then fewer will do. */
+    void *base = reserve(most);
+    while (base == MAP_FAILED && most / 2 >= LEAST_ADDRESSES) base = reserve(most /= 2);
     if (base == MAP_FAILED)
-        return plim_fail(err, PLIM_NO_MEMORY, "the system gives this process too few addresses for an arena");
-    s->base = base;
+        return plim_fail(
+            err, PLIM_NO_MEMORY,
+            "the system gives this process too few addresses for an arena; raise its limit (ulimit -v)");
+    *s = (struct pjrt_slots){.pjrt = pjrt, .base = base, .most = most, .ledger = ledger};
     return PLIM_OK;
 }
 
