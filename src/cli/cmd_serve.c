@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/minmax.h"
 #include "device/registry.h"
+#include "model/adapter_slots.h"
 #include "model/hf.h"
 #include "serve/engine_snapshot.h"
 #include "serve/ladder_explain.h"
@@ -27,13 +28,15 @@
 
 struct serve_flags {
     const char *host, *keys, *tokenizer, *template, *device, *name, *prefix, *control, *allowed, *kv_type,
-        *weights, *adapter, *scratch, *dtype, *log_format;
+        *weights, *scratch, *dtype, *log_format;
+    struct string_list adapters;
+    int max_adapters, max_rank, host_adapters;
     int port, parallel, queue, threads, http_threads, connections, drain, timeout;
     int64_t max_context;
     double monitor_every;
     uint64_t budget, max_body;
     bool budget_given, max_body_given, connections_given, http_threads_given, quiet, verbose, plan, json,
-        op_by_op;
+        op_by_op, runtime_adapters;
     const char *snapshot[SNAPSHOT_FORMATS]; /* files */
 };
 
@@ -105,8 +108,19 @@ static const struct option_row rows[] = {
      "compute in fp32, bf16 or fp16 instead of the type of the weights (auto)"},
     {"disable-cudagraphs", 0, OPTION_FLAG, AT(op_by_op), NULL,
      "launch ops one by one instead of recorded steps; slower"},
-    {"adapter", 0, OPTION_STRING, AT(adapter), "DIR",
-     "PEFT folder of an adapter; it is merged into the model's weights when they are loaded"},
+    {"adapter", 0, OPTION_STRING_LIST, AT(adapters), "NAME=DIR",
+     "PEFT folder of an adapter that requests choose as their model; repeat it for more. DIR without a name: "
+     "merged into the model's weights when they are loaded"},
+    {"max-adapters", 0, OPTION_INT, AT(max_adapters), "N",
+     "adapters on the device at once; 0: all of --adapter, fewer with a small budget (0)"},
+    {"max-adapter-rank", 0, OPTION_INT, AT(max_rank), "R",
+     "largest rank of an adapter; 0: the largest of --adapter, or 16 (0)"},
+    {"host-adapters", 0, OPTION_INT, AT(host_adapters), "N",
+     "beside a GPU: adapters in host memory; further ones are read from disk. 0: all of --adapter if the GPU "
+     "does "
+     "not hold them; -1: none (0)"},
+    {"runtime-adapters", 0, OPTION_FLAG, AT(runtime_adapters), NULL,
+     "allow clients to load and unload adapters from folders of this machine (/v1/load_lora_adapter)"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
      "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
     {"scratch", 0, OPTION_STRING, AT(scratch), "DIR",
@@ -118,6 +132,7 @@ static const struct option_row rows[] = {
 static const struct option_example examples[] = {
     {"serve runs/demo --budget 64MiB", "the newest checkpoint of a run, on http://127.0.0.1:8000"},
     {"serve ./llama-dir --parallel 8 --max-context 4096", "eight concurrent requests of up to 4096 tokens"},
+    {"serve ./llama-dir --adapter poet=./poet --adapter legal=./legal", "two adapters beside the model"},
     {"serve ./llama-dir --host 0.0.0.0 --api-key-file keys.txt", "for the network, with keys"},
     {NULL, NULL}};
 
@@ -155,6 +170,7 @@ struct serving {
     struct codec codec;
     struct chat_template *chat;
     struct plim_error no_chat;
+    struct serve_adapters adapters;
 };
 
 static enum plim_status bad_flag(struct plim_error *err, const char *flag, const char *what)
@@ -217,6 +233,15 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
         return bad_flag(err, "dtype", "write auto, fp32, bf16 or fp16");
     if (weights_kind_parse(f->weights) == WEIGHTS_KINDS)
         return bad_flag(err, "weights", "write " WEIGHTS_KIND_CHOICE);
+    if (f->max_adapters < 0 || f->max_adapters > ADAPTER_SLOT_MOST)
+        return bad_flag(err, "max-adapters", "write 0 for all, or up to 1024");
+    if (f->max_rank < 0 || f->max_rank > ADAPTER_SLOT_MOST)
+        return bad_flag(err, "max-adapter-rank", "write 0 for what the adapters have, or up to 1024");
+    if (f->host_adapters < -1 || f->host_adapters > 100000)
+        return bad_flag(err, "host-adapters", "write 0 for what is needed, -1 for none, or a number");
+    if (f->runtime_adapters && !f->adapters.count && !f->max_adapters)
+        return bad_flag(err, "runtime-adapters",
+                        "write --max-adapters too: how many the device holds at once");
     struct stat at;
     if (f->scratch && strcmp(f->scratch, "none") && (stat(f->scratch, &at) != 0 || !S_ISDIR(at.st_mode)))
         return bad_flag(err, "scratch", "there is no such folder; make it, or name another");
@@ -235,6 +260,7 @@ static struct server_options server_options(const struct serving *g)
                                .keys = &g->keys,
                                .metrics_prefix = f->prefix,
                                .context = g->context,
+                               .runtime_adapters = f->runtime_adapters,
                                .stop = serve_control_stop,
                                .log = &g->log};
     o.limits.connections = f->connections, o.limits.idle = f->connections / 2;
@@ -318,7 +344,12 @@ static enum plim_status open_engine(struct serving *g, struct plim_error *err)
                                      .caller = g,
                                      .max_context = f->max_context,
                                      .weights = weights_kind_parse(f->weights),
-                                     .adapter = f->adapter,
+                                     .adapter = g->adapters.merged,
+                                     .adapters = g->adapters.item,
+                                     .adapter_count = g->adapters.count,
+                                     .adapter_slots = f->max_adapters,
+                                     .adapter_rank = f->max_rank,
+                                     .adapter_images = f->host_adapters,
                                      .scratch = scratch_of(g),
                                      .stream_last = !f->scratch,
                                      .parallel = f->parallel ? f->parallel : g->environment.parallel,
@@ -357,6 +388,9 @@ static void tell_plan(const struct serving *g)
              bytes_format(pool, (uint64_t)p->pool), bytes_format(server, (uint64_t)server_bytes(&g->limits)));
     log_info(&g->log, "%d concurrent requests, %d may wait, up to %lld tokens each; %d connections",
              p->parallel, p->queue, (long long)p->context, g->limits.limits.connections);
+    if (p->adapter_slots)
+        log_info(&g->log, "%d adapters; %d of rank up to %d on the device at once, %s", g->adapters.count,
+                 p->adapter_slots, p->adapter_rank, bytes_format(params, (uint64_t)p->adapters));
     if (p->streamed && g->model.ladder.device->facts.unified_memory)
         log_info(&g->log, "%s of parameters are read from disk for each step, below %s (--scratch)",
                  bytes_format(params, (uint64_t)p->streamed), g->model.ladder.options.scratch);
@@ -505,6 +539,7 @@ static void close_all(struct serving *g)
     chat_template_free(g->chat);
     codec_close(&g->codec);
     secrets_release(&g->keys);
+    serve_adapters_release(&g->adapters);
 }
 
 /* Every file that was asked for. */
@@ -556,6 +591,7 @@ static int serve(const struct serve_flags *f, const char *what)
     signal(SIGUSR1, SIG_IGN); /* saves a checkpoint of a run; there is nothing to save here */
     mallopt(M_ARENA_MAX, 1);  /* what one thread has freed is there for the others */
     enum plim_status status = check_flags(f, &err);
+    if (status == PLIM_OK) status = serve_adapters_read(&f->adapters, &g.adapters, &err);
     if (status == PLIM_OK) status = serve_environment_read(&g.environment, &err);
     g.model.fraction = g.environment.fraction;
     bool opening = status == PLIM_OK;

@@ -124,6 +124,52 @@ enum plim_status serve_control_open(const char *path, struct server *server, con
     return status;
 }
 
+/* --- adapters ------------------------------------------------------------------------------------------------ */
+
+static enum plim_status bad_adapter(struct plim_error *err, const char *text, const char *what)
+{
+    return plim_fail(err, PLIM_BAD_INPUT, "serve: option '--adapter': '%.200s': %s", text, what);
+}
+
+static enum plim_status read_adapter(const char *text, struct serve_adapters *out, struct plim_error *err)
+{
+    const char *mark = strchr(text, '='), *slash = strchr(text, '/');
+    if (!mark || (slash && slash < mark)) {
+        if (out->merged)
+            return bad_adapter(err, text, "only one adapter can be merged; give the others names, NAME=DIR");
+        out->merged = text;
+        return PLIM_OK;
+    }
+    char *name = strndup(text, (size_t)(mark - text));
+    if (!name) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the names of adapters");
+    out->item[out->count++] = (struct engine_adapter){name, mark + 1};
+    if (!*name || !mark[1]) return bad_adapter(err, text, "write NAME=DIR");
+    for (int i = 0; i + 1 < out->count; i++)
+        if (!strcmp(out->item[i].name, name)) return bad_adapter(err, text, "the name is given twice");
+    return PLIM_OK;
+}
+
+enum plim_status serve_adapters_read(const struct string_list *list, struct serve_adapters *out,
+                                     struct plim_error *err)
+{
+    enum plim_status status = PLIM_OK;
+    *out = (struct serve_adapters){.item = calloc(list->count + 1, sizeof *out->item)};
+    if (!out->item) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the names of adapters");
+    for (size_t i = 0; i < list->count && status == PLIM_OK; i++)
+        status = read_adapter(list->items[i], out, err);
+    if (status == PLIM_OK && out->merged && out->count)
+        status =
+            bad_adapter(err, out->merged,
+                        "it is merged into the model, so no other fits beside it; give it a name, NAME=DIR");
+    return status;
+}
+
+void serve_adapters_release(struct serve_adapters *a)
+{
+    for (int i = 0; i < a->count; i++) free((char *)(uintptr_t)a->item[i].name);
+    free(a->item);
+}
+
 /* --- the scratch folder -------------------------------------------------------------------------------------- */
 
 static bool is_on_disk(const char *folder)

@@ -34,6 +34,17 @@ enum plim_status serve_control_open(const char *path, struct server *server, con
                                     struct control **out, struct plim_error *err);
 void serve_control_stop(void); /* for server_options.stop: as if SIGTERM had come */
 
+/* --adapter: NAME=DIR is served beside the model, a DIR alone is merged into it. */
+struct serve_adapters {
+    const char *merged; /* NULL: none */
+    struct engine_adapter *item;
+    int count;
+};
+/* PLIM_BAD_INPUT: a name twice, an empty part, or two to be merged. Texts of the list are borrowed. */
+enum plim_status serve_adapters_read(const struct string_list *list, struct serve_adapters *out,
+                                     struct plim_error *err);
+void serve_adapters_release(struct serve_adapters *a);
+
 /* The folder for parameters that stream from disk, where --scratch names none: the cache folder, else /var/tmp, the first that can
  * be written, lies on a disk and has room for all parameters. A file system in memory (tmpfs) is no place for what does not fit
  * into memory. Makes the cache folder where it is not there. Returns out, or NULL. */

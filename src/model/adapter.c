@@ -288,8 +288,7 @@ static enum plim_status make_site(struct opening *o, const char *name, struct ad
     return PLIM_OK;
 }
 
-/* The name of part p of a row in a layer, as the files have it; of experts the first one's. */
-static void site_name(const char *label, int part, int layer, char *out, size_t size)
+void adapter_site_name(const char *label, int part, int layer, char *out, size_t size)
 {
     char module[192], plain[192];
     part_label(label, part, module, sizeof module);
@@ -313,7 +312,7 @@ static enum plim_status match_row(struct opening *o, int index, int layer, int *
     for (int p = 0; p < row->parts && status == PLIM_OK; p++) {
         char name[256];
         bool target;
-        site_name(label, p, layer, name, sizeof name);
+        adapter_site_name(label, p, layer, name, sizeof name);
         status = is_target(o, row, label, layer, name, &target, err);
         if (status == PLIM_OK && target)
             status = make_site(o, name, &row->site[layer * row->parts + p], err), ++*found;
@@ -330,7 +329,7 @@ static bool any_module(struct opening *o, const char *pattern,
         for (int layer = 0; layer < a->layers; layer++)
             for (int p = 0; p < a->row[i].parts && a->row[i].present[layer]; p++) {
                 char name[256];
-                site_name(a->arch->params[i].label, p, layer, name, sizeof name);
+                adapter_site_name(a->arch->params[i].label, p, layer, name, sizeof name);
                 if (test(o, pattern, name)) return true;
             }
     return false;
@@ -364,7 +363,7 @@ static enum plim_status check_list(struct opening *o, const char *key, const str
     const struct adapter *a = o->adapter;
     for (int i = 0; i < a->arch->nparams && !*name; i++)
         if (a->row[i].place == PLACE_LINEAR && a->row[i].present[0])
-            site_name(a->arch->params[i].label, 0, 0, name, sizeof name);
+            adapter_site_name(a->arch->params[i].label, 0, 0, name, sizeof name);
     for (size_t i = 0; i < list->count; i++)
         if (!any_module(o, list->items[i], test))
             return plim_fail(
@@ -420,7 +419,7 @@ static enum plim_status mark_trained(struct opening *o, int index, int layer, st
     char name[256];
     for (int p = 0; p < row->parts; p++) {
         bool any = false;
-        site_name(a->arch->params[index].label, p, layer, name, sizeof name);
+        adapter_site_name(a->arch->params[index].label, p, layer, name, sizeof name);
         for (size_t i = 0; i < saved->count; i++) any |= model_name_matches(saved->items[i], name);
         matched += any;
     }
@@ -540,7 +539,7 @@ void adapter_file_name(const struct adapter *adapter, const char *name, char *ou
             for (int p = 0; p < adapter->row[i].parts; p++) {
                 char site[256];
                 if (!adapter->row[i].site[layer * adapter->row[i].parts + p].r) continue;
-                site_name(adapter->arch->params[i].label, p, layer, site, sizeof site);
+                adapter_site_name(adapter->arch->params[i].label, p, layer, site, sizeof site);
                 own |= !strcmp(site, module);
             }
     if (own)

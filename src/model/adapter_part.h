@@ -41,4 +41,7 @@ static inline struct adapter_row *adapter_row_of(const struct adapter *a, const 
     return NULL;
 }
 
+/* The name of part p of a row in a layer, as the files have it; of experts the first one's. */
+void adapter_site_name(const char *label, int part, int layer, char *out, size_t size);
+
 static inline int adapter_layer(const struct tensor *t) { return t->layer < 0 ? 0 : t->layer; }

@@ -30,7 +30,7 @@ static int part(struct builder *b, int root, int64_t *at, const char *label, int
 static int64_t numbers(const struct model_flat *f)
 {
     int64_t drawn = f->samples ? f->rows * SAMPLE_WORDS + 2 * f->seen : 0;
-    return 3 * f->tokens + f->rows * (3 + f->reach + 1) + drawn;
+    return (3 + f->adapted) * f->tokens + f->rows * (3 + f->reach + 1) + drawn;
 }
 
 static int pool(struct builder *b)
@@ -62,6 +62,7 @@ void build_flat_inputs(struct builder *b)
     b->ids = part(b, root, &at, "ids", 1, f->tokens);
     b->pos = part(b, root, &at, "pos", 1, f->tokens);
     b->slots = part(b, root, &at, "slots", f->tokens, 0);
+    if (f->adapted) part(b, root, &at, "adapters", f->tokens, 0);
     b->rows = part(b, root, &at, "rows", f->rows, 3);
     b->blocks = part(b, root, &at, "blocks", f->rows, f->reach);
     b->last = part(b, root, &at, "last", f->rows, 0);

@@ -185,8 +185,9 @@ struct model_flat {
     bool samples; /* the tape ends with tokens, not with logits */
     /* L: maximum tokens of all requests together that penalties read; 0: none. Used if the shape samples. */
     int64_t seen;
-    int64_t top; /* K: maximum likeliest tokens reported per row, if the shape samples */
-    bool coded;  /* keys and values in 8 bits (tensor/kv8.h) */
+    int64_t top;  /* K: maximum likeliest tokens reported per row, if the shape samples */
+    bool coded;   /* keys and values in 8 bits (tensor/kv8.h) */
+    bool adapted; /* each token has the slot of its adapter (adapter_slots.h) */
 };
 
 struct model_shape {
@@ -251,8 +252,8 @@ const char *model_spec_field(const struct model_spec *spec, int i, struct strbuf
  * Parameters are CLASS_PARAM, labelled with their Hugging Face name. Caches are CLASS_KV "kv.k" and "kv.v" [B,S,K,D] per
  * layer. Ops inside layer i have op.layer == i (L + i in a decoder after an encoder of L layers), all others -1.
  *
- * A flat shape (HEAD_LAST_LOGITS) has a single input "flat", the concatenation of "ids", "pos", "slots" i32[N], "rows"
- * i32[R,3], "blocks" i32[R,M] and "last" i32[R], the tokens whose "logits" [R,V] are wanted. One kept CLASS_KV "kv.pool"
+ * A flat shape (HEAD_LAST_LOGITS) has a single input "flat", the concatenation of "ids", "pos", "slots" i32[N], "adapters"
+ * i32[N] if the shape is adapted, "rows" i32[R,3], "blocks" i32[R,M] and "last" i32[R], the tokens whose "logits" [R,V] are wanted. One kept CLASS_KV "kv.pool"
  * serves all layers (op.h: kv_put, attn_paged). If the shape samples, the input ends with "sampling" i32[R,SAMPLE_WORDS]
  * and, with L, "seen" i32[L,2]. The host then also reads "drawn": "tokens" i32[R], "top" i32[R,K] and "logprob"
  * f32[R,K+1], concatenated. The pass copies the tokens to "next" i32[R], which become the first ids; so R is at most N. */

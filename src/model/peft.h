@@ -47,5 +47,19 @@ struct peft_io {
 enum plim_status peft_merge(struct peft *peft, const char *name, int ndim, const int64_t *dim,
                             const struct peft_io *io, bool *changed, struct plim_error *err);
 
+/* A [r,in] and B [out,r] of a module whose weight is [out,in], and the factor of their product. r 0: the adapter leaves the
+ * module alone. PLIM_BAD_INPUT: the shapes differ. */
+struct peft_factors {
+    int64_t r;
+    float *a, *b;
+    double scale;
+};
+enum plim_status peft_factors(struct peft *peft, const char *module, int64_t in, int64_t out,
+                              struct peft_factors *factors, struct plim_error *err);
+void peft_factors_release(struct peft_factors *factors);
+const struct adapter_options *peft_options(const struct peft *peft);
+
 /* PLIM_BAD_INPUT: names a tensor of the adapter that no merged weight took: the adapter is of another model. */
 enum plim_status peft_check_used(const struct peft *peft, struct plim_error *err);
+/* The first tensor that nobody has read, and how many there are; NULL: none. */
+const char *peft_unused(const struct peft *peft, size_t *count);

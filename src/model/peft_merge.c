@@ -174,27 +174,59 @@ static bool lies_turned(const struct model_spec *spec, const char *name)
     return !strcmp(spec->arch->name, "gpt2") && strstr(name, ".c_");
 }
 
+/* A and B of a module, whose weight has this shape. */
+static enum plim_status read_factors(struct peft *p, const char *module, const char *name, int ndim,
+                                     const int64_t *dim, struct folding *f, struct plim_error *err)
+{
+    const struct safetensor *a = find(p, module, ".lora_A.weight"), *b = find(p, module, ".lora_B.weight");
+    if (!a || !b)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: %s has only one of lora_A and lora_B; fetch it again",
+                         p->dir, module);
+    f->r = a->ndim == 2 ? a->dim[0] : 0;
+    f->in = ndim == 2 ? dim[f->turned ? 0 : 1] : 0, f->out = ndim == 2 ? dim[f->turned ? 1 : 0] : 0;
+    if (ndim != 2 || a->ndim != 2 || a->dim[1] != f->in) return refuse_shape(a, name, ndim, dim, err);
+    if (b->ndim != 2 || b->dim[0] != f->out || b->dim[1] != f->r)
+        return refuse_shape(b, name, ndim, dim, err);
+    enum plim_status status = adapter_scale(&p->options, module, f->r, &f->scale, err);
+    if (status == PLIM_OK) status = read_floats(p, a, &f->a, err);
+    if (status == PLIM_OK) status = read_floats(p, b, &f->b, err);
+    return status;
+}
+
 static enum plim_status fold_module(struct peft *p, const char *module, const char *name, int ndim,
-                                    const int64_t *dim, const struct safetensor *a,
-                                    const struct safetensor *b, const struct peft_io *io,
-                                    struct plim_error *err)
+                                    const int64_t *dim, const struct peft_io *io, struct plim_error *err)
 {
     const struct safetensor *m = find(p, module, ".lora_magnitude_vector");
-    struct folding f = {.turned = lies_turned(p->spec, name), .r = a->ndim == 2 ? a->dim[0] : 0};
-    f.in = ndim == 2 ? dim[f.turned ? 0 : 1] : 0, f.out = ndim == 2 ? dim[f.turned ? 1 : 0] : 0;
-    if (ndim != 2 || a->ndim != 2 || a->dim[1] != f.in) return refuse_shape(a, name, ndim, dim, err);
-    if (b->ndim != 2 || b->dim[0] != f.out || b->dim[1] != f.r) return refuse_shape(b, name, ndim, dim, err);
-    if (m && m->count != f.out) return refuse_shape(m, name, ndim, dim, err);
-    if (p->options.dora && !m)
-        return plim_fail(err, PLIM_BAD_INPUT, "%s: %s has no lora_magnitude_vector, which use_dora needs",
-                         p->dir, module);
-    enum plim_status status = adapter_scale(&p->options, module, f.r, &f.scale, err);
-    if (status == PLIM_OK) status = read_floats(p, a, &f.a, err);
-    if (status == PLIM_OK) status = read_floats(p, b, &f.b, err);
+    struct folding f = {.turned = lies_turned(p->spec, name)};
+    enum plim_status status = read_factors(p, module, name, ndim, dim, &f, err);
+    if (status == PLIM_OK && m && m->count != f.out) status = refuse_shape(m, name, ndim, dim, err);
+    if (status == PLIM_OK && p->options.dora && !m)
+        status = plim_fail(err, PLIM_BAD_INPUT, "%s: %s has no lora_magnitude_vector, which use_dora needs",
+                           p->dir, module);
     if (status == PLIM_OK && m) status = read_floats(p, m, &f.magnitude, err);
     if (status == PLIM_OK) status = fold(&f, io, err);
     free(f.a), free(f.b), free(f.magnitude);
     return status;
+}
+
+const struct adapter_options *peft_options(const struct peft *p) { return &p->options; }
+
+enum plim_status peft_factors(struct peft *p, const char *module, int64_t in, int64_t out,
+                              struct peft_factors *factors, struct plim_error *err)
+{
+    struct folding f = {0};
+    bool any = find(p, module, ".lora_A.weight") || find(p, module, ".lora_B.weight");
+    enum plim_status status =
+        any ? read_factors(p, module, module, 2, (int64_t[]){out, in}, &f, err) : PLIM_OK;
+    *factors = (struct peft_factors){f.r, f.a, f.b, f.scale};
+    if (status != PLIM_OK) peft_factors_release(factors);
+    return status;
+}
+
+void peft_factors_release(struct peft_factors *factors)
+{
+    free(factors->a), free(factors->b);
+    *factors = (struct peft_factors){0};
 }
 
 /* The embedding's matrices: A [r,V], B [C,r]. In the weight [V,C] they are a product that lies the other way. */
@@ -238,11 +270,8 @@ enum plim_status peft_merge(struct peft *p, const char *name, int ndim, const in
     bool weight = !strcmp(end, ".weight");
     *changed = true;
     if (weight && (a || b)) {
-        if (!a || !b)
-            return plim_fail(err, PLIM_BAD_INPUT, "%s: %s has only one of lora_A and lora_B; fetch it again",
-                             p->dir, module);
         if (whole) p->used[whole - p->set.tensors] = true; /* the base's own, saved beside */
-        return fold_module(p, module, name, ndim, dim, a, b, io, err);
+        return fold_module(p, module, name, ndim, dim, io, err);
     }
     if (weight && ea && eb) {
         if (whole) p->used[whole - p->set.tensors] = true;
@@ -252,14 +281,22 @@ enum plim_status peft_merge(struct peft *p, const char *name, int ndim, const in
     return whole ? replace(p, whole, name, ndim, dim, io, err) : PLIM_OK;
 }
 
+const char *peft_unused(const struct peft *p, size_t *count)
+{
+    const char *first = NULL;
+    *count = 0;
+    for (size_t i = p->set.count; i-- > 0;)
+        if (!p->used[i]) ++*count, first = p->set.tensors[i].name;
+    return first;
+}
+
 enum plim_status peft_check_used(const struct peft *p, struct plim_error *err)
 {
-    size_t left = 0, first = 0;
-    for (size_t i = p->set.count; i-- > 0;)
-        if (!p->used[i]) left++, first = i;
-    if (!left) return PLIM_OK;
+    size_t left;
+    const char *first = peft_unused(p, &left);
+    if (!first) return PLIM_OK;
     return plim_fail(err, PLIM_BAD_INPUT,
                      "%s: tensor '%.160s' has no module in this model (%zu of %zu tensors have none): the "
                      "adapter is of another model",
-                     p->dir, p->set.tensors[first].name, left, p->set.count);
+                     p->dir, first, left, p->set.count);
 }

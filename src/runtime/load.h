@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "exec/exec.h"
-#include "model/adapter.h"
+#include "model/adapter_slots.h"
 #include "model/quantise.h"
 #include "tape/pass.h"
 
@@ -50,6 +50,21 @@ enum plim_status weights_merge(struct exec *exec, const struct model_spec *spec,
 /* Loads an adapter's own parameters (TENSOR_ADDED), and those that are trained in full, from PEFT's files. */
 enum plim_status weights_of_adapter(struct exec *exec, const struct model_spec *spec,
                                     const struct adapter *adapter, const char *dir, struct plim_error *err);
+
+/* Reads an adapter of PEFT's files as it lies in a slot (model/adapter_slots.h): A and B of every layer, in the tape's types. put
+ * receives them one by one; NULL: the files are only checked. PLIM_BAD_INPUT, PLIM_UNSUPPORTED: the files are damaged, of another model,
+ * or have something that no slot has room for. */
+struct slot_sink {
+    enum plim_status (*put)(void *arg, int tensor, const void *bytes, int64_t count, struct plim_error *err);
+    void *arg;
+};
+enum plim_status slot_read(const struct adapter_slots *slots, const struct model_spec *spec,
+                           const struct tape *tape, const char *dir, const struct slot_sink *sink,
+                           struct plim_error *err);
+int64_t slot_bytes(const struct adapter_slots *slots,
+                   const struct tape *tape); /* of all A and B of one slot */
+int64_t slot_read_bytes(const struct adapter_slots *slots,
+                        const struct tape *tape); /* memory that slot_read needs */
 
 /* The type of most bytes of a folder's weights if we compute in it, else fp32. Quantised blocks of a GGUF file count as bf16. */
 enum plim_status weights_precision(const char *dir, enum precision *out, struct plim_error *err);

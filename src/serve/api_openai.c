@@ -125,7 +125,7 @@ static void write_head(struct call *c, struct json_writer *w, const char *object
     json_str(w, "id", c->id);
     json_str(w, "object", object);
     json_int(w, "created", c->created);
-    json_str(w, "model", c->server->model.name);
+    json_str(w, "model", *c->adapter ? c->adapter : c->server->model.name);
 }
 
 static void write_usage(struct call *c, struct json_writer *w)
@@ -331,20 +331,42 @@ void api_chat(struct server *s, struct http_exchange *x) { call_answer(s, x, &ch
 
 /* --- the rest ------------------------------------------------------------------------------------------------ */
 
+struct models {
+    struct server *server;
+    struct json_writer w;
+    int64_t context;
+};
+
+/* root and parent: of an adapter its folder and its model; else NULL. */
+static void write_model(struct models *m, const char *name, const char *root, const char *parent)
+{
+    struct json_writer *w = &m->w;
+    json_begin_object(w, NULL);
+    json_str(w, "id", name);
+    json_str(w, "object", "model");
+    json_int(w, "created", m->server->created);
+    json_str(w, "owned_by", "plimsoll");
+    if (root) json_str(w, "root", root);
+    if (parent) json_str(w, "parent", parent);
+    json_int(w, "max_model_len", m->context);
+    json_end_object(w);
+}
+
+static void write_adapter(void *arg, const char *name, const char *dir)
+{
+    struct models *m = arg;
+    write_model(m, name, dir, m->server->model.name);
+}
+
 void api_models(struct server *s, struct http_exchange *x)
 {
     struct strbuf out = STRBUF_INIT;
-    struct json_writer w = json_object(&out, 0);
-    json_str(&w, "object", "list");
-    json_begin_array(&w, "data");
-    json_begin_object(&w, NULL);
-    json_str(&w, "id", s->model.name);
-    json_str(&w, "object", "model");
-    json_int(&w, "created", s->created);
-    json_str(&w, "owned_by", "plimsoll");
-    json_int(&w, "max_model_len", engine_plan_now(s->model.engine).context);
-    json_end_object(&w);
-    json_end_array(&w);
-    json_end_object(&w);
+    struct models m = {s, json_object(&out, 0), engine_plan_now(s->model.engine).context};
+    json_str(&m.w, "object", "list");
+    json_begin_array(&m.w, "data");
+    write_model(&m, s->model.name, NULL, NULL);
+    engine_each_adapter(s->model.engine, write_adapter, &m);
+    json_end_array(&m.w);
+    json_end_object(&m.w);
     reply_json(x, 200, &out);
 }

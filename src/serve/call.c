@@ -370,6 +370,7 @@ static bool submit(struct call *c, struct choice *ch, uint64_t seed, struct refu
     r.logprobs = (int)c->ask.logprobs;
     r.prompt_logprobs = wants_prompt(c);
     r.ignore_eos = c->ask.ignore_eos;
+    r.adapter = *c->adapter ? c->adapter : NULL;
     pthread_mutex_lock(&c->lock);
     c->holders++, ch->submitted = true; /* before the engine can have ended it, or all of them failed */
     pthread_mutex_unlock(&c->lock);
@@ -397,6 +398,8 @@ static void echo_prompts(struct call *c)
 static bool leave_body(struct call *c, struct refusal *why)
 {
     for (int i = 0; i < c->ask.stops; i++) strbuf_addn(&c->stops, c->ask.stop[i].text, c->ask.stop[i].len);
+    if (c->ask.model && strcmp(c->ask.model, c->server->model.name))
+        snprintf(c->adapter, sizeof c->adapter, "%s", c->ask.model);
     if (c->stops.failed) return refuse(why, 503, NULL, "out_of_memory", "out of memory for stop strings");
     const char *at = strbuf_text(&c->stops);
     for (int i = 0; i < c->ask.stops; i++) c->ask.stop[i].text = at, at += c->ask.stop[i].len;

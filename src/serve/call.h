@@ -13,6 +13,7 @@
  */
 #pragma once
 
+#include "serve/engine_adapters.h"
 #include "serve/server_part.h"
 #include "text/token_place.h"
 
@@ -121,6 +122,7 @@ struct call {
     int64_t prompt_tokens;
     int64_t tokens_most; /* maximum per answer when the request gives none */
     char id[48];
+    char adapter[ENGINE_ADAPTER_NAME]; /* the model asked for, where it is one; "": none */
     int64_t created;
     double began;
     bool streams;

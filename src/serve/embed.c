@@ -97,7 +97,7 @@ static enum plim_status build(void *arg, int64_t rows, struct tape *out, struct 
     const struct shape *s = arg;
     struct model_shape shape = {.batch = rows, .time = s->time, .head = s->e->head};
     enum plim_status status =
-        plan_tape(&s->e->spec, &shape, s->e->plan.precision, &s->e->quantisation, out, err);
+        plan_tape(&s->e->spec, &shape, s->e->plan.precision, &s->e->quantisation, NULL, out, err);
     for (int i = 0; status == PLIM_OK && i < out->nops; i++) out->ops[i].attr.split = !s->e->exact;
     return status;
 }

@@ -52,8 +52,8 @@ static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
         good = good && step->rows && step->draws && step->drawn;
     }
     if (!e->device->facts.unified_memory) {
-        int64_t numbers =
-            3 * p->step_tokens + p->parallel * (largest->reach + 4 + SAMPLE_WORDS) + 2 * largest->seen;
+        int64_t numbers = (3 + !!e->adapters.slots) * p->step_tokens +
+                          p->parallel * (largest->reach + 4 + SAMPLE_WORDS) + 2 * largest->seen;
         e->staged = malloc((size_t)numbers * sizeof *e->staged);
         e->told = malloc(rows * DRAWN_NUMBERS * sizeof *e->told);
         e->raw = malloc(rows * (size_t)e->spec.vocab_size * sizeof(float)); /* no type is wider */
@@ -68,7 +68,7 @@ static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
     s->blocks = &e->blocks, s->tokens = p->step_tokens, s->rows = p->parallel, s->chunk = e->options.chunk;
     s->window = e->offer.window, s->share = !e->options.no_prefix_sharing && !e->offer.window,
     s->seed = secret();
-    s->keeper = engine_keeper(e);
+    s->keeper = engine_keeper(e), s->seats = adapters_seats(e);
     return status;
 }
 
@@ -90,6 +90,7 @@ static enum plim_status open_decoder(struct engine *e, struct plim_error *err)
 static void close_decoder(struct engine *e)
 {
     schedule_restart(&e->schedule);
+    adapters_empty(e);
     blocks_release(&e->blocks);
     if (e->options.plan_only)
         family_drop(&e->family);
@@ -198,11 +199,13 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
     }
     e->device = device, e->options = *options, e->options.model = e->model;
     pthread_mutex_init(&e->lock, NULL);
+    pthread_mutex_init(&e->adapters.files, NULL);
     pthread_cond_init(&e->more, NULL);
     pthread_cond_init(&e->settled, NULL);
     e->incoming_end = &e->incoming;
     enum plim_status status = hf_config_load(e->model, &e->spec, err);
-    if (status == PLIM_OK) e->kind = kind_of(&e->spec), status = open_plan(e, err);
+    if (status == PLIM_OK) e->kind = kind_of(&e->spec), status = adapters_open(e, err);
+    if (status == PLIM_OK) status = open_plan(e, err);
     if (status != PLIM_OK) {
         engine_close(e);
         return status;
@@ -217,6 +220,7 @@ void engine_close(struct engine *e)
     while (e->live)
         engine_finish(e, e->live, &(struct engine_event){.token = -1, .finish = FINISH_CANCELLED});
     if (e->kind) close_plan(e);
+    adapters_close(e);
     schedule_release(&e->schedule);
     pthread_cond_destroy(&e->settled);
     pthread_cond_destroy(&e->more);
@@ -280,6 +284,7 @@ void request_free(struct request *r)
 {
     if (!r) return;
     seen_release(&r->so_far);
+    free(r->why);
     free(r->tokens);
     free(r->sequence.table);
     free(r);
@@ -318,6 +323,8 @@ static struct request *new_request(const struct engine *e, const struct engine_r
 /* Under the lock. */
 static enum plim_status enqueue(struct engine *e, struct request *r, struct plim_error *err)
 {
+    const char *name = r->ask.adapter;
+    r->ask.adapter = NULL; /* the caller's */
     enum plim_status status = check_fit(e, &r->ask, err);
     if (status != PLIM_OK) return status;
     if (e->draining) return plim_fail(err, PLIM_BUSY, "no more requests are taken");
@@ -326,6 +333,8 @@ static enum plim_status enqueue(struct engine *e, struct request *r, struct plim
     if (e->live_count && e->live_bytes + r->bytes > e->bytes_room)
         return plim_fail(err, PLIM_BUSY, "requests that run or wait take %lld bytes; try later",
                          (long long)e->live_bytes);
+    if (name) status = adapters_join(e, r, name, err);
+    if (status != PLIM_OK) return status;
     r->id = ++e->next_id;
     r->next = e->live, e->live = r;
     e->live_count++, e->live_bytes += r->bytes;

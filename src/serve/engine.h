@@ -52,9 +52,20 @@ struct engine_refusal {
     struct peak peak; /* of that plan */
 };
 
+/* An adapter that requests choose by its name (engine_adapters.h). */
+struct engine_adapter {
+    const char *name, *dir; /* dir: a PEFT folder */
+};
+
 struct engine_options {
     const char *model;   /* folder */
     const char *adapter; /* PEFT folder that is merged into its weights, borrowed; NULL: none */
+    /* Adapters beside the model, borrowed during engine_open. */
+    const struct engine_adapter *adapters;
+    int adapter_count;
+    int adapter_slots; /* adapters on the device at once; 0: all, or fewer where not all fit */
+    int adapter_rank;  /* largest rank; 0: the largest of those above, or 16 */
+    int adapter_images; /* adapters in host memory beside a device with its own; 0: all if there are more than slots; -1: none */
     int64_t budget;      /* bytes of the device; 0: no limit */
     int64_t limit;       /* limit for a plan without a budget; 0: the device's free memory */
     int64_t host_budget; /* host memory next to a device with its own memory; 0: no limit */
@@ -117,8 +128,10 @@ struct engine_plan {
     int64_t host;      /* host memory, for a device with its own memory */
     int64_t requests;  /* part of overhead: maximum for running and waiting requests */
     int64_t streamed;  /* bytes of parameters that are on the tier below */
-    int64_t window;    /* 0: none */
-    bool remembered;   /* its sizes come from an earlier start */
+    int64_t adapters;  /* bytes of slots for adapters, part of params */
+    int adapter_slots, adapter_rank, adapter_images; /* 0: none */
+    int64_t window;                                  /* 0: none */
+    bool remembered;                                 /* its sizes come from an earlier start */
     /* Predicted tokens/s: prompts; one request; as many requests as run at once. Each request has rate_context
      * positions. */
     double prefill_rate, decode_rate, full_rate;
@@ -168,6 +181,7 @@ struct engine_event {
 struct engine_request {
     const int32_t *prompt; /* copied */
     int64_t count;
+    const char *adapter;      /* one of the engine's, read during engine_submit; NULL: the model alone */
     int64_t second;           /* encoders: start of the prompt's second segment; 0: none */
     int64_t tokens;           /* maximum per answer; encoders ignore it */
     struct sampling sampling; /* temperature, top_k, top_p, min_p, penalties, seed */
@@ -207,7 +221,7 @@ static inline int64_t engine_answer_room(const struct engine_plan *plan, int64_t
 }
 
 /* Queues a request. PLIM_NO_FIT: it can never run (the numbers are in the error); PLIM_BUSY: the queue is full, try later;
- * PLIM_BAD_INPUT: tokens outside the vocabulary, sampling that makes no sense. */
+ * PLIM_BAD_INPUT: tokens outside the vocabulary, sampling that makes no sense, an adapter that is not there. */
 enum plim_status engine_submit(struct engine *e, const struct engine_request *request, int64_t *id,
                                struct plim_error *err);
 void engine_cancel(struct engine *e, int64_t id); /* its blocks are free at the next step */

@@ -252,7 +252,8 @@ static int64_t staging_bytes(const struct engine *e, const struct sizes *s)
 {
     if (e->device->facts.unified_memory) return 0;
     int64_t row = e->spec.vocab_size + blocks_for(s->seen) + 4 + SAMPLE_WORDS + DRAWN_NUMBERS;
-    return 4 * (s->offer.requests * row + 3 * s->offer.step + 2 * s->penalised);
+    int64_t token = 3 + (e->adapters.slots != NULL);
+    return 4 * (s->offer.requests * row + token * s->offer.step + 2 * s->penalised);
 }
 
 int64_t engine_overhead(const struct engine *e, const struct sizes *s)
@@ -262,7 +263,7 @@ int64_t engine_overhead(const struct engine *e, const struct sizes *s)
     return e->overhead.bytes + e->tape_bytes + (int64_t)sizeof(struct engine) +
            requests_room(e, &s->offer, engine_line(e, e->asked_budget)) + kept_room(e, s) +
            engine_drawer_room(e) + blocks_bytes(s->blocks) + engine_steps(e) * s->offer.requests * row +
-           staging_bytes(e, s);
+           staging_bytes(e, s) + adapters_overhead(e);
 }
 
 /* --- choosing --------------------------------------------------------------------------------------------- */
@@ -312,6 +313,8 @@ static struct offer_wish wish_of(const struct engine *e)
     w.modest = (struct offer){
         .context = CONTEXT_MODEST, .requests = REQUESTS_MODEST, .step = most.step / STEP_MODEST_PART};
     w.shortest_context = min64(KV_BLOCK, most.context);
+    if (e->adapters.slots && e->adapters.slots->count < e->adapters.asked)
+        most = w.most = w.least; /* fewer slots come after all that requests can do without */
     if (o->max_context || o->window) w.least.context = w.shortest_context = most.context;
     if (o->parallel && !o->fewer) w.least.requests = most.requests;
     if (!o->parallel) w.request_positions = POSITIONS_OF_A_REQUEST;
@@ -518,6 +521,7 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     bool again = true;
     enum plim_status status = engine_choose_precision(e, err);
     if (status == PLIM_OK) status = engine_choose_weights(e, err);
+    if (status == PLIM_OK) status = adapters_measure(e, err);
     if (status != PLIM_OK) return status;
     engine_tell(e, "weights_mapped");
     status = check_kv_type(e, err);
@@ -526,6 +530,7 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     while (again && status == PLIM_OK) {
         engine_measure_process(e);
         status = plan_offer(e, &s, &again, err);
+        if (status == PLIM_NO_FIT && adapters_shrink(e)) status = PLIM_OK, again = true;
     }
     if (status == PLIM_OK) engine_note_plan(e, &s);
     return status;

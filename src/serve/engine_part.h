@@ -2,7 +2,7 @@
  *
  * engine.c is the public part, equal for every kind of model: opening, submitting, waiting. A kind is a table of
  * functions. A decoder's plan is made in engine_offer.c and committed and moved in engine_plan.c (engine_size.h is
- * their interface). engine_step.c runs steps; engine_pass.c fills a step and reads its results. Encoder-decoders are
+ * their interface). engine_adapters.c has the adapters beside its model. engine_step.c runs steps; engine_pass.c fills a step and reads its results. Encoder-decoders are
  * in engine_source.h, encoders in engine_vectors.c.
  *
  * The schedule, the blocks and everything that touches the device belong to the stepping thread. Fields below `lock`
@@ -15,6 +15,7 @@
 #include "runtime/runtime.h"
 #include "serve/draw.h"
 #include "serve/engine.h"
+#include "serve/engine_adapters.h"
 #include "serve/engine_snapshot.h"
 #include "serve/plan_cache.h"
 #include "serve/schedule.h"
@@ -61,13 +62,18 @@ struct request {
     bool seen;                 /* it took part in a step */
     bool open; /* the device left a token to the host: its step must be read before the next begins */
     double submitted, started, answered;
-    int64_t bytes;         /* of host memory */
-    bool cancelled;        /* under the lock */
-    struct request *next;  /* of all */
-    struct request *after; /* next among those not yet in the schedule */
+    int64_t bytes;                  /* of host memory */
+    bool cancelled;                 /* under the lock */
+    struct served_adapter *adapter; /* NULL: none */
+    char *why;                      /* it cannot be read: the request ends */
+    struct request *next;           /* of all */
+    struct request *after;          /* next among those not yet in the schedule */
 };
 
 static inline struct request *request_of(struct sequence *s) { return (struct request *)s; }
+
+/* The slot of a running request's adapter; -1: it has none. */
+static inline int request_slot(const struct request *r) { return r->adapter ? r->adapter->slot : -1; }
 
 /* A step: its rows, and the draws for each request. Rows and draws of requests that have ended meanwhile are NULL. */
 struct step {
@@ -124,6 +130,8 @@ struct engine {
     pthread_cond_t settled;               /* it has */
     bool draining, budget_moved, cancels; /* cancels: a request was cancelled since the last check */
     int64_t wanted_budget;
+    struct adapters adapters; /* engine_adapters.c */
+    bool broken;              /* a request's adapter cannot be read. The stepping thread's */
     struct engine_stats stats;
     struct engine_orders orders;
     struct snapshot_wish wish; /* of the waiting order */

@@ -12,16 +12,18 @@
 /* Numbers of a step, where the host writes them. */
 struct inputs {
     int32_t *ids, *pos, *slots, *rows, *blocks, *last;
+    int32_t *adapters;           /* where tokens have adapters, else NULL */
     struct sample_row *sampling; /* where the device samples */
     struct draw_seen seen;
 };
 
-static struct inputs inputs_at(int32_t *at, const struct model_flat *size)
+static struct inputs inputs_at(int32_t *at, const struct model_flat *size, bool adapted)
 {
     struct inputs in = {.ids = at};
     in.pos = in.ids + size->tokens;
     in.slots = in.pos + size->tokens;
-    in.rows = in.slots + size->tokens;
+    in.adapters = adapted ? in.slots + size->tokens : NULL;
+    in.rows = in.slots + (1 + adapted) * size->tokens;
     in.blocks = in.rows + 3 * size->rows;
     in.last = in.blocks + size->rows * size->reach;
     in.sampling = (struct sample_row *)(in.last + size->rows);
@@ -32,7 +34,9 @@ static struct inputs inputs_at(int32_t *at, const struct model_flat *size)
 static void put_row(const struct inputs *in, const struct step *s, int r, int64_t at)
 {
     const struct step_row *row = &s->rows[r];
-    const struct sequence *q = row->sequence;
+    struct sequence *q = row->sequence;
+    for (int64_t i = 0; i < row->count && in->adapters; i++)
+        in->adapters[at + i] = request_slot(request_of(q));
     for (int64_t i = 0; i < row->count; i++) {
         int64_t p = row->first + i;
         if (!s->behind) in->ids[at + i] = q->tokens[row->skipped + p];
@@ -49,6 +53,7 @@ static void pad(const struct inputs *in, const struct step *s)
 {
     const struct model_flat *size = &s->size;
     for (int64_t i = s->tokens; i < size->tokens; i++) in->ids[i] = 0, in->pos[i] = 0, in->slots[i] = -1;
+    for (int64_t i = s->tokens; i < size->tokens && in->adapters; i++) in->adapters[i] = -1;
     for (int64_t r = s->row_count; r < size->rows; r++)
         in->rows[3 * r] = in->rows[3 * r + 1] = in->rows[3 * r + 2] = 0;
     for (int64_t i = s->draw_count; i < size->rows; i++) in->last[i] = 0;
@@ -148,7 +153,7 @@ enum plim_status step_launch(struct engine *e, struct step *s, struct plim_error
 {
     struct exec *exec = s->member->exec;
     int32_t *direct = exec_host(exec, s->member->flat);
-    struct inputs in = inputs_at(direct ? direct : e->staged, &s->size);
+    struct inputs in = inputs_at(direct ? direct : e->staged, &s->size, e->adapters.slots != NULL);
     enum plim_status status = PLIM_OK;
     put_all(e, s, &in);
     if (!direct) { /* neither ids that are there nor room that nobody has used */

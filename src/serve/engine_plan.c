@@ -79,6 +79,7 @@ void engine_note_plan(struct engine *e, const struct sizes *s)
                             .rate_context = rate_context(s),
                             .host = e->device->facts.unified_memory ? 0 : plan->host};
     memcpy(p.missed, e->plan.missed, sizeof p.missed);
+    adapters_note(e, &p);
     p.queue = e->options.queue ? e->options.queue : 4 * p.parallel;
     int64_t each = s->offer.window ? s->seen : 1; /* with a window every token costs a step of it */
     p.prefill_rate = rate_of(e, s, s->offer.step, 1);
@@ -121,6 +122,7 @@ enum plim_status engine_commit(struct engine *e, struct plim_error *err)
     status = weights_from_directory(&f->runtime.exec, &e->spec, e->model, e->options.log, err);
     if (status == PLIM_OK && e->options.adapter)
         status = weights_merge(&f->runtime.exec, &e->spec, e->options.adapter, err);
+    if (status == PLIM_OK) status = adapters_fill(e, err);
     if (status != PLIM_OK) return status;
     engine_tell(e, "model_on_device");
     engine_tell(e, "compilation_started");

@@ -25,7 +25,7 @@ static enum plim_status build_whole(const struct quantisation *q, const struct m
                                     enum precision precision, struct tape *out, struct plim_error *err)
 {
     struct model_shape shape = {.batch = 1, .time = 1, .source_time = 1, .head = HEAD_LAST_LOGITS};
-    return plan_tape(spec, &shape, precision, q, out, err);
+    return plan_tape(spec, &shape, precision, q, NULL, out, err);
 }
 
 /* WEIGHTS_AS_IS chooses nothing. Errors are those of weights_choose. */
@@ -89,7 +89,7 @@ static enum plim_status build(void *arg, int64_t, struct tape *out, struct plim_
         shape.batch = 1, shape.head = HEAD_SOURCE, shape.source_time = p->length;
         shape.source_cache = p->s->rows * p->s->beams * p->s->length;
     }
-    return plan_tape(&p->e->spec, &shape, p->e->plan.precision, &p->e->quantisation, out, err);
+    return plan_tape(&p->e->spec, &shape, p->e->plan.precision, &p->e->quantisation, NULL, out, err);
 }
 
 /* Doubled from `least` up to `most`, which is the last. */

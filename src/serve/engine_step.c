@@ -24,12 +24,13 @@ static void fill_event(const struct request *r, double now, struct engine_event 
     event->decode_seconds = r->made ? now - r->answered : 0;
 }
 
-static void unlink_live(struct engine *e, const struct request *r)
+static void unlink_live(struct engine *e, struct request *r)
 {
     struct request **at = &e->live;
     while (*at && *at != r) at = &(*at)->next;
     if (*at) *at = r->next;
     e->live_count--, e->live_bytes -= r->bytes;
+    adapters_part(e, r);
 }
 
 /* Nothing that steps under way compute of this request counts. */
@@ -160,6 +161,25 @@ static void sweep(struct engine *e)
         struct request *r = request_of(e->schedule.queue[i]);
         if (engine_is_cancelled(e, r)) engine_finish_cancelled(e, r);
     }
+}
+
+/* Requests whose adapter could not be read. */
+static void end_broken(struct engine *e)
+{
+    for (int i = e->schedule.count - 1; i >= 0 && e->broken; i--) {
+        struct request *r = request_of(e->schedule.queue[i]);
+        if (r->why)
+            engine_finish(e, r, &(struct engine_event){.token = -1, .finish = FINISH_FAILED, .why = r->why});
+    }
+    e->broken = false;
+}
+
+/* Tokens of the same adapter side by side read its matrices once. */
+static int by_slot(const void *x, const void *y)
+{
+    const struct step_row *a = x, *b = y;
+    int first = request_slot(request_of(a->sequence)), second = request_slot(request_of(b->sequence));
+    return first != second ? first - second : (a->sequence > b->sequence) - (a->sequence < b->sequence);
 }
 
 /* Under the lock. */
@@ -321,6 +341,8 @@ enum plim_status engine_step_decoder(struct engine *e, struct plim_error *err)
         struct step *s = &e->step[0];
         s->behind = false, s->draw_count = 0;
         s->row_count = schedule_step(&e->schedule, s->rows);
+        if (e->broken) end_broken(e);
+        if (e->adapters.slots) qsort(s->rows, (size_t)s->row_count, sizeof *s->rows, by_slot);
         if (!s->row_count) return note(e, NULL), PLIM_OK;
         status = launch(e, s, err);
         e->under_way = s;

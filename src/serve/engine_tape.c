@@ -23,7 +23,9 @@ enum plim_status engine_tape_build(void *arg, int64_t, struct tape *out, struct 
     struct model_shape shape = {
         .batch = 1, .time = t->size.tokens, .head = HEAD_LAST_LOGITS, .flat = t->size};
     shape.flat.samples = !e->device->facts.unified_memory, shape.flat.top = ENGINE_LOGPROBS;
-    enum plim_status status = plan_tape(&e->spec, &shape, e->plan.precision, &e->quantisation, out, err);
+    shape.flat.adapted = e->adapters.slots != NULL;
+    enum plim_status status =
+        plan_tape(&e->spec, &shape, e->plan.precision, &e->quantisation, e->adapters.slots, out, err);
     if (status != PLIM_OK || !t->share) return status;
     status = stream(t, out, err);
     if (status == PLIM_OK) status = tape_verify(out, err);

@@ -53,6 +53,8 @@ void plan_key_make(struct plan_key *key, const char *model, const struct device 
                 o->mixed);
     strbuf_addf(&key->text, "dtype %d, scratch %d%d;", o->dtype_given ? (int)o->dtype : -1,
                 o->scratch != NULL, o->stream_last);
+    strbuf_addf(&key->text, "adapters %d %d %d %d;", o->adapter_count, o->adapter_slots, o->adapter_rank,
+                o->adapter_images);
     add_model(&key->text, model);
 }
 

@@ -4,10 +4,11 @@
 
 enum plim_status plan_tape(const struct model_spec *spec, const struct model_shape *shape,
                            enum precision precision, const struct quantisation *quantisation,
-                           struct tape *out, struct plim_error *err)
+                           const struct adapter_slots *slots, struct tape *out, struct plim_error *err)
 {
     tape_init(out);
     enum plim_status status = model_emit(spec, shape, out, err);
+    if (status == PLIM_OK) status = adapter_slots_apply(slots, spec, out, err);
     if (status == PLIM_OK) status = pass_precision(out, precision, err);
     if (status == PLIM_OK) quantise_tape(quantisation, spec, out);
     if (status == PLIM_OK) status = tape_verify(out, err);

@@ -2,6 +2,8 @@
 #include "serve/plan_text.h"
 #include "base/bytes.h"
 
+#include <stdio.h>
+
 /* Positions of a request in the pool, at most. */
 static int64_t seen(const struct engine_plan *p, int64_t length)
 {
@@ -22,6 +24,14 @@ void plan_text_json(const struct engine_plan *p, struct json_writer *w)
     json_int(w, "arena", p->arena);
     json_int(w, "parameters", p->params);
     json_int(w, "streamed", p->streamed);
+    if (p->adapter_slots) {
+        json_begin_object(w, "adapters");
+        json_int(w, "slots", p->adapter_slots);
+        json_int(w, "rank", p->adapter_rank);
+        json_int(w, "bytes", p->adapters);
+        json_int(w, "in_host_memory", p->adapter_images);
+        json_end_object(w);
+    }
     json_int(w, "pool", p->pool);
     json_int(w, "transient", p->transient);
     json_int(w, "overhead", p->overhead);
@@ -54,7 +64,12 @@ static void bytes_part(const struct engine_plan *p, const struct device_facts *f
 {
     bool own = !facts->unified_memory;
     char below[BYTES_TEXT];
-    line(out, "parameters", p->params - p->streamed, precision_name(p->precision));
+    line(out, "parameters", p->params - p->streamed - p->adapters, precision_name(p->precision));
+    if (p->adapter_slots) {
+        char what[64];
+        snprintf(what, sizeof what, "%d of rank %d", p->adapter_slots, p->adapter_rank);
+        line(out, "adapters", p->adapters, what);
+    }
     line(out, "keys and values", p->pool, dtype_name(p->kv_type));
     line(out, "a step", p->transient, "inputs, activations, logits");
     line(out, own ? "driver, libraries" : "process",

@@ -16,11 +16,17 @@ enum plim_status schedule_add(struct schedule *s, struct sequence *q, struct pli
     return PLIM_OK;
 }
 
+static void stop(struct schedule *s, struct sequence *q)
+{
+    if (q->running && s->seats.leave) s->seats.leave(s->seats.arg, q);
+    q->running = false;
+}
+
 static void give_back(struct schedule *s, struct sequence *q)
 {
     while (q->held > 0) blocks_drop(s->blocks, q->table[--q->held]);
     q->computed = q->named = 0;
-    q->running = false;
+    stop(s, q);
 }
 
 static void forget(struct schedule *s, struct sequence *q)
@@ -83,7 +89,7 @@ static bool hold(struct schedule *s, int i, int64_t positions)
 /* Full blocks from the beginning that somebody has computed; at least one token is left to compute. */
 static void find_shared(struct schedule *s, struct sequence *q)
 {
-    q->hash = s->seed, q->shared = 0;
+    q->hash = s->seed ^ q->variant, q->shared = 0;
     while (s->share && !q->every && (q->held + 1) * KV_BLOCK < q->known) {
         struct block_name name = block_name_of(q->hash, q->tokens + q->held * KV_BLOCK);
         int32_t block = blocks_find(s->blocks, &name);
@@ -145,16 +151,18 @@ static void load_saved(struct schedule *s, struct sequence *q)
     if (s->keeper.load(s->keeper.arg, q, first)) q->computed = q->saved_positions, name_blocks(s, q);
 }
 
-/* A waiting sequence is let in when there are blocks for all that it has; the oldest of all whatever there is. */
+/* A waiting sequence is let in when there is a seat and there are blocks for all that it has; the oldest of all whatever blocks there
+ * are. */
 static bool let_in(struct schedule *s, int i)
 {
     struct sequence *q = s->queue[i];
     find_shared(s, q);
     int64_t seen = s->window && s->window < q->known ? s->window : q->known;
     bool fits = blocks_left(s->blocks) >= blocks_for(seen) - q->held;
-    if (!fits && i > 0) give_back(s, q);
-    q->running = fits || i == 0;
-    if (q->saved && fits) load_saved(s, q);
+    bool seated = (fits || i == 0) && (!s->seats.take || s->seats.take(s->seats.arg, q));
+    if (!seated) give_back(s, q);
+    q->running = seated;
+    if (q->saved && fits && seated) load_saved(s, q);
     if (q->running) forget(s, q);
     return q->running;
 }
@@ -247,7 +255,7 @@ void schedule_restart(struct schedule *s)
     for (int i = 0; i < s->count; i++) {
         struct sequence *q = s->queue[i];
         q->held = q->computed = q->named = 0;
-        q->running = false;
+        stop(s, q);
         forget(s, q);
     }
 }

@@ -14,7 +14,7 @@
  *
  * Invariants
  *  1. The oldest sequence takes part in every step as long as the pool is as large as the largest sequence: younger ones
- *     give way.
+ *     give way. Only for a seat does it wait until one of them ends.
  *  2. Position p of a sequence is in table[p / KV_BLOCK]; positions below `computed` are in the pool.
  *  3. Between schedule_step and schedule_done only tables change, so the same step may be taken again.
  *  4. A sequence writes only to blocks that it alone owns: shared ones are full and before `computed`.
@@ -31,6 +31,7 @@ struct sequence {
     int64_t held;            /* blocks in table */
     int64_t named;           /* number of held blocks with a name */
     uint64_t hash;           /* of the last named block */
+    uint64_t variant;        /* sequences of different variants share no blocks */
     int64_t shared;          /* tokens found in shared blocks when it last joined */
     bool every; /* needs logits of every token: shares nothing, and takes fewer tokens per step */
     bool running;
@@ -45,6 +46,14 @@ struct keeper {
     void (*save)(void *arg, struct sequence *q);
     bool (*load)(void *arg, struct sequence *q, int64_t first);
     void (*drop)(void *arg, struct sequence *q);
+    void *arg;
+};
+
+/* Something of which there are few, and which a sequence holds while it runs; all NULL: nothing. A waiting sequence whose `take`
+ * fails goes on waiting, and those behind it too. */
+struct seats {
+    bool (*take)(void *arg, struct sequence *q);
+    void (*leave)(void *arg, struct sequence *q);
     void *arg;
 };
 
@@ -68,6 +77,7 @@ struct schedule {
     int count, room;
     int64_t preemptions;
     struct keeper keeper;
+    struct seats seats;
 };
 
 enum plim_status schedule_add(struct schedule *s, struct sequence *sequence, struct plim_error *err);

@@ -1,6 +1,7 @@
 /* server.c - see server.h. The table of endpoints, who may use them, and what they share. */
 #include "serve/server.h"
 #include "serve/call.h"
+#include "serve/engine_adapters.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/minmax.h"
@@ -20,6 +21,8 @@ static const struct endpoint endpoints[] = {
     {"POST", "/v1/embeddings", api_embeddings, NEEDS_KEY | NEEDS_MODEL | NEEDS_VECTORS},
     {"POST", "/v1/classify", api_classify, NEEDS_KEY | NEEDS_MODEL | NEEDS_LABELS},
     {"GET", "/v1/models", api_models, NEEDS_KEY | NEEDS_MODEL},
+    {"POST", "/v1/load_lora_adapter", api_load_adapter, NEEDS_KEY | NEEDS_MODEL | NEEDS_TEXT},
+    {"POST", "/v1/unload_lora_adapter", api_unload_adapter, NEEDS_KEY | NEEDS_MODEL | NEEDS_TEXT},
     {"POST", "/generate", api_generate, NEEDS_KEY | NEEDS_MODEL | NEEDS_TEXT},
     {"POST", "/tokenize", api_tokenize, NEEDS_KEY | NEEDS_MODEL | NEEDS_ROOM},
     {"POST", "/detokenize", api_detokenize, NEEDS_KEY | NEEDS_MODEL | NEEDS_ROOM},
@@ -307,6 +310,7 @@ bool body_parse(struct server *s, struct http_exchange *x, struct doc **out, str
 bool model_is_ours(const struct server *s, const struct ask *ask, struct refusal *why)
 {
     if (!ask->model || !strcmp(ask->model, s->model.name)) return true;
+    if (engine_has_adapter(s->model.engine, ask->model)) return true;
     return refuse(why, 404, "model", "model_not_found",
                   "there is no model '%.100s' here; this server has '%s'", ask->model, s->model.name);
 }

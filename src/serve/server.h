@@ -42,7 +42,8 @@ struct server_options {
     const struct codec *codec; /* for server_bytes, once known; server_ready sets the server's own */
     /* Tokenizing memory as a multiple of a text\'s bytes (server_encoder_times); 0: the maximum. */
     int encoder_times;
-    void (*stop)(void); /* called for the control socket's "stop", like SIGTERM; NULL: unsupported */
+    bool runtime_adapters; /* clients may load and unload adapters, which are folders of this machine */
+    void (*stop)(void);    /* called for the control socket's "stop", like SIGTERM; NULL: unsupported */
     const struct log *log;
 };
 

@@ -50,6 +50,7 @@ struct endpoint {
 };
 
 /* The endpoints. Related ones share a file: api_openai.c, api_status.c, api_tokens.c. */
+api_function api_load_adapter, api_unload_adapter;
 api_function api_completions, api_chat, api_models, api_embeddings, api_classify, api_generate, api_tokenize,
     api_detokenize, api_health, api_metrics, api_hold, api_page;
 

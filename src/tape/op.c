@@ -65,6 +65,13 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
     [OP_ROW_GATE_BWD] =
         {.in = {[ROW_GATE_BWD_DY] = "x#RC", [ROW_GATE_BWD_X] = "x#RC", [ROW_GATE_BWD_GATE] = "x#R"},
          .out = {[ROW_GATE_BWD_DX] = "x#RC", [ROW_GATE_BWD_DGATE] = "x#R"}},
+    [OP_ADAPTER_LINEAR] = {.in = {[ADAPTER_LINEAR_X] = "x#RL",
+                                  [ADAPTER_LINEAR_W] = "xSMK",
+                                  [ADAPTER_LINEAR_SLOT] = "iR",
+                                  [ADAPTER_LINEAR_ADD] = "x#RM?"},
+                           .out = {[ADAPTER_LINEAR_Y] = "x#RM"},
+                           .shares = {[ADAPTER_LINEAR_Y] = SHARES(ADAPTER_LINEAR_ADD)},
+                           .cost = cost_adapter_linear},
     [OP_ROW_NORM] = {.in = {[ROW_NORM_W] = "xMK"}, .out = {[ROW_NORM_Y] = "fM"}, .grad = grad_none},
     [OP_COLUMN_SCALE] = {.in = {[COLUMN_SCALE_X] = "x#RC",
                                 [COLUMN_SCALE_M] = "xC",

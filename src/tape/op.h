@@ -14,6 +14,7 @@
  *  linear_q      x[..,K] W[bytes]u8 [bias[M]] [add[..,M]]          y[..,M]                     linear with a weight in blocks, see below
  *  expert_linear_q  x[RK,C] W[bytes]u8 ends[E]i32                  y[RK,M]                     expert_linear with weights in blocks
  *  embed_q       ids[B,T]i32 W[bytes]u8                            y[B,T,C]                    embed from a table in blocks: y = W[ids], with attr.scale times it, rounded once
+ *  adapter_linear  x[R,PK] W[S,M,K] slot[R]i32 [add[R,M]]          y[R,M]                      y[r] = x[r] W[slot[r]]' + add[r], a matrix for each row; below slot 0 y[r] = add[r] (0 without it), see below
  *  rope_table    pos[B,T]i32 inv_freq[E/2]f32                      table[B,T,E]f32             cos in the first half, sin in the second; with attr.scale times it
  *  attn          q[B,T,H,D] k[B,S,K,D] v[B,S,K,D] [pos[B,T]i32]    o[B,T,H,D] lse[B,H,T]f32    softmax(scale q k') v over visible keys, see below
  *                [lengths[B]i32] [bias[R,H]] [scalars]
@@ -93,6 +94,10 @@
  * row depends only on that row, bit for bit; on a GPU linear_q also depends on whether there are more than CUDA_Q_ROWS rows. With
  * attr.keep_x, of types with a table (tensor/blocks.h) and in the gradients no device rounds x or dy to 8 bits. Such a weight
  * is never trained: its gradient is not computed.
+ *
+ * Adapters of rows. W of adapter_linear has S matrices, one for each adapter on the device. With parts, attr.lines[p].lines of W's lines
+ * belong to part p, in order, and read the K numbers of x's row from p K on; without parts (attr.lines[0].lines 0) P is 1. y of a row
+ * depends only on that row, bit for bit.
  *
  * Activations (attr.activation): silu x sigmoid(x); gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2; gelu
  * x P(X < x) of a normal X; relu max(x, 0), of slope 0 at 0; tanh, with attr.cap cap tanh(x / cap); scale, x
@@ -370,7 +375,8 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(ROW_NORM, row_norm, KERNEL)                                                                            \
     X(COLUMN_SCALE, column_scale, KERNEL)                                                                    \
     X(COLUMN_SCALE_BWD, column_scale_bwd, KERNEL)                                                            \
-    X(PREFERENCE, preference, KERNEL)
+    X(PREFERENCE, preference, KERNEL)                                                                        \
+    X(ADAPTER_LINEAR, adapter_linear, KERNEL)
 
 #define OP_KIND_OF(kind, name, kernels) OP_##kind,
 enum op_kind { OP_KINDS(OP_KIND_OF) OP_KIND_COUNT };

@@ -122,6 +122,17 @@ static bool parts_fill_rows(const struct binding *b, const struct op *op)
     return b->size['L'] == (b->size['H'] + 2 * b->size['K']) * b->size['D'];
 }
 
+/* Parts of an adapter's matrix are all of its lines, and each reads numbers of its own. */
+static bool parts_are_whole(const struct binding *b, const struct op *op)
+{
+    int64_t lines = 0, parts = 0;
+    if (op->kind != OP_ADAPTER_LINEAR) return true;
+    for (int p = 0; p < OP_LINE_PARTS && op->attr.lines[p].lines; p++)
+        lines += op->attr.lines[p].lines, parts++;
+    if (!parts) return b->size['L'] == b->size['K'];
+    return lines == b->size['M'] && b->size['L'] == parts * b->size['K'];
+}
+
 /* A table turns pairs of the front part of a head, at most all of it. */
 static bool table_fits(const struct binding *b)
 {
@@ -206,8 +217,8 @@ enum plim_status op_check(const struct tape *tape, const struct op *op, struct p
     struct binding b = {0};
     enum plim_status status = bind(&b, tape, op, err);
     if (status != PLIM_OK) return status;
-    if (!parts_fill_rows(&b, op))
-        return plim_fail(err, PLIM_BUG, "op %s: q, k and v do not add up to a row", op_name(op->kind));
+    if (!parts_fill_rows(&b, op) || !parts_are_whole(&b, op))
+        return plim_fail(err, PLIM_BUG, "op %s: parts do not add up to a row", op_name(op->kind));
     if (is_rotation(op) && !table_fits(&b))
         return plim_fail(err, PLIM_BUG, "op %s: the table is wider than a head", op_name(op->kind));
     if (!halves_agree(op))

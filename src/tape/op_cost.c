@@ -56,6 +56,17 @@ void cost_linear_dw(const struct tape *tape, const struct op *op, struct op_cost
     add_product(tape, op->in[LINEAR_DW_DY], op->out[LINEAR_DW_DW], op->attr.weight_kn, cost);
 }
 
+/* Every row meets the matrix of one adapter. As many of them are read as there are rows, at most all. */
+void cost_adapter_linear(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    const struct tensor *w = &tape->tensors[op->in[ADAPTER_LINEAR_W]],
+                        *y = &tape->tensors[op->out[ADAPTER_LINEAR_Y]];
+    double rows = (double)(tensor_count(y) / w->dim[1]), unread = (double)w->dim[0] - rows;
+    cost->type = y->type;
+    cost->matmul_flops += 2.0 * (double)tensor_count(y) * (double)w->dim[2];
+    if (unread > 0) cost->bytes -= unread / (double)w->dim[0] * (double)tensor_bytes(w);
+}
+
 /* Experts: every row meets one expert's matrix, whichever it is. `row`: a tensor of the rows of `width`. */
 static void expert_flops(const struct tape *tape, int row, int64_t width, int weight, struct op_cost *cost)
 {

@@ -168,7 +168,7 @@ struct op_attr {
     uint32_t stream; /* of random bits: one per parameter, and one per op with dropout */
     /* First element of the parameter in this slice; embed: the table's row for id 0. */
     int64_t first;
-    /* linear_q, embed_q, expert_linear_q: format of the weight's bytes. */
+    /* linear_q, embed_q, expert_linear_q: format of the weight's bytes. adapter_linear: lines of each part. */
     struct op_lines lines[OP_LINE_PARTS];
     bool keep_x;      /* products with weights in blocks: x is not rounded to 8 bits */
     enum among among; /* collectives */

@@ -26,6 +26,7 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_ADD] = ref_add,
     [OP_ROW_GATE] = ref_row_gate,
     [OP_ROW_GATE_BWD] = ref_row_gate_bwd,
+    [OP_ADAPTER_LINEAR] = ref_adapter_linear,
     [OP_ROW_NORM] = ref_row_norm,
     [OP_COLUMN_SCALE] = ref_column_scale,
     [OP_COLUMN_SCALE_BWD] = ref_column_scale_bwd,

@@ -244,6 +244,24 @@ void ref_row_norm(const struct ref_call *call)
     }
 }
 
+void ref_adapter_linear(const struct ref_call *call)
+{
+    const struct tensor *w = ref_in(call, ADAPTER_LINEAR_W);
+    const struct op_lines *parts = call->op->attr.lines;
+    int64_t rows = tensor_count(ref_in(call, ADAPTER_LINEAR_SLOT)), m = w->dim[1], k = w->dim[2];
+    int64_t x_width = tensor_count(ref_in(call, ADAPTER_LINEAR_X)) / rows;
+    for (int64_t i = 0; i < rows * m; i++) {
+        int64_t row = i / m, line = i % m, slot = call->in[ADAPTER_LINEAR_SLOT].i[row], column = 0;
+        if (parts[0].lines && line >= parts[0].lines) column += k;
+        if (parts[0].lines && line >= parts[0].lines + parts[1].lines) column += k;
+        double sum = call->in[ADAPTER_LINEAR_ADD].f ? call->in[ADAPTER_LINEAR_ADD].f[i] : 0;
+        for (int64_t c = 0; c < k && slot >= 0; c++)
+            sum += call->in[ADAPTER_LINEAR_X].f[row * x_width + column + c] *
+                   call->in[ADAPTER_LINEAR_W].f[(slot * m + line) * k + c];
+        call->out[ADAPTER_LINEAR_Y].f[i] = sum;
+    }
+}
+
 void ref_column_scale(const struct ref_call *call)
 {
     int64_t count = tensor_count(ref_in(call, COLUMN_SCALE_X)),

@@ -10,6 +10,7 @@
  * All running requests advance by a token a step; a prompt costs one step. Requests with the same prompt share blocks.
  */
 #include "serve/engine.h"
+#include "serve/engine_adapters.h"
 #include "serve/engine_snapshot.h"
 #include "base/clock.h"
 #include "model/hf.h"
@@ -340,3 +341,19 @@ void engine_stats(struct engine *e, struct engine_stats *out)
     if (!e->count) out->blocks_used = 0;
     pthread_mutex_unlock(&e->lock);
 }
+
+/* It has no adapters. */
+enum plim_status engine_load_adapter(struct engine *, const char *, const char *, bool,
+                                     struct plim_error *err)
+{
+    return plim_fail(err, PLIM_UNSUPPORTED, "the fake engine has no adapters");
+}
+
+enum plim_status engine_unload_adapter(struct engine *, const char *name, struct plim_error *err)
+{
+    return plim_fail(err, PLIM_BAD_INPUT, "there is no adapter '%.128s'", name);
+}
+
+bool engine_has_adapter(struct engine *, const char *) { return false; }
+
+void engine_each_adapter(struct engine *, void (*)(void *, const char *, const char *), void *) {}

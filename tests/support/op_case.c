@@ -23,6 +23,7 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_ADD] = make_add,
     [OP_ROW_GATE] = make_row_gate,
     [OP_ROW_GATE_BWD] = make_row_gate_bwd,
+    [OP_ADAPTER_LINEAR] = make_adapter_linear,
     [OP_ROW_NORM] = make_row_norm,
     [OP_COLUMN_SCALE] = make_column_scale,
     [OP_COLUMN_SCALE_BWD] = make_column_scale_bwd,

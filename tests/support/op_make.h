@@ -16,8 +16,9 @@ op_maker make_embed_bwd, make_norm_bwd, make_linear_dx, make_linear_dw, make_att
     make_act_bwd, make_join3, make_pool_bwd; /* op_make_backward.c, op_make_attn.c */
 op_maker make_route, make_dispatch, make_expert_linear, make_combine, make_router_loss, make_route_bwd,
     make_expert_linear_dx, make_expert_linear_dw, make_combine_dw, make_row_gate,
-    make_row_gate_bwd;                             /* op_make_experts.c */
-op_maker make_column_scale, make_column_scale_bwd; /* op_make_forward.c, op_make_backward.c */
+    make_row_gate_bwd; /* op_make_experts.c */
+op_maker make_adapter_linear, make_column_scale,
+    make_column_scale_bwd; /* op_make_forward.c, op_make_backward.c */
 op_maker make_sumsq, make_clip, make_adamw, make_sgd, make_adamw8, make_factor_stat, make_adafactor,
     make_fetch, make_store; /* op_make_update.c */
 

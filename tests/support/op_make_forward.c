@@ -64,6 +64,30 @@ void make_row_norm(struct op_case *c)
     case_note(c, "deviation %g", size);
 }
 
+/* Rows of several adapters and of none, some side by side. */
+void make_adapter_linear(struct op_case *c)
+{
+    int64_t rows = 1 + case_below(c, case_flip(c) ? 6 : 60), slots = 1 + case_below(c, 5), lines = 0;
+    bool narrow = case_flip(c); /* x A', else u B' */
+    int64_t m = narrow ? PICK(c, 4, 8, 16, 48, 61) : PICK(c, 1, 16, 37, 64, 256, 515);
+    int64_t k = narrow ? PICK(c, 5, 64, 72, 128, 257, 512, 1024) : PICK(c, 1, 4, 8, 16, 24, 64, 100);
+    int parts = m >= 3 && case_flip(c) ? 3 : 1;
+    for (int p = 0; p < parts && parts > 1; p++, lines += c->op.attr.lines[p - 1].lines)
+        c->op.attr.lines[p].lines = p < 2 ? 1 + case_below(c, m / 3) : m - lines;
+    case_in(c, ADAPTER_LINEAR_X, c->type, DIMS(rows, parts * k));
+    case_in(c, ADAPTER_LINEAR_W, c->type, DIMS(slots, m, k));
+    case_in(c, ADAPTER_LINEAR_SLOT, DT_I32, DIMS(rows));
+    for (int64_t i = 0, slot = 0; i < rows; i++) {
+        if (!i || case_flip(c)) slot = case_below(c, slots + 1) - 1;
+        case_set_int(c, ADAPTER_LINEAR_SLOT, i, (int32_t)slot);
+    }
+    if (case_flip(c)) case_in(c, ADAPTER_LINEAR_ADD, c->type, DIMS(rows, m));
+    case_out(c, ADAPTER_LINEAR_Y, c->type, DIMS(rows, m));
+    c->inner[ADAPTER_LINEAR_Y] = sum_error(k);
+    c->scale[ADAPTER_LINEAR_Y] = sqrt((double)k);
+    case_note(c, "%d parts", parts);
+}
+
 void make_column_scale(struct op_case *c)
 {
     struct lead lead = case_lead(c, 60);

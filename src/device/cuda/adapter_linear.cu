@@ -1,0 +1,134 @@
+/* adapter_linear.cu - products of rows with the matrix of their adapter.
+ *
+ * Two shapes occur: few lines over many columns (x A'), and many lines over few columns (u B' + y). For the first a warp sums one line
+ * over the columns; for the second a thread has one line and sums its columns in order. Both take up to ROWS neighbouring rows at once, so that a
+ * matrix that neighbours share is read once for all of them. The order of a sum depends on K alone. */
+#include "device/cuda/vec.cuh"
+
+namespace
+{
+
+enum { THREADS = 128, WARPS = THREADS / 32, ROWS = 8, SHORT = 64 };
+
+template <class T> struct adapted {
+    const T *x, *w, *add;
+    const int *slot;
+    T *y;
+    int64_t rows, m, k, x_width;
+    int64_t ends[OP_LINE_PARTS]; /* lines where parts end; one part: m in the first */
+};
+
+/* The first column of x that a line reads. */
+template <class T> ON_GPU int64_t column_of(const adapted<T> &a, int64_t line)
+{
+    return line < a.ends[0] ? 0 : line < a.ends[1] ? a.k : 2 * a.k;
+}
+
+/* The rows from `first` on, below `end`, that have the slot of the first. */
+template <class T> ON_GPU int64_t run_end(const adapted<T> &a, int64_t first, int64_t end)
+{
+    int64_t next = first + 1;
+    while (next < end && a.slot[next] == a.slot[first]) next++;
+    return next;
+}
+
+template <class T> ON_GPU void put_sum(const adapted<T> &a, int64_t row, int64_t line, float sum)
+{
+    int64_t at = row * a.m + line;
+    put_number(a.y + at, a.add ? sum + number(a.add + at) : sum);
+}
+
+/* A warp has a line. */
+template <class T, int N> __global__ void __launch_bounds__(THREADS) few_lines(adapted<T> a)
+{
+    int64_t line = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    int64_t end = min(a.rows, ((int64_t)blockIdx.y + 1) * ROWS);
+    if (line >= a.m) return;
+    for (int64_t row = (int64_t)blockIdx.y * ROWS, next; row < end; row = next) {
+        next = run_end(a, row, end);
+        float sum[ROWS] = {};
+        if (a.slot[row] >= 0) {
+            const T *w = a.w + (a.slot[row] * a.m + line) * a.k;
+            const T *x = a.x + row * a.x_width + column_of(a, line);
+            for (int64_t c = threadIdx.x % 32 * N; c < a.k; c += 32 * N) {
+                float v[N];
+                load(w + c, v);
+#pragma unroll
+                for (int i = 0; i < ROWS; i++) {
+                    float u[N];
+                    if (row + i >= next) break;
+                    load(x + i * a.x_width + c, u);
+#pragma unroll
+                    for (int j = 0; j < N; j++) sum[i] = fmaf(u[j], v[j], sum[i]);
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            if (row + i >= next) break;
+            float total = warp_sum(sum[i]);
+            if (threadIdx.x % 32 == 0) put_sum(a, row + i, line, total);
+        }
+    }
+}
+
+/* A thread has a line of at most SHORT columns. */
+template <class T, int N> __global__ void __launch_bounds__(THREADS) short_lines(adapted<T> a)
+{
+    int64_t line = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    int64_t end = min(a.rows, ((int64_t)blockIdx.y + 1) * ROWS);
+    if (line >= a.m) return;
+    for (int64_t row = (int64_t)blockIdx.y * ROWS, next; row < end; row = next) {
+        next = run_end(a, row, end);
+        float sum[ROWS] = {};
+        if (a.slot[row] >= 0) {
+            const T *w = a.w + (a.slot[row] * a.m + line) * a.k;
+            const T *x = a.x + row * a.x_width + column_of(a, line);
+            for (int64_t c = 0; c < a.k; c += N) {
+                float v[N];
+                load(w + c, v);
+#pragma unroll
+                for (int i = 0; i < ROWS; i++) {
+                    float u[N];
+                    if (row + i >= next) break;
+                    load(x + i * a.x_width + c, u);
+#pragma unroll
+                    for (int j = 0; j < N; j++) sum[i] = fmaf(u[j], v[j], sum[i]);
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            if (row + i >= next) break;
+            put_sum(a, row + i, line, sum[i]);
+        }
+    }
+}
+
+template <class T, int N> static int launch(const struct cuda_queue *queue, const adapted<T> &a)
+{
+    unsigned groups = (unsigned)parts_of(a.rows, ROWS);
+    if (a.k <= SHORT)
+        return start(queue, short_lines<T, N>, dim3((unsigned)parts_of(a.m, THREADS), groups), THREADS, 0, a);
+    return start(queue, few_lines<T, N>, dim3((unsigned)parts_of(a.m, WARPS), groups), THREADS, 0, a);
+}
+
+template <class T> static int run(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    const struct tensor *w = call_in(call, ADAPTER_LINEAR_W);
+    const struct op_lines *parts = call->op->attr.lines;
+    adapted<T> a = {};
+    a.x = (const T *)call->in[ADAPTER_LINEAR_X], a.w = (const T *)call->in[ADAPTER_LINEAR_W];
+    a.add = (const T *)call->in[ADAPTER_LINEAR_ADD], a.slot = (const int *)call->in[ADAPTER_LINEAR_SLOT];
+    a.y = (T *)call->out[ADAPTER_LINEAR_Y];
+    a.rows = tensor_count(call_in(call, ADAPTER_LINEAR_SLOT)), a.m = w->dim[1], a.k = w->dim[2];
+    a.x_width = tensor_count(call_in(call, ADAPTER_LINEAR_X)) / a.rows;
+    int64_t line = 0;
+    for (int p = 0; p < OP_LINE_PARTS; p++) line += parts[p].lines, a.ends[p] = parts[0].lines ? line : a.m;
+    bool whole = a.k % lanes<T> == 0 && a.x_width % lanes<T> == 0 && aligned(a.x, a.w);
+    return whole ? launch<T, lanes<T>>(queue, a) : launch<T, 1>(queue, a);
+}
+
+} // namespace
+
+CUDA_BY_TYPE(adapter_linear, call_in(call, ADAPTER_LINEAR_X), run)
