@@ -14,6 +14,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import lora_folder
 import plim
 from plim import ok
 import server
@@ -24,16 +25,17 @@ MIB = 1 << 20
 def load(s, until, seed, bad):
     while time.time() < until:
         try:
-            code, headers, text = s.request("POST", "/v1/completions", {"prompt": "x" * (1 + seed * 37 % 200), "max_tokens": 8 + seed % 40, "stream": seed % 2 == 0, "logprobs": 5})
+            code, headers, text = s.request("POST", "/v1/completions", {**({"model": "abc"[seed % 3]} if seed % 4 and s.adapters else {}), "prompt": "x" * (1 + seed * 37 % 200), "max_tokens": 8 + seed % 40, "stream": seed % 2 == 0, "logprobs": 5})
             if code not in (200, 429): bad.append((code, text[:200]))
         except OSError as e:
             bad.append(repr(e))
 
 
-def measure(folder, budget, seconds):
+def measure(folder, budget, seconds, *flags):
     bad, most, clients = [], 0, []
-    with server.Server(folder, "--budget", budget, "--parallel", 16, "--max-connections", 64, "--max-body", "64KiB", program=plim.PLIMSOLL) as s:
+    with server.Server(folder, "--budget", budget, *flags, "--parallel", 16, "--max-connections", 64, "--max-body", "64KiB", program=plim.PLIMSOLL) as s:
         if s.process.poll() is not None: return ok(False, f"{budget}: does not come up: {s.log()[-300:]}")
+        s.adapters = "--adapter" in flags
         until = time.time() + seconds
         clients = [threading.Thread(target=load, args=(s, until, i, bad)) for i in range(24)]
         for c in clients: c.start()
@@ -61,6 +63,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         model = args.model or server.blank_model(f"{folder}/m")
         for budget in args.budgets: measure(model, budget, 60 * args.minutes)
+        if not args.model:
+            sizes = {k: server.BLANK[k] for k in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")}
+            adapters = [lora_folder.make(f"{folder}/{name}", r=64, seed=i, head_dim=32, **sizes) for i, name in enumerate(("a", "b", "c"))]
+            for slots in (3, 1): measure(model, "128MiB", 60 * args.minutes, *(x for a in adapters for x in ("--adapter", f"{os.path.basename(a)}={a}")), "--max-adapters", slots)
     plim.done()
 
 

@@ -165,11 +165,13 @@ def background(function, *args):
     return thread
 
 
+BLANK = dict(CONFIG, num_hidden_layers=4, hidden_size=256, intermediate_size=704, num_attention_heads=8, num_key_value_heads=4, vocab_size=8192,
+             max_position_embeddings=2048, tie_word_embeddings=True, torch_dtype="float32")
+
+
 def blank_model(folder, **changes):
     """A LLaMA whose weights are zeros, in a sparse file: as large as wanted, at once; every token is as likely. Its tokens are bytes."""
-    config = dict(CONFIG, num_hidden_layers=4, hidden_size=256, intermediate_size=704, num_attention_heads=8, num_key_value_heads=4, vocab_size=8192,
-                  max_position_embeddings=2048, tie_word_embeddings=True, torch_dtype="float32")
-    config.update(changes)
+    config = {**BLANK, **changes}
     os.makedirs(folder, exist_ok=True)
     c, f, v = (config[k] for k in ("hidden_size", "intermediate_size", "vocab_size"))
     kv = c // config["num_attention_heads"] * config["num_key_value_heads"]

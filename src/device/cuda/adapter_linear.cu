@@ -8,7 +8,7 @@
 namespace
 {
 
-enum { THREADS = 128, WARPS = THREADS / 32, ROWS = 8, SHORT = 64 };
+enum { THREADS = 128, ROWS = 8, SHORT = 64 };
 
 template <class T> struct adapted {
     const T *x, *w, *add;
@@ -38,11 +38,12 @@ template <class T> ON_GPU void put_sum(const adapted<T> &a, int64_t row, int64_t
     put_number(a.y + at, a.add ? sum + number(a.add + at) : sum);
 }
 
-/* A warp has a line. */
-template <class T, int N> __global__ void __launch_bounds__(THREADS) few_lines(adapted<T> a)
+/* LANES threads have a line: a warp, or one. */
+template <class T, int N, int LANES> __global__ void __launch_bounds__(THREADS) multiply(adapted<T> a)
 {
-    int64_t line = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    int64_t line = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / LANES;
     int64_t end = min(a.rows, ((int64_t)blockIdx.y + 1) * ROWS);
+    int lane = (int)threadIdx.x % LANES;
     if (line >= a.m) return;
     for (int64_t row = (int64_t)blockIdx.y * ROWS, next; row < end; row = next) {
         next = run_end(a, row, end);
@@ -50,7 +51,7 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) few_lines(a
         if (a.slot[row] >= 0) {
             const T *w = a.w + (a.slot[row] * a.m + line) * a.k;
             const T *x = a.x + row * a.x_width + column_of(a, line);
-            for (int64_t c = threadIdx.x % 32 * N; c < a.k; c += 32 * N) {
+            for (int64_t c = lane * N; c < a.k; c += LANES * N) {
                 float v[N];
                 load(w + c, v);
 #pragma unroll
@@ -66,51 +67,21 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) few_lines(a
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             if (row + i >= next) break;
-            float total = warp_sum(sum[i]);
-            if (threadIdx.x % 32 == 0) put_sum(a, row + i, line, total);
+            float total = LANES > 1 ? warp_sum(sum[i]) : sum[i];
+            if (lane == 0) put_sum(a, row + i, line, total);
         }
     }
 }
 
-/* A thread has a line of at most SHORT columns. */
-template <class T, int N> __global__ void __launch_bounds__(THREADS) short_lines(adapted<T> a)
+template <class T, int N, int LANES> static int launch(const struct cuda_queue *queue, const adapted<T> &a)
 {
-    int64_t line = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    int64_t end = min(a.rows, ((int64_t)blockIdx.y + 1) * ROWS);
-    if (line >= a.m) return;
-    for (int64_t row = (int64_t)blockIdx.y * ROWS, next; row < end; row = next) {
-        next = run_end(a, row, end);
-        float sum[ROWS] = {};
-        if (a.slot[row] >= 0) {
-            const T *w = a.w + (a.slot[row] * a.m + line) * a.k;
-            const T *x = a.x + row * a.x_width + column_of(a, line);
-            for (int64_t c = 0; c < a.k; c += N) {
-                float v[N];
-                load(w + c, v);
-#pragma unroll
-                for (int i = 0; i < ROWS; i++) {
-                    float u[N];
-                    if (row + i >= next) break;
-                    load(x + i * a.x_width + c, u);
-#pragma unroll
-                    for (int j = 0; j < N; j++) sum[i] = fmaf(u[j], v[j], sum[i]);
-                }
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            if (row + i >= next) break;
-            put_sum(a, row + i, line, sum[i]);
-        }
-    }
+    dim3 blocks((unsigned)parts_of(a.m * LANES, THREADS), (unsigned)parts_of(a.rows, ROWS));
+    return start(queue, multiply<T, N, LANES>, blocks, THREADS, 0, a);
 }
 
-template <class T, int N> static int launch(const struct cuda_queue *queue, const adapted<T> &a)
+template <class T, int N> static int launch_by_width(const struct cuda_queue *queue, const adapted<T> &a)
 {
-    unsigned groups = (unsigned)parts_of(a.rows, ROWS);
-    if (a.k <= SHORT)
-        return start(queue, short_lines<T, N>, dim3((unsigned)parts_of(a.m, THREADS), groups), THREADS, 0, a);
-    return start(queue, few_lines<T, N>, dim3((unsigned)parts_of(a.m, WARPS), groups), THREADS, 0, a);
+    return a.k <= SHORT ? launch<T, N, 1>(queue, a) : launch<T, N, 32>(queue, a);
 }
 
 template <class T> static int run(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -126,7 +97,7 @@ template <class T> static int run(const struct cuda_queue *queue, const struct k
     int64_t line = 0;
     for (int p = 0; p < OP_LINE_PARTS; p++) line += parts[p].lines, a.ends[p] = parts[0].lines ? line : a.m;
     bool whole = a.k % lanes<T> == 0 && a.x_width % lanes<T> == 0 && aligned(a.x, a.w);
-    return whole ? launch<T, lanes<T>>(queue, a) : launch<T, 1>(queue, a);
+    return whole ? launch_by_width<T, lanes<T>>(queue, a) : launch_by_width<T, 1>(queue, a);
 }
 
 } // namespace
