@@ -17,6 +17,9 @@ struct hlo_value part_activation(struct hlo *h, const struct op_attr *attr, stru
 /* P(X < -|x|) of a normal X. */
 struct hlo_value part_normal_tail(struct hlo *h, struct hlo_value x);
 
+/* column_scale's m / norm of each column, over the rows of `like` [R,C]. */
+struct hlo_value part_column_factor(struct emit *e, int m, int norm, struct hlo_value like);
+
 /* Heads x[B,T,H,D] rotated by table[B,T,E], or with `back` rotated back. */
 struct hlo_value part_rotate(struct hlo *h, struct hlo_value x, struct hlo_value table, bool back);
 
