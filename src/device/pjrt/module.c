@@ -8,14 +8,15 @@
 
 /* --- the table of emitters ------------------------------------------------------------------------------------- */
 
-#define ROW(kind, name) [OP_##kind] = &pjrt_##name,
-static const struct emitter *const emitters[OP_KIND_COUNT] = {PJRT_EMITTERS(ROW)};
+#define EMITTER(kind, name)      [OP_##kind] = &pjrt_##name,
+#define ROW(kind, name, kernels) PJRT_EMIT_##kernels(EMITTER, kind, name)
+static const struct emitter *const emitters[OP_KIND_COUNT] = {OP_KINDS(ROW)};
 #undef ROW
-#define ROW(kind, name) [OP_##kind] = &pjrt_##name.kernel,
-static const struct kernel *const kernels[OP_KIND_COUNT] = {PJRT_EMITTERS(ROW)};
+#define KERNEL_OF(kind, name)    [OP_##kind] = &pjrt_##name.kernel,
+#define ROW(kind, name, kernels) PJRT_EMIT_##kernels(KERNEL_OF, kind, name)
+static const struct kernel *const kernels[OP_KIND_COUNT] = {OP_KINDS(ROW)};
 #undef ROW
 
-const struct emitter *pjrt_emitter(int kind) { return emitters[kind]; }
 const struct kernel *const *pjrt_kernels(void) { return kernels; }
 
 /* --- values of tensors ------------------------------------------------------------------------------------------ */
