@@ -304,8 +304,8 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
 
 /* Every kind of op, and the only list of them: X(KIND, name, kernels). It generates the enum, the names and each backend's
  * table of kernels, so an op without a kernel does not link. kernels is
- *   KERNEL    all have one: cpu_<name>, cuda_<name> and the emitter pjrt_<name>
- *   CPU_ONLY  CUDA has none so far
+ *   KERNEL    CPU and CUDA have one: cpu_<name> and cuda_<name>
+ *   CPU_ONLY  only the CPU has one so far
  *   COPY      a copy between tiers
  *   NONE      not executed by a kernel */
 #define OP_KINDS(X)                                                                                          \

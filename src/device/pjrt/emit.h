@@ -7,7 +7,7 @@
  *     const struct emitter pjrt_add = {.emit = emit_add};
  *
  * An emitter reads operands by slot (tape/slots.h) and writes each output once. It computes in F32 at least and lets emit_out round
- * once, as op.h asks.
+ * once, as op.h asks. A new op needs a row in PJRT_EMITTERS and an emitter in one of the emit_*.c files.
  */
 #pragma once
 
@@ -32,18 +32,71 @@ struct emitter {
     void (*emit)(struct emit *e);
 };
 
-/* pjrt_<name> of every op that kernels compute, each in one of the emit_*.c files: an op without one does not link. */
-#define PJRT_EMIT_KERNEL(X, kind, name)   X(kind, name)
-#define PJRT_EMIT_CPU_ONLY(X, kind, name) X(kind, name)
-#define PJRT_EMIT_COPY(X, kind, name)
-#define PJRT_EMIT_NONE(X, kind, name)
-#define PJRT_DECLARE_ONE(kind, name)      extern const struct emitter pjrt_##name;
-#define PJRT_DECLARE(kind, name, kernels) PJRT_EMIT_##kernels(PJRT_DECLARE_ONE, kind, name)
-OP_KINDS(PJRT_DECLARE)
-#undef PJRT_DECLARE_ONE
+/* Ops with an emitter; docs/design/pjrt.md lists the others. */
+#define PJRT_FORWARD(X)                                                                                      \
+    X(EMBED, embed)                                                                                          \
+    X(ADD, add)                                                                                              \
+    X(LINEAR, linear)                                                                                        \
+    X(NORM, norm)                                                                                            \
+    X(ROPE_TABLE, rope_table)                                                                                \
+    X(ROPE, rope)                                                                                            \
+    X(GLU, glu)                                                                                              \
+    X(ACT, act)                                                                                              \
+    X(ATTN, attn)                                                                                            \
+    X(SPLIT3, split3)                                                                                        \
+    X(KV_PUT, kv_put)                                                                                        \
+    X(ATTN_PAGED, attn_paged)                                                                                \
+    X(KV_APPEND, kv_append)                                                                                  \
+    X(KV_PUT8, kv_put8)                                                                                      \
+    X(ATTN_PAGED8, attn_paged8)                                                                              \
+    X(XENT, xent)                                                                                            \
+    X(SAMPLE, sample)                                                                                        \
+    X(POOL, pool)                                                                                            \
+    X(ROW_GATE, row_gate)                                                                                    \
+    X(DROPOUT, dropout)                                                                                      \
+    X(ROW_NORM, row_norm)                                                                                    \
+    X(COLUMN_SCALE, column_scale)                                                                            \
+    X(LINEAR_Q, linear_q)                                                                                    \
+    X(EMBED_Q, embed_q)                                                                                      \
+    X(EXPERT_LINEAR_Q, expert_linear_q)                                                                      \
+    X(PREFERENCE, preference)
+#define PJRT_BACKWARD(X)                                                                                     \
+    X(LINEAR_DX, linear_dx)                                                                                  \
+    X(LINEAR_Q_DX, linear_q_dx)                                                                              \
+    X(LINEAR_DW, linear_dw)                                                                                  \
+    X(EMBED_BWD, embed_bwd)                                                                                  \
+    X(NORM_BWD, norm_bwd)                                                                                    \
+    X(GLU_BWD, glu_bwd)                                                                                      \
+    X(ACT_BWD, act_bwd)                                                                                      \
+    X(JOIN3, join3)                                                                                          \
+    X(ROW_GATE_BWD, row_gate_bwd)                                                                            \
+    X(POOL_BWD, pool_bwd)                                                                                    \
+    X(ATTN_BWD, attn_bwd)                                                                                    \
+    X(SUMSQ, sumsq)                                                                                          \
+    X(CLIP, clip)                                                                                            \
+    X(ADAMW, adamw)                                                                                          \
+    X(SGD, sgd)                                                                                              \
+    X(ROUTE, route)                                                                                          \
+    X(ROUTE_BWD, route_bwd)                                                                                  \
+    X(ROUTER_LOSS, router_loss)                                                                              \
+    X(DISPATCH, dispatch)                                                                                    \
+    X(COMBINE, combine)                                                                                      \
+    X(COMBINE_DW, combine_dw)                                                                                \
+    X(EXPERT_LINEAR, expert_linear)                                                                          \
+    X(EXPERT_LINEAR_DX, expert_linear_dx)                                                                    \
+    X(EXPERT_LINEAR_Q_DX, expert_linear_q_dx)                                                                \
+    X(COLUMN_SCALE_BWD, column_scale_bwd)                                                                    \
+    X(EXPERT_LINEAR_DW, expert_linear_dw)                                                                    \
+    X(ADAMW8, adamw8)                                                                                        \
+    X(FACTOR_STAT, factor_stat)                                                                              \
+    X(ADAFACTOR, adafactor)
+#define PJRT_EMITTERS(X) PJRT_FORWARD(X) PJRT_BACKWARD(X)
+
+#define PJRT_DECLARE(kind, name) extern const struct emitter pjrt_##name;
+PJRT_EMITTERS(PJRT_DECLARE)
 #undef PJRT_DECLARE
 
-/* Their kernels by op kind, as struct device has them; NULL: a copy between tiers, or no work of a kernel. */
+/* Their kernels by op kind, as struct device has them; NULL: not supported. */
 const struct kernel *const *pjrt_kernels(void);
 
 /* --- operands ------------------------------------------------------------------------------------------------ */

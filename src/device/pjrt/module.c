@@ -8,13 +8,11 @@
 
 /* --- the table of emitters ------------------------------------------------------------------------------------- */
 
-#define EMITTER(kind, name)      [OP_##kind] = &pjrt_##name,
-#define ROW(kind, name, kernels) PJRT_EMIT_##kernels(EMITTER, kind, name)
-static const struct emitter *const emitters[OP_KIND_COUNT] = {OP_KINDS(ROW)};
+#define ROW(kind, name) [OP_##kind] = &pjrt_##name,
+static const struct emitter *const emitters[OP_KIND_COUNT] = {PJRT_EMITTERS(ROW)};
 #undef ROW
-#define KERNEL_OF(kind, name)    [OP_##kind] = &pjrt_##name.kernel,
-#define ROW(kind, name, kernels) PJRT_EMIT_##kernels(KERNEL_OF, kind, name)
-static const struct kernel *const kernels[OP_KIND_COUNT] = {OP_KINDS(ROW)};
+#define ROW(kind, name) [OP_##kind] = &pjrt_##name.kernel,
+static const struct kernel *const kernels[OP_KIND_COUNT] = {PJRT_EMITTERS(ROW)};
 #undef ROW
 
 const struct kernel *const *pjrt_kernels(void) { return kernels; }
