@@ -162,11 +162,16 @@ static struct hlo_value (*const decoders[])(const struct blocks *) = {
     [BLOCK_FP4] = read_4bit,  [BLOCK_NF4_DQ] = read_4bit_dq, [BLOCK_FP4_DQ] = read_4bit_dq,
 };
 
+bool blocks_decoded(int number)
+{
+    return number >= 0 && number < (int)(sizeof decoders / sizeof *decoders) && decoders[number];
+}
+
 /* [N,k] */
 static struct hlo_value decoded(const struct blocks *b)
 {
     int number = block_type_number(b->type->name);
-    assert(number >= 0 && number < (int)(sizeof decoders / sizeof *decoders) && decoders[number]);
+    assert(blocks_decoded(number));
     return hlo_reshape(b->h, decoders[number](b), HLO_SHAPE(b->lines, b->count * b->type->elements));
 }
 
