@@ -1,6 +1,7 @@
 """Writing GGUF files for tests, without any package: a Hugging Face folder becomes the file that people have of it."""
 import array
 import json
+import random
 import struct
 
 U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
@@ -153,4 +154,41 @@ def from_folder(folder, encode=None):
         for which in ("long", "short"):
             factors = array.array("f", rope[f"{which}_factor"])
             tensors[f"rope_factors_{which}.weight"] = ("F32", [len(factors)], factors.tobytes())
+    return meta, tensors
+
+
+# --- weights that mean nothing ----------------------------------------------------------------------------------------------
+
+BLOCKS = {"F32": (1, 4), "Q4_0": (32, 18), "Q8_0": (32, 34), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210)}  # elements and bytes
+SCALES = {"Q4_0": (0,), "Q8_0": (0,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+HIDDEN, INNER, LAYERS, VOCAB = 256, 512, 2, 256
+
+
+def random_blocks(kind, rows, columns, numbers):
+    """Random blocks whose elements are about 1/16."""
+    if kind == "F32": return array.array("f", [1.0] * (rows * columns)).tobytes()
+    elements, size = BLOCKS[kind]
+    scale = struct.pack("<e", {"Q8_0": 0.0008, "Q4_0": 0.012, "Q4_K": 0.0002, "Q5_K": 0.0001, "Q6_K": 0.00005}[kind])
+    out = bytearray(numbers.randbytes(rows * columns // elements * size))
+    for at in range(0, len(out), size):
+        for place in SCALES[kind]: out[at + place:at + place + 2] = scale
+    return bytes(out)
+
+
+def random_llama(kinds):
+    """(metadata, tensors) of a LLaMA whose matrices have those types in turn."""
+    numbers = random.Random(1)
+    meta = {"general.architecture": "llama", "llama.context_length": 128, "llama.embedding_length": HIDDEN, "llama.block_count": LAYERS,
+            "llama.feed_forward_length": INNER, "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2,
+            "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.vocab_size": VOCAB}
+    shapes = {"token_embd": (VOCAB, HIDDEN), "output": (VOCAB, HIDDEN), "output_norm": (HIDDEN,)}
+    for i in range(LAYERS):
+        shapes |= {f"blk.{i}.attn_norm": (HIDDEN,), f"blk.{i}.ffn_norm": (HIDDEN,), f"blk.{i}.attn_q": (HIDDEN, HIDDEN),
+                   f"blk.{i}.attn_k": (HIDDEN // 2, HIDDEN), f"blk.{i}.attn_v": (HIDDEN // 2, HIDDEN), f"blk.{i}.attn_output": (HIDDEN, HIDDEN),
+                   f"blk.{i}.ffn_gate": (INNER, HIDDEN), f"blk.{i}.ffn_up": (INNER, HIDDEN), f"blk.{i}.ffn_down": (HIDDEN, INNER)}
+    tensors, used = {}, 0
+    for name, shape in shapes.items():
+        kind = "F32" if len(shape) == 1 else kinds[used % len(kinds)]
+        used += len(shape) == 2
+        tensors[name + ".weight"] = (kind, list(shape), random_blocks(kind, shape[0], shape[1] if len(shape) == 2 else 1, numbers))
     return meta, tensors

@@ -32,7 +32,7 @@ struct emitter {
     void (*emit)(struct emit *e);
 };
 
-/* Ops with an emitter; the others are not supported. */
+/* Ops with an emitter; docs/design/pjrt.md lists the others. */
 #define PJRT_FORWARD(X)                                                                                      \
     X(EMBED, embed)                                                                                          \
     X(ADD, add)                                                                                              \
@@ -54,9 +54,15 @@ struct emitter {
     X(POOL, pool)                                                                                            \
     X(ROW_GATE, row_gate)                                                                                    \
     X(DROPOUT, dropout)                                                                                      \
-    X(ROW_NORM, row_norm)
+    X(ROW_NORM, row_norm)                                                                                    \
+    X(COLUMN_SCALE, column_scale)                                                                            \
+    X(LINEAR_Q, linear_q)                                                                                    \
+    X(EMBED_Q, embed_q)                                                                                      \
+    X(EXPERT_LINEAR_Q, expert_linear_q)                                                                      \
+    X(PREFERENCE, preference)
 #define PJRT_BACKWARD(X)                                                                                     \
     X(LINEAR_DX, linear_dx)                                                                                  \
+    X(LINEAR_Q_DX, linear_q_dx)                                                                              \
     X(LINEAR_DW, linear_dw)                                                                                  \
     X(EMBED_BWD, embed_bwd)                                                                                  \
     X(NORM_BWD, norm_bwd)                                                                                    \
@@ -78,6 +84,8 @@ struct emitter {
     X(COMBINE_DW, combine_dw)                                                                                \
     X(EXPERT_LINEAR, expert_linear)                                                                          \
     X(EXPERT_LINEAR_DX, expert_linear_dx)                                                                    \
+    X(EXPERT_LINEAR_Q_DX, expert_linear_q_dx)                                                                \
+    X(COLUMN_SCALE_BWD, column_scale_bwd)                                                                    \
     X(EXPERT_LINEAR_DW, expert_linear_dw)                                                                    \
     X(ADAMW8, adamw8)                                                                                        \
     X(FACTOR_STAT, factor_stat)                                                                              \
@@ -88,9 +96,7 @@ struct emitter {
 PJRT_EMITTERS(PJRT_DECLARE)
 #undef PJRT_DECLARE
 
-/* By op kind; NULL: not supported. */
-const struct emitter *pjrt_emitter(int kind);
-/* Their kernels, as struct device has them. */
+/* Their kernels by op kind, as struct device has them; NULL: not supported. */
 const struct kernel *const *pjrt_kernels(void);
 
 /* --- operands ------------------------------------------------------------------------------------------------ */

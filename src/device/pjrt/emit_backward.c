@@ -190,6 +190,21 @@ static void emit_row_gate_bwd(struct emit *e)
 }
 const struct emitter pjrt_row_gate_bwd = {.emit = emit_row_gate_bwd};
 
+static void emit_column_scale_bwd(struct emit *e)
+{
+    struct hlo *h = e->h;
+    int64_t width = tensor_count(emit_in_tensor(e, COLUMN_SCALE_BWD_M));
+    struct hlo_value dy = part_rows(e, COLUMN_SCALE_BWD_DY, width),
+                     x = part_rows(e, COLUMN_SCALE_BWD_X, width);
+    if (emit_has(e, COLUMN_SCALE_BWD_BIAS))
+        x = hlo_sub(h, x, hlo_over(h, emit_real(e, COLUMN_SCALE_BWD_BIAS), x, 1));
+    struct hlo_value sum = hlo_reduce(h, "add", hlo_mul(h, dy, x), 1);
+    struct hlo_value by = part_column_factor(e, COLUMN_SCALE_BWD_M, COLUMN_SCALE_BWD_NORM, dy);
+    emit_out(e, COLUMN_SCALE_BWD_DX, hlo_mul(h, dy, by));
+    emit_sum(e, COLUMN_SCALE_BWD_DM, hlo_div(h, sum, emit_real(e, COLUMN_SCALE_BWD_NORM)));
+}
+const struct emitter pjrt_column_scale_bwd = {.emit = emit_column_scale_bwd};
+
 /* 1 where token t of row b is part of the row's vector, else 0: [B,T]; *parts: how many are, at least 1: [B]. */
 static struct hlo_value pooled(struct emit *e, const struct tensor *dx, struct hlo_value *parts)
 {

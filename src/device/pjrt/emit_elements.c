@@ -95,6 +95,27 @@ static void emit_row_gate(struct emit *e)
 }
 const struct emitter pjrt_row_gate = {.emit = emit_row_gate};
 
+struct hlo_value part_column_factor(struct emit *e, int m, int norm, struct hlo_value like)
+{
+    struct hlo_value by = hlo_div(e->h, emit_real(e, m), emit_real(e, norm));
+    return hlo_over(e->h, by, like, 1);
+}
+
+static void emit_column_scale(struct emit *e)
+{
+    struct hlo *h = e->h;
+    int64_t width = tensor_count(emit_in_tensor(e, COLUMN_SCALE_M));
+    struct hlo_value x = part_rows(e, COLUMN_SCALE_X, width), bias = x;
+    bool biased = emit_has(e, COLUMN_SCALE_BIAS);
+    if (biased) bias = hlo_over(h, emit_real(e, COLUMN_SCALE_BIAS), x, 1);
+    struct hlo_value y = biased ? hlo_sub(h, x, bias) : x;
+    y = hlo_mul(h, y, part_column_factor(e, COLUMN_SCALE_M, COLUMN_SCALE_NORM, x));
+    if (biased) y = hlo_add(h, y, bias);
+    if (emit_has(e, COLUMN_SCALE_ADD)) y = hlo_add(h, y, part_rows(e, COLUMN_SCALE_ADD, width));
+    emit_out(e, COLUMN_SCALE_Y, y);
+}
+const struct emitter pjrt_column_scale = {.emit = emit_column_scale};
+
 /* --- dropout ------------------------------------------------------------------------------------------------- */
 
 static struct hlo_value xor_high(struct hlo *h, struct hlo_value x, int bits)

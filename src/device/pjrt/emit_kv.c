@@ -1,5 +1,5 @@
 /* emit_kv.c - emitters that write keys and values: into a cache of rows, and into a pool of blocks. */
-#include "device/pjrt/emit.h"
+#include "device/pjrt/emit_parts.h"
 #include "tensor/kv8.h"
 
 #include <math.h>
@@ -109,6 +109,66 @@ const struct emitter pjrt_kv_put = {.kernel = {.workspace = put_workspace}, .emi
 
 /* --- 8 bits -------------------------------------------------------------------------------------------------- */
 
+/* The 24 bits of a number's mantissa. */
+static struct hlo_value mantissa(struct hlo *h, struct hlo_value bits)
+{
+    bits = hlo_binary(h, "and", bits, hlo_like(h, bits, 0x7fffff));
+    return hlo_binary(h, "or", bits, hlo_like(h, bits, 0x800000));
+}
+
+static struct hlo_value exponent(struct hlo *h, struct hlo_value bits)
+{
+    return hlo_binary(h, "shift_right_logical", bits, hlo_like(h, bits, 23));
+}
+
+/* a / b and q as integers: with A, B and Q the mantissas, A 2^s is compared with Q B. Their difference is at most a few B, so it is
+ * known from its low 32 bits. Below a power of two the next number is half as far. */
+static struct hlo_value nearer(struct hlo *h, struct hlo_value a, struct hlo_value b, struct hlo_value q)
+{
+    struct hlo_value top = mantissa(h, q), by = mantissa(h, b);
+    struct hlo_value shift = hlo_sub(h, hlo_sub(h, exponent(h, a), exponent(h, b)), exponent(h, q));
+    shift = hlo_plus(h, shift, 127 + 23);
+    struct hlo_value whole = hlo_binary(h, "shift_left", mantissa(h, a), shift);
+    struct hlo_value left = hlo_bits(h, hlo_sub(h, whole, hlo_mul(h, top, by)), HLO_I32);
+    struct hlo_value at_power =
+        hlo_binary(h, "and", hlo_compare_to(h, "EQ", top, 0x800000), hlo_compare_to(h, "LT", left, 0));
+    struct hlo_value twice = hlo_times(h, left, 2);
+    twice = hlo_select(h, at_power, hlo_times(h, twice, 2), twice);
+    by = hlo_bits(h, by, HLO_I32);
+    struct hlo_value up = hlo_convert(h, hlo_compare(h, "GT", twice, by), HLO_U32);
+    struct hlo_value down = hlo_compare(h, "LT", twice, hlo_unary(h, "negate", by));
+    return hlo_sub(h, hlo_add(h, q, up), hlo_convert(h, down, HLO_U32));
+}
+
+/* v is at least `least` and finite. */
+static struct hlo_value within(struct hlo *h, struct hlo_value v, double least)
+{
+    return hlo_binary(h, "and", hlo_compare_to(h, "GE", v, least), hlo_compare_to(h, "LT", v, INFINITY));
+}
+
+struct hlo_value part_nearest_quotient(struct hlo *h, struct hlo_value a, struct hlo_value b,
+                                       struct hlo_value q)
+{
+    struct hlo_value whole = hlo_binary(h, "and", within(h, a, 0x1p-126), within(h, b, 0x1p-126));
+    whole = hlo_binary(h, "and", whole, within(h, q, 0x1p-125));
+    struct hlo_value over = hlo_bits(h, a, HLO_U32), by = hlo_bits(h, b, HLO_U32),
+                     bits = hlo_bits(h, q, HLO_U32);
+    for (int i = 0; i < 2; i++) bits = nearer(h, over, by, bits);
+    return hlo_select(h, whole, hlo_bits(h, bits, HLO_F32), q);
+}
+
+/* most / 127 and 127 / most. Compilers multiply by a reciprocal or divide only nearly right (XLA's for CUDA does), and then a code that
+ * lies between two would be another one than ours. */
+static void scales_of(struct hlo *h, struct hlo_value most, struct hlo_value *scale,
+                      struct hlo_value *inverse)
+{
+    int64_t rows = most.dim[0];
+    struct hlo_value end = hlo_like(h, most, 127);
+    struct hlo_value a = hlo_concat(h, 0, most, end), b = hlo_concat(h, 0, end, most);
+    struct hlo_value q = part_nearest_quotient(h, a, b, hlo_div(h, a, b));
+    *scale = hlo_slice(h, q, 0, 0, rows), *inverse = hlo_slice(h, q, 0, rows, rows);
+}
+
 /* tensor/kv8.h: the codes of heads [N,K,D], as bytes, and their scales [N,K]. */
 static struct hlo_value codes_of(struct hlo *h, struct hlo_value x, struct hlo_value *scale)
 {
@@ -116,11 +176,9 @@ static struct hlo_value codes_of(struct hlo *h, struct hlo_value x, struct hlo_v
     struct hlo_value finite = hlo_reduce(h, "and", hlo_compare_to(h, "LT", size, INFINITY), 1u << 2);
     struct hlo_value most = hlo_reduce(h, "maximum", size, 1u << 2);
     most = hlo_select(h, finite, most, hlo_like(h, most, NAN));
-    /* A compiler would replace the division by a constant with a product, which rounds otherwise. */
-    *scale = hlo_div(h, most, hlo_plus(h, hlo_times(h, most, 0), 127));
-    struct hlo_value some = hlo_compare_to(h, "GT", most, 0);
-    struct hlo_value inverse =
-        hlo_select(h, some, hlo_div(h, hlo_like(h, most, 127), most), hlo_like(h, most, 0));
+    struct hlo_value some = hlo_compare_to(h, "GT", most, 0), inverse;
+    scales_of(h, most, scale, &inverse);
+    inverse = hlo_select(h, some, inverse, hlo_like(h, most, 0));
     struct hlo_value y = hlo_unary(h, "round_nearest_even", hlo_mul(h, x, hlo_over(h, inverse, x, 0)));
     y = hlo_binary(h, "maximum", hlo_binary(h, "minimum", y, hlo_like(h, y, 127)), hlo_like(h, y, -127));
     y = hlo_select(h, hlo_over(h, some, y, 0), y, hlo_like(h, y, 0));

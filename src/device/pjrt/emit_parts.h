@@ -17,6 +17,14 @@ struct hlo_value part_activation(struct hlo *h, const struct op_attr *attr, stru
 /* P(X < -|x|) of a normal X. */
 struct hlo_value part_normal_tail(struct hlo *h, struct hlo_value x);
 
+/* The F32 number nearest to a / b, from a quotient q that is at most two numbers away. Integers decide, so a plug-in's own division need not be
+ * exact. Where a, b or q is not positive, normal and finite: q. */
+struct hlo_value part_nearest_quotient(struct hlo *h, struct hlo_value a, struct hlo_value b,
+                                       struct hlo_value q);
+
+/* column_scale's m / norm of each column, over the rows of `like` [R,C]. */
+struct hlo_value part_column_factor(struct emit *e, int m, int norm, struct hlo_value like);
+
 /* Heads x[B,T,H,D] rotated by table[B,T,E], or with `back` rotated back. */
 struct hlo_value part_rotate(struct hlo *h, struct hlo_value x, struct hlo_value table, bool back);
 

@@ -15,7 +15,6 @@ static const struct emitter *const emitters[OP_KIND_COUNT] = {PJRT_EMITTERS(ROW)
 static const struct kernel *const kernels[OP_KIND_COUNT] = {PJRT_EMITTERS(ROW)};
 #undef ROW
 
-const struct emitter *pjrt_emitter(int kind) { return emitters[kind]; }
 const struct kernel *const *pjrt_kernels(void) { return kernels; }
 
 /* --- values of tensors ------------------------------------------------------------------------------------------ */
