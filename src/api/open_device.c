@@ -36,7 +36,9 @@ static enum plim_status open_one(const struct context *context, const struct dev
     enum plim_status status =
         wish->budget ? check_room(backend, known_bytes(context, backend, name->index), wish->budget, why)
                      : PLIM_OK;
-    if (status == PLIM_OK) status = backend->open(context, name, wish->threads, out, why);
+    struct device_name limited = *name;
+    limited.budget = wish->budget;
+    if (status == PLIM_OK) status = backend->open(context, &limited, wish->threads, out, why);
     if (status != PLIM_OK) return status;
     status = check_room(backend, (*out)->facts.overhead_bytes, wish->budget, why);
     if (status != PLIM_OK) (*out)->ops->close(*out), *out = NULL;

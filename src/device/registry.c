@@ -28,7 +28,7 @@ static enum plim_status open_cuda(const struct context *context, const struct de
 static enum plim_status open_pjrt(const struct context *context, const struct device_name *name, int threads,
                                   struct device **out, struct plim_error *err)
 {
-    return device_pjrt_open(context, name->plugin, name->index, threads, out, err);
+    return device_pjrt_open(context, name->plugin, name->index, name->budget, threads, out, err);
 }
 
 /* Nothing is known of a plug-in's devices before it is loaded. */

@@ -57,6 +57,7 @@ struct device_name {
     const struct backend *backend; /* NULL: auto */
     int index;
     char plugin[1024]; /* a plug-in's path or name; "": none */
+    uint64_t budget;   /* the device's libraries need not use more; 0: no limit */
 };
 /* Devices of plug-ins that were found, one a line: "pjrt:cpu, the plug-in is /usr/lib/plimsoll/xla_cpu_pjrt.so". */
 void device_plugins_text(const struct context *context, struct strbuf *out);

@@ -44,6 +44,18 @@ enum plim_status budget_check(const char *who, const char *where, int64_t bytes,
                      facts_holder(facts), memory, facts->memory_limited ? ", the container's limit" : "");
 }
 
+enum plim_status budget_check_next(const char *who, const char *where, int64_t before, int64_t bytes,
+                                   const struct device_facts *facts, struct plim_error *err)
+{
+    char budget[BYTES_TEXT];
+    bool less = bytes && (!before || bytes < before);
+    if (!facts->keeps_memory || !less) return budget_check(who, where, bytes, facts, err);
+    return plim_fail(err, PLIM_UNSUPPORTED,
+                     "%s: %s: the plug-in of %s keeps the memory that it has taken, so a smaller budget "
+                     "would free none; start again with a budget of %s",
+                     who, where, facts->name, bytes_format(budget, (uint64_t)bytes));
+}
+
 /* A machine that is planned for from afar has what it has; on one that is here others may make room. */
 static enum plim_status check_host(const struct job *job, const struct plan_request *request,
                                    struct plim_error *err)

@@ -452,6 +452,9 @@ enum plim_status job_plan(const struct job *job, struct loader_sizes *loader, st
  * the job or command. A plan may still be made for such a budget on a CPU; it says so. */
 enum plim_status budget_check(const char *who, const char *where, int64_t bytes,
                               const struct device_facts *facts, struct plim_error *err);
+/* budget_check of a budget that follows another, 0 for none. PLIM_UNSUPPORTED: it is smaller, and the device keeps its memory. */
+enum plim_status budget_check_next(const char *who, const char *where, int64_t before, int64_t bytes,
+                                   const struct device_facts *facts, struct plim_error *err);
 
 /* One key, or a section of them, for people: what it takes, means, is also called, and does to a plan (explain.c). job may be NULL;
  * else its value, and where that came from, is told, too. PLIM_BAD_INPUT: nobody knows such a key. */

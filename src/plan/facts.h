@@ -26,6 +26,8 @@ struct device_facts {
     bool groups_ops;   /* adjacent independent ops may run at once (tape/group.h) */
     /* The device compiles whole programs and places their temporaries itself: inputs and outputs of a tape live throughout it. */
     bool whole_programs;
+    /* The device's library keeps memory that is freed: a smaller budget would give nothing back. */
+    bool keeps_memory;
     int threads;
     size_t memory_bytes;    /* total memory of the device */
     bool memory_limited;    /* memory_bytes is a container's limit */

@@ -473,8 +473,11 @@ enum plim_status engine_set_budget(struct engine *e, int64_t budget, struct plim
 {
     char line[BYTES_TEXT], need[BYTES_TEXT];
     const struct device_facts *facts = &e->device->facts;
+    pthread_mutex_lock(&e->lock);
+    int64_t before = e->options.budget;
+    pthread_mutex_unlock(&e->lock);
     enum plim_status status =
-        facts->free_bytes ? budget_check("serve", "budget", budget, facts, err) : PLIM_OK;
+        facts->free_bytes ? budget_check_next("serve", "budget", before, budget, facts, err) : PLIM_OK;
     if (status != PLIM_OK) return status;
     pthread_mutex_lock(&e->lock);
     int64_t smallest = e->smallest, context = e->plan.context, bytes = engine_line(e, budget);

@@ -89,7 +89,9 @@ static enum plim_status check_changes(struct trainer *t, const struct device_fac
     const struct train_options *options = &t->options;
     enum plim_status status = budget_check(job->name, "key 'budget'", job_budget(job, facts), facts, err);
     for (int i = 0; i < options->nchanges && status == PLIM_OK; i++)
-        status = budget_check(job->name, "option '--budget-at'", options->changes[i].bytes, facts, err);
+        status = budget_check_next(job->name, "option '--budget-at'",
+                                   i ? options->changes[i - 1].bytes : job_budget(job, facts),
+                                   options->changes[i].bytes, facts, err);
     for (int i = 0; i < options->nchanges && status == PLIM_OK; i++)
         if (options->changes[i].bytes < job_budget(job, facts))
             status =

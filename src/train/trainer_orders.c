@@ -17,8 +17,8 @@ static enum plim_status do_budget(struct trainer *t, const struct run_order *ord
 {
     char total[BYTES_TEXT], budget[BYTES_TEXT];
     const struct plan *plan = &t->runtime.plan;
-    enum plim_status status =
-        budget_check(t->job->name, "budget", order->bytes, &t->runtime.device->facts, err);
+    enum plim_status status = budget_check_next(t->job->name, "budget", t->runtime.request.budget,
+                                                order->bytes, &t->runtime.device->facts, err);
     status = comm_agree(t->runtime.device->comm, status, err);
     if (status == PLIM_OK) status = trainer_replan(t, order->bytes, err);
     if (status == PLIM_OK)

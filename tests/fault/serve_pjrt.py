@@ -39,11 +39,11 @@ class Place:
 
     def clear(self): shutil.rmtree(f"{self.folder}/cache", ignore_errors=True)
 
-    def serve(self, orders, *flags):
+    def serve(self, orders, *flags, plugin=PLUGIN):
         if os.path.exists(self.report): os.remove(self.report)
         os.environ["FAKE_PJRT"] = ",".join(filter(None, [orders, f"report={self.report}", "limit=268435456"]))
         os.environ["XDG_CACHE_HOME"] = f"{self.folder}/cache"
-        return server.Server(self.model, "--max-context", 256, "--parallel", 2, *flags, "--device", f"pjrt:{PLUGIN}", program=plim.PLIMSOLL)
+        return server.Server(self.model, "--max-context", 256, "--parallel", 2, *flags, "--device", f"pjrt:{plugin}", program=plim.PLIMSOLL)
 
     def start(self, orders, rung, *words, flags=(), keep=False):
         """The log of a server that must stand on this rung, say these words, and answer."""
@@ -124,6 +124,26 @@ def lost_while_serving(p):
         ok(s.stop() == 0 and open(p.report).read().startswith("live 0 misuses 0 "), "nothing is left of the plug-in's objects")
 
 
+def keeps_to_budget(p):
+    """XLA's CUDA plug-in is told the budget's share of the card, and keeps what it has taken: a smaller budget is refused by name."""
+    cuda, driver = f"{p.folder}/fake_cuda_plugin.so", f"{p.folder}/driver"
+    shutil.copy(PLUGIN, cuda)
+    os.makedirs(driver)
+    os.symlink(PLUGIN, f"{driver}/libcuda.so.1")
+    known = "known=preallocate+memory_fraction,pool=1"
+    for budget, card, want in ((256, driver, "0.25"), (64, driver, "0.0625"), (0, driver, "0.95"), (256, "", "0.95")):
+        os.environ["LD_LIBRARY_PATH"] = card
+        flags = ("--budget", budget << 20) if budget else ()
+        control = f"{p.folder}/control.sock"
+        with p.serve(known, *flags, "--control", control, plugin=cuda) as s:
+            less = plim.run("ctl", control, "budget", 48 << 20)
+            ok(less.returncode != 0 and "keeps the memory that it has taken" in less.stderr and "48.0 MiB" in less.stderr, f"a smaller budget: {less.stderr.strip()}")
+            ok(isinstance(p.text(s), str) and s.stop() == 0, f"a budget of {budget} MiB serves")
+        told = open(p.report).read()
+        ok(f"options preallocate=0 memory_fraction={want} " in told, f"a card of {'1 GiB' if card else 'unknown size'}, a budget of {budget} MiB: {told.strip()}")
+    del os.environ["LD_LIBRARY_PATH"]
+
+
 def bad_plugins(p):
     def run(device, orders=""):
         return subprocess.run([plim.PLIMSOLL, "serve", p.model, "--port", "0", "-q", "--device", device], capture_output=True, text=True, timeout=60, env=dict(os.environ, FAKE_PJRT=orders))
@@ -144,6 +164,7 @@ def main():
         remembered(p)
         reused(p)
         lost_while_serving(p)
+        keeps_to_budget(p)
         bad_plugins(p)
     plim.done()
 

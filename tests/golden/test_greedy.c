@@ -1,5 +1,9 @@
 /* test_greedy.c - the engine's greedy tokens and their log-probabilities are transformers' (greedy.json, made by make_greedy.py), alone and side by
- * side, in chunks, with a pool too small for all and with shared blocks. With a file of more cases it says what it has seen. */
+ * side, in chunks, with a pool too small for all and with shared blocks. With a file of more cases it says what it has seen.
+ *
+ *     TEST_DEVICE=pjrt:/path/plugin.so test_greedy --as-cpu llama-tied granite
+ *
+ * compares the device's answers with the CPU's instead. The engine has few sizes there, because each is a program to compile. */
 #include "base/json.h"
 #include "serve/engine.h"
 #include "support/test_device.h"
@@ -14,8 +18,10 @@
 #include <cmocka.h>
 
 enum { ANSWER = 12, MOST = 1000 };
+#define AS_CPU 2e-5 /* between two orders of summation in fp32 */
 
 static const char *cases_file; /* NULL: the golden one */
+static char **models;          /* to compare with the CPU; NULL after the last */
 static int64_t shared;         /* tokens, by all models */
 
 struct heard {
@@ -70,41 +76,99 @@ static double compare(const char *model, const struct node *cases, const struct 
     return worst;
 }
 
-static void check(const char *model, const struct node *cases, struct engine_options o, bool tight)
-{
-    static struct heard heard[MOST];
-    struct device *device;
-    struct engine *e;
+/* A model's answers to the prompts of all cases, and what there is to know of the engine. */
+struct answers {
+    struct heard heard[MOST];
     struct engine_stats stats;
+    struct engine_plan plan;
+};
+
+static void shrink_pool(struct engine *e)
+{
     struct plim_error err = {0};
-    size_t n = node_count(cases);
-    memset(heard, 0, sizeof heard);
+    const struct engine_plan *p = engine_plan(e);
+    int64_t block = p->pool / p->blocks, least = (p->context + ENGINE_BLOCK - 1) / ENGINE_BLOCK;
+    assert_int_equal(engine_set_budget(e, p->total - p->pool + (least + 1) * block, &err), PLIM_OK);
+}
+
+/* The device is closed. */
+static void answer(struct device *device, const char *model, const struct node *cases,
+                   struct engine_options o, bool tight, struct answers *out)
+{
+    struct engine *e;
+    struct plim_error err = {0};
+    memset(out, 0, sizeof *out);
     o.model = golden(model), o.queue = MOST, o.overhead = 8 << 20;
     if (!strncmp(model, "t5", 2)) o.max_context = 100; /* it has no last position */
-    if (test_device_open(2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
-    if (engine_open(device, &o, &e, &err) != PLIM_OK) fail_msg("%s", err.text);
-    if (tight && !engine_plan(e)->answer) {
-        const struct engine_plan *p = engine_plan(e);
-        int64_t block = p->pool / p->blocks, least = (p->context + ENGINE_BLOCK - 1) / ENGINE_BLOCK;
-        assert_int_equal(engine_set_budget(e, p->total - p->pool + (least + 1) * block, &err), PLIM_OK);
-    }
-    for (size_t i = 0; i < n; i++) submit(e, node_item(cases, i), &heard[i]);
+    if (engine_open(device, &o, &e, &err) != PLIM_OK) fail_msg("%s: %s", model, err.text);
+    if (tight && !engine_plan(e)->answer) shrink_pool(e);
+    for (size_t i = 0; i < node_count(cases); i++) submit(e, node_item(cases, i), &out->heard[i]);
     while (engine_busy(e))
-        if (engine_step(e, &err) != PLIM_OK) fail_msg("%s", err.text);
-    double worst = compare(model, cases, heard);
-    engine_stats(e, &stats);
-    bool decoder = !engine_plan(e)->answer;
-    if (tight && decoder) assert_true(stats.preemptions > 0);
-    if (o.no_prefix_sharing) assert_int_equal(stats.shared_tokens, 0);
-    shared += stats.shared_tokens;
+        if (engine_step(e, &err) != PLIM_OK) fail_msg("%s: %s", model, err.text);
+    engine_stats(e, &out->stats);
+    out->plan = *engine_plan(e);
+    engine_close(e);
+    device->ops->close(device);
+}
+
+static void check(const char *model, const struct node *cases, struct engine_options o, bool tight)
+{
+    static struct answers got;
+    struct device *device;
+    struct plim_error err = {0};
+    if (test_device_open(2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
+    answer(device, model, cases, o, tight, &got);
+    double worst = compare(model, cases, got.heard);
+    if (tight && !got.plan.answer) assert_true(got.stats.preemptions > 0);
+    if (o.no_prefix_sharing) assert_int_equal(got.stats.shared_tokens, 0);
+    shared += got.stats.shared_tokens;
     if (cases_file)
         print_message(
             "%-12s %zu prompts, %d at once%s: log-probabilities %.1e apart, %lld tokens shared, %lld "
             "preemptions\n",
-            model, n, engine_plan(e)->parallel, o.chunk ? ", chunks" : "", worst,
-            (long long)stats.shared_tokens, (long long)stats.preemptions);
-    engine_close(e);
-    device->ops->close(device);
+            model, node_count(cases), got.plan.parallel, o.chunk ? ", chunks" : "", worst,
+            (long long)got.stats.shared_tokens, (long long)got.stats.preemptions);
+}
+
+/* A model without golden answers gets another's prompts. */
+static void check_as_cpu(const struct node *all, const char *model)
+{
+    static struct answers got, want;
+    struct device *device, *cpu;
+    struct plim_error err = {0};
+    double worst = 0;
+    int tokens = 0;
+    const struct node *cases = node_get(all, model) ? node_get(all, model) : node_get(all, "llama-untied");
+    struct engine_options o = {.parallel = 8, .step_tokens = 8};
+    if (test_device_open(2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (test_device_named(backend_fallback()->name, 2, &cpu, &err) != PLIM_OK) fail_msg("%s", err.text);
+    answer(cpu, model, cases, o, false, &want);
+    answer(device, model, cases, o, false, &got);
+    for (size_t i = 0; i < node_count(cases); i++) {
+        const struct heard *a = &got.heard[i], *b = &want.heard[i];
+        if (a->count != b->count) fail_msg("%s: prompt %zu: %d tokens", model, i, a->count);
+        for (int k = 0; k < b->count; k++) {
+            if (a->tokens[k] != b->tokens[k])
+                fail_msg("%s: prompt %zu, token %d: %d instead of %d", model, i, k, a->tokens[k],
+                         b->tokens[k]);
+            double apart = fabs((double)a->logprobs[k] - (double)b->logprobs[k]);
+            if (!(apart < AS_CPU)) fail_msg("%s: prompt %zu, token %d: %g apart", model, i, k, apart);
+            worst = apart > worst ? apart : worst;
+        }
+        tokens += b->count;
+    }
+    assert_in_range(tokens, 100, MOST * ANSWER);
+    print_message("# %s: %d tokens are the CPU's, log-probabilities %.1e apart\n", model, tokens, worst);
+}
+
+static void test_as_cpu(void **state)
+{
+    (void)state;
+    struct doc *doc;
+    struct plim_error err = {0};
+    if (json_load(golden("greedy.json"), &doc, &err) != PLIM_OK) fail_msg("%s", err.text);
+    for (char **name = models; *name; name++) check_as_cpu(&doc->root, *name);
+    doc_free(doc);
 }
 
 static void test_greedy(void **state)
@@ -129,6 +193,11 @@ static void test_greedy(void **state)
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && !strcmp(argv[1], "--as-cpu")) {
+        const struct CMUnitTest other[] = {cmocka_unit_test(test_as_cpu)};
+        models = argv + 2;
+        return cmocka_run_group_tests(other, NULL, NULL);
+    }
     if (argc > 1) cases_file = argv[1];
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_greedy)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -310,7 +310,11 @@ static struct pjrt_error *do_CLIENT_CREATE(union pjrt_args *a, int)
         if (!is_known(v->name, v->name_size))
             return error(PJRT_INVALID_ARGUMENT, "Unexpected option name passed to PJRT_Client_Create: %.*s",
                          (int)v->name_size, v->name);
-        snprintf(state.create + at, sizeof state.create - at, "%.*s ", (int)v->name_size, v->name);
+        double value = v->kind == PJRT_VALUE_FLOAT  ? (double)v->real
+                       : v->kind == PJRT_VALUE_BOOL ? v->flag
+                                                    : (double)v->number;
+        snprintf(state.create + at, sizeof state.create - at, "%.*s=%.4g ", (int)v->name_size, v->name,
+                 value);
     }
     a->create.client = make(FAKE_CLIENTS, sizeof(struct thing));
     return NULL;
@@ -326,9 +330,9 @@ static void write_report(void)
     if (!out) return;
     long live = 0;
     for (int i = 0; i < FAKE_KINDS; i++) live += state.live[i];
-    fprintf(out, "live %ld misuses %ld compiled %ld loaded %ld executed %ld\n", live, state.misuses,
-            state.calls[PJRT_CLIENT_COMPILE], state.calls[PJRT_EXECUTABLE_LOAD],
-            state.calls[PJRT_LOADED_EXECUTE]);
+    fprintf(out, "live %ld misuses %ld compiled %ld loaded %ld executed %ld options %s\n", live,
+            state.misuses, state.calls[PJRT_CLIENT_COMPILE], state.calls[PJRT_EXECUTABLE_LOAD],
+            state.calls[PJRT_LOADED_EXECUTE], state.create);
     fclose(out);
 }
 
@@ -371,6 +375,7 @@ static struct pjrt_error *do_DEVICE_MEMORY_STATS(union pjrt_args *a, int)
     if (setting("stats", 0)) return error(PJRT_UNIMPLEMENTED, "no memory statistics here");
     a->stats.in_use = held;
     a->stats.limit.bytes = number("limit", (long long)1 << 30), a->stats.limit.is_set = true;
+    a->stats.pool.is_set = number("pool", 0);
     return NULL;
 }
 
@@ -592,6 +597,14 @@ static struct pjrt_error *call(int function, const char *name, size_t least,
         return call(PJRT_##id, name, END_OF(last), do_##id, a);                                              \
     }
 FUNCTIONS(STUB)
+
+/* The card's driver, when this file is libcuda.so.1: a card of 1 GiB. */
+__attribute__((visibility("default"))) int cuInit(unsigned flags);
+__attribute__((visibility("default"))) int cuDeviceGet(int *card, int index);
+__attribute__((visibility("default"))) int cuDeviceTotalMem_v2(size_t *bytes, int card);
+int cuInit(unsigned flags) { return flags != 0; }
+int cuDeviceGet(int *card, int index) { return *card = index, 0; }
+int cuDeviceTotalMem_v2(size_t *bytes, int card) { return *bytes = (size_t)1 << 30, card != 0; }
 
 __attribute__((visibility("default"))) fake_pjrt_now fake_pjrt_state;
 const struct fake_pjrt *fake_pjrt_state(void) { return &state; }

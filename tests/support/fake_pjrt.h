@@ -9,13 +9,13 @@
  *     size=CALL:N                the call takes arguments of N bytes only, and says so
  *     major=N, devices=N         version; number of devices (1)
  *     known=NAME+NAME            options of the client; any other is refused, and all are without this
- *     limit=BYTES                device memory as reported; "stats=none": not reported
+ *     limit=BYTES                device memory as reported; "stats=none": not reported; "pool=1": kept when it is freed
  *     holds=BYTES                device memory as it is: more is RESOURCE_EXHAUSTED; where absent, as much as you like
  *     temp=BYTES                 that an executable says it needs while it runs; "memory=none": it does not say
  *     own=1                      the device uses our memory in place
  *     report=FILE                live objects and calls are written there when a client is destroyed
  *
- * Results of a program are zero, or its donated arguments. */
+ * Under the name libcuda.so.1 it is the driver of a card of 1 GiB. Results of a program are zero, or its donated arguments. */
 #pragma once
 
 enum fake_kind {
@@ -35,7 +35,7 @@ struct fake_pjrt {
     long calls[128];  /* by enum pjrt_function, since the plug-in was loaded */
     long misuses;     /* an object that was used after its end, or of another kind */
     long options;     /* that the last client was given */
-    char create[256]; /* their names */
+    char create[256]; /* their names and values */
 };
 
 /* Exported by the plug-in beside GetPjrtApi. */

@@ -108,7 +108,7 @@ static enum plim_status live(struct plim_error *err)
 {
     struct device *dev;
     *err = (struct plim_error){0};
-    enum plim_status status = device_pjrt_open(NULL, plugin, 0, 1, &dev, err);
+    enum plim_status status = device_pjrt_open(NULL, plugin, 0, 0, 1, &dev, err);
     if (status != PLIM_OK) return status;
     status = work(dev, err);
     dev->ops->close(dev);
@@ -280,7 +280,7 @@ static void refuse(const char *orders, int index, enum plim_status want, const c
     struct plim_error err = {0};
     struct device *dev;
     order("%s", orders);
-    enum plim_status got = device_pjrt_open(NULL, plugin, index, 1, &dev, &err);
+    enum plim_status got = device_pjrt_open(NULL, plugin, index, 0, 1, &dev, &err);
     if (got != want || !strstr(err.text, says) || !strstr(err.text, plugin) || strchr(err.text, '\n'))
         fail_msg("%s: status %d: %s", orders, got, err.text);
     check_ended(orders);
@@ -335,7 +335,7 @@ static void check_options(const char *file, const char *known, const char *want)
     char path[700];
     name_plugin(file, path);
     order("%s", known);
-    if (pjrt_open(NULL, path, 0, &p, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (pjrt_open(NULL, path, 0, 0, &p, &err) != PLIM_OK) fail_msg("%s", err.text);
     fake_pjrt_now *its = (fake_pjrt_now *)dlsym(dlopen(path, RTLD_NOW), "fake_pjrt_state");
     if (strcmp(its()->create, want) != 0) fail_msg("%s: %s", known, its()->create);
     pjrt_close(&p);
@@ -346,8 +346,8 @@ static void test_client_options(void **state)
 {
     (void)state;
     check_options("fake_cuda_plugin_1.so", "known=preallocate+memory_fraction",
-                  "preallocate memory_fraction ");
-    check_options("fake_cuda_plugin_2.so", "known=memory_fraction", "memory_fraction ");
+                  "preallocate=0 memory_fraction=0.95 ");
+    check_options("fake_cuda_plugin_2.so", "known=memory_fraction", "memory_fraction=0.95 ");
     check_options("fake_cuda_plugin_3.so", "", "");
     check_options("fake_plugin.so", "known=preallocate", "");
 }
@@ -356,7 +356,7 @@ static void open_file(const char *path, enum plim_status want, const char *says)
 {
     struct plim_error err = {0};
     struct pjrt p;
-    enum plim_status got = pjrt_open(NULL, path, 0, &p, &err);
+    enum plim_status got = pjrt_open(NULL, path, 0, 0, &p, &err);
     if (got != want || !strstr(err.text, says) || strchr(err.text, '\n'))
         fail_msg("%s: status %d: %s", path, got, err.text);
 }

@@ -56,7 +56,7 @@ static void begin(struct run *r, const char *orders, char *const *environment)
     context = (struct context){.environment = environment ? environment : none, .log = &ears, .cache = cache};
     setenv("FAKE_PJRT", orders, 1);
     heard[0] = 0;
-    if (pjrt_open(&context, plugin, 0, &r->pjrt, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (pjrt_open(&context, plugin, 0, 0, &r->pjrt, &err) != PLIM_OK) fail_msg("%s", err.text);
     artefacts_open(&r->artefacts, &context, &r->pjrt);
 }
 

@@ -138,7 +138,7 @@ static enum plim_status open_neuron(int index, bool owned, struct plim_error *er
     host = (struct context){.environment = environ, .process = owned ? &process : NULL, .log = &ears};
     struct pjrt p;
     heard[0] = 0;
-    enum plim_status status = pjrt_open(&host, plugin, index, &p, err);
+    enum plim_status status = pjrt_open(&host, plugin, index, 0, &p, err);
     if (status == PLIM_OK) pjrt_close(&p);
     return status;
 }

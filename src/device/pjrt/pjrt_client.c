@@ -30,11 +30,11 @@ static int drop_refused(struct pjrt_value *options, int count, const char *text)
     return 0;
 }
 
-static enum plim_status create(struct pjrt *p, struct plim_error *err)
+static enum plim_status create(struct pjrt *p, int index, uint64_t budget, struct plim_error *err)
 {
     struct pjrt_value options[PJRT_OPTIONS];
     struct plim_error why = {0};
-    int count = pjrt_client_options(p->plugin.path, options);
+    int count = pjrt_client_options(p->plugin.path, index, budget, options);
     for (;;) {
         union pjrt_args args = {.create = {.options = options, .count = (size_t)count}};
         enum plim_status status = pjrt_do(&p->plugin, PJRT_CLIENT_CREATE, &args, &why);
@@ -76,14 +76,14 @@ static bool keeps_addresses(struct pjrt *p)
     return kept;
 }
 
-enum plim_status pjrt_open(const struct context *context, const char *name, int index, struct pjrt *p,
-                           struct plim_error *err)
+enum plim_status pjrt_open(const struct context *context, const char *name, int index, uint64_t budget,
+                           struct pjrt *p, struct plim_error *err)
 {
     STRBUF_AUTO path = STRBUF_INIT;
     *p = (struct pjrt){0};
     enum plim_status status = pjrt_find(context, name, &path, err);
     if (status == PLIM_OK) status = pjrt_load(context, strbuf_text(&path), &index, &p->plugin, err);
-    if (status == PLIM_OK) status = create(p, err);
+    if (status == PLIM_OK) status = create(p, index, budget, err);
     if (status == PLIM_OK) status = choose(p, index, err);
     if (status == PLIM_OK) {
         read_text(p, PJRT_CLIENT_PLATFORM_NAME, p->client, p->platform, sizeof p->platform);
@@ -249,11 +249,12 @@ enum plim_status pjrt_execute(struct pjrt *p, const struct pjrt_exe *exe,
     return status;
 }
 
-bool pjrt_memory(struct pjrt *p, size_t *in_use, size_t *limit)
+bool pjrt_memory(struct pjrt *p, size_t *in_use, size_t *limit, bool *pooled)
 {
     union pjrt_args args = {.stats = {.chip = p->chip}};
     if (pjrt_do(&p->plugin, PJRT_DEVICE_MEMORY_STATS, &args, NULL) != PLIM_OK) return false;
     *in_use = (size_t)args.stats.in_use;
     *limit = args.stats.limit.is_set ? (size_t)args.stats.limit.bytes : 0;
+    *pooled = args.stats.pool.is_set;
     return true;
 }

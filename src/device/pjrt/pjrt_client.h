@@ -1,7 +1,7 @@
 /* pjrt_client.h - one device of a plug-in: buffers, executables, memory figures.
  *
  *     struct pjrt p;
- *     pjrt_open(context, "cpu", 0, &p, &err);
+ *     pjrt_open(context, "cpu", 0, 0, &p, &err);
  *     pjrt_upload(&p, data, &shape, false, &buffer, &err);
  *     pjrt_compile(&p, text, length, &exe, &err);
  *     pjrt_execute(&p, &exe, arguments, count, results, &done, &err);
@@ -39,9 +39,9 @@ struct pjrt_shape {
     int64_t dim[TENSOR_MAX_DIM];
 };
 
-/* PLIM_BAD_INPUT: it has fewer devices. */
-enum plim_status pjrt_open(const struct context *context, const char *name, int index, struct pjrt *out,
-                           struct plim_error *err);
+/* The plug-in is told the budget if it can limit itself; 0: none. PLIM_BAD_INPUT: it has fewer devices. */
+enum plim_status pjrt_open(const struct context *context, const char *name, int index, uint64_t budget,
+                           struct pjrt *out, struct plim_error *err);
 void pjrt_close(struct pjrt *p);
 
 /* A buffer with a copy of the data or, with `place`, over the data itself, which then must stay (zero_copy). */
@@ -68,5 +68,5 @@ enum plim_status pjrt_execute(struct pjrt *p, const struct pjrt_exe *exe,
                               struct pjrt_buffer *const *arguments, int count, struct pjrt_buffer **results,
                               struct pjrt_event **done, struct plim_error *err);
 
-/* Device memory as the plug-in reports it; false: it does not. limit 0: unknown. */
-bool pjrt_memory(struct pjrt *p, size_t *in_use, size_t *limit);
+/* Device memory as the plug-in reports it; false: it does not. limit 0: unknown. *pooled: the plug-in keeps freed memory in a pool. */
+bool pjrt_memory(struct pjrt *p, size_t *in_use, size_t *limit, bool *pooled);

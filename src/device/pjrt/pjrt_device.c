@@ -410,7 +410,8 @@ static void pjrt_run(struct device *dev, struct kernel_call *call)
 static size_t pjrt_used(struct device *dev)
 {
     size_t used, limit;
-    return pjrt_memory(&of(dev)->pjrt, &used, &limit) ? used : of(dev)->slots.committed;
+    bool pooled;
+    return pjrt_memory(&of(dev)->pjrt, &used, &limit, &pooled) ? used : of(dev)->slots.committed;
 }
 
 static void pjrt_close_device(struct device *dev)
@@ -476,13 +477,15 @@ static enum plim_status find_facts(struct pjrt_device *d, struct plim_error *err
     size_t used = 0, limit = 0;
     enum plim_status status = os_allowance(&may, err);
     if (status != PLIM_OK) return status;
-    bool own = d->pjrt.zero_copy, told = !own && pjrt_memory(&d->pjrt, &used, &limit) && limit;
+    bool own = d->pjrt.zero_copy, pooled = false;
+    bool told = !own && pjrt_memory(&d->pjrt, &used, &limit, &pooled) && limit;
     snprintf(facts->name, sizeof facts->name, "%s", *d->pjrt.kind ? d->pjrt.kind : d->pjrt.platform);
     facts_set_memory(facts, own ? MEMORY_PROCESS : MEMORY_PLUGIN);
     facts->memory_bytes = told ? limit : may.total;
     facts->memory_limited = told ? false : may.limited;
     facts->free_bytes = told ? limit - min_size(used, limit) : may.bytes;
     facts->lower_tier = TIER_DEVICE; /* programs do not wait for copies */
+    facts->keeps_memory = pooled;
     facts->align = 256;
     facts->whole_programs = true;
     facts->threads = threads_count(d->device.team);
@@ -492,8 +495,8 @@ static enum plim_status find_facts(struct pjrt_device *d, struct plim_error *err
     return PLIM_OK;
 }
 
-enum plim_status device_pjrt_open(const struct context *context, const char *name, int index, int threads,
-                                  struct device **out, struct plim_error *err)
+enum plim_status device_pjrt_open(const struct context *context, const char *name, int index, uint64_t budget,
+                                  int threads, struct device **out, struct plim_error *err)
 {
     *out = NULL;
     struct pjrt_device *d = calloc(1, sizeof *d);
@@ -503,7 +506,7 @@ enum plim_status device_pjrt_open(const struct context *context, const char *nam
     dev->context = context;
     dev->kernels = pjrt_kernels();
     enum plim_status status = threads_start(threads, &dev->team, err);
-    if (status == PLIM_OK) status = pjrt_open(context, name, index, &d->pjrt, err);
+    if (status == PLIM_OK) status = pjrt_open(context, name, index, budget, &d->pjrt, err);
     if (status == PLIM_OK) status = find_facts(d, err);
     if (status == PLIM_OK) {
         artefacts_open(&d->artefacts, context, &d->pjrt);

@@ -7,6 +7,7 @@
 
 #include "device/device.h"
 
-enum plim_status device_pjrt_open(const struct context *context, const char *name, int index, int threads,
-                                  struct device **out, struct plim_error *err);
+/* budget: as for pjrt_open. */
+enum plim_status device_pjrt_open(const struct context *context, const char *name, int index, uint64_t budget,
+                                  int threads, struct device **out, struct plim_error *err);
 bool device_pjrt_present(void);

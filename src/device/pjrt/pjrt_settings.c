@@ -4,6 +4,8 @@
 #include "device/pjrt/pjrt_neuron.h"
 
 #include <assert.h>
+#include <dlfcn.h>
+#include <math.h>
 #include <string.h>
 
 /* Field 3 {1: -1, 4: 1, 5: 1}: build options with device ordinal -1, one replica and one partition. */
@@ -18,15 +20,17 @@ static_assert(sizeof pjrt_compile_options == PJRT_COMPILE_OPTIONS + 1, "");
         .value_size = 1                                                                                      \
     }
 
+#define MOST_SHARE 0.95f
+
 /* By a part of the plug-in's file name. */
 static const struct {
     const char *plugin, *name;
     struct pjrt_value value;
 } options[] = {
     {"cpu", "cpu_device_count", OPTION(PJRT_VALUE_INT, number, 1)}, /* four otherwise */
-    /* The card's memory is taken as the plan needs it, and may be all of it. */
+    /* The card's memory is taken as the plan needs it, and at most the budget. */
     {"cuda", "preallocate", OPTION(PJRT_VALUE_BOOL, flag, false)},
-    {"cuda", "memory_fraction", OPTION(PJRT_VALUE_FLOAT, real, 0.95f)},
+    {"cuda", "memory_fraction", OPTION(PJRT_VALUE_FLOAT, real, MOST_SHARE)},
 };
 enum { OPTIONS = sizeof options / sizeof *options };
 
@@ -36,13 +40,38 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-int pjrt_client_options(const char *path, struct pjrt_value out[PJRT_OPTIONS])
+/* Memory of an NVIDIA card, as its driver reports it; 0: unknown. The driver stays loaded, because the plug-in uses it too. */
+static size_t card_bytes(int index)
+{
+    size_t bytes = 0;
+    int card;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!driver) return 0;
+    int (*init)(unsigned) = (int (*)(unsigned))dlsym(driver, "cuInit");
+    int (*get)(int *, int) = (int (*)(int *, int))dlsym(driver, "cuDeviceGet");
+    int (*total)(size_t *, int) = (int (*)(size_t *, int))dlsym(driver, "cuDeviceTotalMem_v2");
+    bool told = init && get && total && !init(0) && !get(&card, index) && !total(&bytes, card);
+    return told ? bytes : 0;
+}
+
+/* Rounded up, so that the share is never less than the budget. */
+static float share_of(uint64_t budget, int index)
+{
+    size_t bytes = budget ? card_bytes(index) : 0;
+    if (!bytes) return MOST_SHARE;
+    float share = (float)((double)budget / (double)bytes);
+    if ((double)share * (double)bytes < (double)budget) share = nextafterf(share, 1);
+    return fminf(share, MOST_SHARE);
+}
+
+int pjrt_client_options(const char *path, int index, uint64_t budget, struct pjrt_value out[PJRT_OPTIONS])
 {
     int n = 0;
     for (int i = 0; i < OPTIONS; i++) {
         if (!strstr(base_name(path), options[i].plugin)) continue;
         out[n] = options[i].value;
         out[n].name = options[i].name, out[n].name_size = strlen(options[i].name);
+        if (out[n].kind == PJRT_VALUE_FLOAT) out[n].real = share_of(budget, index);
         n++;
     }
     return n;

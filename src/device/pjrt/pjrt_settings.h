@@ -11,9 +11,10 @@
 enum plim_status pjrt_set_environment(const struct context *context, const char *path, int *index,
                                       struct plim_error *err);
 
-/* Options for a plug-in's client. Plug-ins refuse those they do not know, so the caller drops what is refused. */
+/* Options for a plug-in's client. Plug-ins refuse those they do not know, so the caller drops what is refused. A plug-in that limits
+ * itself to a share of a card's memory is given the budget's share of device `index`; budget 0: nearly all of it. */
 enum { PJRT_OPTIONS = 4 };
-int pjrt_client_options(const char *path, struct pjrt_value out[PJRT_OPTIONS]);
+int pjrt_client_options(const char *path, int index, uint64_t budget, struct pjrt_value out[PJRT_OPTIONS]);
 
 /* A serialised CompileOptionsProto: one replica, one partition, any device. An empty one would abort the process. */
 extern const char pjrt_compile_options[];
