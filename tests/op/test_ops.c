@@ -81,7 +81,7 @@ static enum plim_status open_pjrt(int threads, struct device **out, struct plim_
 {
     const char *plugin = getenv("OP_PLUGIN");
     context.environment = environ;
-    return device_pjrt_open(&context, plugin && *plugin ? plugin : "cpu", 0, threads, out, err);
+    return device_pjrt_open(&context, plugin && *plugin ? plugin : "cpu", 0, 0, threads, out, err);
 }
 
 static const struct backend {

@@ -106,7 +106,7 @@ static void test_quotients(void **state)
     snprintf(path, sizeof path, "%s/build/pjrt/xla_cpu_pjrt.so", source ? source : ".");
     if (access(other ? other : path, R_OK)) skip(); /* tools/deps.sh test fetches it */
     context.environment = environ;
-    if (pjrt_open(&context, other ? other : path, 0, &p, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (pjrt_open(&context, other ? other : path, 0, 0, &p, &err) != PLIM_OK) fail_msg("%s", err.text);
     fill(data);
     write_program(&h);
     run(&p, &h, data, out);

@@ -59,7 +59,8 @@ struct emitter {
     X(LINEAR_Q, linear_q)                                                                                    \
     X(EMBED_Q, embed_q)                                                                                      \
     X(EXPERT_LINEAR_Q, expert_linear_q)                                                                      \
-    X(PREFERENCE, preference)
+    X(PREFERENCE, preference)                                                                                \
+    X(ADAPTER_LINEAR, adapter_linear)
 #define PJRT_BACKWARD(X)                                                                                     \
     X(LINEAR_DX, linear_dx)                                                                                  \
     X(LINEAR_Q_DX, linear_q_dx)                                                                              \
