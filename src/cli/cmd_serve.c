@@ -75,7 +75,8 @@ static const struct option_row rows[] = {
      "maximum size of a request body (2MiB; less with a small budget)",
      .given = OPTION_GIVEN(struct serve_flags, max_body_given)},
     {"max-connections", 0, OPTION_INT, AT(connections), "N",
-     "maximum number of connections; half of them may be idle (1024; less with a small budget)",
+     "maximum number of connections; half of them may be idle (1024, or twice --parallel if that is more; "
+     "less with a small budget)",
      .given = OPTION_GIVEN(struct serve_flags, connections_given)},
     {"timeout", 0, OPTION_INT, AT(timeout), "SECONDS",
      "time limit for a client to send a request, and to take the next byte of an answer (30)"},
@@ -263,7 +264,9 @@ static struct server_options server_options(const struct serving *g)
                                .runtime_adapters = f->runtime_adapters,
                                .stop = serve_control_stop,
                                .log = &g->log};
-    o.limits.connections = f->connections, o.limits.idle = f->connections / 2;
+    int connections = f->connections;
+    if (!f->connections_given && connections < 2 * f->parallel) connections = 2 * f->parallel;
+    o.limits.connections = connections, o.limits.idle = connections / 2;
     o.limits.receive_seconds = o.limits.send_seconds = f->timeout;
     o.limits.body_bytes = (int64_t)f->max_body, o.keep_body = f->max_body_given;
     o.keep_connections = f->connections_given, o.keep_threads = f->http_threads_given;

@@ -336,7 +336,8 @@ static enum plim_status enqueue(struct engine *e, struct request *r, struct plim
     if (name) status = adapters_join(e, r, name, err);
     if (status != PLIM_OK) return status;
     r->id = ++e->next_id;
-    r->next = e->live, e->live = r;
+    r->next = e->live, r->link = &e->live, e->live = r;
+    if (r->next) r->next->link = &r->next;
     e->live_count++, e->live_bytes += r->bytes;
     *e->incoming_end = r, e->incoming_end = &r->after;
     e->stats.waiting++;

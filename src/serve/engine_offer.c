@@ -299,6 +299,8 @@ static struct offer_wish wish_of(const struct engine *e)
     struct offer most = {.context = context_most(e), .window = o->window, .coded = o->kv_type == DT_U8};
     most.requests = o->parallel ? o->parallel : host ? REQUESTS_HOST : REQUESTS_DEVICE;
     most.step = o->step_tokens ? o->step_tokens : host ? STEP_HOST : STEP_DEVICE;
+    if (!o->step_tokens)
+        most.step = max64(most.step, 2 * o->parallel); /* prompts go on beside all who write */
     struct offer_wish w = {.most = most,
                            .least = {.context = min64(CONTEXT_LEAST, most.context),
                                      .requests = 1,

@@ -66,7 +66,7 @@ struct request {
     bool cancelled;                 /* under the lock */
     struct served_adapter *adapter; /* NULL: none */
     char *why;                      /* it cannot be read: the request ends */
-    struct request *next;           /* of all */
+    struct request *next, **link;   /* in the list of all; link: what points here */
     struct request *after;          /* next among those not yet in the schedule */
 };
 

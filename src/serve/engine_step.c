@@ -26,9 +26,8 @@ static void fill_event(const struct request *r, double now, struct engine_event 
 
 static void unlink_live(struct engine *e, struct request *r)
 {
-    struct request **at = &e->live;
-    while (*at && *at != r) at = &(*at)->next;
-    if (*at) *at = r->next;
+    *r->link = r->next;
+    if (r->next) r->next->link = r->link;
     e->live_count--, e->live_bytes -= r->bytes;
     adapters_part(e, r);
 }

@@ -129,6 +129,7 @@ static bool take_part(struct schedule *s, int i, int64_t most, struct left *left
     if (count > most) count = most;
     if (q->every && count > left->logits) count = left->logits;
     if (count < 1 || !left->rows || !left->logits || !hold(s, i, q->computed + count)) return false;
+    q->turn = s->turn;
     *row = (struct step_row){q, q->computed, count, skipped, q->computed + skipped + count == q->known};
     left->tokens -= count, left->rows--;
     left->logits -= q->every ? count : 1;
@@ -183,6 +184,7 @@ int schedule_step(struct schedule *s, struct step_row *rows)
     struct left left = {s->tokens, s->rows, s->rows};
     int n = 0;
     bool room = true; /* for those who wait: nobody overtakes */
+    s->turn++;
     if (s->count && !s->queue[0]->running) let_in(s, 0);
     for (int i = 0; i < s->count && left.tokens; i++) {
         if (!decodes(s->queue[i])) continue;
@@ -193,9 +195,7 @@ int schedule_step(struct schedule *s, struct step_row *rows)
     }
     for (int i = 0; i < s->count && left.tokens && left.rows && left.logits; i++) {
         struct sequence *q = s->queue[i];
-        bool taken = false;
-        for (int k = 0; k < n && !taken; k++) taken = rows[k].sequence == q;
-        if (taken) continue;
+        if (q->turn == s->turn) continue;
         if (!q->running && (!room || !(room = let_in(s, i)))) continue;
         if (take_part(s, i, prompt_share(s, &left), &left, &rows[n]))
             n++;

@@ -35,6 +35,7 @@ struct sequence {
     int64_t shared;          /* tokens found in shared blocks when it last joined */
     bool every; /* needs logits of every token: shares nothing, and takes fewer tokens per step */
     bool running;
+    uint64_t turn;           /* of the schedule, when it last took part in a step */
     void *saved;             /* the keeper's copy of its first blocks, while it waits; NULL: none */
     int64_t saved_positions; /* positions in it */
 };
@@ -76,6 +77,7 @@ struct schedule {
     struct sequence **queue; /* all of them, oldest first */
     int count, room;
     int64_t preemptions;
+    uint64_t turn; /* number of the step */
     struct keeper keeper;
     struct seats seats;
 };

@@ -12,6 +12,8 @@ struct adapted {
     const struct op_lines *parts;
     int64_t slot, first, rows; /* rows [first, first + rows) have this slot */
     int64_t m, k, x_width;     /* lines and columns of a matrix; numbers of a row of x */
+    void *work;
+    struct threads *team; /* NULL: this thread alone */
 };
 
 /* Lines [line, line + lines) of the matrix, which read x from column `column` on. */
@@ -25,7 +27,7 @@ static void multiply(const struct adapted *a, int64_t line, int64_t lines, int64
     g.b = in_at(call, ADAPTER_LINEAR_W, (a->slot * a->m + line) * a->k);
     g.c = out_at(call, ADAPTER_LINEAR_Y, a->first * a->m + line);
     g.add = in_at(call, ADAPTER_LINEAR_ADD, a->first * a->m + line);
-    gemm_run(&g, call->work, call->team);
+    gemm_run(&g, a->work, a->team);
 }
 
 static void pass_on(const struct adapted *a)
@@ -51,26 +53,76 @@ static void run_rows(const struct adapted *a)
     }
 }
 
-void cpu_adapter_linear(const struct kernel_call *call)
+/* The run of neighbours that begins at a row: its end. */
+static int64_t take_run(struct adapted *a, int64_t row, int64_t rows)
+{
+    const int32_t *slot = a->call->in[ADAPTER_LINEAR_SLOT];
+    int64_t next = row + 1;
+    while (next < rows && slot[next] == slot[row]) next++;
+    a->slot = slot[row], a->first = row, a->rows = next - row;
+    return next;
+}
+
+static int64_t rows_of(const struct kernel_call *call)
+{
+    return tensor_count(call_in(call, ADAPTER_LINEAR_SLOT));
+}
+
+static struct adapted adapted_of(const struct kernel_call *call)
 {
     const struct tensor *w = call_in(call, ADAPTER_LINEAR_W);
+    return (struct adapted){.call = call,
+                            .parts = call->op->attr.lines,
+                            .m = w->dim[1],
+                            .k = w->dim[2],
+                            .x_width = tensor_count(call_in(call, ADAPTER_LINEAR_X)) / rows_of(call),
+                            .work = call->work,
+                            .team = call->team};
+}
+
+/* Scratch for runs of any length: how many neighbours share a slot is data. */
+static size_t room_of(const struct tensor *const *desc, int threads)
+{
+    const struct tensor *w = desc[ADAPTER_LINEAR_W];
+    size_t bytes = gemm_workspace_most(tensor_count(desc[ADAPTER_LINEAR_SLOT]), w->dim[1], w->dim[2], w->type,
+                                       w->type, threads);
+    return (bytes + 63) / 64 * 64;
+}
+
+/* Runs that begin in [begin, end), each by this thread alone. */
+static void runs_body(void *arg, int64_t begin, int64_t end, int thread)
+{
+    const struct kernel_call *call = arg;
     const int32_t *slot = call->in[ADAPTER_LINEAR_SLOT];
-    int64_t rows = tensor_count(call_in(call, ADAPTER_LINEAR_SLOT)), next;
-    struct adapted a = {.call = call, .parts = call->op->attr.lines, .m = w->dim[1], .k = w->dim[2]};
-    a.x_width = tensor_count(call_in(call, ADAPTER_LINEAR_X)) / rows;
-    for (int64_t i = 0; i < rows; i = next) {
-        for (next = i + 1; next < rows && slot[next] == slot[i];) next++;
-        a.slot = slot[i], a.first = i, a.rows = next - i;
+    struct adapted a = adapted_of(call);
+    a.team = NULL, a.work = (char *)call->work + (size_t)thread * room_of(call->desc, 1);
+    for (int64_t row = begin; row < end; row++) {
+        if (row && slot[row] == slot[row - 1]) continue;
+        take_run(&a, row, rows_of(call));
         run_rows(&a);
     }
 }
 
-/* How many neighbours share a slot is data: the scratch is for any number of them, and for any part. */
+/* Many short runs are shared out to threads; all threads share a long one. The bits are the same. */
+void cpu_adapter_linear(const struct kernel_call *call)
+{
+    struct adapted a = adapted_of(call);
+    int64_t rows = rows_of(call), runs = 0;
+    for (int64_t row = 0; row < rows; runs++) row = take_run(&a, row, rows);
+    if (runs >= 2 * (int64_t)threads_count(call->team)) {
+        call_each(call, rows, 1, runs_body);
+        return;
+    }
+    for (int64_t row = 0; row < rows;) {
+        row = take_run(&a, row, rows);
+        run_rows(&a);
+    }
+}
+
 static size_t cpu_adapter_linear_workspace(const struct tensor *const *desc, const struct op *, int threads)
 {
-    const struct tensor *w = desc[ADAPTER_LINEAR_W];
-    return gemm_workspace_most(tensor_count(desc[ADAPTER_LINEAR_SLOT]), w->dim[1], w->dim[2], w->type,
-                               w->type, threads);
+    size_t together = room_of(desc, threads), apart = (size_t)threads * room_of(desc, 1);
+    return together > apart ? together : apart;
 }
 
 CPU_KERNEL(adapter_linear, cpu_adapter_linear_workspace);
