@@ -44,6 +44,8 @@ struct plim_engine_options {
     int threads;           /* 0: all cores */
     int allow_kv8;         /* concessions that may change results slightly: 8-bit keys and values ... */
     int allow_window;      /* ... and as a last resort a window of 32 tokens */
+    int max_adapters;      /* adapters on the device at once (plim_engine_load_adapter); 0: none can be loaded */
+    int max_adapter_rank;  /* 0: 16 */
 };
 PLIM_API enum plim_status plim_engine_open(struct plim_context *context,
                                            const struct plim_engine_options *options, struct plim_engine **out,
@@ -90,8 +92,9 @@ struct plim_request {
     const char *const *stop; /* strings that end the answer; NULL after the last; may be NULL */
     int (*hear)(void *arg, const struct plim_engine_event *event); /* 0: go on; else cancel. May be NULL */
     void *arg;
+    const char *adapter;     /* name of a loaded adapter; NULL: the model alone */
 };
-/* PLIM_BUSY: the queue is full. PLIM_NO_FIT: longer than the engine promises. PLIM_NOT_FOUND: chat, and the model has no
+/* PLIM_BUSY: the queue is full. PLIM_BAD_INPUT: there is no such adapter. PLIM_NO_FIT: longer than the engine promises. PLIM_NOT_FOUND: chat, and the model has no
  * template. id may be NULL. */
 PLIM_API enum plim_status plim_engine_submit(struct plim_engine *engine, const struct plim_request *request,
                                              int64_t *id, struct plim_error *err);
@@ -114,6 +117,15 @@ PLIM_API enum plim_status plim_engine_generate(struct plim_engine *engine, const
  * PLIM_BAD_INPUT: more than the device has. After an error the old budget stays. */
 PLIM_API enum plim_status plim_engine_set_budget(struct plim_engine *engine, uint64_t budget,
                                                  struct plim_error *err);
+
+/* Adapters that requests choose by name. `folder` is PEFT's, with a LoRA of linear layers. Requests of all adapters run in one batch, and
+ * an answer does not depend on the others. There may be more adapters than max_adapters: they take turns on the device. Unloading lets
+ * requests under way finish. PLIM_BAD_INPUT: the name is taken or unknown, or the folder is of another model; PLIM_UNSUPPORTED: the
+ * engine was opened without max_adapters, or the adapter can only be merged; PLIM_BUSY: too many are loaded. */
+PLIM_API enum plim_status plim_engine_load_adapter(struct plim_engine *engine, const char *name, const char *folder,
+                                                   struct plim_error *err);
+PLIM_API enum plim_status plim_engine_unload_adapter(struct plim_engine *engine, const char *name,
+                                                     struct plim_error *err);
 
 struct plim_engine_figures {
     size_t size;

@@ -158,7 +158,8 @@ class Step(Sized):
 class EngineOptions(Sized):
     _fields_ = [("size", c_size_t), ("model", c_char_p), ("device", c_char_p), ("tokenizer", c_char_p), ("weights", c_char_p),
                 ("kv_type", c_char_p), ("scratch", c_char_p), ("budget", c_uint64), ("max_context", c_int64), ("parallel", c_int),
-                ("queue", c_int), ("threads", c_int), ("allow_kv8", c_int), ("allow_window", c_int)]
+                ("queue", c_int), ("threads", c_int), ("allow_kv8", c_int), ("allow_window", c_int),
+                ("max_adapters", c_int), ("max_adapter_rank", c_int)]
 
 
 class EngineEvent(Sized):
@@ -174,7 +175,8 @@ class Request(Sized):
     _fields_ = [("size", c_size_t), ("prompt", c_char_p), ("ids", POINTER(c_int32)), ("id_count", c_size_t), ("chat", c_int),
                 ("max_tokens", c_int64), ("temperature", c_double), ("top_p", c_double), ("min_p", c_double), ("top_k", c_int64),
                 ("repetition_penalty", c_double), ("presence_penalty", c_double), ("frequency_penalty", c_double), ("seed", c_uint64),
-                ("logprobs", c_int), ("ignore_eos", c_int), ("stop", POINTER(c_char_p)), ("hear", ENGINE_HEAR), ("arg", c_void_p)]
+                ("logprobs", c_int), ("ignore_eos", c_int), ("stop", POINTER(c_char_p)), ("hear", ENGINE_HEAR), ("arg", c_void_p),
+                ("adapter", c_char_p)]
 
 
 class EngineFigures(Sized):
@@ -234,6 +236,7 @@ _FUNCTIONS = {
     "plim_engine_submit": (S, [P, POINTER(Request), POINTER(c_int64), E]), "plim_engine_cancel": (None, [P, c_int64]),
     "plim_engine_step": (S, [P, POINTER(c_int), E]), "plim_engine_run": (S, [P, E]), "plim_engine_start": (S, [P, E]),
     "plim_engine_generate": (S, [P, POINTER(Request), POINTER(c_void_p), E]), "plim_engine_set_budget": (S, [P, c_uint64, E]),
+    "plim_engine_load_adapter": (S, [P, c_char_p, c_char_p, E]), "plim_engine_unload_adapter": (S, [P, c_char_p, E]),
     "plim_engine_figures": (S, [P, POINTER(EngineFigures), E]),
     "plim_tokenizer_open": (S, [P, c_char_p, OUT, E]), "plim_tokenizer_close": (None, [P]), "plim_tokenizer_vocab": (c_int64, [P]),
     "plim_tokenizer_eos": (c_int32, [P]),

@@ -45,7 +45,7 @@ class Engine(Handle):
         native.engine_start(self.handle)
 
     def generate(self, prompt, **sampling) -> str:
-        """The whole answer: max_tokens, temperature, top_p, top_k, min_p, seed, stop, penalties."""
+        """The whole answer: max_tokens, temperature, top_p, top_k, min_p, seed, stop, penalties, adapter."""
         return "".join(self.stream(prompt, **sampling))
 
     def stream(self, prompt, **sampling) -> Iterator[Piece]:
@@ -71,6 +71,14 @@ class Engine(Handle):
     async def agenerate(self, prompt, **sampling) -> str:
         return "".join([piece async for piece in self.astream(prompt, **sampling)])
 
+    def load_adapter(self, name: str, folder) -> None:
+        """A PEFT folder whose adapter requests choose with adapter=name. The engine needs max_adapters."""
+        native.engine_load_adapter(self.handle, name.encode(), text_of(folder))
+
+    def unload_adapter(self, name: str) -> None:
+        """Requests under way finish with it."""
+        native.engine_unload_adapter(self.handle, name.encode())
+
     def set_budget(self, budget) -> None:
         """Moves the budget while requests run; none is lost."""
         native.engine_set_budget(self.handle, bytes_of(budget))
@@ -90,6 +98,7 @@ class _Answer:
         fields = dict(sampling)
         self.stop = array_of([fields["stop"]] if isinstance(fields.get("stop"), str) else fields.get("stop"))
         fields["stop"] = self.stop
+        fields["adapter"] = text_of(fields.get("adapter"))
         if isinstance(prompt, str):
             fields["prompt"] = prompt.encode()
         elif prompt and isinstance(prompt[0], dict):

@@ -8,6 +8,7 @@
 #include "api/model_text.h"
 #include "base/threads.h"
 #include "model/hf.h"
+#include "serve/engine_adapters.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,12 @@ static enum plim_status check_options(const struct caller *c, const struct plim_
         return caller_refuse(c, "parallel", err, "%d; write 0 for what fits, or up to 4096", o->parallel);
     if (o->queue < 0 || o->queue > 1000000)
         return caller_refuse(c, "queue", err, "%d; write 0 for 4 x parallel, or up to 1000000", o->queue);
+    if (o->max_adapters < 0 || o->max_adapters > ADAPTER_SLOT_MOST)
+        return caller_refuse(c, "max_adapters", err, "%d; write 0 for none, or up to %d", o->max_adapters,
+                             ADAPTER_SLOT_MOST);
+    if (o->max_adapter_rank < 0 || o->max_adapter_rank > ADAPTER_SLOT_MOST)
+        return caller_refuse(c, "max_adapter_rank", err, "%d; write 0 for 16, or up to %d",
+                             o->max_adapter_rank, ADAPTER_SLOT_MOST);
     return caller_check(c, o->device, plan_only, o->weights, o->threads, err);
 }
 
@@ -85,6 +92,8 @@ static enum plim_status open_engine(struct plim_engine *e, const struct plim_eng
                                      .scratch = e->scratch,
                                      .parallel = o->parallel,
                                      .queue = o->queue,
+                                     .adapter_slots = o->max_adapters,
+                                     .adapter_rank = o->max_adapter_rank,
                                      .vocab = e->codec.vocab_size,
                                      .kv_type = DT_COUNT,
                                      .log = e->model.log,
@@ -388,6 +397,35 @@ enum plim_status plim_engine_set_budget(struct plim_engine *engine, uint64_t bud
     if (engine_await_budget(engine->model.engine, &engine->stop)) return PLIM_OK;
     return plim_fail(err, PLIM_NO_MEMORY,
                      "plim_engine_set_budget: memory was refused (the log says why); the old budget stays");
+}
+
+enum plim_status plim_engine_load_adapter(struct plim_engine *engine, const char *name, const char *folder,
+                                          struct plim_error *err)
+{
+    struct plim_error unheard;
+    if (!err) err = &unheard;
+    if (!handle_is(engine, HANDLE_ENGINE, "plim_engine_load_adapter", err)) return PLIM_BAD_INPUT;
+    if (!name || !folder)
+        return plim_fail(err, PLIM_BAD_INPUT, "plim_engine_load_adapter: give a name and a folder");
+    pthread_mutex_lock(&engine->gate);
+    enum plim_status status = broken(engine, err);
+    if (status == PLIM_OK) status = engine_load_adapter(engine->model.engine, name, folder, false, err);
+    pthread_mutex_unlock(&engine->gate);
+    return status;
+}
+
+enum plim_status plim_engine_unload_adapter(struct plim_engine *engine, const char *name,
+                                            struct plim_error *err)
+{
+    struct plim_error unheard;
+    if (!err) err = &unheard;
+    if (!handle_is(engine, HANDLE_ENGINE, "plim_engine_unload_adapter", err)) return PLIM_BAD_INPUT;
+    if (!name) return plim_fail(err, PLIM_BAD_INPUT, "plim_engine_unload_adapter: give a name");
+    pthread_mutex_lock(&engine->gate);
+    enum plim_status status = broken(engine, err);
+    if (status == PLIM_OK) status = engine_unload_adapter(engine->model.engine, name, err);
+    pthread_mutex_unlock(&engine->gate);
+    return status;
 }
 
 enum plim_status plim_engine_figures(struct plim_engine *engine, struct plim_engine_figures *out,

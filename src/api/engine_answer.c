@@ -195,6 +195,7 @@ static struct engine_request request_of(struct answer *a, const struct plim_requ
                                    .length_penalty = 1,
                                    .logprobs = r->logprobs ? 0 : -1,
                                    .ignore_eos = r->ignore_eos,
+                                   .adapter = r->adapter,
                                    .hear = hear,
                                    .arg = a};
 }

@@ -9,6 +9,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import lora_folder
 import plim
 
 BUILD = os.path.dirname(os.path.abspath(plim.PLIMSOLL))
@@ -93,6 +94,16 @@ with plimsoll.Engine(f"{folder}/run", "64MiB") as e:
     e.set_budget("48MiB"); e.generate("The", max_tokens=2)
     out["stats"] = e.stats()["budget"] == 48 << 20
     out["too long"] = says(plimsoll.PlimsollError, lambda: e.generate("x" * 100000))
+    out["no slots"] = says(plimsoll.PlimsollError, lambda: e.load_adapter("a", f"{folder}/adapter"))
+with plimsoll.Engine(f"{folder}/run", "64MiB", max_adapters=2, max_adapter_rank=4) as e:
+    whole = e.generate("The", max_tokens=8)
+    out["no adapter"] = says(plimsoll.BadInput, lambda: e.generate("The", adapter="a", max_tokens=8))
+    out["no folder"] = says(plimsoll.BadInput, lambda: e.load_adapter("a", "/nowhere"))
+    e.load_adapter("a", f"{folder}/adapter")
+    changed = e.generate("The", adapter="a", max_tokens=8)
+    e.unload_adapter("a")
+    out["adapter"] = [changed != whole, e.generate("The", max_tokens=8) == whole]
+    out["unloaded"] = says(plimsoll.BadInput, lambda: e.unload_adapter("a"))
 tok = plimsoll.Tokenizer("bytes")
 out["tokens"] = tok.encode("ship") == [115, 104, 105, 112] and tok.decode([115, 104]) == "sh" and tok.vocab_size == 256
 m = plimsoll.DeviceManager("cpu")
@@ -120,11 +131,13 @@ print(json.dumps(out))
 
 
 def calls(python, folder):
+    lora_folder.make(f"{folder}/adapter", r=4, size=0.5, num_key_value_heads=4)
     done = shell(python, "-c", CALLS, folder, cwd=folder)
     if not plim.ok(done.returncode == 0, f"every call of the page {done.stderr[-600:]}"): return
     out = json.loads(done.stdout.splitlines()[-1])
-    texts = ("bad key", "no file", "too long", "refused", "twice")
+    texts = ("bad key", "no file", "too long", "refused", "twice", "no slots", "no adapter", "no folder", "unloaded")
     for name in texts: plim.ok(out[name] and "\n" not in out[name], f"{name}: one line: {out[name][:100]}")
+    plim.ok(out["adapter"] == [True, True], f"an adapter changes the answers of those who ask for it {out['adapter']}")
     plim.ok(out["small"] == [False, True, True], f"a plan that does not fit is a plan {out['small']}")
     plim.ok(out["bar"] == [3, 3, True], f"a bar with tqdm's protocol {out['bar']}")
     plim.ok(out["events"].count("step") == 3 and "replanned" in out["events"], f"events {out['events']}")
