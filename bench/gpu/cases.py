@@ -1,8 +1,8 @@
 """What bench/gpu/compare.py measures: models, cases, groups of cases, and the job file of each.
 
 A case's name says it: model, then what is kept besides bf16 compute (nothing: fp32 master and moments with bf16
-gradients; f32grad: fp32 gradients too, as PyTorch has under autocast; bf16: weights, moments and gradients all bf16), then
-the budget in GiB where there is one.
+gradients; f32grad: fp32 gradients too, as PyTorch has under autocast; bf16: weights, moments and gradients all bf16; lora: an
+adapter of rank 16 of all linear layers; nf4: the same over a base in 4 bits), then the budget in GiB where there is one.
 """
 import json
 import os
@@ -10,6 +10,7 @@ import random
 import string
 from dataclasses import dataclass
 
+import base_folder
 import token_file
 
 GIB = 2**30
@@ -19,6 +20,7 @@ STEPS = 8  # steps measured unless --steps says otherwise, of us and of PyTorch
 MODELS = {
     "llama1b": dict(architecture="llama", vocab=128256, hidden=2048, inter=8192, layers=16, heads=32, kv=8, tie=True),
     "llama8b": dict(architecture="llama", vocab=128256, hidden=4096, inter=14336, layers=32, heads=32, kv=8, tie=False),
+    "llama70b": dict(architecture="llama", vocab=128256, hidden=8192, inter=28672, layers=80, heads=64, kv=8, tie=False),
     # T5 1.1 XL, FLAN-T5 XL: rows of `time` target tokens and as many source tokens.
     "t5xl": dict(architecture="t5", vocab=32128, hidden=2048, inter=5120, layers=24, heads=32, kv=32, head_dim=64, tie=False),
     "gpt2": dict(architecture="gpt2", vocab=50304, hidden=768, inter=3072, layers=12, heads=12, kv=12, tie=True),
@@ -30,6 +32,9 @@ VARIANTS = {
     "compile-stock": dict(compile=True, stock=True),
     "compile-checkpointing": dict(compile=True, checkpointing=True),
     "checkpointing": dict(checkpointing=True),
+    "peft": dict(peft=True),
+    "peft-compile": dict(peft=True, compile=True),
+    "peft-checkpointing": dict(peft=True, checkpointing=True),
 }
 
 
@@ -45,6 +50,9 @@ class Case:
     host_gib: float = None
     torch: tuple = ()  # variants measured beside it
     rival: str = None  # the case whose PyTorch it is compared with
+    lora: int = 0  # rank of an adapter of all linear layers; 0: the model itself is trained
+    weights: str = "as-is"  # of the base
+    blank: bool = False  # the base is zeros, because its numbers would not fit the disk
 
     def tokens(self):
         """Tokens of targets, which are what a step of ours counts."""
@@ -56,6 +64,7 @@ class Case:
 
     def words(self):
         """KEY=VALUE of our run that the mathematics of the case asks for."""
+        if self.lora: return ["adapter.type=lora", f"adapter.r={self.lora}", f"adapter.alpha={2 * self.lora}", f"model.weights={self.weights}"]
         narrow = ["training.master_weights=none", "training.state_dtype=bf16"] if self.state == "bf16" else []
         return [f"training.grad_dtype={self.gradients}"] + narrow
 
@@ -79,7 +88,22 @@ def rivals(case, name, budgets, torch, state="fp32"):
 
 T5_XL = Case("t5xl", 32, 256, state="bf16")
 
+LORA_1B, LORA_8B = but(LLAMA_1B, lora=16), Case("llama8b", 4, 2048, lora=16, host_gib=100)
+NF4_8B, NF4_70B = but(LORA_8B, weights="nf4"), Case("llama70b", 1, 2048, lora=16, weights="nf4", blank=True, host_gib=100)
+
 GROUPS = {
+    "lora": {
+        "llama1b-lora": but(LORA_1B, torch=("peft", "peft-compile"), rival="llama1b-lora"),
+        "llama1b-lora-12": but(LORA_1B, budget_gib=12, rival="llama1b-lora"),
+        "llama8b-lora-40": but(LORA_8B, budget_gib=40, torch=("peft-compile", "peft-checkpointing"), rival="llama8b-lora-40"),
+        "llama8b-lora-24": but(LORA_8B, budget_gib=24, rival="llama8b-lora-40"),
+        "llama8b-lora-64k-24": but(LORA_8B, batch=1, time=65536, budget_gib=24),
+        "llama8b-nf4-12": but(NF4_8B, budget_gib=12),
+        "llama8b-nf4-7": but(NF4_8B, batch=1, accumulation=4, budget_gib=7),
+        "llama8b-nf4-5": but(NF4_8B, batch=1, accumulation=4, budget_gib=5),
+        "llama70b-nf4-48": but(NF4_70B, budget_gib=48),
+        "llama70b-nf4-24": but(NF4_70B, budget_gib=24),
+    },
     "t5": {
         # Everything bf16: PyTorch with checkpointing stays within 24 GiB at this batch.
         "t5xl-bf16-24": but(T5_XL, budget_gib=24, torch=("checkpointing", "compile-checkpointing"), rival="t5xl-bf16-24"),
@@ -145,17 +169,29 @@ def data_of(folder, case, steps):
     return f"{{train: [{tokens_path(folder, case, steps)}], max_length: {case.time}}}"
 
 
-def write_job(folder, name, steps):
-    """The job file of our run; its path."""
-    case, path = CASES[name], os.path.join(folder, f"{name}.yaml")
+def base_path(folder, case, dry):
+    """The folder that adapters begin with, made when it is first asked for; dry: only its header is right."""
+    path = os.path.join(folder, f"{case.model}-base-{case.time}")
+    if not os.path.exists(path): base_folder.make(path, MODELS[case.model], case.time, case.blank or dry)
+    return path
+
+
+def model_of(folder, case, dry):
     m = MODELS[case.model]
+    if case.lora: return f"{{path: {base_path(folder, case, dry)}}}"
     kv = f"num_key_value_heads: {m['kv']}, rope_theta: 500000.0," if m["architecture"] == "llama" else ""
     if case.sources(): kv = f"head_dim: {m['head_dim']}, feed_forward_proj: gated-gelu,"
+    return f"""{{architecture: {m['architecture']}, vocab_size: {m['vocab']}, hidden_size: {m['hidden']},
+  intermediate_size: {m['inter']}, num_layers: {m['layers']}, num_attention_heads: {m['heads']}, {kv}
+  tie_word_embeddings: {str(m['tie']).lower()}}}"""
+
+
+def write_job(folder, name, steps, dry=False):
+    """The job file of our run; its path."""
+    case, path = CASES[name], os.path.join(folder, f"{name}.yaml")
     host = f"host_budget: {int(case.host_gib * GIB)}\n" if case.host_gib else ""
     with open(path, "w") as f:
-        f.write(f"""model: {{architecture: {m['architecture']}, vocab_size: {m['vocab']}, hidden_size: {m['hidden']},
-  intermediate_size: {m['inter']}, num_layers: {m['layers']}, num_attention_heads: {m['heads']}, {kv}
-  tie_word_embeddings: {str(m['tie']).lower()}}}
+        f.write(f"""model: {model_of(folder, case, dry)}
 data: {data_of(folder, case, steps)}
 training: {{batch_size: {case.batch}, gradient_accumulation_steps: {case.accumulation}, steps: {WARM_UP + steps},
   learning_rate: 1e-4, mixed_precision: bf16, max_grad_norm: 1.0, device: cuda}}
@@ -167,6 +203,6 @@ output: {{dir: {folder}/run}}
 def torch_config(folder, name, variant, steps):
     """What torch_step.py is told."""
     case = CASES[name]
-    return dict(model=MODELS[case.model], B=case.batch, T=case.time, accumulation=case.accumulation,
-                mode="amp" if case.state == "fp32" else "bf16", tokens=tokens_path(folder, case, steps), warm_up=WARM_UP,
+    return dict(model=MODELS[case.model], lora=case.lora, B=case.batch, T=case.time, accumulation=case.accumulation,
+                mode="bf16" if case.lora or case.state == "bf16" else "amp", tokens=tokens_path(folder, case, steps), warm_up=WARM_UP,
                 steps=steps, **VARIANTS[variant])

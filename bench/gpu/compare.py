@@ -145,7 +145,7 @@ def dry_run(a, folder):
         if variant:
             print(f"{name}: torch_step.py {json.dumps(cases.torch_config(folder, name, variant, a.steps))}")
             continue
-        case, path = CASES[name], cases.write_job(folder, name, a.steps)
+        case, path = CASES[name], cases.write_job(folder, name, a.steps, dry=True)
         print(f"{name}: {' '.join(our_command(a, name, path, 'train'))} --no-checkpoint")
         try:
             text = launch(our_command(a, name, path, "plan") + ["--device", a.device], a.limit, folder)[0]

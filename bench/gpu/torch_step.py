@@ -5,6 +5,7 @@ usage: torch_step.py CASE_JSON   (model, B, T, accumulation, mode, tokens, warm_
 mode      amp: fp32 weights, states and gradients, bf16 autocast. bf16: everything bf16
 compile   torch.compile of the loss (else eager)
 checkpointing   every layer is recomputed in backward
+peft      an adapter of rank `lora` of all linear layers, in fp32 as PEFT makes it, under bf16 autocast; the base is frozen
 stock     torch.compile of transformers' model as it comes, with its masks (attention()) and graph breaks
 
 Set up to be fast: transformers' model classes, scaled_dot_product_attention without a mask, fused AdamW, expandable
@@ -70,6 +71,13 @@ def make_model(c, m):
     return model.train()
 
 
+def add_adapter(c, model):
+    import peft
+    if c.get("checkpointing"): model.enable_input_require_grads()
+    settings = peft.LoraConfig(r=c["lora"], lora_alpha=2 * c["lora"], target_modules="all-linear", task_type="CAUSAL_LM")
+    return peft.get_peft_model(model, settings)
+
+
 def read_ids(c, m):
     """All rows of the run on the GPU: [micro-batches, B, T]."""
     count = (c["warm_up"] + c["steps"] + 1) * c["accumulation"]
@@ -83,11 +91,12 @@ def read_ids(c, m):
 
 def make_step(c, model, ids):
     """A function that does one optimizer step on the next rows and returns the loss, still on the GPU."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0, fused=True)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0, fused=True)
     called = torch.compile(model) if c.get("compile") and c.get("stock") else model
 
     def loss_of(rows):
-        with torch.autocast("cuda", torch.bfloat16, enabled=c["mode"] == "amp"):
+        with torch.autocast("cuda", torch.bfloat16, enabled=c["mode"] == "amp" or bool(c.get("peft"))):
             more = dict(attention_mask=torch.ones_like(rows)) if c["model"]["architecture"] == "t5" else {}
             return called(input_ids=rows, labels=rows, **more).loss
 
@@ -101,7 +110,7 @@ def make_step(c, model, ids):
             loss = run(next(rows)) * share
             loss.backward()
             total = total + loss.detach()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return total
@@ -124,6 +133,7 @@ def measure(c):
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(0)
     model = make_model(c, m)
+    if c.get("peft"): model = add_adapter(c, model)
     step = make_step(c, model, read_ids(c, m))
     losses = [step() for _ in range(c["warm_up"])]
     torch.cuda.synchronize()

@@ -20,6 +20,7 @@ static void find_supports(struct pack_tree *t, struct todo *list, int n, struct 
     for (int i = 0; i < n; i++) {
         const struct pack_rect *x = &t->job->rect[list[i].r];
         int64_t support = 0;
+        t->columns_left -= x->b - x->a;
         for (int c = x->a; c < x->b; c++) support = t->floor[c] > support ? t->floor[c] : support;
         for (int c = x->a; c < x->b; c++) t->lowest[c] = support < t->lowest[c] ? support : t->lowest[c];
         list[i].support = support;

@@ -64,7 +64,8 @@ bool pack_job_offer(struct pack_job *job, int64_t height, const char *method);
 bool pack_greedy(struct pack_job *job);
 
 /* Searches for a lower packing until the target, the proof that there is none, `deadline` (clock_seconds) or
- * the number of dives. Running out of memory only ends the search. */
+ * the number of dives. Running out of memory only ends the search. Without a deadline large
+ * jobs have fewer dives: the columns looked at are counted, so that the result does not depend on the machine. */
 void pack_search(struct pack_job *job, double deadline, int dives);
 
 /* --- sorting (pack_sort.c) -------------------------------------------------------------------------- */
@@ -150,5 +151,6 @@ enum pack_dive {
     PACK_DIVE_IMPOSSIBLE, /* there is none */
     PACK_DIVE_CUT,        /* ended by the limit of nodes, time or memory */
 };
+/* *columns: how many may be looked at, lessened by those that were. */
 enum pack_dive pack_tree_dive(struct pack_tree *tree, int64_t goal, const struct pack_taste *taste,
-                              uint64_t seed, long nodes, double deadline);
+                              uint64_t seed, long nodes, double *columns, double deadline);

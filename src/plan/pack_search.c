@@ -3,7 +3,7 @@
  * How long a backtracking search takes is a matter of luck: most problems are solved within a few hundred
  * nodes with one taste and not within hours with another. So dives are cut off early, and every dive has a
  * taste of its own, drawn from values that have proved themselves. The allowance grows slowly, in case none
- * was lucky.
+ * was lucky. Without a deadline the columns that dives look at are counted, too: a node of a large job costs more.
  *
  * The goal of a dive is the target, or the lowest height above it that no dive has proved impossible. After
  * the first dives most have a goal between that and the best packing so far, a step below the latter, so that
@@ -16,8 +16,10 @@
 #include "plan/pack_internal.h"
 #include "base/clock.h"
 #include "base/rng.h"
+#include <math.h>
 
 enum { LOW_DIVES = 24, CALM_DIVES = 48 };
+#define COLUMNS_MOST 2e9 /* of a search without a deadline: some seconds */
 
 static const double powers[] = {0, 0.25, 0.5, 1, 2, -1};
 static const double nears[] = {0, 0.001, 0.01, 0.03, 0.1, 1};
@@ -43,6 +45,7 @@ struct search {
     struct pack_job *job;
     struct pack_core core;
     double allowance; /* nodes of a dive */
+    double columns;   /* that all dives may still look at */
     int64_t least;    /* the lowest height not proved impossible */
     int64_t step;
 };
@@ -71,7 +74,8 @@ static bool dive_once(struct search *s, int dive, double deadline)
     int64_t goal = goal_of(s, dive);
     bool grown = false;
     s->allowance *= 1.02;
-    switch (pack_tree_dive(s->core.tree, goal, &taste, (uint64_t)dive, (long)s->allowance, deadline)) {
+    switch (pack_tree_dive(s->core.tree, goal, &taste, (uint64_t)dive, (long)s->allowance, &s->columns,
+                           deadline)) {
     case PACK_DIVE_FOUND:
         if (pack_job_offer(s->job, pack_core_complete(&s->core, &grown), "search")) return true;
         s->step *= 2;
@@ -84,13 +88,14 @@ static bool dive_once(struct search *s, int dive, double deadline)
         if (!aims_low(dive)) s->step -= s->step / 8;
         break;
     }
-    return s->least >= s->job->height;
+    return s->least >= s->job->height || s->columns < 0;
 }
 
 void pack_search(struct pack_job *job, double deadline, int dives)
 {
     if (job->target > INT64_MAX / 4) return; /* the sums of the search would not fit */
     struct search s = {.job = job, .least = job->target, .step = (job->height - job->target) / 4 + 1};
+    s.columns = isinf(deadline) ? COLUMNS_MOST : INFINITY;
     bool done = !pack_core_init(&s.core, job) || !rebuild(&s);
     for (int dive = 0; !done && dive < dives && clock_seconds() < deadline; dive++)
         done = dive_once(&s, dive, deadline);

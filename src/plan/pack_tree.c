@@ -262,7 +262,7 @@ static bool solve_part(struct pack_tree *t, size_t list, int n, struct part p)
 
 static bool spent(struct pack_tree *t)
 {
-    if (++t->nodes > t->nodes_most || t->depth > DEEPEST) t->stop = true;
+    if (++t->nodes > t->nodes_most || t->depth > DEEPEST || t->columns_left < 0) t->stop = true;
     if (t->nodes % CLOCK_EVERY == 0 && clock_seconds() > t->deadline) t->stop = true;
     return t->stop;
 }
@@ -314,10 +314,10 @@ static void rank_rects(struct pack_tree *t, uint64_t seed)
 }
 
 enum pack_dive pack_tree_dive(struct pack_tree *t, int64_t goal, const struct pack_taste *taste,
-                              uint64_t seed, long nodes, double deadline)
+                              uint64_t seed, long nodes, double *columns, double deadline)
 {
     struct pack_job *job = t->job;
-    t->goal = goal, t->taste = taste;
+    t->goal = goal, t->taste = taste, t->columns_left = *columns;
     t->nodes = 0, t->nodes_most = nodes, t->deadline = deadline, t->stop = false;
     t->trail_len = t->pool_len = t->part_len = 0;
     t->last = job->columns / 2, t->depth = 0;
@@ -325,7 +325,9 @@ enum pack_dive pack_tree_dive(struct pack_tree *t, int64_t goal, const struct pa
     rank_rects(t, seed);
     if (!reserve_pool(t, job->n)) return PACK_DIVE_CUT;
     for (int r = 0; r < job->n; r++) t->pool[t->pool_len++] = (struct todo){0, r};
-    if (solve(t, 0, job->n, (struct part){0, job->columns})) return PACK_DIVE_FOUND;
+    bool found = solve(t, 0, job->n, (struct part){0, job->columns});
+    *columns = t->columns_left;
+    if (found) return PACK_DIVE_FOUND;
     return t->stop ? PACK_DIVE_CUT : PACK_DIVE_IMPOSSIBLE;
 }
 

@@ -49,6 +49,7 @@ struct pack_tree {
     struct part *part;
     size_t trail_len, trail_cap, pool_len, pool_cap, part_len, part_cap;
     long nodes, nodes_most;
+    double columns_left; /* that may be looked at: nodes of a large job cost more */
     double deadline;
     bool stop; /* out of nodes, time or memory */
     int last;  /* the column of the last branching */

@@ -452,6 +452,7 @@ static enum plim_status find_best(struct search *s)
     enum plim_status status = PLIM_OK;
     s->best = (struct candidate){0}, s->dropped = INFINITY;
     for (int reach = REACH_NOTHING; reach < REACHES && status == PLIM_OK; reach++) {
+        if (reach == REACH_TOGETHER && s->best.found) break;
         if (!s->best.found) until = s->oracle.work + plan_work_of(s->request, PLAN_WORK);
         s->space.reach = (enum reach)reach, s->until = until;
         status = search_reachable(s);

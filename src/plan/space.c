@@ -107,16 +107,17 @@ static bool sends_grads(const struct space *s, int place)
     return s->places[place].grad != TIER_DEVICE && s->request->pins.grad_tier == KNOB_OPEN;
 }
 
-enum reach space_reach(const struct space *s, const struct point *p)
-{
-    int place = p->at[AXIS_PLACE];
-    if (sends_grads(s, place) || share_at(s, p).param > s->shares[place].items[0].param) return REACH_ALL;
-    return p->at[AXIS_SHARE] || p->at[AXIS_ACTIVATIONS] ? REACH_STATE : REACH_NOTHING;
-}
-
 static bool streams(const struct space *s, const struct point *p)
 {
     return place_at(s, p)->grad != TIER_DEVICE || share_at(s, p).param > 0;
+}
+
+enum reach space_reach(const struct space *s, const struct point *p)
+{
+    int place = p->at[AXIS_PLACE];
+    if (s->reach == REACH_TOGETHER && streams(s, p) && p->at[AXIS_ACTIVATIONS]) return REACH_TOGETHER;
+    if (sends_grads(s, place) || share_at(s, p).param > s->shares[place].items[0].param) return REACH_ALL;
+    return p->at[AXIS_SHARE] || p->at[AXIS_ACTIVATIONS] ? REACH_STATE : REACH_NOTHING;
 }
 
 static int count_places(const struct space *s, const struct point *) { return s->nplaces; }
@@ -307,16 +308,18 @@ static int count_activations(const struct space *s, const struct point *p)
 {
     const struct plan_request *r = s->request;
     bool can = s->reach > REACH_NOTHING && r->facts->async_copies && r->facts->lower_bandwidth > 0 &&
-               place_at(s, p)->grad == TIER_DEVICE && r->pins.full_layers <= 0 &&
-               r->pins.offload_layers == KNOB_OPEN;
+               (place_at(s, p)->grad == TIER_DEVICE || s->reach == REACH_TOGETHER) &&
+               r->pins.full_layers <= 0 && r->pins.offload_layers == KNOB_OPEN;
     return can ? r->layers + 1 : 1;
 }
 
-/* The link carries either activations or what the loop streams or updates. */
+/* The link carries either activations or what the loop streams or updates, unless nothing fits that way. */
 static void apply_activations(const struct space *s, const struct point *p, struct knobs *k)
 {
     int64_t pin = s->request->pins.offload_layers;
-    k->offload_layers = pin != KNOB_OPEN ? pin : streams(s, p) ? 0 : p->at[AXIS_ACTIVATIONS];
+    k->offload_layers = pin != KNOB_OPEN                             ? pin
+                        : streams(s, p) && s->reach < REACH_TOGETHER ? 0
+                                                                     : p->at[AXIS_ACTIVATIONS];
 }
 
 /* --- updates and prefetching ----------------------------------------------------------------------------------- */

@@ -52,7 +52,9 @@ struct share {
 
 enum { SPACE_PLACES = 4 * ZERO_COUNT, SPACE_MICROS = 24, SPACE_SHARES = 2 * (OFFLOAD_SHARES + 1) };
 
-enum reach { REACH_NOTHING, REACH_STATE, REACH_ALL, REACHES };
+/* What may leave the device: nothing; state or activations; parameters and gradients too, without activations; everything at once,
+ * where nothing else fits. */
+enum reach { REACH_NOTHING, REACH_STATE, REACH_ALL, REACH_TOGETHER, REACHES };
 
 struct space {
     const struct plan_request *request;

@@ -179,12 +179,40 @@ static void test_the_planner_parks(void **state)
     job_release(&job);
 }
 
+/* Below the smallest budget for streamed parameters alone and for parked activations alone there is one for both. */
+static void test_everything_leaves(void **state)
+{
+    (void)state;
+    struct plan plan;
+    int64_t low = (int64_t)64 << 20, high = (int64_t)64 << 30;
+    open_job("training.max_grad_norm=1");
+    request.pins.offload_layers = 0;
+    while (high - low > (int64_t)4 << 20) {
+        request.budget = low + (high - low) / 2;
+        enum plim_status status = plan_search(&request, &plan, NULL);
+        if (status == PLIM_OK || status == PLIM_NO_FIT) plan_release(&plan);
+        if (status == PLIM_OK)
+            high = request.budget;
+        else
+            low = request.budget;
+    }
+    request.budget = low - ((int64_t)16 << 20);
+    assert_int_equal(plan_search(&request, &plan, &err), PLIM_NO_FIT);
+    plan_release(&plan);
+    request.pins.offload_layers = KNOB_OPEN;
+    must(plan_search(&request, &plan, &err));
+    assert_true(plan.fits && plan.knobs.offload_layers > 0 && plan.knobs.param_share > 0);
+    plan_release(&plan);
+    job_release(&job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_parked),
         cmocka_unit_test(test_the_clock_waits),
         cmocka_unit_test(test_the_planner_parks),
+        cmocka_unit_test(test_everything_leaves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
