@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "model/weights_files.h"
 #include "serve/engine.h"
+#include "support/test_device.h"
 #include "tensor/blocks.h"
 #include "tensor/blocks_4bit.h"
 
@@ -190,7 +191,7 @@ static void test_models(void **state)
                                          "gptq", "gptq-act",   "fp8", "ct-pack", "ct-nvfp4"};
     struct plim_error err = {0};
     struct device *device;
-    if (device_cpu_open(NULL, 2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (test_device_open(2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         char path[600];
         struct doc *doc;

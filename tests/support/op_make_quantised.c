@@ -73,7 +73,7 @@ void make_linear_q(struct op_case *c)
     if (is_large(c)) lead = case_lead(c, 3), m = 1700, k = 2560;
     bool bias = case_flip(c), add = case_flip(c), exact = case_below(c, 4) > 0;
     c->op.attr.keep_x = case_below(c, 4) == 0;
-    make_lines(c, LINEAR_Q_W, m, k, case_flip(c));
+    make_lines(c, LINEAR_Q_W, m, k, case_flip(c) && !is_large(c));
     case_in_rows(c, LINEAR_Q_X, c->type, lead, k);
     if (exact) fill_exact(c, LINEAR_Q_X);
     if (bias) case_in(c, LINEAR_Q_BIAS, c->type, DIMS(m));
@@ -93,7 +93,7 @@ void make_linear_q_dx(struct op_case *c)
     struct lead lead = case_lead(c, case_flip(c) ? 8 : 70);
     int64_t m = PICK(c, 1, 3, 16, 17, 37, 64, 101), k = PICK(c, 32, 64, 96, 256, 512, 544, 1024);
     if (is_large(c)) lead = case_lead(c, 3), m = 4200, k = 1024;
-    make_lines(c, LINEAR_Q_DX_W, m, k, case_flip(c));
+    make_lines(c, LINEAR_Q_DX_W, m, k, case_flip(c) && !is_large(c));
     case_in_rows(c, LINEAR_Q_DX_DY, c->type, lead, m);
     if (case_flip(c)) case_in_rows(c, LINEAR_Q_DX_ADD, c->type, lead, k);
     case_out_rows(c, LINEAR_Q_DX_DX, c->type, lead, k);

@@ -1,5 +1,5 @@
 /* test_pjrt_emit.c - pieces of programs that the op suite on XLA's CPU plug-in cannot judge: a quotient mended where the plug-in's own is
- * wrong, as it is on CUDA; and a decoder for every block type that kernels multiply.
+ * wrong, as it is on CUDA; a decoder for every block type that kernels multiply; and the memory of decoded weights.
  *
  * run-tests: not=asan, not=tsan */
 #include "device/pjrt/emit_blocks.h"
@@ -30,21 +30,34 @@ static void set_variable(const char *name, const char *value)
 static const struct context_process process = {.set_variable = set_variable};
 static struct context context = {.process = &process, .cache = ""};
 
-/* part_nearest_quotient of three arguments. */
-static void write_program(struct hlo *h)
+/* "module ... main(arguments) -> (type of out) {": the values of the arguments. */
+static void begin_program(struct hlo *h, struct hlo_value *v, int count, const struct hlo_value *out)
 {
-    const struct hlo_value shape = {.type = HLO_F32, .ndim = 1, .dim = {COUNT}};
-    struct hlo_value v[OPERANDS];
     strbuf_add(&h->text, "module @plimsoll {\n  func.func public @main(");
-    for (int i = 0; i < OPERANDS; i++) {
-        v[i] = hlo_new(h, HLO_F32, 1, shape.dim);
+    for (int i = 0; i < count; i++) {
+        v[i] = hlo_new(h, v[i].type, v[i].ndim, v[i].dim);
         strbuf_add(&h->text, i ? ", " : "");
         hlo_write_name(h, &v[i]), strbuf_add(&h->text, ": "), hlo_write_type(h, &v[i]);
     }
-    strbuf_add(&h->text, ") -> ("), hlo_write_type(h, &shape), strbuf_add(&h->text, ") {\n");
-    struct hlo_value q = part_nearest_quotient(h, v[0], v[1], v[2]);
-    strbuf_add(&h->text, "    return "), hlo_write_name(h, &q), strbuf_add(&h->text, " : ");
-    hlo_write_type(h, &q), strbuf_add(&h->text, "\n  }\n}\n");
+    strbuf_add(&h->text, ") -> ("), hlo_write_type(h, out), strbuf_add(&h->text, ") {\n");
+}
+
+static void end_program(struct hlo *h, struct hlo_value out)
+{
+    strbuf_add(&h->text, "    return "), hlo_write_name(h, &out), strbuf_add(&h->text, " : ");
+    hlo_write_type(h, &out), strbuf_add(&h->text, "\n  }\n}\n");
+}
+
+/* XLA's CPU plug-in, which tools/deps.sh test fetches. */
+static void open_plugin(struct pjrt *p)
+{
+    const char *source = getenv("SRC_DIR"), *other = getenv("PLIMSOLL_TEST_PJRT");
+    char path[512];
+    struct plim_error err = {0};
+    snprintf(path, sizeof path, "%s/build/pjrt/xla_cpu_pjrt.so", source ? source : ".");
+    if (access(other ? other : path, R_OK)) skip();
+    context.environment = environ;
+    if (pjrt_open(&context, other ? other : path, 0, 0, p, &err) != PLIM_OK) fail_msg("%s", err.text);
 }
 
 static uint32_t bits_of(float f)
@@ -98,17 +111,14 @@ static void test_quotients(void **state)
 {
     (void)state;
     static float data[OPERANDS][COUNT], out[COUNT];
-    const char *source = getenv("SRC_DIR"), *other = getenv("PLIMSOLL_TEST_PJRT");
-    char path[512];
+    const struct hlo_value shape = {.type = HLO_F32, .ndim = 1, .dim = {COUNT}};
+    struct hlo_value v[OPERANDS] = {shape, shape, shape};
     struct pjrt p;
-    struct plim_error err = {0};
     struct hlo h = {0};
-    snprintf(path, sizeof path, "%s/build/pjrt/xla_cpu_pjrt.so", source ? source : ".");
-    if (access(other ? other : path, R_OK)) skip(); /* tools/deps.sh test fetches it */
-    context.environment = environ;
-    if (pjrt_open(&context, other ? other : path, 0, 0, &p, &err) != PLIM_OK) fail_msg("%s", err.text);
+    open_plugin(&p);
     fill(data);
-    write_program(&h);
+    begin_program(&h, v, OPERANDS, &shape);
+    end_program(&h, part_nearest_quotient(&h, v[0], v[1], v[2]));
     run(&p, &h, data, out);
     for (int i = 0; i < COUNT; i++) {
         bool normal = data[0][i] < INFINITY && data[1][i] > 0;
@@ -117,6 +127,33 @@ static void test_quotients(void **state)
             fail_msg("%a / %a is %a, not %a, from %a", (double)data[0][i], (double)data[1][i], (double)wanted,
                      (double)out[i], (double)data[2][i]);
     }
+    strbuf_release(&h.text);
+    pjrt_close(&p);
+}
+
+/* Products one after the other need the memory of one decoded weight, not of all. */
+static void test_decoded_when_used(void **state)
+{
+    (void)state;
+    enum { WIDTH = 256, ROWS = 8, LAYERS = 4 };
+    const struct op_attr attr = {.lines = {{BLOCK_Q8_0, WIDTH}}};
+    const struct hlo_value x = {.type = HLO_F32, .ndim = 2, .dim = {ROWS, WIDTH}},
+                           w = {.type = HLO_U8, .ndim = 1, .dim = {quantised_bytes(&attr, WIDTH)}};
+    struct hlo_value v[1 + LAYERS] = {x, w, w, w, w};
+    struct pjrt p;
+    struct pjrt_exe exe;
+    struct plim_error err = {0};
+    struct hlo h = {0};
+    open_plugin(&p);
+    begin_program(&h, v, 1 + LAYERS, &x);
+    struct hlo_value y = v[0];
+    for (int i = 0; i < LAYERS; i++) y = blocks_product(&h, &attr, y, v[1 + i]);
+    end_program(&h, y);
+    if (pjrt_compile(&p, h.text.data, h.text.len, &exe, &err) != PLIM_OK) fail_msg("%s", err.text);
+    assert_true(exe.bytes.known);
+    if (exe.bytes.temp > 2 * WIDTH * WIDTH * 4)
+        fail_msg("%lld bytes of temporaries", (long long)exe.bytes.temp);
+    pjrt_exe_release(&p, &exe);
     strbuf_release(&h.text);
     pjrt_close(&p);
 }
@@ -136,6 +173,7 @@ static void test_every_block_type(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_block_type),
-                                       cmocka_unit_test(test_quotients)};
+                                       cmocka_unit_test(test_quotients),
+                                       cmocka_unit_test(test_decoded_when_used)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

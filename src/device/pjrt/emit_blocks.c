@@ -177,9 +177,18 @@ static struct hlo_value decoded(const struct blocks *b)
 
 /* --- from panels to blocks -------------------------------------------------------------------------------------- */
 
+/* 0, as a number that is made of x[R,K]. Decoded weights depend on it: a compiler that decodes all weights of a program at its beginning
+ * would need the memory of all of them. */
+static struct hlo_value zero_after(struct hlo *h, struct hlo_value x)
+{
+    struct hlo_value v = hlo_slice(h, hlo_slice(h, x, 0, 0, 1), 1, 0, 1);
+    v = hlo_bits(h, hlo_convert(h, hlo_reshape(h, v, 0, NULL), HLO_F32), HLO_U32);
+    return right(h, right(h, v, 31), 1);
+}
+
 /* All lines of panels [P,bytes], in F32 [16 P,k]. */
 static struct hlo_value panels_read(struct hlo *h, const struct block_type *type, int64_t k,
-                                    struct hlo_value panels)
+                                    struct hlo_value panels, struct hlo_value zero)
 {
     int64_t count = panels.dim[0], blocks = k / type->elements, at = 0;
     struct blocks b = {.h = h, .type = type, .lines = count * PANEL_LINES, .count = blocks};
@@ -189,7 +198,8 @@ static struct hlo_value panels_read(struct hlo *h, const struct block_type *type
         struct hlo_value v = hlo_slice(h, panels, 2, at, bytes * PANEL_LINES);
         v = hlo_reshape(h, v, HLO_SHAPE(count, blocks, bytes / unit, PANEL_LINES, unit));
         v = hlo_transpose(h, v, (const int[]){0, 3, 1, 2, 4});
-        b.field[f] = hlo_convert(h, hlo_reshape(h, v, HLO_SHAPE(b.lines, blocks, bytes)), HLO_U32);
+        v = hlo_convert(h, hlo_reshape(h, v, HLO_SHAPE(b.lines, blocks, bytes)), HLO_U32);
+        b.field[f] = hlo_binary(h, "or", v, hlo_over(h, zero, v, 0));
         at += bytes * PANEL_LINES;
     }
     return decoded(&b);
@@ -270,9 +280,11 @@ static struct product product_of(struct hlo *h, const struct quantised_part *p, 
     return a;
 }
 
-static struct hlo_value tile_read(const struct product *a, struct hlo_value panels, enum hlo_type type)
+/* In the type of x, and not before x is there. */
+static struct hlo_value tile_read(const struct product *a, struct hlo_value panels, struct hlo_value x)
 {
-    return hlo_convert(a->h, panels_read(a->h, a->type, a->k, panels), type);
+    struct hlo_value w = panels_read(a->h, a->type, a->k, panels, zero_after(a->h, x));
+    return hlo_convert(a->h, w, x.type);
 }
 
 /* W x' of x[R,K]: F32 [16 panels,R]. Whole tiles in a loop, then the rest. */
@@ -281,17 +293,17 @@ static struct hlo_value part_product(const struct product *a, struct hlo_value x
     static const struct hlo_pairs pairs = {.sum = 1, .a_sum = {1}, .b_sum = {1}};
     struct hlo *h = a->h;
     int64_t whole = a->panels / a->tile, rest = a->panels % a->tile, lines = a->tile * PANEL_LINES;
-    if (whole == 1 && !rest) return hlo_dot(h, tile_read(a, a->bytes, x.type), x, &pairs);
+    if (whole == 1 && !rest) return hlo_dot(h, tile_read(a, a->bytes, x), x, &pairs);
     struct hlo_value y = hlo_fill(h, HLO_F32, 0, HLO_SHAPE(whole * lines, x.dim[0]));
     struct hlo_loop loop;
     hlo_loop_begin(h, &loop, whole, 1, &y);
     struct hlo_value panels = hlo_window(h, a->bytes, hlo_times(h, loop.index, (double)a->tile), a->tile);
-    struct hlo_value tile = hlo_dot(h, tile_read(a, panels, x.type), x, &pairs);
+    struct hlo_value tile = hlo_dot(h, tile_read(a, panels, x), x, &pairs);
     y = hlo_replace_at(h, y, tile, hlo_times(h, loop.index, (double)lines));
     hlo_loop_end(h, &loop, &y);
     if (!rest) return y;
     panels = hlo_slice(h, a->bytes, 0, whole * a->tile, rest);
-    return hlo_concat(h, 0, y, hlo_dot(h, tile_read(a, panels, x.type), x, &pairs));
+    return hlo_concat(h, 0, y, hlo_dot(h, tile_read(a, panels, x), x, &pairs));
 }
 
 /* dy W of dy[16 panels,R]: F32 [R,K]. */
@@ -300,18 +312,18 @@ static struct hlo_value part_product_back(const struct product *a, struct hlo_va
     static const struct hlo_pairs pairs = {.sum = 1, .a_sum = {0}, .b_sum = {0}};
     struct hlo *h = a->h;
     int64_t whole = a->panels / a->tile, rest = a->panels % a->tile, lines = a->tile * PANEL_LINES;
-    if (whole == 1 && !rest) return hlo_dot(h, dy, tile_read(a, a->bytes, dy.type), &pairs);
+    if (whole == 1 && !rest) return hlo_dot(h, dy, tile_read(a, a->bytes, dy), &pairs);
     struct hlo_value dx = hlo_fill(h, HLO_F32, 0, HLO_SHAPE(dy.dim[1], a->k));
     struct hlo_loop loop;
     hlo_loop_begin(h, &loop, whole, 1, &dx);
     struct hlo_value panels = hlo_window(h, a->bytes, hlo_times(h, loop.index, (double)a->tile), a->tile);
     struct hlo_value own = hlo_window(h, dy, hlo_times(h, loop.index, (double)lines), lines);
-    dx = hlo_add(h, dx, hlo_dot(h, own, tile_read(a, panels, dy.type), &pairs));
+    dx = hlo_add(h, dx, hlo_dot(h, own, tile_read(a, panels, dy), &pairs));
     hlo_loop_end(h, &loop, &dx);
     if (!rest) return dx;
     panels = hlo_slice(h, a->bytes, 0, whole * a->tile, rest);
     own = hlo_slice(h, dy, 0, whole * lines, rest * PANEL_LINES);
-    return hlo_add(h, dx, hlo_dot(h, own, tile_read(a, panels, dy.type), &pairs));
+    return hlo_add(h, dx, hlo_dot(h, own, tile_read(a, panels, dy), &pairs));
 }
 
 static const int turned[] = {1, 0};
@@ -347,13 +359,13 @@ struct hlo_value blocks_product_back(struct hlo *h, const struct op_attr *attr, 
     return dx;
 }
 
-/* Decoded elements, and their codes in the order of lines. */
-size_t blocks_workspace(const struct op_attr *attr, int64_t k, enum dtype type)
+/* Decoded elements of a tile. Two products may have them at the same time, if both multiply the same x. */
+size_t blocks_workspace(const struct op_attr *attr, int64_t k)
 {
-    int64_t lines = 0, each = 1 + (int64_t)sizeof(float) + (type == DT_F32 ? 0 : (int64_t)dtype_size(type));
+    int64_t lines = 0;
     for (int i = 0; i < OP_LINE_PARTS; i++) {
         int64_t tile = PANEL_LINES * tile_panels(panels_count(attr->lines[i].lines), k);
         if (attr->lines[i].lines && tile > lines) lines = tile;
     }
-    return (size_t)(lines * k * each);
+    return (size_t)(lines * k) * 2 * sizeof(float);
 }

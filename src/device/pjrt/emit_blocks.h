@@ -25,5 +25,5 @@ struct hlo_value blocks_rows(struct hlo *h, const struct op_attr *attr, int64_t 
 /* Is this block type (tensor/blocks.h) known here? Every one that kernels multiply must be. */
 bool blocks_decoded(int number);
 
-/* Scratch of a product with rows of k elements of a type. */
-size_t blocks_workspace(const struct op_attr *attr, int64_t k, enum dtype type);
+/* Scratch of a product with rows of k elements. */
+size_t blocks_workspace(const struct op_attr *attr, int64_t k);

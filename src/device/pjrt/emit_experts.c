@@ -158,7 +158,7 @@ static size_t expert_linear_q_workspace(const struct tensor *const *desc, const 
     (void)threads;
     int64_t bytes = tensor_bytes(desc[EXPERT_LINEAR_Q_W]) / tensor_count(desc[EXPERT_LINEAR_Q_ENDS]);
     int64_t k = quantised_columns(&op->attr, bytes);
-    return (size_t)bytes + blocks_workspace(&op->attr, k, desc[EXPERT_LINEAR_Q_X]->type);
+    return (size_t)bytes + blocks_workspace(&op->attr, k);
 }
 const struct emitter pjrt_expert_linear_q = {.kernel = {.workspace = expert_linear_q_workspace},
                                              .emit = emit_expert_linear_q};

@@ -21,14 +21,12 @@ static void emit_linear_q_dx(struct emit *e)
     emit_out(e, LINEAR_Q_DX_DX, dx);
 }
 
-_Static_assert((int)LINEAR_Q_W == (int)LINEAR_Q_DX_W && (int)LINEAR_Q_X == (int)LINEAR_Q_DX_DY,
-               "both find their operands in the same places");
+_Static_assert((int)LINEAR_Q_W == (int)LINEAR_Q_DX_W, "both have the weight in the same place");
 
 static size_t workspace(const struct tensor *const *desc, const struct op *op, int threads)
 {
     (void)threads;
-    int64_t k = quantised_columns(&op->attr, tensor_bytes(desc[LINEAR_Q_W]));
-    return blocks_workspace(&op->attr, k, desc[LINEAR_Q_X]->type);
+    return blocks_workspace(&op->attr, quantised_columns(&op->attr, tensor_bytes(desc[LINEAR_Q_W])));
 }
 const struct emitter pjrt_linear_q = {.kernel = {.workspace = workspace}, .emit = emit_linear_q};
 const struct emitter pjrt_linear_q_dx = {.kernel = {.workspace = workspace}, .emit = emit_linear_q_dx};
