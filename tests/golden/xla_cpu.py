@@ -40,7 +40,7 @@ def losses(text): return [e["loss"] for e in plim.events(text) if e["event"] == 
 
 def training(folder, tolerance, **changes):
     """The CPU backend's losses, in the plan's bytes, at three budgets."""
-    changes = dict(training__steps=10, training__gradient_accumulation_steps=2, model__num_layers=1, **changes)
+    changes = {**dict(training__steps=10, training__micro_batch_size=2, model__num_layers=1), **changes}
     name = ", ".join(f"{k.split('__')[1]} {v}" for k, v in changes.items())
     want = losses(plim.run("train", plim.job(folder, **changes), "--no-checkpoint", "-q", "--overwrite").stdout)
     path = plim.job(folder, **changes, training__device="pjrt:cpu")
