@@ -106,18 +106,19 @@ static int64_t settled_bytes(struct pjrt_device *d)
     return (int64_t)os_process_counted();
 }
 
-/* The executable of a program's text, compiled if it is new. */
-static enum plim_status executable(struct pjrt_device *d, const struct module *m, struct pjrt_kept **out,
-                                   struct plim_error *err)
+/* The executable of a program's text, compiled if it is new. `counts`: it belongs to a plan. */
+static enum plim_status executable(struct pjrt_device *d, const struct module *m, bool counts,
+                                   struct pjrt_kept **out, struct plim_error *err)
 {
     const char *text = strbuf_text(&m->h.text);
     uint64_t key = hash64(text, m->h.text.len, 0);
     struct pjrt_exe exe;
     if ((*out = find_kept(d, key))) return PLIM_OK;
-    int64_t before = settled_bytes(d);
+    int64_t before = counts ? settled_bytes(d) : 0;
     enum plim_status status = artefacts_executable(&d->artefacts, text, m->h.text.len, &exe, err);
     if (status != PLIM_OK) return status;
-    status = keep(d, key, &exe, max64(settled_bytes(d) - before, 0), out, err);
+    int64_t resident = counts ? max64(settled_bytes(d) - before, 0) : 0;
+    status = keep(d, key, &exe, resident, out, err);
     if (status != PLIM_OK) pjrt_exe_release(&d->pjrt, &exe);
     return status;
 }
@@ -180,8 +181,8 @@ static enum plim_status make_program(struct pjrt_device *d, const struct device_
     enum plim_status status = module_make(range, apart, &m, err);
     if (status != PLIM_OK) return status;
     struct pjrt_program *p = program_of(d, range, &m);
-    status =
-        p ? executable(d, &m, &p->kept, err) : plim_fail(err, PLIM_NO_MEMORY, "out of memory for a program");
+    status = p ? executable(d, &m, !apart, &p->kept, err)
+               : plim_fail(err, PLIM_NO_MEMORY, "out of memory for a program");
     module_release(&m);
     if (status == PLIM_OK) {
         p->kept->users++, p->kept->planned = false;
@@ -250,7 +251,7 @@ static enum plim_status need_of(struct pjrt_device *d, const struct device_range
     struct pjrt_kept *kept;
     enum plim_status status = module_make(range, false, &m, err);
     if (status != PLIM_OK) return status;
-    status = executable(d, &m, &kept, err);
+    status = executable(d, &m, true, &kept, err);
     if (status == PLIM_OK) kept->planned = !kept->users;
     if (status == PLIM_OK && kept->exe.bytes.known)
         *need = max64(*need, resting_bytes(range, &m) + kept->exe.bytes.temp + kept->exe.bytes.code);
