@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SINGLES = 512 }; /* executables of one op; a step that runs op by op needs each of them again */
+
 /* Executables by the hash of their text. Programs with the same text share one. */
 struct pjrt_kept {
     uint64_t key;
@@ -420,7 +422,7 @@ static void pjrt_run(struct device *dev, struct kernel_call *call)
     start(of(dev), p);
     finish(of(dev));
     program_release(p);
-    if (of(dev)->nkept > 64) drop_unused(of(dev), true);
+    if (of(dev)->nkept > SINGLES) drop_unused(of(dev), true);
 }
 
 static size_t pjrt_used(struct device *dev)
