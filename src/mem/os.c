@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { SMALL_PART = 4 << 20 }; /* of libc and libm all are; those of CUDA are not */
@@ -68,6 +69,22 @@ static int touch_object(struct dl_phdr_info *object, size_t size, void *arg)
 }
 
 void os_touch_code(void) { dl_iterate_phdr(touch_object, NULL); }
+
+static int drop_object(struct dl_phdr_info *object, size_t size, void *library)
+{
+    (void)size;
+    if (!object->dlpi_name || strcmp(object->dlpi_name, library) != 0) return 0;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        if (part->p_type != PT_LOAD || part->p_flags & PF_W) continue;
+        uintptr_t begin = (uintptr_t)os_page_round(object->dlpi_addr + part->p_vaddr);
+        uintptr_t end = (object->dlpi_addr + part->p_vaddr + part->p_memsz) / os_page_size() * os_page_size();
+        if (end > begin) madvise((void *)begin, end - begin, MADV_DONTNEED);
+    }
+    return 1;
+}
+
+void os_drop_code(const char *library) { dl_iterate_phdr(drop_object, (void *)library); }
 
 static int count_object(struct dl_phdr_info *object, size_t size, void *sum)
 {

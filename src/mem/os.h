@@ -54,6 +54,9 @@ uint64_t os_process_counted(void);
  * nearly all of them in the end. */
 void os_touch_code(void);
 
+/* Gives the pages of a loaded library's code and constants back to the system; those that are used again come from its file. */
+void os_drop_code(const char *library);
+
 /* Resident bytes of the program and its libraries after os_touch_code: code, constants and initialised data. They
  * depend only on the files, so they are equal in all processes that load the same ones. */
 uint64_t os_code_bytes(void);

@@ -529,8 +529,10 @@ enum plim_status engine_make_plan(struct engine *e, struct plim_error *err)
     status = check_kv_type(e, err);
     if (status != PLIM_OK) return status;
     e->device->facts.beyond_bytes = 0;
+    engine_measure_process(e); /* before programs are compiled: their bytes are beyond_bytes */
+    struct overhead process = e->overhead;
     while (again && status == PLIM_OK) {
-        engine_measure_process(e);
+        e->overhead = process, e->tape_bytes = 0;
         status = plan_offer(e, &s, &again, err);
         if (status == PLIM_NO_FIT && adapters_shrink(e)) status = PLIM_OK, again = true;
     }

@@ -296,9 +296,42 @@ static enum plim_status choose(struct engine *e, struct plim_error *err)
     return status;
 }
 
+/* runtime_measure of all passes. */
+static enum plim_status measure_passes(struct engine *e, const struct sources *s, bool *again,
+                                       struct plim_error *err)
+{
+    struct device_facts *facts = &e->device->facts;
+    const struct runtime *rt = &s->runtime;
+    bool more;
+    enum plim_status status = runtime_measure(facts, &rt->plan.tape, &rt->plan.layout, rt->arena, again, err);
+    for (int i = 0; i < 2 * SOURCE_PASSES && status == PLIM_OK; i++) {
+        const struct forward *f = i < SOURCE_PASSES ? &s->tokens[i] : &s->reads[i - SOURCE_PASSES];
+        if (!f->tape.nops) continue;
+        status = runtime_measure(facts, &f->tape, &f->layout, rt->arena, &more, err);
+        *again |= more;
+    }
+    return status;
+}
+
+/* *again: programs need more than was known, and nothing is planned. */
+static enum plim_status plan_offer(struct engine *e, struct sources *s, bool *again, struct plim_error *err)
+{
+    *again = false;
+    enum plim_status status = choose(e, err);
+    if (status == PLIM_OK) status = measure_smallest(e, err);
+    if (status != PLIM_OK) return status;
+    set_sizes(e, s, e->offer.requests, e->offer.context);
+    note_sizes(e, s);
+    status = plan_passes(e, s, e->options.budget, err);
+    if (status == PLIM_OK) status = measure_passes(e, s, again, err);
+    if (*again) drop_plan(s);
+    return status;
+}
+
 static enum plim_status make_plan(struct engine *e, struct sources *s, struct plim_error *err)
 {
     const struct engine_options *o = &e->options;
+    bool again = true;
     enum plim_status status = engine_choose_precision(e, err);
     if (status == PLIM_OK)
         status = source_weights_choose(&e->quantisation, e->device, o->weights, e->model, &e->spec,
@@ -306,12 +339,12 @@ static enum plim_status make_plan(struct engine *e, struct sources *s, struct pl
     if (status != PLIM_OK) return status;
     engine_measure_process(e);
     e->overhead.bytes += source_weights_bytes(&e->quantisation, &e->spec, e->plan.precision);
-    status = choose(e, err);
-    if (status == PLIM_OK) status = measure_smallest(e, err);
-    if (status != PLIM_OK) return status;
-    set_sizes(e, s, e->offer.requests, e->offer.context);
-    note_sizes(e, s);
-    status = plan_passes(e, s, o->budget, err);
+    struct overhead process = e->overhead;
+    e->device->facts.beyond_bytes = 0;
+    while (again && status == PLIM_OK) {
+        e->overhead = process, e->tape_bytes = 0;
+        status = plan_offer(e, s, &again, err);
+    }
     if (status == PLIM_OK) note_line(e, s);
     return status;
 }

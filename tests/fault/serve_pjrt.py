@@ -97,6 +97,20 @@ def by_memory(p):
     ok(found == sorted(found, reverse=True) and found[0] == 3 and found[-1] == 0 and len(set(found)) > 2, f"rungs by memory: {rungs}")
 
 
+def plans_reported(p):
+    """The plan holds what the executable reports: temporaries above the arena's are added byte by byte, or refused."""
+    def plan(mib, budget):
+        p.clear()
+        os.environ["FAKE_PJRT"], os.environ["XDG_CACHE_HOME"] = f"temp={mib << 20},limit=268435456", f"{p.folder}/cache"
+        r = plim.run("serve", p.model, "--plan", "--json", "--max-context", 256, "--parallel", 2, "--budget", budget, "--device", f"pjrt:{PLUGIN}")
+        return json.loads(r.stdout), r.stderr
+    plans = [plan(mib, "128MiB")[0] for mib in (0, 32, 64)]
+    totals = [r["plan"]["total"] for r in plans]
+    ok(totals[0] == plans[0]["plan"]["arena"] and totals[2] - totals[1] == 32 << 20 and totals[1] > 32 << 20, f"temporaries of 0, 32 and 64 MiB: planned {totals}, arena {plans[0]['plan']['arena']}")
+    low, log = plan(64, "48MiB")
+    ok(low["rung"] == "cpu" and re.search(r"does not fit: .* take [\d.]+ MiB, the budget is 48.0 MiB", log), f"a budget of 48 MiB: rung {low['rung']}, {log.splitlines()[0][:200]}")
+
+
 def remembered(p):
     p.start(f"fail={EXECUTE}:1:{EXHAUSTED}", "fewer")
     p.start("", "fewer", "begins on rung fewer, because memory was refused above it", keep=True)
@@ -161,6 +175,7 @@ def main():
         p = Place(folder)
         at_start(p)
         by_memory(p)
+        plans_reported(p)
         remembered(p)
         reused(p)
         lost_while_serving(p)

@@ -31,6 +31,7 @@ except ImportError:
 
 server.need_http()
 PLUGIN = xla.need_plugin()
+MIB = 1 << 20
 SIZES = dict(num_hidden_layers=1, head_dim=64, hidden_size=64)
 ASK = {"prompt": "The ship", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
 CHAT = dict(messages=[{"role": "user", "content": "Hi"}], max_tokens=6, temperature=0)
@@ -139,6 +140,18 @@ def first_and_second(folder, model):
     return wanted
 
 
+def within_plan(model):
+    """With programs of the cache, at three budgets: planned = ledger to the byte, and the process is never above it."""
+    for budget in (1024, 256, 128):
+        with serve(model, "--device", "pjrt:cpu", "--budget", budget * MIB) as s:
+            for _ in range(3): texts(s)
+            hold, peak = json.loads(s.get("/hold")[1]), server.resident(s.process)[1]
+            beside = s.metric("server_bytes_most") + hold["plan"]["requests"]
+        total = hold["plan"]["total"]
+        ok(hold["used"] == total <= hold["budget"] == budget * MIB, f"{budget} MiB: ledger {hold['used']} = planned {total}")
+        ok(total - beside - 32 * MIB < peak <= total, f"{budget} MiB: RSS at most {peak / MIB:.2f} MiB; planned {total / MIB:.2f} MiB, {beside / MIB:.2f} MiB of it for connections and requests")
+
+
 def changed_cache(folder, model, wanted):
     """One file of the cache is damaged, and another belongs to somebody else."""
     cache = f"{folder}/cache/plimsoll/pjrt"
@@ -183,6 +196,7 @@ def main():
         model = llama_folder.make(f"{folder}/m", **SIZES)
         with open(f"{model}/tokenizer_config.json", "w") as f: json.dump({"chat_template": server.TEMPLATE}, f)
         wanted = first_and_second(folder, model)
+        within_plan(model)
         changed_cache(folder, model, wanted)
         refused(folder, model)
     plim.done()

@@ -209,8 +209,9 @@ static void test_ten_steps(void **state)
     each(losses_of);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_outputs), cmocka_unit_test(test_gradients), cmocka_unit_test(test_ten_steps),
         cmocka_unit_test(test_dropout), cmocka_unit_test(test_new_head),

@@ -138,7 +138,7 @@ static void check_as_cpu(const struct node *all, const char *model)
     struct plim_error err = {0};
     double worst = 0;
     int tokens = 0;
-    const struct node *cases = node_get(all, model) ? node_get(all, model) : node_get(all, "llama-untied");
+    const struct node *cases = node_get(all, model) ? node_get(all, model) : node_get(all, "mixtral");
     struct engine_options o = {.parallel = 8, .step_tokens = 8};
     if (test_device_open(2, &device, &err) != PLIM_OK) fail_msg("%s", err.text);
     if (test_device_named(backend_fallback()->name, 2, &cpu, &err) != PLIM_OK) fail_msg("%s", err.text);

@@ -80,6 +80,7 @@ void rig_open(struct model_rig *rig, const struct rig_options *o)
                                                    .cls = DEVICE_LEDGER_ARENA},
                             &rig->far, &rig->err));
     must(rig, exec_open(&rig->exec, rig->device, &rig->tape, &rig->layout, rig->far, &rig->err));
+    if (rig->device->facts.whole_programs) must(rig, exec_tune(&rig->exec, &rig->err)); /* else op by op */
     must(rig, weights_write_constants(&rig->exec, &rig->spec, &rig->err));
     must(rig, weights_from_directory(&rig->exec, &rig->spec, o->model, NULL, &rig->err));
     if (o->adapter)

@@ -14,11 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SINGLES = 512 }; /* executables of one op; a step that runs op by op needs each of them again */
+
 /* Executables by the hash of their text. Programs with the same text share one. */
 struct pjrt_kept {
     uint64_t key;
     struct pjrt_exe exe;
     int users;
+    bool planned;     /* measured, and not yet part of a program */
+    int64_t resident; /* host memory that it took, where that counts */
 };
 
 struct pjrt_device {
@@ -29,6 +33,7 @@ struct pjrt_device {
     struct artefacts artefacts;
     struct pjrt_kept **kept;
     int nkept;
+    bool counts; /* memory of the plug-in is part of this process's, which the budget covers */
     struct pjrt_event *running;
     struct plim_error failure; /* of what was launched; status PLIM_OK: none */
 };
@@ -83,38 +88,49 @@ static struct pjrt_kept *find_kept(struct pjrt_device *d, uint64_t key)
 }
 
 static enum plim_status keep(struct pjrt_device *d, uint64_t key, const struct pjrt_exe *exe,
-                             struct pjrt_kept **out, struct plim_error *err)
+                             int64_t resident, struct pjrt_kept **out, struct plim_error *err)
 {
     struct pjrt_kept **more = realloc(d->kept, (size_t)(d->nkept + 1) * sizeof *more);
     struct pjrt_kept *kept = more ? calloc(1, sizeof *kept) : NULL;
     if (more) d->kept = more;
     if (!kept) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for an executable");
-    *kept = (struct pjrt_kept){.key = key, .exe = *exe};
+    *kept = (struct pjrt_kept){.key = key, .exe = *exe, .resident = resident};
     *out = d->kept[d->nkept++] = kept;
     return PLIM_OK;
 }
 
-/* The executable of a program's text, compiled if it is new. */
-static enum plim_status executable(struct pjrt_device *d, const struct module *m, struct pjrt_kept **out,
-                                   struct plim_error *err)
+/* Host memory that counts now. Memory that the plug-in needs only to compile or to load is given back before. */
+static int64_t settled_bytes(struct pjrt_device *d)
+{
+    if (!d->counts) return 0;
+    os_trim_heap();
+    os_drop_code(d->pjrt.plugin.path);
+    return (int64_t)os_process_counted();
+}
+
+/* The executable of a program's text, compiled if it is new. `counts`: it belongs to a plan. */
+static enum plim_status executable(struct pjrt_device *d, const struct module *m, bool counts,
+                                   struct pjrt_kept **out, struct plim_error *err)
 {
     const char *text = strbuf_text(&m->h.text);
     uint64_t key = hash64(text, m->h.text.len, 0);
     struct pjrt_exe exe;
     if ((*out = find_kept(d, key))) return PLIM_OK;
+    int64_t before = counts ? settled_bytes(d) : 0;
     enum plim_status status = artefacts_executable(&d->artefacts, text, m->h.text.len, &exe, err);
     if (status != PLIM_OK) return status;
-    status = keep(d, key, &exe, out, err);
+    int64_t resident = counts ? max64(settled_bytes(d) - before, 0) : 0;
+    status = keep(d, key, &exe, resident, out, err);
     if (status != PLIM_OK) pjrt_exe_release(&d->pjrt, &exe);
     return status;
 }
 
-/* Frees executables that no program uses. */
-static void drop_unused(struct pjrt_device *d)
+/* Frees executables that no program uses. `planned`: those that were measured for programs to come stay. */
+static void drop_unused(struct pjrt_device *d, bool planned)
 {
     int left = 0;
     for (int i = 0; i < d->nkept; i++) {
-        if (d->kept[i]->users) {
+        if (d->kept[i]->users || (planned && d->kept[i]->planned)) {
             d->kept[left++] = d->kept[i];
             continue;
         }
@@ -167,11 +183,11 @@ static enum plim_status make_program(struct pjrt_device *d, const struct device_
     enum plim_status status = module_make(range, apart, &m, err);
     if (status != PLIM_OK) return status;
     struct pjrt_program *p = program_of(d, range, &m);
-    status =
-        p ? executable(d, &m, &p->kept, err) : plim_fail(err, PLIM_NO_MEMORY, "out of memory for a program");
+    status = p ? executable(d, &m, !apart, &p->kept, err)
+               : plim_fail(err, PLIM_NO_MEMORY, "out of memory for a program");
     module_release(&m);
     if (status == PLIM_OK) {
-        p->kept->users++;
+        p->kept->users++, p->kept->planned = false;
         *out = p;
     } else {
         program_release(p);
@@ -237,7 +253,8 @@ static enum plim_status need_of(struct pjrt_device *d, const struct device_range
     struct pjrt_kept *kept;
     enum plim_status status = module_make(range, false, &m, err);
     if (status != PLIM_OK) return status;
-    status = executable(d, &m, &kept, err);
+    status = executable(d, &m, true, &kept, err);
+    if (status == PLIM_OK) kept->planned = !kept->users;
     if (status == PLIM_OK && kept->exe.bytes.known)
         *need = max64(*need, resting_bytes(range, &m) + kept->exe.bytes.temp + kept->exe.bytes.code);
     module_release(&m);
@@ -272,6 +289,7 @@ static enum plim_status measure(const struct device_facts *facts, const struct t
     if (status == PLIM_OK && trains && adds_up(tape, layout)) status = need_of(d, &ranges[1], &need, err);
     if (status == PLIM_OK && trains) status = need_of(d, &ranges[2], &need, err);
     *more = max64(need - arena, 0);
+    for (int i = 0; i < d->nkept; i++) *more += d->kept[i]->resident;
     return reported(d, status, err);
 }
 
@@ -280,7 +298,7 @@ static enum plim_status measure(const struct device_facts *facts, const struct t
 static enum plim_status pjrt_commit(struct device *dev, size_t bytes, struct plim_error *err)
 {
     finish(of(dev));
-    if (!bytes) drop_unused(of(dev));
+    drop_unused(of(dev), bytes > 0);
     return slots_commit(&of(dev)->slots, bytes, err);
 }
 
@@ -404,7 +422,7 @@ static void pjrt_run(struct device *dev, struct kernel_call *call)
     start(of(dev), p);
     finish(of(dev));
     program_release(p);
-    if (of(dev)->nkept > 64) drop_unused(of(dev));
+    if (of(dev)->nkept > SINGLES) drop_unused(of(dev), true);
 }
 
 static size_t pjrt_used(struct device *dev)
@@ -421,7 +439,7 @@ static void pjrt_close_device(struct device *dev)
     if (d->pjrt.client) {
         finish(d);
         slots_close(&d->slots);
-        drop_unused(d);
+        drop_unused(d, false);
         artefacts_close(&d->artefacts);
         pjrt_close(&d->pjrt);
     }
@@ -477,6 +495,7 @@ static enum plim_status find_facts(struct pjrt_device *d, struct plim_error *err
     size_t used = 0, limit = 0;
     enum plim_status status = os_allowance(&may, err);
     if (status != PLIM_OK) return status;
+    const struct context *context = d->device.context;
     bool own = d->pjrt.zero_copy, pooled = false;
     bool told = !own && pjrt_memory(&d->pjrt, &used, &limit, &pooled) && limit;
     snprintf(facts->name, sizeof facts->name, "%s", *d->pjrt.kind ? d->pjrt.kind : d->pjrt.platform);
@@ -486,6 +505,7 @@ static enum plim_status find_facts(struct pjrt_device *d, struct plim_error *err
     facts->free_bytes = told ? limit - min_size(used, limit) : may.bytes;
     facts->lower_tier = TIER_DEVICE; /* programs do not wait for copies */
     facts->keeps_memory = pooled;
+    d->counts = own && context && context->process;
     facts->align = 256;
     facts->whole_programs = true;
     facts->threads = threads_count(d->device.team);
