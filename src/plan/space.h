@@ -52,7 +52,7 @@ struct share {
 
 enum { SPACE_PLACES = 4 * ZERO_COUNT, SPACE_MICROS = 24, SPACE_SHARES = 2 * (OFFLOAD_SHARES + 1) };
 
-/* What may leave the device: nothing; state or activations; parameters and gradients too, without activations; everything at once,
+/* Things that may leave the device: none; state or activations; parameters and gradients too, without activations; everything at once,
  * where nothing else fits. */
 enum reach { REACH_NOTHING, REACH_STATE, REACH_ALL, REACH_TOGETHER, REACHES };
 
