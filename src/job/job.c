@@ -485,15 +485,26 @@ static enum plim_status check_attention(const struct job *job, const struct devi
         o->kind == ORIGIN_DEFAULT ? job->name : o->where);
 }
 
-/* A rate says whether the device multiplies fp8 numbers. */
+/* A rate says whether the device multiplies fp8 numbers. Rows of a micro-batch, whatever their number, are whole tiles of the
+ * tensor cores if each has whole ones. */
 static enum plim_status check_fp8(const struct job *job, const struct device_facts *facts,
                                   struct plim_error *err)
 {
-    if (job->training.precision != PRECISION_F8 || facts->flops[DT_E4M3] > 0) return PLIM_OK;
+    const int64_t lengths[] = {job->max_length, job->data.max_source_length};
+    if (job->training.precision != PRECISION_F8) return PLIM_OK;
+    for (int i = 0; i < 2; i++)
+        if (lengths[i] % FP8_MULTIPLE)
+            return plim_fail(
+                err, PLIM_BAD_INPUT,
+                "%s: key 'data.%s': fp8 products need rows of a multiple of %d tokens; write %lld, or "
+                "training.mixed_precision: bf16",
+                job->name, i ? "max_source_length" : "max_length", FP8_MULTIPLE,
+                (long long)((lengths[i] / FP8_MULTIPLE + 1) * FP8_MULTIPLE));
+    if (facts->flops[DT_E4M3] > 0) return PLIM_OK;
     return plim_fail(
         err, PLIM_UNSUPPORTED,
-        "%s: training.mixed_precision: fp8 needs a GPU of compute capability 8.9 or newer, or a CPU, which "
-        "emulates it; %s has no fp8 products; write bf16",
+        "%s: key 'training.mixed_precision': fp8 needs a GPU of compute capability 8.9 or newer, or a CPU, "
+        "which emulates it; %s has no fp8 products; write bf16",
         job->name, facts->name);
 }
 

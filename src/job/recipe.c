@@ -299,7 +299,7 @@ void recipe_request(const struct recipe *r, const struct device_facts *facts, in
         .host_updates = r->optimizer == OPTIMIZER_ADAMW || r->optimizer == OPTIMIZER_SGD,
         .whole_state = r->optimizer == OPTIMIZER_ADAFACTOR,
         .whole_grads = sums_once(r),
-        .fp8 = r->precision == PRECISION_F8,
+        .fp8 = r->precision == PRECISION_F8 && job->data.padding != PADDING_LONGEST, /* kept by one tape */
         .may_keep_gathered = job->zero.max_reuse > 0,
         .compute = compute,
         .place = place,

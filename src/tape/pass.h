@@ -47,6 +47,8 @@ struct fp8_options {
      * each product converts its weight. */
     bool keep_weights;
 };
+/* PLIM_BAD_INPUT: the tape has no such product. */
+enum { FP8_MULTIPLE = 16 }; /* of every dimension of a product, as tensor cores want it */
 enum plim_status pass_fp8(struct tape *tape, const struct fp8_options *options, struct plim_error *err);
 
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT };

@@ -18,8 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FP8_MULTIPLE = 16 }; /* of every dimension of a product */
-
 /* Layouts that products want of a tensor, as bits. */
 enum { AS_IS = 1, TRANSPOSED = 2 };
 
@@ -54,8 +52,8 @@ static bool may_be_fp8(const struct tape *tape, const struct op *op)
            fits_tensor_cores(w, tensor_count(x) / (op->attr.weight_kn ? w->dim[0] : w->dim[1]));
 }
 
-/* Invariant 1. */
-static void choose(struct fp8_pass *p, const struct op_list *old)
+/* Invariant 1; false: there is none. */
+static bool choose(struct fp8_pass *p, const struct op_list *old)
 {
     const struct tape *tape = p->tape;
     for (int i = 0; i < old->count; i++)
@@ -68,6 +66,9 @@ static void choose(struct fp8_pass *p, const struct op_list *old)
             if (old->ops[k].kind == OP_LINEAR && old->ops[k].out[LINEAR_Y] == op->in[ROUTE_LOGITS])
                 p->in_fp8[old->ops[k].in[LINEAR_W]] = false;
     }
+    for (int i = 0; i < p->count; i++)
+        if (p->in_fp8[i]) return true;
+    return false;
 }
 
 /* The parameter of a product, if that is in fp8; -1: the op is none. */
@@ -223,16 +224,22 @@ enum plim_status pass_fp8(struct tape *tape, const struct fp8_options *options, 
     struct fp8_pass p = {.tape = tape, .options = options, .count = tape->ntensors};
     p.in_fp8 = calloc(n, sizeof *p.in_fp8), p.read_back = calloc(n, sizeof *p.read_back);
     p.wants = calloc(n, sizeof *p.wants), p.coded = malloc(n * sizeof *p.coded);
-    bool good = p.in_fp8 && p.read_back && p.wants && p.coded;
+    bool good = p.in_fp8 && p.read_back && p.wants && p.coded, found = false;
     if (good) {
         memset(p.coded, -1, n * sizeof *p.coded);
         struct op_list old = tape_take_ops(tape);
-        choose(&p, &old);
+        found = choose(&p, &old);
         find_wants(&p, &old);
         rewrite(&p, &old);
         tape_drop_ops(tape, &old);
     }
     free(p.in_fp8), free(p.read_back), free(p.wants), free(p.coded);
+    if (good && !found)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "training.mixed_precision: fp8 changes nothing in this model: no weight of its blocks has both "
+            "dimensions in multiples of %d; write bf16",
+            FP8_MULTIPLE);
     return good && !tape->failed
                ? PLIM_OK
                : plim_fail(err, PLIM_NO_MEMORY, "out of memory while products were made fp8");
