@@ -73,7 +73,7 @@ static inline uint16_t f32_to_bf16(float f)
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f); /* ties to even, overflow to infinity */
 
-/* fp8 numbers: ties to even. Above the largest number (448 and 57344, with half a step) e4m3 becomes NaN and e5m2 infinite; no
+/* fp8 numbers: ties to even. Without branches, so that loops become vectors. Above the largest number (448 and 57344, with half a step) e4m3 becomes NaN and e5m2 infinite; no
  * conversion saturates. */
 static inline uint8_t f32_to_e4m3(float f)
 {
@@ -85,9 +85,9 @@ static inline uint8_t f32_to_e4m3(float f)
     small = magnitude + 0x1p14f; /* whose last place is a subnormal's */
     memcpy(&small_bits, &small, 4);
     uint32_t normal = (rest - (120u << 23) + 0x7ffffu + (rest >> 20 & 1u)) >> 20;
-    uint32_t code = rest < 121u << 23 ? small_bits - 0x46800000u : normal;
-    if (rest > 0x43e80000u) code = 0x7f; /* above 464 */
-    return (uint8_t)(bits >> 24 & 0x80u) | (uint8_t)code;
+    uint32_t is_small = 0u - (rest < 121u << 23), is_large = 0u - (rest > 0x43e80000u); /* above 464 */
+    uint32_t code = ((small_bits - 0x46800000u) & is_small) | (normal & ~is_small);
+    return (uint8_t)((bits >> 24 & 0x80u) | (code & ~is_large) | (0x7fu & is_large));
 }
 
 static inline uint8_t f32_to_e5m2(float f)
@@ -100,10 +100,10 @@ static inline uint8_t f32_to_e5m2(float f)
     small = magnitude + 0x1p7f;
     memcpy(&small_bits, &small, 4);
     uint32_t normal = (rest - (112u << 23) + 0xfffffu + (rest >> 21 & 1u)) >> 21;
-    uint32_t code = rest < 113u << 23 ? small_bits - 0x43000000u : normal;
-    if (rest >= 0x47700000u) code = 0x7c; /* from 61440 on */
-    if (rest > 0x7f800000u) code = 0x7f;
-    return (uint8_t)(bits >> 24 & 0x80u) | (uint8_t)code;
+    uint32_t is_small = 0u - (rest < 113u << 23), is_large = 0u - (rest >= 0x47700000u); /* from 61440 on */
+    uint32_t is_nan = 3u & (0u - (rest > 0x7f800000u));
+    uint32_t code = ((small_bits - 0x43000000u) & is_small) | (normal & ~is_small);
+    return (uint8_t)((bits >> 24 & 0x80u) | (code & ~is_large) | (0x7cu & is_large) | is_nan);
 }
 
 float e4m3_to_f32(uint8_t code);

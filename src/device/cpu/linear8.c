@@ -42,7 +42,8 @@ static void largest_body(void *arg, int64_t begin, int64_t end, int worker)
         dtype_convert(wide, DT_F32, element(c->x, c->from, i), c->from, n);
         for (int64_t k = 0; k < n; k++) {
             uint32_t m = magnitude_of(wide[k]);
-            most = m > most && m < 0x7f800000u ? m : most;
+            m = m < 0x7f800000u ? m : 0;
+            most = m > most ? m : most;
         }
     }
     *largest = most;
@@ -72,26 +73,52 @@ static int exponent_for(float largest, enum dtype to)
     return e > MOST ? MOST : e;
 }
 
+/* 8 x 8 bytes: halves, quarters and eighths of two words change places. */
+static void turn8(const uint8_t *from, uint8_t *to)
+{
+    static const uint64_t low[] = {
+        [4] = 0x00000000ffffffffu, [2] = 0x0000ffff0000ffffu, [1] = 0x00ff00ff00ff00ffu};
+    uint64_t w[8];
+    for (int i = 0; i < 8; i++) memcpy(&w[i], from + i * TILE, 8);
+    for (int step = 4; step; step /= 2)
+        for (int i = 0; i < 8; i++) {
+            if (i & step) continue;
+            uint64_t moved = (w[i] >> 8 * step ^ w[i + step]) & low[step];
+            w[i + step] ^= moved, w[i] ^= moved << 8 * step;
+        }
+    for (int i = 0; i < 8; i++) memcpy(to + i * TILE, &w[i], 8);
+}
+
+/* A tile's codes, row by row, into its columns of t. */
+static void put_turned(const struct conversion *c, const uint8_t *code, uint8_t *t, int64_t row,
+                       int64_t column)
+{
+    uint8_t turned[TILE * TILE];
+    int64_t rows = lesser(TILE, c->rows - row), columns = lesser(TILE, c->columns - column);
+    for (int64_t r = 0; r < rows; r += 8)
+        for (int64_t k = 0; k < columns; k += 8) turn8(code + r * TILE + k, turned + k * TILE + r);
+    for (int64_t k = 0; k < columns; k++)
+        memcpy(t + (column + k) * c->rows + row, turned + k * TILE, (size_t)rows);
+}
+
 /* begin and end count tiles, those of a row of tiles together. */
 static void convert_body(void *arg, int64_t begin, int64_t end, int)
 {
     const struct conversion *c = arg;
-    uint8_t *y = c->call->out[QUANTISE8_Y], *t = c->call->out[QUANTISE8_T], code[TILE];
+    uint8_t *y = c->call->out[QUANTISE8_Y], *t = c->call->out[QUANTISE8_T], code[TILE * TILE] = {0};
     float wide[TILE];
     int64_t across = blocks_of(c->columns, TILE);
     for (int64_t tile = begin; tile < end; tile++) {
         int64_t row = tile / across * TILE, column = tile % across * TILE;
         int64_t rows = lesser(TILE, c->rows - row), n = lesser(TILE, c->columns - column);
-        uint8_t turned[TILE * TILE];
         for (int64_t r = 0; r < rows; r++) {
             int64_t at = (row + r) * c->columns + column;
             dtype_convert(wide, DT_F32, element(c->x, c->from, at), c->from, n);
             for (int64_t k = 0; k < n; k++) wide[k] *= c->factor;
-            dtype_convert(y ? y + at : code, c->to, wide, DT_F32, n);
-            for (int64_t k = 0; t && k < n; k++) turned[k * TILE + r] = y ? y[at + k] : code[k];
+            dtype_convert(code + r * TILE, c->to, wide, DT_F32, n);
+            if (y) memcpy(y + at, code + r * TILE, (size_t)n);
         }
-        for (int64_t k = 0; t && k < n; k++)
-            memcpy(t + (column + k) * c->rows + row, turned + k * TILE, (size_t)rows);
+        if (t) put_turned(c, code, t, row, column);
     }
 }
 
