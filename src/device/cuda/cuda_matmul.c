@@ -213,6 +213,15 @@ static bool layout_of(const struct cuda_api *api, const struct matrix *m, cublas
                                            m->step ? m->step : m->rows) == CUBLAS_STATUS_SUCCESS;
 }
 
+static void point_at_scales(const struct cuda_api *api, const struct product *p, const struct way *w)
+{
+    if (!p->a_scale) return;
+    api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->a_scale,
+                                        sizeof p->a_scale);
+    api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->b_scale,
+                                        sizeof p->b_scale);
+}
+
 static bool describe(struct cuda_matmul *mm, const struct product *p, struct way *w)
 {
     const struct cuda_api *api = mm->api;
@@ -227,6 +236,7 @@ static bool describe(struct cuda_matmul *mm, const struct product *p, struct way
     if (!good) return false;
     api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
     api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb);
+    point_at_scales(api, p, w);
     if (p->bias) {
         api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                             sizeof epilogue);
@@ -270,12 +280,7 @@ static int multiply(struct cuda_matmul *mm, const struct cuda_queue *queue, cons
 {
     const struct cuda_api *api = mm->api;
     float one = 1, beta = p->c.at ? 1 : 0;
-    if (p->a_scale)
-        api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->a_scale,
-                                            sizeof p->a_scale);
-    if (p->b_scale)
-        api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->b_scale,
-                                            sizeof p->b_scale);
+    point_at_scales(api, p, w);
     if (p->bias)
         api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
                                             sizeof p->bias);
