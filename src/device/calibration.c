@@ -214,6 +214,7 @@ void calibration_apply(const struct calibration *speed, struct device_facts *fac
     facts->lower_bandwidth = speed->lower_bandwidth;
     facts->host_bandwidth = speed->host_bandwidth;
     facts->op_seconds = speed->op_seconds;
+    facts_set_fp8(facts);
 }
 
 #define CONTEXT "context_bytes"

@@ -38,7 +38,10 @@ static const struct {
     {"training.gradient_accumulation_steps", "multiplies the effective batch; the planner splits it"},
     {"training.micro_batch_size", PINS},
     {"training.max_micro_batch_size", "leaves out plans with larger micro-batches"},
-    {"training.mixed_precision", "bf16 and fp16 halve parameters and activations and add 16-bit masters"},
+    {"training.mixed_precision",
+     "bf16 and fp16 halve parameters and activations and add 16-bit masters; fp8 halves "
+     "activations that only products read once more"},
+    {"training.fp8_gradients", "changes the type of gradients that products read, not the bytes of a step"},
     {"training.fp16", "as training.mixed_precision: fp16"},
     {"training.bf16", "as training.mixed_precision: bf16"},
     {"training.optimizer_in_backward", PINS},

@@ -290,12 +290,18 @@ static enum plim_status check_types(const struct job *job, struct plim_error *er
                          "%s: key 'training.state_dtype': adamw8bit keeps moments in 8 bits; write fp32 or "
                          "optimizer: adamw",
                          job->name);
-    if (t->grad_type && t->precision != PRECISION_BF16)
+    if (t->grad_type && precision_type((enum precision)t->precision) != DT_BF16)
         return plim_fail(
             err, PLIM_BAD_INPUT,
             "%s: key 'training.grad_dtype': bf16 gradients come with bf16 weights; write fp32 or "
             "mixed_precision: bf16",
             job->name);
+    if (job_given(job, &t->fp8_gradients) && t->precision != PRECISION_F8)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key 'training.fp8_gradients': only mixed_precision: fp8 has fp8 gradients; this job's is "
+            "%s; remove the key",
+            job->name, precision_name((enum precision)t->precision));
     return PLIM_OK;
 }
 
@@ -479,12 +485,36 @@ static enum plim_status check_attention(const struct job *job, const struct devi
         o->kind == ORIGIN_DEFAULT ? job->name : o->where);
 }
 
+/* A rate says whether the device multiplies fp8 numbers. Rows of a micro-batch, whatever their number, are whole tiles of the
+ * tensor cores if each has whole ones. */
+static enum plim_status check_fp8(const struct job *job, const struct device_facts *facts,
+                                  struct plim_error *err)
+{
+    const int64_t lengths[] = {job->max_length, job->data.max_source_length};
+    if (job->training.precision != PRECISION_F8) return PLIM_OK;
+    for (int i = 0; i < 2; i++)
+        if (lengths[i] % FP8_MULTIPLE)
+            return plim_fail(
+                err, PLIM_BAD_INPUT,
+                "%s: key 'data.%s': fp8 products need rows of a multiple of %d tokens; write %lld, or "
+                "training.mixed_precision: bf16",
+                job->name, i ? "max_source_length" : "max_length", FP8_MULTIPLE,
+                (long long)((lengths[i] / FP8_MULTIPLE + 1) * FP8_MULTIPLE));
+    if (facts->flops[DT_E4M3] > 0) return PLIM_OK;
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "%s: key 'training.mixed_precision': fp8 needs a GPU of compute capability 8.9 or newer, or a CPU, "
+        "which emulates it; %s has no fp8 products; write bf16",
+        job->name, facts->name);
+}
+
 enum plim_status job_meet_device(struct job *job, const struct device_facts *facts, struct plim_error *err)
 {
     enum plim_status status = job_take_preset(job, facts, err);
     if (status == PLIM_OK) status = job_settle_batch(job, facts->ranks > 1 ? facts->ranks : 1, err);
     if (job->training.precision == PRECISION_AUTO) job->training.precision = job_automatic_precision(facts);
     if (status == PLIM_OK) status = check_types(job, err);
+    if (status == PLIM_OK) status = check_fp8(job, facts, err);
     if (status == PLIM_OK) status = check_stage(job, facts, err);
     if (status == PLIM_OK) status = check_attention(job, facts, err);
     return status == PLIM_OK ? job_grant_wishes(job, facts, err) : status;

@@ -102,6 +102,7 @@ struct job_training {
     int optimizer;
     int master;                /* master of narrow weights: 0 fp32, 1 none */
     int state_type, grad_type; /* 0 fp32, 1 bf16 */
+    int fp8_gradients;         /* 0 e5m2, 1 e4m3 */
     bool fp16, bf16, checkpointing;
     double beta1, beta2, eps, weight_decay, clip;
     struct string_list freeze, train_only; /* patterns of parameter names; see model/freeze.h */
@@ -393,10 +394,10 @@ const char *job_pin_name(const struct job *job, int knob);
 
 /* The part of a job that determines its tapes; a trial plan (report/remedies.c, savings.c) may change it. */
 struct recipe {
-    const struct job *job;                 /* borrowed */
-    int64_t precision, optimizer;          /* enum precision, enum optimizer */
-    int64_t master, state_type, grad_type; /* as in struct job_training */
-    int64_t clips, flash;                  /* clip gradients; do not keep scores */
+    const struct job *job;                                /* borrowed */
+    int64_t precision, optimizer;                         /* enum precision, enum optimizer */
+    int64_t master, state_type, grad_type, fp8_gradients; /* as in struct job_training */
+    int64_t clips, flash;                                 /* clip gradients; do not keep scores */
     int64_t max_length, micro_least;
     const struct adapter *adapter; /* NULL: none */
 };

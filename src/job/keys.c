@@ -5,6 +5,7 @@
 #define GIVEN(field)       SCHEMA_FLAG(struct job, field)
 #define ARCHITECTURE(name) " " #name
 
+static const char *const fp8_types[] = {"e5m2", "e4m3", NULL};
 static const char *const precisions[] = {PRECISION_NAMES, "auto", NULL};
 static const struct schema_synonym precision_words[] = {
     {"no", "fp32"},    {"float32", "fp32"}, {"float16", "fp16"}, {"bfloat16", "bf16"},
@@ -190,9 +191,10 @@ static const struct schema_row rows[] = {
     {"training.greedy.window_size", SCHEMA_INT64, AT(schedule.window_size), .min = 1, .max = 1000, .fallback = "50", .help = "greedy: how many losses the mean takes"},
     {"training.greedy.reset_start", SCHEMA_INT64, AT(schedule.reset_start), .min = 0, .max = 1e9, .fallback = "500", .help = "greedy: reductions at the floor before the schedule starts over"},
     {"training.greedy.on", SCHEMA_ENUM, AT(schedule.on), .names = greedy_events, .fallback = "step", .help = "greedy: moves per optimizer step or per evaluation"},
-    {"training.mixed_precision", SCHEMA_ENUM, AT(training.precision), .names = precisions, .synonyms = precision_words, .fallback = "fp32", .help = "compute type; bf16 and fp16 keep an fp32 master unless training.master_weights says otherwise; auto: bf16 where the device has it, else fp16 on a GPU and fp32 on a CPU"},
+    {"training.mixed_precision", SCHEMA_ENUM, AT(training.precision), .names = precisions, .synonyms = precision_words, .fallback = "fp32", .help = "compute type; bf16, fp16 and fp8 keep an fp32 master unless training.master_weights says otherwise; fp8: as bf16, but products with the weights of the blocks multiply 8-bit numbers (H100, H200, RTX 40 and newer; emulated on a CPU); auto: bf16 where the device has it, else fp16 on a GPU and fp32 on a CPU"},
     {"training.fp16", SCHEMA_BOOL, AT(training.fp16), .fallback = "false", .help = "the same as mixed_precision: fp16"},
     {"training.bf16", SCHEMA_BOOL, AT(training.bf16), .fallback = "false", .help = "the same as mixed_precision: bf16"},
+    {"training.fp8_gradients", SCHEMA_ENUM, AT(training.fp8_gradients), .names = fp8_types, .fallback = "e5m2", .help = "mixed_precision: fp8: type of the gradients that products read; e4m3 has one bit more and a smaller range"},
     {"training.loss_scale", SCHEMA_FLOAT, AT(training.loss_scale), .min = 1, .max = 1e9, .fallback = "65536", .help = "fp16: first loss scale"},
     {"training.loss_scale_window", SCHEMA_INT64, AT(training.loss_scale_window), .min = 0, .max = 1e9, .fallback = "2000", .help = "fp16: good steps before the scale doubles; 0: the scale is fixed"},
     {"training.loss_scale_hysteresis", SCHEMA_INT64, AT(training.loss_scale_hysteresis), .min = 1, .max = 1e6, .fallback = "1", .help = "fp16: the scale halves at this many overflows since it last grew"},

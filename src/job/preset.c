@@ -139,6 +139,7 @@ static void read_facts(const struct node *d, struct device_facts *f)
     f->tf32_flops = node_float(node_get(d, "tf32"), 0);
     f->flops[DT_BF16] = node_float(node_get(d, "bf16"), 1e12);
     f->flops[DT_F16] = node_float(node_get(d, "f16"), 1e12);
+    facts_set_fp8(f);
     for (int t = 0; t < DT_COUNT; t++) f->attn_flops[t] = f->flops[t] / 2;
     f->expert_share = node_float(node_get(d, "experts"), 1);
     f->bandwidth = node_float(node_get(d, "bandwidth"), 1e11);

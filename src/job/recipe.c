@@ -13,6 +13,7 @@ struct recipe recipe_of(const struct job *job)
                            .master = t->master,
                            .state_type = t->state_type,
                            .grad_type = t->grad_type,
+                           .fp8_gradients = t->fp8_gradients,
                            .clips = t->clip > 0,
                            .flash = job->model.flash,
                            .max_length = job->max_length,
@@ -203,6 +204,8 @@ static enum plim_status compute(const struct plan_request *request, const struct
     if ((status = pass_loss_chunks(tape, (int)knobs->loss_chunks, err)) != PLIM_OK) return status;
     if ((status = pass_grad(tape, err)) != PLIM_OK) return status;
     if (r.grad_type) pass_narrow_grads(tape);
+    const struct fp8_options fp8 = {r.fp8_gradients ? DT_E4M3 : DT_E5M2, knobs->keep_fp8};
+    if (r.precision == PRECISION_F8 && (status = pass_fp8(tape, &fp8, err)) != PLIM_OK) return status;
     if ((status = pass_recompute(tape, &recompute, err)) != PLIM_OK) return status;
     status = check_length(request, tape_bytes(tape, least_updates(tape, &update)), err);
     if (status != PLIM_OK) return status;
@@ -296,6 +299,7 @@ void recipe_request(const struct recipe *r, const struct device_facts *facts, in
         .host_updates = r->optimizer == OPTIMIZER_ADAMW || r->optimizer == OPTIMIZER_SGD,
         .whole_state = r->optimizer == OPTIMIZER_ADAFACTOR,
         .whole_grads = sums_once(r),
+        .fp8 = r->precision == PRECISION_F8 && job->data.padding != PADDING_LONGEST, /* kept by one tape */
         .may_keep_gathered = job->zero.max_reuse > 0,
         .compute = compute,
         .place = place,

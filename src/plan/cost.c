@@ -264,7 +264,10 @@ static void run_op(struct clock *c, int index)
 
 static bool is_idle(const struct op *op, bool once)
 {
-    return op->kind == OP_HOLD || (once && op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST);
+    bool later =
+        !once && op->kind == OP_QUANTISE8 && op->accumulate == ACC_AFTER_FIRST; /* few are the first */
+    return op->kind == OP_HOLD || later ||
+           (once && op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST);
 }
 
 /* Offloaded activations, and what is sent to other ranks or written behind, are held until their bytes are wanted: the next op waits for the

@@ -103,6 +103,14 @@ static inline void facts_set_memory(struct device_facts *facts, enum memory_kind
     facts->program_bytes = kinds[kind].program_bytes;
 }
 
+/* Sets the rate of fp8 products, from that of bf16. Tensor cores have them from capability 8.9 on, at twice the rate, of which
+ * scales and short sums take some. A CPU converts both operands to bf16. */
+static inline void facts_set_fp8(struct device_facts *facts)
+{
+    double share = facts->unified_memory ? 1 : facts->capability >= 89 ? 1.75 : 0;
+    facts->flops[DT_E4M3] = facts->flops[DT_E5M2] = share * facts->flops[DT_BF16];
+}
+
 /* Assumed bytes/s of an unmeasured disk: a modest SSD. */
 #define FACTS_DISK_ASSUMED 500e6
 

@@ -29,6 +29,7 @@ const struct knob_row knob_rows[KNOB_COUNT] = {
     KNOB(zero, .key = "training.zero_stage"),
     KNOB(keep_gathered, .form = KNOB_FLAG),
     KNOB(prefetch_ops),
+    KNOB(keep_fp8, .form = KNOB_FLAG),
 };
 
 int64_t knob_get(const struct knobs *knobs, int row)

@@ -39,6 +39,7 @@ struct knobs {
     /* 1: sharded parameters that are read again soon stay gathered from forward to backward. */
     int64_t keep_gathered;
     int64_t prefetch_ops; /* how many ops ahead offloaded or sharded tensors are fetched */
+    int64_t keep_fp8;     /* 1: weights converted to fp8 are kept for the whole step */
 };
 
 /* Values of prefetch_ops. AHEAD is about a layer. LEAST takes less memory and still hides most of a copy. RANKS is

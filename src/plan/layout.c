@@ -88,7 +88,8 @@ static void carry(struct layout *l, const struct tape *tape, const struct op *op
     for (int k = 0; k < OP_MAX_OUT; k++) {
         if (op->out[k] < 0) continue;
         int root = tape_root(tape, op->out[k]);
-        bool adds = tape->tensors[root].cls == CLASS_GRAD || (tape->tensors[root].flags & TENSOR_OUTPUT);
+        bool adds = tape->tensors[root].cls == CLASS_GRAD ||
+                    (tape->tensors[root].flags & (TENSOR_OUTPUT | TENSOR_CARRIED));
         if (adds) extend(&l->life[root], 0, tape->loop_end - 1);
     }
 }
@@ -100,9 +101,10 @@ static bool is_carried(const struct layout *l, const struct tape *tape, int id)
     const struct tensor *t = &tape->tensors[id];
     if (!is_transient(t) || l->life[id].last < 0) return false;
     if (tape->loop_end == 0) return t->flags & TENSOR_INPUT;
-    return t->cls == CLASS_GRAD ? t->owner >= 0 && tape->tensors[t->owner].cls == CLASS_PARAM
-                                : (t->flags & TENSOR_OUTPUT) || (l->life[id].first < tape->loop_end &&
-                                                                 l->life[id].last >= tape->loop_end);
+    return t->cls == CLASS_GRAD
+               ? t->owner >= 0 && tape->tensors[t->owner].cls == CLASS_PARAM
+               : (t->flags & (TENSOR_OUTPUT | TENSOR_CARRIED)) ||
+                     (l->life[id].first < tape->loop_end && l->life[id].last >= tape->loop_end);
 }
 
 /* Parts of all ranks that are added up at once. */

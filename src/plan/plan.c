@@ -61,7 +61,8 @@ struct knobs plan_compute_knobs(const struct knobs *k)
                           .offload_layers = k->full_layers ? k->offload_layers : 0, /* where they begin */
                           .loss_chunks = k->loss_chunks,
                           .optimizer_in_backward = k->optimizer_in_backward,
-                          .grad_tier = k->grad_tier};
+                          .grad_tier = k->grad_tier,
+                          .keep_fp8 = k->keep_fp8};
 }
 
 static enum plim_status build(const struct plan_request *request, const struct knobs *knobs, struct tape *out,

@@ -43,6 +43,7 @@ struct plan_request {
     bool whole_grads;       /* ranks sum gradients once a step, not in every micro-batch */
     bool may_keep_gathered; /* parameters gathered for forward (stage 3) may stay whole until backward */
     bool whole_state;       /* this optimizer's state cannot be sharded */
+    bool fp8;               /* products convert weights to fp8, which may be kept for a step */
     struct knobs pins;
     /* The tape for one set of knobs (all of them set) and request->facts is made in two steps. `compute` writes the
      * ops in order into `out`, initialised or used before: forward, backward, recompute, updates; or one part of

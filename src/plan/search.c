@@ -600,6 +600,7 @@ enum plim_status plan_search_in(const struct plan_request *request, const int or
 
 enum plim_status plan_search(const struct plan_request *request, struct plan *out, struct plim_error *err)
 {
-    static const int order[AXES] = {0, 1, 2, 3, 4, 5, 6, 7};
+    static const int order[] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+    static_assert(sizeof order / sizeof *order == AXES, "every axis once");
     return plan_search_in(request, order, out, err);
 }

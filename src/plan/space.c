@@ -322,6 +322,21 @@ static void apply_activations(const struct space *s, const struct point *p, stru
                                                                      : p->at[AXIS_ACTIVATIONS];
 }
 
+/* --- fp8 ----------------------------------------------------------------------------------------------------- */
+
+static int count_fp8(const struct space *s, const struct point *)
+{
+    return s->request->fp8 && s->request->pins.keep_fp8 == KNOB_OPEN ? 2 : 1;
+}
+
+/* Kept fp8 numbers of parameters that are not here themselves would take their place. */
+static void apply_fp8(const struct space *s, const struct point *p, struct knobs *k)
+{
+    int64_t pin = s->request->pins.keep_fp8;
+    bool here = share_at(s, p).param == 0 && place_at(s, p)->zero < ZERO_PARAMS;
+    k->keep_fp8 = s->request->fp8 && (pin != KNOB_OPEN ? pin : here && p->at[AXIS_FP8] == 0);
+}
+
 /* --- updates and prefetching ----------------------------------------------------------------------------------- */
 
 /* In slices of OFFLOAD_SHARES; the first entry takes the least device memory. */
@@ -388,6 +403,7 @@ const struct axis space_axes[AXES] = {
                           .apply = apply_activations},
     [AXIS_SHARE] = {"share", AXIS_ORDERED, .fills_host = true, .count = count_shares, .kink = share_kink,
                     .apply = apply_shares},
+    [AXIS_FP8] = {"keep_fp8", AXIS_ORDERED, .count = count_fp8, .apply = apply_fp8},
     [AXIS_UPDATER] = {"host_share", AXIS_BEST, .count = count_updaters, .apply = apply_updater},
     [AXIS_PREFETCH] = {"prefetch_ops", AXIS_BEST, .count = count_prefetch, .apply = apply_prefetch},
 };

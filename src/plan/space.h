@@ -31,6 +31,7 @@ enum axis_id {
     AXIS_ACTIVATIONS, /* layers whose activations are offloaded */
     AXIS_SHARE,       /* how much of the state, and then of the parameters, is offloaded */
     AXIS_UPDATER,     /* how much of offloaded state the host's CPU updates */
+    AXIS_FP8,         /* weights as fp8 numbers: kept for the step, made for each product */
     AXIS_PREFETCH,    /* how early offloaded parameters and gradients are fetched */
     AXES
 };

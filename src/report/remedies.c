@@ -151,8 +151,12 @@ static bool is_f16(const struct recipe *r) /* by its own key, which would win */
 {
     return r->precision == PRECISION_F16 && !r->job->training.fp16;
 }
-static bool wide_grads(const struct recipe *r) { return r->precision == PRECISION_BF16 && !r->grad_type; }
-static bool has_master(const struct recipe *r) { return r->precision == PRECISION_BF16 && !r->master; }
+static bool is_bf16(const struct recipe *r)
+{
+    return precision_type((enum precision)r->precision) == DT_BF16;
+}
+static bool wide_grads(const struct recipe *r) { return is_bf16(r) && !r->grad_type; }
+static bool has_master(const struct recipe *r) { return is_bf16(r) && !r->master; }
 static bool is_adamw(const struct recipe *r) { return r->optimizer == OPTIMIZER_ADAMW && !r->state_type; }
 static bool is_adam(const struct recipe *r)
 {

@@ -167,7 +167,7 @@ static struct saving flash(const struct job *job, const struct plan *plan)
 /* A whole fp32 copy would be twice the 16 bits, wherever they are. */
 static struct saving short_master(const struct job *job, const struct plan *plan)
 {
-    if (job->training.precision != PRECISION_BF16) return (struct saving){0};
+    if (precision_type((enum precision)job->training.precision) != DT_BF16) return (struct saving){0};
     return (struct saving){.name = "16-bit master",
                            .on = true,
                            .bytes = plan->layout.by_class[CLASS_MASTER],

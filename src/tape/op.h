@@ -12,6 +12,10 @@
  *  norm          x[..,C] w[C] [b[C]]                               y[..,C] stat[..,S]f32       RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd) over the last dimension; with attr.plus_one the RMS weight is 1 + w
  *  linear        x[..,K] W[M,K]|[K,M] [bias[M]] [add[..,M]]        y[..,M]                     y = x W' + bias + add
  *  linear_q      x[..,K] W[bytes]u8 [bias[M]] [add[..,M]]          y[..,M]                     linear with a weight in blocks, see below
+ *  quantise8     x[..,C]                                           [y[R,C]b] [t[C,R]b] scale[1]f32 keep      x as fp8 numbers, see below
+ *  linear8       x[R,K]b W[M,K]b x_scale[1]f32 w_scale[1]f32       y[..,M]                     y = x W' x_scale w_scale + bias + add, of f32 or bf16
+ *                [bias[M]] [add[..,M]]
+ *  linear8_dw    dy[M,R]b x[K,R]b dy_scale[1]f32 x_scale[1]f32     dW acc                      dW = dy x' dy_scale x_scale, in W's layout
  *  expert_linear_q  x[RK,C] W[bytes]u8 ends[E]i32                  y[RK,M]                     expert_linear with weights in blocks
  *  embed_q       ids[B,T]i32 W[bytes]u8                            y[B,T,C]                    embed from a table in blocks: y = W[ids], with attr.scale times it, rounded once
  *  adapter_linear  x[R,PK] W[S,M,K] slot[R]i32 [add[R,M]]          y[R,M]                      y[r] = x[r] W[slot[r]]' + add[r], a matrix for each row; below slot 0 y[r] = add[r] (0 without it), see below
@@ -85,6 +89,13 @@
  *
  * Products. With attr.split, fp32 operands of linear and its gradients may be taken as sums of two bf16 parts, with an error
  * of at most 2^-16 of each product (2^-24 in fp32). A device that does not benefit multiplies fp32.
+ *
+ * fp8 (marked b; tensor/dtype.h has the two types, e4m3 and e5m2). A tensor is its fp8 numbers times one scale, which is a power of
+ * two, so that multiplying by it rounds nothing. quantise8 computes it from the tensor itself: with a the largest finite |x| and F the
+ * type's largest number (448 or 57344), scale = 2^-e with e the largest whole number for which 2^e a <= F, at most 100; a = 0: 1.
+ * y[r,c] = t[c,r] = 2^e x[r,c], rounded to nearest even; infinity and NaN stay what the type has for them. keep: with
+ * op.accumulate the outputs stay as they are (a weight is converted in the first micro-batch of a window). Products sum in fp32; both
+ * operands of one have the summed dimension last, as tensor cores want it. linear8 is also the gradient of x, of dy and W'.
  *
  * Weights in blocks (tape/quantised.h is this text in C). W's bytes are the lines of attr.lines, part after part: a number of
  * lines of one block type, as panels (tensor/panels.h); each part begins a new panel. An element of W is its block's decoded
@@ -376,7 +387,10 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(COLUMN_SCALE, column_scale, KERNEL)                                                                    \
     X(COLUMN_SCALE_BWD, column_scale_bwd, KERNEL)                                                            \
     X(PREFERENCE, preference, KERNEL)                                                                        \
-    X(ADAPTER_LINEAR, adapter_linear, KERNEL)
+    X(ADAPTER_LINEAR, adapter_linear, KERNEL)                                                                \
+    X(QUANTISE8, quantise8, KERNEL)                                                                          \
+    X(LINEAR8, linear8, KERNEL)                                                                              \
+    X(LINEAR8_DW, linear8_dw, KERNEL)
 
 #define OP_KIND_OF(kind, name, kernels) OP_##kind,
 enum op_kind { OP_KINDS(OP_KIND_OF) OP_KIND_COUNT };
@@ -419,8 +433,8 @@ struct grad_pass;
  *
  * Operand patterns. The first letter is the type: x compute type, f f32, d f64, i i32, m the master of the
  * compute type, j the compute type with twice the elements when attr.joint, w a weight of the compute type or g a gradient of one (dimensions swapped when attr.weight_kn),
- * e a gradient too: both are f32 or the compute type. s is an optimizer's moment: f32 or bf16, all of an op the
- * same; q is u8; y any type, the same everywhere; * is anything at all. Then the dimensions: letters are bound to sizes and must agree
+ * e a gradient too: both are f32 or the compute type. s is an optimizer's moment or made by an fp8 product: f32 or bf16, all of an
+ * op the same; b is e4m3 or e5m2; q is u8; y any type, the same everywhere; * is anything at all. Then the dimensions: letters are bound to sizes and must agree
  * across operands, digits are constants; after '#' only the number of elements is compared, after '%' the number of
  * blocks of QUANT8_BLOCK elements, the last one rounded up. A trailing '?' marks an operand that may be absent.
  *

@@ -26,6 +26,8 @@ static bool bind_type(struct binding *b, char kind, enum dtype type)
     case 's':
         if (!b->has_state) b->state = type, b->has_state = true;
         return b->state == type && (type == DT_F32 || type == DT_BF16);
+    case 'b':
+        return type == DT_E4M3 || type == DT_E5M2;
     case 'q':
         return type == DT_U8;
     case 'd':

@@ -67,6 +67,30 @@ void cost_adapter_linear(const struct tape *tape, const struct op *op, struct op
     if (unread > 0) cost->bytes -= unread / (double)w->dim[0] * (double)tensor_bytes(w);
 }
 
+/* The tensor is read twice: for its largest number, and to be converted. */
+void cost_quantise8(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->bytes += (double)tensor_bytes(&tape->tensors[op->in[QUANTISE8_X]]);
+}
+
+/* Every row of x with every row of W; e5m2 is as fast as e4m3. */
+static void product8(const struct tape *tape, int x, int w, struct op_cost *cost)
+{
+    cost->type = DT_E4M3;
+    cost->matmul_flops += 2.0 * (double)count_of(tape, x) * (double)tape->tensors[w].dim[0];
+    cost->products += tape->tensors[x].dim[0] > FEW_ROWS;
+}
+
+void cost_linear8(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    product8(tape, op->in[LINEAR8_X], op->in[LINEAR8_W], cost);
+}
+
+void cost_linear8_dw(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    product8(tape, op->in[LINEAR8_DW_DY], op->in[LINEAR8_DW_X], cost);
+}
+
 /* Experts: every row meets one expert's matrix, whichever it is. `row`: a tensor of the rows of `width`. */
 static void expert_flops(const struct tape *tape, int row, int64_t width, int weight, struct op_cost *cost)
 {

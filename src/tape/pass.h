@@ -6,6 +6,7 @@
  *     pass_precision    chooses the narrow tensors
  *     pass_loss_chunks  computes the head over row slices, so that logits [B,T,V] never exist as a whole
  *     pass_grad         adds backward ops; each head slice is differentiated in place
+ *     pass_fp8          converts operands of the blocks' products to fp8
  *     pass_recompute    drops chosen activations and recomputes them
  *     pass_update       adds optimizer ops, at the end or inside backward
  *     pass_shard        divides classes of tensors among ranks and adds the exchanges
@@ -20,9 +21,9 @@
 
 #include "tape/op.h"
 
-/* Precision of a job: names, in this order, and the element type of each. */
-enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_F16, PRECISION_COUNT };
-#define PRECISION_NAMES "fp32", "bf16", "fp16"
+/* Precision of a job: names, in this order, and the element type of each. fp8 is bf16 with pass_fp8. */
+enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_F16, PRECISION_F8, PRECISION_COUNT };
+#define PRECISION_NAMES "fp32", "bf16", "fp16", "fp8"
 const char *precision_name(enum precision p);
 enum dtype precision_type(enum precision p);
 enum precision precision_parse(const char *name); /* PRECISION_COUNT: no such name */
@@ -36,6 +37,19 @@ enum plim_status pass_loss_chunks(struct tape *tape, int chunks, struct plim_err
 #define LOSS_CHUNK_ROWS 512
 
 enum plim_status pass_grad(struct tape *tape, struct plim_error *err);
+
+/* Products with the blocks' weights become products of fp8 numbers (linear8), their operands converted where they are made
+ * (quantise8). Everything else, gradients of parameters and updates included, stays as it is. Runs between pass_grad and
+ * pass_recompute. */
+struct fp8_options {
+    enum dtype gradients; /* type of dy: DT_E5M2 or DT_E4M3; x and W are e4m3 */
+    /* Weights are converted once per step, for forward and backward, and kept until its end: two more bytes per element. Otherwise
+     * each product converts its weight. */
+    bool keep_weights;
+};
+/* PLIM_BAD_INPUT: the tape has no such product. */
+enum { FP8_MULTIPLE = 16 }; /* of every dimension of a product, as tensor cores want it */
+enum plim_status pass_fp8(struct tape *tape, const struct fp8_options *options, struct plim_error *err);
 
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT };
 const char *recompute_name(enum recompute r);

@@ -7,7 +7,7 @@
 
 static const char *const names[PRECISION_COUNT] = {PRECISION_NAMES};
 static const enum dtype types[PRECISION_COUNT] = {
-    [PRECISION_F32] = DT_F32, [PRECISION_BF16] = DT_BF16, [PRECISION_F16] = DT_F16};
+    [PRECISION_F32] = DT_F32, [PRECISION_BF16] = DT_BF16, [PRECISION_F16] = DT_F16, [PRECISION_F8] = DT_BF16};
 
 const char *precision_name(enum precision p) { return names[p]; }
 enum dtype precision_type(enum precision p) { return types[p]; }

@@ -7,7 +7,8 @@
  *     One exception saves the op: where the weight gradient of a product wants a cheap op's result and the gradient
  *     of that op is next, the two change places and the latter leaves the result beside its own.
  *  3. What crosses from one layer to the next is never dropped, so recomputation reaches at most one layer back.
- *  4. In a layer with experts the rows of all experts are the peak, several times as many as the layer's. There the result of a
+ *  4. An optional result that nobody reads any more is not made.
+ *  5. In a layer with experts the rows of all experts are the peak, several times as many as the layer's. There the result of a
  *     cheap op is made once more rather than kept across them: what was made again only to make others again is forgotten,
  *     and dispatched rows after every use; the gradient of a weight, which wants such rows, goes before that of its input.
  */
@@ -127,7 +128,7 @@ static bool reads(const struct op *op, int id)
     return false;
 }
 
-/* Invariant 4, of what was made for `op`, whose inputs are those before the pass. */
+/* Invariant 5, of what was made for `op`, whose inputs are those before the pass. */
 static void forget(struct remat *r, const struct op *op)
 {
     for (int i = 0; i < r->nfresh; i++) {
@@ -164,7 +165,7 @@ static bool remade_by(struct remat *r, const struct op *op, const struct op *nex
     return true;
 }
 
-/* Invariant 4: whether `dw`, the gradient of experts' weights, goes before that of their input: not where the op behind both
+/* Invariant 5: whether `dw`, the gradient of experts' weights, goes before that of their input: not where the op behind both
  * leaves what dw wants. */
 static bool weights_first(const struct remat *r, const struct op *dx, const struct op *dw,
                           const struct op *behind)
@@ -198,6 +199,24 @@ static void rewrite(struct remat *r, const struct op_list *old)
     }
 }
 
+/* Invariant 4. `read` has room for every tensor. */
+static void drop_unread(struct tape *tape, bool *read)
+{
+    for (int i = 0; i < tape->nops; i++)
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (tape->ops[i].in[k] >= 0) read[tape_root(tape, tape->ops[i].in[k])] = true;
+    for (int i = 0; i < tape->nops; i++) {
+        struct op *op = &tape->ops[i];
+        const struct op_row *row = op_row(op->kind);
+        for (int o = 0; o < OP_MAX_OUT && row->out[o]; o++) {
+            const struct tensor *t = op->out[o] < 0 ? NULL : &tape->tensors[op->out[o]];
+            bool optional = t && strchr(row->out[o], '?') && t->cls == CLASS_ACT && !t->flags;
+            bool forward = op->part == PART_FORWARD || op->part == PART_RECOMPUTE;
+            if (optional && forward && !read[tape_root(tape, op->out[o])]) op->out[o] = -1;
+        }
+    }
+}
+
 enum plim_status pass_recompute(struct tape *tape, const struct recompute_options *options,
                                 struct plim_error *err)
 {
@@ -222,6 +241,12 @@ enum plim_status pass_recompute(struct tape *tape, const struct recompute_option
     rewrite(&r, &old);
     tape->loop_end = tape->nops;
     tape_drop_ops(tape, &old);
+    bool *read = calloc((size_t)tape->ntensors + 1, sizeof *read);
+    if (read)
+        drop_unread(tape, read);
+    else
+        status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while recomputation was placed");
+    free(read);
 out:
     free(r.producer);
     free(r.dropped);

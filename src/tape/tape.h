@@ -53,6 +53,7 @@ enum tensor_flag {
     TENSOR_OF_DISK = 64,   /* a near copy of a tensor on disk */
     TENSOR_FROZEN = 128,   /* a parameter that is not trained: it has no gradient, state or master */
     TENSOR_ADDED = 256,    /* a parameter of an adapter: the model's own files do not have it */
+    TENSOR_CARRIED = 512,  /* written in the first micro-batch of a window for all of them */
 };
 
 #define TENSOR_MAX_DIM 4

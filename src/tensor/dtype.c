@@ -64,6 +64,17 @@ float f16_to_f32(uint16_t h) { return half_widen(h); }
 
 uint16_t f32_to_f16(float f) { return half_narrow(f); }
 
+/* An e5m2 is the upper half of an f16. */
+float e5m2_to_f32(uint8_t code) { return half_widen((uint16_t)(code << 8)); }
+
+/* Exponent and fraction moved into place are the value times 2^-120. */
+float e4m3_to_f32(uint8_t code)
+{
+    uint32_t sign = (uint32_t)(code & 0x80u) << 24, rest = code & 0x7fu;
+    uint32_t bits = rest == 0x7f ? 0x7fc00000u : bits_of(float_of(rest << 20) * 0x1p120f);
+    return float_of(sign | bits);
+}
+
 /* ---- readers ---- */
 
 static void read_f32(float *dst, const void *src, int64_t n) { memcpy(dst, src, (size_t)n * 4); }
@@ -152,6 +163,18 @@ static void write_f16(void *dst, const float *src, int64_t n)
 }
 #endif
 
+static void read_e4m3(float *dst, const void *src, int64_t n)
+{
+    const uint8_t *from = src;
+    for (int64_t i = 0; i < n; i++) dst[i] = e4m3_to_f32(from[i]);
+}
+
+static void read_e5m2(float *dst, const void *src, int64_t n)
+{
+    const uint8_t *from = src;
+    for (int64_t i = 0; i < n; i++) dst[i] = e5m2_to_f32(from[i]);
+}
+
 /* ---- writers ---- */
 
 static void write_f32(void *dst, const float *src, int64_t n) { memcpy(dst, src, (size_t)n * 4); }
@@ -200,6 +223,18 @@ static void write_f64(void *dst, const float *src, int64_t n)
     for (int64_t i = 0; i < n; i++) to[i] = (double)src[i];
 }
 
+static void write_e4m3(void *dst, const float *src, int64_t n)
+{
+    uint8_t *to = dst;
+    for (int64_t i = 0; i < n; i++) to[i] = f32_to_e4m3(src[i]);
+}
+
+static void write_e5m2(void *dst, const float *src, int64_t n)
+{
+    uint8_t *to = dst;
+    for (int64_t i = 0; i < n; i++) to[i] = f32_to_e5m2(src[i]);
+}
+
 /* ---- the table ---- */
 
 static const struct {
@@ -214,6 +249,8 @@ static const struct {
     [DT_I32] = {"i32", "I32", "int32", NULL, NULL},
     [DT_U16] = {"u16", "U16", "uint16", NULL, NULL},
     [DT_U8] = {"u8", "U8", "uint8", NULL, NULL},
+    [DT_E4M3] = {"e4m3", NULL, "float8_e4m3fn", read_e4m3, write_e4m3},
+    [DT_E5M2] = {"e5m2", NULL, "float8_e5m2", read_e5m2, write_e5m2},
 };
 
 const char *dtype_name(enum dtype type) { return types[type].name; }
@@ -225,6 +262,7 @@ const char *dtype_torch(enum dtype type) { return types[type].torch; }
 uint64_t dtype_infinity(enum dtype type)
 {
     const struct dtype_info *info = dtype_info(type);
+    if (type == DT_E4M3) return 0x7f;
     return ((UINT64_C(1) << info->exponent) - 1) << info->fraction;
 }
 
@@ -236,7 +274,7 @@ double dtype_smallest_normal(enum dtype type)
 enum dtype dtype_from_safetensors(const char *name)
 {
     int i = 0;
-    while (i < DT_COUNT && strcmp(name, types[i].safetensors)) i++;
+    while (i < DT_COUNT && !(types[i].safetensors && !strcmp(name, types[i].safetensors))) i++;
     return (enum dtype)i;
 }
 
@@ -289,6 +327,7 @@ float dtype_round(enum dtype type, float value)
         return -1;                                                                                           \
     }
 
+FIND_NONFINITE(find_nonfinite_8, uint8_t)
 FIND_NONFINITE(find_nonfinite_16, uint16_t)
 FIND_NONFINITE(find_nonfinite_32, uint32_t)
 FIND_NONFINITE(find_nonfinite_64, uint64_t)
@@ -297,6 +336,7 @@ int64_t dtype_find_nonfinite(enum dtype type, const void *elements, int64_t n)
 {
     uint64_t infinity = dtype_infinity(type);
     if (!dtype_is_float(type)) return -1;
+    if (dtype_size(type) == 1) return find_nonfinite_8(elements, n, (uint8_t)infinity);
     if (dtype_size(type) == 2) return find_nonfinite_16(elements, n, (uint16_t)infinity);
     if (dtype_size(type) == 4) return find_nonfinite_32(elements, n, (uint32_t)infinity);
     return find_nonfinite_64(elements, n, infinity);

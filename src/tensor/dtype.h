@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum dtype { DT_F32, DT_BF16, DT_F16, DT_F64, DT_I32, DT_U16, DT_U8, DT_COUNT };
+enum dtype { DT_F32, DT_BF16, DT_F16, DT_F64, DT_I32, DT_U16, DT_U8, DT_E4M3, DT_E5M2, DT_COUNT };
 
 struct dtype_info {
     unsigned char bytes;
@@ -29,6 +29,8 @@ static inline const struct dtype_info *dtype_info(enum dtype type)
         {4, 0, 0, false},   /* i32 */
         {2, 0, 0, false},   /* u16 */
         {1, 0, 0, false},   /* u8 */
+        {1, 4, 3, false},   /* e4m3: the OCP's fp8 without infinities */
+        {1, 5, 2, false},   /* e5m2: the OCP's fp8 with them */
     };
     static_assert(sizeof infos / sizeof *infos == DT_COUNT, "a row for each type");
     return &infos[type];
@@ -42,12 +44,13 @@ static inline bool dtype_is_narrow(enum dtype type)
 {
     return dtype_is_compute(type) && dtype_size(type) < dtype_size(DT_F32);
 }
-const char *dtype_name(enum dtype type);         /* "f32", "bf16", ... */
-enum dtype dtype_from_safetensors(const char *); /* "F32", "BF16", ...; DT_COUNT when unknown */
-const char *dtype_safetensors(enum dtype type);
-const char *dtype_torch(enum dtype type);      /* "float32", "bfloat16", ... */
-uint64_t dtype_infinity(enum dtype type);      /* bits of +infinity; floating types only */
-double dtype_smallest_normal(enum dtype type); /* below it bits are lost; floating types only */
+const char *dtype_name(enum dtype type); /* "f32", "bf16", ... */
+/* "F32", "BF16", ...; DT_COUNT when unknown. Files hold fp8 numbers with scales, which model/quantised_folder.h reads. */
+enum dtype dtype_from_safetensors(const char *);
+const char *dtype_safetensors(enum dtype type); /* NULL: fp8 */
+const char *dtype_torch(enum dtype type);       /* "float32", "bfloat16", ... */
+uint64_t dtype_infinity(enum dtype type);       /* bits of +infinity, of e4m3 of NaN; floating types only */
+double dtype_smallest_normal(enum dtype type);  /* below it bits are lost; floating types only */
 
 static inline float bf16_to_f32(uint16_t h)
 {
@@ -69,6 +72,42 @@ static inline uint16_t f32_to_bf16(float f)
 
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f); /* ties to even, overflow to infinity */
+
+/* fp8 numbers: ties to even. Without branches, so that loops become vectors. Above the largest number (448 and 57344, with half a step) e4m3 becomes NaN and e5m2 infinite; no
+ * conversion saturates. */
+static inline uint8_t f32_to_e4m3(float f)
+{
+    uint32_t bits, rest, small_bits;
+    memcpy(&bits, &f, 4);
+    rest = bits & 0x7fffffffu;
+    float magnitude, small;
+    memcpy(&magnitude, &rest, 4);
+    small = magnitude + 0x1p14f; /* whose last place is a subnormal's */
+    memcpy(&small_bits, &small, 4);
+    uint32_t normal = (rest - (120u << 23) + 0x7ffffu + (rest >> 20 & 1u)) >> 20;
+    uint32_t is_small = 0u - (rest < 121u << 23), is_large = 0u - (rest > 0x43e80000u); /* above 464 */
+    uint32_t code = ((small_bits - 0x46800000u) & is_small) | (normal & ~is_small);
+    return (uint8_t)((bits >> 24 & 0x80u) | (code & ~is_large) | (0x7fu & is_large));
+}
+
+static inline uint8_t f32_to_e5m2(float f)
+{
+    uint32_t bits, rest, small_bits;
+    memcpy(&bits, &f, 4);
+    rest = bits & 0x7fffffffu;
+    float magnitude, small;
+    memcpy(&magnitude, &rest, 4);
+    small = magnitude + 0x1p7f;
+    memcpy(&small_bits, &small, 4);
+    uint32_t normal = (rest - (112u << 23) + 0xfffffu + (rest >> 21 & 1u)) >> 21;
+    uint32_t is_small = 0u - (rest < 113u << 23), is_large = 0u - (rest >= 0x47700000u); /* from 61440 on */
+    uint32_t is_nan = 3u & (0u - (rest > 0x7f800000u));
+    uint32_t code = ((small_bits - 0x43000000u) & is_small) | (normal & ~is_small);
+    return (uint8_t)((bits >> 24 & 0x80u) | (code & ~is_large) | (0x7cu & is_large) | is_nan);
+}
+
+float e4m3_to_f32(uint8_t code);
+float e5m2_to_f32(uint8_t code);
 
 /* n elements from one type to another (floating types only), rounding once. dst and src may not overlap
  * unless they are equal and the sizes match. */

@@ -60,7 +60,7 @@ void numerics_inspect(void *arg, const struct exec *exec, int index)
             n->told_overflow = true;
             tell(n, exec, index, id, c.not_finite, c.all, "are not finite");
         }
-        bool narrow = dtype_size(exec->tape->tensors[id].type) == 2;
+        bool narrow = dtype_size(exec->tape->tensors[id].type) <= 2;
         if (narrow && !n->told_underflow && 2 * c.tiny > c.all && !input_is_tiny(exec, op)) {
             n->told_underflow = true;
             tell(n, exec, index, id, c.tiny, c.all, "are zero or subnormal");

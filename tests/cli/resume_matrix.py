@@ -187,6 +187,7 @@ MATRIX = {
     "training.mixed_precision": ("bytes", "bf16", SHAPE), "training.optimizer": ("bytes", "sgd", SHAPE), "training.master_weights": ("cosine", "none", SHAPE),
     "training.state_dtype": ("bytes", "bf16", SHAPE), "training.loss_scale": ("bytes", 1024), "training.loss_scale_window": ("bytes", 5),
     "training.loss_scale_hysteresis": ("bytes", 2), "training.min_loss_scale": ("bytes", 4),
+    "training.fp8_gradients": ("bytes", None),  # needs fp8; tests/cli/fp8.py
     "training.grad_dtype": ("cosine", "bf16"), "training.beta1": ("bytes", 0.8), "training.beta2": ("bytes", 0.9), "training.eps": ("bytes", 1e-6),
     "training.weight_decay": ("bytes", 0.1), "training.max_grad_norm": ("bytes", 1), "training.seed": ("bytes", 8), "training.deterministic": ("bytes", "true"),
     "performance.float32_matmul_precision": ("bytes", "high"), "training.batch_size": ("bytes", 2), "training.eval_every": ("bytes", 1), "training.eval_rows": ("bytes", 3),

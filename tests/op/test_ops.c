@@ -166,6 +166,8 @@ static void allow_rounded_product(struct op_case *c)
 {
     bool adds = (c->kind == OP_LINEAR && (c->in[LINEAR_BIAS] || c->in[LINEAR_ADD])) ||
                 (c->kind == OP_LINEAR_DX && c->in[LINEAR_DX_ADD]) ||
+                (c->kind == OP_LINEAR8 && (c->in[LINEAR8_BIAS] || c->in[LINEAR8_ADD])) ||
+                (c->kind == OP_LINEAR8_DW && c->op.accumulate == ACC_ADD) ||
                 (c->kind == OP_LINEAR_DW && c->op.accumulate == ACC_ADD);
     if (!c->out[PRODUCT_RESULT]) return;
     enum dtype type = op_case_out(c, PRODUCT_RESULT)->type;
@@ -357,6 +359,9 @@ static void run_op(void **state, int kind)
     X(adamw8, OP_ADAMW8)                                                                                     \
     X(factor_stat, OP_FACTOR_STAT)                                                                           \
     X(adafactor, OP_ADAFACTOR)                                                                               \
+    X(quantise8, OP_QUANTISE8)                                                                               \
+    X(linear8, OP_LINEAR8)                                                                                   \
+    X(linear8_dw, OP_LINEAR8_DW)                                                                             \
     X(fetch, OP_FETCH)                                                                                       \
     X(store, OP_STORE)
 

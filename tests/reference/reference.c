@@ -70,6 +70,9 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_ADAMW8] = ref_adamw8,
     [OP_FACTOR_STAT] = ref_factor_stat,
     [OP_ADAFACTOR] = ref_adafactor,
+    [OP_QUANTISE8] = ref_quantise8,
+    [OP_LINEAR8] = ref_linear8,
+    [OP_LINEAR8_DW] = ref_linear8_dw,
     [OP_FETCH] = ref_copy,
     [OP_STORE] = ref_copy,
 };
@@ -95,6 +98,10 @@ static double load_one(enum dtype type, const void *bytes, int64_t i)
         return (double)bf16_to_f32(((const uint16_t *)bytes)[i]);
     case DT_F16:
         return (double)f16_to_f32(((const uint16_t *)bytes)[i]);
+    case DT_E4M3:
+        return (double)e4m3_to_f32(((const uint8_t *)bytes)[i]);
+    case DT_E5M2:
+        return (double)e5m2_to_f32(((const uint8_t *)bytes)[i]);
     case DT_U16:
         return (double)((const uint16_t *)bytes)[i];
     default:
@@ -131,6 +138,12 @@ static void store_one(enum dtype type, void *bytes, int64_t i, double x)
         break;
     case DT_F16:
         ((uint16_t *)bytes)[i] = f32_to_f16(to_odd(x));
+        break;
+    case DT_E4M3:
+        ((uint8_t *)bytes)[i] = f32_to_e4m3(to_odd(x));
+        break;
+    case DT_E5M2:
+        ((uint8_t *)bytes)[i] = f32_to_e5m2(to_odd(x));
         break;
     case DT_U16:
         ((uint16_t *)bytes)[i] = (uint16_t)x;

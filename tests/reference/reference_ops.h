@@ -25,6 +25,7 @@ ref_op ref_adamw8, ref_factor_stat, ref_adafactor;              /* reference_opt
 ref_op ref_kv_append, ref_copy;                                 /* reference_copy.c */
 ref_op ref_kv_put, ref_kv_put8, ref_attn_paged;                 /* reference_paged.c */
 ref_op ref_preference;                                          /* reference_preference.c */
+ref_op ref_quantise8, ref_linear8, ref_linear8_dw;              /* reference_fp8.c */
 ref_op ref_sample;                                              /* reference_sample.c */
 ref_op ref_linear_q, ref_embed_q, ref_expert_linear_q, ref_linear_q_dx,
     ref_expert_linear_q_dx; /* reference_quantised.c */

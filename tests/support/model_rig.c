@@ -41,6 +41,8 @@ static void build(struct model_rig *rig, const struct rig_options *o)
     if (!o->grad) return;
     must(rig, pass_grad(&rig->tape, &rig->err));
     if (o->narrow_grads) pass_narrow_grads(&rig->tape);
+    const struct fp8_options fp8 = {DT_E5M2, o->keep_fp8};
+    if (o->precision == PRECISION_F8) must(rig, pass_fp8(&rig->tape, &fp8, &rig->err));
     must(rig, pass_recompute(&rig->tape, &o->recompute, &rig->err));
     struct update_options update = {.optimizer = o->optimizer,
                                     .beta1 = 0.9f,

@@ -27,7 +27,7 @@ struct rig_options {
     const struct model_freezing *freezing; /* NULL: every parameter is trained */
     const char *adapter;                   /* PEFT folder of an adapter that is trained; NULL: none */
     enum optimizer optimizer;
-    bool no_master, narrow_state, narrow_grads;
+    bool no_master, narrow_state, narrow_grads, keep_fp8;
     enum precision precision;
     struct recompute_options recompute;
     int loss_chunks;

@@ -67,6 +67,9 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_ADAMW8] = make_adamw8,
     [OP_FACTOR_STAT] = make_factor_stat,
     [OP_ADAFACTOR] = make_adafactor,
+    [OP_QUANTISE8] = make_quantise8,
+    [OP_LINEAR8] = make_linear8,
+    [OP_LINEAR8_DW] = make_linear8_dw,
     [OP_FETCH] = make_fetch,
     [OP_STORE] = make_store,
 };

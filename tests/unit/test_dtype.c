@@ -240,10 +240,11 @@ static void test_master(void **state)
 static void test_names(void **state)
 {
     (void)state;
-    static const size_t sizes[DT_COUNT] = {4, 2, 2, 8, 4, 2, 1};
+    static const size_t sizes[DT_COUNT] = {4, 2, 2, 8, 4, 2, 1, 1, 1};
     for (int t = 0; t < DT_COUNT; t++) {
         assert_int_equal(dtype_size((enum dtype)t), sizes[t]);
-        assert_int_equal(dtype_from_safetensors(dtype_safetensors((enum dtype)t)), t);
+        const char *name = dtype_safetensors((enum dtype)t);
+        if (name) assert_int_equal(dtype_from_safetensors(name), t);
     }
     assert_string_equal(dtype_name(DT_BF16), "bf16");
     assert_string_equal(dtype_safetensors(DT_F16), "F16");
@@ -256,8 +257,9 @@ static void test_properties(void **state)
     (void)state;
     for (int t = 0; t < DT_COUNT; t++) {
         enum dtype type = (enum dtype)t;
-        bool real = type == DT_F32 || type == DT_BF16 || type == DT_F16 || type == DT_F64;
-        assert_int_equal(dtype_is_float(type), real);
+        bool real = type == DT_F32 || type == DT_BF16 || type == DT_F16 || type == DT_F64,
+             fp8 = type == DT_E4M3 || type == DT_E5M2;
+        assert_int_equal(dtype_is_float(type), real || fp8);
         assert_int_equal(dtype_is_compute(type), real && type != DT_F64);
         assert_int_equal(dtype_is_narrow(type), type == DT_BF16 || type == DT_F16);
     }
@@ -277,6 +279,67 @@ static void test_properties(void **state)
     assert_string_equal(dtype_torch(DT_F64), "float64");
 }
 
+/* Numbers, and the codes that PyTorch's casts to float8_e4m3fn and float8_e5m2 give. */
+#define FP8_CASES                                                                                            \
+    {0x0p+0f, 0x00, 0x00}, {0x1p-10f, 0x00, 0x14}, {0x1.8p-10f, 0x01, 0x16}, {0x1p-17f, 0x00, 0x00},         \
+        {0x1.4p-17f, 0x00, 0x01}, {0x1.0624dep-10f, 0x01, 0x14}, {0x1.eecbfcp-7f, 0x08, 0x24},               \
+        {0x1.333334p-2f, 0x2a, 0x35}, {1.0625f, 0x38, 0x3c}, {0x1.921fb4p+1f, 0x45, 0x42}, {17, 0x58, 0x4c}, \
+        {100, 0x6c, 0x56}, {240, 0x77, 0x5c}, {448, 0x7e, 0x5f}, {464, 0x7e, 0x5f},                          \
+        {0x1.d0199ap+8f, 0x7f, 0x5f}, {480, 0x7f, 0x60}, {1000, 0x7f, 0x64}, {57344, 0x7f, 0x7b},            \
+        {0x1.dfffccp+15f, 0x7f, 0x7b}, {61440, 0x7f, 0x7c}, {65536, 0x7f, 0x7c}, {1e10f, 0x7f, 0x7c},        \
+        {1e-30f, 0x00, 0x00},                                                                                \
+    {                                                                                                        \
+        INFINITY, 0x7f, 0x7c                                                                                 \
+    }
+
+/* Both fp8 types: their numbers by definition, and the codes of others. */
+static void test_fp8_values(void **state)
+{
+    (void)state;
+    static const struct {
+        float x;
+        uint8_t e4m3, e5m2;
+    } cases[] = {FP8_CASES};
+    for (int code = 0; code < 256; code++) {
+        int rest = code & 0x7f, sign = code & 0x80 ? -1 : 1, e = rest >> 3, f = rest & 7;
+        double four = e ? ldexp(8 + f, e - 10) : ldexp(f, -9),
+               five = ldexp((rest >> 2 ? 4 : 0) + (rest & 3), (rest >> 2 ? rest >> 2 : 1) - 17);
+        if (rest < 0x7f)
+            assert_true((double)e4m3_to_f32((uint8_t)code) == sign * four &&
+                        f32_to_e4m3((float)(sign * four)) == code);
+        else
+            assert_true(isnan(e4m3_to_f32((uint8_t)code)));
+        if (rest < 0x7c)
+            assert_true((double)e5m2_to_f32((uint8_t)code) == sign * five &&
+                        f32_to_e5m2((float)(sign * five)) == code);
+        else
+            assert_true(rest == 0x7c ? isinf(e5m2_to_f32((uint8_t)code)) : isnan(e5m2_to_f32((uint8_t)code)));
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(f32_to_e4m3(cases[i].x), cases[i].e4m3);
+        assert_int_equal(f32_to_e5m2(cases[i].x), cases[i].e5m2);
+        assert_int_equal(f32_to_e4m3(-cases[i].x), cases[i].e4m3 | 0x80);
+        assert_int_equal(f32_to_e5m2(-cases[i].x), cases[i].e5m2 | 0x80);
+    }
+    assert_true(f32_to_e4m3(NAN) == 0x7f && f32_to_e5m2(NAN) == 0x7f);
+}
+
+/* Nearest, ties to even, between every two numbers of a type that follow each other. */
+static void test_fp8_rounding(void **state)
+{
+    (void)state;
+    for (int code = 0; code < 0x7e; code++)
+        for (int wide = 0; wide < 2 && (!wide || code < 0x7b); wide++) {
+            float low = wide ? e5m2_to_f32((uint8_t)code) : e4m3_to_f32((uint8_t)code),
+                  high = wide ? e5m2_to_f32((uint8_t)(code + 1)) : e4m3_to_f32((uint8_t)(code + 1)),
+                  half = (low + high) / 2;
+            const float x[] = {nextafterf(half, 0), half, nextafterf(half, INFINITY)};
+            const int want[] = {code, code % 2 ? code + 1 : code, code + 1};
+            for (int i = 0; i < 3; i++)
+                assert_int_equal(wide ? f32_to_e5m2(x[i]) : f32_to_e4m3(x[i]), want[i]);
+        }
+}
+
 /* Found wherever it is, in every type, with either sign: what is no number, and infinities. */
 static void test_find_nonfinite(void **state)
 {
@@ -288,9 +351,11 @@ static void test_find_nonfinite(void **state)
     } types[] = {{DT_F64, 0xfff0000000000001, 0x7ff0000000000000, 0xffefffffffffffff},
                  {DT_F32, 0xff800001, 0x7f800000, 0x7f7fffff},
                  {DT_BF16, 0xff81, 0x7f80, 0xff7f},
-                 {DT_F16, 0x7c01, 0xfc00, 0x7bff}};
+                 {DT_F16, 0x7c01, 0xfc00, 0x7bff},
+                 {DT_E4M3, 0xff, 0x7f, 0xfe},
+                 {DT_E5M2, 0xfd, 0x7c, 0xfb}};
     static uint64_t x[MANY];
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         size_t size = dtype_size(types[i].type);
         for (int at = 0; at < MANY; at += 1 + at / 3) {
             memset(x, 0, sizeof x);
@@ -318,6 +383,7 @@ static void test_stochastic_nan(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fp8_values),     cmocka_unit_test(test_fp8_rounding),
         cmocka_unit_test(test_find_nonfinite), cmocka_unit_test(test_every_half),
         cmocka_unit_test(test_half_midpoints), cmocka_unit_test(test_every_bf16),
         cmocka_unit_test(test_convert),        cmocka_unit_test(test_convert_bits),

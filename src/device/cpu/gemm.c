@@ -204,15 +204,25 @@ const char *gemm_kernel_name(enum dtype ab_type) { return gemm_kernel_at(cpu_lev
 static void pack_a(const struct job *job, void *dst, int64_t m, int64_t rows, int64_t k, int64_t depth)
 {
     const struct gemm *g = job->g;
-    const char *src = (const char *)g->a + (m * g->a_rs + k * g->a_cs) * (int64_t)dtype_size(g->ab_type);
-    gemm_pack_side(job->cut.kernel, true, dst, src, g->ab_type, g->a_rs, g->a_cs, rows, depth);
+    int64_t at = m * g->a_rs + k * g->a_cs, size = (int64_t)dtype_size(g->ab_type);
+    if (g->a_numbers)
+        gemm_pack_bytes(job->cut.kernel, true, dst, (const uint8_t *)g->a + at, g->a_numbers, g->a_rs,
+                        g->a_cs, rows, depth);
+    else
+        gemm_pack_side(job->cut.kernel, true, dst, (const char *)g->a + at * size, g->ab_type, g->a_rs,
+                       g->a_cs, rows, depth);
 }
 
 static void pack_b(const struct job *job, void *dst, int64_t n, int64_t cols, int64_t k, int64_t depth)
 {
     const struct gemm *g = job->g;
-    const char *src = (const char *)g->b + (n * g->b_cs + k * g->b_rs) * (int64_t)dtype_size(g->ab_type);
-    gemm_pack_side(job->cut.kernel, false, dst, src, g->ab_type, g->b_cs, g->b_rs, cols, depth);
+    int64_t at = n * g->b_cs + k * g->b_rs, size = (int64_t)dtype_size(g->ab_type);
+    if (g->b_numbers)
+        gemm_pack_bytes(job->cut.kernel, false, dst, (const uint8_t *)g->b + at, g->b_numbers, g->b_cs,
+                        g->b_rs, cols, depth);
+    else
+        gemm_pack_side(job->cut.kernel, false, dst, (const char *)g->b + at * size, g->ab_type, g->b_cs,
+                       g->b_rs, cols, depth);
 }
 
 /* Lines of the shared operand in this round. */

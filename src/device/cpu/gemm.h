@@ -43,7 +43,9 @@ struct gemm {
     enum dtype c_type;  /* of C: F32 or ab_type */
     const void *bias;   /* [N] of dtype ab_type, or NULL */
     bool split;         /* fp32 operands may be multiplied as sums of two bf16 parts: see "Parts" */
-    const void *add;    /* R [M,N] of dtype c_type, row stride c_rs, or NULL; `add == c` is C += */
+    /* Not NULL: A or B are bytes, and byte i stands for the bf16 number [i]; ab_type is bf16, and the strides count bytes. */
+    const uint16_t *a_numbers, *b_numbers;
+    const void *add; /* R [M,N] of dtype c_type, row stride c_rs, or NULL; `add == c` is C += */
 };
 
 /* Strides and types of a product of whole matrices; the operands' addresses are set afterwards. C is [M,N] in each:

@@ -59,7 +59,7 @@ static bool in_parts(const struct gemm *g)
 const struct gemm_few *gemm_few_for(const struct gemm *g)
 {
     const struct gemm_few *few = in_parts(g) ? NULL : kernel_for(g->m, g->k, g->ab_type);
-    if (!few || g->k == 0 || g->a_cs != 1) return NULL;
+    if (!few || g->k == 0 || g->a_cs != 1 || g->a_numbers || g->b_numbers) return NULL;
     return g->b_rs == 1 || (g->b_cs == 1 && few->across) ? few : NULL;
 }
 

@@ -43,19 +43,45 @@ int64_t gemm_panel(const struct gemm_kernel *kernel, int width, int64_t k)
     return gemm_packed(kernel, (k + kernel->kg - 1) / kernel->kg * kernel->kg * width);
 }
 
-/* Convert `count` runs of `len` elements, `step` apart and with element stride `unit`, to rows of `ld`. */
-static void convert_runs(void *dst, enum dtype dst_type, int64_t ld, const char *src, enum dtype src_type,
-                         int64_t step, int64_t unit, int64_t count, int64_t len)
+/* Elements to pack: (line,k) is at[line*ls + k*ks], a number of `type` or, with numbers, a byte that stands for a bf16 number. */
+struct source {
+    const char *at;
+    enum dtype type;
+    const uint16_t *numbers;
+    int64_t ls, ks;
+};
+
+static int64_t source_size(const struct source *from)
 {
-    size_t to = dtype_size(dst_type), from = dtype_size(src_type);
+    return from->numbers ? 1 : (int64_t)dtype_size(from->type);
+}
+
+/* `len` elements, `unit` apart, as bf16 or fp32 numbers. */
+static void look_up(void *dst, enum dtype type, const uint16_t *numbers, const uint8_t *bytes, int64_t unit,
+                    int64_t len)
+{
+    if (type == DT_BF16)
+        for (int64_t i = 0; i < len; i++) ((uint16_t *)dst)[i] = numbers[bytes[i * unit]];
+    else
+        for (int64_t i = 0; i < len; i++) ((float *)dst)[i] = bf16_to_f32(numbers[bytes[i * unit]]);
+}
+
+/* Convert `count` runs of `len` elements, `step` apart and with element stride `unit`, to rows of `ld`. */
+static void convert_runs(void *dst, enum dtype dst_type, int64_t ld, const struct source *from,
+                         const char *src, int64_t step, int64_t unit, int64_t count, int64_t len)
+{
+    size_t to = dtype_size(dst_type);
+    int64_t size = source_size(from);
     for (int64_t i = 0; i < count; i++) {
         char *out = (char *)dst + (size_t)(i * ld) * to;
-        const char *in = src + i * step * (int64_t)from;
-        if (unit == 1) {
-            dtype_convert(out, dst_type, in, src_type, len);
+        const char *in = src + i * step * size;
+        if (from->numbers) {
+            look_up(out, dst_type, from->numbers, (const uint8_t *)in, unit, len);
+        } else if (unit == 1) {
+            dtype_convert(out, dst_type, in, from->type, len);
         } else {
             for (int64_t j = 0; j < len; j++) {
-                dtype_convert(out + (size_t)j * to, dst_type, in + j * unit * (int64_t)from, src_type, 1);
+                dtype_convert(out + (size_t)j * to, dst_type, in + j * unit * size, from->type, 1);
             }
         }
     }
@@ -64,37 +90,50 @@ static void convert_runs(void *dst, enum dtype dst_type, int64_t ld, const char 
 enum { BLOCK_LINES = 96, BLOCK_K = 64 }; /* 24 KiB of stack; 96 is a multiple of most panel widths */
 
 static void pack_converted(const struct gemm_kernel *kernel, gemm_pack *pack, int width, char *dst,
-                           int64_t stride, const char *src, enum dtype src_type, int64_t ls, int64_t ks,
-                           int64_t lines, int64_t k)
+                           int64_t stride, const struct source *from, int64_t lines, int64_t k)
 {
     _Alignas(64) float block[BLOCK_LINES * BLOCK_K];
-    int64_t from = (int64_t)dtype_size(src_type), to = (int64_t)dtype_size(kernel->type);
+    int64_t size = source_size(from), to = (int64_t)dtype_size(kernel->type);
     int64_t most = BLOCK_LINES / width * width; /* whole panels: none is packed by two calls */
     for (int64_t l = 0; l < lines; l += most) {
         int64_t nl = min64(most, lines - l);
         for (int64_t i = 0; i < k; i += BLOCK_K) {
             int64_t nk = min64(BLOCK_K, k - i);
-            const char *in = src + (l * ls + i * ks) * from;
+            const char *in = from->at + (l * from->ls + i * from->ks) * size;
             char *out = dst + (l / width * stride + i * width) * to;
-            if (ls == 1) {
-                convert_runs(block, kernel->type, BLOCK_LINES, in, src_type, ks, ls, nk, nl);
+            if (from->ls == 1) {
+                convert_runs(block, kernel->type, BLOCK_LINES, from, in, from->ks, from->ls, nk, nl);
                 pack(out, stride, block, 1, BLOCK_LINES, nl, nk);
             } else {
-                convert_runs(block, kernel->type, BLOCK_K, in, src_type, ls, ks, nl, nk);
+                convert_runs(block, kernel->type, BLOCK_K, from, in, from->ls, from->ks, nl, nk);
                 pack(out, stride, block, BLOCK_K, 1, nl, nk);
             }
         }
     }
 }
 
-void gemm_pack_side(const struct gemm_kernel *kernel, bool side_a, void *dst, const void *src,
-                    enum dtype src_type, int64_t ls, int64_t ks, int64_t lines, int64_t k)
+static void pack_source(const struct gemm_kernel *kernel, bool side_a, void *dst, const struct source *from,
+                        int64_t lines, int64_t k)
 {
     int width = side_a ? kernel->mr : kernel->nr;
     gemm_pack *const *pack = side_a ? kernel->pack_a : kernel->pack_b;
     int64_t stride = gemm_panel(kernel, width, k);
-    if (pack[src_type])
-        pack[src_type](dst, stride, src, ls, ks, lines, k);
+    if (pack[from->type] && !from->numbers)
+        pack[from->type](dst, stride, from->at, from->ls, from->ks, lines, k);
     else
-        pack_converted(kernel, pack[kernel->type], width, dst, stride, src, src_type, ls, ks, lines, k);
+        pack_converted(kernel, pack[kernel->type], width, dst, stride, from, lines, k);
+}
+
+void gemm_pack_side(const struct gemm_kernel *kernel, bool side_a, void *dst, const void *src,
+                    enum dtype src_type, int64_t ls, int64_t ks, int64_t lines, int64_t k)
+{
+    const struct source from = {src, src_type, NULL, ls, ks};
+    pack_source(kernel, side_a, dst, &from, lines, k);
+}
+
+void gemm_pack_bytes(const struct gemm_kernel *kernel, bool side_a, void *dst, const uint8_t *src,
+                     const uint16_t *numbers, int64_t ls, int64_t ks, int64_t lines, int64_t k)
+{
+    const struct source from = {(const char *)src, DT_BF16, numbers, ls, ks};
+    pack_source(kernel, side_a, dst, &from, lines, k);
 }

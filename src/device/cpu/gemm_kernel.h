@@ -111,6 +111,10 @@ int64_t gemm_panel(const struct gemm_kernel *kernel, int width, int64_t k);
 void gemm_pack_side(const struct gemm_kernel *kernel, bool side_a, void *dst, const void *src,
                     enum dtype src_type, int64_t ls, int64_t ks, int64_t lines, int64_t k);
 
+/* gemm_pack_side from bytes: byte i stands for the bf16 number numbers[i]. */
+void gemm_pack_bytes(const struct gemm_kernel *kernel, bool side_a, void *dst, const uint8_t *src,
+                     const uint16_t *numbers, int64_t ls, int64_t ks, int64_t lines, int64_t k);
+
 /* Rounding in portable C, for kernels without a better way. */
 void gemm_round_plain(uint16_t *c, int64_t ldc, const float *tile, int nr, int rows, int cols);
 

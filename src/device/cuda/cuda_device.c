@@ -34,8 +34,8 @@ static cuda_launch *const launches[OP_KIND_COUNT] = {OP_KINDS(LAUNCH)};
 
 static bool is_product(int kind)
 {
-    return kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW || kind == OP_LINEAR_Q ||
-           kind == OP_LINEAR_Q_DX;
+    return kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW || kind == OP_LINEAR8 ||
+           kind == OP_LINEAR8_DW || kind == OP_LINEAR_Q || kind == OP_LINEAR_Q_DX;
 }
 
 static bool is_linear(int kind) { return kind == OP_LINEAR || kind == OP_LINEAR_Q; }
@@ -280,8 +280,8 @@ static void cuda_tune(struct device *dev, struct kernel_call *call)
     cuda->chain = false;
     int kind = call->op->kind;
     /* Timing may choose differently from run to run, and with the choice the order of a sum changes. */
-    bool product =
-        kind == OP_LINEAR || kind == OP_LINEAR_DX || (kind == OP_LINEAR_DW && call->out[LINEAR_DW_DW]);
+    bool product = kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR8 || kind == OP_LINEAR8_DW ||
+                   (kind == OP_LINEAR_DW && call->out[LINEAR_DW_DW]);
     if (!call->op->attr.repeatable && product) cuda_matmul_tune(cuda->queue.matmul, &cuda->queue, call);
     if (kind == OP_ATTN || kind == OP_ATTN_BWD) cuda_attention_tune(cuda->queue.attention, call);
 }

@@ -7,6 +7,12 @@
  *     linear_dx   D = dx [K x R]   A = W  (K x M;   kn: M x K, transposed)   B = dy (M x R)
  *     linear_dw   D = dW [K x M]   A = x  (K x R)                            B = dy (M x R, transposed)
  *            kn   D = dW [M x K]   A = dy (M x R)                            B = x  (K x R, transposed)
+ *     linear8     D = y  [M x R]   A = W  (K x M, transposed)                B = x  (K x R)
+ *     linear8_dw  D = dW [K x M]   A = x  (R x K, transposed)                B = dy (R x M)
+ *            kn   D = dW [M x K]   A = dy (R x M, transposed)                B = x  (R x K)
+ *
+ * fp8 operands come with the addresses of their scales; sums are full fp32 sums, not the shorter ones of the tensor cores ("fast
+ * accumulation").
  */
 #include "device/cuda/cuda_matmul.h"
 #include "device/cuda/matmul_small.h"
@@ -28,13 +34,14 @@ struct matrix {
 struct product {
     struct matrix a, b, c, d; /* c.at NULL: nothing is added */
     const void *bias;
+    const void *a_scale, *b_scale; /* of fp8 operands */
     bool tf32;
 };
 
 /* Properties that decide how a product is computed. */
 struct key {
     int64_t m, n, k, step;
-    int type, out_type;
+    int type, b_type, out_type;
     bool ta, tb, adds, bias, tf32;
     unsigned align;
 };
@@ -63,6 +70,10 @@ static cudaDataType_t data_type(enum dtype type)
         return CUDA_R_16BF;
     case DT_F16:
         return CUDA_R_16F;
+    case DT_E4M3:
+        return CUDA_R_8F_E4M3;
+    case DT_E5M2:
+        return CUDA_R_8F_E5M2;
     default:
         __builtin_trap(); /* op_check lets no other type through */
     }
@@ -120,12 +131,47 @@ static struct product linear_dw(const struct kernel_call *call, bool kn)
     return p;
 }
 
+static struct product linear8(const struct kernel_call *call, bool)
+{
+    const struct tensor *x = call_in(call, LINEAR8_X), *w = call_in(call, LINEAR8_W);
+    struct product p = {.a = rows_of(call->in[LINEAR8_W], w, w->dim[1]),
+                        .b = rows_of(call->in[LINEAR8_X], x, x->dim[1]),
+                        .d = rows_of(call->out[LINEAR8_Y], call_out(call, LINEAR8_Y), w->dim[0]),
+                        .bias = call->in[LINEAR8_BIAS],
+                        .a_scale = call->in[LINEAR8_W_SCALE],
+                        .b_scale = call->in[LINEAR8_X_SCALE]};
+    p.a.transposed = true;
+    if (call->in[LINEAR8_ADD]) p.c = p.d, p.c.at = call->in[LINEAR8_ADD];
+    return p;
+}
+
+static struct product linear8_dw(const struct kernel_call *call, bool kn)
+{
+    const struct tensor *x = call_in(call, LINEAR8_DW_X), *dy = call_in(call, LINEAR8_DW_DY);
+    struct weight dw = weight_of(call->out[LINEAR8_DW_DW], call_out(call, LINEAR8_DW_DW), kn);
+    struct matrix turned_x = rows_of(call->in[LINEAR8_DW_X], x, x->dim[1]),
+                  turned_dy = rows_of(call->in[LINEAR8_DW_DY], dy, dy->dim[1]);
+    const void *x_scale = call->in[LINEAR8_DW_X_SCALE], *dy_scale = call->in[LINEAR8_DW_DY_SCALE];
+    struct product p = {.a = kn ? turned_dy : turned_x,
+                        .b = kn ? turned_x : turned_dy,
+                        .d = dw.matrix,
+                        .a_scale = kn ? dy_scale : x_scale,
+                        .b_scale = kn ? x_scale : dy_scale};
+    p.a.transposed = true;
+    if (call->accumulate && !call->op->attr.fresh) p.c = p.d;
+    return p;
+}
+
 static struct product product_of(const struct kernel_call *call)
 {
+    static struct product (*const makers[OP_KIND_COUNT])(const struct kernel_call *,
+                                                         bool) = {[OP_LINEAR] = linear,
+                                                                  [OP_LINEAR_DX] = linear_dx,
+                                                                  [OP_LINEAR_DW] = linear_dw,
+                                                                  [OP_LINEAR8] = linear8,
+                                                                  [OP_LINEAR8_DW] = linear8_dw};
     const struct op_attr *attr = &call->op->attr;
-    struct product p = call->op->kind == OP_LINEAR      ? linear(call, attr->weight_kn)
-                       : call->op->kind == OP_LINEAR_DX ? linear_dx(call, attr->weight_kn)
-                                                        : linear_dw(call, attr->weight_kn);
+    struct product p = makers[call->op->kind](call, attr->weight_kn);
     p.tf32 = attr->tf32 && p.a.type == DT_F32;
     return p;
 }
@@ -142,7 +188,7 @@ static struct key key_of(const struct product *p)
     memset(&key, 0, sizeof key); /* compared as bytes */
     key.m = p->d.rows, key.n = p->d.cols, key.step = p->d.step;
     key.k = p->a.transposed ? p->a.rows : p->a.cols;
-    key.type = (int)p->a.type, key.out_type = (int)p->d.type;
+    key.type = (int)p->a.type, key.b_type = (int)p->b.type, key.out_type = (int)p->d.type;
     key.ta = p->a.transposed, key.tb = p->b.transposed;
     key.adds = p->c.at != NULL, key.bias = p->bias != NULL, key.tf32 = p->tf32;
     key.align = alignment_of(p->a.at);
@@ -167,6 +213,15 @@ static bool layout_of(const struct cuda_api *api, const struct matrix *m, cublas
                                            m->step ? m->step : m->rows) == CUBLAS_STATUS_SUCCESS;
 }
 
+static void point_at_scales(const struct cuda_api *api, const struct product *p, const struct way *w)
+{
+    if (!p->a_scale) return;
+    api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->a_scale,
+                                        sizeof p->a_scale);
+    api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->b_scale,
+                                        sizeof p->b_scale);
+}
+
 static bool describe(struct cuda_matmul *mm, const struct product *p, struct way *w)
 {
     const struct cuda_api *api = mm->api;
@@ -181,6 +236,7 @@ static bool describe(struct cuda_matmul *mm, const struct product *p, struct way
     if (!good) return false;
     api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
     api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb);
+    point_at_scales(api, p, w);
     if (p->bias) {
         api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                             sizeof epilogue);
@@ -224,6 +280,7 @@ static int multiply(struct cuda_matmul *mm, const struct cuda_queue *queue, cons
 {
     const struct cuda_api *api = mm->api;
     float one = 1, beta = p->c.at ? 1 : 0;
+    point_at_scales(api, p, w);
     if (p->bias)
         api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
                                             sizeof p->bias);
@@ -274,7 +331,10 @@ static void *after_workspace(const struct kernel_call *call)
 /* Not worth a choice among cuBLASLt's kernels. */
 #define SMALL ((int64_t)1 << 18)
 
-static bool is_small(const struct key *key) { return key->m * key->n * key->k < SMALL; }
+static bool is_small(const struct key *key)
+{
+    return dtype_is_compute((enum dtype)key->type) && key->m * key->n * key->k < SMALL;
+}
 
 static int multiply_small(const struct cuda_queue *queue, const struct product *p, const struct key *key)
 {
@@ -363,6 +423,12 @@ int cuda_linear_dw(const struct cuda_queue *queue, const struct kernel_call *cal
 {
     int code = call->out[LINEAR_DW_DW] ? run(queue, call) : 0;
     return code || !call->out[LINEAR_DW_DBIAS] ? code : run_bias(queue, call);
+}
+
+int cuda_linear8(const struct cuda_queue *queue, const struct kernel_call *call) { return run(queue, call); }
+int cuda_linear8_dw(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return run(queue, call);
 }
 
 int cuda_matmul_wide(const struct cuda_queue *queue, const struct cuda_wide_product *w, void *work)

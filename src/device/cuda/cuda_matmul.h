@@ -1,4 +1,4 @@
-/* cuda_matmul.h - linear, linear_dx and linear_dw with cuBLASLt; small products and linear of few rows use our own kernels.
+/* cuda_matmul.h - linear, linear_dx, linear_dw and their fp8 forms with cuBLASLt; other small products and linear of few rows use our own kernels.
  *
  *     cuda_matmul_open(&api, &queue.matmul, &err);
  *     ... the kernels cuda_linear, cuda_linear_dx and others run through queue.matmul

@@ -31,6 +31,12 @@ static size_t matmul(const struct cuda_card *, const struct tensor *const *desc,
     return CUDA_MATMUL_BYTES + (size_t)(parts_of(rows, CUDA_SUM_SLICE) * width) * sizeof(float);
 }
 
+/* The largest number of each block. */
+static size_t quantise8(const struct cuda_card *, const struct tensor *const *, const struct op *)
+{
+    return CUDA_QUANTISE8_BLOCKS * sizeof(uint32_t);
+}
+
 bool cuda_linear_q_is_wide(const struct op *op)
 {
     bool table = false;
@@ -385,6 +391,9 @@ static scratch *const table[OP_KIND_COUNT] = {
     [OP_LINEAR_Q_DX] = linear_q_wide,
     [OP_LINEAR_DX] = matmul,
     [OP_LINEAR_DW] = matmul,
+    [OP_LINEAR8] = matmul,
+    [OP_LINEAR8_DW] = matmul,
+    [OP_QUANTISE8] = quantise8,
     [OP_ATTN] = attn,
     [OP_ATTN_BWD] = attn,
     [OP_XENT] = xent,

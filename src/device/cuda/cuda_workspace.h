@@ -61,6 +61,9 @@ bool cuda_linear_q_is_few(const struct tensor *const *desc, const struct op *op)
 /* Matrix products: cuBLASLt may use this much; the sums of the bias gradient follow. */
 #define CUDA_MATMUL_BYTES ((size_t)32 << 20)
 
+/* Blocks of threads that look for the largest number, at most. */
+enum { CUDA_QUANTISE8_BLOCKS = 1024 };
+
 /* True if the weight in blocks becomes numbers as a whole before it is multiplied: for gradients, for types with a table and
  * where x may not be rounded (quantised_wide.cu). */
 bool cuda_linear_q_is_wide(const struct op *op);
