@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = PANEL8_ROWS, ROUNDS = 12 };
+enum { ROWS = PANEL8_ROWS, ROUNDS = 30 };
 
 struct bench {
     const struct linear_q_level *level;
