@@ -10,13 +10,14 @@
 #include "device/cpu/vec_base.h"
 #include <arm_neon.h>
 
-VEC_PUSH_ARCH("armv8.2-a+dotprod+i8mm")
+VEC_PUSH_ARCH("armv8.2-a+dotprod+i8mm+fp16fml")
 
 #if !defined(__clang__)
 #pragma GCC optimize("no-schedule-insns")
 #endif
 #define SDOT(sum, w, x, lane) __asm__("sdot %0.4s, %1.16b, %2.4b[" #lane "]" : "+w"(sum) : "w"(w), "w"(x))
 #define LINEAR_Q_SDOT
+#define LINEAR_Q_FMLAL
 #define LINEAR_Q_UNPACK_Q4_0
 #include "device/cpu/linear_q_sdot.h"
 #include "device/cpu/linear_q_k_neon.h"

@@ -10,39 +10,75 @@
 
 enum { K_BLOCK = 256, K_PARTS = K_BLOCK / X8_BLOCK };
 
+/* Codes of scales become bits of a float from this on: the byte after the lowest of 32 bits, the lowest of 16. */
+#if defined(LINEAR_Q_FMLAL)
+enum { LIFT_TO = 1 << 10 };
+#else
+enum { LIFT_TO = 1 << 15 };
+#endif
+
 VEC_FN int k_bytes(enum source from) { return from == FROM_Q4_K ? 2304 : from == FROM_Q5_K ? 2816 : 3360; }
 
 /* ---- scales ---- */
 
-/* 16 codes, with or without a sign, times d as floats; in pairs: two lines twice, then the next two. A code becomes eight bits of a
- * float from 2^15 on, whose product with d, less d times 2^15, is rounded once: the same as that of the code. */
-VEC_FN void put_scales(uint8x16_t codes, bool with_sign, const float32x4_t *d, bool pairs, float *to)
-{
-    const uint8x16_t base = vreinterpretq_u8_u32(vdupq_n_u32(0x47000000));
-    if (with_sign) codes = veorq_u8(codes, vdupq_n_u8(128));
-    for (int i = 0; i < 4; i++) {
-        const uint8_t n = (uint8_t)(4 * i), no = 255;
-        const uint8x16_t spread = {no, n, no, no, no, n + 1, no, no, no, n + 2, no, no, no, n + 3, no, no};
-        float32x4_t lifted = vreinterpretq_f32_u8(vqtbx1q_u8(base, codes, spread)),
-                    scale = vfmaq_f32(d[4 + i], lifted, d[i]);
-        if (pairs) {
-            float64x2_t four = vreinterpretq_f64_f32(scale);
-            vst1q_f32(to + 8 * i, vreinterpretq_f32_f64(vzip1q_f64(four, four)));
-            vst1q_f32(to + 8 * i + 4, vreinterpretq_f32_f64(vzip2q_f64(four, four)));
-        } else {
-            vst1q_f32(to + 4 * i, scale);
-        }
-    }
-}
+/* d of 16 lines. */
+struct k_scale {
+    float16x8_t half[2];
+    float32x4_t d[4], less[4]; /* less: minus what times_codes has too much */
+};
 
-/* d of 16 lines, and minus what put_scales has too much: exact, d has 11 bits and the factor 9. */
-VEC_FN void halves_of(const unsigned char *in, bool with_sign, float32x4_t *d)
+VEC_FN void scale_of(const unsigned char *in, bool with_sign, struct k_scale *out)
 {
+    const float much = (LIFT_TO + (with_sign ? 128 : 0)); /* 9 bits at most, and d has 11 */
     for (int i = 0; i < 4; i++) {
         uint16x4_t half;
         memcpy(&half, in + 8 * i, sizeof half);
-        d[i] = vcvt_f32_f16(vreinterpret_f16_u16(half));
-        d[4 + i] = vmulq_n_f32(d[i], with_sign ? -0x1p15f - 128 : -0x1p15f);
+        out->d[i] = vcvt_f32_f16(vreinterpret_f16_u16(half));
+        out->less[i] = vmulq_n_f32(out->d[i], -much);
+    }
+    for (int i = 0; i < 2; i++) memcpy(&out->half[i], in + 16 * i, 16);
+}
+
+/* 16 codes without a sign times d. They become bits of a larger float, whose product with d less what is too much is
+ * rounded once: the same as that of the code. Conversions are issued less often. */
+#if defined(LINEAR_Q_FMLAL)
+VEC_FN void times_codes(uint8x16_t codes, const struct k_scale *s, float32x4_t *out)
+{
+    const uint8x16_t base = vdupq_n_u8(0x64); /* 0x6400 | code is LIFT_TO + code as f16 */
+    float16x8_t low = vreinterpretq_f16_u8(vzip1q_u8(codes, base)),
+                high = vreinterpretq_f16_u8(vzip2q_u8(codes, base));
+    out[0] = vfmlalq_low_f16(s->less[0], low, s->half[0]);
+    out[1] = vfmlalq_high_f16(s->less[1], low, s->half[0]);
+    out[2] = vfmlalq_low_f16(s->less[2], high, s->half[1]);
+    out[3] = vfmlalq_high_f16(s->less[3], high, s->half[1]);
+}
+#else
+VEC_FN void times_codes(uint8x16_t codes, const struct k_scale *s, float32x4_t *out)
+{
+    const uint8x16_t base = vreinterpretq_u8_u32(vdupq_n_u32(0x47000000)); /* LIFT_TO */
+    for (int i = 0; i < 4; i++) {
+        const uint8_t n = (uint8_t)(4 * i), no = 255;
+        const uint8x16_t spread = {no, n, no, no, no, n + 1, no, no, no, n + 2, no, no, no, n + 3, no, no};
+        float32x4_t lifted = vreinterpretq_f32_u8(vqtbx1q_u8(base, codes, spread));
+        out[i] = vfmaq_f32(s->less[i], lifted, s->d[i]);
+    }
+}
+#endif
+
+/* 16 codes times d; in pairs: two lines twice, then the next two. */
+VEC_FN void put_scales(uint8x16_t codes, bool with_sign, const struct k_scale *s, bool pairs, float *to)
+{
+    float32x4_t scale[4];
+    if (with_sign) codes = veorq_u8(codes, vdupq_n_u8(128));
+    times_codes(codes, s, scale);
+    for (int i = 0; i < 4; i++) {
+        float64x2_t four = vreinterpretq_f64_f32(scale[i]);
+        if (pairs) {
+            vst1q_f32(to + 8 * i, vreinterpretq_f32_f64(vzip1q_f64(four, four)));
+            vst1q_f32(to + 8 * i + 4, vreinterpretq_f32_f64(vzip2q_f64(four, four)));
+        } else {
+            vst1q_f32(to + 4 * i, scale[i]);
+        }
     }
 }
 
@@ -52,25 +88,25 @@ VEC_FN void scales_and_minima(const unsigned char *in, bool pairs, float *scale,
     const uint8x16_t six = vdupq_n_u8(63), two = vdupq_n_u8(0x30);
     const int each = (pairs ? 2 : 1) * PANEL_LINES;
     const unsigned char *packed = in + 4 * PANEL_LINES;
-    float32x4_t d[8], dmin[8];
-    halves_of(in, false, d), halves_of(in + 2 * PANEL_LINES, false, dmin);
+    struct k_scale d, dmin;
+    scale_of(in, false, &d), scale_of(in + 2 * PANEL_LINES, false, &dmin);
     for (int j = 0; j < 4; j++) {
         uint8x16_t a = vld1q_u8(packed + j * PANEL_LINES), b = vld1q_u8(packed + (j + 4) * PANEL_LINES),
                    c = vld1q_u8(packed + (j + 8) * PANEL_LINES);
-        put_scales(vandq_u8(a, six), false, d, pairs, scale + j * each);
-        put_scales(vandq_u8(b, six), false, dmin, pairs, least + j * each);
-        put_scales(vsliq_n_u8(c, vshrq_n_u8(a, 6), 4), false, d, pairs, scale + (j + 4) * each);
-        put_scales(vsriq_n_u8(vandq_u8(vshrq_n_u8(b, 2), two), c, 4), false, dmin, pairs,
+        put_scales(vandq_u8(a, six), false, &d, pairs, scale + j * each);
+        put_scales(vandq_u8(b, six), false, &dmin, pairs, least + j * each);
+        put_scales(vsliq_n_u8(c, vshrq_n_u8(a, 6), 4), false, &d, pairs, scale + (j + 4) * each);
+        put_scales(vsriq_n_u8(vandq_u8(vshrq_n_u8(b, 2), two), c, 4), false, &dmin, pairs,
                    least + (j + 4) * each);
     }
 }
 
 VEC_FN void scales_of_q6(const unsigned char *in, bool pairs, float *scale)
 {
-    float32x4_t d[8];
-    halves_of(in + 3328, true, d);
+    struct k_scale d;
+    scale_of(in + 3328, true, &d);
     for (int j = 0; j < 2 * K_PARTS; j++)
-        put_scales(vld1q_u8(in + 3072 + j * PANEL_LINES), true, d, pairs,
+        put_scales(vld1q_u8(in + 3072 + j * PANEL_LINES), true, &d, pairs,
                    scale + j * (pairs ? 2 : 1) * PANEL_LINES);
 }
 
