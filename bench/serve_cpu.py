@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Serving on the CPU against llama.cpp: prefill and decoding at 1 and 8 streams, in f16, bf16, 8 and 4 bits.
+"""Serving on the CPU against llama.cpp: prefill and decoding at 1 and 8 streams, in f16, bf16 and quantised blocks.
 
-    bench/serve_cpu.py --folder /tmp/models --llama-python venv/bin/python [--threads 2] [--sizes 276M,1.2B] [--rounds 3]
+    bench/serve_cpu.py --folder /tmp/models --llama llama.cpp [--threads 2] [--sizes 276M,1.2B] [--kinds q4,q4_k_m] [--rounds 3]
 
-Both read the same GGUF files of random numbers, which are made on the first run (numpy); llama.cpp is llama-cpp-python as
-pip builds it, in the Python that --llama-python names; without it only our own numbers are printed. Rounds alternate
+Both read the same GGUF files of random numbers, which are made on the first run (numpy). --llama names llama.cpp's source folder, in whose
+folder build its library was built (cmake -B build; GGML_NATIVE is on by itself); --llama-build names another. Without --llama only our own
+numbers are printed. bench/llama/decode.c is compiled against that library. Rounds alternate
 between the two, so that a machine with other work slows both; medians and their ratio are printed. Beside decoding is the
 share of the machine's memory bandwidth that reading the weights once a step takes, beside a prompt of 16 bits the share of
 its arithmetic that two operations per weight and token take; bench_gemm beside our program measures both.
+q4_k_m has the types of a Q4_K_M file: Q4_K, and Q6_K for the logits and half of the values and down projections.
 """
 import argparse
 import json
@@ -16,14 +18,18 @@ import statistics
 import struct
 import subprocess
 import sys
-import time
 
 SHAPES = {  # hidden, feed-forward, layers, heads, kv heads, vocabulary, tied
     "tiny": (256, 512, 2, 4, 4, 512, True),
     "276M": (1024, 2816, 16, 16, 16, 34304, False),
     "1.2B": (2048, 8192, 16, 32, 8, 128256, True),
 }
-KINDS = {"f16": ("F16", 1), "bf16": ("BF16", 30), "q8": ("Q8_0", 8), "q4": ("Q4_0", 2)}
+TYPES = {  # name: number, elements and bytes of a block, where its f16 scales are and which share of 0.02 each has
+    "F32": (0, 1, 4, {}), "F16": (1, 1, 2, {}), "BF16": (30, 1, 2, {}),
+    "Q8_0": (8, 32, 34, {0: 1 / 73}), "Q4_0": (2, 32, 18, {0: 1 / 4.6}),
+    "Q4_K": (12, 256, 144, {0: 1 / 150, 2: 1 / 20}), "Q5_K": (13, 256, 176, {0: 1 / 300, 2: 1 / 20}), "Q6_K": (14, 256, 210, {208: 1 / 1400}),
+}
+KINDS = {"f16": "F16", "bf16": "BF16", "q8": "Q8_0", "q4": "Q4_0", "q4_k_m": "Q4_K", "q5_k": "Q5_K", "q6_k": "Q6_K"}
 PROMPT, ANSWER = 512, 48
 
 
@@ -44,51 +50,50 @@ def payload(kind, rows, columns, numpy, random):
     if kind == "F16": return (random.standard_normal(n, numpy.float32) * 0.02).astype(numpy.float16).tobytes()
     if kind == "BF16":
         return ((random.standard_normal(n, numpy.float32) * 0.02).view(numpy.uint32) >> 16).astype(numpy.uint16).tobytes()
-    width, deviation = {"Q8_0": (32, 73.0), "Q4_0": (16, 4.6)}[kind]
-    blocks = numpy.empty((n // 32, 2 + width), numpy.uint8)
-    blocks[:, 2:] = random.integers(0, 256, (n // 32, width), numpy.uint8)
-    blocks[:, :2] = numpy.full(n // 32, 0.02 / deviation, numpy.float16).view(numpy.uint8).reshape(-1, 2)
+    _, each, size, scales = TYPES[kind]
+    blocks = random.integers(0, 256, (n // each, size), numpy.uint8)
+    for at, share in scales.items():
+        blocks[:, at:at + 2] = numpy.full(n // each, 0.02 * share, numpy.float16).view(numpy.uint8).reshape(-1, 2)
     return blocks.tobytes()
 
 
 def tensors_of(shape, kind):
     hidden, inner, layers, heads, kv, vocab, tied = shape
-    size = hidden // heads
-    out = [("token_embd.weight", kind, vocab, hidden), ("output_norm.weight", "F32", 1, hidden)]
-    if not tied: out.append(("output.weight", kind, vocab, hidden))
+    size, name, mixed = hidden // heads, KINDS[kind], kind == "q4_k_m"
+    logits = "Q6_K" if mixed else name
+    out = [("token_embd.weight", logits if tied else name, vocab, hidden), ("output_norm.weight", "F32", 1, hidden)]
+    if not tied: out.append(("output.weight", logits, vocab, hidden))
     for i in range(layers):
         b = f"blk.{i}."
+        finer = "Q6_K" if mixed and (i < layers // 8 or i >= 7 * layers // 8 or (i - layers // 8) % 3 == 2) else name
         out += [(b + "attn_norm.weight", "F32", 1, hidden), (b + "ffn_norm.weight", "F32", 1, hidden),
-                (b + "attn_q.weight", kind, hidden, hidden), (b + "attn_k.weight", kind, kv * size, hidden),
-                (b + "attn_v.weight", kind, kv * size, hidden), (b + "attn_output.weight", kind, hidden, hidden),
-                (b + "ffn_gate.weight", kind, inner, hidden), (b + "ffn_up.weight", kind, inner, hidden),
-                (b + "ffn_down.weight", kind, hidden, inner)]
+                (b + "attn_q.weight", name, hidden, hidden), (b + "attn_k.weight", name, kv * size, hidden),
+                (b + "attn_v.weight", finer, kv * size, hidden), (b + "attn_output.weight", name, hidden, hidden),
+                (b + "ffn_gate.weight", name, inner, hidden), (b + "ffn_up.weight", name, inner, hidden),
+                (b + "ffn_down.weight", finer, hidden, inner)]
     return out
 
 
 def make(path, shape, kind):
     import numpy
-    name, number = KINDS[kind]
     hidden, inner, layers, heads, kv, vocab, tied = shape
     random = numpy.random.default_rng(1)
     meta = {"general.architecture": "llama", "general.name": "random", "llama.context_length": 4096, "llama.embedding_length": hidden,
             "llama.block_count": layers, "llama.feed_forward_length": inner, "llama.attention.head_count": heads,
             "llama.attention.head_count_kv": kv, "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 10000.0,
             "llama.rope.dimension_count": hidden // heads, "llama.vocab_size": vocab, "tokenizer.ggml.model": "none"}
-    tensors, at = tensors_of(shape, name), 0
-    numbers = {"F32": 0, name: number}
-    sizes = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q8_0": (32, 34), "Q4_0": (32, 18)}
+    tensors, at = tensors_of(shape, kind), 0
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(meta)) + b"".join(text(k) + value(v) for k, v in meta.items())
-    for tensor, kind_name, rows, columns in tensors:
-        dims = [columns] if kind_name == "F32" else [columns, rows]
+    for tensor, name, rows, columns in tensors:
+        number, each, many, _ = TYPES[name]
+        dims = [columns] if name == "F32" else [columns, rows]
         head += text(tensor) + struct.pack("<I", len(dims)) + b"".join(struct.pack("<Q", d) for d in dims)
-        head += struct.pack("<IQ", numbers[kind_name], at)
-        each, many = sizes[kind_name]
+        head += struct.pack("<IQ", number, at)
         at += (rows * columns // each * many + 31) // 32 * 32
     with open(path + ".part", "wb") as f:
         f.write(head + b"\0" * (-len(head) % 32))
-        for tensor, kind_name, rows, columns in tensors:
-            data = payload(kind_name, rows, columns, numpy, random)
+        for tensor, name, rows, columns in tensors:
+            data = payload(name, rows, columns, numpy, random)
             f.write(data + b"\0" * (-len(data) % 32))
     os.rename(path + ".part", path)
 
@@ -106,41 +111,21 @@ def ours(program, path, threads, streams):
 
 # --- llama.cpp -----------------------------------------------------------------------------------------------------------
 
-def llama(path, threads, streams, plain):
-    """In the Python that has llama-cpp-python. plain: without layouts of its own, whose AMX code does not run when gcc 12 built it."""
-    import llama_cpp as lib
-    quiet = lib.llama_log_callback(lambda level, line, data: None)  # must outlive the library's last word
-    lib.llama_log_set(quiet, None)
-    lib.llama_backend_init()
-    how = lib.llama_model_default_params()
-    how.use_extra_bufts = not plain
-    model = lib.llama_model_load_from_file(path.encode(), how)
-    params = lib.llama_context_default_params()
-    params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads, params.n_threads_batch = 1024, 512, 512, threads, threads
-    params.n_seq_max = streams
-    context = lib.llama_init_from_model(model, params)
-    sampler = lib.llama_sampler_init_greedy()
-    batch = lib.llama_batch_init(512, 0, streams)
+def driver(a):
+    """bench/llama/decode.c, compiled against the library; None: llama.cpp is not measured."""
+    if not a.llama: return None
+    source, build, program = os.path.abspath(a.llama), os.path.abspath(a.llama_build or a.llama + "/build"), f"{a.folder}/llama-decode"
+    subprocess.run(["cc", "-O2", f"-I{source}/include", f"-I{source}/ggml/include",
+                    os.path.dirname(os.path.abspath(__file__)) + "/llama/decode.c", "-o", program, f"-L{build}/bin", "-lllama", "-lggml",
+                    "-lggml-base", f"-Wl,-rpath,{build}/bin"], check=True)
+    return program
 
-    def put(rows):
-        batch.n_tokens = len(rows)
-        for i, (token, position, stream, logits) in enumerate(rows):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, position, 1, logits
-            batch.seq_id[i][0] = stream
-        assert lib.llama_decode(context, batch) == 0
-        return [lib.llama_sampler_sample(sampler, context, i) for i, row in enumerate(rows) if row[3]]
 
+def theirs(program, path, threads, streams):
     prompt = PROMPT if streams == 1 else 16
-    put([(5, i, 0, i == 7) for i in range(8)])  # everything is touched once
-    lib.llama_memory_clear(lib.llama_get_memory(context), True)
-    start = time.perf_counter()
-    tokens = put([(10 + i % 200, i, s, i == prompt - 1) for s in range(streams) for i in range(prompt)])
-    prefill = time.perf_counter() - start
-    start = time.perf_counter()
-    for step in range(ANSWER - 1):
-        tokens = put([(tokens[s], prompt + step, s, True) for s in range(streams)])
-    seconds = time.perf_counter() - start
-    return {"prefill": PROMPT / prefill if streams == 1 else 0, "decode": streams * (ANSWER - 1) / seconds}
+    out = subprocess.run([program, path, str(threads), str(streams), str(prompt), str(ANSWER)], capture_output=True, text=True, check=True).stdout
+    prefill, decode = (float(v) for v in out.split())
+    return {"prefill": prefill if streams == 1 else 0, "decode": decode}
 
 
 # --- the table -----------------------------------------------------------------------------------------------------------
@@ -165,19 +150,16 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--folder", default="/tmp/serve_cpu")
     p.add_argument("--program", default="build/release/plimsoll")
-    p.add_argument("--llama-python")
+    p.add_argument("--llama")
+    p.add_argument("--llama-build")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--sizes", default="276M,1.2B")
-    p.add_argument("--kinds", default="f16,bf16,q8,q4")
+    p.add_argument("--kinds", default=",".join(KINDS))
     p.add_argument("--streams", default="1,8")
-    p.add_argument("--as-llama", metavar="FILE", help=argparse.SUPPRESS)
-    p.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
-    if a.as_llama:
-        print(json.dumps(llama(a.as_llama, a.threads, int(a.streams), a.plain)))
-        return
     os.makedirs(a.folder, exist_ok=True)
+    a.driver = driver(a)
     peak = peaks(a.program, a.threads)
     machine = ", ".join(f"{name} {rate:.0f} {'GB/s' if name == 'read' else 'GFLOP/s'}" for name, rate in peak.items())
     print(f"{'':12} {'':>9} {'ours':>10} {'llama.cpp':>10} {'ratio':>6}   {machine}")
@@ -189,28 +171,17 @@ def main():
                 table(a, path, size, kind, streams, peak)
 
 
-def theirs(a, path, streams):
-    """As it is; where that dies, without its own layouts, which is said."""
-    command = [a.llama_python, os.path.abspath(__file__), "--as-llama", path, "--threads", str(a.threads), "--streams", str(streams)]
-    for more in ([], ["--plain"]):
-        done = subprocess.run(command + more, capture_output=True, text=True)
-        if done.returncode == 0: return {**json.loads(done.stdout.splitlines()[-1]), "plain": bool(more)}
-    sys.exit(f"llama.cpp: {done.stderr.strip()}")
-
-
 def table(a, path, size, kind, streams, peak):
     runs = {"ours": [], "llama": []}
     for _ in range(a.rounds):
         runs["ours"].append(ours(a.program, path, a.threads, streams))
-        if a.llama_python:
-            runs["llama"].append(theirs(a, path, streams))
+        if a.driver: runs["llama"].append(theirs(a.driver, path, a.threads, streams))
     for what in ("prefill", "decode") if streams == 1 else ("decode",):
         mine = statistics.median(r[what] for r in runs["ours"])
         its = statistics.median(r[what] for r in runs["llama"]) if runs["llama"] else float("nan")
         part = share(what, path, kind, mine / streams, peak)
-        note = "   (llama.cpp without its own layouts)" if any(r["plain"] for r in runs["llama"]) else ""
         label = f"{what} {streams}"
-        print(f"{size + ' ' + kind:12} {label:>9} {mine:10.1f} {its:10.1f} {mine / its:6.2f}{part}{note}", flush=True)
+        print(f"{size + ' ' + kind:12} {label:>9} {mine:10.1f} {its:10.1f} {mine / its:6.2f}{part}", flush=True)
 
 
 if __name__ == "__main__":

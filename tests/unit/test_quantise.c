@@ -25,13 +25,13 @@ enum { TYPES = sizeof numbers / sizeof *numbers, K = 768 };
 
 /* --- panels ----------------------------------------------------------------------------------------------- */
 
-/* 16 lines of random blocks, whose scales are numbers. */
-static unsigned char *random_rows(const struct block_type *type, int64_t k)
+/* 16 lines of blocks, random or with the largest codes (full), whose scales are numbers. */
+static unsigned char *make_rows(const struct block_type *type, int64_t k, bool full)
 {
     int64_t bytes = panel_bytes(type, k);
     unsigned char *rows = malloc((size_t)bytes);
     for (int64_t i = 0; i < bytes; i++)
-        rows[i] = (unsigned char)rng_below(5, (uint64_t)type->bytes, (uint64_t)i, 256);
+        rows[i] = full ? 255 : (unsigned char)rng_below(5, (uint64_t)type->bytes, (uint64_t)i, 256);
     for (int64_t b = 0; b < bytes / type->bytes; b++)
         for (int i = 0; i < type->scales.count; i++) {
             float wide = 0.001f * (float)(1 + b % 17) * (b % 2 ? 1.0f : -1.0f);
@@ -40,6 +40,11 @@ static unsigned char *random_rows(const struct block_type *type, int64_t k)
             memcpy(at, type->scales.wide ? (void *)&wide : (void *)&half, type->scales.wide ? 4 : 2);
         }
     return rows;
+}
+
+static unsigned char *random_rows(const struct block_type *type, int64_t k)
+{
+    return make_rows(type, k, false);
 }
 
 static void test_panels(void **state)
@@ -166,11 +171,14 @@ static void test_levels_agree(void **state)
         x[i] =
             (float)rng_below(9, 1, (uint64_t)i, 20001) * (i / K % 3 ? 1e-4f : 1e-2f) - (i / K % 3 ? 1 : 100);
     memset(x + 5 * K, 0, K * sizeof *x);
+    for (int i = 0; i < 2 * K; i++)
+        x[11 * K + i] = i < K ? 1 : -1; /* the largest codes: sums of 16 bits hold them */
     x[7 * K + 40] = INFINITY, x[8 * K + 3] = NAN, x[9 * K] = 1e-42f;
-    for (int t = 0; t < TYPES; t++) {
+    for (int c = 0; c < 2 * TYPES; c++) {
+        const int t = c / 2;
         const struct block_type *type = block_type_of((uint32_t)numbers[t]);
         if (type->table) continue; /* linear_q_wide.h */
-        unsigned char *rows = random_rows(type, K), *panel = malloc((size_t)panel_bytes(type, K));
+        unsigned char *rows = make_rows(type, K, c % 2), *panel = malloc((size_t)panel_bytes(type, K));
         panel_pack(type, K, rows, panel);
         multiply(&linear_q_plain, numbers[t], panel, x, 0, PANEL8_ROWS, want);
         assert_true(isnan(want[7 * PANEL_LINES]) && isnan(want[8 * PANEL_LINES])); /* nothing is hidden */
@@ -183,6 +191,21 @@ static void test_levels_agree(void **state)
         free(rows);
         free(panel);
     }
+}
+
+/* A panel of every type is multiplied as it lies in memory by few rows: unpacked first, one row of K-quants takes twice the time. */
+static void test_few_rows_in_place(void **state)
+{
+    (void)state;
+    const struct linear_q_level *levels[4];
+    int count = levels_here(levels);
+    for (int l = 0; l < count; l++)
+        for (int t = 0; t < TYPES && levels[l] != &linear_q_plain; t++) {
+            bool table = block_type_of((uint32_t)numbers[t])->table;
+            if (table || numbers[t] == BLOCK_Q8_0) continue; /* whose codes are never copied */
+            if (!levels[l]->few[numbers[t]])
+                fail_msg("%s unpacks %s", levels[l]->name, block_type_of((uint32_t)numbers[t])->name);
+        }
 }
 
 /* --- an engine -------------------------------------------------------------------------------------------- */
@@ -505,6 +528,7 @@ int main(void)
         cmocka_unit_test(test_panels),
         cmocka_unit_test(test_written_blocks),
         cmocka_unit_test(test_levels_agree),
+        cmocka_unit_test(test_few_rows_in_place),
         cmocka_unit_test(test_near_the_reference),
         cmocka_unit_test(test_depends_on_nothing_else),
         cmocka_unit_test(test_plan_counts_blocks),

@@ -2,7 +2,7 @@
  *
  * A .c file includes this between VEC_PUSH and VEC_POP of its instruction set and defines its own multiply_panel(). With
  * LINEAR_Q_HALF16 it has defined half16(), f16 of 16 lines to f32; with LINEAR_Q_CODES_OF, codes_of(); with
- * LINEAR_Q_UNPACK_Q4_0 it will define unpack_q4_0().
+ * LINEAR_Q_UNPACK_Q4_0 it will define unpack_q4_0(), with LINEAR_Q_UNPACK_K those of Q4_K, Q5_K and Q6_K.
  */
 #pragma once
 
@@ -137,6 +137,7 @@ LINEAR_Q_FN void unpack_q4_0(const unsigned char *in, int64_t k, void *scratch, 
 }
 #endif
 
+#if !defined(LINEAR_Q_UNPACK_K)
 /* Scales and minima of part j of eight, of 16 lines; see part_of in tensor/blocks.c. */
 VEC_FN void scales_k(const unsigned char *packed, int j, const float *d, const float *dmin, float *scale,
                      float *least)
@@ -202,6 +203,7 @@ LINEAR_Q_FN void unpack_q6_k(const unsigned char *in, int64_t k, void *scratch, 
                 scale[l] = d[l] * (float)(int8_t)in[3072 + i * PANEL_LINES + l];
     }
 }
+#endif
 
 /* ---- y ---- */
 

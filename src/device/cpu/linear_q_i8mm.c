@@ -10,11 +10,17 @@
 #include "device/cpu/vec_base.h"
 #include <arm_neon.h>
 
-VEC_PUSH_ARCH("armv8.2-a+dotprod+i8mm")
+VEC_PUSH_ARCH("armv8.2-a+dotprod+i8mm+fp16fml")
 
+#if !defined(__clang__)
+#pragma GCC optimize("no-schedule-insns")
+#endif
+#define SDOT(sum, w, x, lane) __asm__("sdot %0.4s, %1.16b, %2.4b[" #lane "]" : "+w"(sum) : "w"(w), "w"(x))
 #define LINEAR_Q_SDOT
+#define LINEAR_Q_FMLAL
 #define LINEAR_Q_UNPACK_Q4_0
 #include "device/cpu/linear_q_sdot.h"
+#include "device/cpu/linear_q_k_neon.h"
 
 enum {
     ROWS = PANEL8_FEW, /* at once */
@@ -247,7 +253,7 @@ VEC_FN void add_blocks(const struct panel8 *w, struct tile t, int64_t at, int64_
 
 /* ---- eight rows by four lines: most of a prompt's time, which compilers make a quarter slower ---- */
 
-/* v16..v23 are a block's sums, v24..v31 y, v0..v3 lines, v4..v11 rows, v12..v14 scales. */
+/* v16..v23 are a block's sums, v24..v31 y, v0..v3 lines and then minima, v4..v11 rows, v12..v15 scales and totals. */
 /* clang-format off */
 #define ZERO_SUMS                                                                                            \
     "movi v16.4s, #0\n" "movi v17.4s, #0\n" "movi v18.4s, #0\n" "movi v19.4s, #0\n"                          \
@@ -259,35 +265,51 @@ VEC_FN void add_blocks(const struct panel8 *w, struct tile t, int64_t at, int64_
     "ldr q" #r ", [%[x], #128 + 16 * " #at "]\n"  "ldr q" #s ", [%[x], #192 + 16 * " #at "]\n"               \
     SMMLA(16, p, c) SMMLA(17, p, d) SMMLA(18, q, c) SMMLA(19, q, d)                                          \
     SMMLA(20, r, c) SMMLA(21, r, d) SMMLA(22, s, c) SMMLA(23, s, d)
+#define FIRST_16   EIGHT_OF_K(0, 4, 5, 6, 7, 0, 1) EIGHT_OF_K(1, 8, 9, 10, 11, 2, 3)
+#define SECOND_16  EIGHT_OF_K(2, 4, 5, 6, 7, 0, 1) EIGHT_OF_K(3, 8, 9, 10, 11, 2, 3)
 #define ADD_PAIR(at, sum, next, y, z)                                                                        \
     "ldr q14, [%[q], #" #at "]\n"                                                                            \
     "scvtf v" #sum ".4s, v" #sum ".4s\n" "scvtf v" #next ".4s, v" #next ".4s\n"                              \
     "fmul v4.4s, v12.4s, v14.4s\n"       "fmul v5.4s, v13.4s, v14.4s\n"                                      \
     "fmla v" #y ".4s, v" #sum ".4s, v4.4s\n" "fmla v" #z ".4s, v" #next ".4s, v5.4s\n"
+#define ADD_SUMS(at)                                                                                         \
+    "ldp q12, q13, [%[scale], #" #at "]\n"                                                                   \
+    ADD_PAIR(0, 16, 17, 24, 25)  ADD_PAIR(32, 18, 19, 26, 27) ADD_PAIR(64, 20, 21, 28, 29) ADD_PAIR(96, 22, 23, 30, 31)
+#define TAKE_PAIR(at, y, z)                                                                                  \
+    "ldr d15, [%[q], #" #at "]\n" "zip1 v15.4s, v15.4s, v15.4s\n"                                            \
+    "fmls v" #y ".4s, v0.4s, v15.4s\n" "fmls v" #z ".4s, v1.4s, v15.4s\n"
+#define TAKE_MINIMA                                                                                          \
+    "ldp q0, q1, [%[least]], #128\n"                                                                         \
+    TAKE_PAIR(16, 24, 25) TAKE_PAIR(48, 26, 27) TAKE_PAIR(80, 28, 29) TAKE_PAIR(112, 30, 31)
 #define EIGHT_Y(op)                                                                                          \
     op " q24, q25, [%[y]]\n" op " q26, q27, [%[y], #32]\n" op " q28, q29, [%[y], #64]\n" op " q30, q31, [%[y], #96]\n"
 
-/* `n` blocks of arranged lines from 4 * i on: what add_blocks does with four pairs, without parts and minima. */
-static void eight_by_four(const struct panel8 *w, int64_t at, int64_t n, const struct x8 *x, int i,
+/* `block` for n blocks; scales of a block take `scales` bytes. */
+#define EIGHT_BY_FOUR(block, scales)                                                                         \
+    __asm__ volatile(EIGHT_Y("ldp")                                                                          \
+        ".p2align 6\n" "1:\n" block                                                                          \
+        "add %[codes], %[codes], #512\n" "add %[x], %[x], #256\n" "add %[q], %[q], #128\n"                   \
+        "add %[scale], %[scale], #" #scales "\n" "subs %[n], %[n], #1\n" "b.ne 1b\n"                         \
+        EIGHT_Y("stp")                                                                                       \
+        : [codes] "+r"(codes), [x] "+r"(rows), [scale] "+r"(scale), [least] "+r"(least), [q] "+r"(q), [n] "+r"(n) \
+        : [y] "r"(y)                                                                                         \
+        : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", \
+          "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
+
+/* `n` blocks of arranged lines from 4 * i on: what add_blocks does with four pairs. */
+VEC_FN void eight_by_four(const struct panel8 *w, struct tile t, int64_t at, int64_t n, const struct x8 *x, int i,
                           float32x4_t (*y)[2])
 {
     const int8_t *codes = w->codes + at * CODES + 32 * i, *rows = x->codes + at * EIGHT_CODES;
-    const float *scale = w->scale + at * 2 * PANEL_LINES + 8 * i;
+    const float *scale = w->scale + at * t.parts * 2 * PANEL_LINES + 8 * i,
+                *least = t.least ? w->least + at * 2 * PANEL_LINES + 8 * i : NULL;
     const struct x8_pair *q = (const struct x8_pair *)(const void *)x->blocks + at * PAIRS;
-    __asm__ volatile(EIGHT_Y("ldp")
-        ".p2align 6\n" "1:\n" ZERO_SUMS
-        EIGHT_OF_K(0, 4, 5, 6, 7, 0, 1)   EIGHT_OF_K(1, 8, 9, 10, 11, 2, 3)
-        EIGHT_OF_K(2, 4, 5, 6, 7, 0, 1)   EIGHT_OF_K(3, 8, 9, 10, 11, 2, 3)
-        "ldp q12, q13, [%[scale]]\n"
-        ADD_PAIR(0, 16, 17, 24, 25)  ADD_PAIR(32, 18, 19, 26, 27)
-        ADD_PAIR(64, 20, 21, 28, 29) ADD_PAIR(96, 22, 23, 30, 31)
-        "add %[codes], %[codes], #512\n" "add %[x], %[x], #256\n" "add %[q], %[q], #128\n" "add %[scale], %[scale], #128\n"
-        "subs %[n], %[n], #1\n" "b.ne 1b\n"
-        EIGHT_Y("stp")
-        : [codes] "+r"(codes), [x] "+r"(rows), [scale] "+r"(scale), [q] "+r"(q), [n] "+r"(n)
-        : [y] "r"(y)
-        : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14",
-          "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
+    if (t.parts == 2)
+        EIGHT_BY_FOUR(ZERO_SUMS FIRST_16 ADD_SUMS(0) ZERO_SUMS SECOND_16 ADD_SUMS(128), 256);
+    else if (t.least)
+        EIGHT_BY_FOUR(ZERO_SUMS FIRST_16 SECOND_16 ADD_SUMS(0) TAKE_MINIMA, 128);
+    else
+        EIGHT_BY_FOUR(ZERO_SUMS FIRST_16 SECOND_16 ADD_SUMS(0), 128);
 }
 /* clang-format on */
 _Static_assert(CODES == 512 && EIGHT_CODES == 256 && sizeof(struct x8_pair) == 32, "as the assembly counts");
@@ -297,10 +319,9 @@ VEC_FN void add_lines(const struct panel8 *w, struct tile t, int pairs, int64_t 
                       const struct x8 *x, float32x4_t (*y)[PAIRS][2])
 {
     t.pairs = pairs, t.fours = pairs == 1 ? 4 : pairs == 2 ? 2 : 1;
-    bool plain = t.from == FROM_PANEL8 && t.parts == 1 && !t.least;
     for (int i = 0; i < 4; i += t.fours)
-        if (plain && pairs == 4)
-            eight_by_four(w, at, end - at, x, i, y[i]);
+        if (t.from == FROM_PANEL8 && pairs == 4)
+            eight_by_four(w, t, at, end - at, x, i, y[i]);
         else
             add_blocks(w, t, at, end, x, i, y);
 }
@@ -328,6 +349,27 @@ VEC_FN struct span span_from(const struct x8 *x, int64_t row)
     return (struct span){row, (end < last ? end : last) - row};
 }
 
+/* A span's rows of x, from block `at` on. */
+VEC_FN struct x8 span_rows(const struct x8 *x, struct span s, int64_t at)
+{
+    int64_t first = s.row / ROWS * ROWS, skip = s.row % ROWS;
+    return (struct x8){x->codes + first * x->k + at * EIGHT_CODES + skip / 2 * PAIR_CODES,
+                       x->blocks + first * (x->k / X8_BLOCK) + at * ROWS + skip, x->k, s.rows, 0};
+}
+
+VEC_FN void add_span(const struct panel8 *w, struct tile t, int64_t at, int64_t end, const struct x8 *x,
+                     float32x4_t (*y)[PAIRS][2])
+{
+    if (x->rows > 6)
+        add_lines(w, t, 4, at, end, x, y);
+    else if (x->rows > 4)
+        add_lines(w, t, 3, at, end, x, y);
+    else if (x->rows > 2)
+        add_lines(w, t, 2, at, end, x, y);
+    else
+        add_lines(w, t, 1, at, end, x, y);
+}
+
 /* All rows meet some blocks of `count` panels, one or two, before the next: a constant. The first pair may have a row of another's, the
  * last may have only one. */
 VEC_FN void multiply_all(const struct panel8 *w, int count, struct tile t, const struct x8 *x, float *out)
@@ -337,23 +379,57 @@ VEC_FN void multiply_all(const struct panel8 *w, int count, struct tile t, const
     for (int p = 0; p < count; p++) memset(y[p], 0, (size_t)((last + ROWS - 1) / ROWS) * sizeof *y[p]);
     for (int64_t at = 0; at < blocks; at += CHUNK)
         for (struct span s = span_from(x, begin); s.row < last; s = span_from(x, s.row + s.rows)) {
-            int64_t end = at + CHUNK < blocks ? at + CHUNK : blocks, eight = s.row / ROWS,
-                    skip = s.row % ROWS;
-            struct x8 rows = {x->codes + eight * ROWS * x->k + skip / 2 * PAIR_CODES,
-                              x->blocks + eight * ROWS * blocks + skip, x->k, s.rows, 0};
+            struct x8 rows = span_rows(x, s, 0);
             for (int p = 0; p < count; p++)
-                if (s.rows > 6)
-                    add_lines(w + p, t, 4, at, end, &rows, y[p][eight]);
-                else if (s.rows > 4)
-                    add_lines(w + p, t, 3, at, end, &rows, y[p][eight]);
-                else if (s.rows > 2)
-                    add_lines(w + p, t, 2, at, end, &rows, y[p][eight]);
-                else
-                    add_lines(w + p, t, 1, at, end, &rows, y[p][eight]);
+                add_span(w + p, t, at, at + CHUNK < blocks ? at + CHUNK : blocks, &rows, y[p][s.row / ROWS]);
         }
     for (int p = 0; p < count; p++, out += PANEL8_ROWS * PANEL_LINES)
         for (struct span s = span_from(x, begin); s.row < last; s = span_from(x, s.row + s.rows))
             put_lines(y[p][s.row / ROWS], x->skip - s.row, s.rows, out + (s.row - x->skip) * PANEL_LINES);
+}
+
+/* A few rows of Q4_K, Q5_K or Q6_K: 256 elements at a time are unpacked near. */
+VEC_FN void several_of_k(const unsigned char *panel, enum source from, const struct x8 *x, float *out)
+{
+    _Alignas(64) char scratch[K_BLOCK * (PANEL_LINES + 16)];
+    const struct tile t = {.parts = from == FROM_Q6_K ? 2 : 1, .least = from != FROM_Q6_K};
+    int64_t begin = x->skip / 2 * 2, last = x->skip + x->rows;
+    float32x4_t y[2][4][PAIRS][2];
+    memset(y, 0, sizeof y);
+    for (int64_t b = 0; b < x->k / K_BLOCK; b++, panel += k_bytes(from)) {
+        struct panel8 w;
+        unpack_panel_k(panel, from, K_BLOCK, true, scratch, &w);
+        for (struct span s = span_from(x, begin); s.row < last; s = span_from(x, s.row + s.rows)) {
+            struct x8 rows = span_rows(x, s, b * K_PARTS);
+            add_span(&w, t, 0, K_PARTS, &rows, y[s.row / ROWS]);
+        }
+    }
+    for (struct span s = span_from(x, begin); s.row < last; s = span_from(x, s.row + s.rows))
+        put_lines(y[s.row / ROWS], x->skip - s.row, s.rows, out + (s.row - x->skip) * PANEL_LINES);
+}
+
+VEC_FN void one_of_k(const unsigned char *panel, enum source from, const struct x8 *x, float *out)
+{
+    const struct x8_pair *q = (const struct x8_pair *)(const void *)x->blocks + x->skip / 2;
+    const int8_t *codes = x->codes + x->skip / 2 * PAIR_CODES + x->skip % 2 * 8;
+    int second = x->skip % 2;
+    float32x4_t y[4];
+    for (int i = 0; i < 4; i++) y[i] = vdupq_n_f32(0);
+    for (int64_t b = 0; b < x->k / K_BLOCK; b++, panel += k_bytes(from)) {
+        struct x_block block[K_PARTS];
+        for (int p = 0; p < K_PARTS; p++, q += PAIRS, codes += EIGHT_CODES)
+            block[p] = (struct x_block){codes, q->scale[2 * second], q->total[second]};
+        one_row_k(panel, from, block, 16, y);
+    }
+    for (int i = 0; i < 4; i++) vst1q_f32(out + 4 * i, y[i]);
+}
+
+VEC_FN void few_of_k(const unsigned char *panel, enum source from, const struct x8 *x, float *out)
+{
+    if (x->rows == 1)
+        one_of_k(panel, from, x, out);
+    else
+        several_of_k(panel, from, x, out);
 }
 
 /* One row of lines that are not in pairs, as an unpacked panel of one row and one that lies in memory: sdot needs no zips. */
@@ -417,9 +493,11 @@ static void few_q4_0(const unsigned char *panel, const struct x8 *x, float *out)
     multiply_few(panel, FROM_Q4_0, x, out);
 }
 
+LINEAR_Q_UNPACK_K_NEON(true)
+LINEAR_Q_FEW_K_NEON
+
 VEC_POP_ARCH
 
 const struct linear_q_level linear_q_i8mm =
-    LINEAR_Q_TABLE("neon smmla", ROWS, quantise_in_pair, {[BLOCK_Q8_0] = few_q8_0, [BLOCK_Q4_0] = few_q4_0},
-                   pair_up, multiply_two);
+    LINEAR_Q_TABLE("neon smmla", ROWS, quantise_in_pair, LINEAR_Q_FEW_ALL, pair_up, multiply_two);
 #endif

@@ -17,15 +17,17 @@ VEC_PUSH_ARCH("armv8.2-a+dotprod")
 
 #define LINEAR_Q_SDOT
 #include "device/cpu/linear_q_sdot.h"
+#include "device/cpu/linear_q_k_neon.h"
 
 enum { NEAR = 32 }; /* blocks of a panel that stay in the first cache while all rows meet them */
 
-/* Blocks of k from `begin` on. */
+/* Blocks of k from `begin` on; add: to what out has from blocks before. */
 struct blocks {
     int64_t begin, end;
+    bool add;
 };
 
-/* Rows of x from `at` on by some lines, added to out where blocks came before; the shape and from are constants. */
+/* Rows of x from `at` on by some lines; the shape and from are constants. */
 VEC_FN void multiply_shape(const struct panel8 *w, enum source from, const struct x8 *x, int64_t at,
                            struct sdot_shape of, struct blocks k, float *out)
 {
@@ -36,7 +38,7 @@ VEC_FN void multiply_shape(const struct panel8 *w, enum source from, const struc
     for (int r = 0; r < of.rows; r++) {
         row[r] = (struct row8){x->codes + (at + r) * x->k, 8, X8_BLOCK};
         for (int i = of.first; i < of.first + of.fours; i++)
-            y[r][i] = k.begin ? vld1q_f32(out + r * PANEL_LINES + 4 * i) : vdupq_n_f32(0);
+            y[r][i] = k.add ? vld1q_f32(out + r * PANEL_LINES + 4 * i) : vdupq_n_f32(0);
     }
     for (int64_t b = k.begin; b < k.end; b++) {
         float with[SDOT_ROWS][2];
@@ -54,18 +56,55 @@ VEC_FN void multiply_shape(const struct panel8 *w, enum source from, const struc
 }
 
 /* Four rows share the loads of half of the lines, two and one those of all. */
+VEC_FN void add_blocks(const struct panel8 *w, enum source from, const struct x8 *x, struct blocks k,
+                       float *out)
+{
+    int64_t r = 0;
+    for (; r + 4 <= x->rows; r += 4) {
+        multiply_shape(w, from, x, r, (struct sdot_shape){4, 0, 2}, k, out);
+        multiply_shape(w, from, x, r, (struct sdot_shape){4, 2, 2}, k, out);
+    }
+    for (; r + 2 <= x->rows; r += 2) multiply_shape(w, from, x, r, (struct sdot_shape){2, 0, 4}, k, out);
+    if (r < x->rows) multiply_shape(w, from, x, r, (struct sdot_shape){1, 0, 4}, k, out);
+}
+
 VEC_FN void multiply_all(const struct panel8 *w, enum source from, const struct x8 *x, float *out)
 {
     int64_t blocks = x->k / X8_BLOCK;
-    for (struct blocks k = {0, 0}; k.begin < blocks; k.begin = k.end) {
-        int64_t r = 0;
-        k.end = blocks - k.begin < NEAR ? blocks : k.begin + NEAR;
-        for (; r + 4 <= x->rows; r += 4) {
-            multiply_shape(w, from, x, r, (struct sdot_shape){4, 0, 2}, k, out);
-            multiply_shape(w, from, x, r, (struct sdot_shape){4, 2, 2}, k, out);
-        }
-        for (; r + 2 <= x->rows; r += 2) multiply_shape(w, from, x, r, (struct sdot_shape){2, 0, 4}, k, out);
-        if (r < x->rows) multiply_shape(w, from, x, r, (struct sdot_shape){1, 0, 4}, k, out);
+    for (int64_t at = 0; at < blocks; at += NEAR)
+        add_blocks(w, from, x, (struct blocks){at, at + NEAR < blocks ? at + NEAR : blocks, at > 0}, out);
+}
+
+VEC_FN void one_of_k(const unsigned char *panel, enum source from, const struct x8 *x, float *out)
+{
+    const struct x8_block *q = x->blocks;
+    const int8_t *codes = x->codes;
+    float32x4_t y[4];
+    for (int i = 0; i < 4; i++) y[i] = vdupq_n_f32(0);
+    for (int64_t b = 0; b < x->k / K_BLOCK; b++, panel += k_bytes(from)) {
+        struct x_block block[K_PARTS];
+        for (int p = 0; p < K_PARTS; p++, q++, codes += X8_BLOCK)
+            block[p] = (struct x_block){codes, q->scale, q->total};
+        one_row_k(panel, from, block, 8, y);
+    }
+    for (int i = 0; i < 4; i++) vst1q_f32(out + 4 * i, y[i]);
+}
+
+/* Several rows: 256 elements at a time are unpacked near. */
+VEC_FN void few_of_k(const unsigned char *panel, enum source from, const struct x8 *x, float *out)
+{
+    if (x->rows == 1) {
+        one_of_k(panel, from, x, out);
+        return;
+    }
+    _Alignas(64) char scratch[K_BLOCK * (PANEL_LINES + 8)];
+    for (int64_t b = 0; b < x->k / K_BLOCK; b++, panel += k_bytes(from)) {
+        struct panel8 w;
+        struct x8 rows = {x->codes + b * K_BLOCK, x->blocks + b * K_PARTS, x->k, x->rows, 0};
+        unpack_panel_k(panel, from, K_BLOCK, false, scratch, &w);
+        w.parts = from == FROM_Q6_K ? 2 : 1;
+        if (from == FROM_Q6_K) w.least = NULL;
+        add_blocks(&w, FROM_PANEL8, &rows, (struct blocks){0, K_PARTS, b > 0}, out);
     }
 }
 
@@ -90,8 +129,11 @@ static void few_q4_0(const unsigned char *panel, const struct x8 *x, float *out)
     multiply_all(&w, FROM_Q4_0, x, out);
 }
 
+LINEAR_Q_UNPACK_K_NEON(false)
+LINEAR_Q_FEW_K_NEON
+
 VEC_POP_ARCH
 
-const struct linear_q_level linear_q_dotprod = LINEAR_Q_TABLE(
-    "neon sdot", 1, quantise_row, {[BLOCK_Q8_0] = few_q8_0, [BLOCK_Q4_0] = few_q4_0}, NULL, NULL);
+const struct linear_q_level linear_q_dotprod =
+    LINEAR_Q_TABLE("neon sdot", 1, quantise_row, LINEAR_Q_FEW_ALL, NULL, NULL);
 #endif

@@ -36,12 +36,13 @@ VEC_FN void codes_of(const float *x, float inverse, int8_t *codes, int32_t *sum)
 
 #define LINEAR_Q_HALF16
 #define LINEAR_Q_CODES_OF
+#define LINEAR_Q_UNPACK_K
 #include "device/cpu/linear_q_body.h"
 
 #define SUM_START 0x4b400000 /* 1.5 * 2^23 */
 
 /* Source of the codes: a struct panel8, or a panel in memory, where scales precede the codes of a block. */
-enum source { FROM_PANEL8, FROM_Q8_0, FROM_Q4_0 };
+enum source { FROM_PANEL8, FROM_Q8_0, FROM_Q4_0, FROM_Q4_K, FROM_Q5_K, FROM_Q6_K };
 
 VEC_FN struct panel8 panel_as_it_lies(const unsigned char *panel, enum source from)
 {

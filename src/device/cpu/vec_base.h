@@ -16,6 +16,12 @@ enum { VEC_LANES = 16 };
 #define VEC_FN static inline __attribute__((always_inline, unused))
 
 #define VEC_PRAGMA(text) _Pragma(#text)
+/* Before a loop of n rounds that keeps arrays in registers; clang unrolls it by itself. */
+#if defined(__clang__)
+#define VEC_UNROLL(n)
+#else
+#define VEC_UNROLL(n) VEC_PRAGMA(GCC unroll n)
+#endif
 #if defined(__clang__)
 #define VEC_PUSH(features)                                                                                   \
     VEC_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
