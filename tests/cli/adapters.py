@@ -117,6 +117,16 @@ with tempfile.TemporaryDirectory() as folder:
     small = llama_folder.make(f"{folder}/small", hidden_size=64)
     wrong = plim.run("generate", small, "--adapter", f"{folder}/peft", "-p", "x", "-q")
     plim.ok(wrong.returncode == 2 and "q_proj.lora_A.weight' is [4,32], but model.layers.0.self_attn.q_proj.weight of this model is [64,64]" in wrong.stderr, f"an adapter of another model: {wrong.stderr.strip()}")
+    refused(folder, "q_proj.lora_A.weight' is [4,32], but the job's adapter needs [4,64]", "--overwrite", adapter__path=f"{folder}/peft", model__path=small)
+    shallow = llama_folder.make(f"{folder}/shallow", hidden_size=32, intermediate_size=48, num_hidden_layers=1)
+    for args in (("generate", shallow, "-p", "x", "--adapter", f"{folder}/peft", "-q"), ("train", plim.job(folder, **{**BASE, "adapter__path": f"{folder}/peft", "model__path": shallow}), "-q", "--overwrite")):
+        wrong = plim.run(*args)
+        plim.ok(wrong.returncode == 2 and "model.layers.1." in wrong.stderr and "has no module in this model" in wrong.stderr and wrong.stderr.count("\n") == 1, f"{args[0]}: an adapter with more layers than its base: {wrong.stderr.strip()}")
+    shutil.copytree(f"{folder}/peft", f"{folder}/nan")
+    with open(f"{folder}/nan/adapter_model.safetensors", "r+b") as f:
+        f.seek(8 + struct.unpack("<Q", f.read(8))[0])
+        f.write(struct.pack("<f", float("nan")))
+    refused(folder, "element 0 is not finite", "--overwrite", adapter__path=f"{folder}/nan")
     config["use_qalora"] = True
     json.dump(config, open(f"{folder}/peft/adapter_config.json", "w"))
     wrong = plim.run("generate", model, "--adapter", f"{folder}/peft", "-p", "x", "-q")
