@@ -147,8 +147,9 @@ enum plim_status weights_of_adapter(struct exec *exec, const struct model_spec *
             if (status == PLIM_OK) used[safetensors_find(&set, key) - set.tensors] = true;
         }
     }
-    for (size_t i = 0; i < set.count && status == PLIM_OK; i++)
-        if (!used[i])
+    for (size_t i = 0; i < set.count && status == PLIM_OK;
+         i++) /* PEFT saves the base of an output projection, too */
+        if (!used[i] && !strstr(set.tensors[i].name, ".base_layer.weight"))
             status = plim_fail(err, PLIM_BAD_INPUT,
                                "tensor '%.160s' has no module in this model: the adapter is of another model",
                                set.tensors[i].name);

@@ -125,6 +125,21 @@ with tempfile.TemporaryDirectory() as folder:
         again = plim.losses(plim.run("train", job, "-q", "--json", "--resume").stdout)
         plim.ok(len(once) == 6 and len(again) == 3 and all(once[s] == again[s] for s in again), f"{name}: resumed bit for bit: {again}")
 
+    # An adapter of the output projection: slices of the loss change nothing, in supervised training and with preferences; merged, it computes the same.
+    untied = llama_folder.make(f"{folder}/untied", hidden_size=32, intermediate_size=48, tie_word_embeddings=False)
+    with open(f"{folder}/pairs.jsonl", "w") as f:
+        for i in range(16): f.write(json.dumps({"prompt": f"ask {i}", "chosen": f"well {i}", "rejected": f"no {i}"}) + "\n")
+    for name, keys in (("sft", {}), ("dpo", dict(training__objective="dpo", data__train=f"[{folder}/pairs.jsonl]"))):
+        job = plim.job(folder, **{**BASE, **keys, "model__path": untied, "adapter__type": "lora", "adapter__targets": "[lm_head, v_proj]", "training__learning_rate": 0.01, "training__steps": 4, "training__micro_batch_size": 4,
+                                  "data__max_length": 128, "training__eval_rows": 8, "data__validation": f"[{folder}/{'pairs.jsonl' if keys else 'corpus.txt'}]", "output__dir": f"{folder}/head"})
+        runs = [plim.run("train", job, "-q", "--json", "--overwrite", "--set", f"training.loss_chunks={n}", "--set", f"training.recompute={how}") for n, how in ((1, "none"), (2, "none"), (4, "full"))]
+        seen = [plim.losses(r.stdout) for r in runs]
+        plim.ok(len(seen[0]) == 4 and seen[0][4] < seen[0][1] and all(s == seen[0] for s in seen), f"{name}: an adapter of lm_head in slices: {seen[0]} {runs[0].stderr.strip()[-200:]} {runs[1].stderr.strip()[-200:]}")
+        if name == "sft":
+            scores, merged = [e["loss"] for e in plim.events(runs[0].stdout) if e["event"] == "eval"], loss(folder)
+            plim.ok(scores and abs(scores[-1] - merged) < 1e-6 * merged, f"lm_head: {scores[-1:]} with the adapter's ops, {merged} merged")
+    refused(folder, "DoRA cannot adapt lm_head, the output projection", model__path=untied, adapter__type="dora", adapter__targets="[lm_head]")
+
     # Experts: the adapter's own ops compute what the merged weights do.
     base = plim.run("train", plim.job(folder, **{**plim.EXPERTS, "training__steps": 1, "output__dir": f"{folder}/moe"}), "-q")
     made = plim.run("export", f"{folder}/moe", "-o", f"{folder}/moe-base", "-q")
