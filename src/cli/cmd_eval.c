@@ -22,7 +22,7 @@ static const struct option_row rows[] = {
     {"model", 'm', OPTION_STRING, AT(model), "DIR",
      "use the weights of this model, checkpoint or run (overrides the job file)"},
     {"adapter", 0, OPTION_STRING, AT(adapter), "DIR",
-     "PEFT folder of an adapter; it is merged into those weights"},
+     "PEFT folder or GGUF file of an adapter; it is merged into those weights"},
     {"rows", 'n', OPTION_INT64, AT(rows), "N", "evaluate only the first N rows; 0: all (0)"},
     {"budget", 'b', OPTION_BYTES, AT(job.budget), "BYTES",
      "memory budget, e.g. 64MiB (overrides the job file)",

@@ -23,8 +23,11 @@ static const struct option_row rows[] = {
      "element type of the files; default: that of the saved parameters", .choices = types},
     {"shard-size", 0, OPTION_BYTES, AT(shard), "BYTES", "maximum file size (5GB)"},
     {"merge", 0, OPTION_FLAG, AT(merge), NULL,
-     "merge an adapter into its model's weights; without it, an adapter's checkpoint becomes a PEFT folder"},
-    {"adapter", 0, OPTION_STRING, AT(adapter), "DIR", "PEFT folder to merge; default: the checkpoint itself"},
+     "merge an adapter into its model's weights; without it, an adapter's checkpoint becomes a PEFT folder "
+     "or, "
+     "if -o ends with .gguf, a GGUF file"},
+    {"adapter", 0, OPTION_STRING, AT(adapter), "DIR",
+     "PEFT folder or GGUF file to merge; default: the checkpoint itself"},
     {"force", 'f', OPTION_FLAG, AT(force), NULL, "write into a folder that is not empty"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "print nothing"},
 };
@@ -35,6 +38,7 @@ static const struct option_example examples[] = {
      "with all bits of the optimizer's masters"},
     {"export model.gguf -o model-hf", "a GGUF file"},
     {"export runs/lora -o llama-tuned --merge", "a model with the newest adapter of a run merged in"},
+    {"export runs/lora -o lora.gguf --dtype f16", "the adapter as a GGUF file"},
     {"export ./llama -o llama-bf16 --dtype bf16 --shard-size 2GB", "another type and smaller shards"},
     {NULL, NULL}};
 

@@ -44,7 +44,7 @@ static const struct option_row rows[] = {
      CLI_DEVICE},
     {"threads", 0, OPTION_INT, AT(threads), "N", "CPU threads; 0: one per core (0)"},
     {"adapter", 0, OPTION_STRING, AT(adapter), "DIR",
-     "PEFT folder of an adapter; it is merged into the model's weights when they are loaded"},
+     "PEFT folder or GGUF file of an adapter; it is merged into the model's weights when they are loaded"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
      "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
     {"raw", 0, OPTION_FLAG, AT(raw), NULL,

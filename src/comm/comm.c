@@ -193,11 +193,12 @@ enum plim_status comm_run(struct comm *comm, const struct comm_exchange *x, stru
 enum plim_status comm_sum_numbers(struct comm *comm, double *numbers, int count, struct plim_error *err)
 {
     if (!comm) return PLIM_OK;
-    if (count > NUMBERS_MOST) return plim_fail(err, PLIM_BUG, "%d numbers are more than are summed", count);
-    size_t bytes = comm_work(comm->ranks, (size_t)count * sizeof *numbers * (size_t)comm->ranks);
-    void *work = malloc(bytes);
+    int most = count < NUMBERS_MOST ? count : NUMBERS_MOST; /* at a time */
+    void *work = malloc(comm_work(comm->ranks, (size_t)most * sizeof *numbers * (size_t)comm->ranks));
     if (!work) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while ranks added numbers");
-    enum plim_status status = comm_sum(comm, numbers, count, DT_F64, work, err);
+    enum plim_status status = PLIM_OK;
+    for (int at = 0; at < count && status == PLIM_OK; at += most)
+        status = comm_sum(comm, numbers + at, count - at < most ? count - at : most, DT_F64, work, err);
     free(work);
     return status;
 }

@@ -307,6 +307,8 @@ enum objective job_objective(const struct job *job);
 struct preference_rule job_preference(const struct job *job);
 /* True if a batch is one pass, because the loss of a sample depends on the others in it. */
 bool job_whole_passes(const struct job *job);
+/* True if a pass over the data before step 1 computes the log-probabilities of the starting weights. */
+bool job_needs_reference(const struct job *job);
 /* The heads of tapes that train, and of those that evaluate. */
 enum model_head job_head(const struct job *job);
 enum model_head job_eval_head(const struct job *job);

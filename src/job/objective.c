@@ -61,6 +61,11 @@ bool job_whole_passes(const struct job *job)
     return job_objective(job) == OBJECTIVE_SENTENCE_PAIRS || job_objective(job) == OBJECTIVE_KTO;
 }
 
+bool job_needs_reference(const struct job *job)
+{
+    return job_objective(job) == OBJECTIVE_DPO || job_objective(job) == OBJECTIVE_KTO;
+}
+
 enum model_head job_head(const struct job *job) { return uses[job_objective(job)].train; }
 enum model_head job_eval_head(const struct job *job) { return uses[job_objective(job)].eval; }
 

@@ -309,6 +309,7 @@ void recipe_request(const struct recipe *r, const struct device_facts *facts, in
     out->host_budget = job->host_budget ? (int64_t)job->host_budget : (int64_t)facts->host_bytes;
     if (job->data.padding == PADDING_LONGEST) /* a tape of an evaluation is less than half as long */
         out->lengths = PLAN_LENGTHS + (job->validation.count ? PLAN_LENGTHS / 2 : 0);
+    out->forward_tape = job_needs_reference(job) || (job->validation.count && !out->lengths);
     job_pins(job, facts, 0, &out->pins);
     job_micro_bounds(job, &least, &out->micro_most);
     out->micro_least = r->micro_least;

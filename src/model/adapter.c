@@ -241,8 +241,7 @@ static enum plim_status refuse_place(const char *name, enum adapter_place place,
     static const char *const why[] = {
         [PLACE_NONE] = "it is not linear; name linear layers, e.g. q_proj, or write all-linear",
         [PLACE_EMBED] = "it is an embedding; write modules_to_save to train it in full",
-        [PLACE_ROUTER] = "it is a router; leave it out of the targets",
-        [PLACE_HEAD] = "it is the output projection; write modules_to_save to train it in full"};
+        [PLACE_ROUTER] = "it is a router; leave it out of the targets"};
     return plim_fail(err, PLIM_BAD_INPUT, "key 'adapter.targets': %s has no adapter: %s", name, why[place]);
 }
 
@@ -262,12 +261,14 @@ static enum plim_status is_target(struct opening *o, const struct adapter_row *r
     else
         status = match_any(o, &options->targets, name, row->place, out, err);
     *out = *out && layer_counts(options, label, strstr(label, "%d") ? layer : -1);
-    if (status == PLIM_OK && *out && row->place != PLACE_LINEAR && row->place != PLACE_EXPERTS)
-        status = refuse_place(name, row->place, err);
-    if (status == PLIM_OK && *out && o->adapter->dora && (row->place == PLACE_EXPERTS || row->turned))
+    bool linear = row->place == PLACE_LINEAR || row->place == PLACE_EXPERTS || row->place == PLACE_HEAD;
+    if (status == PLIM_OK && *out && !linear) status = refuse_place(name, row->place, err);
+    if (status == PLIM_OK && *out && o->adapter->dora && (row->place != PLACE_LINEAR || row->turned))
         status = plim_fail(err, PLIM_UNSUPPORTED,
                            "key 'adapter.type': DoRA cannot adapt %s, %s; write lora or rslora", name,
-                           row->turned ? "whose weight is stored as [in,out]" : "a matrix of each expert");
+                           row->turned                   ? "whose weight is stored as [in,out]"
+                           : row->place == PLACE_EXPERTS ? "a matrix of each expert"
+                                                         : "the output projection");
     return status;
 }
 

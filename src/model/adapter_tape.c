@@ -28,6 +28,7 @@ struct applying {
     const struct model_spec *spec;
     struct tape *tape;
     const struct op *op; /* the model's, at hand */
+    enum op_part part;   /* of ops that are added */
     double dropout;
     uint32_t streams;
     int dropped, of; /* dropped(of) */
@@ -49,7 +50,7 @@ struct product {
 static struct op start(const struct applying *a, int kind)
 {
     struct op op = tape_op(kind, a->op->layer);
-    op.part = a->op->part;
+    op.part = a->part;
     return op;
 }
 
@@ -149,12 +150,23 @@ struct matrices {
     int a, b;
 };
 
+static struct matrices add_params(struct applying *a, const struct product *p)
+{
+    return (struct matrices){param(a, p, LABEL_A, p->site.r, p->in), param(a, p, LABEL_B, p->out, p->site.r)};
+}
+
+/* u = s dropout(x) A' */
+static int project(struct applying *a, const struct product *p, struct matrices m)
+{
+    int u = multiply(a, p, drop(a, p->x), m.a, -1, narrow(a, p, "lora.u[%d]"));
+    return p->site.scale == 1 ? u : scaled(a, u, p->site.scale, narrow(a, p, "lora.su[%d]"));
+}
+
 /* y = u B' + y0 */
 static struct matrices add_adapter(struct applying *a, const struct product *p, int y0, int y)
 {
-    struct matrices m = {param(a, p, LABEL_A, p->site.r, p->in), param(a, p, LABEL_B, p->out, p->site.r)};
-    int u = multiply(a, p, drop(a, p->x), m.a, -1, narrow(a, p, "lora.u[%d]"));
-    if (p->site.scale != 1) u = scaled(a, u, p->site.scale, narrow(a, p, "lora.su[%d]"));
+    struct matrices m = add_params(a, p);
+    int u = project(a, p, m);
     if (!p->experts) {
         multiply(a, p, u, m.b, y0, y);
         return m;
@@ -222,25 +234,46 @@ static void adapt(struct applying *a, const struct product *p, int y0, int add, 
         add_adapter(a, p, y0, y);
 }
 
-static void adapt_linear(struct applying *a, const struct op *op, const struct adapter_row *row)
+static struct product linear_product(const struct applying *a, const struct op *op,
+                                     const struct adapter_row *row)
 {
     const struct tensor *w = &a->tape->tensors[op->in[LINEAR_W]];
-    bool kn = op->attr.weight_kn, dora = a->adapter->dora;
-    struct product p = {.label = row->label[0],
-                        .site = row->site[adapter_layer(w)],
-                        .x = op->in[LINEAR_X],
-                        .weight = op->in[LINEAR_W],
-                        .in = w->dim[kn ? 0 : 1],
-                        .out = w->dim[kn ? 1 : 0],
-                        .weight_kn = kn,
-                        .bias = op->in[LINEAR_BIAS],
-                        .ends = -1};
+    bool kn = op->attr.weight_kn;
+    return (struct product){.label = row->label[0],
+                            .site = row->site[adapter_layer(w)],
+                            .x = op->in[LINEAR_X],
+                            .weight = op->in[LINEAR_W],
+                            .in = w->dim[kn ? 0 : 1],
+                            .out = w->dim[kn ? 1 : 0],
+                            .weight_kn = kn,
+                            .bias = op->in[LINEAR_BIAS],
+                            .ends = -1};
+}
+
+static void adapt_linear(struct applying *a, const struct op *op, const struct adapter_row *row)
+{
+    bool dora = a->adapter->dora;
+    struct product p = linear_product(a, op, row);
     struct op base = *op;
     int y = op->out[LINEAR_Y];
     base.out[LINEAR_Y] = like(a, y, "lora.base[%d]");
     if (dora) base.in[LINEAR_ADD] = -1;
     tape_append(a->tape, &base);
     adapt(a, &p, base.out[LINEAR_Y], dora ? op->in[LINEAR_ADD] : -1, y);
+}
+
+/* The output projection and its adapter are neighbours before the loss, so that both are cut into slices; u is made before. */
+static void adapt_head(struct applying *a, const struct op *op, const struct adapter_row *row)
+{
+    struct product p = linear_product(a, op, row);
+    struct matrices m = add_params(a, &p);
+    struct op base = *op;
+    a->part = PART_FORWARD;
+    int u = project(a, &p, m), y = op->out[LINEAR_Y];
+    a->part = PART_HEAD;
+    base.out[LINEAR_Y] = like(a, y, "lora.base[%d]");
+    tape_append(a->tape, &base);
+    multiply(a, &p, u, m.b, base.out[LINEAR_Y], y);
 }
 
 static void adapt_experts(struct applying *a, const struct op *op, const struct adapter_row *row)
@@ -334,9 +367,8 @@ static void emit(struct applying *a, const struct op *op)
     bool linear = op->kind == OP_LINEAR, experts = op->kind == OP_EXPERT_LINEAR;
     int weight = linear ? op->in[LINEAR_W] : experts ? op->in[EXPERT_LINEAR_W] : -1;
     const struct tensor *w = weight >= 0 ? &a->tape->tensors[weight] : NULL;
-    const struct adapter_row *row =
-        w && w->cls == CLASS_PARAM && op->part != PART_HEAD ? adapter_row_of(a->adapter, w) : NULL;
-    a->op = op;
+    const struct adapter_row *row = w && w->cls == CLASS_PARAM ? adapter_row_of(a->adapter, w) : NULL;
+    a->op = op, a->part = op->part;
     if (op->kind == OP_SPLIT3 && a->waiting.row && op->in[SPLIT3_X] == a->waiting.y) {
         adapt_split(a, op);
     } else if (!row || !has_site(row, w)) {
@@ -346,6 +378,8 @@ static void emit(struct applying *a, const struct op *op)
         a->waiting = (struct waiting){op->out[LINEAR_Y], op->in[LINEAR_X], weight, op->in[LINEAR_BIAS], row};
     } else if (experts) {
         adapt_experts(a, op, row);
+    } else if (row->place == PLACE_HEAD) {
+        adapt_head(a, op, row);
     } else {
         adapt_linear(a, op, row);
     }

@@ -3,6 +3,7 @@
  * The field `offset` of an entry is the place of its tensor among those of the file, so that names need no second table.
  */
 #include "model/gguf_weights.h"
+#include "model/adapter.h"
 #include "model/gguf_model.h"
 
 #include <stdio.h>
@@ -94,16 +95,40 @@ static const struct {
               {"gemma2", gemma_names}, {"gemma3", gemma_names},  {"phi3", phi_names},
               {"gpt2", gpt2_names}};
 
+static const struct name_row *names_of(const struct model_spec *spec, const struct name_row *otherwise)
+{
+    const char *arch = model_architecture_name(spec->arch);
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (!strcmp(tables[i].arch, arch)) return tables[i].names;
+    return otherwise;
+}
+
 struct gguf_weights {
     struct gguf *file;
     const struct name_row *names;
     int heads, kv_heads;
+    bool adapter; /* tensors are an adapter's, under PEFT's names */
     struct safetensor *tensors;
     size_t count;
     struct bump store;
 };
 
 /* --- names --------------------------------------------------------------------------------------------------------- */
+
+/* The end of a matrix's name: ".weight" and that. */
+static bool is_matrix(const char *end, const char *more)
+{
+    return !strncmp(end, ".weight", 7) && !strcmp(end + 7, more);
+}
+
+/* Row i of a head is row 2 i of the file in its first half, 2 (i - D/2) + 1 in its second; size: rows of a head. */
+static int64_t paired_row(int64_t i, int64_t size)
+{
+    int64_t at = i % size, half = size / 2;
+    return i - at + (at < half ? 2 * at : 2 * (at - half) + 1);
+}
+
+static bool is_paired(enum change change) { return change == PAIRED_QUERIES || change == PAIRED_KEYS; }
 
 /* The row of a name in the file; *layer is its layer and *end what follows the row's name. */
 static const struct name_row *find_row(const struct gguf_weights *w, const char *name, int *layer,
@@ -119,20 +144,40 @@ static const struct name_row *find_row(const struct gguf_weights *w, const char 
         size_t n = strlen(row->gguf);
         if (strncmp(generic, row->gguf, n)) continue;
         *end = strchr(name + strlen(name) - (strlen(generic) - n), '.');
-        if (!strcmp(generic + n, ".weight") || !strcmp(generic + n, ".bias")) return row;
+        bool known = w->adapter ? is_matrix(generic + n, ".lora_a") || is_matrix(generic + n, ".lora_b")
+                                : is_matrix(generic + n, "") || !strcmp(generic + n, ".bias");
+        if (known) return row;
     }
     return NULL;
+}
+
+/* An adapter's B has the rows of its weight, its A the columns. GGUF has the A of an embedding by tokens. */
+static enum change change_of(const struct name_row *row, const char *end)
+{
+    if (!row || is_matrix(end, "")) return row ? row->change : AS_IT_IS;
+    if (is_matrix(end, ".lora_a")) return strcmp(row->gguf, "token_embd") ? AS_IT_IS : TRANSPOSED;
+    if (is_matrix(end, ".lora_b")) return is_paired(row->change) ? row->change : AS_IT_IS;
+    return row->change;
+}
+
+static const char *peft_end(const struct name_row *row, const char *end)
+{
+    bool first = is_matrix(end, ".lora_a");
+    if (!strcmp(row->gguf, "token_embd")) return first ? ".lora_embedding_A" : ".lora_embedding_B";
+    return first ? ".lora_A.weight" : ".lora_B.weight";
 }
 
 static const char *hf_name(struct gguf_weights *w, const char *, const struct name_row *row, int layer,
                            const char *end)
 {
     char text[256];
-    const char *number = strstr(row->hf, "%d");
+    const char *number = strstr(row->hf, "%d"), *prefix = w->adapter ? ADAPTER_PREFIX : "";
+    if (w->adapter) end = peft_end(row, end);
     if (number)
-        snprintf(text, sizeof text, "%.*s%d%s%s", (int)(number - row->hf), row->hf, layer, number + 2, end);
+        snprintf(text, sizeof text, "%s%.*s%d%s%s", prefix, (int)(number - row->hf), row->hf, layer,
+                 number + 2, end);
     else
-        snprintf(text, sizeof text, "%s%s", row->hf, end);
+        snprintf(text, sizeof text, "%s%s%s", prefix, row->hf, end);
     return bump_copy(&w->store, text, strlen(text));
 }
 
@@ -168,7 +213,7 @@ static enum plim_status add(struct gguf_weights *w, size_t index, struct plim_er
                              .bytes = t->bytes,
                              .path = gguf_path(w->file)};
     memcpy(s->dim, t->dim, sizeof t->dim);
-    if (row && row->change == TRANSPOSED && t->ndim == 2) s->dim[0] = t->dim[1], s->dim[1] = t->dim[0];
+    if (change_of(row, end) == TRANSPOSED && t->ndim == 2) s->dim[0] = t->dim[1], s->dim[1] = t->dim[0];
     return s->name ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", gguf_path(w->file));
 }
 
@@ -194,6 +239,11 @@ static enum plim_status list_tensors(struct gguf_weights *w, struct plim_error *
     return status;
 }
 
+static void set_model(struct gguf_weights *w, const struct model_spec *spec)
+{
+    w->heads = spec->num_heads, w->kv_heads = spec->num_kv_heads, w->names = names_of(spec, llama_names);
+}
+
 enum plim_status gguf_weights_open(const char *path, struct gguf_weights **out, struct plim_error *err)
 {
     struct gguf_weights *w = calloc(1, sizeof *w);
@@ -204,10 +254,7 @@ enum plim_status gguf_weights_open(const char *path, struct gguf_weights **out, 
     if (status == PLIM_OK) status = gguf_open(path, &w->file, err);
     if (status == PLIM_OK) status = gguf_config_read(w->file, spec, err);
     if (status == PLIM_OK) {
-        const char *arch = model_architecture_name(spec->arch);
-        w->heads = spec->num_heads, w->kv_heads = spec->num_kv_heads, w->names = llama_names;
-        for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-            if (!strcmp(tables[i].arch, arch)) w->names = tables[i].names;
+        set_model(w, spec);
         status = list_tensors(w, err);
         gguf_drop_metadata(w->file);
     }
@@ -218,6 +265,79 @@ enum plim_status gguf_weights_open(const char *path, struct gguf_weights **out, 
         gguf_weights_close(w);
     return status;
 }
+
+/* --- adapters ------------------------------------------------------------------------------------------------------ */
+
+const char *gguf_architecture(const struct model_spec *spec)
+{
+    const char *name = model_architecture_name(spec->arch);
+    if (!names_of(spec, NULL)) return NULL;
+    return strcmp(name, "mistral") ? name : "llama";
+}
+
+static enum plim_status check_adapter(const struct gguf_weights *w, const struct model_spec *spec,
+                                      double *alpha, struct plim_error *err)
+{
+    const struct node *meta = gguf_metadata(w->file);
+    const char *path = gguf_path(w->file), *name = model_architecture_name(spec->arch),
+               *arch = node_string(node_get(meta, "general.architecture"), ""),
+               *own = gguf_architecture(spec);
+    *alpha = node_float(node_get(meta, "adapter.lora.alpha"), 0);
+    if (strcmp(node_string(node_get(meta, "general.type"), ""), "adapter") ||
+        strcmp(node_string(node_get(meta, "adapter.type"), ""), "lora") || !(*alpha > 0))
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: is not a LoRA adapter: general.type must be adapter, adapter.type lora, and "
+                         "adapter.lora.alpha a number above 0",
+                         path);
+    if (node_get(meta, "adapter.alora.invocation_tokens"))
+        return plim_fail(err, PLIM_UNSUPPORTED, "%s: an aLoRA adapter is not supported; LoRA is", path);
+    if (!own || strcmp(own, arch))
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: is an adapter of '%.40s', and the model is %s", path, arch,
+                         name);
+    return PLIM_OK;
+}
+
+enum plim_status gguf_adapter_open(const char *path, const struct model_spec *spec, double *alpha,
+                                   struct gguf_weights **out, struct plim_error *err)
+{
+    struct gguf_weights *w = *out = calloc(1, sizeof *w);
+    if (!w) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", path);
+    w->adapter = true;
+    set_model(w, spec);
+    enum plim_status status = gguf_open(path, &w->file, err);
+    if (status == PLIM_OK) status = check_adapter(w, spec, alpha, err);
+    if (status == PLIM_OK) status = list_tensors(w, err);
+    if (status == PLIM_OK) return status;
+    gguf_weights_close(w);
+    *out = NULL;
+    return status;
+}
+
+bool gguf_adapter_name(const struct model_spec *spec, const char *module, bool second, char *out, size_t size,
+                       struct gguf_lines *lines)
+{
+    const char *end = second ? ".weight.lora_b" : ".weight.lora_a";
+    for (const struct name_row *row = names_of(spec, NULL); row && row->gguf; row++) {
+        const char *number = strstr(row->hf, "%d"), *place = strstr(row->gguf, "%d");
+        int layer = 0, used = 0;
+        size_t n = number ? (size_t)(number - row->hf) : strlen(row->hf);
+        if (strncmp(row->hf, module, n)) continue;
+        if (number && sscanf(module + n, "%d%n", &layer, &used) != 1) continue;
+        if (strcmp(module + n + used, number ? number + 2 : "")) continue;
+        enum change change = change_of(row, end);
+        *lines = (struct gguf_lines){change == TRANSPOSED, change == PAIRED_QUERIES ? spec->num_heads
+                                                           : change == PAIRED_KEYS  ? spec->num_kv_heads
+                                                                                    : 0};
+        if (place)
+            snprintf(out, size, "%.*s%d%s%s", (int)(place - row->gguf), row->gguf, layer, place + 2, end);
+        else
+            snprintf(out, size, "%s%s", row->gguf, end);
+        return true;
+    }
+    return false;
+}
+
+int64_t gguf_paired_row(int64_t row, int64_t head_rows) { return paired_row(row, head_rows); }
 
 void gguf_weights_close(struct gguf_weights *w)
 {
@@ -251,13 +371,6 @@ static enum plim_status hand_on(struct passing *p, int64_t first, int64_t n, str
 {
     dtype_convert(p->out, p->type, p->rows, DT_F32, n);
     return p->sink(p->arg, first, p->out, n, err);
-}
-
-/* Row i of a head is row 2 i of the file in its first half, 2 (i - D/2) + 1 in its second; size: rows of a head. */
-static int64_t paired_row(int64_t i, int64_t size)
-{
-    int64_t at = i % size, half = size / 2;
-    return i - at + (at < half ? 2 * at : 2 * (at - half) + 1);
 }
 
 static enum plim_status read_paired(struct passing *p, int heads, struct plim_error *err)
@@ -308,8 +421,6 @@ static int64_t room(const struct gguf_tensor *t, enum change change)
     return change == PLUS_ONE ? t->count : t->count / t->dim[0];
 }
 
-static bool is_paired(enum change change) { return change == PAIRED_QUERIES || change == PAIRED_KEYS; }
-
 /* Shapes are checked by the one who asks before anything is read; a file may still have a head of a wrong size. */
 static enum plim_status find_heads(const struct gguf_weights *w, const struct gguf_tensor *t,
                                    enum change change, int *heads, struct plim_error *err)
@@ -346,9 +457,9 @@ enum plim_status gguf_weights_read(const struct gguf_weights *w, const struct sa
 {
     const struct gguf_tensor *from = gguf_at(w->file, (size_t)t->offset);
     int layer;
-    const char *end;
+    const char *end = "";
     const struct name_row *row = find_row(w, from->name, &layer, &end);
-    enum change change = row ? row->change : AS_IT_IS;
+    enum change change = change_of(row, end);
     struct passing p = {.weights = w, .t = from, .type = type, .sink = sink, .arg = arg};
     if (change == TRANSPOSED && from->ndim != 2) change = AS_IT_IS; /* its bias */
     if (!from->ndim || !from->count) change = AS_IT_IS;
@@ -361,9 +472,9 @@ enum plim_status gguf_weights_read_rows(const struct gguf_weights *w, const stru
 {
     const struct gguf_tensor *from = gguf_at(w->file, (size_t)t->offset);
     int layer, heads;
-    const char *end;
+    const char *end = "";
     const struct name_row *row = find_row(w, from->name, &layer, &end);
-    enum change change = row ? row->change : AS_IT_IS;
+    enum change change = change_of(row, end);
     int64_t width = from->dim[1], bytes = width / from->type->elements * from->type->bytes;
     enum plim_status status = find_heads(w, from, change, &heads, err);
     if (!is_paired(change))

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "model/model.h"
 #include "store/gguf.h"
 #include "store/safetensors.h"
 
@@ -27,3 +28,23 @@ enum plim_status gguf_weights_read(const struct gguf_weights *weights, const str
  * or blocks. If the file's matrix is transposed, the rows are columns of the Hugging Face matrix. */
 enum plim_status gguf_weights_read_rows(const struct gguf_weights *weights, const struct safetensor *t,
                                         int64_t first, int64_t n, void *out, struct plim_error *err);
+
+/* A LoRA adapter of the model of this spec, with PEFT's names and order of elements. PLIM_BAD_INPUT: the file is something else, or
+ * an adapter of another architecture. *alpha is the numerator of its scale. */
+enum plim_status gguf_adapter_open(const char *path, const struct model_spec *spec, double *alpha,
+                                   struct gguf_weights **out, struct plim_error *err);
+
+/* The architecture's name in GGUF files; NULL: they do not know it. */
+const char *gguf_architecture(const struct model_spec *spec);
+
+/* How a matrix of an adapter lies in the file. */
+struct gguf_lines {
+    bool transposed;
+    int heads; /* rows are paired within each of so many heads; 0: they are not */
+};
+
+/* The name of a module's A or, second, B in GGUF files. False: there is none. */
+bool gguf_adapter_name(const struct model_spec *spec, const char *module, bool second, char *out, size_t size,
+                       struct gguf_lines *lines);
+/* The row of the file that holds a row of the matrix, among heads of so many rows. */
+int64_t gguf_paired_row(int64_t row, int64_t head_rows);

@@ -30,7 +30,7 @@ void peft_write_config(const struct adapter *adapter, const struct model_spec *s
 
 struct peft;
 
-/* PLIM_BAD_INPUT: the folder is damaged, or its file has tensors that are not an adapter's. */
+/* A folder of PEFT, or a GGUF file with an adapter. PLIM_BAD_INPUT: it is damaged, or has tensors that are not an adapter's. */
 enum plim_status peft_open(const char *dir, const struct model_spec *spec, struct peft **out,
                            struct plim_error *err);
 void peft_close(struct peft *peft);
@@ -63,3 +63,8 @@ const struct adapter_options *peft_options(const struct peft *peft);
 enum plim_status peft_check_used(const struct peft *peft, struct plim_error *err);
 /* The first tensor that nobody has read, and how many there are; NULL: none. */
 const char *peft_unused(const struct peft *peft, size_t *count);
+
+/* Writes the folder's adapter as a GGUF file, complete or not at all. PLIM_UNSUPPORTED: it has more than LoRA's matrices (DoRA,
+ * modules_to_save, biases), or the architecture has no names there. */
+enum plim_status peft_write_gguf(const char *dir, const struct model_spec *spec, const char *to,
+                                 struct plim_error *err);

@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "model/arch.h"
 #include "model/peft.h"
+#include "store/gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,6 +140,10 @@ enum plim_status peft_read_config(const char *dir, struct bump *bump, struct ada
     struct doc *doc = NULL;
     *out = (struct adapter_options){.path = dir};
     snprintf(path, sizeof path, "%s/" PEFT_CONFIG, dir);
+    if (gguf_is(dir))
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: a GGUF file has no settings to train on with; point at a folder that PEFT wrote", dir);
     if (!file_exists(path))
         return plim_fail(err, PLIM_BAD_INPUT, "%s: is missing; point at a folder that PEFT wrote", path);
     enum plim_status status = json_load(path, &doc, err);

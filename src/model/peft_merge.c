@@ -4,8 +4,9 @@
  * as [in,out] (GPT-2), norms of columns need a first pass over it. */
 #include "base/file.h"
 #include "model/arch.h"
+#include "model/gguf_weights.h"
 #include "model/peft.h"
-#include "store/safetensors.h"
+#include "model/weights_files.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@ struct peft {
     const char *dir;
     const struct model_spec *spec;
     struct adapter_options options;
-    struct safetensors set;
+    struct weights_files files;
     bool *used;
     struct bump bump;
 };
@@ -29,26 +30,41 @@ struct folding {
     bool turned; /* the weight is [in,out] */
 };
 
+/* A GGUF file has the adapter's scale and nothing else of a configuration. */
+static enum plim_status open_gguf(struct peft *p, struct plim_error *err)
+{
+    p->options = (struct adapter_options){.type = ADAPTER_LORA, .path = p->dir};
+    p->files.path = p->dir;
+    enum plim_status status = gguf_adapter_open(p->dir, p->spec, &p->options.alpha, &p->files.gguf, err);
+    if (status == PLIM_OK) p->files.tensors = gguf_weights_list(p->files.gguf, &p->files.count);
+    return status;
+}
+
+static enum plim_status open_folder(struct peft *p, struct plim_error *err)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/" PEFT_WEIGHTS, p->dir);
+    enum plim_status status = peft_read_config(p->dir, &p->bump, &p->options, err);
+    if (status == PLIM_OK && !file_exists(path))
+        status = plim_fail(err, PLIM_BAD_INPUT, "%s: is missing; point at a folder that PEFT wrote", path);
+    return status == PLIM_OK ? weights_files_open(path, &p->files, err) : status;
+}
+
 enum plim_status peft_open(const char *dir, const struct model_spec *spec, struct peft **out,
                            struct plim_error *err)
 {
-    char path[4200];
     struct peft *p = *out = calloc(1, sizeof *p);
     if (!p) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an adapter was opened");
-    snprintf(path, sizeof path, "%s/" PEFT_WEIGHTS, dir);
     p->dir = dir, p->spec = spec;
-    enum plim_status status = peft_read_config(dir, &p->bump, &p->options, err);
-    if (status == PLIM_OK && !file_exists(path))
-        status = plim_fail(err, PLIM_BAD_INPUT, "%s: is missing; point at a folder that PEFT wrote", path);
-    if (status == PLIM_OK) status = safetensors_open(path, &p->set, err);
-    bool open = status == PLIM_OK;
-    if (open && !(p->used = calloc(p->set.count + 1, sizeof *p->used)))
+    enum plim_status status = gguf_is(dir) ? open_gguf(p, err) : open_folder(p, err);
+    if (status == PLIM_OK && !(p->used = calloc(p->files.count + 1, sizeof *p->used)))
         status = plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", dir);
-    for (size_t i = 0; i < p->set.count && status == PLIM_OK; i++)
-        if (strncmp(p->set.tensors[i].name, ADAPTER_PREFIX, sizeof ADAPTER_PREFIX - 1))
-            status = plim_fail(err, PLIM_BAD_INPUT,
-                               "%s: tensor '%.160s' is not an adapter's: names begin with " ADAPTER_PREFIX,
-                               path, p->set.tensors[i].name);
+    for (size_t i = 0; i < p->files.count && status == PLIM_OK; i++)
+        if (strncmp(p->files.tensors[i].name, ADAPTER_PREFIX, sizeof ADAPTER_PREFIX - 1))
+            status = plim_fail(err, PLIM_BAD_INPUT, "%s: tensor '%.160s' is not an adapter's: %s",
+                               p->files.tensors[i].path, p->files.tensors[i].name,
+                               p->files.gguf ? "names are like blk.0.attn_q.weight.lora_a"
+                                             : "names begin with " ADAPTER_PREFIX);
     if (status == PLIM_OK) return PLIM_OK;
     peft_close(p);
     *out = NULL;
@@ -58,7 +74,7 @@ enum plim_status peft_open(const char *dir, const struct model_spec *spec, struc
 void peft_close(struct peft *p)
 {
     if (!p) return;
-    if (p->set.tensors) safetensors_close(&p->set);
+    weights_files_close(&p->files);
     bump_free(&p->bump);
     free(p->used);
     free(p);
@@ -68,16 +84,22 @@ static const struct safetensor *find(struct peft *p, const char *module, const c
 {
     char name[320];
     snprintf(name, sizeof name, "%s%s%s", ADAPTER_PREFIX, module, end);
-    return safetensors_find(&p->set, name);
+    return weights_files_find(&p->files, name);
+}
+
+static enum plim_status keep(void *arg, int64_t first, const void *elements, int64_t n, struct plim_error *)
+{
+    memcpy((float *)arg + first, elements, (size_t)n * sizeof(float));
+    return PLIM_OK;
 }
 
 static enum plim_status read_floats(struct peft *p, const struct safetensor *t, float **out,
                                     struct plim_error *err)
 {
     *out = malloc((size_t)(t->count + 1) * sizeof **out);
-    p->used[t - p->set.tensors] = true;
+    p->used[t - p->files.tensors] = true;
     if (!*out) return plim_fail(err, PLIM_NO_MEMORY, "%s: out of memory", p->dir);
-    enum plim_status status = safetensors_read_all(&p->set, t, DT_F32, *out, err);
+    enum plim_status status = weights_files_read(&p->files, t, DT_F32, keep, *out, err);
     int64_t bad = status == PLIM_OK ? dtype_find_nonfinite(DT_F32, *out, t->count) : -1;
     if (bad >= 0)
         return plim_fail(err, PLIM_BAD_INPUT, "%s: tensor '%.160s': element %lld is not finite", t->path,
@@ -270,11 +292,11 @@ enum plim_status peft_merge(struct peft *p, const char *name, int ndim, const in
     bool weight = !strcmp(end, ".weight");
     *changed = true;
     if (weight && (a || b)) {
-        if (whole) p->used[whole - p->set.tensors] = true; /* the base's own, saved beside */
+        if (whole) p->used[whole - p->files.tensors] = true; /* the base's own, saved beside */
         return fold_module(p, module, name, ndim, dim, io, err);
     }
     if (weight && ea && eb) {
-        if (whole) p->used[whole - p->set.tensors] = true;
+        if (whole) p->used[whole - p->files.tensors] = true;
         return fold_embedding(p, module, name, ndim, dim, ea, eb, io, err);
     }
     *changed = whole != NULL;
@@ -285,8 +307,8 @@ const char *peft_unused(const struct peft *p, size_t *count)
 {
     const char *first = NULL;
     *count = 0;
-    for (size_t i = p->set.count; i-- > 0;)
-        if (!p->used[i]) ++*count, first = p->set.tensors[i].name;
+    for (size_t i = p->files.count; i-- > 0;)
+        if (!p->used[i]) ++*count, first = p->files.tensors[i].name;
     return first;
 }
 
@@ -298,5 +320,5 @@ enum plim_status peft_check_used(const struct peft *p, struct plim_error *err)
     return plim_fail(err, PLIM_BAD_INPUT,
                      "%s: tensor '%.160s' has no module in this model (%zu of %zu tensors have none): the "
                      "adapter is of another model",
-                     p->dir, first, left, p->set.count);
+                     p->dir, first, left, p->files.count);
 }

@@ -212,7 +212,7 @@ enum plim_status weights_pour_blocks(const struct blocks_source *source, const s
     const struct op *op = reader_of(tape, source->param);
     struct panel_pour p = {
         .files = source->files, .sink = sink, .file = source->file, .param = source->param};
-    int64_t bytes = tensor_bytes(&tape->tensors[source->param]) / experts_of(tape, op);
+    int64_t bytes = tensor_count(&tape->tensors[source->param]) / experts_of(tape, op); /* on all ranks */
     p.k = quantised_columns(&op->attr, bytes);
     p.type = part_at(&op->attr, p.k, source->first / p.k % quantised_lines(&op->attr)).type;
     p.row_bytes = panel_row_bytes(p.type, p.k), p.columns = op->attr.weight_kn;

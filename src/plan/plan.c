@@ -82,14 +82,14 @@ struct plan_own plan_own_bytes(const struct tape *tape, const struct layout *l)
     return (struct plan_own){(int64_t)loop, (int64_t)update};
 }
 
-/* A shorter row's tape has the loop's ops, and at most as many tensors. */
+/* A shorter row's tape has the loop's ops, and at most as many tensors; a forward tape has less than half of them. */
 struct plan_own plan_own_all(const struct plan_request *request, const struct tape *tape,
                              const struct layout *l)
 {
     struct plan_own own = plan_own_bytes(tape, l);
-    int64_t more = request->lengths > 1 ? request->lengths - 1 : 0;
-    own.loop += more * own.loop;
-    own.update += more * l->part_tensors[1] * (int64_t)TENSOR_OWN(l);
+    int64_t shorter = request->lengths > 1 ? request->lengths - 1 : 0;
+    own.loop += (2 * shorter + request->forward_tape) * own.loop / 2;
+    own.update += shorter * l->part_tensors[1] * (int64_t)TENSOR_OWN(l);
     return own;
 }
 

@@ -38,6 +38,7 @@ struct plan_request {
     int64_t micro_least, micro_most; /* limits of the micro-batch if it is not pinned; 0: none */
     bool whole_passes;               /* contrastive rows are compared within a pass, so it is never split */
     int lengths; /* number of loop tapes for rows of several lengths, which share the arena in turn; 0: one */
+    bool forward_tape;      /* an evaluation or a reference's pass has a tape of its own beside the step's */
     bool needs_global_norm; /* clipping or loss scaling: the optimizer cannot run inside backward */
     bool host_updates;      /* the host's CPU can run this optimizer's updates */
     bool whole_grads;       /* ranks sum gradients once a step, not in every micro-batch */
@@ -122,7 +123,7 @@ struct plan_own {
     int64_t loop, update;
 };
 struct plan_own plan_own_bytes(const struct tape *tape, const struct layout *layout);
-/* Like plan_own_bytes, plus the tapes of shorter rows if the request has them. */
+/* Like plan_own_bytes, plus the tapes of shorter rows and of forward passes if the request has them. */
 struct plan_own plan_own_all(const struct plan_request *request, const struct tape *tape,
                              const struct layout *layout);
 

@@ -109,6 +109,10 @@ static enum plim_status load_part(struct exec *exec, int param, const struct wei
     enum plim_status status = values && narrow
                                   ? safetensors_read_all(set, file, DT_F32, values, err)
                                   : plim_fail(err, PLIM_NO_MEMORY, "out of memory while an adapter was read");
+    int64_t bad = status == PLIM_OK ? dtype_find_nonfinite(DT_F32, values, part->count) : -1;
+    if (bad >= 0)
+        status = plim_fail(err, PLIM_BAD_INPUT, "tensor '%.160s': element %lld is not finite", key,
+                           (long long)bad);
     bool split = master >= 0 && exec->tape->tensors[master].type == DT_U16, wide = t->type == DT_F32;
     for (int64_t i = 0; i < part->count && split && status == PLIM_OK; i++)
         master_split(values[i], &narrow[i], &low[i]);
@@ -130,6 +134,8 @@ enum plim_status weights_of_adapter(struct exec *exec, const struct model_spec *
     snprintf(path, sizeof path, "%s/" PEFT_WEIGHTS, dir);
     enum plim_status status = safetensors_open(path, &set, err);
     if (status != PLIM_OK) return status;
+    bool *used = calloc(set.count + 1, sizeof *used);
+    if (!used) status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while an adapter was read");
     for (int i = 0; i < exec->tape->ntensors && status == PLIM_OK; i++) {
         const struct tensor *t = &exec->tape->tensors[i];
         bool own = t->cls == CLASS_PARAM && t->view_of < 0 && t->owner < 0 && !(t->flags & TENSOR_FROZEN);
@@ -138,8 +144,16 @@ enum plim_status weights_of_adapter(struct exec *exec, const struct model_spec *
             const struct weights_part part = weights_part(spec, exec->tape, i, k);
             adapter_file_name(adapter, part.name, key, sizeof key);
             status = load_part(exec, i, &part, &set, key, err);
+            if (status == PLIM_OK) used[safetensors_find(&set, key) - set.tensors] = true;
         }
     }
+    for (size_t i = 0; i < set.count && status == PLIM_OK;
+         i++) /* PEFT saves the base of an output projection, too */
+        if (!used[i] && !strstr(set.tensors[i].name, ".base_layer.weight"))
+            status = plim_fail(err, PLIM_BAD_INPUT,
+                               "tensor '%.160s' has no module in this model: the adapter is of another model",
+                               set.tensors[i].name);
+    free(used);
     safetensors_close(&set);
     if (status != PLIM_OK) plim_error_prefix(err, "%s", path);
     return status;

@@ -34,6 +34,9 @@ enum plim_status pass_precision(struct tape *tape, enum precision precision, str
 /* Cuts the head into `chunks` slices of whole GEMM_KC rows, so that the weight gradient is summed in the same order
  * for any number. Makes fewer slices if the rows do not allow as many. */
 enum plim_status pass_loss_chunks(struct tape *tape, int chunks, struct plim_error *err);
+
+/* The product before ops[i], the output projection, to which ops[i] adds an adapter's; NULL: it has none. */
+const struct op *pass_head_base(const struct op *ops, int i);
 #define LOSS_CHUNK_ROWS 512
 
 enum plim_status pass_grad(struct tape *tape, struct plim_error *err);

@@ -451,13 +451,27 @@ static bool is_derived(const struct grad_pass *pass, const struct op *op)
     return moves && counts;
 }
 
-/* The gradient of a head slice, after its xent or, in `loss`, by a weight for each row. */
-static void slice_backward(struct grad_pass *pass, const struct op *linear, struct op *loss)
+/* The gradient of the head slice that ends with ops[i], after its xent or, in `loss`, by a weight for each row. */
+static void slice_backward(struct grad_pass *pass, const struct op *ops, int i, struct op *loss)
 {
-    int logits = linear->out[LINEAR_Y];
+    const struct op *base = pass_head_base(ops, i);
+    int logits = ops[i].out[LINEAR_Y];
     pass->gradient[logits] = loss->out[XENT_DLOGITS] = gradient_tensor(pass, logits);
     tape_append(pass->tape, loss);
-    grad_linear(pass, linear);
+    grad_linear(pass, &ops[i]);
+    if (base && pass->gradient[base->out[LINEAR_Y]] >= 0) grad_linear(pass, base);
+}
+
+/* The products of a head slice that ends with ops[i] once more; returns its logits. */
+static int logits_again(struct grad_pass *pass, const struct op *ops, int i)
+{
+    const struct op *base = pass_head_base(ops, i);
+    struct op again = ops[i];
+    struct tensor logits = pass->tape->tensors[again.out[LINEAR_Y]];
+    if (base) again.in[LINEAR_ADD] = logits_again(pass, ops, i - 1);
+    again.out[LINEAR_Y] = tape_tensor(pass->tape, &logits);
+    tape_append(pass->tape, &again);
+    return again.out[LINEAR_Y];
 }
 
 /* Rows of the preference's weight that belong to a slice of its log-probabilities. */
@@ -480,19 +494,15 @@ static void preference_backward(struct grad_pass *pass, const struct op *ops, in
     for (int i = 0; i < count; i++) slices += ops[i].kind == OP_XENT;
     for (int i = 1; i < count; i++) {
         if (ops[i].kind != OP_XENT) continue;
-        struct op again = ops[i - 1], loss = ops[i];
+        struct op loss = ops[i];
         loss.in[XENT_WEIGHT] = weight_slice(pass, op->out[PREFERENCE_OUT_WEIGHT], ops[i].out[XENT_LOGP]);
         loss.out[XENT_LOGP] = -1;
-        if (slices > 1) {
-            struct tensor logits = pass->tape->tensors[again.out[LINEAR_Y]];
-            loss.in[XENT_LOGITS] = again.out[LINEAR_Y] = tape_tensor(pass->tape, &logits);
-            tape_append(pass->tape, &again);
-        }
-        slice_backward(pass, &ops[i - 1], &loss);
+        if (slices > 1) loss.in[XENT_LOGITS] = logits_again(pass, ops, i - 1);
+        slice_backward(pass, ops, i - 1, &loss);
     }
 }
 
-/* Copy the forward ops; after each xent, its own backward and that of the linear before it. */
+/* Copy the forward ops; after each xent, its own backward and that of the projection before it. */
 static enum plim_status forward_with_head(struct grad_pass *pass, const struct op *ops, int nops, bool *found,
                                           struct plim_error *err)
 {
@@ -506,7 +516,7 @@ static enum plim_status forward_with_head(struct grad_pass *pass, const struct o
         if (op.kind == OP_PREFERENCE)
             preference_backward(pass, ops, i, &op);
         else if (loss && !waits)
-            slice_backward(pass, &ops[i - 1], &op);
+            slice_backward(pass, ops, i - 1, &op);
         else
             tape_append(pass->tape, &op);
         *found = *found || op.kind == OP_PREFERENCE || (loss && !waits);

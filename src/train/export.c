@@ -47,6 +47,7 @@ struct exporter {
     char base[4096];    /* the folder of the weights: source's own, or an adapter's base */
     struct peft *peft;  /* merged into them; NULL: none */
     bool adapter;       /* what is written is an adapter */
+    bool gguf;          /* as a GGUF file */
     double raw[BLOCK];  /* room for any type */
     uint16_t low[BLOCK];
     float wide[BLOCK];
@@ -300,10 +301,19 @@ static bool is_empty(const char *dir)
     return empty;
 }
 
+static bool names_gguf(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 5 && !strcmp(path + n - 5, ".gguf");
+}
+
 static enum plim_status check_target(const char *from, const char *to, bool force, struct plim_error *err)
 {
     struct stat a, b;
     if (stat(to, &b)) return PLIM_OK;
+    if (S_ISREG(b.st_mode) && names_gguf(to))
+        return force ? PLIM_OK
+                     : plim_fail(err, PLIM_BAD_INPUT, "%s: exists; choose another target or add --force", to);
     if (!S_ISDIR(b.st_mode))
         return plim_fail(err, PLIM_BAD_INPUT, "%s: is not a folder; choose another target", to);
     if (!stat(from, &a) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
@@ -326,6 +336,11 @@ static enum plim_status write_new(struct exporter *e, const struct model_spec *s
     if (status == PLIM_OK) status = file_make_dirs(temp.data, err);
     if (status == PLIM_OK) {
         status = write_all(e, spec, temp.data, shard_bytes, err);
+        if (e->gguf) {
+            if (status == PLIM_OK) status = peft_write_gguf(temp.data, spec, to, err);
+            checkpoint_remove(temp.data);
+            return status;
+        }
         if (status == PLIM_OK && rename(temp.data, to))
             status = plim_fail(err, PLIM_IO, "%s: cannot take its name: %s", to, strerror(errno));
         if (status == PLIM_OK)
@@ -354,7 +369,7 @@ static enum plim_status open_source(struct exporter *e, const char *from, struct
 }
 
 /* Weights come from the folder itself or, where an adapter is merged, from its base. */
-static enum plim_status choose_weights(struct exporter *e, const char *from,
+static enum plim_status choose_weights(struct exporter *e, const char *from, const char *to,
                                        const struct export_options *options, struct plim_error *err)
 {
     bool adapter = peft_find_base(from, e->base, sizeof e->base);
@@ -370,6 +385,10 @@ static enum plim_status choose_weights(struct exporter *e, const char *from,
                          "--merge --adapter %s",
                          from, e->base, from);
     e->adapter = adapter && !options->merge;
+    e->gguf = e->adapter && names_gguf(to);
+    if (names_gguf(to) && !e->gguf)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "%s: a GGUF file is written of an adapter alone; name a folder for a model", to);
     if (!adapter || e->adapter) snprintf(e->base, sizeof e->base, "%s", from);
     if (options->merge && gguf_is(e->base))
         return plim_fail(err, PLIM_UNSUPPORTED, "%s: export the GGUF file first, and merge into that folder",
@@ -389,7 +408,7 @@ enum plim_status export_model(const char *from, const char *to, const struct exp
     e->type = options->type, e->result = out, e->source = from;
     e->from = e->masters = (struct stream){-1, NULL};
     enum plim_status status = check_target(from, to, options->force, err);
-    if (status == PLIM_OK) status = choose_weights(e, from, options, err);
+    if (status == PLIM_OK) status = choose_weights(e, from, to, options, err);
     if (status == PLIM_OK) status = checkpoint_check(from, MANIFEST_WEIGHTS | MANIFEST_STATE, &checked, err);
     if (status == PLIM_OK) status = hf_config_load(e->adapter ? from : e->base, &spec, err);
     const char *merged = options->adapter ? options->adapter : from;
@@ -399,7 +418,7 @@ enum plim_status export_model(const char *from, const char *to, const struct exp
     if (status == PLIM_OK && (int64_t)labels.list.count == spec.num_labels) spec.labels = labels.list.items;
     if (status == PLIM_OK) status = open_source(e, from, err);
     if (status == PLIM_OK) status = list_entries(e, err);
-    if (status == PLIM_OK && file_exists(to) && !is_empty(to))
+    if (status == PLIM_OK && file_exists(to) && !e->gguf && !is_empty(to))
         status = write_all(e, &spec, to, options->shard_bytes, err);
     else if (status == PLIM_OK)
         status = write_new(e, &spec, to, options->shard_bytes, err);

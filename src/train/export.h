@@ -5,7 +5,7 @@
  *     export_model("runs/small/checkpoint-00000100", "small-hf", &options, &e, &err);
  *
  * Masters saved with narrow parameters (state/) are combined with them, so fp32 has every bit of the optimizer. Any Hugging
- * Face directory can be the source. An adapter's checkpoint becomes a PEFT folder or, merged, a model. Only two blocks of elements are held in memory for a model of any size.
+ * Face directory can be the source. An adapter's checkpoint becomes a PEFT folder, a GGUF file (a target that ends with .gguf) or, merged, a model. Only two blocks of elements are held in memory for a model of any size.
  */
 #pragma once
 

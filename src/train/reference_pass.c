@@ -34,11 +34,6 @@ struct pass {
     double told;
 };
 
-static bool needs_reference(const struct job *job)
-{
-    return job_objective(job) == OBJECTIVE_DPO || job_objective(job) == OBJECTIVE_KTO;
-}
-
 static void path_of(const struct job *job, char *path, size_t size)
 {
     snprintf(path, size, "%s/" FILE_NAME, job->output_dir);
@@ -82,7 +77,7 @@ enum plim_status reference_wanted(struct trainer *t, bool *wanted, struct plim_e
     char path[4200];
     uint64_t number;
     *wanted = false;
-    if (!needs_reference(t->job)) return PLIM_OK;
+    if (!job_needs_reference(t->job)) return PLIM_OK;
     path_of(t->job, path, sizeof path);
     enum plim_status status = fingerprint_of(t, &number, err);
     if (status == PLIM_OK) status = reference_open(path, number, &t->reference, err);

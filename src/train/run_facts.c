@@ -80,7 +80,13 @@ bool run_fact_shapes(const char *key)
     return model_field_shapes(key) || in_list(shapes, COUNT(shapes), key);
 }
 
-bool run_fact_orders(const char *key) { return stands_for("data.", key) || !strcmp(key, "training.seed"); }
+bool run_fact_orders(const char *key)
+{
+    /* Rows without a target are left out, so what is learned decides which rows there are. */
+    static const char *const orders[] = {"data.", "training.seed", "training.objective",
+                                         "training.completion_only_loss", "training.assistant_only_loss"};
+    return in_list(orders, COUNT(orders), key);
+}
 
 static void put_model(struct json_writer *w, const struct model_spec *spec)
 {

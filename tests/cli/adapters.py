@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import gguf_file
 import llama_folder
 import plim
 
@@ -75,6 +76,39 @@ with tempfile.TemporaryDirectory() as folder:
     texts = [plim.run("generate", m, *more, "-p", "The old", "-n", "8", "-q", "--temperature", "0").stdout for m, more in ((f"{folder}/run", ()), (f"{folder}/merged", ()), (model, ("--adapter", f"{folder}/peft")))]
     plim.ok(len(set(texts)) == 1 and texts[0], f"generate: the run, the merged model and --adapter agree: {texts}")
 
+    # A GGUF file of it: names and order of rows as llama.cpp reads them, and the same merged weights.
+    made = plim.run("export", f"{folder}/run", "-o", f"{folder}/lora.gguf", "--dtype", "f32", "-q")
+    meta, tensors = gguf_file.read(f"{folder}/lora.gguf") if made.returncode == 0 else ({}, {})
+    plim.ok(meta == {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": 8.0}, f"GGUF: metadata {meta} {made.stderr.strip()}")
+    plim.ok(set(tensors) == {f"blk.{i}.{m}.weight.lora_{x}" for i in range(2) for m in ("attn_q", "attn_v", "ffn_down") for x in "ab"}, f"GGUF: names {sorted(tensors)[:3]}")
+    exact = floats(f"{folder}/peft/adapter_model.safetensors")
+    b = exact["base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"]  # 4 heads of 16 rows: 0, 8, 1, 9, ...
+    rows = [b[4 * r:4 * r + 4] for h in range(4) for i in range(8) for r in (16 * h + i, 16 * h + 8 + i)]
+    plim.ok(tensors.get("blk.1.attn_q.weight.lora_b") == ([64, 4], tuple(x for row in rows for x in row)) and any(b), "GGUF: rows of queries are paired")
+    plim.ok(tensors.get("blk.1.ffn_down.weight.lora_a") == ([4, 48], exact["base_model.model.model.layers.1.mlp.down_proj.lora_A.weight"]), "GGUF: A is [r,in]")
+    both = [plim.run("export", model, "-o", f"{folder}/by-{k[:4]}", "--adapter", f"{folder}/{k}") for k in ("lora.gguf", "peft")]
+    same = all(r.returncode == 0 for r in both) and open(f"{folder}/by-lora/model.safetensors", "rb").read() == open(f"{folder}/by-peft/model.safetensors", "rb").read()
+    plim.ok(same, f"GGUF: merged like the PEFT folder {both[0].stderr.strip()} {both[1].stderr.strip()}")
+    plim.ok(plim.run("generate", model, "--adapter", f"{folder}/lora.gguf", "-p", "The old", "-n", "8", "-q", "--temperature", "0").stdout == texts[0], "GGUF: generate agrees, too")
+    for args, words in ((("export", f"{folder}/run", "-o", f"{folder}/lora.gguf"), "exists; choose another target"), (("export", model, "-o", f"{folder}/model.gguf"), "of an adapter alone"),
+                        (("generate", model, "--adapter", f"{model}/model.safetensors", "-p", "x"), "adapter_config.json"),
+                        (("generate", llama_folder.make(f"{folder}/other", num_hidden_layers=1), "--adapter", f"{folder}/lora.gguf", "-p", "x", "-q"), "lora_A.weight' is [4,32], but")):
+        wrong = plim.run(*args)
+        plim.ok(wrong.returncode == 2 and words in wrong.stderr and wrong.stderr.count("\n") == 1, f"GGUF, refused: {wrong.returncode} {wrong.stderr.strip()}")
+
+    # A module with a scale of its own has it in its B: the file has one alpha.
+    job = plim.job(folder, **{**BASE, "adapter__type": "rslora", "adapter__r": 4, "adapter__targets": "[q_proj, o_proj]", "adapter__rank_pattern": '["o_proj=2"]', "training__learning_rate": 0.02, "output__dir": f"{folder}/scales"})
+    trained = plim.run("train", job, "-q")
+    for kind in ("gguf-scales.gguf", "peft-scales"):
+        plim.run("export", f"{folder}/scales", "-o", f"{folder}/{kind}", "--dtype", "f32", "-q")
+        plim.run("export", model, "-o", f"{folder}/by-{kind[:4]}-scales", "--adapter", f"{folder}/{kind}", "-q")
+    got, want, start = (floats(f"{folder}/{k}/model.safetensors") for k in ("by-gguf-scales", "by-peft-scales", "base"))
+    worst = max(abs(x - y) for k in want for x, y in zip(got[k], want[k]))
+    plim.ok(worst < 1e-7 and want != start, f"GGUF: rsLoRA and a rank of its own: {worst} apart {trained.stderr.strip()}")
+    dora = plim.run("train", plim.job(folder, **{**BASE, "adapter__type": "dora", "output__dir": f"{folder}/dora-run", "training__steps": 1}), "-q")
+    wrong = plim.run("export", f"{folder}/dora-run", "-o", f"{folder}/dora.gguf", "-q")
+    plim.ok(wrong.returncode == 2 and "lora_magnitude_vector' has no place in a GGUF adapter" in wrong.stderr and not os.path.exists(f"{folder}/dora.gguf"), f"GGUF: DoRA is refused: {wrong.stderr.strip()} {dora.stderr.strip()}")
+
     # Going on from a PEFT folder.
     plim.job(folder, **{**BASE, "adapter__path": f"{folder}/peft", "output__dir": f"{folder}/more"})
     more = plim.run("train", path, "-q", "--json", "--steps", "1")
@@ -90,6 +124,21 @@ with tempfile.TemporaryDirectory() as folder:
         shutil.rmtree(f"{folder}/{name}/checkpoint-00000006", ignore_errors=True)
         again = plim.losses(plim.run("train", job, "-q", "--json", "--resume").stdout)
         plim.ok(len(once) == 6 and len(again) == 3 and all(once[s] == again[s] for s in again), f"{name}: resumed bit for bit: {again}")
+
+    # An adapter of the output projection: slices of the loss change nothing, in supervised training and with preferences; merged, it computes the same.
+    untied = llama_folder.make(f"{folder}/untied", hidden_size=32, intermediate_size=48, tie_word_embeddings=False)
+    with open(f"{folder}/pairs.jsonl", "w") as f:
+        for i in range(16): f.write(json.dumps({"prompt": f"ask {i}", "chosen": f"well {i}", "rejected": f"no {i}"}) + "\n")
+    for name, keys in (("sft", {}), ("dpo", dict(training__objective="dpo", data__train=f"[{folder}/pairs.jsonl]"))):
+        job = plim.job(folder, **{**BASE, **keys, "model__path": untied, "adapter__type": "lora", "adapter__targets": "[lm_head, v_proj]", "training__learning_rate": 0.01, "training__steps": 4, "training__micro_batch_size": 4,
+                                  "data__max_length": 128, "training__eval_rows": 8, "data__validation": f"[{folder}/{'pairs.jsonl' if keys else 'corpus.txt'}]", "output__dir": f"{folder}/head"})
+        runs = [plim.run("train", job, "-q", "--json", "--overwrite", "--set", f"training.loss_chunks={n}", "--set", f"training.recompute={how}") for n, how in ((1, "none"), (2, "none"), (4, "full"))]
+        seen = [plim.losses(r.stdout) for r in runs]
+        plim.ok(len(seen[0]) == 4 and seen[0][4] < seen[0][1] and all(s == seen[0] for s in seen), f"{name}: an adapter of lm_head in slices: {seen[0]} {runs[0].stderr.strip()[-200:]} {runs[1].stderr.strip()[-200:]}")
+        if name == "sft":
+            scores, merged = [e["loss"] for e in plim.events(runs[0].stdout) if e["event"] == "eval"], loss(folder)
+            plim.ok(scores and abs(scores[-1] - merged) < 1e-6 * merged, f"lm_head: {scores[-1:]} with the adapter's ops, {merged} merged")
+    refused(folder, "DoRA cannot adapt lm_head, the output projection", model__path=untied, adapter__type="dora", adapter__targets="[lm_head]")
 
     # Experts: the adapter's own ops compute what the merged weights do.
     base = plim.run("train", plim.job(folder, **{**plim.EXPERTS, "training__steps": 1, "output__dir": f"{folder}/moe"}), "-q")
@@ -117,6 +166,16 @@ with tempfile.TemporaryDirectory() as folder:
     small = llama_folder.make(f"{folder}/small", hidden_size=64)
     wrong = plim.run("generate", small, "--adapter", f"{folder}/peft", "-p", "x", "-q")
     plim.ok(wrong.returncode == 2 and "q_proj.lora_A.weight' is [4,32], but model.layers.0.self_attn.q_proj.weight of this model is [64,64]" in wrong.stderr, f"an adapter of another model: {wrong.stderr.strip()}")
+    refused(folder, "q_proj.lora_A.weight' is [4,32], but the job's adapter needs [4,64]", "--overwrite", adapter__path=f"{folder}/peft", model__path=small)
+    shallow = llama_folder.make(f"{folder}/shallow", hidden_size=32, intermediate_size=48, num_hidden_layers=1)
+    for args in (("generate", shallow, "-p", "x", "--adapter", f"{folder}/peft", "-q"), ("train", plim.job(folder, **{**BASE, "adapter__path": f"{folder}/peft", "model__path": shallow}), "-q", "--overwrite")):
+        wrong = plim.run(*args)
+        plim.ok(wrong.returncode == 2 and "model.layers.1." in wrong.stderr and "has no module in this model" in wrong.stderr and wrong.stderr.count("\n") == 1, f"{args[0]}: an adapter with more layers than its base: {wrong.stderr.strip()}")
+    shutil.copytree(f"{folder}/peft", f"{folder}/nan")
+    with open(f"{folder}/nan/adapter_model.safetensors", "r+b") as f:
+        f.seek(8 + struct.unpack("<Q", f.read(8))[0])
+        f.write(struct.pack("<f", float("nan")))
+    refused(folder, "element 0 is not finite", "--overwrite", adapter__path=f"{folder}/nan")
     config["use_qalora"] = True
     json.dump(config, open(f"{folder}/peft/adapter_config.json", "w"))
     wrong = plim.run("generate", model, "--adapter", f"{folder}/peft", "-p", "x", "-q")

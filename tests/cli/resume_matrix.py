@@ -94,6 +94,23 @@ def adapter_base(folder):
     return path
 
 
+def preference_base(objective):
+    def make(folder):
+        with open(f"{folder}/preferences.jsonl", "w") as f:
+            for i in range(40):
+                f.write(json.dumps({"prompt": f"ask {i}", "chosen": f"well {i}", "rejected": f"no {i}", "completion": f"well {i}", "label": i % 2 == 0,
+                                    "better": f"fine {i}", "worse": f"bad {i}", "sign": i % 2 == 1, "response": f"well {i}"}) + "\n")
+        return plim.job(folder, data__train=f"[{folder}/preferences.jsonl]", training__objective=objective, **TINY)
+    return make
+
+
+def prompts_base(folder):
+    path = preference_base("sft")(folder)
+    with open(path) as f: text = f.read()
+    with open(path, "w") as f: f.write(text.replace("data:\n", "data:\n  prompt_field: prompt\n  response_field: response\n"))
+    return path
+
+
 def keys_base(arch):
     return lambda folder: plim.job(folder, model__architecture=arch, **TINY)
 
@@ -129,7 +146,7 @@ def encoder_base(objective):
 
 BASES = {"bytes": bytes_base, "labels": encoder_base("token_labels"), "pairs": encoder_base("sentence_pairs"), "cosine": cosine_base, "chat": chat_base, "lines": lines_base, "file": file_base("llama", rope_scaling=LLAMA3),
          "window": file_base("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=0),
-         "adapter": adapter_base, "gemma2": keys_base("gemma2"), "gemma3": keys_base("gemma3"),
+         "adapter": adapter_base, "dpo": preference_base("dpo"), "kto": preference_base("kto"), "prompts": prompts_base, "gemma2": keys_base("gemma2"), "gemma3": keys_base("gemma3"),
          "yarn": file_base("smollm3", rope_scaling=YARN, no_rope_layers=[0], bos_token_id=1, eos_token_id=2, pad_token_id=0),
          "long": file_base("phi3", rope_scaling=LONG, partial_rotary_factor=0.5, original_max_position_embeddings=16)}
 
@@ -193,19 +210,17 @@ MATRIX = {
     "performance.float32_matmul_precision": ("bytes", "high"), "training.batch_size": ("bytes", 2), "training.eval_every": ("bytes", 1), "training.eval_rows": ("bytes", 3),
     "training.device": ("bytes", None),  # needs a second device
     "training.freeze": ("bytes", "[embed_tokens]", SHAPE), "training.train_only": ("bytes", "[norm]", SHAPE),
-    "training.completion_only_loss": ("lines", None),  # needs prompts
-    "training.assistant_only_loss": ("chat", "false", SHAPE),  # rows differ
+    "training.completion_only_loss": ("prompts", "false"), "training.assistant_only_loss": ("chat", "false"),
     "adapter.type": ("adapter", "rslora", SHAPE), "adapter.r": ("adapter", 8, SHAPE), "adapter.alpha": ("adapter", 64, SHAPE), "adapter.dropout": ("adapter", 0.1, SHAPE),
     "adapter.targets": ("adapter", "q_proj", SHAPE), "adapter.bias": ("adapter", "lora_only", SHAPE), "adapter.modules_to_save": ("adapter", "norm", SHAPE),
     "adapter.rank_pattern": ("adapter", "v_proj=2", SHAPE), "adapter.alpha_pattern": ("adapter", "v_proj=2", SHAPE),
-    "adapter.exclude_modules": ("adapter", "v_proj", SHAPE), "adapter.layers_to_transform": ("adapter", None), "adapter.layers_pattern": ("adapter", None),
+    "adapter.exclude_modules": ("adapter", "v_proj", SHAPE), "adapter.layers_to_transform": ("adapter", "0", SHAPE), "adapter.layers_pattern": ("adapter", {"adapter.layers_to_transform": 0, "adapter.layers_pattern": "layers"}, SHAPE),
     "adapter.use_rslora": ("adapter", "true", SHAPE), "adapter.use_dora": ("adapter", "true", SHAPE), "adapter.init_lora_weights": ("adapter", "gaussian", SHAPE),
     "adapter.path": ("adapter", None),  # another folder; tests/cli/adapters.py
-    # Records of preferences: tests/cli/preference.py
-    "data.chosen_field": ("bytes", None), "data.rejected_field": ("bytes", None), "data.label_field": ("bytes", None), "data.tools_field": ("chat", "tools2"),
-    "training.beta": ("bytes", None), "training.loss_type": ("bytes", None), "training.label_smoothing": ("bytes", None), "training.sft_weight": ("bytes", None),
-    "training.desirable_weight": ("bytes", None), "training.undesirable_weight": ("bytes", None),
-    "training.pair_scale": ("bytes", 10), "training.objective": ("bytes", None),  # needs a model that learns another one
+    "data.chosen_field": ("dpo", "better"), "data.rejected_field": ("dpo", "worse"), "data.label_field": ("kto", "sign"), "data.tools_field": ("chat", "tools2"),
+    "training.beta": ("dpo", 0.2), "training.loss_type": ("dpo", "hinge"), "training.label_smoothing": ("dpo", 0.1), "training.sft_weight": ("dpo", 0.5),
+    "training.desirable_weight": ("kto", 2), "training.undesirable_weight": ("kto", 2),
+    "training.pair_scale": ("bytes", 10), "training.objective": ("dpo", "orpo"),
 }
 
 

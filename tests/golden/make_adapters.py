@@ -34,7 +34,9 @@ CASES = {
     "adapter-qwen2_moe": ("qwen2_moe", dict(ALL, modules_to_save=["lm_head"])),
     "adapter-bert": ("bert-tokens", dict(target_modules=["query", "value", "output.dense"], r=3, lora_alpha=6)),
     "adapter-t5": ("t5-v10", dict(target_modules=r".*\.(q|v|wo)", r=3, lora_alpha=6)),
+    "adapter-llama-head": ("llama-untied", dict(target_modules=["k_proj", "lm_head"], r=3, lora_alpha=6)),
     # Live only.
+    "adapter-qwen3-head": ("qwen3", dict(target_modules=["lm_head"], r=3, lora_alpha=6)),
     "adapter-llama-dora": ("llama-tied", dict(ALL, use_dora=True)),
     "adapter-llama-dora-rs": ("llama-untied", dict(QV, use_dora=True, use_rslora=True)),
     "adapter-mistral": ("mistral", ALL),
@@ -53,7 +55,7 @@ CASES = {
     "adapter-distilbert": ("distilbert-tokens", ALL),
     "adapter-t5-v11": ("t5-v11", dict(target_modules=r".*\.(q|v|wi_0|wi_1|wo)", r=3, lora_alpha=6)),
 }
-COMMITTED = list(CASES)[:9]
+COMMITTED = list(CASES)[:10]
 
 
 def load(folder, model):
@@ -85,7 +87,7 @@ def gradients(model):
     """By the names that PEFT's file has."""
     values = {name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in model.named_parameters()}
     named = get_peft_model_state_dict(model, state_dict={**{k: v for k, v in model.state_dict().items()}, **values})
-    return {f"grad:{k}": v.detach().clone().float().contiguous() for k, v in named.items()}
+    return {f"grad:{k}": v.detach().clone().float().contiguous() for k, v in named.items() if not k.endswith(".base_layer.weight")}
 
 
 def make(folder, base, name, model_name, settings, seed):

@@ -16,9 +16,9 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const char *const committed[] = {"adapter-llama",     "adapter-llama-part", "adapter-qwen2-dora",
-                                        "adapter-gemma3",    "adapter-gpt2",       "adapter-phi3",
-                                        "adapter-qwen2_moe", "adapter-bert",       "adapter-t5"};
+static const char *const committed[] = {
+    "adapter-llama", "adapter-llama-part", "adapter-qwen2-dora", "adapter-gemma3", "adapter-gpt2",
+    "adapter-phi3",  "adapter-qwen2_moe",  "adapter-bert",       "adapter-t5",     "adapter-llama-head"};
 static const char *const *cases = committed;
 static size_t case_count = sizeof committed / sizeof *committed;
 

@@ -1,6 +1,7 @@
 """Writing GGUF files for tests, without any package: a Hugging Face folder becomes the file that people have of it."""
 import array
 import json
+import math
 import random
 import struct
 
@@ -36,6 +37,32 @@ def write(path, metadata, tensors, version=3):
         head += struct.pack("<IQ", TYPES[kind], len(data))
         data += payload + b"\0" * (-len(payload) % 32)
     open(path, "wb").write(head + b"\0" * (-len(head) % 32) + data)
+
+
+def read(path):
+    """(metadata of texts and f32, {name: (shape with the fastest dimension last, floats)}) of a file in fp32."""
+    raw, at = open(path, "rb").read(), 24
+    count, pairs = struct.unpack("<QQ", raw[8:24])
+
+    def take(form):
+        nonlocal at
+        out = struct.unpack_from("<" + form, raw, at)
+        at += struct.calcsize("<" + form)
+        return out[0] if len(out) == 1 else out
+
+    def text(): return take(f"{take('Q')}s").decode()
+
+    metadata, places = {}, {}
+    for _ in range(pairs):
+        key, kind = text(), take("I")
+        metadata[key] = text() if kind == STRING else take("f")
+    for _ in range(count):
+        name, ndim = text(), take("I")
+        shape = [take("Q") for _ in range(ndim)][::-1]
+        assert take("I") == TYPES["F32"], name
+        places[name] = (shape, take("Q"))
+    start = at + -at % 32
+    return metadata, {n: (s, struct.unpack_from(f"<{math.prod(s)}f", raw, start + o)) for n, (s, o) in places.items()}
 
 
 def read_safetensors(path):

@@ -21,6 +21,7 @@ def shapes(c):
                             ("mlp.down_proj", [h, f]), ("input_layernorm", [h]), ("post_attention_layernorm", [h])):
             yield f"{at}{name}.weight", shape
     yield "model.norm.weight", [h]
+    if not c.get("tie_word_embeddings", True): yield "lm_head.weight", [c["vocab_size"], h]
 
 
 def make(folder, bf16=False, **sizes):

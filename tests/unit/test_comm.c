@@ -108,6 +108,17 @@ static void all_ranks_have_the_sum(void **state)
     }
 }
 
+/* More numbers than are exchanged at a time; of one rank, whose sums are its numbers. */
+static void many_numbers_are_summed(void **state)
+{
+    (void)state;
+    double numbers[200];
+    struct comm c = {.ops = &ops, .ranks = 1};
+    for (int i = 0; i < 200; i++) numbers[i] = i;
+    assert_int_equal(comm_sum_numbers(&c, numbers, 200, NULL), PLIM_OK);
+    for (int i = 0; i < 200; i++) assert_true(numbers[i] == i);
+}
+
 static void a_piece_behind_the_end_is_zeros(void **state)
 {
     (void)state;
@@ -329,6 +340,7 @@ int main(void)
         cmocka_unit_test(sums_run_in_the_order_of_ranks),
         cmocka_unit_test(narrow_sums_are_rounded_once),
         cmocka_unit_test(all_ranks_have_the_sum),
+        cmocka_unit_test(many_numbers_are_summed),
         cmocka_unit_test(a_piece_behind_the_end_is_zeros),
         cmocka_unit_test(large_sums_run_in_the_order_of_ranks),
         cmocka_unit_test(the_lane_keeps_the_order),
