@@ -26,9 +26,8 @@ def loss_test(path):
         losses, why = train(path, "--steps", 200, "--no-checkpoint", *sets(*way))
         return sum(losses[s] for s in range(191, 201)) / 10 if len(losses) == 200 else print("#", why) or 99
     bf16 = last(["training.mixed_precision=bf16"])
-    for name, way in (("e5m2", []), ("e4m3", ["training.fp8_gradients=e4m3"])):
-        fp8 = last(["training.mixed_precision=fp8", *way])
-        plim.ok(fp8 != bf16 and abs(fp8 / bf16 - 1) < 0.02, f"after 200 steps fp8 with {name} gradients has {fp8:.4f}, bf16 {bf16:.4f}")
+    fp8 = last(["training.mixed_precision=fp8"])
+    plim.ok(fp8 != bf16 and abs(fp8 / bf16 - 1) < 0.02, f"after 200 steps fp8 has {fp8:.4f}, bf16 {bf16:.4f}")
 
 
 def placement_test(path):
@@ -43,6 +42,8 @@ def placement_test(path):
     for name, way in ways.items():
         losses, why = train(path, "--steps", 10, "--no-checkpoint", *sets(*pins, *way))
         plim.ok(losses == whole, f"{name}: the same losses {why}")
+    other, why = train(path, "--steps", 10, "--no-checkpoint", *sets(*pins, "training.fp8_gradients=e4m3"))
+    plim.ok(len(other) == 10 and other[1] == whole[1] and 0 < abs(other[10] / whole[10] - 1) < 0.01, f"gradients in e4m3: slightly other losses {why}")
     plim.ok(plim.plan(path, *sets(*pins, *ways["parameters on disk"]))[0]["knobs"]["keep_fp8"] is False, "with parameters on disk by each product")
 
 
