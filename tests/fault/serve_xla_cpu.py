@@ -4,7 +4,7 @@ the second start reuses every executable; files of the cache that others wrote o
 is refused in one line.
 
 tools/deps.sh test fetches the plug-in into build/pjrt; PLIMSOLL_TEST_PJRT names another."""
-# run-tests: timeout=600, not=asan, not=tsan
+# run-tests: timeout=1200, not=asan, not=tsan
 import os
 import sys
 
