@@ -110,7 +110,8 @@ static const struct option_row rows[] = {
     {"disable-cudagraphs", 0, OPTION_FLAG, AT(op_by_op), NULL,
      "launch ops one by one instead of recorded steps; slower"},
     {"adapter", 0, OPTION_STRING_LIST, AT(adapters), "NAME=DIR",
-     "PEFT folder of an adapter that requests choose as their model; repeat it for more. DIR without a name: "
+     "PEFT folder or GGUF file of an adapter that requests choose as their model; repeat it for more. DIR "
+     "without a name: "
      "merged into the model's weights when they are loaded"},
     {"max-adapters", 0, OPTION_INT, AT(max_adapters), "N",
      "adapters on the device at once; 0: all of --adapter, fewer with a small budget (0)"},

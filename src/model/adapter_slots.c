@@ -33,51 +33,59 @@ static enum plim_status refuse(const char *dir, const char *what, struct plim_er
 
 static int parts_of(const struct adapter *a, int row) { return a->layers * a->row[row].parts; }
 
-/* Adds the layers of an adapter to those of the slots; *rank becomes its largest. */
-static enum plim_status take_sites(const struct adapter *from, const char *dir, struct adapter *to, int *rank,
-                                   struct plim_error *err)
+/* Marks of a place while folders are read. */
+enum { LINEAR = 1, NAMED };
+
+/* Marks the layers that the files of an adapter name; *rank becomes its largest. */
+static void take_sites(struct peft *peft, struct adapter *to, int *rank)
 {
-    for (int i = 0; i < from->arch->nparams; i++)
-        for (int k = 0; k < parts_of(from, i); k++) {
-            int r = from->row[i].site[k].r;
-            if (!r) continue;
-            if (from->row[i].place != PLACE_LINEAR) return refuse(dir, "an adapter of experts", err);
-            to->row[i].site[k].r = 1;
+    for (int i = 0; i < to->arch->nparams; i++)
+        for (int k = 0; k < parts_of(to, i); k++) {
+            struct adapter_site *site = &to->row[i].site[k];
+            char module[256];
+            if (!site->r) continue;
+            adapter_site_name(to->arch->params[i].label, k % to->row[i].parts, k / to->row[i].parts, module,
+                              sizeof module);
+            int r = (int)peft_rank(peft, module);
+            if (r) site->r = NAMED;
             if (r > *rank) *rank = r;
         }
-    return PLIM_OK;
+}
+
+static enum plim_status check_taken(const struct peft *peft, const char *dir, struct plim_error *err)
+{
+    size_t left;
+    const char *first = peft_unused(peft, &left);
+    if (!first) return PLIM_OK;
+    return plim_fail(
+        err, PLIM_UNSUPPORTED,
+        "%s: tensor '%.160s' is of no linear layer of this model's blocks (%zu such tensors): adapters of "
+        "experts, of "
+        "embeddings and of the output projection can only be merged, and others are of another model",
+        dir, first, left);
 }
 
 static enum plim_status take_folder(const char *dir, const struct model_spec *spec, struct adapter *to,
                                     int *rank, struct plim_error *err)
 {
-    struct adapter_options options;
-    struct adapter *adapter;
-    struct bump bump = {0};
-    enum plim_status status = peft_read_config(dir, &bump, &options, err);
-    const char *why = status == PLIM_OK ? unsupported(&options) : NULL;
+    struct peft *peft;
+    enum plim_status status = peft_open(dir, spec, &peft, err);
+    if (status != PLIM_OK) return status;
+    const char *why = unsupported(peft_options(peft));
     if (why) status = refuse(dir, why, err);
     if (status == PLIM_OK) {
-        status = adapter_open(&options, spec, HEAD_LOSS, &bump, &adapter, err);
-        if (status != PLIM_OK) plim_error_prefix(err, "%s", dir);
+        take_sites(peft, to, rank);
+        status = check_taken(peft, dir, err);
     }
-    if (status == PLIM_OK) status = take_sites(adapter, dir, to, rank, err);
-    bump_free(&bump);
+    peft_close(peft);
     return status;
 }
 
-/* Every linear layer has a slot, or none has: folders then add theirs. */
-static void clear(struct adapter *a)
+/* Layers with this mark or a later one have slots of this rank. */
+static void set_rank(struct adapter *a, int mark, int rank)
 {
     for (int i = 0; i < a->arch->nparams; i++)
-        for (int k = 0; k < parts_of(a, i); k++) a->row[i].site[k].r = 0;
-}
-
-static void set_rank(struct adapter *a, int rank)
-{
-    for (int i = 0; i < a->arch->nparams; i++)
-        for (int k = 0; k < parts_of(a, i); k++)
-            if (a->row[i].site[k].r) a->row[i].site[k].r = rank;
+        for (int k = 0; k < parts_of(a, i); k++) a->row[i].site[k].r = a->row[i].site[k].r >= mark ? rank : 0;
 }
 
 static enum plim_status check_sizes(const struct adapter_slots *slots, int needed, struct plim_error *err)
@@ -121,10 +129,9 @@ enum plim_status adapter_slots_open(const struct adapter_slots_wish *wish, const
     struct adapter *sites;
     int rank = 0;
     if (!slots || !all) return no_memory(err);
-    *all = (struct adapter_options){.type = ADAPTER_LORA, .r = 1, .alpha = 1};
+    *all = (struct adapter_options){.type = ADAPTER_LORA, .r = LINEAR, .alpha = 1};
     enum plim_status status = adapter_open(all, spec, HEAD_LOSS, bump, &sites, err);
     if (status != PLIM_OK) return status;
-    if (wish->dir_count) clear(sites);
     for (int i = 0; i < wish->dir_count && status == PLIM_OK; i++)
         status = take_folder(wish->dirs[i], spec, sites, &rank, err);
     if (status != PLIM_OK) return status;
@@ -135,7 +142,7 @@ enum plim_status adapter_slots_open(const struct adapter_slots_wish *wish, const
                                                        : ADAPTER_SLOT_RANK};
     status = check_sizes(slots, rank, err);
     if (status != PLIM_OK) return status;
-    set_rank(sites, slots->rank);
+    set_rank(sites, wish->dir_count ? NAMED : LINEAR, slots->rank);
     return make_labels(slots, spec->arch, bump) ? PLIM_OK : no_memory(err);
 }
 

@@ -57,6 +57,8 @@ struct peft_factors {
 enum plim_status peft_factors(struct peft *peft, const char *module, int64_t in, int64_t out,
                               struct peft_factors *factors, struct plim_error *err);
 void peft_factors_release(struct peft_factors *factors);
+/* The rank of a module's adapter, whose tensors count as read; 0: it has none. */
+int64_t peft_rank(struct peft *peft, const char *module);
 const struct adapter_options *peft_options(const struct peft *peft);
 
 /* PLIM_BAD_INPUT: names a tensor of the adapter that no merged weight took: the adapter is of another model. */

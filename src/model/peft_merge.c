@@ -245,6 +245,14 @@ enum plim_status peft_factors(struct peft *p, const char *module, int64_t in, in
     return status;
 }
 
+int64_t peft_rank(struct peft *p, const char *module)
+{
+    const struct safetensor *a = find(p, module, ".lora_A.weight"), *b = find(p, module, ".lora_B.weight");
+    if (!a || !b || a->ndim != 2) return 0;
+    p->used[a - p->files.tensors] = p->used[b - p->files.tensors] = true;
+    return a->dim[0];
+}
+
 void peft_factors_release(struct peft_factors *factors)
 {
     free(factors->a), free(factors->b);

@@ -297,8 +297,8 @@ static enum plim_status squeeze(struct search *s)
 {
     static const int steps[] = {-64, -4, -2, -1, 1, 2, 4, 64};
     enum plim_status status = PLIM_OK;
-    for (bool nearer = s->has_smallest; nearer && !s->best.found && status == PLIM_OK;) {
-        struct point from = s->smallest_point;
+    for (bool nearer = s->nearest.found; nearer && !s->best.found && status == PLIM_OK;) {
+        struct point from = s->nearest.point;
         for (int i = 0; i < AXES; i++)
             for (size_t k = 0; k < sizeof steps / sizeof *steps && !s->best.found && status == PLIM_OK; k++) {
                 struct point p = from;
@@ -312,7 +312,7 @@ static enum plim_status squeeze(struct search *s)
                 if (space_count(&s->space, AXIS_MICRO, &p) && point_order(&p, &from))
                     status = search_ask(s, &p, &b);
             }
-        nearer = point_order(&from, &s->smallest_point) != 0;
+        nearer = point_order(&from, &s->nearest.point) != 0;
     }
     return status;
 }
@@ -433,7 +433,7 @@ static enum plim_status look_into_all(struct search *s)
 static enum plim_status search_reachable(struct search *s)
 {
     bool skipped = false;
-    s->nboxes = 0, s->has_smallest = s->smallest_holds = false;
+    s->nboxes = 0, s->nearest = (struct nearest){0};
     for (int i = 0; i < SPACE_PLACES; i++) s->place_bound[i] = INFINITY;
     enum plim_status status = open_boxes(s, false, &skipped);
     if (status == PLIM_OK) status = look_into_all(s);
@@ -443,6 +443,18 @@ static enum plim_status search_reachable(struct search *s)
     }
     for (int i = 0; i < s->nboxes; i++) search_drop(s, s->boxes[i].bound);
     return status == PLIM_OK && !s->best.found ? squeeze(s) : status;
+}
+
+/* Everything at once, where nothing else fits. A miss that takes more of the host than there is helps nobody: then the one before it
+ * is the nearest. */
+static enum plim_status search_together(struct search *s)
+{
+    struct nearest before = s->nearest;
+    int64_t host = (int64_t)s->request->facts->host_bytes;
+    enum plim_status status = search_reachable(s);
+    bool worse = !s->nearest.found || (host && s->nearest.bound.host > host);
+    if (status == PLIM_OK && !s->best.found && before.found && worse) s->nearest = before;
+    return status;
 }
 
 /* From what stays on the device to what leaves it: the wider the reach, the more a plan must promise. */
@@ -455,7 +467,7 @@ static enum plim_status find_best(struct search *s)
         if (reach == REACH_TOGETHER && s->best.found) break;
         if (!s->best.found) until = s->oracle.work + plan_work_of(s->request, PLAN_WORK);
         s->space.reach = (enum reach)reach, s->until = until;
-        status = search_reachable(s);
+        status = reach == REACH_TOGETHER ? search_together(s) : search_reachable(s);
     }
     if (status != PLIM_OK || !s->best.found) return status;
     s->space.reach = space_reach(&s->space, &s->best.point);
@@ -491,8 +503,8 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out)
 {
     char need[BYTES_TEXT], have[BYTES_TEXT];
     struct plim_error *err = s->err;
-    if (!s->has_smallest) return search_name_clash(s->request, err);
-    enum plim_status status = make(s, &s->smallest, out);
+    if (!s->nearest.found) return search_name_clash(s->request, err);
+    enum plim_status status = make(s, &s->nearest.knobs, out);
     if (status != PLIM_OK || out->fits) return status; /* only the lowered mark had ruled it out */
     if (out->total <= s->request->budget) {
         bytes_format(need, (uint64_t)out->host);

@@ -18,12 +18,12 @@ static void note_miss(struct search *s, const struct point *p, const struct knob
 {
     bool holds = b->total <= s->request->budget;
     int64_t takes = holds ? b->host : b->total;
-    int64_t least = s->smallest_holds ? s->smallest_bound.host : s->smallest_bound.total;
-    bool nearer = takes < least || (takes == least && b->total < s->smallest_bound.total);
-    if (holds != s->smallest_holds) nearer = holds;
-    if (s->has_smallest && !nearer) return;
-    s->has_smallest = true, s->smallest_point = *p, s->smallest = *k;
-    s->smallest_holds = holds, s->smallest_bound = *b;
+    int64_t least = s->nearest.holds ? s->nearest.bound.host : s->nearest.bound.total;
+    bool nearer = takes < least || (takes == least && b->total < s->nearest.bound.total);
+    if (holds != s->nearest.holds) nearer = holds;
+    if (s->nearest.found && !nearer) return;
+    s->nearest.found = true, s->nearest.point = *p, s->nearest.knobs = *k;
+    s->nearest.holds = holds, s->nearest.bound = *b;
 }
 
 static bool within(const struct search *s, const struct plan_bound *b)

@@ -34,12 +34,13 @@ struct search {
     int64_t until; /* the oracle's work at which the search, or polishing, ends once something fits */
     double place_bound[SPACE_PLACES]; /* seconds; INFINITY: nothing fits there */
     double dropped;                   /* lowest value of a box that was dropped without examination */
-    bool has_smallest;
-    /* The nearest miss: where to continue if nothing fits, and for the message. */
-    struct point smallest_point;
-    struct knobs smallest;
-    bool smallest_holds; /* it fits the device's budget */
-    struct plan_bound smallest_bound;
+    struct nearest {
+        bool found;
+        struct point point;
+        struct knobs knobs;
+        bool holds; /* it fits the device's budget */
+        struct plan_bound bound;
+    } nearest; /* the nearest miss: where to continue if nothing fits, and for the message */
     struct plim_error *err;
 };
 

@@ -114,18 +114,28 @@ static struct knobs tightest(const struct plan_request *r)
 
 static bool beyond(int64_t bytes, int64_t line) { return bytes - bytes / 8 > line; }
 
-/* No plan is smaller than the tightest by more than a few per cent. What is taken from the host could be on the device
+/* No plan is smaller than the tightest by more than a few per cent. Bytes taken from the host could be on the device
  * instead, so there the sum of both counts. */
-static bool hopeless(const struct attempt *a, const struct plan_request *r)
+static bool is_beyond(const struct attempt *a, const struct plan_request *r, const struct knobs *knobs)
 {
     struct plan_bound bound;
-    struct knobs knobs = tightest(r);
-    if (r->pins.optimizer_in_backward == 1) return false; /* that is another tape */
-    if (r->search_line) return false;                     /* a bound is not made under a line, a search is */
-    if (plan_bound_of(r, &knobs, a->room, &bound, NULL) != PLIM_OK) return true;
+    if (plan_bound_of(r, knobs, a->room, &bound, NULL) != PLIM_OK) return true;
     bool host_line = r->host_budget > 0 && !r->facts->unified_memory;
     return beyond(bound.total, r->budget) ||
            (host_line && beyond(bound.total + bound.host, r->budget + r->host_budget));
+}
+
+/* Activations may leave, too, which is tighter for long rows and takes more of the host. */
+static bool hopeless(const struct attempt *a, const struct plan_request *r)
+{
+    struct knobs knobs = tightest(r);
+    bool may_leave = r->facts->async_copies && !r->facts->unified_memory &&
+                     r->pins.offload_layers == KNOB_OPEN && r->pins.full_layers <= 0;
+    if (r->pins.optimizer_in_backward == 1) return false; /* that is another tape */
+    if (r->search_line) return false;                     /* a bound is not made under a line, a search is */
+    if (!is_beyond(a, r, &knobs)) return false;
+    knobs.offload_layers = r->layers;
+    return !may_leave || is_beyond(a, r, &knobs);
 }
 
 /* Does the changed job fit? Then the remedy knows what it takes. */
@@ -406,7 +416,7 @@ static void try_raising(struct offers *o, const struct attempt *fresh, const str
         int64_t both = smallest->total + smallest->host - r->host_budget;
         if (both <= (int64_t)r->facts->memory_bytes) try_lines(o, fresh, both, 0, 1);
     }
-    try_lines(o, fresh, smallest->total, smallest->host, 6);
+    try_lines(o, fresh, smallest->total, smallest->host, 8);
 }
 
 enum plim_status job_remedies(const struct job *job, const struct plan_request *request,

@@ -58,7 +58,7 @@ def config_cases(folder, path):
         ("a wrong type", "  batch_size: 4", "  batch_size: four", ["training.batch_size", "whole number", "four"]),
         ("a list where a number belongs", "  steps: 4", "  steps: [4]", ["training.steps"]),
         ("a number out of range", "  max_length: 64", "  max_length: 1", ["data.max_length"]),
-        ("a word that is not a choice", "  mixed_precision: fp32", "  mixed_precision: fp8", ["training.mixed_precision", "bf16"]),
+        ("a word that is not a choice", "  mixed_precision: fp32", "  mixed_precision: bf8", ["training.mixed_precision", "bf16"]),
         ("heads that do not divide the width", "  num_attention_heads: 4", "  num_attention_heads: 5", ["num_attention_heads", "hidden_size"]),
         ("kv heads that do not divide the heads", "  num_key_value_heads: 2", "  num_key_value_heads: 3", ["num_key_value_heads"]),
         ("an architecture nobody knows", "architecture: llama", "architecture: lama", ["model.architecture", "did you mean 'llama'"]),

@@ -49,6 +49,7 @@ INSTEAD = {
 ELSEWHERE = {  # what no test can run on every machine, and why
     "plimsoll serve runs/small --budget 256MiB": "serves until it is stopped; tests/cli/serve.py",
     "plimsoll serve ./llama --adapter ./adapter": "likewise",
+    "plimsoll serve ./llama --adapter poet=./poet --adapter legal=./legal": "likewise; tests/fault/serve_adapters.py",
     "plimsoll watch runs/small --web": "serves until it is stopped; tests/cli/watch_web.py",
     "make PLIMSOLL_CUDA=ON": "compiles the whole program; needs nvcc",
     "plimsoll plan llama.yaml --set training.device=cuda --budget 20GiB": "needs a GPU; tests/gpu plans on one",

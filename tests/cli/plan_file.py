@@ -13,7 +13,7 @@ import plim
 TOKENIZER = os.path.abspath(os.path.join(plim.SRC_DIR, "tests/golden/tokenizer/gpt2.json"))
 JOBS = {
     "in memory": ("24MiB", {}),
-    "on disk": ("9.75MiB", dict(model__hidden_size=96, model__num_layers=4)),
+    "on disk": ("9.85MiB", dict(model__hidden_size=96, model__num_layers=4)),
     "rows of several lengths": ("16MiB", dict(data__padding="longest", data__packing="false", data__format="lines")),
     "a tokenizer": ("40MiB", dict(data__tokenizer=TOKENIZER, model__vocab_size=4096)),
 }
