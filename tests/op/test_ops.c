@@ -25,6 +25,7 @@
 #include "device/pjrt/pjrt_device.h"
 #include "reference/reference.h"
 #include "support/op_run.h"
+#include "support/test_device.h"
 #include "tensor/blocks.h"
 
 #include <dlfcn.h>
@@ -63,28 +64,14 @@ static enum plim_status open_cuda(int threads, struct device **out, struct plim_
     return device_cuda_open(NULL, 0, threads, out, err);
 }
 
-extern char **environ;
-
-static struct context context;
-
-static void set_variable(const char *name, const char *value)
-{
-    setenv(name, value, 1);
-    context.environment = environ; /* which setenv may move */
-}
-
-static const struct context_process process = {.set_variable = set_variable};
-static struct context context = {.process = &process, .cache = ""};
-
 /* Settings that the plug-in reads when it is loaded are set as the program would. */
 static enum plim_status open_pjrt(int threads, struct device **out, struct plim_error *err)
 {
     const char *plugin = getenv("OP_PLUGIN");
-    context.environment = environ;
-    return device_pjrt_open(&context, plugin && *plugin ? plugin : "cpu", 0, 0, threads, out, err);
+    return device_pjrt_open(test_context(), plugin && *plugin ? plugin : "cpu", 0, 0, threads, out, err);
 }
 
-static const struct backend {
+static const struct tested_backend {
     const char *name;
     enum plim_status (*open)(int threads, struct device **out, struct plim_error *err);
 } backends[] = {{"cpu", open_cpu}, {"reference", open_reference}, {"cuda", open_cuda}, {"pjrt", open_pjrt}};
@@ -95,7 +82,7 @@ static long setting(const char *name, long otherwise)
     return text && *text ? strtol(text, NULL, 10) : otherwise;
 }
 
-static const struct backend *chosen_backend(void)
+static const struct tested_backend *chosen_backend(void)
 {
     const char *name = getenv("OP_DEVICE");
     for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++)
@@ -106,7 +93,7 @@ static const struct backend *chosen_backend(void)
 static int open_suite(void **state)
 {
     static struct suite suite;
-    const struct backend *backend = chosen_backend();
+    const struct tested_backend *backend = chosen_backend();
     struct plim_error err = {.text = "OP_DEVICE: write cpu, cuda, pjrt or reference"};
     suite.cuda = backend && !strcmp(backend->name, "cuda");
     suite.tunes = suite.cuda && setting("OP_TUNE", 1);

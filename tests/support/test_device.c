@@ -17,14 +17,19 @@ static void set_variable(const char *name, const char *value)
 static const struct context_process process = {.set_variable = set_variable};
 static struct context context = {.process = &process, .cache = ""};
 
+const struct context *test_context(void)
+{
+    context.environment = environ;
+    return &context;
+}
+
 enum plim_status test_device_named(const char *text, int threads, struct device **out, struct plim_error *err)
 {
     struct device_name name;
-    context.environment = environ;
     if (!device_name_read(text, &name) || !name.backend)
         return plim_fail(err, PLIM_BAD_INPUT, "TEST_DEVICE: %s is no device", text);
     bool own = name.backend == backend_fallback();
-    return name.backend->open(own ? NULL : &context, &name, threads, out, err);
+    return name.backend->open(own ? NULL : test_context(), &name, threads, out, err);
 }
 
 bool test_device_is_other(void)

@@ -4,6 +4,9 @@
 
 #include "device/registry.h"
 
+/* The context of a test's process, in which a plug-in may set variables. */
+const struct context *test_context(void);
+
 /* `threads` of the host. TEST_DEVICE is a device's name as --device takes it: cuda, pjrt:/path/plugin.so. */
 enum plim_status test_device_open(int threads, struct device **out, struct plim_error *err);
 /* Another device than TEST_DEVICE says. */

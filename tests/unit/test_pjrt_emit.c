@@ -5,6 +5,7 @@
 #include "device/pjrt/emit_blocks.h"
 #include "device/pjrt/emit_parts.h"
 #include "device/pjrt/pjrt_client.h"
+#include "support/test_device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -17,18 +18,6 @@
 #include <cmocka.h>
 
 enum { COUNT = 1 << 16, OPERANDS = 3 };
-
-extern char **environ;
-static struct context context;
-
-static void set_variable(const char *name, const char *value)
-{
-    setenv(name, value, 1);
-    context.environment = environ; /* which setenv may move */
-}
-
-static const struct context_process process = {.set_variable = set_variable};
-static struct context context = {.process = &process, .cache = ""};
 
 /* "module ... main(arguments) -> (type of out) {": the values of the arguments. */
 static void begin_program(struct hlo *h, struct hlo_value *v, int count, const struct hlo_value *out)
@@ -56,8 +45,7 @@ static void open_plugin(struct pjrt *p)
     struct plim_error err = {0};
     snprintf(path, sizeof path, "%s/build/pjrt/xla_cpu_pjrt.so", source ? source : ".");
     if (access(other ? other : path, R_OK)) skip();
-    context.environment = environ;
-    if (pjrt_open(&context, other ? other : path, 0, 0, p, &err) != PLIM_OK) fail_msg("%s", err.text);
+    if (pjrt_open(test_context(), other ? other : path, 0, 0, p, &err) != PLIM_OK) fail_msg("%s", err.text);
 }
 
 static uint32_t bits_of(float f)
