@@ -1,28 +1,15 @@
 /* adapter_linear.cu - products of rows with the matrix of their adapter.
  *
- * Two shapes occur: few lines over many columns (x A'), and many lines over few columns (u B' + y). For the first a warp sums one line
- * over the columns; for the second a thread has one line and sums its columns in order. Both take up to ROWS neighbouring rows at once, so that a
- * matrix that neighbours share is read once for all of them. The order of a sum depends on K alone. */
-#include "device/cuda/vec.cuh"
+ * Two shapes occur: few lines over many columns (x A'), and many lines over few columns (u B' + y). 16-bit numbers go to the tensor cores
+ * (adapter_tiles.cuh). For others a warp sums one line over the columns in the first shape, and a thread has one line and sums its columns in order in
+ * the second; both take up to ROWS neighbouring rows at once, so that a matrix that neighbours share is read once for all of them. The order
+ * of a sum depends on K alone. */
+#include "device/cuda/adapter_tiles.cuh"
 
 namespace
 {
 
 enum { THREADS = 128, ROWS = 8, SHORT = 64 };
-
-template <class T> struct adapted {
-    const T *x, *w, *add;
-    const int *slot;
-    T *y;
-    int64_t rows, m, k, x_width;
-    int64_t ends[OP_LINE_PARTS]; /* lines where parts end; one part: m in the first */
-};
-
-/* The first column of x that a line reads. */
-template <class T> ON_GPU int64_t column_of(const adapted<T> &a, int64_t line)
-{
-    return line < a.ends[0] ? 0 : line < a.ends[1] ? a.k : 2 * a.k;
-}
 
 /* The rows from `first` on, below `end`, that have the slot of the first. */
 template <class T> ON_GPU int64_t run_end(const adapted<T> &a, int64_t first, int64_t end)
@@ -73,7 +60,7 @@ template <class T, int N, int LANES> __global__ void __launch_bounds__(THREADS) 
     }
 }
 
-template <class T, int N, int LANES> static int launch(const struct cuda_queue *queue, const adapted<T> &a)
+template <class T, int N, int LANES> static int launch_rows(const struct cuda_queue *queue, const adapted<T> &a)
 {
     dim3 blocks((unsigned)parts_of(a.m * LANES, THREADS), (unsigned)parts_of(a.rows, ROWS));
     return start(queue, multiply<T, N, LANES>, blocks, THREADS, 0, a);
@@ -81,7 +68,7 @@ template <class T, int N, int LANES> static int launch(const struct cuda_queue *
 
 template <class T, int N> static int launch_by_width(const struct cuda_queue *queue, const adapted<T> &a)
 {
-    return a.k <= SHORT ? launch<T, N, 1>(queue, a) : launch<T, N, 32>(queue, a);
+    return a.k <= SHORT ? launch_rows<T, N, 1>(queue, a) : launch_rows<T, N, 32>(queue, a);
 }
 
 template <class T> static int run(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -96,6 +83,8 @@ template <class T> static int run(const struct cuda_queue *queue, const struct k
     a.x_width = tensor_count(call_in(call, ADAPTER_LINEAR_X)) / a.rows;
     int64_t line = 0;
     for (int p = 0; p < OP_LINE_PARTS; p++) line += parts[p].lines, a.ends[p] = parts[0].lines ? line : a.m;
+    if constexpr (sizeof(T) == 2)
+        if (adapter_tiles_suit(a)) return adapter_tiles_run(queue, a, w->dim[0]);
     bool whole = a.k % lanes<T> == 0 && a.x_width % lanes<T> == 0 && aligned(a.x, a.w);
     return whole ? launch_by_width<T, lanes<T>>(queue, a) : launch_by_width<T, 1>(queue, a);
 }

@@ -41,7 +41,7 @@ static bool is_product(int kind)
 static bool is_linear(int kind) { return kind == OP_LINEAR || kind == OP_LINEAR_Q; }
 static bool is_embed(int kind) { return kind == OP_EMBED || kind == OP_EMBED_Q; }
 
-/* Linears and embeddings of few rows begin a chain (begin_chained). */
+/* Linears and embeddings of few rows begin a chain (begin_chained), and so do products with adapters. */
 static bool begins_chain(const struct kernel_call *call)
 {
     if (is_embed(call->op->kind)) return tensor_count(call_in(call, EMBED_IDS)) <= CUDA_FEW_ROWS;
@@ -56,6 +56,8 @@ static void launch(const struct kernel_call *call)
         cuda->chain = cuda->chain || begins_chain(call);
     else if (is_product(kind))
         cuda->chain = begins_chain(call);
+    else if (kind == OP_ADAPTER_LINEAR)
+        cuda->chain = true;
     note(cuda, code, code && is_product(kind) ? cuda_matmul_words(cuda->queue.matmul) : op_name(kind));
 }
 
@@ -80,6 +82,7 @@ static const bool chained[OP_KIND_COUNT] = {
     [OP_ACT] = true,    [OP_ADD] = true,        [OP_SPLIT3] = true,  [OP_KV_APPEND] = true,
     [OP_KV_PUT] = true, [OP_ATTN_PAGED] = true, [OP_EMBED] = true,   [OP_ROPE_TABLE] = true,
     [OP_SAMPLE] = true, [OP_LINEAR_Q] = true,   [OP_EMBED_Q] = true,
+    [OP_ADAPTER_LINEAR] = true,
 };
 
 /* --- device_ops ------------------------------------------------------------------------------------------ */

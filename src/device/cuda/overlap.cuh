@@ -33,14 +33,14 @@ ON_GPU void await_previous(void)
 
 /* For kernels that call await_previous, and no others. */
 template <class... P, class... A>
-static inline int launch(const struct cuda_queue *queue, void (*kernel)(P...), int64_t blocks, int threads,
+static inline int launch(const struct cuda_queue *queue, void (*kernel)(P...), dim3 blocks, int threads,
                          size_t shared, A... args)
 {
     cudaLaunchAttribute beside = {};
     beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     beside.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)blocks);
+    config.gridDim = blocks;
     config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = shared;
     config.stream = stream_of(queue);
@@ -48,4 +48,11 @@ static inline int launch(const struct cuda_queue *queue, void (*kernel)(P...), i
     config.numAttrs = queue->follows ? 1 : 0;
     cudaLaunchKernelEx(&config, kernel, P(args)...);
     return launched();
+}
+
+template <class... P, class... A>
+static inline int launch(const struct cuda_queue *queue, void (*kernel)(P...), int64_t blocks, int threads,
+                         size_t shared, A... args)
+{
+    return launch(queue, kernel, dim3((unsigned)blocks), threads, shared, args...);
 }
