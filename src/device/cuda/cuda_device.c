@@ -55,7 +55,7 @@ static void launch(const struct kernel_call *call)
     if (is_embed(kind))
         cuda->chain = cuda->chain || begins_chain(call);
     else if (is_product(kind))
-        cuda->chain = begins_chain(call);
+        cuda->chain = begins_chain(call), cuda->product = true;
     else if (kind == OP_ADAPTER_LINEAR)
         cuda->chain = true;
     note(cuda, code, code && is_product(kind) ? cuda_matmul_words(cuda->queue.matmul) : op_name(kind));
@@ -81,8 +81,7 @@ static const bool chained[OP_KIND_COUNT] = {
     [OP_NORM] = true,   [OP_LINEAR] = true,     [OP_ATTN] = true,    [OP_GLU] = true,
     [OP_ACT] = true,    [OP_ADD] = true,        [OP_SPLIT3] = true,  [OP_KV_APPEND] = true,
     [OP_KV_PUT] = true, [OP_ATTN_PAGED] = true, [OP_EMBED] = true,   [OP_ROPE_TABLE] = true,
-    [OP_SAMPLE] = true, [OP_LINEAR_Q] = true,   [OP_EMBED_Q] = true,
-    [OP_ADAPTER_LINEAR] = true,
+    [OP_SAMPLE] = true, [OP_LINEAR_Q] = true,   [OP_EMBED_Q] = true, [OP_ADAPTER_LINEAR] = true,
 };
 
 /* --- device_ops ------------------------------------------------------------------------------------------ */
@@ -208,13 +207,16 @@ static void await_copies(struct cuda *cuda, const struct kernel_call *call)
 }
 
 /* A linear or an embedding of few rows begins a chain, and ops of the table go on with it while nothing else is queued: there, and
- * only there, kernels are so short that what lies between them counts. */
+ * only there, kernels are so short that what lies between them counts. An adapter's product goes on behind any product, because the base's is
+ * the one before it. */
 static void begin_chained(struct cuda *cuda, const struct kernel_call *call)
 {
     int kind = call->op->kind;
     bool early = !is_linear(kind) || (call_in(call, LINEAR_W)->cls == CLASS_PARAM &&
                                       (kind == OP_LINEAR || cuda_linear_q_is_few(call->desc, call->op)));
-    cuda->chain = cuda->chain && chained[kind] && early && cuda_transfer_idle(cuda->transfer);
+    bool behind = cuda->chain || (cuda->product && kind == OP_ADAPTER_LINEAR);
+    cuda->chain = behind && chained[kind] && early && cuda_transfer_idle(cuda->transfer);
+    cuda->product = false;
     cuda->queue.follows = cuda->chain && cuda->queue.warpgroups; /* code for 9.0 has both or neither */
 }
 
@@ -241,7 +243,7 @@ static void run_fused(struct cuda *cuda, const struct kernel_call *calls, int co
     for (int i = 0; i < count; i++) {
         begin_chained(cuda, &calls[i]);
         await_copies(cuda, &calls[i]);
-        if (is_linear(calls[i].op->kind)) cuda->chain = true;
+        if (is_linear(calls[i].op->kind) || calls[i].op->kind == OP_ADAPTER_LINEAR) cuda->chain = true;
     }
     cuda->queue.follows = follows;
     note(cuda, cuda_fused(&cuda->queue, calls, count), "ops of few rows");

@@ -23,6 +23,7 @@ struct cuda {
     } reads[DEVICE_READS];
     struct cuda_queue queue;
     bool chain;           /* the last queued item is a kernel of a chain (begin_chained) */
+    bool product;         /* the last queued kernel is a product */
     pthread_mutex_t lock; /* guards the state that read, write and sync change */
     int index;
     char bus[32];
