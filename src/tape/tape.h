@@ -148,6 +148,7 @@ struct op_attr {
     bool repeatable; /* same bits on every run, at any cost; any op */
     bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
     bool split;      /* linear and its gradients: fp32 operands may be multiplied as sums of two bf16 parts */
+    bool fast_sums;  /* linear8: the device may keep fewer bits of a sum than fp32 has */
     bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
     bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */
     bool joint;      /* glu: gate and up are the halves of one operand's rows */

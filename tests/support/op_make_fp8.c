@@ -54,6 +54,7 @@ void make_linear8(struct op_case *c)
     if (case_flip(c)) case_in(c, LINEAR8_BIAS, c->type, DIMS(m));
     if (case_flip(c)) case_in(c, LINEAR8_ADD, c->type, DIMS(rows / 16, 16, m));
     case_out(c, LINEAR8_Y, c->type, DIMS(rows / 16, 16, m));
+    c->op.attr.fast_sums = case_flip(c);
     c->inner[LINEAR8_Y] = sum_error(k);
     c->scale[LINEAR8_Y] = scale * sqrt((double)k) + 1;
     case_note(c, "scale %g", scale);

@@ -11,8 +11,8 @@
  *     linear8_dw  D = dW [K x M]   A = x  (R x K, transposed)                B = dy (R x M)
  *            kn   D = dW [M x K]   A = dy (R x M, transposed)                B = x  (R x K)
  *
- * fp8 operands come with the addresses of their scales; sums are full fp32 sums, not the shorter ones of the tensor cores ("fast
- * accumulation").
+ * fp8 operands come with the addresses of their scales. Their sums are taken out of the tensor cores, which keep 14 bits, in between, unless the op
+ * allows fast ones ("fast accumulation").
  */
 #include "device/cuda/cuda_matmul.h"
 #include "device/cuda/matmul_small.h"
@@ -35,14 +35,14 @@ struct product {
     struct matrix a, b, c, d; /* c.at NULL: nothing is added */
     const void *bias;
     const void *a_scale, *b_scale; /* of fp8 operands */
-    bool tf32;
+    bool tf32, fast_sums;
 };
 
 /* Properties that decide how a product is computed. */
 struct key {
     int64_t m, n, k, step;
     int type, b_type, out_type;
-    bool ta, tb, adds, bias, tf32;
+    bool ta, tb, adds, bias, tf32, fast_sums;
     unsigned align;
 };
 
@@ -172,7 +172,7 @@ static struct product product_of(const struct kernel_call *call)
                                                                   [OP_LINEAR8_DW] = linear8_dw};
     const struct op_attr *attr = &call->op->attr;
     struct product p = makers[call->op->kind](call, attr->weight_kn);
-    p.tf32 = attr->tf32 && p.a.type == DT_F32;
+    p.tf32 = attr->tf32 && p.a.type == DT_F32, p.fast_sums = attr->fast_sums && p.a_scale;
     return p;
 }
 
@@ -190,7 +190,7 @@ static struct key key_of(const struct product *p)
     key.k = p->a.transposed ? p->a.rows : p->a.cols;
     key.type = (int)p->a.type, key.b_type = (int)p->b.type, key.out_type = (int)p->d.type;
     key.ta = p->a.transposed, key.tb = p->b.transposed;
-    key.adds = p->c.at != NULL, key.bias = p->bias != NULL, key.tf32 = p->tf32;
+    key.adds = p->c.at != NULL, key.bias = p->bias != NULL, key.tf32 = p->tf32, key.fast_sums = p->fast_sums;
     key.align = alignment_of(p->a.at);
     const void *others[] = {p->b.at, p->d.at, p->c.at};
     for (int i = 0; i < 3; i++)
@@ -236,6 +236,8 @@ static bool describe(struct cuda_matmul *mm, const struct product *p, struct way
     if (!good) return false;
     api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
     api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb);
+    int8_t fast = p->fast_sums;
+    api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
     point_at_scales(api, p, w);
     if (p->bias) {
         api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
