@@ -124,7 +124,7 @@ static const struct option_row rows[] = {
     {"runtime-adapters", 0, OPTION_FLAG, AT(runtime_adapters), NULL,
      "allow clients to load and unload adapters from folders of this machine (/v1/load_lora_adapter)"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
-     "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
+     "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4, fp8 (as-is)"},
     {"scratch", 0, OPTION_STRING, AT(scratch), "DIR",
      "on the CPU: folder on disk for parameters that do not fit the budget; they are read in "
      "each step. none: all must fit. Default: the cache folder or /var/tmp, used only if "

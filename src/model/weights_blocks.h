@@ -30,5 +30,20 @@ struct blocks_source {
     int param;
     int64_t first, skip, each;
 };
+/* Fills a parameter of e4m3 lines, which `op` reads (weights_f8.c); otherwise as weights_pour_blocks. */
+enum plim_status weights_pour_f8(const struct blocks_source *source, const struct tape *tape,
+                                 const struct op *op, const struct weights_sink *sink,
+                                 struct plim_error *err);
+
+/* Lines as weights_files_read_lines leaves them. */
+struct weights_raw {
+    const char *bytes;
+    enum dtype numbers;
+    bool turned;
+    int64_t held, k;
+};
+/* Line `at` as fp32. */
+void weights_widen_line(const struct weights_raw *raw, int64_t at, float *wide);
+
 enum plim_status weights_pour_blocks(const struct blocks_source *source, const struct tape *tape,
                                      const struct weights_sink *sink, struct plim_error *err);

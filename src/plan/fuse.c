@@ -8,7 +8,8 @@ struct tie {
     bool shared;
 };
 
-/* Longer patterns come before their beginnings. A linear stands for linear_q too, which has its operands in the same slots. */
+/* Longer patterns come before their beginnings. A linear stands for linear_q and linear_f8 too, which have
+ * its operands in the same slots. */
 static const struct pattern {
     int count;
     int kind[FUSE_MOST];
@@ -24,7 +25,7 @@ static const struct pattern {
     {2, {OP_SPLIT3, OP_KV_PUT}, {{1, KV_PUT_K, SPLIT3_K, false}, {1, KV_PUT_V, SPLIT3_V, false}}, false},
 };
 
-static int as_plain(int kind) { return kind == OP_LINEAR_Q ? OP_LINEAR : kind; }
+static int as_plain(int kind) { return kind == OP_LINEAR_Q || kind == OP_LINEAR_F8 ? OP_LINEAR : kind; }
 
 static bool has_kinds(const struct tape *tape, const struct pattern *p, int begin, int end)
 {

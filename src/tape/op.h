@@ -12,6 +12,7 @@
  *  norm          x[..,C] w[C] [b[C]]                               y[..,C] stat[..,S]f32       RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd) over the last dimension; with attr.plus_one the RMS weight is 1 + w
  *  linear        x[..,K] W[M,K]|[K,M] [bias[M]] [add[..,M]]        y[..,M]                     y = x W' + bias + add
  *  linear_q      x[..,K] W[bytes]u8 [bias[M]] [add[..,M]]          y[..,M]                     linear with a weight in blocks, see below
+ *  linear_f8     x[..,K] W[M (K + 4)]u8 [bias[M]] [add[..,M]]      y[..,M]                     linear with a weight in e4m3, see below
  *  quantise8     x[..,C]                                           [y[R,C]b] [t[C,R]b] scale[1]f32 keep      x as fp8 numbers, see below
  *  linear8       x[R,K]b W[M,K]b x_scale[1]f32 w_scale[1]f32       y[..,M]                     y = x W' x_scale w_scale + bias + add, of f32 or bf16
  *                [bias[M]] [add[..,M]]
@@ -96,6 +97,10 @@
  * y[r,c] = t[c,r] = 2^e x[r,c], rounded to nearest even; infinity and NaN stay what the type has for them. keep: with
  * op.accumulate the outputs stay as they are (a weight is converted in the first micro-batch of a window). Products sum in fp32; both
  * operands of one have the summed dimension last, as tensor cores want it. linear8 is also the gradient of x, of dy and W'.
+ *
+ * linear_f8 is for serving. W's bytes are M K e4m3 numbers, line by line, and M scales in fp32 (tensor/f8_lines.h); attr.lines[0].lines is M. x is rounded to e4m3
+ * too, with a scale of its own for each row, by quantise8's rule: y[r,m] = x_scale[r] w_scale[m] sum x[r,k] W[m,k] + bias + add. A row of y
+ * depends on no other row of x; on a GPU its bits also depend on whether there are more than CUDA_F8_ROWS rows.
  *
  * Weights in blocks (tape/quantised.h is this text in C). W's bytes are the lines of attr.lines, part after part: a number of
  * lines of one block type, as panels (tensor/panels.h); each part begins a new panel. An element of W is its block's decoded
@@ -390,7 +395,8 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(ADAPTER_LINEAR, adapter_linear, KERNEL)                                                                \
     X(QUANTISE8, quantise8, KERNEL)                                                                          \
     X(LINEAR8, linear8, KERNEL)                                                                              \
-    X(LINEAR8_DW, linear8_dw, KERNEL)
+    X(LINEAR8_DW, linear8_dw, KERNEL)                                                                        \
+    X(LINEAR_F8, linear_f8, KERNEL)
 
 #define OP_KIND_OF(kind, name, kernels) OP_##kind,
 enum op_kind { OP_KINDS(OP_KIND_OF) OP_KIND_COUNT };

@@ -1,6 +1,7 @@
 /* op_cost.c - what ops cost, for the planner's clock. See op.h and op_cost.h. */
 #include "tape/op_cost.h"
 #include "tape/quantised.h"
+#include "tensor/f8_lines.h"
 
 static int64_t count_of(const struct tape *tape, int id) { return tensor_count(&tape->tensors[id]); }
 
@@ -89,6 +90,14 @@ void cost_linear8(const struct tape *tape, const struct op *op, struct op_cost *
 void cost_linear8_dw(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     product8(tape, op->in[LINEAR8_DW_DY], op->in[LINEAR8_DW_X], cost);
+}
+
+void cost_linear_f8(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    int64_t y = count_of(tape, op->out[LINEAR_F8_Y]), m = op->attr.lines[0].lines;
+    cost->type = DT_E4M3;
+    cost->matmul_flops += 2.0 * (double)y * (double)f8_columns(count_of(tape, op->in[LINEAR_F8_W]), m);
+    cost->products += y / m > FEW_ROWS;
 }
 
 /* Experts: every row meets one expert's matrix, whichever it is. `row`: a tensor of the rows of `width`. */

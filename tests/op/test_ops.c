@@ -372,6 +372,7 @@ static void run_op(void **state, int kind)
     X(adafactor, OP_ADAFACTOR)                                                                               \
     X(quantise8, OP_QUANTISE8)                                                                               \
     X(linear8, OP_LINEAR8)                                                                                   \
+    X(linear_f8, OP_LINEAR_F8)                                                                               \
     X(linear8_dw, OP_LINEAR8_DW)                                                                             \
     X(fetch, OP_FETCH)                                                                                       \
     X(store, OP_STORE)

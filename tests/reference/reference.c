@@ -73,6 +73,7 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_QUANTISE8] = ref_quantise8,
     [OP_LINEAR8] = ref_linear8,
     [OP_LINEAR8_DW] = ref_linear8_dw,
+    [OP_LINEAR_F8] = ref_linear_f8,
     [OP_FETCH] = ref_copy,
     [OP_STORE] = ref_copy,
 };

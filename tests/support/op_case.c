@@ -70,6 +70,7 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_QUANTISE8] = make_quantise8,
     [OP_LINEAR8] = make_linear8,
     [OP_LINEAR8_DW] = make_linear8_dw,
+    [OP_LINEAR_F8] = make_linear_f8,
     [OP_FETCH] = make_fetch,
     [OP_STORE] = make_store,
 };

@@ -25,7 +25,7 @@ op_maker make_sumsq, make_clip, make_adamw, make_sgd, make_adamw8, make_factor_s
 op_maker make_linear_q, make_embed_q, make_expert_linear_q, make_linear_q_dx,
     make_expert_linear_q_dx; /* op_make_quantised.c */
 
-op_maker make_quantise8, make_linear8, make_linear8_dw; /* op_make_fp8.c */
+op_maker make_quantise8, make_linear8, make_linear8_dw, make_linear_f8; /* op_make_fp8.c */
 
 /* Random numbers of the case. */
 int64_t case_below(struct op_case *c, int64_t n); /* [0,n) */

@@ -229,8 +229,8 @@ static struct device *real; /* whose products are computed by the reference */
 /* The reference has no use for the workspace of a kernel. */
 static void run_reference(struct device *dev, struct kernel_call *call)
 {
-    bool blocks =
-        call->op->kind == OP_LINEAR_Q || call->op->kind == OP_EMBED_Q || call->op->kind == OP_EXPERT_LINEAR_Q;
+    bool blocks = call->op->kind == OP_LINEAR_Q || call->op->kind == OP_EMBED_Q ||
+                  call->op->kind == OP_EXPERT_LINEAR_Q || call->op->kind == OP_LINEAR_F8;
     struct kernel_call other = *call;
     if (!blocks) {
         real->ops->run(dev, call);
@@ -431,6 +431,22 @@ static void test_plan_counts_blocks(void **state)
     assert_int_equal(s[WEIGHTS_NF4].plan.params, s[WEIGHTS_FP4].plan.params);
 }
 
+static void test_devices_without_fp8(void **state)
+{
+    (void)state;
+    struct plim_error err = {0};
+    struct device *device;
+    struct engine *e;
+    assert_int_equal(device_cpu_open(NULL, 1, &device, &err), PLIM_OK);
+    struct engine_options o = {
+        .model = golden("llama-tied"), .weights = WEIGHTS_FP8, .max_context = 16, .overhead = 8 << 20};
+    device->facts.flops[DT_E4M3] = 0; /* as a card before 8.9 */
+    assert_int_equal(engine_open(device, &o, &e, &err), PLIM_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "8.9"));
+    assert_null(strchr(err.text, '\n'));
+    device->ops->close(device);
+}
+
 /* A weight in blocks hands gradients on and has none; what makes logits stays numbers, and so do routers. */
 static void expect_gradients(const char *model)
 {
@@ -532,6 +548,7 @@ int main(void)
         cmocka_unit_test(test_near_the_reference),
         cmocka_unit_test(test_depends_on_nothing_else),
         cmocka_unit_test(test_plan_counts_blocks),
+        cmocka_unit_test(test_devices_without_fp8),
         cmocka_unit_test(test_gradients_pass_through),
         cmocka_unit_test(test_rows_without_whole_blocks),
         cmocka_unit_test(test_experts_and_columns),

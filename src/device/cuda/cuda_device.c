@@ -35,17 +35,18 @@ static cuda_launch *const launches[OP_KIND_COUNT] = {OP_KINDS(LAUNCH)};
 static bool is_product(int kind)
 {
     return kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW || kind == OP_LINEAR8 ||
-           kind == OP_LINEAR8_DW || kind == OP_LINEAR_Q || kind == OP_LINEAR_Q_DX;
+           kind == OP_LINEAR8_DW || kind == OP_LINEAR_Q || kind == OP_LINEAR_Q_DX || kind == OP_LINEAR_F8;
 }
 
-static bool is_linear(int kind) { return kind == OP_LINEAR || kind == OP_LINEAR_Q; }
+static bool is_linear(int kind) { return kind == OP_LINEAR || kind == OP_LINEAR_Q || kind == OP_LINEAR_F8; }
 static bool is_embed(int kind) { return kind == OP_EMBED || kind == OP_EMBED_Q; }
 
 /* Linears and embeddings of few rows begin a chain (begin_chained), and so do products with adapters. */
 static bool begins_chain(const struct kernel_call *call)
 {
     if (is_embed(call->op->kind)) return tensor_count(call_in(call, EMBED_IDS)) <= CUDA_FEW_ROWS;
-    return cuda_linear_is_few(call->desc, call->op) || cuda_linear_q_is_few(call->desc, call->op);
+    return cuda_linear_is_few(call->desc, call->op) || cuda_linear_q_is_few(call->desc, call->op) ||
+           cuda_linear_f8_is_few(call->desc, call->op);
 }
 
 static void launch(const struct kernel_call *call)
@@ -78,10 +79,23 @@ static cuda_launch_many *const many[OP_KIND_COUNT] = {
 
 /* Kinds whose kernels await what was queued before them themselves (overlap.cuh), and write no parameters. */
 static const bool chained[OP_KIND_COUNT] = {
-    [OP_NORM] = true,   [OP_LINEAR] = true,     [OP_ATTN] = true,    [OP_GLU] = true,
-    [OP_ACT] = true,    [OP_ADD] = true,        [OP_SPLIT3] = true,  [OP_KV_APPEND] = true,
-    [OP_KV_PUT] = true, [OP_ATTN_PAGED] = true, [OP_EMBED] = true,   [OP_ROPE_TABLE] = true,
-    [OP_SAMPLE] = true, [OP_LINEAR_Q] = true,   [OP_EMBED_Q] = true, [OP_ADAPTER_LINEAR] = true,
+    [OP_NORM] = true,
+    [OP_LINEAR] = true,
+    [OP_ATTN] = true,
+    [OP_GLU] = true,
+    [OP_ACT] = true,
+    [OP_ADD] = true,
+    [OP_SPLIT3] = true,
+    [OP_KV_APPEND] = true,
+    [OP_KV_PUT] = true,
+    [OP_ATTN_PAGED] = true,
+    [OP_EMBED] = true,
+    [OP_ROPE_TABLE] = true,
+    [OP_SAMPLE] = true,
+    [OP_LINEAR_Q] = true,
+    [OP_EMBED_Q] = true,
+    [OP_LINEAR_F8] = true,
+    [OP_ADAPTER_LINEAR] = true,
 };
 
 /* --- device_ops ------------------------------------------------------------------------------------------ */
@@ -213,7 +227,8 @@ static void begin_chained(struct cuda *cuda, const struct kernel_call *call)
 {
     int kind = call->op->kind;
     bool early = !is_linear(kind) || (call_in(call, LINEAR_W)->cls == CLASS_PARAM &&
-                                      (kind == OP_LINEAR || cuda_linear_q_is_few(call->desc, call->op)));
+                                      (kind == OP_LINEAR || cuda_linear_q_is_few(call->desc, call->op) ||
+                                       cuda_linear_f8_is_few(call->desc, call->op)));
     bool behind = cuda->chain || (cuda->product && kind == OP_ADAPTER_LINEAR);
     cuda->chain = behind && chained[kind] && early && cuda_transfer_idle(cuda->transfer);
     cuda->product = false;
@@ -243,7 +258,9 @@ static void run_fused(struct cuda *cuda, const struct kernel_call *calls, int co
     for (int i = 0; i < count; i++) {
         begin_chained(cuda, &calls[i]);
         await_copies(cuda, &calls[i]);
-        if (is_linear(calls[i].op->kind) || calls[i].op->kind == OP_ADAPTER_LINEAR) cuda->chain = true;
+        int kind = calls[i].op->kind;
+        if (is_linear(kind)) cuda->chain = begins_chain(&calls[i]);
+        if (kind == OP_ADAPTER_LINEAR) cuda->chain = true;
     }
     cuda->queue.follows = follows;
     note(cuda, cuda_fused(&cuda->queue, calls, count), "ops of few rows");
@@ -286,7 +303,7 @@ static void cuda_tune(struct device *dev, struct kernel_call *call)
     int kind = call->op->kind;
     /* Timing may choose differently from run to run, and with the choice the order of a sum changes. */
     bool product = kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR8 || kind == OP_LINEAR8_DW ||
-                   (kind == OP_LINEAR_DW && call->out[LINEAR_DW_DW]);
+                   kind == OP_LINEAR_F8 || (kind == OP_LINEAR_DW && call->out[LINEAR_DW_DW]);
     if (!call->op->attr.repeatable && product) cuda_matmul_tune(cuda->queue.matmul, &cuda->queue, call);
     if (kind == OP_ATTN || kind == OP_ATTN_BWD) cuda_attention_tune(cuda->queue.attention, call);
 }

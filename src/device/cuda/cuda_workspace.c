@@ -6,6 +6,7 @@
  *  2. A kernel finds its places with the functions that are asked for its bytes here. */
 #include "device/cuda/cuda_workspace.h"
 #include "tape/quantised.h"
+#include "tensor/f8_lines.h"
 
 typedef size_t scratch(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op);
 
@@ -107,14 +108,43 @@ static size_t expert_linear_q(const struct cuda_card *, const struct tensor *con
     return q_rows_bytes(cuda_q_rows(x->dim[0], desc[EXPERT_LINEAR_Q_ENDS]->dim[0]), x->dim[1]);
 }
 
-/* --- embedding, norm, loss ------------------------------------------------------------------------------- */
-
 static size_t take(size_t *end, int64_t bytes)
 {
     size_t at = *end;
     *end += (size_t)parts_of(bytes, 256) * 256;
     return at;
 }
+
+struct cuda_f8_places cuda_f8_places(int64_t rows, int64_t m, int64_t k)
+{
+    bool few = rows <= CUDA_F8_ROWS;
+    struct cuda_f8_places p = {.bytes = few ? 0 : CUDA_MATMUL_BYTES};
+    int64_t most = (int64_t)(CUDA_F8_SUMS / sizeof(float)) / (rows + 1) / 128 * 128;
+    p.lines = most < 128 ? 128 : most;
+    p.lines = p.lines < m ? p.lines : m;
+    p.codes = take(&p.bytes, rows * k);
+    p.scales = take(&p.bytes, rows * (int64_t)sizeof(float));
+    p.sums = take(&p.bytes, few ? 0 : rows * p.lines * (int64_t)sizeof(float));
+    return p;
+}
+
+static int64_t linear_f8_rows(const struct tensor *const *desc, const struct op *op)
+{
+    return tensor_count(desc[OP_MAX_IN + LINEAR_F8_Y]) / op->attr.lines[0].lines;
+}
+
+bool cuda_linear_f8_is_few(const struct tensor *const *desc, const struct op *op)
+{
+    return op->kind == OP_LINEAR_F8 && linear_f8_rows(desc, op) <= CUDA_F8_ROWS;
+}
+
+static size_t linear_f8(const struct cuda_card *, const struct tensor *const *desc, const struct op *op)
+{
+    int64_t m = op->attr.lines[0].lines;
+    return cuda_f8_places(linear_f8_rows(desc, op), m, f8_columns(tensor_bytes(desc[LINEAR_F8_W]), m)).bytes;
+}
+
+/* --- embedding, norm, loss ------------------------------------------------------------------------------- */
 
 struct cuda_embed_places cuda_embed_places(int64_t count, int64_t columns)
 {
@@ -388,6 +418,7 @@ static scratch *const table[OP_KIND_COUNT] = {
     [OP_LINEAR] = matmul,
     [OP_LINEAR_Q] = linear_q,
     [OP_EXPERT_LINEAR_Q] = expert_linear_q,
+    [OP_LINEAR_F8] = linear_f8,
     [OP_LINEAR_Q_DX] = linear_q_wide,
     [OP_LINEAR_DX] = matmul,
     [OP_LINEAR_DW] = matmul,
