@@ -242,7 +242,7 @@ void snapshot_clock(const struct snapshot *s, struct snapshot_moment *at)
 {
     const struct op_span *spans = s->run && s->run->ops ? s->run->ops : s->span;
     int nops = s->span ? s->plan->tape.nops : 0;
-    bool in_turn = spans != s->span || !s->facts->async_copies;
+    bool in_turn = !s->facts->async_copies;
     double now = 0, last = spans == s->span ? s->seconds : 0;
     for (int i = 0; i < nops; i++) {
         double end = spans[i].start + spans[i].seconds;
