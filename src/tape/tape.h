@@ -332,7 +332,7 @@ enum plim_status tape_verify(const struct tape *tape, struct plim_error *err);
 void tape_print(const struct tape *tape, struct strbuf *out);
 /* All that an op's cost depends on, by slots: "bf16[8,256] bf16[1024,256] - > bf16[8,1024] weight_kn=1". */
 void tape_print_shapes(const struct tape *tape, int op, struct strbuf *out);
-/* The same attributes, for whoever reads such a line: NULL behind the last. */
+/* Attributes of such a line, for its reader; name NULL behind the last. */
 struct tape_shape_attr {
     const char *name;
     int64_t (*get)(const struct op_attr *attr);
