@@ -80,6 +80,7 @@ enum plim_status device_give(struct device *dev, const struct device_range *rang
     for (int i = range->begin, next; i < range->end && status == PLIM_OK; i = next) {
         const struct op *op = &range->tape->ops[i];
         next = i + 1;
+        if (range->timed) dev->ops->time_op(dev, i);
         if (op_collects(op)) {
             status = range->collect(range, i);
         } else if (op_moves(op)) {
@@ -89,5 +90,6 @@ enum plim_status device_give(struct device *dev, const struct device_range *rang
             device_run_ops(dev, range, i, next);
         }
     }
+    if (range->timed) dev->ops->time_op(dev, -1);
     return status;
 }

@@ -331,3 +331,12 @@ enum plim_status tape_verify(const struct tape *tape, struct plim_error *err);
 
 /* One line per op: "  12 bwd  3 linear_dx  grad(mlp.h[3]):bf16[8,256,1024] <- ..." */
 void tape_print(const struct tape *tape, struct strbuf *out);
+/* All that an op's cost depends on, by slots: "bf16[8,256] bf16[1024,256] - > bf16[8,1024] weight_kn=1". */
+void tape_print_shapes(const struct tape *tape, int op, struct strbuf *out);
+/* Attributes of such a line, for its reader; name NULL behind the last. */
+struct tape_shape_attr {
+    const char *name;
+    int64_t (*get)(const struct op_attr *attr);
+    void (*set)(struct op_attr *attr, int64_t value);
+};
+extern const struct tape_shape_attr tape_shape_attrs[];

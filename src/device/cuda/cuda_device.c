@@ -232,7 +232,19 @@ static void begin_chained(struct cuda *cuda, const struct kernel_call *call)
     bool behind = cuda->chain || (cuda->product && kind == OP_ADAPTER_LINEAR);
     cuda->chain = behind && chained[kind] && early && cuda_transfer_idle(cuda->transfer);
     cuda->product = false;
-    cuda->queue.follows = cuda->chain && cuda->queue.warpgroups; /* code for 9.0 has both or neither */
+    /* Code for 9.0 has both or neither. An event between two kernels ends a chain. */
+    cuda->queue.follows = cuda->chain && cuda->queue.warpgroups && !cuda->times;
+}
+
+/* Marks around the kernels of the op that was named (cuda_times.h). */
+static void time_start(struct cuda *cuda)
+{
+    note(cuda, cuda_times_start(cuda->times, stream_of(cuda), cuda->capturing), "timing an op");
+}
+
+static void time_end(struct cuda *cuda)
+{
+    note(cuda, cuda_times_end(cuda->times, stream_of(cuda), cuda->capturing), "timing an op");
 }
 
 static void cuda_run(struct device *dev, struct kernel_call *call)
@@ -241,7 +253,9 @@ static void cuda_run(struct device *dev, struct kernel_call *call)
     call->backend = dev;
     begin_chained(cuda, call);
     await_copies(cuda, call);
+    time_start(cuda);
     launch(call);
+    time_end(cuda);
     cuda->queue.follows = false;
 }
 
@@ -263,7 +277,9 @@ static void run_fused(struct cuda *cuda, const struct kernel_call *calls, int co
         if (kind == OP_ADAPTER_LINEAR) cuda->chain = true;
     }
     cuda->queue.follows = follows;
+    time_start(cuda);
     note(cuda, cuda_fused(&cuda->queue, calls, count), "ops of few rows");
+    time_end(cuda);
     cuda->queue.follows = false;
 }
 
@@ -278,10 +294,12 @@ static void cuda_run_many(struct device *dev, struct kernel_call *calls, int cou
     }
     cuda->chain = false;
     for (int i = 0; i < count; i++) await_copies(cuda, &calls[i]);
+    time_start(cuda);
     if (many[kind])
         note(cuda, many[kind](&cuda->queue, calls, count), op_name(kind));
     else
         for (int i = 0; i < count; i++) launch(&calls[i]);
+    time_end(cuda);
 }
 
 static void cuda_fill(struct device *dev, size_t offset, size_t bytes, enum device_fill with)
@@ -337,8 +355,9 @@ static cudaGraph_t record(struct cuda *cuda, const struct device_range *range)
     cuda->chain = false;
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     note(cuda, (int)cudaStreamBeginCapture(stream_of(cuda), cudaStreamCaptureModeThreadLocal), "recording");
-    bool began = !cuda->failed;
+    bool began = cuda->capturing = !cuda->failed;
     enum plim_status status = device_give(&cuda->device, range);
+    cuda->capturing = false;
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     cudaError_t code = cudaStreamEndCapture(stream_of(cuda), &graph);
     bool good = code == cudaSuccess && status == PLIM_OK && !cuda->failed && graph;
@@ -462,6 +481,33 @@ static bool cuda_is_idle(struct device *dev)
     return !busy;
 }
 
+static void stop_timing(struct cuda *cuda)
+{
+    cuda_transfer_time(cuda->transfer, NULL);
+    cuda_times_close(cuda->times);
+    cuda->times = NULL;
+}
+
+static enum plim_status cuda_time_begin(struct device *dev, int ops, struct plim_error *err)
+{
+    struct cuda *cuda = cuda_of(dev);
+    enum plim_status status = cuda_sync(dev, err);
+    if (status != PLIM_OK) return status;
+    cudaError_t code = (cudaError_t)cuda_times_open(ops, stream_of(cuda), &cuda->times);
+    cuda_transfer_time(cuda->transfer, cuda->times);
+    return cuda_check(code, "events that time ops", err);
+}
+
+static void cuda_time_op(struct device *dev, int op) { cuda_times_name(cuda_of(dev)->times, op); }
+
+static enum plim_status cuda_time_end(struct device *dev, struct clock_span *spans, struct plim_error *err)
+{
+    enum plim_status status = cuda_sync(dev, err);
+    if (status == PLIM_OK) cuda_times_read(cuda_of(dev)->times, spans);
+    stop_timing(cuda_of(dev));
+    return status;
+}
+
 static size_t cuda_scratch(const struct device *dev, const struct tensor *const *desc, const struct op *op)
 {
     return cuda_workspace(cuda_attention_card(((const struct cuda *)dev)->queue.attention), desc, op);
@@ -473,6 +519,7 @@ static void cuda_close(struct device *dev)
     struct cuda *cuda = cuda_of(dev);
     if (cuda->queue.stream) {
         if (cuda->transfer) wait_for_all(cuda); /* opening may have failed before it */
+        cuda_times_close(cuda->times);
         cuda_staging_close(&cuda->staging);
         cuda_transfer_close(cuda->transfer);
         cuda_attention_close(cuda->queue.attention);
@@ -519,5 +566,8 @@ const struct device_ops cuda_ops = {
     .add_parts = cuda_add_up,
     .copy = cuda_copy_piece,
     .is_idle = cuda_is_idle,
+    .time_begin = cuda_time_begin,
+    .time_op = cuda_time_op,
+    .time_end = cuda_time_end,
     .close = cuda_close,
 };
