@@ -236,6 +236,17 @@ struct lead case_lead(struct op_case *c, int64_t max_rows)
     return lead;
 }
 
+bool case_adapter(struct op_case *c, struct lead *lead, int64_t *m, int64_t *k)
+{
+    if (case_below(c, 6)) return false;
+    int64_t rows = 130 + case_below(c, 800), r = PICK(c, 8, 16, 16, 24, 32, 48, 64);
+    int64_t wide = PICK(c, 72, 136, 520, 648, 1032);
+    *lead = (struct lead){.ndim = 1, .dim = {rows}, .rows = rows};
+    bool first = case_flip(c);
+    *m = first ? r : wide, *k = first ? wide : r;
+    return true;
+}
+
 void case_in_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width)
 {
     lead.dim[lead.ndim] = width;

@@ -53,6 +53,8 @@ struct lead {
     int64_t dim[3], rows;
 };
 struct lead case_lead(struct op_case *c, int64_t max_rows);
+/* One in six: rows of an adapter and the sizes of its matrix, one of them small; otherwise returns false and sets nothing. */
+bool case_adapter(struct op_case *c, struct lead *lead, int64_t *m, int64_t *k);
 void case_in_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width);
 void case_out_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width);
 

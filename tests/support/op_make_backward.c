@@ -74,6 +74,7 @@ static struct sizes any_sizes(struct op_case *c, const int64_t max_rows)
     s.m = PICK(c, 1, 5, 16, 37, 64, 101, 257, 300);
     s.k = PICK(c, 1, 3, 16, 32, 67, 128, 131);
     if (c->op.attr.tf32 && case_flip(c)) s.m = PICK(c, 256, 300), s.k = PICK(c, 128, 256);
+    case_adapter(c, &s.lead, &s.m, &s.k);
     c->op.attr.weight_kn = case_flip(c);
     case_note(c, "weight %s", c->op.attr.weight_kn ? "[in,out]" : "[out,in]");
     return s;

@@ -109,7 +109,8 @@ void make_linear(struct op_case *c)
     int64_t m = PICK(c, 1, 3, 16, 37, 64, 101, 131, 256), k = PICK(c, 1, 5, 16, 32, 67, 128, 257, 300, 523);
     if (few && case_flip(c)) m = PICK(c, 8, 24, 37, 72, 136), k = PICK(c, 72, 200, 517, 1024, 2056, 4160);
     if (c->op.attr.tf32 && case_flip(c)) m = PICK(c, 128, 256), k = PICK(c, 128, 300);
-    bool kn = case_flip(c), bias = case_flip(c), add = case_flip(c);
+    bool adapter = case_adapter(c, &lead, &m, &k);
+    bool kn = case_flip(c), bias = case_flip(c) && !adapter, add = case_flip(c);
     c->op.attr.weight_kn = kn;
     case_in_rows(c, LINEAR_X, c->type, lead, k);
     case_in(c, LINEAR_W, c->type, DIMS(kn ? k : m, kn ? m : k));

@@ -17,6 +17,7 @@
  * linear_f8 with a narrow y; "fast accumulation").
  */
 #include "device/cuda/cuda_matmul.h"
+#include "device/cuda/matmul_skinny.h"
 #include "device/cuda/matmul_small.h"
 
 #include <stdlib.h>
@@ -412,6 +413,35 @@ static int multiply_few(const struct cuda_queue *queue, const struct kernel_call
     return cuda_matmul_few(queue, &f);
 }
 
+static struct skinny_product skinny_of(const struct product *p, const struct key *key, void *work)
+{
+    return (struct skinny_product){.a = p->a.at,
+                                   .b = p->b.at,
+                                   .c = p->c.at,
+                                   .d = (void *)(uintptr_t)p->d.at,
+                                   .m = key->m,
+                                   .n = key->n,
+                                   .k = key->k,
+                                   .ta = key->ta,
+                                   .tb = key->tb,
+                                   .type = p->a.type,
+                                   .out_type = p->d.type,
+                                   .work = work};
+}
+
+static bool is_skinny(const struct product *p, const struct key *key)
+{
+    struct skinny_product s = skinny_of(p, key, NULL);
+    return !p->bias && p->a.type == p->b.type && cuda_matmul_skinny_suits(&s);
+}
+
+static int multiply_skinny(const struct cuda_queue *queue, const struct product *p, const struct key *key,
+                           void *work)
+{
+    struct skinny_product s = skinny_of(p, key, work);
+    return cuda_matmul_skinny(queue, &s);
+}
+
 static int multiply_large(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,
                           const struct key *key, void *work)
 {
@@ -437,10 +467,13 @@ static int run(const struct cuda_queue *queue, const struct kernel_call *call)
     struct cuda_matmul *mm = queue->matmul;
     if (cuda_linear_is_few(call->desc, call->op)) return multiply_few(queue, call);
     struct product p = product_of(call);
+    struct key key = key_of(&p);
+    if (is_small(&key)) return multiply_small(queue, &p, &key);
+    if (is_skinny(&p, &key)) return multiply_skinny(queue, &p, &key, call->work);
     int moved = call->op->attr.repeatable ? add_in_place(queue, &p) : 0;
     if (moved) return moved;
-    struct key key = key_of(&p);
-    return is_small(&key) ? multiply_small(queue, &p, &key) : multiply_large(mm, queue, &p, &key, call->work);
+    key = key_of(&p);
+    return multiply_large(mm, queue, &p, &key, call->work);
 }
 
 static int run_bias(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -515,7 +548,7 @@ void cuda_matmul_tune(struct cuda_matmul *mm, const struct cuda_queue *queue, co
     if (cuda_linear_is_few(call->desc, call->op) || cuda_linear_f8_is_few(call->desc, call->op)) return;
     struct product p = product_of(call);
     struct key key = key_of(&p);
-    if (is_small(&key) || find_way(mm, &key)) return;
+    if (is_small(&key) || is_skinny(&p, &key) || find_way(mm, &key)) return;
     struct way *w = add_way(mm, &p, &key);
     cublasLtMatmulHeuristicResult_t found[TRIALS];
     int count = w ? propose(mm, w, found, TRIALS) : 0;

@@ -1,4 +1,5 @@
-/* cuda_matmul.h - linear, linear_dx, linear_dw and their fp8 forms with cuBLASLt; other small products and linear of few rows use our own kernels.
+/* cuda_matmul.h - linear, linear_dx, linear_dw and their fp8 forms with cuBLASLt; small products, products with one small
+ * dimension and linear of few rows use our own kernels.
  *
  *     cuda_matmul_open(&api, &queue.matmul, &err);
  *     ... the kernels cuda_linear, cuda_linear_dx and others run through queue.matmul
