@@ -166,7 +166,8 @@
  * other numbers of both are 0. A given token from vocab on has -inf; a negative token has 0.
  *
  * kv_put8 and attn_paged8 do the same over a pool of bytes: pool[block,2l,head] is 16 D codes in the same order, followed by
- * 16 fp32 scales, one per position (tensor/kv8.h has the arithmetic). kv_put8 computes them; an element is code * scale.
+ * 16 fp32 scales, one per position (tensor/kv8.h has the arithmetic). kv_put8 computes them; an element is code * scale. A code is a
+ * signed byte or, with attr.e4m3, an e4m3 number.
  *
  * Dropout. With attr.dropout = p each probability of attention is multiplied by m before it is applied to v, where m is 0
  * with probability p and 1 / (1 - p) otherwise; the softmax's sum is computed before. Bits come from an index, in 32-bit

@@ -173,6 +173,7 @@ struct op_attr {
     /* linear_q, embed_q, expert_linear_q: format of the weight's bytes. adapter_linear: lines of each part. */
     struct op_lines lines[OP_LINE_PARTS];
     bool keep_x;      /* products with weights in blocks: x is not rounded to 8 bits */
+    bool e4m3;        /* kv_put8, attn_paged8: codes are e4m3 numbers instead of whole ones */
     enum among among; /* collectives */
     bool on_host;     /* computed by the CPU of a device with its own memory, on operands in host memory */
     bool behind;      /* of a store: it may run until the hold that follows */

@@ -48,8 +48,7 @@ void ref_quantise8(const struct ref_call *call)
     }
 }
 
-/* W's line m as numbers of doubles that are bytes: codes, and the line's scale behind all codes. */
-static double e4m3_value(int code)
+double ref_e4m3_value(int code)
 {
     int e = code >> 3 & 15;
     double size = e == 15 && (code & 7) == 7 ? (double)NAN
@@ -58,6 +57,15 @@ static double e4m3_value(int code)
     return code & 128 ? -size : size;
 }
 
+double ref_e4m3_code(double x)
+{
+    double value = round_to(DT_E4M3, x);
+    for (int code = 0; code < 256; code++)
+        if (ref_e4m3_value(code) == value && signbit(x) == code >> 7) return code;
+    return 0x7f;
+}
+
+/* A line's scale, behind all codes: bytes as doubles. */
 static double scale_at(const double *bytes)
 {
     unsigned char raw[4];
@@ -84,7 +92,7 @@ void ref_linear_f8(const struct ref_call *call)
         for (int64_t i = 0; i < m; i++) {
             double sum = 0;
             for (int64_t n = 0; n < k; n++)
-                sum += ldexp(round_to(DT_E4M3, ldexp(x[n], e)), -e) * e4m3_value((int)w[i * k + n]);
+                sum += ldexp(round_to(DT_E4M3, ldexp(x[n], e)), -e) * ref_e4m3_value((int)w[i * k + n]);
             call->out[LINEAR_F8_Y].f[r * m + i] =
                 sum * scale_at(w + m * k + 4 * i) + (bias ? bias[i] : 0) + (add ? add[r * m + i] : 0);
         }

@@ -19,12 +19,14 @@ ref_op ref_linear, ref_linear_dx, ref_linear_dw;                         /* refe
 ref_op ref_attn, ref_attn_bwd;                                           /* reference_attn.c */
 ref_op ref_glu, ref_glu_bwd, ref_act, ref_act_bwd, ref_add;              /* reference_each.c */
 ref_op ref_route, ref_dispatch, ref_expert_linear, ref_combine, ref_router_loss, ref_route_bwd,
-    ref_expert_linear_dx, ref_expert_linear_dw, ref_combine_dw;   /* reference_experts.c */
-ref_op ref_sumsq, ref_clip, ref_adamw, ref_sgd;                   /* reference_optim.c */
-ref_op ref_adamw8, ref_factor_stat, ref_adafactor;                /* reference_optim.c */
-ref_op ref_kv_append, ref_copy;                                   /* reference_copy.c */
-ref_op ref_kv_put, ref_kv_put8, ref_attn_paged;                   /* reference_paged.c */
-ref_op ref_preference;                                            /* reference_preference.c */
+    ref_expert_linear_dx, ref_expert_linear_dw, ref_combine_dw; /* reference_experts.c */
+ref_op ref_sumsq, ref_clip, ref_adamw, ref_sgd;                 /* reference_optim.c */
+ref_op ref_adamw8, ref_factor_stat, ref_adafactor;              /* reference_optim.c */
+ref_op ref_kv_append, ref_copy;                                 /* reference_copy.c */
+ref_op ref_kv_put, ref_kv_put8, ref_attn_paged;                 /* reference_paged.c */
+ref_op ref_preference;                                          /* reference_preference.c */
+double ref_e4m3_value(int code);
+double ref_e4m3_code(double x);                                   /* of what is not too large */
 ref_op ref_quantise8, ref_linear8, ref_linear8_dw, ref_linear_f8; /* reference_fp8.c */
 ref_op ref_sample;                                                /* reference_sample.c */
 ref_op ref_linear_q, ref_embed_q, ref_expert_linear_q, ref_linear_q_dx,

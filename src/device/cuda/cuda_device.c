@@ -79,23 +79,11 @@ static cuda_launch_many *const many[OP_KIND_COUNT] = {
 
 /* Kinds whose kernels await what was queued before them themselves (overlap.cuh), and write no parameters. */
 static const bool chained[OP_KIND_COUNT] = {
-    [OP_NORM] = true,
-    [OP_LINEAR] = true,
-    [OP_ATTN] = true,
-    [OP_GLU] = true,
-    [OP_ACT] = true,
-    [OP_ADD] = true,
-    [OP_SPLIT3] = true,
-    [OP_KV_APPEND] = true,
-    [OP_KV_PUT] = true,
-    [OP_ATTN_PAGED] = true,
-    [OP_EMBED] = true,
-    [OP_ROPE_TABLE] = true,
-    [OP_SAMPLE] = true,
-    [OP_LINEAR_Q] = true,
-    [OP_EMBED_Q] = true,
-    [OP_LINEAR_F8] = true,
-    [OP_ADAPTER_LINEAR] = true,
+    [OP_NORM] = true,    [OP_LINEAR] = true,      [OP_ATTN] = true,    [OP_GLU] = true,
+    [OP_ACT] = true,     [OP_ADD] = true,         [OP_SPLIT3] = true,  [OP_KV_APPEND] = true,
+    [OP_KV_PUT] = true,  [OP_ATTN_PAGED] = true,  [OP_EMBED] = true,   [OP_ROPE_TABLE] = true,
+    [OP_SAMPLE] = true,  [OP_LINEAR_Q] = true,    [OP_EMBED_Q] = true, [OP_LINEAR_F8] = true,
+    [OP_KV_PUT8] = true, [OP_ATTN_PAGED8] = true, [OP_ADAPTER_LINEAR] = true,
 };
 
 /* --- device_ops ------------------------------------------------------------------------------------------ */

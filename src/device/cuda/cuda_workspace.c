@@ -373,7 +373,7 @@ static size_t attn(const struct cuda_card *card, const struct tensor *const *des
 bool cuda_paged_on_tensor_cores(const struct tensor *const *desc)
 {
     const struct tensor *q = desc[ATTN_PAGED_Q], *pool = desc[ATTN_PAGED_POOL];
-    return cuda_attn_on_tensor_cores(q->type, q->dim[3]) && pool->type == q->type &&
+    return cuda_attn_on_tensor_cores(q->type, q->dim[3]) && (pool->type == q->type || pool->type == DT_U8) &&
            q->dim[2] / pool->dim[2] <= PAGED_GROUP_MOST;
 }
 
@@ -403,6 +403,12 @@ static size_t attn_paged(const struct cuda_card *, const struct tensor *const *d
     return cuda_paged_on_tensor_cores(desc)
                ? lines * CUDA_PAGED_WARPS * (size_t)(q->dim[3] + CUDA_PAGED_STAT) * sizeof(float)
                : lines * (size_t)(q->dim[3] + 2) * sizeof(float);
+}
+
+/* Lines that are not the tensor cores' have one warp each. */
+static size_t attn_paged8(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    return cuda_paged_on_tensor_cores(desc) ? attn_paged(card, desc, op) : 0;
 }
 
 /* A logit and its token for each part. */
@@ -436,6 +442,7 @@ static scratch *const table[OP_KIND_COUNT] = {
     [OP_POOL] = pool,
     [OP_POOL_BWD] = pool_bwd,
     [OP_ATTN_PAGED] = attn_paged,
+    [OP_ATTN_PAGED8] = attn_paged8,
     [OP_SAMPLE] = sample,
     [OP_ROUTE] = route,
     [OP_EXPERT_LINEAR_DW] = expert_dw,

@@ -7,6 +7,7 @@
  * and of row g of x: 4 t words of a part of 64. Every e4m3 number is exactly an fp16 number, so tensor cores multiply fp16 and add fp32; a
  * word is 16 of k for one product of theirs. The order of a sum depends on k alone. */
 #include "device/cuda/linear_f8.h"
+#include "device/cuda/attention_codes.cuh"
 #include "device/cuda/attention_ptx.cuh"
 #include "device/cuda/overlap.cuh"
 #include "device/cuda/quantised_rows.cuh"
@@ -123,22 +124,18 @@ struct two_pairs {
     uint32_t low, high;
 };
 
-ON_GPU two_pairs widen(uint32_t codes)
+/* Numbers of W: none is NaN. */
+ON_GPU two_pairs widen(uint32_t codes) { return {codes_e4m3::pair(codes), codes_e4m3::pair(codes >> 16)}; }
+
+ON_GPU two_pairs widen_x(uint32_t codes)
 {
-    two_pairs p;
 #if __CUDA_ARCH__ >= 890
-    asm("{.reg .b16 a, b;\n"
-        " mov.b32 {a, b}, %2;\n"
-        " cvt.rn.f16x2.e4m3x2 %0, a;\n"
-        " cvt.rn.f16x2.e4m3x2 %1, b;}"
-        : "=r"(p.low), "=r"(p.high)
-        : "r"(codes));
+    return widen(codes);
 #else
     const __half2_raw a = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)codes, __NV_E4M3),
                       b = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)(codes >> 16), __NV_E4M3);
-    p.low = a.x | (uint32_t)a.y << 16, p.high = b.x | (uint32_t)b.y << 16;
+    return {a.x | (uint32_t)a.y << 16, b.x | (uint32_t)b.y << 16};
 #endif
-    return p;
 }
 
 ON_GPU uint32_t word_of(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
@@ -152,7 +149,7 @@ ON_GPU void multiply_part(float (&c)[TILES][4], const uint4 (&w)[2], const uint4
         const uint32_t a[4] = {upper.low, lower.low, upper.high, lower.high};
 #pragma unroll
         for (int n = 0; n < TILES; n++) {
-            const two_pairs b = widen(word_of(x[n], j));
+            const two_pairs b = widen_x(word_of(x[n], j));
             type_f16::multiply(c[n], a, b.low, b.high);
         }
     }
