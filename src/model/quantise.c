@@ -27,6 +27,7 @@ static bool is_weight(const struct tensor *t)
 struct uses {
     bool product, table, logits, other;
     bool columns; /* product of a matrix stored [in,out] */
+    bool norms;   /* of DoRA, along what a product sums over */
     bool experts; /* product of one matrix for each expert */
 };
 
@@ -66,9 +67,12 @@ static struct uses uses_of(const struct tape *tape, int id)
             u.product = u.experts = true;
         else if (op->kind == OP_EMBED && op->in[EMBED_W] == id && op->in[EMBED_ADD] < 0 && !op->attr.first)
             u.table = true;
+        else if (op->kind == OP_DORA_NORM && op->in[DORA_NORM_W] == id)
+            u.norms = true;
         else
             u.other = true;
     }
+    u.other = u.other || (u.norms && !u.product);
     return u;
 }
 
@@ -192,7 +196,8 @@ _Static_assert((int)LINEAR_X == (int)LINEAR_Q_X && (int)LINEAR_W == (int)LINEAR_
                    (int)LINEAR_X == (int)LINEAR_F8_X && (int)LINEAR_W == (int)LINEAR_F8_W &&
                    (int)LINEAR_BIAS == (int)LINEAR_F8_BIAS && (int)LINEAR_ADD == (int)LINEAR_F8_ADD &&
                    (int)EMBED_IDS == (int)EMBED_Q_IDS && (int)EMBED_W == (int)EMBED_Q_W &&
-                   (int)EXPERT_LINEAR_X == (int)EXPERT_LINEAR_Q_X &&
+                   (int)DORA_NORM_A == (int)DORA_NORM_Q_A && (int)DORA_NORM_W == (int)DORA_NORM_Q_W &&
+                   (int)DORA_NORM_B == (int)DORA_NORM_Q_B && (int)EXPERT_LINEAR_X == (int)EXPERT_LINEAR_Q_X &&
                    (int)EXPERT_LINEAR_W == (int)EXPERT_LINEAR_Q_W &&
                    (int)EXPERT_LINEAR_ENDS == (int)EXPERT_LINEAR_Q_ENDS,
                "operands keep their places");
@@ -203,6 +208,7 @@ static const struct {
     int blocks;
 } turned[] = {{OP_LINEAR, LINEAR_W, OP_LINEAR_Q},
               {OP_EMBED, EMBED_W, OP_EMBED_Q},
+              {OP_DORA_NORM, DORA_NORM_W, OP_DORA_NORM_Q},
               {OP_EXPERT_LINEAR, EXPERT_LINEAR_W, OP_EXPERT_LINEAR_Q}};
 
 static void turn_ops(struct tape *tape, int id, const struct op_lines *lines, bool keep_x)

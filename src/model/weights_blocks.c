@@ -59,6 +59,11 @@ static int64_t experts_of(const struct tape *tape, const struct op *op)
     return op->kind == OP_EXPERT_LINEAR_Q ? tape->tensors[op->in[EXPERT_LINEAR_Q_ENDS]].dim[0] : 1;
 }
 
+const struct op_attr *weights_blocks_format(const struct tape *tape, int param)
+{
+    return &reader_of(tape, param)->attr;
+}
+
 int64_t weights_experts_in_blocks(const struct tape *tape, int param)
 {
     return experts_of(tape, reader_of(tape, param));

@@ -17,6 +17,9 @@ static inline bool weights_param_in_blocks(const struct tape *tape, int param)
     return t->type == DT_U8 && t->owner < 0; /* an optimizer's 8-bit state has an owner */
 }
 
+/* The format of its bytes, as the op has it that reads it. */
+const struct op_attr *weights_blocks_format(const struct tape *tape, int param);
+
 /* Number of matrices in such a parameter: its experts, or 1. */
 int64_t weights_experts_in_blocks(const struct tape *tape, int param);
 

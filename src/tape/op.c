@@ -9,7 +9,7 @@ static const char *const names[OP_KIND_COUNT] = {OP_KINDS(NAME)};
 const char *op_name(int kind) { return names[kind]; }
 
 const struct op_row op_rows[OP_KIND_COUNT] = {
-    [OP_EMBED] = {.in = {[EMBED_IDS] = "i#R", [EMBED_W] = "xVC", [EMBED_ADD] = "x#RC?"},
+    [OP_EMBED] = {.in = {[EMBED_IDS] = "i#R", [EMBED_W] = "wVC", [EMBED_ADD] = "x#RC?"},
                   .out = {[EMBED_Y] = "x#RC"},
                   .shares = {[EMBED_Y] = SHARES(EMBED_ADD)},
                   .grad = grad_embed,
@@ -72,7 +72,14 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
                            .out = {[ADAPTER_LINEAR_Y] = "x#RM"},
                            .shares = {[ADAPTER_LINEAR_Y] = SHARES(ADAPTER_LINEAR_ADD)},
                            .cost = cost_adapter_linear},
-    [OP_ROW_NORM] = {.in = {[ROW_NORM_W] = "xMK"}, .out = {[ROW_NORM_Y] = "fM"}, .grad = grad_none},
+    [OP_DORA_NORM] = {.in = {[DORA_NORM_A] = "xRK", [DORA_NORM_W] = "wNK", [DORA_NORM_B] = "xMR"},
+                      .out = {[DORA_NORM_Y] = "fM"},
+                      .grad = grad_none,
+                      .cost = cost_dora_norm},
+    [OP_DORA_NORM_Q] = {.in = {[DORA_NORM_Q_A] = "xRK", [DORA_NORM_Q_W] = "qQ", [DORA_NORM_Q_B] = "xMR"},
+                        .out = {[DORA_NORM_Q_Y] = "fM"},
+                        .grad = grad_none,
+                        .cost = cost_dora_norm},
     [OP_COLUMN_SCALE] = {.in = {[COLUMN_SCALE_X] = "x#RC",
                                 [COLUMN_SCALE_M] = "xC",
                                 [COLUMN_SCALE_NORM] = "fC",
@@ -225,7 +232,7 @@ const struct op_row op_rows[OP_KIND_COUNT] = {
          .out = {[ROUTER_LOSS_LOSS] = "d3", [ROUTER_LOSS_LOAD] = "fLE", [ROUTER_LOSS_FACTOR] = "f2E"},
          .grad = grad_router_loss},
     [OP_EMBED_BWD] = {.in = {[EMBED_BWD_IDS] = "i#R", [EMBED_BWD_DY] = "x#RC"},
-                      .out = {[EMBED_BWD_DW] = "eVC"},
+                      .out = {[EMBED_BWD_DW] = "gVC"},
                       .cost = cost_embed_bwd},
     [OP_NORM_BWD] = {.in = {[NORM_BWD_DY] = "x#RC",
                             [NORM_BWD_X] = "x#RC",

@@ -8,7 +8,7 @@
  * acc: the output obeys op.accumulate. [..] marks optional operands (-1 when absent).
  *
  *  op            inputs                                            outputs                     meaning
- *  embed         ids[B,T]i32 W[V,C] [add[B,T,C]]                   y[B,T,C]                    y = W[ids] (+ add); with attr.scale W[ids] * scale, scale rounded to the x-type first; ids count from row attr.first of W
+ *  embed         ids[B,T]i32 W[V,C]|[C,V] [add[B,T,C]]             y[B,T,C]                    y = W[ids] (+ add); with attr.scale W[ids] * scale, scale rounded to the x-type first; ids count from row attr.first of W
  *  norm          x[..,C] w[C] [b[C]]                               y[..,C] stat[..,S]f32       RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd) over the last dimension; with attr.plus_one the RMS weight is 1 + w
  *  linear        x[..,K] W[M,K]|[K,M] [bias[M]] [add[..,M]]        y[..,M]                     y = x W' + bias + add
  *  linear_q      x[..,K] W[bytes]u8 [bias[M]] [add[..,M]]          y[..,M]                     linear with a weight in blocks, see below
@@ -28,7 +28,8 @@
  *  act           x                                                 y                           activation(x), see below
  *  add           a b                                               y
  *  row_gate      x[R,C] gate[R] [add[R,C]]                         y[R,C]                      y[r] = x[r] sigmoid(gate[r]) (+ add[r])
- *  row_norm      w[M,K]                                            y[M]f32                     y[i] = sqrt(sum over j of w[i,j]^2), summed in f64; a constant to gradients, as DoRA wants
+ *  dora_norm     A[R,K] W[N,K]|[K,N] B[M,R]                        y[M]f32                     y[i] = |W[first + i] + scale B[i] A|, the sum made in fp32 and its squares added in f64; a constant to gradients
+ *  dora_norm_q   A[R,K] W[bytes]u8 B[M,R]                          y[M]f32                     dora_norm with a weight in blocks; the M rows are parts of it
  *  column_scale  x[R,C] m[C] norm[C]f32 [bias[C]] [add[R,C]]       y[R,C]                      y = (x - bias) m / norm + bias (+ add), each column by its own factor
  *  dropout       x[B,..] scalars [add[B,..]]                       y[B,..]                     y = x * m (+ add), see below
  *  xent          logits[N,V] targets[N]i32 scalars [weight[N]f32]  [loss[2]f64 acc] [dlogits] [hits[1]f64 acc]  of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2), with a weight * weight instead; target < 0 is ignored (zero row); hits += rows whose target has the largest logit, of equal ones any
@@ -52,7 +53,7 @@
  *  expert_linear x[RK,C] W[E,M,C] ends[E]i32                       y[RK,M]                     y[j] = x[j] W[e]' for the rows j of each expert e
  *  combine       x[RK,C] place[R,K] [weight[R,K]f32] [add[R,C]]    y[R,C]                      y[r] = sum over i, in order, of x[place[r,i]] (* weight[r,i]), (+ add[r])
  *  router_loss   stat[L,3,E]f32 scalars                            loss[3]f64 acc load[L,E]f32 acc factor[2,E]f32   see below
- *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc                 with attr.scale of dy * scale
+ *  embed_bwd     ids dy[B,T,C]                                     dW acc                      in W's layout; with attr.scale of dy * scale
  *  norm_bwd      dy x w stat [add]                                 dx [dw[C] acc] [db acc]     dx = d norm (+ add); db comes with dw
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
  *  linear_q_dx   dy[..,M] W[bytes]u8 [add[..,K]]                   dx[..,K]                    linear_dx with a weight in blocks
@@ -389,7 +390,8 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(EXPERT_LINEAR_Q, expert_linear_q, KERNEL)                                                              \
     X(LINEAR_Q_DX, linear_q_dx, KERNEL)                                                                      \
     X(EXPERT_LINEAR_Q_DX, expert_linear_q_dx, CPU_ONLY)                                                      \
-    X(ROW_NORM, row_norm, KERNEL)                                                                            \
+    X(DORA_NORM, dora_norm, KERNEL)                                                                          \
+    X(DORA_NORM_Q, dora_norm_q, KERNEL)                                                                      \
     X(COLUMN_SCALE, column_scale, KERNEL)                                                                    \
     X(COLUMN_SCALE_BWD, column_scale_bwd, KERNEL)                                                            \
     X(PREFERENCE, preference, KERNEL)                                                                        \

@@ -28,6 +28,14 @@ void cost_linear(const struct tape *tape, const struct op *op, struct op_cost *c
     add_product(tape, op->out[LINEAR_Y], op->in[LINEAR_W], op->attr.weight_kn, cost);
 }
 
+/* Not a product of matrices: fp32 arithmetic. */
+void cost_dora_norm(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->type = DT_F32;
+    cost->matmul_flops += 2.0 * (double)tape->tensors[op->in[DORA_NORM_A]].dim[1] *
+                          (double)tensor_count(&tape->tensors[op->in[DORA_NORM_B]]);
+}
+
 /* A weight in blocks: every element of it once for each row. */
 void cost_linear_q(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {

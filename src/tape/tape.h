@@ -153,10 +153,11 @@ struct op_attr {
     bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */
     bool joint;      /* glu: gate and up are the halves of one operand's rows */
     bool back;       /* rope: rotates back */
-    enum pooling pooling;              /* pool */
-    bool normalize;                    /* pool: vectors of length 1 */
-    bool fresh;                        /* linear_dw: overwrite dW, even where db is added to */
-    bool weight_kn;                    /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
+    enum pooling pooling; /* pool */
+    bool normalize;       /* pool: vectors of length 1 */
+    bool fresh;           /* linear_dw: overwrite dW, even where db is added to */
+    bool
+        weight_kn; /* linear: weight stored [in,out] (Conv1D) instead of [out,in]; embed: [C,V] instead of [V,C] */
     int top_k;                         /* router_loss: experts of a row */
     bool norm_topk;                    /* route: weights of a row sum to 1 */
     float balance, z_loss;             /* router_loss: factors of its two losses */

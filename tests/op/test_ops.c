@@ -327,7 +327,8 @@ static void run_op(void **state, int kind)
     X(row_gate, OP_ROW_GATE)                                                                                 \
     X(row_gate_bwd, OP_ROW_GATE_BWD)                                                                         \
     X(adapter_linear, OP_ADAPTER_LINEAR)                                                                     \
-    X(row_norm, OP_ROW_NORM)                                                                                 \
+    X(dora_norm, OP_DORA_NORM)                                                                               \
+    X(dora_norm_q, OP_DORA_NORM_Q)                                                                           \
     X(column_scale, OP_COLUMN_SCALE)                                                                         \
     X(column_scale_bwd, OP_COLUMN_SCALE_BWD)                                                                 \
     X(xent, OP_XENT)                                                                                         \

@@ -17,7 +17,11 @@ void make_embed_bwd(struct op_case *c)
     for (int64_t i = 0; i < lead.rows; i++)
         case_set_int(c, EMBED_BWD_IDS, i, (int32_t)case_below(c, vocab - c->op.attr.first));
     case_in_rows(c, EMBED_BWD_DY, c->type, lead, width);
-    case_acc(c, EMBED_BWD_DW, grad_type(c), DIMS(vocab, width));
+    c->op.attr.weight_kn = case_below(c, 4) == 0;
+    if (c->op.attr.weight_kn)
+        case_acc(c, EMBED_BWD_DW, grad_type(c), DIMS(width, vocab));
+    else
+        case_acc(c, EMBED_BWD_DW, grad_type(c), DIMS(vocab, width));
     if (case_below(c, 3) == 0) c->op.attr.scale = (float)sqrt((double)width) * 1.1f;
     int64_t each = lead.rows / (vocab - c->op.attr.first); /* rows of a token */
     c->inner[EMBED_BWD_DW] = sum_error(1 + each) * (1 + (double)c->op.attr.scale);

@@ -157,9 +157,10 @@ struct cuda_embed_places cuda_embed_places(int64_t count, int64_t columns)
     return p;
 }
 
-static size_t embed_bwd(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
+static size_t embed_bwd(const struct cuda_card *, const struct tensor *const *desc, const struct op *op)
 {
-    return cuda_embed_places(tensor_count(desc[EMBED_BWD_IDS]), desc[OP_MAX_IN + EMBED_BWD_DW]->dim[1]).bytes;
+    int64_t columns = desc[OP_MAX_IN + EMBED_BWD_DW]->dim[op->attr.weight_kn ? 0 : 1];
+    return cuda_embed_places(tensor_count(desc[EMBED_BWD_IDS]), columns).bytes;
 }
 
 static size_t norm_bwd(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
@@ -426,6 +427,7 @@ static scratch *const table[OP_KIND_COUNT] = {
     [OP_EXPERT_LINEAR_Q] = expert_linear_q,
     [OP_LINEAR_F8] = linear_f8,
     [OP_LINEAR_Q_DX] = linear_q_wide,
+    [OP_DORA_NORM_Q] = linear_q_wide,
     [OP_LINEAR_DX] = matmul,
     [OP_LINEAR_DW] = matmul,
     [OP_LINEAR8] = matmul,
