@@ -21,7 +21,6 @@ static const struct pattern {
     {2, {OP_NORM, OP_LINEAR}, {{1, LINEAR_X, NORM_Y, false}}, false},
     {2, {OP_GLU, OP_LINEAR}, {{1, LINEAR_X, GLU_H, false}}, true},
     {2, {OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, LINEAR_X, true}}, false},
-    {2, {OP_ADAPTER_LINEAR, OP_ADAPTER_LINEAR}, {{1, ADAPTER_LINEAR_X, ADAPTER_LINEAR_Y, false}}, true},
     {2, {OP_SPLIT3, OP_KV_PUT}, {{1, KV_PUT_K, SPLIT3_K, false}, {1, KV_PUT_V, SPLIT3_V, false}}, false},
 };
 

@@ -1,5 +1,4 @@
-/* test_adapter_rows.c - adapter_linear: a row has the same bits alone and among others, and both products of an adapter in one launch give what they
- * give one by one.
+/* test_adapter_rows.c - adapter_linear: a row has the same bits alone and among others, in both products of an adapter.
  *
  *     OP_DEVICE  cpu (default) or cuda
  */
@@ -114,8 +113,8 @@ static size_t scratch_of(struct scene *s, const struct kernel_call *call)
     return kernel->workspace ? kernel->workspace(call->desc, call->op, s->dev->facts.threads) : 0;
 }
 
-/* Runs both ops over rows [first, first + rows), op by op or at once. False: the device does not run them at once. */
-static bool run(struct scene *s, const struct adapter *a, int64_t first, int64_t rows, bool at_once)
+/* Runs both ops over rows [first, first + rows). */
+static void run(struct scene *s, const struct adapter *a, int64_t first, int64_t rows)
 {
     static struct tensor cut[2][OP_MAX_IN + OP_MAX_OUT];
     struct kernel_call calls[2];
@@ -138,14 +137,9 @@ static bool run(struct scene *s, const struct adapter *a, int64_t first, int64_t
         calls[i].work = base + s->bytes;
         assert_true(s->bytes + bytes <= ROOM);
     }
-    if (at_once && (!s->dev->ops->fuses || !s->dev->ops->fuses(s->dev, calls, 2))) return false;
     assert_int_equal(s->dev->ops->write(s->dev, 0, s->image, s->bytes, &err), PLIM_OK);
-    if (at_once)
-        s->dev->ops->run_many(s->dev, calls, 2);
-    else
-        for (int i = 0; i < 2; i++) s->dev->ops->run(s->dev, &calls[i]);
+    for (int i = 0; i < 2; i++) s->dev->ops->run(s->dev, &calls[i]);
     assert_int_equal(s->dev->ops->sync(s->dev, &err), PLIM_OK);
-    return true;
 }
 
 static void read_rows(struct scene *s, const struct adapter *a, int64_t first, int64_t rows, uint16_t *out)
@@ -164,11 +158,11 @@ static void rows_do_not_know_each_other(void **state)
     for (int h = 0; h < SHAPES; h++) {
         struct scene s;
         struct adapter a = make(&s, *state, &shapes[h]);
-        run(&s, &a, 0, ROWS, false);
+        run(&s, &a, 0, ROWS);
         read_rows(&s, &a, 0, ROWS, all);
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
             int64_t rows = counts[c], first = 8 * (int64_t)(draw() % 20);
-            run(&s, &a, first, rows, false);
+            run(&s, &a, first, rows);
             read_rows(&s, &a, first, rows, some);
             if (memcmp(some, all + first * a.lines, (size_t)(rows * a.lines) * sizeof *some))
                 fail_msg("shape %d: %lld rows from %lld on have other bits than among %d", h, (long long)rows,
@@ -176,40 +170,6 @@ static void rows_do_not_know_each_other(void **state)
         }
         free(s.image);
     }
-}
-
-static void check_close(const uint16_t *x, const uint16_t *y, int64_t count, int shape, int64_t rows)
-{
-    float largest = 0, worst = 0;
-    for (int64_t i = 0; i < count; i++) {
-        float a = bf16_to_f32(x[i]), b = bf16_to_f32(y[i]);
-        assert_true(isfinite(a) && isfinite(b));
-        largest = fmaxf(largest, fabsf(a)), worst = fmaxf(worst, fabsf(a - b));
-    }
-    if (worst > 0.01f * largest)
-        fail_msg("shape %d, %lld rows: %g of %g differs", shape, (long long)rows, (double)worst,
-                 (double)largest);
-}
-
-static void both_products_at_once(void **state)
-{
-    static const int64_t counts[] = {1, 3, 32, 64, 256, ROWS};
-    int seen = 0;
-    for (int h = 0; h < SHAPES; h++) {
-        struct scene s;
-        struct adapter a = make(&s, *state, &shapes[h]);
-        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-            if (!run(&s, &a, 0, counts[c], true)) continue;
-            read_rows(&s, &a, 0, counts[c], some);
-            run(&s, &a, 0, counts[c], false);
-            read_rows(&s, &a, 0, counts[c], all);
-            check_close(all, some, counts[c] * a.lines, h, counts[c]);
-            seen++;
-        }
-        free(s.image);
-    }
-    if (!seen) skip(); /* a CPU runs op by op */
-    print_message("    %d pairs in one launch\n", seen);
 }
 
 static int open_device(void **state)
@@ -232,7 +192,6 @@ static int close_device(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_do_not_know_each_other),
-                                       cmocka_unit_test(both_products_at_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_do_not_know_each_other)};
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

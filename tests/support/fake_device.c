@@ -206,11 +206,10 @@ static bool fake_fuses(struct device *dev, const struct kernel_call *calls, int 
 static void run_fused(struct fake *f, struct kernel_call *calls, int count)
 {
     for (int i = 0; i < count; i++) take(f, (struct fake_event){.call = calls[i]});
-    int kind = calls[0].op->kind, inner = kind == OP_ADAPTER_LINEAR ? (int)ADAPTER_LINEAR_Y : (int)GLU_H;
-    if (kind == OP_GLU || kind == OP_ADAPTER_LINEAR)
+    if (calls[0].op->kind == OP_GLU)
         take(f, (struct fake_event){.spoil = true,
-                                    .near = calls[0].out[inner],
-                                    .bytes = (size_t)tensor_bytes(call_out(&calls[0], inner))});
+                                    .near = calls[0].out[GLU_H],
+                                    .bytes = (size_t)tensor_bytes(call_out(&calls[0], GLU_H))});
     f->fused++;
 }
 

@@ -56,7 +56,7 @@ static void launch(const struct kernel_call *call)
     if (is_embed(kind))
         cuda->chain = cuda->chain || begins_chain(call);
     else if (is_product(kind))
-        cuda->chain = begins_chain(call), cuda->product = true;
+        cuda->chain = begins_chain(call);
     else if (kind == OP_ADAPTER_LINEAR)
         cuda->chain = true;
     note(cuda, code, code && is_product(kind) ? cuda_matmul_words(cuda->queue.matmul) : op_name(kind));
@@ -79,10 +79,10 @@ static cuda_launch_many *const many[OP_KIND_COUNT] = {
 
 /* Kinds whose kernels await what was queued before them themselves (overlap.cuh), and write no parameters. */
 static const bool chained[OP_KIND_COUNT] = {
-    [OP_NORM] = true,    [OP_LINEAR] = true,      [OP_ATTN] = true,    [OP_GLU] = true,
-    [OP_ACT] = true,     [OP_ADD] = true,         [OP_SPLIT3] = true,  [OP_KV_APPEND] = true,
-    [OP_KV_PUT] = true,  [OP_ATTN_PAGED] = true,  [OP_EMBED] = true,   [OP_ROPE_TABLE] = true,
-    [OP_SAMPLE] = true,  [OP_LINEAR_Q] = true,    [OP_EMBED_Q] = true, [OP_LINEAR_F8] = true,
+    [OP_NORM] = true,    [OP_LINEAR] = true,      [OP_ATTN] = true,           [OP_GLU] = true,
+    [OP_ACT] = true,     [OP_ADD] = true,         [OP_SPLIT3] = true,         [OP_KV_APPEND] = true,
+    [OP_KV_PUT] = true,  [OP_ATTN_PAGED] = true,  [OP_EMBED] = true,          [OP_ROPE_TABLE] = true,
+    [OP_SAMPLE] = true,  [OP_LINEAR_Q] = true,    [OP_EMBED_Q] = true,        [OP_LINEAR_F8] = true,
     [OP_KV_PUT8] = true, [OP_ATTN_PAGED8] = true, [OP_ADAPTER_LINEAR] = true,
 };
 
@@ -209,17 +209,14 @@ static void await_copies(struct cuda *cuda, const struct kernel_call *call)
 }
 
 /* A linear or an embedding of few rows begins a chain, and ops of the table go on with it while nothing else is queued: there, and
- * only there, kernels are so short that what lies between them counts. An adapter's product goes on behind any product, because the base's is
- * the one before it. */
+ * only there, kernels are so short that what lies between them counts. */
 static void begin_chained(struct cuda *cuda, const struct kernel_call *call)
 {
     int kind = call->op->kind;
     bool early = !is_linear(kind) || (call_in(call, LINEAR_W)->cls == CLASS_PARAM &&
                                       (kind == OP_LINEAR || cuda_linear_q_is_few(call->desc, call->op) ||
                                        cuda_linear_f8_is_few(call->desc, call->op)));
-    bool behind = cuda->chain || (cuda->product && kind == OP_ADAPTER_LINEAR);
-    cuda->chain = behind && chained[kind] && early && cuda_transfer_idle(cuda->transfer);
-    cuda->product = false;
+    cuda->chain = cuda->chain && chained[kind] && early && cuda_transfer_idle(cuda->transfer);
     /* Code for 9.0 has both or neither. An event between two kernels ends a chain. */
     cuda->queue.follows = cuda->chain && cuda->queue.warpgroups && !cuda->times;
 }
@@ -260,9 +257,7 @@ static void run_fused(struct cuda *cuda, const struct kernel_call *calls, int co
     for (int i = 0; i < count; i++) {
         begin_chained(cuda, &calls[i]);
         await_copies(cuda, &calls[i]);
-        int kind = calls[i].op->kind;
-        if (is_linear(kind)) cuda->chain = begins_chain(&calls[i]);
-        if (kind == OP_ADAPTER_LINEAR) cuda->chain = true;
+        if (is_linear(calls[i].op->kind)) cuda->chain = begins_chain(&calls[i]);
     }
     cuda->queue.follows = follows;
     time_start(cuda);

@@ -1,6 +1,5 @@
 /* cuda_fuse.c - see cuda_fuse.h. */
 #include "device/cuda/cuda_fuse.h"
-#include "device/cuda/adapter_pair.h"
 #include "device/cuda/cuda_quantised.h"
 #include "device/cuda/linear_f8.h"
 
@@ -139,14 +138,12 @@ static bool fuses_quantised(const struct cuda_queue *queue, const struct kernel_
 bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_puts(&calls[0], &calls[1]);
-    if (calls[0].op->kind == OP_ADAPTER_LINEAR) return cuda_adapter_pair_suits(queue, calls);
     return in_blocks(calls) ? fuses_quantised(queue, calls, count) : fuses_linears(calls, count);
 }
 
 int cuda_fused(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_put(queue, &calls[0], &calls[1]);
-    if (calls[0].op->kind == OP_ADAPTER_LINEAR) return cuda_adapter_pair(queue, calls);
     if (in_blocks(calls)) {
         struct cuda_q_product q = quantised_of(calls, count);
         return is_f8(calls) ? cuda_f8_multiply(queue, &q) : cuda_quantised_multiply(queue, &q);

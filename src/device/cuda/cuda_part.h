@@ -26,7 +26,6 @@ struct cuda {
     struct cuda_times *times; /* of ops; NULL: nobody asks */
     bool capturing;           /* what is queued becomes a graph */
     bool chain;               /* the last queued item is a kernel of a chain (begin_chained) */
-    bool product;             /* the last queued kernel is a product */
     pthread_mutex_t lock;     /* guards the state that read, write and sync change */
     int index;
     char bus[32];
