@@ -64,12 +64,14 @@ ON_GPU int64_t line_at(const struct paged &a, const struct lines &t, int line)
     return ((int64_t)(t.token + line / a.group) * a.heads + t.kv * a.group + line % a.group) * a.size;
 }
 
-/* The row that has a token, -1: none; asked by all threads of a block. */
-ON_GPU int row_of(const struct paged &a, int token)
+/* The row that has a token, -1: none; asked by all threads of a block. `likely`: where it is if rows are in the order of tokens. */
+ON_GPU int row_of(const struct paged &a, int token, int likely)
 {
     int mine = -1;
+    auto has = [&](int r) { return token >= a.rows[3 * r] && token < a.rows[3 * r] + a.rows[3 * r + 1]; };
+    if (likely < a.nrows && has(likely)) return likely;
     for (int r = threadIdx.x; r < a.nrows; r += MMA_THREADS)
-        if (token >= a.rows[3 * r] && token < a.rows[3 * r] + a.rows[3 * r + 1]) mine = r;
+        if (has(r)) mine = r;
     __shared__ int found[MMA_WARPS];
     mine = __reduce_max_sync(0xffffffffu, mine);
     __syncthreads();
@@ -332,8 +334,9 @@ __global__ void __launch_bounds__(MMA_THREADS, 2) prompts(const struct prompt x)
     const int tiles = (a.tokens + x.tile_tokens - 1) / x.tile_tokens, kv = blockIdx.x % a.kv_heads;
     const int from = (tiles - 1 - (int)blockIdx.x / a.kv_heads) * x.tile_tokens;
     const int until = min(from + x.tile_tokens, a.tokens);
+    int likely = from;
     for (int token = from; token < until;) {
-        struct lines t = {row_of(a, token), token, 1, kv, 0};
+        struct lines t = {row_of(a, token, likely), token, 1, kv, 0};
         if (t.row >= 0) {
             const int first = a.rows[3 * t.row], count = a.rows[3 * t.row + 1];
             t.count = min(until, first + count) - token;
@@ -342,7 +345,7 @@ __global__ void __launch_bounds__(MMA_THREADS, 2) prompts(const struct prompt x)
         } else {
             blank(a, t);
         }
-        token += t.count;
+        token += t.count, likely = max(t.row, 0) + 1;
     }
 }
 
