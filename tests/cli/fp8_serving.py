@@ -87,6 +87,8 @@ def weights(folder):
         ok(got["tokens"] == exact["tokens"], f"{name}: the tokens of fp32 {got['tokens']} {exact['tokens']}")
     said = json.loads(plim.run("plan", "--serve", narrow, "--json", "--device", "cpu", "--budget", "64MiB", "--max-context", 32, "--weights", "fp8").stdout)["plan"]
     ok(said["parameters"] == total, f"plan --serve says {said['parameters']}")
+    plans = {kind: json.loads(plim.run("plan", "--serve", narrow, "--json", "--device", "cpu", "--budget", "64MiB", "--max-context", 32, "--kv-type", kind).stdout)["plan"] for kind in ("i8", "fp8")}
+    ok(plans["fp8"]["kv_type"] == "e4m3" and plans["fp8"]["total"] == plans["i8"]["total"], f"keys and values in fp8 take what i8 does: {plans['fp8']['total']}")
     return narrow
 
 
