@@ -39,6 +39,7 @@ struct paged {
     void *o;
     const int32_t *row, *blocks; /* [nrows][3], [nrows][reach] */
     int64_t item_tokens;         /* of a row, in one item */
+    int64_t single;              /* rows at the beginning that are one item each */
     int64_t pieces;              /* of a row's keys; 1: an item has all of them */
     char *scratch;
     size_t worker_bytes;
@@ -318,6 +319,7 @@ static struct item item_at(const struct paged *a, int64_t index)
 {
     struct item it = {.kv = index % a->kv_heads};
     int64_t left = index / a->kv_heads, items;
+    it.row = lesser(left, a->single), left -= it.row;
     while (left >= (items = row_items(a, it.row))) left -= items, it.row++;
     const int32_t *row = a->row + it.row * 3;
     it.token = (items - 1 - left) * a->item_tokens;
@@ -365,6 +367,7 @@ void cpu_attn_paged(const struct kernel_call *call)
     a.scratch = (char *)call->work + parts_bytes(&a);
     a.worker_bytes = room_of(&a, NULL).bytes;
     memset(a.o, 0, (size_t)tensor_bytes(call_out(call, ATTN_PAGED_O)));
+    while (a.single < a.nrows && row_items(&a, a.single) == 1) a.single++;
     int64_t items = count_items(&a);
     threads_each(call->team, items * a.pieces, 1, items_body, &a);
     if (a.pieces > 1) threads_each(call->team, items, 1, join_body, &a);

@@ -24,7 +24,8 @@ struct item {
     int row, token, position, context;
 };
 
-/* By token where there are as many rows, else by row: those of one token. */
+/* By token where there are as many rows, else by row: those of one token. Asked by whole warps. A token that is only there to fill the step up
+ * has no row, and there may be hundreds of them: lanes look through the rows together. */
 ON_GPU struct item item_of(const struct paged &a, int index)
 {
     struct item it = {-1, -1, 0, 0};
@@ -35,8 +36,8 @@ ON_GPU struct item item_of(const struct paged &a, int index)
         it.token = index;
         auto has = [&](int r) { return index >= a.rows[3 * r] && index < a.rows[3 * r] + a.rows[3 * r + 1]; };
         if (has(index)) it.row = index; /* so the engine lays them out when all decode */
-        for (int r = 0; r < a.nrows && it.row < 0; r++)
-            if (has(r)) it.row = r;
+        for (int r = threadIdx.x % 32; it.row < 0 && r - (int)threadIdx.x % 32 < a.nrows; r += 32)
+            it.row = __reduce_max_sync(0xffffffffu, r < a.nrows && has(r) ? r : -1);
         if (it.row < 0) return it;
     }
     it.context = a.rows[3 * it.row + 2], it.position = it.context + it.token - a.rows[3 * it.row];

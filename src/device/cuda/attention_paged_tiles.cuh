@@ -9,9 +9,9 @@
  * them in turn, and tokens that are alone in their row are attention_paged_decode.cu's. Keys come in steps that begin at
  * multiples of 64, in order: neither tile nor neighbours change a line's sums.
  *
- * Of a pool in 8 bits, blocks come to shared memory as they are, while the step before is worked on, and become numbers of the
- * queries' type there, times their scales: one tile instead of two, and the bytes behind it. CODES: a struct of attention_codes.cuh, or
- * no_codes.
+ * Of a pool in 8 bits, blocks come to shared memory as they are, while the step before is worked on, and become fp16 numbers there: one
+ * tile instead of two, and the bytes behind it. Queries are fp16 then, too. Keys stay codes, and their scales are applied to scores; values
+ * are multiplied by theirs. CODES: a struct of attention_codes.cuh, or no_codes.
  */
 #pragma once
 
@@ -42,7 +42,7 @@ template <int width> struct room {
     };
 };
 
-/* raw: bytes of a step's blocks in a pool in 8 bits. */
+/* raw: bytes of a step's blocks in a pool in 8 bits, and of the scales of its keys. */
 static size_t room_bytes(int width, int stages, int64_t raw)
 {
     int row = 2 * (width + 8);
@@ -64,12 +64,14 @@ ON_GPU int64_t line_at(const struct paged &a, const struct lines &t, int line)
     return ((int64_t)(t.token + line / a.group) * a.heads + t.kv * a.group + line % a.group) * a.size;
 }
 
-/* The row that has a token, -1: none; asked by all threads of a block. */
-ON_GPU int row_of(const struct paged &a, int token)
+/* The row that has a token, -1: none; asked by all threads of a block. `likely`: where it is if rows are in the order of tokens. */
+ON_GPU int row_of(const struct paged &a, int token, int likely)
 {
     int mine = -1;
+    auto has = [&](int r) { return token >= a.rows[3 * r] && token < a.rows[3 * r] + a.rows[3 * r + 1]; };
+    if (likely < a.nrows && has(likely)) return likely;
     for (int r = threadIdx.x; r < a.nrows; r += MMA_THREADS)
-        if (token >= a.rows[3 * r] && token < a.rows[3 * r] + a.rows[3 * r + 1]) mine = r;
+        if (has(r)) mine = r;
     __shared__ int found[MMA_WARPS];
     mine = __reduce_max_sync(0xffffffffu, mine);
     __syncthreads();
@@ -132,53 +134,75 @@ ON_GPU void load_raw(const struct paged &a, const struct lines &t, uint32_t to, 
     }
 }
 
-/* Codes 2 i and 2 i + 1 of a word, i 0 or 1, times their scales. */
-template <class type, class CODES> ON_GPU uint32_t widened(uint32_t word, int i, float first, float second)
+/* Eight codes, and eight times a scale. */
+template <class CODES> ON_GPU uint4 numbers8(const uint2 &x)
 {
-    const uint32_t p = CODES::pair(word >> 16 * i);
-    return type::pack(type_f16::low(p) * first, type_f16::high(p) * second);
+    return make_uint4(CODES::pair(x.x), CODES::pair(x.x >> 16), CODES::pair(x.y), CODES::pair(x.y >> 16));
 }
 
-/* Eight codes with a scale each. */
-template <class type, class CODES>
-ON_GPU uint4 widened8(const uint2 &x, const float4 &first, const float4 &second)
+ON_GPU uint32_t scaled(uint32_t pair, float by)
 {
-    return make_uint4(
-        widened<type, CODES>(x.x, 0, first.x, first.y), widened<type, CODES>(x.x, 1, first.z, first.w),
-        widened<type, CODES>(x.y, 0, second.x, second.y), widened<type, CODES>(x.y, 1, second.z, second.w));
+    return type_f16::pack(type_f16::low(pair) * by, type_f16::high(pair) * by);
 }
 
-/* Makes of load_raw's bytes a tile as load_keys leaves it. `last`: relative to the step's first key. */
-template <class type, int width, class CODES>
-ON_GPU void widen_raw(const struct paged &a, const char *raw, char *to, int last)
+template <class CODES> ON_GPU uint4 numbers8(const uint2 &x, float by)
+{
+    const uint4 n = numbers8<CODES>(x);
+    return make_uint4(scaled(n.x, by), scaled(n.y, by), scaled(n.z, by), scaled(n.w, by));
+}
+
+/* Makes of load_raw's bytes a tile as load_keys leaves it, and scales[KEYS] of keys. `last`: relative to the step's first key; behind it all
+ * is 0. */
+template <int width, class CODES>
+ON_GPU void widen_raw(const struct paged &a, const char *raw, char *to, float *scales, int last)
 {
     const int chunk = (int)a.chunk, codes = KV_BLOCK * a.size, thread = thread_again();
     const uint4 none = make_uint4(0, 0, 0, 0);
     for (int i = thread; i < BLOCKS * width * 2; i += MMA_THREADS) { /* eight keys of an element */
         const int b = i / (2 * width), d = i / 2 % width, half = i % 2, first = b * KV_BLOCK + half * 8;
-        const char *from = raw + b * 2 * chunk;
-        const float *by = (const float *)(from + codes) + half * 8;
-        float scale[8];
-#pragma unroll
-        for (int n = 0; n < 8; n++) scale[n] = first + n <= last ? by[n] : 0;
-        const bool have = d < a.size && first <= last;
+        const char *from = raw + b * 2 * chunk + d * KV_BLOCK + half * 8;
         *(uint4 *)(to + d * tile<KEYS>::ROW_BYTES + first * 2) =
-            have ? widened8<type, CODES>(*(const uint2 *)(from + d * KV_BLOCK + half * 8),
-                                         make_float4(scale[0], scale[1], scale[2], scale[3]),
-                                         make_float4(scale[4], scale[5], scale[6], scale[7]))
-                 : none;
+            d < a.size && first <= last ? numbers8<CODES>(*(const uint2 *)from) : none;
     }
+    for (int i = thread; i < KEYS; i += MMA_THREADS)
+        scales[i] = i <= last ? ((const float *)(raw + i / KV_BLOCK * 2 * chunk + codes))[i % KV_BLOCK] : 0;
     to += room<width>::KEY_TILE;
     for (int i = thread; i < KEYS * (width / 8); i += MMA_THREADS) { /* eight elements of a key */
-        const int r = i / (width / 8), p = i % (width / 8), b = r / KV_BLOCK, at = r % KV_BLOCK;
-        const char *from = raw + (b * 2 + 1) * chunk;
-        const bool have = r <= last && p * 8 < a.size;
-        const float by = have ? ((const float *)(from + codes))[at] : 0;
-        const float4 all = make_float4(by, by, by, by);
+        const int r = i / (width / 8), p = i % (width / 8), at = r % KV_BLOCK;
+        const char *from = raw + (r / KV_BLOCK * 2 + 1) * chunk;
         *(uint4 *)(to + r * tile<width>::ROW_BYTES + p * 16) =
-            have ? widened8<type, CODES>(*(const uint2 *)(from + at * a.size + p * 8), all, all) : none;
+            r <= last && p * 8 < a.size ? numbers8<CODES>(*(const uint2 *)(from + at * a.size + p * 8),
+                                                          ((const float *)(from + codes))[at])
+                                        : none;
     }
 }
+
+/* Queries as fp16. */
+template <class type, int width>
+ON_GPU void load_queries_f16(const struct paged &a, const struct lines &t, char *to)
+{
+    const int pieces = tile<width>::PIECES;
+    for (int i = threadIdx.x; i < LINES * pieces; i += MMA_THREADS) {
+        const int line = i / pieces, p = i % pieces;
+        const bool have = line < t.count * a.group && p * 8 < a.size;
+        const uint4 x = have ? *(const uint4 *)((const uint16_t *)a.q + line_at(a, t, line) + p * 8)
+                             : make_uint4(0, 0, 0, 0);
+        uint32_t w[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            w[n] = type_f16::pack(fminf(fmaxf(type::low(w[n]), -65504.0f), 65504.0f),
+                                  fminf(fmaxf(type::high(w[n]), -65504.0f), 65504.0f));
+        *(uint4 *)(to + line * tile<width>::ROW_BYTES + p * 16) = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+}
+
+/* The type that tensor cores multiply. */
+template <class type, class CODES> struct product_type {
+    using is = type_f16;
+};
+template <class type> struct product_type<type, no_codes> {
+    using is = type;
+};
 
 template <class type, int width>
 ON_GPU void scores(float (&s)[HIGH][KEYS / 8][4], const uint32_t (&kept)[width / 16][HIGH][4],
@@ -203,6 +227,17 @@ ON_GPU void scores(float (&s)[HIGH][KEYS / 8][4], const uint32_t (&kept)[width /
             multiply_turned<type, KEYS, HIGH>(s, q, rows);
         }
     }
+}
+
+/* f(score, key of the step) in the place of every score. */
+template <class F> ON_GPU void each_score(float (&s)[HIGH][KEYS / 8][4], int lane, F f)
+{
+#pragma unroll
+    for (int m = 0; m < HIGH; m++)
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[m][n][i] = f(s[m][n][i], n * 8 + lane % 4 * 2 + i % 2);
 }
 
 /* Rows of a warp's output through its queries' place in shared memory to global memory. */
@@ -240,13 +275,18 @@ ON_GPU void run_lines(const struct prompt &x, const struct lines &t)
 {
     typedef struct room<width> room;
     constexpr bool coded = is_coded<CODES>::value;
+    using number = typename product_type<type, CODES>::is;
     const struct paged &a = x.a;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     char *pool = shared_pool();
     int2 *ranges = (int2 *)(pool + room::QUERIES + x.stages * room::STAGE);
     const uint32_t queries = shared_address(pool), stage0 = queries + room::QUERIES;
-    char *raw = (char *)(ranges + LINES); /* of a pool in 8 bits */
-    load_queries<width>(a, t, queries);
+    float *scales = (float *)(ranges + LINES); /* of a pool in 8 bits */
+    char *raw = (char *)(scales + KEYS);
+    if constexpr (coded)
+        load_queries_f16<type, width>(a, t, pool);
+    else
+        load_queries<width>(a, t, queries);
     copy_commit();
     const int own = min((int)threadIdx.x / a.group, t.count - 1) + t.position;
     const int2 range = make_int2(a.window ? max(own - a.window + 1, 0) : 0, own);
@@ -279,7 +319,7 @@ ON_GPU void run_lines(const struct prompt &x, const struct lines &t)
         const uint32_t next = x.stages == 2 && stage == stage0 ? stage0 + room::STAGE : stage0;
         const int ahead = key + (coded ? 1 : x.stages - 1) * KEYS;
         if constexpr (coded) {
-            widen_raw<type, width, CODES>(a, raw, pool + room::QUERIES, last - key);
+            widen_raw<width, CODES>(a, raw, pool + room::QUERIES, scales, last - key);
             __syncthreads();
             if (ahead <= last) load_raw(a, t, shared_address(raw), ahead, last);
         } else if (ahead <= last) {
@@ -292,22 +332,17 @@ ON_GPU void run_lines(const struct prompt &x, const struct lines &t)
         }
         if (attn_meets(mine, key, KEYS)) {
             float s[HIGH][KEYS / 8][4];
-            scores<type, width>(s, kept, my_queries, stage + lane_turned<KEYS>(lane));
-            if (a.cap > 0)
-#pragma unroll
-                for (int m = 0; m < HIGH; m++)
-#pragma unroll
-                    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-                        for (int i = 0; i < 4; i++) s[m][n][i] = paged_score(a, s[m][n][i]);
+            scores<number, width>(s, kept, my_queries, stage + lane_turned<KEYS>(lane));
+            if (coded) each_score(s, lane, [&](float x, int at) { return x * scales[at]; });
+            if (a.cap > 0) each_score(s, lane, [&](float x, int) { return paged_score(a, x); });
             if (attn_needs_mask(mine, key, KEYS)) soft_mask(s, ranges + warp * 32, key, lane);
             soften(s, r, a.scale2);
             const uint32_t values = stage + room::KEY_TILE + lane_turned<width>(lane);
 #pragma unroll
             for (int step = 0; step < KEYS / 16; step++) {
                 uint32_t p[HIGH][4];
-                pack_step<type>(p, s, step);
-                multiply_turned<type, width, HIGH>(r.out, p, values + step * 16 * tile<width>::ROW_BYTES);
+                pack_step<number>(p, s, step);
+                multiply_turned<number, width, HIGH>(r.out, p, values + step * 16 * tile<width>::ROW_BYTES);
             }
         }
         stage = next;
@@ -332,8 +367,9 @@ __global__ void __launch_bounds__(MMA_THREADS, 2) prompts(const struct prompt x)
     const int tiles = (a.tokens + x.tile_tokens - 1) / x.tile_tokens, kv = blockIdx.x % a.kv_heads;
     const int from = (tiles - 1 - (int)blockIdx.x / a.kv_heads) * x.tile_tokens;
     const int until = min(from + x.tile_tokens, a.tokens);
+    int likely = from;
     for (int token = from; token < until;) {
-        struct lines t = {row_of(a, token), token, 1, kv, 0};
+        struct lines t = {row_of(a, token, likely), token, 1, kv, 0};
         if (t.row >= 0) {
             const int first = a.rows[3 * t.row], count = a.rows[3 * t.row + 1];
             t.count = min(until, first + count) - token;
@@ -342,7 +378,7 @@ __global__ void __launch_bounds__(MMA_THREADS, 2) prompts(const struct prompt x)
         } else {
             blank(a, t);
         }
-        token += t.count;
+        token += t.count, likely = max(t.row, 0) + 1;
     }
 }
 
@@ -359,7 +395,7 @@ template <class CODES> int start_prompts(const struct cuda_queue *queue, const s
 {
     constexpr bool coded = is_coded<CODES>::value;
     const int width = a->size <= 64 ? 64 : a->size <= 96 ? 96 : 128;
-    const int64_t raw = coded ? 2 * BLOCKS * a->chunk : 0;
+    const int64_t raw = coded ? 2 * BLOCKS * a->chunk + KEYS * (int64_t)sizeof(float) : 0;
     prompt_kernel *kernel =
         a->type == DT_BF16 ? kernel_of<type_bf16, CODES>(a->size) : kernel_of<type_f16, CODES>(a->size);
     struct prompt x = {*a, LINES / a->group,

@@ -66,6 +66,19 @@ static int multiply_by_sums(const struct cuda_queue *queue, const struct cuda_q_
     return code;
 }
 
+/* The library adds in place, so that bits do not depend on where a plan has the operand. */
+static int multiply_by_lines(const struct cuda_queue *queue, const struct cuda_q_product *q,
+                             const struct cuda_q_part *part, const struct cuda_f8_places *at)
+{
+    struct cuda_f8_product p = large_product(q, part, at);
+    size_t bytes = (size_t)(q->rows * part->m) * dtype_size(q->type);
+    int code = 0;
+    if (p.add && p.add != p.y)
+        code = (int)cudaMemcpyAsync(p.y, p.add, bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)queue->stream);
+    if (p.add) p.add = p.y;
+    return code ? code : cuda_matmul_f8(queue, &p, q->work);
+}
+
 int cuda_f8_multiply(const struct cuda_queue *queue, const struct cuda_q_product *q)
 {
     if (q->rows == 0) return 0;
@@ -78,8 +91,8 @@ int cuda_f8_multiply(const struct cuda_queue *queue, const struct cuda_q_product
     here.follows = queue->warpgroups; /* the kernel before is ours, and awaits what was before it */
     if (q->rows <= CUDA_F8_ROWS) return cuda_f8_few(&here, q, codes, scales);
     for (int i = 0; i < q->parts && !code; i++) {
-        struct cuda_f8_product p = large_product(q, &q->part[i], &at);
-        code = queue->capability / 10 == 9 ? cuda_matmul_f8(queue, &p, q->work) : cudaErrorNotSupported;
+        code = queue->capability / 10 == 9 ? multiply_by_lines(queue, q, &q->part[i], &at)
+                                           : cudaErrorNotSupported;
         if (code == cudaErrorNotSupported) code = multiply_by_sums(queue, q, &q->part[i], &at);
     }
     return code;

@@ -245,14 +245,17 @@ static void point_at_scales(const struct cuda_api *api, const struct product *p,
                                         sizeof p->b_scale);
 }
 
-/* cuBLASLt has this mode from 12.9 on; it refuses the product otherwise. */
-static void scale_by_line(const struct cuda_api *api, const struct way *w)
+/* cuBLASLt has this mode from 12.9 on; false: it has not. */
+static bool scale_by_line(const struct cuda_api *api, const struct way *w)
 {
     int32_t mode = 3;                  /* CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F */
     const int attributes[] = {31, 32}; /* CUBLASLT_MATMUL_DESC_A_SCALE_MODE, _B_SCALE_MODE */
+    bool good = true;
     for (int i = 0; i < 2; i++)
-        api->cublasLtMatmulDescSetAttribute(w->desc, (cublasLtMatmulDescAttributes_t)attributes[i], &mode,
-                                            sizeof mode);
+        good = good &&
+               api->cublasLtMatmulDescSetAttribute(w->desc, (cublasLtMatmulDescAttributes_t)attributes[i],
+                                                   &mode, sizeof mode) == CUBLAS_STATUS_SUCCESS;
+    return good;
 }
 
 static bool describe(struct cuda_matmul *mm, const struct product *p, struct way *w)
@@ -270,7 +273,7 @@ static bool describe(struct cuda_matmul *mm, const struct product *p, struct way
     api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
     api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb);
     point_at_scales(api, p, w);
-    if (p->by_line) scale_by_line(api, w);
+    if (p->by_line && !scale_by_line(api, w)) return false;
     if (p->short_sums) {
         int8_t yes = 1;
         api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &yes, sizeof yes);

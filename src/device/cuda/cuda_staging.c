@@ -5,8 +5,9 @@
 
 #include <stdlib.h>
 
-/* Rows of tokens of a micro-batch, or the logits of a large vocabulary; a page to begin at. */
-#define BYTES ((size_t)1 << 20)
+/* Rows of tokens of a micro-batch, the logits of a large vocabulary, or two steps of 2,048 requests with their tables of blocks: a step
+ * that has no room here waits for the one before it. A page to begin at. */
+#define BYTES ((size_t)8 << 20)
 #define ALL   (BYTES + (size_t)DEVICE_READS * DEVICE_READ_BYTES)
 #define PAGE  4096
 #define ALIGN 64
