@@ -5,7 +5,7 @@
  * LINE is KIND:STREAMS:PROMPT:TOKENS[:GOAL], e.g. decode:64:512:128:35000. NAME is
  *
  *     running   requests that run at once, at most (as many as there are streams, up to 256)
- *     weights   as-is, q8, q4, nf4, fp4 (as-is)
+ *     weights   as-is, q8, q4, nf4, fp4, fp8 (as-is)
  *     kv        type of keys and values: i8 is 8 bits (that of the weights)
  *     adapters  a folder of PEFT folders: the streams use all of them in turn
  *     budget    bytes (all of the device)

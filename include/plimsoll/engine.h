@@ -34,8 +34,8 @@ struct plim_engine_options {
     const char *model;     /* Hugging Face folder, GGUF file, checkpoint or run folder */
     const char *device;    /* "auto" if NULL */
     const char *tokenizer; /* NULL: the model's own */
-    const char *weights;   /* "as-is", "q8", "q4", "nf4", "fp4"; NULL: as-is */
-    const char *kv_type;   /* "auto", "f32", "bf16", "f16", "i8"; NULL: auto, the type of the weights */
+    const char *weights;   /* "as-is", "q8", "q4", "nf4", "fp4", "fp8"; NULL: as-is */
+    const char *kv_type;   /* "auto", "f32", "bf16", "f16", "i8", "fp8"; NULL: auto, the type of the weights */
     const char *scratch;   /* on the CPU: folder for parameters that stream from disk; NULL: none do */
     uint64_t budget;       /* 0: what the device or container has free. Counts texts of up to 64 KiB as prompts */
     int64_t max_context;   /* tokens of the largest request; 0: the model's, or as many as fit */

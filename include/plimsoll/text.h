@@ -50,7 +50,7 @@ struct plim_embed_options {
     size_t size;
     const char *model;  /* an encoder's folder */
     const char *device; /* "auto" if NULL */
-    const char *weights; /* "as-is", "q8", "q4", "nf4", "fp4"; NULL: as-is */
+    const char *weights; /* "as-is", "q8", "q4", "nf4", "fp4", "fp8"; NULL: as-is */
     uint64_t budget;    /* 0: what the device or container has free */
     int64_t max_length; /* tokens of a text; 0: the model's */
     int labels;         /* scores of the model's labels instead of vectors: for plim_classify */

@@ -32,7 +32,7 @@ static enum plim_status check_options(const struct caller *c, const struct plim_
     enum dtype unused;
     if (!o->model) return caller_refuse(c, "model", err, "name a model folder or file");
     if (o->kv_type && !kv_type_parse(o->kv_type, &unused))
-        return caller_refuse(c, "kv_type", err, "'%s'; write auto, f32, bf16, f16 or i8", o->kv_type);
+        return caller_refuse(c, "kv_type", err, "'%s'; write auto, f32, bf16, f16, i8 or fp8", o->kv_type);
     if (o->budget > INT64_MAX) return caller_refuse(c, "budget", err, "more than there is");
     if (o->max_context < 0)
         return caller_refuse(c, "max_context", err, "write 0 for what fits, or e.g. 4096");

@@ -12,7 +12,8 @@ bool kv_type_parse(const char *name, enum dtype *out)
     static const struct {
         const char *name;
         enum dtype type;
-    } types[] = {{"auto", DT_COUNT}, {"i8", DT_U8}, {"f32", DT_F32}, {"bf16", DT_BF16}, {"f16", DT_F16}};
+    } types[] = {{"auto", DT_COUNT}, {"i8", DT_U8},     {"fp8", DT_E4M3},
+                 {"f32", DT_F32},    {"bf16", DT_BF16}, {"f16", DT_F16}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!strcmp(types[i].name, name)) return *out = types[i].type, true;
     return false;

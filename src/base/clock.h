@@ -9,6 +9,11 @@
 /* Seconds on a clock that never jumps; only differences mean something. */
 double clock_seconds(void);
 
+/* From when to when something ran, on that clock; ended < began: unknown. */
+struct clock_span {
+    double began, ended;
+};
+
 /* Seconds since 1970-01-01 UTC, for time stamps people read. May jump when the machine's time is set. */
 double clock_wall(void);
 

@@ -34,7 +34,7 @@ int cli_wants(const struct subcommand *sub);
 extern const struct subcommand subcommand_plan, subcommand_train, subcommand_generate, subcommand_eval,
     subcommand_export, subcommand_tokenize, subcommand_inspect, subcommand_calibrate, subcommand_pack,
     subcommand_version, subcommand_docs, subcommand_embed, subcommand_classify, subcommand_serve,
-    subcommand_config, subcommand_doctor, subcommand_ctl, subcommand_watch, subcommand_chat,
+    subcommand_config, subcommand_doctor, subcommand_ctl, subcommand_watch, subcommand_chat, subcommand_trace,
     subcommand_replay, subcommand_cache;
 
 /* The program for help, man page and completion. */

@@ -54,7 +54,7 @@ static const struct option_row rows[] = {
     {"adapter", 0, OPTION_STRING, AT(adapter), "DIR",
      "PEFT folder or GGUF file of an adapter; it is merged into the model's weights when they are loaded"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
-     "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
+     "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4, fp8 (as-is)"},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no notes"},
 };
 

@@ -46,7 +46,7 @@ static const struct option_row rows[] = {
     {"adapter", 0, OPTION_STRING, AT(adapter), "DIR",
      "PEFT folder or GGUF file of an adapter; it is merged into the model's weights when they are loaded"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
-     "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
+     "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4, fp8 (as-is)"},
     {"raw", 0, OPTION_FLAG, AT(raw), NULL,
      "continue the prompt literally; by default a model with a chat template answers it as a "
      "user's message"},

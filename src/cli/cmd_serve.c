@@ -103,7 +103,7 @@ static const struct option_row rows[] = {
     {"snapshot", 0, OPTION_STRING, AT(snapshot[SNAPSHOT_JSON]), "FILE",
      "with --plan: write every op and tensor of the largest step as JSON"},
     {"kv-type", 0, OPTION_STRING, AT(kv_type), "TYPE",
-     "type of keys and values: i8 takes half the memory of bf16 and is less exact; auto: the "
+     "type of keys and values: i8 and fp8 take half the memory of bf16 and are less exact; auto: the "
      "type of the weights (auto)"},
     {"dtype", 0, OPTION_STRING, AT(dtype), "TYPE",
      "compute in fp32, bf16 or fp16 instead of the type of the weights (auto)"},
@@ -124,7 +124,7 @@ static const struct option_row rows[] = {
     {"runtime-adapters", 0, OPTION_FLAG, AT(runtime_adapters), NULL,
      "allow clients to load and unload adapters from folders of this machine (/v1/load_lora_adapter)"},
     {"weights", 0, OPTION_STRING, AT(weights), "KIND",
-     "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4 (as-is)"},
+     "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4, fp8 (as-is)"},
     {"scratch", 0, OPTION_STRING, AT(scratch), "DIR",
      "on the CPU: folder on disk for parameters that do not fit the budget; they are read in "
      "each step. none: all must fit. Default: the cache folder or /var/tmp, used only if "
@@ -204,7 +204,7 @@ static enum plim_status check_flags(const struct serve_flags *f, struct plim_err
     if (!(f->plan && serve_plan_absent(f->device)) && !device_name_read(f->device, &unused))
         return bad_flag(err, "device", "no such device; write " DEVICE_NAMES);
     if (!kv_type_parse(f->kv_type, &unused_type))
-        return bad_flag(err, "kv-type", "write auto, f32, bf16, f16 or i8");
+        return bad_flag(err, "kv-type", "write auto, f32, bf16, f16, i8 or fp8");
     if (!ladder_read_allowed(f->allowed, &unused_kinds))
         return bad_flag(err, "allow-degraded", "write kv8, window, both with a comma, all or none");
     if (f->port < 0 || f->port > 65535)

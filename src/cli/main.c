@@ -22,17 +22,29 @@
 #include <string.h>
 #include <unistd.h>
 
-static const struct subcommand *const subcommands[] = {&subcommand_plan,      &subcommand_train,
-                                                       &subcommand_generate,  &subcommand_serve,
-                                                       &subcommand_eval,      &subcommand_export,
-                                                       &subcommand_tokenize,  &subcommand_inspect,
-                                                       &subcommand_calibrate, &subcommand_pack,
-                                                       &subcommand_version,   &subcommand_docs,
-                                                       &subcommand_embed,     &subcommand_classify,
-                                                       &subcommand_config,    &subcommand_doctor,
-                                                       &subcommand_ctl,       &subcommand_watch,
-                                                       &subcommand_chat,      &subcommand_replay,
-                                                       &subcommand_cache,     NULL};
+static const struct subcommand *const subcommands[] = {&subcommand_plan,
+                                                       &subcommand_train,
+                                                       &subcommand_generate,
+                                                       &subcommand_serve,
+                                                       &subcommand_eval,
+                                                       &subcommand_export,
+                                                       &subcommand_tokenize,
+                                                       &subcommand_inspect,
+                                                       &subcommand_calibrate,
+                                                       &subcommand_pack,
+                                                       &subcommand_version,
+                                                       &subcommand_docs,
+                                                       &subcommand_embed,
+                                                       &subcommand_classify,
+                                                       &subcommand_config,
+                                                       &subcommand_doctor,
+                                                       &subcommand_ctl,
+                                                       &subcommand_watch,
+                                                       &subcommand_chat,
+                                                       &subcommand_replay,
+                                                       &subcommand_cache,
+                                                       &subcommand_trace,
+                                                       NULL};
 
 static const struct command *commands[sizeof subcommands / sizeof *subcommands];
 

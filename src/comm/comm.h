@@ -27,6 +27,7 @@
  */
 #pragma once
 
+#include "base/clock.h"
 #include "base/context.h"
 #include "base/status.h"
 #include "tensor/dtype.h"
@@ -98,6 +99,7 @@ struct comm_exchange {
     bool add;
     /* comm_work bytes for reduce and sum. The lane runs one exchange at a time, so all share them. */
     void *work;
+    struct clock_span *when; /* on a lane: set when it has run; NULL: nobody asks */
 };
 
 /* Begins an exchange on the lane, which must exist. It is done, with all earlier ones, when comm_wait of its ticket

@@ -35,8 +35,11 @@ static void *lane_main(void *arg)
             struct plim_error err = {0};
             pthread_mutex_unlock(&lane->lock);
             asked.comm->beside = true;
+            struct clock_span span = {.began = clock_seconds()};
             enum plim_status status = comm_run(asked.comm, &asked.exchange, &err);
+            span.ended = clock_seconds();
             asked.comm->beside = false;
+            if (asked.exchange.when) *asked.exchange.when = span;
             pthread_mutex_lock(&lane->lock);
             if (status != PLIM_OK) lane->failure = err;
         }

@@ -11,6 +11,7 @@
  */
 #pragma once
 
+#include "base/clock.h"
 #include "base/context.h"
 #include "base/threads.h"
 #include "device/range.h"
@@ -136,6 +137,13 @@ struct device_ops {
     void (*add_parts)(struct device *, const struct device_parts *, void *stream);
     void (*copy)(struct device *, void *to, size_t bytes, const void *from, size_t here, void *stream);
     bool (*is_idle)(struct device *);
+    /* Optional, all three or none: when ops ran, without waiting for any of them. After time_begin, what is given
+     * belongs to the op that time_op named last (-1: to none), and is timed on the stream that it runs on, in compiled programs
+     * too. Ops given at once (run_many) are timed as the first of them. time_end waits, sets the spans of the ops that ran,
+     * and leaves the others alone; programs compiled meanwhile must be freed before. */
+    enum plim_status (*time_begin)(struct device *, int ops, struct plim_error *err);
+    void (*time_op)(struct device *, int op);
+    enum plim_status (*time_end)(struct device *, struct clock_span *spans, struct plim_error *err);
     void (*close)(struct device *);
 };
 

@@ -81,6 +81,7 @@ enum plim_status device_give(struct device *dev, const struct device_range *rang
         const struct op *op = &range->tape->ops[i];
         next = i + 1;
         if (device_skips(range, op)) continue; /* of a group all ops or none: their kind is the same */
+        if (range->timed) dev->ops->time_op(dev, i);
         if (op_collects(op)) {
             status = range->collect(range, i);
         } else if (op_moves(op)) {
@@ -90,5 +91,6 @@ enum plim_status device_give(struct device *dev, const struct device_range *rang
             device_run_ops(dev, range, i, next);
         }
     }
+    if (range->timed) dev->ops->time_op(dev, -1);
     return status;
 }

@@ -21,6 +21,7 @@ struct device_range {
     int begin, end; /* ops */
     bool first;     /* first micro-batch of a window: overwrites what later ones add to */
     bool pending;   /* only the updates that the loop begins with (pass_update.c, inside forward) */
+    bool timed;     /* its ops are timed (device_ops.time_op) */
     /* Queues an exchange between ranks; called for each such op. NULL: the range has none. */
     enum plim_status (*collect)(const struct device_range *range, int op);
     void *arg; /* collect's */

@@ -34,8 +34,15 @@ static enum plim_status collect_here(const struct exchange *x, void *work, struc
         comm_piece(x->comm, x->a, from, x->b, to);
         return PLIM_OK;
     }
-    struct comm_exchange e = {kinds[x->op->kind],  x->a,        x->b,   tensor_count(x->from),
-                              tensor_count(x->to), x->to->type, x->add, work};
+    struct comm_exchange e = {kinds[x->op->kind],
+                              x->a,
+                              x->b,
+                              tensor_count(x->from),
+                              tensor_count(x->to),
+                              x->to->type,
+                              x->add,
+                              work,
+                              x->exec->times ? &x->exec->times[x->op - x->exec->tape->ops] : NULL};
     if (!exec_has_lane(x->exec)) return comm_run(x->comm, &e, err);
     return exec_remember(x->exec, comm_begin(x->comm, &e), (struct exec_span){x->a, x->a + from},
                          (struct exec_span){x->b, x->b + to}, err);

@@ -40,6 +40,8 @@ struct request {
     uint64_t offset;
     bool write;
     bool stays; /* the memory is as it is until the request has ended */
+    double began;
+    struct clock_span *when; /* wants to know; may be NULL */
 };
 
 /* A piece under way. */
@@ -72,7 +74,8 @@ struct disk_store {
     bool stop;
     struct plim_error failure; /* the first one, kept */
     struct disk_use use;
-    double idle_since; /* while nothing is under way */
+    double idle_since;       /* while nothing is under way */
+    struct clock_span *when; /* of the next request */
 };
 
 size_t disk_buffer_bytes(int depth, size_t piece)
@@ -103,6 +106,7 @@ static void advance(struct disk_store *disk, uint64_t ticket, size_t begun, size
     pthread_mutex_lock(&disk->lock);
     struct request *r = &disk->ring[ticket % RING];
     r->begun += begun, r->ended += ended;
+    if (r->when && r->ended == r->n) *r->when = (struct clock_span){r->began, clock_seconds()};
     bool tells = r->begun == r->n || r->ended == r->n; /* nobody waits for less */
     while (disk->begun < disk->asked &&
            disk->ring[disk->begun % RING].begun == disk->ring[disk->begun % RING].n)
@@ -266,7 +270,9 @@ static void *mover_main(void *arg)
             pthread_cond_wait(&disk->moved, &disk->lock);
         bool idle = disk->begun == disk->asked, failed = disk->failure.status != PLIM_OK;
         uint64_t ticket = disk->begun;
-        struct request r = disk->ring[ticket % RING];
+        struct request *next = &disk->ring[ticket % RING];
+        if (!idle && next->when && !next->begun) next->began = clock_seconds();
+        struct request r = *next;
         pthread_mutex_unlock(&disk->lock);
         if (idle && !disk->under_way) return NULL;
         if (idle)
@@ -461,6 +467,7 @@ static uint64_t ask(struct disk_store *disk, struct request r)
     while (disk->asked - disk->done >= RING) wait_moved(disk);
     *(r.write ? &disk->use.written : &disk->use.read) += r.n;
     uint64_t ticket = disk->asked++;
+    r.when = disk->when, disk->when = NULL;
     disk->ring[ticket % RING] = r;
     pthread_cond_broadcast(&disk->moved);
     pthread_mutex_unlock(&disk->lock);
@@ -484,6 +491,8 @@ static enum plim_status await(struct disk_store *disk, uint64_t ticket, bool beg
     if (failure.status != PLIM_OK && err) *err = failure;
     return failure.status;
 }
+
+void disk_time_next(struct disk_store *disk, struct clock_span *when) { disk->when = when; }
 
 uint64_t disk_prefetch(struct disk_store *disk, void *buf, size_t n, uint64_t offset)
 {

@@ -19,6 +19,7 @@
  */
 #pragma once
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "plan/facts.h" /* DISK_BLOCK, DISK_DEPTH, DISK_PIECE, DISK_MEMORY, DISK_SMALL */
 #include <stdbool.h>
@@ -65,6 +66,8 @@ enum plim_status disk_write(struct disk_store *disk, const void *buf, size_t n, 
                             struct plim_error *err);
 /* Writes directly from buf, which must not change until disk_wait of the ticket returns. */
 uint64_t disk_write_behind(struct disk_store *disk, const void *buf, size_t n, uint64_t offset);
+/* The next request sets *when once it has ended, at the latest in disk_settle. Requests may overlap. */
+void disk_time_next(struct disk_store *disk, struct clock_span *when);
 enum plim_status disk_read(struct disk_store *disk, void *buf, size_t n, uint64_t offset,
                            struct plim_error *err);
 

@@ -70,6 +70,7 @@ static struct device_range range_of(struct exec *exec, int begin, int end, int64
                                  .begin = begin,
                                  .end = end,
                                  .first = micro == 0,
+                                 .timed = exec->times && exec->device->ops->time_op,
                                  .collect = queue_exchange,
                                  .arg = exec};
 }
@@ -156,6 +157,7 @@ static enum plim_status move(struct exec *exec, const struct device_range *range
     uint64_t offset = (uint64_t)exec->layout->offset[move_far(op)];
     enum plim_status status = await_stage(exec, near, bytes, err);
     if (status != PLIM_OK) return status;
+    if (exec->times) disk_time_next(exec->disk, &exec->times[op - exec->tape->ops]);
     if (op->kind == OP_STORE) return store(exec, op, bytes, offset, err);
     if (exec->nfetching == EXEC_FETCHES) {
         status = await_operand(exec, exec->fetching[0].tensor, err);
@@ -209,6 +211,35 @@ static bool on_lane(const struct exec *exec, const struct op *op)
     return op_collects(op) && op->kind != OP_PIECE && exec_has_lane(exec);
 }
 
+/* Does nobody else time this op? The device times its own ops where it can, the disk and the lane of exchanges always. */
+static bool is_timed_here(const struct exec *exec, const struct device_range *range, const struct op *op)
+{
+    bool disk = op_moves(op) && lower_tier(exec->tape, op) == TIER_DISK && !device_skips(range, op);
+    bool device = range->timed && (op_computes(op) || op_moves(op));
+    return exec->times && !disk && !device && !on_lane(exec, op);
+}
+
+static enum plim_status give_op(struct exec *exec, const struct device_range *range, int i,
+                                struct plim_error *err)
+{
+    const struct op *op = &exec->tape->ops[i];
+    enum plim_status status = PLIM_OK;
+    bool here = is_timed_here(exec, range, op);
+    double began = here ? clock_seconds() : 0;
+    if (range->timed) exec->device->ops->time_op(exec->device, i);
+    if (op_moves(op))
+        status = move(exec, range, op, err);
+    else if (op_collects(op))
+        status = tell_op(exec, i, exec_collect(exec, range, i, err), err);
+    else if (op_computes(op))
+        device_run_ops(exec->device, range, i, i + 1);
+    if (range->timed) exec->device->ops->time_op(exec->device, -1);
+    if (!here || status != PLIM_OK) return status;
+    if (!range->timed) status = exec->device->ops->sync(exec->device, err);
+    exec->times[i] = (struct clock_span){began, clock_seconds()};
+    return status;
+}
+
 static enum plim_status run_op(struct exec *exec, const struct device_range *range, int i,
                                struct plim_error *err)
 {
@@ -218,12 +249,7 @@ static enum plim_status run_op(struct exec *exec, const struct device_range *ran
     if (status == PLIM_OK && exec->nexchanging && !on_lane(exec, op))
         status = tell_op(exec, i, exec_await(exec, i, err), err);
     if (status == PLIM_OK && exec->nstoring && op->kind == OP_HOLD) status = await_stores(exec, op, err);
-    if (status == PLIM_OK && op_moves(op))
-        status = move(exec, range, op, err);
-    else if (status == PLIM_OK && op_collects(op))
-        status = tell_op(exec, i, exec_collect(exec, range, i, err), err);
-    else if (status == PLIM_OK && op_computes(op))
-        device_run_ops(exec->device, range, i, i + 1);
+    if (status == PLIM_OK) status = give_op(exec, range, i, err);
     if (status == PLIM_OK && (exec->inspect || exec->op_seconds)) {
         status = exec_await_all(exec, err);
         if (status == PLIM_OK) status = exec->device->ops->sync(exec->device, err);
@@ -244,26 +270,33 @@ static enum plim_status run_ops(struct exec *exec, const struct device_range *ra
     for (int i = range->begin, next; i < range->end && status == PLIM_OK; i = next) {
         next = groups ? (int)min64(layout_group_end(exec->layout, i), range->end) : i + 1;
         if (device_skips(range, &exec->tape->ops[i])) continue; /* a group's ops are all of one kind */
-        if (next > i + 1)
-            device_run_ops(exec->device, range, i, next);
-        else
+        if (next == i + 1) {
             status = run_op(exec, range, i, err);
+            continue;
+        }
+        if (range->timed) exec->device->ops->time_op(exec->device, i);
+        device_run_ops(exec->device, range, i, next);
+        if (range->timed) exec->device->ops->time_op(exec->device, -1);
     }
     return status;
 }
 
-static struct device_program *find_program(struct exec *exec, int begin, int end, bool first)
+static struct device_program *find_program(struct exec *exec, const struct device_range *range)
 {
     for (int i = 0; i < exec->nprograms; i++) {
         struct exec_program *p = &exec->programs[i];
-        if (p->begin == begin && p->end == end && p->first == first) return p->program;
+        if (p->begin == range->begin && p->end == range->end && p->first == range->first &&
+            p->timed == range->timed)
+            return p->program;
     }
     return NULL;
 }
 
-/* Ranges with disk ops are not compiled: execution must wait for the disk between two ops. */
+/* Ranges with disk ops are not compiled: execution must wait for the disk between two ops. Nor are those whose ops are looked at
+ * one by one. */
 static bool may_compile(const struct exec *exec, int begin, int end)
 {
+    if (exec->inspect || exec->op_seconds || (exec->times && !exec->device->ops->time_op)) return false;
     for (int i = begin; i < end && exec->disk; i++) {
         const struct op *op = &exec->tape->ops[i];
         if (op_moves(op) && lower_tier(exec->tape, op) == TIER_DISK) return false;
@@ -277,25 +310,29 @@ static enum plim_status program_of(struct exec *exec, int begin, int end, int64_
 {
     struct device *device = exec->device;
     *out = NULL;
-    if (exec->inspect || exec->op_seconds || !may_compile(exec, begin, end)) return PLIM_OK;
-    if ((*out = find_program(exec, begin, end, micro == 0)) || exec->nprograms == EXEC_PROGRAMS)
-        return PLIM_OK;
     struct device_range range = range_of(exec, begin, end, micro);
+    if (!may_compile(exec, begin, end)) return PLIM_OK;
+    if ((*out = find_program(exec, &range)) || exec->nprograms == EXEC_PROGRAMS) return PLIM_OK;
     enum plim_status status = device->ops->compile(device, &range, out, err);
     if (*out)
-        exec->programs[exec->nprograms++] = (struct exec_program){begin, end, micro == 0, *out};
+        exec->programs[exec->nprograms++] = (struct exec_program){begin, end, range.first, range.timed, *out};
     else
         exec->compiles = false;
     return status;
+}
+
+enum plim_status exec_prepare_later(struct exec *exec, struct plim_error *err)
+{
+    struct device_program *unused;
+    return program_of(exec, 0, exec->tape->loop_end, 1, &unused, err);
 }
 
 enum plim_status exec_prepare(struct exec *exec, bool later, struct plim_error *err)
 {
     const struct tape *tape = exec->tape;
     struct device_program *unused;
-    enum plim_status status = PLIM_OK;
-    for (int64_t micro = 0; micro < 1 + later && status == PLIM_OK; micro++)
-        status = program_of(exec, 0, tape->loop_end, micro, &unused, err);
+    enum plim_status status = program_of(exec, 0, tape->loop_end, 0, &unused, err);
+    if (status == PLIM_OK && later) status = exec_prepare_later(exec, err);
     return status == PLIM_OK ? program_of(exec, tape->loop_end, tape->nops, 0, &unused, err) : status;
 }
 

@@ -53,11 +53,14 @@ struct exec {
     struct exec_program {
         int begin, end; /* ops */
         bool first;     /* of the first micro-batch of a window */
+        bool timed;
         struct device_program *program;
     } programs[EXEC_PROGRAMS];
     int nprograms;
     bool compiles;      /* compile ranges before running them; set by exec_tune */
     double *op_seconds; /* by op kind, when the caller wants a profile; else NULL */
+    /* By op: when it ran (exec/op_clock.h). While it is set, ops run as they do otherwise. NULL: nobody asks. */
+    struct clock_span *times;
     /* Called after each op, when set, with its results in place. */
     void (*inspect)(void *arg, const struct exec *exec, int op);
     void *inspect_arg;
@@ -83,6 +86,7 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err);
 /* Compiles everything that a run of the tape needs: with `later`, also the loop for micro-batches after the first,
  * and the update if the tape has one. Call it after exec_tune; nothing runs. */
 enum plim_status exec_prepare(struct exec *exec, bool later, struct plim_error *err);
+enum plim_status exec_prepare_later(struct exec *exec, struct plim_error *err); /* only that loop */
 
 /* Frees the programs; ranges are compiled again when they run next. Call it after a change to the memory they were
  * compiled for. */

@@ -38,11 +38,6 @@ enum plim_status job_settle_adapter(struct job *job, struct plim_error *err)
             "%s: adapter.type and training.freeze exclude each other: an adapter freezes the model; "
             "write adapter.modules_to_save to train more of it",
             job->name);
-    if ((o->type == ADAPTER_DORA || o->dora) && job->model.weights != WEIGHTS_AS_IS)
-        return plim_fail(err, PLIM_UNSUPPORTED,
-                         "%s: key 'model.weights': DoRA reads the base's weights as numbers; write as-is, or "
-                         "adapter.type: lora",
-                         job->name);
     if (o->alpha == 0) o->alpha = 2 * (double)o->r;
     if (!job_key_given(job, rate)) {
         job->schedule.learning_rate = ADAPTER_LEARNING_RATE;

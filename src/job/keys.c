@@ -50,7 +50,7 @@ static const char *const objectives[] = {
 static const struct schema_synonym objective_words[] = {{"sft", "next_token"}, {NULL, NULL}};
 static const char *const preference_losses[] = {"sigmoid", "hinge",    "ipo",      "sigmoid_norm",
                                                 "robust",  "apo_zero", "apo_down", NULL};
-static const char *const weights_kinds[] = {WEIGHTS_KIND_NAMES, NULL};
+static const char *const weights_kinds[] = {WEIGHTS_KIND_NAMES_TRAIN, NULL};
 static const char *const adapters[] = {"none", "lora", "rslora", "dora", NULL};
 static const struct schema_synonym adapter_words[] = {{"LORA", "lora"}, {"LoRA", "lora"}, {NULL, NULL}};
 static const char *const adapter_biases[] = {"none", "all", "lora_only", NULL};

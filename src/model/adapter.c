@@ -180,8 +180,11 @@ static void part_label(const char *label, int part, char *out, size_t size)
 
 static bool make_labels(struct opening *o, struct adapter_row *row, const char *label)
 {
-    static const char *const ends[ADAPTER_LABELS] = {".lora_A.weight", ".lora_B.weight",
-                                                     ".lora_magnitude_vector"};
+    static const char *const linear[ADAPTER_LABELS] = {".lora_A.weight", ".lora_B.weight",
+                                                       ".lora_magnitude_vector"};
+    static const char *const embedding[ADAPTER_LABELS] = {".lora_embedding_A", ".lora_embedding_B",
+                                                          ".lora_magnitude_vector"};
+    const char *const *ends = row->place == PLACE_EMBED ? embedding : linear;
     for (int p = 0; p < row->parts; p++)
         for (int k = 0; k < ADAPTER_LABELS; k++) {
             char module[192], text[256];
@@ -190,6 +193,15 @@ static bool make_labels(struct opening *o, struct adapter_row *row, const char *
             row->label[p][k] = bump_copy(o->bump, text, (size_t)n);
             if (!row->label[p][k]) return false;
         }
+    return true;
+}
+
+/* Labels of the rows that may have an adapter. */
+static bool label_rows(struct opening *o)
+{
+    const struct adapter *a = o->adapter;
+    for (int i = 0; i < a->arch->nparams; i++)
+        if (a->arch->params[i].label && !make_labels(o, &a->row[i], a->arch->params[i].label)) return false;
     return true;
 }
 
@@ -205,7 +217,7 @@ static bool make_rows(struct opening *o)
         *row = (struct adapter_row){.parts = mark && mark[1] != '}' ? ADAPTER_PARTS : 1};
         row->site = bump_alloc(o->bump, n * (size_t)row->parts * sizeof *row->site);
         row->present = bump_alloc(o->bump, 2 * n * sizeof *row->present);
-        if (!row->site || !row->present || (label && !make_labels(o, row, label))) return false;
+        if (!row->site || !row->present) return false;
         memset(row->site, 0, n * (size_t)row->parts * sizeof *row->site);
         memset(row->present, 0, 2 * n * sizeof *row->present);
         row->trained = row->present + n;
@@ -239,10 +251,23 @@ static bool all_linear(const struct adapter_options *options)
 static enum plim_status refuse_place(const char *name, enum adapter_place place, struct plim_error *err)
 {
     static const char *const why[] = {
-        [PLACE_NONE] = "it is not linear; name linear layers, e.g. q_proj, or write all-linear",
-        [PLACE_EMBED] = "it is an embedding; write modules_to_save to train it in full",
+        [PLACE_NONE] =
+            "it is neither linear nor an embedding; name linear layers, e.g. q_proj, or write all-linear",
         [PLACE_ROUTER] = "it is a router; leave it out of the targets"};
     return plim_fail(err, PLIM_BAD_INPUT, "key 'adapter.targets': %s has no adapter: %s", name, why[place]);
+}
+
+/* An embedding that other products read, too, has no adapter: merged, it would change them. */
+static enum plim_status check_embedding(const struct opening *o, const char *label, const char *name,
+                                        struct plim_error *err)
+{
+    const struct architecture *arch = o->adapter->arch;
+    const char *why = arch->source ? "encoder and decoder share it" : NULL;
+    if (!why && o->spec->tie_embeddings && !strcmp(label, arch->params[0].label))
+        why = "it is also the output projection (tie_word_embeddings)";
+    if (!why) return PLIM_OK;
+    return plim_fail(err, PLIM_UNSUPPORTED, "key 'adapter.targets': %s has no adapter: %s; leave it out",
+                     name, why);
 }
 
 /* Whether the module of a part has an adapter. */
@@ -261,15 +286,15 @@ static enum plim_status is_target(struct opening *o, const struct adapter_row *r
     else
         status = match_any(o, &options->targets, name, row->place, out, err);
     *out = *out && layer_counts(options, label, strstr(label, "%d") ? layer : -1);
-    bool linear = row->place == PLACE_LINEAR || row->place == PLACE_EXPERTS || row->place == PLACE_HEAD;
-    if (status == PLIM_OK && *out && !linear) status = refuse_place(name, row->place, err);
-    if (status == PLIM_OK && *out && o->adapter->dora && (row->place != PLACE_LINEAR || row->turned))
-        status = plim_fail(err, PLIM_UNSUPPORTED,
-                           "key 'adapter.type': DoRA cannot adapt %s, %s; write lora or rslora", name,
-                           row->turned                   ? "whose weight is stored as [in,out]"
-                           : row->place == PLACE_EXPERTS ? "a matrix of each expert"
-                                                         : "the output projection");
-    return status;
+    if (status != PLIM_OK || !*out) return status;
+    if (row->place == PLACE_NONE || row->place == PLACE_ROUTER) return refuse_place(name, row->place, err);
+    if (row->place == PLACE_EMBED) return check_embedding(o, label, name, err);
+    if (row->place == PLACE_EXPERTS && o->adapter->dora)
+        return plim_fail(err, PLIM_UNSUPPORTED,
+                         "key 'adapter.type': DoRA cannot adapt %s, a matrix of each expert; write lora or "
+                         "rslora",
+                         name);
+    return PLIM_OK;
 }
 
 static enum plim_status make_site(struct opening *o, const char *name, struct adapter_site *site,
@@ -494,7 +519,7 @@ enum plim_status adapter_open(const struct adapter_options *options, const struc
     if (status == PLIM_OK) status = make_rows(&o) ? model_emit(spec, &shape, &tape, err) : no_memory(err);
     if (status == PLIM_OK) {
         find_places(&o);
-        status = match_all(&o, err);
+        status = label_rows(&o) ? match_all(&o, err) : no_memory(err);
     }
     regex_run_release(&o.run);
     tape_release(&tape);
@@ -517,12 +542,21 @@ enum plim_status adapter_scale(const struct adapter_options *options, const char
 
 struct param_init adapter_param_init(const struct adapter *adapter, const struct tensor *param)
 {
-    if (ends_with(param->label, ".lora_B.weight")) return (struct param_init){.kind = INIT_ZEROS};
+    if (ends_with(param->label, ".lora_B.weight") || ends_with(param->label, ".lora_embedding_A"))
+        return (struct param_init){.kind = INIT_ZEROS};
+    if (ends_with(param->label, ".lora_embedding_B"))
+        return (struct param_init){.kind = INIT_NORMAL, .std = 1};
     if (ends_with(param->label, ".lora_magnitude_vector")) return (struct param_init){.kind = INIT_ROW_NORMS};
     int64_t r = param->dim[param->ndim - 2], width = param->dim[param->ndim - 1];
     if (adapter->options->init == ADAPTER_INIT_GAUSSIAN)
         return (struct param_init){.kind = INIT_NORMAL, .std = 1.0f / (float)r};
     return (struct param_init){.kind = INIT_UNIFORM, .std = (float)(1 / sqrt((double)width))};
+}
+
+bool adapter_outputs_are_columns(const struct adapter *adapter, const struct tensor *weight)
+{
+    const struct adapter_row *row = adapter_row_of(adapter, weight);
+    return row && (row->turned || row->place == PLACE_EMBED);
 }
 
 void adapter_file_name(const struct adapter *adapter, const char *name, char *out, size_t size)

@@ -7,7 +7,8 @@
  *
  * For a linear layer y = x W' with an adapter of rank r, the tape computes y = x W' + (s x A') B' with A [r,in] and B [out,r],
  * s = alpha / r or, for rsLoRA, alpha / sqrt(r). With DoRA, y = (m / |W + s B A|) (x W' + (s x A') B'), where the norm is of each
- * output's row and a constant to gradients. All other parameters of the model are frozen, unless modules_to_save or bias name
+ * output's row and a constant to gradients. An embedding y = W[ids] of C numbers has y = W[ids] + (s A'[ids]) B' with A [r,V] and
+ * B [C,r]; its outputs are the C columns of W. All other parameters of the model are frozen, unless modules_to_save or bias name
  * them. New parameters carry the names of PEFT's files and the flag TENSOR_ADDED.
  *
  * Queries, keys and values of a layer are one product; adapters of each are added behind the split. Layers are matched as
@@ -58,8 +59,11 @@ enum plim_status adapter_open(const struct adapter_options *options, const struc
 enum plim_status adapter_apply(const struct adapter *adapter, const struct model_spec *spec, bool training,
                                struct tape *tape, struct plim_error *err);
 
-/* Initial values of a parameter with TENSOR_ADDED. INIT_ROW_NORMS: the norms of the base's rows, once it is loaded. */
+/* Initial values of a parameter with TENSOR_ADDED. INIT_ROW_NORMS: the norms of the base's outputs, once it is loaded. */
 struct param_init adapter_param_init(const struct adapter *adapter, const struct tensor *param);
+
+/* Is an output of this weight of the base one of its columns, not one of its rows? */
+bool adapter_outputs_are_columns(const struct adapter *adapter, const struct tensor *weight);
 
 const struct adapter_options *adapter_options(const struct adapter *adapter);
 

@@ -4,9 +4,8 @@
  *     u  = (s dropout(x) A')                       [.., r]
  *     y  = u B' + y0                               the tensor that the model's other ops read
  *
- * With DoRA y0 = x W' + bias, z = u B' + y0, and y = (z - bias) m / |W + s B A| + bias + add. The sum W + s B A is made for its
- * norms alone and dies at once. Behind a split into queries, keys and values each part has its own y0; queries and keys are
- * rotated after their adapters. Ops that read the same x share its dropout. */
+ * With DoRA y0 = x W' + bias, z = u B' + y0, and y = (z - bias) m / |W + s B A| + bias + add. Behind a split into queries, keys and values each part has its own y0; queries and keys are
+ * rotated after their adapters. Ops that read the same x share its dropout. An embedding's u is s A'[ids], rows of A as they lie. */
 #include "model/adapter_part.h"
 #include "model/weights.h"
 #include "tape/op.h"
@@ -39,8 +38,9 @@ struct applying {
 struct product {
     const char *const *label;
     struct adapter_site site;
-    int x, weight;   /* of the model's product; weight: as it is, or rows of it */
+    int x, weight;   /* of the model's product */
     int64_t in, out; /* sizes of its rows */
+    int64_t first;   /* the output's place among those of the weight */
     bool weight_kn;
     int bias;        /* included in what is adapted; -1: none */
     int ends;        /* experts: their rows, else -1 */
@@ -180,48 +180,43 @@ static struct matrices add_adapter(struct applying *a, const struct product *p, 
 
 /* --- DoRA ------------------------------------------------------------------------------------------------------ */
 
-/* |W + s B A| of each output. */
+/* |W + s B A| of each output; its rows of W begin at p->first. */
 static int norms(struct applying *a, const struct product *p, struct matrices m)
 {
-    struct tensor sum = a->tape->tensors[p->weight], norm = {.label = "dora.norm[%d]",
-                                                             .layer = a->op->layer,
-                                                             .type = DT_F32,
-                                                             .cls = CLASS_ACT,
-                                                             .flags = TENSOR_STAT,
-                                                             .ndim = 1,
-                                                             .dim = {p->out},
-                                                             .view_of = -1,
-                                                             .owner = -1};
-    sum.label = "dora.weight[%d]", sum.layer = a->op->layer, sum.cls = CLASS_ACT, sum.flags = 0;
-    sum.view_of = -1, sum.view_offset = 0;
-    int sb = m.b;
-    if (p->site.scale != 1) {
-        struct tensor t = a->tape->tensors[m.b];
-        t.label = "dora.sb[%d]", t.layer = a->op->layer, t.cls = CLASS_ACT, t.flags = 0;
-        sb = scaled(a, m.b, p->site.scale, tape_tensor(a->tape, &t));
-    }
-    struct op product = start(a, OP_LINEAR), length = start(a, OP_ROW_NORM);
-    product.attr.weight_kn = true; /* [out,r] times A as it lies */
-    product.in[LINEAR_X] = sb, product.in[LINEAR_W] = m.a, product.in[LINEAR_ADD] = p->weight;
-    product.out[LINEAR_Y] = tape_tensor(a->tape, &sum);
-    tape_append(a->tape, &product);
-    length.in[ROW_NORM_W] = product.out[LINEAR_Y];
-    length.out[ROW_NORM_Y] = tape_tensor(a->tape, &norm);
-    tape_append(a->tape, &length);
-    return length.out[ROW_NORM_Y];
+    struct tensor norm = {.label = "dora.norm[%d]",
+                          .layer = a->op->layer,
+                          .type = DT_F32,
+                          .cls = CLASS_ACT,
+                          .flags = TENSOR_STAT,
+                          .ndim = 1,
+                          .dim = {p->out},
+                          .view_of = -1,
+                          .owner = -1};
+    struct op op = start(a, OP_DORA_NORM);
+    op.attr.scale = p->site.scale, op.attr.first = p->first, op.attr.weight_kn = p->weight_kn;
+    op.in[DORA_NORM_A] = m.a, op.in[DORA_NORM_W] = p->weight, op.in[DORA_NORM_B] = m.b;
+    op.out[DORA_NORM_Y] = tape_tensor(a->tape, &norm);
+    tape_append(a->tape, &op);
+    return op.out[DORA_NORM_Y];
 }
 
-/* y = (z - bias) m / norm + bias + add, z = u B' + y0 */
+/* y = (z - bias) m / norm + bias + add */
+static void scale_columns(struct applying *a, const struct product *p, int z, int norm, int add, int y)
+{
+    struct op op = start(a, OP_COLUMN_SCALE);
+    op.in[COLUMN_SCALE_X] = z, op.in[COLUMN_SCALE_M] = param(a, p, LABEL_MAGNITUDE, p->out, 0);
+    op.in[COLUMN_SCALE_NORM] = norm;
+    op.in[COLUMN_SCALE_BIAS] = p->bias, op.in[COLUMN_SCALE_ADD] = add;
+    op.out[COLUMN_SCALE_Y] = y;
+    tape_append(a->tape, &op);
+}
+
+/* z = u B' + y0, with its columns scaled */
 static void add_dora(struct applying *a, const struct product *p, int y0, int add, int y)
 {
     int z = like(a, y, "dora.z[%d]");
     struct matrices m = add_adapter(a, p, y0, z);
-    struct op op = start(a, OP_COLUMN_SCALE);
-    op.in[COLUMN_SCALE_X] = z, op.in[COLUMN_SCALE_M] = param(a, p, LABEL_MAGNITUDE, p->out, 0);
-    op.in[COLUMN_SCALE_NORM] = norms(a, p, m);
-    op.in[COLUMN_SCALE_BIAS] = p->bias, op.in[COLUMN_SCALE_ADD] = add;
-    op.out[COLUMN_SCALE_Y] = y;
-    tape_append(a->tape, &op);
+    scale_columns(a, p, z, norms(a, p, m), add, y);
 }
 
 /* --- products of the model -------------------------------------------------------------------------------------- */
@@ -262,18 +257,62 @@ static void adapt_linear(struct applying *a, const struct op *op, const struct a
     adapt(a, &p, base.out[LINEAR_Y], dora ? op->in[LINEAR_ADD] : -1, y);
 }
 
-/* The output projection and its adapter are neighbours before the loss, so that both are cut into slices; u is made before. */
+/* The output projection and its adapter are neighbours before the loss, so that all are cut into slices; u and norms are made
+ * before. */
 static void adapt_head(struct applying *a, const struct op *op, const struct adapter_row *row)
 {
     struct product p = linear_product(a, op, row);
     struct matrices m = add_params(a, &p);
     struct op base = *op;
     a->part = PART_FORWARD;
-    int u = project(a, &p, m), y = op->out[LINEAR_Y];
+    bool dora = a->adapter->dora;
+    int u = project(a, &p, m), norm = dora ? norms(a, &p, m) : -1, y = op->out[LINEAR_Y];
+    int z = dora ? like(a, y, "dora.z[%d]") : y;
     a->part = PART_HEAD;
     base.out[LINEAR_Y] = like(a, y, "lora.base[%d]");
     tape_append(a->tape, &base);
-    multiply(a, &p, u, m.b, base.out[LINEAR_Y], y);
+    multiply(a, &p, u, m.b, base.out[LINEAR_Y], z);
+    if (dora) scale_columns(a, &p, z, norm, -1, y);
+}
+
+/* Rows of the tokens, and their adapter. What the model multiplies its rows by applies to both. */
+static void adapt_embed(struct applying *a, const struct op *op, const struct adapter_row *row)
+{
+    const struct tensor *w = &a->tape->tensors[op->in[EMBED_W]], *ids = &a->tape->tensors[op->in[EMBED_IDS]];
+    struct product p = {.label = row->label[0],
+                        .site = row->site[adapter_layer(w)],
+                        .x = op->in[EMBED_IDS],
+                        .weight = op->in[EMBED_W],
+                        .in = w->dim[0],
+                        .out = w->dim[1],
+                        .weight_kn = true,
+                        .bias = -1,
+                        .ends = -1};
+    struct tensor t = {.label = "lora.u[%d]",
+                       .layer = op->layer,
+                       .type = DT_F32,
+                       .cls = CLASS_ACT,
+                       .ndim = 3,
+                       .dim = {ids->dim[0], tensor_count(ids) / ids->dim[0], p.site.r},
+                       .view_of = -1,
+                       .owner = -1};
+    struct matrices m = add_params(a, &p);
+    struct op base = *op, rows = *op;
+    int u = tape_tensor(a->tape, &t), y = op->out[EMBED_Y];
+    t.label = "lora.su[%d]";
+    base.out[EMBED_Y] = like(a, y, "lora.base[%d]");
+    if (a->adapter->dora) base.in[EMBED_ADD] = -1;
+    tape_append(a->tape, &base);
+    rows.attr.weight_kn = true;
+    rows.in[EMBED_W] = m.a, rows.in[EMBED_ADD] = -1, rows.out[EMBED_Y] = u;
+    tape_append(a->tape, &rows);
+    if (p.site.scale != 1) u = scaled(a, u, p.site.scale, tape_tensor(a->tape, &t));
+    if (!a->adapter->dora) {
+        multiply(a, &p, u, m.b, base.out[EMBED_Y], y);
+        return;
+    }
+    int z = multiply(a, &p, u, m.b, base.out[EMBED_Y], like(a, y, "dora.z[%d]"));
+    scale_columns(a, &p, z, norms(a, &p, m), op->in[EMBED_ADD], y);
 }
 
 static void adapt_experts(struct applying *a, const struct op *op, const struct adapter_row *row)
@@ -338,10 +377,10 @@ static void adapt_split(struct applying *a, const struct op *op)
             struct product product = {.label = w.row->label[p],
                                       .site = *part_site(a, p),
                                       .x = w.x,
-                                      .weight =
-                                          a->adapter->dora ? rows_of(a, w.weight, first, out) : w.weight,
+                                      .weight = w.weight,
                                       .in = in,
                                       .out = out,
+                                      .first = first,
                                       .bias = a->adapter->dora ? rows_of(a, w.bias, first, out) : -1,
                                       .ends = -1};
             adapt(a, &product, made[p], -1, y);
@@ -364,8 +403,8 @@ static bool has_site(const struct adapter_row *row, const struct tensor *weight)
 
 static void emit(struct applying *a, const struct op *op)
 {
-    bool linear = op->kind == OP_LINEAR, experts = op->kind == OP_EXPERT_LINEAR;
-    int weight = linear ? op->in[LINEAR_W] : experts ? op->in[EXPERT_LINEAR_W] : -1;
+    bool linear = op->kind == OP_LINEAR, experts = op->kind == OP_EXPERT_LINEAR, embed = op->kind == OP_EMBED;
+    int weight = linear ? op->in[LINEAR_W] : experts ? op->in[EXPERT_LINEAR_W] : embed ? op->in[EMBED_W] : -1;
     const struct tensor *w = weight >= 0 ? &a->tape->tensors[weight] : NULL;
     const struct adapter_row *row = w && w->cls == CLASS_PARAM ? adapter_row_of(a->adapter, w) : NULL;
     a->op = op, a->part = op->part;
@@ -376,6 +415,8 @@ static void emit(struct applying *a, const struct op *op)
     } else if (row->parts > 1) {
         tape_append(a->tape, op);
         a->waiting = (struct waiting){op->out[LINEAR_Y], op->in[LINEAR_X], weight, op->in[LINEAR_BIAS], row};
+    } else if (embed) {
+        adapt_embed(a, op, row);
     } else if (experts) {
         adapt_experts(a, op, row);
     } else if (row->place == PLACE_HEAD) {

@@ -80,6 +80,7 @@ int build_paged(struct builder *b, const struct build_parts *p, struct op_attr a
     struct op op = tape_op(coded ? OP_ATTN_PAGED8 : OP_ATTN_PAGED, b->layer);
     put.part = op.part = b->part;
     put.attr = op.attr = attr;
+    put.attr.e4m3 = op.attr.e4m3 = b->shape->flat.e4m3;
     put.in[KV_PUT_K] = p->k, put.in[KV_PUT_V] = p->v, put.in[KV_PUT_SLOTS] = b->slots;
     put.in[KV_PUT_POOL] = put.out[KV_PUT_NEW_POOL] = b->pool;
     tape_append(b->tape, &put);

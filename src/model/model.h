@@ -187,6 +187,7 @@ struct model_flat {
     int64_t seen;
     int64_t top;  /* K: maximum likeliest tokens reported per row, if the shape samples */
     bool coded;   /* keys and values in 8 bits (tensor/kv8.h) */
+    bool e4m3;    /* which are e4m3 numbers */
     bool adapted; /* each token has the slot of its adapter (adapter_slots.h) */
 };
 

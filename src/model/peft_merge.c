@@ -215,17 +215,25 @@ static enum plim_status read_factors(struct peft *p, const char *module, const c
     return status;
 }
 
+/* DoRA's length of each output; NULL without it. */
+static enum plim_status read_magnitude(struct peft *p, const struct safetensor *m, const char *module,
+                                       const char *name, int ndim, const int64_t *dim, struct folding *f,
+                                       struct plim_error *err)
+{
+    if (!m && p->options.dora)
+        return plim_fail(err, PLIM_BAD_INPUT, "%s: %s has no lora_magnitude_vector, which use_dora needs",
+                         p->dir, module);
+    if (m && m->count != f->out) return refuse_shape(m, name, ndim, dim, err);
+    return m ? read_floats(p, m, &f->magnitude, err) : PLIM_OK;
+}
+
 static enum plim_status fold_module(struct peft *p, const char *module, const char *name, int ndim,
                                     const int64_t *dim, const struct peft_io *io, struct plim_error *err)
 {
     const struct safetensor *m = find(p, module, ".lora_magnitude_vector");
     struct folding f = {.turned = lies_turned(p->spec, name)};
     enum plim_status status = read_factors(p, module, name, ndim, dim, &f, err);
-    if (status == PLIM_OK && m && m->count != f.out) status = refuse_shape(m, name, ndim, dim, err);
-    if (status == PLIM_OK && p->options.dora && !m)
-        status = plim_fail(err, PLIM_BAD_INPUT, "%s: %s has no lora_magnitude_vector, which use_dora needs",
-                           p->dir, module);
-    if (status == PLIM_OK && m) status = read_floats(p, m, &f.magnitude, err);
+    if (status == PLIM_OK) status = read_magnitude(p, m, module, name, ndim, dim, &f, err);
     if (status == PLIM_OK) status = fold(&f, io, err);
     free(f.a), free(f.b), free(f.magnitude);
     return status;
@@ -265,6 +273,7 @@ static enum plim_status fold_embedding(struct peft *p, const char *module, const
                                        const struct safetensor *b, const struct peft_io *io,
                                        struct plim_error *err)
 {
+    const struct safetensor *m = find(p, module, ".lora_magnitude_vector");
     struct folding f = {.turned = true, .r = a->ndim == 2 ? a->dim[0] : 0};
     if (ndim != 2 || a->ndim != 2 || a->dim[1] != dim[0]) return refuse_shape(a, name, ndim, dim, err);
     if (b->ndim != 2 || b->dim[0] != dim[1] || b->dim[1] != f.r) return refuse_shape(b, name, ndim, dim, err);
@@ -272,8 +281,9 @@ static enum plim_status fold_embedding(struct peft *p, const char *module, const
     enum plim_status status = adapter_scale(&p->options, module, f.r, &f.scale, err);
     if (status == PLIM_OK) status = read_floats(p, a, &f.a, err);
     if (status == PLIM_OK) status = read_floats(p, b, &f.b, err);
+    if (status == PLIM_OK) status = read_magnitude(p, m, module, name, ndim, dim, &f, err);
     if (status == PLIM_OK) status = fold(&f, io, err);
-    free(f.a), free(f.b);
+    free(f.a), free(f.b), free(f.magnitude);
     return status;
 }
 

@@ -3,6 +3,7 @@
 #include "model/weights.h"
 #include "tape/op.h"
 #include "tape/quantised.h"
+#include "tensor/f8_lines.h"
 
 #include <stdlib.h>
 
@@ -26,6 +27,7 @@ static bool is_weight(const struct tensor *t)
 struct uses {
     bool product, table, logits, other;
     bool columns; /* product of a matrix stored [in,out] */
+    bool norms;   /* of DoRA, along what a product sums over */
     bool experts; /* product of one matrix for each expert */
 };
 
@@ -65,9 +67,12 @@ static struct uses uses_of(const struct tape *tape, int id)
             u.product = u.experts = true;
         else if (op->kind == OP_EMBED && op->in[EMBED_W] == id && op->in[EMBED_ADD] < 0 && !op->attr.first)
             u.table = true;
+        else if (op->kind == OP_DORA_NORM && op->in[DORA_NORM_W] == id)
+            u.norms = true;
         else
             u.other = true;
     }
+    u.other = u.other || (u.norms && !u.product);
     return u;
 }
 
@@ -77,8 +82,8 @@ static struct uses uses_of(const struct tape *tape, int id)
 static int part_type(enum weights_kind kind, const struct uses *u, int64_t k, const struct safetensor *file)
 {
     static const int made[2][WEIGHTS_KINDS] = {
-        {0, BLOCK_Q8_0, BLOCK_Q4_0, BLOCK_NF4, BLOCK_FP4}, /* by kind */
-        {0, BLOCK_Q8_0, BLOCK_Q8_0, 0, 0}, /* of the token table and of the output projection */
+        {0, BLOCK_Q8_0, BLOCK_Q4_0, BLOCK_NF4, BLOCK_FP4, 0}, /* by kind; fp8 is not in blocks */
+        {0, BLOCK_Q8_0, BLOCK_Q8_0, 0, 0, 0}, /* of the token table and of the output projection */
     };
     int number = made[u->table || u->logits][kind];
     if (kind == WEIGHTS_AS_IS || (file && weights_in_blocks(file)))
@@ -134,6 +139,23 @@ static void choose_param(const struct choice *c, int id, unsigned char *types)
     }
 }
 
+/* Matrices of numbers, as products alone read them. */
+static bool may_be_f8(const struct choice *c, int id)
+{
+    struct uses u = uses_of(c->tape, id);
+    const struct tensor *t = &c->tape->tensors[id];
+    if (c->kind != WEIGHTS_FP8 || c->train || !u.product || u.other || u.table || u.logits || u.experts ||
+        t->ndim != 2)
+        return false;
+    for (int i = 0; i < weights_part_count(c->tape, id); i++) {
+        struct weights_part part = weights_part(c->spec, c->tape, id, i);
+        const struct safetensor *file = weights_find(c->files, c->spec, part.name);
+        if (file && weights_in_blocks(file)) return false;
+    }
+    struct lines lines = lines_of(t, u.columns);
+    return lines.count % F8_UNIT == 0 && lines.k % F8_UNIT == 0 && lines.k <= F8_COLUMNS_MAX;
+}
+
 enum plim_status quantise_choose(struct quantisation *out, const struct quantise_wish *wish,
                                  const struct model_spec *spec, const struct tape *tape,
                                  struct plim_error *err)
@@ -152,7 +174,9 @@ enum plim_status quantise_choose(struct quantisation *out, const struct quantise
         const struct tensor *t = &tape->tensors[i];
         if (!is_weight(t)) continue;
         out->param[n].label = t->label, out->param[n].layer = t->layer;
-        choose_param(&c, i, out->param[n++].type);
+        choose_param(&c, i, out->param[n].type);
+        out->param[n].f8 = may_be_f8(&c, i);
+        n++;
     }
     weights_files_close(&files);
     return status;
@@ -169,8 +193,11 @@ void quantise_release(struct quantisation *q)
 /* A linear of a weight in blocks has its operands in the places of linear. */
 _Static_assert((int)LINEAR_X == (int)LINEAR_Q_X && (int)LINEAR_W == (int)LINEAR_Q_W &&
                    (int)LINEAR_BIAS == (int)LINEAR_Q_BIAS && (int)LINEAR_ADD == (int)LINEAR_Q_ADD &&
+                   (int)LINEAR_X == (int)LINEAR_F8_X && (int)LINEAR_W == (int)LINEAR_F8_W &&
+                   (int)LINEAR_BIAS == (int)LINEAR_F8_BIAS && (int)LINEAR_ADD == (int)LINEAR_F8_ADD &&
                    (int)EMBED_IDS == (int)EMBED_Q_IDS && (int)EMBED_W == (int)EMBED_Q_W &&
-                   (int)EXPERT_LINEAR_X == (int)EXPERT_LINEAR_Q_X &&
+                   (int)DORA_NORM_A == (int)DORA_NORM_Q_A && (int)DORA_NORM_W == (int)DORA_NORM_Q_W &&
+                   (int)DORA_NORM_B == (int)DORA_NORM_Q_B && (int)EXPERT_LINEAR_X == (int)EXPERT_LINEAR_Q_X &&
                    (int)EXPERT_LINEAR_W == (int)EXPERT_LINEAR_Q_W &&
                    (int)EXPERT_LINEAR_ENDS == (int)EXPERT_LINEAR_Q_ENDS,
                "operands keep their places");
@@ -181,6 +208,7 @@ static const struct {
     int blocks;
 } turned[] = {{OP_LINEAR, LINEAR_W, OP_LINEAR_Q},
               {OP_EMBED, EMBED_W, OP_EMBED_Q},
+              {OP_DORA_NORM, DORA_NORM_W, OP_DORA_NORM_Q},
               {OP_EXPERT_LINEAR, EXPERT_LINEAR_W, OP_EXPERT_LINEAR_Q}};
 
 static void turn_ops(struct tape *tape, int id, const struct op_lines *lines, bool keep_x)
@@ -212,6 +240,20 @@ static void turn_param(const struct model_spec *spec, struct tape *tape, int id,
     t->type = DT_U8, t->dim[0] = experts * quantised_bytes(&attr, lines.k), t->ndim = 1;
 }
 
+static void turn_f8(struct tape *tape, int id)
+{
+    struct tensor *t = &tape->tensors[id];
+    struct lines lines = lines_of(t, uses_of(tape, id).columns);
+    for (int i = 0; i < tape->nops; i++) {
+        struct op *op = &tape->ops[i];
+        if (op->kind != OP_LINEAR || op->in[LINEAR_W] != id) continue;
+        op->kind = OP_LINEAR_F8;
+        op->attr.lines[0] = (struct op_lines){0, lines.count};
+    }
+    memset(t->dim, 0, sizeof t->dim);
+    t->type = DT_U8, t->dim[0] = f8_bytes(lines.count, lines.k), t->ndim = 1;
+}
+
 /* The place of a parameter, q->count where it is unknown. Tapes have parameters in about the same order: the search begins at
  * `from`. */
 static int place_of(const struct quantisation *q, const struct tensor *t, int from)
@@ -230,5 +272,6 @@ void quantise_tape(const struct quantisation *q, const struct model_spec *spec, 
         int n = place_of(q, &tape->tensors[i], next);
         next = n + 1;
         if (n < q->count && q->param[n].type[0]) turn_param(spec, tape, i, q->param[n].type, q->keep_x);
+        if (n < q->count && q->param[n].f8) turn_f8(tape, i);
     }
 }

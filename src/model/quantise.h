@@ -10,7 +10,8 @@
  * file if there are kernels for all its types. The others quantise on loading: WEIGHTS_Q8 to Q8_0; WEIGHTS_Q4 to Q4_0,
  * with Q8_0 for the token table and the output projection (docs/design/quantised-weights.md has the perplexities);
  * WEIGHTS_NF4 and WEIGHTS_FP4 to bitsandbytes' types, except the token table and the output projection, which stay numbers as
- * they do there. A file's own blocks stay what they are. Blocks
+ * they do there. WEIGHTS_FP8 makes e4m3 numbers with a scale for each line (tensor/f8_lines.h) of the matrices of linear whose sides are
+ * multiples of F8_UNIT, except the output projection, and keeps the bits of a folder that has such numbers. A file's own blocks stay what they are. Blocks
  * run along the dimension a product sums over; for a matrix stored [in,out] (GPT-2) that is its columns. A matrix without
  * whole blocks in that dimension, or with fewer lines than a panel, is not quantised; neither are routers.
  */
@@ -19,9 +20,18 @@
 #include "model/model.h"
 #include "tape/tape.h"
 
-enum weights_kind { WEIGHTS_AS_IS, WEIGHTS_Q8, WEIGHTS_Q4, WEIGHTS_NF4, WEIGHTS_FP4, WEIGHTS_KINDS };
-#define WEIGHTS_KIND_NAMES  "as-is", "q8", "q4", "nf4", "fp4"
-#define WEIGHTS_KIND_CHOICE "as-is, q8, q4, nf4 or fp4" /* for people */
+enum weights_kind {
+    WEIGHTS_AS_IS,
+    WEIGHTS_Q8,
+    WEIGHTS_Q4,
+    WEIGHTS_NF4,
+    WEIGHTS_FP4,
+    WEIGHTS_FP8,
+    WEIGHTS_KINDS
+};
+#define WEIGHTS_KIND_NAMES_TRAIN "as-is", "q8", "q4", "nf4", "fp4" /* those that an adapter trains on */
+#define WEIGHTS_KIND_NAMES       WEIGHTS_KIND_NAMES_TRAIN, "fp8"
+#define WEIGHTS_KIND_CHOICE      "as-is, q8, q4, nf4, fp4 or fp8" /* for people */
 const char *weights_kind_name(enum weights_kind kind);
 /* Returns WEIGHTS_KINDS for an unknown name. */
 enum weights_kind weights_kind_parse(const char *name);
@@ -34,6 +44,7 @@ struct quantisation {
         const char *label; /* static text */
         int layer;
         unsigned char type[OP_LINE_PARTS];
+        bool f8; /* e4m3 lines instead of blocks */
     } * param;
 };
 

@@ -218,6 +218,33 @@ enum plim_status quantised_folder_rows(const struct quantised_folder *f, const s
     return status;
 }
 
+bool quantised_folder_is_f8(const struct quantised_folder *f, const struct safetensor *t)
+{
+    const struct quant_module *m = module_of(f, t);
+    return m && quant_rows_are_f8(m);
+}
+
+struct keeping {
+    int64_t first;
+    uint8_t *codes;
+    float *scales;
+};
+
+static enum plim_status keep_row(void *arg, const struct quant_rows *rows, int64_t row, struct plim_error *)
+{
+    const struct keeping *k = arg;
+    k->scales[row - k->first] = quant_rows_f8(rows, row, k->codes + (row - k->first) * rows->m->columns);
+    return PLIM_OK;
+}
+
+enum plim_status quantised_folder_f8_rows(const struct quantised_folder *f, const struct safetensor *t,
+                                          int64_t first, int64_t n, uint8_t *codes, float *scales,
+                                          struct plim_error *err)
+{
+    struct keeping k = {first, codes, scales};
+    return for_rows(module_of(f, t), first, n, keep_row, &k, err);
+}
+
 struct cutting {
     int64_t first, n;
     float *row, *out;

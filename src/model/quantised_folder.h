@@ -32,6 +32,14 @@ enum plim_status quantised_folder_read(const struct quantised_folder *folder, co
 enum plim_status quantised_folder_rows(const struct quantised_folder *folder, const struct safetensor *t,
                                        int64_t first, int64_t n, void *out, struct plim_error *err);
 
+/* True if the tensor is a matrix of e4m3 numbers with one scale for each row, or for all of it. */
+bool quantised_folder_is_f8(const struct quantised_folder *folder, const struct safetensor *t);
+
+/* Rows [first, first + n) of such a tensor: their bytes, and a scale for each. */
+enum plim_status quantised_folder_f8_rows(const struct quantised_folder *folder, const struct safetensor *t,
+                                          int64_t first, int64_t n, uint8_t *codes, float *scales,
+                                          struct plim_error *err);
+
 /* Elements [first, first + n) of any tensor as fp32. */
 enum plim_status quantised_folder_part(const struct quantised_folder *folder, const struct safetensor *t,
                                        int64_t first, int64_t n, float *out, struct plim_error *err);

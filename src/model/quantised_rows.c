@@ -208,6 +208,19 @@ static void read_scaled(const struct quant_rows *r, int64_t row, float *out)
     }
 }
 
+bool quant_rows_are_f8(const struct quant_module *m)
+{
+    return m->layout == QUANT_SCALED && !m->signed_codes && !m->zeros && m->factor == 0 && m->groups == 1 &&
+           m->weight.ndim == 2;
+}
+
+float quant_rows_f8(const struct quant_rows *r, int64_t row, uint8_t *codes)
+{
+    const struct quant_module *m = r->m;
+    memcpy(codes, r->codes.bytes + (row - r->first) * m->columns, (size_t)m->columns);
+    return number_at(m->scales, r->scales.bytes, scale_row(m, row) - r->scales.first);
+}
+
 static int64_t words_of(const struct quant_module *m) { return m->codes->dim[1]; }
 
 static enum plim_status open_packed(struct quant_rows *r, struct plim_error *err)

@@ -36,5 +36,10 @@ void quant_rows_close(struct quant_rows *r);
 /* The m->columns elements of a row: each is rounded once. */
 void quant_rows_read(const struct quant_rows *r, int64_t row, float *out);
 
+/* True if a row is e4m3 numbers with one scale. */
+bool quant_rows_are_f8(const struct quant_module *m);
+/* Such a row's bytes; returns its scale. */
+float quant_rows_f8(const struct quant_rows *r, int64_t row, uint8_t *codes);
+
 /* A row in m->weight's block type. */
 void quant_rows_blocks(const struct quant_rows *r, int64_t row, unsigned char *out);

@@ -47,6 +47,7 @@ static const struct op *reader_of(const struct tape *tape, int param)
     for (int i = 0; i < tape->nops; i++) {
         const struct op *op = &tape->ops[i];
         if (op->kind == OP_LINEAR_Q && is_copy(tape, op->in[LINEAR_Q_W], param)) return op;
+        if (op->kind == OP_LINEAR_F8 && is_copy(tape, op->in[LINEAR_F8_W], param)) return op;
         if (op->kind == OP_EMBED_Q && is_copy(tape, op->in[EMBED_Q_W], param)) return op;
         if (op->kind == OP_EXPERT_LINEAR_Q && is_copy(tape, op->in[EXPERT_LINEAR_Q_W], param)) return op;
     }
@@ -56,6 +57,11 @@ static const struct op *reader_of(const struct tape *tape, int param)
 static int64_t experts_of(const struct tape *tape, const struct op *op)
 {
     return op->kind == OP_EXPERT_LINEAR_Q ? tape->tensors[op->in[EXPERT_LINEAR_Q_ENDS]].dim[0] : 1;
+}
+
+const struct op_attr *weights_blocks_format(const struct tape *tape, int param)
+{
+    return &reader_of(tape, param)->attr;
 }
 
 int64_t weights_experts_in_blocks(const struct tape *tape, int param)
@@ -86,19 +92,18 @@ static void gather(char *to, const char *from, int64_t step, int64_t n, size_t s
     }
 }
 
-/* Line `at` of those that are held, as fp32. */
-static void widen(const struct panel_pour *p, int64_t at, float *wide)
+void weights_widen_line(const struct weights_raw *p, int64_t at, float *wide)
 {
     enum { PIECE = 256 };
     char piece[PIECE * sizeof(double)];
     int64_t size = (int64_t)dtype_size(p->numbers);
     if (!p->turned) {
-        dtype_convert(wide, DT_F32, p->raw + at * p->raw_bytes, p->numbers, p->k);
+        dtype_convert(wide, DT_F32, p->bytes + at * p->k * size, p->numbers, p->k);
         return;
     }
     for (int64_t i = 0; i < p->k; i += PIECE) {
         int64_t n = p->k - i < PIECE ? p->k - i : PIECE;
-        gather(piece, p->raw + (i * p->held + at) * size, p->held * size, n, (size_t)size);
+        gather(piece, p->bytes + (i * p->held + at) * size, p->held * size, n, (size_t)size);
         dtype_convert(wide + i, DT_F32, piece, p->numbers, n);
     }
 }
@@ -107,8 +112,9 @@ static void widen(const struct panel_pour *p, int64_t at, float *wide)
 static void make_rows(const struct panel_pour *p, int64_t at, int64_t lines, float *wide, unsigned char *rows,
                       struct panel_fault *fault)
 {
+    const struct weights_raw raw = {p->raw, p->numbers, p->turned, p->held, p->k};
     for (int64_t l = 0; l < lines; l++) {
-        widen(p, at + l, wide);
+        weights_widen_line(&raw, at + l, wide);
         int64_t nan = dtype_find_nonfinite(DT_F32, wide, p->k);
         if (nan >= 0 && fault->nan < 0) fault->nan = (p->first + at + l) * p->k + nan;
         p->type->write(wide, rows + l * p->row_bytes, p->k / p->type->elements);
@@ -210,6 +216,7 @@ enum plim_status weights_pour_blocks(const struct blocks_source *source, const s
                                      const struct weights_sink *sink, struct plim_error *err)
 {
     const struct op *op = reader_of(tape, source->param);
+    if (op->kind == OP_LINEAR_F8) return weights_pour_f8(source, tape, op, sink, err);
     struct panel_pour p = {
         .files = source->files, .sink = sink, .file = source->file, .param = source->param};
     int64_t bytes = tensor_count(&tape->tensors[source->param]) / experts_of(tape, op); /* on all ranks */

@@ -17,6 +17,9 @@ static inline bool weights_param_in_blocks(const struct tape *tape, int param)
     return t->type == DT_U8 && t->owner < 0; /* an optimizer's 8-bit state has an owner */
 }
 
+/* The format of its bytes, as the op has it that reads it. */
+const struct op_attr *weights_blocks_format(const struct tape *tape, int param);
+
 /* Number of matrices in such a parameter: its experts, or 1. */
 int64_t weights_experts_in_blocks(const struct tape *tape, int param);
 
@@ -30,5 +33,20 @@ struct blocks_source {
     int param;
     int64_t first, skip, each;
 };
+/* Fills a parameter of e4m3 lines, which `op` reads (weights_f8.c); otherwise as weights_pour_blocks. */
+enum plim_status weights_pour_f8(const struct blocks_source *source, const struct tape *tape,
+                                 const struct op *op, const struct weights_sink *sink,
+                                 struct plim_error *err);
+
+/* Lines as weights_files_read_lines leaves them. */
+struct weights_raw {
+    const char *bytes;
+    enum dtype numbers;
+    bool turned;
+    int64_t held, k;
+};
+/* Line `at` as fp32. */
+void weights_widen_line(const struct weights_raw *raw, int64_t at, float *wide);
+
 enum plim_status weights_pour_blocks(const struct blocks_source *source, const struct tape *tape,
                                      const struct weights_sink *sink, struct plim_error *err);

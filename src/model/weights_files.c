@@ -78,6 +78,11 @@ enum plim_status weights_files_read_lines(const struct weights_files *files, con
     return safetensors_read_rows(t, &which, out, err);
 }
 
+bool weights_files_are_f8(const struct weights_files *files, const struct safetensor *t)
+{
+    return files->quantised && quantised_folder_is_f8(files->quantised, t);
+}
+
 uint64_t weights_files_stored(const struct weights_files *files, const struct safetensor *t,
                               const char **method)
 {

@@ -41,6 +41,9 @@ static inline bool weights_in_blocks(const struct safetensor *t)
 uint64_t weights_files_stored(const struct weights_files *files, const struct safetensor *t,
                               const char **method);
 
+/* True if the tensor's rows are e4m3 numbers with one scale each (quantised_folder_f8_rows). */
+bool weights_files_are_f8(const struct weights_files *files, const struct safetensor *t);
+
 const struct safetensor *weights_files_find(const struct weights_files *files, const char *name);
 
 /* Like safetensors_read: pieces arrive in order. */

@@ -8,7 +8,8 @@ struct tie {
     bool shared;
 };
 
-/* Longer patterns come before their beginnings. A linear stands for linear_q too, which has its operands in the same slots. */
+/* Longer patterns come before their beginnings. A linear stands for linear_q and linear_f8 too, which have
+ * its operands in the same slots. */
 static const struct pattern {
     int count;
     int kind[FUSE_MOST];
@@ -20,10 +21,11 @@ static const struct pattern {
     {2, {OP_NORM, OP_LINEAR}, {{1, LINEAR_X, NORM_Y, false}}, false},
     {2, {OP_GLU, OP_LINEAR}, {{1, LINEAR_X, GLU_H, false}}, true},
     {2, {OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, LINEAR_X, true}}, false},
+    {2, {OP_ADAPTER_LINEAR, OP_ADAPTER_LINEAR}, {{1, ADAPTER_LINEAR_X, ADAPTER_LINEAR_Y, false}}, true},
     {2, {OP_SPLIT3, OP_KV_PUT}, {{1, KV_PUT_K, SPLIT3_K, false}, {1, KV_PUT_V, SPLIT3_V, false}}, false},
 };
 
-static int as_plain(int kind) { return kind == OP_LINEAR_Q ? OP_LINEAR : kind; }
+static int as_plain(int kind) { return kind == OP_LINEAR_Q || kind == OP_LINEAR_F8 ? OP_LINEAR : kind; }
 
 static bool has_kinds(const struct tape *tape, const struct pattern *p, int begin, int end)
 {

@@ -177,13 +177,13 @@ static enum plim_status measure(struct oracle *o, const struct knobs *knobs, enu
     enum plim_status status = build(o, knobs, part, err);
     if (status != PLIM_OK) return status;
     struct plan_own least = plan_own_bytes(&o->tape, &(struct layout){.part_tensors = {o->tape.ntensors, 0}});
-    if (least.loop + least.update > plan_tape_most(r)) /* before the layout is made */
-        return plan_refuse_search(r, least.loop + least.update, err);
+    int64_t held = least.loop + least.update;                              /* other ranks' tensors, too */
+    if (held > plan_tape_most(r)) return plan_refuse_search(r, held, err); /* before the layout is made */
     status = layout_bound(&o->tape, &options, &layout, err);
     if (status != PLIM_OK) return status;
     status = tape_time_of(&o->tape, r->facts, knobs->accumulation == 1, &time, err);
     struct plan_own own = plan_own_bytes(&o->tape, &layout);
-    int64_t held = own.loop + own.update;
+    if (own.loop + own.update > held) held = own.loop + own.update;
     o->tapes++, o->work += o->tape.nops;
     if (status == PLIM_OK && held > plan_tape_most(r)) status = plan_refuse_search(r, held, err);
     if (status == PLIM_OK && held > o->largest) o->largest = held;

@@ -24,14 +24,14 @@ struct knobs knobs_naive(const struct plan_request *request)
 
 int64_t plan_needs(const struct plan_request *request, int64_t tape)
 {
-    return request->overhead + request->search_used + tape * PLANNING_QUARTERS / 4;
+    return request->overhead + request->search_used + (tape * PLANNING_QUARTERS + 3) / 4;
 }
 
 int64_t plan_tape_most(const struct plan_request *request)
 {
     int64_t room = request->search_line - request->overhead - request->search_used;
     if (request->search_line == 0) return INT64_MAX;
-    return room > 0 ? room / PLANNING_QUARTERS * 4 : 0;
+    return room > 0 ? room * 4 / PLANNING_QUARTERS : 0;
 }
 
 enum plim_status plan_refuse_search(const struct plan_request *request, int64_t tape, struct plim_error *err)

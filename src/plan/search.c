@@ -519,18 +519,20 @@ static enum plim_status nothing_fits(struct search *s, struct plan *out)
     return say_missing(s, out);
 }
 
-/* Packing can need a little more than the bound. A plan that even deep packing does not bring below the budget is left out
- * and the search goes on; what it has asked before it knows. After some such plans the line itself is lowered. */
-/* Bytes that comparing plans takes, this one among them, beyond the plan's own. */
-static int64_t planning_bytes(const struct search *s, const struct plan *plan)
+/* Bytes that comparing plans takes, this one among them, beyond the plan's own. Its tape counts as the search counts it, else
+ * a search under this line would refuse it. */
+static int64_t planning_bytes(struct search *s, const struct plan *plan)
 {
     struct plan_own own = plan_own_bytes(&plan->tape, &plan->layout);
+    struct plan_bound b = {0};
     int64_t largest = s->oracle.largest > own.loop + own.update ? s->oracle.largest : own.loop + own.update;
+    if (oracle_ask(&s->oracle, &plan->knobs, &b, NULL) == PLIM_OK && b.tape > largest) largest = b.tape;
     int64_t more = plan_needs(s->request, largest) - s->request->search_used - plan->total;
     return s->request->facts->unified_memory && more > 0 ? more : 0;
 }
 
-/* Leaves a plan out, so that the next search finds another one: `less` bytes below the line when too many are left out. */
+/* Packing can need a little more than the bound. A plan that even deep packing does not bring below the budget is left out, and
+ * the search goes on with what it knows: `less` bytes below the line when too many are left out. */
 static void leave_out(struct search *s, int64_t less)
 {
     if (s->nunpacked < UNPACKED_MOST)
@@ -539,30 +541,16 @@ static void leave_out(struct search *s, int64_t less)
         s->allowed -= less;
 }
 
-/* True if the search's memory limit has no room for the tape of the best plan. */
-static bool is_too_large(struct search *s, int64_t *total)
-{
-    struct plan_bound b;
-    if (oracle_ask(&s->oracle, &s->best.knobs, &b, s->err) != PLIM_OK) return false;
-    *total = b.total;
-    return b.tape > plan_tape_most(s->request);
-}
-
-/* A plan that does not pack, or whose tape is too large to be compared inside the line, is left out, and the next one is tried:
- * a smaller budget may have found that one. The last attempt takes what it finds, and says what is missing. */
+/* A plan that does not pack is left out, and the next one is tried: a smaller budget may have found that one. The last attempt
+ * takes what it finds, and says what is missing. */
 static enum plim_status find_plan(struct search *s, struct plan *out)
 {
     enum { ATTEMPTS = UNPACKED_MOST + 4 };
     enum plim_status status = PLIM_OK;
     for (int attempt = 0; attempt < ATTEMPTS && status == PLIM_OK; attempt++) {
-        int64_t total = 0;
         status = find_best(s);
         if (status != PLIM_OK || !s->best.found) break;
         plan_release(out);
-        if (attempt + 1 < ATTEMPTS && is_too_large(s, &total)) {
-            leave_out(s, s->allowed - total + 1);
-            continue;
-        }
         status = make(s, &s->best.knobs, out);
         if (status != PLIM_OK) break;
         int64_t planning = out->fits ? planning_bytes(s, out) : 0;

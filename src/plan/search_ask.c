@@ -26,9 +26,11 @@ static void note_miss(struct search *s, const struct point *p, const struct knob
     s->nearest.holds = holds, s->nearest.bound = *b;
 }
 
+/* Does it hold the lines, and can its tape be made within the search's own? */
 static bool within(const struct search *s, const struct plan_bound *b)
 {
-    return b->total <= s->allowed && plan_within(s->request, b->total, b->host);
+    return b->total <= s->allowed && b->tape <= plan_tape_most(s->request) &&
+           plan_within(s->request, b->total, b->host);
 }
 
 /* May it, or something near it, fit? A plan's own data structures are small beside what is offloaded, but their size jumps

@@ -1,6 +1,7 @@
 /* snapshot.c - the blocks of a plan and its ops on the planner's clock, and their form as JSON. See snapshot.h. */
 #include "report/snapshot.h"
 #include "base/file.h"
+#include "report/facts_table.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -242,7 +243,7 @@ void snapshot_clock(const struct snapshot *s, struct snapshot_moment *at)
 {
     const struct op_span *spans = s->run && s->run->ops ? s->run->ops : s->span;
     int nops = s->span ? s->plan->tape.nops : 0;
-    bool in_turn = spans != s->span || !s->facts->async_copies;
+    bool in_turn = !s->facts->async_copies;
     double now = 0, last = spans == s->span ? s->seconds : 0;
     for (int i = 0; i < nops; i++) {
         double end = spans[i].start + spans[i].seconds;
@@ -287,11 +288,13 @@ static void put_head(const struct snapshot *s, struct json_writer *w)
     json_begin_array(w, "classes");
     for (int i = 0; i < CLASS_COUNT; i++) json_str(w, NULL, tensor_class_name((enum tensor_class)i));
     json_end_array(w);
+    facts_json(s->facts, w, "facts");
 }
 
 static void put_op(const struct snapshot *s, int i, struct json_writer *w)
 {
     char name[SNAPSHOT_NAME];
+    STRBUF_AUTO shapes = STRBUF_INIT;
     const struct op *op = &s->plan->tape.ops[i];
     const struct op_span *measured = s->run && s->run->ops ? &s->run->ops[i] : NULL;
     json_begin_object(w, NULL);
@@ -302,6 +305,8 @@ static void put_op(const struct snapshot *s, int i, struct json_writer *w)
     json_str(w, "lane", snapshot_lane_name(s->span[i].lane));
     json_double(w, "start_us", microseconds(s->span[i].start));
     json_double(w, "us", microseconds(s->span[i].seconds));
+    tape_print_shapes(&s->plan->tape, i, &shapes);
+    json_str(w, "shapes", strbuf_text(&shapes));
     if (measured && measured->seconds >= 0) {
         json_double(w, "measured_start_us", microseconds(measured->start));
         json_double(w, "measured_us", microseconds(measured->seconds));

@@ -60,8 +60,8 @@ struct snapshot_run {
     double seconds;      /* of the step that was measured */
     double last_seconds; /* of the step before, which was not measured; 0: none */
     int64_t used;        /* bytes when the step began */
-    /* Per op of one micro-batch and the update, each run alone: seconds since the step began, in the order of
-     * the tape. seconds < 0: not measured. NULL: no measurements. */
+    /* Per op of one micro-batch and the update: seconds since the step began, without what it waited for.
+     * seconds < 0: not measured. NULL: no measurements. */
     const struct op_span *ops;
     const struct snapshot_pass *pass;
     int passes;

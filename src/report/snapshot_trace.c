@@ -10,6 +10,7 @@
  *                              what lies above them
  *
  * Tensors and counters go by the measured clock where there is one. */
+#include "report/facts_table.h"
 #include "report/snapshot.h"
 #include "tape/phase.h"
 
@@ -92,6 +93,13 @@ static void name_thread(struct trace *t, enum process process, int tid, const ch
 
 /* --- ops ------------------------------------------------------------------------------------------------------------ */
 
+static void put_shapes(struct trace *t, int i)
+{
+    STRBUF_AUTO text = STRBUF_INIT;
+    tape_print_shapes(&t->s->plan->tape, i, &text);
+    json_str(&t->w, "shapes", strbuf_text(&text));
+}
+
 static void put_op(struct trace *t, enum process process, const struct op_span *span, int i)
 {
     char name[SNAPSHOT_NAME];
@@ -103,8 +111,10 @@ static void put_op(struct trace *t, enum process process, const struct op_span *
     json_begin_object(&t->w, "args");
     json_int(&t->w, "op", i);
     json_str(&t->w, "part", snapshot_part_name(op->part));
+    json_str(&t->w, "lane", snapshot_lane_name(t->s->span[i].lane));
     if (op->layer >= 0) json_int(&t->w, "layer", op->layer);
     if (process == MEASURED) json_double(&t->w, "planned_us", 1e6 * t->s->span[i].seconds);
+    if (process == MEASURED || !t->s->run) put_shapes(t, i);
     json_end_object(&t->w);
     end_event(t);
 }
@@ -370,7 +380,11 @@ static void put_head(struct trace *t)
     json_int(&t->w, "peak_bytes", s->plan->layout.lower_bound);
     json_int(&t->w, "micro_batch", s->plan->knobs.micro_batch);
     json_int(&t->w, "accumulation", s->plan->knobs.accumulation);
+    json_int(&t->w, "loop_end", s->plan->tape.loop_end);
+    json_double(&t->w, "step_us", 1e6 * s->plan->step_seconds);
+    facts_json(s->facts, &t->w, "facts");
     if (s->run) {
+        json_double(&t->w, "measured_step_us", 1e6 * s->run->seconds);
         json_str(&t->w, s->trains ? "job" : "model", s->run->job);
         json_int(&t->w, "step", s->run->step);
         if (s->trains) json_double(&t->w, "loss", s->run->loss);

@@ -4,6 +4,8 @@
 #include "base/rng.h"
 #include "runtime/load.h"
 #include "model/weights.h"
+#include "model/weights_blocks.h"
+#include "tape/quantised.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -156,7 +158,8 @@ static bool find_weight(const struct tape *tape, const struct model_spec *spec, 
     tape_tensor_name(tape, magnitude, name, sizeof name);
     for (int i = 0; i < tape->ntensors; i++) {
         const struct tensor *t = &tape->tensors[i];
-        bool weight = t->cls == CLASS_PARAM && t->view_of < 0 && !(t->flags & TENSOR_ADDED) && t->ndim == 2;
+        bool weight = t->cls == CLASS_PARAM && t->view_of < 0 && !(t->flags & TENSOR_ADDED) &&
+                      (t->ndim == 2 || weights_param_in_blocks(tape, i));
         int count = weight ? weights_part_count(tape, i) : 0;
         for (int k = 0; k < count; k++) {
             *part = weights_part(spec, tape, i, k);
@@ -169,30 +172,72 @@ static bool find_weight(const struct tape *tape, const struct model_spec *spec, 
     return false;
 }
 
-/* |W| of each row of the weight that a magnitude vector belongs to: B is zero, so W + s B A is W. */
-static enum plim_status row_norms(struct exec *exec, const struct model_spec *spec, int magnitude, float *out,
-                                  struct plim_error *err)
+/* Reading a weight of the base line by line, as fp32. */
+struct base_lines {
+    struct exec *exec;
+    int param;
+    struct weights_part part;
+    struct quantised_part blocks; /* of a weight in blocks; type NULL: it is numbers */
+    int64_t columns;
+    void *raw; /* a line, or a panel */
+    float *line;
+};
+
+static enum plim_status read_line(struct base_lines *b, int64_t r, struct plim_error *err)
+{
+    enum dtype type = b->exec->tape->tensors[b->param].type;
+    if (!b->blocks.type) {
+        int64_t size = (int64_t)dtype_size(type), bytes = b->columns * size;
+        enum plim_status status =
+            exec_read(b->exec, b->param, b->raw, b->part.first * size + r * bytes, bytes, err);
+        if (status == PLIM_OK) dtype_convert(b->line, DT_F32, b->raw, type, b->columns);
+        return status;
+    }
+    int64_t bytes = panel_bytes(b->blocks.type, b->columns);
+    enum plim_status status = PLIM_OK;
+    if (r % PANEL_LINES == 0)
+        status = exec_read(b->exec, b->param, b->raw, b->blocks.offset + r / PANEL_LINES * bytes, bytes, err);
+    if (status == PLIM_OK) panel_read(b->blocks.type, b->columns, b->raw, (int)(r % PANEL_LINES), b->line);
+    return status;
+}
+
+/* A part of a weight in blocks, with the lines of a product. False: the part is not there. */
+static bool find_blocks(struct base_lines *b)
+{
+    const struct op_attr *attr = weights_blocks_format(b->exec->tape, b->param);
+    int64_t k = quantised_columns(attr, tensor_bytes(&b->exec->tape->tensors[b->param]));
+    for (int i = 0; quantised_part(attr, k, i, &b->blocks); i++)
+        if (b->blocks.first == b->part.first / k) return b->columns = k, true;
+    return false;
+}
+
+/* |W| of each output of the weight that a magnitude vector belongs to: B or an embedding's A is zero, so W + s B A is W. */
+static enum plim_status output_norms(struct exec *exec, const struct model_spec *spec,
+                                     const struct adapter *adapter, int magnitude, float *out,
+                                     struct plim_error *err)
 {
     const struct tape *tape = exec->tape;
-    struct weights_part part;
-    int param;
-    if (!find_weight(tape, spec, magnitude, &param, &part))
+    struct base_lines b = {.exec = exec};
+    if (!find_weight(tape, spec, magnitude, &b.param, &b.part))
         return plim_fail(err, PLIM_BUG, "a magnitude vector without its weight");
-    enum dtype type = tape->tensors[param].type;
-    int64_t columns = part.dim[1], size = (int64_t)dtype_size(type);
-    void *raw = malloc((size_t)(columns * size));
-    float *row = malloc((size_t)columns * sizeof *row);
-    enum plim_status status =
-        raw && row ? PLIM_OK : plim_fail(err, PLIM_NO_MEMORY, "out of memory while an adapter was made");
-    for (int64_t r = 0; r < part.dim[0] && status == PLIM_OK; r++) {
-        double sum = 0;
-        status = exec_read(exec, param, raw, (part.first + r * columns) * size, columns * size, err);
-        if (status != PLIM_OK) break;
-        dtype_convert(row, DT_F32, raw, type, columns);
-        for (int64_t c = 0; c < columns; c++) sum += (double)row[c] * (double)row[c];
-        out[r] = (float)sqrt(sum);
+    bool blocks = weights_param_in_blocks(tape, b.param),
+         columns = !blocks && adapter_outputs_are_columns(adapter, &tape->tensors[b.param]);
+    b.columns = b.part.dim[1];
+    if (blocks && !find_blocks(&b)) return plim_fail(err, PLIM_BUG, "a weight in blocks without its part");
+    int64_t count = tensor_count(&tape->tensors[magnitude]), lines = columns ? b.part.dim[0] : count;
+    double *sum = calloc((size_t)count, sizeof *sum);
+    b.raw = malloc((size_t)b.columns * PANEL_LINES * sizeof(float)),
+    b.line = malloc((size_t)b.columns * sizeof(float));
+    enum plim_status status = b.raw && b.line && sum
+                                  ? PLIM_OK
+                                  : plim_fail(err, PLIM_NO_MEMORY, "out of memory while an adapter was made");
+    for (int64_t r = 0; r < lines && status == PLIM_OK; r++) {
+        status = read_line(&b, r, err);
+        for (int64_t c = 0; c < b.columns && status == PLIM_OK; c++)
+            sum[columns ? c : r] += (double)b.line[c] * (double)b.line[c];
     }
-    free(raw), free(row);
+    for (int64_t i = 0; i < count && status == PLIM_OK; i++) out[i] = (float)sqrt(sum[i]);
+    free(b.raw), free(b.line), free(sum);
     return status;
 }
 
@@ -205,7 +250,7 @@ static enum plim_status fill_added(struct fill *f, int param, const struct model
     f->init = adapter_param_init(adapter, t);
     if (f->init.kind == INIT_ROW_NORMS) {
         norms = malloc((size_t)tensor_count(t) * sizeof *norms);
-        status = norms ? row_norms(f->exec, spec, param, norms, err)
+        status = norms ? output_norms(f->exec, spec, adapter, param, norms, err)
                        : plim_fail(err, PLIM_NO_MEMORY, "out of memory while an adapter was made");
         f->norms = norms;
     }

@@ -111,6 +111,11 @@ enum plim_status weights_choose(struct quantisation *out, const struct device *d
                          "this device has no kernels for %s weights; use the CPU, or as-is",
                          weights_kind_name(kind));
     }
+    if (kind == WEIGHTS_FP8 && ((kernels && !kernels[OP_LINEAR_F8]) || !(device->facts.flops[DT_E4M3] > 0)))
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "this device multiplies no fp8 numbers: an NVIDIA card of capability 8.9 or newer, or "
+            "a CPU; use q8 or as-is");
     char base[4096];
     bool adapter;
     enum plim_status status = base_of(dir, base, sizeof base, &adapter, err);

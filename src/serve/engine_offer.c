@@ -41,6 +41,7 @@ struct sizes sizes_of(const struct engine *e, const struct offer *o)
 {
     struct sizes s = {.offer = *o, .seen = o->window ? min64(o->context, o->window) : o->context};
     int64_t each = min64(o->context, e->spec.vocab_size);
+    s.e4m3 = e->options.kv_type == DT_E4M3;
     s.penalised = min64(each * o->requests, max64(each, PENALISED_USUAL));
     s.blocks = max64(blocks_for(o->positions), blocks_for(s.seen));
     return s;
@@ -70,7 +71,8 @@ static void add_member(struct family *f, const struct sizes *s, int64_t tokens, 
                                               .blocks = s->blocks,
                                               .reach = blocks_for(s->seen),
                                               .length = s->seen,
-                                              .coded = s->offer.coded};
+                                              .coded = s->offer.coded,
+                                              .e4m3 = s->e4m3};
 }
 
 /* 1, 2, 4, ... 32, 48, 64, 96, ... */
@@ -292,11 +294,13 @@ static int64_t context_most(const struct engine *e)
     return e->spec.max_positions;
 }
 
+static bool kv_is_coded(enum dtype type) { return type == DT_U8 || type == DT_E4M3; }
+
 static struct offer_wish wish_of(const struct engine *e)
 {
     const struct engine_options *o = &e->options;
     bool host = e->device->facts.unified_memory, asked_kv = o->kv_type != DT_F32 && o->kv_type != DT_COUNT;
-    struct offer most = {.context = context_most(e), .window = o->window, .coded = o->kv_type == DT_U8};
+    struct offer most = {.context = context_most(e), .window = o->window, .coded = kv_is_coded(o->kv_type)};
     most.requests = o->parallel ? o->parallel : host ? REQUESTS_HOST : REQUESTS_DEVICE;
     most.step = o->step_tokens ? o->step_tokens : host ? STEP_HOST : STEP_DEVICE;
     if (!o->step_tokens)
@@ -458,6 +462,12 @@ static enum plim_status check_kv_type(const struct engine *e, struct plim_error 
 {
     enum dtype type = precision_type(e->plan.precision), kv = e->options.kv_type;
     if (kv == DT_F32 || kv == DT_COUNT || kv == DT_U8 || kv == type) return PLIM_OK;
+    if (kv == DT_E4M3 && e->device->facts.flops[DT_E4M3] > 0) return PLIM_OK;
+    if (kv == DT_E4M3)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "this device has no fp8 numbers: an NVIDIA card of capability 8.9 or newer, or a CPU has; "
+            "use keys and values in i8");
     return plim_fail(err, PLIM_UNSUPPORTED,
                      "keys and values in %s are not supported; the type of the weights, %s, and 8 bits are",
                      dtype_name(kv), dtype_name(type));
@@ -476,7 +486,9 @@ void engine_measure_process(struct engine *e)
 static void take_offer(struct engine *e, const struct offer_choice *choice, struct sizes *s)
 {
     *s = sizes_of(e, &e->offer);
-    e->kv_type = e->offer.coded ? DT_U8 : precision_type(e->plan.precision);
+    e->kv_type = !e->offer.coded                 ? precision_type(e->plan.precision)
+                 : e->options.kv_type == DT_E4M3 ? DT_E4M3
+                                                 : DT_U8;
     e->block_bytes = engine_block_bytes(e, e->offer.coded);
     e->kept_room = kept_room(e, s);
     int64_t line = engine_line(e, e->asked_budget);

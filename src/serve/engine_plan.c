@@ -52,7 +52,8 @@ static double rate_of(const struct engine *e, const struct sizes *s, int64_t tok
                                    .blocks = s->blocks,
                                    .reach = blocks_for(context),
                                    .length = context,
-                                   .coded = s->offer.coded};
+                                   .coded = s->offer.coded,
+                                   .e4m3 = s->e4m3};
     if (engine_tape_build(&arg, 0, &tape, NULL) != PLIM_OK) return 0;
     if (tape_time_of(&tape, &e->device->facts, true, &time, NULL) == PLIM_OK && time.loop_seconds > 0)
         rate = (double)tokens / time.loop_seconds;

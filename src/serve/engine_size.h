@@ -12,6 +12,7 @@ struct sizes {
     int64_t seen;      /* maximum positions of one request in the pool: its context, or the window */
     int64_t blocks;    /* of the pool */
     int64_t penalised; /* tokens that the penalties of one step refer to, if the device draws */
+    bool e4m3;         /* keys and values in 8 bits are e4m3 numbers */
 };
 /* Sizes of an offer with the smallest pool that keeps its promise. */
 struct sizes sizes_of(const struct engine *e, const struct offer *offer);

@@ -136,16 +136,17 @@ static enum plim_status measured_pass(struct engine *e, struct exec *exec, struc
     struct op_clock clock;
     struct op_span span;
     int64_t before = used(e);
-    enum plim_status written = op_clock_start(&clock, exec->tape->nops, &why);
+    enum plim_status written = op_clock_start(&clock, exec, false, &why);
     if (written != PLIM_OK) return finish(e, written, &why), exec_loop(exec, 0, err);
     enum plim_status status = op_clock_pass(&clock, exec, false, 0, true, &span, err);
     struct snapshot_pass pass = {span.start, span.seconds, false, used(e)};
-    if (status == PLIM_OK)
-        written = write_pass(e, exec, &clock, &pass, before, &why);
-    else
+    if (status == PLIM_OK) {
+        written = op_clock_read(&clock, exec, &why);
+        if (written == PLIM_OK) written = write_pass(e, exec, &clock, &pass, before, &why);
+    } else
         written = plim_fail(&why, status, "the step that was measured failed");
     finish(e, written, &why);
-    op_clock_stop(&clock);
+    op_clock_stop(&clock, exec);
     return status;
 }
 

@@ -8,10 +8,11 @@
  * acc: the output obeys op.accumulate. [..] marks optional operands (-1 when absent).
  *
  *  op            inputs                                            outputs                     meaning
- *  embed         ids[B,T]i32 W[V,C] [add[B,T,C]]                   y[B,T,C]                    y = W[ids] (+ add); with attr.scale W[ids] * scale, scale rounded to the x-type first; ids count from row attr.first of W
+ *  embed         ids[B,T]i32 W[V,C]|[C,V] [add[B,T,C]]             y[B,T,C]                    y = W[ids] (+ add); with attr.scale W[ids] * scale, scale rounded to the x-type first; ids count from row attr.first of W
  *  norm          x[..,C] w[C] [b[C]]                               y[..,C] stat[..,S]f32       RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd) over the last dimension; with attr.plus_one the RMS weight is 1 + w
  *  linear        x[..,K] W[M,K]|[K,M] [bias[M]] [add[..,M]]        y[..,M]                     y = x W' + bias + add
  *  linear_q      x[..,K] W[bytes]u8 [bias[M]] [add[..,M]]          y[..,M]                     linear with a weight in blocks, see below
+ *  linear_f8     x[..,K] W[M (K + 4)]u8 [bias[M]] [add[..,M]]      y[..,M]                     linear with a weight in e4m3, see below
  *  quantise8     x[..,C]                                           [y[R,C]b] [t[C,R]b] scale[1]f32 keep      x as fp8 numbers, see below
  *  linear8       x[R,K]b W[M,K]b x_scale[1]f32 w_scale[1]f32       y[..,M]                     y = x W' x_scale w_scale + bias + add, of f32 or bf16
  *                [bias[M]] [add[..,M]]
@@ -27,7 +28,8 @@
  *  act           x                                                 y                           activation(x), see below
  *  add           a b                                               y
  *  row_gate      x[R,C] gate[R] [add[R,C]]                         y[R,C]                      y[r] = x[r] sigmoid(gate[r]) (+ add[r])
- *  row_norm      w[M,K]                                            y[M]f32                     y[i] = sqrt(sum over j of w[i,j]^2), summed in f64; a constant to gradients, as DoRA wants
+ *  dora_norm     A[R,K] W[N,K]|[K,N] B[M,R]                        y[M]f32                     y[i] = |W[first + i] + scale B[i] A|, the sum made in fp32 and its squares added in f64; a constant to gradients
+ *  dora_norm_q   A[R,K] W[bytes]u8 B[M,R]                          y[M]f32                     dora_norm with a weight in blocks; the M rows are parts of it
  *  column_scale  x[R,C] m[C] norm[C]f32 [bias[C]] [add[R,C]]       y[R,C]                      y = (x - bias) m / norm + bias (+ add), each column by its own factor
  *  dropout       x[B,..] scalars [add[B,..]]                       y[B,..]                     y = x * m (+ add), see below
  *  xent          logits[N,V] targets[N]i32 scalars [weight[N]f32]  [loss[2]f64 acc] [dlogits] [hits[1]f64 acc]  of the logits, with attr.cap of cap tanh(logits / cap): loss += (sum of -log p[target], count); dlogits = (p - onehot) * scalars[LOSS_GRAD] (with a cap times 1 - tanh^2), with a weight * weight instead; target < 0 is ignored (zero row); hits += rows whose target has the largest logit, of equal ones any
@@ -51,7 +53,7 @@
  *  expert_linear x[RK,C] W[E,M,C] ends[E]i32                       y[RK,M]                     y[j] = x[j] W[e]' for the rows j of each expert e
  *  combine       x[RK,C] place[R,K] [weight[R,K]f32] [add[R,C]]    y[R,C]                      y[r] = sum over i, in order, of x[place[r,i]] (* weight[r,i]), (+ add[r])
  *  router_loss   stat[L,3,E]f32 scalars                            loss[3]f64 acc load[L,E]f32 acc factor[2,E]f32   see below
- *  embed_bwd     ids dy[B,T,C]                                     dW[V,C] acc                 with attr.scale of dy * scale
+ *  embed_bwd     ids dy[B,T,C]                                     dW acc                      in W's layout; with attr.scale of dy * scale
  *  norm_bwd      dy x w stat [add]                                 dx [dw[C] acc] [db acc]     dx = d norm (+ add); db comes with dw
  *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
  *  linear_q_dx   dy[..,M] W[bytes]u8 [add[..,K]]                   dx[..,K]                    linear_dx with a weight in blocks
@@ -96,6 +98,10 @@
  * y[r,c] = t[c,r] = 2^e x[r,c], rounded to nearest even; infinity and NaN stay what the type has for them. keep: with
  * op.accumulate the outputs stay as they are (a weight is converted in the first micro-batch of a window). Products sum in fp32; both
  * operands of one have the summed dimension last, as tensor cores want it. linear8 is also the gradient of x, of dy and W'.
+ *
+ * linear_f8 is for serving. W's bytes are M K e4m3 numbers, line by line, and M scales in fp32 (tensor/f8_lines.h); attr.lines[0].lines is M. x is rounded to e4m3
+ * too, with a scale of its own for each row, by quantise8's rule: y[r,m] = x_scale[r] w_scale[m] sum x[r,k] W[m,k] + bias + add. A row of y
+ * depends on no other row of x; on a GPU its bits also depend on whether there are more than CUDA_F8_ROWS rows.
  *
  * Weights in blocks (tape/quantised.h is this text in C). W's bytes are the lines of attr.lines, part after part: a number of
  * lines of one block type, as panels (tensor/panels.h); each part begins a new panel. An element of W is its block's decoded
@@ -161,7 +167,8 @@
  * other numbers of both are 0. A given token from vocab on has -inf; a negative token has 0.
  *
  * kv_put8 and attn_paged8 do the same over a pool of bytes: pool[block,2l,head] is 16 D codes in the same order, followed by
- * 16 fp32 scales, one per position (tensor/kv8.h has the arithmetic). kv_put8 computes them; an element is code * scale.
+ * 16 fp32 scales, one per position (tensor/kv8.h has the arithmetic). kv_put8 computes them; an element is code * scale. A code is a
+ * signed byte or, with attr.e4m3, an e4m3 number.
  *
  * Dropout. With attr.dropout = p each probability of attention is multiplied by m before it is applied to v, where m is 0
  * with probability p and 1 / (1 - p) otherwise; the softmax's sum is computed before. Bits come from an index, in 32-bit
@@ -383,14 +390,16 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(EXPERT_LINEAR_Q, expert_linear_q, KERNEL)                                                              \
     X(LINEAR_Q_DX, linear_q_dx, KERNEL)                                                                      \
     X(EXPERT_LINEAR_Q_DX, expert_linear_q_dx, CPU_ONLY)                                                      \
-    X(ROW_NORM, row_norm, KERNEL)                                                                            \
+    X(DORA_NORM, dora_norm, KERNEL)                                                                          \
+    X(DORA_NORM_Q, dora_norm_q, KERNEL)                                                                      \
     X(COLUMN_SCALE, column_scale, KERNEL)                                                                    \
     X(COLUMN_SCALE_BWD, column_scale_bwd, KERNEL)                                                            \
     X(PREFERENCE, preference, KERNEL)                                                                        \
     X(ADAPTER_LINEAR, adapter_linear, KERNEL)                                                                \
     X(QUANTISE8, quantise8, KERNEL)                                                                          \
     X(LINEAR8, linear8, KERNEL)                                                                              \
-    X(LINEAR8_DW, linear8_dw, KERNEL)
+    X(LINEAR8_DW, linear8_dw, KERNEL)                                                                        \
+    X(LINEAR_F8, linear_f8, KERNEL)
 
 #define OP_KIND_OF(kind, name, kernels) OP_##kind,
 enum op_kind { OP_KINDS(OP_KIND_OF) OP_KIND_COUNT };

@@ -1,6 +1,7 @@
 /* op_cost.c - what ops cost, for the planner's clock. See op.h and op_cost.h. */
 #include "tape/op_cost.h"
 #include "tape/quantised.h"
+#include "tensor/f8_lines.h"
 
 static int64_t count_of(const struct tape *tape, int id) { return tensor_count(&tape->tensors[id]); }
 
@@ -25,6 +26,14 @@ void cost_linear(const struct tape *tape, const struct op *op, struct op_cost *c
 {
     cost->type = tape->tensors[op->in[LINEAR_X]].type;
     add_product(tape, op->out[LINEAR_Y], op->in[LINEAR_W], op->attr.weight_kn, cost);
+}
+
+/* Not a product of matrices: fp32 arithmetic. */
+void cost_dora_norm(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->type = DT_F32;
+    cost->matmul_flops += 2.0 * (double)tape->tensors[op->in[DORA_NORM_A]].dim[1] *
+                          (double)tensor_count(&tape->tensors[op->in[DORA_NORM_B]]);
 }
 
 /* A weight in blocks: every element of it once for each row. */
@@ -89,6 +98,14 @@ void cost_linear8(const struct tape *tape, const struct op *op, struct op_cost *
 void cost_linear8_dw(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     product8(tape, op->in[LINEAR8_DW_DY], op->in[LINEAR8_DW_X], cost);
+}
+
+void cost_linear_f8(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    int64_t y = count_of(tape, op->out[LINEAR_F8_Y]), m = op->attr.lines[0].lines;
+    cost->type = DT_E4M3;
+    cost->matmul_flops += 2.0 * (double)y * (double)f8_columns(count_of(tape, op->in[LINEAR_F8_W]), m);
+    cost->products += y / m > FEW_ROWS;
 }
 
 /* Experts: every row meets one expert's matrix, whichever it is. `row`: a tensor of the rows of `width`. */

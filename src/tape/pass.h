@@ -35,8 +35,11 @@ enum plim_status pass_precision(struct tape *tape, enum precision precision, str
  * for any number. Makes fewer slices if the rows do not allow as many. */
 enum plim_status pass_loss_chunks(struct tape *tape, int chunks, struct plim_error *err);
 
-/* The product before ops[i], the output projection, to which ops[i] adds an adapter's; NULL: it has none. */
-const struct op *pass_head_base(const struct op *ops, int i);
+/* The head's ops, one behind the other: the output projection, with an adapter the product that is added to it, with DoRA the
+ * scale of its columns. pass_head_before: the one before ops[i], whose result ops[i] reads in slot pass_head_slot; NULL: none. */
+bool pass_is_head(const struct op *op);
+int pass_head_slot(const struct op *op);
+const struct op *pass_head_before(const struct op *ops, int i);
 #define LOSS_CHUNK_ROWS 512
 
 enum plim_status pass_grad(struct tape *tape, struct plim_error *err);

@@ -12,6 +12,7 @@
  *  3. Kept weights are converted in the first micro-batch of a window, before their first product, into both layouts. Weights that are
  *     not kept are converted before each product, into the layout that it wants, so that a layer's are gone when it is done.
  *  4. A gradient is converted once for both of its products. The bias' gradient sums dy as it is.
+ *  5. Only forward's products may be summed in fewer bits than fp32 (attr.fast_sums).
  */
 #include "tape/pass.h"
 
@@ -176,7 +177,7 @@ static void emit_product(struct fp8_pass *p, const struct op *old, int w)
     struct coded x = activation(p, old, rows, AS_IS, forward ? DT_E4M3 : p->options->gradients),
                  weights = weight(p, old, w, layout);
     struct op op = tape_op(OP_LINEAR8, old->layer);
-    op.part = old->part, op.attr = old->attr;
+    op.part = old->part, op.attr = old->attr, op.attr.fast_sums = forward;
     op.in[LINEAR8_X] = x.as_is, op.in[LINEAR8_X_SCALE] = x.scale;
     op.in[LINEAR8_W] = pick(&weights, layout), op.in[LINEAR8_W_SCALE] = weights.scale;
     if (forward) op.in[LINEAR8_BIAS] = old->in[LINEAR_BIAS];

@@ -454,24 +454,28 @@ static bool is_derived(const struct grad_pass *pass, const struct op *op)
 /* The gradient of the head slice that ends with ops[i], after its xent or, in `loss`, by a weight for each row. */
 static void slice_backward(struct grad_pass *pass, const struct op *ops, int i, struct op *loss)
 {
-    const struct op *base = pass_head_base(ops, i);
-    int logits = ops[i].out[LINEAR_Y];
+    struct tape *tape = pass->tape;
+    int logits = ops[i].out[0], first = tape->nops;
+    const struct op *last = &tape->ops[tape->nops - 1];
+    bool again = loss->in[XENT_LOGITS] != logits && last->kind == OP_COLUMN_SCALE;
+    int scaled = again ? last->in[COLUMN_SCALE_X] : -1; /* the numbers before DoRA's scale, made once more */
     pass->gradient[logits] = loss->out[XENT_DLOGITS] = gradient_tensor(pass, logits);
-    tape_append(pass->tape, loss);
-    grad_linear(pass, &ops[i]);
-    if (base && pass->gradient[base->out[LINEAR_Y]] >= 0) grad_linear(pass, base);
+    tape_append(tape, loss);
+    for (const struct op *op = &ops[i]; op; op = pass_head_before(ops, (int)(op - ops)))
+        if (pass->gradient[op->out[0]] >= 0) op_row(op->kind)->grad(pass, op);
+    for (int k = first; k < tape->nops && again; k++)
+        if (tape->ops[k].kind == OP_COLUMN_SCALE_BWD) tape->ops[k].in[COLUMN_SCALE_BWD_X] = scaled;
 }
 
 /* The products of a head slice that ends with ops[i] once more; returns its logits. */
 static int logits_again(struct grad_pass *pass, const struct op *ops, int i)
 {
-    const struct op *base = pass_head_base(ops, i);
     struct op again = ops[i];
-    struct tensor logits = pass->tape->tensors[again.out[LINEAR_Y]];
-    if (base) again.in[LINEAR_ADD] = logits_again(pass, ops, i - 1);
-    again.out[LINEAR_Y] = tape_tensor(pass->tape, &logits);
+    struct tensor logits = pass->tape->tensors[again.out[0]];
+    if (pass_head_before(ops, i)) again.in[pass_head_slot(&again)] = logits_again(pass, ops, i - 1);
+    again.out[0] = tape_tensor(pass->tape, &logits);
     tape_append(pass->tape, &again);
-    return again.out[LINEAR_Y];
+    return again.out[0];
 }
 
 /* Rows of the preference's weight that belong to a slice of its log-probabilities. */
@@ -510,8 +514,7 @@ static enum plim_status forward_with_head(struct grad_pass *pass, const struct o
     for (int i = 0; i < nops; i++) {
         struct op op = ops[i];
         bool loss = op.kind == OP_XENT, waits = loss && op.out[XENT_LOGP] >= 0;
-        if (loss &&
-            (i == 0 || ops[i - 1].kind != OP_LINEAR || ops[i - 1].out[LINEAR_Y] != op.in[XENT_LOGITS]))
+        if (loss && (i == 0 || !pass_is_head(&ops[i - 1]) || ops[i - 1].out[0] != op.in[XENT_LOGITS]))
             return plim_fail(err, PLIM_BUG, "the loss must directly follow the output projection");
         if (op.kind == OP_PREFERENCE)
             preference_backward(pass, ops, i, &op);

@@ -148,14 +148,16 @@ struct op_attr {
     bool repeatable; /* same bits on every run, at any cost; any op */
     bool tf32;       /* linear and its gradients: fp32 operands may be multiplied with 10-bit mantissas */
     bool split;      /* linear and its gradients: fp32 operands may be multiplied as sums of two bf16 parts */
+    bool fast_sums;  /* linear8: the device may keep fewer bits of a sum than fp32 has */
     bool layer_norm; /* norm: LayerNorm instead of RMSNorm */
     bool plus_one;   /* norm: an RMSNorm whose weight is 1 + w */
     bool joint;      /* glu: gate and up are the halves of one operand's rows */
     bool back;       /* rope: rotates back */
-    enum pooling pooling;              /* pool */
-    bool normalize;                    /* pool: vectors of length 1 */
-    bool fresh;                        /* linear_dw: overwrite dW, even where db is added to */
-    bool weight_kn;                    /* linear: weight stored [in,out] (Conv1D) instead of [out,in] */
+    enum pooling pooling; /* pool */
+    bool normalize;       /* pool: vectors of length 1 */
+    bool fresh;           /* linear_dw: overwrite dW, even where db is added to */
+    bool
+        weight_kn; /* linear: weight stored [in,out] (Conv1D) instead of [out,in]; embed: [C,V] instead of [V,C] */
     int top_k;                         /* router_loss: experts of a row */
     bool norm_topk;                    /* route: weights of a row sum to 1 */
     float balance, z_loss;             /* router_loss: factors of its two losses */
@@ -172,6 +174,7 @@ struct op_attr {
     /* linear_q, embed_q, expert_linear_q: format of the weight's bytes. adapter_linear: lines of each part. */
     struct op_lines lines[OP_LINE_PARTS];
     bool keep_x;      /* products with weights in blocks: x is not rounded to 8 bits */
+    bool e4m3;        /* kv_put8, attn_paged8: codes are e4m3 numbers instead of whole ones */
     enum among among; /* collectives */
     bool on_host;     /* computed by the CPU of a device with its own memory, on operands in host memory */
     bool behind;      /* of a store: it may run until the hold that follows */
@@ -333,3 +336,12 @@ enum plim_status tape_verify(const struct tape *tape, struct plim_error *err);
 
 /* One line per op: "  12 bwd  3 linear_dx  grad(mlp.h[3]):bf16[8,256,1024] <- ..." */
 void tape_print(const struct tape *tape, struct strbuf *out);
+/* All that an op's cost depends on, by slots: "bf16[8,256] bf16[1024,256] - > bf16[8,1024] weight_kn=1". */
+void tape_print_shapes(const struct tape *tape, int op, struct strbuf *out);
+/* Attributes of such a line, for its reader; name NULL behind the last. */
+struct tape_shape_attr {
+    const char *name;
+    int64_t (*get)(const struct op_attr *attr);
+    void (*set)(struct op_attr *attr, int64_t value);
+};
+extern const struct tape_shape_attr tape_shape_attrs[];

@@ -1,12 +1,13 @@
-/* kv8.h - keys and values in 8 bits: a signed byte for each element and a scale for each position of a head.
+/* kv8.h - keys and values in 8 bits: a signed byte or an e4m3 number for each element, and a scale for each position of a head.
  *
  *     x = code * scale,   scale = max|x| / 127,   code = x * (127 / max|x|) rounded to the nearest, ties to even
  *
- * A position of zeros has scale 0. What is no number, or infinite, makes its whole position no number: a scale that is none, so that
+ * A position of zeros has scale 0. An e4m3 number has the scale of tensor/f8_lines.h, a power of two, and is rounded in the same way. What is no number, or infinite, makes its whole position no number: a scale that is none, so that
  * it is seen and not hidden. tape/op.h (kv_put8, attn_paged8) says how they lie in a block.
  */
 #pragma once
 
+#include "tensor/f8_lines.h"
 #include <math.h>
 #include <stdint.h>
 
@@ -34,4 +35,18 @@ static inline int8_t kv8_code(float x, float inverse)
 {
     float y = rintf(x * inverse);
     return inverse > 0 ? (int8_t)(y > 127 ? 127 : y < -127 ? -127 : y) : 0;
+}
+
+/* e4m3: the scale, and what x is multiplied with before it is rounded; 0 where the position is no number. */
+static inline float kv8_e4m3_scale(float most)
+{
+    return most < INFINITY ? ldexpf(1, -f8_exponent(most)) : NAN;
+}
+static inline float kv8_e4m3_inverse(float most)
+{
+    return most < INFINITY ? ldexpf(1, f8_exponent(most)) : 0;
+}
+static inline uint8_t kv8_e4m3_code(float x, float inverse)
+{
+    return inverse > 0 ? f32_to_e4m3(x * inverse) : 0;
 }

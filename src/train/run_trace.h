@@ -2,9 +2,9 @@
  *
  *     wanted --trainer_trace_begin--> on --trainer_loop, trainer_update--> --trainer_trace_end--> written, off
  *
- * In that step the first micro-batch and the update run op by op, waiting for each op to time it. Further micro-batches run
- * as usual, as programs if the device has them, and are timed as a whole. Results are bit-identical. All other steps only
- * test `on`. A request takes 24 bytes per op and 40 per row until the file is written.
+ * That step runs as every other one (exec/op_clock.h). Ops of its first micro-batch and of the update are timed; further
+ * micro-batches are timed as a whole. Results are bit-identical. All other steps only test `on`. A request takes 40 bytes per
+ * op and 40 per row until the file is written.
  */
 #pragma once
 
@@ -18,7 +18,7 @@ struct run_trace {
     double before;          /* seconds of the previous step */
     int64_t used;           /* bytes when it began */
     struct op_clock clock;  /* of the plan's tape */
-    bool measured;          /* a micro-batch has run op by op */
+    bool measured;          /* a micro-batch's ops were timed */
     struct snapshot_pass *pass;
     int passes, room;
 };

@@ -22,7 +22,7 @@ static enum plim_status measure(struct trainer *t, struct exec *exec, bool updat
     return status;
 }
 
-/* Ops of the plan's own tape are measured, the first time it runs; rows of other lengths have other tapes. */
+/* Ops of the plan's own tape are timed, the first time it runs; rows of other lengths have other tapes. */
 enum plim_status trainer_loop(struct trainer *t, int program, int64_t micro, struct plim_error *err)
 {
     struct exec *exec = lengths_exec(&t->lengths, program);
@@ -84,7 +84,7 @@ static void end(struct trainer *t, enum plim_status status, const struct plim_er
 {
     struct run_trace *r = &t->trace;
     if (r->wanted) tell(t, status, err);
-    op_clock_stop(&r->clock);
+    op_clock_stop(&r->clock, &t->runtime.exec);
     free(r->pass);
     *r = (struct run_trace){.given = r->given};
 }
@@ -98,11 +98,11 @@ void trainer_trace_begin(struct trainer *t)
     r->pass = malloc((size_t)r->room * sizeof *r->pass);
     r->before = t->watch.facts.step_seconds;
     r->used = trainer_used(t);
-    if (!r->pass || op_clock_start(&r->clock, t->runtime.plan.tape.nops, &err) != PLIM_OK) {
-        end(t, plim_fail(&err, PLIM_NO_MEMORY, "out of memory for a snapshot"), &err);
-        return;
-    }
-    r->on = true;
+    enum plim_status status =
+        r->pass ? op_clock_start(&r->clock, &t->runtime.exec, t->runtime.plan.knobs.accumulation > 1, &err)
+                : plim_fail(&err, PLIM_NO_MEMORY, "out of memory for a snapshot");
+    r->on = status == PLIM_OK;
+    if (!r->on) end(t, status, &err);
 }
 
 void trainer_trace_drop(struct trainer *t)
@@ -136,6 +136,7 @@ void trainer_trace_end(struct trainer *t, const struct train_event *event)
     struct plim_error err = {0};
     struct snapshot s;
     if (!r->on) return;
+    enum plim_status status = op_clock_read(&r->clock, &t->runtime.exec, &err);
     const struct snapshot_run run = {.job = t->job->name,
                                      .step = t->step,
                                      .steps = t->length.steps,
@@ -150,7 +151,8 @@ void trainer_trace_end(struct trainer *t, const struct train_event *event)
                                      .passes = r->passes,
                                      .more = put_more,
                                      .arg = t};
-    enum plim_status status = snapshot_init(&s, &t->runtime.plan, &t->runtime.device->facts, &run, &err);
+    if (status == PLIM_OK)
+        status = snapshot_init(&s, &t->runtime.plan, &t->runtime.device->facts, &run, &err);
     if (status == PLIM_OK) {
         status = snapshot_save(&s, r->order.snapshot.format, r->order.snapshot.file, &err);
         snapshot_release(&s);

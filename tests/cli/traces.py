@@ -2,6 +2,7 @@
 # run-tests: not=tsan
 """Snapshots of a plan and of a running job (H5): as JSON, as a trace in the documented Trace Event Format, and as the pickle
 of PyTorch's memory_viz; their bytes are the plan's. Measuring a step changes no loss."""
+import json
 import os
 import pickle
 import subprocess
@@ -118,6 +119,35 @@ def of_train(folder):
     check_trace("train --trace", load(file), as_run(path, plim.events(result.stdout)), run=True)
 
 
+def beside(folder):
+    """Measured beside predicted: sums of the trace's own events, the largest difference first."""
+    file, run = os.path.join(folder, "train.trace.json"), lambda *a: plim.run("trace", *a)
+    events = [e for e in load(file)["traceEvents"] if "planned_us" in e.get("args", {})]
+    told = run(file, "--json")
+    table = json.loads(told.stdout)
+    sums = {}
+    for e in events:
+        s = sums.setdefault((e["cat"], e["args"]["lane"]), [0, 0, 0])
+        s[0], s[1], s[2] = s[0] + 1, s[1] + e["args"]["planned_us"], s[2] + e["dur"]
+    rows = {(r["kind"], r["lane"]): [r["ops"], r["predicted_us"], r["measured_us"]] for r in table["ops"]}
+    near = all(sums[k][0] == rows[k][0] and all(abs(a - b) <= 1e-6 * (a + b) for a, b in zip(sums[k], rows[k])) for k in sums)
+    plim.ok(rows.keys() == sums.keys() and near, f"trace --json: {len(rows)} kinds, as in the trace")
+    gaps = [abs(r["predicted_us"] - r["measured_us"]) for r in table["ops"]]
+    plim.ok(gaps == sorted(gaps, reverse=True) and len(gaps) > 10, "the largest difference first")
+    lanes = {r["lane"]: r for r in table["lanes"]}
+    plim.ok(set(lanes) == {"compute"} and lanes["compute"]["ops"] == len(events), f"and lanes {sorted(lanes)}")
+    text, shapes = run(file).stdout, run(file, "--shapes").stdout
+    plim.ok("predicted" in text and text.count("linear_dw") == 1 and shapes.count("linear_dw") > 1 and "f32[" in shapes, "as text, by kind and by shapes")
+    facts = load(file)["otherData"]["facts"]
+    plim.ok(facts["bandwidth"] > 0 and facts["flops_bf16"] > 0, "the trace has the facts that predictions were made from")
+    snapshot = os.path.join(folder, "run", next(n for n in os.listdir(f"{folder}/run") if n.startswith("snapshot-"))) if os.path.isdir(f"{folder}/run") else None
+    if snapshot: plim.ok(run(snapshot).returncode == 0, "a snapshot, too")
+    path = plim.job(folder)
+    plim.run("plan", path, "-q", "--trace", f"{folder}/plan.trace.json")
+    refused("trace of a plan", run(f"{folder}/plan.trace.json"), "no measured ops")
+    refused("trace of no file", run(f"{folder}/nowhere"), "nowhere")
+
+
 def refused(what, result, words, code=2):
     lines = result.stderr.strip().splitlines()
     plim.ok(result.returncode == code and len(lines) == 1 and words in lines[0], f"{what}: exit {result.returncode}, {lines}")
@@ -142,6 +172,7 @@ def main():
         plans(folder)
         ended = live(folder)
         of_train(folder)
+        beside(folder)
         bad_input(folder, ended)
     plim.done()
 

@@ -173,4 +173,7 @@ with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/bad/adapter_config.json", "w") as f: json.dump({**config, key: value}, f)
         result = plim.run("serve", model, "--port", "0", "--device", "cpu", "--adapter", f"a={folder}/bad")
         plim.ok(result.returncode != 0 and words in result.stderr, f"refused: {words}: {result.returncode} {result.stderr.strip()[-200:]}")
+    golden = os.path.join(plim.SRC_DIR, "tests", "golden")
+    result = plim.run("serve", f"{golden}/llama-untied", "--port", "0", "--device", "cpu", "--adapter", f"a={golden}/adapter-llama-embed")
+    plim.ok(result.returncode == 2 and "of embeddings and of the output projection can only be merged" in result.stderr, f"refused: an embedding's adapter: {result.returncode} {result.stderr.strip()[-200:]}")
 plim.done()

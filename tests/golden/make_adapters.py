@@ -8,6 +8,7 @@ A case is a folder that PEFT wrote (adapter_config.json, adapter_model.safetenso
 MODEL names, and expected.safetensors: that case's rows, logits, the gradient of every tensor of the adapter by its name in PEFT's
 file, ten AdamW losses, and the sum of squares of each merged weight. Everything is float32 on one CPU thread from fixed seeds."""
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -35,6 +36,10 @@ CASES = {
     "adapter-bert": ("bert-tokens", dict(target_modules=["query", "value", "output.dense"], r=3, lora_alpha=6)),
     "adapter-t5": ("t5-v10", dict(target_modules=r".*\.(q|v|wo)", r=3, lora_alpha=6)),
     "adapter-llama-head": ("llama-untied", dict(target_modules=["k_proj", "lm_head"], r=3, lora_alpha=6)),
+    "adapter-llama-embed": ("llama-untied", dict(target_modules=["embed_tokens", "v_proj"], r=3, lora_alpha=6)),
+    "adapter-llama-dora-all": ("llama-untied", dict(target_modules=["embed_tokens", "q_proj", "down_proj", "lm_head"], r=3, lora_alpha=6, use_dora=True)),
+    "adapter-gpt2-dora": ("gpt2", dict(target_modules=["c_attn", "c_fc", "c_proj", "wpe"], r=3, lora_alpha=7, use_dora=True, fan_in_fan_out=True)),
+    "adapter-nf4-dora": ("quantised/nf4", dict(ALL, use_dora=True)),
     # Live only.
     "adapter-qwen3-head": ("qwen3", dict(target_modules=["lm_head"], r=3, lora_alpha=6)),
     "adapter-llama-dora": ("llama-tied", dict(ALL, use_dora=True)),
@@ -53,12 +58,34 @@ CASES = {
     "adapter-bert-dora": ("bert-tokens", dict(ALL, use_dora=True)),
     "adapter-roberta": ("roberta-tokens", ALL),
     "adapter-distilbert": ("distilbert-tokens", ALL),
+    "adapter-roberta-embed": ("roberta-tokens", dict(target_modules=["position_embeddings", "query"], r=3, lora_alpha=6, use_dora=True)),
+    "adapter-gpt2-wpe": ("gpt2", dict(target_modules=["wpe", "c_fc"], r=3, lora_alpha=6, fan_in_fan_out=True)),
     "adapter-t5-v11": ("t5-v11", dict(target_modules=r".*\.(q|v|wi_0|wi_1|wo)", r=3, lora_alpha=6)),
 }
-COMMITTED = list(CASES)[:10]
+COMMITTED = list(CASES)[:14]
+
+
+def load_blocks(folder):
+    """A folder of bitsandbytes, whose weights are widened to fp32."""
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", device_map="cpu")
+    for module in model.modules():
+        if hasattr(module, "compute_dtype"):
+            module.compute_dtype = module.weight.quant_state.dtype = torch.float32
+        else:
+            for p in module.parameters(recurse=False): p.data = p.data.float()
+    return model
+
+
+def rows_of(base, model):
+    """The rows of the model's own case, or random ones."""
+    path = os.path.join(base, model, "expected.safetensors")
+    if os.path.exists(path): return {k: v for k, v in load_file(path).items() if k in ("ids", "pos", "targets", "lengths", "types", "source.ids", "source.lengths")}
+    ids = torch.randint(3, 256, (2, 17), dtype=torch.int32)
+    return dict(ids=ids[:, :-1].contiguous(), pos=torch.arange(16, dtype=torch.int32).repeat(2, 1), targets=ids[:, 1:].contiguous())
 
 
 def load(folder, model):
+    if model.startswith("quantised/"): return load_blocks(folder)
     kind = AutoModelForSeq2SeqLM if model.startswith("t5") else AutoModelForMaskedLM if model.endswith("-tokens") else AutoModelForCausalLM
     return kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **({"experts_implementation": "eager"} if "mo" in model or "mixtral" in model else {}))
 
@@ -92,14 +119,14 @@ def gradients(model):
 
 def make(folder, base, name, model_name, settings, seed):
     torch.manual_seed(seed)
-    rows = {k: v for k, v in load_file(os.path.join(base, model_name, "expected.safetensors")).items() if k in ("ids", "pos", "targets", "lengths", "types", "source.ids", "source.lengths")}
+    rows = rows_of(base, model_name)
     model = load(os.path.join(base, model_name), model_name)
     model.config.use_cache = False
     task = "SEQ_2_SEQ_LM" if model_name.startswith("t5") else None if model_name.endswith("-tokens") else "CAUSAL_LM"
     model = get_peft_model(model, LoraConfig(task_type=task, **settings))
     with torch.no_grad():
         for n, p in model.named_parameters():
-            if "lora_B" in n: p.normal_(0, 0.3)
+            if "lora_B" in n or "lora_embedding_A" in n: p.normal_(0, 0.3)
             if "lora_magnitude" in n: p.mul_(1 + 0.2 * torch.rand_like(p))
     model.eval()
     out = os.path.join(folder, name)
@@ -116,7 +143,7 @@ def make(folder, base, name, model_name, settings, seed):
     wide = [p for p in model.parameters() if p.requires_grad and p.dim() >= 2]
     narrow = [p for p in model.parameters() if p.requires_grad and p.dim() < 2]
     optimizer = torch.optim.AdamW([dict(params=wide, weight_decay=WEIGHT_DECAY), dict(params=narrow, weight_decay=0.0)], foreach=False, **ADAMW)
-    merged = get_merged(load(os.path.join(base, model_name), model_name), out)
+    merged = {} if model_name.startswith("quantised/") else get_merged(load(os.path.join(base, model_name), model_name), out)
     for k, v in merged.items(): expected["merged:" + k] = v
     losses = []
     for _ in range(STEPS):
@@ -157,6 +184,7 @@ def main():
     for seed, (name, (model, settings)) in enumerate(CASES.items(), 500):
         if args.only is not None and name not in args.only: continue
         if args.only is None and args.out is None and name not in COMMITTED: continue
+        if args.out and model.startswith("quantised/") and not importlib.util.find_spec("bitsandbytes"): continue
         make(args.out or HERE, args.base, name, model, settings, seed)
 
 

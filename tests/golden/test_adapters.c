@@ -6,6 +6,7 @@
 #include "model/peft.h"
 #include "runtime/load.h"
 #include "support/golden.h"
+#include "tape/op.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -16,16 +17,18 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const char *const committed[] = {
-    "adapter-llama", "adapter-llama-part", "adapter-qwen2-dora", "adapter-gemma3", "adapter-gpt2",
-    "adapter-phi3",  "adapter-qwen2_moe",  "adapter-bert",       "adapter-t5",     "adapter-llama-head"};
+static const char *const committed[] = {"adapter-llama",      "adapter-llama-part",  "adapter-qwen2-dora",
+                                        "adapter-gemma3",     "adapter-gpt2",        "adapter-phi3",
+                                        "adapter-qwen2_moe",  "adapter-bert",        "adapter-t5",
+                                        "adapter-llama-head", "adapter-llama-embed", "adapter-llama-dora-all",
+                                        "adapter-gpt2-dora",  "adapter-nf4-dora"};
 static const char *const *cases = committed;
 static size_t case_count = sizeof committed / sizeof *committed;
 
 static struct rig_options how(const char *name, char *folder, size_t size)
 {
     golden_model(name, folder, size);
-    return (struct rig_options){.adapter = folder};
+    return (struct rig_options){.adapter = folder, .in_blocks = strstr(name, "nf4") != NULL};
 }
 
 static void check(const char *name, const char *what, double error)
@@ -104,6 +107,16 @@ static void compare_gradients(struct model_rig *rig, const struct golden *g)
     assert_int_equal(found, wanted);
 }
 
+/* A base in 4 bits stays so, under DoRA too. */
+static void check_blocks(const struct model_rig *rig, const struct rig_options *o)
+{
+    int norms[2] = {0};
+    for (int i = 0; i < rig->tape.nops; i++)
+        norms[0] += rig->tape.ops[i].kind == OP_DORA_NORM,
+            norms[1] += rig->tape.ops[i].kind == OP_DORA_NORM_Q;
+    if (o->in_blocks) assert_true(norms[1] == 7 && norms[0] == 0);
+}
+
 static void test_gradients(void **state)
 {
     (void)state;
@@ -116,6 +129,7 @@ static void test_gradients(void **state)
         golden_open(&g, cases[i]);
         golden_run(&rig, &g, &o, 0);
         compare_gradients(&rig, &g);
+        check_blocks(&rig, &o);
         rig_close(&rig);
         golden_close(&g);
     }

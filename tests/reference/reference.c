@@ -27,7 +27,8 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_ROW_GATE] = ref_row_gate,
     [OP_ROW_GATE_BWD] = ref_row_gate_bwd,
     [OP_ADAPTER_LINEAR] = ref_adapter_linear,
-    [OP_ROW_NORM] = ref_row_norm,
+    [OP_DORA_NORM] = ref_dora_norm,
+    [OP_DORA_NORM_Q] = ref_dora_norm_q,
     [OP_COLUMN_SCALE] = ref_column_scale,
     [OP_COLUMN_SCALE_BWD] = ref_column_scale_bwd,
     [OP_XENT] = ref_xent,
@@ -73,6 +74,7 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_QUANTISE8] = ref_quantise8,
     [OP_LINEAR8] = ref_linear8,
     [OP_LINEAR8_DW] = ref_linear8_dw,
+    [OP_LINEAR_F8] = ref_linear_f8,
     [OP_FETCH] = ref_copy,
     [OP_STORE] = ref_copy,
 };

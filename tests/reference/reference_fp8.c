@@ -2,6 +2,7 @@
 #include "reference/reference_ops.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Exponent of the smallest normal number, bits of the fraction, largest number. */
 struct format {
@@ -44,6 +45,57 @@ void ref_quantise8(const struct ref_call *call)
         double code = round_to(type, ldexp(x[i], e));
         if (y) call->out[QUANTISE8_Y].f[i] = code;
         if (t) call->out[QUANTISE8_T].f[i % columns * (count / columns) + i / columns] = code;
+    }
+}
+
+double ref_e4m3_value(int code)
+{
+    int e = code >> 3 & 15;
+    double size = e == 15 && (code & 7) == 7 ? (double)NAN
+                  : e                        ? ldexp(8 + (code & 7), e - 10)
+                                             : ldexp(code & 7, -9);
+    return code & 128 ? -size : size;
+}
+
+double ref_e4m3_code(double x)
+{
+    double value = round_to(DT_E4M3, x);
+    for (int code = 0; code < 256; code++)
+        if (ref_e4m3_value(code) == value && signbit(x) == code >> 7) return code;
+    return 0x7f;
+}
+
+/* A line's scale, behind all codes: bytes as doubles. */
+static double scale_at(const double *bytes)
+{
+    unsigned char raw[4];
+    float scale;
+    for (int i = 0; i < 4; i++) raw[i] = (unsigned char)bytes[i];
+    memcpy(&scale, raw, sizeof scale);
+    return (double)scale;
+}
+
+void ref_linear_f8(const struct ref_call *call)
+{
+    const double *w = call->in[LINEAR_F8_W].f, *bias = call->in[LINEAR_F8_BIAS].f,
+                 *add = call->in[LINEAR_F8_ADD].f;
+    int64_t m = call->op->attr.lines[0].lines, rows = tensor_count(ref_out(call, LINEAR_F8_Y)) / m,
+            k = tensor_count(ref_in(call, LINEAR_F8_X)) / rows;
+    for (int64_t r = 0; r < rows; r++) {
+        const double *x = call->in[LINEAR_F8_X].f + r * k;
+        double most = 0;
+        int e = 100;
+        for (int64_t i = 0; i < k; i++)
+            if (isfinite(x[i]) && fabs(x[i]) > most) most = fabs(x[i]);
+        while (ldexp(most, e) > 448) e--;
+        if (most == 0) e = 0;
+        for (int64_t i = 0; i < m; i++) {
+            double sum = 0;
+            for (int64_t n = 0; n < k; n++)
+                sum += ldexp(round_to(DT_E4M3, ldexp(x[n], e)), -e) * ref_e4m3_value((int)w[i * k + n]);
+            call->out[LINEAR_F8_Y].f[r * m + i] =
+                sum * scale_at(w + m * k + 4 * i) + (bias ? bias[i] : 0) + (add ? add[r * m + i] : 0);
+        }
     }
 }
 

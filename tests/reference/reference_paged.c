@@ -46,17 +46,21 @@ static int64_t scale_place(const struct tensor *pool, int64_t block, int64_t lay
 
 /* One position of one head in 8 bits; arithmetic is fp32, whose bits are what is asked for. */
 static void put8(const struct tensor *pool, double *to, int64_t slot, int64_t layer, int64_t head, bool value,
-                 const double *x)
+                 const double *x, bool e4m3)
 {
     int64_t d = size_of(pool), block = slot / KV_BLOCK, at = slot % KV_BLOCK;
     float most = 0;
     for (int64_t j = 0; j < d; j++) most = fmaxf(most, fabsf((float)x[j]));
     float scale = most / 127.0f, times = most > 0 ? 127.0f / most : 0;
+    int e = 100;
+    while (e4m3 && ldexpf(most, e) > 448) e--;
+    if (most == 0) e = 0;
+    if (e4m3) scale = ldexpf(1, -e), times = ldexpf(1, e);
     unsigned char bytes[4];
     memcpy(bytes, &scale, sizeof bytes);
     for (int64_t i = 0; i < 4; i++) to[scale_place(pool, block, layer, head, value, at) + i] = bytes[i];
     for (int64_t j = 0; j < d; j++) {
-        double code = rint((double)((float)x[j] * times));
+        double code = e4m3 ? ref_e4m3_code(x[j] * (double)times) : rint((double)((float)x[j] * times));
         to[place(pool, block, layer, head, value, at, j)] = code < 0 ? code + 256 : code;
     }
 }
@@ -70,7 +74,7 @@ void ref_kv_put8(const struct ref_call *call)
     for (int64_t i = 0; i < n * heads; i++)
         for (int value = 0; value < 2 && call->in[KV_PUT_SLOTS].i[i / heads] >= 0; value++)
             put8(pool, to, call->in[KV_PUT_SLOTS].i[i / heads], layer_of(call), i % heads, value,
-                 call->in[value ? KV_PUT_V : KV_PUT_K].f + i * d);
+                 call->in[value ? KV_PUT_V : KV_PUT_K].f + i * d, call->op->attr.e4m3);
 }
 
 /* Element j of position s of a row, of the pool's type. */
@@ -87,7 +91,7 @@ static double stored(const struct ref_call *call, const int32_t *blocks, int64_t
     float scale;
     for (int i = 0; i < 4; i++) raw[i] = (unsigned char)bytes[i];
     memcpy(&scale, raw, sizeof scale);
-    return (x < 128 ? x : x - 256) * (double)scale;
+    return (call->op->attr.e4m3 ? ref_e4m3_value((int)x) : x < 128 ? x : x - 256) * (double)scale;
 }
 
 /* One query: its head's o. */

@@ -192,6 +192,23 @@ void ref_linear_q(const struct ref_call *call)
     }
 }
 
+void ref_dora_norm_q(const struct ref_call *call)
+{
+    struct matrix w = matrix_of(call, call->in[DORA_NORM_Q_W].f, tensor_count(ref_in(call, DORA_NORM_Q_W)));
+    int64_t rank = ref_in(call, DORA_NORM_Q_A)->dim[0];
+    for (int64_t r = 0; r < ref_out(call, DORA_NORM_Q_Y)->dim[0]; r++) {
+        double sum = 0;
+        for (int64_t c = 0; c < w.k; c++) {
+            double value = element(&w, call->op->attr.first + r, c);
+            for (int64_t k = 0; k < rank; k++)
+                value += (double)call->op->attr.scale * call->in[DORA_NORM_Q_B].f[r * rank + k] *
+                         call->in[DORA_NORM_Q_A].f[k * w.k + c];
+            sum += value * value;
+        }
+        call->out[DORA_NORM_Q_Y].f[r] = sqrt(sum);
+    }
+}
+
 void ref_linear_q_dx(const struct ref_call *call)
 {
     struct matrix w = matrix_of(call, call->in[LINEAR_Q_DX_W].f, tensor_count(ref_in(call, LINEAR_Q_DX_W)));

@@ -18,26 +18,32 @@ static double embed_scale(const struct op *op, enum dtype type)
 void ref_embed(const struct ref_call *call)
 {
     double scale = embed_scale(call->op, ref_in(call, EMBED_W)->type);
-    int64_t rows = tensor_count(ref_in(call, EMBED_IDS)), width = ref_in(call, EMBED_W)->dim[1];
+    bool turned = call->op->attr.weight_kn;
+    const struct tensor *w = ref_in(call, EMBED_W);
+    int64_t rows = tensor_count(ref_in(call, EMBED_IDS)), width = w->dim[turned ? 0 : 1];
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < width; c++) {
             double add = call->in[EMBED_ADD].f ? call->in[EMBED_ADD].f[r * width + c] : 0;
+            int64_t id = call->in[EMBED_IDS].i[r] + call->op->attr.first;
             call->out[EMBED_Y].f[r * width + c] =
-                call->in[EMBED_W].f[(call->in[EMBED_IDS].i[r] + call->op->attr.first) * width + c] * scale +
-                add;
+                call->in[EMBED_W].f[turned ? c * w->dim[1] + id : id * width + c] * scale + add;
         }
     }
 }
 
 void ref_embed_bwd(const struct ref_call *call)
 {
-    int64_t rows = tensor_count(ref_in(call, EMBED_BWD_IDS)), width = ref_out(call, EMBED_BWD_DW)->dim[1];
+    bool turned = call->op->attr.weight_kn;
+    const struct tensor *dw = ref_out(call, EMBED_BWD_DW);
+    int64_t rows = tensor_count(ref_in(call, EMBED_BWD_IDS)), width = dw->dim[turned ? 0 : 1];
     double scale = embed_scale(call->op, ref_in(call, EMBED_BWD_DY)->type);
     ref_begin(call, EMBED_BWD_DW);
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < width; c++)
-            call->out[EMBED_BWD_DW].f[(call->in[EMBED_BWD_IDS].i[r] + call->op->attr.first) * width + c] +=
+        for (int64_t c = 0; c < width; c++) {
+            int64_t id = call->in[EMBED_BWD_IDS].i[r] + call->op->attr.first;
+            call->out[EMBED_BWD_DW].f[turned ? c * dw->dim[1] + id : id * width + c] +=
                 call->in[EMBED_BWD_DY].f[r * width + c] * scale;
+        }
 }
 
 /* Mean (0 for RMS) and reciprocal deviation of one row. */
@@ -233,14 +239,22 @@ void ref_row_gate_bwd(const struct ref_call *call)
     }
 }
 
-void ref_row_norm(const struct ref_call *call)
+void ref_dora_norm(const struct ref_call *call)
 {
-    int64_t rows = ref_in(call, ROW_NORM_W)->dim[0], width = ref_in(call, ROW_NORM_W)->dim[1];
-    for (int64_t r = 0; r < rows; r++) {
-        const double *w = call->in[ROW_NORM_W].f + r * width;
+    const struct op_attr *attr = &call->op->attr;
+    const struct tensor *a = ref_in(call, DORA_NORM_A);
+    int64_t rank = a->dim[0], width = a->dim[1], lines = tensor_count(ref_in(call, DORA_NORM_W)) / width;
+    for (int64_t r = 0; r < ref_out(call, DORA_NORM_Y)->dim[0]; r++) {
         double sum = 0;
-        for (int64_t i = 0; i < width; i++) sum += w[i] * w[i];
-        call->out[ROW_NORM_Y].f[r] = sqrt(sum);
+        for (int64_t c = 0; c < width; c++) {
+            int64_t row = attr->first + r;
+            double w = call->in[DORA_NORM_W].f[attr->weight_kn ? c * lines + row : row * width + c];
+            for (int64_t k = 0; k < rank; k++)
+                w += (double)attr->scale * call->in[DORA_NORM_B].f[r * rank + k] *
+                     call->in[DORA_NORM_A].f[k * width + c];
+            sum += w * w;
+        }
+        call->out[DORA_NORM_Y].f[r] = sqrt(sum);
     }
 }
 

@@ -12,12 +12,23 @@
 
 static struct fake *fake_of(struct device *dev) { return (struct fake *)dev; }
 
+/* Several events of one op are one time. */
+static void note_time(struct fake *f, const struct fake_event *e, double began)
+{
+    struct clock_span *span = e->timed ? &f->times[e->timed - 1] : NULL;
+    if (span && span->ended < 0) span->began = began;
+    if (span) span->ended = clock_seconds();
+}
+
 static void copy_now(struct fake *f, const struct fake_event *e)
 {
+    double began = clock_seconds();
     for (const struct fake_call *c = e->calls; c; c = c->next) c->call(c->arg);
-    if (e->calls) return;
-    assert_true(e->host + e->bytes <= f->host_bytes);
-    memcpy(e->fetch ? e->near : f->host + e->host, e->fetch ? f->host + e->host : e->near, e->bytes);
+    if (!e->calls) {
+        assert_true(e->host + e->bytes <= f->host_bytes);
+        memcpy(e->fetch ? e->near : f->host + e->host, e->fetch ? f->host + e->host : e->near, e->bytes);
+    }
+    note_time(f, e, began);
 }
 
 static bool overlap(size_t a, size_t a_bytes, size_t b, size_t b_bytes)
@@ -91,7 +102,9 @@ static void perform_on_host(struct fake *f, struct fake_event *e)
         if (e->call.in[k]) settle_host(f, e->call.in[k], (size_t)tensor_bytes(call_in(&e->call, k)), false);
     for (int k = 0; k < OP_MAX_OUT; k++)
         if (e->call.out[k]) settle_host(f, e->call.out[k], (size_t)tensor_bytes(call_out(&e->call, k)), true);
+    double began = clock_seconds();
     f->cpu->ops->run(f->cpu, &e->call);
+    note_time(f, e, began);
     f->host_runs++;
 }
 
@@ -140,13 +153,16 @@ static void perform(struct fake *f, struct fake_event *e)
                                    .bytes = (size_t)tensor_bytes(call_out(&e->call, k)),
                                    .writes = true});
     settle(f, (struct use){.near = e->call.work, .bytes = work_bytes(f, &e->call), .writes = true});
+    double began = clock_seconds();
     f->cpu->ops->run(f->cpu, &e->call);
+    note_time(f, e, began);
     f->runs++;
 }
 
 static void take(struct fake *f, struct fake_event e)
 {
     struct fake_program *p = f->compiling;
+    e.timed = f->op + 1;
     if (!p) {
         perform(f, &e);
         return;
@@ -190,10 +206,11 @@ static bool fake_fuses(struct device *dev, const struct kernel_call *calls, int 
 static void run_fused(struct fake *f, struct kernel_call *calls, int count)
 {
     for (int i = 0; i < count; i++) take(f, (struct fake_event){.call = calls[i]});
-    if (calls[0].op->kind == OP_GLU)
+    int kind = calls[0].op->kind, inner = kind == OP_ADAPTER_LINEAR ? (int)ADAPTER_LINEAR_Y : (int)GLU_H;
+    if (kind == OP_GLU || kind == OP_ADAPTER_LINEAR)
         take(f, (struct fake_event){.spoil = true,
-                                    .near = calls[0].out[GLU_H],
-                                    .bytes = (size_t)tensor_bytes(call_out(&calls[0], GLU_H))});
+                                    .near = calls[0].out[inner],
+                                    .bytes = (size_t)tensor_bytes(call_out(&calls[0], inner))});
     f->fused++;
 }
 
@@ -497,6 +514,37 @@ static bool fake_is_idle(struct device *dev)
     return !f->stream.stuck;
 }
 
+/* A program that was compiled with marks must be gone when they end. */
+static enum plim_status fake_time_begin(struct device *dev, int ops, struct plim_error *e)
+{
+    struct fake *f = fake_of(dev);
+    assert_null(f->times);
+    f->times = malloc((size_t)(ops + 1) * sizeof *f->times), f->ops = ops;
+    assert_non_null(f->times);
+    for (int i = 0; i < ops; i++) f->times[i].ended = -1;
+    return is_there(f, e);
+}
+
+static void fake_time_op(struct device *dev, int op)
+{
+    assert_true(fake_of(dev)->times && op >= -1 && op < fake_of(dev)->ops);
+    fake_of(dev)->op = op;
+}
+
+static enum plim_status fake_time_end(struct device *dev, struct clock_span *spans, struct plim_error *e)
+{
+    struct fake *f = fake_of(dev);
+    join(f);
+    assert_int_equal(f->op, -1);
+    for (const struct fake_program *p = f->programs; p; p = p->next)
+        for (int i = 0; i < p->count && !p->freed; i++) assert_int_equal(p->events[i].timed, 0);
+    for (int i = 0; i < f->ops; i++)
+        if (f->times[i].ended >= 0) spans[i] = f->times[i];
+    free(f->times);
+    f->times = NULL;
+    return is_there(f, e);
+}
+
 static void *fake_host_base(struct device *dev) { return fake_of(dev)->host; }
 
 static void fake_close(struct device *dev)
@@ -541,6 +589,9 @@ static const struct device_ops fake_ops = {
     .add_parts = fake_add_parts,
     .copy = fake_copy,
     .is_idle = fake_is_idle,
+    .time_begin = fake_time_begin,
+    .time_op = fake_time_op,
+    .time_end = fake_time_end,
     .close = fake_close,
 };
 
@@ -562,7 +613,7 @@ struct fake *fake_open(enum fake_timing timing)
     struct plim_error err;
     if (device_cpu_open(NULL, 2, &f->cpu, &err) != PLIM_OK) fail_msg("%s", err.text);
     f->device = *f->cpu;
-    f->device.ops = &fake_ops, f->timing = timing;
+    f->device.ops = &fake_ops, f->timing = timing, f->op = -1;
     static const char *const classes[DEVICE_LEDGER_CLASSES] = {"arena", "overhead"};
     ledger_init(&f->host_ledger, "host", LEDGER_UNLIMITED, classes, DEVICE_LEDGER_CLASSES);
     f->device.ledger[TIER_HOST] = &f->host_ledger;

@@ -33,6 +33,7 @@ struct
     bool fetch, spoil;
     char *near;
     size_t host, bytes;
+    int timed; /* the op it belongs to, counted from 1; 0: it is not timed */
 };
 
 struct fake_program {
@@ -61,6 +62,8 @@ struct fake {
     struct fake_event pending[FAKE_PENDING]; /* copies asked for and not made */
     int npending;
     char slots[DEVICE_READS][DEVICE_READ_BYTES]; /* of reads in two parts */
+    struct clock_span *times;                    /* of ops, between time_begin and time_end */
+    int ops, op;                                 /* those, and the one that is given */
     struct fake_program *programs, *compiling;   /* all there ever were; the one that takes ops */
     int compiled, launches, freed, tunes, runs, groups, fused, host_runs, host_waits, copies, exchanges,
         writes, reads, begun; /* how often so far */

@@ -2,6 +2,7 @@
 #include "support/model_rig.h"
 #include "model/hf.h"
 #include "model/peft.h"
+#include "model/quantise.h"
 #include "runtime/load.h"
 #include "support/test_device.h"
 
@@ -32,6 +33,13 @@ static void build(struct model_rig *rig, const struct rig_options *o)
         must(rig,
              adapter_open(&rig->adapter_options, &rig->spec, o->head, &rig->bump, &rig->adapter, &rig->err));
         must(rig, adapter_apply(rig->adapter, &rig->spec, o->training, &rig->tape, &rig->err));
+    }
+    if (o->in_blocks) {
+        struct quantisation q;
+        const struct quantise_wish wish = {WEIGHTS_AS_IS, o->model, true, true, true};
+        must(rig, quantise_choose(&q, &wish, &rig->spec, &rig->tape, &rig->err));
+        quantise_tape(&q, &rig->spec, &rig->tape);
+        quantise_release(&q);
     }
     if (o->freezing) must(rig, model_freeze(&rig->spec, o->freezing, &rig->tape, &rig->err));
     must(rig, pass_precision(&rig->tape, o->precision, &rig->err));

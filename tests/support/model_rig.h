@@ -26,6 +26,7 @@ struct rig_options {
     bool grad, update;                     /* backward; the optimizer, with the golden files' settings */
     const struct model_freezing *freezing; /* NULL: every parameter is trained */
     const char *adapter;                   /* PEFT folder of an adapter that is trained; NULL: none */
+    bool in_blocks;                        /* frozen weights stay in the blocks of the model's files */
     enum optimizer optimizer;
     bool no_master, narrow_state, narrow_grads, keep_fp8;
     enum precision precision;

@@ -24,7 +24,8 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_ROW_GATE] = make_row_gate,
     [OP_ROW_GATE_BWD] = make_row_gate_bwd,
     [OP_ADAPTER_LINEAR] = make_adapter_linear,
-    [OP_ROW_NORM] = make_row_norm,
+    [OP_DORA_NORM] = make_dora_norm,
+    [OP_DORA_NORM_Q] = make_dora_norm_q,
     [OP_COLUMN_SCALE] = make_column_scale,
     [OP_COLUMN_SCALE_BWD] = make_column_scale_bwd,
     [OP_XENT] = make_xent,
@@ -70,6 +71,7 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_QUANTISE8] = make_quantise8,
     [OP_LINEAR8] = make_linear8,
     [OP_LINEAR8_DW] = make_linear8_dw,
+    [OP_LINEAR_F8] = make_linear_f8,
     [OP_FETCH] = make_fetch,
     [OP_STORE] = make_store,
 };
@@ -233,6 +235,17 @@ struct lead case_lead(struct op_case *c, int64_t max_rows)
         return (struct lead){.ndim = 2, .dim = {b, rows / b}, .rows = rows};
     }
     return lead;
+}
+
+bool case_adapter(struct op_case *c, struct lead *lead, int64_t *m, int64_t *k)
+{
+    if (case_below(c, 6)) return false;
+    int64_t rows = 130 + case_below(c, 800), r = PICK(c, 8, 16, 16, 24, 32, 48, 64);
+    int64_t wide = PICK(c, 72, 136, 520, 648, 1032);
+    *lead = (struct lead){.ndim = 1, .dim = {rows}, .rows = rows};
+    bool first = case_flip(c);
+    *m = first ? r : wide, *k = first ? wide : r;
+    return true;
 }
 
 void case_in_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width)

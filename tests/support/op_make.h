@@ -10,8 +10,8 @@ typedef void op_maker(struct op_case *c);
 
 op_maker make_embed, make_norm, make_linear, make_rope_table, make_attn, make_glu, make_act, make_add,
     make_xent, make_preference, make_kv_append, make_split3, make_rope, make_dropout, make_pool, make_kv_put,
-    make_attn_paged, make_kv_put8, make_attn_paged8, make_row_norm; /* op_make_forward.c, op_make_attn.c */
-op_maker make_sample;                                               /* op_make_sample.c */
+    make_attn_paged, make_kv_put8, make_attn_paged8, make_dora_norm; /* op_make_forward.c, op_make_attn.c */
+op_maker make_sample;                                                /* op_make_sample.c */
 op_maker make_embed_bwd, make_norm_bwd, make_linear_dx, make_linear_dw, make_attn_bwd, make_glu_bwd,
     make_act_bwd, make_join3, make_pool_bwd; /* op_make_backward.c, op_make_attn.c */
 op_maker make_route, make_dispatch, make_expert_linear, make_combine, make_router_loss, make_route_bwd,
@@ -22,10 +22,10 @@ op_maker make_adapter_linear, make_column_scale,
 op_maker make_sumsq, make_clip, make_adamw, make_sgd, make_adamw8, make_factor_stat, make_adafactor,
     make_fetch, make_store; /* op_make_update.c */
 
-op_maker make_linear_q, make_embed_q, make_expert_linear_q, make_linear_q_dx,
+op_maker make_linear_q, make_embed_q, make_expert_linear_q, make_linear_q_dx, make_dora_norm_q,
     make_expert_linear_q_dx; /* op_make_quantised.c */
 
-op_maker make_quantise8, make_linear8, make_linear8_dw; /* op_make_fp8.c */
+op_maker make_quantise8, make_linear8, make_linear8_dw, make_linear_f8; /* op_make_fp8.c */
 
 /* Random numbers of the case. */
 int64_t case_below(struct op_case *c, int64_t n); /* [0,n) */
@@ -53,6 +53,8 @@ struct lead {
     int64_t dim[3], rows;
 };
 struct lead case_lead(struct op_case *c, int64_t max_rows);
+/* One in six: rows of an adapter and the sizes of its matrix, one of them small; otherwise returns false and sets nothing. */
+bool case_adapter(struct op_case *c, struct lead *lead, int64_t *m, int64_t *k);
 void case_in_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width);
 void case_out_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width);
 

@@ -17,7 +17,11 @@ void make_embed_bwd(struct op_case *c)
     for (int64_t i = 0; i < lead.rows; i++)
         case_set_int(c, EMBED_BWD_IDS, i, (int32_t)case_below(c, vocab - c->op.attr.first));
     case_in_rows(c, EMBED_BWD_DY, c->type, lead, width);
-    case_acc(c, EMBED_BWD_DW, grad_type(c), DIMS(vocab, width));
+    c->op.attr.weight_kn = case_below(c, 4) == 0;
+    if (c->op.attr.weight_kn)
+        case_acc(c, EMBED_BWD_DW, grad_type(c), DIMS(width, vocab));
+    else
+        case_acc(c, EMBED_BWD_DW, grad_type(c), DIMS(vocab, width));
     if (case_below(c, 3) == 0) c->op.attr.scale = (float)sqrt((double)width) * 1.1f;
     int64_t each = lead.rows / (vocab - c->op.attr.first); /* rows of a token */
     c->inner[EMBED_BWD_DW] = sum_error(1 + each) * (1 + (double)c->op.attr.scale);
@@ -74,6 +78,7 @@ static struct sizes any_sizes(struct op_case *c, const int64_t max_rows)
     s.m = PICK(c, 1, 5, 16, 37, 64, 101, 257, 300);
     s.k = PICK(c, 1, 3, 16, 32, 67, 128, 131);
     if (c->op.attr.tf32 && case_flip(c)) s.m = PICK(c, 256, 300), s.k = PICK(c, 128, 256);
+    case_adapter(c, &s.lead, &s.m, &s.k);
     c->op.attr.weight_kn = case_flip(c);
     case_note(c, "weight %s", c->op.attr.weight_kn ? "[in,out]" : "[out,in]");
     return s;

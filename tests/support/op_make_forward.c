@@ -16,7 +16,11 @@ void make_embed(struct op_case *c)
     int64_t vocab = PICK(c, 1, 7, 53, 1000), width = any_width(c);
     bool add = case_flip(c);
     case_in(c, EMBED_IDS, DT_I32, lead.ndim, lead.dim);
-    case_in(c, EMBED_W, c->type, DIMS(vocab, width));
+    c->op.attr.weight_kn = case_below(c, 4) == 0;
+    if (c->op.attr.weight_kn)
+        case_in(c, EMBED_W, c->type, DIMS(width, vocab));
+    else
+        case_in(c, EMBED_W, c->type, DIMS(vocab, width));
     if (add) case_in_rows(c, EMBED_ADD, c->type, lead, width);
     case_out_rows(c, EMBED_Y, c->type, lead, width);
     if (vocab > 1 && case_below(c, 3) == 0) c->op.attr.first = 1 + case_below(c, vocab - 1);
@@ -24,7 +28,8 @@ void make_embed(struct op_case *c)
     if (case_below(c, 3) == 0) c->op.attr.scale = (float)sqrt((double)width) * 1.1f;
     c->inner[EMBED_Y] = 2 * F32_UNIT;
     c->exact = !add && c->op.attr.scale == 0;
-    case_note(c, "scale %g first %lld", (double)c->op.attr.scale, (long long)c->op.attr.first);
+    case_note(c, "scale %g first %lld%s", (double)c->op.attr.scale, (long long)c->op.attr.first,
+              c->op.attr.weight_kn ? " [C,V]" : "");
 }
 
 void make_norm(struct op_case *c)
@@ -51,17 +56,29 @@ void make_norm(struct op_case *c)
               offset * size, size);
 }
 
-/* Rows of zeros, tiny and huge weights: squares must neither vanish nor overflow. */
-void make_row_norm(struct op_case *c)
+/* Weights that lie either way, all rows or some; tiny and huge ones: squares must neither vanish nor overflow. */
+void make_dora_norm(struct op_case *c)
 {
     int64_t rows = PICK(c, 1, 2, 9, 64, 131), width = PICK(c, 1, 3, 8, 31, 64, 257, 1000, 4104);
-    double size = c->type == DT_F16 ? 1 : pow(10, (double)PICK(c, -25, -4, 0, 0, 25));
-    case_in(c, ROW_NORM_W, c->type, DIMS(rows, width));
-    case_fill(c, ROW_NORM_W, 0, case_below(c, 8) ? size : 0);
-    case_out(c, ROW_NORM_Y, DT_F32, DIMS(rows));
-    c->inner[ROW_NORM_Y] = 4 * F32_UNIT;
-    c->by_element = true;
-    case_note(c, "deviation %g", size);
+    int64_t rank = PICK(c, 1, 3, 8, 16, 40), before = case_flip(c) ? PICK(c, 1, 16, 33) : 0,
+            after = before / 3;
+    double size = c->type == DT_F16 ? 1 : pow(10, (double)PICK(c, -15, -4, 0, 0, 15));
+    int64_t all = before + rows + after;
+    c->op.attr.weight_kn = case_flip(c), c->op.attr.first = before;
+    c->op.attr.scale = (float)PICK(c, 1, 2, 4) / 2;
+    case_in(c, DORA_NORM_A, c->type, DIMS(rank, width));
+    if (c->op.attr.weight_kn)
+        case_in(c, DORA_NORM_W, c->type, DIMS(width, all));
+    else
+        case_in(c, DORA_NORM_W, c->type, DIMS(all, width));
+    case_in(c, DORA_NORM_B, c->type, DIMS(rows, rank));
+    case_fill(c, DORA_NORM_W, 0, case_below(c, 8) ? size : 0);
+    case_fill(c, DORA_NORM_B, 0, case_below(c, 8) ? size : 0);
+    case_out(c, DORA_NORM_Y, DT_F32, DIMS(rows));
+    c->inner[DORA_NORM_Y] = sum_error(rank) + 8 * F32_UNIT;
+    c->scale[DORA_NORM_Y] = size * (1 + (double)c->op.attr.scale * sqrt((double)rank)) * sqrt((double)width);
+    case_note(c, "deviation %g, %s, row %lld of %lld", size, c->op.attr.weight_kn ? "[in,out]" : "[out,in]",
+              (long long)before, (long long)all);
 }
 
 /* Rows of several adapters and of none, some side by side. */
@@ -109,7 +126,8 @@ void make_linear(struct op_case *c)
     int64_t m = PICK(c, 1, 3, 16, 37, 64, 101, 131, 256), k = PICK(c, 1, 5, 16, 32, 67, 128, 257, 300, 523);
     if (few && case_flip(c)) m = PICK(c, 8, 24, 37, 72, 136), k = PICK(c, 72, 200, 517, 1024, 2056, 4160);
     if (c->op.attr.tf32 && case_flip(c)) m = PICK(c, 128, 256), k = PICK(c, 128, 300);
-    bool kn = case_flip(c), bias = case_flip(c), add = case_flip(c);
+    bool adapter = case_adapter(c, &lead, &m, &k);
+    bool kn = case_flip(c), bias = case_flip(c) && !adapter, add = case_flip(c);
     c->op.attr.weight_kn = kn;
     case_in_rows(c, LINEAR_X, c->type, lead, k);
     case_in(c, LINEAR_W, c->type, DIMS(kn ? k : m, kn ? m : k));

@@ -30,9 +30,11 @@ static void fill_coded(struct op_case *c, int slot, const struct pool *s)
     uint8_t *bytes = c->in[slot];
     int64_t codes = KV_BLOCK * s->size, chunks = s->blocks * 2 * s->layers * s->kv_heads;
     for (int64_t i = 0; i < chunks; i++, bytes += codes + KV_BLOCK * KV8_SCALE) {
-        for (int64_t j = 0; j < codes; j++) bytes[j] = (uint8_t)case_below(c, 256);
+        for (int64_t j = 0; j < codes; j++)
+            bytes[j] = (uint8_t)(case_below(c, 2) * 128 + case_below(c, c->op.attr.e4m3 ? 127 : 128));
         for (int64_t p = 0; p < KV_BLOCK; p++) {
             float scale = (float)(case_below(c, 9) ? case_uniform(c, 0.001, 0.02) : 0);
+            if (c->op.attr.e4m3) scale /= 4;
             memcpy(bytes + codes + p * KV8_SCALE, &scale, sizeof scale);
         }
     }
@@ -73,7 +75,11 @@ static void make_put(struct op_case *c, bool coded)
 }
 
 void make_kv_put(struct op_case *c) { make_put(c, false); }
-void make_kv_put8(struct op_case *c) { make_put(c, true); }
+void make_kv_put8(struct op_case *c)
+{
+    c->op.attr.e4m3 = case_flip(c);
+    make_put(c, true);
+}
 
 /* Rows of the tokens, in any order of their contexts; the last tokens and some rows are padding. */
 static int64_t any_rows(struct op_case *c, const struct pool *s, int64_t rows, int64_t furthest)
@@ -121,9 +127,13 @@ static void make_paged(struct op_case *c, bool coded)
     case_out(c, ATTN_PAGED_O, c->type, DIMS(1, s.tokens, s.heads, s.size));
     c->inner[ATTN_PAGED_O] = 2 * dtype_unit(c->type) + sum_error(s.size) * (1 + heat) + sum_error(furthest);
     c->scale[ATTN_PAGED_O] = 0.5;
-    case_note(c, "%d rows up to %d layer %d window %d cap %g heat %.0f", (int)rows, (int)furthest,
-              c->op.layer, attr->window, (double)attr->cap, heat);
+    case_note(c, "%s%d rows up to %d layer %d window %d cap %g heat %.0f", attr->e4m3 ? "e4m3, " : "",
+              (int)rows, (int)furthest, c->op.layer, attr->window, (double)attr->cap, heat);
 }
 
 void make_attn_paged(struct op_case *c) { make_paged(c, false); }
-void make_attn_paged8(struct op_case *c) { make_paged(c, true); }
+void make_attn_paged8(struct op_case *c)
+{
+    c->op.attr.e4m3 = case_flip(c);
+    make_paged(c, true);
+}

@@ -103,6 +103,28 @@ void make_linear_q_dx(struct op_case *c)
               (long long)k);
 }
 
+/* All rows of a weight, or one of its two parts. */
+void make_dora_norm_q(struct op_case *c)
+{
+    int64_t lines = PICK(c, 1, 3, 16, 17, 37, 64, 101), k = PICK(c, 32, 96, 256, 512, 544, 1024),
+            rank = PICK(c, 1, 3, 8, 16);
+    case_in(c, DORA_NORM_Q_A, c->type, DIMS(rank, k));
+    make_lines(c, DORA_NORM_Q_W, lines, k, case_flip(c));
+    int64_t first = c->op.attr.lines[0].lines, rows = lines;
+    if (first < lines && case_flip(c)) {
+        bool second = case_flip(c);
+        c->op.attr.first = second ? first : 0, rows = second ? lines - first : first;
+    }
+    c->op.attr.scale = (float)PICK(c, 1, 2, 4) / 2;
+    case_in(c, DORA_NORM_Q_B, c->type, DIMS(rows, rank));
+    case_out(c, DORA_NORM_Q_Y, DT_F32, DIMS(rows));
+    /* Elements of W may be rounded to the type of A. */
+    c->inner[DORA_NORM_Q_Y] = sum_error(rank) + 8 * F32_UNIT + rounding[c->type];
+    c->scale[DORA_NORM_Q_Y] = 20 * sqrt((double)k);
+    case_note(c, "%s, rows %lld of %lld, k %lld", block_type_of((uint32_t)c->op.attr.lines[0].type)->name,
+              (long long)rows, (long long)lines, (long long)k);
+}
+
 void make_embed_q(struct op_case *c)
 {
     struct lead lead = case_lead(c, 60);

@@ -78,6 +78,37 @@ static void test_engines_agree(void **state)
     free(want), free(got);
 }
 
+/* Every request has its own time, whatever its size; one that nobody asks about writes none. */
+static void test_times(void **state)
+{
+    (void)state;
+    enum { REQUESTS = 40 };
+    static const size_t sizes[] = {100, MOST, 5000};
+    unsigned char *buf = calloc(1, BYTES);
+    assert_non_null(buf);
+    for (int w = 0; w < WAYS; w++) {
+        struct clock_span when[REQUESTS];
+        struct disk_store *disk = open_way(&ways[w], BYTES);
+        for (int i = 0; i < REQUESTS; i++) {
+            when[i].ended = -1;
+            if (i % 7) disk_time_next(disk, &when[i]);
+            if (i % 2)
+                disk_prefetch(disk, buf, sizes[i % 3], 0);
+            else
+                assert_int_equal(disk_write(disk, buf, sizes[i % 3], 0, &err), PLIM_OK);
+        }
+        assert_int_equal(disk_settle(disk, &err), PLIM_OK);
+        double now = clock_seconds();
+        for (int i = 0; i < REQUESTS; i++) {
+            assert_int_equal(when[i].ended >= 0, i % 7 != 0);
+            if (i % 7)
+                assert_true(when[i].began > 0 && when[i].ended >= when[i].began && when[i].ended <= now);
+        }
+        disk_close(disk);
+    }
+    free(buf);
+}
+
 static void test_description(void **state)
 {
     (void)state;
@@ -258,10 +289,11 @@ int main(void)
     if (tmp && chdir(tmp)) return 1;
     setenv("PLIMSOLL_CALIBRATE", "0", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_engines_agree),       cmocka_unit_test(test_description),
-        cmocka_unit_test(test_short_pieces),        cmocka_unit_test(test_errors_of_the_device),
-        cmocka_unit_test(test_full_disk),           cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_speed_is_remembered), cmocka_unit_test(test_aligned_memory),
+        cmocka_unit_test(test_engines_agree),  cmocka_unit_test(test_description),
+        cmocka_unit_test(test_short_pieces),   cmocka_unit_test(test_errors_of_the_device),
+        cmocka_unit_test(test_full_disk),      cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_times),          cmocka_unit_test(test_speed_is_remembered),
+        cmocka_unit_test(test_aligned_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -229,8 +229,8 @@ static struct device *real; /* whose products are computed by the reference */
 /* The reference has no use for the workspace of a kernel. */
 static void run_reference(struct device *dev, struct kernel_call *call)
 {
-    bool blocks =
-        call->op->kind == OP_LINEAR_Q || call->op->kind == OP_EMBED_Q || call->op->kind == OP_EXPERT_LINEAR_Q;
+    bool blocks = call->op->kind == OP_LINEAR_Q || call->op->kind == OP_EMBED_Q ||
+                  call->op->kind == OP_EXPERT_LINEAR_Q || call->op->kind == OP_LINEAR_F8;
     struct kernel_call other = *call;
     if (!blocks) {
         real->ops->run(dev, call);
@@ -244,8 +244,9 @@ static void run_reference(struct device *dev, struct kernel_call *call)
 struct setting {
     const char *model;
     enum weights_kind kind;
-    bool exact; /* products by the reference */
-    int others; /* requests beside the one that is heard */
+    enum dtype kv; /* 0: of the weights */
+    bool exact;    /* products by the reference */
+    int others;    /* requests beside the one that is heard */
     int64_t chunk;
     int threads;
     struct engine_plan plan;
@@ -281,6 +282,7 @@ static struct heard answer(struct setting *s)
     if (s->exact) device->ops = &ops;
     struct engine_options o = {.model = s->model,
                                .weights = s->kind,
+                               .kv_type = s->kv,
                                .max_context = PROMPT + 8,
                                .parallel = 8,
                                .chunk = s->chunk,
@@ -340,6 +342,30 @@ static void expect_nothing_else(const char *model)
             assert_int_equal(got.count, want.count);
             assert_memory_equal(got.logprob, want.logprob, sizeof got.logprob);
         }
+    }
+}
+
+/* Keys and values in 8 bits: near those of fp32, and neither batch, chunks nor threads matter. */
+static void test_keys_and_values(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DT_U8, DT_E4M3};
+    struct setting plain = {.model = golden("llama-tied")};
+    struct heard want = answer(&plain);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        struct setting alone = plain, others = {.model = plain.model, .others = 5, .chunk = 5, .threads = 3};
+        alone.kv = others.kv = types[t];
+        struct heard a = answer(&alone), b = answer(&others);
+        assert_int_equal(alone.plan.kv_type, types[t]);
+        /* A position of a head has 16 elements: 16 bytes and a scale instead of 64. */
+        assert_int_equal(alone.plan.pool * 64, plain.plan.pool * 20);
+        assert_memory_equal(a.logprob, b.logprob, sizeof a.logprob);
+        for (int i = 0; i < want.count; i++) /* e4m3 has four bits of a number, a signed byte up to seven */
+            if (fabsf(a.logprob[i] - want.logprob[i]) >
+                (types[t] == DT_U8 ? 0.1f : 0.3f) +
+                    (types[t] == DT_U8 ? 0.03f : 0.1f) * fabsf(want.logprob[i]))
+                fail_msg("%s: token %d has %g, in fp32 %g", dtype_name(types[t]), i, (double)a.logprob[i],
+                         (double)want.logprob[i]);
     }
 }
 
@@ -429,6 +455,25 @@ static void test_plan_counts_blocks(void **state)
     assert_int_equal(rows8 - rows4, 128); /* the table, which makes the logits too, stays in 8 bits */
     assert_int_equal(plain - s[WEIGHTS_NF4].plan.params, rows4 * (256 - 36)); /* and under NF4 in fp32 */
     assert_int_equal(s[WEIGHTS_NF4].plan.params, s[WEIGHTS_FP4].plan.params);
+}
+
+static void test_devices_without_fp8(void **state)
+{
+    (void)state;
+    struct plim_error err = {0};
+    struct device *device;
+    struct engine *e;
+    assert_int_equal(device_cpu_open(NULL, 1, &device, &err), PLIM_OK);
+    struct engine_options o = {
+        .model = golden("llama-tied"), .weights = WEIGHTS_FP8, .max_context = 16, .overhead = 8 << 20};
+    device->facts.flops[DT_E4M3] = 0; /* as a card before 8.9 */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(engine_open(device, &o, &e, &err), PLIM_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "8.9"));
+        assert_null(strchr(err.text, '\n'));
+        o.weights = WEIGHTS_AS_IS, o.kv_type = DT_E4M3;
+    }
+    device->ops->close(device);
 }
 
 /* A weight in blocks hands gradients on and has none; what makes logits stays numbers, and so do routers. */
@@ -530,8 +575,10 @@ int main(void)
         cmocka_unit_test(test_levels_agree),
         cmocka_unit_test(test_few_rows_in_place),
         cmocka_unit_test(test_near_the_reference),
+        cmocka_unit_test(test_keys_and_values),
         cmocka_unit_test(test_depends_on_nothing_else),
         cmocka_unit_test(test_plan_counts_blocks),
+        cmocka_unit_test(test_devices_without_fp8),
         cmocka_unit_test(test_gradients_pass_through),
         cmocka_unit_test(test_rows_without_whole_blocks),
         cmocka_unit_test(test_experts_and_columns),

@@ -219,6 +219,50 @@ static void test_a_clash_is_named(void **state)
     must_name("training.micro_batch_size", "training.optimizer_in_backward");
 }
 
+/* Tapes that are large beside the arena: comparing plans takes more than a plan does. */
+static const char *const long_tapes[] = {"model.architecture=smollm3",
+                                         "model.vocab_size=4096",
+                                         "model.hidden_size=8",
+                                         "model.intermediate_size=24",
+                                         "model.num_layers=8",
+                                         "model.num_attention_heads=1",
+                                         "model.num_key_value_heads=1",
+                                         "adapter.type=dora",
+                                         "adapter.r=4",
+                                         "data.max_length=7",
+                                         "training.batch_size=2",
+                                         "training.mixed_precision=fp16",
+                                         "training.optimizer=sgd",
+                                         "training.max_grad_norm=0",
+                                         "training.param_tier=disk",
+                                         NULL};
+
+/* The smallest plan, as a search without a line of its own states it, is found under just that line. */
+static void test_a_stated_minimum_can_be_searched(void **state)
+{
+    struct plan plan;
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        const struct cluster cluster = {.ranks = ranks};
+        rig_job(&job, long_tapes);
+        assert_int_equal(preset_find("cpu-1gb", &preset, &err), PLIM_OK);
+        if (ranks > 1) assert_int_equal(cluster_apply(&cluster, &preset.facts, &err), PLIM_OK);
+        preset.facts.disk_bandwidth = 1e9;
+        job_request(&job, &preset.facts, OVERHEAD, &request);
+        request.budget = 1;
+        if (plan_search(&request, &plan, &err) != PLIM_NO_FIT) fail_msg("%d ranks: %s", ranks, err.text);
+        int64_t least = plan.total;
+        plan_release(&plan);
+        for (int64_t more = 0; more < 1 << 18; more = 3 * more + 4096) {
+            request.budget = request.search_line = least + more;
+            if (plan_search(&request, &plan, &err) != PLIM_OK) fail_msg("%d ranks: %s", ranks, err.text);
+            assert_true(plan.total <= request.budget);
+            plan_release(&plan);
+        }
+        job_release(&job);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -228,6 +272,7 @@ int main(void)
         cmocka_unit_test(test_shares_of_other_places),
         cmocka_unit_test(test_a_pinned_tier_chooses_the_stage),
         cmocka_unit_test(test_a_clash_is_named),
+        cmocka_unit_test(test_a_stated_minimum_can_be_searched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

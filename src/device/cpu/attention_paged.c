@@ -29,6 +29,7 @@ struct paged {
     const struct paged_rows *rows;
     enum dtype type; /* of queries and results, and of the pool unless it is coded */
     bool coded;      /* the pool is in 8 bits */
+    bool e4m3;       /* its codes are e4m3 numbers */
     size_t chunk;    /* bytes of a block's keys or values of one head */
     int64_t tokens, heads, kv_heads, group, d, d_rounded, planes, layer;
     int64_t nrows, reach; /* rows, blocks of one */
@@ -68,6 +69,7 @@ static struct paged shape_of(const struct tensor *const *desc, const struct op *
                       .scale = op->attr.scale,
                       .cap = op->attr.cap,
                       .coded = pool->type == DT_U8,
+                      .e4m3 = op->attr.e4m3,
                       .chunk = (size_t)pool->dim[3] * dtype_size(pool->type)};
     assert(pool->dim[3] == (a.coded ? kv8_bytes(KV_BLOCK, a.d) : KV_BLOCK * a.d) &&
            2 * a.layer + 1 < a.planes);
@@ -140,10 +142,24 @@ static void sight(const struct paged *a, const struct item *it, int64_t i, int64
     *first = a->window && *last - a->window + 1 > 0 ? *last - a->window + 1 : 0;
 }
 
+/* e4m3 numbers; of keys and of values. */
+static void widen_e4m3(const struct paged *a, const uint8_t *codes, bool values, float *to)
+{
+    const float *scale = (const float *)(const void *)(codes + KV_BLOCK * a->d);
+    for (int64_t i = 0; i < KV_BLOCK * a->d; i++) {
+        int64_t at = values ? i / a->d : i % KV_BLOCK;
+        to[values ? at * a->d_rounded + i % a->d : i] = e4m3_to_f32(codes[i]) * scale[at];
+    }
+}
+
 static void widen_coded(const struct paged *a, const struct paged_tile *t, int b, float *k, float *v)
 {
     const char *keys = t->k[b], *values = t->v[b];
     size_t codes = (size_t)(KV_BLOCK * a->d);
+    if (a->e4m3) {
+        widen_e4m3(a, (const uint8_t *)keys, false, k), widen_e4m3(a, (const uint8_t *)values, true, v);
+        return;
+    }
     a->rows->widen_keys(k, (const int8_t *)keys, (const float *)(const void *)(keys + codes), a->d);
     a->rows->widen_values(v, a->d_rounded, (const int8_t *)values,
                           (const float *)(const void *)(values + codes), a->d);
@@ -408,11 +424,12 @@ void cpu_kv_put(const struct kernel_call *call) { put_all(call, put_body); }
 /* ---- storing in 8 bits ---- */
 
 /* One position of one head: its codes, `step` apart, and its scale. */
-static void put_coded(int8_t *to, int64_t step, float *scale, const float *x, int64_t d)
+static void put_coded(int8_t *to, int64_t step, float *scale, const float *x, int64_t d, bool e4m3)
 {
-    float most = kv8_most(x, d), inverse = kv8_inverse(most);
-    *scale = kv8_scale(most);
-    for (int64_t j = 0; j < d; j++) to[j * step] = kv8_code(x[j], inverse);
+    float most = kv8_most(x, d), inverse = e4m3 ? kv8_e4m3_inverse(most) : kv8_inverse(most);
+    *scale = e4m3 ? kv8_e4m3_scale(most) : kv8_scale(most);
+    for (int64_t j = 0; j < d; j++)
+        to[j * step] = e4m3 ? (int8_t)kv8_e4m3_code(x[j], inverse) : kv8_code(x[j], inverse);
 }
 
 static void put8_body(void *arg, int64_t begin, int64_t end, int)
@@ -433,9 +450,9 @@ static void put8_body(void *arg, int64_t begin, int64_t end, int)
             dtype_convert(x, DT_F32, in_at(call, value ? KV_PUT_V : KV_PUT_K, (n * heads + h) * d), k->type,
                           d);
             if (value)
-                put_coded((int8_t *)to + at * d, 1, scale, x, d);
+                put_coded((int8_t *)to + at * d, 1, scale, x, d, call->op->attr.e4m3);
             else
-                put_coded((int8_t *)to + at, KV_BLOCK, scale, x, d);
+                put_coded((int8_t *)to + at, KV_BLOCK, scale, x, d, call->op->attr.e4m3);
         }
     }
 }

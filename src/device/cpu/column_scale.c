@@ -93,11 +93,10 @@ void cpu_column_scale_bwd(const struct kernel_call *call)
     factors(call, COLUMN_SCALE_BWD_M, COLUMN_SCALE_BWD_NORM, call->work);
     call_each(call, blocks, 1, bwd_body);
     for (int64_t c = 0; c < columns; c++) {
-        float sum = 0, dm = 0;
+        float dm = 0;
         void *out = out_at(call, COLUMN_SCALE_BWD_DM, c);
         if (call->accumulate) dtype_convert(&dm, DT_F32, out, type, 1);
-        for (int64_t b = 0; b < blocks; b++) sum += ((float *)call->work)[(1 + b) * columns + c];
-        dm += sum / norm[c];
+        for (int64_t b = 0; b < blocks; b++) dm += ((float *)call->work)[(1 + b) * columns + c] / norm[c];
         dtype_convert(out, type, &dm, DT_F32, 1);
     }
 }

@@ -2,7 +2,9 @@
  *
  * Backward, several rows may add to the same row of the table, so threads share the columns, not the rows:
  * each strip of columns sees all rows in order, whoever does it. A narrow gradient is rounded once per call, so its rows
- * are made one token at a time, in fp32: rows are first linked into one list per token, in order. */
+ * are made one token at a time, in fp32: rows are first linked into one list per token, in order.
+ *
+ * A table that lies the other way (attr.weight_kn) is a low-rank adapter's: it has few columns, and a thread has one of them. */
 #include "device/cpu/call.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/rows.h"
@@ -31,8 +33,30 @@ static void embed_body(void *arg, int64_t begin, int64_t end, int)
     }
 }
 
+static void turned_body(void *arg, int64_t begin, int64_t end, int)
+{
+    const struct kernel_call *call = arg;
+    const struct tensor *table = call_in(call, EMBED_W);
+    const int32_t *ids = call->in[EMBED_IDS];
+    int64_t columns = table->dim[0], vocabulary = table->dim[1], first = call->op->attr.first;
+    float scale = dtype_round(table->type, call->op->attr.scale);
+    for (int64_t i = begin * columns; i < end * columns; i++) {
+        float y, add = 0;
+        int64_t at = i % columns * vocabulary + first + ids[i / columns];
+        dtype_convert(&y, DT_F32, in_at(call, EMBED_W, at), table->type, 1);
+        if (call->in[EMBED_ADD]) dtype_convert(&add, DT_F32, in_at(call, EMBED_ADD, i), table->type, 1);
+        y = (scale != 0 ? y * scale : y) + add;
+        dtype_convert(out_at(call, EMBED_Y, i), table->type, &y, DT_F32, 1);
+    }
+}
+
 void cpu_embed(const struct kernel_call *call)
 {
+    if (call->op->attr.weight_kn) {
+        call_each(call, tensor_count(call_in(call, EMBED_IDS)), row_grain(call_in(call, EMBED_W)->dim[0]),
+                  turned_body);
+        return;
+    }
     call_each(call, tensor_count(call_in(call, EMBED_IDS)), row_grain(call_in(call, EMBED_W)->dim[1]),
               embed_body);
 }
@@ -127,8 +151,36 @@ static void narrow_bwd(const struct embed_bwd *e, const struct kernel_call *call
     threads_each(call->team, e->vocabulary, row_grain(e->columns), token_body, &n);
 }
 
+/* begin and end count columns. The sum of a token is rounded once: sums of all tokens of a column lie in scratch. */
+static void turned_bwd_body(void *arg, int64_t begin, int64_t end, int)
+{
+    const struct kernel_call *call = arg;
+    const struct tensor *dw = call_out(call, EMBED_BWD_DW), *dy = call_in(call, EMBED_BWD_DY);
+    const int32_t *ids = call->in[EMBED_BWD_IDS];
+    int64_t columns = dw->dim[0], vocabulary = dw->dim[1], count = tensor_count(call_in(call, EMBED_BWD_IDS));
+    float scale = dtype_round(dy->type, call->op->attr.scale);
+    for (int64_t c = begin; c < end; c++) {
+        void *out = out_at(call, EMBED_BWD_DW, c * vocabulary);
+        float *sum = dw->type == DT_F32 ? out : (float *)call->work + c * vocabulary;
+        if (!call->accumulate)
+            memset(sum, 0, (size_t)vocabulary * sizeof *sum);
+        else if (dw->type != DT_F32)
+            dtype_convert(sum, DT_F32, out, dw->type, vocabulary);
+        for (int64_t r = 0; r < count; r++) {
+            float x;
+            dtype_convert(&x, DT_F32, in_at(call, EMBED_BWD_DY, r * columns + c), dy->type, 1);
+            sum[call->op->attr.first + ids[r]] += scale != 0 ? x * scale : x;
+        }
+        if (dw->type != DT_F32) dtype_convert(out, dw->type, sum, DT_F32, vocabulary);
+    }
+}
+
 void cpu_embed_bwd(const struct kernel_call *call)
 {
+    if (call->op->attr.weight_kn) {
+        call_each(call, call_out(call, EMBED_BWD_DW)->dim[0], 1, turned_bwd_body);
+        return;
+    }
     const struct tensor *dw = call_out(call, EMBED_BWD_DW);
     int64_t first = call->op->attr.first; /* rows before it have no ids and no gradient */
     struct embed_bwd e = {
@@ -150,10 +202,11 @@ void cpu_embed_bwd(const struct kernel_call *call)
         narrow_bwd(&e, call);
 }
 
-static size_t cpu_embed_bwd_workspace(const struct tensor *const *desc, const struct op *, int)
+static size_t cpu_embed_bwd_workspace(const struct tensor *const *desc, const struct op *op, int)
 {
     const struct tensor *dw = desc[OP_MAX_IN + EMBED_BWD_DW];
     if (dw->type == DT_F32) return 0;
+    if (op->attr.weight_kn) return (size_t)tensor_count(dw) * sizeof(float);
     return (size_t)(dw->dim[0] + tensor_count(desc[EMBED_BWD_IDS])) * sizeof(int32_t);
 }
 

@@ -357,12 +357,12 @@ static int by_tensor_cores(const struct cuda_queue *queue, const struct paged &a
     return failed || a.tokens <= a.nrows ? failed : cuda_paged_prompt(queue, &a);
 }
 
-extern "C" int cuda_attn_paged(const struct cuda_queue *queue, const struct kernel_call *call)
+struct paged cuda_paged_of(const struct kernel_call *call)
 {
     const struct tensor *q = call_in(call, ATTN_PAGED_Q), *pool = call_in(call, ATTN_PAGED_POOL),
                         *blocks = call_in(call, ATTN_PAGED_BLOCKS);
     const struct op_attr *attr = &call->op->attr;
-    struct plain a = {{call->in[ATTN_PAGED_Q], call->in[ATTN_PAGED_POOL], call->out[ATTN_PAGED_O]}};
+    struct paged a = {call->in[ATTN_PAGED_Q], call->in[ATTN_PAGED_POOL], call->out[ATTN_PAGED_O]};
     a.rows = (const int32_t *)call->in[ATTN_PAGED_ROWS],
     a.blocks = (const int32_t *)call->in[ATTN_PAGED_BLOCKS];
     a.parts = (float *)call->work;
@@ -370,11 +370,17 @@ extern "C" int cuda_attn_paged(const struct cuda_queue *queue, const struct kern
     a.kv_heads = (int)pool->dim[2], a.group = a.heads / a.kv_heads;
     a.nrows = (int)blocks->dim[0], a.reach = (int)blocks->dim[1];
     a.splits = cuda_paged_splits(call->desc);
-    a.plane = (int64_t)a.kv_heads * KV_BLOCK * a.size, a.block = pool->dim[1] * a.plane;
+    a.chunk = pool->dim[3], a.plane = a.kv_heads * a.chunk, a.block = pool->dim[1] * a.plane;
     a.layer = 2 * (call->op->layer > 0 ? call->op->layer : 0) * a.plane;
     a.window = attr->window, a.scale = attr->scale, a.cap = attr->cap;
-    a.scale2 = (attr->cap > 0 ? 1 : attr->scale) * 1.44269504f, a.type = q->type;
+    a.scale2 = (attr->cap > 0 ? 1 : attr->scale) * 1.44269504f, a.type = q->type, a.e4m3 = attr->e4m3;
+    return a;
+}
+
+extern "C" int cuda_attn_paged(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    struct plain a = {cuda_paged_of(call)};
     if (cuda_paged_on_tensor_cores(call->desc)) return by_tensor_cores(queue, a);
     if (a.size > MOST_SIZE) return (int)cudaErrorInvalidValue;
-    return with_type(q->type, [&](auto t) { return start_width<typename decltype(t)::type>(queue, a); });
+    return with_type(a.type, [&](auto t) { return start_width<typename decltype(t)::type>(queue, a); });
 }

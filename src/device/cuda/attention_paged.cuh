@@ -4,6 +4,7 @@
  *                                 straight to registers, 64 to a warp
  *     attention_paged_prompt.cu   tensor cores, rows of several tokens: tiles of queries, blocks through shared memory
  *     attention_paged.cu          f32 arithmetic, every type and size of heads
+ *     attention_paged8_*.cu       the first two over pools in 8 bits, and attention_paged8.cu for every size of heads
  *
  * Where a step has as many rows as tokens the first kernel takes them all, also those of longer rows; else it takes rows of
  * one token and the second one the others. Which kernel a token meets, and in which order its keys are summed, depends on
@@ -19,23 +20,30 @@ struct paged {
     const int32_t *rows, *blocks; /* [R,3], [R,M] */
     float *parts;                 /* [items,H,splits,D+2]; pieces of keys that are work of their own */
     int tokens, heads, kv_heads, group, size, nrows, reach, splits;
+    int64_t chunk;        /* elements of a head's keys in a block */
     int64_t plane, block; /* elements of one layer's keys or values; of a block of all layers */
     int64_t layer;        /* element with which the layer's keys begin */
     int window;
     float scale, cap, scale2; /* of products; scale2: of what the softmax sees, to base 2 */
     enum dtype type;
+    bool e4m3; /* of a pool in 8 bits: codes are e4m3 numbers */
 };
+
+/* Operands of a call; scratch and splits are those of the tensor cores' ways. */
+struct paged cuda_paged_of(const struct kernel_call *call);
 
 /* The ways. Each launches and returns cudaError_t as an int. */
 int cuda_paged_decode(const struct cuda_queue *queue, const struct paged *a);
 int cuda_paged_prompt(const struct cuda_queue *queue, const struct paged *a);
+int cuda_paged8_decode(const struct cuda_queue *queue, const struct paged *a);
+int cuda_paged8_prompt(const struct cuda_queue *queue, const struct paged *a);
 
 /* ---- on the device ----------------------------------------------------------------------------- */
 
 /* The first element of a block's keys of a head; its values are a.plane behind. */
 ON_GPU int64_t paged_at(const struct paged &a, int block, int kv)
 {
-    return block * a.block + a.layer + (int64_t)kv * KV_BLOCK * a.size;
+    return block * a.block + a.layer + kv * a.chunk;
 }
 
 /* Results of parts of a line's keys are joined in order: element x of (top, sum) and y of a further (top, sum). */

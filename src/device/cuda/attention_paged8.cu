@@ -1,11 +1,16 @@
 /* attention_paged8.cu - keys and values in 8 bits into blocks, and attention over them (tape/op.h, tensor/kv8.h).
  *
- * A warp has one line, a query head of one token, and walks over its keys 32 at a time in their order: a lane has the product of the
- * query with one key, then some elements of the values. Nothing of a line depends on others. Half the bytes are read; the tensor
- * cores are not used.
+ * Heads that suit the tensor cores are theirs (attention_paged8_decode.cu, attention_paged8_prompt.cu). For others a warp has one line, a
+ * query head of one token, and walks over its keys 32 at a time in their order: a lane has the product of the query with one key, then some
+ * elements of the values. Nothing of a line depends on others.
  */
-#include "device/cuda/vec.cuh"
+#include "device/cuda/attention_codes.cuh"
+#include "device/cuda/attention_paged.cuh"
+#include "device/cuda/overlap.cuh"
+extern "C" {
 #include "tensor/kv8.h"
+}
+#include <cuda_fp8.h>
 
 namespace
 {
@@ -22,7 +27,14 @@ struct coded {
         layer; /* bytes: of a head, of all heads' keys, of a block; where the layer begins */
     int window;
     float scale, cap;
+    bool e4m3;
 };
+
+ON_GPU float number_of(const struct coded &a, unsigned char code)
+{
+    const uint32_t pair = a.e4m3 ? codes_e4m3::pair(code) : codes_i8::pair(code);
+    return __half2float(__ushort_as_half((unsigned short)pair));
+}
 
 /* The row that has a token, -1: none. */
 ON_GPU int row_of(const struct coded &a, int token, int lane)
@@ -50,7 +62,7 @@ ON_GPU float score(const struct coded &a, const float *q, const unsigned char *c
 {
     float dot = 0;
     for (int j = 0; j < a.size; j++)
-        dot = fmaf(q[j], (float)(signed char)chunk[j * KV_BLOCK + key % KV_BLOCK], dot);
+        dot = fmaf(q[j], number_of(a, chunk[j * KV_BLOCK + key % KV_BLOCK]), dot);
     dot *= scale_of(a, chunk, key) * a.scale;
     return a.cap > 0 ? a.cap * tanhf(dot / a.cap) : dot;
 }
@@ -67,7 +79,7 @@ ON_GPU void mix(const struct coded &a, int row, int kv, int tile, int first, int
         float w = of_key * scale_of(a, chunk, key);
         for (int n = 0; n < TURNS; n++) {
             int j = n * 32 + lane;
-            if (j < a.size) acc[n] = fmaf(w, (float)(signed char)chunk[key % KV_BLOCK * a.size + j], acc[n]);
+            if (j < a.size) acc[n] = fmaf(w, number_of(a, chunk[key % KV_BLOCK * a.size + j]), acc[n]);
         }
     }
 }
@@ -76,6 +88,8 @@ template <class T> __global__ void attend(const struct coded a)
 {
     __shared__ float queries[WARPS][MOST_SIZE];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    next_may_begin();
+    await_previous();
     int64_t line = (int64_t)blockIdx.x * WARPS + warp;
     if (line >= (int64_t)a.tokens * a.heads) return;
     int token = (int)(line / a.heads), kv = (int)(line % a.heads) / a.group, row = row_of(a, token, lane);
@@ -111,13 +125,25 @@ struct put8 {
     const int32_t *slots;
     int64_t heads_all, chunk, plane, block, layer; /* heads_all: tokens times heads */
     int heads, size;
+    bool e4m3;
 };
+
+/* The scale of tensor/f8_lines.h: 448 is 1.75 times a power of two. */
+ON_GPU int e4m3_exponent(float most)
+{
+    const unsigned bits = __float_as_uint(most);
+    if (bits == 0) return 0;
+    const int e = 8 - ((int)(bits >> 23) - 127) - ((bits & 0x7fffffu) > 0x600000u);
+    return e > 100 || bits < 0x800000u ? 100 : e;
+}
 
 /* A warp has one position of one head, keys or values. */
 template <class T> __global__ void put(const struct put8 p)
 {
     int lane = threadIdx.x % 32;
     int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    next_may_begin();
+    await_previous();
     if (i >= 2 * p.heads_all) return;
     bool is_value = i >= p.heads_all;
     if (is_value) i -= p.heads_all;
@@ -133,12 +159,16 @@ template <class T> __global__ void put(const struct put8 p)
         most = fmaxf(most, fabsf(x[0])), bad = fmaxf(bad, fabsf(x[0]) < INFINITY ? 0.0f : 1.0f);
     }
     most = warp_top(bad) > 0 ? NAN : warp_top(most);
-    float times = most > 0 ? __fdiv_rn(127.0f, most) : 0;
-    if (lane == 0) ((float *)(to + KV_BLOCK * p.size))[at] = __fdiv_rn(most, 127.0f);
+    const int e = p.e4m3 && most >= 0 ? e4m3_exponent(most) : 0;
+    const float times = p.e4m3 ? (most >= 0 ? ldexpf(1, e) : 0) : most > 0 ? __fdiv_rn(127.0f, most) : 0;
+    if (lane == 0)
+        ((float *)(to + KV_BLOCK * p.size))[at] =
+            p.e4m3 && most >= 0 ? ldexpf(1, -e) : __fdiv_rn(most, 127.0f);
     for (int j = lane; j < p.size; j += 32) {
         load<1>(from + j, x);
-        int code = max(-127, min(127, __float2int_rn(x[0] * times)));
-        to[is_value ? at * p.size + j : j * KV_BLOCK + at] = (unsigned char)(signed char)code;
+        unsigned char code = (unsigned char)(signed char)max(-127, min(127, __float2int_rn(x[0] * times)));
+        if (p.e4m3) code = times > 0 ? __nv_cvt_float_to_fp8(x[0] * times, __NV_SATFINITE, __NV_E4M3) : 0;
+        to[is_value ? at * p.size + j : j * KV_BLOCK + at] = code;
     }
 }
 
@@ -158,15 +188,20 @@ extern "C" int cuda_kv_put8(const struct cuda_queue *queue, const struct kernel_
                      (const int32_t *)call->in[KV_PUT_SLOTS]};
     p.heads = (int)k->dim[2], p.size = (int)k->dim[3], p.heads_all = k->dim[0] * k->dim[1] * k->dim[2];
     p.chunk = pool->dim[3], p.plane = pool->dim[2] * p.chunk, p.block = pool->dim[1] * p.plane;
-    p.layer = 2 * (call->op->layer > 0 ? call->op->layer : 0) * p.plane;
+    p.layer = 2 * (call->op->layer > 0 ? call->op->layer : 0) * p.plane, p.e4m3 = call->op->attr.e4m3;
     return with_type(k->type, [&](auto t) {
         using T = typename decltype(t)::type;
-        return start(queue, put<T>, (unsigned)parts_of(2 * p.heads_all, WARPS), 32 * WARPS, 0, p);
+        return launch(queue, put<T>, parts_of(2 * p.heads_all, WARPS), 32 * WARPS, 0, p);
     });
 }
 
 extern "C" int cuda_attn_paged8(const struct cuda_queue *queue, const struct kernel_call *call)
 {
+    if (cuda_paged_on_tensor_cores(call->desc)) {
+        const struct paged p = cuda_paged_of(call);
+        int failed = cuda_paged8_decode(queue, &p);
+        return failed || p.tokens <= p.nrows ? failed : cuda_paged8_prompt(queue, &p);
+    }
     const struct tensor *q = call_in(call, ATTN_PAGED_Q), *pool = call_in(call, ATTN_PAGED_POOL),
                         *blocks = call_in(call, ATTN_PAGED_BLOCKS);
     struct coded a = {call->in[ATTN_PAGED_Q], (const unsigned char *)call->in[ATTN_PAGED_POOL],
@@ -177,11 +212,11 @@ extern "C" int cuda_attn_paged8(const struct cuda_queue *queue, const struct ker
     a.group = a.heads / (int)pool->dim[2], a.nrows = (int)blocks->dim[0], a.reach = (int)blocks->dim[1];
     a.chunk = pool->dim[3], a.plane = pool->dim[2] * a.chunk, a.block = pool->dim[1] * a.plane;
     a.layer = 2 * (call->op->layer > 0 ? call->op->layer : 0) * a.plane;
-    a.window = call->op->attr.window, a.scale = call->op->attr.scale, a.cap = call->op->attr.cap;
+    a.window = call->op->attr.window, a.scale = call->op->attr.scale, a.cap = call->op->attr.cap,
+    a.e4m3 = call->op->attr.e4m3;
     if (a.size > MOST_SIZE) return (int)cudaErrorInvalidValue;
     return with_type(q->type, [&](auto t) {
         using T = typename decltype(t)::type;
-        return start(queue, attend<T>, (unsigned)parts_of((int64_t)a.tokens * a.heads, WARPS), 32 * WARPS, 0,
-                     a);
+        return launch(queue, attend<T>, parts_of((int64_t)a.tokens * a.heads, WARPS), 32 * WARPS, 0, a);
     });
 }

@@ -5,6 +5,13 @@
 
 #include <stdint.h>
 
+/* All threads of all blocks of a cluster; what they wrote before is seen after it. */
+ON_GPU void cluster_wait(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
 ON_GPU void barrier_init(uint32_t at, int count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");

@@ -35,17 +35,18 @@ static cuda_launch *const launches[OP_KIND_COUNT] = {OP_KINDS(LAUNCH)};
 static bool is_product(int kind)
 {
     return kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR_DW || kind == OP_LINEAR8 ||
-           kind == OP_LINEAR8_DW || kind == OP_LINEAR_Q || kind == OP_LINEAR_Q_DX;
+           kind == OP_LINEAR8_DW || kind == OP_LINEAR_Q || kind == OP_LINEAR_Q_DX || kind == OP_LINEAR_F8;
 }
 
-static bool is_linear(int kind) { return kind == OP_LINEAR || kind == OP_LINEAR_Q; }
+static bool is_linear(int kind) { return kind == OP_LINEAR || kind == OP_LINEAR_Q || kind == OP_LINEAR_F8; }
 static bool is_embed(int kind) { return kind == OP_EMBED || kind == OP_EMBED_Q; }
 
-/* Linears and embeddings of few rows begin a chain (begin_chained). */
+/* Linears and embeddings of few rows begin a chain (begin_chained), and so do products with adapters. */
 static bool begins_chain(const struct kernel_call *call)
 {
     if (is_embed(call->op->kind)) return tensor_count(call_in(call, EMBED_IDS)) <= CUDA_FEW_ROWS;
-    return cuda_linear_is_few(call->desc, call->op) || cuda_linear_q_is_few(call->desc, call->op);
+    return cuda_linear_is_few(call->desc, call->op) || cuda_linear_q_is_few(call->desc, call->op) ||
+           cuda_linear_f8_is_few(call->desc, call->op);
 }
 
 static void launch(const struct kernel_call *call)
@@ -55,7 +56,9 @@ static void launch(const struct kernel_call *call)
     if (is_embed(kind))
         cuda->chain = cuda->chain || begins_chain(call);
     else if (is_product(kind))
-        cuda->chain = begins_chain(call);
+        cuda->chain = begins_chain(call), cuda->product = true;
+    else if (kind == OP_ADAPTER_LINEAR)
+        cuda->chain = true;
     note(cuda, code, code && is_product(kind) ? cuda_matmul_words(cuda->queue.matmul) : op_name(kind));
 }
 
@@ -76,10 +79,11 @@ static cuda_launch_many *const many[OP_KIND_COUNT] = {
 
 /* Kinds whose kernels await what was queued before them themselves (overlap.cuh), and write no parameters. */
 static const bool chained[OP_KIND_COUNT] = {
-    [OP_NORM] = true,   [OP_LINEAR] = true,     [OP_ATTN] = true,    [OP_GLU] = true,
-    [OP_ACT] = true,    [OP_ADD] = true,        [OP_SPLIT3] = true,  [OP_KV_APPEND] = true,
-    [OP_KV_PUT] = true, [OP_ATTN_PAGED] = true, [OP_EMBED] = true,   [OP_ROPE_TABLE] = true,
-    [OP_SAMPLE] = true, [OP_LINEAR_Q] = true,   [OP_EMBED_Q] = true,
+    [OP_NORM] = true,    [OP_LINEAR] = true,      [OP_ATTN] = true,           [OP_GLU] = true,
+    [OP_ACT] = true,     [OP_ADD] = true,         [OP_SPLIT3] = true,         [OP_KV_APPEND] = true,
+    [OP_KV_PUT] = true,  [OP_ATTN_PAGED] = true,  [OP_EMBED] = true,          [OP_ROPE_TABLE] = true,
+    [OP_SAMPLE] = true,  [OP_LINEAR_Q] = true,    [OP_EMBED_Q] = true,        [OP_LINEAR_F8] = true,
+    [OP_KV_PUT8] = true, [OP_ATTN_PAGED8] = true, [OP_ADAPTER_LINEAR] = true,
 };
 
 /* --- device_ops ------------------------------------------------------------------------------------------ */
@@ -205,14 +209,30 @@ static void await_copies(struct cuda *cuda, const struct kernel_call *call)
 }
 
 /* A linear or an embedding of few rows begins a chain, and ops of the table go on with it while nothing else is queued: there, and
- * only there, kernels are so short that what lies between them counts. */
+ * only there, kernels are so short that what lies between them counts. An adapter's product goes on behind any product, because the base's is
+ * the one before it. */
 static void begin_chained(struct cuda *cuda, const struct kernel_call *call)
 {
     int kind = call->op->kind;
     bool early = !is_linear(kind) || (call_in(call, LINEAR_W)->cls == CLASS_PARAM &&
-                                      (kind == OP_LINEAR || cuda_linear_q_is_few(call->desc, call->op)));
-    cuda->chain = cuda->chain && chained[kind] && early && cuda_transfer_idle(cuda->transfer);
-    cuda->queue.follows = cuda->chain && cuda->queue.warpgroups; /* code for 9.0 has both or neither */
+                                      (kind == OP_LINEAR || cuda_linear_q_is_few(call->desc, call->op) ||
+                                       cuda_linear_f8_is_few(call->desc, call->op)));
+    bool behind = cuda->chain || (cuda->product && kind == OP_ADAPTER_LINEAR);
+    cuda->chain = behind && chained[kind] && early && cuda_transfer_idle(cuda->transfer);
+    cuda->product = false;
+    /* Code for 9.0 has both or neither. An event between two kernels ends a chain. */
+    cuda->queue.follows = cuda->chain && cuda->queue.warpgroups && !cuda->times;
+}
+
+/* Marks around the kernels of the op that was named (cuda_times.h). */
+static void time_start(struct cuda *cuda)
+{
+    note(cuda, cuda_times_start(cuda->times, stream_of(cuda), cuda->capturing), "timing an op");
+}
+
+static void time_end(struct cuda *cuda)
+{
+    note(cuda, cuda_times_end(cuda->times, stream_of(cuda), cuda->capturing), "timing an op");
 }
 
 static void cuda_run(struct device *dev, struct kernel_call *call)
@@ -221,7 +241,9 @@ static void cuda_run(struct device *dev, struct kernel_call *call)
     call->backend = dev;
     begin_chained(cuda, call);
     await_copies(cuda, call);
+    time_start(cuda);
     launch(call);
+    time_end(cuda);
     cuda->queue.follows = false;
 }
 
@@ -238,10 +260,14 @@ static void run_fused(struct cuda *cuda, const struct kernel_call *calls, int co
     for (int i = 0; i < count; i++) {
         begin_chained(cuda, &calls[i]);
         await_copies(cuda, &calls[i]);
-        if (is_linear(calls[i].op->kind)) cuda->chain = true;
+        int kind = calls[i].op->kind;
+        if (is_linear(kind)) cuda->chain = begins_chain(&calls[i]);
+        if (kind == OP_ADAPTER_LINEAR) cuda->chain = true;
     }
     cuda->queue.follows = follows;
+    time_start(cuda);
     note(cuda, cuda_fused(&cuda->queue, calls, count), "ops of few rows");
+    time_end(cuda);
     cuda->queue.follows = false;
 }
 
@@ -256,10 +282,12 @@ static void cuda_run_many(struct device *dev, struct kernel_call *calls, int cou
     }
     cuda->chain = false;
     for (int i = 0; i < count; i++) await_copies(cuda, &calls[i]);
+    time_start(cuda);
     if (many[kind])
         note(cuda, many[kind](&cuda->queue, calls, count), op_name(kind));
     else
         for (int i = 0; i < count; i++) launch(&calls[i]);
+    time_end(cuda);
 }
 
 static void cuda_fill(struct device *dev, size_t offset, size_t bytes, enum device_fill with)
@@ -281,7 +309,7 @@ static void cuda_tune(struct device *dev, struct kernel_call *call)
     int kind = call->op->kind;
     /* Timing may choose differently from run to run, and with the choice the order of a sum changes. */
     bool product = kind == OP_LINEAR || kind == OP_LINEAR_DX || kind == OP_LINEAR8 || kind == OP_LINEAR8_DW ||
-                   (kind == OP_LINEAR_DW && call->out[LINEAR_DW_DW]);
+                   kind == OP_LINEAR_F8 || (kind == OP_LINEAR_DW && call->out[LINEAR_DW_DW]);
     if (!call->op->attr.repeatable && product) cuda_matmul_tune(cuda->queue.matmul, &cuda->queue, call);
     if (kind == OP_ATTN || kind == OP_ATTN_BWD) cuda_attention_tune(cuda->queue.attention, call);
 }
@@ -315,8 +343,9 @@ static cudaGraph_t record(struct cuda *cuda, const struct device_range *range)
     cuda->chain = false;
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     note(cuda, (int)cudaStreamBeginCapture(stream_of(cuda), cudaStreamCaptureModeThreadLocal), "recording");
-    bool began = !cuda->failed;
+    bool began = cuda->capturing = !cuda->failed;
     enum plim_status status = device_give(&cuda->device, range);
+    cuda->capturing = false;
     note(cuda, cuda_transfer_join(cuda->transfer), "waiting for copies");
     cudaError_t code = cudaStreamEndCapture(stream_of(cuda), &graph);
     bool good = code == cudaSuccess && status == PLIM_OK && !cuda->failed && graph;
@@ -440,6 +469,33 @@ static bool cuda_is_idle(struct device *dev)
     return !busy;
 }
 
+static void stop_timing(struct cuda *cuda)
+{
+    cuda_transfer_time(cuda->transfer, NULL);
+    cuda_times_close(cuda->times);
+    cuda->times = NULL;
+}
+
+static enum plim_status cuda_time_begin(struct device *dev, int ops, struct plim_error *err)
+{
+    struct cuda *cuda = cuda_of(dev);
+    enum plim_status status = cuda_sync(dev, err);
+    if (status != PLIM_OK) return status;
+    cudaError_t code = (cudaError_t)cuda_times_open(ops, stream_of(cuda), &cuda->times);
+    cuda_transfer_time(cuda->transfer, cuda->times);
+    return cuda_check(code, "events that time ops", err);
+}
+
+static void cuda_time_op(struct device *dev, int op) { cuda_times_name(cuda_of(dev)->times, op); }
+
+static enum plim_status cuda_time_end(struct device *dev, struct clock_span *spans, struct plim_error *err)
+{
+    enum plim_status status = cuda_sync(dev, err);
+    if (status == PLIM_OK) cuda_times_read(cuda_of(dev)->times, spans);
+    stop_timing(cuda_of(dev));
+    return status;
+}
+
 static size_t cuda_scratch(const struct device *dev, const struct tensor *const *desc, const struct op *op)
 {
     return cuda_workspace(cuda_attention_card(((const struct cuda *)dev)->queue.attention), desc, op);
@@ -451,6 +507,7 @@ static void cuda_close(struct device *dev)
     struct cuda *cuda = cuda_of(dev);
     if (cuda->queue.stream) {
         if (cuda->transfer) wait_for_all(cuda); /* opening may have failed before it */
+        cuda_times_close(cuda->times);
         cuda_staging_close(&cuda->staging);
         cuda_transfer_close(cuda->transfer);
         cuda_attention_close(cuda->queue.attention);
@@ -497,5 +554,8 @@ const struct device_ops cuda_ops = {
     .add_parts = cuda_add_up,
     .copy = cuda_copy_piece,
     .is_idle = cuda_is_idle,
+    .time_begin = cuda_time_begin,
+    .time_op = cuda_time_op,
+    .time_end = cuda_time_end,
     .close = cuda_close,
 };

@@ -1,6 +1,8 @@
 /* cuda_fuse.c - see cuda_fuse.h. */
 #include "device/cuda/cuda_fuse.h"
+#include "device/cuda/adapter_pair.h"
 #include "device/cuda/cuda_quantised.h"
+#include "device/cuda/linear_f8.h"
 
 /* A norm or a gated unit of at most `most` rows that products make for themselves. */
 static bool is_source(const struct kernel_call *call, int64_t most)
@@ -72,9 +74,14 @@ static int first_linear(const struct kernel_call *calls)
     return calls[0].op->kind == OP_NORM || calls[0].op->kind == OP_GLU;
 }
 
+static bool is_f8(const struct kernel_call *calls)
+{
+    return calls[first_linear(calls)].op->kind == OP_LINEAR_F8;
+}
+
 static bool in_blocks(const struct kernel_call *calls)
 {
-    return calls[first_linear(calls)].op->kind == OP_LINEAR_Q;
+    return calls[first_linear(calls)].op->kind == OP_LINEAR_Q || is_f8(calls);
 }
 
 /* Bytes that all parts of one product write, against others. */
@@ -89,7 +96,8 @@ static bool apart_from_results(const struct cuda_q_product *q, const void *at, i
 static struct cuda_q_product quantised_of(const struct kernel_call *calls, int count)
 {
     int first = first_linear(calls);
-    struct cuda_q_product q = cuda_linear_q_product(calls + first, count - first);
+    struct cuda_q_product q = is_f8(calls) ? cuda_linear_f8_product(calls + first, count - first)
+                                           : cuda_linear_q_product(calls + first, count - first);
     const struct kernel_call *source = &calls[0];
     bool norm = source->op->kind == OP_NORM;
     if (!first) return q;
@@ -116,11 +124,12 @@ static bool scratch_is_free(const struct kernel_call *calls, int count, int64_t 
 static bool fuses_quantised(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     int first = first_linear(calls);
+    bool f8 = is_f8(calls);
     for (int i = first; i < count; i++)
-        if (!cuda_linear_q_is_few(calls[i].desc, calls[i].op) ||
+        if (!(f8 ? calls[i].op->kind == OP_LINEAR_F8 : cuda_linear_q_is_few(calls[i].desc, calls[i].op)) ||
             call_in(&calls[i], LINEAR_Q_W)->cls != CLASS_PARAM)
             return false;
-    if (first && !is_source(&calls[0], CUDA_Q_ROWS)) return false;
+    if (first && !is_source(&calls[0], f8 ? INT64_MAX : CUDA_Q_ROWS)) return false;
     struct cuda_q_product q = quantised_of(calls, count);
     struct cuda_card card = {.warpgroups = queue->warpgroups};
     int64_t bytes = (int64_t)cuda_workspace(&card, calls[first].desc, calls[first].op);
@@ -130,15 +139,17 @@ static bool fuses_quantised(const struct cuda_queue *queue, const struct kernel_
 bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_puts(&calls[0], &calls[1]);
+    if (calls[0].op->kind == OP_ADAPTER_LINEAR) return cuda_adapter_pair_suits(queue, calls);
     return in_blocks(calls) ? fuses_quantised(queue, calls, count) : fuses_linears(calls, count);
 }
 
 int cuda_fused(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_put(queue, &calls[0], &calls[1]);
+    if (calls[0].op->kind == OP_ADAPTER_LINEAR) return cuda_adapter_pair(queue, calls);
     if (in_blocks(calls)) {
         struct cuda_q_product q = quantised_of(calls, count);
-        return cuda_quantised_multiply(queue, &q);
+        return is_f8(calls) ? cuda_f8_multiply(queue, &q) : cuda_quantised_multiply(queue, &q);
     }
     struct few_product p = product_of(calls, count);
     return cuda_matmul_few(queue, &p);

@@ -1,7 +1,8 @@
 /* cuda_fuse.h - patterns of plan/fuse.h that run as one launch for few rows: a norm or a gated unit with the linears that
- * read it, two linears of the same rows, and the split of queries, keys and values with writing keys and values to blocks.
+ * read it, two linears of the same rows, the split of queries, keys and values with writing keys and values to blocks, and both
+ * products of an adapter.
  *
- * The result of a gated unit is not written, because the pattern says that nothing else reads it. All other results are. */
+ * The results of a gated unit and of an adapter's first product are not written, because the pattern says that nothing else reads them. All others are. */
 #pragma once
 
 #include "device/cuda/kernels.h"

@@ -8,13 +8,16 @@
  *     linear_dw   D = dW [K x M]   A = x  (K x R)                            B = dy (M x R, transposed)
  *            kn   D = dW [M x K]   A = dy (M x R)                            B = x  (K x R, transposed)
  *     linear8     D = y  [M x R]   A = W  (K x M, transposed)                B = x  (K x R)
+ *     linear_f8   as linear8
  *     linear8_dw  D = dW [K x M]   A = x  (R x K, transposed)                B = dy (R x M)
  *            kn   D = dW [M x K]   A = dy (R x M, transposed)                B = x  (R x K)
  *
- * fp8 operands come with the addresses of their scales; sums are full fp32 sums, not the shorter ones of the tensor cores ("fast
- * accumulation").
+ * fp8 operands come with the addresses of their scales: one for all of a matrix, or, on 9.0 and only for linear_f8, one for each line. Tensor cores
+ * keep 14 bits of a sum of fp8 products. Sums are moved to fp32 in between, except where the op allows those of the tensor cores (attr.fast_sums, and
+ * linear_f8 with a narrow y; "fast accumulation").
  */
 #include "device/cuda/cuda_matmul.h"
+#include "device/cuda/matmul_skinny.h"
 #include "device/cuda/matmul_small.h"
 
 #include <stdlib.h>
@@ -35,6 +38,8 @@ struct product {
     struct matrix a, b, c, d; /* c.at NULL: nothing is added */
     const void *bias;
     const void *a_scale, *b_scale; /* of fp8 operands */
+    bool by_line;                  /* these are one for each line of A and B, instead of one for all */
+    bool short_sums;               /* fp8: sums may be those of the tensor cores */
     bool tf32;
 };
 
@@ -42,7 +47,7 @@ struct product {
 struct key {
     int64_t m, n, k, step;
     int type, b_type, out_type;
-    bool ta, tb, adds, bias, tf32;
+    bool ta, tb, adds, bias, tf32, by_line, short_sums;
     unsigned align;
 };
 
@@ -162,17 +167,34 @@ static struct product linear8_dw(const struct kernel_call *call, bool kn)
     return p;
 }
 
+static struct product f8_product(const struct cuda_f8_product *f)
+{
+    struct product p = {.a = {f->w, f->k, f->lines, true, DT_E4M3, 0},
+                        .b = {f->x, f->k, f->rows, false, DT_E4M3, 0},
+                        .d = {f->y, f->lines, f->rows, false, f->type, 0},
+                        .bias = f->bias,
+                        .a_scale = f->w_scale,
+                        .b_scale = f->x_scale,
+                        .by_line = f->w_scale != NULL,
+                        .short_sums = f->short_sums};
+    if (f->add) p.c = p.d, p.c.at = f->add;
+    return p;
+}
+
+static struct product linear_f8(const struct kernel_call *call, bool)
+{
+    struct cuda_f8_product f = cuda_linear_f8_large(call);
+    return f8_product(&f);
+}
+
 static struct product product_of(const struct kernel_call *call)
 {
-    static struct product (*const makers[OP_KIND_COUNT])(const struct kernel_call *,
-                                                         bool) = {[OP_LINEAR] = linear,
-                                                                  [OP_LINEAR_DX] = linear_dx,
-                                                                  [OP_LINEAR_DW] = linear_dw,
-                                                                  [OP_LINEAR8] = linear8,
-                                                                  [OP_LINEAR8_DW] = linear8_dw};
+    static struct product (*const makers[OP_KIND_COUNT])(const struct kernel_call *, bool) = {
+        [OP_LINEAR] = linear,   [OP_LINEAR_DX] = linear_dx,   [OP_LINEAR_DW] = linear_dw,
+        [OP_LINEAR8] = linear8, [OP_LINEAR8_DW] = linear8_dw, [OP_LINEAR_F8] = linear_f8};
     const struct op_attr *attr = &call->op->attr;
     struct product p = makers[call->op->kind](call, attr->weight_kn);
-    p.tf32 = attr->tf32 && p.a.type == DT_F32;
+    p.tf32 = attr->tf32 && p.a.type == DT_F32, p.short_sums = p.short_sums || attr->fast_sums;
     return p;
 }
 
@@ -191,6 +213,7 @@ static struct key key_of(const struct product *p)
     key.type = (int)p->a.type, key.b_type = (int)p->b.type, key.out_type = (int)p->d.type;
     key.ta = p->a.transposed, key.tb = p->b.transposed;
     key.adds = p->c.at != NULL, key.bias = p->bias != NULL, key.tf32 = p->tf32;
+    key.by_line = p->by_line, key.short_sums = p->short_sums;
     key.align = alignment_of(p->a.at);
     const void *others[] = {p->b.at, p->d.at, p->c.at};
     for (int i = 0; i < 3; i++)
@@ -222,6 +245,16 @@ static void point_at_scales(const struct cuda_api *api, const struct product *p,
                                         sizeof p->b_scale);
 }
 
+/* cuBLASLt has this mode from 12.9 on; it refuses the product otherwise. */
+static void scale_by_line(const struct cuda_api *api, const struct way *w)
+{
+    int32_t mode = 3;                  /* CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F */
+    const int attributes[] = {31, 32}; /* CUBLASLT_MATMUL_DESC_A_SCALE_MODE, _B_SCALE_MODE */
+    for (int i = 0; i < 2; i++)
+        api->cublasLtMatmulDescSetAttribute(w->desc, (cublasLtMatmulDescAttributes_t)attributes[i], &mode,
+                                            sizeof mode);
+}
+
 static bool describe(struct cuda_matmul *mm, const struct product *p, struct way *w)
 {
     const struct cuda_api *api = mm->api;
@@ -237,6 +270,11 @@ static bool describe(struct cuda_matmul *mm, const struct product *p, struct way
     api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
     api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb);
     point_at_scales(api, p, w);
+    if (p->by_line) scale_by_line(api, w);
+    if (p->short_sums) {
+        int8_t yes = 1;
+        api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &yes, sizeof yes);
+    }
     if (p->bias) {
         api->cublasLtMatmulDescSetAttribute(w->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                             sizeof epilogue);
@@ -375,6 +413,35 @@ static int multiply_few(const struct cuda_queue *queue, const struct kernel_call
     return cuda_matmul_few(queue, &f);
 }
 
+static struct skinny_product skinny_of(const struct product *p, const struct key *key, void *work)
+{
+    return (struct skinny_product){.a = p->a.at,
+                                   .b = p->b.at,
+                                   .c = p->c.at,
+                                   .d = (void *)(uintptr_t)p->d.at,
+                                   .m = key->m,
+                                   .n = key->n,
+                                   .k = key->k,
+                                   .ta = key->ta,
+                                   .tb = key->tb,
+                                   .type = p->a.type,
+                                   .out_type = p->d.type,
+                                   .work = work};
+}
+
+static bool is_skinny(const struct product *p, const struct key *key)
+{
+    struct skinny_product s = skinny_of(p, key, NULL);
+    return !p->bias && p->a.type == p->b.type && cuda_matmul_skinny_suits(&s);
+}
+
+static int multiply_skinny(const struct cuda_queue *queue, const struct product *p, const struct key *key,
+                           void *work)
+{
+    struct skinny_product s = skinny_of(p, key, work);
+    return cuda_matmul_skinny(queue, &s);
+}
+
 static int multiply_large(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,
                           const struct key *key, void *work)
 {
@@ -400,10 +467,13 @@ static int run(const struct cuda_queue *queue, const struct kernel_call *call)
     struct cuda_matmul *mm = queue->matmul;
     if (cuda_linear_is_few(call->desc, call->op)) return multiply_few(queue, call);
     struct product p = product_of(call);
+    struct key key = key_of(&p);
+    if (is_small(&key)) return multiply_small(queue, &p, &key);
+    if (is_skinny(&p, &key)) return multiply_skinny(queue, &p, &key, call->work);
     int moved = call->op->attr.repeatable ? add_in_place(queue, &p) : 0;
     if (moved) return moved;
-    struct key key = key_of(&p);
-    return is_small(&key) ? multiply_small(queue, &p, &key) : multiply_large(mm, queue, &p, &key, call->work);
+    key = key_of(&p);
+    return multiply_large(mm, queue, &p, &key, call->work);
 }
 
 static int run_bias(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -442,6 +512,13 @@ int cuda_matmul_wide(const struct cuda_queue *queue, const struct cuda_wide_prod
     return multiply_large(queue->matmul, queue, &p, &key, work);
 }
 
+int cuda_matmul_f8(const struct cuda_queue *queue, const struct cuda_f8_product *f, void *work)
+{
+    struct product p = f8_product(f);
+    struct key key = key_of(&p);
+    return multiply_large(queue->matmul, queue, &p, &key, work);
+}
+
 static float time_way(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct product *p,
                       const struct way *w, const cublasLtMatmulAlgo_t *algo, void *work)
 {
@@ -468,10 +545,10 @@ static float time_way(struct cuda_matmul *mm, const struct cuda_queue *queue, co
 
 void cuda_matmul_tune(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct kernel_call *call)
 {
-    if (cuda_linear_is_few(call->desc, call->op)) return;
+    if (cuda_linear_is_few(call->desc, call->op) || cuda_linear_f8_is_few(call->desc, call->op)) return;
     struct product p = product_of(call);
     struct key key = key_of(&p);
-    if (is_small(&key) || find_way(mm, &key)) return;
+    if (is_small(&key) || is_skinny(&p, &key) || find_way(mm, &key)) return;
     struct way *w = add_way(mm, &p, &key);
     cublasLtMatmulHeuristicResult_t found[TRIALS];
     int count = w ? propose(mm, w, found, TRIALS) : 0;

@@ -1,4 +1,5 @@
-/* cuda_matmul.h - linear, linear_dx, linear_dw and their fp8 forms with cuBLASLt; other small products and linear of few rows use our own kernels.
+/* cuda_matmul.h - linear, linear_dx, linear_dw and their fp8 forms with cuBLASLt; small products, products with one small
+ * dimension and linear of few rows use our own kernels.
  *
  *     cuda_matmul_open(&api, &queue.matmul, &err);
  *     ... the kernels cuda_linear, cuda_linear_dx and others run through queue.matmul
@@ -32,6 +33,21 @@ struct cuda_wide_product {
     int64_t rows, lines, k, m;
 };
 int cuda_matmul_wide(const struct cuda_queue *queue, const struct cuda_wide_product *p, void *work);
+
+/* y[rows,lines] = x[rows,k] W' of e4m3 numbers: times both scales (+ bias) (+ add), or, without scales, the sums alone.
+ * cudaErrorNotSupported: this cuBLASLt, or this card, has no scales of lines. work has CUDA_MATMUL_BYTES. */
+struct cuda_f8_product {
+    const void *w, *x, *bias, *add;
+    const float *w_scale, *x_scale; /* [lines], [rows]; NULL: none */
+    void *y;
+    enum dtype type; /* of y, bias and add */
+    int64_t rows, lines, k;
+    bool short_sums;
+};
+int cuda_matmul_f8(const struct cuda_queue *queue, const struct cuda_f8_product *p, void *work);
+
+/* A linear_f8 of many rows, whose rows are rounded already. */
+struct cuda_f8_product cuda_linear_f8_large(const struct kernel_call *call);
 
 /* cuBLASLt's message for a failed run. */
 const char *cuda_matmul_words(const struct cuda_matmul *matmul);

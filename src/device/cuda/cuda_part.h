@@ -6,6 +6,7 @@
 #include "device/cuda/cuda_fuse.h"
 #include "device/cuda/cuda_matmul.h"
 #include "device/cuda/cuda_staging.h"
+#include "device/cuda/cuda_times.h"
 #include "device/cuda/cuda_transfer.h"
 #include "device/device.h"
 #include <pthread.h>
@@ -22,8 +23,11 @@ struct cuda {
         size_t mark;   /* of the staging, at its beginning */
     } reads[DEVICE_READS];
     struct cuda_queue queue;
-    bool chain;           /* the last queued item is a kernel of a chain (begin_chained) */
-    pthread_mutex_t lock; /* guards the state that read, write and sync change */
+    struct cuda_times *times; /* of ops; NULL: nobody asks */
+    bool capturing;           /* what is queued becomes a graph */
+    bool chain;               /* the last queued item is a kernel of a chain (begin_chained) */
+    bool product;             /* the last queued kernel is a product */
+    pthread_mutex_t lock;     /* guards the state that read, write and sync change */
     int index;
     char bus[32];
     int failed; /* the first cudaError_t of a launch */

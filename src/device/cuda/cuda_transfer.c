@@ -3,6 +3,7 @@
  * byte of the other. */
 #include "device/cuda/cuda_transfer.h"
 #include "device/cuda/cuda_api.h"
+#include "device/cuda/cuda_times.h"
 #include "device/device.h"
 #include "mem/arena.h"
 #include "mem/os.h"
@@ -51,10 +52,12 @@ struct cuda_transfer {
         *recorded;      /* queued by themselves; of the program that is being compiled */
     atomic_int running; /* ops of the host, at this moment */
     bool recording;
+    struct cuda_times *times; /* borrowed; NULL: nobody asks */
 };
 
 static int wait(struct cuda_transfer *tr, cudaStream_t stream, int index)
 {
+    if (stream == tr->compute) cuda_times_waited(tr->times);
     return (int)cudaStreamWaitEvent(stream, tr->events[tr->tasks[index].event], 0);
 }
 
@@ -132,7 +135,8 @@ static int admit(struct cuda_transfer *tr, cudaStream_t stream, const struct ran
     }
     if (!code) code = (int)cudaEventRecord(tr->computed, tr->compute);
     if (!code) code = (int)cudaStreamWaitEvent(stream, tr->computed, 0);
-    return code ? code : wait_overlapping(tr, stream, ranges, n);
+    if (!code) code = wait_overlapping(tr, stream, ranges, n);
+    return code ? code : cuda_times_start(tr->times, stream, tr->recording);
 }
 
 /* Records that the stream's latest work is in progress on these ranges. */
@@ -140,7 +144,8 @@ static int under_way(struct cuda_transfer *tr, cudaStream_t stream, const struct
 {
     int event = 0;
     while (tr->taken[event]) event++;
-    int code = (int)cudaEventRecord(tr->events[event], stream);
+    int code = cuda_times_end(tr->times, stream, tr->recording);
+    if (!code) code = (int)cudaEventRecord(tr->events[event], stream);
     if (code) return code;
     struct task *task = &tr->tasks[tr->count++];
     tr->taken[event] = true;
@@ -220,6 +225,8 @@ int cuda_transfer_run(struct cuda_transfer *tr, const struct kernel_call *call)
     if (!code) code = (int)cudaLaunchHostFunc(tr->host_stream, compute_on_host, op);
     return code ? code : under_way(tr, tr->host_stream, ranges, n);
 }
+
+void cuda_transfer_time(struct cuda_transfer *tr, struct cuda_times *times) { tr->times = times; }
 
 void cuda_transfer_record_begin(struct cuda_transfer *tr) { tr->recording = true; }
 

@@ -57,5 +57,9 @@ void cuda_transfer_record_begin(struct cuda_transfer *tr);
 struct cuda_host_op *cuda_transfer_record_end(struct cuda_transfer *tr);
 void cuda_host_ops_free(struct cuda_host_op *ops);
 
+/* Times of copies, exchanges and ops of the host go there from now on; NULL: nowhere. */
+struct cuda_times;
+void cuda_transfer_time(struct cuda_transfer *tr, struct cuda_times *times);
+
 /* Declares that everything queued so far is done. */
 void cuda_transfer_done(struct cuda_transfer *tr);

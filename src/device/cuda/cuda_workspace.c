@@ -6,6 +6,7 @@
  *  2. A kernel finds its places with the functions that are asked for its bytes here. */
 #include "device/cuda/cuda_workspace.h"
 #include "tape/quantised.h"
+#include "tensor/f8_lines.h"
 
 typedef size_t scratch(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op);
 
@@ -107,14 +108,43 @@ static size_t expert_linear_q(const struct cuda_card *, const struct tensor *con
     return q_rows_bytes(cuda_q_rows(x->dim[0], desc[EXPERT_LINEAR_Q_ENDS]->dim[0]), x->dim[1]);
 }
 
-/* --- embedding, norm, loss ------------------------------------------------------------------------------- */
-
 static size_t take(size_t *end, int64_t bytes)
 {
     size_t at = *end;
     *end += (size_t)parts_of(bytes, 256) * 256;
     return at;
 }
+
+struct cuda_f8_places cuda_f8_places(int64_t rows, int64_t m, int64_t k)
+{
+    bool few = rows <= CUDA_F8_ROWS;
+    struct cuda_f8_places p = {.bytes = few ? 0 : CUDA_MATMUL_BYTES};
+    int64_t most = (int64_t)(CUDA_F8_SUMS / sizeof(float)) / (rows + 1) / 128 * 128;
+    p.lines = most < 128 ? 128 : most;
+    p.lines = p.lines < m ? p.lines : m;
+    p.codes = take(&p.bytes, rows * k);
+    p.scales = take(&p.bytes, rows * (int64_t)sizeof(float));
+    p.sums = take(&p.bytes, few ? 0 : rows * p.lines * (int64_t)sizeof(float));
+    return p;
+}
+
+static int64_t linear_f8_rows(const struct tensor *const *desc, const struct op *op)
+{
+    return tensor_count(desc[OP_MAX_IN + LINEAR_F8_Y]) / op->attr.lines[0].lines;
+}
+
+bool cuda_linear_f8_is_few(const struct tensor *const *desc, const struct op *op)
+{
+    return op->kind == OP_LINEAR_F8 && linear_f8_rows(desc, op) <= CUDA_F8_ROWS;
+}
+
+static size_t linear_f8(const struct cuda_card *, const struct tensor *const *desc, const struct op *op)
+{
+    int64_t m = op->attr.lines[0].lines;
+    return cuda_f8_places(linear_f8_rows(desc, op), m, f8_columns(tensor_bytes(desc[LINEAR_F8_W]), m)).bytes;
+}
+
+/* --- embedding, norm, loss ------------------------------------------------------------------------------- */
 
 struct cuda_embed_places cuda_embed_places(int64_t count, int64_t columns)
 {
@@ -127,9 +157,10 @@ struct cuda_embed_places cuda_embed_places(int64_t count, int64_t columns)
     return p;
 }
 
-static size_t embed_bwd(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
+static size_t embed_bwd(const struct cuda_card *, const struct tensor *const *desc, const struct op *op)
 {
-    return cuda_embed_places(tensor_count(desc[EMBED_BWD_IDS]), desc[OP_MAX_IN + EMBED_BWD_DW]->dim[1]).bytes;
+    int64_t columns = desc[OP_MAX_IN + EMBED_BWD_DW]->dim[op->attr.weight_kn ? 0 : 1];
+    return cuda_embed_places(tensor_count(desc[EMBED_BWD_IDS]), columns).bytes;
 }
 
 static size_t norm_bwd(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
@@ -343,7 +374,7 @@ static size_t attn(const struct cuda_card *card, const struct tensor *const *des
 bool cuda_paged_on_tensor_cores(const struct tensor *const *desc)
 {
     const struct tensor *q = desc[ATTN_PAGED_Q], *pool = desc[ATTN_PAGED_POOL];
-    return cuda_attn_on_tensor_cores(q->type, q->dim[3]) && pool->type == q->type &&
+    return cuda_attn_on_tensor_cores(q->type, q->dim[3]) && (pool->type == q->type || pool->type == DT_U8) &&
            q->dim[2] / pool->dim[2] <= PAGED_GROUP_MOST;
 }
 
@@ -375,6 +406,12 @@ static size_t attn_paged(const struct cuda_card *, const struct tensor *const *d
                : lines * (size_t)(q->dim[3] + 2) * sizeof(float);
 }
 
+/* Lines that are not the tensor cores' have one warp each. */
+static size_t attn_paged8(const struct cuda_card *card, const struct tensor *const *desc, const struct op *op)
+{
+    return cuda_paged_on_tensor_cores(desc) ? attn_paged(card, desc, op) : 0;
+}
+
 /* A logit and its token for each part. */
 static size_t sample(const struct cuda_card *, const struct tensor *const *desc, const struct op *)
 {
@@ -388,7 +425,9 @@ static scratch *const table[OP_KIND_COUNT] = {
     [OP_LINEAR] = matmul,
     [OP_LINEAR_Q] = linear_q,
     [OP_EXPERT_LINEAR_Q] = expert_linear_q,
+    [OP_LINEAR_F8] = linear_f8,
     [OP_LINEAR_Q_DX] = linear_q_wide,
+    [OP_DORA_NORM_Q] = linear_q_wide,
     [OP_LINEAR_DX] = matmul,
     [OP_LINEAR_DW] = matmul,
     [OP_LINEAR8] = matmul,
@@ -405,6 +444,7 @@ static scratch *const table[OP_KIND_COUNT] = {
     [OP_POOL] = pool,
     [OP_POOL_BWD] = pool_bwd,
     [OP_ATTN_PAGED] = attn_paged,
+    [OP_ATTN_PAGED8] = attn_paged8,
     [OP_SAMPLE] = sample,
     [OP_ROUTE] = route,
     [OP_EXPERT_LINEAR_DW] = expert_dw,

@@ -42,6 +42,7 @@ enum {
     CUDA_ROUTE_ROWS = 256,  /* route.cu: rows counted together */
     CUDA_SAMPLE_PARTS = 32, /* sample.cu: parts of a row of logits */
     CUDA_FEW_ROWS = 8,      /* maximum rows for matmul_few.cu */
+    CUDA_F8_ROWS = 16,      /* linear_f8.cu: maximum rows that it multiplies itself */
     CUDA_Q_ROWS = 128,      /* quantised_product.cu: maximum rows, except of experts */
     CUDA_Q_CHUNK = 256,     /* of k, of which each row of x */
     CUDA_Q_RECORD = 352,    /* has so many bytes (quantised_rows.cuh) */
@@ -67,6 +68,17 @@ enum { CUDA_QUANTISE8_BLOCKS = 1024 };
 /* True if the weight in blocks becomes numbers as a whole before it is multiplied: for gradients, for types with a table and
  * where x may not be rounded (quantised_wide.cu). */
 bool cuda_linear_q_is_wide(const struct op *op);
+
+/* Scratch of linear_f8: cuBLASLt's own, at 0, where there are more than CUDA_F8_ROWS rows; rounded rows; their scales; sums of some lines
+ * at a time, for cards whose cuBLASLt has no scales of rows. */
+#define CUDA_F8_SUMS ((size_t)64 << 20)
+struct cuda_f8_places {
+    size_t codes, scales, sums, bytes;
+    int64_t lines; /* whose sums have room */
+};
+struct cuda_f8_places cuda_f8_places(int64_t rows, int64_t m, int64_t k);
+/* True if a linear_f8 is computed by linear_f8.cu alone. */
+bool cuda_linear_f8_is_few(const struct tensor *const *desc, const struct op *op);
 
 /* True if linear is computed by matmul_few.cu, which needs no scratch. */
 bool cuda_linear_is_few(const struct tensor *const *desc, const struct op *op);

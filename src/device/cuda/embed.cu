@@ -52,6 +52,21 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* A table [C,V]: a thread has an element. */
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    gather_turned(const int32_t *ids, const T *table, const T *add, T *y, int64_t count, int64_t columns,
+                  int64_t vocabulary, float scale)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, c, r = divide(i, columns, &c);
+    next_may_begin();
+    await_previous();
+    if (i >= count) return;
+    float x = number(table + c * vocabulary + ids[r]);
+    x = scale != 0 ? x * scale : x;
+    put_number(y + i, add ? x + number(add + i) : x);
+}
+
 /* --- sorting positions by id ----------------------------------------------------------------------------- */
 
 struct sort_pass {
@@ -150,12 +165,16 @@ template <class T, class G> struct runs {
     G *dw;                      /* [V,C] */
     float *head, *tail;         /* [tiles][C] */
     int64_t count, columns;
-    float scale; /* of dy, 0: none */
+    int64_t row_step, column_step; /* of dw */
+    float scale;                   /* of dy, 0: none */
 };
 
-template <int N, class G> ON_GPU void add_to_table(G *to, float (&sum)[N])
+/* N is 1 for a table [C,V]. */
+template <int N, class T, class G>
+ON_GPU void add_to_table(const runs<T, G> &r, int32_t id, int64_t column, float (&sum)[N])
 {
     float before[N];
+    G *to = r.dw + id * r.row_step + column * r.column_step;
     load(to, before);
 #pragma unroll
     for (int k = 0; k < N; k++) sum[k] += before[k];
@@ -171,7 +190,7 @@ ON_GPU void end_run(const runs<T, G> &r, int32_t id, bool came, bool goes, int64
     else if (goes)
         save(r.tail + at, sum);
     else
-        add_to_table(r.dw + id * r.columns + column, sum);
+        add_to_table(r, id, column, sum);
 #pragma unroll
     for (int k = 0; k < N; k++) sum[k] = 0;
 }
@@ -244,7 +263,7 @@ template <class T, class G, int N> __global__ void __launch_bounds__(COLUMN_THRE
             for (int k = 0; k < N; k++) sum[k] += v[k];
         }
     }
-    if (mine) add_to_table(r.dw + id * r.columns + column, sum);
+    if (mine) add_to_table(r, id, column, sum);
 }
 
 template <class T, class G, int N> static int run_sums(const struct cuda_queue *queue, const runs<T, G> &r)
@@ -280,7 +299,9 @@ template <class T, class G>
 static int run_backward(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     const struct tensor *dw = call_out(call, EMBED_BWD_DW);
-    int64_t count = tensor_count(call_in(call, EMBED_BWD_IDS)), columns = dw->dim[1];
+    bool turned = call->op->attr.weight_kn;
+    int64_t count = tensor_count(call_in(call, EMBED_BWD_IDS)), columns = dw->dim[turned ? 0 : 1],
+            vocabulary = dw->dim[turned ? 1 : 0], row_step = turned ? 1 : columns;
     char *work = (char *)call->work;
     struct cuda_embed_places at = cuda_embed_places(count, columns);
     int failed = 0;
@@ -288,23 +309,38 @@ static int run_backward(const struct cuda_queue *queue, const struct kernel_call
     if (!call->accumulate)
         failed = (int)cudaMemsetAsync(call->out[EMBED_BWD_DW], 0, (size_t)tensor_bytes(dw), stream_of(queue));
     if (failed || count == 0) return failed;
-    int last = sort(queue, (const int32_t *)call->in[EMBED_BWD_IDS], count, dw->dim[0], work, at, &failed);
+    int last = sort(queue, (const int32_t *)call->in[EMBED_BWD_IDS], count, vocabulary, work, at, &failed);
     if (failed) return failed;
     runs<T, G> r = {(const int32_t *)call->in[EMBED_BWD_IDS],
                     (const int32_t *)(work + at.order[last]),
                     (const T *)call->in[EMBED_BWD_DY],
-                    (G *)call->out[EMBED_BWD_DW] + call->op->attr.first * columns,
+                    (G *)call->out[EMBED_BWD_DW] + call->op->attr.first * row_step,
                     (float *)(work + at.head),
                     (float *)(work + at.tail),
                     count,
                     columns,
+                    row_step,
+                    turned ? vocabulary : 1,
                     dtype_round(call_in(call, EMBED_BWD_DY)->type, call->op->attr.scale)};
-    bool wide = columns % lanes<T> == 0 && aligned(r.dy, r.dw);
+    bool wide = !turned && columns % lanes<T> == 0 && aligned(r.dy, r.dw);
     return wide ? run_sums<T, G, lanes<T>>(queue, r) : run_sums<T, G, 1>(queue, r);
+}
+
+template <class T> static int run_turned(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    const struct tensor *w = call_in(call, EMBED_W);
+    int64_t columns = w->dim[0], count = tensor_count(call_in(call, EMBED_IDS)) * columns;
+    const T *table = (const T *)call->in[EMBED_W] + call->op->attr.first;
+    float scale = dtype_round(w->type, call->op->attr.scale);
+    if (count == 0) return 0;
+    return launch(queue, gather_turned<T>, parts_of(count, THREADS), THREADS, 0,
+                  (const int32_t *)call->in[EMBED_IDS], table, (const T *)call->in[EMBED_ADD],
+                  (T *)call->out[EMBED_Y], count, columns, w->dim[1], scale);
 }
 
 template <class T> static int run_forward(const struct cuda_queue *queue, const struct kernel_call *call)
 {
+    if (call->op->attr.weight_kn) return run_turned<T>(queue, call);
     int64_t rows = tensor_count(call_in(call, EMBED_IDS)), columns = call_in(call, EMBED_W)->dim[1];
     const T *table = (const T *)call->in[EMBED_W] + call->op->attr.first * columns,
             *add = (const T *)call->in[EMBED_ADD];

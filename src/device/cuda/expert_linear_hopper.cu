@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(THREADS, 1) multiply(expert_problem p, const _
     wgmma_publish();
     const int rank = expert_pair<KIND> == 2 ? pair_rank() : 0;
     const expert_work w = expert_work_of<KIND>(p, (expert_lists *)(pool + LISTS_AT), rank);
-    if (expert_pair<KIND> == 2) pair_wait();
+    if (expert_pair<KIND> == 2) cluster_wait();
     if (threadIdx.x < WG_THREADS) {
         leave_registers<56>();
         if (threadIdx.x == 0) produce<G, KIND>(p, m, r, w);
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(THREADS, 1) multiply(expert_problem p, const _
         consume<T, G, KIND>(p, r, w, threadIdx.x / WG_THREADS - 1);
     }
     __syncwarp();
-    if (expert_pair<KIND> == 2) pair_wait(); /* a block's memory is the other's until both are done */
+    if (expert_pair<KIND> == 2) cluster_wait(); /* a block's memory is the other's until both are done */
 #endif
 }
 

@@ -26,13 +26,6 @@ ON_GPU void barrier_arrive_at(uint32_t at, int rank)
                  : "memory");
 }
 
-/* All threads of both blocks of a pair. */
-ON_GPU void pair_wait(void)
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-}
-
 ON_GPU int pair_rank(void)
 {
     int rank;

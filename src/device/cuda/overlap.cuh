@@ -31,21 +31,44 @@ ON_GPU void await_previous(void)
 #endif
 }
 
-/* For kernels that call await_previous, and no others. */
+/* For kernels that call await_previous, and no others. `cluster` blocks along x are a cluster. */
+template <class... P, class... A>
+static inline int launch_clusters(const struct cuda_queue *queue, void (*kernel)(P...), dim3 blocks,
+                                  int cluster, int threads, size_t shared, A... args)
+{
+    cudaLaunchAttribute attributes[2] = {};
+    int count = 0;
+    if (queue->follows) {
+        attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        attributes[count].id = cudaLaunchAttributeClusterDimension;
+        attributes[count].val.clusterDim.x = (unsigned)cluster;
+        attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1;
+        count++;
+    }
+    cudaLaunchConfig_t config = {};
+    config.gridDim = blocks;
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream_of(queue);
+    config.attrs = attributes;
+    config.numAttrs = (unsigned)count;
+    cudaLaunchKernelEx(&config, kernel, P(args)...);
+    return launched();
+}
+
+template <class... P, class... A>
+static inline int launch(const struct cuda_queue *queue, void (*kernel)(P...), dim3 blocks, int threads,
+                         size_t shared, A... args)
+{
+    return launch_clusters(queue, kernel, blocks, 1, threads, shared, args...);
+}
+
 template <class... P, class... A>
 static inline int launch(const struct cuda_queue *queue, void (*kernel)(P...), int64_t blocks, int threads,
                          size_t shared, A... args)
 {
-    cudaLaunchAttribute beside = {};
-    beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    beside.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)blocks);
-    config.blockDim = dim3((unsigned)threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = stream_of(queue);
-    config.attrs = &beside;
-    config.numAttrs = queue->follows ? 1 : 0;
-    cudaLaunchKernelEx(&config, kernel, P(args)...);
-    return launched();
+    return launch_clusters(queue, kernel, dim3((unsigned)blocks), 1, threads, shared, args...);
 }

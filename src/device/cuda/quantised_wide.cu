@@ -1,4 +1,4 @@
-/* quantised_wide.cu - the whole weight in blocks as numbers in scratch, then linear or linear_dx with it.
+/* quantised_wide.cu - the whole weight in blocks as numbers in scratch, then linear, linear_dx or dora_norm with it.
  *
  * Types with a table (tensor/blocks_4bit.h) are widened here, the others by quantised.cu. Codes lie as [16 lines][4 bytes]: a
  * thread takes four bytes of its line, which are elements e to e + 3 and e + 16 to e + 19. */
@@ -117,8 +117,9 @@ int multiply(const struct cuda_queue *queue, const struct kernel_call *call, int
 
 } // namespace
 
-static_assert((int)LINEAR_Q_W == (int)LINEAR_W && (int)LINEAR_Q_DX_W == (int)LINEAR_DX_W,
-              "slots are linear's");
+static_assert((int)LINEAR_Q_W == (int)LINEAR_W && (int)LINEAR_Q_DX_W == (int)LINEAR_DX_W &&
+                  (int)DORA_NORM_Q_W == (int)DORA_NORM_W && (int)DORA_NORM_Q_W == (int)LINEAR_Q_W,
+              "slots are those of the op with numbers");
 
 extern "C" int cuda_linear_q_wide(const struct cuda_queue *queue, const struct kernel_call *call)
 {
@@ -128,4 +129,9 @@ extern "C" int cuda_linear_q_wide(const struct cuda_queue *queue, const struct k
 extern "C" int cuda_linear_q_dx(const struct cuda_queue *queue, const struct kernel_call *call)
 {
     return multiply(queue, call, LINEAR_Q_DX_W, OP_LINEAR_DX, cuda_linear_dx);
+}
+
+extern "C" int cuda_dora_norm_q(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    return multiply(queue, call, DORA_NORM_Q_W, OP_DORA_NORM, cuda_dora_norm);
 }

@@ -54,7 +54,8 @@ struct emitter {
     X(POOL, pool)                                                                                            \
     X(ROW_GATE, row_gate)                                                                                    \
     X(DROPOUT, dropout)                                                                                      \
-    X(ROW_NORM, row_norm)                                                                                    \
+    X(DORA_NORM, dora_norm)                                                                                  \
+    X(DORA_NORM_Q, dora_norm_q)                                                                              \
     X(COLUMN_SCALE, column_scale)                                                                            \
     X(LINEAR_Q, linear_q)                                                                                    \
     X(EMBED_Q, embed_q)                                                                                      \

@@ -40,16 +40,21 @@ const struct emitter pjrt_linear_dw = {.emit = emit_linear_dw};
 static void emit_embed_bwd(struct emit *e)
 {
     struct hlo *h = e->h;
+    static const int order[] = {1, 0};
+    bool turned = e->op->attr.weight_kn;
     const struct tensor *dw = emit_out_tensor(e, EMBED_BWD_DW);
+    int64_t vocabulary = dw->dim[turned ? 1 : 0], width = dw->dim[turned ? 0 : 1];
     struct hlo_value ids = emit_in(e, EMBED_BWD_IDS), dy = emit_in(e, EMBED_BWD_DY);
     ids = hlo_reshape(h, ids, HLO_SHAPE(hlo_count(&ids)));
     if (e->op->attr.first) ids = hlo_plus(h, ids, (double)e->op->attr.first);
     struct hlo_value scale = hlo_convert(h, hlo_scalar(h, dy.type, (double)e->op->attr.scale), HLO_F32);
-    struct hlo_value rows = part_rows(e, EMBED_BWD_DY, dw->dim[1]);
+    struct hlo_value rows = part_rows(e, EMBED_BWD_DY, width);
     if (e->op->attr.scale != 0) rows = hlo_mul(h, rows, hlo_over(h, scale, rows, 0));
-    struct hlo_value table = hlo_fill(h, HLO_F32, 0, dw->ndim, dw->dim);
+    struct hlo_value table = hlo_fill(h, HLO_F32, 0, HLO_SHAPE(vocabulary, width));
     if (e->accumulate) table = hlo_convert(h, emit_old(e, EMBED_BWD_DW), HLO_F32);
-    emit_out(e, EMBED_BWD_DW, hlo_put(h, table, ids, rows, true));
+    if (e->accumulate && turned) table = hlo_transpose(h, table, order);
+    table = hlo_put(h, table, ids, rows, true);
+    emit_out(e, EMBED_BWD_DW, turned ? hlo_transpose(h, table, order) : table);
 }
 const struct emitter pjrt_embed_bwd = {.emit = emit_embed_bwd};
 

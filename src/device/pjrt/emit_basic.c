@@ -9,7 +9,9 @@ const struct emitter pjrt_add = {.emit = emit_add};
 
 static void emit_embed(struct emit *e)
 {
+    static const int turned[] = {1, 0};
     struct hlo_value ids = emit_in(e, EMBED_IDS), w = emit_in(e, EMBED_W);
+    if (e->op->attr.weight_kn) w = hlo_transpose(e->h, w, turned);
     if (e->op->attr.first) ids = hlo_plus(e->h, ids, (double)e->op->attr.first);
     struct hlo_value y = hlo_convert(e->h, hlo_take(e->h, w, ids), HLO_F32);
     if (e->op->attr.scale != 0) {

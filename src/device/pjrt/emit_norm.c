@@ -1,4 +1,5 @@
 /* emit_norm.c - emitters that reduce rows: norms and pooling. */
+#include "device/pjrt/emit_blocks.h"
 #include "device/pjrt/emit_parts.h"
 
 /* Means of the rows of [R,C]: [R]. */
@@ -28,13 +29,36 @@ static void emit_norm(struct emit *e)
 }
 const struct emitter pjrt_norm = {.emit = emit_norm};
 
-static void emit_row_norm(struct emit *e)
+/* Lengths of the rows of w + scale B A; w: [M,K], F32. */
+static void dora_norms(struct emit *e, struct hlo_value w)
 {
-    struct hlo_value w = hlo_convert(e->h, emit_in(e, ROW_NORM_W), HLO_F64);
+    static const struct hlo_pairs pairs = {.sum = 1, .a_sum = {1}, .b_sum = {0}};
+    struct hlo_value b = emit_real(e, DORA_NORM_B), a = emit_real(e, DORA_NORM_A);
+    w = hlo_add(e->h, w, hlo_times(e->h, hlo_dot(e->h, b, a, &pairs), (double)e->op->attr.scale));
+    w = hlo_convert(e->h, w, HLO_F64);
     struct hlo_value sum = hlo_reduce(e->h, "add", hlo_mul(e->h, w, w), 1u << 1);
-    emit_out(e, ROW_NORM_Y, hlo_unary(e->h, "sqrt", sum));
+    emit_out(e, DORA_NORM_Y, hlo_unary(e->h, "sqrt", sum));
 }
-const struct emitter pjrt_row_norm = {.emit = emit_row_norm};
+
+static void emit_dora_norm(struct emit *e)
+{
+    static const int turned[] = {1, 0};
+    const struct op_attr *attr = &e->op->attr;
+    struct hlo_value w = emit_real(e, DORA_NORM_W);
+    if (attr->weight_kn) w = hlo_transpose(e->h, w, turned);
+    dora_norms(e, hlo_slice(e->h, w, 0, attr->first, emit_out_tensor(e, DORA_NORM_Y)->dim[0]));
+}
+const struct emitter pjrt_dora_norm = {.emit = emit_dora_norm};
+
+static void emit_dora_norm_q(struct emit *e)
+{
+    const struct op_attr *attr = &e->op->attr;
+    struct hlo_value bytes = emit_in(e, DORA_NORM_Q_W);
+    int64_t k = emit_in_tensor(e, DORA_NORM_Q_A)->dim[1], rows = emit_out_tensor(e, DORA_NORM_Q_Y)->dim[0];
+    struct hlo_value ids = hlo_plus(e->h, hlo_iota(e->h, HLO_I32, 0, HLO_SHAPE(rows)), (double)attr->first);
+    dora_norms(e, blocks_rows(e->h, attr, k, bytes, ids));
+}
+const struct emitter pjrt_dora_norm_q = {.emit = emit_dora_norm_q};
 
 /* Sums over the tokens that count, divided by their number: [B,C]. lengths: [B], I32. */
 static struct hlo_value pooled(struct emit *e, struct hlo_value x, struct hlo_value lengths)
