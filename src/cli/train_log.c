@@ -361,7 +361,9 @@ static void tell_plan(struct train_log *log, const struct train_event *e)
         knobs_state_text(k, state, sizeof state), k->param_tier != TIER_DEVICE ? ", parameters from " : "",
         k->param_tier != TIER_DEVICE ? knobs_param_text(k, params, sizeof params) : "",
         knobs_activations_text(k, activations, sizeof activations),
-        k->optimizer_in_backward ? ", optimizer in backward" : "");
+        k->optimizer_in_backward  ? ", optimizer in backward"
+        : k->optimizer_in_forward ? ", optimizer in the next forward"
+                                  : "");
     if (e->kind == TRAIN_PLANNED)
         tell_run(log, e);
     else

@@ -80,11 +80,12 @@ enum plim_status device_give(struct device *dev, const struct device_range *rang
     for (int i = range->begin, next; i < range->end && status == PLIM_OK; i = next) {
         const struct op *op = &range->tape->ops[i];
         next = i + 1;
+        if (device_skips(range, op)) continue; /* of a group all ops or none: their kind is the same */
         if (range->timed) dev->ops->time_op(dev, i);
         if (op_collects(op)) {
             status = range->collect(range, i);
         } else if (op_moves(op)) {
-            if (!device_skips(range, op)) device_move(dev, range, op);
+            device_move(dev, range, op);
         } else if (op_computes(op)) {
             next = next_of(&giving, i);
             device_run_ops(dev, range, i, next);

@@ -20,6 +20,7 @@ struct device_range {
     const struct layout *layout;
     int begin, end; /* ops */
     bool first;     /* first micro-batch of a window: overwrites what later ones add to */
+    bool pending;   /* only the updates that the loop begins with (pass_update.c, inside forward) */
     bool timed;     /* its ops are timed (device_ops.time_op) */
     /* Queues an exchange between ranks; called for each such op. NULL: the range has none. */
     enum plim_status (*collect)(const struct device_range *range, int op);
@@ -32,9 +33,11 @@ static inline bool device_accumulates(const struct device_range *range, const st
     return op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && !range->first);
 }
 
-/* True for a fetch that the first micro-batch omits, because it overwrites the tensor. */
+/* True for an op that does not run: a fetch that the first micro-batch omits, because it overwrites the tensor; an update inside
+ * the loop in later micro-batches; all but updates in a pending range. */
 static inline bool device_skips(const struct device_range *range, const struct op *op)
 {
+    if (op->part == PART_UPDATE ? !range->first : range->pending) return true;
     return op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST && range->first;
 }
 

@@ -148,7 +148,6 @@ static enum plim_status await_stage(struct exec *exec, int near, size_t bytes, s
 static enum plim_status move(struct exec *exec, const struct device_range *range, const struct op *op,
                              struct plim_error *err)
 {
-    if (device_skips(range, op)) return PLIM_OK;
     if (lower_tier(exec->tape, op) == TIER_HOST) {
         device_move(exec->device, range, op);
         return PLIM_OK;
@@ -270,6 +269,7 @@ static enum plim_status run_ops(struct exec *exec, const struct device_range *ra
     enum plim_status status = PLIM_OK;
     for (int i = range->begin, next; i < range->end && status == PLIM_OK; i = next) {
         next = groups ? (int)min64(layout_group_end(exec->layout, i), range->end) : i + 1;
+        if (device_skips(range, &exec->tape->ops[i])) continue; /* a group's ops are all of one kind */
         if (next == i + 1) {
             status = run_op(exec, range, i, err);
             continue;
@@ -354,6 +354,13 @@ size_t exec_program_bytes(const struct exec *exec)
     return bytes;
 }
 
+static enum plim_status run_range(struct exec *exec, const struct device_range *range, struct plim_error *err)
+{
+    enum plim_status status = run_ops(exec, range, err);
+    enum plim_status rest = exec_await_all(exec, status == PLIM_OK ? err : NULL);
+    return status == PLIM_OK ? rest : status;
+}
+
 enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err)
 {
     struct device_program *program;
@@ -361,9 +368,14 @@ enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, 
     if (program) exec->device->ops->launch(program);
     if (program || status != PLIM_OK) return status;
     struct device_range range = range_of(exec, begin, end, micro);
-    status = run_ops(exec, &range, err);
-    enum plim_status rest = exec_await_all(exec, status == PLIM_OK ? err : NULL);
-    return status == PLIM_OK ? rest : status;
+    return run_range(exec, &range, err);
+}
+
+enum plim_status exec_pending(struct exec *exec, struct plim_error *err)
+{
+    struct device_range range = range_of(exec, 0, exec->tape->loop_end, 0);
+    range.pending = true;
+    return run_range(exec, &range, err);
 }
 
 enum plim_status exec_loop(struct exec *exec, int64_t micro, struct plim_error *err)

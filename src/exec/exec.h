@@ -102,6 +102,8 @@ size_t exec_program_bytes(const struct exec *exec);
 enum plim_status exec_run(struct exec *exec, int begin, int end, int64_t micro, struct plim_error *err);
 enum plim_status exec_loop(struct exec *exec, int64_t micro, struct plim_error *err);
 enum plim_status exec_update(struct exec *exec, struct plim_error *err);
+/* Only the updates that the loop begins with (pass_update.c, inside forward); not compiled, because it is rare. */
+enum plim_status exec_pending(struct exec *exec, struct plim_error *err);
 
 /* The address of a device tensor the host may write directly; NULL on a device with its own memory. */
 void *exec_host(const struct exec *exec, int tensor);

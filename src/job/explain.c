@@ -45,6 +45,7 @@ static const struct {
     {"training.fp16", "as training.mixed_precision: fp16"},
     {"training.bf16", "as training.mixed_precision: bf16"},
     {"training.optimizer_in_backward", PINS},
+    {"training.optimizer_in_forward", PINS},
     {"training.optimizer",
      "decides the optimizer state: 8 bytes a parameter for adamw, about 2 for adamw8bit"},
     {"training.master_weights", "none saves 2 bytes a parameter"},

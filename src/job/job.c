@@ -328,6 +328,11 @@ static enum plim_status check_supported(const struct job *job, struct plim_error
                          "%s: training.optimizer_in_backward and data.padding: longest exclude each other: a "
                          "step has passes of several lengths; drop one",
                          job->name);
+    if (job->data.padding == PADDING_LONGEST && job->training.in_forward)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: training.optimizer_in_forward and data.padding: longest exclude each other: a "
+                         "step begins with a pass of any length; drop one",
+                         job->name);
     return PLIM_OK;
 }
 
@@ -417,6 +422,11 @@ static enum plim_status check_lengths(const struct job *job, struct plim_error *
             "%s: training.optimizer_in_backward and training.max_grad_norm exclude each other: clipping "
             "needs all gradients; drop one",
             job->name);
+    if (job->training.in_backward && job->training.in_forward)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: training.optimizer_in_backward and training.optimizer_in_forward exclude each "
+                         "other: a parameter is updated once; drop one",
+                         job->name);
     return PLIM_OK;
 }
 

@@ -108,7 +108,7 @@ struct job_training {
     struct string_list freeze, train_only; /* patterns of parameter names; see model/freeze.h */
     int recompute;
     int64_t full_layers, loss_chunks;
-    bool in_backward;
+    bool in_backward, in_forward;
     int state_tier, grad_tier, param_tier;
     int64_t offload_layers; /* layers whose activations wait in a GPU's host memory */
     double host_update;     /* share of the updates of state in host memory that the CPU computes */

@@ -224,6 +224,7 @@ static const struct schema_row rows[] = {
     {"output.gradient_checkpointing", .alias = "training.gradient_checkpointing"},
     {"training.loss_chunks", SCHEMA_INT64, AT(training.loss_chunks), .min = 1, .max = 4096, .help = "pins the slices of the output projection and loss"},
     {"training.optimizer_in_backward", SCHEMA_BOOL, AT(training.in_backward), .help = "pins whether parameters are updated during backward (needs accumulation 1, no clipping)"},
+    {"training.optimizer_in_forward", SCHEMA_BOOL, AT(training.in_forward), .help = "pins whether parameters are updated during the next step's forward, each before it is read; works with clipping and accumulation, on one rank"},
     {"training.zero_stage", SCHEMA_INT64, AT(training.zero), .min = 0, .max = 4, .help = "pins what each of several ranks has only a piece of: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters, 4 the same in pieces of each node's ranks (hybrid sharding)"},
     {"training.zero.max_live_parameters", SCHEMA_INT64, AT(zero.max_live), .min = 0, .max = 1e15, .fallback = "0", .help = "stage 3: maximum elements of gathered parameters at once; limits gathering ahead; 0: no limit"},
     {"training.zero.max_reuse_distance", SCHEMA_INT64, AT(zero.max_reuse), .min = 0, .max = 1e15, .fallback = "0", .help = "stage 3: a parameter may stay gathered from forward to backward if at most this many elements of others are read in between and the budget allows it; 0: none does"},

@@ -58,6 +58,10 @@ static bool disk_overlaps(const struct knobs *knobs)
     return knobs->state_tier == TIER_DISK && !knobs->host_share && knobs->prefetch_ops == PREFETCH_AHEAD;
 }
 
+/* Updates inside forward fetch their state this many ops ahead. Weights that the host returns are fetched when they are read: a fetch
+ * that waits for the host holds up the state behind it. */
+#define FORWARD_AHEAD 4
+
 /* Copies between a GPU and the host run beside computing: four slices of an update in flight, parameters and gradients
  * asked for ten ops ahead, about a layer's, or three where the budget asks for it: by the planner's clock that costs 3 to 6 %
  * of a step where parameters stream, and more than ten win nothing. Towards a disk, buffers for that would make the smallest
@@ -66,7 +70,10 @@ static struct prefetch_options prefetch_of(const struct job *job, const struct k
 {
     int ops = knobs && knobs->prefetch_ops ? (int)knobs->prefetch_ops : PREFETCH_AHEAD;
     const struct job_zero *z = &job->zero;
+    bool forward = knobs && knobs->optimizer_in_forward;
     return (struct prefetch_options){.loop_lead = ops,
+                                     .state_lead = forward ? FORWARD_AHEAD : ops,
+                                     .weights_lead = forward ? 0 : ops,
                                      .loop_lag = 2,
                                      .update_lag = 2,
                                      .gather_lead = job_given(job, &z->prefetch) && !z->prefetch ? 0 : ops,
@@ -121,7 +128,9 @@ static enum plim_status prefetch(const struct job *job, struct tape *tape, const
                          o->param_tier == TIER_HOST || (knobs && knobs->offload_layers > 0);
     bool exchanges_beside = knobs && facts && facts->ranks > 1 && facts->async_exchanges;
     struct prefetch_options options = prefetch_of(job, knobs);
-    if (!copies_beside) options.loop_lead = options.loop_lag = options.update_lag = 0;
+    if (!copies_beside)
+        options.loop_lead = options.state_lead = options.weights_lead = options.loop_lag =
+            options.update_lag = 0;
     if (!exchanges_beside) options.gather_lead = options.exchange_lag = options.exchange_update_lag = 0;
     return copies_beside || exchanges_beside ? pass_prefetch(tape, &options, err) : PLIM_OK;
 }
@@ -190,6 +199,7 @@ static enum plim_status compute(const struct plan_request *request, const struct
                                     .weight_decay = (float)t->weight_decay,
                                     .global_norm = needs_global_norm(&r) || !knobs->optimizer_in_backward,
                                     .in_backward = knobs->optimizer_in_backward,
+                                    .in_forward = knobs->optimizer_in_forward,
                                     .guards_loss = knobs->optimizer_in_backward && job->ranks <= 1,
                                     .part = part};
     const struct model_spec *s = &job->spec;

@@ -38,6 +38,8 @@ struct clock {
     int *piece;              /* by tensor */
     double host_bytes;       /* moved by other lanes than computing, at the host's end */
     bool once;               /* there is one micro-batch: nothing is fetched to be added to */
+    bool later;              /* a micro-batch after the first: updates inside the loop do not run */
+    double forward;          /* when the last op of forward was done */
     struct op_span *spans;   /* by op; NULL: nobody asks */
 };
 
@@ -258,16 +260,20 @@ static void run_op(struct clock *c, int index)
         put_off(c, &t->read, done);
         t->sent = lane == LANE_LINK || op->attr.behind;
     }
-    for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++)
-        if (op->out[i] >= 0) put_off(c, &c->times[c->piece[op->out[i]]].ready, done);
+    for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++) {
+        if (op->out[i] < 0) continue;
+        put_off(c, &c->times[c->piece[op->out[i]]].ready, done);
+        put_off(c, &c->times[tape_root(c->tape, op->out[i])].ready,
+                done); /* the whole waits for its slices */
+    }
 }
 
-static bool is_idle(const struct op *op, bool once)
+static bool is_idle(const struct clock *c, const struct op *op)
 {
     bool later =
-        !once && op->kind == OP_QUANTISE8 && op->accumulate == ACC_AFTER_FIRST; /* few are the first */
-    return op->kind == OP_HOLD || later ||
-           (once && op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST);
+        !c->once && op->kind == OP_QUANTISE8 && op->accumulate == ACC_AFTER_FIRST; /* few are the first */
+    return op->kind == OP_HOLD || later || (c->later && op->part == PART_UPDATE) ||
+           (c->once && op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST);
 }
 
 /* Offloaded activations, and what is sent to other ranks or written behind, are held until their bytes are wanted: the next op waits for the
@@ -286,14 +292,15 @@ static double run_part(struct clock *c, int begin, int end, double busy[LANES])
 {
     for (int i = 0; i < LANES; i++) c->free[i] = c->busy[i] = 0;
     memset(c->times, 0, (size_t)c->tape->ntensors * sizeof *c->times);
-    c->host_bytes = c->ahead = 0;
+    c->host_bytes = c->ahead = c->forward = 0;
     for (int i = begin; i < end; i++) {
         const struct op *op = &c->tape->ops[i];
         if (op->kind == OP_HOLD) release(c, op);
-        if (is_idle(op, c->once))
+        if (is_idle(c, op))
             note_span(c->spans, i, lane_of(c->tape, op), c->free[LANE_COMPUTE], c->free[LANE_COMPUTE]);
         else
             run_op(c, i);
+        if (op->part == PART_FORWARD) c->forward = c->free[LANE_COMPUTE];
     }
     double rate = c->facts->host_total, last = rate > 0 ? c->host_bytes / rate : 0;
     wait_until(c, free_at(c, LANE_LINK));
@@ -305,14 +312,15 @@ static double run_part(struct clock *c, int begin, int end, double busy[LANES])
 }
 
 /* One lane: everything in turn. */
-static double add_part(const struct clock *c, int begin, int end, double *busy)
+static double add_part(struct clock *c, int begin, int end, double *busy)
 {
     double sum = 0, norm = 0;
     for (int i = begin; i < end; i++) {
         const struct op *op = &c->tape->ops[i];
-        double seconds = is_idle(op, c->once) ? 0 : alone_seconds(c, op);
+        double seconds = is_idle(c, op) ? 0 : alone_seconds(c, op);
         if (c->spans) note_span(c->spans, i, lane_of(c->tape, op), sum, sum + seconds);
         sum += seconds;
+        if (op->part == PART_FORWARD) c->forward = sum;
         if (serves_norm(op)) norm += seconds;
     }
     *busy = sum - norm;
@@ -341,20 +349,37 @@ static bool clock_alloc(struct clock *c)
     return true;
 }
 
+static double time_part(struct clock *c, int begin, int end, double busy[LANES])
+{
+    return c->times ? run_part(c, begin, end, busy) : add_part(c, begin, end, &busy[LANE_COMPUTE]);
+}
+
+/* Do updates of the step before run in the loop? */
+static bool has_pending(const struct tape *tape)
+{
+    for (int i = 0; i < tape->loop_end; i++)
+        if (tape->ops[i].part == PART_UPDATE) return true;
+    return false;
+}
+
 enum plim_status tape_spans_of(const struct tape *tape, const struct device_facts *facts, bool once,
                                struct op_span *spans, struct tape_time *out, struct plim_error *err)
 {
     int begin = tape->loop_end, end = tape->nops;
+    double first = 0, busy[LANES]; /* what the first micro-batch takes longer, for the updates in it */
     struct clock c = {.tape = tape, .facts = facts, .once = once, .spans = spans};
     *out = (struct tape_time){0};
-    if (!has_lanes(tape, facts)) {
-        out->loop_seconds = add_part(&c, 0, begin, &out->loop_busy[LANE_COMPUTE]);
-        out->update_seconds = add_part(&c, begin, end, &out->update_busy[LANE_COMPUTE]);
-        return PLIM_OK;
+    if (has_lanes(tape, facts) && !clock_alloc(&c))
+        return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was timed");
+    c.later = !once && has_pending(tape);
+    if (begin > 0) out->loop_seconds = time_part(&c, 0, begin, out->loop_busy);
+    out->forward_seconds = c.forward;
+    if (c.later) {
+        c.later = false;
+        first = time_part(&c, 0, begin, busy) - out->loop_seconds;
     }
-    if (!clock_alloc(&c)) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while a tape was timed");
-    if (begin > 0) out->loop_seconds = run_part(&c, 0, begin, out->loop_busy);
-    if (begin < end) out->update_seconds = run_part(&c, begin, end, out->update_busy);
+    if (begin < end) out->update_seconds = time_part(&c, begin, end, out->update_busy);
+    out->update_seconds += first;
     free(c.times);
     return PLIM_OK;
 }

@@ -11,8 +11,10 @@ enum lane { LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, LANE_HOST, LANE_LINK, LAN
 double tape_link_bytes(const struct tape *tape, const struct device_facts *facts, int64_t accumulation);
 
 struct tape_time {
-    double loop_seconds;   /* one micro-batch */
-    double update_seconds; /* once per optimizer step */
+    double loop_seconds;    /* one micro-batch */
+    double forward_seconds; /* of loop_seconds, up to the end of forward */
+    double
+        update_seconds; /* once per optimizer step, with what updates inside forward add to the first micro-batch */
     /* Seconds of work per lane, ignoring dependencies. update_busy leaves out the ops that only a global norm needs:
      * it is the minimum that the update takes inside backward. */
     double loop_busy[LANES], update_busy[LANES];

@@ -18,6 +18,7 @@ const struct knob_row knob_rows[KNOB_COUNT] = {
      .key = "training.recompute_layers"},
     KNOB(loss_chunks, .key = "training.loss_chunks"),
     KNOB(optimizer_in_backward, .form = KNOB_FLAG, .key = "training.optimizer_in_backward"),
+    KNOB(optimizer_in_forward, .form = KNOB_FLAG, .key = "training.optimizer_in_forward"),
     KNOB(state_tier, .form = KNOB_TIER, .key = "training.state_tier"),
     KNOB(state_share),
     KNOB(host_share, .key = "training.host_update"),

@@ -24,6 +24,7 @@ struct knobs {
     int64_t full_layers;           /* number of layers after offload_layers that are recomputed in full */
     int64_t loss_chunks;           /* slices of the output projection and loss */
     int64_t optimizer_in_backward; /* 1: each parameter is updated when its gradient is complete */
+    int64_t optimizer_in_forward;  /* 1: each parameter is updated before the next step's forward reads it */
     int64_t state_tier;            /* enum tier of moments and masters */
     int64_t state_share;           /* parts of the state on state_tier, out of OFFLOAD_SHARES */
     int64_t host_share;  /* slices of offloaded state that the host's CPU updates, out of OFFLOAD_SHARES */
@@ -65,6 +66,12 @@ void knob_set(struct knobs *knobs, int row, int64_t value);
 
 void knobs_open(struct knobs *pins);
 bool knobs_equal(const struct knobs *a, const struct knobs *b);
+
+/* True if updates run inside the loop instead of after it. */
+static inline bool knobs_inside(const struct knobs *knobs)
+{
+    return knobs->optimizer_in_backward || knobs->optimizer_in_forward;
+}
 
 /* Writes every knob as a member of the open object. */
 void knobs_json(struct json_writer *w, const struct knobs *knobs);

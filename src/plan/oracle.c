@@ -42,7 +42,7 @@ static struct knobs loop_key(const struct oracle *o, const struct knobs *k)
 {
     struct knobs key = *k;
     key.accumulation = 0;
-    if (!k->optimizer_in_backward) {
+    if (!knobs_inside(k)) {
         key.state_tier = key.state_share = key.host_share = 0;
         if (key.disk_share <= OFFLOAD_SHARES) key.disk_share = 0; /* no parameters */
     }
@@ -52,7 +52,7 @@ static struct knobs loop_key(const struct oracle *o, const struct knobs *k)
 
 static struct knobs update_key(const struct oracle *o, const struct knobs *k)
 {
-    if (k->optimizer_in_backward) return loop_key(o, k);
+    if (knobs_inside(k)) return loop_key(o, k);
     return (struct knobs){.zero = k->zero,
                           .state_tier = k->state_tier,
                           .state_share = k->state_share,
@@ -189,6 +189,7 @@ static enum plim_status measure(struct oracle *o, const struct knobs *knobs, enu
     if (status == PLIM_OK && held > o->largest) o->largest = held;
     loop->tape = own.loop, update->tape = own.update;
     own = plan_own_all(r, &o->tape, &layout);
+    loop->forward = time.forward_seconds;
     loop->seconds = time.loop_seconds, update->seconds = time.update_seconds;
     memcpy(loop->busy, time.loop_busy, sizeof loop->busy),
         memcpy(update->busy, time.update_busy, sizeof update->busy);
@@ -220,7 +221,7 @@ static enum plim_status look_for(struct oracle *o, const struct knobs *k, bool l
                                  struct plim_error *err)
 {
     struct knobs at = *k;
-    if (k->optimizer_in_backward) return look(o, k, TAPE_WHOLE, err);
+    if (knobs_inside(k)) return look(o, k, TAPE_WHOLE, err);
     enum plim_status status = PLIM_OK;
     if (!loop) {
         if (k->param_tier == TIER_DEVICE)
@@ -269,11 +270,15 @@ enum plim_status oracle_least_inside(struct oracle *o, const struct knobs *k, do
 {
     struct parts p;
     struct knobs apart = *k;
-    apart.optimizer_in_backward = 0;
+    apart.optimizer_in_backward = apart.optimizer_in_forward = 0;
     enum plim_status status = find_parts(o, &apart, &p, err);
     *out = 0;
     for (int lane = 0; lane < LANES && status == PLIM_OK; lane++)
-        *out = fmax(*out, p.loop->busy[lane] + p.update->busy[lane]);
+        *out = fmax(*out, (double)k->accumulation * p.loop->busy[lane] + p.update->busy[lane]);
+    if (!k->optimizer_in_forward || status != PLIM_OK) return status;
+    /* Only the first micro-batch's forward hides some of the update. */
+    double hidden = fmin(p.update->seconds, p.loop->forward);
+    *out = fmax(*out, (double)k->accumulation * p.loop->seconds + p.update->seconds - hidden);
     return status;
 }
 
@@ -282,7 +287,7 @@ enum plim_status oracle_exchanges(struct oracle *o, const struct knobs *k, struc
 {
     struct parts p;
     struct knobs apart = *k;
-    apart.optimizer_in_backward = 0;
+    apart.optimizer_in_backward = apart.optimizer_in_forward = 0;
     enum plim_status status = find_parts(o, &apart, &p, err);
     if (status == PLIM_OK)
         *out = (struct exchange_seconds){(double)k->accumulation * p.loop->busy[LANE_LINK],
@@ -294,7 +299,7 @@ enum plim_status oracle_kept(struct oracle *o, const struct knobs *k, struct pla
                              struct plim_error *err)
 {
     struct knobs apart = *k;
-    apart.optimizer_in_backward = 0;
+    apart.optimizer_in_backward = apart.optimizer_in_forward = 0;
     struct knobs key = update_key(o, &apart);
     enum plim_status status = find(&o->updates, &key) ? PLIM_OK : look_for(o, &apart, true, false, err);
     if (status == PLIM_OK) plan_lines(o->request, find(&o->updates, &key)->kept, 0, 0, false, out);

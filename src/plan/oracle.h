@@ -20,6 +20,7 @@
 struct part_cost {
     struct knobs key;   /* the knobs it depends on; the others are 0 */
     double seconds;     /* of one micro-batch, or of the update */
+    double forward;     /* loop: seconds of its forward */
     double busy[LANES]; /* seconds of work per lane (cost.h) */
     int64_t peak;       /* live transient bytes */
     int64_t kept;       /* update: bytes that stay on the device */
@@ -68,8 +69,8 @@ void oracle_rest(struct oracle *oracle);
 enum plim_status oracle_ask(struct oracle *oracle, const struct knobs *knobs, struct plan_bound *out,
                             struct plim_error *err);
 
-/* Lower bound of the seconds with updates inside backward: the busiest lane's work, computed for loop and update
- * separately, so that other questions share it. */
+/* Lower bound of the seconds with updates inside backward or forward: the busiest lane's work, and inside forward all that
+ * forward cannot hide; computed for loop and update separately, so that other questions share it. */
 enum plim_status oracle_least_inside(struct oracle *oracle, const struct knobs *knobs, double *out,
                                      struct plim_error *err);
 

@@ -61,6 +61,7 @@ struct knobs plan_compute_knobs(const struct knobs *k)
                           .offload_layers = k->full_layers ? k->offload_layers : 0, /* where they begin */
                           .loss_chunks = k->loss_chunks,
                           .optimizer_in_backward = k->optimizer_in_backward,
+                          .optimizer_in_forward = k->optimizer_in_forward,
                           .grad_tier = k->grad_tier,
                           .keep_fp8 = k->keep_fp8};
 }

@@ -57,7 +57,7 @@ static enum plim_status push(struct search *s, const struct box *box)
 
 static bool is_inside(const struct search *s, const struct box *box)
 {
-    return s->space.places[box->lo.at[AXIS_PLACE]].inside;
+    return space_inside(&s->space, box->lo.at[AXIS_PLACE]);
 }
 
 static bool comes_before(const struct search *s, const struct box *a, const struct box *b)
@@ -206,7 +206,7 @@ static enum plim_status least_exchanges(struct search *s, const struct point *p,
     *out = 0;
     if (s->request->facts->ranks <= 1) return PLIM_OK;
     enum plim_status status = oracle_exchanges(&s->oracle, &k, &e, s->err);
-    if (status == PLIM_OK) *out = k.optimizer_in_backward ? e.loop + e.update : e.update;
+    if (status == PLIM_OK) *out = knobs_inside(&k) ? e.loop + e.update : e.update;
     return status;
 }
 
@@ -232,8 +232,8 @@ static enum plim_status least_update(struct search *s, const struct box *box, do
             last = u ? seconds : INFINITY;
             p.at[AXIS_UPDATER] = u;
             struct knobs k = space_knobs(&s->space, &p);
-            status = k.optimizer_in_backward ? oracle_least_inside(&s->oracle, &k, &seconds, s->err)
-                                             : oracle_update_seconds(&s->oracle, &k, &seconds, s->err);
+            status = is_inside(s, box) ? oracle_least_inside(&s->oracle, &k, &seconds, s->err)
+                                       : oracle_update_seconds(&s->oracle, &k, &seconds, s->err);
             bool hopeful = k.optimizer_in_backward && box->stage != BOX_NEW && seconds < *out;
             if (status == PLIM_OK && hopeful) status = search_ask_prefetches(s, p, true, &seconds);
             if (status != PLIM_OK) return status;
@@ -250,7 +250,7 @@ static enum plim_status time_box(struct search *s, struct box *box)
     double here = 0, least = 0, first = 0;
     one.hi = one.lo;
     enum plim_status status = least_update(s, box, &least);
-    if (status == PLIM_OK && !s->space.places[box->lo.at[AXIS_PLACE]].inside) {
+    if (status == PLIM_OK && !is_inside(s, box)) {
         status = search_ask_seconds(s, box->lo, &here);
         if (status == PLIM_OK) status = least_update(s, &one, &first);
     }
@@ -339,7 +339,7 @@ static enum plim_status least_step(struct search *s, int place, int64_t micro_ba
     if (status == PLIM_OK) status = oracle_exchanges(&s->oracle, &free, &e, s->err);
     if (status != PLIM_OK) return status;
     double loop = b.step_seconds - update;
-    *out = s->space.places[place].inside ? fmax(loop, e.loop + e.update) : loop + e.update;
+    *out = space_inside(&s->space, place) ? fmax(loop, e.loop + e.update) : loop + e.update;
     return status;
 }
 

@@ -51,7 +51,7 @@ static bool knobs_before(const struct knobs *a, const struct knobs *b)
 static void consider(struct search *s, const struct point *p, const struct knobs *k, double seconds)
 {
     int steps = (k->state_tier != TIER_DEVICE) + (k->grad_tier != TIER_DEVICE) +
-                (k->param_tier != TIER_DEVICE) + (k->offload_layers > 0) + (k->optimizer_in_backward != 0) +
+                (k->param_tier != TIER_DEVICE) + (k->offload_layers > 0) + knobs_inside(k) +
                 (k->disk_share > 0);
     double value = seconds * search_doubt(space_reach(&s->space, p)),
            weight = value * (1 + PREFERENCE * steps);
@@ -154,16 +154,16 @@ double search_cutoff(const struct search *s)
     return s->best.found ? search_goal(s) * (1 - GAP * spent * spent) : INFINITY;
 }
 
-/* Seconds at a point with the best prefetching, whether it fits or not. Where the lanes of updates inside backward alone take
- * longer than a plan that is worth to be looked at, their least is enough to know. Between ranks the first value is the fastest,
+/* Seconds at a point with the best prefetching, whether it fits or not. Where updates inside the loop take at
+ * least longer than a plan that is worth to be looked at, that is enough to know. Between ranks the first value is the fastest,
  * and enough for a bound; the others are for plans that it does not fit in. */
 enum plim_status search_ask_prefetches(struct search *s, struct point p, bool bound, double *out)
 {
     struct knobs k = space_knobs(&s->space, &p);
     enum plim_status status = PLIM_OK;
     *out = 0;
-    if (k.optimizer_in_backward) status = oracle_least_inside(&s->oracle, &k, out, s->err);
-    if (status != PLIM_OK || (k.optimizer_in_backward && *out >= search_cutoff(s))) {
+    if (knobs_inside(&k)) status = oracle_least_inside(&s->oracle, &k, out, s->err);
+    if (status != PLIM_OK || (knobs_inside(&k) && *out >= search_cutoff(s))) {
         search_drop(s, *out);
         return status;
     }
@@ -183,7 +183,7 @@ enum plim_status search_ask_prefetches(struct search *s, struct point p, bool bo
  * between ranks, whose exchanges take most of that time, such tapes are spared. */
 bool search_is_downhill(const struct search *s, const struct point *p, double last, double here)
 {
-    return here <= last || (s->space.places[p->at[AXIS_PLACE]].inside && s->request->facts->ranks <= 1);
+    return here <= last || (space_inside(&s->space, p->at[AXIS_PLACE]) && s->request->facts->ranks <= 1);
 }
 
 /* search_ask_prefetches with the best updater. */

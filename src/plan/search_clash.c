@@ -68,8 +68,13 @@ enum plim_status search_name_clash(const struct plan_request *request, struct pl
     int found[LIMITS], count = find_limits(request, found);
     for (int i = count - 1; i >= 0; i--)
         strbuf_addf(&keys, "%s%s", limit_key(found[i]), i > 1 ? ", " : i == 1 ? " and " : "");
+    bool forward = count == 1 && found[0] == KNOB_ROW(optimizer_in_forward);
     enum plim_status status =
-        count == 0 ? plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other")
+        forward      ? plim_fail(err, PLIM_BAD_INPUT,
+                                 "%s needs one rank, rows of one length, and a device whose ops run one by one; "
+                                      "remove it",
+                                 strbuf_text(&keys))
+        : count == 0 ? plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other")
         : count == 1
             ? plim_fail(err, PLIM_BAD_INPUT, "%s is not possible here; remove it", strbuf_text(&keys))
             : plim_fail(err, PLIM_BAD_INPUT, "%s exclude each other; remove one", strbuf_text(&keys));

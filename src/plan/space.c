@@ -17,6 +17,17 @@ static bool is_needless(const struct plan_request *r, enum zero zero)
     return r->pins.zero == KNOB_OPEN && zero == (r->whole_grads ? ZERO_GRADS : ZERO_STATE);
 }
 
+/* Ranks exchange gradients and parameters in the update, rows of several lengths have several loops, and a program that is
+ * compiled whole cannot leave ops out. */
+bool space_can_defer(const struct plan_request *r)
+{
+    return r->facts->ranks <= 1 && r->lengths <= 1 && !r->facts->whole_programs;
+}
+
+static bool defers(const struct space *s) { return s->request->pins.optimizer_in_forward == 1; }
+
+bool space_inside(const struct space *s, int place) { return s->places[place].inside || defers(s); }
+
 /* Gradients that wait on a lower tier have no update inside backward to wait for; of several ranks' they are pieces. */
 static bool place_is_allowed(const struct plan_request *r, const struct place *p)
 {
@@ -24,6 +35,7 @@ static bool place_is_allowed(const struct plan_request *r, const struct place *p
     bool lower = p->grad != TIER_DEVICE, several = r->facts->ranks > 1;
     bool whole = pin_allows(pins->micro_batch, r->rows) && (!r->micro_most || r->micro_most >= r->rows);
     if (p->inside && (lower || r->needs_global_norm || !whole)) return false;
+    if (pins->optimizer_in_forward == 1 && (p->inside || !space_can_defer(r))) return false;
     if (p->zero != ZERO_NONE && (!several || r->whole_state)) return false;
     if (p->zero == ZERO_NODE && (r->facts->node_ranks < 2 || r->facts->node_ranks >= r->facts->ranks))
         return false;
@@ -126,6 +138,7 @@ static void apply_place(const struct space *s, const struct point *p, struct kno
 {
     k->grad_tier = place_at(s, p)->grad;
     k->optimizer_in_backward = place_at(s, p)->inside;
+    k->optimizer_in_forward = defers(s);
     k->zero = place_at(s, p)->zero;
 }
 

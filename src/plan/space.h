@@ -104,6 +104,12 @@ struct knobs space_knobs(const struct space *space, const struct point *point);
 /* Smallest reach that contains a point. */
 enum reach space_reach(const struct space *space, const struct point *point);
 
+/* True if updates can wait for the next step's forward. */
+bool space_can_defer(const struct plan_request *request);
+
+/* True if updates in this place run inside the loop: inside backward, or a pin has them inside forward. */
+bool space_inside(const struct space *space, int place);
+
 /* Returns the point with nothing offloaded except where a pin requires it. */
 struct point space_at_home(const struct space *space, const struct point *point);
 

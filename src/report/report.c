@@ -15,6 +15,7 @@ enum plim_status report_fill(struct plan_report *report, const struct job *job,
     report->naive_total = bound.total;
     report->npins = report_pins(job, report->pins);
     status = job_savings(job, request, plan, report->savings, &report->nsavings, err);
+    if (status == PLIM_OK) status = job_forward_seconds(request, plan, &report->forward_seconds, err);
     if (status == PLIM_OK && !plan->fits)
         status = job_remedies(job, request, plan, report->remedies, &report->nremedies, err);
     return status;
@@ -194,6 +195,7 @@ static void put_predicted(struct json_writer *w, const struct plan_report *r)
     json_begin_object(w, "predicted");
     json_double(w, "step_ms", seconds * 1e3);
     json_double(w, "tokens_per_s", seconds > 0 ? (double)tokens / seconds : 0);
+    if (r->forward_seconds > 0) json_double(w, "in_forward_ms", r->forward_seconds * 1e3);
     json_double(w, "run_s", report_run_seconds(r->job, r->length, r->plan));
     json_int(w, "steps", r->length->steps);
     json_end_object(w);

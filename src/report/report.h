@@ -15,6 +15,8 @@ struct plan_report {
     int64_t naive_total; /* without any technique, whole batch at once; 0: unknown */
     struct saving savings[SAVINGS_MAX];
     int nsavings;
+    double
+        forward_seconds; /* of a step with updates inside the next forward; 0: no faster, or not possible */
     struct remedy remedies[REMEDIES_MAX];
     int nremedies;
     const char *pins[KNOB_COUNT]; /* keys that pin a knob */

@@ -171,6 +171,9 @@ static void put_knobs(const struct plan_report *r, struct strbuf *out)
     int64_t tokens = job_rows_of_all(r->job) * r->request->time;
     strbuf_addf(out, "\n  predicted %s a step, %.0f tokens/s%s\n", report_duration(step, seconds),
                 seconds > 0 ? (double)tokens / seconds : 0, report_ranks(r) > 1 ? " of all ranks" : "");
+    if (r->forward_seconds > 0)
+        strbuf_addf(out, "  with training.optimizer_in_forward: true, %s a step\n",
+                    report_duration(step, r->forward_seconds));
     strbuf_add(out, "  ");
     report_run(r->job, r->length, r->plan, out);
     put_search(&r->plan->search, r->plan->fits, out);

@@ -191,7 +191,9 @@ void report_places(const struct plan_report *r, struct strbuf *out)
 {
     const struct knobs *k = &r->plan->knobs;
     strbuf_addf(out, "%s %s, ", optimizer_name((enum optimizer)r->job->training.optimizer),
-                k->optimizer_in_backward ? "inside backward" : "after backward");
+                k->optimizer_in_backward  ? "inside backward"
+                : k->optimizer_in_forward ? "inside the next step's forward"
+                                          : "after backward");
     put_part(out, k->state_share, "optimizer state");
     strbuf_addf(out, " on %s", tier_phrase(k->state_tier));
     put_on_disk(k->disk_share, out);

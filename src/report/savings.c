@@ -3,6 +3,7 @@
  * Bytes are counted in two places, what the budget counts and the tier below it, because most tricks of placement only
  * move them; a row that saves in neither is left out. */
 #include "report/savings.h"
+#include "plan/space.h"
 
 struct trial {
     const struct plan_request *request;
@@ -44,6 +45,7 @@ static int flip_chunks(struct trial *t)
 static int flip_in_backward(struct trial *t)
 {
     if (t->request->needs_global_norm || t->knobs.accumulation > 1) return -1;
+    t->knobs.optimizer_in_forward = 0;
     t->knobs.optimizer_in_backward = !t->knobs.optimizer_in_backward;
     return !t->knobs.optimizer_in_backward;
 }
@@ -207,5 +209,21 @@ enum plim_status job_savings(const struct job *job, const struct plan_request *r
     if (status != PLIM_OK) return status;
     add(out, count, flash(job, plan));
     add(out, count, short_master(job, plan));
+    return PLIM_OK;
+}
+
+enum plim_status job_forward_seconds(const struct plan_request *request, const struct plan *plan, double *out,
+                                     struct plim_error *err)
+{
+    struct knobs knobs = plan->knobs;
+    struct plan_bound bound;
+    bool may = plan->fits && request->pins.optimizer_in_forward == KNOB_OPEN && space_can_defer(request) &&
+               request->facts->async_copies && knobs.state_tier != TIER_DEVICE && !knobs_inside(&knobs);
+    *out = 0;
+    if (!may) return PLIM_OK;
+    knobs.optimizer_in_forward = 1;
+    enum plim_status status = plan_bound_of(request, &knobs, NULL, &bound, err);
+    if (status != PLIM_OK || !plan_within(request, bound.total, bound.host)) return status;
+    if (bound.step_seconds < plan->step_seconds) *out = bound.step_seconds;
     return PLIM_OK;
 }

@@ -30,6 +30,11 @@ struct saving {
 enum plim_status job_savings(const struct job *job, const struct plan_request *request,
                              const struct plan *plan, struct saving *out, int *count, struct plim_error *err);
 
+/* Seconds of a step of this plan with updates inside the next step's forward (training.optimizer_in_forward), if that fits and is
+ * predicted to be faster; else 0. The search does not look for such plans by itself. */
+enum plim_status job_forward_seconds(const struct plan_request *request, const struct plan *plan, double *out,
+                                     struct plim_error *err);
+
 struct remedy_key {
     const char *key; /* "training.optimizer"; for a server an option: "--weights" */
     char value[24];  /* "adamw8bit"; empty: remove the key, it pins a knob */

@@ -91,5 +91,7 @@ bool host_can_update(const struct tape *tape, const struct op *op);
 void host_begin(struct host_updates *h, struct tape *tape, const struct op *ops, int nops,
                 int64_t slice_bytes);
 void host_update(struct host_updates *h, struct tape *tape, const struct op *op, int64_t first, int64_t rows);
+/* Emits the copies of weights that `op` reads. */
+void host_return(struct host_updates *h, struct tape *tape, const struct op *op);
 /* Emits the copies of all remaining weights. */
 void host_finish(struct host_updates *h, struct tape *tape);

@@ -90,6 +90,19 @@ static void return_first(struct host_updates *h, struct tape *tape)
     for (int i = 0; i < h->nreturns; i++) h->returns[i] = h->returns[i + 1];
 }
 
+static bool returns_to(const struct host_updates *h, const struct tape *tape, int root)
+{
+    for (int i = 0; i < h->nreturns; i++)
+        if (tape_root(tape, h->returns[i].to) == root) return true;
+    return false;
+}
+
+void host_return(struct host_updates *h, struct tape *tape, const struct op *op)
+{
+    for (int k = 0; k < OP_MAX_IN && h->nreturns; k++)
+        while (op->in[k] >= 0 && returns_to(h, tape, tape_root(tape, op->in[k]))) return_first(h, tape);
+}
+
 void host_finish(struct host_updates *h, struct tape *tape)
 {
     while (h->nreturns) return_first(h, tape);

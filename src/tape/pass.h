@@ -8,7 +8,7 @@
  *     pass_grad         adds backward ops; each head slice is differentiated in place
  *     pass_fp8          converts operands of the blocks' products to fp8
  *     pass_recompute    drops chosen activations and recomputes them
- *     pass_update       adds optimizer ops, at the end or inside backward
+ *     pass_update       adds optimizer ops: at the end, inside backward, or inside the next step's forward
  *     pass_shard        divides classes of tensors among ranks and adds the exchanges
  *     pass_offload      moves classes of tensors to a lower tier and adds fetch and store ops; decides who updates them
  *     pass_offload_activations         offloads activations of chosen layers until backward
@@ -98,6 +98,9 @@ struct update_options {
     bool global_norm; /* clipping or loss scaling: sum of squares of all gradients first */
     /* Update each parameter as soon as its gradient is complete. Needs accumulation 1 and no global norm. */
     bool in_backward;
+    /* Update each parameter in the next step's first micro-batch, before forward reads it; only the global norm follows the
+     * loop. See pass_update.c. */
+    bool in_forward;
     bool guards_loss;    /* in_backward: skip updates if the loss is not finite; single rank only */
     enum tape_part part; /* TAPE_LOOP: omits what follows the global norm, since pass_part drops it */
 };
@@ -160,6 +163,8 @@ enum plim_status pass_offload_activations(struct tape *tape, int layers, double 
  * ranks work alike: gathers of the loop come earlier, and what an exchange reads is held longer. */
 struct prefetch_options {
     int loop_lead, loop_lag, update_lag;
+    int state_lead,
+        weights_lead; /* of updates inside the loop: state they need, weights that the host returns */
     int gather_lead, exchange_lag, exchange_update_lag;
     int64_t most_ahead, most_live; /* maximum elements gathered ahead, and whole at once; 0: no limit */
 };

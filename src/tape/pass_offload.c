@@ -331,6 +331,7 @@ static void rewrite(struct tape *tape, const struct offload_options *options, st
         if (i == loop_end || i == nops) near_settle(&r.near, tape);
         bool exchange = i < nops && old[i].part == PART_UPDATE && op_collects(&old[i]);
         if (i == loop_end || i == nops || exchange) host_finish(&r.host, tape);
+        if (i < loop_end && old[i].part != PART_UPDATE) host_return(&r.host, tape, &old[i]);
         if (i == loop_end) tape->loop_end = tape->nops;
         if (i < nops && i >= loop_end && squares_far(tape, &old[i])) continue; /* done before it left */
         if (per > 0)

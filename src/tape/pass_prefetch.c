@@ -4,9 +4,9 @@
  * before; a fetch is moved up by lead. A store stays where it is, for the sooner it begins the better, but a hold of
  * its buffer follows lag computing ops later: until then the packer reuses none of the bytes, for the next user would have to wait
  * for the copy. Sorting by key keeps everything else in its order. Three things bound a fetch: its part of the tape,
- * copies of the same offloaded tensor or slice before it, and an op of the host that makes what is fetched. (A whole tensor that
- * is stored and then fetched in slices within one part would be a fourth; updates inside backward have their gradients on
- * the device.) */
+ * copies of the same offloaded tensor or slice before it (a whole tensor follows all its slices), and an op of the host that makes
+ * what is fetched. (A whole tensor that is stored and then fetched in slices within one part would be a fourth; updates inside
+ * backward have their gradients on the device, and updates inside forward come before backward.) */
 #include "tape/pass.h"
 
 #include <stdlib.h>
@@ -78,11 +78,14 @@ static int far_of(const struct op *op)
 /* Computing ops that something is moved up, or held behind. */
 struct distance {
     int fetch, gather;   /* earlier */
+    int state, weights;  /* likewise, of an update: what it needs, and what the host has updated */
     int store, exchange; /* longer */
 };
 
-static int lead_of(const struct op *op, const struct distance *d)
+static int lead_of(const struct tape *tape, const struct op *op, const struct distance *d)
 {
+    if (op->part == PART_UPDATE && op->kind == OP_FETCH)
+        return is_kept(tape, op->in[MOVE_FROM]) ? d->state : d->weights;
     return op->kind == OP_FETCH ? d->fetch : op->kind == OP_GATHER ? d->gather : 0;
 }
 
@@ -122,6 +125,14 @@ static int bound_lead(struct spread *s, const struct op *op, int first, int lead
     return first - from;
 }
 
+/* A tensor is whole when all its slices are. */
+static void written(struct spread *s, int far, int key)
+{
+    int root = tape_root(s->tape, far);
+    s->least[far] = key;
+    if (key > s->least[root]) s->least[root] = key;
+}
+
 /* Keys of ops [begin, end); the number of computing ops among them. Holds come last: where keys are equal, behind all
  * else. */
 static int find_keys(struct spread *s, const struct op *ops, int begin, int end, const struct distance *d)
@@ -134,15 +145,16 @@ static int find_keys(struct spread *s, const struct op *ops, int begin, int end,
         int key = 2 * computed, lag = lag_of(s->tape, op, d);
         if (!op_moves(op) && !is_exchange(op)) {
             for (int o = 0; o < OP_MAX_OUT && op->attr.on_host; o++)
-                if (op->out[o] >= 0) s->least[op->out[o]] = key + 2;
+                if (op->out[o] >= 0) written(s, op->out[o], key + 2);
             key++, computed++;
         } else {
             int far = far_of(op); /* slices of one tensor are each their own */
-            int lead = lead_of(op, d);
+            int lead = lead_of(s->tape, op, d);
             if (lead && op->kind == OP_GATHER && is_bounded(s)) lead = bound_lead(s, op, computed, lead);
             key -= 2 * lead;
             if (key < s->least[far]) key = s->least[far];
             s->least[far] = key;
+            if (op->kind == OP_STORE) written(s, far, key);
             if (op->kind == OP_FETCH)
                 s->least[op->out[MOVE_TO]] = key; /* a gather may read what is fetched */
         }
@@ -196,8 +208,9 @@ enum plim_status pass_prefetch(struct tape *tape, const struct prefetch_options 
     }
     struct op_list old = tape_take_ops(tape);
     int parts[3] = {0, tape->loop_end, old.count};
-    struct distance distances[2] = {{o->loop_lead, o->gather_lead, o->loop_lag, o->exchange_lag},
-                                    {0, 0, o->update_lag, o->exchange_update_lag}};
+    struct distance distances[2] = {
+        {o->loop_lead, o->gather_lead, o->state_lead, o->weights_lead, o->loop_lag, o->exchange_lag},
+        {0, 0, 0, 0, o->update_lag, o->exchange_update_lag}};
     for (int p = 0; p < 2; p++) {
         memset(s.least, 0, (size_t)tape->ntensors * sizeof *s.least);
         int computed = find_keys(&s, old.ops, parts[p], parts[p + 1], &distances[p]);

@@ -1,8 +1,13 @@
-/* pass_update.c - optimizer ops: at the end, or each as soon as its gradient is complete.
+/* pass_update.c - optimizer ops: at the end, each as soon as its gradient is complete, or each before the next step's
+ * forward reads its parameter.
  *
  * Inside the backward part a parameter is updated after the last op that reads it or writes its gradient, so the
  * mathematics is that of an update at the end, and gradients are never all alive. The loss is known before the first of these
- * updates: a clip op over it, in place of gradients, has them change nothing when it is not finite. */
+ * updates: a clip op over it, in place of gradients, has them change nothing when it is not finite.
+ *
+ * Inside forward the tape is a step rotated: pending updates of the step before, forward, backward, norm. Gradients, the values of
+ * the clip op and a copy of the scalars ("pending.scalars") wait from one step to the next. The updates run in the first micro-batch of
+ * a window only (device_skips). A clip value that says "not finite" means that nothing is pending. */
 #include "tape/pass.h"
 #include "base/hash.h"
 #include "tensor/quant8.h"
@@ -365,6 +370,87 @@ out:
     return status;
 }
 
+/* Updates come this many parameters before forward reads theirs, about half a layer: then their copies run beside computing. */
+#define FORWARD_LEAD 4
+
+/* A gradient, and the first op that reads its parameter. */
+struct first_use {
+    int grad, op;
+};
+
+static int used_before(const void *a, const void *b)
+{
+    const struct first_use *x = a, *y = b;
+    return x->op != y->op ? (x->op > y->op) - (x->op < y->op) : (x->grad > y->grad) - (x->grad < y->grad);
+}
+
+/* Gradients in the order in which forward reads their parameters; how many. An unread parameter comes first. */
+static int list_uses(const struct tape *tape, int end, struct first_use *uses, int *use_of)
+{
+    int count = 0;
+    for (int i = 0; i < tape->ntensors; i++) use_of[i] = -1;
+    for (int i = 0; i < end; i++)
+        if (tape->tensors[i].cls == CLASS_GRAD) {
+            use_of[tape->tensors[i].owner] = count;
+            uses[count++] = (struct first_use){i, -1};
+        }
+    for (int i = tape->loop_end - 1; i >= 0; i--)
+        for (int k = 0; k < OP_MAX_IN; k++) {
+            int id = tape->ops[i].in[k], use = id < 0 ? -1 : use_of[tape_root(tape, id)];
+            if (use >= 0) uses[use].op = i;
+        }
+    qsort(uses, (size_t)count, sizeof *uses, used_before);
+    return count;
+}
+
+/* A tensor that one step leaves for the next is there throughout. */
+static void carry(struct tape *tape, int id) { tape->tensors[id].flags |= TENSOR_INPUT | TENSOR_OUTPUT; }
+
+static int pending_scalars(struct tape *tape, int scalars)
+{
+    struct tensor t = tape->tensors[scalars];
+    t.label = UPDATE_SCALARS, t.view_of = -1;
+    int id = tape_tensor(tape, &t);
+    if (id >= 0) carry(tape, id);
+    return id;
+}
+
+/* The norm's ops are on the tape, behind the loop. */
+static enum plim_status update_in_forward(struct update_pass *u, int end, struct plim_error *err)
+{
+    struct tape *tape = u->tape;
+    u->scalars = pending_scalars(tape, u->scalars);
+    if (u->coef >= 0) carry(tape, u->coef);
+    for (int i = 0; i < end; i++)
+        if (tape->tensors[i].cls == CLASS_GRAD) carry(tape, i);
+    int *number = malloc(((size_t)end + 1) * sizeof *number);
+    struct update *updates = number ? make_updates(u, end, number) : NULL;
+    int *use_of = malloc(((size_t)tape->ntensors + 1) * sizeof *use_of);
+    struct first_use *uses = malloc(((size_t)end + 1) * sizeof *uses);
+    enum plim_status status = PLIM_OK;
+    if (!updates || !use_of || !uses) {
+        status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed");
+        goto out;
+    }
+    int count = list_uses(tape, end, uses, use_of), next = 0, loop_end = tape->loop_end;
+    struct op_list all = tape_take_ops(tape);
+    for (int i = 0; i < all.count; i++) {
+        if (i == loop_end) tape->loop_end = tape->nops;
+        for (; next < count && (next < FORWARD_LEAD || uses[next - FORWARD_LEAD].op <= i); next++)
+            append_update(tape, &updates[number[uses[next].grad]]);
+        tape_append(tape, &all.ops[i]);
+    }
+    tape_drop_ops(tape, &all);
+out:
+    for (int i = 0; i < end && updates && number; i++)
+        if (tape->tensors[i].cls == CLASS_GRAD) free(updates[number[i]].many);
+    free(updates);
+    free(number);
+    free(use_of);
+    free(uses);
+    return status;
+}
+
 enum plim_status pass_update(struct tape *tape, const struct update_options *options, struct plim_error *err)
 {
     struct update_pass u = {.tape = tape, .options = options, .coef = -1};
@@ -377,12 +463,15 @@ enum plim_status pass_update(struct tape *tape, const struct update_options *opt
     tape->loop_end = tape->nops;
     if (options->global_norm) emit_global_norm(&u, end);
     if (options->part == TAPE_LOOP && options->global_norm) return PLIM_OK; /* every gradient is read there */
-    for (int i = 0; i < end && !options->in_backward; i++) {
+    bool inside = options->in_backward || options->in_forward;
+    for (int i = 0; i < end && !inside; i++) {
         if (tape->tensors[i].cls != CLASS_GRAD) continue;
         struct update update = update_of(&u, i);
         append_update(tape, &update);
     }
-    enum plim_status status = options->in_backward ? update_in_backward(&u, end, err) : PLIM_OK;
+    enum plim_status status = options->in_backward  ? update_in_backward(&u, end, err)
+                              : options->in_forward ? update_in_forward(&u, end, err)
+                                                    : PLIM_OK;
     if (status == PLIM_OK && tape->failed)
         status = plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed");
     return status;

@@ -227,6 +227,9 @@ enum step_scalar {
     SCALAR_COUNT = 16
 };
 
+/* Label of the scalars that pending updates read, if the tape has such (pass_update.c). */
+#define UPDATE_SCALARS "pending.scalars"
+
 /* Values that OP_CLIP writes for the optimizer ops. */
 enum clip_value {
     CLIP_MULTIPLIER, /* factor of every gradient */

@@ -236,7 +236,8 @@ enum plim_status trainer_evaluate(struct trainer *t, double *loss, int64_t *toke
 {
     struct eval_programs once = {0}, *p = t->eval.count ? &t->eval : &once;
     struct evaluation e = {.rows = corpus_rows(t->corpus.validation, t->job->training.eval_rows)};
-    enum plim_status status = p->count ? PLIM_OK : trainer_open_eval(t, p, err);
+    enum plim_status status = trainer_settle(t, err);
+    if (status == PLIM_OK && !p->count) status = trainer_open_eval(t, p, err);
     if (fault_hit(NULL, FAULT_EVAL)) status = PLIM_NO_FIT, eval_programs_close(&once);
     if (status == PLIM_NO_FIT)
         return plim_fail(err, PLIM_NO_FIT,

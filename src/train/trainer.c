@@ -76,8 +76,10 @@ enum plim_status trainer_replan_as(struct trainer *t, const struct replan *wish,
 {
     struct train_event event = {.kind = TRAIN_REPLANNED, .step = t->step};
     struct plim_error second;
+    enum plim_status status = trainer_settle(t, err);
+    if (status != PLIM_OK) return status;
     trainer_unbind(t);
-    enum plim_status status = runtime_replan_as(&t->runtime, wish, &event.moves, err);
+    status = runtime_replan_as(&t->runtime, wish, &event.moves, err);
     status = agree_on_plan(t, status, err);
     if (status != PLIM_OK) { /* the old plan stands, with an exec of its own */
         if (!t->runtime.torn) trainer_bind(t, &second);
@@ -116,7 +118,8 @@ static enum plim_status write_scalars(struct trainer *t, const struct loader_win
 {
     int64_t tokens = window->all_targets;
     const struct job_training *c = &t->job->training;
-    float scalars[SCALAR_COUNT] = {0};
+    float *scalars = t->step_scalars;
+    memset(scalars, 0, sizeof t->step_scalars);
     double n = (double)(t->updates + 1);
     scalars[SCALAR_LOSS_GRAD] = (float)(t->scaler.scale / (double)(tokens ? tokens : 1));
     scalars[SCALAR_LR] = (float)lr;
@@ -132,7 +135,7 @@ static enum plim_status write_scalars(struct trainer *t, const struct loader_win
     uint64_t random = rng_u64((uint64_t)c->seed, ROUNDING_STREAM, (uint64_t)t->step);
     scalars[SCALAR_KEY_LOW] = (float)(random & 0xffff);
     scalars[SCALAR_KEY_HIGH] = (float)(random >> 16 & 0xffff);
-    return exec_write(&t->runtime.exec, t->scalars, scalars, 0, sizeof scalars, err);
+    return exec_write(&t->runtime.exec, t->scalars, scalars, 0, sizeof t->step_scalars, err);
 }
 
 /* Dropout follows a row's number in the batch of the step, however that is cut into passes and dealt to ranks (loader.h). */
@@ -155,6 +158,7 @@ static enum plim_status run_pass(struct trainer *t, const struct length_cut *cut
     if (status == PLIM_OK) status = reference_check(&feed->rows, rows, err);
     if (status == PLIM_OK) status = feed_send(feed, err);
     if (status == PLIM_OK) status = write_first_row(t, first_row, err);
+    if (status == PLIM_OK && micro == 0) status = trainer_begin_pending(t, err);
     return status == PLIM_OK ? trainer_loop(t, cut->program, micro, err) : status;
 }
 
@@ -233,6 +237,8 @@ static enum plim_status finish_step(struct trainer *t, struct train_event *event
         status = exec_read(&t->runtime.exec, t->clip, clip, 0, sizeof clip, err);
     if (status != PLIM_OK) return status;
     finite = finite && clip[CLIP_FINITE] != 0;
+    if (finite) status = trainer_leave_pending(t, err);
+    if (status != PLIM_OK) return status;
     event->grad_norm = clip[CLIP_NORM];
     event->skipped = !finite;
     event->scale = t->scaler.scale;
@@ -378,7 +384,8 @@ enum plim_status trainer_save(struct trainer *t, struct plim_error *err)
 {
     char path[512];
     if (!trainer_may_save(t)) return PLIM_OK;
-    enum plim_status status = checkpoint_save(t, path, sizeof path, err);
+    enum plim_status status = trainer_settle(t, err);
+    if (status == PLIM_OK) status = checkpoint_save(t, path, sizeof path, err);
     if (status == PLIM_OK)
         trainer_tell(t, &(struct train_event){.kind = TRAIN_SAVED, .step = t->step, .text = path});
     return status;
@@ -477,6 +484,7 @@ enum plim_status trainer_end(struct trainer *t, enum plim_status status, struct 
 {
     bool finished = !t->interrupted;
     trainer_trace_drop(t);
+    if (status == PLIM_OK) status = trainer_settle(t, err);
     if (status == PLIM_OK && finished) status = trainer_check_taken(t, err);
     if (status == PLIM_OK && !t->saved && (t->options.save_at_end || !finished))
         status = trainer_save(t, err);

@@ -14,7 +14,8 @@
  *                                '--(last step | stop asked | error)--> ended
  *
  * Invariants
- *  1. Between two optimizer steps only kept tensors have contents: a re-plan moves those and nothing else.
+ *  1. Between two optimizer steps only kept tensors have contents, and gradients whose updates wait for the next step's
+ *     forward: whoever reads parameters or moves tensors calls trainer_settle first. A re-plan moves kept tensors and nothing else.
  *  2. An unfinished step leaves no trace: stopping in the middle returns to its first row.
  *  3. The runtime is ready (runtime/runtime.h) from trainer_open to trainer_close; `feed` and the tensors named below are
  *     those of its current plan (trainer_bind).
@@ -155,7 +156,10 @@ struct trainer {
     struct numerics numerics;
     /* Tensors that the host accesses, by role; looked up after each re-plan. */
     int scalars, loss, clip, preference;
-    bool drops; /* the tape has dropout */
+    int update_scalars;               /* of updates inside forward; -1: the plan has none */
+    bool pending;                     /* the last step's updates wait for the next forward */
+    float step_scalars[SCALAR_COUNT]; /* of the current step */
+    bool drops;                       /* the tape has dropout */
     struct router router;
     struct preferences preferences; /* of the last step */
     struct lengths lengths;         /* programs of the current plan, by row length */
@@ -261,6 +265,14 @@ void trainer_trace_drop(struct trainer *trainer);
 /* Run one micro-batch; run the update. */
 enum plim_status trainer_loop(struct trainer *trainer, int program, int64_t micro, struct plim_error *err);
 enum plim_status trainer_update(struct trainer *trainer, struct plim_error *err);
+
+/* --- updates inside the next step's forward (trainer_pending.c) --- */
+
+/* Call it before a window's first pass, and when a step's update is due. Without such updates nothing happens. */
+enum plim_status trainer_begin_pending(struct trainer *trainer, struct plim_error *err);
+enum plim_status trainer_leave_pending(struct trainer *trainer, struct plim_error *err);
+/* Makes the updates that wait for the next step's forward, if any: parameters and state are then those of the last step. */
+enum plim_status trainer_settle(struct trainer *trainer, struct plim_error *err);
 
 /* False inside another program, whose memory is not the run's. */
 bool trainer_owns_process(const struct trainer *trainer);

@@ -141,6 +141,8 @@ enum plim_status trainer_bind(struct trainer *t, struct plim_error *err)
     t->scalars = tape_find(tape, "step.scalars", -1);
     t->loss = tape_find(tape, "loss", -1);
     t->clip = tape_find(tape, "clip", -1);
+    t->update_scalars = tape_find(tape, UPDATE_SCALARS, -1);
+    t->pending = false;
     t->preference = tape_find(tape, "preference", -1);
     t->drops = tape_drops(tape);
     t->numerics.trainer = t;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # run-tests: not=tsan
-"""Kill test: kill -9 at random moments; resuming gives the uninterrupted run's losses, bit for bit."""
+"""Kill test: kill -9 at random moments; resuming gives the uninterrupted run's losses, bit for bit; also where
+updates wait for the next step's forward, which every start decides anew."""
 import os
 import random
 import subprocess
@@ -16,7 +17,7 @@ STEPS = 10
 rng = random.Random(20)
 
 with tempfile.TemporaryDirectory() as folder:
-    path = plim.job(folder, training__steps=STEPS, training__save_every=1, training__mixed_precision="bf16",
+    path = plim.job(folder, training__steps=STEPS, training__save_every=1, training__mixed_precision="bf16", training__max_grad_norm=0.5,
                     training__lr_scheduler="greedy", training__greedy__patience=1,
                     training__greedy__factor=0.9, training__min_lr=1e-5)
     started = time.monotonic()
@@ -32,7 +33,8 @@ with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "killed.jsonl")
         seen, code = {}, None
         while code != 0 and not wrong:  # one run, killed several times on its way
-            args = [plim.PLIMSOLL, "train", path, "-q", "--resume", "--log", log, "--set", f"output.dir={run_dir}"]
+            args = [plim.PLIMSOLL, "train", path, "-q", "--resume", "--log", log, "--set", f"output.dir={run_dir}",
+                    "--set", f"training.optimizer_in_forward={rng.choice(('true', 'false'))}"]
             if os.path.exists(log):
                 os.remove(log)
             process = subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -25,6 +25,8 @@ JOBS = {
 TIERS = ["state_tier=host grad_tier=device host_update=0", "state_tier=host grad_tier=device host_update=1",
          "state_tier=host grad_tier=host host_update=0.5", "state_tier=device grad_tier=host",
          "state_tier=host grad_tier=device param_tier=host host_update=0.5", "state_tier=host grad_tier=host param_tier=host host_update=1",
+         "state_tier=host grad_tier=device host_update=0.5 optimizer_in_forward=true",
+         "state_tier=host grad_tier=host param_tier=host host_update=0.5 optimizer_in_forward=true",
          "state_tier=device grad_tier=device offload_layers=3", "state_tier=host grad_tier=device host_update=0.5 offload_layers=8"]
 
 plim.need_gpu()

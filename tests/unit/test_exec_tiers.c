@@ -359,7 +359,9 @@ static const char *const any_update[] = {
     "training.optimizer=adamw training.master_weights=none training.state_dtype=bf16"};
 static const char *const any_pace[] = {"training.micro_batch_size=1 training.max_grad_norm=1",
                                        "training.micro_batch_size=2", "training.micro_batch_size=8",
-                                       "training.micro_batch_size=8 training.optimizer_in_backward=true"};
+                                       "training.micro_batch_size=8 training.optimizer_in_backward=true",
+                                       "training.micro_batch_size=2 training.optimizer_in_forward=true "
+                                       "training.max_grad_norm=1"};
 static const char *const any_work[] = {"training.recompute=none", "training.recompute=selective",
                                        "training.recompute=full",
                                        "training.recompute=full training.loss_chunks=2"};

@@ -1,0 +1,30 @@
+/* trainer_pending.c - updates that wait for the next step's forward (knob optimizer_in_forward, tape/pass_update.c).
+ *
+ *     finish of a step    trainer_leave_pending: gradients, clip values and scalars wait
+ *     next first pass     trainer_begin_pending: the pass makes the updates, each before its parameter is read
+ *     anything else       trainer_settle: the updates alone are made, with the same ops on the same operands
+ */
+#include "train/trainer.h"
+
+enum plim_status trainer_begin_pending(struct trainer *t, struct plim_error *err)
+{
+    const float nothing[CLIP_COUNT] = {0}; /* CLIP_FINITE is 0: updates change nothing */
+    bool pending = t->pending;
+    t->pending = false;
+    if (t->update_scalars < 0 || pending) return PLIM_OK;
+    return exec_write(&t->runtime.exec, t->clip, nothing, 0, sizeof nothing, err);
+}
+
+enum plim_status trainer_leave_pending(struct trainer *t, struct plim_error *err)
+{
+    if (t->update_scalars < 0) return PLIM_OK;
+    t->pending = true;
+    return exec_write(&t->runtime.exec, t->update_scalars, t->step_scalars, 0, sizeof t->step_scalars, err);
+}
+
+enum plim_status trainer_settle(struct trainer *t, struct plim_error *err)
+{
+    if (!t->pending) return PLIM_OK;
+    t->pending = false;
+    return exec_pending(&t->runtime.exec, err);
+}

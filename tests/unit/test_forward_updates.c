@@ -1,0 +1,213 @@
+/* test_forward_updates.c - updates that wait for the next step's forward (tape/pass_update.c, train/trainer_pending.c): the bits of
+ * updates after backward, on the CPU and on a device with its own memory (support/fake_device.h), whatever comes between two
+ * steps. */
+/* run-tests: long */
+#include "tier_run.h"
+
+#include <math.h>
+
+#define FORWARD "training.optimizer_in_forward=true "
+
+/* The sum of all kept bytes that a checkpoint would have. */
+static double state_of(struct trainer *t)
+{
+    const struct tape *tape = &t->runtime.plan.tape;
+    double sum = 0;
+    must(trainer_settle(t, &err));
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *of = &tape->tensors[i];
+        bool counts = of->cls == CLASS_PARAM || of->cls == CLASS_STATE || of->cls == CLASS_MASTER;
+        if (!(of->flags & TENSOR_KEPT) || of->view_of >= 0 || !counts) continue;
+        int64_t bytes = tensor_bytes(of);
+        unsigned char *data = malloc((size_t)bytes);
+        assert_non_null(data);
+        must(exec_read(&t->runtime.exec, i, data, 0, bytes, &err));
+        for (int64_t k = 0; k < bytes; k++) sum += (double)data[k] * (double)(k % 251 + 1);
+        free(data);
+    }
+    return sum;
+}
+
+/* What happens before a step, by its number from 0. */
+typedef void event_between(struct trainer *t, int step);
+
+/* Trains step by step; returns the state at the end. */
+static double train(struct run *run, struct device *device, const char *keys, event_between *between)
+{
+    must(run_open(run, device, keys, false));
+    struct trainer *t = run->trainer;
+    bool forward = strstr(keys, FORWARD) != NULL;
+    assert_int_equal(t->runtime.plan.knobs.optimizer_in_forward, forward);
+    for (int step = 0; step < STEPS; step++) {
+        struct train_event event = {0};
+        bool finished;
+        if (between) between(t, step);
+        must(trainer_step(t, &event, &finished, &err));
+        assert_true(finished);
+        assert_int_equal(t->pending, forward && !event.skipped);
+        run->loss[step] = event.loss;
+        assert_int_equal(ledger_peak(device->ledger[TIER_DEVICE]), t->runtime.planned_peak[TIER_DEVICE]);
+    }
+    double state = state_of(t);
+    assert_false(t->pending);
+    run_close(run, device);
+    return state;
+}
+
+static double train_on_cpu(struct run *run, const char *keys, event_between *between)
+{
+    struct device *cpu;
+    must(device_cpu_open(NULL, 2, &cpu, &err));
+    return train(run, cpu, keys, between);
+}
+
+static const char *const clips[] = {"training.max_grad_norm=0.5", "training.max_grad_norm=50",
+                                    "training.max_grad_norm=0"};
+enum { CLIPS = sizeof clips / sizeof *clips };
+
+/* Clipping that binds, that does not, and none. */
+static void test_same_bits_on_the_cpu(void **state)
+{
+    (void)state;
+    static const char *const maths[] = {
+        "training.optimizer=adamw",
+        "training.optimizer=adamw training.micro_batch_size=2 training.recompute=full",
+        "training.optimizer=adamw training.mixed_precision=fp16 training.micro_batch_size=8",
+        "training.optimizer=adamw training.master_weights=none training.state_dtype=bf16",
+        "training.optimizer=adamw8bit model.tie_word_embeddings=false",
+        "training.optimizer=adafactor",
+        "training.optimizer=sgd training.state_tier=disk training.param_tier=disk training.grad_tier=disk"};
+    for (size_t m = 0; m < sizeof maths / sizeof *maths; m++)
+        for (int c = (int)m % EVERY % CLIPS; c < CLIPS; c += EVERY) {
+            struct run after, forward;
+            char keys[300];
+            snprintf(keys, sizeof keys, "%s %s", maths[m], clips[c]);
+            double want = train_on_cpu(&after, keys, NULL);
+            snprintf(keys, sizeof keys, FORWARD "%s %s", maths[m], clips[c]);
+            double have = train_on_cpu(&forward, keys, NULL);
+            if (!same(&after, &forward) || want != have) fail_msg("%s: other bits", keys);
+        }
+}
+
+/* State on the host: slices are updated by the device, the host or both, between the ops of forward. */
+static void test_same_bits_on_a_card(void **state)
+{
+    (void)state;
+    static const char *const maths[] = {
+        "training.max_grad_norm=0.5", "training.max_grad_norm=50 training.micro_batch_size=8",
+        "training.max_grad_norm=0.5 training.optimizer=adamw8bit training.micro_batch_size=2",
+        "training.max_grad_norm=0.5 model.num_layers=4 model.tie_word_embeddings=false "
+        "training.recompute=full",
+        "training.max_grad_norm=0.5 training.optimizer=adafactor model.num_layers=1 model.vocab_size=2048"};
+    static const char *const tiers[] = {
+        "training.host_update=0",
+        "training.host_update=1",
+        "training.host_update=0.625",
+        "training.host_update=0.5 training.grad_tier=host",
+        "training.host_update=0.625 training.param_tier=host",
+        "training.host_update=0 training.param_tier=host training.grad_tier=host",
+        "training.host_update=0.5 training.offload_layers=2",
+    };
+    enum { TIERS = sizeof tiers / sizeof *tiers, MATHS = sizeof maths / sizeof *maths };
+    for (int m = 0; m < MATHS; m++) {
+        struct run cpu, run;
+        char keys[400];
+        double want = train_on_cpu(&cpu, maths[m], NULL);
+        for (int k = m % EVERY; k < TIERS * FAKE_TIMINGS; k += EVERY) {
+            struct fake *f = fake_open((enum fake_timing)(k % FAKE_TIMINGS));
+            f->cannot_compile = k % 5 == 0;
+            snprintf(keys, sizeof keys, FORWARD "training.state_tier=host %s %s", maths[m],
+                     tiers[k / FAKE_TIMINGS]);
+            double have = train(&run, &f->device, keys, NULL);
+            if (!same(&cpu, &run) || want != have)
+                fail_msg("%s, copies %d: other bits than on the CPU", keys, k % FAKE_TIMINGS);
+        }
+    }
+}
+
+/* The budget falls and rises again: what is pending is made before tensors move. */
+static int64_t budgets[STEPS];
+static void change_budget(struct trainer *t, int step)
+{
+    if (!budgets[0])
+        budgets[0] = t->runtime.request.budget, budgets[1] = t->runtime.plan.layout.arena_bytes * 9 / 10;
+    if (step) must(trainer_replan(t, step == 1 ? budgets[1] : budgets[0], &err));
+}
+
+static void settle(struct trainer *t, int step)
+{
+    bool pending = t->pending;
+    assert_int_equal(pending, t->update_scalars >= 0 && step > 0);
+    must(trainer_settle(t, &err));
+    must(trainer_settle(t, &err)); /* twice is once */
+}
+
+static void test_between_two_steps(void **state)
+{
+    (void)state;
+    static event_between *const events[] = {settle, change_budget};
+    static const char keys[] = FORWARD "training.max_grad_norm=0.5 model.intermediate_size=768";
+    struct run cpu, run;
+    double want = train_on_cpu(&cpu, keys + strlen(FORWARD), NULL);
+    for (size_t e = 0; e < sizeof events / sizeof *events; e++)
+        for (int timing = 0; timing < FAKE_TIMINGS; timing++) {
+            memset(budgets, 0, sizeof budgets);
+            double have = train(&run, &fake_open((enum fake_timing)timing)->device, keys, events[e]);
+            assert_true(same(&cpu, &run) && want == have);
+        }
+}
+
+/* A step whose loss is not finite leaves nothing pending. */
+static void break_weights(struct trainer *t, int step)
+{
+    static float kept;
+    float bad = NAN;
+    int id = tape_find(&t->runtime.plan.tape, "model.norm.weight", -1);
+    assert_true(id >= 0);
+    if (step == 1) {
+        must(trainer_settle(t, &err));
+        must(exec_read(&t->runtime.exec, id, &kept, 0, sizeof kept, &err));
+        must(exec_write(&t->runtime.exec, id, &bad, 0, sizeof bad, &err));
+    } else if (step == 2) {
+        assert_false(t->pending);
+        must(exec_write(&t->runtime.exec, id, &kept, 0, sizeof kept, &err));
+    }
+}
+
+static void test_skipped_step(void **state)
+{
+    (void)state;
+    static const char keys[] = FORWARD "training.max_grad_norm=0.5 training.mixed_precision=fp32";
+    struct run after, forward;
+    double want = train_on_cpu(&after, keys + strlen(FORWARD), break_weights);
+    double have = train_on_cpu(&forward, keys, break_weights);
+    assert_true(isnan(after.loss[1]) && isnan(forward.loss[1]));
+    assert_true(after.loss[0] == forward.loss[0] && after.loss[2] == forward.loss[2] && want == have);
+}
+
+/* Three programs as ever: pending updates are part of the first micro-batch's, and a step alone has no others. */
+static void test_programs(void **state)
+{
+    (void)state;
+    struct run cpu, run;
+    struct fake *f = fake_open(PROMPT);
+    on_the_cpu(&cpu, "");
+    must(run_open(&run, &f->device, FORWARD "training.state_tier=host", false));
+    must(trainer_run(run.trainer, &err));
+    assert_int_equal(f->compiled, 3);
+    assert_int_equal(f->launches, STEPS * 3);
+    run_close(&run, &f->device);
+    assert_true(same(&cpu, &run));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits_on_the_cpu),
+        cmocka_unit_test(test_same_bits_on_a_card),
+        cmocka_unit_test(test_between_two_steps),
+        cmocka_unit_test(test_skipped_step),
+        cmocka_unit_test(test_programs),
+    };
+    return cmocka_run_group_tests(tests, rig_corpus_make, rig_corpus_drop);
+}
