@@ -66,6 +66,12 @@ static bool joins_last(const struct tape *tape, int i)
            !op->attr.on_host && !op[-1].attr.on_host;
 }
 
+static double attn_rate(const struct device_facts *facts, const struct op *op, enum dtype type)
+{
+    bool share = facts->attn_bwd_share > 0 && op->kind == OP_ATTN_BWD;
+    return facts->attn_flops[type] * (share ? facts->attn_bwd_share : 1);
+}
+
 static double longer(double a, double b) { return a > b ? a : b; }
 static double shorter(double a, double b) { return a < b ? a : b; }
 
@@ -107,9 +113,14 @@ static double compute_seconds(const struct clock *c, const struct op *op)
     struct op_cost cost = op_cost_of(c->tape, op, c->bytes);
     double compute = 0;
     if (cost.matmul_flops > 0) compute += cost.matmul_flops / matmul_rate(facts, op, cost.type);
-    if (cost.attn_flops > 0) compute += cost.attn_flops / facts->attn_flops[cost.type];
+    if (cost.attn_flops > 0) compute += cost.attn_flops / attn_rate(facts, op, cost.type);
     if (facts->coded_rate > 0) compute += cost.coded / facts->coded_rate;
     if (facts->curve_rate > 0) compute += cost.curved / facts->curve_rate;
+    if (facts->score_rate > 0) compute += cost.scores / facts->score_rate;
+    if (facts->score_row_rate > 0) compute += cost.score_rows / facts->score_row_rate;
+    if (facts->pack_bandwidth > 0) compute += cost.packed / facts->pack_bandwidth;
+    if (facts->plain_rate > 0) compute += cost.plain / facts->plain_rate;
+    if (facts->update_rate > 0) compute += cost.updated / facts->update_rate;
     compute += cost.products * facts->matmul_seconds;
     bool cached = facts->cache_bytes && cost.bytes < 0.5 * (double)facts->cache_bytes;
     double move = cost.bytes / (cached ? facts->cache_bandwidth : facts->bandwidth);
