@@ -217,9 +217,13 @@ static double lost_to_link(const struct clock *c, double start, double seconds)
     return load > 0 && beside > 0 ? load * shorter(beside, seconds / (1 - load)) : 0;
 }
 
-static double disk_seconds(const struct device_facts *facts, double bytes)
+/* A byte each way by turns takes as long as was measured; of that, each way has the share that it would have by itself. */
+static double disk_seconds(const struct device_facts *facts, double bytes, bool writes)
 {
-    return bytes / (facts->unified_memory ? facts->lower_bandwidth : facts->disk_bandwidth);
+    double rate = facts->unified_memory ? facts->lower_bandwidth : facts->disk_bandwidth, share = 0.5;
+    double read = facts->disk_read, write = facts->disk_write;
+    if (read > 0 && write > 0) share = (writes ? read : write) / (read + write);
+    return 2 * share * bytes / rate;
 }
 
 static void run_op(struct clock *c, int index)
@@ -245,10 +249,12 @@ static void run_op(struct clock *c, int index)
             c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
         c->busy[lane] += end - start;
     } else if (lane == LANE_DISK) {
-        end += disk_seconds(c->facts, bytes) + (c->facts->unified_memory ? c->facts->op_seconds : 0);
+        end += disk_seconds(c->facts, bytes, op->kind == OP_STORE) +
+               (c->facts->unified_memory ? c->facts->op_seconds : 0);
         c->busy[lane] += end - start;
         if (c->facts->unified_memory && op->kind == OP_STORE && !op->attr.behind) /* its end is in buffers */
-            later(&c->free[LANE_COMPUTE], end - disk_seconds(c->facts, (double)facts_disk_buffers(c->facts)));
+            later(&c->free[LANE_COMPUTE],
+                  end - disk_seconds(c->facts, (double)facts_disk_buffers(c->facts), true));
     } else if (lane == LANE_LINK) {
         double seconds = link_time(c, op);
         end += seconds / waited_share(c->facts);

@@ -44,6 +44,8 @@ struct device_facts {
     double lower_bandwidth; /* bytes/s between this device and lower_tier */
     /* Bytes/s of a disk below host memory; 0: no disk, or the disk is lower_tier. */
     double disk_bandwidth;
+    /* The disk's bytes/s of reading and of writing, each by itself; 0: as both by turns, which lower_bandwidth or disk_bandwidth is. */
+    double disk_read, disk_write;
     int disk_depth;         /* concurrent pieces of the disk tier; 0: DISK_DEPTH */
     size_t disk_piece;      /* bytes of one; 0: DISK_PIECE */
     double duplex_cost;     /* copies in both directions slow down by this share of their common time */

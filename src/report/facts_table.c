@@ -24,6 +24,8 @@ static const struct number {
     NUMBER(DOUBLE, "cache_bandwidth", cache_bandwidth),
     NUMBER(DOUBLE, "lower_bandwidth", lower_bandwidth),
     NUMBER(DOUBLE, "disk_bandwidth", disk_bandwidth),
+    NUMBER(DOUBLE, "disk_read", disk_read),
+    NUMBER(DOUBLE, "disk_write", disk_write),
     NUMBER(DOUBLE, "tf32_flops", tf32_flops),
     NUMBER(DOUBLE, "expert_share", expert_share),
     NUMBER(DOUBLE, "duplex_cost", duplex_cost),

@@ -22,7 +22,7 @@ enum {
     MATMUL_MIN = 256,             /* rows, against a weight of 768 x 768 */
     MATMUL_MAX = 512,
     WIDTH = 768,
-    ATTN_MAX = 256, /* tokens, with 8 heads of 64 */
+    ATTN_MAX = 512, /* tokens, with 8 heads of 64 */
     HEADS = 8,
     HEAD_DIM = 64,
 };
