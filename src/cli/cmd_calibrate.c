@@ -74,10 +74,16 @@ static const struct rate {
     RATE("attn_flops_f32", "attention, fp32", "GFLOP/s", attn_flops[DT_F32], 1e-9),
     RATE("attn_flops_bf16", "attention, bf16", "GFLOP/s", attn_flops[DT_BF16], 1e-9),
     RATE("attn_flops_f16", "attention, fp16", "GFLOP/s", attn_flops[DT_F16], 1e-9),
+    RATE("attn_bwd_share", "attention's backward", "% of that", attn_bwd_share, 1e2),
     RATE("bandwidth", "memory", "GB/s", bandwidth, 1e-9),
     RATE("cache_bandwidth", "cache", "GB/s", cache_bandwidth, 1e-9),
     RATE("coded_rate", "8-bit AdamW", "M elements/s", coded_rate, 1e-6),
     RATE("curve_rate", "activations", "M elements/s", curve_rate, 1e-6),
+    RATE("score_rate", "scores of attention", "M/s", score_rate, 1e-6),
+    RATE("score_row_rate", "rows of scores", "M/s", score_row_rate, 1e-6),
+    RATE("pack_bandwidth", "packing rows", "GB/s", pack_bandwidth, 1e-9),
+    RATE("plain_rate", "norms", "M elements/s", plain_rate, 1e-6),
+    RATE("update_rate", "AdamW", "M elements/s", update_rate, 1e-6),
     RATE("op_seconds", "starting an op", "us", op_seconds, 1e6),
     RATE("matmul_seconds", "starting a matmul", "us", matmul_seconds, 1e6),
 };
@@ -125,6 +131,7 @@ static void put_row(struct table *t, const char *what, double before, double now
 
 static void put_rate(struct table *t, const struct outcome *o, const struct rate *r)
 {
+    if (rate_of(&o->facts[1], r) >= CALIBRATION_UNLIMITED) return;
     put_row(t, r->what, rate_of(&o->facts[0], r) * r->scale, rate_of(&o->facts[1], r) * r->scale, r->unit);
 }
 

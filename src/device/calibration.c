@@ -52,6 +52,7 @@ static const struct number numbers[] = {
     NUMBER("attn_flops_f32", attn_flops[DT_F32]),
     NUMBER("attn_flops_bf16", attn_flops[DT_BF16]),
     NUMBER("attn_flops_f16", attn_flops[DT_F16]),
+    NUMBER("attn_bwd_share", attn_bwd_share),
     NUMBER("bandwidth", bandwidth),
     NUMBER("cache_bandwidth", cache_bandwidth),
     NUMBER("op_seconds", op_seconds),
@@ -60,6 +61,11 @@ static const struct number numbers[] = {
     NUMBER("coded_rate", coded_rate),
     NUMBER("curve_rate", curve_rate),
     NUMBER("matmul_seconds", matmul_seconds),
+    NUMBER("score_rate", score_rate),
+    NUMBER("score_row_rate", score_row_rate),
+    NUMBER("pack_bandwidth", pack_bandwidth),
+    NUMBER("plain_rate", plain_rate),
+    NUMBER("update_rate", update_rate),
 };
 
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
@@ -207,8 +213,14 @@ void calibration_apply(const struct calibration *speed, struct device_facts *fac
     facts->tf32_flops = speed->tf32_flops;
     facts->coded_rate = speed->coded_rate;
     facts->curve_rate = speed->curve_rate;
+    facts->score_rate = speed->score_rate;
+    facts->score_row_rate = speed->score_row_rate;
+    facts->pack_bandwidth = speed->pack_bandwidth;
+    facts->plain_rate = speed->plain_rate;
+    facts->update_rate = speed->update_rate;
     facts->matmul_seconds = speed->matmul_seconds;
     memcpy(facts->attn_flops, speed->attn_flops, sizeof facts->attn_flops);
+    facts->attn_bwd_share = speed->attn_bwd_share;
     facts->bandwidth = speed->bandwidth;
     facts->cache_bandwidth = speed->cache_bandwidth;
     facts->lower_bandwidth = speed->lower_bandwidth;

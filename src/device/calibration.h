@@ -26,16 +26,22 @@ struct calibration {
     /* Matmul of fp32 operands with reduced precision; equals exact fp32 if there is none. */
     double tf32_flops;
     double attn_flops[DT_COUNT]; /* attention */
+    double attn_bwd_share;       /* of attn_flops, in bf16 */
     double bandwidth;            /* bytes/s read plus written, operands in memory */
     double cache_bandwidth;      /* the same, operands in the last-level cache */
     double lower_bandwidth;      /* bytes/s to and from the tier below */
     double host_bandwidth;       /* bytes/s of an update by the host's CPU; the CPU as a device: its own */
     double coded_rate;           /* elements/s of 8-bit AdamW, operands in the cache */
     double curve_rate;           /* elements/s of SiLU and a gate in bf16, operands in the cache */
-    double op_seconds;           /* starting one op */
-    double matmul_seconds;       /* of a small product, besides its flops and op_seconds */
-    double others; /* share of the processors used by other programs meanwhile; 0: none, or unknown */
+    /* See device_facts; attn_flops and flops are without them. */
+    double score_rate, score_row_rate, pack_bandwidth, plain_rate, update_rate;
+    double op_seconds;     /* starting one op */
+    double matmul_seconds; /* of a small product, besides its flops and op_seconds */
+    double others;         /* share of the processors used by other programs meanwhile; 0: none, or unknown */
 };
+
+/* Stored instead of a rate that limits nothing. */
+#define CALIBRATION_UNLIMITED 1e30
 
 /* Stored instead of a time too short to measure, so that stored seconds are above 0. */
 #define CALIBRATION_LEAST 1e-9

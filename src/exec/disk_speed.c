@@ -37,6 +37,7 @@ bool disk_speed_wanted(const struct context *context) { return calibration_wante
 void disk_speed_apply(const struct disk_speed *speed, struct device_facts *facts)
 {
     *(facts->unified_memory ? &facts->lower_bandwidth : &facts->disk_bandwidth) = speed->bandwidth;
+    facts->disk_read = speed->read, facts->disk_write = speed->write;
     facts->disk_depth = speed->depth, facts->disk_piece = speed->piece;
 }
 

@@ -68,6 +68,12 @@ static bool joins_last(const struct tape *tape, int i)
            !op->attr.on_host && !op[-1].attr.on_host;
 }
 
+static double attn_rate(const struct device_facts *facts, const struct op *op, enum dtype type)
+{
+    bool share = facts->attn_bwd_share > 0 && op->kind == OP_ATTN_BWD;
+    return facts->attn_flops[type] * (share ? facts->attn_bwd_share : 1);
+}
+
 static double longer(double a, double b) { return a > b ? a : b; }
 static double shorter(double a, double b) { return a < b ? a : b; }
 
@@ -109,9 +115,14 @@ static double compute_seconds(const struct clock *c, const struct op *op)
     struct op_cost cost = op_cost_of(c->tape, op, c->bytes);
     double compute = 0;
     if (cost.matmul_flops > 0) compute += cost.matmul_flops / matmul_rate(facts, op, cost.type);
-    if (cost.attn_flops > 0) compute += cost.attn_flops / facts->attn_flops[cost.type];
+    if (cost.attn_flops > 0) compute += cost.attn_flops / attn_rate(facts, op, cost.type);
     if (facts->coded_rate > 0) compute += cost.coded / facts->coded_rate;
     if (facts->curve_rate > 0) compute += cost.curved / facts->curve_rate;
+    if (facts->score_rate > 0) compute += cost.scores / facts->score_rate;
+    if (facts->score_row_rate > 0) compute += cost.score_rows / facts->score_row_rate;
+    if (facts->pack_bandwidth > 0) compute += cost.packed / facts->pack_bandwidth;
+    if (facts->plain_rate > 0) compute += cost.plain / facts->plain_rate;
+    if (facts->update_rate > 0) compute += cost.updated / facts->update_rate;
     compute += cost.products * facts->matmul_seconds;
     bool cached = facts->cache_bytes && cost.bytes < 0.5 * (double)facts->cache_bytes;
     double move = cost.bytes / (cached ? facts->cache_bandwidth : facts->bandwidth);
@@ -208,9 +219,13 @@ static double lost_to_link(const struct clock *c, double start, double seconds)
     return load > 0 && beside > 0 ? load * shorter(beside, seconds / (1 - load)) : 0;
 }
 
-static double disk_seconds(const struct device_facts *facts, double bytes)
+/* A byte each way by turns takes as long as was measured; of that, each way has the share that it would have by itself. */
+static double disk_seconds(const struct device_facts *facts, double bytes, bool writes)
 {
-    return bytes / (facts->unified_memory ? facts->lower_bandwidth : facts->disk_bandwidth);
+    double rate = facts->unified_memory ? facts->lower_bandwidth : facts->disk_bandwidth, share = 0.5;
+    double read = facts->disk_read, write = facts->disk_write;
+    if (read > 0 && write > 0) share = (writes ? read : write) / (read + write);
+    return 2 * share * bytes / rate;
 }
 
 static void run_op(struct clock *c, int index)
@@ -236,10 +251,12 @@ static void run_op(struct clock *c, int index)
             c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
         c->busy[lane] += end - start;
     } else if (lane == LANE_DISK) {
-        end += disk_seconds(c->facts, bytes) + (c->facts->unified_memory ? c->facts->op_seconds : 0);
+        end += disk_seconds(c->facts, bytes, op->kind == OP_STORE) +
+               (c->facts->unified_memory ? c->facts->op_seconds : 0);
         c->busy[lane] += end - start;
         if (c->facts->unified_memory && op->kind == OP_STORE && !op->attr.behind) /* its end is in buffers */
-            later(&c->free[LANE_COMPUTE], end - disk_seconds(c->facts, (double)facts_disk_buffers(c->facts)));
+            later(&c->free[LANE_COMPUTE],
+                  end - disk_seconds(c->facts, (double)facts_disk_buffers(c->facts), true));
     } else if (lane == LANE_LINK) {
         double seconds = link_time(c, op);
         end += seconds / waited_share(c->facts);

@@ -36,6 +36,7 @@ struct device_facts {
     double flops[DT_COUNT]; /* matmul rate by element type, flop/s */
     double tf32_flops;      /* matmul of fp32 operands where op.attr.tf32 allows it; 0: as exact fp32 */
     double attn_flops[DT_COUNT];
+    double attn_bwd_share;  /* share of attn_flops that attention's backward reaches; 0: all of it */
     double expert_share;    /* share of the matmul rate that expert products reach in 16 bits; 0: all of it */
     double bandwidth;       /* bytes/s, reading plus writing, from memory */
     size_t cache_bytes;     /* last-level cache; 0: do not model one */
@@ -43,6 +44,8 @@ struct device_facts {
     double lower_bandwidth; /* bytes/s between this device and lower_tier */
     /* Bytes/s of a disk below host memory; 0: no disk, or the disk is lower_tier. */
     double disk_bandwidth;
+    /* The disk's bytes/s of reading and of writing, each by itself; 0: as both by turns, which lower_bandwidth or disk_bandwidth is. */
+    double disk_read, disk_write;
     int disk_depth;         /* concurrent pieces of the disk tier; 0: DISK_DEPTH */
     size_t disk_piece;      /* bytes of one; 0: DISK_PIECE */
     double duplex_cost;     /* copies in both directions slow down by this share of their common time */
@@ -54,10 +57,16 @@ struct device_facts {
     double op_seconds;      /* fixed cost of one op */
     double matmul_seconds;  /* fixed cost of a product with many rows, besides op_seconds and flops */
     double curve_rate;      /* elements/s of activations; 0: limited by memory only */
-    int ranks, rank;        /* number of ranks, and this one's number; 0: one */
-    int node_ranks;         /* ranks per node, numbered node by node; 0: one node, or nodes differ */
-    double link_bandwidth;  /* bytes/s that a rank sends and receives at the same time */
-    double link_seconds;    /* latency of an exchange between ranks */
+    /* Per second; 0: part of attn_flops and flops, or limited by memory only. */
+    double score_rate;     /* scores of attention, besides their products */
+    double score_row_rate; /* rows of scores */
+    double pack_bandwidth; /* bytes of rows that products of many rows put into another order */
+    double plain_rate;     /* elements of a norm */
+    double update_rate;    /* elements of AdamW */
+    int ranks, rank;       /* number of ranks, and this one's number; 0: one */
+    int node_ranks;        /* ranks per node, numbered node by node; 0: one node, or nodes differ */
+    double link_bandwidth; /* bytes/s that a rank sends and receives at the same time */
+    double link_seconds;   /* latency of an exchange between ranks */
     double node_bandwidth, node_seconds; /* likewise within a node, if node_ranks is set */
     double reduce_share;                 /* share of a link's rate for exchanges that add; 0: all of it */
     double link_beside;                  /* share of a link's rate while computing; 0: all of it */

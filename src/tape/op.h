@@ -427,6 +427,11 @@ struct op_cost {
     double coded;      /* elements with moments of 8 bits, decoded and encoded again */
     double curved;     /* elements whose activation is computed */
     double products;   /* with weights, for enough rows that a device may prepare the weight */
+    double packed;     /* bytes of rows that such products put into another order first */
+    double scores;     /* of attention: exponentials, each with its row's maximum and sum */
+    double score_rows; /* rows of scores: begun, divided and written */
+    double plain;      /* elements of simple ops, counted as those of a norm */
+    double updated;    /* elements of AdamW with moments of 16 or 32 bits */
 };
 
 /* Slots of optimizer operands that differ between optimizers; UPDATE_P, UPDATE_G and UPDATE_NEW_P are common. 0, the

@@ -15,17 +15,23 @@ static double matmul_flops(const struct tape *tape, int wide, int weight, bool k
 
 enum { FEW_ROWS = 16 }; /* of generation: a weight is read as it lies */
 
-static void add_product(const struct tape *tape, int wide, int weight, bool kn, struct op_cost *cost)
+static double bytes_of(const struct tape *tape, int id) { return (double)tensor_bytes(&tape->tensors[id]); }
+
+/* `wide` as matmul_flops has it, `rows`: the operand whose rows are multiplied. */
+static void add_product(const struct tape *tape, int wide, int weight, bool kn, int rows,
+                        struct op_cost *cost)
 {
     double flops = matmul_flops(tape, wide, weight, kn);
+    bool many = flops > 2.0 * FEW_ROWS * (double)count_of(tape, weight);
     cost->matmul_flops += flops;
-    cost->products += flops > 2.0 * FEW_ROWS * (double)count_of(tape, weight);
+    cost->products += many;
+    cost->packed += many ? bytes_of(tape, rows) : 0;
 }
 
 void cost_linear(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     cost->type = tape->tensors[op->in[LINEAR_X]].type;
-    add_product(tape, op->out[LINEAR_Y], op->in[LINEAR_W], op->attr.weight_kn, cost);
+    add_product(tape, op->out[LINEAR_Y], op->in[LINEAR_W], op->attr.weight_kn, op->in[LINEAR_X], cost);
 }
 
 /* Not a product of matrices: fp32 arithmetic. */
@@ -55,14 +61,16 @@ void cost_linear_q_dx(const struct tape *tape, const struct op *op, struct op_co
 void cost_linear_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     cost->type = tape->tensors[op->in[LINEAR_DX_DY]].type;
-    add_product(tape, op->in[LINEAR_DX_DY], op->in[LINEAR_DX_W], op->attr.weight_kn, cost);
+    add_product(tape, op->in[LINEAR_DX_DY], op->in[LINEAR_DX_W], op->attr.weight_kn, op->in[LINEAR_DX_DY],
+                cost);
 }
 
 void cost_linear_dw(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     if (op->out[LINEAR_DW_DW] < 0) return;
     cost->type = tape->tensors[op->in[LINEAR_DW_DY]].type;
-    add_product(tape, op->in[LINEAR_DW_DY], op->out[LINEAR_DW_DW], op->attr.weight_kn, cost);
+    add_product(tape, op->in[LINEAR_DW_DY], op->out[LINEAR_DW_DW], op->attr.weight_kn, op->in[LINEAR_DW_DY],
+                cost);
 }
 
 /* Every row meets the matrix of one adapter. As many of them are read as there are rows, at most all. */
@@ -169,14 +177,21 @@ static double attn_pairs(const struct tape *tape, const struct op *op, int q, in
     return window * (window + 1) / 2 + (time - window) * window;
 }
 
+/* Two fifths of what a row of forward takes besides its scores are its query and its result, by their size: 1 for a head of 64. */
+static double row_ends(double size) { return 0.6 + 0.4 * size / 64; }
+
 /* `products`: of two numbers each, for each element of a head and pair of query and key. */
 static void attn_flops(const struct tape *tape, const struct op *op, int q_id, int k_id, double products,
                        struct op_cost *cost)
 {
     const struct tensor *q = &tape->tensors[q_id];
+    double heads = (double)(q->dim[0] * q->dim[2]), scores = heads * attn_pairs(tape, op, q_id, k_id);
+    bool back = products > 2;
+    double share = back ? 1.5 : 1; /* backward has the slope beside the value */
     cost->type = q->type;
-    cost->attn_flops +=
-        2 * products * (double)(q->dim[0] * q->dim[2] * q->dim[3]) * attn_pairs(tape, op, q_id, k_id);
+    cost->attn_flops += 2 * products * (double)q->dim[3] * scores;
+    cost->scores += share * scores;
+    cost->score_rows += (back ? share : row_ends((double)q->dim[3])) * heads * (double)q->dim[1];
 }
 
 void cost_attn(const struct tape *tape, const struct op *op, struct op_cost *cost)
@@ -193,6 +208,67 @@ void cost_attn_bwd(const struct tape *tape, const struct op *op, struct op_cost 
 static double slope_of(const struct tape *tape, int dy, int value)
 {
     return (1.5 + (value >= 0)) * (double)count_of(tape, dy);
+}
+
+/* Elements of a norm, with as many more for each row as its sums and its root take. */
+static double rows_of(const struct tape *tape, int x, int weight)
+{
+    enum { ROW_ENDS = 80 };
+    double width =
+        (double)(weight >= 0 ? count_of(tape, weight) : tape->tensors[x].dim[tape->tensors[x].ndim - 1]);
+    return (double)count_of(tape, x) * (1 + ROW_ENDS / width);
+}
+
+void cost_norm(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->plain += rows_of(tape, op->in[NORM_X], op->in[NORM_W]);
+}
+
+/* Two sums of a row, then its gradient and the weight's. */
+void cost_norm_bwd(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->plain += 2 * rows_of(tape, op->in[NORM_BWD_X], op->in[NORM_BWD_W]);
+}
+
+enum { NARROW_HEAD = 32 }; /* elements of a head below which it is rotated one by one */
+
+/* Two thirds of the elements are rotated, the others copied. */
+static double turned(const struct tape *tape, int whole, int q)
+{
+    double weight = tape->tensors[q].dim[3] < NARROW_HEAD ? 3.6 : 0.6;
+    return weight * (double)count_of(tape, whole);
+}
+
+void cost_split3(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    if (op->in[SPLIT3_TABLE] >= 0) cost->plain += turned(tape, op->in[SPLIT3_X], op->out[SPLIT3_Q]);
+}
+
+void cost_join3(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    if (op->in[JOIN3_TABLE] >= 0) cost->plain += turned(tape, op->out[JOIN3_X], op->in[JOIN3_Q]);
+}
+
+/* A sine or a cosine takes as long as four exponentials. */
+void cost_rope_table(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->curved += 4 * (double)count_of(tape, op->out[ROPE_TABLE_TABLE]);
+}
+
+/* An exponential of every logit for the sum, and another one for the gradient. A SiLU is an exponential and a division. */
+void cost_xent(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->curved += 0.9 * (1 + (op->out[XENT_DLOGITS] >= 0)) * (double)count_of(tape, op->in[XENT_LOGITS]);
+}
+
+void cost_sumsq(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->plain += 0.5 * (double)count_of(tape, op->in[SUMSQ_GRAD]);
+}
+
+void cost_adamw(const struct tape *tape, const struct op *op, struct op_cost *cost)
+{
+    cost->updated += (double)count_of(tape, op->in[ADAMW_P]);
 }
 
 void cost_glu(const struct tape *tape, const struct op *op, struct op_cost *cost)
@@ -219,8 +295,6 @@ void cost_adamw8(const struct tape *tape, const struct op *op, struct op_cost *c
 {
     cost->coded += (double)count_of(tape, op->in[ADAMW8_P]);
 }
-
-static double bytes_of(const struct tape *tape, int id) { return (double)tensor_bytes(&tape->tensors[id]); }
 
 /* An embedding touches only the rows that are named. */
 void cost_embed(const struct tape *tape, const struct op *op, struct op_cost *cost)

@@ -159,6 +159,89 @@ static void activations_and_products_have_costs(void **state)
     tape_release(&tape);
 }
 
+/* Attention of B rows of T tokens with heads of D, on a device that has only the parts of a score and of a row. */
+static double attn_parts(int kind, int64_t batch, int64_t time, int64_t size, struct device_facts facts)
+{
+    struct tape tape;
+    struct op op = tape_op(kind, -1);
+    tape_init(&tape);
+    struct tensor x = {.label = "x",
+                       .type = DT_BF16,
+                       .cls = CLASS_ACT,
+                       .layer = -1,
+                       .ndim = 4,
+                       .dim = {batch, time, 2, size}};
+    x.view_of = x.owner = -1;
+    int id = tape_tensor(&tape, &x);
+    if (kind == OP_ATTN)
+        op.in[ATTN_Q] = op.in[ATTN_K] = op.in[ATTN_V] = op.out[ATTN_O] = id;
+    else
+        op.in[ATTN_BWD_Q] = op.in[ATTN_BWD_K] = op.out[ATTN_BWD_DQ] = id;
+    tape_append(&tape, &op);
+    facts.bandwidth = INFINITY, facts.lower_bandwidth = 1;
+    for (int t = 0; t < DT_COUNT; t++)
+        if (!facts.attn_flops[t]) facts.attn_flops[t] = INFINITY;
+    double out = time_of(&tape, &facts).update_seconds;
+    tape_release(&tape);
+    return out;
+}
+
+/* Scores cost what they cost for heads of any size, and short rows have as many rows as long ones. */
+static void attention_is_more_than_products(void **state)
+{
+    (void)state;
+    const struct device_facts scores = {.score_rate = 1}, rows = {.score_row_rate = 1};
+    assert_true(attn_parts(OP_ATTN, 3, 64, 16, scores) == 3 * 2 * 64 * 65 / 2);
+    assert_true(attn_parts(OP_ATTN, 3, 64, 128, scores) == 3 * 2 * 64 * 65 / 2);
+    assert_true(fabs(attn_parts(OP_ATTN, 3, 64, 64, rows) / (3 * 64 * 2) - 1) < 1e-9);
+    assert_true(attn_parts(OP_ATTN, 6, 32, 16, rows) == attn_parts(OP_ATTN, 3, 64, 16, rows));
+    assert_true(attn_parts(OP_ATTN, 6, 32, 16, rows) < attn_parts(OP_ATTN, 6, 32, 64, rows));
+    assert_true(attn_parts(OP_ATTN_BWD, 3, 64, 16, scores) == 1.5 * 3 * 2 * 64 * 65 / 2);
+    struct device_facts flops = {.attn_flops = {[DT_BF16] = 1}};
+    double back = attn_parts(OP_ATTN_BWD, 1, 8, 4, flops);
+    assert_true(back == 10 * 2 * 4 * 8 * 9 / 2);
+    flops.attn_bwd_share = 0.5;
+    assert_true(attn_parts(OP_ATTN_BWD, 1, 8, 4, flops) == 2 * back);
+    assert_true(attn_parts(OP_ATTN, 1, 8, 4, flops) == 0.4 * back);
+}
+
+/* Seconds of one op on squares, of whose facts only these are known. */
+static double square_seconds(int kind, const int *in, const int *out, struct device_facts facts)
+{
+    struct tape tape;
+    struct op op = tape_op(kind, -1);
+    tape_init(&tape);
+    for (int i = 0; in[i] >= 0; i++) op.in[in[i]] = square(&tape, DT_F32);
+    for (int i = 0; out[i] >= 0; i++) op.out[out[i]] = square(&tape, DT_F32);
+    tape_append(&tape, &op);
+    facts.bandwidth = INFINITY, facts.lower_bandwidth = 1;
+    for (int t = 0; t < DT_COUNT; t++) facts.flops[t] = INFINITY;
+    double seconds = time_of(&tape, &facts).update_seconds;
+    tape_release(&tape);
+    return seconds;
+}
+
+static void simple_ops_have_rates(void **state)
+{
+    (void)state;
+    const struct device_facts plain = {.plain_rate = N * N}, update = {.update_rate = N * N},
+                              curve = {.curve_rate = N * N}, pack = {.pack_bandwidth = 4 * N * N}, none = {0};
+    const int linear[] = {LINEAR_X, LINEAR_W, -1}, y[] = {LINEAR_Y, -1}, adamw[] = {ADAMW_P, ADAMW_G, -1};
+    const int xent[] = {XENT_LOGITS, -1}, loss[] = {-1}, both[] = {XENT_DLOGITS, -1},
+              grad[] = {SUMSQ_GRAD, -1};
+    assert_true(square_seconds(OP_ADAMW, adamw, loss, update) == 1);
+    assert_true(square_seconds(OP_SUMSQ, grad, loss, plain) == 0.5);
+    double sum = square_seconds(OP_XENT, xent, loss, curve);
+    assert_true(sum > 0.5 && sum <= 1);
+    assert_true(square_seconds(OP_XENT, xent, both, curve) == 2 * sum); /* again for the gradient */
+    assert_true(square_seconds(OP_LINEAR, linear, y, pack) == 1);
+    assert_true(square_seconds(OP_LINEAR, linear, y, none) < 1e-9);
+    const int x[] = {NORM_X, -1}, dy[] = {NORM_BWD_DY, NORM_BWD_X, -1};
+    double norm = square_seconds(OP_NORM, x, loss, plain);
+    assert_true(norm > 1 && norm < 1.2); /* rows have ends */
+    assert_true(square_seconds(OP_NORM_BWD, dy, loss, plain) == 2 * norm);
+}
+
 /* Ops of one second each on the lanes of a device: a product, a copy of a square either way, an update by the host. */
 struct lanes {
     struct tape tape;
@@ -375,6 +458,23 @@ static void a_disk_runs_beside_the_cpu(void **state)
     }
 }
 
+/* A disk that reads three times as fast as it writes: a square by turns is as measured, and most of it is the store. */
+static void a_disk_writes_slower_than_it_reads(void **state)
+{
+    (void)state;
+    const double want[] = {0.5, 1.5, 2};
+    for (int ways = 0; ways < 3; ways++) {
+        struct lanes l = lanes_begin();
+        facts_set_memory(&l.facts, MEMORY_PROCESS);
+        l.facts.disk_read = 3, l.facts.disk_write = 1; /* lower_bandwidth: a square each second */
+        l.facts.disk_depth = 1, l.facts.disk_piece = 1;
+        int x = square(&l.tape, DT_F32);
+        if (ways != 1) l.tape.tensors[x].tier = TIER_DISK, x = move(&l, OP_FETCH, x);
+        if (ways != 0) l.tape.tensors[move(&l, OP_STORE, x)].tier = TIER_DISK;
+        SECONDS(l, want[ways]);
+    }
+}
+
 /* What is sent may be written when it has gone, which a hold says. */
 static void a_hold_waits_for_an_exchange(void **state)
 {
@@ -415,6 +515,12 @@ static struct calibration numbers(double tf32)
                             .host_bandwidth = 1,
                             .coded_rate = 1,
                             .curve_rate = 1,
+                            .attn_bwd_share = 1,
+                            .score_rate = 1,
+                            .score_row_rate = 1,
+                            .pack_bandwidth = 1,
+                            .plain_rate = 1,
+                            .update_rate = 1,
                             .matmul_seconds = 1,
                             .op_seconds = 1};
     for (int i = 0; i < DT_COUNT; i++) c.flops[i] = c.attn_flops[i] = i + 1;
@@ -448,6 +554,8 @@ int main(void)
         cmocka_unit_test(tf32_has_a_rate_of_its_own),
         cmocka_unit_test(moving_is_not_all_hidden),
         cmocka_unit_test(experts_reach_a_share_of_the_rate),
+        cmocka_unit_test(attention_is_more_than_products),
+        cmocka_unit_test(simple_ops_have_rates),
         cmocka_unit_test(codes_have_a_rate),
         cmocka_unit_test(activations_and_products_have_costs),
         cmocka_unit_test(copies_run_beside_computing),
@@ -460,6 +568,7 @@ int main(void)
         cmocka_unit_test(exchanges_take_of_computing),
         cmocka_unit_test(waiting_gives_the_link_its_rate),
         cmocka_unit_test(a_disk_runs_beside_the_cpu),
+        cmocka_unit_test(a_disk_writes_slower_than_it_reads),
         cmocka_unit_test(nodes_have_a_link_of_their_own),
         cmocka_unit_test(calibrations_are_remembered_by_key),
     };

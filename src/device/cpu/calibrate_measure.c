@@ -22,7 +22,7 @@ enum {
     MATMUL_MIN = 256,             /* rows, against a weight of 768 x 768 */
     MATMUL_MAX = 512,
     WIDTH = 768,
-    ATTN_MAX = 256, /* tokens, with 8 heads of 64 */
+    ATTN_MAX = 512, /* tokens, with 8 heads of 64 */
     HEADS = 8,
     HEAD_DIM = 64,
 };
@@ -39,6 +39,8 @@ struct bench {
     struct kernel_call call;
     void *work;
 };
+
+static double least(double x, double y) { return x < y ? x : y; }
 
 typedef void job(struct bench *b);
 
@@ -69,17 +71,37 @@ static size_t gemm_bytes(enum dtype type)
     return (size_t)WIDTH * (WIDTH + 2 * MATMUL_MAX) * dtype_size(type);
 }
 
-static double matmul_rate(struct bench *b, enum dtype type)
+static void set_gemm(struct bench *b, enum dtype type, int64_t m, int64_t n)
 {
     size_t weight = (size_t)WIDTH * WIDTH * dtype_size(type),
            rows = (size_t)WIDTH * MATMUL_MAX * dtype_size(type);
     b->work = b->scratch + weight + 2 * rows;
+    b->gemm = gemm_by_lines(m, n, WIDTH, type, type);
+    b->gemm.a = b->scratch + weight, b->gemm.b = b->scratch, b->gemm.c = b->scratch + weight + rows;
+}
+
+/* Without the time of packing rows, if that is known already. */
+static double matmul_rate(struct bench *b, enum dtype type, double pack_bandwidth)
+{
     for (int64_t m = MATMUL_MIN;; m *= 2) {
-        b->gemm = gemm_by_lines(m, WIDTH, WIDTH, type, type);
-        b->gemm.a = b->scratch + weight, b->gemm.b = b->scratch, b->gemm.c = b->scratch + weight + rows;
+        set_gemm(b, type, m, WIDTH);
         if (once(b, run_gemm) < LONG_ENOUGH && m < MATMUL_MAX) continue;
-        return 2.0 * (double)m * WIDTH * WIDTH / seconds(b, run_gemm);
+        double took = seconds(b, run_gemm), packs = (double)m * WIDTH * (double)dtype_size(type);
+        took -= least(packs / pack_bandwidth, took / 2);
+        return 2.0 * (double)m * WIDTH * WIDTH / took;
     }
+}
+
+/* A narrow weight has as many rows to pack as a wide one, and few products with them. */
+static double pack_bandwidth(struct bench *b)
+{
+    enum { NARROW = 64 };
+    set_gemm(b, DT_BF16, MATMUL_MAX, WIDTH);
+    double wide = seconds(b, run_gemm);
+    set_gemm(b, DT_BF16, MATMUL_MAX, NARROW);
+    double narrow = seconds(b, run_gemm), column = (wide - narrow) / (WIDTH - NARROW);
+    double packs = narrow - NARROW * column;
+    return packs > CALIBRATION_LEAST ? 2.0 * MATMUL_MAX * WIDTH / packs : CALIBRATION_UNLIMITED;
 }
 
 enum { SMALL = 256, SMALL_ROWS = 64, SMALLS = 24 }; /* weights of a small model, one after the other */
@@ -91,15 +113,17 @@ static void run_small(struct bench *b)
     b->gemm.b = b->scratch;
 }
 
-/* Seconds of a small bf16 product beyond its flops at `rate` and `start`: packing, and waiting for the last worker. */
-static double matmul_seconds(struct bench *b, double rate, double start)
+/* Seconds of a small bf16 product beyond its flops, its rows' packing and its start: the weight's packing, and waiting for the
+ * last worker. */
+static double matmul_seconds(struct bench *b, const struct calibration *c)
 {
     char *x = b->scratch + 2 * SMALLS * SMALL * SMALL;
     b->gemm = gemm_by_lines(SMALL_ROWS, SMALL, SMALL, DT_BF16, DT_BF16);
     b->gemm.a = x, b->gemm.b = b->scratch, b->gemm.c = x + 2 * SMALL_ROWS * SMALL;
     b->work = x + 4 * SMALL_ROWS * SMALL;
     double each = seconds(b, run_small) / SMALLS;
-    each -= 2.0 * SMALL_ROWS * SMALL * SMALL / rate + start;
+    each -= 2.0 * SMALL_ROWS * SMALL * SMALL / c->flops[DT_BF16] + c->op_seconds;
+    each -= 2.0 * SMALL_ROWS * SMALL / c->pack_bandwidth;
     return each > CALIBRATION_LEAST ? each : CALIBRATION_LEAST;
 }
 
@@ -110,41 +134,113 @@ struct attn_shapes {
     const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT];
 };
 
-static void attn_shapes(struct attn_shapes *s, enum dtype type, int64_t time)
+static void attn_shapes(struct attn_shapes *s, enum dtype type, int64_t batch, int64_t time, int64_t size)
 {
-    s->x = (struct tensor){.type = type, .ndim = 4, .dim = {1, time, HEADS, HEAD_DIM}};
-    s->pos = (struct tensor){.type = DT_I32, .ndim = 2, .dim = {1, time}};
-    s->lse = (struct tensor){.type = DT_F32, .ndim = 3, .dim = {1, HEADS, time}};
+    s->x = (struct tensor){.type = type, .ndim = 4, .dim = {batch, time, HEADS, size}};
+    s->pos = (struct tensor){.type = DT_I32, .ndim = 2, .dim = {batch, time}};
+    s->lse = (struct tensor){.type = DT_F32, .ndim = 3, .dim = {batch, HEADS, time}};
     memset(s->desc, 0, sizeof s->desc);
     s->desc[ATTN_Q] = s->desc[ATTN_K] = s->desc[ATTN_V] = s->desc[OP_MAX_IN + ATTN_O] = &s->x;
     s->desc[ATTN_POS] = &s->pos;
     s->desc[OP_MAX_IN + ATTN_LSE] = &s->lse;
 }
 
-static const struct op attn_op = {
-    .kind = OP_ATTN,
-    .attr = {.heads = HEADS, .kv_heads = HEADS, .head_dim = HEAD_DIM, .scale = 0.125f},
-};
+static struct op attn_op(int64_t size)
+{
+    return (struct op){
+        .kind = OP_ATTN,
+        .attr = {
+            .heads = HEADS, .kv_heads = HEADS, .head_dim = (int)size, .scale = 0.125f, .whole_rows = true}};
+}
 
 /* q, k, v, o, pos and lse, one after the other. */
 enum { ATTN_SLOT = ATTN_MAX * HEADS * HEAD_DIM * 4 };
 
-static double attn_rate(struct bench *b, enum dtype type)
+/* ATTN_MAX tokens in rows of `time`, with heads of `size`. */
+static double attn_seconds(struct bench *b, enum dtype type, int64_t time, int64_t size)
 {
+    struct attn_shapes shapes;
+    struct op op = attn_op(size);
     int32_t *pos = (int32_t *)(void *)(b->scratch + 4 * ATTN_SLOT);
+    for (int i = 0; i < ATTN_MAX; i++) pos[i] = i % (int)time;
+    attn_shapes(&shapes, type, ATTN_MAX / time, time, size);
+    b->call = (struct kernel_call){.op = &op, .team = b->team, .work = b->scratch + 6 * ATTN_SLOT};
+    memcpy(b->call.desc, shapes.desc, sizeof shapes.desc);
+    for (int i = ATTN_Q; i <= ATTN_V; i++) b->call.in[i] = b->scratch + i * ATTN_SLOT;
+    b->call.in[ATTN_POS] = pos;
+    b->call.out[ATTN_O] = b->scratch + 3 * ATTN_SLOT;
+    b->call.out[ATTN_LSE] = b->scratch + 5 * ATTN_SLOT;
+    return seconds(b, run_attn);
+}
+
+enum { SHORT_ROW = 32, SMALL_HEAD = 16 };
+
+static void run_attn_bwd(struct bench *b) { cpu_attn_bwd(&b->call); }
+
+/* do, q, k, v, o, lse and pos, dq, dk, dv, one after the other. */
+enum { ATTN_BWD_SLOTS = ATTN_BWD_POS + 4 };
+
+static void attn_bwd_shapes(const struct attn_shapes *s, const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT])
+{
+    for (int i = ATTN_BWD_DO; i <= ATTN_BWD_O; i++) desc[i] = &s->x;
+    desc[ATTN_BWD_LSE] = &s->lse, desc[ATTN_BWD_POS] = &s->pos;
+    for (int i = ATTN_BWD_DQ; i <= ATTN_BWD_DV; i++) desc[OP_MAX_IN + i] = &s->x;
+}
+
+static double attn_bwd_seconds(struct bench *b)
+{
+    struct attn_shapes shapes;
+    struct op op = attn_op(HEAD_DIM);
+    op.kind = OP_ATTN_BWD;
+    attn_shapes(&shapes, DT_BF16, 1, ATTN_MAX, HEAD_DIM);
+    memset(b->scratch, 0x3c, ATTN_BWD_SLOTS * ATTN_SLOT);
+    int32_t *pos = (int32_t *)(void *)(b->scratch + ATTN_BWD_POS * ATTN_SLOT);
     for (int i = 0; i < ATTN_MAX; i++) pos[i] = i;
-    for (int64_t time = 64;; time *= 2) {
-        struct attn_shapes shapes;
-        attn_shapes(&shapes, type, time);
-        b->call = (struct kernel_call){.op = &attn_op, .team = b->team, .work = b->scratch + 6 * ATTN_SLOT};
-        memcpy(b->call.desc, shapes.desc, sizeof shapes.desc);
-        for (int i = ATTN_Q; i <= ATTN_V; i++) b->call.in[i] = b->scratch + i * ATTN_SLOT;
-        b->call.in[ATTN_POS] = pos;
-        b->call.out[ATTN_O] = b->scratch + 3 * ATTN_SLOT;
-        b->call.out[ATTN_LSE] = b->scratch + 5 * ATTN_SLOT;
-        if (once(b, run_attn) < LONG_ENOUGH && time < ATTN_MAX) continue;
-        return 4.0 * HEADS * HEAD_DIM * (double)(time * (time + 1) / 2) / seconds(b, run_attn);
+    b->call =
+        (struct kernel_call){.op = &op, .team = b->team, .work = b->scratch + ATTN_BWD_SLOTS * ATTN_SLOT};
+    attn_bwd_shapes(&shapes, b->call.desc);
+    for (int i = ATTN_BWD_DO; i <= ATTN_BWD_POS; i++) b->call.in[i] = b->scratch + i * ATTN_SLOT;
+    for (int i = ATTN_BWD_DQ; i <= ATTN_BWD_DV; i++)
+        b->call.out[i] = b->scratch + (ATTN_BWD_POS + 1 + i) * ATTN_SLOT;
+    return seconds(b, run_attn_bwd);
+}
+
+static size_t attn_bwd_bytes(int threads)
+{
+    struct attn_shapes shapes;
+    const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT] = {NULL};
+    struct op op = attn_op(HEAD_DIM);
+    op.kind = OP_ATTN_BWD;
+    attn_shapes(&shapes, DT_BF16, 1, ATTN_MAX, HEAD_DIM);
+    attn_bwd_shapes(&shapes, desc);
+    return ATTN_BWD_SLOTS * ATTN_SLOT + cpu_attn_bwd_workspace(desc, &op, threads);
+}
+
+static double scores_of(int64_t time) { return HEADS * ATTN_MAX / 2.0 * (double)(time + 1); }
+
+/* Attention is products of scores and heads, a part of each score that is as long for any head, and a part of each row of scores. The same
+ * tokens with smaller heads and in shorter rows tell the three apart. */
+static void attn_rates(struct bench *b, struct calibration *out)
+{
+    const double rows = HEADS * ATTN_MAX, all = scores_of(ATTN_MAX), few = scores_of(SHORT_ROW);
+    double whole = attn_seconds(b, DT_BF16, ATTN_MAX, HEAD_DIM);
+    double small = attn_seconds(b, DT_BF16, ATTN_MAX, SMALL_HEAD);
+    double cut = attn_seconds(b, DT_BF16, SHORT_ROW, HEAD_DIM);
+    double flop = (whole - small) / (4.0 * (HEAD_DIM - SMALL_HEAD) * all);
+    double each = (whole - cut) / (all - few); /* score, with its products */
+    if (flop <= 0 || 4 * HEAD_DIM * flop > each) flop = each / (4 * HEAD_DIM);
+    double score = each - 4 * HEAD_DIM * flop, row = (cut - few * each) / rows;
+    out->score_rate = score > 0 ? 1 / score : CALIBRATION_UNLIMITED;
+    out->score_row_rate = row > 0 ? 1 / row : CALIBRATION_UNLIMITED;
+    for (enum precision p = 0; p < PRECISION_COUNT; p++) {
+        enum dtype type = precision_type(p);
+        double took = type == DT_BF16 ? whole : attn_seconds(b, type, ATTN_MAX, HEAD_DIM);
+        double rest = least(all / out->score_rate + rows / out->score_row_rate, took / 2);
+        out->attn_flops[type] = 4.0 * HEAD_DIM * all / (took - rest);
     }
+    double back = attn_bwd_seconds(b); /* with the parts that cost_attn_bwd counts */
+    back -= least(1.5 * (all / out->score_rate + rows / out->score_row_rate), back / 2);
+    out->attn_bwd_share = 10.0 * HEAD_DIM * all / back / out->attn_flops[DT_BF16];
 }
 
 static void run_copy(struct bench *b) { cpu_copy(&b->call); }
@@ -195,6 +291,48 @@ static double curve_rate(struct bench *b)
     return CODED / seconds(b, run_glu);
 }
 
+static void run_norm(struct bench *b) { cpu_norm(&b->call); }
+
+static double plain_rate(struct bench *b)
+{
+    enum { ROW = 1024, ROWS = CODED / ROW };
+    static const struct op op = {.kind = OP_NORM, .attr = {.eps = 1e-5f}};
+    struct tensor x = {.type = DT_BF16, .ndim = 2, .dim = {ROWS, ROW}}, w = x, stat = x;
+    w.ndim = 1, w.dim[0] = ROW, stat.type = DT_F32, stat.dim[1] = 1;
+    b->call = (struct kernel_call){.op = &op, .team = b->team};
+    char *at = b->scratch + 2 * 2 * CODED;
+    b->call.desc[NORM_X] = b->call.desc[OP_MAX_IN + NORM_Y] = &x;
+    b->call.desc[NORM_W] = &w, b->call.desc[OP_MAX_IN + NORM_STAT] = &stat;
+    b->call.in[NORM_X] = b->scratch, b->call.out[NORM_Y] = b->scratch + 2 * CODED;
+    b->call.in[NORM_W] = at, b->call.out[NORM_STAT] = at + 2 * ROW;
+    return CODED / seconds(b, run_norm);
+}
+
+static void run_adamw(struct bench *b) { cpu_adamw(&b->call); }
+
+/* A bf16 weight with 16 bits of its master, and moments in fp32. */
+static double update_rate(struct bench *b)
+{
+    static const struct op op = {.kind = OP_ADAMW, .attr = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f}};
+    struct tensor wide = {.type = DT_F32, .ndim = 1, .dim = {CODED}}, p = wide, master = wide, list = wide;
+    p.type = DT_BF16, master.type = DT_U16, list.dim[0] = SCALAR_COUNT;
+    const struct tensor *const shapes[OP_MAX_IN] = {
+        [ADAMW_P] = &p,    [ADAMW_G] = &wide,        [ADAMW_M] = &wide,
+        [ADAMW_V] = &wide, [ADAMW_MASTER] = &master, [ADAMW_SCALARS] = &list};
+    b->call = (struct kernel_call){.op = &op, .team = b->team};
+    char *at = b->scratch;
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        if (!shapes[i]) continue;
+        b->call.desc[i] = shapes[i], b->call.in[i] = at;
+        at += tensor_bytes(shapes[i]);
+    }
+    for (int i = ADAMW_NEW_P; i <= ADAMW_NEW_MASTER; i++) {
+        int in = op_shares(OP_ADAMW, i);
+        b->call.desc[OP_MAX_IN + i] = shapes[in], b->call.out[i] = b->call.in[in];
+    }
+    return CODED / seconds(b, run_adamw);
+}
+
 static void nothing(void *, int64_t, int64_t, int) {}
 
 static void run_nothing(struct bench *b)
@@ -207,14 +345,18 @@ static double start_seconds(struct bench *b) { return seconds(b, run_nothing) + 
 
 static size_t scratch_bytes(int threads)
 {
-    size_t bytes = 2 * COPY_BYTES;
+    size_t bytes = max_size(2 * COPY_BYTES, attn_bwd_bytes(threads));
     for (enum precision p = 0; p < PRECISION_COUNT; p++) {
         enum dtype type = precision_type(p);
-        struct attn_shapes shapes;
-        attn_shapes(&shapes, type, ATTN_MAX);
         bytes =
             max_size(bytes, gemm_bytes(type) + gemm_workspace(MATMUL_MAX, WIDTH, WIDTH, type, type, threads));
-        bytes = max_size(bytes, 6 * ATTN_SLOT + cpu_attn_workspace(shapes.desc, &attn_op, threads));
+        for (int i = 0; i < 3; i++) { /* as attn_rates measures */
+            struct attn_shapes shapes;
+            int64_t size = i == 1 ? SMALL_HEAD : HEAD_DIM, time = i == 2 ? SHORT_ROW : ATTN_MAX;
+            struct op op = attn_op(size);
+            attn_shapes(&shapes, type, ATTN_MAX / time, time, size);
+            bytes = max_size(bytes, 6 * ATTN_SLOT + cpu_attn_workspace(shapes.desc, &op, threads));
+        }
     }
     return (bytes + (2 << 20) - 1) & ~(size_t)((2 << 20) - 1);
 }
@@ -229,12 +371,11 @@ enum plim_status calibrate_measure(struct threads *team, struct calibration *out
     madvise(b.scratch, b.bytes, MADV_HUGEPAGE);
     memset(b.scratch, 0x3c, b.bytes); /* 0.0115 in f32 and bf16, 1.06 in f16 */
     memset(out, 0, sizeof *out);
-    for (enum precision p = 0; p < PRECISION_COUNT; p++) {
-        enum dtype type = precision_type(p);
-        out->flops[type] = matmul_rate(&b, type);
-        memset(b.scratch, 0x3c, 7 * ATTN_SLOT);
-        out->attn_flops[type] = attn_rate(&b, type);
-    }
+    out->pack_bandwidth = pack_bandwidth(&b);
+    for (enum precision p = 0; p < PRECISION_COUNT; p++)
+        out->flops[precision_type(p)] = matmul_rate(&b, precision_type(p), out->pack_bandwidth);
+    memset(b.scratch, 0x3c, 7 * ATTN_SLOT);
+    attn_rates(&b, out);
     out->tf32_flops = out->flops[DT_F32];
     out->bandwidth = copy_rate(&b, COPY_BYTES);
     out->cache_bandwidth = copy_rate(&b, CACHE_COPY_BYTES);
@@ -243,7 +384,9 @@ enum plim_status calibrate_measure(struct threads *team, struct calibration *out
     out->coded_rate = coded_rate(&b);
     out->curve_rate = curve_rate(&b);
     out->op_seconds = start_seconds(&b);
-    out->matmul_seconds = matmul_seconds(&b, out->flops[DT_BF16], out->op_seconds);
+    out->plain_rate = plain_rate(&b);
+    out->update_rate = update_rate(&b);
+    out->matmul_seconds = matmul_seconds(&b, out);
     munmap(b.scratch, b.bytes);
     return PLIM_OK;
 }

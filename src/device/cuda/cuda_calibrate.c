@@ -220,6 +220,9 @@ static void measure(struct device *dev, struct calibration *out)
     out->host_bandwidth = host_rate(dev);
     out->coded_rate = out->curve_rate = out->bandwidth; /* their bytes take longer */
     out->matmul_seconds = CALIBRATION_LEAST;            /* launch_seconds has it */
+    out->score_rate = out->score_row_rate = out->pack_bandwidth = CALIBRATION_UNLIMITED; /* rates have them */
+    out->plain_rate = out->update_rate = CALIBRATION_UNLIMITED;
+    out->attn_bwd_share = 1; /* not measured: a library's backward would be loaded at every start */
 }
 
 /* Modules come with the first run of a kernel. */

@@ -18,6 +18,12 @@ static const struct calibration fixed = {.flops = {[DT_F32] = 5e10, [DT_BF16] = 
                                          .host_bandwidth = 2e10,
                                          .coded_rate = 1e9,
                                          .curve_rate = 1e9,
+                                         .attn_bwd_share = 1,
+                                         .score_rate = CALIBRATION_UNLIMITED,
+                                         .score_row_rate = CALIBRATION_UNLIMITED,
+                                         .pack_bandwidth = CALIBRATION_UNLIMITED,
+                                         .plain_rate = CALIBRATION_UNLIMITED,
+                                         .update_rate = CALIBRATION_UNLIMITED,
                                          .op_seconds = 1e-6,
                                          .matmul_seconds = 1e-6};
 
