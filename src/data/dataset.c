@@ -293,6 +293,7 @@ enum plim_status dataset_open(const struct data_options *options, const struct c
                                         .codec = codec,
                                         .time = options->time,
                                         .source_time = d->options.source_time,
+                                        .pair_time = d->options.pair_time,
                                         .mask = -1,
                                         .start = options->start};
     if (options->objective == OBJECTIVE_MASKED_TOKENS) d->rules.mask = objective_mask_token(codec);
@@ -477,6 +478,7 @@ static uint64_t add_objective(uint64_t hash, const struct data_options *o)
     hash = add_text(add_text(hash64(numbers, sizeof numbers, hash), o->first_field), o->second_field);
     for (int i = 0; i < o->nlabels; i++) hash = add_text(hash, o->labels[i]);
     if (!objective_prefers(o->objective)) return hash;
+    if (o->pair_time) hash = hash64(&o->pair_time, sizeof o->pair_time, hash);
     return add_text(add_text(add_text(hash, o->chosen_field), o->rejected_field), o->label_field);
 }
 

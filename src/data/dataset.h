@@ -56,6 +56,7 @@ struct data_options {
     const char *const *labels; /* token_labels: names */
     int nlabels;
     int64_t source_time;              /* source_target: S; 0: T */
+    int64_t pair_time;                /* dpo, orpo: longer samples are left out (objective.h); 0: none */
     int32_t start;                    /* source_target: the decoder's first token */
     const struct chat_template *chat; /* for messages; prompts and responses may be conversations, too */
     const struct tm *now;             /* the template's strftime_now(); NULL: the time of each rendering */

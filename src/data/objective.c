@@ -211,7 +211,7 @@ static int64_t fitting(const struct objective_rules *r, int64_t nprompt, int64_t
 /* Targets of a row: the first token of all has none. */
 static int64_t targets_of(int64_t nprompt, int64_t count) { return nprompt > 0 ? count : count - 1; }
 
-/* Completions that a row does not hold, or not their difference, cannot be learned. */
+/* Completions that a row does not hold, or not their difference, cannot be learned, nor a pair that is too long. */
 static void measure_preference(const struct objective_rules *r, const struct sample *s, int64_t *positions,
                                int64_t *targets)
 {
@@ -221,6 +221,7 @@ static void measure_preference(const struct objective_rules *r, const struct sam
     int64_t a = fitting(r, p.nprompt, p.count[0]), b = fitting(r, p.nprompt, p.count[1]);
     if (targets_of(p.nprompt, a) < 1 || targets_of(p.nprompt, b) < 1) return;
     if (a == b && !memcmp(p.completion[0], p.completion[1], (size_t)a * sizeof *p.prompt)) return;
+    if (r->pair_time && p.nprompt + a + b - 2 > r->pair_time) return;
     *positions = p.nprompt + (a > b ? a : b) - 1;
     /* A loss over tokens is that of chosen rows, orpo's with prompts. */
     *targets = r->objective == OBJECTIVE_ORPO ? p.nprompt + a - 1 : targets_of(p.nprompt, a);

@@ -42,9 +42,10 @@ enum objective {
 struct objective_rules {
     enum objective objective;
     const struct codec *codec;
-    int64_t time, source_time;         /* T, S */
-    int32_t mask;                      /* masked_tokens: the mask token */
-    int32_t start;                     /* source_target: the decoder's first token */
+    int64_t time, source_time; /* T, S */
+    int64_t pair_time;         /* positions of a prompt and both completions, at most; 0: any number */
+    int32_t mask;              /* masked_tokens: the mask token */
+    int32_t start;             /* source_target: the decoder's first token */
     const struct reference *reference; /* dpo, kto: where data do not say it; NULL: unknown */
 };
 

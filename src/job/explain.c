@@ -25,6 +25,7 @@ static const struct {
     {"model.", "decides every class of bytes: parameters, gradients, state and activations"},
     {"data.max_length", "activations grow with it; so does the time of a step"},
     {"data.max_source_length", "activations grow with it; so does the time of a step"},
+    {"data.pair_length", "activations of the blocks' products grow with it instead of twice data.max_length"},
     {"data.padding", "longest: a step takes the time its rows need; the arena is for the longest row"},
     {"data.workers", "a part of the plan's line `data loader`"},
     {"data.prefetch_factor", "a part of the plan's line `data loader`"},

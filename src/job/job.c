@@ -500,15 +500,16 @@ static enum plim_status check_attention(const struct job *job, const struct devi
 static enum plim_status check_fp8(const struct job *job, const struct device_facts *facts,
                                   struct plim_error *err)
 {
-    const int64_t lengths[] = {job->max_length, job->data.max_source_length};
+    static const char *const keys[] = {"max_length", "max_source_length", "pair_length"};
+    const int64_t lengths[] = {job->max_length, job->data.max_source_length, job->data.pair_length};
     if (job->training.precision != PRECISION_F8) return PLIM_OK;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         if (lengths[i] % FP8_MULTIPLE)
             return plim_fail(
                 err, PLIM_BAD_INPUT,
                 "%s: key 'data.%s': fp8 products need rows of a multiple of %d tokens; write %lld, or "
                 "training.mixed_precision: bf16",
-                job->name, i ? "max_source_length" : "max_length", FP8_MULTIPLE,
+                job->name, keys[i], FP8_MULTIPLE,
                 (long long)((lengths[i] / FP8_MULTIPLE + 1) * FP8_MULTIPLE));
     if (facts->flops[DT_E4M3] > 0) return PLIM_OK;
     return plim_fail(

@@ -147,6 +147,7 @@ struct job_data { /* see data/dataset.h and data/loader.h */
     const char *first_field, *second_field, *score_field;
     struct string_list labels;
     int64_t max_source_length;
+    int64_t pair_length; /* of a preference's prompt and completions together; 0: two rows */
     const char *tokenizer, *chat_template;
     /* Tokenizer of model.path, saved with checkpoints if the data are already tokens; NULL: none. */
     const char *kept_tokenizer;
@@ -322,6 +323,9 @@ enum plim_status job_settle_labels(struct job *job, bool of_model, struct plim_e
 /* Maximum source tokens for targets of `time` tokens: data.max_source_length (default data.max_length),
  * scaled down for shorter targets. 0: the model has no source. */
 int64_t job_source_time(const struct job *job, int64_t time);
+
+/* Positions of a pair whose rows of `time` tokens share their beginning; 0: the rows share nothing (data.pair_length). */
+int64_t job_pair_time(const struct job *job, int64_t time);
 
 /* Folder of the disk tier. */
 const char *job_disk_dir(const struct job *job);

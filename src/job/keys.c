@@ -95,6 +95,7 @@ static const struct schema_row rows[] = {
     {"data.score_field", SCHEMA_STRING, AT(data.score_field), .fallback = "score", .help = "jsonl: sentence_pairs: similarity of the two texts, which evaluation compares with their cosine; optional"},
     {"data.labels", SCHEMA_STRING_LIST, AT(data.labels), .help = "token_labels: the names of the labels, in the order of their numbers; default: those of the model's config.json, else all that data.train has, sorted"},
     {"data.max_source_length", SCHEMA_INT64, AT(data.max_source_length), .min = 0, .max = 1e7, .fallback = "0", .help = "source_target: tokens of a source; 0: as data.max_length"},
+    {"data.pair_length", SCHEMA_INT64, AT(data.pair_length), .min = 0, .max = 2e7, .fallback = "0", .help = "dpo, orpo: positions of a sample's prompt and both completions together; the prompt is then computed once, and longer samples are left out; 0: two rows, each with the prompt"},
     {"data.messages_field", SCHEMA_STRING, AT(data.messages_field), .help = "jsonl: conversations ([{role, content}, ...]); what the assistant says is learned"},
     {"data.chosen_field", SCHEMA_STRING, AT(data.chosen_field), .fallback = "chosen", .help = "jsonl: dpo, orpo: field with the better completion, a text or messages (prompts: data.prompt_field, default prompt)"},
     {"data.rejected_field", SCHEMA_STRING, AT(data.rejected_field), .fallback = "rejected", .help = "jsonl: dpo, orpo: field with the worse completion"},

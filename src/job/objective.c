@@ -113,6 +113,37 @@ static enum plim_status take_pooling(struct job *job, struct plim_error *err)
     return status == PLIM_OK ? check_whole(job, err) : status;
 }
 
+/* Prompts that are computed once. */
+static enum plim_status check_pair_length(const struct job *job, struct plim_error *err)
+{
+    const char *key = "data.pair_length";
+    int64_t length = job->data.pair_length;
+    enum objective o = job_objective(job);
+    if (!length) return PLIM_OK;
+    if (o != OBJECTIVE_DPO && o != OBJECTIVE_ORPO)
+        return plim_fail(
+            err, PLIM_BAD_INPUT,
+            "%s: key '%s': objective %s has no pairs of completions of one prompt; remove the key", job->name,
+            key, objective_row(o)->name);
+    if (job->spec.num_experts)
+        return plim_fail(
+            err, PLIM_UNSUPPORTED,
+            "%s: key '%s': routers count the tokens of both rows, so their prompts are computed twice; "
+            "remove the key",
+            job->name, key);
+    if (length < job->max_length || length > 2 * job->max_length)
+        return plim_fail(err, PLIM_BAD_INPUT,
+                         "%s: key '%s': %lld positions; write %lld (data.max_length) to %lld (twice that)",
+                         job->name, key, (long long)length, (long long)job->max_length,
+                         (long long)(2 * job->max_length));
+    return PLIM_OK;
+}
+
+int64_t job_pair_time(const struct job *job, int64_t time)
+{
+    return job->data.pair_length < 2 * time ? job->data.pair_length : 0;
+}
+
 /* Keys that only some of the preferences' losses read. */
 static enum plim_status check_preference(const struct job *job, struct plim_error *err)
 {
@@ -157,6 +188,8 @@ static void take_rate(struct job *job)
 enum plim_status job_settle_objective(struct job *job, struct plim_error *err)
 {
     enum objective objective = job_objective(job);
+    enum plim_status status = check_pair_length(job, err);
+    if (status != PLIM_OK) return status;
     if (job->spec.task == TASK_ROW_LABELS)
         return plim_fail(
             err, PLIM_UNSUPPORTED,
@@ -171,7 +204,6 @@ enum plim_status job_settle_objective(struct job *job, struct plim_error *err)
     if (!model_is_encoder(&job->spec)) return PLIM_OK;
     bool had_labels = job->spec.task == TASK_LABELS;
     job->spec.task = uses[objective].task;
-    enum plim_status status = PLIM_OK;
     if (job->spec.task == TASK_LABELS)
         status = job_settle_labels(job, had_labels, err);
     else

@@ -156,6 +156,14 @@ static enum plim_status check_length(const struct plan_request *request, int64_t
     return bytes > plan_tape_most(request) ? plan_refuse_search(request, bytes, err) : PLIM_OK;
 }
 
+/* The common beginning of a preference's rows is computed once, if the job says so. */
+static enum plim_status share(const struct job *job, const struct model_shape *shape, struct tape *tape,
+                              struct plim_error *err)
+{
+    struct share_options options = {shape->batch, shape->time, job_pair_time(job, shape->time)};
+    return options.packed && shape->head == HEAD_PREFERENCE ? pass_share(tape, &options, err) : PLIM_OK;
+}
+
 /* The forward tape that is trained. */
 static enum plim_status emit(const struct recipe *r, const struct model_shape *shape, struct tape *tape,
                              struct plim_error *err)
@@ -166,6 +174,7 @@ static enum plim_status emit(const struct recipe *r, const struct model_shape *s
     enum plim_status status = model_emit(&job->spec, shape, tape, err);
     if (status == PLIM_OK) status = model_freeze(&job->spec, &freezing, tape, err);
     if (status == PLIM_OK) status = adapter_apply(r->adapter, &job->spec, shape->training, tape, err);
+    if (status == PLIM_OK) status = share(job, shape, tape, err);
     if (status == PLIM_OK) quantise_tape(&job->base, &job->spec, tape);
     return status;
 }
@@ -278,6 +287,7 @@ enum plim_status job_build_eval(const struct job *job, const struct device_facts
     tape_init(out);
     enum plim_status status = model_emit(&job->spec, &shape, out, err);
     if (status == PLIM_OK) status = adapter_apply(job->adapting, &job->spec, false, out, err);
+    if (status == PLIM_OK) status = share(job, &shape, out, err);
     if (status == PLIM_OK) quantise_tape(&job->base, &job->spec, out);
     if (status == PLIM_OK) status = pass_precision(out, (enum precision)job->training.precision, err);
     bool loss = shape.head == HEAD_LOSS || shape.head == HEAD_PREFERENCE;

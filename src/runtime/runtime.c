@@ -74,7 +74,8 @@ enum plim_status runtime_request(const struct job *job, const struct device_fact
                         .time = out->time,
                         .source_time = job->data.max_source_length ? job->data.max_source_length : out->time};
     int64_t feeds = out->lengths > 1 ? out->lengths : 1;
-    out->overhead += feeds * feed_bytes(facts, &rows, objective->feeds) + (int64_t)facts->host_late_bytes;
+    out->overhead += feeds * feed_bytes(facts, &rows, objective->feeds, job_pair_time(job, out->time)) +
+                     (int64_t)facts->host_late_bytes;
     return job_check_budget(job, out, err);
 }
 

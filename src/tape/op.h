@@ -28,6 +28,7 @@
  *  act           x                                                 y                           activation(x), see below
  *  add           a b                                               y
  *  row_gate      x[R,C] gate[R] [add[R,C]]                         y[R,C]                      y[r] = x[r] sigmoid(gate[r]) (+ add[r])
+ *  take          x[S,C] index[R,2]i32 back[S,2]i32                 y[R,C]                      y[r] = sum of x[i] over the places i in index[r], with attr.once in its first column alone, that are not negative; back is not read: it is the index of the gradient, dx = take(dy)
  *  dora_norm     A[R,K] W[N,K]|[K,N] B[M,R]                        y[M]f32                     y[i] = |W[first + i] + scale B[i] A|, the sum made in fp32 and its squares added in f64; a constant to gradients
  *  dora_norm_q   A[R,K] W[bytes]u8 B[M,R]                          y[M]f32                     dora_norm with a weight in blocks; the M rows are parts of it
  *  column_scale  x[R,C] m[C] norm[C]f32 [bias[C]] [add[R,C]]       y[R,C]                      y = (x - bias) m / norm + bias (+ add), each column by its own factor
@@ -390,6 +391,7 @@ enum { SAMPLED_NONE = -1, SAMPLED_OPEN = -2 }; /* tokens */
     X(EXPERT_LINEAR_Q, expert_linear_q, KERNEL)                                                              \
     X(LINEAR_Q_DX, linear_q_dx, KERNEL)                                                                      \
     X(EXPERT_LINEAR_Q_DX, expert_linear_q_dx, CPU_ONLY)                                                      \
+    X(TAKE, take, KERNEL)                                                                                    \
     X(DORA_NORM, dora_norm, KERNEL)                                                                          \
     X(DORA_NORM_Q, dora_norm_q, KERNEL)                                                                      \
     X(COLUMN_SCALE, column_scale, KERNEL)                                                                    \

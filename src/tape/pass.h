@@ -31,6 +31,13 @@ enum precision precision_parse(const char *name); /* PRECISION_COUNT: no such na
 /* Parameters and activations take the compute type; statistics keep theirs. */
 enum plim_status pass_precision(struct tape *tape, enum precision precision, struct plim_error *err);
 
+/* Packs what rows i and rows / 2 + i of a batch [rows,time] begin with: packed positions for each such pair, inputs "share.pack" and
+ * "share.wide" say which (data/share.h). Right behind the model and its adapters; not for experts, which count tokens. */
+struct share_options {
+    int64_t rows, time, packed;
+};
+enum plim_status pass_share(struct tape *tape, const struct share_options *options, struct plim_error *err);
+
 /* Cuts the head into `chunks` slices of whole GEMM_KC rows, so that the weight gradient is summed in the same order
  * for any number. Makes fewer slices if the rows do not allow as many. */
 enum plim_status pass_loss_chunks(struct tape *tape, int chunks, struct plim_error *err);

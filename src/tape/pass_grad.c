@@ -423,6 +423,17 @@ void grad_column_scale(struct grad_pass *pass, const struct op *op)
     pass_on(pass, op, op->in[COLUMN_SCALE_ADD], dy); /* invariant 3 */
 }
 
+void grad_take(struct grad_pass *pass, const struct op *op)
+{
+    struct op back = tape_op(OP_TAKE, op->layer);
+    back.attr = op->attr;
+    back.in[TAKE_X] = pass->gradient[op->out[TAKE_Y]];
+    back.in[TAKE_INDEX] = op->in[TAKE_BACK], back.in[TAKE_BACK] = op->in[TAKE_INDEX];
+    contribute(pass, &back, TAKE_Y, op->in[TAKE_X], -1);
+    emit(pass, &back, PART_BACKWARD);
+    settle(pass, &back, TAKE_Y, op->in[TAKE_X]);
+}
+
 /* --- the pass --------------------------------------------------------------------------------------------- */
 
 /* Trained parameters, and what they influence. Ops without a gradient of their own make constants. */

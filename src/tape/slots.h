@@ -70,6 +70,9 @@ enum { ROW_GATE_Y };
 enum { ROW_GATE_BWD_DY, ROW_GATE_BWD_X, ROW_GATE_BWD_GATE };
 enum { ROW_GATE_BWD_DX, ROW_GATE_BWD_DGATE };
 
+enum { TAKE_X, TAKE_INDEX, TAKE_BACK };
+enum { TAKE_Y };
+
 enum { DORA_NORM_A, DORA_NORM_W, DORA_NORM_B };
 enum { DORA_NORM_Y };
 

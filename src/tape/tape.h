@@ -155,6 +155,7 @@ struct op_attr {
     bool back;       /* rope: rotates back */
     enum pooling pooling; /* pool */
     bool normalize;       /* pool: vectors of length 1 */
+    bool once;            /* take: only the first of two places */
     bool fresh;           /* linear_dw: overwrite dW, even where db is added to */
     bool
         weight_kn; /* linear: weight stored [in,out] (Conv1D) instead of [out,in]; embed: [C,V] instead of [V,C] */

@@ -57,6 +57,7 @@ static void data_options(const struct corpus *c, const struct string_list *files
                                  .labels = d->labels.items,
                                  .nlabels = (int)d->labels.count,
                                  .source_time = d->max_source_length,
+                                 .pair_time = d->pair_length,
                                  .start = (int32_t)c->job->spec.start_token_id,
                                  .chat = c->chat,
                                  .now = &c->now,

@@ -72,6 +72,36 @@ def invariant(folder):
     plim.ok(result.returncode == 0 and near(values(events, "loss"), losses, 1e-4), f"dpo: trains in the stated minimum of {budget} bytes {result.stderr.strip()[:200]}")
 
 
+def shared(folder):
+    """data.pair_length computes prompts once: the same losses in less memory, in every way of running, and what does not fit is left out."""
+    kinds = (("dpo", {}), ("orpo", dict(data__padding="longest")), ("dpo", dict(model__architecture="gpt2", model__num_key_value_heads=4)), ("dpo", dict(training__loss_type="ipo", model__architecture="gemma3", model__sliding_window=16)))
+    for kind, more in kinds:
+        path = job(folder, kind, data__max_length=64, training__max_grad_norm=1.0, **more)
+        (_, apart), (result, once) = train(path), train(path, "data.pair_length=96")
+        same = near(values(once, "loss"), values(apart, "loss"), 1e-5) and near(values(once, "grad_norm"), values(apart, "grad_norm"), 1e-4)
+        plim.ok(same and (kind == "orpo" or values(once, "rewards/margins")[0] == 0), f"{kind} {more}: a prompt computed once has the losses of two rows: {values(once, 'loss')} {values(apart, 'loss')} {result.stderr.strip()[:200]}")
+        plim.ok(once[-1]["planned_peak"] == once[-1]["ledger_peak"] < apart[-1]["planned_peak"], f"{kind} {more}: and takes less memory: {once[-1]['planned_peak']} of {apart[-1]['planned_peak']}")
+    path = job(folder, "dpo", data__max_length=64, data__pair_length=96, training__mixed_precision="bf16")
+    base = train(path, "training.micro_batch_size=8")[1]
+    for name, sets in (("recompute", ["training.recompute=full"]), ("selective recompute", ["training.recompute=selective"]), ("slices", ["training.loss_chunks=2"]), ("offload", ["training.param_tier=disk"])):
+        result, events = train(path, "training.micro_batch_size=8", *sets)
+        plim.ok(values(events, "loss") == values(base, "loss") != [], f"shared prompts: {name} changes no bit {values(events, 'loss')} {result.stderr.strip()[:200]}")
+    _, first = train(path, "training.steps=2", args=("--overwrite",))
+    _, second = train(path, args=("--resume",))
+    plim.ok(values(first, "loss") + values(second, "loss") == values(train(path)[1], "loss"), "shared prompts: a resumed run has the same bits")
+    plim.run("export", f"{folder}/run", "-o", f"{folder}/shared-base", "-q")
+    lora = plim.job(folder, **{f"model__{k}": None for k in ("architecture", "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_attention_heads", "num_key_value_heads", "tie_word_embeddings")},
+                    model__path=f"{folder}/shared-base", training__objective="dpo", data__train=f"[{preferences(folder)[0]}]", data__max_length=64, training__batch_size=8, training__gradient_accumulation_steps=1, training__steps=STEPS,
+                    adapter__type="dora", training__learning_rate=0.01)
+    (_, apart), (result, once) = train(lora), train(lora, "data.pair_length=96")
+    plim.ok(near(values(once, "loss"), values(apart, "loss"), 1e-4), f"shared prompts: an adapter learns the same {values(once, 'loss')} {values(apart, 'loss')} {result.stderr.strip()[:200]}")
+    data = os.path.join(folder, "long.jsonl")
+    with open(data, "w") as f:
+        for i in range(32): f.write(json.dumps({"prompt": "ask", "chosen": "a" * (40 if i % 4 == 0 else 9), "rejected": "b" * (40 if i % 4 == 0 else 9)}) + "\n")
+    result, events = train(job(folder, "dpo", data__max_length=64, data__train=f"[{data}]"), "data.pair_length=64")
+    plim.ok(result.returncode == 0 and events[-1].get("dropped_samples", 0) >= 8, f"shared prompts: pairs of more positions are left out and counted: {events[-1:]} {result.stderr.strip()[:200]}")
+
+
 def resume(folder):
     path = job(folder, "dpo")
     _, whole = train(path, args=("--overwrite",))
@@ -131,8 +161,10 @@ def refusals(folder):
         refused("bad record", train(path, f"data.train={folder}/bad.jsonl")[0], words)
     keys = [("kto", "training.batch_size=1", ["training.batch_size", "2 or more"]), ("kto", "data.padding=longest", ["data.padding", "max_length"]),
             ("kto", "training.loss_type=ipo", ["training.loss_type", "kto"]), ("orpo", "training.label_smoothing=0.1", ["training.label_smoothing"]),
-            ("dpo", "data.packing=true", ["data.packing"])]
+            ("dpo", "data.packing=true", ["data.packing"]), ("kto", "data.pair_length=300", ["data.pair_length", "no pairs of completions"]),
+            ("dpo", "data.pair_length=5", ["data.pair_length", "twice that"]), ("sft", "data.pair_length=300", ["data.pair_length", "remove the key"])]
     for kind, key, words in keys: refused(f"{kind} with {key}", train(job(folder, kind), key)[0], words)
+    refused("dpo of experts with data.pair_length", train(job(folder, "dpo", **plim.EXPERTS), "data.pair_length=300")[0], ["data.pair_length", "routers count"])
     encoder = job(folder, "dpo", model__architecture="bert", model__num_key_value_heads=None)
     plim.ok("dpo" in train(encoder)[0].stderr, "an encoder learns no preferences")
 
@@ -148,6 +180,7 @@ def losses_over_prompts(folder):
 with tempfile.TemporaryDirectory() as folder:
     for kind, first in (("dpo", 0.6931472), ("kto", 0.5), ("orpo", 0)): learns(folder, kind, first)
     invariant(folder)
+    shared(folder)
     resume(folder)
     columns(folder)
     weights(folder)

@@ -24,7 +24,7 @@ BASE = {f"model__{k}": None for k in ("architecture", "vocab_size", "hidden_size
 JOBS = {
     "lora": dict(adapter__type="lora", adapter__modules_to_save="[norm]", training__mixed_precision="bf16"),
     "qlora": dict(adapter__type="lora", model__weights="nf4", adapter__dropout=0.1, training__mixed_precision="bf16"),
-    "dora": dict(adapter__type="dora", adapter__dropout=0.1),
+    "dora": dict(adapter__type="dora", adapter__dropout=0.1, model__weights="q8"),
     "dpo": dict(adapter__type="lora", training__objective="dpo", training__beta=0.5),
     "frozen": dict(training__train_only='["layers.1", norm]'),
 }
@@ -39,6 +39,7 @@ def write_job(folder, model, keys):
         with open(f"{folder}/pairs.jsonl", "w") as f:
             for i in range(24): f.write(json.dumps({"prompt": plim.CORPUS[31 * i:31 * i + 20], "chosen": plim.CORPUS[17 * i:17 * i + 9 + i], "rejected": f"no {i}", "completion": f"well {i}", "label": i % 2 > 0}) + "\n")
         keys = {**keys, "data__train": f"[{folder}/pairs.jsonl]"}
+        if keys["training__objective"] == "dpo": keys["data__pair_length"] = 3 * keys.get("data__max_length", 64) // 2
     return plim.job(folder, **{**BASE, "model__path": model, **keys})
 
 

@@ -1,7 +1,9 @@
-/* Losses of preferences, their rewards and gradients against TRL's (make_preference.py), and that slices of the head, whose logits
- * are computed twice, change no bit. */
+/* Losses of preferences, their rewards and gradients against TRL's (make_preference.py), with two rows and with the prompt computed
+ * once; and that slices of the head, whose logits are computed twice, change no bit. */
 #include "base/json.h"
+#include "data/share.h"
 #include "support/golden.h"
+#include "tape/op.h"
 #include "train/preferences.h"
 
 #include <math.h>
@@ -67,13 +69,45 @@ static int64_t write_feed(struct model_rig *rig, const char *kind, const char *f
     return targets;
 }
 
-static void run_case(struct model_rig *rig, int i, int chunks)
+/* A feed of the case in memory. */
+static int32_t *read_feed(const char *kind, const char *feed)
 {
+    char key[64];
+    snprintf(key, sizeof key, "%s.%s", kind, feed);
+    int32_t *data = golden_read(&golden, key, DT_I32, NULL);
+    return data ? data : golden_read(&golden, feed, DT_I32, NULL);
+}
+
+struct tables {
+    int64_t packed;
+    int32_t *pack, *wide;
+};
+
+/* Tables of the fewest positions that hold the case. */
+static struct tables make_tables(const char *kind)
+{
+    struct rows rows = {.count = golden.batch,
+                        .time = golden.time,
+                        .ids = read_feed(kind, "ids"),
+                        .targets = read_feed(kind, "targets")};
+    int64_t all = golden.batch * golden.time;
+    struct tables t = {1, malloc((size_t)(2 * all) * sizeof(int32_t)),
+                       malloc((size_t)(2 * all) * sizeof(int32_t))};
+    assert_true(rows.ids && rows.targets && t.pack && t.wide);
+    while (!share_fill(&rows, t.packed, t.pack, t.wide)) t.packed++;
+    free(rows.ids), free(rows.targets);
+    return t;
+}
+
+static void run_case(struct model_rig *rig, int i, int chunks, bool shared)
+{
+    struct tables tables = make_tables(cases[i].name);
     struct rig_options o = {.model = golden.model,
                             .batch = golden.batch,
                             .time = golden.time,
                             .head = HEAD_PREFERENCE,
                             .preference = cases[i].rule,
+                            .packed = shared ? tables.packed : 0,
                             .grad = true,
                             .loss_chunks = chunks};
     rig_open(rig, &o);
@@ -85,6 +119,11 @@ static void run_case(struct model_rig *rig, int i, int chunks)
     write_feed(rig, kind, "ids");
     write_feed(rig, kind, "reference");
     write_feed(rig, kind, "marks");
+    if (shared) {
+        rig_write(rig, "share.pack", tables.pack, (size_t)(golden.batch * tables.packed) * sizeof(int32_t));
+        rig_write(rig, "share.wide", tables.wide, (size_t)(2 * golden.batch * golden.time) * sizeof(int32_t));
+    }
+    free(tables.pack), free(tables.wide);
     int64_t targets = write_feed(rig, kind, "targets");
     float scalars[SCALAR_COUNT] = {
         [SCALAR_LOSS_GRAD] = 1 / (float)targets, [SCALAR_SAMPLE_GRAD] = 2 / (float)golden.batch};
@@ -137,14 +176,14 @@ static void compare_gradients(struct model_rig *rig, const char *name, const str
     assert_int_equal(full, 2);
 }
 
-static void test_parity(void **)
+static void check_parity(bool shared)
 {
     for (int i = 0; i < CASES; i++) {
         struct model_rig rig = {0};
         struct compared c = {cases[i].name, node_get(&facts->root, cases[i].name), 0};
         double loss[2], stat[PREFERENCE_STATS];
         struct preferences p;
-        run_case(&rig, i, 1);
+        run_case(&rig, i, 1, shared);
         rig_read(&rig, tape_find(&rig.tape, "loss", -1), loss, sizeof loss);
         rig_read(&rig, tape_find(&rig.tape, "preference", -1), stat, sizeof stat);
         preferences_of(&cases[i].rule, stat, loss, &p);
@@ -156,18 +195,36 @@ static void test_parity(void **)
     }
 }
 
+static void test_parity(void **) { check_parity(false); }
+
+/* Products see each token of a prompt once. */
+static void test_shared_prompts(void **)
+{
+    struct model_rig apart = {0}, shared = {0};
+    double flops[2] = {0};
+    check_parity(true);
+    run_case(&apart, 0, 1, false), run_case(&shared, 0, 1, true);
+    for (int i = 0; i < apart.tape.nops; i++)
+        flops[0] += op_cost_of(&apart.tape, &apart.tape.ops[i], NULL).matmul_flops;
+    for (int i = 0; i < shared.tape.nops; i++)
+        flops[1] += op_cost_of(&shared.tape, &shared.tape.ops[i], NULL).matmul_flops;
+    print_message("# products of rows with a common prompt: %.2f of those apart\n", flops[1] / flops[0]);
+    assert_true(flops[1] < 0.95 * flops[0]);
+    rig_close(&apart), rig_close(&shared);
+}
+
 static void test_slices(void **)
 {
     for (int i = 0; i < CASES; i += 3) {
         struct model_rig whole = {0}, cut = {0};
         double losses[2][2];
-        run_case(&whole, i, 1);
+        run_case(&whole, i, 1, i % 2);
         if (!strcmp(whole.device->ops->name,
                     "pjrt")) { /* programs of one compiler may differ in the last bits */
             rig_close(&whole);
             skip();
         }
-        run_case(&cut, i, 2);
+        run_case(&cut, i, 2, i % 2);
         assert_true(cut.tape.nops >= whole.tape.nops + 6);
         rig_read(&whole, tape_find(&whole.tape, "loss", -1), losses[0], sizeof losses[0]);
         rig_read(&cut, tape_find(&cut.tape, "loss", -1), losses[1], sizeof losses[1]);
@@ -189,6 +246,7 @@ static void test_slices(void **)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parity), cmocka_unit_test(test_slices)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parity), cmocka_unit_test(test_shared_prompts),
+                                       cmocka_unit_test(test_slices)};
     return cmocka_run_group_tests(tests, open_files, close_files);
 }

@@ -330,6 +330,7 @@ static void run_op(void **state, int kind)
     X(row_gate, OP_ROW_GATE)                                                                                 \
     X(row_gate_bwd, OP_ROW_GATE_BWD)                                                                         \
     X(adapter_linear, OP_ADAPTER_LINEAR)                                                                     \
+    X(take, OP_TAKE)                                                                                         \
     X(dora_norm, OP_DORA_NORM)                                                                               \
     X(dora_norm_q, OP_DORA_NORM_Q)                                                                           \
     X(column_scale, OP_COLUMN_SCALE)                                                                         \

@@ -27,6 +27,7 @@ static ref_op *const ops[OP_KIND_COUNT] = {
     [OP_ROW_GATE] = ref_row_gate,
     [OP_ROW_GATE_BWD] = ref_row_gate_bwd,
     [OP_ADAPTER_LINEAR] = ref_adapter_linear,
+    [OP_TAKE] = ref_take,
     [OP_DORA_NORM] = ref_dora_norm,
     [OP_DORA_NORM_Q] = ref_dora_norm_q,
     [OP_COLUMN_SCALE] = ref_column_scale,

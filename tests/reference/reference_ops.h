@@ -9,15 +9,15 @@
 
 typedef void ref_op(const struct ref_call *call);
 
-ref_op ref_embed, ref_embed_bwd, ref_norm, ref_norm_bwd;                  /* reference_rows.c */
-ref_op ref_xent, ref_rope_table, ref_rope, ref_split3, ref_join3;         /* reference_rows.c */
-ref_op ref_column_scale, ref_column_scale_bwd;                            /* reference_rows.c */
-ref_op ref_row_gate, ref_row_gate_bwd, ref_dora_norm, ref_adapter_linear; /* reference_rows.c */
-ref_op ref_pool, ref_pool_bwd;                                            /* reference_pool.c */
-ref_op ref_dropout;                                                       /* reference_drop.c */
-ref_op ref_linear, ref_linear_dx, ref_linear_dw;                          /* reference_linear.c */
-ref_op ref_attn, ref_attn_bwd;                                            /* reference_attn.c */
-ref_op ref_glu, ref_glu_bwd, ref_act, ref_act_bwd, ref_add;               /* reference_each.c */
+ref_op ref_embed, ref_embed_bwd, ref_norm, ref_norm_bwd;                            /* reference_rows.c */
+ref_op ref_xent, ref_rope_table, ref_rope, ref_split3, ref_join3;                   /* reference_rows.c */
+ref_op ref_column_scale, ref_column_scale_bwd;                                      /* reference_rows.c */
+ref_op ref_row_gate, ref_row_gate_bwd, ref_dora_norm, ref_take, ref_adapter_linear; /* reference_rows.c */
+ref_op ref_pool, ref_pool_bwd;                                                      /* reference_pool.c */
+ref_op ref_dropout;                                                                 /* reference_drop.c */
+ref_op ref_linear, ref_linear_dx, ref_linear_dw;                                    /* reference_linear.c */
+ref_op ref_attn, ref_attn_bwd;                                                      /* reference_attn.c */
+ref_op ref_glu, ref_glu_bwd, ref_act, ref_act_bwd, ref_add;                         /* reference_each.c */
 ref_op ref_route, ref_dispatch, ref_expert_linear, ref_combine, ref_router_loss, ref_route_bwd,
     ref_expert_linear_dx, ref_expert_linear_dw, ref_combine_dw; /* reference_experts.c */
 ref_op ref_sumsq, ref_clip, ref_adamw, ref_sgd;                 /* reference_optim.c */

@@ -239,6 +239,18 @@ void ref_row_gate_bwd(const struct ref_call *call)
     }
 }
 
+void ref_take(const struct ref_call *call)
+{
+    int64_t rows = ref_in(call, TAKE_INDEX)->dim[0], width = tensor_count(ref_out(call, TAKE_Y)) / rows;
+    for (int64_t i = 0; i < rows * width; i++) {
+        call->out[TAKE_Y].f[i] = 0;
+        for (int k = 0; k < (call->op->attr.once ? 1 : 2); k++) {
+            int64_t from = call->in[TAKE_INDEX].i[2 * (i / width) + k];
+            if (from >= 0) call->out[TAKE_Y].f[i] += call->in[TAKE_X].f[from * width + i % width];
+        }
+    }
+}
+
 void ref_dora_norm(const struct ref_call *call)
 {
     const struct op_attr *attr = &call->op->attr;

@@ -34,6 +34,10 @@ static void build(struct model_rig *rig, const struct rig_options *o)
              adapter_open(&rig->adapter_options, &rig->spec, o->head, &rig->bump, &rig->adapter, &rig->err));
         must(rig, adapter_apply(rig->adapter, &rig->spec, o->training, &rig->tape, &rig->err));
     }
+    if (o->packed) {
+        const struct share_options share = {o->batch, o->time, o->packed};
+        must(rig, pass_share(&rig->tape, &share, &rig->err));
+    }
     if (o->in_blocks) {
         struct quantisation q;
         const struct quantise_wish wish = {WEIGHTS_AS_IS, o->model, true, true, true};

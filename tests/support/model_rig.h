@@ -20,6 +20,7 @@ struct rig_options {
     int64_t batch, time, source_time;
     enum model_head head;
     struct preference_rule preference;
+    int64_t packed; /* positions of a pair that shares its beginning (pass_share); 0: rows of their own */
     enum pooling pooling; /* of vectors, and whether they have length 1 */
     bool normalize, training;
     double dropout;                        /* training: of everything that may be dropped */

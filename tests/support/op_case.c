@@ -24,6 +24,7 @@ static op_maker *const makers[OP_KIND_COUNT] = {
     [OP_ROW_GATE] = make_row_gate,
     [OP_ROW_GATE_BWD] = make_row_gate_bwd,
     [OP_ADAPTER_LINEAR] = make_adapter_linear,
+    [OP_TAKE] = make_take,
     [OP_DORA_NORM] = make_dora_norm,
     [OP_DORA_NORM_Q] = make_dora_norm_q,
     [OP_COLUMN_SCALE] = make_column_scale,

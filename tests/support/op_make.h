@@ -10,8 +10,9 @@ typedef void op_maker(struct op_case *c);
 
 op_maker make_embed, make_norm, make_linear, make_rope_table, make_attn, make_glu, make_act, make_add,
     make_xent, make_preference, make_kv_append, make_split3, make_rope, make_dropout, make_pool, make_kv_put,
-    make_attn_paged, make_kv_put8, make_attn_paged8, make_dora_norm; /* op_make_forward.c, op_make_attn.c */
-op_maker make_sample;                                                /* op_make_sample.c */
+    make_attn_paged, make_kv_put8, make_attn_paged8, make_dora_norm,
+    make_take;        /* op_make_forward.c, op_make_attn.c */
+op_maker make_sample; /* op_make_sample.c */
 op_maker make_embed_bwd, make_norm_bwd, make_linear_dx, make_linear_dw, make_attn_bwd, make_glu_bwd,
     make_act_bwd, make_join3, make_pool_bwd; /* op_make_backward.c, op_make_attn.c */
 op_maker make_route, make_dispatch, make_expert_linear, make_combine, make_router_loss, make_route_bwd,

@@ -56,6 +56,23 @@ void make_norm(struct op_case *c)
               offset * size, size);
 }
 
+/* Places in either column, in both and in none. */
+void make_take(struct op_case *c)
+{
+    int64_t from = PICK(c, 1, 7, 60, 300), rows = PICK(c, 1, 9, 64, 201), width = any_width(c);
+    case_in(c, TAKE_X, c->type, DIMS(from, width));
+    case_in(c, TAKE_INDEX, DT_I32, DIMS(rows, 2));
+    case_in(c, TAKE_BACK, DT_I32, DIMS(from, 2));
+    for (int64_t i = 0; i < 2 * rows; i++)
+        case_set_int(c, TAKE_INDEX, i, case_below(c, 3) ? (int32_t)case_below(c, from) : -1);
+    for (int64_t i = 0; i < 2 * from; i++) case_set_int(c, TAKE_BACK, i, (int32_t)case_below(c, rows));
+    c->op.attr.once = case_flip(c);
+    case_out(c, TAKE_Y, c->type, DIMS(rows, width));
+    c->inner[TAKE_Y] = 2 * F32_UNIT;
+    c->exact = c->op.attr.once;
+    case_note(c, c->op.attr.once ? "one place" : "two places");
+}
+
 /* Weights that lie either way, all rows or some; tiny and huge ones: squares must neither vanish nor overflow. */
 void make_dora_norm(struct op_case *c)
 {

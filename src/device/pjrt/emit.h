@@ -54,6 +54,7 @@ struct emitter {
     X(POOL, pool)                                                                                            \
     X(ROW_GATE, row_gate)                                                                                    \
     X(DROPOUT, dropout)                                                                                      \
+    X(TAKE, take)                                                                                            \
     X(DORA_NORM, dora_norm)                                                                                  \
     X(DORA_NORM_Q, dora_norm_q)                                                                              \
     X(COLUMN_SCALE, column_scale)                                                                            \

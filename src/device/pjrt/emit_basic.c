@@ -24,6 +24,25 @@ static void emit_embed(struct emit *e)
 }
 const struct emitter pjrt_embed = {.emit = emit_embed};
 
+/* Rows in column k of the index, zeros where it is negative. */
+static struct hlo_value taken(struct emit *e, int k)
+{
+    struct hlo *h = e->h;
+    struct hlo_value index = emit_in(e, TAKE_INDEX), x = emit_in(e, TAKE_X);
+    int64_t columns = tensor_count(emit_out_tensor(e, TAKE_Y)) / index.dim[0];
+    struct hlo_value ids = hlo_reshape(h, hlo_slice(h, index, 1, k, 1), HLO_SHAPE(index.dim[0]));
+    x = hlo_reshape(h, x, HLO_SHAPE(hlo_count(&x) / columns, columns));
+    struct hlo_value y = hlo_convert(h, hlo_take(h, x, ids), HLO_F32);
+    return hlo_select(h, hlo_over(h, hlo_compare_to(h, "GE", ids, 0), y, 0), y, hlo_like(h, y, 0));
+}
+
+static void emit_take(struct emit *e)
+{
+    struct hlo_value y = taken(e, 0);
+    emit_out(e, TAKE_Y, e->op->attr.once ? y : hlo_add(e->h, y, taken(e, 1)));
+}
+const struct emitter pjrt_take = {.emit = emit_take};
+
 static void emit_linear(struct emit *e)
 {
     struct hlo_value x = emit_in(e, LINEAR_X), w = emit_in(e, LINEAR_W);
