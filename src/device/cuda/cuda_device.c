@@ -81,8 +81,7 @@ static const bool chained[OP_KIND_COUNT] = {
     [OP_NORM] = true,   [OP_LINEAR] = true,     [OP_ATTN] = true,    [OP_GLU] = true,
     [OP_ACT] = true,    [OP_ADD] = true,        [OP_SPLIT3] = true,  [OP_KV_APPEND] = true,
     [OP_KV_PUT] = true, [OP_ATTN_PAGED] = true, [OP_EMBED] = true,   [OP_ROPE_TABLE] = true,
-    [OP_SAMPLE] = true, [OP_LINEAR_Q] = true,   [OP_EMBED_Q] = true,
-    [OP_ADAPTER_LINEAR] = true,
+    [OP_SAMPLE] = true, [OP_LINEAR_Q] = true,   [OP_EMBED_Q] = true, [OP_ADAPTER_LINEAR] = true,
 };
 
 /* --- device_ops ------------------------------------------------------------------------------------------ */
@@ -241,10 +240,10 @@ static void run_fused(struct cuda *cuda, const struct kernel_call *calls, int co
     for (int i = 0; i < count; i++) {
         begin_chained(cuda, &calls[i]);
         await_copies(cuda, &calls[i]);
-        if (is_linear(calls[i].op->kind)) cuda->chain = true;
+        if (is_linear(calls[i].op->kind)) cuda->chain = begins_chain(&calls[i]);
     }
     cuda->queue.follows = follows;
-    note(cuda, cuda_fused(&cuda->queue, calls, count), "ops of few rows");
+    note(cuda, cuda_fused(&cuda->queue, calls, count), "fused ops");
     cuda->queue.follows = false;
 }
 
