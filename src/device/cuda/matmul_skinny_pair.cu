@@ -11,9 +11,11 @@ namespace
 enum {
     BLOCKS = 256, /* wanted */
     GRAIN = 64,   /* rows of a block are a multiple of it */
-    LEAST = 2048, /* columns; fewer are still in the card's cache when they are read again */
     HALVES = SKINNY_STEP / SKINNY_HALF,
 };
+
+/* The least bytes of B: fewer are still in the card's cache when they are read again. */
+#define LEAST_BYTES ((int64_t)48 << 20)
 
 /* TILES of 16 columns of the narrow operand; ROUND groups of rows between barriers. */
 template <int TILES> struct shape {
@@ -153,7 +155,7 @@ bool cuda_matmul_skinny_pairs(const struct skinny_product *rows, const struct sk
     bool same = rows->b == turned->b && rows->type == turned->type && rows->n == turned->k &&
                 rows->k == turned->n && rows->m == turned->m;
     return same && cuda_matmul_skinny_scales(rows) && !rows->ta && !rows->c && turned->tb &&
-           is_wide_first(turned) && turned->n >= LEAST &&
+           is_wide_first(turned) && 2 * turned->n * turned->k >= LEAST_BYTES &&
            sizes_of(turned).bytes <= (int64_t)CUDA_MATMUL_BYTES;
 }
 
