@@ -92,7 +92,8 @@ struct device_ops {
     enum plim_status (*read_end)(struct device *, int slot, void *host, size_t bytes, struct plim_error *err);
     /* Runs one op. An asynchronous device only queues it; sync reports failures. */
     void (*run)(struct device *, struct kernel_call *call);
-    /* Optional: runs several ops at once with the same bits as one by one. They are a group of one kind, at most
+    /* Optional: runs several ops at once with the same bits as one by one; a fused run without attr.repeatable may have others within
+     * rounding. They are a group of one kind, at most
      * TAPE_GROUP_MOST, in which no op touches what another writes (tape/group.h), or a run that `fuses` accepted.
      * NULL: ops run one by one. */
     void (*run_many)(struct device *, struct kernel_call *calls, int count);

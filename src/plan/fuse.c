@@ -15,12 +15,20 @@ static const struct pattern {
     int kind[FUSE_MOST];
     struct tie tie[2];
     bool inner; /* the ties' result dies in the run */
+    bool omits; /* the kernel omits the first tie's result if a later one has its bytes */
 } patterns[] = {
     {3, {OP_NORM, OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, NORM_Y, false}, {2, LINEAR_X, NORM_Y, false}}, false},
     {3, {OP_GLU, OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, GLU_H, false}, {2, LINEAR_X, GLU_H, false}}, true},
     {2, {OP_NORM, OP_LINEAR}, {{1, LINEAR_X, NORM_Y, false}}, false},
     {2, {OP_GLU, OP_LINEAR}, {{1, LINEAR_X, GLU_H, false}}, true},
     {2, {OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, LINEAR_X, true}}, false},
+    {2, {OP_LINEAR, OP_ACT}, {{1, ACT_X, LINEAR_Y, false}}, false, true},
+    {3,
+     {OP_LINEAR_DX, OP_ACT_BWD, OP_LINEAR_DW},
+     {{1, ACT_BWD_DY, LINEAR_DX_DX, false}, {2, LINEAR_DW_DY, LINEAR_DX_DY, true}},
+     false,
+     true},
+    {2, {OP_LINEAR_DX, OP_ACT_BWD}, {{1, ACT_BWD_DY, LINEAR_DX_DX, false}}, false, true},
     {2, {OP_SPLIT3, OP_KV_PUT}, {{1, KV_PUT_K, SPLIT3_K, false}, {1, KV_PUT_V, SPLIT3_V, false}}, false},
 };
 
@@ -61,14 +69,15 @@ static bool overlap(const struct tape *tape, const struct layout *layout, int a,
 }
 
 /* True if `writer` would overwrite an operand of `other`. A tensor that one hands to the other does not count. Neither does a
- * result of the first op that nobody reads: the kernel does not write it if another result needs its bytes. */
+ * result of the first op that nobody reads: the kernel does not write it if another result needs its bytes; `omitted`, a root or -1, is another such result. */
 static bool spoils(const struct tape *tape, const struct layout *layout, const struct op *writer,
-                   const struct op *other, int first)
+                   const struct op *other, int first, int omitted)
 {
     for (int w = 0; w < OP_MAX_OUT; w++)
         for (int k = 0; k < OP_MAX_IN + OP_MAX_OUT && writer->out[w] >= 0; k++) {
             int out = writer->out[w], id = k < OP_MAX_IN ? other->in[k] : other->out[k - OP_MAX_IN];
             if (id < 0 || tape_root(tape, out) == tape_root(tape, id)) continue;
+            if (tape_root(tape, out) == omitted || tape_root(tape, id) == omitted) continue;
             bool unread = k >= OP_MAX_IN && (layout->life[tape_root(tape, id)].last == first ||
                                              layout->life[tape_root(tape, out)].last == first);
             if (!unread && overlap(tape, layout, out, id)) return true;
@@ -76,11 +85,20 @@ static bool spoils(const struct tape *tape, const struct layout *layout, const s
     return false;
 }
 
-static bool is_safe(const struct tape *tape, const struct layout *layout, int begin, int count)
+/* The result that the kernel may omit, as only the run reads it; -1: none. */
+static int omitted_of(const struct tape *tape, const struct layout *layout, const struct pattern *p,
+                      int begin)
 {
-    for (int i = begin; i < begin + count; i++)
-        for (int k = begin; k < begin + count; k++)
-            if (i != k && spoils(tape, layout, &tape->ops[i], &tape->ops[k], begin)) return false;
+    int root = p->omits ? tape_root(tape, tape->ops[begin].out[p->tie[0].result]) : -1;
+    return root >= 0 && layout->life[root].last < begin + p->count ? root : -1;
+}
+
+static bool is_safe(const struct tape *tape, const struct layout *layout, const struct pattern *p, int begin)
+{
+    int end = begin + p->count, omitted = omitted_of(tape, layout, p, begin);
+    for (int i = begin; i < end; i++)
+        for (int k = begin; k < end; k++)
+            if (i != k && spoils(tape, layout, &tape->ops[i], &tape->ops[k], begin, omitted)) return false;
     return true;
 }
 
@@ -90,7 +108,7 @@ int fuse_end(const struct tape *tape, const struct layout *layout, int begin, in
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
         const struct pattern *p = &patterns[i];
         if (has_kinds(tape, p, begin, end) && is_tied(tape, layout, p, begin) &&
-            is_safe(tape, layout, begin, p->count) && can(arg, begin, p->count))
+            is_safe(tape, layout, p, begin) && can(arg, begin, p->count))
             return begin + p->count;
     }
     return begin + 1;

@@ -5,7 +5,8 @@
  *     bit-identical by construction.
  *  2. Work is made on demand: an op is re-emitted only when a backward op reads what it made, just before that.
  *     One exception saves the op: where the weight gradient of a product wants a cheap op's result and the gradient
- *     of that op is next, the two change places and the latter leaves the result beside its own.
+ *     of that op is next, the two change places and the latter leaves the result beside its own. The gradient of a product's input may
+ *     stand between them: an adapter's weight gradient comes before its base's.
  *  3. What crosses from one layer to the next is never dropped, so recomputation reaches at most one layer back.
  *  4. An optional result that nobody reads any more is not made.
  *  5. In a layer with experts the rows of all experts are the peak, several times as many as the layer's. There the result of a
@@ -148,8 +149,16 @@ static void read_again(struct remat *r, const struct op *before, struct op *op)
     forget(r, before);
 }
 
-/* linear_dw, of one weight or of experts, wants dropped x, and `next` is the gradient of what made x: emits `next` with x among its results. */
-static bool remade_by(struct remat *r, const struct op *op, const struct op *next)
+static void emit(struct remat *r, const struct op *before)
+{
+    struct op op = *before;
+    read_again(r, before, &op);
+    tape_append(r->tape, &op);
+}
+
+/* linear_dw, of one weight or of experts, wants dropped x, and `next` is the gradient of what made x: emits `between`, if there is one, and
+ * `next` with x among its results. */
+static bool remade_by(struct remat *r, const struct op *op, const struct op *between, const struct op *next)
 {
     _Static_assert((int)EXPERT_LINEAR_DW_X == (int)LINEAR_DW_X, "both have x in the same slot");
     int x = op->in[LINEAR_DW_X];
@@ -157,12 +166,18 @@ static bool remade_by(struct remat *r, const struct op *op, const struct op *nex
     if (!products || x < 0 || x >= r->count || !r->dropped[x] || r->again[x] >= 0) return false;
     const struct remaker *m = remaker_of(&r->ops[r->producer[x]], next);
     if (!m) return false;
+    if (between) emit(r, between);
     struct op back = *next;
     struct tensor t = r->tape->tensors[x];
     read_again(r, next, &back);
     r->again[x] = back.out[m->slot] = tape_tensor(r->tape, &t);
     tape_append(r->tape, &back);
     return true;
+}
+
+static bool is_input_gradient(const struct op *op)
+{
+    return op->kind == OP_LINEAR_DX || op->kind == OP_LINEAR_Q_DX;
 }
 
 /* Invariant 5: whether `dw`, the gradient of experts' weights, goes before that of their input: not where the op behind both
@@ -176,13 +191,6 @@ static bool weights_first(const struct remat *r, const struct op *dx, const stru
     return x < r->count && r->dropped[x] && !(behind && remaker_of(&r->ops[r->producer[x]], behind));
 }
 
-static void emit(struct remat *r, const struct op *before)
-{
-    struct op op = *before;
-    read_again(r, before, &op);
-    tape_append(r->tape, &op);
-}
-
 static void rewrite(struct remat *r, const struct op_list *old)
 {
     for (int i = 0; i < old->count; i++) {
@@ -193,8 +201,10 @@ static void rewrite(struct remat *r, const struct op_list *old)
         }
         if (next && weights_first(r, op, next, i + 2 < old->count ? op + 2 : NULL))
             emit(r, next), i++;
-        else if (next && remade_by(r, op, next))
+        else if (next && remade_by(r, op, NULL, next))
             i++;
+        else if (i + 2 < old->count && is_input_gradient(next) && remade_by(r, op, next, op + 2))
+            i += 2;
         emit(r, op);
     }
 }

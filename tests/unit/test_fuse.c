@@ -166,6 +166,65 @@ static void test_bytes_that_others_read_forbid_it(void **state)
     assert_int_equal(end_of(0), 2);
 }
 
+/* An adapter's product and the scale after it; returns the product's result. */
+static int scaled_product(int x)
+{
+    struct op product = tape_op(OP_LINEAR, -1), scale = tape_op(OP_ACT, -1);
+    product.in[LINEAR_X] = x, product.in[LINEAR_W] = tensor(CLASS_PARAM, TENSOR_KEPT, WIDTH, WIDTH);
+    product.out[LINEAR_Y] = scale.in[ACT_X] = rows(0), scale.out[ACT_Y] = rows(TENSOR_OUTPUT);
+    tape_append(&tape, &product);
+    tape_append(&tape, &scale);
+    return product.out[LINEAR_Y];
+}
+
+/* Their gradients, in the order of a tape. */
+static void scaled_product_gradients(int dy, int u)
+{
+    struct op dx = tape_op(OP_LINEAR_DX, -1), scale = tape_op(OP_ACT_BWD, -1), dw = tape_op(OP_LINEAR_DW, -1);
+    dx.in[LINEAR_DX_DY] = dw.in[LINEAR_DW_DY] = dy;
+    dx.in[LINEAR_DX_W] = tensor(CLASS_PARAM, TENSOR_KEPT, WIDTH, WIDTH);
+    dx.out[LINEAR_DX_DX] = scale.in[ACT_BWD_DY] = rows(0), scale.in[ACT_BWD_X] = u;
+    scale.out[ACT_BWD_DX] = rows(TENSOR_OUTPUT), scale.out[ACT_BWD_Y] = dw.in[LINEAR_DW_X] = rows(0);
+    dw.out[LINEAR_DW_DW] = tensor(CLASS_GRAD, TENSOR_OUTPUT, WIDTH, WIDTH);
+    tape_append(&tape, &dx);
+    tape_append(&tape, &scale);
+    tape_append(&tape, &dw);
+}
+
+static void test_a_product_goes_with_the_scale_that_takes_its_bytes(void **state)
+{
+    (void)state;
+    int u = scaled_product(given()), later = given();
+    lay_out();
+    assert_int_equal(end_of(0), 2);
+    layout.offset[tape.ops[1].out[ACT_Y]] = layout.offset[u];
+    assert_int_equal(end_of(0), 2);
+    layout_release(&layout);
+    linear(later);
+    tape.ops[2].in[LINEAR_X] = u;
+    lay_out();
+    assert_int_equal(end_of(0), 2);
+    layout.offset[tape.ops[1].out[ACT_Y]] = layout.offset[u]; /* which must be written */
+    assert_int_equal(end_of(0), 1);
+}
+
+static void test_gradients_of_a_scaled_product_read_dy_once(void **state)
+{
+    (void)state;
+    scaled_product_gradients(given(), given());
+    lay_out();
+    const struct op *dx = &tape.ops[0], *dw = &tape.ops[2];
+    assert_int_equal(end_of(0), 3);
+    layout.offset[dw->out[LINEAR_DW_DW]] = layout.offset[dx->out[LINEAR_DX_DX]]; /* dead by then */
+    assert_int_equal(end_of(0), 3);
+    layout.offset[dw->out[LINEAR_DW_DW]] = layout.offset[dx->in[LINEAR_DX_DY]];
+    assert_int_equal(end_of(0), 2); /* the scale alone */
+    limit = 1;
+    assert_int_equal(end_of(0), 1);
+    limit = FUSE_MOST, tape.ops[2].in[LINEAR_DW_DY] = dx->in[LINEAR_DX_W];
+    assert_int_equal(end_of(0), 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +233,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_linear_of_other_rows_stays_alone, begin, end),
         cmocka_unit_test_setup_teardown(test_a_gated_unit_that_is_read_later_stays_alone, begin, end),
         cmocka_unit_test_setup_teardown(test_bytes_that_others_read_forbid_it, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_product_goes_with_the_scale_that_takes_its_bytes, begin, end),
+        cmocka_unit_test_setup_teardown(test_gradients_of_a_scaled_product_read_dy_once, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -210,6 +210,42 @@ static bool crosses(const struct tape *tape, int id, int layer)
 }
 
 /* In full, backward of a layer reads nothing of that layer's forward but what crosses into it. */
+static int some(struct tape *tape, enum tensor_class cls)
+{
+    return tape_tensor(
+        tape,
+        &(struct tensor){
+            .label = "t", .type = DT_BF16, .cls = cls, .ndim = 2, .dim = {8, 8}, .view_of = -1, .owner = -1});
+}
+
+/* An adapter's weight gradient wants h; the gradient of its base's input comes next, and then that of what made h. */
+static void test_a_gated_unit_is_left_by_its_gradient(void **state)
+{
+    (void)state;
+    struct tape tape;
+    struct op glu = tape_op(OP_GLU, 0), dw = tape_op(OP_LINEAR_DW, 0), dx = tape_op(OP_LINEAR_DX, 0),
+              back = tape_op(OP_GLU_BWD, 0);
+    tape_init(&tape);
+    glu.in[GLU_GATE] = back.in[GLU_BWD_GATE] = some(&tape, CLASS_ACT);
+    glu.in[GLU_UP] = back.in[GLU_BWD_UP] = some(&tape, CLASS_ACT);
+    glu.out[GLU_H] = dw.in[LINEAR_DW_X] = some(&tape, CLASS_ACT);
+    dw.in[LINEAR_DW_DY] = dx.in[LINEAR_DX_DY] = some(&tape, CLASS_ACT);
+    dx.in[LINEAR_DX_W] = some(&tape, CLASS_PARAM), dw.out[LINEAR_DW_DW] = some(&tape, CLASS_GRAD);
+    dx.out[LINEAR_DX_DX] = back.in[GLU_BWD_DH] = some(&tape, CLASS_ACT);
+    for (int i = GLU_BWD_DGATE; i <= GLU_BWD_DUP; i++) back.out[i] = some(&tape, CLASS_ACT);
+    dw.part = dx.part = back.part = PART_BACKWARD;
+    tape_append(&tape, &glu), tape_append(&tape, &dw), tape_append(&tape, &dx), tape_append(&tape, &back);
+    assert_int_equal(pass_recompute(&tape, &(struct recompute_options){RECOMPUTE_SELECTIVE, 0}, &err),
+                     PLIM_OK);
+    assert_int_equal(tape.nops, 4);
+    assert_int_equal(tape.ops[1].kind, OP_LINEAR_DX);
+    assert_int_equal(tape.ops[2].kind, OP_GLU_BWD);
+    assert_int_equal(tape.ops[3].kind, OP_LINEAR_DW);
+    assert_true(tape.ops[2].out[GLU_BWD_H] >= 0);
+    assert_int_equal(tape.ops[3].in[LINEAR_DW_X], tape.ops[2].out[GLU_BWD_H]);
+    tape_release(&tape);
+}
+
 static void test_full_drops_everything(void **state)
 {
     (void)state;
@@ -391,6 +427,7 @@ int main(void)
         cmocka_unit_test(test_precisions_have_names_and_types),
         cmocka_unit_test(test_nothing_is_made_twice),
         cmocka_unit_test(test_rows_of_experts_are_not_kept),
+        cmocka_unit_test(test_a_gated_unit_is_left_by_its_gradient),
         cmocka_unit_test(test_full_drops_everything),
         cmocka_unit_test(test_only_layers_asked_for),
         cmocka_unit_test(test_least_of_8_bits),

@@ -261,7 +261,7 @@ static void run_fused(struct cuda *cuda, const struct kernel_call *calls, int co
     }
     cuda->queue.follows = follows;
     time_start(cuda);
-    note(cuda, cuda_fused(&cuda->queue, calls, count), "ops of few rows");
+    note(cuda, cuda_fused(&cuda->queue, calls, count), "fused ops");
     time_end(cuda);
     cuda->queue.follows = false;
 }

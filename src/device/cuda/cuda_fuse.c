@@ -1,5 +1,6 @@
 /* cuda_fuse.c - see cuda_fuse.h. */
 #include "device/cuda/cuda_fuse.h"
+#include "device/cuda/cuda_matmul.h"
 #include "device/cuda/cuda_quantised.h"
 #include "device/cuda/linear_f8.h"
 
@@ -135,15 +136,91 @@ static bool fuses_quantised(const struct cuda_queue *queue, const struct kernel_
     return q.rows > 0 && scratch_is_free(calls, count, bytes);
 }
 
+/* --- products of adapters -------------------------------------------------------------------------------- */
+
+struct adapted {
+    struct skinny_product rows, turned; /* turned: of three ops */
+};
+
+static bool is_adapters(const struct kernel_call *calls)
+{
+    return calls[1].op->kind == OP_ACT || calls[1].op->kind == OP_ACT_BWD;
+}
+
+/* Bytes that would be written over a result nobody else reads. */
+static bool takes(const struct kernel_call *calls, int count, const void *at, int64_t bytes)
+{
+    for (int i = 1; i < count; i++)
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (calls[i].out[k] && !apart(at, bytes, calls[i].out[k], tensor_bytes(call_out(&calls[i], k))))
+                return true;
+    return count == 3 && !apart(at, bytes, calls[2].work, (int64_t)CUDA_MATMUL_BYTES);
+}
+
+/* Partial sums are written while dy, W and u are read. */
+static bool adapters_scratch_is_free(const struct kernel_call *calls)
+{
+    const struct kernel_call *turned = &calls[2];
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < OP_MAX_IN + OP_MAX_OUT; k++) {
+            const void *at = k < OP_MAX_IN ? calls[i].in[k] : calls[i].out[k - OP_MAX_IN];
+            bool passed = at == calls[0].out[LINEAR_DX_DX]; /* in registers, or omitted */
+            if (at && !passed &&
+                !apart(turned->work, (int64_t)CUDA_MATMUL_BYTES, at, tensor_bytes(calls[i].desc[k])))
+                return false;
+        }
+    return true;
+}
+
+static bool adapted_of(const struct kernel_call *calls, int count, struct adapted *out)
+{
+    const struct kernel_call *product = &calls[0], *scale = &calls[1];
+    const struct op_attr *attr = &scale->op->attr;
+    bool backward = scale->op->kind == OP_ACT_BWD;
+    *out = (struct adapted){0};
+    if (product->op->kind != (backward ? OP_LINEAR_DX : OP_LINEAR) || attr->activation != ACTIVATION_SCALE ||
+        !cuda_linear_skinny(product, &out->rows) || out->rows.c)
+        return false;
+    struct skinny_product *rows = &out->rows;
+    rows->scale = attr->scale > 0 ? attr->scale : 1;
+    rows->scaled = scale->out[backward ? ACT_BWD_DX : ACT_Y];
+    if (backward && scale->out[ACT_BWD_Y])
+        rows->from = scale->in[ACT_BWD_X], rows->again = scale->out[ACT_BWD_Y];
+    if (takes(calls, count, rows->d, rows->n * rows->m * (int64_t)dtype_size(rows->type))) rows->d = NULL;
+    return cuda_matmul_skinny_scales(rows);
+}
+
+static bool fuses_adapters(const struct kernel_call *calls, int count)
+{
+    struct adapted a;
+    if (!adapted_of(calls, count, &a)) return false;
+    if (count == 2) return true;
+    const struct kernel_call *turned = &calls[2];
+    return !turned->op->attr.repeatable && turned->out[LINEAR_DW_DW] && !turned->out[LINEAR_DW_DBIAS] &&
+           cuda_linear_skinny(turned, &a.turned) && cuda_matmul_skinny_pairs(&a.rows, &a.turned) &&
+           adapters_scratch_is_free(calls);
+}
+
+static int run_adapters(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
+{
+    struct adapted a;
+    adapted_of(calls, count, &a);
+    if (count == 2) return cuda_matmul_skinny(queue, &a.rows);
+    cuda_linear_skinny(&calls[2], &a.turned);
+    return cuda_matmul_skinny_pair(queue, &a.rows, &a.turned);
+}
+
 bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_puts(&calls[0], &calls[1]);
+    if (is_adapters(calls)) return fuses_adapters(calls, count);
     return in_blocks(calls) ? fuses_quantised(queue, calls, count) : fuses_linears(calls, count);
 }
 
 int cuda_fused(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_put(queue, &calls[0], &calls[1]);
+    if (is_adapters(calls)) return run_adapters(queue, calls, count);
     if (in_blocks(calls)) {
         struct cuda_q_product q = quantised_of(calls, count);
         return is_f8(calls) ? cuda_f8_multiply(queue, &q) : cuda_quantised_multiply(queue, &q);

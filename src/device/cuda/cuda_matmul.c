@@ -17,7 +17,6 @@
  * linear_f8 with a narrow y; "fast accumulation").
  */
 #include "device/cuda/cuda_matmul.h"
-#include "device/cuda/matmul_skinny.h"
 #include "device/cuda/matmul_small.h"
 
 #include <stdlib.h>
@@ -436,6 +435,15 @@ static bool is_skinny(const struct product *p, const struct key *key)
 {
     struct skinny_product s = skinny_of(p, key, NULL);
     return !p->bias && p->a.type == p->b.type && cuda_matmul_skinny_suits(&s);
+}
+
+bool cuda_linear_skinny(const struct kernel_call *call, struct skinny_product *out)
+{
+    if (cuda_linear_is_few(call->desc, call->op)) return false;
+    struct product p = product_of(call);
+    struct key key = key_of(&p);
+    *out = skinny_of(&p, &key, call->work);
+    return !is_small(&key) && is_skinny(&p, &key);
 }
 
 static int multiply_skinny(const struct cuda_queue *queue, const struct product *p, const struct key *key,

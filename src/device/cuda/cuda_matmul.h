@@ -13,6 +13,7 @@
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/kernels.h"
 #include "device/cuda/matmul_few.h"
+#include "device/cuda/matmul_skinny.h"
 
 struct cuda_matmul;
 
@@ -22,6 +23,9 @@ void cuda_matmul_close(struct cuda_matmul *matmul);
 
 /* A call for which cuda_linear_is_few is true, as its kernel gets it. */
 struct few_product cuda_linear_few(const struct kernel_call *call);
+
+/* True if matmul_skinny.cu computes this linear, linear_dx or dW of linear_dw; sets *out. */
+bool cuda_linear_skinny(const struct kernel_call *call, struct skinny_product *out);
 
 /* y[rows,m] = x[rows,k] W' (+ bias) (+ y) for `lines` lines W[lines,k]: y, bias begin at the first of these columns. work has
  * CUDA_MATMUL_BYTES. */

@@ -44,28 +44,12 @@ ON_GPU void load_small(const operands<T> &p, int64_t at, uint4 (*room)[TILES][HA
                 w[h][t] = skinny_piece(p.s + line * p.k + c, line < p.m && c < p.k);
             }
     } else {
-        uint4 mine[STEP * TILES / 32];
-#pragma unroll
-        for (int i = 0; i < STEP * TILES / 32; i++) {
-            int piece = i * 32 + lane, row = piece / TILES, t = piece % TILES;
-            mine[i] = skinny_piece(p.s + (at + row) * p.m + 8 * t, at + row < p.k && 8 * t < p.m);
-        }
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < STEP * TILES / 32; i++) {
-            int piece = i * 32 + lane, row = piece / TILES, t = piece % TILES;
-            room[row / HALF][t][skinny_place(row % HALF)] = mine[i];
-        }
-        __syncwarp();
-#pragma unroll
-        for (int h = 0; h < STEP / HALF; h++)
-#pragma unroll
-            for (int t = 0; t < TILES; t++) w[h][t] = skinny_turned(room[h][t]);
+        skinny_turn<T, TILES>(p.s, at, p.k, p.m, room, w);
     }
 }
 
 template <class T, int TILES, int GROUPS, bool LINES>
-__global__ void __launch_bounds__(THREADS) narrow_product(operands<T> p)
+__global__ void __launch_bounds__(THREADS) narrow_product(operands<T> p, skinny_results<T> to)
 {
     using type = typename skinny_type<T>::type;
     __shared__ __align__(16) narrow_room<TILES, GROUPS> room;
@@ -104,36 +88,39 @@ __global__ void __launch_bounds__(THREADS) narrow_product(operands<T> p)
     for (int i = threadIdx.x; i < GROUPS * 16 * TILES * 8; i += THREADS) {
         int row = i / (TILES * 8), column = i % (TILES * 8);
         if (first + row >= p.rows || column >= p.m) continue;
-        int64_t to = (first + row) * p.m + column;
-        float all = room.sums[0][row][column];
+        int64_t at = (first + row) * p.m + column;
+        float all[1] = {room.sums[0][row][column]};
 #pragma unroll
-        for (int k = 1; k < WARPS; k++) all += room.sums[k][row][column];
-        put_number(p.y + to, p.add ? all + number(p.add + to) : all);
+        for (int k = 1; k < WARPS; k++) all[0] += room.sums[k][row][column];
+        if (p.add) all[0] += number(p.add + at);
+        skinny_put(to, at, all);
     }
 }
 
 template <class T, int TILES, int GROUPS>
-int run_narrow(const struct cuda_queue *queue, const operands<T> &p, bool lines)
+int run_narrow(const struct cuda_queue *queue, const operands<T> &p, const skinny_results<T> &to, bool lines)
 {
     return start(queue,
                  lines ? narrow_product<T, TILES, GROUPS, true> : narrow_product<T, TILES, GROUPS, false>,
-                 dim3((unsigned)parts_of(p.rows, GROUPS * 16)), THREADS, 0, p);
+                 dim3((unsigned)parts_of(p.rows, GROUPS * 16)), THREADS, 0, p, to);
 }
 
 /* As many rows to a block as leave a block for nearly every multiprocessor: a row has the same bits in all of them. */
 template <class T, int TILES>
-int choose_rows(const struct cuda_queue *queue, const operands<T> &p, bool lines)
+int choose_rows(const struct cuda_queue *queue, const operands<T> &p, const skinny_results<T> &to, bool lines)
 {
     auto fills = [&](int64_t rows) { return parts_of(p.rows, rows) * 8 >= queue->sms * 7; };
     if constexpr (TILES <= 2)
-        if (fills(64)) return run_narrow<T, TILES, 4>(queue, p, lines);
-    return fills(32) ? run_narrow<T, TILES, 2>(queue, p, lines) : run_narrow<T, TILES, 1>(queue, p, lines);
+        if (fills(64)) return run_narrow<T, TILES, 4>(queue, p, to, lines);
+    return fills(32) ? run_narrow<T, TILES, 2>(queue, p, to, lines)
+                     : run_narrow<T, TILES, 1>(queue, p, to, lines);
 }
 
-template <class T> int narrow(const struct cuda_queue *queue, const operands<T> &p, bool lines)
+template <class T>
+int narrow(const struct cuda_queue *queue, const operands<T> &p, const skinny_results<T> &to, bool lines)
 {
-    if (p.m <= 8) return choose_rows<T, 1>(queue, p, lines);
-    return p.m <= 16 ? choose_rows<T, 2>(queue, p, lines) : choose_rows<T, 4>(queue, p, lines);
+    if (p.m <= 8) return choose_rows<T, 1>(queue, p, to, lines);
+    return p.m <= 16 ? choose_rows<T, 2>(queue, p, to, lines) : choose_rows<T, 4>(queue, p, to, lines);
 }
 
 /* --- wide -------------------------------------------------------------------------------------------------- */
@@ -239,7 +226,7 @@ bool is_wide(const struct skinny_product *p) { return p->k <= SKINNY_SUMS && p->
 template <class T> int run(const struct cuda_queue *queue, const struct skinny_product *p)
 {
     const operands<T> o = {(const T *)p->b, (const T *)p->a, (const T *)p->c, (T *)p->d, p->n, p->k, p->m};
-    return is_narrow(p) ? narrow(queue, o, p->ta) : wide(queue, o, p->ta);
+    return is_narrow(p) ? narrow(queue, o, skinny_results_of<T>(p), p->ta) : wide(queue, o, p->ta);
 }
 
 } // namespace
@@ -250,6 +237,11 @@ bool cuda_matmul_skinny_suits(const struct skinny_product *p)
     if (p->tb) return skinny_dw_suits(p);
     return p->out_type == p->type && p->k % 8 == 0 && p->n >= SKINNY_LEAST && (is_narrow(p) || is_wide(p)) &&
            parts_of(p->n, WIDE_ROWS) <= 65535;
+}
+
+bool cuda_matmul_skinny_scales(const struct skinny_product *p)
+{
+    return !p->tb && is_narrow(p) && aligned(p->scaled, p->from, p->again);
 }
 
 int cuda_matmul_skinny(const struct cuda_queue *queue, const struct skinny_product *p)

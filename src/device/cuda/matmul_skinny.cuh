@@ -50,6 +50,64 @@ ON_GPU uint4 skinny_turned(const uint4 *places)
     return make_uint4(r[0], r[1], r[2], r[3]);
 }
 
+/* Rows [at, at + STEP) of s[K,M] as `line` of skinny_multiply, by halves of STEP and by 8 columns. room: of this warp. */
+template <class T, int TILES>
+ON_GPU void skinny_turn(const T *s, int64_t at, int64_t k, int64_t m, uint4 (*room)[TILES][SKINNY_HALF],
+                        uint4 (&w)[SKINNY_STEP / SKINNY_HALF][TILES])
+{
+    const int lane = threadIdx.x % 32;
+    uint4 mine[SKINNY_STEP * TILES / 32];
+#pragma unroll
+    for (int i = 0; i < SKINNY_STEP * TILES / 32; i++) {
+        int piece = i * 32 + lane, row = piece / TILES, t = piece % TILES;
+        mine[i] = skinny_piece(s + (at + row) * m + 8 * t, at + row < k && 8 * t < m);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < SKINNY_STEP * TILES / 32; i++) {
+        int piece = i * 32 + lane, row = piece / TILES, t = piece % TILES;
+        room[row / SKINNY_HALF][t][skinny_place(row % SKINNY_HALF)] = mine[i];
+    }
+    __syncwarp();
+#pragma unroll
+    for (int h = 0; h < SKINNY_STEP / SKINNY_HALF; h++)
+#pragma unroll
+        for (int t = 0; t < TILES; t++) w[h][t] = skinny_turned(room[h][t]);
+}
+
+/* Where results of rows go: struct skinny_product. */
+template <class T> struct skinny_results {
+    T *y, *scaled;
+    const T *from;
+    T *again;
+    float scale;
+};
+
+template <class T> static inline skinny_results<T> skinny_results_of(const struct skinny_product *p)
+{
+    return {(T *)p->d, (T *)p->scaled, (const T *)p->from, (T *)p->again, p->scale};
+}
+
+template <int N, class T>
+ON_GPU void skinny_put(const skinny_results<T> &r, int64_t at, const float (&sum)[N])
+{
+    float v[N];
+    const packet<T, N> rounded = pack<T>(sum);
+    if (r.y) store(r.y + at, rounded);
+    if (r.scaled) {
+        unpack(rounded, v);
+#pragma unroll
+        for (int k = 0; k < N; k++) v[k] *= r.scale;
+        save(r.scaled + at, v);
+    }
+    if (r.again) {
+        load(r.from + at, v);
+#pragma unroll
+        for (int k = 0; k < N; k++) v[k] *= r.scale;
+        save(r.again + at, v);
+    }
+}
+
 /* matmul_skinny_dw.cu */
 bool skinny_dw_suits(const struct skinny_product *p);
 int skinny_dw(const struct cuda_queue *queue, const struct skinny_product *p);
