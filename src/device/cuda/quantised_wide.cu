@@ -1,7 +1,7 @@
 /* quantised_wide.cu - the whole weight in blocks as numbers in scratch, then linear, linear_dx or dora_norm with it.
  *
- * Types with a table (tensor/blocks_4bit.h) are widened here, the others by quantised.cu. Codes lie as [16 lines][4 bytes]: a
- * thread takes four bytes of its line, which are elements e to e + 3 and e + 16 to e + 19. */
+ * Types with a table (tensor/blocks_4bit.h) are widened here, the others by quantised.cu. Codes lie as units of [16 lines][4 bytes]: a
+ * thread takes its line's bytes of four units, which are 32 neighbouring elements, low halves of all bytes first. */
 #include "device/cuda/quantised.h"
 #include "device/cuda/quantised_wide.h"
 #include "device/cuda/vec.cuh"
@@ -14,7 +14,14 @@ extern "C" {
 namespace
 {
 
-enum { LINES = PANEL_LINES, SLICES = 16, THREADS = LINES * SLICES, UNITS = 8 /* of a part of 64 elements */ };
+enum {
+    LINES = PANEL_LINES,
+    SLICES = 16,
+    THREADS = LINES * SLICES,
+    HALF = BLOCK4_PART / 2,
+    UNITS = 4 /* of a half */,
+    PIECES = 4
+};
 
 struct numbers {
     float element[16];
@@ -33,28 +40,37 @@ ON_GPU float magnitude_of(const numbers &t, const unsigned char *group, int line
     return __fadd_rn(__fmul_rn(t.magnitude[code], float_at(group + 4 * (LINES + line))), first);
 }
 
-/* One block of threads for each panel: out[lines][k]. */
+/* Blocks of threads have a panel, or PIECES of them share its columns: out[lines][k]. The table is in shared memory, where 16 numbers lie in 16 banks. */
 template <bool DOUBLE, class T>
 __global__ void __launch_bounds__(THREADS)
     widen_table(const numbers t, const unsigned char *w, int64_t lines, int64_t k, T *out)
 {
     constexpr int PARTS = DOUBLE ? 4 : 1, HEAD = DOUBLE ? 12 : 4,
                   BYTES = DOUBLE ? BLOCK4_DQ_BYTES : BLOCK4_BYTES;
-    int line = threadIdx.x % LINES, slice = threadIdx.x / LINES;
+    __shared__ float element[16];
+    int line = threadIdx.x % LINES, slice = blockIdx.y * SLICES + threadIdx.x / LINES;
     int64_t at = (int64_t)blockIdx.x * LINES + line;
     const unsigned char *panel = w + blockIdx.x * (k / (PARTS * BLOCK4_PART)) * (LINES * BYTES);
-    for (int64_t i = slice; i < k / BLOCK4_PART * UNITS && at < lines; i += SLICES) {
-        int64_t whole = i / UNITS;
-        int unit = (int)(i % UNITS), part = (int)(whole % PARTS);
+    if (threadIdx.x < 16) element[threadIdx.x] = t.element[threadIdx.x];
+    __syncthreads();
+    for (int64_t i = slice; i < k / HALF && at < lines; i += gridDim.y * SLICES) {
+        int64_t whole = i / 2;
+        int part = (int)(whole % PARTS);
         const unsigned char *group = panel + whole / PARTS * (LINES * BYTES);
-        const unsigned char *codes = group + (HEAD + part * 32 + unit * 4) * LINES + line * 4;
-        float size = magnitude_of<DOUBLE>(t, group, line, part);
-        T *to = out + at * k + whole * BLOCK4_PART + unit / 4 * 32 + unit % 4 * 4;
+        const unsigned char *codes = group + (HEAD + part * 32 + (int)(i % 2) * 16) * LINES + line * 4;
+        float size = magnitude_of<DOUBLE>(t, group, line, part), v[4][8];
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            to[j] = (T)(t.element[codes[j] & 15] * size);
-            to[j + 16] = (T)(t.element[codes[j] >> 4] * size);
+        for (int unit = 0; unit < UNITS; unit++) {
+            unsigned word = *reinterpret_cast<const unsigned *>(codes + unit * 4 * LINES);
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                int e = unit * 4 + n;
+                v[e / 8][e % 8] = element[word >> 8 * n & 15] * size;
+                v[2 + e / 8][e % 8] = element[word >> (8 * n + 4) & 15] * size;
+            }
         }
+#pragma unroll
+        for (int n = 0; n < 4; n++) save(out + at * k + i * HALF + n * 8, v[n]);
     }
 }
 
@@ -74,7 +90,7 @@ int widen_table_part(const part_call &p)
     numbers t;
     for (int i = 0; i < 16; i++) t.element[i] = type->table[i];
     for (int i = 0; i < 256; i++) t.magnitude[i] = block4_map(i);
-    unsigned panels = (unsigned)panels_count(p.lines);
+    dim3 panels((unsigned)panels_count(p.lines), PIECES);
     return with_type(p.to, [&](auto tag) {
         using T = typename decltype(tag)::type;
         return type->elements == BLOCK4_PART ? start(p.queue, widen_table<false, T>, panels, THREADS, 0, t,
