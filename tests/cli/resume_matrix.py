@@ -217,7 +217,7 @@ MATRIX = {
     "adapter.exclude_modules": ("adapter", "v_proj", SHAPE), "adapter.layers_to_transform": ("adapter", "0", SHAPE), "adapter.layers_pattern": ("adapter", {"adapter.layers_to_transform": 0, "adapter.layers_pattern": "layers"}, SHAPE),
     "adapter.use_rslora": ("adapter", "true", SHAPE), "adapter.use_dora": ("adapter", "true", SHAPE), "adapter.init_lora_weights": ("adapter", "gaussian", SHAPE),
     "adapter.path": ("adapter", None),  # another folder; tests/cli/adapters.py
-    "data.chosen_field": ("dpo", "better"), "data.rejected_field": ("dpo", "worse"), "data.label_field": ("kto", "sign"), "data.tools_field": ("chat", "tools2"),
+    "data.pair_length": ("dpo", 48), "data.chosen_field": ("dpo", "better"), "data.rejected_field": ("dpo", "worse"), "data.label_field": ("kto", "sign"), "data.tools_field": ("chat", "tools2"),
     "training.beta": ("dpo", 0.2), "training.loss_type": ("dpo", "hinge"), "training.label_smoothing": ("dpo", 0.1), "training.sft_weight": ("dpo", 0.5),
     "training.desirable_weight": ("kto", 2), "training.undesirable_weight": ("kto", 2),
     "training.pair_scale": ("bytes", 10), "training.objective": ("dpo", "orpo"),
