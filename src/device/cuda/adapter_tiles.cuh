@@ -127,6 +127,7 @@ template <class T> struct tile_pair {
 /* NARROW lines; the block's warps share out the columns. */
 template <class T> struct shared_columns {
     static constexpr int lines = NARROW;
+    static constexpr bool any_blocks = false;
     float sums[TILE_WARPS][GROUP * NARROW];
 
     /* The lines of up to AHEAD chunks of this warp from chunk `from` on. */
@@ -188,46 +189,75 @@ template <class T> struct shared_columns {
     static __device__ __forceinline__ int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
 };
 
-/* WIDE lines for each warp. Lane 4 g + q has lines 8 q to 8 q + 7 of rows g and g + 8, so that it adds and stores 16 bytes at once. */
+/* WIDE lines at a time for each warp. Lane 4 g + q has lines 8 q to 8 q + 7 of rows g and g + 8, so that it adds and stores 16 bytes at once. While
+ * lines are multiplied, the warp's next ones are loaded. */
 template <class T> struct own_lines {
     static constexpr int lines = WIDE * TILE_WARPS;
+    static constexpr bool any_blocks =
+        true; /* blocks may be fewer than lines ask for, and take them in turn */
+
+    /* A chunk of the lines from `top` on; w: of the slot, NULL: zeros. */
+    static __device__ __forceinline__ void load_lines(const adapted<T> &a, const T *w, int64_t top, int64_t c,
+                                                      uint4 (&line)[4])
+    {
+        int g = (int)threadIdx.x % 32 / 4;
+        const T *first = w + (top + g / 2 * 8 + g % 2) * a.k + c;
+#pragma unroll
+        for (int t = 0; t < 4; t++) line[t] = piece(first + 2 * t * a.k, w && top < a.m && c < a.k);
+    }
 
     __device__ __forceinline__ void run(const adapted<T> &a, const tile_rows *s, int slot, bool first_time)
     {
-        using type = typename tile_type<T>::type;
-        int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4 * 8;
-        int64_t top = ((int64_t)blockIdx.x * TILE_WARPS + warp) * WIDE;
-        bool inside = top < a.m;
-        int64_t column = column_of(a, inside ? top : 0);
-        const T *w = slot < 0 || !inside ? NULL : a.w + (slot * a.m + top + g / 2 * 8 + g % 2) * a.k;
+        const int q = (int)threadIdx.x % 4 * 8;
+        const int64_t begin = ((int64_t)blockIdx.x * TILE_WARPS + threadIdx.x / 32) * WIDE,
+                      step = (int64_t)gridDim.x * lines;
+        const T *w = slot < 0 ? NULL : a.w + slot * a.m * a.k;
         for (int group = 0; group < s->count; group += GROUP) {
             tile_pair<T> pair(a, s, group);
-            float sum[4][4] = {};
-            for (int64_t c = q; c - q < a.k; c += CHUNK) {
-                bool have = w && c < a.k;
-                uint4 line[4];
+            uint4 line[4], next[4];
+            load_lines(a, w, begin, q, line);
+            if (first_time) await_previous(), first_time = false;
+            for (int64_t top = begin; top < a.m; top += step) {
+                load_lines(a, w, top + step, q, next);
+                multiply(a, pair, w, top, line);
 #pragma unroll
-                for (int t = 0; t < 4; t++) line[t] = piece(w + 2 * t * a.k + c, have);
-                if (first_time) await_previous(), first_time = false;
-                uint4 low = piece(a.x + pair.row[0] * a.x_width + column + c, have && pair.have[0]),
-                      high = piece(a.x + pair.row[1] * a.x_width + column + c, have && pair.have[1]);
-#pragma unroll
-                for (int t = 0; t < 4; t++) multiply_chunk<type>(sum[t], low, high, line[t]);
+                for (int t = 0; t < 4; t++) line[t] = next[t];
             }
-            if (!inside) continue;
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                if (pair.have[i]) put(a, sum, i, pair.row[i] * a.m + top + q);
         }
     }
 
-    __device__ __forceinline__ void put(const adapted<T> &a, const float (&sum)[4][4], int i,
-                                        int64_t to) const
+    /* `line` has the first chunk. */
+    __device__ __forceinline__ void multiply(const adapted<T> &a, const tile_pair<T> &pair, const T *w,
+                                             int64_t top, uint4 (&line)[4])
     {
-        float v[8], more[8] = {};
-        if (a.add) load(a.add + to, more);
+        using type = typename tile_type<T>::type;
+        const int q = (int)threadIdx.x % 4 * 8;
+        const T *x = a.x + column_of(a, top);
+        uint4 more[2];
+        float sum[4][4] = {};
 #pragma unroll
-        for (int k = 0; k < 8; k++) v[k] = sum[k / 2][2 * i + k % 2] + more[k];
+        for (int i = 0; i < 2; i++)
+            more[i] = piece(a.add + pair.row[i] * a.m + top + q, a.add && pair.have[i]);
+        for (int64_t c = q; c - q < a.k; c += CHUNK) {
+            bool have = w && c < a.k;
+            if (c != q) load_lines(a, w, top, c, line);
+            uint4 low = piece(x + pair.row[0] * a.x_width + c, have && pair.have[0]),
+                  high = piece(x + pair.row[1] * a.x_width + c, have && pair.have[1]);
+#pragma unroll
+            for (int t = 0; t < 4; t++) multiply_chunk<type>(sum[t], low, high, line[t]);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (pair.have[i]) put(a, sum, i, pair.row[i] * a.m + top + q, more[i]);
+    }
+
+    __device__ __forceinline__ void put(const adapted<T> &a, const float (&sum)[4][4], int i, int64_t to,
+                                        const uint4 &more) const
+    {
+        float v[8], plus[8];
+        unpack(packet<T, 8>{{more.x, more.y, more.z, more.w}}, plus);
+#pragma unroll
+        for (int k = 0; k < 8; k++) v[k] = sum[k / 2][2 * i + k % 2] + plus[k];
         store(a.y + to, pack<T>(v));
     }
 };
@@ -257,12 +287,17 @@ __global__ void __launch_bounds__(TILE_THREADS) multiply_tiles(adapted<T> a, sha
     if (first_time) await_previous();
 }
 
+/* Blocks that a card of 9.0 has at once: with more, later ones look for their rows when it is their turn. */
+enum { AT_ONCE = 264 };
+
 template <class T, class W>
 int run_tiles(const struct cuda_queue *queue, const adapted<T> &a, const sharing &h)
 {
-    dim3 blocks((unsigned)parts_of(a.m, W::lines), (unsigned)(h.slots ? h.slots + 1 : 1),
-                (unsigned)parts_of(a.rows, h.span));
-    return launch(queue, multiply_tiles<T, W>, blocks, TILE_THREADS, 0, a, h);
+    int64_t y = h.slots ? h.slots + 1 : 1, z = parts_of(a.rows, h.span), x = parts_of(a.m, W::lines);
+    if (W::any_blocks && y * z < AT_ONCE) x = fewest(x, AT_ONCE / (y * z));
+    if (W::any_blocks && y * z >= AT_ONCE) x = 1;
+    return launch(queue, multiply_tiles<T, W>, dim3((unsigned)x, (unsigned)y, (unsigned)z), TILE_THREADS, 0,
+                  a, h);
 }
 
 template <class T> bool ends_suit(const adapted<T> &a, int lines)
