@@ -134,6 +134,9 @@ static void try_changes(const struct ladder *l, struct explanation *why)
         }
 }
 
+/* MiB by which planning may have made the process larger since the refusal. */
+enum { GROWTH_MIB = 8 };
+
 /* The budget that would do: more than was asked for, as far as the memory is there; or what the machine has left, and then
  * nothing else need change. */
 static void try_budget(const struct ladder *l, struct explanation *why)
@@ -145,9 +148,14 @@ static void try_budget(const struct ladder *l, struct explanation *why)
     int64_t bytes = lower ? o.budget : ((l->refusal.enough >> 20) + 1) << 20;
     bool changed = lower ? bytes > 0 && bytes != l->options.budget : l->refusal.enough > 0;
     int64_t most = why->available > 0 ? why->available : (int64_t)l->device->facts.memory_bytes;
-    if (!changed || bytes > most) return;
-    o.budget = bytes;
-    if (!fits(l, &o, &plan, NULL)) return;
+    bool good = false;
+    for (int attempt = 0; changed && !good && bytes <= most && attempt < GROWTH_MIB; attempt++) {
+        o.budget = bytes;
+        good = fits(l, &o, &plan, NULL);
+        if (!good && lower) return;
+        if (!good) bytes += 1 << 20;
+    }
+    if (!good) return;
     snprintf(value, sizeof value, "%lldMiB", (long long)(bytes >> 20));
     add(why, "--budget", value,
         lower ? "none for the results; planned for what there is" : "none for the results", &plan);
