@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_quantise.c - weights in blocks: panels hold what blocks hold, every level of the CPU has the same bits, and an engine
  * with blocks of 8 or 4 bits is near one that multiplies the same numbers in double precision, whoever else is in a step. */
 #include "base/rng.h"
