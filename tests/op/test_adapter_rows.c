@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "device/device.h"
-#include "device/registry.h"
+#include "support/op_device.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -105,14 +105,6 @@ static struct adapter make(struct scene *s, struct device *dev, const struct sha
     return a;
 }
 
-static size_t scratch_of(struct scene *s, const struct kernel_call *call)
-{
-    const struct device_ops *ops = s->dev->ops;
-    const struct kernel *kernel = s->dev->kernels[call->op->kind];
-    if (ops->workspace) return ops->workspace(s->dev, call->desc, call->op);
-    return kernel->workspace ? kernel->workspace(call->desc, call->op, s->dev->facts.threads) : 0;
-}
-
 /* Runs both ops over rows [first, first + rows). */
 static void run(struct scene *s, const struct adapter *a, int64_t first, int64_t rows)
 {
@@ -133,7 +125,7 @@ static void run(struct scene *s, const struct adapter *a, int64_t first, int64_t
         }
     }
     for (int i = 0; i < 2; i++) {
-        size_t bytes = scratch_of(s, &calls[i]);
+        size_t bytes = op_device_scratch(s->dev, &calls[i]);
         calls[i].work = base + s->bytes;
         assert_true(s->bytes + bytes <= ROOM);
     }
@@ -172,26 +164,8 @@ static void rows_do_not_know_each_other(void **state)
     }
 }
 
-static int open_device(void **state)
-{
-    const char *name = getenv("OP_DEVICE");
-    struct device *dev = NULL;
-    enum plim_status status = name && !strcmp(name, "cuda") ? device_cuda_open(NULL, 0, 1, &dev, &err)
-                                                            : device_cpu_open(NULL, 2, &dev, &err);
-    if (status != PLIM_OK) print_error("%s\n", err.text);
-    *state = dev;
-    return dev ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    struct device *dev = *state;
-    if (dev) dev->ops->close(dev);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rows_do_not_know_each_other)};
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, op_device_open, op_device_close);
 }

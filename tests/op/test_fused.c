@@ -11,7 +11,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "support/fake_device.h"
+#include "support/op_device.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -168,12 +168,6 @@ static void check(struct scene *s, const int *results, int count, double size)
     free(s->image);
 }
 
-static bool wants_card(void)
-{
-    const char *name = getenv("OP_DEVICE");
-    return name && !strcmp(name, "cuda");
-}
-
 static void scene_open(struct scene *s, void **state, int form)
 {
     const char *text = getenv("OP_SEED");
@@ -250,28 +244,8 @@ static void gradients_of_a_product_and_its_scale(void **state) { gradients(state
 /* A card makes one pass only over a dy that its cache does not hold. */
 static void gradients_with_the_weights(void **state)
 {
-    bool card = wants_card();
+    bool card = op_device_is_card();
     gradients(state, 3, card ? MANY_ROWS : ROWS, card ? WIDER : WIDE, 5);
-}
-
-/* --- the device -------------------------------------------------------------------------------------------- */
-
-static int open_device(void **state)
-{
-    struct device *dev = NULL;
-    if (!wants_card())
-        dev = &fake_open(PROMPT)->device;
-    else if (device_cuda_open(NULL, 0, 1, &dev, &err) != PLIM_OK)
-        print_error("%s\n", err.text);
-    *state = dev;
-    return dev ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    struct device *dev = *state;
-    if (dev) dev->ops->close(dev);
-    return 0;
 }
 
 int main(void)
@@ -281,5 +255,5 @@ int main(void)
         cmocka_unit_test(gradients_of_a_product_and_its_scale),
         cmocka_unit_test(gradients_with_the_weights),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, op_device_open_fake, op_device_close);
 }

@@ -11,7 +11,7 @@
 
 #include "device/cuda/cuda_workspace.h"
 #include "device/device.h"
-#include "device/registry.h"
+#include "support/op_device.h"
 #include "tape/quantised.h"
 #include "tensor/f8_lines.h"
 
@@ -139,14 +139,6 @@ static struct kernel_call call_of(struct scene *s, const struct op *op, struct t
     return call;
 }
 
-static size_t scratch_of(struct scene *s, const struct kernel_call *call)
-{
-    const struct device_ops *ops = s->dev->ops;
-    const struct kernel *kernel = s->dev->kernels[call->op->kind];
-    if (ops->workspace) return ops->workspace(s->dev, call->desc, call->op);
-    return kernel->workspace ? kernel->workspace(call->desc, call->op, s->dev->facts.threads) : 0;
-}
-
 /* Runs the ops over rows [first, first + rows), op by op or at once. False: the device does not run them at once. */
 static bool run(struct scene *s, const struct op *ops, int count, int64_t first, int64_t rows, bool at_once)
 {
@@ -155,7 +147,7 @@ static bool run(struct scene *s, const struct op *ops, int count, int64_t first,
     size_t work = s->bytes;
     for (int i = 0; i < count; i++) {
         calls[i] = call_of(s, &ops[i], cut[i], first, rows, work);
-        work += (scratch_of(s, &calls[i]) + ALIGN - 1) / ALIGN * ALIGN;
+        work += (op_device_scratch(s->dev, &calls[i]) + ALIGN - 1) / ALIGN * ALIGN;
         assert_true(work <= ROOM);
     }
     if (at_once && (!s->dev->ops->fuses || !s->dev->ops->fuses(s->dev, calls, count))) return false;
@@ -276,29 +268,11 @@ static void ops_at_once_are_ops_one_by_one(void **state)
     if (!seen) skip(); /* a CPU runs op by op */
 }
 
-static int open_device(void **state)
-{
-    const char *name = getenv("OP_DEVICE");
-    struct device *dev = NULL;
-    enum plim_status status = name && !strcmp(name, "cuda") ? device_cuda_open(NULL, 0, 1, &dev, &err)
-                                                            : device_cpu_open(NULL, 2, &dev, &err);
-    if (status != PLIM_OK) print_error("%s\n", err.text);
-    *state = dev;
-    return dev ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    struct device *dev = *state;
-    if (dev) dev->ops->close(dev);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_do_not_know_each_other),
         cmocka_unit_test(ops_at_once_are_ops_one_by_one),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, op_device_open, op_device_close);
 }

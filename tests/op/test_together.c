@@ -12,7 +12,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "support/fake_device.h"
+#include "support/op_device.h"
 #include "tape/group.h"
 
 #include <stdio.h>
@@ -321,27 +321,6 @@ static void adamw_of_all_types(void **state)
     compare(&s, "all types");
 }
 
-/* --- the device -------------------------------------------------------------------------------------------- */
-
-static int open_device(void **state)
-{
-    const char *name = getenv("OP_DEVICE");
-    struct device *dev = NULL;
-    if (!name || strcmp(name, "cuda") != 0)
-        dev = &fake_open(PROMPT)->device;
-    else if (device_cuda_open(NULL, 0, 1, &dev, &err) != PLIM_OK)
-        print_error("%s\n", err.text);
-    *state = dev;
-    return dev ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    struct device *dev = *state;
-    if (dev) dev->ops->close(dev);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -349,5 +328,5 @@ int main(void)
         cmocka_unit_test(adamw_of_one_type),
         cmocka_unit_test(adamw_of_all_types),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, op_device_open_fake, op_device_close);
 }
