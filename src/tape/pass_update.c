@@ -321,6 +321,15 @@ static struct update *make_updates(struct update_pass *u, int end, int *number)
     return updates;
 }
 
+/* Both may be NULL. */
+static void free_updates(const struct tape *tape, int end, struct update *updates, int *number)
+{
+    for (int i = 0; i < end && updates && number; i++)
+        if (tape->tensors[i].cls == CLASS_GRAD) free(updates[number[i]].many);
+    free(updates);
+    free(number);
+}
+
 static enum plim_status update_in_backward(struct update_pass *u, int end, struct plim_error *err)
 {
     struct tape *tape = u->tape;
@@ -361,10 +370,7 @@ static enum plim_status update_in_backward(struct update_pass *u, int end, struc
     tape->loop_end = tape->nops;
     tape_drop_ops(tape, &all);
 out:
-    for (int i = 0; i < end && updates && number; i++)
-        if (tape->tensors[i].cls == CLASS_GRAD) free(updates[number[i]].many);
-    free(updates);
-    free(number);
+    free_updates(tape, end, updates, number);
     free(grad_of);
     free(last);
     return status;
@@ -442,10 +448,7 @@ static enum plim_status update_in_forward(struct update_pass *u, int end, struct
     }
     tape_drop_ops(tape, &all);
 out:
-    for (int i = 0; i < end && updates && number; i++)
-        if (tape->tensors[i].cls == CLASS_GRAD) free(updates[number[i]].many);
-    free(updates);
-    free(number);
+    free_updates(tape, end, updates, number);
     free(use_of);
     free(uses);
     return status;

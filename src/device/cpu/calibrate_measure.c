@@ -257,6 +257,23 @@ static void run_adamw8(struct bench *b) { cpu_adamw8(&b->call); }
 
 enum { CODED = 128 << 10 }; /* elements: parameters, gradients and codes are 1.25 MiB */
 
+/* An optimizer's call: inputs one after the other, results 0 to `last` in place. */
+static void place_update(struct bench *b, const struct op *op, const struct tensor *const shapes[OP_MAX_IN],
+                         int last)
+{
+    char *at = b->scratch;
+    b->call = (struct kernel_call){.op = op, .team = b->team};
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        if (!shapes[i]) continue;
+        b->call.desc[i] = shapes[i], b->call.in[i] = at;
+        at += tensor_bytes(shapes[i]);
+    }
+    for (int i = 0; i <= last; i++) {
+        int in = op_shares(op->kind, i);
+        b->call.desc[OP_MAX_IN + i] = shapes[in], b->call.out[i] = b->call.in[in];
+    }
+}
+
 static double coded_rate(struct bench *b)
 {
     static const struct op op = {.kind = OP_ADAMW8, .attr = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f}};
@@ -265,17 +282,7 @@ static double coded_rate(struct bench *b)
     const struct tensor *const shapes[OP_MAX_IN] = {
         [ADAMW8_P] = &p,       [ADAMW8_G] = &p,       [ADAMW8_MQ] = &codes,       [ADAMW8_VQ] = &codes,
         [ADAMW8_MS] = &scales, [ADAMW8_VS] = &scales, [ADAMW8_SCALARS] = &scalars};
-    b->call = (struct kernel_call){.op = &op, .team = b->team};
-    char *at = b->scratch;
-    for (int i = 0; i < OP_MAX_IN; i++) {
-        if (!shapes[i]) continue;
-        b->call.desc[i] = shapes[i], b->call.in[i] = at;
-        at += tensor_bytes(shapes[i]);
-    }
-    for (int i = ADAMW8_NEW_P; i <= ADAMW8_NEW_VS; i++) {
-        int in = op_shares(OP_ADAMW8, i);
-        b->call.desc[OP_MAX_IN + i] = shapes[in], b->call.out[i] = b->call.in[in];
-    }
+    place_update(b, &op, shapes, ADAMW8_NEW_VS);
     return CODED / seconds(b, run_adamw8);
 }
 
@@ -319,17 +326,7 @@ static double update_rate(struct bench *b)
     const struct tensor *const shapes[OP_MAX_IN] = {
         [ADAMW_P] = &p,    [ADAMW_G] = &wide,        [ADAMW_M] = &wide,
         [ADAMW_V] = &wide, [ADAMW_MASTER] = &master, [ADAMW_SCALARS] = &list};
-    b->call = (struct kernel_call){.op = &op, .team = b->team};
-    char *at = b->scratch;
-    for (int i = 0; i < OP_MAX_IN; i++) {
-        if (!shapes[i]) continue;
-        b->call.desc[i] = shapes[i], b->call.in[i] = at;
-        at += tensor_bytes(shapes[i]);
-    }
-    for (int i = ADAMW_NEW_P; i <= ADAMW_NEW_MASTER; i++) {
-        int in = op_shares(OP_ADAMW, i);
-        b->call.desc[OP_MAX_IN + i] = shapes[in], b->call.out[i] = b->call.in[in];
-    }
+    place_update(b, &op, shapes, ADAMW_NEW_MASTER);
     return CODED / seconds(b, run_adamw);
 }
 

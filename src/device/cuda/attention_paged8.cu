@@ -4,6 +4,7 @@
  * query head of one token, and walks over its keys 32 at a time in their order: a lane has the product of the query with one key, then some
  * elements of the values. Nothing of a line depends on others.
  */
+#include "device/cuda/fp8_scale.cuh"
 #include "device/cuda/attention_codes.cuh"
 #include "device/cuda/attention_paged.cuh"
 #include "device/cuda/overlap.cuh"
@@ -128,15 +129,6 @@ struct put8 {
     bool e4m3;
 };
 
-/* The scale of tensor/f8_lines.h: 448 is 1.75 times a power of two. */
-ON_GPU int e4m3_exponent(float most)
-{
-    const unsigned bits = __float_as_uint(most);
-    if (bits == 0) return 0;
-    const int e = 8 - ((int)(bits >> 23) - 127) - ((bits & 0x7fffffu) > 0x600000u);
-    return e > 100 || bits < 0x800000u ? 100 : e;
-}
-
 /* A warp has one position of one head, keys or values. */
 template <class T> __global__ void put(const struct put8 p)
 {
@@ -159,7 +151,7 @@ template <class T> __global__ void put(const struct put8 p)
         most = fmaxf(most, fabsf(x[0])), bad = fmaxf(bad, fabsf(x[0]) < INFINITY ? 0.0f : 1.0f);
     }
     most = warp_top(bad) > 0 ? NAN : warp_top(most);
-    const int e = p.e4m3 && most >= 0 ? e4m3_exponent(most) : 0;
+    const int e = p.e4m3 && most >= 0 ? exponent_for(__float_as_uint(most), TOP_E4M3) : 0;
     const float times = p.e4m3 ? (most >= 0 ? ldexpf(1, e) : 0) : most > 0 ? __fdiv_rn(127.0f, most) : 0;
     if (lane == 0)
         ((float *)(to + KV_BLOCK * p.size))[at] =

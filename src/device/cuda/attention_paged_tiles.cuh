@@ -359,7 +359,7 @@ ON_GPU void blank(const struct paged &a, const struct lines &t)
         ((uint16_t *)a.o)[line_at(a, t, i / a.size) + i % a.size] = 0;
 }
 
-/* The last tiles, which see the most, go first. */
+/* Tiles start from the last one: its tokens have the most keys to read, so starting it late would keep the card waiting at the end. */
 template <class type, int width, class CODES>
 __global__ void __launch_bounds__(MMA_THREADS, 2) prompts(const struct prompt x)
 {

@@ -9,6 +9,7 @@
 #include "device/cuda/linear_f8.h"
 #include "device/cuda/attention_codes.cuh"
 #include "device/cuda/attention_ptx.cuh"
+#include "device/cuda/fp8_scale.cuh"
 #include "device/cuda/overlap.cuh"
 #include "device/cuda/quantised_rows.cuh"
 #include <cuda_fp8.h>
@@ -19,37 +20,6 @@ namespace
 enum { THREADS = 256, WARPS = THREADS / 32, LINES = 16, TILE = 8, PART = 64, STEP = 2 * PART };
 
 /* --- rows --------------------------------------------------------------------------------------------------- */
-
-ON_GPU unsigned larger(unsigned a, unsigned b) { return a > b ? a : b; }
-
-/* Bits of a finite magnitude; 0 of infinity and NaN. */
-ON_GPU unsigned magnitude(float x)
-{
-    unsigned bits = __float_as_uint(x) & 0x7fffffffu;
-    return bits < 0x7f800000u ? bits : 0;
-}
-
-ON_GPU unsigned block_largest(unsigned v, unsigned *slots)
-{
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) v = larger(v, __shfl_xor_sync(0xffffffffu, v, mask));
-    if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = v;
-    __syncthreads();
-    unsigned all = 0;
-#pragma unroll
-    for (int i = 0; i < ROW_WARPS; i++) all = larger(all, slots[i]);
-    return all;
-}
-
-/* op.h's exponent; 448 is 1.75 times a power of two. */
-ON_GPU int exponent_for(unsigned largest)
-{
-    if (largest == 0) return 0;
-    int e = 8 - ((int)(largest >> 23) - 127) - ((largest & 0x7fffffu) > 0x600000u);
-    return e > 100 || largest < 0x800000u ? 100 : e;
-}
-
-ON_GPU float power_of_two(int e) { return __uint_as_float((unsigned)(e + 127) << 23); }
 
 /* Two codes; infinity must not become the largest number. */
 ON_GPU unsigned two_codes(float x, float y)
@@ -83,7 +53,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
         for (int n = 0; n < 8; n++) most = larger(most, magnitude(v[n]));
         made[j] = pack<T>(v);
     }
-    const int e = exponent_for(block_largest(most, slots));
+    const int e = exponent_for(block_largest<ROW_WARPS>(most, slots), TOP_E4M3);
     const float factor = power_of_two(e);
     if (threadIdx.x == 0) scales[range.row] = power_of_two(-e);
 #pragma unroll

@@ -4,35 +4,13 @@
  * gives every block the same scale without another launch, and convert a tile of 64 x 64: read once, written in both layouts,
  * transposed in shared memory. Largest numbers are compared as bits, and which block finds them does not matter: the same bits on
  * every run. */
-#include "device/cuda/vec.cuh"
+#include "device/cuda/fp8_scale.cuh"
 #include <cuda_fp8.h>
 
 namespace
 {
 
 enum { THREADS = 256, TILE = 64, PIECE = 16, STRIDE = TILE + 4 }; /* a thread has a piece of a tile's row */
-
-ON_GPU unsigned larger(unsigned a, unsigned b) { return a > b ? a : b; }
-
-/* The largest over a block; `slots` is shared, THREADS / 32 long. */
-ON_GPU unsigned block_largest(unsigned v, unsigned *slots)
-{
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) v = larger(v, __shfl_xor_sync(0xffffffffu, v, mask));
-    if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = v;
-    __syncthreads();
-    unsigned all = 0;
-#pragma unroll
-    for (int i = 0; i < THREADS / 32; i++) all = larger(all, slots[i]);
-    return all;
-}
-
-/* Bits of a finite magnitude; 0 of infinity and NaN. */
-ON_GPU unsigned magnitude(float x)
-{
-    unsigned bits = __float_as_uint(x) & 0x7fffffffu;
-    return bits < 0x7f800000u ? bits : 0;
-}
 
 template <class T, int N>
 __global__ void __launch_bounds__(THREADS) find_largest(const T *x, int64_t packets, unsigned *largest)
@@ -46,19 +24,9 @@ __global__ void __launch_bounds__(THREADS) find_largest(const T *x, int64_t pack
 #pragma unroll
         for (int k = 0; k < N; k++) most = larger(most, magnitude(v[k]));
     }
-    most = block_largest(most, slots);
+    most = block_largest<THREADS / 32>(most, slots);
     if (threadIdx.x == 0) largest[blockIdx.x] = most;
 }
-
-/* op.h's exponent. Both types' largest numbers are 1.75 times a power of two. */
-ON_GPU int exponent_for(unsigned largest, int top)
-{
-    if (largest == 0) return 0;
-    int e = top - ((int)(largest >> 23) - 127) - ((largest & 0x7fffffu) > 0x600000u);
-    return e > 100 || largest < 0x800000u ? 100 : e;
-}
-
-ON_GPU float power_of_two(int e) { return __uint_as_float((unsigned)(e + 127) << 23); }
 
 /* Scaled numbers are never too large; only an infinity could be rounded to the largest number, which it must not. */
 template <bool WIDE_RANGE> ON_GPU unsigned char code_of(float x)
@@ -118,7 +86,7 @@ __global__ void __launch_bounds__(THREADS) convert(const T *x, struct conversion
     __shared__ unsigned char turned[TILE * STRIDE];
     unsigned most = 0;
     for (int i = threadIdx.x; i < c.parts; i += THREADS) most = larger(most, c.largest[i]);
-    int e = exponent_for(block_largest(most, slots), WIDE_RANGE ? 15 : 8);
+    int e = exponent_for(block_largest<THREADS / 32>(most, slots), WIDE_RANGE ? TOP_E5M2 : TOP_E4M3);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *c.scale = power_of_two(-e);
     int line = threadIdx.x / (TILE / PIECE), first = threadIdx.x % (TILE / PIECE) * PIECE;
     int64_t row = (int64_t)blockIdx.y * TILE, column = (int64_t)blockIdx.x * TILE;
