@@ -9,11 +9,14 @@ numbers are printed. bench/llama/decode.c is compiled against that library. Roun
 between the two, so that a machine with other work slows both; medians and their ratio are printed. Beside decoding is the
 share of the machine's memory bandwidth that reading the weights once a step takes, beside a prompt of 16 bits the share of
 its arithmetic that two operations per weight and token take; bench_gemm beside our program measures both.
+--clock cpu compares CPU time instead (bench_serve beside our program), for machines with other work, best with --threads 1: threads
+that spin while they wait cost CPU time as well.
 q4_k_m has the types of a Q4_K_M file: Q4_K, and Q6_K for the logits and half of the values and down projections.
 """
 import argparse
 import json
 import os
+import re
 import statistics
 import struct
 import subprocess
@@ -100,7 +103,20 @@ def make(path, shape, kind):
 
 # --- ours ----------------------------------------------------------------------------------------------------------------
 
-def ours(program, path, threads, streams):
+def ours(a, path, streams):
+    return (by_cpu if a.clock == "cpu" else by_wall)(a.program, path, a.threads, streams)
+
+
+def by_cpu(program, path, threads, streams):
+    prompt = PROMPT if streams == 1 else 16
+    lines = [f"{kind}:{streams}:{prompt}:{ANSWER}" for kind in ("prefill", "decode")]
+    out = subprocess.run([os.path.join(os.path.dirname(program), "bench_serve"), path, "cpu", f"threads={threads}"] + lines,
+                         check=True, capture_output=True, text=True).stdout
+    prefill, decode = (float(re.search(r"cpu ([0-9.]+)", line)[1]) for line in out.splitlines() if "tok/s" in line)
+    return {"prefill": prefill if streams == 1 else 0, "decode": decode}
+
+
+def by_wall(program, path, threads, streams):
     prompts = [(chr(97 + i) * 7 + " ") * (PROMPT // 8 if streams == 1 else 2) for i in range(streams)]
     command = [program, "generate", path, "--tokenizer", "bytes", "--device", "cpu", "--threads", str(threads), "-t", "0", "-q",
                "-n", str(ANSWER), "--json", "--parallel", str(streams)] + [a for p in prompts for a in ("-p", p)]
@@ -121,10 +137,10 @@ def driver(a):
     return program
 
 
-def theirs(program, path, threads, streams):
+def theirs(a, path, streams):
     prompt = PROMPT if streams == 1 else 16
-    out = subprocess.run([program, path, str(threads), str(streams), str(prompt), str(ANSWER)], capture_output=True, text=True, check=True).stdout
-    prefill, decode = (float(v) for v in out.split())
+    out = subprocess.run([a.driver, path, str(a.threads), str(streams), str(prompt), str(ANSWER)], capture_output=True, text=True, check=True).stdout
+    prefill, decode = (float(v) for v in out.split()[2 if a.clock == "cpu" else 0:][:2])
     return {"prefill": prefill if streams == 1 else 0, "decode": decode}
 
 
@@ -153,6 +169,7 @@ def main():
     p.add_argument("--llama")
     p.add_argument("--llama-build")
     p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--sizes", default="276M,1.2B")
     p.add_argument("--kinds", default=",".join(KINDS))
@@ -174,8 +191,8 @@ def main():
 def table(a, path, size, kind, streams, peak):
     runs = {"ours": [], "llama": []}
     for _ in range(a.rounds):
-        runs["ours"].append(ours(a.program, path, a.threads, streams))
-        if a.driver: runs["llama"].append(theirs(a.driver, path, a.threads, streams))
+        runs["ours"].append(ours(a, path, streams))
+        if a.driver: runs["llama"].append(theirs(a, path, streams))
     for what in ("prefill", "decode") if streams == 1 else ("decode",):
         mine = statistics.median(r[what] for r in runs["ours"])
         its = statistics.median(r[what] for r in runs["llama"]) if runs["llama"] else float("nan")

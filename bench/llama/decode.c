@@ -1,6 +1,7 @@
 /* decode.c - tokens per second of llama.cpp, for serve_cpu.py, which compiles it against llama.cpp's library.
  *
- *     decode MODEL THREADS STREAMS PROMPT ANSWER      prints "PREFILL DECODE" in tokens per second
+ *     decode MODEL THREADS STREAMS PROMPT ANSWER      prints "PREFILL DECODE PREFILL DECODE": tokens per second
+ *                                                     of wall time, and of the process's CPU time
  *
  * Every stream reads a prompt and then writes the likeliest token each time, all streams in one batch. */
 #include "llama.h"
@@ -9,11 +10,26 @@
 #include <stdlib.h>
 #include <time.h>
 
-static double seconds(void)
+struct moment {
+    double wall, cpu;
+};
+
+static double seconds(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static struct moment now(void)
+{
+    return (struct moment){seconds(CLOCK_MONOTONIC), seconds(CLOCK_PROCESS_CPUTIME_ID)};
+}
+
+static struct moment since(struct moment begin)
+{
+    struct moment end = now();
+    return (struct moment){end.wall - begin.wall, end.cpu - begin.cpu};
 }
 
 static void quiet(enum ggml_log_level level, const char *text, void *data)
@@ -54,18 +70,21 @@ int main(int argc, char **argv)
     b.n_tokens = 0;
     for (int s = 0; s < streams; s++)
         for (int i = 0; i < prompt; i++) put(&b, 10 + i % 200, i, s, i == prompt - 1);
-    double begin = seconds();
+    struct moment begin = now();
     run(c, &b);
-    double read = seconds() - begin;
+    struct moment read = since(begin);
     llama_token token[64];
     for (int s = 0; s < streams; s++) token[s] = llama_sampler_sample(best, c, s * prompt + prompt - 1);
-    begin = seconds();
+    begin = now();
     for (int step = 0; step + 1 < answer; step++) {
         b.n_tokens = 0;
         for (int s = 0; s < streams; s++) put(&b, token[s], prompt + step, s, true);
         run(c, &b);
         for (int s = 0; s < streams; s++) token[s] = llama_sampler_sample(best, c, s);
     }
-    printf("%f %f\n", streams * prompt / read, streams * (answer - 1) / (seconds() - begin));
+    struct moment wrote = since(begin);
+    int prompts = streams * prompt, answers = streams * (answer - 1);
+    printf("%f %f %f %f\n", prompts / read.wall, answers / wrote.wall, prompts / read.cpu,
+           answers / wrote.cpu);
     return 0;
 }

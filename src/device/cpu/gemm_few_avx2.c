@@ -71,6 +71,33 @@ AVX2_CODE FEW_INLINE void multiply_lines(const __m256 w[STEP], const float *a, f
     for (int r = 0; r < rows; r++) _mm256_store_ps(sums + r * FEW_LINES, s[r]);
 }
 
+/* `rows` rows of A by 16 lines: an element of A is spread once for two vectors. */
+AVX2_CODE FEW_INLINE void multiply_two(const __m256 w[2][STEP], const float *a, float *sums, int rows)
+{
+    __m256 s[4][2];
+    for (int r = 0; r < rows; r++)
+        for (int g = 0; g < 2; g++) s[r][g] = _mm256_load_ps(sums + r * FEW_LINES + g * FEW_GROUP);
+    for (int i = 0; i < STEP; i++)
+        for (int r = 0; r < rows; r++) {
+            __m256 with = _mm256_broadcast_ss(a + r * GEMM_KC + i);
+            for (int g = 0; g < 2; g++) s[r][g] = _mm256_fmadd_ps(with, w[g][i], s[r][g]);
+        }
+    for (int r = 0; r < rows; r++)
+        for (int g = 0; g < 2; g++) _mm256_store_ps(sums + r * FEW_LINES + g * FEW_GROUP, s[r][g]);
+}
+
+/* step_along for two groups of lines. */
+AVX2_CODE FEW_INLINE void step_two(load_lines *load, const char *b, int64_t step, const float *a, float *sums,
+                                   int rows)
+{
+    __m256 w[2][STEP];
+    int r = 0;
+    for (int g = 0; g < 2; g++) load(w[g], b + g * FEW_GROUP * step, step);
+    for (; r + 4 <= rows; r += 4) multiply_two(w, a + r * GEMM_KC, sums + r * FEW_LINES, 4);
+    for (; r + 2 <= rows; r += 2) multiply_two(w, a + r * GEMM_KC, sums + r * FEW_LINES, 2);
+    if (r < rows) multiply_two(w, a + r * GEMM_KC, sums + r * FEW_LINES, 1);
+}
+
 AVX2_CODE FEW_INLINE void step_along(load_lines *load, const char *b, int64_t step, const float *a,
                                      float *sums, int rows)
 {
@@ -87,10 +114,15 @@ AVX2_CODE FEW_INLINE void groups_along(load_lines *load, int size, const char *b
                                        const float *a, float *sums, int rows, int groups)
 {
     for (int64_t i = 0; i < k; i += STEP)
-        for (int g = 0; g < groups; g++) {
+        for (int g = 0; g < groups;) {
+            int together = rows > 1 && g + 2 <= groups ? 2 : 1;
             const char *from = b + g * FEW_GROUP * step + i * size;
-            if (i * size % 64 == 0) few_prefetch(from + AHEAD, step, FEW_GROUP);
-            step_along(load, from, step, a + i, sums + g * FEW_GROUP, rows);
+            if (i * size % 64 == 0) few_prefetch(from + AHEAD, step, together * FEW_GROUP);
+            if (together == 2)
+                step_two(load, from, step, a + i, sums + g * FEW_GROUP, rows);
+            else
+                step_along(load, from, step, a + i, sums + g * FEW_GROUP, rows);
+            g += together;
         }
 }
 

@@ -48,6 +48,7 @@ struct panel8 {
     const float *least; /* [k / 32][16]; NULL: no minima */
     int parts;          /* 1; 2: the halves of a block of 32 have separate scales */
     bool arranged;      /* in the level's own order */
+    int form;           /* of the codes, as the level's unpack left them; 0: signed bytes */
 };
 
 /* Multiplies one panel: rows of y [rows][16]. Two panels: [2][PANEL8_ROWS][16]. */

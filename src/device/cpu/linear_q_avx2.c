@@ -1,8 +1,11 @@
 /* linear_q_avx2.c - products with weights in blocks with AVX2. See linear_q.h.
  *
- * vpmaddubsw multiplies unsigned with signed bytes and adds neighbours in 16 bits. The size of a code (at most 128) times
- * x with the code's sign (at most 127) stays below 2^15 in pairs, so nothing is cut off. Few rows meet codes of 4 to 6 bits as they lie in memory,
- * without their sign: pairs of several groups are added in 16 bits before they are widened. */
+ * vpmaddubsw multiplies unsigned with signed bytes and adds neighbours in 16 bits. Codes of 4 to 6 bits go without their sign,
+ * and sums of several groups fit in 16 bits before they are widened: two instructions for 32 products, where codes of 8 bits
+ * take four (the size of a code, at most 128, times x with the code's sign, at most 127, stays below 2^15 in pairs).
+ *
+ * Eight lines by 32 of k stay in eight registers while all rows meet them, of which eight are summed at once. Few rows meet a
+ * panel as it lies in memory, more of them one that was unpacked. */
 #include "device/cpu/linear_q.h"
 
 #if defined(__x86_64__)
@@ -19,209 +22,373 @@ VEC_FN void half16(float *out, const unsigned char *in)
 }
 
 #define LINEAR_Q_HALF16
+#define LINEAR_Q_UNPACK_Q4_0
+#define LINEAR_Q_UNPACK_K
 #include "device/cpu/linear_q_body.h"
 
-VEC_FN __m256i load_codes(const int8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
+enum { LINES = 8, ROWS = PANEL8_FEW, SCALES = 16 * PANEL_LINES, MINIMA = 8 * PANEL_LINES };
 
-/* Eight lines over groups [first, end) of a block. */
-VEC_FN __m256i dot_half(const int8_t *w, const int8_t *x, int first, int end)
-{
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i sum = _mm256_setzero_si256();
-    for (int g = first; g < end; g++) {
-        int32_t four;
-        memcpy(&four, x + 4 * g, sizeof four);
-        __m256i code = load_codes(w + g * 64), with = _mm256_set1_epi32(four);
-        __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(code), _mm256_sign_epi8(with, code));
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
-    }
-    return sum;
-}
+/* The type of codes: the form of a struct panel8, and what a panel in memory has. */
+enum source { FROM_Q8_0, FROM_Q4_0, FROM_Q4_K, FROM_Q5_K, FROM_Q6_K };
 
-/* Eight lines of one row from `line` on. */
-VEC_FN __m256 multiply_lines(const struct panel8 *w, const int8_t *x, const struct x8_block *q,
-                             int64_t blocks, int line, int parts)
-{
-    __m256 y = _mm256_setzero_ps();
-    for (int64_t b = 0; b < blocks; b++, q++, x += X8_BLOCK) {
-        const int8_t *codes = w->codes + b * w->step + 4 * line;
-        const float *scale = w->scale + b * parts * PANEL_LINES + line;
-        __m256 with = _mm256_set1_ps(q->scale);
-        for (int p = 0; p < parts; p++) {
-            __m256i sum = dot_half(codes, x, p * PANEL8_GROUP / parts, (p + 1) * PANEL8_GROUP / parts);
-            y = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum),
-                                _mm256_mul_ps(_mm256_loadu_ps(scale + p * PANEL_LINES), with), y);
-        }
-        if (w->least)
-            y = _mm256_fnmadd_ps(_mm256_loadu_ps(w->least + b * PANEL_LINES + line), _mm256_set1_ps(q->total),
-                                 y);
-    }
-    return y;
-}
-
-static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *out)
-{
-    int64_t blocks = x->k / X8_BLOCK;
-    for (int64_t r = 0; r < x->rows; r++)
-        for (int line = 0; line < PANEL_LINES; line += 8) {
-            const int8_t *codes = x->codes + r * x->k;
-            const struct x8_block *q = x->blocks + r * blocks;
-            __m256 y = w->parts == 1 ? multiply_lines(w, codes, q, blocks, line, 1)
-                                     : multiply_lines(w, codes, q, blocks, line, 2);
-            _mm256_storeu_ps(out + r * PANEL_LINES + line, y);
-        }
-}
-
-/* ---- few rows: panels as they lie in memory ---- */
-
-enum source { FROM_Q4_0, FROM_Q4_K, FROM_Q5_K, FROM_Q6_K };
-
-/* A block of 32 of eight lines: codes as unsigned bytes, scales of its halves (Q6_K; others: the first), minima. */
-struct avx2_block {
-    __m256i code[PANEL8_GROUP];
-    __m256 scale[2], least;
+/* Constants in every caller. */
+struct kind {
+    short bytes;    /* of a panel's 16 blocks */
+    short each;     /* blocks of 32 in a block */
+    short together; /* groups whose pairs' products fit in 16 bits; 1: codes have a sign */
+    short parts;    /* scales in a block of 32 */
+    short shift;    /* codes are 128 >> shift too large; 0: they are not */
+    bool least;
 };
+
+VEC_FN struct kind kind_of(enum source from)
+{
+    static const struct kind kinds[] = {
+        [FROM_Q8_0] = {544, 1, 1, 1, 0, false},  [FROM_Q4_0] = {288, 1, 8, 1, 4, false},
+        [FROM_Q4_K] = {2304, 8, 8, 1, 0, true},  [FROM_Q5_K] = {2816, 8, 4, 1, 0, true},
+        [FROM_Q6_K] = {3360, 8, 2, 2, 2, false},
+    };
+    return kinds[from];
+}
+
+/* ---- codes: a block of 32 of eight lines ---- */
+
+struct eight {
+    __m256i size[PANEL8_GROUP]; /* unsigned bytes */
+    const unsigned char *sign;  /* of Q8_0: the codes themselves, groups 64 bytes apart */
+};
+
+VEC_FN __m256i load_32(const unsigned char *at)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)at);
+}
+
+/* Lower or upper halves of 32 bytes. */
+VEC_FN __m256i four_bits(const unsigned char *at, bool upper)
+{
+    __m256i two = load_32(at);
+    return _mm256_and_si256(upper ? _mm256_srli_epi16(two, 4) : two, _mm256_set1_epi8(15));
+}
+
+/* Those of `mask` in the bytes at `at`, moved up by `up` bits, or down. */
+VEC_FN __m256i bits_at(const unsigned char *at, int up, char mask)
+{
+    __m256i bits = load_32(at);
+    if (up > 0) bits = _mm256_slli_epi16(bits, up);
+    if (up < 0) bits = _mm256_srli_epi16(bits, -up);
+    return _mm256_and_si256(bits, _mm256_set1_epi8(mask));
+}
+
+/* Group g of block j of 32 of those at `in`, lines from `line` on. */
+VEC_FN __m256i size_of(const unsigned char *in, enum source from, int j, int g, int line)
+{
+    const unsigned char *at = in + 4 * line;
+    switch (from) {
+    case FROM_Q8_0:
+        return _mm256_abs_epi8(load_32(at + 32 + g * 64));
+    case FROM_Q4_0:
+        return four_bits(at + 32 + g % 4 * 64, g >= 4);
+    case FROM_Q4_K:
+        return four_bits(at + 256 + j / 2 * CODES + g * 64, j % 2);
+    case FROM_Q5_K:
+        return _mm256_or_si256(four_bits(at + 768 + j / 2 * CODES + g * 64, j % 2),
+                               bits_at(at + 256 + g * 64, 4 - j, 16));
+    default:
+        return _mm256_or_si256(four_bits(at + j / 4 * 1024 + j % 2 * CODES + g * 64, j % 4 >= 2),
+                               bits_at(at + 2048 + j / 4 * CODES + g * 64, 4 - j % 4 * 2, 48));
+    }
+}
+
+VEC_FN void take(const unsigned char *in, enum source from, int j, int line, struct eight *out)
+{
+    VEC_UNROLL(8)
+    for (int g = 0; g < PANEL8_GROUP; g++) out->size[g] = size_of(in, from, j, g, line);
+    out->sign = in + 32 + 4 * line;
+}
+
+/* ---- scales and minima of all lines ---- */
+
+VEC_FN __m128i lines16(const unsigned char *in) { return _mm_loadu_si128((const __m128i *)(const void *)in); }
 
 VEC_FN __m256 halves8(const unsigned char *in)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)in));
 }
 
-VEC_FN __m128i lines8(const unsigned char *in) { return _mm_loadl_epi64((const __m128i *)(const void *)in); }
-
-VEC_FN __m256 times8(__m256 d, __m256i codes) { return _mm256_mul_ps(d, _mm256_cvtepi32_ps(codes)); }
-
-/* Lower or upper halves of 32 bytes. */
-VEC_FN __m256i four_bits(const unsigned char *at, bool upper)
+/* 16 codes times d. */
+VEC_FN void put_scales(float *out, const __m256 d[2], __m128i codes, bool with_sign)
 {
-    __m256i two = _mm256_loadu_si256((const __m256i *)(const void *)at);
-    return _mm256_and_si256(upper ? _mm256_srli_epi16(two, 4) : two, _mm256_set1_epi8(15));
+    for (int h = 0; h < 2; h++, codes = _mm_srli_si128(codes, 8)) {
+        __m256i wide = with_sign ? _mm256_cvtepi8_epi32(codes) : _mm256_cvtepu8_epi32(codes);
+        _mm256_storeu_ps(out + LINES * h, _mm256_mul_ps(d[h], _mm256_cvtepi32_ps(wide)));
+    }
 }
 
-/* Part j of Q4_K or Q5_K, lines from `line` on; scales as in part_of of tensor/blocks.c. */
-VEC_FN void load_minima(const unsigned char *in, bool fifth, int j, int line, struct avx2_block *out)
+/* The eight parts of Q4_K and Q5_K; see part_of in tensor/blocks.c. */
+VEC_FN void scales_with_minima(const unsigned char *in, float *scale, float *least)
 {
-    const unsigned char *packed = in + 64 + line,
-                        *codes = in + (fifth ? 768 : 256) + j / 2 * CODES + 4 * line,
-                        *high = in + 256 + 4 * line;
+    const unsigned char *packed = in + 64;
     const __m128i six = _mm_set1_epi8(63), four = _mm_set1_epi8(15), two = _mm_set1_epi8(0x30);
-    __m128i a = lines8(packed + j % 4 * PANEL_LINES), b = lines8(packed + (j % 4 + 4) * PANEL_LINES),
-            c = lines8(packed + (j % 4 + 8) * PANEL_LINES), scale = _mm_and_si128(a, six),
-            least = _mm_and_si128(b, six);
-    if (j >= 4) {
-        scale = _mm_or_si128(_mm_and_si128(c, four), _mm_and_si128(_mm_srli_epi16(a, 2), two));
-        least =
-            _mm_or_si128(_mm_and_si128(_mm_srli_epi16(c, 4), four), _mm_and_si128(_mm_srli_epi16(b, 2), two));
-    }
-    out->scale[0] = times8(halves8(in + 2 * line), _mm256_cvtepu8_epi32(scale));
-    out->least = times8(halves8(in + 32 + 2 * line), _mm256_cvtepu8_epi32(least));
-    const __m128i up = _mm_cvtsi32_si128(7 - j);
-    for (int g = 0; g < PANEL8_GROUP; g++) {
-        out->code[g] = four_bits(codes + g * 64, j % 2);
-        if (!fifth) continue;
-        __m256i bit =
-            _mm256_sll_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(high + g * 64)), up);
-        bit = _mm256_and_si256(_mm256_srli_epi16(bit, 3), _mm256_set1_epi8(16)); /* bit j was at 7 */
-        out->code[g] = _mm256_or_si256(out->code[g], bit);
+    __m256 d[2], dmin[2];
+    for (int h = 0; h < 2; h++) d[h] = halves8(in + 16 * h), dmin[h] = halves8(in + 32 + 16 * h);
+    for (int j = 0; j < 4; j++, scale += PANEL_LINES, least += PANEL_LINES) {
+        __m128i a = lines16(packed + j * PANEL_LINES), b = lines16(packed + (j + 4) * PANEL_LINES),
+                c = lines16(packed + (j + 8) * PANEL_LINES);
+        put_scales(scale, d, _mm_and_si128(a, six), false);
+        put_scales(least, dmin, _mm_and_si128(b, six), false);
+        a = _mm_and_si128(_mm_srli_epi16(a, 2), two), b = _mm_and_si128(_mm_srli_epi16(b, 2), two);
+        put_scales(scale + 4 * PANEL_LINES, d, _mm_or_si128(_mm_and_si128(c, four), a), false);
+        c = _mm_and_si128(_mm_srli_epi16(c, 4), four);
+        put_scales(least + 4 * PANEL_LINES, dmin, _mm_or_si128(c, b), false);
     }
 }
 
-/* Block j of 32 of Q6_K, with codes that are 32 too large. */
-VEC_FN void load_q6(const unsigned char *in, int j, int line, struct avx2_block *out)
+/* Scales and minima of a block: scale[SCALES], least[MINIMA]. */
+VEC_FN void take_scales(const unsigned char *in, enum source from, float *scale, float *least)
 {
-    const unsigned char *low = in + j / 4 * 1024 + j % 2 * CODES + 4 * line,
-                        *high = in + 2048 + j / 4 * CODES + 4 * line;
-    const __m128i down = _mm_cvtsi32_si128(j % 4 * 2);
-    for (int g = 0; g < PANEL8_GROUP; g++) {
-        __m256i two =
-            _mm256_srl_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(high + g * 64)), down);
-        two = _mm256_slli_epi16(_mm256_and_si256(two, _mm256_set1_epi8(3)), 4);
-        out->code[g] = _mm256_or_si256(four_bits(low + g * 64, j % 4 >= 2), two);
-    }
-    for (int p = 0; p < 2; p++)
-        out->scale[p] = times8(halves8(in + 3328 + 2 * line),
-                               _mm256_cvtepi8_epi32(lines8(in + 3072 + (2 * j + p) * PANEL_LINES + line)));
+    if (from == FROM_Q4_K || from == FROM_Q5_K)
+        scales_with_minima(in, scale, least);
+    else if (from == FROM_Q6_K) {
+        __m256 d[2] = {halves8(in + 3328), halves8(in + 3344)};
+        for (int i = 0; i < 16; i++)
+            put_scales(scale + i * PANEL_LINES, d, lines16(in + 3072 + i * PANEL_LINES), true);
+    } else
+        half16(scale, in);
 }
 
-VEC_FN void load_block(const unsigned char *in, enum source from, int j, int line, struct avx2_block *out)
+/* ---- products ---- */
+
+/* A row's four codes of group g, for all lines. */
+VEC_FN __m256i spread4(const int8_t *x, int g)
 {
-    if (from == FROM_Q6_K) load_q6(in, j, line, out);
-    if (from == FROM_Q4_K || from == FROM_Q5_K) load_minima(in, from == FROM_Q5_K, j, line, out);
-    if (from != FROM_Q4_0) return;
-    out->scale[0] = halves8(in + 2 * line);
-    for (int g = 0; g < PANEL8_GROUP; g++) out->code[g] = four_bits(in + 32 + g % 4 * 64 + 4 * line, g >= 4);
+    int32_t four;
+    memcpy(&four, x + 4 * g, sizeof four);
+    return _mm256_set1_epi32(four);
 }
 
-/* Sum over groups [first, end) of a row. `together`: so many groups' pairs are below 2^15. */
-VEC_FN __m256i dot_unsigned(const struct avx2_block *w, const int8_t *x, int first, int end, int together)
+/* Sums of a part of a block: pairs of some groups in 16 bits, those before them in 32. */
+struct sums {
+    __m256i pairs, wide;
+};
+
+/* Adds group g; `first`: there is no wide sum before it. */
+VEC_FN void add_group(struct sums *s, enum source from, int g, bool first, __m256i size,
+                      const unsigned char *sign, __m256i with)
 {
-    __m256i sum = _mm256_setzero_si256();
-    for (int g = first; g < end; g += together) {
-        __m256i pairs = _mm256_setzero_si256();
-        for (int i = g; i < g + together; i++) {
-            int32_t four;
-            memcpy(&four, x + 4 * i, sizeof four);
-            pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(w->code[i], _mm256_set1_epi32(four)));
+    const int together = kind_of(from).together;
+    if (from == FROM_Q8_0) with = _mm256_sign_epi8(with, load_32(sign + 64 * g));
+    __m256i next = _mm256_maddubs_epi16(size, with);
+    s->pairs = g % together ? _mm256_add_epi16(s->pairs, next) : next;
+    if (g % together < together - 1) return;
+    next = _mm256_madd_epi16(s->pairs, _mm256_set1_epi16(1));
+    s->wide = first ? next : _mm256_add_epi32(s->wide, next);
+}
+
+/* The sums of part p begin at this. */
+VEC_FN __m256i lift_of(const struct kind of, const struct x8_block *q, int p)
+{
+    int lift = of.parts == 2 ? q->lift[p] : q->lift[0] + q->lift[1];
+    return _mm256_set1_epi32(lift >> of.shift);
+}
+
+VEC_FN __m256 add_scaled(__m256i whole, const float *scale, __m256 with, __m256 y)
+{
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), _mm256_mul_ps(_mm256_loadu_ps(scale), with), y);
+}
+
+/* Adds a block of eight lines to rows of y; scale: [parts][PANEL_LINES], as least. */
+VEC_FN void add_block(const struct eight *w, enum source from, const float *scale, const float *least,
+                      const int8_t *x, const struct x8_block *q, int64_t k, int64_t rows, __m256 *y)
+{
+    const struct kind of = kind_of(from);
+    const int each = PANEL8_GROUP / of.parts;
+    for (int64_t r = 0; r < rows; r++, x += k, q += k / X8_BLOCK, y += 2) {
+        __m256 with = _mm256_set1_ps(q->scale), sum = *y;
+        VEC_UNROLL(2)
+        for (int p = 0; p < of.parts; p++) {
+            struct sums s = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+            VEC_UNROLL(8)
+            for (int i = 0, g = p * each; i < each; i++, g++)
+                add_group(&s, from, g, i < of.together, w->size[g], w->sign, spread4(x, g));
+            if (of.shift) s.wide = _mm256_add_epi32(s.wide, lift_of(of, q, p));
+            sum = add_scaled(s.wide, scale + p * PANEL_LINES, with, sum);
         }
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        if (of.least) sum = _mm256_fnmadd_ps(_mm256_loadu_ps(least), _mm256_set1_ps(q->total), sum);
+        *y = sum;
     }
-    return sum;
 }
 
-/* A block added to eight lines of one row. Codes of Q4_0 are 8 too large, those of Q6_K 32: 128 >> 4 and 128 >> 2. */
-VEC_FN __m256 add_block(const struct avx2_block *w, enum source from, const int8_t *x,
-                        const struct x8_block *q, __m256 y)
+/* Adds block j of 16 lines to one row: both halves share what is spread of x. */
+VEC_FN void add_block_1(const unsigned char *in, enum source from, int j, const float *scale,
+                        const float *least, const int8_t *x, const struct x8_block *q, __m256 y[2])
 {
-    const int parts = from == FROM_Q6_K ? 2 : 1, each = PANEL8_GROUP / parts,
-              together = from == FROM_Q6_K   ? 2
-                         : from == FROM_Q5_K ? 4
-                                             : 8; /* codes up to 63, 31, 15 */
+    const struct kind of = kind_of(from);
+    const int each = PANEL8_GROUP / of.parts;
     __m256 with = _mm256_set1_ps(q->scale);
-    for (int p = 0; p < parts; p++) {
-        __m256i sum = dot_unsigned(w, x, p * each, (p + 1) * each, together);
-        if (from == FROM_Q4_0) sum = _mm256_add_epi32(sum, _mm256_set1_epi32((q->lift[0] + q->lift[1]) >> 4));
-        if (from == FROM_Q6_K) sum = _mm256_add_epi32(sum, _mm256_set1_epi32(q->lift[p] >> 2));
-        y = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(w->scale[p], with), y);
+    VEC_UNROLL(2)
+    for (int p = 0; p < of.parts; p++, scale += PANEL_LINES) {
+        struct sums s[2] = {{_mm256_setzero_si256(), _mm256_setzero_si256()},
+                            {_mm256_setzero_si256(), _mm256_setzero_si256()}};
+        VEC_UNROLL(8)
+        for (int i = 0, g = p * each; i < each; i++, g++)
+            for (int h = 0; h < 2; h++)
+                add_group(&s[h], from, g, i < of.together, size_of(in, from, j, g, LINES * h),
+                          in + 32 + 4 * LINES * h, spread4(x, g));
+        for (int h = 0; h < 2; h++) {
+            if (of.shift) s[h].wide = _mm256_add_epi32(s[h].wide, lift_of(of, q, p));
+            y[h] = add_scaled(s[h].wide, scale + LINES * h, with, y[h]);
+        }
     }
-    if (from == FROM_Q4_K || from == FROM_Q5_K) y = _mm256_fnmadd_ps(w->least, _mm256_set1_ps(q->total), y);
-    return y;
+    for (int h = 0; h < 2 && of.least; h++)
+        y[h] = _mm256_fnmadd_ps(_mm256_loadu_ps(least + LINES * h), _mm256_set1_ps(q->total), y[h]);
 }
 
-/* y is in out between blocks. */
+VEC_FN void put_rows(const __m256 *y, int64_t rows, float *out)
+{
+    for (int64_t i = 0; i < 2 * rows; i++) _mm256_storeu_ps(out + LINES * i, y[i]);
+}
+
+/* ---- few rows: panels as they lie in memory ---- */
+
+/* Parts share bytes: what a compiler keeps of one for the next costs more stores than it saves loads. */
+VEC_FN void load_again(void) { __asm__ volatile("" ::: "memory"); }
+
+VEC_FN void one_row(const unsigned char *panel, enum source from, const struct x8 *x, float *out)
+{
+    const struct kind of = kind_of(from);
+    float scale[SCALES], least[MINIMA];
+    __m256 y[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (int64_t b = 0; b < x->k / X8_BLOCK; b += of.each, panel += of.bytes) {
+        take_scales(panel, from, scale, least);
+        VEC_UNROLL(8)
+        for (int j = 0; j < of.each; j++) {
+            load_again();
+            add_block_1(panel, from, j, scale + j * of.parts * PANEL_LINES, least + j * PANEL_LINES,
+                        x->codes + (b + j) * X8_BLOCK, x->blocks + b + j, y);
+        }
+    }
+    put_rows(y, 1, out);
+}
+
 VEC_FN void few_rows(const unsigned char *panel, enum source from, const struct x8 *x, float *out)
 {
-    static const short sizes[] = {288, 2304, 2816, 3360};
-    const int each = from == FROM_Q4_0 ? 1 : 8;
-    int64_t blocks = x->k / X8_BLOCK;
-    for (int64_t i = 0; i < x->rows * PANEL_LINES; i++) out[i] = 0;
-    for (int64_t b = 0; b < blocks; b++) {
-        const unsigned char *in = panel + b / each * sizes[from];
-        for (int line = 0; line < PANEL_LINES; line += 8) {
-            struct avx2_block w;
-            load_block(in, from, (int)(b % each), line, &w);
-            for (int64_t r = 0; r < x->rows; r++) {
-                float *y = out + r * PANEL_LINES + line;
-                _mm256_storeu_ps(y, add_block(&w, from, x->codes + r * x->k + b * X8_BLOCK,
-                                              x->blocks + r * blocks + b, _mm256_loadu_ps(y)));
+    const struct kind of = kind_of(from);
+    const int64_t rows = x->rows;
+    float scale[SCALES], least[MINIMA];
+    __m256 y[2 * ROWS];
+    for (int64_t i = 0; i < 2 * rows; i++) y[i] = _mm256_setzero_ps();
+    for (int64_t b = 0; b < x->k / X8_BLOCK; b += of.each, panel += of.bytes) {
+        take_scales(panel, from, scale, least);
+        for (int line = 0; line < PANEL_LINES; line += LINES) {
+            VEC_UNROLL(8)
+            for (int j = 0; j < of.each; j++) {
+                struct eight w;
+                load_again();
+                take(panel, from, j, line, &w);
+                add_block(&w, from, scale + j * of.parts * PANEL_LINES + line, least + j * PANEL_LINES + line,
+                          x->codes + (b + j) * X8_BLOCK, x->blocks + b + j, x->k, rows, y + line / LINES);
             }
         }
     }
+    put_rows(y, rows, out);
 }
 
-#define FEW_ROWS(name, from)                                                                                 \
-    static void name(const unsigned char *panel, const struct x8 *x, float *out)                             \
-    {                                                                                                        \
-        few_rows(panel, from, x, out);                                                                       \
+/* ---- many rows: unpacked panels ---- */
+
+/* Unpacked codes have no sign and stay too large. */
+VEC_FN void unpack(const unsigned char *in, enum source from, int64_t k, void *scratch, struct panel8 *out)
+{
+    const struct kind of = kind_of(from);
+    *out = lay_out(scratch, k, of.parts, of.least);
+    out->form = from;
+    unsigned char *codes = scratch;
+    float *scale = (float *)(uintptr_t)out->scale, *least = (float *)(uintptr_t)out->least;
+    for (int64_t b = 0; b < k / X8_BLOCK; b += of.each, in += of.bytes) {
+        take_scales(in, from, scale, least);
+        scale += of.each * of.parts * PANEL_LINES;
+        if (of.least) least += of.each * PANEL_LINES;
+        VEC_UNROLL(8)
+        for (int j = 0; j < of.each; j++, codes += CODES)
+            for (int i = 0; i < 2 * PANEL8_GROUP; i++)
+                _mm256_storeu_si256((__m256i *)(void *)(codes + 32 * i),
+                                    size_of(in, from, j, i / 2, i % 2 * LINES));
     }
-FEW_ROWS(few_q4_0, FROM_Q4_0)
-FEW_ROWS(few_q4_k, FROM_Q4_K)
-FEW_ROWS(few_q5_k, FROM_Q5_K)
-FEW_ROWS(few_q6_k, FROM_Q6_K)
+}
+
+VEC_FN void take_unpacked(const struct panel8 *w, enum source from, int64_t b, int line, struct eight *out)
+{
+    const unsigned char *codes = (const unsigned char *)w->codes + b * w->step + 4 * line;
+    VEC_UNROLL(8)
+    for (int g = 0; g < PANEL8_GROUP; g++) {
+        out->size[g] = load_32(codes + g * 64);
+        if (from == FROM_Q8_0) out->size[g] = _mm256_abs_epi8(out->size[g]);
+    }
+    out->sign = codes;
+}
+
+VEC_FN void many_rows(const struct panel8 *w, enum source from, const struct x8 *x, float *out)
+{
+    const int parts = kind_of(from).parts;
+    int64_t blocks = x->k / X8_BLOCK, rows = 0;
+    for (int64_t r = 0; r < x->rows; r += rows) {
+        rows = x->rows - r < ROWS ? x->rows - r : ROWS;
+        __m256 y[2 * ROWS];
+        for (int64_t i = 0; i < 2 * rows; i++) y[i] = _mm256_setzero_ps();
+        for (int64_t b = 0; b < blocks; b++)
+            for (int line = 0; line < PANEL_LINES; line += LINES) {
+                struct eight eight;
+                take_unpacked(w, from, b, line, &eight);
+                add_block(&eight, from, w->scale + b * parts * PANEL_LINES + line,
+                          w->least + b * PANEL_LINES + line, x->codes + r * x->k + b * X8_BLOCK,
+                          x->blocks + r * blocks + b, x->k, rows, y + line / LINES);
+            }
+        put_rows(y, rows, out + r * PANEL_LINES);
+    }
+}
+
+/* ---- types ---- */
+
+#define UNPACK(name, from)                                                                                   \
+    static void unpack_##name(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)         \
+    {                                                                                                        \
+        unpack(in, from, k, scratch, out);                                                                   \
+    }
+UNPACK(q4_0, FROM_Q4_0)
+UNPACK(q4_k, FROM_Q4_K)
+UNPACK(q5_k, FROM_Q5_K)
+UNPACK(q6_k, FROM_Q6_K)
+
+#define BY_ROWS(name, from)                                                                                  \
+    static void few_##name(const unsigned char *panel, const struct x8 *x, float *out)                       \
+    {                                                                                                        \
+        if (x->rows == 1)                                                                                    \
+            one_row(panel, from, x, out);                                                                    \
+        else                                                                                                 \
+            few_rows(panel, from, x, out);                                                                   \
+    }                                                                                                        \
+    static void many_##name(const struct panel8 *w, const struct x8 *x, float *out)                          \
+    {                                                                                                        \
+        many_rows(w, from, x, out);                                                                          \
+    }
+BY_ROWS(q8_0, FROM_Q8_0)
+BY_ROWS(q4_0, FROM_Q4_0)
+BY_ROWS(q4_k, FROM_Q4_K)
+BY_ROWS(q5_k, FROM_Q5_K)
+BY_ROWS(q6_k, FROM_Q6_K)
+
+static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *out)
+{
+    static panel8_multiply *const many[] = {many_q8_0, many_q4_0, many_q4_k, many_q5_k, many_q6_k};
+    many[w->form](w, x, out);
+}
 
 VEC_POP
 
-const struct linear_q_level linear_q_avx2 = LINEAR_Q_TABLE(
-    "avx2", 1, quantise_row,
-    {[BLOCK_Q4_0] = few_q4_0, [BLOCK_Q4_K] = few_q4_k, [BLOCK_Q5_K] = few_q5_k, [BLOCK_Q6_K] = few_q6_k},
-    NULL, NULL);
+const struct linear_q_level linear_q_avx2 = LINEAR_Q_TABLE("avx2", 1, quantise_row,
+                                                           {[BLOCK_Q8_0] = few_q8_0,
+                                                            [BLOCK_Q4_0] = few_q4_0,
+                                                            [BLOCK_Q4_K] = few_q4_k,
+                                                            [BLOCK_Q5_K] = few_q5_k,
+                                                            [BLOCK_Q6_K] = few_q6_k},
+                                                           NULL, NULL);
 #endif

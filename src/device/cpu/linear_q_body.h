@@ -110,7 +110,7 @@ VEC_FN struct panel8 lay_out(void *scratch, int64_t k, int parts, bool least)
 {
     float *scale = (float *)((char *)scratch + k * PANEL_LINES);
     int64_t each = k / X8_BLOCK * PANEL_LINES;
-    return (struct panel8){scratch, CODES, scale, least ? scale + each * parts : NULL, parts, false};
+    return (struct panel8){scratch, CODES, scale, least ? scale + each * parts : NULL, parts, false, 0};
 }
 
 LINEAR_Q_FN void unpack_q8_0(const unsigned char *in, int64_t k, void *scratch, struct panel8 *out)
