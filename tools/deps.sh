@@ -3,7 +3,7 @@
 #
 # Does nothing, quickly, when everything is there. Otherwise it says what is missing and installs it with apt-get
 # (as root, or through sudo when that asks for no password); where it may not, it prints the command to run and
-# fails. Some things serve one test each: clang-format, Chromium, and the Python packages of clients, which go into a
+# fails. Some things serve one test each: clang-format, a C++ compiler, Chromium, and the Python packages of clients, which go into a
 # virtual environment (build/venv-test; build/venv-live for PyTorch and its relatives), and XLA's CPU plug-in (build/pjrt). Without them nothing fails
 # here: a note is printed, and the test skips itself and is counted as skipped.
 set -eu
@@ -60,6 +60,7 @@ if [ "$purpose" = test ] || [ "$purpose" = live ]; then
     need_library cmocka libcmocka-dev
     # The code is laid out with version 14; a later one can at least be tried (tools/check-format).
     has clang-format-14 || has clang-format || want clang-format
+    has "${CXX:-g++}" || has clang++ || want g++
     python3 -c 'import ensurepip' 2>/dev/null || want python3-venv
     [ -n "${CHROMIUM:-}" ] || has chromium || has chromium-browser || has google-chrome || has chrome || want chromium
 fi

@@ -86,6 +86,10 @@ struct device_ops {
                              struct plim_error *err);
     enum plim_status (*write)(struct device *, size_t offset, const void *host, size_t bytes,
                               struct plim_error *err);
+    /* Optional: the first `bytes` of each of `rows` rows that are `stride` bytes apart, here and there. NULL: rows are written
+     * whole. */
+    enum plim_status (*write_rows)(struct device *, size_t offset, const void *host, size_t stride,
+                                   size_t bytes, size_t rows, struct plim_error *err);
     /* Optional, both or none: a small read in two parts. read_begin captures the bytes as of all ops given so far;
      * read_end waits for that, and for nothing given later. Beginning again on a slot discards its previous read. */
     void (*read_begin)(struct device *, int slot, size_t offset, size_t bytes);

@@ -21,6 +21,7 @@ struct device_range {
     int begin, end; /* ops */
     bool first;     /* first micro-batch of a window: overwrites what later ones add to */
     bool pending;   /* only the updates that the loop begins with (pass_update.c, inside forward) */
+    bool priming;   /* only stores that fill the host's copies of weights */
     bool timed;     /* its ops are timed (device_ops.time_op) */
     /* Queues an exchange between ranks; called for each such op. NULL: the range has none. */
     enum plim_status (*collect)(const struct device_range *range, int op);
@@ -34,9 +35,10 @@ static inline bool device_accumulates(const struct device_range *range, const st
 }
 
 /* True for an op that does not run: a fetch that the first micro-batch omits, because it overwrites the tensor; an update inside
- * the loop in later micro-batches; all but updates in a pending range. */
+ * the loop in later micro-batches; all but updates in a pending range; what primes in every other range. */
 static inline bool device_skips(const struct device_range *range, const struct op *op)
 {
+    if (op->attr.primes != range->priming) return true;
     if (op->part == PART_UPDATE ? !range->first : range->pending) return true;
     return op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST && range->first;
 }

@@ -12,7 +12,9 @@
 #include <cmocka.h>
 
 #include "support/op_device.h"
+#include "support/pace.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,17 +190,17 @@ static struct op *add_op(struct scene *s, int kind)
 /* --- the runs ---------------------------------------------------------------------------------------------- */
 
 enum { ROWS = 333, WIDE = 2056, MANY_ROWS = 6200, WIDER = 4104 };
-static const int64_t ranks[] = {8, 16, 24, 32};
+static const int64_t ranks[] = {8, 16, 24, 32, 48}; /* the last: three of 16 in one product */
 static const enum dtype types[] = {DT_BF16, DT_F16};
 
 /* u = x A', su = s u; su on the bytes of u, too. */
 static void a_product_and_its_scale(void **state)
 {
-    for (int form = 0; form < 16; form++) {
+    for (int form = 0; form < 20; form += EVERY) {
         struct scene s;
-        int64_t r = ranks[form % 4];
-        enum dtype type = types[form / 4 % 2];
-        bool in_place = form / 8;
+        int64_t r = ranks[form % 5];
+        enum dtype type = types[form / 5 % 2];
+        bool in_place = form / 10;
         scene_open(&s, state, form);
         int x = filled(&s, type, ROWS, WIDE), a = filled(&s, type, r, WIDE),
             u = tensor(&s, type, ROWS, r, -1);
@@ -210,22 +212,30 @@ static void a_product_and_its_scale(void **state)
     }
 }
 
-/* d(su) = dy B, d(u) = s d(su), and su = s u where it was not kept; then, of three, dB = dy' su. */
-static void gradients(void **state, int count, int64_t rows, int64_t wide, int step)
+/* Queries, keys and values: lines of B. */
+static const int64_t thirds[] = {1032, 512, 512};
+static_assert(WIDE == 1032 + 512 + 512, "they are all of it");
+
+/* d(su) = dy B, d(u) = s d(su), and su = s u where it was not kept; then, of three, dB = dy' su. parts: of B, 1 or 3. */
+static void gradients(void **state, int count, int64_t rows, int64_t wide, int step, int parts)
 {
-    for (int form = 0; form < 32; form += step) {
+    for (int form = 0; form < 32; form += step * EVERY) {
         struct scene s;
         int64_t r = ranks[form % 4];
         enum dtype type = types[form / 4 % 2], grad = form % 3 ? DT_F32 : type;
         bool again = form / 8 % 2, in_place = form / 16 % 2;
         scene_open(&s, state, form);
         s.accumulate = form % 7 < 4;
-        int dy = filled(&s, type, rows, wide), b = filled(&s, type, wide, r), u = filled(&s, type, rows, r);
-        int dsu = tensor(&s, type, rows, r, -1), du = tensor(&s, type, rows, r, in_place ? dsu : -1);
-        int su = again ? tensor(&s, type, rows, r, in_place ? u : -1) : filled(&s, type, rows, r);
+        int dy = filled(&s, type, rows, wide), b = filled(&s, type, wide, r),
+            u = filled(&s, type, rows, r * parts);
+        int dsu = tensor(&s, type, rows, r * parts, -1),
+            du = tensor(&s, type, rows, r * parts, in_place ? dsu : -1);
+        int su =
+            again ? tensor(&s, type, rows, r * parts, in_place ? u : -1) : filled(&s, type, rows, r * parts);
         int db = filled(&s, grad, wide, r);
         struct op *dx = add_op(&s, OP_LINEAR_DX), *scale = add_op(&s, OP_ACT_BWD);
         dx->in[LINEAR_DX_DY] = dy, dx->in[LINEAR_DX_W] = b, dx->out[LINEAR_DX_DX] = dsu;
+        for (int i = 0; i < parts && parts > 1; i++) dx->attr.lines[i].lines = thirds[i];
         scale->in[ACT_BWD_DY] = dsu, scale->in[ACT_BWD_X] = u, scale->out[ACT_BWD_DX] = du;
         if (again) scale->out[ACT_BWD_Y] = su;
         if (count == 3) {
@@ -239,13 +249,16 @@ static void gradients(void **state, int count, int64_t rows, int64_t wide, int s
     }
 }
 
-static void gradients_of_a_product_and_its_scale(void **state) { gradients(state, 2, ROWS, WIDE, 1); }
+static void gradients_of_a_product_and_its_scale(void **state) { gradients(state, 2, ROWS, WIDE, 1, 1); }
+
+static void gradients_of_parts_and_their_scale(void **state) { gradients(state, 2, ROWS, WIDE, 1, 3); }
 
 /* A card makes one pass only over a dy that its cache does not hold. */
 static void gradients_with_the_weights(void **state)
 {
     bool card = op_device_is_card();
-    gradients(state, 3, card ? MANY_ROWS : ROWS, card ? WIDER : WIDE, 5);
+    int step = EVERY > 1 ? 32 : 5; /* one form where a CPU stands for a card: they are large */
+    gradients(state, 3, card ? MANY_ROWS : ROWS, card ? WIDER : WIDE, step, 1);
 }
 
 int main(void)
@@ -253,6 +266,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_product_and_its_scale),
         cmocka_unit_test(gradients_of_a_product_and_its_scale),
+        cmocka_unit_test(gradients_of_parts_and_their_scale),
         cmocka_unit_test(gradients_with_the_weights),
     };
     return cmocka_run_group_tests(tests, op_device_open_fake, op_device_close);

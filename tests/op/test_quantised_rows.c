@@ -12,6 +12,7 @@
 #include "device/cuda/cuda_workspace.h"
 #include "device/device.h"
 #include "support/op_device.h"
+#include "support/pace.h"
 #include "tape/quantised.h"
 #include "tensor/f8_lines.h"
 
@@ -197,7 +198,7 @@ static void rows_do_not_know_each_other(void **state)
             restore(&s);
             run(&s, &op, 1, ROWS - most, most, false);
             read_rows(&s, y, 0, ROWS, all);
-            for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            for (size_t c = 0; c < sizeof counts / sizeof *counts; c += EVERY) {
                 if (counts[c] > most / 2 && most < ROWS) break;
                 int64_t rows = counts[c], first = ROWS - rows - (int64_t)(draw() % 8);
                 restore(&s);
@@ -250,7 +251,7 @@ static void ops_at_once_are_ops_one_by_one(void **state)
                 y[i] = add(&s, DT_BF16, CLASS_ACT, ROWS, LINES);
                 ops[count++] = linear_of(&s, types[t], types[(t + 2 * i) % TYPES], x, K, y[i]);
             }
-            for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            for (size_t c = 0; c < sizeof counts / sizeof *counts; c += EVERY) {
                 restore(&s);
                 if (!run(&s, ops, count, 0, counts[c], true)) continue;
                 for (int i = 0; i < 2; i++) read_rows(&s, y[i], 0, counts[c], fused[i]);

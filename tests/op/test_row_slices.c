@@ -37,6 +37,7 @@ static int64_t letter_size(char letter, const struct op *op)
     case 'C':
         return 97;
     case 'K':
+    case 'L': /* of a weight without parts */
         return 67;
     case 'M':
         return 53;

@@ -4,16 +4,34 @@
 
 struct shape {
     int64_t rows, m, k;
-    bool kn; /* stored [K,M] */
+    int64_t width; /* of x: K for each part */
+    bool kn;       /* stored [K,M] */
 };
+
+static int64_t parts_of(const struct ref_call *call)
+{
+    int64_t parts = 0;
+    while (parts < OP_LINE_PARTS && call->op->attr.lines[parts].lines) parts++;
+    return parts ? parts : 1;
+}
 
 /* From the operand that has W's layout and the one with rows of K. */
 static struct shape shape_of(const struct ref_call *call, const struct tensor *weight, const struct tensor *x)
 {
     bool kn = call->op->attr.weight_kn;
     struct shape s = {.m = weight->dim[kn ? 1 : 0], .k = weight->dim[kn ? 0 : 1], .kn = kn};
-    s.rows = tensor_count(x) / s.k;
+    s.width = s.k * parts_of(call);
+    s.rows = tensor_count(x) / s.width;
     return s;
+}
+
+/* Where line m of W begins to read x. */
+static int64_t column(const struct ref_call *call, const struct shape *s, int64_t m)
+{
+    int64_t p = 0;
+    for (int64_t end = call->op->attr.lines[0].lines; end && m >= end; end += call->op->attr.lines[p].lines)
+        p++;
+    return p * s->k;
 }
 
 static int64_t at(const struct shape *s, int64_t m, int64_t k) { return s->kn ? k * s->m + m : m * s->k + k; }
@@ -26,7 +44,8 @@ void ref_linear(const struct ref_call *call)
     for (int64_t r = 0; r < s.rows; r++) {
         for (int64_t m = 0; m < s.m; m++) {
             double sum = (bias ? bias[m] : 0) + (add ? add[r * s.m + m] : 0);
-            for (int64_t k = 0; k < s.k; k++) sum += x[r * s.k + k] * w[at(&s, m, k)];
+            const double *from = x + r * s.width + column(call, &s, m);
+            for (int64_t k = 0; k < s.k; k++) sum += from[k] * w[at(&s, m, k)];
             call->out[LINEAR_Y].f[r * s.m + m] = sum;
         }
     }
@@ -37,13 +56,12 @@ void ref_linear_dx(const struct ref_call *call)
     const struct shape s = shape_of(call, ref_in(call, LINEAR_DX_W), ref_out(call, LINEAR_DX_DX));
     const double *dy = call->in[LINEAR_DX_DY].f, *w = call->in[LINEAR_DX_W].f,
                  *add = call->in[LINEAR_DX_ADD].f;
-    for (int64_t r = 0; r < s.rows; r++) {
-        for (int64_t k = 0; k < s.k; k++) {
-            double sum = add ? add[r * s.k + k] : 0;
-            for (int64_t m = 0; m < s.m; m++) sum += dy[r * s.m + m] * w[at(&s, m, k)];
-            call->out[LINEAR_DX_DX].f[r * s.k + k] = sum;
-        }
-    }
+    double *dx = call->out[LINEAR_DX_DX].f;
+    for (int64_t i = 0; i < s.rows * s.width; i++) dx[i] = add ? add[i] : 0;
+    for (int64_t r = 0; r < s.rows; r++)
+        for (int64_t m = 0; m < s.m; m++)
+            for (int64_t k = 0; k < s.k; k++)
+                dx[r * s.width + column(call, &s, m) + k] += dy[r * s.m + m] * w[at(&s, m, k)];
 }
 
 void ref_linear_dw(const struct ref_call *call)
@@ -63,5 +81,6 @@ void ref_linear_dw(const struct ref_call *call)
     for (int64_t r = 0; r < s.rows; r++)
         for (int64_t m = 0; m < s.m; m++)
             for (int64_t k = 0; k < s.k; k++)
-                call->out[LINEAR_DW_DW].f[at(&s, m, k)] += dy[r * s.m + m] * x[r * s.k + k];
+                call->out[LINEAR_DW_DW].f[at(&s, m, k)] +=
+                    dy[r * s.m + m] * x[r * s.width + column(call, &s, m) + k];
 }

@@ -249,6 +249,16 @@ bool case_adapter(struct op_case *c, struct lead *lead, int64_t *m, int64_t *k)
     return true;
 }
 
+int64_t case_parts(struct op_case *c, int64_t m)
+{
+    int64_t parts = m >= 3 && case_below(c, 4) == 0 ? 2 + case_below(c, 2) : 1, lines = 0;
+    for (int64_t p = 0; p < parts && parts > 1; lines += c->op.attr.lines[p++].lines) {
+        int64_t some = case_flip(c) ? m / parts / 8 * 8 : 1 + case_below(c, m / parts);
+        c->op.attr.lines[p].lines = p + 1 < parts ? some > 0 ? some : 1 : m - lines;
+    }
+    return parts;
+}
+
 void case_in_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width)
 {
     lead.dim[lead.ndim] = width;

@@ -56,6 +56,8 @@ struct lead {
 struct lead case_lead(struct op_case *c, int64_t max_rows);
 /* One in six: rows of an adapter and the sizes of its matrix, one of them small; otherwise returns false and sets nothing. */
 bool case_adapter(struct op_case *c, struct lead *lead, int64_t *m, int64_t *k);
+/* Sometimes cuts the m lines of a linear's weight, which is then not weight_kn, into parts; their number, 1: it is whole. */
+int64_t case_parts(struct op_case *c, int64_t m);
 void case_in_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width);
 void case_out_rows(struct op_case *c, int slot, enum dtype type, struct lead lead, int64_t width);
 

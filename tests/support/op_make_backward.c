@@ -70,6 +70,7 @@ void make_norm_bwd(struct op_case *c)
 struct sizes {
     struct lead lead;
     int64_t m, k;
+    int64_t width; /* of x: k for each part */
 };
 
 static struct sizes any_sizes(struct op_case *c, const int64_t max_rows)
@@ -79,8 +80,10 @@ static struct sizes any_sizes(struct op_case *c, const int64_t max_rows)
     s.k = PICK(c, 1, 3, 16, 32, 67, 128, 131);
     if (c->op.attr.tf32 && case_flip(c)) s.m = PICK(c, 256, 300), s.k = PICK(c, 128, 256);
     case_adapter(c, &s.lead, &s.m, &s.k);
-    c->op.attr.weight_kn = case_flip(c);
-    case_note(c, "weight %s", c->op.attr.weight_kn ? "[in,out]" : "[out,in]");
+    int64_t parts = case_parts(c, s.m);
+    s.width = parts * s.k;
+    c->op.attr.weight_kn = parts == 1 && case_flip(c);
+    case_note(c, "weight %s, %d parts", c->op.attr.weight_kn ? "[in,out]" : "[out,in]", (int)parts);
     return s;
 }
 
@@ -90,8 +93,8 @@ void make_linear_dx(struct op_case *c)
     bool kn = c->op.attr.weight_kn;
     case_in_rows(c, LINEAR_DX_DY, c->type, s.lead, s.m);
     case_in(c, LINEAR_DX_W, c->type, DIMS(kn ? s.k : s.m, kn ? s.m : s.k));
-    if (case_flip(c)) case_in_rows(c, LINEAR_DX_ADD, c->type, s.lead, s.k);
-    case_out_rows(c, LINEAR_DX_DX, c->type, s.lead, s.k);
+    if (case_flip(c)) case_in_rows(c, LINEAR_DX_ADD, c->type, s.lead, s.width);
+    case_out_rows(c, LINEAR_DX_DX, c->type, s.lead, s.width);
     c->inner[LINEAR_DX_DX] = sum_error(s.m);
     c->scale[LINEAR_DX_DX] = sqrt((double)s.m);
 }
@@ -101,7 +104,7 @@ void make_linear_dw(struct op_case *c)
     struct sizes s = any_sizes(c, 600);
     bool kn = c->op.attr.weight_kn, frozen = case_below(c, 5) == 0; /* the bias alone is trained */
     case_in_rows(c, LINEAR_DW_DY, c->type, s.lead, s.m);
-    if (!frozen) case_in_rows(c, LINEAR_DW_X, c->type, s.lead, s.k);
+    if (!frozen) case_in_rows(c, LINEAR_DW_X, c->type, s.lead, s.width);
     enum dtype narrow = grad_type(c);
     if (!frozen) case_acc(c, LINEAR_DW_DW, narrow, DIMS(kn ? s.k : s.m, kn ? s.m : s.k));
     bool bias = frozen || case_flip(c);

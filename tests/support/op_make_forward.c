@@ -144,16 +144,17 @@ void make_linear(struct op_case *c)
     if (few && case_flip(c)) m = PICK(c, 8, 24, 37, 72, 136), k = PICK(c, 72, 200, 517, 1024, 2056, 4160);
     if (c->op.attr.tf32 && case_flip(c)) m = PICK(c, 128, 256), k = PICK(c, 128, 300);
     bool adapter = case_adapter(c, &lead, &m, &k);
-    bool kn = case_flip(c), bias = case_flip(c) && !adapter, add = case_flip(c);
+    int64_t parts = case_parts(c, m);
+    bool kn = parts == 1 && case_flip(c), bias = case_flip(c) && !adapter, add = case_flip(c);
     c->op.attr.weight_kn = kn;
-    case_in_rows(c, LINEAR_X, c->type, lead, k);
+    case_in_rows(c, LINEAR_X, c->type, lead, parts * k);
     case_in(c, LINEAR_W, c->type, DIMS(kn ? k : m, kn ? m : k));
     if (bias) case_in(c, LINEAR_BIAS, c->type, DIMS(m));
     if (add) case_in_rows(c, LINEAR_ADD, c->type, lead, m);
     case_out_rows(c, LINEAR_Y, c->type, lead, m);
     c->inner[LINEAR_Y] = sum_error(k);
     c->scale[LINEAR_Y] = sqrt((double)k);
-    case_note(c, "weight %s", kn ? "[in,out]" : "[out,in]");
+    case_note(c, "weight %s, %d parts", kn ? "[in,out]" : "[out,in]", (int)parts);
 }
 
 void case_activation(struct op_case *c)

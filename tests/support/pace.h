@@ -1,5 +1,5 @@
 /* pace.h - sanitizers make everything many times slower (kernels: 10 times with the address sanitizer, 30 with the
- * thread sanitizer): tests that go through a long list of cases take one in EVERY of them there, and all of them
+ * thread sanitizer), and so does a CPU that stands for a card: tests that go through a long list of cases take one in EVERY of them there, and all of them
  * elsewhere. Which code runs does not depend on EVERY, only in how many combinations.
  *
  *     for (int k = other % EVERY; k < CASES; k += EVERY) ...
@@ -14,6 +14,9 @@ enum { EVERY = 15 };
 #define LENGTH "16"
 #elif defined(__SANITIZE_ADDRESS__)
 enum { EVERY = 10 };
+#define LENGTH "48"
+#elif defined(PLIMSOLL_CUDA_ON_CPU) /* tests/cuda_on_cpu */
+enum { EVERY = 5 };
 #define LENGTH "48"
 #else
 enum { EVERY = 1 };

@@ -99,13 +99,11 @@ typedef void attn_kernel(const struct attn a);
 static inline int attn_launch(attn_kernel *kernel, int64_t blocks, int threads, size_t shared,
                               const struct cuda_queue *queue, struct attn *a)
 {
-    const void *entry = (const void *)kernel;
     cudaError_t status =
-        cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     if (status != cudaSuccess) return (int)status;
-    void *args[] = {a};
-    return (int)cudaLaunchKernel(entry, dim3((unsigned)blocks), dim3((unsigned)threads), args, shared,
-                                 (cudaStream_t)queue->stream);
+    kernel<<<(unsigned)blocks, (unsigned)threads, shared, (cudaStream_t)queue->stream>>>(*a);
+    return (int)cudaGetLastError();
 }
 
 /* Heads whose rows of `tensors` tensors fit well into the second-level cache. */

@@ -167,6 +167,24 @@ static enum plim_status cuda_write(struct device *dev, size_t offset, const void
     return leave(cuda, err);
 }
 
+/* Rows lie close together in pinned memory, which has room for no more than is copied. */
+static enum plim_status cuda_write_rows(struct device *dev, size_t offset, const void *host, size_t stride,
+                                        size_t bytes, size_t rows, struct plim_error *err)
+{
+    struct cuda *cuda = enter(dev);
+    char *to = (char *)cuda_base(dev) + offset, *staged = stage(cuda, bytes * rows);
+    for (size_t i = 0; i < rows && staged; i++)
+        memcpy(staged + i * bytes, (const char *)host + i * stride, bytes);
+    size_t whole = rows ? (rows - 1) * stride + bytes : 0;
+    note(cuda, cuda_transfer_before(cuda->transfer, to, whole, true), "waiting for copies");
+    note(cuda,
+         cudaMemcpy2DAsync(to, stride, staged ? staged : host, staged ? bytes : stride, bytes, rows,
+                           cudaMemcpyHostToDevice, stream_of(cuda)),
+         "copying to the device");
+    if (!staged) wait_for_all(cuda);
+    return leave(cuda, err);
+}
+
 static void cuda_read_begin(struct device *dev, int slot, size_t offset, size_t bytes)
 {
     struct cuda *cuda = enter(dev);
@@ -526,6 +544,7 @@ const struct device_ops cuda_ops = {
     .fill = cuda_fill,
     .read = cuda_read,
     .write = cuda_write,
+    .write_rows = cuda_write_rows,
     .read_begin = cuda_read_begin,
     .read_end = cuda_read_end,
     .run = cuda_run,

@@ -139,7 +139,9 @@ static bool fuses_quantised(const struct cuda_queue *queue, const struct kernel_
 /* --- products of adapters -------------------------------------------------------------------------------- */
 
 struct adapted {
-    struct skinny_product rows, turned; /* turned: of three ops */
+    int parts;
+    struct skinny_product rows[OP_LINE_PARTS];
+    struct skinny_product turned[OP_LINE_PARTS]; /* of three ops: one */
 };
 
 static bool is_adapters(const struct kernel_call *calls)
@@ -172,22 +174,37 @@ static bool adapters_scratch_is_free(const struct kernel_call *calls)
     return true;
 }
 
+/* A part's results lie in `rows` of the product's as its own result does. */
+static bool scale_part(const struct kernel_call *calls, bool keeps, struct skinny_product *rows)
+{
+    const struct kernel_call *product = &calls[0], *scale = &calls[1];
+    bool backward = scale->op->kind == OP_ACT_BWD;
+    const char *results = product->out[backward ? LINEAR_DX_DX : LINEAR_Y];
+    int64_t at = (const char *)rows->d - results;
+    rows->scale = scale->op->attr.scale > 0 ? scale->op->attr.scale : 1;
+    rows->scaled = (char *)scale->out[backward ? ACT_BWD_DX : ACT_Y] + at;
+    if (backward && scale->out[ACT_BWD_Y]) {
+        rows->from = (const char *)scale->in[ACT_BWD_X] + at;
+        rows->again = (char *)scale->out[ACT_BWD_Y] + at;
+    }
+    if (!keeps) rows->d = NULL;
+    return !rows->c && cuda_matmul_skinny_scales(rows);
+}
+
 static bool adapted_of(const struct kernel_call *calls, int count, struct adapted *out)
 {
     const struct kernel_call *product = &calls[0], *scale = &calls[1];
-    const struct op_attr *attr = &scale->op->attr;
     bool backward = scale->op->kind == OP_ACT_BWD;
+    int slot = backward ? (int)LINEAR_DX_DX : (int)LINEAR_Y;
     *out = (struct adapted){0};
-    if (product->op->kind != (backward ? OP_LINEAR_DX : OP_LINEAR) || attr->activation != ACTIVATION_SCALE ||
-        !cuda_linear_skinny(product, &out->rows) || out->rows.c)
+    if (product->op->kind != (backward ? OP_LINEAR_DX : OP_LINEAR) ||
+        scale->op->attr.activation != ACTIVATION_SCALE)
         return false;
-    struct skinny_product *rows = &out->rows;
-    rows->scale = attr->scale > 0 ? attr->scale : 1;
-    rows->scaled = scale->out[backward ? ACT_BWD_DX : ACT_Y];
-    if (backward && scale->out[ACT_BWD_Y])
-        rows->from = scale->in[ACT_BWD_X], rows->again = scale->out[ACT_BWD_Y];
-    if (takes(calls, count, rows->d, rows->n * rows->m * (int64_t)dtype_size(rows->type))) rows->d = NULL;
-    return cuda_matmul_skinny_scales(rows);
+    out->parts = cuda_linear_skinny(product, out->rows);
+    bool keeps = !takes(calls, count, product->out[slot], tensor_bytes(call_out(product, slot)));
+    bool good = out->parts > 0;
+    for (int i = 0; i < out->parts && good; i++) good = scale_part(calls, keeps, &out->rows[i]);
+    return good;
 }
 
 static bool fuses_adapters(const struct kernel_call *calls, int count)
@@ -196,18 +213,22 @@ static bool fuses_adapters(const struct kernel_call *calls, int count)
     if (!adapted_of(calls, count, &a)) return false;
     if (count == 2) return true;
     const struct kernel_call *turned = &calls[2];
-    return !turned->op->attr.repeatable && turned->out[LINEAR_DW_DW] && !turned->out[LINEAR_DW_DBIAS] &&
-           cuda_linear_skinny(turned, &a.turned) && cuda_matmul_skinny_pairs(&a.rows, &a.turned) &&
-           adapters_scratch_is_free(calls);
+    return a.parts == 1 && !turned->op->attr.repeatable && turned->out[LINEAR_DW_DW] &&
+           !turned->out[LINEAR_DW_DBIAS] && cuda_linear_skinny(turned, a.turned) == 1 &&
+           cuda_matmul_skinny_pairs(&a.rows[0], &a.turned[0]) && adapters_scratch_is_free(calls);
 }
 
 static int run_adapters(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     struct adapted a;
+    int code = 0;
     adapted_of(calls, count, &a);
-    if (count == 2) return cuda_matmul_skinny(queue, &a.rows);
-    cuda_linear_skinny(&calls[2], &a.turned);
-    return cuda_matmul_skinny_pair(queue, &a.rows, &a.turned);
+    if (count == 3) {
+        cuda_linear_skinny(&calls[2], a.turned);
+        return cuda_matmul_skinny_pair(queue, &a.rows[0], &a.turned[0]);
+    }
+    for (int i = 0; i < a.parts && !code; i++) code = cuda_matmul_skinny(queue, &a.rows[i]);
+    return code;
 }
 
 bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls, int count)

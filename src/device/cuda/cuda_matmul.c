@@ -12,12 +12,15 @@
  *     linear8_dw  D = dW [K x M]   A = x  (R x K, transposed)                B = dy (R x M)
  *            kn   D = dW [M x K]   A = dy (R x M, transposed)                B = x  (R x K)
  *
+ * Parts of a weight (op.h) are one product each, whose operands are columns of x, dx, y or dy.
+ *
  * fp8 operands come with the addresses of their scales: one for all of a matrix, or, on 9.0 and only for linear_f8, one for each line. Tensor cores
  * keep 14 bits of a sum of fp8 products. Sums are moved to fp32 in between, except where the op allows those of the tensor cores (attr.fast_sums, and
  * linear_f8 with a narrow y; "fast accumulation").
  */
 #include "device/cuda/cuda_matmul.h"
 #include "device/cuda/matmul_small.h"
+#include "tape/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +47,7 @@ struct product {
 
 /* Properties that decide how a product is computed. */
 struct key {
-    int64_t m, n, k, step;
+    int64_t m, n, k, a_step, b_step, step;
     int type, b_type, out_type;
     bool ta, tb, adds, bias, tf32, by_line, short_sums;
     unsigned align;
@@ -101,41 +104,76 @@ static struct weight weight_of(const void *at, const struct tensor *t, bool kn)
                            .k = kn ? t->dim[0] : t->dim[1]};
 }
 
-static struct product linear(const struct kernel_call *call, bool kn)
+/* Columns [first, first + count) of rows. */
+static struct matrix columns_of(struct matrix rows, int64_t first, int64_t count)
+{
+    if (count == rows.rows) return rows;
+    rows.at = (const char *)rows.at + first * (int64_t)dtype_size(rows.type);
+    rows.step = rows.rows, rows.rows = count;
+    return rows;
+}
+
+/* Lines of a weight that are a part of it; a weight with parts is [M,K]. */
+static struct matrix lines_of(const struct weight *w, const struct weight_part *part)
+{
+    struct matrix lines = w->matrix;
+    if (part->lines == w->m) return lines;
+    lines.at = (const char *)lines.at + part->line * w->k * (int64_t)dtype_size(lines.type);
+    lines.cols = part->lines;
+    return lines;
+}
+
+static const void *number_at(const void *from, int64_t i, enum dtype type)
+{
+    return from ? (const char *)from + i * (int64_t)dtype_size(type) : NULL;
+}
+
+/* x or dx, of which each part has k columns. */
+static struct matrix x_of(const struct kernel_call *call, const void *at, const struct tensor *t, int64_t k,
+                          const struct weight_part *part)
+{
+    return columns_of(rows_of(at, t, k * weight_parts(&call->op->attr)), part->column, k);
+}
+
+static struct product linear(const struct kernel_call *call, bool kn, const struct weight_part *part)
 {
     struct weight w = weight_of(call->in[LINEAR_W], call_in(call, LINEAR_W), kn);
-    struct product p = {.a = w.matrix,
-                        .b = rows_of(call->in[LINEAR_X], call_in(call, LINEAR_X), w.k),
-                        .d = rows_of(call->out[LINEAR_Y], call_out(call, LINEAR_Y), w.m),
-                        .bias = call->in[LINEAR_BIAS]};
+    struct matrix y = rows_of(call->out[LINEAR_Y], call_out(call, LINEAR_Y), w.m);
+    struct product p = {.a = lines_of(&w, part),
+                        .b = x_of(call, call->in[LINEAR_X], call_in(call, LINEAR_X), w.k, part),
+                        .d = columns_of(y, part->line, part->lines),
+                        .bias = number_at(call->in[LINEAR_BIAS], part->line, y.type)};
     p.a.transposed = !kn;
-    if (call->in[LINEAR_ADD]) p.c = p.d, p.c.at = call->in[LINEAR_ADD];
+    if (call->in[LINEAR_ADD]) p.c = p.d, p.c.at = number_at(call->in[LINEAR_ADD], part->line, y.type);
     return p;
 }
 
-static struct product linear_dx(const struct kernel_call *call, bool kn)
+static struct product linear_dx(const struct kernel_call *call, bool kn, const struct weight_part *part)
 {
     struct weight w = weight_of(call->in[LINEAR_DX_W], call_in(call, LINEAR_DX_W), kn);
-    struct product p = {.a = w.matrix,
-                        .b = rows_of(call->in[LINEAR_DX_DY], call_in(call, LINEAR_DX_DY), w.m),
-                        .d = rows_of(call->out[LINEAR_DX_DX], call_out(call, LINEAR_DX_DX), w.k)};
+    struct matrix dy = rows_of(call->in[LINEAR_DX_DY], call_in(call, LINEAR_DX_DY), w.m);
+    struct product p = {.a = lines_of(&w, part),
+                        .b = columns_of(dy, part->line, part->lines),
+                        .d = x_of(call, call->out[LINEAR_DX_DX], call_out(call, LINEAR_DX_DX), w.k, part)};
     p.a.transposed = kn;
-    if (call->in[LINEAR_DX_ADD]) p.c = p.d, p.c.at = call->in[LINEAR_DX_ADD];
+    if (call->in[LINEAR_DX_ADD])
+        p.c = p.d, p.c.at = number_at(call->in[LINEAR_DX_ADD], part->column, p.d.type);
     return p;
 }
 
-static struct product linear_dw(const struct kernel_call *call, bool kn)
+static struct product linear_dw(const struct kernel_call *call, bool kn, const struct weight_part *part)
 {
     struct weight dw = weight_of(call->out[LINEAR_DW_DW], call_out(call, LINEAR_DW_DW), kn);
-    struct matrix dy = rows_of(call->in[LINEAR_DW_DY], call_in(call, LINEAR_DW_DY), dw.m),
-                  x = rows_of(call->in[LINEAR_DW_X], call_in(call, LINEAR_DW_X), dw.k);
-    struct product p = {.a = kn ? dy : x, .b = kn ? x : dy, .d = dw.matrix};
+    struct matrix dy = columns_of(rows_of(call->in[LINEAR_DW_DY], call_in(call, LINEAR_DW_DY), dw.m),
+                                  part->line, part->lines),
+                  x = x_of(call, call->in[LINEAR_DW_X], call_in(call, LINEAR_DW_X), dw.k, part);
+    struct product p = {.a = kn ? dy : x, .b = kn ? x : dy, .d = lines_of(&dw, part)};
     p.b.transposed = true;
     if (call->accumulate && !call->op->attr.fresh) p.c = p.d;
     return p;
 }
 
-static struct product linear8(const struct kernel_call *call, bool)
+static struct product linear8(const struct kernel_call *call, bool, const struct weight_part *)
 {
     const struct tensor *x = call_in(call, LINEAR8_X), *w = call_in(call, LINEAR8_W);
     struct product p = {.a = rows_of(call->in[LINEAR8_W], w, w->dim[1]),
@@ -149,7 +187,7 @@ static struct product linear8(const struct kernel_call *call, bool)
     return p;
 }
 
-static struct product linear8_dw(const struct kernel_call *call, bool kn)
+static struct product linear8_dw(const struct kernel_call *call, bool kn, const struct weight_part *)
 {
     const struct tensor *x = call_in(call, LINEAR8_DW_X), *dy = call_in(call, LINEAR8_DW_DY);
     struct weight dw = weight_of(call->out[LINEAR8_DW_DW], call_out(call, LINEAR8_DW_DW), kn);
@@ -180,21 +218,34 @@ static struct product f8_product(const struct cuda_f8_product *f)
     return p;
 }
 
-static struct product linear_f8(const struct kernel_call *call, bool)
+static struct product linear_f8(const struct kernel_call *call, bool, const struct weight_part *)
 {
     struct cuda_f8_product f = cuda_linear_f8_large(call);
     return f8_product(&f);
 }
 
-static struct product product_of(const struct kernel_call *call)
+static struct product product_of(const struct kernel_call *call, const struct weight_part *part)
 {
-    static struct product (*const makers[OP_KIND_COUNT])(const struct kernel_call *, bool) = {
+    static struct product (*const makers[OP_KIND_COUNT])(const struct kernel_call *, bool,
+                                                         const struct weight_part *) = {
         [OP_LINEAR] = linear,   [OP_LINEAR_DX] = linear_dx,   [OP_LINEAR_DW] = linear_dw,
         [OP_LINEAR8] = linear8, [OP_LINEAR8_DW] = linear8_dw, [OP_LINEAR_F8] = linear_f8};
     const struct op_attr *attr = &call->op->attr;
-    struct product p = makers[call->op->kind](call, attr->weight_kn);
+    struct product p = makers[call->op->kind](call, attr->weight_kn, part);
     p.tf32 = attr->tf32 && p.a.type == DT_F32, p.short_sums = p.short_sums || attr->fast_sums;
     return p;
+}
+
+/* Part i of what an op computes; false behind the last. Only products with numbers have several. */
+static bool next_part(const struct kernel_call *call, int i, struct weight_part *out)
+{
+    int kind = call->op->kind;
+    const struct tensor *w = kind == OP_LINEAR      ? call_in(call, LINEAR_W)
+                             : kind == OP_LINEAR_DX ? call_in(call, LINEAR_DX_W)
+                             : kind == OP_LINEAR_DW ? call_out(call, LINEAR_DW_DW)
+                                                    : NULL;
+    bool kn = call->op->attr.weight_kn;
+    return w ? weight_part(&call->op->attr, w->dim[kn ? 1 : 0], w->dim[kn ? 0 : 1], i, out) : i == 0;
 }
 
 static unsigned alignment_of(const void *at)
@@ -207,7 +258,8 @@ static struct key key_of(const struct product *p)
 {
     struct key key;
     memset(&key, 0, sizeof key); /* compared as bytes */
-    key.m = p->d.rows, key.n = p->d.cols, key.step = p->d.step;
+    key.m = p->d.rows, key.n = p->d.cols;
+    key.a_step = p->a.step, key.b_step = p->b.step, key.step = p->d.step;
     key.k = p->a.transposed ? p->a.rows : p->a.cols;
     key.type = (int)p->a.type, key.b_type = (int)p->b.type, key.out_type = (int)p->d.type;
     key.ta = p->a.transposed, key.tb = p->b.transposed;
@@ -229,10 +281,12 @@ static void way_release(const struct cuda_api *api, struct way *w)
     memset(w, 0, sizeof *w);
 }
 
+static int64_t step_of(const struct matrix *m) { return m->step ? m->step : m->rows; }
+
 static bool layout_of(const struct cuda_api *api, const struct matrix *m, cublasLtMatrixLayout_t *out)
 {
     return api->cublasLtMatrixLayoutCreate(out, data_type(m->type), (uint64_t)m->rows, (uint64_t)m->cols,
-                                           m->step ? m->step : m->rows) == CUBLAS_STATUS_SUCCESS;
+                                           step_of(m)) == CUBLAS_STATUS_SUCCESS;
 }
 
 static void point_at_scales(const struct cuda_api *api, const struct product *p, const struct way *w)
@@ -386,6 +440,9 @@ static int multiply_small(const struct cuda_queue *queue, const struct product *
                               .m = key->m,
                               .n = key->n,
                               .k = key->k,
+                              .a_step = step_of(&p->a),
+                              .b_step = step_of(&p->b),
+                              .d_step = step_of(&p->d),
                               .ta = key->ta,
                               .tb = key->tb,
                               .type = p->a.type,
@@ -424,6 +481,9 @@ static struct skinny_product skinny_of(const struct product *p, const struct key
                                    .m = key->m,
                                    .n = key->n,
                                    .k = key->k,
+                                   .a_step = p->a.step,
+                                   .b_step = p->b.step,
+                                   .d_step = p->d.step,
                                    .ta = key->ta,
                                    .tb = key->tb,
                                    .type = p->a.type,
@@ -437,13 +497,18 @@ static bool is_skinny(const struct product *p, const struct key *key)
     return !p->bias && p->a.type == p->b.type && cuda_matmul_skinny_suits(&s);
 }
 
-bool cuda_linear_skinny(const struct kernel_call *call, struct skinny_product *out)
+int cuda_linear_skinny(const struct kernel_call *call, struct skinny_product out[OP_LINE_PARTS])
 {
-    if (cuda_linear_is_few(call->desc, call->op)) return false;
-    struct product p = product_of(call);
-    struct key key = key_of(&p);
-    *out = skinny_of(&p, &key, call->work);
-    return !is_small(&key) && is_skinny(&p, &key);
+    struct weight_part part;
+    int count = 0;
+    if (cuda_linear_is_few(call->desc, call->op)) return 0;
+    for (; next_part(call, count, &part); count++) {
+        struct product p = product_of(call, &part);
+        struct key key = key_of(&p);
+        out[count] = skinny_of(&p, &key, call->work);
+        if (is_small(&key) || !is_skinny(&p, &key)) return 0;
+    }
+    return count;
 }
 
 static int multiply_skinny(const struct cuda_queue *queue, const struct product *p, const struct key *key,
@@ -466,25 +531,34 @@ static int multiply_large(struct cuda_matmul *mm, const struct cuda_queue *queue
 static int add_in_place(const struct cuda_queue *queue, struct product *p)
 {
     if (!p->c.at || p->c.at == p->d.at) return 0;
-    size_t bytes = (size_t)(p->d.rows * p->d.cols) * dtype_size(p->d.type);
+    size_t size = dtype_size(p->d.type), step = (size_t)step_of(&p->d) * size;
     void *to = (void *)(uintptr_t)p->d.at;
     const void *from = p->c.at;
     p->c.at = p->d.at;
-    return (int)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)queue->stream);
+    return (int)cudaMemcpy2DAsync(to, step, from, step, (size_t)p->d.rows * size, (size_t)p->d.cols,
+                                  cudaMemcpyDeviceToDevice, (cudaStream_t)queue->stream);
 }
 
-static int run(const struct cuda_queue *queue, const struct kernel_call *call)
+static int run_part(const struct cuda_queue *queue, const struct kernel_call *call,
+                    const struct weight_part *part)
 {
-    struct cuda_matmul *mm = queue->matmul;
-    if (cuda_linear_is_few(call->desc, call->op)) return multiply_few(queue, call);
-    struct product p = product_of(call);
+    struct product p = product_of(call, part);
     struct key key = key_of(&p);
     if (is_small(&key)) return multiply_small(queue, &p, &key);
     if (is_skinny(&p, &key)) return multiply_skinny(queue, &p, &key, call->work);
     int moved = call->op->attr.repeatable ? add_in_place(queue, &p) : 0;
     if (moved) return moved;
     key = key_of(&p);
-    return multiply_large(mm, queue, &p, &key, call->work);
+    return multiply_large(queue->matmul, queue, &p, &key, call->work);
+}
+
+static int run(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    struct weight_part part;
+    int code = 0;
+    if (cuda_linear_is_few(call->desc, call->op)) return multiply_few(queue, call);
+    for (int i = 0; !code && next_part(call, i, &part); i++) code = run_part(queue, call, &part);
+    return code;
 }
 
 static int run_bias(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -554,10 +628,10 @@ static float time_way(struct cuda_matmul *mm, const struct cuda_queue *queue, co
     return ms;
 }
 
-void cuda_matmul_tune(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct kernel_call *call)
+static void tune_part(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct kernel_call *call,
+                      const struct weight_part *part)
 {
-    if (cuda_linear_is_few(call->desc, call->op) || cuda_linear_f8_is_few(call->desc, call->op)) return;
-    struct product p = product_of(call);
+    struct product p = product_of(call, part);
     struct key key = key_of(&p);
     if (is_small(&key) || is_skinny(&p, &key) || find_way(mm, &key)) return;
     struct way *w = add_way(mm, &p, &key);
@@ -570,6 +644,13 @@ void cuda_matmul_tune(struct cuda_matmul *mm, const struct cuda_queue *queue, co
         best = ms, w->algo = found[i].algo;
     }
     cudaGetLastError(); /* a way that does not run here is no error of the next launch */
+}
+
+void cuda_matmul_tune(struct cuda_matmul *mm, const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    struct weight_part part;
+    if (cuda_linear_is_few(call->desc, call->op) || cuda_linear_f8_is_few(call->desc, call->op)) return;
+    for (int i = 0; next_part(call, i, &part); i++) tune_part(mm, queue, call, &part);
 }
 
 enum plim_status cuda_matmul_open(const struct cuda_api *api, struct cuda_matmul **out,

@@ -24,8 +24,8 @@ void cuda_matmul_close(struct cuda_matmul *matmul);
 /* A call for which cuda_linear_is_few is true, as its kernel gets it. */
 struct few_product cuda_linear_few(const struct kernel_call *call);
 
-/* True if matmul_skinny.cu computes this linear, linear_dx or dW of linear_dw; sets *out. */
-bool cuda_linear_skinny(const struct kernel_call *call, struct skinny_product *out);
+/* If matmul_skinny.cu computes all parts of this linear, linear_dx or dW of linear_dw: their number, and out[]; else 0. */
+int cuda_linear_skinny(const struct kernel_call *call, struct skinny_product out[OP_LINE_PARTS]);
 
 /* y[rows,m] = x[rows,k] W' (+ bias) (+ y) for `lines` lines W[lines,k]: y, bias begin at the first of these columns. work has
  * CUDA_MATMUL_BYTES. */

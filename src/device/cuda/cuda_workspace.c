@@ -16,7 +16,7 @@ static int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1)
 
 bool cuda_linear_is_few(const struct tensor *const *desc, const struct op *op)
 {
-    if (op->kind != OP_LINEAR) return false;
+    if (op->kind != OP_LINEAR || op->attr.lines[0].lines) return false; /* parts: several products */
     const struct tensor *x = desc[LINEAR_X], *w = desc[LINEAR_W];
     int64_t k = w->dim[op->attr.weight_kn ? 0 : 1];
     return x->type == w->type && x->type == desc[OP_MAX_IN + LINEAR_Y]->type && k > 0 &&
@@ -58,12 +58,12 @@ static size_t linear_q_wide(const struct cuda_card *, const struct tensor *const
 /* One record more than there are: a lane reads scales of two rows. */
 static size_t q_rows_bytes(int64_t rows, int64_t k)
 {
-    return (size_t)(rows * parts_of(k, CUDA_Q_CHUNK) + 1) * CUDA_Q_RECORD;
+    return (size_t)(rows * parts_of(k, CUDA_Q_CHUNK)) * CUDA_Q_RECORD;
 }
 
 int64_t cuda_q_rows(int64_t rows, int64_t experts)
 {
-    int64_t tile = rows <= 8 ? 1 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+    int64_t tile = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
     return experts ? (rows / 8 + experts + 9) * 8 : parts_of(rows, tile) * tile;
 }
 

@@ -45,7 +45,7 @@ enum {
     CUDA_F8_ROWS = 16,      /* linear_f8.cu: maximum rows that it multiplies itself */
     CUDA_Q_ROWS = 128,      /* quantised_product.cu: maximum rows, except of experts */
     CUDA_Q_CHUNK = 256,     /* of k, of which each row of x */
-    CUDA_Q_RECORD = 352,    /* has so many bytes (quantised_rows.cuh) */
+    CUDA_Q_RECORD = 320,    /* has so many bytes (quantised_rows.cuh) */
 };
 
 /* Weights in blocks, more rows: bytes of W that are dequantised at once, at most; at least one panel is. */

@@ -19,6 +19,7 @@ template <class T> struct operands {
     const T *x, *s, *add;
     T *y;
     int64_t rows, k, m;
+    int64_t x_step, y_step; /* numbers from one row to the next */
 };
 
 /* --- narrow ------------------------------------------------------------------------------------------------ */
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(THREADS) narrow_product(operands<T> p, skinny_
 #pragma unroll
                 for (int h = 0; h < STEP / HALF; h++) {
                     int64_t row = first + i * 16 + j * 8 + g, c = at + h * HALF + q;
-                    x[i][j][h] = skinny_piece(p.x + row * p.k + c, row < p.rows && c < p.k);
+                    x[i][j][h] = skinny_piece(p.x + row * p.x_step + c, row < p.rows && c < p.k);
                 }
         load_small<T, TILES, LINES>(p, at, room.lines[warp], w);
 #pragma unroll
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(THREADS) narrow_product(operands<T> p, skinny_
     for (int i = threadIdx.x; i < GROUPS * 16 * TILES * 8; i += THREADS) {
         int row = i / (TILES * 8), column = i % (TILES * 8);
         if (first + row >= p.rows || column >= p.m) continue;
-        int64_t at = (first + row) * p.m + column;
+        int64_t at = (first + row) * p.y_step + column;
         float all[1] = {room.sums[0][row][column]};
 #pragma unroll
         for (int k = 1; k < WARPS; k++) all[0] += room.sums[k][row][column];
@@ -120,7 +121,8 @@ template <class T>
 int narrow(const struct cuda_queue *queue, const operands<T> &p, const skinny_results<T> &to, bool lines)
 {
     if (p.m <= 8) return choose_rows<T, 1>(queue, p, to, lines);
-    return p.m <= 16 ? choose_rows<T, 2>(queue, p, to, lines) : choose_rows<T, 4>(queue, p, to, lines);
+    if (p.m <= 16) return choose_rows<T, 2>(queue, p, to, lines);
+    return p.m <= 32 ? choose_rows<T, 4>(queue, p, to, lines) : choose_rows<T, 6>(queue, p, to, lines);
 }
 
 /* --- wide -------------------------------------------------------------------------------------------------- */
@@ -146,7 +148,7 @@ ON_GPU void load_added(const operands<T> &p, int64_t row, int64_t column, int64_
     for (int j = 0; j < 2; j++)
 #pragma unroll
         for (int h = 0; h < HALVES; h++)
-            more[j][h] = skinny_piece(p.add + (row + 8 * j) * p.m + column + h * HALF,
+            more[j][h] = skinny_piece(p.add + (row + 8 * j) * p.y_step + column + h * HALF,
                                       p.add && row + 8 * j < end && column + h * HALF < p.m);
 }
 
@@ -179,7 +181,7 @@ __global__ void __launch_bounds__(THREADS, 2) wide_product(operands<T> p)
             for (int j = 0; j < 2; j++) {
                 int64_t row = top + g + 8 * j, c = 16 * k + 4 * q;
                 bool have = row < end && c < p.k;
-                x[j] = have ? *reinterpret_cast<const uint2 *>(p.x + row * p.k + c) : make_uint2(0, 0);
+                x[j] = have ? *reinterpret_cast<const uint2 *>(p.x + row * p.x_step + c) : make_uint2(0, 0);
             }
             const uint32_t a[4] = {x[0].x, x[1].x, x[0].y, x[1].y};
 #pragma unroll
@@ -198,7 +200,7 @@ __global__ void __launch_bounds__(THREADS, 2) wide_product(operands<T> p)
                 unpack(before, v);
 #pragma unroll
                 for (int k = 0; k < 8; k++) v[k] += sum[h][k / 2][2 * j + k % 2];
-                if (row < end && c < p.m) save(p.y + row * p.m + c, v);
+                if (row < end && c < p.m) save(p.y + row * p.y_step + c, v);
                 more[j][h] = next[j][h];
             }
     }
@@ -215,7 +217,8 @@ int run_wide(const struct cuda_queue *queue, const operands<T> &p, bool lines)
 template <class T> int wide(const struct cuda_queue *queue, const operands<T> &p, bool lines)
 {
     if (p.k <= 16) return run_wide<T, 1, 2>(queue, p, lines);
-    return p.k <= 32 ? run_wide<T, 2, 2>(queue, p, lines) : run_wide<T, 4, 1>(queue, p, lines);
+    if (p.k <= 32) return run_wide<T, 2, 2>(queue, p, lines);
+    return p.k <= 48 ? run_wide<T, 3, 1>(queue, p, lines) : run_wide<T, 4, 1>(queue, p, lines);
 }
 
 /* --- choosing ---------------------------------------------------------------------------------------------- */
@@ -225,7 +228,15 @@ bool is_wide(const struct skinny_product *p) { return p->k <= SKINNY_SUMS && p->
 
 template <class T> int run(const struct cuda_queue *queue, const struct skinny_product *p)
 {
-    const operands<T> o = {(const T *)p->b, (const T *)p->a, (const T *)p->c, (T *)p->d, p->n, p->k, p->m};
+    const operands<T> o = {(const T *)p->b,
+                           (const T *)p->a,
+                           (const T *)p->c,
+                           (T *)p->d,
+                           p->n,
+                           p->k,
+                           p->m,
+                           p->b_step ? p->b_step : p->k,
+                           p->d_step ? p->d_step : p->m};
     return is_narrow(p) ? narrow(queue, o, skinny_results_of<T>(p), p->ta) : wide(queue, o, p->ta);
 }
 
@@ -234,6 +245,7 @@ template <class T> int run(const struct cuda_queue *queue, const struct skinny_p
 bool cuda_matmul_skinny_suits(const struct skinny_product *p)
 {
     if (!dtype_is_narrow(p->type) || !aligned(p->a, p->b, p->c, p->d) || p->m % 8) return false;
+    if (p->a_step % 8 || p->b_step % 8 || p->d_step % 8) return false;
     if (p->tb) return skinny_dw_suits(p);
     return p->out_type == p->type && p->k % 8 == 0 && p->n >= SKINNY_LEAST && (is_narrow(p) || is_wide(p)) &&
            parts_of(p->n, WIDE_ROWS) <= 65535;

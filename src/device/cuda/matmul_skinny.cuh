@@ -9,7 +9,7 @@ enum {
     SKINNY_WARPS = 8,
     SKINNY_THREADS = 32 * SKINNY_WARPS,
     SKINNY_LEAST = 128, /* rows */
-    SKINNY_MOST = 32,   /* columns of a narrow result or operand */
+    SKINNY_MOST = 48,   /* columns of a narrow result or operand: three of rank 16 */
     SKINNY_SUMS = 64,   /* terms of short sums */
     SKINNY_HALF = 32,   /* columns of which each lane of four has a packet */
     SKINNY_STEP = 64,   /* columns that a warp takes at once */

@@ -12,12 +12,14 @@ extern "C" {
  *     of rows   B[n,k], A[m,k] when ta, else A[k,m]; D has the type of A and B
  *     tb        B[k,n], A[k,m]: the sum over k rows of B' A; D may be f32
  *
+ * An operand with a step is columns of a matrix whose rows have that many numbers: B, C and D of rows, and A and B of tb.
  * D may be C. The order of a sum depends on m, n, k and the layout alone. A product of rows with few columns (cuda_matmul_skinny_scales) can also
  * write D times a number, and other numbers like D times it. */
 struct skinny_product {
     const void *a, *b, *c; /* c: NULL: none */
     void *d;               /* NULL: only `scaled` is wanted */
     int64_t m, n, k;
+    int64_t a_step, b_step, d_step; /* 0: rows lie close together; C has D's */
     bool ta, tb;
     enum dtype type, out_type;
     void *work; /* CUDA_MATMUL_BYTES */

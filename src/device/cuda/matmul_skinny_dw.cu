@@ -77,10 +77,16 @@ template <class T> int run(const struct cuda_queue *queue, const struct skinny_p
                            p->k,
                            wide_of(p),
                            wide_first ? p->m : p->n,
+                           wide_first ? b_step(p) : a_step(p),
+                           wide_first ? a_step(p) : b_step(p),
                            rows_of_block(p),
                            wide_first};
     dim3 blocks((unsigned)parts_of(o.wide, ACROSS * COLUMNS), (unsigned)parts_of(o.rows, o.per));
-    int failed = start(queue, o.narrow <= 16 ? multiply<T, 1> : multiply<T, 2>, blocks, THREADS, 0, o);
+    int failed = start(queue,
+                       o.narrow <= 16   ? multiply<T, 1>
+                       : o.narrow <= 32 ? multiply<T, 2>
+                                        : multiply<T, 3>,
+                       blocks, THREADS, 0, o);
     if (failed) return failed;
     return with_types(p->type, p->out_type, [&](auto, auto grad) {
         using G = typename decltype(grad)::type;
@@ -94,7 +100,8 @@ template <class T> int run(const struct cuda_queue *queue, const struct skinny_p
 bool skinny_dw_suits(const struct skinny_product *p)
 {
     int64_t narrow = p->m < p->n ? p->m : p->n, wide = p->m < p->n ? p->n : p->m;
-    if (p->ta || p->n % 8 || narrow > SKINNY_MOST || wide <= SKINNY_SUMS || p->k < SKINNY_LEAST) return false;
+    if (p->ta || p->n % 8 || narrow > SKINNY_MOST || wide <= SKINNY_SUMS || p->k < SKINNY_LEAST || p->d_step)
+        return false;
     if (p->out_type != p->type && p->out_type != DT_F32) return false;
     size_t bytes = (size_t)(parts_of(p->k, rows_of_block(p)) * p->m * p->n) * sizeof(float);
     return bytes <= CUDA_MATMUL_BYTES;

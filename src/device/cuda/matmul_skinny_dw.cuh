@@ -13,7 +13,8 @@ template <class T> struct operands {
     const T *x, *s;
     float *partial; /* [blocks of rows][narrow][wide], or [..][wide][narrow] */
     int64_t rows, wide, narrow;
-    int64_t per; /* rows of a block */
+    int64_t x_step, s_step; /* numbers from one row to the next */
+    int64_t per;            /* rows of a block */
     bool wide_first;
     float scale; /* of s; 0: none */
 };
@@ -33,12 +34,12 @@ template <class T, int TILES> struct group {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int64_t row = top + 4 * q + i, column = base + 8 * g;
-            x[i] = skinny_piece(p.x + row * p.wide + column, row < end && column < p.wide);
+            x[i] = skinny_piece(p.x + row * p.x_step + column, row < end && column < p.wide);
 #pragma unroll
             for (int t = 0; t < TILES; t++) {
                 const int c = 16 * t + 2 * g;
                 const bool have = row < end && c < p.narrow;
-                s[t][i] = have ? *reinterpret_cast<const uint32_t *>(p.s + row * p.narrow + c) : 0;
+                s[t][i] = have ? *reinterpret_cast<const uint32_t *>(p.s + row * p.s_step + c) : 0;
             }
         }
     }
@@ -139,6 +140,10 @@ template <class G> fold_job<G> fold_of(const struct skinny_product *p, const flo
 
 /* Which of the operands of a sum over rows is the narrow one. */
 static inline bool is_wide_first(const struct skinny_product *p) { return p->m <= SKINNY_MOST; }
+
+/* Numbers of a row of A and of B, which are operands of a sum over rows. */
+static inline int64_t a_step(const struct skinny_product *p) { return p->a_step ? p->a_step : p->m; }
+static inline int64_t b_step(const struct skinny_product *p) { return p->b_step ? p->b_step : p->n; }
 
 static inline int64_t wide_of(const struct skinny_product *p) { return is_wide_first(p) ? p->n : p->m; }
 

@@ -9,8 +9,9 @@ namespace
 {
 
 enum {
-    BLOCKS = 256, /* wanted */
-    GRAIN = 64,   /* rows of a block are a multiple of it */
+    BLOCKS = 256,   /* wanted */
+    GRAIN = 64,     /* rows of a block are a multiple of it */
+    PAIR_MOST = 32, /* columns of the narrow operand */
     HALVES = SKINNY_STEP / SKINNY_HALF,
 };
 
@@ -41,7 +42,7 @@ ON_GPU void multiply_rows(const operands<T> &p, int64_t top, int64_t end, int64_
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
             const int64_t row = top + 8 * j + g, column = base + h * SKINNY_HALF + 8 * q;
-            x[j][h] = skinny_piece(p.x + row * p.wide + column, row < end && column < p.wide);
+            x[j][h] = skinny_piece(p.x + row * p.x_step + column, row < end && column < p.wide);
         }
 #pragma unroll
     for (int h = 0; h < HALVES; h++)
@@ -131,6 +132,8 @@ int run(const struct cuda_queue *queue, const struct skinny_product *rows,
                            turned->k,
                            turned->n,
                            turned->m,
+                           b_step(turned),
+                           a_step(turned),
                            sizes.per,
                            true,
                            again ? rows->scale : 0.0f};
@@ -152,10 +155,11 @@ int run(const struct cuda_queue *queue, const struct skinny_product *rows,
 
 bool cuda_matmul_skinny_pairs(const struct skinny_product *rows, const struct skinny_product *turned)
 {
-    bool same = rows->b == turned->b && rows->type == turned->type && rows->n == turned->k &&
+    bool apart = rows->b_step || rows->d_step || turned->a_step || turned->b_step;
+    bool same = !apart && rows->b == turned->b && rows->type == turned->type && rows->n == turned->k &&
                 rows->k == turned->n && rows->m == turned->m;
     return same && cuda_matmul_skinny_scales(rows) && !rows->ta && !rows->c && turned->tb &&
-           is_wide_first(turned) && 2 * turned->n * turned->k >= LEAST_BYTES &&
+           turned->m <= PAIR_MOST && 2 * turned->n * turned->k >= LEAST_BYTES &&
            sizes_of(turned).bytes <= (int64_t)CUDA_MATMUL_BYTES;
 }
 

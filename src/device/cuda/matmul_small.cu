@@ -17,18 +17,20 @@ template <class X, class Y> __global__ void multiply(small_product p)
     float sum = 0;
     for (int64_t k0 = 0; k0 < p.k; k0 += TILE) {
         int64_t ka = k0 + tj, kb = k0 + ti;
-        a[tj][ti] =
-            i < p.m && ka < p.k ? number((const X *)p.a + (p.ta ? ka + i * p.k : i + ka * p.m)) : 0.0f;
-        b[tj][ti] =
-            j < p.n && kb < p.k ? number((const X *)p.b + (p.tb ? j + kb * p.n : kb + j * p.k)) : 0.0f;
+        a[tj][ti] = i < p.m && ka < p.k
+                        ? number((const X *)p.a + (p.ta ? ka + i * p.a_step : i + ka * p.a_step))
+                        : 0.0f;
+        b[tj][ti] = j < p.n && kb < p.k
+                        ? number((const X *)p.b + (p.tb ? j + kb * p.b_step : kb + j * p.b_step))
+                        : 0.0f;
         __syncthreads();
         for (int k = 0; k < TILE; k++) sum = fmaf(a[k][ti], b[tj][k], sum);
         __syncthreads();
     }
     if (i >= p.m || j >= p.n) return;
     if (p.bias) sum += number((const X *)p.bias + i);
-    if (p.c) sum += number((const Y *)p.c + i + j * p.m);
-    put_number((Y *)p.d + i + j * p.m, sum);
+    if (p.c) sum += number((const Y *)p.c + i + j * p.d_step);
+    put_number((Y *)p.d + i + j * p.d_step, sum);
 }
 
 } /* namespace */

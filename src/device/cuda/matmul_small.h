@@ -11,6 +11,7 @@ struct small_product {
     const void *a, *b, *c, *bias; /* c, bias: NULL: none */
     void *d;
     int64_t m, n, k;
+    int64_t a_step, b_step, d_step; /* from one column to the next, as cuBLASLt counts; c has d's */
     bool ta, tb;
     enum dtype type, out_type;
 };

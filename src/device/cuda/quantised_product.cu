@@ -15,6 +15,7 @@
  * them before the activations exist where kernels overlap (overlap.cuh). Up to 8 rows of x are in shared memory. */
 #include "device/cuda/overlap.cuh"
 #include "device/cuda/quantised_items.cuh"
+#include "device/cuda/quantised_one.cuh"
 
 namespace
 {
@@ -130,8 +131,8 @@ ON_GPU void take_x(const problem &p, float *partial)
     char *to = shared_pool() + p.ring;
     const row_range row = {0, 0, (int)(p.q.k / 8)};
     const int count = p.chunks * p.x.rows * (RECORD / 16);
-    if (p.rounds && p.q.type == DT_BF16) make_row<bf16>(p.q, row, {to, 1}, 0, partial, blockIdx.x == 0);
-    if (p.rounds && p.q.type == DT_F16) make_row<f16>(p.q, row, {to, 1}, 0, partial, blockIdx.x == 0);
+    if (p.rounds && p.q.type == DT_BF16) make_row<bf16>(p.q, row, {to, 1, 1}, 0, partial, blockIdx.x == 0);
+    if (p.rounds && p.q.type == DT_F16) make_row<f16>(p.q, row, {to, 1, 1}, 0, partial, blockIdx.x == 0);
     for (int first = threadIdx.x; !p.rounds && first < count; first += 8 * THREADS) {
         uint4 some[8];
 #pragma unroll
@@ -144,16 +145,12 @@ ON_GPU void take_x(const problem &p, float *partial)
     __syncthreads();
 }
 
-/* Where a lane reads the rows of an item. Rows fewer than a tile are not filled up, except experts': lanes behind the last read
- * what is there. */
+/* Where a lane reads the rows of an item. Lanes behind the last row read what is there. */
 template <class W> ON_GPU lane_rows rows_of(const problem &p, const item<W::panels> &it)
 {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const char *at = W::shared ? shared_pool() + p.ring : p.x.at;
-    const int last = W::tiles == 1 && !p.q.ends ? p.x.rows - 1 : TILE, row = it.row + min(g, last),
-              scale_row = it.row + min(2 * t, last);
-    return {at + (int64_t)row * RECORD + t * 8, at + (int64_t)scale_row * RECORD + RECORD_SCALES,
-            (int64_t)p.x.rows * RECORD};
+    const char *at = (W::shared ? shared_pool() + p.ring : p.x.at) + (int64_t)it.row * RECORD;
+    return {at + g * 32 + t * 8, at + TILE * RECORD_SCALES + t * 8, (int64_t)p.x.rows * RECORD};
 }
 
 /* Addends of the elements that a thread finishes first. */
@@ -191,8 +188,8 @@ template <int TYPE, class W> __global__ void __launch_bounds__(THREADS, W::wante
     using B = blocks<TYPE>;
     __shared__ float partial[ROW_WARPS];
     char *behind = shared_pool() + WARPS * W::panels * p.stages * B::chunk_bytes,
-         *prepared = behind + threadIdx.x / 32 * W::panels * B::prepared,
-         *sums = behind + WARPS * W::panels * B::prepared;
+         *prepared = behind + threadIdx.x / 32 * W::panels * W::template prepared<B>,
+         *sums = behind + WARPS * W::panels * W::template prepared<B>;
     const bool alike = !p.q.ends && p.across == 1; /* all items have the same rows */
     copies<W> copy;
     x_blocks<W::tiles, W::step> ahead;
@@ -218,8 +215,12 @@ template <int TYPE, class W> __global__ void __launch_bounds__(THREADS, W::wante
                 if (chain < p.chunks) {
                     const int next = chunk_after<W>(p, c);
                     await_chunk(p, stage, turn);
-                    multiply_chunk<B, W>(sum, ring_of<B, W>(p, stage), prepared, x, c, blocks_in(p, c),
-                                         next < 0 && alike ? first_chunk<W>(p) : next, ahead, ready);
+                    if constexpr (W::one)
+                        multiply_chunk_one<B>(sum[0][0][0], ring_of<B, W>(p, stage),
+                                              shared_pool() + p.ring + c * RECORD, blocks_in(p, c));
+                    else
+                        multiply_chunk<B, W>(sum, ring_of<B, W>(p, stage), prepared, x, c, blocks_in(p, c),
+                                             next < 0 && alike ? first_chunk<W>(p) : next, ahead, ready);
                     __syncwarp();
                     copy_next<B>(p, copy);
                     if (++stage == p.stages) stage = 0, turn++;
@@ -235,6 +236,7 @@ template <int TYPE, class W> __global__ void __launch_bounds__(THREADS, W::wante
                 }
                 chain++;
             }
+            if (W::one) gather_one(sum[0][0]);
             if (W::warps > 1 && W::sum_places == 1) item_barrier<W>();
             put_results<B, W>(p, it, (float *)(sums + round % W::sum_places * W::sums), sum, early);
         }
@@ -270,7 +272,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) round_rows(const p
 
 template <class B, class W> static size_t ring_bytes(int stages)
 {
-    return (size_t)WARPS * W::panels * ((size_t)stages * B::chunk_bytes + B::prepared) +
+    constexpr size_t prepared = W::template prepared<B>;
+    return (size_t)WARPS * W::panels * ((size_t)stages * B::chunk_bytes + prepared) +
            (size_t)W::sum_places * W::sums;
 }
 
@@ -292,8 +295,7 @@ template <class B, class W> static int stages_for(const struct cuda_queue *queue
     return 1;
 }
 
-/* One more than there are: a lane reads scales of two rows. */
-static size_t shared_x_bytes(const problem &p) { return ((size_t)p.chunks * (size_t)p.x.rows + 1) * RECORD; }
+static size_t shared_x_bytes(const problem &p) { return (size_t)p.chunks * (size_t)p.x.rows * RECORD; }
 
 template <class W> static void share_out(problem &p)
 {
@@ -331,23 +333,31 @@ static int64_t panels_of(const problem &p)
     return panels * (p.q.ends ? p.q.experts : 1);
 }
 
-/* Up to a tile of rows: x in shared memory, as few warps for a panel as keep the card busy. */
-template <int TYPE> static int run_few(const struct cuda_queue *queue, const problem &p)
+/* x in shared memory: as few warps for a panel as keep the card busy. */
+template <int TYPE, bool ONE> static int run_shared(const struct cuda_queue *queue, const problem &p)
 {
     const int64_t panels = panels_of(p), warps = 2 * WARPS * queue->sms;
-    if (p.q.ends || shared_x_bytes(p) + ring_bytes<blocks<TYPE>, way<1, 1, 8, true>>(1) > queue->shared_most)
-        return run<TYPE, way<1, 1, 8, false>>(queue, p);
-    if (panels * 8 <= warps) return run<TYPE, way<1, 1, 8, true>>(queue, p);
-    if (panels * 4 <= warps) return run<TYPE, way<1, 1, 4, true>>(queue, p);
-    return panels * 2 <= warps ? run<TYPE, way<1, 1, 2, true>>(queue, p)
-                               : run<TYPE, way<1, 1, 1, true>>(queue, p);
+    if (panels * 8 <= warps) return run<TYPE, way<1, 1, 8, true, ONE>>(queue, p);
+    if (panels * 4 <= warps) return run<TYPE, way<1, 1, 4, true, ONE>>(queue, p);
+    return panels * 2 <= warps ? run<TYPE, way<1, 1, 2, true, ONE>>(queue, p)
+                               : run<TYPE, way<1, 1, 1, true, ONE>>(queue, p);
 }
 
-/* Two panels share what is read of x; one keeps all multiprocessors busy where there are few. */
+/* Up to a tile of rows. */
+template <int TYPE> static int run_few(const struct cuda_queue *queue, const problem &p)
+{
+    if (p.q.ends || shared_x_bytes(p) + ring_bytes<blocks<TYPE>, way<1, 1, 8, true>>(1) > queue->shared_most)
+        return run<TYPE, way<1, 1, 8, false>>(queue, p);
+    return p.rounds ? run_shared<TYPE, true>(queue, p) : run_shared<TYPE, false>(queue, p);
+}
+
+/* Two panels share what is read of x; one keeps all multiprocessors busy where there are few, and fits cards with 99 KB. */
 template <int TYPE, int TILES> static int run_tiles(const struct cuda_queue *queue, const problem &p)
 {
-    return panels_of(p) >= 4 * queue->sms ? run<TYPE, way<TILES, 2, 8, false>>(queue, p)
-                                          : run<TYPE, way<TILES, 1, 8, false>>(queue, p);
+    using two = way<TILES, 2, 8, false>;
+    const bool fits = ring_bytes<blocks<TYPE>, two>(1) <= queue->shared_most;
+    return fits && panels_of(p) >= 4 * queue->sms ? run<TYPE, two>(queue, p)
+                                                  : run<TYPE, way<TILES, 1, 8, false>>(queue, p);
 }
 
 template <int TYPE> static int run_type(const struct cuda_queue *queue, const problem &p)
@@ -366,7 +376,8 @@ extern "C" int cuda_quantised_multiply(const struct cuda_queue *queue, const str
     struct cuda_queue here = *queue;
     problem p = {*q};
     p.rounds = !q->ends && cuda_q_in_shared(queue->warpgroups, q->type, q->rows, q->k);
-    p.x = {(char *)q->work, (int)cuda_q_rows(q->rows, q->ends ? q->experts : 0)};
+    p.x.at = (char *)q->work, p.x.rows = p.rounds ? 1 : (int)cuda_q_rows(q->rows, q->ends ? q->experts : 0);
+    p.x.tile = p.rounds ? 1 : TILE;
     p.chunks = (int)parts_of(q->k, CHUNK), p.blocks = (int)(q->k / 32);
     const int slices = q->source == FEW_NORM ? 1 : (int)parts_of(q->k, SLICE);
     int code = p.rounds ? 0 : with_type(q->type, [&](auto t) {

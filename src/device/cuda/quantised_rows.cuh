@@ -1,11 +1,11 @@
 /* quantised_rows.cuh - rows of x rounded to 8 bits in blocks of 32 (tape/op.h), as the tensor cores want them.
  *
- * [K / 256][rows] records of CUDA_Q_RECORD bytes, each a row's eight blocks:
+ * Rows lie in tiles of R = 8; a single row in shared memory is a tile of R = 1. [K / 256][rows / R] tiles of R * CUDA_Q_RECORD bytes,
+ * each the eight blocks of its rows, so that what a warp loads at once is contiguous:
  *
- *     [8][32] codes    of a block's eight words, 0 and 4, 1 and 5, ... are neighbours: a lane's two operands
- *     [8] scales       x = scale * code
- *     [8] sums         of a block's codes, for types with minima
- *     32 bytes         nobody's: eight rows side by side meet no bank of shared memory twice
+ *     [8][R][32] codes    of a block's eight words, 0 and 4, 1 and 5, ... are neighbours: a lane's two operands
+ *     [8][R] scales       x = scale * code
+ *     [8][R] sums         of a block's codes, for types with minima
  *
  * A row may be made on the way, of a norm's or a gated unit's operands (enum few_source); it is rounded to its type first, so
  * bits do not depend on it. Every thread handles 8 of k, four neighbours a block. */
@@ -20,7 +20,7 @@ enum { RECORD = CUDA_Q_RECORD, RECORD_SCALES = 256, RECORD_SUMS = 288 };
 
 struct rounded_rows {
     char *at;
-    int rows;
+    int rows, tile; /* whole tiles; rows of a tile */
 };
 
 /* Four whole numbers as bytes; those out of range are cut. */
@@ -50,12 +50,13 @@ ON_GPU void put_codes(const rounded_rows &to, int r, int c, bool have, const flo
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     if (!have) return;
     const int block = c % CUDA_Q_CHUNK / 32, word = c % 32 / 4, place = word % 4 * 2 + word / 4;
-    char *record = to.at + ((int64_t)(c / CUDA_Q_CHUNK) * to.rows + r) * RECORD;
-    uint32_t *codes = reinterpret_cast<uint32_t *>(record + block * 32) + place;
+    const int in = r & (to.tile - 1), at = block * to.tile + in;
+    char *tile = to.at + ((int64_t)(c / CUDA_Q_CHUNK) * to.rows + r - in) * RECORD;
+    uint32_t *codes = reinterpret_cast<uint32_t *>(tile + at * 32) + place;
     codes[0] = first, codes[2] = second;
     if (word) return;
-    reinterpret_cast<float *>(record + RECORD_SCALES)[block] = d;
-    reinterpret_cast<float *>(record + RECORD_SUMS)[block] = (float)sum;
+    reinterpret_cast<float *>(tile + to.tile * RECORD_SCALES)[at] = d;
+    reinterpret_cast<float *>(tile + to.tile * RECORD_SUMS)[at] = (float)sum;
 }
 
 /* Columns [begin, begin + 8 packets) of a row. */

@@ -24,7 +24,7 @@ static_assert((int)CHUNK == (int)CUDA_Q_CHUNK && (int)CHAINS == (int)WARPS, "a w
 /* Parts of one block type, and the rows they meet. */
 struct problem {
     cuda_q_product q;
-    rounded_rows x;          /* in scratch; in shared memory: its rows */
+    rounded_rows x;          /* in scratch; in shared memory as it is there */
     int begin[CUDA_Q_PARTS]; /* the first group of panels of each part */
     int64_t panel_bytes;
     int chunks, blocks; /* of k */
@@ -35,10 +35,11 @@ struct problem {
     bool rounds;        /* every block of threads rounds x for itself */
 };
 
-/* How a kernel works: tiles of rows, panels of an item, warps that share it, x in shared memory. */
-template <int TILE_COUNT, int PANEL_COUNT, int WARP_COUNT, bool X_SHARED> struct way {
+/* How a kernel works: tiles of rows, panels of an item, warps that share it, x in shared memory, one row (quantised_one.cuh). */
+template <int TILE_COUNT, int PANEL_COUNT, int WARP_COUNT, bool X_SHARED, bool ONE_ROW = false> struct way {
     static constexpr int tiles = TILE_COUNT, panels = PANEL_COUNT, warps = WARP_COUNT;
-    static constexpr bool shared = X_SHARED;
+    static constexpr bool shared = X_SHARED, one = ONE_ROW;
+    template <class B> static constexpr int prepared = one ? 0 : B::prepared;
     static constexpr int chains = CHAINS / warps;     /* of a warp */
     static constexpr int step = shared ? 4 : 1;       /* blocks of x that are loaded together */
     static constexpr int wanted = tiles == 8 ? 1 : 2; /* blocks of threads on a multiprocessor */
@@ -53,6 +54,13 @@ template <int TILE_COUNT, int PANEL_COUNT, int WARP_COUNT, bool X_SHARED> struct
 /* Sums begin at the bits of 1.5 * 2^23 and stay below 2^22: as floats they are that number more. */
 enum { SUM_BEGIN = 0x4b400000 };
 ON_GPU float sum_of(int bits) { return __int_as_float(bits) - 12582912.0f; }
+
+/* scale * sum_of(bits), to the bit: a scale has 19 bits at most, so that its product with 1.5 * 2^23 is exact. One
+ * operation where many sums have the scale. */
+ON_GPU float scaled_sum(float scale, int bits)
+{
+    return fmaf(scale, __int_as_float(bits), scale * -12582912.0f);
+}
 
 ON_GPU void multiply32(int (&c)[4], const uint32_t (&a)[4], const uint2 &b)
 {
@@ -82,39 +90,35 @@ struct lane_rows {
     int64_t chunk; /* bytes between chunks */
 };
 
-template <int N> ON_GPU void load_floats(float (&v)[N], const char *from)
-{
-    if constexpr (N == 1) v[0] = *reinterpret_cast<const float *>(from);
-    if constexpr (N == 2) {
-        float2 x = *reinterpret_cast<const float2 *>(from);
-        v[0] = x.x, v[1] = x.y;
-    }
-    if constexpr (N == 4) {
-        float4 x = *reinterpret_cast<const float4 *>(from);
-        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
-    }
-}
-
 /* Tile i of N blocks from b on. */
 template <bool MINIMA, int TILES, int N>
-ON_GPU void load_tile(x_blocks<TILES, N> &x, int i, const char *codes, const char *scales, int b)
+ON_GPU void load_tile(x_blocks<TILES, N> &x, int i, const lane_rows &from, int b)
 {
-    const int at = i * TILE * RECORD;
+    const char *codes = from.codes + i * TILE * RECORD, *scales = from.scales + i * TILE * RECORD;
 #pragma unroll
-    for (int n = 0; n < N; n++) x.code[i][n] = *reinterpret_cast<const uint2 *>(codes + at + (b + n) * 32);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const char *from = scales + at + r * RECORD + b * 4;
-        load_floats(x.scale[i][r], from);
-        if (MINIMA) load_floats(x.sum[i][r], from + (RECORD_SUMS - RECORD_SCALES));
+    for (int n = 0; n < N; n++) {
+        const char *scale = scales + (b + n) * TILE * 4;
+        const float2 by = *reinterpret_cast<const float2 *>(scale);
+        x.code[i][n] = *reinterpret_cast<const uint2 *>(codes + (b + n) * TILE * 32);
+        x.scale[i][0][n] = by.x, x.scale[i][1][n] = by.y;
+        if (MINIMA) {
+            const float2 sums =
+                *reinterpret_cast<const float2 *>(scale + TILE * (RECORD_SUMS - RECORD_SCALES));
+            x.sum[i][0][n] = sums.x, x.sum[i][1][n] = sums.y;
+        }
     }
 }
 
 template <bool MINIMA, int TILES, int N>
-ON_GPU void load_x(x_blocks<TILES, N> &x, const char *codes, const char *scales, int b)
+ON_GPU void load_x(x_blocks<TILES, N> &x, const lane_rows &from, int b)
 {
 #pragma unroll
-    for (int i = 0; i < TILES; i++) load_tile<MINIMA>(x, i, codes, scales, b);
+    for (int i = 0; i < TILES; i++) load_tile<MINIMA>(x, i, from, b);
+}
+
+ON_GPU lane_rows at_chunk(const lane_rows &x, int c)
+{
+    return {x.codes + c * x.chunk, x.scales + c * x.chunk, x.chunk};
 }
 
 /* One block of 32: lines g and g + 8, rows 2 t and 2 t + 1 of a tile. */
@@ -131,7 +135,7 @@ ON_GPU void add_block(float (&sum)[4], const typename B::part &w, const uint2 &c
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float v = w.scale[0][i / 2] * sum_of(c[i]);
+        float v = scaled_sum(w.scale[0][i / 2], c[i]);
         if constexpr (B::scales == 2) v = fmaf(w.scale[1][i / 2], sum_of(d[i]), v);
         if constexpr (B::minima) v = fmaf(-w.least[i / 2], codes_sum[i % 2], v);
         sum[i] = fmaf(v, scale[i % 2], sum[i]);
@@ -167,7 +171,7 @@ ON_GPU void multiply_chunk(float (&sum)[W::panels][W::tiles][4], const char *chu
                            const lane_rows &x, int c, int blocks, int then,
                            x_blocks<W::tiles, W::step> &ahead, bool &ready)
 {
-    const char *codes = x.codes + c * x.chunk, *scales = x.scales + c * x.chunk;
+    const lane_rows now = at_chunk(x, c);
     if constexpr (B::prepared > 0) {
 #pragma unroll
         for (int i = 0; i < W::panels; i++)
@@ -177,27 +181,26 @@ ON_GPU void multiply_chunk(float (&sum)[W::panels][W::tiles][4], const char *chu
     if (blocks < CHUNK_BLOCKS) {
         x_blocks<W::tiles, 1> one;
         for (int b = 0; b < blocks; b++) {
-            load_x<B::minima>(one, codes, scales, b);
+            load_x<B::minima>(one, now, b);
             add_tiles<B, W>(sum, chunk, prepared, b, one, 0, [](int) {});
         }
         ready = false;
     } else if constexpr (W::shared) {
 #pragma unroll
         for (int b = 0; b < CHUNK_BLOCKS; b += W::step) {
-            load_x<B::minima>(ahead, codes, scales, b);
+            load_x<B::minima>(ahead, now, b);
 #pragma unroll
             for (int n = 0; n < W::step; n++)
                 add_tiles<B, W>(sum, chunk, prepared, b + n, ahead, n, [](int) {});
         }
     } else {
-        if (!ready) load_x<B::minima>(ahead, codes, scales, 0);
+        const lane_rows after = at_chunk(x, then);
+        if (!ready) load_x<B::minima>(ahead, now, 0);
 #pragma unroll 2
         for (int b = 0; b < CHUNK_BLOCKS; b++) {
             const bool here = b + 1 < CHUNK_BLOCKS, more = here || then >= 0;
-            const char *next_codes = here ? codes : x.codes + then * x.chunk,
-                       *next_scales = here ? scales : x.scales + then * x.chunk;
             add_tiles<B, W>(sum, chunk, prepared, b, ahead, 0, [&](int i) {
-                if (more) load_tile<B::minima>(ahead, i, next_codes, next_scales, here ? b + 1 : 0);
+                if (more) load_tile<B::minima>(ahead, i, here ? now : after, here ? b + 1 : 0);
             });
         }
         ready = then >= 0;

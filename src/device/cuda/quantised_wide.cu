@@ -127,6 +127,7 @@ int multiply(const struct cuda_queue *queue, const struct kernel_call *call, int
     struct op op = *call->op;
     w.type = type, w.ndim = 2, w.dim[0] = quantised_lines(attr), w.dim[1] = k;
     op.kind = kind, op.attr.weight_kn = false;
+    for (int i = 0; i < OP_LINE_PARTS; i++) op.attr.lines[i] = {}; /* a weight of numbers has no formats */
     wide.op = &op, wide.desc[slot] = &w, wide.in[slot] = numbers;
     return code ? code : product(queue, &wide);
 }

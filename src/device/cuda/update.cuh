@@ -380,8 +380,8 @@ static inline int run_update(const struct cuda_queue *queue, const A &a, bool wi
     if (a.u.count == 0) return 0;
     unsigned blocks = update_blocks(a.u.count, wide ? UPDATE_LANES : 1);
     if (wide)
-        update_each<F, P, M, G, S, UPDATE_LANES><<<blocks, UPDATE_THREADS, 0, stream_of(queue)>>>(a);
+        update_each<F, P, M, G, S, UPDATE_LANES, A><<<blocks, UPDATE_THREADS, 0, stream_of(queue)>>>(a);
     else
-        update_each<F, P, M, G, S, 1><<<blocks, UPDATE_THREADS, 0, stream_of(queue)>>>(a);
+        update_each<F, P, M, G, S, 1, A><<<blocks, UPDATE_THREADS, 0, stream_of(queue)>>>(a);
     return launched();
 }

@@ -1,14 +1,24 @@
 /* emit_backward.c - gradients of products, tables, norms and activations. */
 #include "device/pjrt/emit_parts.h"
+#include "tape/parts.h"
 
 static void emit_linear_dx(struct emit *e)
 {
-    struct hlo_value dy = emit_in(e, LINEAR_DX_DY), w = emit_in(e, LINEAR_DX_W);
-    int side = e->op->attr.weight_kn ? 1 : 0; /* of W's two dimensions, M */
+    struct hlo *h = e->h;
+    struct hlo_value dy = emit_in(e, LINEAR_DX_DY), w = emit_in(e, LINEAR_DX_W), dx = {0};
+    const int side = e->op->attr.weight_kn ? 1 : 0; /* of W's two dimensions, M */
     const struct hlo_pairs pairs = {.sum = 1, .a_sum = {1}, .b_sum = {side}};
-    dy = hlo_reshape(e->h, dy, HLO_SHAPE(hlo_count(&dy) / w.dim[side], w.dim[side]));
-    struct hlo_value dx = hlo_dot(e->h, dy, w, &pairs);
-    if (emit_has(e, LINEAR_DX_ADD)) dx = hlo_add(e->h, dx, part_rows(e, LINEAR_DX_ADD, dx.dim[1]));
+    const int64_t m = w.dim[side];
+    struct weight_part part;
+    dy = hlo_reshape(h, dy, HLO_SHAPE(hlo_count(&dy) / m, m));
+    for (int i = 0; weight_part(&e->op->attr, m, w.dim[1 - side], i, &part); i++) {
+        bool whole = part.lines == m;
+        struct hlo_value own = whole ? hlo_dot(h, dy, w, &pairs)
+                                     : hlo_dot(h, hlo_slice(h, dy, 1, part.line, part.lines),
+                                               hlo_slice(h, w, 0, part.line, part.lines), &pairs);
+        dx = i ? hlo_concat(h, 1, dx, own) : own;
+    }
+    if (emit_has(e, LINEAR_DX_ADD)) dx = hlo_add(h, dx, part_rows(e, LINEAR_DX_ADD, dx.dim[1]));
     emit_out(e, LINEAR_DX_DX, dx);
 }
 const struct emitter pjrt_linear_dx = {.emit = emit_linear_dx};
@@ -17,10 +27,18 @@ static void emit_weight_gradient(struct emit *e)
 {
     static const struct hlo_pairs rows = {.sum = 1, .a_sum = {0}, .b_sum = {0}};
     const struct tensor *dw = emit_out_tensor(e, LINEAR_DW_DW);
-    bool kn = e->op->attr.weight_kn;
-    struct hlo_value dy = part_rows_in(e, LINEAR_DW_DY, dw->dim[kn ? 1 : 0]);
-    struct hlo_value x = part_rows_in(e, LINEAR_DW_X, dw->dim[kn ? 0 : 1]);
-    struct hlo_value product = hlo_dot(e->h, kn ? x : dy, kn ? dy : x, &rows);
+    const bool kn = e->op->attr.weight_kn;
+    const int64_t m = dw->dim[kn ? 1 : 0], k = dw->dim[kn ? 0 : 1];
+    struct hlo_value dy = part_rows_in(e, LINEAR_DW_DY, m), product = {0};
+    struct hlo_value x = part_rows_in(e, LINEAR_DW_X, k * weight_parts(&e->op->attr));
+    struct weight_part part;
+    for (int i = 0; weight_part(&e->op->attr, m, k, i, &part); i++) {
+        bool whole = part.lines == m;
+        struct hlo_value own_dy = whole ? dy : hlo_slice(e->h, dy, 1, part.line, part.lines),
+                         own_x = whole ? x : hlo_slice(e->h, x, 1, part.column, k);
+        struct hlo_value own = hlo_dot(e->h, kn ? own_x : own_dy, kn ? own_dy : own_x, &rows);
+        product = i ? hlo_concat(e->h, 0, product, own) : own;
+    }
     if (e->op->attr.fresh)
         emit_out(e, LINEAR_DW_DW, product);
     else

@@ -1,5 +1,6 @@
 /* emit_basic.c - emitters of products, sums and tables. */
 #include "device/pjrt/emit.h"
+#include "tape/parts.h"
 
 static void emit_add(struct emit *e)
 {
@@ -45,14 +46,24 @@ const struct emitter pjrt_take = {.emit = emit_take};
 
 static void emit_linear(struct emit *e)
 {
-    struct hlo_value x = emit_in(e, LINEAR_X), w = emit_in(e, LINEAR_W);
-    struct hlo_pairs pairs = {.sum = 1, .a_sum = {x.ndim - 1}, .b_sum = {e->op->attr.weight_kn ? 0 : 1}};
-    struct hlo_value y = hlo_dot(e->h, x, w, &pairs);
-    if (emit_has(e, LINEAR_BIAS))
-        y = hlo_add(e->h, y, hlo_over(e->h, emit_real(e, LINEAR_BIAS), y, y.ndim - 1));
+    struct hlo *h = e->h;
+    struct hlo_value x = emit_in(e, LINEAR_X), w = emit_in(e, LINEAR_W), y = {0};
+    const bool kn = e->op->attr.weight_kn;
+    const int last = x.ndim - 1;
+    const struct hlo_pairs pairs = {.sum = 1, .a_sum = {last}, .b_sum = {kn ? 0 : 1}};
+    const int64_t m = w.dim[kn ? 1 : 0], k = w.dim[kn ? 0 : 1];
+    struct weight_part part;
+    for (int i = 0; weight_part(&e->op->attr, m, k, i, &part); i++) {
+        bool whole = part.lines == m;
+        struct hlo_value own = whole ? hlo_dot(h, x, w, &pairs)
+                                     : hlo_dot(h, hlo_slice(h, x, last, part.column, k),
+                                               hlo_slice(h, w, 0, part.line, part.lines), &pairs);
+        y = i ? hlo_concat(h, last, y, own) : own;
+    }
+    if (emit_has(e, LINEAR_BIAS)) y = hlo_add(h, y, hlo_over(h, emit_real(e, LINEAR_BIAS), y, y.ndim - 1));
     if (emit_has(e, LINEAR_ADD)) {
         struct hlo_value add = emit_real(e, LINEAR_ADD);
-        y = hlo_add(e->h, y, hlo_reshape(e->h, add, y.ndim, y.dim));
+        y = hlo_add(h, y, hlo_reshape(h, add, y.ndim, y.dim));
     }
     emit_out(e, LINEAR_Y, y);
 }
