@@ -23,6 +23,20 @@ static enum plim_status read_folder(struct job *job, struct plim_error *err)
     return status;
 }
 
+/* Settings of an adapter that nobody asked for would be ignored: the whole model would be trained. */
+static enum plim_status check_type_given(const struct job *job, struct plim_error *err)
+{
+    for (size_t i = 0; i < job_schema.count && !job_key_given(job, "adapter.type"); i++) {
+        const struct schema_row *row = &job_schema.rows[i];
+        bool own = !row->alias && !strncmp(row->path, "adapter.", sizeof "adapter." - 1);
+        if (own && job_key_given(job, row->path))
+            return plim_fail(err, PLIM_BAD_INPUT,
+                             "%s: key '%s' needs adapter.type: write lora, rslora or dora", job->name,
+                             row->path);
+    }
+    return PLIM_OK;
+}
+
 enum plim_status job_settle_adapter(struct job *job, struct plim_error *err)
 {
     struct adapter_options *o = &job->adapter;
@@ -31,7 +45,8 @@ enum plim_status job_settle_adapter(struct job *job, struct plim_error *err)
     job->adapting = NULL;
     if (o->path && !*o->path) o->path = NULL;
     if (o->path) status = read_folder(job, err);
-    if (status != PLIM_OK || o->type == ADAPTER_NONE) return status;
+    if (status == PLIM_OK && o->type == ADAPTER_NONE) return check_type_given(job, err);
+    if (status != PLIM_OK) return status;
     if (job->training.freeze.count || job->training.train_only.count)
         return plim_fail(
             err, PLIM_BAD_INPUT,

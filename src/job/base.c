@@ -6,7 +6,8 @@
 #include <string.h>
 
 /* The model as it is trained, as small as can be: which op reads which parameter does not depend on its shape. */
-static enum plim_status choose(struct job *job, const struct quantise_wish *wish, struct quantisation *out,
+static enum plim_status choose(const struct job *job, const struct adapter *adapter,
+                               const struct quantise_wish *wish, struct quantisation *out,
                                struct plim_error *err)
 {
     struct tape tape;
@@ -17,10 +18,17 @@ static enum plim_status choose(struct job *job, const struct quantise_wish *wish
                                 .training = true};
     tape_init(&tape);
     enum plim_status status = model_emit(&job->spec, &shape, &tape, err);
-    if (status == PLIM_OK) status = adapter_apply(job->adapting, &job->spec, true, &tape, err);
+    if (status == PLIM_OK) status = adapter_apply(adapter, &job->spec, true, &tape, err);
     if (status == PLIM_OK) status = quantise_choose(out, wish, &job->spec, &tape, err);
     tape_release(&tape);
     return status;
+}
+
+enum plim_status job_base_of(const struct job *job, const struct adapter *adapter, enum weights_kind kind,
+                             struct quantisation *out, struct plim_error *err)
+{
+    struct quantise_wish wish = {kind, NULL, .train = true};
+    return choose(job, adapter, &wish, out, err);
 }
 
 /* Into the job's store, with which it is released. */
@@ -52,6 +60,6 @@ enum plim_status job_settle_base(struct job *job, struct plim_error *err)
     bool blocks = gguf_is(path) || quantised_folder_is(path);
     if (kind == WEIGHTS_AS_IS && !blocks) return PLIM_OK;
     struct quantise_wish wish = {kind, blocks ? path : NULL, .train = true};
-    enum plim_status status = choose(job, &wish, &chosen, err);
+    enum plim_status status = choose(job, job->adapting, &wish, &chosen, err);
     return status == PLIM_OK ? keep(job, &chosen, err) : status;
 }

@@ -165,11 +165,11 @@ static void find_places(struct opening *o)
     }
 }
 
-/* "model.layers.%d.self_attn.{q,k,v}_proj.weight", part 1: "model.layers.%d.self_attn.k_proj"; {} stays. */
+/* "model.layers.%d.self_attn.{q,k,v}_proj.weight", part 1: "model.layers.%d.self_attn.k_proj", part -1: with its braces; {} stays. */
 static void part_label(const char *label, int part, char *out, size_t size)
 {
     const char *open = strchr(label, '{'), *close = strchr(label, '}'), *at = open ? open + 1 : NULL;
-    if (!open || at == close) {
+    if (!open || at == close || part < 0) {
         snprintf(out, size, "%s", label);
     } else {
         for (; part > 0; part--) at = strchr(at, ',') + 1;
@@ -185,13 +185,14 @@ static bool make_labels(struct opening *o, struct adapter_row *row, const char *
     static const char *const embedding[ADAPTER_LABELS] = {".lora_embedding_A", ".lora_embedding_B",
                                                           ".lora_magnitude_vector"};
     const char *const *ends = row->place == PLACE_EMBED ? embedding : linear;
-    for (int p = 0; p < row->parts; p++)
+    for (int p = row->parts > 1 ? -1 : 0; p < row->parts; p++)
         for (int k = 0; k < ADAPTER_LABELS; k++) {
             char module[192], text[256];
             part_label(label, p, module, sizeof module);
             int n = snprintf(text, sizeof text, "%s%s%s", ADAPTER_PREFIX, module, ends[k]);
-            row->label[p][k] = bump_copy(o->bump, text, (size_t)n);
-            if (!row->label[p][k]) return false;
+            const char **to = p < 0 ? &row->joint[k] : &row->label[p][k];
+            *to = bump_copy(o->bump, text, (size_t)n);
+            if (!*to) return false;
         }
     return true;
 }
@@ -403,7 +404,10 @@ static enum plim_status check_patterns(struct opening *o, struct plim_error *err
 {
     const struct adapter_options *options = o->options;
     double unused;
-    enum plim_status status = pattern_value(o, &options->rank_pattern, "", &unused, err);
+    bool never;
+    enum plim_status status = match_any(o, &options->targets, "", PLACE_NONE, &never, err);
+    if (status == PLIM_OK) status = match_any(o, &options->exclude, "", PLACE_NONE, &never, err);
+    if (status == PLIM_OK) status = pattern_value(o, &options->rank_pattern, "", &unused, err);
     if (status == PLIM_OK) status = pattern_value(o, &options->alpha_pattern, "", &unused, err);
     if (status == PLIM_OK && !all_linear(options))
         status = check_list(o, "targets", &options->targets, is_module, err);
@@ -547,7 +551,8 @@ struct param_init adapter_param_init(const struct adapter *adapter, const struct
     if (ends_with(param->label, ".lora_embedding_B"))
         return (struct param_init){.kind = INIT_NORMAL, .std = 1};
     if (ends_with(param->label, ".lora_magnitude_vector")) return (struct param_init){.kind = INIT_ROW_NORMS};
-    int64_t r = param->dim[param->ndim - 2], width = param->dim[param->ndim - 1];
+    int64_t r = param->dim[param->ndim - 2] / (adapter_is_joint(param) ? ADAPTER_PARTS : 1),
+            width = param->dim[param->ndim - 1];
     if (adapter->options->init == ADAPTER_INIT_GAUSSIAN)
         return (struct param_init){.kind = INIT_NORMAL, .std = 1.0f / (float)r};
     return (struct param_init){.kind = INIT_UNIFORM, .std = (float)(1 / sqrt((double)width))};

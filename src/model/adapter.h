@@ -11,8 +11,8 @@
  * B [C,r]; its outputs are the C columns of W. All other parameters of the model are frozen, unless modules_to_save or bias name
  * them. New parameters carry the names of PEFT's files and the flag TENSOR_ADDED.
  *
- * Queries, keys and values of a layer are one product; adapters of each are added behind the split. Layers are matched as
- * PEFT does: adapter_options says how.
+ * Queries, keys and values of a layer are one product, and so are their adapters if they have one rank and scale; otherwise adapters of each are
+ * added behind the split. Layers are matched as PEFT does: adapter_options says how.
  */
 #pragma once
 

@@ -4,6 +4,8 @@
 #include "model/adapter.h"
 #include "model/arch.h"
 
+#include <string.h>
+
 /* How a tape uses a matrix. */
 enum adapter_place { PLACE_NONE, PLACE_LINEAR, PLACE_EXPERTS, PLACE_EMBED, PLACE_ROUTER, PLACE_HEAD };
 
@@ -21,8 +23,9 @@ struct adapter_row {
     bool turned;                                      /* the weight is [in,out] */
     int parts;                                        /* 1 or ADAPTER_PARTS */
     const char *label[ADAPTER_PARTS][ADAPTER_LABELS]; /* with their %d */
-    struct adapter_site *site;                        /* [layers][parts] */
-    bool *present, *trained;                          /* [layers]: on the tape; trained in full */
+    const char *joint[ADAPTER_LABELS]; /* of one matrix for all parts: "..{q,k,v}_proj.lora_A.weight" */
+    struct adapter_site *site;         /* [layers][parts] */
+    bool *present, *trained;           /* [layers]: on the tape; trained in full */
 };
 
 struct adapter {
@@ -43,5 +46,12 @@ static inline struct adapter_row *adapter_row_of(const struct adapter *a, const 
 
 /* The name of part p of a row in a layer, as the files have it; of experts the first one's. */
 void adapter_site_name(const char *label, int part, int layer, char *out, size_t size);
+
+/* Is a parameter of an adapter one matrix for queries, keys and values? */
+static inline bool adapter_is_joint(const struct tensor *param)
+{
+    const char *mark = strchr(param->label, '{');
+    return mark && mark[1] != '}';
+}
 
 static inline int adapter_layer(const struct tensor *t) { return t->layer < 0 ? 0 : t->layer; }

@@ -4,8 +4,9 @@
  *     u  = (s dropout(x) A')                       [.., r]
  *     y  = u B' + y0                               the tensor that the model's other ops read
  *
- * With DoRA y0 = x W' + bias, z = u B' + y0, and y = (z - bias) m / |W + s B A| + bias + add. Behind a split into queries, keys and values each part has its own y0; queries and keys are
- * rotated after their adapters. Ops that read the same x share its dropout. An embedding's u is s A'[ids], rows of A as they lie. */
+ * With DoRA y0 = x W' + bias, z = u B' + y0, and y = (z - bias) m / |W + s B A| + bias + add. Queries, keys and values are one product. If all three have adapters
+ * of one rank and scale, these are one too: A [3r,in], B [out,r], and u B' is part by part (op.h, "Parts"), so that the split and the rotation stay as they
+ * are. Otherwise, and with DoRA, each part has its own y0 behind the split; queries and keys are rotated after their adapters. Ops that read the same x share its dropout. An embedding's u is s A'[ids], rows of A as they lie. */
 #include "model/adapter_part.h"
 #include "model/weights.h"
 #include "tape/op.h"
@@ -16,7 +17,7 @@
 /* Streams of random bits above those of the model's own ops (build.c). */
 #define FIRST_STREAM (UINT32_C(3) << 29)
 
-/* A product of queries, keys and values that waits for its split. */
+/* A product of queries, keys and values whose adapters wait for its split. */
 struct waiting {
     int y, x, weight, bias;
     const struct adapter_row *row; /* NULL: none */
@@ -42,9 +43,10 @@ struct product {
     int64_t in, out; /* sizes of its rows */
     int64_t first;   /* the output's place among those of the weight */
     bool weight_kn;
-    int bias;        /* included in what is adapted; -1: none */
-    int ends;        /* experts: their rows, else -1 */
-    int64_t experts; /* 0: not a product of experts */
+    int bias;                    /* included in what is adapted; -1: none */
+    int ends;                    /* experts: their rows, else -1 */
+    int64_t experts;             /* 0: not a product of experts */
+    int64_t part[ADAPTER_PARTS]; /* outputs of queries, keys and values; 0: not a product of them all */
 };
 
 static struct op start(const struct applying *a, int kind)
@@ -79,6 +81,9 @@ static int param(struct applying *a, const struct product *p, enum adapter_label
     return tape_tensor(a->tape, &t);
 }
 
+/* Rows of A: of each part r. */
+static int64_t rank_of(const struct product *p) { return p->site.r * (p->part[0] ? ADAPTER_PARTS : 1); }
+
 /* Rows of x, of r numbers each. */
 static int narrow(struct applying *a, const struct product *p, const char *label)
 {
@@ -88,7 +93,7 @@ static int narrow(struct applying *a, const struct product *p, const char *label
                        .type = DT_F32,
                        .cls = CLASS_ACT,
                        .ndim = 3,
-                       .dim = {x->dim[0], tensor_count(x) / p->in / x->dim[0], p->site.r},
+                       .dim = {x->dim[0], tensor_count(x) / p->in / x->dim[0], rank_of(p)},
                        .view_of = -1,
                        .owner = -1};
     if (p->experts) t.ndim = 2, t.dim[0] = tensor_count(x) / p->in, t.dim[1] = p->site.r;
@@ -152,7 +157,8 @@ struct matrices {
 
 static struct matrices add_params(struct applying *a, const struct product *p)
 {
-    return (struct matrices){param(a, p, LABEL_A, p->site.r, p->in), param(a, p, LABEL_B, p->out, p->site.r)};
+    return (struct matrices){param(a, p, LABEL_A, rank_of(p), p->in),
+                             param(a, p, LABEL_B, p->out, p->site.r)};
 }
 
 /* u = s dropout(x) A' */
@@ -169,6 +175,8 @@ static struct matrices add_adapter(struct applying *a, const struct product *p, 
     int u = project(a, p, m);
     if (!p->experts) {
         multiply(a, p, u, m.b, y0, y);
+        for (int i = 0; i < ADAPTER_PARTS && !a->tape->failed; i++)
+            a->tape->ops[a->tape->nops - 1].attr.lines[i].lines = p->part[i];
         return m;
     }
     struct op sum = start(a, OP_ADD);
@@ -333,6 +341,28 @@ static void adapt_experts(struct applying *a, const struct op *op, const struct 
     add_adapter(a, &p, base.out[EXPERT_LINEAR_Y], op->out[EXPERT_LINEAR_Y]);
 }
 
+/* Queries, keys and values have adapters of one rank and scale: one A and one B for all of them, before the split. */
+static bool is_joint(const struct applying *a, const struct adapter_row *row, int layer)
+{
+    const struct adapter_site *site = &row->site[layer * row->parts];
+    bool same = row->parts > 1 && !a->adapter->dora;
+    for (int p = 1; p < row->parts; p++)
+        same = same && site[p].r == site[0].r && site[p].scale == site[0].scale;
+    return same;
+}
+
+static void adapt_joint(struct applying *a, const struct op *op, const struct adapter_row *row)
+{
+    const int weight = op->in[LINEAR_W], layer = adapter_layer(&a->tape->tensors[weight]);
+    struct product p = linear_product(a, op, row);
+    struct op base = *op;
+    p.label = row->joint, p.site = row->site[layer * row->parts];
+    for (int i = 0; i < ADAPTER_PARTS; i++) p.part[i] = weights_part(a->spec, a->tape, weight, i).dim[0];
+    base.out[LINEAR_Y] = like(a, op->out[LINEAR_Y], "lora.base[%d]");
+    tape_append(a->tape, &base);
+    add_adapter(a, &p, base.out[LINEAR_Y], op->out[LINEAR_Y]);
+}
+
 static const struct adapter_site *part_site(const struct applying *a, int part)
 {
     const struct waiting *w = &a->waiting;
@@ -412,6 +442,8 @@ static void emit(struct applying *a, const struct op *op)
         adapt_split(a, op);
     } else if (!row || !has_site(row, w)) {
         tape_append(a->tape, op);
+    } else if (is_joint(a, row, adapter_layer(w))) {
+        adapt_joint(a, op, row);
     } else if (row->parts > 1) {
         tape_append(a->tape, op);
         a->waiting = (struct waiting){op->out[LINEAR_Y], op->in[LINEAR_X], weight, op->in[LINEAR_BIAS], row};

@@ -76,6 +76,13 @@ static struct tensor shape_in_files(const struct model_spec *spec, const struct 
     return t;
 }
 
+/* True for A of an adapter for queries, keys and values. */
+static bool is_joint_rank(const struct tape *tape, int param)
+{
+    const struct tensor *t = &tape->tensors[param], *of = t->owner >= 0 ? &tape->tensors[t->owner] : t;
+    return (of->flags & TENSOR_ADDED) && strstr(of->label, ".lora_A.");
+}
+
 struct weights_part weights_part(const struct model_spec *spec, const struct tape *tape, int param, int i)
 {
     const struct tensor shape = shape_in_files(spec, tape, param), *t = &shape;
@@ -93,6 +100,10 @@ struct weights_part weights_part(const struct model_spec *spec, const struct tap
         p.count /= t->dim[0], p.first = i * p.count;
         p.ndim--, memmove(p.dim, p.dim + 1, sizeof p.dim - sizeof *p.dim);
         p.dim[p.ndim] = 0;
+        return p;
+    }
+    if (is_joint_rank(tape, param)) { /* as many rows each */
+        p.count /= 3, p.first = i * p.count, p.dim[0] /= 3;
         return p;
     }
     int64_t width = p.count / t->dim[0], q = (int64_t)spec->num_heads * spec->head_dim,

@@ -13,7 +13,7 @@
  * Parameters that quantise.h put in blocks receive the file's blocks, or blocks quantised from its numbers.
  *
  * A parameter with {q,k,v} in its name is three tensors of the files, concatenated: one product computes queries, keys and
- * values. A parameter with {} is one tensor per expert, or part of a tensor that holds them all (param_row.joint).
+ * values; so are both matrices of an adapter of all three. A parameter with {} is one tensor per expert, or part of a tensor that holds them all (param_row.joint).
  */
 #pragma once
 

@@ -17,6 +17,7 @@ struct attempt {
     unsigned unpinned; /* knobs, by the bits of their rows */
     const struct adapter
         *lora; /* the usual one of this model; NULL: the job does not train the whole model */
+    const struct quantisation *nf4; /* its base in 4 bits, or that of the job's adapter; NULL: not possible */
     struct remedy remedy;
 };
 
@@ -175,6 +176,7 @@ static bool is_adam(const struct recipe *r)
 }
 static bool is_clipped(const struct recipe *r) { return r->clips; }
 static bool is_whole(const struct recipe *r) { return !r->adapter; }
+static bool on_numbers(const struct recipe *r) { return r->adapter && !r->base->count; }
 static bool not_sgd(const struct recipe *r) { return r->optimizer != OPTIMIZER_SGD; }
 
 #define TO(field, number) offsetof(struct recipe, field), number
@@ -205,6 +207,9 @@ static const struct row {
      TO(optimizer, OPTIMIZER_ADAFACTOR)},
     {"adapter.type", "lora", "a LoRA adapter of rank 16 instead of the whole model", is_whole, false,
      TO(adapter, 0)},
+    {"adapter.type", "lora", "a LoRA adapter of rank 16 on a base in 4 bits instead of the whole model",
+     is_whole, false, TO(adapter, true)},
+    {"model.weights", "nf4", "the adapter's base in 4 bits: other results", on_numbers, true, TO(base, true)},
     {"data.max_length", NULL, "shorter context", NULL, false, TO(max_length, 0)},
     {"training.optimizer", "sgd", "another optimizer: other results", not_sgd, false,
      TO(optimizer, OPTIMIZER_SGD)},
@@ -214,13 +219,15 @@ static const struct row {
 /* False: it does not apply. */
 static bool change(struct attempt *a, const struct row *row)
 {
-    bool adapts = row->field == offsetof(struct recipe, adapter);
-    if (!row->applies(&a->recipe) || (adapts && !a->lora)) return false;
-    if (adapts)
-        a->recipe.adapter = a->lora;
-    else
-        *(int64_t *)(void *)((char *)&a->recipe + row->field) = row->number;
+    bool adapts = row->field == offsetof(struct recipe, adapter),
+         base = row->field == offsetof(struct recipe, base);
+    bool quantises = base || (adapts && row->number);
+    if (!row->applies(&a->recipe) || (adapts && !a->lora) || (quantises && !a->nf4)) return false;
+    if (adapts) a->recipe.adapter = a->lora;
+    if (quantises) a->recipe.base = a->nf4;
+    if (!adapts && !base) *(int64_t *)(void *)((char *)&a->recipe + row->field) = row->number;
     add_key(&a->remedy, row->key, row->value);
+    if (adapts && quantises) add_key(&a->remedy, "model.weights", "nf4");
     return true;
 }
 
@@ -433,18 +440,26 @@ enum plim_status job_remedies(const struct job *job, const struct plan_request *
     struct attempt fresh = attempt_of(job, request, &room);
     if (whole && adapter_open(&options, &job->spec, job_head(job), &bump, &lora, NULL) == PLIM_OK)
         fresh.lora = lora;
+    struct quantisation nf4 = {0};
+    const struct adapter *adapter = job->adapting ? job->adapting : lora;
+    if (adapter && job->model.path && !job->base.count &&
+        job_base_of(job, adapter, WEIGHTS_NF4, &nf4, NULL) == PLIM_OK && nf4.count)
+        fresh.nf4 = &nf4;
     struct offers offers = {.out = out};
     try_pins(&offers, &fresh);
     int adapters = 0;
     for (int i = 0; i < NROWS; i++) {
         struct attempt a = fresh;
-        if (!try_row(&a, &rows[i])) continue;
+        bool adapts = rows[i].field == offsetof(struct recipe, adapter);
+        if ((adapts && adapters) || !try_row(&a, &rows[i]))
+            continue; /* 4 bits only where numbers do not fit */
         adapters += a.recipe.adapter != fresh.recipe.adapter;
         offer(&offers, &a);
     }
     if (offers.count == adapters) try_together(&offers, &fresh);
     try_raising(&offers, &fresh, smallest);
     *count = offers.count;
+    quantise_release(&nf4);
     tape_release(&room);
     bump_free(&bump);
     return PLIM_OK;

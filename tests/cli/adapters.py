@@ -163,7 +163,27 @@ with tempfile.TemporaryDirectory() as folder:
     merged = loss(folder)
     plim.ok(result.returncode == 0 and scores and abs(scores[-1] - merged) < 1e-6 * merged, f"experts: {scores[-1:]} with the adapter's ops, {merged} merged {result.stderr.strip()[-200:]}")
 
+    # Queries, keys and values are one pair of matrices in memory where they have one rank: files and first values are as with each of them alone.
+    def first_values(**keys):
+        made = plim.run("train", plim.job(folder, **{**BASE, "adapter__type": "lora", "adapter__r": 4, "training__steps": 1, "training__learning_rate": 1e-30, "output__dir": f"{folder}/qkv", **keys}), "-q", "--overwrite")
+        plim.ok(made.returncode == 0, f"{keys}: {made.stderr.strip()}")
+        return floats(f"{folder}/qkv/checkpoint-00000001/adapter_model.safetensors")
+    together, apart = first_values(adapter__targets="[q_proj, k_proj, v_proj]"), first_values(adapter__targets="[q_proj, k_proj, v_proj]", adapter__rank_pattern='["layers.1.self_attn.k_proj=2"]')
+    same = [k for k in together if len(apart.get(k, ())) == len(together[k])]
+    plim.ok(together.keys() == apart.keys() and len(same) == 10 and all(together[k] == apart[k] for k in same), f"one rank or several: {len(same)} tensors begin alike")
+    plim.ok(all((max(map(abs, together[k])) > 1e-3) == (".lora_A." in k) for k in together), "B begins with zeros, A does not")
+
+    # A base in 4 bits is what makes an adapter fit; that is told.
+    wide = llama_folder.make(f"{folder}/remedy", hidden_size=256, intermediate_size=1024, num_hidden_layers=4)
+    pinned = plim.job(folder, **{**BASE, "model__path": wide, "adapter__type": "lora", "training__param_tier": "device", "training__batch_size": 1})
+    least = [plim.plan(pinned, *more, "--device", "rtx-4090", "--budget", "601MiB") for more in ((), ("--base", "nf4"))]
+    least = [p["budget_bytes"] + p["missing_bytes"] for p, _ in least]
+    between, result = plim.plan(pinned, "--device", "rtx-4090", "--budget", str(sum(least) // 2))
+    plim.ok(result.returncode == 3 and any(r["change"] == "model.weights: nf4" for r in between["remedies"]), f"4 bits are offered: {[r['change'] for r in between['remedies']]}")
+
     # Refusals.
+    refused(folder, "'adapter.r' needs adapter.type", adapter__r=4)
+    refused(folder, "pattern '*('", adapter__type="lora", adapter__targets='["*("]')
     refused(folder, "'qq_proj' matches no module", adapter__type="lora", adapter__targets="[qq_proj]")
     refused(folder, "input_layernorm has no adapter: it is neither linear nor an embedding", adapter__type="lora", adapter__targets="[input_layernorm]")
     refused(folder, "model.embed_tokens has no adapter: it is also the output projection (tie_word_embeddings)", adapter__type="lora", adapter__targets="[embed_tokens]")

@@ -64,6 +64,16 @@ CASES = {
 }
 COMMITTED = list(CASES)[:14]
 
+# Every family with every kind of adapter, for a live comparison. Experts of a mixture are no modules of PEFT's.
+FAMILIES = {**{m: ALL for m in ("llama-tied", "mistral", "qwen2", "qwen3", "gemma3", "gpt2", "phi3", "olmo2", "smollm3", "granite", "qwen2_moe", "bert-tokens", "roberta-tokens",
+                                "distilbert-tokens")},
+            **{m: QV for m in ("gemma2", "mixtral", "qwen3_moe", "olmoe")}, "t5-v11": dict(target_modules=r".*\.(q|v|wi_0|wi_1|wo)", r=3, lora_alpha=6)}
+KINDS = {"lora": {}, "rslora": dict(use_rslora=True), "dora": dict(use_dora=True)}
+for family, linear in FAMILIES.items():
+    for kind, more in KINDS.items():
+        settings = dict(linear, **more, **(dict(fan_in_fan_out=True) if family == "gpt2" else {}))
+        if (family, settings) not in CASES.values(): CASES[f"adapter-{family}-{kind}"] = (family, settings)
+
 
 def load_blocks(folder):
     """A folder of bitsandbytes, whose weights are widened to fp32."""

@@ -117,6 +117,34 @@ static void check_blocks(const struct model_rig *rig, const struct rig_options *
     if (o->in_blocks) assert_true(norms[1] == 7 && norms[0] == 0);
 }
 
+/* Adapters of one rank on queries, keys and values are one pair of matrices before the split: it rotates as without them, and nothing else does. */
+static void test_joint(void **state)
+{
+    static const struct {
+        const char *name;
+        bool joint;
+    } wanted[] = {{"adapter-llama", true}, {"adapter-llama-part", false}, {"adapter-qwen2-dora", false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted && cases == committed; i++) {
+        char folder[512];
+        struct golden g;
+        struct model_rig rig = {0};
+        struct rig_options o = how(wanted[i].name, folder, sizeof folder);
+        int in_parts = 0, rotated = 0;
+        golden_open(&g, wanted[i].name);
+        golden_run(&rig, &g, &o, 0);
+        for (int k = 0; k < rig.tape.nops; k++) {
+            const struct op *op = &rig.tape.ops[k];
+            in_parts += op->kind == OP_LINEAR && op->attr.lines[0].lines > 0;
+            rotated += op->kind == OP_ROPE;
+        }
+        assert_int_equal(in_parts, wanted[i].joint ? rig.spec.num_layers : 0);
+        assert_int_equal(rotated > 0, !wanted[i].joint);
+        rig_close(&rig);
+        golden_close(&g);
+    }
+}
+
 static void test_gradients(void **state)
 {
     (void)state;
@@ -185,8 +213,9 @@ static void test_merged(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_logits), cmocka_unit_test(test_gradients),
-                                       cmocka_unit_test(test_losses), cmocka_unit_test(test_merged)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_joint), cmocka_unit_test(test_logits),
+                                       cmocka_unit_test(test_gradients), cmocka_unit_test(test_losses),
+                                       cmocka_unit_test(test_merged)};
     if (argc > 1) cases = (const char *const *)argv + 1, case_count = (size_t)argc - 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
