@@ -378,6 +378,13 @@ enum plim_status exec_pending(struct exec *exec, struct plim_error *err)
     return run_range(exec, &range, err);
 }
 
+enum plim_status exec_prime(struct exec *exec, struct plim_error *err)
+{
+    struct device_range range = range_of(exec, 0, exec->tape->loop_end, 0);
+    range.priming = true;
+    return run_range(exec, &range, err);
+}
+
 enum plim_status exec_loop(struct exec *exec, int64_t micro, struct plim_error *err)
 {
     return exec_run(exec, 0, exec->tape->loop_end, micro, err);
@@ -474,4 +481,15 @@ enum plim_status exec_write(const struct exec *exec, int id, const void *host, i
     if (!part.bytes) return PLIM_OK;
     return exec_write_own(exec, id, (const char *)host + (part.first - offset), part.first - rank * piece,
                           part.bytes, err);
+}
+
+enum plim_status exec_write_rows(const struct exec *exec, int id, const void *host, int64_t offset,
+                                 int64_t stride, int64_t bytes, int64_t rows, struct plim_error *err)
+{
+    const struct device_ops *ops = exec->device->ops;
+    const struct tensor *t = &exec->tape->tensors[id];
+    if (!ops->write_rows || t->piece || t->tier != TIER_DEVICE)
+        return exec_write(exec, id, host, offset, rows * stride, err);
+    return ops->write_rows(exec->device, (size_t)(exec->layout->offset[id] + offset), host, (size_t)stride,
+                           (size_t)bytes, (size_t)rows, err);
 }

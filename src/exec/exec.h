@@ -104,6 +104,9 @@ enum plim_status exec_loop(struct exec *exec, int64_t micro, struct plim_error *
 enum plim_status exec_update(struct exec *exec, struct plim_error *err);
 /* Only the updates that the loop begins with (pass_update.c, inside forward); not compiled, because it is rare. */
 enum plim_status exec_pending(struct exec *exec, struct plim_error *err);
+/* Fills the copies of weights that the host has for its updates inside forward (tape/offload_host.c). They follow the parameters
+ * from then on, so it is called before a step with nothing pending: parameters may have changed otherwise. */
+enum plim_status exec_prime(struct exec *exec, struct plim_error *err);
 
 /* The address of a device tensor the host may write directly; NULL on a device with its own memory. */
 void *exec_host(const struct exec *exec, int tensor);
@@ -114,6 +117,9 @@ enum plim_status exec_read(const struct exec *exec, int tensor, void *host, int6
                            struct plim_error *err);
 enum plim_status exec_write(const struct exec *exec, int tensor, const void *host, int64_t offset,
                             int64_t bytes, struct plim_error *err);
+/* Writes the first `bytes` of each of `rows` rows of `stride` bytes; what lies between them may be written or not. */
+enum plim_status exec_write_rows(const struct exec *exec, int tensor, const void *host, int64_t offset,
+                                 int64_t stride, int64_t bytes, int64_t rows, struct plim_error *err);
 /* Begins to read the first bytes of a device tensor, whole on every rank, as of all ops run so far. The device's
  * read_end returns them, even if more ops run in between. Requires device_ops.read_begin. */
 void exec_read_begin(const struct exec *exec, int tensor, int slot, int64_t bytes);

@@ -18,7 +18,8 @@ struct recipe recipe_of(const struct job *job)
                            .flash = job->model.flash,
                            .max_length = job->max_length,
                            .micro_least = least,
-                           .adapter = job->adapting};
+                           .adapter = job->adapting,
+                           .base = &job->base};
 }
 
 static struct recipe recipe_for(const struct plan_request *request)
@@ -58,9 +59,10 @@ static bool disk_overlaps(const struct knobs *knobs)
     return knobs->state_tier == TIER_DISK && !knobs->host_share && knobs->prefetch_ops == PREFETCH_AHEAD;
 }
 
-/* Updates inside forward fetch their state this many ops ahead. Weights that the host returns are fetched when they are read: a fetch
- * that waits for the host holds up the state behind it. */
+/* Updates inside forward fetch their state this many ops ahead; more where the host's updates are early and no longer among these ops.
+ * Weights that the host returns are fetched when they are read: a fetch that waits for the host holds up the state behind it. */
 #define FORWARD_AHEAD 4
+#define EARLY_AHEAD   16
 
 /* Copies between a GPU and the host run beside computing: four slices of an update in flight, parameters and gradients
  * asked for ten ops ahead, about a layer's, or three where the budget asks for it: by the planner's clock that costs 3 to 6 %
@@ -71,8 +73,9 @@ static struct prefetch_options prefetch_of(const struct job *job, const struct k
     int ops = knobs && knobs->prefetch_ops ? (int)knobs->prefetch_ops : PREFETCH_AHEAD;
     const struct job_zero *z = &job->zero;
     bool forward = knobs && knobs->optimizer_in_forward;
+    int state = forward && knobs->grad_tier != TIER_DEVICE ? EARLY_AHEAD : FORWARD_AHEAD;
     return (struct prefetch_options){.loop_lead = ops,
-                                     .state_lead = forward ? FORWARD_AHEAD : ops,
+                                     .state_lead = forward ? state : ops,
                                      .weights_lead = forward ? 0 : ops,
                                      .loop_lag = 2,
                                      .update_lag = 2,
@@ -101,6 +104,7 @@ static struct offload_options offload_of(const struct tape *tape, const struct k
                                     .state_share = (int)knobs->state_share,
                                     .param_share = (int)knobs->param_share,
                                     .host_share = (int)knobs->host_share,
+                                    .in_forward = knobs->optimizer_in_forward,
                                     .disk_share = (int)knobs->disk_share};
 }
 
@@ -175,7 +179,7 @@ static enum plim_status emit(const struct recipe *r, const struct model_shape *s
     if (status == PLIM_OK) status = model_freeze(&job->spec, &freezing, tape, err);
     if (status == PLIM_OK) status = adapter_apply(r->adapter, &job->spec, shape->training, tape, err);
     if (status == PLIM_OK) status = share(job, shape, tape, err);
-    if (status == PLIM_OK) quantise_tape(&job->base, &job->spec, tape);
+    if (status == PLIM_OK) quantise_tape(r->base, &job->spec, tape);
     return status;
 }
 
@@ -208,9 +212,10 @@ static enum plim_status compute(const struct plan_request *request, const struct
                                     .weight_decay = (float)t->weight_decay,
                                     .global_norm = needs_global_norm(&r) || !knobs->optimizer_in_backward,
                                     .in_backward = knobs->optimizer_in_backward,
-                                    .in_forward = knobs->optimizer_in_forward,
+                                    .in_forward = knobs->optimizer_in_forward && part == TAPE_WHOLE,
                                     .guards_loss = knobs->optimizer_in_backward && job->ranks <= 1,
-                                    .part = part};
+                                    .part = part,
+                                    .part_state = knobs->grad_tier != TIER_DEVICE};
     const struct model_spec *s = &job->spec;
     update.joint_rows[0] = (int64_t)s->num_heads * s->head_dim;
     update.joint_rows[1] = update.joint_rows[2] = (int64_t)s->num_kv_heads * s->head_dim;
@@ -258,6 +263,7 @@ static enum plim_status place(const struct plan_request *request, const struct k
 {
     const struct recipe r = recipe_for(request);
     struct offload_options offload = offload_of(tape, knobs);
+    offload.once = knobs->accumulation == 1 && request->lengths <= 1;
     struct shard_options shard = shard_of(&r, request->facts, knobs);
     enum plim_status status = pass_shard(tape, &shard, err);
     if (status == PLIM_OK) status = pass_offload(tape, &offload, err);

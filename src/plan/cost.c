@@ -108,6 +108,18 @@ double tape_link_bytes(const struct tape *tape, const struct device_facts *facts
     return sum;
 }
 
+static double overlapped(const struct device_facts *facts, double compute, double move)
+{
+    return longer(compute, move) + UNHIDDEN * shorter(compute, move) + facts->op_seconds;
+}
+
+/* A weight in blocks becomes numbers before its product begins. */
+static double widening(const struct device_facts *facts, const struct op_cost *cost)
+{
+    bool widens = facts->widens_blocks && cost->widened > 0;
+    return widens ? cost->widened / facts->bandwidth + facts->op_seconds : 0;
+}
+
 /* Seconds of an op that computes on the device. */
 static double compute_seconds(const struct clock *c, const struct op *op)
 {
@@ -126,7 +138,7 @@ static double compute_seconds(const struct clock *c, const struct op *op)
     compute += cost.products * facts->matmul_seconds;
     bool cached = facts->cache_bytes && cost.bytes < 0.5 * (double)facts->cache_bytes;
     double move = cost.bytes / (cached ? facts->cache_bandwidth : facts->bandwidth);
-    return longer(compute, move) + UNHIDDEN * shorter(compute, move) + facts->op_seconds;
+    return overlapped(facts, compute, move) + widening(facts, &cost);
 }
 
 static double moved_bytes(const struct clock *c, const struct op *move)
@@ -289,7 +301,7 @@ static bool is_idle(const struct clock *c, const struct op *op)
 {
     bool later =
         !c->once && op->kind == OP_QUANTISE8 && op->accumulate == ACC_AFTER_FIRST; /* few are the first */
-    return op->kind == OP_HOLD || later || (c->later && op->part == PART_UPDATE) ||
+    return op->kind == OP_HOLD || op->attr.primes || later || (c->later && op->part == PART_UPDATE) ||
            (c->once && op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST);
 }
 

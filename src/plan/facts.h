@@ -17,13 +17,14 @@ struct layout;
 
 struct device_facts {
     char name[64];
-    /* facts_set_memory sets these five and program_bytes. */
+    /* facts_set_memory sets these six and program_bytes. */
     enum memory_kind memory;
     bool unified_memory; /* device memory is the process's own: one budget covers both */
     /* Tier of offloaded tensors: disk for a CPU, host memory for a GPU. TIER_DEVICE: there is none. */
     enum tier lower_tier;
-    bool async_copies; /* copies to and from lower_tier overlap computing */
-    bool groups_ops;   /* adjacent independent ops may run at once (tape/group.h) */
+    bool async_copies;  /* copies to and from lower_tier overlap computing */
+    bool groups_ops;    /* adjacent independent ops may run at once (tape/group.h) */
+    bool widens_blocks; /* products of many rows make a weight in blocks numbers first, in memory */
     /* The device compiles whole programs and places their temporaries itself: inputs and outputs of a tape live throughout it. */
     bool whole_programs;
     /* The device's library keeps memory that is freed: a smaller budget would give nothing back. */
@@ -96,12 +97,12 @@ static inline void facts_set_memory(struct device_facts *facts, enum memory_kind
     static const struct {
         bool unified_memory;
         enum tier lower_tier;
-        bool async_copies, groups_ops;
+        bool async_copies, groups_ops, widens_blocks;
         size_t program_bytes;
     } kinds[] = {
-        /* MEMORY_PROCESS */ {true, TIER_DISK, false, false, 0},
-        /* MEMORY_CARD */ {false, TIER_HOST, true, true, FACTS_GRAPH_BYTES},
-        /* MEMORY_PLUGIN */ {false, TIER_DEVICE, false, false, 0},
+        /* MEMORY_PROCESS */ {true, TIER_DISK, false, false, false, 0},
+        /* MEMORY_CARD */ {false, TIER_HOST, true, true, true, FACTS_GRAPH_BYTES},
+        /* MEMORY_PLUGIN */ {false, TIER_DEVICE, false, false, true, 0},
     };
     static_assert(sizeof kinds / sizeof *kinds == MEMORY_KINDS, "a row for each kind of memory");
     facts->memory = kind;
@@ -109,6 +110,7 @@ static inline void facts_set_memory(struct device_facts *facts, enum memory_kind
     facts->lower_tier = kinds[kind].lower_tier;
     facts->async_copies = kinds[kind].async_copies;
     facts->groups_ops = kinds[kind].groups_ops;
+    facts->widens_blocks = kinds[kind].widens_blocks;
     facts->program_bytes = kinds[kind].program_bytes;
 }
 

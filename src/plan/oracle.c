@@ -37,13 +37,20 @@ static bool streams(const struct oracle *o, const struct knobs *k)
     return k->param_tier != TIER_DEVICE || k->grad_tier != TIER_DEVICE || o->request->facts->ranks > 1;
 }
 
-/* The knobs that the loop depends on: state is touched there only by updates inside backward. */
+/* Gradients on a lower tier that leave with a part of the state: which of them do depends on its share. */
+static bool sends_part(const struct knobs *k)
+{
+    return k->grad_tier != TIER_DEVICE && k->state_share > 0 && k->state_share < OFFLOAD_SHARES;
+}
+
+/* The knobs that the loop depends on: state is touched there only by updates inside it. */
 static struct knobs loop_key(const struct oracle *o, const struct knobs *k)
 {
     struct knobs key = *k;
     key.accumulation = 0;
     if (!knobs_inside(k)) {
-        key.state_tier = key.state_share = key.host_share = 0;
+        if (!sends_part(k)) key.state_tier = key.state_share = 0;
+        key.host_share = 0;
         if (key.disk_share <= OFFLOAD_SHARES) key.disk_share = 0; /* no parameters */
     }
     if (!streams(o, k) && key.state_tier != TIER_DISK) key.prefetch_ops = 0;
@@ -224,8 +231,8 @@ static enum plim_status look_for(struct oracle *o, const struct knobs *k, bool l
     if (knobs_inside(k)) return look(o, k, TAPE_WHOLE, err);
     enum plim_status status = PLIM_OK;
     if (!loop) {
-        if (k->param_tier == TIER_DEVICE)
-            at.state_tier = TIER_DEVICE, at.state_share = at.host_share = at.disk_share = 0;
+        if (k->param_tier == TIER_DEVICE) at.host_share = at.disk_share = 0;
+        if (k->param_tier == TIER_DEVICE && !sends_part(k)) at.state_tier = TIER_DEVICE, at.state_share = 0;
         status = look(o, &at, TAPE_LOOP, err);
         at = *k;
     }
@@ -265,6 +272,25 @@ enum plim_status oracle_ask(struct oracle *o, const struct knobs *k, struct plan
     return PLIM_OK;
 }
 
+/* The update's ops as updates inside forward have them, without the loop: what its lanes have to do there. */
+static enum plim_status find_forward_update(struct oracle *o, const struct knobs *k, struct parts *p,
+                                            struct plim_error *err)
+{
+    struct knobs at = *k;
+    at.optimizer_in_forward = 0;
+    struct part_cost loop = {0}, update = {.key = update_key(o, &at)};
+    update.key.optimizer_in_forward = 1;
+    p->update = find(&o->updates, &update.key);
+    if (p->update) return PLIM_OK;
+    at.optimizer_in_forward = 1;
+    at.recompute = RECOMPUTE_NONE, at.full_layers = 0, at.loss_chunks = 1, at.offload_layers = 0;
+    enum plim_status status = measure(o, &at, TAPE_UPDATE, &loop, &update, err);
+    if (status == PLIM_NO_FIT && o->patient) status = PLIM_OK; /* no bound */
+    if (status == PLIM_OK) status = add(&o->updates, &update, err);
+    p->update = find(&o->updates, &update.key);
+    return status;
+}
+
 enum plim_status oracle_least_inside(struct oracle *o, const struct knobs *k, double *out,
                                      struct plim_error *err)
 {
@@ -272,14 +298,30 @@ enum plim_status oracle_least_inside(struct oracle *o, const struct knobs *k, do
     struct knobs apart = *k;
     apart.optimizer_in_backward = apart.optimizer_in_forward = 0;
     enum plim_status status = find_parts(o, &apart, &p, err);
+    if (status == PLIM_OK && k->optimizer_in_forward) status = find_forward_update(o, k, &p, err);
     *out = 0;
     for (int lane = 0; lane < LANES && status == PLIM_OK; lane++)
         *out = fmax(*out, (double)k->accumulation * p.loop->busy[lane] + p.update->busy[lane]);
     if (!k->optimizer_in_forward || status != PLIM_OK) return status;
-    /* Only the first micro-batch's forward hides some of the update. */
-    double hidden = fmin(p.update->seconds, p.loop->forward);
-    *out = fmax(*out, (double)k->accumulation * p.loop->seconds + p.update->seconds - hidden);
+    /* The first micro-batch's forward does not end before what is fetched and what the host updates is there. */
+    double updates = fmax(p.update->busy[LANE_COPY_IN], p.update->busy[LANE_HOST]);
+    double behind = (double)k->accumulation * p.loop->seconds - p.loop->forward;
+    *out = fmax(*out, behind + fmax(updates, p.loop->forward));
     return status;
+}
+
+enum plim_status oracle_least_bytes(struct oracle *o, const struct knobs *k, struct plan_bound *out,
+                                    struct plim_error *err)
+{
+    struct parts p;
+    struct knobs apart = *k;
+    apart.optimizer_in_forward = 0;
+    enum plim_status status = find_parts(o, &apart, &p, err);
+    if (status != PLIM_OK) return status;
+    plan_lines(o->request, p.update->kept + p.loop->peak, p.loop->own, p.loop->offloaded, p.loop->on_disk,
+               out);
+    out->tape = p.loop->tape;
+    return PLIM_OK;
 }
 
 enum plim_status oracle_exchanges(struct oracle *o, const struct knobs *k, struct exchange_seconds *out,

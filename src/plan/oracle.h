@@ -74,6 +74,11 @@ enum plim_status oracle_ask(struct oracle *oracle, const struct knobs *knobs, st
 enum plim_status oracle_least_inside(struct oracle *oracle, const struct knobs *knobs, double *out,
                                      struct plim_error *err);
 
+/* Lower bound of the bytes with updates inside forward, from a loop that other questions share: kept tensors and the peak of a
+ * micro-batch without the updates. */
+enum plim_status oracle_least_bytes(struct oracle *oracle, const struct knobs *knobs, struct plan_bound *out,
+                                    struct plim_error *err);
+
 /* Lower bound of the device bytes with the update after backward: the kept tensors alone. */
 enum plim_status oracle_kept(struct oracle *oracle, const struct knobs *knobs, struct plan_bound *out,
                              struct plim_error *err);

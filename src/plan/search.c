@@ -26,8 +26,10 @@
 #include <stdlib.h>
 
 /* Where updates run inside backward, a bound is what the busiest lane has to do, which few plans come near, and tapes share
- * nothing (oracle.h): such boxes come later by this share, and last until something fits. */
-#define INSIDE_LATER 1.05
+ * nothing (oracle.h): such boxes come later by this share, and last until something fits. Inside forward bounds are sharp, but tapes are
+ * long, and in a step of seconds they gain little. */
+#define INSIDE_LATER  1.05
+#define FORWARD_LATER 1.3
 
 /* An update's least time is not looked for where it can be less than what is known by no more than this share of a step. */
 #define NEAR 0.005
@@ -60,11 +62,18 @@ static bool is_inside(const struct search *s, const struct box *box)
     return space_inside(&s->space, box->lo.at[AXIS_PLACE]);
 }
 
+static double lateness(const struct search *s, const struct box *box)
+{
+    return s->space.places[box->lo.at[AXIS_PLACE]].forward ? FORWARD_LATER
+           : is_inside(s, box)                             ? INSIDE_LATER
+                                                           : 1;
+}
+
 static bool comes_before(const struct search *s, const struct box *a, const struct box *b)
 {
     bool late = is_inside(s, a), other_late = is_inside(s, b);
     if (!s->best.found && late != other_late) return other_late;
-    double x = a->bound * (late ? INSIDE_LATER : 1), y = b->bound * (other_late ? INSIDE_LATER : 1);
+    double x = a->bound * lateness(s, a), y = b->bound * lateness(s, b);
     return x < y || (x == y && point_order(&a->lo, &b->lo) < 0);
 }
 

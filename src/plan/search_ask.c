@@ -117,11 +117,25 @@ static enum plim_status no_gain(struct search *s, const struct point *p, struct 
     return status;
 }
 
+/* Tapes with updates inside forward share no parts, but what they take at least is known from parts that others share. That is
+ * enough where so much does not fit. */
+static enum plim_status ask_apart(struct search *s, const struct knobs *k, struct plan_bound *out, bool *fits)
+{
+    enum plim_status status = oracle_least_bytes(&s->oracle, k, out, s->err);
+    *fits = search_may_fit(s, out);
+    if (status != PLIM_OK || *fits) return status;
+    return oracle_least_inside(&s->oracle, k, &out->step_seconds, s->err);
+}
+
 /* Whatever fits is a candidate, whoever asked. */
 enum plim_status search_ask(struct search *s, const struct point *p, struct plan_bound *out)
 {
     struct knobs k = space_knobs(&s->space, p);
-    enum plim_status status = ask_with_disk(s, &k, out);
+    bool may = true;
+    enum plim_status status = PLIM_OK;
+    if (k.optimizer_in_forward && s->best.found) status = ask_apart(s, &k, out, &may);
+    if (status != PLIM_OK || !may) return status;
+    status = ask_with_disk(s, &k, out);
     if (status == PLIM_OK) status = no_gain(s, p, out);
     if (status == PLIM_OK && within(s, out)) consider(s, p, &k, out->step_seconds);
     if (status == PLIM_OK && !within(s, out)) note_miss(s, p, &k, out);
@@ -234,7 +248,13 @@ enum plim_status search_above_host(struct search *s, struct point p, double *abo
     for (int u = 0; u < space_count(&s->space, AXIS_UPDATER, &p) && status == PLIM_OK; u++) {
         struct plan_bound b;
         p.at[AXIS_UPDATER] = u;
-        status = search_ask(s, &p, &b);
+        struct knobs k = space_knobs(&s->space, &p);
+        if (k.optimizer_in_forward) { /* takes about as much of the host as updates after backward */
+            k.optimizer_in_forward = 0;
+            status = oracle_ask(&s->oracle, &k, &b, s->err);
+        } else {
+            status = search_ask(s, &p, &b);
+        }
         if (status == PLIM_OK) *above = fmin(*above, (double)(b.host - b.own - s->request->host_budget));
     }
     return status;

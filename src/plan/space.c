@@ -24,9 +24,17 @@ bool space_can_defer(const struct plan_request *r)
     return r->facts->ranks <= 1 && r->lengths <= 1 && !r->facts->whole_programs;
 }
 
-static bool defers(const struct space *s) { return s->request->pins.optimizer_in_forward == 1; }
+/* Updates inside forward are a pin: with their tapes the search of a large job ends too far from its best plan
+ * (docs/design/optimizers.md). */
+static bool defers(const struct plan_request *r)
+{
+    return r->pins.optimizer_in_forward == 1 && space_can_defer(r);
+}
 
-bool space_inside(const struct space *s, int place) { return s->places[place].inside || defers(s); }
+bool space_inside(const struct space *s, int place)
+{
+    return s->places[place].inside || s->places[place].forward;
+}
 
 /* Gradients that wait on a lower tier have no update inside backward to wait for; of several ranks' they are pieces. */
 static bool place_is_allowed(const struct plan_request *r, const struct place *p)
@@ -35,7 +43,8 @@ static bool place_is_allowed(const struct plan_request *r, const struct place *p
     bool lower = p->grad != TIER_DEVICE, several = r->facts->ranks > 1;
     bool whole = pin_allows(pins->micro_batch, r->rows) && (!r->micro_most || r->micro_most >= r->rows);
     if (p->inside && (lower || r->needs_global_norm || !whole)) return false;
-    if (pins->optimizer_in_forward == 1 && (p->inside || !space_can_defer(r))) return false;
+    if (!pin_allows(pins->optimizer_in_forward, p->forward)) return false;
+    if (p->forward && (p->inside || !defers(r))) return false;
     if (p->zero != ZERO_NONE && (!several || r->whole_state)) return false;
     if (p->zero == ZERO_NODE && (r->facts->node_ranks < 2 || r->facts->node_ranks >= r->facts->ranks))
         return false;
@@ -61,7 +70,9 @@ static bool share_is_allowed(const struct plan_request *r, const struct place *p
     if (share.param > 0 && r->facts->ranks > 1 && place->zero < ZERO_PARAMS) return false;
     if (share.param > 0 && share.state > 0 && share.state < OFFLOAD_SHARES) return false;
     bool part = share.state > 0 && share.state < OFFLOAD_SHARES;
-    if (part && (grads || pins->state_tier != KNOB_OPEN)) return false;
+    bool follow =
+        place->forward || pins->grad_tier > TIER_DEVICE; /* gradients leave with their part of the state */
+    if (part && ((grads && !follow) || pins->state_tier != KNOB_OPEN)) return false;
     if (share.param > 0 && share.param < OFFLOAD_SHARES && pins->param_tier != KNOB_OPEN) return false;
     return pin_allows(pins->state_tier, share.state ? lower : TIER_DEVICE) &&
            pin_allows(pins->param_tier, share.param ? lower : TIER_DEVICE);
@@ -84,10 +95,11 @@ static void list_places(struct space *s)
 {
     const struct plan_request *r = s->request;
     for (int zero = 0; zero < ZERO_COUNT; zero++)
-        for (int inside = 0; inside < 2; inside++)
+        for (int when = 0; when < 3; when++) /* after backward, inside it, inside forward */
             for (int lower = 0; lower < 2; lower++) {
                 if (lower && r->facts->lower_tier == TIER_DEVICE) continue;
-                struct place p = {lower ? r->facts->lower_tier : TIER_DEVICE, inside, (enum zero)zero};
+                enum tier grad = lower ? r->facts->lower_tier : TIER_DEVICE;
+                struct place p = {grad, when == 1, when == 2, (enum zero)zero};
                 if (!place_is_allowed(r, &p) || !list_shares(r, &p, &s->shares[s->nplaces])) continue;
                 s->places[s->nplaces++] = p;
             }
@@ -113,23 +125,33 @@ int space_share(const struct space *s, const struct point *p, int place)
     return at;
 }
 
-/* Gradients wait on a lower tier, and no pin says so. */
-static bool sends_grads(const struct space *s, int place)
+/* The least reach that has a place. Gradients wait on a lower tier, and no pin says so: with updates inside forward they leave with
+ * their state, once. */
+static enum reach reach_of_place(const struct space *s, int place)
 {
-    return s->places[place].grad != TIER_DEVICE && s->request->pins.grad_tier == KNOB_OPEN;
+    const struct place *p = &s->places[place];
+    if (p->grad == TIER_DEVICE || s->request->pins.grad_tier != KNOB_OPEN) return REACH_NOTHING;
+    return p->forward ? REACH_STATE : REACH_ALL;
+}
+
+/* Gradients of one micro-batch whose updates run inside forward only leave. */
+static bool leaves_once(const struct space *s, const struct point *p)
+{
+    return place_at(s, p)->forward && s->micros[p->at[AXIS_MICRO]] == s->request->rows;
 }
 
 static bool streams(const struct space *s, const struct point *p)
 {
-    return place_at(s, p)->grad != TIER_DEVICE || share_at(s, p).param > 0;
+    return (place_at(s, p)->grad != TIER_DEVICE && !leaves_once(s, p)) || share_at(s, p).param > 0;
 }
 
 enum reach space_reach(const struct space *s, const struct point *p)
 {
     int place = p->at[AXIS_PLACE];
     if (s->reach == REACH_TOGETHER && streams(s, p) && p->at[AXIS_ACTIVATIONS]) return REACH_TOGETHER;
-    if (sends_grads(s, place) || share_at(s, p).param > s->shares[place].items[0].param) return REACH_ALL;
-    return p->at[AXIS_SHARE] || p->at[AXIS_ACTIVATIONS] ? REACH_STATE : REACH_NOTHING;
+    if (share_at(s, p).param > s->shares[place].items[0].param) return REACH_ALL;
+    bool leaves = p->at[AXIS_SHARE] || p->at[AXIS_ACTIVATIONS];
+    return leaves && reach_of_place(s, place) < REACH_STATE ? REACH_STATE : reach_of_place(s, place);
 }
 
 static int count_places(const struct space *s, const struct point *) { return s->nplaces; }
@@ -138,7 +160,7 @@ static void apply_place(const struct space *s, const struct point *p, struct kno
 {
     k->grad_tier = place_at(s, p)->grad;
     k->optimizer_in_backward = place_at(s, p)->inside;
-    k->optimizer_in_forward = defers(s);
+    k->optimizer_in_forward = place_at(s, p)->forward;
     k->zero = place_at(s, p)->zero;
 }
 
@@ -242,7 +264,7 @@ static enum plim_status list_micros(struct space *s, struct plim_error *err)
 
 static int count_micros(const struct space *s, const struct point *p)
 {
-    if (s->reach < REACH_ALL && sends_grads(s, p->at[AXIS_PLACE])) return 0;
+    if (s->reach < reach_of_place(s, p->at[AXIS_PLACE])) return 0;
     if (!place_at(s, p)->inside) return s->nmicros;
     return s->micros[0] == s->request->rows; /* no gradient waits for another micro-batch */
 }
@@ -321,7 +343,7 @@ static int count_activations(const struct space *s, const struct point *p)
 {
     const struct plan_request *r = s->request;
     bool can = s->reach > REACH_NOTHING && r->facts->async_copies && r->facts->lower_bandwidth > 0 &&
-               (place_at(s, p)->grad == TIER_DEVICE || s->reach == REACH_TOGETHER) &&
+               (place_at(s, p)->grad == TIER_DEVICE || leaves_once(s, p) || s->reach == REACH_TOGETHER) &&
                r->pins.full_layers <= 0 && r->pins.offload_layers == KNOB_OPEN;
     return can ? r->layers + 1 : 1;
 }
@@ -353,7 +375,9 @@ static void apply_fp8(const struct space *s, const struct point *p, struct knobs
 /* --- updates and prefetching ----------------------------------------------------------------------------------- */
 
 /* In slices of OFFLOAD_SHARES; the first entry takes the least device memory. */
-static const int updaters[] = {OFFLOAD_SHARES, OFFLOAD_SHARES * 5 / 8, OFFLOAD_SHARES / 2, 0};
+static const int updaters[] = {OFFLOAD_SHARES, OFFLOAD_SHARES * 5 / 8, OFFLOAD_SHARES / 2, 0},
+                 forward_updaters[] = {OFFLOAD_SHARES, OFFLOAD_SHARES * 3 / 4, OFFLOAD_SHARES / 2, 0};
+static_assert(sizeof updaters == sizeof forward_updaters, "as many");
 
 static int count_updaters(const struct space *s, const struct point *p)
 {
@@ -367,7 +391,8 @@ static void apply_updater(const struct space *s, const struct point *p, struct k
 {
     int64_t pin = s->request->pins.host_share;
     bool host = share_at(s, p).state > 0 && s->request->facts->lower_tier == TIER_HOST;
-    k->host_share = count_updaters(s, p) > 1 ? updaters[p->at[AXIS_UPDATER]] : host && pin > 0 ? pin : 0;
+    const int *shares = place_at(s, p)->forward ? forward_updaters : updaters;
+    k->host_share = count_updaters(s, p) > 1 ? shares[p->at[AXIS_UPDATER]] : host && pin > 0 ? pin : 0;
 }
 
 /* Ranks exchange in every micro-batch, beside computing. */
@@ -455,9 +480,21 @@ struct knobs space_knobs(const struct space *s, const struct point *point)
     return k;
 }
 
+/* Where gradients do not leave: updates inside forward send them with their state. */
+static int home_place(const struct space *s, int place)
+{
+    const struct place *from = &s->places[place];
+    for (int i = 0; i < s->nplaces && from->forward; i++) {
+        const struct place *p = &s->places[i];
+        if (p->grad == TIER_DEVICE && !p->inside && !p->forward && p->zero == from->zero) return i;
+    }
+    return place;
+}
+
 struct point space_at_home(const struct space *s, const struct point *point)
 {
     struct point p = *point;
+    p.at[AXIS_PLACE] = home_place(s, p.at[AXIS_PLACE]);
     p.at[AXIS_SHARE] = p.at[AXIS_ACTIVATIONS] = p.at[AXIS_UPDATER] = 0;
     int last = count_prefetch(s, &p) - 1;
     if (p.at[AXIS_PREFETCH] > last) p.at[AXIS_PREFETCH] = last;

@@ -24,7 +24,7 @@
 #include "plan/plan.h"
 
 enum axis_id {
-    AXIS_PLACE,       /* where gradients wait, whether the update runs inside backward, and what is sharded */
+    AXIS_PLACE,       /* where gradients wait, where in a step the update runs, and what is sharded */
     AXIS_MICRO,       /* micro-batch: divisors of the effective batch, the largest first */
     AXIS_RECOMPUTE,   /* none, selective, selective and 1, 2, ... layers in full, full */
     AXIS_CHUNKS,      /* slices of the loss: 1, 2, 4, ... */
@@ -42,7 +42,8 @@ struct point {
 
 struct place {
     enum tier grad;
-    bool inside; /* the optimizer runs inside backward */
+    bool inside;  /* the optimizer runs inside backward */
+    bool forward; /* or inside the next step's forward */
     enum zero zero;
 };
 
@@ -51,7 +52,7 @@ struct share {
     int state, param;
 };
 
-enum { SPACE_PLACES = 4 * ZERO_COUNT, SPACE_MICROS = 24, SPACE_SHARES = 2 * (OFFLOAD_SHARES + 1) };
+enum { SPACE_PLACES = 6 * ZERO_COUNT, SPACE_MICROS = 24, SPACE_SHARES = 2 * (OFFLOAD_SHARES + 1) };
 
 /* Things that may leave the device: none; state or activations; parameters and gradients too, without activations; everything at once,
  * where nothing else fits. */
@@ -107,7 +108,7 @@ enum reach space_reach(const struct space *space, const struct point *point);
 /* True if updates can wait for the next step's forward. */
 bool space_can_defer(const struct plan_request *request);
 
-/* True if updates in this place run inside the loop: inside backward, or a pin has them inside forward. */
+/* True if updates in this place run inside the loop: inside backward or forward. */
 bool space_inside(const struct space *space, int place);
 
 /* Returns the point with nothing offloaded except where a pin requires it. */

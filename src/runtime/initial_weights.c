@@ -29,6 +29,7 @@ struct fill {
     struct param_init init;
     const float *norms; /* INIT_ROW_NORMS: all of them */
     uint64_t seed, stream;
+    int64_t offset; /* of the numbers that are made, in the parameter */
     int64_t count, piece;
     struct buffers workers[];
 };
@@ -60,15 +61,16 @@ static enum plim_status fill_piece(struct fill *f, int64_t piece, const struct b
         memcpy(b->values, f->norms + first, (size_t)n * sizeof *b->values);
     else
         for (int64_t i = 0; i < n; i++) b->values[i] = f->init.kind == INIT_ONES ? 1.0f : 0.0f;
-    if (type == DT_F32) return weights_put(f->exec, f->param, first, b->values, n, err);
+    int64_t at = f->offset + first;
+    if (type == DT_F32) return weights_put(f->exec, f->param, at, b->values, n, err);
     bool split = f->master >= 0 && dtype_master(type) == DT_U16;
     if (split)
         for (int64_t i = 0; i < n; i++) master_split(b->values[i], &b->high[i], &b->low[i]);
     else
         dtype_convert(b->high, type, b->values, DT_F32, n);
-    enum plim_status status = weights_put(f->exec, f->param, first, b->high, n, err);
+    enum plim_status status = weights_put(f->exec, f->param, at, b->high, n, err);
     if (status != PLIM_OK || f->master < 0) return status;
-    return weights_put(f->exec, f->master, first, split ? (void *)b->low : (void *)b->values, n, err);
+    return weights_put(f->exec, f->master, at, split ? (void *)b->low : (void *)b->values, n, err);
 }
 
 static void fill_body(void *arg, int64_t begin, int64_t end, int worker)
@@ -105,22 +107,28 @@ static void fill_close(struct fill *f, int workers)
     free(f);
 }
 
-/* Fills one parameter and its master. */
-static enum plim_status fill_param(struct fill *f, int param, uint64_t seed, struct plim_error *err)
+/* Fills `count` elements of a parameter and its master; `name` chooses the random numbers. */
+static enum plim_status fill_part(struct fill *f, int param, const char *name, int64_t offset, int64_t count,
+                                  uint64_t seed, struct plim_error *err)
 {
-    const struct tape *tape = f->exec->tape;
     struct threads *team = f->exec->device->team;
-    char name[160];
-    f->param = param, f->master = weights_master(tape, param), f->seed = seed;
-    f->stream = hash_text(tape_tensor_name(tape, param, name, sizeof name));
-    f->count = tensor_count(&tape->tensors[param]);
-    threads_each(team, (f->count + f->piece - 1) / f->piece, 1, fill_body, f);
+    f->param = param, f->master = weights_master(f->exec->tape, param), f->seed = seed;
+    f->stream = hash_text(name), f->offset = offset, f->count = count;
+    threads_each(team, (count + f->piece - 1) / f->piece, 1, fill_body, f);
     for (int w = 0; w < threads_count(team); w++)
         if (f->workers[w].err.status != PLIM_OK) {
             *err = f->workers[w].err;
             return err->status;
         }
     return PLIM_OK;
+}
+
+static enum plim_status fill_param(struct fill *f, int param, uint64_t seed, struct plim_error *err)
+{
+    const struct tape *tape = f->exec->tape;
+    char name[160];
+    return fill_part(f, param, tape_tensor_name(tape, param, name, sizeof name), 0,
+                     tensor_count(&tape->tensors[param]), seed, err);
 }
 
 static enum plim_status fill_weights(struct exec *exec, const struct model_spec *spec, uint64_t seed,
@@ -241,6 +249,7 @@ static enum plim_status output_norms(struct exec *exec, const struct model_spec 
     return status;
 }
 
+/* Each tensor of the files has its own random numbers: they do not depend on which of them are one parameter. */
 static enum plim_status fill_added(struct fill *f, int param, const struct model_spec *spec,
                                    const struct adapter *adapter, uint64_t seed, struct plim_error *err)
 {
@@ -254,7 +263,10 @@ static enum plim_status fill_added(struct fill *f, int param, const struct model
                        : plim_fail(err, PLIM_NO_MEMORY, "out of memory while an adapter was made");
         f->norms = norms;
     }
-    if (status == PLIM_OK) status = fill_param(f, param, seed, err);
+    for (int i = 0; i < weights_part_count(f->exec->tape, param) && status == PLIM_OK; i++) {
+        const struct weights_part part = weights_part(spec, f->exec->tape, param, i);
+        status = fill_part(f, param, part.name, part.first, part.count, seed, err);
+    }
     free(norms);
     return status;
 }

@@ -73,15 +73,16 @@ void near_settle(struct near_updates *n, struct tape *tape);
 #define HOST_COPIES  2 /* scalars and clip */
 
 struct host_updates {
+    bool early; /* updates inside forward: weights have copies on the host, and slices no stages */
     int stage[HOST_STAGES];
     int next;
     int copied[HOST_COPIES], copy[HOST_COPIES], ncopies; /* small operands, and their copies on the host */
-    /* Weights that are computed but not yet copied back. */
-    struct {
+    /* Weights that are computed but not yet copied back: returns [returned, nreturns). */
+    struct host_return {
         const struct op *like; /* points to the ops before the pass */
         int from, to;
-    } returns[HOST_RETURNS];
-    int nreturns;
+    } * returns;
+    int returned, nreturns, cap;
 };
 
 /* True if the CPU can do this update. Its state, if any, must be in host memory. */
@@ -95,3 +96,7 @@ void host_update(struct host_updates *h, struct tape *tape, const struct op *op,
 void host_return(struct host_updates *h, struct tape *tape, const struct op *op);
 /* Emits the copies of all remaining weights. */
 void host_finish(struct host_updates *h, struct tape *tape);
+void host_release(struct host_updates *h);
+/* True if the host's part of this update needs nothing from the device but a clip value and scalars: it may run at any time before
+ * the parameter is read. */
+bool host_is_early(const struct host_updates *h, const struct tape *tape, const struct op *op);

@@ -4,8 +4,14 @@
  * memory, the weights go up again. That is a third of the bytes that state on its way to the device and back would be,
  * and the device has no part in it. Stages are used in turn: while one slice is computed, the next comes down and those
  * before go up. They are sent up late, when they are likely to be there: other fetches wait behind them. What is small
- * and the same for all slices is copied down once. */
+ * and the same for all slices is copied down once.
+ *
+ * Updates inside forward whose gradients are on the host need nothing else from the device: the host keeps a copy of the weights that it
+ * updates, without a stage. Each update changes both, the copy and by its return the parameter, so they stay equal; before the
+ * first of several steps the copies are filled (exec_prime). */
 #include "tape/offload.h"
+
+#include <stdlib.h>
 
 #define STAGE_ALIGN 64 /* of operands inside a stage */
 
@@ -21,6 +27,11 @@ bool host_can_update(const struct tape *tape, const struct op *op)
         any = true;
     }
     return any;
+}
+
+bool host_is_early(const struct host_updates *h, const struct tape *tape, const struct op *op)
+{
+    return h->early && host_can_update(tape, op) && is_offloaded(tape, op->in[UPDATE_G]);
 }
 
 static int64_t align_up(int64_t n) { return (n + STAGE_ALIGN - 1) / STAGE_ALIGN * STAGE_ALIGN; }
@@ -54,9 +65,9 @@ void host_begin(struct host_updates *h, struct tape *tape, const struct op *ops,
                 int64_t slice_bytes)
 {
     int64_t most = 0;
-    *h = (struct host_updates){.next = 0};
     for (int i = 0; i < nops; i++) {
         if (ops[i].part != PART_UPDATE || !host_can_update(tape, &ops[i])) continue;
+        if (host_is_early(h, tape, &ops[i])) continue;
         int64_t bytes = staged_bytes(tape, &ops[i], offload_rows(tape, &ops[i], slice_bytes));
         if (bytes > most) most = bytes;
     }
@@ -83,34 +94,65 @@ static int stage_view(struct tape *tape, int stage, int near, int64_t offset)
     return tape_tensor(tape, &t);
 }
 
+/* A copy on the host of some rows of a parameter. */
+static int weights_copy(struct tape *tape, const struct op *op, int rows)
+{
+    struct tensor t = tape->tensors[rows];
+    t.label = "update.weights", t.view_of = -1, t.view_offset = 0;
+    t.tier = TIER_HOST, t.cls = CLASS_WORK, t.flags = 0;
+    int copy = tape_tensor(tape, &t);
+    offload_move(tape, op, OP_STORE, rows, copy);
+    if (!tape->failed) tape->ops[tape->nops - 1].attr.primes = true;
+    return copy;
+}
+
+static void return_later(struct host_updates *h, struct tape *tape, const struct op *like, int from, int to)
+{
+    if (h->nreturns == h->cap) {
+        int cap = h->cap ? 2 * h->cap : 64;
+        struct host_return *more = realloc(h->returns, (size_t)cap * sizeof *more);
+        if (!more) {
+            tape->failed = true;
+            return;
+        }
+        h->returns = more, h->cap = cap;
+    }
+    h->returns[h->nreturns++] = (struct host_return){like, from, to};
+}
+
 static void return_first(struct host_updates *h, struct tape *tape)
 {
-    offload_move(tape, h->returns[0].like, OP_FETCH, h->returns[0].from, h->returns[0].to);
-    h->nreturns--;
-    for (int i = 0; i < h->nreturns; i++) h->returns[i] = h->returns[i + 1];
+    const struct host_return *r = &h->returns[h->returned++];
+    offload_move(tape, r->like, OP_FETCH, r->from, r->to);
 }
 
 static bool returns_to(const struct host_updates *h, const struct tape *tape, int root)
 {
-    for (int i = 0; i < h->nreturns; i++)
+    for (int i = h->returned; i < h->nreturns; i++)
         if (tape_root(tape, h->returns[i].to) == root) return true;
     return false;
 }
 
 void host_return(struct host_updates *h, struct tape *tape, const struct op *op)
 {
-    for (int k = 0; k < OP_MAX_IN && h->nreturns; k++)
-        while (op->in[k] >= 0 && returns_to(h, tape, tape_root(tape, op->in[k]))) return_first(h, tape);
+    for (int k = 0; k < OP_MAX_IN && h->returned < h->nreturns; k++) {
+        int root = op->in[k] < 0 ? -1 : tape_root(tape, op->in[k]);
+        if (root < 0 || tape->tensors[root].cls != CLASS_PARAM) continue;
+        while (returns_to(h, tape, root)) return_first(h, tape);
+    }
 }
 
 void host_finish(struct host_updates *h, struct tape *tape)
 {
-    while (h->nreturns) return_first(h, tape);
+    while (h->returned < h->nreturns) return_first(h, tape);
 }
+
+void host_release(struct host_updates *h) { free(h->returns); }
 
 void host_update(struct host_updates *h, struct tape *tape, const struct op *op, int64_t first, int64_t rows)
 {
     struct op here = *op;
+    bool early = host_is_early(h, tape, op);
     int near = -1, stage = h->stage[h->next];
     int64_t used = 0;
     here.attr.on_host = true, here.attr.first += offload_first(tape, op, first);
@@ -118,7 +160,10 @@ void host_update(struct host_updates *h, struct tape *tape, const struct op *op,
         if (op->in[k] < 0) continue;
         int id = offload_is_cut(op, k) ? offload_view(tape, op, k, offload_part(tape, op, k, first, rows))
                                        : copy_of(h, tape, op, op->in[k]);
-        if (!is_offloaded(tape, id)) {
+        if (!is_offloaded(tape, id) && early) {
+            near = id;
+            id = weights_copy(tape, op, id);
+        } else if (!is_offloaded(tape, id)) {
             int view = stage_view(tape, stage, id, used);
             used += align_up(tensor_bytes(&tape->tensors[id]));
             offload_move(tape, op, OP_STORE, id, view);
@@ -130,10 +175,11 @@ void host_update(struct host_updates *h, struct tape *tape, const struct op *op,
             if (op->out[o] == op->in[k]) here.out[o] = id;
     }
     tape_append(tape, &here);
-    h->next = (h->next + 1) % HOST_STAGES;
-    /* Every slice takes a stage, so every slice lets one go that is due. */
-    if (h->nreturns == HOST_RETURNS || (near < 0 && h->nreturns)) return_first(h, tape);
-    if (near < 0) return;
-    h->returns[h->nreturns].like = op, h->returns[h->nreturns].from = here.out[UPDATE_NEW_P];
-    h->returns[h->nreturns++].to = near;
+    if (!early) {
+        h->next = (h->next + 1) % HOST_STAGES;
+        /* Every slice takes a stage, so every slice lets one go that is due. */
+        int due = h->nreturns - h->returned;
+        if (due == HOST_RETURNS || (near < 0 && due)) return_first(h, tape);
+    }
+    if (near >= 0) return_later(h, tape, op, here.out[UPDATE_NEW_P], near);
 }

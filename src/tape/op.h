@@ -10,7 +10,7 @@
  *  op            inputs                                            outputs                     meaning
  *  embed         ids[B,T]i32 W[V,C]|[C,V] [add[B,T,C]]             y[B,T,C]                    y = W[ids] (+ add); with attr.scale W[ids] * scale, scale rounded to the x-type first; ids count from row attr.first of W
  *  norm          x[..,C] w[C] [b[C]]                               y[..,C] stat[..,S]f32       RMS (S=1: rstd) or LayerNorm (S=2: mean, rstd) over the last dimension; with attr.plus_one the RMS weight is 1 + w
- *  linear        x[..,K] W[M,K]|[K,M] [bias[M]] [add[..,M]]        y[..,M]                     y = x W' + bias + add
+ *  linear        x[..,PK] W[M,K]|[K,M] [bias[M]] [add[..,M]]       y[..,M]                     y = x W' + bias + add; with attr.lines part by part, see below
  *  linear_q      x[..,K] W[bytes]u8 [bias[M]] [add[..,M]]          y[..,M]                     linear with a weight in blocks, see below
  *  linear_f8     x[..,K] W[M (K + 4)]u8 [bias[M]] [add[..,M]]      y[..,M]                     linear with a weight in e4m3, see below
  *  quantise8     x[..,C]                                           [y[R,C]b] [t[C,R]b] scale[1]f32 keep      x as fp8 numbers, see below
@@ -56,9 +56,9 @@
  *  router_loss   stat[L,3,E]f32 scalars                            loss[3]f64 acc load[L,E]f32 acc factor[2,E]f32   see below
  *  embed_bwd     ids dy[B,T,C]                                     dW acc                      in W's layout; with attr.scale of dy * scale
  *  norm_bwd      dy x w stat [add]                                 dx [dw[C] acc] [db acc]     dx = d norm (+ add); db comes with dw
- *  linear_dx     dy[..,M] W [add[..,K]]                            dx[..,K]                    dx = dy W (+ add)
+ *  linear_dx     dy[..,M] W [add[..,PK]]                           dx[..,PK]                   dx = dy W (+ add)
  *  linear_q_dx   dy[..,M] W[bytes]u8 [add[..,K]]                   dx[..,K]                    linear_dx with a weight in blocks
- *  linear_dw     dy[..,M] [x[..,K]]                                [dW acc] [db[M] acc]        in W's layout; x and dW come together; with attr.fresh dW is never added to
+ *  linear_dw     dy[..,M] [x[..,PK]]                               [dW acc] [db[M] acc]        in W's layout; x and dW come together; with attr.fresh dW is never added to
  *  attn_bwd      do q k v o lse [pos] [lengths] [bias] [scalars]   dq dk dv [dbias[R,H] acc]
  *  glu_bwd       dh gate up                                        dgate dup [h]               h: glu's result once more, bit for bit
  *  row_gate_bwd  dy[R,C] x[R,C] gate[R]                            dx[R,C] dgate[R]            with s = sigmoid(gate[r]): dx[r] = dy[r] s, dgate[r] = dy[r] . x[r] s (1 - s)
@@ -112,6 +112,10 @@
  * row depends only on that row, bit for bit; on a GPU linear_q also depends on whether there are more than CUDA_Q_ROWS rows. With
  * attr.keep_x, of types with a table (tensor/blocks.h) and in the gradients no device rounds x or dy to 8 bits. Such a weight
  * is never trained: its gradient is not computed.
+ *
+ * Parts. With attr.lines of linear and its gradients, attr.lines[p].lines of W's lines belong to part p, in order, and read the K numbers of x's
+ * row from p K on: W stands for a matrix of such blocks on its diagonal. There are P parts, all of W's lines are in them, and W is [M,K]. Without
+ * parts (attr.lines[0].lines 0) P is 1.
  *
  * Adapters of rows. W of adapter_linear has S matrices, one for each adapter on the device. With parts, attr.lines[p].lines of W's lines
  * belong to part p, in order, and read the K numbers of x's row from p K on; without parts (attr.lines[0].lines 0) P is 1. y of a row
@@ -428,9 +432,10 @@ struct op_cost {
     double link_bytes; /* exchanged between ranks, all pieces together */
     double coded;      /* elements with moments of 8 bits, decoded and encoded again */
     double curved;     /* elements whose activation is computed */
-    double products;   /* with weights, for enough rows that a device may prepare the weight */
-    double packed;     /* bytes of rows that such products put into another order first */
-    double scores;     /* of attention: exponentials, each with its row's maximum and sum */
+    double widened;  /* bytes read and written where a weight in blocks is made numbers before its product */
+    double products; /* with weights, for enough rows that a device may prepare the weight */
+    double packed;   /* bytes of rows that such products put into another order first */
+    double scores;   /* of attention: exponentials, each with its row's maximum and sum */
     double score_rows; /* rows of scores: begun, divided and written */
     double plain;      /* elements of simple ops, counted as those of a norm */
     double updated;    /* elements of AdamW with moments of 16 or 32 bits */

@@ -124,15 +124,17 @@ static bool parts_fill_rows(const struct binding *b, const struct op *op)
     return b->size['L'] == (b->size['H'] + 2 * b->size['K']) * b->size['D'];
 }
 
-/* Parts of an adapter's matrix are all of its lines, and each reads numbers of its own. */
+/* Parts of a weight are all of its lines, and each reads numbers of its own. */
 static bool parts_are_whole(const struct binding *b, const struct op *op)
 {
     int64_t lines = 0, parts = 0;
-    if (op->kind != OP_ADAPTER_LINEAR) return true;
+    bool linear = op->kind == OP_LINEAR || op->kind == OP_LINEAR_DX || op->kind == OP_LINEAR_DW;
+    if (!linear && op->kind != OP_ADAPTER_LINEAR) return true;
     for (int p = 0; p < OP_LINE_PARTS && op->attr.lines[p].lines; p++)
         lines += op->attr.lines[p].lines, parts++;
+    if (!b->size['L']) return true; /* linear_dw of a bias alone */
     if (!parts) return b->size['L'] == b->size['K'];
-    return lines == b->size['M'] && b->size['L'] == parts * b->size['K'];
+    return lines == b->size['M'] && b->size['L'] == parts * b->size['K'] && !op->attr.weight_kn;
 }
 
 /* A table turns pairs of the front part of a head, at most all of it. */

@@ -1,6 +1,7 @@
 /* op_cost.c - what ops cost, for the planner's clock. See op.h and op_cost.h. */
 #include "tape/op_cost.h"
 #include "tape/quantised.h"
+#include "tensor/blocks.h"
 #include "tensor/f8_lines.h"
 
 static int64_t count_of(const struct tape *tape, int id) { return tensor_count(&tape->tensors[id]); }
@@ -42,6 +43,18 @@ void cost_dora_norm(const struct tape *tape, const struct op *op, struct op_cost
                           (double)tensor_count(&tape->tensors[op->in[DORA_NORM_B]]);
 }
 
+/* The codes are read, the numbers are written and read: on devices that widen weights (facts.h). Types with a table and exact rows (keep_x) are
+ * widened; otherwise rows of x are rounded and meet the codes as they lie. */
+static double widened(const struct tape *tape, const struct op *op, int weight, int64_t k, enum dtype type,
+                      bool always)
+{
+    bool wide = always || op->attr.keep_x;
+    for (int i = 0; i < OP_LINE_PARTS && op->attr.lines[i].lines; i++)
+        wide = wide || block_type_of((uint32_t)op->attr.lines[i].type)->table;
+    if (!wide) return 0;
+    return bytes_of(tape, weight) + 2.0 * (double)(quantised_lines(&op->attr) * k) * (double)dtype_size(type);
+}
+
 /* A weight in blocks: every element of it once for each row. */
 void cost_linear_q(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
@@ -49,6 +62,7 @@ void cost_linear_q(const struct tape *tape, const struct op *op, struct op_cost 
     int64_t k = quantised_columns(&op->attr, tensor_bytes(&tape->tensors[op->in[LINEAR_Q_W]]));
     cost->type = tape->tensors[op->in[LINEAR_Q_X]].type;
     cost->matmul_flops += 2.0 * (double)tensor_count(y) * (double)k;
+    cost->widened += widened(tape, op, op->in[LINEAR_Q_W], k, cost->type, false);
 }
 
 void cost_linear_q_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)
@@ -56,6 +70,8 @@ void cost_linear_q_dx(const struct tape *tape, const struct op *op, struct op_co
     const struct tensor *dx = &tape->tensors[op->out[LINEAR_Q_DX_DX]];
     cost->type = dx->type;
     cost->matmul_flops += 2.0 * (double)tensor_count(dx) * (double)quantised_lines(&op->attr);
+    int64_t k = quantised_columns(&op->attr, tensor_bytes(&tape->tensors[op->in[LINEAR_Q_DX_W]]));
+    cost->widened += widened(tape, op, op->in[LINEAR_Q_DX_W], k, cost->type, true);
 }
 
 void cost_linear_dx(const struct tape *tape, const struct op *op, struct op_cost *cost)

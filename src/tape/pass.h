@@ -110,6 +110,7 @@ struct update_options {
     bool in_forward;
     bool guards_loss;    /* in_backward: skip updates if the loss is not finite; single rank only */
     enum tape_part part; /* TAPE_LOOP: omits what follows the global norm, since pass_part drops it */
+    bool part_state;     /* of a loop: it has moments and masters, by which pass_offload chooses gradients */
 };
 enum plim_status pass_update(struct tape *tape, const struct update_options *options, struct plim_error *err);
 
@@ -151,6 +152,9 @@ struct offload_options {
     int param_share; /* likewise of the parameters */
     /* Slices of adamw and sgd with state in host memory that the CPU updates, out of OFFLOAD_SHARES. */
     int host_share;
+    bool once; /* a step has one micro-batch: no gradient is fetched to be added to */
+    /* Updates inside forward: those by the host that need nothing from the device are made as early as possible. */
+    bool in_forward;
     /* Below host memory: parts that are on disk, out of OFFLOAD_SHARES parts of the state and then as many of the
      * parameters that leave the device. */
     int disk_share;

@@ -138,16 +138,33 @@ static enum plim_status mark_share(struct tape *tape, int classes, enum tier fro
     return PLIM_OK;
 }
 
+/* Gradients leave with their parameter's state; all of them where all state leaves or none does. */
+static enum plim_status mark_grads(struct tape *tape, const struct offload_options *o, struct plim_error *err)
+{
+    bool part = o->state_tier != TIER_DEVICE && o->state_share > 0 && o->state_share < OFFLOAD_SHARES;
+    bool *leaves = calloc((size_t)tape->ntensors + 1, sizeof *leaves);
+    if (!leaves) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed");
+    for (int i = 0; i < tape->ntensors; i++) {
+        const struct tensor *t = &tape->tensors[i];
+        if (part && (STATE >> t->cls & 1) && t->owner >= 0 && t->tier != TIER_DEVICE) leaves[t->owner] = true;
+    }
+    for (int i = 0; i < tape->ntensors; i++) {
+        struct tensor *t = &tape->tensors[i];
+        if (t->cls == CLASS_GRAD && may_leave(tape, i) && (!part || leaves[t->owner]))
+            t->tier = o->grad_tier, t->flags |= TENSOR_KEPT;
+    }
+    free(leaves);
+    return PLIM_OK;
+}
+
 static enum plim_status mark_far(struct tape *tape, const struct offload_options *o, struct plim_error *err)
 {
     enum plim_status status = PLIM_OK;
-    for (int i = 0; i < tape->ntensors && o->grad_tier != TIER_DEVICE; i++)
-        if (tape->tensors[i].cls == CLASS_GRAD && may_leave(tape, i))
-            tape->tensors[i].tier = o->grad_tier, tape->tensors[i].flags |= TENSOR_KEPT;
     int state = o->disk_share < OFFLOAD_SHARES ? o->disk_share : OFFLOAD_SHARES,
         param = o->disk_share - state;
     if (o->state_tier != TIER_DEVICE)
         status = mark_share(tape, STATE, TIER_DEVICE, o->state_tier, o->state_share, err);
+    if (o->grad_tier != TIER_DEVICE && status == PLIM_OK) status = mark_grads(tape, o, err);
     if (o->param_tier != TIER_DEVICE && status == PLIM_OK)
         status = mark_share(tape, PARAM, TIER_DEVICE, o->param_tier, o->param_share, err);
     if (state > 0 && status == PLIM_OK) status = mark_share(tape, STATE, TIER_HOST, TIER_DISK, state, err);
@@ -164,6 +181,7 @@ static enum plim_status mark_far(struct tape *tape, const struct offload_options
 struct loop_copies {
     int *near, *last[PHASES], *square;
     bool *touches;
+    bool once;
 };
 
 static void loop_copies_free(struct loop_copies *c)
@@ -172,9 +190,16 @@ static void loop_copies_free(struct loop_copies *c)
     for (int p = 0; p < PHASES; p++) free(c->last[p]);
 }
 
-static bool squares_far(const struct tape *tape, const struct op *op)
+/* Where gradients leave, all squares that pass_part counts as the loop's are made there, also of those that stay. */
+static bool is_squared_early(const struct tape *tape, const struct offload_options *o, int id)
 {
-    return op->kind == OP_SUMSQ && is_offloaded(tape, op->in[SUMSQ_GRAD]);
+    return id >= 0 && o->grad_tier != TIER_DEVICE && tape->tensors[id].cls == CLASS_GRAD &&
+           may_leave(tape, id);
+}
+
+static bool squares_early(const struct tape *tape, const struct offload_options *o, const struct op *op)
+{
+    return op->kind == OP_SUMSQ && is_squared_early(tape, o, op->in[SUMSQ_GRAD]);
 }
 
 static bool loop_copies_alloc(struct loop_copies *c, const struct tape *tape)
@@ -190,7 +215,8 @@ static bool loop_copies_alloc(struct loop_copies *c, const struct tape *tape)
     return true;
 }
 
-static enum plim_status find_last(struct loop_copies *c, const struct tape *tape, struct plim_error *err)
+static enum plim_status find_last(struct loop_copies *c, const struct tape *tape,
+                                  const struct offload_options *o, struct plim_error *err)
 {
     if (!loop_copies_alloc(c, tape))
         return plim_fail(err, PLIM_NO_MEMORY, "out of memory while offloading was placed");
@@ -205,11 +231,11 @@ static enum plim_status find_last(struct loop_copies *c, const struct tape *tape
             if (last) last[op->in[k]] = i;
         }
         for (int k = 0; k < OP_MAX_OUT && row->out[k]; k++) {
-            if (!is_offloaded(tape, op->out[k])) continue;
+            if (!is_offloaded(tape, op->out[k]) && !is_squared_early(tape, o, op->out[k])) continue;
             c->touches[i] = true;
             if (last) last[op->out[k]] = i;
         }
-        if (i >= tape->loop_end && squares_far(tape, op)) c->square[op->in[SUMSQ_GRAD]] = i;
+        if (i >= tape->loop_end && squares_early(tape, o, op)) c->square[op->in[SUMSQ_GRAD]] = i;
     }
     return PLIM_OK;
 }
@@ -223,22 +249,28 @@ static void come_near(struct loop_copies *c, struct tape *tape, const struct op 
     t.flags = offload_near_flags(&t), t.tier = TIER_DEVICE, t.cls = CLASS_WORK;
     t.view_of = -1, t.view_offset = 0;
     c->near[far] = tape_tensor(tape, &t);
-    offload_move(tape, op, OP_FETCH, far, c->near[far]);
     /* The writer would overwrite the first value, so it is not fetched. */
-    if (is_grad && op->accumulate == ACC_AFTER_FIRST && !tape->failed)
-        tape->ops[tape->nops - 1].accumulate = ACC_AFTER_FIRST;
+    bool overwrites = is_grad && op->accumulate == ACC_AFTER_FIRST;
+    if (overwrites && c->once) return;
+    offload_move(tape, op, OP_FETCH, far, c->near[far]);
+    if (overwrites && !tape->failed) tape->ops[tape->nops - 1].accumulate = ACC_AFTER_FIRST;
 }
 
-/* The near copy of a gradient goes where it belongs, squared if nothing adds to it any more. */
-static void send_back(struct tape *tape, struct loop_copies *c, const struct op *old, int index, int far)
+/* The square of a gradient, if nothing adds to it any more. */
+static void square(struct tape *tape, struct loop_copies *c, const struct op *old, int index, int grad)
 {
     const struct op *like = &old[index];
-    bool whole = phase_of(like) == PHASE_BACKWARD || c->last[PHASE_BACKWARD][far] < 0;
-    if (c->square[far] >= 0 && whole) {
-        struct op op = old[c->square[far]];
-        op.part = like->part, op.layer = like->layer, op.in[SUMSQ_GRAD] = c->near[far];
-        tape_append(tape, &op);
-    }
+    bool whole = phase_of(like) == PHASE_BACKWARD || c->last[PHASE_BACKWARD][grad] < 0;
+    if (c->square[grad] < 0 || !whole) return;
+    struct op op = old[c->square[grad]];
+    op.part = like->part, op.layer = like->layer;
+    if (c->near[grad] >= 0) op.in[SUMSQ_GRAD] = c->near[grad];
+    tape_append(tape, &op);
+}
+
+/* The near copy of a gradient goes where it belongs. */
+static void send_back(struct tape *tape, struct loop_copies *c, const struct op *like, int far)
+{
     offload_move(tape, like, OP_STORE, c->near[far], far);
     c->near[far] = -1;
 }
@@ -260,8 +292,10 @@ static void emit_in_loop(struct tape *tape, struct loop_copies *c, const struct 
     for (int o = 0; o < OP_MAX_OUT; o++)
         if (is_offloaded(tape, old->out[o])) op->out[o] = c->near[old->out[o]];
     for (int o = 0; o < OP_MAX_OUT; o++) {
-        int far = old->out[o];
-        if (is_offloaded(tape, far) && last[far] == index) send_back(tape, c, ops, index, far);
+        int id = old->out[o];
+        if (id < 0 || last[id] != index) continue;
+        square(tape, c, ops, index, id);
+        if (is_offloaded(tape, id)) send_back(tape, c, old, id);
     }
     for (int k = 0; k < OP_MAX_IN; k++)
         if (is_offloaded(tape, old->in[k]) && last[old->in[k]] == index) c->near[old->in[k]] = -1;
@@ -277,11 +311,18 @@ struct rewrite {
     int owed; /* to the host, in parts of a slice */
 };
 
+/* The last rows of a parameter, which the host updates early, at once. */
+static int64_t early_rows(const struct rewrite *r, const struct op *op)
+{
+    return r->tape->tensors[op->in[UPDATE_SHAPE]].dim[0] * r->options->host_share / OFFLOAD_SHARES;
+}
+
 /* An update with offloaded operands: slices, the host's share of them evenly among the device's. */
 static void emit_update(struct rewrite *r, const struct op *op, int64_t per)
 {
     int64_t all = r->tape->tensors[op->in[UPDATE_SHAPE]].dim[0];
     bool by_host = r->options->host_share && host_can_update(r->tape, op);
+    if (by_host && host_is_early(&r->host, r->tape, op)) all -= early_rows(r, op), by_host = false;
     for (int64_t first = 0; first < all; first += per) {
         int64_t rows = all - first < per ? all - first : per;
         if (by_host) r->owed += r->options->host_share;
@@ -318,12 +359,24 @@ static void read_ahead(struct rewrite *r, const struct op *old, int i, int end)
     near_ahead(&r->near, r->tape, &old[i], per < all ? per : all);
 }
 
+/* Updates by the host that need nothing from the device begin with the loop; their weights return where they are read. */
+static void emit_early(struct rewrite *r, const struct op *old, int nops)
+{
+    for (int i = 0; i < nops; i++) {
+        if (!update_rows(r, &old[i]) || !host_is_early(&r->host, r->tape, &old[i])) continue;
+        int64_t all = r->tape->tensors[old[i].in[UPDATE_SHAPE]].dim[0], rows = early_rows(r, &old[i]);
+        if (rows > 0) host_update(&r->host, r->tape, &old[i], all - rows, rows);
+    }
+}
+
 static void rewrite(struct tape *tape, const struct offload_options *options, struct loop_copies *copies,
                     const struct op *old, int nops)
 {
     struct rewrite r = {.tape = tape, .options = options, .near = {.behind = options->overlap_disk}};
     int loop_end = tape->loop_end;
+    r.host.early = options->in_forward && options->host_share;
     if (options->host_share) host_begin(&r.host, tape, old, nops, options->slice_bytes);
+    if (r.host.early) emit_early(&r, old, nops);
     for (int i = 0; i <= nops; i++) {
         int64_t per = i < nops ? update_rows(&r, &old[i]) : 0;
         if (per == 0 && i != loop_end) read_ahead(&r, old, i, i < loop_end ? loop_end : nops);
@@ -332,8 +385,9 @@ static void rewrite(struct tape *tape, const struct offload_options *options, st
         bool exchange = i < nops && old[i].part == PART_UPDATE && op_collects(&old[i]);
         if (i == loop_end || i == nops || exchange) host_finish(&r.host, tape);
         if (i < loop_end && old[i].part != PART_UPDATE) host_return(&r.host, tape, &old[i]);
-        if (i == loop_end) tape->loop_end = tape->nops;
-        if (i < nops && i >= loop_end && squares_far(tape, &old[i])) continue; /* done before it left */
+        if (i == loop_end)
+            tape->loop_end = loop_end ? tape->nops : 0; /* what is early may be an update's own */
+        if (i < nops && i >= loop_end && squares_early(tape, options, &old[i])) continue;
         if (per > 0)
             emit_update(&r, &old[i], per);
         else if (i < nops && copies->touches[i])
@@ -341,6 +395,7 @@ static void rewrite(struct tape *tape, const struct offload_options *options, st
         else if (i < nops)
             tape_append(tape, &old[i]);
     }
+    host_release(&r.host);
 }
 
 enum plim_status pass_offload(struct tape *tape, const struct offload_options *options,
@@ -349,9 +404,9 @@ enum plim_status pass_offload(struct tape *tape, const struct offload_options *o
     if (options->state_tier == TIER_DEVICE && options->grad_tier == TIER_DEVICE &&
         options->param_tier == TIER_DEVICE)
         return PLIM_OK;
-    struct loop_copies copies = {0};
+    struct loop_copies copies = {.once = options->once};
     enum plim_status status = mark_far(tape, options, err);
-    if (status == PLIM_OK) status = find_last(&copies, tape, err);
+    if (status == PLIM_OK) status = find_last(&copies, tape, options, err);
     if (status == PLIM_OK) {
         struct op_list old = tape_take_ops(tape);
         rewrite(tape, options, &copies, old.ops, old.count);

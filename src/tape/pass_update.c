@@ -465,7 +465,12 @@ enum plim_status pass_update(struct tape *tape, const struct update_options *opt
     int end = tape->ntensors;
     tape->loop_end = tape->nops;
     if (options->global_norm) emit_global_norm(&u, end);
-    if (options->part == TAPE_LOOP && options->global_norm) return PLIM_OK; /* every gradient is read there */
+    if (options->part == TAPE_LOOP && options->global_norm) { /* every gradient is read there */
+        for (int i = 0; i < end && options->part_state; i++)
+            if (tape->tensors[i].cls == CLASS_GRAD) free(update_of(&u, i).many);
+        return tape->failed ? plim_fail(err, PLIM_NO_MEMORY, "out of memory while updates were placed")
+                            : PLIM_OK;
+    }
     bool inside = options->in_backward || options->in_forward;
     for (int i = 0; i < end && !inside; i++) {
         if (tape->tensors[i].cls != CLASS_GRAD) continue;

@@ -172,13 +172,14 @@ struct op_attr {
     uint32_t stream; /* of random bits: one per parameter, and one per op with dropout */
     /* First element of the parameter in this slice; embed: the table's row for id 0. */
     int64_t first;
-    /* linear_q, embed_q, expert_linear_q: format of the weight's bytes. adapter_linear: lines of each part. */
+    /* linear_q, embed_q, expert_linear_q: format of the weight's bytes. linear, its gradients, adapter_linear: lines of each part. */
     struct op_lines lines[OP_LINE_PARTS];
     bool keep_x;      /* products with weights in blocks: x is not rounded to 8 bits */
     bool e4m3;        /* kv_put8, attn_paged8: codes are e4m3 numbers instead of whole ones */
     enum among among; /* collectives */
     bool on_host;     /* computed by the CPU of a device with its own memory, on operands in host memory */
     bool behind;      /* of a store: it may run until the hold that follows */
+    bool primes;      /* of a store: it only runs before the first of several steps (exec_prime) */
 };
 
 struct op {

@@ -12,7 +12,9 @@ enum plim_status trainer_begin_pending(struct trainer *t, struct plim_error *err
     bool pending = t->pending;
     t->pending = false;
     if (t->update_scalars < 0 || pending) return PLIM_OK;
-    return exec_write(&t->runtime.exec, t->clip, nothing, 0, sizeof nothing, err);
+    enum plim_status status = exec_prime(&t->runtime.exec, err);
+    return status == PLIM_OK ? exec_write(&t->runtime.exec, t->clip, nothing, 0, sizeof nothing, err)
+                             : status;
 }
 
 enum plim_status trainer_leave_pending(struct trainer *t, struct plim_error *err)

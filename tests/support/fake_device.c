@@ -376,6 +376,16 @@ static enum plim_status fake_write(struct device *dev, size_t at, const void *ho
     return fake_of(dev)->cpu->ops->write(fake_of(dev)->cpu, at, host, bytes, e);
 }
 
+static enum plim_status fake_write_rows(struct device *dev, size_t at, const void *host, size_t stride,
+                                        size_t bytes, size_t rows, struct plim_error *e)
+{
+    enum plim_status status = PLIM_OK;
+    fake_of(dev)->row_writes++;
+    for (size_t i = 0; i < rows && status == PLIM_OK; i++)
+        status = fake_write(dev, at + i * stride, (const char *)host + i * stride, bytes, e);
+    return status;
+}
+
 /* What is there now: everything that was given so far is done. */
 static void fake_read_begin(struct device *dev, int slot, size_t at, size_t bytes)
 {
@@ -568,6 +578,7 @@ static const struct device_ops fake_ops = {
     .fill = fake_fill,
     .read = fake_read,
     .write = fake_write,
+    .write_rows = fake_write_rows,
     .read_begin = fake_read_begin,
     .read_end = fake_read_end,
     .run = fake_run,

@@ -66,7 +66,7 @@ struct fake {
     int ops, op;                                 /* those, and the one that is given */
     struct fake_program *programs, *compiling;   /* all there ever were; the one that takes ops */
     int compiled, launches, freed, tunes, runs, groups, fused, host_runs, host_waits, copies, exchanges,
-        writes, reads, begun; /* how often so far */
+        writes, row_writes, reads, begun; /* how often so far */
 };
 
 /* Programs that are alive. */

@@ -27,6 +27,14 @@ static int square(struct tape *tape, enum dtype type)
                                               .owner = -1});
 }
 
+/* Q8_0 blocks of N x N numbers. */
+static int in_blocks(struct tape *tape)
+{
+    int id = square(tape, DT_U8);
+    tape->tensors[id].ndim = 1, tape->tensors[id].dim[0] = N * N / 32 * 34;
+    return id;
+}
+
 static struct tape_time time_of(const struct tape *tape, const struct device_facts *facts)
 {
     struct tape_time out;
@@ -548,6 +556,32 @@ static void calibrations_are_remembered_by_key(void **state)
     assert_int_equal(system(remove), 0);
 }
 
+/* A weight in blocks that becomes numbers first: its codes are read, the numbers written and read. Each micro-batch pays for it. */
+static void widening_takes_time(void **state)
+{
+    struct device_facts facts = {.bandwidth = 1e9, .lower_bandwidth = 1};
+    struct tape tape;
+    struct op dx = tape_op(OP_LINEAR_Q_DX, -1), linear = tape_op(OP_LINEAR_Q, -1);
+    (void)state;
+    for (int t = 0; t < DT_COUNT; t++) facts.flops[t] = INFINITY;
+    tape_init(&tape);
+    dx.attr.lines[0] = linear.attr.lines[0] = (struct op_lines){8 /* Q8_0 */, N};
+    dx.in[LINEAR_Q_DX_DY] = square(&tape, DT_BF16), dx.in[LINEAR_Q_DX_W] = in_blocks(&tape);
+    dx.out[LINEAR_Q_DX_DX] = square(&tape, DT_BF16);
+    tape_append(&tape, &dx);
+    double plain = time_of(&tape, &facts).update_seconds;
+    facts.widens_blocks = true;
+    double more = (N * N / 32.0 * 34 + 2 * N * N * 2) / 1e9;
+    assert_true(fabs(time_of(&tape, &facts).update_seconds - plain - more) < 1e-9);
+    linear.in[LINEAR_Q_X] = dx.in[LINEAR_Q_DX_DY], linear.in[LINEAR_Q_W] = dx.in[LINEAR_Q_DX_W];
+    linear.out[LINEAR_Q_Y] = square(&tape, DT_BF16);
+    tape.ops[0] = linear; /* rounds x to 8 bits and meets the codes */
+    assert_true(fabs(time_of(&tape, &facts).update_seconds - plain) < 1e-9);
+    tape.ops[0].attr.keep_x = true;
+    assert_true(fabs(time_of(&tape, &facts).update_seconds - plain - more) < 1e-9);
+    tape_release(&tape);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -558,6 +592,7 @@ int main(void)
         cmocka_unit_test(simple_ops_have_rates),
         cmocka_unit_test(codes_have_a_rate),
         cmocka_unit_test(activations_and_products_have_costs),
+        cmocka_unit_test(widening_takes_time),
         cmocka_unit_test(copies_run_beside_computing),
         cmocka_unit_test(both_ways_at_once_are_slower),
         cmocka_unit_test(slices_follow_each_other),

@@ -107,6 +107,8 @@ static void test_same_bits_on_a_card(void **state)
         "training.host_update=0.625 training.param_tier=host",
         "training.host_update=0 training.param_tier=host training.grad_tier=host",
         "training.host_update=0.5 training.offload_layers=2",
+        "training.host_update=0.75 training.grad_tier=host training.offload_layers=1",
+        "training.host_update=1 training.grad_tier=host training.param_tier=host",
     };
     enum { TIERS = sizeof tiers / sizeof *tiers, MATHS = sizeof maths / sizeof *maths };
     for (int m = 0; m < MATHS; m++) {
@@ -129,8 +131,10 @@ static void test_same_bits_on_a_card(void **state)
 static int64_t budgets[STEPS];
 static void change_budget(struct trainer *t, int step)
 {
+    const struct knobs *k = &t->runtime.plan.knobs;
     if (!budgets[0])
-        budgets[0] = t->runtime.request.budget, budgets[1] = t->runtime.plan.layout.arena_bytes * 9 / 10;
+        budgets[0] = t->runtime.request.budget,
+        budgets[1] = t->runtime.plan.layout.arena_bytes * (k->grad_tier == TIER_DEVICE ? 90 : 97) / 100;
     if (step) must(trainer_replan(t, step == 1 ? budgets[1] : budgets[0], &err));
 }
 
@@ -147,14 +151,25 @@ static void test_between_two_steps(void **state)
     (void)state;
     static event_between *const events[] = {settle, change_budget};
     static const char keys[] = FORWARD "training.max_grad_norm=0.5 model.intermediate_size=768";
-    struct run cpu, run;
-    double want = train_on_cpu(&cpu, keys + strlen(FORWARD), NULL);
-    for (size_t e = 0; e < sizeof events / sizeof *events; e++)
-        for (int timing = 0; timing < FAKE_TIMINGS; timing++) {
-            memset(budgets, 0, sizeof budgets);
-            double have = train(&run, &fake_open((enum fake_timing)timing)->device, keys, events[e]);
-            assert_true(same(&cpu, &run) && want == have);
-        }
+    /* Gradients leave with their state, and the host updates from its own copy of the weights. */
+    static const char *const more[] = {
+        "", " training.grad_tier=host training.host_update=0.5 training.offload_layers=0",
+        " training.grad_tier=host training.host_update=0.75 training.offload_layers=0 "
+        "training.micro_batch_size=8"};
+    for (size_t m = 0; m < sizeof more / sizeof *more; m++) {
+        struct run cpu, run;
+        char text[300];
+        snprintf(text, sizeof text, "%s%s", keys + strlen(FORWARD),
+                 strstr(more[m], "=8") ? " training.micro_batch_size=8" : "");
+        double want = train_on_cpu(&cpu, text, NULL);
+        snprintf(text, sizeof text, "%s%s", keys, more[m]);
+        for (size_t e = 0; e < sizeof events / sizeof *events; e++)
+            for (int timing = (int)m; timing < FAKE_TIMINGS; timing += m ? FAKE_TIMINGS : 1) {
+                memset(budgets, 0, sizeof budgets);
+                double have = train(&run, &fake_open((enum fake_timing)timing)->device, text, events[e]);
+                assert_true(same(&cpu, &run) && want == have);
+            }
+    }
 }
 
 /* A step whose loss is not finite leaves nothing pending. */

@@ -85,7 +85,7 @@ static void close_job(struct table *t)
 /* 0: nothing is offloaded, 1: state or activations, 2: parameters or gradients, too. The jobs pin nothing. */
 static int far(const struct knobs *k)
 {
-    if (k->param_share || k->grad_tier != TIER_DEVICE) return 2;
+    if (k->param_share || (k->grad_tier != TIER_DEVICE && !k->optimizer_in_forward)) return 2;
     return k->state_share || k->offload_layers;
 }
 
@@ -96,7 +96,7 @@ static double value_of(struct oracle *oracle, const struct knobs *k, double seco
     struct knobs home = *k;
     struct plan_bound b = {.step_seconds = 0};
     home.state_tier = TIER_DEVICE, home.state_share = home.host_share = home.offload_layers = 0;
-    home.prefetch_ops = PREFETCH_AHEAD;
+    home.prefetch_ops = PREFETCH_AHEAD, home.optimizer_in_forward = 0, home.grad_tier = TIER_DEVICE;
     if (far(k) == 1) assert_int_equal(oracle_ask(oracle, &home, &b, &err), PLIM_OK);
     return fmax(seconds, b.step_seconds) * doubts[far(k)];
 }
@@ -181,6 +181,7 @@ static bool needs_offload(struct table *t, const struct plan *plan)
     struct plan_bound b;
     home.state_tier = home.grad_tier = home.param_tier = TIER_DEVICE;
     home.state_share = home.host_share = home.param_share = home.disk_share = home.offload_layers = 0;
+    home.optimizer_in_forward = 0;
     assert_int_equal(plan_bound_of(&t->request, &home, NULL, &b, &err), PLIM_OK);
     return b.total > t->request.budget || b.step_seconds > plan->step_seconds * PLAN_DOUBT;
 }
