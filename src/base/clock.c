@@ -14,3 +14,5 @@ double clock_seconds(void) { return seconds(CLOCK_MONOTONIC); }
 double clock_wall(void) { return seconds(CLOCK_REALTIME); }
 
 double clock_thread(void) { return seconds(CLOCK_THREAD_CPUTIME_ID); }
+
+double clock_process(void) { return seconds(CLOCK_PROCESS_CPUTIME_ID); }

@@ -19,3 +19,6 @@ double clock_wall(void);
 
 /* CPU time of the calling thread, in seconds. Waiting does not count, and other threads do not. */
 double clock_thread(void);
+
+/* CPU time of all threads of the process, in seconds. */
+double clock_process(void);

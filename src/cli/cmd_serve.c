@@ -40,6 +40,8 @@ struct serve_flags {
     const char *snapshot[SNAPSHOT_FORMATS]; /* files */
 };
 
+enum { ANSWER_USUAL = 1024 }; /* tokens of the answers that all of --parallel may get at once, at least */
+
 static const char *const log_formats[] = {"text", "json", NULL};
 
 #define AT(field) offsetof(struct serve_flags, field)
@@ -271,6 +273,7 @@ static struct server_options server_options(const struct serving *g)
     o.limits.receive_seconds = o.limits.send_seconds = f->timeout;
     o.limits.body_bytes = (int64_t)f->max_body, o.keep_body = f->max_body_given;
     o.keep_connections = f->connections_given, o.keep_threads = f->http_threads_given;
+    o.answer_bytes = server_answers_for(f->parallel, ANSWER_USUAL);
     if (o.limits.bodies_bytes < 4 * o.limits.body_bytes) o.limits.bodies_bytes = 4 * o.limits.body_bytes;
     if (o.limits.body_bytes * 16 > SERVER_TREE) o.tree_bytes = o.limits.body_bytes * 16;
     return o;

@@ -160,7 +160,7 @@ enum plim_status serve_adapters_read(const struct string_list *list, struct serv
     if (status == PLIM_OK && out->merged && out->count)
         status =
             bad_adapter(err, out->merged,
-                        "it is merged into the model, so no other fits beside it; give it a name, NAME=DIR");
+                        "it is merged into the model and must be the only one; give it a name, NAME=DIR");
     return status;
 }
 

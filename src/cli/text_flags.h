@@ -69,7 +69,7 @@ extern const char *const text_weights[];
          OPTION_STRING,                                                                                      \
          offsetof(type, text.weights),                                                                       \
          "KIND",                                                                                             \
-         "as-is, or quantised on loading to 8 or 4 bits: q8, q4, nf4, fp4, fp8 (as-is)",                     \
+         "quantise the weights on loading to 8 or 4 bits, or keep them (as-is)",                             \
          .choices = text_weights},                                                                           \
     {                                                                                                        \
         "quiet", 'q', OPTION_FLAG, offsetof(type, text.quiet), NULL, "no notes, no summary"                  \

@@ -31,6 +31,8 @@
 
 /* Connections of each thread beyond the limit: they come while others are hung up on to make place. */
 enum { SPARE = 4 };
+/* Clients of a burst that are not let in yet; the system may allow fewer. */
+enum { LISTEN_QUEUE = 4096 };
 
 bool http_present(void) { return true; }
 
@@ -343,7 +345,7 @@ static int listen_at(const struct addrinfo *at, struct http *h)
     struct sockaddr_storage own;
     socklen_t size = sizeof own;
     char port[16], host[64];
-    if (bind(fd, at->ai_addr, at->ai_addrlen) || listen(fd, 511) ||
+    if (bind(fd, at->ai_addr, at->ai_addrlen) || listen(fd, LISTEN_QUEUE) ||
         getsockname(fd, (struct sockaddr *)&own, &size) ||
         getnameinfo((struct sockaddr *)&own, size, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV)) {

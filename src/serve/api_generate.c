@@ -114,7 +114,7 @@ static bool read_prompt(struct call *c, struct refusal *why)
     const char *name = c->ask.tgi ? "inputs" : "prompt";
     struct token_list ids = {0};
     if (!text)
-        return refuse(why, 422, name, "missing_parameter", "%s is missing: the text to go on from", name);
+        return refuse(why, 422, name, "missing_parameter", "%s is missing: the text to continue", name);
     if (text->kind != NODE_STRING)
         return refuse(why, 422, name, "invalid_value", "%s: expected a text, got %s", name,
                       node_kind_name(text->kind));
@@ -141,6 +141,7 @@ static const struct call_form form = {.piece = put_piece,
                                       .close = put_close,
                                       .whole = put_whole,
                                       .marks = true,
+                                      .ends_with_all = true,
                                       .prefix = "gen",
                                       .read = read_either};
 

@@ -196,16 +196,17 @@ bool call_take_bytes(struct call *c, int64_t bytes, struct refusal *why)
     struct server *s = c->server;
     int64_t most = s->options.answer_bytes;
     if (c->reserved + bytes > most)
-        return refuse(why, 400, NULL, "answer_too_large",
-                      "the answer may take %lld bytes, and %lld are there for answers: ask for fewer tokens, "
-                      "choices or likelihoods",
-                      (long long)(c->reserved + bytes), (long long)most);
+        return refuse(
+            why, 400, NULL, "answer_too_large",
+            "the answer may take %lld bytes, and answers have %lld: ask for fewer tokens, choices or "
+            "log-probabilities",
+            (long long)(c->reserved + bytes), (long long)most);
     pthread_mutex_lock(&s->lock);
     bool fits = s->answers + bytes <= most;
     if (fits) s->answers += bytes, c->reserved += bytes;
     pthread_mutex_unlock(&s->lock);
     return fits || refuse(why, 429, NULL, "answers_full",
-                          "requests under way may fill %lld bytes; try again later", (long long)most);
+                          "running requests may fill %lld bytes; try again later", (long long)most);
 }
 
 /* A choice, and the tokens of a prompt as far as they are few: those of long ones are counted with the text. What turns tokens
@@ -292,7 +293,7 @@ static bool make_choices(struct call *c, struct refusal *why)
 }
 
 /* Bytes per token of an answer: its event, and its text twice, once as JSON. With logprobs, also a mark, the
- * alternatives and their JSON. A stream holds the JSON of only a few tokens at a time. */
+ * alternatives and their JSON. A stream holds text and JSON of only a few tokens at a time. */
 enum {
     MARK_BYTES = sizeof(struct mark),
     TOP_BYTES = 2 * sizeof(struct engine_logprob),
@@ -305,9 +306,13 @@ static bool has_marks(const struct call *c) { return c->ask.logprobs >= 0 || c->
 static int64_t tops(const struct call *c) { return c->ask.logprobs > 0 ? c->ask.logprobs : 0; }
 static int64_t json_bytes(const struct call *c) { return has_marks(c) ? (1 + tops(c)) * JSON_BYTES : 0; }
 
+static int64_t text_bytes(const struct call *c) { return 2 * (int64_t)c->server->piece_most; }
+static bool drops_text(const struct call *c) { return c->ask.stream && !c->form->ends_with_all; }
+
 static int64_t token_bytes(const struct call *c)
 {
-    int64_t bytes = (int64_t)sizeof(struct call_event) + 2 * (int64_t)c->server->piece_most;
+    int64_t bytes = (int64_t)sizeof(struct call_event);
+    if (!drops_text(c)) bytes += text_bytes(c);
     if (!has_marks(c)) return bytes;
     return bytes + MARK_BYTES + tops(c) * TOP_BYTES + (c->ask.stream ? 0 : json_bytes(c));
 }
@@ -317,6 +322,7 @@ static int64_t token_bytes(const struct call *c)
 static int64_t choice_bytes(const struct call *c, const struct call_prompt *p)
 {
     int64_t at_once = c->ask.stream ? CALL_EVENTS * json_bytes(c) : 0;
+    if (drops_text(c)) at_once += CALL_EVENTS * text_bytes(c);
     return ANSWER_BYTES + 2 * (int64_t)p->text.len + at_once;
 }
 

@@ -54,10 +54,12 @@ struct choice {
     /* The front's: */
     struct token_text decoder;
     struct stop_text stop;
-    struct strbuf text; /* the whole text, after the echoed prompt if there is one */
-    size_t told;        /* of text: sent in a stream */
-    size_t echoed;      /* of text: the prompt */
-    size_t escapes;     /* extra bytes of its JSON form */
+    struct strbuf
+        text; /* after the echoed prompt if there is one; in a stream that does not end with all of it, what was not sent */
+    size_t told;    /* of text: sent in a stream */
+    size_t dropped; /* bytes before text: sent and freed */
+    size_t echoed;  /* of all of it: the prompt */
+    size_t escapes; /* extra bytes of its JSON form */
     /* Maximum bytes of text and escapes, not counting the echo; an answer ends there. */
     size_t text_most;
     struct token_place place;
@@ -95,6 +97,7 @@ struct call_form {
     /* Memory that the answer to one prompt may take. NULL: the usual estimate. */
     int64_t (*bytes)(const struct call *c, const struct call_prompt *p);
     bool marks;         /* needed even without logprobs */
+    bool ends_with_all; /* a stream ends with the whole text */
     int most;           /* prompts of a request; 0: ASK_CHOICES */
     const char *prefix; /* of the answer's id */
     enum ask_form ask;

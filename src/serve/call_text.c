@@ -123,7 +123,7 @@ static void add_token(struct choice *ch, const struct call_event *e, const struc
     note_time(ch, e->when);
     ch->tokens++;
     ch->escapes += escapes(strbuf_text(&c->piece), c->piece.len);
-    if (ch->text.len - ch->echoed + c->piece.len + ch->escapes > ch->text_most)
+    if (ch->dropped + ch->text.len - ch->echoed + c->piece.len + ch->escapes > ch->text_most)
         return finish_early(ch, CHOICE_LENGTH);
     if (stop_text_add(&ch->stop, strbuf_text(&c->piece), c->piece.len, &ch->text) >= 0)
         finish_early(ch, CHOICE_STOP);
@@ -229,6 +229,7 @@ static void stream(struct call *c, bool over)
         bool failed = ch->end == CHOICE_FAILED || ch->end == CHOICE_CANCELLED;
         if (!failed && has_news(ch)) c->form->piece(c, ch, out);
         ch->told = ch->text.len, ch->marks_told = ch->mark_count;
+        if (!c->form->ends_with_all) ch->dropped += ch->told, ch->told = 0, strbuf_clear(&ch->text);
         if (ch->end != CHOICE_RUNS) ch->end_told = true;
     }
     if (!over) return;

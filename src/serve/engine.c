@@ -15,6 +15,8 @@ const struct model_spec *engine_spec(const struct engine *e) { return &e->spec; 
 
 const struct engine_plan *engine_plan(const struct engine *e) { return &e->plan; }
 
+enum { ANSWER_USUAL = 256 };
+
 /* --- opening ---------------------------------------------------------------------------------------------- */
 
 static enum plim_status check_options(const struct engine_options *o, struct plim_error *err)
@@ -56,7 +58,8 @@ static enum plim_status take_buffers(struct engine *e, struct plim_error *err)
                           p->parallel * (largest->reach + 4 + SAMPLE_WORDS) + 2 * largest->seen;
         e->staged = malloc((size_t)numbers * sizeof *e->staged);
         e->told = malloc(rows * DRAWN_NUMBERS * sizeof *e->told);
-        e->raw = malloc(rows * (size_t)e->spec.vocab_size * sizeof(float)); /* no type is wider */
+        size_t raw = rows < ENGINE_RAW_ROWS ? rows : ENGINE_RAW_ROWS;
+        e->raw = malloc(raw * (size_t)e->spec.vocab_size * sizeof(float)); /* no type is wider */
         good = good && e->staged && e->told && e->raw;
     }
     if (!good) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the rows of a step");
@@ -165,7 +168,7 @@ static void drop_buffers(struct engine *e)
         free(e->step[i].drawn);
         e->step[i] = (struct step){0};
     }
-    e->under_way = NULL;
+    e->under_way = e->untold = NULL;
     drawer_release(&e->drawer);
     free(e->staged), e->staged = NULL;
     free(e->told), e->told = NULL;
@@ -175,6 +178,7 @@ static void drop_buffers(struct engine *e)
 /* Frees everything except the requests. */
 static void close_plan(struct engine *e)
 {
+    engine_tell_rest(e);
     e->kind->close(e);
     quantise_release(&e->quantisation);
     drop_buffers(e);
@@ -203,6 +207,7 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
     pthread_cond_init(&e->more, NULL);
     pthread_cond_init(&e->settled, NULL);
     e->incoming_end = &e->incoming;
+    e->schedule.answer = options->usual_answer ? (double)options->usual_answer : ANSWER_USUAL;
     enum plim_status status = hf_config_load(e->model, &e->spec, err);
     if (status == PLIM_OK) e->kind = kind_of(&e->spec), status = adapters_open(e, err);
     if (status == PLIM_OK) status = open_plan(e, err);
@@ -217,6 +222,7 @@ enum plim_status engine_open(struct device *device, const struct engine_options 
 void engine_close(struct engine *e)
 {
     if (!e) return;
+    engine_tell_rest(e);
     while (e->live)
         engine_finish(e, e->live, &(struct engine_event){.token = -1, .finish = FINISH_CANCELLED});
     if (e->kind) close_plan(e);
@@ -232,6 +238,7 @@ void engine_close(struct engine *e)
 void engine_fail(struct engine *e, const char *why)
 {
     engine_drain(e);
+    engine_tell_rest(e);
     while (e->live)
         engine_finish(e, e->live, &(struct engine_event){.token = -1, .finish = FINISH_FAILED, .why = why});
 }
@@ -275,7 +282,7 @@ static enum plim_status check_fit(const struct engine *e, const struct engine_re
             (long long)r->count, (long long)r->tokens, (long long)e->plan.context);
     if (e->plan.window && r->prompt_logprobs)
         return plim_fail(err, PLIM_UNSUPPORTED,
-                         "log-probabilities of prompts are not there with a window of %lld tokens",
+                         "log-probabilities of prompts are not available with a window of %lld tokens",
                          (long long)e->plan.window);
     return PLIM_OK;
 }
@@ -316,6 +323,7 @@ static struct request *new_request(const struct engine *e, const struct engine_r
     r->sequence.tokens = r->tokens;
     r->sequence.known = r->sequence.prompt = ask->count;
     r->sequence.every = ask->prompt_logprobs;
+    r->sequence.most = most - 1, r->sequence.whole = ask->ignore_eos; /* the last token is not read */
     r->submitted = clock_seconds();
     return r;
 }

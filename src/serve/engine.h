@@ -80,9 +80,12 @@ struct engine_options {
     int queue;                 /* requests that may wait; 0: 4 x parallel */
     int64_t vocab;             /* ids from here on have no text and are never drawn; 0: all may be drawn */
     enum weights_kind weights; /* as files have them, or in blocks of 8 or 4 bits (quantise.h) */
-    enum dtype kv_type;   /* 0 or DT_COUNT: the type of the weights; DT_U8, DT_E4M3: 8 bits (tensor/kv8.h) */
-    int64_t overhead;     /* host bytes outside the arena; 0: measured now */
-    int64_t chunk;        /* maximum tokens of one prompt per step; 0: as many as fit */
+    enum dtype kv_type; /* 0 or DT_COUNT: the type of the weights; DT_U8, DT_E4M3: 8 bits (tensor/kv8.h) */
+    int64_t overhead;   /* host bytes outside the arena; 0: measured now */
+    int64_t chunk;      /* maximum tokens of one prompt per step; 0: as many as fit */
+    /* Tokens that an answer is expected to have as long as none has ended; 0: 256; -1: none, so that requests join while
+     * there is memory for what they have, and are preempted more often. */
+    int64_t usual_answer;
     int64_t caller_bytes; /* host memory used by the caller; counted as overhead */
     /* Value of caller_bytes under another budget; NULL: constant. budget - caller_bytes_under(budget)
      * must never fall as the budget rises. */

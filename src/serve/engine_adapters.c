@@ -71,7 +71,7 @@ static enum plim_status add(struct engine *e, const char *name, const char *dir,
     struct adapters *all = &e->adapters;
     struct served_adapter *old = find(e, name), **end = &all->first;
     if (old && !replace)
-        return plim_fail(err, PLIM_BAD_INPUT, "adapter '%s' is there already; unload it first", name);
+        return plim_fail(err, PLIM_BAD_INPUT, "adapter '%s' is already loaded; unload it first", name);
     if (all->count >= all->most)
         return plim_fail(err, PLIM_BUSY,
                          "%d adapters are loaded, as many as this server has room for; unload one",

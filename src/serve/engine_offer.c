@@ -21,7 +21,8 @@ enum {
     REQUESTS_HOST = 16,
     REQUESTS_DEVICE = 256,
     REQUESTS_MODEST = 8,
-    FEW_ROWS = 8, /* of members for prompts: few of their tokens end one */
+    FEW_ROWS = 8,    /* of members for prompts: few of their tokens end one */
+    FINE_FROM = 256, /* tokens and requests from which on sizes of steps lie closer together */
     CONTEXT_USUAL = 8192,
     CONTEXT_MODEST = 4096,
     CONTEXT_LEAST = 256, /* shorter requests help few; a window of the last tokens comes before them */
@@ -31,7 +32,8 @@ enum {
     PENALISED_USUAL = 4096,    /* tokens that the penalties of one step go by, of all its requests */
     REQUESTS_PART = 64,        /* one part in so many of the line is for requests that run or wait, */
     REQUESTS_ROOM = 8 << 20,   /* at most so many host bytes, */
-    REQUESTS_ASKED = 64 << 20, /* and with a queue as long as somebody asked for */
+    REQUESTS_ASKED = 64 << 20, /* and with a queue as long as somebody asked for; */
+    REQUEST_ROOM = 64 << 10,   /* in any case so many of each that runs beside a device with its own memory */
     CALLER_EARLY = 1 << 20, /* of options.caller_bytes, what may be resident when the process is measured */
 };
 
@@ -89,11 +91,24 @@ static void add_members(struct family *f, const struct sizes *s, int64_t tokens)
     add_member(f, s, tokens, min64(tokens, s->offer.requests));
 }
 
+/* With many requests the time of a step is that of its tokens, and rows that nobody needs cost as much as others: between the usual
+ * sizes there are three more. */
+static void add_between(struct family *f, const struct sizes *s, int64_t tokens)
+{
+    int64_t end = min64(next_size(tokens), s->offer.step), apart = (next_size(tokens) - tokens) / 4;
+    if (tokens < FINE_FROM || s->offer.requests <= FINE_FROM) return;
+    for (int64_t n = tokens + apart; n < end && f->count < ENGINE_MEMBERS - 2; n += apart)
+        add_member(f, s, n, min64(n, s->offer.requests));
+}
+
 void family_list(struct family *f, const struct sizes *s, bool whole)
 {
     f->count = 0;
-    for (int64_t n = 1; n < s->offer.step && f->count < ENGINE_MEMBERS - 2; n = whole ? 8 * n : next_size(n))
+    for (int64_t n = 1; n < s->offer.step && f->count < ENGINE_MEMBERS - 2;
+         n = whole ? 8 * n : next_size(n)) {
         add_members(f, s, n);
+        if (!whole) add_between(f, s, n);
+    }
     add_members(f, s, s->offer.step);
 }
 
@@ -240,7 +255,9 @@ static int64_t requests_room(const struct engine *e, const struct offer *offer, 
                    min64(offer->context, e->spec.vocab_size) * (int64_t)sizeof(struct seen_token);
     int64_t all = (offer->requests + (o->queue ? o->queue : 4 * offer->requests)) * each;
     int64_t most = line ? min64(line / REQUESTS_PART, REQUESTS_ROOM) : REQUESTS_ROOM;
-    return max64(min64(all, o->queue ? REQUESTS_ASKED : most), each);
+    if (o->queue) most = REQUESTS_ASKED;
+    if (!e->device->facts.unified_memory) most = max64(most, offer->requests * REQUEST_ROOM);
+    return max64(min64(all, most), each);
 }
 
 static int64_t kept_room(const struct engine *e, const struct sizes *s)
@@ -253,9 +270,10 @@ static int64_t kept_room(const struct engine *e, const struct sizes *s)
 static int64_t staging_bytes(const struct engine *e, const struct sizes *s)
 {
     if (e->device->facts.unified_memory) return 0;
-    int64_t row = e->spec.vocab_size + blocks_for(s->seen) + 4 + SAMPLE_WORDS + DRAWN_NUMBERS;
+    int64_t row = blocks_for(s->seen) + 4 + SAMPLE_WORDS + DRAWN_NUMBERS;
     int64_t token = 3 + (e->adapters.slots != NULL);
-    return 4 * (s->offer.requests * row + token * s->offer.step + 2 * s->penalised);
+    int64_t raw = min64(s->offer.requests, ENGINE_RAW_ROWS) * e->spec.vocab_size;
+    return 4 * (s->offer.requests * row + raw + token * s->offer.step + 2 * s->penalised);
 }
 
 int64_t engine_overhead(const struct engine *e, const struct sizes *s)

@@ -20,10 +20,13 @@
 #include "serve/plan_cache.h"
 #include "serve/schedule.h"
 
-enum { ENGINE_MEMBERS = 64 };
+enum { ENGINE_MEMBERS = 96 };
 /* Numbers per row that the device draws (model.h, "drawn"): the token, its log-probability, the likeliest tokens and
  * their log-probabilities. */
 enum { DRAWN_NUMBERS = 2 + 2 * ENGINE_LOGPROBS };
+
+/* Rows whose logits the host reads from a device at once; it draws few, or all if the device cannot. */
+enum { ENGINE_RAW_ROWS = 64 };
 
 /* Programs of several sizes over the same kept bytes: the first is the runtime's plan. */
 struct family {
@@ -59,6 +62,7 @@ struct request {
     int32_t *tokens;           /* prompt, then answer */
     struct seen so_far;        /* tokens that are penalised */
     int64_t made, told;        /* tokens of the answer; prompt tokens reported with their log-probabilities */
+    enum engine_finish ends;   /* its last token is there, though not reported; FINISH_NONE: it goes on */
     bool seen;                 /* it took part in a step */
     bool open; /* the device left a token to the host: its step must be read before the next begins */
     double submitted, started, answered;
@@ -113,12 +117,13 @@ struct engine {
     int64_t kept_bytes, kept_room;
     struct step step[DEVICE_READS]; /* the second is used if the device draws tokens itself */
     struct step *under_way;         /* launched but not read; NULL: none */
+    struct step *untold;            /* read, and its tokens counted, but not reported; NULL: none */
     struct drawer drawer;
     double now;           /* when the tokens of the last step arrived */
     int64_t fresh_tokens; /* made since the statistics were last written */
     int32_t *staged;      /* inputs of the largest member, for a device with its own memory */
     int32_t *told;        /* [parallel, DRAWN_NUMBERS]: results of its draws */
-    char *raw;            /* logits of rows that the host draws */
+    char *raw;            /* logits of up to ENGINE_RAW_ROWS rows that the host draws */
 
     pthread_mutex_t lock;
     pthread_cond_t more;  /* signalled when there is work */
@@ -184,6 +189,7 @@ void engine_finish_cancelled(struct engine *e, struct request *r);
 /* Reports the next token of a request's answer. Returns false if the request ended with it. */
 bool engine_answer(struct engine *e, struct request *r, const struct draw *d);
 enum plim_status engine_step_decoder(struct engine *e, struct plim_error *err);
+void engine_tell_rest(struct engine *e); /* reports the tokens of e->untold */
 
 /* engine_snapshot.c: engine_loop is exec_loop, measured if a snapshot waits for a step; engine_snapshot_idle
  * serves a snapshot while idle. */

@@ -149,6 +149,64 @@ bool step_may_be_overtaken(const struct engine *e, const struct step *s)
     return may;
 }
 
+/* --- to a device with its own memory ---------------------------------------------------------------------- */
+
+enum {
+    TABLE_WHOLE = 64 << 10, /* bytes of a table that is copied as it is: a copy costs as much to start */
+    ROWS_OF_A_LONG_ONE = 64 /* one row in so many may be copied by itself, because it is longer than most */
+};
+
+static int rows_longer(const struct step *s, int64_t blocks)
+{
+    int n = 0;
+    for (int r = 0; r < s->row_count; r++) n += s->rows[r].sequence->held > blocks;
+    return n;
+}
+
+/* Blocks of a row that are copied of every row. Requests hold a small part of the largest table, and a few hold much more than
+ * the others. */
+static int64_t table_width(const struct step *s)
+{
+    int64_t width = 1;
+    for (int r = 0; r < s->row_count; r++)
+        if (s->rows[r].sequence->held > width) width = s->rows[r].sequence->held;
+    while (width > 1 && rows_longer(s, width / 2) <= s->row_count / ROWS_OF_A_LONG_ONE) width /= 2;
+    return width;
+}
+
+/* Copies what the rows of the step hold, and little more. `table`: offset in the input. */
+static enum plim_status write_table(struct engine *e, const struct step *s, int64_t table,
+                                    struct plim_error *err)
+{
+    const struct exec *exec = s->member->exec;
+    const int64_t entry = (int64_t)sizeof(int32_t), stride = s->size.reach * entry, width = table_width(s);
+    const char *host = (const char *)e->staged + table;
+    enum plim_status status =
+        exec_write_rows(exec, s->member->flat, host, table, stride, width * entry, s->row_count, err);
+    for (int r = 0; r < s->row_count && status == PLIM_OK; r++) {
+        int64_t rest = (s->rows[r].sequence->held - width) * entry, from = r * stride + width * entry;
+        if (rest > 0) status = exec_write(exec, s->member->flat, host + from, table + from, rest, err);
+    }
+    return status;
+}
+
+/* Neither ids that are there nor room that nobody has used. */
+static enum plim_status write_inputs(struct engine *e, const struct step *s, const struct inputs *in,
+                                     struct plim_error *err)
+{
+    const struct exec *exec = s->member->exec;
+    const char *host = (const char *)e->staged;
+    int64_t first = s->behind ? s->size.tokens * (int64_t)sizeof *in->ids : 0;
+    int64_t table = (const char *)in->blocks - host, last = (const char *)in->last - host;
+    int64_t end = (const char *)(in->seen.at + in->seen.used) - host;
+    if (last - table <= TABLE_WHOLE || !s->row_count)
+        return exec_write(exec, s->member->flat, host + first, first, end - first, err);
+    enum plim_status status = exec_write(exec, s->member->flat, host + first, first, table - first, err);
+    if (status == PLIM_OK) status = write_table(e, s, table, err);
+    if (status == PLIM_OK) status = exec_write(exec, s->member->flat, host + last, last, end - last, err);
+    return status;
+}
+
 enum plim_status step_launch(struct engine *e, struct step *s, struct plim_error *err)
 {
     struct exec *exec = s->member->exec;
@@ -156,11 +214,7 @@ enum plim_status step_launch(struct engine *e, struct step *s, struct plim_error
     struct inputs in = inputs_at(direct ? direct : e->staged, &s->size, e->adapters.slots != NULL);
     enum plim_status status = PLIM_OK;
     put_all(e, s, &in);
-    if (!direct) { /* neither ids that are there nor room that nobody has used */
-        int64_t there = s->behind ? s->size.tokens * (int64_t)sizeof *in.ids : 0;
-        int64_t end = (char *)(in.seen.at + in.seen.used) - (char *)e->staged;
-        status = exec_write(exec, s->member->flat, (char *)e->staged + there, there, end - there, err);
-    }
+    if (!direct) status = write_inputs(e, s, &in, err);
     if (status == PLIM_OK) status = engine_loop(e, exec, err);
     if (status == PLIM_OK && s->draw_count && is_set_aside(e, s))
         exec_read_begin(exec, s->member->drawn, (int)(s - e->step), told_bytes(s));
@@ -185,22 +239,35 @@ static enum plim_status read_drawn(struct engine *e, struct step *s, struct plim
     return status;
 }
 
-/* Logits of the rows that are left to the host: those from the first to the last of them. */
-static enum plim_status read_logits(struct engine *e, struct step *s, struct plim_error *err)
+/* Logits of rows that are left to the host, from the first to the last of draws [first, end). */
+static enum plim_status read_logits(struct engine *e, struct step *s, int first, int end,
+                                    struct plim_error *err)
 {
     const struct exec *exec = s->member->exec;
     const struct tensor *t = &exec->tape->tensors[s->member->logits];
     int64_t row = e->spec.vocab_size * (int64_t)dtype_size(t->type);
     const char *from = exec_host(exec, s->member->logits);
     enum plim_status status = PLIM_OK;
-    int first = 0, end = s->draw_count;
     while (first < end && s->draws[first].done) first++;
     while (end > first && s->draws[end - 1].done) end--;
     if (!from && first < end)
-        status =
-            exec_read(exec, s->member->logits, e->raw + first * row, first * row, (end - first) * row, err);
+        status = exec_read(exec, s->member->logits, e->raw, first * row, (end - first) * row, err);
     for (int i = first; i < end; i++)
-        s->draws[i].logits = (from ? from : e->raw) + i * row, s->draws[i].type = t->type;
+        s->draws[i].logits = from ? from + i * row : e->raw + (i - first) * row, s->draws[i].type = t->type;
+    return status;
+}
+
+/* Draws by the host: all rows at once where their logits are in its memory. */
+static enum plim_status draw_here(struct engine *e, struct step *s, struct plim_error *err)
+{
+    bool near = exec_host(s->member->exec, s->member->logits) != NULL;
+    int each = near ? s->draw_count : ENGINE_RAW_ROWS;
+    enum plim_status status = PLIM_OK;
+    for (int i = 0; i < s->draw_count && status == PLIM_OK; i += each) {
+        int end = s->draw_count - i < each ? s->draw_count : i + each;
+        status = read_logits(e, s, i, end, err);
+        if (status == PLIM_OK) drawer_run(&e->drawer, s->draws + i, end - i);
+    }
     return status;
 }
 
@@ -210,8 +277,8 @@ enum plim_status step_draw(struct engine *e, struct step *s, bool overtaken, str
     int left = 0;
     if (!s->draw_count) return e->device->ops->sync(e->device, err);
     if (s->member->drawn >= 0) status = read_drawn(e, s, err);
+    for (int i = 0; i < s->draw_count; i++)
+        s->draws[i].done |= !s->drawn[i]; /* nobody's, and its request is gone */
     for (int i = 0; i < s->draw_count && !overtaken; i++) left += !s->draws[i].done;
-    if (status == PLIM_OK && left) status = read_logits(e, s, err);
-    if (status == PLIM_OK && left) drawer_run(&e->drawer, s->draws, s->draw_count);
-    return status;
+    return status == PLIM_OK && left ? draw_here(e, s, err) : status;
 }

@@ -4,6 +4,10 @@
  * then is the first one read, so that the device never waits for the host. Whoever turns out to have ended leaves both (let_go),
  * and what the second step computes of it is read by nobody: its blocks are free at once, because whatever is written into
  * them next is queued behind that step.
+ *
+ * Where the next step is not certain, it is launched as soon as the tokens of this one are counted, and they are reported while
+ * the device computes (untold): with two thousand requests reporting is most of the host's work. Until then a request that ends
+ * has left the schedule, but not the engine.
  */
 #include "base/clock.h"
 #include "serve/engine_part.h"
@@ -32,11 +36,12 @@ static void unlink_live(struct engine *e, struct request *r)
     adapters_part(e, r);
 }
 
-/* Nothing that steps under way compute of this request counts. */
-static void let_go(struct engine *e, const struct request *r)
+/* Nothing that steps other than `but` (NULL: all) compute of this request counts. */
+static void let_go(struct engine *e, const struct request *r, const struct step *but)
 {
     for (int i = 0; i < DEVICE_READS; i++) {
         struct step *s = &e->step[i];
+        if (s == but) continue;
         for (int k = 0; k < s->row_count; k++)
             if (s->rows[k].sequence == &r->sequence) s->rows[k].sequence = NULL;
         for (int k = 0; k < s->draw_count; k++)
@@ -47,8 +52,8 @@ static void let_go(struct engine *e, const struct request *r)
 void engine_finish(struct engine *e, struct request *r, struct engine_event *event)
 {
     fill_event(r, clock_seconds(), event);
-    let_go(e, r);
-    schedule_remove(&e->schedule, &r->sequence);
+    let_go(e, r, NULL);
+    if (!r->ends) schedule_remove(&e->schedule, &r->sequence);
     pthread_mutex_lock(&e->lock);
     unlink_live(e, r);
     e->stats.finished[event->finish]++;
@@ -88,12 +93,13 @@ static bool is_end(const struct model_spec *spec, int32_t token)
     return false;
 }
 
+/* of_prompt: none of the answer is reported yet, whatever has been counted. */
 static bool tell(const struct engine *e, struct request *r, const struct draw *d, int32_t token,
-                 enum engine_finish finish)
+                 bool of_prompt)
 {
-    struct engine_event event = {
-        .token = token, .finish = finish, .logprob = d->logprob, .ntop = d->ntop, .top = d->top};
+    struct engine_event event = {.token = token, .logprob = d->logprob, .ntop = d->ntop, .top = d->top};
     fill_event(r, e->now, &event);
+    if (of_prompt) event.tokens = 0;
     return !r->ask.hear || r->ask.hear(r->ask.arg, &event);
 }
 
@@ -103,42 +109,68 @@ static bool tell_first(struct engine *e, struct request *r)
     static const struct draw first = {.logprob = NAN};
     if (r->told || !r->ask.prompt_logprobs) return true;
     r->told = 1;
-    return tell(e, r, &first, r->tokens[0], FINISH_NONE);
+    return tell(e, r, &first, r->tokens[0], true);
 }
 
 static void tell_prompt(struct engine *e, struct request *r, const struct draw *d)
 {
     bool go_on = tell_first(e, r);
-    if (go_on) go_on = tell(e, r, d, d->token, FINISH_NONE), r->told++;
+    if (go_on) go_on = tell(e, r, d, d->token, true), r->told++;
     if (go_on) return;
     LOCKED(&e->lock);
     r->cancelled = e->cancels = true;
 }
 
-bool engine_answer(struct engine *e, struct request *r, const struct draw *d)
+/* Counts the token of an answer; r->ends says whether it was the last. */
+static void take_token(struct engine *e, struct request *r, const struct draw *d)
 {
-    struct engine_event end = {.token = -1, .finish = FINISH_EOS};
-    bool ends = !r->ask.ignore_eos && is_end(&e->spec, d->token);
     if (!r->answered) r->answered = e->now;
-    if (!tell_first(e, r)) return engine_finish_cancelled(e, r), false;
-    if (ends) return engine_finish(e, r, &end), false;
+    if (!r->ask.ignore_eos && is_end(&e->spec, d->token)) {
+        r->ends = FINISH_EOS;
+        return;
+    }
     r->tokens[r->sequence.known++] = d->token;
     if (r->so_far.token) seen_add(&r->so_far, d->token);
     r->made++, e->fresh_tokens++;
-    if (r->made == r->ask.tokens) {
-        end = (struct engine_event){.token = d->token,
-                                    .finish = FINISH_LENGTH,
-                                    .logprob = d->logprob,
-                                    .ntop = d->ntop,
-                                    .top = d->top};
-        return engine_finish(e, r, &end), false;
-    }
-    if (tell(e, r, d, d->token, FINISH_NONE)) return true;
+    if (r->made == r->ask.tokens) r->ends = FINISH_LENGTH;
+}
+
+/* Reports it. Returns false if the request ended with it. */
+static bool tell_token(struct engine *e, struct request *r, const struct draw *d)
+{
+    struct engine_event end = {.token = -1, .finish = r->ends};
+    if (!tell_first(e, r)) return engine_finish_cancelled(e, r), false;
+    if (r->ends == FINISH_LENGTH)
+        end.token = d->token, end.logprob = d->logprob, end.ntop = d->ntop, end.top = d->top;
+    if (r->ends) return engine_finish(e, r, &end), false;
+    if (tell(e, r, d, d->token, false)) return true;
     return engine_finish_cancelled(e, r), false;
 }
 
-static void tell_all(struct engine *e, const struct step *s)
+bool engine_answer(struct engine *e, struct request *r, const struct draw *d)
 {
+    take_token(e, r, d);
+    return tell_token(e, r, d);
+}
+
+/* Requests that end leave the schedule, and with it the step behind this one. */
+static void take_all(struct engine *e, const struct step *s)
+{
+    for (int i = 0; i < s->draw_count; i++) {
+        struct request *r = s->drawn[i];
+        if (!r || s->draws[i].given >= 0) continue;
+        take_token(e, r, &s->draws[i]);
+        if (!r->ends) continue;
+        let_go(e, r, s);
+        schedule_learn(&e->schedule, r->made, r->ends == FINISH_LENGTH);
+        schedule_remove(&e->schedule, &r->sequence);
+    }
+}
+
+/* Returns true if requests have ended. */
+static bool tell_all(struct engine *e, const struct step *s)
+{
+    bool ended = false;
     for (int i = 0; i < s->draw_count; i++) {
         struct request *r = s->drawn[i];
         const struct draw *d = &s->draws[i];
@@ -146,17 +178,28 @@ static void tell_all(struct engine *e, const struct step *s)
         if (d->given >= 0)
             tell_prompt(e, r, d);
         else
-            engine_answer(e, r, d);
+            ended |= !tell_token(e, r, d);
     }
+    return ended;
+}
+
+/* May the next step be launched before the tokens of this one are reported? What is reported of a prompt decides which of its
+ * logits are wanted next. */
+static bool may_wait(const struct engine *e, const struct step *s)
+{
+    bool may = engine_steps(e) > 1;
+    for (int i = 0; i < s->draw_count && may; i++) may = !s->drawn[i] || !s->drawn[i]->ask.prompt_logprobs;
+    return may;
 }
 
 /* Requests that were cancelled, from outside or by whoever hears them. */
 static void sweep(struct engine *e)
 {
     pthread_mutex_lock(&e->lock);
+    bool any = e->cancels;
     e->cancels = false;
     pthread_mutex_unlock(&e->lock);
-    for (int i = e->schedule.count - 1; i >= 0; i--) {
+    for (int i = any ? e->schedule.count - 1 : -1; i >= 0; i--) {
         struct request *r = request_of(e->schedule.queue[i]);
         if (engine_is_cancelled(e, r)) engine_finish_cancelled(e, r);
     }
@@ -198,8 +241,7 @@ static void count_up(struct engine *e, const struct step *s)
 /* Statistics, before a step (NULL: none comes) and after one with which requests have ended. */
 static void note(struct engine *e, const struct step *s)
 {
-    int running = 0;
-    for (int i = 0; i < e->schedule.count; i++) running += e->schedule.queue[i]->running;
+    int running = e->schedule.running;
     LOCKED(&e->lock);
     if (s) count_up(e, s);
     e->stats.generated_tokens += e->fresh_tokens, e->fresh_tokens = 0;
@@ -209,6 +251,13 @@ static void note(struct engine *e, const struct step *s)
     e->stats.blocks_shared = e->blocks.shared, e->stats.preemptions = e->schedule.preemptions;
     e->stats.budget = e->plan.budget ? e->plan.budget : e->plan.limit;
     e->stats.used = (int64_t)ledger_current(e->device->ledger[TIER_DEVICE]);
+}
+
+void engine_tell_rest(struct engine *e)
+{
+    const struct step *s = e->untold;
+    e->untold = NULL;
+    if (s && tell_all(e, s)) note(e, NULL);
 }
 
 enum plim_status engine_readmit(struct engine *e, struct plim_error *err)
@@ -268,10 +317,11 @@ static enum plim_status launch(struct engine *e, struct step *s, struct plim_err
 static void take_again(struct engine *e, struct step *s)
 {
     for (int i = 0; i < s->draw_count; i++)
-        if (s->drawn[i] && !s->draws[i].done) s->drawn[i]->open = true, let_go(e, s->drawn[i]);
+        if (s->drawn[i] && !s->draws[i].done) s->drawn[i]->open = true, let_go(e, s->drawn[i], NULL);
 }
 
-/* Reads the step under way and tells its tokens; `next`, if there is one, is under way from then on. */
+/* Reads the step under way and counts its tokens; `next`, if there is one, is under way from then on. They are reported here, or
+ * when the step after this one has been launched. */
 static enum plim_status end_step(struct engine *e, struct step *next, struct plim_error *err)
 {
     struct step *s = e->under_way;
@@ -286,8 +336,10 @@ static enum plim_status end_step(struct engine *e, struct step *next, struct pli
     pthread_mutex_unlock(&e->lock);
     if (next) take_again(e, s);
     schedule_done(&e->schedule, s->rows, s->row_count);
-    tell_all(e, s);
+    take_all(e, s);
+    e->untold = s;
     if (e->schedule.count != before) note(e, NULL);
+    if (next || !may_wait(e, s)) engine_tell_rest(e);
     return PLIM_OK;
 }
 
@@ -337,14 +389,15 @@ enum plim_status engine_step_decoder(struct engine *e, struct plim_error *err)
     if (status != PLIM_OK) return status;
     if (e->under_way && is_left(e->under_way)) e->under_way = NULL;
     if (!e->under_way) {
-        struct step *s = &e->step[0];
+        struct step *s = &e->step[e->untold == &e->step[0]];
         s->behind = false, s->draw_count = 0;
         s->row_count = schedule_step(&e->schedule, s->rows);
         if (e->broken) end_broken(e);
         if (e->adapters.slots) qsort(s->rows, (size_t)s->row_count, sizeof *s->rows, by_slot);
-        if (!s->row_count) return note(e, NULL), PLIM_OK;
+        if (!s->row_count) return engine_tell_rest(e), note(e, NULL), PLIM_OK;
         status = launch(e, s, err);
         e->under_way = s;
+        engine_tell_rest(e);
     }
     if (status == PLIM_OK) status = run_ahead(e, &next, err);
     if (status == PLIM_OK) return end_step(e, next, err);

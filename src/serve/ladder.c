@@ -58,8 +58,8 @@ const char *memory_text(const struct device *device, char text[MEMORY_TEXT])
 
 /* The first OFFER_RUNGS rows are the rungs of the planner's offers, in its order. */
 static const struct rung rungs[] = {
-    [OFFER_FULL] = {.name = "full", .what = "as many requests, and as long ones, as were asked for"},
-    [OFFER_FEWER] = {.name = "fewer", .what = "fewer requests at once, and shorter ones", .helps = MEMORY},
+    [OFFER_FULL] = {.name = "full", .what = "the number and length of requests that the options ask for"},
+    [OFFER_FEWER] = {.name = "fewer", .what = "fewer concurrent requests, and shorter ones", .helps = MEMORY},
     [OFFER_KV8] = {.name = "kv8", .what = "keys and values in 8 bits", .needs = ALLOW_KV8, .helps = MEMORY},
     [OFFER_STREAMED] = {.name = "streamed",
                         .what = "parameters on the host or on disk, fetched for each step",

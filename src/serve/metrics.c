@@ -138,15 +138,14 @@ static void put_engine(struct writer *w, const struct engine_stats *e)
     put_one(w, "num_requests_running", "gauge", "Requests that are computed.", e->running);
     put_one(w, "num_requests_waiting", "gauge", "Requests that wait for their turn.", e->waiting);
     put_one(w, "kv_cache_usage_perc", "gauge", "Share of the cache's blocks in use; 1 is all.", share);
-    put_one(w, "num_preemptions_total", "counter",
-            "Requests that gave their blocks back to be read again later.", (double)e->preemptions);
+    put_one(w, "num_preemptions_total", "counter", "Requests that were preempted.", (double)e->preemptions);
     put_one(w, "prompt_tokens_total", "counter", "Tokens of prompts read.", (double)e->prompt_tokens);
     put_one(w, "generation_tokens_total", "counter", "Tokens made.", (double)e->generated_tokens);
     put_one(w, "prefix_cache_hits_total", "counter", "Prompt tokens found in blocks of other requests.",
             (double)e->shared_tokens);
     put_one(w, "engine_steps_total", "counter", "Steps of the engine.", (double)e->steps);
-    put_one(w, "engine_steps_ahead_total", "counter",
-            "Steps that were launched before the one before them was read.", (double)e->ahead);
+    put_one(w, "engine_steps_ahead_total", "counter", "Steps launched before the previous result was read.",
+            (double)e->ahead);
     put_one(w, "kv_blocks", "gauge", "Blocks of the cache.", (double)e->blocks);
     put_one(w, "kv_blocks_used", "gauge", "Blocks in use.", (double)e->blocks_used);
     put_one(w, "kv_blocks_shared", "gauge", "Blocks that several requests use.", (double)e->blocks_shared);
@@ -180,9 +179,9 @@ void metrics_write(struct metrics *m, const struct metrics_now *now, const char 
     put_engine(&w, &now->engine);
     put_one(&w, "http_connections", "gauge", "Open connections.", now->connections);
     put_one(&w, "http_requests_active", "gauge", "Requests not yet answered to their end.", now->active);
-    put_one(&w, "server_bytes_most", "gauge", "The most that connections and requests can take.",
+    put_one(&w, "server_bytes_most", "gauge", "Maximum memory of connections and requests.",
             (double)now->server_bytes);
-    put_one(&w, "process_resident_bytes", "gauge", "Memory of the process, as the system says.",
+    put_one(&w, "process_resident_bytes", "gauge", "Resident memory of the process.",
             (double)now->process_bytes);
     put_counts(&w, m);
     for (int i = 0; i < METRIC_HISTOGRAMS; i++) put_histogram(&w, m, i);

@@ -4,13 +4,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ANSWERS_REMEMBERED = 32 };
+#define GOLDEN 0.6180339887498949 /* its multiples divide [0,1) evenly, however many there are */
+
 enum plim_status schedule_add(struct schedule *s, struct sequence *q, struct plim_error *err)
 {
-    if (s->count == s->room) {
+    int64_t first = s->queue - s->memory;
+    if (first > 0 && first + s->count == s->room && first >= s->count) {
+        memcpy(s->memory, s->queue, (size_t)s->count * sizeof(struct sequence *));
+        s->queue = s->memory, first = 0;
+    }
+    if (first + s->count == s->room) {
         int room = s->room ? 2 * s->room : 16;
-        struct sequence **queue = realloc(s->queue, (size_t)room * sizeof(struct sequence *));
-        if (!queue) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the queue of requests");
-        s->queue = queue, s->room = room;
+        struct sequence **memory = realloc(s->memory, (size_t)room * sizeof(struct sequence *));
+        if (!memory) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for the queue of requests");
+        s->memory = memory, s->queue = memory + first, s->room = room;
     }
     s->queue[s->count++] = q;
     return PLIM_OK;
@@ -19,6 +27,7 @@ enum plim_status schedule_add(struct schedule *s, struct sequence *q, struct pli
 static void stop(struct schedule *s, struct sequence *q)
 {
     if (q->running && s->seats.leave) s->seats.leave(s->seats.arg, q);
+    s->running -= q->running;
     q->running = false;
 }
 
@@ -26,6 +35,7 @@ static void give_back(struct schedule *s, struct sequence *q)
 {
     while (q->held > 0) blocks_drop(s->blocks, q->table[--q->held]);
     q->computed = q->named = 0;
+    s->full = s->foreseen = false;
     stop(s, q);
 }
 
@@ -39,7 +49,12 @@ void schedule_remove(struct schedule *s, struct sequence *q)
     int i = 0;
     while (i < s->count && s->queue[i] != q) i++;
     if (i == s->count) return;
-    memmove(s->queue + i, s->queue + i + 1, (size_t)(s->count - i - 1) * sizeof(struct sequence *));
+    if (i < s->count / 2) { /* who runs is at the front, and the queue may be long */
+        memmove(s->queue + 1, s->queue, (size_t)i * sizeof(struct sequence *));
+        s->queue++;
+    } else {
+        memmove(s->queue + i, s->queue + i + 1, (size_t)(s->count - i - 1) * sizeof(struct sequence *));
+    }
     s->count--;
     give_back(s, q);
     forget(s, q);
@@ -47,8 +62,16 @@ void schedule_remove(struct schedule *s, struct sequence *q)
 
 void schedule_release(struct schedule *s)
 {
-    free(s->queue);
-    s->queue = NULL, s->count = s->room = 0;
+    free(s->memory);
+    s->queue = s->memory = NULL, s->count = s->room = 0;
+}
+
+void schedule_learn(struct schedule *s, int64_t tokens, bool to_limit)
+{
+    if (s->answer < 0) return;
+    s->to_limit += ((to_limit ? 1 : 0) - s->to_limit) / ANSWERS_REMEMBERED;
+    if (!to_limit) s->answer += ((double)tokens - s->answer) / ANSWERS_REMEMBERED;
+    s->full = false;
 }
 
 /* --- blocks of a sequence --------------------------------------------------------------------------------- */
@@ -56,9 +79,10 @@ void schedule_release(struct schedule *s)
 /* The youngest running sequence behind place `after`; -1: none. */
 static int youngest(const struct schedule *s, int after)
 {
-    int i = s->count - 1;
-    while (i > after && !s->queue[i]->running) i--;
-    return i > after ? i : -1;
+    int found = -1;
+    for (int i = 0, met = 0; met < s->running; i++)
+        if (s->queue[i]->running) met++, found = i;
+    return found > after ? found : -1;
 }
 
 static void preempt(struct schedule *s, int i)
@@ -152,17 +176,70 @@ static void load_saved(struct schedule *s, struct sequence *q)
     if (s->keeper.load(s->keeper.arg, q, first)) q->computed = q->saved_positions, name_blocks(s, q);
 }
 
-/* A waiting sequence is let in when there is a seat and there are blocks for all that it has; the oldest of all whatever blocks there
- * are. */
+/* Tokens that the i-th running sequence is expected to get yet, in whole blocks. Nobody knows which of them ends when, but how many do: so
+ * each stands for another part of what is known. Some go to their limit; the others end at any time up to twice the mean. */
+static int64_t left_of(const struct schedule *s, const struct sequence *q, int i)
+{
+    int64_t left = q->most > q->known ? q->most - q->known : 0;
+    double part = i * GOLDEN - (int64_t)(i * GOLDEN);
+    if (s->answer < 0) return 0;
+    if (!q->whole && part >= s->to_limit) {
+        int64_t usual = (int64_t)(2 * s->answer * (part - s->to_limit) / (1 - s->to_limit) + 0.5);
+        if (usual < left) left = usual;
+    }
+    return blocks_for(left) * KV_BLOCK;
+}
+
+/* Positions of the blocks that a sequence needs for what it has. */
+static int64_t own_of(const struct sequence *q) { return blocks_for(q->known - q->shared) * KV_BLOCK; }
+
+static int64_t owned(const struct schedule *s) { return s->blocks->count - blocks_left(s->blocks); }
+
+static void foresee(struct schedule *s, int64_t longest)
+{
+    int64_t beside = s->owned * KV_BLOCK;
+    for (int i = 0, met = 0; met < s->running; i++) {
+        const struct sequence *q = s->queue[i];
+        if (!q->running) continue;
+        int64_t left = left_of(s, q, met++);
+        beside -= q->held * KV_BLOCK - q->shared;
+        if (left > longest) longest = left;
+    }
+    forecast_begin(&s->forecast, longest, beside > 0 ? beside : 0);
+    for (int i = 0, met = 0; met < s->running; i++) {
+        const struct sequence *q = s->queue[i];
+        if (q->running) forecast_add(&s->forecast, left_of(s, q, met++), own_of(q));
+    }
+    s->foreseen = true;
+}
+
+/* Will the blocks last if this sequence joins? `had`: blocks with an owner before it found some to share. */
+static bool will_last(struct schedule *s, const struct sequence *q, int64_t had)
+{
+    int64_t left = left_of(s, q, s->running), found = owned(s) - had;
+    if (s->window) return true;
+    if (!s->foreseen || left >= FORECAST_BUCKETS * s->forecast.width) s->owned = had, foresee(s, left);
+    int64_t peak = forecast_with(&s->forecast, left, own_of(q)) + found * KV_BLOCK;
+    if (peak > s->blocks->count * KV_BLOCK) return false;
+    forecast_add(&s->forecast, left, own_of(q));
+    s->forecast.beside += found * KV_BLOCK;
+    return true;
+}
+
+/* A waiting sequence is let in when there is a seat and there are blocks for all that it has and will get; the oldest of all whatever
+ * blocks there are. */
 static bool let_in(struct schedule *s, int i)
 {
     struct sequence *q = s->queue[i];
+    int64_t had = owned(s);
     find_shared(s, q);
     int64_t seen = s->window && s->window < q->known ? s->window : q->known;
     bool fits = blocks_left(s->blocks) >= blocks_for(seen) - q->held;
+    if (i) fits = fits && will_last(s, q, had);
     bool seated = (fits || i == 0) && (!s->seats.take || s->seats.take(s->seats.arg, q));
     if (!seated) give_back(s, q);
-    q->running = seated;
+    s->full = !fits && !seated;
+    s->running += seated, q->running = seated;
     if (q->saved && fits && seated) load_saved(s, q);
     if (q->running) forget(s, q);
     return q->running;
@@ -183,18 +260,21 @@ int schedule_step(struct schedule *s, struct step_row *rows)
 {
     struct left left = {s->tokens, s->rows, s->rows};
     int n = 0;
-    bool room = true; /* for those who wait: nobody overtakes */
-    s->turn++;
+    s->turn++, s->foreseen = false;
     if (s->count && !s->queue[0]->running) let_in(s, 0);
-    for (int i = 0; i < s->count && left.tokens; i++) {
+    for (int i = 0, met = 0; met < s->running && left.tokens; i++) {
+        met += s->queue[i]->running;
         if (!decodes(s->queue[i])) continue;
         if (take_part(s, i, 1, &left, &rows[n]))
             n++;
         else if (left.rows && left.logits)
             wait_for_blocks(s, i);
     }
-    for (int i = 0; i < s->count && left.tokens && left.rows && left.logits; i++) {
+    bool room = !s->full; /* for those who wait: nobody overtakes */
+    for (int i = 0, met = 0; i < s->count && left.tokens && left.rows && left.logits; i++) {
         struct sequence *q = s->queue[i];
+        if (!room && met == s->running) break;
+        met += q->running;
         if (q->turn == s->turn) continue;
         if (!q->running && (!room || !(room = let_in(s, i)))) continue;
         if (take_part(s, i, prompt_share(s, &left), &left, &rows[n]))
@@ -227,9 +307,9 @@ static int64_t missing(const struct step_row *row)
 
 int schedule_next(struct schedule *s, const struct step_row *rows, int count, struct step_row *next)
 {
-    int64_t need = 0, running = 0;
-    for (int i = 0; i < s->count; i++) running += s->queue[i]->running;
-    if (s->window || running != count || (s->count > running && count < s->rows)) return 0;
+    int64_t need = 0;
+    bool might_join = s->count > s->running && count < s->rows && !s->full;
+    if (s->window || s->running != count || might_join) return 0;
     for (int k = 0; k < count; k++) {
         if (!rows[k].sequence || !rows[k].last) return 0;
         need += missing(&rows[k]);
@@ -258,10 +338,12 @@ void schedule_restart(struct schedule *s)
         stop(s, q);
         forget(s, q);
     }
+    s->full = s->foreseen = false;
 }
 
 void schedule_renumber(struct schedule *s, const int32_t *to)
 {
     for (int i = 0; i < s->count; i++)
         for (int64_t k = 0; k < s->queue[i]->held; k++) s->queue[i]->table[k] = to[s->queue[i]->table[k]];
+    s->full = false;
 }

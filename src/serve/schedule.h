@@ -8,8 +8,9 @@
  *     schedule_remove(&s, &sequence);                   // frees its blocks
  *
  * A step takes one token of each decoding sequence, then as many prompt tokens as fit, oldest first. Waiting
- * sequences join when a row and blocks for all their tokens are free. When blocks run out, the youngest running
- * sequence releases its blocks, waits at its old place in the queue and is computed again later, unless a keeper
+ * sequences join when a row and blocks for all their tokens are free, and when the blocks will last: those that run and the
+ * one that joins can grow to their expected ends (forecast.h). Expectations may be wrong. When blocks run out, the youngest
+ * running sequence releases its blocks, waits at its old place in the queue and is computed again later, unless a keeper
  * saved its blocks.
  *
  * Invariants
@@ -22,18 +23,21 @@
 #pragma once
 
 #include "serve/blocks.h"
+#include "serve/forecast.h"
 
 struct sequence {
     const int32_t *tokens;   /* the caller's: prompt, then answer */
     int64_t known, computed; /* all tokens; those with keys and values in the pool */
     int64_t prompt;          /* of known */
-    int32_t *table;          /* the caller's: room for the largest number of blocks it may need */
-    int64_t held;            /* blocks in table */
-    int64_t named;           /* number of held blocks with a name */
-    uint64_t hash;           /* of the last named block */
-    uint64_t variant;        /* sequences of different variants share no blocks */
-    int64_t shared;          /* tokens found in shared blocks when it last joined */
-    bool every; /* needs logits of every token: shares nothing, and takes fewer tokens per step */
+    int64_t most;     /* tokens with keys and values that it may come to; 0: it is not expected to grow */
+    bool whole;       /* nothing but its length ends it: it will come to them */
+    int32_t *table;   /* the caller's: room for the largest number of blocks it may need */
+    int64_t held;     /* blocks in table */
+    int64_t named;    /* number of held blocks with a name */
+    uint64_t hash;    /* of the last named block */
+    uint64_t variant; /* sequences of different variants share no blocks */
+    int64_t shared;   /* tokens found in shared blocks when it last joined */
+    bool every;       /* needs logits of every token: shares nothing, and takes fewer tokens per step */
     bool running;
     uint64_t turn;           /* of the schedule, when it last took part in a step */
     void *saved;             /* the keeper's copy of its first blocks, while it waits; NULL: none */
@@ -76,6 +80,15 @@ struct schedule {
     bool share;
     struct sequence **queue; /* all of them, oldest first */
     int count, room;
+    struct sequence **memory; /* queue is in it: removing an old sequence moves those before it */
+    int running;              /* of the queue */
+    bool full; /* the oldest that waits was refused, and nothing has changed for the better since */
+    /* Expectations: the share of answers that go to their limit, and the mean length of the others. answer below 0: nothing
+     * is expected of any. */
+    double to_limit, answer;
+    bool foreseen; /* forecast describes the running sequences in this step */
+    int64_t owned; /* blocks that had an owner when it was made */
+    struct forecast forecast;
     int64_t preemptions;
     uint64_t turn; /* number of the step */
     struct keeper keeper;
@@ -85,13 +98,15 @@ struct schedule {
 enum plim_status schedule_add(struct schedule *s, struct sequence *sequence, struct plim_error *err);
 void schedule_remove(struct schedule *s, struct sequence *sequence);
 void schedule_release(struct schedule *s); /* the queue's memory */
+/* An answer has ended, as long as it could be or earlier: later ones are expected to be like it. */
+void schedule_learn(struct schedule *s, int64_t tokens, bool to_limit);
 
 /* Returns the number of rows, at most s->rows. */
 int schedule_step(struct schedule *s, struct step_row *rows);
 /* Skips rows whose sequence has been removed. */
 void schedule_done(struct schedule *s, const struct step_row *rows, int count);
 /* Prepares the step after one that is not done: one more token of each of its sequences. Returns 0, with nothing
- * changed, if that step might differ: a sequence may not decode, a waiting one could join, or blocks are missing. */
+ * changed, if that step might differ: a sequence may not decode, a waiting one might join, or blocks are missing. */
 int schedule_next(struct schedule *s, const struct step_row *rows, int count, struct step_row *next);
 
 /* Preempts sequences until at most `most` blocks are owned. */

@@ -97,7 +97,7 @@ static bool check_kind(const struct server *s, const struct endpoint *e, struct 
         return refuse(why, 501, NULL, "unsupported", "'%s' writes text and makes no embeddings", name);
     if ((e->flags & NEEDS_LABELS) && !plan.labels)
         return refuse(why, 501, NULL, "unsupported",
-                      "'%s' has no labels: /v1/classify wants a model for token or sequence classification",
+                      "'%s' has no labels: /v1/classify needs a model for token or sequence classification",
                       name);
     return true;
 }

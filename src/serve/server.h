@@ -95,6 +95,8 @@ struct server_parts {
 };
 struct server_parts server_parts(const struct server_options *options);
 int64_t server_bytes(const struct server_options *options); /* their sum: for the plan */
+/* Room for the answers of so many requests of so many tokens each: at least the usual one. */
+int64_t server_answers_for(int64_t requests, int64_t tokens);
 /* Measures the bytes that tokenizing takes per byte of ordinary text or of one long word. */
 int server_encoder_times(const struct codec *codec);
 /* Halves sizes until connections and requests, without the tokenizer, take at most `bytes`, or all are at their

@@ -126,6 +126,14 @@ int64_t server_bytes(const struct server_options *o)
     return p.connections + p.requests + p.tokenizer + p.answers;
 }
 
+/* Bytes of a token: its event, and its text twice, as long as tokens of large vocabularies can be; and bytes around them. */
+enum { ANSWER_TOKEN = 320, ANSWER_SPARE = 32 << 10 };
+
+int64_t server_answers_for(int64_t requests, int64_t tokens)
+{
+    return max64(SERVER_ANSWERS, requests * (tokens * ANSWER_TOKEN + ANSWER_SPARE));
+}
+
 static bool halve(int64_t *value, int64_t least)
 {
     if (*value <= least) return false;

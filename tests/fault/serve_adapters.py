@@ -86,7 +86,7 @@ with tempfile.TemporaryDirectory() as folder:
         status, _, text = s.request("POST", "/v1/load_lora_adapter", {"lora_name": "new", "lora_path": dirs["clerk"]})
         plim.ok(status == 200 and numbers(ask(s, "new")) == alone["clerk"], f"loaded while it runs: {status} {text}")
         status, _, text = s.request("POST", "/v1/load_lora_adapter", {"lora_name": "new", "lora_path": dirs["poet"]})
-        plim.ok(status == 422 and "is there already" in text, f"a name twice: {status} {text}")
+        plim.ok(status == 422 and "is already loaded" in text, f"a name twice: {status} {text}")
         status, _, text = s.request("POST", "/v1/load_lora_adapter", {"lora_name": "new", "lora_path": dirs["poet"], "load_inplace": True})
         plim.ok(status == 200 and numbers(ask(s, "new")) == alone["poet"], f"replaced: {status} {text}")
         with_it = threading.Thread(target=lambda: late.append(ask(s, "new", tokens=200)))
@@ -162,7 +162,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     # Refusals at the start.
     for flags, words in ((["--adapter", "a=" + dirs["poet"], "--adapter", "a=" + dirs["legal"]], "the name is given twice"), (["--adapter", "=" + dirs["poet"]], "write NAME=DIR"),
-                         (["--adapter", dirs["poet"], "--adapter", dirs["legal"]], "only one adapter can be merged"), (["--adapter", dirs["poet"], "--adapter", "a=" + dirs["legal"]], "no other fits beside it"),
+                         (["--adapter", dirs["poet"], "--adapter", dirs["legal"]], "only one adapter can be merged"), (["--adapter", dirs["poet"], "--adapter", "a=" + dirs["legal"]], "must be the only one"),
                          (["--adapter", f"a={folder}/none"], "none"), (["--adapter", f"a={folder}/other"], "another model"), (["--runtime-adapters"], "--max-adapters"),
                          ([*all_of, "--max-adapter-rank", "4"], "ranks up to 8")):
         result = plim.run("serve", model, "--port", "0", "--device", "cpu", *flags)

@@ -3,7 +3,8 @@
  *
  * PLIMSOLL_FAKE_ENGINE is a list like "delay=5,queue=4": delay (ms a step), parallel, queue, context, load (ms of opening),
  * fail (the n-th request fails after two tokens), step_fail (the n-th step is an error of the device, once), dead (every step
- * is one), refuse (opening fails with this status).
+ * is one), refuse (opening fails with this status), gather (after the first
+ * request, no step before so many are there).
  *
  * Token i of an answer is token (i + seed) % count of the prompt with temperature, i % count without: an echo. A byte 4 in the
  * prompt is the end of text. Logprobs are -(token % 8) / 4; of the likeliest, token t + k has one 1/4 lower than t + k - 1.
@@ -39,7 +40,7 @@ struct engine {
     pthread_cond_t changed;
     struct job *jobs;
     int count, taken;
-    bool draining;
+    bool draining, gathered;
     int64_t last_id;
     struct engine_stats stats;
     struct engine_orders orders;
@@ -253,8 +254,20 @@ static void step(struct engine *e)
     }
 }
 
+/* Were enough requests there at once? If not, a moment passes. */
+static bool is_gathered(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->gathered |= e->count >= setting("gather", 0) || e->draining;
+    bool is = e->gathered || e->taken < 2; /* the first is the warm-up */
+    pthread_mutex_unlock(&e->lock);
+    if (!is) pause_ms(1);
+    return is;
+}
+
 enum plim_status engine_step(struct engine *e, struct plim_error *err)
 {
+    if (!is_gathered(e)) return PLIM_OK;
     pthread_mutex_lock(&e->lock);
     int64_t number = ++e->stats.steps;
     pthread_mutex_unlock(&e->lock);

@@ -3,6 +3,7 @@
  * any number of threads, on a device with its own memory, and while the line moves. */
 #include "support/fake_device.h"
 #include "support/model_rig.h"
+#include "support/pace.h"
 #include "base/rng.h"
 #include "serve/engine.h"
 
@@ -67,7 +68,7 @@ static void make_prompts(struct heard *h, int n)
 struct setting {
     const char *model;
     int threads, parallel;
-    int64_t step, chunk, budget;
+    int64_t step, chunk, budget, context; /* context 0: CONTEXT */
     bool alone, fake;
     bool drawn;         /* by the device: no log-probabilities, which would be the host's */
     int open_every;     /* of the fake device's reads, one has a token that the host must draw; 0: none */
@@ -96,13 +97,14 @@ static struct engine *open_engine(struct setting *s, struct device *device)
     struct plim_error err = {0};
     struct engine_options o = {.model = model_dir(s->model),
                                .budget = s->budget,
-                               .max_context = CONTEXT,
+                               .max_context = s->context ? s->context : CONTEXT,
                                .parallel = s->parallel,
                                .step_tokens = s->step,
                                .chunk = s->chunk,
                                .queue = REQUESTS,
                                .no_prefix_sharing = s->alone,
                                .kv_type = s->kv_type,
+                               .usual_answer = -1, /* preempts when it can */
                                .overhead = OVERHEAD};
     if (engine_open(device, &o, &e, &err) != PLIM_OK) fail_msg("%s", err.text);
     s->plan = *engine_plan(e);
@@ -395,6 +397,52 @@ static void test_ahead(void **state)
         }
 }
 
+/* --- very many at once --------------------------------------------------------------------------------------- */
+
+enum { CROWD = 2100, SAID = 3 };
+
+/* Steps whose table of blocks is too large to be copied whole, and tokens that are reported while the next step runs. */
+static void test_crowd(void **state)
+{
+    (void)state;
+    if (EVERY > 10) skip(); /* one thread steps, which takes minutes with the thread sanitizer */
+    static struct heard crowd[CROWD];
+    struct heard one[REQUESTS];
+    struct setting single = {.model = "llama-tied", .parallel = 1, .drawn = true};
+    struct setting s = {
+        .model = "llama-tied", .parallel = CROWD, .context = 128, .fake = true, .drawn = true, .alone = true};
+    struct plim_error err = {0};
+    make_prompts(one, REQUESTS);
+    answer_all(&single, one, REQUESTS, 0);
+    struct device *device = open_device(&s);
+    struct engine *e = open_engine(&s, device);
+    int writes = ((struct fake *)device)->row_writes;
+    memset(crowd, 0, sizeof crowd);
+    for (int r = 0; r < CROWD; r++) {
+        struct heard *h = &crowd[r], *like = &one[r % REQUESTS];
+        struct engine_request ask = {.prompt = like->prompt,
+                                     .count = like->length,
+                                     .tokens = SAID,
+                                     .sampling = {.seed = 7},
+                                     .logprobs = -1,
+                                     .hear = hear,
+                                     .arg = h};
+        assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_OK);
+    }
+    steps(e);
+    engine_stats(e, &s.stats);
+    assert_int_equal(s.stats.blocks_used, 0);
+    assert_true(((struct fake *)device)->row_writes > writes);
+    for (int r = 0; r < CROWD; r++) {
+        const struct heard *like = &one[r % REQUESTS];
+        int count = like->count < SAID ? like->count : SAID;
+        assert_true(crowd[r].ends == 1 && crowd[r].count == count);
+        assert_memory_equal(crowd[r].tokens, like->tokens, (size_t)count * sizeof *like->tokens);
+    }
+    engine_close(e);
+    device->ops->close(device);
+}
+
 /* --- lines that move, requests that go --------------------------------------------------------------------- */
 
 /* 100, 60, 30 and again 100 % of a pool, under load: the same answers, no request lost, plan and ledger agree. */
@@ -654,6 +702,7 @@ int main(void)
         cmocka_unit_test(test_smollm3),
         cmocka_unit_test(test_coded),
         cmocka_unit_test(test_ahead),
+        cmocka_unit_test(test_crowd),
         cmocka_unit_test(test_swapped),
         cmocka_unit_test(test_moving_line),
         cmocka_unit_test(test_moving_line_of_a_device),
