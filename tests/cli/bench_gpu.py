@@ -117,6 +117,13 @@ def check_results(folder):
             and "GPT-2" in merged.stdout, f"--merge: all of both {merged.stderr.strip()[-300:]}")
     late = compare(*common, "--cases", "budgets", "--minutes", 0.1, env=steps)
     plim.ok(late.returncode == 1 and "no time was left for: llama1b-at-24 plimsoll" in late.stdout, "--minutes: nothing is begun too late")
+    place = f"{folder}/place"
+    os.mkdir(place)
+    parts = compare(*common, "--cases", "llama8b-lora-64k-24,gpt2-124m-9", "--minutes", 1, "--folder", place, "--out", f"{folder}/parts.json", env=steps)
+    with open(f"{folder}/parts.json") as f: held = json.load(f)["cases"]
+    plim.ok("llama8b-lora-64k-24 plimsoll: skipped: takes about 90 s, 60 s are left" in parts.stdout and "error" not in held["gpt2-124m-9"]["plimsoll"]
+            and "no time was left for: llama8b-lora-64k-24" in parts.stdout, f"what would not end in time is skipped, with a line, and the next is run {parts.stderr.strip()[-300:]}")
+    plim.ok(os.listdir(place) == [], "--folder: nothing is left there")
 
 
 def check_probe(folder):

@@ -42,10 +42,11 @@ with tempfile.TemporaryDirectory() as folder:
 with tempfile.TemporaryDirectory() as folder:
     path = plim.job(folder, model__hidden_size=128, training__steps=1)
     open(f"{folder}/file", "w").close()
+    budget = plim.smallest(path) + (1 << 20)
     for name, cache in (("a fresh machine", f"{folder}/cache"), ("a cache that cannot be written", f"{folder}/file")):
         env = {"XDG_CACHE_HOME": cache, "PLIMSOLL_CALIBRATE": "1"}
-        plans = [json.loads(plim.run("plan", path, "-b", "10MiB", "--json", "-q", env=env).stdout) for _ in range(2)]
-        done = plim.run("train", path, "-b", "10MiB", "--no-checkpoint", "-q", env=env)
+        plans = [json.loads(plim.run("plan", path, "-b", budget, "--json", "-q", env=env).stdout) for _ in range(2)]
+        done = plim.run("train", path, "-b", budget, "--no-checkpoint", "-q", env=env)
         run = json.loads(done.stdout.splitlines()[0]) if done.returncode == 0 else {}
         plim.ok(run and plans[0]["peak_bytes"]["disk"] > 0 and {p["peak_bytes"]["total"] for p in plans} == {run["planned_total"]} and
                 {p["predicted"]["step_ms"] for p in plans} == {run["predicted_ms"]} and not glob.glob(f"{cache}/plimsoll/disk-*.json"),

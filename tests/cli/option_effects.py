@@ -40,7 +40,8 @@ with tempfile.TemporaryDirectory() as folder:
     else:
         few = limited(16, "plan", path, "-q", "--budget", "40MiB", "--set", "training.threads=1")
         plim.ok(few.returncode in (4, 127) and "arena of" not in few.stderr, f"too few addresses: {few.returncode} {few.stderr.strip()[:200]}")
-        few = limited(64, "train", path, "-q", "--no-checkpoint", "--steps", 1, "--budget", "10MiB", "--set", "training.threads=1", "--set", "data.workers=0")
+        lean = ("--set", "training.threads=1", "--set", "data.workers=0")
+        few = limited(64, "train", path, "-q", "--no-checkpoint", "--steps", 1, "--budget", plim.smallest(path, *lean) + MIB, *lean)
         plim.ok(few.returncode == 0, f"few addresses will do: {few.stderr.strip()[:200]}")
 
     # A CPU's remedies end where the machine does.

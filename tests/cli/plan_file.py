@@ -11,9 +11,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import plim
 
 TOKENIZER = os.path.abspath(os.path.join(plim.SRC_DIR, "tests/golden/tokenizer/gpt2.json"))
-JOBS = {
+JOBS = {  # budget, None for a MiB above the smallest; changes
     "in memory": ("24MiB", {}),
-    "on disk": ("9.85MiB", dict(model__hidden_size=96, model__num_layers=4)),
+    "on disk": (None, dict(model__hidden_size=96, model__num_layers=4)),
     "rows of several lengths": ("16MiB", dict(data__padding="longest", data__packing="false", data__format="lines")),
     "a tokenizer": ("40MiB", dict(data__tokenizer=TOKENIZER, model__vocab_size=4096)),
 }
@@ -25,6 +25,7 @@ def events(done, kind):
 
 def kept(folder, name, budget, changes):
     path, file = plim.job(folder, training__threads=2, training__steps=2, **changes), f"{folder}/job.plan"
+    budget = budget or plim.smallest(path) + (1 << 20)
     made, result = plim.plan(path, "-b", budget, "-o", file)
     if not plim.ok(made and made["fits"] and os.path.exists(file), f"{name}: the plan is kept {result.stderr.strip()}"): return
     done = plim.run("train", path, "--plan", file, "--no-checkpoint", "-q")

@@ -72,7 +72,7 @@ def t5(folder):
     if not ok(trained.returncode == 0, f"trained {trained.stderr.strip()}"): return
     prompts = [plim.CORPUS[13 * i:13 * i + 1 + 7 * i % 40] for i in range(6)]
     texts, sizes = {}, {}
-    for kind, same in zip(KINDS, (1, 0.75, 0.1)):
+    for kind, same in zip(KINDS, (1, 0.5, 0.1)):
         args = ("generate", f"{folder}/t5", "--device", "cpu", "-n", 20, "-t", 0, "-q", "--json", "--weights", kind, *[w for p in prompts for w in ("-p", p)])
         told = plim.run(*args)
         if not ok(told.returncode == 0, f"generate {kind} {told.stderr.strip()}"): continue

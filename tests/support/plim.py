@@ -132,6 +132,11 @@ def plan(path, *args):
     return json.loads(result.stdout) if result.stdout.startswith("{") else None, result
 
 
+def smallest(path, *args):
+    """Bytes of the smallest plan. The program's own size is most of a small job's, and differs by machine and kernel."""
+    return plan(path, "--budget", "1MiB", *args)[0]["peak_bytes"]["total"]
+
+
 def events(text):
     """The JSON lines of a log; a line cut off by a kill is left out."""
     out = []

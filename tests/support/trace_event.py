@@ -40,12 +40,12 @@ def check_async(events):
 def check_nesting(events):
     """Complete events of one thread are inside each other or apart, in nanoseconds, which is how Perfetto counts."""
     threads, wrong = {}, []
-    for e in events: threads.setdefault((e["pid"], e["tid"]), []).append((1000 * e["ts"], -1000 * e["dur"], e["name"]))
+    for e in events: threads.setdefault((e["pid"], e["tid"]), []).append((round(1000 * e["ts"]), -round(1000 * e["dur"]), e["name"]))
     for thread, list_ in threads.items():
         stack = []
         for ts, dur, name in sorted(list_):
-            end = int(ts) - int(dur)
-            while stack and stack[-1] <= int(ts): stack.pop()
+            end = ts - dur
+            while stack and stack[-1] <= ts: stack.pop()
             if stack and end > stack[-1]: wrong.append(f"{thread}: {name} overlaps another event")
             stack.append(end)
     return wrong

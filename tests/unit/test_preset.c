@@ -87,10 +87,10 @@ static void test_blocks_count_rows_or_numbers(void **state)
 {
     (void)state;
     assert_int_equal(linear_q_bytes(true, 1, 2048, 8192), 0);
-    assert_int_equal(linear_q_bytes(false, 1, 2048, 65536), (256 + 1) * CUDA_Q_RECORD);
-    assert_int_equal(linear_q_bytes(true, 8, 2048, 8192), (8 * 32 + 1) * CUDA_Q_RECORD);
-    assert_int_equal(linear_q_bytes(true, 9, 2048, 544), (16 * 3 + 1) * CUDA_Q_RECORD);
-    assert_int_equal(linear_q_bytes(true, CUDA_Q_ROWS, 2048, 256), (CUDA_Q_ROWS + 1) * CUDA_Q_RECORD);
+    assert_int_equal(linear_q_bytes(false, 1, 2048, 65536), 8 * 256 * CUDA_Q_RECORD);
+    assert_int_equal(linear_q_bytes(true, 8, 2048, 8192), 8 * 32 * CUDA_Q_RECORD);
+    assert_int_equal(linear_q_bytes(true, 9, 2048, 544), 16 * 3 * CUDA_Q_RECORD);
+    assert_int_equal(linear_q_bytes(true, CUDA_Q_ROWS, 2048, 256), CUDA_Q_ROWS * CUDA_Q_RECORD);
     assert_int_equal(linear_q_bytes(true, CUDA_Q_ROWS + 1, 2048, 8192), CUDA_MATMUL_BYTES + 32 * MIB);
     assert_int_equal(linear_q_bytes(true, 4096, 128256, 4096), CUDA_MATMUL_BYTES + 64 * MIB);
 }
