@@ -52,7 +52,15 @@ class Case:
     rival: str = None  # the case whose PyTorch it is compared with
     lora: int = 0  # rank of an adapter of all linear layers; 0: the model itself is trained
     weights: str = "as-is"  # of the base
-    blank: bool = False  # the base is zeros, because its numbers would not fit the disk
+    blank: bool = False  # the base is zeros in NF4: its numbers would not fit the disk, and turning them into 4 bits takes minutes
+    seconds: float = 30  # about how long our run takes on an H200, the making of its base included: a guess until it was measured
+    limit: float = None  # seconds for our run, where --limit is too few
+    warm_up: int = WARM_UP  # steps before measuring
+    most_steps: int = None  # steps measured, at most: where each takes many seconds
+
+    def measured(self, steps):
+        """Steps of ours that are measured when `steps` are asked for."""
+        return min(steps, self.most_steps or steps)
 
     def tokens(self):
         """Tokens of targets, which are what a step of ours counts."""
@@ -88,8 +96,10 @@ def rivals(case, name, budgets, torch, state="fp32"):
 
 T5_XL = Case("t5xl", 32, 256, state="bf16")
 
-LORA_1B, LORA_8B = but(LLAMA_1B, lora=16), Case("llama8b", 4, 2048, lora=16, host_gib=100)
-NF4_8B, NF4_70B = but(LORA_8B, weights="nf4"), Case("llama70b", 1, 2048, lora=16, weights="nf4", blank=True, host_gib=100)
+# Beside a base of 16 GiB in tmpfs a machine of 125 GiB has room for a host budget of 60 GiB.
+LORA_1B, LORA_8B = but(LLAMA_1B, lora=16), Case("llama8b", 4, 2048, lora=16, host_gib=60, seconds=25)
+NF4_8B = but(LORA_8B, weights="nf4", seconds=60)
+NF4_70B = Case("llama70b", 1, 2048, lora=16, blank=True, host_gib=60, seconds=150, limit=400, warm_up=1, most_steps=3)
 
 GROUPS = {
     "lora": {
@@ -97,7 +107,7 @@ GROUPS = {
         "llama1b-lora-12": but(LORA_1B, budget_gib=12, rival="llama1b-lora"),
         "llama8b-lora-40": but(LORA_8B, budget_gib=40, torch=("peft-compile", "peft-checkpointing"), rival="llama8b-lora-40"),
         "llama8b-lora-24": but(LORA_8B, budget_gib=24, rival="llama8b-lora-40"),
-        "llama8b-lora-64k-24": but(LORA_8B, batch=1, time=65536, budget_gib=24),
+        "llama8b-lora-64k-24": but(LORA_8B, batch=1, time=65536, budget_gib=24, seconds=90, warm_up=1, most_steps=2),
         "llama8b-nf4-12": but(NF4_8B, budget_gib=12),
         "llama8b-nf4-7": but(NF4_8B, batch=1, accumulation=4, budget_gib=7),
         "llama8b-nf4-5": but(NF4_8B, batch=1, accumulation=4, budget_gib=5),
@@ -171,8 +181,9 @@ def data_of(folder, case, steps):
 
 def base_path(folder, case, dry):
     """The folder that adapters begin with, made when it is first asked for; dry: only its header is right."""
-    path = os.path.join(folder, f"{case.model}-base-{case.time}")
-    if not os.path.exists(path): base_folder.make(path, MODELS[case.model], case.time, case.blank or dry)
+    path = os.path.join(folder, f"{case.model}-base")
+    longest = max(c.time for c in CASES.values() if c.model == case.model)
+    if not os.path.exists(path): base_folder.make(path, MODELS[case.model], longest, dry, case.blank)
     return path
 
 
@@ -193,7 +204,7 @@ def write_job(folder, name, steps, dry=False):
     with open(path, "w") as f:
         f.write(f"""model: {model_of(folder, case, dry)}
 data: {data_of(folder, case, steps)}
-training: {{batch_size: {case.batch}, gradient_accumulation_steps: {case.accumulation}, steps: {WARM_UP + steps},
+training: {{batch_size: {case.batch}, gradient_accumulation_steps: {case.accumulation}, steps: {case.warm_up + case.measured(steps)},
   learning_rate: 1e-4, mixed_precision: bf16, max_grad_norm: 1.0, device: cuda}}
 output: {{dir: {folder}/run}}
 {host}""")

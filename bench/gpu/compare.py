@@ -3,7 +3,7 @@
 
     python3 bench/gpu/compare.py --list
     python3 bench/gpu/compare.py --plimsoll build/release/plimsoll --out bench/gpu/CARD-DATE.json
-    python3 bench/gpu/compare.py --cases table --out FILE.json --append --missing --minutes 9     # again until all is there
+    python3 bench/gpu/compare.py --cases lora --out FILE.json --append --missing --minutes 9 --folder /dev/shm   # again until all is there
     python3 bench/gpu/compare.py --merge A.json B.json --out BOTH.json                            # runs nothing
     python3 bench/gpu/compare.py --dry-run                                                        # no GPU, no PyTorch
 
@@ -26,10 +26,11 @@ import cases
 import machine
 import probe
 import report
-from cases import CASES, GIB, GROUPS, WARM_UP
+from cases import CASES, GIB, GROUPS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LEAST = 30  # seconds that must be left to begin another run
+TORCH_SECONDS = 90  # of a run of PyTorch's that has not been measured: it compiles
 
 
 class Failed(Exception):
@@ -78,11 +79,11 @@ def our_run(a, name, folder, limit):
     events = [json.loads(line) for line in text.splitlines()]
     plan = next(e for e in events if e["event"] == "plan")
     steps = [e for e in events if e["event"] == "step"]
-    speeds = [e["tokens_per_s"] for e in steps[WARM_UP:]]
+    speeds = [e["tokens_per_s"] for e in steps[case.warm_up:]]
     short = [e["tokens"] for e in steps if e["tokens"] != case.tokens()]
-    if len(speeds) != a.steps or short: raise Failed(f"{len(speeds)} steps measured, {len(short)} with too few tokens")
+    if len(speeds) != case.measured(a.steps) or short: raise Failed(f"{len(speeds)} steps measured, {len(short)} with too few tokens")
     return dict(tokens_per_s=statistics.median(speeds), tokens_per_s_min=min(speeds), tokens_per_s_max=max(speeds),
-                steps=len(speeds), warm_up=WARM_UP, gradients=case.gradients, budget_bytes=plan["budget_bytes"],
+                steps=len(speeds), warm_up=case.warm_up, gradients=case.gradients, budget_bytes=plan["budget_bytes"],
                 planned_bytes=plan["planned_total"], predicted_tokens_per_s=1e3 * case.tokens() / plan["predicted_ms"],
                 driver_bytes=max(e["memory"]["used"] for e in steps),
                 host_tier_bytes=plan["host_bytes"], rss_bytes=max([rss] + [e["rss_peak"] for e in events if e["event"] == "end"]),
@@ -117,17 +118,25 @@ def place(results, name, variant, value=None):
     return entry["torch"].get(variant) if variant else entry["plimsoll"]
 
 
+def expected(results, name, variant):
+    """Seconds that a run will take: as it did last time, else a guess."""
+    have = place(results, name, variant) or {}
+    return have.get("seconds") or (TORCH_SECONDS if variant else CASES[name].seconds)
+
+
 def run_all(a, results, folder):
-    """Runs what was asked for; the names of what no time was left for."""
+    """Runs what was asked for; the names of what no time was left for. A shorter run goes on behind a longer one that is skipped."""
     start, left = time.monotonic(), []
     for name, variant in parts(a, cases.chosen(a.cases)):
         have = place(results, name, variant)
         if a.missing and have and "error" not in have: continue
         room = a.minutes * 60 - (time.monotonic() - start) if a.minutes else math.inf
-        if room < LEAST:
+        needs = max(LEAST, expected(results, name, variant))
+        if room < needs:
+            print(f"{name} {variant or 'plimsoll'}: skipped: takes about {needs:.0f} s, {max(room, 0):.0f} s are left", flush=True)
             left.append(f"{name} {variant or 'plimsoll'}")
             continue
-        limit = min(a.limit, room)
+        limit = min(a.limit if variant else CASES[name].limit or a.limit, room)
         try:
             value = torch_run(a, name, variant, folder, limit) if variant else our_run(a, name, folder, limit)
         except Exception as e:  # whatever it was: it is this run's result, and the next one begins
@@ -174,6 +183,7 @@ def options():
     p.add_argument("--minutes", type=float, help="begin no run that would not end within so many minutes")
     p.add_argument("--torch", help=f"PyTorch's variants: {', '.join(cases.VARIANTS)} (default: each case's own)")
     p.add_argument("--no-torch", action="store_true")
+    p.add_argument("--folder", help="where jobs and base models are made, e.g. /dev/shm (default: where temporary files are)")
     p.add_argument("--out", help="write everything measured here, as JSON")
     p.add_argument("--append", action="store_true", help="keep what --out already has; what is run again replaces its old self")
     p.add_argument("--missing", action="store_true", help="with --append: run only what is not there or failed")
@@ -197,7 +207,7 @@ def main():
     if a.list:
         for group, held in GROUPS.items(): print(f"{group}:", *(n for n in held if n in names))
         return 0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=a.folder) as folder:
         if a.dry_run: return 1 if dry_run(a, folder) else 0
         if a.cudnn_probe: return probe.run(folder)
         left = []
