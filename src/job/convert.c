@@ -225,7 +225,7 @@ void carry_report(struct converting *c, const struct carry *row, const struct no
 void carry_deepspeed(struct converting *c, const struct carry *row, const struct node *value)
 {
     if (value->kind == NODE_MAP && node_count(value))
-        refuse(c, value, "write it into a file of its own, and that file's name here");
+        refuse(c, value, "put it into a separate file, and write the file's name here");
     else
         carry_asked(c, row, value);
 }
@@ -330,7 +330,7 @@ void carry_floor(struct converting *c, const struct carry *row, const struct nod
     if (!strcmp(node_string(node_get(c->root, "lr_scheduler"), "cosine"), "cosine"))
         carry_positive(c, row, value);
     else
-        carry_needless(c, &(struct carry){.text = "it counts with lr_scheduler: cosine alone"}, value);
+        carry_needless(c, &(struct carry){.text = "it counts only with lr_scheduler: cosine"}, value);
 }
 
 /* Without eval_steps evaluations are as often as log lines are, 500 steps unless said. */

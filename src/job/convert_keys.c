@@ -1,27 +1,25 @@
 /* convert_keys.c - see convert_keys.h. */
 #include "job/convert_keys.h"
 
-#define PLANNED   "memory is planned, with or without it"
-#define KERNELS   "kernels are our own, and chosen by the device"
-#define LAUNCHER  "ranks find each other by themselves"
-#define LINES     "every step is logged as training.log_every says"
-#define NO_HUB    "nothing is uploaded; plimsoll export writes a folder to upload; remove it"
-#define IF_HUB    "it counts with push_to_hub alone"
-#define IF_FSDP   "it counts with fsdp alone"
-#define GENERATES "it counts with predict_with_generate alone"
-#define ALONE     "it is for the other trainer's program alone"
-#define WHOLE                                                                                                \
-    "the whole model is trained here, in bf16, fp16 or fp32: that is another training, with another "        \
-    "learning rate; remove it"
-#define OF_ADAPTER "it belongs to an adapter, and there are none here; remove it"
-#define QUANTISED  "weights are trained in bf16, fp16 or fp32; remove it"
-#define FEATURE    "there is no such thing here; remove it to train without"
+#define PLANNED    "memory is planned, with or without it"
+#define KERNELS    "kernels are our own, and chosen by the device"
+#define LAUNCHER   "ranks find each other by themselves"
+#define LINES      "every step is logged as training.log_every says"
+#define NO_HUB     "nothing is uploaded; plimsoll export writes a folder to upload; remove it"
+#define IF_HUB     "it counts only with push_to_hub"
+#define IF_FSDP    "it counts only with fsdp"
+#define GENERATES  "it counts only with predict_with_generate"
+#define ALONE      "only the other trainer's program uses it"
+#define WHOLE      "write the section adapter into the job instead (docs/adapters.md); remove it"
+#define OF_ADAPTER "write it in the section adapter of the job (docs/adapters.md); remove it"
+#define QUANTISED  "write model.weights into the job, with an adapter (docs/adapters.md); remove it"
+#define FEATURE    "it is not supported; remove it to train without"
 #define SHARDS     "write training.zero_stage: 3 (2 for shard_grad_op) into the job instead; remove it"
-#define RESUMES    "a run goes on by plimsoll train --resume; remove it"
+#define RESUMES    "resume with plimsoll train --resume; remove it"
 #define FIELDS                                                                                               \
     "name files and fields instead: data.train, data.prompt_field and others (docs/data.md); remove it"
-#define VALIDATES "write a file of its own into data.validation; remove it"
-#define TEMPLATE  "conversations are written by the model's own template, or data.chat_template; remove it"
+#define VALIDATES "put them into a separate file and name it in data.validation; remove it"
+#define TEMPLATE  "conversations use the model's own template, or data.chat_template; remove it"
 
 /* clang-format off */
 
@@ -71,7 +69,7 @@
     {"neftune_noise_alpha", carry_off, .text = FEATURE}, \
     {"remove_unused_columns", carry_needless, .text = "fields are read by their names"}, \
     {"save_safetensors", carry_needless, .text = "checkpoints are safetensors"}, \
-    {"save_only_model", carry_needless, .text = "a checkpoint has the optimizer's state besides"}, \
+    {"save_only_model", carry_needless, .text = "a checkpoint also has the optimizer's state"}, \
     {"trust_remote_code", carry_needless, .text = "no code of a model's folder is run"}, \
     {"ddp_*", carry_needless, .text = LAUNCHER}, \
     {"local_rank", carry_needless, .text = LAUNCHER}, \
@@ -82,7 +80,7 @@ static const struct carry training_arguments[] = {
     SHARED,
     {"per_device_train_batch_size", carry_set, "training.batch_size"},
     {"per_gpu_train_batch_size", carry_asked, "training.batch_size"},
-    {"train_batch_size", carry_needless, .text = "it is the product of others"},
+    {"train_batch_size", carry_needless, .text = "it is the product of other settings"},
     {"per_device_eval_batch_size", carry_set, "training.eval_batch_size"},
     {"per_gpu_eval_batch_size", carry_asked, "training.eval_batch_size"},
     {"eval_batch_size", carry_set, "training.eval_batch_size"},
@@ -105,7 +103,7 @@ static const struct carry training_arguments[] = {
     {"label_smoothing_factor", carry_off, .text = FEATURE},
     {"sortish_sampler", carry_off, .text = "write group_by_length: true instead"},
     {"train_sampling_strategy", carry_fixed, "random", .text = "rows are shuffled; remove it, or write group_by_length: true"},
-    {"ignore_data_skip", carry_off, .text = "a resumed run goes on in its data; remove it"},
+    {"ignore_data_skip", carry_off, .text = "a resumed run continues in its data; remove it"},
     {"eval_delay", carry_off, .text = "evaluations begin with training.eval_every; remove it"},
     {"eval_on_start", carry_off, .text = "plimsoll eval measures a model before it is trained; remove it"},
     {"bf16_full_eval", carry_off, .text = "evaluations have the training's precision; remove it"},
@@ -120,11 +118,11 @@ static const struct carry training_arguments[] = {
     {"label_names", carry_off, .text = "fields are named in data: (docs/data.md); remove it"},
     {"length_column_name", carry_needless, .text = "lengths are counted"},
     {"average_tokens_across_devices", carry_needless, .text = "gradients are means over the tokens of all ranks"},
-    {"prediction_loss_only", carry_needless, .text = "evaluations keep sums alone"},
-    {"eval_accumulation_steps", carry_needless, .text = "evaluations keep sums alone"},
-    {"eval_do_concat_batches", carry_needless, .text = "evaluations keep sums alone"},
-    {"eval_use_gather_object", carry_needless, .text = "evaluations keep sums alone"},
-    {"batch_eval_metrics", carry_needless, .text = "evaluations keep sums alone"},
+    {"prediction_loss_only", carry_needless, .text = "evaluations keep only sums"},
+    {"eval_accumulation_steps", carry_needless, .text = "evaluations keep only sums"},
+    {"eval_do_concat_batches", carry_needless, .text = "evaluations keep only sums"},
+    {"eval_use_gather_object", carry_needless, .text = "evaluations keep only sums"},
+    {"batch_eval_metrics", carry_needless, .text = "evaluations keep only sums"},
     {"include_*", carry_needless, .text = LINES},
     {"logging_*", carry_needless, .text = LINES},
     {"log_*", carry_needless, .text = LINES},
@@ -163,7 +161,7 @@ static const struct carry training_arguments[] = {
     {"max_seq_length", carry_set, "data.max_length"},
     {"packing", carry_asked, "data.packing"},
     {"eval_packing", carry_needless, .text = "rows of an evaluation are laid out like those of the training"},
-    {"packing_strategy", carry_needless, .text = "packed samples are blind to each other"},
+    {"packing_strategy", carry_needless, .text = "attention does not cross packed samples"},
     {"dataset_text_field", carry_asked, "data.field"},
     {"dataset_num_proc", carry_needless, .text = "data.workers read the data"},
     {"use_peft", carry_off, .text = WHOLE},
@@ -192,9 +190,9 @@ static const struct carry axolotl[] = {
     {"excess_length_strategy", carry_set, "data.overlong", .fallback = "drop"},
     {"sample_packing", carry_asked, "data.packing"},
     {"eval_sample_packing", carry_needless, .text = "rows of an evaluation are laid out like those of the training"},
-    {"sample_packing_*", carry_needless, .text = "rows are filled as the samples come"},
+    {"sample_packing_*", carry_needless, .text = "rows are filled in the order of samples"},
     {"pad_to_sequence_len", carry_needless, .text = "rows are padded to data.max_length"},
-    {"train_on_inputs", carry_off, .text = "of pairs and conversations the answers are learned; remove it"},
+    {"train_on_inputs", carry_off, .text = "write training.completion_only_loss: false, or training.assistant_only_loss: false, into the job; remove it"},
     {"micro_batch_size", carry_set, "training.batch_size", .fallback = "1"},
     {"eval_batch_size", carry_set, "training.eval_batch_size"},
     {"num_epochs", carry_epochs, "training.epochs", .fallback = "1"},
@@ -245,23 +243,23 @@ static const struct carry axolotl[] = {
     {"gptq", carry_off, .text = QUANTISED},
     {"lora_*", carry_adapter, .text = OF_ADAPTER},
     {"peft*", carry_adapter, .text = OF_ADAPTER},
-    {"rl", carry_off, .text = "there is no preference training here; remove it"},
+    {"rl", carry_off, .text = "write training.objective: dpo, kto or orpo into the job instead (docs/preference.md); remove it"},
 };
 
 /* LLaMA-Factory passes names of TrainingArguments on. */
 static const struct carry llama_factory[] = {
     {"finetuning_type", carry_fixed, "full", .text = WHOLE, .fallback = "lora"},
-    {"stage", carry_fixed, "sft", .text = "write sft, and what is learned follows from the data (docs/data.md)"},
+    {"stage", carry_fixed, "sft", .text = "only sft is converted; for preferences write training.objective into the job (docs/preference.md)"},
     {"cutoff_len", carry_set, "data.max_length", .fallback = "2048"},
     {"neat_packing", carry_asked, "data.packing"},
     {"dataset", carry_files, "data.train", .text = FIELDS},
     {"dataset_dir", carry_needless, .text = "files are named in data.train"},
     {"eval_dataset", carry_files, "data.validation", .text = VALIDATES},
     {"val_size", carry_off, .text = VALIDATES},
-    {"max_samples", carry_off, .text = "cut the file before; remove it"},
+    {"max_samples", carry_off, .text = "shorten the file; remove it"},
     {"template", carry_off, .text = TEMPLATE},
-    {"train_on_prompt", carry_off, .text = "of pairs and conversations the answers are learned; remove it"},
-    {"mask_history", carry_off, .text = "of a conversation every answer is learned; remove it"},
+    {"train_on_prompt", carry_off, .text = "write training.completion_only_loss: false, or training.assistant_only_loss: false, into the job; remove it"},
+    {"mask_history", carry_off, .text = "every answer of a conversation is a target; remove it"},
     {"quantization_*", carry_off, .text = QUANTISED},
     {"adapter_name_or_path", carry_off, .text = OF_ADAPTER},
     {"pure_bf16", carry_off, .text = "write bf16: true, and training.master_weights: none into the job; remove it"},

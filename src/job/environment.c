@@ -107,10 +107,7 @@ static bool in_range(const struct variable *v, const char *value)
     "every byte is planned: there is no cache to tune, and the arena's addresses are reserved once and "     \
     "hold "                                                                                                  \
     "memory as the plan needs it, which is what expandable_segments is for"
-#define ONE_RANK                                                                                             \
-    "torchrun's variables say which rank train is; ranks of mpirun and srun, and one process by itself, do " \
-    "not "                                                                                                   \
-    "look at them"
+#define ONE_RANK "only torchrun's ranks use it; ranks of mpirun and srun, and a single process, ignore it"
 #define OFFLINE                                                                                              \
     "nothing is sent: training.report_to: wandb writes a folder, and wandb sync, which reads the key, "      \
     "sends "                                                                                                 \
@@ -128,10 +125,10 @@ static bool in_range(const struct variable *v, const char *value)
 static const struct variable variables[] = {
     {"MAX_BATCH_SIZE", read_name, "a whole number of at least 1, e.g. 16", "training.max_micro_batch_size",
      .least = 1, .most = 1000000, .says = {"training.max_micro_batch_size", "training.micro_batch_size"},
-     .help = "rows of a micro-batch at most; serve: requests at once at most, as --parallel"},
+     .help = "maximum rows of a micro-batch; serve: maximum number of concurrent requests, like --parallel"},
     {"CUDA_MEMORY_FRACTION", read_fraction, "a number above 0 and at most 1, e.g. 0.8",
      "training.memory.cuda_memory_fraction", .says = FRACTION,
-     .help = "share of a GPU's memory that is the budget, of serve, too; a CPU does not look at it"},
+     .help = "share of a GPU's memory that is the budget, also for serve; no effect on a CPU"},
     {"ENABLE_MIXED_PRECISION", read_mixed, "true or false", "training.mixed_precision",
      .says = {"training.mixed_precision", "training.fp16", "training.bf16"},
      .help =
@@ -140,8 +137,8 @@ static const struct variable variables[] = {
     {"PLIMSOLL_ALLOC_CONF", ALLOCATOR,
      .help = "checked; per_process_memory_fraction acts like CUDA_MEMORY_FRACTION, the rest has no cache to "
              "tune"},
-    {"PYTORCH_ALLOC_CONF", ALLOCATOR, .help = "the same; the one above is stronger"},
-    {"PYTORCH_CUDA_ALLOC_CONF", ALLOCATOR, .help = "the same; those above are stronger"},
+    {"PYTORCH_ALLOC_CONF", ALLOCATOR, .help = "the same; the one above has precedence"},
+    {"PYTORCH_CUDA_ALLOC_CONF", ALLOCATOR, .help = "the same; those above have precedence"},
     {"DISCORD_WEBHOOK", HOOK(HOOK_DISCORD, read_service),
      .help = "a Discord channel that receives the notices of monitoring.notify; never shown"},
     {"SLACK_WEBHOOK", HOOK(HOOK_SLACK, read_service), .help = "the same for Slack"},

@@ -342,6 +342,9 @@ int64_t job_rows_of_all(const struct job *job);
 
 /* Chooses the frozen matrices that are in blocks (base.c); after job_settle_adapter. */
 enum plim_status job_settle_base(struct job *job, struct plim_error *err);
+/* Those of the job's model under an adapter, turned into blocks of that kind; the caller releases them. */
+enum plim_status job_base_of(const struct job *job, const struct adapter *adapter, enum weights_kind kind,
+                             struct quantisation *out, struct plim_error *err);
 
 /* For job_finish, once the spec and objective are known (adapter.c): reads adapter.path, matches names, and takes the
  * learning rate that adapters are usually trained with if the job gives none. */
@@ -405,7 +408,8 @@ struct recipe {
     int64_t master, state_type, grad_type, fp8_gradients; /* as in struct job_training */
     int64_t clips, flash;                                 /* clip gradients; do not keep scores */
     int64_t max_length, micro_least;
-    const struct adapter *adapter; /* NULL: none */
+    const struct adapter *adapter;   /* NULL: none */
+    const struct quantisation *base; /* frozen matrices in blocks */
 };
 struct recipe recipe_of(const struct job *job);
 /* job_request for a recipe, which lives as long as the request. */
