@@ -73,11 +73,14 @@ static int32_t eos_by_name(const struct tokenizer *tokenizer)
     return -1;
 }
 
+/* Pages of code that reading touches for the first time, and what malloc takes beside what is asked of it. */
+#define READING_ITSELF (UINT64_C(1) << 20)
+
 /* Part of the usual quota that a budget leaves. */
 static struct quota quota_under(uint64_t budget)
 {
     struct quota quota = {.most = TOKENIZER_QUOTA, .why = "the most for a tokenizer"};
-    uint64_t taken = budget ? os_process_counted() : 0;
+    uint64_t taken = budget ? os_process_counted() + READING_ITSELF : 0;
     if (!budget || budget > taken + quota.most) return quota;
     return (struct quota){.most = budget > taken ? budget - taken : 0,
                           .status = PLIM_NO_FIT,
