@@ -64,20 +64,20 @@ static int measure(struct loader *loader, double limit, size_t planned, uint64_t
     struct plim_error err = {0};
     struct loader_window w = {.rows = ROWS};
     struct os_process me;
-    int64_t rows = 0, tokens = 0;
+    int64_t samples = 0, tokens = 0;
     char a[BYTES_TEXT], b[BYTES_TEXT];
     double start = clock_seconds(), seconds = 0;
     while (w.rows == ROWS && seconds < limit) {
         if (loader_window(loader, ROWS, &w, &err) != PLIM_OK) return complain(&err);
-        struct rows rows = {
+        struct rows filled = {
             .count = w.rows, .time = loader_time(loader), .ids = ids, .pos = pos, .targets = targets};
-        if (loader_fill(loader, w.rows, &rows, &err) != PLIM_OK) return complain(&err);
-        rows += w.rows, tokens += w.targets;
+        if (loader_fill(loader, w.rows, &filled, &err) != PLIM_OK) return complain(&err);
+        samples += w.rows, tokens += w.targets;
         seconds = clock_seconds() - start;
     }
     os_process_memory(&me, NULL);
-    printf("loader       %8.0f samples/s, %.1f M tokens/s, %lld samples in %.1f s\n", (double)rows / seconds,
-           (double)tokens / seconds / 1e6, (long long)rows, seconds);
+    printf("loader       %8.0f samples/s, %.1f M tokens/s, %lld samples in %.1f s\n",
+           (double)samples / seconds, (double)tokens / seconds / 1e6, (long long)samples, seconds);
     printf("memory       %s at its peak, %s planned\n", bytes_format(a, me.peak - before),
            bytes_format(b, planned));
     return me.peak - before > planned;

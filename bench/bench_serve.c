@@ -14,6 +14,7 @@
  *     front     threads of the HTTP front (as a server has)
  *     client    connections at a time (1.25 times what runs at once)
  *     pace      milliseconds that a step takes at least, as if a card computed it (0)
+ *     json      a file to which each line's result is added, as a JSON object
  *
  * KIND is
  *
@@ -78,6 +79,7 @@ struct settings {
     uint64_t budget;
     struct engine_adapter adapter[ADAPTERS_MOST];
     int adapters;
+    const char *json;
 };
 
 struct moment {
@@ -164,7 +166,7 @@ static enum plim_status run_line(struct engine *e, const struct settings *how, c
         streams[i] = (struct stream){.run = r};
         status = submit(e, how, l, i, &streams[i], err);
     }
-    r->engine_cpu = -cpu_of(CLOCK_THREAD_CPUTIME_ID);
+    r->engine_cpu = -thread_cpu();
     while (status == PLIM_OK && engine_busy(e)) {
         struct engine_stats stats;
         status = step(e, how, err);
@@ -304,10 +306,10 @@ static void print_memory(const struct engine *e, const struct device *device)
     os_process_memory(&me, NULL);
     printf("         memory: planned %s", bytes_format(plan, (uint64_t)p->total));
     if (device->ops->used)
-        printf(", the device says %s; host planned %s, peak",
+        printf(", the device says %s; host planned %s",
                bytes_format(used, (uint64_t)device->ops->used((struct device *)(uintptr_t)device)),
                bytes_format(host, (uint64_t)p->host));
-    printf(" %s\n", bytes_format(peak, me.peak));
+    printf(", peak %s\n", bytes_format(peak, me.peak));
 }
 
 static void print_run(const struct line *l, const struct run *r, double device, double first)
@@ -347,6 +349,31 @@ static struct engine_options engine_options_of(const char *model, const struct s
                                    .no_prefix_sharing = true};
 }
 
+/* Adds a line's result to the file that json= names. */
+static enum plim_status write_json(const char *path, const struct engine *e, const struct device *device,
+                                   const struct line *l, const struct run *r, struct plim_error *err)
+{
+    const struct engine_plan *p = engine_plan(e);
+    struct os_process me = {0};
+    os_process_memory(&me, NULL);
+    struct moment rate = rate_of(l, r);
+    FILE *f = path ? fopen(path, "a") : NULL;
+    if (path && !f) return plim_fail(err, PLIM_BAD_INPUT, "%s: cannot be written", path);
+    if (!f) return PLIM_OK;
+    fprintf(
+        f, "{\"kind\": \"%s\", \"streams\": %d, \"prompt\": %lld, \"tokens\": %lld, \"tokens_per_s\": %.2f, ",
+        l->kind, l->streams, l->prompt, l->tokens, rate.wall);
+    if (r->nobody_waits > r->begun.wall)
+        fprintf(f, "\"full_tokens_per_s\": %.2f, ", (double)r->before / (r->nobody_waits - r->begun.wall));
+    fprintf(f, "\"steps\": %d, \"preempted\": %d, \"planned_bytes\": %lld, \"planned_host_bytes\": %lld, ",
+            r->steps, r->preempted, (long long)p->total, (long long)p->host);
+    if (device->ops->used)
+        fprintf(f, "\"driver_bytes\": %lld, ",
+                (long long)device->ops->used((struct device *)(uintptr_t)device));
+    fprintf(f, "\"rss_bytes\": %lld}\n", (long long)me.peak);
+    return fclose(f) ? plim_fail(err, PLIM_BAD_INPUT, "%s: cannot be written", path) : PLIM_OK;
+}
+
 static enum plim_status measure(const char *model, const struct device_name *name, const struct settings *how,
                                 const struct line *l, struct plim_error *err)
 {
@@ -368,6 +395,7 @@ static enum plim_status measure(const char *model, const struct device_name *nam
         print_run(l, &run, ready - began, warm.first - began);
         print_memory(e, device);
         fflush(stdout);
+        status = write_json(how->json, e, device, l, &run, err);
     }
     engine_close(e);
     if (device) device->ops->close(device);
@@ -395,6 +423,7 @@ static bool read_setting(const char *text, struct settings *how)
     if (!strncmp(text, "threads=", 8)) return (how->threads = atoi(value)) > 0;
     if (!strncmp(text, "weights=", 8)) return (how->weights = weights_kind_parse(value)) != WEIGHTS_KINDS;
     if (!strncmp(text, "kv=", 3)) return kv_type_parse(value, &how->kv);
+    if (!strncmp(text, "json=", 5)) return (how->json = value) != NULL;
     if (!strncmp(text, "budget=", 7)) return bytes_parse(value, &how->budget, NULL) == PLIM_OK;
     if (!strncmp(text, "front=", 6)) return (how->front = atoi(value)) > 0;
     if (!strncmp(text, "pace=", 5)) return (how->pace = 1e-3 * atof(value)) >= 0;

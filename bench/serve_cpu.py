@@ -11,94 +11,18 @@ share of the machine's memory bandwidth that reading the weights once a step tak
 its arithmetic that two operations per weight and token take; bench_gemm beside our program measures both.
 --clock cpu compares CPU time instead (bench_serve beside our program), for machines with other work, best with --threads 1: threads
 that spin while they wait cost CPU time as well.
-q4_k_m has the types of a Q4_K_M file: Q4_K, and Q6_K for the logits and half of the values and down projections.
 """
 import argparse
 import json
 import os
 import re
 import statistics
-import struct
 import subprocess
 import sys
 
-SHAPES = {  # hidden, feed-forward, layers, heads, kv heads, vocabulary, tied
-    "tiny": (256, 512, 2, 4, 4, 512, True),
-    "276M": (1024, 2816, 16, 16, 16, 34304, False),
-    "1.2B": (2048, 8192, 16, 32, 8, 128256, True),
-}
-TYPES = {  # name: number, elements and bytes of a block, where its f16 scales are and which share of 0.02 each has
-    "F32": (0, 1, 4, {}), "F16": (1, 1, 2, {}), "BF16": (30, 1, 2, {}),
-    "Q8_0": (8, 32, 34, {0: 1 / 73}), "Q4_0": (2, 32, 18, {0: 1 / 4.6}),
-    "Q4_K": (12, 256, 144, {0: 1 / 150, 2: 1 / 20}), "Q5_K": (13, 256, 176, {0: 1 / 300, 2: 1 / 20}), "Q6_K": (14, 256, 210, {208: 1 / 1400}),
-}
-KINDS = {"f16": "F16", "bf16": "BF16", "q8": "Q8_0", "q4": "Q4_0", "q4_k_m": "Q4_K", "q5_k": "Q5_K", "q6_k": "Q6_K"}
+from random_gguf import KINDS, SHAPES, make
+
 PROMPT, ANSWER = 512, 48
-
-
-# --- files ---------------------------------------------------------------------------------------------------------------
-
-def text(s): return struct.pack("<Q", len(s)) + s.encode()
-
-
-def value(v):
-    if isinstance(v, float): return struct.pack("<If", 6, v)
-    if isinstance(v, int): return struct.pack("<II", 4, v)
-    return struct.pack("<I", 8) + text(v)
-
-
-def payload(kind, rows, columns, numpy, random):
-    n = rows * columns
-    if kind == "F32": return numpy.ones(n, numpy.float32).tobytes()
-    if kind == "F16": return (random.standard_normal(n, numpy.float32) * 0.02).astype(numpy.float16).tobytes()
-    if kind == "BF16":
-        return ((random.standard_normal(n, numpy.float32) * 0.02).view(numpy.uint32) >> 16).astype(numpy.uint16).tobytes()
-    _, each, size, scales = TYPES[kind]
-    blocks = random.integers(0, 256, (n // each, size), numpy.uint8)
-    for at, share in scales.items():
-        blocks[:, at:at + 2] = numpy.full(n // each, 0.02 * share, numpy.float16).view(numpy.uint8).reshape(-1, 2)
-    return blocks.tobytes()
-
-
-def tensors_of(shape, kind):
-    hidden, inner, layers, heads, kv, vocab, tied = shape
-    size, name, mixed = hidden // heads, KINDS[kind], kind == "q4_k_m"
-    logits = "Q6_K" if mixed else name
-    out = [("token_embd.weight", logits if tied else name, vocab, hidden), ("output_norm.weight", "F32", 1, hidden)]
-    if not tied: out.append(("output.weight", logits, vocab, hidden))
-    for i in range(layers):
-        b = f"blk.{i}."
-        finer = "Q6_K" if mixed and (i < layers // 8 or i >= 7 * layers // 8 or (i - layers // 8) % 3 == 2) else name
-        out += [(b + "attn_norm.weight", "F32", 1, hidden), (b + "ffn_norm.weight", "F32", 1, hidden),
-                (b + "attn_q.weight", name, hidden, hidden), (b + "attn_k.weight", name, kv * size, hidden),
-                (b + "attn_v.weight", finer, kv * size, hidden), (b + "attn_output.weight", name, hidden, hidden),
-                (b + "ffn_gate.weight", name, inner, hidden), (b + "ffn_up.weight", name, inner, hidden),
-                (b + "ffn_down.weight", finer, hidden, inner)]
-    return out
-
-
-def make(path, shape, kind):
-    import numpy
-    hidden, inner, layers, heads, kv, vocab, tied = shape
-    random = numpy.random.default_rng(1)
-    meta = {"general.architecture": "llama", "general.name": "random", "llama.context_length": 4096, "llama.embedding_length": hidden,
-            "llama.block_count": layers, "llama.feed_forward_length": inner, "llama.attention.head_count": heads,
-            "llama.attention.head_count_kv": kv, "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 10000.0,
-            "llama.rope.dimension_count": hidden // heads, "llama.vocab_size": vocab, "tokenizer.ggml.model": "none"}
-    tensors, at = tensors_of(shape, kind), 0
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(meta)) + b"".join(text(k) + value(v) for k, v in meta.items())
-    for tensor, name, rows, columns in tensors:
-        number, each, many, _ = TYPES[name]
-        dims = [columns] if name == "F32" else [columns, rows]
-        head += text(tensor) + struct.pack("<I", len(dims)) + b"".join(struct.pack("<Q", d) for d in dims)
-        head += struct.pack("<IQ", number, at)
-        at += (rows * columns // each * many + 31) // 32 * 32
-    with open(path + ".part", "wb") as f:
-        f.write(head + b"\0" * (-len(head) % 32))
-        for tensor, name, rows, columns in tensors:
-            data = payload(name, rows, columns, numpy, random)
-            f.write(data + b"\0" * (-len(data) % 32))
-    os.rename(path + ".part", path)
 
 
 # --- ours ----------------------------------------------------------------------------------------------------------------
@@ -127,10 +51,10 @@ def by_wall(program, path, threads, streams):
 
 # --- llama.cpp -----------------------------------------------------------------------------------------------------------
 
-def driver(a):
-    """bench/llama/decode.c, compiled against the library; None: llama.cpp is not measured."""
-    if not a.llama: return None
-    source, build, program = os.path.abspath(a.llama), os.path.abspath(a.llama_build or a.llama + "/build"), f"{a.folder}/llama-decode"
+def driver(folder, llama, build=None):
+    """bench/llama/decode.c in `folder`, compiled against llama.cpp's library; None: llama.cpp is not measured."""
+    if not llama: return None
+    source, build, program = os.path.abspath(llama), os.path.abspath(build or llama + "/build"), f"{folder}/llama-decode"
     subprocess.run(["cc", "-O2", f"-I{source}/include", f"-I{source}/ggml/include",
                     os.path.dirname(os.path.abspath(__file__)) + "/llama/decode.c", "-o", program, f"-L{build}/bin", "-lllama", "-lggml",
                     "-lggml-base", f"-Wl,-rpath,{build}/bin"], check=True)
@@ -176,7 +100,7 @@ def main():
     p.add_argument("--streams", default="1,8")
     a = p.parse_args()
     os.makedirs(a.folder, exist_ok=True)
-    a.driver = driver(a)
+    a.driver = driver(a.folder, a.llama, a.llama_build)
     peak = peaks(a.program, a.threads)
     machine = ", ".join(f"{name} {rate:.0f} {'GB/s' if name == 'read' else 'GFLOP/s'}" for name, rate in peak.items())
     print(f"{'':12} {'':>9} {'ours':>10} {'llama.cpp':>10} {'ratio':>6}   {machine}")

@@ -1,9 +1,10 @@
-/* decode.c - tokens per second of llama.cpp, for serve_cpu.py, which compiles it against llama.cpp's library.
+/* decode.c - tokens per second of llama.cpp, for serve_cpu.py and gpu/serve.py, which compile it against llama.cpp's library.
  *
- *     decode MODEL THREADS STREAMS PROMPT ANSWER      prints "PREFILL DECODE PREFILL DECODE": tokens per second
- *                                                     of wall time, and of the process's CPU time
+ *     decode MODEL THREADS STREAMS PROMPT ANSWER [BATCH]   prints "PREFILL DECODE PREFILL DECODE": tokens per second
+ *                                                          of wall time, and of the process's CPU time
  *
- * Every stream reads a prompt and then writes the likeliest token each time, all streams in one batch. */
+ * Every stream reads a prompt, BATCH (512) tokens of all prompts at a time, and then writes the likeliest token each time,
+ * all streams in one batch. A library that was built for a GPU has all layers on it. */
 #include "llama.h"
 
 #include <stdio.h>
@@ -50,37 +51,56 @@ static void run(struct llama_context *c, struct llama_batch *b)
     llama_synchronize(c);
 }
 
-int main(int argc, char **argv)
+/* The next token of each stream whose last position is in the batch; empties the batch. */
+static void next_tokens(struct llama_context *c, struct llama_sampler *best, struct llama_batch *b,
+                        llama_token *token)
 {
-    if (argc != 6) return 1;
-    int threads = atoi(argv[2]), streams = atoi(argv[3]), prompt = atoi(argv[4]), answer = atoi(argv[5]);
+    for (int i = 0; i < b->n_tokens; i++)
+        if (b->logits[i]) token[b->seq_id[i][0]] = llama_sampler_sample(best, c, i);
+    b->n_tokens = 0;
+}
+
+static struct llama_context *open_model(const char *path, int threads, int streams, int positions, int batch)
+{
     llama_log_set(quiet, NULL);
     llama_backend_init();
-    struct llama_model *model = llama_model_load_from_file(argv[1], llama_model_default_params());
+    struct llama_model_params of_model = llama_model_default_params();
+    of_model.n_gpu_layers = 999;
+    struct llama_model *model = llama_model_load_from_file(path, of_model);
     struct llama_context_params p = llama_context_default_params();
-    p.n_ctx = 1024, p.n_batch = p.n_ubatch = 512, p.n_threads = p.n_threads_batch = threads;
-    p.n_seq_max = (uint32_t)streams;
-    struct llama_context *c = model ? llama_init_from_model(model, p) : NULL;
-    if (!c) return 3;
+    p.n_ctx = (uint32_t)(streams * positions), p.n_batch = p.n_ubatch = (uint32_t)batch;
+    p.n_threads = p.n_threads_batch = threads, p.n_seq_max = (uint32_t)streams;
+    return model ? llama_init_from_model(model, p) : NULL;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 6) return 1;
+    int threads = atoi(argv[2]), streams = atoi(argv[3]), prompt = atoi(argv[4]), answer = atoi(argv[5]);
+    int batch = argc > 6 ? atoi(argv[6]) : 512, positions = (prompt + answer + 255) / 256 * 256;
+    if (positions * streams < 1024) positions = 1024 / streams;
+    struct llama_context *c = open_model(argv[1], threads, streams, positions, batch);
+    llama_token *token = calloc((size_t)streams, sizeof *token);
+    if (!c || !token) return 3;
     struct llama_sampler *best = llama_sampler_init_greedy();
-    struct llama_batch b = llama_batch_init(512, 0, streams);
+    struct llama_batch b = llama_batch_init(batch > streams ? batch : streams, 0, 1);
     for (int i = 0; i < 8; i++) put(&b, 5, i, 0, i == 7); /* everything is touched once */
     run(c, &b);
     llama_memory_clear(llama_get_memory(c), true);
     b.n_tokens = 0;
-    for (int s = 0; s < streams; s++)
-        for (int i = 0; i < prompt; i++) put(&b, 10 + i % 200, i, s, i == prompt - 1);
     struct moment begin = now();
-    run(c, &b);
+    for (int s = 0; s < streams; s++)
+        for (int i = 0; i < prompt; i++) {
+            put(&b, 10 + i % 200, i, s, i == prompt - 1);
+            bool last = s == streams - 1 && i == prompt - 1;
+            if (b.n_tokens == batch || last) run(c, &b), next_tokens(c, best, &b, token);
+        }
     struct moment read = since(begin);
-    llama_token token[64];
-    for (int s = 0; s < streams; s++) token[s] = llama_sampler_sample(best, c, s * prompt + prompt - 1);
     begin = now();
     for (int step = 0; step + 1 < answer; step++) {
-        b.n_tokens = 0;
         for (int s = 0; s < streams; s++) put(&b, token[s], prompt + step, s, true);
         run(c, &b);
-        for (int s = 0; s < streams; s++) token[s] = llama_sampler_sample(best, c, s);
+        next_tokens(c, best, &b, token);
     }
     struct moment wrote = since(begin);
     int prompts = streams * prompt, answers = streams * (answer - 1);
