@@ -70,8 +70,11 @@ static bool joins_last(const struct tape *tape, int i)
 
 static double attn_rate(const struct device_facts *facts, const struct op *op, enum dtype type)
 {
-    bool share = facts->attn_bwd_share > 0 && op->kind == OP_ATTN_BWD;
-    return facts->attn_flops[type] * (share ? facts->attn_bwd_share : 1);
+    double rate = facts->attn_flops[type];
+    bool paged = op->kind != OP_ATTN && op->kind != OP_ATTN_BWD;
+    if (facts->attn_bwd_share > 0 && op->kind == OP_ATTN_BWD) rate *= facts->attn_bwd_share;
+    if (facts->attn_general_share > 0 && !paged && !op_attn_is_simple(op)) rate *= facts->attn_general_share;
+    return rate;
 }
 
 static double longer(double a, double b) { return a > b ? a : b; }

@@ -37,7 +37,9 @@ struct device_facts {
     double flops[DT_COUNT]; /* matmul rate by element type, flop/s */
     double tf32_flops;      /* matmul of fp32 operands where op.attr.tf32 allows it; 0: as exact fp32 */
     double attn_flops[DT_COUNT];
-    double attn_bwd_share;  /* share of attn_flops that attention's backward reaches; 0: all of it */
+    double attn_bwd_share; /* share of attn_flops that attention's backward reaches; 0: all of it */
+    /* Share of attn_flops that attention reaches unless it is causal and plain (op_attn_is_simple); 0: all of it. */
+    double attn_general_share;
     double expert_share;    /* share of the matmul rate that expert products reach in 16 bits; 0: all of it */
     double bandwidth;       /* bytes/s, reading plus writing, from memory */
     size_t cache_bytes;     /* last-level cache; 0: do not model one */

@@ -496,6 +496,9 @@ void op_sizes(const struct tape *tape, const struct op *op, int64_t size[OP_LETT
 /* bytes[id]: tensor_bytes of the tape's tensors, for callers that ask for all ops; NULL: computed here. */
 struct op_cost op_cost_of(const struct tape *tape, const struct op *op, const double *bytes);
 
+/* Causal attention, forward or backward, whose scores are products alone: the case that faster kernels know. */
+bool op_attn_is_simple(const struct op *op);
+
 /* Copies between tiers, and their two ends. */
 static inline bool op_moves(const struct op *op) { return op_row(op->kind)->cls == OP_CLASS_MOVE; }
 static inline int move_near(const struct op *op)

@@ -210,6 +210,16 @@ static void attn_flops(const struct tape *tape, const struct op *op, int q_id, i
     cost->score_rows += (back ? share : row_ends((double)q->dim[3])) * heads * (double)q->dim[1];
 }
 
+bool op_attn_is_simple(const struct op *op)
+{
+    bool back = op->kind == OP_ATTN_BWD;
+    bool bias = op->in[back ? ATTN_BWD_BIAS : ATTN_BIAS] >= 0;
+    bool lengths = op->in[back ? ATTN_BWD_LENGTHS : ATTN_LENGTHS] >= 0;
+    const struct op_attr *attr = &op->attr;
+    return attr->mask == MASK_CAUSAL && !attr->standard && !bias && !lengths && !(attr->cap > 0) &&
+           !(attr->dropout > 0);
+}
+
 void cost_attn(const struct tape *tape, const struct op *op, struct op_cost *cost)
 {
     attn_flops(tape, op, op->in[ATTN_Q], op->in[ATTN_K], 2, cost);

@@ -73,18 +73,20 @@ static int32_t eos_by_name(const struct tokenizer *tokenizer)
     return -1;
 }
 
-/* Pages of code that reading touches for the first time, and what malloc takes beside what is asked of it. */
+/* Pages of code that reading touches for the first time, and what malloc takes beside what is asked of it: so much, or
+ * an eighth of a small budget. */
 #define READING_ITSELF (UINT64_C(1) << 20)
 
 /* Part of the usual quota that a budget leaves. */
 static struct quota quota_under(uint64_t budget)
 {
     struct quota quota = {.most = TOKENIZER_QUOTA, .why = "the most for a tokenizer"};
-    uint64_t taken = budget ? os_process_counted() + READING_ITSELF : 0;
-    if (!budget || budget > taken + quota.most) return quota;
-    return (struct quota){.most = budget > taken ? budget - taken : 0,
-                          .status = PLIM_NO_FIT,
-                          .why = "all that the budget leaves; raise the budget"};
+    uint64_t taken = budget ? os_process_counted() : 0;
+    uint64_t left = budget > taken ? budget - taken : 0;
+    left -= left / 8 < READING_ITSELF ? left / 8 : READING_ITSELF;
+    if (!budget || left > quota.most) return quota;
+    return (struct quota){
+        .most = left, .status = PLIM_NO_FIT, .why = "all that the budget leaves; raise the budget"};
 }
 
 /* tokenizer.json as a GGUF file would have it, and its end-of-text token's text. */

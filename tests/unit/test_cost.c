@@ -168,10 +168,10 @@ static void activations_and_products_have_costs(void **state)
 }
 
 /* Attention of B rows of T tokens with heads of D, on a device that has only the parts of a score and of a row. */
-static double attn_parts(int kind, int64_t batch, int64_t time, int64_t size, struct device_facts facts)
+static double attn_op_parts(struct op op, int64_t batch, int64_t time, int64_t size,
+                            struct device_facts facts)
 {
     struct tape tape;
-    struct op op = tape_op(kind, -1);
     tape_init(&tape);
     struct tensor x = {.label = "x",
                        .type = DT_BF16,
@@ -181,7 +181,7 @@ static double attn_parts(int kind, int64_t batch, int64_t time, int64_t size, st
                        .dim = {batch, time, 2, size}};
     x.view_of = x.owner = -1;
     int id = tape_tensor(&tape, &x);
-    if (kind == OP_ATTN)
+    if (op.kind == OP_ATTN)
         op.in[ATTN_Q] = op.in[ATTN_K] = op.in[ATTN_V] = op.out[ATTN_O] = id;
     else
         op.in[ATTN_BWD_Q] = op.in[ATTN_BWD_K] = op.out[ATTN_BWD_DQ] = id;
@@ -192,6 +192,11 @@ static double attn_parts(int kind, int64_t batch, int64_t time, int64_t size, st
     double out = time_of(&tape, &facts).update_seconds;
     tape_release(&tape);
     return out;
+}
+
+static double attn_parts(int kind, int64_t batch, int64_t time, int64_t size, struct device_facts facts)
+{
+    return attn_op_parts(tape_op(kind, -1), batch, time, size, facts);
 }
 
 /* Scores cost what they cost for heads of any size, and short rows have as many rows as long ones. */
@@ -211,6 +216,27 @@ static void attention_is_more_than_products(void **state)
     flops.attn_bwd_share = 0.5;
     assert_true(attn_parts(OP_ATTN_BWD, 1, 8, 4, flops) == 2 * back);
     assert_true(attn_parts(OP_ATTN, 1, 8, 4, flops) == 0.4 * back);
+}
+
+/* Attention with another mask, a bias, lengths, a cap or dropout has kernels of its own on some devices. */
+static void general_attention_has_a_rate(void **state)
+{
+    (void)state;
+    struct op op = tape_op(OP_ATTN, -1), back = tape_op(OP_ATTN_BWD, -1);
+    assert_true(op_attn_is_simple(&op) && op_attn_is_simple(&back));
+    op.in[ATTN_BIAS] = back.in[ATTN_BWD_LENGTHS] = 0;
+    assert_false(op_attn_is_simple(&op) || op_attn_is_simple(&back));
+    op = back = tape_op(OP_ATTN, -1);
+    op.attr.mask = MASK_FULL, back.attr.cap = 30;
+    assert_false(op_attn_is_simple(&op) || op_attn_is_simple(&back));
+    struct device_facts all = {.attn_flops = {[DT_BF16] = 1}}, slower = all;
+    slower.attn_general_share = 0.25;
+    for (int kind = OP_ATTN; kind >= 0; kind = kind == OP_ATTN ? OP_ATTN_BWD : -1) {
+        struct op capped = tape_op(kind, -1);
+        capped.attr.cap = 30;
+        assert_true(attn_parts(kind, 1, 8, 4, slower) == attn_parts(kind, 1, 8, 4, all));
+        assert_true(attn_op_parts(capped, 1, 8, 4, slower) == 4 * attn_op_parts(capped, 1, 8, 4, all));
+    }
 }
 
 /* Seconds of one op on squares, of whose facts only these are known. */
@@ -524,6 +550,7 @@ static struct calibration numbers(double tf32)
                             .coded_rate = 1,
                             .curve_rate = 1,
                             .attn_bwd_share = 1,
+                            .attn_general_share = 1,
                             .score_rate = 1,
                             .score_row_rate = 1,
                             .pack_bandwidth = 1,
@@ -589,6 +616,7 @@ int main(void)
         cmocka_unit_test(moving_is_not_all_hidden),
         cmocka_unit_test(experts_reach_a_share_of_the_rate),
         cmocka_unit_test(attention_is_more_than_products),
+        cmocka_unit_test(general_attention_has_a_rate),
         cmocka_unit_test(simple_ops_have_rates),
         cmocka_unit_test(codes_have_a_rate),
         cmocka_unit_test(activations_and_products_have_costs),

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HEADS = 32, HEAD_DIM = 64, ROWS_MOST = 4096, ROUNDS = 5, ROUNDS_MOST = 2000 };
+enum { HEADS = 32, HEAD_DIM = 64, BUCKETS = 32, ROWS_MOST = 4096, ROUNDS = 5, ROUNDS_MOST = 2000 };
 
 /* So long a kernel runs before it is timed, and while it is: a card that has just been idle is faster for a moment than
  * its power lets it be all day. */
@@ -101,7 +101,8 @@ static double matmul_rate(struct bench *b, enum dtype type, bool tf32)
     return 2.0 * (double)(rows * width * width) / seconds(b);
 }
 
-static double attn_rate(struct bench *b, enum dtype type)
+/* Plain and causal, or as T5's encoder has it: all keys, with a bias by distance. */
+static double attn_rate(struct bench *b, enum dtype type, bool general)
 {
     int64_t time = b->size->time, batch = b->size->rows / time;
     int64_t rows[] = {batch, time, HEADS, HEAD_DIM};
@@ -109,6 +110,10 @@ static double attn_rate(struct bench *b, enum dtype type)
     b->op.attr.heads = b->op.attr.kv_heads = HEADS, b->op.attr.head_dim = HEAD_DIM, b->op.attr.scale = 0.125f;
     for (int slot = ATTN_Q; slot <= ATTN_V; slot++) operand(b, false, slot, type, 4, rows);
     operand(b, false, ATTN_POS, DT_I32, 2, rows);
+    if (general) {
+        operand(b, false, ATTN_BIAS, type, 2, (int64_t[]){BUCKETS, HEADS});
+        b->op.attr.mask = MASK_FULL, b->op.attr.two_sided = true, b->op.attr.bias_reach = 4 * BUCKETS;
+    }
     operand(b, true, ATTN_O, type, 4, rows);
     operand(b, true, ATTN_LSE, DT_F32, 3, (int64_t[]){batch, HEADS, time});
     int32_t pos[ROWS_MOST];
@@ -116,7 +121,8 @@ static double attn_rate(struct bench *b, enum dtype type)
     size_t at = (size_t)((char *)b->call.in[ATTN_POS] - (char *)b->dev->ops->base(b->dev));
     size_t bytes = (size_t)b->size->rows * sizeof *pos;
     if (b->dev->ops->write(b->dev, at, pos, bytes, NULL) != PLIM_OK) return 0;
-    return 2.0 * (double)(batch * HEADS * HEAD_DIM * time * (time + 1)) / seconds(b);
+    int64_t keys = general ? 2 * time : time + 1;
+    return 2.0 * (double)(batch * HEADS * HEAD_DIM * time * keys) / seconds(b);
 }
 
 static double copy_rate(struct bench *b, size_t bytes)
@@ -210,8 +216,9 @@ static void measure(struct device *dev, struct calibration *out)
     for (enum precision p = 0; p < PRECISION_COUNT; p++) {
         enum dtype type = precision_type(p);
         out->flops[type] = matmul_rate(&b, type, false);
-        out->attn_flops[type] = attn_rate(&b, type);
+        out->attn_flops[type] = attn_rate(&b, type, false);
     }
+    out->attn_general_share = attn_rate(&b, DT_BF16, true) / out->attn_flops[DT_BF16];
     out->tf32_flops = matmul_rate(&b, DT_F32, true);
     out->bandwidth = copy_rate(&b, COPY_BYTES);
     out->cache_bandwidth = out->bandwidth; /* facts.cache_bytes is 0: no cache is modelled */
@@ -230,7 +237,7 @@ static void load(struct device *dev)
 {
     struct bench b = {.dev = dev, .size = &quarter};
     for (enum precision p = 0; p < PRECISION_COUNT; p++)
-        matmul_rate(&b, precision_type(p), false), attn_rate(&b, precision_type(p));
+        matmul_rate(&b, precision_type(p), false), attn_rate(&b, precision_type(p), false);
 }
 
 /* Everything the numbers depend on: the card and its libraries, the host that updates beside it. */

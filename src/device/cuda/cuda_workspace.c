@@ -280,16 +280,6 @@ bool cuda_attn_on_tensor_cores(enum dtype type, int64_t size)
     return dtype_is_narrow(type) && size % 8 == 0 && size <= ATTN_MMA_SIZE;
 }
 
-/* Scores are products, probabilities stay, and each query sees an interval of keys: what faster kernels can. */
-static bool attn_is_simple(const struct tensor *const *desc, const struct op *op)
-{
-    bool back = op->kind == OP_ATTN_BWD, bias = desc[back ? ATTN_BWD_BIAS : ATTN_BIAS] != NULL;
-    bool lengths = desc[back ? ATTN_BWD_LENGTHS : ATTN_LENGTHS] != NULL;
-    const struct op_attr *attr = &op->attr;
-    return attr->mask == MASK_CAUSAL && !attr->standard && !bias && !lengths && !(attr->cap > 0) &&
-           !(attr->dropout > 0);
-}
-
 static int splits_of(const struct shape *s, int64_t rows, const struct op *op)
 {
     if (!op->attr.cached || rows > ATTN_DECODE_ROWS || !cuda_attn_on_tensor_cores(s->type, s->size)) return 0;
@@ -303,7 +293,7 @@ struct cuda_attn_parts cuda_attn_parts(const struct tensor *const *desc, const s
 {
     struct shape s = shape_of(desc, false);
     int64_t rows = s.time * (s.heads / s.kv_heads); /* of one key head */
-    struct cuda_attn_parts p = {.splits = attn_is_simple(desc, op) ? splits_of(&s, rows, op) : 0};
+    struct cuda_attn_parts p = {.splits = op_attn_is_simple(op) ? splits_of(&s, rows, op) : 0};
     size_t all = (size_t)(s.batch * s.kv_heads * p.splits * rows);
     p.stat = all * (size_t)s.size * sizeof(float);
     p.bytes = p.splits > 1 ? p.stat + all * 2 * sizeof(float) : 0;
@@ -346,7 +336,7 @@ bool cuda_attn_is_cudnns(const struct cuda_card *card, const struct tensor *cons
     struct shape s = shape_of(desc, op->kind == OP_ATTN_BWD);
     bool type = dtype_is_narrow(s.type);
     bool size = (s.size == 64 || s.size == 128) && s.time >= TIME_LEAST;
-    bool plain = op->attr.whole_rows && !op->attr.cached && !op->attr.repeatable && attn_is_simple(desc, op);
+    bool plain = op->attr.whole_rows && !op->attr.cached && !op->attr.repeatable && op_attn_is_simple(op);
     return card->cudnn && type && size && plain && !own_is_as_fast(card, &s);
 }
 
