@@ -28,11 +28,12 @@ test-live: build-deps ## comparisons with PyTorch, transformers and sentence-tra
 	@tools/build release
 	@tools/run-tests --live build/release golden cli
 
-test-long: deps  ## ranks in full: every family of models at every stage, kills at 40 points (hours on two cores); packages made twice and installed; CUDA kernels on the CPU, code for 9.0 too; the list of planted bugs
+test-long: deps  ## unit tests with every case; ranks in full: every family of models at every stage, kills at 40 points (hours on two cores); packages made twice and installed; CUDA kernels on the CPU, code for 9.0 too; the list of planted bugs
 	@tools/build release
 	@tools/build release cuda_on_cpu_90_tests
 	@CUDA_CPU_CASES=120 tools/run-tests build/release op -k cuda_on_cpu
-	@PLIMSOLL_LONG_TESTS=1 tools/run-tests build/release fault -k ranks
+	@PLIMSOLL_LONG_TESTS=1 tools/run-tests build/release unit
+	@PLIMSOLL_LONG_TESTS=1 tools/run-tests build/release fault -k 'ranks|planner_memory'
 	@PLIMSOLL_LONG_TESTS=1 tools/run-tests build/release cli -k packages
 	@tools/plant --check
 

@@ -9,6 +9,8 @@
 #ifndef PLIM_TESTS_PACE_H
 #define PLIM_TESTS_PACE_H
 
+#include <stdlib.h>
+
 #if defined(__SANITIZE_THREAD__)
 enum { EVERY = 15 };
 #define LENGTH "16"
@@ -22,5 +24,8 @@ enum { EVERY = 5 };
 enum { EVERY = 1 };
 #define LENGTH "48"
 #endif
+
+/* Lists of like cases, of which one in three tells whether a change broke something; `make test-long` takes all. */
+#define SOME (EVERY > 1 || getenv("PLIMSOLL_LONG_TESTS") ? EVERY : 3)
 
 #endif

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_encoder_tiers.c - training and evaluation of encoders on a device with its own memory, a fake (support/fake_device.h): under
  * every placement, recomputation and slicing of the loss the losses and scores are the CPU's, bit for bit. */
 #include "support/fake_device.h"

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_lengths.c - rows of any length: passes of several lengths inside one plan give the losses of rows padded to the
  * maximum, nothing is compiled after the start, and every tier's ledger carries the plan's bytes. */
 #include "device/registry.h"

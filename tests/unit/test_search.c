@@ -175,17 +175,16 @@ static void must_be_sound(const struct plan *plan)
     assert_int_equal(layout_verify(&plan->tape, &plan->layout, &err), PLIM_OK);
 }
 
-/* Less memory is not faster, through every placement there is, but for the last per cent of a search in steps; updates
- * inside backward must be faster by a few per cent to be taken. */
+/* Less memory is not faster through every placement there is, but for what a plan that offloads must gain to be taken. */
 static void must_not_be_faster(const char *device, bool global_norm)
 {
-    double slowest = 0, edge = global_norm ? 0.05 : 0.06;
+    double slowest = 0, edge = PLAN_DOUBT - 1;
     int fitted = 0, placements = 0;
     struct knobs last = {0};
     ask_gpu(device, rig_llama_1b, NULL);
     request.needs_global_norm = global_norm;
     int64_t fixed = (int64_t)preset.facts.overhead_bytes, above = naive_total() - fixed;
-    for (;; above = above * (EVERY > 1 ? 6 : 9) / 10) {
+    for (;; above = above * (EVERY > 1 ? 6 : SOME > 1 ? 8 : 9) / 10) {
         struct plan plan;
         request.budget = fixed + above;
         enum plim_status status = search(&plan);
@@ -204,7 +203,7 @@ static void must_not_be_faster(const char *device, bool global_norm)
         assert_int_equal(status, PLIM_NO_FIT);
         break;
     }
-    assert_true(fitted > 10 / EVERY && placements >= 3);
+    assert_true(fitted > 10 / SOME && placements >= 3);
     job_release(&job);
 }
 
@@ -250,7 +249,7 @@ static void test_late_fetches_are_a_last_resort(void **state)
     (void)state;
     int early = 0, late = 0;
     ask_gpu("h200", rig_llama_70b, "training.param_tier=host training.state_tier=host");
-    for (int64_t mib = 13000; mib > 0; mib = mib * (EVERY > 1 ? 93 : 98) / 100) {
+    for (int64_t mib = 13000; mib > 0; mib = mib * (SOME > 1 ? 93 : 98) / 100) {
         struct plan plan;
         struct plan_bound bound;
         request.budget = mib << 20;
