@@ -72,7 +72,9 @@ KINDS = {"lora": {}, "rslora": dict(use_rslora=True), "dora": dict(use_dora=True
 for family, linear in FAMILIES.items():
     for kind, more in KINDS.items():
         settings = dict(linear, **more, **(dict(fan_in_fan_out=True) if family == "gpt2" else {}))
-        if (family, settings) not in CASES.values(): CASES[f"adapter-{family}-{kind}"] = (family, settings)
+        if (family, settings) in CASES.values(): continue
+        name = f"adapter-{family}-{kind}"
+        CASES[name if name not in CASES else f"{name}-all"] = (family, settings)
 
 
 def load_blocks(folder):
