@@ -62,8 +62,10 @@ void engine_finish(struct engine *e, struct request *r, struct engine_event *eve
     request_free(r);
 }
 
+/* Stop strings and clients that leave end answers this way. An answer with tokens teaches how long others will be. */
 void engine_finish_cancelled(struct engine *e, struct request *r)
 {
+    if (r->made && !r->ends) schedule_learn(&e->schedule, &r->sequence, false);
     engine_finish(e, r, &(struct engine_event){.token = -1, .finish = FINISH_CANCELLED});
 }
 
@@ -162,7 +164,7 @@ static void take_all(struct engine *e, const struct step *s)
         take_token(e, r, &s->draws[i]);
         if (!r->ends) continue;
         let_go(e, r, s);
-        schedule_learn(&e->schedule, r->made, r->ends == FINISH_LENGTH);
+        schedule_learn(&e->schedule, &r->sequence, r->ends == FINISH_LENGTH);
         schedule_remove(&e->schedule, &r->sequence);
     }
 }

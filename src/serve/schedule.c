@@ -66,11 +66,15 @@ void schedule_release(struct schedule *s)
     s->queue = s->memory = NULL, s->count = s->room = 0;
 }
 
-void schedule_learn(struct schedule *s, int64_t tokens, bool to_limit)
+/* Many answers reach a low limit whatever else is expected of them: as they may end at any length up to twice the mean, the
+ * limit stops only those that would have been longer. So reaching it counts by the probability of ending before it. */
+void schedule_learn(struct schedule *s, const struct sequence *q, bool to_limit)
 {
-    if (s->answer < 0) return;
-    s->to_limit += ((to_limit ? 1 : 0) - s->to_limit) / ANSWERS_REMEMBERED;
-    if (!to_limit) s->answer += ((double)tokens - s->answer) / ANSWERS_REMEMBERED;
+    double tokens = (double)(q->known - q->prompt), weight = 1. / ANSWERS_REMEMBERED;
+    if (s->answer < 0 || q->whole) return;
+    if (to_limit && tokens < 2 * s->answer) weight *= tokens / (2 * s->answer);
+    s->to_limit += (to_limit - s->to_limit) * weight;
+    if (!to_limit) s->answer += (tokens - s->answer) * weight;
     s->full = false;
 }
 

@@ -98,8 +98,9 @@ struct schedule {
 enum plim_status schedule_add(struct schedule *s, struct sequence *sequence, struct plim_error *err);
 void schedule_remove(struct schedule *s, struct sequence *sequence);
 void schedule_release(struct schedule *s); /* the queue's memory */
-/* An answer has ended, as long as it could be or earlier: later ones are expected to be like it. */
-void schedule_learn(struct schedule *s, int64_t tokens, bool to_limit);
+/* The sequence has ended, at its limit or earlier: later ones are expected to be like it. One whose length was known (`whole`)
+ * teaches nothing, and one that reached a low limit teaches little. */
+void schedule_learn(struct schedule *s, const struct sequence *q, bool to_limit);
 
 /* Returns the number of rows, at most s->rows. */
 int schedule_step(struct schedule *s, struct step_row *rows);

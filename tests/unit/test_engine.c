@@ -5,7 +5,7 @@
 #include "support/model_rig.h"
 #include "support/pace.h"
 #include "base/rng.h"
-#include "serve/engine.h"
+#include "serve/engine_part.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -540,6 +540,44 @@ static void test_cancel(void **state)
     check_cancel(false), check_cancel(true);
 }
 
+static bool stop_at_two(void *arg, const struct engine_event *event)
+{
+    struct heard *h = arg;
+    hear(h, event);
+    return h->count < 2;
+}
+
+/* A stop string is the caller's: it cancels. Such answers have ended as others do, so what is expected falls from 256 tokens. One that
+ * is cancelled before its first token says nothing. */
+static void test_stopped_answers_are_expected(void **state)
+{
+    (void)state;
+    for (int fake = 0; fake < 2; fake++) {
+        struct heard h[REQUESTS];
+        struct setting s = {.model = "llama-tied", .parallel = 4, .fake = fake, .drawn = fake};
+        struct plim_error err = {0};
+        struct device *device = open_device(&s);
+        struct engine *e = open_engine(&s, device);
+        int64_t id;
+        e->schedule.answer = 256;
+        make_prompts(h, REQUESTS);
+        submit(e, &h[0], 0, -1, &id);
+        engine_cancel(e, id);
+        steps(e);
+        assert_true(h[0].ends == 1 && e->schedule.answer == 256);
+        for (int r = 1; r < REQUESTS; r++) {
+            struct engine_request ask = {
+                .prompt = h[r].prompt, .count = h[r].length, .tokens = ANSWER, .logprobs = -1};
+            ask.hear = stop_at_two, ask.arg = &h[r];
+            assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_OK);
+        }
+        steps(e);
+        assert_true(e->schedule.to_limit == 0 && e->schedule.answer > 150 && e->schedule.answer < 210);
+        engine_close(e);
+        device->ops->close(device);
+    }
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -688,27 +726,17 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_llama_untied),
-        cmocka_unit_test(test_mistral),
-        cmocka_unit_test(test_qwen2),
-        cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_equal_block_after_another),
-        cmocka_unit_test(test_qwen3),
-        cmocka_unit_test(test_gemma2),
-        cmocka_unit_test(test_gemma3),
-        cmocka_unit_test(test_phi3),
-        cmocka_unit_test(test_olmo2),
-        cmocka_unit_test(test_smollm3),
-        cmocka_unit_test(test_coded),
-        cmocka_unit_test(test_ahead),
-        cmocka_unit_test(test_crowd),
-        cmocka_unit_test(test_swapped),
-        cmocka_unit_test(test_moving_line),
-        cmocka_unit_test(test_moving_line_of_a_device),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_prompt_logprobs),
+        cmocka_unit_test(test_llama),       cmocka_unit_test(test_llama_untied),
+        cmocka_unit_test(test_mistral),     cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_gpt2),        cmocka_unit_test(test_equal_block_after_another),
+        cmocka_unit_test(test_qwen3),       cmocka_unit_test(test_gemma2),
+        cmocka_unit_test(test_gemma3),      cmocka_unit_test(test_phi3),
+        cmocka_unit_test(test_olmo2),       cmocka_unit_test(test_smollm3),
+        cmocka_unit_test(test_coded),       cmocka_unit_test(test_ahead),
+        cmocka_unit_test(test_crowd),       cmocka_unit_test(test_swapped),
+        cmocka_unit_test(test_moving_line), cmocka_unit_test(test_moving_line_of_a_device),
+        cmocka_unit_test(test_cancel),      cmocka_unit_test(test_stopped_answers_are_expected),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
