@@ -248,7 +248,7 @@ static void note(struct engine *e, const struct step *s)
     if (s) count_up(e, s);
     e->stats.generated_tokens += e->fresh_tokens, e->fresh_tokens = 0;
     e->stats.running = running;
-    e->stats.waiting = (int)e->live_count - running;
+    e->stats.waiting = (int)e->live_count - running - e->untold_ends;
     e->stats.blocks = e->blocks.count, e->stats.blocks_used = e->blocks.count - blocks_left(&e->blocks);
     e->stats.blocks_shared = e->blocks.shared, e->stats.preemptions = e->schedule.preemptions;
     e->stats.budget = e->plan.budget ? e->plan.budget : e->plan.limit;
@@ -258,7 +258,7 @@ static void note(struct engine *e, const struct step *s)
 void engine_tell_rest(struct engine *e)
 {
     const struct step *s = e->untold;
-    e->untold = NULL;
+    e->untold = NULL, e->untold_ends = 0;
     if (s && tell_all(e, s)) note(e, NULL);
 }
 
@@ -339,8 +339,8 @@ static enum plim_status end_step(struct engine *e, struct step *next, struct pli
     if (next) take_again(e, s);
     schedule_done(&e->schedule, s->rows, s->row_count);
     take_all(e, s);
-    e->untold = s;
-    if (e->schedule.count != before) note(e, NULL);
+    e->untold = s, e->untold_ends = before - e->schedule.count;
+    if (e->untold_ends) note(e, NULL);
     if (next || !may_wait(e, s)) engine_tell_rest(e);
     return PLIM_OK;
 }
@@ -363,14 +363,15 @@ static enum plim_status run_ahead(struct engine *e, struct step **out, struct pl
     return launch(e, next, err);
 }
 
-/* The step under way is read before the line moves: it has blocks where they are. */
+/* The step under way is read before the budget moves, because it uses blocks where they are now. Its tokens are reported before,
+ * too: making a plan takes long. A budget that comes after this look waits for the next step. */
 static enum plim_status take_news(struct engine *e, struct plim_error *err)
 {
     pthread_mutex_lock(&e->lock);
     bool moved = e->budget_moved;
     pthread_mutex_unlock(&e->lock);
     enum plim_status status = moved && e->under_way ? end_step(e, NULL, err) : PLIM_OK;
-    if (status == PLIM_OK) status = engine_take_line(e, err);
+    if (status == PLIM_OK && moved) engine_tell_rest(e), status = engine_take_line(e, err);
     if (status == PLIM_OK) status = take_in(e, err);
     if (status == PLIM_OK) sweep(e), note(e, NULL);
     return status;
