@@ -279,7 +279,10 @@ int schedule_step(struct schedule *s, struct step_row *rows)
         struct sequence *q = s->queue[i];
         if (!room && met == s->running) break;
         met += q->running;
-        if (q->turn == s->turn) continue;
+        if (q->turn == s->turn) {
+            room = room && q->running; /* an older one took its blocks: those that wait come after it */
+            continue;
+        }
         if (!q->running && (!room || !(room = let_in(s, i)))) continue;
         if (take_part(s, i, prompt_share(s, &left), &left, &rows[n]))
             n++;

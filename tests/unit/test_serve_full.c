@@ -250,6 +250,42 @@ static void test_shared_beginning(void **state)
     blocks_release(&pool);
 }
 
+/* A prompt takes the blocks of a younger request that decodes. A third one that arrives in the same step
+ * waits behind it. */
+static void test_nobody_overtakes(void **state)
+{
+    (void)state;
+    enum { OLD, YOUNG, LATE, USERS, BLOCKS = 8 };
+    static const int64_t prompts[USERS] = {(BLOCKS - 1) * KV_BLOCK, KV_BLOCK, KV_BLOCK};
+    struct user users[USERS] = {{{0}}};
+    struct step_row rows[USERS];
+    struct blocks pool;
+    struct plim_error err = {0};
+    assert_int_equal(blocks_init(&pool, BLOCKS, &err), PLIM_OK);
+    struct schedule s = {.blocks = &pool, .tokens = 64, .rows = USERS, .chunk = KV_BLOCK, .answer = -1};
+    for (int i = 0; i < USERS; i++) {
+        users[i].wanted = prompts[i] + 9;
+        users[i].q = (struct sequence){.known = prompts[i], .prompt = prompts[i]};
+        users[i].q.table = malloc(BLOCKS * sizeof(int32_t));
+    }
+    assert_int_equal(schedule_add(&s, &users[OLD].q, &err), PLIM_OK);
+    assert_int_equal(schedule_add(&s, &users[YOUNG].q, &err), PLIM_OK);
+    for (int step = 1; step < BLOCKS - 1; step++) end_step(&s, rows, schedule_step(&s, rows));
+    assert_true(users[YOUNG].q.running && s.preemptions == 0 && blocks_left(&pool) == 0);
+    assert_int_equal(schedule_add(&s, &users[LATE].q, &err), PLIM_OK);
+    end_step(&s, rows, schedule_step(&s, rows));
+    assert_int_equal(s.preemptions, 1);
+    assert_true(users[OLD].q.running && !users[YOUNG].q.running && !users[LATE].q.running);
+    while (s.count) {
+        assert_true(!users[LATE].q.running || users[YOUNG].q.running ||
+                    users[YOUNG].q.known == users[YOUNG].wanted);
+        end_step(&s, rows, schedule_step(&s, rows));
+    }
+    for (int i = 0; i < USERS; i++) free(users[i].q.table);
+    schedule_release(&s);
+    blocks_release(&pool);
+}
+
 /* The queue keeps its order whoever leaves it, and its memory does not grow with those who have gone. */
 static void test_queue(void **state)
 {
@@ -284,10 +320,10 @@ static void test_queue(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forecast),       cmocka_unit_test(test_known_lengths),
-        cmocka_unit_test(test_early_ends),     cmocka_unit_test(test_limits_are_learnt),
-        cmocka_unit_test(test_other_requests), cmocka_unit_test(test_shared_beginning),
-        cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_forecast),         cmocka_unit_test(test_known_lengths),
+        cmocka_unit_test(test_early_ends),       cmocka_unit_test(test_limits_are_learnt),
+        cmocka_unit_test(test_other_requests),   cmocka_unit_test(test_shared_beginning),
+        cmocka_unit_test(test_nobody_overtakes), cmocka_unit_test(test_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
