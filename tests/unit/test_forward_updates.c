@@ -3,6 +3,7 @@
  * steps. */
 /* run-tests: long */
 #define _GNU_SOURCE /* nftw */
+#include "base/fault.h"
 #include "tier_run.h"
 
 #include <ftw.h>
@@ -257,6 +258,26 @@ static void test_evaluation(void **state)
     assert_true(same(&after, &forward) && want == have && !memcmp(seen, evaluations, sizeof seen));
 }
 
+/* The disk fails while pending updates are made, e.g. for an order to save. Some parameters are updated and others are not, so the run
+ * cannot go on. */
+static void test_updates_in_part(void **state)
+{
+    (void)state;
+    struct device *cpu;
+    struct run run;
+    struct train_event event = {0};
+    bool finished;
+    must(device_cpu_open(NULL, 2, &cpu, &err));
+    must(run_open(&run, cpu, FORWARD "training.max_grad_norm=0.5 training.state_tier=disk", false));
+    must(trainer_step(run.trainer, &event, &finished, &err));
+    assert_true(run.trainer->pending && !run.trainer->runtime.torn);
+    fault_set(fault_process(), FAULT_IO, 5);
+    assert_int_equal(trainer_settle(run.trainer, &err), PLIM_IO);
+    fault_set(fault_process(), FAULT_IO, 0);
+    assert_true(run.trainer->runtime.torn);
+    run_close(&run, cpu);
+}
+
 /* --- the end of a run ------------------------------------------------------------------------------------- */
 
 /* A signal comes with a launch. */
@@ -347,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_skipped_step),
         cmocka_unit_test(test_overflow),
         cmocka_unit_test(test_evaluation),
+        cmocka_unit_test(test_updates_in_part),
         cmocka_unit_test(test_stopped_and_resumed),
         cmocka_unit_test(test_programs),
     };
