@@ -155,19 +155,28 @@ static void factor_part(struct update_pass *u, const struct factored *f, const s
     update_ops(out)[out->count++] = stat, update_ops(out)[out->count++] = step;
 }
 
+/* Has this parameter the rows of the model's joint products? The others, A of their adapters, have as many rows for each part. */
+static bool has_joint_rows(const struct update_pass *u, const struct tensor *param)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < UPDATE_PARTS; i++) sum += u->options->joint_rows[i];
+    return sum == param->dim[0];
+}
+
 /* A joint parameter is factored as the parameters it stands for are, and each expert by itself. */
 static int parts_of(const struct update_pass *u, const struct tensor *param)
 {
-    int64_t sum = 0;
+    const char *mark = strchr(param->label, '{');
     if (param->ndim == 3) return (int)param->dim[0];
-    for (int i = 0; i < UPDATE_PARTS; i++) sum += u->options->joint_rows[i];
-    return strchr(param->label, '{') && sum == param->dim[0] ? UPDATE_PARTS : 1;
+    if (!mark || mark[1] == '}') return 1;
+    return has_joint_rows(u, param) || param->dim[0] % UPDATE_PARTS == 0 ? UPDATE_PARTS : 1;
 }
 
 static int64_t rows_of_part(const struct update_pass *u, const struct tensor *param, int parts, int i)
 {
     if (param->ndim == 3) return param->dim[1];
-    return parts > 1 ? u->options->joint_rows[i] : param->dim[0];
+    if (parts > 1 && has_joint_rows(u, param)) return u->options->joint_rows[i];
+    return param->dim[0] / parts;
 }
 
 /* Row and column statistics are small: they stay near whatever the tier of the rest. */
