@@ -2,8 +2,8 @@
  *
  * engine.c is the public part, equal for every kind of model: opening, submitting, waiting. A kind is a table of
  * functions. A decoder's plan is made in engine_offer.c and committed and moved in engine_plan.c (engine_size.h is
- * their interface). engine_adapters.c has the adapters beside its model. engine_step.c runs steps; engine_pass.c fills a step and reads its results. Encoder-decoders are
- * in engine_source.h, encoders in engine_vectors.c.
+ * their interface). engine_adapters.c has the adapters beside its model. engine_step.c runs steps; engine_pass.c fills a
+ * step and reads its results. Encoder-decoders are in engine_source.h, encoders in engine_vectors.c.
  *
  * The schedule, the blocks and everything that touches the device belong to the stepping thread. Fields below `lock`
  * are guarded by it.

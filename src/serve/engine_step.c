@@ -1,13 +1,12 @@
-/* engine_step.c - one step: who takes part, tokens, events, the end of requests. See engine_part.h.
+/* engine_step.c - one step: its rows, its tokens, events, the end of requests. See engine_part.h.
  *
- * While a step is under way the next one is launched, where it is certain what that is: one token more of each of its rows. Only
- * then is the first one read, so that the device never waits for the host. Whoever turns out to have ended leaves both (let_go),
- * and what the second step computes of it is read by nobody: its blocks are free at once, because whatever is written into
- * them next is queued behind that step.
+ * If the next step is certain to be the same rows with one more token each, it is launched before this one is read. So the
+ * device never waits for the host. A request that turns out to have ended leaves both steps (let_go), and nobody reads what the
+ * second one computes for it. Its blocks are free at once: the next write to them is queued behind that step.
  *
- * Where the next step is not certain, it is launched as soon as the tokens of this one are counted, and they are reported while
- * the device computes (untold): with two thousand requests reporting is most of the host's work. Until then a request that ends
- * has left the schedule, but not the engine.
+ * Otherwise the next step is launched as soon as the tokens of this one are counted, and the tokens are reported while the
+ * device computes (untold). With two thousand requests, reporting is most of the host's work. Until it is reported, a request
+ * that has ended is in the engine but no longer in the schedule.
  */
 #include "base/clock.h"
 #include "serve/engine_part.h"
@@ -185,8 +184,8 @@ static bool tell_all(struct engine *e, const struct step *s)
     return ended;
 }
 
-/* May the next step be launched before the tokens of this one are reported? What is reported of a prompt decides which of its
- * logits are wanted next. */
+/* May the next step be launched before the tokens of this one are reported? Not with a prompt's log-probabilities: reporting
+ * them decides which logits the next step needs. */
 static bool may_wait(const struct engine *e, const struct step *s)
 {
     bool may = engine_steps(e) > 1;
@@ -299,7 +298,7 @@ enum plim_status engine_take_line(struct engine *e, struct plim_error *err)
     return status;
 }
 
-/* Has anybody outside done something since the last step? One look tells, for it is asked between any two of them. */
+/* Has a request, a cancellation or a budget arrived since the last step? One lock for all three: every step asks. */
 static bool has_news(struct engine *e)
 {
     LOCKED(&e->lock);
@@ -315,7 +314,8 @@ static enum plim_status launch(struct engine *e, struct step *s, struct plim_err
     return step_launch(e, s, err);
 }
 
-/* Those whose token the device has left to the host when its logits had gone: their step is taken again, and read at once. */
+/* Requests whose token the device left to the host after their logits were overwritten: their step is repeated, and read before
+ * the next one begins. */
 static void take_again(struct engine *e, struct step *s)
 {
     for (int i = 0; i < s->draw_count; i++)

@@ -180,8 +180,8 @@ static void load_saved(struct schedule *s, struct sequence *q)
     if (s->keeper.load(s->keeper.arg, q, first)) q->computed = q->saved_positions, name_blocks(s, q);
 }
 
-/* Tokens that the i-th running sequence is expected to get yet, in whole blocks. Nobody knows which of them ends when, but how many do: so
- * each stands for another part of what is known. Some go to their limit; the others end at any time up to twice the mean. */
+/* Tokens that the i-th running sequence is expected to get yet, in whole blocks. Only the distribution of lengths is known, so each
+ * sequence stands for another part of it: some reach their limit, the others end at any length up to twice the mean. */
 static int64_t left_of(const struct schedule *s, const struct sequence *q, int i)
 {
     int64_t left = q->most > q->known ? q->most - q->known : 0;
@@ -194,7 +194,7 @@ static int64_t left_of(const struct schedule *s, const struct sequence *q, int i
     return blocks_for(left) * KV_BLOCK;
 }
 
-/* Positions of the blocks that a sequence needs for what it has. */
+/* Positions of the blocks that a sequence needs for its tokens, without shared ones. */
 static int64_t own_of(const struct sequence *q) { return blocks_for(q->known - q->shared) * KV_BLOCK; }
 
 static int64_t owned(const struct schedule *s) { return s->blocks->count - blocks_left(s->blocks); }
@@ -230,8 +230,8 @@ static bool will_last(struct schedule *s, const struct sequence *q, int64_t had)
     return true;
 }
 
-/* A waiting sequence is let in when there is a seat and there are blocks for all that it has and will get; the oldest of all whatever
- * blocks there are. */
+/* Lets a waiting sequence in if it has a seat, blocks for its tokens are free, and they will last. The oldest of all needs only the
+ * seat. */
 static bool let_in(struct schedule *s, int i)
 {
     struct sequence *q = s->queue[i];
@@ -249,7 +249,7 @@ static bool let_in(struct schedule *s, int i)
     return q->running;
 }
 
-/* A sequence that could not go on, though younger ones gave way, waits itself. */
+/* A sequence that lacks blocks although no younger one holds any waits itself. */
 static void wait_for_blocks(struct schedule *s, int i)
 {
     if (s->queue[i]->running && i > 0) preempt(s, i);

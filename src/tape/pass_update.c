@@ -5,9 +5,9 @@
  * mathematics is that of an update at the end, and gradients are never all alive. The loss is known before the first of these
  * updates: a clip op over it, in place of gradients, has them change nothing when it is not finite.
  *
- * Inside forward the tape is a step rotated: pending updates of the step before, forward, backward, norm. Gradients, the values of
- * the clip op and a copy of the scalars ("pending.scalars") wait from one step to the next. The updates run in the first micro-batch of
- * a window only (device_skips). A clip value that says "not finite" means that nothing is pending. */
+ * Inside forward, a step begins with the updates of the step before; then come forward, backward and norm. Gradients, the values of
+ * the clip op and a copy of the scalars ("pending.scalars") wait from one step to the next. The updates run only in a window's first
+ * micro-batch (device_skips). A clip value that says "not finite" means that nothing is pending. */
 #include "tape/pass.h"
 #include "base/hash.h"
 #include "tensor/quant8.h"
