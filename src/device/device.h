@@ -105,7 +105,8 @@ struct device_ops {
     bool (*fuses)(struct device *, const struct kernel_call *calls, int count);
     /* Scratch of an op if it depends on more than shapes and threads; NULL: the kernel table gives it. */
     size_t (*workspace)(const struct device *, const struct tensor *const *desc, const struct op *op);
-    /* Measures how best to run this op, or NULL. Overwrites its outputs and workspace. */
+    /* Measures how best to run this op, or NULL. Overwrites its outputs and workspace. No copy may be running: tuning does not
+     * wait for any. */
     void (*tune)(struct device *, struct kernel_call *call);
     /* Waits until everything given so far is done. PLIM_IO: the device failed, with the reason. */
     enum plim_status (*sync)(struct device *, struct plim_error *err);

@@ -34,8 +34,9 @@ static inline bool device_accumulates(const struct device_range *range, const st
     return op->accumulate == ACC_ADD || (op->accumulate == ACC_AFTER_FIRST && !range->first);
 }
 
-/* True for an op that does not run: a fetch that the first micro-batch omits, because it overwrites the tensor; an update inside
- * the loop in later micro-batches; all but updates in a pending range; what primes in every other range. */
+/* True for an op that does not run: a fetch in the first micro-batch, which overwrites the tensor; an update inside the loop in
+ * later micro-batches; in a pending range all ops but updates; in a priming range all stores but those that prime, which run in
+ * no other. */
 static inline bool device_skips(const struct device_range *range, const struct op *op)
 {
     if (op->attr.primes != range->priming) return true;

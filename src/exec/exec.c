@@ -194,6 +194,9 @@ enum plim_status exec_tune(struct exec *exec, struct plim_error *err)
     exec_drop_programs(exec);
     exec->compiles = ops->compile && (!exec->device->comm || exec_has_lane(exec));
     if (!ops->tune) return PLIM_OK;
+    /* Stores of other tapes, e.g. of updates before an evaluation, may still read what tuning overwrites. */
+    enum plim_status status = ops->sync(exec->device, err);
+    if (status != PLIM_OK) return status;
     for (int i = 0; i < exec->tape->nops; i++)
         for (int64_t micro = 0; micro < 2; micro++) {
             const struct op *op = &exec->tape->ops[i];

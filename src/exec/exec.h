@@ -104,8 +104,8 @@ enum plim_status exec_loop(struct exec *exec, int64_t micro, struct plim_error *
 enum plim_status exec_update(struct exec *exec, struct plim_error *err);
 /* Only the updates that the loop begins with (pass_update.c, inside forward); not compiled, because it is rare. */
 enum plim_status exec_pending(struct exec *exec, struct plim_error *err);
-/* Fills the copies of weights that the host has for its updates inside forward (tape/offload_host.c). They follow the parameters
- * from then on, so it is called before a step with nothing pending: parameters may have changed otherwise. */
+/* Fills the host's copies of weights, which it needs for its updates inside forward (tape/offload_host.c). Pending updates keep
+ * copies and parameters equal. Before a step with nothing pending call this: parameters may have changed in other ways. */
 enum plim_status exec_prime(struct exec *exec, struct plim_error *err);
 
 /* The address of a device tensor the host may write directly; NULL on a device with its own memory. */

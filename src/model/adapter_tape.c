@@ -4,9 +4,13 @@
  *     u  = (s dropout(x) A')                       [.., r]
  *     y  = u B' + y0                               the tensor that the model's other ops read
  *
- * With DoRA y0 = x W' + bias, z = u B' + y0, and y = (z - bias) m / |W + s B A| + bias + add. Queries, keys and values are one product. If all three have adapters
- * of one rank and scale, these are one too: A [3r,in], B [out,r], and u B' is part by part (op.h, "Parts"), so that the split and the rotation stay as they
- * are. Otherwise, and with DoRA, each part has its own y0 behind the split; queries and keys are rotated after their adapters. Ops that read the same x share its dropout. An embedding's u is s A'[ids], rows of A as they lie. */
+ * With DoRA y0 = x W' + bias, z = u B' + y0, and y = (z - bias) m / |W + s B A| + bias + add.
+ *
+ * Queries, keys and values are one product. If all three have adapters of one rank and scale, these are one pair of matrices, too:
+ * A [3r,in], B [out,r], and u B' is computed part by part (op.h, "Parts"). Split and rotation stay as they are. Otherwise, and with
+ * DoRA, each part has its own y0 after the split, and queries and keys are rotated after their adapters.
+ *
+ * Ops that read the same x share its dropout. An embedding's u is s A'[ids]. */
 #include "model/adapter_part.h"
 #include "model/weights.h"
 #include "tape/op.h"

@@ -48,7 +48,8 @@ enum runtime_state { RUNTIME_CLOSED, RUNTIME_PLANNED, RUNTIME_READY };
 
 struct runtime {
     enum runtime_state state;
-    bool torn; /* a re-plan failed and the old plan could not be restored: the contents are lost */
+    /* The contents are lost: a re-plan failed and the old plan could not be restored, or pending updates were made in part. */
+    bool torn;
     struct device *device;       /* borrowed */
     const struct job *job;       /* borrowed; NULL: forward only, without a job */
     struct model_spec spec;      /* whose constants and weights these are */

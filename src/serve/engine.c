@@ -408,10 +408,14 @@ static struct request *take_cancelled(struct engine *e)
     return gone;
 }
 
-struct request *engine_next(struct engine *e)
+void engine_end_cancelled(struct engine *e)
 {
     for (struct request *gone = take_cancelled(e), *next; gone; gone = next)
         next = gone->after, engine_finish_cancelled(e, gone);
+}
+
+struct request *engine_next(struct engine *e)
+{
     LOCKED(&e->lock);
     struct request *r = e->incoming;
     if (r) e->incoming = r->after;

@@ -2,8 +2,8 @@
  *
  * engine.c is the public part, equal for every kind of model: opening, submitting, waiting. A kind is a table of
  * functions. A decoder's plan is made in engine_offer.c and committed and moved in engine_plan.c (engine_size.h is
- * their interface). engine_adapters.c has the adapters beside its model. engine_step.c runs steps; engine_pass.c fills a step and reads its results. Encoder-decoders are
- * in engine_source.h, encoders in engine_vectors.c.
+ * their interface). engine_adapters.c has the adapters beside its model. engine_step.c runs steps; engine_pass.c fills a
+ * step and reads its results. Encoder-decoders are in engine_source.h, encoders in engine_vectors.c.
  *
  * The schedule, the blocks and everything that touches the device belong to the stepping thread. Fields below `lock`
  * are guarded by it.
@@ -118,6 +118,7 @@ struct engine {
     struct step step[DEVICE_READS]; /* the second is used if the device draws tokens itself */
     struct step *under_way;         /* launched but not read; NULL: none */
     struct step *untold;            /* read, and its tokens counted, but not reported; NULL: none */
+    int untold_ends;                /* requests that ended with it: live, but no longer in the schedule */
     struct drawer drawer;
     double now;           /* when the tokens of the last step arrived */
     int64_t fresh_tokens; /* made since the statistics were last written */
@@ -220,8 +221,10 @@ int64_t engine_host_line(const struct engine *e);
  * bytes. 0: unknown. */
 int64_t engine_line(const struct engine *e, int64_t budget);
 
-/* For kinds without a schedule: takes the request that has waited longest; NULL: none. Ends requests that
- * were cancelled while waiting first. */
+/* For kinds without a schedule: ends requests that were cancelled while waiting. Each step calls it, even if no request can
+ * join. */
+void engine_end_cancelled(struct engine *e);
+/* For kinds without a schedule: takes the request that has waited longest; NULL: none. */
 struct request *engine_next(struct engine *e);
 /* Puts a request back at the front of the queue. */
 void engine_put_back(struct engine *e, struct request *r);

@@ -34,6 +34,7 @@ static int fill_rows(struct engine *e, struct sources *s)
 {
     int running = 0;
     struct request *r;
+    engine_end_cancelled(e);
     for (int64_t i = 0; i < s->rows; i++) {
         if (!s->row[i].request || !engine_is_cancelled(e, s->row[i].request)) continue;
         engine_finish_cancelled(e, s->row[i].request);

@@ -1,13 +1,12 @@
-/* engine_step.c - one step: who takes part, tokens, events, the end of requests. See engine_part.h.
+/* engine_step.c - one step: its rows, its tokens, events, the end of requests. See engine_part.h.
  *
- * While a step is under way the next one is launched, where it is certain what that is: one token more of each of its rows. Only
- * then is the first one read, so that the device never waits for the host. Whoever turns out to have ended leaves both (let_go),
- * and what the second step computes of it is read by nobody: its blocks are free at once, because whatever is written into
- * them next is queued behind that step.
+ * If the next step is certain to be the same rows with one more token each, it is launched before this one is read. So the
+ * device never waits for the host. A request that turns out to have ended leaves both steps (let_go), and nobody reads what the
+ * second one computes for it. Its blocks are free at once: the next write to them is queued behind that step.
  *
- * Where the next step is not certain, it is launched as soon as the tokens of this one are counted, and they are reported while
- * the device computes (untold): with two thousand requests reporting is most of the host's work. Until then a request that ends
- * has left the schedule, but not the engine.
+ * Otherwise the next step is launched as soon as the tokens of this one are counted, and the tokens are reported while the
+ * device computes (untold). With two thousand requests, reporting is most of the host's work. Until it is reported, a request
+ * that has ended is in the engine but no longer in the schedule.
  */
 #include "base/clock.h"
 #include "serve/engine_part.h"
@@ -62,8 +61,10 @@ void engine_finish(struct engine *e, struct request *r, struct engine_event *eve
     request_free(r);
 }
 
+/* Stop strings and clients that leave end answers this way. An answer with tokens teaches how long others will be. */
 void engine_finish_cancelled(struct engine *e, struct request *r)
 {
+    if (r->made && !r->ends) schedule_learn(&e->schedule, &r->sequence, false);
     engine_finish(e, r, &(struct engine_event){.token = -1, .finish = FINISH_CANCELLED});
 }
 
@@ -162,7 +163,7 @@ static void take_all(struct engine *e, const struct step *s)
         take_token(e, r, &s->draws[i]);
         if (!r->ends) continue;
         let_go(e, r, s);
-        schedule_learn(&e->schedule, r->made, r->ends == FINISH_LENGTH);
+        schedule_learn(&e->schedule, &r->sequence, r->ends == FINISH_LENGTH);
         schedule_remove(&e->schedule, &r->sequence);
     }
 }
@@ -183,8 +184,8 @@ static bool tell_all(struct engine *e, const struct step *s)
     return ended;
 }
 
-/* May the next step be launched before the tokens of this one are reported? What is reported of a prompt decides which of its
- * logits are wanted next. */
+/* May the next step be launched before the tokens of this one are reported? Not with a prompt's log-probabilities: reporting
+ * them decides which logits the next step needs. */
 static bool may_wait(const struct engine *e, const struct step *s)
 {
     bool may = engine_steps(e) > 1;
@@ -246,7 +247,7 @@ static void note(struct engine *e, const struct step *s)
     if (s) count_up(e, s);
     e->stats.generated_tokens += e->fresh_tokens, e->fresh_tokens = 0;
     e->stats.running = running;
-    e->stats.waiting = (int)e->live_count - running;
+    e->stats.waiting = (int)e->live_count - running - e->untold_ends;
     e->stats.blocks = e->blocks.count, e->stats.blocks_used = e->blocks.count - blocks_left(&e->blocks);
     e->stats.blocks_shared = e->blocks.shared, e->stats.preemptions = e->schedule.preemptions;
     e->stats.budget = e->plan.budget ? e->plan.budget : e->plan.limit;
@@ -256,7 +257,7 @@ static void note(struct engine *e, const struct step *s)
 void engine_tell_rest(struct engine *e)
 {
     const struct step *s = e->untold;
-    e->untold = NULL;
+    e->untold = NULL, e->untold_ends = 0;
     if (s && tell_all(e, s)) note(e, NULL);
 }
 
@@ -297,7 +298,7 @@ enum plim_status engine_take_line(struct engine *e, struct plim_error *err)
     return status;
 }
 
-/* Has anybody outside done something since the last step? One look tells, for it is asked between any two of them. */
+/* Has a request, a cancellation or a budget arrived since the last step? One lock for all three: every step asks. */
 static bool has_news(struct engine *e)
 {
     LOCKED(&e->lock);
@@ -313,7 +314,8 @@ static enum plim_status launch(struct engine *e, struct step *s, struct plim_err
     return step_launch(e, s, err);
 }
 
-/* Those whose token the device has left to the host when its logits had gone: their step is taken again, and read at once. */
+/* Requests whose token the device left to the host after their logits were overwritten: their step is repeated, and read before
+ * the next one begins. */
 static void take_again(struct engine *e, struct step *s)
 {
     for (int i = 0; i < s->draw_count; i++)
@@ -337,8 +339,8 @@ static enum plim_status end_step(struct engine *e, struct step *next, struct pli
     if (next) take_again(e, s);
     schedule_done(&e->schedule, s->rows, s->row_count);
     take_all(e, s);
-    e->untold = s;
-    if (e->schedule.count != before) note(e, NULL);
+    e->untold = s, e->untold_ends = before - e->schedule.count;
+    if (e->untold_ends) note(e, NULL);
     if (next || !may_wait(e, s)) engine_tell_rest(e);
     return PLIM_OK;
 }
@@ -361,14 +363,15 @@ static enum plim_status run_ahead(struct engine *e, struct step **out, struct pl
     return launch(e, next, err);
 }
 
-/* The step under way is read before the line moves: it has blocks where they are. */
+/* The step under way is read before the budget moves, because it uses blocks where they are now. Its tokens are reported before,
+ * too: making a plan takes long. A budget that comes after this look waits for the next step. */
 static enum plim_status take_news(struct engine *e, struct plim_error *err)
 {
     pthread_mutex_lock(&e->lock);
     bool moved = e->budget_moved;
     pthread_mutex_unlock(&e->lock);
     enum plim_status status = moved && e->under_way ? end_step(e, NULL, err) : PLIM_OK;
-    if (status == PLIM_OK) status = engine_take_line(e, err);
+    if (status == PLIM_OK && moved) engine_tell_rest(e), status = engine_take_line(e, err);
     if (status == PLIM_OK) status = take_in(e, err);
     if (status == PLIM_OK) sweep(e), note(e, NULL);
     return status;

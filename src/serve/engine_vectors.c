@@ -146,6 +146,7 @@ static void take_in(struct engine *e, struct vectors *v)
 {
     struct request *r;
     int left = 0;
+    engine_end_cancelled(e);
     for (int i = 0; i < v->count; i++) {
         if (engine_is_cancelled(e, v->requests[i]))
             engine_finish_cancelled(e, v->requests[i]);

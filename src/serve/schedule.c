@@ -66,11 +66,15 @@ void schedule_release(struct schedule *s)
     s->queue = s->memory = NULL, s->count = s->room = 0;
 }
 
-void schedule_learn(struct schedule *s, int64_t tokens, bool to_limit)
+/* Many answers reach a low limit whatever else is expected of them: as they may end at any length up to twice the mean, the
+ * limit stops only those that would have been longer. So reaching it counts by the probability of ending before it. */
+void schedule_learn(struct schedule *s, const struct sequence *q, bool to_limit)
 {
-    if (s->answer < 0) return;
-    s->to_limit += ((to_limit ? 1 : 0) - s->to_limit) / ANSWERS_REMEMBERED;
-    if (!to_limit) s->answer += ((double)tokens - s->answer) / ANSWERS_REMEMBERED;
+    double tokens = (double)(q->known - q->prompt), weight = 1. / ANSWERS_REMEMBERED;
+    if (s->answer < 0 || q->whole) return;
+    if (to_limit && tokens < 2 * s->answer) weight *= tokens / (2 * s->answer);
+    s->to_limit += (to_limit - s->to_limit) * weight;
+    if (!to_limit) s->answer += (tokens - s->answer) * weight;
     s->full = false;
 }
 
@@ -176,8 +180,8 @@ static void load_saved(struct schedule *s, struct sequence *q)
     if (s->keeper.load(s->keeper.arg, q, first)) q->computed = q->saved_positions, name_blocks(s, q);
 }
 
-/* Tokens that the i-th running sequence is expected to get yet, in whole blocks. Nobody knows which of them ends when, but how many do: so
- * each stands for another part of what is known. Some go to their limit; the others end at any time up to twice the mean. */
+/* Tokens that the i-th running sequence is expected to get yet, in whole blocks. Only the distribution of lengths is known, so each
+ * sequence stands for another part of it: some reach their limit, the others end at any length up to twice the mean. */
 static int64_t left_of(const struct schedule *s, const struct sequence *q, int i)
 {
     int64_t left = q->most > q->known ? q->most - q->known : 0;
@@ -190,7 +194,7 @@ static int64_t left_of(const struct schedule *s, const struct sequence *q, int i
     return blocks_for(left) * KV_BLOCK;
 }
 
-/* Positions of the blocks that a sequence needs for what it has. */
+/* Positions of the blocks that a sequence needs for its tokens, without shared ones. */
 static int64_t own_of(const struct sequence *q) { return blocks_for(q->known - q->shared) * KV_BLOCK; }
 
 static int64_t owned(const struct schedule *s) { return s->blocks->count - blocks_left(s->blocks); }
@@ -226,8 +230,8 @@ static bool will_last(struct schedule *s, const struct sequence *q, int64_t had)
     return true;
 }
 
-/* A waiting sequence is let in when there is a seat and there are blocks for all that it has and will get; the oldest of all whatever
- * blocks there are. */
+/* Lets a waiting sequence in if it has a seat, blocks for its tokens are free, and they will last. The oldest of all needs only the
+ * seat. */
 static bool let_in(struct schedule *s, int i)
 {
     struct sequence *q = s->queue[i];
@@ -245,7 +249,7 @@ static bool let_in(struct schedule *s, int i)
     return q->running;
 }
 
-/* A sequence that could not go on, though younger ones gave way, waits itself. */
+/* A sequence that lacks blocks although no younger one holds any waits itself. */
 static void wait_for_blocks(struct schedule *s, int i)
 {
     if (s->queue[i]->running && i > 0) preempt(s, i);
@@ -275,7 +279,10 @@ int schedule_step(struct schedule *s, struct step_row *rows)
         struct sequence *q = s->queue[i];
         if (!room && met == s->running) break;
         met += q->running;
-        if (q->turn == s->turn) continue;
+        if (q->turn == s->turn) {
+            room = room && q->running; /* an older one took its blocks: those that wait come after it */
+            continue;
+        }
         if (!q->running && (!room || !(room = let_in(s, i)))) continue;
         if (take_part(s, i, prompt_share(s, &left), &left, &rows[n]))
             n++;

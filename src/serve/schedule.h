@@ -7,18 +7,18 @@
  *     schedule_done(&s, rows, n);                       // the computed tokens count from now on
  *     schedule_remove(&s, &sequence);                   // frees its blocks
  *
- * A step takes one token of each decoding sequence, then as many prompt tokens as fit, oldest first. Waiting
- * sequences join when a row and blocks for all their tokens are free, and when the blocks will last: those that run and the
- * one that joins can grow to their expected ends (forecast.h). Expectations may be wrong. When blocks run out, the youngest
- * running sequence releases its blocks, waits at its old place in the queue and is computed again later, unless a keeper
- * saved its blocks.
+ * A step takes one token of each decoding sequence, then as many prompt tokens as fit, oldest first. A waiting sequence
+ * joins when a row and blocks for all its tokens are free, and when the pool is expected to hold all running sequences to
+ * their ends (forecast.h). The expectation may be wrong. When blocks run out, the youngest running sequence is preempted:
+ * it releases its blocks, waits at its old place in the queue, and is computed again later unless a keeper saved them.
  *
  * Invariants
- *  1. The oldest sequence takes part in every step as long as the pool is as large as the largest sequence: younger ones
- *     give way. Only for a seat does it wait until one of them ends.
+ *  1. The oldest sequence takes part in every step if the pool is as large as the largest sequence: younger ones are
+ *     preempted for it. It waits only for a seat.
  *  2. Position p of a sequence is in table[p / KV_BLOCK]; positions below `computed` are in the pool.
  *  3. Between schedule_step and schedule_done only tables change, so the same step may be taken again.
  *  4. A sequence writes only to blocks that it alone owns: shared ones are full and before `computed`.
+ *  5. Waiting sequences join in the order of the queue.
  */
 #pragma once
 
@@ -29,15 +29,15 @@ struct sequence {
     const int32_t *tokens;   /* the caller's: prompt, then answer */
     int64_t known, computed; /* all tokens; those with keys and values in the pool */
     int64_t prompt;          /* of known */
-    int64_t most;     /* tokens with keys and values that it may come to; 0: it is not expected to grow */
-    bool whole;       /* nothing but its length ends it: it will come to them */
-    int32_t *table;   /* the caller's: room for the largest number of blocks it may need */
-    int64_t held;     /* blocks in table */
-    int64_t named;    /* number of held blocks with a name */
-    uint64_t hash;    /* of the last named block */
-    uint64_t variant; /* sequences of different variants share no blocks */
-    int64_t shared;   /* tokens found in shared blocks when it last joined */
-    bool every;       /* needs logits of every token: shares nothing, and takes fewer tokens per step */
+    int64_t most;            /* maximum of tokens with keys and values; 0: it is not expected to grow */
+    bool whole;              /* only its length ends it: it will reach the maximum */
+    int32_t *table;          /* the caller's: room for the largest number of blocks it may need */
+    int64_t held;            /* blocks in table */
+    int64_t named;           /* number of held blocks with a name */
+    uint64_t hash;           /* of the last named block */
+    uint64_t variant;        /* sequences of different variants share no blocks */
+    int64_t shared;          /* tokens found in shared blocks when it last joined */
+    bool every; /* needs logits of every token: shares nothing, and takes fewer tokens per step */
     bool running;
     uint64_t turn;           /* of the schedule, when it last took part in a step */
     void *saved;             /* the keeper's copy of its first blocks, while it waits; NULL: none */
@@ -54,8 +54,8 @@ struct keeper {
     void *arg;
 };
 
-/* Something of which there are few, and which a sequence holds while it runs; all NULL: nothing. A waiting sequence whose `take`
- * fails goes on waiting, and those behind it too. */
+/* Something scarce that a sequence holds while it runs, such as an adapter's slot; all NULL: nothing. If `take` fails, the
+ * sequence and all behind it go on waiting. */
 struct seats {
     bool (*take)(void *arg, struct sequence *q);
     void (*leave)(void *arg, struct sequence *q);
@@ -82,12 +82,13 @@ struct schedule {
     int count, room;
     struct sequence **memory; /* queue is in it: removing an old sequence moves those before it */
     int running;              /* of the queue */
-    bool full; /* the oldest that waits was refused, and nothing has changed for the better since */
-    /* Expectations: the share of answers that go to their limit, and the mean length of the others. answer below 0: nothing
-     * is expected of any. */
+    bool
+        full; /* the oldest waiting sequence was refused, and nothing has changed since that could admit it */
+    /* Expectations: the share of answers that reach their limit, and the mean length of the others. answer below 0: answers
+     * are not expected to grow. */
     double to_limit, answer;
     bool foreseen; /* forecast describes the running sequences in this step */
-    int64_t owned; /* blocks that had an owner when it was made */
+    int64_t owned; /* blocks with an owner when forecast was made */
     struct forecast forecast;
     int64_t preemptions;
     uint64_t turn; /* number of the step */
@@ -98,8 +99,9 @@ struct schedule {
 enum plim_status schedule_add(struct schedule *s, struct sequence *sequence, struct plim_error *err);
 void schedule_remove(struct schedule *s, struct sequence *sequence);
 void schedule_release(struct schedule *s); /* the queue's memory */
-/* An answer has ended, as long as it could be or earlier: later ones are expected to be like it. */
-void schedule_learn(struct schedule *s, int64_t tokens, bool to_limit);
+/* The sequence has ended, at its limit or earlier: later ones are expected to be like it. One whose length was known (`whole`)
+ * teaches nothing, and one that reached a low limit teaches little. */
+void schedule_learn(struct schedule *s, const struct sequence *q, bool to_limit);
 
 /* Returns the number of rows, at most s->rows. */
 int schedule_step(struct schedule *s, struct step_row *rows);

@@ -6,9 +6,9 @@
  * before go up. They are sent up late, when they are likely to be there: other fetches wait behind them. What is small
  * and the same for all slices is copied down once.
  *
- * Updates inside forward whose gradients are on the host need nothing else from the device: the host keeps a copy of the weights that it
- * updates, without a stage. Each update changes both, the copy and by its return the parameter, so they stay equal; before the
- * first of several steps the copies are filled (exec_prime). */
+ * Updates inside forward need only scalars from the device if their gradients are on the host: the host keeps a copy of the
+ * weights that it updates, without a stage. An update changes the copy, and the changed rows go up into the parameter, so the two
+ * stay equal. A step with nothing pending fills the copies first (exec_prime). */
 #include "tape/offload.h"
 
 #include <stdlib.h>

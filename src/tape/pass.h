@@ -99,8 +99,8 @@ struct update_options {
     bool no_master; /* a bf16 parameter is rounded stochastically instead of having an fp32 master */
     /* Moments are bf16, rounded stochastically (except 8-bit moments and Adafactor's statistics). */
     bool narrow_state;
-    /* Rows of the parts of a parameter with {a,b,c} in its name: Adafactor keeps statistics per part. 0: no such
-     * parameter. */
+    /* Rows of the parts of a parameter with {a,b,c} in its name: Adafactor keeps statistics per part. A parameter with other
+     * rows (A of an adapter) has as many for each part. 0: no such parameter. */
     int64_t joint_rows[UPDATE_PARTS];
     bool global_norm; /* clipping or loss scaling: sum of squares of all gradients first */
     /* Update each parameter as soon as its gradient is complete. Needs accumulation 1 and no global norm. */

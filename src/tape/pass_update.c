@@ -5,9 +5,9 @@
  * mathematics is that of an update at the end, and gradients are never all alive. The loss is known before the first of these
  * updates: a clip op over it, in place of gradients, has them change nothing when it is not finite.
  *
- * Inside forward the tape is a step rotated: pending updates of the step before, forward, backward, norm. Gradients, the values of
- * the clip op and a copy of the scalars ("pending.scalars") wait from one step to the next. The updates run in the first micro-batch of
- * a window only (device_skips). A clip value that says "not finite" means that nothing is pending. */
+ * Inside forward, a step begins with the updates of the step before; then come forward, backward and norm. Gradients, the values of
+ * the clip op and a copy of the scalars ("pending.scalars") wait from one step to the next. The updates run only in a window's first
+ * micro-batch (device_skips). A clip value that says "not finite" means that nothing is pending. */
 #include "tape/pass.h"
 #include "base/hash.h"
 #include "tensor/quant8.h"
@@ -155,19 +155,28 @@ static void factor_part(struct update_pass *u, const struct factored *f, const s
     update_ops(out)[out->count++] = stat, update_ops(out)[out->count++] = step;
 }
 
+/* Has this parameter the rows of the model's joint products? The others, A of their adapters, have as many rows for each part. */
+static bool has_joint_rows(const struct update_pass *u, const struct tensor *param)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < UPDATE_PARTS; i++) sum += u->options->joint_rows[i];
+    return sum == param->dim[0];
+}
+
 /* A joint parameter is factored as the parameters it stands for are, and each expert by itself. */
 static int parts_of(const struct update_pass *u, const struct tensor *param)
 {
-    int64_t sum = 0;
+    const char *mark = strchr(param->label, '{');
     if (param->ndim == 3) return (int)param->dim[0];
-    for (int i = 0; i < UPDATE_PARTS; i++) sum += u->options->joint_rows[i];
-    return strchr(param->label, '{') && sum == param->dim[0] ? UPDATE_PARTS : 1;
+    if (!mark || mark[1] == '}') return 1;
+    return has_joint_rows(u, param) || param->dim[0] % UPDATE_PARTS == 0 ? UPDATE_PARTS : 1;
 }
 
 static int64_t rows_of_part(const struct update_pass *u, const struct tensor *param, int parts, int i)
 {
     if (param->ndim == 3) return param->dim[1];
-    return parts > 1 ? u->options->joint_rows[i] : param->dim[0];
+    if (parts > 1 && has_joint_rows(u, param)) return u->options->joint_rows[i];
+    return param->dim[0] / parts;
 }
 
 /* Row and column statistics are small: they stay near whatever the tier of the rest. */

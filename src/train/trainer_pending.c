@@ -28,5 +28,7 @@ enum plim_status trainer_settle(struct trainer *t, struct plim_error *err)
 {
     if (!t->pending) return PLIM_OK;
     t->pending = false;
-    return exec_pending(&t->runtime.exec, err);
+    enum plim_status status = exec_pending(&t->runtime.exec, err);
+    if (status != PLIM_OK) t->runtime.torn = true; /* some parameters are updated, others are not */
+    return status;
 }

@@ -247,6 +247,7 @@ static void fake_tune(struct device *dev, struct kernel_call *call)
 {
     struct fake *f = fake_of(dev);
     assert_false(op_moves(call->op));
+    assert_int_equal(f->npending, 0);
     for (int k = 0; k < OP_MAX_OUT; k++)
         if (call->out[k]) memset(call->out[k], 0xff, (size_t)tensor_bytes(call_out(call, k)));
     memset(call->work, 0xff, work_bytes(f, call));

@@ -5,7 +5,7 @@
 #include "support/model_rig.h"
 #include "support/pace.h"
 #include "base/rng.h"
-#include "serve/engine.h"
+#include "serve/engine_part.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -540,6 +540,115 @@ static void test_cancel(void **state)
     check_cancel(false), check_cancel(true);
 }
 
+/* The row of an encoder-decoder is taken. Who waits for it and is cancelled need not wait for the row's answer. */
+static void test_cancel_while_rows_are_taken(void **state)
+{
+    (void)state;
+    struct heard h[3];
+    struct setting s = {.model = "t5-v10", .parallel = 1};
+    struct plim_error err = {0};
+    struct device *device = open_device(&s);
+    struct engine *e = open_engine(&s, device);
+    int64_t id[3];
+    int32_t prompt[] = {5, 6, 7};
+    memset(h, 0, sizeof h);
+    for (int r = 0; r < 3; r++) {
+        struct engine_request ask = {.prompt = prompt, .count = 3, .tokens = ANSWER, .logprobs = -1};
+        ask.ignore_eos = true, ask.hear = hear, ask.arg = &h[r];
+        assert_int_equal(engine_submit(e, &ask, &id[r], &err), PLIM_OK);
+    }
+    assert_int_equal(engine_step(e, &err), PLIM_OK);
+    engine_cancel(e, id[1]);
+    assert_int_equal(engine_step(e, &err), PLIM_OK);
+    engine_stats(e, &s.stats);
+    assert_true(h[1].ends == 1 && h[1].finish == FINISH_CANCELLED);
+    assert_true(h[0].ends == 0 && s.stats.running == 1 && s.stats.waiting == 1);
+    steps(e);
+    assert_true(h[0].count == ANSWER && h[2].count == ANSWER);
+    engine_close(e);
+    device->ops->close(device);
+}
+
+struct listener {
+    struct engine *engine;
+    int64_t budget; /* when the end was heard */
+};
+
+static bool hear_budget(void *arg, const struct engine_event *event)
+{
+    struct listener *l = arg;
+    if (event->finish) l->budget = engine_plan(l->engine)->budget;
+    return true;
+}
+
+/* The last token is counted, and reported when the next step begins. Meanwhile the request does not count as waiting, and it is
+ * reported before a new plan is made. */
+static void test_ended_requests_do_not_wait(void **state)
+{
+    (void)state;
+    struct setting s = {.model = "llama-tied", .parallel = 4, .fake = true, .drawn = true};
+    struct plim_error err = {0};
+    struct device *device = open_device(&s);
+    struct engine *e = open_engine(&s, device);
+    struct listener l = {e, -1};
+    int32_t prompt[] = {5, 6, 7};
+    struct engine_request ask = {.prompt = prompt, .count = 3, .tokens = 2, .logprobs = -1};
+    ask.ignore_eos = true, ask.hear = hear_budget, ask.arg = &l;
+    for (int i = 0; i < 2; i++) assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_OK);
+    while (!e->untold_ends) {
+        assert_int_equal(engine_step(e, &err), PLIM_OK);
+        engine_stats(e, &s.stats);
+        assert_int_equal(s.stats.waiting, 0);
+    }
+    assert_true(engine_busy(e) && s.stats.running == 0 && l.budget == -1);
+    int64_t before = engine_plan(e)->budget, after = engine_plan(e)->total - s.plan.pool / 4;
+    assert_int_equal(engine_set_budget(e, after, &err), PLIM_OK);
+    assert_int_equal(engine_step(e, &err), PLIM_OK);
+    assert_int_equal(l.budget, before);
+    assert_int_equal(engine_plan(e)->budget, after);
+    assert_false(engine_busy(e));
+    engine_close(e);
+    device->ops->close(device);
+}
+
+static bool stop_at_two(void *arg, const struct engine_event *event)
+{
+    struct heard *h = arg;
+    hear(h, event);
+    return h->count < 2;
+}
+
+/* A stop string is the caller's: it cancels. Such answers have ended as others do, so what is expected falls from 256 tokens. One that
+ * is cancelled before its first token says nothing. */
+static void test_stopped_answers_are_expected(void **state)
+{
+    (void)state;
+    for (int fake = 0; fake < 2; fake++) {
+        struct heard h[REQUESTS];
+        struct setting s = {.model = "llama-tied", .parallel = 4, .fake = fake, .drawn = fake};
+        struct plim_error err = {0};
+        struct device *device = open_device(&s);
+        struct engine *e = open_engine(&s, device);
+        int64_t id;
+        e->schedule.answer = 256;
+        make_prompts(h, REQUESTS);
+        submit(e, &h[0], 0, -1, &id);
+        engine_cancel(e, id);
+        steps(e);
+        assert_true(h[0].ends == 1 && e->schedule.answer == 256);
+        for (int r = 1; r < REQUESTS; r++) {
+            struct engine_request ask = {
+                .prompt = h[r].prompt, .count = h[r].length, .tokens = ANSWER, .logprobs = -1};
+            ask.hear = stop_at_two, ask.arg = &h[r];
+            assert_int_equal(engine_submit(e, &ask, NULL, &err), PLIM_OK);
+        }
+        steps(e);
+        assert_true(e->schedule.to_limit == 0 && e->schedule.answer > 150 && e->schedule.answer < 210);
+        engine_close(e);
+        device->ops->close(device);
+    }
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -707,6 +816,9 @@ int main(void)
         cmocka_unit_test(test_moving_line),
         cmocka_unit_test(test_moving_line_of_a_device),
         cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_cancel_while_rows_are_taken),
+        cmocka_unit_test(test_ended_requests_do_not_wait),
+        cmocka_unit_test(test_stopped_answers_are_expected),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_threads),

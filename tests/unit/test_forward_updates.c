@@ -2,11 +2,18 @@
  * updates after backward, on the CPU and on a device with its own memory (support/fake_device.h), whatever comes between two
  * steps. */
 /* run-tests: long, not=tsan */
+#define _GNU_SOURCE /* nftw */
+#include "base/fault.h"
 #include "tier_run.h"
 
+#include <ftw.h>
 #include <math.h>
+#include <unistd.h>
 
 #define FORWARD "training.optimizer_in_forward=true "
+/* Gradients leave with their state, and the host updates its part from its own copy of the weights. */
+#define HOST                                                                                                 \
+    "training.state_tier=host training.grad_tier=host training.host_update=0.5 training.offload_layers=0 "
 
 /* The sum of all kept bytes that a checkpoint would have. */
 static double state_of(struct trainer *t)
@@ -195,9 +202,146 @@ static void test_skipped_step(void **state)
     static const char keys[] = FORWARD "training.max_grad_norm=0.5 training.mixed_precision=fp32";
     struct run after, forward;
     double want = train_on_cpu(&after, keys + strlen(FORWARD), break_weights);
-    double have = train_on_cpu(&forward, keys, break_weights);
-    assert_true(isnan(after.loss[1]) && isnan(forward.loss[1]));
-    assert_true(after.loss[0] == forward.loss[0] && after.loss[2] == forward.loss[2] && want == have);
+    for (int fake = 0; fake < 2; fake++) {
+        char text[400];
+        snprintf(text, sizeof text, "%s%s", keys, fake ? " " HOST : "");
+        double have = fake ? train(&forward, &fake_open(LATE_STORES)->device, text, break_weights)
+                           : train_on_cpu(&forward, text, break_weights);
+        assert_true(isnan(after.loss[1]) && isnan(forward.loss[1]));
+        assert_true(after.loss[0] == forward.loss[0] && after.loss[2] == forward.loss[2] && want == have);
+    }
+}
+
+/* Gradients overflow in the second step. Its forward makes the updates of the first step, with the loss scale of the first step;
+ * afterwards nothing is pending. */
+static void overflow(struct trainer *t, int step)
+{
+    static const double scales[STEPS] = {1024, 0x1p90, 2048};
+    assert_int_equal(t->updates, step ? 1 : 0);
+    if (step == 2) assert_false(t->pending);
+    t->scaler.scale = scales[step];
+}
+
+static void test_overflow(void **state)
+{
+    (void)state;
+    static const char keys[] = FORWARD "training.max_grad_norm=0.5 training.mixed_precision=fp16";
+    struct run after, forward;
+    double want = train_on_cpu(&after, keys + strlen(FORWARD), overflow);
+    double have = train_on_cpu(&forward, keys, overflow);
+    assert_true(same(&after, &forward) && want == have);
+    have = train(&forward, &fake_open(LATE_FETCHES)->device,
+                 FORWARD HOST "training.max_grad_norm=0.5 training.mixed_precision=fp16", overflow);
+    assert_true(same(&after, &forward) && want == have);
+}
+
+static double evaluations[STEPS];
+static void evaluate(struct trainer *t, int step)
+{
+    int64_t tokens;
+    must(trainer_evaluate(t, &evaluations[step], &tokens, &err));
+    assert_false(t->pending);
+}
+
+static void test_evaluation(void **state)
+{
+    (void)state;
+    char keys[500];
+    struct run after, forward;
+    double seen[STEPS];
+    snprintf(keys, sizeof keys, "training.max_grad_norm=0.5 training.eval_rows=4 %s", rig_validation);
+    double want = train_on_cpu(&after, keys, evaluate);
+    memcpy(seen, evaluations, sizeof seen);
+    snprintf(keys, sizeof keys, FORWARD HOST "training.max_grad_norm=0.5 training.eval_rows=4 %s",
+             rig_validation);
+    double have = train(&forward, &fake_open(LATE_STORES)->device, keys, evaluate);
+    assert_true(same(&after, &forward) && want == have && !memcmp(seen, evaluations, sizeof seen));
+}
+
+/* The disk fails while pending updates are made, e.g. for an order to save. Some parameters are updated and others are not, so the run
+ * cannot go on. */
+static void test_updates_in_part(void **state)
+{
+    (void)state;
+    struct device *cpu;
+    struct run run;
+    struct train_event event = {0};
+    bool finished;
+    must(device_cpu_open(NULL, 2, &cpu, &err));
+    must(run_open(&run, cpu, FORWARD "training.max_grad_norm=0.5 training.state_tier=disk", false));
+    must(trainer_step(run.trainer, &event, &finished, &err));
+    assert_true(run.trainer->pending && !run.trainer->runtime.torn);
+    fault_set(fault_process(), FAULT_IO, 5);
+    assert_int_equal(trainer_settle(run.trainer, &err), PLIM_IO);
+    fault_set(fault_process(), FAULT_IO, 0);
+    assert_true(run.trainer->runtime.torn);
+    run_close(&run, cpu);
+}
+
+/* --- the end of a run ------------------------------------------------------------------------------------- */
+
+/* A signal comes with a launch. */
+static atomic_int stop;
+static int launches_left;
+static const struct device_ops *launcher;
+static void launch_and_stop(struct device_program *program)
+{
+    launcher->launch(program);
+    if (--launches_left == 0) atomic_store(&stop, 1);
+}
+
+/* Runs until the end, or until a signal comes with launch number `launches` (0: none); returns the state that is left. */
+static double run_until(struct run *run, struct device *device, const char *keys, int launches, bool resume)
+{
+    static const char *others[] = {"training.device"};
+    const struct string_list accepted = {others, 1};
+    struct device_ops ops = *device->ops;
+    if (launches) launcher = device->ops, ops.launch = launch_and_stop, device->ops = &ops;
+    launches_left = launches, stop = 0;
+    must(run_open_with(run, device, keys,
+                       (struct train_options){.resume = resume,
+                                              .overwrite = !resume,
+                                              .accepted = &accepted,
+                                              .stop = &stop,
+                                              .save_at_end = true}));
+    assert_int_equal(trainer_run(run->trainer, &err), launches ? PLIM_INTERRUPTED : PLIM_OK);
+    assert_false(run->trainer->pending);
+    assert_int_equal(run->trainer->step, launches ? 1 : STEPS);
+    double state = state_of(run->trainer);
+    run_close(run, device);
+    return state;
+}
+
+static int remove_entry(const char *path, const struct stat *, int, struct FTW *) { return remove(path); }
+
+/* The last step, and a signal after the first step or inside the second: nothing is pending in the checkpoint, and a run that resumes
+ * from it, with updates inside forward or after backward, is one that was never stopped. */
+static void test_stopped_and_resumed(void **state)
+{
+    (void)state;
+    enum { LAUNCHES = 3 }; /* of a step: first micro-batch, second, norm */
+    static const char math[] = "training.max_grad_norm=0.5 ";
+    char folder[300], keys[700], plain[700];
+    struct run cpu, run;
+    double want = train_on_cpu(&cpu, math, NULL);
+    snprintf(folder, sizeof folder, "%s-stopped", strchr(rig_corpus, '=') + 1);
+    snprintf(keys, sizeof keys, FORWARD HOST "%soutput.dir=%s", math, folder);
+    snprintf(plain, sizeof plain, "%soutput.dir=%s", math, folder);
+    assert_true(run_until(&run, &fake_open(LATE_STORES)->device, keys, 0, false) == want);
+    assert_true(same(&cpu, &run));
+    for (int inside = 0; inside < 2; inside++)
+        for (int forward = 0; forward < 2; forward++) {
+            struct device *device = &fake_open(LATE_STORES)->device;
+            run_until(&run, device, keys, LAUNCHES + inside, false);
+            assert_true(run.loss[0] == cpu.loss[0]);
+            if (forward)
+                device = &fake_open(LATE_FETCHES)->device;
+            else
+                must(device_cpu_open(NULL, 2, &device, &err));
+            assert_true(run_until(&run, device, forward ? keys : plain, 0, true) == want);
+            assert_memory_equal(run.loss + 1, cpu.loss + 1, (STEPS - 1) * sizeof *run.loss);
+        }
+    assert_int_equal(nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);
 }
 
 /* Three programs as ever: pending updates are part of the first micro-batch's, and a step alone has no others. */
@@ -222,6 +366,10 @@ int main(void)
         cmocka_unit_test(test_same_bits_on_a_card),
         cmocka_unit_test(test_between_two_steps),
         cmocka_unit_test(test_skipped_step),
+        cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_evaluation),
+        cmocka_unit_test(test_updates_in_part),
+        cmocka_unit_test(test_stopped_and_resumed),
         cmocka_unit_test(test_programs),
     };
     return cmocka_run_group_tests(tests, rig_corpus_make, rig_corpus_drop);

@@ -380,6 +380,44 @@ static void test_adafactor_by_part(void **state)
     }
 }
 
+/* A of an adapter on queries, keys and values is three matrices of as many rows, B has the rows of the product. */
+static void test_adafactor_of_joint_adapters(void **state)
+{
+    (void)state;
+    enum { R = 4, IN = 8, Q = 16, K = 8 };
+    static const int64_t rows[2][UPDATE_PARTS] = {{R, R, R}, {Q, K, K}};
+    const struct update_options update = {
+        .optimizer = OPTIMIZER_ADAFACTOR, .limit = 1, .joint_rows = {Q, K, K}};
+    struct tape tape;
+    struct tensor t = {.label = "step.scalars",
+                       .layer = -1,
+                       .cls = CLASS_IO,
+                       .ndim = 1,
+                       .dim = {SCALAR_COUNT},
+                       .view_of = -1,
+                       .owner = -1};
+    tape_init(&tape);
+    tape_tensor(&tape, &t);
+    for (int b = 0; b < 2; b++) {
+        t.label = b ? "q.{q,k,v}_proj.lora_B.weight" : "q.{q,k,v}_proj.lora_A.weight";
+        t.cls = CLASS_PARAM, t.flags = TENSOR_KEPT | TENSOR_ADDED, t.owner = -1;
+        t.ndim = 2, t.dim[0] = b ? Q + 2 * K : 3 * R, t.dim[1] = b ? R : IN;
+        int param = tape_tensor(&tape, &t);
+        t.cls = CLASS_GRAD, t.flags = 0, t.owner = param;
+        tape_tensor(&tape, &t);
+    }
+    assert_int_equal(pass_update(&tape, &update, &err), PLIM_OK);
+    assert_int_equal(tape.nops, 2 * 2 * UPDATE_PARTS);
+    for (int i = 0; i < tape.nops; i += 2) {
+        const struct op *stat = &tape.ops[i], *step = &tape.ops[i + 1];
+        int b = i / 2 / UPDATE_PARTS, part = i / 2 % UPDATE_PARTS;
+        assert_true(stat->kind == OP_FACTOR_STAT && step->kind == OP_ADAFACTOR);
+        assert_int_equal(tape.tensors[step->in[ADAFACTOR_P]].dim[0], rows[b][part]);
+        assert_int_equal(tape.tensors[stat->in[FACTOR_STAT_COL]].dim[0], b ? R : IN);
+    }
+    tape_release(&tape);
+}
+
 /* Every byte of far state is fetched once and stored once; staging stays within a slice or one row. */
 static void test_offload_moves_every_byte_once(void **state)
 {
@@ -433,6 +471,7 @@ int main(void)
         cmocka_unit_test(test_least_of_8_bits),
         cmocka_unit_test(test_updates),
         cmocka_unit_test(test_adafactor_by_part),
+        cmocka_unit_test(test_adafactor_of_joint_adapters),
         cmocka_unit_test(test_offload_moves_every_byte_once),
         cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_results_are_bit_identical),

@@ -58,6 +58,9 @@ struct load {
     bool whole;                        /* which is what it has */
     bool blind;                        /* nothing is expected of answers */
     int blocks, rows, step;
+    int others; /* requests of another kind, before each of these */
+    int limit;  /* tokens of their answers, which always reach it */
+    bool known; /* and nothing else can end them */
 };
 
 struct user {
@@ -75,10 +78,13 @@ static void add_users(struct schedule *s, struct user *users, const struct load 
     struct plim_error err = {0};
     for (int i = 0; i < l->requests; i++) {
         struct user *u = &users[i];
-        u->wanted = l->prompt + l->least + below(l->most - l->least + 1);
-        u->q = (struct sequence){.known = l->prompt, .prompt = l->prompt, .whole = l->whole};
-        u->q.most = l->prompt + l->promised - 1;
-        u->q.table = malloc((size_t)blocks_for(l->prompt + l->promised) * sizeof *u->q.table);
+        bool other = l->others && i % (l->others + 1) < l->others;
+        int64_t promised = other ? l->limit : l->promised;
+        u->wanted = l->prompt + (other ? l->limit : l->least + below(l->most - l->least + 1));
+        u->q =
+            (struct sequence){.known = l->prompt, .prompt = l->prompt, .whole = other ? l->known : l->whole};
+        u->q.most = l->prompt + promised - 1;
+        u->q.table = malloc((size_t)blocks_for(l->prompt + promised) * sizeof *u->q.table);
         out->needed += u->wanted - 1;
         assert_int_equal(schedule_add(s, &u->q, &err), PLIM_OK);
     }
@@ -90,7 +96,7 @@ static void end_step(struct schedule *s, const struct step_row *rows, int n)
     for (int k = 0; k < n; k++) {
         struct user *u = (struct user *)(void *)rows[k].sequence;
         if (!rows[k].last || ++u->q.known < u->wanted) continue;
-        schedule_learn(s, u->q.known - u->q.prompt, u->q.known > u->q.most);
+        schedule_learn(s, &u->q, u->q.known > u->q.most);
         schedule_remove(s, &u->q);
     }
 }
@@ -188,6 +194,28 @@ static void test_early_ends(void **state)
     assert_true(got.tokens < got.needed * 102 / 100); /* little is computed again */
 }
 
+/* Requests for a single token, or with ignore_eos, say nothing about the chats between them. If chats were expected to reach their
+ * limits, four of them would fill the pool. */
+static void test_other_requests(void **state)
+{
+    (void)state;
+    struct load l = {.requests = 1000,
+                     .prompt = 32,
+                     .least = 1,
+                     .most = 399,
+                     .promised = 4096,
+                     .blocks = 1024,
+                     .rows = 256,
+                     .step = 1024,
+                     .others = 9,
+                     .limit = 1};
+    struct outcome got = run_load(&l);
+    assert_true(got.steps < 1000 && got.preempted < 10);
+    l.others = 1, l.limit = 256, l.known = true;
+    got = run_load(&l);
+    assert_true(got.running > 50 && got.tokens < got.needed * 102 / 100);
+}
+
 /* One prompt in the pool of many requests: they share its blocks, and are not refused for the room that they do not need. */
 static void test_shared_beginning(void **state)
 {
@@ -217,6 +245,42 @@ static void test_shared_beginning(void **state)
         most = n > most ? n : most;
     }
     assert_true(most > 40);
+    for (int i = 0; i < USERS; i++) free(users[i].q.table);
+    schedule_release(&s);
+    blocks_release(&pool);
+}
+
+/* A prompt takes the blocks of a younger request that decodes. A third one that arrives in the same step
+ * waits behind it. */
+static void test_nobody_overtakes(void **state)
+{
+    (void)state;
+    enum { OLD, YOUNG, LATE, USERS, BLOCKS = 8 };
+    static const int64_t prompts[USERS] = {(BLOCKS - 1) * KV_BLOCK, KV_BLOCK, KV_BLOCK};
+    struct user users[USERS] = {{{0}}};
+    struct step_row rows[USERS];
+    struct blocks pool;
+    struct plim_error err = {0};
+    assert_int_equal(blocks_init(&pool, BLOCKS, &err), PLIM_OK);
+    struct schedule s = {.blocks = &pool, .tokens = 64, .rows = USERS, .chunk = KV_BLOCK, .answer = -1};
+    for (int i = 0; i < USERS; i++) {
+        users[i].wanted = prompts[i] + 9;
+        users[i].q = (struct sequence){.known = prompts[i], .prompt = prompts[i]};
+        users[i].q.table = malloc(BLOCKS * sizeof(int32_t));
+    }
+    assert_int_equal(schedule_add(&s, &users[OLD].q, &err), PLIM_OK);
+    assert_int_equal(schedule_add(&s, &users[YOUNG].q, &err), PLIM_OK);
+    for (int step = 1; step < BLOCKS - 1; step++) end_step(&s, rows, schedule_step(&s, rows));
+    assert_true(users[YOUNG].q.running && s.preemptions == 0 && blocks_left(&pool) == 0);
+    assert_int_equal(schedule_add(&s, &users[LATE].q, &err), PLIM_OK);
+    end_step(&s, rows, schedule_step(&s, rows));
+    assert_int_equal(s.preemptions, 1);
+    assert_true(users[OLD].q.running && !users[YOUNG].q.running && !users[LATE].q.running);
+    while (s.count) {
+        assert_true(!users[LATE].q.running || users[YOUNG].q.running ||
+                    users[YOUNG].q.known == users[YOUNG].wanted);
+        end_step(&s, rows, schedule_step(&s, rows));
+    }
     for (int i = 0; i < USERS; i++) free(users[i].q.table);
     schedule_release(&s);
     blocks_release(&pool);
@@ -258,7 +322,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forecast),         cmocka_unit_test(test_known_lengths),
         cmocka_unit_test(test_early_ends),       cmocka_unit_test(test_limits_are_learnt),
-        cmocka_unit_test(test_shared_beginning), cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_other_requests),   cmocka_unit_test(test_shared_beginning),
+        cmocka_unit_test(test_nobody_overtakes), cmocka_unit_test(test_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
