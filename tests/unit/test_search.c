@@ -1,5 +1,6 @@
 /* run-tests: not=tsan */
 /* test_search.c - the corners of the search: odd batches, pins that exclude each other, budgets at the edge. */
+#include "plan/search.h"
 #include "support/job_rig.h"
 #include "support/pace.h"
 
