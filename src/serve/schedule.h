@@ -82,8 +82,8 @@ struct schedule {
     int count, room;
     struct sequence **memory; /* queue is in it: removing an old sequence moves those before it */
     int running;              /* of the queue */
-    bool
-        full; /* the oldest waiting sequence was refused, and nothing has changed since that could admit it */
+    /* The oldest waiting sequence was refused, and nothing has changed since that could admit it. */
+    bool full;
     /* Expectations: the share of answers that reach their limit, and the mean length of the others. answer below 0: answers
      * are not expected to grow. */
     double to_limit, answer;
